@@ -1,0 +1,36 @@
+# make train: environment, then the embedded digits; make test: environment, lint, types, tests.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: train test lint format fast clean
+
+.venv/requirements: requirements.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -r requirements.txt
+	touch $@
+
+.venv/requirements-dev: .venv/requirements requirements-dev.txt
+	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	touch $@
+
+train: .venv/requirements
+	$(BIN)/python train.py
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: .venv/requirements-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+
+fast: .venv/requirements-dev
+	$(BIN)/python -m pytest -m "not slow"
+
+format: .venv/requirements-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv runs .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Experiments: one file each, whose `get_config` returns the whole configuration."""

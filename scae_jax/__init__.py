@@ -1,0 +1,1 @@
+"""Capsule networks as inverse graphics, in JAX and Flax."""

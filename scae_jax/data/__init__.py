@@ -1,0 +1,1 @@
+"""Data: sources, their cache, and batches made on the device."""

@@ -1,0 +1,1 @@
+"""Evaluation: clustering, linear probes, the report. Names no model."""

@@ -1,0 +1,1 @@
+"""Figures: arrays in, a matplotlib figure out."""

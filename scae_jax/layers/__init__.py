@@ -1,0 +1,1 @@
+"""Flax modules, one concept a file."""

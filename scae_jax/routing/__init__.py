@@ -1,0 +1,1 @@
+"""How parts find their object: pure functions of one example."""

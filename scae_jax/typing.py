@@ -1,0 +1,25 @@
+"""The axis legend, the array types, and the run-time check of both.
+
+Axis letters in annotations (never in variable names):
+
+  b  examples of a batch          m  part capsules          c  image channels
+  h  image height, pixels         k  object capsules        d  features
+  w  image width, pixels          t  template side, pixels  n  anything counted: points, rows
+
+Checks happen while a function is traced, so a compiled step does not pay for them.
+`JAXTYPING_DISABLE=1` in the environment turns them off.
+"""
+
+from collections.abc import Mapping
+
+import jax
+from beartype import beartype
+from jaxtyping import Bool, Float, Int, PRNGKeyArray, UInt8, jaxtyped
+
+__all__ = ["Array", "Batch", "Bool", "Float", "Int", "PRNGKeyArray", "UInt8", "typed"]
+
+Array = jax.Array
+# `image` float32 in [0, 1] [b, h, w, c] and `label` int32 [b].
+Batch = Mapping[str, jax.Array]
+
+typed = jaxtyped(typechecker=beartype)
