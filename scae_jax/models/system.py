@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from flax import linen as nn
 
@@ -32,9 +32,10 @@ class System:
   sections as plain dicts and raises `ValueError` when they do not fit each other or the data.
 
   Attributes:
-    module: `module.init({"params": key, "noise": key}, batch, train=True)` gives variables with the
-      one collection `params`; `module.apply(variables, batch, train=..., rngs={"noise": key})` gives
-      the output struct. With `train=False` no rng is needed.
+    module: `module.init({"params": key, "noise": key}, batch, train=True)` gives variables with
+      the one collection `params`;
+      `module.apply(variables, batch, train=..., rngs={"noise": key})` gives the output struct. With
+      `train=False` no rng is needed.
     loss_terms: `(output, batch) -> {name: scalar}`, each term unweighted and to be minimised.
     loss_weights: weight of every term, same keys; the total is their weighted sum.
     measures: `(output, batch) -> {name: [b]}`, numbers an example that are reported and not
@@ -51,3 +52,42 @@ class System:
   measures: Callable[[Any, Batch], dict[str, Array]]
   features: Callable[[Any], dict[str, Array]]
   pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]]
+
+
+ModuleType = TypeVar("ModuleType", bound=nn.Module)
+
+
+def build_module(
+  kind: type[ModuleType], section: str, values: Mapping[str, Any], **derived: Any
+) -> ModuleType:
+  """A Flax module from a config section, whose keys are the module's fields.
+
+  Args:
+    kind: module class; its fields without defaults must all be given.
+    section: the section's name, for errors.
+    values: the section; lists become tuples.
+    **derived: fields that the config does not set because they follow from something else.
+
+  Raises:
+    ValueError: a key is unknown or missing; the message lists the valid ones.
+  """
+  fields = {f.name: f for f in dataclasses.fields(kind) if f.name not in ("parent", "name")}
+  valid = sorted(set(fields) - set(derived))
+  unknown = sorted(set(values) - set(valid))
+  required = [f for f in valid if fields[f].default is dataclasses.MISSING]
+  missing = sorted(set(required) - set(values))
+  if unknown or missing:
+    raise ValueError(
+      f"config section {section}: unknown keys {unknown}, missing keys {missing}; "
+      f"valid keys are {valid}"
+    )
+  values = {
+    key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+  }
+  return kind(**values, **derived)
+
+
+def one_of(name: str, value: str, valid: tuple[str, ...]) -> None:
+  """Raises `ValueError` unless the value is one of the valid ones."""
+  if value not in valid:
+    raise ValueError(f"{name} is {value!r}; expected one of {', '.join(valid)}")

@@ -1,0 +1,19 @@
+"""SCAE on Fashion-MNIST: the presets of configs/mnist.py on another data set of the same form.
+
+    python train.py --config=configs/fashion_mnist.py:modern
+"""
+
+from ml_collections import ConfigDict
+
+from configs import mnist
+
+
+def get_config(preset: str = "official") -> ConfigDict:
+  """The config of a preset of `configs.mnist`.
+
+  Raises:
+    ValueError: there is no such preset.
+  """
+  config = mnist.get_config(preset)
+  config.data.name = "fashion_mnist"
+  return config

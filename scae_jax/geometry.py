@@ -1,0 +1,111 @@
+"""Poses: affine and similarity transforms of the plane.
+
+A pose is a 2x3 matrix `[A | t]` that takes a column `(x, y, 1)` in the coordinates of a part (or
+of an object) to the coordinates of what contains it. Image and template coordinates run over
+[-1, 1], x to the right and y down. As six numbers a pose is its matrix read row by row. Networks
+emit six *raw* numbers, which `affine_matrix` and `similarity_matrix` squash into a pose.
+
+Everything here takes one pose; callers vmap.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from scae_jax.typing import Array, Float, typed
+
+MIN_SCALE = 0.01
+
+
+@typed
+def affine_matrix(raw: Float[Array, "6"]) -> Float[Array, "2 3"]:
+  """Affine pose from six unconstrained numbers.
+
+  Their order is scale x, scale y, rotation, shear, shift x, shift y. Scales are
+  in (0.01, 1.01), shear and shifts in (-1, 1), rotation in turns (1 is 2 pi). The determinant of
+  the matrix is the product of the two scales. Kosiorek et al. 2019, appendix A.
+  """
+  scale_x, scale_y = jax.nn.sigmoid(raw[0]) + MIN_SCALE, jax.nn.sigmoid(raw[1]) + MIN_SCALE
+  cos, sin = jnp.cos(2 * jnp.pi * raw[2]), jnp.sin(2 * jnp.pi * raw[2])
+  shear, shift_x, shift_y = jnp.tanh(5 * raw[3]), jnp.tanh(5 * raw[4]), jnp.tanh(5 * raw[5])
+  return jnp.stack(
+    [
+      jnp.stack(
+        [scale_x * cos + shear * scale_y * sin, -scale_x * sin + shear * scale_y * cos, shift_x]
+      ),
+      jnp.stack([scale_y * sin, scale_y * cos, shift_y]),
+    ]
+  )
+
+
+@typed
+def similarity_matrix(raw: Float[Array, "6"]) -> Float[Array, "2 3"]:
+  """Similarity pose from the same six numbers; the second scale and the shear are not read.
+
+  One scale in (0.01, 1.01), a rotation in turns, shifts in (-1, 1).
+  """
+  scale = jax.nn.sigmoid(raw[0]) + MIN_SCALE
+  cos, sin = jnp.cos(2 * jnp.pi * raw[2]), jnp.sin(2 * jnp.pi * raw[2])
+  shift_x, shift_y = jnp.tanh(5 * raw[4]), jnp.tanh(5 * raw[5])
+  return jnp.stack(
+    [
+      jnp.stack([scale * cos, -scale * sin, shift_x]),
+      jnp.stack([scale * sin, scale * cos, shift_y]),
+    ]
+  )
+
+
+@typed
+def pose_matrix(raw: Float[Array, "6"], *, similarity: bool) -> Float[Array, "2 3"]:
+  """`similarity_matrix` or `affine_matrix` of the raw numbers."""
+  return similarity_matrix(raw) if similarity else affine_matrix(raw)
+
+
+@typed
+def pose_vector(pose: Float[Array, "2 3"]) -> Float[Array, "6"]:
+  """The pose as six numbers, row by row."""
+  return pose.reshape(6)
+
+
+@typed
+def pose_from_vector(vector: Float[Array, "6"]) -> Float[Array, "2 3"]:
+  """The pose whose rows are the first and the last three numbers."""
+  return vector.reshape(2, 3)
+
+
+@typed
+def compose(outer: Float[Array, "2 3"], inner: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
+  """The pose that applies `inner` first: `outer @ inner` of the 3x3 matrices.
+
+  A vote is `compose(object_viewer, object_part)`.
+  """
+  linear = outer[:, :2] @ inner[:, :2]
+  shift = outer[:, :2] @ inner[:, 2] + outer[:, 2]
+  return jnp.concatenate([linear, shift[:, None]], axis=1)
+
+
+@typed
+def determinant(pose: Float[Array, "2 3"]) -> Float[Array, ""]:
+  """Signed area that the pose gives to a unit of area."""
+  return pose[0, 0] * pose[1, 1] - pose[0, 1] * pose[1, 0]
+
+
+@typed
+def invert(pose: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
+  """The pose that undoes this one: `[A^-1 | -A^-1 t]`.
+
+  The determinant must not be zero. Poses from `affine_matrix` have at least 1e-4, compositions of
+  two at least 1e-8. A pose that has collapsed further (an average of votes can) is inverted as if
+  its determinant had size 1e-12: points are thrown far outside a template, without NaN.
+  """
+  det = determinant(pose)
+  floor = jnp.asarray(1e-12, pose.dtype)
+  det = jnp.where(jnp.abs(det) < floor, jnp.where(det < 0, -floor, floor), det)
+  a, b, c, d = pose[0, 0], pose[0, 1], pose[1, 0], pose[1, 1]
+  linear = jnp.stack([jnp.stack([d, -b]), jnp.stack([-c, a])]) / det
+  return jnp.concatenate([linear, -(linear @ pose[:, 2])[:, None]], axis=1)
+
+
+@typed
+def transform_points(pose: Float[Array, "2 3"], points: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
+  """Points (x, y) moved by the pose."""
+  return points @ pose[:, :2].T + pose[None, :, 2]

@@ -1,0 +1,53 @@
+"""Multi-layer perceptrons, shared by all capsules or one a capsule."""
+
+import jax
+from flax import linen as nn
+
+from scae_jax.typing import Array, Float, typed
+
+
+class MLP(nn.Module):
+  """Dense layers with ReLU between them and none after the last.
+
+  Attributes:
+    widths: outputs of each layer; the last is the result.
+    last_bias: whether the last layer has a bias.
+  """
+
+  widths: tuple[int, ...]
+  last_bias: bool = True
+
+  @nn.compact
+  @typed
+  def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch e"]:
+    for i, width in enumerate(self.widths):
+      last = i == len(self.widths) - 1
+      x = nn.Dense(width, use_bias=self.last_bias or not last, name=f"dense_{i}")(x)
+      if not last:
+        x = jax.nn.relu(x)
+    return x
+
+
+class CapsuleMLP(nn.Module):
+  """One MLP of the same shape and its own weights for every capsule.
+
+  Attributes:
+    widths: outputs of each layer.
+    last_bias: whether the last layer has a bias.
+  """
+
+  widths: tuple[int, ...]
+  last_bias: bool = True
+
+  @nn.compact
+  @typed
+  def __call__(self, x: Float[Array, "b k d"]) -> Float[Array, "b k e"]:
+    capsules = nn.vmap(
+      MLP,
+      in_axes=1,
+      out_axes=1,
+      axis_size=x.shape[1],
+      variable_axes={"params": 0},
+      split_rngs={"params": True},
+    )
+    return capsules(self.widths, self.last_bias, name="capsules")(x)

@@ -1,0 +1,167 @@
+"""Set transformer (Lee et al. 2019) over part capsules, with masks for absent parts."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from scae_jax.mixtures import safe_log
+from scae_jax.typing import Array, Float, typed
+
+MASKS = ("log_presence", "hard", "none")
+
+
+@typed
+def mask_logits(presence: Float[Array, "b n"], kind: str) -> Float[Array, "b n"]:
+  """What is added to the attention logits of an element that is present with some probability.
+
+  Args:
+    presence: probabilities in [0, 1].
+    kind: `log_presence` adds log presence: attention is proportional to it. `hard` subtracts
+      1e32 (1 - presence), as the authors' release does: unless presences are exactly 1, attention
+      falls wholly on the most present element. `none` adds nothing.
+
+  Raises:
+    ValueError: unknown kind.
+  """
+  if kind == "log_presence":
+    return safe_log(presence)
+  if kind == "hard":
+    return -1e32 * (1.0 - presence)
+  if kind == "none":
+    return jnp.zeros_like(presence)
+  raise ValueError(f"mask is {kind!r}; expected one of {', '.join(MASKS)}")
+
+
+class MultiHeadAttention(nn.Module):
+  """Scaled dot-product attention with a bias on all four projections.
+
+  Attributes:
+    num_heads: must divide features.
+    features: width of queries, keys, values and output.
+  """
+
+  num_heads: int
+  features: int
+
+  @nn.compact
+  @typed
+  def __call__(
+    self,
+    queries: Float[Array, "b q d"],
+    values: Float[Array, "b n e"],
+    mask: Float[Array, "b n"],
+  ) -> Float[Array, "b q f"]:
+    """Attends from queries to values; `mask` is added to the logits of each value."""
+    if self.features % self.num_heads:
+      raise ValueError(f"num_heads {self.num_heads} must divide the features, {self.features}")
+    shape = (self.num_heads, self.features // self.num_heads)
+    query = nn.DenseGeneral(shape, name="query")(queries)
+    key = nn.DenseGeneral(shape, name="key")(values)
+    value = nn.DenseGeneral(shape, name="value")(values)
+    logits = jnp.einsum("bqhd,bnhd->bhqn", query, key) / math.sqrt(shape[1])
+    attention = jax.nn.softmax(logits + mask[:, None, None, :], axis=-1)
+    attended = jnp.einsum("bhqn,bnhd->bqhd", attention, value)
+    return nn.DenseGeneral(self.features, axis=(-2, -1), name="output")(attended)
+
+
+class AttentionBlock(nn.Module):
+  """Attention + residual, times presence, layer norm; MLP + residual, layer norm.
+
+  Attributes:
+    num_heads: heads of the attention.
+    features: width of the block; the MLP is twice as wide inside.
+  """
+
+  num_heads: int
+  features: int
+
+  @nn.compact
+  @typed
+  def __call__(
+    self,
+    queries: Float[Array, "b q d"],
+    values: Float[Array, "b n e"],
+    mask: Float[Array, "b n"],
+    query_presence: Float[Array, "b q"],
+  ) -> Float[Array, "b q d"]:
+    x = MultiHeadAttention(self.num_heads, self.features, name="attention")(queries, values, mask)
+    x = nn.LayerNorm(name="norm_attention")((queries + x) * query_presence[..., None])
+    hidden = jax.nn.relu(nn.Dense(2 * self.features, name="mlp_hidden")(x))
+    return nn.LayerNorm(name="norm_mlp")(x + nn.Dense(self.features, name="mlp_output")(hidden))
+
+
+class SelfAttentionBlock(nn.Module):
+  """Every element attends to every element (SAB), or, when `num_inducing` is positive, to learned
+  points that have attended to all elements (ISAB): n times fewer products for large sets.
+
+  Attributes:
+    num_heads: heads of the attention.
+    features: width.
+    num_inducing: number of inducing points; 0 is full self-attention.
+  """
+
+  num_heads: int
+  features: int
+  num_inducing: int = 0
+
+  @nn.compact
+  @typed
+  def __call__(
+    self, x: Float[Array, "b n d"], mask: Float[Array, "b n"], presence: Float[Array, "b n"]
+  ) -> Float[Array, "b n d"]:
+    block = AttentionBlock(self.num_heads, self.features, name="block")
+    if not self.num_inducing:
+      return block(x, x, mask, presence)
+    shape = (self.num_inducing, self.features)
+    points = self.param("inducing_points", nn.initializers.glorot_uniform(), shape)
+    points = jnp.broadcast_to(points[None], (x.shape[0], *shape))
+    ones = jnp.ones(points.shape[:2])
+    induced = AttentionBlock(self.num_heads, self.features, name="induce")
+    return block(x, induced(points, x, mask, ones), jnp.zeros_like(ones), presence)
+
+
+class SetTransformer(nn.Module):
+  """Reads a set of elements with presences and writes a fixed number of vectors.
+
+  Linear map, self-attention blocks, linear map, then attention from learned seeds: the result does
+  not change when elements are permuted, together with their presences.
+
+  Attributes:
+    num_outputs: number of seeds, k.
+    output_features: width of each output.
+    num_layers: self-attention blocks.
+    num_heads: heads, in the blocks and in the last attention.
+    features: width of the blocks.
+    num_inducing: inducing points of each block; 0 is full self-attention.
+    mask: one of `MASKS`.
+  """
+
+  num_outputs: int
+  output_features: int
+  num_layers: int
+  num_heads: int
+  features: int
+  num_inducing: int
+  mask: str
+
+  @nn.compact
+  @typed
+  def __call__(
+    self, elements: Float[Array, "b n d"], presence: Float[Array, "b n"]
+  ) -> Float[Array, "b k e"]:
+    mask = mask_logits(presence, self.mask)
+    if self.mask == "none":
+      presence = jnp.ones_like(presence)
+    x = nn.Dense(self.features, name="input")(elements)
+    for i in range(self.num_layers):
+      block = SelfAttentionBlock(
+        self.num_heads, self.features, self.num_inducing, name=f"self_attention_{i}"
+      )
+      x = block(x, mask, presence)
+    x = nn.Dense(self.output_features, name="widen")(x)
+    shape = (self.num_outputs, self.output_features)
+    seeds = self.param("seeds", nn.initializers.glorot_uniform(), shape)
+    seeds = jnp.broadcast_to(seeds[None], (x.shape[0], *shape))
+    return MultiHeadAttention(self.num_heads, self.output_features, name="pool")(seeds, x, mask)

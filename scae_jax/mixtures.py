@@ -1,0 +1,106 @@
+"""Gaussian mixtures over templates: every pixel is explained by one part or by the background.
+
+Functions take one example. Component m of the parts has at each pixel a mean (its warped, coloured
+template) and a mixing logit; the background is one more component with the same mean and logit
+everywhere. Kosiorek et al. 2019, section 2.2.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from scae_jax.typing import Array, Float, typed
+
+# Probabilities below this count as this in a logarithm; their gradient is zero.
+MIN_PROB = 1e-16
+HALF_LOG_2PI = 0.9189385332046727
+
+
+@typed
+def safe_log(prob: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+  """log(prob), finite in value and gradient for prob 0: `log(1e-16)` and 0 there."""
+  small = prob < MIN_PROB
+  return jnp.where(small, jnp.log(MIN_PROB), jnp.log(jnp.where(small, 1.0, prob)))
+
+
+@typed
+def normal_log_prob(
+  value: Float[Array, "*shape"], mean: Float[Array, "*shape"], scale: Float[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+  """log Normal(value | mean, scale), elementwise; scale > 0."""
+  return -0.5 * jnp.square((value - mean) / scale) - jnp.log(scale) - HALF_LOG_2PI
+
+
+@struct.dataclass
+class PixelMixture:
+  """A mixture at every pixel; the background is the last of the m + 1 components.
+
+  Attributes:
+    mean: [m+1, h, w, c], colour of each component.
+    log_mixing: [m+1, h, w], normalised over components.
+    scale: [], standard deviation of a pixel, shared.
+  """
+
+  mean: Float[Array, "n h w c"]
+  log_mixing: Float[Array, "n h w"]
+  scale: Float[Array, ""]
+
+
+@typed
+def pixel_mixture(
+  part_mean: Float[Array, "m h w c"],
+  part_logits: Float[Array, "m h w"],
+  presence: Float[Array, "m"],
+  background_mean: Float[Array, ""],
+  background_logit: Float[Array, ""],
+  scale: Float[Array, ""],
+) -> PixelMixture:
+  """The mixture of one image: part logits get log presence added, then all are normalised.
+
+  Args:
+    part_mean: warped, coloured templates.
+    part_logits: warped alphas, or warped templates over a temperature.
+    presence: probabilities in [0, 1], both ends allowed.
+    background_mean: brightness of the background, in every channel.
+    background_logit: its mixing logit.
+    scale: standard deviation of a pixel.
+  """
+  height, width, channels = part_mean.shape[1:]
+  logits = part_logits + safe_log(presence)[:, None, None]
+  mean = jnp.concatenate(
+    [part_mean, jnp.broadcast_to(background_mean, (1, height, width, channels))]
+  )
+  logits = jnp.concatenate([logits, jnp.broadcast_to(background_logit, (1, height, width))])
+  return PixelMixture(mean=mean, log_mixing=jax.nn.log_softmax(logits, axis=0), scale=scale)
+
+
+def _component_log_prob(mixture: PixelMixture, image: Array) -> Array:
+  """log mixing + log density of each component, [m+1, h, w]; its channels are independent."""
+  value = jnp.broadcast_to(image[None], mixture.mean.shape)
+  scale = jnp.broadcast_to(mixture.scale, mixture.mean.shape)
+  return mixture.log_mixing + jnp.sum(normal_log_prob(value, mixture.mean, scale), axis=-1)
+
+
+@typed
+def log_prob(mixture: PixelMixture, image: Float[Array, "h w c"]) -> Float[Array, "h w"]:
+  """log sum_j mixing_j Normal(pixel | mean_j, scale) at every pixel, nats."""
+  return jax.nn.logsumexp(_component_log_prob(mixture, image), axis=0)
+
+
+@typed
+def responsibilities(mixture: PixelMixture, image: Float[Array, "h w c"]) -> Float[Array, "n h w"]:
+  """Posterior probability of each component at every pixel."""
+  return jax.nn.softmax(_component_log_prob(mixture, image), axis=0)
+
+
+@typed
+def mean(mixture: PixelMixture) -> Float[Array, "h w c"]:
+  """Expected image: component means weighted by mixing probabilities."""
+  return jnp.sum(jnp.exp(mixture.log_mixing)[..., None] * mixture.mean, axis=0)
+
+
+@typed
+def mode(mixture: PixelMixture) -> Float[Array, "h w c"]:
+  """The mean of the component with the largest mixing probability at every pixel."""
+  winner = jnp.argmax(mixture.log_mixing, axis=0)
+  return jnp.take_along_axis(mixture.mean, winner[None, :, :, None], axis=0)[0]

@@ -1,0 +1,174 @@
+"""Object capsule autoencoder (OCAE): objects found among parts, and the parts they vote for.
+
+Kosiorek et al. 2019, section 2.3 and appendix A.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from scae_jax import geometry
+from scae_jax.layers.mlp import MLP, CapsuleMLP
+from scae_jax.layers.set_transformer import MASKS, SetTransformer
+from scae_jax.models.part_capsules import POSE_SIZE, noisy_sigmoid
+from scae_jax.models.system import one_of
+from scae_jax.typing import Array, Float, typed
+
+MIN_VOTE_SCALE = 0.01
+ENCODERS = ("set_transformer", "mlp")
+# Uniform within this of zero: a different arrangement of parts for every object, none of them
+# extreme. The release's Glorot bound for [1, 32, 40, 6] is 0.064.
+STATIC_INIT = 0.064
+
+
+@struct.dataclass
+class ObjectCapsules:
+  """What the decoder says of every object; gradients flow through every field.
+
+  Attributes:
+    poses: [b, k, 2, 3], object-viewer transforms.
+    presence: [b, k], the largest vote presence of each object.
+    votes: [b, k, m, 6], predicted part poses as six numbers.
+    vote_scale: [b, k, m], their standard deviations.
+    vote_presence: [b, k, m], probability that object k shows part m.
+    dynamic: [b, k, m, 6], raw deformations of the object-part transforms.
+  """
+
+  poses: Float[Array, "b k 2 3"]
+  presence: Float[Array, "b k"]
+  votes: Float[Array, "b k m 6"]
+  vote_scale: Float[Array, "b k m"]
+  vote_presence: Float[Array, "b k m"]
+  dynamic: Float[Array, "b k m 6"]
+
+
+class ObjectEncoder(nn.Module):
+  """Part capsules to one vector an object capsule.
+
+  Attributes:
+    num_objects: k.
+    kind: `set_transformer`, or the ablation `mlp`: one MLP on all parts, flattened.
+    output_features: width of each output.
+    num_layers: self-attention blocks (hidden layers of the MLP).
+    num_heads: heads of the attention.
+    features: width of the blocks (an object's share of the MLP's hidden width).
+    num_inducing: inducing points of each block; 0 is full self-attention.
+    mask: `log_presence`, `hard` or `none`.
+  """
+
+  num_objects: int
+  kind: str
+  output_features: int
+  num_layers: int
+  num_heads: int
+  features: int
+  num_inducing: int
+  mask: str
+
+  @nn.compact
+  @typed
+  def __call__(
+    self, parts: Float[Array, "b m d"], presence: Float[Array, "b m"]
+  ) -> Float[Array, "b k e"]:
+    one_of("config.model.object_encoder.kind", self.kind, ENCODERS)
+    one_of("config.model.object_encoder.mask", self.mask, MASKS)
+    if self.kind == "set_transformer":
+      return SetTransformer(
+        self.num_objects,
+        self.output_features,
+        self.num_layers,
+        self.num_heads,
+        self.features,
+        self.num_inducing,
+        self.mask,
+        name="set_transformer",
+      )(parts, presence)
+    hidden = (self.num_objects * self.features,) * self.num_layers
+    widths = (*hidden, self.num_objects * self.output_features)
+    x = MLP(widths, name="mlp")(parts.reshape(parts.shape[0], -1))
+    return x.reshape(-1, self.num_objects, self.output_features)
+
+
+class ObjectDecoder(nn.Module):
+  """One vector an object capsule to votes for the poses of all parts.
+
+  Attributes:
+    num_parts: m.
+    hidden: width of the hidden layers of each capsule's MLPs.
+    capsule_features: width between the two MLPs.
+    presence_noise: width of the uniform noise on capsule and vote presence logits in training.
+    noise_in_evaluation: keep that noise on, with a constant key, as the authors' release does.
+    similarity: transforms are similarities instead of affine.
+    deformations: object-part transforms may depend on the example.
+    learn_vote_scale: standard deviations are predicted; otherwise they are 1.
+  """
+
+  num_parts: int
+  hidden: int
+  capsule_features: int
+  presence_noise: float
+  noise_in_evaluation: bool
+  similarity: bool
+  deformations: bool
+  learn_vote_scale: bool
+
+  @nn.compact
+  @typed
+  def __call__(self, x: Float[Array, "b k e"], *, train: bool) -> ObjectCapsules:
+    batch, num_objects, _ = x.shape
+    m = self.num_parts
+    x = CapsuleMLP((self.hidden, self.capsule_features), name="features")(x)
+    x = jnp.concatenate([x, jnp.ones((batch, num_objects, 1))], axis=-1)
+
+    # The constant lets the bias-free last layer be switched off with the capsule (the release drops
+    # whole capsules so); every output but the deformations then gets a bias of its own capsule.
+    sizes = {"viewer": POSE_SIZE, "presence": 1, "vote_presence": m}
+    if self.learn_vote_scale:
+      sizes["vote_scale"] = m
+    if self.deformations:
+      sizes["dynamic"] = m * POSE_SIZE
+    x = CapsuleMLP((self.hidden, sum(sizes.values())), last_bias=False, name="outputs")(x)
+    raw, start = {}, 0
+    for name, size in sizes.items():
+      raw[name] = x[..., start : start + size]
+      start += size
+      if name != "dynamic":
+        bias = self.param(f"{name}_bias", nn.initializers.zeros_init(), (num_objects, size))
+        raw[name] = raw[name] + bias[None]
+
+    def static_init(key: Array, shape: tuple[int, ...]) -> Array:
+      return jax.random.uniform(key, shape, minval=-STATIC_INIT, maxval=STATIC_INIT)
+
+    static = self.param("object_part", static_init, (num_objects, m, POSE_SIZE))
+    if self.deformations:
+      dynamic = raw["dynamic"].reshape(batch, num_objects, m, POSE_SIZE)
+    else:
+      dynamic = jnp.zeros((batch, num_objects, m, POSE_SIZE))
+
+    def matrix(numbers: Array) -> Array:
+      return geometry.pose_matrix(numbers, similarity=self.similarity)
+
+    def vote(viewer: Array, object_part: Array) -> Array:
+      return geometry.pose_vector(geometry.compose(viewer, matrix(object_part)))
+
+    poses = jax.vmap(jax.vmap(matrix))(raw["viewer"])
+    over_parts = jax.vmap(vote, in_axes=(None, 0))
+    votes = jax.vmap(jax.vmap(over_parts))(poses, static[None] + dynamic)
+
+    noisy = train or self.noise_in_evaluation
+    capsule = noisy_sigmoid(self, raw["presence"], self.presence_noise, noisy=noisy)
+    share = noisy_sigmoid(self, raw["vote_presence"], self.presence_noise, noisy=noisy)
+    vote_presence = capsule * share
+    if self.learn_vote_scale:
+      vote_scale = jax.nn.softplus(raw["vote_scale"] + 0.5) + MIN_VOTE_SCALE
+    else:
+      vote_scale = jnp.ones((batch, num_objects, m))
+    return ObjectCapsules(
+      poses=poses,
+      presence=jnp.max(vote_presence, axis=-1),
+      votes=votes,
+      vote_scale=vote_scale,
+      vote_presence=vote_presence,
+      dynamic=dynamic,
+    )

@@ -1,0 +1,203 @@
+"""Part capsule autoencoder (PCAE): templates found in an image, and the image drawn from them.
+
+Kosiorek et al. 2019, section 2.2 and appendix A.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from scae_jax import geometry, mixtures, warping
+from scae_jax.layers.convnet import ConvNet
+from scae_jax.layers.mlp import MLP
+from scae_jax.layers.pooling import POOLINGS
+from scae_jax.models.system import one_of
+from scae_jax.typing import Array, Float, typed
+
+POSE_SIZE = 6
+NONLINEARITIES = ("sigmoid", "relu1")
+MIXINGS = ("alpha", "coupled")
+
+
+@struct.dataclass
+class PartCapsules:
+  """What the encoder says of every part; gradients flow through every field.
+
+  Attributes:
+    poses: [b, m, 2, 3], from template to image coordinates.
+    presence: [b, m], probabilities.
+    features: [b, m, d], special features.
+  """
+
+  poses: Float[Array, "b m 2 3"]
+  presence: Float[Array, "b m"]
+  features: Float[Array, "b m d"]
+
+
+def noisy_sigmoid(module: nn.Module, logits: Array, scale: float, *, noisy: bool) -> Array:
+  """sigmoid(logits + uniform noise in [-scale / 2, scale / 2]); no noise unless `noisy`.
+
+  The key comes from the `noise` stream, or is a constant one where an evaluation has no stream.
+  """
+  if not noisy or scale == 0:
+    return jax.nn.sigmoid(logits)
+  key = module.make_rng("noise") if module.has_rng("noise") else jax.random.key(0)
+  noise = jax.random.uniform(key, logits.shape, minval=-scale / 2, maxval=scale / 2)
+  return jax.nn.sigmoid(logits + noise)
+
+
+def squash(x: Array, nonlinearity: str) -> Array:
+  """`sigmoid`, or `relu1`: clipped to [0, 1]."""
+  return jax.nn.sigmoid(x) if nonlinearity == "sigmoid" else jnp.clip(x, 0.0, 1.0)
+
+
+class PartEncoder(nn.Module):
+  """Image to part capsules.
+
+  Attributes:
+    num_parts: m.
+    widths: channels of the convolutions.
+    strides: their strides.
+    num_features: d, special features of a part; 0 for none.
+    pooling: `attention`, or the ablations `mean` and `linear`.
+    presence_noise: width of the uniform noise on presence logits in training.
+    noise_in_evaluation: keep that noise on, with a constant key, as the authors' release does.
+    similarity: poses are similarity transforms instead of affine ones.
+  """
+
+  num_parts: int
+  widths: tuple[int, ...]
+  strides: tuple[int, ...]
+  num_features: int
+  pooling: str
+  presence_noise: float
+  noise_in_evaluation: bool
+  similarity: bool
+
+  @nn.compact
+  @typed
+  def __call__(self, image: Float[Array, "b h w c"], *, train: bool) -> PartCapsules:
+    one_of("config.model.part_encoder.pooling", self.pooling, tuple(POOLINGS))
+    x = ConvNet(self.widths, self.strides, name="convnet")(image)
+    size = POSE_SIZE + 1 + self.num_features
+    x = POOLINGS[self.pooling](self.num_parts, size, name="pooling")(x)
+    raw, logits, features = jnp.split(x, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
+    noisy = train or self.noise_in_evaluation
+    return PartCapsules(
+      poses=jax.vmap(jax.vmap(lambda r: geometry.pose_matrix(r, similarity=self.similarity)))(raw),
+      presence=noisy_sigmoid(self, logits[..., 0], self.presence_noise, noisy=noisy),
+      features=features,
+    )
+
+
+def template_init(key: Array, shape: tuple[int, ...]) -> Array:
+  """Rows of a random orthogonal matrix, scaled together to [0, 1]; shape [m, t, t, c]."""
+  rows = nn.initializers.orthogonal()(key, (shape[0], shape[1] * shape[2] * shape[3]))
+  rows = (rows - jnp.min(rows)) / (jnp.max(rows) - jnp.min(rows))
+  return rows.reshape(shape)
+
+
+class PartDecoder(nn.Module):
+  """Part capsules to a mixture at every pixel.
+
+  Attributes:
+    num_parts: m.
+    channels: c.
+    template_size: t, side of a template, pixels.
+    nonlinearity: applied to templates at use, `sigmoid` or `relu1`.
+    mixing: `alpha`: each part has a second template of mixing logits. `coupled`: mixing logits are
+      the warped template over a learned temperature.
+    colour: a part's template is multiplied by a colour computed from its special features.
+    pixel_scale: standard deviation of a pixel.
+  """
+
+  num_parts: int
+  channels: int
+  template_size: int
+  nonlinearity: str
+  mixing: str
+  colour: bool
+  pixel_scale: float
+
+  def setup(self):
+    one_of("config.model.part_decoder.nonlinearity", self.nonlinearity, NONLINEARITIES)
+    one_of("config.model.part_decoder.mixing", self.mixing, MIXINGS)
+    if self.pixel_scale <= 0:
+      raise ValueError(
+        f"config.model.part_decoder.pixel_scale is {self.pixel_scale}; expected a positive number"
+      )
+    zeros = nn.initializers.zeros_init()
+    shape = (self.num_parts, self.template_size, self.template_size)
+    self.raw_templates = self.param("templates", template_init, (*shape, self.channels))
+    if self.mixing == "alpha":
+      self.alphas = self.param("alphas", zeros, (*shape, 1))
+    else:
+      self.temperature_logit = self.param("temperature", zeros, ())
+    self.background_value = self.param("background_mean", zeros, ())
+    self.background_logit = self.param("background_logit", zeros, ())
+    if self.colour:
+      self.colour_mlp = MLP((32, self.channels))
+
+  def templates(self) -> Array:
+    """Templates in [0, 1], [m, t, t, c], without colour."""
+    return squash(self.raw_templates, self.nonlinearity)
+
+  def colours(self, features: Array) -> Array:
+    """Colour of every part in [0, 1], [b, m, c]; ones where parts have no colour."""
+    if not self.colour:
+      return jnp.ones((*features.shape[:2], self.channels))
+    if features.shape[-1] == 0:
+      raise ValueError(
+        "config.model.part_decoder.colour needs special features, but "
+        "config.model.part_encoder.num_features is 0; raise it or set colour to False"
+      )
+    raw = self.colour_mlp(features)
+    # A relu1 that starts at 0 would start without a gradient.
+    return squash(raw if self.nonlinearity == "sigmoid" else raw + 0.99, self.nonlinearity)
+
+  def coloured_templates(self, features: Array) -> Array:
+    """[b, m, t, t, c]."""
+    return self.templates()[None] * self.colours(features)[:, :, None, None, :]
+
+  def __call__(
+    self, poses: Array, presence: Array, features: Array, canvas: int
+  ) -> mixtures.PixelMixture:
+    """The mixture of every image.
+
+    Args:
+      poses: [b, m, 2, 3].
+      presence: [b, m], probabilities.
+      features: [b, m, d], special features, read for colour only.
+      canvas: side of the image, pixels.
+
+    Returns:
+      mixtures with a leading batch axis.
+
+    Raises:
+      ValueError: the template is larger than the canvas, or colour has no features to read.
+    """
+    if self.template_size > canvas:
+      raise ValueError(
+        f"config.model.part_decoder.template_size is {self.template_size} and the canvas "
+        f"{canvas} pixels; a template must fit the canvas"
+      )
+    # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
+    bank = self.templates()
+    if self.mixing == "alpha":
+      bank = jnp.concatenate([bank, self.alphas], axis=-1)
+    warped = warping.warp_templates(bank, poses, canvas, canvas)
+    mean = warped[..., : self.channels] * self.colours(features)[:, :, None, None, :]
+    if self.mixing == "alpha":
+      logits = warped[..., -1]
+    else:
+      temperature = jax.nn.softplus(self.temperature_logit + 0.5) + 1e-4
+      logits = jnp.mean(mean, axis=-1) / temperature
+    return jax.vmap(mixtures.pixel_mixture, in_axes=(0, 0, 0, None, None, None))(
+      mean,
+      logits,
+      presence,
+      jax.nn.sigmoid(self.background_value),
+      jax.nn.softplus(self.background_logit),
+      jnp.asarray(self.pixel_scale),
+    )

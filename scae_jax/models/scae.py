@@ -1,0 +1,353 @@
+"""Stacked Capsule Autoencoder (SCAE): a part autoencoder with an object autoencoder on top.
+
+Kosiorek et al. 2019, "Stacked Capsule Autoencoders", arXiv 1906.06818.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from scae_jax import filters, geometry, mixtures, sparsity
+from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
+from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
+from scae_jax.models.system import DataSpec, System, build_module, one_of
+from scae_jax.routing import mixture as routing_mixture
+from scae_jax.typing import Array, Batch, Float
+
+TARGETS = ("image", "sobel")
+SOURCES = ("encoder", "soft", "hard")
+SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
+
+
+@struct.dataclass
+class Reconstruction:
+  """How well the drawn image explains the target.
+
+  Attributes:
+    target: [b, h, w, c], the image or its Sobel edges; no gradient.
+    mixture: the mixture at every pixel, with a leading batch axis.
+    log_prob: [b], log-likelihood of the target, summed over pixels, nats.
+  """
+
+  target: Float[Array, "b h w c"]
+  mixture: mixtures.PixelMixture
+  log_prob: Float[Array, "b"]
+
+
+@struct.dataclass
+class SCAEOutput:
+  """Everything that one pass computes; pictures are drawn from it on request (`SCAE.draw`).
+
+  Attributes:
+    parts: what the part encoder found.
+    objects: what the object decoder predicts.
+    routing: which object explains which part, with a leading batch axis; its part poses carry no
+      gradient when `stop_gradients` is on.
+    part_log_prob: [b], log-likelihood of the present parts' poses, nats.
+    mass: [b, k], share of all parts that every object explains.
+    reconstruction: the image's likelihood under the drawn parts.
+    prior_logits: [b, classes], linear probe on presences; only the probe learns from it.
+    posterior_logits: [b, classes], linear probe on the mass; only the probe learns from it.
+  """
+
+  parts: PartCapsules
+  objects: ObjectCapsules
+  routing: routing_mixture.Routing
+  part_log_prob: Float[Array, "b"]
+  mass: Float[Array, "b k"]
+  reconstruction: Reconstruction
+  prior_logits: Float[Array, "b classes"]
+  posterior_logits: Float[Array, "b classes"]
+
+
+class SCAE(nn.Module):
+  """The two autoencoders, stacked.
+
+  Attributes:
+    part_encoder: image to parts.
+    part_decoder: parts to image.
+    object_encoder: parts to objects.
+    object_decoder: objects to parts.
+    num_classes: classes of the two linear probes.
+    target: what the parts draw, `image` or `sobel`.
+    reconstruction_vote: whose poses are drawn in training: the part `encoder`'s, or the objects'
+      votes for them, averaged under the posterior (`soft`) or the winner's (`hard`).
+    reconstruction_presence: the same choice for presences.
+    normalize_mixing: normalise the mixing weights of the part mixture.
+    stop_gradients: parts are constants for the object autoencoder, but for their special features.
+  """
+
+  part_encoder: PartEncoder
+  part_decoder: PartDecoder
+  object_encoder: ObjectEncoder
+  object_decoder: ObjectDecoder
+  num_classes: int
+  target: str
+  reconstruction_vote: str
+  reconstruction_presence: str
+  normalize_mixing: bool
+  stop_gradients: bool
+
+  def setup(self):
+    one_of("config.model.target", self.target, TARGETS)
+    one_of("config.model.reconstruction_vote", self.reconstruction_vote, SOURCES)
+    one_of("config.model.reconstruction_presence", self.reconstruction_presence, SOURCES)
+    self.prior_probe = nn.Dense(self.num_classes)
+    self.posterior_probe = nn.Dense(self.num_classes)
+    # Pose of a part that no object explains; only a soft winner reads it.
+    shape = (self.part_encoder.num_parts, 6)
+    self.dummy_vote = self.param("dummy_vote", nn.initializers.zeros_init(), shape)
+
+  def __call__(self, batch: Batch, *, train: bool) -> SCAEOutput:
+    """One pass over a batch; see `SCAEOutput`."""
+    image = batch["image"]
+    parts = self.part_encoder(image, train=train)
+    stop = jax.lax.stop_gradient if self.stop_gradients else lambda x: x
+    part_poses = stop(jax.vmap(jax.vmap(geometry.pose_vector))(parts.poses))
+    part_presence = stop(parts.presence)
+    templates = self.part_decoder.coloured_templates(parts.features)
+    rows = jnp.concatenate(
+      [
+        part_poses,
+        1.0 - part_presence[..., None],
+        parts.features,
+        stop(templates).reshape(*part_presence.shape, -1),
+      ],
+      axis=-1,
+    )
+    encoded = self.object_encoder(rows, part_presence)
+    objects = self.object_decoder(encoded, train=train)
+    routing = self._route(part_poses, objects)
+    mass = jax.vmap(routing_mixture.posterior_mass)(routing)
+
+    poses, presence = self._to_draw(parts, objects, routing)
+    mixture = self.part_decoder(poses, presence, parts.features, image.shape[1])
+    target = jax.vmap(filters.normalized_sobel)(image) if self.target == "sobel" else image
+    target = jax.lax.stop_gradient(target)
+    log_prob = jax.vmap(mixtures.log_prob)(mixture, target)
+    return SCAEOutput(
+      parts=parts,
+      objects=objects,
+      routing=routing,
+      part_log_prob=jnp.sum(part_presence * routing.log_prob, axis=-1),
+      mass=mass,
+      reconstruction=Reconstruction(target, mixture, jnp.sum(log_prob, axis=(1, 2))),
+      prior_logits=self.prior_probe(jax.lax.stop_gradient(objects.presence)),
+      posterior_logits=self.posterior_probe(jax.lax.stop_gradient(mass)),
+    )
+
+  def _route(self, part_poses: Array, objects: ObjectCapsules) -> routing_mixture.Routing:
+    def route(poses: Array, votes: Array, scale: Array, presence: Array) -> routing_mixture.Routing:
+      return routing_mixture.route(
+        poses, votes, scale, presence, normalize_mixing=self.normalize_mixing
+      )
+
+    return jax.vmap(route)(part_poses, objects.votes, objects.vote_scale, objects.vote_presence)
+
+  def _to_draw(
+    self, parts: PartCapsules, objects: ObjectCapsules, routing: routing_mixture.Routing
+  ) -> tuple[Array, Array]:
+    """Poses [b, m, 2, 3] and presences [b, m] of the parts that the image is drawn from."""
+    poses, presence = parts.poses, parts.presence
+    if self.reconstruction_vote != "encoder":
+      poses = self._winning_poses(objects, routing, soft=self.reconstruction_vote == "soft")
+    if self.reconstruction_presence != "encoder":
+      soft = self.reconstruction_presence == "soft"
+      presence = self._winning_presence(objects, routing, soft=soft)
+    return poses, presence
+
+  def _winning_poses(
+    self, objects: ObjectCapsules, routing: routing_mixture.Routing, *, soft: bool
+  ) -> Array:
+    if soft:
+      average = jax.vmap(routing_mixture.soft_winner, in_axes=(0, 0, None))
+      vectors = average(routing, objects.votes, self.dummy_vote)
+    else:
+      vectors = jax.vmap(routing_mixture.hard_winner)(routing, objects.votes)
+    return jax.vmap(jax.vmap(geometry.pose_from_vector))(vectors)
+
+  def _winning_presence(
+    self, objects: ObjectCapsules, routing: routing_mixture.Routing, *, soft: bool
+  ) -> Array:
+    presence = objects.vote_presence[..., None]
+    if soft:
+      nothing = jnp.zeros((presence.shape[2], 1))
+      average = jax.vmap(routing_mixture.soft_winner, in_axes=(0, 0, None))
+      return average(routing, presence, nothing)[..., 0]
+    return jax.vmap(routing_mixture.hard_winner)(routing, presence)[..., 0]
+
+  def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
+    """Arrays of the figures: what parts draw, what objects draw, and what each draws alone."""
+    output = self(batch, train=False)
+    parts, objects, routing = output.parts, output.objects, output.routing
+    canvas = batch["image"].shape[1]
+    mode = jax.vmap(mixtures.mode)
+
+    poses = self._winning_poses(objects, routing, soft=False)
+    presence = self._winning_presence(objects, routing, soft=False)
+    top_down = mode(self.part_decoder(poses, presence, parts.features, canvas))
+
+    def one_object(k: Array) -> Array:
+      vectors = jnp.take(objects.votes, k, axis=1)
+      poses = jax.vmap(jax.vmap(geometry.pose_from_vector))(vectors)
+      presence = jnp.take(objects.vote_presence, k, axis=1) * (routing.winner == k)
+      return mode(self.part_decoder(poses, presence, parts.features, canvas))
+
+    num_objects = objects.presence.shape[1]
+    alone = jax.lax.map(one_object, jnp.arange(num_objects))
+    mixture = output.reconstruction.mixture
+    bottom_up = mode(mixture)
+    brightness = jnp.max(jnp.clip(bottom_up, 0.0, 1.0), axis=-1)
+    pictures = {
+      "templates": {"templates": self.part_decoder.templates()},
+      "reconstructions": {
+        "image": output.reconstruction.target,
+        "bottom_up": bottom_up,
+        "top_down": top_down,
+        "part_mixing": jnp.exp(mixture.log_mixing[:, :-1]) * brightness[:, None],
+        "part_winner": routing.winner,
+        "object_presence": objects.presence,
+      },
+      "object_reconstructions": {
+        "image": output.reconstruction.target,
+        "object_reconstruction": jnp.moveaxis(alone, 0, 1),
+        "object_presence": objects.presence,
+      },
+    }
+    if self.part_decoder.mixing == "alpha":
+      pictures["templates"]["alphas"] = jax.nn.sigmoid(self.part_decoder.alphas)
+    return pictures
+
+
+def loss_terms(
+  output: SCAEOutput,
+  batch: Batch,
+  *,
+  num_classes: int,
+  prior: str,
+  prior_within_constant: float,
+  posterior: str,
+) -> dict[str, Array]:
+  """Terms to minimise, each unweighted.
+
+  Args:
+    output: of the module.
+    batch: the same batch.
+    num_classes: C of the l2 sparsity.
+    prior: kind of sparsity of the presences, a key of `SPARSITIES`.
+    prior_within_constant: capsules that an example should switch on, for l2; 0 means K / C.
+    posterior: kind of sparsity of the mass.
+
+  Returns:
+    `image`: -log-likelihood of the image, nats; `parts`: -log-likelihood of the part poses;
+    `prior_within`, `prior_between`, `posterior_within`, `posterior_between`: sparsity of presences
+    and of mass; `dynamic`: half the summed squares of the deformations; `prior_probe`,
+    `posterior_probe`: cross-entropies of the two probes. Each is a mean over the batch.
+  """
+
+  def sparse(kind: str, activation: Array, within_constant: float) -> sparsity.Sparsity:
+    if kind == "l2":
+      return sparsity.l2(activation, num_classes, within_constant or None)
+    return SPARSITIES[kind](activation)
+
+  prior_sparsity = sparse(prior, output.objects.presence, prior_within_constant)
+  posterior_sparsity = sparse(posterior, output.mass, 0.0)
+  batch_size = batch["image"].shape[0]
+  return {
+    "image": -jnp.mean(output.reconstruction.log_prob),
+    "parts": -jnp.mean(output.part_log_prob),
+    "prior_within": prior_sparsity.within,
+    "prior_between": prior_sparsity.between,
+    "posterior_within": posterior_sparsity.within,
+    "posterior_between": posterior_sparsity.between,
+    "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / batch_size,
+    "prior_probe": _cross_entropy(output.prior_logits, batch["label"]),
+    "posterior_probe": _cross_entropy(output.posterior_logits, batch["label"]),
+  }
+
+
+def _cross_entropy(logits: Array, label: Array) -> Array:
+  log_prob = jax.nn.log_softmax(logits)
+  return -jnp.mean(jnp.take_along_axis(log_prob, label[:, None], axis=1))
+
+
+def measures(output: SCAEOutput, batch: Batch) -> dict[str, Array]:
+  """Numbers an example, [b]: squared error of the reconstruction, whether each probe is right."""
+  image = jax.vmap(mixtures.mode)(output.reconstruction.mixture)
+  error = jnp.sum(jnp.square(image - output.reconstruction.target), axis=(1, 2, 3))
+  prior = jnp.argmax(output.prior_logits, axis=-1) == batch["label"]
+  posterior = jnp.argmax(output.posterior_logits, axis=-1) == batch["label"]
+  return {
+    "squared_error": error,
+    "prior_accuracy": prior.astype(jnp.float32),
+    "posterior_accuracy": posterior.astype(jnp.float32),
+  }
+
+
+def features(output: SCAEOutput) -> dict[str, Array]:
+  """What evaluation clusters: `prior` presences and `posterior` mass, [b, k] each."""
+  return {"prior": output.objects.presence, "posterior": output.mass}
+
+
+def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: DataSpec) -> System:
+  """An SCAE from config sections.
+
+  Args:
+    model: fields of `SCAE`, with a section for each of its four parts; `num_parts` and
+      `num_objects` stand once, at the top.
+    loss: `prior` and `posterior`, kinds of sparsity, `prior_within_constant`, and `weights` of the
+      loss terms.
+    data: canvas, channels and number of classes.
+
+  Raises:
+    ValueError: a key or value that does not fit.
+  """
+  model = dict(model)
+  m, k = _pop_count(model, "num_parts"), _pop_count(model, "num_objects")
+  derived = {
+    "part_encoder": (PartEncoder, {"num_parts": m}),
+    "part_decoder": (PartDecoder, {"num_parts": m, "channels": data.channels}),
+    "object_encoder": (ObjectEncoder, {"num_objects": k}),
+    "object_decoder": (ObjectDecoder, {"num_parts": m}),
+  }
+  stages = {
+    name: build_module(kind, f"model.{name}", model.pop(name, {}), **known)
+    for name, (kind, known) in derived.items()
+  }
+  module = build_module(SCAE, "model", model, num_classes=data.num_classes, **stages)
+  prior, posterior = loss["prior"], loss["posterior"]
+  one_of("config.loss.prior", prior, tuple(SPARSITIES))
+  one_of("config.loss.posterior", posterior, tuple(SPARSITIES))
+
+  def terms(output: SCAEOutput, batch: Batch) -> dict[str, Array]:
+    return loss_terms(
+      output,
+      batch,
+      num_classes=data.num_classes,
+      prior=prior,
+      prior_within_constant=loss["prior_within_constant"],
+      posterior=posterior,
+    )
+
+  def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
+    return nn.apply(SCAE.draw, module)(variables, batch)
+
+  return System(
+    module=module,
+    loss_terms=terms,
+    loss_weights=dict(loss["weights"]),
+    measures=measures,
+    features=features,
+    pictures=pictures,
+  )
+
+
+def _pop_count(model: dict[str, Any], key: str) -> int:
+  value = model.pop(key, None)
+  if not isinstance(value, int) or value < 1:
+    raise ValueError(f"config.model.{key} is {value!r}; expected a positive whole number")
+  return value

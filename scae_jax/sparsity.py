@@ -1,0 +1,72 @@
+"""Sparsity of capsule activations: few capsules an example, every capsule in some examples.
+
+These are statistics over a batch, the only functions of the mathematics that see the batch axis.
+Each returns (within, between), two scalars to be minimised. Kosiorek et al. 2019, section 2.4.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from scae_jax.mixtures import safe_log
+from scae_jax.typing import Array, Float, typed
+
+# Added to a sum before dividing by it, so that an example with no activation gives zeros.
+EPSILON = 1e-8
+
+
+class Sparsity(NamedTuple):
+  """Sparsity within an example and between examples."""
+
+  within: Array
+  between: Array
+
+
+@typed
+def l2(
+  presence: Float[Array, "b k"], num_classes: int, within_constant: float | None = None
+) -> Sparsity:
+  """Squared distance of presences from an even share of capsules among classes.
+
+  within = mean_b (sum_k a_bk - K / C)^2, between = mean_k (sum_b a_bk - B / C)^2.
+
+  Args:
+    presence: probabilities a.
+    num_classes: C.
+    within_constant: stands in for K / C, the number of capsules that an example should switch on.
+  """
+  batch, num_capsules = presence.shape
+  if within_constant is None:
+    within_constant = num_capsules / num_classes
+  within = jnp.mean(jnp.square(jnp.sum(presence, axis=1) - within_constant))
+  between = jnp.mean(jnp.square(jnp.sum(presence, axis=0) - batch / num_classes))
+  return Sparsity(within, between)
+
+
+@typed
+def entropy(mass: Float[Array, "b k"]) -> Sparsity:
+  """Entropies, nats: within = mean_b H(mass_b / sum), between = -H(sum_b mass_b / sum).
+
+  The second is negated because it is to be maximised: activity spreads over all capsules.
+  """
+  within = jnp.mean(_entropy(mass))
+  between = -_entropy(jnp.sum(mass, axis=0))
+  return Sparsity(within, between)
+
+
+@typed
+def kl(mass: Float[Array, "b k"]) -> Sparsity:
+  """Divergences from the uniform distribution over capsules, nats.
+
+  within = -mean_b KL(mass_b / sum, uniform), between = KL(sum_b mass_b / sum, uniform). Gradients
+  are those of `entropy`; the values say how far from uniform each is.
+  """
+  log_capsules = jnp.log(mass.shape[1])
+  sparsity = entropy(mass)
+  return Sparsity(sparsity.within - log_capsules, sparsity.between + log_capsules)
+
+
+def _entropy(mass: Array) -> Array:
+  """Entropy of non-negative activations normalised over the last axis."""
+  prob = mass / (jnp.sum(mass, axis=-1, keepdims=True) + EPSILON)
+  return -jnp.sum(prob * safe_log(prob), axis=-1)
