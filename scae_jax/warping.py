@@ -30,11 +30,12 @@ def template_position(
   Returns:
     rows and columns, in template pixels: 0 is the centre of the first pixel.
   """
-  inverse = geometry.invert(pose)
-  x, y = jnp.linspace(-1, 1, width)[None, :], jnp.linspace(-1, 1, height)[:, None]
-  to_pixels = (side - 1) / 2
-  columns = (inverse[0, 0] * x + inverse[0, 1] * y + (inverse[0, 2] + 1)) * to_pixels
-  rows = (inverse[1, 0] * x + inverse[1, 1] * y + (inverse[1, 2] + 1)) * to_pixels
+  y, x = jnp.meshgrid(jnp.linspace(-1, 1, height), jnp.linspace(-1, 1, width), indexing="ij")
+  grid = jnp.stack([x, y, jnp.ones_like(x)]).reshape(3, height * width)
+  # One matrix product for all poses of a batch, and so is its gradient; in full precision, because
+  # an accelerator's shorter floats would move a template by a tenth of a pixel.
+  position = jnp.matmul(geometry.invert(pose), grid, precision="highest")
+  columns, rows = ((position + 1) * ((side - 1) / 2)).reshape(2, height, width)
   return rows, columns
 
 
@@ -145,9 +146,11 @@ def _sample_bank_backward(
 ) -> tuple[Array, Array, Array]:
   templates, rows, columns = saved
   side = templates.shape[1]
-  index, down, right = _locate_in_bank(templates, rows, columns)
+  # The barriers keep XLA's CPU backend from gathering again in every sum that follows.
+  barrier = jax.lax.optimization_barrier
+  index, down, right = barrier(_locate_in_bank(templates, rows, columns))
   table = _bank_table(templates)
-  corners = table.at[index].get(mode="clip")
+  corners = barrier(table.at[index].get(mode="clip"))
   top_left, top_right, low_left, low_right = jnp.split(corners, 4, axis=-1)
   across, lower_across = top_right - top_left, low_right - low_left
   along, right_along = low_left - top_left, low_right - top_right
@@ -157,14 +160,11 @@ def _sample_bank_backward(
   def inside(position: Array) -> Array:
     return ((position > -1) & (position < side)).astype(position.dtype)
 
-  # Without the barrier XLA's CPU backend gathers again inside each of the sums over pixels that
-  # follow in the gradient of the pose.
-  positions = jax.lax.optimization_barrier(
-    (inside(rows) * rows_gradient, inside(columns) * columns_gradient)
-  )
+  positions = barrier((inside(rows) * rows_gradient, inside(columns) * columns_gradient))
   top, low = (1 - down) * gradient, down * gradient
   shares = [top - right * top, right * top, low - right * low, right * low]
-  scattered = jnp.zeros_like(table).at[index].add(jnp.concatenate(shares, axis=-1))
+  packed = barrier(jnp.concatenate(shares, axis=-1))
+  scattered = jnp.zeros_like(table).at[index].add(packed)
   (bank,) = jax.linear_transpose(_bank_table, templates)(scattered)
   return bank, *positions
 

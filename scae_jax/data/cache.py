@@ -1,0 +1,150 @@
+"""Decoded data sets on disk: one compressed `.npz` file each, that needs no TFDS and no source.
+
+A file holds its own description, so one file copied to another machine's cache folder is enough. A
+fingerprint of the source says whether a file is still up to date; files are replaced atomically.
+"""
+
+import json
+import os
+import pathlib
+import re
+import time
+import zipfile
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from absl import logging
+
+from scae_jax.data.dataset import Dataset, Split
+
+__all__ = ["cache_folder", "cached_versions", "load_or_build", "read_cached", "write_cached"]
+
+_LAYOUT = 1  # Of the file's contents; another number is rebuilt.
+_DAMAGED = (
+  zipfile.BadZipFile,
+  zlib.error,
+  EOFError,
+  KeyError,
+  TypeError,
+  ValueError,
+  NotImplementedError,
+)
+
+
+def cache_folder(cache_dir: str) -> pathlib.Path:
+  """The folder given, else `$SCAE_JAX_CACHE`, else `~/.cache/scae_jax`."""
+  folder = cache_dir or os.environ.get("SCAE_JAX_CACHE") or "~/.cache/scae_jax"
+  return pathlib.Path(folder).expanduser()
+
+
+def load_or_build(
+  path: pathlib.Path, name: str, fingerprint: str, build: Callable[[], Dataset]
+) -> Dataset:
+  """Reads a cached data set that matches the fingerprint, or builds and caches it.
+
+  Args:
+    path: the cache file.
+    name: the data set that the file must hold.
+    fingerprint: what the source looks like now.
+    build: reads the source.
+
+  Returns:
+    The data set. A cache that cannot be written only costs time: it is logged as a warning.
+  """
+  cached = read_cached(path, name, fingerprint)
+  if cached is not None:
+    return cached
+  logging.info("Decoding the images of %s, once; this takes up to some tens of seconds.", name)
+  start = time.monotonic()
+  dataset = build()
+  num_images = sum(len(split.images) for split in dataset.splits.values())
+  logging.info("Decoded %d images in %.1f s.", num_images, time.monotonic() - start)
+  write_cached(path, dataset, fingerprint)
+  return dataset
+
+
+def read_cached(path: pathlib.Path, name: str, fingerprint: str | None = None) -> Dataset | None:
+  """Reads one cache file.
+
+  Args:
+    path: the file; it need not exist.
+    name: the data set that it must hold.
+    fingerprint: of the source that it must have been made from; None accepts any.
+
+  Returns:
+    The data set, or None when the file is not there, was made from another source, or cannot be
+    used. A damaged file is reported and removed.
+  """
+  if not path.is_file():
+    return None
+  try:
+    # Opened here because NumPy forgets to close a file that is not a whole zip file.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+      about = json.loads(arrays["about"].tobytes())
+      if about["layout"] != _LAYOUT or fingerprint not in (None, about["fingerprint"]):
+        logging.info("The cache file %s is of another source or layout: not used.", path)
+        return None
+      if about["name"] != name:
+        raise ValueError(f"expected the data set {name!r}, got {about['name']!r}")
+      splits = {
+        split: Split(arrays[f"{split}_images"], arrays[f"{split}_labels"])
+        for split in about["splits"]
+      }
+    return Dataset(name, tuple(about["class_names"]), splits)
+  except _DAMAGED as error:
+    logging.warning("The cache file %s is damaged (%s); it is removed.", path, error)
+    _remove(path)
+  except OSError as error:
+    logging.warning("The cache file %s cannot be read: %s", path, error)
+  return None
+
+
+def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None:
+  """Writes one cache file, complete or not at all; a folder that cannot be written only warns."""
+  about = {
+    "layout": _LAYOUT,
+    "name": dataset.name,
+    "class_names": list(dataset.class_names),
+    "splits": list(dataset.splits),
+    "fingerprint": fingerprint,
+  }
+  arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+  for name, split in dataset.splits.items():
+    arrays[f"{name}_images"] = split.images
+    arrays[f"{name}_labels"] = split.labels
+  # A name of its own for each process: two that start together must not write into one file.
+  partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with partial.open("wb") as file:
+      np.savez_compressed(file, **arrays)
+    os.replace(partial, path)
+  except OSError as error:
+    _remove(partial)
+    logging.warning(
+      "%s cannot be cached in %s (%s): the next start decodes it again. Name a folder that can be "
+      "written in cache_dir or SCAE_JAX_CACHE.",
+      dataset.name,
+      path.parent,
+      error,
+    )
+    return
+  logging.info("Cached %s in %s (%.1f MB).", dataset.name, path, path.stat().st_size / 1e6)
+
+
+def cached_versions(folder: pathlib.Path, stem: str) -> list[tuple[str, pathlib.Path]]:
+  """Lists the cache files `<stem>-<major.minor.patch>.npz` as (version, path), newest first."""
+  pattern = re.compile(re.escape(stem) + r"-(\d+\.\d+\.\d+)\.npz")
+  if not folder.is_dir():
+    return []
+  found = [(match[1], path) for path in folder.iterdir() if (match := pattern.fullmatch(path.name))]
+  return sorted(found, key=lambda item: tuple(map(int, item[0].split("."))), reverse=True)
+
+
+def _remove(path: pathlib.Path) -> None:
+  try:
+    path.unlink(missing_ok=True)
+  except OSError as error:
+    logging.warning("%s cannot be removed: %s", path, error)

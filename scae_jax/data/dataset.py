@@ -1,0 +1,148 @@
+"""What every source gives: images and labels by split, checked once on the way in."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+__all__ = ["Dataset", "Split", "holdout"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Split:
+  """The examples of one split, on the host.
+
+  Attributes:
+    images: uint8 [n, h, w, c], 0 to 255.
+    labels: int32 [n], in [0, num_classes).
+  """
+
+  images: np.ndarray
+  labels: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+  """A data set for training and evaluation.
+
+  Attributes:
+    name: the name that it was asked for by.
+    class_names: what each label stands for.
+    splits: at least "train" and "test"; all have images of one shape.
+
+  Raises:
+    ValueError: a split is missing or empty, images of the wrong rank, dtype or channels, or labels
+      that are not one integer in [0, num_classes) an image.
+  """
+
+  name: str
+  class_names: tuple[str, ...]
+  splits: Mapping[str, Split]
+
+  def __post_init__(self):
+    for required in ("train", "test"):
+      if required not in self.splits:
+        raise ValueError(
+          f"data set {self.name!r}: expected the splits 'train' and 'test', got "
+          f"{sorted(self.splits)}; provide the split {required!r}"
+        )
+    for split_name, split in self.splits.items():
+      where = f"data set {self.name!r}, split {split_name!r}"
+      _check_images(where, split.images)
+      _check_labels(where, split, len(self.class_names))
+    shapes = {name: split.images.shape[1:] for name, split in self.splits.items()}
+    if len(set(shapes.values())) > 1:
+      raise ValueError(
+        f"data set {self.name!r}: expected images of one shape [h, w, c] in all splits, got "
+        f"{shapes}; resize them to one size and load them as data.name='folder'"
+      )
+
+  @property
+  def num_classes(self) -> int:
+    return len(self.class_names)
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    """Height, width (pixels) and channels."""
+    height, width, channels = self.splits["train"].images.shape[1:]
+    return height, width, channels
+
+  @property
+  def image_side(self) -> int:
+    """The longer side, pixels: the smallest canvas that holds the images."""
+    return max(self.image_shape[:2])
+
+  @property
+  def channels(self) -> int:
+    return self.image_shape[2]
+
+
+def _check_images(where: str, images: np.ndarray) -> None:
+  if images.ndim != 4:
+    raise ValueError(
+      f"{where}: expected images of rank 4 [n, h, w, c], got shape {images.shape}; "
+      "give grey images a channel axis of length 1"
+    )
+  if images.dtype != np.uint8:
+    raise ValueError(
+      f"{where}: expected images of dtype uint8 (0 to 255), got {images.dtype}; "
+      "rescale them to 0 to 255 and convert"
+    )
+  if images.shape[3] not in (1, 3):
+    raise ValueError(
+      f"{where}: expected 1 channel (grey) or 3 (RGB), got {images.shape[3]}; "
+      "convert the images to grey or RGB"
+    )
+  if 0 in images.shape:
+    raise ValueError(
+      f"{where}: expected at least one image with pixels, got shape {images.shape}; "
+      "provide images for this split"
+    )
+
+
+def _check_labels(where: str, split: Split, num_classes: int) -> None:
+  labels = split.labels
+  if labels.dtype != np.int32 or labels.shape != (len(split.images),):
+    raise ValueError(
+      f"{where}: expected one int32 label for each of the {len(split.images)} images, got dtype "
+      f"{labels.dtype} and shape {labels.shape}; provide a label index for each image"
+    )
+  outside = np.flatnonzero((labels < 0) | (labels >= num_classes))
+  if outside.size:
+    raise ValueError(
+      f"{where}: expected labels in [0, {num_classes}), got {labels[outside[0]]} for example "
+      f"{outside[0]} ({outside.size} such labels); unlabelled examples cannot be used, and the "
+      "class names must cover all labels"
+    )
+
+
+def holdout(labels: np.ndarray, num_test: int, seed: int) -> np.ndarray:
+  """Chooses a test set with the class proportions of the whole.
+
+  Each class gives its share of `num_test`, rounded so that the total is exact (largest remainders
+  first, then lower labels). The choice is a fixed function of its arguments: NumPy promises never
+  to change the stream of `RandomState`.
+
+  Args:
+    labels: int [n].
+    num_test: how many examples to hold out, 0 to n.
+    seed: of the choice within each class.
+
+  Returns:
+    Sorted indices of the held-out examples, int64 [num_test].
+
+  Raises:
+    ValueError: `num_test` is not in [0, n].
+  """
+  if not 0 <= num_test <= len(labels):
+    raise ValueError(f"expected num_test in [0, {len(labels)}], got {num_test}; hold out fewer")
+  classes, counts = np.unique(labels, return_counts=True)
+  # Shares as integers with a common denominator: no rounding can change the split.
+  quotas, remainders = np.divmod(counts * num_test, max(len(labels), 1))
+  quotas[np.argsort(-remainders, kind="stable")[: num_test - quotas.sum()]] += 1
+  generator = np.random.RandomState(seed)
+  chosen = [
+    generator.permutation(np.flatnonzero(labels == label))[:quota]
+    for label, quota in zip(classes, quotas, strict=True)
+  ]
+  return np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))

@@ -1,0 +1,162 @@
+"""Decoding a prepared TFDS image classification set, with NumPy and Pillow only."""
+
+import types
+from typing import Any
+
+import numpy as np
+
+from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.pictures import decode_picture
+from scae_jax.data.prepared import READABLE_FORMAT, PreparedSet, SetReference
+
+__all__ = ["catalogue_names", "decode_prepared", "prepare_commands"]
+
+
+def prepare_commands(reference: SetReference, data_dir: str) -> str:
+  """The shell commands that prepare a data set so that it can be read without TensorFlow."""
+  return (
+    "  pip install -r requirements-prepare.txt\n"
+    f'  python -c "import tensorflow_datasets as tfds; tfds.builder({reference.text!r}, '
+    f"data_dir={data_dir!r}).download_and_prepare(file_format='{READABLE_FORMAT}')\""
+  )
+
+
+def catalogue_names() -> list[str]:
+  """The data sets that TFDS can prepare; raises ImportError where TFDS is not installed."""
+  return _tfds().list_builders(with_community_datasets=False)
+
+
+def decode_prepared(prepared: PreparedSet) -> Dataset:
+  """Decodes the splits 'train' and 'test' ('validation' where there is no 'test').
+
+  The image and the label are the supervised pair that the data set declares, or else its only
+  image and its only class label. Reads the files alone: no catalogue code, no TensorFlow.
+
+  Args:
+    prepared: where the files are.
+
+  Raises:
+    ValueError: a file format that needs TensorFlow, TFDS not installed, splits missing, features
+      that are not one image and one class label, images not uint8, not grey or RGB, or of
+      different sizes, records that cannot be read, labels outside the classes.
+  """
+  text = prepared.reference.text
+  if READABLE_FORMAT not in prepared.file_formats:
+    raise ValueError(
+      f"data set {text!r}: expected records in the format {READABLE_FORMAT!r}, got "
+      f"{', '.join(map(repr, prepared.file_formats))} in {prepared.folder}, which cannot be read "
+      "without TensorFlow; remove that folder and prepare it again:\n"
+      + prepare_commands(prepared.reference, str(prepared.root))
+    )
+  try:
+    tfds = _tfds()
+  except ImportError as error:
+    raise ValueError(
+      f"data set {text!r}: expected tensorflow_datasets to be installed to read {prepared.folder}, "
+      f"got {error}; pip install -r requirements.txt, or copy a cache file of this data set from "
+      "another machine into the cache folder"
+    ) from error
+  try:
+    builder: Any = tfds.builder_from_directory(str(prepared.folder))
+    features = dict(builder.info.features)
+    split_names = {name for name, split in builder.info.splits.items() if split.num_examples}
+  # TFDS raises errors of many types for damaged metadata.
+  except Exception as error:
+    raise _unreadable(prepared, error) from error
+  image_key, label_key = _choose_features(tfds, text, features, builder.info.supervised_keys)
+  test = "test" if "test" in split_names else "validation"
+  if not {"train", test} <= split_names:
+    raise ValueError(
+      f"data set {text!r}: expected examples in 'train' and in 'test' (or 'validation'), got "
+      f"examples in {sorted(split_names)}; use a data set that has both"
+    )
+  # Pillow decodes here what TFDS would decode by whatever library is installed.
+  encoded = {
+    key: tfds.decode.SkipDecoding()
+    for key, feature in features.items()
+    if isinstance(feature, tfds.features.Image)
+  }
+  splits = {}
+  for split_name, stored_name in (("train", "train"), ("test", test)):
+    try:
+      records = builder.as_data_source(split=stored_name, decoders=encoded)
+      examples = ((record[image_key], int(record[label_key])) for record in records)
+      splits[split_name] = _decode_split(
+        text, stored_name, examples, len(records), features[image_key].shape
+      )
+    except _PictureError:
+      raise
+    # So does array_record for damaged or missing files.
+    except Exception as error:
+      raise _unreadable(prepared, error) from error
+  return Dataset(prepared.reference.full_name, tuple(features[label_key].names), splits)
+
+
+class _PictureError(ValueError):
+  """An image that is not like the others; kept apart from files that cannot be read."""
+
+
+def _tfds() -> types.ModuleType:
+  # Imported on a cache miss only: it takes a second, and a machine with a cache file needs none.
+  import tensorflow_datasets
+
+  return tensorflow_datasets
+
+
+def _unreadable(prepared: PreparedSet, error: Exception) -> ValueError:
+  return ValueError(
+    f"data set {prepared.reference.text!r}: expected whole TFDS files in {prepared.folder}, got "
+    f"{type(error).__name__}: {error}; remove that folder and prepare it again:\n"
+    + prepare_commands(prepared.reference, str(prepared.root))
+  )
+
+
+def _choose_features(
+  tfds: types.ModuleType, text: str, features: dict[str, Any], supervised_keys: Any
+) -> tuple[str, str]:
+  """Names of the image and label features; raises ValueError when there is no one pair."""
+  images = [key for key, value in features.items() if isinstance(value, tfds.features.Image)]
+  labels = [key for key, value in features.items() if isinstance(value, tfds.features.ClassLabel)]
+  if isinstance(supervised_keys, tuple) and len(supervised_keys) == 2:
+    image_key, label_key = supervised_keys
+    images = [key for key in images if key == image_key] or images
+    labels = [key for key in labels if key == label_key] or labels
+  if len(images) != 1 or len(labels) != 1:
+    raise ValueError(
+      f"data set {text!r}: expected an image classification set, with one image and one class "
+      f"label, got {len(images)} images and {len(labels)} class labels among the features "
+      f"{sorted(features)}; use another data set, or save its images by class and load them as "
+      "data.name='folder'"
+    )
+  image = features[images[0]]
+  dtype, channels = np.dtype(image.np_dtype), image.shape[-1]
+  if dtype != np.uint8 or channels not in (1, 3):
+    raise ValueError(
+      f"data set {text!r}: expected uint8 images of 1 channel (grey) or 3 (RGB), got {dtype} and "
+      f"{channels} channels; convert the images and load them as data.name='folder'"
+    )
+  return images[0], labels[0]
+
+
+def _decode_split(
+  text: str, split_name: str, examples: Any, num_examples: int, declared_shape: tuple
+) -> Split:
+  channels = declared_shape[-1]
+  images = np.zeros((0, 0, 0, channels), np.uint8)
+  labels = np.zeros(num_examples, np.int64)
+  for index, (picture, label) in enumerate(examples):
+    where = f"data set {text!r}, split {split_name!r}, example {index}"
+    try:
+      image = decode_picture(picture, channels)
+    except ValueError as error:
+      raise _PictureError(f"{where}: {error}") from error
+    if index == 0:
+      images = np.zeros((num_examples, *image.shape), np.uint8)
+    if image.shape != images.shape[1:]:
+      raise _PictureError(
+        f"{where}: expected height, width and channels {images.shape[1:]}, as in example 0, got "
+        f"{image.shape}; resize the images to one size and load them as data.name='folder'"
+      )
+    images[index] = image
+    labels[index] = label
+  return Split(images, labels.astype(np.int32))

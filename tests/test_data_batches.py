@@ -1,0 +1,199 @@
+"""The order of examples and the batches, against NumPy loops."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scae_jax.data import batches
+
+NUM_EXAMPLES = 7
+KEY_SEED = 3
+
+
+def order(step: int, num_steps: int, batch_size: int, num_examples: int = NUM_EXAMPLES):
+  epoch, offset = batches.epoch_position(step, batch_size, num_examples)
+  return np.asarray(
+    batches.example_order(
+      jax.random.key(KEY_SEED),
+      epoch,
+      offset,
+      num_steps=num_steps,
+      batch_size=batch_size,
+      num_examples=num_examples,
+    )
+  )
+
+
+def small_images(num: int = 5, height: int = 4, width: int = 3, channels: int = 3) -> np.ndarray:
+  values = np.random.RandomState(0).randint(1, 256, (num, height, width, channels))
+  return values.astype(np.uint8)
+
+
+def test_epoch_position_survives_int32():
+  step, batch_size, num_examples = 10**9, 4096, 60_000
+  epoch, offset = batches.epoch_position(step, batch_size, num_examples)
+  assert epoch * num_examples + offset == 4_096_000_000_000
+  assert 0 <= offset < num_examples
+
+
+@pytest.mark.parametrize("arguments", [(-1, 2, 3), (0, 0, 3), (0, 2, 0)])
+def test_epoch_position_refuses_impossible_counts(arguments):
+  with pytest.raises(ValueError, match="expected step >= 0, batch_size >= 1"):
+    batches.epoch_position(*arguments)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 20])
+def test_every_epoch_is_a_permutation_of_its_own(batch_size):
+  num_steps = 2 * NUM_EXAMPLES  # A multiple of the epoch for every batch size.
+  sequence = order(0, num_steps, batch_size).reshape(-1, NUM_EXAMPLES)
+  np.testing.assert_array_equal(
+    np.sort(sequence, axis=1), np.tile(range(NUM_EXAMPLES), (len(sequence), 1))
+  )
+  key = jax.random.key(KEY_SEED)
+  for epoch, indices in enumerate(sequence):
+    expected = jax.random.permutation(jax.random.fold_in(key, epoch), NUM_EXAMPLES)
+    np.testing.assert_array_equal(indices, expected)
+  # Of 7! orders, all equal would be a bug, not chance.
+  assert len(np.unique(sequence, axis=0)) > 1
+
+
+@pytest.mark.parametrize("batch_size", [3, 16])
+def test_a_run_cut_anywhere_sees_the_same_batches(batch_size):
+  num_steps = 5
+  whole = order(0, num_steps, batch_size)
+  for cut in range(1, num_steps):
+    resumed = np.concatenate([order(0, cut, batch_size), order(cut, num_steps - cut, batch_size)])
+    np.testing.assert_array_equal(resumed, whole, err_msg=f"cut at step {cut}")
+
+
+def test_order_is_the_same_traced():
+  @jax.jit
+  def traced(key, epoch, offset):
+    return batches.example_order(key, epoch, offset, num_steps=4, batch_size=3, num_examples=7)
+
+  epoch, offset = batches.epoch_position(5, 3, 7)
+  actual = traced(jax.random.key(KEY_SEED), jnp.int32(epoch), jnp.int32(offset))
+  np.testing.assert_array_equal(actual, order(5, 4, 3))
+
+
+def test_a_dispatch_computes_few_permutations():
+  """Sorting is what a permutation costs: its count must not grow with the steps of an epoch."""
+
+  def sorted_elements(num_steps):
+    jaxpr = jax.make_jaxpr(
+      lambda key: batches.example_order(
+        key, 0, 0, num_steps=num_steps, batch_size=1, num_examples=100
+      )
+    )(jax.random.key(0))
+    return str(jaxpr).count("[2,100]")
+
+  assert sorted_elements(1) == sorted_elements(100) > 0
+
+
+def test_pad_to_canvas_centres_as_numpy_does():
+  images = small_images()
+  padded = batches.pad_to_canvas(jnp.asarray(images), 7)
+  # Height 4 leaves 3 rows, 1 above; width 3 leaves 4 columns, 2 on the left.
+  expected = np.pad(images, ((0, 0), (1, 2), (2, 2), (0, 0))) / np.float32(255)
+  assert padded.dtype == jnp.float32
+  # One division in float32 on either side: at most one rounding apart.
+  np.testing.assert_allclose(padded, expected, rtol=1.2e-7, atol=0)
+
+
+def test_white_is_exactly_one():
+  white = jnp.full((1, 2, 2, 1), 255, jnp.uint8)
+  assert float(batches.pad_to_canvas(white, 2).min()) == 1.0
+
+
+def test_small_canvas_is_refused():
+  images = jnp.asarray(small_images())
+  message = r"4x3 pixels, got 3; set config\.data\.canvas to 4 or more"
+  with pytest.raises(ValueError, match=message):
+    batches.pad_to_canvas(images, 3)
+  with pytest.raises(ValueError, match=message):
+    batches.shift_on_canvas(jax.random.key(0), images, 3, 1)
+
+
+def test_negative_shift_is_refused():
+  with pytest.raises(ValueError, match="expected max_shift >= 0"):
+    batches.shift_on_canvas(jax.random.key(0), jnp.asarray(small_images()), 4, -1)
+
+
+def shifted_by_numpy(image: np.ndarray, canvas: int, down: int, right: int) -> np.ndarray:
+  """Pads far enough that np.roll brings nothing back in, rolls, and cuts the canvas out."""
+  height, width, _ = image.shape
+  top, left = (canvas - height) // 2, (canvas - width) // 2
+  far = canvas
+  wide = np.zeros((canvas + 2 * far, canvas + 2 * far, image.shape[2]), image.dtype)
+  wide[far + top : far + top + height, far + left : far + left + width] = image
+  rolled = np.roll(wide, (down, right), axis=(0, 1))
+  return rolled[far : far + canvas, far : far + canvas]
+
+
+@pytest.mark.parametrize("max_shift", [1, 3])
+def test_shift_is_a_roll_of_each_image(max_shift):
+  """With shifts up to 3 on a canvas of 6 some ink leaves, and none may come back."""
+  images, canvas = small_images(num=200), 6
+  shifted = np.asarray(
+    batches.shift_on_canvas(jax.random.key(1), jnp.asarray(images), canvas, max_shift)
+  )
+  span = range(-max_shift, max_shift + 1)
+  seen = []
+  for image, actual in zip(images, np.round(shifted * 255), strict=True):
+    matches = [
+      (down, right)
+      for down in span
+      for right in span
+      if np.array_equal(shifted_by_numpy(image, canvas, down, right), actual)
+    ]
+    assert len(matches) == 1
+    seen += matches
+  downs, rights = np.transpose(seen)
+  # 200 draws miss one of at most 7 values with probability below 1e-9.
+  assert set(downs) == set(rights) == set(span)
+  # Independent axes: each of 9 pairs is missed by 200 draws with probability below 1e-9.
+  assert max_shift > 1 or len(set(seen)) == 9
+
+
+def test_shifts_are_uniform():
+  """A single white pixel tells where each of 9,000 images went."""
+  num_images, max_shift = 9_000, 1
+  dots = jnp.full((num_images, 1, 1, 1), 255, jnp.uint8)
+  shifted = batches.shift_on_canvas(jax.random.key(2), dots, 3, max_shift)
+  counts = np.asarray(shifted.sum(axis=0)).reshape(-1)
+  # Each of 9 cells expects 1,000 with a deviation of 30: five deviations.
+  np.testing.assert_allclose(counts, 1_000, atol=150)
+
+
+def test_no_shift_is_padding():
+  images = jnp.asarray(small_images())
+  shifted = batches.shift_on_canvas(jax.random.key(0), images, 6, 0)
+  np.testing.assert_array_equal(shifted, batches.pad_to_canvas(images, 6))
+
+
+def test_batches_gather_images_with_their_labels():
+  images = small_images()
+  split = {"image": jnp.asarray(images), "label": jnp.arange(5, dtype=jnp.int32)}
+  indices = jnp.asarray([4, 0, 4])
+
+  @jax.jit
+  def both(key):
+    training = batches.training_batch(key, split, indices, canvas=8, max_shift=2)
+    return training, batches.evaluation_batch(split, indices, canvas=8)
+
+  training, evaluation = both(jax.random.key(5))
+  for batch in (training, evaluation):
+    assert set(batch) == {"image", "label"}
+    np.testing.assert_array_equal(batch["label"], [4, 0, 4])
+    # Nothing leaves the canvas here, so the ink of each image is all there; sums in float32.
+    np.testing.assert_allclose(
+      batch["image"].sum(axis=(1, 2, 3)) * 255,
+      images[np.asarray(indices)].sum(axis=(1, 2, 3)),
+      rtol=1e-6,
+    )
+  np.testing.assert_array_equal(
+    evaluation["image"], batches.pad_to_canvas(split["image"][indices], 8)
+  )
+  expected = batches.shift_on_canvas(jax.random.key(5), split["image"][indices], 8, 2)
+  np.testing.assert_array_equal(training["image"], expected)

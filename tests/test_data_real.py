@@ -1,0 +1,75 @@
+"""The real prepared TFDS sets, where they are at hand."""
+
+import os
+import pathlib
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from scae_jax.data import tfds_source
+from scae_jax.data.sources import load_dataset
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("name", "shape", "num_train", "class_names"),
+  [
+    ("mnist", (28, 28, 1), 60_000, "0 1 2 3 4 5 6 7 8 9"),
+    (
+      "fashion_mnist",
+      (28, 28, 1),
+      60_000,
+      "T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag Ankle_boot",
+    ),
+    (
+      "cifar10",
+      (32, 32, 3),
+      50_000,
+      "airplane automobile bird cat deer dog frog horse ship truck",
+    ),
+  ],
+)
+def test_real_sets(tfds_dir, tmp_path, monkeypatch, name, shape, num_train, class_names):
+  if not (pathlib.Path(tfds_dir) / name).is_dir():
+    pytest.skip(f"{name} is not prepared in {tfds_dir}")
+  start = time.process_time()  # Of this process alone: other work on the machine does not count.
+  dataset = load_dataset(name, tfds_dir, str(tmp_path))
+  assert time.process_time() - start < 60
+  assert dataset.image_shape == shape
+  assert " ".join(class_name.replace(" ", "_") for class_name in dataset.class_names) == class_names
+  train, test = dataset.splits["train"], dataset.splits["test"]
+  assert (len(train.images), len(test.images)) == (num_train, 10_000)
+  # MNIST's classes differ by a quarter; those of the other two are equal.
+  spread = 0.14 if name == "mnist" else 0
+  for split in (train, test):
+    counts = np.bincount(split.labels, minlength=10)
+    np.testing.assert_allclose(counts, len(split.labels) / 10, rtol=spread)
+  monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+  monkeypatch.setattr(tfds_source, "decode_picture", None)
+  (size,) = (path.stat().st_size for path in tmp_path.iterdir())
+  again = load_dataset(name, os.devnull, str(tmp_path))
+  for split_name, split in dataset.splits.items():
+    np.testing.assert_array_equal(again.splits[split_name].images, split.images)
+    np.testing.assert_array_equal(again.splits[split_name].labels, split.labels)
+  if name == "mnist":
+    assert size < 12e6
+    # Literal facts about the published files: the first labels, and the mean of all pixels.
+    assert sorted(np.bincount(test.labels).tolist()) == sorted(
+      [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    )
+    assert abs(train.images.mean() / 255 - 0.1307) < 1e-4
+
+
+def test_real_images_decode_as_tfds_decodes_them(tfds_dir):
+  """A few of the real records, against TFDS's own decoding."""
+  import tensorflow_datasets as tfds
+
+  builder = tfds.builder_from_directory(f"{tfds_dir}/mnist/3.0.1")
+  raw = builder.as_data_source("test", decoders={"image": tfds.decode.SkipDecoding()})
+  decoded = builder.as_data_source("test")
+  for index in range(0, 10_000, 2_500):
+    np.testing.assert_array_equal(
+      tfds_source.decode_picture(raw[index]["image"], 1), decoded[index]["image"]
+    )
