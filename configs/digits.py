@@ -1,4 +1,4 @@
-"""SCAE on the embedded digits: scikit-learn's 1,797 real 8x8 digits, here 16x16 in a 20x20 canvas."""
+"""SCAE on the embedded digits: scikit-learn's 1,797, upsampled to 16x16, in a 20x20 canvas."""
 
 from ml_collections import ConfigDict
 
@@ -107,4 +107,5 @@ def get_config(preset: str = "modern") -> ConfigDict:
 
   config.evaluation = ConfigDict()
   config.evaluation.batch_size = 256
+  config.evaluation.max_examples = 0  # 0 is all
   return config

@@ -1,6 +1,6 @@
 """SCAE on Fashion-MNIST: the presets of configs/mnist.py on another data set of the same form.
 
-    python train.py --config=configs/fashion_mnist.py:modern
+python train.py --config=configs/fashion_mnist.py:modern
 """
 
 from ml_collections import ConfigDict

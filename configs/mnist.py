@@ -2,15 +2,16 @@
 
     python train.py --config=configs/mnist.py:official
 
-`official` is what the authors' release runs, its quirks included: a learning rate that never decays,
-noise on presences in evaluation too, mixing weights of the part mixture that are not normalised, a
-hard mask in attention. 3,540,823 parameters; published with 300,000 steps at batch 128.
+`official` is what the authors' release runs, its quirks included: a learning rate that never
+decays, noise on presences in evaluation too, mixing weights of the part mixture that are not
+normalised, a hard mask in attention. 3,540,823 parameters; published with 300,000 steps at batch
+128.
 
-`paper` is what the paper says: 24 parts and objects, sparsity weights 10 and 1, a learning rate that
-decays, a mask proportional to presence. 2,420,351 parameters.
+`paper` is what the paper says: 24 parts and objects, sparsity weights 10 and 1, a learning rate
+that decays, a mask proportional to presence. 2,420,351 parameters.
 
-`modern` is the recipe of configs/digits.py at a size that two CPU cores train in under an hour: stiff
-part-object relations from the start, Adam.
+`modern` is the recipe of configs/digits.py at a size that two CPU cores train in about an hour:
+stiff part-object relations from the start, Adam.
 
 No figure is quoted here that this code has not produced: see results/.
 """

@@ -32,10 +32,15 @@ def template_position(
   """
   y, x = jnp.meshgrid(jnp.linspace(-1, 1, height), jnp.linspace(-1, 1, width), indexing="ij")
   grid = jnp.stack([x, y, jnp.ones_like(x)]).reshape(3, height * width)
-  # One matrix product for all poses of a batch, and so is its gradient; in full precision, because
-  # an accelerator's shorter floats would move a template by a tenth of a pixel.
-  position = jnp.matmul(geometry.invert(pose), grid, precision="highest")
-  columns, rows = ((position + 1) * ((side - 1) / 2)).reshape(2, height, width)
+  inverse = geometry.invert(pose)
+
+  def coordinate(row: Array) -> Array:
+    # One matrix product for all poses of a batch, and so is its gradient; in full precision,
+    # because an accelerator's shorter floats would move a template by a tenth of a pixel.
+    position = jnp.matmul(row, grid, precision="highest")
+    return ((position + 1) * ((side - 1) / 2)).reshape(height, width)
+
+  columns, rows = coordinate(inverse[0]), coordinate(inverse[1])
   return rows, columns
 
 
@@ -74,7 +79,7 @@ def warp_templates(
   """Every template of a shared bank, warped by its pose in every example.
 
   Equal to `warp_template` vmapped, but faster to differentiate: the backward pass gathers the
-  corners again instead of keeping them, and adds to the bank in one scatter of packed corners.
+  corners again instead of keeping them, and adds to the bank in one scatter of packed shares.
   """
 
   def position(pose: Array) -> tuple[Array, Array]:
@@ -114,25 +119,42 @@ def _interpolate(corners: Array, down: Array, right: Array) -> Array:
   return top + down * (low - top)
 
 
+def _bank_corners(
+  templates: Array, rows: Array, columns: Array
+) -> tuple[Array, Array, Array, list[list[Array]]]:
+  """Corners of every position [b, m, h, w] in a bank [m, t, t, c].
+
+  Returns:
+    index into `_bank_table`, distance down and right of the first corner, and the corners: top
+    left, top right, low left, low right, each a list of c arrays [b, m, h, w]. Arrays without a
+    channel axis are what keeps XLA's CPU loops long and simple: with channels last the gradient
+    takes five times as long.
+  """
+  num_templates, side, _, channels = templates.shape
+  index, down, right = _locate(side, rows, columns)
+  start = jnp.arange(num_templates, dtype=jnp.int32) * (side + 3) ** 2
+  index = index + start[None, :, None, None]
+  packed = _bank_table(templates).at[index].get(mode="clip")
+  corners = [[packed[..., corner * channels + i] for i in range(channels)] for corner in range(4)]
+  return index, down, right, corners
+
+
 def _bank_table(templates: Array) -> Array:
   """`_neighbours` of all templates, one below the other."""
   tables = jax.vmap(_neighbours)(templates)
   return tables.reshape(-1, tables.shape[-1])
 
 
-def _locate_in_bank(templates: Array, rows: Array, columns: Array) -> tuple[Array, Array, Array]:
-  """`_locate` in `_bank_table`; positions are [b, m, h, w]."""
-  num_templates, side = templates.shape[:2]
-  index, down, right = _locate(side, rows, columns)
-  start = jnp.arange(num_templates, dtype=jnp.int32) * (side + 3) ** 2
-  return index + start[None, :, None, None], down[..., None], right[..., None]
-
-
 @jax.custom_vjp
 def _sample_bank(templates: Array, rows: Array, columns: Array) -> Array:
   """`sample_bilinear` of every template [m, t, t, c] at its positions [b, m, h, w]."""
-  index, down, right = _locate_in_bank(templates, rows, columns)
-  return _interpolate(_bank_table(templates).at[index].get(mode="clip"), down, right)
+  _, down, right, corners = _bank_corners(templates, rows, columns)
+  values = []
+  for top_left, top_right, low_left, low_right in zip(*corners, strict=True):
+    top = top_left + right * (top_right - top_left)
+    low = low_left + right * (low_right - low_left)
+    values.append(top + down * (low - top))
+  return jnp.stack(values, axis=-1)
 
 
 def _sample_bank_forward(
@@ -145,28 +167,30 @@ def _sample_bank_backward(
   saved: tuple[Array, Array, Array], gradient: Array
 ) -> tuple[Array, Array, Array]:
   templates, rows, columns = saved
-  side = templates.shape[1]
-  # The barriers keep XLA's CPU backend from gathering again in every sum that follows.
-  barrier = jax.lax.optimization_barrier
-  index, down, right = barrier(_locate_in_bank(templates, rows, columns))
-  table = _bank_table(templates)
-  corners = barrier(table.at[index].get(mode="clip"))
-  top_left, top_right, low_left, low_right = jnp.split(corners, 4, axis=-1)
-  across, lower_across = top_right - top_left, low_right - low_left
-  along, right_along = low_left - top_left, low_right - top_right
-  columns_gradient = jnp.sum(gradient * (across + down * (lower_across - across)), axis=-1)
-  rows_gradient = jnp.sum(gradient * (along + right * (right_along - along)), axis=-1)
+  side, channels = templates.shape[2:]
+  index, down, right, corners = _bank_corners(templates, rows, columns)
+  rows_gradient, columns_gradient = jnp.zeros_like(rows), jnp.zeros_like(columns)
+  for i, (top_left, top_right, low_left, low_right) in enumerate(zip(*corners, strict=True)):
+    across, lower_across = top_right - top_left, low_right - low_left
+    along, right_along = low_left - top_left, low_right - top_right
+    columns_gradient += gradient[..., i] * (across + down * (lower_across - across))
+    rows_gradient += gradient[..., i] * (along + right * (right_along - along))
 
   def inside(position: Array) -> Array:
     return ((position > -1) & (position < side)).astype(position.dtype)
 
-  positions = barrier((inside(rows) * rows_gradient, inside(columns) * columns_gradient))
-  top, low = (1 - down) * gradient, down * gradient
-  shares = [top - right * top, right * top, low - right * low, right * low]
-  packed = barrier(jnp.concatenate(shares, axis=-1))
-  scattered = jnp.zeros_like(table).at[index].add(packed)
-  (bank,) = jax.linear_transpose(_bank_table, templates)(scattered)
-  return bank, *positions
+  # Weights (1 - d, d) of the two rows and the two columns; their products go to the corners in the
+  # order of `_neighbours`. Written without a concatenation, which XLA would evaluate by branching.
+  second = jnp.array([0.0, 1.0]).reshape(1, 1, 1, 1, 2)
+  by_row = (1 - down)[..., None] + second * (2 * down - 1)[..., None]
+  by_column = (1 - right)[..., None] + second * (2 * right - 1)[..., None]
+  weights = by_row[..., :, None, None] * by_column[..., None, :, None]
+  shares = weights * gradient[..., None, None, :]
+  shares = shares.reshape(*index.shape, 4 * channels)
+  table = jnp.zeros((len(templates) * (side + 3) ** 2, 4 * channels), shares.dtype)
+  table = table.at[index].add(shares, mode="drop")
+  (bank,) = jax.linear_transpose(_bank_table, templates)(table)
+  return bank, inside(rows) * rows_gradient, inside(columns) * columns_gradient
 
 
 _sample_bank.defvjp(_sample_bank_forward, _sample_bank_backward)

@@ -1,0 +1,97 @@
+"""Runs a model over a whole split and gathers what evaluation reads of it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scae_jax.data.batches import evaluation_batch
+from scae_jax.models.system import System
+from scae_jax.typing import Array
+
+Forward = Callable[[Any, Array, Array], tuple[dict[str, Array], dict[str, Array]]]
+
+
+def make_forward(system: System, *, canvas: int) -> Forward:
+  """Compiles the pass over one batch: `(variables, images uint8, labels) -> features, measures`.
+
+  It compiles once for each batch size and image size. Noise is off (`train=False`).
+
+  Args:
+    system: the model.
+    canvas: side of the square that images are padded to, pixels.
+  """
+
+  def forward(variables: Any, images: Array, labels: Array):
+    split = {"image": images, "label": labels}
+    batch = evaluation_batch(split, jnp.arange(len(images)), canvas=canvas)
+    output = system.module.apply(variables, batch, train=False)
+    features, measures = dict(system.features(output)), dict(system.measures(output, batch))
+    _check_shapes("features", features, len(images), 2)
+    _check_shapes("measures", measures, len(images), 1)
+    return features, measures
+
+  return jax.jit(forward)
+
+
+def collect(
+  system: System,
+  variables: Any,
+  split: Mapping[str, Any],
+  *,
+  canvas: int,
+  batch_size: int,
+  forward: Forward | None = None,
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+  """Features and measures of every example of a split, in its order.
+
+  Every batch has the same size, so one compiled pass serves all: the last one is filled up with
+  its last example, and what that gives is dropped. Results wait on the device until the end, so
+  that the device never waits for the host.
+
+  Args:
+    system: the model.
+    variables: what its module applies.
+    split: `image` uint8 [n, h, w, c] and `label` int32 [n], arrays of NumPy or JAX.
+    canvas: side of the square that images are padded to, pixels.
+    batch_size: examples a pass.
+    forward: from `make_forward(system, canvas=canvas)`, to share one compilation among splits.
+
+  Returns:
+    `{name: float32 [n, d]}` of `system.features` and `{name: [n]}` of `system.measures`.
+
+  Raises:
+    ValueError: an empty split, a batch size below one, or a system whose features are not [b, d]
+      or measures not [b].
+  """
+  images, labels = np.asarray(split["image"]), np.asarray(split["label"])
+  if len(images) == 0 or len(images) != len(labels):
+    raise ValueError(
+      f"A split needs at least one example and a label for each, got {len(images)} images and "
+      f"{len(labels)} labels."
+    )
+  if batch_size < 1:
+    raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+  forward = forward or make_forward(system, canvas=canvas)
+  outputs = []
+  for start in range(0, len(images), batch_size):
+    rows = np.minimum(np.arange(start, start + batch_size), len(images) - 1)
+    outputs.append(forward(variables, jnp.asarray(images[rows]), jnp.asarray(labels[rows])))
+
+  def join(*batches: Array) -> np.ndarray:
+    return np.concatenate([np.asarray(batch) for batch in batches])[: len(images)]
+
+  features, measures = jax.tree.map(join, *outputs)
+  return {name: value.astype(np.float32) for name, value in features.items()}, measures
+
+
+def _check_shapes(kind: str, values: Mapping[str, Array], num_examples: int, rank: int) -> None:
+  """Raises unless every array has `num_examples` rows and `rank` axes."""
+  for name, value in values.items():
+    if value.ndim != rank or value.shape[0] != num_examples:
+      expected = f"[{num_examples}, d]" if rank == 2 else f"[{num_examples}]"
+      raise ValueError(
+        f"`System.{kind}` must give '{name}' as {expected}, one row an example, got {value.shape}."
+      )

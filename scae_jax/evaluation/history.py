@@ -1,0 +1,47 @@
+"""What training left in `metrics.jsonl`, as curves."""
+
+import json
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+
+_NOT_CURVES = ("step", "split", "timing")
+
+
+def read_history(path: pathlib.Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+  """Reads the JSON lines of a training run: an object with `step` and `split` a line.
+
+  Lines of both splits may stand at one step. A line that is not whole, as a kill leaves it at the
+  end, is left out.
+
+  Returns:
+    Steps int [n] in ascending order, and `{split/name: float [n]}` of every number, NaN at steps
+    that have none. Numbers of an object in the line are `split/object/name`; timings are left out.
+  """
+  rows: dict[int, dict[str, float]] = {}
+  for line in path.read_text(encoding="utf-8").splitlines():
+    try:
+      entry = json.loads(line)
+    except json.JSONDecodeError:
+      continue
+    if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+      curves = {name: value for name, value in entry.items() if name not in _NOT_CURVES}
+      split = entry.get("split", "train")
+      rows.setdefault(entry["step"], {}).update(_numbers(curves, f"{split}/"))
+  steps = sorted(rows)
+  names = list(dict.fromkeys(name for step in steps for name in rows[step]))
+  values = {name: np.array([rows[step].get(name, math.nan) for step in steps]) for name in names}
+  return np.array(steps, dtype=np.int64), values
+
+
+def _numbers(entry: dict[str, Any], prefix: str) -> dict[str, float]:
+  """Numbers of an object and of the objects in it, under names joined by a slash."""
+  numbers = {}
+  for name, value in entry.items():
+    if isinstance(value, dict):
+      numbers |= _numbers(value, f"{prefix}{name}/")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+      numbers[prefix + name] = float(value)
+  return numbers

@@ -1,0 +1,103 @@
+"""The figures of a report, drawn and saved one by one."""
+
+import io
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.figure import Figure
+from sklearn.manifold import TSNE
+
+from scae_jax.evaluation.checks import check_features
+from scae_jax.evaluation.files import write_whole
+from scae_jax.evaluation.scores import Labelled, Scores
+from scae_jax.figures import FIGURES
+from scae_jax.models.system import System
+from scae_jax.typing import Batch
+
+MAX_EMBEDDED = 1500
+MIN_EMBEDDED = 5  # fewer points have no neighbourhood to keep
+PERPLEXITY = 30.0
+
+
+def model_figures(
+  system: System, variables: Any, batch: Batch
+) -> Iterator[tuple[str, Callable[[], Figure]]]:
+  """Names and drawers of the figures that the model feeds.
+
+  Args:
+    system: the model.
+    variables: what its module applies.
+    batch: the examples to show.
+
+  Raises:
+    ValueError: a figure that does not exist.
+  """
+  fed = jax.device_get(jax.jit(system.pictures)(variables, batch))
+  unknown = sorted(set(fed) - set(FIGURES))
+  if unknown:
+    raise ValueError(
+      f"`System.pictures` feeds {', '.join(unknown)}, but the figures are {', '.join(FIGURES)}."
+    )
+  for name, arrays in fed.items():
+    yield name, lambda name=name, arrays=arrays: FIGURES[name](**arrays)
+
+
+def feature_figures(
+  name: str, test: Labelled, scores: Scores, class_names: tuple[str, ...], *, seed: int
+) -> Iterator[tuple[str, Callable[[], Figure]]]:
+  """Names and drawers of the figures of one set of features; names end in the features' own."""
+  title = name.replace("_", " ")
+  yield (
+    f"presences_by_class-{name}",
+    lambda: FIGURES["presences_by_class"](test.features, test.labels, class_names, title),
+  )
+  yield (
+    f"confusion-{name}",
+    lambda: FIGURES["confusion"](scores.confusion, class_names, title),
+  )
+  if len(test.labels) >= MIN_EMBEDDED:
+    shown = slice(MAX_EMBEDDED)
+    yield (
+      f"embedding-{name}",
+      lambda: FIGURES["embedding"](
+        embed(test.features[shown], seed), test.labels[shown], class_names, f"t-SNE of {title}"
+      ),
+    )
+
+
+def embed(features: np.ndarray, seed: int) -> np.ndarray:
+  """Places examples in the plane by t-SNE, so that neighbours stay neighbours.
+
+  Args:
+    features: [n, d], n at least 5.
+    seed: of the placement.
+
+  Returns:
+    float32 [n, 2].
+  """
+  check_features("to embed", features)
+  # Principal components give a start that keeps clusters in place, where there are two that vary.
+  varies = features.shape[1] >= 2 and bool(np.ptp(features, axis=0).any())
+  tsne = TSNE(
+    perplexity=min(PERPLEXITY, (len(features) - 1) / 3),
+    init="pca" if varies else "random",
+    random_state=seed,
+  )
+  return tsne.fit_transform(features)
+
+
+def save_figures(
+  directory: pathlib.Path, drawers: Mapping[str, Callable[[], Figure]]
+) -> list[pathlib.Path]:
+  """Draws each figure into `<directory>/<name>.png`, whole or not at all; returns the paths."""
+  paths = []
+  for name, draw in drawers.items():
+    buffer = io.BytesIO()
+    draw().savefig(buffer, format="png")
+    path = directory / f"{name}.png"
+    write_whole(path, buffer.getvalue())
+    paths.append(path)
+  return paths

@@ -1,0 +1,42 @@
+"""Where a figure comes from: releases, hardware, date."""
+
+import datetime
+import importlib.metadata
+import os
+import pathlib
+import platform
+from typing import Any
+
+import jax
+
+_PACKAGES = ("jax", "jaxlib", "flax", "numpy", "scipy", "scikit-learn")
+
+
+def measured_with() -> dict[str, Any]:
+  """Releases, hardware and date (UTC), as entries of `metrics.json`."""
+  device = jax.devices()[0]
+  return {
+    "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    "versions": {
+      "python": platform.python_version(),
+      **{name: importlib.metadata.version(name) for name in _PACKAGES},
+    },
+    "hardware": {
+      "platform": device.platform,
+      "device_kind": device.device_kind,
+      "device_count": jax.device_count(),
+      "cpu_model": cpu_model(),
+      "cpu_count": os.cpu_count(),
+    },
+  }
+
+
+def cpu_model() -> str:
+  """What the processor calls itself, or its architecture where the system does not tell."""
+  cpuinfo = pathlib.Path("/proc/cpuinfo")
+  if cpuinfo.is_file():
+    for line in cpuinfo.read_text(errors="replace").splitlines():
+      key, _, value = line.partition(":")
+      if key.strip() == "model name" and value.strip():
+        return value.strip()
+  return platform.processor() or platform.machine()

@@ -1,0 +1,162 @@
+"""The report on one set of parameters: figures to quote, figures to look at, a table to read.
+
+Clusters and probes are always fitted on the training split of the data set that the model was
+trained on; what is scored may be another split or another data set.
+"""
+
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from scae_jax.data.batches import evaluation_batch
+from scae_jax.data.dataset import Dataset
+from scae_jax.evaluation.examples import (
+  check_transfer,
+  choose,
+  flat_pixels,
+  load_split,
+  one_of_each_class,
+)
+from scae_jax.evaluation.features import collect, make_forward
+from scae_jax.evaluation.files import write_json
+from scae_jax.evaluation.history import read_history
+from scae_jax.evaluation.pictures import feature_figures, model_figures, save_figures
+from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.scores import Labelled, score
+from scae_jax.evaluation.table import print_table
+from scae_jax.figures import FIGURES
+from scae_jax.models.system import System
+
+# Of the baseline on raw pixels only: ten starts of k-means on 60,000 x 784 numbers take minutes on
+# two cores and give the same figure. `metrics.json` says how many were used.
+MAX_PIXEL_EXAMPLES = 10_000
+NUM_PICTURED = 10
+
+
+def write_report(
+  directory: str | pathlib.Path,
+  system: System,
+  variables: Any,
+  dataset: Dataset,
+  *,
+  canvas: int,
+  batch_size: int,
+  seed: int,
+  step: int,
+  split: str = "test",
+  max_examples: int = 0,
+  provenance: dict[str, Any] | None = None,
+  scored_dataset: Dataset | None = None,
+  history: str | pathlib.Path | None = None,
+) -> dict[str, Any]:
+  """Evaluates a model, writes `metrics.json` and PNG figures, and prints a table to stdout.
+
+  `metrics.json` is written as soon as the numbers are there, before the figures are drawn, and is
+  at every moment whole. Features stand in alphabetical order.
+
+  Args:
+    directory: where to write; made if need be.
+    system: the model.
+    variables: what its module applies.
+    dataset: what the model was trained on; its split "train" is fitted to.
+    canvas: side of the square that images are padded to, pixels.
+    batch_size: examples a pass.
+    seed: of k-means' starts and of t-SNE.
+    step: training step of the parameters.
+    split: which split is scored.
+    max_examples: use at most so many examples to fit and so many to score, always the same; 0 is
+      all.
+    provenance: more entries for `metrics.json`, such as the config's name.
+    scored_dataset: what to score on when it is not `dataset`.
+    history: `metrics.jsonl` of the training run; drawn as curves if the file is there.
+
+  Returns:
+    The content of `metrics.json`.
+
+  Raises:
+    ValueError: an unknown split, a data set that does not fit, features or measures that are not
+      finite, fewer training examples than classes.
+    OSError: the directory cannot be written to; found before anything is computed.
+  """
+  directory = pathlib.Path(directory)
+  scored_dataset = scored_dataset or dataset
+  check_transfer(dataset, scored_dataset, canvas)
+  train_split = load_split(dataset, "train", max_examples)
+  test_split = load_split(scored_dataset, split, max_examples)
+  _make_writable(directory)
+
+  forward = make_forward(system, canvas=canvas)
+  sizes = {"canvas": canvas, "batch_size": batch_size, "forward": forward}
+  train_features, _ = collect(system, variables, train_split, **sizes)
+  test_features, measures = collect(system, variables, test_split, **sizes)
+  num_classes = dataset.num_classes
+  tests, scores = {}, {}
+  for name, features in train_features.items():
+    train = Labelled(features, train_split["label"])
+    tests[name] = Labelled(test_features[name], test_split["label"])
+    scores[name] = score(
+      name, train, tests[name], num_classes=num_classes, seed=seed, are_capsules=True
+    )
+  rows = choose(len(train_split["label"]), MAX_PIXEL_EXAMPLES)
+  pixels, test_pixels = flat_pixels([{"image": train_split["image"][rows]}, test_split])
+  pixel_scores = score(
+    "raw pixels",
+    Labelled(pixels, train_split["label"][rows]),
+    Labelled(test_pixels, test_split["label"]),
+    num_classes=num_classes,
+    seed=seed,
+    are_capsules=False,
+  )
+  metrics = {
+    "fitted_on": _source(dataset, "train", train_split),
+    "scored_on": _source(scored_dataset, split, test_split),
+    "max_examples": max_examples,
+    "step": int(step),
+    "seed": int(seed),
+    "features": {name: one.entries for name, one in scores.items()},
+    "pixels": pixel_scores.entries,
+    "measures": {name: _mean(name, values) for name, values in measures.items()},
+    "notes": [note for one in (*scores.values(), pixel_scores) for note in one.notes],
+    **measured_with(),
+    "provenance": provenance or {},
+  }
+  write_json(directory / "metrics.json", metrics)
+  print_table(metrics)
+
+  shown = one_of_each_class(test_split["label"], NUM_PICTURED)
+  pictured = {name: jnp.asarray(values[shown]) for name, values in test_split.items()}
+  batch = evaluation_batch(pictured, jnp.arange(len(shown)), canvas=canvas)
+  drawers = dict(model_figures(system, variables, batch))
+  for name, test in tests.items():
+    drawers |= feature_figures(name, test, scores[name], dataset.class_names, seed=seed)
+  if history is not None and pathlib.Path(history).is_file():
+    steps, values = read_history(pathlib.Path(history))
+    if values:
+      drawers["training_curves"] = lambda: FIGURES["training_curves"](steps, values)
+  save_figures(directory, drawers)
+  return metrics
+
+
+def _source(dataset: Dataset, split: str, examples: dict[str, np.ndarray]) -> dict[str, Any]:
+  return {"dataset": dataset.name, "split": split, "examples": len(examples["label"])}
+
+
+def _mean(name: str, values: np.ndarray) -> float:
+  """Mean over examples; raises ValueError when one is not finite."""
+  broken = ~np.isfinite(values)
+  if broken.any():
+    raise ValueError(
+      f"Measure '{name}' must be finite, but {int(broken.sum())} of {len(values)} examples have "
+      "NaN or infinity. The parameters have most likely diverged: evaluate an earlier step."
+    )
+  return float(np.mean(values, dtype=np.float64))
+
+
+def _make_writable(directory: pathlib.Path) -> None:
+  """Makes the directory; raises OSError when files cannot be written there."""
+  directory.mkdir(parents=True, exist_ok=True)
+  probe = directory / ".writable"
+  probe.write_bytes(b"")
+  probe.unlink()

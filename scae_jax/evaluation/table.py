@@ -1,0 +1,77 @@
+"""The report's figures as a table to read."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_COLUMNS = ("", "LIN-MATCH", "LIN-PRED", "capsules in use")
+
+
+def print_table(metrics: Mapping[str, Any]) -> None:
+  """Prints the figures of a report to stdout: framed on a terminal, plain elsewhere.
+
+  Args:
+    metrics: what `write_report` returns.
+  """
+  if not sys.stdout.isatty():
+    print(plain_table(metrics))
+    return
+  table = Table(title=_heading(metrics), title_justify="left", title_style="bold")
+  for i, column in enumerate(_COLUMNS):
+    table.add_column(column, justify="right" if i else "left")
+  for row in _rows(metrics):
+    table.add_row(*row)
+  console = Console(highlight=False)
+  console.print(table)
+  console.print("\n".join(_remarks(metrics)), markup=False)
+
+
+def plain_table(metrics: Mapping[str, Any]) -> str:
+  """The same as text: a heading, aligned columns, and what else was measured."""
+  rows = [_COLUMNS, *_rows(metrics)]
+  widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+  lines = [
+    "  ".join(
+      cell.rjust(width) if i else cell.ljust(width)
+      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ).rstrip()
+    for row in rows
+  ]
+  return "\n".join([_heading(metrics), *lines, *_remarks(metrics)])
+
+
+def _heading(metrics: Mapping[str, Any]) -> str:
+  scored, fitted = metrics["scored_on"], metrics["fitted_on"]
+  return (
+    f"{scored['dataset']} {scored['split']}, {scored['examples']:,} examples; fitted on "
+    f"{fitted['dataset']} {fitted['split']}, {fitted['examples']:,}; step {metrics['step']:,}"
+  )
+
+
+def _rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
+  rows = [
+    (
+      name.replace("_", " "),
+      _percent(scores["lin_match"]),
+      _percent(scores["lin_pred"]),
+      f"{scores['capsules_in_use']} of {scores['capsules']}",
+    )
+    for name, scores in metrics["features"].items()
+  ]
+  pixels = metrics["pixels"]
+  return [*rows, ("raw pixels", _percent(pixels["lin_match"]), _percent(pixels["lin_pred"]), "")]
+
+
+def _remarks(metrics: Mapping[str, Any]) -> list[str]:
+  measures = [
+    f"{name.replace('_', ' ')}: {value:.4g} (mean over examples)"
+    for name, value in metrics["measures"].items()
+  ]
+  return measures + [f"note: {note}" for note in metrics["notes"]]
+
+
+def _percent(share: float) -> str:
+  return f"{100 * share:.1f} %"

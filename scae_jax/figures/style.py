@@ -1,0 +1,98 @@
+"""What all figures share: sizes, fonts, colours, and how an array becomes a picture.
+
+Figures are made without pyplot, so that they keep no global state and can be drawn in any thread.
+"""
+
+import colorsys
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+DPI = 130
+TITLE_SIZE = 11
+LABEL_SIZE = 9
+SMALL_SIZE = 7
+GREY = "0.35"  # of secondary text
+# Hues that stay apart on black and on white, none of them grey: grey stands for no object.
+_TEN = (
+  "#3f8fe0",
+  "#ff8c1a",
+  "#3dbb4f",
+  "#f24b4b",
+  "#9b6bf0",
+  "#b5794a",
+  "#f272c8",
+  "#d9bf00",
+  "#1fc4cf",
+  "#8fae1b",
+)
+NO_OBJECT = (0.5, 0.5, 0.5)
+_GOLDEN_RATIO = 0.6180339887498949
+
+
+def new_figure(width: float, height: float, title: str = "") -> Figure:
+  """A white figure of `width` x `height` inches whose layout makes room for labels."""
+  figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+  if title:
+    figure.suptitle(title, fontsize=TITLE_SIZE)
+  return figure
+
+
+def palette(num_colours: int) -> np.ndarray:
+  """Distinct colours, float [num_colours, 3] in [0, 1]; colour i is the same for every length.
+
+  After ten chosen ones, hues go round the circle by the golden ratio, in turns light and dark, so
+  that neighbours differ.
+  """
+  colours = [to_rgb(colour) for colour in _TEN[:num_colours]]
+  for i in range(len(colours), num_colours):
+    hue = (i * _GOLDEN_RATIO) % 1.0
+    saturation, value = ((0.55, 1.0), (0.95, 0.75), (0.35, 0.9))[i % 3]
+    colours.append(colorsys.hsv_to_rgb(hue, saturation, value))
+  return np.asarray(colours, np.float64).reshape(num_colours, 3)
+
+
+def show_picture(axes: Axes, picture: np.ndarray) -> None:
+  """Draws [h, w] or [h, w, c] in [0, 1] without axes: black is 0, white is 1.
+
+  Three channels are red, green and blue; one is grey; any other number is drawn as its mean. What
+  lies outside [0, 1], as a reconstruction may, is drawn as the nearest end.
+  """
+  picture = np.clip(np.asarray(picture, np.float32), 0.0, 1.0)
+  if picture.ndim == 3 and picture.shape[-1] != 3:
+    picture = picture.mean(axis=-1)
+  axes.imshow(picture, cmap="gray", vmin=0.0, vmax=1.0, interpolation="nearest")
+  bare(axes)
+
+
+def bare(axes: Axes) -> None:
+  """Takes ticks and frame off, and leaves room for a label."""
+  axes.set_xticks([])
+  axes.set_yticks([])
+  for spine in axes.spines.values():
+    spine.set_visible(False)
+
+
+def row_label(axes: Axes, text: str) -> None:
+  """Writes `text` at the left of the first picture of a row, upright."""
+  axes.set_ylabel(
+    text, rotation=0, ha="right", va="center", fontsize=LABEL_SIZE, labelpad=6, color=GREY
+  )
+
+
+def check_rank(name: str, array: np.ndarray, axes: str) -> np.ndarray:
+  """Returns `array` as NumPy; raises ValueError unless it has the axes named, as in "n h w c"."""
+  array = np.asarray(array)
+  if array.ndim != len(axes.split()):
+    raise ValueError(f"'{name}' must have axes [{axes.replace(' ', ', ')}], got {array.shape}.")
+  return array
+
+
+def check_same_length(**arrays: Sequence | np.ndarray) -> None:
+  """Raises ValueError unless all have the same length."""
+  lengths = {name: len(array) for name, array in arrays.items()}
+  if len(set(lengths.values())) > 1:
+    raise ValueError(f"These must have the same length, one entry an example each: {lengths}.")

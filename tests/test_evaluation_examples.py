@@ -1,0 +1,71 @@
+"""Which examples are used, and which data sets may score a model."""
+
+import numpy as np
+import pytest
+
+from scae_jax.data.dataset import Dataset, Split
+from scae_jax.evaluation.examples import (
+  check_transfer,
+  choose,
+  flat_pixels,
+  load_split,
+  one_of_each_class,
+)
+
+
+def dataset(name="toy", side=4, channels=1, names=("a", "b"), n=6):
+  images = np.arange(n * side * side * channels, dtype=np.uint8).reshape(n, side, side, channels)
+  split = Split(images, (np.arange(n) % len(names)).astype(np.int32))
+  return Dataset(name, names, {"train": split, "test": split})
+
+
+def test_all_examples_stand_in_order_and_a_limit_shuffles_the_same_way_each_time():
+  np.testing.assert_array_equal(choose(5, 0), np.arange(5))
+  np.testing.assert_array_equal(choose(5, 5), np.arange(5))
+  few = choose(1000, 100)
+  assert len(set(few)) == 100
+  assert few.max() > 500  # not the first hundred, which may be all of one class
+  np.testing.assert_array_equal(few, choose(1000, 100))
+  np.testing.assert_array_equal(few[:50], choose(1000, 50))
+  with pytest.raises(ValueError, match="got -1"):
+    choose(5, -1)
+
+
+def test_images_and_labels_of_chosen_examples_stay_together():
+  toy = dataset(n=6)
+  split = load_split(toy, "train", 4)
+  for image, label in zip(split["image"], split["label"], strict=True):
+    index = image[0, 0, 0] // 16
+    assert label == index % 2
+  with pytest.raises(ValueError, match="no split 'validation'; it has train, test"):
+    load_split(toy, "validation", 0)
+
+
+def test_shown_examples_take_classes_in_turn():
+  labels = np.array([1, 1, 0, 1, 2, 0])
+  np.testing.assert_array_equal(one_of_each_class(labels, 10), [2, 0, 4, 5, 1, 3])
+  np.testing.assert_array_equal(one_of_each_class(labels, 4), [2, 0, 4, 5])
+
+
+def test_smaller_images_are_centred_among_pixels():
+  small = {"image": np.full((1, 1, 1, 1), 255, np.uint8)}
+  large = {"image": np.full((2, 3, 4, 1), 51, np.uint8)}
+  pixels, others = flat_pixels([small, large])
+  assert pixels.dtype == np.float32
+  np.testing.assert_array_equal(pixels.reshape(3, 4), np.eye(1, 12, 5).reshape(3, 4))
+  np.testing.assert_allclose(others, np.full((2, 12), 0.2))
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"channels": 3}, r"takes 1 image channel\(s\), got 3"),
+    ({"names": ("a", "b", "c")}, r"classes \[a, b\], got \[a, b, c\]"),
+    ({"names": ("b", "a")}, r"classes \[a, b\], got \[b, a\]"),
+    ({"side": 9}, "canvas is 8 pixels a side, got images of 9 x 9"),
+  ],
+)
+def test_a_data_set_that_does_not_fit_is_refused(changes, message):
+  check_transfer(dataset(), dataset("other", side=8), 8)
+  with pytest.raises(ValueError, match=message):
+    check_transfer(dataset(), dataset("other", **changes), 8)

@@ -1,0 +1,113 @@
+"""`collect`: every example once, in order, compiled once, without noise."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax import struct
+
+from scae_jax.evaluation.features import collect, make_forward
+from scae_jax.models.system import System
+
+
+@struct.dataclass
+class Output:
+  columns: jax.Array
+  noise: jax.Array
+
+
+class Toy(nn.Module):
+  """Multiplies the mean of every column by a parameter; asks for a key only in training."""
+
+  @nn.compact
+  def __call__(self, batch, *, train):
+    scale = self.param("scale", nn.initializers.constant(2.0), ())
+    columns = scale * jnp.mean(batch["image"], axis=(1, 3))
+    noise = jax.random.uniform(self.make_rng("noise")) if train else jnp.zeros(())
+    return Output(columns, noise)
+
+
+def toy_system(calls=None, **changes):
+  def features(output):
+    if calls is not None:
+      calls.append(output.columns.shape)  # runs once a compilation
+    return {"columns": output.columns + output.noise, "sum": output.columns.sum(1, keepdims=True)}
+
+  fields = {
+    "module": Toy(),
+    "loss_terms": lambda output, batch: {},
+    "loss_weights": {},
+    "measures": lambda output, batch: {"label_squared": batch["label"] ** 2},
+    "features": features,
+    "pictures": lambda variables, batch: {},
+  }
+  return System(**(fields | changes))
+
+
+VARIABLES = {"params": {"scale": jnp.float32(3.0)}}
+
+
+def make_split(n):
+  images = np.random.RandomState(0).randint(0, 256, (n, 4, 4, 1)).astype(np.uint8)
+  return {"image": images, "label": np.arange(n, dtype=np.int32)}
+
+
+def expected_columns(split, canvas=6):
+  """Images centred on the canvas, by hand."""
+  padded = np.zeros((len(split["image"]), canvas, canvas, 1))
+  padded[:, 1:5, 1:5] = split["image"] / 255
+  return 3.0 * padded.mean(axis=(1, 3))
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 7, 8])
+def test_every_example_once_and_in_order(n):
+  split = make_split(n)
+  features, measures = collect(toy_system(), VARIABLES, split, canvas=6, batch_size=4)
+  assert features["columns"].dtype == np.float32
+  # float32 of means of at most 24 numbers
+  np.testing.assert_allclose(features["columns"], expected_columns(split), rtol=1e-5)
+  np.testing.assert_allclose(features["sum"][:, 0], expected_columns(split).sum(1), rtol=1e-5)
+  np.testing.assert_array_equal(measures["label_squared"], np.arange(n) ** 2)
+
+
+def test_one_compilation_serves_all_batches_and_splits():
+  calls = []
+  system = toy_system(calls)
+  forward = make_forward(system, canvas=6)
+  for n in (3, 10):
+    collect(system, VARIABLES, make_split(n), canvas=6, batch_size=4, forward=forward)
+  assert calls == [(4, 6)]
+
+
+def test_arrays_may_be_on_the_device():
+  split = make_split(5)
+  on_device = {name: jnp.asarray(array) for name, array in split.items()}
+  features, _ = collect(toy_system(), VARIABLES, on_device, canvas=6, batch_size=4)
+  np.testing.assert_allclose(features["columns"], expected_columns(split), rtol=1e-5)
+
+
+def test_half_precision_features_come_as_float32():
+  system = toy_system(features=lambda output: {"half": output.columns.astype(jnp.bfloat16)})
+  features, _ = collect(system, VARIABLES, make_split(3), canvas=6, batch_size=2)
+  assert features["half"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"features": lambda output: {"flat": output.columns[:, 0]}}, r"'flat' as \[2, d\].*\(2,\)"),
+    ({"measures": lambda output, batch: {"mean": jnp.zeros(())}}, r"'mean' as \[2\].*\(\)"),
+    ({"measures": lambda output, batch: {"both": output.columns}}, r"'both' as \[2\].*\(2, 6\)"),
+  ],
+)
+def test_a_system_that_breaks_its_contract_is_named(changes, message):
+  with pytest.raises(ValueError, match=message):
+    collect(toy_system(**changes), VARIABLES, make_split(3), canvas=6, batch_size=2)
+
+
+def test_an_empty_split_and_batch_are_refused():
+  with pytest.raises(ValueError, match="at least one example"):
+    collect(toy_system(), VARIABLES, make_split(0), canvas=6, batch_size=2)
+  with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    collect(toy_system(), VARIABLES, make_split(2), canvas=6, batch_size=0)

@@ -1,0 +1,312 @@
+"""The report as a whole, on a toy system whose figures are known."""
+
+import json
+import os
+import pathlib
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax import struct
+
+from scae_jax.data.dataset import Dataset, Split
+from scae_jax.evaluation import report
+from scae_jax.evaluation.files import file_name, write_json, write_whole
+from scae_jax.evaluation.history import read_history
+from scae_jax.evaluation.pictures import embed
+from scae_jax.evaluation.report import write_report
+from scae_jax.evaluation.table import plain_table, print_table
+from scae_jax.models.system import System
+from scae_jax.typing import Array
+
+
+@struct.dataclass
+class Output:
+  corner: Array
+  dead: Array
+
+
+class Toy(nn.Module):
+  """Two capsules that are present in dark and in bright images."""
+
+  @nn.compact
+  def __call__(self, batch, *, train):
+    scale = self.param("scale", nn.initializers.ones, ())
+    bright = batch["image"].max(axis=(1, 2, 3)) * scale
+    corner = jnp.stack([1 - bright, bright], axis=1)
+    return Output(corner, jnp.full_like(corner, 0.5))
+
+
+def pictures(variables, batch):
+  image = batch["image"]
+  return {
+    "templates": {"templates": variables["params"]["scale"] * jnp.ones((2, 3, 3, 1))},
+    "object_reconstructions": {
+      "image": image,
+      "object_reconstruction": jnp.stack([image, 1 - image], axis=1),
+      "object_presence": jnp.ones((len(image), 2)),
+    },
+  }
+
+
+def make_system(**changes):
+  fields = {
+    "module": Toy(),
+    "loss_terms": lambda output, batch: {},
+    "loss_weights": {},
+    "measures": lambda output, batch: {"label_plus_one": batch["label"] + 1.0},
+    "features": lambda output: {"alive": output.corner, "dead": output.dead},
+    "pictures": pictures,
+  }
+  return System(**(fields | changes))
+
+
+def make_dataset(name="toy", num_wrong=0, num_test=10, side=4):
+  """Images of class 0 are dark, of class 1 bright, but for `num_wrong` of the test labels."""
+
+  def split(n, wrong):
+    labels = (np.arange(n) % 2).astype(np.int32)
+    noise = np.random.RandomState(n).randint(0, 40, (n, side, side, 1))
+    images = (noise + 200 * labels[:, None, None, None]).astype(np.uint8)
+    labels[:wrong] = 1 - labels[:wrong]
+    return Split(images, labels)
+
+  return Dataset(
+    name, ("dark", "bright"), {"train": split(20, 0), "test": split(num_test, num_wrong)}
+  )
+
+
+VARIABLES = {"params": {"scale": jnp.float32(1.0)}}
+
+
+def run(directory, dataset=None, system=None, variables=VARIABLES, **changes):
+  arguments = {"canvas": 6, "batch_size": 8, "seed": 0, "step": 1200} | changes
+  dataset = dataset or make_dataset(num_wrong=3)
+  return write_report(directory, system or make_system(), variables, dataset, **arguments)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  """One whole report: its directory and what `write_report` returned."""
+  directory = tmp_path_factory.mktemp("report") / "new" / "evaluation"
+  history = directory.parent.parent / "metrics.jsonl"
+  history.write_text('{"step": 1, "split": "train", "total": 2.0}\n')
+  metrics = run(directory, provenance={"config": "toy.py"}, history=history)
+  return directory, metrics
+
+
+def test_metrics_say_what_was_measured_how_and_on_what(finished):
+  directory, metrics = finished
+  assert json.loads((directory / "metrics.json").read_text()) == metrics
+  assert metrics["fitted_on"] == {"dataset": "toy", "split": "train", "examples": 20}
+  assert metrics["scored_on"] == {"dataset": "toy", "split": "test", "examples": 10}
+  assert metrics["step"] == 1200
+  assert metrics["seed"] == 0
+  assert metrics["max_examples"] == 0
+  assert metrics["provenance"] == {"config": "toy.py"}
+  assert metrics["hardware"]["platform"] == "cpu"
+  assert metrics["hardware"]["cpu_count"] == os.cpu_count()
+  assert {"jax", "flax", "numpy", "scikit-learn"} <= set(metrics["versions"])
+  assert metrics["versions"]["numpy"] == np.__version__
+  assert metrics["date"].endswith("+00:00")
+
+
+def test_metrics_have_the_known_figures(finished):
+  _, metrics = finished
+  alive, dead = metrics["features"]["alive"], metrics["features"]["dead"]
+  # Three of ten test labels are wrong.
+  assert alive["lin_match"] == alive["lin_pred"] == pytest.approx(0.7)
+  assert alive["lin_match_train"] == alive["lin_pred_train"] == 1.0
+  assert alive["confusion"] == [[3, 1], [2, 4]]
+  assert (alive["capsules"], alive["capsules_in_use"]) == (2, 2)
+  # Training classes are equally frequent, so which of them a constant is named by is a tie.
+  assert dead["lin_match"] in (pytest.approx(0.4), pytest.approx(0.6))
+  assert metrics["pixels"]["lin_match"] == metrics["pixels"]["lin_pred"] == pytest.approx(0.7)
+  assert metrics["pixels"]["fitted_examples"] == 20
+  labels = make_dataset(num_wrong=3).splits["test"].labels
+  assert metrics["measures"] == {"label_plus_one": pytest.approx(np.mean(labels) + 1)}
+  (note,) = metrics["notes"]
+  assert note.startswith("dead: only 1 distinct cluster(s) for 2 classes")
+
+
+def test_figures_stand_beside_the_metrics(finished):
+  directory, _ = finished
+  expected = {"templates", "object_reconstructions", "training_curves"}
+  for name in ("alive", "dead"):
+    expected |= {f"{kind}-{name}" for kind in ("presences_by_class", "confusion", "embedding")}
+  files = {path.name for path in directory.iterdir()}
+  assert files == {f"{name}.png" for name in expected} | {"metrics.json"}
+  assert all(path.read_bytes()[:4] == b"\x89PNG" for path in directory.glob("*.png"))
+
+
+def test_the_table_shows_every_row(finished, capsys):
+  _, metrics = finished
+  text = plain_table(metrics)
+  lines = text.splitlines()
+  assert lines[0] == "toy test, 10 examples; fitted on toy train, 20; step 1,200"
+  assert lines[1].split() == ["LIN-MATCH", "LIN-PRED", "capsules", "in", "use"]
+  assert lines[2].split() == ["alive", "70.0", "%", "70.0", "%", "2", "of", "2"]
+  assert lines[4].split() == ["raw", "pixels", "70.0", "%", "70.0", "%"]
+  assert lines[5].startswith("label plus one: 1.6")
+  print_table(metrics)
+  assert capsys.readouterr().out == text + "\n"
+
+
+def test_a_terminal_gets_a_framed_table(finished, capsys, monkeypatch):
+  monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+  print_table(finished[1])
+  printed = capsys.readouterr().out
+  assert "┃" in printed
+  assert "70.0 %" in printed
+  assert "note: dead: only 1 distinct" in printed
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+  monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_max_examples_limits_both_sides_and_is_reported(tmp_path):
+  metrics = run(tmp_path, max_examples=6)
+  assert metrics["fitted_on"]["examples"] == 6
+  assert metrics["scored_on"]["examples"] == 6
+  assert metrics["max_examples"] == 6
+  assert metrics["features"]["alive"]["fitted_examples"] == 6
+  assert np.sum(metrics["features"]["alive"]["confusion"]) == 6
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_pixels_are_fitted_to_a_limited_number(tmp_path, monkeypatch):
+  monkeypatch.setattr(report, "MAX_PIXEL_EXAMPLES", 8)
+  metrics = run(tmp_path)
+  assert metrics["pixels"]["fitted_examples"] == 8
+  assert metrics["features"]["alive"]["fitted_examples"] == 20
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_another_split_or_data_set_is_scored_with_what_the_own_training_split_gives(tmp_path):
+  metrics = run(tmp_path, split="train")
+  assert metrics["scored_on"] == {"dataset": "toy", "split": "train", "examples": 20}
+  assert metrics["features"]["alive"]["lin_match"] == 1.0
+  other = make_dataset("other", num_wrong=7, num_test=14, side=6)
+  metrics = run(tmp_path, scored_dataset=other)
+  assert metrics["fitted_on"] == {"dataset": "toy", "split": "train", "examples": 20}
+  assert metrics["scored_on"] == {"dataset": "other", "split": "test", "examples": 14}
+  assert metrics["features"]["alive"]["lin_match"] == pytest.approx(0.5)
+  with pytest.raises(ValueError, match="has no split 'validation'; it has train, test"):
+    run(tmp_path, split="validation")
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_what_is_not_finite_leaves_no_metrics(tmp_path):
+  broken = {"params": {"scale": jnp.float32(np.nan)}}
+  with pytest.raises(ValueError, match=r"Features 'alive' must be finite, but 20 of 20"):
+    run(tmp_path, variables=broken)
+  system = make_system(measures=lambda output, batch: {"error": jnp.log(batch["label"] - 1.0)})
+  with pytest.raises(ValueError, match=r"Measure 'error' must be finite, but 10 of 10"):
+    run(tmp_path, system=system)
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_figures_that_do_not_exist_are_named(tmp_path):
+  system = make_system(pictures=lambda variables, batch: {"holiday": {}})
+  with pytest.raises(ValueError, match=r"feeds holiday, but the figures are templates, "):
+    run(tmp_path, system=system)
+
+
+def test_a_failing_figure_does_not_cost_the_metrics(tmp_path):
+  wrong = {"templates": {"templates": jnp.zeros((2, 2))}}
+  system = make_system(pictures=lambda variables, batch: wrong)
+  with pytest.raises(ValueError, match="'templates' must have axes"):
+    run(tmp_path, system=system)
+  assert json.loads((tmp_path / "metrics.json").read_text())["step"] == 1200
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path):
+  (tmp_path / "file").write_text("")
+  calls = []
+  system = make_system(features=lambda output: calls.append(0))
+  with pytest.raises(OSError, match="file"):
+    run(tmp_path / "file" / "evaluation", system=system)
+  assert not calls
+
+
+def test_an_interrupted_write_keeps_the_old_file_and_leaves_no_draft(tmp_path, monkeypatch):
+  path = tmp_path / "metrics.json"
+  write_json(path, {"step": 1})
+
+  def interrupted(descriptor):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      write_json(path, {"step": 2})
+  assert json.loads(path.read_text()) == {"step": 1}
+  assert list(tmp_path.iterdir()) == [path]
+  write_json(path, {"step": 3})
+  assert json.loads(path.read_text()) == {"step": 3}
+
+
+def test_files_are_not_seen_before_they_are_whole(tmp_path, monkeypatch):
+  path = tmp_path / "figure.png"
+  seen = []
+  replace = os.replace
+
+  def watching(source, target):
+    seen.append((pathlib.Path(source).read_bytes(), path.exists()))
+    replace(source, target)
+
+  monkeypatch.setattr(os, "replace", watching)
+  write_whole(path, b"whole")
+  assert seen == [(b"whole", False)]
+  assert path.read_bytes() == b"whole"
+  umask = os.umask(0)
+  os.umask(umask)
+  assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_json_has_no_nan(tmp_path):
+  with pytest.raises(ValueError, match="JSON"):
+    write_json(tmp_path / "metrics.json", {"loss": float("nan")})
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_file_names_have_no_separators():
+  assert file_name("cifar10_corrupted/fog_1:1.0.0-test") == "cifar10_corrupted_fog_1_1.0.0-test"
+
+
+def test_history_joins_splits_by_step(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  lines = [
+    {"step": 20, "split": "train", "total": 1, "terms": {"image": 0.5}, "timing": {"rate": 9.0}},
+    {"step": 10, "split": "train", "total": 2.5, "done": True, "note": "text"},
+    {"step": 20, "split": "test", "total": 3.0},
+  ]
+  path.write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 30, "tot')
+  steps, values = read_history(path)
+  np.testing.assert_array_equal(steps, [10, 20])
+  assert set(values) == {"train/total", "train/terms/image", "test/total"}
+  np.testing.assert_array_equal(values["train/total"], [2.5, 1.0])
+  np.testing.assert_array_equal(values["train/terms/image"], [np.nan, 0.5])
+  np.testing.assert_array_equal(values["test/total"], [np.nan, 3.0])
+
+
+def test_embedding_keeps_neighbours():
+  features = np.repeat(np.eye(3, dtype=np.float32), 8, axis=0)
+  features += np.random.RandomState(0).uniform(0, 0.01, features.shape).astype(np.float32)
+  points = embed(features, 0)
+  assert points.shape == (24, 2)
+  distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
+  np.fill_diagonal(distances, np.inf)
+  nearest = distances.argmin(axis=1)
+  np.testing.assert_array_equal(nearest // 8, np.arange(24) // 8)
+
+
+@pytest.mark.parametrize("features", [np.full((6, 3), 0.5), np.arange(6.0)[:, None]])
+def test_dead_and_single_features_are_embedded_without_warning(features):
+  points = embed(features.astype(np.float32), 0)
+  assert np.isfinite(points).all()
+  np.testing.assert_array_equal(points, embed(features.astype(np.float32), 0))

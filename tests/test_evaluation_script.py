@@ -1,0 +1,158 @@
+"""evaluate.py on a run of the toy system: where it writes, what it scores, how it refuses."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from absl.testing import flagsaver
+
+import evaluate
+from scae_jax.evaluation import report
+from scae_jax.training.loop import train
+from tests.toy_system import toy_config
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory) -> pathlib.Path:
+  """A run with checkpoints of steps 8 and 16."""
+  folder = tmp_path_factory.mktemp("run")
+  config = toy_config(train__num_steps=16, evaluation__max_examples=60)
+  train(config, folder)
+  return folder
+
+
+@pytest.fixture(scope="module")
+def other_digits(tmp_path_factory) -> pathlib.Path:
+  """A user's folder with two black images of each digit, smaller than the run's."""
+  from PIL import Image
+
+  folder = tmp_path_factory.mktemp("images")
+  for split in ("train", "test"):
+    for digit in range(10):
+      (folder / split / str(digit)).mkdir(parents=True)
+      for i in range(2):
+        Image.new("L", (12, 12)).save(folder / split / str(digit) / f"{i}.png")
+  return folder
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+  """No figures, a small baseline, and a cache of this test's own."""
+  monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)
+  monkeypatch.setattr(report, "MAX_PIXEL_EXAMPLES", 60)
+  monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
+
+
+def run(workdir, *flags):
+  """Runs the script's main in this process, so that nothing compiles twice."""
+  with flagsaver.flagsaver():
+    evaluate.main(evaluate._parse(["evaluate.py", f"--workdir={workdir}", *flags]))
+
+
+def metrics(folder):
+  return json.loads((folder / "metrics.json").read_text())
+
+
+def test_the_runs_own_test_split_goes_to_evaluation(workdir, capsys):
+  run(workdir)
+  written = metrics(workdir / "evaluation")
+  assert written["step"] == 16
+  assert written["scored_on"] == {"dataset": "digits", "split": "test", "examples": 60}
+  assert written["provenance"]["workdir"] == str(workdir)
+  assert written["provenance"]["config"]["train"]["num_steps"] == 16
+  assert set(written["measures"]) == {"squared_error", "probe_right"}
+  assert "digits test, 60 examples; fitted on digits train, 60; step 16" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  ("flags", "folder", "step", "split", "examples"),
+  [
+    (["--step=16", "--max_examples=30"], ".", 16, "test", 30),
+    (["--step=8", "--max_examples=30"], "digits-test-step8", 8, "test", 30),
+    (["--split=train", "--max_examples=40"], "digits-train", 16, "train", 40),
+    (["--max_examples=0"], ".", 16, "test", 360),
+  ],
+)
+def test_flags_choose_what_is_scored_and_where_it_goes(
+  workdir, flags, folder, step, split, examples
+):
+  run(workdir, *flags)
+  written = metrics(workdir / "evaluation" / folder)
+  assert written["step"] == step
+  assert written["scored_on"] == {"dataset": "digits", "split": split, "examples": examples}
+
+
+def test_best_is_one_of_the_checkpoints(workdir):
+  run(workdir, "--step=best", "--split=train")
+  folders = {path.name for path in (workdir / "evaluation").iterdir()}
+  assert folders & {"digits-train", "digits-train-step8"}
+
+
+def test_another_data_set_is_scored_with_the_runs_own_clusters(workdir, other_digits):
+  run(workdir, "--dataset=folder", f"--data_dir={other_digits}")
+  written = metrics(workdir / "evaluation" / "folder-test")
+  assert written["fitted_on"] == {"dataset": "digits", "split": "train", "examples": 60}
+  assert written["scored_on"] == {"dataset": "folder", "split": "test", "examples": 20}
+  # All images are black, so that they fall into one cluster.
+  assert written["features"]["code"]["lin_match"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    (["--step=7"], "no checkpoint of step 7; there are those of [8, 16]"),
+    (["--step=last"], "--step must be a number, 'latest' or 'best', got 'last'"),
+    (["--split=validation"], "no split 'validation'; it has train, test"),
+    (["--max_examples=5"], "at least 10 training examples, got 5"),
+    (["--max_examples=many"], "many"),
+    (["--dataset=no_such_set"], "no_such_set"),
+    (["--no_such_flag=1"], "no_such_flag"),
+    (["extra"], "cannot read 'extra'"),
+    (["--workdir=/no/such/run"], "/no/such/run holds no run"),
+  ],
+)
+def test_refusals_are_one_message_and_exit_code_2(workdir, capsys, flags, message):
+  with pytest.raises(SystemExit) as stopped:
+    run(workdir, *flags)
+  assert stopped.value.code == 2
+  captured = capsys.readouterr()
+  assert captured.out == ""
+  assert captured.err.startswith("error: ")
+  assert message in captured.err
+  assert "Traceback" not in captured.err
+
+
+def test_a_workdir_without_checkpoints_is_refused(workdir, tmp_path, capsys):
+  (tmp_path / "config.json").write_text((workdir / "config.json").read_text())
+  with pytest.raises(SystemExit) as stopped:
+    run(tmp_path)
+  assert stopped.value.code == 2
+  assert "no checkpoint" in capsys.readouterr().err
+  assert not (tmp_path / "evaluation").exists()
+
+
+@pytest.mark.slow
+def test_the_script_as_a_process(workdir):
+  def start(*flags):
+    return subprocess.run(
+      [sys.executable, str(ROOT / "evaluate.py"), f"--workdir={workdir}", *flags],
+      env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"},
+      capture_output=True,
+      text=True,
+      timeout=300,
+      check=False,
+    )
+
+  done = start("--split=train", "--max_examples=20")
+  assert done.returncode == 0, done.stderr
+  assert "digits train, 20 examples" in done.stdout
+  assert (workdir / "evaluation" / "digits-train" / "embedding-code.png").is_file()
+  refused = start("--step=7")
+  assert refused.returncode == 2
+  assert refused.stdout == ""
+  assert "Traceback" not in refused.stderr

@@ -1,0 +1,199 @@
+"""ConvNet, poolings and MLPs against NumPy."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import signal
+
+from scae_jax.layers.convnet import ConvNet, output_side
+from scae_jax.layers.mlp import MLP, CapsuleMLP
+from scae_jax.layers.pooling import POOLINGS, AttentionPooling, LinearPooling, MeanPooling
+
+
+def random_variables(module, *inputs, seed=0):
+  """Parameters of the right shapes with normal values: biases too, which start at zero."""
+  shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)
+  rng = np.random.RandomState(seed)
+  return jax.tree.map(lambda s: rng.normal(0, 0.5, s.shape).astype(np.float32), shapes)
+
+
+def normal(*shape, seed=1):
+  return jnp.asarray(np.random.RandomState(seed).normal(0, 1, shape), jnp.float32)
+
+
+@pytest.mark.parametrize(
+  ("side", "strides", "expected"),
+  [
+    (40, (2, 2, 1, 1), 5),
+    (20, (2, 1, 1, 1), 3),
+    (32, (1, 1, 2, 2), 6),
+    (32, (2, 2, 1, 1), 3),
+    (3, (1,), 1),
+    (4, (2,), 1),
+    (5, (2,), 2),
+    (12, (3, 1), 2),
+  ],
+)
+def test_output_side(side, strides, expected):
+  assert output_side(side, strides) == expected
+  net = ConvNet((1,) * len(strides), strides)
+  image = jax.ShapeDtypeStruct((1, side, side, 1), jnp.float32)
+  output, _ = jax.eval_shape(net.init_with_output, jax.random.key(0), image)
+  assert output.shape == (1, expected, expected, 1)
+
+
+@pytest.mark.parametrize(
+  ("side", "strides", "walk"),
+  [
+    (20, (2, 2, 1, 1), "20 -> 9 -> 4 -> 2 -> 0"),
+    (2, (1,), "2 -> 0"),
+    (8, (2, 2, 2), "8 -> 3 -> 1 -> 0"),
+  ],
+)
+def test_a_map_that_vanishes_is_an_error(side, strides, walk):
+  for height, width in ((side, side), (side, 40), (40, side)):
+    image = jax.ShapeDtypeStruct((1, height, width, 1), jnp.float32)
+    net = ConvNet((1,) * len(strides), strides)
+    with pytest.raises(ValueError, match=walk) as error:
+      jax.eval_shape(net.init, jax.random.key(0), image)
+    for word in (f"{side} pixels", str(strides), "config.data.canvas"):
+      assert word in str(error.value)
+
+
+def test_smallest_canvas_that_works():
+  strides = (2, 2, 1, 1)
+  with pytest.raises(ValueError, match="too small"):
+    output_side(22, strides)
+  assert output_side(23, strides) == 1
+
+
+def test_widths_and_strides_must_be_equally_many():
+  with pytest.raises(ValueError, match="equally many"):
+    jax.eval_shape(ConvNet((4, 4), (1,)).init, jax.random.key(0), jnp.zeros((1, 9, 9, 1)))
+
+
+def test_convnet_against_scipy():
+  """ReLU after each layer, the last too, and then a bias per position and channel."""
+  net, image = ConvNet((3, 2), (1, 2)), normal(2, 9, 7, 2)
+  variables = random_variables(net, image)
+  params = variables["params"]
+  x = np.asarray(image, np.float64)
+  for i, stride in enumerate((1, 2)):
+    kernel, bias = params[f"conv_{i}"]["kernel"], params[f"conv_{i}"]["bias"]
+    planes = [
+      sum(
+        np.array([signal.correlate2d(e[..., c], kernel[..., c, o], "valid") for e in x])
+        for c in range(x.shape[-1])
+      )
+      for o in range(kernel.shape[-1])
+    ]
+    x = np.maximum(np.stack(planes, axis=-1)[:, ::stride, ::stride] + bias, 0)
+  expected = x + params["position_bias"]
+  actual = jax.jit(net.apply)(variables, image)
+  np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)  # sums of 27 products
+  assert np.min(actual) < 0
+
+
+def test_attention_pooling_is_a_softmax_over_positions():
+  pooling, x = AttentionPooling(num_capsules=2, features=3), normal(2, 3, 4, 5)
+  variables = random_variables(pooling, x)
+  dense = variables["params"]["conv_1x1"]
+  expected = np.zeros((2, 2, 3))
+  for b in range(2):
+    for m in range(2):
+      weights, values = [], []
+      for row in range(3):
+        for column in range(4):
+          numbers = np.asarray(x)[b, row, column] @ dense["kernel"] + dense["bias"]
+          of_capsule = numbers[4 * m : 4 * (m + 1)]
+          values.append(of_capsule[:3])
+          weights.append(math.exp(of_capsule[3]))
+      expected[b, m] = np.array(weights) @ np.array(values) / sum(weights)
+  actual = jax.jit(pooling.apply)(variables, x)
+  np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)  # float32 sums of 12
+
+
+def test_mean_pooling_is_attention_pooling_under_constant_attention():
+  x = normal(2, 3, 4, 5)
+  attention, mean = AttentionPooling(2, 3), MeanPooling(2, 3)
+  dense = random_variables(attention, x)["params"]["conv_1x1"]
+  split = {k: v.reshape(*v.shape[:-1], 2, 4).copy() for k, v in dense.items()}
+  split["kernel"][..., 3] = 0
+  constant = {k: v.reshape(*v.shape[:-2], 8) for k, v in split.items()}
+  values = {k: v[..., :3].reshape(*v.shape[:-2], 6) for k, v in split.items()}
+  np.testing.assert_allclose(
+    attention.apply({"params": {"conv_1x1": constant}}, x),
+    mean.apply({"params": {"conv_1x1": values}}, x),
+    rtol=1e-5,
+    atol=1e-6,  # a weighted sum against a mean, both of 12
+  )
+
+
+def test_linear_pooling_reads_every_position():
+  pooling, x = LinearPooling(num_capsules=2, features=3), normal(2, 3, 4, 5)
+  variables = random_variables(pooling, x)
+  dense = variables["params"]["linear"]
+  flat = np.asarray(x).reshape(2, 60)
+  expected = (flat @ dense["kernel"] + dense["bias"]).reshape(2, 2, 3)
+  np.testing.assert_allclose(pooling.apply(variables, x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_poolings_by_name():
+  assert POOLINGS == {
+    "attention": AttentionPooling,
+    "mean": MeanPooling,
+    "linear": LinearPooling,
+  }
+
+
+@pytest.mark.parametrize("last_bias", [True, False])
+def test_mlp_against_numpy(last_bias):
+  mlp, x = MLP((8, 4), last_bias), normal(6, 5)
+  variables = random_variables(mlp, x)
+  params = variables["params"]
+  hidden = np.asarray(x) @ params["dense_0"]["kernel"] + params["dense_0"]["bias"]
+  hidden = np.maximum(hidden, 0)
+  expected = hidden @ params["dense_1"]["kernel"]
+  assert ("bias" in params["dense_1"]) == last_bias
+  if last_bias:
+    expected = expected + params["dense_1"]["bias"]
+  actual = mlp.apply(variables, x)
+  np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)  # float32 sums of eight
+  assert np.min(actual) < 0, "no ReLU after the last layer"
+
+
+def test_capsules_have_an_mlp_each():
+  capsules, x = CapsuleMLP((4, 3), last_bias=False), normal(2, 3, 5)
+  variables = random_variables(capsules, x)
+  params = variables["params"]["capsules"]
+  actual = capsules.apply(variables, x)
+  for k in range(3):
+    own = {"params": jax.tree.map(lambda p, k=k: p[k], params)}
+    expected = MLP((4, 3), last_bias=False).apply(own, x[:, k])
+    np.testing.assert_allclose(actual[:, k], expected, rtol=1e-5, atol=1e-6)  # batched products
+
+
+def test_a_capsule_reads_only_its_own_input_and_weights():
+  capsules, x = CapsuleMLP((8, 3)), normal(1, 3, 5)
+  variables = random_variables(capsules, x)
+
+  def summed(variables, x):
+    return jnp.sum(capsules.apply(variables, x), axis=(0, 2))
+
+  of_weights, of_input = jax.jit(jax.jacrev(summed, argnums=(0, 1)))(variables, x)
+  others = ~np.eye(3, dtype=bool)
+  np.testing.assert_array_equal(np.abs(of_input)[:, 0].sum(axis=-1) > 0, np.eye(3, dtype=bool))
+  for gradient in jax.tree.leaves(of_weights):  # [output capsule, capsule, ...]
+    size = np.abs(gradient).reshape(3, 3, -1).max(axis=-1)
+    assert not np.any(size[others])
+    assert np.all(np.diag(size) > 0)
+
+
+def test_capsules_start_different():
+  x = normal(1, 3, 5)
+  params = jax.jit(CapsuleMLP((4,)).init)(jax.random.key(0), x)["params"]["capsules"]
+  kernel = np.asarray(params["dense_0"]["kernel"])
+  assert np.abs(kernel[0] - kernel[1]).min() > 0

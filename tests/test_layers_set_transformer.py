@@ -1,0 +1,183 @@
+"""Set transformer against NumPy, permutations, and parts that are not there."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+from scae_jax.layers.set_transformer import (
+  MASKS,
+  MultiHeadAttention,
+  SetTransformer,
+  mask_logits,
+)
+
+ELEMENTS, WIDTH, OUTPUTS = 5, 4, 3
+SETTINGS = [(mask, num_inducing) for mask in MASKS for num_inducing in (0, 2)]
+over_settings = pytest.mark.parametrize(("mask", "num_inducing"), SETTINGS)
+
+
+def module(mask, num_inducing):
+  return SetTransformer(
+    num_outputs=OUTPUTS,
+    output_features=6,
+    num_layers=2,
+    num_heads=2,
+    features=8,
+    num_inducing=num_inducing,
+    mask=mask,
+  )
+
+
+@functools.cache
+def compiled(mask, num_inducing):
+  """Parameters with normal values, and the function of elements and presences."""
+  net = module(mask, num_inducing)
+  shapes = jax.eval_shape(
+    net.init, jax.random.key(0), jnp.zeros((1, ELEMENTS, WIDTH)), jnp.zeros((1, ELEMENTS))
+  )
+  rng = np.random.RandomState(0)
+  params = jax.tree.map(lambda s: rng.normal(0, 0.5, s.shape).astype(np.float32), shapes)
+  apply = jax.jit(net.apply)
+  return params["params"], lambda elements, presence: np.asarray(apply(params, elements, presence))
+
+
+@pytest.fixture(scope="module")
+def elements():
+  return np.random.RandomState(1).normal(0, 1, (2, ELEMENTS, WIDTH)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def presence():
+  """Soft in the first example; in the second, ones and a zero."""
+  return np.array([[0.9, 0.2, 0.6, 0.5, 0.7], [1, 1, 0, 1, 1]], np.float32)
+
+
+def reference(params, elements, presence, mask, num_inducing):
+  """systems.md, OCAE, one example in float64; `params` as the module has them."""
+
+  def dense(p, x):
+    kernel = np.asarray(p["kernel"], np.float64)
+    return x @ kernel.reshape(x.shape[-1], -1) + p["bias"].reshape(-1)
+
+  def norm(p, x):
+    x = x - x.mean(axis=-1, keepdims=True)
+    return x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + 1e-6) * p["scale"] + p["bias"]
+
+  def attend(p, queries, values, logits):
+    q, k, v = dense(p["query"], queries), dense(p["key"], values), dense(p["value"], values)
+    heads = np.split(np.arange(q.shape[-1]), 2)
+    seen = [
+      softmax(q[:, h] @ k[:, h].T / np.sqrt(len(h)) + logits, axis=-1) @ v[:, h] for h in heads
+    ]
+    kernel = np.asarray(p["output"]["kernel"]).reshape(q.shape[-1], -1)
+    return np.concatenate(seen, axis=-1) @ kernel + p["output"]["bias"]
+
+  def block(p, queries, values, logits, there):
+    x = (queries + attend(p["attention"], queries, values, logits)) * there[:, None]
+    x = norm(p["norm_attention"], x)
+    hidden = np.maximum(dense(p["mlp_hidden"], x), 0)
+    return norm(p["norm_mlp"], x + dense(p["mlp_output"], hidden))
+
+  logits = {
+    "log_presence": np.log(np.maximum(presence, 1e-16)),
+    "hard": -1e32 * (1 - presence),
+    "none": 0 * presence,
+  }[mask]
+  there = np.ones_like(presence) if mask == "none" else presence
+  x = dense(params["input"], elements.astype(np.float64))
+  for i in range(2):
+    p = params[f"self_attention_{i}"]
+    values, seen = x, logits
+    if num_inducing:
+      points = np.asarray(p["inducing_points"], np.float64)
+      values, seen = block(p["induce"], points, x, logits, np.ones(num_inducing)), 0.0
+    x = block(p["block"], x, values, seen, there)
+  return attend(params["pool"], params["seeds"], dense(params["widen"], x), logits)
+
+
+@over_settings
+def test_against_numpy(mask, num_inducing, elements, presence):
+  params, apply = compiled(mask, num_inducing)
+  actual = apply(elements, presence)
+  for b in range(2):
+    expected = reference(params, elements[b], presence[b].astype(float), mask, num_inducing)
+    # Two blocks of sums of 16 in float32; outputs are of size 1 to 10.
+    np.testing.assert_allclose(actual[b], expected, rtol=1e-4, atol=1e-4)
+
+
+@over_settings
+def test_permuting_elements_changes_nothing(mask, num_inducing, elements, presence):
+  _, apply = compiled(mask, num_inducing)
+  order = np.array([3, 0, 4, 2, 1])
+  permuted = apply(elements[:, order], presence[:, order])
+  # The same sums in another order.
+  np.testing.assert_allclose(permuted, apply(elements, presence), rtol=1e-4, atol=1e-4)
+  # The presences belong to the elements: left where they are, they make a difference.
+  if mask != "none":
+    assert np.abs(apply(elements[:, order], presence) - permuted).max() > 1e-2
+
+
+@over_settings
+def test_an_absent_element_has_no_influence(mask, num_inducing, elements, presence):
+  _, apply = compiled(mask, num_inducing)
+  absent, present = elements.copy(), elements.copy()
+  absent[1, 2] = np.array([3.0, -1.0, 2.0, 5.0])
+  present[1, 1] = np.array([3.0, -1.0, 2.0, 5.0])
+  before, changed = apply(elements, presence)[1], apply(absent, presence)[1]
+  if mask == "none":
+    assert np.abs(changed - before).max() > 1e-2
+  else:
+    # A weight of 1e-16, the floor of log presence, is below float32's rounding of the sums.
+    np.testing.assert_allclose(changed, before, atol=1e-6)
+  assert np.abs(apply(present, presence)[1] - before).max() > 1e-2
+
+
+def test_the_hard_mask_sees_only_the_most_present(elements, presence):
+  """With soft presences: the first element, in the pooling at the end too."""
+  _, apply = compiled("hard", 0)
+  before = apply(elements, presence)[0]
+  for i in range(ELEMENTS):
+    moved = elements.copy()
+    moved[0, i] += 1
+    assert (np.abs(apply(moved, presence)[0] - before).max() > 1e-3) == (i == 0), i
+
+
+@over_settings
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_all_absent_and_all_present_are_finite(mask, num_inducing, value, elements):
+  _, apply = compiled(mask, num_inducing)
+  assert np.isfinite(apply(elements, np.full((2, ELEMENTS), value, np.float32))).all()
+
+
+def test_mask_logits_by_hand():
+  presence = jnp.array([[1.0, 0.5, 0.0]])
+  logs = mask_logits(presence, "log_presence")
+  np.testing.assert_allclose(logs, [[0, -0.693147, -36.841361]], rtol=1e-6)
+  np.testing.assert_allclose(mask_logits(presence, "hard"), [[0, -5e31, -1e32]])
+  np.testing.assert_array_equal(mask_logits(presence, "none"), [[0, 0, 0]])
+  with pytest.raises(ValueError, match="'soft'; expected one of log_presence, hard, none"):
+    mask_logits(presence, "soft")
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_attention_has_gradients_that_an_optimiser_can_square(kind):
+  """Also where parts are equally present, as on an empty image: 1e32 is no slope to follow."""
+  values = jnp.arange(3.0)
+
+  def attended(presence):
+    return jax.nn.softmax(mask_logits(presence, kind))[0] @ values
+
+  for presence in (jnp.full((1, 3), 0.5), jnp.array([[0.0, 0.0, 1.0]])):
+    gradient = jax.grad(attended)(presence)
+    assert jnp.isfinite(jnp.square(gradient)).all(), gradient
+
+
+def test_heads_must_divide_features():
+  attention = MultiHeadAttention(num_heads=3, features=8)
+  x = jnp.zeros((1, 2, 8))
+  with pytest.raises(ValueError, match="num_heads 3 must divide the features, 8"):
+    jax.eval_shape(attention.init, jax.random.key(0), x, x, jnp.zeros((1, 2)))

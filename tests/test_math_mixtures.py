@@ -1,0 +1,159 @@
+"""Pixel mixtures against SciPy in float64, hand-set values, extremes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.special import log_softmax, logsumexp
+
+from scae_jax import mixtures
+
+PARTS, HEIGHT, WIDTH, CHANNELS = 3, 6, 5, 2
+
+
+def random_inputs(seed=0):
+  """Arguments of `pixel_mixture`; one part is surely absent, one surely present."""
+  rng = np.random.RandomState(seed)
+  arguments = (
+    rng.uniform(0, 1, (PARTS, HEIGHT, WIDTH, CHANNELS)),
+    rng.normal(0, 2, (PARTS, HEIGHT, WIDTH)),
+    np.array([1.0, 0.3, 0.0]),
+    0.4,
+    0.7,
+    0.5,
+  )
+  return tuple(np.float32(a) for a in arguments)
+
+
+IMAGE = np.random.RandomState(5).uniform(0, 1, (HEIGHT, WIDTH, CHANNELS)).astype(np.float32)
+
+
+@jax.jit
+def everything(arguments, image):
+  mixture = mixtures.pixel_mixture(*arguments)
+  return {
+    "log_mixing": mixture.log_mixing,
+    "log_prob": mixtures.log_prob(mixture, image),
+    "responsibilities": mixtures.responsibilities(mixture, image),
+    "mean": mixtures.mean(mixture),
+    "mode": mixtures.mode(mixture),
+  }
+
+
+def reference(arguments, image):
+  """systems.md, PCAE likelihood, in float64; a part with presence 0 is left out altogether."""
+  mean, logits, presence, background, background_logit, scale = (
+    np.asarray(a, np.float64) for a in arguments
+  )
+  there = presence > 0
+  mean, logits = mean[there], logits[there] + np.log(presence[there])[:, None, None]
+  height, width, channels = image.shape
+  mean = np.concatenate([mean, np.full((1, height, width, channels), background)])
+  logits = np.concatenate([logits, np.full((1, height, width), background_logit)])
+  log_mixing = log_softmax(logits, axis=0)
+  density = stats.norm.logpdf(np.asarray(image, np.float64)[None], mean, scale).sum(axis=-1)
+  joint = log_mixing + density
+  shown = np.where(log_mixing[..., None] == log_mixing.max(axis=0)[..., None], mean, -np.inf)
+  return {
+    "log_mixing": log_mixing,
+    "log_prob": logsumexp(joint, axis=0),
+    "responsibilities": np.exp(joint - logsumexp(joint, axis=0)),
+    "mean": np.sum(np.exp(log_mixing)[..., None] * mean, axis=0),
+    "mode": shown.max(axis=0),
+  }
+
+
+def test_against_scipy():
+  arguments = random_inputs()
+  actual, expected = everything(arguments, IMAGE), reference(arguments, IMAGE)
+  present = np.array([0, 1, 3])  # the absent part is not in the reference
+  for name, wanted in expected.items():
+    got = np.asarray(actual[name])
+    if got.shape[0] == PARTS + 1:
+      got = got[present]
+    # Numbers of size 10 at most, in float32.
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6, err_msg=name)
+  # exp(-36) times the advantage of a logit of 6: nothing in float32.
+  assert np.asarray(actual["responsibilities"])[2].max() < 1e-12
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 1000), order=st.permutations(range(PARTS)))
+def test_probabilities_sum_to_one_and_order_does_not_matter(seed, order):
+  arguments = random_inputs(seed)
+  order = np.array(order)
+  actual = everything(arguments, IMAGE)
+  # Rounding of four terms.
+  for name in ("responsibilities", "log_mixing"):
+    prob = np.exp(actual[name]) if name == "log_mixing" else np.asarray(actual[name])
+    np.testing.assert_allclose(prob.sum(axis=0), 1, atol=1e-6)
+  permuted = everything((*(a[order] for a in arguments[:3]), *arguments[3:]), IMAGE)
+  for name in ("log_prob", "mean", "mode"):
+    np.testing.assert_allclose(permuted[name], actual[name], rtol=1e-5, atol=2e-6)
+
+
+def test_by_hand():
+  """Two pixels, two parts and the background, weights 1/2, 1/4, 1/4 and the other way round."""
+  log = np.log(np.array([[2.0, 1.0], [1.0, 2.0]], np.float32))
+  mixture = mixtures.pixel_mixture(
+    jnp.array([0.2, 0.4, 0.6, 0.8]).reshape(2, 1, 2, 1),
+    jnp.asarray(log).reshape(2, 1, 2),
+    jnp.ones(2),
+    jnp.array(1.0),
+    jnp.array(0.0),
+    jnp.array(0.5),
+  )
+  np.testing.assert_allclose(mixtures.mode(mixture).ravel(), [0.2, 0.8])
+  # 0.2 / 2 + 0.6 / 4 + 1 / 4 and 0.4 / 4 + 0.8 / 2 + 1 / 4.
+  np.testing.assert_allclose(mixtures.mean(mixture).ravel(), [0.5, 0.75], rtol=1e-6)
+  # Densities of an image of ones: Normal(1 | mean, 0.5) = 0.7979 exp(-2 (1 - mean)^2).
+  log_prob = mixtures.log_prob(mixture, jnp.ones((1, 2, 1))).ravel()
+  weights = np.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
+  kernels = np.array([[0.278037, 0.726149, 1.0], [0.486752, 0.923116, 1.0]])
+  expected = np.log(0.797885 * (weights * kernels).sum(axis=1))
+  np.testing.assert_allclose(log_prob, expected, atol=1e-5)  # the literals have six digits
+
+
+def test_absent_parts_leave_the_background():
+  arguments = list(random_inputs())
+  arguments[2] = np.zeros(PARTS, np.float32)
+  actual = everything(tuple(arguments), IMAGE)
+  np.testing.assert_allclose(actual["mode"], 0.4, rtol=1e-6)
+  np.testing.assert_allclose(actual["mean"], 0.4, rtol=1e-6)
+
+
+def test_normal_log_prob():
+  value, mean, scale = np.random.RandomState(0).uniform(0.1, 2, (3, 50)).astype(np.float32)
+  expected = stats.norm.logpdf(*(x.astype(np.float64) for x in (value, mean, scale)))
+  actual = mixtures.normal_log_prob(*(jnp.asarray(x) for x in (value, mean, scale)))
+  np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)  # of size 100 at most
+
+
+def test_safe_log():
+  prob = jnp.array([0.0, 1e-30, 1e-16, 0.5, 1.0])
+  value, pullback = jax.vjp(mixtures.safe_log, prob)
+  (gradient,) = pullback(jnp.ones(5))
+  np.testing.assert_allclose(value, [-36.841361, -36.841361, -36.841361, -0.693147, 0], atol=1e-5)
+  np.testing.assert_allclose(gradient, [0, 0, 1e16, 2, 1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("logit", [0.0, 1e30, -1e30])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_extremes_are_finite(logit, scale):
+  arguments = list(random_inputs())
+  arguments[1][0], arguments[1][1] = logit, -logit
+  arguments[5] = np.float32(scale)
+  for number in jax.tree.leaves(value_and_gradient(tuple(arguments))):
+    assert np.isfinite(number).all()
+
+
+@jax.jit
+def value_and_gradient(arguments):
+  def total(arguments):
+    values = everything(arguments, IMAGE)
+    return sum(jnp.sum(values[name]) for name in ("log_prob", "mean", "mode", "responsibilities"))
+
+  return everything(arguments, IMAGE), jax.grad(total)(arguments)

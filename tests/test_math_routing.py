@@ -1,0 +1,184 @@
+"""Routing by vote mixture against a SciPy loop; dummy, winners, extremes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.special import logsumexp
+
+from scae_jax.routing import mixture
+
+OBJECTS, PARTS = 3, 4
+LOG_DUMMY = np.log(0.01)
+
+
+def reference_routing(part_poses, votes, scale, presence, normalize_mixing):
+  """systems.md, OCAE likelihood, one number at a time: log-probability and posterior."""
+  part_poses, votes, scale, presence = (
+    np.asarray(x, np.float64) for x in (part_poses, votes, scale, presence)
+  )
+  num_objects, num_parts = scale.shape
+  log_prob = np.zeros(num_parts)
+  posterior = np.zeros((num_objects + 1, num_parts))
+  for m in range(num_parts):
+    # A presence of 0 has the logarithm of 1e-16, so that gradients stay finite.
+    log_mixing = [np.log(max(presence[k, m], 1e-16)) for k in range(num_objects)] + [LOG_DUMMY]
+    if normalize_mixing:
+      log_mixing = log_mixing - logsumexp(log_mixing)
+    log_density = [
+      sum(stats.norm.logpdf(part_poses[m, i], votes[k, m, i], scale[k, m]) for i in range(6))
+      for k in range(num_objects)
+    ] + [LOG_DUMMY]
+    joint = np.array(log_mixing) + np.array(log_density)
+    log_prob[m] = logsumexp(joint)
+    posterior[:, m] = np.exp(joint - log_prob[m])
+  return log_prob, posterior
+
+
+def random_inputs(seed=0):
+  """Votes near the poses, presences that include 0 and 1, scales that include the floor."""
+  rng = np.random.RandomState(seed)
+  poses = rng.normal(0, 0.5, (PARTS, 6))
+  votes = poses[None] + rng.normal(0, 0.3, (OBJECTS, PARTS, 6))
+  scale = rng.uniform(0.1, 1, (OBJECTS, PARTS))
+  scale[0, 0] = scale[1, 2] = 0.01
+  presence = rng.uniform(0.05, 1, (OBJECTS, PARTS))
+  presence[0, 1], presence[1, 1], presence[2, 3] = 0, 1, 1
+  return tuple(x.astype(np.float32) for x in (poses, votes, scale, presence))
+
+
+@functools.partial(jax.jit, static_argnames="normalize_mixing")
+def route(*arguments, normalize_mixing=False):
+  return mixture.route(*arguments, normalize_mixing=normalize_mixing)
+
+
+@pytest.mark.parametrize("normalize_mixing", [False, True])
+def test_against_scipy(normalize_mixing):
+  arguments = random_inputs()
+  log_prob, posterior = reference_routing(*arguments, normalize_mixing)
+  actual = route(*arguments, normalize_mixing=normalize_mixing)
+  # Densities at scale 0.01 are of size 1e4, known to 1e-3; they lose against any other.
+  np.testing.assert_allclose(actual.log_prob, log_prob, rtol=2e-5, atol=1e-5)
+  np.testing.assert_allclose(actual.posterior, posterior, rtol=1e-4, atol=1e-6)
+  np.testing.assert_array_equal(actual.winner, np.argmax(posterior[:-1], axis=0))
+
+
+def test_normalised_mixing_does_not_reward_presence():
+  """With perfect votes: unnormalised likelihoods grow with presence, normalised ones saturate."""
+  poses, _, _, _ = random_inputs()
+  votes = np.broadcast_to(poses, (OBJECTS, PARTS, 6))
+  scale = np.ones((OBJECTS, PARTS), np.float32)
+
+  def gain(normalize_mixing):
+    low, high = (
+      route(poses, votes, scale, presence * scale, normalize_mixing=normalize_mixing).log_prob
+      for presence in (0.5, 1.0)
+    )
+    return np.asarray(high - low)
+
+  # log of (3 x 1 x p + 1e-4) with p the density at the mean, 0.0040: almost doubles.
+  np.testing.assert_allclose(gain(False), np.log(2), atol=0.01)
+  np.testing.assert_allclose(gain(True), 0, atol=0.01)  # 3 p against 1e-4, over 3 or 1.5
+
+
+@pytest.mark.parametrize("normalize_mixing", [False, True])
+def test_the_dummy_takes_parts_that_nobody_explains(normalize_mixing):
+  poses, votes, scale, presence = random_inputs()
+  votes = votes.copy()
+  votes[:, 1] += 50
+  routing = route(poses, votes, scale, presence, normalize_mixing=normalize_mixing)
+  np.testing.assert_array_equal(routing.posterior[:, 1], [0, 0, 0, 1])
+  assert np.asarray(routing.posterior)[-1, [0, 2, 3]].max() < 0.9
+  if not normalize_mixing:
+    np.testing.assert_allclose(routing.log_prob[1], 2 * LOG_DUMMY, rtol=1e-6)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 1000), order=st.permutations(range(OBJECTS)), normalised=st.booleans())
+def test_posterior_properties(seed, order, normalised):
+  order = np.array(order)
+  poses, votes, scale, presence = random_inputs(seed)
+  routing = route(poses, votes, scale, presence, normalize_mixing=normalised)
+  posterior = np.asarray(routing.posterior)
+  np.testing.assert_allclose(posterior.sum(axis=0), 1, atol=1e-6)  # rounding of four terms
+  # Each object's mass is the mean over parts of its posterior; the dummy's share is missing.
+  mass = np.asarray(mixture.posterior_mass(routing))
+  np.testing.assert_allclose(mass, posterior[:-1].mean(axis=1), atol=1e-6)
+  np.testing.assert_allclose(mass.sum(), 1 - posterior[-1].mean(), atol=1e-6)
+
+  permuted = route(
+    poses, votes[order], scale[order], presence[order], normalize_mixing=normalised
+  )
+  # Sums in another order.
+  np.testing.assert_allclose(permuted.posterior[:-1], posterior[order], rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(permuted.posterior[-1], posterior[-1], rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(permuted.log_prob, routing.log_prob, rtol=1e-5, atol=1e-5)
+  np.testing.assert_array_equal(order[np.asarray(permuted.winner)], routing.winner)
+
+
+def hand_set_routing():
+  """Two objects, three parts: the first object, the second, and a dummy that beats both."""
+  posterior = jnp.array([[0.5, 0.25, 0.0], [0.25, 0.5, 0.125], [0.25, 0.25, 0.875]])
+  winner = jnp.argmax(posterior[:2], axis=0)
+  return mixture.Routing(log_prob=jnp.zeros(3), posterior=posterior, winner=winner)
+
+
+def test_winners_by_hand():
+  votes = jnp.array([[[1.0], [2.0], [4.0]], [[10.0], [20.0], [40.0]]])
+  dummy = jnp.array([[100.0], [200.0], [400.0]])
+  routing = hand_set_routing()
+  np.testing.assert_array_equal(mixture.hard_winner(routing, votes), [[1], [20], [40]])
+  # 1/2 + 10/4 + 100/4, 2/4 + 20/2 + 200/4, 40/8 + 400 7/8.
+  np.testing.assert_array_equal(
+    mixture.soft_winner(routing, votes, dummy), [[28], [60.5], [355]]
+  )
+  np.testing.assert_allclose(mixture.posterior_mass(routing), [0.25, 0.875 / 3], rtol=1e-6)
+
+
+def test_winner_is_an_object_even_where_the_dummy_wins():
+  poses = np.zeros((1, 6), np.float32)
+  votes = np.stack([poses + 50, poses + 40, poses + 60])
+  ones = np.ones((OBJECTS, 1), np.float32)
+  routing = route(poses, votes, ones, ones)
+  assert routing.posterior[-1, 0] == 1
+  assert routing.winner[0] == 1
+
+
+EXTREMES = {
+  "presence 0": (0.5, 1.0, 0.0),
+  "presence 1": (0.5, 1.0, 1.0),
+  "scale at its floor": (0.5, 0.01, 0.5),
+  "perfect votes at the floor": (0.0, 0.01, 1.0),
+  "votes far away": (1e6, 0.01, 1.0),
+  "everything off": (1e6, 0.01, 0.0),
+  "wide": (1.0, 1e6, 1.0),
+}
+
+
+@functools.partial(jax.jit, static_argnames="normalize_mixing")
+def value_and_gradient(*arguments, normalize_mixing):
+  def total(*arguments):
+    routing = mixture.route(*arguments, normalize_mixing=normalize_mixing)
+    mass = mixture.posterior_mass(routing)
+    return jnp.sum(routing.log_prob) + jnp.sum(jnp.square(mass)), routing
+
+  return jax.value_and_grad(total, argnums=(0, 1, 2, 3), has_aux=True)(*arguments)
+
+
+@pytest.mark.parametrize("normalize_mixing", [False, True])
+@pytest.mark.parametrize("case", EXTREMES)
+def test_extremes_are_finite(case, normalize_mixing):
+  distance, size, probability = EXTREMES[case]
+  poses, _, scale, _ = random_inputs()
+  signs = np.random.RandomState(0).choice([-1.0, 1.0], (OBJECTS, PARTS, 6))
+  votes = (poses + distance * signs).astype(np.float32)
+  scale = np.full_like(scale, size)
+  presence = np.full_like(scale, probability)
+  numbers = value_and_gradient(poses, votes, scale, presence, normalize_mixing=normalize_mixing)
+  for number in jax.tree.leaves(numbers):
+    assert np.isfinite(number).all()

@@ -1,0 +1,221 @@
+"""Warping against SciPy's bilinear interpolation, its own gradient, and equivariance."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import ndimage
+
+from scae_jax import warping
+
+# Positions of up to 20 template pixels are known to 1e-6 of a pixel in float32; templates in [0, 1]
+# change by at most 1 a pixel, in both directions.
+TOLERANCE = 1e-5
+
+
+def reference_warp(template, pose, height, width):
+  """systems.md, PCAE decoder, in float64: pixel p looks up the template at pose^-1 p."""
+  template = np.asarray(template, np.float64)
+  inverse = np.linalg.inv(np.vstack([np.asarray(pose, np.float64), [0, 0, 1]]))
+  y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
+  u, v, _ = np.einsum("ij,jhw->ihw", inverse, np.stack([x, y, np.ones_like(x)]))
+  side = template.shape[0]
+  # Two rings of zeros, so that interpolation between the template and nothing is SciPy's too.
+  padded = np.pad(template, ((2, 2), (2, 2), (0, 0)))
+  where = [(v + 1) / 2 * (side - 1) + 2, (u + 1) / 2 * (side - 1) + 2]
+  planes = [
+    ndimage.map_coordinates(padded[..., c], where, order=1, mode="constant", cval=0.0)
+    for c in range(template.shape[-1])
+  ]
+  return np.stack(planes, axis=-1)
+
+
+def random_pose(rng):
+  """Scales 0.3 to 1.2, any turn, shear and shifts that push some of the template out."""
+  scale_x, scale_y = rng.uniform(0.3, 1.2, 2)
+  angle, shear = rng.uniform(-np.pi, np.pi), rng.uniform(-0.5, 0.5)
+  turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+  linear = np.array([[scale_x, shear], [0, scale_y]]) @ turn
+  return np.column_stack([linear, rng.uniform(-0.8, 0.8, 2)]).astype(np.float32)
+
+
+def simple_pose(scale=1.0, shift=(0.0, 0.0)):
+  return jnp.array([[scale, 0, shift[0]], [0, scale, shift[1]]], jnp.float32)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def warp(template, pose, height, width):
+  return warping.warp_template(template, pose, height, width)
+
+
+@pytest.fixture(scope="module")
+def bank():
+  """Three templates of side 5 with 2 channels, and their poses in two examples."""
+  rng = np.random.RandomState(1)
+  templates = rng.uniform(0, 1, (3, 5, 5, 2)).astype(np.float32)
+  poses = np.array([[random_pose(rng) for _ in range(3)] for _ in range(2)])
+  return jnp.asarray(templates), jnp.asarray(poses)
+
+
+HEIGHT, WIDTH = 9, 12
+
+
+@pytest.mark.parametrize(("side", "height", "width"), [(4, 9, 12), (7, 10, 6), (1, 5, 5)])
+def test_one_template(side, height, width):
+  rng = np.random.RandomState(side)
+  template = rng.uniform(0, 1, (side, side, 2)).astype(np.float32)
+  for _ in range(8):
+    pose = random_pose(rng)
+    expected = reference_warp(template, pose, height, width)
+    actual = warp(template, pose, height, width)
+    np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
+
+
+def test_bank_of_templates(bank):
+  templates, poses = bank
+  actual = jax.jit(warping.warp_templates, static_argnums=(2, 3))(templates, poses, HEIGHT, WIDTH)
+  assert actual.shape == (2, 3, HEIGHT, WIDTH, 2)
+  for b in range(2):
+    for m in range(3):
+      expected = reference_warp(templates[m], poses[b, m], HEIGHT, WIDTH)
+      np.testing.assert_allclose(actual[b, m], expected, atol=TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def cotangent():
+  return np.random.RandomState(2).normal(0, 1, (2, 3, HEIGHT, WIDTH, 2)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def bank_gradient(bank, cotangent):
+  """Of the templates and of the poses, by the gradient that `warp_templates` brings along."""
+  templates, poses = bank
+
+  def total(templates, poses):
+    return jnp.sum(warping.warp_templates(templates, poses, HEIGHT, WIDTH) * cotangent)
+
+  return jax.jit(jax.grad(total, argnums=(0, 1)))(templates, poses)
+
+
+def test_bank_gradient_is_that_of_the_definition(bank, cotangent, bank_gradient):
+  def total(templates, poses):
+    warp_all = jax.vmap(warping.warp_template, in_axes=(0, 0, None, None))
+    warp_all = jax.vmap(warp_all, in_axes=(None, 0, None, None))
+    return jnp.sum(warp_all(templates, poses, HEIGHT, WIDTH) * cotangent)
+
+  expected = jax.jit(jax.grad(total, argnums=(0, 1)))(*bank)
+  for actual, wanted in zip(bank_gradient, expected, strict=True):
+    # Sums over 108 pixels, in another order; gradients are of size 1 to 100.
+    np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-4)
+    assert np.abs(wanted).max() > 1
+
+
+def test_bank_gradient_is_the_slope_of_the_reference(bank, cotangent, bank_gradient):
+  templates, poses = (np.asarray(x, np.float64) for x in bank)
+
+  def total(templates, poses):
+    warped = [reference_warp(templates[m], poses[b, m], HEIGHT, WIDTH) for b, m in np.ndindex(2, 3)]
+    return np.sum(np.reshape(warped, cotangent.shape) * cotangent)
+
+  rng, step = np.random.RandomState(3), 1e-6
+  for i in range(2):
+    for _ in range(4):
+      ahead = [np.zeros_like(templates), np.zeros_like(poses)]
+      ahead[i] = step * rng.normal(0, 1, ahead[i].shape)
+      slope = total(templates + ahead[0], poses + ahead[1])
+      slope = (slope - total(templates - ahead[0], poses - ahead[1])) / (2 * step)
+      actual = np.sum(np.asarray(bank_gradient[i], np.float64) * ahead[i]) / step
+      # A pixel within the step of a kink, one in 1e5, would show; rounding of float32 does not.
+      np.testing.assert_allclose(actual, slope, rtol=1e-4, atol=1e-3)
+
+
+def test_identity_reproduces_a_template_of_the_same_size():
+  template = np.random.RandomState(4).uniform(0, 1, (9, 9, 1)).astype(np.float32)
+  # On a grid of 9 every coordinate is a multiple of 1/4: nothing is rounded.
+  np.testing.assert_array_equal(warp(template, simple_pose(), 9, 9), template)
+
+
+def test_x_is_to_the_right_and_y_down():
+  """A dot in the middle, shifted by half an image: to column 6 of 9, to row 2 of 9."""
+  dot = jnp.zeros((9, 9, 1)).at[4, 4].set(1.0)
+  image = np.array(warp(dot, simple_pose(shift=(0.5, -0.5)), 9, 9))
+  assert image[2, 6, 0] == 1
+  assert image.sum() == 1
+
+
+def test_zero_outside():
+  image = np.asarray(warp(jnp.ones((3, 3, 1)), simple_pose(scale=0.25), 17, 17))[..., 0]
+  expected = np.zeros((17, 17))
+  expected[6:11, 6:11] = 1  # pixels within 0.25 of the centre; its own pixels are 0.25 apart
+  expected[[5, 11], 6:11] = expected[6:11, [5, 11]] = 0.5  # half a template pixel beyond its edge
+  expected[np.ix_([5, 11], [5, 11])] = 0.25
+  np.testing.assert_array_equal(image, expected)
+  assert not np.any(warp(jnp.ones((3, 3, 1)), simple_pose(scale=0.25, shift=(3.0, 0.0)), 17, 17))
+
+
+def test_sample_bilinear_by_hand():
+  template = jnp.array([[1.0, 2.0], [3.0, 4.0]])[..., None]
+  rows = jnp.array([[0.0, 0.5, -0.5, -1.0, 1.0, 1.5, 2.0, 5.0, 0.25, -1e9]])
+  columns = jnp.array([[0.0, 0.5, 0.0, 0.0, 1.0, 1.0, 1.0, -7.0, 1.0, 1e9]])
+  expected = [[1.0, 2.5, 0.5, 0.0, 4.0, 2.0, 0.0, 0.0, 2.5, 0.0]]
+  actual = warping.sample_bilinear(template, rows, columns)[..., 0]
+  np.testing.assert_array_equal(actual, expected)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+  seed=st.integers(0, 1000),
+  right=st.integers(-3, 3),
+  down=st.integers(-3, 3),
+)
+def test_moving_the_pose_by_whole_pixels_moves_the_picture(seed, right, down):
+  rng = np.random.RandomState(seed)
+  template = rng.uniform(0, 1, (5, 5, 2)).astype(np.float32)
+  pose = random_pose(rng)
+  moved = pose + np.array([[0, 0, 2 * right / (WIDTH - 1)], [0, 0, 2 * down / (HEIGHT - 1)]])
+  before = warp(template, pose, HEIGHT, WIDTH)
+  after = warp(template, moved.astype(np.float32), HEIGHT, WIDTH)
+
+  def overlap(image, right, down):
+    rows = slice(max(down, 0), HEIGHT + min(down, 0))
+    return image[rows, max(right, 0) : WIDTH + min(right, 0)]
+
+  expected = overlap(before, -right, -down)
+  np.testing.assert_allclose(overlap(after, right, down), expected, atol=2 * TOLERANCE)
+
+
+def test_scaling_template_values_scales_the_picture(bank):
+  templates, poses = bank
+  one, two = (warp(c * templates[0], poses[0, 0], HEIGHT, WIDTH) for c in (1.0, -3.0))
+  np.testing.assert_allclose(-3.0 * one, two, atol=3 * TOLERANCE)
+
+
+@jax.jit
+def bank_images(templates, poses):
+  """The images of a bank, and the gradient of the sum of their squares."""
+
+  def total(templates, poses):
+    images = warping.warp_templates(templates, poses, HEIGHT, WIDTH)
+    return jnp.sum(jnp.square(images)), images
+
+  (_, images), gradient = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(templates, poses)
+  return images, gradient
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-20, 1e-3, 1e6])
+def test_extreme_poses_are_finite(bank, size):
+  images, gradient = bank_images(bank[0], size * bank[1])
+  assert np.isfinite(images).all()
+  assert all(np.isfinite(g).all() for g in gradient)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-20, 1e-9, 1e-3])
+def test_a_template_without_area_is_not_seen(bank, size):
+  """Except by a pixel that it happens to lie on; no pixel lies on these shifts."""
+  poses = bank[1].at[..., :2].multiply(size).at[..., 2].set(0.15)
+  images, _ = bank_images(bank[0], poses)
+  assert not np.any(images)

@@ -1,0 +1,199 @@
+"""Object capsules: the decoder's heads against NumPy and by hand, the encoder's two kinds."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import expit, logit
+
+from scae_jax.models.object_capsules import ObjectDecoder, ObjectEncoder
+from tests.test_math_geometry import affine_reference, similarity_reference, square
+from tests.test_models_build import MODEL, OBJECTS, PARTS, compiled, random_variables
+
+FIELDS = ("poses", "presence", "votes", "vote_scale", "vote_presence", "dynamic")
+BATCH = 2
+
+
+def decoder(**changes):
+  return ObjectDecoder(num_parts=PARTS, **(MODEL["object_decoder"] | changes))
+
+
+@functools.cache
+def compiled_decoder(**changes):
+  module = decoder(**changes)
+  x = jnp.asarray(np.random.RandomState(0).normal(0, 1, (BATCH, OBJECTS, 5)), jnp.float32)
+  variables = random_variables(module, x, train=False)
+  return compiled(functools.partial(module.apply, train=False)), variables, x
+
+
+@pytest.mark.parametrize("similarity", [False, True])
+@pytest.mark.parametrize("deformations", [False, True])
+def test_a_vote_is_viewer_times_object_part(similarity, deformations):
+  apply, variables, x = compiled_decoder(similarity=similarity, deformations=deformations)
+  objects = apply(variables, x)
+  static = np.asarray(variables["params"]["object_part"])
+  matrix = similarity_reference if similarity else affine_reference
+  if deformations:
+    assert np.abs(objects.dynamic).min() > 0
+  else:
+    np.testing.assert_array_equal(objects.dynamic, np.zeros((BATCH, OBJECTS, PARTS, 6)))
+  for b, k, m in np.ndindex(BATCH, OBJECTS, PARTS):
+    object_part = square(matrix(static[k, m] + np.asarray(objects.dynamic[b, k, m])))
+    expected = (square(objects.poses[b, k]) @ object_part)[:2].reshape(6)
+    # Angles of 2 pi x in float32.
+    np.testing.assert_allclose(objects.votes[b, k, m], expected, atol=1e-5)
+  if similarity:
+    poses = np.asarray(objects.poses)
+    np.testing.assert_array_equal(poses[..., 0, 0], poses[..., 1, 1])
+    np.testing.assert_array_equal(poses[..., 0, 1], -poses[..., 1, 0])
+
+
+def test_capsule_presence_is_the_largest_vote_presence():
+  apply, variables, x = compiled_decoder(similarity=False, deformations=True)
+  objects = apply(variables, x)
+  np.testing.assert_array_equal(objects.presence, np.max(objects.vote_presence, axis=-1))
+  assert (np.ptp(objects.vote_presence, axis=-1) > 0.01).all()
+
+
+def test_by_hand():
+  """With weights of zero, outputs are what the biases say."""
+  apply, variables, x = compiled_decoder(similarity=False, deformations=True)
+  params = jax.tree.map(jnp.zeros_like, variables["params"])
+  params["presence_bias"] = params["presence_bias"].at[1, 0].set(1.0)
+  params["vote_presence_bias"] = params["vote_presence_bias"].at[1, 2].set(2.0)
+  params["vote_scale_bias"] = params["vote_scale_bias"].at[1, 0].set(-0.5).at[1, 1].set(-200.0)
+  params["viewer_bias"] = params["viewer_bias"].at[1, 4].set(0.1)
+  objects = jax.tree.map(lambda a: np.asarray(a[0]), apply({"params": params}, x))
+  # sigmoid(0) = 0.5; scales 0.51; softplus(0.5) = 0.974077, softplus(0) = 0.693147; tanh(0.5).
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5)
+  close(objects.poses[0], [[0.51, 0, 0], [0, 0.51, 0]])
+  close(objects.votes[0], [[0.2601, 0, 0, 0, 0.2601, 0]] * PARTS)
+  close(objects.votes[1], [[0.2601, 0, 0.462117, 0, 0.2601, 0]] * PARTS)
+  close(objects.vote_scale[0], [0.984077] * PARTS)
+  close(objects.vote_scale[1], [0.703147, 0.01, 0.984077])
+  close(objects.vote_presence[0], [0.25] * PARTS)
+  close(objects.vote_presence[1], [0.365529, 0.365529, 0.643914])
+  close(objects.presence, [0.25, 0.643914, 0.25, 0.25])
+  assert not objects.dynamic.any()
+
+
+HEADS = {
+  "viewer_bias": {"poses", "votes"},
+  "object_part": {"votes"},
+  "presence_bias": {"presence", "vote_presence"},
+  "vote_presence_bias": {"presence", "vote_presence"},
+  "vote_scale_bias": {"vote_scale"},
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_moves_only_its_own_output(head):
+  apply, variables, x = compiled_decoder(similarity=False, deformations=True)
+  params = dict(variables["params"])
+  params[head] = params[head].at[1].add(0.7)
+  before, after = apply(variables, x), apply({"params": params}, x)
+  for name in FIELDS:
+    moved = np.asarray(getattr(before, name)) != np.asarray(getattr(after, name))
+    assert moved[:, 1].any() == (name in HEADS[head]), name
+    assert not moved[:, [0, 2, 3]].any(), "other capsules stay"
+
+
+@pytest.mark.parametrize("head", ["vote_presence_bias", "vote_scale_bias", "object_part"])
+def test_a_vote_moves_alone(head):
+  apply, variables, x = compiled_decoder(similarity=False, deformations=True)
+  params = dict(variables["params"])
+  params[head] = params[head].at[1, 2].add(0.7)
+  before, after = apply(variables, x), apply({"params": params}, x)
+  for name in ("votes", "vote_scale", "vote_presence"):
+    moved = np.asarray(getattr(before, name)) != np.asarray(getattr(after, name))
+    others = np.ones((OBJECTS, PARTS), bool)
+    others[1, 2] = False
+    assert not moved[:, others].any(), name
+
+
+def test_the_last_layer_without_bias_is_all_that_moves_deformations():
+  """And so a capsule whose features are switched off, their constant too, does not deform."""
+  apply, variables, x = compiled_decoder(similarity=False, deformations=True)
+  params = dict(variables["params"])
+  assert not any("dynamic" in name for name in params)
+  assert list(params["outputs"]["capsules"]["dense_1"]) == ["kernel"]
+  outputs = params["outputs"]["capsules"]
+  kernel = outputs["dense_1"]["kernel"].at[1, :, -6 * PARTS :].set(0.0)
+  params["outputs"] = {"capsules": outputs | {"dense_1": {"kernel": kernel}}}
+  before, after = apply(variables, x), apply({"params": params}, x)
+  assert not np.any(after.dynamic[:, 1])
+  np.testing.assert_array_equal(after.dynamic[:, 2:], before.dynamic[:, 2:])
+  for name in ("poses", "presence", "vote_scale", "vote_presence"):
+    np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+
+
+def test_a_capsule_reads_only_its_own_input():
+  apply, variables, x = compiled_decoder(similarity=False, deformations=True)
+  before, after = apply(variables, x), apply(variables, x.at[:, 1].add(1.0))
+  for name in FIELDS:
+    moved = np.asarray(getattr(before, name)) != np.asarray(getattr(after, name))
+    assert moved[:, 1].any(), name
+    assert not moved[:, [0, 2, 3]].any(), name
+
+
+def test_fixed_vote_scale():
+  apply, variables, x = compiled_decoder(learn_vote_scale=False)
+  np.testing.assert_array_equal(apply(variables, x).vote_scale, np.ones((BATCH, OBJECTS, PARTS)))
+  assert "vote_scale_bias" not in variables["params"]
+
+
+def constant_noise(head):
+  """Noise of evaluation on the logits of one head, while the other head is surely on."""
+  module = decoder(noise_in_evaluation=True)
+  x = jnp.zeros((50, OBJECTS, 5))
+  variables = random_variables(module, x, train=False)
+  params = jax.tree.map(jnp.zeros_like, variables["params"])
+  other = {"presence_bias": "vote_presence_bias", "vote_presence_bias": "presence_bias"}[head]
+  params[other] = params[other] + 200
+  apply = compiled(functools.partial(module.apply, train=False))
+  return logit(np.asarray(apply({"params": params}, x).vote_presence, np.float64))
+
+
+def test_constant_noise_in_evaluation():
+  """One number a capsule, and one a vote; not the same numbers twice."""
+  capsule, vote = constant_noise("presence_bias"), constant_noise("vote_presence_bias")
+  np.testing.assert_array_equal(capsule, constant_noise("presence_bias"))
+  assert np.ptp(capsule, axis=-1).max() == 0
+  for noise in (capsule, vote):
+    assert 1.5 < np.abs(noise).max() < 2 + 1e-4
+  assert np.ptp(vote, axis=-1).min() > 0
+  capsule = capsule[..., 0].ravel()
+  # 200 independent pairs are correlated by 0.07 on average.
+  assert abs(np.corrcoef(capsule, vote.ravel()[: capsule.size])[0, 1]) < 0.3
+
+
+def test_noise_in_training():
+  module = decoder()
+  x = jnp.zeros((BATCH, OBJECTS, 5))
+  variables = random_variables(module, x, train=False)
+
+  @compiled
+  def presence(key):
+    return module.apply(variables, x, train=True, rngs={"noise": key}).vote_presence
+
+  first, again, other = (np.asarray(presence(jax.random.key(i))) for i in (0, 0, 1))
+  np.testing.assert_array_equal(first, again)
+  assert np.abs(logit(first) - logit(other)).max() > 0.1
+  assert expit(logit(first)).max() < 1
+
+
+def test_mlp_encoder_is_an_mlp_on_flattened_parts():
+  module = ObjectEncoder(num_objects=OBJECTS, **(MODEL["object_encoder"] | {"kind": "mlp"}))
+  rng = np.random.RandomState(0)
+  parts = jnp.asarray(rng.normal(0, 1, (BATCH, PARTS, 7)), jnp.float32)
+  presence = jnp.ones((BATCH, PARTS))
+  variables = random_variables(module, parts, presence)
+  mlp = variables["params"]["mlp"]
+  flat = np.asarray(parts).reshape(BATCH, -1)
+  hidden = np.maximum(flat @ mlp["dense_0"]["kernel"] + mlp["dense_0"]["bias"].reshape(1, -1), 0)
+  expected = hidden @ mlp["dense_1"]["kernel"] + mlp["dense_1"]["bias"].reshape(1, -1)
+  actual = jax.jit(module.apply)(variables, parts, presence)
+  # Sums of 32 in float32.
+  np.testing.assert_allclose(actual, expected.reshape(BATCH, OBJECTS, 8), rtol=1e-4, atol=1e-5)

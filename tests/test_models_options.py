@@ -1,0 +1,205 @@
+"""Every option of the SCAE in a whole model: values, gradients, and what each one changes."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.test_math_filters import reference_edges
+from tests.test_math_routing import reference_routing
+from tests.test_models_build import (
+  BATCH,
+  CANVAS,
+  LOSS,
+  OBJECTS,
+  PARTS,
+  random_variables,
+  tiny_batch,
+  tiny_system,
+)
+from tests.test_models_parts import reference_picture
+from tests.test_models_scae import (
+  GROUPS,
+  PROBES,
+  SPARSITY,
+  assert_flows,
+  group_gradients,
+  sweep,
+)
+
+# Two models that share no option with each other or with the published one.
+SOFT = {
+  "target": "sobel",
+  "reconstruction_vote": "soft",
+  "reconstruction_presence": "soft",
+  "normalize_mixing": True,
+  "part_encoder.pooling": "mean",
+  "part_encoder.similarity": True,
+  "part_decoder.nonlinearity": "relu1",
+  "part_decoder.mixing": "coupled",
+  "object_encoder.kind": "mlp",
+  "object_decoder.similarity": True,
+  "object_decoder.deformations": False,
+  "object_decoder.learn_vote_scale": False,
+}
+HARD = {
+  "reconstruction_vote": "hard",
+  "part_encoder.pooling": "linear",
+  "part_encoder.num_features": 0,
+  "part_encoder.noise_in_evaluation": True,
+  "part_decoder.colour": False,
+  "part_decoder.pixel_scale": 0.3,
+  "object_encoder.mask": "hard",
+  "object_encoder.num_inducing": 2,
+  "object_encoder.num_heads": 2,
+  "object_decoder.noise_in_evaluation": True,
+}
+
+
+def run(changes, loss, channels):
+  system, batch = tiny_system(channels, LOSS | loss, **changes), tiny_batch(channels)
+  variables = random_variables(system.module, batch, train=False)
+  jacobian, aux = sweep(system, variables, batch)
+  terms, output = jax.device_get(aux)
+  return jacobian, terms, output, jax.device_get(variables["params"])
+
+
+@pytest.fixture(scope="module")
+def soft():
+  return run(SOFT, {"prior": "kl"}, channels=3)
+
+
+@pytest.fixture(scope="module")
+def hard():
+  return run(HARD, {"prior_within_constant": 4.3, "posterior": "kl"}, channels=1)
+
+
+@pytest.mark.parametrize("case", ["soft", "hard"])
+def test_finite(case, request):
+  for number in jax.tree.leaves(request.getfixturevalue(case)):
+    assert np.isfinite(number).all()
+
+
+def test_gradients_where_objects_draw_softly(soft):
+  """The image now teaches the objects; parts stay constants of the routing."""
+  objects = {"convnet", "features", "object_encoder", "object_decoder"}
+  drawn = objects | {"dummy_vote", "templates", "temperature", "colour", "background"}
+  assert_flows(
+    group_gradients(soft[0]),
+    {"image": drawn, "parts": objects, "dynamic": set(), **PROBES}
+    | dict.fromkeys(SPARSITY, objects),
+  )
+
+
+def test_gradients_without_special_features(hard):
+  """Nothing is left that connects the objects to the part encoder."""
+  objects = {"object_encoder", "object_decoder"}
+  drawn = objects | {"convnet", "presence", "templates", "alphas", "background"}
+  assert_flows(
+    group_gradients(hard[0], num_features=0),
+    {"image": drawn, "parts": objects, "dynamic": objects, **PROBES}
+    | dict.fromkeys(SPARSITY, objects),
+  )
+
+
+def test_groups_are_all_there(soft, hard):
+  assert set(GROUPS.values()) <= {
+    group for case in (soft, hard) for group in group_gradients(case[0])["image"]
+  }
+
+
+def test_sobel_target(soft):
+  """The image is seen, its edges are drawn."""
+  for b, image in enumerate(np.asarray(tiny_batch(3)["image"])):
+    edges = reference_edges(image).mean(axis=-1)
+    edges = np.abs(edges - np.median(edges))
+    edges = (edges - edges.min()) / (edges.max() - edges.min())
+    np.testing.assert_allclose(soft[2].reconstruction.target[b], edges, atol=5e-6)  # as in float32
+
+
+@pytest.mark.parametrize(("case", "normalised"), [("soft", True), ("hard", False)])
+def test_mixing_is_normalised_on_request(case, normalised, request):
+  output = request.getfixturevalue(case)[2]
+  for b in range(BATCH):
+    log_prob, posterior = reference_routing(
+      output.parts.poses[b].reshape(PARTS, 6),
+      output.objects.votes[b],
+      output.objects.vote_scale[b],
+      output.objects.vote_presence[b],
+      normalised,
+    )
+    np.testing.assert_allclose(output.routing.log_prob[b], log_prob, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(output.routing.posterior[b], posterior, atol=1e-4)
+    present = output.parts.presence[b] @ log_prob
+    np.testing.assert_allclose(output.part_log_prob[b], present, rtol=1e-4, atol=1e-4)
+
+
+def drawn(case, poses, presence, changes):
+  """Pictures by NumPy against those of the model, for poses [b, m, 6] and presences [b, m]."""
+  _, _, output, params = case
+  options = {"nonlinearity": "sigmoid", "mixing": "alpha", "colour": True}
+  prefix = "part_decoder."
+  options |= {k.removeprefix(prefix): v for k, v in changes.items() if k.startswith(prefix)}
+  mixture = output.reconstruction.mixture
+  for b in range(BATCH):
+    mean, log_mixing = reference_picture(
+      params["part_decoder"],
+      poses[b].reshape(PARTS, 2, 3),
+      presence[b],
+      output.parts.features[b],
+      options,
+      CANVAS,
+    )
+    # Votes are known to 1e-6 and have scales down to 0.05: positions to 1e-4 of a pixel.
+    np.testing.assert_allclose(mixture.mean[b], mean, atol=1e-3)
+    np.testing.assert_allclose(mixture.log_mixing[b], log_mixing, atol=3e-3)
+
+
+def test_drawn_from_soft_winners(soft):
+  _, _, output, params = soft
+  posterior, objects = output.routing.posterior, output.objects
+  poses = np.einsum("bkm,bkmd->bmd", posterior[:, :-1], objects.votes)
+  poses += posterior[:, -1, :, None] * params["dummy_vote"]
+  presence = np.einsum("bkm,bkm->bm", posterior[:, :-1], objects.vote_presence)
+  drawn(soft, poses, presence, SOFT)
+
+
+def test_drawn_from_hard_winners(hard):
+  """Poses by the winners, presences by the part encoder."""
+  output = hard[2]
+  winner = output.routing.posterior[:, :-1].argmax(axis=1)
+  poses = np.take_along_axis(output.objects.votes, winner[:, None, :, None], axis=1)[:, 0]
+  drawn(hard, poses, output.parts.presence, HARD)
+
+
+def test_no_deformations_and_a_fixed_scale(soft):
+  objects = soft[2].objects
+  assert not objects.dynamic.any()
+  assert soft[1]["dynamic"] == 0
+  np.testing.assert_array_equal(objects.vote_scale, np.ones((BATCH, OBJECTS, PARTS)))
+  for poses in (objects.poses, soft[2].parts.poses):  # and similarities
+    np.testing.assert_array_equal(poses[..., 0, 0], poses[..., 1, 1])
+
+
+def test_losses_by_their_options(soft, hard):
+  """l2 with its own constant; kl of presences, which is entropy and a constant."""
+  presence = hard[2].objects.presence
+  expected = np.mean((presence.sum(axis=1) - 4.3) ** 2)
+  np.testing.assert_allclose(hard[1]["prior_within"], expected, rtol=1e-5)
+
+  def entropy(x):
+    p = x / x.sum(axis=-1, keepdims=True)
+    return -(p * np.log(p)).sum(axis=-1)
+
+  for terms, name, activation in (
+    (soft[1], "prior", soft[2].objects.presence),
+    (hard[1], "posterior", hard[2].mass),
+  ):
+    within = np.mean(entropy(activation)) - np.log(OBJECTS)
+    between = np.log(OBJECTS) - entropy(activation.sum(axis=0))
+    # Differences of entropies of size 1 in float32.
+    np.testing.assert_allclose(terms[f"{name}_within"], within, atol=1e-5)
+    np.testing.assert_allclose(terms[f"{name}_between"], between, atol=1e-5)
+
+
+def test_pixel_scale(hard):
+  np.testing.assert_allclose(hard[2].reconstruction.mixture.scale, 0.3, rtol=1e-6)

@@ -1,0 +1,196 @@
+"""Part capsules against NumPy: what the encoder says, what the decoder draws."""
+
+import functools
+
+import flax.errors
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import expit, log_softmax, logit
+
+from scae_jax.models.part_capsules import PartDecoder, PartEncoder, template_init
+from tests.test_math_geometry import affine_reference, similarity_reference
+from tests.test_math_warping import random_pose, reference_warp
+from tests.test_models_build import MODEL, PARTS, compiled, random_variables, tiny_batch
+
+CANVAS = 8
+
+
+def encoder(**changes):
+  return PartEncoder(num_parts=PARTS, **(MODEL["part_encoder"] | changes))
+
+
+def encoder_and_variables(**changes):
+  """An encoder that says the same of every image: what its last bias says."""
+  module = encoder(**changes)
+  variables = random_variables(module, tiny_batch()["image"], train=False)
+  (layer,) = variables["params"]["pooling"].values()
+  layer["kernel"] = jnp.zeros_like(layer["kernel"])
+  per_part = layer["bias"].reshape(PARTS, -1)
+  return module, variables, np.asarray(per_part)
+
+
+@pytest.mark.parametrize("similarity", [False, True])
+@pytest.mark.parametrize("pooling", ["attention", "mean", "linear"])
+def test_encoder_by_its_bias(pooling, similarity):
+  """Six numbers of a pose, a presence logit and the features, in this order."""
+  module, variables, bias = encoder_and_variables(pooling=pooling, similarity=similarity)
+  parts = module.apply(variables, tiny_batch()["image"], train=False)
+  reference = similarity_reference if similarity else affine_reference
+  for m in range(PARTS):
+    # float32, with an angle of 2 pi x.
+    np.testing.assert_allclose(parts.poses[1, m], reference(bias[m, :6]), atol=5e-6)
+    np.testing.assert_allclose(parts.presence[1, m], expit(bias[m, 6]), atol=1e-6)
+    np.testing.assert_allclose(parts.features[1, m], bias[m, 7:11], atol=1e-6)
+  assert parts.features.shape[-1] == 4
+
+
+def test_every_head_of_the_encoder_moves_only_its_own_output():
+  module = encoder()
+  image = tiny_batch()["image"]
+  variables = random_variables(module, image, train=False)
+  apply = jax.jit(functools.partial(module.apply, train=False))
+  before = apply(variables, image)
+  columns = {"poses": slice(0, 6), "presence": slice(6, 7), "features": slice(7, 11)}
+  for head, where in columns.items():
+    kernel = np.array(variables["params"]["pooling"]["conv_1x1"]["kernel"])
+    kernel.reshape(-1, PARTS, 12)[:, 1, where] *= 1.5
+    changed = {"convnet": variables["params"]["convnet"]}
+    changed["pooling"] = {"conv_1x1": variables["params"]["pooling"]["conv_1x1"] | {"kernel": kernel}}
+    after = apply({"params": changed}, image)
+    for name in columns:
+      moved = np.asarray(getattr(before, name)) != np.asarray(getattr(after, name))
+      assert not moved[:, [0, 2]].any(), "other parts stay"
+      assert moved[:, 1].any() == (name == head), (head, name)
+
+
+def noise_of(module, variables, **options):
+  """Noise that was added to the presence logits of many images, [b, m]."""
+  image = jnp.zeros((200, 12, 12, 1))
+  clean = module.apply(variables, image, train=False)
+  noisy = module.apply(variables, image, **options)
+  return logit(np.asarray(noisy.presence, np.float64)) - logit(
+    np.asarray(clean.presence, np.float64)
+  )
+
+
+def test_presence_noise_is_uniform():
+  module, variables, _ = encoder_and_variables()
+  noise = noise_of(module, variables, train=True, rngs={"noise": jax.random.key(3)})
+  assert np.abs(noise).max() < 2 + 1e-4  # rounding of a presence of 0.9
+  # 600 draws: quartiles of a uniform distribution are within 0.2 of -1, 0 and 1.
+  np.testing.assert_allclose(np.quantile(noise, [0.25, 0.5, 0.75]), [-1, 0, 1], atol=0.3)
+  assert np.unique(noise.round(5)).size > 500, "every part of every image has its own"
+  other = noise_of(module, variables, train=True, rngs={"noise": jax.random.key(4)})
+  assert np.abs(noise - other).max() > 1
+  assert not noise_of(module, variables, train=False).any()
+
+
+def test_noise_can_be_off_or_stay_on():
+  module, variables, _ = encoder_and_variables(presence_noise=0.0)
+  keys = {"noise": jax.random.key(3)}
+  assert not noise_of(module, variables, train=True, rngs=keys).any()
+  image = jnp.zeros((200, 12, 12, 1))
+  stays = encoder(noise_in_evaluation=True)
+  first = stays.apply(variables, image, train=False).presence
+  clean = module.apply(variables, image, train=False).presence
+  assert np.abs(first - clean).max() > 0.2
+  # A constant key: the same again.
+  np.testing.assert_array_equal(first, stays.apply(variables, image, train=False).presence)
+
+
+def test_training_without_a_key_is_an_error():
+  """Rather than the same noise at every step."""
+  module, variables, _ = encoder_and_variables()
+  with pytest.raises(flax.errors.InvalidRngError):
+    module.apply(variables, tiny_batch()["image"], train=True)
+
+
+def test_templates_start_as_rows_of_an_orthogonal_matrix_between_0_and_1():
+  templates = np.asarray(jax.jit(template_init, static_argnums=1)(jax.random.key(0), (4, 5, 5, 1)))
+  assert templates.min() == 0
+  assert templates.max() == 1
+  rows = templates.reshape(4, 25).astype(np.float64)
+  # One scale s and one shift a make the rows orthonormal:
+  # s^2 r_i.r_j + s a (sum r_i + sum r_j) + a^2 n = delta_ij, linear in the three products.
+  sums = rows.sum(axis=1)
+  design = np.stack([rows @ rows.T, sums[:, None] + sums[None], np.full((4, 4), 25.0)], axis=-1)
+  solution, *_ = np.linalg.lstsq(design.reshape(16, 3), np.eye(4).ravel(), rcond=None)
+  np.testing.assert_allclose(design @ solution, np.eye(4), atol=1e-5)  # rows in float32
+  np.testing.assert_allclose(solution[1] ** 2, solution[0] * solution[2], rtol=1e-3)
+
+
+def squash_reference(x, nonlinearity):
+  return expit(x) if nonlinearity == "sigmoid" else np.clip(x, 0, 1)
+
+
+def reference_colours(params, features, options, channels):
+  """[m, c] of one example."""
+  if not options["colour"]:
+    return np.ones((len(features), channels))
+  mlp = jax.tree.map(lambda p: np.asarray(p, np.float64), params["colour_mlp"])
+  hidden = np.maximum(features @ mlp["dense_0"]["kernel"] + mlp["dense_0"]["bias"], 0)
+  raw = hidden @ mlp["dense_1"]["kernel"] + mlp["dense_1"]["bias"]
+  # relu1 starts just below 1, where it has a gradient; the paper does not say.
+  return squash_reference(raw + 0.99 * (options["nonlinearity"] == "relu1"), options["nonlinearity"])
+
+
+def reference_picture(params, poses, presence, features, options, canvas):
+  """systems.md, PCAE decoder, one example: means and log mixing of parts and background."""
+  templates = squash_reference(np.asarray(params["templates"], np.float64), options["nonlinearity"])
+  channels = templates.shape[-1]
+  colours = reference_colours(params, np.asarray(features, np.float64), options, channels)
+  means, logits = [], []
+  for m, template in enumerate(templates):
+    coloured = template * colours[m]
+    means.append(reference_warp(coloured, poses[m], canvas, canvas))
+    if options["mixing"] == "alpha":
+      logits.append(reference_warp(params["alphas"][m], poses[m], canvas, canvas)[..., 0])
+    else:
+      temperature = np.log1p(np.exp(params["temperature"] + 0.5)) + 1e-4
+      # One logit a pixel: channels are averaged.
+      logits.append(means[-1].mean(axis=-1) / temperature)
+    logits[-1] = logits[-1] + np.log(max(presence[m], 1e-16))
+  means.append(np.full((canvas, canvas, channels), expit(params["background_mean"])))
+  logits.append(np.full((canvas, canvas), np.log1p(np.exp(params["background_logit"]))))
+  return np.stack(means), log_softmax(np.stack(logits), axis=0)
+
+
+DECODERS = {
+  "official": (1, {}),
+  "colour": (3, {}),
+  "coupled": (1, {"mixing": "coupled"}),
+  "coupled colour": (3, {"mixing": "coupled", "nonlinearity": "relu1"}),
+  "no colour": (2, {"colour": False, "nonlinearity": "relu1"}),
+}
+
+
+@pytest.mark.parametrize("case", DECODERS)
+def test_decoder_against_numpy(case):
+  channels, changes = DECODERS[case]
+  options = MODEL["part_decoder"] | changes | {"pixel_scale": 0.5}
+  module = PartDecoder(num_parts=PARTS, channels=channels, **options)
+  rng = np.random.RandomState(0)
+  poses = jnp.asarray([[random_pose(rng) for _ in range(PARTS)] for _ in range(2)])
+  presence = jnp.asarray([[0.9, 0.0, 0.4], [1.0, 0.3, 0.6]])
+  features = jnp.asarray(rng.normal(0, 1, (2, PARTS, 4)), jnp.float32)
+  draw = functools.partial(module.apply, canvas=CANVAS)
+  variables = random_variables(module, poses, presence, features, canvas=CANVAS)
+  params = variables["params"]
+  params["templates"] = 3 * params["templates"]  # relu1 cuts at both ends
+  assert ("alphas" in params) == (options["mixing"] == "alpha")
+  assert ("colour_mlp" in params) == options["colour"]
+  mixture = compiled(draw)(variables, poses, presence, features)
+  np.testing.assert_array_equal(mixture.scale, [0.5, 0.5])
+  coloured = module.apply(variables, features, method="coloured_templates")
+  for b in range(2):
+    mean, log_mixing = reference_picture(
+      params, np.asarray(poses[b]), np.asarray(presence[b]), features[b], options, CANVAS
+    )
+    # As warping, times logits over a temperature of 1.
+    np.testing.assert_allclose(mixture.mean[b], mean, atol=2e-5)
+    np.testing.assert_allclose(mixture.log_mixing[b], log_mixing, atol=5e-5)
+    templates = squash_reference(np.asarray(params["templates"]), options["nonlinearity"])
+    colours = reference_colours(params, np.asarray(features[b]), options, channels)
+    np.testing.assert_allclose(coloured[b], templates * colours[:, None, None], atol=1e-6)

@@ -1,0 +1,201 @@
+"""What is kept, what comes back, and what happens to a checkpoint that is damaged."""
+
+import dataclasses
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scae_jax.training.checkpoints import Checkpoints, Progress
+from scae_jax.training.errors import RunError
+from scae_jax.training.mesh import make_mesh, replicated
+from scae_jax.training.state import TrainState
+
+MESH = make_mesh()
+
+
+def make_state(step: int, num_devices: int = 4) -> TrainState:
+  state = TrainState(
+    step=jnp.int32(step),
+    params={"weights": jax.random.normal(jax.random.key(step), (64, 32)), "bias": jnp.ones(3)},
+    opt_state=(jnp.float32(step), ()),
+    rng=jax.random.key(7),
+  )
+  return jax.device_put(state, replicated(make_mesh(jax.devices()[:num_devices])))
+
+
+def template(num_devices: int = 4) -> TrainState:
+  placement = replicated(make_mesh(jax.devices()[:num_devices]))
+
+  def shape(leaf):
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placement)
+
+  return jax.tree.map(shape, make_state(0))
+
+
+def progress(step: int, loss: float | None = None) -> Progress:
+  return Progress(
+    step=step, window={"count": 1, "sums": {"total": 0.1 * step}}, selection_loss=loss
+  )
+
+
+def save_all(directory: pathlib.Path, losses: dict[int, float | None], keep: int = 2) -> None:
+  with Checkpoints(directory, keep=keep, writable=True) as checkpoints:
+    for step, loss in losses.items():
+      checkpoints.save(make_state(step), progress(step, loss))
+
+
+def open_to_read(directory: pathlib.Path, messages: list[str] | None = None) -> Checkpoints:
+  say = (lambda _: None) if messages is None else messages.append
+  return Checkpoints(directory, keep=1, writable=False, say=say)
+
+
+def assert_is_state_of(state: TrainState, step: int) -> None:
+  expected = make_state(step)
+  assert int(state.step) == step
+  np.testing.assert_array_equal(state.params["weights"], expected.params["weights"])
+  np.testing.assert_array_equal(state.opt_state[0], expected.opt_state[0])
+  np.testing.assert_array_equal(jax.random.key_data(state.rng), jax.random.key_data(expected.rng))
+
+
+def test_state_and_progress_come_back_on_any_mesh(tmp_path):
+  save_all(tmp_path, {1: 0.25})
+  with open_to_read(tmp_path) as checkpoints:
+    for num_devices in (4, 1):
+      state, restored = checkpoints.restore(template(num_devices))
+      assert_is_state_of(state, 1)
+      assert restored == progress(1, 0.25)
+      assert len(state.params["weights"].sharding.device_set) == num_devices
+
+
+def test_saved_values_are_those_before_the_state_is_donated(tmp_path):
+  overwrite = jax.jit(
+    lambda state: dataclasses.replace(state, params=jax.tree.map(jnp.zeros_like, state.params)),
+    donate_argnums=0,
+  )
+  with Checkpoints(tmp_path, keep=9, writable=True) as checkpoints:
+    for step in range(1, 4):
+      state = make_state(step)
+      checkpoints.save(state, progress(step))
+      overwrite(state)
+  with open_to_read(tmp_path) as checkpoints:
+    for step in range(1, 4):
+      assert_is_state_of(checkpoints.restore(template(), step)[0], step)
+
+
+def test_latest_n_and_the_best_are_kept(tmp_path):
+  save_all(tmp_path, {1: 3.0, 2: 1.0, 3: 2.0, 4: 5.0, 5: None})
+  with open_to_read(tmp_path) as checkpoints:
+    assert checkpoints.steps() == [2, 4, 5]
+    for which, step in (("latest", 5), ("best", 2), (4, 4)):
+      assert checkpoints.restore(template(), which)[1].step == step
+  # A later process knows which was best.
+  save_all(tmp_path, {6: 4.0, 7: 4.0})
+  with open_to_read(tmp_path) as checkpoints:
+    assert checkpoints.steps() == [2, 6, 7]
+  save_all(tmp_path, {8: 0.5, 9: 4.0, 10: 4.0})
+  with open_to_read(tmp_path) as checkpoints:
+    assert checkpoints.steps() == [8, 9, 10]
+
+
+def test_missing_checkpoints_are_explained(tmp_path):
+  with Checkpoints(tmp_path / "new", keep=1, writable=True) as checkpoints:
+    assert checkpoints.steps() == []
+    with pytest.raises(RunError, match=r"no checkpoint in .*new. Train first"):
+      checkpoints.restore(template())
+  save_all(tmp_path, {3: None})
+  with open_to_read(tmp_path) as checkpoints:
+    with pytest.raises(RunError, match=r"no checkpoint of step 4; there are those of \[3\]"):
+      checkpoints.restore(template(), 4)
+    with pytest.raises(RunError, match=r"has a held-out loss; name a step"):
+      checkpoints.restore(template(), "best")
+
+
+def largest_file(folder: pathlib.Path) -> pathlib.Path:
+  return max((file for file in folder.rglob("*") if file.is_file()), key=lambda f: f.stat().st_size)
+
+
+def truncate(folder: pathlib.Path) -> None:
+  file = largest_file(folder)
+  file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def flip_a_bit(folder: pathlib.Path) -> None:
+  file = largest_file(folder)
+  content = bytearray(file.read_bytes())
+  content[len(content) // 2] ^= 1
+  file.write_bytes(bytes(content))
+
+
+def empty_the_progress(folder: pathlib.Path) -> None:
+  (file,) = [file for file in (folder / "progress").iterdir() if file.name == "metadata"]
+  file.write_bytes(b"")
+
+
+def change_the_progress(folder: pathlib.Path) -> None:
+  file = folder / "progress" / "metadata"
+  file.write_text(file.read_text().replace('"count": 1', '"count": 2'))
+
+
+@pytest.mark.parametrize(
+  "damage",
+  [truncate, flip_a_bit, empty_the_progress, change_the_progress],
+  ids=lambda f: f.__name__,
+)
+def test_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path, damage):
+  directory = tmp_path / "checkpoints"
+  save_all(directory, {1: 3.0, 2: 2.0, 3: 1.0}, keep=3)
+  damage(directory / "3")
+  messages: list[str] = []
+  with open_to_read(directory, messages) as checkpoints:
+    for which in ("latest", "best"):
+      state, restored = checkpoints.restore(template(), which)
+      assert_is_state_of(state, 2)
+      assert restored == progress(2, 2.0)
+    with pytest.raises(RunError, match=r"no checkpoint in .* can be read.*step 3: "):
+      checkpoints.restore(template(), 3)
+  said = "the checkpoint of step 3 cannot be read, going back to that of step 2"
+  assert sum(message.startswith(said) for message in messages) >= 1
+  assert (directory / "3").exists()
+
+
+def test_training_moves_a_damaged_checkpoint_out_of_the_way(tmp_path):
+  directory = tmp_path / "checkpoints"
+  save_all(directory, {1: None, 2: None, 3: 0.1}, keep=3)
+  truncate(directory / "3")
+  with Checkpoints(directory, keep=2, writable=True) as checkpoints:
+    _, restored = checkpoints.restore(template())
+    checkpoints.set_aside_after(restored.step)
+    assert checkpoints.steps() == [1, 2]
+    checkpoints.save(make_state(3), progress(3, 0.5))
+  assert (tmp_path / "unreadable_checkpoints" / "3").is_dir()
+  with open_to_read(directory) as checkpoints:
+    state, restored = checkpoints.restore(template())
+    assert_is_state_of(state, 3)
+    assert restored.selection_loss == 0.5
+
+
+def test_when_none_can_be_read_nothing_is_lost(tmp_path):
+  directory = tmp_path / "checkpoints"
+  save_all(directory, {1: None, 2: None})
+  for step in "12":
+    truncate(directory / step)
+  with (
+    Checkpoints(directory, keep=2, writable=True) as checkpoints,
+    pytest.raises(RunError, match=r"no checkpoint .* can be read .*step 2: .*step 1: "),
+  ):
+    checkpoints.restore(template())
+  assert (directory / "1").is_dir()
+  assert (directory / "2").is_dir()
+
+
+def test_half_written_checkpoint_is_not_seen(tmp_path):
+  save_all(tmp_path, {1: None})
+  (tmp_path / "2.orbax-checkpoint-tmp").mkdir()
+  with Checkpoints(tmp_path, keep=2, writable=True) as checkpoints:
+    assert checkpoints.steps() == [1]
+    checkpoints.save(make_state(2), progress(2))
+  with open_to_read(tmp_path) as checkpoints:
+    assert checkpoints.steps() == [1, 2]

@@ -1,0 +1,255 @@
+"""The command line, the sections' schemas, saved configs, and what a resumed run may change."""
+
+import pathlib
+
+import pytest
+
+from scae_jax.training import workdir as workdirs
+from scae_jax.training.build import build, systems
+from scae_jax.training.config import (
+  describe,
+  differences,
+  dump_config,
+  parse_command_line,
+  parse_config,
+  read_settings,
+)
+from scae_jax.training.errors import RunError, explained
+from tests.toy_system import CONFIG_FILE, toy_config
+
+
+@pytest.fixture
+def config_file(tmp_path) -> str:
+  path = tmp_path / "toy.py"
+  path.write_text(CONFIG_FILE)
+  return str(path)
+
+
+def parse(config_file: str, *arguments: str):
+  return parse_command_line(arguments, default_config=config_file)
+
+
+def test_defaults_come_from_the_default_config(config_file):
+  command = parse(config_file)
+  assert command.config.to_dict() == toy_config().to_dict()
+  assert command.workdir == pathlib.Path("runs/toy")
+
+
+def test_preset_names_the_workdir_and_reaches_get_config(config_file):
+  command = parse("missing.py", f"--config={config_file}:long")
+  assert command.config.train.num_steps == 480
+  assert command.workdir == pathlib.Path("runs/toy-long")
+
+
+@pytest.mark.parametrize("separator", ["=", " "])
+def test_overrides_have_the_types_of_the_config(config_file, separator):
+  given = {
+    "train.num_steps": "20",
+    "optimizer.learning_rate": "1",
+    "data.name": "mnist",
+    "train.tensorboard": "true",
+    "loss.image": "2.5",
+  }
+  flags = [f"--config.{key}{separator}{value}" for key, value in given.items()]
+  if separator == " ":
+    flags = [part for flag in flags if "tensorboard" not in flag for part in flag.split(" ")]
+    flags.append("--config.train.tensorboard")
+  # The overrides come before the file that they override.
+  command = parse("missing.py", *flags, "--workdir=/tmp/somewhere", f"--config={config_file}")
+  expected = toy_config(
+    train__num_steps=20,
+    optimizer__learning_rate=1.0,
+    data__name="mnist",
+    train__tensorboard=True,
+    loss__image=2.5,
+  )
+  assert differences(expected, command.config) == {}
+  assert isinstance(command.config.optimizer.learning_rate, float)
+  assert command.workdir == pathlib.Path("/tmp/somewhere")
+
+
+@pytest.mark.parametrize(
+  ("argument", "message"),
+  [
+    (
+      "--config.train.steps=3",
+      r"'train.steps': the keys of config.train are \['batch_size'.*num_st",
+    ),
+    ("--config.trian.num_steps=3", r"'trian.num_steps': the keys of config are \['data', 'eval"),
+    ("--config.train.seed.x=3", r"config.train.seed is a value"),
+    ("--config.train=3", r"config.train is a section; set one of its keys \['batch_size'"),
+    ("--config.train.num_steps=ten", r"num_steps=ten.*config.train.num_steps is of type int"),
+    ("--config.train.num_steps=1.5", r"num_steps=1.5.*config.train.num_steps is of type int"),
+    ("--config.optimizer.decay=x", r"config.optimizer.decay is of type float"),
+    ("--config.train.tensorboard=maybe", r"config.train.tensorboard is of type bool"),
+    ("--config.train.num_steps=0", r"config.train.num_steps must be at least 1; it is 0"),
+    ("--config.optimizer.name=sgd", r"config.optimizer.name must be one of.*rmsprop.*'sgd'"),
+    ("--steps=3", r"steps.*write --config=FILE"),
+    ("num_steps=3", r"cannot read 'num_steps=3'; write --config=FILE"),
+    ("--config=nowhere.py", r"there is no 'nowhere.py'"),
+  ],
+)
+def test_wrong_command_lines_name_what_is_valid(config_file, argument, message):
+  with pytest.raises(RunError, match=message) as info:
+    parse(config_file, argument)
+  assert info.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ("def get_config(:", "SyntaxError"),
+    ("x = 1", "get_config"),
+    ("def get_config(preset=''):\n  return {'a': 1}", "must return a ConfigDict.*{'a': 1}"),
+    ("def get_config(preset=''):\n  raise ValueError('presets: a, b')", "presets: a, b"),
+  ],
+)
+def test_broken_config_files_are_explained(tmp_path, text, message):
+  (tmp_path / "broken.py").write_text(text)
+  with pytest.raises(RunError, match=message):
+    parse(str(tmp_path / "broken.py"))
+
+
+def test_sections_must_have_exactly_their_keys():
+  config = toy_config().unlock()
+  del config.train["seed"]
+  config.train.steps = 3
+  with pytest.raises(RunError, match=r"'train'.*unknown: \['steps'\], missing: \['seed'\]"):
+    read_settings(config)
+  changed = toy_config().unlock()
+  del changed["loss"]
+  changed.other = 1
+  with pytest.raises(RunError, match=r"unknown: \['other'\], missing: \['loss'\]"):
+    read_settings(changed)
+  wrong = toy_config().unlock()
+  with wrong.ignore_type():
+    wrong.train.seed = "0"
+  with pytest.raises(RunError, match=r"config.train.seed must be of type int; it is '0'"):
+    read_settings(wrong)
+
+
+def test_saved_config_comes_back_with_its_tuples():
+  config = toy_config().unlock()
+  config.model.strides = (2, (1, 3))
+  restored = parse_config(dump_config(config))
+  assert restored.to_dict() == config.to_dict()
+  assert restored.model.strides == (2, (1, 3))
+  assert restored.is_locked
+
+
+def test_every_key_is_described():
+  text = describe(toy_config())
+  assert "  --config.train.num_steps=24\n" in text
+  assert "  --config.data.name='digits'\n" in text
+
+
+def write_workdir(path: pathlib.Path) -> pathlib.Path:
+  with workdirs.open_for_writing(path, toy_config()):
+    return path
+
+
+def test_another_config_in_a_workdir_is_printed_key_by_key(tmp_path):
+  workdir = write_workdir(tmp_path / "run")
+  other = toy_config(train__batch_size=32, optimizer__learning_rate=0.5, train__num_steps=30)
+  with pytest.raises(RunError) as info:
+    workdirs.check_same_run(workdir, other)
+  lines = str(info.value).splitlines()
+  assert "  optimizer.learning_rate: 0.001 there, 0.5 given" in lines
+  assert "  train.batch_size: 16 there, 32 given" in lines
+  assert not any("num_steps:" in line for line in lines)
+  assert workdirs.load_config(workdir).to_dict() == toy_config().to_dict()
+
+
+def test_resumed_run_may_change_cadence_and_grow(tmp_path):
+  workdir = write_workdir(tmp_path / "run")
+  workdirs.check_same_run(tmp_path / "new", toy_config())
+  grown = toy_config(
+    train__num_steps=30,
+    train__steps_per_dispatch=1,
+    train__log_every=1,
+    train__keep_checkpoints=9,
+    data__dir="/elsewhere",
+    evaluation__batch_size=1,
+  )
+  workdirs.check_same_run(workdir, grown)
+  with pytest.raises(RunError, match=r"train.num_steps: 24 there, 23 given"):
+    workdirs.check_same_run(workdir, toy_config(train__num_steps=23))
+  unlocked = toy_config().unlock()
+  unlocked.model.new = 1
+  with pytest.raises(RunError, match=r"model.new: '\(no such key\)' there, 1 given"):
+    workdirs.check_same_run(workdir, unlocked)
+
+
+def test_workdir_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+  (tmp_path / "file").write_text("")
+  with (
+    pytest.raises(RunError, match=r"cannot be written.*Give a --workdir that can"),
+    workdirs.open_for_writing(tmp_path / "file" / "run", toy_config()),
+  ):
+    pass
+
+  def full(path, text):
+    raise OSError(30, "Read-only file system", str(path))
+
+  monkeypatch.setattr(workdirs, "write_atomically", full)
+  with (
+    pytest.raises(RunError, match=r"cannot be written.*Read-only file system.*config.json"),
+    workdirs.open_for_writing(tmp_path / "run", toy_config()),
+  ):
+    pass
+  assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_two_processes_cannot_train_in_one_workdir(tmp_path):
+  with (
+    workdirs.open_for_writing(tmp_path, toy_config()),
+    pytest.raises(RunError, match="another process is training"),
+    workdirs.open_for_writing(tmp_path, toy_config()),
+  ):
+    pass
+  write_workdir(tmp_path)  # the lock is gone
+
+
+def test_folder_without_a_run_is_explained(tmp_path):
+  with pytest.raises(RunError, match=r"holds no run.*config.json"):
+    workdirs.load_config(tmp_path)
+  (tmp_path / "config.json").write_text('{"train": ')
+  with pytest.raises(RunError, match=r"config.json cannot be read"):
+    workdirs.load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"data__canvas": 15}, r"config.data.canvas.*'digits', 16 pixels.*it is 15"),
+    ({"data__name": "no_such_set"}, r"no_such_set"),
+    ({"model__num_features": 0}, r"num_features must be at least 1, got 0; raise it"),
+  ],
+)
+def test_what_does_not_fit_is_refused_before_training(changes, message):
+  with pytest.raises(RunError, match=message):
+    build(read_settings(toy_config(**changes)))
+
+
+def test_unknown_system_lists_the_known_ones():
+  config = toy_config().unlock()
+  for name in ("nothing", "no_package.system", "tests.conftest"):
+    config.system = name
+    with pytest.raises(RunError, match=rf"'{name}' is none. scae_jax.models has \["):
+      build(read_settings(config))
+  assert "system" not in systems()
+
+
+def test_loss_weights_must_match_the_terms():
+  config = toy_config().unlock()
+  del config.loss["between"]
+  config.loss.typo = 1.0
+  with pytest.raises(RunError, match=r"without a weight \['between'\].*without a term \['typo'\]"):
+    build(read_settings(config))
+
+
+def test_only_errors_of_what_was_asked_are_explained():
+  with pytest.raises(RunError, match="no such file"), explained():
+    raise FileNotFoundError("no such file")
+  with pytest.raises(TypeError), explained():
+    raise TypeError("a defect keeps its traceback")

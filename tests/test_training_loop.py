@@ -1,0 +1,264 @@
+"""Whole runs in this process: resumption, the best checkpoint, numbers gone wrong, refusals."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from scae_jax.training import loop
+from scae_jax.training.build import open_run
+from scae_jax.training.checkpoints import Checkpoints
+from scae_jax.training.errors import Interrupted, NonFiniteError, RunError
+from scae_jax.training.loop import train
+from scae_jax.training.program import Program
+from scae_jax.training.workdir import load_config
+from tests.toy_system import toy_config
+
+# Checkpoints fall between two lines of training metrics, so that a window must survive them.
+CADENCE = {
+  "train__steps_per_dispatch": 4,
+  "train__log_every": 16,
+  "train__eval_every": 32,
+  "train__checkpoint_every": 24,
+}
+CONFIG = toy_config(train__num_steps=90, **CADENCE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilation_cache(tmp_path_factory):
+  """Runs of one config compile once."""
+  keys = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+  before = {key: getattr(jax.config, key) for key in keys}
+  jax.config.update(keys[0], str(tmp_path_factory.mktemp("compiled")))
+  jax.config.update(keys[1], 0.0)
+  yield
+  for key, value in before.items():
+    jax.config.update(key, value)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> pathlib.Path:
+  workdir = tmp_path_factory.mktemp("uninterrupted")
+  train(CONFIG, workdir)
+  return workdir
+
+
+def metrics(workdir: pathlib.Path) -> list[dict]:
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return [{key: line[key] for key in line if key != "timing"} for line in lines]
+
+
+def steps_of(workdir: pathlib.Path, split: str) -> list[int]:
+  return [line["step"] for line in metrics(workdir) if line["split"] == split]
+
+
+def assert_same_run(workdir: pathlib.Path, expected: pathlib.Path) -> None:
+  run, other = open_run(workdir), open_run(expected)
+  assert run.step == other.step
+  same = jax.tree.map(np.array_equal, run.variables, other.variables)
+  assert all(jax.tree.leaves(same)), same
+  assert metrics(workdir) == metrics(expected)
+
+
+def stop_after(monkeypatch, num_dispatches: int) -> None:
+  """Sends SIGTERM to this process when so many dispatches have run."""
+  original, count = Program.run, 0
+
+  def run(self, state, step):
+    nonlocal count
+    count += 1
+    if count == num_dispatches:
+      os.kill(os.getpid(), signal.SIGTERM)
+      time.sleep(0.2)  # for the thread that takes note of it
+    return original(self, state, step)
+
+  monkeypatch.setattr(Program, "run", run)
+
+
+def test_lines_and_checkpoints_follow_the_cadence_and_the_end(uninterrupted):
+  assert steps_of(uninterrupted, "train") == [16, 32, 48, 64, 80, 90]
+  # On its own cadence, at every checkpoint, and at the end.
+  assert steps_of(uninterrupted, "test") == [24, 32, 48, 64, 72, 90]
+  steps = sorted(int(path.name) for path in (uninterrupted / "checkpoints").iterdir())
+  assert steps[-2:] == [72, 90]
+  assert load_config(uninterrupted).to_dict() == CONFIG.to_dict()
+
+
+def test_line_is_the_mean_over_its_steps(uninterrupted, tmp_path):
+  train(toy_config(train__num_steps=16, **(CADENCE | {"train__log_every": 1})), tmp_path)
+  each = [line for line in metrics(tmp_path) if line["split"] == "train"]
+  assert [line["step"] for line in each] == list(range(1, 17))
+  first = metrics(uninterrupted)[0]
+  assert first["split"] == "train"
+  assert first["total"] == pytest.approx(np.mean([line["total"] for line in each]), rel=1e-12)
+  for name, value in first["terms"].items():
+    assert value == pytest.approx(np.mean([line["terms"][name] for line in each]), rel=1e-12)
+
+
+def test_stopped_and_resumed_run_is_the_uninterrupted_one(uninterrupted, tmp_path, monkeypatch):
+  for num_dispatches, step in ((9, 36), (4, 52)):  # between lines and checkpoints, and again
+    with monkeypatch.context() as patch:
+      stop_after(patch, num_dispatches)
+      with pytest.raises(Interrupted, match=f"step {step} of 90 is saved.*same command") as info:
+        train(CONFIG, tmp_path)
+      assert info.value.exit_code == 143
+    assert open_run(tmp_path).step == step
+  assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+  assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+  run = train(CONFIG, tmp_path)
+  assert run.step == 90
+  assert_same_run(tmp_path, uninterrupted)
+
+
+def test_lines_without_a_checkpoint_are_written_again(uninterrupted, tmp_path, monkeypatch):
+  original = Program.run
+
+  def run(self, state, step):
+    if step >= 68:
+      raise KeyboardInterrupt  # nothing is saved, as at a kill
+    return original(self, state, step)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(Program, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+      train(CONFIG, tmp_path)
+  assert steps_of(tmp_path, "train")[-1] == 64
+  assert open_run(tmp_path).step == 48
+  train(CONFIG, tmp_path)
+  assert_same_run(tmp_path, uninterrupted)
+
+
+def test_damaged_checkpoint_costs_only_the_steps_since_the_one_before(
+  uninterrupted, tmp_path, capfd
+):
+  train(toy_config(train__num_steps=72, **CADENCE), tmp_path)
+  for file in (tmp_path / "checkpoints" / "72" / "state").rglob("*"):
+    if file.is_file():
+      file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+  capfd.readouterr()
+  train(CONFIG, tmp_path)
+  message = "the checkpoint of step 72 cannot be read, going back to that of step 48"
+  assert message in capfd.readouterr().err
+  assert open_run(tmp_path, 72).step == 72
+  # The shorter run ended on its own line at 72; going back to 48 has dropped it.
+  assert_same_run(tmp_path, uninterrupted)
+
+
+def test_finished_run_is_extended_but_not_repeated(uninterrupted, tmp_path, monkeypatch):
+  train(toy_config(train__num_steps=48, **CADENCE), tmp_path)
+  content = (tmp_path / "metrics.jsonl").read_text()
+  with monkeypatch.context() as patch:
+    patch.setattr(loop, "Program", None)  # nothing is compiled
+    run = train(toy_config(train__num_steps=48, **CADENCE), tmp_path)
+  assert run.step == 48
+  assert (tmp_path / "metrics.jsonl").read_text() == content
+  train(CONFIG, tmp_path)
+  assert_same_run(tmp_path, uninterrupted)
+
+
+def test_extension_from_an_odd_step_keeps_to_the_cadence(uninterrupted, tmp_path):
+  workdir = shutil.copytree(uninterrupted, tmp_path / "run")
+  train(toy_config(train__num_steps=100, **CADENCE), workdir)
+  assert steps_of(workdir, "train")[-3:] == [90, 96, 100]
+  assert steps_of(workdir, "test")[-3:] == [90, 96, 100]
+
+
+def test_lines_of_a_step_are_written_before_its_checkpoint(tmp_path, monkeypatch):
+  original, saved = Checkpoints.save, []
+
+  def save(self, state, progress):
+    saved.append(progress.step)
+    for split in ("train", "test"):
+      assert steps_of(tmp_path, split)[-1] == progress.step
+    original(self, state, progress)
+
+  monkeypatch.setattr(Checkpoints, "save", save)
+  train(toy_config(), tmp_path)
+  assert saved == [8, 16, 24]
+
+
+def test_best_checkpoint_ignores_the_probes(tmp_path, monkeypatch):
+  original = Program.evaluate
+  # By the held-out total with its probe step 16 is best, without it step 8.
+  image = {8: 1.0, 16: 2.0, 24: 3.0, 32: 4.0, 40: 5.0}
+  probe = {8: 9.0, 16: 0.0, 24: 9.0, 32: 9.0, 40: 9.0}
+  steps = iter(image)
+
+  def evaluate(self, params):
+    step = next(steps)
+    results = original(self, params)
+    total = image[step] + probe[step]
+    return results | {"selection_loss": image[step], "total": total}
+
+  monkeypatch.setattr(Program, "evaluate", evaluate)
+  train(toy_config(train__num_steps=40), tmp_path)
+  kept = sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
+  assert kept == [8, 32, 40]
+  assert open_run(tmp_path, "best").step == 8
+  assert open_run(tmp_path).step == 40
+  assert open_run(tmp_path, 32).step == 32
+  with pytest.raises(RunError, match=r"no checkpoint of step 16; there are those of \[8, 32, 40\]"):
+    open_run(tmp_path, 16)
+
+
+def test_number_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(tmp_path):
+  train(toy_config(train__num_steps=16, train__log_every=1), tmp_path / "good")
+  lines = [line for line in metrics(tmp_path / "good") if line["split"] == "train"]
+  errors = [line["terms"]["image"] for line in lines]  # of steps 1, 2, ...
+  # A step whose error is the lowest so far becomes the one at which the toy breaks.
+  step = next(step for step in range(11, 17) if errors[step - 1] < min(errors[: step - 1]))
+  bad = toy_config(model__nan_below=(min(errors[: step - 1]) + errors[step - 1]) / 2)
+  message = rf"not finite at step {step}: fragile = nan, total = nan\. "
+  for _ in range(2):  # started again, it stops there again
+    with pytest.raises(NonFiniteError, match=message):
+      train(bad, tmp_path / "bad")
+  run = open_run(tmp_path / "bad")
+  assert run.step == 8
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run.variables))
+  assert steps_of(tmp_path / "bad", "train") == [8]
+
+
+def test_heldout_loss_that_is_not_finite_stops_before_the_checkpoint(tmp_path, monkeypatch):
+  original = Program.evaluate
+
+  def evaluate(self, params):
+    results = original(self, params)
+    results["terms"]["image"] = float("nan")
+    return results
+
+  monkeypatch.setattr(Program, "evaluate", evaluate)
+  with pytest.raises(NonFiniteError, match=r"step 8: held-out terms/image = nan"):
+    train(toy_config(), tmp_path)
+  with pytest.raises(RunError, match="there is no checkpoint"):
+    open_run(tmp_path)
+
+
+def test_refused_runs_write_nothing(tmp_path, uninterrupted):
+  refused = [
+    toy_config(data__canvas=15),
+    toy_config(data__name="no_such_set"),
+    toy_config(train__batch_size=10),
+    toy_config(model__num_features=0),
+  ]
+  for config in refused:
+    with pytest.raises(RunError):
+      train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+  files = {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*")}
+  with pytest.raises(RunError, match=r"train\.seed: 0 there, 1 given"):
+    train(toy_config(train__num_steps=90, train__seed=1, **CADENCE), uninterrupted)
+  assert files == {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*")}
+  (tmp_path / "file").write_text("")
+  with pytest.raises(RunError, match="cannot be written"):
+    train(CONFIG, tmp_path / "file" / "run")
+
+
+def test_seed_changes_the_run(uninterrupted, tmp_path):
+  train(toy_config(train__num_steps=16, train__seed=1, **CADENCE), tmp_path)
+  assert metrics(tmp_path)[0]["total"] != metrics(uninterrupted)[0]["total"]

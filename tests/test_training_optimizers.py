@@ -1,0 +1,152 @@
+"""Update rules against NumPy transcriptions, and the schedules against their equations."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scae_jax.training.errors import RunError
+from scae_jax.training.optimizers import OptimizerOptions, learning_rate_schedule, make_optimizer
+
+OPTIONS = OptimizerOptions(
+  name="rmsprop",
+  learning_rate=0.01,
+  schedule="constant",
+  warmup_steps=0,
+  decay_steps=10,
+  decay_rate=0.5,
+  end_factor=0.0,
+  momentum=0.9,
+  decay=0.9,
+  b1=0.8,
+  b2=0.95,
+  epsilon=1e-3,
+  clip_norm=0.0,
+)
+
+
+def gradients(num_steps: int) -> list[dict[str, np.ndarray]]:
+  rng = np.random.RandomState(0)
+  scale = {"a": 1.0, "b": 1e-3}  # the second is of the order of sqrt(epsilon) and below
+  return [{name: scale[name] * rng.randn(3, 2) for name in scale} for _ in range(num_steps)]
+
+
+def apply_optimizer(options: OptimizerOptions, grads: list) -> list[dict[str, np.ndarray]]:
+  optimizer = make_optimizer(options)
+  params = {"a": jnp.ones((3, 2)), "b": jnp.zeros((3, 2))}
+  state = optimizer.init(params)
+  history = []
+  for grad in grads:
+    updates, state = optimizer.update(jax.tree.map(jnp.float32, grad), state, params)
+    params = jax.tree.map(jnp.add, params, updates)
+    history.append(jax.tree.map(np.asarray, params))
+  return history
+
+
+def tensorflow_rmsprop(grads: list, learning_rates: list[float], options) -> list:
+  """tensorflow/core/kernels/training_ops.cc, ApplyRMSProp, line by line, in float64.
+
+  ms += (1 - rho) * (grad^2 - ms); mom = mom * momentum + lr * grad / sqrt(ms + epsilon);
+  var -= mom. The slots start as ones (rms) and zeros (momentum).
+  """
+  var = {"a": np.ones((3, 2)), "b": np.zeros((3, 2))}
+  ms = {name: np.ones((3, 2)) for name in var}
+  mom = {name: np.zeros((3, 2)) for name in var}
+  history = []
+  for grad, learning_rate in zip(grads, learning_rates, strict=True):
+    for name in var:
+      ms[name] += (1 - options.decay) * (grad[name] ** 2 - ms[name])
+      step = learning_rate * grad[name] / np.sqrt(ms[name] + options.epsilon)
+      mom[name] = mom[name] * options.momentum + step
+      var[name] = var[name] - mom[name]
+    history.append({name: value.copy() for name, value in var.items()})
+  return history
+
+
+def assert_same_history(actual: list, expected: list) -> None:
+  for step, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
+    for name in theirs:
+      # float32 against float64 over 30 steps.
+      np.testing.assert_allclose(
+        ours[name], theirs[name], rtol=2e-5, atol=1e-6, err_msg=f"step {step}, {name}"
+      )
+
+
+def test_rmsprop_is_tensorflows_rule():
+  grads = gradients(30)
+  expected = tensorflow_rmsprop(grads, [0.01] * 30, OPTIONS)
+  assert_same_history(apply_optimizer(OPTIONS, grads), expected)
+
+
+def test_rmsprop_keeps_old_learning_rates_in_its_momentum():
+  options = dataclasses.replace(OPTIONS, schedule="exponential", decay_steps=3, decay_rate=0.2)
+  learning_rates = [0.01 * 0.2 ** (step / 3) for step in range(30)]
+  expected = tensorflow_rmsprop(gradients(30), learning_rates, options)
+  assert_same_history(apply_optimizer(options, gradients(30)), expected)
+
+
+def test_adam_is_kingmas_rule():
+  options = dataclasses.replace(OPTIONS, name="adam")
+  params = {"a": np.ones((3, 2)), "b": np.zeros((3, 2))}
+  mean = {name: np.zeros((3, 2)) for name in params}
+  square = {name: np.zeros((3, 2)) for name in params}
+  expected = []
+  for step, grad in enumerate(gradients(20), start=1):
+    for name in params:
+      mean[name] = options.b1 * mean[name] + (1 - options.b1) * grad[name]
+      square[name] = options.b2 * square[name] + (1 - options.b2) * grad[name] ** 2
+      corrected = mean[name] / (1 - options.b1**step)
+      root = np.sqrt(square[name] / (1 - options.b2**step))
+      params[name] = params[name] - 0.01 * corrected / (root + options.epsilon)
+    expected.append(dict(params))
+  assert_same_history(apply_optimizer(options, gradients(20)), expected)
+
+
+def test_clipping_bounds_the_norm_over_all_parameters():
+  options = dataclasses.replace(OPTIONS, clip_norm=0.5)
+  grads = gradients(10)
+  clipped = []
+  for grad in grads:
+    norm = math.sqrt(sum(float(np.sum(value**2)) for value in grad.values()))
+    clipped.append({name: value * min(1.0, 0.5 / norm) for name, value in grad.items()})
+  expected = tensorflow_rmsprop(clipped, [0.01] * 10, options)
+  assert_same_history(apply_optimizer(options, grads), expected)
+
+
+@pytest.mark.parametrize(
+  ("changes", "expected"),
+  [
+    ({"schedule": "constant"}, {0: 1.0, 1000: 1.0}),
+    ({"schedule": "exponential"}, {0: 1.0, 5: 0.5**0.5, 10: 0.5, 30: 0.125}),
+    ({"schedule": "exponential", "end_factor": 0.2}, {10: 0.5, 30: 0.2}),
+    ({"schedule": "cosine"}, {0: 1.0, 5: 0.5, 10: 0.0, 11: 0.0}),
+    ({"schedule": "cosine", "end_factor": 0.2}, {0: 1.0, 5: 0.6, 10: 0.2, 50: 0.2}),
+    # Warm-up is linear and reaches the whole rate at its last step; decay counts from its end.
+    ({"schedule": "constant", "warmup_steps": 4}, {0: 0.25, 1: 0.5, 3: 1.0, 4: 1.0}),
+    ({"schedule": "cosine", "warmup_steps": 4}, {0: 0.25, 4: 1.0, 9: 0.5, 14: 0.0}),
+  ],
+)
+def test_schedule_takes_the_values_of_its_equation(changes, expected):
+  schedule = learning_rate_schedule(dataclasses.replace(OPTIONS, **changes))
+  for step, factor in expected.items():
+    assert float(schedule(step)) == pytest.approx(0.01 * factor, rel=1e-5, abs=1e-9), step
+    assert float(jax.jit(schedule)(jnp.int32(step))) == pytest.approx(0.01 * factor, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"name": "sgd"}, "optimizer.name.*rmsprop.*sgd"),
+    ({"schedule": "linear"}, "optimizer.schedule.*cosine.*linear"),
+    ({"learning_rate": -1.0}, "optimizer.learning_rate.*above 0.*-1.0"),
+    ({"schedule": "cosine", "decay_steps": 0}, "optimizer.decay_steps.*at least 1.*0"),
+    ({"momentum": 1.0}, "optimizer.momentum.*below 1"),
+    ({"epsilon": 0.0}, "optimizer.epsilon.*above 0"),
+  ],
+)
+def test_options_refuse_what_makes_no_sense(changes, message):
+  with pytest.raises(RunError, match=message):
+    dataclasses.replace(OPTIONS, **changes)

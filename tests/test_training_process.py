@@ -1,0 +1,210 @@
+"""Runs as processes of their own: killed, interrupted, refused, and from train.py to the report."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from scae_jax.training.build import open_run
+from tests.toy_system import CONFIG_FILE
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Training without the report that train.py ends with, which takes longer than the run.
+TRAIN_ONLY = """
+import sys
+from scae_jax.training.config import parse_command_line
+from scae_jax.training.errors import exit_with_message
+from scae_jax.training.loop import train
+
+with exit_with_message():
+  command = parse_command_line(sys.argv[1:], default_config="")
+  train(command.config, command.workdir)
+"""
+
+TWO_SIGNALS = """
+import sys, time
+from scae_jax.training.interrupt import StopRequest
+
+with StopRequest() as stop:
+  print("ready", flush=True)
+  time.sleep(60)  # the main thread runs no Python, as in a compilation
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> pathlib.Path:
+  """Folder with the config and a compilation cache that all processes share."""
+  folder = tmp_path_factory.mktemp("home")
+  (folder / "toy.py").write_text(CONFIG_FILE)
+  return folder
+
+
+def environment(home: pathlib.Path) -> dict[str, str]:
+  return os.environ | {
+    "PYTHONPATH": str(ROOT),
+    "PYTHONWARNINGS": "error",
+    "JAX_COMPILATION_CACHE_DIR": str(home / "compiled"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+  }
+
+
+def command(home: pathlib.Path, workdir: str) -> list[str]:
+  flags = [f"--config={home / 'toy.py'}:long", f"--workdir={home / workdir}"]
+  cadence = {"log_every": 16, "eval_every": 32, "checkpoint_every": 24}
+  flags += [f"--config.train.{key}={value}" for key, value in cadence.items()]
+  return [sys.executable, "-c", TRAIN_ONLY, *flags]
+
+
+def start(home: pathlib.Path, arguments: list[str]) -> subprocess.Popen:
+  return subprocess.Popen(
+    arguments,
+    cwd=home,
+    env=environment(home),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def finish(process: subprocess.Popen) -> str:
+  output, _ = process.communicate(timeout=120)
+  return output
+
+
+def num_lines(workdir: pathlib.Path) -> int:
+  path = workdir / "metrics.jsonl"
+  return path.read_text().count("\n") if path.exists() else 0
+
+
+def wait_for_lines(process: subprocess.Popen, workdir: pathlib.Path, count: int) -> None:
+  deadline = time.monotonic() + 120
+  while num_lines(workdir) < count and process.poll() is None:
+    assert time.monotonic() < deadline
+    time.sleep(0.002)
+
+
+def metrics(workdir: pathlib.Path) -> list[dict]:
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return [{key: line[key] for key in line if key != "timing"} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(home) -> pathlib.Path:
+  process = start(home, command(home, "uninterrupted"))
+  output = finish(process)
+  assert process.returncode == 0, output
+  return home / "uninterrupted"
+
+
+def assert_same_run(workdir: pathlib.Path, expected: pathlib.Path) -> None:
+  run, other = open_run(workdir), open_run(expected)
+  assert run.step == other.step == 480
+  same = jax.tree.map(np.array_equal, run.variables, other.variables)
+  assert all(jax.tree.leaves(same)), same
+  assert metrics(workdir) == metrics(expected)
+
+
+def test_run_killed_at_random_is_the_uninterrupted_one(home, uninterrupted):
+  workdir = home / "killed"
+  total = num_lines(uninterrupted)
+  for _ in range(2):
+    process = start(home, command(home, "killed"))
+    wait_for_lines(process, workdir, num_lines(workdir) + random.randint(1, total // 4))
+    time.sleep(random.uniform(0, 0.03))  # inside a dispatch, an evaluation or a checkpoint
+    process.send_signal(signal.SIGKILL)
+    output = finish(process)
+    assert process.returncode == -signal.SIGKILL, output
+    assert num_lines(workdir) < total
+  process = start(home, command(home, "killed"))
+  output = finish(process)
+  assert process.returncode == 0, output
+  assert_same_run(workdir, uninterrupted)
+
+
+def test_sigterm_saves_and_the_same_command_resumes(home, uninterrupted):
+  workdir = home / "interrupted"
+  process = start(home, command(home, "interrupted"))
+  wait_for_lines(process, workdir, 3)
+  process.send_signal(signal.SIGTERM)
+  output = finish(process)
+  assert process.returncode == 143, output
+  assert "SIGTERM: saving" in output
+  assert "the same command resumes from there" in output
+  assert "Traceback" not in output
+  process = start(home, command(home, "interrupted"))
+  output = finish(process)
+  assert process.returncode == 0, output
+  assert "resuming at step" in output
+  assert_same_run(workdir, uninterrupted)
+
+
+def test_second_signal_ends_a_busy_process_at_once(home):
+  process = start(home, [sys.executable, "-c", TWO_SIGNALS])
+  assert process.stdout is not None
+  assert process.stdout.readline() == "ready\n"
+  process.send_signal(signal.SIGINT)
+  assert process.stdout.readline() == "\n"
+  assert process.stdout.readline().startswith("SIGINT: saving at the end")
+  assert process.poll() is None
+  process.send_signal(signal.SIGINT)
+  output = finish(process)
+  assert process.returncode == 130
+  assert "stopped at once" in output
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    (
+      ["--config.train.steps=3"],
+      "unknown config key 'train.steps': the keys of config.train are [",
+    ),
+    (["--config.data.name=no_such_set"], "no_such_set"),
+  ],
+)
+def test_refused_command_line_is_one_message_and_exit_code_2(home, flags, message):
+  process = start(
+    home,
+    [
+      sys.executable,
+      str(ROOT / "train.py"),
+      f"--config={home / 'toy.py'}",
+      f"--workdir={home / 'none'}",
+      *flags,
+    ],
+  )
+  output = finish(process)
+  assert process.returncode == 2, output
+  assert message in output
+  assert output.startswith("error: ")
+  assert "Traceback" not in output
+  assert not (home / "none").exists()
+
+
+@pytest.mark.slow
+def test_train_py_trains_and_reports(home):
+  process = start(
+    home,
+    [
+      sys.executable,
+      str(ROOT / "train.py"),
+      f"--config={home / 'toy.py'}",
+      "--config.evaluation.max_examples=60",
+    ],
+  )
+  output = finish(process)
+  assert process.returncode == 0, output
+  workdir = home / "runs" / "toy"
+  assert metrics(workdir)[-1]["step"] == 24
+  report = json.loads((workdir / "evaluation" / "metrics.json").read_text())
+  assert report["step"] == 24
+  assert "LIN-MATCH" in output

@@ -1,0 +1,242 @@
+"""The step, the dispatch of many steps, the held-out loss, and the mesh."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scae_jax.data.batches import epoch_position, evaluation_batch, example_order, training_batch
+from scae_jax.data.dataset import Dataset, Split
+from scae_jax.training.config import read_settings
+from scae_jax.training.errors import RunError
+from scae_jax.training.mesh import check_batch_size, make_mesh, replicated
+from scae_jax.training.objective import losses
+from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.program import Program
+from scae_jax.training.state import make_state
+from scae_jax.training.step import ORDER_STREAM, STEP_STREAM, update
+from tests.toy_system import make_system, toy_config, toy_data
+
+NUM_TRAIN, NUM_TEST = 50, 22
+
+
+def tiny_dataset() -> Dataset:
+  rng = np.random.RandomState(0)
+
+  def split(n: int) -> Split:
+    return Split(rng.randint(0, 256, (n, 6, 6, 1), np.uint8), rng.randint(0, 10, n, np.int32))
+
+  names = tuple(str(digit) for digit in range(10))
+  return Dataset("tiny", names, {"train": split(NUM_TRAIN), "test": split(NUM_TEST)})
+
+
+DATASET = tiny_dataset()
+
+
+@functools.cache
+def compiled_program(*, num_devices: int, steps_per_dispatch: int):
+  """Compiled once for all tests; the state is on the host, because running donates it."""
+  changes = {"data__canvas": 8, "train__batch_size": 8, "train__num_steps": 420}
+  changes |= {"train__log_every": 420, "train__eval_every": 0, "train__checkpoint_every": 0}
+  settings = read_settings(toy_config(train__steps_per_dispatch=steps_per_dispatch, **changes))
+  data = toy_data(side=8)
+  system = make_system(settings.model, settings.loss, data)
+  mesh = make_mesh(jax.devices()[:num_devices])
+  state = make_state(system, data, make_optimizer(settings.optimizer), mesh, seed=0)
+  program = Program(settings, system, DATASET, mesh)
+  program.compile(state)
+  key_data = jax.device_get(jax.random.key_data(state.rng))
+  return settings, system, mesh, program, jax.device_get(dataclasses.replace(state, rng=key_data))
+
+
+def make_program(*, num_devices: int = 4, steps_per_dispatch: int = 7):
+  settings, system, mesh, program, host = compiled_program(
+    num_devices=num_devices, steps_per_dispatch=steps_per_dispatch
+  )
+  state = dataclasses.replace(host, rng=jax.random.wrap_key_data(host.rng))
+  return settings, system, program, jax.device_put(state, replicated(mesh))
+
+
+def leaves(state) -> list[np.ndarray]:
+  return [np.asarray(leaf) for leaf in jax.tree.leaves((state.step, state.params, state.opt_state))]
+
+
+def assert_same_bits(state, other) -> None:
+  for a, b in zip(leaves(state), leaves(other), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def run_steps(program: Program, state, num_steps: int):
+  collected = []
+  step = 0
+  while step < num_steps:
+    state, rows = program.run(state, step)
+    step += len(rows["total"])
+    collected.append(rows)
+  assert step == num_steps
+  return state, {name: np.concatenate([rows[name] for rows in collected]) for name in collected[0]}
+
+
+def by_hand(settings, system, state, num_steps: int):
+  """Steps one at a time, each batch and key from the step's number alone."""
+  optimizer = make_optimizer(settings.optimizer)
+  split = {"image": jnp.asarray(DATASET.splits["train"].images)}
+  split["label"] = jnp.asarray(DATASET.splits["train"].labels)
+  state = jax.tree.map(lambda leaf: jax.device_put(leaf, jax.devices()[0]), state)
+  order_key = jax.random.fold_in(state.rng, ORDER_STREAM)
+
+  @jax.jit
+  def one(state, indices):
+    step_key = jax.random.fold_in(jax.random.fold_in(state.rng, STEP_STREAM), state.step)
+    shift_key, noise_key = jax.random.split(step_key)
+    batch = training_batch(shift_key, split, indices, canvas=8, max_shift=1)
+    return update(system, optimizer, state, batch, noise_key)
+
+  totals, seen = [], []
+  for step in range(num_steps):
+    epoch, offset = epoch_position(step, 8, NUM_TRAIN)
+    indices = example_order(
+      order_key, epoch, offset, num_steps=1, batch_size=8, num_examples=NUM_TRAIN
+    )[0]
+    seen.append(np.asarray(indices))
+    state, metrics = one(state, indices)
+    totals.append(float(metrics["total"]))
+  return state, np.array(totals), np.concatenate(seen)
+
+
+def test_update_is_one_step_of_the_rule_down_the_weighted_total():
+  settings, system, _, state = make_program()
+  state = jax.device_get(dataclasses.replace(state, rng=jnp.zeros(2)))
+  key = jax.random.key(3)
+  images = jax.random.uniform(jax.random.key(4), (8, 8, 8, 1))
+  batch = {"image": images, "label": jnp.arange(8, dtype=jnp.int32)}
+
+  def total(params):
+    noise = {"noise": jax.random.clone(key)}
+    output = system.module.apply({"params": params}, batch, train=True, rngs=noise)
+    terms = system.loss_terms(output, batch)
+    return terms["image"] + 0.5 * terms["between"] + terms["fragile"] + terms["code_probe"]
+
+  value, grads = jax.jit(jax.value_and_grad(total))(state.params)
+  step = functools.partial(update, system, make_optimizer(settings.optimizer))
+  new, metrics = jax.jit(step)(state, batch, key)
+  # First step of rmsprop from a mean square of one, at half the rate for the warm-up over 2 steps.
+  expected = jax.tree.map(
+    lambda w, g: w - 0.5e-3 * g / np.sqrt(0.9 + 0.1 * g**2 + 1e-4), state.params, grads
+  )
+  for a, b in zip(jax.tree.leaves(new.params), jax.tree.leaves(expected), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+  norm = np.sqrt(sum(float(np.sum(np.square(grad))) for grad in jax.tree.leaves(grads)))
+  assert float(metrics["grad_norm"]) == pytest.approx(norm, rel=1e-5)
+  assert float(metrics["total"]) == pytest.approx(float(value), rel=1e-6)
+  assert set(metrics["terms"]) == {"image", "between", "fragile", "code_probe"}
+  assert int(new.step) == 1
+
+
+def test_dispatches_are_steps_one_after_the_other():
+  settings, system, program, state = make_program()
+  expected, totals, seen = by_hand(settings, system, state, 14)
+  state, rows = run_steps(program, state, 14)
+  np.testing.assert_allclose(rows["total"], totals, rtol=1e-5)  # four devices sum in another order
+  for a, b in zip(leaves(state), leaves(expected), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+  assert sorted(seen[:NUM_TRAIN]) == list(range(NUM_TRAIN))  # an epoch sees each example once
+  assert len(np.unique(rows["total"])) == 14
+
+
+def test_length_of_a_dispatch_changes_no_bit():
+  _, _, program, state = make_program()
+  state, rows = run_steps(program, state, 21)
+  _, _, other_program, other = make_program(steps_per_dispatch=1)
+  other, other_rows = run_steps(other_program, other, 21)
+  assert_same_bits(state, other)
+  for name, values in rows.items():
+    np.testing.assert_array_equal(values, other_rows[name], err_msg=name)
+
+
+def test_steps_that_do_not_count_leave_the_state():
+  _, _, program, state = make_program()
+  before = leaves(state)
+  state, _ = program._compiled(state, *program._inputs(0, 0))
+  for a, b in zip(leaves(state), before, strict=True):
+    np.testing.assert_array_equal(a, b)
+  # 2 steps, then 5 more to the next multiple of 7: the same as 7 at once.
+  state, first = program._compiled(state, *program._inputs(0, 2))
+  state, second = program.run(state, 2)
+  _, _, other_program, other = make_program()
+  other, rows = run_steps(other_program, other, 7)
+  assert int(state.step) == 7
+  assert_same_bits(state, other)
+  assert len(second["total"]) == 5
+  joined = np.concatenate([np.asarray(first["total"])[:2], second["total"]])
+  np.testing.assert_array_equal(joined, rows["total"])
+
+
+def test_one_device_and_four_agree():
+  _, _, program, state = make_program(num_devices=4)
+  assert len(state.params["encoder"]["kernel"].sharding.device_set) == 4
+  state, rows = run_steps(program, state, 21)
+  _, _, single_program, single = make_program(num_devices=1)
+  single, single_rows = run_steps(single_program, single, 21)
+  for name in rows:
+    np.testing.assert_allclose(rows[name], single_rows[name], rtol=1e-5, atol=1e-7, err_msg=name)
+  results = program.evaluate(state.params)
+  single_results = single_program.evaluate(single.params)
+  assert results["terms"] == pytest.approx(single_results["terms"], rel=1e-4)
+
+
+def test_state_is_donated_and_the_data_is_not():
+  _, _, program, state = make_program()
+  new, _ = program.run(state, 0)
+  assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.opt_state)))
+  program.run(new, 7)  # the data set is still there
+
+
+def test_batch_is_shared_out_among_the_devices():
+  _, _, program, _ = make_program(num_devices=4)
+  _, _, single, _ = make_program(num_devices=1)
+  assert "all-reduce" in program._compiled.as_text()
+  # 8 images of 6x6 pixels on a canvas of 8x8: the encoder multiplies 8 rows, or 2 on each device.
+  assert "f32[2,64]" in program._compiled.as_text()
+  assert "f32[2,64]" not in single._compiled.as_text()
+
+
+def test_batch_that_does_not_split_over_the_devices_is_refused():
+  check_batch_size(8, make_mesh())
+  with pytest.raises(RunError, match=r"multiple of the number of devices, 4; it is 10"):
+    check_batch_size(10, make_mesh())
+
+
+def test_training_lowers_the_loss():
+  _, _, program, state = make_program()
+  before = program.evaluate(state.params)
+  state, rows = run_steps(program, state, 63)
+  assert rows["total"][-5:].mean() < 0.6 * rows["total"][:5].mean()
+  assert program.evaluate(state.params)["terms"]["image"] < 0.6 * before["terms"]["image"]
+
+
+def test_heldout_terms_are_over_full_batches_and_measures_over_all_examples():
+  _, system, program, state = make_program()
+  results = program.evaluate(state.params)
+  params = jax.tree.map(np.asarray, state.params)
+  split = {"image": jnp.asarray(DATASET.splits["test"].images)}
+  split["label"] = jnp.asarray(DATASET.splits["test"].labels)
+
+  def forward(indices):
+    batch = evaluation_batch(split, jnp.asarray(indices), canvas=8)
+    _, (terms, output) = losses(system, params, batch, train=False, noise_key=None)
+    return terms, system.measures(output, batch)
+
+  first, second = forward(np.arange(8))[0], forward(np.arange(8, 16))[0]  # 16 to 21: no full batch
+  for name, value in results["terms"].items():
+    assert value == pytest.approx(float(first[name] + second[name]) / 2, rel=1e-5), name
+  measures = forward(np.arange(NUM_TEST))[1]
+  for name, value in results["measures"].items():
+    assert value == pytest.approx(float(jnp.mean(measures[name])), rel=1e-5), name
+  terms = results["terms"]
+  total = terms["image"] + 0.5 * terms["between"] + terms["fragile"] + terms["code_probe"]
+  assert results["total"] == pytest.approx(total, rel=1e-5)
+  assert results["selection_loss"] == pytest.approx(total - terms["code_probe"], rel=1e-5)

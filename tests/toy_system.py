@@ -1,0 +1,147 @@
+"""A linear autoencoder with noise, small enough that a test trains it in a second.
+
+A config names it by `system = "tests.toy_system"`; `toy_config` makes such a config.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+from ml_collections import ConfigDict
+
+from scae_jax.models.system import DataSpec, System
+from scae_jax.typing import Array, Batch
+
+
+@struct.dataclass
+class ToyOutput:
+  """Code [b, d] in (0, 1), reconstruction [b, h, w, c], class logits [b, n], and what breaks it.
+
+  In training, an image error below `nan_below` [] makes the loss NaN.
+  """
+
+  code: Array
+  reconstruction: Array
+  logits: Array
+  nan_below: Array
+
+
+class Toy(nn.Module):
+  """Sigmoid code of the noisy pixels, linear reconstruction, linear probe on the code."""
+
+  num_features: int
+  noise_scale: float
+  nan_below: float
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, batch: Batch, *, train: bool) -> ToyOutput:
+    pixels = batch["image"].reshape(batch["image"].shape[0], -1)
+    noisy = pixels
+    if train:
+      noisy += self.noise_scale * jax.random.normal(self.make_rng("noise"), pixels.shape)
+    code = nn.sigmoid(nn.Dense(self.num_features, name="encoder")(noisy))
+    reconstruction = nn.Dense(pixels.shape[1], name="decoder")(code)
+    logits = nn.Dense(self.num_classes, name="probe")(jax.lax.stop_gradient(code))
+    reconstruction = reconstruction.reshape(batch["image"].shape)
+    return ToyOutput(code, reconstruction, logits, jnp.float32(self.nan_below if train else 0.0))
+
+
+def make_system(model: dict[str, Any], loss: dict[str, float], data: DataSpec) -> System:
+  """`model` has `num_features`, `noise_scale` and `nan_below`; `loss` weighs `loss_terms`."""
+  fields = {"num_features", "noise_scale", "nan_below"}
+  if set(model) != fields:
+    raise ValueError(f"toy model takes {sorted(fields)}, got {sorted(model)}")
+  if model["num_features"] < 1:
+    raise ValueError(f"num_features must be at least 1, got {model['num_features']}; raise it")
+  module = Toy(**model, num_classes=data.num_classes)
+
+  def loss_terms(output: ToyOutput, batch: Batch) -> dict[str, Array]:
+    error = jnp.mean(_squared_error(output, batch))
+    log_prob = jnp.take_along_axis(nn.log_softmax(output.logits), batch["label"][:, None], axis=1)
+    # A statistic over the batch, as sparsity is: the same on one device as on many.
+    between = jnp.mean(jnp.square(jnp.mean(output.code, axis=0) - 0.5))
+    fragile = jnp.where(error < output.nan_below, jnp.nan, 0.0)
+    return {"image": error, "between": between, "fragile": fragile, "code_probe": -log_prob.mean()}
+
+  def measures(output: ToyOutput, batch: Batch) -> dict[str, Array]:
+    right = jnp.argmax(output.logits, axis=1) == batch["label"]
+    return {"squared_error": _squared_error(output, batch), "probe_right": right.astype(float)}
+
+  return System(
+    module=module,
+    loss_terms=loss_terms,
+    loss_weights=loss,
+    measures=measures,
+    features=lambda output: {"code": output.code},
+    pictures=lambda variables, batch: {},
+  )
+
+
+def _squared_error(output: ToyOutput, batch: Batch) -> Array:
+  return jnp.sum(jnp.square(output.reconstruction - batch["image"]), axis=(1, 2, 3))
+
+
+def toy_config(**changes: Any) -> ConfigDict:
+  """A config of the toy system on the embedded digits: 24 steps of 16 examples.
+
+  Args:
+    **changes: `section__key=value`.
+  """
+  config = ConfigDict(
+    {
+      "system": "tests.toy_system",
+      "model": {"num_features": 8, "noise_scale": 0.1, "nan_below": 0.0},
+      "loss": {"image": 1.0, "between": 0.5, "fragile": 1.0, "code_probe": 1.0},
+      "data": {"name": "digits", "dir": "", "cache_dir": "", "canvas": 18, "max_shift": 1},
+      "train": {
+        "num_steps": 24,
+        "batch_size": 16,
+        "seed": 0,
+        "steps_per_dispatch": 4,
+        "log_every": 8,
+        "eval_every": 8,
+        "checkpoint_every": 8,
+        "keep_checkpoints": 2,
+        "tensorboard": False,
+      },
+      "optimizer": {
+        "name": "rmsprop",
+        "learning_rate": 1e-3,
+        "schedule": "exponential",
+        "warmup_steps": 2,
+        "decay_steps": 100,
+        "decay_rate": 0.5,
+        "end_factor": 0.1,
+        "momentum": 0.9,
+        "decay": 0.9,
+        "b1": 0.9,
+        "b2": 0.999,
+        "epsilon": 1e-4,
+        "clip_norm": 0.0,
+      },
+      "evaluation": {"batch_size": 32, "max_examples": 100},
+    }
+  )
+  for name, value in changes.items():
+    section, key = name.split("__")
+    config[section][key] = value
+  return config.lock()
+
+
+def toy_data(side: int = 16, channels: int = 1) -> DataSpec:
+  """The toy's data as a spec."""
+  return DataSpec(canvas=side, channels=channels, num_classes=10)
+
+
+CONFIG_FILE = """
+from tests.toy_system import toy_config
+
+
+def get_config(preset=""):
+  if preset not in ("", "long"):
+    raise ValueError(f"preset must be '' or 'long', got {preset!r}")
+  return toy_config(train__num_steps=480) if preset else toy_config()
+"""
