@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import signal
 
-from scae_jax.layers.convnet import ConvNet, output_side
+from scae_jax.layers.convnet import ConvNet, convolve_patches, output_side
 from scae_jax.layers.mlp import MLP, CapsuleMLP
 from scae_jax.layers.pooling import POOLINGS, AttentionPooling, LinearPooling, MeanPooling
 
@@ -82,7 +82,7 @@ def test_convnet_against_scipy():
   params = variables["params"]
   x = np.asarray(image, np.float64)
   for i, stride in enumerate((1, 2)):
-    kernel, bias = params[f"conv_{i}"]["kernel"], params[f"conv_{i}"]["bias"]
+    kernel, bias = params[f"kernel_{i}"], params[f"bias_{i}"]
     planes = [
       sum(
         np.array([signal.correlate2d(e[..., c], kernel[..., c, o], "valid") for e in x])
@@ -95,6 +95,17 @@ def test_convnet_against_scipy():
   actual = jax.jit(net.apply)(variables, image)
   np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)  # sums of 27 products
   assert np.min(actual) < 0
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_both_convolutions_are_the_same(stride):
+  """The product over patches that CPUs run, and the convolution of other devices."""
+  image, kernel = normal(2, 9, 7, 2), normal(3, 3, 2, 4, seed=2)
+  expected = jax.lax.conv_general_dilated(
+    image, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+  )
+  actual = jax.jit(convolve_patches, static_argnums=2)(image, kernel, stride)
+  np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)  # sums of 18 products
 
 
 def test_attention_pooling_is_a_softmax_over_positions():
@@ -142,11 +153,11 @@ def test_linear_pooling_reads_every_position():
 
 
 def test_poolings_by_name():
-  assert POOLINGS == {
+  assert {
     "attention": AttentionPooling,
     "mean": MeanPooling,
     "linear": LinearPooling,
-  }
+  } == POOLINGS
 
 
 @pytest.mark.parametrize("last_bias", [True, False])

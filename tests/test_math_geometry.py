@@ -184,12 +184,16 @@ COLLAPSED = {
 }
 
 
+@jax.jit
+def invert_with_gradient(pose):
+  return geometry.invert(pose), jax.grad(lambda p: jnp.sum(geometry.invert(p)))(pose)
+
+
 @pytest.mark.parametrize("case", COLLAPSED)
 def test_inverse_of_a_collapsed_pose_is_finite(case):
   pose = jnp.asarray(COLLAPSED[case], jnp.float32)
-  inverse, pullback = jax.vjp(geometry.invert, pose)
-  assert np.isfinite(inverse).all()
-  assert np.isfinite(pullback(jnp.ones((2, 3)))[0]).all()
+  for number in invert_with_gradient(pose):
+    assert np.isfinite(number).all()
 
 
 @pytest.mark.parametrize("case", list(COLLAPSED)[:3])

@@ -98,23 +98,24 @@ def test_probabilities_sum_to_one_and_order_does_not_matter(seed, order):
 def test_by_hand():
   """Two pixels, two parts and the background, weights 1/2, 1/4, 1/4 and the other way round."""
   log = np.log(np.array([[2.0, 1.0], [1.0, 2.0]], np.float32))
-  mixture = mixtures.pixel_mixture(
-    jnp.array([0.2, 0.4, 0.6, 0.8]).reshape(2, 1, 2, 1),
-    jnp.asarray(log).reshape(2, 1, 2),
-    jnp.ones(2),
-    jnp.array(1.0),
-    jnp.array(0.0),
-    jnp.array(0.5),
+  arguments = (
+    np.array([0.2, 0.4, 0.6, 0.8], np.float32).reshape(2, 1, 2, 1),
+    log.reshape(2, 1, 2),
+    np.ones(2, np.float32),
+    np.float32(1.0),
+    np.float32(0.0),
+    np.float32(0.5),
   )
-  np.testing.assert_allclose(mixtures.mode(mixture).ravel(), [0.2, 0.8])
+  actual = everything(arguments, np.ones((1, 2, 1), np.float32))
+  np.testing.assert_allclose(np.ravel(actual["mode"]), [0.2, 0.8])
   # 0.2 / 2 + 0.6 / 4 + 1 / 4 and 0.4 / 4 + 0.8 / 2 + 1 / 4.
-  np.testing.assert_allclose(mixtures.mean(mixture).ravel(), [0.5, 0.75], rtol=1e-6)
+  np.testing.assert_allclose(np.ravel(actual["mean"]), [0.5, 0.75], rtol=1e-6)
   # Densities of an image of ones: Normal(1 | mean, 0.5) = 0.7979 exp(-2 (1 - mean)^2).
-  log_prob = mixtures.log_prob(mixture, jnp.ones((1, 2, 1))).ravel()
   weights = np.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
   kernels = np.array([[0.278037, 0.726149, 1.0], [0.486752, 0.923116, 1.0]])
   expected = np.log(0.797885 * (weights * kernels).sum(axis=1))
-  np.testing.assert_allclose(log_prob, expected, atol=1e-5)  # the literals have six digits
+  # The literals have six digits.
+  np.testing.assert_allclose(np.ravel(actual["log_prob"]), expected, atol=1e-5)
 
 
 def test_absent_parts_leave_the_background():

@@ -111,9 +111,7 @@ def test_posterior_properties(seed, order, normalised):
   np.testing.assert_allclose(mass, posterior[:-1].mean(axis=1), atol=1e-6)
   np.testing.assert_allclose(mass.sum(), 1 - posterior[-1].mean(), atol=1e-6)
 
-  permuted = route(
-    poses, votes[order], scale[order], presence[order], normalize_mixing=normalised
-  )
+  permuted = route(poses, votes[order], scale[order], presence[order], normalize_mixing=normalised)
   # Sums in another order.
   np.testing.assert_allclose(permuted.posterior[:-1], posterior[order], rtol=1e-5, atol=1e-6)
   np.testing.assert_allclose(permuted.posterior[-1], posterior[-1], rtol=1e-5, atol=1e-6)
@@ -134,9 +132,7 @@ def test_winners_by_hand():
   routing = hand_set_routing()
   np.testing.assert_array_equal(mixture.hard_winner(routing, votes), [[1], [20], [40]])
   # 1/2 + 10/4 + 100/4, 2/4 + 20/2 + 200/4, 40/8 + 400 7/8.
-  np.testing.assert_array_equal(
-    mixture.soft_winner(routing, votes, dummy), [[28], [60.5], [355]]
-  )
+  np.testing.assert_array_equal(mixture.soft_winner(routing, votes, dummy), [[28], [60.5], [355]])
   np.testing.assert_allclose(mixture.posterior_mass(routing), [0.25, 0.875 / 3], rtol=1e-6)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import re
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +87,7 @@ compiled = functools.partial(
 
 
 def tiny_system(channels=1, loss=LOSS, **changes):
-  """The tiny system with some options changed: `tiny_system(**{"part_encoder.pooling": "mean"})`."""
+  """The tiny system with options changed, such as `**{"part_encoder.pooling": "mean"}`."""
   config = ConfigDict({"model": MODEL}, convert_dict=True)
   config.update_from_flattened_dict({f"model.{key}": value for key, value in changes.items()})
   return make_system(config.model.to_dict(), loss, DataSpec(CANVAS, channels, CLASSES))
@@ -102,8 +103,13 @@ def random_variables(module, *inputs, scale=0.3, **options):
   """Parameters of the right shapes, all normal: no bias, alpha or dummy is left at zero."""
   keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
   shapes = jax.eval_shape(functools.partial(module.init, **options), keys, *inputs)
-  rng = np.random.RandomState(2)
-  return jax.tree.map(lambda s: jnp.asarray(rng.normal(0, scale, s.shape), s.dtype), shapes)
+
+  def random(path, shape):
+    # By its name, so that a new parameter leaves the others as they are.
+    rng = np.random.RandomState(zlib.crc32(jax.tree_util.keystr(path).encode()))
+    return jnp.asarray(rng.normal(0, scale, shape.shape), shape.dtype)
+
+  return jax.tree_util.tree_map_with_path(random, shapes)
 
 
 def build(system, channels=1):
@@ -120,7 +126,10 @@ def build(system, channels=1):
     ({"part_decoder.mixing": "none"}, ["part_decoder.mixing", "'none'", "alpha, coupled"]),
     ({"part_decoder.nonlinearity": "relu"}, ["nonlinearity", "'relu'", "sigmoid, relu1"]),
     ({"object_encoder.kind": "cnn"}, ["object_encoder.kind", "'cnn'", "set_transformer, mlp"]),
-    ({"object_encoder.mask": "soft"}, ["object_encoder.mask", "'soft'", "log_presence, hard, none"]),
+    (
+      {"object_encoder.mask": "soft"},
+      ["object_encoder.mask", "'soft'", "log_presence, hard"],
+    ),
     ({"target": "edges"}, ["model.target", "'edges'", "image, sobel"]),
     ({"reconstruction_vote": "mean"}, ["reconstruction_vote", "'mean'", "encoder, soft, hard"]),
     ({"reconstruction_presence": "x"}, ["reconstruction_presence", "'x'", "encoder, soft, hard"]),
@@ -129,7 +138,10 @@ def build(system, channels=1):
     ({"part_encoder.num_features": 0}, ["num_features is 0", "colour", "raise it or set"]),
     ({"part_encoder.strides": (2, 2, 1)}, ["strides", "equally many"]),
     ({"object_encoder.num_heads": 3}, ["num_heads 3", "divide", "8"]),
-    ({"part_encoder.widths": (6,) * 3, "part_encoder.strides": (2,) * 3}, ["12 pixels", "too small"]),
+    (
+      {"part_encoder.widths": (6,) * 3, "part_encoder.strides": (2,) * 3},
+      ["12 pixels", "too small"],
+    ),
   ],
 )
 def test_options_that_do_not_fit(changes, words):
@@ -174,7 +186,9 @@ def test_sections_that_do_not_fit(model, words):
 
 @pytest.mark.parametrize("key", ["prior", "posterior"])
 def test_unknown_sparsity(key):
-  with pytest.raises(ValueError, match=f"config.loss.{key} is 'l1'; expected one of l2, entropy, kl"):
+  with pytest.raises(
+    ValueError, match=f"config.loss.{key} is 'l1'; expected one of l2, entropy, kl"
+  ):
     tiny_system(loss=LOSS | {key: "l1"})
 
 

@@ -1,29 +1,34 @@
 """Every option of the SCAE in a whole model: values, gradients, and what each one changes."""
 
+import inspect
+
 import jax
 import numpy as np
 import pytest
+from scipy.special import expit
 
+from scae_jax.figures import FIGURES
 from tests.test_math_filters import reference_edges
 from tests.test_math_routing import reference_routing
 from tests.test_models_build import (
   BATCH,
   CANVAS,
   LOSS,
+  MODEL,
   OBJECTS,
   PARTS,
+  compiled,
   random_variables,
   tiny_batch,
   tiny_system,
 )
 from tests.test_models_parts import reference_picture
 from tests.test_models_scae import (
-  GROUPS,
   PROBES,
   SPARSITY,
   assert_flows,
   group_gradients,
-  sweep,
+  sweeper,
 )
 
 # Two models that share no option with each other or with the published one.
@@ -49,7 +54,6 @@ HARD = {
   "part_decoder.colour": False,
   "part_decoder.pixel_scale": 0.3,
   "object_encoder.mask": "hard",
-  "object_encoder.num_inducing": 2,
   "object_encoder.num_heads": 2,
   "object_decoder.noise_in_evaluation": True,
 }
@@ -58,9 +62,10 @@ HARD = {
 def run(changes, loss, channels):
   system, batch = tiny_system(channels, LOSS | loss, **changes), tiny_batch(channels)
   variables = random_variables(system.module, batch, train=False)
-  jacobian, aux = sweep(system, variables, batch)
-  terms, output = jax.device_get(aux)
-  return jacobian, terms, output, jax.device_get(variables["params"])
+  if "colour_mlp" in (decoder := variables["params"]["part_decoder"]):
+    # Colours of about 0.5, where relu1 does not cut.
+    decoder["colour_mlp"]["dense_1"]["bias"] -= 0.5
+  return *sweeper(system, batch)(variables), jax.device_get(variables["params"])
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +104,6 @@ def test_gradients_without_special_features(hard):
     {"image": drawn, "parts": objects, "dynamic": objects, **PROBES}
     | dict.fromkeys(SPARSITY, objects),
   )
-
-
-def test_groups_are_all_there(soft, hard):
-  assert set(GROUPS.values()) <= {
-    group for case in (soft, hard) for group in group_gradients(case[0])["image"]
-  }
 
 
 def test_sobel_target(soft):
@@ -203,3 +202,77 @@ def test_losses_by_their_options(soft, hard):
 
 def test_pixel_scale(hard):
   np.testing.assert_allclose(hard[2].reconstruction.mixture.scale, 0.3, rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def pictures(hard):
+  """Pictures of a model whose parts, where they are drawn, hide the background."""
+  params = dict(hard[3])
+  decoder = params["part_decoder"] = dict(params["part_decoder"])
+  decoder["alphas"] = decoder["alphas"] + 4
+  decoder["background_logit"] = decoder["background_logit"] - 4
+  draw = compiled(tiny_system(**HARD).pictures)
+  return jax.device_get(draw({"params": params}, tiny_batch())), decoder
+
+
+def test_pictures_are_what_figures_take(pictures):
+  shown, _ = pictures
+  assert set(shown) == {"templates", "reconstructions", "object_reconstructions"}
+  for name, arrays in shown.items():
+    assert set(arrays) <= set(inspect.signature(FIGURES[name]).parameters)
+
+
+def assert_shows(picture, decoder, poses, presence, features):
+  """The mode of the NumPy mixture, at pixels where rounding does not choose the winner."""
+  options = MODEL["part_decoder"] | {"colour": False}
+  mean, log_mixing = reference_picture(decoder, poses, presence, features, options, CANVAS)
+  first, second = np.sort(log_mixing, axis=0)[[-1, -2]]
+  clear = first - second > 1e-2
+  assert clear.mean() > 0.5
+  mode = np.take_along_axis(mean, log_mixing.argmax(axis=0)[None, ..., None], axis=0)[0]
+  # Votes have scales down to 0.05: positions are known to 1e-4 of a pixel.
+  np.testing.assert_allclose(picture[clear], mode[clear], atol=1e-3)
+
+
+def test_bottom_up_pictures_are_drawn_by_the_parts(hard, pictures):
+  """Also where objects draw in training, as here."""
+  (shown, decoder), parts = pictures, hard[2].parts
+  for b in range(BATCH):
+    bottom_up = shown["reconstructions"]["bottom_up"][b]
+    assert_shows(bottom_up, decoder, parts.poses[b], parts.presence[b], parts.features[b])
+
+
+def test_pictures_of_objects(hard, pictures):
+  """What winning objects draw, and what every object draws of what it won."""
+  (shown, decoder), output = pictures, hard[2]
+  objects, winner = output.objects, output.routing.winner
+  alone = shown["object_reconstructions"]["object_reconstruction"]
+  assert alone.shape == (BATCH, OBJECTS, CANVAS, CANVAS, 1)
+  for b in range(BATCH):
+    features = output.parts.features[b]
+    own = (winner[b], np.arange(PARTS))
+    poses, presence = objects.votes[b][own].reshape(PARTS, 2, 3), objects.vote_presence[b][own]
+    assert_shows(shown["reconstructions"]["top_down"][b], decoder, poses, presence, features)
+    for k in range(OBJECTS):
+      poses, presence = objects.votes[b, k].reshape(PARTS, 2, 3), objects.vote_presence[b, k]
+      assert_shows(alone[b, k], decoder, poses, presence * (winner[b] == k), features)
+      # One that has won nothing draws the background; what is won may be outside the canvas.
+      assert k in winner[b] or np.ptp(alone[b, k]) == 0
+  for figure in ("reconstructions", "object_reconstructions"):
+    np.testing.assert_array_equal(shown[figure]["image"], tiny_batch()["image"])
+    # Another compilation of the same numbers.
+    np.testing.assert_allclose(shown[figure]["object_presence"], objects.presence, atol=1e-5)
+  np.testing.assert_array_equal(shown["reconstructions"]["part_winner"], winner)
+
+
+def test_pictures_of_templates_and_mixing(pictures):
+  shown, decoder = pictures
+  for name in ("templates", "alphas"):
+    np.testing.assert_allclose(shown["templates"][name], expit(decoder[name]), atol=1e-6)
+  # Probabilities of parts, dimmed where the picture is dark; the background has the rest.
+  mixing = shown["reconstructions"]["part_mixing"]
+  brightness = shown["reconstructions"]["bottom_up"].max(axis=-1)
+  assert mixing.shape == (BATCH, PARTS, CANVAS, CANVAS)
+  assert mixing.min() >= 0
+  assert (mixing.sum(axis=1) <= brightness + 1e-6).all()
+  assert (mixing.sum(axis=1) > 0.9 * brightness).any()

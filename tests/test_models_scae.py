@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 from scipy.special import log_softmax, logsumexp
 
-from scae_jax.figures import FIGURES
 from tests.test_math_routing import reference_routing
 from tests.test_models_build import (
   BATCH,
@@ -25,6 +24,7 @@ from tests.test_models_build import (
   tiny_system,
 )
 
+KEYS = {"params": jax.random.key(0), "noise": jax.random.key(1)}
 GROUPS = {
   "part_encoder/convnet": "convnet",
   "part_decoder/templates": "templates",
@@ -41,19 +41,23 @@ GROUPS = {
 }
 
 
-def sweep(system, variables, batch):
-  """Loss terms, output, and the gradient of every term, all in one compilation."""
+def sweeper(system, batch, *, train=False):
+  """Compiled function of parameters and a key: gradient of every term, loss terms and output."""
 
-  def terms(variables, batch):
-    output = system.module.apply(variables, batch, train=False)
-    return system.loss_terms(output, batch), output
+  def stacked(variables, key):
+    rngs = {"noise": key} if train else None
+    output = system.module.apply(variables, batch, train=train, rngs=rngs)
+    terms = system.loss_terms(output, batch)
+    assert tuple(terms) == TERMS
+    return jnp.stack(list(terms.values())), (terms, output)
 
-  def stacked(variables):
-    values, output = terms(variables, batch)
-    assert tuple(values) == TERMS
-    return jnp.stack(list(values.values())), (values, output)
+  sweep = compiled(jax.jacrev(stacked, has_aux=True))
 
-  return compiled(jax.jacrev(stacked, has_aux=True))(variables)
+  def run(variables, key=KEYS["noise"]):
+    jacobian, (terms, output) = jax.device_get(sweep(variables, key))
+    return jacobian, terms, output
+
+  return run
 
 
 def group_gradients(jacobian, num_features=FEATURES):
@@ -103,10 +107,21 @@ def tiny():
 
 
 @pytest.fixture(scope="module")
-def result(tiny):
-  """Gradients by parameter, loss terms and output of the published form."""
-  jacobian, (terms, output) = sweep(*tiny)
-  return jacobian, jax.device_get(terms), jax.device_get(output)
+def run(tiny):
+  """The published form, without noise."""
+  return sweeper(tiny[0], tiny[2])
+
+
+@pytest.fixture(scope="module")
+def result(run, tiny):
+  """Gradients by parameter, loss terms and output."""
+  return run(tiny[1])
+
+
+@pytest.fixture(scope="module")
+def run_open():
+  """In training, and with gradients that are not stopped."""
+  return sweeper(tiny_system(stop_gradients=False), tiny_batch(), train=True)
 
 
 def test_gradients_flow_as_published(result):
@@ -128,16 +143,28 @@ def test_gradients_reach_only_the_heads_that_a_term_is_about(result):
     assert flows == wanted, term
 
 
-def test_without_stop_gradients_they_flow():
-  system, batch = tiny_system(stop_gradients=False), tiny_batch()
-  variables = random_variables(system.module, batch, train=False)
-  jacobian, _ = sweep(system, variables, batch)
+def test_without_stop_gradients_they_flow(tiny, run_open):
+  jacobian, _, _ = run_open(tiny[1])
   open_half = OBJECT_HALF | {"poses", "presence", "templates", "colour"}
   assert_flows(
     group_gradients(jacobian),
     {"image": DRAWN, "parts": open_half, "dynamic": open_half, **PROBES}
     | dict.fromkeys(SPARSITY, open_half),
   )
+
+
+def test_noise_of_training(tiny, result, run_open):
+  first, again, other = (run_open(tiny[1], jax.random.key(i))[2] for i in (0, 0, 1))
+  for stage, name in (("parts", "presence"), ("objects", "vote_presence")):
+    one, same, another, clean = (
+      getattr(getattr(output, stage), name) for output in (first, again, other, result[2])
+    )
+    np.testing.assert_array_equal(one, same)
+    for different in (another, clean):
+      assert np.abs(one - different).max() > 0.05
+  # Noise is on presences alone: what does not read them is untouched, up to another compilation.
+  np.testing.assert_allclose(first.parts.poses, result[2].parts.poses, atol=1e-5)
+  np.testing.assert_allclose(first.parts.features, result[2].parts.features, atol=1e-5)
 
 
 def test_loss_terms_against_numpy(tiny, result):
@@ -180,9 +207,9 @@ def test_loss_terms_against_numpy(tiny, result):
 
 
 def test_measures_and_features(tiny, result):
-  system, variables, batch = tiny
+  system, _, batch = tiny
   output = result[2]
-  measures = system.measures(jax.tree.map(jnp.asarray, output), batch)
+  measures = compiled(system.measures)(output, batch)
   mixture = output.reconstruction.mixture
   winner = mixture.log_mixing.argmax(axis=1)
   shown = np.take_along_axis(mixture.mean, winner[:, None, ..., None], axis=1)[:, 0]
@@ -212,42 +239,17 @@ def permute_parts(variables, order):
   kernel = decoder["outputs"]["capsules"]["dense_1"]["kernel"]
   sizes = np.cumsum([6, 1, PARTS, PARTS])
   viewer, presence, *votes = np.split(kernel, sizes, axis=-1)
-  votes = [
-    v.reshape(*v.shape[:-1], PARTS, -1)[..., order, :].reshape(v.shape) for v in votes
-  ]
+  votes = [v.reshape(*v.shape[:-1], PARTS, -1)[..., order, :].reshape(v.shape) for v in votes]
   kernel = np.concatenate([viewer, presence, *votes], axis=-1)
   decoder["outputs"]["capsules"]["dense_1"]["kernel"] = kernel
   params["dummy_vote"] = params["dummy_vote"][order]
   return {"params": params}
 
 
-@pytest.fixture(scope="module")
-def forward(tiny):
-  """Output and loss terms in training, as a compiled function of parameters and a key."""
-  system, _, batch = tiny
-
-  @compiled
-  def run(variables, key):
-    output = system.module.apply(variables, batch, train=True, rngs={"noise": key})
-    return output, system.loss_terms(output, batch)
-
-  return run
-
-
-def test_permuting_parts_leaves_objects_as_they_are():
-  """Without noise, whose numbers belong to the position of a part."""
-  quiet = {"part_encoder.presence_noise": 0.0, "object_decoder.presence_noise": 0.0}
-  system, batch = tiny_system(**quiet), tiny_batch()
-  variables = random_variables(system.module, batch, train=False)
-
-  @compiled
-  def run(variables):
-    output = system.module.apply(variables, batch, train=False)
-    return output, system.loss_terms(output, batch)
-
+def test_permuting_parts_leaves_objects_as_they_are(tiny, run, result):
   order = np.array([2, 0, 1])
-  before, terms = jax.device_get(run(variables))
-  after, permuted_terms = jax.device_get(run(permute_parts(variables, order)))
+  _, terms, before = result
+  _, permuted_terms, after = run(permute_parts(tiny[1], order))
   # The same sums in another order, through two layers of attention.
   close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
   for name in ("poses", "presence"):
@@ -261,91 +263,32 @@ def test_permuting_parts_leaves_objects_as_they_are():
   assert np.abs(after.parts.poses - before.parts.poses).max() > 0.01
 
 
-def test_noise_of_training(tiny, result, forward):
-  _, variables, _ = tiny
-  (first, _), (again, _), (other, _) = (
-    jax.device_get(forward(variables, jax.random.key(i))) for i in (0, 0, 1)
-  )
-  for stage, name in (("parts", "presence"), ("objects", "vote_presence")):
-    one, same, another, clean = (
-      getattr(getattr(output, stage), name) for output in (first, again, other, result[2])
-    )
-    np.testing.assert_array_equal(one, same)
-    for different in (another, clean):
-      assert np.abs(one - different).max() > 0.05
-  # Noise is on presences alone: what does not read them is untouched, up to another compilation.
-  np.testing.assert_allclose(first.parts.poses, result[2].parts.poses, atol=1e-5)
-  np.testing.assert_allclose(first.parts.features, result[2].parts.features, atol=1e-5)
-
-
-@pytest.fixture(scope="module")
-def pictures(tiny):
-  system, variables, batch = tiny
-  return jax.device_get(compiled(system.pictures)(variables, batch))
-
-
-def test_pictures_are_what_figures_take(pictures):
-  for name, arrays in pictures.items():
-    FIGURES[name](**arrays)
-  assert set(pictures) == {"templates", "reconstructions", "object_reconstructions"}
-
-
-def test_pictures_of_parts(tiny, result, pictures):
-  output, shown = result[2], pictures["reconstructions"]
-  mixture = output.reconstruction.mixture
-  winner = mixture.log_mixing.argmax(axis=1)
-  mode = np.take_along_axis(mixture.mean, winner[:, None, ..., None], axis=1)[:, 0]
-  np.testing.assert_allclose(shown["bottom_up"], mode, atol=1e-5)  # another compilation
-  np.testing.assert_array_equal(shown["image"], tiny[2]["image"])
-  np.testing.assert_array_equal(shown["part_winner"], output.routing.winner)
-  np.testing.assert_allclose(shown["object_presence"], output.objects.presence, atol=1e-6)
-  mixing = np.exp(mixture.log_mixing[:, :-1]) * mode.max(axis=-1)[:, None]
-  np.testing.assert_allclose(shown["part_mixing"], mixing, atol=1e-5)
-  raw = tiny[1]["params"]["part_decoder"]
-  templates = pictures["templates"]
-  np.testing.assert_allclose(templates["templates"], jax.nn.sigmoid(raw["templates"]), atol=1e-6)
-  np.testing.assert_allclose(templates["alphas"], jax.nn.sigmoid(raw["alphas"]), atol=1e-6)
-
-
-def test_an_object_draws_only_what_it_has_won(result, pictures):
-  """An object that has won no part draws the background; one that has won all draws everything."""
-  winner = result[2].routing.winner
-  alone = pictures["object_reconstructions"]["object_reconstruction"]
-  assert alone.shape == (BATCH, OBJECTS, CANVAS, CANVAS, 1)
-  for b, k in np.ndindex(BATCH, OBJECTS):
-    assert (np.ptp(alone[b, k]) > 1e-3) == (k in winner[b]), (b, k)
-    if (winner[b] == k).all():
-      np.testing.assert_allclose(
-        alone[b, k], pictures["reconstructions"]["top_down"][b], atol=1e-5
-      )
-
-
 def flops(function, *arguments):
   return jax.jit(function).lower(*arguments).cost_analysis()["flops"]
 
 
 def test_a_training_step_does_not_pay_for_pictures(tiny):
   """The loss draws once; pictures draw once more for all objects, and once for each."""
+  module, batch = tiny[0].module, tiny[2]
 
-  def cost(num_objects):
-    system, batch = tiny_system(num_objects=num_objects), tiny_batch()
-    variables = random_variables(system.module, batch, train=False)
+  def cost(function, num_objects):
+    system = tiny_system(num_objects=num_objects)
+    variables = jax.eval_shape(functools.partial(system.module.init, train=False), KEYS, batch)
+    return flops(functools.partial(function, system), variables, batch)
 
-    def loss(variables, batch):
-      output = system.module.apply(variables, batch, train=False)
-      return system.loss_terms(output, batch)
+  def loss(system, variables, batch):
+    output = system.module.apply(variables, batch, train=False)
+    return system.loss_terms(output, batch)
 
-    return flops(loss, variables, batch), flops(system.pictures, variables, batch)
+  def pictures(system, variables, batch):
+    return system.pictures(variables, batch)
 
-  system, variables, batch = tiny
-  decoder = system.module.part_decoder
+  def draw(params, poses, presence, features):
+    return module.part_decoder.apply({"params": params}, poses, presence, features, CANVAS)
 
-  def draw(variables, batch):
-    params = {"params": variables["params"]["part_decoder"]}
-    poses, presence = jnp.zeros((BATCH, PARTS, 2, 3)), jnp.ones((BATCH, PARTS))
-    return decoder.apply(params, poses, presence, jnp.ones((BATCH, PARTS, FEATURES)), CANVAS)
-
-  one_drawing = flops(draw, variables, batch)
-  (few, few_pictures), (many, _) = cost(2), cost(6)
-  assert few_pictures > few + one_drawing
-  assert many - few < one_drawing
+  params = tiny[1]["params"]["part_decoder"]
+  shapes = ((PARTS, 2, 3), (PARTS,), (PARTS, FEATURES))
+  once = flops(draw, params, *(jnp.zeros((BATCH, *shape)) for shape in shapes))
+  few, many = cost(loss, 2), cost(loss, 6)
+  assert many - few < once
+  assert cost(pictures, 2) - few > 1.9 * once

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from scae_jax.typing import Array, Float, typed
@@ -28,6 +29,52 @@ def output_side(side: int, strides: Sequence[int]) -> int:
         "config.data.canvas or lower config.model.part_encoder.strides"
       )
   return sides[-1]
+
+
+@typed
+def convolve(
+  image: Float[Array, "b h w c"], kernel: Float[Array, "r s c d"], stride: int
+) -> Float[Array, "b h2 w2 d"]:
+  """VALID convolution (correlation) of images, by what is fastest on the backend.
+
+  XLA's CPU backend runs convolutions inside a `lax.scan` on one thread and without its fast
+  kernels (five to ten times slower, and a training step is such a scan), so there a convolution is
+  one matrix product over all patches.
+
+  Args:
+    image: batch of feature maps.
+    kernel: weights, height, width, input and output channels.
+    stride: in both directions.
+  """
+  return jax.lax.platform_dependent(
+    image,
+    kernel,
+    cpu=lambda x, k: convolve_patches(x, k, stride),
+    default=lambda x, k: jax.lax.conv_general_dilated(
+      x, k, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    ),
+  )
+
+
+@typed
+def convolve_patches(
+  image: Float[Array, "b h w c"], kernel: Float[Array, "r s c d"], stride: int
+) -> Float[Array, "b h2 w2 d"]:
+  """The same as one matrix product over the kernel's shifts of the image, side by side."""
+  rows, columns, channels, width = kernel.shape
+  out_rows = (image.shape[1] - rows) // stride + 1
+  out_columns = (image.shape[2] - columns) // stride + 1
+  shifts = [
+    image[
+      :,
+      row : row + (out_rows - 1) * stride + 1 : stride,
+      column : column + (out_columns - 1) * stride + 1 : stride,
+    ]
+    for row in range(rows)
+    for column in range(columns)
+  ]
+  patches = jnp.concatenate(shifts, axis=-1)
+  return patches @ kernel.reshape(rows * columns * channels, width)
 
 
 class ConvNet(nn.Module):
@@ -56,7 +103,9 @@ class ConvNet(nn.Module):
     output_side(min(image.shape[1:3]), self.strides)
     x = image
     for i, (width, stride) in enumerate(zip(self.widths, self.strides, strict=True)):
-      conv = nn.Conv(width, (KERNEL, KERNEL), (stride, stride), "VALID", name=f"conv_{i}")
-      x = jax.nn.relu(conv(x))
+      shape = (KERNEL, KERNEL, x.shape[-1], width)
+      kernel = self.param(f"kernel_{i}", nn.initializers.lecun_normal(), shape)
+      bias = self.param(f"bias_{i}", nn.initializers.zeros_init(), (width,))
+      x = jax.nn.relu(convolve(x, kernel, stride) + bias[None, None, None, :])
     bias = self.param("position_bias", nn.initializers.zeros_init(), x.shape[1:])
     return x + bias[None]

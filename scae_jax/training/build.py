@@ -1,0 +1,154 @@
+"""From a config to a system, its data set and, for a trained run, its parameters."""
+
+import dataclasses
+import importlib
+import importlib.util
+import pathlib
+from typing import Any, Literal
+
+import jax
+from ml_collections import ConfigDict
+
+import scae_jax.models
+from scae_jax.data.sources import Dataset, load_dataset
+from scae_jax.models.system import DataSpec, System
+from scae_jax.training.checkpoints import Checkpoints
+from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.errors import RunError, explained
+from scae_jax.training.mesh import make_mesh
+from scae_jax.training.objective import losses
+from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.state import abstract_state, blank_batch
+from scae_jax.training.workdir import checkpoint_directory, load_config
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A trained run, as evaluation needs it.
+
+  Attributes:
+    config: the resolved config.
+    system: the model.
+    dataset: the data that it was trained on, held-out splits included.
+    variables: `{"params": ...}`, what `system.module.apply` takes.
+    step: updates that made them.
+  """
+
+  config: ConfigDict
+  system: System
+  dataset: Dataset
+  variables: dict[str, Any]
+  step: int
+
+
+def open_run(
+  workdir: str | pathlib.Path,
+  step: int | Literal["best"] | None = None,
+  config: ConfigDict | None = None,
+) -> Run:
+  """Loads what a workdir holds, and changes nothing in it.
+
+  Args:
+    workdir: folder of a run.
+    step: which checkpoint: a step, 'best' (lowest held-out loss), or None for the latest.
+    config: instead of the one saved in the workdir, for example to read the data elsewhere.
+
+  Raises:
+    RunError: there is no such run, checkpoint or data set, or they do not fit each other.
+  """
+  workdir = pathlib.Path(workdir)
+  config = load_config(workdir) if config is None else config
+  settings = read_settings(config)
+  directory = checkpoint_directory(workdir)
+  if not directory.is_dir():
+    raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
+  system, dataset, data = build(settings)
+  template = abstract_state(system, data, make_optimizer(settings.optimizer), make_mesh())
+  with Checkpoints(directory, keep=1, writable=False) as checkpoints:
+    state, progress = checkpoints.restore(template, "latest" if step is None else step)
+  return Run(config, system, dataset, {"params": state.params}, progress.step)
+
+
+def build(settings: Settings) -> tuple[System, Dataset, DataSpec]:
+  """Loads the data, makes the system, and traces it once so that what does not fit shows early.
+
+  Raises:
+    RunError: with the message of the data source, the model or the check that refused.
+  """
+  with explained():
+    dataset = load_dataset(settings.data.name, settings.data.dir, settings.data.cache_dir)
+    data = DataSpec(
+      canvas=settings.data.canvas, channels=dataset.channels, num_classes=dataset.num_classes
+    )
+    _check_canvas(settings, dataset)
+    system = make_system(settings, data)
+    check_system(system, data, settings.train.batch_size)
+  return system, dataset, data
+
+
+def make_system(settings: Settings, data: DataSpec) -> System:
+  """The system that the config names, made by its module's `make_system`.
+
+  Raises:
+    ValueError: there is no such system, or it refuses its model or loss section.
+  """
+  name = settings.system
+  path = name if "." in name else f"scae_jax.models.{name}"
+  try:
+    found = importlib.util.find_spec(path) is not None
+  except ModuleNotFoundError:  # a parent package of a dotted path
+    found = False
+  module: Any = importlib.import_module(path) if found else None
+  if not hasattr(module, "make_system"):
+    raise ValueError(
+      f"config.system must name a module that exports make_system; {name!r} is none."
+      f" scae_jax.models has {systems()}."
+    )
+  return module.make_system(settings.model, settings.loss, data)
+
+
+def systems() -> list[str]:
+  """Names of the files in `scae_jax/models` that define `make_system`."""
+  files = pathlib.Path(scae_jax.models.__path__[0]).glob("*.py")
+  return sorted(file.stem for file in files if "\ndef make_system(" in file.read_text())
+
+
+def check_system(system: System, data: DataSpec, batch_size: int) -> None:
+  """Traces a training and a test batch, without computing anything.
+
+  Raises:
+    ValueError: from the model; or terms and weights differ, a term is not a scalar, or a measure
+      or feature has not one entry an example.
+  """
+  batch = jax.eval_shape(lambda: blank_batch(data, batch_size))
+
+  def run(batch: Any) -> list[tuple[Any, Any, Any]]:
+    keys = jax.random.split(jax.random.key(0), 3)
+    variables = system.module.init({"params": keys[0], "noise": keys[1]}, batch, train=True)
+    results = []
+    for train, key in ((True, keys[2]), (False, None)):
+      _, (terms, output) = losses(system, variables["params"], batch, train=train, noise_key=key)
+      results.append((terms, system.measures(output, batch), system.features(output)))
+    return results
+
+  for terms, measures, features in jax.eval_shape(run, batch):
+    for name, value in terms.items():
+      _check_shape(f"loss term {name!r}", value.shape, (), "()")
+    for name, value in measures.items():
+      _check_shape(f"measure {name!r}", value.shape, (batch_size,), f"[batch {batch_size}]")
+    for name, value in features.items():
+      shape = (batch_size, *value.shape[-1:])
+      _check_shape(f"feature {name!r}", value.shape, shape, f"[batch {batch_size}, features]")
+
+
+def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> None:
+  if received != expected:
+    raise ValueError(f"the system's {what} must have shape {words}; it has {received}.")
+
+
+def _check_canvas(settings: Settings, dataset: Dataset) -> None:
+  if dataset.image_side > settings.data.canvas:
+    raise ValueError(
+      f"config.data.canvas must hold the images of {dataset.name!r}, {dataset.image_side} pixels"
+      f" wide or high; it is {settings.data.canvas}. Set it to {dataset.image_side} or more."
+    )

@@ -1,0 +1,232 @@
+"""Checkpoints: the state of a step, what the metrics need to go on, and a checksum of both.
+
+Below `<workdir>/checkpoints`, one folder a step, written by orbax in the background and renamed
+into place when complete, so that a kill leaves either a whole checkpoint or none.
+"""
+
+import dataclasses
+import gc
+import json
+import math
+import pathlib
+import shutil
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+from orbax.checkpoint import checkpoint_managers
+
+from scae_jax.training.errors import RunError
+from scae_jax.training.state import TrainState
+
+Result = TypeVar("Result")
+Which = int | Literal["latest", "best"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+  """What a resumed run must know besides the state.
+
+  Attributes:
+    step: updates done.
+    window: the sums of training metrics that no line of metrics has yet reported.
+    selection_loss: held-out loss that ranks the checkpoints; None if it was not computed.
+  """
+
+  step: int
+  window: dict[str, Any]
+  selection_loss: float | None
+
+
+class Checkpoints:
+  """The checkpoints of one workdir; use as a context manager, leaving waits for the last write."""
+
+  def __init__(
+    self,
+    directory: pathlib.Path,
+    *,
+    keep: int,
+    writable: bool,
+    say: Callable[[str], None] = logging.warning,
+  ):
+    """Opens the folder.
+
+    Args:
+      directory: absolute path; made if `writable`.
+      keep: so many of the latest checkpoints stay, and the one of the lowest held-out loss.
+      writable: False to leave everything as it is.
+      say: takes a message about a checkpoint that could not be read.
+    """
+    self._directory = directory
+    self._say = say
+    self._losses: dict[int, float] = {}
+    self._manager = ocp.CheckpointManager(
+      directory,
+      options=ocp.CheckpointManagerOptions(
+        create=writable,
+        cleanup_tmp_directories=writable,
+        preservation_policy=_LatestAndBest(keep, self._losses),
+      ),
+    )
+    for step in self._manager.all_steps():
+      self._remember_loss(step)
+
+  def __enter__(self) -> "Checkpoints":
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self._manager.close()
+
+  def steps(self) -> list[int]:
+    """Steps that have a checkpoint, from the first to the last."""
+    return sorted(self._manager.all_steps())
+
+  def save(self, state: TrainState, progress: Progress) -> None:
+    """Starts to write; returns as soon as the state may be donated."""
+    if progress.selection_loss is not None:
+      self._losses[progress.step] = progress.selection_loss
+    contents = dataclasses.asdict(progress)
+    contents["checksum"] = _checksum(state, progress)
+    saved = self._manager.save(
+      progress.step,
+      args=ocp.args.Composite(
+        state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(contents)
+      ),
+    )
+    if not saved:
+      raise RuntimeError(f"orbax declined step {progress.step}; it has {self.steps()}")
+
+  def wait(self) -> None:
+    """Returns when everything saved is on the disk."""
+    self._manager.wait_until_finished()
+
+  def restore(self, template: TrainState, which: Which = "latest") -> tuple[TrainState, Progress]:
+    """Reads a checkpoint onto the mesh of the template.
+
+    A checkpoint that is truncated or damaged is passed over, and said so, for the next in order:
+    the one before for 'latest', the next higher held-out loss for 'best'.
+
+    Args:
+      template: shapes, types and placement, see `state.abstract_state`.
+      which: 'latest', 'best' (lowest held-out loss, which labels have no part in) or a step.
+
+    Raises:
+      RunError: there is no such checkpoint, or none can be read.
+    """
+    candidates = self._candidates(which)
+    failures = []
+    for step, fallback in zip(candidates, [*candidates[1:], None], strict=True):
+      result = _quietly(lambda step=step: self._read(step, template))
+      if not isinstance(result, Unreadable):
+        return result
+      failures.append(f"step {step}: {result.reason}")
+      then = "no other is left" if fallback is None else f"going back to that of step {fallback}"
+      self._say(f"the checkpoint of step {step} cannot be read, {then} ({result.reason})")
+    raise RunError(
+      f"no checkpoint in {self._directory} can be read by this program and config"
+      f" ({'; '.join(failures)}). Evaluate another --step, or train in a new --workdir."
+    )
+
+  def set_aside_after(self, step: int) -> None:
+    """Moves checkpoints of later steps, which could not be read, out of the way of new ones."""
+    for later in [later for later in self.steps() if later > step]:
+      target = self._directory.parent / "unreadable_checkpoints" / str(later)
+      shutil.rmtree(target, ignore_errors=True)
+      target.parent.mkdir(exist_ok=True)
+      shutil.move(self._directory / str(later), target)
+      self._losses.pop(later, None)
+      self._say(f"the unreadable checkpoint of step {later} is now {target}")
+    self._manager.reload()
+
+  def _candidates(self, which: Which) -> list[int]:
+    steps = self.steps()
+    if not steps:
+      raise RunError(f"there is no checkpoint in {self._directory}. Train first, with train.py.")
+    if which == "latest":
+      return steps[::-1]
+    if which == "best":
+      if not self._losses:
+        raise RunError(f"no checkpoint in {self._directory} has a held-out loss; name a step.")
+      return sorted(self._losses, key=self._losses.__getitem__)
+    if which not in steps:
+      raise RunError(f"there is no checkpoint of step {which}; there are those of {steps}.")
+    return [which]
+
+  def _read(self, step: int, template: TrainState) -> tuple[TrainState, Progress]:
+    restored = self._manager.restore(
+      step,
+      args=ocp.args.Composite(
+        state=ocp.args.StandardRestore(template), progress=ocp.args.JsonRestore()
+      ),
+    )
+    contents = dict(restored["progress"])
+    checksum = contents.pop("checksum")
+    progress = Progress(**contents)
+    if checksum != _checksum(restored["state"], progress) or progress.step != step:
+      raise ValueError("its checksum does not match its contents")
+    return restored["state"], progress
+
+  def _remember_loss(self, step: int) -> None:
+    item = ocp.args.Composite(progress=ocp.args.JsonRestore())
+    result = _quietly(lambda: self._manager.restore(step, args=item)["progress"]["selection_loss"])
+    if isinstance(result, Unreadable):
+      self._say(f"the checkpoint of step {step} has no readable held-out loss ({result.reason})")
+    elif result is not None:
+      self._losses[step] = result
+
+
+@dataclasses.dataclass(frozen=True)
+class Unreadable:
+  """Why a checkpoint could not be read."""
+
+  reason: str
+
+
+class _LatestAndBest(checkpoint_managers.PreservationPolicy):
+  """Keeps the latest `keep` checkpoints and the one of the lowest held-out loss."""
+
+  def __init__(self, keep: int, losses: dict[int, float]):
+    self._keep = keep
+    self._losses = losses  # shared with `Checkpoints`, which fills it
+
+  def should_preserve(
+    self, checkpoints: Sequence[checkpoint_managers.PolicyCheckpointInfo], *, context: Any
+  ) -> list[bool]:
+    steps = sorted(checkpoint.step for checkpoint in checkpoints)
+    best = min(steps, key=lambda step: self._losses.get(step, math.inf), default=None)
+    kept = {best, *steps[-self._keep :]}
+    return [checkpoint.step in kept for checkpoint in checkpoints]
+
+
+def _checksum(state: TrainState, progress: Progress) -> int:
+  """CRC-32 of the values: orbax notices a truncated file, but not a flipped bit."""
+  value = zlib.crc32(json.dumps(dataclasses.asdict(progress), sort_keys=True).encode())
+  for leaf in jax.tree.leaves(state):
+    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    numbers = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+    value = zlib.crc32(numbers.tobytes(), value)
+  return value
+
+
+def _quietly(read: Callable[[], Result]) -> Result | Unreadable:
+  """What `read` returns, or why it failed.
+
+  Orbax reads all arrays at once. When one fails, the unfinished reads of the others are dropped,
+  and Python would print a traceback of each when it collects them; so they are collected here.
+  """
+  hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+  try:
+    try:
+      return read()
+    except Exception as error:  # what a damaged file raises depends on where the damage is
+      text = str(error).strip() or repr(error)
+      reason = f"{type(error).__name__}: {text.splitlines()[0][:160]}"
+    gc.collect()
+    return Unreadable(reason)
+  finally:
+    sys.unraisablehook = hook

@@ -1,0 +1,220 @@
+"""Configs: the sections every config has, the command line that overrides them, and their JSON.
+
+A config file exports `get_config(preset="")` and is chosen by `--config=configs/mnist.py:official`;
+`--config.section.key=value` overrides one key.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from scae_jax.training.errors import RunError
+from scae_jax.training.optimizers import OptimizerOptions
+from scae_jax.training.options import DataOptions, EvaluationOptions, TrainOptions, read_section
+
+USAGE = "write --config=FILE[:PRESET], --config.SECTION.KEY=VALUE or --workdir=FOLDER."
+SECTIONS = ("model", "loss", "data", "train", "optimizer", "evaluation")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """A config, read: the sections of training as records, the others as plain dicts.
+
+  Attributes:
+    system: module that exports `make_system`: a name in `scae_jax.models`, or a dotted path.
+    model: arguments of the model.
+    loss: weights and kinds of loss terms.
+    data: see `DataOptions`.
+    train: see `TrainOptions`.
+    optimizer: see `OptimizerOptions`.
+    evaluation: see `EvaluationOptions`.
+  """
+
+  system: str
+  model: dict[str, Any]
+  loss: dict[str, Any]
+  data: DataOptions
+  train: TrainOptions
+  optimizer: OptimizerOptions
+  evaluation: EvaluationOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """What a command line asks for.
+
+  Attributes:
+    config: locked, with the overrides applied.
+    workdir: folder of the run.
+  """
+
+  config: ConfigDict
+  workdir: pathlib.Path
+
+
+def read_settings(config: ConfigDict) -> Settings:
+  """Checks a whole config's form and reads it.
+
+  Raises:
+    RunError: a section or key is missing, unknown, or of the wrong type.
+  """
+  content: dict[str, Any] = config.to_dict()
+  expected, received = {"system", *SECTIONS}, set(content)
+  if expected != received:
+    raise RunError(
+      f"a config must have exactly {sorted(expected)}; unknown: {sorted(received - expected)},"
+      f" missing: {sorted(expected - received)}. Correct the config file."
+    )
+  for name in SECTIONS:
+    if not isinstance(content[name], dict):
+      raise RunError(f"config.{name} must be a section (ConfigDict); it is {content[name]!r}.")
+  return Settings(
+    system=content["system"],
+    model=content["model"],
+    loss=content["loss"],
+    data=read_section(content["data"], "data", DataOptions),
+    train=read_section(content["train"], "train", TrainOptions),
+    optimizer=read_section(content["optimizer"], "optimizer", OptimizerOptions),
+    evaluation=read_section(content["evaluation"], "evaluation", EvaluationOptions),
+  )
+
+
+def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Command:
+  """Reads `--config=file[:preset]`, `--config.section.key=value` and `--workdir=folder`.
+
+  Args:
+    arguments: the command line without the program's name.
+    default_config: path of the config file used without `--config`.
+
+  Raises:
+    RunError: a flag or key is unknown, a value has the wrong type, or the file gives no config.
+  """
+  source, overrides = _split_source(list(arguments), default_config)
+  config = _load(source)
+  types = {}
+  for argument in overrides:
+    if match := re.match(r"--?(?:no)?config\.([^=]*)", argument):
+      types[match[1]] = type(_value(config, match[1])).__name__
+  values = flags.FlagValues()
+  program = "train.py"
+  config_flags.DEFINE_config_dict(
+    "config", config, flag_values=values, sys_argv=[program, *overrides]
+  )
+  flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
+  try:
+    unused = values([program, *overrides])[1:]
+  except (flags.Error, ValueError, TypeError) as error:
+    expected = [f"config.{key} is of type {name}" for key, name in types.items()]
+    raise RunError(f"{error}; {'; '.join(expected) or USAGE}") from error
+  if unused:
+    raise RunError(f"cannot read {' '.join(unused)!r}; {USAGE}")
+  path, _, preset = source.partition(":")
+  name = pathlib.Path(path).stem + (f"-{preset}" if preset else "")
+  read_settings(config)  # the overrides are in `config` itself
+  return Command(config, pathlib.Path(values["workdir"].value or pathlib.Path("runs") / name))
+
+
+def dump_config(config: ConfigDict) -> str:
+  """The config as JSON text; tuples become lists."""
+  return json.dumps(config.to_dict(), indent=2) + "\n"
+
+
+def parse_config(text: str) -> ConfigDict:
+  """The inverse of `dump_config`: configs hold tuples, never lists."""
+  return ConfigDict(_tuples(json.loads(text))).lock()
+
+
+def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
+  """Keys (`section.key`) whose values differ, with both values; '(no such key)' for a missing one.
+
+  Values are compared as JSON, so 1 and 1.0 differ and a tuple equals the list it was saved as.
+  """
+  olds, news = flat_keys(old.to_dict()), flat_keys(new.to_dict())
+  missing = "(no such key)"
+  pairs = {key: (olds.get(key, missing), news.get(key, missing)) for key in sorted({*olds, *news})}
+  return {key: pair for key, pair in pairs.items() if json.dumps(pair[0]) != json.dumps(pair[1])}
+
+
+def flat_keys(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  """`{"section.key": value}` of a nested config."""
+  flat = {}
+  for key, value in config.items():
+    if isinstance(value, Mapping):
+      flat.update(flat_keys(value, f"{prefix}{key}."))
+    else:
+      flat[prefix + key] = value
+  return flat
+
+
+def describe(config: ConfigDict) -> str:
+  """One line a key: its flag and value."""
+  return "\n".join(
+    f"  --config.{key}={value!r}" for key, value in flat_keys(config.to_dict()).items()
+  )
+
+
+def _split_source(arguments: list[str], default: str) -> tuple[str, list[str]]:
+  """The value of `--config` (the last one, if several) and the arguments without it."""
+  source, rest = default, []
+  while arguments:
+    argument = arguments.pop(0)
+    if match := re.fullmatch(r"--?config=(.*)", argument):
+      source = match[1]
+    elif re.fullmatch(r"--?config", argument) and arguments:
+      source = arguments.pop(0)
+    else:
+      rest.append(argument)
+  return source, rest
+
+
+def _load(source: str) -> ConfigDict:
+  """The config of `file[:preset]`, locked, without overrides."""
+  path, colon, preset = source.partition(":")
+  if not (path.endswith(".py") and pathlib.Path(path).is_file()):
+    raise RunError(f"--config must name a Python file with get_config(); there is no {path!r}.")
+  spec = importlib.util.spec_from_file_location("config_file", path)
+  assert spec is not None  # a file that ends in .py has both
+  assert spec.loader is not None
+  module = importlib.util.module_from_spec(spec)
+  try:
+    spec.loader.exec_module(module)
+    config = module.get_config(preset) if colon else module.get_config()
+  except Exception as error:  # it is the user's file: anything may be wrong with it
+    message = f"the config {source!r} cannot be loaded: {type(error).__name__}: {error}"
+    raise RunError(message) from error
+  if not isinstance(config, ConfigDict):
+    raise RunError(f"get_config of {source!r} must return a ConfigDict; it returned {config!r}.")
+  return config.lock()
+
+
+def _value(config: ConfigDict, key: str) -> Any:
+  """The value of `section.key`.
+
+  Raises:
+    RunError: there is no such key, with the valid ones, or it is a section.
+  """
+  node: Any = config
+  names = key.split(".")
+  for depth, name in enumerate(names):
+    where = ".".join(["config", *names[:depth]])
+    if not isinstance(node, ConfigDict):
+      raise RunError(f"unknown config key {key!r}: {where} is a value and has no keys.")
+    if name not in node:
+      raise RunError(f"unknown config key {key!r}: the keys of {where} are {sorted(node.keys())}.")
+    node = node[name]
+  if isinstance(node, ConfigDict):
+    raise RunError(f"config.{key} is a section; set one of its keys {sorted(node.keys())}.")
+  return node
+
+
+def _tuples(value: Any) -> Any:
+  if isinstance(value, dict):
+    return {key: _tuples(item) for key, item in value.items()}
+  return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

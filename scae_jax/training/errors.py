@@ -1,0 +1,65 @@
+"""How a run ends before its last step: one message for the user and an exit code.
+
+0         trained to the last step
+1         the run failed: a loss that is not finite, or (with a traceback) a defect of the program
+2         the run could not start as asked: config, data set, workdir or checkpoint
+130, 143  interrupted by Ctrl-C or SIGTERM, saved; the same command resumes
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+
+class RunError(Exception):
+  """The run cannot be as asked; the message says what was expected, what came and what to do."""
+
+  exit_code = 2
+
+
+class NonFiniteError(RunError):
+  """A loss term or a gradient is not finite; the message names it and the step."""
+
+  exit_code = 1
+
+
+class Interrupted(RunError):
+  """The run was asked to stop and has saved its state.
+
+  Args:
+    message: what was saved, and how to resume.
+    signal_number: the signal that asked; the exit code is 128 more, as shells report it.
+  """
+
+  def __init__(self, message: str, signal_number: int):
+    super().__init__(message)
+    self.exit_code = 128 + signal_number
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+  """Turns a `ValueError` or `OSError` of the block into a `RunError` with the same message.
+
+  Data sources, models and layers know nothing of runs and raise `ValueError` for what does not fit.
+  """
+  try:
+    yield
+  except (ValueError, OSError) as error:
+    raise RunError(str(error)) from error
+
+
+@contextlib.contextmanager
+def exit_with_message() -> Iterator[None]:
+  """Ends the process on a `RunError` or Ctrl-C: the message on stderr, no traceback."""
+  try:
+    yield
+  except RunError as error:
+    print(f"{_kind(error)}: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)
+  except KeyboardInterrupt:
+    print("stopped: interrupted while no step was running; nothing is lost", file=sys.stderr)
+    sys.exit(130)
+
+
+def _kind(error: RunError) -> str:
+  return "stopped" if isinstance(error, Interrupted) else "error"

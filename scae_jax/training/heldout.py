@@ -1,0 +1,71 @@
+"""The held-out loss: what the loss terms and the measures are on examples never trained on."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from scae_jax.data.batches import evaluation_batch
+from scae_jax.models.system import System
+from scae_jax.training.mesh import replicated, split_examples
+from scae_jax.training.objective import losses, selection_loss, weighted_total
+from scae_jax.typing import Array, Batch
+
+
+def evaluation_order(num_examples: int, batch_size: int) -> np.ndarray:
+  """Every example once, in order, the last one repeated to fill the last batch.
+
+  Returns:
+    int32 [ceil(num_examples / batch_size), batch_size].
+  """
+  num_batches = -(-num_examples // batch_size)
+  order = np.minimum(np.arange(num_batches * batch_size), num_examples - 1)
+  return order.astype(np.int32).reshape(num_batches, batch_size)
+
+
+def make_heldout(
+  system: System, mesh: Mesh, *, canvas: int, batch_size: int, num_examples: int
+) -> Callable[[Any, Batch], dict[str, Any]]:
+  """The compiled function `(params, split) -> results`, every result a float32 scalar.
+
+  Terms that are statistics over a batch depend on its size, so they are means over batches of the
+  training size, without the examples that do not fill one. Measures belong to single examples and
+  are means over all of them. The model runs without noise.
+
+  Args:
+    system: the model.
+    mesh: of devices.
+    canvas: side of the model's images, pixels.
+    batch_size: of training; a smaller split is one batch.
+    num_examples: of the split.
+
+  Returns:
+    A function whose result is `{"terms": {name: []}, "measures": {name: []}, "total": [],
+    "selection_loss": []}`; the last is the total without the probes.
+  """
+  batch_size = min(batch_size, num_examples)
+  num_full = num_examples // batch_size
+  order = evaluation_order(num_examples, batch_size)
+
+  def heldout(params: Any, split: Batch) -> dict[str, Any]:
+    def body(_: Any, indices: Array) -> tuple[None, tuple[Any, Any]]:
+      batch = evaluation_batch(split, split_examples(indices, mesh), canvas=canvas)
+      batch = jax.tree.map(lambda array: split_examples(array, mesh), batch)
+      _, (terms, output) = losses(system, params, batch, train=False, noise_key=None)
+      return None, (terms, system.measures(output, batch))
+
+    _, (terms, measures) = jax.lax.scan(body, None, jnp.asarray(order))
+    terms = jax.tree.map(lambda values: jnp.mean(values[:num_full]), terms)
+    measures = jax.tree.map(lambda values: jnp.mean(values.reshape(-1)[:num_examples]), measures)
+    return {
+      "terms": terms,
+      "measures": measures,
+      "total": weighted_total(terms, system.loss_weights),
+      "selection_loss": selection_loss(terms, system.loss_weights),
+    }
+
+  everywhere = replicated(mesh)
+  return jax.jit(heldout, in_shardings=everywhere, out_shardings=everywhere)

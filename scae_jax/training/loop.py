@@ -1,0 +1,188 @@
+"""The training loop: from a config and a workdir to a trained run.
+
+The order is fixed, after every dispatch: check that its steps are finite, count them, line of
+training metrics, held-out loss, checkpoint. The lines of a step are written before its checkpoint,
+so that a run resumed from it misses none.
+"""
+
+import contextlib
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from scae_jax.models.system import DataSpec, System
+from scae_jax.training.build import Run, build
+from scae_jax.training.checkpoints import Checkpoints, Progress
+from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.errors import Interrupted
+from scae_jax.training.interrupt import StopRequest
+from scae_jax.training.mesh import check_batch_size, make_mesh
+from scae_jax.training.metrics import Speed, Window, check_tensorboard, flatten, open_sinks
+from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.options import TrainOptions
+from scae_jax.training.program import Program, check_finite
+from scae_jax.training.progress import Display
+from scae_jax.training.state import TrainState, abstract_state, make_state
+from scae_jax.training.workdir import check_same_run, checkpoint_directory, open_for_writing
+
+Write = Callable[[Mapping[str, Any]], None]
+
+
+def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
+  """Trains to the config's last step, from where the workdir stands.
+
+  Everything is checked before anything is written. Stopped and started again, a run gives the same
+  parameters and the same metrics, bit for bit, as one that was never stopped. (A GPU takes some
+  sums in no fixed order unless XLA_FLAGS has --xla_gpu_deterministic_ops=true.)
+
+  Args:
+    config: see `config.read_settings`.
+    workdir: folder of the run, made if it is not there.
+
+  Returns:
+    The run at its last step.
+
+  Raises:
+    RunError: the config, the data, the model or the workdir do not allow the run.
+    NonFiniteError: a loss term or gradient is not finite; the checkpoints before it stand.
+    Interrupted: by Ctrl-C or SIGTERM; the state is saved.
+  """
+  workdir = pathlib.Path(workdir)
+  settings = read_settings(config)
+  check_same_run(workdir, config)
+  mesh = make_mesh()
+  check_batch_size(settings.train.batch_size, mesh)
+  if settings.train.tensorboard:
+    check_tensorboard()
+  system, dataset, data = build(settings)
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(open_for_writing(workdir, config))
+    display = stack.enter_context(Display(num_steps=settings.train.num_steps))
+    checkpoints = stack.enter_context(
+      Checkpoints(
+        checkpoint_directory(workdir),
+        keep=settings.train.keep_checkpoints,
+        writable=True,
+        say=display.say,
+      )
+    )
+    stop = stack.enter_context(StopRequest())
+    state, progress = _start(settings, system, data, mesh, checkpoints, display)
+    write = stack.enter_context(_writer(settings.train, workdir, display, progress.step))
+    if progress.step < settings.train.num_steps:
+      program = Program(settings, system, dataset, mesh)
+      state, progress = _run(
+        program, settings.train, state, progress, checkpoints, display, stop, write
+      )
+    checkpoints.wait()
+    if stop.signal_number is not None:
+      raise Interrupted(
+        f"step {progress.step} of {settings.train.num_steps} is saved in {workdir};"
+        " the same command resumes from there.",
+        stop.signal_number,
+      )
+  return Run(config, system, dataset, {"params": state.params}, progress.step)
+
+
+def _start(
+  settings: Settings,
+  system: System,
+  data: DataSpec,
+  mesh: Mesh,
+  checkpoints: Checkpoints,
+  display: Display,
+) -> tuple[TrainState, Progress]:
+  """The state of the latest checkpoint that can be read, or a new one."""
+  optimizer = make_optimizer(settings.optimizer)
+  if checkpoints.steps():
+    state, progress = checkpoints.restore(abstract_state(system, data, optimizer, mesh))
+    checkpoints.set_aside_after(progress.step)
+    display.say(f"resuming at step {progress.step}")
+  else:
+    state = make_state(system, data, optimizer, mesh, seed=settings.train.seed)
+    progress = Progress(step=0, window=Window().to_json(), selection_loss=None)
+  num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+  display.say(f"{settings.system}: {num_parameters:,} parameters on {mesh.size} device(s)")
+  return state, progress
+
+
+def _run(
+  program: Program,
+  options: TrainOptions,
+  state: TrainState,
+  progress: Progress,
+  checkpoints: Checkpoints,
+  display: Display,
+  stop: StopRequest,
+  write: Write,
+) -> tuple[TrainState, Progress]:
+  """Trains until the last step or a request to stop; what it returns is being saved."""
+  step, window, speed = progress.step, Window(progress.window), Speed()
+  started = time.perf_counter()
+  program.compile(state)
+  display.say(f"compiled in {time.perf_counter() - started:.1f} s")
+  while step < options.num_steps and stop.signal_number is None:
+    started = time.perf_counter()
+    state, rows = program.run(state, step)
+    num_done = len(rows["total"])
+    speed.add(num_done, time.perf_counter() - started)
+    check_finite(rows, step)
+    step += num_done
+    last = step == options.num_steps
+    window.add(rows)
+    display.advance(step, speed.steps_per_second)
+    if last or _due(step, options.log_every):
+      write({"split": "train", "step": step, **window.means(), "timing": speed.to_json()})
+      window, speed = Window(), Speed()
+    selection_loss = None
+    save = last or _due(step, options.checkpoint_every)
+    if save or _due(step, options.eval_every):
+      selection_loss = _evaluate(program, state, step, write)
+    progress = Progress(step, window.to_json(), selection_loss)
+    if save:
+      checkpoints.save(state, progress)
+  if stop.signal_number is not None and step > 0 and step not in checkpoints.steps():
+    checkpoints.save(state, progress)
+  return state, progress
+
+
+def _evaluate(program: Program, state: TrainState, step: int, write: Write) -> float:
+  """Writes the line of held-out results; returns the loss that ranks the checkpoint."""
+  started = time.perf_counter()
+  results = program.evaluate(state.params)
+  rows = {f"held-out {name}": np.array([value]) for name, value in flatten(results).items()}
+  check_finite(rows, step - 1)
+  seconds = time.perf_counter() - started
+  write({"split": "test", "step": step, **results, "timing": {"seconds": seconds}})
+  return results["selection_loss"]
+
+
+@contextlib.contextmanager
+def _writer(
+  options: TrainOptions, workdir: pathlib.Path, display: Display, step: int
+) -> Iterator[Write]:
+  """Where a line of metrics goes: the display and, from process 0, the files."""
+  sinks = []
+  if jax.process_index() == 0:
+    sinks = open_sinks(workdir, after_step=step, tensorboard=options.tensorboard)
+
+  def write(line: Mapping[str, Any]) -> None:
+    display.line(line)
+    for sink in sinks:
+      sink.write(line)
+
+  try:
+    yield write
+  finally:
+    for sink in sinks:
+      sink.close()
+
+
+def _due(step: int, every: int) -> bool:
+  return every > 0 and step % every == 0

@@ -1,0 +1,40 @@
+"""The mesh of local devices: batches are split over it, everything else is on each device."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from scae_jax.training.errors import RunError
+from scae_jax.typing import Array
+
+
+def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
+  """A mesh with the one axis `data` over the given devices, or over all local ones."""
+  devices = jax.local_devices() if devices is None else devices
+  return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  """The placement of what every device has whole: state and data set."""
+  return NamedSharding(mesh, PartitionSpec())
+
+
+def check_batch_size(batch_size: int, mesh: Mesh) -> None:
+  """Raises `RunError` unless the batch splits evenly over the mesh."""
+  if batch_size % mesh.size:
+    raise RunError(
+      f"config.train.batch_size must be a multiple of the number of devices, {mesh.size};"
+      f" it is {batch_size}. Change it, or show fewer devices (CUDA_VISIBLE_DEVICES)."
+    )
+
+
+def split_examples(array: Array, mesh: Mesh) -> Array:
+  """Inside jit: spreads the leading axis over the devices.
+
+  An axis that does not divide by them, such as a small held-out set's, stays whole on each: the
+  values are the same, only the work is not shared.
+  """
+  axis = None if array.shape[0] % mesh.size else "data"
+  return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(axis)))

@@ -1,0 +1,186 @@
+"""`metrics.jsonl`, one line an event, and TensorBoard beside it if asked for.
+
+A line is `{"split": "train" or "test", "step", "terms", "total", ..., "timing"}`. Everything but
+`timing` is a function of the config alone: an interrupted and resumed run writes the same lines as
+an uninterrupted one.
+"""
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from scae_jax.training.errors import RunError
+
+
+class Window:
+  """Running sums of per-step training metrics since the last line; exact for any dispatch length.
+
+  Sums are taken step by step in float64, so that neither the length of a dispatch nor a resumption
+  in the middle changes a mean.
+  """
+
+  def __init__(self, contents: Mapping[str, Any] | None = None):
+    """A new window, or the one that `to_json` has written down."""
+    self.count = int(contents["count"]) if contents else 0
+    self._sums: dict[str, float] = dict(contents["sums"]) if contents else {}
+
+  def add(self, rows: Mapping[str, np.ndarray]) -> None:
+    """Adds steps: `{name: [n]}`."""
+    for name, values in rows.items():
+      for value in values.tolist():
+        self._sums[name] = self._sums.get(name, 0.0) + value
+    self.count += len(next(iter(rows.values())))
+
+  def means(self) -> dict[str, Any]:
+    """Mean of each metric over the window, `terms/...` in a dict of their own."""
+    means: dict[str, Any] = {"terms": {}}
+    for name, total in self._sums.items():
+      if name.startswith("terms/"):
+        means["terms"][name.removeprefix("terms/")] = total / self.count
+      else:
+        means[name] = total / self.count
+    return means
+
+  def to_json(self) -> dict[str, Any]:
+    """What a checkpoint stores."""
+    return {"count": self.count, "sums": self._sums}
+
+
+class Speed:
+  """How fast the steps of a window run, without compilation, evaluation and checkpoints."""
+
+  def __init__(self):
+    self._steps, self._seconds = 0, 0.0
+
+  def add(self, steps: int, seconds: float) -> None:
+    """Counts steps that took so long."""
+    self._steps += steps
+    self._seconds += seconds
+
+  @property
+  def steps_per_second(self) -> float:
+    return self._steps / self._seconds
+
+  def to_json(self) -> dict[str, float]:
+    """The `timing` field of a line."""
+    return {"steps_per_second": self.steps_per_second, "seconds": self._seconds}
+
+
+class Sink(Protocol):
+  """Takes one line of metrics."""
+
+  def write(self, line: Mapping[str, Any]) -> None:
+    """Records the line."""
+
+  def close(self) -> None:
+    """Flushes."""
+
+
+class JsonLines:
+  """Appends to `metrics.jsonl`; a line is on its way to the disk when `write` returns."""
+
+  def __init__(self, path: pathlib.Path, *, after_step: int):
+    """Opens the file and drops what an interrupted run wrote after its last checkpoint.
+
+    Args:
+      path: of the file; made if it is not there.
+      after_step: lines of later steps go, they will be written again.
+
+    Raises:
+      RunError: a line before the last is not JSON.
+    """
+    kept = [line for line in _read(path) if line["step"] <= after_step]
+    write_atomically(path, "".join(_dump(line) for line in kept))
+    self._file = path.open("a", encoding="utf-8")
+
+  def write(self, line: Mapping[str, Any]) -> None:
+    self._file.write(_dump(line))
+    self._file.flush()
+    os.fsync(self._file.fileno())
+
+  def close(self) -> None:
+    self._file.close()
+
+
+class TensorBoard:
+  """Writes event files to `<workdir>/tensorboard`."""
+
+  def __init__(self, directory: pathlib.Path, *, after_step: int):
+    """Opens the folder; events after `after_step` are marked as outdated."""
+    self._writer = _import_tensorboard().SummaryWriter(str(directory), purge_step=after_step + 1)
+
+  def write(self, line: Mapping[str, Any]) -> None:
+    for name, value in flatten(line).items():
+      if isinstance(value, float):
+        self._writer.add_scalar(f"{line['split']}/{name}", value, line["step"])
+
+  def close(self) -> None:
+    self._writer.close()
+
+
+def open_sinks(workdir: pathlib.Path, *, after_step: int, tensorboard: bool) -> list[Sink]:
+  """The sinks of a run; call on process 0 only."""
+  sinks: list[Sink] = [JsonLines(workdir / "metrics.jsonl", after_step=after_step)]
+  if tensorboard:
+    sinks.append(TensorBoard(workdir / "tensorboard", after_step=after_step))
+  return sinks
+
+
+def check_tensorboard() -> None:
+  """Raises `RunError` if TensorBoard's writer is not installed."""
+  _import_tensorboard()
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  """`{"terms": {"image": 1.}}` as `{"terms/image": 1.}`."""
+  flat = {}
+  for name, value in nested.items():
+    if isinstance(value, Mapping):
+      flat.update(flatten(value, f"{prefix}{name}/"))
+    else:
+      flat[prefix + name] = value
+  return flat
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+  """Replaces the file by the text, or leaves it as it was if interrupted."""
+  partial = path.with_name(path.name + ".partial")
+  with partial.open("w", encoding="utf-8") as file:
+    file.write(text)
+    file.flush()
+    os.fsync(file.fileno())
+  partial.replace(path)
+
+
+def _dump(line: Mapping[str, Any]) -> str:
+  return json.dumps(line) + "\n"
+
+
+def _read(path: pathlib.Path) -> list[dict[str, Any]]:
+  """The lines of the file, without the last one if a kill cut it short."""
+  texts = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
+  lines = []
+  # What follows the last newline is empty, or a line that was not finished.
+  for number, text in enumerate(texts[:-1], start=1):
+    try:
+      lines.append(json.loads(text))
+    except json.JSONDecodeError as error:
+      raise RunError(
+        f"{path} line {number} is not JSON ({error}). Repair or remove that line and start again."
+      ) from error
+  return lines
+
+
+def _import_tensorboard() -> Any:
+  try:
+    import tensorboardX
+  except ImportError as error:
+    raise RunError(
+      "config.train.tensorboard=True needs the package tensorboardX, which is not installed."
+      " Install it with `pip install -r requirements-tensorboard.txt`, or leave the key False."
+    ) from error
+  return tensorboardX

@@ -1,0 +1,104 @@
+"""What a run keeps on the device: the data set and the two compiled functions of the loop."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from scae_jax.data.batches import epoch_position
+from scae_jax.data.sources import Dataset, Split
+from scae_jax.models.system import System
+from scae_jax.training.config import Settings
+from scae_jax.training.errors import NonFiniteError
+from scae_jax.training.heldout import make_heldout
+from scae_jax.training.mesh import replicated
+from scae_jax.training.metrics import flatten
+from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.state import TrainState
+from scae_jax.training.step import make_dispatch
+from scae_jax.typing import Array, Batch
+
+
+class Program:
+  """Takes numbers of steps, gives numbers of metrics; arrays of the data set stay on the mesh."""
+
+  def __init__(self, settings: Settings, system: System, dataset: Dataset, mesh: Mesh):
+    """Moves the data set to the mesh; `compile` comes before `run`."""
+    self._train = settings.train
+    self._placement = replicated(mesh)
+    self._num_examples = len(dataset.splits["train"].labels)
+    self._train_split = self._on_mesh(dataset.splits["train"])
+    self._heldout_split = self._on_mesh(dataset.splits["test"])
+    self._dispatch = make_dispatch(
+      system,
+      make_optimizer(settings.optimizer),
+      mesh,
+      settings.data,
+      settings.train,
+      num_examples=self._num_examples,
+    )
+    self._heldout = make_heldout(
+      system,
+      mesh,
+      canvas=settings.data.canvas,
+      batch_size=settings.train.batch_size,
+      num_examples=len(dataset.splits["test"].labels),
+    )
+
+  def compile(self, state: TrainState) -> None:
+    """Compiles the dispatch ahead of its first use, so that no clock of training counts it."""
+    self._compiled = self._dispatch.lower(state, *self._inputs(0, 0)).compile()
+
+  def run(self, state: TrainState, step: int) -> tuple[TrainState, dict[str, np.ndarray]]:
+    """Runs to the next multiple of the dispatch length, or to the last step.
+
+    Args:
+      state: at `step`; donated.
+      step: updates done.
+
+    Returns:
+      The state after n more steps and their metrics, `{name: float32 [n]}`: `terms/...` unweighted,
+      `total` and `grad_norm`.
+    """
+    length = self._train.dispatch_length
+    num_active = min(length - step % length, self._train.num_steps - step)
+    state, metrics = self._compiled(state, *self._inputs(step, num_active))
+    rows = flatten(jax.device_get(metrics))
+    return state, {name: values[:num_active] for name, values in rows.items()}
+
+  def evaluate(self, params: Any) -> dict[str, Any]:
+    """The held-out results of `heldout.make_heldout`, as Python floats."""
+    return jax.tree.map(float, jax.device_get(self._heldout(params, self._heldout_split)))
+
+  def _inputs(self, step: int, num_active: int) -> tuple[Batch, Array, Array, Array]:
+    epoch, offset = epoch_position(step, self._train.batch_size, self._num_examples)
+    numbers = jax.device_put([np.int32(n) for n in (epoch, offset, num_active)], self._placement)
+    return self._train_split, numbers[0], numbers[1], numbers[2]
+
+  def _on_mesh(self, split: Split) -> Batch:
+    arrays = {"image": split.images, "label": split.labels}
+    return jax.device_put(arrays, self._placement)
+
+
+def check_finite(rows: Mapping[str, np.ndarray], step: int) -> None:
+  """Stops a run whose numbers have gone wrong.
+
+  Args:
+    rows: `{name: [n]}`, metrics of the n steps after `step`.
+    step: updates before them.
+
+  Raises:
+    NonFiniteError: naming the first such step and, in it, all metrics that are not finite.
+  """
+  finite = np.stack([np.isfinite(values) for values in rows.values()])
+  if finite.all():
+    return
+  first = int(np.argmin(finite.all(axis=0)))
+  bad = [f"{name.removeprefix('terms/')} = {rows[name][first]}" for name in rows
+         if not np.isfinite(rows[name][first])]  # fmt: skip
+  raise NonFiniteError(
+    f"not finite at step {step + first + 1}: {', '.join(bad)}. The checkpoints saved before stand."
+    " Lower config.optimizer.learning_rate or set config.optimizer.clip_norm, in a new --workdir."
+  )

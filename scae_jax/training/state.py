@@ -1,0 +1,77 @@
+"""All that changes while training runs."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jax.sharding import Mesh
+
+from scae_jax.models.system import DataSpec, System
+from scae_jax.training.mesh import replicated
+from scae_jax.typing import Array, Batch
+
+
+@struct.dataclass
+class TrainState:
+  """A struct of arrays: nothing in it is a function or a setting.
+
+  Attributes:
+    step: updates done so far, int32 [].
+    params: the model's parameters.
+    opt_state: of the optimiser.
+    rng: the run's key, never changed: what a step draws is a function of it and the step.
+  """
+
+  step: Array
+  params: Any
+  opt_state: Any
+  rng: Array
+
+
+def blank_batch(data: DataSpec, batch_size: int) -> Batch:
+  """A batch of black images, for shapes only."""
+  return {
+    "image": jnp.zeros((batch_size, data.canvas, data.canvas, data.channels)),
+    "label": jnp.zeros((batch_size,), jnp.int32),
+  }
+
+
+def initial_state(
+  system: System, data: DataSpec, optimizer: optax.GradientTransformation, *, seed: int
+) -> TrainState:
+  """The state before the first step; a pure function of the seed."""
+  run_key, params_key, noise_key = jax.random.split(jax.random.key(seed), 3)
+  variables = system.module.init(
+    {"params": params_key, "noise": noise_key}, blank_batch(data, 2), train=True
+  )
+  return TrainState(
+    step=jnp.zeros((), jnp.int32),
+    params=variables["params"],
+    opt_state=optimizer.init(variables["params"]),
+    rng=run_key,
+  )
+
+
+def make_state(
+  system: System, data: DataSpec, optimizer: optax.GradientTransformation, mesh: Mesh, *, seed: int
+) -> TrainState:
+  """`initial_state`, computed inside jit and born on every device of the mesh."""
+
+  def make() -> TrainState:
+    return initial_state(system, data, optimizer, seed=seed)
+
+  return jax.jit(make, out_shardings=replicated(mesh))()
+
+
+def abstract_state(
+  system: System, data: DataSpec, optimizer: optax.GradientTransformation, mesh: Mesh
+) -> TrainState:
+  """Shapes, types and placement of a state, without computing one."""
+  shapes = jax.eval_shape(lambda: initial_state(system, data, optimizer, seed=0))
+
+  def place(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(mesh))
+
+  return jax.tree.map(place, shapes)

@@ -1,0 +1,127 @@
+"""One update of the parameters, and the compiled dispatch of many."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from scae_jax.data.batches import example_order, training_batch
+from scae_jax.models.system import System
+from scae_jax.training.mesh import replicated, split_examples
+from scae_jax.training.objective import losses
+from scae_jax.training.options import DataOptions, TrainOptions
+from scae_jax.training.state import TrainState
+from scae_jax.typing import Array, Batch
+
+# Names of the two uses of the run's key.
+ORDER_STREAM, STEP_STREAM = 0, 1
+
+# What a step reports, each a float32 scalar: every term unweighted, `total` and `grad_norm`.
+StepMetrics = dict[str, Any]
+
+
+def update(
+  system: System,
+  optimizer: optax.GradientTransformation,
+  state: TrainState,
+  batch: Batch,
+  noise_key: Array,
+) -> tuple[TrainState, StepMetrics]:
+  """One step down the gradient of the weighted total.
+
+  Returns:
+    The next state, and `{"terms": {name: []}, "total": [], "grad_norm": []}` of the parameters
+    before the update; the norm is over all parameters and before any clipping.
+  """
+
+  def total_loss(params: Any) -> tuple[Array, dict[str, Array]]:
+    total, (terms, _) = losses(system, params, batch, train=True, noise_key=noise_key)
+    return total, terms
+
+  (total, terms), grads = jax.value_and_grad(total_loss, has_aux=True)(state.params)
+  updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+  metrics = {"terms": terms, "total": total, "grad_norm": optax.tree.norm(grads)}
+  next_state = dataclasses.replace(
+    state,
+    step=state.step + 1,
+    params=optax.apply_updates(state.params, updates),
+    opt_state=opt_state,
+  )
+  return next_state, metrics
+
+
+def make_dispatch(
+  system: System,
+  optimizer: optax.GradientTransformation,
+  mesh: Mesh,
+  data: DataOptions,
+  train: TrainOptions,
+  *,
+  num_examples: int,
+) -> jax.stages.Wrapped:
+  """The function that runs `train.dispatch_length` steps on the device.
+
+  It takes `(state, split, epoch, offset, num_active)`: the data set on the mesh, the position of
+  the state's step in the order of examples (`data.batches.epoch_position`), and how many of the
+  steps count; the others leave the state as it was, so that one compiled program serves the whole
+  run, its last steps and any point of resumption. It returns the state and the metrics by step,
+  each array `[dispatch_length]`, of which the first `num_active` entries mean something.
+
+  The state is donated. The batch of a step is made on the device from the step's number alone.
+  """
+  length = train.dispatch_length
+
+  def dispatch(
+    state: TrainState, split: Batch, epoch: Array, offset: Array, num_active: Array
+  ) -> tuple[TrainState, StepMetrics]:
+    order = example_order(
+      jax.random.fold_in(state.rng, ORDER_STREAM),
+      epoch,
+      offset,
+      num_steps=length,
+      batch_size=train.batch_size,
+      num_examples=num_examples,
+    )
+
+    def body(state: TrainState, inputs: tuple[Array, Array]) -> tuple[TrainState, StepMetrics]:
+      position, indices = inputs
+      step_key = jax.random.fold_in(jax.random.fold_in(state.rng, STEP_STREAM), state.step)
+      shift_key, noise_key = jax.random.split(step_key)
+      batch = training_batch(
+        shift_key,
+        split,
+        split_examples(indices, mesh),
+        canvas=data.canvas,
+        max_shift=data.max_shift,
+      )
+      batch = jax.tree.map(lambda array: split_examples(array, mesh), batch)
+      next_state, metrics = update(system, optimizer, state, batch, noise_key)
+      return _choose(position < num_active, next_state, state), metrics
+
+    return jax.lax.scan(body, state, (jnp.arange(length), order))
+
+  everywhere = replicated(mesh)
+  return jax.jit(
+    dispatch,
+    donate_argnums=0,
+    in_shardings=everywhere,
+    out_shardings=everywhere,
+  )
+
+
+def _choose(first: Array, when_true: TrainState, when_false: TrainState) -> TrainState:
+  """A select, not a `lax.cond`: a condition would make a GPU wait for the host at every step."""
+
+  def select(a: Array, b: Array) -> Array:
+    return jnp.where(first, a, b)
+
+  chosen = jax.tree.map(
+    select,
+    (when_true.step, when_true.params, when_true.opt_state),
+    (when_false.step, when_false.params, when_false.opt_state),
+  )
+  step, params, opt_state = chosen
+  return dataclasses.replace(when_false, step=step, params=params, opt_state=opt_state)

@@ -1,0 +1,151 @@
+"""The shape of the package: imports go down, files stay small, nothing is hushed up."""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "scae_jax"
+FILES = sorted(PACKAGE.rglob("*.py"))
+SCRIPTS = [ROOT / "train.py", ROOT / "evaluate.py"]
+CONFIGS = sorted((ROOT / "configs").glob("*.py"))
+
+# From the top of design.md's house to its foundation.
+FLOORS = (
+  {"training"},
+  {"evaluation"},
+  {"figures"},
+  {"data"},
+  {"models"},
+  {"layers"},
+  {"routing"},
+  {"geometry", "warping", "mixtures", "sparsity", "filters"},
+  {"typing"},
+)
+LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def modules_imported(path):
+  """Dotted names that a file imports; the names of `from a import b` are followed: a, a.b."""
+  names = set()
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      names |= {alias.name for alias in node.names}
+    elif isinstance(node, ast.ImportFrom):
+      assert node.level == 0, f"{path}: relative imports hide where they go"
+      names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+  return names
+
+
+def rooms_imported(path):
+  """What of scae_jax a file imports, by the first name below scae_jax."""
+  inside = (name.split(".") for name in modules_imported(path))
+  return {name[1] for name in inside if name[0] == "scae_jax" and len(name) > 1}
+
+
+def room_of(path):
+  relative = path.relative_to(PACKAGE)
+  return relative.parts[0].removesuffix(".py")
+
+
+def name_of(path):
+  return str(path.relative_to(ROOT))
+
+
+def test_every_module_has_a_floor():
+  rooms = {room_of(path) for path in FILES} - {"__init__"}
+  assert rooms == set(LEVEL)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_go_down(path):
+  if room_of(path) == "__init__":
+    assert not rooms_imported(path)
+    return
+  own = room_of(path)
+  for room in rooms_imported(path) - {own}:
+    # The mathematics is one floor: warping reads geometry.
+    lower = LEVEL[room] > LEVEL[own] or (LEVEL[room] == LEVEL[own] and room in FLOORS[-2])
+    assert lower, f"{own} imports {room}, which is not below it"
+
+
+def test_mathematics_has_no_circle():
+  """`geometry` is under `warping`, `mixtures` under `sparsity`; never the other way round."""
+  below = {room: rooms_imported(PACKAGE / f"{room}.py") & FLOORS[-2] for room in FLOORS[-2]}
+  left = set(below)
+  while left:
+    free = {room for room in left if not below[room] & left}
+    assert free, f"these import each other: {left}"
+    left -= free
+
+
+def test_configs_and_scripts_are_not_imported():
+  for path in FILES:
+    roots = {name.split(".")[0] for name in modules_imported(path)}
+    assert not roots & {"configs", "train", "evaluate", "tests"}, path
+
+
+def test_configs_are_plain():
+  for path in CONFIGS:
+    roots = {name.split(".")[0] for name in modules_imported(path)}
+    assert roots <= {"ml_collections", "configs"}, path
+
+
+@pytest.mark.parametrize(
+  ("name", "allowed"),
+  [
+    ("geometry", set()),
+    ("warping", set()),
+    ("sparsity", set()),
+    ("filters", set()),
+    ("typing", set()),
+    ("mixtures", {"flax", "flax.struct"}),
+    ("routing/mixture", {"flax", "flax.struct"}),
+  ],
+)
+def test_mathematics_needs_no_flax(name, allowed):
+  imported = modules_imported(PACKAGE / f"{name}.py")
+  assert {i for i in imported if i.split(".")[0] == "flax"} <= allowed
+
+
+@pytest.mark.parametrize("floor", ["data", "evaluation", "figures", "training"])
+def test_no_model_by_name(floor):
+  """The loop, the evaluator, data and figures know systems, never a model."""
+  for path in sorted((PACKAGE / floor).rglob("*.py")):
+    models = {name for name in modules_imported(path) if name.startswith("scae_jax.models.")}
+    assert all(name.startswith("scae_jax.models.system") for name in models), path
+
+
+def test_no_drawer_of_odds_and_ends():
+  names = {part.removesuffix(".py") for path in FILES for part in path.relative_to(ROOT).parts}
+  assert not names & {"utils", "util", "helpers", "helper", "misc", "common"}
+
+
+@pytest.mark.parametrize("path", [*FILES, *CONFIGS, *SCRIPTS], ids=name_of)
+def test_files_are_short_documented_and_hush_nothing(path):
+  text = path.read_text()
+  assert len(text.splitlines()) <= (80 if path in SCRIPTS else 400)
+  assert ast.get_docstring(ast.parse(text)), "a file says what it is about"
+  hushed = re.search(r"#\s*(type:\s*ignore|pyright:|noqa|pylint:|fmt:\s*(off|skip)|TODO)", text)
+  assert not hushed, hushed
+
+
+def test_configs_declare_every_key_once_and_the_package_has_no_defaults():
+  """`.get(key, default)` on a config section would be a second, hidden declaration."""
+  for path in FILES:
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        owner = ast.unparse(node.func.value).split(".")[-1]
+        sections = {
+          "config",
+          "model",
+          "loss",
+          "data",
+          "train",
+          "optimizer",
+          "evaluation",
+          "weights",
+        }
+        assert node.func.attr != "get" or owner not in sections, f"{path}:{node.lineno}"

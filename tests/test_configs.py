@@ -1,0 +1,107 @@
+"""Every preset of every config builds, has weights for its losses, and its published size."""
+
+import functools
+import importlib
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs import digits, fashion_mnist, mnist
+from scae_jax.models.scae import make_system
+from scae_jax.models.system import DataSpec
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
+PRESETS = {
+  "digits": ["modern"],
+  "mnist": ["official", "paper", "modern"],
+  "fashion_mnist": ["official", "paper", "modern"],
+}
+ALL = [(name, preset) for name, presets in PRESETS.items() for preset in presets]
+
+
+def test_every_config_is_tested():
+  assert set(PRESETS) == {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
+
+
+@functools.cache
+def traced(name, preset):
+  """Shapes of parameters and loss terms, and the weights; nothing is computed."""
+  config = importlib.import_module(f"configs.{name}").get_config(preset)
+  sections = config.to_dict()
+  canvas = sections["data"]["canvas"]
+  system = make_system(sections["model"], sections["loss"], DataSpec(canvas, 1, 10))
+
+  def start(key):
+    batch = {"image": jnp.zeros((2, canvas, canvas, 1)), "label": jnp.zeros(2, jnp.int32)}
+    keys = dict(zip(("params", "noise"), jax.random.split(key), strict=True))
+    output, variables = system.module.init_with_output(keys, batch, train=True)
+    return system.loss_terms(output, batch), variables
+
+  terms, variables = jax.eval_shape(start, jax.random.key(0))
+  return terms, variables, system.loss_weights
+
+
+@pytest.mark.parametrize(("name", "preset"), ALL)
+def test_it_builds_and_every_loss_term_has_a_weight(name, preset):
+  terms, variables, weights = traced(name, preset)
+  assert set(terms) == set(weights)
+  assert all(term.shape == () and term.dtype == jnp.float32 for term in terms.values())
+  assert set(variables) == {"params"}
+  assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+@pytest.mark.parametrize(("preset", "expected"), [("official", 3_540_823), ("paper", 2_420_351)])
+def test_published_number_of_parameters(name, preset, expected):
+  _, variables, _ = traced(name, preset)
+  assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == expected
+
+
+def test_published_settings():
+  """systems.md, Settings and Sparsity and the rest."""
+  official, paper = mnist.get_config("official"), mnist.get_config("paper")
+  for config in (official, paper):
+    assert (config.data.name, config.data.canvas, config.data.max_shift) == ("mnist", 40, 6)
+    assert (config.train.num_steps, config.train.batch_size) == (300_000, 128)
+    optimizer = config.optimizer
+    assert (optimizer.name, optimizer.momentum, optimizer.decay) == ("rmsprop", 0.9, 0.9)
+    assert (optimizer.learning_rate, optimizer.epsilon) == (3e-5, (10 * 128) ** -2.0)
+    assert config.model.part_encoder.presence_noise == 4.0
+    assert config.model.part_decoder.pixel_scale == 1.0
+    assert config.loss.weights.dynamic == 10.0
+    assert config.loss.weights.image == config.loss.weights.parts == 1.0
+    assert (config.loss.prior, config.loss.posterior) == ("l2", "entropy")
+  names = ("posterior_within", "posterior_between", "prior_within", "prior_between")
+  assert [official.loss.weights[name] for name in names] == [0.7, 0.2, 2.0, 0.35]
+  assert [paper.loss.weights[name] for name in names] == [10.0, 10.0, 1.0, 1.0]
+  assert official.optimizer.schedule == "constant"
+  assert (paper.optimizer.schedule, paper.optimizer.decay_rate) == ("exponential", 0.96)
+  assert paper.optimizer.decay_steps == 10_000
+  # The quirks of the release are the official preset's alone.
+  for config, quirky in ((official, True), (paper, False)):
+    assert config.model.normalize_mixing != quirky
+    assert config.model.part_encoder.noise_in_evaluation == quirky
+    assert config.model.object_decoder.noise_in_evaluation == quirky
+    assert (config.model.object_encoder.mask == "hard") == quirky
+
+
+def test_fashion_is_mnist_with_other_pictures():
+  for preset in PRESETS["fashion_mnist"]:
+    config = fashion_mnist.get_config(preset)
+    assert config.data.name == "fashion_mnist"
+    config.data.name = "mnist"
+    assert config.to_dict() == mnist.get_config(preset).to_dict()
+
+
+def test_configs_share_no_state():
+  one, two = mnist.get_config("paper"), mnist.get_config("paper")
+  one.loss.weights.image = 7.0
+  assert two.loss.weights.image == 1.0
+
+
+@pytest.mark.parametrize("config", [digits, mnist, fashion_mnist], ids=PRESETS)
+def test_unknown_preset(config):
+  with pytest.raises(ValueError, match=r"no preset 'offical'; expected .*modern"):
+    config.get_config("offical")

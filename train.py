@@ -1,0 +1,63 @@
+"""Trains a system and reports on it.
+
+  python train.py
+  python train.py --config=configs/mnist.py:official --config.train.num_steps=20
+  python train.py --config=FILE[:PRESET] --workdir=FOLDER --config.SECTION.KEY=VALUE ...
+
+The default config is configs/digits.py, the default workdir runs/<config file>[-<preset>]. The same
+command again resumes where the run stopped. Ctrl-C or SIGTERM saves and stops, a second one stops
+at once. `--help` lists the config's keys.
+
+Exit codes: 0 trained and reported; 1 failed, for example on a loss that is not finite; 2 cannot
+start as asked; 130 or 143 interrupted and saved.
+"""
+
+import pathlib
+import sys
+
+from absl import logging
+
+from scae_jax.evaluation.report import write_report
+from scae_jax.training.build import Run
+from scae_jax.training.config import describe, parse_command_line, read_settings
+from scae_jax.training.errors import exit_with_message, explained
+from scae_jax.training.loop import train
+
+DEFAULT_CONFIG = str(pathlib.Path(__file__).parent / "configs" / "digits.py")
+
+
+def main(arguments: list[str]) -> None:
+  """Trains as the command line says."""
+  logging.set_verbosity(logging.ERROR)
+  with exit_with_message():
+    wants_help = {"--help", "-h"} & set(arguments)
+    rest = [argument for argument in arguments if argument not in wants_help]
+    command = parse_command_line(rest, default_config=DEFAULT_CONFIG)
+    if wants_help:
+      print(f"{__doc__}\nConfig keys:\n{describe(command.config)}")
+      return
+    run = train(command.config, command.workdir)
+    with explained():
+      report(run, command.workdir)
+
+
+def report(run: Run, workdir: pathlib.Path) -> None:
+  """Writes `<workdir>/evaluation` on the run's own test split."""
+  settings = read_settings(run.config)
+  write_report(
+    workdir / "evaluation",
+    run.system,
+    run.variables,
+    run.dataset,
+    canvas=settings.data.canvas,
+    batch_size=settings.evaluation.batch_size,
+    seed=settings.train.seed,
+    step=run.step,
+    max_examples=settings.evaluation.max_examples,
+    provenance={"workdir": str(workdir), "config": run.config.to_dict()},
+    history=workdir / "metrics.jsonl",
+  )
+
+
+if __name__ == "__main__":
+  main(sys.argv[1:])
