@@ -24,8 +24,8 @@ MODEL = {
   "normalize_mixing": False,
   "stop_gradients": True,
   "part_encoder": {
-    "widths": (6, 6),
-    "strides": (2, 1),
+    "widths": (6,),
+    "strides": (2,),
     "num_features": FEATURES,
     "pooling": "attention",
     "presence_noise": 4.0,
@@ -193,6 +193,6 @@ def test_unknown_sparsity(key):
 
 
 def test_lists_of_a_config_become_tuples():
-  model = MODEL | {"part_encoder": MODEL["part_encoder"] | {"widths": [6, 6], "strides": [2, 1]}}
+  model = MODEL | {"part_encoder": MODEL["part_encoder"] | {"widths": [6], "strides": [2]}}
   module = make_system(model, LOSS, DataSpec(CANVAS, 1, CLASSES)).module
   assert module == tiny_system().module
