@@ -64,7 +64,7 @@ def make_state(
 
   # It runs once, and optimising it takes a CPU ten seconds longer than running it as it is.
   on_cpu = mesh.devices.flat[0].platform == "cpu"
-  options = {"xla_backend_optimization_level": "0"} if on_cpu else None
+  options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"} if on_cpu else {}
   return jax.jit(make, out_shardings=replicated(mesh)).lower().compile(options)()
 
 
