@@ -48,13 +48,14 @@ def transformer(mask, num_inducing):
 
 @pytest.fixture(scope="module")
 def elements():
-  return np.random.RandomState(1).normal(0, 1, (2, ELEMENTS, WIDTH)).astype(np.float32)
+  return np.random.RandomState(1).normal(0, 1, (3, ELEMENTS, WIDTH)).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
 def presence():
-  """Soft in the first example; in the second, ones and a zero."""
-  return np.array([[0.9, 0.2, 0.6, 0.5, 0.7], [1, 1, 0, 1, 1]], np.float32)
+  """Soft in the first example; ones and a zero; so small that a layer norm's epsilon shows."""
+  soft, small = [0.9, 0.2, 0.6, 0.5, 0.7], [0.001, 0.002, 0.0005, 0.0015, 0.001]
+  return np.array([soft, [1, 1, 0, 1, 1], small], np.float32)
 
 
 def reference(params, elements, presence, mask, num_inducing):
@@ -104,7 +105,7 @@ def reference(params, elements, presence, mask, num_inducing):
 def test_against_numpy(mask, num_inducing, elements, presence):
   params, apply = transformer(mask, num_inducing)
   actual = apply(elements, presence)
-  for b in range(2):
+  for b in range(3):
     expected = reference(params, elements[b], presence[b].astype(float), mask, num_inducing)
     # Two blocks of sums of 16 in float32; outputs are of size 1 to 10.
     np.testing.assert_allclose(actual[b], expected, rtol=1e-4, atol=1e-4)
@@ -151,7 +152,7 @@ def test_the_hard_mask_sees_only_the_most_present(elements, presence):
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_all_absent_and_all_present_are_finite(mask, num_inducing, value, elements):
   _, apply = transformer(mask, num_inducing)
-  assert np.isfinite(apply(elements, np.full((2, ELEMENTS), value, np.float32))).all()
+  assert np.isfinite(apply(elements, np.full((3, ELEMENTS), value, np.float32))).all()
 
 
 def test_mask_logits_by_hand():

@@ -157,8 +157,8 @@ class ObjectDecoder(nn.Module):
     votes = jax.vmap(jax.vmap(over_parts))(poses, static[None] + dynamic)
 
     noisy = train or self.noise_in_evaluation
-    capsule = noisy_sigmoid(self, raw["presence"], self.presence_noise, noisy=noisy)
-    share = noisy_sigmoid(self, raw["vote_presence"], self.presence_noise, noisy=noisy)
+    capsule = noisy_sigmoid(self, raw["presence"], self.presence_noise, noisy=noisy, use=1)
+    share = noisy_sigmoid(self, raw["vote_presence"], self.presence_noise, noisy=noisy, use=2)
     vote_presence = capsule * share
     if self.learn_vote_scale:
       vote_scale = jax.nn.softplus(raw["vote_scale"] + 0.5) + MIN_VOTE_SCALE

@@ -35,14 +35,17 @@ class PartCapsules:
   features: Float[Array, "b m d"]
 
 
-def noisy_sigmoid(module: nn.Module, logits: Array, scale: float, *, noisy: bool) -> Array:
+def noisy_sigmoid(
+  module: nn.Module, logits: Array, scale: float, *, noisy: bool, use: int
+) -> Array:
   """sigmoid(logits + uniform noise in [-scale / 2, scale / 2]); no noise unless `noisy`.
 
-  The key comes from the `noise` stream, or is a constant one where an evaluation has no stream.
+  The key comes from the `noise` stream, or, where an evaluation has none, is a constant one of this
+  use: a number that each of a model's noises has for itself.
   """
   if not noisy or scale == 0:
     return jax.nn.sigmoid(logits)
-  key = module.make_rng("noise") if module.has_rng("noise") else jax.random.key(0)
+  key = module.make_rng("noise") if module.has_rng("noise") else jax.random.key(use)
   noise = jax.random.uniform(key, logits.shape, minval=-scale / 2, maxval=scale / 2)
   return jax.nn.sigmoid(logits + noise)
 
@@ -86,7 +89,7 @@ class PartEncoder(nn.Module):
     noisy = train or self.noise_in_evaluation
     return PartCapsules(
       poses=jax.vmap(jax.vmap(lambda r: geometry.pose_matrix(r, similarity=self.similarity)))(raw),
-      presence=noisy_sigmoid(self, logits[..., 0], self.presence_noise, noisy=noisy),
+      presence=noisy_sigmoid(self, logits[..., 0], self.presence_noise, noisy=noisy, use=0),
       features=features,
     )
 
