@@ -3,6 +3,8 @@
 Kosiorek et al. 2019, section 2.3 and appendix A.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -156,9 +158,15 @@ class ObjectDecoder(nn.Module):
     over_parts = jax.vmap(vote, in_axes=(None, 0))
     votes = jax.vmap(jax.vmap(over_parts))(poses, static[None] + dynamic)
 
-    noisy = train or self.noise_in_evaluation
-    capsule = noisy_sigmoid(self, raw["presence"], self.presence_noise, noisy=noisy, use=1)
-    share = noisy_sigmoid(self, raw["vote_presence"], self.presence_noise, noisy=noisy, use=2)
+    noisy_sigmoid_of = functools.partial(
+      noisy_sigmoid,
+      self,
+      scale=self.presence_noise,
+      train=train,
+      in_evaluation=self.noise_in_evaluation,
+    )
+    capsule = noisy_sigmoid_of(raw["presence"], use=1)
+    share = noisy_sigmoid_of(raw["vote_presence"], use=2)
     vote_presence = capsule * share
     if self.learn_vote_scale:
       vote_scale = jax.nn.softplus(raw["vote_scale"] + 0.5) + MIN_VOTE_SCALE

@@ -36,16 +36,17 @@ class PartCapsules:
 
 
 def noisy_sigmoid(
-  module: nn.Module, logits: Array, scale: float, *, noisy: bool, use: int
+  module: nn.Module, logits: Array, scale: float, *, train: bool, in_evaluation: bool, use: int
 ) -> Array:
-  """sigmoid(logits + uniform noise in [-scale / 2, scale / 2]); no noise unless `noisy`.
+  """sigmoid(logits + uniform noise in [-scale / 2, scale / 2]).
 
-  The key comes from the `noise` stream, or, where an evaluation has none, is a constant one of this
-  use: a number that each of a model's noises has for itself.
+  In training the key comes from the module's `noise` stream. In evaluation there is no noise, or,
+  with `in_evaluation`, the same at every call: from a constant key of this `use`, a number that
+  each of a model's noises has for itself.
   """
-  if not noisy or scale == 0:
+  if scale == 0 or not (train or in_evaluation):
     return jax.nn.sigmoid(logits)
-  key = module.make_rng("noise") if module.has_rng("noise") else jax.random.key(use)
+  key = module.make_rng("noise") if train else jax.random.key(use)
   noise = jax.random.uniform(key, logits.shape, minval=-scale / 2, maxval=scale / 2)
   return jax.nn.sigmoid(logits + noise)
 
@@ -86,10 +87,16 @@ class PartEncoder(nn.Module):
     size = POSE_SIZE + 1 + self.num_features
     x = POOLINGS[self.pooling](self.num_parts, size, name="pooling")(x)
     raw, logits, features = jnp.split(x, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
-    noisy = train or self.noise_in_evaluation
     return PartCapsules(
       poses=jax.vmap(jax.vmap(lambda r: geometry.pose_matrix(r, similarity=self.similarity)))(raw),
-      presence=noisy_sigmoid(self, logits[..., 0], self.presence_noise, noisy=noisy, use=0),
+      presence=noisy_sigmoid(
+        self,
+        logits[..., 0],
+        self.presence_noise,
+        train=train,
+        in_evaluation=self.noise_in_evaluation,
+        use=0,
+      ),
       features=features,
     )
 
