@@ -5,6 +5,9 @@ import jax.numpy as jnp
 
 from scae_jax.typing import Array, Float, typed
 
+# Edges of an image in [0, 1] that differ by less are rounding.
+MIN_EDGE = 1e-5
+
 
 @typed
 def sobel_edges(image: Float[Array, "h w c"]) -> Float[Array, "h w c 2"]:
@@ -33,4 +36,5 @@ def normalized_sobel(image: Float[Array, "h w c"]) -> Float[Array, "h w c"]:
   edges = jnp.mean(sobel_edges(image), axis=-1)
   edges = jnp.abs(edges - jnp.median(edges))
   low, high = jnp.min(edges), jnp.max(edges)
-  return (edges - low) / jnp.where(high > low, high - low, 1.0)
+  flat = high - low < MIN_EDGE
+  return jnp.where(flat, 0.0, (edges - low) / jnp.where(flat, 1.0, high - low))

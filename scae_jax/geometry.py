@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from scae_jax.typing import Array, Float, typed
 
 MIN_SCALE = 0.01
+MIN_DETERMINANT = 1e-12
+FAR = 1e4
 
 
 @typed
@@ -93,16 +95,17 @@ def determinant(pose: Float[Array, "2 3"]) -> Float[Array, ""]:
 def invert(pose: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
   """The pose that undoes this one: `[A^-1 | -A^-1 t]`.
 
-  The determinant must not be zero. Poses from `affine_matrix` have at least 1e-4, compositions of
-  two at least 1e-8. A pose that has collapsed further (an average of votes can) is inverted as if
-  its determinant had size 1e-12: points are thrown far outside a template, without NaN.
+  Poses from `affine_matrix` have a determinant of at least 1e-4, compositions of two at least 1e-8.
+  A pose that has collapsed below 1e-12 (an average of votes can) has no inverse: what is returned
+  takes every point to (1e4, 1e4), far outside any template, and has no gradient.
   """
   det = determinant(pose)
-  floor = jnp.asarray(1e-12, pose.dtype)
-  det = jnp.where(jnp.abs(det) < floor, jnp.where(det < 0, -floor, floor), det)
+  collapsed = jnp.abs(det) < MIN_DETERMINANT
   a, b, c, d = pose[0, 0], pose[0, 1], pose[1, 0], pose[1, 1]
-  linear = jnp.stack([jnp.stack([d, -b]), jnp.stack([-c, a])]) / det
-  return jnp.concatenate([linear, -(linear @ pose[:, 2])[:, None]], axis=1)
+  linear = jnp.stack([jnp.stack([d, -b]), jnp.stack([-c, a])]) / jnp.where(collapsed, 1.0, det)
+  inverse = jnp.concatenate([linear, -(linear @ pose[:, 2])[:, None]], axis=1)
+  far = jnp.zeros((2, 3)).at[:, 2].set(FAR)
+  return jnp.where(collapsed, far, inverse)
 
 
 @typed

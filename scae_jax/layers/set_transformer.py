@@ -20,7 +20,8 @@ def mask_logits(presence: Float[Array, "b n"], kind: str) -> Float[Array, "b n"]
     presence: probabilities in [0, 1].
     kind: `log_presence` adds log presence: attention is proportional to it. `hard` subtracts
       1e32 (1 - presence), as the authors' release does: unless presences are exactly 1, attention
-      falls wholly on the most present element. `none` adds nothing.
+      falls wholly on the most present element; no gradient flows to presences, because 1e32 is no
+      slope to follow. `none` adds nothing.
 
   Raises:
     ValueError: unknown kind.
@@ -28,7 +29,7 @@ def mask_logits(presence: Float[Array, "b n"], kind: str) -> Float[Array, "b n"]
   if kind == "log_presence":
     return safe_log(presence)
   if kind == "hard":
-    return -1e32 * (1.0 - presence)
+    return -1e32 * (1.0 - jax.lax.stop_gradient(presence))
   if kind == "none":
     return jnp.zeros_like(presence)
   raise ValueError(f"mask is {kind!r}; expected one of {', '.join(MASKS)}")

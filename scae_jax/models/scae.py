@@ -199,7 +199,7 @@ class SCAE(nn.Module):
 
     num_objects = objects.presence.shape[1]
     alone = jax.lax.map(one_object, jnp.arange(num_objects))
-    mixture = output.reconstruction.mixture
+    mixture = self.part_decoder(parts.poses, parts.presence, parts.features, canvas)
     bottom_up = mode(mixture)
     brightness = jnp.max(jnp.clip(bottom_up, 0.0, 1.0), axis=-1)
     pictures = {

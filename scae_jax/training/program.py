@@ -96,8 +96,8 @@ def check_finite(rows: Mapping[str, np.ndarray], step: int) -> None:
   if finite.all():
     return
   first = int(np.argmin(finite.all(axis=0)))
-  bad = [f"{name.removeprefix('terms/')} = {rows[name][first]}" for name in rows
-         if not np.isfinite(rows[name][first])]  # fmt: skip
+  at_first = {name.removeprefix("terms/"): values[first] for name, values in rows.items()}
+  bad = [f"{name} = {value}" for name, value in at_first.items() if not np.isfinite(value)]
   raise NonFiniteError(
     f"not finite at step {step + first + 1}: {', '.join(bad)}. The checkpoints saved before stand."
     " Lower config.optimizer.learning_rate or set config.optimizer.clip_norm, in a new --workdir."
