@@ -1,4 +1,16 @@
-"""SCAE on the embedded digits: scikit-learn's 1,797, upsampled to 16x16, in a 20x20 canvas."""
+"""SCAE on the embedded digits: scikit-learn's 1,797, upsampled to 16x16, in a 20x20 canvas.
+
+    python train.py
+
+Two CPU cores train it in 11 minutes. LIN-MATCH on the 360 test digits, seeds 0, 1 and 2: 93.3,
+75.3 and 78.6 % by posterior mass, 93.1, 77.8 and 77.5 % by prior presences; k-means on the pixels
+74 % (results/digits, 2026-11-20).
+
+What differs from the paper: everything is smaller; Adam under a cosine instead of RMSProp; and the
+deformations of objects cost 30 times, posterior sparsity 3 times as much. While part-object
+relations may bend freely, one object explains every digit by bending; stiff ones need different
+objects for different digits, early.
+"""
 
 from ml_collections import ConfigDict
 
