@@ -2,7 +2,7 @@
 
     python train.py
 
-Two CPU cores train it in 11 minutes. LIN-MATCH on the 360 test digits, seeds 0, 1 and 2: 93.3,
+About 11 minutes on two busy CPU cores (seeds 0 and 1). LIN-MATCH on the 360 test digits, seeds 0, 1 and 2: 93.3,
 75.3 and 78.6 % by posterior mass, 93.1, 77.8 and 77.5 % by prior presences; k-means on the pixels
 74 % (results/digits, 2026-11-20).
 
