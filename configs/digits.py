@@ -2,9 +2,9 @@
 
     python train.py
 
-About 11 minutes on two busy CPU cores (seeds 0 and 1). LIN-MATCH on the 360 test digits, seeds 0, 1 and 2: 93.3,
-75.3 and 78.6 % by posterior mass, 93.1, 77.8 and 77.5 % by prior presences; k-means on the pixels
-74 % (results/digits, 2026-11-20).
+About 11 minutes on two busy CPU cores (seeds 0 and 1). LIN-MATCH on the 360 test digits, seeds 0, 1
+and 2: 93.3, 75.3 and 78.6 % by posterior mass, 93.1, 77.8 and 77.5 % by prior presences; k-means on
+the pixels 74 % (results/digits, 2026-11-20, which says what these figures are not).
 
 What differs from the paper: everything is smaller; Adam under a cosine instead of RMSProp; and the
 deformations of objects cost 30 times, posterior sparsity 3 times as much. While part-object
