@@ -3,7 +3,7 @@
   python evaluate.py --workdir=runs/digits
   python evaluate.py --workdir=runs/mnist-official --split=train --step=best --max_examples=5000
 
-The run's own test split at its latest step goes to `<workdir>/evaluation/`, anything else to
+The run's own held-out split at its latest step goes to `<workdir>/evaluation/`, anything else to
 `<workdir>/evaluation/<data set>-<split>[-step<number>]/`. Exit code 2: cannot evaluate as asked.
 """
 
@@ -16,16 +16,15 @@ from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.files import file_name
 from scae_jax.evaluation.report import write_report
 from scae_jax.training.build import open_run
-from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.workdir import checkpoint_directory, load_config
+from scae_jax.training.workdir import load_config
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run of train.py.", required=True)
 _STEP = flags.DEFINE_string("step", "latest", "Which checkpoint: a number, 'latest' or 'best'.")
 _DATASET = flags.DEFINE_string("dataset", None, "Score on this data set instead of the run's own.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where the data set to score is, if elsewhere.")
-_SPLIT = flags.DEFINE_string("split", "test", "Which split to score.")
+_SPLIT = flags.DEFINE_string("split", None, "Split to score, if not the held-out one.")
 _MAX_EXAMPLES = flags.DEFINE_integer("max_examples", None, "Use so many at most; 0 uses all.")
 
 
@@ -33,32 +32,33 @@ def main(_: list[str]) -> None:
   """Opens the run that the flags name and writes its report."""
   logging.set_verbosity(logging.WARNING)
   with exit_with_message(), explained():
-    if _STEP.value not in ("latest", "best") and not _STEP.value.isdecimal():
-      raise RunError(f"--step must be a number, 'latest' or 'best', got '{_STEP.value}'.")
+    step = int(_STEP.value) if _STEP.value.isdecimal() else _STEP.value
+    if not (isinstance(step, int) or step in ("latest", "best")):
+      raise RunError(f"--step must be a number, 'latest' or 'best', got '{step}'.")
     workdir = pathlib.Path(_WORKDIR.value)
     config = load_config(workdir)
     if _DATA_DIR.value and not _DATASET.value:
       config.update_from_flattened_dict({"data.dir": _DATA_DIR.value})
-    settings = read_settings(config)
-    data, limit = settings.data, _MAX_EXAMPLES.value
-    step = int(_STEP.value) if _STEP.value.isdecimal() else None
-    run = open_run(workdir, "best" if _STEP.value == "best" else step, config)
+    settings, limit = read_settings(config), _MAX_EXAMPLES.value
+    run = open_run(workdir, step, config)
     scored = run.dataset
     if _DATASET.value:
-      scored = load_dataset(_DATASET.value, _DATA_DIR.value or data.dir, data.cache_dir)
-    with Checkpoints(checkpoint_directory(workdir), keep=1, writable=False) as checkpoints:
-      is_latest = _STEP.value == "latest" or run.step == checkpoints.steps()[-1]
-    name = f"{scored.name}-{_SPLIT.value}" + ("" if is_latest else f"-step{run.step}")
+      data_dir = _DATA_DIR.value or settings.data.dir
+      scored = load_dataset(_DATASET.value, data_dir, settings.data.cache_dir)
+    is_latest = step == "latest" or run.step == settings.train.num_steps
+    split = _SPLIT.value or scored.held_out
+    name = f"{scored.name}-{split}" + ("" if is_latest else f"-step{run.step}")
+    is_own = name == f"{run.dataset.name}-{run.dataset.held_out}"
     write_report(
-      workdir / "evaluation" / ("" if name == f"{run.dataset.name}-test" else file_name(name)),
+      workdir / "evaluation" / ("" if is_own else file_name(name)),
       run.system,
       run.variables,
       run.dataset,
-      canvas=data.canvas,
+      canvas=settings.data.canvas,
       batch_size=settings.evaluation.batch_size,
       seed=settings.train.seed,
       step=run.step,
-      split=_SPLIT.value,
+      split=split,
       max_examples=settings.evaluation.max_examples if limit is None else limit,
       provenance={"workdir": str(workdir), "config": config.to_dict()},
       scored_dataset=scored,

@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
 
 
 def report(run: Run, workdir: pathlib.Path) -> None:
-  """Writes `<workdir>/evaluation` on the run's own test split."""
+  """Writes `<workdir>/evaluation` on the run's own held-out split."""
   settings = read_settings(run.config)
   write_report(
     workdir / "evaluation",
@@ -53,6 +53,7 @@ def report(run: Run, workdir: pathlib.Path) -> None:
     batch_size=settings.evaluation.batch_size,
     seed=settings.train.seed,
     step=run.step,
+    split=run.dataset.held_out,
     max_examples=settings.evaluation.max_examples,
     provenance={"workdir": str(workdir), "config": run.config.to_dict()},
     history=workdir / "metrics.jsonl",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
-from scae_jax.data.dataset import Dataset, Split, holdout
+from scae_jax.data.dataset import Dataset, Split, hold_out_validation, holdout
 from scae_jax.data.digits import upsample_twice
 from scae_jax.data.sources import load_dataset
 
@@ -72,6 +72,25 @@ def test_holdout_shares_by_largest_remainder():
   assert holdout(labels, 0, seed=1).tolist() == []
   with pytest.raises(ValueError, match=r"expected num_test in \[0, 10\], got 11"):
     holdout(labels, 11, seed=1)
+
+
+def test_validation_comes_out_of_training_alone():
+  images = np.arange(20, dtype=np.uint8).reshape(20, 1, 1, 1)
+  labels = np.asarray([0] * 10 + [1] * 10, np.int32)
+  whole = Dataset("toy", ("cat", "dog"), dict.fromkeys(("train", "test"), Split(images, labels)))
+  assert hold_out_validation(whole, 0) is whole
+  assert whole.held_out == "test"
+  divided = hold_out_validation(whole, 6)
+  assert divided.held_out == "validation"
+  train, validation = divided.splits["train"], divided.splits["validation"]
+  assert divided.splits["test"] is whole.splits["test"]
+  assert np.bincount(validation.labels).tolist() == [3, 3]
+  together = np.concatenate([train.images, validation.images])
+  assert sorted(together.ravel().tolist()) == list(range(20))
+  for split in (train, validation):
+    np.testing.assert_array_equal(split.labels, split.images.ravel() // 10)
+  with pytest.raises(ValueError, match="must leave some of the 20 training examples of 'toy'"):
+    hold_out_validation(whole, 20)
 
 
 def make(images=None, labels=None, splits=("train", "test")) -> Dataset:

@@ -87,6 +87,16 @@ def test_flags_choose_what_is_scored_and_where_it_goes(
   assert written["scored_on"] == {"dataset": "digits", "split": split, "examples": examples}
 
 
+def test_run_with_a_validation_split_is_judged_there(tmp_path):
+  train(toy_config(train__num_steps=8, data__num_validation=40), tmp_path)
+  lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+  assert {line["split"] for line in lines} == {"train", "validation"}
+  for flags, folder, split in ([], ".", "validation"), (["--split=test"], "digits-test", "test"):
+    run(tmp_path, "--max_examples=30", *flags)
+    written = metrics(tmp_path / "evaluation" / folder)
+    assert written["scored_on"] == {"dataset": "digits", "split": split, "examples": 30}
+
+
 def test_best_is_one_of_the_checkpoints(workdir):
   run(workdir, "--step=best", "--split=train")
   folders = {path.name for path in (workdir / "evaluation").iterdir()}

@@ -95,7 +95,14 @@ def toy_config(**changes: Any) -> ConfigDict:
       "system": "tests.toy_system",
       "model": {"num_features": 8, "noise_scale": 0.1, "nan_below": 0.0},
       "loss": {"image": 1.0, "between": 0.5, "fragile": 1.0, "code_probe": 1.0},
-      "data": {"name": "digits", "dir": "", "cache_dir": "", "canvas": 18, "max_shift": 1},
+      "data": {
+        "name": "digits",
+        "dir": "",
+        "cache_dir": "",
+        "num_validation": 0,
+        "canvas": 18,
+        "max_shift": 1,
+      },
       "train": {
         "num_steps": 24,
         "batch_size": 16,

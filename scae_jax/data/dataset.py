@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-__all__ = ["Dataset", "Split", "holdout"]
+__all__ = ["Dataset", "Split", "hold_out_validation", "holdout"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,7 +28,8 @@ class Dataset:
   Attributes:
     name: the name that it was asked for by.
     class_names: what each label stands for.
-    splits: at least "train" and "test"; all have images of one shape.
+    splits: at least "train" and "test", "validation" if some of the training examples were held
+      out; all have images of one shape.
 
   Raises:
     ValueError: a split is missing or empty, images of the wrong rank, dtype or channels, or labels
@@ -60,6 +61,11 @@ class Dataset:
   @property
   def num_classes(self) -> int:
     return len(self.class_names)
+
+  @property
+  def held_out(self) -> str:
+    """The split that training is judged on: "validation" where there is one, else "test"."""
+    return "validation" if "validation" in self.splits else "test"
 
   @property
   def image_shape(self) -> tuple[int, int, int]:
@@ -146,3 +152,32 @@ def holdout(labels: np.ndarray, num_test: int, seed: int) -> np.ndarray:
     for label, quota in zip(classes, quotas, strict=True)
   ]
   return np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
+
+
+def hold_out_validation(dataset: Dataset, num_validation: int, seed: int = 0) -> Dataset:
+  """Moves training examples to a split "validation", so that the test split need not be looked at.
+
+  Args:
+    dataset: with the splits "train" and "test".
+    num_validation: how many, chosen by `holdout`; 0 returns the data set as it is.
+    seed: of the choice; not the run's, so that all seeds of a recipe see the same split.
+
+  Raises:
+    ValueError: fewer than zero, or none would be left to train on.
+  """
+  train = dataset.splits["train"]
+  if not 0 <= num_validation < len(train.labels):
+    raise ValueError(
+      f"config.data.num_validation must leave some of the {len(train.labels)} training examples of "
+      f"{dataset.name!r} to train on; it is {num_validation}. Set it to 0, or lower."
+    )
+  if num_validation == 0:
+    return dataset
+  is_held_out = np.zeros(len(train.labels), bool)
+  is_held_out[holdout(train.labels, num_validation, seed)] = True
+  splits = {
+    **dataset.splits,
+    "train": Split(train.images[~is_held_out], train.labels[~is_held_out]),
+    "validation": Split(train.images[is_held_out], train.labels[is_held_out]),
+  }
+  return dataclasses.replace(dataset, splits=splits)

@@ -17,7 +17,7 @@ from scae_jax.figures.style import (
 
 MAX_PANELS = 24
 NUM_COLUMNS = 3
-SPLITS = ("train", "test")
+SPLITS = ("train", "validation", "test")
 
 
 def training_curves(steps: np.ndarray, values: Mapping[str, np.ndarray]) -> Figure:
@@ -25,8 +25,8 @@ def training_curves(steps: np.ndarray, values: Mapping[str, np.ndarray]) -> Figu
 
   Args:
     steps: [n], training steps.
-    values: `{name: [n]}`; NaN where a quantity was not measured. `train/x` and `test/x` share the
-      panel `x`. The first 24 panels are drawn.
+    values: `{name: [n]}`; NaN where a quantity was not measured. `train/x`, `validation/x` and
+      `test/x` share the panel `x`. The first 24 panels are drawn.
 
   Raises:
     ValueError: no quantity, or arrays that are not of one length.
@@ -51,7 +51,7 @@ def training_curves(steps: np.ndarray, values: Mapping[str, np.ndarray]) -> Figu
   for axes in list(grid.flat)[len(shown) :]:
     axes.set_visible(False)
   blue, orange = palette(2)
-  colours: dict[str, np.ndarray] = {"train": blue, "test": orange, "": blue}
+  colours: dict[str, np.ndarray] = {"train": blue, "validation": orange, "test": orange, "": blue}
   lines = {}
   for i, (quantity, by_split) in enumerate(shown):
     axes = grid.flat[i]

@@ -4,15 +4,16 @@ import dataclasses
 import importlib
 import importlib.util
 import pathlib
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
 import scae_jax.models
+from scae_jax.data.dataset import hold_out_validation
 from scae_jax.data.sources import Dataset, load_dataset
 from scae_jax.models.system import DataSpec, System
-from scae_jax.training.checkpoints import Checkpoints
+from scae_jax.training.checkpoints import Checkpoints, Which
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.mesh import make_mesh
@@ -43,14 +44,14 @@ class Run:
 
 def open_run(
   workdir: str | pathlib.Path,
-  step: int | Literal["best"] | None = None,
+  which: Which = "latest",
   config: ConfigDict | None = None,
 ) -> Run:
   """Loads what a workdir holds, and changes nothing in it.
 
   Args:
     workdir: folder of a run.
-    step: which checkpoint: a step, 'best' (lowest held-out loss), or None for the latest.
+    which: checkpoint: 'latest', 'best' (lowest held-out loss) or a step.
     config: instead of the one saved in the workdir, for example to read the data elsewhere.
 
   Raises:
@@ -65,7 +66,7 @@ def open_run(
   system, dataset, data = build(settings)
   template = abstract_state(system, data, make_optimizer(settings.optimizer), make_mesh())
   with Checkpoints(directory, keep=1, writable=False) as checkpoints:
-    state, progress = checkpoints.restore(template, "latest" if step is None else step)
+    state, progress = checkpoints.restore(template, which)
   return Run(config, system, dataset, {"params": state.params}, progress.step)
 
 
@@ -77,6 +78,7 @@ def build(settings: Settings) -> tuple[System, Dataset, DataSpec]:
   """
   with explained():
     dataset = load_dataset(settings.data.name, settings.data.dir, settings.data.cache_dir)
+    dataset = hold_out_validation(dataset, settings.data.num_validation)
     data = DataSpec(
       canvas=settings.data.canvas, channels=dataset.channels, num_classes=dataset.num_classes
     )

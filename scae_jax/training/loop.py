@@ -159,7 +159,7 @@ def _evaluate(program: Program, state: TrainState, step: int, write: Write) -> f
   rows = {f"held-out {name}": np.array([value]) for name, value in flatten(results).items()}
   check_finite(rows, step - 1)
   seconds = time.perf_counter() - started
-  write({"split": "test", "step": step, **results, "timing": {"seconds": seconds}})
+  write({"split": program.held_out, "step": step, **results, "timing": {"seconds": seconds}})
   return results["selection_loss"]
 
 

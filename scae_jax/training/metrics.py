@@ -1,8 +1,8 @@
 """`metrics.jsonl`, one line an event, and TensorBoard beside it if asked for.
 
-A line is `{"split": "train" or "test", "step", "terms", "total", ..., "timing"}`. Everything but
-`timing` is a function of the config alone: an interrupted and resumed run writes the same lines as
-an uninterrupted one.
+A line is `{"split": "train", "validation" or "test", "step", "terms", "total", ..., "timing"}`.
+Everything but `timing` is a function of the config alone: an interrupted and resumed run writes the
+same lines as an uninterrupted one.
 """
 
 import json

@@ -19,6 +19,8 @@ class DataOptions:
     name: a source of `scae_jax.data.sources`.
     dir: folder of the prepared data; empty for the source's own default.
     cache_dir: folder for decoded arrays; empty for the default.
+    num_validation: so many training examples are held out as the split "validation", on which the
+      run is then judged instead of the test split.
     canvas: side of the square image that the model sees, pixels.
     max_shift: training images move by up to this many pixels in each direction.
   """
@@ -26,10 +28,12 @@ class DataOptions:
   name: str
   dir: str
   cache_dir: str
+  num_validation: int
   canvas: int
   max_shift: int
 
   def __post_init__(self):
+    require(self.num_validation >= 0, "data.num_validation", "0 or more", self.num_validation)
     require(self.canvas > 0, "data.canvas", "a positive number of pixels", self.canvas)
     require(self.max_shift >= 0, "data.max_shift", "zero or more pixels", self.max_shift)
 

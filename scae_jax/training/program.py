@@ -22,7 +22,11 @@ from scae_jax.typing import Array, Batch
 
 
 class Program:
-  """Takes numbers of steps, gives numbers of metrics; arrays of the data set stay on the mesh."""
+  """Takes numbers of steps, gives numbers of metrics; arrays of the data set stay on the mesh.
+
+  Attributes:
+    held_out: the split that `evaluate` runs on.
+  """
 
   def __init__(self, settings: Settings, system: System, dataset: Dataset, mesh: Mesh):
     """Moves the data set to the mesh; `compile` comes before `run`."""
@@ -30,7 +34,8 @@ class Program:
     self._placement = replicated(mesh)
     self._num_examples = len(dataset.splits["train"].labels)
     self._train_split = self._on_mesh(dataset.splits["train"])
-    self._heldout_split = self._on_mesh(dataset.splits["test"])
+    self.held_out = dataset.held_out
+    self._heldout_split = self._on_mesh(dataset.splits[self.held_out])
     self._dispatch = make_dispatch(
       system,
       make_optimizer(settings.optimizer),
@@ -44,7 +49,7 @@ class Program:
       mesh,
       canvas=settings.data.canvas,
       batch_size=settings.train.batch_size,
-      num_examples=len(dataset.splits["test"].labels),
+      num_examples=len(dataset.splits[self.held_out].labels),
     )
 
   def compile(self, state: TrainState) -> None:
