@@ -48,7 +48,7 @@ def main(_: list[str]) -> None:
     is_latest = step == "latest" or run.step == settings.train.num_steps
     split = _SPLIT.value or scored.held_out
     name = f"{scored.name}-{split}" + ("" if is_latest else f"-step{run.step}")
-    is_own = name == f"{run.dataset.name}-{run.dataset.held_out}"
+    is_own = is_latest and scored is run.dataset and split == scored.held_out
     write_report(
       workdir / "evaluation" / ("" if is_own else file_name(name)),
       run.system,

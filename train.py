@@ -14,6 +14,7 @@ start as asked; 130 or 143 interrupted and saved.
 
 import pathlib
 import sys
+from logging import LogRecord
 
 from absl import logging
 
@@ -28,7 +29,8 @@ DEFAULT_CONFIG = str(pathlib.Path(__file__).parent / "configs" / "digits.py")
 
 def main(arguments: list[str]) -> None:
   """Trains as the command line says."""
-  logging.set_verbosity(logging.ERROR)
+  logging.set_verbosity(logging.WARNING)
+  logging.get_absl_logger().addFilter(is_not_orbax)
   with exit_with_message():
     wants_help = {"--help", "-h"} & set(arguments)
     rest = [argument for argument in arguments if argument not in wants_help]
@@ -39,6 +41,11 @@ def main(arguments: list[str]) -> None:
     run = train(command.config, command.workdir)
     with explained():
       report(run, command.workdir)
+
+
+def is_not_orbax(record: LogRecord) -> bool:
+  """Orbax warns of every short wait for the disk; what matters to the user, `Checkpoints` says."""
+  return "/orbax/checkpoint/" not in record.pathname
 
 
 def report(run: Run, workdir: pathlib.Path) -> None:

@@ -27,8 +27,8 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.system = "scae"
 
   config.model = ConfigDict()
-  config.model.num_parts = 16
-  config.model.num_objects = 16
+  config.model.num_parts = 16  # m
+  config.model.num_objects = 24  # k
   config.model.target = "image"  # what parts draw: image or sobel
   config.model.reconstruction_vote = "encoder"  # encoder, soft or hard
   config.model.reconstruction_presence = "encoder"  # encoder, soft or hard
@@ -53,36 +53,42 @@ def get_config(preset: str = "modern") -> ConfigDict:
 
   objects = config.model.object_encoder = ConfigDict()
   objects.kind = "set_transformer"  # set_transformer or mlp
-  objects.output_features = 64
-  objects.num_layers = 3
+  objects.output_features = 64  # of each object's vector
+  objects.num_layers = 3  # self-attention blocks
   objects.num_heads = 1
-  objects.features = 16
+  objects.features = 16  # width of the blocks
   objects.num_inducing = 0  # 0 is full self-attention
   objects.mask = "log_presence"  # log_presence, hard or none
 
   votes = config.model.object_decoder = ConfigDict()
-  votes.hidden = 64
-  votes.capsule_features = 32
-  votes.presence_noise = 4.0
+  votes.hidden = 64  # width of the hidden layers
+  votes.capsule_features = 32  # width between an object's two MLPs
+  votes.presence_noise = 4.0  # width of the uniform noise on logits
   votes.noise_in_evaluation = False
-  votes.similarity = False
-  votes.deformations = True
-  votes.learn_vote_scale = True
+  votes.similarity = False  # similarity transforms instead of affine ones
+  votes.deformations = True  # object-part transforms may depend on the example
+  votes.learn_vote_scale = True  # otherwise 1
 
   config.loss = ConfigDict()
   config.loss.prior = "l2"  # sparsity of presences: l2, entropy or kl
   config.loss.prior_within_constant = 0.0  # capsules on an example; 0 is K / C
   config.loss.posterior = "entropy"  # sparsity of the posterior mass
   weights = config.loss.weights = ConfigDict()
-  weights.image = 1.0
-  weights.parts = 1.0
-  weights.prior_within = 10.0
-  weights.prior_between = 2.0
-  weights.posterior_within = 30.0
-  weights.posterior_between = 30.0
-  weights.dynamic = 300.0
-  weights.prior_probe = 1.0
+  weights.image = 1.0  # -log-likelihood of the pixels
+  weights.parts = 1.0  # -log-likelihood of the part poses
+  weights.prior_within = 10.0  # sparsity of presences, in an example
+  weights.prior_between = 2.0  # and over the batch
+  weights.posterior_within = 2.0  # sparsity of the posterior mass, in an example
+  weights.posterior_between = 30.0  # and over the batch
+  weights.dynamic = 300.0  # deformations of objects
+  weights.prior_probe = 1.0  # cross-entropies of the two linear probes
   weights.posterior_probe = 1.0
+  schedule = config.loss.schedule = ConfigDict()  # factors of weights: ((step, factor), ...)
+  schedule.prior_within = ()
+  schedule.prior_between = ()
+  schedule.posterior_within = ((0, 2.5), (8_000, 15.0), (10_000, 1.0))
+  schedule.posterior_between = ()
+  schedule.dynamic = ()
 
   config.data = ConfigDict()
   config.data.name = "digits"
@@ -93,14 +99,14 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.data.max_shift = 2  # pixels
 
   config.train = ConfigDict()
-  config.train.num_steps = 22_000
+  config.train.num_steps = 20_000
   config.train.batch_size = 64
-  config.train.seed = 0
-  config.train.steps_per_dispatch = 100
-  config.train.log_every = 500
-  config.train.eval_every = 1_000
-  config.train.checkpoint_every = 1_000
-  config.train.keep_checkpoints = 2
+  config.train.seed = 0  # of parameters, the order of examples and noise
+  config.train.steps_per_dispatch = 100  # steps between looks at the host
+  config.train.log_every = 500  # steps
+  config.train.eval_every = 1_000  # steps between held-out losses
+  config.train.checkpoint_every = 1_000  # steps
+  config.train.keep_checkpoints = 2  # the latest so many, and the best
   config.train.tensorboard = False
 
   config.optimizer = ConfigDict()
@@ -108,17 +114,17 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.optimizer.learning_rate = 2e-3
   config.optimizer.schedule = "cosine"  # constant, exponential or cosine
   config.optimizer.warmup_steps = 0
-  config.optimizer.decay_steps = 22_000  # cosine: until the end
-  config.optimizer.decay_rate = 0.85
-  config.optimizer.end_factor = 0.0  # of the learning rate
+  config.optimizer.decay_steps = 0  # 0: a cosine ends at train.num_steps
+  config.optimizer.decay_rate = 0.85  # exponential
+  config.optimizer.end_factor = 0.0  # the least share of the learning rate
   config.optimizer.momentum = 0.9  # rmsprop
-  config.optimizer.decay = 0.9  # rmsprop
+  config.optimizer.decay = 0.9  # rmsprop, of the mean square
   config.optimizer.b1 = 0.9  # adam
   config.optimizer.b2 = 0.999  # adam
-  config.optimizer.epsilon = 1e-8
+  config.optimizer.epsilon = 1e-8  # 0. for rmsprop: (10 train.batch_size)^-2
   config.optimizer.clip_norm = 0.0  # 0 is off
 
   config.evaluation = ConfigDict()
-  config.evaluation.batch_size = 256
+  config.evaluation.batch_size = 256  # examples a pass
   config.evaluation.max_examples = 0  # 0 is all
   return config

@@ -17,7 +17,7 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
   """What a run's files say: figures in percent, time, provenance."""
   metrics = json.loads((workdir / "evaluation" / "metrics.json").read_text())
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  seconds = sum(line["timing"]["seconds"] for line in lines if line["split"] == "train")
+  timings = [line["timing"] for line in lines if line["split"] == "train"]
   figures = {}
   for name, scores in metrics["features"].items():
     figures[f"LIN-MATCH, {name}"] = 100 * scores["lin_match"]
@@ -26,8 +26,31 @@ def read_run(workdir: pathlib.Path) -> dict[str, Any]:
   figures["LIN-MATCH, raw pixels"] = 100 * metrics["pixels"]["lin_match"]
   figures["LIN-PRED, raw pixels"] = 100 * metrics["pixels"]["lin_pred"]
   figures["squared error an image"] = metrics["measures"]["squared_error"]
-  figures["training, minutes without compilation"] = seconds / 60
+  figures["steps alone, minutes"] = sum(timing["seconds"] for timing in timings) / 60
+  if all("wall_seconds" in timing for timing in timings):  # runs of older versions have none
+    name = "training, minutes of wall clock without compilation"
+    figures[name] = wall_seconds(timings) / 60
   return {"workdir": str(workdir), "figures": figures, "metrics": metrics}
+
+
+def wall_seconds(timings: list[dict[str, float]]) -> float:
+  """Seconds of all sessions of a run, evaluations and checkpoints included.
+
+  Each session counts to its last line of training metrics, before the evaluation that follows. A
+  resumed one starts from 0: its clock does not show the time of its own steps on top of the line
+  before.
+
+  Args:
+    timings: of the training lines, in order.
+  """
+  total, before = 0.0, 0.0
+  for timing in timings:
+    # A thousandth: the sum of the steps is rounded differently from the clock.
+    if timing["wall_seconds"] < before + 0.999 * timing["seconds"]:
+      before = 0.0
+    total += timing["wall_seconds"] - before
+    before = timing["wall_seconds"]
+  return total
 
 
 def table(runs: list[dict[str, Any]]) -> str:
@@ -38,6 +61,8 @@ def table(runs: list[dict[str, Any]]) -> str:
     "|---|" + "---|" * (len(runs) + 1),
   ]
   for name in runs[0]["figures"]:
+    if not all(name in run["figures"] for run in runs):
+      continue
     values = [run["figures"][name] for run in runs]
     deviation = statistics.stdev(values) if len(values) > 1 else float("nan")
     cells = [f"{value:.1f}" for value in values]

@@ -80,8 +80,8 @@ def compose(outer: Float[Array, "2 3"], inner: Float[Array, "2 3"]) -> Float[Arr
 
   A vote is `compose(object_viewer, object_part)`.
   """
-  linear = outer[:, :2] @ inner[:, :2]
-  shift = outer[:, :2] @ inner[:, 2] + outer[:, 2]
+  linear = _product(outer[:, :2], inner[:, :2])
+  shift = _product(outer[:, :2], inner[:, 2]) + outer[:, 2]
   return jnp.concatenate([linear, shift[:, None]], axis=1)
 
 
@@ -103,7 +103,7 @@ def invert(pose: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
   collapsed = jnp.abs(det) < MIN_DETERMINANT
   a, b, c, d = pose[0, 0], pose[0, 1], pose[1, 0], pose[1, 1]
   linear = jnp.stack([jnp.stack([d, -b]), jnp.stack([-c, a])]) / jnp.where(collapsed, 1.0, det)
-  inverse = jnp.concatenate([linear, -(linear @ pose[:, 2])[:, None]], axis=1)
+  inverse = jnp.concatenate([linear, -_product(linear, pose[:, 2])[:, None]], axis=1)
   far = jnp.zeros((2, 3)).at[:, 2].set(FAR)
   return jnp.where(collapsed, far, inverse)
 
@@ -111,4 +111,10 @@ def invert(pose: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
 @typed
 def transform_points(pose: Float[Array, "2 3"], points: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
   """Points (x, y) moved by the pose."""
-  return points @ pose[:, :2].T + pose[None, :, 2]
+  return _product(points, pose[:, :2].T) + pose[None, :, 2]
+
+
+def _product(left: Array, right: Array) -> Array:
+  """Matrix product of the same precision on every device."""
+  # An accelerator's shorter floats would move a template by a tenth of a pixel.
+  return jnp.matmul(left, right, precision="highest")

@@ -59,7 +59,7 @@ def pixel_mixture(
 
   Args:
     part_mean: warped, coloured templates.
-    part_logits: warped alphas, or warped templates over a temperature.
+    part_logits: warped alphas, or what stands in for them (`PartDecoder.mixing`).
     presence: probabilities in [0, 1], both ends allowed.
     background_mean: brightness of the background, in every channel.
     background_logit: its mixing logit.

@@ -11,6 +11,7 @@ import pytest
 from configs import digits, fashion_mnist, mnist
 from scae_jax.models.scae import make_system
 from scae_jax.models.system import DataSpec
+from scae_jax.training.config import read_settings
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
 PRESETS = {
@@ -67,7 +68,8 @@ def test_published_settings():
     assert (config.train.num_steps, config.train.batch_size) == (300_000, 128)
     optimizer = config.optimizer
     assert (optimizer.name, optimizer.momentum, optimizer.decay) == ("rmsprop", 0.9, 0.9)
-    assert (optimizer.learning_rate, optimizer.epsilon) == (3e-5, (10 * 128) ** -2.0)
+    assert optimizer.learning_rate == 3e-5
+    assert read_settings(config).optimizer.epsilon == (10 * 128) ** -2.0
     assert config.model.part_encoder.presence_noise == 4.0
     assert config.model.part_decoder.pixel_scale == 1.0
     assert config.loss.weights.dynamic == 10.0
@@ -85,6 +87,15 @@ def test_published_settings():
     assert config.model.part_encoder.noise_in_evaluation == quirky
     assert config.model.object_decoder.noise_in_evaluation == quirky
     assert (config.model.object_encoder.mask == "hard") == quirky
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist"])
+def test_modern_cosine_ends_with_the_run_however_long(name):
+  config = importlib.import_module(f"configs.{name}").get_config("modern")
+  assert config.optimizer.schedule == "cosine"
+  assert read_settings(config).optimizer.decay_steps == config.train.num_steps
+  config.train.num_steps = 20
+  assert read_settings(config).optimizer.decay_steps == 20
 
 
 def test_fashion_is_mnist_with_other_pictures():

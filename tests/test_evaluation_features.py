@@ -38,6 +38,7 @@ def toy_system(calls=None, **changes):
     "module": Toy(),
     "loss_terms": lambda output, batch: {},
     "loss_weights": {},
+    "loss_schedule": {},
     "measures": lambda output, batch: {"label_squared": batch["label"] ** 2},
     "features": features,
     "pictures": lambda variables, batch: {},

@@ -55,6 +55,7 @@ def make_system(**changes):
     "module": Toy(),
     "loss_terms": lambda output, batch: {},
     "loss_weights": {},
+    "loss_schedule": {},
     "measures": lambda output, batch: {"label_plus_one": batch["label"] + 1.0},
     "features": lambda output: {"alive": output.corner, "dead": output.dead},
     "pictures": pictures,
@@ -183,6 +184,7 @@ def test_pixels_are_fitted_to_a_limited_number(tmp_path, monkeypatch):
   metrics = run(tmp_path)
   assert metrics["pixels"]["fitted_examples"] == 8
   assert metrics["features"]["alive"]["fitted_examples"] == 20
+  assert "raw pixels: fitted on 8 of the training images." in metrics["notes"]
 
 
 @pytest.mark.usefixtures("no_figures")

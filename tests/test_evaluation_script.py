@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -97,10 +98,15 @@ def test_run_with_a_validation_split_is_judged_there(tmp_path):
     assert written["scored_on"] == {"dataset": "digits", "split": split, "examples": 30}
 
 
-def test_best_is_one_of_the_checkpoints(workdir):
-  run(workdir, "--step=best", "--split=train")
-  folders = {path.name for path in (workdir / "evaluation").iterdir()}
-  assert folders & {"digits-train", "digits-train-step8"}
+def test_best_is_the_checkpoint_of_the_lowest_held_out_loss(workdir):
+  texts = (workdir / "metrics.jsonl").read_text().splitlines()
+  held_out = [line for line in map(json.loads, texts) if line["split"] == "test"]
+  assert [line["step"] for line in held_out] == [8, 16]  # the checkpoints
+  best = min(held_out, key=lambda line: line["selection_loss"])["step"]
+  shutil.rmtree(workdir / "evaluation", ignore_errors=True)
+  run(workdir, "--step=best", "--split=train", "--max_examples=30")
+  (written,) = (workdir / "evaluation").glob("*/metrics.json")
+  assert metrics(written.parent)["step"] == best
 
 
 def test_another_data_set_is_scored_with_the_runs_own_clusters(workdir, other_digits):

@@ -74,6 +74,7 @@ LOSS = {
   "prior_within_constant": 0.0,
   "posterior": "entropy",
   "weights": dict.fromkeys(TERMS, 1.0),
+  "schedule": {},
 }
 
 # Half the time to compile. The tests of one model compile some thirty functions and run each once.
@@ -170,9 +171,13 @@ def model_without(*path):
     ),
     (model_without("part_encoder", "pooling"), ["model.part_encoder", "missing keys ['pooling']"]),
     (model_without("object_decoder"), ["model.object_decoder", "missing keys ['capsule_features'"]),
-    (model_without("num_parts"), ["num_parts is None", "positive whole number"]),
-    (MODEL | {"num_objects": 0}, ["num_objects is 0", "positive whole number"]),
-    (MODEL | {"num_objects": 2.0}, ["num_objects is 2.0", "positive whole number"]),
+    (model_without("num_parts"), ["num_parts is None", "expected a whole number of at least 1"]),
+    (MODEL | {"num_objects": 0}, ["num_objects is 0", "expected a whole number of at least 1"]),
+    (
+      MODEL | {"num_objects": True},
+      ["num_objects is True", "expected a whole number of at least 1"],
+    ),
+    (MODEL | {"num_objects": 2.0}, ["num_objects is 2.0", "expected a whole number of at least 1"]),
     # What follows from the data is not for the config to say.
     (MODEL | {"num_classes": 3}, ["unknown keys ['num_classes']"]),
   ],
@@ -190,6 +195,28 @@ def test_unknown_sparsity(key):
     ValueError, match=f"config.loss.{key} is 'l1'; expected one of l2, entropy, kl"
   ):
     tiny_system(loss=LOSS | {key: "l1"})
+
+
+@pytest.mark.parametrize(
+  ("loss", "words"),
+  [
+    (LOSS | {"kind": "l2"}, "unknown keys ['kind'], missing keys []"),
+    (
+      {key: LOSS[key] for key in LOSS if key != "weights"},
+      "unknown keys [], missing keys ['weights']",
+    ),
+    (
+      {"within_constant" if key == "prior_within_constant" else key: LOSS[key] for key in LOSS},
+      "unknown keys ['within_constant'], missing keys ['prior_within_constant']",
+    ),
+  ],
+)
+def test_loss_section_that_does_not_fit(loss, words):
+  valid = f"valid keys are {sorted(LOSS)}"
+  with pytest.raises(ValueError, match="config section loss") as error:
+    tiny_system(loss=loss)
+  assert words in str(error.value)
+  assert valid in str(error.value)
 
 
 def test_lists_of_a_config_become_tuples():

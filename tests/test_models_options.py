@@ -262,7 +262,9 @@ def test_pictures_of_objects(hard, pictures):
     np.testing.assert_array_equal(shown[figure]["image"], tiny_batch()["image"])
     # Another compilation of the same numbers.
     np.testing.assert_allclose(shown[figure]["object_presence"], objects.presence, atol=1e-5)
-  np.testing.assert_array_equal(shown["reconstructions"]["part_winner"], winner)
+  owner = shown["reconstructions"]["part_winner"]  # the dummy too may own a part
+  np.testing.assert_array_equal(owner, np.argmax(output.routing.posterior, axis=1))
+  assert set(np.unique(owner == winner)) == {False, True}
 
 
 def test_pictures_of_templates_and_mixing(pictures):

@@ -1,9 +1,12 @@
 """The command line, the sections' schemas, saved configs, and what a resumed run may change."""
 
+import dataclasses
 import pathlib
 
+import numpy as np
 import pytest
 
+from scae_jax.data.dataset import Dataset, Split
 from scae_jax.training import workdir as workdirs
 from scae_jax.training.build import build, systems
 from scae_jax.training.config import (
@@ -143,8 +146,11 @@ def test_every_key_is_described():
   assert "  --config.data.name='digits'\n" in text
 
 
+DATA = {"name": "digits"}
+
+
 def write_workdir(path: pathlib.Path) -> pathlib.Path:
-  with workdirs.open_for_writing(path, toy_config()):
+  with workdirs.open_for_writing(path, toy_config(), DATA):
     return path
 
 
@@ -180,21 +186,111 @@ def test_resumed_run_may_change_cadence_and_grow(tmp_path):
     workdirs.check_same_run(workdir, unlocked)
 
 
+def test_cosine_that_ends_with_the_run_cannot_have_another_length(tmp_path):
+  def cosine(num_steps: int, decay_steps: int):
+    return toy_config(
+      train__num_steps=num_steps, optimizer__schedule="cosine", optimizer__decay_steps=decay_steps
+    )
+
+  with workdirs.open_for_writing(tmp_path, cosine(24, 0), DATA):
+    pass
+  workdirs.check_same_run(tmp_path, cosine(24, 0))
+  for num_steps in (23, 30):
+    message = rf"num_steps 24, {num_steps} given.*other learning rates. Give 24.*set optimizer.dec"
+    with pytest.raises(RunError, match=message):
+      workdirs.check_same_run(tmp_path, cosine(num_steps, 0))
+  with pytest.raises(RunError, match=r"optimizer.decay_steps: 0 there, 24 given"):
+    workdirs.check_same_run(tmp_path, cosine(24, 24))
+  # Where more differs, the list has all of it.
+  with pytest.raises(RunError, match=r"optimizer.decay_steps: 0 there, 30 given"):
+    workdirs.check_same_run(tmp_path, cosine(30, 30))
+  other = cosine(30, 0).unlock()
+  other.train.seed = 1
+  with pytest.raises(RunError, match=r"train.seed: 0 there, 1 given"):
+    workdirs.check_same_run(tmp_path, other)
+  with workdirs.open_for_writing(tmp_path / "free", cosine(24, 40), DATA):
+    pass
+  workdirs.check_same_run(tmp_path / "free", cosine(30, 40))
+
+
+def some_data(name: str = "folder") -> Dataset:
+  rng = np.random.RandomState(0)
+  images = rng.randint(0, 256, (5, 4, 3, 1)).astype(np.uint8)
+  labels = np.array([0, 1, 1, 0, 1], np.int32)
+  # Every second image is a view that is not contiguous, as a source may give it.
+  test = Split(images[::2], labels[::2])
+  return Dataset(name, ("cat", "dog"), {"train": Split(images, labels), "test": test})
+
+
+def changed_data(what: str) -> Dataset:
+  dataset = some_data()
+  splits = {name: Split(s.images.copy(), s.labels.copy()) for name, s in dataset.splits.items()}
+  if what == "pixel":
+    splits["train"].images[2, 1, 1, 0] ^= 1
+  elif what == "label":
+    splits["test"].labels[0] = 1
+  elif what == "length":
+    splits["train"] = Split(splits["train"].images[:4], splits["train"].labels[:4])
+  elif what == "shape":
+    splits = {name: Split(s.images.swapaxes(1, 2), s.labels) for name, s in splits.items()}
+  elif what == "split":
+    splits["validation"] = splits["test"]
+  elif what == "classes":
+    return dataclasses.replace(dataset, class_names=("cat", "bird"))
+  return dataclasses.replace(dataset, splits=splits)
+
+
+def test_data_set_of_a_run_is_known_again(tmp_path):
+  workdirs.check_same_data(tmp_path, workdirs.describe_data(some_data()))  # a new folder
+  with workdirs.open_for_writing(tmp_path, toy_config(), workdirs.describe_data(some_data())):
+    pass
+  for same in (some_data(), changed_data("nothing")):
+    workdirs.check_same_data(tmp_path, workdirs.describe_data(same))
+  (tmp_path / "data.json").unlink()  # a run from before there was such a file
+  workdirs.check_same_data(tmp_path, workdirs.describe_data(changed_data("pixel")))
+
+
+@pytest.mark.parametrize(
+  ("what", "message"),
+  [
+    ("pixel", r"train: '5 examples .*' there, '5 examples .*' given"),
+    ("label", r"test: '3 examples .*' there, '3 examples .*' given"),
+    ("length", r"train: '5 examples .*' there, '4 examples .*' given"),
+    ("shape", r"train: .*4x3x1.* there, .*3x4x1.* given"),
+    ("split", r"validation: '\(none\)' there, '3 examples"),
+    ("classes", r"class_names: \['cat', 'dog'\] there, \['cat', 'bird'\] given"),
+  ],
+)
+def test_another_data_set_is_refused(tmp_path, what, message):
+  with workdirs.open_for_writing(tmp_path, toy_config(), workdirs.describe_data(some_data())):
+    pass
+  with pytest.raises(RunError, match=message) as info:
+    workdirs.check_same_data(tmp_path, workdirs.describe_data(changed_data(what)))
+  assert "config.data.dir" in str(info.value)
+  assert len(str(info.value).splitlines()) == (3 if what != "shape" else 4)
+
+
+def test_broken_description_of_the_data_is_explained(tmp_path):
+  (tmp_path / "data.json").write_text('{"name": ')
+  with pytest.raises(RunError, match=r"data.json cannot be read.*Remove it"):
+    workdirs.check_same_data(tmp_path, workdirs.describe_data(some_data()))
+
+
 def test_workdir_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
   (tmp_path / "file").write_text("")
   with (
     pytest.raises(RunError, match=r"cannot be written.*Give a --workdir that can"),
-    workdirs.open_for_writing(tmp_path / "file" / "run", toy_config()),
+    workdirs.open_for_writing(tmp_path / "file" / "run", toy_config(), DATA),
   ):
     pass
 
   def full(path, text):
     raise OSError(30, "Read-only file system", str(path))
 
-  monkeypatch.setattr(workdirs, "write_atomically", full)
+  monkeypatch.setattr(workdirs, "write_whole", full)
   with (
     pytest.raises(RunError, match=r"cannot be written.*Read-only file system.*config.json"),
-    workdirs.open_for_writing(tmp_path / "run", toy_config()),
+    workdirs.open_for_writing(tmp_path / "run", toy_config(), DATA),
   ):
     pass
   assert not (tmp_path / "run" / "config.json").exists()
@@ -202,9 +298,9 @@ def test_workdir_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
 
 def test_two_processes_cannot_train_in_one_workdir(tmp_path):
   with (
-    workdirs.open_for_writing(tmp_path, toy_config()),
+    workdirs.open_for_writing(tmp_path, toy_config(), DATA),
     pytest.raises(RunError, match="another process is training"),
-    workdirs.open_for_writing(tmp_path, toy_config()),
+    workdirs.open_for_writing(tmp_path, toy_config(), DATA),
   ):
     pass
   write_workdir(tmp_path)  # the lock is gone

@@ -10,6 +10,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from scae_jax.training import loop
 from scae_jax.training.build import open_run
@@ -245,6 +246,9 @@ def test_refused_runs_write_nothing(tmp_path, uninterrupted):
     toy_config(data__name="no_such_set"),
     toy_config(train__batch_size=10),
     toy_config(model__num_features=0),
+    toy_config(optimizer__schedule="cosine", optimizer__decay_steps=20, optimizer__end_factor=0.0),
+    toy_config(evaluation__max_examples=5),  # fewer than there are classes
+    toy_config(data__num_validation=1437),
   ]
   for config in refused:
     with pytest.raises(RunError):
@@ -257,6 +261,90 @@ def test_refused_runs_write_nothing(tmp_path, uninterrupted):
   (tmp_path / "file").write_text("")
   with pytest.raises(RunError, match="cannot be written"):
     train(CONFIG, tmp_path / "file" / "run")
+
+
+def save_images(folder: pathlib.Path) -> pathlib.Path:
+  rng = np.random.RandomState(0)
+  for index in range(40):
+    path = folder / f"class{index % 4}" / f"{index:02}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(rng.randint(0, 256, (12, 12)).astype(np.uint8)).save(path)
+  return folder
+
+
+def test_folder_of_a_run_may_move_but_not_change(tmp_path):
+  def config(folder: pathlib.Path, num_steps: int):
+    data = {"name": "folder", "dir": str(folder), "cache_dir": str(tmp_path / "cache")}
+    changes = {f"data__{key}": value for key, value in data.items()}
+    return toy_config(train__num_steps=num_steps, **changes)
+
+  workdir = tmp_path / "run"
+  train(config(save_images(tmp_path / "here"), 8), workdir)
+  (tmp_path / "here").rename(tmp_path / "there")
+  assert train(config(tmp_path / "there", 16), workdir).step == 16
+  assert open_run(workdir).step == 16
+
+  image = tmp_path / "there" / "class0" / "00.png"
+  Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
+  files = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+  with pytest.raises(RunError, match=r"another data set:\n  t\w+: '\d+ examples of 12x12x1.*there"):
+    train(config(tmp_path / "there", 24), workdir)
+  with pytest.raises(RunError, match=r"(?s)another data set.*put back what was changed"):
+    open_run(workdir)
+  assert files == {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+
+
+def test_run_stopped_before_its_first_step_does_not_claim_to_be_saved(tmp_path, monkeypatch):
+  original = Program.compile
+
+  def compile_and_stop(self, state):
+    original(self, state)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.2)  # for the thread that takes note of it
+
+  with monkeypatch.context() as patch:
+    patch.setattr(Program, "compile", compile_and_stop)
+    with pytest.raises(Interrupted, match=r"no step of 24 was trained.*starts from the beginning"):
+      train(toy_config(), tmp_path)
+  with pytest.raises(RunError, match="there is no checkpoint"):
+    open_run(tmp_path)
+  assert train(toy_config(), tmp_path).step == 24
+
+
+class Clock:
+  """Stands for `time` in the loop; only `taking` moves it."""
+
+  def __init__(self):
+    self.seconds = 0.0
+
+  def perf_counter(self) -> float:
+    return self.seconds
+
+  def taking(self, seconds: float, function):
+    def wrapped(*args):
+      self.seconds += seconds
+      return function(*args)
+
+    return wrapped
+
+
+def test_wall_clock_counts_all_but_compilation_and_each_session_anew(tmp_path, monkeypatch):
+  clock = Clock()
+  monkeypatch.setattr(loop, "time", clock)
+  monkeypatch.setattr(Program, "compile", clock.taking(1000.0, Program.compile))
+  monkeypatch.setattr(Program, "run", clock.taking(1.0, Program.run))  # 4 steps
+  monkeypatch.setattr(Program, "evaluate", clock.taking(10.0, Program.evaluate))
+  monkeypatch.setattr(Checkpoints, "save", clock.taking(100.0, Checkpoints.save))
+  for num_steps in (16, 24):
+    train(toy_config(train__num_steps=num_steps), tmp_path)
+  lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+  steps = {"steps_per_second": 4.0, "seconds": 2.0}
+  assert [line["timing"] for line in lines if line["split"] == "train"] == [
+    steps | {"wall_seconds": 2.0},
+    steps | {"wall_seconds": 2.0 + 110.0 + 2.0},
+    steps | {"wall_seconds": 2.0},
+  ]
+  assert [line["timing"] for line in lines if line["split"] == "test"] == [{"seconds": 10.0}] * 3
 
 
 def test_seed_changes_the_run(uninterrupted, tmp_path):

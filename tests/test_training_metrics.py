@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 
 import numpy as np
@@ -110,21 +111,29 @@ def test_display_prints_plain_lines_where_there_is_no_terminal():
     display.advance(10, 2.0)
     display.line(line(10))
     display.line(line(10, "test"))
+    display.line(line(10, "validation"))
     display.say("[bold]as it is[/bold]")
   text = file.getvalue()
   assert text.splitlines() == [
-    "step 10/40  train  total 0.3  image 1  2 steps/s  0:00:15 left",
-    "step 10/40  test   total 0.3  image 1  right 0.5",
+    "step 10/40  train       total 0.3  image 1  2 steps/s  0:00:15 left",
+    "step 10/40  test        total 0.3  image 1  right 0.5",
+    "step 10/40  validation  total 0.3  image 1  right 0.5",
     "[bold]as it is[/bold]",
   ]
   assert "\x1b" not in text
 
 
-def test_display_draws_a_bar_on_a_terminal(monkeypatch):
-  class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-      return True
+class Terminal(io.StringIO):
+  def isatty(self) -> bool:
+    return True
 
+  def last_frame(self) -> list[str]:
+    """The lines below what is printed for good, without colours."""
+    frame = self.getvalue().split("\x1b[2K")[-1]  # the codes that erase the frame before
+    return [text.rstrip() for text in re.sub(r"\x1b\[[?\d;]*\w", "", frame).splitlines()]
+
+
+def test_display_draws_a_bar_on_a_terminal(monkeypatch):
   monkeypatch.setenv("TERM", "xterm")
   monkeypatch.setenv("COLUMNS", "150")
   file = Terminal()
@@ -138,3 +147,33 @@ def test_display_draws_a_bar_on_a_terminal(monkeypatch):
   assert "image 1" in text
   assert "step 10/40  test" in text
   assert "step 10/40  train" not in text  # the bar has it
+
+
+SCAE_TERMS = {
+  "image": 156.2,
+  "parts": -2410.0,
+  "prior_within": 12.34,
+  "prior_between": 0.01234,
+  "posterior_within": 1.234e-05,
+  "posterior_between": 2.303,
+  "dynamic": 0.5,
+  "prior_probe": 2.3,
+  "posterior_probe": 2.3,
+}
+
+
+@pytest.mark.parametrize(("columns", "num_lines"), [(80, 4), (120, 2)])
+def test_losses_leave_bar_count_speed_and_time_on_the_terminal(monkeypatch, columns, num_lines):
+  monkeypatch.setenv("TERM", "xterm")
+  monkeypatch.setenv("COLUMNS", str(columns))
+  file = Terminal()
+  with Display(num_steps=300_000, file=file) as display:
+    display.line(line(22_000) | {"total": 156.25, "terms": SCAE_TERMS})
+    display.advance(22_000, 2.345)
+  bar, *losses = file.last_frame()
+  assert re.fullmatch(r"training ━.{20,}━  22000/300000 2.345 steps/s  1 day, 8:55:50 left", bar)
+  assert len(bar) <= columns
+  assert max(map(len, losses)) <= columns
+  assert len(losses) == num_lines
+  numbers = [number for text in losses for number in re.split(r"\s{2,}", text)]
+  assert numbers == ["total 156.2", *(f"{name} {value:.4g}" for name, value in SCAE_TERMS.items())]

@@ -1,15 +1,19 @@
 """The weighted total, the order of evaluation, the check for finite numbers, dispatch lengths."""
 
 import dataclasses
+import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from scae_jax.models.system import DataSpec
+from scae_jax.training.build import make_system
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import NonFiniteError
 from scae_jax.training.heldout import evaluation_order
-from scae_jax.training.objective import selection_loss, weighted_total
+from scae_jax.training.objective import scheduled_weights, selection_loss, weighted_total
 from scae_jax.training.program import check_finite
 from tests.toy_system import toy_config
 
@@ -26,6 +30,36 @@ def test_total_is_the_weighted_sum_and_needs_the_same_names():
     weighted_total(terms, {"a": 1.0})
   with pytest.raises(ValueError, match=r"without a weight \[\].*without a term \['c'\]"):
     weighted_total(terms, {"a": 1.0, "b_probe": 1.0, "c": 1.0})
+
+
+def toy_system(**schedule):
+  settings = read_settings(toy_config())
+  system = make_system(settings, DataSpec(canvas=4, channels=1, num_classes=2))
+  return dataclasses.replace(system, loss_schedule=schedule)
+
+
+@pytest.mark.parametrize(
+  ("step", "factor"), [(0, 0.5), (10, 0.5), (15, 1.25), (20, 2.0), (30, 1.0), (99, 0.0)]
+)
+def test_scheduled_weight_is_a_line_between_points(step, factor):
+  system = toy_system(image=((10, 0.5), (20, 2.0), (40, 0.0)), between=())
+  weights = jax.jit(functools.partial(scheduled_weights, system))(jnp.int32(step))
+  assert float(weights["image"]) == pytest.approx(factor)
+  assert float(weights["between"]) == 0.5
+
+
+@pytest.mark.parametrize(
+  ("schedule", "message"),
+  [
+    ({"images": ((0, 1.0),)}, r"has \['images'\], which are no loss terms; the terms are \['betw"),
+    ({"image": (0, 1.0)}, r"schedule.image must be points \(step, factor\).*it is \(0, 1.0\)"),
+    ({"image": ((0, -1.0),)}, r"factors of at least 0; it is \(\(0, -1.0\),\)"),
+    ({"image": ((5, 1.0), (5, 2.0))}, r"schedule.image must have rising steps"),
+  ],
+)
+def test_schedule_that_is_none_is_refused(schedule, message):
+  with pytest.raises(ValueError, match=message):
+    scheduled_weights(toy_system(**schedule), 0)
 
 
 def test_first_step_that_is_not_finite_is_named():

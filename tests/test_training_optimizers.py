@@ -8,8 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
-from scae_jax.training.optimizers import OptimizerOptions, learning_rate_schedule, make_optimizer
+from scae_jax.training.optimizers import (
+  OptimizerOptions,
+  check_length,
+  learning_rate_schedule,
+  make_optimizer,
+  resolve,
+)
+from tests.toy_system import toy_config
 
 OPTIONS = OptimizerOptions(
   name="rmsprop",
@@ -142,11 +150,75 @@ def test_schedule_takes_the_values_of_its_equation(changes, expected):
     ({"name": "sgd"}, "optimizer.name.*rmsprop.*sgd"),
     ({"schedule": "linear"}, "optimizer.schedule.*cosine.*linear"),
     ({"learning_rate": -1.0}, "optimizer.learning_rate.*above 0.*-1.0"),
-    ({"schedule": "cosine", "decay_steps": 0}, "optimizer.decay_steps.*at least 1.*0"),
+    ({"schedule": "exponential", "decay_steps": 0}, "optimizer.decay_steps.*at least 1.*0"),
+    ({"schedule": "cosine", "decay_steps": -1}, "optimizer.decay_steps.*0 or more.*-1"),
     ({"momentum": 1.0}, "optimizer.momentum.*below 1"),
-    ({"epsilon": 0.0}, "optimizer.epsilon.*above 0"),
+    ({"epsilon": -1.0}, "optimizer.epsilon.*0 or above.*-1.0"),
+    ({"name": "adam", "epsilon": 0.0}, "optimizer.epsilon.*above 0 for adam.*0.0"),
   ],
 )
 def test_options_refuse_what_makes_no_sense(changes, message):
   with pytest.raises(RunError, match=message):
     dataclasses.replace(OPTIONS, **changes)
+
+
+TRAIN = read_settings(toy_config()).train
+
+
+@pytest.mark.parametrize("num_steps", [24, 90])
+@pytest.mark.parametrize("warmup_steps", [0, 4])
+def test_cosine_without_decay_steps_ends_with_the_run(num_steps, warmup_steps):
+  config = toy_config(
+    train__num_steps=num_steps,
+    optimizer__schedule="cosine",
+    optimizer__warmup_steps=warmup_steps,
+    optimizer__decay_steps=0,
+    optimizer__end_factor=0.0,
+  )
+  settings = read_settings(config)
+  check_length(settings.optimizer, settings.train)
+  schedule = learning_rate_schedule(settings.optimizer)
+  rates = [float(schedule(step)) / settings.optimizer.learning_rate for step in range(num_steps)]
+  middle = (num_steps + warmup_steps) // 2
+  assert rates[middle] == pytest.approx(0.5, abs=1e-5)
+  assert rates[warmup_steps] == pytest.approx(1.0)
+  assert 0 < rates[-1] < 0.01
+  assert float(schedule(num_steps)) == pytest.approx(0.0, abs=1e-8)
+
+
+def test_warm_up_must_leave_steps_for_the_cosine():
+  options = dataclasses.replace(OPTIONS, schedule="cosine", decay_steps=0, warmup_steps=24)
+  with pytest.raises(RunError, match=r"warmup_steps must be below train.num_steps, 24.* it is 24"):
+    resolve(options, TRAIN)
+
+
+@pytest.mark.parametrize("batch_size", [128, 256])
+def test_epsilon_0_is_the_rule_of_the_release(batch_size):
+  """systems.md section 1: (10 batch)^-2."""
+  settings = read_settings(toy_config(train__batch_size=batch_size, optimizer__epsilon=0.0))
+  expected = {128: 1 / 1280**2, 256: 1 / 2560**2}
+  assert settings.optimizer.epsilon == pytest.approx(expected[batch_size], rel=1e-12)
+
+
+def test_what_is_set_stays_as_it_is():
+  for changes in ({"schedule": "cosine"}, {"schedule": "exponential"}, {"name": "adam"}):
+    options = dataclasses.replace(OPTIONS, **changes)
+    assert resolve(options, TRAIN) == options
+  constant = dataclasses.replace(OPTIONS, decay_steps=0)
+  assert resolve(constant, TRAIN) == constant
+
+
+@pytest.mark.parametrize("changes", [{"schedule": "cosine", "decay_steps": 0}, {"epsilon": 0.0}])
+def test_options_that_are_not_resolved_make_no_optimizer(changes):
+  with pytest.raises(ValueError, match="resolve the options first"):
+    make_optimizer(dataclasses.replace(OPTIONS, **changes))
+
+
+def test_run_beyond_its_cosine_is_refused():
+  train = dataclasses.replace(TRAIN, num_steps=15)
+  options = dataclasses.replace(OPTIONS, schedule="cosine", warmup_steps=4, decay_steps=10)
+  with pytest.raises(RunError, match=r"at most 14.*it is 15: steps after 14 would .*Raise optimi"):
+    check_length(options, train)
+  check_length(options, dataclasses.replace(train, num_steps=14))
+  check_length(dataclasses.replace(options, end_factor=0.1), train)
+  check_length(dataclasses.replace(options, schedule="exponential"), train)

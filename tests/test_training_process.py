@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -11,8 +12,13 @@ import time
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
+from absl import logging
+from PIL import Image
 
+import train as train_script
+from scae_jax.data import folder as folder_source
 from scae_jax.training.build import open_run
 from tests.toy_system import CONFIG_FILE
 
@@ -190,19 +196,57 @@ def test_refused_command_line_is_one_message_and_exit_code_2(home, flags, messag
   assert not (home / "none").exists()
 
 
+def test_train_py_shows_warnings_but_those_of_orbax(caplog):
+  absl_logger = logging.get_absl_logger()
+  absl_logger.addFilter(train_script.is_not_orbax)
+  try:
+    for file in (ocp.__file__, folder_source.__file__):
+      # As if it stood in that file.
+      exec(compile(f"logging.warning({file!r})", file, "exec"), {"logging": logging})
+  finally:
+    absl_logger.removeFilter(train_script.is_not_orbax)
+  assert caplog.messages == [folder_source.__file__]
+
+
+def save_images(root: pathlib.Path) -> pathlib.Path:
+  """Ten classes of ten images, and a file that is none."""
+  rng = np.random.RandomState(0)
+  for index in range(100):
+    path = root / str(index // 10) / f"{index}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(rng.randint(0, 256, (12, 12)).astype(np.uint8)).save(path)
+  (root / "0" / "notes.txt").write_text("no image")
+  return root
+
+
 @pytest.mark.slow
 def test_train_py_trains_and_reports(home):
-  process = start(
-    home,
-    [
-      sys.executable,
-      str(ROOT / "train.py"),
-      f"--config={home / 'toy.py'}",
-      "--config.evaluation.max_examples=60",
-    ],
+  flags = {
+    "--config": home / "toy.py",
+    "--config.data.name": "folder",
+    "--config.data.dir": save_images(home / "images"),
+    "--config.data.cache_dir": home / "cache",
+    "--config.evaluation.max_examples": 60,
+  }
+  done = subprocess.run(
+    [sys.executable, str(ROOT / "train.py"), *(f"{key}={flags[key]}" for key in flags)],
+    cwd=home,
+    env=environment(home),
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
   )
-  output = finish(process)
-  assert process.returncode == 0, output
+  assert done.returncode == 0, done.stderr
+  # Warnings about the data are seen, and nothing else but what the run itself says.
+  warning, *said = done.stderr.splitlines()
+  assert "1 entries of" in warning
+  assert "are passed over" in warning
+  assert "notes.txt" in warning
+  ours = r"tests.toy_system: \S+ parameters|compiled in \S+ s|step \d+/24  (train|test) "
+  assert said, done.stderr
+  assert all(re.match(ours, line) for line in said), done.stderr
+  output = done.stdout
   workdir = home / "runs" / "toy"
   assert metrics(workdir)[-1]["step"] == 24
   report = json.loads((workdir / "evaluation" / "metrics.json").read_text())

@@ -109,7 +109,9 @@ def by_hand(settings, system, state, num_steps: int):
 
 def test_update_is_one_step_of_the_rule_down_the_weighted_total():
   settings, system, _, state = make_program()
-  state = jax.device_get(dataclasses.replace(state, rng=jnp.zeros(2)))
+  # Half way between the points, so that the weight of 0.5 is doubled.
+  system = dataclasses.replace(system, loss_schedule={"between": ((0, 1.0), (8, 3.0))})
+  state = jax.device_get(dataclasses.replace(state, rng=jnp.zeros(2), step=jnp.int32(4)))
   key = jax.random.key(3)
   images = jax.random.uniform(jax.random.key(4), (8, 8, 8, 1))
   batch = {"image": images, "label": jnp.arange(8, dtype=jnp.int32)}
@@ -118,7 +120,7 @@ def test_update_is_one_step_of_the_rule_down_the_weighted_total():
     noise = {"noise": jax.random.clone(key)}
     output = system.module.apply({"params": params}, batch, train=True, rngs=noise)
     terms = system.loss_terms(output, batch)
-    return terms["image"] + 0.5 * terms["between"] + terms["fragile"] + terms["code_probe"]
+    return terms["image"] + terms["between"] + terms["fragile"] + terms["code_probe"]
 
   value, grads = jax.jit(jax.value_and_grad(total))(state.params)
   step = functools.partial(update, system, make_optimizer(settings.optimizer))
@@ -133,7 +135,7 @@ def test_update_is_one_step_of_the_rule_down_the_weighted_total():
   assert float(metrics["grad_norm"]) == pytest.approx(norm, rel=1e-5)
   assert float(metrics["total"]) == pytest.approx(float(value), rel=1e-6)
   assert set(metrics["terms"]) == {"image", "between", "fragile", "code_probe"}
-  assert int(new.step) == 1
+  assert int(new.step) == 5
 
 
 def test_dispatches_are_steps_one_after_the_other():
@@ -227,7 +229,9 @@ def test_heldout_terms_are_over_full_batches_and_measures_over_all_examples():
 
   def forward(indices):
     batch = evaluation_batch(split, jnp.asarray(indices), canvas=8)
-    _, (terms, output) = losses(system, params, batch, train=False, noise_key=None)
+    _, (terms, output) = losses(
+      system, params, batch, weights=system.loss_weights, train=False, noise_key=None
+    )
     return terms, system.measures(output, batch)
 
   first, second = forward(np.arange(8))[0], forward(np.arange(8, 16))[0]  # 16 to 21: no full batch

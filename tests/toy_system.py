@@ -74,6 +74,7 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: DataSpec) -
     module=module,
     loss_terms=loss_terms,
     loss_weights=loss,
+    loss_schedule={},
     measures=measures,
     features=lambda output: {"code": output.code},
     pictures=lambda variables, batch: {},

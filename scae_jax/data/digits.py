@@ -15,8 +15,8 @@ def load_digits() -> Dataset:
   They are the test part of the UCI set 'Optical Recognition of Handwritten Digits', values 0 to 16,
   here 0 to 255. The first 1,437 are for training and the last 360 for testing, in scikit-learn's
   order, which goes by writer: part of the test is by hands that training never saw, and it is
-  harder than a random split (k-means on the pixels finds 73 % of it, and about 80 % of a random
-  one).
+  harder than a random split: k-means on the 8x8 pixels finds 73 % of it, on these 16x16 ones 74 %,
+  and about 80 % of a random one.
 
   Returns:
     Images uint8 [n, 16, 16, 1], ten classes.

@@ -73,13 +73,26 @@ def check_fit_and_score(
       f"Features '{name}' have {train_features.shape[1]} columns in training and "
       f"{test_features.shape[1]} in the examples to score: both must come from one model."
     )
-  if len(train_features) < num_classes:
+  check_enough_to_fit(train_labels, num_classes)
+
+
+def check_enough_to_fit(train_labels: np.ndarray, num_classes: int) -> None:
+  """Raises unless clusters and a probe can be fitted to examples with these labels.
+
+  Args:
+    train_labels: int [n].
+    num_classes: number of labels and of clusters.
+
+  Raises:
+    ValueError: fewer examples than classes, or examples of one class only.
+  """
+  if len(train_labels) < num_classes:
     raise ValueError(
       f"Fitting {num_classes} classes takes at least {num_classes} training examples, got "
-      f"{len(train_features)}. Use more examples (raise --max_examples)."
+      f"{len(train_labels)}. Use more examples (raise max_examples)."
     )
   if len(np.unique(train_labels)) < 2:
     raise ValueError(
       f"Fitting takes training examples of at least 2 classes, got only class {train_labels[0]}. "
-      "Use more examples (raise --max_examples), or a data set with more classes."
+      "Use more examples (raise max_examples), or a data set with more classes."
     )

@@ -17,7 +17,8 @@ Forward = Callable[[Any, Array, Array], tuple[dict[str, Array], dict[str, Array]
 def make_forward(system: System, *, canvas: int) -> Forward:
   """Compiles the pass over one batch: `(variables, images uint8, labels) -> features, measures`.
 
-  It compiles once for each batch size and image size. Noise is off (`train=False`).
+  It compiles once for each batch size and image size. Noise is off (`train=False`), unless the
+  model has a switch that keeps it on: then features depend on the batch size.
 
   Args:
     system: the model.

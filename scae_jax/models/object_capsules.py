@@ -14,7 +14,7 @@ from scae_jax import geometry
 from scae_jax.layers.mlp import MLP, CapsuleMLP
 from scae_jax.layers.set_transformer import MASKS, SetTransformer
 from scae_jax.models.part_capsules import POSE_SIZE, noisy_sigmoid
-from scae_jax.models.system import one_of
+from scae_jax.models.system import not_negative, one_of, whole
 from scae_jax.typing import Array, Float, typed
 
 MIN_VOTE_SCALE = 0.01
@@ -75,6 +75,11 @@ class ObjectEncoder(nn.Module):
   ) -> Float[Array, "b k e"]:
     one_of("config.model.object_encoder.kind", self.kind, ENCODERS)
     one_of("config.model.object_encoder.mask", self.mask, MASKS)
+    whole("config.model.object_encoder.output_features", self.output_features, 1)
+    whole("config.model.object_encoder.num_layers", self.num_layers, 0)
+    whole("config.model.object_encoder.num_heads", self.num_heads, 1)
+    whole("config.model.object_encoder.features", self.features, 1)
+    whole("config.model.object_encoder.num_inducing", self.num_inducing, 0)
     if self.kind == "set_transformer":
       return SetTransformer(
         self.num_objects,
@@ -100,7 +105,8 @@ class ObjectDecoder(nn.Module):
     hidden: width of the hidden layers of each capsule's MLPs.
     capsule_features: width between the two MLPs.
     presence_noise: width of the uniform noise on capsule and vote presence logits in training.
-    noise_in_evaluation: keep that noise on, with a constant key, as the authors' release does.
+    noise_in_evaluation: keep that noise on, with a constant key, as the authors' release does; an
+      example's presences then depend on its place in the batch and on the batch's size.
     similarity: transforms are similarities instead of affine.
     deformations: object-part transforms may depend on the example.
     learn_vote_scale: standard deviations are predicted; otherwise they are 1.
@@ -118,6 +124,9 @@ class ObjectDecoder(nn.Module):
   @nn.compact
   @typed
   def __call__(self, x: Float[Array, "b k e"], *, train: bool) -> ObjectCapsules:
+    whole("config.model.object_decoder.hidden", self.hidden, 1)
+    whole("config.model.object_decoder.capsule_features", self.capsule_features, 1)
+    not_negative("config.model.object_decoder.presence_noise", self.presence_noise)
     batch, num_objects, _ = x.shape
     m = self.num_parts
     x = CapsuleMLP((self.hidden, self.capsule_features), name="features")(x)

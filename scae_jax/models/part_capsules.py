@@ -12,10 +12,12 @@ from scae_jax import geometry, mixtures, warping
 from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import MLP
 from scae_jax.layers.pooling import POOLINGS
-from scae_jax.models.system import one_of
+from scae_jax.models.system import each_whole, not_negative, one_of, positive, whole
 from scae_jax.typing import Array, Float, typed
 
 POSE_SIZE = 6
+# Corners are aligned: the pixels of a template span [-1, 1], which one pixel cannot.
+MIN_TEMPLATE_SIZE = 2
 NONLINEARITIES = ("sigmoid", "relu1")
 MIXINGS = ("alpha", "coupled")
 
@@ -42,7 +44,9 @@ def noisy_sigmoid(
 
   In training the key comes from the module's `noise` stream. In evaluation there is no noise, or,
   with `in_evaluation`, the same at every call: from a constant key of this `use`, a number that
-  each of a model's noises has for itself.
+  each of a model's noises has for itself. It is drawn in the shape of the batch, so what an example
+  gets depends on its place in the batch and on how large that is (`config.evaluation.batch_size`):
+  a quirk of the authors' release, kept as a switch.
   """
   if scale == 0 or not (train or in_evaluation):
     return jax.nn.sigmoid(logits)
@@ -66,7 +70,8 @@ class PartEncoder(nn.Module):
     num_features: d, special features of a part; 0 for none.
     pooling: `attention`, or the ablations `mean` and `linear`.
     presence_noise: width of the uniform noise on presence logits in training.
-    noise_in_evaluation: keep that noise on, with a constant key, as the authors' release does.
+    noise_in_evaluation: keep that noise on, with a constant key, as the authors' release does; an
+      example's presences then depend on its place in the batch and on the batch's size.
     similarity: poses are similarity transforms instead of affine ones.
   """
 
@@ -83,6 +88,10 @@ class PartEncoder(nn.Module):
   @typed
   def __call__(self, image: Float[Array, "b h w c"], *, train: bool) -> PartCapsules:
     one_of("config.model.part_encoder.pooling", self.pooling, tuple(POOLINGS))
+    each_whole("config.model.part_encoder.widths", self.widths, 1)
+    each_whole("config.model.part_encoder.strides", self.strides, 1)
+    whole("config.model.part_encoder.num_features", self.num_features, 0)
+    not_negative("config.model.part_encoder.presence_noise", self.presence_noise)
     x = ConvNet(self.widths, self.strides, name="convnet")(image)
     size = POSE_SIZE + 1 + self.num_features
     x = POOLINGS[self.pooling](self.num_parts, size, name="pooling")(x)
@@ -117,7 +126,7 @@ class PartDecoder(nn.Module):
     template_size: t, side of a template, pixels.
     nonlinearity: applied to templates at use, `sigmoid` or `relu1`.
     mixing: `alpha`: each part has a second template of mixing logits. `coupled`: mixing logits are
-      the warped template over a learned temperature.
+      the mean over channels of the coloured, warped template, over a learned temperature.
     colour: a part's template is multiplied by a colour computed from its special features.
     pixel_scale: standard deviation of a pixel.
   """
@@ -133,10 +142,8 @@ class PartDecoder(nn.Module):
   def setup(self):
     one_of("config.model.part_decoder.nonlinearity", self.nonlinearity, NONLINEARITIES)
     one_of("config.model.part_decoder.mixing", self.mixing, MIXINGS)
-    if self.pixel_scale <= 0:
-      raise ValueError(
-        f"config.model.part_decoder.pixel_scale is {self.pixel_scale}; expected a positive number"
-      )
+    whole("config.model.part_decoder.template_size", self.template_size, MIN_TEMPLATE_SIZE)
+    positive("config.model.part_decoder.pixel_scale", self.pixel_scale)
     zeros = nn.initializers.zeros_init()
     shape = (self.num_parts, self.template_size, self.template_size)
     self.raw_templates = self.param("templates", template_init, (*shape, self.channels))
@@ -182,7 +189,9 @@ class PartDecoder(nn.Module):
       canvas: side of the image, pixels.
 
     Returns:
-      mixtures with a leading batch axis.
+      mixtures with a leading batch axis. With `coupled` mixing a part's logit at a pixel is the
+      mean over channels of its mean there, which is the coloured, warped template, over the
+      temperature.
 
     Raises:
       ValueError: the template is larger than the canvas, or colour has no features to read.
@@ -209,5 +218,5 @@ class PartDecoder(nn.Module):
       presence,
       jax.nn.sigmoid(self.background_value),
       jax.nn.softplus(self.background_logit),
-      jnp.asarray(self.pixel_scale),
+      jnp.asarray(float(self.pixel_scale)),
     )

@@ -14,13 +14,14 @@ from flax import struct
 from scae_jax import filters, geometry, mixtures, sparsity
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
-from scae_jax.models.system import DataSpec, System, build_module, one_of
+from scae_jax.models.system import DataSpec, System, build_module, one_of, whole
 from scae_jax.routing import mixture as routing_mixture
 from scae_jax.typing import Array, Batch, Float
 
 TARGETS = ("image", "sobel")
 SOURCES = ("encoder", "soft", "hard")
 SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
+LOSS_KEYS = ("prior", "prior_within_constant", "posterior", "weights", "schedule")
 
 
 @struct.dataclass
@@ -209,7 +210,7 @@ class SCAE(nn.Module):
         "bottom_up": bottom_up,
         "top_down": top_down,
         "part_mixing": jnp.exp(mixture.log_mixing[:, :-1]) * brightness[:, None],
-        "part_winner": routing.winner,
+        "part_winner": jnp.argmax(routing.posterior, axis=1),  # k where the dummy has it
         "object_presence": objects.presence,
       },
       "object_reconstructions": {
@@ -299,8 +300,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: DataSpe
   Args:
     model: fields of `SCAE`, with a section for each of its four parts; `num_parts` and
       `num_objects` stand once, at the top.
-    loss: `prior` and `posterior`, kinds of sparsity, `prior_within_constant`, and `weights` of the
-      loss terms.
+    loss: `prior` and `posterior`, kinds of sparsity, `prior_within_constant`, and `weights` and
+      `schedule` of the loss terms.
     data: canvas, channels and number of classes.
 
   Raises:
@@ -319,6 +320,12 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: DataSpe
     for name, (kind, known) in derived.items()
   }
   module = build_module(SCAE, "model", model, num_classes=data.num_classes, **stages)
+  unknown, missing = sorted(set(loss) - set(LOSS_KEYS)), sorted(set(LOSS_KEYS) - set(loss))
+  if unknown or missing:
+    raise ValueError(
+      f"config section loss: unknown keys {unknown}, missing keys {missing}; "
+      f"valid keys are {sorted(LOSS_KEYS)}"
+    )
   prior, posterior = loss["prior"], loss["posterior"]
   one_of("config.loss.prior", prior, tuple(SPARSITIES))
   one_of("config.loss.posterior", posterior, tuple(SPARSITIES))
@@ -340,6 +347,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: DataSpe
     module=module,
     loss_terms=terms,
     loss_weights=dict(loss["weights"]),
+    loss_schedule=dict(loss["schedule"]),
     measures=measures,
     features=features,
     pictures=pictures,
@@ -348,6 +356,5 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: DataSpe
 
 def _pop_count(model: dict[str, Any], key: str) -> int:
   value = model.pop(key, None)
-  if not isinstance(value, int) or value < 1:
-    raise ValueError(f"config.model.{key} is {value!r}; expected a positive whole number")
+  whole(f"config.model.{key}", value, 1)
   return value

@@ -1,8 +1,9 @@
 """What the training loop and the evaluator know of a model."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from flax import linen as nn
 
@@ -38,6 +39,8 @@ class System:
       `train=False` no rng is needed.
     loss_terms: `(output, batch) -> {name: scalar}`, each term unweighted and to be minimised.
     loss_weights: weight of every term, same keys; the total is their weighted sum.
+    loss_schedule: points (step, factor) of the terms whose weight changes while training; see
+      `training.objective.scheduled_weights`.
     measures: `(output, batch) -> {name: [b]}`, numbers an example that are reported and not
       trained, such as a squared error or whether a probe was right (0. or 1.).
     features: `output -> {name: [b, d]}`, non-negative activations that evaluation clusters and
@@ -49,6 +52,7 @@ class System:
   module: nn.Module
   loss_terms: Callable[[Any, Batch], dict[str, Array]]
   loss_weights: Mapping[str, float]
+  loss_schedule: Mapping[str, tuple[tuple[float, float], ...]]
   measures: Callable[[Any, Batch], dict[str, Array]]
   features: Callable[[Any], dict[str, Array]]
   pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]]
@@ -91,3 +95,37 @@ def one_of(name: str, value: str, valid: tuple[str, ...]) -> None:
   """Raises `ValueError` unless the value is one of the valid ones."""
   if value not in valid:
     raise ValueError(f"{name} is {value!r}; expected one of {', '.join(valid)}")
+
+
+def whole(name: str, value: object, minimum: int) -> None:
+  """Raises `ValueError` unless the value is a whole number, not a bool, of at least the minimum."""
+  if not _is_whole(value, minimum):
+    raise ValueError(f"{name} is {value!r}; expected a whole number of at least {minimum}")
+
+
+def each_whole(name: str, values: object, minimum: int) -> None:
+  """Raises `ValueError` unless the value is a tuple of whole numbers of at least the minimum."""
+  if not isinstance(values, tuple) or not all(_is_whole(value, minimum) for value in values):
+    raise ValueError(
+      f"{name} is {values!r}; expected a tuple of whole numbers of at least {minimum}"
+    )
+
+
+def not_negative(name: str, value: object) -> None:
+  """Raises `ValueError` unless the value is a finite number, zero or positive."""
+  if not _is_number(value) or not 0 <= value < math.inf:
+    raise ValueError(f"{name} is {value!r}; expected zero or a positive number")
+
+
+def positive(name: str, value: object) -> None:
+  """Raises `ValueError` unless the value is a finite number above zero."""
+  if not _is_number(value) or not 0 < value < math.inf:
+    raise ValueError(f"{name} is {value!r}; expected a positive number")
+
+
+def _is_whole(value: object, minimum: int) -> bool:
+  return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+  return isinstance(value, int | float) and not isinstance(value, bool)

@@ -12,15 +12,22 @@ from ml_collections import ConfigDict
 import scae_jax.models
 from scae_jax.data.dataset import hold_out_validation
 from scae_jax.data.sources import Dataset, load_dataset
+from scae_jax.evaluation.checks import check_enough_to_fit
+from scae_jax.evaluation.examples import choose
 from scae_jax.models.system import DataSpec, System
 from scae_jax.training.checkpoints import Checkpoints, Which
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.mesh import make_mesh
-from scae_jax.training.objective import losses
+from scae_jax.training.objective import losses, scheduled_weights
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import abstract_state, blank_batch
-from scae_jax.training.workdir import checkpoint_directory, load_config
+from scae_jax.training.workdir import (
+  check_same_data,
+  checkpoint_directory,
+  describe_data,
+  load_config,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +62,8 @@ def open_run(
     config: instead of the one saved in the workdir, for example to read the data elsewhere.
 
   Raises:
-    RunError: there is no such run, checkpoint or data set, or they do not fit each other.
+    RunError: there is no such run, checkpoint or data set, or they do not fit each other; or the
+      data set is not the one that the run was trained on.
   """
   workdir = pathlib.Path(workdir)
   config = load_config(workdir) if config is None else config
@@ -64,6 +72,7 @@ def open_run(
   if not directory.is_dir():
     raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
   system, dataset, data = build(settings)
+  check_same_data(workdir, describe_data(dataset))
   template = abstract_state(system, data, make_optimizer(settings.optimizer), make_mesh())
   with Checkpoints(directory, keep=1, writable=False) as checkpoints:
     state, progress = checkpoints.restore(template, which)
@@ -83,6 +92,9 @@ def build(settings: Settings) -> tuple[System, Dataset, DataSpec]:
       canvas=settings.data.canvas, channels=dataset.channels, num_classes=dataset.num_classes
     )
     _check_canvas(settings, dataset)
+    labels = dataset.splits["train"].labels
+    fitted = choose(len(labels), settings.evaluation.max_examples)
+    check_enough_to_fit(labels[fitted], dataset.num_classes)
     system = make_system(settings, data)
     check_system(system, data, settings.train.batch_size)
   return system, dataset, data
@@ -119,8 +131,8 @@ def check_system(system: System, data: DataSpec, batch_size: int) -> None:
   """Traces a training and a test batch, without computing anything.
 
   Raises:
-    ValueError: from the model; or terms and weights differ, a term is not a scalar, or a measure
-      or feature has not one entry an example.
+    ValueError: from the model; or terms and weights differ, the schedule of weights is not one, a
+      term is not a scalar, or a measure or feature has not one entry an example.
   """
   batch = jax.eval_shape(lambda: blank_batch(data, batch_size))
 
@@ -129,7 +141,14 @@ def check_system(system: System, data: DataSpec, batch_size: int) -> None:
     variables = system.module.init({"params": keys[0], "noise": keys[1]}, batch, train=True)
     results = []
     for train, key in ((True, keys[2]), (False, None)):
-      _, (terms, output) = losses(system, variables["params"], batch, train=train, noise_key=key)
+      _, (terms, output) = losses(
+        system,
+        variables["params"],
+        batch,
+        weights=scheduled_weights(system, 0),
+        train=train,
+        noise_key=key,
+      )
       results.append((terms, system.measures(output, batch), system.features(output)))
     return results
 

@@ -16,7 +16,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from scae_jax.training.errors import RunError
-from scae_jax.training.optimizers import OptimizerOptions
+from scae_jax.training.optimizers import OptimizerOptions, resolve
 from scae_jax.training.options import DataOptions, EvaluationOptions, TrainOptions, read_section
 
 USAGE = "write --config=FILE[:PRESET], --config.SECTION.KEY=VALUE or --workdir=FOLDER."
@@ -33,7 +33,7 @@ class Settings:
     loss: weights and kinds of loss terms.
     data: see `DataOptions`.
     train: see `TrainOptions`.
-    optimizer: see `OptimizerOptions`.
+    optimizer: see `OptimizerOptions`; resolved.
     evaluation: see `EvaluationOptions`.
   """
 
@@ -75,13 +75,14 @@ def read_settings(config: ConfigDict) -> Settings:
   for name in SECTIONS:
     if not isinstance(content[name], dict):
       raise RunError(f"config.{name} must be a section (ConfigDict); it is {content[name]!r}.")
+  train = read_section(content["train"], "train", TrainOptions)
   return Settings(
     system=content["system"],
     model=content["model"],
     loss=content["loss"],
     data=read_section(content["data"], "data", DataOptions),
-    train=read_section(content["train"], "train", TrainOptions),
-    optimizer=read_section(content["optimizer"], "optimizer", OptimizerOptions),
+    train=train,
+    optimizer=resolve(read_section(content["optimizer"], "optimizer", OptimizerOptions), train),
     evaluation=read_section(content["evaluation"], "evaluation", EvaluationOptions),
   )
 

@@ -33,7 +33,7 @@ def make_heldout(
 
   Terms that are statistics over a batch depend on its size, so they are means over batches of the
   training size, without the examples that do not fill one. Measures belong to single examples and
-  are means over all of them. The model runs without noise.
+  are means over all of them. The model runs without noise, unless it has a switch that keeps it on.
 
   Args:
     system: the model.
@@ -54,7 +54,9 @@ def make_heldout(
     def body(_: Any, indices: Array) -> tuple[None, tuple[Any, Any]]:
       batch = evaluation_batch(split, split_examples(indices, mesh), canvas=canvas)
       batch = jax.tree.map(lambda array: split_examples(array, mesh), batch)
-      _, (terms, output) = losses(system, params, batch, train=False, noise_key=None)
+      _, (terms, output) = losses(
+        system, params, batch, weights=system.loss_weights, train=False, noise_key=None
+      )
       return None, (terms, system.measures(output, batch))
 
     _, (terms, measures) = jax.lax.scan(body, None, jnp.asarray(order))

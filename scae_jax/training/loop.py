@@ -24,12 +24,18 @@ from scae_jax.training.errors import Interrupted
 from scae_jax.training.interrupt import StopRequest
 from scae_jax.training.mesh import check_batch_size, make_mesh
 from scae_jax.training.metrics import Speed, Window, check_tensorboard, flatten, open_sinks
-from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.optimizers import check_length, make_optimizer
 from scae_jax.training.options import TrainOptions
 from scae_jax.training.program import Program, check_finite
 from scae_jax.training.progress import Display
 from scae_jax.training.state import TrainState, abstract_state, make_state
-from scae_jax.training.workdir import check_same_run, checkpoint_directory, open_for_writing
+from scae_jax.training.workdir import (
+  check_same_data,
+  check_same_run,
+  checkpoint_directory,
+  describe_data,
+  open_for_writing,
+)
 
 Write = Callable[[Mapping[str, Any]], None]
 
@@ -56,13 +62,16 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
   workdir = pathlib.Path(workdir)
   settings = read_settings(config)
   check_same_run(workdir, config)
+  check_length(settings.optimizer, settings.train)
   mesh = make_mesh()
   check_batch_size(settings.train.batch_size, mesh)
   if settings.train.tensorboard:
     check_tensorboard()
   system, dataset, data = build(settings)
+  described = describe_data(dataset)
+  check_same_data(workdir, described)
   with contextlib.ExitStack() as stack:
-    stack.enter_context(open_for_writing(workdir, config))
+    stack.enter_context(open_for_writing(workdir, config, described))
     display = stack.enter_context(Display(num_steps=settings.train.num_steps))
     checkpoints = stack.enter_context(
       Checkpoints(
@@ -83,11 +92,18 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
     checkpoints.wait()
     if stop.signal_number is not None:
       raise Interrupted(
-        f"step {progress.step} of {settings.train.num_steps} is saved in {workdir};"
-        " the same command resumes from there.",
-        stop.signal_number,
+        _stopped_at(progress.step, settings.train.num_steps, workdir), stop.signal_number
       )
   return Run(config, system, dataset, {"params": state.params}, progress.step)
+
+
+def _stopped_at(step: int, num_steps: int, workdir: pathlib.Path) -> str:
+  if step == 0:
+    return (
+      f"no step of {num_steps} was trained, so nothing but the config is in {workdir};"
+      " the same command starts from the beginning."
+    )
+  return f"step {step} of {num_steps} is saved in {workdir}; the same command resumes from there."
 
 
 def _start(
@@ -127,6 +143,7 @@ def _run(
   started = time.perf_counter()
   program.compile(state)
   display.say(f"compiled in {time.perf_counter() - started:.1f} s")
+  began = time.perf_counter()
   while step < options.num_steps and stop.signal_number is None:
     started = time.perf_counter()
     state, rows = program.run(state, step)
@@ -138,7 +155,8 @@ def _run(
     window.add(rows)
     display.advance(step, speed.steps_per_second)
     if last or _due(step, options.log_every):
-      write({"split": "train", "step": step, **window.means(), "timing": speed.to_json()})
+      timing = speed.to_json() | {"wall_seconds": time.perf_counter() - began}
+      write({"split": "train", "step": step, **window.means(), "timing": timing})
       window, speed = Window(), Speed()
     selection_loss = None
     save = last or _due(step, options.checkpoint_every)

@@ -3,6 +3,11 @@
 A line is `{"split": "train", "validation" or "test", "step", "terms", "total", ..., "timing"}`.
 Everything but `timing` is a function of the config alone: an interrupted and resumed run writes the
 same lines as an uninterrupted one.
+
+`timing` of a training line has `steps_per_second` and `seconds`, of the steps alone since the last
+line (see `Speed`), and `wall_seconds` since this process began to train: after compilation, with
+the evaluations and checkpoints before the line. A resumed run counts from 0 again. A held-out line
+has the `seconds` of its evaluation.
 """
 
 import json
@@ -13,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from scae_jax.evaluation.files import write_whole
 from scae_jax.training.errors import RunError
 
 
@@ -66,7 +72,7 @@ class Speed:
     return self._steps / self._seconds
 
   def to_json(self) -> dict[str, float]:
-    """The `timing` field of a line."""
+    """The part of a training line's `timing` that belongs to the steps alone."""
     return {"steps_per_second": self.steps_per_second, "seconds": self._seconds}
 
 
@@ -94,7 +100,7 @@ class JsonLines:
       RunError: a line before the last is not JSON.
     """
     kept = [line for line in _read(path) if line["step"] <= after_step]
-    write_atomically(path, "".join(_dump(line) for line in kept))
+    write_whole(path, "".join(_dump(line) for line in kept).encode())
     self._file = path.open("a", encoding="utf-8")
 
   def write(self, line: Mapping[str, Any]) -> None:
@@ -144,16 +150,6 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     else:
       flat[prefix + name] = value
   return flat
-
-
-def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Replaces the file by the text, or leaves it as it was if interrupted."""
-  partial = path.with_name(path.name + ".partial")
-  with partial.open("w", encoding="utf-8") as file:
-    file.write(text)
-    file.flush()
-    os.fsync(file.fileno())
-  partial.replace(path)
 
 
 def _dump(line: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from scae_jax.models.system import System
 from scae_jax.typing import Array, Batch
@@ -11,7 +12,7 @@ from scae_jax.typing import Array, Batch
 PROBE_SUFFIX = "_probe"
 
 
-def weighted_total(terms: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
+def weighted_total(terms: Mapping[str, Array], weights: Mapping[str, Any]) -> Array:
   """Sum of weight times term.
 
   Raises:
@@ -41,8 +42,49 @@ def selection_loss(terms: Mapping[str, Array], weights: Mapping[str, float]) -> 
   )
 
 
+def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
+  """Weights of the loss terms at a step of training, counted from 0.
+
+  A term with points (step, factor) has its weight times the factor, which is that of the first
+  point before it, of the last point after it, and on a straight line between two points. Held-out
+  totals use the weights themselves, so that those of all steps can be compared.
+
+  Raises:
+    ValueError: points for no term, or steps that do not rise, or a factor below 0.
+  """
+  unknown = sorted(set(system.loss_schedule) - set(system.loss_weights))
+  if unknown:
+    raise ValueError(
+      f"config.loss.schedule has {unknown}, which are no loss terms; the terms are"
+      f" {sorted(system.loss_weights)}."
+    )
+  weights = {}
+  for name, weight in system.loss_weights.items():
+    points = np.asarray(system.loss_schedule.get(name, ()), np.float32)
+    if points.size == 0:
+      weights[name] = jnp.float32(weight)
+      continue
+    if points.ndim != 2 or points.shape[1] != 2 or (points[:, 1] < 0).any():
+      raise ValueError(
+        f"config.loss.schedule.{name} must be points (step, factor) with factors of at least 0;"
+        f" it is {system.loss_schedule[name]!r}."
+      )
+    if (np.diff(points[:, 0]) <= 0).any():
+      raise ValueError(
+        f"config.loss.schedule.{name} must have rising steps; it is {system.loss_schedule[name]!r}."
+      )
+    weights[name] = weight * jnp.interp(jnp.asarray(step, jnp.float32), points[:, 0], points[:, 1])
+  return weights
+
+
 def losses(
-  system: System, params: Any, batch: Batch, *, train: bool, noise_key: Array | None
+  system: System,
+  params: Any,
+  batch: Batch,
+  *,
+  weights: Mapping[str, Any],
+  train: bool,
+  noise_key: Array | None,
 ) -> tuple[Array, tuple[dict[str, Array], Any]]:
   """The weighted total, and beside it the unweighted terms and the model's output.
 
@@ -50,10 +92,11 @@ def losses(
     system: the model and its terms.
     params: the `params` collection.
     batch: of the model.
+    weights: of the loss terms, floats or scalars.
     train: whether the model runs as in training.
     noise_key: feeds the model's noise; None when `train` is false.
   """
   rngs = None if noise_key is None else {"noise": noise_key}
   output = system.module.apply({"params": params}, batch, train=train, rngs=rngs)
   terms = system.loss_terms(output, batch)
-  return weighted_total(terms, system.loss_weights), (terms, output)
+  return weighted_total(terms, weights), (terms, output)

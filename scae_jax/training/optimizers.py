@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from scae_jax.training.options import require
+from scae_jax.training.errors import RunError
+from scae_jax.training.options import TrainOptions, require
 from scae_jax.typing import Array
 
 OPTIMIZERS = ("rmsprop", "adam")
@@ -22,14 +23,16 @@ class OptimizerOptions:
     learning_rate: after warm-up and before decay.
     schedule: 'constant', 'exponential' or 'cosine', see `learning_rate_schedule`.
     warmup_steps: the learning rate rises linearly over so many steps; 0 for none.
-    decay_steps: exponential: steps for one factor of `decay_rate`; cosine: steps until the end.
+    decay_steps: exponential: steps for one factor of `decay_rate`; cosine: steps from the end of
+      warm-up to the end of the cosine, 0 for until `train.num_steps`, see `resolve`.
     decay_rate: exponential: the factor.
     end_factor: the learning rate never decays below this fraction of `learning_rate`.
     momentum: of rmsprop.
     decay: of rmsprop's mean square.
     b1: of adam's mean.
     b2: of adam's mean square.
-    epsilon: rmsprop: added to the mean square, inside the root; adam: added to the root.
+    epsilon: rmsprop: added to the mean square, inside the root, 0. for the rule of the authors'
+      release, see `resolve`; adam: added to the root.
     clip_norm: gradients longer than this (over all parameters) are scaled down to it; 0. for never.
   """
 
@@ -55,13 +58,57 @@ class OptimizerOptions:
     check(self.schedule in SCHEDULES, "schedule", f"one of {SCHEDULES}")
     check(self.learning_rate > 0, "learning_rate", "above 0")
     check(self.warmup_steps >= 0, "warmup_steps", "0 or more steps")
-    check(self.schedule == "constant" or self.decay_steps > 0, "decay_steps", "at least 1 step")
+    check(self.decay_steps >= 0, "decay_steps", "0 or more steps")
+    if self.schedule == "exponential":
+      check(self.decay_steps > 0, "decay_steps", "at least 1 step for exponential decay")
     check(0 < self.decay_rate <= 1, "decay_rate", "above 0 and at most 1")
     check(0 <= self.end_factor <= 1, "end_factor", "from 0 to 1")
     for key in ("momentum", "decay", "b1", "b2"):
       check(0 <= getattr(self, key) < 1, key, "from 0 to below 1")
-    check(self.epsilon > 0, "epsilon", "above 0")
+    check(self.epsilon >= 0, "epsilon", "0 or above")
+    if self.name == "adam":
+      check(self.epsilon > 0, "epsilon", "above 0 for adam (1e-8 is usual)")
     check(self.clip_norm >= 0, "clip_norm", "0 (off) or above")
+
+
+def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
+  """Fills in what 0 leaves to the rest of the config.
+
+  A cosine's decay_steps becomes what is left of the run after warm-up, so that a longer or shorter
+  run has a whole cosine. RMSProp's epsilon becomes (10 batch_size)^-2, as in the release of the
+  authors of Kosiorek et al. 2019.
+
+  Raises:
+    RunError: warm-up leaves no step for the cosine.
+  """
+  if options.schedule == "cosine" and options.decay_steps == 0:
+    require(
+      options.warmup_steps < train.num_steps,
+      "optimizer.warmup_steps",
+      f"below train.num_steps, {train.num_steps}, where the cosine ends (decay_steps is 0)",
+      options.warmup_steps,
+    )
+    options = dataclasses.replace(options, decay_steps=train.num_steps - options.warmup_steps)
+  if options.name == "rmsprop" and options.epsilon == 0:
+    options = dataclasses.replace(options, epsilon=(10 * train.batch_size) ** -2.0)
+  return options
+
+
+def check_length(options: OptimizerOptions, train: TrainOptions) -> None:
+  """Raises `RunError` if steps of the run would have a learning rate of 0.
+
+  Args:
+    options: resolved.
+    train: of the same config.
+  """
+  end = options.warmup_steps + options.decay_steps
+  if options.schedule == "cosine" and options.end_factor == 0 and train.num_steps > end:
+    raise RunError(
+      f"config.train.num_steps must be at most {end}, where the cosine of config.optimizer ends"
+      f" (warmup_steps + decay_steps); it is {train.num_steps}: steps after {end} would have a"
+      " learning rate of 0. Raise optimizer.decay_steps or set it to 0 (until train.num_steps) in"
+      " a new --workdir, set optimizer.end_factor above 0, or train for fewer steps."
+    )
 
 
 def learning_rate_schedule(options: OptimizerOptions) -> optax.Schedule:
@@ -73,7 +120,12 @@ def learning_rate_schedule(options: OptimizerOptions) -> optax.Schedule:
     constant      1
     exponential   max(decay_rate^(t / d), end_factor)    (TF's exponential_decay, not in stairs)
     cosine        end_factor + (1 - end_factor) (1 + cos(pi min(t / d, 1))) / 2
+
+  Raises:
+    ValueError: decay_steps is 0 for a cosine: `resolve` the options first.
   """
+  if options.schedule == "cosine" and options.decay_steps == 0:
+    raise ValueError("expected the decay_steps of a cosine, got 0; resolve the options first")
 
   def schedule(count: ArrayLike) -> Array:
     step = jnp.asarray(count, jnp.float32)
@@ -103,7 +155,12 @@ def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
     parameter <- parameter - v
 
   so the learning rate of a step stays in the buffer when the schedule has moved on.
+
+  Raises:
+    ValueError: epsilon or a cosine's decay_steps is 0: `resolve` the options first.
   """
+  if options.epsilon == 0:
+    raise ValueError("expected an epsilon above 0, got 0; resolve the options first")
   schedule = learning_rate_schedule(options)
   if options.name == "rmsprop":
     rule = optax.rmsprop(

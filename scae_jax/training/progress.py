@@ -1,11 +1,13 @@
 """What the user sees while a run trains: a progress bar on a terminal, plain lines elsewhere."""
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from rich.console import Console
+from rich.columns import Columns
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
 
 
 class Display:
@@ -14,17 +16,16 @@ class Display:
   def __init__(self, *, num_steps: int, file: TextIO | None = None):
     """A display of a run of `num_steps`, on `file` or standard error."""
     self._num_steps = num_steps
-    self._console = Console(file=file, stderr=file is None, highlight=False, soft_wrap=True)
-    self._bar = Progress(
+    self._console = Console(file=file, stderr=file is None, highlight=False)
+    self._bar = _BarAboveNumbers(
       TextColumn("training"),
-      BarColumn(),
-      MofNCompleteColumn(),
+      BarColumn(),  # the only column that gives way on a narrow terminal
+      MofNCompleteColumn(table_column=Column(no_wrap=True)),
       TextColumn("{task.fields[speed]}"),
-      TextColumn("{task.fields[losses]}"),
       console=self._console,
       disable=not self._console.is_terminal,
     )
-    self._task = self._bar.add_task("", total=num_steps, speed="", losses="")
+    self._task = self._bar.add_task("", total=num_steps, speed="")
 
   def __enter__(self) -> "Display":
     self._bar.start()
@@ -35,7 +36,7 @@ class Display:
 
   def say(self, message: str) -> None:
     """A message for the user, above the bar if there is one."""
-    self._console.print(message, markup=False)
+    self._console.print(message, markup=False, soft_wrap=True)
 
   def advance(self, step: int, steps_per_second: float) -> None:
     """The run has come to `step`."""
@@ -43,16 +44,17 @@ class Display:
     self._bar.update(self._task, completed=step, speed=speed)
 
   def line(self, line: Mapping[str, Any]) -> None:
-    """A line of metrics; a terminal shows the training losses beside the bar instead."""
-    losses = f"total {line['total']:.4g}  " + _numbers(line["terms"])
+    """A line of metrics; a terminal shows the training losses below the bar instead."""
+    numbers = _numbers({"total": line["total"], **line["terms"]})
     if line["split"] == "train":
-      self._bar.update(self._task, losses=losses)
       if self._console.is_terminal:
+        self._bar.numbers = numbers
         return
-      losses += "  " + self._speed(line["step"], line["timing"]["steps_per_second"])
+      numbers.append(self._speed(line["step"], line["timing"]["steps_per_second"]))
     else:
-      losses += "  " + _numbers(line["measures"])
-    self.say(f"step {line['step']}/{self._num_steps}  {line['split']:5}  {losses}")
+      numbers += _numbers(line["measures"])
+    # The longest name of a split, validation, has ten letters.
+    self.say(f"step {line['step']}/{self._num_steps}  {line['split']:10}  {'  '.join(numbers)}")
 
   def _speed(self, step: int, steps_per_second: float) -> str:
     if not steps_per_second:
@@ -61,5 +63,20 @@ class Display:
     return f"{steps_per_second:.4g} steps/s  {left} left"
 
 
-def _numbers(values: Mapping[str, float]) -> str:
-  return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+class _BarAboveNumbers(Progress):
+  """A progress bar and, on lines of their own below it, as many numbers a line as fit.
+
+  Attributes:
+    numbers: each "name value".
+  """
+
+  numbers: Sequence[str] = ()
+
+  def get_renderables(self) -> Iterable[RenderableType]:
+    yield from super().get_renderables()
+    if self.numbers:
+      yield Columns(self.numbers, padding=(0, 2))
+
+
+def _numbers(values: Mapping[str, float]) -> list[str]:
+  return [f"{name} {value:.4g}" for name, value in values.items()]

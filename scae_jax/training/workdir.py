@@ -1,6 +1,7 @@
 """The folder of a run: its config, what may change when it is resumed, and who may write.
 
 config.json    the resolved config of the run
+data.json      what the data set is that it trains on
 checkpoints/   one folder a step
 metrics.jsonl  training and held-out metrics
 tensorboard/   if asked for
@@ -9,27 +10,31 @@ evaluation/    the report
 
 import contextlib
 import fcntl
+import hashlib
+import json
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
+from scae_jax.data.sources import Dataset, Split
+from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.training.config import differences, dump_config, parse_config
 from scae_jax.training.errors import RunError
-from scae_jax.training.metrics import write_atomically
 
 # What a resumed run may change: none of it changes the parameters of a step.
 RESUMABLE_CHANGES = frozenset(
   {
-    "train.num_steps",  # to a larger number: extends the run
+    "train.num_steps",  # to a larger number: extends the run, see `check_same_run`
     "train.steps_per_dispatch",
     "train.log_every",
     "train.eval_every",
     "train.checkpoint_every",
     "train.keep_checkpoints",
     "train.tensorboard",
-    "data.dir",
+    "data.dir",  # the data set must be the same there, see `check_same_data`
     "data.cache_dir",
   }
 )
@@ -58,20 +63,25 @@ def load_config(workdir: str | pathlib.Path) -> ConfigDict:
 def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
   """Nothing happens if the folder is new or holds a run that `config` may resume.
 
-  The keys in `RESUMABLE_CHANGES` may differ, `train.num_steps` only upwards. `evaluation.*` may
-  differ too: it is read after training. Writes nothing.
+  The keys in `RESUMABLE_CHANGES` may differ, `train.num_steps` only upwards and not at all under
+  a cosine that ends with the run. `evaluation.*` may differ too: it is read after training. Writes
+  nothing.
 
   Raises:
-    RunError: another key differs; the message lists each with both values.
+    RunError: another key differs; the message lists each with both values. Or the steps already
+      trained would have had other learning rates.
   """
   if not (workdir / "config.json").exists():
     return
+  different = differences(load_config(workdir), config)
   changed = {
     key: pair
-    for key, pair in differences(load_config(workdir), config).items()
+    for key, pair in different.items()
     if not key.startswith("evaluation.")
     and (key not in RESUMABLE_CHANGES or (key == "train.num_steps" and pair[1] < pair[0]))
   }
+  if "train.num_steps" in different and set(changed) <= {"train.num_steps"}:
+    _check_length_is_free(workdir, config, *different["train.num_steps"])
   if changed:
     lines = [f"  {key}: {old!r} there, {new!r} given" for key, (old, new) in changed.items()]
     raise RunError(
@@ -82,11 +92,83 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
     )
 
 
+def _check_length_is_free(workdir: pathlib.Path, config: ConfigDict, old: int, new: int) -> None:
+  if config.optimizer.schedule == "cosine" and config.optimizer.decay_steps == 0:
+    raise RunError(
+      f"{workdir} holds a run of train.num_steps {old}, {new} given, whose cosine ends with the run"
+      " (config.optimizer.decay_steps = 0): with another length, the steps already trained would"
+      f" have had other learning rates. Give {old}, or train anew in another --workdir; to extend"
+      " a run, set optimizer.decay_steps from its start, as long as the run may become."
+    )
+
+
+def describe_data(dataset: Dataset) -> dict[str, Any]:
+  """What tells one data set from another, wherever it lies; takes some 0.1 s for MNIST.
+
+  Returns:
+    Its name, its class names, and for each split the number and shape of its examples with a hash
+    of all images and labels; ready for JSON.
+  """
+  return {
+    "name": dataset.name,
+    "class_names": list(dataset.class_names),
+    **{name: _describe_split(split) for name, split in dataset.splits.items()},
+  }
+
+
+def _describe_split(split: Split) -> str:
+  digest = hashlib.blake2b(digest_size=8)
+  for array in (split.images, split.labels):
+    digest.update(array.tobytes())
+  shape = "x".join(map(str, split.images.shape[1:]))
+  return f"{len(split.labels)} examples of {shape}, hash {digest.hexdigest()}"
+
+
+def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None:
+  """Nothing happens if the run in the folder trains on this data set, or none is described there.
+
+  Args:
+    workdir: folder of a run; one of an older version has no data.json.
+    described: the data set, by `describe_data`.
+
+  Raises:
+    RunError: the data sets differ; the message lists how.
+  """
+  path = workdir / "data.json"
+  if not path.exists():
+    return
+  try:
+    known = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, OSError) as error:
+    raise RunError(
+      f"{path} cannot be read: {error}. Remove it if you are sure that the data set is the same."
+    ) from error
+  none = "(none)"
+  pairs = {key: (known.get(key, none), described.get(key, none)) for key in {**known, **described}}
+  lines = [
+    f"  {key}: {old!r} there, {new!r} given" for key, (old, new) in pairs.items() if old != new
+  ]
+  if lines:
+    raise RunError(
+      f"{workdir} holds a run on another data set:\n"
+      + "\n".join(lines)
+      + "\nName the folder of the same data in config.data.dir (--data_dir of evaluate.py), put"
+      " back what was changed there, or train in another --workdir."
+    )
+
+
 @contextlib.contextmanager
-def open_for_writing(workdir: pathlib.Path, config: ConfigDict) -> Iterator[None]:
-  """Makes the folder, saves the config in it, and keeps other processes from training in it.
+def open_for_writing(
+  workdir: pathlib.Path, config: ConfigDict, described: Mapping[str, Any]
+) -> Iterator[None]:
+  """Makes the folder, saves config and data in it, and keeps other processes from training in it.
 
   The lock goes with the process, however that ends.
+
+  Args:
+    workdir: the folder.
+    config: of the run.
+    described: the data set, by `describe_data`.
 
   Raises:
     RunError: the folder cannot be written, or another process trains in it.
@@ -101,7 +183,8 @@ def open_for_writing(workdir: pathlib.Path, config: ConfigDict) -> Iterator[None
   try:
     _lock(lock, workdir)
     try:
-      write_atomically(workdir / "config.json", dump_config(config))
+      write_whole(workdir / "config.json", dump_config(config).encode())
+      write_json(workdir / "data.json", described)
     except OSError as error:
       raise RunError(
         f"the workdir {workdir} cannot be written: {error}. Give a --workdir that can."
