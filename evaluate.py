@@ -16,8 +16,9 @@ from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.files import file_name
 from scae_jax.evaluation.report import write_report
 from scae_jax.training.build import open_run
+from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.workdir import load_config
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run of train.py.", required=True)
@@ -33,13 +34,12 @@ def main(_: list[str]) -> None:
   logging.set_verbosity(logging.WARNING)
   with exit_with_message(), explained():
     step = int(_STEP.value) if _STEP.value.isdecimal() else _STEP.value
-    if not (isinstance(step, int) or step in ("latest", "best")):
-      raise RunError(f"--step must be a number, 'latest' or 'best', got '{step}'.")
     workdir = pathlib.Path(_WORKDIR.value)
     config = load_config(workdir)
     if _DATA_DIR.value and not _DATASET.value:
       config.update_from_flattened_dict({"data.dir": _DATA_DIR.value})
     settings, limit = read_settings(config), _MAX_EXAMPLES.value
+    keep_compiled(settings.train.compilation_cache)
     run = open_run(workdir, step, config)
     scored = run.dataset
     if _DATASET.value:

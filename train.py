@@ -20,6 +20,7 @@ from absl import logging
 
 from scae_jax.evaluation.report import write_report
 from scae_jax.training.build import Run
+from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import describe, parse_command_line, read_settings
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.loop import train
@@ -38,6 +39,7 @@ def main(arguments: list[str]) -> None:
     if wants_help:
       print(f"{__doc__}\nConfig keys:\n{describe(command.config)}")
       return
+    keep_compiled(command.config.train.compilation_cache)
     run = train(command.config, command.workdir)
     with explained():
       report(run, command.workdir)

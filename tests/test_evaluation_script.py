@@ -47,6 +47,7 @@ def quick(monkeypatch, tmp_path):
   monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)
   monkeypatch.setattr(report, "MAX_PIXEL_EXAMPLES", 60)
   monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
+  monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
 
 
 def run(workdir, *flags):
@@ -122,7 +123,7 @@ def test_another_data_set_is_scored_with_the_runs_own_clusters(workdir, other_di
   ("flags", "message"),
   [
     (["--step=7"], "no checkpoint of step 7; there are those of [8, 16]"),
-    (["--step=last"], "--step must be a number, 'latest' or 'best', got 'last'"),
+    (["--step=last"], "no checkpoint of step last; there are those of [8, 16], 'latest'"),
     (["--split=validation"], "no split 'validation'; it has train, test"),
     (["--max_examples=5"], "at least 10 training examples, got 5"),
     (["--max_examples=many"], "many"),
@@ -153,11 +154,12 @@ def test_a_workdir_without_checkpoints_is_refused(workdir, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_script_as_a_process(workdir):
+def test_the_script_as_a_process(workdir, tmp_path):
   def start(*flags):
     return subprocess.run(
       [sys.executable, str(ROOT / "evaluate.py"), f"--workdir={workdir}", *flags],
-      env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"},
+      env=os.environ
+      | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "SCAE_JAX_CACHE": str(tmp_path)},
       capture_output=True,
       text=True,
       timeout=300,

@@ -227,6 +227,7 @@ def test_train_py_trains_and_reports(home):
     "--config.data.dir": save_images(home / "images"),
     "--config.data.cache_dir": home / "cache",
     "--config.evaluation.max_examples": 60,
+    "--config.train.compilation_cache": home / "kept",
   }
   done = subprocess.run(
     [sys.executable, str(ROOT / "train.py"), *(f"{key}={flags[key]}" for key in flags)],
@@ -252,3 +253,5 @@ def test_train_py_trains_and_reports(home):
   report = json.loads((workdir / "evaluation" / "metrics.json").read_text())
   assert report["step"] == 24
   assert "LIN-MATCH" in output
+  for name in ("dispatch", "heldout", "forward"):  # of training, held-out loss and report
+    assert list((home / "kept").glob(f"jit_{name}-*")), name

@@ -114,6 +114,7 @@ def toy_config(**changes: Any) -> ConfigDict:
         "checkpoint_every": 8,
         "keep_checkpoints": 2,
         "tensorboard": False,
+        "compilation_cache": "",
       },
       "optimizer": {
         "name": "rmsprop",

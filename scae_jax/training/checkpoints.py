@@ -13,7 +13,7 @@ import shutil
 import sys
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from scae_jax.training.errors import RunError
 from scae_jax.training.state import TrainState
 
 Result = TypeVar("Result")
-Which = int | Literal["latest", "best"]
+Which = int | str  # a step, 'latest' or 'best'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,8 +153,10 @@ class Checkpoints:
       if not self._losses:
         raise RunError(f"no checkpoint in {self._directory} has a held-out loss; name a step.")
       return sorted(self._losses, key=self._losses.__getitem__)
-    if which not in steps:
-      raise RunError(f"there is no checkpoint of step {which}; there are those of {steps}.")
+    if not isinstance(which, int) or which not in steps:
+      raise RunError(
+        f"there is no checkpoint of step {which}; there are those of {steps}, 'latest' and 'best'."
+      )
     return [which]
 
   def _read(self, step: int, template: TrainState) -> tuple[TrainState, Progress]:

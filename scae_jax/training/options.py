@@ -53,6 +53,7 @@ class TrainOptions:
     checkpoint_every: steps between checkpoints, each with its held-out loss; 0 for only at the end.
     keep_checkpoints: so many of the latest checkpoints are kept, and the best one besides.
     tensorboard: whether metrics also go to `<workdir>/tensorboard`.
+    compilation_cache: folder for compiled programs, see `compilation.keep_compiled`.
   """
 
   num_steps: int
@@ -64,6 +65,7 @@ class TrainOptions:
   checkpoint_every: int
   keep_checkpoints: int
   tensorboard: bool
+  compilation_cache: str
 
   def __post_init__(self):
     for name in ("num_steps", "batch_size", "steps_per_dispatch", "log_every", "keep_checkpoints"):

@@ -34,6 +34,7 @@ RESUMABLE_CHANGES = frozenset(
     "train.checkpoint_every",
     "train.keep_checkpoints",
     "train.tensorboard",
+    "train.compilation_cache",
     "data.dir",  # the data set must be the same there, see `check_same_data`
     "data.cache_dir",
   }

@@ -1,0 +1,111 @@
+"""Time of warping a bank of templates with alphas, forward and with its gradient, by variant.
+
+    python -m benchmarks.warp --batch=128 --out=results/benchmarks/warp-cpu.json
+
+Sizes are those of configs/mnist.py:official. Every variant is checked against the first before it
+is timed.
+"""
+
+import argparse
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.ndimage import map_coordinates
+
+from benchmarks.measuring import milliseconds, report
+from scae_jax import geometry, warping
+from scae_jax.typing import Array
+
+
+def library(templates: Array, poses: Array, canvas: int) -> Array:
+  """`jax.scipy.ndimage.map_coordinates`, vmapped over examples, templates and channels."""
+
+  def one(template: Array, pose: Array) -> Array:
+    rows, columns = warping.template_position(pose, template.shape[0], canvas, canvas)
+
+    def channel(values: Array) -> Array:
+      return map_coordinates(values, [rows, columns], order=1, mode="constant", cval=0.0)
+
+    return jax.vmap(channel, in_axes=-1, out_axes=-1)(template)
+
+  return jax.vmap(jax.vmap(one), in_axes=(None, 0))(templates, poses)
+
+
+def definition(templates: Array, poses: Array, canvas: int) -> Array:
+  """`warping.warp_template`, vmapped, with the gradient that JAX derives."""
+
+  def one(template: Array, pose: Array) -> Array:
+    return warping.warp_template(template, pose, canvas, canvas)
+
+  return jax.vmap(jax.vmap(one), in_axes=(None, 0))(templates, poses)
+
+
+def bank(templates: Array, poses: Array, canvas: int) -> Array:
+  """`warping.warp_templates`, what the model runs."""
+  return warping.warp_templates(templates, poses, canvas, canvas)
+
+
+def tent(templates: Array, poses: Array, canvas: int) -> Array:
+  """Products with tent kernels, [1 - |x - i|]+, instead of a gather: for units that multiply."""
+  side = templates.shape[1]
+
+  def position(pose: Array) -> tuple[Array, Array]:
+    return warping.template_position(pose, side, canvas, canvas)
+
+  rows, columns = jax.vmap(jax.vmap(position))(poses)
+  pixels = jnp.arange(side, dtype=rows.dtype)
+  by_row = jax.nn.relu(1 - jnp.abs(rows[..., None] - pixels))
+  by_column = jax.nn.relu(1 - jnp.abs(columns[..., None] - pixels))
+  across = jnp.einsum("bmhwj,mijc->bmhwic", by_column, templates, precision="highest")
+  return jnp.einsum("bmhwic,bmhwi->bmhwc", across, by_row, precision="highest")
+
+
+VARIANTS = {"map_coordinates": library, "definition": definition, "bank": bank, "tent": tent}
+
+
+def main() -> None:
+  """Checks, times and reports the variants."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--batch", type=int, default=128)
+  parser.add_argument("--parts", type=int, default=40)
+  parser.add_argument("--template", type=int, default=11, help="side of a template, pixels")
+  parser.add_argument("--canvas", type=int, default=40, help="side of the image, pixels")
+  parser.add_argument("--rounds", type=int, default=7)
+  parser.add_argument("--variants", default=",".join(VARIANTS))
+  parser.add_argument("--out", default="")
+  options = parser.parse_args()
+
+  keys = jax.random.split(jax.random.key(0), 3)
+  shape = (options.parts, options.template, options.template, 2)
+  templates = jax.random.uniform(keys[0], shape)
+  raw = jax.random.normal(keys[1], (options.batch, options.parts, 6)) * 0.3
+  poses = jax.vmap(jax.vmap(geometry.affine_matrix))(raw)
+  weights = jax.random.normal(
+    keys[2], (options.batch, options.parts, options.canvas, options.canvas, 2)
+  )
+
+  forward, backward, expected = {}, {}, None
+  for name in options.variants.split(","):
+    variant = VARIANTS[name]
+
+    def loss(templates: Array, poses: Array, variant=variant) -> Array:
+      return jnp.sum(weights * variant(templates, poses, options.canvas))
+
+    warped = jax.jit(variant, static_argnums=2)
+    gradient = jax.jit(jax.grad(loss, argnums=(0, 1)))
+    forward[name] = lambda warped=warped: warped(templates, poses, options.canvas)
+    backward[name] = lambda gradient=gradient: gradient(templates, poses)
+    actual = jax.tree.map(np.asarray, (forward[name](), backward[name]()))
+    expected = actual if expected is None else expected
+    for value, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+      np.testing.assert_allclose(value, other, atol=1e-4 * np.abs(other).max(), err_msg=name)
+
+  functions = {f"{name}, forward": function for name, function in forward.items()}
+  functions |= {f"{name}, with gradient": function for name, function in backward.items()}
+  settings = {key: getattr(options, key) for key in ("batch", "parts", "template", "canvas")}
+  report("warp", settings, milliseconds(functions, options.rounds), options.out)
+
+
+if __name__ == "__main__":
+  main()
