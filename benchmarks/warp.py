@@ -54,7 +54,7 @@ def tent(templates: Array, poses: Array, canvas: int) -> Array:
     return warping.template_position(pose, side, canvas, canvas)
 
   rows, columns = jax.vmap(jax.vmap(position))(poses)
-  pixels = jnp.arange(side, dtype=rows.dtype)
+  pixels = jnp.arange(side, dtype=rows.dtype).reshape(1, 1, 1, 1, side)
   by_row = jax.nn.relu(1 - jnp.abs(rows[..., None] - pixels))
   by_column = jax.nn.relu(1 - jnp.abs(columns[..., None] - pixels))
   across = jnp.einsum("bmhwj,mijc->bmhwic", by_column, templates, precision="highest")

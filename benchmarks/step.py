@@ -1,0 +1,180 @@
+"""Time of a training step of configs/mnist.py:official, by part, and of the whole.
+
+    python -m benchmarks.step --batch=128 --out=results/benchmarks/step-cpu-128.json
+
+Each part is timed by itself, forward and with the gradients of its parameters and inputs, in a
+compiled function of its own. The whole step is the shipped dispatch, many steps in one scan, with
+data on the device; 'on map_coordinates' is the same with the warp that JAX's library offers.
+"""
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.measuring import milliseconds, report
+from benchmarks.warp import library
+from configs import mnist
+from scae_jax import mixtures, warping
+from scae_jax.data.batches import epoch_position
+from scae_jax.models.system import DataSpec
+from scae_jax.training.build import make_system
+from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.mesh import make_mesh
+from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.state import blank_batch, make_state
+from scae_jax.training.step import make_dispatch
+
+NUM_EXAMPLES = 4096  # pictures are noise: only their number and size matter
+Call = Callable[[], Any]
+
+
+def both(name: str, function: Callable[..., Any], *arguments: Any) -> dict[str, Call]:
+  """The compiled function, and the compiled gradient of a sum of all that it returns."""
+
+  def total(*arguments: Any) -> jax.Array:
+    leaves = jax.tree.leaves(function(*arguments))
+    return sum(
+      (jnp.sum(leaf) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)),
+      start=jnp.zeros(()),
+    )
+
+  forward = jax.jit(function)
+  gradient = jax.jit(jax.grad(total, argnums=tuple(range(len(arguments)))))
+  return {
+    f"{name}, forward": lambda: forward(*arguments),
+    f"{name}, with gradient": lambda: gradient(*arguments),
+  }
+
+
+def parts_of_a_step(settings: Settings, data: DataSpec) -> dict[str, Call]:
+  """The stages of the model on one batch of noise, and the update of the optimiser."""
+  system = make_system(settings, data)
+  module = system.module
+  keys = jax.random.split(jax.random.key(0), 4)
+  blank = blank_batch(data, settings.train.batch_size)
+  batch = {**blank, "image": jax.random.uniform(keys[0], blank["image"].shape)}
+  noise = {"noise": keys[1]}
+  variables = jax.jit(lambda: module.init({"params": keys[2], **noise}, batch, train=True))()
+  params = variables["params"]
+  output = jax.jit(lambda: module.apply(variables, batch, train=True, rngs=noise))()
+  poses, presence, features = output.parts.poses, output.parts.presence, output.parts.features
+  rows = jnp.concatenate([poses.reshape(*presence.shape, 6), 1 - presence[..., None], features], -1)
+  side = module.part_decoder.template_size
+  missing = params["object_encoder"]["set_transformer"]["input"]["kernel"].shape[0] - rows.shape[-1]
+  rows = jnp.concatenate([rows, jnp.zeros((*presence.shape, missing))], axis=-1)
+  bank = jax.random.uniform(keys[3], (module.part_decoder.num_parts, side, side, data.channels + 1))
+  encoded = jnp.zeros(
+    (len(rows), module.object_encoder.num_objects, module.object_encoder.output_features)
+  )
+
+  def encode(params: Any, image: jax.Array) -> Any:
+    return module.part_encoder.apply({"params": params}, image, train=True, rngs=noise)
+
+  def attend(params: Any, rows: jax.Array, presence: jax.Array) -> Any:
+    return module.object_encoder.apply({"params": params}, rows, presence)
+
+  def vote(params: Any, encoded: jax.Array) -> Any:
+    return module.object_decoder.apply({"params": params}, encoded, train=True, rngs=noise)
+
+  def draw(params: Any, poses: jax.Array, presence: jax.Array, features: jax.Array) -> Any:
+    mixture = module.part_decoder.apply(
+      {"params": params}, poses, presence, features, settings.data.canvas
+    )
+    return jax.vmap(mixtures.log_prob)(mixture, batch["image"])
+
+  def warp(bank: jax.Array, poses: jax.Array) -> jax.Array:
+    return warping.warp_templates(bank, poses, settings.data.canvas, settings.data.canvas)
+
+  optimizer = make_optimizer(settings.optimizer)
+  opt_state = optimizer.init(params)
+  step = jax.jit(lambda: optimizer.update(params, opt_state, params))
+  return {
+    **both("CNN", encode, params["part_encoder"], batch["image"]),
+    **both("set transformer", attend, params["object_encoder"], rows, presence),
+    **both("object decoder", vote, params["object_decoder"], encoded),
+    **both("warp", warp, bank, poses),
+    **both("warp and mixture", draw, params["part_decoder"], poses, presence, features),
+    "optimiser": step,
+  }
+
+
+def whole_step(settings: Settings, data: DataSpec) -> tuple[Call, dict[str, float]]:
+  """The shipped dispatch, and what XLA counts in it: operations and bytes a step."""
+  system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
+  mesh = make_mesh(jax.devices()[:1])
+  state = make_state(system, data, optimizer, mesh, seed=0)
+  rng = np.random.RandomState(0)
+  side = settings.data.canvas - 2 * settings.data.max_shift
+  split = {
+    "image": jnp.asarray(rng.randint(0, 256, (NUM_EXAMPLES, side, side, data.channels)), jnp.uint8),
+    "label": jnp.asarray(rng.randint(0, data.num_classes, NUM_EXAMPLES), jnp.int32),
+  }
+  dispatch = make_dispatch(
+    system, optimizer, mesh, settings.data, settings.train, num_examples=NUM_EXAMPLES
+  )
+  length = settings.train.dispatch_length
+  epoch, offset = epoch_position(0, settings.train.batch_size, NUM_EXAMPLES)
+  numbers = [jnp.int32(n) for n in (epoch, offset, length)]
+  compiled = dispatch.lower(state, split, *numbers).compile()
+  held = [state]  # donated: each call needs what the last one returned
+
+  def run() -> Any:
+    held[0], metrics = compiled(held[0], split, *numbers)
+    return metrics["total"]
+
+  cost = compiled.cost_analysis() or {}
+  names = {"flops": "flops", "bytes accessed": "bytes"}
+  return run, {to: float(cost[name]) for name, to in names.items() if name in cost}
+
+
+@contextlib.contextmanager
+def library_warp() -> Iterator[None]:
+  """While it lasts, models warp with `jax.scipy.ndimage.map_coordinates`."""
+  own = warping.warp_templates
+  warping.warp_templates = lambda bank, poses, height, width: library(bank, poses, height)
+  try:
+    yield
+  finally:
+    warping.warp_templates = own
+
+
+def measure(settings: Settings, data: DataSpec, rounds: int) -> tuple[dict[str, Any], Any]:
+  """XLA's counts of the whole dispatch, and milliseconds by name: of one step, or a part of it."""
+  run, cost = whole_step(settings, data)
+  functions = {"whole step": run}
+  with library_warp():
+    functions["whole step, on map_coordinates"], _ = whole_step(settings, data)
+  functions |= parts_of_a_step(settings, data)
+  times = milliseconds(functions, rounds)
+  for name in functions:
+    if name.startswith("whole"):
+      times[name] = [time / settings.train.dispatch_length for time in times[name]]
+  return {f"{name} of a dispatch": value for name, value in cost.items()}, times
+
+
+def main() -> None:
+  """Times and reports."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--batch", type=int, default=128)
+  parser.add_argument("--steps", type=int, default=4, help="of a dispatch")
+  parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument("--out", default="")
+  options = parser.parse_args()
+  config = mnist.get_config("official")
+  config.train.batch_size = options.batch
+  config.train.num_steps = config.train.log_every = options.steps
+  config.train.eval_every = config.train.checkpoint_every = 0
+  settings = read_settings(config)
+  data = DataSpec(canvas=settings.data.canvas, channels=1, num_classes=10)
+  counts, times = measure(settings, data, options.rounds)
+  sizes = {"config": "mnist:official", "batch": options.batch, "steps a dispatch": options.steps}
+  report("training step", sizes | counts, times, options.out)
+
+
+if __name__ == "__main__":
+  main()
