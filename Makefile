@@ -1,6 +1,8 @@
 # make train: environment, then the embedded digits; make test: environment, lint, types, tests.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests of a file share compiled functions, so a file stays with one worker.
+WORKERS := --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 .PHONY: train test lint format fast clean
 
@@ -18,7 +20,7 @@ train: .venv/requirements
 	$(BIN)/python train.py
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 lint: .venv/requirements-dev
 	$(BIN)/ruff format --check .
@@ -26,7 +28,7 @@ lint: .venv/requirements-dev
 	$(BIN)/basedpyright
 
 fast: .venv/requirements-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
 
 format: .venv/requirements-dev
 	$(BIN)/ruff format .

@@ -14,7 +14,7 @@ from absl import app, flags, logging
 
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.files import file_name
-from scae_jax.evaluation.report import write_report
+from scae_jax.evaluation.report import write_reports
 from scae_jax.training.build import open_run
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import read_settings
@@ -49,14 +49,13 @@ def main(_: list[str]) -> None:
     split = _SPLIT.value or scored.held_out
     name = f"{scored.name}-{split}" + ("" if is_latest else f"-step{run.step}")
     is_own = is_latest and scored is run.dataset and split == scored.held_out
-    write_report(
+    write_reports(
       workdir / "evaluation" / ("" if is_own else file_name(name)),
       run.system,
       run.variables,
       run.dataset,
       canvas=settings.data.canvas,
       batch_size=settings.evaluation.batch_size,
-      seed=settings.train.seed,
       step=run.step,
       split=split,
       max_examples=settings.evaluation.max_examples if limit is None else limit,

@@ -8,6 +8,9 @@ The default config is configs/digits.py, the default workdir runs/<config file>[
 command again resumes where the run stopped. Ctrl-C or SIGTERM saves and stops, a second one stops
 at once. `--help` lists the config's keys.
 
+On several hosts, which share the workdir, start the same command on each with `--distributed` (TPU
+pods, Slurm, Open MPI) or with `--coordinator=HOST:PORT --num_processes=N --process_id=I`.
+
 Exit codes: 0 trained and reported; 1 failed, for example on a loss that is not finite; 2 cannot
 start as asked; 130 or 143 interrupted and saved.
 """
@@ -18,12 +21,13 @@ from logging import LogRecord
 
 from absl import logging
 
-from scae_jax.evaluation.report import write_report
+from scae_jax.evaluation.report import write_reports
 from scae_jax.training.build import Run
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import describe, parse_command_line, read_settings
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.loop import train
+from scae_jax.training.processes import is_first, join, leave
 
 DEFAULT_CONFIG = str(pathlib.Path(__file__).parent / "configs" / "digits.py")
 
@@ -39,10 +43,14 @@ def main(arguments: list[str]) -> None:
     if wants_help:
       print(f"{__doc__}\nConfig keys:\n{describe(command.config)}")
       return
+    if command.processes is not None:
+      join(command.processes)
     keep_compiled(command.config.train.compilation_cache)
     run = train(command.config, command.workdir)
-    with explained():
-      report(run, command.workdir)
+    leave()
+    if is_first():
+      with explained():
+        report(run, command.workdir)
 
 
 def is_not_orbax(record: LogRecord) -> bool:
@@ -53,14 +61,13 @@ def is_not_orbax(record: LogRecord) -> bool:
 def report(run: Run, workdir: pathlib.Path) -> None:
   """Writes `<workdir>/evaluation` on the run's own held-out split."""
   settings = read_settings(run.config)
-  write_report(
+  write_reports(
     workdir / "evaluation",
     run.system,
     run.variables,
     run.dataset,
     canvas=settings.data.canvas,
     batch_size=settings.evaluation.batch_size,
-    seed=settings.train.seed,
     step=run.step,
     split=run.dataset.held_out,
     max_examples=settings.evaluation.max_examples,

@@ -4,11 +4,13 @@
 
 Each part is timed by itself, forward and with the gradients of its parameters and inputs, in a
 compiled function of its own. The whole step is the shipped dispatch, many steps in one scan, with
-data on the device; 'on map_coordinates' is the same with the warp that JAX's library offers.
+data on the device. Beside it stands a straightforward step: one update in one jit, on a batch that
+is there already, with the warp that JAX's library offers (map_coordinates) and XLA's convolutions.
 """
 
 import argparse
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,13 +23,14 @@ from benchmarks.warp import library
 from configs import mnist
 from scae_jax import mixtures, warping
 from scae_jax.data.batches import epoch_position
+from scae_jax.layers import convnet
 from scae_jax.models.system import DataSpec
 from scae_jax.training.build import make_system
 from scae_jax.training.config import Settings, read_settings
-from scae_jax.training.mesh import make_mesh
+from scae_jax.training.mesh import make_mesh, put
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import blank_batch, make_state
-from scae_jax.training.step import make_dispatch
+from scae_jax.training.step import make_dispatch, update
 
 NUM_EXAMPLES = 4096  # pictures are noise: only their number and size matter
 Call = Callable[[], Any]
@@ -103,23 +106,26 @@ def parts_of_a_step(settings: Settings, data: DataSpec) -> dict[str, Call]:
   }
 
 
-def whole_step(settings: Settings, data: DataSpec) -> tuple[Call, dict[str, float]]:
-  """The shipped dispatch, and what XLA counts in it: operations and bytes a step."""
+def whole_step(
+  settings: Settings, data: DataSpec, num_devices: int = 1
+) -> tuple[Call, dict[str, float]]:
+  """The shipped dispatch, and what XLA counts in it: operations and bytes a step, and memory."""
   system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
-  mesh = make_mesh(jax.devices()[:1])
-  state = make_state(system, data, optimizer, mesh, seed=0)
+  mesh = make_mesh(jax.devices()[:num_devices])
+  state = make_state(system, data, optimizer, mesh, seeds=settings.train.all_seeds)
   rng = np.random.RandomState(0)
   side = settings.data.canvas - 2 * settings.data.max_shift
   split = {
-    "image": jnp.asarray(rng.randint(0, 256, (NUM_EXAMPLES, side, side, data.channels)), jnp.uint8),
-    "label": jnp.asarray(rng.randint(0, data.num_classes, NUM_EXAMPLES), jnp.int32),
+    "image": rng.randint(0, 256, (NUM_EXAMPLES, side, side, data.channels), np.uint8),
+    "label": rng.randint(0, data.num_classes, NUM_EXAMPLES, np.int32),
   }
+  split = put(split, mesh)
   dispatch = make_dispatch(
     system, optimizer, mesh, settings.data, settings.train, num_examples=NUM_EXAMPLES
   )
   length = settings.train.dispatch_length
   epoch, offset = epoch_position(0, settings.train.batch_size, NUM_EXAMPLES)
-  numbers = [jnp.int32(n) for n in (epoch, offset, length)]
+  numbers = put([np.int32(n) for n in (epoch, offset, length)], mesh)
   compiled = dispatch.lower(state, split, *numbers).compile()
   held = [state]  # donated: each call needs what the last one returned
 
@@ -127,50 +133,87 @@ def whole_step(settings: Settings, data: DataSpec) -> tuple[Call, dict[str, floa
     held[0], metrics = compiled(held[0], split, *numbers)
     return metrics["total"]
 
-  cost = compiled.cost_analysis() or {}
-  names = {"flops": "flops", "bytes accessed": "bytes"}
-  return run, {to: float(cost[name]) for name, to in names.items() if name in cost}
+  # XLA counts the body of a loop once, so these are of one step.
+  cost, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
+  names = {"flops": "GFLOP a step", "bytes accessed": "GB moved a step"}
+  counts = {to: round(float(cost[name]) / 1e9, 2) for name, to in names.items() if name in cost}
+  if memory is not None:
+    size = memory.temp_size_in_bytes + memory.argument_size_in_bytes
+    counts["GB held"] = round(size / 1e9, 2)
+  return run, counts
+
+
+def straightforward_step(settings: Settings, data: DataSpec) -> Call:
+  """One update in one jit, on a batch at hand, from what JAX and its library offer."""
+  system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
+  mesh = make_mesh(jax.devices()[:1])
+  batch = blank_batch(data, settings.train.batch_size)
+  batch = {**batch, "image": jax.random.uniform(jax.random.key(0), batch["image"].shape)}
+  step = jax.jit(functools.partial(update, system, optimizer), donate_argnums=0)
+  state = make_state(system, data, optimizer, mesh, seeds=settings.train.all_seeds)
+  held = [jax.device_put(state, jax.devices()[0])]
+  key = jax.random.key(1)
+  with library_functions():
+    compiled = step.lower(held[0], batch, key).compile()
+
+  def run() -> Any:
+    held[0], metrics = compiled(held[0], batch, key)
+    return metrics["total"]
+
+  return run
 
 
 @contextlib.contextmanager
-def library_warp() -> Iterator[None]:
-  """While it lasts, models warp with `jax.scipy.ndimage.map_coordinates`."""
-  own = warping.warp_templates
+def library_functions() -> Iterator[None]:
+  """While it lasts, models warp with map_coordinates and convolve as XLA does."""
+  warp, convolve = warping.warp_templates, convnet.convolve
+
+  def convolution(image: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(
+      image, kernel, (stride, stride), "VALID", dimension_numbers=dimensions
+    )
+
   warping.warp_templates = lambda bank, poses, height, width: library(bank, poses, height)
+  convnet.convolve = convolution
   try:
     yield
   finally:
-    warping.warp_templates = own
+    warping.warp_templates, convnet.convolve = warp, convolve
 
 
 def measure(settings: Settings, data: DataSpec, rounds: int) -> tuple[dict[str, Any], Any]:
   """XLA's counts of the whole dispatch, and milliseconds by name: of one step, or a part of it."""
-  run, cost = whole_step(settings, data)
-  functions = {"whole step": run}
-  with library_warp():
-    functions["whole step, on map_coordinates"], _ = whole_step(settings, data)
-  functions |= parts_of_a_step(settings, data)
+  run, counts = whole_step(settings, data)
+  functions = {
+    "whole step": run,
+    "a straightforward step": straightforward_step(settings, data),
+    **parts_of_a_step(settings, data),
+  }
   times = milliseconds(functions, rounds)
-  for name in functions:
-    if name.startswith("whole"):
-      times[name] = [time / settings.train.dispatch_length for time in times[name]]
-  return {f"{name} of a dispatch": value for name, value in cost.items()}, times
+  times["whole step"] = [time / settings.train.dispatch_length for time in times["whole step"]]
+  return counts, times
+
+
+def official(*, batch: int, steps: int, seeds: int = 1, **model: Any) -> tuple[Settings, DataSpec]:
+  """configs/mnist.py:official with dispatches of so many steps, and keys of `model` changed."""
+  config = mnist.get_config("official")
+  config.train.update({"batch_size": batch, "seeds": seeds, "num_steps": steps, "log_every": steps})
+  config.train.eval_every = config.train.checkpoint_every = 0
+  config.model.update_from_flattened_dict(model)
+  settings = read_settings(config)
+  return settings, DataSpec(canvas=settings.data.canvas, channels=1, num_classes=10)
 
 
 def main() -> None:
   """Times and reports."""
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--batch", type=int, default=128)
-  parser.add_argument("--steps", type=int, default=4, help="of a dispatch")
+  parser.add_argument("--steps", type=int, default=10, help="of a dispatch")
   parser.add_argument("--rounds", type=int, default=5)
   parser.add_argument("--out", default="")
   options = parser.parse_args()
-  config = mnist.get_config("official")
-  config.train.batch_size = options.batch
-  config.train.num_steps = config.train.log_every = options.steps
-  config.train.eval_every = config.train.checkpoint_every = 0
-  settings = read_settings(config)
-  data = DataSpec(canvas=settings.data.canvas, channels=1, num_classes=10)
+  settings, data = official(batch=options.batch, steps=options.steps)
   counts, times = measure(settings, data, options.rounds)
   sizes = {"config": "mnist:official", "batch": options.batch, "steps a dispatch": options.steps}
   report("training step", sizes | counts, times, options.out)

@@ -7,6 +7,7 @@ is timed.
 """
 
 import argparse
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -47,8 +48,14 @@ def bank(templates: Array, poses: Array, canvas: int) -> Array:
 
 
 def tent(templates: Array, poses: Array, canvas: int) -> Array:
-  """Products with tent kernels, [1 - |x - i|]+, instead of a gather: for units that multiply."""
-  side = templates.shape[1]
+  """Products with tent kernels instead of a gather: for units that multiply."""
+  by_row, by_column = tents(poses, templates.shape[1], canvas)
+  across = jnp.einsum("bmhwj,mijc->bmhwic", by_column, templates, precision="highest")
+  return jnp.einsum("bmhwic,bmhwi->bmhwc", across, by_row, precision="highest")
+
+
+def tents(poses: Array, side: int, canvas: int) -> tuple[Array, Array]:
+  """[1 - |x - i|]+ of every pixel's row and column x in the template, [b, m, h, w, side] each."""
 
   def position(pose: Array) -> tuple[Array, Array]:
     return warping.template_position(pose, side, canvas, canvas)
@@ -56,12 +63,42 @@ def tent(templates: Array, poses: Array, canvas: int) -> Array:
   rows, columns = jax.vmap(jax.vmap(position))(poses)
   pixels = jnp.arange(side, dtype=rows.dtype).reshape(1, 1, 1, 1, side)
   by_row = jax.nn.relu(1 - jnp.abs(rows[..., None] - pixels))
-  by_column = jax.nn.relu(1 - jnp.abs(columns[..., None] - pixels))
-  across = jnp.einsum("bmhwj,mijc->bmhwic", by_column, templates, precision="highest")
-  return jnp.einsum("bmhwic,bmhwi->bmhwc", across, by_row, precision="highest")
+  return by_row, jax.nn.relu(1 - jnp.abs(columns[..., None] - pixels))
 
 
-VARIANTS = {"map_coordinates": library, "definition": definition, "bank": bank, "tent": tent}
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def bank_matmul(templates: Array, poses: Array, canvas: int) -> Array:
+  """`bank`, but the templates' gradient is a matrix product with tent kernels, not a scatter."""
+  return bank(templates, poses, canvas)
+
+
+def _bank_matmul_forward(
+  templates: Array, poses: Array, canvas: int
+) -> tuple[Array, tuple[Array, Array]]:
+  return bank(templates, poses, canvas), (templates, poses)
+
+
+def _bank_matmul_backward(
+  canvas: int, saved: tuple[Array, Array], gradient: Array
+) -> tuple[Array, Array]:
+  templates, poses = saved
+  # The scatter is not asked for here, so the compiler leaves it out.
+  _, of_poses = jax.vjp(lambda poses: bank(templates, poses, canvas), poses)
+  by_row, by_column = tents(poses, templates.shape[1], canvas)
+  left = by_row[..., None] * gradient[..., None, :]
+  of_templates = jnp.einsum("bmhwic,bmhwj->mijc", left, by_column, precision="highest")
+  return of_templates, *of_poses(gradient)
+
+
+bank_matmul.defvjp(_bank_matmul_forward, _bank_matmul_backward)
+
+VARIANTS = {
+  "map_coordinates": library,
+  "definition": definition,
+  "bank": bank,
+  "bank_matmul": bank_matmul,
+  "tent": tent,
+}
 
 
 def main() -> None:

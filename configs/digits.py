@@ -42,6 +42,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.model.reconstruction_presence = "encoder"  # encoder, soft or hard
   config.model.normalize_mixing = False  # of the part mixture
   config.model.stop_gradients = True  # parts are constants for the object half
+  config.model.compute_dtype = "float32"  # of CNN and set transformer; or bfloat16
 
   encoder = config.model.part_encoder = ConfigDict()
   encoder.widths = (24, 24, 24, 24)  # convolution channels
@@ -58,6 +59,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
   decoder.mixing = "alpha"  # alpha or coupled
   decoder.colour = True
   decoder.pixel_scale = 1.0  # standard deviation
+  decoder.likelihood = "composed"  # composed, or fused: on a GPU by one kernel
 
   objects = config.model.object_encoder = ConfigDict()
   objects.kind = "set_transformer"  # set_transformer or mlp
@@ -110,6 +112,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.train.num_steps = 20_000
   config.train.batch_size = 64
   config.train.seed = 0  # of parameters, the order of examples and noise
+  config.train.seeds = 1  # so many runs at once: seed, seed + 1, ...
   config.train.steps_per_dispatch = 100  # steps between looks at the host
   config.train.log_every = 500  # steps
   config.train.eval_every = 1_000  # steps between held-out losses

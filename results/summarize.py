@@ -1,6 +1,6 @@
 """Tables runs that differ in their seed: mean and standard deviation, and where they come from.
 
-    python results/summarize.py results/digits runs/digits-0 runs/digits-1 runs/digits-2
+    python -m results.summarize results/digits runs/digits-0 runs/digits-1 runs/digits-2
 
 Reads each run's `evaluation/metrics.json` and `metrics.jsonl`, and writes `table.md` and
 `runs.json` into the folder. Nothing in either is typed by hand.
@@ -8,29 +8,30 @@ Reads each run's `evaluation/metrics.json` and `metrics.jsonl`, and writes `tabl
 
 import json
 import pathlib
-import statistics
 import sys
 from typing import Any
 
+from scae_jax.evaluation.summary import figures, seeds_table
 
-def read_run(workdir: pathlib.Path) -> dict[str, Any]:
-  """What a run's files say: figures in percent, time, provenance."""
-  metrics = json.loads((workdir / "evaluation" / "metrics.json").read_text())
+
+def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """What a run's files say of each of its seeds: figures, time, provenance.
+
+  Times are the run's; where several seeds trained at once, all of them took that together.
+  """
+  reports = sorted(workdir.glob("evaluation/seed-*/metrics.json"))
+  reports = reports or [workdir / "evaluation" / "metrics.json"]
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   timings = [line["timing"] for line in lines if line["split"] == "train"]
-  figures = {}
-  for name, scores in metrics["features"].items():
-    figures[f"LIN-MATCH, {name}"] = 100 * scores["lin_match"]
-    figures[f"LIN-PRED, {name}"] = 100 * scores["lin_pred"]
-    figures[f"capsules in use, {name}"] = float(scores["capsules_in_use"])
-  figures["LIN-MATCH, raw pixels"] = 100 * metrics["pixels"]["lin_match"]
-  figures["LIN-PRED, raw pixels"] = 100 * metrics["pixels"]["lin_pred"]
-  figures["squared error an image"] = metrics["measures"]["squared_error"]
-  figures["steps alone, minutes"] = sum(timing["seconds"] for timing in timings) / 60
+  times = {"steps alone, minutes": sum(timing["seconds"] for timing in timings) / 60}
   if all("wall_seconds" in timing for timing in timings):  # runs of older versions have none
     name = "training, minutes of wall clock without compilation"
-    figures[name] = wall_seconds(timings) / 60
-  return {"workdir": str(workdir), "figures": figures, "metrics": metrics}
+    times[name] = wall_seconds(timings) / 60
+  runs = []
+  for path in reports:
+    metrics = json.loads(path.read_text())
+    runs.append({"workdir": str(workdir), "figures": figures(metrics) | times, "metrics": metrics})
+  return sorted(runs, key=lambda run: run["metrics"]["seed"])
 
 
 def wall_seconds(timings: list[dict[str, float]]) -> float:
@@ -55,19 +56,7 @@ def wall_seconds(timings: list[dict[str, float]]) -> float:
 
 def table(runs: list[dict[str, Any]]) -> str:
   """Markdown: one row a figure, one column a run, then mean and standard deviation (n - 1)."""
-  seeds = [run["metrics"]["seed"] for run in runs]
-  rows = [
-    "| | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean (sd) |",
-    "|---|" + "---|" * (len(runs) + 1),
-  ]
-  for name in runs[0]["figures"]:
-    if not all(name in run["figures"] for run in runs):
-      continue
-    values = [run["figures"][name] for run in runs]
-    deviation = statistics.stdev(values) if len(values) > 1 else float("nan")
-    cells = [f"{value:.1f}" for value in values]
-    cells.append(f"{statistics.mean(values):.1f} ({deviation:.1f})")
-    rows.append(f"| {name} | " + " | ".join(cells) + " |")
+  rows = [seeds_table([(run["metrics"]["seed"], run["figures"]) for run in runs])]
   first = runs[0]["metrics"]
   hardware, versions = first["hardware"], first["versions"]
   scored = first["scored_on"]
@@ -88,7 +77,7 @@ def main(arguments: list[str]) -> None:
   if len(arguments) < 2:
     sys.exit("expected: summarize.py FOLDER WORKDIR [WORKDIR ...]")
   folder, workdirs = pathlib.Path(arguments[0]), arguments[1:]
-  runs = [read_run(pathlib.Path(workdir)) for workdir in workdirs]
+  runs = [run for workdir in workdirs for run in read_run(pathlib.Path(workdir))]
   folder.mkdir(parents=True, exist_ok=True)
   (folder / "runs.json").write_text(json.dumps(runs, indent=1) + "\n")
   (folder / "table.md").write_text(table(runs))

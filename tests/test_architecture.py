@@ -22,7 +22,7 @@ FLOORS = (
   {"data"},
   {"models"},
   {"layers"},
-  {"routing"},
+  {"kernels", "routing"},
   {"geometry", "warping", "mixtures", "sparsity", "filters"},
   {"typing"},
 )

@@ -1,17 +1,23 @@
 """The benchmarks run at tiny sizes; what they measure there means nothing."""
 
+import inspect
 import json
+import subprocess
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import measuring, step, warp
+from benchmarks import devices, likelihood, measuring, seeds, step, warp
 from configs import mnist
 from scae_jax import warping
+from scae_jax.kernels.template_likelihood import template_log_prob
+from scae_jax.layers import convnet
 from scae_jax.models.system import DataSpec
 from scae_jax.training.config import read_settings
 from tests.test_scae_training import shrink
+from tests.toy_system import toy_config
 
 
 def test_warp_benchmark_times_every_variant_and_says_on_what(tmp_path, monkeypatch, capsys):
@@ -36,15 +42,141 @@ def test_warp_benchmark_refuses_a_variant_that_is_wrong(monkeypatch):
     warp.main()
 
 
+LIKELIHOOD = ["--batch=2", "--parts=2", "--template=4", "--canvas=6", "--rounds=2"]
+
+
+def test_likelihood_benchmark_times_every_variant_and_block(tmp_path, monkeypatch, capsys):
+  calls = []
+
+  def stand_in(*inputs, **options):
+    """The kernel itself, which takes long to compile, has its own tests."""
+    calls.append(inspect.signature(template_log_prob).bind(*inputs, **options).arguments)
+    return likelihood.composed(*inputs)
+
+  monkeypatch.setattr(likelihood, "template_log_prob", stand_in)
+  out = tmp_path / "new" / "likelihood.json"
+  options = ["--block=64", "--interpret", f"--out={out}"]
+  monkeypatch.setattr(sys, "argv", ["likelihood.py", *LIKELIHOOD, *options])
+  likelihood.main()
+  record = json.loads(out.read_text())
+  found = ("composed", "fused, block 64", "fused on tensor cores, block 64")
+  names = {f"{name}, {what}" for name in found for what in ("forward", "with gradient")}
+  runs = {(call["block"], call["tensor_cores"], call["interpret"]) for call in calls}
+  assert runs == {(64, False, True), (64, True, True)}
+  assert set(record["milliseconds"]) == names
+  assert all(len(times) == 2 and min(times) > 0 for times in record["milliseconds"].values())
+  sizes = {"batch": 2, "parts": 2, "template": 4, "canvas": 6, "channels": 1}
+  assert record["settings"] == sizes
+  assert {"commit", "hardware", "versions", "date"} <= set(record)
+  assert "| fused, block 64, with gradient |" in capsys.readouterr().out
+
+
+def test_likelihood_benchmark_says_that_there_is_no_gpu(capsys):
+  assert set(likelihood.variants([64], interpret=False)) == {"composed"}
+  assert "No GPU: only the composed likelihood is timed" in capsys.readouterr().out
+  assert len(likelihood.variants([64, 128], interpret=True)) == 5
+  assert not capsys.readouterr().out
+
+
+def test_likelihood_benchmark_refuses_a_variant_that_is_wrong(monkeypatch):
+  def wrong(*inputs, **options):
+    return likelihood.composed(*inputs) + 0.1 * inputs[0].mean()
+
+  monkeypatch.setattr(likelihood, "template_log_prob", wrong)
+  monkeypatch.setattr(sys, "argv", ["likelihood.py", *LIKELIHOOD, "--interpret"])
+  with pytest.raises(AssertionError, match="fused, block 64"):
+    likelihood.main()
+
+
+TINY = DataSpec(canvas=18, channels=1, num_classes=10)
+
+
+def toy_settings(seeds=1):
+  cadence = {"train__num_steps": 2, "train__steps_per_dispatch": 2, "train__log_every": 2}
+  cadence |= {"train__eval_every": 0, "train__checkpoint_every": 0, "train__seeds": seeds}
+  return read_settings(toy_config(**cadence))
+
+
 @pytest.mark.slow
-def test_step_benchmark_times_the_step_and_its_parts():
-  settings = read_settings(shrink(mnist.get_config("official"), num_steps=2, steps_per_dispatch=2))
-  own = warping.warp_templates
-  counts, times = step.measure(settings, DataSpec(canvas=18, channels=1, num_classes=10), rounds=1)
-  assert warping.warp_templates is own
-  assert {"whole step", "whole step, on map_coordinates", "optimiser"} <= set(times)
+def test_step_benchmark_times_the_parts_of_a_step(monkeypatch):
+  whole, straight = (lambda: jnp.zeros(())), (lambda: jnp.ones(()))
+  monkeypatch.setattr(step, "whole_step", lambda *inputs: (whole, {"GB held": 1.5}))
+  monkeypatch.setattr(step, "straightforward_step", lambda *inputs: straight)
+  settings = read_settings(shrink(mnist.get_config("official"), num_steps=2))
+  counts, times = step.measure(settings, TINY, rounds=1)
+  assert counts == {"GB held": 1.5}
+  assert {"whole step", "a straightforward step", "optimiser"} <= set(times)
   assert {"warp, with gradient", "CNN, forward", "object decoder, with gradient"} <= set(times)
-  assert all(np.isfinite(counts[name]) for name in counts)
+
+
+def test_whole_and_straightforward_step_train():
+  """On the toy; the benchmarks' own config takes minutes to compile here."""
+  run, counts = step.whole_step(toy_settings(), TINY)
+  totals = [float(np.asarray(run()).mean()) for _ in range(3)]
+  assert totals == sorted(totals, reverse=True)
+  assert {"GFLOP a step", "GB moved a step", "GB held"} == set(counts)
+  straightforward = step.straightforward_step(toy_settings(), TINY)
+  totals = [float(straightforward()) for _ in range(3)]
+  assert totals == sorted(totals, reverse=True)
+
+
+def test_straightforward_step_is_made_of_library_functions():
+  own = warping.warp_templates, convnet.convolve
+  with step.library_functions():
+    assert warping.warp_templates not in own
+    rng = np.random.RandomState(0)
+    image, kernel = rng.normal(0, 1, (2, 7, 7, 3)), rng.normal(0, 1, (3, 3, 3, 4))
+    library = convnet.convolve(jnp.asarray(image), jnp.asarray(kernel), 2)
+  assert (warping.warp_templates, convnet.convolve) == own
+  np.testing.assert_allclose(
+    library, convnet.convolve(jnp.asarray(image), jnp.asarray(kernel), 2), rtol=1e-4, atol=1e-4
+  )
+
+
+def test_seeds_benchmark_times_each_number_of_seeds(tmp_path, monkeypatch):
+  asked = []
+
+  def official(**sizes):
+    asked.append(sizes)
+    return toy_settings(seeds=sizes["seeds"]), TINY
+
+  monkeypatch.setattr(seeds, "official", official)
+  out = tmp_path / "seeds.json"
+  options = ["--batch=8", "--steps=2", "--rounds=1", "--seeds=1,2", f"--out={out}"]
+  monkeypatch.setattr(sys, "argv", ["seeds.py", *options])
+  seeds.main()
+  assert asked == [{"batch": 8, "steps": 2, "seeds": n} for n in (1, 2)]
+  assert set(json.loads(out.read_text())["milliseconds"]) == {
+    "seeds at once: 1",
+    "seeds at once: 2",
+  }
+
+
+def test_devices_benchmark_gives_each_process_its_devices(tmp_path, monkeypatch):
+  calls = []
+
+  def run(command, *, env, **options):
+    calls.append((command[3:], env["XLA_FLAGS"].split()[-1]))
+    return subprocess.CompletedProcess(command, 0, stdout=f"some message\n[{len(calls)}.5]\n")
+
+  monkeypatch.setattr(subprocess, "run", run)
+  monkeypatch.setattr(measuring, "commit", lambda: "c0ffee")
+  out = tmp_path / "devices.json"
+  sizes = ["--batch=8", "--steps=2", "--rounds=1"]
+  monkeypatch.setattr(sys, "argv", ["devices.py", "--devices=1,4", *sizes, f"--out={out}"])
+  devices.main()
+  flag = "--xla_force_host_platform_device_count"
+  assert calls == [(["--only=1", *sizes], f"{flag}=1"), (["--only=4", *sizes], f"{flag}=4")]
+  times = json.loads(out.read_text())["milliseconds"]
+  assert times == {"devices: 1": [1.5], "devices: 4": [2.5]}
+
+
+def test_official_settings_are_those_of_the_config():
+  settings, data = step.official(batch=16, steps=3, seeds=2, compute_dtype="bfloat16")
+  assert (settings.train.batch_size, settings.train.dispatch_length) == (16, 3)
+  assert settings.train.all_seeds == (0, 1)
+  assert settings.model["compute_dtype"] == "bfloat16"
+  assert (settings.model["num_parts"], data.canvas) == (40, 40)
 
 
 def test_functions_take_turns():

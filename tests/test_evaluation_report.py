@@ -288,7 +288,7 @@ def test_history_joins_splits_by_step(tmp_path):
     {"step": 20, "split": "test", "total": 3.0},
   ]
   path.write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 30, "tot')
-  steps, values = read_history(path)
+  steps, values = read_history(path, 0)
   np.testing.assert_array_equal(steps, [10, 20])
   assert set(values) == {"train/total", "train/terms/image", "test/total"}
   np.testing.assert_array_equal(values["train/total"], [2.5, 1.0])

@@ -23,6 +23,7 @@ MODEL = {
   "reconstruction_presence": "encoder",
   "normalize_mixing": False,
   "stop_gradients": True,
+  "compute_dtype": "float32",
   "part_encoder": {
     "widths": (6,),
     "strides": (2,),
@@ -38,6 +39,7 @@ MODEL = {
     "mixing": "alpha",
     "colour": True,
     "pixel_scale": 1.0,
+    "likelihood": "composed",
   },
   "object_encoder": {
     "kind": "set_transformer",
@@ -125,6 +127,11 @@ def build(system, channels=1):
   [
     ({"part_encoder.pooling": "max"}, ["part_encoder.pooling", "'max'", "attention, mean, linear"]),
     ({"part_decoder.mixing": "none"}, ["part_decoder.mixing", "'none'", "alpha, coupled"]),
+    ({"part_decoder.likelihood": "exact"}, ["likelihood", "'exact'", "composed, fused"]),
+    (
+      {"part_decoder.likelihood": "fused", "part_decoder.mixing": "coupled"},
+      ["part_decoder.likelihood is 'fused'", "part_decoder.mixing 'alpha'", "'coupled'"],
+    ),
     ({"part_decoder.nonlinearity": "relu"}, ["nonlinearity", "'relu'", "sigmoid, relu1"]),
     ({"object_encoder.kind": "cnn"}, ["object_encoder.kind", "'cnn'", "set_transformer, mlp"]),
     (

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from scipy.special import expit, log_softmax, logit
 
 from scae_jax.models.part_capsules import PartDecoder, PartEncoder, template_init
@@ -18,7 +19,8 @@ CANVAS = 8
 
 
 def encoder(**changes):
-  return PartEncoder(num_parts=PARTS, **(MODEL["part_encoder"] | changes))
+  fields = MODEL["part_encoder"] | {"compute_dtype": "float32"} | changes
+  return PartEncoder(num_parts=PARTS, **fields)
 
 
 def encoder_and_variables(**changes):
@@ -209,3 +211,28 @@ def test_decoder_against_numpy(case):
     templates = squash_reference(np.asarray(params["templates"]), options["nonlinearity"])
     colours = reference_colours(params, np.asarray(features[b]), options, channels)
     np.testing.assert_allclose(coloured[b], templates * colours[:, None, None], atol=1e-6)
+
+
+def test_fused_likelihood_is_the_composed_one():
+  """Of the same parameters; tests/test_kernels_template_likelihood.py has the gradients."""
+  rng = np.random.RandomState(0)
+  poses = jnp.asarray([[random_pose(rng) for _ in range(PARTS)] for _ in range(2)])
+  presence = jnp.asarray([[0.9, 0.0, 0.4], [1.0, 0.3, 0.6]])
+  features = jnp.asarray(rng.normal(0, 1, (2, PARTS, 4)), jnp.float32)
+  target = jnp.asarray(rng.uniform(0, 1, (2, CANVAS, CANVAS, 3)), jnp.float32)
+  options = MODEL["part_decoder"] | {"pixel_scale": 0.5}
+  variables = None
+
+  def explain(decoder, interpret=True):
+    mixture = decoder(poses, presence, features, CANVAS)
+    return decoder.log_prob(mixture, poses, presence, features, target, interpret=interpret)
+
+  values = []
+  for likelihood in ("composed", "fused"):
+    module = PartDecoder(num_parts=PARTS, channels=3, **(options | {"likelihood": likelihood}))
+    variables = variables or random_variables(module, poses, presence, features, canvas=CANVAS)
+    values.append(compiled(nn.apply(explain, module))(variables))
+  np.testing.assert_allclose(values[1], values[0], rtol=1e-5)
+  # Without a GPU it is the composed one, so that what a GPU trained is evaluated anywhere.
+  elsewhere = compiled(nn.apply(functools.partial(explain, interpret=False), module))(variables)
+  np.testing.assert_array_equal(elsewhere, values[0])

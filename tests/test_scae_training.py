@@ -120,7 +120,7 @@ def test_shipped_config_trains(name, preset, tmp_path, monkeypatch, digits_only)
   for line in metrics(tmp_path):
     assert line["step"] == 2
     assert all(np.isfinite(value) for value in (line["total"], *line["terms"].values()))
-  moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), started[0], run.variables["params"])
+  moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), started[0], run.variables[0]["params"])
   still = {jax.tree_util.keystr(path) for path, m in jax.tree.leaves_with_path(moved) if not m}
   # Softly drawing objects alone read the dummy vote, and a softmax sees no shift by a key's bias.
   still = {name for name in still if not re.search("dummy_vote|'key'.*'bias'", name)}
@@ -278,7 +278,7 @@ def rows_of(num_devices, dataset):
   data = DataSpec(canvas=18, channels=1, num_classes=10)
   system = make_system(settings, data)
   mesh = make_mesh(jax.devices()[:num_devices])
-  state = make_state(system, data, make_optimizer(settings.optimizer), mesh, seed=0)
+  state = make_state(system, data, make_optimizer(settings.optimizer), mesh, seeds=(0,))
   program = Program(settings, system, dataset, mesh)
   program.compile(state)
   collected = []

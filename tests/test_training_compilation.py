@@ -1,11 +1,15 @@
-"""Where compiled programs are kept. That they are: tests/test_training_process.py."""
+"""How often is compiled, and where programs are kept. That they are: test_training_process.py."""
 
+import logging
 import pathlib
 
 import jax
 import pytest
 
+from scae_jax.evaluation.report import write_reports
 from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.loop import train
+from tests.toy_system import toy_config
 
 KEYS = ("jax_compilation_cache_dir", "jax_enable_compilation_cache")
 
@@ -43,3 +47,27 @@ def test_off_keeps_nothing():
   keep_compiled("off")
   assert not jax.config.jax_enable_compilation_cache
   assert jax.config.jax_compilation_cache_dir == before
+
+
+def test_step_and_evaluation_are_compiled_once_each(tmp_path, caplog):
+  """Though the last dispatch of 22 steps is shorter, and the run is resumed and extended."""
+  config = {"train__steps_per_dispatch": 4, "train__log_every": 8, "train__eval_every": 8}
+  config |= {"train__checkpoint_every": 8, "optimizer__schedule": "constant"}
+  with jax.log_compiles(), caplog.at_level(logging.WARNING, "jax"):
+    train(toy_config(train__num_steps=22, **config), tmp_path)
+    assert compilations(caplog) == {"dispatch": 1, "heldout": 1}
+    caplog.clear()
+    run = train(toy_config(train__num_steps=30, **config), tmp_path)
+    assert compilations(caplog) == {"dispatch": 1, "heldout": 1}
+    caplog.clear()
+    options = {"canvas": 18, "batch_size": 50, "step": 30, "max_examples": 90}
+    write_reports(tmp_path, run.system, run.variables, run.dataset, **options)
+    assert compilations(caplog) == {"forward": 1}  # for both splits, whose last batch is filled up
+
+
+def compilations(caplog) -> dict[str, int]:
+  """How often each function with a name of its own was compiled."""
+  names = ("dispatch", "heldout", "forward")
+  messages = [record.getMessage() for record in caplog.records]
+  counts = {name: sum(f"Compiling jit({name}) " in m for m in messages) for name in names}
+  return {name: count for name, count in counts.items() if count}

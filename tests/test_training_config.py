@@ -18,6 +18,7 @@ from scae_jax.training.config import (
   read_settings,
 )
 from scae_jax.training.errors import RunError, explained
+from scae_jax.training.processes import Processes
 from tests.toy_system import CONFIG_FILE, toy_config
 
 
@@ -349,3 +350,12 @@ def test_only_errors_of_what_was_asked_are_explained():
     raise FileNotFoundError("no such file")
   with pytest.raises(TypeError), explained():
     raise TypeError("a defect keeps its traceback")
+
+
+def test_processes_are_named_on_the_command_line(config_file):
+  assert parse(config_file).processes is None
+  found = parse(config_file, "--coordinator=host:12", "--num_processes=3", "--process_id=2")
+  assert found.processes == Processes("host:12", 3, 2)
+  assert parse(config_file, "--distributed").processes == Processes("", 0, 0)
+  with pytest.raises(RunError, match="--process_id need --coordinator=host:port"):
+    parse(config_file, "--process_id=1")

@@ -45,7 +45,7 @@ def compiled_program(*, num_devices: int, steps_per_dispatch: int):
   data = toy_data(side=8)
   system = make_system(settings.model, settings.loss, data)
   mesh = make_mesh(jax.devices()[:num_devices])
-  state = make_state(system, data, make_optimizer(settings.optimizer), mesh, seed=0)
+  state = make_state(system, data, make_optimizer(settings.optimizer), mesh, seeds=(0,))
   program = Program(settings, system, DATASET, mesh)
   program.compile(state)
   key_data = jax.device_get(jax.random.key_data(state.rng))

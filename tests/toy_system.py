@@ -108,6 +108,7 @@ def toy_config(**changes: Any) -> ConfigDict:
         "num_steps": 24,
         "batch_size": 16,
         "seed": 0,
+        "seeds": 1,
         "steps_per_dispatch": 4,
         "log_every": 8,
         "eval_every": 8,

@@ -10,8 +10,10 @@ import numpy as np
 _NOT_CURVES = ("step", "split", "timing")
 
 
-def read_history(path: pathlib.Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def read_history(path: pathlib.Path, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
   """Reads the JSON lines of a training run: an object with `step` and `split` a line.
+
+  Where several seeds trained at once, a line has under `seeds` the numbers of each.
 
   Lines of both splits may stand at one step. A line that is not whole, as a kill leaves it at the
   end, is left out.
@@ -27,7 +29,8 @@ def read_history(path: pathlib.Path) -> tuple[np.ndarray, dict[str, np.ndarray]]
     except json.JSONDecodeError:
       continue
     if isinstance(entry, dict) and isinstance(entry.get("step"), int):
-      curves = {name: value for name, value in entry.items() if name not in _NOT_CURVES}
+      own = entry["seeds"][str(seed)] if "seeds" in entry else entry
+      curves = {name: value for name, value in own.items() if name not in _NOT_CURVES}
       split = entry.get("split", "train")
       rows.setdefault(entry["step"], {}).update(_numbers(curves, f"{split}/"))
   steps = sorted(rows)

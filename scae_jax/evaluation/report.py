@@ -5,6 +5,7 @@ trained on; what is scored may be another split or another data set.
 """
 
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,12 +20,13 @@ from scae_jax.evaluation.examples import (
   load_split,
   one_of_each_class,
 )
-from scae_jax.evaluation.features import collect, make_forward
+from scae_jax.evaluation.features import Forward, collect, make_forward
 from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.pictures import feature_figures, model_figures, save_figures
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.scores import Labelled, score
+from scae_jax.evaluation.summary import write_summary
 from scae_jax.evaluation.table import print_table
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
@@ -33,6 +35,41 @@ from scae_jax.models.system import System
 # cores. k-means gives the same figure, the linear one a lower one: the report says how many it was.
 MAX_PIXEL_EXAMPLES = 10_000
 NUM_PICTURED = 10
+
+
+def write_reports(
+  directory: str | pathlib.Path,
+  system: System,
+  variables: Mapping[int, Any],
+  dataset: Dataset,
+  *,
+  canvas: int,
+  **options: Any,
+) -> dict[int, dict[str, Any]]:
+  """`write_report` of every seed of a run; of several, each in `seed-<number>` and one summary.
+
+  Args:
+    directory: where to write; made if need be.
+    system: the model.
+    variables: what its module applies, by seed.
+    dataset: as for `write_report`.
+    canvas: as for `write_report`.
+    **options: its other arguments.
+
+  Returns:
+    The content of each seed's `metrics.json`.
+  """
+  directory = pathlib.Path(directory)
+  forward = make_forward(system, canvas=canvas)  # compiled once for all seeds
+  reports = {}
+  for seed, own in variables.items():
+    folder = directory if len(variables) == 1 else directory / f"seed-{seed}"
+    reports[seed] = write_report(
+      folder, system, own, dataset, canvas=canvas, seed=seed, forward=forward, **options
+    )
+  if len(reports) > 1:
+    write_summary(directory, reports)
+  return reports
 
 
 def write_report(
@@ -50,6 +87,7 @@ def write_report(
   provenance: dict[str, Any] | None = None,
   scored_dataset: Dataset | None = None,
   history: str | pathlib.Path | None = None,
+  forward: Forward | None = None,
 ) -> dict[str, Any]:
   """Evaluates a model, writes `metrics.json` and PNG figures, and prints a table to stdout.
 
@@ -63,7 +101,7 @@ def write_report(
     dataset: what the model was trained on; its split "train" is fitted to.
     canvas: side of the square that images are padded to, pixels.
     batch_size: examples a pass.
-    seed: of k-means' starts and of t-SNE.
+    seed: of the run, of k-means' starts and of t-SNE.
     step: training step of the parameters.
     split: which split is scored.
     max_examples: use at most so many examples to fit and so many to score, always the same; 0 is
@@ -71,6 +109,7 @@ def write_report(
     provenance: more entries for `metrics.json`, such as the config's name.
     scored_dataset: what to score on when it is not `dataset`.
     history: `metrics.jsonl` of the training run; drawn as curves if the file is there.
+    forward: `make_forward(system, canvas=canvas)`, if it is shared.
 
   Returns:
     The content of `metrics.json`.
@@ -87,7 +126,7 @@ def write_report(
   test_split = load_split(scored_dataset, split, max_examples)
   _make_writable(directory)
 
-  forward = make_forward(system, canvas=canvas)
+  forward = forward or make_forward(system, canvas=canvas)
   sizes = {"canvas": canvas, "batch_size": batch_size, "forward": forward}
   train_features, _ = collect(system, variables, train_split, **sizes)
   test_features, measures = collect(system, variables, test_split, **sizes)
@@ -135,7 +174,7 @@ def write_report(
   for name, test in tests.items():
     drawers |= feature_figures(name, test, scores[name], dataset.class_names, seed=seed)
   if history is not None and pathlib.Path(history).is_file():
-    steps, values = read_history(pathlib.Path(history))
+    steps, values = read_history(pathlib.Path(history), seed)
     if values:
       drawers["training_curves"] = lambda: FIGURES["training_curves"](steps, values)
   save_figures(directory, drawers)

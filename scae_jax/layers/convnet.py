@@ -85,10 +85,12 @@ class ConvNet(nn.Module):
   Attributes:
     widths: channels of each layer.
     strides: stride of each layer, as many as widths.
+    compute_dtype: of products and feature maps; parameters and the result are float32.
   """
 
   widths: tuple[int, ...]
   strides: tuple[int, ...]
+  compute_dtype: str = "float32"
 
   @nn.compact
   @typed
@@ -101,11 +103,12 @@ class ConvNet(nn.Module):
     if len(self.widths) != len(self.strides):
       raise ValueError(f"widths {self.widths} and strides {self.strides} must be equally many")
     output_side(min(image.shape[1:3]), self.strides)
-    x = image
+    x = image.astype(self.compute_dtype)
     for i, (width, stride) in enumerate(zip(self.widths, self.strides, strict=True)):
       shape = (KERNEL, KERNEL, x.shape[-1], width)
       kernel = self.param(f"kernel_{i}", nn.initializers.lecun_normal(), shape)
       bias = self.param(f"bias_{i}", nn.initializers.zeros_init(), (width,))
-      x = jax.nn.relu(convolve(x, kernel, stride) + bias[None, None, None, :])
+      x = convolve(x, kernel.astype(x.dtype), stride)
+      x = jax.nn.relu(x + bias.astype(x.dtype)[None, None, None, :])
     bias = self.param("position_bias", nn.initializers.zeros_init(), x.shape[1:])
-    return x + bias[None]
+    return x.astype(jnp.float32) + bias[None]

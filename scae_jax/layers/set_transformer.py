@@ -41,10 +41,12 @@ class MultiHeadAttention(nn.Module):
   Attributes:
     num_heads: must divide features.
     features: width of queries, keys, values and output.
+    compute_dtype: of products and the result; the softmax is taken in float32.
   """
 
   num_heads: int
   features: int
+  compute_dtype: str = "float32"
 
   @nn.compact
   @typed
@@ -58,13 +60,16 @@ class MultiHeadAttention(nn.Module):
     if self.features % self.num_heads:
       raise ValueError(f"num_heads {self.num_heads} must divide the features, {self.features}")
     shape = (self.num_heads, self.features // self.num_heads)
-    query = nn.DenseGeneral(shape, name="query")(queries)
-    key = nn.DenseGeneral(shape, name="key")(values)
-    value = nn.DenseGeneral(shape, name="value")(values)
-    logits = jnp.einsum("bqhd,bnhd->bhqn", query, key) / math.sqrt(shape[1])
-    attention = jax.nn.softmax(logits + mask[:, None, None, :], axis=-1)
+    query = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="query")(queries)
+    key = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="key")(values)
+    value = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="value")(values)
+    logits = jnp.einsum("bqhd,bnhd->bhqn", query, key, preferred_element_type=jnp.float32)
+    logits = logits / math.sqrt(shape[1])
+    attention = jax.nn.softmax(logits + mask[:, None, None, :], axis=-1).astype(value.dtype)
     attended = jnp.einsum("bhqn,bnhd->bqhd", attention, value)
-    return nn.DenseGeneral(self.features, axis=(-2, -1), name="output")(attended)
+    return nn.DenseGeneral(self.features, axis=(-2, -1), dtype=self.compute_dtype, name="output")(
+      attended
+    )
 
 
 class AttentionBlock(nn.Module):
@@ -73,10 +78,12 @@ class AttentionBlock(nn.Module):
   Attributes:
     num_heads: heads of the attention.
     features: width of the block; the MLP is twice as wide inside.
+    compute_dtype: of products and the result; layer norm takes its statistics in float32.
   """
 
   num_heads: int
   features: int
+  compute_dtype: str = "float32"
 
   @nn.compact
   @typed
@@ -87,10 +94,13 @@ class AttentionBlock(nn.Module):
     mask: Float[Array, "b n"],
     query_presence: Float[Array, "b q"],
   ) -> Float[Array, "b q d"]:
-    x = MultiHeadAttention(self.num_heads, self.features, name="attention")(queries, values, mask)
-    x = nn.LayerNorm(name="norm_attention")((queries + x) * query_presence[..., None])
-    hidden = jax.nn.relu(nn.Dense(2 * self.features, name="mlp_hidden")(x))
-    return nn.LayerNorm(name="norm_mlp")(x + nn.Dense(self.features, name="mlp_output")(hidden))
+    dtype = self.compute_dtype
+    attend = MultiHeadAttention(self.num_heads, self.features, dtype, name="attention")
+    x = (queries + attend(queries, values, mask)) * query_presence[..., None].astype(dtype)
+    x = nn.LayerNorm(dtype=dtype, name="norm_attention")(x)
+    hidden = jax.nn.relu(nn.Dense(2 * self.features, dtype=dtype, name="mlp_hidden")(x))
+    output = nn.Dense(self.features, dtype=dtype, name="mlp_output")(hidden)
+    return nn.LayerNorm(dtype=dtype, name="norm_mlp")(x + output)
 
 
 class SelfAttentionBlock(nn.Module):
@@ -101,25 +111,28 @@ class SelfAttentionBlock(nn.Module):
     num_heads: heads of the attention.
     features: width.
     num_inducing: number of inducing points; 0 is full self-attention.
+    compute_dtype: as for `AttentionBlock`.
   """
 
   num_heads: int
   features: int
   num_inducing: int = 0
+  compute_dtype: str = "float32"
 
   @nn.compact
   @typed
   def __call__(
     self, x: Float[Array, "b n d"], mask: Float[Array, "b n"], presence: Float[Array, "b n"]
   ) -> Float[Array, "b n d"]:
-    block = AttentionBlock(self.num_heads, self.features, name="block")
+    sizes = (self.num_heads, self.features, self.compute_dtype)
+    block = AttentionBlock(*sizes, name="block")
     if not self.num_inducing:
       return block(x, x, mask, presence)
     shape = (self.num_inducing, self.features)
     points = self.param("inducing_points", nn.initializers.glorot_uniform(), shape)
-    points = jnp.broadcast_to(points[None], (x.shape[0], *shape))
+    points = jnp.broadcast_to(points[None], (x.shape[0], *shape)).astype(x.dtype)
     ones = jnp.ones(points.shape[:2])
-    induced = AttentionBlock(self.num_heads, self.features, name="induce")
+    induced = AttentionBlock(*sizes, name="induce")
     return block(x, induced(points, x, mask, ones), jnp.zeros_like(ones), presence)
 
 
@@ -137,6 +150,7 @@ class SetTransformer(nn.Module):
     features: width of the blocks.
     num_inducing: inducing points of each block; 0 is full self-attention.
     mask: one of `MASKS`.
+    compute_dtype: of products and activations; parameters, softmax, mask and result are float32.
   """
 
   num_outputs: int
@@ -146,6 +160,7 @@ class SetTransformer(nn.Module):
   features: int
   num_inducing: int
   mask: str
+  compute_dtype: str = "float32"
 
   @nn.compact
   @typed
@@ -155,14 +170,19 @@ class SetTransformer(nn.Module):
     mask = mask_logits(presence, self.mask)
     if self.mask == "none":
       presence = jnp.ones_like(presence)
-    x = nn.Dense(self.features, name="input")(elements)
+    x = nn.Dense(self.features, dtype=self.compute_dtype, name="input")(elements)
     for i in range(self.num_layers):
       block = SelfAttentionBlock(
-        self.num_heads, self.features, self.num_inducing, name=f"self_attention_{i}"
+        self.num_heads,
+        self.features,
+        self.num_inducing,
+        self.compute_dtype,
+        name=f"self_attention_{i}",
       )
       x = block(x, mask, presence)
-    x = nn.Dense(self.output_features, name="widen")(x)
+    x = nn.Dense(self.output_features, dtype=self.compute_dtype, name="widen")(x)
     shape = (self.num_outputs, self.output_features)
     seeds = self.param("seeds", nn.initializers.glorot_uniform(), shape)
     seeds = jnp.broadcast_to(seeds[None], (x.shape[0], *shape))
-    return MultiHeadAttention(self.num_heads, self.output_features, name="pool")(seeds, x, mask)
+    pool = MultiHeadAttention(self.num_heads, self.output_features, self.compute_dtype, name="pool")
+    return pool(seeds, x, mask).astype(jnp.float32)

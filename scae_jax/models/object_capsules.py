@@ -57,6 +57,7 @@ class ObjectEncoder(nn.Module):
     features: width of the blocks (an object's share of the MLP's hidden width).
     num_inducing: inducing points of each block; 0 is full self-attention.
     mask: `log_presence`, `hard` or `none`.
+    compute_dtype: of the set transformer, `float32` or `bfloat16`; the MLP is always float32.
   """
 
   num_objects: int
@@ -67,6 +68,7 @@ class ObjectEncoder(nn.Module):
   features: int
   num_inducing: int
   mask: str
+  compute_dtype: str
 
   @nn.compact
   @typed
@@ -89,6 +91,7 @@ class ObjectEncoder(nn.Module):
         self.features,
         self.num_inducing,
         self.mask,
+        self.compute_dtype,
         name="set_transformer",
       )(parts, presence)
     hidden = (self.num_objects * self.features,) * self.num_layers

@@ -9,6 +9,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import geometry, mixtures, warping
+from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import MLP
 from scae_jax.layers.pooling import POOLINGS
@@ -20,6 +21,7 @@ POSE_SIZE = 6
 MIN_TEMPLATE_SIZE = 2
 NONLINEARITIES = ("sigmoid", "relu1")
 MIXINGS = ("alpha", "coupled")
+LIKELIHOODS = ("composed", "fused")
 
 
 @struct.dataclass
@@ -73,6 +75,7 @@ class PartEncoder(nn.Module):
     noise_in_evaluation: keep that noise on, with a constant key, as the authors' release does; an
       example's presences then depend on its place in the batch and on the batch's size.
     similarity: poses are similarity transforms instead of affine ones.
+    compute_dtype: of the convolutions, `float32` or `bfloat16`.
   """
 
   num_parts: int
@@ -83,6 +86,7 @@ class PartEncoder(nn.Module):
   presence_noise: float
   noise_in_evaluation: bool
   similarity: bool
+  compute_dtype: str
 
   @nn.compact
   @typed
@@ -92,7 +96,7 @@ class PartEncoder(nn.Module):
     each_whole("config.model.part_encoder.strides", self.strides, 1)
     whole("config.model.part_encoder.num_features", self.num_features, 0)
     not_negative("config.model.part_encoder.presence_noise", self.presence_noise)
-    x = ConvNet(self.widths, self.strides, name="convnet")(image)
+    x = ConvNet(self.widths, self.strides, self.compute_dtype, name="convnet")(image)
     size = POSE_SIZE + 1 + self.num_features
     x = POOLINGS[self.pooling](self.num_parts, size, name="pooling")(x)
     raw, logits, features = jnp.split(x, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
@@ -129,6 +133,9 @@ class PartDecoder(nn.Module):
       the mean over channels of the coloured, warped template, over a learned temperature.
     colour: a part's template is multiplied by a colour computed from its special features.
     pixel_scale: standard deviation of a pixel.
+    likelihood: how `log_prob` computes: `composed`, from the mixture at every pixel, or `fused`, on
+      a GPU by a kernel that keeps no image of any part, elsewhere as `composed`. The same number
+      but for rounding.
   """
 
   num_parts: int
@@ -138,10 +145,18 @@ class PartDecoder(nn.Module):
   mixing: str
   colour: bool
   pixel_scale: float
+  likelihood: str
 
   def setup(self):
     one_of("config.model.part_decoder.nonlinearity", self.nonlinearity, NONLINEARITIES)
     one_of("config.model.part_decoder.mixing", self.mixing, MIXINGS)
+    one_of("config.model.part_decoder.likelihood", self.likelihood, LIKELIHOODS)
+    if self.likelihood == "fused" and self.mixing != "alpha":
+      raise ValueError(
+        "config.model.part_decoder.likelihood is 'fused', which needs "
+        f"config.model.part_decoder.mixing 'alpha', and that is {self.mixing!r}; "
+        "set likelihood to 'composed'"
+      )
     whole("config.model.part_decoder.template_size", self.template_size, MIN_TEMPLATE_SIZE)
     positive("config.model.part_decoder.pixel_scale", self.pixel_scale)
     zeros = nn.initializers.zeros_init()
@@ -202,10 +217,7 @@ class PartDecoder(nn.Module):
         f"{canvas} pixels; a template must fit the canvas"
       )
     # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
-    bank = self.templates()
-    if self.mixing == "alpha":
-      bank = jnp.concatenate([bank, self.alphas], axis=-1)
-    warped = warping.warp_templates(bank, poses, canvas, canvas)
+    warped = warping.warp_templates(self._bank(), poses, canvas, canvas)
     mean = warped[..., : self.channels] * self.colours(features)[:, :, None, None, :]
     if self.mixing == "alpha":
       logits = warped[..., -1]
@@ -216,7 +228,44 @@ class PartDecoder(nn.Module):
       mean,
       logits,
       presence,
-      jax.nn.sigmoid(self.background_value),
-      jax.nn.softplus(self.background_logit),
+      *self._background(),
       jnp.asarray(float(self.pixel_scale)),
     )
+
+  def log_prob(
+    self,
+    mixture: mixtures.PixelMixture,
+    poses: Array,
+    presence: Array,
+    features: Array,
+    target: Array,
+    *,
+    interpret: bool = False,
+  ) -> Array:
+    """log p(target), [b], summed over pixels, nats.
+
+    Args:
+      mixture: what `__call__` gives for the same parts. `fused` does not read it: a compiled step
+        of training, which needs nothing else of it, then leaves it out.
+      poses: [b, m, 2, 3].
+      presence: [b, m], probabilities.
+      features: [b, m, d], special features.
+      target: [b, h, w, c], a constant: `fused` gives it no gradient.
+      interpret: run the fused kernel without a GPU, slowly, to test it.
+    """
+    # What was trained on a GPU is evaluated anywhere: where the kernel cannot run, its definition.
+    has_kernel = interpret or jax.default_backend() == "gpu"
+    if self.likelihood == "composed" or not has_kernel:
+      return jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2))
+    scale, colours = float(self.pixel_scale), self.colours(features)
+    inputs = (self._bank(), poses, colours, presence, *self._background())
+    return template_log_prob(*inputs, target, scale, interpret=interpret)
+
+  def _bank(self) -> Array:
+    """Templates without colour, with their mixing logits if they have any, [m, t, t, c or c+1]."""
+    bank = self.templates()
+    return jnp.concatenate([bank, self.alphas], axis=-1) if self.mixing == "alpha" else bank
+
+  def _background(self) -> tuple[Array, Array]:
+    """Mean and mixing logit of the background."""
+    return jax.nn.sigmoid(self.background_value), jax.nn.softplus(self.background_logit)

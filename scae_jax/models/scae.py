@@ -20,6 +20,7 @@ from scae_jax.typing import Array, Batch, Float
 
 TARGETS = ("image", "sobel")
 SOURCES = ("encoder", "soft", "hard")
+COMPUTE_DTYPES = ("float32", "bfloat16")
 SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
 LOSS_KEYS = ("prior", "prior_within_constant", "posterior", "weights", "schedule")
 
@@ -129,14 +130,14 @@ class SCAE(nn.Module):
     mixture = self.part_decoder(poses, presence, parts.features, image.shape[1])
     target = jax.vmap(filters.normalized_sobel)(image) if self.target == "sobel" else image
     target = jax.lax.stop_gradient(target)
-    log_prob = jax.vmap(mixtures.log_prob)(mixture, target)
+    log_prob = self.part_decoder.log_prob(mixture, poses, presence, parts.features, target)
     return SCAEOutput(
       parts=parts,
       objects=objects,
       routing=routing,
       part_log_prob=jnp.sum(part_presence * routing.log_prob, axis=-1),
       mass=mass,
-      reconstruction=Reconstruction(target, mixture, jnp.sum(log_prob, axis=(1, 2))),
+      reconstruction=Reconstruction(target, mixture, log_prob),
       prior_logits=self.prior_probe(jax.lax.stop_gradient(objects.presence)),
       posterior_logits=self.posterior_probe(jax.lax.stop_gradient(mass)),
     )
@@ -298,8 +299,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: DataSpe
   """An SCAE from config sections.
 
   Args:
-    model: fields of `SCAE`, with a section for each of its four parts; `num_parts` and
-      `num_objects` stand once, at the top.
+    model: fields of `SCAE`, with a section for each of its four parts; `num_parts`, `num_objects`
+      and `compute_dtype` stand once, at the top.
     loss: `prior` and `posterior`, kinds of sparsity, `prior_within_constant`, and `weights` and
       `schedule` of the loss terms.
     data: canvas, channels and number of classes.
@@ -309,10 +310,12 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: DataSpe
   """
   model = dict(model)
   m, k = _pop_count(model, "num_parts"), _pop_count(model, "num_objects")
+  dtype = model.pop("compute_dtype", None)
+  one_of("config.model.compute_dtype", dtype, COMPUTE_DTYPES)
   derived = {
-    "part_encoder": (PartEncoder, {"num_parts": m}),
+    "part_encoder": (PartEncoder, {"num_parts": m, "compute_dtype": dtype}),
     "part_decoder": (PartDecoder, {"num_parts": m, "channels": data.channels}),
-    "object_encoder": (ObjectEncoder, {"num_objects": k}),
+    "object_encoder": (ObjectEncoder, {"num_objects": k, "compute_dtype": dtype}),
     "object_decoder": (ObjectDecoder, {"num_parts": m}),
   }
   stages = {

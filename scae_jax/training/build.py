@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 import scae_jax.models
@@ -21,7 +22,8 @@ from scae_jax.training.errors import RunError, explained
 from scae_jax.training.mesh import make_mesh
 from scae_jax.training.objective import losses, scheduled_weights
 from scae_jax.training.optimizers import make_optimizer
-from scae_jax.training.state import abstract_state, blank_batch
+from scae_jax.training.options import TrainOptions
+from scae_jax.training.state import TrainState, abstract_state, blank_batch, by_seed
 from scae_jax.training.workdir import (
   check_same_data,
   checkpoint_directory,
@@ -38,14 +40,14 @@ class Run:
     config: the resolved config.
     system: the model.
     dataset: the data that it was trained on, held-out splits included.
-    variables: `{"params": ...}`, what `system.module.apply` takes.
+    variables: `{"params": ...}`, what `system.module.apply` takes, by seed.
     step: updates that made them.
   """
 
   config: ConfigDict
   system: System
   dataset: Dataset
-  variables: dict[str, Any]
+  variables: dict[int, dict[str, Any]]
   step: int
 
 
@@ -73,10 +75,17 @@ def open_run(
     raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
   system, dataset, data = build(settings)
   check_same_data(workdir, describe_data(dataset))
-  template = abstract_state(system, data, make_optimizer(settings.optimizer), make_mesh())
+  optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
+  template = abstract_state(system, data, optimizer, make_mesh(), seeds=seeds)
   with Checkpoints(directory, keep=1, writable=False) as checkpoints:
     state, progress = checkpoints.restore(template, which)
-  return Run(config, system, dataset, {"params": state.params}, progress.step)
+  return Run(config, system, dataset, variables_by_seed(state, settings.train), progress.step)
+
+
+def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[str, Any]]:
+  """What the module applies, for each seed of a state; on one device of this process."""
+  params = jax.tree.map(jnp.asarray, jax.device_get(state.params))
+  return {seed: {"params": own} for seed, own in by_seed(params, train.all_seeds).items()}
 
 
 def build(settings: Settings) -> tuple[System, Dataset, DataSpec]:

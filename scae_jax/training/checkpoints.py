@@ -22,6 +22,7 @@ from absl import logging
 from orbax.checkpoint import checkpoint_managers
 
 from scae_jax.training.errors import RunError
+from scae_jax.training.processes import is_first, meet
 from scae_jax.training.state import TrainState
 
 Result = TypeVar("Result")
@@ -134,13 +135,17 @@ class Checkpoints:
 
   def set_aside_after(self, step: int) -> None:
     """Moves checkpoints of later steps, which could not be read, out of the way of new ones."""
-    for later in [later for later in self.steps() if later > step]:
+    unreadable = [later for later in self.steps() if later > step]
+    meet("unreadable checkpoints known")
+    for later in unreadable:
       target = self._directory.parent / "unreadable_checkpoints" / str(later)
-      shutil.rmtree(target, ignore_errors=True)
-      target.parent.mkdir(exist_ok=True)
-      shutil.move(self._directory / str(later), target)
+      if is_first():
+        shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(exist_ok=True)
+        shutil.move(self._directory / str(later), target)
       self._losses.pop(later, None)
       self._say(f"the unreadable checkpoint of step {later} is now {target}")
+    meet("unreadable checkpoints moved")
     self._manager.reload()
 
   def _candidates(self, which: Which) -> list[int]:

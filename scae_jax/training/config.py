@@ -18,6 +18,7 @@ from ml_collections import ConfigDict, config_flags
 from scae_jax.training.errors import RunError
 from scae_jax.training.optimizers import OptimizerOptions, resolve
 from scae_jax.training.options import DataOptions, EvaluationOptions, TrainOptions, read_section
+from scae_jax.training.processes import Processes
 
 USAGE = "write --config=FILE[:PRESET], --config.SECTION.KEY=VALUE or --workdir=FOLDER."
 SECTIONS = ("model", "loss", "data", "train", "optimizer", "evaluation")
@@ -53,10 +54,12 @@ class Command:
   Attributes:
     config: locked, with the overrides applied.
     workdir: folder of the run.
+    processes: how to find the other processes of the run; None if this is the only one.
   """
 
   config: ConfigDict
   workdir: pathlib.Path
+  processes: Processes | None
 
 
 def read_settings(config: ConfigDict) -> Settings:
@@ -88,7 +91,8 @@ def read_settings(config: ConfigDict) -> Settings:
 
 
 def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Command:
-  """Reads `--config=file[:preset]`, `--config.section.key=value` and `--workdir=folder`.
+  """Reads `--config=file[:preset]`, `--config.section.key=value`, `--workdir=folder` and the flags
+  of a run in many processes, see `Processes`.
 
   Args:
     arguments: the command line without the program's name.
@@ -109,6 +113,10 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
     "config", config, flag_values=values, sys_argv=[program, *overrides]
   )
   flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
+  flags.DEFINE_bool("distributed", False, "one process of many", flag_values=values)
+  flags.DEFINE_string("coordinator", "", "host:port of process 0", flag_values=values)
+  flags.DEFINE_integer("num_processes", 0, "of the run", flag_values=values)
+  flags.DEFINE_integer("process_id", 0, "of this one, from 0", flag_values=values)
   try:
     unused = values([program, *overrides])[1:]
   except (flags.Error, ValueError, TypeError) as error:
@@ -119,7 +127,19 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
   path, _, preset = source.partition(":")
   name = pathlib.Path(path).stem + (f"-{preset}" if preset else "")
   read_settings(config)  # the overrides are in `config` itself
-  return Command(config, pathlib.Path(values["workdir"].value or pathlib.Path("runs") / name))
+  workdir = pathlib.Path(values["workdir"].value or pathlib.Path("runs") / name)
+  return Command(config, workdir, _processes(values))
+
+
+def _processes(values: flags.FlagValues) -> Processes | None:
+  given: dict[str, Any] = {
+    name: values[name].value for name in ("coordinator", "num_processes", "process_id")
+  }
+  if given["coordinator"] or values["distributed"].value:
+    return Processes(**given)
+  if given["num_processes"] or given["process_id"]:
+    raise RunError("--num_processes and --process_id need --coordinator=host:port.")
+  return None
 
 
 def dump_config(config: ConfigDict) -> str:

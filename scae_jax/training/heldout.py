@@ -27,9 +27,11 @@ def evaluation_order(num_examples: int, batch_size: int) -> np.ndarray:
 
 
 def make_heldout(
-  system: System, mesh: Mesh, *, canvas: int, batch_size: int, num_examples: int
+  system: System, mesh: Mesh, *, canvas: int, batch_size: int, num_examples: int, num_seeds: int
 ) -> Callable[[Any, Batch], dict[str, Any]]:
   """The compiled function `(params, split) -> results`, every result a float32 scalar.
+
+  Where several seeds train at once, parameters have one more axis in front and results are [n].
 
   Terms that are statistics over a batch depend on its size, so they are means over batches of the
   training size, without the examples that do not fill one. Measures belong to single examples and
@@ -41,6 +43,7 @@ def make_heldout(
     canvas: side of the model's images, pixels.
     batch_size: of training; a smaller split is one batch.
     num_examples: of the split.
+    num_seeds: n.
 
   Returns:
     A function whose result is `{"terms": {name: []}, "measures": {name: []}, "total": [],
@@ -69,5 +72,7 @@ def make_heldout(
       "selection_loss": selection_loss(terms, system.loss_weights),
     }
 
+  if num_seeds > 1:
+    heldout = jax.vmap(heldout, in_axes=(0, None))
   everywhere = replicated(mesh)
   return jax.jit(heldout, in_shardings=everywhere, out_shardings=everywhere)

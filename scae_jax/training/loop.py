@@ -6,9 +6,10 @@ so that a run resumed from it misses none.
 """
 
 import contextlib
+import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,15 +18,29 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from scae_jax.models.system import DataSpec, System
-from scae_jax.training.build import Run, build
+from scae_jax.training.build import Run, build, variables_by_seed
 from scae_jax.training.checkpoints import Checkpoints, Progress
-from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.config import Settings, dump_config, read_settings
 from scae_jax.training.errors import Interrupted
 from scae_jax.training.interrupt import StopRequest
 from scae_jax.training.mesh import check_batch_size, make_mesh
-from scae_jax.training.metrics import Speed, Window, check_tensorboard, flatten, open_sinks
+from scae_jax.training.metrics import (
+  Speed,
+  Window,
+  check_tensorboard,
+  flatten,
+  of_seeds,
+  open_sinks,
+)
 from scae_jax.training.optimizers import check_length, make_optimizer
 from scae_jax.training.options import TrainOptions
+from scae_jax.training.processes import (
+  all_or_none,
+  check_agreement,
+  is_first,
+  largest,
+  lost_peers_explained,
+)
 from scae_jax.training.program import Program, check_finite
 from scae_jax.training.progress import Display
 from scae_jax.training.state import TrainState, abstract_state, make_state
@@ -67,12 +82,18 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
   check_batch_size(settings.train.batch_size, mesh)
   if settings.train.tensorboard:
     check_tensorboard()
-  system, dataset, data = build(settings)
+  with all_or_none("load its data"):
+    system, dataset, data = build(settings)
   described = describe_data(dataset)
   check_same_data(workdir, described)
+  check_agreement("config", dump_config(config))
+  check_agreement("data set", json.dumps(described))
   with contextlib.ExitStack() as stack:
-    stack.enter_context(open_for_writing(workdir, config, described))
-    display = stack.enter_context(Display(num_steps=settings.train.num_steps))
+    with all_or_none("open the workdir"):
+      stack.enter_context(open_for_writing(workdir, config, described))
+    display = stack.enter_context(
+      Display(num_steps=settings.train.num_steps, silent=not is_first())
+    )
     checkpoints = stack.enter_context(
       Checkpoints(
         checkpoint_directory(workdir),
@@ -82,6 +103,7 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
       )
     )
     stop = stack.enter_context(StopRequest())
+    stack.enter_context(lost_peers_explained())
     state, progress = _start(settings, system, data, mesh, checkpoints, display)
     write = stack.enter_context(_writer(settings.train, workdir, display, progress.step))
     if progress.step < settings.train.num_steps:
@@ -90,11 +112,9 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
         program, settings.train, state, progress, checkpoints, display, stop, write
       )
     checkpoints.wait()
-    if stop.signal_number is not None:
-      raise Interrupted(
-        _stopped_at(progress.step, settings.train.num_steps, workdir), stop.signal_number
-      )
-  return Run(config, system, dataset, {"params": state.params}, progress.step)
+    if number := largest(stop.signal_number or 0):
+      raise Interrupted(_stopped_at(progress.step, settings.train.num_steps, workdir), number)
+  return Run(config, system, dataset, variables_by_seed(state, settings.train), progress.step)
 
 
 def _stopped_at(step: int, num_steps: int, workdir: pathlib.Path) -> str:
@@ -115,16 +135,18 @@ def _start(
   display: Display,
 ) -> tuple[TrainState, Progress]:
   """The state of the latest checkpoint that can be read, or a new one."""
-  optimizer = make_optimizer(settings.optimizer)
+  optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
   if checkpoints.steps():
-    state, progress = checkpoints.restore(abstract_state(system, data, optimizer, mesh))
+    template = abstract_state(system, data, optimizer, mesh, seeds=seeds)
+    state, progress = checkpoints.restore(template)
     checkpoints.set_aside_after(progress.step)
     display.say(f"resuming at step {progress.step}")
   else:
-    state = make_state(system, data, optimizer, mesh, seed=settings.train.seed)
+    state = make_state(system, data, optimizer, mesh, seeds=seeds)
     progress = Progress(step=0, window=Window().to_json(), selection_loss=None)
-  num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-  display.say(f"{settings.system}: {num_parameters:,} parameters on {mesh.size} device(s)")
+  num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params)) // len(seeds)
+  at_once = "" if len(seeds) == 1 else f", seeds {seeds[0]} to {seeds[-1]} at once"
+  display.say(f"{settings.system}: {num_parameters:,} parameters on {mesh.size} device(s){at_once}")
   return state, progress
 
 
@@ -144,41 +166,47 @@ def _run(
   program.compile(state)
   display.say(f"compiled in {time.perf_counter() - started:.1f} s")
   began = time.perf_counter()
-  while step < options.num_steps and stop.signal_number is None:
+  stopping = largest(stop.signal_number or 0) > 0  # at the same step in all processes
+  while step < options.num_steps and not stopping:
     started = time.perf_counter()
     state, rows = program.run(state, step)
     num_done = len(rows["total"])
     speed.add(num_done, time.perf_counter() - started)
-    check_finite(rows, step)
+    check_finite(rows, step, options.all_seeds)
     step += num_done
     last = step == options.num_steps
     window.add(rows)
     display.advance(step, speed.steps_per_second)
     if last or _due(step, options.log_every):
       timing = speed.to_json() | {"wall_seconds": time.perf_counter() - began}
-      write({"split": "train", "step": step, **window.means(), "timing": timing})
+      means = of_seeds(window.means(), options.all_seeds)
+      write({"split": "train", "step": step, **means, "timing": timing})
       window, speed = Window(), Speed()
     selection_loss = None
     save = last or _due(step, options.checkpoint_every)
     if save or _due(step, options.eval_every):
-      selection_loss = _evaluate(program, state, step, write)
+      selection_loss = _evaluate(program, options.all_seeds, state, step, write)
     progress = Progress(step, window.to_json(), selection_loss)
-    if save:
+    stopping = largest(stop.signal_number or 0) > 0
+    if save or stopping:
       checkpoints.save(state, progress)
-  if stop.signal_number is not None and step > 0 and step not in checkpoints.steps():
-    checkpoints.save(state, progress)
   return state, progress
 
 
-def _evaluate(program: Program, state: TrainState, step: int, write: Write) -> float:
+def _evaluate(
+  program: Program, seeds: Sequence[int], state: TrainState, step: int, write: Write
+) -> float:
   """Writes the line of held-out results; returns the loss that ranks the checkpoint."""
   started = time.perf_counter()
   results = program.evaluate(state.params)
-  rows = {f"held-out {name}": np.array([value]) for name, value in flatten(results).items()}
-  check_finite(rows, step - 1)
+  rows = {
+    f"held-out {name}": np.reshape(value, (1, -1)) for name, value in flatten(results).items()
+  }
+  check_finite(rows, step - 1, seeds)
   seconds = time.perf_counter() - started
-  write({"split": program.held_out, "step": step, **results, "timing": {"seconds": seconds}})
-  return results["selection_loss"]
+  means = of_seeds(results, seeds)
+  write({"split": program.held_out, "step": step, **means, "timing": {"seconds": seconds}})
+  return means["selection_loss"]
 
 
 @contextlib.contextmanager
@@ -187,7 +215,7 @@ def _writer(
 ) -> Iterator[Write]:
   """Where a line of metrics goes: the display and, from process 0, the files."""
   sinks = []
-  if jax.process_index() == 0:
+  if is_first():
     sinks = open_sinks(workdir, after_step=step, tensorboard=options.tensorboard)
 
   def write(line: Mapping[str, Any]) -> None:

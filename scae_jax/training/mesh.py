@@ -1,9 +1,10 @@
-"""The mesh of local devices: batches are split over it, everything else is on each device."""
+"""The mesh of all devices: batches are split over it, everything else is on each device."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from scae_jax.training.errors import RunError
@@ -11,14 +12,23 @@ from scae_jax.typing import Array
 
 
 def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
-  """A mesh with the one axis `data` over the given devices, or over all local ones."""
-  devices = jax.local_devices() if devices is None else devices
+  """A mesh with the one axis `data` over the given devices, or over those of all processes."""
+  devices = jax.devices() if devices is None else devices
   return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
   """The placement of what every device has whole: state and data set."""
   return NamedSharding(mesh, PartitionSpec())
+
+
+def put(tree: Any, mesh: Mesh) -> Any:
+  """Host arrays, which every process has alike, on each device of the mesh."""
+
+  def place(array: np.ndarray) -> Array:
+    return jax.make_array_from_callback(array.shape, replicated(mesh), lambda index: array[index])
+
+  return jax.tree.map(lambda array: place(np.asarray(array)), tree)
 
 
 def check_batch_size(batch_size: int, mesh: Mesh) -> None:

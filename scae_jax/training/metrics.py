@@ -2,7 +2,8 @@
 
 A line is `{"split": "train", "validation" or "test", "step", "terms", "total", ..., "timing"}`.
 Everything but `timing` is a function of the config alone: an interrupted and resumed run writes the
-same lines as an uninterrupted one.
+same lines as an uninterrupted one. Where several seeds train at once, numbers are means over them
+and `"seeds": {"0": {"terms", "total", ...}, ...}` has those of each.
 
 `timing` of a training line has `steps_per_second` and `seconds`, of the steps alone since the last
 line (see `Speed`), and `wall_seconds` since this process began to train: after compilation, with
@@ -13,9 +14,10 @@ has the `seconds` of its evaluation.
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 
 from scae_jax.evaluation.files import write_whole
@@ -26,18 +28,19 @@ class Window:
   """Running sums of per-step training metrics since the last line; exact for any dispatch length.
 
   Sums are taken step by step in float64, so that neither the length of a dispatch nor a resumption
-  in the middle changes a mean.
+  in the middle changes a mean. They are numbers or, where several seeds train at once, [seeds].
   """
 
   def __init__(self, contents: Mapping[str, Any] | None = None):
     """A new window, or the one that `to_json` has written down."""
     self.count = int(contents["count"]) if contents else 0
-    self._sums: dict[str, float] = dict(contents["sums"]) if contents else {}
+    sums = contents["sums"] if contents else {}
+    self._sums: dict[str, Any] = {name: np.float64(value) for name, value in sums.items()}
 
   def add(self, rows: Mapping[str, np.ndarray]) -> None:
-    """Adds steps: `{name: [n]}`."""
+    """Adds steps: `{name: [n] or [n, seeds]}`."""
     for name, values in rows.items():
-      for value in values.tolist():
+      for value in values.astype(np.float64):
         self._sums[name] = self._sums.get(name, 0.0) + value
     self.count += len(next(iter(rows.values())))
 
@@ -53,7 +56,8 @@ class Window:
 
   def to_json(self) -> dict[str, Any]:
     """What a checkpoint stores."""
-    return {"count": self.count, "sums": self._sums}
+    sums = {name: np.asarray(value).tolist() for name, value in self._sums.items()}
+    return {"count": self.count, "sums": sums}
 
 
 class Speed:
@@ -139,6 +143,21 @@ def open_sinks(workdir: pathlib.Path, *, after_step: int, tensorboard: bool) -> 
 def check_tensorboard() -> None:
   """Raises `RunError` if TensorBoard's writer is not installed."""
   _import_tensorboard()
+
+
+def of_seeds(numbers: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
+  """Nested numbers, or arrays [seeds], as entries of a line.
+
+  Returns:
+    The numbers as floats or, of several seeds, their means, and `seeds` with those of each.
+  """
+  if len(seeds) == 1:
+    return jax.tree.map(float, dict(numbers))
+  each = {
+    str(seed): jax.tree.map(lambda values, i=i: float(values[i]), dict(numbers))
+    for i, seed in enumerate(seeds)
+  }
+  return jax.tree.map(lambda values: float(np.mean(values)), dict(numbers)) | {"seeds": each}
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -46,6 +46,8 @@ class TrainOptions:
     num_steps: parameter updates in all; a finished run is extended by a larger number.
     batch_size: examples a step, over all devices.
     seed: of the parameters, the order of examples and the noise.
+    seeds: so many runs are trained at once, with the seeds seed, seed + 1, ...; each is the run
+      that it would be alone.
     steps_per_dispatch: at most so many steps run on the device without the host; only speed and
       the time to react to Ctrl-C depend on it.
     log_every: steps between lines of training metrics, each the mean over the steps since the last.
@@ -59,6 +61,7 @@ class TrainOptions:
   num_steps: int
   batch_size: int
   seed: int
+  seeds: int
   steps_per_dispatch: int
   log_every: int
   eval_every: int
@@ -68,11 +71,18 @@ class TrainOptions:
   compilation_cache: str
 
   def __post_init__(self):
-    for name in ("num_steps", "batch_size", "steps_per_dispatch", "log_every", "keep_checkpoints"):
+    positive = ("num_steps", "batch_size", "seeds", "steps_per_dispatch", "log_every")
+    for name in (*positive, "keep_checkpoints"):
       require(getattr(self, name) > 0, f"train.{name}", "at least 1", getattr(self, name))
     for name in ("eval_every", "checkpoint_every"):
       require(getattr(self, name) >= 0, f"train.{name}", "0 or more steps", getattr(self, name))
-    require(0 <= self.seed < 2**31, "train.seed", "from 0 to 2**31 - 1", self.seed)
+    last = 2**31 - self.seeds
+    require(0 <= self.seed <= last, "train.seed", f"from 0 to {last}", self.seed)
+
+  @property
+  def all_seeds(self) -> tuple[int, ...]:
+    """The seeds of the runs that are trained at once."""
+    return tuple(range(self.seed, self.seed + self.seeds))
 
   @property
   def dispatch_length(self) -> int:

@@ -1,6 +1,6 @@
 """What a run keeps on the device: the data set and the two compiled functions of the loop."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from scae_jax.models.system import System
 from scae_jax.training.config import Settings
 from scae_jax.training.errors import NonFiniteError
 from scae_jax.training.heldout import make_heldout
-from scae_jax.training.mesh import replicated
+from scae_jax.training.mesh import put
 from scae_jax.training.metrics import flatten
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import TrainState
@@ -31,7 +31,7 @@ class Program:
   def __init__(self, settings: Settings, system: System, dataset: Dataset, mesh: Mesh):
     """Moves the data set to the mesh; `compile` comes before `run`."""
     self._train = settings.train
-    self._placement = replicated(mesh)
+    self._mesh = mesh
     self._num_examples = len(dataset.splits["train"].labels)
     self._train_split = self._on_mesh(dataset.splits["train"])
     self.held_out = dataset.held_out
@@ -50,6 +50,7 @@ class Program:
       canvas=settings.data.canvas,
       batch_size=settings.train.batch_size,
       num_examples=len(dataset.splits[self.held_out].labels),
+      num_seeds=settings.train.seeds,
     )
 
   def compile(self, state: TrainState) -> None:
@@ -65,7 +66,7 @@ class Program:
 
     Returns:
       The state after n more steps and their metrics, `{name: float32 [n]}`: `terms/...` unweighted,
-      `total` and `grad_norm`.
+      `total` and `grad_norm`. Where several seeds train at once, `[n, seeds]`.
     """
     length = self._train.dispatch_length
     num_active = min(length - step % length, self._train.num_steps - step)
@@ -74,35 +75,42 @@ class Program:
     return state, {name: values[:num_active] for name, values in rows.items()}
 
   def evaluate(self, params: Any) -> dict[str, Any]:
-    """The held-out results of `heldout.make_heldout`, as Python floats."""
-    return jax.tree.map(float, jax.device_get(self._heldout(params, self._heldout_split)))
+    """The held-out results of `heldout.make_heldout` on the host, float64 [] or [seeds]."""
+    results = jax.device_get(self._heldout(params, self._heldout_split))
+    return jax.tree.map(np.float64, results)
 
   def _inputs(self, step: int, num_active: int) -> tuple[Batch, Array, Array, Array]:
     epoch, offset = epoch_position(step, self._train.batch_size, self._num_examples)
-    numbers = jax.device_put([np.int32(n) for n in (epoch, offset, num_active)], self._placement)
+    numbers = put([np.int32(n) for n in (epoch, offset, num_active)], self._mesh)
     return self._train_split, numbers[0], numbers[1], numbers[2]
 
   def _on_mesh(self, split: Split) -> Batch:
-    arrays = {"image": split.images, "label": split.labels}
-    return jax.device_put(arrays, self._placement)
+    return put({"image": split.images, "label": split.labels}, self._mesh)
 
 
-def check_finite(rows: Mapping[str, np.ndarray], step: int) -> None:
+def check_finite(rows: Mapping[str, np.ndarray], step: int, seeds: Sequence[int]) -> None:
   """Stops a run whose numbers have gone wrong.
 
   Args:
-    rows: `{name: [n]}`, metrics of the n steps after `step`.
+    rows: `{name: [n] or [n, seeds]}`, metrics of the n steps after `step`.
     step: updates before them.
+    seeds: that train.
 
   Raises:
     NonFiniteError: naming the first such step and, in it, all metrics that are not finite.
   """
-  finite = np.stack([np.isfinite(values) for values in rows.values()])
+  values = np.stack([values.reshape(-1, len(seeds)) for values in rows.values()], axis=-1)
+  finite = np.isfinite(values)
   if finite.all():
     return
-  first = int(np.argmin(finite.all(axis=0)))
-  at_first = {name.removeprefix("terms/"): values[first] for name, values in rows.items()}
-  bad = [f"{name} = {value}" for name, value in at_first.items() if not np.isfinite(value)]
+  first = int(np.argmin(finite.all(axis=(1, 2))))
+  bad = []
+  for row, seed in zip(values[first], seeds, strict=True):
+    where = f" (seed {seed})" if len(seeds) > 1 else ""
+    named = zip(rows, row, strict=True)
+    bad += [
+      f"{name.removeprefix('terms/')} = {x}{where}" for name, x in named if not np.isfinite(x)
+    ]
   raise NonFiniteError(
     f"not finite at step {step + first + 1}: {', '.join(bad)}. The checkpoints saved before stand."
     " Lower config.optimizer.learning_rate or set config.optimizer.clip_norm, in a new --workdir."

@@ -13,10 +13,10 @@ from rich.table import Column
 class Display:
   """Shows messages, lines of metrics and how far the run is; use as a context manager."""
 
-  def __init__(self, *, num_steps: int, file: TextIO | None = None):
-    """A display of a run of `num_steps`, on `file` or standard error."""
+  def __init__(self, *, num_steps: int, file: TextIO | None = None, silent: bool = False):
+    """A display of a run of `num_steps`, on `file` or standard error, or nowhere if `silent`."""
     self._num_steps = num_steps
-    self._console = Console(file=file, stderr=file is None, highlight=False)
+    self._console = Console(file=file, stderr=file is None, highlight=False, quiet=silent)
     self._bar = _BarAboveNumbers(
       TextColumn("training"),
       BarColumn(),  # the only column that gives way on a narrow terminal

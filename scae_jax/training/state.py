@@ -1,5 +1,6 @@
 """All that changes while training runs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,6 +17,8 @@ from scae_jax.typing import Array, Batch
 @struct.dataclass
 class TrainState:
   """A struct of arrays: nothing in it is a function or a setting.
+
+  Where several seeds train at once, every array has one more axis in front, over the seeds.
 
   Attributes:
     step: updates done so far, int32 [].
@@ -39,7 +42,7 @@ def blank_batch(data: DataSpec, batch_size: int) -> Batch:
 
 
 def initial_state(
-  system: System, data: DataSpec, optimizer: optax.GradientTransformation, *, seed: int
+  system: System, data: DataSpec, optimizer: optax.GradientTransformation, *, seed: Array | int
 ) -> TrainState:
   """The state before the first step; a pure function of the seed."""
   run_key, params_key, noise_key = jax.random.split(jax.random.key(seed), 3)
@@ -54,13 +57,31 @@ def initial_state(
   )
 
 
-def make_state(
-  system: System, data: DataSpec, optimizer: optax.GradientTransformation, mesh: Mesh, *, seed: int
+def initial_states(
+  system: System,
+  data: DataSpec,
+  optimizer: optax.GradientTransformation,
+  *,
+  seeds: Sequence[int],
 ) -> TrainState:
-  """`initial_state`, computed inside jit and born on every device of the mesh."""
+  """`initial_state` of one seed, or of several side by side."""
+  if len(seeds) == 1:
+    return initial_state(system, data, optimizer, seed=seeds[0])
+  return jax.vmap(lambda seed: initial_state(system, data, optimizer, seed=seed))(jnp.array(seeds))
+
+
+def make_state(
+  system: System,
+  data: DataSpec,
+  optimizer: optax.GradientTransformation,
+  mesh: Mesh,
+  *,
+  seeds: Sequence[int],
+) -> TrainState:
+  """`initial_states`, computed inside jit and born on every device of the mesh."""
 
   def make() -> TrainState:
-    return initial_state(system, data, optimizer, seed=seed)
+    return initial_states(system, data, optimizer, seeds=seeds)
 
   # It runs once, and optimising it takes a CPU ten seconds longer than running it as it is.
   on_cpu = mesh.devices.flat[0].platform == "cpu"
@@ -69,12 +90,24 @@ def make_state(
 
 
 def abstract_state(
-  system: System, data: DataSpec, optimizer: optax.GradientTransformation, mesh: Mesh
+  system: System,
+  data: DataSpec,
+  optimizer: optax.GradientTransformation,
+  mesh: Mesh,
+  *,
+  seeds: Sequence[int],
 ) -> TrainState:
   """Shapes, types and placement of a state, without computing one."""
-  shapes = jax.eval_shape(lambda: initial_state(system, data, optimizer, seed=0))
+  shapes = jax.eval_shape(lambda: initial_states(system, data, optimizer, seeds=seeds))
 
   def place(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(mesh))
 
   return jax.tree.map(place, shapes)
+
+
+def by_seed(params: Any, seeds: Sequence[int]) -> dict[int, Any]:
+  """The parameters of a state, one tree a seed."""
+  if len(seeds) == 1:
+    return {seeds[0]: params}
+  return {seed: jax.tree.map(lambda leaf, i=i: leaf[i], params) for i, seed in enumerate(seeds)}

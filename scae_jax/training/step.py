@@ -71,7 +71,8 @@ def make_dispatch(
   the state's step in the order of examples (`data.batches.epoch_position`), and how many of the
   steps count; the others leave the state as it was, so that one compiled program serves the whole
   run, its last steps and any point of resumption. It returns the state and the metrics by step,
-  each array `[dispatch_length]`, of which the first `num_active` entries mean something.
+  each array `[dispatch_length]`, of which the first `num_active` entries mean something. Where
+  several seeds train at once, the state has one more axis in front and metrics one at the end.
 
   The state is donated. The batch of a step is made on the device from the step's number alone.
   """
@@ -106,6 +107,8 @@ def make_dispatch(
 
     return jax.lax.scan(body, state, (jnp.arange(length), order))
 
+  if train.seeds > 1:
+    dispatch = jax.vmap(dispatch, in_axes=(0, None, None, None, None), out_axes=(0, 1))
   everywhere = replicated(mesh)
   return jax.jit(
     dispatch,

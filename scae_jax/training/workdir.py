@@ -23,6 +23,7 @@ from scae_jax.data.sources import Dataset, Split
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.training.config import differences, dump_config, parse_config
 from scae_jax.training.errors import RunError
+from scae_jax.training.processes import is_first
 
 # What a resumed run may change: none of it changes the parameters of a step.
 RESUMABLE_CHANGES = frozenset(
@@ -162,9 +163,9 @@ def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None
 def open_for_writing(
   workdir: pathlib.Path, config: ConfigDict, described: Mapping[str, Any]
 ) -> Iterator[None]:
-  """Makes the folder, saves config and data in it, and keeps other processes from training in it.
+  """Makes the folder, saves config and data in it, and keeps other runs from training in it.
 
-  The lock goes with the process, however that ends.
+  The lock goes with the process, however that ends. Of a run in many processes, the first does it.
 
   Args:
     workdir: the folder.
@@ -174,6 +175,9 @@ def open_for_writing(
   Raises:
     RunError: the folder cannot be written, or another process trains in it.
   """
+  if not is_first():
+    yield
+    return
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     lock = os.open(workdir / "lock", os.O_RDWR | os.O_CREAT, 0o644)

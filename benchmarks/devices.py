@@ -1,0 +1,57 @@
+"""Time of a training step of configs/mnist.py:official, split over one device and over several.
+
+    python -m benchmarks.devices --devices=1,2 --out=results/benchmarks/devices-cpu.json
+
+On a CPU the devices are parts of it, forced on XLA, each number in a process of its own: that shows
+what splitting costs, not what more hardware brings.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+from benchmarks.measuring import ROOT, milliseconds, report
+from benchmarks.step import official, whole_step
+
+
+def measure(num_devices: int, batch: int, steps: int, rounds: int) -> list[float]:
+  """Milliseconds a step, in this process."""
+  run, _ = whole_step(*official(batch=batch, steps=steps), num_devices=num_devices)
+  return [time / steps for time in milliseconds({"step": run}, rounds)["step"]]
+
+
+def measure_apart(num_devices: int, options: argparse.Namespace) -> list[float]:
+  """The same in another process, whose CPU is so many devices."""
+  command = [sys.executable, "-m", "benchmarks.devices", f"--only={num_devices}"]
+  command += [f"--{name}={getattr(options, name)}" for name in ("batch", "steps", "rounds")]
+  flag = f"--xla_force_host_platform_device_count={num_devices}"
+  environment = os.environ | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}"}
+  done = subprocess.run(
+    command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
+  )
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+  """Times and reports."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--devices", default="1,2,4", help="each in its turn")
+  parser.add_argument("--batch", type=int, default=128, help="over all devices")
+  parser.add_argument("--steps", type=int, default=5, help="of a dispatch")
+  parser.add_argument("--rounds", type=int, default=3)
+  parser.add_argument("--out", default="")
+  parser.add_argument("--only", type=int, default=0, help=argparse.SUPPRESS)
+  options = parser.parse_args()
+  if options.only:
+    print(json.dumps(measure(options.only, options.batch, options.steps, options.rounds)))
+    return
+  counts = [int(number) for number in options.devices.split(",")]
+  times = {f"devices: {count}": measure_apart(count, options) for count in counts}
+  sizes = {"config": "mnist:official", "batch": options.batch, "steps a dispatch": options.steps}
+  report("training step by devices", sizes, times, options.out)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,71 @@
+"""Several seeds in one table: each one's figures, their mean and standard deviation."""
+
+import pathlib
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scae_jax.evaluation.files import write_json
+
+# What all reports of one evaluation share, in `metrics.json`.
+_SHARED = ("fitted_on", "scored_on", "max_examples", "step", "versions", "hardware", "provenance")
+
+
+def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
+  """The figures of one report to compare with others; accuracies in percent."""
+  found = {}
+  for name, scores in metrics["features"].items():
+    found[f"LIN-MATCH, {name}"] = 100 * scores["lin_match"]
+    found[f"LIN-PRED, {name}"] = 100 * scores["lin_pred"]
+    found[f"capsules in use, {name}"] = float(scores["capsules_in_use"])
+  found["LIN-MATCH, raw pixels"] = 100 * metrics["pixels"]["lin_match"]
+  found["LIN-PRED, raw pixels"] = 100 * metrics["pixels"]["lin_pred"]
+  for name, value in metrics["measures"].items():
+    factor = 100 if name.endswith("accuracy") else 1
+    found[name.replace("_", " ")] = factor * value
+  return found
+
+
+def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
+  """Markdown: one row a figure, one column a seed, then mean and standard deviation (n - 1).
+
+  Args:
+    by_seed: seeds and their figures; only those that all have are shown.
+  """
+  rows = [
+    "| | " + " | ".join(f"seed {seed}" for seed, _ in by_seed) + " | mean (sd) |",
+    "|---|" + "---|" * (len(by_seed) + 1),
+  ]
+  for name in by_seed[0][1]:
+    if all(name in found for _, found in by_seed):
+      values = [found[name] for _, found in by_seed]
+      cells = [f"{value:.1f}" for value in values]
+      cells.append(f"{statistics.mean(values):.1f} ({deviation(values):.1f})")
+      rows.append(f"| {name} | " + " | ".join(cells) + " |")
+  return "\n".join(rows)
+
+
+def deviation(values: Sequence[float]) -> float:
+  """Standard deviation of a sample, n - 1 in the denominator; NaN for a single value."""
+  return statistics.stdev(values) if len(values) > 1 else float("nan")
+
+
+def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, Any]]) -> None:
+  """Writes `metrics.json` of several seeds, and prints them as a table.
+
+  Args:
+    directory: where.
+    reports: what `report.write_report` returned, by seed; two at least, of one evaluation.
+  """
+  first = next(iter(reports.values()))
+  by_seed = {seed: figures(metrics) for seed, metrics in reports.items()}
+  values = {name: [found[name] for found in by_seed.values()] for name in figures(first)}
+  summary = {
+    "seeds": list(reports),
+    "mean": {name: statistics.mean(each) for name, each in values.items()},
+    "standard_deviation": {name: deviation(each) for name, each in values.items()},
+    "by_seed": {str(seed): found for seed, found in by_seed.items()},
+    **{key: first[key] for key in _SHARED},
+  }
+  write_json(directory / "metrics.json", summary)
+  print(f"\n{seeds_table(list(by_seed.items()))}")

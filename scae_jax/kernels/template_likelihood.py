@@ -1,0 +1,230 @@
+"""Log-likelihood of images under warped, coloured templates, without an image of any part.
+
+Kosiorek et al. 2019, section 2.2. Equal to `warping.warp_templates`, colours,
+`mixtures.pixel_mixture`, `mixtures.log_prob` and a sum over pixels; but composed, each of these
+writes an array of batch x parts x pixels and reads it again. Here a pixel's parts are visited one
+after the other, and only two numbers a pixel are kept:
+
+  mixing = log sum_j exp(logit_j)          joint = log sum_j exp(logit_j + log density_j)
+
+over parts and background; the log-likelihood is joint - mixing. With them the backward pass knows a
+part's posterior, exp(logit + log density - joint), and mixing probability, exp(logit - mixing),
+without looking at any other part, as flash attention does (Dao et al. 2022, arXiv 2205.14135). So
+it runs one program a part and image. Gradients of templates, which all images share, are matrix
+products an image at a time (`tent_products`), summed over images afterwards: nothing is added to
+one address by two programs, and a sum has the same order in every run.
+
+Pallas, lowered by Triton: for GPUs. Blocks are powers of two because Triton takes no others.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from scae_jax import geometry, mixtures
+from scae_jax.kernels.template_pixels import (
+  POSE_SIZE,
+  backward_kernel,
+  forward_kernel,
+  probability,
+)
+from scae_jax.kernels.tent_products import MIN_SIDE
+from scae_jax.kernels.tiles import Sizes, by_tile, pixel_grid
+from scae_jax.typing import Array, Float, typed
+
+# Pixels that a program looks at together, unless told otherwise.
+BLOCK = 64
+# Threads that a GPU runs in step; a program has at most 32 times so many, two for a pixel.
+WARP = 32
+MAX_BLOCK = 512
+
+
+@typed
+def template_log_prob(
+  bank: Float[Array, "m t t n"],
+  poses: Float[Array, "b m 2 3"],
+  colours: Float[Array, "b m c"],
+  presence: Float[Array, "b m"],
+  background_mean: Float[Array, ""],
+  background_logit: Float[Array, ""],
+  image: Float[Array, "b h w c"],
+  scale: float,
+  *,
+  block: int = BLOCK,
+  tensor_cores: bool = False,
+  interpret: bool = False,
+) -> Float[Array, "b"]:
+  """log p(image), summed over pixels, nats; gradients flow to all arrays but the image.
+
+  A pixel's log-likelihood is a difference of two sums, known to 1e-7 of the largest mixing logit.
+
+  On a mesh of several devices the compiler cannot split a kernel: each computes the whole batch.
+
+  Args:
+    bank: templates, with their mixing logits as the last of n = c + 1 channels.
+    poses: from template to image coordinates; one that has collapsed draws nothing and gets no
+      gradient, as in `geometry.invert`.
+    colours: what the other channels of a template are multiplied by.
+    presence: probabilities in [0, 1]; gets no gradient below `mixtures.MIN_PROB`.
+    background_mean: brightness of the background, in every channel.
+    background_logit: its mixing logit.
+    image: a constant, whose gradient is zero: no model draws what it also computes.
+    scale: standard deviation of a pixel.
+    block: pixels that a program looks at together, a power of two from 16 to 512. Changes the speed
+      alone.
+    tensor_cores: multiply the matrices of the templates' gradient there, as three products of
+      TensorFloat-32 that together are nearly float32, instead of in float32.
+    interpret: run the kernels as JAX operations, slowly: the only way without a GPU.
+
+  Raises:
+    ValueError: bank, scale, block or type do not fit.
+  """
+  height, width, channels = image.shape[1:]
+  if bank.shape[-1] != channels + 1:
+    raise ValueError(
+      f"bank has {bank.shape[-1]} channels and the image {channels}; expected one more in the "
+      "bank than in the image: the mixing logits, last"
+    )
+  if not 0 < scale < math.inf:
+    raise ValueError(f"scale is {scale!r}; expected a positive number")
+  if not MIN_SIDE <= block <= MAX_BLOCK or block & (block - 1):
+    raise ValueError(f"block is {block}; expected a power of two from {MIN_SIDE} to {MAX_BLOCK}")
+  if tensor_cores and bank.dtype != jnp.float32:
+    raise ValueError(f"tensor_cores needs float32 arrays; these are {bank.dtype}")
+  sizes = Sizes(
+    height, width, channels, bank.shape[1], float(scale), block, tensor_cores, interpret
+  )
+  inverse = jax.vmap(jax.vmap(geometry.invert))(poses).reshape(*presence.shape, POSE_SIZE)
+  background = jnp.stack([background_mean, background_logit])
+  pixels = by_tile(sizes, jnp.moveaxis(image, -1, 1), mode="constant")
+  log_presence = mixtures.safe_log(presence)
+  return _log_prob(sizes, bank, inverse, colours, log_presence, background, pixels)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _log_prob(
+  sizes: Sizes,
+  bank: Array,
+  inverse: Array,
+  colours: Array,
+  log_presence: Array,
+  background: Array,
+  pixels: Array,
+) -> Array:
+  """The same, of inverse poses [b, m, 6], background [mean, logit] and pixels [b, c, p]."""
+  inputs = (bank, inverse, colours, log_presence, background, pixels)
+  return _log_prob_forward(sizes, *inputs)[0]
+
+
+def _log_prob_forward(sizes: Sizes, *inputs: Array) -> tuple[Array, tuple[Array, ...]]:
+  bank, inverse, colours, log_presence, background, pixels = inputs
+  batch, parts = log_presence.shape
+  grid, tables = pixel_grid(sizes, bank.dtype), _tables(bank)
+  row = pl.BlockSpec((None, parts), lambda b, i: (b, 0))
+  block = pl.BlockSpec((None, sizes.block), lambda b, i: (b, i))
+  kept = jax.ShapeDtypeStruct((batch, grid.shape[1]), bank.dtype)
+  mixing, joint = pl.pallas_call(
+    functools.partial(forward_kernel, sizes=sizes),
+    grid=(batch, sizes.num_blocks),
+    in_specs=[
+      pl.BlockSpec((3, sizes.block), lambda b, i: (0, i)),
+      pl.BlockSpec(tables.shape, lambda b, i: (0, 0, 0)),
+      pl.BlockSpec((None, parts, POSE_SIZE), lambda b, i: (b, 0, 0)),
+      pl.BlockSpec((None, parts, sizes.channels), lambda b, i: (b, 0, 0)),
+      row,
+      pl.BlockSpec((2,), lambda b, i: (0,)),
+      pl.BlockSpec((None, sizes.channels, sizes.block), lambda b, i: (b, 0, i)),
+    ],
+    out_specs=[block, block],
+    out_shape=[kept, kept],
+    compiler_params=plgpu.CompilerParams(num_warps=max(1, sizes.block // WARP), num_stages=1),
+    interpret=sizes.interpret,
+    name="template_log_prob_forward",
+  )(grid, tables, inverse, colours, log_presence, background, pixels)
+  # The densities' constant is the same for every component.
+  constant = sizes.channels * (math.log(sizes.scale) + mixtures.HALF_LOG_2PI)
+  log_prob = jnp.sum(grid[2][None] * (joint - mixing - constant), axis=-1)
+  return log_prob, (*inputs, mixing, joint)
+
+
+def _log_prob_backward(
+  sizes: Sizes, saved: tuple[Array, ...], gradient: Array
+) -> tuple[Array | None, ...]:
+  bank, inverse, colours, log_presence, background, pixels, mixing, joint = saved
+  batch, parts = log_presence.shape
+  grid, tables = pixel_grid(sizes, bank.dtype), _tables(bank)
+  numbers = POSE_SIZE + 1 + sizes.channels
+  matrix = (sizes.padded_channels * sizes.padded_side, sizes.padded_side)
+  kept = pl.BlockSpec((None, grid.shape[1]), lambda m, b: (b, 0))
+  of_part, of_bank = pl.pallas_call(
+    functools.partial(backward_kernel, sizes=sizes),
+    # Programs of one image are neighbours: they read the same pixels.
+    grid=(parts, batch),
+    in_specs=[
+      pl.BlockSpec(grid.shape, lambda m, b: (0, 0)),
+      pl.BlockSpec((None, *tables.shape[1:]), lambda m, b: (m, 0, 0)),
+      pl.BlockSpec((None, None, POSE_SIZE), lambda m, b: (b, m, 0)),
+      pl.BlockSpec((None, None, sizes.channels), lambda m, b: (b, m, 0)),
+      pl.BlockSpec((None, 1), lambda m, b: (b, m)),
+      pl.BlockSpec((None, *pixels.shape[1:]), lambda m, b: (b, 0, 0)),
+      kept,
+      kept,
+      pl.BlockSpec((1,), lambda m, b: (b,)),
+    ],
+    out_specs=[
+      pl.BlockSpec((None, None, numbers), lambda m, b: (b, m, 0)),
+      pl.BlockSpec((None, None, *matrix), lambda m, b: (b, m, 0, 0)),
+    ],
+    out_shape=[
+      jax.ShapeDtypeStruct((batch, parts, numbers), bank.dtype),
+      jax.ShapeDtypeStruct((batch, parts, *matrix), bank.dtype),
+    ],
+    # With fewer warps the matrices in float32 do not fit in registers.
+    compiler_params=plgpu.CompilerParams(
+      num_warps=max(1, sizes.block // (WARP if sizes.tensor_cores else WARP // 2)), num_stages=1
+    ),
+    interpret=sizes.interpret,
+    name="template_log_prob_backward",
+  )(grid, tables, inverse, colours, log_presence, pixels, mixing, joint, gradient)
+  of_inverse, of_presence, of_colours = jnp.split(of_part, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
+  side = sizes.padded_side
+  of_bank = jnp.sum(of_bank, axis=0).reshape(parts, sizes.padded_channels, side, side)
+  of_bank = of_bank[:, : sizes.channels + 1, : sizes.side, : sizes.side]
+  of_background = _background_gradient(sizes, background, pixels, mixing, joint, gradient)
+  return (
+    jnp.moveaxis(of_bank, 1, -1),
+    of_inverse,
+    of_colours,
+    of_presence[..., 0],
+    of_background,
+    jnp.zeros_like(pixels),
+  )
+
+
+def _tables(bank: Array) -> Array:
+  """Templates [m, t, t, n] between rings of zeros, one above and two below, [m, n, (t + 3)^2].
+
+  With the rings every position between -1 and t has its four neighbours; see `warping`.
+  """
+  padded = jnp.pad(jnp.moveaxis(bank, -1, 1), ((0, 0), (0, 0), (1, 2), (1, 2)))
+  return padded.reshape(*padded.shape[:2], -1)
+
+
+def _background_gradient(
+  sizes: Sizes, background: Array, pixels: Array, mixing: Array, joint: Array, gradient: Array
+) -> Array:
+  """Of mean and logit, [2]: the background is the same at every pixel, so no kernel is needed."""
+  mean, logit = background
+  error = (pixels - mean) / sizes.scale
+  prior = probability(logit - mixing)
+  posterior = probability(logit - 0.5 * jnp.sum(jnp.square(error), axis=1) - joint)
+  weight = gradient[:, None] * pixel_grid(sizes, pixels.dtype)[2][None]
+  of_mean = jnp.sum(weight * posterior * jnp.sum(error, axis=1)) / sizes.scale
+  return jnp.stack([of_mean, jnp.sum(weight * (posterior - prior))])
+
+
+_log_prob.defvjp(_log_prob_forward, _log_prob_backward)

@@ -1,0 +1,226 @@
+"""What one program of `template_likelihood` does: a block of pixels, and one part after the other.
+
+Bodies of Pallas kernels, in the subset of JAX that Triton knows: arrays are powers of two, are
+neither cut nor joined, and only memory can be read at computed places.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from scae_jax.kernels.tent_products import product, tent_factors
+from scae_jax.kernels.tiles import Sizes
+from scae_jax.typing import Array
+
+# Numbers of an inverse pose, row by row.
+POSE_SIZE = 6
+
+
+class Sample(NamedTuple):
+  """One channel of a template at every pixel of a block, [p] each.
+
+  Attributes:
+    value: bilinear, zero outside.
+    down: its slope along the rows of the template, per template pixel; zero outside.
+    right: and along the columns.
+  """
+
+  value: Array
+  down: Array
+  right: Array
+
+
+def forward_kernel(
+  grid: Any,
+  tables: Any,
+  inverse: Any,
+  colours: Any,
+  log_presence: Any,
+  background: Any,
+  pixels: Any,
+  mixing: Any,
+  joint: Any,
+  *,
+  sizes: Sizes,
+) -> None:
+  """Log sums of exp(logit) and of exp(logit + log density) over parts and background.
+
+  Log densities are without their constant.
+
+  Args:
+    grid: [3, p], x, y and 1 of each pixel.
+    tables: [m, n, (t + 3)^2], templates between rings of zeros.
+    inverse: [m, 6], inverse poses.
+    colours: [m, c].
+    log_presence: [m].
+    background: [2], mean and logit.
+    pixels: [c, p], the image.
+    mixing: [p], result, the first of the sums.
+    joint: [p], result, the second.
+    sizes: static.
+  """
+  x, y = grid[0, :], grid[1, :]
+  image = [pixels[channel, :] for channel in range(sizes.channels)]
+
+  def visit(part: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+    rows, columns = _position([inverse[part, i] for i in range(POSE_SIZE)], x, y, sizes)
+    *template, alpha = _samples(lambda c, place: tables[part, c, place], rows, columns, sizes)
+    means = [colours[part, i] * sample.value for i, sample in enumerate(template)]
+    logit = alpha.value + log_presence[part]
+    joint_logit = logit + _log_density(image, means, sizes)
+    largest, total, largest_joint, total_joint = sums
+    return *_add_exp(largest, total, logit), *_add_exp(largest_joint, total_joint, joint_logit)
+
+  ones = jnp.ones_like(x)
+  logit = background[1] * ones
+  first = logit + _log_density(image, [background[0]] * sizes.channels, sizes)
+  largest, total, largest_joint, total_joint = jax.lax.fori_loop(
+    0, log_presence.shape[0], visit, (logit, ones, first, ones)
+  )
+  mixing[:] = largest + jnp.log(total)
+  joint[:] = largest_joint + jnp.log(total_joint)
+
+
+def backward_kernel(
+  grid: Any,
+  tables: Any,
+  inverse: Any,
+  colours: Any,
+  log_presence: Any,
+  pixels: Any,
+  mixing: Any,
+  joint: Any,
+  gradient: Any,
+  of_part: Any,
+  of_bank: Any,
+  *,
+  sizes: Sizes,
+) -> None:
+  """Gradients of one part of one image, in steps of a block of pixels.
+
+  Args:
+    grid: [3, p], x, y and 1 of each pixel, zeros beyond the image.
+    tables: [n, (t + 3)^2], the part's template between rings of zeros.
+    inverse: [6], inverse pose.
+    colours: [c].
+    log_presence: [1].
+    pixels: [c, p], the image.
+    mixing: [p], of the forward pass.
+    joint: [p], of the forward pass.
+    gradient: [1], of the image's log-likelihood.
+    of_part: [6 + 1 + c], result: of inverse pose, logit and colours.
+    of_bank: [n padded * t padded, t padded], result: of the template, one channel below the other.
+    sizes: static.
+  """
+  pose = [inverse[i] for i in range(POSE_SIZE)]
+  colour = [colours[i] for i in range(sizes.channels)]
+  half = (sizes.side - 1) / 2
+
+  def visit(step: Array, sums: tuple[Array, ...]) -> tuple[Array, ...]:
+    block = pl.ds(step * sizes.block, sizes.block)
+    x, y, weight = grid[0, block], grid[1, block], grid[2, block] * gradient[0]
+    rows, columns = _position(pose, x, y, sizes)
+    samples = _samples(lambda c, place: tables[c, place], rows, columns, sizes)
+    *template, alpha = samples
+    image = [pixels[channel, block] for channel in range(sizes.channels)]
+    means = [shade * sample.value for shade, sample in zip(colour, template, strict=True)]
+    logit = alpha.value + log_presence[0]
+    posterior = probability(logit + _log_density(image, means, sizes) - joint[block])
+    of_logit = weight * (posterior - probability(logit - mixing[block]))
+    of_means = [
+      weight * posterior * ((value - mean) / sizes.scale) / sizes.scale
+      for value, mean in zip(image, means, strict=True)
+    ]
+    of_colours = [
+      of_mean * sample.value for of_mean, sample in zip(of_means, template, strict=True)
+    ]
+    of_values = [of_mean * shade for of_mean, shade in zip(of_means, colour, strict=True)]
+    of_values.append(of_logit)
+    sampled = list(zip(of_values, samples, strict=True))
+    of_rows = half * sum(of_value * sample.down for of_value, sample in sampled)
+    of_columns = half * sum(of_value * sample.right for of_value, sample in sampled)
+    of_pose = [of_columns * x, of_columns * y, of_columns, of_rows * x, of_rows * y, of_rows]
+    numbers = [
+      total + term for total, term in zip(sums[:-1], (*of_pose, of_logit, *of_colours), strict=True)
+    ]
+
+    def add_product(matrix: Array) -> Array:
+      left, right = tent_factors(rows, columns, of_values, sizes.padded_side)
+      return matrix + product(left, right, tensor_cores=sizes.tensor_cores)
+
+    # Most blocks see nothing of a part, and the product is most of the work.
+    touched = _touches(rows, columns, sizes)
+    return *numbers, jax.lax.cond(touched, add_product, lambda matrix: matrix, sums[-1])
+
+  zeros = jnp.zeros(sizes.block, of_bank.dtype)
+  matrix = jnp.zeros(of_bank.shape, of_bank.dtype)
+  *numbers, matrix = jax.lax.fori_loop(
+    0, sizes.num_blocks, visit, (*([zeros] * of_part.shape[0]), matrix)
+  )
+  for i, number in enumerate(numbers):
+    of_part[i] = jnp.sum(number)
+  of_bank[:, :] = matrix
+
+
+def probability(log_prob: Array) -> Array:
+  """exp; at most 1, which a difference of large logits, rounded twice, would not be."""
+  return jnp.exp(jnp.minimum(log_prob, 0.0))
+
+
+def _position(pose: list[Array], x: Array, y: Array, sizes: Sizes) -> tuple[Array, Array]:
+  """Row and column in the template of each pixel; see `warping.template_position`."""
+  half = (sizes.side - 1) / 2
+  columns = (pose[0] * x + pose[1] * y + pose[2] + 1) * half
+  rows = (pose[3] * x + pose[4] * y + pose[5] + 1) * half
+  return rows, columns
+
+
+def _samples(look_up: Any, rows: Array, columns: Array, sizes: Sizes) -> list[Sample]:
+  """Every channel of a template at these positions, mixing logits last; see `warping`."""
+  stride = sizes.side + 3
+  down, right = (jnp.clip(position, -1.0, sizes.side) + 1.0 for position in (rows, columns))
+  row, column = jnp.floor(down), jnp.floor(right)
+  down, right = down - row, right - column
+  place = row.astype(jnp.int32) * stride + column.astype(jnp.int32)
+  # A pose that is not a number must end in a loss that is none, not in a forbidden address.
+  place = jnp.clip(place, 0, stride * (stride - 1) - 2)
+  inside_rows, inside_columns = (
+    (position > -1) & (position < sizes.side) for position in (rows, columns)
+  )
+  samples = []
+  for channel in range(sizes.channels + 1):
+    top_left, top_right, low_left, low_right = (
+      look_up(channel, place + offset) for offset in (0, 1, stride, stride + 1)
+    )
+    across, low_across = top_right - top_left, low_right - low_left
+    along, right_along = low_left - top_left, low_right - top_right
+    top, low = top_left + right * across, low_left + right * low_across
+    samples.append(
+      Sample(
+        value=top + down * (low - top),
+        down=jnp.where(inside_rows, along + right * (right_along - along), 0.0),
+        right=jnp.where(inside_columns, across + down * (low_across - across), 0.0),
+      )
+    )
+  return samples
+
+
+def _touches(rows: Array, columns: Array, sizes: Sizes) -> Array:
+  """Whether any of the positions is inside the template, or no number."""
+  outside = (rows <= -1) | (rows >= sizes.side) | (columns <= -1) | (columns >= sizes.side)
+  return jnp.min(outside.astype(jnp.int32)) == 0
+
+
+def _log_density(image: list[Array], means: list[Array], sizes: Sizes) -> Array:
+  """Of a pixel, without the constant -c log(scale sqrt(2 pi))."""
+  errors = [(value - mean) / sizes.scale for value, mean in zip(image, means, strict=True)]
+  return -0.5 * sum((jnp.square(error) for error in errors[1:]), start=jnp.square(errors[0]))
+
+
+def _add_exp(largest: Array, total: Array, term: Array) -> tuple[Array, Array]:
+  """Running log-sum-exp: the sum so far is total * exp(largest)."""
+  smaller = jnp.exp(-jnp.abs(largest - term))
+  above = term > largest
+  return jnp.maximum(largest, term), jnp.where(above, total * smaller + 1.0, total + smaller)

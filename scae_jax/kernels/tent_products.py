@@ -1,0 +1,74 @@
+"""The gradient of bilinear sampling with respect to the template, as a product of two matrices.
+
+A pixel p that looks at (row_p, column_p) reads template pixel (i, j) with the weight
+tent(row_p - i) tent(column_p - j), where tent(x) = [1 - |x|]+. So with gradients G_p of what was
+read, the template's gradient is sum_p tent(row_p - i) G_p tent(column_p - j). A GPU multiplies
+matrices faster than it adds many numbers to few addresses, and always in the same order.
+
+Written for the inside of a Pallas kernel, where arrays are powers of two.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from scae_jax.typing import Array
+
+# The least side of a matrix that Triton multiplies.
+MIN_SIDE = 16
+# Bits of a float32's fraction that tensor cores do not read.
+UNREAD_BITS = 13
+
+
+def tent_factors(
+  rows: Array, columns: Array, gradients: list[Array], side: int
+) -> tuple[Array, Array]:
+  """Matrices whose product is the gradient of every channel of a template, one below the other.
+
+  Args:
+    rows: [p], of the template, in its pixels.
+    columns: [p].
+    gradients: of what was read, for each channel [p].
+    side: of the template, pixels, filled up to a power of two of at least 16.
+
+  Returns:
+    [n * side, p] and [p, side], n the number of channels filled up to a power of two. Row
+    n * side + i of the first is the tent of template row i times the gradient of channel n.
+  """
+  line = jax.lax.iota(jnp.int32, pl.next_power_of_2(len(gradients)) * side)
+  channel, row = line // side, (line % side).astype(rows.dtype)
+  gradient = jnp.zeros((line.shape[0], rows.shape[0]), rows.dtype)
+  for number, values in enumerate(gradients):
+    gradient = jnp.where(channel[:, None] == number, values[None, :], gradient)
+  column = jax.lax.iota(jnp.int32, side).astype(rows.dtype)
+  left = _tent(rows[None, :] - row[:, None]) * gradient
+  return left, _tent(columns[:, None] - column[None, :])
+
+
+def product(left: Array, right: Array, *, tensor_cores: bool) -> Array:
+  """Matrix product, in float32 or nearly.
+
+  Args:
+    left: [i, p].
+    right: [p, j].
+    tensor_cores: multiply there. They read the first 10 bits of a float32's fraction
+      (TensorFloat-32). Three products, of what they read and of what they do not, have 21 of its 23
+      bits.
+  """
+  if not tensor_cores:
+    return jnp.matmul(left, right, precision="highest")
+  (left, left_rest), (right, right_rest) = _split(left), _split(right)
+  rest = jnp.matmul(left, right_rest) + jnp.matmul(left_rest, right)
+  return rest + jnp.matmul(left, right)
+
+
+def _split(x: Array) -> tuple[Array, Array]:
+  """What tensor cores read of float32 numbers, and the rest."""
+  bits = jax.lax.bitcast_convert_type(x, jnp.int32) & -(1 << UNREAD_BITS)
+  read = jax.lax.bitcast_convert_type(bits, x.dtype)
+  return read, x - read
+
+
+def _tent(distance: Array) -> Array:
+  """[1 - |distance|]+."""
+  return jnp.maximum(1.0 - jnp.abs(distance), 0.0)

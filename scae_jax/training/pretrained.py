@@ -1,0 +1,102 @@
+"""Parameters to keep and to share: what evaluation needs of a run, without its checkpoints.
+
+<folder>/config.json    the run's resolved config
+<folder>/params.npz     parameters by path, float16 or float32, of one seed
+<folder>/source.json    step, seed, the run's figures and data
+"""
+
+import json
+import pathlib
+import zipfile
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scae_jax.evaluation.files import write_json, write_whole
+from scae_jax.training.build import Run, build
+from scae_jax.training.config import dump_config, parse_config, read_settings
+from scae_jax.training.errors import RunError
+from scae_jax.training.state import blank_batch
+from scae_jax.training.workdir import describe_data
+
+DTYPES = ("float16", "float32")
+
+
+def save_pretrained(
+  run: Run, seed: int, folder: pathlib.Path, dtype: str, figures: dict[str, Any]
+) -> None:
+  """Writes one seed of a run into a folder, made if need be.
+
+  Args:
+    run: the run.
+    seed: which of its seeds.
+    folder: where.
+    dtype: of the numbers in the file; float16 halves it and rounds at the fourth digit.
+    figures: what evaluation said of it, for whoever reads the file.
+
+  Raises:
+    RunError: no such type, or numbers too large for it.
+  """
+  if dtype not in DTYPES:
+    raise RunError(f"parameters are saved as {' or '.join(DTYPES)}, not as {dtype!r}.")
+  arrays = {}
+  for path, leaf in jax.tree.leaves_with_path(run.variables[seed]["params"]):
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    arrays[name] = np.asarray(leaf).astype(dtype)
+    if not np.isfinite(arrays[name]).all():
+      raise RunError(f"parameter {name} has numbers too large for {dtype}; save as float32.")
+  folder.mkdir(parents=True, exist_ok=True)
+  draft = folder / ".params.npz"
+  np.savez_compressed(draft, **arrays)
+  write_whole(folder / "params.npz", draft.read_bytes())
+  draft.unlink()
+  write_whole(folder / "config.json", dump_config(run.config).encode())
+  source = {"step": run.step, "seed": seed, "figures": figures, "data": describe_data(run.dataset)}
+  write_json(folder / "source.json", source)
+
+
+def open_pretrained(folder: pathlib.Path, changes: dict[str, Any]) -> Run:
+  """Loads what `save_pretrained` wrote.
+
+  Args:
+    folder: of the parameters.
+    changes: keys of the config, such as `data.dir`, that are otherwise here.
+
+  Raises:
+    RunError: there are no such parameters, they cannot be read or do not fit the config, or the
+      data set is not to be had.
+  """
+  if not (folder / "params.npz").is_file():
+    known = sorted(path.parent.name for path in folder.parent.glob("*/params.npz"))
+    raise RunError(f"there are no parameters {folder.name!r} in {folder.parent}; it has {known}.")
+  try:
+    config = parse_config((folder / "config.json").read_text(encoding="utf-8"))
+    source = json.loads((folder / "source.json").read_text(encoding="utf-8"))
+    with np.load(folder / "params.npz") as file:
+      arrays = {name: file[name] for name in file.files}
+  except (OSError, ValueError, zipfile.BadZipFile) as error:
+    raise RunError(f"{folder} cannot be read: {error}. Fetch it anew.") from error
+  config.update_from_flattened_dict(changes)
+  settings = read_settings(config)
+  system, dataset, data = build(settings)
+
+  def init() -> Any:
+    keys = {"params": jax.random.key(0), "noise": jax.random.key(0)}
+    return system.module.init(keys, blank_batch(data, 2), train=True)["params"]
+
+  def read(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    found = arrays.pop(name, np.zeros(0))
+    if found.shape != leaf.shape:
+      raise RunError(
+        f"{folder}: parameter {name} must have shape {leaf.shape}; it has {found.shape}. Config"
+        " and parameters are of different versions."
+      )
+    return jnp.asarray(found, leaf.dtype)
+
+  params = jax.tree_util.tree_map_with_path(read, jax.eval_shape(init))
+  if arrays:
+    raise RunError(f"{folder} has parameters that the model does not: {sorted(arrays)}.")
+  return Run(config, system, dataset, {source["seed"]: {"params": params}}, source["step"])

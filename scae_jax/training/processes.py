@@ -1,0 +1,158 @@
+"""One run in many processes, one a host or one a device: how they meet, agree and part.
+
+All run the same program on the same config and see the same files. Process 0 alone writes and
+talks.
+"""
+
+import contextlib
+import dataclasses
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from scae_jax.training.errors import RunError
+
+# Seconds without a sign of life after which a process counts as dead; it gives one also while it
+# compiles.
+HEARTBEAT_TIMEOUT = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Processes:
+  """How the processes of a run find each other.
+
+  Attributes:
+    coordinator: `host:port` where process 0 listens; "" lets JAX detect the cluster (TPU pods,
+      Slurm, Open MPI, Kubernetes).
+    num_processes: of the run; read with a coordinator only.
+    process_id: of this one, from 0; read with a coordinator only.
+  """
+
+  coordinator: str
+  num_processes: int
+  process_id: int
+
+  def __post_init__(self):
+    if not self.coordinator:
+      return
+    host, _, port = self.coordinator.rpartition(":")
+    if not host or not port.isdecimal():
+      raise RunError(f"--coordinator must be host:port; it is {self.coordinator!r}.")
+    if not 0 <= self.process_id < self.num_processes:
+      raise RunError(
+        "--coordinator needs --num_processes and, in each of them, its own --process_id from 0 to"
+        f" one less; they are {self.num_processes} and {self.process_id}."
+      )
+
+
+def join(processes: Processes) -> None:
+  """Waits for the other processes of the run; call it once, before anything touches a device.
+
+  Raises:
+    RunError: there is no cluster to detect, or the processes do not meet.
+  """
+  try:
+    if processes.coordinator:
+      jax.distributed.initialize(
+        processes.coordinator,
+        processes.num_processes,
+        processes.process_id,
+        heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
+      )
+    else:
+      jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
+  except (RuntimeError, ValueError) as error:
+    raise RunError(
+      f"the processes of the run did not meet: {error}. Give --coordinator=host:port,"
+      " --num_processes and --process_id, the same port and number to all."
+    ) from error
+
+
+def leave() -> None:
+  """Parts from the others, who need not wait for what this one does from here on."""
+  if jax.process_count() > 1:
+    jax.distributed.shutdown()
+
+
+def is_first() -> bool:
+  """Whether this is process 0, the only one that writes and talks."""
+  return jax.process_index() == 0
+
+
+def meet(where: str) -> None:
+  """Returns when all processes have come here, which each calls by the same name."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(where)
+
+
+def largest(number: int) -> int:
+  """The largest of the numbers that the processes give, which all wait for."""
+  if jax.process_count() == 1:
+    return number
+  return int(np.max(multihost_utils.process_allgather(np.int32(number))))
+
+
+@contextlib.contextmanager
+def all_or_none(what: str) -> Iterator[None]:
+  """The block succeeds in every process or, if one has a `RunError` in it, fails in all.
+
+  Args:
+    what: the block does, for the message to the others.
+  """
+  failure = None
+  try:
+    yield
+  except RunError as error:
+    failure = error
+  if largest(int(failure is not None)):
+    raise failure or RunError(f"another process of the run could not {what}; see its message.")
+
+
+def check_agreement(what: str, text: str) -> None:
+  """Raises `RunError` in every process unless all have given the same text.
+
+  Args:
+    what: the text is, for the message.
+    text: to compare.
+  """
+  if jax.process_count() == 1:
+    return
+  own = np.uint32(zlib.crc32(text.encode()))
+  others = np.ravel(multihost_utils.process_allgather(own))
+  if different := [str(i) for i, other in enumerate(others) if other != others[0]]:
+    raise RunError(
+      f"all processes of a run must have the same {what}; that of process {', '.join(different)}"
+      " differs from that of process 0."
+    )
+
+
+@contextlib.contextmanager
+def lost_peers_explained() -> Iterator[None]:
+  """Ends this process with a message when another one of the run is gone.
+
+  A collective operation fails when the process at its other end dies. One whose host vanishes
+  without a word, or while the others wait for its part of a checkpoint, is missed by JAX's
+  heartbeat, which aborts the others and says that another task has died.
+  """
+  try:
+    yield
+  except jax.errors.JaxRuntimeError as error:
+    if jax.process_count() == 1:
+      raise
+    print(
+      f"error: process {jax.process_index()} of {jax.process_count()} can no longer work with the"
+      f" others; one of them is most likely gone ({_first_line(error)}). The last checkpoint"
+      " stands: start all processes again with the same command to resume.",
+      file=sys.stderr,
+      flush=True,
+    )
+    os._exit(1)  # a normal end would wait minutes for the one that is gone
+
+
+def _first_line(error: Exception) -> str:
+  return str(error).strip().splitlines()[0]

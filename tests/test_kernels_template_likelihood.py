@@ -1,0 +1,296 @@
+"""The fused image likelihood against the composed one, against differences, and lowered for CUDA.
+
+Kernels run as JAX operations here (`interpret`); what only a GPU can tell is their speed, and that
+Triton compiles what they are lowered to.
+"""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh
+
+from benchmarks.likelihood import composed, random_inputs
+from scae_jax.kernels import tent_products
+from scae_jax.kernels.template_likelihood import template_log_prob
+from scae_jax.kernels.tiles import Sizes, by_tile, pixel_grid
+from tests.test_math_precision import product_precisions
+from tests.test_models_build import compiled
+
+SCALE = 0.7
+NAMES = ("bank", "poses", "colours", "presence", "background_mean", "background_logit", "image")
+DIFFERENTIABLE = len(NAMES) - 1
+
+# Batch, parts, template, canvas, channels; block. No side of a canvas is a multiple of a block's,
+# which are 4 x 8 and 8 x 8. A template of 5 is filled up to 16, one of 17 to 32.
+CASES = {
+  "plain": ((2, 3, 5, (9, 12), 1), 32),
+  "colour, one block, large template": ((2, 2, 17, (7, 7), 3), 64),
+}
+WEIGHTS = jnp.array([0.5, 1.5])
+
+
+@functools.cache
+def both(likelihood):
+  """Function of the inputs: log-likelihoods [b], and the gradients of their weighted sum."""
+
+  @compiled
+  def run(*inputs):
+    values, pullback = jax.vjp(lambda *inputs: likelihood(*inputs, SCALE), *inputs)
+    return values, pullback(WEIGHTS.astype(values.dtype))
+
+  return lambda *inputs: jax.device_get(run(*inputs))
+
+
+@functools.cache
+def fused_of(block):
+  return both(functools.partial(template_log_prob, block=block, interpret=True))
+
+
+def assert_agree(actual, expected):
+  """Values to 1e-5, gradients to 1e-4 of the largest number of each."""
+  np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)
+  for name, value, wanted in zip(NAMES[:-1], actual[1], expected[1], strict=False):
+    tolerance = 1e-4 * np.abs(wanted).max()
+    np.testing.assert_allclose(value, wanted, rtol=0, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equal_to_the_composed_likelihood(case):
+  sizes, block = CASES[case]
+  inputs = random_inputs(*sizes)
+  actual, expected = fused_of(block)(*inputs), both(composed)(*inputs)
+  assert_agree(actual, expected)
+  for name, wanted in zip(NAMES[:-1], expected[1], strict=False):
+    assert np.abs(wanted).max() > 0.05, f"{name}: without a gradient this test sees nothing"
+
+
+def test_the_image_is_a_constant():
+  sizes, block = CASES["plain"]
+  inputs = random_inputs(*sizes)
+  assert not fused_of(block)(*inputs)[1][-1].any()
+  assert both(composed)(*inputs)[1][-1].any()
+
+
+def plain_with(**changes):
+  """Inputs of the plain case, some of them made by functions of what they were."""
+  inputs = dict(zip(NAMES, random_inputs(*CASES["plain"][0]), strict=True))
+  return tuple((inputs | {name: change(inputs[name]) for name, change in changes.items()}).values())
+
+
+def scaled(factor, shift=0.0):
+  """Poses with another size, moved to the right."""
+  return lambda poses: poses.at[..., :2].multiply(factor).at[..., 0, 2].add(shift)
+
+
+EDGES = {
+  "sure parts": {"presence": lambda presence: jnp.round(presence)},
+  "no parts": {"presence": jnp.zeros_like},
+  "far outside": {"poses": scaled(1.0, shift=30.0)},
+  "partly outside": {"poses": scaled(1.0, shift=0.8)},
+  # One part covers less than a pixel: positions are known to 1e-5 of a template's pixel.
+  "tiny": {"poses": scaled(0.02)},
+  "flat": {"poses": lambda poses: poses.at[:, 0, :, :2].set(0.0)},
+  "sure logits": {"bank": lambda bank: bank.at[..., -1].multiply(20.0)},
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_equal_at_the_edges(edge):
+  inputs = plain_with(**EDGES[edge])
+  actual, expected = fused_of(CASES["plain"][1])(*inputs), both(composed)(*inputs)
+  assert_agree(actual, expected)
+  if edge == "sure parts":
+    absent = np.asarray(inputs[3]) == 0
+    assert absent.any()
+    assert not absent.all()
+    assert not actual[1][3][absent].any()
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [
+    {"poses": lambda poses: 0 * poses},
+    {"poses": lambda poses: 1e-20 * poses},
+    {"poses": lambda poses: 1e-6 * poses},
+    {"poses": lambda poses: 1e6 * poses},
+    {"bank": lambda bank: bank.at[0, ..., -1].set(1e30).at[1, ..., -1].set(-1e30)},
+    {"image": lambda image: 1e6 * image},
+    {"presence": lambda presence: presence.at[:, 0].set(1e-38)},
+  ],
+)
+def test_extremes_are_finite(changes):
+  for number in jax.tree.leaves(fused_of(CASES["plain"][1])(*plain_with(**changes))):
+    assert np.isfinite(number).all()
+
+
+def test_a_pose_that_is_no_number_is_seen():
+  inputs = plain_with(poses=lambda poses: poses.at[0, 1, 0, 0].set(jnp.nan))
+  values, _ = fused_of(CASES["plain"][1])(*inputs)
+  np.testing.assert_array_equal(np.isnan(values), [True, False])
+
+
+def test_gradients_by_differences():
+  """Of each input, along a random direction."""
+  rng = np.random.RandomState(0)
+  with jax.enable_x64(True):
+    inputs = [np.asarray(x, np.float64) for x in random_inputs(2, 2, 4, (5, 6), 2)]
+    run = fused_of(16)
+    _, gradients = run(*inputs)
+    for i, name in enumerate(NAMES[:-1]):
+      step = 1e-6 * rng.normal(0, 1, inputs[i].shape)
+      low, high = (
+        np.sum(WEIGHTS * run(*inputs[:i], inputs[i] + sign * step, *inputs[i + 1 :])[0])
+        for sign in (-1, 1)
+      )
+      slope = np.sum(gradients[i] * step)
+      # Sums of size 100 are known to 1e-14: their difference, of 1e-6, to eight digits.
+      np.testing.assert_allclose((high - low) / 2, slope, rtol=1e-6, atol=1e-12, err_msg=name)
+      assert abs(slope) > 1e-8
+
+
+def test_seeds_at_once_in_a_scan():
+  """Two steps up the gradient, as a dispatch of training makes them for all its seeds."""
+  sizes, block = CASES["plain"]
+  rate = 1e-3
+  fused = functools.partial(template_log_prob, block=block, interpret=True)
+
+  def step(inputs, _):
+    def total(*inputs):
+      return jnp.sum(WEIGHTS * fused(*inputs, SCALE))
+
+    value, gradients = jax.value_and_grad(total, argnums=tuple(range(DIFFERENTIABLE)))(*inputs)
+    moved = [x + rate * g for x, g in zip(inputs, gradients, strict=False)]
+    return (*moved, inputs[-1]), value
+
+  seeds = [random_inputs(*sizes, seed) for seed in (0, 1)]
+  inputs = tuple(jnp.stack(arrays) for arrays in zip(*seeds, strict=True))
+  moved, values = compiled(jax.vmap(lambda *x: jax.lax.scan(step, x, length=2)))(*inputs)
+  for seed, inputs in enumerate(seeds):
+    for number in range(2):
+      wanted, gradients = both(composed)(*inputs)
+      np.testing.assert_allclose(values[seed, number], np.sum(WEIGHTS * wanted), rtol=1e-5)
+      inputs = (
+        *(x + rate * g for x, g in zip(inputs[:-1], gradients, strict=False)),
+        inputs[-1],
+      )
+    for name, actual, wanted in zip(NAMES, moved, inputs, strict=True):
+      np.testing.assert_allclose(actual[seed], wanted, rtol=1e-5, atol=1e-5, err_msg=name)
+  assert np.abs(values[:, 1] - values[:, 0]).min() > 1e-2
+  assert np.abs(values[0] - values[1]).min() > 1e-2
+
+
+def lowered(function, *shapes):
+  """The program for CUDA, as text, of float32 arrays; no GPU is needed to write it."""
+  fields = {"device_kind": "NVIDIA H100 80GB HBM3", "num_cores": None, "platform": "gpu"}
+  known = {field.name for field in dataclasses.fields(AbstractDevice)}
+  device = AbstractDevice(**{name: fields[name] for name in fields if name in known})
+  mesh = AbstractMesh((1,), ("data",), axis_types=(AxisType.Auto,), abstract_device=device)
+  arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+  with use_abstract_mesh(mesh):
+    return jax.jit(function).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def official_shapes(channels, seeds=()):
+  b, m, t, side = 128, 40, 11, 40
+  shapes = [(m, t, t, channels + 1), (b, m, 2, 3), (b, m, channels), (b, m), (), ()]
+  return [(*seeds, *shape) for shape in (*shapes, (b, side, side, channels))], b * m * side**2
+
+
+@pytest.mark.parametrize(("channels", "tensor_cores"), [(1, False), (3, True)])
+def test_lowers_for_cuda_and_keeps_no_image_of_a_part(channels, tensor_cores):
+  def total(*inputs):
+    return jnp.sum(template_log_prob(*inputs, SCALE, tensor_cores=tensor_cores))
+
+  shapes, num_samples = official_shapes(channels)
+  program = lowered(jax.grad(total, argnums=tuple(range(DIFFERENTIABLE))), *shapes)
+  assert program.count("xla.gpu.triton") == 2, "one kernel forward, one backward"
+  sizes = [
+    np.prod([int(side) for side in found.split("x")[:-1]], dtype=int)
+    for found in re.findall(r"tensor<([0-9x]*f32)>", program)
+  ]
+  assert max(sizes) >= 128 * 40 * 6
+  assert max(sizes) < num_samples
+
+
+def test_lowers_for_cuda_with_seeds_at_once():
+  def total(*inputs):
+    return jnp.sum(template_log_prob(*inputs, SCALE))
+
+  shapes, _ = official_shapes(1, seeds=(5,))
+  program = lowered(jax.vmap(jax.grad(total, argnums=tuple(range(DIFFERENTIABLE)))), *shapes)
+  assert program.count("xla.gpu.triton") == 2
+
+
+def test_blocks_are_squares_of_pixels():
+  sizes = Sizes(6, 5, 1, 5, SCALE, 16, tensor_cores=False, interpret=True)
+  image = np.arange(30.0).reshape(6, 5)
+  blocks = np.asarray(by_tile(sizes, jnp.asarray(image), mode="constant")).reshape(4, 4, 4)
+  np.testing.assert_array_equal(blocks[0], image[:4, :4])
+  np.testing.assert_array_equal(blocks[3], np.pad(image[4:, 4:], ((0, 2), (0, 3))))
+  x, y, inside = np.asarray(pixel_grid(sizes, jnp.float32)).reshape(3, 4, 4, 4)
+  assert (x[3] == 1).all()
+  np.testing.assert_allclose(y[3, :, 0], [0.6, 1, 1, 1], rtol=1e-6)
+  np.testing.assert_array_equal(inside[2], np.array([[1.0], [1], [0], [0]]) * np.ones((1, 4)))
+
+
+def test_products_on_tensor_cores_are_nearly_float32(monkeypatch):
+  """With operands cut to the 10 bits that tensor cores read, as an H100 cuts them."""
+  rng = np.random.RandomState(0)
+  rows, columns = jnp.asarray(rng.uniform(-2, 12, (2, 64)), jnp.float32)
+  gradients = [jnp.asarray(rng.normal(0, 1, 64), jnp.float32) for _ in range(2)]
+  factors = compiled(tent_products.tent_factors, static_argnums=3)
+  left, right = factors(rows, columns, gradients, 16)
+  assert left.shape == (32, 64)
+  exact = np.asarray(left, np.float64) @ np.asarray(right, np.float64)
+  multiply = jnp.matmul
+
+  def on_tensor_cores(left, right, precision=None):
+    assert precision is None
+    cut = (
+      (np.asarray(x).view(np.int32) & ~np.int32(2**13 - 1)).view(np.float32) for x in (left, right)
+    )
+    return multiply(*cut, precision="highest")
+
+  monkeypatch.setattr(jnp, "matmul", on_tensor_cores)
+  np.testing.assert_allclose(
+    tent_products.product(left, right, tensor_cores=True), exact, rtol=0, atol=3e-6
+  )
+  assert np.abs(on_tensor_cores(left, right) - exact).max() > 1e-4, "and one product is not"
+
+
+def test_products_are_in_float32():
+  matrices = jnp.ones((16, 16)), jnp.ones((16, 16))
+  program = jax.make_jaxpr(functools.partial(tent_products.product, tensor_cores=False))
+  assert set(product_precisions(program(*matrices).jaxpr)) == {(jax.lax.Precision.HIGHEST,) * 2}
+
+
+@pytest.mark.parametrize(
+  ("options", "words"),
+  [
+    ({"block": 24}, "block is 24; expected a power of two from 16 to 512"),
+    ({"block": 8}, "block is 8; expected a power of two from 16 to 512"),
+    ({"block": 1024}, "block is 1024; expected a power of two from 16 to 512"),
+    ({"scale": 0.0}, "scale is 0.0; expected a positive number"),
+    ({"scale": float("inf")}, "scale is inf; expected a positive number"),
+  ],
+)
+def test_numbers_that_do_not_fit(options, words):
+  with pytest.raises(ValueError, match=words):
+    template_log_prob(*plain_with(), **{"scale": SCALE, **options})
+
+
+def test_arrays_that_do_not_fit():
+  inputs = plain_with(bank=lambda bank: bank[..., :1])
+  with pytest.raises(ValueError, match="bank has 1 channels and the image 1; expected one more"):
+    template_log_prob(*inputs, SCALE)
+  inputs = plain_with()
+  with jax.enable_x64(True):
+    shapes = [jax.ShapeDtypeStruct(x.shape, jnp.float64) for x in inputs]
+    fused = functools.partial(template_log_prob, scale=SCALE, tensor_cores=True)
+    with pytest.raises(ValueError, match="needs float32 arrays; these are float64"):
+      jax.eval_shape(fused, *shapes)

@@ -1,0 +1,100 @@
+"""bfloat16 where it was asked for, and nowhere else."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scae_jax.models.object_capsules import ObjectEncoder
+from scae_jax.models.part_capsules import PartEncoder
+from tests.test_models_build import (
+  BATCH,
+  MODEL,
+  OBJECTS,
+  PARTS,
+  random_variables,
+  tiny_batch,
+  tiny_system,
+)
+
+# Eight bits of mantissa, through some products and layer norms.
+PRECISION = 0.03
+INPUTS = {
+  "part_encoder": (tiny_batch()["image"],),
+  "object_encoder": (
+    jnp.asarray(np.random.RandomState(0).normal(0, 1, (BATCH, PARTS, 9)), jnp.float32),
+    jnp.full((BATCH, PARTS), 0.7),
+  ),
+}
+
+
+@functools.cache
+def encode(name: str, compute_dtype: str, kind: str = "set_transformer"):
+  """Output and gradients of an encoder, and the equations of that computation."""
+  fields = MODEL[name] | {"compute_dtype": compute_dtype}
+  if name == "part_encoder":
+    module, options = PartEncoder(num_parts=PARTS, **fields), {"train": False}
+  else:
+    fields |= {"kind": kind, "num_inducing": 2}
+    module, options = ObjectEncoder(num_objects=OBJECTS, **fields), {}
+  variables = random_variables(module, *INPUTS[name], **options)
+
+  def total(variables):
+    output = module.apply(variables, *INPUTS[name], **options)
+    return sum((jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(output)), jnp.zeros(())), output
+
+  traced = jax.jit(jax.grad(total, has_aux=True)).trace(variables)
+  grads, output = traced.lower().compile()(variables)
+  return output, grads, list(equations(traced.jaxpr.jaxpr))
+
+
+def equations(jaxpr):
+  """All equations, those inside others too."""
+  for equation in jaxpr.eqns:
+    inner = [value for value in equation.params.values() if hasattr(value, "jaxpr")]
+    inner += list(equation.params.get("branches", ()))
+    for each in inner:
+      yield from equations(each.jaxpr)
+    if not inner:
+      yield equation
+
+
+def low(equation) -> bool:
+  """Whether it reads numbers of bfloat16."""
+  return any(getattr(var.aval, "dtype", None) == jnp.bfloat16 for var in equation.invars)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_bfloat16_is_near_float32_and_all_that_leaves_is_float32(name):
+  output, grads, _ = encode(name, "float32")
+  low_output, low_grads, _ = encode(name, "bfloat16")
+  for own, exact in zip(
+    jax.tree.leaves((low_output, low_grads)), jax.tree.leaves((output, grads)), strict=True
+  ):
+    assert own.dtype == jnp.float32
+    scale = np.abs(exact).max()
+    assert np.abs(own - exact).mean() < PRECISION * scale + 1e-3
+  for own, exact in zip(jax.tree.leaves(low_output), jax.tree.leaves(output), strict=True):
+    assert np.any(own != exact)  # it is another computation
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_products_are_short_and_exponentials_are_not(name):
+  short = {equation.primitive.name for equation in encode(name, "bfloat16")[2] if low(equation)}
+  assert short & {"dot_general", "conv_general_dilated"}
+  assert not short & {"exp", "log", "logistic", "sin", "cos", "tanh", "reduce_max"}
+  assert not [equation for equation in encode(name, "float32")[2] if low(equation)]
+
+
+def test_mlp_encoder_is_always_float32():
+  equations = encode("object_encoder", "bfloat16", kind="mlp")[2]
+  assert equations
+  assert not [equation for equation in equations if low(equation)]
+
+
+@pytest.mark.parametrize("value", ["float16", ""])
+def test_unknown_type_is_refused(value):
+  with pytest.raises(ValueError, match=r"config\.model\.compute_dtype is .*float32, bfloat16"):
+    tiny_system(compute_dtype=value)

@@ -1,0 +1,173 @@
+"""A run in two processes on this host, with the CPU's collectives, against one in this process."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from scae_jax.training import loop
+from scae_jax.training.build import open_run
+from scae_jax.training.errors import Interrupted, RunError
+from scae_jax.training.loop import train
+from scae_jax.training.mesh import make_mesh
+from scae_jax.training.processes import Processes, all_or_none, check_agreement, largest
+from tests.test_training_loop import compilation_cache, metrics, stop_after
+from tests.toy_system import toy_config
+
+__all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CADENCE = {"train__steps_per_dispatch": 2, "train__log_every": 2}
+CONFIG_FILE = """
+from tests.toy_system import toy_config
+
+CADENCE = {"train__steps_per_dispatch": 2, "train__log_every": 2}
+
+
+def get_config(preset=""):
+  if preset == "short":
+    return toy_config(**CADENCE)
+  rarely = {"train__eval_every": 0, "train__checkpoint_every": 40}
+  return toy_config(train__num_steps=2000, **rarely, **CADENCE)
+"""
+
+
+def start(folder: pathlib.Path, preset: str, *flags: str, of: int = 2) -> list[subprocess.Popen]:
+  """Both processes of a run, two devices each; what they say goes to `<folder>/log<process>`."""
+  (folder / "toy.py").write_text(CONFIG_FILE)
+  with socket.socket() as free:
+    free.bind(("localhost", 0))
+    port = free.getsockname()[1]
+  command = [sys.executable, str(ROOT / "train.py"), f"--config={folder / 'toy.py'}:{preset}"]
+  command += [f"--workdir={folder / 'run'}", f"--coordinator=localhost:{port}"]
+  environment = os.environ | {
+    "PYTHONPATH": str(ROOT),
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+  }
+  processes = []
+  for i in range(of):
+    own = [f"--num_processes={of}", f"--process_id={i}", *(flags if i else ())]
+    with (folder / f"log{i}").open("w") as log:
+      processes.append(
+        subprocess.Popen([*command, *own], env=environment, stdout=log, stderr=subprocess.STDOUT)
+      )
+  return processes
+
+
+def finish(processes: list[subprocess.Popen]) -> list[int]:
+  try:
+    return [process.wait(timeout=120) for process in processes]
+  finally:
+    for process in processes:
+      process.kill()
+
+
+def said(folder: pathlib.Path, process: int) -> str:
+  return (folder / f"log{process}").read_text()
+
+
+def assert_close_runs(workdir: pathlib.Path, expected: pathlib.Path) -> None:
+  """The same losses to 1e-5: sums over four devices are taken in another order."""
+  for line, other in zip(metrics(workdir), metrics(expected), strict=True):
+    assert (line["step"], line["split"]) == (other["step"], other["split"])
+    for name, value in (*other["terms"].items(), ("total", other["total"])):
+      own = line["total"] if name == "total" else line["terms"][name]
+      np.testing.assert_allclose(own, value, rtol=1e-5, atol=1e-7, err_msg=f"{name} {line}")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> pathlib.Path:
+  """The run on the four devices of this process."""
+  workdir = tmp_path_factory.mktemp("alone")
+  train(toy_config(**CADENCE), workdir)
+  return workdir
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(alone, tmp_path):
+  assert finish(start(tmp_path, "short")) == [0, 0], said(tmp_path, 0) + said(tmp_path, 1)
+  assert_close_runs(tmp_path / "run", alone)
+  run = open_run(tmp_path / "run")  # what four devices of two processes wrote, read by one
+  assert run.step == 24
+  assert (tmp_path / "run" / "evaluation" / "metrics.json").is_file()
+  assert "step 24/24" in said(tmp_path, 0)
+  assert "step" not in said(tmp_path, 1)  # process 0 alone talks
+
+
+@pytest.mark.slow
+def test_process_that_dies_ends_the_run_and_a_restart_resumes(tmp_path):
+  first, second = start(tmp_path, "long")
+  deadline = time.monotonic() + 120
+  while "step 50/" not in said(tmp_path, 0) and first.poll() is None:
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+  second.kill()
+  code, killed = finish([first, second])
+  assert killed == -9
+  # A collective operation that fails, or the heartbeat where the death falls into a checkpoint.
+  message = {1: "process 0 of 2 can no longer work with the others", -6: "another task died"}
+  assert message[code] in said(tmp_path, 0)
+  step = open_run(tmp_path / "run").step
+  assert step >= 40
+  first, second = start(tmp_path, "long")
+  while f"step {step + 40}/" not in said(tmp_path, 0) and first.poll() is None:
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+  second.terminate()  # one host is asked to stop, both do, after the same step
+  assert finish([first, second]) == [143, 143], said(tmp_path, 0)
+  assert f"resuming at step {step}" in said(tmp_path, 0)
+  stopped = open_run(tmp_path / "run").step
+  assert f"step {stopped} of 2000 is saved" in said(tmp_path, 0)
+  assert f"step {stopped} of 2000 is saved" in said(tmp_path, 1)
+
+
+@pytest.mark.slow
+def test_processes_with_different_configs_do_not_train(tmp_path):
+  assert finish(start(tmp_path, "short", "--config.train.seed=3")) == [2, 2]
+  for process in (0, 1):
+    assert "must have the same config; that of process 1 differs" in said(tmp_path, process)
+  assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("devices", [(1, 4), (4, 1)])
+def test_checkpoint_goes_on_with_another_number_of_devices(devices, alone, tmp_path, monkeypatch):
+  for number, num_dispatches in zip(devices, (6, 0), strict=True):
+    with monkeypatch.context() as patch:
+      patch.setattr(loop, "make_mesh", lambda number=number: make_mesh(jax.devices()[:number]))
+      if num_dispatches:
+        stop_after(patch, num_dispatches)
+        with pytest.raises(Interrupted, match="step 12 of 24"):
+          train(toy_config(**CADENCE), tmp_path)
+      else:
+        train(toy_config(**CADENCE), tmp_path)
+  assert_close_runs(tmp_path, alone)
+
+
+def test_one_process_agrees_with_itself():
+  check_agreement("config", "anything")
+  assert largest(3) == 3
+  with pytest.raises(RunError, match="own trouble"), all_or_none("do it"):
+    raise RunError("own trouble")
+
+
+@pytest.mark.parametrize(
+  ("values", "message"),
+  [
+    (("localhost", 2, 0), "--coordinator must be host:port; it is 'localhost'"),
+    ((":1234", 2, 0), "--coordinator must be host:port"),
+    (("host:port", 2, 0), "--coordinator must be host:port"),
+    (("host:1234", 0, 0), "needs --num_processes and.*they are 0 and 0"),
+    (("host:1234", 2, 2), "from 0 to one less; they are 2 and 2"),
+    (("host:1234", 2, -1), "they are 2 and -1"),
+  ],
+)
+def test_processes_that_cannot_meet_are_refused(values, message):
+  with pytest.raises(RunError, match=message):
+    Processes(*values)

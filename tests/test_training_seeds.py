@@ -1,0 +1,132 @@
+"""Several seeds trained at once are the runs that each would be alone."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from results.summarize import read_run
+from scae_jax.evaluation.report import write_reports
+from scae_jax.training.build import open_run
+from scae_jax.training.errors import Interrupted, NonFiniteError, RunError
+from scae_jax.training.loop import train
+from scae_jax.training.program import check_finite
+from tests.test_training_loop import compilation_cache, metrics, stop_after
+from tests.toy_system import toy_config
+
+__all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
+
+# Checkpoints fall between two lines of training metrics, so that a window must survive them.
+CADENCE = {"train__num_steps": 24, "train__log_every": 16, "train__checkpoint_every": 12}
+TOGETHER = toy_config(train__seed=5, train__seeds=3, **CADENCE)
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory) -> pathlib.Path:
+  workdir = tmp_path_factory.mktemp("together")
+  train(TOGETHER, workdir)
+  return workdir
+
+
+def test_each_seed_is_the_run_that_it_would_be_alone(together, tmp_path):
+  run = open_run(together)
+  assert list(run.variables) == [5, 6, 7]
+  for seed, variables in run.variables.items():
+    alone = train(toy_config(train__seed=seed, **CADENCE), tmp_path / str(seed))
+    # The same products in batches of three: sums may be taken in another order.
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+      variables,
+      alone.variables[seed],
+    )
+    for line, own in zip(metrics(together), metrics(tmp_path / str(seed)), strict=True):
+      assert (line["step"], line["split"]) == (own.pop("step"), own.pop("split"))
+      jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), line["seeds"][str(seed)], own
+      )
+
+
+def test_seeds_differ_and_a_line_has_their_mean(together):
+  for line in metrics(together):
+    totals = [line["seeds"][seed]["total"] for seed in ("5", "6", "7")]
+    assert len(set(totals)) == 3
+    assert line["total"] == pytest.approx(np.mean(totals), rel=1e-12)
+    terms = [line["seeds"][seed]["terms"]["image"] for seed in ("5", "6", "7")]
+    assert line["terms"]["image"] == pytest.approx(np.mean(terms), rel=1e-12)
+
+
+def test_stopped_and_resumed_seeds_are_the_uninterrupted_ones(together, tmp_path, monkeypatch):
+  with monkeypatch.context() as patch:
+    stop_after(patch, 3)
+    with pytest.raises(Interrupted, match="step 12 of 24"):
+      train(TOGETHER, tmp_path)
+  train(TOGETHER, tmp_path)
+  same = jax.tree.map(np.array_equal, open_run(tmp_path).variables, open_run(together).variables)
+  assert all(jax.tree.leaves(same)), same
+  assert metrics(tmp_path) == metrics(together)
+
+
+def test_best_checkpoint_is_that_of_the_lowest_mean(together):
+  lines = [line for line in metrics(together) if line["split"] == "test"]
+  means = {line["step"]: line["selection_loss"] for line in lines}
+  assert open_run(together, "best").step == min(means, key=means.__getitem__)
+
+
+def test_report_of_each_seed_and_one_table(together, capsys):
+  run, folder = open_run(together), together / "evaluation"
+  reports = write_reports(
+    folder,
+    run.system,
+    run.variables,
+    run.dataset,
+    canvas=18,
+    batch_size=32,
+    step=run.step,
+    max_examples=100,
+    history=together / "metrics.jsonl",
+  )
+  assert [report["seed"] for report in reports.values()] == [5, 6, 7]
+  errors = [report["measures"]["squared_error"] for report in reports.values()]
+  assert len(set(errors)) == 3
+  summary = json.loads((folder / "metrics.json").read_text())
+  assert summary["seeds"] == [5, 6, 7]
+  assert summary["mean"]["squared error"] == pytest.approx(np.mean(errors))
+  assert summary["standard_deviation"]["squared error"] == pytest.approx(np.std(errors, ddof=1))
+  for seed in (5, 6, 7):
+    own = json.loads((folder / f"seed-{seed}" / "metrics.json").read_text())
+    assert own["features"] == reports[seed]["features"]
+    assert (folder / f"seed-{seed}" / "training_curves.png").is_file()
+  row = next(line for line in capsys.readouterr().out.splitlines() if "| squared error" in line)
+  mean, deviation = np.mean(errors), np.std(errors, ddof=1)
+  assert row.endswith(f"| {mean:.1f} ({deviation:.1f}) |")
+  runs = read_run(together)  # for a table over several runs
+  assert [one["metrics"]["seed"] for one in runs] == [5, 6, 7]
+  assert [one["figures"]["squared error"] for one in runs] == errors
+
+
+def test_seed_that_breaks_is_named():
+  rows = {"terms/image": np.ones((4, 3), np.float32), "total": np.ones((4, 3), np.float32)}
+  check_finite(rows, 100, [5, 6, 7])
+  rows["total"][3, 0] = np.inf
+  rows["terms/image"][2, 1] = np.nan
+  with pytest.raises(NonFiniteError, match=r"at step 103: image = nan \(seed 6\)\. The"):
+    check_finite(rows, 100, [5, 6, 7])
+
+
+def test_number_of_seeds_belongs_to_a_run(together):
+  with pytest.raises(RunError, match=r"train\.seeds: 3 there, 2 given"):
+    train(toy_config(train__seed=5, train__seeds=2, **CADENCE), together)
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"train__seeds": 0}, "train.seeds must be at least 1; it is 0"),
+    ({"train__seed": 2**31 - 2, "train__seeds": 3}, "train.seed must be from 0 to 2147483645"),
+  ],
+)
+def test_numbers_that_are_no_seeds(changes, message, tmp_path):
+  with pytest.raises(RunError, match=message):
+    train(toy_config(**changes), tmp_path)
