@@ -2,13 +2,14 @@
 
   python evaluate.py --workdir=runs/digits
   python evaluate.py --workdir=runs/mnist-official --split=train --step=best --max_examples=5000
+  python evaluate.py --pretrained=digits
 
 The run's own held-out split at its latest step goes to `<workdir>/evaluation/`, anything else to
-`<workdir>/evaluation/<data set>-<split>[-step<number>]/`. Exit code 2: cannot evaluate as asked.
+`<workdir>/evaluation/<data set>-<split>[-step<number>]/`; the workdir of pretrained parameters is
+`runs/pretrained-<name>` unless it is given. Exit code 2: cannot evaluate as asked.
 """
 
 import pathlib
-import sys
 
 from absl import app, flags, logging
 
@@ -18,10 +19,13 @@ from scae_jax.evaluation.report import write_reports
 from scae_jax.training.build import open_run
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import read_settings
-from scae_jax.training.errors import exit_with_message, explained
-from scae_jax.training.workdir import load_config
+from scae_jax.training.errors import RunError, exit_with_message, explained, parse_or_exit
+from scae_jax.training.pretrained import open_pretrained
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run of train.py.", required=True)
+PRETRAINED = pathlib.Path(__file__).parent / "pretrained"
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run of train.py.")
+_PRETRAINED = flags.DEFINE_string("pretrained", None, "Parameters in pretrained/, not a run's.")
 _STEP = flags.DEFINE_string("step", "latest", "Which checkpoint: a number, 'latest' or 'best'.")
 _DATASET = flags.DEFINE_string("dataset", None, "Score on this data set instead of the run's own.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where the data set to score is, if elsewhere.")
@@ -33,14 +37,17 @@ def main(_: list[str]) -> None:
   """Opens the run that the flags name and writes its report."""
   logging.set_verbosity(logging.WARNING)
   with exit_with_message(), explained():
+    if not _WORKDIR.value and not _PRETRAINED.value:
+      raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
+    workdir = pathlib.Path(_WORKDIR.value or f"runs/pretrained-{_PRETRAINED.value}")
     step = int(_STEP.value) if _STEP.value.isdecimal() else _STEP.value
-    workdir = pathlib.Path(_WORKDIR.value)
-    config = load_config(workdir)
-    if _DATA_DIR.value and not _DATASET.value:
-      config.update_from_flattened_dict({"data.dir": _DATA_DIR.value})
-    settings, limit = read_settings(config), _MAX_EXAMPLES.value
+    changes = {"data.dir": _DATA_DIR.value} if _DATA_DIR.value and not _DATASET.value else {}
+    if _PRETRAINED.value:
+      run = open_pretrained(PRETRAINED / _PRETRAINED.value, changes)
+    else:
+      run = open_run(workdir, step, changes)
+    settings, limit = read_settings(run.config), _MAX_EXAMPLES.value
     keep_compiled(settings.train.compilation_cache)
-    run = open_run(workdir, step, config)
     scored = run.dataset
     if _DATASET.value:
       data_dir = _DATA_DIR.value or settings.data.dir
@@ -59,21 +66,11 @@ def main(_: list[str]) -> None:
       step=run.step,
       split=split,
       max_examples=settings.evaluation.max_examples if limit is None else limit,
-      provenance={"workdir": str(workdir), "config": config.to_dict()},
+      provenance={"workdir": str(workdir), "config": run.config.to_dict()},
       scored_dataset=scored,
       history=workdir / "metrics.jsonl",
     )
 
 
-def _parse(arguments: list[str]) -> list[str]:
-  try:
-    if rest := flags.FLAGS(arguments)[1:]:
-      raise flags.Error(f"cannot read '{' '.join(rest)}'; write --flag=value.")
-    return arguments[:1]
-  except flags.Error as error:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(2)
-
-
 if __name__ == "__main__":
-  app.run(main, flags_parser=_parse)
+  app.run(main, flags_parser=parse_or_exit)

@@ -182,14 +182,15 @@ def library_functions() -> Iterator[None]:
     warping.warp_templates, convnet.convolve = warp, convolve
 
 
-def measure(settings: Settings, data: DataSpec, rounds: int) -> tuple[dict[str, Any], Any]:
+def measure(
+  settings: Settings, data: DataSpec, rounds: int, *, parts: bool = True
+) -> tuple[dict[str, Any], Any]:
   """XLA's counts of the whole dispatch, and milliseconds by name: of one step, or a part of it."""
   run, counts = whole_step(settings, data)
-  functions = {
-    "whole step": run,
-    "a straightforward step": straightforward_step(settings, data),
-    **parts_of_a_step(settings, data),
-  }
+  functions = {"whole step": run}
+  if parts:
+    functions["a straightforward step"] = straightforward_step(settings, data)
+    functions |= parts_of_a_step(settings, data)
   times = milliseconds(functions, rounds)
   times["whole step"] = [time / settings.train.dispatch_length for time in times["whole step"]]
   return counts, times
@@ -211,11 +212,15 @@ def main() -> None:
   parser.add_argument("--batch", type=int, default=128)
   parser.add_argument("--steps", type=int, default=10, help="of a dispatch")
   parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument("--model", default="", help="KEY=VALUE[,KEY=VALUE] of the config's model")
+  parser.add_argument("--whole", action="store_true", help="the whole step and none of its parts")
   parser.add_argument("--out", default="")
   options = parser.parse_args()
-  settings, data = official(batch=options.batch, steps=options.steps)
-  counts, times = measure(settings, data, options.rounds)
+  changes = dict(change.split("=") for change in options.model.split(",") if change)
+  settings, data = official(batch=options.batch, steps=options.steps, **changes)
+  counts, times = measure(settings, data, options.rounds, parts=not options.whole)
   sizes = {"config": "mnist:official", "batch": options.batch, "steps a dispatch": options.steps}
+  sizes |= changes
   report("training step", sizes | counts, times, options.out)
 
 

@@ -103,6 +103,8 @@ def test_step_benchmark_times_the_parts_of_a_step(monkeypatch):
   monkeypatch.setattr(step, "whole_step", lambda *inputs: (whole, {"GB held": 1.5}))
   monkeypatch.setattr(step, "straightforward_step", lambda *inputs: straight)
   settings = read_settings(shrink(mnist.get_config("official"), num_steps=2))
+  _, times = step.measure(settings, TINY, rounds=1, parts=False)
+  assert set(times) == {"whole step"}
   counts, times = step.measure(settings, TINY, rounds=1)
   assert counts == {"GB held": 1.5}
   assert {"whole step", "a straightforward step", "optimiser"} <= set(times)

@@ -53,7 +53,7 @@ def quick(monkeypatch, tmp_path):
 def run(workdir, *flags):
   """Runs the script's main in this process, so that nothing compiles twice."""
   with flagsaver.flagsaver():
-    evaluate.main(evaluate._parse(["evaluate.py", f"--workdir={workdir}", *flags]))
+    evaluate.main(evaluate.parse_or_exit(["evaluate.py", f"--workdir={workdir}", *flags]))
 
 
 def metrics(folder):
@@ -131,6 +131,8 @@ def test_another_data_set_is_scored_with_the_runs_own_clusters(workdir, other_di
     (["--no_such_flag=1"], "no_such_flag"),
     (["extra"], "cannot read 'extra'"),
     (["--workdir=/no/such/run"], "/no/such/run holds no run"),
+    (["--workdir="], "name a run by --workdir=FOLDER, or parameters by --pretrained=NAME"),
+    (["--pretrained=no_such"], "no parameters 'no_such' in "),
   ],
 )
 def test_refusals_are_one_message_and_exit_code_2(workdir, capsys, flags, message):

@@ -180,7 +180,7 @@ def test_noise_in_training():
 
 
 def test_mlp_encoder_is_an_mlp_on_flattened_parts():
-  fields = MODEL["object_encoder"] | {"kind": "mlp", "compute_dtype": "float32"}
+  fields = MODEL["object_encoder"] | {"kind": "mlp", "compute_dtype": None}
   module = ObjectEncoder(num_objects=OBJECTS, **fields)
   rng = np.random.RandomState(0)
   parts = jnp.asarray(rng.normal(0, 1, (BATCH, PARTS, 7)), jnp.float32)

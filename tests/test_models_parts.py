@@ -19,7 +19,7 @@ CANVAS = 8
 
 
 def encoder(**changes):
-  fields = MODEL["part_encoder"] | {"compute_dtype": "float32"} | changes
+  fields = MODEL["part_encoder"] | {"compute_dtype": None} | changes
   return PartEncoder(num_parts=PARTS, **fields)
 
 

@@ -85,12 +85,13 @@ class ConvNet(nn.Module):
   Attributes:
     widths: channels of each layer.
     strides: stride of each layer, as many as widths.
-    compute_dtype: of products and feature maps; parameters and the result are float32.
+    compute_dtype: of products and feature maps, such as `bfloat16`; None: that of the image, which
+      is the result's in any case.
   """
 
   widths: tuple[int, ...]
   strides: tuple[int, ...]
-  compute_dtype: str = "float32"
+  compute_dtype: str | None = None
 
   @nn.compact
   @typed
@@ -103,7 +104,7 @@ class ConvNet(nn.Module):
     if len(self.widths) != len(self.strides):
       raise ValueError(f"widths {self.widths} and strides {self.strides} must be equally many")
     output_side(min(image.shape[1:3]), self.strides)
-    x = image.astype(self.compute_dtype)
+    x = image.astype(self.compute_dtype or image.dtype)
     for i, (width, stride) in enumerate(zip(self.widths, self.strides, strict=True)):
       shape = (KERNEL, KERNEL, x.shape[-1], width)
       kernel = self.param(f"kernel_{i}", nn.initializers.lecun_normal(), shape)
@@ -111,4 +112,4 @@ class ConvNet(nn.Module):
       x = convolve(x, kernel.astype(x.dtype), stride)
       x = jax.nn.relu(x + bias.astype(x.dtype)[None, None, None, :])
     bias = self.param("position_bias", nn.initializers.zeros_init(), x.shape[1:])
-    return x.astype(jnp.float32) + bias[None]
+    return x.astype(image.dtype) + bias[None]

@@ -41,12 +41,13 @@ class MultiHeadAttention(nn.Module):
   Attributes:
     num_heads: must divide features.
     features: width of queries, keys, values and output.
-    compute_dtype: of products and the result; the softmax is taken in float32.
+    compute_dtype: of products and the result, such as `bfloat16`, with a softmax in float32; None:
+      that of the inputs.
   """
 
   num_heads: int
   features: int
-  compute_dtype: str = "float32"
+  compute_dtype: str | None = None
 
   @nn.compact
   @typed
@@ -63,7 +64,8 @@ class MultiHeadAttention(nn.Module):
     query = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="query")(queries)
     key = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="key")(values)
     value = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="value")(values)
-    logits = jnp.einsum("bqhd,bnhd->bhqn", query, key, preferred_element_type=jnp.float32)
+    at_least = jnp.promote_types(query.dtype, jnp.float32)
+    logits = jnp.einsum("bqhd,bnhd->bhqn", query, key, preferred_element_type=at_least)
     logits = logits / math.sqrt(shape[1])
     attention = jax.nn.softmax(logits + mask[:, None, None, :], axis=-1).astype(value.dtype)
     attended = jnp.einsum("bhqn,bnhd->bqhd", attention, value)
@@ -78,12 +80,12 @@ class AttentionBlock(nn.Module):
   Attributes:
     num_heads: heads of the attention.
     features: width of the block; the MLP is twice as wide inside.
-    compute_dtype: of products and the result; layer norm takes its statistics in float32.
+    compute_dtype: as for `MultiHeadAttention`; layer norm takes its statistics in float32.
   """
 
   num_heads: int
   features: int
-  compute_dtype: str = "float32"
+  compute_dtype: str | None = None
 
   @nn.compact
   @typed
@@ -96,7 +98,7 @@ class AttentionBlock(nn.Module):
   ) -> Float[Array, "b q d"]:
     dtype = self.compute_dtype
     attend = MultiHeadAttention(self.num_heads, self.features, dtype, name="attention")
-    x = (queries + attend(queries, values, mask)) * query_presence[..., None].astype(dtype)
+    x = (queries + attend(queries, values, mask)) * query_presence[..., None].astype(queries.dtype)
     x = nn.LayerNorm(dtype=dtype, name="norm_attention")(x)
     hidden = jax.nn.relu(nn.Dense(2 * self.features, dtype=dtype, name="mlp_hidden")(x))
     output = nn.Dense(self.features, dtype=dtype, name="mlp_output")(hidden)
@@ -117,7 +119,7 @@ class SelfAttentionBlock(nn.Module):
   num_heads: int
   features: int
   num_inducing: int = 0
-  compute_dtype: str = "float32"
+  compute_dtype: str | None = None
 
   @nn.compact
   @typed
@@ -150,7 +152,8 @@ class SetTransformer(nn.Module):
     features: width of the blocks.
     num_inducing: inducing points of each block; 0 is full self-attention.
     mask: one of `MASKS`.
-    compute_dtype: of products and activations; parameters, softmax, mask and result are float32.
+    compute_dtype: of products and activations, such as `bfloat16`, with softmax and mask in
+      float32; None: that of the elements, which is the result's in any case.
   """
 
   num_outputs: int
@@ -160,7 +163,7 @@ class SetTransformer(nn.Module):
   features: int
   num_inducing: int
   mask: str
-  compute_dtype: str = "float32"
+  compute_dtype: str | None = None
 
   @nn.compact
   @typed
@@ -185,4 +188,4 @@ class SetTransformer(nn.Module):
     seeds = self.param("seeds", nn.initializers.glorot_uniform(), shape)
     seeds = jnp.broadcast_to(seeds[None], (x.shape[0], *shape))
     pool = MultiHeadAttention(self.num_heads, self.output_features, self.compute_dtype, name="pool")
-    return pool(seeds, x, mask).astype(jnp.float32)
+    return pool(seeds, x, mask).astype(elements.dtype)

@@ -57,7 +57,7 @@ class ObjectEncoder(nn.Module):
     features: width of the blocks (an object's share of the MLP's hidden width).
     num_inducing: inducing points of each block; 0 is full self-attention.
     mask: `log_presence`, `hard` or `none`.
-    compute_dtype: of the set transformer, `float32` or `bfloat16`; the MLP is always float32.
+    compute_dtype: of the set transformer, such as `bfloat16`; None: the parts'. The MLP has theirs.
   """
 
   num_objects: int
@@ -68,7 +68,7 @@ class ObjectEncoder(nn.Module):
   features: int
   num_inducing: int
   mask: str
-  compute_dtype: str
+  compute_dtype: str | None
 
   @nn.compact
   @typed

@@ -75,7 +75,7 @@ class PartEncoder(nn.Module):
     noise_in_evaluation: keep that noise on, with a constant key, as the authors' release does; an
       example's presences then depend on its place in the batch and on the batch's size.
     similarity: poses are similarity transforms instead of affine ones.
-    compute_dtype: of the convolutions, `float32` or `bfloat16`.
+    compute_dtype: of the convolutions, such as `bfloat16`; None: the image's.
   """
 
   num_parts: int
@@ -86,7 +86,7 @@ class PartEncoder(nn.Module):
   presence_noise: float
   noise_in_evaluation: bool
   similarity: bool
-  compute_dtype: str
+  compute_dtype: str | None
 
   @nn.compact
   @typed

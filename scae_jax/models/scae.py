@@ -312,6 +312,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: DataSpe
   m, k = _pop_count(model, "num_parts"), _pop_count(model, "num_objects")
   dtype = model.pop("compute_dtype", None)
   one_of("config.model.compute_dtype", dtype, COMPUTE_DTYPES)
+  dtype = None if dtype == "float32" else dtype  # parameters and images have that type
   derived = {
     "part_encoder": (PartEncoder, {"num_parts": m, "compute_dtype": dtype}),
     "part_decoder": (PartDecoder, {"num_parts": m, "channels": data.channels}),

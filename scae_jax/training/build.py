@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import importlib.util
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -54,21 +55,22 @@ class Run:
 def open_run(
   workdir: str | pathlib.Path,
   which: Which = "latest",
-  config: ConfigDict | None = None,
+  changes: Mapping[str, Any] | None = None,
 ) -> Run:
   """Loads what a workdir holds, and changes nothing in it.
 
   Args:
     workdir: folder of a run.
     which: checkpoint: 'latest', 'best' (lowest held-out loss) or a step.
-    config: instead of the one saved in the workdir, for example to read the data elsewhere.
+    changes: to keys of the saved config, for example `data.dir`, if the data is elsewhere now.
 
   Raises:
     RunError: there is no such run, checkpoint or data set, or they do not fit each other; or the
       data set is not the one that the run was trained on.
   """
   workdir = pathlib.Path(workdir)
-  config = load_config(workdir) if config is None else config
+  config = load_config(workdir)
+  config.update_from_flattened_dict(changes or {})
   settings = read_settings(config)
   directory = checkpoint_directory(workdir)
   if not directory.is_dir():

@@ -10,6 +10,8 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
+from absl import flags
+
 
 class RunError(Exception):
   """The run cannot be as asked; the message says what was expected, what came and what to do."""
@@ -59,6 +61,17 @@ def exit_with_message() -> Iterator[None]:
   except KeyboardInterrupt:
     print("stopped: interrupted while no step was running; nothing is lost", file=sys.stderr)
     sys.exit(130)
+
+
+def parse_or_exit(arguments: list[str]) -> list[str]:
+  """Reads absl's flags for `app.run`; what they do not allow is one message and exit code 2."""
+  try:
+    if rest := flags.FLAGS(arguments)[1:]:
+      raise flags.Error(f"cannot read '{' '.join(rest)}'; write --flag=value.")
+    return arguments[:1]
+  except flags.Error as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _kind(error: RunError) -> str:

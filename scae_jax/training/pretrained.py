@@ -5,9 +5,11 @@
 <folder>/source.json    step, seed, the run's figures and data
 """
 
+import io
 import json
 import pathlib
 import zipfile
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -44,9 +46,9 @@ def save_pretrained(
   arrays = {}
   for path, leaf in jax.tree.leaves_with_path(run.variables[seed]["params"]):
     name = jax.tree_util.keystr(path, simple=True, separator="/")
-    arrays[name] = np.asarray(leaf).astype(dtype)
-    if not np.isfinite(arrays[name]).all():
+    if np.abs(leaf).max(initial=0) > np.finfo(dtype).max:
       raise RunError(f"parameter {name} has numbers too large for {dtype}; save as float32.")
+    arrays[name] = np.asarray(leaf).astype(dtype)
   folder.mkdir(parents=True, exist_ok=True)
   draft = folder / ".params.npz"
   np.savez_compressed(draft, **arrays)
@@ -57,7 +59,7 @@ def save_pretrained(
   write_json(folder / "source.json", source)
 
 
-def open_pretrained(folder: pathlib.Path, changes: dict[str, Any]) -> Run:
+def open_pretrained(folder: pathlib.Path, changes: Mapping[str, Any]) -> Run:
   """Loads what `save_pretrained` wrote.
 
   Args:
@@ -74,7 +76,8 @@ def open_pretrained(folder: pathlib.Path, changes: dict[str, Any]) -> Run:
   try:
     config = parse_config((folder / "config.json").read_text(encoding="utf-8"))
     source = json.loads((folder / "source.json").read_text(encoding="utf-8"))
-    with np.load(folder / "params.npz") as file:
+    content = io.BytesIO((folder / "params.npz").read_bytes())
+    with np.load(content) as file:
       arrays = {name: file[name] for name in file.files}
   except (OSError, ValueError, zipfile.BadZipFile) as error:
     raise RunError(f"{folder} cannot be read: {error}. Fetch it anew.") from error

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# What is to be run on a GPU, in pieces of under ten minutes, unattended and without a network.
+#
+#   benchmarks/gpu.sh prepare           here: fills .gpu/ with MNIST's decoded cache and with wheels
+#                                       (WHEELS: names to fetch, PYTHON: their version)
+#   benchmarks/gpu.sh bench OUT         there: kernels checked and timed, the step by part, seeds
+#   benchmarks/gpu.sh train PRESET OUT [FLAGS]
+#                                       there: trains configs/mnist.py:PRESET for SECONDS_TO_TRAIN
+#                                       (480), saves, and resumes when it is called again
+#   benchmarks/gpu.sh report PRESET OUT there: curve, exported parameters, table and figures to OUT
+#
+# Everything below runs/ and .gpu/ must stay on the machine between the pieces of one training.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export SCAE_JAX_CACHE="${SCAE_JAX_CACHE:-$PWD/.gpu/cache}" PYTHONUNBUFFERED=1
+python="${PYTHON_BINARY:-python3}"
+
+install_wheels() {
+  if compgen -G ".gpu/wheels/*.whl" >/dev/null; then
+    "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade \
+      --target .gpu/site .gpu/wheels/*.whl
+    export PYTHONPATH="$PWD/.gpu/site${PYTHONPATH:+:$PYTHONPATH}"
+  fi
+}
+
+case "${1:-}" in
+prepare)
+  mkdir -p .gpu/cache .gpu/wheels
+  "$python" - <<'END'
+import os
+from scae_jax.data.sources import load_dataset
+
+load_dataset("mnist", os.environ.get("TFDS_DATA_DIR", ""), os.environ["SCAE_JAX_CACHE"])
+END
+  if [ -n "${WHEELS:-}" ]; then
+    # shellcheck disable=SC2086  # several names
+    "$python" -m pip download -q --no-deps --only-binary=:all: \
+      --python-version "${PYTHON:-3.12}" --implementation cp --platform manylinux_2_28_x86_64 \
+      --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d .gpu/wheels $WHEELS
+  fi
+  du -sh .gpu
+  ;;
+bench)
+  install_wheels
+  out="$2"
+  mkdir -p "$out"
+  "$python" -m benchmarks.likelihood --block=64,128,256 --out="$out/likelihood-gpu.json"
+  "$python" -m benchmarks.warp --out="$out/warp-gpu.json"
+  for batch in 128 1024; do
+    "$python" -m benchmarks.step --batch=$batch --steps=100 --out="$out/step-gpu-$batch.json"
+    "$python" -m benchmarks.step --batch=$batch --steps=100 --whole \
+      --model=part_decoder.likelihood=fused --out="$out/step-gpu-$batch-fused.json"
+    "$python" -m benchmarks.step --batch=$batch --steps=100 --whole --model=compute_dtype=bfloat16 \
+      --out="$out/step-gpu-$batch-bfloat16.json"
+  done
+  "$python" -m benchmarks.seeds --steps=100 --out="$out/seeds-gpu.json"
+  ;;
+train)
+  install_wheels
+  preset="$2" out="$3"
+  mkdir -p "$out"
+  code=0
+  timeout --signal=TERM "${SECONDS_TO_TRAIN:-480}" "$python" train.py \
+    --config="configs/mnist.py:$preset" --config.train.keep_checkpoints=100 "${@:4}" || code=$?
+  cp "runs/mnist-$preset/metrics.jsonl" "$out/metrics-$preset.jsonl"
+  # 124: the time was up, and timeout had sent the signal on which train.py saves.
+  [ "$code" = 0 ] || [ "$code" = 124 ] || exit "$code"
+  ;;
+report)
+  install_wheels
+  preset="$2" out="$3" run="runs/mnist-$2"
+  mkdir -p "$out"
+  "$python" -m results.curve "$run" "$out" --max_examples=10000
+  "$python" evaluate.py --workdir="$run"
+  "$python" -m results.export "$run" "$out/pretrained-$preset" --dtype=float16
+  "$python" -m results.summarize "$out/table-$preset" "$run"
+  tar -C "$run" -czf "$out/evaluation-$preset.tar.gz" evaluation
+  ;;
+*)
+  sed -n '2,14p' "$0"
+  exit 2
+  ;;
+esac

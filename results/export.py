@@ -1,0 +1,62 @@
+"""Writes one seed of a run to pretrained/, for `evaluate.py --pretrained=NAME`.
+
+    python -m results.export runs/mnist-official pretrained/mnist --step=best --dtype=float16
+
+Without --seed it is the seed of the lowest held-out loss at that step: labels do not choose.
+"""
+
+import argparse
+import json
+import pathlib
+from typing import Any
+
+from scae_jax.evaluation.summary import figures
+from scae_jax.training.build import open_run
+from scae_jax.training.errors import exit_with_message
+from scae_jax.training.pretrained import DTYPES, save_pretrained
+
+
+def best_seed(workdir: pathlib.Path, step: int, seeds: list[int]) -> int:
+  """The seed of the lowest held-out loss at a step."""
+  if len(seeds) == 1:
+    return seeds[0]
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  losses = next(line for line in lines if line["step"] == step and line["split"] != "train")
+  return min(seeds, key=lambda seed: losses["seeds"][str(seed)]["selection_loss"])
+
+
+def measured(workdir: pathlib.Path, step: int, seed: int) -> dict[str, Any]:
+  """What the reports in the workdir say of that step and seed, by the name of the scored split."""
+  found = {}
+  for path in sorted(workdir.glob("evaluation/**/metrics.json")):
+    metrics = json.loads(path.read_text())
+    if metrics["step"] == step and metrics.get("seed") == seed:
+      scored = metrics["scored_on"]
+      found[f"{scored['dataset']} {scored['split']}, {scored['examples']}"] = figures(metrics)
+  return found
+
+
+def main() -> None:
+  """Exports as the command line says."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("workdir", type=pathlib.Path)
+  parser.add_argument("folder", type=pathlib.Path)
+  parser.add_argument("--step", default="latest", help="a number, latest or best")
+  parser.add_argument("--seed", type=int, default=None)
+  parser.add_argument("--dtype", choices=DTYPES, default="float16")
+  options = parser.parse_args()
+  with exit_with_message():
+    which = int(options.step) if options.step.isdecimal() else options.step
+    run = open_run(options.workdir, which)
+    seeds = list(run.variables)
+    seed = best_seed(options.workdir, run.step, seeds) if options.seed is None else options.seed
+    if seed not in seeds:
+      parser.error(f"the run has seeds {seeds}, not {seed}")
+    found = measured(options.workdir, run.step, seed)
+    save_pretrained(run, seed, options.folder, options.dtype, found)
+  size = (options.folder / "params.npz").stat().st_size
+  print(f"step {run.step} of seed {seed}: {options.folder}, {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+  main()

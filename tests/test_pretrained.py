@@ -1,0 +1,141 @@
+"""Parameters exported from a run, read back by evaluate.py, and what is wrong with them."""
+
+import json
+import pathlib
+import sys
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+import evaluate
+from results import curve, export
+from scae_jax.training.build import open_run
+from scae_jax.training.errors import RunError
+from scae_jax.training.loop import train
+from scae_jax.training.pretrained import open_pretrained, save_pretrained
+from tests.test_training_loop import compilation_cache
+from tests.toy_system import toy_config
+
+__all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory) -> pathlib.Path:
+  """A run of two seeds, with its checkpoints of steps 8, 16 and 24."""
+  folder = tmp_path_factory.mktemp("runs") / "toy"
+  train(toy_config(train__seeds=2, train__keep_checkpoints=9), folder)
+  return folder
+
+
+@pytest.fixture
+def exported(workdir, tmp_path) -> pathlib.Path:
+  folder = tmp_path / "pretrained" / "toy"
+  save_pretrained(open_run(workdir), 1, folder, "float32", {"some": 1.0})
+  return folder
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("float32", 0.0), ("float16", 1e-3)])
+def test_saved_parameters_come_back(workdir, tmp_path, dtype, precision):
+  run = open_run(workdir)
+  save_pretrained(run, 1, tmp_path / "toy", dtype, {})
+  found = open_pretrained(tmp_path / "toy", {})
+  assert found.step == 24
+  assert list(found.variables) == [1]
+  assert found.config.to_dict() == run.config.to_dict()
+  for own, other in zip(
+    jax.tree.leaves(found.variables[1]), jax.tree.leaves(run.variables[1]), strict=True
+  ):
+    assert own.dtype == np.float32
+    np.testing.assert_allclose(own, other, rtol=precision, atol=precision / 100)
+  assert jax.tree.structure(found.variables[1]) == jax.tree.structure(run.variables[1])
+
+
+def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
+  """The seed of the lowest held-out loss is exported; the same figures come out."""
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  at_8 = next(line for line in lines if line["step"] == 8 and line["split"] == "test")
+  losses = [at_8["seeds"][seed]["selection_loss"] for seed in "01"]
+  folder = tmp_path / "pretrained" / "toy"
+  monkeypatch.setattr(sys, "argv", ["export", str(workdir), str(folder), "--step=8"])
+  export.main()
+  source = json.loads((folder / "source.json").read_text())
+  assert (source["step"], source["seed"]) == (8, int(np.argmin(losses)))
+  assert source["data"]["name"] == "digits"
+  assert f"step 8 of seed {source['seed']}" in capsys.readouterr().out
+
+  monkeypatch.setattr(evaluate, "PRETRAINED", folder.parent)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
+  with flagsaver.flagsaver():
+    options = ["--pretrained=toy", "--max_examples=60"]
+    evaluate.main(evaluate.parse_or_exit(["evaluate.py", *options]))
+  written = tmp_path / "runs" / "pretrained-toy" / "evaluation" / "metrics.json"
+  metrics = json.loads(written.read_text())
+  assert (metrics["step"], metrics["seed"]) == (8, source["seed"])
+
+
+def test_curve_has_a_point_a_checkpoint_and_seed(workdir, tmp_path, monkeypatch):
+  options = [str(workdir), str(tmp_path), "--max_examples=60"]
+  monkeypatch.setattr(sys, "argv", ["curve", *options])
+  monkeypatch.setattr(curve, "keep_compiled", lambda folder: None)
+  curve.main()
+  points = json.loads((tmp_path / "curve-toy.json").read_text())["points"]
+  assert [(point["step"], point["seed"]) for point in points] == [
+    (step, seed) for step in (8, 16, 24) for seed in (0, 1)
+  ]
+  minutes = [point["minutes"] for point in points[::2]]
+  assert 0 < minutes[0] < minutes[1] < minutes[2]
+  assert all(0 <= point["LIN-MATCH, code"] <= 100 for point in points)
+  assert (tmp_path / "curve-toy.png").stat().st_size > 1000
+
+
+def test_parameters_that_are_not_there(exported):
+  with pytest.raises(RunError, match=r"no parameters 'tpy' in .*; it has \['toy'\]"):
+    open_pretrained(exported.parent / "tpy", {})
+
+
+def test_truncated_parameters(exported):
+  path = exported / "params.npz"
+  path.write_bytes(path.read_bytes()[:-200])
+  with pytest.raises(RunError, match=r"cannot be read.*Fetch it anew"):
+    open_pretrained(exported, {})
+
+
+def test_parameters_of_another_model(exported):
+  path = exported / "config.json"
+  config = json.loads(path.read_text())
+  config["model"]["num_features"] = 9
+  path.write_text(json.dumps(config))
+  with pytest.raises(
+    RunError, match=r"decoder/kernel must have shape \(9, 324\); it has \(8, 324\)"
+  ):
+    open_pretrained(exported, {})
+
+
+def test_parameters_that_the_model_does_not_have(exported):
+  with np.load(exported / "params.npz") as file:
+    arrays = dict(file) | {"more/kernel": np.zeros(3)}
+  np.savez(exported / "params.npz", **arrays)
+  with pytest.raises(RunError, match=r"parameters that the model does not: \['more/kernel'\]"):
+    open_pretrained(exported, {})
+
+
+def test_numbers_too_large_for_float16(workdir, tmp_path):
+  run = open_run(workdir)
+  run.variables[0]["params"]["encoder"]["bias"] += 1e5
+  with pytest.raises(RunError, match="encoder/bias has numbers too large for float16"):
+    save_pretrained(run, 0, tmp_path / "toy", "float16", {})
+  with pytest.raises(RunError, match="not as 'int8'"):
+    save_pretrained(run, 0, tmp_path / "toy", "int8", {})
+
+
+def test_what_is_shipped_can_be_opened():
+  shipped = sorted(path.parent for path in (ROOT / "pretrained").glob("*/params.npz"))
+  for folder in shipped:
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 15e6
+    if json.loads((folder / "config.json").read_text())["data"]["name"] == "digits":
+      assert open_pretrained(folder, {}).step > 0
