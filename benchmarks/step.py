@@ -5,7 +5,8 @@
 Each part is timed by itself, forward and with the gradients of its parameters and inputs, in a
 compiled function of its own. The whole step is the shipped dispatch, many steps in one scan, with
 data on the device. Beside it stands a straightforward step: one update in one jit, on a batch that
-is there already, with the warp that JAX's library offers (map_coordinates) and XLA's convolutions.
+is there already, with the warp that JAX's library offers (map_coordinates) and XLA's convolutions;
+and the whole step with nothing but its warp replaced by that.
 """
 
 import argparse
@@ -153,7 +154,7 @@ def straightforward_step(settings: Settings, data: DataSpec) -> Call:
   state = make_state(system, data, optimizer, mesh, seeds=settings.train.all_seeds)
   held = [jax.device_put(state, jax.devices()[0])]
   key = jax.random.key(1)
-  with library_functions():
+  with library_warp(), library_convolution():
     compiled = step.lower(held[0], batch, key).compile()
 
   def run() -> Any:
@@ -164,9 +165,20 @@ def straightforward_step(settings: Settings, data: DataSpec) -> Call:
 
 
 @contextlib.contextmanager
-def library_functions() -> Iterator[None]:
-  """While it lasts, models warp with map_coordinates and convolve as XLA does."""
-  warp, convolve = warping.warp_templates, convnet.convolve
+def library_warp() -> Iterator[None]:
+  """While it lasts, models warp with `jax.scipy.ndimage.map_coordinates`."""
+  own = warping.warp_templates
+  warping.warp_templates = lambda bank, poses, height, width: library(bank, poses, height)
+  try:
+    yield
+  finally:
+    warping.warp_templates = own
+
+
+@contextlib.contextmanager
+def library_convolution() -> Iterator[None]:
+  """While it lasts, models convolve as XLA does on every backend."""
+  own = convnet.convolve
 
   def convolution(image: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
     dimensions = ("NHWC", "HWIO", "NHWC")
@@ -174,12 +186,11 @@ def library_functions() -> Iterator[None]:
       image, kernel, (stride, stride), "VALID", dimension_numbers=dimensions
     )
 
-  warping.warp_templates = lambda bank, poses, height, width: library(bank, poses, height)
   convnet.convolve = convolution
   try:
     yield
   finally:
-    warping.warp_templates, convnet.convolve = warp, convolve
+    convnet.convolve = own
 
 
 def measure(
@@ -189,10 +200,14 @@ def measure(
   run, counts = whole_step(settings, data)
   functions = {"whole step": run}
   if parts:
+    with library_warp():
+      functions["whole step, on map_coordinates"], _ = whole_step(settings, data)
     functions["a straightforward step"] = straightforward_step(settings, data)
     functions |= parts_of_a_step(settings, data)
   times = milliseconds(functions, rounds)
-  times["whole step"] = [time / settings.train.dispatch_length for time in times["whole step"]]
+  for name in functions:
+    if name.startswith("whole step"):
+      times[name] = [time / settings.train.dispatch_length for time in times[name]]
   return counts, times
 
 
