@@ -2,7 +2,7 @@
 
   python evaluate.py --workdir=runs/digits
   python evaluate.py --workdir=runs/mnist-official --split=train --step=best --max_examples=5000
-  python evaluate.py --pretrained=digits
+  python evaluate.py --pretrained=NAME
 
 The run's own held-out split at its latest step goes to `<workdir>/evaluation/`, anything else to
 `<workdir>/evaluation/<data set>-<split>[-step<number>]/`; the workdir of pretrained parameters is
