@@ -60,7 +60,7 @@ train)
   preset="$2" out="$3"
   mkdir -p "$out"
   code=0
-  timeout --signal=TERM "${SECONDS_TO_TRAIN:-480}" "$python" train.py \
+  timeout --foreground --signal=TERM "${SECONDS_TO_TRAIN:-480}" "$python" train.py \
     --config="configs/mnist.py:$preset" --config.train.keep_checkpoints=100 "${@:4}" || code=$?
   cp "runs/mnist-$preset/metrics.jsonl" "$out/metrics-$preset.jsonl"
   # 124: the time was up, and timeout had sent the signal on which train.py saves.

@@ -158,8 +158,11 @@ def test_second_signal_ends_a_busy_process_at_once(home):
   assert process.stdout is not None
   assert process.stdout.readline() == "ready\n"
   process.send_signal(signal.SIGINT)
+  time.sleep(0.03)
+  process.send_signal(signal.SIGINT)  # as `timeout` does, to the process and to its group
   assert process.stdout.readline() == "\n"
   assert process.stdout.readline().startswith("SIGINT: saving at the end")
+  time.sleep(0.5)
   assert process.poll() is None
   process.send_signal(signal.SIGINT)
   output = finish(process)

@@ -5,10 +5,14 @@ import signal
 import socket
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# `timeout` and job managers signal a process and then its group: within this many seconds two
+# signals are one request.
+ONE_REQUEST = 0.2
 
 
 class StopRequest:
@@ -46,17 +50,18 @@ class StopRequest:
     self._reading.close()
 
   def _watch(self) -> None:
+    first = 0.0
     while received := self._reading.recv(1):  # empty once the other end is closed
       number = received[0]
       if number not in _SIGNALS:
         continue
       if self.signal_number is None:
-        self.signal_number = number
+        self.signal_number, first = number, time.monotonic()
         _tell(
           f"{signal.Signals(number).name}: saving at the end of the steps now on the device;"
           " once more to stop at once without saving"
         )
-      else:
+      elif time.monotonic() - first > ONE_REQUEST:
         _tell("stopped at once; the last checkpoint stands, the same command resumes from it")
         os._exit(128 + number)
 
