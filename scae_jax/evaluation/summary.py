@@ -30,24 +30,19 @@ def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
   """Markdown: one row a figure, one column a seed, then mean and standard deviation (n - 1).
 
   Args:
-    by_seed: seeds and their figures; only those that all have are shown.
+    by_seed: seeds and their figures; only those that all have are shown. A single one has no mean.
   """
-  rows = [
-    "| | " + " | ".join(f"seed {seed}" for seed, _ in by_seed) + " | mean (sd) |",
-    "|---|" + "---|" * (len(by_seed) + 1),
-  ]
+  several = len(by_seed) > 1
+  columns = [f"seed {seed}" for seed, _ in by_seed] + ["mean (sd)"] * several
+  rows = ["| | " + " | ".join(columns) + " |", "|---|" + "---|" * len(columns)]
   for name in by_seed[0][1]:
     if all(name in found for _, found in by_seed):
       values = [found[name] for _, found in by_seed]
       cells = [f"{value:.1f}" for value in values]
-      cells.append(f"{statistics.mean(values):.1f} ({deviation(values):.1f})")
+      if several:
+        cells.append(f"{statistics.mean(values):.1f} ({statistics.stdev(values):.1f})")
       rows.append(f"| {name} | " + " | ".join(cells) + " |")
   return "\n".join(rows)
-
-
-def deviation(values: Sequence[float]) -> float:
-  """Standard deviation of a sample, n - 1 in the denominator; NaN for a single value."""
-  return statistics.stdev(values) if len(values) > 1 else float("nan")
 
 
 def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, Any]]) -> None:
@@ -63,7 +58,7 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
   summary = {
     "seeds": list(reports),
     "mean": {name: statistics.mean(each) for name, each in values.items()},
-    "standard_deviation": {name: deviation(each) for name, each in values.items()},
+    "standard_deviation": {name: statistics.stdev(each) for name, each in values.items()},
     "by_seed": {str(seed): found for seed, found in by_seed.items()},
     **{key: first[key] for key in _SHARED},
   }
