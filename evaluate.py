@@ -20,7 +20,8 @@ from scae_jax.training.build import open_run
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained, parse_or_exit
-from scae_jax.training.pretrained import open_pretrained
+from scae_jax.training.pretrained import open_pretrained, pretrained_folder
+from scae_jax.training.workdir import load_config
 
 PRETRAINED = pathlib.Path(__file__).parent / "pretrained"
 
@@ -41,13 +42,13 @@ def main(_: list[str]) -> None:
       raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
     workdir = pathlib.Path(_WORKDIR.value or f"runs/pretrained-{_PRETRAINED.value}")
     step = int(_STEP.value) if _STEP.value.isdecimal() else _STEP.value
-    changes = {"data.dir": _DATA_DIR.value} if _DATA_DIR.value and not _DATASET.value else {}
-    if _PRETRAINED.value:
-      run = open_pretrained(PRETRAINED / _PRETRAINED.value, changes)
-    else:
-      run = open_run(workdir, step, changes)
-    settings, limit = read_settings(run.config), _MAX_EXAMPLES.value
+    folder = pretrained_folder(PRETRAINED, _PRETRAINED.value) if _PRETRAINED.value else workdir
+    config = load_config(folder)
+    if _DATA_DIR.value and not _DATASET.value:
+      config.update_from_flattened_dict({"data.dir": _DATA_DIR.value})
+    settings, limit = read_settings(config), _MAX_EXAMPLES.value
     keep_compiled(settings.train.compilation_cache)
+    run = (open_pretrained if _PRETRAINED.value else open_run)(folder, step, config)
     scored = run.dataset
     if _DATASET.value:
       data_dir = _DATA_DIR.value or settings.data.dir
@@ -66,7 +67,7 @@ def main(_: list[str]) -> None:
       step=run.step,
       split=split,
       max_examples=settings.evaluation.max_examples if limit is None else limit,
-      provenance={"workdir": str(workdir), "config": run.config.to_dict()},
+      provenance={"workdir": str(workdir), "config": config.to_dict()},
       scored_dataset=scored,
       history=workdir / "metrics.jsonl",
     )

@@ -176,3 +176,18 @@ def test_the_script_as_a_process(workdir, tmp_path):
   assert refused.returncode == 2
   assert refused.stdout == ""
   assert "Traceback" not in refused.stderr
+
+
+def test_cache_of_programs_is_named_before_the_run_is_opened(workdir, monkeypatch):
+  """JAX reads its folder at the first compilation, and never again."""
+  calls = []
+  opened = evaluate.open_run
+
+  def open_run(*arguments):
+    calls.append("open")
+    return opened(*arguments)
+
+  monkeypatch.setattr(evaluate, "open_run", open_run)
+  monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: calls.append("cache"))
+  run(workdir, "--max_examples=30")
+  assert calls == ["cache", "open"]

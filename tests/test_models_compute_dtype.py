@@ -94,6 +94,13 @@ def test_mlp_encoder_is_always_float32():
   assert not [equation for equation in equations if low(equation)]
 
 
+@pytest.mark.parametrize(("value", "expected"), [("float32", None), ("bfloat16", "bfloat16")])
+def test_config_names_the_type_of_both_encoders(value, expected):
+  module = tiny_system(compute_dtype=value).module
+  assert module.part_encoder.compute_dtype == expected
+  assert module.object_encoder.compute_dtype == expected
+
+
 @pytest.mark.parametrize("value", ["float16", ""])
 def test_unknown_type_is_refused(value):
   with pytest.raises(ValueError, match=r"config\.model\.compute_dtype is .*float32, bfloat16"):

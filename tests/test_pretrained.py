@@ -14,7 +14,7 @@ from results import curve, export
 from scae_jax.training.build import open_run
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
-from scae_jax.training.pretrained import open_pretrained, save_pretrained
+from scae_jax.training.pretrained import open_pretrained, pretrained_folder, save_pretrained
 from tests.test_training_loop import compilation_cache
 from tests.toy_system import toy_config
 
@@ -42,7 +42,7 @@ def exported(workdir, tmp_path) -> pathlib.Path:
 def test_saved_parameters_come_back(workdir, tmp_path, dtype, precision):
   run = open_run(workdir)
   save_pretrained(run, 1, tmp_path / "toy", dtype, {})
-  found = open_pretrained(tmp_path / "toy", {})
+  found = open_pretrained(tmp_path / "toy")
   assert found.step == 24
   assert list(found.variables) == [1]
   assert found.config.to_dict() == run.config.to_dict()
@@ -64,7 +64,7 @@ def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
   export.main()
   source = json.loads((folder / "source.json").read_text())
   assert (source["step"], source["seed"]) == (8, int(np.argmin(losses)))
-  assert source["data"]["name"] == "digits"
+  assert json.loads((folder / "data.json").read_text())["name"] == "digits"
   assert f"step 8 of seed {source['seed']}" in capsys.readouterr().out
 
   monkeypatch.setattr(evaluate, "PRETRAINED", folder.parent)
@@ -95,14 +95,29 @@ def test_curve_has_a_point_a_checkpoint_and_seed(workdir, tmp_path, monkeypatch)
 
 def test_parameters_that_are_not_there(exported):
   with pytest.raises(RunError, match=r"no parameters 'tpy' in .*; it has \['toy'\]"):
-    open_pretrained(exported.parent / "tpy", {})
+    pretrained_folder(exported.parent, "tpy")
+
+
+def test_parameters_of_another_data_set(exported):
+  path = exported / "data.json"
+  path.write_text(json.dumps(json.loads(path.read_text()) | {"name": "other"}))
+  with pytest.raises(RunError, match="name: 'other' there, 'digits' given"):
+    open_pretrained(exported)
+
+
+def test_pretrained_parameters_have_one_step(exported, monkeypatch, capsys):
+  monkeypatch.setattr(evaluate, "PRETRAINED", exported.parent)
+  monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
+  with flagsaver.flagsaver(), pytest.raises(SystemExit):
+    evaluate.main(evaluate.parse_or_exit(["evaluate.py", "--pretrained=toy", "--step=best"]))
+  assert "leave out --step=best" in capsys.readouterr().err
 
 
 def test_truncated_parameters(exported):
   path = exported / "params.npz"
   path.write_bytes(path.read_bytes()[:-200])
   with pytest.raises(RunError, match=r"cannot be read.*Fetch it anew"):
-    open_pretrained(exported, {})
+    open_pretrained(exported)
 
 
 def test_parameters_of_another_model(exported):
@@ -113,7 +128,7 @@ def test_parameters_of_another_model(exported):
   with pytest.raises(
     RunError, match=r"decoder/kernel must have shape \(9, 324\); it has \(8, 324\)"
   ):
-    open_pretrained(exported, {})
+    open_pretrained(exported)
 
 
 def test_parameters_that_the_model_does_not_have(exported):
@@ -121,7 +136,7 @@ def test_parameters_that_the_model_does_not_have(exported):
     arrays = dict(file) | {"more/kernel": np.zeros(3)}
   np.savez(exported / "params.npz", **arrays)
   with pytest.raises(RunError, match=r"parameters that the model does not: \['more/kernel'\]"):
-    open_pretrained(exported, {})
+    open_pretrained(exported)
 
 
 def test_numbers_too_large_for_float16(workdir, tmp_path):
@@ -138,4 +153,4 @@ def test_what_is_shipped_can_be_opened():
   for folder in shipped:
     assert sum(file.stat().st_size for file in folder.iterdir()) < 15e6
     if json.loads((folder / "config.json").read_text())["data"]["name"] == "digits":
-      assert open_pretrained(folder, {}).step > 0
+      assert open_pretrained(folder).step > 0

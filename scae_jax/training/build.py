@@ -4,7 +4,6 @@ import dataclasses
 import importlib
 import importlib.util
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -55,22 +54,21 @@ class Run:
 def open_run(
   workdir: str | pathlib.Path,
   which: Which = "latest",
-  changes: Mapping[str, Any] | None = None,
+  config: ConfigDict | None = None,
 ) -> Run:
   """Loads what a workdir holds, and changes nothing in it.
 
   Args:
     workdir: folder of a run.
     which: checkpoint: 'latest', 'best' (lowest held-out loss) or a step.
-    changes: to keys of the saved config, for example `data.dir`, if the data is elsewhere now.
+    config: instead of the one saved in the workdir, for example to read the data elsewhere.
 
   Raises:
     RunError: there is no such run, checkpoint or data set, or they do not fit each other; or the
       data set is not the one that the run was trained on.
   """
   workdir = pathlib.Path(workdir)
-  config = load_config(workdir)
-  config.update_from_flattened_dict(changes or {})
+  config = load_config(workdir) if config is None else config
   settings = read_settings(config)
   directory = checkpoint_directory(workdir)
   if not directory.is_dir():

@@ -2,26 +2,28 @@
 
 <folder>/config.json    the run's resolved config
 <folder>/params.npz     parameters by path, float16 or float32, of one seed
-<folder>/source.json    step, seed, the run's figures and data
+<folder>/data.json      what the data set is that it was trained on
+<folder>/source.json    step, seed and the run's figures
 """
 
 import io
 import json
 import pathlib
 import zipfile
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.training.build import Run, build
-from scae_jax.training.config import dump_config, parse_config, read_settings
+from scae_jax.training.checkpoints import Which
+from scae_jax.training.config import dump_config, read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.state import blank_batch
-from scae_jax.training.workdir import describe_data
+from scae_jax.training.workdir import check_same_data, describe_data, load_config
 
 DTYPES = ("float16", "float32")
 
@@ -50,40 +52,49 @@ def save_pretrained(
       raise RunError(f"parameter {name} has numbers too large for {dtype}; save as float32.")
     arrays[name] = np.asarray(leaf).astype(dtype)
   folder.mkdir(parents=True, exist_ok=True)
-  draft = folder / ".params.npz"
-  np.savez_compressed(draft, **arrays)
-  write_whole(folder / "params.npz", draft.read_bytes())
-  draft.unlink()
+  content = io.BytesIO()
+  np.savez_compressed(content, **arrays)
+  write_whole(folder / "params.npz", content.getvalue())
   write_whole(folder / "config.json", dump_config(run.config).encode())
-  source = {"step": run.step, "seed": seed, "figures": figures, "data": describe_data(run.dataset)}
-  write_json(folder / "source.json", source)
+  write_json(folder / "data.json", describe_data(run.dataset))
+  write_json(folder / "source.json", {"step": run.step, "seed": seed, "figures": figures})
 
 
-def open_pretrained(folder: pathlib.Path, changes: Mapping[str, Any]) -> Run:
-  """Loads what `save_pretrained` wrote.
+def pretrained_folder(parent: pathlib.Path, name: str) -> pathlib.Path:
+  """The folder of parameters with this name; raises `RunError` if there is none."""
+  if not (parent / name / "params.npz").is_file():
+    known = sorted(path.parent.name for path in parent.glob("*/params.npz"))
+    raise RunError(f"there are no parameters {name!r} in {parent}; it has {known}.")
+  return parent / name
+
+
+def open_pretrained(
+  folder: pathlib.Path, which: Which = "latest", config: ConfigDict | None = None
+) -> Run:
+  """Loads what `save_pretrained` wrote, as `build.open_run` loads a run.
 
   Args:
     folder: of the parameters.
-    changes: keys of the config, such as `data.dir`, that are otherwise here.
+    which: 'latest': there are those of one step.
+    config: instead of the one saved there, for example to read the data elsewhere.
 
   Raises:
-    RunError: there are no such parameters, they cannot be read or do not fit the config, or the
-      data set is not to be had.
+    RunError: another step is asked for; the parameters cannot be read or do not fit the config;
+      the data set is not to be had, or is not the one that they were trained on.
   """
-  if not (folder / "params.npz").is_file():
-    known = sorted(path.parent.name for path in folder.parent.glob("*/params.npz"))
-    raise RunError(f"there are no parameters {folder.name!r} in {folder.parent}; it has {known}.")
+  if which != "latest":
+    raise RunError(f"pretrained parameters are of one step; leave out --step={which}.")
+  config = load_config(folder) if config is None else config
   try:
-    config = parse_config((folder / "config.json").read_text(encoding="utf-8"))
     source = json.loads((folder / "source.json").read_text(encoding="utf-8"))
     content = io.BytesIO((folder / "params.npz").read_bytes())
     with np.load(content) as file:
       arrays = {name: file[name] for name in file.files}
   except (OSError, ValueError, zipfile.BadZipFile) as error:
     raise RunError(f"{folder} cannot be read: {error}. Fetch it anew.") from error
-  config.update_from_flattened_dict(changes)
   settings = read_settings(config)
   system, dataset, data = build(settings)
+  check_same_data(folder, describe_data(dataset))
 
   def init() -> Any:
     keys = {"params": jax.random.key(0), "noise": jax.random.key(0)}
