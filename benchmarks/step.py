@@ -23,14 +23,14 @@ from benchmarks.measuring import milliseconds, report
 from benchmarks.warp import library
 from configs import mnist
 from scae_jax import mixtures, warping
-from scae_jax.data.batches import epoch_position
+from scae_jax.data.batches import epoch_position, training_batch
 from scae_jax.layers import convnet
 from scae_jax.models.system import DataSpec
 from scae_jax.training.build import make_system
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.mesh import make_mesh, put
 from scae_jax.training.optimizers import make_optimizer
-from scae_jax.training.state import blank_batch, make_state
+from scae_jax.training.state import make_state
 from scae_jax.training.step import make_dispatch, update
 
 NUM_EXAMPLES = 4096  # pictures are noise: only their number and size matter
@@ -60,7 +60,7 @@ def parts_of_a_step(settings: Settings, data: DataSpec) -> dict[str, Call]:
   system = make_system(settings, data)
   module = system.module
   keys = jax.random.split(jax.random.key(0), 4)
-  blank = blank_batch(data, settings.train.batch_size)
+  blank = data.blank_batch(settings.train.batch_size)
   batch = {**blank, "image": jax.random.uniform(keys[0], blank["image"].shape)}
   noise = {"noise": keys[1]}
   variables = jax.jit(lambda: module.init({"params": keys[2], **noise}, batch, train=True))()
@@ -121,8 +121,10 @@ def whole_step(
     "label": rng.randint(0, data.num_classes, NUM_EXAMPLES, np.int32),
   }
   split = put(split, mesh)
+  options = settings.data
+  batches = functools.partial(training_batch, canvas=options.canvas, max_shift=options.max_shift)
   dispatch = make_dispatch(
-    system, optimizer, mesh, settings.data, settings.train, num_examples=NUM_EXAMPLES
+    system, optimizer, mesh, batches, settings.train, num_examples=NUM_EXAMPLES
   )
   length = settings.train.dispatch_length
   epoch, offset = epoch_position(0, settings.train.batch_size, NUM_EXAMPLES)
@@ -148,7 +150,7 @@ def straightforward_step(settings: Settings, data: DataSpec) -> Call:
   """One update in one jit, on a batch at hand, from what JAX and its library offer."""
   system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
   mesh = make_mesh(jax.devices()[:1])
-  batch = blank_batch(data, settings.train.batch_size)
+  batch = data.blank_batch(settings.train.batch_size)
   batch = {**batch, "image": jax.random.uniform(jax.random.key(0), batch["image"].shape)}
   step = jax.jit(functools.partial(update, system, optimizer), donate_argnums=0)
   state = make_state(system, data, optimizer, mesh, seeds=settings.train.all_seeds)

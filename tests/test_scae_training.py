@@ -21,6 +21,7 @@ from scae_jax import mixtures
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
+from scae_jax.data.feed import image_feed
 from scae_jax.models.system import DataSpec
 from scae_jax.training import build, loop
 from scae_jax.training.build import make_system
@@ -279,7 +280,9 @@ def rows_of(num_devices, dataset):
   system = make_system(settings, data)
   mesh = make_mesh(jax.devices()[:num_devices])
   state = make_state(system, data, make_optimizer(settings.optimizer), mesh, seeds=(0,))
-  program = Program(settings, system, dataset, mesh)
+  program = Program(
+    settings, system, image_feed(dataset, canvas=18, max_shift=settings.data.max_shift), mesh
+  )
   program.compile(state)
   collected = []
   for step in range(4):

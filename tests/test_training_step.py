@@ -10,6 +10,7 @@ import pytest
 
 from scae_jax.data.batches import epoch_position, evaluation_batch, example_order, training_batch
 from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.feed import image_feed
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.mesh import check_batch_size, make_mesh, replicated
@@ -46,7 +47,7 @@ def compiled_program(*, num_devices: int, steps_per_dispatch: int):
   system = make_system(settings.model, settings.loss, data)
   mesh = make_mesh(jax.devices()[:num_devices])
   state = make_state(system, data, make_optimizer(settings.optimizer), mesh, seeds=(0,))
-  program = Program(settings, system, DATASET, mesh)
+  program = Program(settings, system, image_feed(DATASET, canvas=8, max_shift=1), mesh)
   program.compile(state)
   key_data = jax.device_get(jax.random.key_data(state.rng))
   return settings, system, mesh, program, jax.device_get(dataclasses.replace(state, rng=key_data))

@@ -14,7 +14,7 @@ from flax import struct
 from scae_jax import filters, geometry, mixtures, sparsity
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
-from scae_jax.models.system import DataSpec, System, build_module, one_of, whole
+from scae_jax.models.system import DataSpec, Spec, System, build_module, one_of, whole
 from scae_jax.routing import mixture as routing_mixture
 from scae_jax.typing import Array, Batch, Float
 
@@ -295,7 +295,7 @@ def features(output: SCAEOutput) -> dict[str, Array]:
   return {"prior": output.objects.presence, "posterior": output.mass}
 
 
-def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: DataSpec) -> System:
+def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
   """An SCAE from config sections.
 
   Args:
@@ -306,8 +306,13 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: DataSpe
     data: canvas, channels and number of classes.
 
   Raises:
-    ValueError: a key or value that does not fit.
+    ValueError: a key or value that does not fit, or data that are not images.
   """
+  if not isinstance(data, DataSpec):
+    raise ValueError(
+      "config.system 'scae' takes images, and config.data.name names scenes of points; the system"
+      " for those is 'ccae'."
+    )
   model = dict(model)
   m, k = _pop_count(model, "num_parts"), _pop_count(model, "num_objects")
   dtype = model.pop("compute_dtype", None)

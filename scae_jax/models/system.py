@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
+import jax.numpy as jnp
 from flax import linen as nn
 
 from scae_jax.typing import Array, Batch
@@ -24,12 +25,44 @@ class DataSpec:
   channels: int
   num_classes: int
 
+  def blank_batch(self, batch_size: int) -> Batch:
+    """Black images of the first class, for shapes only."""
+    return {
+      "image": jnp.zeros((batch_size, self.canvas, self.canvas, self.channels)),
+      "label": jnp.zeros((batch_size,), jnp.int32),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class PointSpec:
+  """The facts about scenes of points that a model is built from.
+
+  Attributes:
+    num_points: points of a scene, absent ones included.
+    num_patterns: groups that points can belong to.
+  """
+
+  num_points: int
+  num_patterns: int
+
+  def blank_batch(self, batch_size: int) -> Batch:
+    """Scenes of present points in the middle, all of the first pattern, for shapes only."""
+    shape = (batch_size, self.num_points)
+    return {
+      "points": jnp.zeros((*shape, 2)),
+      "presence": jnp.ones(shape),
+      "pattern": jnp.zeros(shape, jnp.int32),
+    }
+
+
+Spec = DataSpec | PointSpec
+
 
 @dataclasses.dataclass(frozen=True)
 class System:
   """A model as `training` and `evaluation` see it; each model's file exports `make_system`.
 
-  `make_system(model: dict, loss: dict, data: DataSpec) -> System` takes the config's model and loss
+  `make_system(model: dict, loss: dict, data: Spec) -> System` takes the config's model and loss
   sections as plain dicts and raises `ValueError` when they do not fit each other or the data.
 
   Attributes:
@@ -47,6 +80,8 @@ class System:
       classifies linearly.
     pictures: `(variables, batch) -> {figure name: {argument: array}}`: for each figure of
       `scae_jax.figures` that the model can feed, the arrays that it takes. Jittable.
+    segment: `output -> {name: [b, n]}`, of a model of points: the capsule that each point belongs
+      to, int32, -1 for none; None if there are no points.
   """
 
   module: nn.Module
@@ -56,6 +91,7 @@ class System:
   measures: Callable[[Any, Batch], dict[str, Array]]
   features: Callable[[Any], dict[str, Array]]
   pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]]
+  segment: Callable[[Any], dict[str, Array]] | None = None
 
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)

@@ -12,10 +12,11 @@ from ml_collections import ConfigDict
 
 import scae_jax.models
 from scae_jax.data.dataset import hold_out_validation
+from scae_jax.data.feed import Feed, image_feed
 from scae_jax.data.sources import Dataset, load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
-from scae_jax.models.system import DataSpec, System
+from scae_jax.models.system import Spec, System
 from scae_jax.training.checkpoints import Checkpoints, Which
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError, explained
@@ -23,7 +24,7 @@ from scae_jax.training.mesh import make_mesh
 from scae_jax.training.objective import losses, scheduled_weights
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import TrainOptions
-from scae_jax.training.state import TrainState, abstract_state, blank_batch, by_seed
+from scae_jax.training.state import TrainState, abstract_state, by_seed
 from scae_jax.training.workdir import (
   check_same_data,
   checkpoint_directory,
@@ -73,10 +74,10 @@ def open_run(
   directory = checkpoint_directory(workdir)
   if not directory.is_dir():
     raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
-  system, dataset, data = build(settings)
+  system, dataset, feed = build(settings)
   check_same_data(workdir, describe_data(dataset))
   optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
-  template = abstract_state(system, data, optimizer, make_mesh(), seeds=seeds)
+  template = abstract_state(system, feed.spec, optimizer, make_mesh(), seeds=seeds)
   with Checkpoints(directory, keep=1, writable=False) as checkpoints:
     state, progress = checkpoints.restore(template, which)
   return Run(config, system, dataset, variables_by_seed(state, settings.train), progress.step)
@@ -88,7 +89,7 @@ def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[
   return {seed: {"params": own} for seed, own in by_seed(params, train.all_seeds).items()}
 
 
-def build(settings: Settings) -> tuple[System, Dataset, DataSpec]:
+def build(settings: Settings) -> tuple[System, Dataset, Feed]:
   """Loads the data, makes the system, and traces it once so that what does not fit shows early.
 
   Raises:
@@ -97,19 +98,17 @@ def build(settings: Settings) -> tuple[System, Dataset, DataSpec]:
   with explained():
     dataset = load_dataset(settings.data.name, settings.data.dir, settings.data.cache_dir)
     dataset = hold_out_validation(dataset, settings.data.num_validation)
-    data = DataSpec(
-      canvas=settings.data.canvas, channels=dataset.channels, num_classes=dataset.num_classes
-    )
     _check_canvas(settings, dataset)
+    feed = image_feed(dataset, canvas=settings.data.canvas, max_shift=settings.data.max_shift)
     labels = dataset.splits["train"].labels
     fitted = choose(len(labels), settings.evaluation.max_examples)
     check_enough_to_fit(labels[fitted], dataset.num_classes)
-    system = make_system(settings, data)
-    check_system(system, data, settings.train.batch_size)
-  return system, dataset, data
+    system = make_system(settings, feed.spec)
+    check_system(system, feed.spec, settings.train.batch_size)
+  return system, dataset, feed
 
 
-def make_system(settings: Settings, data: DataSpec) -> System:
+def make_system(settings: Settings, data: Spec) -> System:
   """The system that the config names, made by its module's `make_system`.
 
   Raises:
@@ -136,14 +135,14 @@ def systems() -> list[str]:
   return sorted(file.stem for file in files if "\ndef make_system(" in file.read_text())
 
 
-def check_system(system: System, data: DataSpec, batch_size: int) -> None:
+def check_system(system: System, data: Spec, batch_size: int) -> None:
   """Traces a training and a test batch, without computing anything.
 
   Raises:
     ValueError: from the model; or terms and weights differ, the schedule of weights is not one, a
       term is not a scalar, or a measure or feature has not one entry an example.
   """
-  batch = jax.eval_shape(lambda: blank_batch(data, batch_size))
+  batch = jax.eval_shape(lambda: data.blank_batch(batch_size))
 
   def run(batch: Any) -> list[tuple[Any, Any, Any]]:
     keys = jax.random.split(jax.random.key(0), 3)

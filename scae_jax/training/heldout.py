@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from scae_jax.data.batches import evaluation_batch
 from scae_jax.models.system import System
 from scae_jax.training.mesh import replicated, split_examples
 from scae_jax.training.objective import losses, selection_loss, weighted_total
@@ -27,7 +26,13 @@ def evaluation_order(num_examples: int, batch_size: int) -> np.ndarray:
 
 
 def make_heldout(
-  system: System, mesh: Mesh, *, canvas: int, batch_size: int, num_examples: int, num_seeds: int
+  system: System,
+  mesh: Mesh,
+  evaluation_batch: Callable[..., Batch],
+  *,
+  batch_size: int,
+  num_examples: int,
+  num_seeds: int,
 ) -> Callable[[Any, Batch], dict[str, Any]]:
   """The compiled function `(params, split) -> results`, every result a float32 scalar.
 
@@ -40,7 +45,7 @@ def make_heldout(
   Args:
     system: the model.
     mesh: of devices.
-    canvas: side of the model's images, pixels.
+    evaluation_batch: makes batches of the split, see `data.feed.Feed`.
     batch_size: of training; a smaller split is one batch.
     num_examples: of the split.
     num_seeds: n.
@@ -55,7 +60,7 @@ def make_heldout(
 
   def heldout(params: Any, split: Batch) -> dict[str, Any]:
     def body(_: Any, indices: Array) -> tuple[None, tuple[Any, Any]]:
-      batch = evaluation_batch(split, split_examples(indices, mesh), canvas=canvas)
+      batch = evaluation_batch(split, split_examples(indices, mesh))
       batch = jax.tree.map(lambda array: split_examples(array, mesh), batch)
       _, (terms, output) = losses(
         system, params, batch, weights=system.loss_weights, train=False, noise_key=None

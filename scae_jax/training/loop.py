@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from scae_jax.models.system import DataSpec, System
+from scae_jax.models.system import Spec, System
 from scae_jax.training.build import Run, build, variables_by_seed
 from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import Settings, dump_config, read_settings
@@ -83,7 +83,7 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
   if settings.train.tensorboard:
     check_tensorboard()
   with all_or_none("load its data"):
-    system, dataset, data = build(settings)
+    system, dataset, feed = build(settings)
   described = describe_data(dataset)
   check_same_data(workdir, described)
   check_agreement("config", dump_config(config))
@@ -104,10 +104,10 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
     )
     stop = stack.enter_context(StopRequest())
     stack.enter_context(lost_peers_explained())
-    state, progress = _start(settings, system, data, mesh, checkpoints, display)
+    state, progress = _start(settings, system, feed.spec, mesh, checkpoints, display)
     write = stack.enter_context(_writer(settings.train, workdir, display, progress.step))
     if progress.step < settings.train.num_steps:
-      program = Program(settings, system, dataset, mesh)
+      program = Program(settings, system, feed, mesh)
       state, progress = _run(
         program, settings.train, state, progress, checkpoints, display, stop, write
       )
@@ -129,7 +129,7 @@ def _stopped_at(step: int, num_steps: int, workdir: pathlib.Path) -> str:
 def _start(
   settings: Settings,
   system: System,
-  data: DataSpec,
+  data: Spec,
   mesh: Mesh,
   checkpoints: Checkpoints,
   display: Display,

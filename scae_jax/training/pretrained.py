@@ -22,7 +22,6 @@ from scae_jax.training.build import Run, build
 from scae_jax.training.checkpoints import Which
 from scae_jax.training.config import dump_config, read_settings
 from scae_jax.training.errors import RunError
-from scae_jax.training.state import blank_batch
 from scae_jax.training.workdir import check_same_data, describe_data, load_config
 
 DTYPES = ("float16", "float32")
@@ -93,12 +92,12 @@ def open_pretrained(
   except (OSError, ValueError, zipfile.BadZipFile) as error:
     raise RunError(f"{folder} cannot be read: {error}. Fetch it anew.") from error
   settings = read_settings(config)
-  system, dataset, data = build(settings)
+  system, dataset, feed = build(settings)
   check_same_data(folder, describe_data(dataset))
 
   def init() -> Any:
     keys = {"params": jax.random.key(0), "noise": jax.random.key(0)}
-    return system.module.init(keys, blank_batch(data, 2), train=True)["params"]
+    return system.module.init(keys, feed.spec.blank_batch(2), train=True)["params"]
 
   def read(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
     name = jax.tree_util.keystr(path, simple=True, separator="/")

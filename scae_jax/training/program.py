@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from scae_jax.data.batches import epoch_position
-from scae_jax.data.sources import Dataset, Split
+from scae_jax.data.feed import Feed
 from scae_jax.models.system import System
 from scae_jax.training.config import Settings
 from scae_jax.training.errors import NonFiniteError
@@ -28,28 +28,28 @@ class Program:
     held_out: the split that `evaluate` runs on.
   """
 
-  def __init__(self, settings: Settings, system: System, dataset: Dataset, mesh: Mesh):
+  def __init__(self, settings: Settings, system: System, feed: Feed, mesh: Mesh):
     """Moves the data set to the mesh; `compile` comes before `run`."""
     self._train = settings.train
     self._mesh = mesh
-    self._num_examples = len(dataset.splits["train"].labels)
-    self._train_split = self._on_mesh(dataset.splits["train"])
-    self.held_out = dataset.held_out
-    self._heldout_split = self._on_mesh(dataset.splits[self.held_out])
+    self._num_examples = feed.num_train
+    self._train_split = put(feed.train, mesh)
+    self.held_out = feed.held_out
+    self._heldout_split = put(feed.heldout, mesh)
     self._dispatch = make_dispatch(
       system,
       make_optimizer(settings.optimizer),
       mesh,
-      settings.data,
+      feed.training_batch,
       settings.train,
-      num_examples=self._num_examples,
+      num_examples=feed.num_train,
     )
     self._heldout = make_heldout(
       system,
       mesh,
-      canvas=settings.data.canvas,
+      feed.evaluation_batch,
       batch_size=settings.train.batch_size,
-      num_examples=len(dataset.splits[self.held_out].labels),
+      num_examples=feed.num_heldout,
       num_seeds=settings.train.seeds,
     )
 
@@ -83,9 +83,6 @@ class Program:
     epoch, offset = epoch_position(step, self._train.batch_size, self._num_examples)
     numbers = put([np.int32(n) for n in (epoch, offset, num_active)], self._mesh)
     return self._train_split, numbers[0], numbers[1], numbers[2]
-
-  def _on_mesh(self, split: Split) -> Batch:
-    return put({"image": split.images, "label": split.labels}, self._mesh)
 
 
 def check_finite(rows: Mapping[str, np.ndarray], step: int, seeds: Sequence[int]) -> None:

@@ -9,9 +9,9 @@ import optax
 from flax import struct
 from jax.sharding import Mesh
 
-from scae_jax.models.system import DataSpec, System
+from scae_jax.models.system import Spec, System
 from scae_jax.training.mesh import replicated
-from scae_jax.typing import Array, Batch
+from scae_jax.typing import Array
 
 
 @struct.dataclass
@@ -33,21 +33,13 @@ class TrainState:
   rng: Array
 
 
-def blank_batch(data: DataSpec, batch_size: int) -> Batch:
-  """A batch of black images, for shapes only."""
-  return {
-    "image": jnp.zeros((batch_size, data.canvas, data.canvas, data.channels)),
-    "label": jnp.zeros((batch_size,), jnp.int32),
-  }
-
-
 def initial_state(
-  system: System, data: DataSpec, optimizer: optax.GradientTransformation, *, seed: Array | int
+  system: System, data: Spec, optimizer: optax.GradientTransformation, *, seed: Array | int
 ) -> TrainState:
   """The state before the first step; a pure function of the seed."""
   run_key, params_key, noise_key = jax.random.split(jax.random.key(seed), 3)
   variables = system.module.init(
-    {"params": params_key, "noise": noise_key}, blank_batch(data, 2), train=True
+    {"params": params_key, "noise": noise_key}, data.blank_batch(2), train=True
   )
   return TrainState(
     step=jnp.zeros((), jnp.int32),
@@ -59,7 +51,7 @@ def initial_state(
 
 def initial_states(
   system: System,
-  data: DataSpec,
+  data: Spec,
   optimizer: optax.GradientTransformation,
   *,
   seeds: Sequence[int],
@@ -72,7 +64,7 @@ def initial_states(
 
 def make_state(
   system: System,
-  data: DataSpec,
+  data: Spec,
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
   *,
@@ -91,7 +83,7 @@ def make_state(
 
 def abstract_state(
   system: System,
-  data: DataSpec,
+  data: Spec,
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
   *,

@@ -1,6 +1,7 @@
 """One update of the parameters, and the compiled dispatch of many."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,11 +9,11 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from scae_jax.data.batches import example_order, training_batch
+from scae_jax.data.batches import example_order
 from scae_jax.models.system import System
 from scae_jax.training.mesh import replicated, split_examples
 from scae_jax.training.objective import losses, scheduled_weights
-from scae_jax.training.options import DataOptions, TrainOptions
+from scae_jax.training.options import TrainOptions
 from scae_jax.training.state import TrainState
 from scae_jax.typing import Array, Batch
 
@@ -60,7 +61,7 @@ def make_dispatch(
   system: System,
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
-  data: DataOptions,
+  training_batch: Callable[..., Batch],
   train: TrainOptions,
   *,
   num_examples: int,
@@ -74,7 +75,8 @@ def make_dispatch(
   each array `[dispatch_length]`, of which the first `num_active` entries mean something. Where
   several seeds train at once, the state has one more axis in front and metrics one at the end.
 
-  The state is donated. The batch of a step is made on the device from the step's number alone.
+  The state is donated. The batch of a step is made on the device by `training_batch` (see
+  `data.feed.Feed`), from the step's number alone.
   """
   length = train.dispatch_length
 
@@ -93,14 +95,8 @@ def make_dispatch(
     def body(state: TrainState, inputs: tuple[Array, Array]) -> tuple[TrainState, StepMetrics]:
       position, indices = inputs
       step_key = jax.random.fold_in(jax.random.fold_in(state.rng, STEP_STREAM), state.step)
-      shift_key, noise_key = jax.random.split(step_key)
-      batch = training_batch(
-        shift_key,
-        split,
-        split_examples(indices, mesh),
-        canvas=data.canvas,
-        max_shift=data.max_shift,
-      )
+      batch_key, noise_key = jax.random.split(step_key)
+      batch = training_batch(batch_key, split, split_examples(indices, mesh))
       batch = jax.tree.map(lambda array: split_examples(array, mesh), batch)
       next_state, metrics = update(system, optimizer, state, batch, noise_key)
       return _choose(position < num_active, next_state, state), metrics
