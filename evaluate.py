@@ -2,6 +2,7 @@
 
   python evaluate.py --workdir=runs/digits
   python evaluate.py --workdir=runs/mnist-official --split=train --step=best --max_examples=5000
+  python evaluate.py --workdir=runs/mnist-official --dataset=affnist
   python evaluate.py --pretrained=NAME
 
 The run's own held-out split at its latest step goes to `<workdir>/evaluation/`, anything else to
@@ -13,7 +14,7 @@ import pathlib
 
 from absl import app, flags, logging
 
-from scae_jax.data.sources import load_dataset
+from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.files import file_name
 from scae_jax.evaluation.report import write_reports
 from scae_jax.training.build import open_run
@@ -30,6 +31,7 @@ _PRETRAINED = flags.DEFINE_string("pretrained", None, "Parameters in pretrained/
 _STEP = flags.DEFINE_string("step", "latest", "Which checkpoint: a number, 'latest' or 'best'.")
 _DATASET = flags.DEFINE_string("dataset", None, "Score on this data set instead of the run's own.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where the data set to score is, if elsewhere.")
+_AFFNIST_DIR = flags.DEFINE_string("affnist_dir", None, "Instead of config.data.affnist_dir.")
 _SPLIT = flags.DEFINE_string("split", None, "Split to score, if not the held-out one.")
 _MAX_EXAMPLES = flags.DEFINE_integer("max_examples", None, "Use so many at most; 0 uses all.")
 
@@ -51,8 +53,13 @@ def main(_: list[str]) -> None:
     run = (open_pretrained if _PRETRAINED.value else open_run)(folder, step, config)
     scored = run.dataset
     if _DATASET.value:
-      data_dir = _DATA_DIR.value or settings.data.dir
-      scored = load_dataset(_DATASET.value, data_dir, settings.data.cache_dir)
+      data = settings.data
+      folders = (
+        _DATA_DIR.value or data.dir,
+        data.cache_dir,
+        _AFFNIST_DIR.value or data.affnist_dir,
+      )
+      scored = load_scored(_DATASET.value, data.canvas, *folders)
     is_latest = step == "latest" or run.step == settings.train.num_steps
     split = _SPLIT.value or scored.held_out
     name = f"{scored.name}-{split}" + ("" if is_latest else f"-step{run.step}")

@@ -104,6 +104,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.data.name = "digits"
   config.data.dir = ""  # "" is the source's default
   config.data.cache_dir = ""  # "" is ~/.cache/scae_jax
+  config.data.affnist_dir = ""  # official .mat files to score on; "" draws the like from MNIST
   config.data.num_validation = 0  # held out of training; 0 judges on the test split
   config.data.canvas = 20  # pixels
   config.data.max_shift = 2  # pixels

@@ -100,6 +100,7 @@ def toy_config(**changes: Any) -> ConfigDict:
         "name": "digits",
         "dir": "",
         "cache_dir": "",
+        "affnist_dir": "",
         "num_validation": 0,
         "canvas": 18,
         "max_shift": 1,

@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
-__all__ = ["Dataset", "Split", "hold_out_validation", "holdout"]
+__all__ = ["Dataset", "ScoredSet", "Split", "hold_out_validation", "holdout"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,14 +23,14 @@ class Split:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dataset:
-  """A data set for training and evaluation.
+class ScoredSet:
+  """Examples that a model can be scored on; nothing is fitted to them.
 
   Attributes:
-    name: the name that it was asked for by.
+    name: what tables and folders call it.
     class_names: what each label stands for.
-    splits: at least "train" and "test", "validation" if some of the training examples were held
-      out; all have images of one shape.
+    splits: "test" at least; all have images of one shape.
+    notes: sentences to stand beside every figure measured on it.
 
   Raises:
     ValueError: a split is missing or empty, images of the wrong rank, dtype or channels, or labels
@@ -39,13 +40,17 @@ class Dataset:
   name: str
   class_names: tuple[str, ...]
   splits: Mapping[str, Split]
+  notes: tuple[str, ...] = ()
+
+  required_splits: ClassVar[tuple[str, ...]] = ("test",)
 
   def __post_init__(self):
-    for required in ("train", "test"):
+    for required in self.required_splits:
       if required not in self.splits:
         raise ValueError(
-          f"data set {self.name!r}: expected the splits 'train' and 'test', got "
-          f"{sorted(self.splits)}; provide the split {required!r}"
+          f"data set {self.name!r}: expected the splits "
+          f"{' and '.join(map(repr, self.required_splits))}, got {sorted(self.splits)}; "
+          f"provide the split {required!r}"
         )
     for split_name, split in self.splits.items():
       where = f"data set {self.name!r}, split {split_name!r}"
@@ -70,7 +75,7 @@ class Dataset:
   @property
   def image_shape(self) -> tuple[int, int, int]:
     """Height, width (pixels) and channels."""
-    height, width, channels = self.splits["train"].images.shape[1:]
+    height, width, channels = self.splits["test"].images.shape[1:]
     return height, width, channels
 
   @property
@@ -81,6 +86,16 @@ class Dataset:
   @property
   def channels(self) -> int:
     return self.image_shape[2]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset(ScoredSet):
+  """A data set for training and evaluation: its splits are at least "train" and "test".
+
+  There is a split "validation" besides, if some of the training examples were held out.
+  """
+
+  required_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
 
 def _check_images(where: str, images: np.ndarray) -> None:

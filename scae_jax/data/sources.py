@@ -17,7 +17,8 @@ __all__ = ["Dataset", "Split", "load_dataset"]
 _VALID_NAMES = (
   "valid names: 'digits' (embedded), 'folder' (your images by class), and any TFDS image "
   "classification set by its TFDS name, such as 'mnist', 'fashion_mnist', 'cifar10' or "
-  "'svhn_cropped'"
+  "'svhn_cropped'; to score on only, with evaluate.py --dataset: 'affnist', 'affine_<name>', "
+  "'rotated_<name>:35' and 'translated_<name>:-6..6'"
 )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from scae_jax.data.dataset import Dataset
+from scae_jax.data.dataset import ScoredSet
 
 # Apart from the run's seed, so that runs with different seeds are scored on the same examples.
 _SHUFFLE_SEED = 0
@@ -27,7 +27,7 @@ def choose(split_size: int, max_examples: int) -> np.ndarray:
   return np.random.RandomState(_SHUFFLE_SEED).permutation(split_size)[:max_examples]
 
 
-def load_split(dataset: Dataset, split: str, max_examples: int) -> dict[str, np.ndarray]:
+def load_split(dataset: ScoredSet, split: str, max_examples: int) -> dict[str, np.ndarray]:
   """Takes the chosen examples of a split: `image` uint8 [n, h, w, c] and `label` int32 [n].
 
   Raises:
@@ -72,7 +72,7 @@ def flat_pixels(splits: Sequence[Mapping[str, np.ndarray]]) -> list[np.ndarray]:
   return flat
 
 
-def check_transfer(trained_on: Dataset, scored_on: Dataset, canvas: int) -> None:
+def check_transfer(trained_on: ScoredSet, scored_on: ScoredSet, canvas: int) -> None:
   """Raises unless a model of one data set can be scored on another.
 
   Args:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.data.dataset import Dataset
+from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.evaluation.examples import (
   check_transfer,
   choose,
@@ -85,7 +85,7 @@ def write_report(
   split: str = "test",
   max_examples: int = 0,
   provenance: dict[str, Any] | None = None,
-  scored_dataset: Dataset | None = None,
+  scored_dataset: ScoredSet | None = None,
   history: str | pathlib.Path | None = None,
   forward: Forward | None = None,
 ) -> dict[str, Any]:
@@ -148,7 +148,8 @@ def write_report(
     seed=seed,
     are_capsules=False,
   )
-  notes = [note for one in (*scores.values(), pixel_scores) for note in one.notes]
+  notes = list(scored_dataset.notes)
+  notes += [note for one in (*scores.values(), pixel_scores) for note in one.notes]
   if len(rows) < len(train_split["label"]):
     notes.append(f"raw pixels: fitted on {len(rows):,} of the training images.")
   metrics = {
@@ -181,7 +182,7 @@ def write_report(
   return metrics
 
 
-def _source(dataset: Dataset, split: str, examples: dict[str, np.ndarray]) -> dict[str, Any]:
+def _source(dataset: ScoredSet, split: str, examples: dict[str, np.ndarray]) -> dict[str, Any]:
   return {"dataset": dataset.name, "split": split, "examples": len(examples["label"])}
 
 

@@ -21,6 +21,8 @@ from scae_jax.training.options import DataOptions, EvaluationOptions, TrainOptio
 from scae_jax.training.processes import Processes
 
 USAGE = "write --config=FILE[:PRESET], --config.SECTION.KEY=VALUE or --workdir=FOLDER."
+# Keys that saved configs of older versions lack, with the value that does what those versions did.
+ADDED_KEYS: dict[str, Any] = {"data.affnist_dir": ""}
 SECTIONS = ("model", "loss", "data", "train", "optimizer", "evaluation")
 
 
@@ -148,8 +150,16 @@ def dump_config(config: ConfigDict) -> str:
 
 
 def parse_config(text: str) -> ConfigDict:
-  """The inverse of `dump_config`: configs hold tuples, never lists."""
-  return ConfigDict(_tuples(json.loads(text))).lock()
+  """The inverse of `dump_config`: configs hold tuples, never lists.
+
+  A config saved by an older version gets the keys that have come since, see `ADDED_KEYS`.
+  """
+  content = _tuples(json.loads(text))
+  for key, value in ADDED_KEYS.items():
+    section, _, name = key.partition(".")
+    if isinstance(content, dict) and isinstance(content.get(section), dict):
+      content[section].setdefault(name, value)
+  return ConfigDict(content).lock()
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:

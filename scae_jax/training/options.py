@@ -19,6 +19,8 @@ class DataOptions:
     name: a source of `scae_jax.data.sources`.
     dir: folder of the prepared data; empty for the source's own default.
     cache_dir: folder for decoded arrays; empty for the default.
+    affnist_dir: folder of affNIST's official files, for `evaluate.py --dataset=affnist`; empty to
+      draw the same distribution from MNIST's test images.
     num_validation: so many training examples are held out as the split "validation", on which the
       run is then judged instead of the test split.
     canvas: side of the square image that the model sees, pixels.
@@ -28,6 +30,7 @@ class DataOptions:
   name: str
   dir: str
   cache_dir: str
+  affnist_dir: str
   num_validation: int
   canvas: int
   max_shift: int

@@ -38,6 +38,7 @@ RESUMABLE_CHANGES = frozenset(
     "train.compilation_cache",
     "data.dir",  # the data set must be the same there, see `check_same_data`
     "data.cache_dir",
+    "data.affnist_dir",
   }
 )
 

@@ -1,0 +1,156 @@
+"""Data sets to score on: test digits moved by known maps, affNIST, or any data set as it is.
+
+affnist                  the official test files, where their folder is given; else `affine_mnist`
+affine_<name>            each test image of <name> under a map of its own, drawn as affNIST's are
+rotated_<name>:35        all turned by 35 degrees, counter-clockwise as one sees them
+rotated_<name>:-20..20   each by its own angle, uniform in this range
+translated_<name>:3      all moved by 3 pixels to the right and 3 down
+translated_<name>:3,-2   by 3 to the right and 2 up
+translated_<name>:-6..6  each by its own whole numbers of pixels in this range; also :-6..6,0
+"""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+
+from scae_jax.data import affine, affnist
+from scae_jax.data.dataset import ScoredSet, Split
+from scae_jax.data.sources import load_dataset
+
+__all__ = ["load_scored"]
+
+SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
+_EXPECTED = {
+  "rotated": "degrees, as in rotated_mnist:35, or a range, as in rotated_mnist:-20..20",
+  "translated": "whole pixels, as in translated_mnist:3 or, to the right and down, "
+  "translated_mnist:3,-2, or a range, as in translated_mnist:-6..6",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request:
+  """A name, read.
+
+  Attributes:
+    kind: `affine`, `rotated` or `translated`.
+    source: the data set whose test images are moved.
+    moves: how, as it was written; "" for affine.
+    ranges: least and most, for each number that is drawn.
+  """
+
+  kind: str
+  source: str
+  moves: str
+  ranges: tuple[tuple[float, float], ...]
+
+
+def load_scored(
+  name: str, canvas: int, data_dir: str = "", cache_dir: str = "", affnist_dir: str = ""
+) -> ScoredSet:
+  """Loads what a model is to be scored on.
+
+  Sets that are drawn take the test split of the data set that they name, are the same at every
+  call, and are not cached: 10,000 digits take some seconds.
+
+  Args:
+    name: as above, or any name that `load_dataset` takes.
+    canvas: side of the square that the model sees, pixels; moved images are drawn at this size,
+      `affine_mnist` at affNIST's 40 where the canvas is larger.
+    data_dir: of the data set named, see `load_dataset`.
+    cache_dir: of the data set named.
+    affnist_dir: folder of the official files of `affnist`; "" if there are none.
+
+  Raises:
+    ValueError: what `load_dataset` or `load_affnist` says; a range that is none; a canvas too small
+      for affNIST, or for ink that must stay on it.
+  """
+  if name == "affnist" and affnist_dir:
+    if canvas < affnist.SIDE:
+      raise ValueError(
+        f"affNIST's images are {affnist.SIDE} pixels a side, and the model's canvas is {canvas}; "
+        f"train with config.data.canvas={affnist.SIDE} or more, or score on affine_mnist, which is "
+        "drawn at the size of the canvas"
+      )
+    return affnist.load_affnist(affnist_dir)
+  request = _read("affine_mnist" if name == "affnist" else name)
+  if request is None:
+    return load_dataset(name, data_dir, cache_dir)
+  dataset = load_dataset(request.source, data_dir, cache_dir)
+  test = dataset.splits["test"]
+  is_affnist = request.kind == "affine" and dataset.name == "mnist"
+  side = min(canvas, affnist.SIDE) if is_affnist else canvas
+  maps, notes = _draw(request, test.images, side)
+  full_name = f"{request.kind}_{dataset.name}" + (f":{request.moves}" if request.moves else "")
+  return ScoredSet(
+    full_name,
+    dataset.class_names,
+    {"test": Split(affine.resample(test.images, maps, side), test.labels)},
+    tuple(f"{full_name}: {note}" for note in notes),
+  )
+
+
+def _draw(request: _Request, images: np.ndarray, side: int) -> tuple[np.ndarray, list[str]]:
+  """A map [n, 2, 3] for every image, and what is to be said of them."""
+  if request.kind == "affine":
+    drawn = affine.draw_affine(images, side, SEED)
+    notes = [
+      f"drawn as affNIST is, not its own files: {len(images):,} test images, seed {SEED}, "
+      f"{side}x{side} pixels (affNIST's have {affnist.SIDE}x{affnist.SIDE})."
+    ]
+    if drawn.num_redrawn:
+      notes.append(
+        f"{drawn.num_redrawn:,} maps were drawn again because the ink would not have fitted, so "
+        "large ones are rarer than in affNIST."
+      )
+    return drawn.maps, notes
+
+  generator = np.random.RandomState(SEED)
+  linear = np.broadcast_to(np.eye(2), (len(images), 2, 2))
+  shifts = np.zeros((len(images), 2))
+  if request.kind == "rotated":
+    linear = affine.rotation(generator.uniform(*request.ranges[0], len(images)))
+  else:
+    ends = np.array(request.ranges, int)
+    shifts = generator.randint(ends[:, 0], ends[:, 1] + 1, (len(images), 2))
+  maps = affine.place(linear, shifts, images.shape[1:], side)
+  num_cut = int(np.sum(~affine.keeps_ink(images, maps, side)))
+  note = f"ink of {num_cut:,} of {len(images):,} images reaches off the canvas of {side} pixels."
+  return maps, [note] if num_cut else []
+
+
+def _read(name: str) -> _Request | None:
+  """What a name asks for; None if it is not of a moved data set.
+
+  Raises:
+    ValueError: it does not say how the images are moved, or not well.
+  """
+  match = re.fullmatch(r"(affine|rotated|translated)_(.+)", name)
+  if match is None:
+    return None
+  kind, source = match.groups()
+  if kind == "affine":
+    return _Request(kind, source, "", ())
+  source, colon, moves = source.rpartition(":")
+  if not colon:
+    raise ValueError(f"data set {name!r} does not say how far; expected {_EXPECTED[kind]}")
+  texts = [moves] if kind == "rotated" else moves.split(",")
+  ranges = [_range(text) for text in texts]
+  if kind == "translated" and len(ranges) == 1:
+    ranges = ranges * 2  # to the right and down
+  ends = [end for one in ranges for end in one]
+  are_whole = all(end.is_integer() for end in ends) or kind == "rotated"
+  if len(ranges) > 2 or not are_whole or any(low > high for low, high in ranges):
+    raise ValueError(f"data set {name!r}: cannot read {moves!r}; expected {_EXPECTED[kind]}")
+  return _Request(kind, source, moves, tuple(ranges))
+
+
+def _range(text: str) -> tuple[float, float]:
+  """The ends of `low..high`, or one number twice; (inf, -inf) if it is neither."""
+  low, dots, high = text.partition("..")
+  try:
+    ends = float(low), float(high if dots else low)
+  except ValueError:
+    return math.inf, -math.inf
+  return ends if all(map(math.isfinite, ends)) else (math.inf, -math.inf)
