@@ -26,6 +26,19 @@ class DataSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class PointSpec:
+  """The facts about generated constellations that a model is built from.
+
+  Attributes:
+    num_points: slots for points in a scene, present or not.
+    num_patterns: patterns that a scene may hold.
+  """
+
+  num_points: int
+  num_patterns: int
+
+
+@dataclasses.dataclass(frozen=True)
 class System:
   """A model as `training` and `evaluation` see it; each model's file exports `make_system`.
 
@@ -47,6 +60,8 @@ class System:
       classifies linearly.
     pictures: `(variables, batch) -> {figure name: {argument: array}}`: for each figure of
       `scae_jax.figures` that the model can feed, the arrays that it takes. Jittable.
+    segment: `output -> {name: [b, n] int32}`, which capsule every point of a scene belongs to, -1
+      for none; None for a model that sees no points.
   """
 
   module: nn.Module
@@ -56,6 +71,7 @@ class System:
   measures: Callable[[Any, Batch], dict[str, Array]]
   features: Callable[[Any], dict[str, Array]]
   pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]]
+  segment: Callable[[Any], dict[str, Array]] | None = None
 
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
