@@ -31,6 +31,7 @@ class ObjectCapsules:
   Attributes:
     poses: [b, k, 2, 3], object-viewer transforms.
     presence: [b, k], the largest vote presence of each object.
+    presence_logits: [b, k], of the capsules themselves, before noise and whatever their votes say.
     votes: [b, k, m, 6], predicted part poses as six numbers.
     vote_scale: [b, k, m], their standard deviations.
     vote_presence: [b, k, m], probability that object k shows part m.
@@ -39,6 +40,7 @@ class ObjectCapsules:
 
   poses: Float[Array, "b k 2 3"]
   presence: Float[Array, "b k"]
+  presence_logits: Float[Array, "b k"]
   votes: Float[Array, "b k m 6"]
   vote_scale: Float[Array, "b k m"]
   vote_presence: Float[Array, "b k m"]
@@ -187,6 +189,7 @@ class ObjectDecoder(nn.Module):
     return ObjectCapsules(
       poses=poses,
       presence=jnp.max(vote_presence, axis=-1),
+      presence_logits=raw["presence"][..., 0],
       votes=votes,
       vote_scale=vote_scale,
       vote_presence=vote_presence,

@@ -1,0 +1,229 @@
+"""Constellations: scenes of points that form squares, triangles and other patterns.
+
+Kosiorek et al. 2019, section 3.1. A scene is a pure function of a key: whole patterns are present
+or absent, each turned, scaled and moved by itself, and their points are shuffled, so that nothing
+but geometry says which points belong together.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scae_jax.typing import Array, PRNGKeyArray, typed
+
+__all__ = ["PATTERNS", "SceneOptions", "check_scenes", "scene", "scenes"]
+
+
+def _centred(points: list[tuple[float, float]]) -> np.ndarray:
+  array = np.asarray(points, np.float64)
+  return (array - array.mean(axis=0)).astype(np.float32)
+
+
+def _regular(corners: int) -> np.ndarray:
+  """A regular polygon of side 2, its first corner on the y axis."""
+  angles = 2 * np.pi * np.arange(corners) / corners
+  radius = 1 / np.sin(np.pi / corners)
+  return _centred([(radius * np.sin(angle), radius * np.cos(angle)) for angle in angles])
+
+
+# Points [p, 2] of each pattern, side 2, around their mean; corners of polygons in order.
+PATTERNS: dict[str, np.ndarray] = {
+  "square": _centred([(-1, -1), (-1, 1), (1, 1), (1, -1)]),
+  "triangle": _regular(3),
+  "pentagon": _regular(5),
+  "l": _centred([(0, 2), (0, 1), (0, 0), (1, 0), (2, 0)]),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneOptions:
+  """What a scene may hold. Lengths are in the units of `PATTERNS`, whose side is 2.
+
+  Attributes:
+    patterns: names of `PATTERNS`, repeated as often as a scene may hold one.
+    presence_prob: of each pattern, in (0, 1], given that at least one is present; see `scene`.
+    max_rotation: patterns are turned by up to so many degrees either way.
+    min_scale: patterns are scaled uniformly between this
+    max_scale: and this.
+    field: side of the square in which the middle of a pattern lies.
+    jitter: standard deviation of what is added to each coordinate, after rotation and scale.
+    num_points: slots of a scene; 0 for as many as the patterns have points, more leaves the other
+      slots absent.
+  """
+
+  patterns: tuple[str, ...]
+  presence_prob: float
+  max_rotation: float
+  min_scale: float
+  max_scale: float
+  field: float
+  jitter: float
+  num_points: int
+
+  def __post_init__(self):
+    unknown = [name for name in self.patterns if name not in PATTERNS]
+    _require(not unknown, "patterns", f"names of {', '.join(PATTERNS)}", self.patterns)
+    _require(bool(self.patterns), "patterns", "at least one name", self.patterns)
+    _require(0 < self.presence_prob <= 1, "presence_prob", "in (0, 1]", self.presence_prob)
+    _require(self.max_rotation >= 0, "max_rotation", "0 or more degrees", self.max_rotation)
+    _require(0 < self.min_scale < math.inf, "min_scale", "above 0", self.min_scale)
+    at_least = f"at least min_scale, {self.min_scale}"
+    _require(self.min_scale <= self.max_scale < math.inf, "max_scale", at_least, self.max_scale)
+    _require(0 <= self.field < math.inf, "field", "0 or more", self.field)
+    _require(0 <= self.jitter < math.inf, "jitter", "0 or more", self.jitter)
+    needed = sum(len(PATTERNS[name]) for name in self.patterns)
+    fits = self.num_points == 0 or self.num_points >= needed
+    words = f"0 or at least the {needed} points of the patterns"
+    _require(fits, "num_points", words, self.num_points)
+
+  @property
+  def slots(self) -> int:
+    """Points of a scene, present or not."""
+    return self.num_points or sum(len(PATTERNS[name]) for name in self.patterns)
+
+  @property
+  def extent(self) -> float:
+    """What 1 in a scene's coordinates stands for: so far from the middle a point without jitter can
+    lie."""
+    radius = max(np.linalg.norm(PATTERNS[name], axis=1).max() for name in self.patterns)
+    return self.field / 2 + self.max_scale * float(radius)
+
+
+@typed
+def scene(key: PRNGKeyArray, options: SceneOptions) -> dict[str, Array]:
+  """Draws one scene.
+
+  Every pattern is turned, scaled and moved uniformly within the ranges of the options, and is
+  present with `presence_prob`, independently of the others, given that one is: a scene without any
+  point would have nothing to explain and no accuracy, so none is drawn. With three patterns and a
+  probability of 0.5, seven subsets are equally likely.
+
+  Coordinates are divided by `options.extent`, a constant, so that without jitter every point lies
+  in [-1, 1], and the size of a pattern means the same in every scene.
+
+  Args:
+    key: of this scene.
+    options: static.
+
+  Returns:
+    `points` float32 [n, 2], zero where absent; `presence` float32 [n], 0 or 1; `pattern` int32 [n],
+    which of `options.patterns` a point belongs to, an absent pattern's own for its absent points
+    and 0 for slots beyond all patterns. Slots are in random order.
+  """
+  names = options.patterns
+  keys = dict(zip(("presence", "pose", "jitter", "order"), jax.random.split(key, 4), strict=True))
+  present = _some_present(keys["presence"], len(names), options.presence_prob)
+  low = jnp.array([-options.max_rotation, options.min_scale] + [-options.field / 2] * 2)
+  high = jnp.array([options.max_rotation, options.max_scale] + [options.field / 2] * 2)
+  share = jax.random.uniform(keys["pose"], (len(names), 4))
+  degrees, scale, x, y = jnp.moveaxis(low[None] + share * (high - low)[None], 1, 0)
+
+  pattern = np.zeros(options.slots, np.int32)
+  template = np.zeros((options.slots, 2), np.float32)
+  owned = np.zeros(options.slots, bool)
+  start = 0
+  for i, name in enumerate(names):
+    slots = slice(start, start + len(PATTERNS[name]))
+    pattern[slots], template[slots], owned[slots] = i, PATTERNS[name], True
+    start = slots.stop
+
+  radians = jnp.deg2rad(degrees)[pattern]
+  cos, sin = scale[pattern] * jnp.cos(radians), scale[pattern] * jnp.sin(radians)
+  points = jnp.stack(
+    [
+      cos * template[:, 0] - sin * template[:, 1] + x[pattern],
+      sin * template[:, 0] + cos * template[:, 1] + y[pattern],
+    ],
+    axis=1,
+  )
+  points += options.jitter * jax.random.normal(keys["jitter"], points.shape)
+  presence = jnp.where(owned, present[pattern], False)
+  points = jnp.where(presence[:, None], points / options.extent, 0.0)
+  order = jax.random.permutation(keys["order"], options.slots)
+  return {
+    "points": points[order],
+    "presence": presence[order].astype(jnp.float32),
+    "pattern": jnp.asarray(pattern)[order],
+  }
+
+
+@functools.partial(jax.jit, static_argnames=("options", "count"))
+def scenes(key: PRNGKeyArray, options: SceneOptions, count: int) -> dict[str, Array]:
+  """`count` scenes, stacked; scene i depends on the key and i alone, not on the count."""
+  keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(count))
+  return jax.vmap(functools.partial(scene, options=options))(keys)
+
+
+def _some_present(key: PRNGKeyArray, count: int, prob: float) -> Array:
+  """Independent coins, bool [count], given that one of them at least shows 1.
+
+  Thrown one after the other: while none has shown 1, the next does so with
+  prob / (1 - (1 - prob)^left), where `left` counts it and those after it.
+  """
+  coins = jax.random.uniform(key, (count,))
+  present, some = [], jnp.zeros((), bool)
+  for i in range(count):
+    first = prob / (1 - (1 - prob) ** (count - i))
+    present.append(coins[i] < jnp.where(some, prob, first))
+    some |= present[-1]
+  return jnp.stack(present)
+
+
+def check_scenes(
+  points: np.ndarray, presence: np.ndarray, pattern: np.ndarray, num_patterns: int
+) -> None:
+  """Raises unless these are scenes that a model can be trained and scored on.
+
+  Args:
+    points: float [s, n, 2], finite.
+    presence: [s, n], 0 or 1, with a point in every scene.
+    pattern: integers [s, n] in [0, num_patterns), of absent points too.
+    num_patterns: patterns that there are.
+
+  Raises:
+    ValueError: with what was expected, what came, and where.
+  """
+  points, presence, pattern = np.asarray(points), np.asarray(presence), np.asarray(pattern)
+  if points.ndim != 3 or points.shape[2] != 2 or 0 in points.shape:
+    raise ValueError(
+      f"points must have shape [scenes, points, 2] with at least one of each, got {points.shape}"
+    )
+  for name, array in (("presence", presence), ("pattern", pattern)):
+    if array.shape != points.shape[:2]:
+      raise ValueError(
+        f"{name} must have one entry a point, shape {points.shape[:2]}, got {array.shape}"
+      )
+  broken = ~np.isfinite(points).all(axis=(1, 2))
+  if broken.any():
+    raise ValueError(f"points must be finite; {_where(broken)} others. Leave these scenes out.")
+  broken = ~np.isin(presence, (0, 1)).all(axis=1)
+  if broken.any():
+    raise ValueError(f"presence must be 0 or 1; {_where(broken)} other values. Threshold it first.")
+  empty = ~presence.astype(bool).any(axis=1)
+  if empty.any():
+    raise ValueError(
+      f"a scene must have at least one present point; {_where(empty)} none. Leave such scenes out:"
+      " they have nothing to explain and no accuracy."
+    )
+  if not np.issubdtype(pattern.dtype, np.integer):
+    raise ValueError(f"pattern must be integers, got {pattern.dtype}")
+  broken = ((pattern < 0) | (pattern >= num_patterns)).any(axis=1)
+  if broken.any():
+    raise ValueError(
+      f"pattern must be in 0 ... {num_patterns - 1}, of absent points too; {_where(broken)} an"
+      " index that does not exist. Correct them, or give the number of patterns that there are."
+    )
+
+
+def _where(broken: np.ndarray) -> str:
+  first = int(np.argmax(broken))
+  return f"{int(broken.sum())} of {len(broken)} scenes (the first is number {first}) have"
+
+
+def _require(holds: bool, key: str, expected: str, received: object) -> None:
+  if not holds:
+    raise ValueError(f"config.data.{key} must be {expected}; it is {received!r}")

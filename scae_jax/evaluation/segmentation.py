@@ -1,0 +1,151 @@
+"""How well capsules split the points of a scene into its patterns.
+
+Every figure belongs to one scene and is averaged over scenes, so that a scene of three points
+counts as much as one of eleven. Only present points count. A point belongs to a capsule, or to none
+(-1):
+
+- with *true presence*, to the capsule that won it, whatever presence the model predicts: how good
+  the grouping is when it is known what is there;
+- with *predicted presence*, to the capsule that won it only if that capsule's presence probability
+  exceeds 0.5, else to none: what the model says by itself. A point of no capsule is wrong.
+
+`System.segment` gives both.
+"""
+
+import dataclasses
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.special import xlogy
+
+from scae_jax.data.constellations import check_scenes
+
+
+@dataclasses.dataclass(frozen=True)
+class Segmentation:
+  """Figures of every scene.
+
+  Attributes:
+    accuracy: [s] share of present points whose capsule was matched to their pattern, in [0, 1].
+    adjusted_rand_index: [s] 1 for equal partitions, 0 on average for random ones, at least -0.5.
+    variation_of_information: [s] nats, 0 for equal partitions, at most log(points).
+  """
+
+  accuracy: np.ndarray
+  adjusted_rand_index: np.ndarray
+  variation_of_information: np.ndarray
+
+  def means(self) -> dict[str, float]:
+    """Each figure's mean over scenes."""
+    return {name: float(values.mean()) for name, values in dataclasses.asdict(self).items()}
+
+
+def segmentation(
+  points: np.ndarray,
+  presence: np.ndarray,
+  pattern: np.ndarray,
+  capsule: np.ndarray,
+  *,
+  num_patterns: int,
+  num_capsules: int,
+) -> Segmentation:
+  """Compares capsules with patterns.
+
+  For the accuracy, patterns and capsules are matched one to one, anew in every scene, so that as
+  many points as possible are right. For the other two, which compare partitions and need no
+  matching, each point of no capsule is a group of its own.
+
+  Args:
+    points: [s, n, 2], for the check of what was given alone.
+    presence: [s, n], 0 or 1.
+    pattern: int [s, n] in [0, num_patterns).
+    capsule: int [s, n] in [-1, num_capsules), of absent points anything there.
+    num_patterns: patterns that there are.
+    num_capsules: capsules that there are.
+
+  Raises:
+    ValueError: what `check_scenes` says; capsules of another shape, type or range.
+  """
+  check_scenes(points, presence, pattern, num_patterns)
+  if capsule.shape != presence.shape or not np.issubdtype(capsule.dtype, np.integer):
+    raise ValueError(
+      f"capsule must be one integer a point, shape {presence.shape}, got {capsule.dtype}"
+      f" {capsule.shape}"
+    )
+  if capsule.min() < -1 or capsule.max() >= num_capsules:
+    raise ValueError(
+      f"capsule must be -1 (none) or in 0 ... {num_capsules - 1}, got {capsule.min()} ..."
+      f" {capsule.max()}"
+    )
+  present = presence.astype(bool)
+  counts = _contingency(present, pattern, capsule, num_patterns, num_capsules)
+  alone = _contingency(present & (capsule < 0), pattern, capsule + 1, num_patterns, 1)[..., 0]
+  return Segmentation(
+    accuracy=_accuracy(counts, present.sum(axis=1)),
+    adjusted_rand_index=_adjusted_rand_index(counts, alone),
+    variation_of_information=_variation_of_information(counts, alone),
+  )
+
+
+def _contingency(
+  counted: np.ndarray,
+  pattern: np.ndarray,
+  capsule: np.ndarray,
+  num_patterns: int,
+  num_capsules: int,
+) -> np.ndarray:
+  """Int [s, patterns, capsules]: counted points by scene, pattern and capsule; -1 is left out."""
+  scene = np.broadcast_to(np.arange(len(pattern))[:, None], pattern.shape)
+  counts = np.zeros((len(pattern), num_patterns, num_capsules), np.int64)
+  belongs = counted & (capsule >= 0)
+  np.add.at(counts, (scene[belongs], pattern[belongs], capsule[belongs]), 1)
+  return counts
+
+
+def _accuracy(counts: np.ndarray, num_points: np.ndarray) -> np.ndarray:
+  """The largest sum of a one-to-one choice of entries, over the number of points."""
+  right = [table[linear_sum_assignment(table, maximize=True)].sum() for table in counts]
+  return np.asarray(right) / num_points
+
+
+def _adjusted_rand_index(counts: np.ndarray, alone: np.ndarray) -> np.ndarray:
+  """(pairs together in both - expected) / (mean of pairs together in each - expected).
+
+  Hubert and Arabie 1985. Where both partitions are one group, or both only single points, the
+  denominator is zero, they are equal, and the index is 1.
+
+  Args:
+    counts: [s, patterns, capsules].
+    alone: [s, patterns], points of each pattern that are groups of their own.
+  """
+
+  def pairs(sizes: np.ndarray) -> np.ndarray:
+    return sizes * (sizes - 1) / 2
+
+  of_pattern = counts.sum(axis=2) + alone
+  both = pairs(counts).sum(axis=(1, 2))
+  true = pairs(of_pattern).sum(axis=1)
+  found = pairs(counts.sum(axis=1)).sum(axis=1)
+  # A scene of one point has no pair: nothing to expect, and 1 below.
+  expected = true * found / np.maximum(pairs(of_pattern.sum(axis=1)), 1)
+  room = (true + found) / 2 - expected
+  return np.where(room > 0, (both - expected) / np.where(room > 0, room, 1), 1.0)
+
+
+def _variation_of_information(counts: np.ndarray, alone: np.ndarray) -> np.ndarray:
+  """H(pattern | capsule) + H(capsule | pattern), nats. Meila 2007.
+
+  Args:
+    counts: [s, patterns, capsules].
+    alone: [s, patterns], points of each pattern that are groups of their own.
+  """
+  of_pattern = counts.sum(axis=2) + alone
+  total = of_pattern.sum(axis=1)
+  # 2 H(pattern, capsule) - H(pattern) - H(capsule), each -sum n/N log n/N; log N cancels. A point
+  # alone has n = 1, and adds nothing.
+  joint = xlogy(counts, counts).sum(axis=(1, 2))
+  margins = xlogy(of_pattern, of_pattern).sum(axis=1)
+  by_capsule = counts.sum(axis=1)
+  margins = margins + xlogy(by_capsule, by_capsule).sum(axis=1)
+  # Equal partitions give a difference of two equal sums, which may round to just below zero.
+  return np.maximum(margins - 2 * joint, 0.0) / total

@@ -1,0 +1,352 @@
+"""Constellation capsule autoencoder (CCAE): the object half of SCAE alone, on points of the plane.
+
+Points stand where parts would: a set transformer reads them, every object capsule casts a few votes
+for where points should be, and nothing says which vote is for which point. Kosiorek et al. 2019,
+sections 2.1 and 3.1.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from flax import struct
+
+from scae_jax import sparsity
+from scae_jax.layers.mlp import MLP
+from scae_jax.models.object_capsules import (
+  MIN_VOTE_SCALE,
+  ObjectCapsules,
+  ObjectDecoder,
+  ObjectEncoder,
+)
+from scae_jax.models.part_capsules import noisy_sigmoid
+from scae_jax.models.system import (
+  PointSpec,
+  System,
+  build_module,
+  each_whole,
+  not_negative,
+  one_of,
+  whole,
+)
+from scae_jax.routing import points as routing_points
+from scae_jax.typing import Array, Batch, Float, typed
+
+DECODERS = ("capsules", "mlp")
+SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
+LOSS_KEYS = ("prior", "prior_within_constant", "posterior", "weights", "schedule")
+# A capsule is there when it won so many points: one may be chance, two have a distance.
+MIN_POINTS = 2
+PRESENT = 0.5
+
+
+@struct.dataclass
+class PointVotes:
+  """What every capsule says of points; gradients flow through every field.
+
+  Attributes:
+    votes: [b, k, v, 2], where points should be.
+    vote_scale: [b, k, v], their standard deviations.
+    vote_presence: [b, k, v], probability that the vote has a point.
+    presence: [b, k], the largest vote presence of each capsule.
+    presence_logits: [b, k], of the capsules themselves, before noise and whatever their votes say.
+    dynamic: [b, k, v, 6], raw deformations of the object-part transforms; zero for an MLP.
+  """
+
+  votes: Float[Array, "b k v 2"]
+  vote_scale: Float[Array, "b k v"]
+  vote_presence: Float[Array, "b k v"]
+  presence: Float[Array, "b k"]
+  presence_logits: Float[Array, "b k"]
+  dynamic: Float[Array, "b k v 6"]
+
+
+@struct.dataclass
+class CCAEOutput:
+  """Everything that one pass computes.
+
+  Attributes:
+    objects: the votes of every capsule.
+    routing: which capsule explains which point, with a leading batch axis.
+    point_presence: [b, n], of the batch.
+    log_prob: [b], log-likelihood of the present points, nats.
+    mass: [b, k], share of all points that every capsule explains.
+    won: [b, k], present points that every capsule won; no gradient.
+  """
+
+  objects: PointVotes
+  routing: routing_points.PointRouting
+  point_presence: Float[Array, "b n"]
+  log_prob: Float[Array, "b"]
+  mass: Float[Array, "b k"]
+  won: Float[Array, "b k"]
+
+
+class MLPDecoder(nn.Module):
+  """The baseline: votes straight from one plain MLP, with no pose that they would share.
+
+  Attributes:
+    num_objects: k.
+    num_votes: v.
+    widths: of the hidden layers.
+    presence_noise: width of the uniform noise on capsule and vote presence logits in training.
+  """
+
+  num_objects: int
+  num_votes: int
+  widths: tuple[int, ...]
+  presence_noise: float
+
+  @nn.compact
+  @typed
+  def __call__(self, x: Float[Array, "b k e"], *, train: bool) -> PointVotes:
+    each_whole("config.model.mlp_decoder.widths", self.widths, 1)
+    not_negative("config.model.mlp_decoder.presence_noise", self.presence_noise)
+    batch, k, v = x.shape[0], self.num_objects, self.num_votes
+    sizes = (k * v * 2, k * v, k * v, k)  # positions, scales, vote presences, capsule presences
+    x = MLP((*self.widths, sum(sizes)), name="mlp")(x.reshape(batch, -1))
+    starts = [sum(sizes[:i]) for i in range(1, len(sizes))]
+    positions, scale, share, presence_logits = jnp.split(x, starts, axis=-1)
+
+    def presence_of(logits: Array, use: int) -> Array:
+      return noisy_sigmoid(
+        self, logits, self.presence_noise, train=train, in_evaluation=False, use=use
+      )
+
+    vote_presence = presence_of(presence_logits, 1)[..., None] * presence_of(
+      share.reshape(batch, k, v), 2
+    )
+    return PointVotes(
+      votes=positions.reshape(batch, k, v, 2),
+      vote_scale=jax.nn.softplus(scale.reshape(batch, k, v) + 0.5) + MIN_VOTE_SCALE,
+      vote_presence=vote_presence,
+      presence=jnp.max(vote_presence, axis=-1),
+      presence_logits=presence_logits,
+      dynamic=jnp.zeros((batch, k, v, 6)),
+    )
+
+
+class CCAE(nn.Module):
+  """Points to capsules, capsules to votes for points.
+
+  Attributes:
+    object_encoder: points to one vector a capsule.
+    object_decoder: vectors to votes; a pose of the capsule times a pose of each of its points, or
+      the baseline, an MLP.
+  """
+
+  object_encoder: ObjectEncoder
+  object_decoder: ObjectDecoder | MLPDecoder
+
+  @nn.compact
+  def __call__(self, batch: Batch, *, train: bool) -> CCAEOutput:
+    """One pass over a batch; see `CCAEOutput`."""
+    points, presence = batch["points"], batch["presence"]
+    objects = self.object_decoder(self.object_encoder(points, presence), train=train)
+    if isinstance(objects, ObjectCapsules):
+      objects = _translations(objects)
+    routing = jax.vmap(routing_points.route_points)(
+      points, objects.votes, objects.vote_scale, objects.vote_presence
+    )
+    return CCAEOutput(
+      objects=objects,
+      routing=routing,
+      point_presence=presence,
+      log_prob=jnp.sum(presence * routing.log_prob, axis=-1),
+      mass=jax.vmap(routing_points.point_mass)(routing, presence),
+      won=jax.vmap(routing_points.points_won)(routing, presence),
+    )
+
+
+def _translations(objects: ObjectCapsules) -> PointVotes:
+  """A point has no pose: of each vote's, the translation counts."""
+  return PointVotes(
+    votes=objects.votes[..., jnp.array([2, 5])],
+    vote_scale=objects.vote_scale,
+    vote_presence=objects.vote_presence,
+    presence=objects.presence,
+    presence_logits=objects.presence_logits,
+    dynamic=objects.dynamic,
+  )
+
+
+def loss_terms(
+  output: CCAEOutput,
+  *,
+  num_patterns: int,
+  prior: str,
+  prior_within_constant: float,
+  posterior: str,
+) -> dict[str, Array]:
+  """Terms to minimise, each unweighted.
+
+  Args:
+    output: of the module.
+    num_patterns: C of the l2 sparsity.
+    prior: kind of sparsity of the presences, a key of `SPARSITIES`.
+    prior_within_constant: capsules that a scene should switch on, for l2; 0 means K / C.
+    posterior: kind of sparsity of the mass.
+
+  Returns:
+    `points`: -log-likelihood of the present points, nats; `presence`: cross-entropy of each
+    capsule's presence logit with whether it won two points or more, summed over the capsules that
+    won any; `prior_within`, `prior_between`, `posterior_within`, `posterior_between`: sparsity of
+    presences and of mass; `dynamic`: half the summed squares of the deformations. Each is a mean
+    over the batch.
+  """
+
+  def sparse(kind: str, activation: Array, within_constant: float) -> sparsity.Sparsity:
+    if kind == "l2":
+      return sparsity.l2(activation, num_patterns, within_constant or None)
+    return SPARSITIES[kind](activation)
+
+  prior_sparsity = sparse(prior, output.objects.presence, prior_within_constant)
+  posterior_sparsity = sparse(posterior, output.mass, 0.0)
+  is_there = (output.won >= MIN_POINTS).astype(jnp.float32)
+  logits = output.objects.presence_logits
+  cross_entropy = jax.nn.softplus(logits) - is_there * logits
+  return {
+    "points": -jnp.mean(output.log_prob),
+    "presence": jnp.mean(jnp.sum(jnp.where(output.won > 0, cross_entropy, 0.0), axis=-1)),
+    "prior_within": prior_sparsity.within,
+    "prior_between": prior_sparsity.between,
+    "posterior_within": posterior_sparsity.within,
+    "posterior_between": posterior_sparsity.between,
+    "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / len(output.log_prob),
+  }
+
+
+def segment(output: CCAEOutput) -> dict[str, Array]:
+  """Which capsule every point belongs to, int32 [b, n], -1 for none.
+
+  `true_presence`: the capsule that won the point, whatever presence the model predicts for it.
+  `predicted_presence`: the same where the capsule's own presence probability exceeds 0.5, none
+  elsewhere. Absent points belong to none.
+  """
+  winner = output.routing.winner
+  probability = jax.nn.sigmoid(output.objects.presence_logits)
+  there = jnp.take_along_axis(probability, winner, axis=1) > PRESENT
+  present = output.point_presence > 0
+  return {
+    "true_presence": jnp.where(present, winner, -1).astype(jnp.int32),
+    "predicted_presence": jnp.where(present & there, winner, -1).astype(jnp.int32),
+  }
+
+
+def measures(output: CCAEOutput, batch: Batch, *, num_patterns: int) -> dict[str, Array]:
+  """Numbers an example, [b]: the segmentation accuracy with true and with predicted presence, and
+  the share of present points that the dummy explains best."""
+  present, pattern = batch["presence"], batch["pattern"]
+  num_capsules = output.objects.presence.shape[1]
+
+  def accuracy(capsule: Array, pattern: Array, present: Array) -> Array:
+    # one_hot of -1 is zero everywhere.
+    belongs = jax.nn.one_hot(capsule, num_capsules) * present[:, None]
+    agreement = belongs.T @ jax.nn.one_hot(pattern, num_patterns)
+    rows, columns = optax.assignment.hungarian_algorithm(-agreement)
+    return jnp.sum(agreement[rows, columns]) / jnp.sum(present)
+
+  accuracies = {
+    f"accuracy_{name}": jax.vmap(accuracy)(capsule, pattern, present)
+    for name, capsule in segment(output).items()
+  }
+  lost = jnp.argmax(output.routing.posterior, axis=1) == num_capsules
+  unexplained = jnp.sum(lost * present, axis=1) / jnp.sum(present, axis=1)
+  return accuracies | {"unexplained_points": unexplained}
+
+
+def features(output: CCAEOutput) -> dict[str, Array]:
+  """What evaluation clusters: `prior` presences and `posterior` mass, [b, k] each."""
+  return {"prior": output.objects.presence, "posterior": output.mass}
+
+
+def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: PointSpec) -> System:
+  """A CCAE from config sections.
+
+  Args:
+    model: `num_objects`, `num_votes`, `decoder`, one of `DECODERS`, and the sections
+      `object_encoder`, `object_decoder` (capsules) and `mlp_decoder`; all three must be right, one
+      decoder is used.
+    loss: `prior` and `posterior`, kinds of sparsity, `prior_within_constant`, and `weights` and
+      `schedule` of the loss terms.
+    data: number of points and patterns.
+
+  Raises:
+    ValueError: a key or value that does not fit.
+  """
+  model = dict(model)
+  k, v = model.pop("num_objects", None), model.pop("num_votes", None)
+  whole("config.model.num_objects", k, 1)
+  whole("config.model.num_votes", v, 1)
+  decoder = model.pop("decoder", None)
+  one_of("config.model.decoder", decoder, DECODERS)
+  encoder = build_module(
+    ObjectEncoder,
+    "model.object_encoder",
+    model.pop("object_encoder", {}),
+    num_objects=k,
+    compute_dtype=None,
+  )
+  decoders = {
+    "capsules": build_module(
+      ObjectDecoder, "model.object_decoder", model.pop("object_decoder", {}), num_parts=v
+    ),
+    "mlp": build_module(
+      MLPDecoder,
+      "model.mlp_decoder",
+      model.pop("mlp_decoder", {}),
+      num_objects=k,
+      num_votes=v,
+    ),
+  }
+  module = build_module(
+    CCAE, "model", model, object_encoder=encoder, object_decoder=decoders[decoder]
+  )
+  unknown, missing = sorted(set(loss) - set(LOSS_KEYS)), sorted(set(LOSS_KEYS) - set(loss))
+  if unknown or missing:
+    raise ValueError(
+      f"config section loss: unknown keys {unknown}, missing keys {missing}; "
+      f"valid keys are {sorted(LOSS_KEYS)}"
+    )
+  for key in ("prior", "posterior"):
+    one_of(f"config.loss.{key}", loss[key], tuple(SPARSITIES))
+
+  def terms(output: CCAEOutput, batch: Batch) -> dict[str, Array]:
+    return loss_terms(
+      output,
+      num_patterns=data.num_patterns,
+      prior=loss["prior"],
+      prior_within_constant=loss["prior_within_constant"],
+      posterior=loss["posterior"],
+    )
+
+  def measured(output: CCAEOutput, batch: Batch) -> dict[str, Array]:
+    return measures(output, batch, num_patterns=data.num_patterns)
+
+  def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
+    output = module.apply(variables, batch, train=False)
+    return {
+      "constellations": {
+        "points": batch["points"],
+        "presence": batch["presence"],
+        "pattern": batch["pattern"],
+        "capsule": segment(output)["true_presence"],
+        "votes": output.objects.votes,
+        "vote_presence": output.objects.vote_presence,
+        "capsule_presence": jax.nn.sigmoid(output.objects.presence_logits),
+      }
+    }
+
+  return System(
+    module=module,
+    loss_terms=terms,
+    loss_weights=dict(loss["weights"]),
+    loss_schedule=dict(loss["schedule"]),
+    measures=measured,
+    features=features,
+    pictures=pictures,
+    segment=segment,
+  )

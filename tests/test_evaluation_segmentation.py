@@ -1,0 +1,152 @@
+"""Segmentation figures against scikit-learn, SciPy and brute force; points of no capsule."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import adjusted_rand_score, mutual_info_score
+
+from scae_jax.evaluation.segmentation import segmentation
+
+PATTERNS, CAPSULES = 3, 4
+
+
+def score(presence, pattern, capsule, num_patterns=PATTERNS, num_capsules=CAPSULES):
+  presence, pattern, capsule = (np.atleast_2d(x) for x in (presence, pattern, capsule))
+  return segmentation(
+    np.zeros((*presence.shape, 2)),
+    presence,
+    pattern,
+    capsule,
+    num_patterns=num_patterns,
+    num_capsules=num_capsules,
+  )
+
+
+def random_scenes(count=60, num_points=9, agreement=0.6, seed=0):
+  """Patterns, capsules that follow them so often, and absent points and points of no capsule."""
+  rng = np.random.RandomState(seed)
+  pattern = rng.randint(0, PATTERNS, (count, num_points))
+  follows = rng.uniform(size=pattern.shape) < agreement
+  capsule = np.where(follows, (pattern + 1) % CAPSULES, rng.randint(-1, CAPSULES, pattern.shape))
+  presence = (rng.uniform(size=pattern.shape) < 0.7).astype(np.float32)
+  presence[:, 0] = 1
+  return presence, pattern, capsule
+
+
+def groups(presence, pattern, capsule):
+  """Labels of the present points of one scene; each point of no capsule is a group of its own."""
+  there = presence > 0
+  alone = CAPSULES + np.arange(len(capsule))
+  return pattern[there], np.where(capsule < 0, alone, capsule)[there]
+
+
+def test_accuracy_is_that_of_the_best_matching():
+  presence, pattern, capsule = random_scenes()
+  expected = []
+  for there, true, found in zip(presence > 0, pattern, capsule, strict=True):
+    matchings = itertools.permutations(range(CAPSULES), PATTERNS)
+    right = max(sum(found[there] == np.array(m)[true[there]]) for m in matchings)
+    expected.append(right / there.sum())
+  result = score(presence, pattern, capsule)
+  np.testing.assert_allclose(result.accuracy, expected, rtol=1e-12)
+  assert 0.4 < np.mean(expected) < 0.9
+
+
+def test_matching_is_anew_in_every_scene_and_one_to_one():
+  ones = np.ones((3, 4))
+  pattern = np.array([[0, 0, 1, 1]] * 3)
+  capsule = np.array([[2, 2, 0, 0], [1, 1, 3, 3], [0, 0, 0, 0]])
+  np.testing.assert_allclose(score(ones, pattern, capsule).accuracy, [1, 1, 0.5])
+
+
+def test_adjusted_rand_index_is_that_of_scikit_learn():
+  for agreement in (0.0, 0.6, 1.0):
+    scenes = random_scenes(agreement=agreement, num_points=7)
+    expected = [adjusted_rand_score(*groups(*scene)) for scene in zip(*scenes, strict=True)]
+    np.testing.assert_allclose(score(*scenes).adjusted_rand_index, expected, atol=1e-12)
+
+
+def test_variation_of_information_is_that_of_entropies():
+  scenes = random_scenes()
+  expected = []
+  for scene in zip(*scenes, strict=True):
+    true, found = groups(*scene)
+    entropy = [stats.entropy(np.unique(x, return_counts=True)[1]) for x in (true, found)]
+    expected.append(sum(entropy) - 2 * mutual_info_score(true, found))
+  np.testing.assert_allclose(score(*scenes).variation_of_information, expected, atol=1e-12)
+
+
+def test_perfect_whatever_the_names():
+  presence, pattern, _ = random_scenes()
+  result = score(presence, pattern, 3 - pattern)
+  np.testing.assert_array_equal(result.accuracy, 1)
+  np.testing.assert_array_equal(result.adjusted_rand_index, 1)
+  np.testing.assert_array_equal(result.variation_of_information, 0)
+
+
+def test_points_of_no_capsule_are_wrong_and_alone():
+  """Predicted presence: a square whose capsule is not believed in."""
+  result = score(np.ones(4), np.zeros(4, int), np.full(4, -1))
+  assert result.accuracy[0] == 0
+  assert result.adjusted_rand_index[0] == 0
+  np.testing.assert_allclose(result.variation_of_information, np.log(4), rtol=1e-12)
+  # Half of it: one group of two, two single points; H(capsule | pattern) = log 4 - log(2) / 2.
+  result = score(np.ones(4), np.zeros(4, int), np.array([1, -1, -1, 1]))
+  assert result.accuracy[0] == 0.5
+  np.testing.assert_allclose(result.variation_of_information, 1.5 * np.log(2), rtol=1e-12)
+
+
+def test_absent_points_do_not_count():
+  presence, pattern, capsule = random_scenes()
+  other = np.where(presence > 0, capsule, (capsule + 2) % CAPSULES)
+  one, two = score(presence, pattern, capsule), score(presence, pattern, other)
+  for name, value in one.means().items():
+    assert value == two.means()[name]
+
+
+def test_a_scene_of_one_point():
+  result = score(np.array([1, 0, 0]), np.array([1, 0, 0]), np.array([2, 2, 2]))
+  assert result.means() == {
+    "accuracy": 1.0,
+    "adjusted_rand_index": 1.0,
+    "variation_of_information": 0.0,
+  }
+
+
+def test_means_are_over_scenes_and_not_over_points():
+  presence = np.array([[1, 0, 0, 0], [1, 1, 1, 1]])
+  capsule = np.array([[0, 0, 0, 0], [0, 1, 2, 3]])
+  means = score(presence, np.zeros((2, 4), int), capsule).means()
+  assert means["accuracy"] == pytest.approx((1 + 1 / 4) / 2)
+
+
+def test_more_patterns_than_capsules():
+  result = score(np.ones(3), np.array([0, 1, 2]), np.array([0, 0, 0]), num_capsules=1)
+  assert result.accuracy[0] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"capsule": np.zeros((2, 3), int)}, r"shape \(2, 4\), got int64 \(2, 3\)"),
+    ({"capsule": np.zeros((2, 4))}, "got float64"),
+    ({"capsule": np.full((2, 4), 4)}, r"-1 \(none\) or in 0 \.\.\. 3, got 4 \.\.\. 4"),
+    ({"capsule": np.full((2, 4), -2)}, r"got -2 \.\.\. -2"),
+    ({"pattern": np.full((2, 4), 3)}, "index that does not exist"),
+    ({"presence": np.zeros((2, 4))}, "at least one present point"),
+    ({"presence": np.ones((2, 5))}, r"presence must have one entry a point"),
+  ],
+)
+def test_what_cannot_be_scored(change, message):
+  arguments = {
+    "points": np.zeros((2, 4, 2)),
+    "presence": np.ones((2, 4)),
+    "pattern": np.zeros((2, 4), int),
+    "capsule": np.zeros((2, 4), int),
+  }
+  numbers = {"num_patterns": PATTERNS, "num_capsules": CAPSULES}
+  assert segmentation(**arguments, **numbers).means()["accuracy"] == 1
+  with pytest.raises(ValueError, match=message):
+    segmentation(**(arguments | change), **numbers)
