@@ -57,6 +57,24 @@ def numpy_scenes(seed, options, count):
     yield drawn
 
 
+def numpy_batch(seed, options, count):
+  """Those scenes as a batch, shuffled."""
+  rng = np.random.RandomState(seed + 1)
+  shape = (count, options.slots)
+  batch = {
+    "points": np.zeros((*shape, 2), np.float32),
+    "presence": np.zeros(shape, np.float32),
+    "pattern": np.zeros(shape, np.int32),
+  }
+  for row, drawn in enumerate(numpy_scenes(seed, options, count)):
+    points = np.concatenate(list(drawn.values()))
+    slots = rng.permutation(options.slots)[: len(points)]
+    batch["points"][row, slots] = points / options.extent
+    batch["presence"][row, slots] = 1
+    batch["pattern"][row, slots] = np.repeat(list(drawn), [len(p) for p in drawn.values()])
+  return batch
+
+
 def pattern_points(batch, index, extent=1.0):
   """[s, p, 2] points of a pattern in the scenes where it is present, in shuffled order."""
   belongs = (batch["pattern"] == index) & (batch["presence"] > 0)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
+from scae_jax.figures.constellations import constellations
 from scae_jax.figures.curves import training_curves
 from scae_jax.figures.embedding import embedding
 from scae_jax.figures.reconstructions import object_reconstructions, reconstructions
@@ -18,6 +19,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
   "templates": templates,
   "reconstructions": reconstructions,
   "object_reconstructions": object_reconstructions,
+  "constellations": constellations,
   "presences_by_class": presences_by_class,
   "embedding": embedding,
   "confusion": confusion,

@@ -136,16 +136,20 @@ class CCAE(nn.Module):
     object_encoder: points to one vector a capsule.
     object_decoder: vectors to votes; a pose of the capsule times a pose of each of its points, or
       the baseline, an MLP.
+    num_frequencies: what the encoder sees of a point besides its coordinates; see `fourier`.
   """
 
   object_encoder: ObjectEncoder
   object_decoder: ObjectDecoder | MLPDecoder
+  num_frequencies: int
 
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> CCAEOutput:
     """One pass over a batch; see `CCAEOutput`."""
+    whole("config.model.num_frequencies", self.num_frequencies, 0)
     points, presence = batch["points"], batch["presence"]
-    objects = self.object_decoder(self.object_encoder(points, presence), train=train)
+    rows = jax.vmap(lambda scene: fourier(scene, self.num_frequencies))(points)
+    objects = self.object_decoder(self.object_encoder(rows, presence), train=train)
     if isinstance(objects, ObjectCapsules):
       objects = _translations(objects)
     routing = jax.vmap(routing_points.route_points)(
@@ -159,6 +163,18 @@ class CCAE(nn.Module):
       mass=jax.vmap(routing_points.point_mass)(routing, presence),
       won=jax.vmap(routing_points.points_won)(routing, presence),
     )
+
+
+@typed
+def fourier(points: Float[Array, "n 2"], num_frequencies: int) -> Float[Array, "n d"]:
+  """Coordinates, and sines and cosines of pi 2^f times each, f from 0 to `num_frequencies` - 1.
+
+  The dot product of two such rows is a sum of cosines of differences, so attention can prefer
+  points at a distance from the first layer on, wherever they are. The paper has coordinates alone.
+  """
+  angles = jnp.pi * 2.0 ** jnp.arange(num_frequencies)[None, None] * points[:, :, None]
+  waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+  return jnp.concatenate([points, waves.reshape(len(points), -1)], axis=-1)
 
 
 def _translations(objects: ObjectCapsules) -> PointVotes:

@@ -1,0 +1,189 @@
+"""The ceiling of segmentation: RANSAC that knows the patterns, their ranges and the jitter.
+
+Every ordered pair of a scene's points, taken for every pair of a pattern's points, fixes a
+similarity transform; the pattern's other points then fall somewhere, each is taken for the scene
+point next to it, and the transform is fitted again to all of them by least squares. With a dozen
+points a scene has about a thousand such hypotheses, so all are tried instead of random ones. Those
+that fit the ranges and the jitter compete: the explanation of a scene is the set of them that
+leaves the fewest points over and, among such sets, fits best, found by a beam search over patterns.
+
+Points are complex numbers here: a similarity transform is z -> a z + b, |a| its scale.
+"""
+
+import dataclasses
+
+import numpy as np
+from scipy import stats
+
+from scae_jax.data.constellations import PATTERNS, SceneOptions, check_scenes
+
+CHUNK = 200  # scenes at once, for memory
+MAX_CANDIDATES = 32  # of a pattern in a scene, the best
+BEAM = 64  # partial explanations that are kept
+# Standard deviation that stands for none: float32 keeps coordinates of 18 units to 1e-6.
+MIN_JITTER = 1e-3
+# A true pattern fits worse than allowed once in so many.
+MISSED = 1e-4
+# What a point that is left over costs, in squared standard deviations: more than any allowed fit.
+LEFT_OVER = 100.0
+# Slack of the ends of ranges, in standard deviations of a fitted scale or angle.
+SLACK = 4.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Candidates:
+  """Places where a pattern may be, best first; a scene that has fewer is filled up with misfits.
+
+  Attributes:
+    members: int64 [s, c], bit i is set where point i belongs to the pattern.
+    misfit: [s, c], sum of squared distances over the variance of the jitter; infinite: none.
+  """
+
+  members: np.ndarray
+  misfit: np.ndarray
+
+
+def ransac(points: np.ndarray, presence: np.ndarray, options: SceneOptions) -> np.ndarray:
+  """Finds the patterns of scenes.
+
+  Args:
+    points: [s, n, 2] in [-1, 1].
+    presence: [s, n], 0 or 1; at most 62 present points a scene.
+    options: that the scenes were drawn with.
+
+  Returns:
+    int32 [s, n], the index in `options.patterns` of the pattern that each point is explained by,
+    -1 for absent and for unexplained points.
+
+  Raises:
+    ValueError: what `check_scenes` says.
+  """
+  check_scenes(points, presence, np.zeros(np.shape(presence), int), len(options.patterns))
+  there = np.asarray(presence).astype(bool)
+  z = np.asarray(points, np.float64) @ np.array([1, 1j]) * options.extent
+  found = np.full(there.shape, -1, np.int32)
+  counts = there.sum(axis=1)
+  for count in np.unique(counts):
+    alike = np.flatnonzero(counts == count)
+    for start in range(0, len(alike), CHUNK):
+      scenes = alike[start : start + CHUNK]
+      mask = there[scenes]
+      owner = _explain(z[scenes][mask].reshape(len(scenes), count), options)
+      block = found[scenes]
+      block[mask] = owner.reshape(-1)
+      found[scenes] = block
+  return found
+
+
+def _explain(z: np.ndarray, options: SceneOptions) -> np.ndarray:
+  """Int [s, n], the pattern of each of the points [s, n], -1 for none; a beam search."""
+  num_scenes, num_points = z.shape
+  of_name = {name: _candidates(z, name, options) for name in set(options.patterns)}
+  taken = np.zeros((num_scenes, 1), np.int64)
+  cost = np.full((num_scenes, 1), LEFT_OVER * num_points)
+  chosen = np.zeros((num_scenes, 1, len(options.patterns)), np.int64)
+  # Patterns of many points first: they leave least to chance.
+  order = sorted(range(len(options.patterns)), key=lambda i: -len(PATTERNS[options.patterns[i]]))
+  for i in order:
+    name = options.patterns[i]
+    # The first choice is that the pattern is absent.
+    members = np.pad(of_name[name].members, ((0, 0), (1, 0)))
+    change = np.pad(of_name[name].misfit - LEFT_OVER * len(PATTERNS[name]), ((0, 0), (1, 0)))
+    free = (taken[:, :, None] & members[:, None]) == 0
+    after = np.where(free, cost[:, :, None] + change[:, None], np.inf).reshape(num_scenes, -1)
+    best = np.argsort(after, axis=1, kind="stable")[:, :BEAM]
+    before, choice = np.divmod(best, members.shape[1])
+    added = np.take_along_axis(members, choice, axis=1)
+    cost = np.take_along_axis(after, best, axis=1)
+    taken = np.take_along_axis(taken, before, axis=1) | added
+    chosen = np.take_along_axis(chosen, before[..., None], axis=1)
+    chosen[:, :, i] = added
+  winner = chosen[:, 0]  # [s, patterns]
+  belongs = (winner[:, :, None] >> np.arange(num_points)) & 1
+  return np.where(belongs.any(axis=1), belongs.argmax(axis=1), -1)
+
+
+def _candidates(z: np.ndarray, name: str, options: SceneOptions) -> _Candidates:
+  """Sets of points [s, n] that may be the pattern, each once, with its best fit."""
+  template = PATTERNS[name].astype(np.float64) @ np.array([1, 1j])
+  num_scenes, num_points = z.shape
+  if num_points < len(template):
+    nothing = np.zeros((num_scenes, 0))
+    return _Candidates(nothing.astype(np.int64), nothing)
+  nearest = _nearest_points(z, template)
+  scene, nearest = _distinct(nearest)
+  misfit, fits = _refit(z, scene, nearest, template, options)
+  scene, nearest, misfit = scene[fits], nearest[fits], misfit[fits]
+  members = (1 << nearest.astype(np.int64)).sum(axis=1)
+
+  # Every set once, with its best fit: the first of each in order of misfit.
+  order = np.lexsort((misfit, members, scene))
+  scene, members, misfit = scene[order], members[order], misfit[order]
+  first = np.ones(len(scene), bool)
+  first[1:] = (scene[1:] != scene[:-1]) | (members[1:] != members[:-1])
+  scene, members, misfit = scene[first], members[first], misfit[first]
+
+  order = np.lexsort((misfit, scene))
+  scene, members, misfit = scene[order], members[order], misfit[order]
+  rank = np.arange(len(scene)) - np.searchsorted(scene, scene)
+  kept = rank < MAX_CANDIDATES
+  shape = (num_scenes, min(MAX_CANDIDATES, int(rank.max(initial=-1)) + 1))
+  table = _Candidates(np.zeros(shape, np.int64), np.full(shape, np.inf))
+  table.members[scene[kept], rank[kept]] = members[kept]
+  table.misfit[scene[kept], rank[kept]] = misfit[kept]
+  return table
+
+
+def _nearest_points(z: np.ndarray, template: np.ndarray) -> np.ndarray:
+  """Int8 [s, h, p]: under each hypothesis, the scene point next to each point of the pattern."""
+  i, j = np.nonzero(~np.eye(z.shape[1], dtype=bool))
+  a, b = np.triu_indices(len(template), 1)
+  turn = (z[:, j] - z[:, i])[:, :, None] / (template[b] - template[a])
+  shift = z[:, i][:, :, None] - turn * template[a]
+  predicted = turn[..., None] * template + shift[..., None]
+  predicted = predicted.reshape(len(z), -1, len(template))
+  # |u - w|^2 but for |u|^2, which is the same for all w; float32 decides between points well.
+  x, y = predicted.real.astype(np.float32), predicted.imag.astype(np.float32)
+  of_x, of_y = z.real.astype(np.float32), z.imag.astype(np.float32)
+  half = ((of_x**2 + of_y**2) / 2)[:, None]
+  nearest = np.empty(predicted.shape, np.int8)
+  for p in range(len(template)):
+    towards = x[:, :, p, None] * of_x[:, None] + y[:, :, p, None] * of_y[:, None]
+    nearest[:, :, p] = np.argmax(towards - half, axis=2)
+  return nearest
+
+
+def _distinct(nearest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Hypotheses that take no point twice: their scenes [h] and points [h, p]."""
+  in_order = np.sort(nearest, axis=2)
+  scene, hypothesis = np.nonzero((np.diff(in_order, axis=2) > 0).all(axis=2))
+  return scene, nearest[scene, hypothesis]
+
+
+def _refit(
+  z: np.ndarray,
+  scene: np.ndarray,
+  nearest: np.ndarray,
+  template: np.ndarray,
+  options: SceneOptions,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Least squares of each hypothesis: its misfit [h], and whether it may be true [h].
+
+  With centred template t and points w around their mean, a = sum conj(t) w / sum |t|^2, and the sum
+  of squares left is sum |w|^2 - |a|^2 sum |t|^2.
+  """
+  jitter = max(options.jitter, MIN_JITTER)
+  w = z[scene[:, None], nearest]
+  w = w - w.mean(axis=1, keepdims=True)
+  spread = np.sum(np.abs(template) ** 2)
+  a = w @ template.conj() / spread
+  misfit = np.maximum(np.sum(np.abs(w) ** 2, axis=1) - np.abs(a) ** 2 * spread, 0) / jitter**2
+  # 2 p coordinates, 4 of which the transform takes.
+  allowed = stats.chi2.isf(MISSED, 2 * len(template) - 4)
+  slack = SLACK * jitter / np.sqrt(spread)
+  scale = np.abs(a)
+  angle = np.abs(np.angle(a))
+  fits = misfit <= allowed
+  fits &= (scale >= options.min_scale - slack) & (scale <= options.max_scale + slack)
+  fits &= angle <= np.deg2rad(options.max_rotation) + slack / np.maximum(scale, slack)
+  return misfit, fits

@@ -1,0 +1,146 @@
+"""Scenes of points: which capsule won each point, and what the capsules voted for."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Polygon
+
+from scae_jax.figures.style import (
+  GREY,
+  NO_OBJECT,
+  SMALL_SIZE,
+  check_rank,
+  check_same_length,
+  new_figure,
+  palette,
+  row_label,
+)
+
+MAX_SCENES = 8
+PRESENT = 0.5
+# A vote is part of a shape when its presence is so large a share of its capsule's largest: mixing
+# weights are normalised, so presences mean something only beside each other.
+SHARE = 0.5
+
+
+def vote_outline(votes: np.ndarray, vote_presence: np.ndarray) -> np.ndarray:
+  """Corners of a capsule's shape, [c, 2]: its votes that count, in order around their mean.
+
+  Args:
+    votes: [v, 2].
+    vote_presence: [v] in [0, 1]; the votes with at least half of the largest count.
+  """
+  corners = votes[vote_presence >= SHARE * vote_presence.max()]
+  x, y = (corners - corners.mean(axis=0)).T
+  return corners[np.argsort(np.arctan2(y, x), kind="stable")]
+
+
+def constellations(
+  points: np.ndarray,
+  presence: np.ndarray,
+  pattern: np.ndarray,
+  capsule: np.ndarray,
+  votes: np.ndarray,
+  vote_presence: np.ndarray,
+  capsule_presence: np.ndarray,
+) -> Figure:
+  """Draws, a column a scene, what the capsules found and which points belong together.
+
+  Above, present points have the colour of the capsule that won them, and the votes of each capsule
+  that is present (0.5 or more) are the corners of a shape. Below, the points of a pattern are the
+  corners of a grey one.
+
+  Args:
+    points: [n, p, 2] in [-1, 1]; the first 8 scenes are drawn.
+    presence: [n, p], 0 or 1.
+    pattern: int [n, p].
+    capsule: int [n, p] in [0, k), the capsule of each point; any other number stands for none.
+    votes: [n, k, v, 2].
+    vote_presence: [n, k, v] in [0, 1].
+    capsule_presence: [n, k] in [0, 1].
+
+  Raises:
+    ValueError: arrays of another rank, or not of one length.
+  """
+  points = check_rank("points", points, "n p 2")
+  presence = check_rank("presence", presence, "n p")
+  pattern = check_rank("pattern", pattern, "n p")
+  capsule = check_rank("capsule", capsule, "n p")
+  votes = check_rank("votes", votes, "n k v 2")
+  vote_presence = check_rank("vote_presence", vote_presence, "n k v")
+  capsule_presence = check_rank("capsule_presence", capsule_presence, "n k")
+  check_same_length(
+    points=points,
+    presence=presence,
+    pattern=pattern,
+    capsule=capsule,
+    votes=votes,
+    vote_presence=vote_presence,
+    capsule_presence=capsule_presence,
+  )
+  shown = min(len(points), MAX_SCENES)
+  num_capsules = capsule_presence.shape[1]
+  colours = np.concatenate([palette(num_capsules), [NO_OBJECT]])
+  is_capsule = (capsule >= 0) & (capsule < num_capsules)
+  owner = np.where(is_capsule, capsule, num_capsules)
+
+  figure = new_figure(1.5 * shown + 0.7, 3.9, "Constellations")
+  grid = figure.subplots(2, shown, squeeze=False)
+  row_label(grid[0, 0], "capsules")
+  row_label(grid[1, 0], "truth")
+  for i in range(shown):
+    there = presence[i] > 0
+    found, truth = grid[:, i]
+    for k in range(num_capsules):
+      if capsule_presence[i, k] >= PRESENT:
+        _shape(found, vote_outline(votes[i, k], vote_presence[i, k]), colours[k])
+    _dots(found, points[i][there], colours[owner[i][there]])
+    for index in np.unique(pattern[i][there]):
+      corners = points[i][there & (pattern[i] == index)]
+      _shape(truth, vote_outline(corners, np.ones(len(corners))), np.full(3, 0.6))
+    _dots(truth, points[i][there], np.full((int(there.sum()), 3), 0.2))
+    for axes in (found, truth):
+      _frame(axes)
+
+  seen = np.unique(owner[:shown][presence[:shown] > 0])
+  handles = [
+    Line2D(
+      [],
+      [],
+      marker="o",
+      ls="",
+      color=tuple(colours[k]),
+      label="no capsule" if k == num_capsules else f"capsule {k}",
+    )
+    for k in seen
+  ]
+  handles.append(Line2D([], [], color=GREY, lw=1.0, label="votes of a present capsule"))
+  figure.legend(
+    handles=handles,
+    loc="outside lower center",
+    ncols=min(len(handles), max(2, shown)),
+    fontsize=SMALL_SIZE,
+    frameon=False,
+  )
+  return figure
+
+
+def _shape(axes: Axes, corners: np.ndarray, colour: np.ndarray) -> None:
+  outline = Polygon(corners, facecolor=(*colour, 0.18), edgecolor=(*colour, 0.9), lw=1.0, zorder=1)
+  axes.add_patch(outline)
+
+
+def _dots(axes: Axes, points: np.ndarray, colours: np.ndarray) -> None:
+  axes.scatter(*points.T, s=16, c=colours, edgecolors="white", linewidths=0.4, zorder=2)
+
+
+def _frame(axes: Axes) -> None:
+  """The same square for every scene; jitter puts few points outside, which widen none."""
+  axes.set_xlim(-1.05, 1.05)
+  axes.set_ylim(-1.05, 1.05)
+  axes.set_aspect("equal")
+  axes.set_xticks([])
+  axes.set_yticks([])
+  for spine in axes.spines.values():
+    spine.set_color("0.8")

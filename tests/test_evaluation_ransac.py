@@ -1,0 +1,199 @@
+"""RANSAC: scenes built by hand, a brute-force search, and the ceiling on generated scenes."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from scipy.optimize import least_squares
+
+from scae_jax.data.constellations import PATTERNS
+from scae_jax.evaluation import ransac as module
+from scae_jax.evaluation.ransac import ransac
+from scae_jax.evaluation.segmentation import segmentation
+from tests.test_data_constellations import OPTIONS, numpy_batch
+
+ALL_KINDS = dataclasses.replace(OPTIONS, patterns=("l", "triangle", "pentagon", "square"))
+
+
+def placed(name, scale, degrees, middle):
+  turn = np.exp(1j * np.deg2rad(degrees))
+  z = scale * turn * (PATTERNS[name] @ [1, 1j])
+  return np.stack([z.real, z.imag], axis=1) + middle
+
+
+def one_scene(*patterns, options=OPTIONS, seed=0):
+  """Shuffled points of some patterns, absent slots among them: points, presence, pattern."""
+  rng = np.random.RandomState(seed)
+  slots = options.slots
+  points, presence, pattern = np.zeros((slots, 2)), np.zeros(slots), np.zeros(slots, int)
+  start = 0
+  for index, placement in patterns:
+    p = placed(options.patterns[index], *placement)
+    p = p + options.jitter * rng.normal(size=p.shape)
+    here = slice(start, start + len(p))
+    points[here], presence[here], pattern[here] = p / options.extent, 1, index
+    start += len(p)
+  order = rng.permutation(slots)
+  return points[order][None], presence[order][None], pattern[order][None]
+
+
+def same_groups(found, pattern, presence):
+  """Whether present points are split in the same way, whatever the groups are called."""
+  there = presence > 0
+  pairs = set(zip(found[there], pattern[there], strict=True))
+  return len(pairs) == len(set(found[there])) == len(set(pattern[there]))
+
+
+FAR = (2.0, 20.0, (-8, 5))
+SCENES = {
+  "one square": [(0, FAR)],
+  "one triangle": [(1, FAR)],
+  "the same pattern twice": [(0, FAR), (2, (3.0, -60.0, (4, -4)))],
+  "one inside another": [(0, (4.0, 10.0, (0, 0))), (2, (1.5, 70.0, (0.3, 0.1)))],
+  "all on top of each other": [
+    (0, (3.0, 10.0, (0, 0))),
+    (1, (2.7, 40.0, (0.5, 0.3))),
+    (2, (3.3, -75.0, (-0.4, 0.6))),
+  ],
+  "at the ends of the ranges": [(0, (4.0, 90.0, (12, 12))), (1, (1.0, -90.0, (-12, -12)))],
+}
+
+
+@pytest.mark.parametrize("case", SCENES)
+@pytest.mark.parametrize("jitter", [0.0, 0.05])
+def test_scenes_by_hand(case, jitter):
+  options = dataclasses.replace(OPTIONS, jitter=jitter)
+  points, presence, pattern = one_scene(*SCENES[case], options=options)
+  found = ransac(points, presence, options)
+  assert found.dtype == np.int32
+  np.testing.assert_array_equal(found[presence == 0], -1)
+  assert found[presence > 0].min() >= 0
+  assert same_groups(found[0], pattern[0], presence[0])
+  # A name is a pattern of that many points.
+  for index in set(found[presence > 0]):
+    name = OPTIONS.patterns[index]
+    assert (found == index).sum() == len(PATTERNS[name])
+
+
+def test_all_kinds_of_patterns():
+  there = [
+    (0, (2.0, 80.0, (-8, 5))),
+    (1, (3.0, 5.0, (2, 2))),
+    (2, (2.5, -30.0, (0, 1))),
+    (3, (1.2, 0.0, (9, -7))),
+  ]
+  points, presence, pattern = one_scene(*there, options=ALL_KINDS)
+  np.testing.assert_array_equal(ransac(points, presence, ALL_KINDS), pattern)
+
+
+@pytest.mark.parametrize(
+  ("index", "placement", "change"),
+  [
+    (3, (0.9, 10.0, (0, 0)), {}),
+    (3, (4.1, 10.0, (0, 0)), {}),
+    # Every turn of a square is one of at most 45 degrees; an L's is its own.
+    (0, (2.0, 91.0, (0, 0)), {}),
+    (3, (2.0, 45.0, (0, 0)), {"max_rotation": 44.0}),
+  ],
+)
+def test_what_the_ranges_forbid_is_not_explained(index, placement, change):
+  options = dataclasses.replace(ALL_KINDS, **change)
+  points, presence, _ = one_scene((index, placement), options=options)
+  np.testing.assert_array_equal(ransac(points, presence, options), -1)
+  wide = dataclasses.replace(options, max_rotation=92.0, min_scale=0.8, max_scale=4.0 + 0.2)
+  points = points * options.extent / wide.extent
+  found = ransac(points, presence, wide)
+  np.testing.assert_array_equal(found[presence > 0], index)
+
+
+def test_a_spare_point_is_left_over():
+  points, presence, _ = one_scene((0, FAR), (1, (3.0, 30.0, (5, 5))))
+  spare = np.flatnonzero(presence[0] == 0)[0]
+  points[0, spare], presence[0, spare] = (0.9, -0.9), 1
+  found = ransac(points, presence, OPTIONS)[0]
+  assert found[spare] == -1
+  assert (found >= 0).sum() == 7
+
+
+def test_refit_is_least_squares():
+  """Scale, angle and what is left, against a general optimiser."""
+  rng = np.random.RandomState(0)
+  options = dataclasses.replace(OPTIONS, jitter=0.3)
+  template = PATTERNS["triangle"] @ np.array([1, 1j])
+  z = rng.normal(0, 3, (1, 3)) + 1j * rng.normal(0, 3, (1, 3))
+  nearest = np.array([[2, 0, 1], [0, 1, 2]], np.int8)
+  misfit, _ = module._refit(z, np.zeros(2, int), nearest, template, options)
+  for order, value in zip(nearest, misfit, strict=True):
+
+    def left(x, order=order):
+      difference = (x[0] + 1j * x[1]) * template + x[2] + 1j * x[3] - z[0, order]
+      return np.concatenate([difference.real, difference.imag])
+
+    best = 2 * least_squares(left, np.ones(4)).cost / 0.3**2
+    np.testing.assert_allclose(value, best, rtol=1e-6)
+
+
+def brute_force(points, options):
+  """The cheapest split of the points of a scene with a triangle and a square, over all subsets and
+  all orders: total sum of squares."""
+  z = points @ np.array([1, 1j]) * options.extent
+
+  def fit(indices, name):
+    template = PATTERNS[name] @ np.array([1, 1j])
+    best = np.inf
+    for order in itertools.permutations(indices):
+      w = z[list(order)]
+      matrix = np.stack([template, np.ones(len(template))], axis=1)
+      solution, *_ = np.linalg.lstsq(matrix, w, rcond=None)
+      slack = 4 * options.jitter / np.linalg.norm(template)
+      if 1 - slack <= abs(solution[0]) <= 4 + slack:
+        best = min(best, np.sum(np.abs(matrix @ solution - w) ** 2))
+    return best
+
+  everything = set(range(len(z)))
+  splits = itertools.combinations(range(len(z)), 3)
+  return min(
+    (fit(three, "triangle") + fit(sorted(everything - set(three)), "square"), three)
+    for three in splits
+  )[1]
+
+
+def test_against_all_subsets():
+  options = dataclasses.replace(
+    OPTIONS, patterns=("square", "triangle"), field=2.0, jitter=0.35, presence_prob=1.0
+  )
+  batch = numpy_batch(3, options, 12)
+  found = ransac(batch["points"], batch["presence"], options)
+  wrong = 0
+  for points, row, pattern in zip(batch["points"], found, batch["pattern"], strict=True):
+    assert set(np.flatnonzero(row == 1)) == set(brute_force(points, options))
+    wrong += (row != pattern).any()
+  assert wrong > 0, "these scenes are crowded: the cheapest split is not always the true one"
+
+
+@pytest.mark.parametrize(("jitter", "at_least", "at_most"), [(0.0, 1.0, 1.0), (0.25, 0.99, 0.9999)])
+def test_ceiling(jitter, at_least, at_most):
+  options = dataclasses.replace(OPTIONS, jitter=jitter)
+  batch = numpy_batch(0, options, 500)
+  found = ransac(batch["points"], batch["presence"], options)
+  result = segmentation(
+    batch["points"], batch["presence"], batch["pattern"], found, num_patterns=3, num_capsules=3
+  )
+  assert at_least <= result.means()["accuracy"] <= at_most
+
+
+def test_scenes_are_explained_one_by_one():
+  """Neither the others of a chunk nor the order of points matters."""
+  batch = numpy_batch(0, OPTIONS, 25)
+  points, presence = batch["points"], batch["presence"]
+  together = ransac(points, presence, OPTIONS)
+  order = np.random.RandomState(0).permutation(11)
+  for i in range(25):
+    alone = ransac(points[i : i + 1, order], presence[i : i + 1, order], OPTIONS)
+    assert same_groups(alone[0], together[i, order], presence[i, order])
+
+
+def test_scenes_that_are_none():
+  with pytest.raises(ValueError, match="at least one present point"):
+    ransac(np.zeros((2, 11, 2)), np.zeros((2, 11)), OPTIONS)

@@ -1,0 +1,114 @@
+"""Figure of constellations: colours, shapes of votes, and truth beside them."""
+
+import numpy as np
+import pytest
+
+from scae_jax.figures import FIGURES, constellations
+from scae_jax.figures.constellations import vote_outline
+from scae_jax.figures.style import NO_OBJECT, palette
+from tests.test_figures_pictures import rendered
+
+CAPSULES = 3
+
+
+def arguments(n=4):
+  """Two patterns of three present points each, one slot absent; capsule 1 found both badly."""
+  rng = np.random.RandomState(0)
+  return {
+    "points": rng.uniform(-1, 1, (n, 7, 2)),
+    "presence": np.tile([1, 1, 1, 0, 1, 1, 1], (n, 1)).astype(np.float32),
+    "pattern": np.tile([0, 0, 0, 0, 1, 1, 1], (n, 1)),
+    "capsule": np.tile([2, 2, 1, -1, 1, 1, -1], (n, 1)),
+    "votes": rng.uniform(-1, 1, (n, CAPSULES, 4, 2)),
+    "vote_presence": np.tile([0.9, 0.8, 0.7, 0.1], (n, CAPSULES, 1)),
+    "capsule_presence": np.tile([0.1, 0.9, 0.6], (n, 1)),
+  }
+
+
+def cell(figure, row, column):
+  for axes in figure.axes:
+    spec = axes.get_subplotspec()
+    if (spec.rowspan.start, spec.colspan.start) == (row, column):
+      return axes
+  raise AssertionError(f"nothing at {row}, {column}")
+
+
+def test_points_have_the_colour_of_their_capsule_and_absent_ones_are_not_drawn():
+  given = arguments()
+  figure = constellations(**given)
+  for i in range(4):
+    (dots,) = cell(figure, 0, i).collections
+    there = given["presence"][i] > 0
+    np.testing.assert_allclose(dots.get_offsets(), given["points"][i][there])
+    colours = np.concatenate([palette(CAPSULES), [NO_OBJECT]])
+    np.testing.assert_allclose(dots.get_facecolors()[:, :3], colours[[2, 2, 1, 1, 1, 3]])
+    (truth,) = cell(figure, 1, i).collections
+    np.testing.assert_allclose(truth.get_offsets(), given["points"][i][there])
+    assert len(np.unique(truth.get_facecolors(), axis=0)) == 1
+  names = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert names == ["capsule 1", "capsule 2", "no capsule", "votes of a present capsule"]
+
+
+def corners(patch):
+  """Without the point that closes the polygon; in ascending order."""
+  return np.array(sorted(map(tuple, patch.get_xy()[:-1])))
+
+
+def test_votes_of_present_capsules_are_shapes():
+  given = arguments()
+  axes = cell(constellations(**given), 0, 2)
+  assert len(axes.patches) == 2
+  for k, patch in zip((1, 2), axes.patches, strict=True):
+    np.testing.assert_allclose(patch.get_facecolor()[:3], palette(CAPSULES)[k])
+    expected = sorted(map(tuple, given["votes"][2, k, :3]))  # the fourth does not count
+    np.testing.assert_allclose(corners(patch), expected)
+
+
+def test_truth_is_a_shape_a_pattern():
+  given = arguments()
+  axes = cell(constellations(**given), 1, 1)
+  assert len(axes.patches) == 2
+  for index, patch in enumerate(axes.patches):
+    slots = slice(0, 3) if index == 0 else slice(4, 7)
+    np.testing.assert_allclose(corners(patch), sorted(map(tuple, given["points"][1, slots])))
+
+
+def test_an_outline_goes_round():
+  """Corners of a square given crosswise; a vote of small presence is left out."""
+  votes = np.array([[1.0, 1], [-1, -1], [1, -1], [-1, 1], [5, 5]])
+  outline = vote_outline(votes, np.array([0.3, 0.2, 0.4, 0.3, 0.1]))
+  np.testing.assert_array_equal(outline, [[-1, -1], [1, -1], [1, 1], [-1, 1]])
+
+
+def test_every_scene_has_the_same_square():
+  figure = constellations(**arguments())
+  for axes in figure.axes:
+    assert axes.get_xlim() == axes.get_ylim() == (-1.05, 1.05)
+    assert axes.get_aspect() == 1
+
+
+def test_the_first_eight_are_drawn():
+  figure = constellations(**arguments(11))
+  assert len(figure.axes) == 16
+  pixels = rendered(figure)
+  assert pixels.std() > 0.01
+
+
+def test_one_scene_with_no_capsule_present():
+  given = arguments(1) | {"capsule_presence": np.zeros((1, CAPSULES))}
+  figure = constellations(**given)
+  assert not cell(figure, 0, 0).patches
+  rendered(figure)
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"points": np.zeros((4, 7))}, r"'points' must have axes \[n, p, 2\]"),
+    ({"votes": np.zeros((4, 3, 4))}, "'votes'"),
+    ({"capsule": np.zeros((3, 7), int)}, "'capsule': 3"),
+  ],
+)
+def test_arrays_that_do_not_fit(change, message):
+  with pytest.raises(ValueError, match=message):
+    FIGURES["constellations"](**(arguments() | change))

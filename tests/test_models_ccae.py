@@ -1,0 +1,371 @@
+"""CCAE: votes, losses and measures against NumPy, gradients, symmetries, and bad configs."""
+
+import functools
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import expit, log_expit
+
+from scae_jax.models.ccae import CCAEOutput, PointVotes, make_system, segment
+from scae_jax.models.system import PointSpec
+from scae_jax.routing.points import PointRouting
+from tests.test_data_constellations import OPTIONS as SCENES
+from tests.test_data_constellations import numpy_batch
+from tests.test_math_geometry import similarity_reference, square
+from tests.test_math_routing_points import reference as reference_routing
+from tests.test_models_build import compiled, random_variables
+
+CAPSULES, VOTES, POINTS, PATTERNS, BATCH = 3, 4, 11, 3, 5
+NOISE = {"noise": jax.random.key(1)}
+
+MODEL = {
+  "num_objects": CAPSULES,
+  "num_votes": VOTES,
+  "decoder": "capsules",
+  "num_frequencies": 1,
+  "object_encoder": {
+    "kind": "set_transformer",
+    "output_features": 8,
+    "num_layers": 1,
+    "num_heads": 2,
+    "features": 8,
+    "num_inducing": 0,
+    "mask": "log_presence",
+  },
+  "object_decoder": {
+    "hidden": 8,
+    "capsule_features": 6,
+    "presence_noise": 4.0,
+    "noise_in_evaluation": False,
+    "similarity": True,
+    "deformations": True,
+    "learn_vote_scale": True,
+  },
+  "mlp_decoder": {"widths": (16,), "presence_noise": 4.0},
+}
+TERMS = (
+  "points",
+  "presence",
+  "prior_within",
+  "prior_between",
+  "posterior_within",
+  "posterior_between",
+  "dynamic",
+)
+LOSS = {
+  "prior": "l2",
+  "prior_within_constant": 0.0,
+  "posterior": "entropy",
+  "weights": dict.fromkeys(TERMS, 1.0),
+  "schedule": {},
+}
+SPEC = PointSpec(num_points=POINTS, num_patterns=PATTERNS)
+
+
+def tiny_system(model=MODEL, loss=LOSS):
+  return make_system(model, loss, SPEC)
+
+
+def tiny_batch():
+  return {name: jnp.asarray(array) for name, array in numpy_batch(0, SCENES, BATCH).items()}
+
+
+@pytest.fixture(scope="module", params=["capsules", "mlp"])
+def sweep(request):
+  """Of both decoders: the system, parameters, and a compiled function of parameters, batch and key
+  that returns gradients of every term, terms, output and measures; in training."""
+  system = tiny_system(MODEL | {"decoder": request.param})
+  variables = random_variables(system.module, tiny_batch(), train=False)
+
+  def stacked(variables, batch, key):
+    output = system.module.apply(variables, batch, train=True, rngs={"noise": key})
+    terms = system.loss_terms(output, batch)
+    assert tuple(terms) == TERMS
+    return jnp.stack(list(terms.values())), (terms, output)
+
+  run = compiled(jax.jacrev(stacked, has_aux=True))
+
+  def call(variables=variables, batch=None, key=NOISE["noise"]):
+    jacobian, (terms, output) = jax.device_get(run(variables, batch or tiny_batch(), key))
+    return jacobian["params"], terms, output
+
+  return request.param, variables, call
+
+
+@pytest.fixture(scope="module")
+def capsules():
+  """The capsule model without noise: parameters and a compiled function of them and a batch."""
+  system = tiny_system()
+  variables = random_variables(system.module, tiny_batch(), train=False)
+
+  def run(variables, batch):
+    output = system.module.apply(variables, batch, train=False)
+    return output, system.measures(output, batch), system.pictures(variables, batch)
+
+  run = compiled(run)
+  return variables, lambda v, b: jax.device_get(run(v, b))
+
+
+def moved(gradients):
+  return any(np.any(gradient) for gradient in jax.tree.leaves(gradients))
+
+
+def test_a_vote_is_the_translation_of_viewer_times_object_part(capsules):
+  variables, run = capsules
+  output, _, _ = run(variables, tiny_batch())
+  static = np.asarray(variables["params"]["object_decoder"]["object_part"])
+  poses = run_decoder_poses(variables)
+  for b, k, v in np.ndindex(BATCH, CAPSULES, VOTES):
+    object_part = square(similarity_reference(static[k, v] + output.objects.dynamic[b, k, v]))
+    expected = (square(poses[b, k]) @ object_part)[:2, 2]
+    # Angles of 2 pi x in float32.
+    np.testing.assert_allclose(output.objects.votes[b, k, v], expected, atol=1e-5)
+
+
+def run_decoder_poses(variables):
+  """Object-viewer transforms of the batch, [b, k, 2, 3]."""
+  module, batch = tiny_system().module, tiny_batch()
+
+  @compiled
+  def poses(params):
+    encoder, decoder = params["object_encoder"], params["object_decoder"]
+    x = module.object_encoder.apply({"params": encoder}, batch["points"], batch["presence"])
+    return module.object_decoder.apply({"params": decoder}, x, train=False).poses
+
+  return np.asarray(poses(variables["params"]))
+
+
+def test_loss_terms_against_numpy(sweep):
+  """Every term from the arrays of the output, by the formulas of systems.md."""
+  _, _, call = sweep
+  _, terms, output = call()
+  batch, objects = jax.device_get(tiny_batch()), output.objects
+  expected = dict.fromkeys(TERMS, 0.0)
+  masses = np.zeros((BATCH, CAPSULES))
+  for b in range(BATCH):
+    log_prob, posterior = reference_routing(
+      batch["points"][b], objects.votes[b], objects.vote_scale[b], objects.vote_presence[b]
+    )
+    expected["points"] -= np.sum(log_prob * batch["presence"][b]) / BATCH
+    by_capsule = posterior[:-1].reshape(CAPSULES, VOTES, POINTS).sum(axis=1)
+    masses[b] = (by_capsule * batch["presence"][b]).sum(axis=1) / POINTS
+    winner = by_capsule.argmax(axis=0)
+    for k in range(CAPSULES):
+      won = np.sum((winner == k) & (batch["presence"][b] > 0))
+      assert output.won[b, k] == won
+      logit = objects.presence_logits[b, k]
+      if won:
+        expected["presence"] -= (log_expit(logit) if won >= 2 else log_expit(-logit)) / BATCH
+    expected["dynamic"] += np.sum(objects.dynamic[b] ** 2) / 2 / BATCH
+  np.testing.assert_allclose(output.mass, masses, atol=1e-5)
+  presence = objects.vote_presence.max(axis=-1)
+  np.testing.assert_array_equal(objects.presence, presence)
+  expected["prior_within"] = np.mean((presence.sum(axis=1) - CAPSULES / PATTERNS) ** 2)
+  expected["prior_between"] = np.mean((presence.sum(axis=0) - BATCH / PATTERNS) ** 2)
+
+  def entropy(mass):
+    share = mass / mass.sum(axis=-1, keepdims=True)
+    return -np.sum(share * np.log(share), axis=-1)
+
+  expected["posterior_within"] = entropy(masses).mean()
+  expected["posterior_between"] = -entropy(masses.sum(axis=0))
+  for term in TERMS:
+    # Sums of 35 points of densities of size 10, in float32.
+    np.testing.assert_allclose(terms[term], expected[term], rtol=2e-5, atol=1e-5, err_msg=term)
+
+
+def test_gradients_reach_the_heads_that_a_term_is_about(sweep):
+  """Of the capsule decoder by its biases; the baseline has one layer for all."""
+  decoder, _, call = sweep
+  jacobian, _, _ = call()
+  for i, term in enumerate(TERMS):
+    of_term = jax.tree.map(lambda gradient, i=i: gradient[i], jacobian)
+    dynamic_of_mlp = decoder == "mlp" and term == "dynamic"
+    for part in ("object_encoder", "object_decoder"):
+      assert moved(of_term[part]) != dynamic_of_mlp, (term, part)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(of_term))
+  if decoder == "mlp":
+    return
+  heads = ("viewer_bias", "object_part", "presence_bias", "vote_presence_bias", "vote_scale_bias")
+  presences = {"presence_bias", "vote_presence_bias"}
+  expected = {
+    "points": set(heads),
+    "presence": {"presence_bias"},
+    "prior_within": presences,
+    "prior_between": presences,
+    "dynamic": set(),
+  }
+  for term, wanted in expected.items():
+    i = TERMS.index(term)
+    flows = {head for head in heads if np.any(jacobian["object_decoder"][head][i])}
+    assert flows == wanted, term
+
+
+def test_a_scene_is_a_set(sweep):
+  """Permuted slots give the same capsules; what stands in absent slots does not matter."""
+  _, _, call = sweep
+  batch = tiny_batch()
+  order = np.random.RandomState(0).permutation(POINTS)
+  _, terms, before = call()
+  _, permuted, after = call(batch=jax.tree.map(lambda x: x[:, order], batch))
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)  # other order of sums
+  close(after.objects.votes, before.objects.votes)
+  close(after.routing.posterior, before.routing.posterior[..., order])
+  close(list(permuted.values()), list(terms.values()))
+
+  absent = batch["presence"][..., None] == 0
+  assert absent.any()
+  _, same, _ = call(batch=batch | {"points": jnp.where(absent, 0.7, batch["points"])})
+  close(list(same.values()), list(terms.values()))
+  _, other, _ = call(batch=batch | {"points": jnp.where(absent, batch["points"], 0.7)})
+  assert abs(other["points"] - terms["points"]) > 0.01
+
+
+def test_noise_of_training(sweep):
+  _, _, call = sweep
+  first, again, other = (call(key=jax.random.key(i))[2].objects for i in (0, 0, 1))
+  np.testing.assert_array_equal(first.vote_presence, again.vote_presence)
+  assert np.abs(first.vote_presence - other.vote_presence).max() > 0.05
+  for name in ("votes", "vote_scale", "presence_logits", "dynamic"):
+    np.testing.assert_allclose(getattr(first, name), getattr(other, name), atol=1e-6)
+
+
+def test_a_scene_without_points_is_harmless(sweep):
+  """None is drawn; if one is given, nothing becomes infinite and no point is explained."""
+  _, _, call = sweep
+  batch = tiny_batch() | {"presence": jnp.zeros((BATCH, POINTS))}
+  jacobian, terms, output = call(batch=batch)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((jacobian, terms)))
+  assert terms["points"] == 0
+  assert not output.won.any()
+  assert terms["presence"] == 0
+
+
+def test_measures_against_brute_force(capsules):
+  variables, run = capsules
+  batch = jax.device_get(tiny_batch())
+  output, measures, _ = run(variables, batch)
+  groups = jax.device_get(segment(output))
+  for name in ("true_presence", "predicted_presence"):
+    for b in range(BATCH):
+      there = batch["presence"][b] > 0
+      true, found = batch["pattern"][b][there], groups[name][b][there]
+      matchings = itertools.permutations(range(CAPSULES), PATTERNS)
+      best = max(np.mean(np.array(m)[true] == found) for m in matchings)
+      np.testing.assert_allclose(measures[f"accuracy_{name}"][b], best, rtol=1e-6)
+  dummy = output.routing.posterior.argmax(axis=1) == CAPSULES
+  share = (dummy * batch["presence"]).sum(axis=1) / batch["presence"].sum(axis=1)
+  np.testing.assert_allclose(measures["unexplained_points"], share, rtol=1e-6)
+
+
+def hand_set_output(presence_logits, winner, point_presence):
+  batch, points = np.shape(winner)
+  k = np.shape(presence_logits)[1]
+  zeros = jnp.zeros((batch, k))
+  objects = PointVotes(
+    votes=jnp.zeros((batch, k, 1, 2)),
+    vote_scale=zeros[..., None],
+    vote_presence=zeros[..., None],
+    presence=zeros,
+    presence_logits=jnp.asarray(presence_logits, jnp.float32),
+    dynamic=jnp.zeros((batch, k, 1, 6)),
+  )
+  routing = PointRouting(
+    log_prob=jnp.zeros((batch, points)),
+    posterior=jnp.zeros((batch, k + 1, points)),
+    winner=jnp.asarray(winner),
+    winning_vote=jnp.zeros((batch, points), jnp.int32),
+  )
+  presence = jnp.asarray(point_presence, jnp.float32)
+  return CCAEOutput(objects, routing, presence, zeros[:, 0], zeros, zeros)
+
+
+def test_segments_by_hand():
+  output = hand_set_output(
+    [[0.1, -0.1], [9.0, -9.0]], [[0, 1, 0], [1, 1, 0]], [[1, 1, 0], [1, 0, 1]]
+  )
+  groups = segment(output)
+  np.testing.assert_array_equal(groups["true_presence"], [[0, 1, -1], [1, -1, 0]])
+  np.testing.assert_array_equal(groups["predicted_presence"], [[0, -1, -1], [-1, -1, 0]])
+  assert all(group.dtype == jnp.int32 for group in groups.values())
+
+
+def test_pictures_and_features_show_the_output(capsules):
+  variables, run = capsules
+  batch = jax.device_get(tiny_batch())
+  output, _, pictures = run(variables, batch)
+  fed = pictures["constellations"]
+  for name in ("points", "presence", "pattern"):
+    np.testing.assert_array_equal(fed[name], batch[name])
+  np.testing.assert_array_equal(fed["capsule"], segment(output)["true_presence"])
+  np.testing.assert_array_equal(fed["votes"], output.objects.votes)
+  np.testing.assert_array_equal(fed["vote_presence"], output.objects.vote_presence)
+  np.testing.assert_allclose(
+    fed["capsule_presence"], expit(output.objects.presence_logits), rtol=1e-5
+  )
+  features = tiny_system().features(output)
+  np.testing.assert_array_equal(features["prior"], output.objects.presence)
+  np.testing.assert_array_equal(features["posterior"], output.mass)
+
+
+def section(name, **changes):
+  return MODEL | {name: MODEL[name] | changes}
+
+
+@pytest.mark.parametrize(
+  ("model", "words"),
+  [
+    (MODEL | {"num_objects": 0}, ["model.num_objects is 0", "at least 1"]),
+    (MODEL | {"num_votes": 2.5}, ["model.num_votes is 2.5", "at least 1"]),
+    (MODEL | {"decoder": "pose"}, ["model.decoder is 'pose'", "capsules, mlp"]),
+    (MODEL | {"num_parts": 3}, ["model: unknown keys ['num_parts']"]),
+    (section("object_encoder", width=3), ["model.object_encoder: unknown keys ['width']"]),
+    (section("mlp_decoder", hidden=3), ["model.mlp_decoder: unknown keys ['hidden']", "widths"]),
+    (section("object_decoder", num_parts=3), ["model.object_decoder: unknown keys ['num_parts']"]),
+  ],
+)
+def test_models_that_do_not_fit(model, words):
+  with pytest.raises(ValueError, match=r"config") as error:
+    tiny_system(model)
+  for word in words:
+    assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ("change", "words"),
+  [
+    ({"widths": ()}, None),
+    ({"widths": (0,)}, "mlp_decoder.widths is (0,)"),
+    ({"presence_noise": -1.0}, "mlp_decoder.presence_noise is -1.0"),
+  ],
+)
+def test_baselines_that_do_not_fit(change, words):
+  system = tiny_system(section("mlp_decoder", **change) | {"decoder": "mlp"})
+
+  def build():
+    keys = {"params": jax.random.key(0)} | NOISE
+    return jax.eval_shape(functools.partial(system.module.init, train=True), keys, tiny_batch())
+
+  if words is None:  # a linear map
+    build()
+    return
+  with pytest.raises(ValueError, match=re.escape(words)):
+    build()
+
+
+@pytest.mark.parametrize(
+  ("loss", "words"),
+  [
+    (LOSS | {"kind": "l2"}, "unknown keys ['kind'], missing keys []"),
+    ({key: LOSS[key] for key in LOSS if key != "weights"}, "missing keys ['weights']"),
+    (LOSS | {"prior": "l1"}, "config.loss.prior is 'l1'; expected one of l2, entropy, kl"),
+    (LOSS | {"posterior": "l1"}, "config.loss.posterior is 'l1'"),
+  ],
+)
+def test_losses_that_do_not_fit(loss, words):
+  with pytest.raises(ValueError, match=re.escape(words)):
+    tiny_system(loss=loss)
