@@ -1,8 +1,7 @@
 """Evaluates a trained run: a table, `metrics.json` and figures.
 
   python evaluate.py --workdir=runs/digits
-  python evaluate.py --workdir=runs/mnist-official --split=train --step=best --max_examples=5000
-  python evaluate.py --workdir=runs/mnist-official --dataset=affnist
+  python evaluate.py --workdir=runs/mnist-official --dataset=affnist --step=best
   python evaluate.py --pretrained=NAME
 
 The run's own held-out split at its latest step goes to `<workdir>/evaluation/`, anything else to
@@ -46,19 +45,16 @@ def main(_: list[str]) -> None:
     step = int(_STEP.value) if _STEP.value.isdecimal() else _STEP.value
     folder = pretrained_folder(PRETRAINED, _PRETRAINED.value) if _PRETRAINED.value else workdir
     config = load_config(folder)
-    if _DATA_DIR.value and not _DATASET.value:
-      config.update_from_flattened_dict({"data.dir": _DATA_DIR.value})
+    own_dir = None if _DATASET.value else _DATA_DIR.value
+    given = {"data.dir": own_dir, "data.affnist_dir": _AFFNIST_DIR.value}
+    config.update_from_flattened_dict({key: value for key, value in given.items() if value})
     settings, limit = read_settings(config), _MAX_EXAMPLES.value
     keep_compiled(settings.train.compilation_cache)
     run = (open_pretrained if _PRETRAINED.value else open_run)(folder, step, config)
     scored = run.dataset
     if _DATASET.value:
       data = settings.data
-      folders = (
-        _DATA_DIR.value or data.dir,
-        data.cache_dir,
-        _AFFNIST_DIR.value or data.affnist_dir,
-      )
+      folders = (_DATA_DIR.value or data.dir, data.cache_dir, data.affnist_dir)
       scored = load_scored(_DATASET.value, data.canvas, *folders)
     is_latest = step == "latest" or run.step == settings.train.num_steps
     split = _SPLIT.value or scored.held_out

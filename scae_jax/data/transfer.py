@@ -96,8 +96,8 @@ def _draw(request: _Request, images: np.ndarray, side: int) -> tuple[np.ndarray,
   if request.kind == "affine":
     drawn = affine.draw_affine(images, side, SEED)
     notes = [
-      f"drawn as affNIST is, not its own files: {len(images):,} test images, seed {SEED}, "
-      f"{side}x{side} pixels (affNIST's have {affnist.SIDE}x{affnist.SIDE})."
+      f"affNIST's distribution of maps, drawn for {len(images):,} test images with seed {SEED} on "
+      f"{side}x{side} pixels (affNIST: {affnist.SIDE}x{affnist.SIDE}); not its official files."
     ]
     if drawn.num_redrawn:
       notes.append(

@@ -1,0 +1,180 @@
+"""Affine maps: drawn within their ranges, carried out as SciPy does, and no ink lost."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import linalg, ndimage, stats
+
+from scae_jax.data import affine
+from scae_jax.data.batches import pad_to_canvas
+from scae_jax.data.sources import load_dataset
+
+CANVAS = 40
+
+
+@pytest.fixture(scope="module")
+def digits() -> np.ndarray:
+  """All embedded digits, 16x16."""
+  splits = load_dataset("digits").splits
+  return np.concatenate([splits["train"].images, splits["test"].images])
+
+
+@pytest.fixture(scope="module")
+def drawn(digits) -> affine.Drawn:
+  return affine.draw_affine(digits, CANVAS, 0)
+
+
+def parameters(linear: np.ndarray) -> np.ndarray:
+  """Scale x, scale y, degrees and shear of a linear map, by SciPy's RQ decomposition."""
+  stretch, turn = linalg.rq(linear)
+  signs = np.diag(np.sign(np.diag(stretch)))
+  stretch, turn = stretch @ signs, signs @ turn
+  degrees = np.degrees(np.arctan2(turn[0, 1], turn[0, 0]))
+  return np.array([stretch[0, 0], stretch[1, 1], degrees, stretch[0, 1] / stretch[1, 1]])
+
+
+def test_parameters_fill_their_ranges_evenly(drawn):
+  found = np.array([parameters(one[:, :2]) for one in drawn.maps])
+  assert drawn.num_redrawn == 0
+  for values, low, high in zip(found.T, (0.8, 0.8, -20, -0.2), (1.2, 1.2, 20, 0.2), strict=True):
+    assert values.min() >= low - 1e-9
+    assert values.max() <= high + 1e-9
+    # The seed is fixed, so this holds always or never; a range wrong by 5 % gives less than 1e-3.
+    assert stats.kstest(values, "uniform", (low, high - low)).pvalue > 1e-3
+  correlations = np.corrcoef(found.T) - np.eye(4)
+  assert np.abs(correlations).max() < 4 / np.sqrt(len(found))
+
+
+def test_shifts_fill_the_room_that_the_ink_leaves(digits, drawn):
+  """Against a loop over the corners of the square that each pixel of ink spreads over."""
+  shares = []
+  for image, one in zip(digits, drawn.maps, strict=True):
+    rows, columns = np.nonzero(image[..., 0])
+    corners = [(columns + i, rows + j) for i in (-1, 1) for j in (-1, 1)]
+    ends = one[:, :2] @ np.concatenate(corners, axis=1)
+    least, most = -1 - ends.min(axis=1), CANVAS - ends.max(axis=1)
+    shares.append((one[:, 2] - least) / (most - least))
+  for share in np.array(shares).T:
+    assert stats.kstest(share, "uniform").pvalue > 1e-3
+  assert abs(np.corrcoef(np.array(shares).T)[0, 1]) < 4 / np.sqrt(len(shares))
+
+
+@pytest.mark.parametrize("canvas", [CANVAS, 20])
+def test_no_ink_is_cut_off(digits, canvas):
+  """On a canvas with a margin of 8 all round, nothing is drawn in the margin."""
+  maps = affine.draw_affine(digits, canvas, 0).maps
+  margin = 8
+  wide = maps + margin * np.array([[0, 0, 1], [0, 0, 1]])
+  whole = affine.resample(digits, wide, canvas + 2 * margin)
+  inside = whole[:, margin:-margin, margin:-margin]
+  np.testing.assert_array_equal(inside, affine.resample(digits, maps, canvas))
+  np.testing.assert_array_equal(whole.sum(axis=(1, 2, 3)), inside.sum(axis=(1, 2, 3)))
+  assert inside.any(axis=(1, 2, 3)).all()
+  assert inside[:, 0].any()  # some touch the border: the room is used to its end
+  assert inside[:, -1].any()
+  assert affine.keeps_ink(digits, maps, canvas).all()
+
+
+def test_on_a_small_canvas_maps_are_drawn_again(digits):
+  small = affine.draw_affine(digits, 20, 0)
+  assert 0 < small.num_redrawn < len(digits)
+  found = np.array([parameters(one[:, :2]) for one in small.maps])
+  assert np.abs(found[:, 2]).max() <= 20
+  assert found[:, :2].min() >= 0.8
+  large = affine.draw_affine(digits, 40, 0)
+  same = np.isclose(small.maps[:, :, :2], large.maps[:, :, :2]).all(axis=(1, 2))
+  assert np.sum(~same) == small.num_redrawn  # the others have the map that they would have had
+
+
+def test_what_cannot_fit_is_refused():
+  images = np.full((3, 20, 20, 1), 255, np.uint8)
+  images[0] = 0
+  with pytest.raises(ValueError, match=r"got 16 pixels, on which image 1 \(2 such\) did not fit"):
+    affine.draw_affine(images, 16, 0)
+
+
+def test_an_image_without_ink_is_drawn_too():
+  drawn = affine.draw_affine(np.zeros((50, 6, 8, 3), np.uint8), 10, 0)
+  assert np.isfinite(drawn.maps).all()
+  middle = drawn.maps @ np.array([4, 3, 1])
+  assert middle.min() >= 0
+  assert middle.max() <= 9
+
+
+def test_seed_decides(digits):
+  few = digits[:20]
+  one, again, other = (affine.draw_affine(few, CANVAS, seed).maps for seed in (0, 0, 1))
+  np.testing.assert_array_equal(one, again)
+  assert not np.isclose(one, other).any()
+
+
+def test_resampling_is_scipys(monkeypatch):
+  """`ndimage.affine_transform` with linear splines, on images that are not square, in colour."""
+  monkeypatch.setattr(affine, "_CHUNK", 3)  # so that pieces are put together
+  random = np.random.RandomState(0)
+  images = random.randint(0, 256, (8, 9, 12, 3)).astype(np.uint8)
+  maps = random.uniform(-1.5, 1.5, (8, 2, 3)) + np.array([[0, 0, 6], [0, 0, 6]])
+  maps[5] = [[1, 0, 400], [0, 1, 0]]  # far off the canvas
+  maps[6] = [[0.05, 0, 7], [0, 0.05, 7]]  # less than a pixel
+  maps[7] = [[30, 0, -170], [0, 30, -120]]  # a few pixels fill the canvas
+  canvas = 15
+  drawn = affine.resample(images, maps, canvas)
+  assert drawn.dtype == np.uint8
+  for image, one, actual in zip(images, maps, drawn, strict=True):
+    inverse = np.linalg.inv(np.vstack([one, [0, 0, 1]]))[:2]
+    swapped = inverse[::-1][:, [1, 0, 2]]  # SciPy counts rows first
+    for channel in range(3):
+      expected = ndimage.affine_transform(
+        image[..., channel].astype(float),
+        swapped[:, :2],
+        swapped[:, 2],
+        output_shape=(canvas, canvas),
+        order=1,
+        mode="grid-constant",
+      )
+      # Half of a whole number is what rounding takes.
+      assert np.abs(actual[..., channel] - expected).max() <= 0.5 + 1e-6
+  assert not drawn[5].any()
+  assert all(drawn[i].any() for i in (0, 1, 2, 3, 4, 6, 7))
+
+
+def placed(images, canvas, degrees=0.0, shift=(0, 0)):
+  linear = affine.rotation(np.full(len(images), float(degrees)))
+  shifts = np.tile(np.array(shift, float), (len(images), 1))
+  maps = affine.place(linear, shifts, images.shape[1:], canvas)
+  return affine.resample(images, maps, canvas), maps
+
+
+@pytest.mark.parametrize(("height", "width", "canvas"), [(4, 4, 8), (5, 4, 8), (4, 7, 7)])
+def test_an_image_that_is_not_moved_lies_where_batches_put_it(height, width, canvas):
+  images = np.random.RandomState(0).randint(0, 256, (2, height, width, 1)).astype(np.uint8)
+  expected = np.asarray(pad_to_canvas(jnp.asarray(images), canvas)) * 255
+  np.testing.assert_allclose(placed(images, canvas)[0], expected, atol=1e-4)
+
+
+def test_rotation_is_counter_clockwise_and_about_the_middle():
+  images = np.random.RandomState(0).randint(0, 256, (2, 6, 6, 1)).astype(np.uint8)
+  padded = placed(images, 10)[0]
+  np.testing.assert_array_equal(placed(images, 10, 90)[0], np.rot90(padded, axes=(1, 2)))
+  np.testing.assert_array_equal(placed(images, 10, -180)[0], padded[:, ::-1, ::-1])
+  seen = ndimage.rotate(padded[0, ..., 0].astype(float), 30, reshape=False, order=1)
+  assert np.abs(placed(images, 10, 30)[0][0, ..., 0] - seen).max() <= 0.5 + 1e-6
+
+
+def test_shifts_go_right_and_down():
+  images = np.random.RandomState(0).randint(0, 256, (2, 6, 6, 1)).astype(np.uint8)
+  padded = placed(images, 14)[0]
+  expected = np.roll(padded, (-2, 3), axis=(1, 2))
+  np.testing.assert_array_equal(placed(images, 14, shift=(3, -2))[0], expected)
+
+
+@pytest.mark.parametrize(
+  ("shift", "kept"),
+  [((0, 0), True), ((3, -3), True), ((4, 0), False), ((0, -4), False), ((3.5, 0), False)],
+)
+def test_ink_that_leaves_the_canvas_is_told(shift, kept):
+  """A square of 4x4 of ink in 8x8, on a canvas of 10: three pixels of room on each side."""
+  images = np.zeros((2, 8, 8, 1), np.uint8)
+  images[:, 2:6, 2:6] = 9
+  _, maps = placed(images, 10, shift=shift)
+  assert affine.keeps_ink(images, maps, 10).tolist() == [kept, kept]
