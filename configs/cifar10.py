@@ -9,6 +9,8 @@ from ml_collections import ConfigDict
 
 from configs import svhn
 
+ABLATIONS = svhn.ABLATIONS
+
 
 def get_config(preset: str = "paper") -> ConfigDict:
   """The config of a preset of `configs.svhn`.

@@ -2,7 +2,7 @@
 
     python train.py --config=configs/svhn.py
 
-The encoder sees the pixels; what the parts draw, in coloured templates, is the Sobel-filtered image.
+The encoder sees the pixels; what the parts draw, in colour, is the Sobel-filtered image.
 
 `paper` is what the paper says: a part's mixing logits are its coloured template ("coupled").
 2,380,074 parameters.
@@ -19,17 +19,19 @@ figure stands here.
 
 from ml_collections import ConfigDict
 
-from configs import mnist
+from configs import ablations, mnist
 
 PRESETS = ("paper", "alpha")
+ABLATIONS = ablations.ABLATIONS
 
 
 def get_config(preset: str = "paper") -> ConfigDict:
-  """The config of a preset.
+  """The config of a preset, `PRESET` or `PRESET,ablation=NAME`.
 
   Raises:
-    ValueError: there is no such preset.
+    ValueError: there is no such preset, or an ablation does not fit.
   """
+  preset, names = ablations.split(preset)
   preset = preset or "paper"
   if preset not in PRESETS:
     raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
@@ -50,4 +52,4 @@ def get_config(preset: str = "paper") -> ConfigDict:
   model.object_encoder.output_features = 128
 
   config.optimizer.learning_rate = 1e-4
-  return config
+  return ablations.apply(config, names)
