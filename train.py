@@ -1,12 +1,12 @@
 """Trains a system and reports on it.
 
   python train.py
-  python train.py --config=configs/mnist.py:official --config.train.num_steps=20
+  python train.py --config=configs/mnist.py:official,ablation=no_noise --config.train.num_steps=20
   python train.py --config=FILE[:PRESET] --workdir=FOLDER --config.SECTION.KEY=VALUE ...
 
 The default config is configs/digits.py, the default workdir runs/<config file>[-<preset>]. The same
 command again resumes where the run stopped. Ctrl-C or SIGTERM saves and stops, a second one stops
-at once. `--help` lists the config's keys.
+at once. `--help` lists the config's keys and its ablations.
 
 On several hosts, which share the workdir, start the same command on each with `--distributed` (TPU
 pods, Slurm, Open MPI) or with `--coordinator=HOST:PORT --num_processes=N --process_id=I`.
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
     rest = [argument for argument in arguments if argument not in wants_help]
     command = parse_command_line(rest, default_config=DEFAULT_CONFIG)
     if wants_help:
-      print(f"{__doc__}\nConfig keys:\n{describe(command.config)}")
+      print(f"{__doc__}\n{describe(command)}")
       return
     if command.processes is not None:
       join(command.processes)

@@ -22,13 +22,18 @@ What differs from the paper:
 
 from ml_collections import ConfigDict
 
+from configs import ablations
+
+ABLATIONS = ablations.ABLATIONS
+
 
 def get_config(preset: str = "modern") -> ConfigDict:
-  """The one preset, `modern`.
+  """The one preset, `modern`, or `modern,ablation=NAME`.
 
   Raises:
-    ValueError: another preset was asked for.
+    ValueError: another preset was asked for, or an ablation that does not fit.
   """
+  preset, names = ablations.split(preset)
   if preset not in ("", "modern"):
     raise ValueError(f"configs/digits.py has no preset {preset!r}; expected modern")
   config = ConfigDict()
@@ -140,4 +145,4 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.evaluation = ConfigDict()
   config.evaluation.batch_size = 256  # examples a pass
   config.evaluation.max_examples = 0  # 0 is all
-  return config
+  return ablations.apply(config, names)

@@ -9,6 +9,8 @@ from ml_collections import ConfigDict
 
 from configs import mnist
 
+ABLATIONS = mnist.ABLATIONS
+
 
 def get_config(preset: str = "official") -> ConfigDict:
   """The config of a preset of `configs.mnist`.

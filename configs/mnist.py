@@ -19,26 +19,27 @@ None of the three has been trained to its end with this code yet, so no figure s
 
 from ml_collections import ConfigDict
 
-from configs import digits
+from configs import ablations, digits
 
 PRESETS = ("official", "paper", "modern")
+ABLATIONS = ablations.ABLATIONS
 
 
 def get_config(preset: str = "official") -> ConfigDict:
-  """The config of a preset.
+  """The config of a preset, `PRESET` or `PRESET,ablation=NAME`.
 
   Raises:
-    ValueError: there is no such preset.
+    ValueError: there is no such preset, or an ablation does not fit.
   """
+  preset, names = ablations.split(preset)
   preset = preset or "official"
   if preset not in PRESETS:
     raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
   config = digits.get_config()
   config.data.name = "mnist"
   config.train.batch_size = 128
-  if preset == "modern":
-    return _modern(config)
-  return _published(config, preset)
+  config = _modern(config) if preset == "modern" else _published(config, preset)
+  return ablations.apply(config, names)
 
 
 def _modern(config: ConfigDict) -> ConfigDict:

@@ -10,6 +10,7 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.training import workdir as workdirs
 from scae_jax.training.build import build, systems
 from scae_jax.training.config import (
+  Command,
   describe,
   differences,
   dump_config,
@@ -142,7 +143,7 @@ def test_saved_config_comes_back_with_its_tuples():
 
 
 def test_every_key_is_described():
-  text = describe(toy_config())
+  text = describe(Command(toy_config(), pathlib.Path("runs"), None, {}))
   assert "  --config.train.num_steps=24\n" in text
   assert "  --config.data.name='digits'\n" in text
 

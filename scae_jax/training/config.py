@@ -1,7 +1,8 @@
 """Configs: the sections every config has, the command line that overrides them, and their JSON.
 
 A config file exports `get_config(preset="")` and is chosen by `--config=configs/mnist.py:official`;
-`--config.section.key=value` overrides one key.
+`--config.section.key=value` overrides one key. It may export `ABLATIONS`, `{name: sentence}`, for
+`--help` to list: what `get_config` takes as `official,ablation=NAME`.
 """
 
 import dataclasses
@@ -57,11 +58,13 @@ class Command:
     config: locked, with the overrides applied.
     workdir: folder of the run.
     processes: how to find the other processes of the run; None if this is the only one.
+    ablations: what the config file exports as `ABLATIONS`.
   """
 
   config: ConfigDict
   workdir: pathlib.Path
   processes: Processes | None
+  ablations: Mapping[str, str]
 
 
 def read_settings(config: ConfigDict) -> Settings:
@@ -104,7 +107,7 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
     RunError: a flag or key is unknown, a value has the wrong type, or the file gives no config.
   """
   source, overrides = _split_source(list(arguments), default_config)
-  config = _load(source)
+  config, ablations = _load(source)
   types = {}
   for argument in overrides:
     if match := re.match(r"--?(?:no)?config\.([^=]*)", argument):
@@ -126,11 +129,16 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
     raise RunError(f"{error}; {'; '.join(expected) or USAGE}") from error
   if unused:
     raise RunError(f"cannot read {' '.join(unused)!r}; {USAGE}")
-  path, _, preset = source.partition(":")
-  name = pathlib.Path(path).stem + (f"-{preset}" if preset else "")
   read_settings(config)  # the overrides are in `config` itself
-  workdir = pathlib.Path(values["workdir"].value or pathlib.Path("runs") / name)
-  return Command(config, workdir, _processes(values))
+  workdir = pathlib.Path(values["workdir"].value or pathlib.Path("runs") / _run_name(source))
+  return Command(config, workdir, _processes(values), ablations)
+
+
+def _run_name(source: str) -> str:
+  """`configs/mnist.py:official,ablation=a+b` is `mnist-official-a-b`."""
+  path, _, preset = source.partition(":")
+  words = re.findall(r"[\w.]+", re.sub(r"\w+=", "", preset))
+  return "-".join([pathlib.Path(path).stem, *words])
 
 
 def _processes(values: flags.FlagValues) -> Processes | None:
@@ -184,11 +192,16 @@ def flat_keys(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   return flat
 
 
-def describe(config: ConfigDict) -> str:
-  """One line a key: its flag and value."""
-  return "\n".join(
-    f"  --config.{key}={value!r}" for key, value in flat_keys(config.to_dict()).items()
-  )
+def describe(command: Command) -> str:
+  """What `--help` says of a config: one line a key, its flag and value, and one an ablation."""
+  lines = ["Config keys:"]
+  for key, value in flat_keys(command.config.to_dict()).items():
+    lines.append(f"  --config.{key}={value!r}")
+  if command.ablations:
+    lines += ["", "Ablations, as --config=FILE:[PRESET,]ablation=NAME[+NAME...]:"]
+  width = max(map(len, command.ablations), default=0)
+  lines += [f"  {name:{width}}  {sentence}" for name, sentence in command.ablations.items()]
+  return "\n".join(lines)
 
 
 def _split_source(arguments: list[str], default: str) -> tuple[str, list[str]]:
@@ -205,8 +218,8 @@ def _split_source(arguments: list[str], default: str) -> tuple[str, list[str]]:
   return source, rest
 
 
-def _load(source: str) -> ConfigDict:
-  """The config of `file[:preset]`, locked, without overrides."""
+def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
+  """The config of `file[:preset]`, locked, without overrides, and the ablations of the file."""
   path, colon, preset = source.partition(":")
   if not (path.endswith(".py") and pathlib.Path(path).is_file()):
     raise RunError(f"--config must name a Python file with get_config(); there is no {path!r}.")
@@ -222,7 +235,7 @@ def _load(source: str) -> ConfigDict:
     raise RunError(message) from error
   if not isinstance(config, ConfigDict):
     raise RunError(f"get_config of {source!r} must return a ConfigDict; it returned {config!r}.")
-  return config.lock()
+  return config.lock(), getattr(module, "ABLATIONS", {})
 
 
 def _value(config: ConfigDict, key: str) -> Any:

@@ -1,0 +1,25 @@
+"""SCAE on CIFAR-10: configs/svhn.py with 32 parts and 64 objects, on another data set.
+
+    python train.py --config=configs/cifar10.py
+
+`paper` has 4,563,930 parameters and `alpha` 4,570,201, the published number.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import svhn
+
+ABLATIONS = svhn.ABLATIONS
+
+
+def get_config(preset: str = "paper") -> ConfigDict:
+  """The config of a preset of `configs.svhn`.
+
+  Raises:
+    ValueError: there is no such preset.
+  """
+  config = svhn.get_config(preset)
+  config.data.name = "cifar10"
+  config.model.num_parts = 32
+  config.model.num_objects = 64
+  return config
