@@ -1,7 +1,8 @@
 """Evaluates a trained run: a table, `metrics.json` and figures.
 
   python evaluate.py --workdir=runs/digits
-  python evaluate.py --workdir=runs/mnist-official --dataset=affnist --step=best
+  python evaluate.py --workdir=runs/mnist-official --split=train --step=best --max_examples=5000
+  python evaluate.py --workdir=runs/mnist-official --dataset=affnist
   python evaluate.py --pretrained=NAME
 
 The run's own held-out split at its latest step goes to `<workdir>/evaluation/`, anything else to
@@ -13,14 +14,12 @@ import pathlib
 
 from absl import app, flags, logging
 
-from scae_jax.data.transfer import load_scored
-from scae_jax.evaluation.files import file_name
-from scae_jax.evaluation.report import write_reports
 from scae_jax.training.build import open_run
 from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import read_settings
+from scae_jax.training.config import change_config, read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained, parse_or_exit
 from scae_jax.training.pretrained import open_pretrained, pretrained_folder
+from scae_jax.training.reporting import load_scored_set, report_run
 from scae_jax.training.workdir import load_config
 
 PRETRAINED = pathlib.Path(__file__).parent / "pretrained"
@@ -47,32 +46,20 @@ def main(_: list[str]) -> None:
     config = load_config(folder)
     own_dir = None if _DATASET.value else _DATA_DIR.value
     given = {"data.dir": own_dir, "data.affnist_dir": _AFFNIST_DIR.value}
-    config.update_from_flattened_dict({key: value for key, value in given.items() if value})
-    settings, limit = read_settings(config), _MAX_EXAMPLES.value
+    change_config(config, {key: value for key, value in given.items() if value})
+    settings = read_settings(config)
     keep_compiled(settings.train.compilation_cache)
     run = (open_pretrained if _PRETRAINED.value else open_run)(folder, step, config)
-    scored = run.dataset
+    scored = None
     if _DATASET.value:
-      data = settings.data
-      folders = (_DATA_DIR.value or data.dir, data.cache_dir, data.affnist_dir)
-      scored = load_scored(_DATASET.value, data.canvas, *folders)
-    is_latest = step == "latest" or run.step == settings.train.num_steps
-    split = _SPLIT.value or scored.held_out
-    name = f"{scored.name}-{split}" + ("" if is_latest else f"-step{run.step}")
-    is_own = is_latest and scored is run.dataset and split == scored.held_out
-    write_reports(
-      workdir / "evaluation" / ("" if is_own else file_name(name)),
-      run.system,
-      run.variables,
-      run.dataset,
-      canvas=settings.data.canvas,
-      batch_size=settings.evaluation.batch_size,
-      step=run.step,
-      split=split,
-      max_examples=settings.evaluation.max_examples if limit is None else limit,
-      provenance={"workdir": str(workdir), "config": config.to_dict()},
-      scored_dataset=scored,
-      history=workdir / "metrics.jsonl",
+      scored = load_scored_set(run, _DATASET.value, _DATA_DIR.value or "")
+    report_run(
+      run,
+      workdir,
+      is_latest=step == "latest" or run.step == settings.train.num_steps,
+      scored=scored,
+      split=_SPLIT.value,
+      max_examples=_MAX_EXAMPLES.value,
     )
 
 

@@ -21,13 +21,12 @@ from logging import LogRecord
 
 from absl import logging
 
-from scae_jax.evaluation.report import write_reports
-from scae_jax.training.build import Run
 from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import describe, parse_command_line, read_settings
+from scae_jax.training.config import describe, parse_command_line
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.loop import train
 from scae_jax.training.processes import is_first, join, leave
+from scae_jax.training.reporting import report_run
 
 DEFAULT_CONFIG = str(pathlib.Path(__file__).parent / "configs" / "digits.py")
 
@@ -50,30 +49,12 @@ def main(arguments: list[str]) -> None:
     leave()
     if is_first():
       with explained():
-        report(run, command.workdir)
+        report_run(run, command.workdir)
 
 
 def is_not_orbax(record: LogRecord) -> bool:
   """Orbax warns of every short wait for the disk; what matters to the user, `Checkpoints` says."""
   return "/orbax/checkpoint/" not in record.pathname
-
-
-def report(run: Run, workdir: pathlib.Path) -> None:
-  """Writes `<workdir>/evaluation` on the run's own held-out split."""
-  settings = read_settings(run.config)
-  write_reports(
-    workdir / "evaluation",
-    run.system,
-    run.variables,
-    run.dataset,
-    canvas=settings.data.canvas,
-    batch_size=settings.evaluation.batch_size,
-    step=run.step,
-    split=run.dataset.held_out,
-    max_examples=settings.evaluation.max_examples,
-    provenance={"workdir": str(workdir), "config": run.config.to_dict()},
-    history=workdir / "metrics.jsonl",
-  )
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from scae_jax.training.build import make_system
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.mesh import make_mesh, put
 from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.options import DataOptions
 from scae_jax.training.state import make_state
 from scae_jax.training.step import make_dispatch, update
 
@@ -86,13 +87,11 @@ def parts_of_a_step(settings: Settings, data: DataSpec) -> dict[str, Call]:
     return module.object_decoder.apply({"params": params}, encoded, train=True, rngs=noise)
 
   def draw(params: Any, poses: jax.Array, presence: jax.Array, features: jax.Array) -> Any:
-    mixture = module.part_decoder.apply(
-      {"params": params}, poses, presence, features, settings.data.canvas
-    )
+    mixture = module.part_decoder.apply({"params": params}, poses, presence, features, data.canvas)
     return jax.vmap(mixtures.log_prob)(mixture, batch["image"])
 
   def warp(bank: jax.Array, poses: jax.Array) -> jax.Array:
-    return warping.warp_templates(bank, poses, settings.data.canvas, settings.data.canvas)
+    return warping.warp_templates(bank, poses, data.canvas, data.canvas)
 
   optimizer = make_optimizer(settings.optimizer)
   opt_state = optimizer.init(params)
@@ -115,13 +114,14 @@ def whole_step(
   mesh = make_mesh(jax.devices()[:num_devices])
   state = make_state(system, data, optimizer, mesh, seeds=settings.train.all_seeds)
   rng = np.random.RandomState(0)
-  side = settings.data.canvas - 2 * settings.data.max_shift
+  options = settings.data
+  assert isinstance(options, DataOptions)  # images
+  side = options.canvas - 2 * options.max_shift
   split = {
     "image": rng.randint(0, 256, (NUM_EXAMPLES, side, side, data.channels), np.uint8),
     "label": rng.randint(0, data.num_classes, NUM_EXAMPLES, np.int32),
   }
   split = put(split, mesh)
-  options = settings.data
   batches = functools.partial(training_batch, canvas=options.canvas, max_shift=options.max_shift)
   dispatch = make_dispatch(
     system, optimizer, mesh, batches, settings.train, num_examples=NUM_EXAMPLES
@@ -220,7 +220,7 @@ def official(*, batch: int, steps: int, seeds: int = 1, **model: Any) -> tuple[S
   config.train.eval_every = config.train.checkpoint_every = 0
   config.model.update_from_flattened_dict(model)
   settings = read_settings(config)
-  return settings, DataSpec(canvas=settings.data.canvas, channels=1, num_classes=10)
+  return settings, DataSpec(canvas=config.data.canvas, channels=1, num_classes=10)
 
 
 def main() -> None:

@@ -124,7 +124,7 @@ def write_report(
   check_transfer(dataset, scored_dataset, canvas)
   train_split = load_split(dataset, "train", max_examples)
   test_split = load_split(scored_dataset, split, max_examples)
-  _make_writable(directory)
+  make_writable(directory)
 
   forward = forward or make_forward(system, canvas=canvas)
   sizes = {"canvas": canvas, "batch_size": batch_size, "forward": forward}
@@ -197,7 +197,7 @@ def _mean(name: str, values: np.ndarray) -> float:
   return float(np.mean(values, dtype=np.float64))
 
 
-def _make_writable(directory: pathlib.Path) -> None:
+def make_writable(directory: pathlib.Path) -> None:
   """Makes the directory; raises OSError when files cannot be written there."""
   directory.mkdir(parents=True, exist_ok=True)
   probe = directory / ".writable"

@@ -8,11 +8,17 @@ from typing import Any
 from scae_jax.evaluation.files import write_json
 
 # What all reports of one evaluation share, in `metrics.json`.
-_SHARED = ("fitted_on", "scored_on", "max_examples", "step", "versions", "hardware", "provenance")
+_SHARED = ("scored_on", "max_examples", "step", "versions", "hardware", "provenance")
 
 
 def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
   """The figures of one report to compare with others; accuracies in percent."""
+  if "segmentation" in metrics:
+    return {
+      f"accuracy, jitter {jitter}, {kind.replace('_', ' ')}": 100 * scores["accuracy"]
+      for jitter, kinds in metrics["segmentation"].items()
+      for kind, scores in kinds.items()
+    }
   found = {}
   for name, scores in metrics["features"].items():
     found[f"LIN-MATCH, {name}"] = 100 * scores["lin_match"]
@@ -60,7 +66,7 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
     "mean": {name: statistics.mean(each) for name, each in values.items()},
     "standard_deviation": {name: statistics.stdev(each) for name, each in values.items()},
     "by_seed": {str(seed): found for seed, found in by_seed.items()},
-    **{key: first[key] for key in _SHARED},
+    **{key: first[key] for key in ("fitted_on", *_SHARED) if key in first},
   }
   write_json(directory / "metrics.json", summary)
   print(f"\n{seeds_table(list(by_seed.items()))}")

@@ -43,6 +43,27 @@ def plain_table(metrics: Mapping[str, Any]) -> str:
   return "\n".join([_heading(metrics), *lines, *_remarks(metrics)])
 
 
+def plain_scene_table(metrics: Mapping[str, Any]) -> str:
+  """The figures of a report on scenes of points as text: one row a jitter and kind of presence.
+
+  Args:
+    metrics: what `scene_report.write_scene_reports` returns of a seed.
+  """
+  scored = metrics["scored_on"]
+  lines = [
+    f"{scored['dataset']} {scored['split']}, {scored['examples']:,} scenes; step"
+    f" {metrics['step']:,}",
+    f"{'jitter':<8}{'':<20}{'accuracy':>10}{'Rand index':>12}{'VI, nats':>10}",
+  ]
+  for jitter, kinds in metrics["segmentation"].items():
+    lines += [
+      f"{jitter:<8}{kind.replace('_', ' '):<20}{_percent(scores['accuracy']):>10}"
+      f"{scores['adjusted_rand_index']:>12.3f}{scores['variation_of_information']:>10.3f}"
+      for kind, scores in kinds.items()
+    ]
+  return "\n".join([*lines, *(f"note: {note}" for note in metrics["notes"])])
+
+
 def _heading(metrics: Mapping[str, Any]) -> str:
   scored, fitted = metrics["scored_on"], metrics["fitted_on"]
   return (

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 import scae_jax.models
 from scae_jax.data.dataset import hold_out_validation
 from scae_jax.data.feed import Feed, image_feed
+from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import Dataset, load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
@@ -23,7 +24,7 @@ from scae_jax.training.errors import RunError, explained
 from scae_jax.training.mesh import make_mesh
 from scae_jax.training.objective import losses, scheduled_weights
 from scae_jax.training.optimizers import make_optimizer
-from scae_jax.training.options import TrainOptions
+from scae_jax.training.options import DataOptions, TrainOptions
 from scae_jax.training.state import TrainState, abstract_state, by_seed
 from scae_jax.training.workdir import (
   check_same_data,
@@ -47,7 +48,7 @@ class Run:
 
   config: ConfigDict
   system: System
-  dataset: Dataset
+  dataset: Dataset | Scenes
   variables: dict[int, dict[str, Any]]
   step: int
 
@@ -89,23 +90,36 @@ def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[
   return {seed: {"params": own} for seed, own in by_seed(params, train.all_seeds).items()}
 
 
-def build(settings: Settings) -> tuple[System, Dataset, Feed]:
+def build(settings: Settings) -> tuple[System, Dataset | Scenes, Feed]:
   """Loads the data, makes the system, and traces it once so that what does not fit shows early.
 
   Raises:
     RunError: with the message of the data source, the model or the check that refused.
   """
   with explained():
-    dataset = load_dataset(settings.data.name, settings.data.dir, settings.data.cache_dir)
-    dataset = hold_out_validation(dataset, settings.data.num_validation)
-    _check_canvas(settings, dataset)
-    feed = image_feed(dataset, canvas=settings.data.canvas, max_shift=settings.data.max_shift)
-    labels = dataset.splits["train"].labels
-    fitted = choose(len(labels), settings.evaluation.max_examples)
-    check_enough_to_fit(labels[fitted], dataset.num_classes)
+    if isinstance(settings.data, DataOptions):
+      dataset = _load_images(settings.data, settings.evaluation.max_examples)
+      feed = image_feed(dataset, canvas=settings.data.canvas, max_shift=settings.data.max_shift)
+    else:
+      dataset = Scenes(settings.data)
+      feed = dataset.feed()
     system = make_system(settings, feed.spec)
     check_system(system, feed.spec, settings.train.batch_size)
   return system, dataset, feed
+
+
+def _load_images(options: DataOptions, max_examples: int) -> Dataset:
+  """A data set of images that fit on the canvas, and are enough for the report."""
+  dataset = load_dataset(options.name, options.dir, options.cache_dir)
+  dataset = hold_out_validation(dataset, options.num_validation)
+  if dataset.image_side > options.canvas:
+    raise ValueError(
+      f"config.data.canvas must hold the images of {dataset.name!r}, {dataset.image_side} pixels"
+      f" wide or high; it is {options.canvas}. Set it to {dataset.image_side} or more."
+    )
+  labels = dataset.splits["train"].labels
+  check_enough_to_fit(labels[choose(len(labels), max_examples)], dataset.num_classes)
+  return dataset
 
 
 def make_system(settings: Settings, data: Spec) -> System:
@@ -173,11 +187,3 @@ def check_system(system: System, data: Spec, batch_size: int) -> None:
 def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> None:
   if received != expected:
     raise ValueError(f"the system's {what} must have shape {words}; it has {received}.")
-
-
-def _check_canvas(settings: Settings, dataset: Dataset) -> None:
-  if dataset.image_side > settings.data.canvas:
-    raise ValueError(
-      f"config.data.canvas must hold the images of {dataset.name!r}, {dataset.image_side} pixels"
-      f" wide or high; it is {settings.data.canvas}. Set it to {dataset.image_side} or more."
-    )

@@ -16,6 +16,8 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from scae_jax.data import scenes
+from scae_jax.data.constellations import SceneOptions
 from scae_jax.training.errors import RunError
 from scae_jax.training.optimizers import OptimizerOptions, resolve
 from scae_jax.training.options import DataOptions, EvaluationOptions, TrainOptions, read_section
@@ -35,7 +37,7 @@ class Settings:
     system: module that exports `make_system`: a name in `scae_jax.models`, or a dotted path.
     model: arguments of the model.
     loss: weights and kinds of loss terms.
-    data: see `DataOptions`.
+    data: see `DataOptions`, or `SceneOptions` where `data.name` is "constellations".
     train: see `TrainOptions`.
     optimizer: see `OptimizerOptions`; resolved.
     evaluation: see `EvaluationOptions`.
@@ -44,7 +46,7 @@ class Settings:
   system: str
   model: dict[str, Any]
   loss: dict[str, Any]
-  data: DataOptions
+  data: DataOptions | SceneOptions
   train: TrainOptions
   optimizer: OptimizerOptions
   evaluation: EvaluationOptions
@@ -88,11 +90,19 @@ def read_settings(config: ConfigDict) -> Settings:
     system=content["system"],
     model=content["model"],
     loss=content["loss"],
-    data=read_section(content["data"], "data", DataOptions),
+    data=_read_data(content["data"]),
     train=train,
     optimizer=resolve(read_section(content["optimizer"], "optimizer", OptimizerOptions), train),
     evaluation=read_section(content["evaluation"], "evaluation", EvaluationOptions),
   )
+
+
+def _read_data(section: dict[str, Any]) -> DataOptions | SceneOptions:
+  """The data section, whose keys depend on the name of the data."""
+  if section.get("name") != scenes.NAME:
+    return read_section(section, "data", DataOptions)
+  options = {key: value for key, value in section.items() if key != "name"}
+  return read_section(options, "data", SceneOptions)
 
 
 def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Command:
@@ -152,6 +162,17 @@ def _processes(values: flags.FlagValues) -> Processes | None:
   return None
 
 
+def change_config(config: ConfigDict, values: Mapping[str, Any]) -> None:
+  """Sets keys `section.key` of a config.
+
+  Raises:
+    RunError: there is no such key; the message lists those that there are.
+  """
+  for key in values:
+    _value(config, key)
+  config.update_from_flattened_dict(values)
+
+
 def dump_config(config: ConfigDict) -> str:
   """The config as JSON text; tuples become lists."""
   return json.dumps(config.to_dict(), indent=2) + "\n"
@@ -165,8 +186,9 @@ def parse_config(text: str) -> ConfigDict:
   content = _tuples(json.loads(text))
   for key, value in ADDED_KEYS.items():
     section, _, name = key.partition(".")
-    if isinstance(content, dict) and isinstance(content.get(section), dict):
-      content[section].setdefault(name, value)
+    held = content.get(section) if isinstance(content, dict) else None
+    if isinstance(held, dict) and held.get("name") != scenes.NAME:
+      held.setdefault(name, value)
   return ConfigDict(content).lock()
 
 

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from scae_jax.training.errors import RunError
+from scae_jax.training.errors import RunError, explained
 
 Options = TypeVar("Options")
 
@@ -127,7 +127,7 @@ def read_section(section: Mapping[str, Any], name: str, schema: type[Options]) -
   Args:
     section: the keys and values of the section.
     name: of the section, for messages.
-    schema: a dataclass whose fields are bool, int, float or str.
+    schema: a dataclass whose fields are bool, int, float, str or tuples.
 
   Raises:
     RunError: a key is missing, unknown or of the wrong type, or the record refuses its values.
@@ -142,12 +142,14 @@ def read_section(section: Mapping[str, Any], name: str, schema: type[Options]) -
   values = {}
   for key, expected in types.items():
     value = section[key]
-    if expected is float and type(value) is int:
+    kind = typing.get_origin(expected) or expected  # tuple of tuple[str, ...]
+    if kind is float and type(value) is int:
       value = float(value)
-    if type(value) is not expected:
+    if type(value) is not kind:
       raise RunError(
-        f"config.{name}.{key} must be of type {expected.__name__};"
+        f"config.{name}.{key} must be of type {kind.__name__};"
         f" it is {value!r} of type {type(value).__name__}."
       )
     values[key] = value
-  return schema(**values)
+  with explained():
+    return schema(**values)

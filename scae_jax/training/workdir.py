@@ -19,6 +19,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import Dataset, Split
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.training.config import differences, dump_config, parse_config
@@ -105,13 +106,15 @@ def _check_length_is_free(workdir: pathlib.Path, config: ConfigDict, old: int, n
     )
 
 
-def describe_data(dataset: Dataset) -> dict[str, Any]:
+def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
   """What tells one data set from another, wherever it lies; takes some 0.1 s for MNIST.
 
   Returns:
     Its name, its class names, and for each split the number and shape of its examples with a hash
-    of all images and labels; ready for JSON.
+    of all images and labels; ready for JSON. Of generated scenes, the generator's options.
   """
+  if isinstance(dataset, Scenes):
+    return dataset.describe()
   return {
     "name": dataset.name,
     "class_names": list(dataset.class_names),

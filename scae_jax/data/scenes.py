@@ -1,0 +1,75 @@
+"""Constellations as a data set: for training drawn anew at every step, for evaluation fixed."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from scae_jax.data.constellations import SceneOptions, scenes
+from scae_jax.data.feed import Feed
+from scae_jax.models.system import PointSpec
+from scae_jax.typing import Array, Batch
+
+__all__ = ["NAME", "NUM_TEST", "Scenes"]
+
+NAME = "constellations"
+NUM_TEST = 10_000
+NUM_VALIDATION = 1_024
+# Scenes that are the same for every run; a run's own are drawn from keys that its seed makes.
+TEST_SEED, VALIDATION_SEED = 1_000_003, 1_000_033
+# The generator has no end: how many scenes are called an epoch changes nothing but the bookkeeping.
+EPOCH = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenes:
+  """Generated scenes of points.
+
+  Attributes:
+    options: of the generator.
+  """
+
+  options: SceneOptions
+
+  name = NAME
+
+  def test_scenes(self, jitter: float, count: int = NUM_TEST) -> dict[str, np.ndarray]:
+    """Scenes to score on, with this jitter instead of the options'; always the same.
+
+    Returns:
+      `points` float32 [count, n, 2], `presence` float32 [count, n], `pattern` int32 [count, n].
+    """
+    options = dataclasses.replace(self.options, jitter=jitter)
+    return jax.device_get(scenes(jax.random.key(TEST_SEED), options, count))
+
+  def feed(self) -> Feed:
+    """What training needs; losses are judged on scenes that are not those of the test."""
+    heldout = scenes(jax.random.key(VALIDATION_SEED), self.options, NUM_VALIDATION)
+    return Feed(
+      spec=PointSpec(num_points=self.options.slots, num_patterns=len(self.options.patterns)),
+      train={},
+      num_train=EPOCH,
+      held_out="validation",
+      heldout=jax.device_get(heldout),
+      num_heldout=NUM_VALIDATION,
+      training_batch=functools.partial(_training_batch, options=self.options),
+      evaluation_batch=_evaluation_batch,
+    )
+
+  def describe(self) -> dict[str, Any]:
+    """What tells one generator from another; ready for JSON."""
+    return {"name": NAME, **dataclasses.asdict(self.options)}
+
+
+def _training_batch(
+  key: Array, train: Mapping[str, Array], indices: Array, *, options: SceneOptions
+) -> Batch:
+  """As many new scenes as there are indices."""
+  return scenes(key, options, len(indices))
+
+
+def _evaluation_batch(heldout: Mapping[str, Array], indices: Array) -> Batch:
+  return {name: array[indices] for name, array in heldout.items()}

@@ -1,0 +1,101 @@
+"""The report on a run: the one that ends its training, and those that evaluate.py asks for."""
+
+import pathlib
+
+from scae_jax.data.dataset import ScoredSet
+from scae_jax.data.scenes import Scenes
+from scae_jax.data.transfer import load_scored
+from scae_jax.evaluation.files import file_name
+from scae_jax.evaluation.report import write_reports
+from scae_jax.evaluation.scene_report import write_scene_reports
+from scae_jax.training.build import Run
+from scae_jax.training.config import read_settings
+from scae_jax.training.errors import RunError
+from scae_jax.training.options import DataOptions
+
+__all__ = ["load_scored_set", "report_run"]
+
+_ONLY_OWN_SCENES = (
+  "a run on generated scenes is scored on its own test scenes: leave out --dataset and --split."
+)
+
+
+def report_run(
+  run: Run,
+  workdir: pathlib.Path,
+  *,
+  is_latest: bool = True,
+  scored: ScoredSet | None = None,
+  split: str | None = None,
+  max_examples: int | None = None,
+) -> None:
+  """Writes tables and figures to `<workdir>/evaluation`, or to a folder below it.
+
+  The run's own held-out split at its latest step goes to `evaluation` itself, anything else to
+  `evaluation/<data set>-<split>[-step<number>]`.
+
+  Args:
+    run: the run, opened at some step.
+    workdir: its folder.
+    is_latest: whether that step is the latest.
+    scored: the data set to score on; None for the run's own.
+    split: of it; None for the held-out one.
+    max_examples: of each split at most so many are used, 0 is all; None for what the config says.
+
+  Raises:
+    RunError: another data set or split is asked of a run on generated scenes.
+    ValueError, OSError: see `evaluation.report.write_report`.
+  """
+  settings = read_settings(run.config)
+  if max_examples is None:
+    max_examples = settings.evaluation.max_examples
+  directory = workdir / "evaluation"
+  shared = {
+    "batch_size": settings.evaluation.batch_size,
+    "step": run.step,
+    "max_examples": max_examples,
+    "provenance": {"workdir": str(workdir), "config": run.config.to_dict()},
+    "history": workdir / "metrics.jsonl",
+  }
+  suffix = "" if is_latest else f"-step{run.step}"
+  if isinstance(run.dataset, Scenes):
+    if scored is not None or split is not None:
+      raise RunError(_ONLY_OWN_SCENES)
+    directory = directory / (f"scenes{suffix}" if suffix else "")
+    write_scene_reports(directory, run.system, run.variables, run.dataset, **shared)
+    return
+  assert isinstance(settings.data, DataOptions)  # of images
+  own = scored is None
+  scored = run.dataset if scored is None else scored
+  split = split or scored.held_out
+  if not (own and is_latest and split == scored.held_out):
+    directory = directory / file_name(f"{scored.name}-{split}{suffix}")
+  write_reports(
+    directory,
+    run.system,
+    run.variables,
+    run.dataset,
+    canvas=settings.data.canvas,
+    split=split,
+    scored_dataset=scored,
+    **shared,
+  )
+
+
+def load_scored_set(run: Run, name: str, data_dir: str) -> ScoredSet:
+  """Another data set to score a run on.
+
+  Args:
+    run: gives the canvas and the folders.
+    name: see `data.transfer.load_scored`.
+    data_dir: folder of the data; "" for the config's.
+
+  Raises:
+    RunError: the run is on generated scenes.
+    ValueError: there is no such data set.
+  """
+  data = read_settings(run.config).data
+  if not isinstance(data, DataOptions):
+    raise RunError(_ONLY_OWN_SCENES)
+  folders = (data_dir or data.dir, data.cache_dir, data.affnist_dir)
+  return load_scored(name, data.canvas, *folders)
