@@ -2,8 +2,9 @@
 # What is to be run on a GPU, in pieces of under ten minutes, unattended and without a network.
 #
 #   benchmarks/gpu.sh prepare           here: fills .gpu/ with MNIST's decoded cache and with wheels
-#                                       (WHEELS: names to fetch, PYTHON: their version)
-#   benchmarks/gpu.sh bench OUT         there: kernels checked and timed, the step by part, seeds
+#                                       (WHEELS: names to fetch, WHEELS_PYTHON: for which version)
+#   benchmarks/gpu.sh bench OUT PIECE   there: kernels checked and timed (PIECE likelihood, warp), the
+#                                       step by part (128, 1024: its batch), seeds at once (seeds)
 #   benchmarks/gpu.sh train PRESET OUT [FLAGS]
 #                                       there: trains configs/mnist.py:PRESET for SECONDS_TO_TRAIN
 #                                       (480), saves, and resumes when it is called again
@@ -13,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export SCAE_JAX_CACHE="${SCAE_JAX_CACHE:-$PWD/.gpu/cache}" PYTHONUNBUFFERED=1
-python="${PYTHON_BINARY:-python3}"
+python="${PYTHON:-python3}"
 
 install_wheels() {
   if compgen -G ".gpu/wheels/*.whl" >/dev/null; then
@@ -35,25 +36,33 @@ END
   if [ -n "${WHEELS:-}" ]; then
     # shellcheck disable=SC2086  # several names
     "$python" -m pip download -q --no-deps --only-binary=:all: \
-      --python-version "${PYTHON:-3.12}" --implementation cp --platform manylinux_2_28_x86_64 \
+      --python-version "${WHEELS_PYTHON:-3.12}" --implementation cp --platform manylinux_2_28_x86_64 \
       --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d .gpu/wheels $WHEELS
   fi
   du -sh .gpu
   ;;
 bench)
   install_wheels
-  out="$2"
+  out="$2" piece="$3"
   mkdir -p "$out"
-  "$python" -m benchmarks.likelihood --block=64,128,256 --out="$out/likelihood-gpu.json"
-  "$python" -m benchmarks.warp --out="$out/warp-gpu.json"
-  for batch in 128 1024; do
-    "$python" -m benchmarks.step --batch=$batch --steps=100 --out="$out/step-gpu-$batch.json"
-    "$python" -m benchmarks.step --batch=$batch --steps=100 --whole \
-      --model=part_decoder.likelihood=fused --out="$out/step-gpu-$batch-fused.json"
-    "$python" -m benchmarks.step --batch=$batch --steps=100 --whole --model=compute_dtype=bfloat16 \
-      --out="$out/step-gpu-$batch-bfloat16.json"
-  done
-  "$python" -m benchmarks.seeds --steps=100 --out="$out/seeds-gpu.json"
+  case "$piece" in
+  likelihood)
+    "$python" -m benchmarks.likelihood --block=64,128,256 --out="$out/likelihood-gpu.json"
+    ;;
+  warp)
+    "$python" -m benchmarks.warp --out="$out/warp-gpu.json"
+    ;;
+  seeds)
+    "$python" -m benchmarks.seeds --steps=100 --out="$out/seeds-gpu.json"
+    ;;
+  *)
+    step=("$python" -m benchmarks.step --batch="$piece" --steps=100)
+    "${step[@]}" --out="$out/step-gpu-$piece.json"
+    "${step[@]}" --whole --model=part_decoder.likelihood=fused \
+      --out="$out/step-gpu-$piece-fused.json"
+    "${step[@]}" --whole --model=compute_dtype=bfloat16 --out="$out/step-gpu-$piece-bfloat16.json"
+    ;;
+  esac
   ;;
 train)
   install_wheels
@@ -77,7 +86,7 @@ report)
   tar -C "$run" -czf "$out/evaluation-$preset.tar.gz" evaluation
   ;;
 *)
-  sed -n '2,14p' "$0"
+  sed -n '2,12p' "$0"
   exit 2
   ;;
 esac

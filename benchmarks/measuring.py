@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from scae_jax.evaluation.provenance import measured_with
 
@@ -31,6 +32,30 @@ def milliseconds(functions: dict[str, Callable[[], Any]], rounds: int) -> dict[s
       jax.block_until_ready(function())
       times[name].append(1000 * (time.perf_counter() - started))
   return times
+
+
+def checked_milliseconds(
+  variants: dict[str, tuple[Callable[[], Any], Callable[[], Any]]], rounds: int
+) -> dict[str, list[float]]:
+  """Times of several ways to compute the same, after a check that they do.
+
+  Values must agree with those of the first to 1e-5, gradients to 1e-4 of the largest entry.
+
+  Args:
+    variants: by name, a function's value and its gradient, as calls without arguments.
+    rounds: how often each is timed.
+  """
+  expected = None
+  for name, calls in variants.items():
+    actual = [[np.asarray(leaf) for leaf in jax.tree.leaves(call())] for call in calls]
+    expected = actual if expected is None else expected
+    for tolerance, leaves, others in zip((1e-5, 1e-4), actual, expected, strict=True):
+      for leaf, other in zip(leaves, others, strict=True):
+        bound = tolerance * np.abs(other).max()
+        np.testing.assert_allclose(leaf, other, rtol=0, atol=bound, err_msg=name)
+  functions = {f"{name}, forward": calls[0] for name, calls in variants.items()}
+  functions |= {f"{name}, with gradient": calls[1] for name, calls in variants.items()}
+  return milliseconds(functions, rounds)
 
 
 def report(title: str, settings: dict[str, Any], times: dict[str, list[float]], out: str) -> None:
