@@ -86,7 +86,7 @@ report)
   tar -C "$run" -czf "$out/evaluation-$preset.tar.gz" evaluation
   ;;
 *)
-  sed -n '2,12p' "$0"
+  sed -n '2,13p' "$0"
   exit 2
   ;;
 esac
