@@ -47,6 +47,8 @@ class System:
       classifies linearly.
     pictures: `(variables, batch) -> {figure name: {argument: array}}`: for each figure of
       `scae_jax.figures` that the model can feed, the arrays that it takes. Jittable.
+    poses: `output -> {kind of capsule: (poses [b, n, 2, 3], presences [b, n])}`, poses from a
+      capsule's own to image coordinates, see `scae_jax.geometry`; None if the model has none.
   """
 
   module: nn.Module
@@ -56,6 +58,7 @@ class System:
   measures: Callable[[Any, Batch], dict[str, Array]]
   features: Callable[[Any], dict[str, Array]]
   pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]]
+  poses: Callable[[Any], dict[str, tuple[Array, Array]]] | None = None
 
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
