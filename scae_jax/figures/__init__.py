@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from scae_jax.figures.constellations import constellations
 from scae_jax.figures.curves import training_curves
 from scae_jax.figures.embedding import embedding
+from scae_jax.figures.equivariance import equivariance
 from scae_jax.figures.reconstructions import object_reconstructions, reconstructions
 from scae_jax.figures.statistics import confusion, presences_by_class
 from scae_jax.figures.templates import templates
@@ -24,4 +25,5 @@ FIGURES: dict[str, Callable[..., Figure]] = {
   "embedding": embedding,
   "confusion": confusion,
   "training_curves": training_curves,
+  "equivariance": equivariance,
 }

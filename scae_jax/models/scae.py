@@ -295,6 +295,12 @@ def features(output: SCAEOutput) -> dict[str, Array]:
   return {"prior": output.objects.presence, "posterior": output.mass}
 
 
+def poses(output: SCAEOutput) -> dict[str, tuple[Array, Array]]:
+  """Poses [b, n, 2, 3] and presences [b, n] of `parts` (n = m) and `objects` (n = k)."""
+  parts, objects = output.parts, output.objects
+  return {"parts": (parts.poses, parts.presence), "objects": (objects.poses, objects.presence)}
+
+
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
   """An SCAE from config sections.
 
@@ -360,6 +366,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     measures=measures,
     features=features,
     pictures=pictures,
+    poses=poses,
   )
 
 

@@ -82,6 +82,8 @@ class System:
       `scae_jax.figures` that the model can feed, the arrays that it takes. Jittable.
     segment: `output -> {name: [b, n]}`, of a model of points: the capsule that each point belongs
       to, int32, -1 for none; None if there are no points.
+    poses: `output -> {kind of capsule: (poses [b, n, 2, 3], presences [b, n])}`, poses from a
+      capsule's own to image coordinates, see `scae_jax.geometry`; None if the model has none.
   """
 
   module: nn.Module
@@ -92,6 +94,7 @@ class System:
   features: Callable[[Any], dict[str, Array]]
   pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]]
   segment: Callable[[Any], dict[str, Array]] | None = None
+  poses: Callable[[Any], dict[str, tuple[Array, Array]]] | None = None
 
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)

@@ -1,0 +1,109 @@
+"""How the poses of a trained model follow when its input moves: numbers and one figure.
+
+    python -m results.equivariance runs/digits results/digits
+
+Writes `equivariance-<workdir>.json` and `.png` into the folder, of a run with several seeds one of
+each a seed. What is measured, and what it does and does not mean, is said in
+`scae_jax/evaluation/equivariance.py`.
+"""
+
+import argparse
+import functools
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
+from scae_jax.evaluation.examples import load_split
+from scae_jax.evaluation.files import write_json
+from scae_jax.evaluation.pictures import save_figures
+from scae_jax.evaluation.provenance import measured_with
+from scae_jax.figures import FIGURES
+from scae_jax.training.build import open_run
+from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.config import read_settings
+from scae_jax.training.errors import exit_with_message, explained
+from scae_jax.training.workdir import load_config
+
+
+def curves(results: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
+  """What was measured as arrays for the figure; families without any size are left out."""
+  found = {}
+  for family in SIZES:
+    if entries := results[family]:
+      found[family] = {"size": np.array([entry["size"] for entry in entries])}
+      for kind in results["present"]:
+        for name, key in (("error", "pose_error"), ("unmoved", "pose_unmoved")):
+          found[family][f"{kind}/{name}"] = _column(entries, kind, key)
+        found[family][f"{kind}/presence_change"] = _column(entries, kind, "presence_change")
+  return found
+
+
+def _column(entries: list[dict[str, Any]], kind: str, key: str) -> np.ndarray:
+  return np.array([entry[kind][key] for entry in entries], float)  # None becomes NaN
+
+
+def table(results: dict[str, Any]) -> str:
+  """Markdown: one row a motion, for each kind its errors, their ratio and the presence change."""
+  kinds = list(results["present"])
+  names = ("error, pixels", "unmoved", "ratio", "presence change")
+  columns = ["", "examples", *(f"{kind}: {name}" for kind in kinds for name in names)]
+  rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  for family in SIZES:
+    for entry in results[family]:
+      cells = [f"{family} {entry['size']:g}", f"{entry['examples']:,}"]
+      for kind in kinds:
+        error, unmoved = entry[kind]["pose_error"], entry[kind]["pose_unmoved"]
+        ratio = error / unmoved if unmoved else None
+        cells += ["-" if value is None else f"{value:.2f}" for value in (error, unmoved, ratio)]
+        cells.append(f"{entry[kind]['presence_change']:.3f}")
+      rows.append(f"| {' | '.join(cells)} |")
+  return "\n".join(rows)
+
+
+def main() -> None:
+  """Measures, writes, prints and draws."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("workdir", type=pathlib.Path)
+  parser.add_argument("folder", type=pathlib.Path)
+  parser.add_argument("--step", default="latest", help="a number, latest or best")
+  parser.add_argument("--split", default=None, help="if not the held-out one")
+  parser.add_argument("--max_examples", type=int, default=1000, help="0 is all")
+  parser.add_argument("--data_dir", default=None, help="where the data set is, if elsewhere")
+  options = parser.parse_args()
+  with exit_with_message(), explained():
+    keep_compiled("")
+    config = load_config(options.workdir)
+    if options.data_dir:
+      config.update_from_flattened_dict({"data.dir": options.data_dir})
+    settings = read_settings(config)
+    run = open_run(
+      options.workdir, int(options.step) if options.step.isdecimal() else options.step, config
+    )
+    split = options.split or run.dataset.held_out
+    images = load_split(run.dataset, split, options.max_examples)["image"]
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for seed, variables in run.variables.items():
+      results = measure_equivariance(
+        run.system,
+        variables,
+        images,
+        canvas=settings.data.canvas,
+        batch_size=settings.evaluation.batch_size,
+      )
+      name = f"equivariance-{options.workdir.absolute().name}"
+      name += f"-seed-{seed}" if len(run.variables) > 1 else ""
+      source = {"workdir": str(options.workdir), "step": run.step, "seed": seed}
+      scored = {"dataset": run.dataset.name, "split": split, "examples": len(images)}
+      record = {**source, "scored_on": scored, **results, **measured_with()}
+      write_json(options.folder / f"{name}.json", record)
+      print(table(results), flush=True)
+      title = f"Poses of moved images: {run.dataset.name} {split}, step {run.step:,}"
+      between = {kind: one["presence_between_examples"] for kind, one in results["present"].items()}
+      arguments = (curves(results), between, title)
+      save_figures(options.folder, {name: functools.partial(FIGURES["equivariance"], *arguments)})
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,221 @@
+"""Equivariance: how the poses of capsules move when the image is moved by a known map.
+
+If an image moves by T, the pose P of each of its parts and objects should become T P. How far the
+pose that the model then finds lies from that is the error here; how far T P lies from P, the error
+of a model whose poses do not move at all, stands beside it. Their ratio is 0 for a model that
+follows perfectly and 1 for one that does not follow; above 1, it goes elsewhere.
+
+The distance of two poses is the root mean square, over the four corners (+-1, +-1) of a capsule's
+own frame, of how far apart the poses put the corner, in image pixels. As the corners have mean zero
+and no correlation, it is the Frobenius norm of the difference of the 2x3 matrices, in pixels. The
+distance of the two frames' middles, the translations alone, is given besides.
+
+What it does not mean. A template that looks the same under some map, such as a stroke turned by
+half a turn or a disc turned at all, has several poses that are equally right; a model that goes
+from one to another counts as wrong, although nothing can be seen of it. The middles are less
+ambiguous. What is one part's before may be another's after: its presence then changes. And an
+object's frame is whatever the model has learned it to be, so that pixels of objects cannot be
+compared with those of parts, nor with those of other models; ratios can.
+
+Means are over examples and capsules, weighted by the presence before times the presence after.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scae_jax.data import affine
+from scae_jax.data.batches import evaluation_batch
+from scae_jax.models.system import System
+from scae_jax.typing import Array
+
+# Pixels, degrees and factors. Where nothing moves, every error must be 0.
+SIZES: dict[str, tuple[float, ...]] = {
+  "translation": (0, 1, 2, 3, 4, 5, 6),
+  "rotation": (0, 5, 10, 15, 20, 30, 45),
+  "scaling": (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3),
+}
+MIN_SHARE = 0.5  # of the examples whose ink must stay on the canvas, for a size to be measured
+
+Poses = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Motion:
+  """A map of the image about its middle, in pixels: `linear` [2, 2], then `shift` [2] (x, y)."""
+
+  linear: np.ndarray
+  shift: np.ndarray
+
+  def of_pose(self, canvas: int) -> np.ndarray:
+    """The same map [2, 3] in the coordinates of poses, [-1, 1] from the first pixel to the last."""
+    return np.column_stack([self.linear, self.shift * 2 / (canvas - 1)])
+
+
+def motions(family: str, size: float) -> list[Motion]:
+  """The motions of a family and size: four directions, two senses of rotation, one scaling."""
+  still, upright = np.zeros(2), np.eye(2)
+  if family == "translation":
+    directions = ((1, 0), (-1, 0), (0, 1), (0, -1))
+    return [Motion(upright, size * np.array(one, float)) for one in directions]
+  if family == "rotation":
+    return [Motion(one, still) for one in affine.rotation(np.array([size, -size]))]
+  return [Motion(size * upright, still)]
+
+
+def pose_distance(first: np.ndarray, second: np.ndarray, canvas: int) -> np.ndarray:
+  """Root mean square distance of the corners of a frame under two poses, pixels.
+
+  Args:
+    first: [..., 2, 3].
+    second: [..., 2, 3].
+    canvas: side of the image, pixels.
+
+  Returns:
+    [...].
+  """
+  return np.sqrt(np.sum(np.square(first - second), axis=(-2, -1))) * (canvas - 1) / 2
+
+
+def moved_poses(motion: np.ndarray, poses: np.ndarray) -> np.ndarray:
+  """What poses [..., 2, 3] should become when the image moves by [2, 3]: motion after pose."""
+  moved = motion[:, :2] @ poses
+  moved[..., 2] += motion[:, 2]
+  return moved
+
+
+def measure_equivariance(
+  system: System, variables: Any, images: np.ndarray, *, canvas: int, batch_size: int
+) -> dict[str, Any]:
+  """Measures every family and size.
+
+  A size is measured on the examples whose ink all of its motions leave on the canvas. Sizes with
+  less than half of the examples left are not measured.
+
+  Args:
+    system: the model; it must have `poses`.
+    variables: what its module applies.
+    images: uint8 [n, h, w, c], n at least 2.
+    canvas: side of the square that the model sees, pixels.
+    batch_size: examples a pass.
+
+  Returns:
+    `present`: for each kind of capsule its mean presence, and the mean absolute difference of
+    presences between an example and the next, what an unrelated image would do to them; and for
+    each family a list of entries by size: `size`, `examples`, and for each kind `pose_error`,
+    `shift_error`, `presence_change` (mean absolute difference), `pose_unmoved` and `shift_unmoved`,
+    the errors of poses that do not move. Errors are in pixels; None where no capsule is present.
+
+  Raises:
+    ValueError: a system without poses, or with poses of another shape; fewer than 2 images.
+  """
+  if system.poses is None:
+    raise ValueError(
+      "Equivariance is measured on poses, and this system has none: its `System.poses` is None. "
+      "Give it a function from the output to poses and presences, or choose another run."
+    )
+  if len(images) < 2:
+    raise ValueError(f"Equivariance takes at least 2 images, got {len(images)}.")
+  encode = _make_encoder(system, variables, canvas=canvas, batch_size=batch_size)
+  before = encode(_moved_images(images, Motion(np.eye(2), np.zeros(2)), canvas)[0])
+  results: dict[str, Any] = {"present": {}}
+  for kind, (_, presence) in before.items():
+    other = np.roll(presence, 1, axis=0)
+    results["present"][kind] = {
+      "presence": float(presence.mean()),
+      "presence_between_examples": float(np.abs(presence - other).mean()),
+    }
+  for family, sizes in SIZES.items():
+    results[family] = []
+    for size in sizes:
+      moved = [(one, *_moved_images(images, one, canvas)) for one in motions(family, size)]
+      kept = np.all([keeps for _, _, keeps in moved], axis=0)
+      if kept.mean() < MIN_SHARE:
+        continue
+      totals: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in before}
+      for motion, pictures, _ in moved:
+        after = encode(pictures)
+        for kind in before:
+          for name, values in _compare(before[kind], after[kind], motion.of_pose(canvas), canvas):
+            totals[kind].setdefault(name, []).append(values[kept])
+      entry = {"size": size, "examples": int(kept.sum())}
+      results[family].append(entry | {kind: _means(found) for kind, found in totals.items()})
+  return results
+
+
+def _compare(
+  before: tuple[np.ndarray, np.ndarray],
+  after: tuple[np.ndarray, np.ndarray],
+  motion: np.ndarray,
+  canvas: int,
+) -> Iterator[tuple[str, np.ndarray]]:
+  """Names and values [n, capsules] of the distances, and the `weight` of each."""
+  (poses, presence), (new_poses, new_presence) = before, after
+  ideal = moved_poses(motion, poses)
+  yield "weight", presence * new_presence
+  yield "presence_change", np.abs(new_presence - presence)
+  for name, found in (("error", new_poses), ("unmoved", poses)):
+    yield f"pose_{name}", pose_distance(found, ideal, canvas)
+    yield f"shift_{name}", pose_distance(found[..., 2:], ideal[..., 2:], canvas)
+
+
+def _means(found: dict[str, list[np.ndarray]]) -> dict[str, float | None]:
+  """Mean of each quantity: of errors weighted, of presence changes plain."""
+  values = {name: np.concatenate(each).astype(np.float64) for name, each in found.items()}
+  weight = values.pop("weight")
+  means: dict[str, float | None] = {"presence_change": float(values.pop("presence_change").mean())}
+  for name, each in values.items():
+    means[name] = float((weight * each).sum() / weight.sum()) if weight.sum() > 0 else None
+  return means
+
+
+def _moved_images(images: np.ndarray, motion: Motion, canvas: int) -> tuple[np.ndarray, np.ndarray]:
+  """Images as batches put them on the canvas, then moved about its middle; and which keep all ink.
+
+  One resampling does both.
+  """
+  placed = affine.place(np.eye(2)[None], np.zeros((1, 2)), images.shape[1:], canvas)
+  middle = (canvas - 1) / 2
+  moved = motion.linear @ placed[0]
+  moved[:, 2] += middle + motion.shift - motion.linear @ np.full(2, middle)
+  maps = np.broadcast_to(moved, (len(images), 2, 3))
+  return affine.resample(images, maps, canvas), affine.keeps_ink(images, maps, canvas)
+
+
+def _make_encoder(system: System, variables: Any, *, canvas: int, batch_size: int):
+  """A function from images [n, canvas, canvas, c] to the poses and presences of all capsules.
+
+  Every batch has the same size, so that it compiles once, and an example always has the same place
+  in it: a model that keeps its noise on in evaluation then has the same before and after.
+  """
+
+  @jax.jit
+  def forward(variables: Any, images: Array) -> dict[str, tuple[Array, Array]]:
+    split = {"image": images, "label": jnp.zeros(len(images), jnp.int32)}
+    batch = evaluation_batch(split, jnp.arange(len(images)), canvas=canvas)
+    assert system.poses is not None  # checked by the caller
+    found = system.poses(system.module.apply(variables, batch, train=False))
+    for kind, (poses, presence) in found.items():
+      shape = (len(images), *presence.shape[1:], 2, 3)
+      if presence.ndim != 2 or poses.shape != shape:
+        raise ValueError(
+          f"`System.poses` must give {kind!r} as poses [{len(images)}, n, 2, 3] and presences "
+          f"[{len(images)}, n], got {poses.shape} and {presence.shape}."
+        )
+    return found
+
+  def encode(images: np.ndarray) -> Poses:
+    found = []
+    for start in range(0, len(images), batch_size):
+      rows = np.minimum(np.arange(start, start + batch_size), len(images) - 1)
+      found.append(forward(variables, jnp.asarray(images[rows])))
+    joined = jax.tree.map(
+      lambda *batches: np.concatenate([np.asarray(one) for one in batches])[: len(images)], *found
+    )
+    return {kind: (poses, presence) for kind, (poses, presence) in joined.items()}
+
+  return encode

@@ -1,0 +1,392 @@
+"""Equivariance, on systems whose poses follow perfectly, not at all, or in part."""
+
+import json
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from configs import digits
+from results import equivariance as command
+from scae_jax import geometry
+from scae_jax.data import affine
+from scae_jax.data.dataset import Dataset, Split
+from scae_jax.evaluation import equivariance
+from scae_jax.evaluation.equivariance import (
+  Motion,
+  measure_equivariance,
+  motions,
+  moved_poses,
+  pose_distance,
+)
+from scae_jax.figures import FIGURES
+from scae_jax.models import scae
+from scae_jax.models.system import DataSpec, System
+from scae_jax.training.build import Run
+from scae_jax.training.errors import RunError
+from scae_jax.warping import warp_template
+from tests.toy_system import toy_config
+
+CANVAS, SIDE, NUM_IMAGES = 36, 24, 9
+
+
+class Pixels(nn.Module):
+  """Gives the image back."""
+
+  @nn.compact
+  def __call__(self, batch, *, train):
+    return batch["image"]
+
+
+def pose_of_blobs(images):
+  """The pose [b, 1, 2, 3] whose origin and units lie at the middles of what is red, green, blue."""
+  line = jnp.linspace(-1, 1, images.shape[1])
+  total = images.sum(axis=(1, 2))
+  x = jnp.einsum("bhwc,w->bc", images, line) / total
+  y = jnp.einsum("bhwc,h->bc", images, line) / total
+  points = jnp.stack([x, y], axis=-1)
+  origin = points[:, 0]
+  columns = [points[:, 1] - origin, points[:, 2] - origin, origin]
+  return jnp.stack(columns, axis=-1)[:, None]
+
+
+def still(images):
+  """A pose [b, 1, 2, 3] that does not move."""
+  pose = jnp.array([[0.3, 0.1, 0.2], [-0.1, 0.4, -0.3]])
+  return jnp.broadcast_to(pose, (len(images), 1, 2, 3))
+
+
+def system(poses):
+  return System(
+    module=Pixels(),
+    loss_terms=lambda output, batch: {},
+    loss_weights={},
+    loss_schedule={},
+    measures=lambda output, batch: {},
+    features=lambda output: {},
+    pictures=lambda variables, batch: {},
+    poses=poses,
+  )
+
+
+def present(images, *shares):
+  return jnp.broadcast_to(jnp.array(shares), (len(images), len(shares)))
+
+
+def all_kinds(images):
+  """Kinds of capsules of which it is known how they follow."""
+  perfect, fixed = pose_of_blobs(images), still(images)
+  both = jnp.concatenate([perfect, fixed], axis=1)
+  light = images.sum(axis=(1, 2, 3))[:, None] / 600
+  where = pose_of_blobs(images)[:, :, 0, 2]  # x of the origin: what moves it changes the presence
+  return {
+    "perfect": (perfect, present(images, 0.8)),
+    "fixed": (fixed, present(images, 0.8)),
+    "only_perfect_present": (both, present(images, 1.0, 0.0)),
+    "three_to_one": (both, present(images, 0.75, 0.25)),
+    "absent": (perfect, present(images, 0.0)),
+    "bright": (perfect, light),
+    "by_place": (perfect, where),
+  }
+
+
+@pytest.fixture(scope="module")
+def images():
+  """A red, a green and a blue blob at random places, uint8 [9, 24, 24, 3]."""
+  random = np.random.RandomState(0)
+  y, x = np.mgrid[:SIDE, :SIDE]
+  places = np.array([[9, 14], [15, 13], [11, 8]]) + random.uniform(-1.5, 1.5, (NUM_IMAGES, 3, 2))
+  squares = np.square(x - places[..., :1, None]) + np.square(y - places[..., 1:, None])
+  return np.rint(255 * np.exp(-squares / 4.5)).astype(np.uint8).transpose(0, 2, 3, 1)
+
+
+@pytest.fixture(scope="module")
+def results(images):
+  return measure_equivariance(system(all_kinds), {}, images, canvas=CANVAS, batch_size=4)
+
+
+def entries(results):
+  return [(family, entry) for family in equivariance.SIZES for entry in results[family]]
+
+
+def moving(results):
+  return [
+    (family, entry)
+    for family, entry in entries(results)
+    if entry["size"] != (1 if family == "scaling" else 0)
+  ]
+
+
+def test_every_size_is_measured_on_all_examples(results):
+  for family, sizes in equivariance.SIZES.items():
+    assert tuple(entry["size"] for entry in results[family]) == sizes
+  assert {entry["examples"] for _, entry in entries(results)} == {NUM_IMAGES}
+
+
+def test_poses_that_follow_perfectly_have_no_error(results):
+  for family, entry in moving(results):
+    found = entry["perfect"]
+    # Whole pixels are exact but for float32; elsewhere resampling rounds to grey levels.
+    tolerance = 1e-4 if family == "translation" else 0.1
+    assert found["pose_error"] < tolerance, (family, entry["size"])
+    assert found["shift_error"] < tolerance
+    assert found["pose_unmoved"] > 8 * found["pose_error"]
+    assert found["presence_change"] == 0
+
+
+def test_poses_that_do_not_move_have_the_error_of_the_baseline(results):
+  for _, entry in moving(results):
+    found = entry["fixed"]
+    assert found["pose_error"] == found["pose_unmoved"] > 0
+    assert found["shift_error"] == found["shift_unmoved"] > 0
+
+
+def test_baseline_is_what_the_motion_does_to_a_pose(results):
+  """Against a loop over corners, in pixels, with the motion written out anew."""
+  pose = np.asarray(still(np.zeros((1, 2, 2, 3)))[0, 0], np.float64)
+  half = (CANVAS - 1) / 2
+
+  def distance(motion):
+    """`motion` takes pixels from the middle to pixels from the middle."""
+    squares = []
+    for corner in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+      before = half * (pose @ np.array([*corner, 1.0]))
+      squares.append(np.sum(np.square(motion(before) - before)))
+    return np.sqrt(np.mean(squares))
+
+  for family, entry in entries(results):
+    size = entry["size"]
+    cos, sin = np.cos(np.radians(size)), np.sin(np.radians(size))
+    expected = {
+      "translation": lambda point, size=size: point + np.array([size, 0]),
+      # To the right goes up, which is minus y: counter-clockwise.
+      "rotation": lambda point, cos=cos, sin=sin: np.array(
+        [cos * point[0] + sin * point[1], cos * point[1] - sin * point[0]]
+      ),
+      "scaling": lambda point, size=size: size * point,
+    }[family]
+    np.testing.assert_allclose(entry["fixed"]["pose_unmoved"], distance(expected), atol=1e-5)
+  for entry in results["translation"]:
+    np.testing.assert_allclose(entry["fixed"]["shift_unmoved"], entry["size"], atol=1e-5)
+
+
+def test_no_motion_gives_no_error(results):
+  for family in equivariance.SIZES:
+    (entry,) = [one for one in results[family] if one["size"] == (family == "scaling")]
+    for kind in ("perfect", "fixed", "by_place"):
+      assert entry[kind]["presence_change"] == 0
+      for name in ("pose_error", "shift_error", "pose_unmoved", "shift_unmoved"):
+        assert entry[kind][name] == 0
+
+
+def test_means_are_weighted_by_presence(results):
+  for _, entry in moving(results):
+    for name in ("pose_error", "shift_error", "pose_unmoved", "shift_unmoved"):
+      alone, mixed = entry["only_perfect_present"][name], entry["three_to_one"][name]
+      np.testing.assert_allclose(alone, entry["perfect"][name], rtol=1e-6)
+      # Presence before times presence after: nine to one.
+      expected = 0.9 * entry["perfect"][name] + 0.1 * entry["fixed"][name]
+      np.testing.assert_allclose(mixed, expected, rtol=1e-6)
+    assert entry["absent"] == {
+      "presence_change": 0,
+      **dict.fromkeys(("pose_error", "shift_error", "pose_unmoved", "shift_unmoved")),
+    }
+
+
+def test_change_of_presence_is_measured(results, images):
+  """A presence that is the x of a blob changes by the shift, to the right as to the left."""
+  for entry in results["translation"]:
+    expected = entry["size"] * 2 / (CANVAS - 1) / 2  # two of the four directions change x
+    np.testing.assert_allclose(entry["by_place"]["presence_change"], expected, atol=1e-5)
+  brightness = images.sum(axis=(1, 2, 3)) / 255 / 600
+  for entry in results["scaling"]:
+    expected = np.mean(brightness * abs(entry["size"] ** 2 - 1))
+    np.testing.assert_allclose(entry["bright"]["presence_change"], expected, atol=2e-3)
+  present = results["present"]["bright"]
+  np.testing.assert_allclose(present["presence"], brightness.mean(), rtol=1e-5)
+  others = np.abs(brightness - np.roll(brightness, 1)).mean()
+  np.testing.assert_allclose(present["presence_between_examples"], others, rtol=1e-4)
+
+
+def test_results_do_not_depend_on_the_batch_size(images, results, monkeypatch):
+  monkeypatch.setattr(equivariance, "SIZES", {"rotation": (20,)})
+  other = measure_equivariance(system(all_kinds), {}, images, canvas=CANVAS, batch_size=32)
+  (same,) = [entry for entry in results["rotation"] if entry["size"] == 20]
+  for kind, found in other["rotation"][0].items():
+    if isinstance(found, dict):
+      for name, value in found.items():
+        if value is not None:
+          np.testing.assert_allclose(value, same[kind][name], atol=1e-5)
+
+
+def test_examples_whose_ink_would_leave_the_canvas_are_left_out(images, monkeypatch):
+  """Five of nine have room for 3 pixels, all for 1; a size with less than half is not measured."""
+  room = np.zeros((NUM_IMAGES, 12, 12, 3), np.uint8)
+  room[:5, 3:9, 3:9] = 100
+  room[5:, 3:9, 3:11] = 100
+  monkeypatch.setattr(equivariance, "SIZES", {"translation": (1, 3, 4)})
+  found = measure_equivariance(system(all_kinds), {}, room, canvas=12, batch_size=16)
+  assert [(entry["size"], entry["examples"]) for entry in found["translation"]] == [(1, 9), (3, 5)]
+  # The mean is over those five: their presence is the same wherever they are.
+  assert found["translation"][1]["bright"]["presence_change"] < 1e-6
+
+
+@pytest.mark.parametrize("family", list(equivariance.SIZES))
+def test_an_image_and_a_template_are_moved_by_the_same_map(family):
+  """A template warped by the ideal pose is the image of the template, moved."""
+  pose = jnp.array([[0.5, 0.1, 0.1], [-0.15, 0.4, -0.2]])
+  side = 21  # so fine and smooth that two resamplings differ little from one
+  line = np.linspace(-2, 2, side)
+  template = jnp.asarray(np.exp(-np.square(line)[:, None] - np.square(line - 0.5)))[..., None]
+  image = np.rint(255 * np.asarray(warp_template(template, pose, CANVAS, CANVAS))).astype(np.uint8)
+  size = equivariance.SIZES[family][1]
+  for motion in motions(family, size):
+    moved, _ = equivariance._moved_images(image[None], motion, CANVAS)
+    ideal = jnp.asarray(moved_poses(motion.of_pose(CANVAS), np.asarray(pose)), jnp.float32)
+    expected = 255 * np.asarray(warp_template(template, ideal, CANVAS, CANVAS))
+    difference = np.abs(moved[0].astype(float) - expected)
+    stillness = np.abs(image.astype(float) - expected)
+    assert difference.mean() < 0.5
+    assert stillness.mean() > 4 * difference.mean()
+
+
+def test_sizes_of_a_family_go_all_ways():
+  shifts = sorted(tuple(one.shift) for one in motions("translation", 3))
+  assert shifts == [(-3, 0), (0, -3), (0, 3), (3, 0)]
+  left, right = motions("rotation", 30)
+  np.testing.assert_allclose(left.linear @ right.linear, np.eye(2), atol=1e-12)
+  np.testing.assert_allclose(left.linear, affine.rotation(np.array([30.0]))[0])
+  (larger,) = motions("scaling", 1.2)
+  np.testing.assert_allclose(larger.linear, 1.2 * np.eye(2))
+
+
+def test_distance_and_ideal_pose_against_loops():
+  random = np.random.RandomState(0)
+  first, second, motion = random.normal(size=(3, 5, 2, 3))
+  corners = np.array([[1, 1, 1], [1, -1, 1], [-1, 1, 1], [-1, -1, 1]])
+  found = pose_distance(first, second, 21)
+  for one, other, actual in zip(first, second, found, strict=True):
+    apart = [np.sum(np.square(10 * (one - other) @ corner)) for corner in corners]
+    np.testing.assert_allclose(actual, np.sqrt(np.mean(apart)))
+  for pose, actual in zip(first, moved_poses(motion[0], first), strict=True):
+    expected = geometry.compose(jnp.asarray(motion[0]), jnp.asarray(pose))
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+  canvas_map = Motion(np.eye(2), np.array([10.0, -5.0])).of_pose(21)
+  np.testing.assert_allclose(canvas_map, [[1, 0, 1.0], [0, 1, -0.5]])
+
+
+def test_what_cannot_be_measured_is_refused(images):
+  sizes = {"canvas": CANVAS, "batch_size": 4}
+  with pytest.raises(ValueError, match="this system has none"):
+    measure_equivariance(system(None), {}, images, **sizes)
+  with pytest.raises(ValueError, match="at least 2 images, got 1"):
+    measure_equivariance(system(all_kinds), {}, images[:1], **sizes)
+  for poses, presence in ((still, lambda x: present(x, 1, 1)), (still, lambda x: x[:, 0, 0, 0])):
+    wrong = system(lambda output, p=poses, a=presence: {"parts": (p(output), a(output))})
+    with pytest.raises(ValueError, match=r"'parts' as poses \[4, n, 2, 3\].* got \(4, 1, 2, 3\)"):
+      measure_equivariance(wrong, {}, images, **sizes)
+
+
+def test_scae_gives_part_and_object_poses():
+  named = {
+    name: types.SimpleNamespace(poses=f"{name}' poses", presence=f"{name}' presence")
+    for name in ("parts", "objects")
+  }
+  assert scae.poses(types.SimpleNamespace(**named)) == {
+    name: (f"{name}' poses", f"{name}' presence") for name in named
+  }
+  sections = digits.get_config().to_dict()
+  made = scae.make_system(sections["model"], sections["loss"], DataSpec(20, 1, 10))
+
+  def run(key):
+    batch = {"image": jnp.zeros((2, 20, 20, 1)), "label": jnp.zeros(2, jnp.int32)}
+    keys = dict(zip(("params", "noise"), jax.random.split(key), strict=True))
+    output, _ = made.module.init_with_output(keys, batch, train=True)
+    assert made.poses is not None
+    return made.poses(output)
+
+  shapes = jax.tree.map(lambda leaf: leaf.shape, jax.eval_shape(run, jax.random.key(0)))
+  expected = {"parts": ((2, 16, 2, 3), (2, 16)), "objects": ((2, 24, 2, 3), (2, 24))}
+  assert shapes == expected
+
+
+def test_the_figure_draws_what_was_measured(results):
+  curves = command.curves(results)
+  between = {kind: one["presence_between_examples"] for kind, one in results["present"].items()}
+  figure = FIGURES["equivariance"](curves, between, "Toy")
+  assert [axes.get_title() for axes in figure.axes[:3]] == list(equivariance.SIZES)
+  labels = {line.get_label(): line for line in figure.axes[0].lines}
+  sizes = equivariance.SIZES["translation"]
+  errors = [entry["fixed"]["pose_error"] for entry in results["translation"]]
+  np.testing.assert_allclose(labels["fixed"].get_xydata(), np.column_stack([sizes, errors]))
+  assert labels["fixed that do not move"].get_linestyle() == "--"
+  ratios = {round(float(y), 3) for line in figure.axes[3].lines for y in line.get_ydata()}
+  assert {0.0, 1.0} <= ratios  # perfect and fixed
+  assert all(len(line.get_xdata()) in (0, 2, 6) for line in figure.axes[3].lines)  # no ratio at 0
+  with pytest.raises(ValueError, match="at least one family"):
+    FIGURES["equivariance"]({}, between)
+  curves["rotation"]["fixed/error"] = np.zeros(2)
+  with pytest.raises(ValueError, match="'fixed/error': 2"):
+    FIGURES["equivariance"](curves, between)
+
+
+@pytest.fixture
+def opened(monkeypatch, images):
+  """The command finds a run of seeds 0 and 1 whose system knows all kinds."""
+  config = toy_config(data__canvas=CANVAS)
+  split = Split(images, np.zeros(NUM_IMAGES, np.int32))
+  dataset = Dataset("blobs", ("a",), {"train": split, "test": split})
+  monkeypatch.setattr(equivariance, "SIZES", {"translation": (2,), "rotation": (170,)})
+  monkeypatch.setattr(command, "SIZES", equivariance.SIZES)
+  monkeypatch.setattr(command, "load_config", lambda workdir: config)
+  monkeypatch.setattr(command, "keep_compiled", lambda folder: None)
+
+  def open_with(poses, seeds=(0,)):
+    made = Run(config, system(poses), dataset, {seed: {} for seed in seeds}, 7)
+    monkeypatch.setattr(command, "open_run", lambda *arguments: made)
+
+  return open_with
+
+
+def main(monkeypatch, *arguments):
+  monkeypatch.setattr("sys.argv", ["equivariance", *map(str, arguments)])
+  command.main()
+
+
+def test_the_command_writes_numbers_and_a_figure(opened, monkeypatch, tmp_path, capsys):
+  opened(all_kinds, seeds=(0, 1))
+  main(monkeypatch, tmp_path / "run", tmp_path / "out", "--max_examples=6")
+  names = [f"equivariance-run-seed-{seed}.{end}" for seed in (0, 1) for end in ("json", "png")]
+  assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+  written = json.loads((tmp_path / "out" / names[0]).read_text())
+  assert (written["step"], written["seed"]) == (7, 0)
+  assert written["scored_on"] == {"dataset": "blobs", "split": "test", "examples": 6}
+  assert written["translation"][0]["fixed"]["pose_unmoved"] == pytest.approx(2)
+  assert written["translation"][0]["absent"]["pose_error"] is None
+  assert {"date", "versions", "hardware"} <= set(written)
+  printed = capsys.readouterr().out
+  assert "| translation 2 | 6 | - | - | - | 0.000 |" in printed  # absent stands first
+  assert "| 2.00 | 2.00 | 1.00 | 0.000 |" in printed  # fixed
+
+
+def test_the_command_refuses_in_one_message(opened, monkeypatch, tmp_path, capsys):
+  opened(None)
+  for flag, message in (
+    ("--max_examples=6", "this system has none"),
+    ("--split=x", "no split 'x'"),
+  ):
+    with pytest.raises(SystemExit) as stopped:
+      main(monkeypatch, tmp_path / "run", tmp_path / "out", flag)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+  def missing(*arguments):
+    raise RunError("there is no checkpoint of step 3")
+
+  monkeypatch.setattr(command, "open_run", missing)
+  with pytest.raises(SystemExit):
+    main(monkeypatch, tmp_path / "run", tmp_path / "out", "--step=3")
+  assert "no checkpoint of step 3" in capsys.readouterr().err
