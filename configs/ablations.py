@@ -115,14 +115,9 @@ def apply(config: ConfigDict, names: tuple[str, ...]) -> ConfigDict:
     for key in changes:
       if key in changed and changed[key] != changes[key]:
         raise ValueError(f"ablation {name!r} and another one want different values of {key}")
-    if all(_value(config, key) == value for key, value in changes.items()):
-      raise ValueError(f"ablation {name!r} changes nothing: this config has {changes} without it")
+    before = config.to_dict()
     config.update_from_flattened_dict(changes)
+    if config.to_dict() == before:
+      raise ValueError(f"ablation {name!r} changes nothing: this config has {changes} without it")
     changed |= changes
-  return config
-
-
-def _value(config: ConfigDict, key: str):
-  for name in key.split("."):
-    config = config[name]
   return config

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "scae_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
-SCRIPTS = [ROOT / "train.py", ROOT / "evaluate.py"]
+SCRIPTS = [ROOT / "train.py", ROOT / "evaluate.py", ROOT / "sweep.py"]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 
 # From the top of design.md's house to its foundation.
@@ -86,7 +86,7 @@ def test_mathematics_has_no_circle():
 def test_configs_and_scripts_are_not_imported():
   for path in FILES:
     roots = {name.split(".")[0] for name in modules_imported(path)}
-    assert not roots & {"configs", "train", "evaluate", "tests"}, path
+    assert not roots & {"configs", "train", "evaluate", "sweep", "tests"}, path
 
 
 def test_configs_are_plain():

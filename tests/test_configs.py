@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import digits, fashion_mnist, mnist
+from configs import cifar10, digits, fashion_mnist, mnist, svhn
 from scae_jax.models.scae import make_system
 from scae_jax.models.system import DataSpec
 from scae_jax.training.config import read_settings
@@ -18,12 +18,15 @@ PRESETS = {
   "digits": ["modern"],
   "mnist": ["official", "paper", "modern"],
   "fashion_mnist": ["official", "paper", "modern"],
+  "svhn": ["paper", "alpha"],
+  "cifar10": ["paper", "alpha"],
 }
+CHANNELS = {"svhn": 3, "cifar10": 3}
 ALL = [(name, preset) for name, presets in PRESETS.items() for preset in presets]
 
 
 def test_every_config_is_tested():
-  assert set(PRESETS) == {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
+  assert set(PRESETS) == {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "ablations"}
 
 
 @functools.cache
@@ -31,11 +34,11 @@ def traced(name, preset):
   """Shapes of parameters and loss terms, and the weights; nothing is computed."""
   config = importlib.import_module(f"configs.{name}").get_config(preset)
   sections = config.to_dict()
-  canvas = sections["data"]["canvas"]
-  system = make_system(sections["model"], sections["loss"], DataSpec(canvas, 1, 10))
+  canvas, channels = sections["data"]["canvas"], CHANNELS.get(name, 1)
+  system = make_system(sections["model"], sections["loss"], DataSpec(canvas, channels, 10))
 
   def start(key):
-    batch = {"image": jnp.zeros((2, canvas, canvas, 1)), "label": jnp.zeros(2, jnp.int32)}
+    batch = {"image": jnp.zeros((2, canvas, canvas, channels)), "label": jnp.zeros(2, jnp.int32)}
     keys = dict(zip(("params", "noise"), jax.random.split(key), strict=True))
     output, variables = system.module.init_with_output(keys, batch, train=True)
     return system.loss_terms(output, batch), variables
@@ -53,8 +56,18 @@ def test_it_builds_and_every_loss_term_has_a_weight(name, preset):
   assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
-@pytest.mark.parametrize(("preset", "expected"), [("official", 3_540_823), ("paper", 2_420_351)])
+@pytest.mark.parametrize(
+  ("name", "preset", "expected"),
+  [
+    ("mnist", "official", 3_540_823),
+    ("mnist", "paper", 2_420_351),
+    ("fashion_mnist", "official", 3_540_823),
+    ("fashion_mnist", "paper", 2_420_351),
+    # Not those of `paper`: see configs/svhn.py.
+    ("svhn", "alpha", 2_384_777),
+    ("cifar10", "alpha", 4_570_201),
+  ],
+)
 def test_published_number_of_parameters(name, preset, expected):
   _, variables, _ = traced(name, preset)
   assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == expected
@@ -106,13 +119,41 @@ def test_fashion_is_mnist_with_other_pictures():
     assert config.to_dict() == mnist.get_config(preset).to_dict()
 
 
+@pytest.mark.parametrize(
+  ("config", "name", "parts", "objects"),
+  [(svhn, "svhn_cropped", 24, 32), (cifar10, "cifar10", 32, 64)],
+)
+@pytest.mark.parametrize(("preset", "mixing"), [("", "coupled"), ("alpha", "alpha")])
+def test_settings_in_colour(config, name, parts, objects, preset, mixing):
+  """systems.md, Settings; what it does not say of them is as in the paper's MNIST."""
+  config, paper = config.get_config(preset), mnist.get_config("paper")
+  expected = {
+    "data.name": name,
+    "data.canvas": 32,
+    "data.max_shift": 0,
+    "model.num_parts": parts,
+    "model.num_objects": objects,
+    "model.target": "sobel",
+    "model.part_encoder.strides": (1, 1, 2, 2),
+    "model.part_decoder.template_size": 14,
+    "model.part_decoder.mixing": mixing,
+    "model.object_encoder.num_heads": 2,
+    "model.object_encoder.features": 64,
+    "model.object_encoder.output_features": 128,
+    "optimizer.learning_rate": 1e-4,
+  }
+  paper.update_from_flattened_dict(expected)
+  assert config.to_dict() == paper.to_dict()
+  assert config.model.part_decoder.colour
+
+
 def test_configs_share_no_state():
   one, two = mnist.get_config("paper"), mnist.get_config("paper")
   one.loss.weights.image = 7.0
   assert two.loss.weights.image == 1.0
 
 
-@pytest.mark.parametrize("config", [digits, mnist, fashion_mnist], ids=PRESETS)
+@pytest.mark.parametrize("config", [digits, mnist, fashion_mnist, svhn, cifar10], ids=PRESETS)
 def test_unknown_preset(config):
-  with pytest.raises(ValueError, match=r"no preset 'offical'; expected .*modern"):
+  with pytest.raises(ValueError, match=r"no preset 'offical'; expected .*(modern|paper)"):
     config.get_config("offical")

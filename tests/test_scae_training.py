@@ -16,7 +16,7 @@ import pytest
 from jax.test_util import check_grads
 from ml_collections import ConfigDict
 
-from configs import digits, fashion_mnist, mnist
+from configs import cifar10, digits, fashion_mnist, mnist, svhn
 from scae_jax import mixtures
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset
@@ -39,7 +39,13 @@ from tests.test_models_build import LOSS, random_variables, tiny_batch, tiny_sys
 from tests.test_training_loop import metrics, stop_after
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CONFIGS = {"digits": digits, "mnist": mnist, "fashion_mnist": fashion_mnist}
+CONFIGS = {
+  "digits": digits,
+  "mnist": mnist,
+  "fashion_mnist": fashion_mnist,
+  "svhn": svhn,
+  "cifar10": cifar10,
+}
 
 # All that `shrink` changes: sizes and lengths, nothing that says what is computed.
 SIZES = {
@@ -143,7 +149,8 @@ def test_shrinking_leaves_what_a_config_is_about(name, preset):
   assert module.object_encoder.mask == ("hard" if official else "log_presence")
   assert module.part_encoder.noise_in_evaluation == official
   assert module.object_decoder.noise_in_evaluation == official
-  assert module.normalize_mixing == (preset == "paper")
+  assert module.normalize_mixing == (preset in ("paper", "alpha"))
+  assert module.target == ("sobel" if name in ("svhn", "cifar10") else "image")
   assert settings.optimizer.name == ("adam" if preset == "modern" else "rmsprop")
 
 

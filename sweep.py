@@ -1,0 +1,58 @@
+"""Runs a list of configs, one after another, and tables the results.
+
+  python sweep.py sweeps/digits-ablations.toml
+  python sweep.py sweeps/mnist-ablations.toml --workdir=FOLDER --task=2/7
+
+The file lists rows, each a config with overrides and a number of seeds; its form is described in
+scae_jax/training/sweep_file.py. All of it is checked before anything runs. Each row is a run of
+train.py in <workdir>/<row>, by default runs/<sweep file>/<row>; <workdir>/table.md and table.csv
+have the mean and standard deviation of all that are finished. A row that fails does not stop the
+others. The same command again skips what is finished, resumes what was interrupted, and tries
+again what failed. Ctrl-C or SIGTERM saves and stops, a second one stops at once.
+
+--task=i/n runs every n-th row from the i-th, counted from 0, for example in a Slurm array:
+
+  sbatch --array=0-6 --wrap='python sweep.py sweeps/mnist-ablations.toml \\
+    --task=$SLURM_ARRAY_TASK_ID/7'
+
+Exit codes: 0 all rows are finished; 1 some failed; 2 the sweep cannot start as asked; 130 or 143
+interrupted.
+"""
+
+import argparse
+import pathlib
+import sys
+
+import jax
+from absl import logging
+
+from scae_jax.training.errors import exit_with_message, explained
+from scae_jax.training.sweep import read_task, run_rows
+from scae_jax.training.sweep_file import check_rows, read_sweep
+
+TRAIN = pathlib.Path(__file__).parent / "train.py"
+
+
+def main(arguments: list[str]) -> None:
+  """Runs the sweep that the command line names."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("file", type=pathlib.Path, help="sweep file, TOML")
+  parser.add_argument("--workdir", type=pathlib.Path, help="folder of all runs and the tables")
+  parser.add_argument("--task", default="0/1", metavar="i/n", help="run a share of the rows")
+  options = parser.parse_args(arguments)
+  logging.set_verbosity(logging.WARNING)
+  # The checks trace models and compute nothing: this process must leave the device to the runs.
+  jax.config.update("jax_platforms", "cpu")
+  with exit_with_message(), explained():
+    root = options.workdir or pathlib.Path("runs") / options.file.stem
+    rows = read_sweep(options.file)
+    mine = read_task(options.task, rows)
+    print(f"checking {len(rows)} rows", flush=True)
+    check_rows(rows, root)
+    run_rows(mine, rows, root, [sys.executable, str(TRAIN)], lambda line: print(line, flush=True))
+
+
+if __name__ == "__main__":
+  main(sys.argv[1:])
