@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.features import collect, make_forward
 from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.scores import Labelled, score
+from scae_jax.evaluation.scores import labelled, score_each
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.errors import exit_with_message
+from scae_jax.training.errors import RunError, exit_with_message
 from scae_jax.training.workdir import checkpoint_directory
 
 
@@ -45,6 +46,8 @@ def curve(workdir: pathlib.Path, max_examples: int) -> list[dict[str, Any]]:
   minutes, points, forward = minutes_by_step(workdir), [], None
   for step in steps:
     run = open_run(workdir, step)
+    if not isinstance(run.dataset, Dataset):
+      raise RunError("LIN-MATCH is of images; a run on generated scenes has no such curve.")
     canvas, batch_size = run.config.data.canvas, run.config.evaluation.batch_size
     forward = forward or make_forward(run.system, canvas=canvas)
     splits = [
@@ -52,17 +55,15 @@ def curve(workdir: pathlib.Path, max_examples: int) -> list[dict[str, Any]]:
     ]
     for seed, variables in run.variables.items():
       sizes = {"canvas": canvas, "batch_size": batch_size, "forward": forward}
-      features = [collect(run.system, variables, split, **sizes)[0] for split in splits]
+      train, test = (
+        labelled(collect(run.system, variables, split, **sizes)[0], split["label"])
+        for split in splits
+      )
+      scores = score_each(train, test, num_classes=run.dataset.num_classes, seed=seed)
       point: dict[str, Any] = {"step": step, "seed": seed, "minutes": minutes.get(step)}
-      for name in features[0]:
-        labelled = [
-          Labelled(values[name], split["label"])
-          for values, split in zip(features, splits, strict=True)
-        ]
-        classes = run.dataset.num_classes
-        entries = score(name, *labelled, num_classes=classes, seed=seed, are_capsules=True).entries
-        point[f"LIN-MATCH, {name}"] = 100 * entries["lin_match"]
-        point[f"LIN-PRED, {name}"] = 100 * entries["lin_pred"]
+      for name, one in scores.items():
+        point[f"LIN-MATCH, {name}"] = 100 * one.entries["lin_match"]
+        point[f"LIN-PRED, {name}"] = 100 * one.entries["lin_pred"]
       points.append(point)
       print(json.dumps(point), flush=True)
   return points

@@ -61,7 +61,8 @@ class Scenes:
 
   def describe(self) -> dict[str, Any]:
     """What tells one generator from another; ready for JSON."""
-    return {"name": NAME, **dataclasses.asdict(self.options)}
+    options = dataclasses.asdict(self.options)
+    return {"name": NAME, **options, "patterns": list(self.options.patterns)}
 
 
 def _training_batch(

@@ -25,7 +25,7 @@ from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.pictures import feature_figures, model_figures, save_figures
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.scores import Labelled, score
+from scae_jax.evaluation.scores import Labelled, labelled, score, score_each
 from scae_jax.evaluation.summary import write_summary
 from scae_jax.evaluation.table import print_table
 from scae_jax.figures import FIGURES
@@ -131,13 +131,9 @@ def write_report(
   train_features, _ = collect(system, variables, train_split, **sizes)
   test_features, measures = collect(system, variables, test_split, **sizes)
   num_classes = dataset.num_classes
-  tests, scores = {}, {}
-  for name, features in train_features.items():
-    train = Labelled(features, train_split["label"])
-    tests[name] = Labelled(test_features[name], test_split["label"])
-    scores[name] = score(
-      name, train, tests[name], num_classes=num_classes, seed=seed, are_capsules=True
-    )
+  tests = labelled(test_features, test_split["label"])
+  trains = labelled(train_features, train_split["label"])
+  scores = score_each(trains, tests, num_classes=num_classes, seed=seed)
   rows = choose(len(train_split["label"]), MAX_PIXEL_EXAMPLES)
   pixels, test_pixels = flat_pixels([{"image": train_split["image"][rows]}, test_split])
   pixel_scores = score(

@@ -77,14 +77,14 @@ def write_scene_reports(
   count = min(max_examples or NUM_TEST, NUM_TEST)
   scenes = {jitter: dataset.test_scenes(jitter, count) for jitter in JITTERS}
   ceiling = {jitter: _ransac(dataset, jitter, batch) for jitter, batch in scenes.items()}
-  segment = _make_segment(system)
+  segment = make_segment(system)
   reports = {}
   for seed, own in variables.items():
     folder = directory if len(variables) == 1 else directory / f"seed-{seed}"
     make_writable(folder)
     by_jitter = {}
     for jitter, batch in scenes.items():
-      found = _segment_all(segment, own, batch, batch_size)
+      found = segment_all(segment, own, batch, batch_size)
       scores = {name: _score(dataset, batch, capsule) for name, capsule in found.items()}
       by_jitter[f"{jitter:g}"] = scores | {"ransac": ceiling[jitter]}
     reports[seed] = {
@@ -105,7 +105,9 @@ def write_scene_reports(
   return reports
 
 
-def _make_segment(system: System) -> Segment:
+def make_segment(system: System) -> Segment:
+  """Compiles `System.segment` of a pass over one batch."""
+
   def run(variables: Any, batch: Batch) -> dict[str, Array]:
     assert system.segment is not None  # the caller has checked
     return system.segment(system.module.apply(variables, batch, train=False))
@@ -113,7 +115,7 @@ def _make_segment(system: System) -> Segment:
   return jax.jit(run)
 
 
-def _segment_all(
+def segment_all(
   segment: Segment, variables: Any, scenes: Mapping[str, np.ndarray], batch_size: int
 ) -> dict[str, np.ndarray]:
   """`System.segment` of every scene; the last batch is filled up with the last scene."""

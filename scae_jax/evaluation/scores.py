@@ -1,6 +1,7 @@
 """All figures of one set of features, and what is to be said beside them."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,19 @@ class Scores:
   def confusion(self) -> np.ndarray:
     """Int [classes, classes], scored examples by label and by label of their cluster."""
     return np.asarray(self.entries["confusion"])
+
+
+def labelled(features: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, Labelled]:
+  """Every kind of features, [n, d] each, with the labels [n] of their examples."""
+  return {name: Labelled(values, labels) for name, values in features.items()}
+
+
+def score_each(
+  train: Mapping[str, Labelled], test: Mapping[str, Labelled], *, num_classes: int, seed: int
+) -> dict[str, Scores]:
+  """`score` of every kind of capsule features."""
+  options: dict[str, Any] = {"num_classes": num_classes, "seed": seed, "are_capsules": True}
+  return {name: score(name, train[name], test[name], **options) for name in train}
 
 
 def score(
