@@ -86,6 +86,20 @@ def test_on_a_small_canvas_maps_are_drawn_again(digits):
   assert np.sum(~same) == small.num_redrawn  # the others have the map that they would have had
 
 
+def test_an_images_map_does_not_depend_on_the_luck_of_others(digits):
+  few = digits[:100]
+  before = affine.draw_affine(few, 20, 0)
+  for index in range(10):  # full of ink, so that some that did fit must be drawn again
+    fuller = few.copy()
+    fuller[index] = 255
+    after = affine.draw_affine(fuller, 20, 0)
+    others = np.arange(100) != index
+    np.testing.assert_array_equal(after.maps[others], before.maps[others])
+    if after.num_redrawn > before.num_redrawn:
+      return
+  raise AssertionError("none of ten was drawn again: the test shows nothing")
+
+
 def test_what_cannot_fit_is_refused():
   images = np.full((3, 20, 20, 1), 255, np.uint8)
   images[0] = 0

@@ -7,14 +7,11 @@ and its `label_int` [1, n] the digit.
 
 import pathlib
 import re
-import struct
 import warnings
-import zlib
 from typing import Any, NoReturn
 
 import numpy as np
 import scipy.io
-from scipy.io.matlab import MatReadError
 
 from scae_jax.data.dataset import ScoredSet, Split
 
@@ -23,23 +20,6 @@ __all__ = ["SIDE", "find_batches", "load_affnist", "read_batch"]
 SIDE = 40  # pixels
 _STRUCT = "affNISTdata"
 _LAYOUTS = "test.mat, test_batches/1.mat, ..., or 1.mat, ..."
-# SciPy reports damaged files by all of these; the warning by unreadable variables.
-_DAMAGED = (
-  MatReadError,
-  NotImplementedError,
-  OSError,
-  EOFError,
-  ValueError,
-  TypeError,
-  KeyError,
-  IndexError,
-  AttributeError,
-  OverflowError,
-  MemoryError,
-  Warning,
-  zlib.error,
-  struct.error,
-)
 
 
 def load_affnist(folder: str) -> ScoredSet:
@@ -98,7 +78,7 @@ def read_batch(path: pathlib.Path) -> Split:
     with warnings.catch_warnings():
       warnings.simplefilter("error")
       content = scipy.io.loadmat(path, variable_names=[_STRUCT])
-  except _DAMAGED as error:
+  except Exception as error:  # SciPy meets damage with whatever comes, NameError and warnings too
     raise ValueError(
       f"expected a whole MATLAB file (version 5 to 7.2) of affNIST, got {path}, which cannot be "
       f"read ({type(error).__name__}: {error}); unpack or download it again"
