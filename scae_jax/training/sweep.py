@@ -3,7 +3,8 @@
 Every row is a process of its own: a crash, the end of memory or a loss that is not finite then ends
 the row and not the sweep, and the device is free again for the next one. All that a sweep knows is
 in the folders of its rows, so that one that was killed, or runs in several tasks, goes on from
-there:
+there. (A run outlives a sweep that is killed alone. Started again meanwhile, the sweep finds the
+folder of that row taken, says so, and goes on with the others.)
 
 <root>/<row>/            the workdir of the run, see `workdir`
 <root>/<row>/train.log   what its processes said
