@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import digits, fashion_mnist, mnist
+from configs import constellations, digits, fashion_mnist, mnist
+from scae_jax.models import ccae
 from scae_jax.models.scae import make_system
-from scae_jax.models.system import DataSpec
+from scae_jax.models.system import DataSpec, PointSpec
 from scae_jax.training.config import read_settings
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
@@ -18,6 +19,7 @@ PRESETS = {
   "digits": ["modern"],
   "mnist": ["official", "paper", "modern"],
   "fashion_mnist": ["official", "paper", "modern"],
+  "constellations": ["modern", "paper", "mlp"],
 }
 ALL = [(name, preset) for name, presets in PRESETS.items() for preset in presets]
 
@@ -31,11 +33,15 @@ def traced(name, preset):
   """Shapes of parameters and loss terms, and the weights; nothing is computed."""
   config = importlib.import_module(f"configs.{name}").get_config(preset)
   sections = config.to_dict()
-  canvas = sections["data"]["canvas"]
-  system = make_system(sections["model"], sections["loss"], DataSpec(canvas, 1, 10))
+  if config.system == "ccae":
+    batch = {"points": jnp.zeros((2, 11, 2)), "presence": jnp.ones((2, 11))}
+    system = ccae.make_system(sections["model"], sections["loss"], PointSpec(11, 3))
+  else:
+    canvas = sections["data"]["canvas"]
+    batch = {"image": jnp.zeros((2, canvas, canvas, 1)), "label": jnp.zeros(2, jnp.int32)}
+    system = make_system(sections["model"], sections["loss"], DataSpec(canvas, 1, 10))
 
   def start(key):
-    batch = {"image": jnp.zeros((2, canvas, canvas, 1)), "label": jnp.zeros(2, jnp.int32)}
     keys = dict(zip(("params", "noise"), jax.random.split(key), strict=True))
     output, variables = system.module.init_with_output(keys, batch, train=True)
     return system.loss_terms(output, batch), variables
@@ -89,6 +95,28 @@ def test_published_settings():
     assert (config.model.object_encoder.mask == "hard") == quirky
 
 
+def test_published_settings_of_constellations():
+  """systems.md, section 2."""
+  config = constellations.get_config("paper")
+  data = config.data
+  assert data.patterns == ("square", "triangle", "square")
+  assert (data.presence_prob, data.max_rotation, data.jitter) == (0.5, 90.0, 0.0)
+  assert (data.min_scale, data.max_scale, data.field) == (1.0, 4.0, 24.0)
+  assert (config.model.num_objects, config.model.num_votes) == (3, 4)
+  encoder = config.model.object_encoder
+  assert (encoder.num_layers, encoder.num_heads, encoder.features) == (4, 4, 128)
+  assert encoder.output_features == 32
+  assert config.model.object_decoder.similarity
+  assert config.model.vote_scale == "scene"
+  assert config.model.object_decoder.learn_vote_scale
+  assert config.model.num_frequencies == 0
+  assert (config.optimizer.learning_rate, config.train.batch_size) == (1e-4, 32)
+  weights = config.loss.weights
+  assert (weights.points, weights.presence, weights.dynamic) == (1.0, 10.0, 10.0)
+  assert weights.prior_within == weights.prior_between == 1.0
+  assert weights.posterior_within == weights.posterior_between == 0.0
+
+
 @pytest.mark.parametrize("name", ["digits", "mnist"])
 def test_modern_cosine_ends_with_the_run_however_long(name):
   config = importlib.import_module(f"configs.{name}").get_config("modern")
@@ -112,7 +140,7 @@ def test_configs_share_no_state():
   assert two.loss.weights.image == 1.0
 
 
-@pytest.mark.parametrize("config", [digits, mnist, fashion_mnist], ids=PRESETS)
+@pytest.mark.parametrize("config", [digits, mnist, fashion_mnist, constellations], ids=PRESETS)
 def test_unknown_preset(config):
   with pytest.raises(ValueError, match=r"no preset 'offical'; expected .*modern"):
     config.get_config("offical")
