@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import cifar10, digits, fashion_mnist, mnist, svhn
+from configs import cifar10, constellations, digits, fashion_mnist, mnist, svhn
+from scae_jax.models import ccae
 from scae_jax.models.scae import make_system
-from scae_jax.models.system import DataSpec
+from scae_jax.models.system import DataSpec, PointSpec
 from scae_jax.training.config import read_settings
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
@@ -20,6 +21,7 @@ PRESETS = {
   "fashion_mnist": ["official", "paper", "modern"],
   "svhn": ["paper", "alpha"],
   "cifar10": ["paper", "alpha"],
+  "constellations": ["modern", "paper", "mlp"],
 }
 CHANNELS = {"svhn": 3, "cifar10": 3}
 ALL = [(name, preset) for name, presets in PRESETS.items() for preset in presets]
@@ -34,11 +36,15 @@ def traced(name, preset):
   """Shapes of parameters and loss terms, and the weights; nothing is computed."""
   config = importlib.import_module(f"configs.{name}").get_config(preset)
   sections = config.to_dict()
-  canvas, channels = sections["data"]["canvas"], CHANNELS.get(name, 1)
-  system = make_system(sections["model"], sections["loss"], DataSpec(canvas, channels, 10))
+  if config.system == "ccae":
+    spec = PointSpec(11, 3)
+    system = ccae.make_system(sections["model"], sections["loss"], spec)
+  else:
+    spec = DataSpec(sections["data"]["canvas"], CHANNELS.get(name, 1), 10)
+    system = make_system(sections["model"], sections["loss"], spec)
 
   def start(key):
-    batch = {"image": jnp.zeros((2, canvas, canvas, channels)), "label": jnp.zeros(2, jnp.int32)}
+    batch = spec.blank_batch(2)
     keys = dict(zip(("params", "noise"), jax.random.split(key), strict=True))
     output, variables = system.module.init_with_output(keys, batch, train=True)
     return system.loss_terms(output, batch), variables
@@ -102,6 +108,28 @@ def test_published_settings():
     assert (config.model.object_encoder.mask == "hard") == quirky
 
 
+def test_published_settings_of_constellations():
+  """systems.md, section 2."""
+  config = constellations.get_config("paper")
+  data = config.data
+  assert data.patterns == ("square", "triangle", "square")
+  assert (data.presence_prob, data.max_rotation, data.jitter) == (0.5, 90.0, 0.0)
+  assert (data.min_scale, data.max_scale, data.field) == (1.0, 4.0, 24.0)
+  assert (config.model.num_objects, config.model.num_votes) == (3, 4)
+  encoder = config.model.object_encoder
+  assert (encoder.num_layers, encoder.num_heads, encoder.features) == (4, 4, 128)
+  assert encoder.output_features == 32
+  assert config.model.object_decoder.similarity
+  assert config.model.vote_scale == "scene"
+  assert config.model.object_decoder.learn_vote_scale
+  assert config.model.num_frequencies == 0
+  assert (config.optimizer.learning_rate, config.train.batch_size) == (1e-4, 32)
+  weights = config.loss.weights
+  assert (weights.points, weights.presence, weights.dynamic) == (1.0, 10.0, 10.0)
+  assert weights.prior_within == weights.prior_between == 1.0
+  assert weights.posterior_within == weights.posterior_between == 0.0
+
+
 @pytest.mark.parametrize("name", ["digits", "mnist"])
 def test_modern_cosine_ends_with_the_run_however_long(name):
   config = importlib.import_module(f"configs.{name}").get_config("modern")
@@ -153,7 +181,9 @@ def test_configs_share_no_state():
   assert two.loss.weights.image == 1.0
 
 
-@pytest.mark.parametrize("config", [digits, mnist, fashion_mnist, svhn, cifar10], ids=PRESETS)
+@pytest.mark.parametrize(
+  "config", [digits, mnist, fashion_mnist, svhn, cifar10, constellations], ids=PRESETS
+)
 def test_unknown_preset(config):
   with pytest.raises(ValueError, match=r"no preset 'offical'; expected .*(modern|paper)"):
     config.get_config("offical")

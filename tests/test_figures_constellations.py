@@ -20,7 +20,7 @@ def arguments(n=4):
     "pattern": np.tile([0, 0, 0, 0, 1, 1, 1], (n, 1)),
     "capsule": np.tile([2, 2, 1, -1, 1, 1, -1], (n, 1)),
     "votes": rng.uniform(-1, 1, (n, CAPSULES, 4, 2)),
-    "vote_presence": np.tile([0.9, 0.8, 0.7, 0.1], (n, CAPSULES, 1)),
+    "vote_won": np.tile([True, True, True, False], (n, CAPSULES, 1)),
     "capsule_presence": np.tile([0.1, 0.9, 0.6], (n, 1)),
   }
 
@@ -74,9 +74,9 @@ def test_truth_is_a_shape_a_pattern():
 
 
 def test_an_outline_goes_round():
-  """Corners of a square given crosswise; a vote of small presence is left out."""
+  """Corners of a square given crosswise; a vote that does not count is left out."""
   votes = np.array([[1.0, 1], [-1, -1], [1, -1], [-1, 1], [5, 5]])
-  outline = vote_outline(votes, np.array([0.3, 0.2, 0.4, 0.3, 0.1]))
+  outline = vote_outline(votes, np.array([True, True, True, True, False]))
   np.testing.assert_array_equal(outline, [[-1, -1], [1, -1], [1, 1], [-1, 1]])
 
 
@@ -94,8 +94,10 @@ def test_the_first_eight_are_drawn():
   assert pixels.std() > 0.01
 
 
-def test_one_scene_with_no_capsule_present():
-  given = arguments(1) | {"capsule_presence": np.zeros((1, CAPSULES))}
+@pytest.mark.parametrize("name", ["capsule_presence", "vote_won"])
+def test_one_scene_with_no_capsule_present(name):
+  given = arguments(1)
+  given[name] = np.zeros_like(given[name])
   figure = constellations(**given)
   assert not cell(figure, 0, 0).patches
   rendered(figure)

@@ -134,7 +134,7 @@ def hand_set_routing():
     [[0.5, 0.25, 0.0, 0.25], [0.25, 0.5, 0.125, 0.0], [0.25, 0.25, 0.875, 0.75]]
   )
   winner = jnp.array([0, 1, 1, 0])
-  return routing_points.PointRouting(jnp.zeros(4), posterior, winner, jnp.zeros(4, jnp.int32))
+  return routing_points.PointRouting(jnp.zeros(4), posterior, winner, jnp.array([2, 1, 1, 0]))
 
 
 def test_mass_and_wins_count_present_points_by_hand():
@@ -142,6 +142,10 @@ def test_mass_and_wins_count_present_points_by_hand():
   np.testing.assert_allclose(mass(routing, presence), [0.75 / 4, 0.375 / 4], rtol=1e-6)
   np.testing.assert_array_equal(won(routing, presence), [2, 1])
   np.testing.assert_array_equal(won(routing, jnp.zeros(4)), [0, 0])
+  votes = routing_points.votes_won(routing, presence, 3)
+  np.testing.assert_array_equal(votes, [[True, False, True], [False, True, False]])
+  votes = routing_points.votes_won(routing, jnp.array([0.0, 1.0, 0.0, 1.0]), 3)
+  np.testing.assert_array_equal(votes, [[True, False, False], [False, True, False]])
 
 
 EXTREMES = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_expit
 
-from scae_jax.models.ccae import CCAEOutput, PointVotes, make_system, segment
+from scae_jax.models.ccae import CCAEOutput, PointVotes, fourier, make_system, segment
 from scae_jax.models.system import PointSpec
 from scae_jax.routing.points import PointRouting
 from tests.test_data_constellations import OPTIONS as SCENES
@@ -27,6 +27,7 @@ MODEL = {
   "num_votes": VOTES,
   "decoder": "capsules",
   "num_frequencies": 1,
+  "vote_scale": "scene",
   "object_encoder": {
     "kind": "set_transformer",
     "output_features": 8,
@@ -45,7 +46,7 @@ MODEL = {
     "deformations": True,
     "learn_vote_scale": True,
   },
-  "mlp_decoder": {"widths": (16,), "presence_noise": 4.0},
+  "mlp_decoder": {"widths": (16,), "presence_noise": 4.0, "learn_vote_scale": True},
 }
 TERMS = (
   "points",
@@ -133,7 +134,8 @@ def run_decoder_poses(variables):
   @compiled
   def poses(params):
     encoder, decoder = params["object_encoder"], params["object_decoder"]
-    x = module.object_encoder.apply({"params": encoder}, batch["points"], batch["presence"])
+    rows = jax.vmap(lambda points: fourier(points, MODEL["num_frequencies"]))(batch["points"])
+    x = module.object_encoder.apply({"params": encoder}, rows, batch["presence"])
     return module.object_decoder.apply({"params": decoder}, x, train=False).poses
 
   return np.asarray(poses(variables["params"]))
@@ -303,13 +305,52 @@ def test_pictures_and_features_show_the_output(capsules):
     np.testing.assert_array_equal(fed[name], batch[name])
   np.testing.assert_array_equal(fed["capsule"], segment(output)["true_presence"])
   np.testing.assert_array_equal(fed["votes"], output.objects.votes)
-  np.testing.assert_array_equal(fed["vote_presence"], output.objects.vote_presence)
+  used = np.zeros((BATCH, CAPSULES, VOTES), bool)
+  for b, n in np.argwhere(batch["presence"] > 0):
+    used[b, output.routing.winner[b, n], output.routing.winning_vote[b, n]] = True
+  np.testing.assert_array_equal(fed["vote_won"], used)
   np.testing.assert_allclose(
     fed["capsule_presence"], expit(output.objects.presence_logits), rtol=1e-5
   )
   features = tiny_system().features(output)
   np.testing.assert_array_equal(features["prior"], output.objects.presence)
   np.testing.assert_array_equal(features["posterior"], output.mass)
+
+
+@pytest.mark.parametrize("decoder", ["capsules", "mlp"])
+def test_shared_vote_scale(decoder):
+  """One number a vote for all scenes, whatever the decoder says of its own."""
+  model = section(f"{'object' if decoder == 'capsules' else 'mlp'}_decoder", learn_vote_scale=False)
+  module = tiny_system(model | {"decoder": decoder, "vote_scale": "shared"}).module
+  params = random_variables(module, tiny_batch(), train=False)["params"]
+  raw = np.linspace(-0.5, 0.1, CAPSULES * VOTES).reshape(CAPSULES, VOTES)
+  params = params | {"log_vote_scale": jnp.asarray(raw, jnp.float32)}
+  output = compiled(functools.partial(module.apply, train=False))({"params": params}, tiny_batch())
+  expected = np.broadcast_to(np.exp(10 * raw) + 0.01, (BATCH, CAPSULES, VOTES))
+  np.testing.assert_allclose(output.objects.vote_scale, expected, rtol=1e-5)
+
+
+def test_scene_vote_scale_is_the_decoders(capsules):
+  variables, run = capsules
+  params = jax.tree.map(jnp.zeros_like, variables["params"])
+  assert "log_vote_scale" not in params
+  output, _, _ = run({"params": params}, tiny_batch())
+  # softplus(0.5) + 0.01
+  np.testing.assert_allclose(output.objects.vote_scale, 0.984077, rtol=1e-5)
+
+
+def test_fourier_rows_by_hand_and_as_kernels():
+  points = jnp.array([[0.5, -0.25], [0.1, 0.3]])
+  rows = np.asarray(fourier(points, 2))
+  assert rows.shape == (2, 10)
+  np.testing.assert_array_equal(rows[:, :2], points)
+  # Of x = 1/2: sines and cosines of pi/2 and pi; of y = -1/4: of -pi/4 and -pi/2.
+  half = np.sqrt(0.5)
+  np.testing.assert_allclose(rows[0, 2:], [1, 0, 0, -1, -half, -1, half, 0], atol=1e-6)
+  np.testing.assert_array_equal(fourier(points, 0), points)
+  # Products of waves depend on the difference of two points alone.
+  moved = np.asarray(fourier(points + jnp.array([[0.2, -0.4]]), 2))
+  np.testing.assert_allclose(moved[0, 2:] @ moved[1, 2:], rows[0, 2:] @ rows[1, 2:], atol=1e-5)
 
 
 def section(name, **changes):
@@ -322,7 +363,7 @@ def section(name, **changes):
     (MODEL | {"num_objects": 0}, ["model.num_objects is 0", "at least 1"]),
     (MODEL | {"num_votes": 2.5}, ["model.num_votes is 2.5", "at least 1"]),
     (MODEL | {"decoder": "pose"}, ["model.decoder is 'pose'", "capsules, mlp"]),
-    (MODEL | {"num_parts": 3}, ["model: unknown keys ['num_parts']"]),
+    (MODEL | {"num_part": 3}, ["model: unknown keys ['num_part']"]),
     (section("object_encoder", width=3), ["model.object_encoder: unknown keys ['width']"]),
     (section("mlp_decoder", hidden=3), ["model.mlp_decoder: unknown keys ['hidden']", "widths"]),
     (section("object_decoder", num_parts=3), ["model.object_decoder: unknown keys ['num_parts']"]),
@@ -341,10 +382,14 @@ def test_models_that_do_not_fit(model, words):
     ({"widths": ()}, None),
     ({"widths": (0,)}, "mlp_decoder.widths is (0,)"),
     ({"presence_noise": -1.0}, "mlp_decoder.presence_noise is -1.0"),
+    ({"vote_scale": "one"}, "model.vote_scale is 'one'; expected one of scene, shared"),
+    ({"num_frequencies": -1}, "model.num_frequencies is -1"),
   ],
 )
 def test_baselines_that_do_not_fit(change, words):
-  system = tiny_system(section("mlp_decoder", **change) | {"decoder": "mlp"})
+  outer = {key: change[key] for key in change if key in MODEL}
+  inner = {key: change[key] for key in change if key not in MODEL}
+  system = tiny_system(section("mlp_decoder", **inner) | outer | {"decoder": "mlp"})
 
   def build():
     keys = {"params": jax.random.key(0)} | NOISE

@@ -8,6 +8,7 @@ but geometry says which points belong together.
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -219,7 +220,8 @@ def check_scenes(
     )
 
 
-def _where(broken: np.ndarray) -> str:
+def _where(broken: Any) -> str:
+  """How many scenes, bool [s], and which first."""
   first = int(np.argmax(broken))
   return f"{int(broken.sum())} of {len(broken)} scenes (the first is number {first}) have"
 

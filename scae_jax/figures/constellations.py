@@ -19,20 +19,17 @@ from scae_jax.figures.style import (
 
 MAX_SCENES = 8
 PRESENT = 0.5
-# A vote is part of a shape when its presence is so large a share of its capsule's largest: mixing
-# weights are normalised, so presences mean something only beside each other.
-SHARE = 0.5
 
 
-def vote_outline(votes: np.ndarray, vote_presence: np.ndarray) -> np.ndarray:
+def vote_outline(votes: np.ndarray, counts: np.ndarray) -> np.ndarray:
   """Corners of a capsule's shape, [c, 2]: its votes that count, in order around their mean.
 
   Args:
     votes: [v, 2].
-    vote_presence: [v] in [0, 1]; the votes with at least half of the largest count.
+    counts: bool [v].
   """
-  corners = votes[vote_presence >= SHARE * vote_presence.max()]
-  x, y = (corners - corners.mean(axis=0)).T
+  corners = votes[counts]
+  x, y = (corners - corners.mean(axis=0, keepdims=True)).T
   return corners[np.argsort(np.arctan2(y, x), kind="stable")]
 
 
@@ -42,14 +39,14 @@ def constellations(
   pattern: np.ndarray,
   capsule: np.ndarray,
   votes: np.ndarray,
-  vote_presence: np.ndarray,
+  vote_won: np.ndarray,
   capsule_presence: np.ndarray,
 ) -> Figure:
   """Draws, a column a scene, what the capsules found and which points belong together.
 
-  Above, present points have the colour of the capsule that won them, and the votes of each capsule
-  that is present (0.5 or more) are the corners of a shape. Below, the points of a pattern are the
-  corners of a grey one.
+  Above, present points have the colour of the capsule that won them, and the votes that won them
+  are the corners of a shape, for each capsule that is present (0.5 or more). Below, the points of a
+  pattern are the corners of a grey one.
 
   Args:
     points: [n, p, 2] in [-1, 1]; the first 8 scenes are drawn.
@@ -57,7 +54,7 @@ def constellations(
     pattern: int [n, p].
     capsule: int [n, p] in [0, k), the capsule of each point; any other number stands for none.
     votes: [n, k, v, 2].
-    vote_presence: [n, k, v] in [0, 1].
+    vote_won: bool [n, k, v], whether a vote won any present point.
     capsule_presence: [n, k] in [0, 1].
 
   Raises:
@@ -68,7 +65,7 @@ def constellations(
   pattern = check_rank("pattern", pattern, "n p")
   capsule = check_rank("capsule", capsule, "n p")
   votes = check_rank("votes", votes, "n k v 2")
-  vote_presence = check_rank("vote_presence", vote_presence, "n k v")
+  vote_won = check_rank("vote_won", vote_won, "n k v").astype(bool)
   capsule_presence = check_rank("capsule_presence", capsule_presence, "n k")
   check_same_length(
     points=points,
@@ -76,7 +73,7 @@ def constellations(
     pattern=pattern,
     capsule=capsule,
     votes=votes,
-    vote_presence=vote_presence,
+    vote_won=vote_won,
     capsule_presence=capsule_presence,
   )
   shown = min(len(points), MAX_SCENES)
@@ -93,12 +90,12 @@ def constellations(
     there = presence[i] > 0
     found, truth = grid[:, i]
     for k in range(num_capsules):
-      if capsule_presence[i, k] >= PRESENT:
-        _shape(found, vote_outline(votes[i, k], vote_presence[i, k]), colours[k])
+      if capsule_presence[i, k] >= PRESENT and vote_won[i, k].any():
+        _shape(found, vote_outline(votes[i, k], vote_won[i, k]), colours[k])
     _dots(found, points[i][there], colours[owner[i][there]])
     for index in np.unique(pattern[i][there]):
       corners = points[i][there & (pattern[i] == index)]
-      _shape(truth, vote_outline(corners, np.ones(len(corners))), np.full(3, 0.6))
+      _shape(truth, vote_outline(corners, np.ones(len(corners), bool)), np.full(3, 0.6))
     _dots(truth, points[i][there], np.full((int(there.sum()), 3), 0.2))
     for axes in (found, truth):
       _frame(axes)

@@ -5,6 +5,7 @@ for where points should be, and nothing says which vote is for which point. Kosi
 sections 2.1 and 3.1.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from scae_jax.models.object_capsules import (
 from scae_jax.models.part_capsules import noisy_sigmoid
 from scae_jax.models.system import (
   PointSpec,
+  Spec,
   System,
   build_module,
   each_whole,
@@ -36,6 +38,9 @@ from scae_jax.routing import points as routing_points
 from scae_jax.typing import Array, Batch, Float, typed
 
 DECODERS = ("capsules", "mlp")
+VOTE_SCALES = ("scene", "shared")
+# A step of Adam at a rate of 1e-3 changes a shared scale by a hundredth.
+SCALE_SPEED = 10.0
 SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
 LOSS_KEYS = ("prior", "prior_within_constant", "posterior", "weights", "schedule")
 # A capsule is there when it won so many points: one may be chance, two have a distance.
@@ -93,12 +98,14 @@ class MLPDecoder(nn.Module):
     num_votes: v.
     widths: of the hidden layers.
     presence_noise: width of the uniform noise on capsule and vote presence logits in training.
+    learn_vote_scale: standard deviations are predicted; otherwise they are 1.
   """
 
   num_objects: int
   num_votes: int
   widths: tuple[int, ...]
   presence_noise: float
+  learn_vote_scale: bool
 
   @nn.compact
   @typed
@@ -106,10 +113,14 @@ class MLPDecoder(nn.Module):
     each_whole("config.model.mlp_decoder.widths", self.widths, 1)
     not_negative("config.model.mlp_decoder.presence_noise", self.presence_noise)
     batch, k, v = x.shape[0], self.num_objects, self.num_votes
-    sizes = (k * v * 2, k * v, k * v, k)  # positions, scales, vote presences, capsule presences
-    x = MLP((*self.widths, sum(sizes)), name="mlp")(x.reshape(batch, -1))
-    starts = [sum(sizes[:i]) for i in range(1, len(sizes))]
-    positions, scale, share, presence_logits = jnp.split(x, starts, axis=-1)
+    sizes = (k * v * 2, k * v, k)  # positions, vote presences, capsule presences, maybe scales
+    scales = k * v if self.learn_vote_scale else 0
+    x = MLP((*self.widths, sum(sizes) + scales), name="mlp")(x.reshape(batch, -1))
+    starts = [sum(sizes[:i]) for i in (1, 2, 3)]
+    positions, share, presence_logits, scale = jnp.split(x, starts, axis=-1)
+    vote_scale = jnp.ones((batch, k, v))
+    if self.learn_vote_scale:
+      vote_scale = jax.nn.softplus(scale.reshape(batch, k, v) + 0.5) + MIN_VOTE_SCALE
 
     def presence_of(logits: Array, use: int) -> Array:
       return noisy_sigmoid(
@@ -121,7 +132,7 @@ class MLPDecoder(nn.Module):
     )
     return PointVotes(
       votes=positions.reshape(batch, k, v, 2),
-      vote_scale=jax.nn.softplus(scale.reshape(batch, k, v) + 0.5) + MIN_VOTE_SCALE,
+      vote_scale=vote_scale,
       vote_presence=vote_presence,
       presence=jnp.max(vote_presence, axis=-1),
       presence_logits=presence_logits,
@@ -137,21 +148,32 @@ class CCAE(nn.Module):
     object_decoder: vectors to votes; a pose of the capsule times a pose of each of its points, or
       the baseline, an MLP.
     num_frequencies: what the encoder sees of a point besides its coordinates; see `fourier`.
+    vote_scale: standard deviations of votes: `scene`, the decoder's, which depend on the scene, or
+      `shared`, one learned number a vote for all scenes. A decoder that may be unsure of a scene
+      learns little from it, because gradients fall with the square of the scale; `shared` scales
+      shrink as all scenes are explained better.
   """
 
   object_encoder: ObjectEncoder
   object_decoder: ObjectDecoder | MLPDecoder
   num_frequencies: int
+  vote_scale: str
 
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> CCAEOutput:
     """One pass over a batch; see `CCAEOutput`."""
     whole("config.model.num_frequencies", self.num_frequencies, 0)
+    one_of("config.model.vote_scale", self.vote_scale, VOTE_SCALES)
     points, presence = batch["points"], batch["presence"]
     rows = jax.vmap(lambda scene: fourier(scene, self.num_frequencies))(points)
     objects = self.object_decoder(self.object_encoder(rows, presence), train=train)
     if isinstance(objects, ObjectCapsules):
       objects = _translations(objects)
+    if self.vote_scale == "shared":
+      shape = objects.vote_scale.shape
+      raw = self.param("log_vote_scale", nn.initializers.zeros_init(), shape[1:])
+      scale = jnp.exp(SCALE_SPEED * raw) + MIN_VOTE_SCALE
+      objects = dataclasses.replace(objects, vote_scale=jnp.broadcast_to(scale[None], shape))
     routing = jax.vmap(routing_points.route_points)(
       points, objects.votes, objects.vote_scale, objects.vote_presence
     )
@@ -279,7 +301,7 @@ def features(output: CCAEOutput) -> dict[str, Array]:
   return {"prior": output.objects.presence, "posterior": output.mass}
 
 
-def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: PointSpec) -> System:
+def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
   """A CCAE from config sections.
 
   Args:
@@ -291,8 +313,13 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: PointSp
     data: number of points and patterns.
 
   Raises:
-    ValueError: a key or value that does not fit.
+    ValueError: a key or value that does not fit, or data that are not points.
   """
+  if not isinstance(data, PointSpec):
+    raise ValueError(
+      "config.system 'ccae' takes scenes of points, and config.data.name names images; the system"
+      " for those is 'scae'."
+    )
   model = dict(model)
   k, v = model.pop("num_objects", None), model.pop("num_votes", None)
   whole("config.model.num_objects", k, 1)
@@ -343,7 +370,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: PointSp
     return measures(output, batch, num_patterns=data.num_patterns)
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
-    output = module.apply(variables, batch, train=False)
+    output: Any = module.apply(variables, batch, train=False)
     return {
       "constellations": {
         "points": batch["points"],
@@ -351,7 +378,9 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: PointSp
         "pattern": batch["pattern"],
         "capsule": segment(output)["true_presence"],
         "votes": output.objects.votes,
-        "vote_presence": output.objects.vote_presence,
+        "vote_won": jax.vmap(routing_points.votes_won, in_axes=(0, 0, None))(
+          output.routing, batch["presence"], v
+        ),
         "capsule_presence": jax.nn.sigmoid(output.objects.presence_logits),
       }
     }

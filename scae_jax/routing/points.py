@@ -12,7 +12,7 @@ from flax import struct
 
 from scae_jax.mixtures import normal_log_prob, safe_log
 from scae_jax.routing.mixture import DUMMY_LOG
-from scae_jax.typing import Array, Float, Int, typed
+from scae_jax.typing import Array, Bool, Float, Int, typed
 
 
 @struct.dataclass
@@ -88,3 +88,14 @@ def points_won(routing: PointRouting, presence: Float[Array, "n"]) -> Float[Arra
   num_capsules = routing.posterior.shape[0] - 1
   won = jax.nn.one_hot(routing.winner, num_capsules, axis=0) * presence[None]
   return jax.lax.stop_gradient(jnp.sum(won, axis=1))
+
+
+@typed
+def votes_won(
+  routing: PointRouting, presence: Float[Array, "n"], num_votes: int
+) -> Bool[Array, "k v"]:
+  """Whether every vote won a present point."""
+  num_capsules = routing.posterior.shape[0] - 1
+  index = routing.winner * num_votes + routing.winning_vote
+  won = jax.nn.one_hot(index, num_capsules * num_votes) * presence[:, None]
+  return (jnp.sum(won, axis=0) > 0).reshape(num_capsules, num_votes)

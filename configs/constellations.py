@@ -1,0 +1,148 @@
+"""CCAE on generated constellations: presets `modern`, `paper` and `mlp`.
+
+    python train.py --config=configs/constellations.py
+
+TODO-LAB-NOTE
+"""
+
+from ml_collections import ConfigDict
+
+PRESETS = ("modern", "paper", "mlp")
+
+
+def get_config(preset: str = "modern") -> ConfigDict:
+  """The config of a preset.
+
+  Raises:
+    ValueError: there is no such preset.
+  """
+  preset = preset or "modern"
+  if preset not in PRESETS:
+    raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
+  config = _modern()
+  if preset == "mlp":
+    config.model.decoder = "mlp"
+  return _paper(config) if preset == "paper" else config
+
+
+def _modern() -> ConfigDict:
+  config = ConfigDict()
+  config.system = "ccae"
+
+  config.model = ConfigDict()
+  config.model.num_objects = 3  # k
+  config.model.num_votes = 4  # v, of a capsule; the points of the largest pattern
+  config.model.decoder = "capsules"  # capsules, or mlp: votes from a plain MLP
+  config.model.num_frequencies = 0  # sines and cosines of coordinates; 0 is coordinates alone
+  config.model.vote_scale = "shared"  # by all scenes, or scene: the decoder's
+
+  encoder = config.model.object_encoder = ConfigDict()
+  encoder.kind = "set_transformer"  # set_transformer or mlp
+  encoder.output_features = 32  # of each capsule's vector
+  encoder.num_layers = 3  # self-attention blocks
+  encoder.num_heads = 4
+  encoder.features = 64  # width of the blocks
+  encoder.num_inducing = 0  # 0 is full self-attention
+  encoder.mask = "log_presence"  # log_presence, hard or none
+
+  votes = config.model.object_decoder = ConfigDict()  # of decoder capsules
+  votes.hidden = 128  # width of the hidden layers
+  votes.capsule_features = 32  # width between a capsule's two MLPs
+  votes.presence_noise = 0.0  # width of the uniform noise on logits
+  votes.noise_in_evaluation = False
+  votes.similarity = True  # similarity transforms instead of affine ones
+  votes.deformations = False  # object-part transforms may depend on the example
+  votes.learn_vote_scale = False  # otherwise 1; read where model.vote_scale is scene
+
+  baseline = config.model.mlp_decoder = ConfigDict()  # of decoder mlp
+  baseline.widths = (128, 128)  # hidden layers
+  baseline.presence_noise = 0.0  # width of the uniform noise on logits
+  baseline.learn_vote_scale = False  # otherwise 1; read where model.vote_scale is scene
+
+  config.loss = ConfigDict()
+  config.loss.prior = "l2"  # sparsity of presences: l2, entropy or kl
+  config.loss.prior_within_constant = 0.0  # capsules on a scene; 0 is K / C
+  config.loss.posterior = "entropy"  # sparsity of the posterior mass
+  weights = config.loss.weights = ConfigDict()
+  weights.points = 1.0  # -log-likelihood of the points
+  weights.presence = 10.0  # whether a capsule that won points won two
+  weights.prior_within = 0.0  # sparsity of presences, in a scene
+  weights.prior_between = 0.0  # and over the batch
+  weights.posterior_within = 0.0  # sparsity of the posterior mass, in a scene
+  weights.posterior_between = 0.0  # and over the batch
+  weights.dynamic = 10.0  # deformations
+  schedule = config.loss.schedule = ConfigDict()  # factors of weights: ((step, factor), ...)
+  schedule.presence = ()
+  schedule.prior_within = ()
+  schedule.prior_between = ()
+  schedule.posterior_within = ()
+  schedule.posterior_between = ()
+  schedule.dynamic = ()
+
+  config.data = ConfigDict()
+  config.data.name = "constellations"
+  config.data.patterns = ("square", "triangle", "square")  # also pentagon and l
+  config.data.presence_prob = 0.5  # of each pattern, given that there is one
+  config.data.max_rotation = 90.0  # degrees either way
+  config.data.min_scale = 1.0  # of patterns, whose side is 2
+  config.data.max_scale = 4.0
+  config.data.field = 24.0  # side of the square in which the middles of patterns lie
+  config.data.jitter = 0.0  # standard deviation of each coordinate, in the same units
+  config.data.num_points = 0  # slots of a scene; 0 is as many as the patterns have points
+
+  config.train = ConfigDict()
+  config.train.num_steps = 40_000
+  config.train.batch_size = 64
+  config.train.seed = 0  # of parameters, scenes and noise
+  config.train.seeds = 1  # so many runs at once: seed, seed + 1, ...
+  config.train.steps_per_dispatch = 500  # steps between looks at the host
+  config.train.log_every = 500  # steps
+  config.train.eval_every = 2_000  # steps between held-out losses
+  config.train.checkpoint_every = 2_000  # steps
+  config.train.keep_checkpoints = 2  # the latest so many, and the best
+  config.train.tensorboard = False
+  config.train.compilation_cache = ""  # folder; "" is the default one, "off" is none
+
+  config.optimizer = ConfigDict()
+  config.optimizer.name = "adam"  # adam or rmsprop
+  config.optimizer.learning_rate = 1e-3
+  config.optimizer.schedule = "cosine"  # constant, exponential or cosine
+  config.optimizer.warmup_steps = 0
+  config.optimizer.decay_steps = 0  # 0: a cosine ends at train.num_steps
+  config.optimizer.decay_rate = 0.96  # exponential
+  config.optimizer.end_factor = 0.0  # the least share of the learning rate
+  config.optimizer.momentum = 0.9  # rmsprop
+  config.optimizer.decay = 0.9  # rmsprop, of the mean square
+  config.optimizer.b1 = 0.9  # adam
+  config.optimizer.b2 = 0.999  # adam
+  config.optimizer.epsilon = 1e-8  # 0. for rmsprop: (10 train.batch_size)^-2
+  config.optimizer.clip_norm = 0.0  # 0 is off
+
+  config.evaluation = ConfigDict()
+  config.evaluation.batch_size = 500  # scenes a pass
+  config.evaluation.max_examples = 0  # 0 is all
+  return config
+
+
+def _paper(config: ConfigDict) -> ConfigDict:
+  config.model.num_frequencies = 0
+  config.model.object_encoder.num_layers = 4
+  config.model.object_encoder.features = 128
+  config.model.object_decoder.hidden = 128
+  config.model.object_decoder.presence_noise = 4.0
+  config.model.object_decoder.deformations = True
+  config.model.object_decoder.learn_vote_scale = True
+  config.model.vote_scale = "scene"
+  config.loss.weights.prior_within = 1.0
+  config.loss.weights.prior_between = 1.0
+  config.train.num_steps = 300_000
+  config.train.batch_size = 32
+  config.train.log_every = 1_000
+  config.train.eval_every = 10_000
+  config.train.checkpoint_every = 10_000
+  optimizer = config.optimizer
+  optimizer.name = "rmsprop"
+  optimizer.learning_rate = 1e-4
+  optimizer.schedule = "constant"
+  optimizer.epsilon = 0.0  # the release's (10 train.batch_size)^-2
+  return config
