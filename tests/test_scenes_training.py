@@ -1,0 +1,210 @@
+"""Constellations through the scripts: trained, resumed, scored and refused as images are."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+from ml_collections import ConfigDict
+
+import evaluate
+from configs import constellations, digits
+from scae_jax.data.constellations import SceneOptions
+from scae_jax.data.scenes import NUM_VALIDATION, Scenes
+from scae_jax.evaluation import scene_report
+from scae_jax.training.build import build, open_run
+from scae_jax.training.config import read_settings
+from scae_jax.training.errors import RunError
+from scae_jax.training.loop import train
+from scae_jax.training.reporting import report_run
+
+OPTIONS = SceneOptions(
+  patterns=("square", "triangle"),
+  presence_prob=0.5,
+  max_rotation=90.0,
+  min_scale=1.0,
+  max_scale=4.0,
+  field=24.0,
+  jitter=0.0,
+  num_points=0,
+)
+
+
+def small_config(**changes) -> ConfigDict:
+  """configs/constellations.py with a tiny encoder, two patterns and 24 steps."""
+  config = constellations.get_config()
+  config.data.patterns = ("square", "triangle")
+  config.model.num_objects = 2
+  config.model.object_encoder.update({"num_layers": 1, "features": 8, "output_features": 8})
+  config.model.object_decoder.update({"hidden": 8, "capsule_features": 8})
+  cadence = {"log_every": 8, "eval_every": 8, "checkpoint_every": 8, "steps_per_dispatch": 4}
+  config.train.update({"num_steps": 24, "batch_size": 16, **cadence})
+  config.evaluation.update({"batch_size": 16, "max_examples": 24})
+  config.optimizer.schedule = "constant"
+  config.update_from_flattened_dict(changes)
+  return config.lock()
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  """A finished run of two seeds, with its report."""
+  folder = tmp_path_factory.mktemp("scenes")
+  run = train(small_config(**{"train.seeds": 2}), folder)
+  report_run(run, folder)
+  return folder
+
+
+def lines(folder):
+  return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_times(folder):
+  return [{k: v for k, v in line.items() if k != "timing"} for line in lines(folder)]
+
+
+def test_training_lowers_the_loss_on_scenes_that_it_never_saw(workdir):
+  held_out = [line for line in lines(workdir) if line["split"] == "validation"]
+  losses = [line["selection_loss"] for line in held_out]
+  assert len(losses) == 3
+  assert losses[-1] < losses[0]
+
+
+def test_report_has_every_jitter_and_kind_for_each_seed(workdir):
+  for seed in (0, 1):
+    folder = workdir / "evaluation" / f"seed-{seed}"
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["scored_on"] == {"dataset": "constellations", "split": "test", "examples": 24}
+    assert list(metrics["segmentation"]) == ["0", "0.1", "0.25"]
+    for kinds in metrics["segmentation"].values():
+      assert set(kinds) == {"true_presence", "predicted_presence", "ransac"}
+      accuracy = {kind: scores["accuracy"] for kind, scores in kinds.items()}
+      assert accuracy["predicted_presence"] <= accuracy["true_presence"] <= accuracy["ransac"]
+    assert metrics["segmentation"]["0"]["ransac"]["accuracy"] == pytest.approx(1.0, abs=0.05)
+    assert (folder / "constellations.png").stat().st_size > 0
+    assert (folder / "training_curves.png").stat().st_size > 0
+  summary = json.loads((workdir / "evaluation" / "metrics.json").read_text())
+  assert summary["seeds"] == [0, 1]
+  values = [found["accuracy, jitter 0, true presence"] for found in summary["by_seed"].values()]
+  assert summary["mean"]["accuracy, jitter 0, true presence"] == pytest.approx(np.mean(values))
+
+
+def test_segmentation_does_not_depend_on_the_size_of_a_pass(workdir):
+  """24 scenes in passes of 16: the last is filled up, and what fills it is dropped."""
+  run = open_run(workdir)
+  scenes = run.dataset.test_scenes(0.1, 24)
+  segment = scene_report.make_segment(run.system)
+  found = [scene_report.segment_all(segment, run.variables[0], scenes, size) for size in (16, 24)]
+  for name in found[0]:
+    assert found[0][name].shape == scenes["presence"].shape
+    np.testing.assert_array_equal(found[0][name], found[1][name])
+
+
+def test_stopped_run_goes_on_as_if_it_had_not_been(workdir, tmp_path):
+  train(small_config(**{"train.seeds": 2, "train.num_steps": 16}), tmp_path)
+  resumed = train(small_config(**{"train.seeds": 2}), tmp_path)
+  jax.tree.map(np.testing.assert_array_equal, open_run(workdir).variables, resumed.variables)
+  assert without_times(workdir) == without_times(tmp_path)
+
+
+def test_another_generator_does_not_resume_the_run(workdir):
+  with pytest.raises(RunError, match=r"data\.jitter: 0\.0 there, 0\.5 given"):
+    train(small_config(**{"train.seeds": 2, "data.jitter": 0.5}), workdir)
+
+
+def test_evaluate_opens_the_run(workdir, monkeypatch, capsys):
+  monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(scene_report, "save_figures", lambda folder, drawers: None)
+  with flagsaver.flagsaver():
+    arguments = ["evaluate.py", f"--workdir={workdir}", "--step=16", "--max_examples=10"]
+    evaluate.main(evaluate.parse_or_exit(arguments))
+  metrics = json.loads((workdir / "evaluation" / "scenes-step16" / "metrics.json").read_text())
+  assert metrics["step"] == 16
+  out = capsys.readouterr().out
+  assert "constellations test, 10 scenes; step 16" in out
+  assert "note: ransac knows the patterns; scored on 10 scenes." in out
+
+
+@pytest.mark.parametrize(
+  ("flag", "message"),
+  [
+    ("--dataset=mnist", "leave out --dataset and --split"),
+    ("--split=train", "leave out --dataset and --split"),
+    ("--data_dir=/nowhere", r"unknown config key 'data\.dir'"),
+    ("--max_examples=-1", "max_examples must be 0"),
+  ],
+)
+def test_what_scenes_do_not_have_is_refused(workdir, monkeypatch, capsys, flag, message):
+  monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
+  with flagsaver.flagsaver(), pytest.raises(SystemExit) as ended:
+    evaluate.main(evaluate.parse_or_exit(["evaluate.py", f"--workdir={workdir}", flag]))
+  assert ended.value.code == 2
+  error = capsys.readouterr().err
+  assert message.replace("\\", "") in error
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"data.patterns": ("square", "circle")}, r"config\.data\.patterns .*'circle'"),
+    ({"data.patterns": ()}, r"config\.data\.patterns must be at least one name"),
+    ({"data.num_points": 3}, r"config\.data\.num_points must be 0 or at least the 7 points"),
+    ({"data.jitter": -1.0}, r"config\.data\.jitter must be 0 or more"),
+    ({"system": "scae"}, r"'scae' takes images"),
+  ],
+)
+def test_bad_settings_are_refused_before_training(change, message):
+  with pytest.raises(RunError, match=message):
+    build(read_settings(small_config(**change)))
+
+
+def test_points_model_refuses_images():
+  config = digits.get_config()
+  sections = small_config()
+  config.system, config.model, config.loss = "ccae", sections.model, sections.loss
+  with pytest.raises(RunError, match="'ccae' takes scenes of points"):
+    build(read_settings(config))
+
+
+def test_data_section_of_scenes_has_no_other_keys():
+  config = small_config()
+  with config.unlocked():
+    config.data.canvas = 20
+  with pytest.raises(RunError, match=r"unknown: \['canvas'\]"):
+    read_settings(config)
+
+
+def test_training_scenes_are_new_and_fixed_ones_the_same():
+  scenes = Scenes(OPTIONS)
+  feed = scenes.feed()
+  key, indices = jax.random.key(0), np.arange(8)
+  first = feed.training_batch(key, {}, indices)
+  again = feed.training_batch(key, {}, indices)
+  other = feed.training_batch(jax.random.key(1), {}, indices)
+  jax.tree.map(np.testing.assert_array_equal, first, again)
+  assert not np.array_equal(first["points"], other["points"])
+  assert len({point.tobytes() for point in np.asarray(first["points"])}) == 8
+
+  assert feed.heldout["points"].shape == (NUM_VALIDATION, 7, 2)
+  taken = feed.evaluation_batch(feed.heldout, np.array([5, 2]))
+  np.testing.assert_array_equal(taken["points"], feed.heldout["points"][[5, 2]])
+  test = scenes.test_scenes(0.0, 8)
+  assert not np.array_equal(test["points"], feed.heldout["points"][:8])
+  np.testing.assert_array_equal(test["points"], scenes.test_scenes(0.0, 20)["points"][:8])
+
+
+def test_jitter_moves_the_points_of_the_same_test_scenes():
+  scenes = Scenes(OPTIONS)
+  plain, jittered = scenes.test_scenes(0.0, 200), scenes.test_scenes(0.25, 200)
+  for name in ("presence", "pattern"):
+    np.testing.assert_array_equal(plain[name], jittered[name])
+  moved = (jittered["points"] - plain["points"])[plain["presence"] > 0] * OPTIONS.extent
+  assert moved.std() == pytest.approx(0.25, rel=0.05)
+
+
+def test_scenes_are_described_by_their_generator():
+  described = json.loads(json.dumps(Scenes(OPTIONS).describe()))
+  assert described["name"] == "constellations"
+  assert described["patterns"] == ["square", "triangle"]
+  assert Scenes(dataclasses.replace(OPTIONS, field=3.0)).describe() != Scenes(OPTIONS).describe()
