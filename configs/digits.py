@@ -2,8 +2,8 @@
 
     python train.py
 
-Ten to twelve minutes on two CPU cores. Figures are in results/digits; those of 2026-11-20 are of the
-same recipe with 24 objects.
+Ten to twelve minutes on two CPU cores. Figures are in results/digits; those of 2026-11-20 are of
+the same recipe with 24 objects.
 
 What differs from the paper:
 - Everything is smaller; Adam under a cosine instead of RMSProp.
