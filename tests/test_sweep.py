@@ -241,6 +241,7 @@ def report_of(config, seed=0, lin_match=0.5):
     "scored_on": {"dataset": "digits", "split": "test", "examples": 360},
     "max_examples": config.evaluation.max_examples,
     "step": config.train.num_steps,
+    "date": f"2026-11-2{seed}T10:00:00+00:00",
     "features": {"code": scores},
     "pixels": scores,
     "measures": {"squared_error": 12.5, "probe_accuracy": 0.25},
@@ -380,10 +381,12 @@ def test_what_is_no_report_does_not_finish_a_row(home, text):
   if text is not None:
     (folder / "metrics.json").write_text(text)
   assert finished_report(row, home / "run") is None
-  # A report of another evaluation of the run, as evaluate.py writes it there.
-  report = report_of(row.config) | {"max_examples": 3}
-  (folder / "metrics.json").write_text(json.dumps(report))
-  assert finished_report(row, home / "run") is None
+  # A report of another evaluation of the run, as evaluate.py writes it there; and an old one.
+  report = report_of(row.config)
+  undated = {key: value for key, value in report.items() if key != "date"}
+  for other in (report | {"max_examples": 3}, undated):
+    (folder / "metrics.json").write_text(json.dumps(other))
+    assert finished_report(row, home / "run") is None
 
 
 def test_tables_against_numpy(tmp_path):
@@ -415,7 +418,9 @@ def test_tables_against_numpy(tmp_path):
   assert cells["LIN-PRED, code"] == "75.0 (0.0)"
   assert one.startswith("| one | 1 | 87.5 | 75.0 |")
   assert [line for line in rest if "360 examples of digits test" in line] == [rest[2]]
+  assert "Measured 2026-11-20 to 2026-11-27." in rest
   assert rest[-1] == "Not finished: x, y."
+  assert "Measured 2026-11-27." in markdown_table({"one": reports["one"]}).splitlines()
 
 
 def test_tasks_take_turns_at_the_tables(home):

@@ -45,7 +45,7 @@ def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
 def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequence[str] = ()) -> str:
   """One line a row, one column a figure: mean and, of several seeds, standard deviation (n - 1).
 
-  Below it stand what was scored and by which hardware and versions, and the rows that are missing.
+  Below it stand what was scored, hardware, versions and dates, and the rows that are missing.
 
   Args:
     reports: contents of `metrics.json` by the row's name.
@@ -60,6 +60,9 @@ def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequenc
   lines += ["", "Mean over seeds (standard deviation, n - 1). Accuracies in percent."]
   # A sentence that holds for all rows stands once.
   lines += dict.fromkeys(_measured(report) for report in reports.values())
+  dates = sorted(report["date"][:10] for report in reports.values())
+  if dates:
+    lines.append(f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.")
   if unfinished:
     lines += ["", f"Not finished: {', '.join(unfinished)}."]
   return "\n".join(lines) + "\n"

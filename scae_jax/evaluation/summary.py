@@ -7,8 +7,8 @@ from typing import Any
 
 from scae_jax.evaluation.files import write_json
 
-# What all reports of one evaluation share, in `metrics.json`.
-_SHARED = ("scored_on", "max_examples", "step", "versions", "hardware", "provenance")
+# What all reports of one evaluation share, in `metrics.json`; the date is the first one's.
+_SHARED = ("scored_on", "max_examples", "step", "date", "versions", "hardware", "provenance")
 
 
 def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
