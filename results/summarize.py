@@ -11,7 +11,7 @@ import pathlib
 import sys
 from typing import Any
 
-from scae_jax.evaluation.summary import figures, seeds_table
+from scae_jax.evaluation.summary import conditions, figures, seeds_table
 
 
 def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
@@ -58,17 +58,7 @@ def table(runs: list[dict[str, Any]]) -> str:
   """Markdown: one row a figure, one column a run, then mean and standard deviation (n - 1)."""
   rows = [seeds_table([(run["metrics"]["seed"], run["figures"]) for run in runs])]
   first = runs[0]["metrics"]
-  hardware, versions = first["hardware"], first["versions"]
-  scored = first["scored_on"]
-  rows += [
-    "",
-    f"{scored['examples']:,} examples of {scored['dataset']} {scored['split']}; clusters and probes"
-    f" are fitted on {first['fitted_on']['examples']:,} of {first['fitted_on']['split']}."
-    f" Step {first['step']:,}.",
-    f"Hardware: {hardware['cpu_count']} x {hardware['cpu_model']}, jax on"
-    f" {hardware['device_count']} {hardware['device_kind']}. Date: {first['date'][:10]}.",
-    "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
-  ]
+  rows += ["", conditions(first), f"Date: {first['date'][:10]}."]
   return "\n".join(rows) + "\n"
 
 

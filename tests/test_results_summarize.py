@@ -1,8 +1,10 @@
-"""The time that results/summarize.py counts, over the sessions of a run."""
+"""Tables of runs: the time that results/summarize.py counts, and what stands below a table."""
 
 import pytest
 
 from results.summarize import wall_seconds
+from scae_jax.evaluation.comparison import markdown_table
+from scae_jax.evaluation.summary import conditions
 
 
 @pytest.mark.parametrize(
@@ -22,3 +24,33 @@ from results.summarize import wall_seconds
 def test_wall_clock_is_summed_over_sessions(lines, expected):
   timings = [{"seconds": seconds, "wall_seconds": wall} for seconds, wall in lines]
   assert wall_seconds(timings) == pytest.approx(expected)
+
+
+SHARED = {
+  "scored_on": {"dataset": "constellations", "split": "test", "examples": 10_000},
+  "step": 40_000,
+  "seed": 3,
+  "date": "2026-11-21T10:00:00+00:00",
+  "hardware": {"cpu_count": 2, "cpu_model": "Some CPU", "device_count": 1, "device_kind": "cpu"},
+  "versions": {"python": "3.11.7", "jax": "0.10.2"},
+}
+SEGMENTATION = {"0.1": {"true_presence": {"accuracy": 0.875, "adjusted_rand_index": 0.5}}}
+
+
+def test_conditions_of_a_report():
+  expected = (
+    "10,000 examples of constellations test. Step 40,000.\n"
+    "Hardware: 2 x Some CPU, jax on 1 cpu.\n"
+    "Versions: python 3.11.7, jax 0.10.2."
+  )
+  assert conditions(SHARED) == expected
+  fitted = conditions(SHARED | {"fitted_on": {"split": "train", "examples": 1_437}})
+  assert "test; clusters and probes are fitted on 1,437 of train. Step" in fitted
+
+
+def test_scenes_stand_in_tables_of_sweeps():
+  report = SHARED | {"segmentation": SEGMENTATION}
+  table = markdown_table({"base": report, "again": report})
+  assert "| | seeds | accuracy, jitter 0.1, true presence |" in table
+  assert "| base | 1 | 87.5 |" in table
+  assert table.count("10,000 examples of constellations test.") == 1

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scae_jax.evaluation.summary import figures
+from scae_jax.evaluation.summary import conditions, figures
 
 
 def figures_by_seed(report: Mapping[str, Any]) -> dict[int, dict[str, float]]:
@@ -59,7 +59,7 @@ def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequenc
     lines.append(f"| {row} | {len(by_seed)} | " + " | ".join(cells) + " |")
   lines += ["", "Mean over seeds (standard deviation, n - 1). Accuracies in percent."]
   # A sentence that holds for all rows stands once.
-  lines += dict.fromkeys(_measured(report) for report in reports.values())
+  lines += dict.fromkeys(conditions(report) for report in reports.values())
   dates = sorted(report["date"][:10] for report in reports.values())
   if dates:
     lines.append(f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.")
@@ -83,14 +83,3 @@ def _mean_and_deviation(values: Sequence[float]) -> str:
     return ""
   mean = f"{statistics.mean(values):.1f}"
   return f"{mean} ({statistics.stdev(values):.1f})" if len(values) > 1 else mean
-
-
-def _measured(report: Mapping[str, Any]) -> str:
-  scored, fitted, hardware = report["scored_on"], report["fitted_on"], report["hardware"]
-  versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-  return (
-    f"{scored['examples']:,} examples of {scored['dataset']} {scored['split']}; fitted on"
-    f" {fitted['examples']:,} of {fitted['split']}. Step {report['step']:,}. Hardware:"
-    f" {hardware['cpu_count']} x {hardware['cpu_model']}, jax on {hardware['device_count']}"
-    f" {hardware['device_kind']}. Versions: {versions}."
-  )

@@ -32,6 +32,22 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
   return found
 
 
+def conditions(metrics: Mapping[str, Any]) -> str:
+  """What was scored, at which step, on what hardware and with what versions: three sentences."""
+  scored, hardware = metrics["scored_on"], metrics["hardware"]
+  sentence = f"{scored['examples']:,} examples of {scored['dataset']} {scored['split']}"
+  if "fitted_on" in metrics:
+    fitted = metrics["fitted_on"]
+    sentence += f"; clusters and probes are fitted on {fitted['examples']:,} of {fitted['split']}"
+  versions = ", ".join(f"{name} {version}" for name, version in metrics["versions"].items())
+  return (
+    f"{sentence}. Step {metrics['step']:,}.\n"
+    f"Hardware: {hardware['cpu_count']} x {hardware['cpu_model']}, jax on"
+    f" {hardware['device_count']} {hardware['device_kind']}.\n"
+    f"Versions: {versions}."
+  )
+
+
 def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
   """Markdown: one row a figure, one column a seed, then mean and standard deviation (n - 1).
 
