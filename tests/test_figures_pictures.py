@@ -83,7 +83,7 @@ def test_reconstructions_stand_in_labelled_rows():
   np.testing.assert_allclose(cells[3, 0][0], np.tile(np.float32(palette(6)[5]), (4, 1)), rtol=1e-6)
   np.testing.assert_allclose(cells[3, 0][3], np.tile(np.float32(palette(6)[2]), (4, 1)), rtol=1e-6)
   labels = [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()]
-  assert labels == ["input", "from parts", "from objects", "parts by\nobject"]
+  assert labels == ["target", "from parts", "from objects", "parts by\nobject"]
 
 
 def test_the_legend_names_the_objects_that_can_be_seen():

@@ -49,7 +49,7 @@ def reconstructions(
   part_winner: np.ndarray,
   object_presence: np.ndarray,
 ) -> Figure:
-  """Draws, a column an example, the input, both reconstructions, and whose the parts are.
+  """Draws, a column an example, the target, both reconstructions, and whose the parts are.
 
   Args:
     image: [n, h, w, c] in [0, 1]; the first 10 are drawn.
@@ -80,7 +80,7 @@ def reconstructions(
   num_objects = object_presence.shape[1]
   coloured = colour_parts(part_mixing[:shown], part_winner[:shown], num_objects)
   rows = [
-    ("input", image),
+    ("target", image),
     ("from parts", bottom_up),
     ("from objects", top_down),
     ("parts by\nobject", coloured),
@@ -108,7 +108,7 @@ def reconstructions(
 def object_reconstructions(
   image: np.ndarray, object_reconstruction: np.ndarray, object_presence: np.ndarray
 ) -> Figure:
-  """Draws, a row an example, the input and what its most present objects make by themselves.
+  """Draws, a row an example, the target and what its most present objects make by themselves.
 
   Args:
     image: [n, h, w, c] in [0, 1]; the first 10 are drawn.
@@ -139,7 +139,7 @@ def object_reconstructions(
       axes.set_xlabel(
         f"object {k}: {object_presence[i, k]:.2f}", fontsize=SMALL_SIZE, labelpad=2, color=GREY
       )
-  grid[0, 0].set_title("input", fontsize=LABEL_SIZE, color=GREY)
+  grid[0, 0].set_title("target", fontsize=LABEL_SIZE, color=GREY)
   return figure
 
 
