@@ -33,8 +33,6 @@ def _modern() -> ConfigDict:
   config.model.num_objects = 3  # k
   config.model.num_votes = 4  # v, of a capsule; the points of the largest pattern
   config.model.decoder = "capsules"  # capsules, or mlp: votes from a plain MLP
-  config.model.num_frequencies = 0  # sines and cosines of coordinates; 0 is coordinates alone
-  config.model.vote_scale = "shared"  # by all scenes, or scene: the decoder's
 
   encoder = config.model.object_encoder = ConfigDict()
   encoder.kind = "set_transformer"  # set_transformer or mlp
@@ -51,13 +49,12 @@ def _modern() -> ConfigDict:
   votes.presence_noise = 0.0  # width of the uniform noise on logits
   votes.noise_in_evaluation = False
   votes.similarity = True  # similarity transforms instead of affine ones
-  votes.deformations = False  # object-part transforms may depend on the example
-  votes.learn_vote_scale = False  # otherwise 1; read where model.vote_scale is scene
+  votes.deformations = True  # object-part transforms may depend on the example
+  votes.learn_vote_scale = True  # otherwise 1
 
   baseline = config.model.mlp_decoder = ConfigDict()  # of decoder mlp
   baseline.widths = (128, 128)  # hidden layers
   baseline.presence_noise = 0.0  # width of the uniform noise on logits
-  baseline.learn_vote_scale = False  # otherwise 1; read where model.vote_scale is scene
 
   config.loss = ConfigDict()
   config.loss.prior = "l2"  # sparsity of presences: l2, entropy or kl
@@ -125,14 +122,11 @@ def _modern() -> ConfigDict:
 
 
 def _paper(config: ConfigDict) -> ConfigDict:
-  config.model.num_frequencies = 0
   config.model.object_encoder.num_layers = 4
   config.model.object_encoder.features = 128
   config.model.object_decoder.hidden = 128
   config.model.object_decoder.presence_noise = 4.0
   config.model.object_decoder.deformations = True
-  config.model.object_decoder.learn_vote_scale = True
-  config.model.vote_scale = "scene"
   config.loss.weights.prior_within = 1.0
   config.loss.weights.prior_between = 1.0
   config.train.num_steps = 300_000

@@ -120,9 +120,7 @@ def test_published_settings_of_constellations():
   assert (encoder.num_layers, encoder.num_heads, encoder.features) == (4, 4, 128)
   assert encoder.output_features == 32
   assert config.model.object_decoder.similarity
-  assert config.model.vote_scale == "scene"
   assert config.model.object_decoder.learn_vote_scale
-  assert config.model.num_frequencies == 0
   assert (config.optimizer.learning_rate, config.train.batch_size) == (1e-4, 32)
   weights = config.loss.weights
   assert (weights.points, weights.presence, weights.dynamic) == (1.0, 10.0, 10.0)

@@ -134,6 +134,28 @@ def test_refit_is_least_squares():
     np.testing.assert_allclose(value, best, rtol=1e-6)
 
 
+def test_a_set_of_points_has_its_best_fit():
+  """Of a small L in loud noise, several orders of the same points fit; the best one counts."""
+  options = dataclasses.replace(ALL_KINDS, jitter=0.4, max_rotation=180.0)
+  template = PATTERNS["l"] @ np.array([1, 1j])
+  matrix = np.stack([template, np.ones(5)], axis=1)
+  several = 0
+  for seed in range(8):
+    rng = np.random.RandomState(seed)
+    z = (template + 0.4 * (rng.normal(size=5) + 1j * rng.normal(size=5)))[None]
+    nearest = module._distinct(module._nearest_points(z, template))[1]
+    misfits, fits = module._refit(z, np.zeros(len(nearest), int), nearest, template, options)
+    several += len(np.unique(misfits[fits].round(6))) > 1
+    orders = [list(order) for order in set(map(tuple, nearest[fits]))]
+    if not orders:
+      continue
+    left = [np.linalg.lstsq(matrix, z[0, order], rcond=None)[1][0].real for order in orders]
+    found = module._candidates(z, "l", options)
+    assert found.members.tolist() == [[0b11111]]
+    np.testing.assert_allclose(found.misfit, [[min(left) / 0.4**2]], rtol=1e-6)
+  assert several > 2
+
+
 def brute_force(points, options):
   """The cheapest split of the points of a scene with a triangle and a square, over all subsets and
   all orders: total sum of squares."""

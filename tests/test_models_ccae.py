@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_expit
 
-from scae_jax.models.ccae import CCAEOutput, PointVotes, fourier, make_system, segment
+from scae_jax.models.ccae import CCAEOutput, PointVotes, make_system, segment
 from scae_jax.models.system import PointSpec
 from scae_jax.routing.points import PointRouting
 from tests.test_data_constellations import OPTIONS as SCENES
@@ -26,8 +26,6 @@ MODEL = {
   "num_objects": CAPSULES,
   "num_votes": VOTES,
   "decoder": "capsules",
-  "num_frequencies": 1,
-  "vote_scale": "scene",
   "object_encoder": {
     "kind": "set_transformer",
     "output_features": 8,
@@ -46,7 +44,7 @@ MODEL = {
     "deformations": True,
     "learn_vote_scale": True,
   },
-  "mlp_decoder": {"widths": (16,), "presence_noise": 4.0, "learn_vote_scale": True},
+  "mlp_decoder": {"widths": (16,), "presence_noise": 4.0},
 }
 TERMS = (
   "points",
@@ -134,8 +132,7 @@ def run_decoder_poses(variables):
   @compiled
   def poses(params):
     encoder, decoder = params["object_encoder"], params["object_decoder"]
-    rows = jax.vmap(lambda points: fourier(points, MODEL["num_frequencies"]))(batch["points"])
-    x = module.object_encoder.apply({"params": encoder}, rows, batch["presence"])
+    x = module.object_encoder.apply({"params": encoder}, batch["points"], batch["presence"])
     return module.object_decoder.apply({"params": decoder}, x, train=False).poses
 
   return np.asarray(poses(variables["params"]))
@@ -317,40 +314,12 @@ def test_pictures_and_features_show_the_output(capsules):
   np.testing.assert_array_equal(features["posterior"], output.mass)
 
 
-@pytest.mark.parametrize("decoder", ["capsules", "mlp"])
-def test_shared_vote_scale(decoder):
-  """One number a vote for all scenes, whatever the decoder says of its own."""
-  model = section(f"{'object' if decoder == 'capsules' else 'mlp'}_decoder", learn_vote_scale=False)
-  module = tiny_system(model | {"decoder": decoder, "vote_scale": "shared"}).module
-  params = random_variables(module, tiny_batch(), train=False)["params"]
-  raw = np.linspace(-0.5, 0.1, CAPSULES * VOTES).reshape(CAPSULES, VOTES)
-  params = params | {"log_vote_scale": jnp.asarray(raw, jnp.float32)}
-  output = compiled(functools.partial(module.apply, train=False))({"params": params}, tiny_batch())
-  expected = np.broadcast_to(np.exp(10 * raw) + 0.01, (BATCH, CAPSULES, VOTES))
-  np.testing.assert_allclose(output.objects.vote_scale, expected, rtol=1e-5)
-
-
-def test_scene_vote_scale_is_the_decoders(capsules):
-  variables, run = capsules
-  params = jax.tree.map(jnp.zeros_like, variables["params"])
-  assert "log_vote_scale" not in params
-  output, _, _ = run({"params": params}, tiny_batch())
-  # softplus(0.5) + 0.01
+def test_vote_scales_are_the_same_function_of_both_decoders(sweep):
+  """Weights of zero: softplus(0.5) + 0.01 everywhere, and presences of a half."""
+  _, variables, call = sweep
+  _, _, output = call(jax.tree.map(jnp.zeros_like, variables))
   np.testing.assert_allclose(output.objects.vote_scale, 0.984077, rtol=1e-5)
-
-
-def test_fourier_rows_by_hand_and_as_kernels():
-  points = jnp.array([[0.5, -0.25], [0.1, 0.3]])
-  rows = np.asarray(fourier(points, 2))
-  assert rows.shape == (2, 10)
-  np.testing.assert_array_equal(rows[:, :2], points)
-  # Of x = 1/2: sines and cosines of pi/2 and pi; of y = -1/4: of -pi/4 and -pi/2.
-  half = np.sqrt(0.5)
-  np.testing.assert_allclose(rows[0, 2:], [1, 0, 0, -1, -half, -1, half, 0], atol=1e-6)
-  np.testing.assert_array_equal(fourier(points, 0), points)
-  # Products of waves depend on the difference of two points alone.
-  moved = np.asarray(fourier(points + jnp.array([[0.2, -0.4]]), 2))
-  np.testing.assert_allclose(moved[0, 2:] @ moved[1, 2:], rows[0, 2:] @ rows[1, 2:], atol=1e-5)
+  np.testing.assert_array_equal(output.objects.presence_logits, 0)
 
 
 def section(name, **changes):
@@ -382,14 +351,10 @@ def test_models_that_do_not_fit(model, words):
     ({"widths": ()}, None),
     ({"widths": (0,)}, "mlp_decoder.widths is (0,)"),
     ({"presence_noise": -1.0}, "mlp_decoder.presence_noise is -1.0"),
-    ({"vote_scale": "one"}, "model.vote_scale is 'one'; expected one of scene, shared"),
-    ({"num_frequencies": -1}, "model.num_frequencies is -1"),
   ],
 )
 def test_baselines_that_do_not_fit(change, words):
-  outer = {key: change[key] for key in change if key in MODEL}
-  inner = {key: change[key] for key in change if key not in MODEL}
-  system = tiny_system(section("mlp_decoder", **inner) | outer | {"decoder": "mlp"})
+  system = tiny_system(section("mlp_decoder", **change) | {"decoder": "mlp"})
 
   def build():
     keys = {"params": jax.random.key(0)} | NOISE

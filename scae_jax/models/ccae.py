@@ -5,7 +5,6 @@ for where points should be, and nothing says which vote is for which point. Kosi
 sections 2.1 and 3.1.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,9 +37,6 @@ from scae_jax.routing import points as routing_points
 from scae_jax.typing import Array, Batch, Float, typed
 
 DECODERS = ("capsules", "mlp")
-VOTE_SCALES = ("scene", "shared")
-# A step of Adam at a rate of 1e-3 changes a shared scale by a hundredth.
-SCALE_SPEED = 10.0
 SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
 LOSS_KEYS = ("prior", "prior_within_constant", "posterior", "weights", "schedule")
 # A capsule is there when it won so many points: one may be chance, two have a distance.
@@ -98,14 +94,12 @@ class MLPDecoder(nn.Module):
     num_votes: v.
     widths: of the hidden layers.
     presence_noise: width of the uniform noise on capsule and vote presence logits in training.
-    learn_vote_scale: standard deviations are predicted; otherwise they are 1.
   """
 
   num_objects: int
   num_votes: int
   widths: tuple[int, ...]
   presence_noise: float
-  learn_vote_scale: bool
 
   @nn.compact
   @typed
@@ -113,14 +107,10 @@ class MLPDecoder(nn.Module):
     each_whole("config.model.mlp_decoder.widths", self.widths, 1)
     not_negative("config.model.mlp_decoder.presence_noise", self.presence_noise)
     batch, k, v = x.shape[0], self.num_objects, self.num_votes
-    sizes = (k * v * 2, k * v, k)  # positions, vote presences, capsule presences, maybe scales
-    scales = k * v if self.learn_vote_scale else 0
-    x = MLP((*self.widths, sum(sizes) + scales), name="mlp")(x.reshape(batch, -1))
+    sizes = (k * v * 2, k * v, k * v, k)  # positions, scales, vote presences, capsule presences
+    x = MLP((*self.widths, sum(sizes)), name="mlp")(x.reshape(batch, -1))
     starts = [sum(sizes[:i]) for i in (1, 2, 3)]
-    positions, share, presence_logits, scale = jnp.split(x, starts, axis=-1)
-    vote_scale = jnp.ones((batch, k, v))
-    if self.learn_vote_scale:
-      vote_scale = jax.nn.softplus(scale.reshape(batch, k, v) + 0.5) + MIN_VOTE_SCALE
+    positions, scale, share, presence_logits = jnp.split(x, starts, axis=-1)
 
     def presence_of(logits: Array, use: int) -> Array:
       return noisy_sigmoid(
@@ -132,7 +122,7 @@ class MLPDecoder(nn.Module):
     )
     return PointVotes(
       votes=positions.reshape(batch, k, v, 2),
-      vote_scale=vote_scale,
+      vote_scale=jax.nn.softplus(scale.reshape(batch, k, v) + 0.5) + MIN_VOTE_SCALE,
       vote_presence=vote_presence,
       presence=jnp.max(vote_presence, axis=-1),
       presence_logits=presence_logits,
@@ -147,33 +137,18 @@ class CCAE(nn.Module):
     object_encoder: points to one vector a capsule.
     object_decoder: vectors to votes; a pose of the capsule times a pose of each of its points, or
       the baseline, an MLP.
-    num_frequencies: what the encoder sees of a point besides its coordinates; see `fourier`.
-    vote_scale: standard deviations of votes: `scene`, the decoder's, which depend on the scene, or
-      `shared`, one learned number a vote for all scenes. A decoder that may be unsure of a scene
-      learns little from it, because gradients fall with the square of the scale; `shared` scales
-      shrink as all scenes are explained better.
   """
 
   object_encoder: ObjectEncoder
   object_decoder: ObjectDecoder | MLPDecoder
-  num_frequencies: int
-  vote_scale: str
 
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> CCAEOutput:
     """One pass over a batch; see `CCAEOutput`."""
-    whole("config.model.num_frequencies", self.num_frequencies, 0)
-    one_of("config.model.vote_scale", self.vote_scale, VOTE_SCALES)
     points, presence = batch["points"], batch["presence"]
-    rows = jax.vmap(lambda scene: fourier(scene, self.num_frequencies))(points)
-    objects = self.object_decoder(self.object_encoder(rows, presence), train=train)
+    objects = self.object_decoder(self.object_encoder(points, presence), train=train)
     if isinstance(objects, ObjectCapsules):
       objects = _translations(objects)
-    if self.vote_scale == "shared":
-      shape = objects.vote_scale.shape
-      raw = self.param("log_vote_scale", nn.initializers.zeros_init(), shape[1:])
-      scale = jnp.exp(SCALE_SPEED * raw) + MIN_VOTE_SCALE
-      objects = dataclasses.replace(objects, vote_scale=jnp.broadcast_to(scale[None], shape))
     routing = jax.vmap(routing_points.route_points)(
       points, objects.votes, objects.vote_scale, objects.vote_presence
     )
@@ -185,18 +160,6 @@ class CCAE(nn.Module):
       mass=jax.vmap(routing_points.point_mass)(routing, presence),
       won=jax.vmap(routing_points.points_won)(routing, presence),
     )
-
-
-@typed
-def fourier(points: Float[Array, "n 2"], num_frequencies: int) -> Float[Array, "n d"]:
-  """Coordinates, and sines and cosines of pi 2^f times each, f from 0 to `num_frequencies` - 1.
-
-  The dot product of two such rows is a sum of cosines of differences, so attention can prefer
-  points at a distance from the first layer on, wherever they are. The paper has coordinates alone.
-  """
-  angles = jnp.pi * 2.0 ** jnp.arange(num_frequencies)[None, None] * points[:, :, None]
-  waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
-  return jnp.concatenate([points, waves.reshape(len(points), -1)], axis=-1)
 
 
 def _translations(objects: ObjectCapsules) -> PointVotes:
