@@ -12,6 +12,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from scae_jax.typing import Array, PRNGKeyArray, typed
 
@@ -219,7 +220,8 @@ def check_scenes(
     )
 
 
-def _where(broken: np.ndarray) -> str:
+def _where(broken: ArrayLike) -> str:
+  broken = np.asarray(broken)
   first = int(np.argmax(broken))
   return f"{int(broken.sum())} of {len(broken)} scenes (the first is number {first}) have"
 

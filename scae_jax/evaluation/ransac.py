@@ -143,8 +143,8 @@ def _nearest_points(z: np.ndarray, template: np.ndarray) -> np.ndarray:
   predicted = turn[..., None] * template + shift[..., None]
   predicted = predicted.reshape(len(z), -1, len(template))
   # |u - w|^2 but for |u|^2, which is the same for all w; float32 decides between points well.
-  x, y = predicted.real.astype(np.float32), predicted.imag.astype(np.float32)
-  of_x, of_y = z.real.astype(np.float32), z.imag.astype(np.float32)
+  x, y = np.real(predicted).astype(np.float32), np.imag(predicted).astype(np.float32)
+  of_x, of_y = np.real(z).astype(np.float32), np.imag(z).astype(np.float32)
   half = ((of_x**2 + of_y**2) / 2)[:, None]
   nearest = np.empty(predicted.shape, np.int8)
   for p in range(len(template)):
