@@ -49,7 +49,7 @@ def _modern() -> ConfigDict:
   votes.presence_noise = 0.0  # width of the uniform noise on logits
   votes.noise_in_evaluation = False
   votes.similarity = True  # similarity transforms instead of affine ones
-  votes.deformations = True  # object-part transforms may depend on the example
+  votes.deformations = False  # object-part transforms may depend on the example
   votes.learn_vote_scale = True  # otherwise 1
 
   baseline = config.model.mlp_decoder = ConfigDict()  # of decoder mlp
@@ -64,7 +64,7 @@ def _modern() -> ConfigDict:
   weights.points = 1.0  # -log-likelihood of the points
   weights.presence = 10.0  # whether a capsule that won points won two
   weights.prior_within = 0.0  # sparsity of presences, in a scene
-  weights.prior_between = 0.0  # and over the batch
+  weights.prior_between = 0.05  # and over the batch
   weights.posterior_within = 0.0  # sparsity of the posterior mass, in a scene
   weights.posterior_between = 0.0  # and over the batch
   weights.dynamic = 10.0  # deformations

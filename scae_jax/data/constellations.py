@@ -8,11 +8,11 @@ but geometry says which points belong together.
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from scae_jax.typing import Array, PRNGKeyArray, typed
 
@@ -220,8 +220,8 @@ def check_scenes(
     )
 
 
-def _where(broken: Any) -> str:
-  """How many scenes, bool [s], and which first."""
+def _where(broken: ArrayLike) -> str:
+  broken = np.asarray(broken)
   first = int(np.argmax(broken))
   return f"{int(broken.sum())} of {len(broken)} scenes (the first is number {first}) have"
 

@@ -161,6 +161,23 @@ class CCAE(nn.Module):
       won=jax.vmap(routing_points.points_won)(routing, presence),
     )
 
+  def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
+    """Arrays of the figure."""
+    output = self(batch, train=False)
+    objects, presence = output.objects, batch["presence"]
+    votes_won = jax.vmap(routing_points.votes_won, in_axes=(0, 0, None))
+    return {
+      "constellations": {
+        "points": batch["points"],
+        "presence": presence,
+        "pattern": batch["pattern"],
+        "capsule": segment(output)["true_presence"],
+        "votes": objects.votes,
+        "vote_won": votes_won(output.routing, presence, objects.votes.shape[2]),
+        "capsule_presence": jax.nn.sigmoid(objects.presence_logits),
+      }
+    }
+
 
 def _translations(objects: ObjectCapsules) -> PointVotes:
   """A point has no pose: of each vote's, the translation counts."""
@@ -333,20 +350,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     return measures(output, batch, num_patterns=data.num_patterns)
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
-    output: Any = module.apply(variables, batch, train=False)
-    return {
-      "constellations": {
-        "points": batch["points"],
-        "presence": batch["presence"],
-        "pattern": batch["pattern"],
-        "capsule": segment(output)["true_presence"],
-        "votes": output.objects.votes,
-        "vote_won": jax.vmap(routing_points.votes_won, in_axes=(0, 0, None))(
-          output.routing, batch["presence"], v
-        ),
-        "capsule_presence": jax.nn.sigmoid(output.objects.presence_logits),
-      }
-    }
+    return nn.apply(CCAE.draw, module)(variables, batch)
 
   return System(
     module=module,
