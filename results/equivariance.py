@@ -22,8 +22,8 @@ from scae_jax.evaluation.provenance import measured_with
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import open_run
 from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import exit_with_message, explained
+from scae_jax.training.config import change_config, read_settings
+from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.workdir import load_config
 
 
@@ -75,12 +75,13 @@ def main() -> None:
   with exit_with_message(), explained():
     keep_compiled("")
     config = load_config(options.workdir)
-    if options.data_dir:
-      config.update_from_flattened_dict({"data.dir": options.data_dir})
+    change_config(config, {"data.dir": options.data_dir} if options.data_dir else {})
     settings = read_settings(config)
     run = open_run(
       options.workdir, int(options.step) if options.step.isdecimal() else options.step, config
     )
+    if not isinstance(run.dataset, Dataset):
+      raise RunError("a run on generated scenes has no image to move; name a run on images.")
     split = options.split or run.dataset.held_out
     images = load_split(run.dataset, split, options.max_examples)["image"]
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -40,13 +40,17 @@ PATTERNS: dict[str, np.ndarray] = {
 }
 
 
+# Below it, that one of the patterns is there would have a probability of rounding errors.
+MIN_PRESENCE = 1e-3
+
+
 @dataclasses.dataclass(frozen=True)
 class SceneOptions:
   """What a scene may hold. Lengths are in the units of `PATTERNS`, whose side is 2.
 
   Attributes:
     patterns: names of `PATTERNS`, repeated as often as a scene may hold one.
-    presence_prob: of each pattern, in (0, 1], given that at least one is present; see `scene`.
+    presence_prob: of each pattern, in (0, 1], before empty scenes are left out; see `scene`.
     max_rotation: patterns are turned by up to so many degrees either way.
     min_scale: patterns are scaled uniformly between this
     max_scale: and this.
@@ -66,11 +70,18 @@ class SceneOptions:
   num_points: int
 
   def __post_init__(self):
-    unknown = [name for name in self.patterns if name not in PATTERNS]
+    unknown = [name for name in self.patterns if name not in tuple(PATTERNS)]
     _require(not unknown, "patterns", f"names of {', '.join(PATTERNS)}", self.patterns)
     _require(bool(self.patterns), "patterns", "at least one name", self.patterns)
-    _require(0 < self.presence_prob <= 1, "presence_prob", "in (0, 1]", self.presence_prob)
-    _require(self.max_rotation >= 0, "max_rotation", "0 or more degrees", self.max_rotation)
+    _require(
+      MIN_PRESENCE <= self.presence_prob <= 1,
+      "presence_prob",
+      f"from {MIN_PRESENCE} to 1",
+      self.presence_prob,
+    )
+    _require(
+      0 <= self.max_rotation < math.inf, "max_rotation", "0 or more degrees", self.max_rotation
+    )
     _require(0 < self.min_scale < math.inf, "min_scale", "above 0", self.min_scale)
     at_least = f"at least min_scale, {self.min_scale}"
     _require(self.min_scale <= self.max_scale < math.inf, "max_scale", at_least, self.max_scale)
@@ -87,9 +98,14 @@ class SceneOptions:
     return self.num_points or sum(len(PATTERNS[name]) for name in self.patterns)
 
   @property
+  def largest(self) -> int:
+    """Points of the largest pattern."""
+    return max(len(PATTERNS[name]) for name in self.patterns)
+
+  @property
   def extent(self) -> float:
-    """What 1 in a scene's coordinates stands for: so far from the middle a point without jitter can
-    lie."""
+    """What 1 in a scene's coordinates stands for: along an axis, so far from the middle a point
+    without jitter can lie."""
     radius = max(np.linalg.norm(PATTERNS[name], axis=1).max() for name in self.patterns)
     return self.field / 2 + self.max_scale * float(radius)
 

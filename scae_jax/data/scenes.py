@@ -18,7 +18,8 @@ __all__ = ["NAME", "NUM_TEST", "Scenes"]
 NAME = "constellations"
 NUM_TEST = 10_000
 NUM_VALIDATION = 1_024
-# Scenes that are the same for every run; a run's own are drawn from keys that its seed makes.
+# Scenes that are the same for every run, up to a device's rounding; those that a run trains on are
+# drawn from keys that its seed makes.
 TEST_SEED, VALIDATION_SEED = 1_000_003, 1_000_033
 # The generator has no end: how many scenes are called an epoch changes nothing but the bookkeeping.
 EPOCH = 10_000
@@ -49,7 +50,11 @@ class Scenes:
     """What training needs; losses are judged on scenes that are not those of the test."""
     heldout = scenes(jax.random.key(VALIDATION_SEED), self.options, NUM_VALIDATION)
     return Feed(
-      spec=PointSpec(num_points=self.options.slots, num_patterns=len(self.options.patterns)),
+      spec=PointSpec(
+        num_points=self.options.slots,
+        num_patterns=len(self.options.patterns),
+        largest_pattern=self.options.largest,
+      ),
       train={},
       num_train=EPOCH,
       held_out="validation",

@@ -112,6 +112,12 @@ def _draw(request: _Request, images: np.ndarray, side: int) -> tuple[np.ndarray,
   if request.kind == "rotated":
     linear = affine.rotation(generator.uniform(*request.ranges[0], len(images)))
   else:
+    furthest = max(abs(end) for ends in request.ranges for end in ends)
+    if furthest >= side:
+      raise ValueError(
+        f"expected shifts below the {side} pixels of the canvas, got {furthest:g}; nothing would be"
+        " left of the images"
+      )
     ends = np.array(request.ranges, int)
     shifts = generator.randint(ends[:, 0], ends[:, 1] + 1, (len(images), 2))
   maps = affine.place(linear, shifts, images.shape[1:], side)

@@ -17,6 +17,7 @@ from scipy import stats
 
 from scae_jax.data.constellations import PATTERNS, SceneOptions, check_scenes
 
+MAX_POINTS = 62  # a set of points is an int64
 CHUNK = 200  # scenes at once, for memory
 MAX_CANDIDATES = 32  # of a pattern in a scene, the best
 BEAM = 64  # partial explanations that are kept
@@ -48,7 +49,7 @@ def ransac(points: np.ndarray, presence: np.ndarray, options: SceneOptions) -> n
 
   Args:
     points: [s, n, 2] in [-1, 1].
-    presence: [s, n], 0 or 1; at most 62 present points a scene.
+    presence: [s, n], 0 or 1; at most `MAX_POINTS` present points a scene.
     options: that the scenes were drawn with.
 
   Returns:
@@ -56,10 +57,14 @@ def ransac(points: np.ndarray, presence: np.ndarray, options: SceneOptions) -> n
     -1 for absent and for unexplained points.
 
   Raises:
-    ValueError: what `check_scenes` says.
+    ValueError: what `check_scenes` says, or more points.
   """
   check_scenes(points, presence, np.zeros(np.shape(presence), int), len(options.patterns))
   there = np.asarray(presence).astype(bool)
+  if there.sum(axis=1).max() > MAX_POINTS:
+    raise ValueError(
+      f"RANSAC takes at most {MAX_POINTS} present points a scene, got {there.sum(axis=1).max()}"
+    )
   z = np.asarray(points, np.float64) @ np.array([1, 1j]) * options.extent
   found = np.full(there.shape, -1, np.int32)
   counts = there.sum(axis=1)

@@ -15,9 +15,12 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
   """The figures of one report to compare with others; accuracies in percent."""
   if "segmentation" in metrics:
     return {
-      f"accuracy, jitter {jitter}, {kind.replace('_', ' ')}": 100 * scores["accuracy"]
+      f"{name.replace('_', ' ')}, jitter {jitter}, {kind.replace('_', ' ')}": (
+        100 * value if name == "accuracy" else value
+      )
+      for name in ("accuracy", "adjusted_rand_index", "variation_of_information")
       for jitter, kinds in metrics["segmentation"].items()
-      for kind, scores in kinds.items()
+      for kind, value in ((kind, scores[name]) for kind, scores in kinds.items())
     }
   found = {}
   for name, scores in metrics["features"].items():

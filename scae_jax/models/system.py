@@ -40,10 +40,12 @@ class PointSpec:
   Attributes:
     num_points: points of a scene, absent ones included.
     num_patterns: groups that points can belong to.
+    largest_pattern: points of the largest group.
   """
 
   num_points: int
   num_patterns: int
+  largest_pattern: int
 
   def blank_batch(self, batch_size: int) -> Batch:
     """Scenes of present points in the middle, all of the first pattern, for shapes only."""

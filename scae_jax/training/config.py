@@ -24,8 +24,6 @@ from scae_jax.training.options import DataOptions, EvaluationOptions, TrainOptio
 from scae_jax.training.processes import Processes
 
 USAGE = "write --config=FILE[:PRESET], --config.SECTION.KEY=VALUE or --workdir=FOLDER."
-# Keys that saved configs of older versions lack, with the value that does what those versions did.
-ADDED_KEYS: dict[str, Any] = {"data.affnist_dir": ""}
 SECTIONS = ("model", "loss", "data", "train", "optimizer", "evaluation")
 
 
@@ -181,14 +179,17 @@ def dump_config(config: ConfigDict) -> str:
 def parse_config(text: str) -> ConfigDict:
   """The inverse of `dump_config`: configs hold tuples, never lists.
 
-  A config saved by an older version gets the keys that have come since, see `ADDED_KEYS`.
+  A config that was saved before there was `data.affnist_dir` gets it, empty.
+
+  Raises:
+    ValueError: the text is not that of a config.
   """
   content = _tuples(json.loads(text))
-  for key, value in ADDED_KEYS.items():
-    section, _, name = key.partition(".")
-    held = content.get(section) if isinstance(content, dict) else None
-    if isinstance(held, dict) and held.get("name") != scenes.NAME:
-      held.setdefault(name, value)
+  if not isinstance(content, dict):
+    raise ValueError(f"expected an object with sections, got {type(content).__name__}")
+  data = content.get("data")
+  if isinstance(data, dict) and data.get("name") != scenes.NAME:
+    data.setdefault("affnist_dir", "")
   return ConfigDict(content).lock()
 
 

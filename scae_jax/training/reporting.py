@@ -61,7 +61,7 @@ def report_run(
   if isinstance(run.dataset, Scenes):
     if scored is not None or split is not None:
       raise RunError(_ONLY_OWN_SCENES)
-    directory = directory / (f"scenes{suffix}" if suffix else "")
+    directory = directory / (file_name(f"{run.dataset.name}-test{suffix}") if suffix else "")
     write_scene_reports(directory, run.system, run.variables, run.dataset, **shared)
     return
   assert isinstance(settings.data, DataOptions)  # of images
