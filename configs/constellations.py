@@ -2,7 +2,20 @@
 
     python train.py --config=configs/constellations.py
 
-TODO-LAB-NOTE
+`paper` is what the paper says: a set transformer of 4 layers and 128 features, deformations, noise
+on presences, prior sparsity of weight 1, 300,000 steps of 32 scenes at 1e-4. `mlp` is its baseline
+in the size of `modern`: votes straight from an MLP, which knows no pose.
+
+`modern` is for two CPU cores. What differs from the paper: a set transformer of 3 layers and 64
+features, Adam at 1e-3 under a cosine, batches of 64, no noise on presences, no prior sparsity.
+
+Tried with a throw-away loop, one seed, one core, 2026-11-21: 12,000 steps of `modern` take 185 s of
+processor time and group 94.9 % of points right with true presence (94.5 % with predicted) on 10,000
+scenes; 93.9 % after 5,000. Rigid patterns (`deformations` off) were worse, 90 % after 7,000 steps
+while the likelihood was as good: no capsule becomes a triangle then, and triangles are split among
+squares. Prior sparsity between examples of 0.01 and 0.05 keeps the third capsule alive but did not
+change that. With a presence loss of weight 1 instead of 10 capsules split patterns more. It has not
+been trained to its full length yet.
 """
 
 from ml_collections import ConfigDict
@@ -49,7 +62,7 @@ def _modern() -> ConfigDict:
   votes.presence_noise = 0.0  # width of the uniform noise on logits
   votes.noise_in_evaluation = False
   votes.similarity = True  # similarity transforms instead of affine ones
-  votes.deformations = False  # object-part transforms may depend on the example
+  votes.deformations = True  # object-part transforms may depend on the example
   votes.learn_vote_scale = True  # otherwise 1
 
   baseline = config.model.mlp_decoder = ConfigDict()  # of decoder mlp
@@ -64,7 +77,7 @@ def _modern() -> ConfigDict:
   weights.points = 1.0  # -log-likelihood of the points
   weights.presence = 10.0  # whether a capsule that won points won two
   weights.prior_within = 0.0  # sparsity of presences, in a scene
-  weights.prior_between = 0.05  # and over the batch
+  weights.prior_between = 0.0  # and over the batch
   weights.posterior_within = 0.0  # sparsity of the posterior mass, in a scene
   weights.posterior_between = 0.0  # and over the batch
   weights.dynamic = 10.0  # deformations
@@ -126,7 +139,6 @@ def _paper(config: ConfigDict) -> ConfigDict:
   config.model.object_encoder.features = 128
   config.model.object_decoder.hidden = 128
   config.model.object_decoder.presence_noise = 4.0
-  config.model.object_decoder.deformations = True
   config.loss.weights.prior_within = 1.0
   config.loss.weights.prior_between = 1.0
   config.train.num_steps = 300_000
