@@ -9,8 +9,8 @@ The encoder sees the pixels; what the parts draw, in colour, is the Sobel-filter
 
 `alpha` has templates of mixing logits instead, as on MNIST. That is 2,384,777 parameters, the
 published number; no other choice here gives it. If the published model had alpha templates, it had
-these strides, 1, 1, 2, 2 (each other order is off by 1,000 or more), and this set transformer, 64 ->
-128; a coupled model is 4,703 short of it.
+these strides, 1, 1, 2, 2 (each other order is off by 1,000 or more), and this set transformer, 64
+-> 128; a coupled model is 4,703 short of it.
 
 Sparsity weights, decay and optimiser are those of configs/mnist.py:paper, with a learning rate of
 1e-4; images fill the canvas and are not shifted. Not trained to its end with this code yet, so no

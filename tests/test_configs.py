@@ -37,7 +37,7 @@ def traced(name, preset):
   config = importlib.import_module(f"configs.{name}").get_config(preset)
   sections = config.to_dict()
   if config.system == "ccae":
-    spec = PointSpec(11, 3)
+    spec = PointSpec(11, 3, 4)
     system = ccae.make_system(sections["model"], sections["loss"], spec)
   else:
     spec = DataSpec(sections["data"]["canvas"], CHANNELS.get(name, 1), 10)

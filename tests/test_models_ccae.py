@@ -62,7 +62,7 @@ LOSS = {
   "weights": dict.fromkeys(TERMS, 1.0),
   "schedule": {},
 }
-SPEC = PointSpec(num_points=POINTS, num_patterns=PATTERNS)
+SPEC = PointSpec(num_points=POINTS, num_patterns=PATTERNS, largest_pattern=4)
 
 
 def tiny_system(model=MODEL, loss=LOSS):

@@ -14,8 +14,8 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from scae_jax import sparsity
 from scae_jax.layers.mlp import MLP
+from scae_jax.models.capsule_loss import check_loss, sparsity_terms
 from scae_jax.models.object_capsules import (
   MIN_VOTE_SCALE,
   ObjectCapsules,
@@ -37,8 +37,6 @@ from scae_jax.routing import points as routing_points
 from scae_jax.typing import Array, Batch, Float, typed
 
 DECODERS = ("capsules", "mlp")
-SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
-LOSS_KEYS = ("prior", "prior_within_constant", "posterior", "weights", "schedule")
 # A capsule is there when it won so many points: one may be chance, two have a distance.
 MIN_POINTS = 2
 PRESENT = 0.5
@@ -203,8 +201,9 @@ def loss_terms(
 
   Args:
     output: of the module.
-    num_patterns: C of the l2 sparsity.
-    prior: kind of sparsity of the presences, a key of `SPARSITIES`.
+    num_patterns: C of the l2 sparsity, as classes are of images; scenes hold more than the K / C
+      capsules that it asks for, and each pattern is in more than B / C of them.
+    prior: kind of sparsity of the presences, see `capsule_loss.sparsity_terms`.
     prior_within_constant: capsules that a scene should switch on, for l2; 0 means K / C.
     posterior: kind of sparsity of the mass.
 
@@ -215,24 +214,20 @@ def loss_terms(
     presences and of mass; `dynamic`: half the summed squares of the deformations. Each is a mean
     over the batch.
   """
-
-  def sparse(kind: str, activation: Array, within_constant: float) -> sparsity.Sparsity:
-    if kind == "l2":
-      return sparsity.l2(activation, num_patterns, within_constant or None)
-    return SPARSITIES[kind](activation)
-
-  prior_sparsity = sparse(prior, output.objects.presence, prior_within_constant)
-  posterior_sparsity = sparse(posterior, output.mass, 0.0)
   is_there = (output.won >= MIN_POINTS).astype(jnp.float32)
   logits = output.objects.presence_logits
   cross_entropy = jax.nn.softplus(logits) - is_there * logits
   return {
     "points": -jnp.mean(output.log_prob),
     "presence": jnp.mean(jnp.sum(jnp.where(output.won > 0, cross_entropy, 0.0), axis=-1)),
-    "prior_within": prior_sparsity.within,
-    "prior_between": prior_sparsity.between,
-    "posterior_within": posterior_sparsity.within,
-    "posterior_between": posterior_sparsity.between,
+    **sparsity_terms(
+      output.objects.presence,
+      output.mass,
+      num_classes=num_patterns,
+      prior=prior,
+      prior_within_constant=prior_within_constant,
+      posterior=posterior,
+    ),
     "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / len(output.log_prob),
   }
 
@@ -304,6 +299,16 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   k, v = model.pop("num_objects", None), model.pop("num_votes", None)
   whole("config.model.num_objects", k, 1)
   whole("config.model.num_votes", v, 1)
+  if k < data.num_patterns:
+    raise ValueError(
+      f"config.model.num_objects is {k}; a scene may hold {data.num_patterns} patterns, and each"
+      " needs a capsule. Raise it."
+    )
+  if v < data.largest_pattern:
+    raise ValueError(
+      f"config.model.num_votes is {v}; a pattern may have {data.largest_pattern} points, and each"
+      " needs a vote. Raise it."
+    )
   decoder = model.pop("decoder", None)
   one_of("config.model.decoder", decoder, DECODERS)
   encoder = build_module(
@@ -328,14 +333,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   module = build_module(
     CCAE, "model", model, object_encoder=encoder, object_decoder=decoders[decoder]
   )
-  unknown, missing = sorted(set(loss) - set(LOSS_KEYS)), sorted(set(LOSS_KEYS) - set(loss))
-  if unknown or missing:
-    raise ValueError(
-      f"config section loss: unknown keys {unknown}, missing keys {missing}; "
-      f"valid keys are {sorted(LOSS_KEYS)}"
-    )
-  for key in ("prior", "posterior"):
-    one_of(f"config.loss.{key}", loss[key], tuple(SPARSITIES))
+  check_loss(loss)
 
   def terms(output: CCAEOutput, batch: Batch) -> dict[str, Array]:
     return loss_terms(

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from scae_jax import filters, geometry, mixtures, sparsity
+from scae_jax import filters, geometry, mixtures
+from scae_jax.models.capsule_loss import check_loss, sparsity_terms
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
 from scae_jax.models.system import DataSpec, Spec, System, build_module, one_of, whole
@@ -21,8 +22,6 @@ from scae_jax.typing import Array, Batch, Float
 TARGETS = ("image", "sobel")
 SOURCES = ("encoder", "soft", "hard")
 COMPUTE_DTYPES = ("float32", "bfloat16")
-SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
-LOSS_KEYS = ("prior", "prior_within_constant", "posterior", "weights", "schedule")
 
 
 @struct.dataclass
@@ -240,7 +239,7 @@ def loss_terms(
     output: of the module.
     batch: the same batch.
     num_classes: C of the l2 sparsity.
-    prior: kind of sparsity of the presences, a key of `SPARSITIES`.
+    prior: kind of sparsity of the presences, see `capsule_loss.sparsity_terms`.
     prior_within_constant: capsules that an example should switch on, for l2; 0 means K / C.
     posterior: kind of sparsity of the mass.
 
@@ -250,22 +249,18 @@ def loss_terms(
     and of mass; `dynamic`: half the summed squares of the deformations; `prior_probe`,
     `posterior_probe`: cross-entropies of the two probes. Each is a mean over the batch.
   """
-
-  def sparse(kind: str, activation: Array, within_constant: float) -> sparsity.Sparsity:
-    if kind == "l2":
-      return sparsity.l2(activation, num_classes, within_constant or None)
-    return SPARSITIES[kind](activation)
-
-  prior_sparsity = sparse(prior, output.objects.presence, prior_within_constant)
-  posterior_sparsity = sparse(posterior, output.mass, 0.0)
   batch_size = batch["image"].shape[0]
   return {
     "image": -jnp.mean(output.reconstruction.log_prob),
     "parts": -jnp.mean(output.part_log_prob),
-    "prior_within": prior_sparsity.within,
-    "prior_between": prior_sparsity.between,
-    "posterior_within": posterior_sparsity.within,
-    "posterior_between": posterior_sparsity.between,
+    **sparsity_terms(
+      output.objects.presence,
+      output.mass,
+      num_classes=num_classes,
+      prior=prior,
+      prior_within_constant=prior_within_constant,
+      posterior=posterior,
+    ),
     "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / batch_size,
     "prior_probe": _cross_entropy(output.prior_logits, batch["label"]),
     "posterior_probe": _cross_entropy(output.posterior_logits, batch["label"]),
@@ -335,24 +330,16 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     for name, (kind, known) in derived.items()
   }
   module = build_module(SCAE, "model", model, num_classes=data.num_classes, **stages)
-  unknown, missing = sorted(set(loss) - set(LOSS_KEYS)), sorted(set(LOSS_KEYS) - set(loss))
-  if unknown or missing:
-    raise ValueError(
-      f"config section loss: unknown keys {unknown}, missing keys {missing}; "
-      f"valid keys are {sorted(LOSS_KEYS)}"
-    )
-  prior, posterior = loss["prior"], loss["posterior"]
-  one_of("config.loss.prior", prior, tuple(SPARSITIES))
-  one_of("config.loss.posterior", posterior, tuple(SPARSITIES))
+  check_loss(loss)
 
   def terms(output: SCAEOutput, batch: Batch) -> dict[str, Array]:
     return loss_terms(
       output,
       batch,
       num_classes=data.num_classes,
-      prior=prior,
+      prior=loss["prior"],
       prior_within_constant=loss["prior_within_constant"],
-      posterior=posterior,
+      posterior=loss["posterior"],
     )
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
