@@ -76,6 +76,7 @@ def test_by_hand():
   close(objects.vote_presence[0], [0.25] * PARTS)
   close(objects.vote_presence[1], [0.365529, 0.365529, 0.643914])
   close(objects.presence, [0.25, 0.643914, 0.25, 0.25])
+  np.testing.assert_array_equal(objects.presence_logits, [0, 1, 0, 0])
   assert not objects.dynamic.any()
 
 
