@@ -187,9 +187,9 @@ def parse_config(text: str) -> ConfigDict:
   content = _tuples(json.loads(text))
   if not isinstance(content, dict):
     raise ValueError(f"expected an object with sections, got {type(content).__name__}")
-  data = content.get("data")
-  if isinstance(data, dict) and data.get("name") != scenes.NAME:
-    data.setdefault("affnist_dir", "")
+  held = content.get("data")
+  if isinstance(held, dict) and held.get("name") != scenes.NAME:
+    held.setdefault("affnist_dir", "")
   return ConfigDict(content).lock()
 
 
