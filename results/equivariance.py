@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.files import write_json

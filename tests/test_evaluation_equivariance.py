@@ -13,7 +13,9 @@ from configs import digits
 from results import equivariance as command
 from scae_jax import geometry
 from scae_jax.data import affine
+from scae_jax.data.constellations import SceneOptions
 from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.scenes import Scenes
 from scae_jax.evaluation import equivariance
 from scae_jax.evaluation.equivariance import (
   Motion,
@@ -310,7 +312,7 @@ def test_scae_gives_part_and_object_poses():
     return made.poses(output)
 
   shapes = jax.tree.map(lambda leaf: leaf.shape, jax.eval_shape(run, jax.random.key(0)))
-  expected = {"parts": ((2, 16, 2, 3), (2, 16)), "objects": ((2, 24, 2, 3), (2, 24))}
+  expected = {"parts": ((2, 16, 2, 3), (2, 16)), "objects": ((2, 20, 2, 3), (2, 20))}
   assert shapes == expected
 
 
@@ -383,6 +385,18 @@ def test_the_command_refuses_in_one_message(opened, monkeypatch, tmp_path, capsy
       main(monkeypatch, tmp_path / "run", tmp_path / "out", flag)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+  scenes = Run(
+    toy_config(),
+    system(None),
+    Scenes(SceneOptions(("square",), 0.5, 0.0, 1.0, 1.0, 2.0, 0.0, 0)),
+    {0: {}},
+    7,
+  )
+  monkeypatch.setattr(command, "open_run", lambda *arguments: scenes)
+  with pytest.raises(SystemExit):
+    main(monkeypatch, tmp_path / "run", tmp_path / "out")
+  assert "generated scenes has no image to move" in capsys.readouterr().err
 
   def missing(*arguments):
     raise RunError("there is no checkpoint of step 3")
