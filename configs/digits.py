@@ -2,8 +2,9 @@
 
     python train.py
 
-Ten to twelve minutes on two CPU cores. Figures are in results/digits; those of 2026-11-20 are of
-the same recipe with 24 objects.
+Nine to twelve minutes on two CPU cores. LIN-MATCH on the 360 test digits, mean of seeds 0, 1 and 2:
+87.1 % by posterior mass, 87.8 % by prior presences; k-means on the pixels 74.1 % (results/digits,
+2026-11-20). Seed 0 on another machine, which rounds otherwise: 73.1 and 79.2 %.
 
 What differs from the paper:
 - Everything is smaller; Adam under a cosine instead of RMSProp.
@@ -40,7 +41,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
 
   config.model = ConfigDict()
   config.model.num_parts = 16  # m
-  config.model.num_objects = 20  # k: two for each of ten digits
+  config.model.num_objects = 24  # k
   config.model.target = "image"  # what parts draw: image or sobel
   config.model.reconstruction_vote = "encoder"  # encoder, soft or hard
   config.model.reconstruction_presence = "encoder"  # encoder, soft or hard

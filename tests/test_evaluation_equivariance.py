@@ -312,7 +312,7 @@ def test_scae_gives_part_and_object_poses():
     return made.poses(output)
 
   shapes = jax.tree.map(lambda leaf: leaf.shape, jax.eval_shape(run, jax.random.key(0)))
-  expected = {"parts": ((2, 16, 2, 3), (2, 16)), "objects": ((2, 20, 2, 3), (2, 20))}
+  expected = {"parts": ((2, 16, 2, 3), (2, 16)), "objects": ((2, 24, 2, 3), (2, 24))}
   assert shapes == expected
 
 
