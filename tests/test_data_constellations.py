@@ -264,7 +264,7 @@ def test_a_scene_depends_on_the_key_and_its_number_alone(basic):
   [
     ({"patterns": ("square", "circle")}, ["data.patterns", "square, triangle, pentagon, l"]),
     ({"patterns": ()}, ["data.patterns", "at least one"]),
-    ({"presence_prob": 0.0}, ["data.presence_prob", "(0, 1]", "0.0"]),
+    ({"presence_prob": 0.0}, ["data.presence_prob", "from 0.001 to 1", "0.0"]),
     ({"presence_prob": 1.5}, ["data.presence_prob", "1.5"]),
     ({"max_rotation": -1.0}, ["data.max_rotation", "-1.0"]),
     ({"min_scale": 0.0}, ["data.min_scale", "above 0"]),

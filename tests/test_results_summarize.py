@@ -34,7 +34,8 @@ SHARED = {
   "hardware": {"cpu_count": 2, "cpu_model": "Some CPU", "device_count": 1, "device_kind": "cpu"},
   "versions": {"python": "3.11.7", "jax": "0.10.2"},
 }
-SEGMENTATION = {"0.1": {"true_presence": {"accuracy": 0.875, "adjusted_rand_index": 0.5}}}
+SCORES = {"accuracy": 0.875, "adjusted_rand_index": 0.5, "variation_of_information": 0.25}
+SEGMENTATION = {"0.1": {"true_presence": SCORES}}
 
 
 def test_conditions_of_a_report():
@@ -51,6 +52,8 @@ def test_conditions_of_a_report():
 def test_scenes_stand_in_tables_of_sweeps():
   report = SHARED | {"segmentation": SEGMENTATION}
   table = markdown_table({"base": report, "again": report})
-  assert "| | seeds | accuracy, jitter 0.1, true presence |" in table
-  assert "| base | 1 | 87.5 |" in table
+  kinds = ("accuracy", "adjusted rand index", "variation of information")
+  header = " | ".join(f"{kind}, jitter 0.1, true presence" for kind in kinds)
+  assert f"| | seeds | {header} |" in table
+  assert "| base | 1 | 87.5 | 0.500 | 0.250 |" in table
   assert table.count("10,000 examples of constellations test.") == 1

@@ -33,13 +33,14 @@ OPTIONS = SceneOptions(
 )
 
 
-def small_config(**changes) -> ConfigDict:
+def small_config(preset="modern", **changes) -> ConfigDict:
   """configs/constellations.py with a tiny encoder, two patterns and 24 steps."""
-  config = constellations.get_config()
+  config = constellations.get_config(preset)
   config.data.patterns = ("square", "triangle")
   config.model.num_objects = 2
   config.model.object_encoder.update({"num_layers": 1, "features": 8, "output_features": 8})
   config.model.object_decoder.update({"hidden": 8, "capsule_features": 8})
+  config.model.mlp_decoder.widths = (8,)
   cadence = {"log_every": 8, "eval_every": 8, "checkpoint_every": 8, "steps_per_dispatch": 4}
   config.train.update({"num_steps": 24, "batch_size": 16, **cadence})
   config.evaluation.update({"batch_size": 16, "max_examples": 24})
@@ -107,6 +108,15 @@ def test_stopped_run_goes_on_as_if_it_had_not_been(workdir, tmp_path):
   resumed = train(small_config(**{"train.seeds": 2}), tmp_path)
   jax.tree.map(np.testing.assert_array_equal, open_run(workdir).variables, resumed.variables)
   assert without_times(workdir) == without_times(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["paper", "mlp"])
+def test_other_presets_train(preset, tmp_path):
+  run = train(small_config(preset, **{"train.num_steps": 2, "train.log_every": 2}), tmp_path)
+  assert run.step == 2
+  for line in lines(tmp_path):
+    assert all(np.isfinite(value) for value in line["terms"].values())
 
 
 def test_another_generator_does_not_resume_the_run(workdir):

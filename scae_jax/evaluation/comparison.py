@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scae_jax.evaluation.summary import conditions, figures
+from scae_jax.evaluation.summary import conditions, decimals, figures
 
 
 def figures_by_seed(report: Mapping[str, Any]) -> dict[int, dict[str, float]]:
@@ -55,7 +55,7 @@ def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequenc
   lines = ["| | seeds | " + " | ".join(names) + " |", "|---|---|" + "---|" * len(names)]
   for row, report in reports.items():
     by_seed = figures_by_seed(report)
-    cells = [_mean_and_deviation(_values(by_seed, name)) for name in names]
+    cells = [_mean_and_deviation(name, _values(by_seed, name)) for name in names]
     lines.append(f"| {row} | {len(by_seed)} | " + " | ".join(cells) + " |")
   lines += ["", "Mean over seeds (standard deviation, n - 1). Accuracies in percent."]
   # A sentence that holds for all rows stands once.
@@ -78,8 +78,9 @@ def _values(by_seed: Mapping[int, Mapping[str, float]], name: str) -> list[float
   return [found[name] for found in by_seed.values() if name in found]
 
 
-def _mean_and_deviation(values: Sequence[float]) -> str:
+def _mean_and_deviation(name: str, values: Sequence[float]) -> str:
   if not values:
     return ""
-  mean = f"{statistics.mean(values):.1f}"
-  return f"{mean} ({statistics.stdev(values):.1f})" if len(values) > 1 else mean
+  digits = decimals(name)
+  mean = f"{statistics.mean(values):.{digits}f}"
+  return f"{mean} ({statistics.stdev(values):.{digits}f})" if len(values) > 1 else mean

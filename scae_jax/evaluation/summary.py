@@ -7,6 +7,7 @@ from typing import Any
 
 from scae_jax.evaluation.files import write_json
 
+_FINE = ("adjusted rand index", "variation of information")
 # What all reports of one evaluation share, in `metrics.json`; the date is the first one's.
 _SHARED = ("scored_on", "max_examples", "step", "date", "versions", "hardware", "provenance")
 
@@ -33,6 +34,12 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     factor = 100 if name.endswith("accuracy") else 1
     found[name.replace("_", " ")] = factor * value
   return found
+
+
+def decimals(name: str) -> int:
+  """Decimals that a figure has in tables: indices and nats lie near 0 or 1, the others are percent,
+  counts and the like."""
+  return 3 if name.startswith(_FINE) else 1
 
 
 def conditions(metrics: Mapping[str, Any]) -> str:
@@ -63,9 +70,11 @@ def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
   for name in by_seed[0][1]:
     if all(name in found for _, found in by_seed):
       values = [found[name] for _, found in by_seed]
-      cells = [f"{value:.1f}" for value in values]
+      digits = decimals(name)
+      cells = [f"{value:.{digits}f}" for value in values]
       if several:
-        cells.append(f"{statistics.mean(values):.1f} ({statistics.stdev(values):.1f})")
+        mean, deviation = statistics.mean(values), statistics.stdev(values)
+        cells.append(f"{mean:.{digits}f} ({deviation:.{digits}f})")
       rows.append(f"| {name} | " + " | ".join(cells) + " |")
   return "\n".join(rows)
 
