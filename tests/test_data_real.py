@@ -8,8 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from scae_jax.data import tfds_source
+from scae_jax.data import affine, tfds_source
 from scae_jax.data.sources import load_dataset
+from scae_jax.data.transfer import SEED, load_scored
 
 
 @pytest.mark.slow
@@ -73,3 +74,22 @@ def test_real_images_decode_as_tfds_decodes_them(tfds_dir):
     np.testing.assert_array_equal(
       tfds_source.decode_picture(raw[index]["image"], 1), decoded[index]["image"]
     )
+
+
+@pytest.mark.slow
+def test_affine_mnist_has_affnists_maps_and_all_ink(tfds_dir, tmp_path):
+  """The 10,000 test digits: ranges by the matrices themselves, ink by sums and borders."""
+  scored = load_scored("affine_mnist", 40, tfds_dir, str(tmp_path), "")
+  images = scored.splits["test"].images
+  assert images.shape == (10_000, 40, 40, 1)
+  plain = load_dataset("mnist", tfds_dir, str(tmp_path)).splits["test"]
+  np.testing.assert_array_equal(scored.splits["test"].labels, plain.labels)
+
+  drawn = affine.draw_affine(plain.images, 40, SEED)
+  assert drawn.num_redrawn == 0
+  area = np.abs(np.linalg.det(drawn.maps[:, :, :2]))
+  assert 0.8**2 <= area.min() < 0.66
+  assert 1.4 < area.max() <= 1.2**2
+  # A map makes ink more by its area, if none is cut.
+  ink = images.sum(axis=(1, 2, 3)) / plain.images.sum(axis=(1, 2, 3))
+  np.testing.assert_allclose(ink, area, rtol=0.05)
