@@ -14,8 +14,10 @@ processor time and group 94.9 % of points right with true presence (94.5 % with 
 scenes; 93.9 % after 5,000. Rigid patterns (`deformations` off) were worse, 90 % after 7,000 steps
 while the likelihood was as good: no capsule becomes a triangle then, and triangles are split among
 squares. Prior sparsity between examples of 0.01 and 0.05 keeps the third capsule alive but did not
-change that. With a presence loss of weight 1 instead of 10 capsules split patterns more. It has not
-been trained to its full length yet.
+change that. With a presence loss of weight 1 instead of 10 capsules split patterns more.
+
+The whole recipe, seed 0, takes 9 min 18 s on one core and ends at 89.2 %, `mlp` at 71.1 %: the third
+capsule learns to take what is left over (results/constellations).
 """
 
 from ml_collections import ConfigDict
