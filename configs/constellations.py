@@ -16,8 +16,8 @@ while the likelihood was as good: no capsule becomes a triangle then, and triang
 squares. Prior sparsity between examples of 0.01 and 0.05 keeps the third capsule alive but did not
 change that. With a presence loss of weight 1 instead of 10 capsules split patterns more.
 
-The whole recipe, seed 0, takes 9 min 18 s on one core and ends at 89.2 %, `mlp` at 71.1 %: the third
-capsule learns to take what is left over (results/constellations).
+The whole recipe, seed 0, takes 9 min 18 s on one core and ends at 89.2 %, `mlp` at 71.1 %: the
+third capsule learns to take what is left over (results/constellations).
 """
 
 from ml_collections import ConfigDict
