@@ -26,6 +26,7 @@ MODEL = {
   "num_objects": CAPSULES,
   "num_votes": VOTES,
   "decoder": "capsules",
+  "vote_scale": 1.0,
   "object_encoder": {
     "kind": "set_transformer",
     "output_features": 8,

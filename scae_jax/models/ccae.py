@@ -31,6 +31,7 @@ from scae_jax.models.system import (
   each_whole,
   not_negative,
   one_of,
+  positive,
   whole,
 )
 from scae_jax.routing import points as routing_points
@@ -135,18 +136,21 @@ class CCAE(nn.Module):
     object_encoder: points to one vector a capsule.
     object_decoder: vectors to votes; a pose of the capsule times a pose of each of its points, or
       the baseline, an MLP.
+    vote_scale: factor of the standard deviations of capsules' votes; an MLP's are its own.
   """
 
   object_encoder: ObjectEncoder
   object_decoder: ObjectDecoder | MLPDecoder
+  vote_scale: float
 
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> CCAEOutput:
     """One pass over a batch; see `CCAEOutput`."""
+    positive("config.model.vote_scale", self.vote_scale)
     points, presence = batch["points"], batch["presence"]
     objects = self.object_decoder(self.object_encoder(points, presence), train=train)
     if isinstance(objects, ObjectCapsules):
-      objects = _translations(objects)
+      objects = _translations(objects, self.vote_scale)
     routing = jax.vmap(routing_points.route_points)(
       points, objects.votes, objects.vote_scale, objects.vote_presence
     )
@@ -177,11 +181,11 @@ class CCAE(nn.Module):
     }
 
 
-def _translations(objects: ObjectCapsules) -> PointVotes:
+def _translations(objects: ObjectCapsules, factor: float) -> PointVotes:
   """A point has no pose: of each vote's, the translation counts."""
   return PointVotes(
     votes=objects.votes[..., jnp.array([2, 5])],
-    vote_scale=objects.vote_scale,
+    vote_scale=factor * objects.vote_scale,
     vote_presence=objects.vote_presence,
     presence=objects.presence,
     presence_logits=objects.presence_logits,
