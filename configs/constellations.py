@@ -11,9 +11,10 @@ features, Adam at 1e-3 under a cosine, batches of 64, no noise on presences, no 
 scale of votes for all.
 
 Tried with a throw-away loop, one seed, one core, 2026-11-21: 12,000 steps with learned scales took
-185 s of processor time and grouped 94.9 % of points right with true presence (94.5 % with predicted)
-on 10,000 scenes. Rigid patterns (`deformations` off) were worse, 90 % after 7,000 steps: no capsule
-becomes a triangle then. With a presence loss of weight 1 instead of 10 capsules split patterns more.
+185 s of processor time and grouped 94.9 % of points right with true presence (94.5 % with
+predicted) on 10,000 scenes. Rigid patterns (`deformations` off) were worse, 90 % after 7,000
+steps: no capsule becomes a triangle then. With a presence loss of weight 1 instead of 10 capsules
+split patterns more.
 
 With scales of votes that depend on the scene the third capsule learns to take what is left over:
 40,000 steps end at 89.2 %, `mlp` at 71.1 %. With scales of 0.05 for all, 20,000 steps of seed 0 end
