@@ -13,6 +13,7 @@ from scipy.special import expit, log_expit
 from scae_jax.models.ccae import CCAEOutput, PointVotes, make_system, segment
 from scae_jax.models.system import PointSpec
 from scae_jax.routing.points import PointRouting
+from scae_jax.training.build import check_system
 from tests.test_data_constellations import OPTIONS as SCENES
 from tests.test_data_constellations import numpy_batch
 from tests.test_math_geometry import similarity_reference, square
@@ -26,7 +27,7 @@ MODEL = {
   "num_objects": CAPSULES,
   "num_votes": VOTES,
   "decoder": "capsules",
-  "vote_scale": 1.0,
+  "vote_scale": 0.5,
   "object_encoder": {
     "kind": "set_transformer",
     "output_features": 8,
@@ -75,7 +76,7 @@ def tiny_batch():
 
 
 @pytest.fixture(scope="module", params=["capsules", "mlp"])
-def sweep(request):
+def both_decoders(request):
   """Of both decoders: the system, parameters, and a compiled function of parameters, batch and key
   that returns gradients of every term, terms, output and measures; in training."""
   system = tiny_system(MODEL | {"decoder": request.param})
@@ -139,9 +140,9 @@ def run_decoder_poses(variables):
   return np.asarray(poses(variables["params"]))
 
 
-def test_loss_terms_against_numpy(sweep):
+def test_loss_terms_against_numpy(both_decoders):
   """Every term from the arrays of the output, by the formulas of systems.md."""
-  _, _, call = sweep
+  _, _, call = both_decoders
   _, terms, output = call()
   batch, objects = jax.device_get(tiny_batch()), output.objects
   expected = dict.fromkeys(TERMS, 0.0)
@@ -178,9 +179,9 @@ def test_loss_terms_against_numpy(sweep):
     np.testing.assert_allclose(terms[term], expected[term], rtol=2e-5, atol=1e-5, err_msg=term)
 
 
-def test_gradients_reach_the_heads_that_a_term_is_about(sweep):
+def test_gradients_reach_the_heads_that_a_term_is_about(both_decoders):
   """Of the capsule decoder by its biases; the baseline has one layer for all."""
-  decoder, _, call = sweep
+  decoder, _, call = both_decoders
   jacobian, _, _ = call()
   for i, term in enumerate(TERMS):
     of_term = jax.tree.map(lambda gradient, i=i: gradient[i], jacobian)
@@ -205,9 +206,9 @@ def test_gradients_reach_the_heads_that_a_term_is_about(sweep):
     assert flows == wanted, term
 
 
-def test_a_scene_is_a_set(sweep):
+def test_a_scene_is_a_set(both_decoders):
   """Permuted slots give the same capsules; what stands in absent slots does not matter."""
-  _, _, call = sweep
+  _, _, call = both_decoders
   batch = tiny_batch()
   order = np.random.RandomState(0).permutation(POINTS)
   _, terms, before = call()
@@ -225,8 +226,8 @@ def test_a_scene_is_a_set(sweep):
   assert abs(other["points"] - terms["points"]) > 0.01
 
 
-def test_noise_of_training(sweep):
-  _, _, call = sweep
+def test_noise_of_training(both_decoders):
+  _, _, call = both_decoders
   first, again, other = (call(key=jax.random.key(i))[2].objects for i in (0, 0, 1))
   np.testing.assert_array_equal(first.vote_presence, again.vote_presence)
   assert np.abs(first.vote_presence - other.vote_presence).max() > 0.05
@@ -234,9 +235,9 @@ def test_noise_of_training(sweep):
     np.testing.assert_allclose(getattr(first, name), getattr(other, name), atol=1e-6)
 
 
-def test_a_scene_without_points_is_harmless(sweep):
+def test_a_scene_without_points_is_harmless(both_decoders):
   """None is drawn; if one is given, nothing becomes infinite and no point is explained."""
-  _, _, call = sweep
+  _, _, call = both_decoders
   batch = tiny_batch() | {"presence": jnp.zeros((BATCH, POINTS))}
   jacobian, terms, output = call(batch=batch)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((jacobian, terms)))
@@ -315,11 +316,12 @@ def test_pictures_and_features_show_the_output(capsules):
   np.testing.assert_array_equal(features["posterior"], output.mass)
 
 
-def test_vote_scales_are_the_same_function_of_both_decoders(sweep):
+def test_capsules_votes_have_a_factor_of_their_scales_and_an_mlps_have_none(both_decoders):
   """Weights of zero: softplus(0.5) + 0.01 everywhere, and presences of a half."""
-  _, variables, call = sweep
+  decoder, variables, call = both_decoders
   _, _, output = call(jax.tree.map(jnp.zeros_like, variables))
-  np.testing.assert_allclose(output.objects.vote_scale, 0.984077, rtol=1e-5)
+  factor = {"capsules": MODEL["vote_scale"], "mlp": 1.0}[decoder]
+  np.testing.assert_allclose(output.objects.vote_scale, factor * 0.984077, rtol=1e-5)
   np.testing.assert_array_equal(output.objects.presence_logits, 0)
 
 
@@ -380,3 +382,8 @@ def test_baselines_that_do_not_fit(change, words):
 def test_losses_that_do_not_fit(loss, words):
   with pytest.raises(ValueError, match=re.escape(words)):
     tiny_system(loss=loss)
+
+
+def test_scales_of_votes_are_positive():
+  with pytest.raises(ValueError, match=r"config\.model\.vote_scale is 0\.0; expected a positive"):
+    check_system(tiny_system(MODEL | {"vote_scale": 0.0}), SPEC, BATCH)
