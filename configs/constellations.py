@@ -23,6 +23,8 @@ at 96.8 % on 1,024 validation scenes (results/constellations); that is `modern` 
 
 from ml_collections import ConfigDict
 
+from configs import digits
+
 PRESETS = ("modern", "paper", "mlp")
 
 
@@ -104,37 +106,19 @@ def _modern() -> ConfigDict:
   config.data.jitter = 0.0  # standard deviation of each coordinate, in the same units
   config.data.num_points = 0  # slots of a scene; 0 is as many as the patterns have points
 
-  config.train = ConfigDict()
+  shared = digits.get_config()  # the same keys, where they are explained
+  config.train, config.optimizer = shared.train, shared.optimizer
+  config.evaluation = shared.evaluation
   config.train.num_steps = 20_000
   config.train.batch_size = 64
-  config.train.seed = 0  # of parameters, scenes and noise
-  config.train.seeds = 1  # so many runs at once: seed, seed + 1, ...
-  config.train.steps_per_dispatch = 500  # steps between looks at the host
-  config.train.log_every = 500  # steps
-  config.train.eval_every = 2_000  # steps between held-out losses
-  config.train.checkpoint_every = 2_000  # steps
-  config.train.keep_checkpoints = 2  # the latest so many, and the best
-  config.train.tensorboard = False
-  config.train.compilation_cache = ""  # folder; "" is the default one, "off" is none
-
-  config.optimizer = ConfigDict()
-  config.optimizer.name = "adam"  # adam or rmsprop
+  config.train.steps_per_dispatch = 500
+  config.train.log_every = 500
+  config.train.eval_every = 2_000
+  config.train.checkpoint_every = 2_000
+  config.optimizer.name = "adam"
   config.optimizer.learning_rate = 1e-3
-  config.optimizer.schedule = "cosine"  # constant, exponential or cosine
-  config.optimizer.warmup_steps = 0
-  config.optimizer.decay_steps = 0  # 0: a cosine ends at train.num_steps
-  config.optimizer.decay_rate = 0.96  # exponential
-  config.optimizer.end_factor = 0.0  # the least share of the learning rate
-  config.optimizer.momentum = 0.9  # rmsprop
-  config.optimizer.decay = 0.9  # rmsprop, of the mean square
-  config.optimizer.b1 = 0.9  # adam
-  config.optimizer.b2 = 0.999  # adam
-  config.optimizer.epsilon = 1e-8  # 0. for rmsprop: (10 train.batch_size)^-2
-  config.optimizer.clip_norm = 0.0  # 0 is off
-
-  config.evaluation = ConfigDict()
-  config.evaluation.batch_size = 500  # scenes a pass
-  config.evaluation.max_examples = 0  # 0 is all
+  config.optimizer.schedule = "cosine"
+  config.evaluation.batch_size = 500
   return config
 
 

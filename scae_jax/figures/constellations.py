@@ -45,7 +45,7 @@ def constellations(
   """Draws, a column a scene, what the capsules found and which points belong together.
 
   Above, present points have the colour of the capsule that won them, and the votes that won them
-  are the corners of a shape, for each capsule that is present (0.5 or more). Below, the points of a
+  are the corners of a shape, for each capsule that is present (above 0.5). Below, the points of a
   pattern are the corners of a grey one.
 
   Args:
@@ -90,7 +90,7 @@ def constellations(
     there = presence[i] > 0
     found, truth = grid[:, i]
     for k in range(num_capsules):
-      if capsule_presence[i, k] >= PRESENT and vote_won[i, k].any():
+      if capsule_presence[i, k] > PRESENT and vote_won[i, k].any():
         _shape(found, vote_outline(votes[i, k], vote_won[i, k]), colours[k])
     _dots(found, points[i][there], colours[owner[i][there]])
     for index in np.unique(pattern[i][there]):

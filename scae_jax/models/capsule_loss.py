@@ -1,6 +1,7 @@
 """Sparsity terms that capsule models share, and the loss section of the config that sets them."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from scae_jax import sparsity
@@ -11,8 +12,20 @@ SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
 LOSS_KEYS = ("prior", "prior_within_constant", "posterior", "weights", "schedule")
 
 
-def check_loss(loss: Mapping[str, Any]) -> None:
-  """Raises `ValueError` unless a loss section has exactly `LOSS_KEYS` and kinds that exist."""
+SparsityTerms = Callable[[Array, Array], dict[str, Array]]
+
+
+def sparsity_of(loss: Mapping[str, Any], num_classes: int) -> SparsityTerms:
+  """`sparsity_terms` of presences and mass alone: the rest is what a loss section says.
+
+  Args:
+    loss: `prior` and `posterior`, kinds of sparsity, `prior_within_constant`, and `weights` and
+      `schedule`, which are not of interest here.
+    num_classes: C of the l2 sparsity.
+
+  Raises:
+    ValueError: the section has other keys than these, or a kind that does not exist.
+  """
   unknown, missing = sorted(set(loss) - set(LOSS_KEYS)), sorted(set(LOSS_KEYS) - set(loss))
   if unknown or missing:
     raise ValueError(
@@ -22,6 +35,13 @@ def check_loss(loss: Mapping[str, Any]) -> None:
   for key in ("prior", "posterior"):
     one_of(f"config.loss.{key}", loss[key], tuple(SPARSITIES))
   not_negative("config.loss.prior_within_constant", loss["prior_within_constant"])
+  return functools.partial(
+    sparsity_terms,
+    num_classes=num_classes,
+    prior=loss["prior"],
+    prior_within_constant=loss["prior_within_constant"],
+    posterior=loss["posterior"],
+  )
 
 
 def sparsity_terms(

@@ -5,6 +5,7 @@ for where points should be, and nothing says which vote is for which point. Kosi
 sections 2.1 and 3.1.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax.layers.mlp import MLP
-from scae_jax.models.capsule_loss import check_loss, sparsity_terms
+from scae_jax.models.capsule_loss import SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import (
   MIN_VOTE_SCALE,
   ObjectCapsules,
@@ -193,23 +194,14 @@ def _translations(objects: ObjectCapsules, factor: float) -> PointVotes:
   )
 
 
-def loss_terms(
-  output: CCAEOutput,
-  *,
-  num_patterns: int,
-  prior: str,
-  prior_within_constant: float,
-  posterior: str,
-) -> dict[str, Array]:
+def loss_terms(output: CCAEOutput, batch: Batch, *, sparsity: SparsityTerms) -> dict[str, Array]:
   """Terms to minimise, each unweighted.
 
   Args:
     output: of the module.
-    num_patterns: C of the l2 sparsity, as classes are of images; scenes hold more than the K / C
-      capsules that it asks for, and each pattern is in more than B / C of them.
-    prior: kind of sparsity of the presences, see `capsule_loss.sparsity_terms`.
-    prior_within_constant: capsules that a scene should switch on, for l2; 0 means K / C.
-    posterior: kind of sparsity of the mass.
+    batch: the same batch.
+    sparsity: terms of presences and mass, with the number of patterns as C: scenes hold more than
+      the K / C capsules that l2 asks for, and each pattern is in more than B / C of them.
 
   Returns:
     `points`: -log-likelihood of the present points, nats; `presence`: cross-entropy of each
@@ -224,15 +216,8 @@ def loss_terms(
   return {
     "points": -jnp.mean(output.log_prob),
     "presence": jnp.mean(jnp.sum(jnp.where(output.won > 0, cross_entropy, 0.0), axis=-1)),
-    **sparsity_terms(
-      output.objects.presence,
-      output.mass,
-      num_classes=num_patterns,
-      prior=prior,
-      prior_within_constant=prior_within_constant,
-      posterior=posterior,
-    ),
-    "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / len(output.log_prob),
+    **sparsity(output.objects.presence, output.mass),
+    "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / len(batch["points"]),
   }
 
 
@@ -337,29 +322,16 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   module = build_module(
     CCAE, "model", model, object_encoder=encoder, object_decoder=decoders[decoder]
   )
-  check_loss(loss)
-
-  def terms(output: CCAEOutput, batch: Batch) -> dict[str, Array]:
-    return loss_terms(
-      output,
-      num_patterns=data.num_patterns,
-      prior=loss["prior"],
-      prior_within_constant=loss["prior_within_constant"],
-      posterior=loss["posterior"],
-    )
-
-  def measured(output: CCAEOutput, batch: Batch) -> dict[str, Array]:
-    return measures(output, batch, num_patterns=data.num_patterns)
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
     return nn.apply(CCAE.draw, module)(variables, batch)
 
   return System(
     module=module,
-    loss_terms=terms,
+    loss_terms=functools.partial(loss_terms, sparsity=sparsity_of(loss, data.num_patterns)),
     loss_weights=dict(loss["weights"]),
     loss_schedule=dict(loss["schedule"]),
-    measures=measured,
+    measures=functools.partial(measures, num_patterns=data.num_patterns),
     features=features,
     pictures=pictures,
     segment=segment,

@@ -3,6 +3,7 @@
 Kosiorek et al. 2019, "Stacked Capsule Autoencoders", arXiv 1906.06818.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import filters, geometry, mixtures
-from scae_jax.models.capsule_loss import check_loss, sparsity_terms
+from scae_jax.models.capsule_loss import SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
 from scae_jax.models.system import DataSpec, Spec, System, build_module, one_of, whole
@@ -224,24 +225,13 @@ class SCAE(nn.Module):
     return pictures
 
 
-def loss_terms(
-  output: SCAEOutput,
-  batch: Batch,
-  *,
-  num_classes: int,
-  prior: str,
-  prior_within_constant: float,
-  posterior: str,
-) -> dict[str, Array]:
+def loss_terms(output: SCAEOutput, batch: Batch, *, sparsity: SparsityTerms) -> dict[str, Array]:
   """Terms to minimise, each unweighted.
 
   Args:
     output: of the module.
     batch: the same batch.
-    num_classes: C of the l2 sparsity.
-    prior: kind of sparsity of the presences, see `capsule_loss.sparsity_terms`.
-    prior_within_constant: capsules that an example should switch on, for l2; 0 means K / C.
-    posterior: kind of sparsity of the mass.
+    sparsity: terms of presences and mass, with the number of classes as C.
 
   Returns:
     `image`: -log-likelihood of the image, nats; `parts`: -log-likelihood of the part poses;
@@ -253,14 +243,7 @@ def loss_terms(
   return {
     "image": -jnp.mean(output.reconstruction.log_prob),
     "parts": -jnp.mean(output.part_log_prob),
-    **sparsity_terms(
-      output.objects.presence,
-      output.mass,
-      num_classes=num_classes,
-      prior=prior,
-      prior_within_constant=prior_within_constant,
-      posterior=posterior,
-    ),
+    **sparsity(output.objects.presence, output.mass),
     "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / batch_size,
     "prior_probe": _cross_entropy(output.prior_logits, batch["label"]),
     "posterior_probe": _cross_entropy(output.posterior_logits, batch["label"]),
@@ -330,24 +313,13 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     for name, (kind, known) in derived.items()
   }
   module = build_module(SCAE, "model", model, num_classes=data.num_classes, **stages)
-  check_loss(loss)
-
-  def terms(output: SCAEOutput, batch: Batch) -> dict[str, Array]:
-    return loss_terms(
-      output,
-      batch,
-      num_classes=data.num_classes,
-      prior=loss["prior"],
-      prior_within_constant=loss["prior_within_constant"],
-      posterior=loss["posterior"],
-    )
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
     return nn.apply(SCAE.draw, module)(variables, batch)
 
   return System(
     module=module,
-    loss_terms=terms,
+    loss_terms=functools.partial(loss_terms, sparsity=sparsity_of(loss, data.num_classes)),
     loss_weights=dict(loss["weights"]),
     loss_schedule=dict(loss["schedule"]),
     measures=measures,
