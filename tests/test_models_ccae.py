@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_expit
 
-from scae_jax.models.ccae import CCAEOutput, PointVotes, make_system, segment
+from scae_jax.models.ccae import CCAEOutput, make_system, segment
+from scae_jax.models.point_capsules import PointVotes
 from scae_jax.models.system import PointSpec
 from scae_jax.routing.points import PointRouting
 from scae_jax.training.build import check_system

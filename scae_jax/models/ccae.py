@@ -15,54 +15,25 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from scae_jax.layers.mlp import MLP
 from scae_jax.models.capsule_loss import SparsityTerms, sparsity_of
-from scae_jax.models.object_capsules import (
-  MIN_VOTE_SCALE,
-  ObjectCapsules,
-  ObjectDecoder,
-  ObjectEncoder,
-)
-from scae_jax.models.part_capsules import noisy_sigmoid
+from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
+from scae_jax.models.point_capsules import MLPDecoder, PointVotes, point_votes
 from scae_jax.models.system import (
   PointSpec,
   Spec,
   System,
   build_module,
-  each_whole,
-  not_negative,
   one_of,
   positive,
   whole,
 )
 from scae_jax.routing import points as routing_points
-from scae_jax.typing import Array, Batch, Float, typed
+from scae_jax.typing import Array, Batch, Float
 
 DECODERS = ("capsules", "mlp")
 # A capsule is there when it won so many points: one may be chance, two have a distance.
 MIN_POINTS = 2
 PRESENT = 0.5
-
-
-@struct.dataclass
-class PointVotes:
-  """What every capsule says of points; gradients flow through every field.
-
-  Attributes:
-    votes: [b, k, v, 2], where points should be.
-    vote_scale: [b, k, v], their standard deviations.
-    vote_presence: [b, k, v], probability that the vote has a point.
-    presence: [b, k], the largest vote presence of each capsule.
-    presence_logits: [b, k], of the capsules themselves, before noise and whatever their votes say.
-    dynamic: [b, k, v, 6], raw deformations of the object-part transforms; zero for an MLP.
-  """
-
-  votes: Float[Array, "b k v 2"]
-  vote_scale: Float[Array, "b k v"]
-  vote_presence: Float[Array, "b k v"]
-  presence: Float[Array, "b k"]
-  presence_logits: Float[Array, "b k"]
-  dynamic: Float[Array, "b k v 6"]
 
 
 @struct.dataclass
@@ -86,50 +57,6 @@ class CCAEOutput:
   won: Float[Array, "b k"]
 
 
-class MLPDecoder(nn.Module):
-  """The baseline: votes straight from one plain MLP, with no pose that they would share.
-
-  Attributes:
-    num_objects: k.
-    num_votes: v.
-    widths: of the hidden layers.
-    presence_noise: width of the uniform noise on capsule and vote presence logits in training.
-  """
-
-  num_objects: int
-  num_votes: int
-  widths: tuple[int, ...]
-  presence_noise: float
-
-  @nn.compact
-  @typed
-  def __call__(self, x: Float[Array, "b k e"], *, train: bool) -> PointVotes:
-    each_whole("config.model.mlp_decoder.widths", self.widths, 1)
-    not_negative("config.model.mlp_decoder.presence_noise", self.presence_noise)
-    batch, k, v = x.shape[0], self.num_objects, self.num_votes
-    sizes = (k * v * 2, k * v, k * v, k)  # positions, scales, vote presences, capsule presences
-    x = MLP((*self.widths, sum(sizes)), name="mlp")(x.reshape(batch, -1))
-    starts = [sum(sizes[:i]) for i in (1, 2, 3)]
-    positions, scale, share, presence_logits = jnp.split(x, starts, axis=-1)
-
-    def presence_of(logits: Array, use: int) -> Array:
-      return noisy_sigmoid(
-        self, logits, self.presence_noise, train=train, in_evaluation=False, use=use
-      )
-
-    vote_presence = presence_of(presence_logits, 1)[..., None] * presence_of(
-      share.reshape(batch, k, v), 2
-    )
-    return PointVotes(
-      votes=positions.reshape(batch, k, v, 2),
-      vote_scale=jax.nn.softplus(scale.reshape(batch, k, v) + 0.5) + MIN_VOTE_SCALE,
-      vote_presence=vote_presence,
-      presence=jnp.max(vote_presence, axis=-1),
-      presence_logits=presence_logits,
-      dynamic=jnp.zeros((batch, k, v, 6)),
-    )
-
-
 class CCAE(nn.Module):
   """Points to capsules, capsules to votes for points.
 
@@ -151,7 +78,7 @@ class CCAE(nn.Module):
     points, presence = batch["points"], batch["presence"]
     objects = self.object_decoder(self.object_encoder(points, presence), train=train)
     if isinstance(objects, ObjectCapsules):
-      objects = _translations(objects, self.vote_scale)
+      objects = point_votes(objects, self.vote_scale)
     routing = jax.vmap(routing_points.route_points)(
       points, objects.votes, objects.vote_scale, objects.vote_presence
     )
@@ -180,18 +107,6 @@ class CCAE(nn.Module):
         "capsule_presence": jax.nn.sigmoid(objects.presence_logits),
       }
     }
-
-
-def _translations(objects: ObjectCapsules, factor: float) -> PointVotes:
-  """A point has no pose: of each vote's, the translation counts."""
-  return PointVotes(
-    votes=objects.votes[..., jnp.array([2, 5])],
-    vote_scale=factor * objects.vote_scale,
-    vote_presence=objects.vote_presence,
-    presence=objects.presence,
-    presence_logits=objects.presence_logits,
-    dynamic=objects.dynamic,
-  )
 
 
 def loss_terms(output: CCAEOutput, batch: Batch, *, sparsity: SparsityTerms) -> dict[str, Array]:
