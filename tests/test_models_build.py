@@ -22,7 +22,7 @@ MODEL = {
   "reconstruction_vote": "encoder",
   "reconstruction_presence": "encoder",
   "normalize_mixing": False,
-  "stop_gradients": True,
+  "stop_gradients": "parts",
   "compute_dtype": "float32",
   "part_encoder": {
     "widths": (6,),
@@ -126,6 +126,7 @@ def build(system, channels=1):
   ("changes", "words"),
   [
     ({"part_encoder.pooling": "max"}, ["part_encoder.pooling", "'max'", "attention, mean, linear"]),
+    ({"stop_gradients": "some"}, ["stop_gradients", "'some'", "none, parts, all"]),
     ({"part_decoder.mixing": "none"}, ["part_decoder.mixing", "'none'", "alpha, coupled"]),
     ({"part_decoder.likelihood": "exact"}, ["likelihood", "'exact'", "composed, fused"]),
     (

@@ -121,7 +121,7 @@ def result(run, tiny):
 @pytest.fixture(scope="module")
 def run_open():
   """In training, and with gradients that are not stopped."""
-  return sweeper(tiny_system(stop_gradients=False), tiny_batch(), train=True)
+  return sweeper(tiny_system(stop_gradients="none"), tiny_batch(), train=True)
 
 
 def test_gradients_flow_as_published(result):
@@ -150,6 +150,17 @@ def test_without_stop_gradients_they_flow(tiny, run_open):
     group_gradients(jacobian),
     {"image": DRAWN, "parts": open_half, "dynamic": open_half, **PROBES}
     | dict.fromkeys(SPARSITY, open_half),
+  )
+
+
+def test_objects_that_learn_alone(tiny):
+  """With all gradients stopped the image alone trains what finds parts."""
+  jacobian, _, _ = sweeper(tiny_system(stop_gradients="all"), tiny[2])(tiny[1])
+  objects = {"object_encoder", "object_decoder"}
+  assert_flows(
+    group_gradients(jacobian),
+    {"image": DRAWN, "parts": objects, "dynamic": objects, **PROBES}
+    | dict.fromkeys(SPARSITY, objects),
   )
 
 

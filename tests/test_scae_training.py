@@ -233,7 +233,7 @@ def test_gradient_of_the_total_by_differences():
   """
   weights = {name: 0.0 if name.endswith("_probe") else 1.0 for name in LOSS["weights"]}
   changes = {
-    "stop_gradients": False,
+    "stop_gradients": "none",
     "reconstruction_vote": "soft",
     "reconstruction_presence": "soft",
   }

@@ -22,6 +22,7 @@ from scae_jax.typing import Array, Batch, Float
 
 TARGETS = ("image", "sobel")
 SOURCES = ("encoder", "soft", "hard")
+STOP_GRADIENTS = ("none", "parts", "all")
 COMPUTE_DTYPES = ("float32", "bfloat16")
 
 
@@ -48,7 +49,7 @@ class SCAEOutput:
     parts: what the part encoder found.
     objects: what the object decoder predicts.
     routing: which object explains which part, with a leading batch axis; its part poses carry no
-      gradient when `stop_gradients` is on.
+      gradient unless `stop_gradients` is `none`.
     part_log_prob: [b], log-likelihood of the present parts' poses, nats.
     mass: [b, k], share of all parts that every object explains.
     reconstruction: the image's likelihood under the drawn parts.
@@ -80,7 +81,8 @@ class SCAE(nn.Module):
       votes for them, averaged under the posterior (`soft`) or the winner's (`hard`).
     reconstruction_presence: the same choice for presences.
     normalize_mixing: normalise the mixing weights of the part mixture.
-    stop_gradients: parts are constants for the object autoencoder, but for their special features.
+    stop_gradients: what is a constant for the object autoencoder: `none`; `parts`, all of them but
+      their special features, as published; `all`, these too.
   """
 
   part_encoder: PartEncoder
@@ -92,12 +94,13 @@ class SCAE(nn.Module):
   reconstruction_vote: str
   reconstruction_presence: str
   normalize_mixing: bool
-  stop_gradients: bool
+  stop_gradients: str
 
   def setup(self):
     one_of("config.model.target", self.target, TARGETS)
     one_of("config.model.reconstruction_vote", self.reconstruction_vote, SOURCES)
     one_of("config.model.reconstruction_presence", self.reconstruction_presence, SOURCES)
+    one_of("config.model.stop_gradients", self.stop_gradients, STOP_GRADIENTS)
     self.prior_probe = nn.Dense(self.num_classes)
     self.posterior_probe = nn.Dense(self.num_classes)
     # Pose of a part that no object explains; only a soft winner reads it.
@@ -108,7 +111,8 @@ class SCAE(nn.Module):
     """One pass over a batch; see `SCAEOutput`."""
     image = batch["image"]
     parts = self.part_encoder(image, train=train)
-    stop = jax.lax.stop_gradient if self.stop_gradients else lambda x: x
+    stop = jax.lax.stop_gradient if self.stop_gradients != "none" else lambda x: x
+    stop_features = jax.lax.stop_gradient if self.stop_gradients == "all" else lambda x: x
     part_poses = stop(jax.vmap(jax.vmap(geometry.pose_vector))(parts.poses))
     part_presence = stop(parts.presence)
     templates = self.part_decoder.coloured_templates(parts.features)
@@ -116,7 +120,7 @@ class SCAE(nn.Module):
       [
         part_poses,
         1.0 - part_presence[..., None],
-        parts.features,
+        stop_features(parts.features),
         stop(templates).reshape(*part_presence.shape, -1),
       ],
       axis=-1,
