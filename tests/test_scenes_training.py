@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 
 import evaluate
 from configs import constellations, digits
-from scae_jax.data.constellations import SceneOptions
 from scae_jax.data.scenes import NUM_VALIDATION, Scenes
 from scae_jax.evaluation import scene_report
 from scae_jax.training.build import build, open_run
@@ -20,17 +19,9 @@ from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh, split_examples
 from scae_jax.training.reporting import report_run
+from tests.test_data_constellations import OPTIONS as SCENES
 
-OPTIONS = SceneOptions(
-  patterns=("square", "triangle"),
-  presence_prob=0.5,
-  max_rotation=90.0,
-  min_scale=1.0,
-  max_scale=4.0,
-  field=24.0,
-  jitter=0.0,
-  num_points=0,
-)
+OPTIONS = dataclasses.replace(SCENES, patterns=("square", "triangle"))
 
 
 def small_config(preset="modern", **changes) -> ConfigDict:

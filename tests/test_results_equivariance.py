@@ -1,0 +1,117 @@
+"""results/equivariance.py and its figure, on systems of known equivariance."""
+
+import json
+
+import numpy as np
+import pytest
+
+from results import equivariance as command
+from scae_jax.data.constellations import SceneOptions
+from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.scenes import Scenes
+from scae_jax.evaluation import equivariance
+from scae_jax.figures import FIGURES
+from scae_jax.training.build import Run
+from scae_jax.training.errors import RunError
+from tests.test_evaluation_equivariance import (
+  CANVAS,
+  NUM_IMAGES,
+  all_kinds,
+  images,
+  results,
+  system,
+)
+from tests.toy_system import toy_config
+
+__all__ = ["images", "results"]  # fixtures
+
+
+def test_the_figure_draws_what_was_measured(results):
+  curves = command.curves(results)
+  between = {kind: one["presence_between_examples"] for kind, one in results["present"].items()}
+  figure = FIGURES["equivariance"](curves, between, "Toy")
+  assert [axes.get_title() for axes in figure.axes[:3]] == list(equivariance.SIZES)
+  labels = {line.get_label(): line for line in figure.axes[0].lines}
+  sizes = equivariance.SIZES["translation"]
+  errors = [entry["fixed"]["pose_error"] for entry in results["translation"]]
+  np.testing.assert_allclose(labels["fixed"].get_xydata(), np.column_stack([sizes, errors]))
+  assert labels["fixed that do not move"].get_linestyle() == "--"
+  ratios = {round(float(y), 3) for line in figure.axes[3].lines for y in line.get_ydata()}
+  assert {0.0, 1.0} <= ratios  # perfect and fixed
+  assert all(len(line.get_xdata()) in (0, 2, 6) for line in figure.axes[3].lines)  # no ratio at 0
+  with pytest.raises(ValueError, match="at least one family"):
+    FIGURES["equivariance"]({}, between)
+  curves["rotation"]["fixed/error"] = np.zeros(2)
+  with pytest.raises(ValueError, match="'fixed/error': 2"):
+    FIGURES["equivariance"](curves, between)
+
+
+@pytest.fixture
+def opened(monkeypatch, images):
+  """The command finds a run of seeds 0 and 1 whose system knows all kinds."""
+  config = toy_config(data__canvas=CANVAS)
+  split = Split(images, np.zeros(NUM_IMAGES, np.int32))
+  dataset = Dataset("blobs", ("a",), {"train": split, "test": split})
+  monkeypatch.setattr(equivariance, "SIZES", {"translation": (2,), "rotation": (170,)})
+  monkeypatch.setattr(command, "SIZES", equivariance.SIZES)
+  monkeypatch.setattr(command, "load_config", lambda workdir: config)
+  monkeypatch.setattr(command, "keep_compiled", lambda folder: None)
+
+  def open_with(poses, seeds=(0,)):
+    made = Run(config, system(poses), dataset, {seed: {} for seed in seeds}, 7)
+    monkeypatch.setattr(command, "open_run", lambda *arguments: made)
+
+  return open_with
+
+
+def main(monkeypatch, *arguments):
+  monkeypatch.setattr("sys.argv", ["equivariance", *map(str, arguments)])
+  command.main()
+
+
+def test_the_command_writes_numbers_and_a_figure(opened, monkeypatch, tmp_path, capsys):
+  opened(all_kinds, seeds=(0, 1))
+  main(monkeypatch, tmp_path / "run", tmp_path / "out", "--max_examples=6")
+  names = [f"equivariance-run-seed-{seed}.{end}" for seed in (0, 1) for end in ("json", "png")]
+  assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+  written = json.loads((tmp_path / "out" / names[0]).read_text())
+  assert (written["step"], written["seed"]) == (7, 0)
+  assert written["scored_on"] == {"dataset": "blobs", "split": "test", "examples": 6}
+  assert written["translation"][0]["fixed"]["pose_unmoved"] == pytest.approx(2)
+  assert written["translation"][0]["absent"]["pose_error"] is None
+  assert {"date", "versions", "hardware"} <= set(written)
+  printed = capsys.readouterr().out
+  assert "| translation 2 | 6 | - | - | - | 0.000 |" in printed  # absent stands first
+  assert "| 2.00 | 2.00 | 1.00 | 0.000 |" in printed  # fixed
+
+
+def test_the_command_refuses_in_one_message(opened, monkeypatch, tmp_path, capsys):
+  opened(None)
+  for flag, message in (
+    ("--max_examples=6", "this system has none"),
+    ("--split=x", "no split 'x'"),
+  ):
+    with pytest.raises(SystemExit) as stopped:
+      main(monkeypatch, tmp_path / "run", tmp_path / "out", flag)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+  scenes = Run(
+    toy_config(),
+    system(None),
+    Scenes(SceneOptions(("square",), 0.5, 0.0, 1.0, 1.0, 2.0, 0.0, 0)),
+    {0: {}},
+    7,
+  )
+  monkeypatch.setattr(command, "open_run", lambda *arguments: scenes)
+  with pytest.raises(SystemExit):
+    main(monkeypatch, tmp_path / "run", tmp_path / "out")
+  assert "generated scenes has no image to move" in capsys.readouterr().err
+
+  def missing(*arguments):
+    raise RunError("there is no checkpoint of step 3")
+
+  monkeypatch.setattr(command, "open_run", missing)
+  with pytest.raises(SystemExit):
+    main(monkeypatch, tmp_path / "run", tmp_path / "out", "--step=3")
+  assert "no checkpoint of step 3" in capsys.readouterr().err
