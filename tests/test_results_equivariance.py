@@ -31,19 +31,45 @@ def test_the_figure_draws_what_was_measured(results):
   between = {kind: one["presence_between_examples"] for kind, one in results["present"].items()}
   figure = FIGURES["equivariance"](curves, between, "Toy")
   assert [axes.get_title() for axes in figure.axes[:3]] == list(equivariance.SIZES)
-  labels = {line.get_label(): line for line in figure.axes[0].lines}
-  sizes = equivariance.SIZES["translation"]
-  errors = [entry["fixed"]["pose_error"] for entry in results["translation"]]
-  np.testing.assert_allclose(labels["fixed"].get_xydata(), np.column_stack([sizes, errors]))
-  assert labels["fixed that do not move"].get_linestyle() == "--"
-  ratios = {round(float(y), 3) for line in figure.axes[3].lines for y in line.get_ydata()}
-  assert {0.0, 1.0} <= ratios  # perfect and fixed
-  assert all(len(line.get_xdata()) in (0, 2, 6) for line in figure.axes[3].lines)  # no ratio at 0
+  units = {"translation": "pixels", "rotation": "degrees", "scaling": "factor"}
+  for column, family in enumerate(equivariance.SIZES):
+    errors, ratios, presences = figure.axes[column::3]
+    sizes = np.array(equivariance.SIZES[family])
+    assert presences.get_xlabel() == units[family]
+    for axes in (errors, ratios, presences):
+      assert axes.get_ylim()[0] == 0
+    for i, kind in enumerate(between):
+      error, unmoved, change = (
+        np.array([entry[kind][name] for entry in results[family]], float)
+        for name in ("pose_error", "pose_unmoved", "presence_change")
+      )
+      measured, still = errors.lines[2 * i : 2 * i + 2]
+      np.testing.assert_array_equal(measured.get_xydata(), np.column_stack([sizes, error]))
+      np.testing.assert_array_equal(still.get_xydata(), np.column_stack([sizes, unmoved]))
+      assert (measured.get_label(), measured.get_linestyle()) == (kind, "-")
+      assert (still.get_label(), still.get_linestyle()) == (f"{kind} that do not move", "--")
+      moves = unmoved > 0  # no ratio where nothing moves, nor where no capsule is present
+      expected = np.column_stack([sizes[moves], error[moves] / unmoved[moves]])
+      np.testing.assert_array_equal(ratios.lines[i].get_xydata(), expected)
+      assert len(expected) == (0 if kind == "absent" else len(sizes) - 1)
+      curve, level = presences.lines[2 * i : 2 * i + 2]
+      np.testing.assert_array_equal(curve.get_xydata(), np.column_stack([sizes, change]))
+      np.testing.assert_array_equal(level.get_ydata(), between[kind])
+      assert (level.get_label(), level.get_linestyle()) == (f"{kind}, between examples", ":")
+    np.testing.assert_array_equal(ratios.lines[-1].get_ydata(), 1)
   with pytest.raises(ValueError, match="at least one family"):
     FIGURES["equivariance"]({}, between)
   curves["rotation"]["fixed/error"] = np.zeros(2)
   with pytest.raises(ValueError, match="'fixed/error': 2"):
     FIGURES["equivariance"](curves, between)
+
+
+@pytest.mark.parametrize(("sizes", "are_whole"), [((0, 1), True), ((0.5, 1.5), False)])
+def test_ticks_are_whole_where_sizes_are(sizes, are_whole):
+  values = dict.fromkeys(("a/error", "a/unmoved", "a/presence_change"), np.zeros(2))
+  figure = FIGURES["equivariance"]({"translation": {"size": np.array(sizes), **values}}, {"a": 0.5})
+  ticks = figure.axes[2].get_xticks()
+  assert np.array_equal(ticks, np.round(ticks)) == are_whole
 
 
 @pytest.fixture

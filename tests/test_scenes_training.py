@@ -13,6 +13,7 @@ import evaluate
 from configs import constellations, digits
 from scae_jax.data.scenes import NUM_VALIDATION, Scenes
 from scae_jax.evaluation import scene_report
+from scae_jax.models.system import PointSpec
 from scae_jax.training.build import build, open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
@@ -195,7 +196,9 @@ def test_training_scenes_are_new_and_fixed_ones_the_same():
   assert not np.array_equal(first["points"], other["points"])
   assert len({point.tobytes() for point in np.asarray(first["points"])}) == 8
 
+  assert feed.spec == PointSpec(num_points=7, num_patterns=2, largest_pattern=4)
   assert feed.heldout["points"].shape == (NUM_VALIDATION, 7, 2)
+  assert feed.num_heldout == NUM_VALIDATION
   taken = feed.evaluation_batch(feed.heldout, np.array([5, 2]))
   np.testing.assert_array_equal(taken["points"], feed.heldout["points"][[5, 2]])
   test = scenes.test_scenes(0.0, 8)

@@ -117,7 +117,9 @@ def test_tables_against_numpy(tmp_path):
   assert cells["LIN-PRED, code"] == "75.0 (0.0)"
   assert one.startswith("| one | 1 | 87.5 | 75.0 |")
   assert [line for line in rest if "360 examples of digits test" in line] == [rest[2]]
-  assert "Measured 2026-11-20 to 2026-11-27." in rest
+  dates = "Measured 2026-11-20 to 2026-11-27."
+  assert dates in rest
+  assert dates in markdown_table(dict(reversed(reports.items())))
   assert rest[-1] == "Not finished: x, y."
   assert "Measured 2026-11-27." in markdown_table({"one": reports["one"]}).splitlines()
 
