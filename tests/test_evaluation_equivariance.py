@@ -189,6 +189,26 @@ def test_means_are_weighted_by_presence(results):
     }
 
 
+def test_means_by_hand():
+  """Errors of 3, 0 and 0 pixels, weighted by 0.5, 0.25 and 1; changes of presence are not."""
+  poses = np.broadcast_to(np.eye(2, 3), (3, 1, 2, 3))
+  new_poses = poses.copy()
+  new_poses[0, 0, 0, 2] += 3 * 2 / (CANVAS - 1)
+  before = poses, np.array([[0.5], [1.0], [1.0]])
+  after = new_poses, np.array([[1.0], [0.25], [1.0]])
+  compared = equivariance._compare(before, after, np.eye(2, 3), CANVAS)
+  means = equivariance._means({name: [values] for name, values in compared})
+  assert means == pytest.approx(
+    {
+      "presence_change": (0.5 + 0.75) / 3,
+      "pose_error": 1.5 / 1.75,
+      "shift_error": 1.5 / 1.75,
+      "pose_unmoved": 0,
+      "shift_unmoved": 0,
+    }
+  )
+
+
 def test_change_of_presence_is_measured(results, images):
   """A presence that is the x of a blob changes by the shift, to the right as to the left."""
   for entry in results["translation"]:
@@ -216,14 +236,14 @@ def test_results_do_not_depend_on_the_batch_size(images, results, monkeypatch):
 
 
 def test_examples_whose_ink_would_leave_the_canvas_are_left_out(images, monkeypatch):
-  """All have room for 1 pixel, five of nine for 3, and two for 4: less than half, not measured."""
-  room = np.zeros((NUM_IMAGES, 12, 12, 3), np.uint8)
+  """All have room for 1 pixel, five of ten for 3, and two for 4: less than half, not measured."""
+  room = np.zeros((10, 12, 12, 3), np.uint8)
   room[:2, 4:8, 4:8] = 100
   room[2:5, 3:9, 3:9] = 100
   room[5:, 3:9, 3:11] = 100
   monkeypatch.setattr(equivariance, "SIZES", {"translation": (1, 3, 4)})
   found = measure_equivariance(system(all_kinds), {}, room, canvas=12, batch_size=16)
-  assert [(entry["size"], entry["examples"]) for entry in found["translation"]] == [(1, 9), (3, 5)]
+  assert [(entry["size"], entry["examples"]) for entry in found["translation"]] == [(1, 10), (3, 5)]
   # The mean is over those five: their presence is the same wherever they are.
   assert found["translation"][1]["bright"]["presence_change"] < 1e-6
 

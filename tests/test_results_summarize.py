@@ -79,6 +79,7 @@ def test_seeds_stand_beside_each_other():
     "| error | 1.0 | 2.0 | 6.0 | 3.0 (2.6) |",
     f"| {index} | 0.125 | 0.250 | 0.750 | 0.375 (0.331) |",
   ]
+  assert seeds_table(by_seed[:2]).splitlines()[2] == "| error | 1.0 | 2.0 | 1.5 (0.7) |"
   assert seeds_table(by_seed[:1]) == "| | seed 4 |\n|---|---|\n| error | 1.0 |\n" + (
     f"| {index} | 0.125 |\n| other | 1.0 |"
   )

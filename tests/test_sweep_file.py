@@ -93,6 +93,7 @@ def test_shipped_sweeps_have_the_whole_menu(name, monkeypatch):
   if name == "digits":
     assert [factor for _, factor in points] == [2.5, 15.0, 1.0]
     assert points[-1][0] == length / 2  # as in the recipe
+    assert {type(point) for point in (points, *points)} == {tuple}  # as in a config file
   else:
     assert (length, base.config.train.seeds, points) == (300_000, 5, ())
 
@@ -131,6 +132,10 @@ ROW = '[[rows]]\nname = "a"\n'
     (
       'config = "toy.py"\n' + ROW + 'overrides = { train.num_steps = "3" }',
       r"row 0 \(a\): config.train.num_steps must be of type int; it is '3' of type str",
+    ),
+    (
+      'config = "toy.py"\n' + ROW + 'overrides = { model.noise_scale = "0.5" }',
+      r"row 0 \(a\): config.model.noise_scale must be of type float; it is '0.5' of type str",
     ),
     (
       'config = "toy.py"\n' + ROW + "overrides = { data.name = 3 }",

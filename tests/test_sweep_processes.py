@@ -106,6 +106,14 @@ def test_a_run_without_its_report_has_failed(home, trainer):
     trainer({"a": {}}, rows, rows)
 
 
+def test_a_run_that_fails_after_its_report_has_failed(home, trainer):
+  rows = rows_of(home, FOUR)[:1]
+  with pytest.raises(RowsFailed, match="a: exit code 1, error: disk full"):
+    trainer(
+      {"a": {"report": report_of(rows[0].config), "code": 1, "say": "error: disk full"}}, rows, rows
+    )
+
+
 def test_a_task_runs_its_rows_and_tables_all(home, trainer):
   rows = rows_of(home, FOUR)
   plan = {name: {"report": report_of(rows[0].config)} for name in "abcd"}
@@ -150,6 +158,8 @@ def test_a_signal_goes_on_to_the_run_and_ends_the_sweep(home, number):
   assert info.value.exit_code == 128 + number
   assert f"saved at {signal.Signals(number).name}" in log.read_text()
   assert not (home / "root" / "b").exists()
+  # The tables are there from the start.
+  assert "Not finished: a, b, c, d." in (home / "root" / "table.md").read_text()
   assert signal.getsignal(number) is before
 
 
@@ -164,6 +174,21 @@ def test_a_signal_before_the_process_is_not_lost(home, monkeypatch):
   with pytest.raises(Interrupted):
     run_logged([sys.executable, "-S", "-c", "import time; time.sleep(60)"], home / "log")
   assert time.monotonic() - started < 30
+
+
+def test_a_run_does_not_read_what_is_typed(tmp_path):
+  reader, writer = os.pipe()
+  os.write(writer, b"typed")
+  os.close(writer)
+  before = os.dup(0)
+  os.dup2(reader, 0)
+  try:
+    run_logged([sys.executable, "-S", "-c", "print([*open(0)])"], tmp_path / "log")
+  finally:
+    os.dup2(before, 0)
+    os.close(before)
+    os.close(reader)
+  assert (tmp_path / "log").read_text() == "[]\n"
 
 
 @pytest.mark.parametrize(

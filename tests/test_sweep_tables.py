@@ -88,6 +88,13 @@ def test_what_is_no_report_does_not_finish_a_row(home, text):
     assert finished_report(row, home / "run") is None
 
 
+def test_the_summary_of_several_seeds_finishes_a_row(home):
+  (row,) = rows_of(home, FOUR)[:1]
+  (home / "run" / "evaluation").mkdir(parents=True)
+  summary = several_seeds(home / "run" / "evaluation", [0.5, 0.75])
+  assert finished_report(row, home / "run") == summary
+
+
 def test_tables_against_numpy(tmp_path):
   values = np.array([51.25, 60.5, 72.125])
   reports = {
