@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 import evaluate
 from configs import constellations, digits
+from scae_jax.data.digits import load_digits
 from scae_jax.data.scenes import NUM_VALIDATION, Scenes
 from scae_jax.evaluation import scene_report
 from scae_jax.models.system import PointSpec
@@ -147,6 +148,13 @@ def test_what_scenes_do_not_have_is_refused(workdir, monkeypatch, capsys, flag, 
   assert ended.value.code == 2
   error = capsys.readouterr().err
   assert message.replace("\\", "") in error
+
+
+def test_a_report_is_on_the_runs_own_scenes(workdir):
+  run = open_run(workdir)
+  for other in ({"scored": load_digits()}, {"split": "test"}):
+    with pytest.raises(RunError, match="scored on its own test scenes: leave out"):
+      report_run(run, workdir, **other)
 
 
 @pytest.mark.parametrize(
