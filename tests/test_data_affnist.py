@@ -1,5 +1,7 @@
 """The reader of affNIST's MATLAB files, on small files in their format."""
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.io
@@ -128,6 +130,19 @@ def test_other_files_are_refused(tmp_path, content):
   path.write_bytes(content)
   with pytest.raises(ValueError, match=r"1\.mat.*download it again"):
     read_batch(path)
+
+
+def test_what_scipy_warns_of_is_damage(tmp_path, digits, monkeypatch):
+  write(tmp_path / "1.mat", *digits)
+  load = scipy.io.loadmat
+
+  def loadmat(*arguments, **options):
+    warnings.warn("half of it", UserWarning, stacklevel=1)
+    return load(*arguments, **options)
+
+  monkeypatch.setattr(scipy.io, "loadmat", loadmat)
+  with pytest.raises(ValueError, match=r"1\.mat, which cannot be read \(UserWarning: half of it\)"):
+    read_batch(tmp_path / "1.mat")
 
 
 @pytest.mark.parametrize(

@@ -79,10 +79,11 @@ def test_truth_is_a_shape_a_pattern():
 
 
 def test_an_outline_goes_round():
-  """Corners of a square given crosswise; a vote that does not count is left out."""
+  """Corners of a square given crosswise, here and there; what does not count is left out."""
   votes = np.array([[1.0, 1], [-1, -1], [1, -1], [-1, 1], [5, 5]])
-  outline = vote_outline(votes, np.array([True, True, True, True, False]))
-  np.testing.assert_array_equal(outline, [[-1, -1], [1, -1], [1, 1], [-1, 1]])
+  for middle in (0, 8):
+    outline = vote_outline(votes + middle, np.array([True, True, True, True, False])) - middle
+    np.testing.assert_array_equal(outline, [[-1, -1], [1, -1], [1, 1], [-1, 1]])
 
 
 def test_every_scene_has_the_same_square():
@@ -116,7 +117,7 @@ def test_one_scene_with_no_capsule_present(name):
   [
     ({"points": np.zeros((4, 7))}, r"'points' must have axes \[n, p, 2\]"),
     ({"votes": np.zeros((4, 3, 4))}, "'votes'"),
-    ({"capsule": np.zeros((3, 7), int)}, "'capsule': 3"),
+    *(({name: array[:3]}, f"'{name}': 3") for name, array in arguments().items()),
   ],
 )
 def test_arrays_that_do_not_fit(change, message):

@@ -57,6 +57,9 @@ def test_the_figure_draws_what_was_measured(results):
       np.testing.assert_array_equal(level.get_ydata(), between[kind])
       assert (level.get_label(), level.get_linestyle()) == (f"{kind}, between examples", ":")
     np.testing.assert_array_equal(ratios.lines[-1].get_ydata(), 1)
+  ends = ("", " that do not move", ", between examples")
+  named = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert sorted(named) == sorted(f"{kind}{end}" for kind in between for end in ends)
   with pytest.raises(ValueError, match="at least one family"):
     FIGURES["equivariance"]({}, between)
   curves["rotation"]["fixed/error"] = np.zeros(2)

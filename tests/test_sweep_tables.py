@@ -131,6 +131,24 @@ def test_tables_against_numpy(tmp_path):
   assert "Measured 2026-11-27." in markdown_table({"one": reports["one"]}).splitlines()
 
 
+def test_csv_of_two_seeds(tmp_path):
+  """Columns stand as in the report; 50 and 75 have the deviation 25 / sqrt(2)."""
+  lines = list(csv.DictReader(io.StringIO(csv_table({"a": several_seeds(tmp_path, [0.5, 0.75])}))))
+  assert list(lines[0]) == [
+    "row",
+    "seed",
+    "step",
+    "LIN-MATCH, code",
+    "LIN-PRED, code",
+    "capsules in use, code",
+    "LIN-MATCH, raw pixels",
+    "LIN-PRED, raw pixels",
+    "probe accuracy",
+  ]
+  column = [float(line["LIN-MATCH, code"]) for line in lines]
+  np.testing.assert_allclose(column, [50, 75, 62.5, 25 / np.sqrt(2)], rtol=1e-12)
+
+
 def test_tasks_take_turns_at_the_tables(home):
   rows = rows_of(home, FOUR)
   (home / "root").mkdir()
