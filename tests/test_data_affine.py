@@ -192,3 +192,11 @@ def test_ink_that_leaves_the_canvas_is_told(shift, kept):
   images[:, 2:6, 2:6] = 9
   _, maps = placed(images, 10, shift=shift)
   assert affine.keeps_ink(images, maps, 10).tolist() == [kept, kept]
+
+
+def test_ink_of_any_colour_counts():
+  """A square that touches each border in a channel of its own."""
+  images = np.zeros((1, 8, 8, 3), np.uint8)
+  images[0, 3, 0, 0] = images[0, 0, 4, 1] = images[0, 7, 7, 2] = 1
+  for shift, kept in (((0, 0), True), ((-1, 0), False), ((0, -1), False), ((1, 0), False)):
+    assert affine.keeps_ink(images, placed(images, 8, shift=shift)[1], 8).tolist() == [kept]

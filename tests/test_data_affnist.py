@@ -1,5 +1,7 @@
 """The reader of affNIST's MATLAB files, on small files in their format."""
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.io
@@ -59,6 +61,16 @@ def test_mnists_own_digits_stand(tfds_dir, tmp_path):
     np.testing.assert_array_equal(split.images, images)
 
 
+def test_images_that_show_nothing_lie_as_they_are(tmp_path):
+  """None is higher than wide, and black ones have no middle."""
+  images = np.zeros((3, 40, 40, 1), np.uint8)
+  images[0, 2, 7] = 255
+  write(tmp_path / "test.mat", images, np.arange(3))
+  loaded = load_affnist(str(tmp_path))
+  np.testing.assert_array_equal(loaded.splits["test"].images, images)
+  assert not any("upright" in note for note in loaded.notes)
+
+
 def test_batches_are_joined_in_the_order_of_their_numbers(tmp_path, digits):
   images, labels = digits
   for number in (10, 9, 1):
@@ -73,8 +85,10 @@ def test_batches_are_joined_in_the_order_of_their_numbers(tmp_path, digits):
 
 
 def test_where_files_are_looked_for(tmp_path, digits):
-  """`test.mat` before batches, and never those of training where others are there."""
+  """`test.mat` before batches, the folder itself before `transformed`, and never training files."""
   assert_none(tmp_path)
+  write(tmp_path / "transformed" / "test.mat", *digits)
+  assert find_batches(str(tmp_path)) == [tmp_path / "transformed" / "test.mat"]
   for name in ("3.mat", "test_batches/2.mat", "test.mat"):
     write(tmp_path / name, *digits)
     assert find_batches(str(tmp_path)) == [tmp_path / name]
@@ -116,6 +130,19 @@ def test_other_files_are_refused(tmp_path, content):
   path.write_bytes(content)
   with pytest.raises(ValueError, match=r"1\.mat.*download it again"):
     read_batch(path)
+
+
+def test_what_scipy_warns_of_is_damage(tmp_path, digits, monkeypatch):
+  write(tmp_path / "1.mat", *digits)
+  load = scipy.io.loadmat
+
+  def loadmat(*arguments, **options):
+    warnings.warn("half of it", UserWarning, stacklevel=1)
+    return load(*arguments, **options)
+
+  monkeypatch.setattr(scipy.io, "loadmat", loadmat)
+  with pytest.raises(ValueError, match=r"1\.mat, which cannot be read \(UserWarning: half of it\)"):
+    read_batch(tmp_path / "1.mat")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from scae_jax.data import batches
+from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.feed import image_feed
+from scae_jax.models.system import DataSpec
 
 NUM_EXAMPLES = 7
 KEY_SEED = 3
@@ -197,3 +200,30 @@ def test_batches_gather_images_with_their_labels():
   )
   expected = batches.shift_on_canvas(jax.random.key(5), split["image"][indices], 8, 2)
   np.testing.assert_array_equal(training["image"], expected)
+
+
+@pytest.mark.parametrize("held_out", ["validation", "test"])
+def test_a_feed_has_the_splits_and_what_a_model_is_built_from(held_out):
+  names = ("train", "test", "validation")[: 3 if held_out == "validation" else 2]
+  splits = {
+    name: Split(small_images(5 - i), np.arange(5 - i, dtype=np.int32))
+    for i, name in enumerate(names)
+  }
+  feed = image_feed(Dataset("toy", tuple("abcdef"), splits), canvas=8, max_shift=2)
+  assert feed.spec == DataSpec(canvas=8, channels=3, num_classes=6)
+  assert feed.held_out == held_out
+  expected = splits["train"], splits[held_out]
+  counts = feed.num_train, feed.num_heldout
+  for given, split, count in zip((feed.train, feed.heldout), expected, counts, strict=True):
+    assert count == len(split.labels)
+    np.testing.assert_array_equal(given["image"], split.images)
+    np.testing.assert_array_equal(given["label"], split.labels)
+  # In training an image lies anywhere within the shifts, else in the middle.
+  train, heldout = (jax.tree.map(jnp.asarray, dict(x)) for x in (feed.train, feed.heldout))
+  images = feed.evaluation_batch(heldout, jnp.array([1, 0]))["image"]
+  expected = np.zeros((2, 8, 8, 3), np.float32)
+  expected[:, 2:6, 2:5] = splits[held_out].images[[1, 0]] / np.float32(255)
+  np.testing.assert_allclose(images, expected, rtol=1e-6)
+  moved = feed.training_batch(jax.random.key(0), train, jnp.zeros(200, int))["image"]
+  corners = {tuple(np.argwhere(np.asarray(image).any(axis=2))[0]) for image in moved}
+  assert corners == {(2 + i, 2 + j) for i in range(-2, 3) for j in range(-2, 3)}

@@ -99,6 +99,10 @@ def test_patterns_have_side_two_and_stand_in_the_middle():
     if name != "l":
       sides = np.linalg.norm(points - np.roll(points, 1, axis=0), axis=1)
       np.testing.assert_allclose(sides, 2, rtol=1e-6, err_msg=name)
+  # A corner on the y axis, and a side below.
+  high, low = 2 / np.sqrt(3), -1 / np.sqrt(3)
+  np.testing.assert_allclose(PATTERNS["triangle"], [[0, high], [1, low], [-1, low]], atol=1e-6)
+  np.testing.assert_allclose(PATTERNS["pentagon"][0], [0, 1 / np.sin(np.pi / 5)], atol=1e-6)
   # The square is none of the rhombi: its diagonals are equal. The L has two legs of length 2.
   np.testing.assert_allclose(distances(PATTERNS["square"][None])[0, 4:], np.sqrt(8), rtol=1e-6)
   r5, r8 = np.sqrt(5), np.sqrt(8)
@@ -267,12 +271,15 @@ def test_a_scene_depends_on_the_key_and_its_number_alone(basic):
     ({"presence_prob": 0.0}, ["data.presence_prob", "from 0.001 to 1", "0.0"]),
     ({"presence_prob": 1.5}, ["data.presence_prob", "1.5"]),
     ({"max_rotation": -1.0}, ["data.max_rotation", "-1.0"]),
+    ({"max_rotation": float("inf")}, ["data.max_rotation", "inf"]),
     ({"min_scale": 0.0}, ["data.min_scale", "above 0"]),
     ({"max_scale": 0.5}, ["data.max_scale", "at least min_scale, 1.0", "0.5"]),
     ({"max_scale": float("inf")}, ["data.max_scale", "inf"]),
     ({"field": -2.0}, ["data.field", "-2.0"]),
+    ({"field": float("inf")}, ["data.field", "inf"]),
     ({"jitter": -0.1}, ["data.jitter", "-0.1"]),
     ({"jitter": float("nan")}, ["data.jitter", "nan"]),
+    ({"jitter": float("inf")}, ["data.jitter", "inf"]),
     ({"num_points": 10}, ["data.num_points", "at least the 11 points", "10"]),
   ],
 )
@@ -281,6 +288,11 @@ def test_options_that_are_none(change, words):
     dataclasses.replace(OPTIONS, **change)
   for word in words:
     assert word in str(error.value)
+
+
+@pytest.mark.parametrize("change", [{"num_points": 11}, {"presence_prob": 1e-3}])
+def test_options_at_the_ends_of_their_ranges(change):
+  assert dataclasses.replace(OPTIONS, **change).slots == 11
 
 
 def by_hand():

@@ -68,6 +68,13 @@ def test_ink_off_the_canvas_is_told(four):
   assert note == ("translated_four:4: ink of 4 of 4 images reaches off the canvas of 8 pixels.")
 
 
+def test_shifts_by_which_nothing_would_be_left_are_refused(four):
+  for moves, furthest in (("8", 8), ("0,-8", 8), ("-9..0", 9), ("0,0..12", 12)):
+    with pytest.raises(ValueError, match=rf"below the 8 pixels of the canvas, got {furthest};"):
+      load_scored(f"translated_four:{moves}", 8)
+  assert load_scored("translated_four:7,-7", 8).name == "translated_four:7,-7"
+
+
 def test_rotation_by_an_angle_and_by_a_range(four):
   turned = load_scored("rotated_four:90", 8)
   original = np.pad(transfer.load_dataset("four", "", "").splits["test"].images[..., 0], 2)[2:-2]
@@ -145,7 +152,8 @@ def test_other_names_are_data_sets_as_they_are(four):
 )
 def test_what_cannot_be_read_is_refused_before_anything_is_loaded(four, name):
   kind = name.partition("_")[0]
-  with pytest.raises(ValueError, match=f"data set '{name}'.*as in {kind}_mnist:3.*a range"):
+  reason = ": cannot read '" if ":" in name else " does not say how far"
+  with pytest.raises(ValueError, match=f"data set '{name}'{reason}.*as in {kind}_mnist:3.*a range"):
     load_scored(name, 8)
   assert not four
 

@@ -1,6 +1,5 @@
 """Equivariance, on systems whose poses follow perfectly, not at all, or in part."""
 
-import json
 import types
 
 import jax
@@ -10,12 +9,8 @@ import pytest
 from flax import linen as nn
 
 from configs import digits
-from results import equivariance as command
 from scae_jax import geometry
 from scae_jax.data import affine
-from scae_jax.data.constellations import SceneOptions
-from scae_jax.data.dataset import Dataset, Split
-from scae_jax.data.scenes import Scenes
 from scae_jax.evaluation import equivariance
 from scae_jax.evaluation.equivariance import (
   Motion,
@@ -24,13 +19,9 @@ from scae_jax.evaluation.equivariance import (
   moved_poses,
   pose_distance,
 )
-from scae_jax.figures import FIGURES
 from scae_jax.models import scae
 from scae_jax.models.system import DataSpec, System
-from scae_jax.training.build import Run
-from scae_jax.training.errors import RunError
 from scae_jax.warping import warp_template
-from tests.toy_system import toy_config
 
 CANVAS, SIDE, NUM_IMAGES = 36, 24, 9
 
@@ -198,6 +189,26 @@ def test_means_are_weighted_by_presence(results):
     }
 
 
+def test_means_by_hand():
+  """Errors of 3, 0 and 0 pixels, weighted by 0.5, 0.25 and 1; changes of presence are not."""
+  poses = np.broadcast_to(np.eye(2, 3), (3, 1, 2, 3))
+  new_poses = poses.copy()
+  new_poses[0, 0, 0, 2] += 3 * 2 / (CANVAS - 1)
+  before = poses, np.array([[0.5], [1.0], [1.0]])
+  after = new_poses, np.array([[1.0], [0.25], [1.0]])
+  compared = equivariance._compare(before, after, np.eye(2, 3), CANVAS)
+  means = equivariance._means({name: [values] for name, values in compared})
+  assert means == pytest.approx(
+    {
+      "presence_change": (0.5 + 0.75) / 3,
+      "pose_error": 1.5 / 1.75,
+      "shift_error": 1.5 / 1.75,
+      "pose_unmoved": 0,
+      "shift_unmoved": 0,
+    }
+  )
+
+
 def test_change_of_presence_is_measured(results, images):
   """A presence that is the x of a blob changes by the shift, to the right as to the left."""
   for entry in results["translation"]:
@@ -225,14 +236,14 @@ def test_results_do_not_depend_on_the_batch_size(images, results, monkeypatch):
 
 
 def test_examples_whose_ink_would_leave_the_canvas_are_left_out(images, monkeypatch):
-  """All have room for 1 pixel, five of nine for 3, and two for 4: less than half, not measured."""
-  room = np.zeros((NUM_IMAGES, 12, 12, 3), np.uint8)
+  """All have room for 1 pixel, five of ten for 3, and two for 4: less than half, not measured."""
+  room = np.zeros((10, 12, 12, 3), np.uint8)
   room[:2, 4:8, 4:8] = 100
   room[2:5, 3:9, 3:9] = 100
   room[5:, 3:9, 3:11] = 100
   monkeypatch.setattr(equivariance, "SIZES", {"translation": (1, 3, 4)})
   found = measure_equivariance(system(all_kinds), {}, room, canvas=12, batch_size=16)
-  assert [(entry["size"], entry["examples"]) for entry in found["translation"]] == [(1, 9), (3, 5)]
+  assert [(entry["size"], entry["examples"]) for entry in found["translation"]] == [(1, 10), (3, 5)]
   # The mean is over those five: their presence is the same wherever they are.
   assert found["translation"][1]["bright"]["presence_change"] < 1e-6
 
@@ -314,94 +325,3 @@ def test_scae_gives_part_and_object_poses():
   shapes = jax.tree.map(lambda leaf: leaf.shape, jax.eval_shape(run, jax.random.key(0)))
   expected = {"parts": ((2, 16, 2, 3), (2, 16)), "objects": ((2, 24, 2, 3), (2, 24))}
   assert shapes == expected
-
-
-def test_the_figure_draws_what_was_measured(results):
-  curves = command.curves(results)
-  between = {kind: one["presence_between_examples"] for kind, one in results["present"].items()}
-  figure = FIGURES["equivariance"](curves, between, "Toy")
-  assert [axes.get_title() for axes in figure.axes[:3]] == list(equivariance.SIZES)
-  labels = {line.get_label(): line for line in figure.axes[0].lines}
-  sizes = equivariance.SIZES["translation"]
-  errors = [entry["fixed"]["pose_error"] for entry in results["translation"]]
-  np.testing.assert_allclose(labels["fixed"].get_xydata(), np.column_stack([sizes, errors]))
-  assert labels["fixed that do not move"].get_linestyle() == "--"
-  ratios = {round(float(y), 3) for line in figure.axes[3].lines for y in line.get_ydata()}
-  assert {0.0, 1.0} <= ratios  # perfect and fixed
-  assert all(len(line.get_xdata()) in (0, 2, 6) for line in figure.axes[3].lines)  # no ratio at 0
-  with pytest.raises(ValueError, match="at least one family"):
-    FIGURES["equivariance"]({}, between)
-  curves["rotation"]["fixed/error"] = np.zeros(2)
-  with pytest.raises(ValueError, match="'fixed/error': 2"):
-    FIGURES["equivariance"](curves, between)
-
-
-@pytest.fixture
-def opened(monkeypatch, images):
-  """The command finds a run of seeds 0 and 1 whose system knows all kinds."""
-  config = toy_config(data__canvas=CANVAS)
-  split = Split(images, np.zeros(NUM_IMAGES, np.int32))
-  dataset = Dataset("blobs", ("a",), {"train": split, "test": split})
-  monkeypatch.setattr(equivariance, "SIZES", {"translation": (2,), "rotation": (170,)})
-  monkeypatch.setattr(command, "SIZES", equivariance.SIZES)
-  monkeypatch.setattr(command, "load_config", lambda workdir: config)
-  monkeypatch.setattr(command, "keep_compiled", lambda folder: None)
-
-  def open_with(poses, seeds=(0,)):
-    made = Run(config, system(poses), dataset, {seed: {} for seed in seeds}, 7)
-    monkeypatch.setattr(command, "open_run", lambda *arguments: made)
-
-  return open_with
-
-
-def main(monkeypatch, *arguments):
-  monkeypatch.setattr("sys.argv", ["equivariance", *map(str, arguments)])
-  command.main()
-
-
-def test_the_command_writes_numbers_and_a_figure(opened, monkeypatch, tmp_path, capsys):
-  opened(all_kinds, seeds=(0, 1))
-  main(monkeypatch, tmp_path / "run", tmp_path / "out", "--max_examples=6")
-  names = [f"equivariance-run-seed-{seed}.{end}" for seed in (0, 1) for end in ("json", "png")]
-  assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
-  written = json.loads((tmp_path / "out" / names[0]).read_text())
-  assert (written["step"], written["seed"]) == (7, 0)
-  assert written["scored_on"] == {"dataset": "blobs", "split": "test", "examples": 6}
-  assert written["translation"][0]["fixed"]["pose_unmoved"] == pytest.approx(2)
-  assert written["translation"][0]["absent"]["pose_error"] is None
-  assert {"date", "versions", "hardware"} <= set(written)
-  printed = capsys.readouterr().out
-  assert "| translation 2 | 6 | - | - | - | 0.000 |" in printed  # absent stands first
-  assert "| 2.00 | 2.00 | 1.00 | 0.000 |" in printed  # fixed
-
-
-def test_the_command_refuses_in_one_message(opened, monkeypatch, tmp_path, capsys):
-  opened(None)
-  for flag, message in (
-    ("--max_examples=6", "this system has none"),
-    ("--split=x", "no split 'x'"),
-  ):
-    with pytest.raises(SystemExit) as stopped:
-      main(monkeypatch, tmp_path / "run", tmp_path / "out", flag)
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
-
-  scenes = Run(
-    toy_config(),
-    system(None),
-    Scenes(SceneOptions(("square",), 0.5, 0.0, 1.0, 1.0, 2.0, 0.0, 0)),
-    {0: {}},
-    7,
-  )
-  monkeypatch.setattr(command, "open_run", lambda *arguments: scenes)
-  with pytest.raises(SystemExit):
-    main(monkeypatch, tmp_path / "run", tmp_path / "out")
-  assert "generated scenes has no image to move" in capsys.readouterr().err
-
-  def missing(*arguments):
-    raise RunError("there is no checkpoint of step 3")
-
-  monkeypatch.setattr(command, "open_run", missing)
-  with pytest.raises(SystemExit):
-    main(monkeypatch, tmp_path / "run", tmp_path / "out", "--step=3")
-  assert "no checkpoint of step 3" in capsys.readouterr().err

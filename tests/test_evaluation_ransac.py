@@ -134,6 +134,70 @@ def test_refit_is_least_squares():
     np.testing.assert_allclose(value, best, rtol=1e-6)
 
 
+def refit_fits(z, options):
+  """Whether `_refit` takes points [4] for a square, each for its own corner."""
+  template = PATTERNS["square"] @ np.array([1, 1j])
+  order = np.arange(4, dtype=np.int8)[None]
+  return module._refit(z[None], np.zeros(1, int), order, template, options)[1][0]
+
+
+def test_a_true_pattern_is_missed_once_in_ten_thousand():
+  """Corners moved to and fro by turns are what no similarity does: four degrees of freedom."""
+  options = dataclasses.replace(OPTIONS, jitter=0.2)
+  square = 2 * PATTERNS["square"] @ np.array([1, 1j])
+  for misfit, expected in ((23.51, True), (23.52, False)):
+    # The chance of more, by the chi-square distribution's closed form.
+    assert (np.exp(-misfit / 2) * (1 + misfit / 2) > 1e-4) == expected
+    moved = square + 0.2 * np.sqrt(misfit / 4) * np.array([1, -1, 1, -1])
+    assert refit_fits(moved, options) == expected
+
+
+@pytest.mark.parametrize(
+  ("scale", "degrees", "expected"),
+  [
+    # The scale of a fitted square is off by jitter / sqrt(8); four of that at 0.1 are 0.1414.
+    (4.141, 0.0, True),
+    (4.142, 0.0, False),
+    (0.859, 0.0, True),
+    (0.858, 0.0, False),
+    # At a scale of 2, its angle by half of that in radians: 4.05 degrees.
+    (2.0, 34.04, True),
+    (2.0, -34.04, True),
+    (2.0, 34.06, False),
+    (2.0, -34.06, False),
+  ],
+)
+def test_ranges_have_slack_for_the_jitter(scale, degrees, expected):
+  options = dataclasses.replace(OPTIONS, jitter=0.1, max_rotation=30.0)
+  z = placed("square", scale, degrees, (0, 0)) @ np.array([1, 1j])
+  assert refit_fits(z, options) == expected
+
+
+def test_points_left_over_count_more_than_a_fit(monkeypatch):
+  """A perfect square of four points, and a pentagon of all five that barely fits."""
+  found = {
+    "square": module._Candidates(np.array([[0b01111]]), np.array([[0.0]])),
+    "pentagon": module._Candidates(np.array([[0b11111]]), np.array([[27.0]])),
+  }
+  monkeypatch.setattr(module, "_candidates", lambda z, name, options: found[name])
+  options = dataclasses.replace(OPTIONS, patterns=("square", "pentagon"))
+  assert module._explain(np.zeros((1, 5)), options).tolist() == [[1] * 5]
+
+
+def test_patterns_of_many_points_come_first(monkeypatch):
+  """In loud noise three corners of a square may be a triangle; with one guess it is not taken."""
+  monkeypatch.setattr(module, "BEAM", 1)
+  options = dataclasses.replace(OPTIONS, patterns=("triangle", "square"), jitter=0.5)
+  points, presence, pattern = one_scene((1, FAR), options=dataclasses.replace(options, jitter=0.0))
+  assert np.isfinite(
+    module._candidates(
+      points[presence > 0][None] @ [1, 1j] * options.extent, "triangle", options
+    ).misfit
+  ).any()
+  found = ransac(points, presence, options)
+  np.testing.assert_array_equal(found[presence > 0], pattern[presence > 0])
+
+
 def test_a_set_of_points_has_its_best_fit():
   """Of a small L in loud noise, several orders of the same points fit; the best one counts."""
   options = dataclasses.replace(ALL_KINDS, jitter=0.4, max_rotation=180.0)
@@ -205,8 +269,9 @@ def test_ceiling(jitter, at_least, at_most):
   assert at_least <= result.means()["accuracy"] <= at_most
 
 
-def test_scenes_are_explained_one_by_one():
+def test_scenes_are_explained_one_by_one(monkeypatch):
   """Neither the others of a chunk nor the order of points matters."""
+  monkeypatch.setattr(module, "CHUNK", 3)  # of three to seven scenes of a size
   batch = numpy_batch(0, OPTIONS, 25)
   points, presence = batch["points"], batch["presence"]
   together = ransac(points, presence, OPTIONS)
@@ -219,3 +284,15 @@ def test_scenes_are_explained_one_by_one():
 def test_scenes_that_are_none():
   with pytest.raises(ValueError, match="at least one present point"):
     ransac(np.zeros((2, 11, 2)), np.zeros((2, 11)), OPTIONS)
+
+
+def test_as_many_points_as_a_set_holds():
+  """A square among scattered points, in the last of 62 slots; one more is refused."""
+  options = dataclasses.replace(OPTIONS, patterns=("square",), num_points=63)
+  points = np.random.RandomState(0).uniform(-0.9, 0.9, (1, 63, 2))
+  points[0, 58:62] = placed("square", *FAR) / options.extent
+  presence = np.ones((1, 63))
+  with pytest.raises(ValueError, match="at most 62 present points a scene, got 63"):
+    ransac(points, presence, options)
+  presence[0, 62] = 0
+  np.testing.assert_array_equal(ransac(points, presence, options)[0], [-1] * 58 + [0] * 4 + [-1])

@@ -148,6 +148,12 @@ def test_mass_and_wins_count_present_points_by_hand():
   np.testing.assert_array_equal(votes, [[True, False, False], [False, True, False]])
 
 
+def test_wins_have_no_gradient():
+  """Nor by the presence of points, which a count would be linear in."""
+  gradient = jax.grad(lambda x: jnp.sum(won(hand_set_routing(), x)))(jnp.full(4, 0.5))
+  np.testing.assert_array_equal(gradient, np.zeros(4))
+
+
 EXTREMES = {
   "presence 0": (0.5, 1.0, 0.0),
   "presence 1": (0.5, 1.0, 1.0),

@@ -4,7 +4,7 @@ import pytest
 
 from results.summarize import wall_seconds
 from scae_jax.evaluation.comparison import markdown_table
-from scae_jax.evaluation.summary import conditions
+from scae_jax.evaluation.summary import conditions, figures, seeds_table
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,42 @@ def test_conditions_of_a_report():
   assert conditions(SHARED) == expected
   fitted = conditions(SHARED | {"fitted_on": {"split": "train", "examples": 1_437}})
   assert "test; clusters and probes are fitted on 1,437 of train. Step" in fitted
+
+
+def test_figures_of_a_report_on_images():
+  """Shares in percent, counts and errors as they are."""
+  code = {"lin_match": 0.5, "lin_pred": 0.75, "capsules_in_use": 3, "capsules": 8}
+  report = {
+    "features": {"code": code},
+    "pixels": {"lin_match": 0.25, "lin_pred": 0.875},
+    "measures": {"squared_error": 12.5, "probe_accuracy": 0.625},
+  }
+  assert figures(report) == {
+    "LIN-MATCH, code": 50,
+    "LIN-PRED, code": 75,
+    "capsules in use, code": 3,
+    "LIN-MATCH, raw pixels": 25,
+    "LIN-PRED, raw pixels": 87.5,
+    "squared error": 12.5,
+    "probe accuracy": 62.5,
+  }
+
+
+def test_seeds_stand_beside_each_other():
+  """1, 2 and 6 have the mean 3 and the deviation sqrt(7); what one seed lacks is left out."""
+  index = "adjusted rand index, jitter 0"
+  by_seed = [(seed, {"error": x, index: x / 8}) for seed, x in ((4, 1.0), (5, 2.0), (6, 6.0))]
+  by_seed[0][1]["other"] = 1.0
+  assert seeds_table(by_seed).splitlines() == [
+    "| | seed 4 | seed 5 | seed 6 | mean (sd) |",
+    "|---|---|---|---|---|",
+    "| error | 1.0 | 2.0 | 6.0 | 3.0 (2.6) |",
+    f"| {index} | 0.125 | 0.250 | 0.750 | 0.375 (0.331) |",
+  ]
+  assert seeds_table(by_seed[:2]).splitlines()[2] == "| error | 1.0 | 2.0 | 1.5 (0.7) |"
+  assert seeds_table(by_seed[:1]) == "| | seed 4 |\n|---|---|\n| error | 1.0 |\n" + (
+    f"| {index} | 0.125 |\n| other | 1.0 |"
+  )
 
 
 def test_scenes_stand_in_tables_of_sweeps():

@@ -11,26 +11,19 @@ from ml_collections import ConfigDict
 
 import evaluate
 from configs import constellations, digits
-from scae_jax.data.constellations import SceneOptions
+from scae_jax.data.digits import load_digits
 from scae_jax.data.scenes import NUM_VALIDATION, Scenes
 from scae_jax.evaluation import scene_report
+from scae_jax.models.system import PointSpec
 from scae_jax.training.build import build, open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh, split_examples
 from scae_jax.training.reporting import report_run
+from tests.test_data_constellations import OPTIONS as SCENES
 
-OPTIONS = SceneOptions(
-  patterns=("square", "triangle"),
-  presence_prob=0.5,
-  max_rotation=90.0,
-  min_scale=1.0,
-  max_scale=4.0,
-  field=24.0,
-  jitter=0.0,
-  num_points=0,
-)
+OPTIONS = dataclasses.replace(SCENES, patterns=("square", "triangle"))
 
 
 def small_config(preset="modern", **changes) -> ConfigDict:
@@ -157,6 +150,13 @@ def test_what_scenes_do_not_have_is_refused(workdir, monkeypatch, capsys, flag, 
   assert message.replace("\\", "") in error
 
 
+def test_a_report_is_on_the_runs_own_scenes(workdir):
+  run = open_run(workdir)
+  for other in ({"scored": load_digits()}, {"split": "test"}):
+    with pytest.raises(RunError, match="scored on its own test scenes: leave out"):
+      report_run(run, workdir, **other)
+
+
 @pytest.mark.parametrize(
   ("change", "message"),
   [
@@ -204,7 +204,9 @@ def test_training_scenes_are_new_and_fixed_ones_the_same():
   assert not np.array_equal(first["points"], other["points"])
   assert len({point.tobytes() for point in np.asarray(first["points"])}) == 8
 
+  assert feed.spec == PointSpec(num_points=7, num_patterns=2, largest_pattern=4)
   assert feed.heldout["points"].shape == (NUM_VALIDATION, 7, 2)
+  assert feed.num_heldout == NUM_VALIDATION
   taken = feed.evaluation_batch(feed.heldout, np.array([5, 2]))
   np.testing.assert_array_equal(taken["points"], feed.heldout["points"][[5, 2]])
   test = scenes.test_scenes(0.0, 8)

@@ -1,0 +1,129 @@
+"""The report on scenes, of a model that is told the answer: what is scored, drawn and refused."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from scae_jax.data.scenes import Scenes
+from scae_jax.evaluation import scene_report
+from scae_jax.evaluation.ransac import ransac
+from scae_jax.evaluation.scene_report import write_scene_reports
+from scae_jax.evaluation.segmentation import segmentation
+from scae_jax.models.system import System
+from tests.test_data_constellations import OPTIONS
+
+DATASET = Scenes(OPTIONS)
+COUNT = 12  # of test scenes, instead of 10,000
+
+
+class Told(nn.Module):
+  """Gives the batch and its parameter back."""
+
+  @nn.compact
+  def __call__(self, batch, *, train):
+    return batch, self.param("shift", nn.initializers.zeros, ())
+
+
+def segment(output):
+  """The patterns themselves, where `shift` is 0; by predicted presence the third is missed."""
+  batch, shift = output
+  moved = jnp.where(batch["points"][..., 0] < shift, 0, batch["pattern"])
+  return {"true_presence": moved, "predicted_presence": jnp.where(moved == 2, -1, moved)}
+
+
+SYSTEM = System(
+  module=Told(),
+  loss_terms=lambda output, batch: {},
+  loss_weights={},
+  loss_schedule={},
+  measures=lambda output, batch: {},
+  features=lambda output: {},
+  pictures=lambda variables, batch: {"constellations": dict(batch)},
+  segment=segment,
+)
+VARIABLES = {3: {"params": {"shift": jnp.float32(-2)}}, 4: {"params": {"shift": jnp.float32(0)}}}
+
+
+@pytest.fixture(autouse=True)
+def drawn(monkeypatch):
+  """Few test scenes; what would be drawn, instead of pictures."""
+  found = []
+  monkeypatch.setattr(scene_report, "NUM_TEST", COUNT)
+  monkeypatch.setattr(scene_report, "save_figures", lambda folder, drawers: found.append(drawers))
+  monkeypatch.setattr(
+    scene_report, "model_figures", lambda system, variables, batch: {"scenes": lambda: batch}
+  )
+  return found
+
+
+def scores(scenes, capsule):
+  fields = (scenes[name] for name in ("points", "presence", "pattern"))
+  return segmentation(*fields, capsule, num_patterns=3, num_capsules=3).means()
+
+
+@pytest.mark.parametrize("max_examples", [0, COUNT + 5])
+def test_every_figure_of_every_seed(tmp_path, max_examples):
+  reports = write_scene_reports(
+    tmp_path, SYSTEM, VARIABLES, DATASET, batch_size=5, step=9, max_examples=max_examples
+  )
+  assert list(reports) == [3, 4]
+  for seed, report in reports.items():
+    written = json.loads((tmp_path / f"seed-{seed}" / "metrics.json").read_text())
+    assert written == report
+    assert (report["seed"], report["step"], report["max_examples"]) == (seed, 9, max_examples)
+    assert report["scored_on"] == {"dataset": "constellations", "split": "test", "examples": COUNT}
+    assert list(report["segmentation"]) == ["0", "0.1", "0.25"]
+    for jitter, kinds in report["segmentation"].items():
+      scenes = DATASET.test_scenes(float(jitter), COUNT)
+      groups = segment((scenes, VARIABLES[seed]["params"]["shift"]))
+      for name, capsule in groups.items():
+        assert kinds[name] == scores(scenes, np.asarray(capsule)), (seed, jitter, name)
+      options = dataclasses.replace(OPTIONS, jitter=float(jitter))  # which RANSAC knows
+      expected = scores(scenes, ransac(scenes["points"], scenes["presence"], options))
+      assert kinds["ransac"] == expected
+      assert expected["accuracy"] > 0.9
+  perfect, half = (reports[seed]["segmentation"]["0"]["true_presence"] for seed in (3, 4))
+  assert perfect["accuracy"] == 1 > half["accuracy"]
+  assert json.loads((tmp_path / "metrics.json").read_text())["seeds"] == [3, 4]
+
+
+def test_first_scenes_without_jitter_are_drawn_and_each_seeds_own_curves(tmp_path, drawn):
+  history = tmp_path / "metrics.jsonl"
+  line = {"step": 8, "split": "train", "total": 2.5}
+  line["seeds"] = {"3": {"total": 2.0}, "4": {"total": 3.0}}
+  history.write_text(json.dumps(line) + "\n")
+  seen = []
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(
+      scene_report.FIGURES, "training_curves", lambda steps, values: seen.append((steps, values))
+    )
+    write_scene_reports(
+      tmp_path / "evaluation", SYSTEM, VARIABLES, DATASET, batch_size=5, step=9, history=history
+    )
+    for drawers in drawn:
+      pictured = drawers["scenes"]()
+      expected = DATASET.test_scenes(0.0, 8)
+      jax.tree.map(np.testing.assert_array_equal, dict(pictured), expected)
+      drawers["training_curves"]()
+  assert [(steps.tolist(), values["train/total"].tolist()) for steps, values in seen] == [
+    ([8], [2.0]),
+    ([8], [3.0]),
+  ]
+
+
+def test_one_seed_has_no_folder_of_its_own(tmp_path):
+  write_scene_reports(tmp_path, SYSTEM, {4: VARIABLES[4]}, DATASET, batch_size=5, step=9)
+  assert [path.name for path in tmp_path.iterdir()] == ["metrics.json"]
+  assert json.loads((tmp_path / "metrics.json").read_text())["seed"] == 4
+
+
+def test_a_system_that_does_not_segment_is_refused(tmp_path):
+  system = dataclasses.replace(SYSTEM, segment=None)
+  with pytest.raises(ValueError, match="has no `segment`"):
+    write_scene_reports(tmp_path / "new", system, VARIABLES, DATASET, batch_size=5, step=9)
+  assert not (tmp_path / "new").exists()

@@ -1,0 +1,81 @@
+"""Sparsity terms that capsule models share: which kind is of what, and sections that do not fit."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scae_jax.models.capsule_loss import check_loss, sparsity_terms
+
+BATCH, CAPSULES, CLASSES = 3, 4, 2
+LOSS = {
+  "prior": "l2",
+  "prior_within_constant": 0.0,
+  "posterior": "entropy",
+  "weights": {},
+  "schedule": {},
+}
+
+
+def reference(kind, activation, constant):
+  """Within and between, see `sparsity`: in NumPy, of activations [b, k]."""
+  if kind == "l2":
+    within = np.mean((activation.sum(axis=1) - constant) ** 2)
+    return within, np.mean((activation.sum(axis=0) - BATCH / CLASSES) ** 2)
+
+  def entropy(mass):
+    share = mass / mass.sum(axis=-1, keepdims=True)
+    return -np.sum(share * np.log(share), axis=-1)
+
+  shift = np.log(CAPSULES) if kind == "kl" else 0.0
+  return entropy(activation).mean() - shift, shift - entropy(activation.sum(axis=0))
+
+
+@pytest.mark.parametrize("constant", [0.0, 1.0])
+@pytest.mark.parametrize("posterior", ["l2", "entropy", "kl"])
+@pytest.mark.parametrize("prior", ["l2", "entropy", "kl"])
+def test_terms_against_numpy(prior, posterior, constant):
+  """The constant is of the presences' l2 alone; without it, it is an even share of capsules."""
+  rng = np.random.RandomState(0)
+  presence, mass = rng.uniform(0.1, 1, (2, BATCH, CAPSULES)).astype(np.float32)
+  terms = sparsity_terms(
+    jnp.asarray(presence),
+    jnp.asarray(mass),
+    num_classes=CLASSES,
+    prior=prior,
+    prior_within_constant=constant,
+    posterior=posterior,
+  )
+  even = CAPSULES / CLASSES
+  of_presence = reference(prior, presence, constant or even)
+  of_mass = reference(posterior, mass, even)
+  expected = dict(
+    zip(
+      ("prior_within", "prior_between", "posterior_within", "posterior_between"),
+      (*of_presence, *of_mass),
+      strict=True,
+    )
+  )
+  # Differences of entropies of float32, each about 1.
+  assert terms == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"prior": "l1"}, "config.loss.prior is 'l1'; expected one of l2, entropy, kl"),
+    ({"posterior": "l1"}, "config.loss.posterior is 'l1'; expected one of l2, entropy, kl"),
+    ({"prior_within_constant": -1.0}, "config.loss.prior_within_constant is -1.0; expected"),
+    ({"prior_within_constant": float("nan")}, "config.loss.prior_within_constant is nan; expected"),
+    ({"within": 1.0}, r"unknown keys \['within'\], missing keys \[\]"),
+  ],
+)
+def test_sections_that_do_not_fit(change, message):
+  check_loss(LOSS)
+  with pytest.raises(ValueError, match=message):
+    check_loss(LOSS | change)
+
+
+@pytest.mark.parametrize("key", LOSS)
+def test_every_key_must_be_there(key):
+  with pytest.raises(ValueError, match=rf"unknown keys \[\], missing keys \['{key}'\]"):
+    check_loss({name: value for name, value in LOSS.items() if name != key})

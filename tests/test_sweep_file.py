@@ -1,0 +1,203 @@
+"""Sweep files: the rows that are read from one, and what is refused before anything runs."""
+
+import pathlib
+
+import pytest
+
+from scae_jax.training.errors import RunError
+from scae_jax.training.sweep_file import check_rows, read_sweep
+from scae_jax.training.workdir import open_for_writing
+from tests.toy_system import CONFIG_FILE, toy_config
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> pathlib.Path:
+  """The folder in which a sweep is started."""
+  (tmp_path / "toy.py").write_text(CONFIG_FILE)
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
+
+
+def rows_of(home, text):
+  (home / "sweep.toml").write_text(text)
+  return read_sweep(home / "sweep.toml")
+
+
+SWEEP = """
+config = "toy.py"
+seeds = 2
+[overrides]
+train.num_steps = 8
+"loss.image" = 2
+evaluation = { max_examples = 50, batch_size = 16 }
+
+[[rows]]
+name = "base"
+
+[[rows]]
+name = "other-1+2_3"
+config = "toy.py:long"
+seeds = 3
+overrides = { train.num_steps = 9, train.tensorboard = true, data.name = "mnist" }
+"""
+
+
+def test_a_row_is_what_the_command_line_would_be(home):
+  base, other = rows_of(home, SWEEP)
+  shared = {
+    "loss__image": 2.0,
+    "evaluation__max_examples": 50,
+    "evaluation__batch_size": 16,
+  }
+  expected = toy_config(train__num_steps=8, train__seeds=2, **shared)
+  assert base.config.to_dict() == expected.to_dict()
+  assert base.name == "base"
+  expected = toy_config(
+    train__num_steps=9, train__seeds=3, train__tensorboard=True, data__name="mnist", **shared
+  )
+  assert other.config.to_dict() == expected.to_dict()
+  assert other.name == "other-1+2_3"
+  assert base.arguments[0] == "--config=toy.py"
+  assert set(base.arguments) == {
+    "--config=toy.py",
+    "--config.train.num_steps=8",
+    "--config.train.seeds=2",
+    "--config.loss.image=2",
+    "--config.evaluation.max_examples=50",
+    "--config.evaluation.batch_size=16",
+  }
+
+
+def test_without_seeds_the_config_says_how_many(home):
+  (row,) = rows_of(home, 'config = "toy.py"\n[[rows]]\nname = "a"\n')
+  assert row.arguments == ("--config=toy.py",)
+  assert row.config.train.seeds == 1
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist"])
+def test_shipped_sweeps_have_the_whole_menu(name, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  from configs.ablations import MENU
+
+  base, *rows = read_sweep(pathlib.Path(f"sweeps/{name}-ablations.toml"))
+  assert base.name == "base"
+  assert [row.name for row in rows] == list(MENU)
+  for row in rows:
+    assert row.arguments[0].endswith(f"ablation={row.name}")
+    assert row.arguments[1:] == base.arguments[1:]
+    assert row.arguments[0].startswith(base.arguments[0])
+  length = base.config.train.num_steps
+  points = base.config.loss.schedule.posterior_within
+  if name == "digits":
+    assert [factor for _, factor in points] == [2.5, 15.0, 1.0]
+    assert points[-1][0] == length / 2  # as in the recipe
+    assert {type(point) for point in (points, *points)} == {tuple}  # as in a config file
+  else:
+    assert (length, base.config.train.seeds, points) == (300_000, 5, ())
+
+
+ROW = '[[rows]]\nname = "a"\n'
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ("rows = ", r"sweep.toml cannot be read: Invalid value"),
+    ("", r"must have at least one \[\[rows\]\]"),
+    ("rows = [3]", r"must have at least one \[\[rows\]\], each with a name; it has \[3\]"),
+    ('seed = 3\nconfig = "toy.py"\n' + ROW, r"unknown keys \['seed'\]; valid ones are \['config'"),
+    (
+      ROW + "confg = 3",
+      r"row 0 \(a\): unknown keys \['confg'\]; valid ones are \['name', 'config'",
+    ),
+    (ROW, r"row 0 \(a\): config must be 'FILE\[:PRESET\]'; it is None"),
+    ('[[rows]]\nconfig = "toy.py"', r"row 0 \(without a name\): name must be letters.*it is None"),
+    ('config = "toy.py"\n[[rows]]\nname = "a/b"', r"row 0 \(a/b\): name must be letters"),
+    ('config = "toy.py"\n[[rows]]\nname = "table.md"', r"name must be letters"),
+    ('config = "toy.py"\n[[rows]]\nname = ""', r"name must be letters"),
+    ('config = "toy.py"\n' + 2 * ROW, r"row 1 \(a\): another row has this name"),
+    (ROW + 'config = "toi.py"', r"row 0 \(a\): --config must name .* there is no 'toi.py'"),
+    (ROW + 'config = "toy.py:lon"', r"row 0 \(a\): .*preset must be '' or 'long', got 'lon'"),
+    (
+      'config = "toy.py"\n' + ROW + "overrides = { train.num_stepz = 3 }",
+      r"row 0 \(a\): unknown config key 'train.num_stepz': the keys of config.train are \['batch_",
+    ),
+    ('config = "toy.py"\noverrides = 3\n' + ROW, r"row 0 \(a\): overrides must be a table.*is 3"),
+    (
+      'config = "toy.py"\n' + ROW + 'overrides = { train.num_steps = "ten" }',
+      r"row 0 \(a\): .*num_steps=ten.*config.train.num_steps is of type int",
+    ),
+    (
+      'config = "toy.py"\n' + ROW + 'overrides = { train.num_steps = "3" }',
+      r"row 0 \(a\): config.train.num_steps must be of type int; it is '3' of type str",
+    ),
+    (
+      'config = "toy.py"\n' + ROW + 'overrides = { model.noise_scale = "0.5" }',
+      r"row 0 \(a\): config.model.noise_scale must be of type float; it is '0.5' of type str",
+    ),
+    (
+      'config = "toy.py"\n' + ROW + "overrides = { data.name = 3 }",
+      r"row 0 \(a\): config.data.name must be of type str; it is 3 of type int",
+    ),
+    (
+      'config = "toy.py"\n' + ROW + "overrides = { train.tensorboard = 1 }",
+      r"row 0 \(a\): config.train.tensorboard must be of type bool; it is 1",
+    ),
+    (
+      'config = "toy.py"\n' + ROW + "overrides = { train.num_steps = 0 }",
+      r"row 0 \(a\): config.train.num_steps must be at least 1; it is 0",
+    ),
+    (
+      'config = "toy.py"\n' + ROW + "overrides = { train.seeds = 3 }",
+      r"row 0 \(a\): write seeds = 3",
+    ),
+    ('config = "toy.py"\nseeds = 0\n' + ROW, r"row 0 \(a\): seeds must be a whole .* it is 0"),
+    ('config = "toy.py"\nseeds = true\n' + ROW, r"row 0 \(a\): seeds must be a whole .*is True"),
+  ],
+)
+def test_a_wrong_file_is_refused(home, text, message):
+  with pytest.raises(RunError, match=message) as info:
+    rows_of(home, text)
+  assert info.value.exit_code == 2
+
+
+def test_all_mistakes_are_told_at_once(home):
+  text = 'config = "toy.py"\n' + ROW + "seed = 3\n" + ROW.replace("a", "b") + 'config = "c.py"\n'
+  with pytest.raises(RunError, match=r"row 0(.|\n)*row 1(.|\n)*Nothing was started."):
+    rows_of(home, text)
+  with pytest.raises(RunError, match=r"nowhere.toml cannot be read"):
+    read_sweep(home / "nowhere.toml")
+
+
+def test_what_a_run_would_refuse_is_refused_before_any_run(home):
+  text = 'config = "toy.py"\n' + "".join(
+    f'[[rows]]\nname = "{name}"\noverrides = {{ {override} }}\n'
+    for name, override in {
+      "good": "",
+      "small": "data.canvas = 15",
+      "nowhere": 'data.name = "no_such_set"',
+      "empty": "model.num_features = 0",
+      "taken": "train.batch_size = 8",
+      "long": 'optimizer = { schedule = "cosine", decay_steps = 3, end_factor = 0 }',
+    }.items()
+  )
+  rows = rows_of(home, text)
+  with open_for_writing(home / "root" / "taken", toy_config(), {}):
+    pass
+  with pytest.raises(RunError) as info:
+    check_rows(rows, home / "root")
+  message = str(info.value)
+  assert "row 'good'" not in message
+  for name, words in {
+    "small": "config.data.canvas",
+    "nowhere": "no_such_set",
+    "empty": "num_features must be at least 1",
+    "taken": "train.batch_size: 16 there, 8 given",
+    "long": "decay_steps",
+  }.items():
+    (line,) = (part for part in message.split("row '") if part.startswith(f"{name}'"))
+    assert words in line
+  assert not (home / "root" / "good").exists()
+  check_rows(rows[:1], home / "root")
