@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.models.capsule_loss import check_loss, sparsity_terms
+from scae_jax.models.capsule_loss import sparsity_of
 
 BATCH, CAPSULES, CLASSES = 3, 4, 2
 LOSS = {
@@ -37,14 +37,8 @@ def test_terms_against_numpy(prior, posterior, constant):
   """The constant is of the presences' l2 alone; without it, it is an even share of capsules."""
   rng = np.random.RandomState(0)
   presence, mass = rng.uniform(0.1, 1, (2, BATCH, CAPSULES)).astype(np.float32)
-  terms = sparsity_terms(
-    jnp.asarray(presence),
-    jnp.asarray(mass),
-    num_classes=CLASSES,
-    prior=prior,
-    prior_within_constant=constant,
-    posterior=posterior,
-  )
+  loss = {"prior": prior, "prior_within_constant": constant, "posterior": posterior}
+  terms = sparsity_of(LOSS | loss, CLASSES)(jnp.asarray(presence), jnp.asarray(mass))
   even = CAPSULES / CLASSES
   of_presence = reference(prior, presence, constant or even)
   of_mass = reference(posterior, mass, even)
@@ -70,12 +64,12 @@ def test_terms_against_numpy(prior, posterior, constant):
   ],
 )
 def test_sections_that_do_not_fit(change, message):
-  check_loss(LOSS)
+  sparsity_of(LOSS, CLASSES)
   with pytest.raises(ValueError, match=message):
-    check_loss(LOSS | change)
+    sparsity_of(LOSS | change, CLASSES)
 
 
 @pytest.mark.parametrize("key", LOSS)
 def test_every_key_must_be_there(key):
   with pytest.raises(ValueError, match=rf"unknown keys \[\], missing keys \['{key}'\]"):
-    check_loss({name: value for name, value in LOSS.items() if name != key})
+    sparsity_of({name: value for name, value in LOSS.items() if name != key}, CLASSES)
