@@ -25,7 +25,7 @@ from configs import mnist
 from scae_jax import mixtures, warping
 from scae_jax.data.batches import epoch_position, training_batch
 from scae_jax.layers import convnet
-from scae_jax.models.system import DataSpec
+from scae_jax.models.system import ImageSpec
 from scae_jax.training.build import make_system
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.mesh import make_mesh, put
@@ -56,7 +56,7 @@ def both(name: str, function: Callable[..., Any], *arguments: Any) -> dict[str, 
   }
 
 
-def parts_of_a_step(settings: Settings, data: DataSpec) -> dict[str, Call]:
+def parts_of_a_step(settings: Settings, data: ImageSpec) -> dict[str, Call]:
   """The stages of the model on one batch of noise, and the update of the optimiser."""
   system = make_system(settings, data)
   module = system.module
@@ -107,7 +107,7 @@ def parts_of_a_step(settings: Settings, data: DataSpec) -> dict[str, Call]:
 
 
 def whole_step(
-  settings: Settings, data: DataSpec, num_devices: int = 1
+  settings: Settings, data: ImageSpec, num_devices: int = 1
 ) -> tuple[Call, dict[str, float]]:
   """The shipped dispatch, and what XLA counts in it: operations and bytes a step, and memory."""
   system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
@@ -146,7 +146,7 @@ def whole_step(
   return run, counts
 
 
-def straightforward_step(settings: Settings, data: DataSpec) -> Call:
+def straightforward_step(settings: Settings, data: ImageSpec) -> Call:
   """One update in one jit, on a batch at hand, from what JAX and its library offer."""
   system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
   mesh = make_mesh(jax.devices()[:1])
@@ -196,7 +196,7 @@ def library_convolution() -> Iterator[None]:
 
 
 def measure(
-  settings: Settings, data: DataSpec, rounds: int, *, parts: bool = True
+  settings: Settings, data: ImageSpec, rounds: int, *, parts: bool = True
 ) -> tuple[dict[str, Any], Any]:
   """XLA's counts of the whole dispatch, and milliseconds by name: of one step, or a part of it."""
   run, counts = whole_step(settings, data)
@@ -213,14 +213,14 @@ def measure(
   return counts, times
 
 
-def official(*, batch: int, steps: int, seeds: int = 1, **model: Any) -> tuple[Settings, DataSpec]:
+def official(*, batch: int, steps: int, seeds: int = 1, **model: Any) -> tuple[Settings, ImageSpec]:
   """configs/mnist.py:official with dispatches of so many steps, and keys of `model` changed."""
   config = mnist.get_config("official")
   config.train.update({"batch_size": batch, "seeds": seeds, "num_steps": steps, "log_every": steps})
   config.train.eval_every = config.train.checkpoint_every = 0
   config.model.update_from_flattened_dict(model)
   settings = read_settings(config)
-  return settings, DataSpec(canvas=config.data.canvas, channels=1, num_classes=10)
+  return settings, ImageSpec(canvas=config.data.canvas, channels=1, num_classes=10)
 
 
 def main() -> None:

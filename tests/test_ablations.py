@@ -11,7 +11,7 @@ from absl import logging
 
 import train as train_script
 from configs import ablations, cifar10, digits, fashion_mnist, mnist, svhn
-from scae_jax.models.system import DataSpec
+from scae_jax.models.system import ImageSpec
 from scae_jax.training.build import check_system, make_system
 from scae_jax.training.config import differences, flat_keys, parse_command_line, read_settings
 from scae_jax.training.errors import RunError
@@ -23,7 +23,7 @@ from tests.test_models_build import compiled
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PARTS, OBJECTS, CANVAS, FEATURES, MAP = 3, 4, 12, 4, 5
-DATA = DataSpec(CANVAS, 1, 10)
+DATA = ImageSpec(CANVAS, 1, 10)
 SIZES = {
   "model.num_parts": PARTS,
   "model.num_objects": OBJECTS,

@@ -14,7 +14,7 @@ from configs import mnist
 from scae_jax import warping
 from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.layers import convnet
-from scae_jax.models.system import DataSpec
+from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import read_settings
 from tests.test_scae_training import shrink
 from tests.toy_system import toy_config
@@ -88,7 +88,7 @@ def test_likelihood_benchmark_refuses_a_variant_that_is_wrong(monkeypatch):
     likelihood.main()
 
 
-TINY = DataSpec(canvas=18, channels=1, num_classes=10)
+TINY = ImageSpec(canvas=18, channels=1, num_classes=10)
 
 
 def toy_settings(seeds=1):

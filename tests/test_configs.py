@@ -11,7 +11,7 @@ import pytest
 from configs import cifar10, constellations, digits, fashion_mnist, mnist, svhn
 from scae_jax.models import ccae
 from scae_jax.models.scae import make_system
-from scae_jax.models.system import DataSpec, PointSpec
+from scae_jax.models.system import ImageSpec, PointSpec
 from scae_jax.training.config import read_settings
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
@@ -40,7 +40,7 @@ def traced(name, preset):
     spec = PointSpec(11, 3, 4)
     system = ccae.make_system(sections["model"], sections["loss"], spec)
   else:
-    spec = DataSpec(sections["data"]["canvas"], CHANNELS.get(name, 1), 10)
+    spec = ImageSpec(sections["data"]["canvas"], CHANNELS.get(name, 1), 10)
     system = make_system(sections["model"], sections["loss"], spec)
 
   def start(key):

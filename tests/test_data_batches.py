@@ -8,7 +8,7 @@ import pytest
 from scae_jax.data import batches
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.feed import image_feed
-from scae_jax.models.system import DataSpec
+from scae_jax.models.system import ImageSpec
 
 NUM_EXAMPLES = 7
 KEY_SEED = 3
@@ -210,7 +210,7 @@ def test_a_feed_has_the_splits_and_what_a_model_is_built_from(held_out):
     for i, name in enumerate(names)
   }
   feed = image_feed(Dataset("toy", tuple("abcdef"), splits), canvas=8, max_shift=2)
-  assert feed.spec == DataSpec(canvas=8, channels=3, num_classes=6)
+  assert feed.spec == ImageSpec(canvas=8, channels=3, num_classes=6)
   assert feed.held_out == held_out
   expected = splits["train"], splits[held_out]
   counts = feed.num_train, feed.num_heldout

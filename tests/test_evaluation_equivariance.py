@@ -20,7 +20,7 @@ from scae_jax.evaluation.equivariance import (
   pose_distance,
 )
 from scae_jax.models import scae
-from scae_jax.models.system import DataSpec, System
+from scae_jax.models.system import ImageSpec, System
 from scae_jax.warping import warp_template
 
 CANVAS, SIDE, NUM_IMAGES = 36, 24, 9
@@ -313,7 +313,7 @@ def test_scae_gives_part_and_object_poses():
     name: (f"{name}' poses", f"{name}' presence") for name in named
   }
   sections = digits.get_config().to_dict()
-  made = scae.make_system(sections["model"], sections["loss"], DataSpec(20, 1, 10))
+  made = scae.make_system(sections["model"], sections["loss"], ImageSpec(20, 1, 10))
 
   def run(key):
     batch = {"image": jnp.zeros((2, 20, 20, 1)), "label": jnp.zeros(2, jnp.int32)}

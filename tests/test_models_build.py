@@ -11,7 +11,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from scae_jax.models.scae import make_system
-from scae_jax.models.system import DataSpec
+from scae_jax.models.system import ImageSpec
 
 PARTS, OBJECTS, CANVAS, TEMPLATE, FEATURES, CLASSES, BATCH = 3, 4, 12, 5, 4, 6, 3
 
@@ -93,7 +93,7 @@ def tiny_system(channels=1, loss=LOSS, **changes):
   """The tiny system with options changed, such as `**{"part_encoder.pooling": "mean"}`."""
   config = ConfigDict({"model": MODEL}, convert_dict=True)
   config.update_from_flattened_dict({f"model.{key}": value for key, value in changes.items()})
-  return make_system(config.model.to_dict(), loss, DataSpec(CANVAS, channels, CLASSES))
+  return make_system(config.model.to_dict(), loss, ImageSpec(CANVAS, channels, CLASSES))
 
 
 def tiny_batch(channels=1, batch=BATCH):
@@ -192,7 +192,7 @@ def model_without(*path):
 )
 def test_sections_that_do_not_fit(model, words):
   with pytest.raises(ValueError, match="config") as error:
-    make_system(model, LOSS, DataSpec(CANVAS, 1, CLASSES))
+    make_system(model, LOSS, ImageSpec(CANVAS, 1, CLASSES))
   for word in words:
     assert word in str(error.value)
 
@@ -229,5 +229,5 @@ def test_loss_section_that_does_not_fit(loss, words):
 
 def test_lists_of_a_config_become_tuples():
   model = MODEL | {"part_encoder": MODEL["part_encoder"] | {"widths": [6], "strides": [2]}}
-  module = make_system(model, LOSS, DataSpec(CANVAS, 1, CLASSES)).module
+  module = make_system(model, LOSS, ImageSpec(CANVAS, 1, CLASSES)).module
   assert module == tiny_system().module

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from scae_jax.models.scae import make_system
-from scae_jax.models.system import DataSpec
+from scae_jax.models.system import ImageSpec
 from scae_jax.training import build as training_build
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
@@ -27,7 +27,7 @@ def system_with(changes):
   for key, value in changes.items():
     section, name = key.split(".")
     model[section][name] = value
-  return make_system(model, LOSS, DataSpec(CANVAS, 1, CLASSES))
+  return make_system(model, LOSS, ImageSpec(CANVAS, 1, CLASSES))
 
 
 def assert_refused(key, value):

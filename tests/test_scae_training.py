@@ -22,7 +22,7 @@ from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
 from scae_jax.data.feed import image_feed
-from scae_jax.models.system import DataSpec
+from scae_jax.models.system import ImageSpec
 from scae_jax.training import build, loop
 from scae_jax.training.build import make_system
 from scae_jax.training.config import differences, read_settings
@@ -146,7 +146,7 @@ def test_shrinking_leaves_what_a_config_is_about(name, preset):
   tiny = shrink(CONFIGS[name].get_config(preset))
   assert set(differences(config, tiny)) <= set(SIZES)
   settings = read_settings(tiny)
-  module = make_system(settings, DataSpec(canvas=18, channels=1, num_classes=10)).module
+  module = make_system(settings, ImageSpec(canvas=18, channels=1, num_classes=10)).module
   official = preset == "official"
   assert module.object_encoder.mask == ("hard" if official else "log_presence")
   assert module.part_encoder.noise_in_evaluation == official
@@ -162,7 +162,7 @@ def eight(digits_only):
   config = shrink(digits.get_config())
   config.optimizer.learning_rate = 1e-2  # it has a short life
   settings = read_settings(config)
-  data = DataSpec(canvas=18, channels=1, num_classes=10)
+  data = ImageSpec(canvas=18, channels=1, num_classes=10)
   system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
   state = jax.jit(lambda: initial_state(system, data, optimizer, seed=0))()
   examples = digits_only.splits["train"]
@@ -285,7 +285,7 @@ def test_interrupted_run_is_the_uninterrupted_one(tmp_path, monkeypatch):
 def rows_of(num_devices, dataset):
   """Metrics of four steps of the paper's preset on so many devices."""
   settings = read_settings(shrink(mnist.get_config("paper"), num_steps=4))
-  data = DataSpec(canvas=18, channels=1, num_classes=10)
+  data = ImageSpec(canvas=18, channels=1, num_classes=10)
   system = make_system(settings, data)
   mesh = make_mesh(jax.devices()[:num_devices])
   state = make_state(system, data, make_optimizer(settings.optimizer), mesh, seeds=(0,))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.models.system import DataSpec
+from scae_jax.models.system import ImageSpec
 from scae_jax.training.build import make_system
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import NonFiniteError
@@ -34,7 +34,7 @@ def test_total_is_the_weighted_sum_and_needs_the_same_names():
 
 def toy_system(**schedule):
   settings = read_settings(toy_config())
-  system = make_system(settings, DataSpec(canvas=4, channels=1, num_classes=2))
+  system = make_system(settings, ImageSpec(canvas=4, channels=1, num_classes=2))
   return dataclasses.replace(system, loss_schedule=schedule)
 
 

@@ -11,7 +11,7 @@ from flax import linen as nn
 from flax import struct
 from ml_collections import ConfigDict
 
-from scae_jax.models.system import DataSpec, System
+from scae_jax.models.system import ImageSpec, System
 from scae_jax.typing import Array, Batch
 
 
@@ -49,7 +49,7 @@ class Toy(nn.Module):
     return ToyOutput(code, reconstruction, logits, jnp.float32(self.nan_below if train else 0.0))
 
 
-def make_system(model: dict[str, Any], loss: dict[str, float], data: DataSpec) -> System:
+def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) -> System:
   """`model` has `num_features`, `noise_scale` and `nan_below`; `loss` weighs `loss_terms`."""
   fields = {"num_features", "noise_scale", "nan_below"}
   if set(model) != fields:
@@ -142,9 +142,9 @@ def toy_config(**changes: Any) -> ConfigDict:
   return config.lock()
 
 
-def toy_data(side: int = 16, channels: int = 1) -> DataSpec:
+def toy_data(side: int = 16, channels: int = 1) -> ImageSpec:
   """The toy's data as a spec."""
-  return DataSpec(canvas=side, channels=channels, num_classes=10)
+  return ImageSpec(canvas=side, channels=channels, num_classes=10)
 
 
 CONFIG_FILE = """

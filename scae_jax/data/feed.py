@@ -9,7 +9,7 @@ import numpy as np
 
 from scae_jax.data.batches import evaluation_batch, training_batch
 from scae_jax.data.dataset import Dataset
-from scae_jax.models.system import DataSpec, Spec
+from scae_jax.models.system import ImageSpec, Spec
 
 __all__ = ["Feed", "image_feed"]
 
@@ -49,7 +49,7 @@ def image_feed(dataset: Dataset, *, canvas: int, max_shift: int) -> Feed:
   """
   train, heldout = dataset.splits["train"], dataset.splits[dataset.held_out]
   return Feed(
-    spec=DataSpec(canvas=canvas, channels=dataset.channels, num_classes=dataset.num_classes),
+    spec=ImageSpec(canvas=canvas, channels=dataset.channels, num_classes=dataset.num_classes),
     train={"image": train.images, "label": train.labels},
     num_train=len(train.labels),
     held_out=dataset.held_out,

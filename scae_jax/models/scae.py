@@ -16,7 +16,7 @@ from scae_jax import filters, geometry, mixtures
 from scae_jax.models.capsule_loss import SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
-from scae_jax.models.system import DataSpec, Spec, System, build_module, one_of, whole
+from scae_jax.models.system import ImageSpec, Spec, System, build_module, one_of, whole
 from scae_jax.routing import mixture as routing_mixture
 from scae_jax.typing import Array, Batch, Float
 
@@ -296,7 +296,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   Raises:
     ValueError: a key or value that does not fit, or data that are not images.
   """
-  if not isinstance(data, DataSpec):
+  if not isinstance(data, ImageSpec):
     raise ValueError(
       "config.system 'scae' takes images, and config.data.name names scenes of points; the system"
       " for those is 'ccae'."

@@ -12,8 +12,8 @@ from scae_jax.typing import Array, Batch
 
 
 @dataclasses.dataclass(frozen=True)
-class DataSpec:
-  """The facts about a data set that a model is built from.
+class ImageSpec:
+  """The facts about a data set of images that a model is built from.
 
   Attributes:
     canvas: side of the square image that the model sees, pixels.
@@ -57,7 +57,7 @@ class PointSpec:
     }
 
 
-Spec = DataSpec | PointSpec
+Spec = ImageSpec | PointSpec
 
 
 @dataclasses.dataclass(frozen=True)
