@@ -8,6 +8,7 @@ Axis letters in annotations (never in variable names):
   h2  height after a convolution   r  kernel height, pixels  e  features of another width than d
   w2  width after a convolution    s  kernel width, pixels   f  and of a third
   v   votes of an object capsule   q  queries of attention
+  p   positions of a grid          i  iterations of routing
 
 Checks happen while a function is traced, so a compiled step does not pay for them.
 `JAXTYPING_DISABLE=1` in the environment turns them off.

@@ -1,0 +1,77 @@
+"""Routing by agreement: parents are weighted sums of predictions, and agreement sets the weights.
+
+Functions take one example: n child capsules, each of which predicts the vector of each of k parent
+capsules.
+Sabour, Frosst and Hinton 2017, "Dynamic Routing Between Capsules", arXiv 1710.09829, procedure 1.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from scae_jax.typing import Array, Float, typed
+
+
+@struct.dataclass
+class DynamicRouting:
+  """What the parents are, and how it came about.
+
+  Attributes:
+    parents: [k, d], squashed vectors of the last iteration; a vector's length is in [0, 1).
+    coupling: [i, n, k], share of each child that each parent got in each iteration; shares of a
+      child sum to one over parents.
+    agreement: [i, n, k], scalar product of each prediction with the parent of each iteration, which
+      the logits of the next one's coupling grow by.
+  """
+
+  parents: Float[Array, "k d"]
+  coupling: Float[Array, "i n k"]
+  agreement: Float[Array, "i n k"]
+
+
+@typed
+def squash(vectors: Float[Array, "*shape d"]) -> Float[Array, "*shape d"]:
+  """|s|^2 / (1 + |s|^2) s / |s|: the direction stays, the length comes to lie in [0, 1).
+
+  Equation 1. Zero stays zero, with a gradient of zero. Lengths must be below 1e19, whose squares
+  float32 can hold.
+  """
+  squared = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
+  is_zero = squared == 0
+  length = jnp.where(is_zero, 0.0, jnp.sqrt(jnp.where(is_zero, 1.0, squared)))
+  return vectors * (length / (1.0 + squared))
+
+
+@typed
+def route_by_agreement(
+  predictions: Float[Array, "n k d"], *, iterations: int, through_all: bool
+) -> DynamicRouting:
+  """Assigns children to parents.
+
+  Logits start at zero. In each iteration a child's coupling is their softmax over parents, a parent
+  is the squashed sum of predictions weighted by coupling, and logits grow by the agreement of the
+  two. No bias is added, as in the paper; the authors' release has one.
+
+  Args:
+    predictions: what each child says of each parent.
+    iterations: at least 1; with 1 every child is shared evenly.
+    through_all: gradients flow through all iterations. Otherwise the coupling is a constant, and
+      predictions learn from the last sum alone, as in the authors' release.
+
+  Raises:
+    ValueError: fewer than one iteration.
+  """
+  if iterations < 1:
+    raise ValueError(f"routing takes at least 1 iteration, got {iterations}")
+  constant = predictions if through_all else jax.lax.stop_gradient(predictions)
+  logits = jnp.zeros(predictions.shape[:2])
+  steps = []
+  for i in range(iterations):
+    coupling = jax.nn.softmax(logits, axis=1)
+    summed_over = predictions if i == iterations - 1 else constant
+    parents = squash(jnp.einsum("nk,nkd->kd", coupling, summed_over))
+    agreement = jnp.einsum("nkd,kd->nk", constant, parents)
+    logits = logits + agreement
+    steps.append((parents, coupling, agreement))
+  parents, couplings, agreements = zip(*steps, strict=True)
+  return DynamicRouting(parents[-1], jnp.stack(couplings), jnp.stack(agreements))

@@ -1,0 +1,139 @@
+"""Routing by expectation maximisation: parents are Gaussian clusters of their children's votes.
+
+Functions take one example. Parents stand on a grid of p positions, k types at each; a parent sees
+n children, its receptive field. Positions overlap, so a child may be seen from several of them, and
+all parents that see it compete for it. A layer that sees everything has one position.
+Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing", procedure 1.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from scae_jax.typing import Array, Float, typed
+
+# Variances are at least this: votes that all agree would make a density without bound.
+MIN_VARIANCE = 5e-4
+# Of the sum of a parent's assignments: one without children then has means of zero.
+MIN_MASS = 1e-8
+LOG_2PI = math.log(2 * math.pi)
+
+
+@struct.dataclass
+class EMRouting:
+  """What the parents are, and how it came about.
+
+  Attributes:
+    poses: [p, k, d], means of the clusters.
+    variance: [p, k, d], of the clusters.
+    activation: [p, k], probability that a parent is there.
+    coupling: [i, p, n, k], share of a child that each parent got in each iteration, before it is
+      multiplied by the child's activation; shares of a child sum to one over the parents that
+      compete for it.
+    agreement: [i, p, n, k], log density of each vote under the cluster of each iteration, nats.
+  """
+
+  poses: Float[Array, "p k d"]
+  variance: Float[Array, "p k d"]
+  activation: Float[Array, "p k"]
+  coupling: Float[Array, "i p n k"]
+  agreement: Float[Array, "i p n k"]
+
+
+def inverse_temperature(iteration: int) -> float:
+  """0.01 (1 - 0.95^(i + 1)) of iteration i, counted from 0."""
+  return 0.01 * (1 - 0.95 ** (iteration + 1))
+
+
+@typed
+def clusters(
+  votes: Float[Array, "p n k d"], assigned: Float[Array, "p n k"]
+) -> tuple[Float[Array, "p k d"], Float[Array, "p k d"], Float[Array, "p k"]]:
+  """Weighted means and variances of votes, and the sums of the weights.
+
+  Args:
+    votes: poses that children vote for.
+    assigned: weight of each vote, at least 0.
+
+  Returns:
+    Means; variances, at least `MIN_VARIANCE`; sums.
+  """
+  mass = jnp.sum(assigned, axis=1)
+  total = jnp.maximum(mass, MIN_MASS)[..., None]
+  mean = jnp.einsum("pnk,pnkd->pkd", assigned, votes) / total
+  variance = jnp.einsum("pnk,pnkd->pkd", assigned, jnp.square(votes - mean[:, None])) / total
+  return mean, jnp.maximum(variance, MIN_VARIANCE), mass
+
+
+@typed
+def log_density(
+  votes: Float[Array, "p n k d"], mean: Float[Array, "p k d"], variance: Float[Array, "p k d"]
+) -> Float[Array, "p n k"]:
+  """log Normal(vote | mean, variance), summed over the independent entries of a pose, nats."""
+  distance = jnp.square(votes - mean[:, None]) / variance[:, None]
+  return -0.5 * jnp.sum(distance + jnp.log(variance)[:, None] + LOG_2PI, axis=-1)
+
+
+@typed
+def route_by_em(
+  votes: Float[Array, "p n k d"],
+  activation: Float[Array, "m"],
+  child: np.ndarray,
+  *,
+  beta_u: Float[Array, "k"],
+  beta_a: Float[Array, "k"],
+  iterations: int,
+) -> EMRouting:
+  """Clusters votes, and says which clusters are there.
+
+  M step: a parent's mean and variance of the votes, weighted by coupling times the child's
+  activation; its activation is sigmoid(lambda (beta_a - mass sum_d (beta_u + log sigma_d))), where
+  mass is the sum of the weights. E step: coupling proportional to activation times density.
+
+  Args:
+    votes: poses that children vote for.
+    activation: of all m children, in [0, 1].
+    child: int [p, n], static: which of the m children each entry of a receptive field is.
+    beta_u: cost of describing a child without a cluster, of each type.
+    beta_a: cost of activating a parent, of each type.
+    iterations: at least 1; with 1 every child is shared evenly.
+
+  Raises:
+    ValueError: fewer than one iteration, or `child` does not fit.
+  """
+  if iterations < 1:
+    raise ValueError(f"routing takes at least 1 iteration, got {iterations}")
+  shape, num_children = votes.shape[:2], len(activation)
+  if child.shape != shape or child.min() < 0 or child.max() >= num_children:
+    raise ValueError(
+      f"child must have shape {shape} and numbers from 0 to {num_children - 1}, got shape "
+      f"{child.shape} and numbers from {child.min()} to {child.max()}"
+    )
+  weight = activation[child][..., None]
+  log_share = jnp.zeros(votes.shape[:3])
+  steps = []
+  for i in range(iterations):
+    coupling = jnp.exp(_normalise(log_share, child, num_children))
+    mean, variance, mass = clusters(votes, coupling * weight)
+    cost = mass * jnp.sum(beta_u[None, :, None] + 0.5 * jnp.log(variance), axis=-1)
+    logits = inverse_temperature(i) * (beta_a[None] - cost)
+    agreement = log_density(votes, mean, variance)
+    log_share = jax.nn.log_sigmoid(logits)[:, None] + agreement
+    steps.append((mean, variance, jax.nn.sigmoid(logits), coupling, agreement))
+  poses, variance, activated, _, _ = steps[-1]
+  couplings, agreements = (jnp.stack(each) for each in list(zip(*steps, strict=True))[3:])
+  return EMRouting(poses, variance, activated, couplings, agreements)
+
+
+def _normalise(log_share: Array, child: np.ndarray, num_children: int) -> Array:
+  """Log shares [p, n, k] whose exponentials sum to one over all that a child takes part in."""
+  flat = child.reshape(-1)
+  of_field = jax.nn.logsumexp(log_share, axis=2)
+  # A constant that cancels, so that the largest share of every child is exp(0).
+  largest = jax.ops.segment_max(of_field.reshape(-1), flat, num_children)[child]
+  largest = jax.lax.stop_gradient(largest)
+  summed = jax.ops.segment_sum(jnp.exp(of_field - largest).reshape(-1), flat, num_children)
+  return log_share - (largest + jnp.log(summed[child]))[..., None]

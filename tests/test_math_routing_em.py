@@ -1,0 +1,206 @@
+"""EM routing against a loop in NumPy and a mixture of scikit-learn, its properties and extremes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from scipy import stats
+from scipy.special import expit, log_expit, logsumexp
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+
+from scae_jax.routing.em import (
+  MIN_VARIANCE,
+  clusters,
+  inverse_temperature,
+  log_density,
+  route_by_em,
+)
+
+CHILDREN, TYPES, SIZE = 5, 3, 4
+# Three positions that see three children each; the children 1 to 3 are seen from several.
+FIELDS = np.array([[0, 1, 2], [1, 2, 3], [2, 3, 4]])
+EVERYTHING = np.arange(CHILDREN)[None]
+
+
+def inputs(child=FIELDS, seed=0):
+  rng = np.random.RandomState(seed)
+  votes = rng.normal(size=(*child.shape, TYPES, SIZE)).astype(np.float32)
+  activation = rng.uniform(0.2, 1.0, CHILDREN).astype(np.float32)
+  beta_u, beta_a = rng.normal(size=(2, TYPES)).astype(np.float32)
+  return votes, activation, beta_u, 10 * beta_a
+
+
+@functools.partial(jax.jit, static_argnames=("fields", "iterations"))
+def _route(votes, activation, beta_u, beta_a, fields, iterations):
+  child = np.array(fields)
+  return route_by_em(votes, activation, child, beta_u=beta_u, beta_a=beta_a, iterations=iterations)
+
+
+def route(given, child=FIELDS, iterations=3):
+  return _route(*map(jnp.asarray, given), tuple(map(tuple, child.tolist())), iterations)
+
+
+def reference(given, child, iterations):
+  """Procedure 1 of the paper, one child and parent after the other, in float64."""
+  votes, activation, beta_u, beta_a = (np.asarray(x, np.float64) for x in given)
+  positions, field, types, size = votes.shape
+  seen = {m: [(p, n) for p in range(positions) for n in range(field) if child[p, n] == m]
+          for m in range(CHILDREN)}  # fmt: skip
+  coupling = np.zeros((positions, field, types))
+  for places in seen.values():
+    for place in places:
+      coupling[place] = 1 / (len(places) * types)
+  history = []
+  for i in range(iterations):
+    mean, variance = np.zeros((2, positions, types, size))
+    activated = np.zeros((positions, types))
+    for p in range(positions):
+      for k in range(types):
+        weight = np.array([coupling[p, n, k] * activation[child[p, n]] for n in range(field)])
+        mean[p, k] = np.average(votes[p, :, k], axis=0, weights=weight)
+        spread = np.average((votes[p, :, k] - mean[p, k]) ** 2, axis=0, weights=weight)
+        variance[p, k] = np.maximum(spread, MIN_VARIANCE)
+        cost = sum((beta_u[k] + np.log(np.sqrt(v))) * weight.sum() for v in variance[p, k])
+        activated[p, k] = 0.01 * (1 - 0.95 ** (i + 1)) * (beta_a[k] - cost)
+    agreement = stats.norm.logpdf(votes, mean[:, None], np.sqrt(variance)[:, None]).sum(axis=-1)
+    history.append((mean, variance, expit(activated), coupling, agreement))
+    log_share = log_expit(activated)[:, None] + agreement
+    coupling = np.zeros_like(coupling)
+    for places in seen.values():
+      total = logsumexp([log_share[place] for place in places])
+      for place in places:
+        coupling[place] = np.exp(log_share[place] - total)
+  return history
+
+
+@pytest.mark.parametrize("child", [FIELDS, EVERYTHING], ids=["fields", "everything"])
+def test_against_a_loop(child):
+  given = inputs(child)
+  found, expected = route(given, child), reference(given, child, 3)
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+  # Of float32: a density of five votes around their own mean is up to e^10 times another's.
+  for i, (_, _, _, coupling, agreement) in enumerate(expected):
+    close(found.coupling[i], coupling, err_msg=str(i))
+    close(found.agreement[i], agreement, rtol=1e-3, err_msg=str(i))
+  for name, array in zip(("poses", "variance", "activation"), expected[-1], strict=False):
+    close(getattr(found, name), array, err_msg=name)
+
+
+def test_one_step_is_that_of_a_mixture_of_gaussians():
+  """Children that all agree about everything are points, and parents components that move.
+
+  scikit-learn is given means, precisions and weights, takes one E and one M step, and stops.
+  """
+  rng = np.random.RandomState(0)
+  points = rng.normal(size=(40, SIZE)) + 3 * rng.randint(0, 2, (40, 1))
+  start, weights = np.array([[0.0] * SIZE, [3.0] * SIZE]), np.array([0.5, 0.5])
+  mixture = GaussianMixture(
+    2,
+    covariance_type="diag",
+    reg_covar=0.0,
+    max_iter=1,
+    means_init=start,
+    precisions_init=np.ones((2, SIZE)),
+    weights_init=weights,
+  )
+  with pytest.warns(ConvergenceWarning):
+    mixture.fit(points)
+
+  votes = jnp.asarray(np.repeat(points[None, :, None], 2, axis=2), jnp.float32)
+  density = log_density(votes, jnp.asarray(start[None], jnp.float32), jnp.ones((1, 2, SIZE)))
+  mean, variance, mass = clusters(votes, jax.nn.softmax(density, axis=2))
+  np.testing.assert_allclose(mean[0], mixture.means_, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(variance[0], mixture.covariances_, rtol=1e-4)
+  np.testing.assert_allclose(mass[0] / 40, mixture.weights_, rtol=1e-4)
+
+
+def test_inverse_temperature():
+  found = [inverse_temperature(i) for i in (0, 1, 2, 1000)]
+  assert found == pytest.approx([5e-4, 9.75e-4, 1.42625e-3, 0.01])
+
+
+def assert_shared_out(coupling, child=FIELDS):
+  """Shares of every child, over all parents that see it, sum to one."""
+  for m in range(CHILDREN):
+    assert coupling[child == m].sum() == pytest.approx(1, rel=1e-4)
+
+
+def test_a_child_is_shared_out_over_all_that_see_it():
+  for iterations in (1, 3):
+    assert_shared_out(route(inputs(), iterations=iterations).coupling[-1])
+  even = route(inputs(), iterations=1).coupling[0]
+  np.testing.assert_allclose(even[1, 1], 1 / (3 * TYPES), rtol=1e-6)  # child 2, seen three times
+  np.testing.assert_allclose(even[0, 0], 1 / TYPES, rtol=1e-6)
+
+
+def test_order_of_children_means_nothing():
+  votes, activation, *betas = inputs(EVERYTHING)
+  order = np.random.RandomState(1).permutation(CHILDREN)
+  before = route((votes, activation, *betas), EVERYTHING)
+  after = route((votes[:, order], activation[order], *betas), EVERYTHING)
+  for name in ("poses", "variance", "activation"):
+    np.testing.assert_allclose(getattr(after, name), getattr(before, name), rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(after.coupling, before.coupling[:, :, order], rtol=1e-4, atol=1e-6)
+
+
+def test_votes_that_agree_are_followed():
+  """Four of five children say the same to the first parent, and nothing in common to others."""
+  votes, activation, beta_u, _ = inputs(EVERYTHING)
+  votes[0, :4, 0] = [1.0, 2.0, 3.0, 4.0]
+  found = route((votes, activation, beta_u * 0, np.zeros(TYPES, np.float32)), EVERYTHING)
+  assert (found.coupling[-1, 0, :4, 0] > 0.99).all()
+  np.testing.assert_allclose(found.poses[0, 0], [1.0, 2.0, 3.0, 4.0], atol=0.01)
+  assert found.activation[0, 0] > found.activation[0, 1:].max()
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    pytest.param(lambda votes, there: (votes, 0 * there), id="nobody is there"),
+    pytest.param(lambda votes, there: (votes, np.eye(CHILDREN, dtype="f")[2]), id="one child is"),
+    pytest.param(lambda votes, there: (0 * votes + 1, there), id="all say the same"),
+    pytest.param(lambda votes, there: (1e4 * votes, there), id="far away"),
+  ],
+)
+def test_extremes(change):
+  """Finite in values and gradients, and every child shared out."""
+  votes, activation, *betas = inputs()
+  given = (*map(np.asarray, change(votes, activation)), *betas)
+  found = route(given)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+  assert_shared_out(found.coupling[-1])
+
+  def total(*given):
+    found = route(given)
+    return jnp.sum(found.poses) + jnp.sum(found.activation)
+
+  gradients = jax.grad(total, argnums=(0, 1, 2, 3))(*map(jnp.asarray, given))
+  assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_gradients_by_differences():
+  def found(*given):
+    result = route(given, iterations=2)
+    return result.poses, result.activation
+
+  with jax.enable_x64(True):
+    given = tuple(jnp.asarray(array, jnp.float64) for array in inputs())
+    check_grads(found, given, order=1, modes=["rev"])
+
+
+@pytest.mark.parametrize(
+  ("child", "iterations", "message"),
+  [
+    (FIELDS, 0, "at least 1 iteration, got 0"),
+    (FIELDS[:2], 3, r"child must have shape \(3, 3\) and numbers from 0 to 4, got shape \(2, 3\)"),
+    (FIELDS + 1, 3, "from 0 to 4, got shape .* from 1 to 5"),
+    (FIELDS - 1, 3, "from 0 to 4, got shape .* from -1 to 3"),
+  ],
+)
+def test_what_does_not_fit(child, iterations, message):
+  with pytest.raises(ValueError, match=message):
+    route(inputs(), child, iterations)
