@@ -58,8 +58,11 @@ def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequenc
     cells = [_mean_and_deviation(name, _values(by_seed, name)) for name in names]
     lines.append(f"| {row} | {len(by_seed)} | " + " | ".join(cells) + " |")
   lines += ["", "Mean over seeds (standard deviation, n - 1). Accuracies in percent."]
-  # A sentence that holds for all rows stands once.
-  lines += dict.fromkeys(conditions(report) for report in reports.values())
+  # A sentence that holds for several rows stands once.
+  each = [conditions(report).splitlines() for report in reports.values()]
+  lines += dict.fromkeys(
+    sentence for sentences in zip(*each, strict=True) for sentence in sentences
+  )
   dates = sorted(report["date"][:10] for report in reports.values())
   if dates:
     lines.append(f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.")

@@ -1,0 +1,60 @@
+"""One run scored on several data sets, in one table: what evaluate.py has written so far.
+
+    python evaluate.py --workdir=runs/digits --dataset=affine_digits
+    python -m results.transfer runs/digits results/transfer
+
+Writes `<workdir's name>.md` and `.json` into the folder: one row a data set and split, the run's
+own first, of the step that its own report is of. Nothing in either is typed by hand.
+"""
+
+import argparse
+import json
+import pathlib
+from typing import Any
+
+from scae_jax.evaluation.comparison import markdown_table
+from scae_jax.evaluation.files import write_json, write_whole
+from scae_jax.training.errors import RunError, exit_with_message
+
+
+def read_reports(workdir: pathlib.Path) -> dict[str, dict[str, Any]]:
+  """The reports of a run by what they are scored on; its own is first.
+
+  Raises:
+    RunError: the run has not been evaluated.
+  """
+  own = workdir / "evaluation" / "metrics.json"
+  if not own.is_file():
+    raise RunError(f"{workdir} has no report; run evaluate.py --workdir={workdir} first.")
+  first = json.loads(own.read_text(encoding="utf-8"))
+  reports = {_scored_on(first): first}
+  for path in sorted(own.parent.glob("*/metrics.json")):
+    report = json.loads(path.read_text(encoding="utf-8"))
+    # A run of several seeds has a folder for each, and its summary above them.
+    if report["step"] == first["step"] and not path.parent.name.startswith("seed-"):
+      reports[_scored_on(report)] = report
+  return reports
+
+
+def _scored_on(report: dict[str, Any]) -> str:
+  return f"{report['scored_on']['dataset']} {report['scored_on']['split']}"
+
+
+def main() -> None:
+  """Writes and prints the table of the run on the command line."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("workdir", type=pathlib.Path)
+  parser.add_argument("folder", type=pathlib.Path)
+  options = parser.parse_args()
+  with exit_with_message():
+    reports = read_reports(options.workdir)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    name = options.workdir.absolute().name
+    write_json(options.folder / f"{name}.json", reports)
+    text = markdown_table(reports)
+    write_whole(options.folder / f"{name}.md", text.encode())
+    print(text)
+
+
+if __name__ == "__main__":
+  main()

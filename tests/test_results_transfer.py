@@ -1,0 +1,62 @@
+"""The table of one run on several data sets: which reports are in it, and in which order."""
+
+import json
+import sys
+
+import pytest
+
+from results import transfer
+from tests.test_results_summarize import SHARED
+
+SCORES = {"lin_match": 0.5, "lin_pred": 0.75, "capsules_in_use": 3}
+REPORT = SHARED | {
+  "features": {"prior": SCORES},
+  "pixels": {"lin_match": 0.25, "lin_pred": 0.5},
+  "measures": {},
+}
+
+
+def write(path, name, step=40_000, **changes):
+  path.mkdir(parents=True)
+  scored = {"dataset": name, "split": "test", "examples": 360}
+  report = REPORT | {"scored_on": scored, "step": step} | changes
+  (path / "metrics.json").write_text(json.dumps(report))
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  folder = tmp_path / "digits" / "evaluation"
+  write(folder, "digits")
+  write(folder / "rotated_digits_15-test", "rotated_digits:15")
+  write(folder / "affine_digits-test", "affine_digits")
+  write(folder / "digits-test-step500", "digits", step=500)
+  write(folder / "seed-0", "digits", seed=0)
+  return tmp_path / "digits"
+
+
+def test_own_report_is_first_and_other_steps_and_single_seeds_are_left_out(workdir):
+  reports = transfer.read_reports(workdir)
+  assert list(reports) == ["digits test", "affine_digits test", "rotated_digits:15 test"]
+  assert reports["digits test"]["seed"] == SHARED["seed"]
+  assert reports["digits test"]["step"] == 40_000
+
+
+def test_command(workdir, tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(sys, "argv", ["transfer", str(workdir), str(tmp_path / "table")])
+  transfer.main()
+  table = (tmp_path / "table" / "digits.md").read_text()
+  assert table.strip() == capsys.readouterr().out.strip()
+  assert "| rotated_digits:15 test | 1 | 50.0 | 75.0 | 3.0 | 25.0 | 50.0 |" in table
+  # Three sentences on what was scored, one each on hardware and versions.
+  assert table.count("360 examples of") == 3
+  assert table.count("Hardware") == table.count("Versions") == 1
+  found = json.loads((tmp_path / "table" / "digits.json").read_text())
+  assert found == transfer.read_reports(workdir)
+
+
+def test_run_that_was_never_evaluated(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(sys, "argv", ["transfer", str(tmp_path), str(tmp_path / "table")])
+  with pytest.raises(SystemExit):
+    transfer.main()
+  assert "run evaluate.py --workdir=" in capsys.readouterr().err
+  assert not (tmp_path / "table").exists()
