@@ -108,12 +108,17 @@ def test_process_that_dies_ends_the_run_and_a_restart_resumes(tmp_path):
   while "step 50/" not in said(tmp_path, 0) and first.poll() is None:
     assert time.monotonic() < deadline
     time.sleep(0.05)
+  assert first.poll() is None, said(tmp_path, 0)  # it is the other's death that ends it
   second.kill()
   code, killed = finish([first, second])
   assert killed == -9
-  # A collective operation that fails, or the heartbeat where the death falls into a checkpoint.
-  message = {1: "process 0 of 2 can no longer work with the others", -6: "another task died"}
-  assert message[code] in said(tmp_path, 0)
+  # A collective operation that fails; or the heartbeat, where the death falls into a checkpoint; or
+  # Gloo, the CPU's transport, which aborts where it falls between two of its messages.
+  messages = {
+    1: ("process 0 of 2 can no longer work with the others",),
+    -6: ("another task died", "gloo::EnforceNotMet"),
+  }
+  assert any(message in said(tmp_path, 0) for message in messages[code])
   step = open_run(tmp_path / "run").step
   assert step >= 40
   first, second = start(tmp_path, "long")
