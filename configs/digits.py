@@ -2,7 +2,7 @@
 
     python train.py
 
-Nine to twelve minutes on two CPU cores. LIN-MATCH on the 360 test digits, mean of seeds 0, 1 and 2:
+Nine to thirteen minutes on two CPU cores. LIN-MATCH on the 360 test digits, mean of seeds 0, 1 and 2:
 87.1 % by posterior mass, 87.8 % by prior presences; k-means on the pixels 74.1 % (results/digits,
 2026-11-20). Seed 0 on another machine, which rounds otherwise: 73.1 and 79.2 %.
 
