@@ -4,7 +4,6 @@ import json
 import pathlib
 
 import pytest
-from absl.testing import flagsaver
 
 import evaluate
 from scae_jax.data import affine
@@ -14,6 +13,7 @@ from scae_jax.training.config import read_settings
 from scae_jax.training.loop import train
 from scae_jax.training.workdir import check_same_run, load_config
 from tests.test_data_affnist import write
+from tests.test_evaluation_script import run
 from tests.toy_system import toy_config
 
 
@@ -47,11 +47,6 @@ def quick(monkeypatch, tmp_path):
   monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "no_tfds"))
   monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
-
-
-def run(workdir, *flags):
-  with flagsaver.flagsaver():
-    evaluate.main(evaluate.parse_or_exit(["evaluate.py", f"--workdir={workdir}", *flags]))
 
 
 def metrics(workdir, folder):
