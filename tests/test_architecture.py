@@ -23,7 +23,7 @@ FLOORS = (
   {"models"},
   {"layers"},
   {"kernels", "routing"},
-  {"geometry", "warping", "mixtures", "sparsity", "filters"},
+  {"geometry", "warping", "mixtures", "sparsity", "margins", "filters"},
   {"typing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

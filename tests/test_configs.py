@@ -8,9 +8,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import cifar10, constellations, digits, fashion_mnist, mnist, svhn
-from scae_jax.models import ccae
-from scae_jax.models.scae import make_system
+from configs import (
+  capsnet,
+  cifar10,
+  cnn,
+  constellations,
+  digits,
+  fashion_mnist,
+  matrix_capsules,
+  mnist,
+  svhn,
+)
 from scae_jax.models.system import ImageSpec, PointSpec
 from scae_jax.training.config import read_settings
 
@@ -22,8 +30,11 @@ PRESETS = {
   "svhn": ["paper", "alpha"],
   "cifar10": ["paper", "alpha"],
   "constellations": ["modern", "paper", "mlp"],
+  "cnn": ["lenet5", "baseline", "digits"],
+  "capsnet": ["paper", "release", "expanded", "cifar10", "small", "digits"],
+  "matrix_capsules": ["mnist", "mnist_small", "digits"],
 }
-CHANNELS = {"svhn": 3, "cifar10": 3}
+CHANNELS = {"svhn_cropped": 3, "cifar10": 3}
 ALL = [(name, preset) for name, presets in PRESETS.items() for preset in presets]
 
 
@@ -32,22 +43,24 @@ def test_every_config_is_tested():
 
 
 @functools.cache
-def traced(name, preset):
+def traced(name, preset, spec=None):
   """Shapes of parameters and loss terms, and the weights; nothing is computed."""
   config = importlib.import_module(f"configs.{name}").get_config(preset)
   sections = config.to_dict()
-  if config.system == "ccae":
+  if spec is None and config.system == "ccae":
     spec = PointSpec(11, 3, 4)
-    system = ccae.make_system(sections["model"], sections["loss"], spec)
-  else:
-    spec = ImageSpec(sections["data"]["canvas"], CHANNELS.get(name, 1), 10)
-    system = make_system(sections["model"], sections["loss"], spec)
+  elif spec is None:
+    data = sections["data"]
+    channels = CHANNELS.get(data["name"], 1)
+    spec = ImageSpec(data["canvas"], channels, 10)
+  make_system = importlib.import_module(f"scae_jax.models.{config.system}").make_system
+  system = make_system(sections["model"], sections["loss"], spec)
 
   def start(key):
     batch = spec.blank_batch(2)
     keys = dict(zip(("params", "noise"), jax.random.split(key), strict=True))
     output, variables = system.module.init_with_output(keys, batch, train=True)
-    return system.loss_terms(output, batch), variables
+    return system.loss_terms(output, batch, None), variables
 
   terms, variables = jax.eval_shape(start, jax.random.key(0))
   return terms, variables, system.loss_weights
@@ -72,11 +85,57 @@ def test_it_builds_and_every_loss_term_has_a_weight(name, preset):
     # Not those of `paper`: see configs/svhn.py.
     ("svhn", "alpha", 2_384_777),
     ("cifar10", "alpha", 4_570_201),
+    ("cnn", "lenet5", 44_426),
+    ("capsnet", "paper", 8_215_568),
   ],
 )
 def test_published_number_of_parameters(name, preset, expected):
   _, variables, _ = traced(name, preset)
   assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == expected
+
+
+@pytest.mark.parametrize(("preset", "expected"), [("mnist", 316_650), ("mnist_small", 68_618)])
+def test_published_number_of_parameters_of_matrix_capsules(preset, expected):
+  """On smallNORB: crops of 32x32 pixels, two cameras, five classes."""
+  _, variables, _ = traced("matrix_capsules", preset, ImageSpec(32, 2, 5))
+  assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == expected
+
+
+def test_stated_number_of_parameters_of_the_baseline():
+  """As the docstrings of `CNN` and of the config have it."""
+  _, variables, _ = traced("cnn", "baseline")
+  assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == 35_445_522
+
+
+def test_published_settings_of_capsnet():
+  """systems.md, section 4."""
+  config = capsnet.get_config("paper")
+  model = config.model
+  assert (model.conv_width, model.conv_kernel) == (256, 9)
+  assert (model.primary_types, model.primary_features, model.primary_stride) == (32, 8, 2)
+  assert (model.class_features, model.routing_iterations) == (16, 3)
+  loss = config.loss
+  assert (loss.present_margin, loss.absent_margin, loss.absent_weight) == (0.9, 0.1, 0.5)
+  assert loss.weights.to_dict() == {"margin": 1.0, "reconstruction": 0.0005}
+  assert (config.train.batch_size, config.data.max_shift) == (128, 2)
+  optimizer = config.optimizer
+  assert (optimizer.name, optimizer.learning_rate, optimizer.schedule) == (
+    "adam",
+    1e-3,
+    "exponential",
+  )
+  assert (optimizer.decay_steps, optimizer.decay_rate) == (2_000, 0.96)
+  # Half the mean over ten classes instead of the sum: reconstruction is 20 times stronger.
+  release = capsnet.get_config("release").loss.weights
+  assert release.margin / release.reconstruction == 1.0 / 0.0005 / 20
+
+
+def test_settings_of_the_seed_article():
+  """systems.md, section 6."""
+  config = cnn.get_config("lenet5")
+  assert (config.optimizer.name, config.optimizer.learning_rate) == ("adam", 1e-4)
+  assert config.optimizer.schedule == "constant"
+  assert (config.train.batch_size, config.data.max_shift, config.data.canvas) == (8, 2, 28)
 
 
 def test_published_settings():
@@ -180,8 +239,20 @@ def test_configs_share_no_state():
 
 
 @pytest.mark.parametrize(
-  "config", [digits, mnist, fashion_mnist, svhn, cifar10, constellations], ids=PRESETS
+  "config",
+  [
+    digits,
+    mnist,
+    fashion_mnist,
+    svhn,
+    cifar10,
+    constellations,
+    cnn,
+    capsnet,
+    matrix_capsules,
+  ],
+  ids=PRESETS,
 )
 def test_unknown_preset(config):
-  with pytest.raises(ValueError, match=r"no preset 'offical'; expected .*(modern|paper)"):
+  with pytest.raises(ValueError, match=r"no preset 'offical'; expected .*(modern|paper|digits)"):
     config.get_config("offical")

@@ -26,21 +26,22 @@ def route(given, iterations=3, through_all=True):
 def reference(given, iterations):
   """Procedure 1 of the paper, one child and parent after the other, in float64."""
   given = np.asarray(given, np.float64)
-  logits = np.zeros((CHILDREN, PARENTS))
+  children, num_parents, _ = given.shape
+  logits = np.zeros((children, num_parents))
   history = []
   for _ in range(iterations):
     coupling = np.zeros_like(logits)
-    for n in range(CHILDREN):
+    for n in range(children):
       powers = np.exp(logits[n])
       coupling[n] = powers / powers.sum()
     parents = []
-    for k in range(PARENTS):
-      s = sum(coupling[n, k] * given[n, k] for n in range(CHILDREN))
+    for k in range(num_parents):
+      s = sum(coupling[n, k] * given[n, k] for n in range(children))
       length = np.linalg.norm(s)
       parents.append(length**2 / (1 + length**2) * s / length)
     agreement = np.zeros_like(logits)
-    for n in range(CHILDREN):
-      for k in range(PARENTS):
+    for n in range(children):
+      for k in range(num_parents):
         agreement[n, k] = np.dot(given[n, k], parents[k])
     logits = logits + agreement
     history.append((np.array(parents), coupling, agreement))

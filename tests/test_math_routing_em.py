@@ -36,7 +36,7 @@ def inputs(child=FIELDS, seed=0):
 
 @functools.partial(jax.jit, static_argnames=("fields", "iterations"))
 def _route(votes, activation, beta_u, beta_a, fields, iterations):
-  child = np.array(fields)
+  child, votes = np.array(fields), jnp.moveaxis(votes, 1, -1)
   return route_by_em(votes, activation, child, beta_u=beta_u, beta_a=beta_a, iterations=iterations)
 
 
@@ -110,9 +110,9 @@ def test_one_step_is_that_of_a_mixture_of_gaussians():
   with pytest.warns(ConvergenceWarning):
     mixture.fit(points)
 
-  votes = jnp.asarray(np.repeat(points[None, :, None], 2, axis=2), jnp.float32)
+  votes = jnp.asarray(np.repeat(points.T[None, None], 2, axis=1), jnp.float32)
   density = log_density(votes, jnp.asarray(start[None], jnp.float32), jnp.ones((1, 2, SIZE)))
-  mean, variance, mass = clusters(votes, jax.nn.softmax(density, axis=2))
+  mean, variance, mass = clusters(votes, jax.nn.softmax(density, axis=1))
   np.testing.assert_allclose(mean[0], mixture.means_, rtol=1e-4, atol=1e-5)
   np.testing.assert_allclose(variance[0], mixture.covariances_, rtol=1e-4)
   np.testing.assert_allclose(mass[0] / 40, mixture.weights_, rtol=1e-4)

@@ -85,7 +85,7 @@ def both_decoders(request):
 
   def stacked(variables, batch, key):
     output = system.module.apply(variables, batch, train=True, rngs={"noise": key})
-    terms = system.loss_terms(output, batch)
+    terms = system.loss_terms(output, batch, None)
     assert tuple(terms) == TERMS
     return jnp.stack(list(terms.values())), (terms, output)
 

@@ -47,7 +47,7 @@ def sweeper(system, batch, *, train=False):
   def stacked(variables, key):
     rngs = {"noise": key} if train else None
     output = system.module.apply(variables, batch, train=train, rngs=rngs)
-    terms = system.loss_terms(output, batch)
+    terms = system.loss_terms(output, batch, None)
     assert tuple(terms) == TERMS
     return jnp.stack(list(terms.values())), (terms, output)
 
@@ -289,7 +289,7 @@ def test_a_training_step_does_not_pay_for_pictures(tiny):
 
   def loss(system, variables, batch):
     output = system.module.apply(variables, batch, train=False)
-    return system.loss_terms(output, batch)
+    return system.loss_terms(output, batch, None)
 
   def pictures(system, variables, batch):
     return system.pictures(variables, batch)

@@ -120,7 +120,7 @@ def test_update_is_one_step_of_the_rule_down_the_weighted_total():
   def total(params):
     noise = {"noise": jax.random.clone(key)}
     output = system.module.apply({"params": params}, batch, train=True, rngs=noise)
-    terms = system.loss_terms(output, batch)
+    terms = system.loss_terms(output, batch, None)
     return terms["image"] + terms["between"] + terms["fragile"] + terms["code_probe"]
 
   value, grads = jax.jit(jax.value_and_grad(total))(state.params)
@@ -230,9 +230,7 @@ def test_heldout_terms_are_over_full_batches_and_measures_over_all_examples():
 
   def forward(indices):
     batch = evaluation_batch(split, jnp.asarray(indices), canvas=8)
-    _, (terms, output) = losses(
-      system, params, batch, weights=system.loss_weights, train=False, noise_key=None
-    )
+    _, (terms, output) = losses(system, params, batch, step=None, noise_key=None)
     return terms, system.measures(output, batch)
 
   first, second = forward(np.arange(8))[0], forward(np.arange(8, 16))[0]  # 16 to 21: no full batch

@@ -58,7 +58,7 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     raise ValueError(f"num_features must be at least 1, got {model['num_features']}; raise it")
   module = Toy(**model, num_classes=data.num_classes)
 
-  def loss_terms(output: ToyOutput, batch: Batch) -> dict[str, Array]:
+  def loss_terms(output: ToyOutput, batch: Batch, step: Array | int | None) -> dict[str, Array]:
     error = jnp.mean(_squared_error(output, batch))
     log_prob = jnp.take_along_axis(nn.log_softmax(output.logits), batch["label"][:, None], axis=1)
     # A statistic over the batch, as sparsity is: the same on one device as on many.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scae_jax import sparsity
-from scae_jax.models.system import not_negative, one_of
+from scae_jax.models.system import check_keys, not_negative, one_of
 from scae_jax.typing import Array
 
 SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
@@ -31,12 +31,7 @@ def sparsity_of(loss: Mapping[str, Any], num_classes: int) -> SparsityTerms:
   Raises:
     ValueError: the section has other keys than these, or a kind that does not exist.
   """
-  unknown, missing = sorted(set(loss) - set(LOSS_KEYS)), sorted(set(LOSS_KEYS) - set(loss))
-  if unknown or missing:
-    raise ValueError(
-      f"config section loss: unknown keys {unknown}, missing keys {missing}; "
-      f"valid keys are {sorted(LOSS_KEYS)}"
-    )
+  check_keys("loss", loss, LOSS_KEYS)
   for key in ("prior", "posterior"):
     one_of(f"config.loss.{key}", loss[key], tuple(SPARSITIES))
   not_negative("config.loss.prior_within_constant", loss["prior_within_constant"])

@@ -109,12 +109,15 @@ class CCAE(nn.Module):
     }
 
 
-def loss_terms(output: CCAEOutput, batch: Batch, *, sparsity: SparsityTerms) -> dict[str, Array]:
+def loss_terms(
+  output: CCAEOutput, batch: Batch, step: Array | int | None, *, sparsity: SparsityTerms
+) -> dict[str, Array]:
   """Terms to minimise, each unweighted.
 
   Args:
     output: of the module.
     batch: the same batch.
+    step: of training; no term depends on it.
     sparsity: terms of presences and mass, with the number of patterns as C: scenes hold more than
       the K / C capsules that l2 asks for, and each pattern is in more than B / C of them.
 

@@ -229,12 +229,15 @@ class SCAE(nn.Module):
     return pictures
 
 
-def loss_terms(output: SCAEOutput, batch: Batch, *, sparsity: SparsityTerms) -> dict[str, Array]:
+def loss_terms(
+  output: SCAEOutput, batch: Batch, step: Array | int | None, *, sparsity: SparsityTerms
+) -> dict[str, Array]:
   """Terms to minimise, each unweighted.
 
   Args:
     output: of the module.
     batch: the same batch.
+    step: of training; no term depends on it.
     sparsity: terms of presences and mass, with the number of classes as C.
 
   Returns:

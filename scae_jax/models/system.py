@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
 import jax.numpy as jnp
@@ -19,11 +19,13 @@ class ImageSpec:
     canvas: side of the square image that the model sees, pixels.
     channels: image channels.
     num_classes: number of labels.
+    num_labels: labels that an image has: 1, or 2 where two images lie on top of each other.
   """
 
   canvas: int
   channels: int
   num_classes: int
+  num_labels: int = 1
 
   def blank_batch(self, batch_size: int) -> Batch:
     """Black images of the first class, for shapes only."""
@@ -72,7 +74,9 @@ class System:
       the one collection `params`;
       `module.apply(variables, batch, train=..., rngs={"noise": key})` gives the output struct. With
       `train=False` no rng is needed.
-    loss_terms: `(output, batch) -> {name: scalar}`, each term unweighted and to be minimised.
+    loss_terms: `(output, batch, step) -> {name: scalar}`, each term unweighted and to be minimised.
+      The step of training, counted from 0, is for terms that change with it, such as a margin that
+      grows; None asks for them as they are at last, of held-out examples.
     loss_weights: weight of every term, same keys; the total is their weighted sum.
     loss_schedule: points (step, factor) of the terms whose weight changes while training; see
       `training.objective.scheduled_weights`.
@@ -86,10 +90,12 @@ class System:
       to, int32, -1 for none; None if there are no points.
     poses: `output -> {kind of capsule: (poses [b, n, 2, 3], presences [b, n])}`, poses from a
       capsule's own to image coordinates, see `scae_jax.geometry`; None if the model has none.
+    classify: `output -> [b, classes]`, scores in [0, 1] of a model that is trained with labels; the
+      largest is its answer and its confidence. None for the others.
   """
 
   module: nn.Module
-  loss_terms: Callable[[Any, Batch], dict[str, Array]]
+  loss_terms: Callable[[Any, Batch, Array | int | None], dict[str, Array]]
   loss_weights: Mapping[str, float]
   loss_schedule: Mapping[str, tuple[tuple[float, float], ...]]
   measures: Callable[[Any, Batch], dict[str, Array]]
@@ -97,6 +103,7 @@ class System:
   pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]]
   segment: Callable[[Any], dict[str, Array]] | None = None
   poses: Callable[[Any], dict[str, tuple[Array, Array]]] | None = None
+  classify: Callable[[Any], Array] | None = None
 
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
@@ -130,6 +137,16 @@ def build_module(
     key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
   }
   return kind(**values, **derived)
+
+
+def check_keys(section: str, values: Mapping[str, Any], valid: Iterable[str]) -> None:
+  """Raises `ValueError`, which lists the valid keys, unless the section has exactly these."""
+  unknown, missing = sorted(set(values) - set(valid)), sorted(set(valid) - set(values))
+  if unknown or missing:
+    raise ValueError(
+      f"config section {section}: unknown keys {unknown}, missing keys {missing}; "
+      f"valid keys are {sorted(valid)}"
+    )
 
 
 def one_of(name: str, value: str, valid: tuple[str, ...]) -> None:

@@ -30,6 +30,14 @@ class DynamicRouting:
 
 
 @typed
+def length(vectors: Float[Array, "*shape d"]) -> Float[Array, "*shape"]:
+  """Euclidean length; at zero its gradient is zero."""
+  squared = jnp.sum(jnp.square(vectors), axis=-1)
+  is_zero = squared == 0
+  return jnp.where(is_zero, 0.0, jnp.sqrt(jnp.where(is_zero, 1.0, squared)))
+
+
+@typed
 def squash(vectors: Float[Array, "*shape d"]) -> Float[Array, "*shape d"]:
   """|s|^2 / (1 + |s|^2) s / |s|: the direction stays, the length comes to lie in [0, 1).
 
@@ -37,9 +45,7 @@ def squash(vectors: Float[Array, "*shape d"]) -> Float[Array, "*shape d"]:
   float32 can hold.
   """
   squared = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
-  is_zero = squared == 0
-  length = jnp.where(is_zero, 0.0, jnp.sqrt(jnp.where(is_zero, 1.0, squared)))
-  return vectors * (length / (1.0 + squared))
+  return vectors * (length(vectors)[..., None] / (1.0 + squared))
 
 
 @typed

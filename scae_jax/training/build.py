@@ -22,7 +22,7 @@ from scae_jax.training.checkpoints import Checkpoints, Which
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.mesh import make_mesh
-from scae_jax.training.objective import losses, scheduled_weights
+from scae_jax.training.objective import losses
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import DataOptions, TrainOptions
 from scae_jax.training.state import TrainState, abstract_state, by_seed
@@ -162,15 +162,8 @@ def check_system(system: System, data: Spec, batch_size: int) -> None:
     keys = jax.random.split(jax.random.key(0), 3)
     variables = system.module.init({"params": keys[0], "noise": keys[1]}, batch, train=True)
     results = []
-    for train, key in ((True, keys[2]), (False, None)):
-      _, (terms, output) = losses(
-        system,
-        variables["params"],
-        batch,
-        weights=scheduled_weights(system, 0),
-        train=train,
-        noise_key=key,
-      )
+    for step, key in ((0, keys[2]), (None, None)):
+      _, (terms, output) = losses(system, variables["params"], batch, step=step, noise_key=key)
       results.append((terms, system.measures(output, batch), system.features(output)))
     return results
 

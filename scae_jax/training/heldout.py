@@ -62,9 +62,7 @@ def make_heldout(
     def body(_: Any, indices: Array) -> tuple[None, tuple[Any, Any]]:
       batch = evaluation_batch(split, split_examples(indices, mesh))
       batch = jax.tree.map(lambda array: split_examples(array, mesh), batch)
-      _, (terms, output) = losses(
-        system, params, batch, weights=system.loss_weights, train=False, noise_key=None
-      )
+      _, (terms, output) = losses(system, params, batch, step=None, noise_key=None)
       return None, (terms, system.measures(output, batch))
 
     _, (terms, measures) = jax.lax.scan(body, None, jnp.asarray(order))

@@ -47,7 +47,7 @@ def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
 
   A term with points (step, factor) has its weight times the factor, which is that of the first
   point before it, of the last point after it, and on a straight line between two points. Held-out
-  totals use the weights themselves, so that those of all steps can be compared.
+  totals use the weights themselves.
 
   Raises:
     ValueError: points for no term, or steps that do not rise, or a factor below 0.
@@ -82,8 +82,7 @@ def losses(
   params: Any,
   batch: Batch,
   *,
-  weights: Mapping[str, Any],
-  train: bool,
+  step: Array | int | None,
   noise_key: Array | None,
 ) -> tuple[Array, tuple[dict[str, Array], Any]]:
   """The weighted total, and beside it the unweighted terms and the model's output.
@@ -92,11 +91,12 @@ def losses(
     system: the model and its terms.
     params: the `params` collection.
     batch: of the model.
-    weights: of the loss terms, floats or scalars.
-    train: whether the model runs as in training.
-    noise_key: feeds the model's noise; None when `train` is false.
+    step: of training, counted from 0; None for held-out examples, on which the model runs without
+      noise and everything has the value that it has at last, so that all steps can be compared.
+    noise_key: feeds the model's noise; None when there is no step.
   """
+  weights = system.loss_weights if step is None else scheduled_weights(system, step)
   rngs = None if noise_key is None else {"noise": noise_key}
-  output = system.module.apply({"params": params}, batch, train=train, rngs=rngs)
-  terms = system.loss_terms(output, batch)
+  output = system.module.apply({"params": params}, batch, train=step is not None, rngs=rngs)
+  terms = system.loss_terms(output, batch, step)
   return weighted_total(terms, weights), (terms, output)

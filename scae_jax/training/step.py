@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from scae_jax.data.batches import example_order
 from scae_jax.models.system import System
 from scae_jax.training.mesh import replicated, split_examples
-from scae_jax.training.objective import losses, scheduled_weights
+from scae_jax.training.objective import losses
 from scae_jax.training.options import TrainOptions
 from scae_jax.training.state import TrainState
 from scae_jax.typing import Array, Batch
@@ -37,12 +37,9 @@ def update(
     The next state, and `{"terms": {name: []}, "total": [], "grad_norm": []}` of the parameters
     before the update; the norm is over all parameters and before any clipping.
   """
-  weights = scheduled_weights(system, state.step)
 
   def total_loss(params: Any) -> tuple[Array, dict[str, Array]]:
-    total, (terms, _) = losses(
-      system, params, batch, weights=weights, train=True, noise_key=noise_key
-    )
+    total, (terms, _) = losses(system, params, batch, step=state.step, noise_key=noise_key)
     return total, terms
 
   (total, terms), grads = jax.value_and_grad(total_loss, has_aux=True)(state.params)

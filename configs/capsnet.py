@@ -1,0 +1,106 @@
+"""CapsNet: presets `paper`, `release`, `expanded`, `cifar10`, `small`, `digits`.
+
+    python train.py --config=configs/capsnet.py:small --config.data.dir=$TFDS_DATA_DIR
+
+`paper` is the published network on MNIST, 8,215,568 parameters, for a GPU: Adam at 1e-3, decaying
+by 0.96 every 2,000 steps, batches of 128, shifts of up to 2 pixels. `release` weighs the margin
+loss as the authors' code does: half of it, and the mean over classes, not the sum. `expanded` sees
+MNIST on 40x40 pixels, shifted by up to 6, to be scored on the affine set. `cifar10` has colour, 64
+types of primary capsules and crops by shifts.
+
+`small` is for two CPU cores, MNIST with a quarter of the channels and of the types; `digits` the
+same on the embedded digits with smaller kernels.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import digits
+
+PRESETS = ("paper", "release", "expanded", "cifar10", "small", "digits")
+
+
+def get_config(preset: str = "paper") -> ConfigDict:
+  """The config of a preset.
+
+  Raises:
+    ValueError: there is no such preset.
+  """
+  preset = preset or "paper"
+  if preset not in PRESETS:
+    raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
+  config = _paper()
+  changes = {
+    "paper": {},
+    "release": {"loss.weights.margin": 0.05},
+    "expanded": {"data.canvas": 40, "data.max_shift": 6},
+    "cifar10": {
+      "data.name": "cifar10",
+      "data.canvas": 32,
+      "data.max_shift": 4,
+      "model.primary_types": 64,
+    },
+    "small": SMALL,
+    "digits": SMALL | DIGITS,
+  }
+  config.update_from_flattened_dict(changes[preset])
+  return config
+
+
+SMALL = {
+  "model.conv_width": 64,
+  "model.primary_types": 8,
+  "model.decoder_widths": (256, 512),
+  "train.num_steps": 5_000,
+}
+DIGITS = {
+  "data.name": "digits",
+  "data.canvas": 20,
+  "model.conv_kernel": 5,
+  "model.primary_kernel": 5,
+  "model.decoder_widths": (128, 256),
+  "train.num_steps": 2_000,
+  "train.batch_size": 64,
+}
+
+
+def _paper() -> ConfigDict:
+  config = ConfigDict()
+  config.system = "capsnet"
+
+  config.model = ConfigDict()
+  config.model.conv_width = 256  # channels of the first convolution
+  config.model.conv_kernel = 9  # its side, pixels
+  config.model.primary_types = 32  # primary capsules at each position
+  config.model.primary_features = 8  # numbers of each
+  config.model.primary_kernel = 9  # side of their convolution
+  config.model.primary_stride = 2  # of their convolution
+  config.model.class_features = 16  # numbers of a class capsule
+  config.model.routing_iterations = 3
+  config.model.routing_gradient = "all"  # through all iterations, or the last
+  config.model.decoder_widths = (512, 1024)  # hidden units
+
+  config.loss = ConfigDict()
+  config.loss.present_margin = 0.9  # a present class's capsule should be as long as that
+  config.loss.absent_margin = 0.1  # and an absent one's not longer than that
+  config.loss.absent_weight = 0.5  # of absent classes
+  weights = config.loss.weights = ConfigDict()
+  weights.margin = 1.0  # summed over classes
+  weights.reconstruction = 0.0005  # squared error, summed over pixels
+  schedule = config.loss.schedule = ConfigDict()  # factors of weights: ((step, factor), ...)
+  schedule.margin = ()
+  schedule.reconstruction = ()
+
+  shared = digits.get_config()  # the same keys, where they are explained
+  config.data, config.train, config.optimizer = shared.data, shared.train, shared.optimizer
+  config.evaluation = shared.evaluation
+  config.data.name = "mnist"
+  config.data.canvas = 28
+  config.data.max_shift = 2
+  config.train.num_steps = 50_000
+  config.train.batch_size = 128
+  config.train.steps_per_dispatch = 50
+  config.optimizer.learning_rate = 1e-3
+  config.optimizer.schedule = "exponential"
+  config.optimizer.decay_steps = 2_000
+  config.optimizer.decay_rate = 0.96
+  return config

@@ -1,0 +1,78 @@
+"""Matrix capsules with EM routing: presets `mnist`, `mnist_small`, `digits`.
+
+    python train.py --config=configs/matrix_capsules.py:digits
+
+`mnist` has 32 of everything (A = B = C = D), `mnist_small` 64, 8, 16 and 16, both for a GPU.
+`digits` is the small one on the embedded digits, for two CPU cores.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import digits
+
+PRESETS = ("mnist", "mnist_small", "digits")
+
+
+def get_config(preset: str = "mnist") -> ConfigDict:
+  """The config of a preset.
+
+  Raises:
+    ValueError: there is no such preset.
+  """
+  preset = preset or "mnist"
+  if preset not in PRESETS:
+    raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
+  config = _mnist()
+  changes = {"mnist": {}, "mnist_small": SMALL, "digits": SMALL | DIGITS}
+  config.update_from_flattened_dict(changes[preset])
+  return config
+
+
+SMALL = {
+  "model.conv_width": 64,
+  "model.primary_types": 8,
+  "model.first_types": 16,
+  "model.second_types": 16,
+}
+DIGITS = {
+  "data.name": "digits",
+  "data.canvas": 20,
+  "data.max_shift": 2,
+  "loss.margin_scale": 250.0,
+  "train.num_steps": 4_000,
+}
+
+
+def _mnist() -> ConfigDict:
+  config = ConfigDict()
+  config.system = "matrix_capsules"
+
+  config.model = ConfigDict()
+  config.model.conv_width = 32  # A, channels of the first convolution
+  config.model.primary_types = 32  # B, capsules at each position
+  config.model.first_types = 32  # C
+  config.model.second_types = 32  # D
+  config.model.routing_iterations = 3
+  config.model.add_coordinates = True  # of capsules to their votes for classes
+
+  config.loss = ConfigDict()
+  config.loss.margin_scale = 50_000.0  # steps, a quarter of those to the middle of the margin
+  config.loss.weights = ConfigDict()
+  config.loss.weights.spread = 1.0
+  config.loss.schedule = ConfigDict()  # factors of weights: ((step, factor), ...)
+  config.loss.schedule.spread = ()
+
+  shared = digits.get_config()  # the same keys, where they are explained
+  config.data, config.train, config.optimizer = shared.data, shared.train, shared.optimizer
+  config.evaluation = shared.evaluation
+  config.data.name = "mnist"
+  config.data.canvas = 32
+  config.data.max_shift = 2
+  config.train.num_steps = 100_000
+  config.train.batch_size = 64
+  config.train.steps_per_dispatch = 50
+  config.optimizer.learning_rate = 3e-3
+  config.optimizer.schedule = "exponential"
+  config.optimizer.decay_steps = 20_000
+  config.optimizer.decay_rate = 0.96
+  return config

@@ -1,0 +1,66 @@
+"""Margin losses on the activations of class capsules. Pure functions of one example."""
+
+import jax
+import jax.numpy as jnp
+
+from scae_jax.typing import Array, Float, typed
+
+# Of the spread loss: where its margin starts, how far it rises, and the step halfway.
+FIRST_MARGIN, MARGIN_RISE, MARGIN_MIDDLE = 0.2, 0.79, 4.0
+
+
+@typed
+def margin_loss(
+  lengths: Float[Array, "k"],
+  present: Float[Array, "k"],
+  *,
+  present_margin: float,
+  absent_margin: float,
+  absent_weight: float,
+) -> Float[Array, ""]:
+  """sum_k T_k max(0, m+ - |v_k|)^2 + lambda (1 - T_k) max(0, |v_k| - m-)^2.
+
+  Any number of classes may be present. Sabour, Frosst and Hinton 2017, equation 4.
+
+  Args:
+    lengths: of the class capsules' vectors, in [0, 1).
+    present: T, 1 for classes in the image and 0 for the others.
+    present_margin: m+; a present class of this length costs nothing.
+    absent_margin: m-; nor does an absent one of that.
+    absent_weight: lambda, of the absent classes.
+  """
+  short = jnp.square(jax.nn.relu(present_margin - lengths))
+  long = jnp.square(jax.nn.relu(lengths - absent_margin))
+  return jnp.sum(present * short + absent_weight * (1.0 - present) * long)
+
+
+@typed
+def spread_loss(
+  activation: Float[Array, "k"], present: Float[Array, "k"], margin: Float[Array, ""]
+) -> Float[Array, ""]:
+  """sum over absent classes i of max(0, m - (a_t - a_i))^2, t being the present class.
+
+  Of several present classes each counts as t in turn. Hinton, Sabour and Frosst 2018, equation 3.
+
+  Args:
+    activation: of the class capsules, in [0, 1].
+    present: 1 for classes in the image and 0 for the others.
+    margin: m, by which the activation of a present class should exceed the others'.
+  """
+  lead = activation[:, None] - activation[None, :]
+  cost = jnp.square(jax.nn.relu(margin - lead))
+  return jnp.sum(present[:, None] * (1.0 - present)[None, :] * cost)
+
+
+@typed
+def spread_margin(step: Float[Array, ""], scale: float) -> Float[Array, ""]:
+  """0.2 + 0.79 sigmoid(min(10, step / scale - 4)): small first, so that no capsule dies early.
+
+  The schedule of Hinton, Sabour and Frosst 2018 as its authors state it, with a scale of 50,000.
+
+  Args:
+    step: updates so far.
+    scale: steps; the margin is halfway after four times as many.
+  """
+  progress = jnp.minimum(10.0, step / scale - MARGIN_MIDDLE)
+  return FIRST_MARGIN + MARGIN_RISE * jax.nn.sigmoid(progress)

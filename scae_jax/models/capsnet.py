@@ -1,0 +1,288 @@
+"""CapsNet: capsules that are vectors, whose length says how certain a class is to be there.
+
+Sabour, Frosst and Hinton 2017, "Dynamic Routing Between Capsules", arXiv 1710.09829.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import struct
+
+from scae_jax.layers.convolution import Convolution
+from scae_jax.layers.mlp import MLP
+from scae_jax.margins import margin_loss
+from scae_jax.models import supervised
+from scae_jax.models.system import (
+  Spec,
+  System,
+  build_module,
+  check_keys,
+  each_whole,
+  not_negative,
+  one_of,
+  whole,
+)
+from scae_jax.routing import dynamic
+from scae_jax.typing import Array, Batch, Float, Int
+
+GRADIENTS = ("all", "last")
+MARGINS = ("present_margin", "absent_margin", "absent_weight")
+# Of the figure that shows what each number of a capsule means.
+OFFSETS = np.linspace(-0.25, 0.25, 11, dtype=np.float32)
+NUM_PERTURBED = 3
+
+
+@struct.dataclass
+class CapsNetOutput:
+  """Everything that one pass computes.
+
+  Attributes:
+    lengths: [b, k], of the class capsules, in [0, 1).
+    routing: which class each primary capsule was coupled to, with a leading batch axis; its
+      parents are the class capsules' vectors.
+    drawn: [b, labels], the classes that are reconstructed: the true ones in training, those with
+      the longest capsules otherwise.
+    reconstruction: [b, labels, h, w, c] in [0, 1], what the capsules of these classes say the
+      image of each is.
+  """
+
+  lengths: Float[Array, "b k"]
+  routing: dynamic.DynamicRouting
+  drawn: Int[Array, "b labels"]
+  reconstruction: Float[Array, "b labels h w c"]
+
+
+class CapsNet(nn.Module):
+  """A convolution, convolutional primary capsules, class capsules and a decoder.
+
+  In the paper's size (256 channels, 32 types of 8 numbers, 9x9 kernels, classes of 16 numbers,
+  decoder of 512 and 1,024) it has 8,215,568 parameters on 28x28 grey images of ten classes.
+  Routing has no biases.
+
+  Attributes:
+    conv_width: channels of the first convolution.
+    conv_kernel: its side, pixels.
+    primary_types: primary capsules at each position.
+    primary_features: numbers of a primary capsule.
+    primary_kernel: side of their convolution, pixels.
+    primary_stride: of their convolution.
+    class_features: numbers of a class capsule.
+    routing_iterations: of dynamic routing.
+    routing_gradient: whether gradients flow through `all` iterations or the `last` alone.
+    decoder_widths: hidden units of the decoder's layers.
+    canvas: side of the image, pixels.
+    channels: of the image.
+    num_classes: k.
+  """
+
+  conv_width: int
+  conv_kernel: int
+  primary_types: int
+  primary_features: int
+  primary_kernel: int
+  primary_stride: int
+  class_features: int
+  routing_iterations: int
+  routing_gradient: str
+  decoder_widths: tuple[int, ...]
+  canvas: int
+  channels: int
+  num_classes: int
+
+  def setup(self):
+    for name in ("conv_width", "conv_kernel", "primary_types", "primary_features"):
+      whole(f"config.model.{name}", getattr(self, name), 1)
+    for name in ("primary_kernel", "primary_stride", "class_features", "routing_iterations"):
+      whole(f"config.model.{name}", getattr(self, name), 1)
+    each_whole("config.model.decoder_widths", self.decoder_widths, 1)
+    one_of("config.model.routing_gradient", self.routing_gradient, GRADIENTS)
+    he = nn.initializers.he_normal()
+    self.convolution = Convolution(self.conv_width, self.conv_kernel, kernel_init=he)
+    width = self.primary_types * self.primary_features
+    self.primary = Convolution(width, self.primary_kernel, self.primary_stride)
+    self.class_capsules = ClassCapsules(
+      self.num_classes, self.class_features, self.routing_iterations, self.routing_gradient == "all"
+    )
+    self.decoder = MLP((*self.decoder_widths, self.canvas * self.canvas * self.channels))
+
+  def __call__(self, batch: Batch, *, train: bool) -> CapsNetOutput:
+    """One pass over a batch; see `CapsNetOutput`."""
+    image, labels = batch["image"], supervised.labels_of(batch)
+    x = self.primary(jax.nn.relu(self.convolution(image)))
+    primary = dynamic.squash(x.reshape(image.shape[0], -1, self.primary_features))
+    routing = self.class_capsules(primary)
+    lengths = dynamic.length(routing.parents)
+    drawn = labels if train else _in_order_of(labels, lengths)
+    return CapsNetOutput(lengths, routing, drawn, self._decode_each(routing.parents, drawn))
+
+  def _decode_each(self, capsules: Array, classes: Array) -> Array:
+    """Images [b, n, h, w, c] of some classes [b, n], each from its capsule alone, [b, k, d]."""
+    mask = jax.nn.one_hot(classes, self.num_classes)
+    return self._decode(mask[..., None] * capsules[:, None])
+
+  def _decode(self, masked: Array) -> Array:
+    """Images [..., h, w, c] from capsules [..., k, d] of which all but one are zero."""
+    pixels = self.decoder(masked.reshape(*masked.shape[:-2], -1))
+    shape = (self.canvas, self.canvas, self.channels)
+    return jax.nn.sigmoid(pixels).reshape(*masked.shape[:-2], *shape)
+
+  def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
+    """Arrays of the figures: reconstructions, what the numbers of capsules mean, one routing."""
+    output = self(batch, train=False)
+    labels = supervised.labels_of(batch)
+    first = jax.tree.map(lambda array: array[0], output.routing)
+    return {
+      **_reconstructions(batch, labels, output),
+      "capsule_dimensions": {"perturbed": self._perturbed(output), "offsets": jnp.asarray(OFFSETS)},
+      "coupling": {
+        "image": batch["image"][0],
+        "coupling": first.coupling,
+        "agreement": first.agreement,
+      },
+    }
+
+  def _perturbed(self, output: CapsNetOutput) -> Array:
+    """Images [n, d, s, h, w, c] of a few examples with one number of the capsule changed by s."""
+    capsules = output.routing.parents[:NUM_PERTURBED]
+    mask = jax.nn.one_hot(output.drawn[:NUM_PERTURBED, 0], self.num_classes)
+    changes = OFFSETS[:, None] * np.eye(self.class_features, dtype=np.float32)[:, None]
+    changed = capsules[:, None, None] + changes[None, :, :, None]
+    return self._decode(mask[:, None, None, :, None] * changed)
+
+
+class ClassCapsules(nn.Module):
+  """Primary capsules, each with a linear map to every class, routed by agreement.
+
+  Attributes:
+    num_classes: k.
+    features: numbers of a class capsule.
+    iterations: of routing.
+    through_all: whether gradients flow through all of them.
+  """
+
+  num_classes: int
+  features: int
+  iterations: int
+  through_all: bool
+
+  @nn.compact
+  def __call__(self, primary: Float[Array, "b n d"]) -> dynamic.DynamicRouting:
+    shape = (primary.shape[1], self.num_classes, primary.shape[2], self.features)
+    # The deviation of the authors' release.
+    maps = self.param("maps", nn.initializers.truncated_normal(0.1), shape)
+    predictions = jnp.einsum("bnd,nkde->bnke", primary, maps)
+    route = functools.partial(
+      dynamic.route_by_agreement, iterations=self.iterations, through_all=self.through_all
+    )
+    return jax.vmap(route)(predictions)
+
+
+def _in_order_of(labels: Array, lengths: Array) -> Array:
+  """The classes said, [b, labels]; of two, each in the place of the label that it may match."""
+  said = supervised.answers(jax.lax.stop_gradient(lengths), labels.shape[1])
+  if labels.shape[1] == 1:
+    return said
+  crossed = jnp.any(said[:, ::-1] == labels, axis=1, keepdims=True)
+  straight = jnp.any(said == labels, axis=1, keepdims=True)
+  return jnp.where(crossed & ~straight, said[:, ::-1], said)
+
+
+def _reconstructions(
+  batch: Batch, labels: Array, output: CapsNetOutput
+) -> dict[str, dict[str, Array]]:
+  if labels.shape[1] == 1:
+    return {
+      "class_reconstructions": {
+        "image": batch["image"],
+        "reconstruction": output.reconstruction[:, 0],
+        "label": labels[:, 0],
+        "predicted": output.drawn[:, 0],
+      }
+    }
+  return {
+    "overlaid_reconstructions": {
+      "image": batch["image"],
+      "sources": batch["sources"],
+      "reconstructions": output.reconstruction,
+      "label": labels,
+      "predicted": output.drawn,
+    }
+  }
+
+
+def _squared_error(output: CapsNetOutput, batch: Batch) -> Array:
+  """Sum over pixels of what the reconstructions of each image, [b], are off."""
+  targets = batch["sources"] if "sources" in batch else batch["image"][:, None]
+  return jnp.sum(jnp.square(output.reconstruction - targets), axis=(1, 2, 3, 4))
+
+
+def loss_terms(
+  output: CapsNetOutput, batch: Batch, step: Array | int | None, *, margins: Mapping[str, float]
+) -> dict[str, Array]:
+  """Terms to minimise, each unweighted.
+
+  Args:
+    output: of the module.
+    batch: the same batch.
+    step: of training; no term depends on it.
+    margins: keyword arguments of `margin_loss`.
+
+  Returns:
+    `margin`: the margin loss, summed over classes; `reconstruction`: squared error summed over
+    pixels, of two labels over both images. Each is a mean over the batch.
+  """
+  present = supervised.present(supervised.labels_of(batch), output.lengths.shape[1])
+  margin = jax.vmap(functools.partial(margin_loss, **margins))(output.lengths, present)
+  return {"margin": jnp.mean(margin), "reconstruction": jnp.mean(_squared_error(output, batch))}
+
+
+def measures(output: CapsNetOutput, batch: Batch) -> dict[str, Array]:
+  """`accuracy` [b], the share of labels found; `squared_error` [b] of the reconstructions."""
+  accuracy = supervised.accuracy(output.lengths, supervised.labels_of(batch))
+  return {"accuracy": accuracy, "squared_error": _squared_error(output, batch)}
+
+
+def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
+  """A CapsNet from config sections.
+
+  Args:
+    model: fields of `CapsNet`.
+    loss: `present_margin`, `absent_margin` and `absent_weight` of the margin loss, and `weights`
+      and `schedule` of the loss terms.
+    data: canvas, channels, number of classes and labels.
+
+  Raises:
+    ValueError: a key or value that does not fit, or data that are not images.
+  """
+  spec = supervised.require_images("capsnet", data)
+  check_keys("loss", loss, (*MARGINS, "weights", "schedule"))
+  module = build_module(
+    CapsNet,
+    "model",
+    model,
+    canvas=spec.canvas,
+    channels=spec.channels,
+    num_classes=spec.num_classes,
+  )
+  for name in MARGINS:
+    not_negative(f"config.loss.{name}", loss[name])
+  margins = {name: loss[name] for name in MARGINS}
+
+  def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
+    return nn.apply(CapsNet.draw, module)(variables, batch)
+
+  return System(
+    module=module,
+    loss_terms=functools.partial(loss_terms, margins=margins),
+    loss_weights=dict(loss["weights"]),
+    loss_schedule=dict(loss["schedule"]),
+    measures=measures,
+    features=lambda output: {},
+    pictures=pictures,
+    classify=lambda output: output.lengths,
+  )

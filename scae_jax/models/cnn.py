@@ -1,0 +1,118 @@
+"""Convolutional networks without capsules, to compare with: LeNet-5, and the baseline of CapsNet.
+
+LeCun, Bottou, Bengio and Haffner 1998, "Gradient-Based Learning Applied to Document Recognition",
+in the form that is common today, with ReLU and plain average pooling; Sabour, Frosst and Hinton
+2017, section 5.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from scae_jax.layers.convolution import PADDINGS, Convolution, average_pool
+from scae_jax.models import supervised
+from scae_jax.models.system import Spec, System, build_module, check_keys, each_whole, one_of, whole
+from scae_jax.typing import Array, Batch, Float
+
+
+@struct.dataclass
+class CNNOutput:
+  """Logits [b, k] of the classes."""
+
+  logits: Float[Array, "b k"]
+
+
+class CNN(nn.Module):
+  """Convolutions, each with ReLU and perhaps pooled, then dense layers.
+
+  On 28x28 grey images of ten classes, LeNet-5 (`widths` 6 and 16, `pool` 2, `hidden` 120 and 84,
+  `valid` 5x5 kernels) has 44,426 parameters, and the baseline of CapsNet (`widths` 256, 256 and
+  128, no pooling, `hidden` 328 and 192, `same` 5x5 kernels, dropout) 35,445,522.
+
+  Attributes:
+    widths: channels of each convolution.
+    kernel: side of all kernels, pixels.
+    padding: of convolutions, `valid` or `same`.
+    pool: side of the squares over which feature maps are averaged, pixels; 1 is none.
+    hidden: units of each dense layer but the last.
+    dropout: share of the last hidden units that training drops.
+    num_classes: k.
+  """
+
+  widths: tuple[int, ...]
+  kernel: int
+  padding: str
+  pool: int
+  hidden: tuple[int, ...]
+  dropout: float
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, batch: Batch, *, train: bool) -> CNNOutput:
+    """One pass over a batch."""
+    each_whole("config.model.widths", self.widths, 1)
+    each_whole("config.model.hidden", self.hidden, 1)
+    whole("config.model.kernel", self.kernel, 1)
+    whole("config.model.pool", self.pool, 1)
+    one_of("config.model.padding", self.padding, PADDINGS)
+    if not 0 <= self.dropout < 1:
+      raise ValueError(f"config.model.dropout is {self.dropout!r}; expected a share below 1")
+    x = batch["image"]
+    he = nn.initializers.he_normal()
+    for i, width in enumerate(self.widths):
+      x = Convolution(
+        width, self.kernel, padding=self.padding, kernel_init=he, name=f"convolution_{i}"
+      )(x)
+      x = average_pool(jax.nn.relu(x), self.pool)
+    x = x.reshape(x.shape[0], -1)
+    for i, width in enumerate(self.hidden):
+      x = jax.nn.relu(nn.Dense(width, kernel_init=he, name=f"dense_{i}")(x))
+    if self.dropout > 0:
+      x = nn.Dropout(self.dropout, deterministic=not train, rng_collection="noise")(x)
+    return CNNOutput(nn.Dense(self.num_classes, name="classes")(x))
+
+
+def loss_terms(output: CNNOutput, batch: Batch, step: Array | int | None) -> dict[str, Array]:
+  """`cross_entropy` of the labels, nats, mean over labels and batch; it does not change by step."""
+  log_prob = jax.nn.log_softmax(output.logits)
+  of_labels = jnp.take_along_axis(log_prob, supervised.labels_of(batch), axis=1)
+  return {"cross_entropy": -jnp.mean(of_labels)}
+
+
+def classify(output: CNNOutput) -> Array:
+  """Probabilities [b, k] of the classes."""
+  return jax.nn.softmax(output.logits)
+
+
+def measures(output: CNNOutput, batch: Batch) -> dict[str, Array]:
+  """`accuracy` [b], the share of labels found."""
+  return {"accuracy": supervised.accuracy(output.logits, supervised.labels_of(batch))}
+
+
+def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
+  """A CNN from config sections.
+
+  Args:
+    model: fields of `CNN`.
+    loss: `weights` and `schedule` of the one loss term.
+    data: canvas, channels and number of classes.
+
+  Raises:
+    ValueError: a key or value that does not fit, or data that are not images.
+  """
+  spec = supervised.require_images("cnn", data)
+  check_keys("loss", loss, ("weights", "schedule"))
+  return System(
+    module=build_module(CNN, "model", model, num_classes=spec.num_classes),
+    loss_terms=loss_terms,
+    loss_weights=dict(loss["weights"]),
+    loss_schedule=dict(loss["schedule"]),
+    measures=measures,
+    features=lambda output: {},
+    pictures=lambda variables, batch: {},
+    classify=classify,
+  )

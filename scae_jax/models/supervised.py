@@ -1,0 +1,50 @@
+"""What systems that are trained with labels share: targets, answers, and how right these are.
+
+An image has one label, or two where two images of different classes lie on top of each other.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from scae_jax.models.system import ImageSpec, Spec
+from scae_jax.typing import Array, Batch, Float, Int, typed
+
+
+def require_images(system: str, data: Spec) -> ImageSpec:
+  """The spec, if it is that of images.
+
+  Raises:
+    ValueError: it is that of points.
+  """
+  if not isinstance(data, ImageSpec):
+    raise ValueError(
+      f"config.system {system!r} takes images, and config.data.name names scenes of points; the"
+      " system for those is 'ccae'."
+    )
+  return data
+
+
+def labels_of(batch: Batch) -> Int[Array, "b labels"]:
+  """The one or two labels of every image."""
+  names = [name for name in ("label", "other_label") if name in batch]
+  return jnp.stack([batch[name] for name in names], axis=1)
+
+
+@typed
+def present(labels: Int[Array, "b labels"], num_classes: int) -> Float[Array, "b {num_classes}"]:
+  """1 for every class that is in an image, 0 for the others."""
+  return jnp.sum(jax.nn.one_hot(labels, num_classes), axis=1)
+
+
+@typed
+def answers(scores: Float[Array, "b k"], num_labels: int) -> Int[Array, "b {num_labels}"]:
+  """The classes with the largest scores, the largest first."""
+  return jax.lax.top_k(scores, num_labels)[1]
+
+
+@typed
+def accuracy(scores: Float[Array, "b k"], labels: Int[Array, "b labels"]) -> Float[Array, "b"]:
+  """Share of an image's labels among as many classes with the largest scores."""
+  said = answers(scores, labels.shape[1])
+  found = jnp.any(said[:, :, None] == labels[:, None, :], axis=1)
+  return jnp.mean(found.astype(jnp.float32), axis=1)

@@ -1,0 +1,190 @@
+"""Matrix capsules: layers against loops, coordinates, losses by step, and bad configs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scae_jax.layers.matrix_capsules import (
+  CapsuleMap,
+  ClassCapsules,
+  ConvCapsules,
+  PrimaryCapsules,
+  receptive_fields,
+)
+from scae_jax.models.matrix_capsules import make_system
+from scae_jax.models.system import ImageSpec
+from scae_jax.routing.em import route_by_em
+from scae_jax.training.build import check_system
+from tests.test_models_build import compiled, random_variables
+
+HEIGHT, WIDTH, TYPES, PARENTS, BATCH, CLASSES = 5, 4, 2, 3, 2, 3
+MODEL = {
+  "conv_width": 3,
+  "primary_types": 2,
+  "first_types": 2,
+  "second_types": 2,
+  "routing_iterations": 2,
+  "add_coordinates": True,
+}
+LOSS = {"margin_scale": 50.0, "weights": {"spread": 1.0}, "schedule": {}}
+
+
+def capsule_map(seed=0, height=HEIGHT, width=WIDTH):
+  rng = np.random.RandomState(seed)
+  shape = (BATCH, height, width, TYPES)
+  poses = rng.normal(0, 1, (*shape, 4, 4)).astype(np.float32)
+  return CapsuleMap(jnp.asarray(poses), jnp.asarray(rng.uniform(0, 1, shape), jnp.float32))
+
+
+def routed(votes, activation, child, routing, iterations):
+  """Routing of one example, from its votes as loops made them."""
+  return route_by_em(
+    jnp.asarray(np.moveaxis(votes, 1, -1), jnp.float32),
+    activation.reshape(-1),
+    child,
+    beta_u=jnp.asarray(routing["beta_u"]),
+    beta_a=jnp.asarray(routing["beta_a"]),
+    iterations=iterations,
+  )
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2), (1, 1)])
+def test_receptive_fields_against_a_loop(kernel, stride):
+  found = receptive_fields(HEIGHT, WIDTH, TYPES, kernel, stride)
+  expected = []
+  for top in range(0, HEIGHT - kernel + 1, stride):
+    for left in range(0, WIDTH - kernel + 1, stride):
+      square = []
+      for row in range(top, top + kernel):
+        for column in range(left, left + kernel):
+          square += [(row * WIDTH + column) * TYPES + m for m in range(TYPES)]
+      expected.append(square)
+  np.testing.assert_array_equal(found, expected)
+
+
+def test_primary_capsules_against_numpy():
+  layer = PrimaryCapsules(TYPES)
+  features = jnp.asarray(np.random.RandomState(0).normal(size=(BATCH, 2, 3, 5)), jnp.float32)
+  variables = random_variables(layer, features)
+  found = layer.apply(variables, features)
+  kernels = {name: part["kernel"][0, 0] for name, part in variables["params"].items()}
+  poses = np.asarray(features) @ kernels["poses"]
+  np.testing.assert_allclose(found.poses.reshape(poses.shape), poses, rtol=1e-4, atol=1e-5)
+  logits = np.asarray(features) @ kernels["activation"]
+  np.testing.assert_allclose(found.activation, 1 / (1 + np.exp(-logits)), rtol=1e-4)
+  assert set(variables["params"]["poses"]) == {"kernel"}
+
+
+def test_votes_of_convolutional_capsules_against_a_loop():
+  """Squares of 3x3 at stride 2 in a map of 5x4: two of them, one above the other."""
+  layer, below = ConvCapsules(PARENTS, kernel=3, stride=2, iterations=2), capsule_map()
+  variables = random_variables(layer, below)
+  found = compiled(layer.apply)(variables, below)
+  assert found.activation.shape == (BATCH, 2, 1, PARENTS)
+  params = jax.device_get(variables["params"])
+  child = receptive_fields(HEIGHT, WIDTH, TYPES, 3, 2)
+  for b in range(BATCH):
+    poses = np.asarray(below.poses[b]).reshape(-1, 4, 4)
+    votes = np.zeros((*child.shape, PARENTS, 16))
+    for p, n, k in np.ndindex(*child.shape, PARENTS):
+      votes[p, n, k] = (poses[child[p, n]] @ params["transforms"][n, k]).reshape(-1)
+    expected = routed(votes, below.activation[b], child, params["routing"], 2)
+    # Two rounds of float32 sums over 18 children.
+    np.testing.assert_allclose(
+      found.poses[b].reshape(2, PARENTS, 16), expected.poses, rtol=1e-3, atol=1e-4
+    )
+    np.testing.assert_allclose(
+      found.activation[b].reshape(2, PARENTS), expected.activation, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("add_coordinates", [True, False])
+def test_votes_for_classes_against_a_loop(add_coordinates):
+  """One transform for all positions; places are added to the last entries of two rows."""
+  layer, below = ClassCapsules(CLASSES, 2, add_coordinates), capsule_map()
+  variables = random_variables(layer, below)
+  found = compiled(layer.apply)(variables, below)
+  params = jax.device_get(variables["params"])
+  votes = np.zeros((BATCH, HEIGHT, WIDTH, TYPES, CLASSES, 4, 4))
+  for b, row, column, m, k in np.ndindex(votes.shape[:5]):
+    vote = np.asarray(below.poses[b, row, column, m]) @ params["transforms"][m, k]
+    if add_coordinates:
+      vote[0, 3] += (column + 0.5) / WIDTH
+      vote[1, 3] += (row + 0.5) / HEIGHT
+    votes[b, row, column, m, k] = vote
+  child = np.arange(HEIGHT * WIDTH * TYPES)[None]
+  for b in range(BATCH):
+    flat = votes[b].reshape(1, -1, CLASSES, 16)
+    expected = routed(flat, below.activation[b], child, params["routing"], 2)
+    np.testing.assert_allclose(found.poses[b], expected.poses, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(found.activation[b], expected.activation, rtol=1e-4)
+
+
+def test_capsules_follow_a_shift_of_the_map():
+  """What stands two positions lower is found one square lower, at stride 2."""
+  layer = ConvCapsules(PARENTS, kernel=1, stride=2, iterations=2)
+  below = capsule_map(height=8, width=8)
+  variables = random_variables(layer, below)
+  run = compiled(layer.apply)
+  moved = jax.tree.map(lambda array: jnp.roll(array, 2, axis=1), below)
+  found, shifted = run(variables, below), run(variables, moved)
+  np.testing.assert_allclose(shifted.activation[:, 1:], found.activation[:, :-1], rtol=1e-5)
+  np.testing.assert_allclose(shifted.poses[:, 1:], found.poses[:, :-1], rtol=1e-4, atol=1e-5)
+
+
+def tiny_system(loss=LOSS, **changes):
+  return make_system(MODEL | changes, loss, ImageSpec(19, 1, CLASSES))
+
+
+def test_loss_and_measures_against_numpy():
+  """19 -> 8 -> 3 -> 1 positions; the margin is that of the step, or the last."""
+  system = tiny_system()
+  rng = np.random.RandomState(0)
+  image = jnp.asarray(rng.uniform(size=(4, 19, 19, 1)), jnp.float32)
+  batch = {"image": image, "label": jnp.array([0, 2, 1, 1])}
+  variables = random_variables(system.module, batch, train=False, scale=1.0)
+
+  @compiled
+  def run(step):
+    output = system.module.apply(variables, batch, train=True)
+    terms = [system.loss_terms(output, batch, each)["spread"] for each in (step, None)]
+    return output, terms, system.measures(output, batch)
+
+  output, terms, measures = jax.device_get(run(jnp.int32(200)))
+  assert np.ptp(output.activation) > 0
+  for found, margin in zip(terms, (0.595, 0.9899641), strict=True):
+    expected = 0.0
+    for activation, label in zip(output.activation, np.asarray(batch["label"]), strict=True):
+      lead = activation[label] - np.delete(activation, label)
+      expected += np.sum(np.maximum(0, margin - lead) ** 2)
+    assert found == pytest.approx(expected / 4, rel=1e-4)
+  np.testing.assert_array_equal(
+    measures["accuracy"], output.activation.argmax(1) == np.asarray(batch["label"])
+  )
+  drawn = jax.device_get(jax.jit(system.pictures)(variables, batch))["coupling"]
+  assert drawn["coupling"].shape == drawn["agreement"].shape == (2, 2, CLASSES)
+  np.testing.assert_allclose(drawn["coupling"].sum(2), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"routing_iterations": 0}, "config.model.routing_iterations is 0"),
+    ({"first_types": 0}, "config.model.first_types is 0"),
+    ({"types": 3}, r"unknown keys \['types'\]"),
+  ],
+)
+def test_bad_values_are_refused(changes, message):
+  with pytest.raises(ValueError, match=message):
+    check_system(tiny_system(**changes), ImageSpec(19, 1, CLASSES), 2)
+
+
+def test_a_canvas_too_small_for_the_layers_is_refused():
+  with pytest.raises(ValueError, match=r"'capsules_1' has a kernel of 3x3 pixels.* is 2 pixels"):
+    check_system(tiny_system(), ImageSpec(16, 1, CLASSES), 2)
+
+
+def test_a_margin_must_take_some_steps():
+  with pytest.raises(ValueError, match=r"config.loss.margin_scale is 0"):
+    tiny_system(loss=LOSS | {"margin_scale": 0.0})
