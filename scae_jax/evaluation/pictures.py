@@ -12,6 +12,7 @@ from sklearn.manifold import TSNE
 
 from scae_jax.evaluation.checks import check_features
 from scae_jax.evaluation.files import write_whole
+from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.scores import Labelled, Scores
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
@@ -66,6 +67,16 @@ def feature_figures(
         embed(test.features[shown], seed), test.labels[shown], class_names, f"t-SNE of {title}"
       ),
     )
+
+
+def curve_figures(
+  history: str | pathlib.Path | None, seed: int
+) -> Iterator[tuple[str, Callable[[], Figure]]]:
+  """Name and drawer of the curves of one seed, if there is a history with numbers."""
+  if history is not None and pathlib.Path(history).is_file():
+    steps, values = read_history(pathlib.Path(history), seed)
+    if values:
+      yield "training_curves", lambda: FIGURES["training_curves"](steps, values)
 
 
 def embed(features: np.ndarray, seed: int) -> np.ndarray:
