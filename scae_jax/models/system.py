@@ -79,13 +79,15 @@ class System:
     measures: `(output, batch) -> {name: [b]}`, numbers an example that are reported and not
       trained, such as a squared error or whether a probe was right (0. or 1.).
     features: `output -> {name: [b, d]}`, non-negative activations that evaluation clusters and
-      classifies linearly.
+      classifies linearly; {} of a model that has `classify`.
     pictures: `(variables, batch) -> {figure name: {argument: array}}`: for each figure of
       `scae_jax.figures` that the model can feed, the arrays that it takes. Jittable.
     segment: `output -> {name: [b, n]}`, of a model of points: the capsule that each point belongs
       to, int32, -1 for none; None if there are no points.
     poses: `output -> {kind of capsule: (poses [b, n, 2, 3], presences [b, n])}`, poses from a
       capsule's own to image coordinates, see `scae_jax.geometry`; None if the model has none.
+    classify: `output -> [b, classes]`, scores in [0, 1] of a model that is trained with labels; the
+      largest is its answer and its confidence; None for others.
   """
 
   module: nn.Module
@@ -97,6 +99,7 @@ class System:
   pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]]
   segment: Callable[[Any], dict[str, Array]] | None = None
   poses: Callable[[Any], dict[str, tuple[Array, Array]]] | None = None
+  classify: Callable[[Any], Array] | None = None
 
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
