@@ -157,6 +157,14 @@ def test_every_iteration_has_a_map_and_the_mean_agreement_below_it():
   assert [text.get_text() for text in bars[1].get_xticklabels()] == ["cat", "dog"]
 
 
+def test_log_densities_stand_on_less_than_the_least_of_them():
+  agreement = np.array([[[-10.0, -20.0]], [[-15.0, -5.0]]])
+  figure = coupling(np.ones((4, 4, 1)), np.full((2, 1, 2), 0.5), agreement)
+  bars = [axes for axes in figure.axes if axes.patches and axes.get_xlabel() == "parent capsule"]
+  found = [[(bar.get_y(), bar.get_y() + bar.get_height()) for bar in a.patches] for a in bars]
+  np.testing.assert_allclose(found, [[(-22, -10), (-22, -20)], [(-22, -15), (-22, -5)]])
+
+
 def test_one_iteration_of_even_shares_and_of_sure_ones():
   figure = coupling(np.ones((4, 4, 1)), np.full((1, 128, 4), 0.25), np.zeros((1, 128, 4)))
   (axes,) = (axes for axes in figure.axes if axes.get_title() == "iteration 1")

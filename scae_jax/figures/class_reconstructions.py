@@ -43,7 +43,8 @@ def class_reconstructions(
   predicted = check_rank("predicted", predicted, "n")
   check_same_length(image=image, reconstruction=reconstruction, label=label, predicted=predicted)
   shown = min(len(image), MAX_EXAMPLES)
-  figure = new_figure(0.95 * shown + 1.6, 2.7, "Reconstructions")
+  title = f"Reconstructions: label {_ARROW} answer"
+  figure = new_figure(max(0.95 * shown + 1.6, 3.2), 2.7, title)
   grid = figure.subplots(2, shown, squeeze=False)
   row_label(grid[0, 0], "image")
   row_label(grid[1, 0], "reconstruction")
@@ -98,7 +99,8 @@ def overlaid_reconstructions(
     ("sources", red_and_green(sources[:shown])),
     ("reconstructions", red_and_green(reconstructions[:shown])),
   ]
-  figure = new_figure(0.95 * shown + 1.6, 3.9, "Overlaid images")
+  title = f"Overlays: labels {_ARROW} answers"
+  figure = new_figure(max(0.95 * shown + 1.6, 3.2), 3.9, title)
   grid = figure.subplots(len(rows), shown, squeeze=False)
   for i, (name, pictures) in enumerate(rows):
     row_label(grid[i, 0], name)

@@ -77,10 +77,13 @@ def coupling(
 
   bars = figure.add_subplot(grid[1, 1])
   bars.set_ylabel("mean\nagreement", fontsize=LABEL_SIZE)
-  _draw_agreement(bars, agreement[0].mean(axis=0), names)
+  means = agreement.mean(axis=1)
+  # Zero means nothing to log densities, which may all be below it: then the largest is the tallest.
+  bottom = 0.0 if means.max() >= 0 else 1.1 * means.min()
+  _draw_agreement(bars, means[0], bottom, names)
   for i in range(1, iterations):
     axes = figure.add_subplot(grid[1, i + 1], sharey=bars)
-    _draw_agreement(axes, agreement[i].mean(axis=0), names)
+    _draw_agreement(axes, means[i], bottom, names)
     axes.tick_params(left=False, labelleft=False)
   return figure
 
@@ -108,10 +111,11 @@ def _rows_label(num_children: int, num_rows: int) -> str:
   return f"{num_children:,} child capsules, {'about ' if rest else ''}{each} a row"
 
 
-def _draw_agreement(axes: Axes, means: np.ndarray, names: Sequence[str]) -> None:
-  """Bars of [k]; the largest is dark."""
-  axes.bar(range(len(means)), means, color=np.where(means == means.max(), "0.2", "0.7"))
-  axes.axhline(0, color=GREY, lw=0.6)
+def _draw_agreement(axes: Axes, means: np.ndarray, bottom: float, names: Sequence[str]) -> None:
+  """Bars of [k] that stand on `bottom`; the largest is dark."""
+  colours = np.where(means == means.max(), "0.2", "0.7")
+  axes.bar(range(len(means)), means - bottom, bottom=bottom, color=colours)
+  axes.axhline(bottom, color=GREY, lw=0.6)
   axes.set_xlim(-0.5, len(means) - 0.5)
   step = -(-len(names) // MAX_WRITTEN_PARENTS)
   axes.set_xticks(range(0, len(names), step), names[::step])

@@ -71,7 +71,8 @@ def reliability(confidence: np.ndarray, is_right: np.ndarray, title: str = "") -
   look = {"width": 1 / NUM_BINS, "align": "edge", "edgecolor": "white", "linewidth": 0.6}
   above.plot([0, 1], [0, 1], ls="--", lw=1, color=GREY, zorder=3)
   above.bar(left, accuracy[used], color=(*blue, 0.55), **look)
-  above.plot(mean_confidence[used], accuracy[used], ls="", marker="o", ms=4, color=blue, zorder=4)
+  dots = {"ls": "", "marker": "o", "ms": 4, "color": blue, "zorder": 4, "clip_on": False}
+  above.plot(mean_confidence[used], accuracy[used], **dots)
   below.bar(left, share[used], color=(*orange, 0.8), **look)
   above.set_title(title or "Reliability", fontsize=TITLE_SIZE)
   above.set_ylabel("accuracy", fontsize=LABEL_SIZE)
