@@ -8,6 +8,7 @@ from scae_jax.evaluation.examples import (
   check_transfer,
   choose,
   flat_pixels,
+  full_batches,
   load_split,
   one_of_each_class,
 )
@@ -39,6 +40,14 @@ def test_images_and_labels_of_chosen_examples_stay_together():
     assert label == index % 2
   with pytest.raises(ValueError, match="no split 'validation'; it has train, test"):
     load_split(toy, "validation", 0)
+
+
+def test_batches_are_full_and_cover_every_example_in_order():
+  batches = [rows.tolist() for rows in full_batches(7, 3)]
+  assert batches == [[0, 1, 2], [3, 4, 5], [6, 6, 6]]
+  assert [rows.tolist() for rows in full_batches(3, 3)] == [[0, 1, 2]]
+  with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    list(full_batches(3, 0))
 
 
 def test_shown_examples_take_classes_in_turn():

@@ -14,8 +14,9 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.evaluation import report
 from scae_jax.evaluation.files import file_name, write_json, write_whole
 from scae_jax.evaluation.history import read_history
-from scae_jax.evaluation.pictures import embed
+from scae_jax.evaluation.pictures import embed, feature_figures
 from scae_jax.evaluation.report import write_report
+from scae_jax.evaluation.scores import Labelled, Scores
 from scae_jax.evaluation.table import plain_table, print_table
 from scae_jax.models.system import System
 from scae_jax.typing import Array
@@ -139,6 +140,15 @@ def test_figures_stand_beside_the_metrics(finished):
   files = {path.name for path in directory.iterdir()}
   assert files == {f"{name}.png" for name in expected} | {"metrics.json"}
   assert all(path.read_bytes()[:4] == b"\x89PNG" for path in directory.glob("*.png"))
+
+
+def test_a_confusion_matrix_says_that_it_is_of_clusters():
+  test = Labelled(np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0]))
+  scores = Scores({"lin_match": 0.7, "confusion": [[3, 1], [2, 4]]}, ())
+  drawers = dict(feature_figures("the_mass", test, scores, ("dark", "bright"), seed=0))
+  (axes,) = drawers["confusion-the_mass"]().axes
+  assert axes.get_title() == "LIN-MATCH 70.0%: the mass"
+  assert axes.get_xlabel() == "label of the cluster"
 
 
 def test_the_table_shows_every_row(finished, capsys):

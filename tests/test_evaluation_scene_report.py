@@ -14,6 +14,7 @@ from scae_jax.evaluation import scene_report
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.scene_report import write_scene_reports
 from scae_jax.evaluation.segmentation import segmentation
+from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
 from tests.test_data_constellations import OPTIONS
 
@@ -99,9 +100,7 @@ def test_first_scenes_without_jitter_are_drawn_and_each_seeds_own_curves(tmp_pat
   history.write_text(json.dumps(line) + "\n")
   seen = []
   with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(
-      scene_report.FIGURES, "training_curves", lambda steps, values: seen.append((steps, values))
-    )
+    patch.setitem(FIGURES, "training_curves", lambda steps, values: seen.append((steps, values)))
     write_scene_reports(
       tmp_path / "evaluation", SYSTEM, VARIABLES, DATASET, batch_size=5, step=9, history=history
     )

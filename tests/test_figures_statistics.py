@@ -39,12 +39,13 @@ def test_of_many_capsules_the_most_present_are_drawn():
 
 def test_confusion_writes_counts_and_colours_shares_of_a_label():
   matrix = np.array([[3, 1, 0], [0, 0, 5], [0, 0, 0]])
-  axes = confusion(matrix, NAMES, "mass").axes[0]
+  axes = confusion(matrix, NAMES, "LIN-MATCH of mass", "cluster").axes[0]
   shares = [[0.75, 0.25, 0], [0, 0, 1], [0, 0, 0]]
   np.testing.assert_allclose(axes.get_images()[0].get_array(), shares)
   written = {text.get_position(): text.get_text() for text in axes.texts}
   assert written == {(0, 0): "3", (1, 0): "1", (2, 1): "5"}
-  assert axes.get_title() == "LIN-MATCH 33.3%: mass"
+  assert axes.get_title() == "LIN-MATCH of mass"
+  assert (axes.get_ylabel(), axes.get_xlabel()) == ("label", "cluster")
   with pytest.raises(ValueError, match=r"3 classes must be square.*\(2, 2\)"):
     confusion(np.zeros((2, 2), int), NAMES)
 

@@ -68,19 +68,46 @@ def test_figures_of_a_report_on_images():
   }
 
 
+def test_figures_of_a_report_on_a_classifier():
+  """Of the answers in percent, with hundredths; a measure of the same name stands once."""
+  entries = {"accuracy": 0.99, "error": 0.01, "expected_calibration_error": 0.035}
+  entries |= {"mean_confidence": 0.5, "confusion": [[1, 0], [0, 1]]}
+  measures = {"squared_error": 12.5, "accuracy": 0.75}
+  found = figures({"classification": entries, "measures": measures})
+  assert found == pytest.approx(
+    {
+      "accuracy": 99,
+      "error": 1,
+      "mean confidence": 50,
+      "expected calibration error": 3.5,
+      "squared error": 12.5,
+    }
+  )
+  table = seeds_table([(0, found)]).splitlines()[2:]
+  assert table[0] == "| accuracy | 99.00 |"
+  assert table[1] == "| error | 1.00 |"
+  assert table[3] == "| expected calibration error | 3.50 |"
+  assert table[4] == "| squared error | 12.5 |"
+  pairs = {"accuracy": 0.75, "error": 0.25, "both_right": 0.5}
+  found = figures({"classification": pairs, "measures": {}})
+  assert found == {"accuracy": 75, "error": 25, "both right": 50}
+
+
 def test_seeds_stand_beside_each_other():
   """1, 2 and 6 have the mean 3 and the deviation sqrt(7); what one seed lacks is left out."""
   index = "adjusted rand index, jitter 0"
-  by_seed = [(seed, {"error": x, index: x / 8}) for seed, x in ((4, 1.0), (5, 2.0), (6, 6.0))]
+  by_seed = [
+    (seed, {"squared error": x, index: x / 8}) for seed, x in ((4, 1.0), (5, 2.0), (6, 6.0))
+  ]
   by_seed[0][1]["other"] = 1.0
   assert seeds_table(by_seed).splitlines() == [
     "| | seed 4 | seed 5 | seed 6 | mean (sd) |",
     "|---|---|---|---|---|",
-    "| error | 1.0 | 2.0 | 6.0 | 3.0 (2.6) |",
+    "| squared error | 1.0 | 2.0 | 6.0 | 3.0 (2.6) |",
     f"| {index} | 0.125 | 0.250 | 0.750 | 0.375 (0.331) |",
   ]
-  assert seeds_table(by_seed[:2]).splitlines()[2] == "| error | 1.0 | 2.0 | 1.5 (0.7) |"
-  assert seeds_table(by_seed[:1]) == "| | seed 4 |\n|---|---|\n| error | 1.0 |\n" + (
+  assert seeds_table(by_seed[:2]).splitlines()[2] == "| squared error | 1.0 | 2.0 | 1.5 (0.7) |"
+  assert seeds_table(by_seed[:1]) == "| | seed 4 |\n|---|---|\n| squared error | 1.0 |\n" + (
     f"| {index} | 0.125 |\n| other | 1.0 |"
   )
 

@@ -1,12 +1,24 @@
 """What a report on a run is asked for, and the folder that it goes to."""
 
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl.testing import flagsaver
 
+import evaluate
 from scae_jax.data.dataset import Dataset, ScoredSet, Split
+from scae_jax.evaluation import classification_report
+from scae_jax.evaluation.classification import classify
 from scae_jax.training import reporting
 from scae_jax.training.build import Run
-from scae_jax.training.reporting import load_scored_set, report_run
+from scae_jax.training.config import read_settings
+from scae_jax.training.loop import train
+from scae_jax.training.reporting import load_scored_set, report_run, scored_examples
+from tests import toy_classifier
 from tests.toy_system import make_system, toy_config, toy_data
 
 SPLIT = Split(np.zeros((2, 16, 16, 1), np.uint8), np.zeros(2, np.int32))
@@ -84,3 +96,100 @@ def test_a_set_to_score_on_is_looked_for_in_the_runs_folders(monkeypatch, flag, 
   folders = {"dir": "/config", "cache_dir": "/cache", "affnist_dir": "/affnist"}
   run = run_on(data__canvas=20, **{f"data__{key}": value for key, value in folders.items()})
   assert load_scored_set(run, "x", flag) == ("x", 20, expected, "/cache", "/affnist")
+
+
+def classifier_run(dataset, **changes):
+  run = run_on(dataset, **changes)
+  model, loss = run.config.model.to_dict(), run.config.loss.to_dict()
+  return dataclasses.replace(run, system=toy_classifier.make_system(model, loss, toy_data()))
+
+
+@pytest.mark.parametrize(
+  ("asked", "folder", "split"),
+  [
+    ({}, ".", "validation"),
+    ({"split": "test"}, "held-test", "test"),
+    ({"scored": OTHER, "is_latest": False}, "other-test-step12", "test"),
+  ],
+)
+def test_a_model_that_classifies_gets_the_report_on_its_answers(
+  monkeypatch, tmp_path, asked, folder, split
+):
+  found = []
+  monkeypatch.setattr(
+    reporting, "write_classification_reports", lambda *given, **named: found.append((given, named))
+  )
+  run = classifier_run(HELD_OUT)
+  report_run(run, tmp_path, max_examples=7, **asked)
+  ((given, named),) = found
+  directory, system, variables, scored, examples, make_batch = given
+  assert directory == tmp_path / "evaluation" / folder
+  assert (system, variables) == (run.system, run.variables)
+  assert scored is asked.get("scored", HELD_OUT)
+  np.testing.assert_array_equal(examples["image"], SPLIT.images)
+  assert make_batch(jax.tree.map(jnp.asarray, examples), jnp.arange(1))["image"].shape == (
+    1,
+    18,
+    18,
+    1,
+  )  # the canvas
+  assert named == {
+    "split": split,
+    "batch_size": 32,
+    "step": 12,
+    "max_examples": 7,
+    "provenance": {"workdir": str(tmp_path), "config": run.config.to_dict()},
+    "history": tmp_path / "metrics.jsonl",
+  }
+
+
+@pytest.mark.parametrize(
+  ("asked", "message"),
+  [
+    ({"scored": dataclasses.replace(OTHER, class_names=("b",))}, "knows the classes"),
+    ({"split": "validation"}, "no split 'validation'; it has train, test"),
+  ],
+)
+def test_what_a_classifier_cannot_be_scored_on_is_refused(tmp_path, asked, message):
+  with pytest.raises(ValueError, match=message):
+    report_run(classifier_run(PLAIN), tmp_path, **asked)
+
+
+def test_examples_of_a_split_and_their_batches():
+  images = np.arange(3 * 4, dtype=np.uint8).reshape(3, 2, 2, 1)
+  dataset = ScoredSet("x", ("a", "b"), {"test": Split(images, np.array([0, 1, 1], np.int32))})
+  data = read_settings(toy_config(data__canvas=4)).data
+  examples, make_batch = scored_examples(data, dataset, "test")
+  batch = make_batch(jax.tree.map(jnp.asarray, examples), jnp.array([2, 0]))
+  np.testing.assert_array_equal(batch["label"], [1, 0])
+  middle = np.asarray(batch["image"])[:, 1:3, 1:3]
+  np.testing.assert_allclose(255 * middle, images[[2, 0]], rtol=1e-6)
+  assert np.asarray(batch["image"]).sum() == pytest.approx(middle.sum())
+
+
+def test_a_trained_classifier_is_scored_by_the_script(tmp_path, monkeypatch, capsys):
+  """Its own split and a turned one; the scores are those of the module."""
+  monkeypatch.setattr(classification_report, "save_figures", lambda folder, drawers: None)
+  monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
+  monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
+  workdir = tmp_path / "run"
+  run = train(toy_classifier.classifier_config(train__num_steps=8), workdir)
+  assert run.system.classify is not None
+  for flags in [], ["--dataset=rotated_digits:35"]:
+    with flagsaver.flagsaver():
+      arguments = ["evaluate.py", f"--workdir={workdir}", "--max_examples=0", *flags]
+      evaluate.main(evaluate.parse_or_exit(arguments))
+  folder = workdir / "evaluation"
+  own = json.loads((folder / "metrics.json").read_text())
+  assert own["scored_on"] == {"dataset": "digits", "split": "test", "examples": 360}
+  settings = read_settings(run.config)
+  examples, make_batch = scored_examples(settings.data, run.dataset, "test")
+  batch = make_batch(jax.tree.map(jnp.asarray, examples), jnp.arange(360))
+  output = run.system.module.apply(run.variables[0], batch, train=False)
+  expected = classify(np.asarray(run.system.classify(output)), examples["label"])
+  assert own["classification"]["accuracy"] == pytest.approx(np.mean(expected.is_right))
+  assert own["measures"]["probe_right"] == pytest.approx(own["classification"]["accuracy"])
+  turned = json.loads((folder / "rotated_digits_35-test" / "metrics.json").read_text())
+  assert turned["scored_on"] == {"dataset": "rotated_digits:35", "split": "test", "examples": 360}
+  assert turned["classification"] != own["classification"]
+  assert "digits test, 360 examples; step 8" in capsys.readouterr().out

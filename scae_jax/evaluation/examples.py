@@ -1,6 +1,6 @@
 """Which examples are evaluated, shown and embedded. All choices are the same on every run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -40,6 +40,21 @@ def load_split(dataset: ScoredSet, split: str, max_examples: int) -> dict[str, n
   examples = dataset.splits[split]
   rows = choose(len(examples.labels), max_examples)
   return {"image": examples.images[rows], "label": examples.labels[rows]}
+
+
+def full_batches(count: int, batch_size: int) -> Iterator[np.ndarray]:
+  """Indices of examples in [0, count), in order, `batch_size` at a time.
+
+  Every batch has the same size, so one compiled pass serves all: the last one is filled up with
+  its last example, and what that gives is to be dropped.
+
+  Raises:
+    ValueError: a batch size below one.
+  """
+  if batch_size < 1:
+    raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+  for start in range(0, count, batch_size):
+    yield np.minimum(np.arange(start, start + batch_size), count - 1)
 
 
 def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
@@ -91,7 +106,7 @@ def check_transfer(trained_on: ScoredSet, scored_on: ScoredSet, canvas: int) -> 
     )
   if tuple(scored_on.class_names) != tuple(trained_on.class_names):
     raise ValueError(
-      f"{where} clusters are named by the classes {_shorten(trained_on.class_names)}, got "
+      f"{where} the model knows the classes {_shorten(trained_on.class_names)}, got "
       f"{_shorten(scored_on.class_names)}. Choose a set with the same classes in the same order, "
       "or train on this one."
     )

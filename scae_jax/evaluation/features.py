@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
+from scae_jax.evaluation.examples import full_batches
 from scae_jax.models.system import System
 from scae_jax.typing import Array
 
@@ -30,8 +31,8 @@ def make_forward(system: System, *, canvas: int) -> Forward:
     batch = evaluation_batch(split, jnp.arange(len(images)), canvas=canvas)
     output = system.module.apply(variables, batch, train=False)
     features, measures = dict(system.features(output)), dict(system.measures(output, batch))
-    _check_shapes("features", features, len(images), 2)
-    _check_shapes("measures", measures, len(images), 1)
+    check_shapes("features", features, len(images), 2)
+    check_shapes("measures", measures, len(images), 1)
     return features, measures
 
   return jax.jit(forward)
@@ -48,9 +49,7 @@ def collect(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
   """Features and measures of every example of a split, in its order.
 
-  Every batch has the same size, so one compiled pass serves all: the last one is filled up with
-  its last example, and what that gives is dropped. Results wait on the device until the end, so
-  that the device never waits for the host.
+  Results wait on the device until the end, so that the device never waits for the host.
 
   Args:
     system: the model.
@@ -73,12 +72,9 @@ def collect(
       f"A split needs at least one example and a label for each, got {len(images)} images and "
       f"{len(labels)} labels."
     )
-  if batch_size < 1:
-    raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
   forward = forward or make_forward(system, canvas=canvas)
   outputs = []
-  for start in range(0, len(images), batch_size):
-    rows = np.minimum(np.arange(start, start + batch_size), len(images) - 1)
+  for rows in full_batches(len(images), batch_size):
     outputs.append(forward(variables, jnp.asarray(images[rows]), jnp.asarray(labels[rows])))
 
   def join(*batches: Array) -> np.ndarray:
@@ -88,7 +84,19 @@ def collect(
   return {name: value.astype(np.float32) for name, value in features.items()}, measures
 
 
-def _check_shapes(kind: str, values: Mapping[str, Array], num_examples: int, rank: int) -> None:
+def mean_measures(measures: Mapping[str, np.ndarray]) -> dict[str, float]:
+  """Mean over examples of each measure [n]; raises ValueError when an entry is not finite."""
+  for name, values in measures.items():
+    broken = ~np.isfinite(values)
+    if broken.any():
+      raise ValueError(
+        f"Measure '{name}' must be finite, but {int(broken.sum())} of {len(values)} examples have "
+        "NaN or infinity. The parameters have most likely diverged: evaluate an earlier step."
+      )
+  return {name: float(np.mean(values, dtype=np.float64)) for name, values in measures.items()}
+
+
+def check_shapes(kind: str, values: Mapping[str, Array], num_examples: int, rank: int) -> None:
   """Raises unless every array has `num_examples` rows and `rank` axes."""
   for name, value in values.items():
     if value.ndim != rank or value.shape[0] != num_examples:

@@ -1,10 +1,11 @@
-"""Files that are either whole or not there, whatever interrupts."""
+"""Files that are either whole or not there, whatever interrupts, and the folders they go to."""
 
 import json
 import os
 import pathlib
 import re
 import tempfile
+from collections.abc import Collection
 from typing import Any
 
 
@@ -35,6 +36,21 @@ def write_json(path: pathlib.Path, content: Any) -> None:
 def file_name(text: str) -> str:
   """The text with all but letters, digits, `_`, `.` and `-` made `_`: "a/b:1" gives "a_b_1"."""
   return re.sub(r"[^\w.-]", "_", text)
+
+
+def make_writable(directory: pathlib.Path) -> None:
+  """Makes the directory; raises OSError when files cannot be written there."""
+  directory.mkdir(parents=True, exist_ok=True)
+  probe = directory / ".writable"
+  probe.write_bytes(b"")
+  probe.unlink()
+
+
+def seed_folders(directory: pathlib.Path, seeds: Collection[int]) -> dict[int, pathlib.Path]:
+  """Where the report on each seed goes: of several, to `seed-<number>` in the directory."""
+  if len(seeds) == 1:
+    return dict.fromkeys(seeds, directory)
+  return {seed: directory / f"seed-{seed}" for seed in seeds}
 
 
 def _umask() -> int:

@@ -11,7 +11,9 @@ from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
 from scae_jax.evaluation.checks import check_features
+from scae_jax.evaluation.classification import Classification, PairClassification
 from scae_jax.evaluation.files import write_whole
+from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.scores import Labelled, Scores
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
@@ -50,13 +52,14 @@ def feature_figures(
 ) -> Iterator[tuple[str, Callable[[], Figure]]]:
   """Names and drawers of the figures of one set of features; names end in the features' own."""
   title = name.replace("_", " ")
+  matched = f"LIN-MATCH {scores.entries['lin_match']:.1%}: {title}"
   yield (
     f"presences_by_class-{name}",
     lambda: FIGURES["presences_by_class"](test.features, test.labels, class_names, title),
   )
   yield (
     f"confusion-{name}",
-    lambda: FIGURES["confusion"](scores.confusion, class_names, title),
+    lambda: FIGURES["confusion"](scores.confusion, class_names, matched, "label of the cluster"),
   )
   if len(test.labels) >= MIN_EMBEDDED:
     shown = slice(MAX_EMBEDDED)
@@ -66,6 +69,34 @@ def feature_figures(
         embed(test.features[shown], seed), test.labels[shown], class_names, f"t-SNE of {title}"
       ),
     )
+
+
+def answer_figures(
+  answers: Classification | PairClassification, class_names: tuple[str, ...]
+) -> Iterator[tuple[str, Callable[[], Figure]]]:
+  """Names and drawers of the figures of a classifier's answers; none where labels are pairs."""
+  if isinstance(answers, PairClassification):
+    return
+  accuracy = float(np.mean(answers.is_right))
+  calibration = f"Expected calibration error {answers.calibration_error:.2%}"
+  yield (
+    "confusion",
+    lambda: FIGURES["confusion"](answers.confusion, class_names, f"Accuracy {accuracy:.2%}"),
+  )
+  yield (
+    "reliability",
+    lambda: FIGURES["reliability"](answers.confidence, answers.is_right, calibration),
+  )
+
+
+def curve_figures(
+  history: str | pathlib.Path | None, seed: int
+) -> Iterator[tuple[str, Callable[[], Figure]]]:
+  """Name and drawer of the curves of one seed, if there is a history with numbers."""
+  if history is not None and pathlib.Path(history).is_file():
+    steps, values = read_history(pathlib.Path(history), seed)
+    if values:
+      yield "training_curves", lambda: FIGURES["training_curves"](steps, values)
 
 
 def embed(features: np.ndarray, seed: int) -> np.ndarray:

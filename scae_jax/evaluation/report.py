@@ -20,15 +20,18 @@ from scae_jax.evaluation.examples import (
   load_split,
   one_of_each_class,
 )
-from scae_jax.evaluation.features import Forward, collect, make_forward
-from scae_jax.evaluation.files import write_json
-from scae_jax.evaluation.history import read_history
-from scae_jax.evaluation.pictures import feature_figures, model_figures, save_figures
+from scae_jax.evaluation.features import Forward, collect, make_forward, mean_measures
+from scae_jax.evaluation.files import make_writable, seed_folders, write_json
+from scae_jax.evaluation.pictures import (
+  curve_figures,
+  feature_figures,
+  model_figures,
+  save_figures,
+)
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.scores import Labelled, labelled, score, score_each
 from scae_jax.evaluation.summary import write_summary
 from scae_jax.evaluation.table import print_table
-from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
 
 # Of the baselines on raw pixels only, which would take minutes on 60,000 x 784 numbers and two
@@ -62,8 +65,8 @@ def write_reports(
   directory = pathlib.Path(directory)
   forward = make_forward(system, canvas=canvas)  # compiled once for all seeds
   reports = {}
-  for seed, own in variables.items():
-    folder = directory if len(variables) == 1 else directory / f"seed-{seed}"
+  for seed, folder in seed_folders(directory, variables).items():
+    own = variables[seed]
     reports[seed] = write_report(
       folder, system, own, dataset, canvas=canvas, seed=seed, forward=forward, **options
     )
@@ -156,7 +159,7 @@ def write_report(
     "seed": int(seed),
     "features": {name: one.entries for name, one in scores.items()},
     "pixels": pixel_scores.entries,
-    "measures": {name: _mean(name, values) for name, values in measures.items()},
+    "measures": mean_measures(measures),
     "notes": notes,
     **measured_with(),
     "provenance": provenance or {},
@@ -170,32 +173,10 @@ def write_report(
   drawers = dict(model_figures(system, variables, batch))
   for name, test in tests.items():
     drawers |= feature_figures(name, test, scores[name], dataset.class_names, seed=seed)
-  if history is not None and pathlib.Path(history).is_file():
-    steps, values = read_history(pathlib.Path(history), seed)
-    if values:
-      drawers["training_curves"] = lambda: FIGURES["training_curves"](steps, values)
+  drawers |= dict(curve_figures(history, seed))
   save_figures(directory, drawers)
   return metrics
 
 
 def _source(dataset: ScoredSet, split: str, examples: dict[str, np.ndarray]) -> dict[str, Any]:
   return {"dataset": dataset.name, "split": split, "examples": len(examples["label"])}
-
-
-def _mean(name: str, values: np.ndarray) -> float:
-  """Mean over examples; raises ValueError when one is not finite."""
-  broken = ~np.isfinite(values)
-  if broken.any():
-    raise ValueError(
-      f"Measure '{name}' must be finite, but {int(broken.sum())} of {len(values)} examples have "
-      "NaN or infinity. The parameters have most likely diverged: evaluate an earlier step."
-    )
-  return float(np.mean(values, dtype=np.float64))
-
-
-def make_writable(directory: pathlib.Path) -> None:
-  """Makes the directory; raises OSError when files cannot be written there."""
-  directory.mkdir(parents=True, exist_ok=True)
-  probe = directory / ".writable"
-  probe.write_bytes(b"")
-  probe.unlink()

@@ -10,16 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.scenes import NUM_TEST, Scenes
-from scae_jax.evaluation.files import write_json
-from scae_jax.evaluation.history import read_history
-from scae_jax.evaluation.pictures import model_figures, save_figures
+from scae_jax.evaluation.examples import full_batches
+from scae_jax.evaluation.files import make_writable, seed_folders, write_json
+from scae_jax.evaluation.pictures import curve_figures, model_figures, save_figures
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.ransac import ransac
-from scae_jax.evaluation.report import make_writable
 from scae_jax.evaluation.segmentation import segmentation
 from scae_jax.evaluation.summary import write_summary
 from scae_jax.evaluation.table import plain_scene_table
-from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
 from scae_jax.typing import Array, Batch
 
@@ -77,8 +75,8 @@ def write_scene_reports(
   ceiling = {jitter: _ransac(dataset, jitter, batch) for jitter, batch in scenes.items()}
   segment = make_segment(system)
   reports = {}
-  for seed, own in variables.items():
-    folder = directory if len(variables) == 1 else directory / f"seed-{seed}"
+  for seed, folder in seed_folders(directory, variables).items():
+    own = variables[seed]
     make_writable(folder)
     by_jitter = {}
     for jitter, batch in scenes.items():
@@ -116,11 +114,10 @@ def make_segment(system: System) -> Segment:
 def segment_all(
   segment: Segment, variables: Any, scenes: Mapping[str, np.ndarray], batch_size: int
 ) -> dict[str, np.ndarray]:
-  """`System.segment` of every scene; the last batch is filled up with the last scene."""
+  """`System.segment` of every scene, in their order."""
   count = len(scenes["presence"])
   found = []
-  for start in range(0, count, batch_size):
-    rows = np.minimum(np.arange(start, start + batch_size), count - 1)
+  for rows in full_batches(count, batch_size):
     batch = {name: jnp.asarray(array[rows]) for name, array in scenes.items()}
     found.append(jax.device_get(segment(variables, batch)))
   return {name: np.concatenate([one[name] for one in found])[:count] for name in found[0]}
@@ -155,8 +152,5 @@ def _draw(
 ) -> None:
   pictured = {name: jnp.asarray(array[:NUM_PICTURED]) for name, array in scenes.items()}
   drawers = dict(model_figures(system, variables, pictured))
-  if history is not None and pathlib.Path(history).is_file():
-    steps, values = read_history(pathlib.Path(history), seed)
-    if values:
-      drawers["training_curves"] = lambda: FIGURES["training_curves"](steps, values)
+  drawers |= dict(curve_figures(history, seed))
   save_figures(folder, drawers)

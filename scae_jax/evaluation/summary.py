@@ -8,6 +8,10 @@ from typing import Any
 from scae_jax.evaluation.files import write_json
 
 _FINE = ("adjusted rand index", "variation of information")
+# Of a classifier, in percent and by their keys in `metrics.json`; few errors are told apart by
+# hundredths.
+_OF_ANSWERS = ("accuracy", "error", "both_right", "mean_confidence", "expected_calibration_error")
+_HUNDREDTHS = tuple(name.replace("_", " ") for name in _OF_ANSWERS)
 # What all reports of one evaluation share, in `metrics.json`; the date is the first one's.
 _SHARED = ("scored_on", "max_examples", "step", "date", "versions", "hardware", "provenance")
 
@@ -23,6 +27,10 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
       for jitter, kinds in metrics["segmentation"].items()
       for kind, value in ((kind, scores[name]) for kind, scores in kinds.items())
     }
+  if "classification" in metrics:
+    # They come first, and stand for a measure of the same name, which says it once more.
+    of_answers = classification_figures(metrics["classification"])
+    return of_answers | _measures(metrics) | of_answers
   found = {}
   for name, scores in metrics["features"].items():
     found[f"LIN-MATCH, {name}"] = 100 * scores["lin_match"]
@@ -30,15 +38,20 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     found[f"capsules in use, {name}"] = float(scores["capsules_in_use"])
   found["LIN-MATCH, raw pixels"] = 100 * metrics["pixels"]["lin_match"]
   found["LIN-PRED, raw pixels"] = 100 * metrics["pixels"]["lin_pred"]
-  for name, value in metrics["measures"].items():
-    factor = 100 if name.endswith("accuracy") else 1
-    found[name.replace("_", " ")] = factor * value
-  return found
+  return found | _measures(metrics)
+
+
+def classification_figures(entries: Mapping[str, Any]) -> dict[str, float]:
+  """The figures under `classification` in a report, in percent; without the confusion matrix."""
+  shares = {name: entries[name] for name in _OF_ANSWERS if name in entries}
+  return {name.replace("_", " "): 100 * share for name, share in shares.items()}
 
 
 def decimals(name: str) -> int:
   """Decimals that a figure has in tables: indices and nats lie near 0 or 1, the others are percent,
   counts and the like."""
+  if name in _HUNDREDTHS:
+    return 2
   return 3 if name.startswith(_FINE) else 1
 
 
@@ -98,3 +111,11 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
   }
   write_json(directory / "metrics.json", summary)
   print(f"\n{seeds_table(list(by_seed.items()))}")
+
+
+def _measures(metrics: Mapping[str, Any]) -> dict[str, float]:
+  """Means of measures under their names in words; accuracies in percent."""
+  return {
+    name.replace("_", " "): (100 if name.endswith("accuracy") else 1) * value
+    for name, value in metrics["measures"].items()
+  }

@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from scae_jax.evaluation.summary import classification_figures
+
 _COLUMNS = ("", "LIN-MATCH", "LIN-PRED", "capsules in use")
 
 
@@ -62,6 +64,19 @@ def plain_scene_table(metrics: Mapping[str, Any]) -> str:
       for kind, scores in kinds.items()
     ]
   return "\n".join([*lines, *(f"note: {note}" for note in metrics["notes"])])
+
+
+def plain_classification_table(metrics: Mapping[str, Any]) -> str:
+  """The figures of a report on a classifier as text: one a row, then what else was measured.
+
+  Args:
+    metrics: what `classification_report.write_classification_reports` returns of a seed.
+  """
+  scored = metrics["scored_on"]
+  rows = classification_figures(metrics["classification"])
+  lines = [f"{name:<28}{value:>7.2f} %" for name, value in rows.items()]
+  heading = f"{scored['dataset']} {scored['split']}, {scored['examples']:,} examples"
+  return "\n".join([f"{heading}; step {metrics['step']:,}", *lines, *_remarks(metrics)])
 
 
 def _heading(metrics: Mapping[str, Any]) -> str:

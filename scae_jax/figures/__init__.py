@@ -8,11 +8,15 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
+from scae_jax.figures.capsule_dimensions import capsule_dimensions
+from scae_jax.figures.class_reconstructions import class_reconstructions, overlaid_reconstructions
 from scae_jax.figures.constellations import constellations
+from scae_jax.figures.coupling import coupling
 from scae_jax.figures.curves import training_curves
 from scae_jax.figures.embedding import embedding
 from scae_jax.figures.equivariance import equivariance
 from scae_jax.figures.reconstructions import object_reconstructions, reconstructions
+from scae_jax.figures.reliability import reliability
 from scae_jax.figures.statistics import confusion, presences_by_class
 from scae_jax.figures.templates import templates
 
@@ -21,9 +25,14 @@ FIGURES: dict[str, Callable[..., Figure]] = {
   "reconstructions": reconstructions,
   "object_reconstructions": object_reconstructions,
   "constellations": constellations,
+  "class_reconstructions": class_reconstructions,
+  "overlaid_reconstructions": overlaid_reconstructions,
+  "capsule_dimensions": capsule_dimensions,
+  "coupling": coupling,
   "presences_by_class": presences_by_class,
   "embedding": embedding,
   "confusion": confusion,
+  "reliability": reliability,
   "training_curves": training_curves,
   "equivariance": equivariance,
 }

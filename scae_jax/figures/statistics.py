@@ -1,4 +1,4 @@
-"""Tables of numbers as heat maps: capsules against classes, labels against clusters."""
+"""Tables of numbers as heat maps: capsules against classes, labels against answers."""
 
 from collections.abc import Sequence
 
@@ -67,13 +67,16 @@ def presences_by_class(
   return figure
 
 
-def confusion(matrix: np.ndarray, class_names: Sequence[str], title: str = "") -> Figure:
-  """Draws which clusters the examples of each label fall into, a row a label.
+def confusion(
+  matrix: np.ndarray, class_names: Sequence[str], title: str = "", columns: str = "answer"
+) -> Figure:
+  """Draws which answers the examples of each label get, a row a label.
 
   Args:
-    matrix: int [classes, classes], examples by label (row) and by the label of their cluster.
+    matrix: int [classes, classes], examples by label (row) and by answer (column).
     class_names: a name a class.
-    title: what was clustered.
+    title: what was measured.
+    columns: what an answer is, such as "label of the cluster".
 
   Raises:
     ValueError: a matrix that is not square, or not of as many rows as there are names.
@@ -89,14 +92,12 @@ def confusion(matrix: np.ndarray, class_names: Sequence[str], title: str = "") -
   figure = new_figure(side + 1.6, side + 1.2)
   axes = figure.add_subplot()
   axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
-  accuracy = np.trace(matrix) / max(matrix.sum(), 1)
-  heading = f"LIN-MATCH {accuracy:.1%}"
-  axes.set_title(f"{heading}: {title}" if title else heading, fontsize=TITLE_SIZE)
+  axes.set_title(title or "Confusion", fontsize=TITLE_SIZE)
   _name_classes(axes.set_yticks, class_names)
   _name_classes(axes.set_xticks, class_names)
   if max(map(len, class_names)) > 3:
     axes.tick_params(axis="x", rotation=90)
-  axes.set_xlabel("label of the cluster", fontsize=LABEL_SIZE)
+  axes.set_xlabel(columns, fontsize=LABEL_SIZE)
   axes.set_ylabel("label", fontsize=LABEL_SIZE)
   if len(class_names) <= MAX_WRITTEN_CLASSES:
     for row, column in zip(*np.nonzero(matrix), strict=True):

@@ -83,7 +83,7 @@ class System:
     measures: `(output, batch) -> {name: [b]}`, numbers an example that are reported and not
       trained, such as a squared error or whether a probe was right (0. or 1.).
     features: `output -> {name: [b, d]}`, non-negative activations that evaluation clusters and
-      classifies linearly.
+      classifies linearly; {} of a model that has `classify`.
     pictures: `(variables, batch) -> {figure name: {argument: array}}`: for each figure of
       `scae_jax.figures` that the model can feed, the arrays that it takes. Jittable.
     segment: `output -> {name: [b, n]}`, of a model of points: the capsule that each point belongs

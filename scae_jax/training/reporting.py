@@ -1,10 +1,17 @@
 """The report on a run: the one that ends its training, and those that evaluate.py asks for."""
 
+import functools
 import pathlib
+from collections.abc import Mapping
 
+import numpy as np
+
+from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import ScoredSet
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.transfer import load_scored
+from scae_jax.evaluation.classification_report import MakeBatch, write_classification_reports
+from scae_jax.evaluation.examples import check_transfer, load_split
 from scae_jax.evaluation.files import file_name
 from scae_jax.evaluation.report import write_reports
 from scae_jax.evaluation.scene_report import write_scene_reports
@@ -13,7 +20,7 @@ from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
 
-__all__ = ["load_scored_set", "report_run"]
+__all__ = ["load_scored_set", "report_run", "scored_examples"]
 
 _ONLY_OWN_SCENES = (
   "a run on generated scenes is scored on its own test scenes: leave out --dataset and --split."
@@ -44,7 +51,8 @@ def report_run(
 
   Raises:
     RunError: another data set or split is asked of a run on generated scenes.
-    ValueError, OSError: see `evaluation.report.write_report`.
+    ValueError, OSError: see `evaluation.report.write_report` and, of a model that classifies by
+      itself, `evaluation.classification_report.write_classification_reports`.
   """
   settings = read_settings(run.config)
   if max_examples is None:
@@ -70,6 +78,13 @@ def report_run(
   split = split or scored.held_out
   if not (own and is_latest and split == scored.held_out):
     directory = directory / file_name(f"{scored.name}-{split}{suffix}")
+  if run.system.classify is not None:
+    check_transfer(run.dataset, scored, settings.data.canvas)
+    examples, make_batch = scored_examples(settings.data, scored, split)
+    write_classification_reports(
+      directory, run.system, run.variables, scored, examples, make_batch, split=split, **shared
+    )
+    return
   write_reports(
     directory,
     run.system,
@@ -80,6 +95,27 @@ def report_run(
     scored_dataset=scored,
     **shared,
   )
+
+
+def scored_examples(
+  options: DataOptions, scored: ScoredSet, split: str
+) -> tuple[Mapping[str, np.ndarray], MakeBatch]:
+  """What a classifier is scored on.
+
+  Args:
+    options: of the run's data.
+    scored: the data set.
+    split: of it.
+
+  Returns:
+    Arrays on the host, one entry an example each, and `(arrays, indices) -> batch`, which puts
+    images in the middle of the canvas.
+
+  Raises:
+    ValueError: the data set has no such split.
+  """
+  examples = load_split(scored, split, max_examples=0)
+  return examples, functools.partial(evaluation_batch, canvas=options.canvas)
 
 
 def load_scored_set(run: Run, name: str, data_dir: str) -> ScoredSet:

@@ -1,0 +1,154 @@
+"""How often the answers of a classifier are right, and whether it is as sure as it may be.
+
+The answer is the class of the largest score, which is also the confidence. Where an image has a
+pair of labels, as two overlaid digits have, the two largest scores are the answer (Sabour et al.
+2017, section 6).
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from scae_jax.evaluation.checks import check_labels
+from scae_jax.evaluation.clustering import confusion_matrix
+from scae_jax.figures.reliability import by_confidence
+
+# A score may be the length of a vector, which float32 rounds to either side of 1.
+_ROUNDING = 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Classification:
+  """Answers to examples of one label each.
+
+  Attributes:
+    answer: int [n], the class of the largest score; of equal ones the first.
+    confidence: [n] in [0, 1], that score.
+    is_right: bool [n].
+    confusion: int [classes, classes], examples by label (row) and by answer (column).
+    calibration_error: expected calibration error, in [0, 1]; see `calibration_error`.
+  """
+
+  answer: np.ndarray
+  confidence: np.ndarray
+  is_right: np.ndarray
+  confusion: np.ndarray
+  calibration_error: float
+
+  def entries(self) -> dict[str, Any]:
+    """Figures for `metrics.json`; all but the confusion matrix are shares in [0, 1]."""
+    return {
+      "accuracy": float(np.mean(self.is_right)),
+      "error": float(np.mean(~self.is_right)),
+      "expected_calibration_error": self.calibration_error,
+      "mean_confidence": float(np.mean(self.confidence, dtype=np.float64)),
+      "confusion": self.confusion.tolist(),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class PairClassification:
+  """Answers to examples of two different labels each.
+
+  Attributes:
+    answer: int [n, 2], the classes of the two largest scores, the largest first.
+    found: bool [n, 2], whether each label is in the answer.
+  """
+
+  answer: np.ndarray
+  found: np.ndarray
+
+  def entries(self) -> dict[str, Any]:
+    """Shares in [0, 1] for `metrics.json`: of labels found, missed, and of examples with both."""
+    return {
+      "accuracy": float(np.mean(self.found)),
+      "error": float(np.mean(~self.found)),
+      "both_right": float(np.mean(self.found.all(axis=1))),
+    }
+
+
+def classify(scores: np.ndarray, label: np.ndarray) -> Classification:
+  """Compares the largest scores with the labels.
+
+  Args:
+    scores: [n, classes] in [0, 1].
+    label: int [n] in [0, classes).
+
+  Raises:
+    ValueError: scores of another rank, not finite or outside [0, 1]; labels that do not fit them.
+  """
+  check_scores(scores)
+  num_classes = scores.shape[1]
+  check_labels("scores", scores, label, num_classes)
+  answer = np.argmax(scores, axis=1)
+  confidence = scores.max(axis=1)
+  is_right = answer == label
+  return Classification(
+    answer,
+    confidence,
+    is_right,
+    confusion_matrix(label, answer, num_classes),
+    calibration_error(confidence, is_right),
+  )
+
+
+def classify_pairs(scores: np.ndarray, labels: np.ndarray) -> PairClassification:
+  """Compares the two largest scores with pairs of labels, whose order means nothing.
+
+  Args:
+    scores: [n, classes] in [0, 1], at least two classes.
+    labels: int [n, 2] in [0, classes), the two of an example differ.
+
+  Raises:
+    ValueError: scores of another rank, not finite or outside [0, 1]; labels that do not fit them,
+      or twice the same of an example.
+  """
+  check_scores(scores)
+  if labels.shape != (len(scores), 2):
+    raise ValueError(f"Pairs of labels must be [{len(scores)}, 2], got {labels.shape}.")
+  for column in labels.T:
+    check_labels("scores", scores, column, scores.shape[1])
+  same = labels[:, 0] == labels[:, 1]
+  if same.any():
+    raise ValueError(
+      f"The two labels of an example must differ, but {int(same.sum())} of {len(labels)} have the "
+      f"same twice (the first is number {int(np.argmax(same))}). Overlay images of other classes."
+    )
+  answer = np.argsort(-scores, axis=1, kind="stable")[:, :2]
+  found = (labels[:, :, None] == answer[:, None, :]).any(axis=2)
+  return PairClassification(answer, found)
+
+
+def calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
+  """Expected calibration error: mean over examples of |accuracy - confidence| of their bin.
+
+  Guo et al. 2017, arXiv 1706.04599, equation 3, with 15 equal bins of confidence.
+
+  Args:
+    confidence: [n] in [0, 1].
+    is_right: [n], 0 or 1.
+  """
+  count, mean_confidence, accuracy = by_confidence(confidence, is_right)
+  return float(np.sum(count * np.abs(accuracy - mean_confidence)) / len(confidence))
+
+
+def check_scores(scores: np.ndarray) -> None:
+  """Raises ValueError unless scores are a matrix of numbers in [0, 1], one row an example."""
+  if scores.ndim != 2 or 0 in scores.shape:
+    raise ValueError(
+      "Scores must have shape [examples, classes] with at least one of each, got "
+      f"{scores.shape}. Look at what `System.classify` returns."
+    )
+  broken = ~np.isfinite(scores).all(axis=1)
+  if broken.any():
+    raise ValueError(
+      f"Scores must be finite, but {int(broken.sum())} of {len(scores)} examples have NaN or "
+      f"infinity (the first is number {int(np.argmax(broken))}). The parameters have most likely "
+      "diverged: evaluate an earlier step."
+    )
+  if scores.min() < 0 or scores.max() > 1 + _ROUNDING:
+    raise ValueError(
+      f"Scores must be in [0, 1], got {scores.min():.6g} ... {scores.max():.6g}. Return "
+      "probabilities or lengths from `System.classify`, not logits."
+    )

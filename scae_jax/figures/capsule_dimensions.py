@@ -1,0 +1,82 @@
+"""What each dimension of a capsule stands for: reconstructions of perturbed capsules."""
+
+import math
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from scae_jax.figures.style import (
+  GREY,
+  LABEL_SIZE,
+  SMALL_SIZE,
+  check_rank,
+  new_figure,
+  show_picture,
+)
+
+MAX_EXAMPLES = 6
+MAX_DIMENSIONS = 16
+MAX_COLUMNS = 3
+_GAP = 1  # pixels between pictures
+_GAP_BRIGHTNESS = 0.35
+
+
+def capsule_dimensions(perturbed: np.ndarray, offsets: np.ndarray) -> Figure:
+  """Draws a block an example: a row a dimension of its capsule, a column an offset added to it.
+
+  Sabour et al. 2017, figure 4.
+
+  Args:
+    perturbed: [n, d, s, h, w, c] in [0, 1], reconstructions; the first 6 examples and the first 16
+      dimensions are drawn.
+    offsets: [s], what was added to the dimension.
+
+  Raises:
+    ValueError: arrays of another rank, or not one offset a column.
+  """
+  perturbed = check_rank("perturbed", perturbed, "n d s h w c")
+  offsets = check_rank("offsets", offsets, "s")
+  if perturbed.shape[2] != len(offsets):
+    raise ValueError(
+      f"'perturbed' {perturbed.shape} must have one picture an offset on axis 2, got {len(offsets)}"
+      " offsets."
+    )
+  perturbed = perturbed[:MAX_EXAMPLES, :MAX_DIMENSIONS]
+  shown, num_dimensions, num_offsets, height, width, _ = perturbed.shape
+  rows = math.ceil(shown / MAX_COLUMNS)
+  columns = math.ceil(shown / rows)
+  figure = new_figure(
+    0.27 * num_offsets * columns + 0.9,
+    0.27 * height / width * num_dimensions * rows + 0.55 * rows + 0.5,
+    "Capsules with one dimension changed",
+  )
+  grid = figure.subplots(rows, columns, squeeze=False)
+  for axes in grid.flat[shown:]:
+    axes.set_visible(False)
+  # Ticks at the middle of pictures; of the columns at both ends and in between.
+  across = np.arange(num_offsets) * (width + _GAP) + _GAP + (width - 1) / 2
+  down = np.arange(num_dimensions) * (height + _GAP) + _GAP + (height - 1) / 2
+  ticked = sorted({0, (num_offsets - 1) // 2, num_offsets - 1})
+  for i, axes in enumerate(grid.flat[:shown]):
+    show_picture(axes, mosaic(perturbed[i]))
+    axes.images[0].set_interpolation("auto")  # pictures are not a whole number of dots a pixel
+    axes.set_xticks(across[ticked], [f"{offsets[s]:+.2f}" for s in ticked])
+    axes.set_yticks(down, [str(d) for d in range(num_dimensions)])
+    axes.tick_params(length=0, labelsize=SMALL_SIZE, labelcolor=GREY, pad=2)
+    if i % columns == 0:
+      axes.set_ylabel("dimension", fontsize=LABEL_SIZE, color=GREY)
+    if i + columns >= shown:  # nothing below
+      axes.set_xlabel("offset", fontsize=LABEL_SIZE, color=GREY)
+  return figure
+
+
+def mosaic(pictures: np.ndarray) -> np.ndarray:
+  """One picture of a table of pictures [rows, columns, h, w, c], with grey lines around each."""
+  framed = np.pad(
+    np.clip(pictures, 0.0, 1.0),
+    ((0, 0), (0, 0), (_GAP, 0), (_GAP, 0), (0, 0)),
+    constant_values=_GAP_BRIGHTNESS,
+  )
+  rows, columns, height, width, channels = framed.shape
+  table = framed.transpose(0, 2, 1, 3, 4).reshape(rows * height, columns * width, channels)
+  return np.pad(table, ((0, _GAP), (0, _GAP), (0, 0)), constant_values=_GAP_BRIGHTNESS)

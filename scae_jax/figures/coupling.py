@@ -1,0 +1,126 @@
+"""How routing decides: the share of each child that each parent gets, by iteration."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+
+from scae_jax.figures.style import (
+  GREY,
+  LABEL_SIZE,
+  SMALL_SIZE,
+  check_rank,
+  new_figure,
+  show_picture,
+)
+
+MAX_ROWS = 64
+MAX_WRITTEN_PARENTS = 20  # with more, names would run into each other
+MAX_WIDTH = 14.0  # inches, of all maps together
+MIN_RANGE = 0.1  # of an even share: smaller differences than that are rounding, or nothing to show
+
+
+def coupling(
+  image: np.ndarray,
+  coupling: np.ndarray,
+  agreement: np.ndarray,
+  class_names: Sequence[str] | None = None,
+) -> Figure:
+  """Draws the coupling coefficients of one image, a heat map an iteration of routing.
+
+  White is an even share, 1 / parents: red parents get more of a child, blue ones less. Below each
+  map stand the agreements of that iteration, the mean over children for each parent; the largest
+  is dark. More than 64 children are averaged in groups of neighbours.
+
+  Args:
+    image: [h, w, c] in [0, 1].
+    coupling: [i, n, k], share of each of n children that each of k parents got in each iteration;
+      shares of a child sum to one.
+    agreement: [i, n, k], of each child's vote with each parent: a scalar product, or a log density.
+    class_names: a name a parent; None gives them numbers.
+
+  Raises:
+    ValueError: arrays of another rank, that do not fit each other, or not one name a parent.
+  """
+  image = check_rank("image", image, "h w c")
+  coupling = check_rank("coupling", coupling, "i n k")
+  agreement = check_rank("agreement", agreement, "i n k")
+  iterations, num_children, num_parents = coupling.shape
+  names = [str(k) for k in range(num_parents)] if class_names is None else list(class_names)
+  if agreement.shape != coupling.shape or len(names) != num_parents:
+    raise ValueError(
+      "'coupling' and 'agreement' must have one shape [i, n, k] and 'class_names' one name for each"
+      f" of the k parents, got {coupling.shape}, {agreement.shape} and {len(names)} names."
+    )
+  rows = mean_of_groups(coupling)
+  ends = _around_even(rows)
+  scale = TwoSlopeNorm(vmin=ends[0], vcenter=ends[1], vmax=ends[2])
+  side = min(float(np.clip(0.19 * num_parents, 1.6, 5.0)), MAX_WIDTH / iterations)
+  figure = new_figure(side * iterations + 3.2, 4.4, "Coupling of children with parents")
+  widths = (1.5, *[side] * iterations)
+  grid = figure.add_gridspec(2, iterations + 1, height_ratios=(3.4, 1), width_ratios=widths)
+  show_picture(figure.add_subplot(grid[0, 0]), image)
+  maps = [figure.add_subplot(grid[0, i + 1]) for i in range(iterations)]
+  for i, axes in enumerate(maps):
+    axes.imshow(rows[i], cmap="RdBu_r", norm=scale, aspect="auto", interpolation="nearest")
+    axes.set_title(f"iteration {i + 1}", fontsize=LABEL_SIZE)
+    axes.set_xticks([])
+    axes.set_yticks([])
+  maps[0].set_ylabel(_rows_label(num_children, rows.shape[1]), fontsize=LABEL_SIZE)
+  bar = figure.colorbar(maps[-1].images[0], ax=maps, pad=0.015, fraction=0.05, aspect=30)
+  least, even, most = (f"{end:.2g}" for end in ends)
+  bar.set_ticks(ends, labels=[least, f"{even}\neven", most])
+  bar.set_label("share of a child", fontsize=LABEL_SIZE)
+  bar.ax.tick_params(labelsize=SMALL_SIZE)
+
+  bars = figure.add_subplot(grid[1, 1])
+  bars.set_ylabel("mean\nagreement", fontsize=LABEL_SIZE)
+  means = agreement.mean(axis=1)
+  # Zero means nothing to log densities, which may all be below it: then the largest is the tallest.
+  bottom = 0.0 if means.max() >= 0 else 1.1 * means.min()
+  _draw_agreement(bars, means[0], bottom, names)
+  for i in range(1, iterations):
+    axes = figure.add_subplot(grid[1, i + 1], sharey=bars)
+    _draw_agreement(axes, means[i], bottom, names)
+    axes.tick_params(left=False, labelleft=False)
+  return figure
+
+
+def mean_of_groups(coupling: np.ndarray) -> np.ndarray:
+  """Averages [i, n, k] over consecutive groups of n: [i, min(n, 64), k].
+
+  Groups differ by at most one child in size; the larger ones come first.
+  """
+  groups = np.array_split(coupling, min(coupling.shape[1], MAX_ROWS), axis=1)
+  return np.stack([group.mean(axis=1) for group in groups], axis=1)
+
+
+def _around_even(rows: np.ndarray) -> tuple[float, float, float]:
+  """An even share, and shares as far from it on both sides as the furthest of [i, n, k]."""
+  even = 1 / rows.shape[-1]
+  furthest = max(float(np.abs(rows - even).max()), MIN_RANGE * even)
+  return max(even - furthest, 0.0), even, even + furthest
+
+
+def _rows_label(num_children: int, num_rows: int) -> str:
+  each, rest = divmod(num_children, num_rows)
+  if num_children == num_rows:
+    return f"{num_children:,} child capsules"
+  return f"{num_children:,} child capsules, {'about ' if rest else ''}{each} a row"
+
+
+def _draw_agreement(axes: Axes, means: np.ndarray, bottom: float, names: Sequence[str]) -> None:
+  """Bars of [k] that stand on `bottom`; the largest is dark."""
+  colours = np.where(means == means.max(), "0.2", "0.7")
+  axes.bar(range(len(means)), means - bottom, bottom=bottom, color=colours)
+  axes.axhline(bottom, color=GREY, lw=0.6)
+  axes.set_xlim(-0.5, len(means) - 0.5)
+  step = -(-len(names) // MAX_WRITTEN_PARENTS)
+  axes.set_xticks(range(0, len(names), step), names[::step])
+  axes.tick_params(labelsize=SMALL_SIZE)
+  if max(map(len, names)) > 2:
+    axes.tick_params(axis="x", rotation=90)
+  axes.set_xlabel("parent capsule", fontsize=LABEL_SIZE)
+  axes.spines[["top", "right"]].set_visible(False)

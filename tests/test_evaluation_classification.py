@@ -1,0 +1,102 @@
+"""Figures of classifiers against loops over examples."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scae_jax.evaluation.classification import calibration_error, classify, classify_pairs
+
+SCORES = np.array([[0.9, 0.1, 0.3], [0.2, 0.7, 0.7], [0.5, 0.0, 0.1], [0.1, 0.2, 0.6]], np.float32)
+
+
+def by_hand(confidence, is_right):
+  """Guo et al. 2017, equation 3, bin by bin."""
+  total = 0.0
+  for m in range(15):
+    inside = [
+      i for i, value in enumerate(confidence) if m / 15 < value <= (m + 1) / 15 or value == m == 0
+    ]
+    if inside:
+      accuracy = sum(is_right[i] for i in inside) / len(inside)
+      mean = sum(float(confidence[i]) for i in inside) / len(inside)
+      total += len(inside) / len(confidence) * abs(accuracy - mean)
+  return total
+
+
+def test_the_largest_score_is_answer_and_confidence():
+  found = classify(SCORES, np.array([0, 2, 1, 2]))
+  np.testing.assert_array_equal(found.answer, [0, 1, 0, 2])  # of equal scores the first
+  np.testing.assert_array_equal(found.confidence, np.float32([0.9, 0.7, 0.5, 0.6]))
+  np.testing.assert_array_equal(found.is_right, [True, False, False, True])
+  assert found.entries() == {
+    "accuracy": 0.5,
+    "error": 0.5,
+    "expected_calibration_error": pytest.approx((0.1 + 0.7 + 0.5 + 0.4) / 4),
+    "mean_confidence": pytest.approx(0.675),
+    "confusion": [[1, 0, 0], [1, 0, 0], [0, 1, 1]],
+  }
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+  st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=40),
+  st.lists(st.integers(0, 15), max_size=20),
+)
+def test_calibration_error_is_that_of_a_loop_over_bins(answers, edges):
+  """Edges of bins included."""
+  confidence = np.array([one for one, _ in answers] + [edge / 15 for edge in edges])
+  is_right = np.array([right for _, right in answers] + [True] * len(edges))
+  found = calibration_error(confidence, is_right)
+  assert found == pytest.approx(by_hand(confidence, is_right), abs=1e-12)
+
+
+def test_who_is_right_as_often_as_said_is_calibrated():
+  assert calibration_error(np.full(5, 0.8), np.array([1, 1, 1, 1, 0])) == pytest.approx(0)
+  assert calibration_error(np.ones(4), np.zeros(4)) == 1
+
+
+def test_the_two_largest_scores_answer_a_pair_of_labels():
+  labels = np.array([[2, 0], [0, 1], [1, 2], [2, 1]])
+  found = classify_pairs(SCORES, labels)
+  np.testing.assert_array_equal(found.answer, [[0, 2], [1, 2], [0, 2], [2, 1]])
+  np.testing.assert_array_equal(found.found, [[1, 1], [0, 1], [0, 1], [1, 1]])
+  assert found.entries() == {"accuracy": 0.75, "error": 0.25, "both_right": 0.5}
+  np.testing.assert_array_equal(classify_pairs(SCORES, labels[:, ::-1]).found, found.found[:, ::-1])
+
+
+@pytest.mark.parametrize(
+  ("scores", "message"),
+  [
+    (SCORES[0], r"shape \[examples, classes\].*got \(3,\)"),
+    (SCORES[:0], r"got \(0, 3\)"),
+    (SCORES * np.array([[1], [1], [np.nan], [1]]), r"1 of 4 .* \(the first is number 2\)"),
+    (SCORES - 0.5, r"in \[0, 1\], got -0\.5 \.\.\. 0\.4"),
+    (SCORES + 0.2, r"in \[0, 1\], got 0\.2 \.\.\. 1\.1"),
+  ],
+)
+def test_scores_that_are_none_are_refused(scores, message):
+  with pytest.raises(ValueError, match=message):
+    classify(scores, np.array([0, 2, 1, 2]))
+  with pytest.raises(ValueError, match=message):
+    classify_pairs(scores, np.array([[0, 1]] * 4))
+
+
+def test_a_length_rounded_above_one_is_one():
+  found = classify(np.float32([[1 + 1e-6, 0]]), np.array([0]))
+  assert found.entries()["expected_calibration_error"] == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("labels", "message"),
+  [
+    ([[0, 1]] * 3, r"must be \[4, 2\], got \(3, 2\)"),
+    ([[0, 1]] * 3 + [[1, 3]], r"in 0 \.\.\. 2, got 1 \.\.\. 3"),
+    ([[0, 1], [1, 1], [0, 2], [2, 2]], r"2 of 4 have the same twice \(the first is number 1\)"),
+  ],
+)
+def test_pairs_that_are_none_are_refused(labels, message):
+  with pytest.raises(ValueError, match=message):
+    classify_pairs(SCORES, np.array(labels))
+  with pytest.raises(ValueError, match=r"in 0 \.\.\. 2, got 0 \.\.\. 3"):
+    classify(SCORES, np.array([0, 1, 2, 3]))

@@ -1,0 +1,229 @@
+"""The report on a model that classifies by itself, on one whose answers are known."""
+
+import dataclasses
+import functools
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from scae_jax.data.batches import evaluation_batch
+from scae_jax.data.dataset import ScoredSet, Split
+from scae_jax.evaluation import classification_report
+from scae_jax.evaluation.classification import classify, classify_pairs
+from scae_jax.evaluation.classification_report import write_classification_reports
+from scae_jax.evaluation.examples import choose, one_of_each_class
+from scae_jax.figures.reliability import by_confidence
+from scae_jax.models.system import System
+
+COUNT, CLASSES = 11, 4
+RNG = np.random.RandomState(0)
+# The brightness of column k of an image is the score of class k. All differ, and none is the edge
+# of a bin of confidence, 17 / 255, so that rounding decides nothing.
+_LEVELS = RNG.permutation([level for level in range(256) if level % 17])[: COUNT * CLASSES]
+IMAGES = np.repeat(_LEVELS.reshape(COUNT, 1, CLASSES, 1), 2, axis=1).astype(np.uint8)
+LABELS = RNG.randint(0, CLASSES, COUNT).astype(np.int32)
+EXAMPLES = {"image": IMAGES, "label": LABELS}
+SCORED = ScoredSet("columns", tuple("abcd"), {"test": Split(IMAGES, LABELS)}, ("a note",))
+BATCH = functools.partial(evaluation_batch, canvas=CLASSES)
+VARIABLES = {3: {"params": {"shift": jnp.int32(0)}}, 4: {"params": {"shift": jnp.int32(1)}}}
+
+
+class Columns(nn.Module):
+  """Scores [b, 4] are the brightest pixels of columns, moved by `shift` classes."""
+
+  @nn.compact
+  def __call__(self, batch, *, train):
+    shift = self.param("shift", nn.initializers.zeros, (), jnp.int32)
+    return jnp.roll(batch["image"].max(axis=(1, 3)), shift, axis=1)
+
+
+def pictures(variables, batch):
+  shown = {"image": batch["image"], "reconstruction": 1 - batch["image"]}
+  return {"class_reconstructions": shown | {"label": batch["label"], "predicted": batch["label"]}}
+
+
+SYSTEM = System(
+  module=Columns(),
+  loss_terms=lambda output, batch: {},
+  loss_weights={},
+  loss_schedule={},
+  measures=lambda output, batch: {"label_squared": batch["label"] ** 2.0},
+  features=lambda output: {},
+  pictures=pictures,
+  classify=lambda output: output,
+)
+
+
+def write(directory, *, system=SYSTEM, variables=VARIABLES, examples=EXAMPLES, batch=BATCH, **more):
+  arguments = {"split": "test", "batch_size": 4, "step": 1200} | more
+  return write_classification_reports(
+    directory, system, variables, SCORED, examples, batch, **arguments
+  )
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+  """What would be drawn, instead of pictures."""
+  found = []
+  monkeypatch.setattr(
+    classification_report, "save_figures", lambda folder, drawers: found.append(drawers)
+  )
+  return found
+
+
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize("max_examples", [0, 6, COUNT + 5])
+def test_every_figure_of_every_seed(tmp_path, max_examples, capsys):
+  reports = write(tmp_path, max_examples=max_examples, provenance={"config": "toy.py"})
+  rows = choose(COUNT, max_examples)
+  scores = np.float32(IMAGES[rows, 0, :, 0]) / 255
+  assert list(reports) == [3, 4]
+  for seed, shift in ((3, 0), (4, 1)):
+    report = reports[seed]
+    written = json.loads((tmp_path / f"seed-{seed}" / "metrics.json").read_text())
+    assert written == report
+    assert report["scored_on"] == {"dataset": "columns", "split": "test", "examples": len(rows)}
+    assert (report["seed"], report["step"], report["max_examples"]) == (seed, 1200, max_examples)
+    expected = classify(np.roll(scores, shift, axis=1), LABELS[rows]).entries()
+    found = dict(report["classification"])
+    assert found.pop("confusion") == expected.pop("confusion")
+    assert found == pytest.approx(expected)  # the device may divide by 255 in its own way
+    mean = np.mean(LABELS[rows] ** 2.0)
+    assert report["measures"] == {"label_squared": pytest.approx(mean)}
+    assert report["notes"] == ["a note"]
+    assert report["provenance"] == {"config": "toy.py"}
+    assert "jax" in report["versions"]
+  summary = json.loads((tmp_path / "metrics.json").read_text())
+  accuracies = [100 * reports[seed]["classification"]["accuracy"] for seed in (3, 4)]
+  assert summary["seeds"] == [3, 4]
+  assert summary["mean"]["accuracy"] == pytest.approx(np.mean(accuracies))
+  assert "| accuracy | " in capsys.readouterr().out
+
+
+def test_figures_of_one_seed_stand_in_the_directory_itself(tmp_path, capsys):
+  history = tmp_path / "metrics.jsonl"
+  history.write_text('{"step": 1, "split": "train", "total": 2.0}\n')
+  folder = tmp_path / "new" / "evaluation"
+  write(folder, variables={3: VARIABLES[3]}, history=history)
+  names = ("class_reconstructions", "confusion", "reliability", "training_curves")
+  assert {path.name for path in folder.iterdir()} == {
+    "metrics.json",
+    *(f"{name}.png" for name in names),
+  }
+  right = np.mean(IMAGES[:, 0, :, 0].argmax(axis=1) == LABELS)
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0] == "columns test, 11 examples; step 1,200"
+  assert lines[1].split() == ["accuracy", f"{100 * right:.2f}", "%"]
+  assert lines[2].split() == ["error", f"{100 * (1 - right):.2f}", "%"]
+  assert lines[-2].startswith("label squared: ")
+  assert lines[-1] == "note: a note"
+
+
+def test_figures_show_what_was_measured(tmp_path, drawn):
+  write(tmp_path, variables={4: VARIABLES[4]})
+  (drawers,) = drawn
+  expected = classify(np.roll(np.float32(IMAGES[:, 0, :, 0]) / 255, 1, axis=1), LABELS)
+  (axes,) = drawers["confusion"]().axes
+  assert axes.get_title() == f"Accuracy {np.mean(expected.is_right):.2%}"
+  assert axes.get_xlabel() == "answer"
+  counts = {text.get_position(): int(text.get_text()) for text in axes.texts}
+  assert all(expected.confusion[row, column] == n for (column, row), n in counts.items())
+  above, below = drawers["reliability"]().axes
+  assert above.get_title() == f"Expected calibration error {expected.calibration_error:.2%}"
+  assert sum(bar.get_height() for bar in below.patches) == pytest.approx(1)
+  count, confidence, accuracy = by_confidence(expected.confidence, expected.is_right)
+  dots = np.stack([confidence, accuracy], axis=1)[count > 0]
+  np.testing.assert_allclose(above.lines[-1].get_xydata(), dots, rtol=1e-6)
+  labels = [axes.get_xlabel() for axes in drawers["class_reconstructions"]().axes]
+  shown = [int(label[0]) for label in labels if label]
+  np.testing.assert_array_equal(shown, LABELS[one_of_each_class(LABELS, 10)])
+
+
+def overlay(examples, indices):
+  """With the label of a partner anywhere in the split."""
+  batch = BATCH(examples, indices)
+  other = examples["label"][examples["partner"][indices]]
+  return batch | {"other_label": other}
+
+
+def test_pairs_of_labels(tmp_path, drawn):
+  """Partners are indices into the whole split, of which some examples are scored."""
+  partner = np.array([next(j for j in range(COUNT) if LABELS[j] != own) for own in LABELS])
+  examples = EXAMPLES | {"partner": partner}
+  reports = write(tmp_path, examples=examples, batch=overlay, max_examples=6)
+  rows = choose(COUNT, 6)
+  labels = np.stack([LABELS, LABELS[partner]], axis=1)[rows]
+  scores = np.float32(IMAGES[rows, 0, :, 0]) / 255
+  expected = classify_pairs(scores, labels).entries()
+  assert reports[3]["classification"] == expected
+  assert set(expected) == {"accuracy", "error", "both_right"}
+  assert set(drawn[0]) == {"class_reconstructions"}
+  summary = json.loads((tmp_path / "metrics.json").read_text())
+  assert set(summary["mean"]) == {"accuracy", "error", "both right", "label squared"}
+
+
+@pytest.mark.usefixtures("drawn")
+def test_one_compilation_serves_all_seeds_and_batches(tmp_path):
+  calls = []
+
+  def counting(output):
+    calls.append(output.shape)  # runs once a compilation
+    return output
+
+  write(tmp_path, system=dataclasses.replace(SYSTEM, classify=counting))
+  assert calls == [(4, CLASSES)]
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"system": dataclasses.replace(SYSTEM, classify=None)}, "has no `classify`"),
+    ({"examples": EXAMPLES | {"label": LABELS[:5]}}, r"'image': 11, 'label': 5"),
+    ({"examples": {name: array[:0] for name, array in EXAMPLES.items()}}, "one at least"),
+    ({"max_examples": -1}, "max_examples must be 0 "),
+  ],
+)
+def test_what_cannot_be_scored_leaves_no_folder(tmp_path, changes, message):
+  with pytest.raises(ValueError, match=message):
+    write(tmp_path / "new", **changes)
+  assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"classify": lambda output: output[:, 1:]}, r"must give \[4, 4\].* got \(4, 3\)"),
+    ({"classify": lambda output: output * jnp.nan}, "Scores must be finite, but 11 of 11"),
+    (
+      {"measures": lambda output, batch: {"error": jnp.log(output[:, 0] - 1)}},
+      "'error' must be fi",
+    ),
+    ({"measures": lambda output, batch: {"error": output}}, r"'error' as \[4\]"),
+  ],
+)
+def test_a_system_that_breaks_its_contract_leaves_no_metrics(tmp_path, changes, message):
+  with pytest.raises(ValueError, match=message):
+    write(tmp_path, system=dataclasses.replace(SYSTEM, **changes))
+  assert not list(tmp_path.rglob("metrics.json"))
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path):
+  """That of the second seed too."""
+  (tmp_path / "seed-4").write_text("")
+  calls = []
+  system = dataclasses.replace(SYSTEM, classify=lambda output: calls.append(0))
+  with pytest.raises(OSError, match="seed-4"):
+    write(tmp_path, system=system)
+  assert not calls
+
+
+def test_metrics_stand_before_figures_are_drawn(tmp_path):
+  wrong = {"class_reconstructions": {"image": jnp.zeros((2, 2))}}
+  system = dataclasses.replace(SYSTEM, pictures=lambda variables, batch: wrong)
+  with pytest.raises(TypeError):
+    write(tmp_path, system=system, variables={3: VARIABLES[3]})
+  assert json.loads((tmp_path / "metrics.json").read_text())["step"] == 1200

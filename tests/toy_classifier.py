@@ -1,0 +1,40 @@
+"""The toy system as a model that is trained with labels: its probe is what classifies.
+
+A config names it by `system = "tests.toy_classifier"`; `classifier_config` makes such a config.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from ml_collections import ConfigDict
+
+from scae_jax.models.system import ImageSpec, System
+from scae_jax.typing import Array, Batch
+from tests import toy_system
+
+
+def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) -> System:
+  """Takes what `toy_system.make_system` does."""
+  system = toy_system.make_system(model, loss, data)
+
+  def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
+    output = system.module.apply(variables, batch, train=False)
+    shown = {"image": batch["image"], "reconstruction": output.reconstruction}
+    shown |= {"label": batch["label"], "predicted": jnp.argmax(output.logits, axis=1)}
+    return {"class_reconstructions": shown}
+
+  return dataclasses.replace(
+    system,
+    features=lambda output: {},
+    pictures=pictures,
+    classify=lambda output: jax.nn.softmax(output.logits),
+  )
+
+
+def classifier_config(**changes: Any) -> ConfigDict:
+  """`toy_config` of this system; its changes are `section__key=value`."""
+  config = toy_system.toy_config(**changes)
+  config.system = "tests.toy_classifier"
+  return config
