@@ -7,7 +7,7 @@ import pytest
 
 from scae_jax.data import batches
 from scae_jax.data.canvas import pad_to_canvas, place_on_canvas, shift_on_canvas
-from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.dataset import Dataset, Split, crop_middle
 from scae_jax.data.feed import image_feed
 from scae_jax.models.system import ImageSpec
 
@@ -232,3 +232,50 @@ def test_a_feed_has_the_splits_and_what_a_model_is_built_from(held_out):
   moved = feed.training_batch(jax.random.key(0), train, jnp.zeros(200, int))["image"]
   corners = {tuple(np.argwhere(np.asarray(image).any(axis=2))[0]) for image in moved}
   assert corners == {(2 + i, 2 + j) for i in range(-2, 3) for j in range(-2, 3)}
+
+
+def test_the_middle_of_every_image_of_every_split():
+  splits = {"train": Split(small_images(2), np.zeros(2, np.int32))}
+  splits["test"] = Split(small_images(3)[::-1], np.zeros(3, np.int32))
+  whole = Dataset("toy", ("a",), splits)
+  middle = crop_middle(whole, 2)
+  for name, split in splits.items():
+    # Of 4 rows one goes above and one below, of 3 columns the odd one goes from the right.
+    np.testing.assert_array_equal(middle.splits[name].images, split.images[:, 1:3, 0:2])
+    assert middle.splits[name].labels is split.labels
+  assert isinstance(middle, Dataset)
+  assert crop_middle(whole, 0) is whole
+  message = (
+    r"config\.data\.crop must be at most .* 'toy', 4x3 pixels; it is 4\. Set it to 3 or less"
+  )
+  with pytest.raises(ValueError, match=message):
+    crop_middle(whole, 4)
+
+
+def test_a_feed_of_crops_cuts_at_random_in_training_and_the_middle_otherwise():
+  splits = {"train": Split(small_images(5), np.arange(5, dtype=np.int32))}
+  splits["test"] = Split(small_images(3), np.arange(3, dtype=np.int32))
+  feed = image_feed(Dataset("toy", tuple("abcdef"), splits), canvas=3, max_shift=0, crop=2)
+  assert feed.spec == ImageSpec(canvas=3, channels=3, num_classes=6)
+  np.testing.assert_array_equal(feed.heldout["image"], splits["test"].images[:, 1:3, 0:2])
+  train, heldout = (jax.tree.map(jnp.asarray, dict(x)) for x in (feed.train, feed.heldout))
+  assert feed.evaluation_batch(heldout, jnp.array([2]))["image"].shape == (1, 3, 3, 3)
+  made = np.asarray(feed.training_batch(jax.random.key(0), train, jnp.full(60, 3))["image"])
+  cut = {image[:2, :2].tobytes() for image in np.round(made * 255).astype(np.uint8)}
+  image = splits["train"].images[3]
+  assert cut == {image[i : i + 2, j : j + 2].tobytes() for i in range(3) for j in range(2)}
+
+
+@pytest.mark.parametrize("option", ["max_rotation", "brightness", "contrast"])
+def test_a_feed_changes_training_images_as_it_is_told(option):
+  split = Split(small_images(5), np.arange(5, dtype=np.int32))
+  dataset = Dataset("toy", tuple("abcdef"), {"train": split, "test": split})
+  feed = image_feed(dataset, canvas=4, max_shift=0, **{option: 0.5})
+  train = jax.tree.map(jnp.asarray, dict(feed.train))
+  made = feed.training_batch(jax.random.key(0), train, jnp.arange(5))["image"]
+  expected = batches.training_batch(
+    jax.random.key(0), train, jnp.arange(5), canvas=4, max_shift=0, **{option: 0.5}
+  )
+  np.testing.assert_array_equal(made, expected["image"])
+  whole = feed.evaluation_batch(train, jnp.arange(5))["image"]
+  assert (np.abs(made - whole).max(axis=(1, 2, 3)) > 1e-4).all()
