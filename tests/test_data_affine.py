@@ -6,7 +6,7 @@ import pytest
 from scipy import linalg, ndimage, stats
 
 from scae_jax.data import affine
-from scae_jax.data.batches import pad_to_canvas
+from scae_jax.data.canvas import pad_to_canvas
 from scae_jax.data.sources import load_dataset
 
 CANVAS = 40

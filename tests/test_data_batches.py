@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from scae_jax.data import batches
-from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.canvas import pad_to_canvas, place_on_canvas, shift_on_canvas
+from scae_jax.data.dataset import Dataset, Split, crop_middle
 from scae_jax.data.feed import image_feed
 from scae_jax.models.system import ImageSpec
 
@@ -96,7 +97,7 @@ def test_a_dispatch_computes_few_permutations():
 
 def test_pad_to_canvas_centres_as_numpy_does():
   images = small_images()
-  padded = batches.pad_to_canvas(jnp.asarray(images), 7)
+  padded = pad_to_canvas(jnp.asarray(images), 7)
   # Height 4 leaves 3 rows, 1 above; width 3 leaves 4 columns, 2 on the left.
   expected = np.pad(images, ((0, 0), (1, 2), (2, 2), (0, 0))) / np.float32(255)
   assert padded.dtype == jnp.float32
@@ -106,21 +107,21 @@ def test_pad_to_canvas_centres_as_numpy_does():
 
 def test_white_is_exactly_one():
   white = jnp.full((1, 2, 2, 1), 255, jnp.uint8)
-  assert float(batches.pad_to_canvas(white, 2).min()) == 1.0
+  assert float(pad_to_canvas(white, 2).min()) == 1.0
 
 
 def test_small_canvas_is_refused():
   images = jnp.asarray(small_images())
   message = r"4x3 pixels, got 3; set config\.data\.canvas to 4 or more"
   with pytest.raises(ValueError, match=message):
-    batches.pad_to_canvas(images, 3)
+    pad_to_canvas(images, 3)
   with pytest.raises(ValueError, match=message):
-    batches.shift_on_canvas(jax.random.key(0), images, 3, 1)
+    shift_on_canvas(jax.random.key(0), images, 3, 1)
 
 
 def test_negative_shift_is_refused():
   with pytest.raises(ValueError, match="expected max_shift >= 0"):
-    batches.shift_on_canvas(jax.random.key(0), jnp.asarray(small_images()), 4, -1)
+    shift_on_canvas(jax.random.key(0), jnp.asarray(small_images()), 4, -1)
 
 
 def shifted_by_numpy(image: np.ndarray, canvas: int, down: int, right: int) -> np.ndarray:
@@ -138,9 +139,7 @@ def shifted_by_numpy(image: np.ndarray, canvas: int, down: int, right: int) -> n
 def test_shift_is_a_roll_of_each_image(max_shift):
   """With shifts up to 3 on a canvas of 6 some ink leaves, and none may come back."""
   images, canvas = small_images(num=200), 6
-  shifted = np.asarray(
-    batches.shift_on_canvas(jax.random.key(1), jnp.asarray(images), canvas, max_shift)
-  )
+  shifted = np.asarray(shift_on_canvas(jax.random.key(1), jnp.asarray(images), canvas, max_shift))
   span = range(-max_shift, max_shift + 1)
   seen = []
   for image, actual in zip(images, np.round(shifted * 255), strict=True):
@@ -163,7 +162,7 @@ def test_shifts_are_uniform():
   """A single white pixel tells where each of 9,000 images went."""
   num_images, max_shift = 9_000, 1
   dots = jnp.full((num_images, 1, 1, 1), 255, jnp.uint8)
-  shifted = batches.shift_on_canvas(jax.random.key(2), dots, 3, max_shift)
+  shifted = shift_on_canvas(jax.random.key(2), dots, 3, max_shift)
   counts = np.asarray(shifted.sum(axis=0)).reshape(-1)
   # Each of 9 cells expects 1,000 with a deviation of 30: five deviations.
   np.testing.assert_allclose(counts, 1_000, atol=150)
@@ -171,8 +170,16 @@ def test_shifts_are_uniform():
 
 def test_no_shift_is_padding():
   images = jnp.asarray(small_images())
-  shifted = batches.shift_on_canvas(jax.random.key(0), images, 6, 0)
-  np.testing.assert_array_equal(shifted, batches.pad_to_canvas(images, 6))
+  shifted = shift_on_canvas(jax.random.key(0), images, 6, 0)
+  np.testing.assert_array_equal(shifted, pad_to_canvas(images, 6))
+
+
+def test_placed_images_are_where_they_are_told_to_be():
+  images = small_images()
+  told = np.array([[0, 0], [2, -2], [-1, 0], [-2, -2], [1, 2]])
+  placed = place_on_canvas(jnp.asarray(images), jnp.asarray(told), 6, 2)
+  for image, (down, right), actual in zip(images, told, np.asarray(placed), strict=True):
+    np.testing.assert_array_equal(np.round(actual * 255), shifted_by_numpy(image, 6, down, right))
 
 
 def test_batches_gather_images_with_their_labels():
@@ -195,10 +202,8 @@ def test_batches_gather_images_with_their_labels():
       images[np.asarray(indices)].sum(axis=(1, 2, 3)),
       rtol=1e-6,
     )
-  np.testing.assert_array_equal(
-    evaluation["image"], batches.pad_to_canvas(split["image"][indices], 8)
-  )
-  expected = batches.shift_on_canvas(jax.random.key(5), split["image"][indices], 8, 2)
+  np.testing.assert_array_equal(evaluation["image"], pad_to_canvas(split["image"][indices], 8))
+  expected = shift_on_canvas(jax.random.key(5), split["image"][indices], 8, 2)
   np.testing.assert_array_equal(training["image"], expected)
 
 
@@ -227,3 +232,50 @@ def test_a_feed_has_the_splits_and_what_a_model_is_built_from(held_out):
   moved = feed.training_batch(jax.random.key(0), train, jnp.zeros(200, int))["image"]
   corners = {tuple(np.argwhere(np.asarray(image).any(axis=2))[0]) for image in moved}
   assert corners == {(2 + i, 2 + j) for i in range(-2, 3) for j in range(-2, 3)}
+
+
+def test_the_middle_of_every_image_of_every_split():
+  splits = {"train": Split(small_images(2), np.zeros(2, np.int32))}
+  splits["test"] = Split(small_images(3)[::-1], np.zeros(3, np.int32))
+  whole = Dataset("toy", ("a",), splits)
+  middle = crop_middle(whole, 2)
+  for name, split in splits.items():
+    # Of 4 rows one goes above and one below, of 3 columns the odd one goes from the right.
+    np.testing.assert_array_equal(middle.splits[name].images, split.images[:, 1:3, 0:2])
+    assert middle.splits[name].labels is split.labels
+  assert isinstance(middle, Dataset)
+  assert crop_middle(whole, 0) is whole
+  message = (
+    r"config\.data\.crop must be at most .* 'toy', 4x3 pixels; it is 4\. Set it to 3 or less"
+  )
+  with pytest.raises(ValueError, match=message):
+    crop_middle(whole, 4)
+
+
+def test_a_feed_of_crops_cuts_at_random_in_training_and_the_middle_otherwise():
+  splits = {"train": Split(small_images(5), np.arange(5, dtype=np.int32))}
+  splits["test"] = Split(small_images(3), np.arange(3, dtype=np.int32))
+  feed = image_feed(Dataset("toy", tuple("abcdef"), splits), canvas=3, max_shift=0, crop=2)
+  assert feed.spec == ImageSpec(canvas=3, channels=3, num_classes=6)
+  np.testing.assert_array_equal(feed.heldout["image"], splits["test"].images[:, 1:3, 0:2])
+  train, heldout = (jax.tree.map(jnp.asarray, dict(x)) for x in (feed.train, feed.heldout))
+  assert feed.evaluation_batch(heldout, jnp.array([2]))["image"].shape == (1, 3, 3, 3)
+  made = np.asarray(feed.training_batch(jax.random.key(0), train, jnp.full(60, 3))["image"])
+  cut = {image[:2, :2].tobytes() for image in np.round(made * 255).astype(np.uint8)}
+  image = splits["train"].images[3]
+  assert cut == {image[i : i + 2, j : j + 2].tobytes() for i in range(3) for j in range(2)}
+
+
+@pytest.mark.parametrize("option", ["max_rotation", "brightness", "contrast"])
+def test_a_feed_changes_training_images_as_it_is_told(option):
+  split = Split(small_images(5), np.arange(5, dtype=np.int32))
+  dataset = Dataset("toy", tuple("abcdef"), {"train": split, "test": split})
+  feed = image_feed(dataset, canvas=4, max_shift=0, **{option: 0.5})
+  train = jax.tree.map(jnp.asarray, dict(feed.train))
+  made = feed.training_batch(jax.random.key(0), train, jnp.arange(5))["image"]
+  expected = batches.training_batch(
+    jax.random.key(0), train, jnp.arange(5), canvas=4, max_shift=0, **{option: 0.5}
+  )
+  np.testing.assert_array_equal(made, expected["image"])
+  whole = feed.evaluation_batch(train, jnp.arange(5))["image"]
+  assert (np.abs(made - whole).max(axis=(1, 2, 3)) > 1e-4).all()

@@ -48,6 +48,18 @@ def test_one_shift_is_of_all_images(four):
   assert four[0] == ("four", "", "")
 
 
+def test_crops_are_cut_before_images_move(four):
+  whole = transfer.load_dataset("four", "", "").splits["test"].images
+  for name, canvas in (("four", 3), ("rotated_four:0", 2)):
+    images = load_scored(name, canvas, crop=2).splits["test"].images
+    np.testing.assert_array_equal(images, whole[:, 1:3, 1:3])
+  moved = load_scored("translated_four:1,0", 2, crop=2).splits["test"].images
+  np.testing.assert_array_equal(moved[:, :, 1], whole[:, 1:3, 1])
+  assert not moved[:, :, 0].any()
+  with pytest.raises(ValueError, match=r"'four', 4x4 pixels; it is 5"):
+    load_scored("rotated_four:90", 8, crop=5)
+
+
 def test_a_range_of_shifts_is_drawn_once_for_all_runs(four, monkeypatch):
   images = np.repeat(transfer.load_dataset("four", "", "").splits["test"].images, 250, axis=0)
   split = Split(images, np.zeros(1000, np.int32))

@@ -104,6 +104,11 @@ def toy_config(**changes: Any) -> ConfigDict:
         "num_validation": 0,
         "canvas": 18,
         "max_shift": 1,
+        "max_rotation": 0.0,
+        "overlay": False,
+        "crop": 0,
+        "brightness": 0.0,
+        "contrast": 0.0,
       },
       "train": {
         "num_steps": 24,

@@ -71,7 +71,7 @@ def place(
     shifts: [n, 2], pixels to the right and down, after the linear map.
     image_shape: height and width first, pixels.
     canvas: side of the canvas, pixels. An odd margin goes below and to the right, as in
-      `scae_jax.data.batches.pad_to_canvas`.
+      `scae_jax.data.canvas.pad_to_canvas`.
 
   Returns:
     float64 [n, 2, 3].

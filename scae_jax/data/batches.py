@@ -9,16 +9,16 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from scae_jax.typing import Array, Float, Int, PRNGKeyArray, UInt8, typed
+from scae_jax.data.augmentation import jitter, random_crop
+from scae_jax.data.canvas import (
+  pad_to_canvas,
+  shift_on_canvas,
+  to_unit_range,
+  turn_and_shift_on_canvas,
+)
+from scae_jax.typing import Array, Int, PRNGKeyArray, typed
 
-__all__ = [
-  "epoch_position",
-  "evaluation_batch",
-  "example_order",
-  "pad_to_canvas",
-  "shift_on_canvas",
-  "training_batch",
-]
+__all__ = ["epoch_position", "evaluation_batch", "example_order", "training_batch"]
 
 
 def epoch_position(step: int, batch_size: int, num_examples: int) -> tuple[int, int]:
@@ -83,60 +83,6 @@ def example_order(
 
 
 @typed
-def pad_to_canvas(
-  images: UInt8[Array, "b h w c"], canvas: int
-) -> Float[Array, "b {canvas} {canvas} c"]:
-  """Puts images in the middle of a black square; an odd rest goes below and to the right.
-
-  Args:
-    images: 0 to 255.
-    canvas: side of the square, pixels.
-
-  Returns:
-    float32 in [0, 1].
-
-  Raises:
-    ValueError: the canvas is smaller than the images.
-  """
-  return _to_unit_range(_pad(images, canvas, border=0))
-
-
-@typed
-def shift_on_canvas(
-  key: PRNGKeyArray, images: UInt8[Array, "b h w c"], canvas: int, max_shift: int
-) -> Float[Array, "b {canvas} {canvas} c"]:
-  """Puts images on a black square, each shifted from the middle by a random whole number of pixels.
-
-  The two shifts of an image are independent and uniform over the 2 * max_shift + 1 whole numbers in
-  [-max_shift, max_shift], down and to the right positive. What a shift moves off the canvas is
-  lost; zeros come in.
-
-  Args:
-    key: of this batch.
-    images: 0 to 255.
-    canvas: side of the square, pixels.
-    max_shift: the largest shift, pixels.
-
-  Returns:
-    float32 in [0, 1].
-
-  Raises:
-    ValueError: the canvas is smaller than the images, or max_shift is negative.
-  """
-  if max_shift < 0:
-    raise ValueError(f"expected max_shift >= 0 pixels, got {max_shift}; set config.data.max_shift")
-  # One border serves every shift: each example is then a window of the padded image.
-  padded = _pad(images, canvas, border=max_shift)
-  shifts = jax.random.randint(key, (images.shape[0], 2), -max_shift, max_shift + 1)
-
-  def window(image, shift):
-    top, left = max_shift - shift
-    return jax.lax.dynamic_slice(image, (top, left, 0), (canvas, canvas, image.shape[2]))
-
-  return _to_unit_range(jax.vmap(window)(padded, shifts))
-
-
-@typed
 def training_batch(
   key: PRNGKeyArray,
   split: Mapping[str, Array],
@@ -144,20 +90,45 @@ def training_batch(
   *,
   canvas: int,
   max_shift: int,
+  max_rotation: float = 0.0,
+  crop: int = 0,
+  brightness: float = 0.0,
+  contrast: float = 0.0,
 ) -> dict[str, Array]:
-  """Gathers examples and shifts them at random; see `shift_on_canvas`.
+  """Gathers examples and changes their images at random.
+
+  A square is cut out, its brightness and contrast change (`scae_jax.data.augmentation`), it turns
+  about its middle and is shifted (`scae_jax.data.canvas`). What is zero is not done.
 
   Args:
     key: of this batch.
     split: `image` uint8 [n, h, w, c] and `label` int32 [n], on the device.
     indices: of the examples, in [0, n).
-    canvas: side of the square, pixels.
+    canvas: side of the square that images are put on, pixels.
     max_shift: the largest shift, pixels.
+    max_rotation: the largest angle in either direction, degrees; uniform.
+    crop: side of the square that is cut out, pixels.
+    brightness: the most that is added or subtracted.
+    contrast: the most that the factor of the contrast differs from 1.
 
   Returns:
     `image` float32 in [0, 1] [b, canvas, canvas, c] and `label` int32 [b].
+
+  Raises:
+    ValueError: images smaller than the square to be cut out, a canvas smaller than what is put on
+      it, or max_shift is negative.
   """
-  images = shift_on_canvas(key, split["image"][indices], canvas, max_shift)
+  images = split["image"][indices]
+  if max_rotation or crop or brightness or contrast:
+    place_key, crop_key, jitter_key = jax.random.split(key, 3)
+    images = to_unit_range(images)
+    if crop:
+      images = random_crop(crop_key, images, crop)
+    if brightness or contrast:
+      images = jitter(jitter_key, images, brightness=brightness, contrast=contrast)
+    images = turn_and_shift_on_canvas(place_key, images, canvas, max_shift, max_rotation)
+  else:
+    images = shift_on_canvas(key, images, canvas, max_shift)
   return {"image": images, "label": split["label"][indices]}
 
 
@@ -170,21 +141,3 @@ def evaluation_batch(
     "image": pad_to_canvas(split["image"][indices], canvas),
     "label": split["label"][indices],
   }
-
-
-def _pad(images: Array, canvas: int, *, border: int) -> Array:
-  """Centres images on the canvas and adds a border on each side of it."""
-  height, width = images.shape[1:3]
-  if canvas < max(height, width):
-    raise ValueError(
-      f"expected a canvas at least as large as the images, {height}x{width} pixels, got {canvas}; "
-      f"set config.data.canvas to {max(height, width)} or more"
-    )
-  top, left = (canvas - height) // 2, (canvas - width) // 2
-  rows = (top + border, canvas - height - top + border)
-  columns = (left + border, canvas - width - left + border)
-  return jnp.pad(images, ((0, 0), rows, columns, (0, 0)))
-
-
-def _to_unit_range(images: Array) -> Array:
-  return images.astype(jnp.float32) / 255.0

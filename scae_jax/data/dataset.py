@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
-__all__ = ["Dataset", "ScoredSet", "Split", "hold_out_validation", "holdout"]
+__all__ = ["Dataset", "ScoredSet", "Split", "crop_middle", "hold_out_validation", "holdout"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -194,5 +194,35 @@ def hold_out_validation(dataset: Dataset, num_validation: int, seed: int = 0) ->
     **dataset.splits,
     "train": Split(train.images[~is_held_out], train.labels[~is_held_out]),
     "validation": Split(train.images[is_held_out], train.labels[is_held_out]),
+  }
+  return dataclasses.replace(dataset, splits=splits)
+
+
+AnySet = TypeVar("AnySet", bound=ScoredSet)
+
+
+def crop_middle(dataset: AnySet, side: int) -> AnySet:
+  """A data set of the middle of every image: what a model that trains on random crops is scored on.
+
+  Args:
+    dataset: any.
+    side: of the square that is kept, pixels; an odd rest goes below and to the right. 0 returns the
+      data set as it is.
+
+  Raises:
+    ValueError: the images are smaller than the square.
+  """
+  height, width, _ = dataset.image_shape
+  if not 0 <= side <= min(height, width):
+    raise ValueError(
+      f"config.data.crop must be at most the side of the images of {dataset.name!r}, "
+      f"{height}x{width} pixels; it is {side}. Set it to {min(height, width)} or less, or to 0."
+    )
+  if side == 0:
+    return dataset
+  rows, columns = (slice((long - side) // 2, (long + side) // 2) for long in (height, width))
+  splits = {
+    name: Split(np.ascontiguousarray(split.images[:, rows, columns]), split.labels)
+    for name, split in dataset.splits.items()
   }
   return dataclasses.replace(dataset, splits=splits)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch, training_batch
-from scae_jax.data.dataset import Dataset
+from scae_jax.data.dataset import Dataset, crop_middle
 from scae_jax.models.system import ImageSpec, Spec
 
 __all__ = ["Feed", "image_feed"]
@@ -39,15 +39,32 @@ class Feed:
   evaluation_batch: Callable[..., Any]
 
 
-def image_feed(dataset: Dataset, *, canvas: int, max_shift: int) -> Feed:
-  """Images on a black canvas: in training moved by random shifts, otherwise in its middle.
+def image_feed(
+  dataset: Dataset,
+  *,
+  canvas: int,
+  max_shift: int,
+  max_rotation: float = 0.0,
+  crop: int = 0,
+  brightness: float = 0.0,
+  contrast: float = 0.0,
+) -> Feed:
+  """Images on a black canvas: in training changed and moved at random, otherwise in its middle.
 
   Args:
     dataset: with its held-out split.
     canvas: side of the square, pixels.
     max_shift: the largest shift, pixels.
+    max_rotation: the largest angle in either direction, degrees.
+    crop: side of the square that is cut out of every image, pixels: anywhere in training, out of
+      the middle otherwise. 0 keeps images whole.
+    brightness: see `scae_jax.data.augmentation.jitter`.
+    contrast: likewise.
+
+  Raises:
+    ValueError: images smaller than what is to be cut out of them.
   """
-  train, heldout = dataset.splits["train"], dataset.splits[dataset.held_out]
+  train, heldout = dataset.splits["train"], crop_middle(dataset, crop).splits[dataset.held_out]
   return Feed(
     spec=ImageSpec(canvas=canvas, channels=dataset.channels, num_classes=dataset.num_classes),
     train={"image": train.images, "label": train.labels},
@@ -55,6 +72,14 @@ def image_feed(dataset: Dataset, *, canvas: int, max_shift: int) -> Feed:
     held_out=dataset.held_out,
     heldout={"image": heldout.images, "label": heldout.labels},
     num_heldout=len(heldout.labels),
-    training_batch=functools.partial(training_batch, canvas=canvas, max_shift=max_shift),
+    training_batch=functools.partial(
+      training_batch,
+      canvas=canvas,
+      max_shift=max_shift,
+      max_rotation=max_rotation,
+      crop=crop,
+      brightness=brightness,
+      contrast=contrast,
+    ),
     evaluation_batch=functools.partial(evaluation_batch, canvas=canvas),
   )

@@ -1,6 +1,8 @@
 """Decoding a prepared TFDS image classification set, with NumPy and Pillow only."""
 
+import dataclasses
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.pictures import decode_picture
 from scae_jax.data.prepared import READABLE_FORMAT, PreparedSet, SetReference
 
-__all__ = ["catalogue_names", "decode_prepared", "prepare_commands"]
+__all__ = ["Records", "catalogue_names", "decode_prepared", "prepare_commands", "read_records"]
 
 
 def prepare_commands(reference: SetReference, data_dir: str) -> str:
@@ -26,19 +28,53 @@ def catalogue_names() -> list[str]:
   return _tfds().list_builders(with_community_datasets=False)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Records:
+  """Decoded examples of a prepared set.
+
+  Attributes:
+    class_names: of the first label.
+    splits: by name, `images` uint8 [n, h, w, c] and `labels` int32 [n, number of labels].
+  """
+
+  class_names: tuple[str, ...]
+  splits: Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+
 def decode_prepared(prepared: PreparedSet) -> Dataset:
   """Decodes the splits 'train' and 'test' ('validation' where there is no 'test').
 
   The image and the label are the supervised pair that the data set declares, or else its only
-  image and its only class label. Reads the files alone: no catalogue code, no TensorFlow.
+  image and its only class label.
 
   Args:
     prepared: where the files are.
 
   Raises:
-    ValueError: a file format that needs TensorFlow, TFDS not installed, splits missing, features
-      that are not one image and one class label, images not uint8, not grey or RGB, or of
-      different sizes, records that cannot be read, labels outside the classes.
+    ValueError: what `read_records` says; features that are not one image and one class label;
+      labels outside the classes.
+  """
+  records = read_records(prepared)
+  splits = {
+    name: Split(images, np.ascontiguousarray(labels[:, 0]))
+    for name, (images, labels) in records.splits.items()
+  }
+  return Dataset(prepared.reference.full_name, records.class_names, splits)
+
+
+def read_records(prepared: PreparedSet, keys: tuple[str, ...] = ()) -> Records:
+  """Decodes the splits 'train' and 'test' ('validation' where there is no 'test').
+
+  Reads the files alone: no catalogue code, no TensorFlow.
+
+  Args:
+    prepared: where the files are.
+    keys: names of the image and of the labels to read; () for the one pair that there is, see
+      `decode_prepared`.
+
+  Raises:
+    ValueError: a file format that needs TensorFlow, TFDS not installed, splits or features missing,
+      images not uint8, not grey or RGB, or of different sizes, records that cannot be read.
   """
   text = prepared.reference.text
   if READABLE_FORMAT not in prepared.file_formats:
@@ -63,7 +99,8 @@ def decode_prepared(prepared: PreparedSet) -> Dataset:
   # TFDS raises errors of many types for damaged metadata.
   except Exception as error:
     raise _unreadable(prepared, error) from error
-  image_key, label_key = _choose_features(tfds, text, features, builder.info.supervised_keys)
+  keys = keys or _choose_features(tfds, text, features, builder.info.supervised_keys)
+  shape = _image_shape(text, features, keys)
   test = "test" if "test" in split_names else "validation"
   if not {"train", test} <= split_names:
     raise ValueError(
@@ -80,16 +117,16 @@ def decode_prepared(prepared: PreparedSet) -> Dataset:
   for split_name, stored_name in (("train", "train"), ("test", test)):
     try:
       records = builder.as_data_source(split=stored_name, decoders=encoded)
-      examples = ((record[image_key], int(record[label_key])) for record in records)
+      examples = ([record[key] for key in keys] for record in records)
       splits[split_name] = _decode_split(
-        text, stored_name, examples, len(records), features[image_key].shape
+        f"data set {text!r}, split {stored_name!r}", examples, (len(records), len(keys) - 1), shape
       )
     except _PictureError:
       raise
     # So does array_record for damaged or missing files.
     except Exception as error:
       raise _unreadable(prepared, error) from error
-  return Dataset(prepared.reference.full_name, tuple(features[label_key].names), splits)
+  return Records(tuple(features[keys[1]].names), splits)
 
 
 class _PictureError(ValueError):
@@ -128,35 +165,46 @@ def _choose_features(
       f"{sorted(features)}; use another data set, or save its images by class and load them as "
       "data.name='folder'"
     )
-  image = features[images[0]]
+  return images[0], labels[0]
+
+
+def _image_shape(text: str, features: dict[str, Any], keys: tuple[str, ...]) -> tuple:
+  """What is declared of the images; raises ValueError where they are missing or of no use."""
+  if not set(keys) <= set(features):
+    raise ValueError(
+      f"data set {text!r}: expected the features {sorted(keys)}, got {sorted(features)}; prepare "
+      "the data set of this name that TFDS has"
+    )
+  image = features[keys[0]]
   dtype, channels = np.dtype(image.np_dtype), image.shape[-1]
   if dtype != np.uint8 or channels not in (1, 3):
     raise ValueError(
       f"data set {text!r}: expected uint8 images of 1 channel (grey) or 3 (RGB), got {dtype} and "
       f"{channels} channels; convert the images and load them as data.name='folder'"
     )
-  return images[0], labels[0]
+  return image.shape
 
 
 def _decode_split(
-  text: str, split_name: str, examples: Any, num_examples: int, declared_shape: tuple
-) -> Split:
+  where: str, examples: Any, num_labels: tuple[int, int], declared_shape: tuple
+) -> tuple[np.ndarray, np.ndarray]:
+  """Images and labels [number of examples, labels of each], for `Records`."""
   channels = declared_shape[-1]
   images = np.zeros((0, 0, 0, channels), np.uint8)
-  labels = np.zeros(num_examples, np.int64)
-  for index, (picture, label) in enumerate(examples):
-    where = f"data set {text!r}, split {split_name!r}, example {index}"
+  labels = np.zeros(num_labels, np.int64)
+  for index, (picture, *own_labels) in enumerate(examples):
     try:
       image = decode_picture(picture, channels)
     except ValueError as error:
-      raise _PictureError(f"{where}: {error}") from error
+      raise _PictureError(f"{where}, example {index}: {error}") from error
     if index == 0:
-      images = np.zeros((num_examples, *image.shape), np.uint8)
+      images = np.zeros((len(labels), *image.shape), np.uint8)
     if image.shape != images.shape[1:]:
       raise _PictureError(
-        f"{where}: expected height, width and channels {images.shape[1:]}, as in example 0, got "
-        f"{image.shape}; resize the images to one size and load them as data.name='folder'"
+        f"{where}, example {index}: expected height, width and channels {images.shape[1:]}, as in "
+        f"example 0, got {image.shape}; resize the images to one size and load them as "
+        "data.name='folder'"
       )
     images[index] = image
-    labels[index] = label
-  return Split(images, labels.astype(np.int32))
+    labels[index] = [int(label) for label in own_labels]
+  return images, labels.astype(np.int32)

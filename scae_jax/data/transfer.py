@@ -16,7 +16,7 @@ import re
 import numpy as np
 
 from scae_jax.data import affine, affnist
-from scae_jax.data.dataset import ScoredSet, Split
+from scae_jax.data.dataset import ScoredSet, Split, crop_middle
 from scae_jax.data.sources import load_dataset
 
 __all__ = ["load_scored"]
@@ -47,7 +47,13 @@ class _Request:
 
 
 def load_scored(
-  name: str, canvas: int, data_dir: str = "", cache_dir: str = "", affnist_dir: str = ""
+  name: str,
+  canvas: int,
+  data_dir: str = "",
+  cache_dir: str = "",
+  affnist_dir: str = "",
+  *,
+  crop: int = 0,
 ) -> ScoredSet:
   """Loads what a model is to be scored on.
 
@@ -61,10 +67,12 @@ def load_scored(
     data_dir: of the data set named, see `load_dataset`.
     cache_dir: of the data set named.
     affnist_dir: folder of the official files of `affnist`; "" if there are none.
+    crop: side of the square that is cut out of the middle of every image before it is moved,
+      pixels, for a model that trains on crops; 0 keeps images whole. affNIST is never cut.
 
   Raises:
     ValueError: what `load_dataset` or `load_affnist` says; a range that is none; a canvas too small
-      for affNIST, or for ink that must stay on it.
+      for affNIST, or for ink that must stay on it; images smaller than the crop.
   """
   if name == "affnist" and affnist_dir:
     if canvas < affnist.SIDE:
@@ -76,8 +84,8 @@ def load_scored(
     return affnist.load_affnist(affnist_dir)
   request = _read("affine_mnist" if name == "affnist" else name)
   if request is None:
-    return load_dataset(name, data_dir, cache_dir)
-  dataset = load_dataset(request.source, data_dir, cache_dir)
+    return crop_middle(load_dataset(name, data_dir, cache_dir), crop)
+  dataset = crop_middle(load_dataset(request.source, data_dir, cache_dir), crop)
   test = dataset.splits["test"]
   is_affnist = request.kind == "affine" and dataset.name == "mnist"
   side = min(canvas, affnist.SIDE) if is_affnist else canvas

@@ -19,7 +19,7 @@ class ImageSpec:
     canvas: side of the square image that the model sees, pixels.
     channels: image channels.
     num_classes: number of labels.
-    num_labels: labels that an image has: 1, or 2 where two images lie on top of each other.
+    num_labels: of an image: 1, or 2 where it is two images of different classes overlaid.
   """
 
   canvas: int
@@ -28,10 +28,18 @@ class ImageSpec:
   num_labels: int = 1
 
   def blank_batch(self, batch_size: int) -> Batch:
-    """Black images of the first class, for shapes only."""
-    return {
-      "image": jnp.zeros((batch_size, self.canvas, self.canvas, self.channels)),
+    """Black images of the first class, overlaid with the second, for shapes only."""
+    size = (self.canvas, self.canvas, self.channels)
+    batch = {
+      "image": jnp.zeros((batch_size, *size)),
       "label": jnp.zeros((batch_size,), jnp.int32),
+    }
+    if self.num_labels == 1:
+      return batch
+    return {
+      **batch,
+      "other_label": jnp.ones((batch_size,), jnp.int32),
+      "sources": jnp.zeros((batch_size, 2, *size)),
     }
 
 

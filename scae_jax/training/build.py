@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 import scae_jax.models
-from scae_jax.data.dataset import hold_out_validation
+from scae_jax.data.dataset import crop_middle, hold_out_validation
 from scae_jax.data.feed import Feed, image_feed
+from scae_jax.data.overlay import overlay_feed
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import Dataset, load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
@@ -93,13 +94,18 @@ def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[
 def build(settings: Settings) -> tuple[System, Dataset | Scenes, Feed]:
   """Loads the data, makes the system, and traces it once so that what does not fit shows early.
 
+  Returns:
+    The system; the data set, its images as evaluation takes them: where `data.crop` is set, the
+    middle of each; and the batches of training and of the held-out split.
+
   Raises:
     RunError: with the message of the data source, the model or the check that refused.
   """
   with explained():
     if isinstance(settings.data, DataOptions):
       dataset = _load_images(settings.data, settings.evaluation.max_examples)
-      feed = image_feed(dataset, canvas=settings.data.canvas, max_shift=settings.data.max_shift)
+      feed = _feed_images(dataset, settings.data)
+      dataset = crop_middle(dataset, settings.data.crop)
     else:
       dataset = Scenes(settings.data)
       feed = dataset.feed()
@@ -109,17 +115,32 @@ def build(settings: Settings) -> tuple[System, Dataset | Scenes, Feed]:
 
 
 def _load_images(options: DataOptions, max_examples: int) -> Dataset:
-  """A data set of images that fit on the canvas, and are enough for the report."""
+  """A data set of images that fit on the canvas, or will be cropped, enough for the report."""
   dataset = load_dataset(options.name, options.dir, options.cache_dir)
   dataset = hold_out_validation(dataset, options.num_validation)
-  if dataset.image_side > options.canvas:
+  if dataset.image_side > options.canvas and not options.crop:
     raise ValueError(
       f"config.data.canvas must hold the images of {dataset.name!r}, {dataset.image_side} pixels"
-      f" wide or high; it is {options.canvas}. Set it to {dataset.image_side} or more."
+      f" wide or high; it is {options.canvas}. Set it to {dataset.image_side} or more, or"
+      " config.data.crop to what is to be cut out of them."
     )
   labels = dataset.splits["train"].labels
   check_enough_to_fit(labels[choose(len(labels), max_examples)], dataset.num_classes)
   return dataset
+
+
+def _feed_images(dataset: Dataset, options: DataOptions) -> Feed:
+  if options.overlay:
+    return overlay_feed(dataset, canvas=options.canvas, max_shift=options.max_shift)
+  return image_feed(
+    dataset,
+    canvas=options.canvas,
+    max_shift=options.max_shift,
+    max_rotation=options.max_rotation,
+    crop=options.crop,
+    brightness=options.brightness,
+    contrast=options.contrast,
+  )
 
 
 def make_system(settings: Settings, data: Spec) -> System:

@@ -25,6 +25,15 @@ from scae_jax.training.processes import Processes
 
 USAGE = "write --config=FILE[:PRESET], --config.SECTION.KEY=VALUE or --workdir=FOLDER."
 SECTIONS = ("model", "loss", "data", "train", "optimizer", "evaluation")
+# Keys of images that are younger than the first saved configs, with what was done before.
+_LATER_DATA_KEYS = {
+  "affnist_dir": "",
+  "max_rotation": 0.0,
+  "overlay": False,
+  "crop": 0,
+  "brightness": 0.0,
+  "contrast": 0.0,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +188,8 @@ def dump_config(config: ConfigDict) -> str:
 def parse_config(text: str) -> ConfigDict:
   """The inverse of `dump_config`: configs hold tuples, never lists.
 
-  A config that was saved before there was `data.affnist_dir` gets it, empty.
+  A config that was saved before there were some keys of the data gets them, with the values that
+  mean what was done before.
 
   Raises:
     ValueError: the text is not that of a config.
@@ -189,7 +199,7 @@ def parse_config(text: str) -> ConfigDict:
     raise ValueError(f"expected an object with sections, got {type(content).__name__}")
   held = content.get("data")
   if isinstance(held, dict) and held.get("name") != scenes.NAME:
-    held.setdefault("affnist_dir", "")
+    content["data"] = {**_LATER_DATA_KEYS, **held}
   return ConfigDict(content).lock()
 
 

@@ -25,6 +25,15 @@ class DataOptions:
       run is then judged instead of the test split.
     canvas: side of the square image that the model sees, pixels.
     max_shift: training images move by up to this many pixels in each direction.
+    max_rotation: before that they turn about their middle by up to this many degrees in either
+      direction; 0 is off.
+    overlay: whether two images of different classes are overlaid, in training and evaluation, each
+      moved on its own; see `scae_jax.data.overlay`.
+    crop: side of the square that is cut out of an image, at random in training, else out of the
+      middle, pixels; 0 is off.
+    brightness: up to this much is added to training images or subtracted; 0 is off.
+    contrast: the contrast of training images is multiplied by a factor that differs from 1 by up to
+      this much; 0 is off.
   """
 
   name: str
@@ -34,11 +43,25 @@ class DataOptions:
   num_validation: int
   canvas: int
   max_shift: int
+  max_rotation: float
+  overlay: bool
+  crop: int
+  brightness: float
+  contrast: float
 
   def __post_init__(self):
     require(self.num_validation >= 0, "data.num_validation", "0 or more", self.num_validation)
     require(self.canvas > 0, "data.canvas", "a positive number of pixels", self.canvas)
     require(self.max_shift >= 0, "data.max_shift", "zero or more pixels", self.max_shift)
+    turns = 0 <= self.max_rotation <= 180
+    require(turns, "data.max_rotation", "from 0 to 180 degrees", self.max_rotation)
+    fits = 0 <= self.crop <= self.canvas
+    require(fits, "data.crop", f"from 0 to data.canvas, {self.canvas} pixels", self.crop)
+    for name in ("brightness", "contrast"):
+      require(0 <= getattr(self, name) <= 1, f"data.{name}", "from 0 to 1", getattr(self, name))
+    for name in ("max_rotation", "crop", "brightness", "contrast") if self.overlay else ():
+      value = getattr(self, name)
+      require(value == 0, f"data.{name}", "0 with data.overlay, which only moves images", value)
 
 
 @dataclasses.dataclass(frozen=True)

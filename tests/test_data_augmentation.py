@@ -1,0 +1,188 @@
+"""Turns, crops and jitter of training images, against loops and against the host's resampling."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scae_jax.data import affine
+from scae_jax.data.augmentation import jitter, random_crop, turn
+from scae_jax.data.batches import training_batch
+from scae_jax.data.canvas import (
+  pad_to_canvas,
+  shift_on_canvas,
+  to_unit_range,
+  turn_and_shift_on_canvas,
+)
+
+HALF_A_BYTE = 0.5 / 255  # what the host's rounding changes at most
+FLOATS = 1e-4  # positions in float32: 1e-6 of a pixel times differences of up to 1, with room
+
+
+def some_images(num: int, height: int = 5, width: int = 4, channels: int = 1) -> np.ndarray:
+  values = np.random.RandomState(1).randint(0, 256, (num, height, width, channels))
+  return values.astype(np.uint8)
+
+
+def on_the_host(images: np.ndarray, degrees: np.ndarray, shifts: np.ndarray, canvas: int):
+  maps = affine.place(affine.rotation(degrees), shifts, images.shape[1:], canvas)
+  return affine.resample(images, maps, canvas) / 255
+
+
+@pytest.mark.parametrize(("height", "width", "canvas"), [(5, 4, 9), (4, 5, 5)])
+def test_turns_are_those_of_the_host(height, width, canvas):
+  degrees = np.array([0.0, 90.0, -90.0, 180.0, 35.0, -7.3, 133.0, 360.0])
+  images = some_images(len(degrees), height, width, channels=3)
+  middle = (canvas - height) // 2 + (height - 1) / 2, (canvas - width) // 2 + (width - 1) / 2
+  padded = pad_to_canvas(jnp.asarray(images), canvas)
+  actual = turn(padded, jnp.asarray(degrees, jnp.float32), middle)
+  expected = on_the_host(images, degrees, np.zeros((len(degrees), 2)), canvas)
+  np.testing.assert_allclose(actual, expected, rtol=0, atol=HALF_A_BYTE + FLOATS)
+  np.testing.assert_array_equal(actual[0], padded[0])
+
+
+def test_a_quarter_turn_is_counter_clockwise():
+  image = jnp.arange(9.0).reshape(1, 3, 3, 1) / 8
+  turned = turn(image, jnp.array([90.0]), (1.0, 1.0))
+  np.testing.assert_allclose(turned[0, ..., 0] * 8, np.rot90(np.arange(9).reshape(3, 3)), atol=1e-5)
+
+
+def test_every_image_turns_by_its_own_angle_and_then_shifts():
+  """Each result is that of one of 5,535 maps on the host, which tells its angle and its shifts."""
+  num_images, canvas, max_shift, limit = 60, 10, 1, 30.0
+  image = some_images(1)
+  images = np.repeat(image, num_images, axis=0)
+  made = jax.jit(turn_and_shift_on_canvas, static_argnums=(2, 3, 4))(
+    jax.random.key(4), to_unit_range(jnp.asarray(images)), canvas, max_shift, limit
+  )
+  grid = np.meshgrid(np.arange(-35, 35.01, 0.2), (-1, 0, 1), (-1, 0, 1), indexing="ij")
+  angles, right, down = (axis.reshape(-1) for axis in grid)
+  tried = np.repeat(image, len(angles), axis=0)
+  known = on_the_host(tried, angles, np.stack([right, down], axis=1), canvas)
+  errors = np.abs(np.asarray(made)[:, None] - known[None]).max(axis=(2, 3, 4))
+  best = errors.argmin(axis=1)
+  # 0.1 degrees, three pixels from the middle: 0.005 pixels along two axes.
+  assert errors.min(axis=1).max() < HALF_A_BYTE + 0.011
+  found = angles[best]
+  assert np.abs(found).max() <= limit + 0.2
+  # 60 draws miss either outer tenth of the range with probability 2e-3; the key is fixed.
+  assert found.min() < -0.8 * limit
+  assert found.max() > 0.8 * limit
+  assert len(np.unique(found)) > 40
+  assert len(set(zip(right[best], down[best], strict=True))) == 9
+  assert abs(np.corrcoef(found, right[best])[0, 1]) < 0.4  # three deviations of 60 pairs
+
+
+def test_no_rotation_turns_nothing():
+  images = jnp.asarray(some_images(3))
+  made = turn_and_shift_on_canvas(jax.random.key(0), to_unit_range(images), 8, 0, 0.0)
+  np.testing.assert_array_equal(made, pad_to_canvas(images, 8))
+
+
+def test_impossible_places_are_refused():
+  images = jnp.zeros((1, 5, 4, 1))
+  with pytest.raises(ValueError, match="expected max_shift >= 0 pixels, got -1"):
+    turn_and_shift_on_canvas(jax.random.key(0), images, 8, -1, 10.0)
+  with pytest.raises(ValueError, match=r"5x4 pixels, got 4; set config\.data\.canvas to 5"):
+    turn_and_shift_on_canvas(jax.random.key(0), images, 4, 0, 10.0)
+  with pytest.raises(ValueError, match=r"at least 5x5 pixels to crop from, got 5x4; set .* to 4"):
+    random_crop(jax.random.key(0), images, 5)
+
+
+def test_crops_are_windows_at_every_place():
+  num_images, side = 300, 3
+  images = some_images(num_images, 5, 4, channels=3)
+  crops = random_crop(jax.random.key(2), jnp.asarray(images, jnp.float32), side)
+  places = []
+  for image, crop in zip(images, np.asarray(crops), strict=True):
+    places += [
+      (top, left)
+      for top in range(3)
+      for left in range(2)
+      if np.array_equal(image[top : top + side, left : left + side], crop)
+    ]
+  assert len(places) == num_images  # one each: 27 random bytes do not recur
+  counts = [places.count((top, left)) for top in range(3) for left in range(2)]
+  # 50 are expected, with a deviation of 6.5.
+  assert min(counts) > 25
+
+
+def test_jitter_is_a_line_through_the_mean_of_each_image():
+  """Grey values near the middle are never clipped: a fit of the result to the image tells both."""
+  images = 0.45 + some_images(400, channels=3) / 2550  # in [0.45, 0.55]
+  made = jitter(jax.random.key(3), jnp.asarray(images, jnp.float32), brightness=0.2, contrast=0.5)
+  factors, added = [], []
+  for image, changed in zip(
+    images.reshape(400, -1), np.asarray(made).reshape(400, -1), strict=True
+  ):
+    factor, offset = np.polyfit(image, changed, 1)
+    np.testing.assert_allclose(changed, factor * image + offset, atol=1e-5)
+    factors.append(factor)
+    added.append(factor * image.mean() + offset - image.mean())
+  for values, low, high in ((factors, 0.5, 1.5), (added, -0.2, 0.2)):
+    counts, _ = np.histogram(values, 4, (low, high))
+    assert counts.sum() == 400  # none is outside
+    assert counts.min() > 60  # 100 are expected, with a deviation of 9
+  assert abs(np.corrcoef(factors, added)[0, 1]) < 0.2  # four deviations
+
+
+def test_jitter_clips_what_leaves_the_range():
+  images = jnp.asarray(np.tile([0.0, 0.5, 1.0], (50, 1)).reshape(50, 1, 3, 1), jnp.float32)
+  made = np.asarray(jitter(jax.random.key(0), images, brightness=0.5, contrast=0.0))[:, 0, :, 0]
+  added = made[:, 1] - 0.5
+  expected = np.stack([np.maximum(added, 0), 0.5 + added, np.minimum(1 + added, 1)], axis=1)
+  np.testing.assert_allclose(made, expected, atol=1e-6)
+  assert min(added) < 0 < max(added)
+
+
+def test_a_batch_is_cropped_jittered_turned_and_put_on_the_canvas():
+  """White images: what is cut out of one is a square of 4 on black, turned about its middle."""
+  split = {"image": jnp.full((6, 8, 7, 1), 255, jnp.uint8), "label": jnp.arange(6, dtype=jnp.int32)}
+  indices = jnp.array([5, 0, 3])
+
+  def batch(**options):
+    return training_batch(jax.random.key(1), split, indices, canvas=10, max_shift=0, **options)
+
+  square = np.zeros((3, 10, 10, 1), np.float32)
+  square[:, 3:7, 3:7] = 1
+  cropped = batch(crop=4)
+  np.testing.assert_array_equal(cropped["label"], [5, 0, 3])
+  np.testing.assert_array_equal(cropped["image"], square)
+  jittered = batch(crop=4, brightness=0.5, contrast=0.5)["image"]
+  inside = np.asarray(jittered)[:, 3:7, 3:7]
+  assert np.ptp(inside, axis=(1, 2, 3)).max() < 1e-6  # one grey, which is not clipped away from 1
+  assert inside.min() < 0.95
+  # The canvas around stays black: it is not of the image.
+  np.testing.assert_array_equal(jittered == 0, square == 0)
+  turned = np.asarray(batch(crop=4, max_rotation=45.0)["image"])
+  assert np.abs(turned - square).max() > 0.3
+  # Corners that leave the square are not lost. Bilinear sampling keeps ink to a few percent.
+  np.testing.assert_allclose(turned.sum(axis=(1, 2, 3)), 16, rtol=0.06)
+  np.testing.assert_allclose(turned, turned[:, ::-1, ::-1], atol=1e-5)  # about its middle
+
+
+def test_what_is_off_is_not_in_the_program():
+  """A run without these options is, bit for bit, what it was before there were any."""
+  split = {"image": jnp.zeros((6, 4, 3, 1), jnp.uint8), "label": jnp.zeros(6, jnp.int32)}
+
+  def now(key, split, indices):
+    return training_batch(
+      key,
+      split,
+      indices,
+      canvas=6,
+      max_shift=2,
+      max_rotation=0.0,
+      crop=0,
+      brightness=0.0,
+      contrast=0.0,
+    )
+
+  def before(key, split, indices):
+    image = shift_on_canvas(key, split["image"][indices], 6, 2)
+    return {"image": image, "label": split["label"][indices]}
+
+  programs = [
+    str(jax.make_jaxpr(make)(jax.random.key(0), split, jnp.arange(3))) for make in (now, before)
+  ]
+  assert programs[0] == programs[1]

@@ -1,0 +1,168 @@
+"""Two images on top of each other: pairs, shifts and sums, against loops."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.overlay import fixed_overlays, overlay_evaluation_batch, overlay_feed
+
+LABELS = np.array([2, 0, 0, 3, 2, 0, 2], np.int32)  # none of class 1
+CANVAS, MAX_SHIFT = 5, 1
+
+
+def some_split(labels=LABELS, seed=0) -> Split:
+  """Images of 3x2, no two alike."""
+  values = np.random.RandomState(seed).randint(1, 256, (len(labels), 3, 2, 1))
+  return Split(values.astype(np.uint8), np.asarray(labels, np.int32))
+
+
+def some_feed(**more):
+  splits = {"train": some_split(), "test": some_split([1, 3, 0], 1), **more}
+  return overlay_feed(Dataset("toy", tuple("abcd"), splits), canvas=CANVAS, max_shift=MAX_SHIFT)
+
+
+def placed(image: np.ndarray, down: int, right: int) -> np.ndarray:
+  canvas = np.zeros((CANVAS, CANVAS, 1))
+  for row in range(3):
+    for column in range(2):
+      canvas[row + 1 + down, column + 1 + right] = image[row, column] / 255
+  return canvas
+
+
+@pytest.fixture(scope="module")
+def drawn():
+  """2,100 overlays for training, 300 with each image as the first."""
+  feed = some_feed()
+  train = jax.tree.map(jnp.asarray, dict(feed.train))
+  indices = np.tile(np.arange(7), 300)
+  batch = jax.jit(feed.training_batch)(jax.random.key(0), train, jnp.asarray(indices))
+  return indices, jax.tree.map(np.asarray, batch)
+
+
+@pytest.fixture(scope="module")
+def found(drawn):
+  """Which image each source shows, and by how much it is shifted: two arrays [2,100, 2, ...]."""
+  places = [(down, right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
+  known = [[placed(image, *place) for place in places] for image in some_split().images]
+  known = np.reshape(known, (7 * 9, -1))
+  sources = drawn[1]["sources"].reshape(-1, known.shape[1])
+  matches = np.abs(sources[:, None] - known[None]).max(axis=2) < 1e-6
+  assert (matches.sum(axis=1) == 1).all()
+  image, place = np.divmod(matches.argmax(axis=1), 9)
+  return image.reshape(-1, 2), np.array(places)[place].reshape(-1, 2, 2)
+
+
+def test_the_first_image_is_the_one_asked_for_and_labels_are_those_of_the_images(drawn, found):
+  indices, batch = drawn
+  np.testing.assert_array_equal(found[0][:, 0], indices)
+  np.testing.assert_array_equal(batch["label"], LABELS[indices])
+  np.testing.assert_array_equal(batch["other_label"], LABELS[found[0][:, 1]])
+  assert (batch["label"] != batch["other_label"]).all()
+
+
+def test_the_second_image_is_uniform_over_other_classes(found):
+  for first in range(7):
+    others = np.flatnonzero(LABELS[first] != LABELS)
+    counts = np.bincount(found[0][found[0][:, 0] == first, 1], minlength=7)
+    assert set(np.flatnonzero(counts)) == set(others)
+    # At least 50 of 300 are expected of each, with a deviation below 7.
+    assert np.abs(counts[others] - 300 / len(others)).max() < 30
+
+
+def test_the_two_shifts_are_uniform_and_independent(found):
+  shifts = found[1].reshape(-1, 4) + 1
+  counts = np.bincount(shifts @ [27, 9, 3, 1], minlength=81)
+  # 26 of 2,100 are expected of each of 81 pairs of shifts, with a deviation of 5.
+  assert counts.min() > 5
+  assert counts.max() < 55
+
+
+def test_images_are_added_and_clipped(drawn):
+  batch = drawn[1]
+  total = batch["sources"][:, 0] + batch["sources"][:, 1]
+  assert (total > 1).any()
+  np.testing.assert_array_equal(batch["image"], np.where(total > 1, 1, total))
+
+
+def test_the_order_of_the_first_images_is_that_of_the_data_set():
+  """So that a batch of a step has the same first images with and without overlays."""
+  feed = some_feed()
+  np.testing.assert_array_equal(feed.train["image"], some_split().images)
+  np.testing.assert_array_equal(feed.train["label"], LABELS)
+  assert (feed.num_train, feed.num_heldout) == (7, 3)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=9), st.integers(0, 3))
+def test_fixed_pairs_are_of_two_classes(labels, max_shift):
+  if len(set(labels)) == 1:
+    with pytest.raises(ValueError, match=r"two classes or more to overlay, got \d of class"):
+      fixed_overlays(some_split(labels), max_shift)
+    return
+  arrays = fixed_overlays(some_split(labels), max_shift)
+  assert all(labels[one] != label for one, label in zip(arrays["partner"], labels, strict=True))
+  assert arrays["shifts"].shape == (len(labels), 2, 2)
+  assert np.abs(arrays["shifts"]).max() <= max_shift
+
+
+def test_fixed_partners_are_uniform_and_always_the_same():
+  labels = np.tile(LABELS, 300)
+  arrays = fixed_overlays(some_split(labels), 2)
+  for first in range(7):
+    others = np.flatnonzero(LABELS[first] != LABELS)
+    counts = np.bincount(arrays["partner"].reshape(-1, 7)[:, first] % 7, minlength=7)
+    assert set(np.flatnonzero(counts)) == set(others)
+    assert np.abs(counts[others] - 300 / len(others)).max() < 30
+  counts = np.bincount(arrays["shifts"].reshape(-1) + 2)
+  assert np.abs(counts - 1680).max() < 150  # four deviations
+  few = fixed_overlays(some_split([0, 1, 1, 2]), 4)
+  assert few["partner"].tolist() == [1, 3, 3, 0]
+  assert few["shifts"][:2].tolist() == [[[-1, -1], [3, -1]], [[1, -2], [0, 3]]]
+
+
+def test_an_evaluation_batch_is_composed_as_it_is_told():
+  split = some_split()
+  shifts = np.zeros((7, 2, 2), np.int32)
+  shifts[4] = [[1, -1], [0, 1]]
+  arrays = {"image": split.images, "label": split.labels, "shifts": shifts}
+  arrays["partner"] = np.array([1, 0, 0, 0, 3, 0, 1], np.int32)
+  evaluate = functools.partial(overlay_evaluation_batch, canvas=CANVAS, max_shift=MAX_SHIFT)
+  batch = jax.jit(evaluate)(jax.tree.map(jnp.asarray, arrays), jnp.array([4, 0]))
+  expected = np.array(
+    [
+      [placed(split.images[4], 1, -1), placed(split.images[3], 0, 1)],
+      [placed(split.images[0], 0, 0), placed(split.images[1], 0, 0)],
+    ]
+  )
+  np.testing.assert_allclose(batch["sources"], expected, atol=1e-6)
+  np.testing.assert_allclose(batch["image"], np.minimum(expected.sum(axis=1), 1), atol=1e-6)
+  assert batch["label"].tolist() == [2, 2]
+  assert batch["other_label"].tolist() == [3, 0]
+
+
+@pytest.mark.parametrize("held_out", ["test", "validation"])
+def test_a_feed_has_the_held_out_split_and_batches_of_its_form(held_out):
+  validation = {"validation": some_split([0, 1], 2)} if held_out == "validation" else {}
+  feed = some_feed(**validation)
+  split = some_split([0, 1], 2) if validation else some_split([1, 3, 0], 1)
+  assert (feed.held_out, feed.num_heldout) == (held_out, len(split.labels))
+  expected = fixed_overlays(split, MAX_SHIFT)
+  assert sorted(feed.heldout) == sorted(expected)
+  for name, array in expected.items():
+    np.testing.assert_array_equal(feed.heldout[name], array)
+  blank = feed.spec.blank_batch(3)
+  form = jax.tree.map(lambda array: (array.shape, array.dtype), blank)
+  assert form["sources"][0] == (3, 2, CANVAS, CANVAS, 1)
+  assert (blank["label"] != blank["other_label"]).all()
+  key, indices = jax.random.key(0), jnp.zeros(3, int)
+  train, heldout = (jax.tree.map(jnp.asarray, dict(x)) for x in (feed.train, feed.heldout))
+  made = jax.eval_shape(feed.training_batch, key, train, indices)
+  assert jax.tree.map(lambda array: (array.shape, array.dtype), made) == form
+  made = jax.eval_shape(feed.evaluation_batch, heldout, indices)
+  assert jax.tree.map(lambda array: (array.shape, array.dtype), made) == form
