@@ -1,12 +1,13 @@
-"""CapsNet: presets `paper`, `release`, `expanded`, `cifar10`, `small`, `digits`.
+"""CapsNet: presets `paper`, `release`, `expanded`, `multi_mnist`, `cifar10`, `small`, `digits`.
 
     python train.py --config=configs/capsnet.py:small --config.data.dir=$TFDS_DATA_DIR
 
 `paper` is the published network on MNIST, 8,215,568 parameters, for a GPU: Adam at 1e-3, decaying
 by 0.96 every 2,000 steps, batches of 128, shifts of up to 2 pixels. `release` weighs the margin
 loss as the authors' code does: half of it, and the mean over classes, not the sum. `expanded` sees
-MNIST on 40x40 pixels, shifted by up to 6, to be scored on the affine set. `cifar10` has colour, 64
-types of primary capsules and crops by shifts.
+MNIST on 40x40 pixels, shifted by up to 6, to be scored on the affine set. `multi_mnist` overlays
+two digits on 36x36 pixels, each shifted by up to 4. `cifar10` has colour, 64 types of primary
+capsules and crops by shifts.
 
 `small` is for two CPU cores, MNIST with a quarter of the channels and of the types; `digits` the
 same on the embedded digits with smaller kernels.
@@ -16,7 +17,7 @@ from ml_collections import ConfigDict
 
 from configs import digits
 
-PRESETS = ("paper", "release", "expanded", "cifar10", "small", "digits")
+PRESETS = ("paper", "release", "expanded", "multi_mnist", "cifar10", "small", "digits")
 
 
 def get_config(preset: str = "paper") -> ConfigDict:
@@ -33,6 +34,7 @@ def get_config(preset: str = "paper") -> ConfigDict:
     "paper": {},
     "release": {"loss.weights.margin": 0.05},
     "expanded": {"data.canvas": 40, "data.max_shift": 6},
+    "multi_mnist": {"data.overlay": True, "data.canvas": 36, "data.max_shift": 4},
     "cifar10": {
       "data.name": "cifar10",
       "data.canvas": 32,

@@ -19,6 +19,7 @@ from scae_jax.figures.reconstructions import object_reconstructions, reconstruct
 from scae_jax.figures.reliability import reliability
 from scae_jax.figures.statistics import confusion, presences_by_class
 from scae_jax.figures.templates import templates
+from scae_jax.figures.viewpoint import viewpoint
 
 FIGURES: dict[str, Callable[..., Figure]] = {
   "templates": templates,
@@ -35,4 +36,5 @@ FIGURES: dict[str, Callable[..., Figure]] = {
   "reliability": reliability,
   "training_curves": training_curves,
   "equivariance": equivariance,
+  "viewpoint": viewpoint,
 }

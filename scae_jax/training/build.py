@@ -103,7 +103,7 @@ def build(settings: Settings) -> tuple[System, Dataset | Scenes, Feed]:
   """
   with explained():
     if isinstance(settings.data, DataOptions):
-      dataset = _load_images(settings.data, settings.evaluation.max_examples)
+      dataset = _load_images(settings.data)
       feed = _feed_images(dataset, settings.data)
       dataset = crop_middle(dataset, settings.data.crop)
     else:
@@ -111,11 +111,13 @@ def build(settings: Settings) -> tuple[System, Dataset | Scenes, Feed]:
       feed = dataset.feed()
     system = make_system(settings, feed.spec)
     check_system(system, feed.spec, settings.train.batch_size)
+    if isinstance(dataset, Dataset) and system.classify is None:
+      _check_clusters(dataset, settings)
   return system, dataset, feed
 
 
-def _load_images(options: DataOptions, max_examples: int) -> Dataset:
-  """A data set of images that fit on the canvas, or will be cropped, enough for the report."""
+def _load_images(options: DataOptions) -> Dataset:
+  """A data set of images that fit on the canvas, or will be cropped."""
   dataset = load_dataset(options.name, options.dir, options.cache_dir)
   dataset = hold_out_validation(dataset, options.num_validation)
   if dataset.image_side > options.canvas and not options.crop:
@@ -124,9 +126,19 @@ def _load_images(options: DataOptions, max_examples: int) -> Dataset:
       f" wide or high; it is {options.canvas}. Set it to {dataset.image_side} or more, or"
       " config.data.crop to what is to be cut out of them."
     )
-  labels = dataset.splits["train"].labels
-  check_enough_to_fit(labels[choose(len(labels), max_examples)], dataset.num_classes)
   return dataset
+
+
+def _check_clusters(dataset: Dataset, settings: Settings) -> None:
+  """Raises ValueError unless clusters can be fitted to the data of a model that knows no labels."""
+  if isinstance(settings.data, DataOptions) and settings.data.overlay:
+    raise ValueError(
+      f"config.data.overlay gives every image two labels, and system {settings.system!r} is scored"
+      " by clusters of one; use a system that is trained with labels, or set it to False."
+    )
+  labels = dataset.splits["train"].labels
+  chosen = choose(len(labels), settings.evaluation.max_examples)
+  check_enough_to_fit(labels[chosen], dataset.num_classes)
 
 
 def _feed_images(dataset: Dataset, options: DataOptions) -> Feed:

@@ -8,6 +8,7 @@ import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import ScoredSet
+from scae_jax.data.overlay import fixed_overlays, overlay_evaluation_batch
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.classification_report import MakeBatch, write_classification_reports
@@ -109,12 +110,16 @@ def scored_examples(
 
   Returns:
     Arrays on the host, one entry an example each, and `(arrays, indices) -> batch`, which puts
-    images in the middle of the canvas.
+    images in the middle of the canvas, or, of a run on overlaid pairs, overlays each with another.
 
   Raises:
     ValueError: the data set has no such split.
   """
   examples = load_split(scored, split, max_examples=0)
+  if options.overlay:
+    sizes = {"canvas": options.canvas, "max_shift": options.max_shift}
+    pairs = fixed_overlays(scored.splits[split], options.max_shift)
+    return pairs, functools.partial(overlay_evaluation_batch, **sizes)
   return examples, functools.partial(evaluation_batch, canvas=options.canvas)
 
 

@@ -73,7 +73,7 @@ def read_sweep(path: pathlib.Path) -> list[Row]:
   for number, table in enumerate(tables):
     where = f"{path}, row {number} ({table.get('name', 'without a name')})"
     try:
-      row = _read_row(where, shared, table)
+      row = make_row(where, shared, table)
       if row.name in names:
         raise RunError(f"{where}: another row has this name; names are folders, give it its own.")
     except RunError as error:
@@ -118,7 +118,18 @@ def _check_keys(where: str, table: Mapping[str, Any], valid: Sequence[str]) -> N
     raise RunError(f"{where}: unknown keys {unknown}; valid ones are {list(valid)}.")
 
 
-def _read_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) -> Row:
+def make_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) -> Row:
+  """A row from what a sweep file says of it.
+
+  Args:
+    where: it is written, for errors.
+    shared: `config`, `seeds` and `overrides` of all rows, as far as they are given.
+    table: the same of this row, and its `name`.
+
+  Raises:
+    RunError: an unknown key, a name that is no folder name, a config or override that train.py
+      would refuse.
+  """
   _check_keys(where, table, ROW_KEYS)
   merged = {**shared, **table}
   name, source, seeds = merged.get("name"), merged.get("config"), merged.get("seeds")

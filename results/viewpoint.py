@@ -1,0 +1,181 @@
+"""The viewpoint report: trains every system upright and turned, and scores all on turned images.
+
+    python -m results.viewpoint digits results/viewpoint
+
+The systems, angles and the rotation in training are in `configs/viewpoint.py`. Runs are in
+`runs/viewpoint-<data>/<system>-upright` and `-turned`; the same command goes on where it was
+stopped and trains nothing twice, and a run that fails does not stop the others. Writes
+`viewpoint-<data>.md`, `.json` and `.png` into the folder.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from configs.viewpoint import ANGLES, SYSTEMS, TRAINED_ROTATION
+from scae_jax.data.dataset import Dataset, ScoredSet
+from scae_jax.data.transfer import load_scored
+from scae_jax.evaluation.files import write_json, write_whole
+from scae_jax.evaluation.pictures import save_figures
+from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.viewpoint import accuracies
+from scae_jax.figures import FIGURES
+from scae_jax.training.build import Run, open_run
+from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.config import read_settings
+from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.options import DataOptions
+from scae_jax.training.sweep import RowsFailed, finished_report, run_rows
+from scae_jax.training.sweep_file import Row, check_rows, make_row
+
+TRAIN = pathlib.Path(__file__).resolve().parent.parent / "train.py"
+WAYS = {"upright": 0.0, "turned": TRAINED_ROTATION}
+# Columns of the table: the two angles of the seed article.
+SHOWN_ANGLES = (0, 15, 35)
+
+
+def make_rows(data: str, seeds: int, overrides: Mapping[str, Any]) -> list[Row]:
+  """A run of each system for each way of training."""
+  rows = []
+  for name, (source, changes) in SYSTEMS[data].items():
+    for way, degrees in WAYS.items():
+      table = {
+        "name": f"{name}-{way}",
+        "config": source,
+        "seeds": seeds,
+        "overrides": {**changes, **overrides, "data.max_rotation": degrees},
+      }
+      rows.append(make_row(f"configs/viewpoint.py, {name}", {}, table))
+  return rows
+
+
+def scored_sets(data: str, options: DataOptions) -> Iterator[ScoredSet]:
+  """Test images turned by every angle, then those moved by affNIST's maps."""
+  folders = (options.dir, options.cache_dir)
+  for angle in ANGLES:
+    yield load_scored(f"rotated_{data}:{angle}", options.canvas, *folders)
+  yield load_scored(f"affine_{data}", options.canvas, *folders, options.affnist_dir)
+
+
+def score_run(data: str, run: Run, workdir: pathlib.Path, max_examples: int) -> dict[str, Any]:
+  """Accuracies of a run, its size, and how long an epoch took."""
+  settings = read_settings(run.config)
+  assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
+  assert isinstance(run.dataset, Dataset)
+  found = accuracies(
+    run.system,
+    run.variables,
+    run.dataset,
+    scored_sets(data, settings.data),
+    canvas=settings.data.canvas,
+    batch_size=settings.evaluation.batch_size,
+    max_examples=max_examples,
+  )
+  first = next(iter(run.variables.values()))
+  steps_an_epoch = len(run.dataset.splits["train"].labels) / settings.train.batch_size
+  return {
+    "accuracy": found,
+    "parameters": sum(leaf.size for leaf in jax.tree.leaves(first)),
+    "steps": run.step,
+    "seconds_an_epoch": seconds_a_step(workdir) * steps_an_epoch,
+    "config": run.config.to_dict(),
+  }
+
+
+def seconds_a_step(workdir: pathlib.Path) -> float:
+  """Median over the lines of training metrics, without compilation and evaluation."""
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  speeds = [line["timing"]["steps_per_second"] for line in lines if line["split"] == "train"]
+  return 1 / statistics.median(speeds)
+
+
+def mean_of(by_seed: Mapping[int, float]) -> float:
+  return statistics.mean(by_seed.values())
+
+
+def table(data: str, results: Mapping[str, Mapping[str, Any]]) -> str:
+  """Markdown: a row for each system, way of training and way of scoring."""
+  sets = [f"rotated_{data}:{angle}" for angle in SHOWN_ANGLES] + [f"affine_{data}"]
+  names = [f"turned by {angle}" if angle else "upright" for angle in SHOWN_ANGLES] + ["affine"]
+  columns = ["system", "trained", "scored by", *names, "parameters", "seconds an epoch"]
+  rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  for name, result in results.items():
+    system, _, way = name.rpartition("-")
+    for kind, by_set in result["accuracy"].items():
+      cells = [system, way, kind, *(f"{100 * mean_of(by_set[each]):.1f}" for each in sets)]
+      cells += [f"{result['parameters']:,}", f"{result['seconds_an_epoch']:.2f}"]
+      rows.append(f"| {' | '.join(cells)} |")
+  return "\n".join(rows)
+
+
+def curves(data: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, np.ndarray]]:
+  """Accuracy by angle for the figure: of every way of training and of every system."""
+  found: dict[str, dict[str, np.ndarray]] = {}
+  for name, result in results.items():
+    system, _, way = name.rpartition("-")
+    title = f"trained {way}" + (f", up to {WAYS[way]:g} degrees" if WAYS[way] else "")
+    for kind, by_set in result["accuracy"].items():
+      line = system if kind == "accuracy" else f"{system}, {kind}"
+      values = [mean_of(by_set[f"rotated_{data}:{angle}"]) for angle in ANGLES]
+      found.setdefault(title, {})[line] = np.array(values)
+  return found
+
+
+def main() -> None:
+  """Trains, scores, writes and prints."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("data", choices=sorted(SYSTEMS))
+  parser.add_argument("folder", type=pathlib.Path)
+  parser.add_argument("--workdir", type=pathlib.Path, help="folder of all runs")
+  parser.add_argument("--seeds", type=int, default=1, help="of each run, at once")
+  parser.add_argument("--num_steps", type=int, help="of each run, instead of its config's")
+  parser.add_argument("--max_examples", type=int, default=0, help="of each test set; 0 is all")
+  options = parser.parse_args()
+  with exit_with_message(), explained():
+    keep_compiled("")
+    root = options.workdir or pathlib.Path("runs") / f"viewpoint-{options.data}"
+    changes = {"train.num_steps": options.num_steps} if options.num_steps else {}
+    rows = make_rows(options.data, options.seeds, changes)
+    check_rows(rows, root)
+    failed = None
+    try:
+      run_rows(rows, rows, root, [sys.executable, str(TRAIN)])
+    except RowsFailed as error:
+      failed = error
+    results = {}
+    for row in rows:
+      if finished_report(row, root / row.name):
+        run = open_run(root / row.name)
+        results[row.name] = score_run(options.data, run, root / row.name, options.max_examples)
+        print(f"{row.name}: scored", flush=True)
+    if not results:
+      raise failed or RunError(f"no run in {root} is finished.")
+    write_report(options.data, options.folder, results)
+    if failed:
+      raise failed
+
+
+def write_report(data: str, folder: pathlib.Path, results: Mapping[str, Any]) -> None:
+  """Writes table, figure and numbers."""
+  folder.mkdir(parents=True, exist_ok=True)
+  name = f"viewpoint-{data}"
+  write_json(folder / f"{name}.json", {"results": results, "angles": ANGLES, **measured_with()})
+  text = table(data, results)
+  write_whole(folder / f"{name}.md", (text + "\n").encode())
+  print(text)
+  num_classes = 10  # of digits and MNIST alike
+  arguments = (np.array(ANGLES), curves(data, results), 1 / num_classes, f"Turned {data}")
+  save_figures(folder, {name: lambda: FIGURES["viewpoint"](*arguments)})
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,101 @@
+"""One trained model on the same test images from many viewpoints."""
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from scae_jax.data.batches import evaluation_batch
+from scae_jax.data.dataset import Dataset, ScoredSet
+from scae_jax.evaluation.classification import classify
+from scae_jax.evaluation.classification_report import answer_all, make_answer
+from scae_jax.evaluation.clustering import lin_match
+from scae_jax.evaluation.examples import load_split
+from scae_jax.evaluation.features import collect, make_forward
+from scae_jax.evaluation.linear_probe import lin_pred
+from scae_jax.models.system import System
+
+# What a model that was trained with labels is scored by.
+ACCURACY = "accuracy"
+
+
+def accuracies(
+  system: System,
+  variables: Mapping[int, Any],
+  dataset: Dataset,
+  scored: Iterable[ScoredSet],
+  *,
+  canvas: int,
+  batch_size: int,
+  max_examples: int = 0,
+) -> dict[str, dict[str, dict[int, float]]]:
+  """Share of test examples that are classified rightly, of every data set and seed.
+
+  A model that classifies does so. Of the others clusters and a linear probe are fitted to the
+  features of the training images as they are, unmoved, once for each data set, as
+  `report.write_report` does it.
+
+  Args:
+    system: the model.
+    variables: what its module applies, by seed.
+    dataset: what it was trained on.
+    scored: with a split "test" each; an iterator serves, one set is held at a time.
+    canvas: side of the square that images are padded to, pixels.
+    batch_size: examples a pass.
+    max_examples: use at most so many examples of each split, always the same; 0 is all.
+
+  Returns:
+    `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or `LIN-MATCH` and
+    `LIN-PRED` of each kind of features.
+  """
+  if system.classify is None:
+    score = _clusters(system, variables, dataset, canvas, batch_size, max_examples)
+  else:
+    score = _answers(system, canvas, batch_size, dataset.num_classes)
+  results: dict[str, dict[str, dict[int, float]]] = {}
+  for one in scored:
+    split = load_split(one, "test", max_examples)
+    for seed, own in variables.items():
+      for way, accuracy in score(seed, own, split).items():
+        results.setdefault(way, {}).setdefault(one.name, {})[seed] = accuracy
+  return results
+
+
+def _answers(system: System, canvas: int, batch_size: int, num_classes: int) -> Any:
+  answer = make_answer(system, functools.partial(evaluation_batch, canvas=canvas), num_classes)
+
+  def score(_: int, variables: Any, split: Mapping[str, np.ndarray]) -> dict[str, float]:
+    examples = {name: jnp.asarray(array) for name, array in split.items()}
+    rows = np.arange(len(split["label"]))
+    found = answer_all(answer, variables, examples, rows, batch_size)
+    return {ACCURACY: float(np.mean(classify(found["scores"], split["label"]).is_right))}
+
+  return score
+
+
+def _clusters(
+  system: System,
+  variables: Mapping[int, Any],
+  dataset: Dataset,
+  canvas: int,
+  batch_size: int,
+  max_examples: int,
+) -> Any:
+  forward = make_forward(system, canvas=canvas)
+  sizes = {"canvas": canvas, "batch_size": batch_size, "forward": forward}
+  train = load_split(dataset, "train", max_examples)
+  fitted = {seed: collect(system, own, train, **sizes)[0] for seed, own in variables.items()}
+
+  def score(seed: int, own: Any, split: Mapping[str, np.ndarray]) -> dict[str, float]:
+    features, _ = collect(system, own, split, **sizes)
+    found = {}
+    for name, values in features.items():
+      data = (fitted[seed][name], train["label"], values, split["label"])
+      options: dict[str, Any] = {"num_classes": dataset.num_classes, "name": name}
+      found[f"LIN-MATCH, {name}"] = lin_match(*data, seed=seed, **options).accuracy
+      found[f"LIN-PRED, {name}"] = lin_pred(*data, **options).accuracy
+    return found
+
+  return score

@@ -1,0 +1,178 @@
+"""The viewpoint report: what is trained, what is scored, and what is written of it."""
+
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from configs.viewpoint import ANGLES, SYSTEMS, TRAINED_ROTATION
+from results import viewpoint
+from scae_jax.data.digits import load_digits
+from scae_jax.data.transfer import load_scored
+from scae_jax.evaluation.classification import classify
+from scae_jax.evaluation.clustering import lin_match
+from scae_jax.evaluation.examples import load_split
+from scae_jax.evaluation.features import collect
+from scae_jax.evaluation.linear_probe import lin_pred
+from scae_jax.evaluation.viewpoint import accuracies
+from scae_jax.figures import FIGURES
+from tests import toy_classifier, toy_system
+
+SIZES = {"canvas": 18, "batch_size": 32}
+CHOSEN = 150
+
+
+@pytest.fixture(scope="module")
+def scored():
+  return [load_digits(), load_scored("rotated_digits:35", 18)]
+
+
+def make(module):
+  """A system, and parameters of two seeds."""
+  sections = toy_system.toy_config().to_dict()
+  system = module.make_system(sections["model"], sections["loss"], toy_system.toy_data(18))
+  batch = toy_system.toy_data(18).blank_batch(1)
+
+  def start(seed):
+    return jax.jit(lambda key: system.module.init(key, batch, train=False))(jax.random.key(seed))
+
+  return system, {seed: start(seed) for seed in (0, 1)}
+
+
+def test_a_classifier_is_scored_by_its_answers(scored):
+  system, variables = make(toy_classifier)
+  found = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
+  assert set(found) == {"accuracy"}
+  assert list(found["accuracy"]) == ["digits", "rotated_digits:35"]
+  for one in scored:
+    split = load_split(one, "test", CHOSEN)
+    margin = (18 - split["image"].shape[1]) // 2  # those that were turned fill the canvas
+    sides = (margin, margin)
+    image = np.pad(split["image"], ((0, 0), sides, sides, (0, 0))) / np.float32(255)
+    for seed, own in variables.items():
+      output = system.module.apply(own, {"image": image}, train=False)
+      expected = np.mean(classify(np.asarray(system.classify(output)), split["label"]).is_right)
+      assert found["accuracy"][one.name][seed] == pytest.approx(expected, abs=1e-6)
+
+
+def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored):
+  system, variables = make(toy_system)
+  found = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
+  assert set(found) == {"LIN-MATCH, code", "LIN-PRED, code"}
+  train = load_split(scored[0], "train", CHOSEN)
+  test = load_split(scored[1], "test", CHOSEN)
+  fitted, moved = (
+    collect(system, variables[1], split, **SIZES)[0]["code"] for split in (train, test)
+  )
+  data = (fitted, train["label"], moved, test["label"])
+  name = "rotated_digits:35"
+  expected = lin_match(*data, num_classes=10, seed=1, name="code").accuracy
+  assert found["LIN-MATCH, code"][name][1] == expected
+  expected = lin_pred(*data, num_classes=10, name="code").accuracy
+  assert found["LIN-PRED, code"][name][1] == expected
+
+
+def test_every_system_is_trained_upright_and_turned():
+  rows = viewpoint.make_rows("digits", 2, {"train.num_steps": 7})
+  assert [row.name for row in rows] == [
+    f"{name}-{way}" for name in SYSTEMS["digits"] for way in ("upright", "turned")
+  ]
+  for row in rows:
+    turned = row.name.endswith("turned")
+    assert row.config.data.max_rotation == (TRAINED_ROTATION if turned else 0.0)
+    assert (row.config.data.name, row.config.train.seeds) == ("digits", 2)
+    assert row.config.train.num_steps == 7
+
+
+@pytest.mark.parametrize("data", SYSTEMS)
+def test_all_systems_of_a_data_set_see_the_same_images(data):
+  for row in viewpoint.make_rows(data, 1, {}):
+    assert row.config.data.name == data
+    assert row.config.data.num_validation == 0
+
+
+def test_scored_are_every_angle_and_the_affine_set():
+  options = toy_system.toy_config(data__canvas=20).data
+  names = [one.name for one in viewpoint.scored_sets("digits", options)]
+  assert names == [*(f"rotated_digits:{angle}" for angle in ANGLES), "affine_digits"]
+  assert {0, 15, 35, 180} <= set(ANGLES)
+
+
+RESULTS = {
+  "lenet5-upright": {
+    "accuracy": {
+      "accuracy": {
+        **{f"rotated_digits:{angle}": {0: 1 - angle / 200, 1: 1.0} for angle in ANGLES},
+        "affine_digits": {0: 0.5, 1: 0.6},
+      }
+    },
+    "parameters": 44_426,
+    "seconds_an_epoch": 1.234,
+  }
+}
+
+
+def test_table_has_means_over_seeds():
+  lines = viewpoint.table("digits", RESULTS).splitlines()
+  assert lines[0].startswith("| system | trained | scored by | upright | turned by 15 |")
+  assert lines[2:] == [
+    "| lenet5 | upright | accuracy | 100.0 | 96.2 | 91.2 | 55.0 | 44,426 | 1.23 |"
+  ]
+
+
+def test_curves_are_means_by_angle():
+  found = viewpoint.curves("digits", RESULTS)
+  assert list(found) == ["trained upright"]
+  expected = [1 - angle / 400 for angle in ANGLES]
+  np.testing.assert_allclose(found["trained upright"]["lenet5"], expected)
+
+
+def test_figure_has_a_panel_a_way_and_a_line_a_system():
+  angles = np.array([0, 90])
+  accuracy = {
+    "upright": {"a": np.array([0.9, 0.2]), "b": np.array([0.8, 0.1])},
+    "turned": {"b": np.array([0.7, 0.6])},
+  }
+  figure = FIGURES["viewpoint"](angles, accuracy, 0.1, "title")
+  left, right = figure.axes
+  assert (left.get_title(), right.get_title()) == ("upright", "turned")
+  first, second, chance = left.lines
+  np.testing.assert_allclose(first.get_ydata(), [90, 20])
+  np.testing.assert_allclose(chance.get_ydata(), 10)
+  assert second.get_color() == pytest.approx(right.lines[0].get_color())
+  with pytest.raises(ValueError, match="at least one system"):
+    FIGURES["viewpoint"](angles, {"upright": {}}, 0.1)
+  with pytest.raises(ValueError, match="same length"):
+    FIGURES["viewpoint"](angles, {"upright": {"a": np.zeros(3)}}, 0.1)
+
+
+def test_seconds_a_step_is_the_median(tmp_path):
+  lines = [
+    {"split": "train", "timing": {"steps_per_second": speed}} for speed in (100.0, 50.0, 10.0)
+  ]
+  lines.append({"split": "test"})
+  (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+  assert viewpoint.seconds_a_step(tmp_path) == pytest.approx(1 / 50)
+
+
+@pytest.mark.slow
+def test_one_command_trains_scores_and_writes(tmp_path, monkeypatch, capsys):
+  """LeNet-5 for a few steps both ways; the second time nothing is trained."""
+  only = {"digits": {"lenet5": SYSTEMS["digits"]["lenet5"]}}
+  monkeypatch.setattr(viewpoint, "SYSTEMS", only)
+  monkeypatch.setattr(viewpoint, "ANGLES", (0, 15, 35))
+  monkeypatch.setattr(viewpoint, "keep_compiled", lambda folder: None)
+  arguments = ["viewpoint", "digits", str(tmp_path / "results"), "--num_steps=20"]
+  arguments += [f"--workdir={tmp_path / 'runs'}", "--max_examples=50"]
+  monkeypatch.setattr(sys, "argv", arguments)
+  viewpoint.main()
+  assert "lenet5-turned: scored" in capsys.readouterr().out
+  written = json.loads((tmp_path / "results" / "viewpoint-digits.json").read_text())
+  for result in written["results"].values():
+    assert result["parameters"] == 21_386
+    assert len(result["accuracy"]["accuracy"]) == 4
+  assert (tmp_path / "results" / "viewpoint-digits.png").stat().st_size > 10_000
+  viewpoint.main()
+  assert "finished before" in capsys.readouterr().out
