@@ -14,8 +14,9 @@ from scae_jax.data.dataset import Dataset, ScoredSet, Split
 from scae_jax.evaluation import classification_report
 from scae_jax.evaluation.classification import classify
 from scae_jax.training import reporting
-from scae_jax.training.build import Run
+from scae_jax.training.build import Run, build
 from scae_jax.training.config import read_settings
+from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import load_scored_set, report_run, scored_examples
 from tests import toy_classifier
@@ -165,6 +166,34 @@ def test_examples_of_a_split_and_their_batches():
   middle = np.asarray(batch["image"])[:, 1:3, 1:3]
   np.testing.assert_allclose(255 * middle, images[[2, 0]], rtol=1e-6)
   assert np.asarray(batch["image"]).sum() == pytest.approx(middle.sum())
+
+
+def test_a_run_on_overlays_is_scored_on_the_pairs_that_it_was_held_out_on():
+  """The batches are those of the run's own feed; other data sets are overlaid likewise."""
+  config = toy_classifier.classifier_config(data__canvas=20, data__overlay=True, data__max_shift=2)
+  settings = read_settings(config)
+  system, dataset, feed = build(settings)
+  assert system.classify is not None
+  examples, make_batch = scored_examples(settings.data, dataset, "test")
+  rows = jnp.array([5, 0, 7])
+  found = make_batch(jax.tree.map(jnp.asarray, examples), rows)
+  expected = feed.evaluation_batch(jax.tree.map(jnp.asarray, feed.heldout), rows)
+  assert set(found) == {"image", "label", "other_label", "sources"}
+  for name, array in expected.items():
+    np.testing.assert_array_equal(found[name], array)
+  assert not np.any(found["label"] == found["other_label"])
+
+
+def test_overlays_are_refused_to_a_model_that_knows_no_labels():
+  with pytest.raises(RunError, match=r"config.data.overlay .* system 'tests.toy_system'"):
+    build(read_settings(toy_config(data__canvas=20, data__overlay=True)))
+
+
+def test_only_clusters_need_examples_enough_for_them():
+  few = {"evaluation__max_examples": 5}
+  with pytest.raises(RunError, match="at least 10 training examples, got 5"):
+    build(read_settings(toy_config(**few)))
+  build(read_settings(toy_classifier.classifier_config(**few)))
 
 
 def test_a_trained_classifier_is_scored_by_the_script(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,83 @@
+"""CapsNet, matrix capsules and LeNet-5 through training and report, as SCAE is."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+
+from scae_jax.evaluation import pictures
+from scae_jax.figures import FIGURES
+from scae_jax.training.loop import train
+from scae_jax.training.reporting import report_run
+
+CADENCE = {
+  "train.num_steps": 24,
+  "train.batch_size": 16,
+  "train.log_every": 12,
+  "train.eval_every": 12,
+  "train.checkpoint_every": 24,
+  "train.steps_per_dispatch": 12,
+  "evaluation.batch_size": 40,
+  "evaluation.max_examples": 40,
+}
+CAPSNET = {
+  "model.conv_width": 4,
+  "model.primary_types": 1,
+  "model.class_features": 3,
+  "model.decoder_widths": (8,),
+}
+MATRIX = {
+  "model.conv_width": 4,
+  "model.primary_types": 2,
+  "model.first_types": 2,
+  "model.second_types": 2,
+  "model.routing_iterations": 2,
+}
+OVERLAY = {"data.overlay": True, "train.seeds": 2}
+SYSTEMS = {
+  "lenet5": ("cnn", {}, {"confusion", "reliability"}),
+  "capsnet": (
+    "capsnet",
+    CAPSNET,
+    {"class_reconstructions", "capsule_dimensions", "coupling", "confusion", "reliability"},
+  ),
+  "overlaid": (
+    "capsnet",
+    CAPSNET | OVERLAY,
+    {"overlaid_reconstructions", "capsule_dimensions", "coupling"},
+  ),
+  "matrix": ("matrix_capsules", MATRIX, {"coupling", "confusion", "reliability"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_it_learns_and_is_reported(name, tmp_path, monkeypatch):
+  """The loss on held-out digits falls, and the report has its figures and numbers."""
+  file, changes, figures = SYSTEMS[name]
+  drawn = []
+  monkeypatch.setattr(
+    pictures, "save_figures", lambda folder, drawers: [draw() for draw in drawers.values()]
+  )
+  for figure, draw in FIGURES.items():
+    monkeypatch.setitem(
+      FIGURES, figure, lambda *args, f=figure, d=draw, **kw: drawn.append(f) or d(*args, **kw)
+    )
+  config = importlib.import_module(f"configs.{file}").get_config("digits")
+  config.update_from_flattened_dict(CADENCE | changes)
+  run = train(config.lock(), tmp_path)
+  lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+  held_out = [np.mean(line["total"]) for line in lines if line["split"] == "test"]
+  assert held_out[-1] < held_out[0]
+  report_run(run, tmp_path)
+  assert figures <= set(drawn)
+  metrics = json.loads((tmp_path / "evaluation" / "metrics.json").read_text())
+  if name == "overlaid":
+    assert set(metrics["mean"]) >= {"accuracy", "error", "both right"}
+    return
+  found = metrics["classification"]
+  assert found["accuracy"] == pytest.approx(1 - found["error"])
+  # Of the report, on the same digits as the measure.
+  assert found["accuracy"] == pytest.approx(metrics["measures"]["accuracy"], abs=1e-6)
+  assert np.sum(found["confusion"]) == 40
