@@ -23,7 +23,8 @@ from jaxtyping import Bool, Float, Int, PRNGKeyArray, UInt8, jaxtyped
 __all__ = ["Array", "Batch", "Bool", "Float", "Int", "PRNGKeyArray", "UInt8", "typed"]
 
 Array = jax.Array
-# `image` float32 in [0, 1] [b, h, w, c] and `label` int32 [b].
+# `image` float32 in [0, 1] [b, h, w, c] and `label` int32 [b]; of two images overlaid also
+# `other_label` int32 [b] and `sources` [b, 2, h, w, c]. What there is of points: `PointSpec`.
 Batch = Mapping[str, jax.Array]
 
 typed = jaxtyped(typechecker=beartype)
