@@ -110,7 +110,7 @@ def test_a_sound_dataset_passes():
     ({"splits": ("train",)}, r"expected the splits 'train' and 'test', got \['train'\]"),
     ({"images": np.zeros((4, 6, 5), np.uint8)}, r"expected images of rank 4 .* \(4, 6, 5\)"),
     ({"images": np.zeros((4, 6, 5, 3), np.float32)}, "expected images of dtype uint8 .* float32"),
-    ({"images": np.zeros((4, 6, 5, 2), np.uint8)}, r"expected 1 channel .* or 3 .*, got 2;"),
+    ({"images": np.zeros((4, 6, 5, 4), np.uint8)}, r"expected 1 channel .* or 3 .*, got 4;"),
     ({"images": np.zeros((0, 6, 5, 3), np.uint8)}, "expected at least one image"),
     ({"labels": np.zeros(3, np.int32)}, r"one int32 label for each of the 4 images, got .*\(3,\)"),
     ({"labels": np.zeros(4, np.int64)}, "one int32 label .* got dtype int64"),

@@ -31,7 +31,7 @@ def record(index: int, azimuth: int | None = None) -> dict[str, bytes | int]:
   """A toy seen from azimuth `index` and elevation `index % 9`."""
   return {
     "image": example(pixels(index), 0)["image"],
-    "image2": example(np.zeros((96, 96, 1), np.uint8), 0)["image"],
+    "image2": example(pixels(1_000 + index), 0)["image"],
     "label_category": index % 5,
     "instance": 3,
     "label_elevation": index % ELEVATIONS,
@@ -75,7 +75,8 @@ def assert_holds(split, indices):
   assert split.labels.tolist() == [index % 5 for index in indices]
   assert len(split.images) == len(indices)
   for image, index in zip(split.images, indices, strict=True):
-    np.testing.assert_array_equal(image, halved_by_loops(pixels(index)))
+    np.testing.assert_array_equal(image[..., :1], halved_by_loops(pixels(index)))
+    np.testing.assert_array_equal(image[..., 1:], halved_by_loops(pixels(1_000 + index)))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def assert_holds(split, indices):
 def test_splits(prepared, tmp_path, name, familiar):
   dataset = load_dataset(name, str(prepared), str(tmp_path))
   assert (dataset.name, dataset.class_names) == (name, CATEGORIES)
-  assert (dataset.image_shape, dataset.held_out) == ((48, 48, 1), "test")
+  assert (dataset.image_shape, dataset.held_out) == ((48, 48, 2), "test")
   if familiar is None:
     assert sorted(dataset.splits) == ["test", "train"]
     assert_holds(dataset.splits["train"], list(TRAIN))

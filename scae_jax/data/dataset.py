@@ -109,9 +109,9 @@ def _check_images(where: str, images: np.ndarray) -> None:
       f"{where}: expected images of dtype uint8 (0 to 255), got {images.dtype}; "
       "rescale them to 0 to 255 and convert"
     )
-  if images.shape[3] not in (1, 3):
+  if images.shape[3] not in (1, 2, 3):
     raise ValueError(
-      f"{where}: expected 1 channel (grey) or 3 (RGB), got {images.shape[3]}; "
+      f"{where}: expected 1 channel (grey), 2 (a stereo pair) or 3 (RGB), got {images.shape[3]}; "
       "convert the images to grey or RGB"
     )
   if 0 in images.shape:

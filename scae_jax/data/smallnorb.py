@@ -4,8 +4,8 @@ smallnorb                   its own train and test split, by toy
 smallnorb:novel_azimuth     trained on the azimuths 300, 320, 340, 0, 20 and 40 degrees
 smallnorb:novel_elevation   trained on the three lowest of nine elevations
 
-The set is TFDS's; a version may follow its name, as in smallnorb:2.0.0. Images are those of the
-first of the two cameras, averaged to 48x48 pixels. Of the splits by viewpoint, "train" has the
+The set is TFDS's; a version may follow its name, as in smallnorb:2.0.0. Images are those of both
+cameras, as two channels, averaged to 48x48 pixels. Of the splits by viewpoint, "train" has the
 training toys at the viewpoints trained on, "test" the test toys at all others, and "familiar" the
 test toys at the viewpoints trained on.
 """
@@ -24,7 +24,8 @@ __all__ = ["Request", "decode_smallnorb", "halve", "parse_smallnorb"]
 SIDE = 48  # pixels
 _STORED_SIDE = 2 * SIDE
 _NAME = re.compile(r"(smallnorb)(?::(\d+\.\d+\.\d+))?(?::(.*))?")
-_KEYS = ("image", "label_category", "label_azimuth", "label_elevation")
+_CAMERAS = ("image", "image2")
+_KEYS = ("label_category", "label_azimuth", "label_elevation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,7 @@ class _Viewpoint:
   """One of the two angles of a viewpoint.
 
   Attributes:
-    label: its place in `_KEYS`, counted from the first label.
+    label: its place in `_KEYS`.
     count: labels that there are.
     familiar: those trained on.
   """
@@ -99,21 +100,24 @@ def decode_smallnorb(prepared: PreparedSet, request: Request) -> Dataset:
     ValueError: what `read_records` says; images that are not 96x96, labels outside their range, or
       a split without images.
   """
-  records = read_records(prepared, _KEYS)
+  records = [read_records(prepared, (camera, *_KEYS)) for camera in _CAMERAS]
   splits = {}
-  for name, (images, labels) in records.splits.items():
+  for name, (_, labels) in records[0].splits.items():
     where = f"data set {request.full_name!r}, split {name!r}"
-    if images.shape[1:] != (_STORED_SIDE, _STORED_SIDE, 1):
-      raise ValueError(
-        f"{where}: expected grey images of {_STORED_SIDE}x{_STORED_SIDE} pixels, got height, width "
-        f"and channels {images.shape[1:]}; prepare TFDS's smallnorb anew"
-      )
-    halves = Split(halve(images), np.ascontiguousarray(labels[:, 0]))
+    cameras = []
+    for images in (each.splits[name][0] for each in records):
+      if images.shape[1:] != (_STORED_SIDE, _STORED_SIDE, 1):
+        raise ValueError(
+          f"{where}: expected grey images of {_STORED_SIDE}x{_STORED_SIDE} pixels, got height, "
+          f"width and channels {images.shape[1:]}; prepare TFDS's smallnorb anew"
+        )
+      cameras.append(halve(images))
+    halves = Split(np.concatenate(cameras, axis=3), np.ascontiguousarray(labels[:, 0]))
     if request.novel:
       splits |= _by_viewpoint(where, name, halves, labels, _VIEWPOINTS[request.novel])
     else:
       splits[name] = halves
-  return Dataset(request.full_name, records.class_names, splits)
+  return Dataset(request.full_name, records[0].class_names, splits)
 
 
 def halve(images: np.ndarray) -> np.ndarray:
@@ -138,7 +142,7 @@ def _by_viewpoint(
   outside = np.flatnonzero((own < 0) | (own >= viewpoint.count))
   if outside.size:
     raise ValueError(
-      f"{where}: expected {_KEYS[viewpoint.label + 1]} from 0 to {viewpoint.count - 1}, got "
+      f"{where}: expected {_KEYS[viewpoint.label]} from 0 to {viewpoint.count - 1}, got "
       f"{own[outside[0]]} for example {outside[0]}; prepare TFDS's smallnorb anew"
     )
   is_familiar = np.isin(own, viewpoint.familiar)
