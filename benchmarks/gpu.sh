@@ -9,6 +9,13 @@
 #                                       there: trains configs/mnist.py:PRESET for SECONDS_TO_TRAIN
 #                                       (480), saves, and resumes when it is called again
 #   benchmarks/gpu.sh report PRESET OUT there: curve, exported parameters, table and figures to OUT
+#   benchmarks/gpu.sh classify CONFIG:PRESET OUT [FLAGS]
+#                                       there: trains configs/CONFIG.py:PRESET, of a model that is
+#                                       trained with labels, as `train` does; then its report, and
+#                                       that on the affine set, to OUT
+#   benchmarks/gpu.sh viewpoint OUT [FLAGS]
+#                                       there: the viewpoint report on MNIST, for as many calls as
+#                                       its ten runs take
 #
 # Everything below runs/ and .gpu/ must stay on the machine between the pieces of one training.
 set -euo pipefail
@@ -22,6 +29,15 @@ install_wheels() {
       --target .gpu/site .gpu/wheels/*.whl
     export PYTHONPATH="$PWD/.gpu/site${PYTHONPATH:+:$PYTHONPATH}"
   fi
+}
+
+# Runs a command for SECONDS_TO_TRAIN; success where only its time was up, and it had saved.
+for_a_while() {
+  local code=0
+  timeout --foreground --signal=TERM "${SECONDS_TO_TRAIN:-480}" "$@" || code=$?
+  # 124: `timeout` had sent the signal on which train.py saves.
+  [ "$code" = 0 ] || [ "$code" = 124 ] || return "$code"
+  finished=$((code == 0))
 }
 
 case "${1:-}" in
@@ -68,12 +84,9 @@ train)
   install_wheels
   preset="$2" out="$3"
   mkdir -p "$out"
-  code=0
-  timeout --foreground --signal=TERM "${SECONDS_TO_TRAIN:-480}" "$python" train.py \
-    --config="configs/mnist.py:$preset" --config.train.keep_checkpoints=100 "${@:4}" || code=$?
+  for_a_while "$python" train.py \
+    --config="configs/mnist.py:$preset" --config.train.keep_checkpoints=100 "${@:4}"
   cp "runs/mnist-$preset/metrics.jsonl" "$out/metrics-$preset.jsonl"
-  # 124: the time was up, and timeout had sent the signal on which train.py saves.
-  [ "$code" = 0 ] || [ "$code" = 124 ] || exit "$code"
   ;;
 report)
   install_wheels
@@ -85,8 +98,24 @@ report)
   "$python" -m results.summarize "$out/table-$preset" "$run"
   tar -C "$run" -czf "$out/evaluation-$preset.tar.gz" evaluation
   ;;
+classify)
+  install_wheels
+  config="${2%%:*}" preset="${2#*:}" out="$3" run="runs/${2/:/-}"
+  mkdir -p "$out"
+  for_a_while "$python" train.py --config="configs/$config.py:$preset" "${@:4}"
+  cp "$run/metrics.jsonl" "$out/metrics-$config-$preset.jsonl"
+  if [ "$finished" = 1 ]; then
+    "$python" evaluate.py --workdir="$run" --dataset=affine_mnist
+    tar -C "$run" -czf "$out/evaluation-$config-$preset.tar.gz" evaluation
+  fi
+  ;;
+viewpoint)
+  install_wheels
+  mkdir -p "$2"
+  for_a_while "$python" -m results.viewpoint mnist "$2" "${@:3}"
+  ;;
 *)
-  sed -n '2,13p' "$0"
+  sed -n '2,20p' "$0"
   exit 2
   ;;
 esac

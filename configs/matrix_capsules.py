@@ -54,8 +54,12 @@ MNIST = {
 DIGITS = MNIST | {
   "data.name": "digits",
   "data.canvas": 20,
-  "loss.margin_scale": 250.0,
-  "train.num_steps": 4_000,
+  "model.first_types": 8,
+  "model.second_types": 8,
+  "model.inverse_temperature": 1.0,  # a class has eight children, on smallNORB some hundreds
+  "loss.margin_scale": 200.0,
+  "train.num_steps": 3_000,
+  "train.batch_size": 32,
 }
 
 
@@ -69,6 +73,7 @@ def _smallnorb() -> ConfigDict:
   config.model.first_types = 32  # C
   config.model.second_types = 32  # D
   config.model.routing_iterations = 3
+  config.model.inverse_temperature = 0.01  # that of activations in routing tends to
   config.model.add_coordinates = True  # of capsules to their votes for classes
 
   config.loss = ConfigDict()

@@ -21,6 +21,7 @@ from scae_jax.routing.em import (
 )
 
 CHILDREN, TYPES, SIZE = 5, 3, 4
+LIMIT = 0.3
 # Three positions that see three children each; the children 1 to 3 are seen from several.
 FIELDS = np.array([[0, 1, 2], [1, 2, 3], [2, 3, 4]])
 EVERYTHING = np.arange(CHILDREN)[None]
@@ -37,7 +38,8 @@ def inputs(child=FIELDS, seed=0):
 @functools.partial(jax.jit, static_argnames=("fields", "iterations"))
 def _route(votes, activation, beta_u, beta_a, fields, iterations):
   child, votes = np.array(fields), jnp.moveaxis(votes, 1, -1)
-  return route_by_em(votes, activation, child, beta_u=beta_u, beta_a=beta_a, iterations=iterations)
+  betas = {"beta_u": beta_u, "beta_a": beta_a}
+  return route_by_em(votes, activation, child, **betas, iterations=iterations, inverse_limit=LIMIT)
 
 
 def route(given, child=FIELDS, iterations=3):
@@ -65,7 +67,7 @@ def reference(given, child, iterations):
         spread = np.average((votes[p, :, k] - mean[p, k]) ** 2, axis=0, weights=weight)
         variance[p, k] = np.maximum(spread, MIN_VARIANCE)
         cost = sum((beta_u[k] + np.log(np.sqrt(v))) * weight.sum() for v in variance[p, k])
-        activated[p, k] = 0.01 * (1 - 0.95 ** (i + 1)) * (beta_a[k] - cost)
+        activated[p, k] = LIMIT * (1 - 0.95 ** (i + 1)) * (beta_a[k] - cost)
     agreement = stats.norm.logpdf(votes, mean[:, None], np.sqrt(variance)[:, None]).sum(axis=-1)
     history.append((mean, variance, expit(activated), coupling, agreement))
     log_share = log_expit(activated)[:, None] + agreement
@@ -119,7 +121,7 @@ def test_one_step_is_that_of_a_mixture_of_gaussians():
 
 
 def test_inverse_temperature():
-  found = [inverse_temperature(i) for i in (0, 1, 2, 1000)]
+  found = [inverse_temperature(i, 0.01) for i in (0, 1, 2, 1000)]
   assert found == pytest.approx([5e-4, 9.75e-4, 1.42625e-3, 0.01])
 
 

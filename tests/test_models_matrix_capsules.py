@@ -19,12 +19,15 @@ from scae_jax.training.build import check_system
 from tests.test_models_build import compiled, random_variables
 
 HEIGHT, WIDTH, TYPES, PARENTS, BATCH, CLASSES = 5, 4, 2, 3, 2, 3
+LIMIT = 0.1
+
 MODEL = {
   "conv_width": 3,
   "primary_types": 2,
   "first_types": 2,
   "second_types": 2,
   "routing_iterations": 2,
+  "inverse_temperature": 0.5,
   "add_coordinates": True,
 }
 LOSS = {"margin_scale": 50.0, "weights": {"spread": 1.0}, "schedule": {}}
@@ -46,6 +49,7 @@ def routed(votes, activation, child, routing, iterations):
     beta_u=jnp.asarray(routing["beta_u"]),
     beta_a=jnp.asarray(routing["beta_a"]),
     iterations=iterations,
+    inverse_limit=LIMIT,
   )
 
 
@@ -78,7 +82,10 @@ def test_primary_capsules_against_numpy():
 
 def test_votes_of_convolutional_capsules_against_a_loop():
   """Squares of 3x3 at stride 2 in a map of 5x4: two of them, one above the other."""
-  layer, below = ConvCapsules(PARENTS, kernel=3, stride=2, iterations=2), capsule_map()
+  layer, below = (
+    ConvCapsules(PARENTS, kernel=3, stride=2, iterations=2, inverse_limit=LIMIT),
+    capsule_map(),
+  )
   variables = random_variables(layer, below)
   found = compiled(layer.apply)(variables, below)
   assert found.activation.shape == (BATCH, 2, 1, PARENTS)
@@ -102,7 +109,10 @@ def test_votes_of_convolutional_capsules_against_a_loop():
 @pytest.mark.parametrize("add_coordinates", [True, False])
 def test_votes_for_classes_against_a_loop(add_coordinates):
   """One transform for all positions; places are added to the last entries of two rows."""
-  layer, below = ClassCapsules(CLASSES, 2, add_coordinates), capsule_map()
+  layer, below = (
+    ClassCapsules(CLASSES, add_coordinates, iterations=2, inverse_limit=LIMIT),
+    capsule_map(),
+  )
   variables = random_variables(layer, below)
   found = compiled(layer.apply)(variables, below)
   params = jax.device_get(variables["params"])
@@ -123,7 +133,7 @@ def test_votes_for_classes_against_a_loop(add_coordinates):
 
 def test_capsules_follow_a_shift_of_the_map():
   """What stands two positions lower is found one square lower, at stride 2."""
-  layer = ConvCapsules(PARENTS, kernel=1, stride=2, iterations=2)
+  layer = ConvCapsules(PARENTS, kernel=1, stride=2, iterations=2, inverse_limit=LIMIT)
   below = capsule_map(height=8, width=8)
   variables = random_variables(layer, below)
   run = compiled(layer.apply)
@@ -171,6 +181,7 @@ def test_loss_and_measures_against_numpy():
   ("changes", "message"),
   [
     ({"routing_iterations": 0}, "config.model.routing_iterations is 0"),
+    ({"inverse_temperature": 0.0}, "config.model.inverse_temperature is 0.0"),
     ({"first_types": 0}, "config.model.first_types is 0"),
     ({"types": 3}, r"unknown keys \['types'\]"),
   ],

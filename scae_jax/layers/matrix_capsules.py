@@ -60,12 +60,14 @@ class ConvCapsules(nn.Module):
     kernel: side of the square, positions.
     stride: between squares.
     iterations: of routing.
+    inverse_limit: of routing, see `em.inverse_temperature`.
   """
 
   types: int
   kernel: int
   stride: int
   iterations: int
+  inverse_limit: float
 
   @nn.compact
   def __call__(self, below: CapsuleMap) -> CapsuleMap:
@@ -78,7 +80,7 @@ class ConvCapsules(nn.Module):
     transforms = self.param("transforms", transform_init, shape)
     poses = below.poses.reshape(below.poses.shape[0], -1, SIDE, SIDE)
     votes = cast_votes(poses[:, child], transforms)
-    routing = Routing(self.types, self.iterations, name="routing")(
+    routing = Routing(self.types, self.iterations, self.inverse_limit, name="routing")(
       votes, below.activation.reshape(poses.shape[:2]), child
     )
     return CapsuleMap(
@@ -95,13 +97,15 @@ class ClassCapsules(nn.Module):
 
   Attributes:
     num_classes: k.
-    iterations: of routing.
     add_coordinates: whether coordinates are added.
+    iterations: of routing.
+    inverse_limit: of routing, see `em.inverse_temperature`.
   """
 
   num_classes: int
-  iterations: int
   add_coordinates: bool
+  iterations: int
+  inverse_limit: float
 
   @nn.compact
   def __call__(self, below: CapsuleMap) -> em.EMRouting:
@@ -117,7 +121,7 @@ class ClassCapsules(nn.Module):
       votes = votes.at[:, :, :, *X].add(((column + 0.5) / width)[None, None, None])
       votes = votes.at[:, :, :, *Y].add(((row + 0.5) / height)[None, None, None])
     child = np.arange(num_children)[None]
-    return Routing(self.num_classes, self.iterations, name="routing")(
+    return Routing(self.num_classes, self.iterations, self.inverse_limit, name="routing")(
       votes, below.activation.reshape(batch, num_children), child
     )
 
@@ -128,10 +132,12 @@ class Routing(nn.Module):
   Attributes:
     types: of parents.
     iterations: of routing.
+    inverse_limit: see `em.inverse_temperature`.
   """
 
   types: int
   iterations: int
+  inverse_limit: float
 
   @nn.compact
   def __call__(
@@ -143,7 +149,12 @@ class Routing(nn.Module):
     beta_u = self.param("beta_u", nn.initializers.zeros_init(), (self.types,))
     beta_a = self.param("beta_a", nn.initializers.zeros_init(), (self.types,))
     route = functools.partial(
-      em.route_by_em, child=child, beta_u=beta_u, beta_a=beta_a, iterations=self.iterations
+      em.route_by_em,
+      child=child,
+      beta_u=beta_u,
+      beta_a=beta_a,
+      iterations=self.iterations,
+      inverse_limit=self.inverse_limit,
     )
     votes = votes.reshape(*votes.shape[:3], SIDE * SIDE, votes.shape[-1])
     return jax.vmap(route)(votes, activation)

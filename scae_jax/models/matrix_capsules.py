@@ -52,6 +52,7 @@ class MatrixCapsules(nn.Module):
     first_types: C, of the 3x3 layer with stride 2.
     second_types: D, of the 3x3 layer with stride 1.
     routing_iterations: of each layer.
+    inverse_temperature: that of activations in routing tends to, see `em.inverse_temperature`.
     add_coordinates: whether class capsules are told where their children stand.
     num_classes: k.
   """
@@ -61,6 +62,7 @@ class MatrixCapsules(nn.Module):
   first_types: int
   second_types: int
   routing_iterations: int
+  inverse_temperature: float
   add_coordinates: bool
   num_classes: int
 
@@ -70,7 +72,11 @@ class MatrixCapsules(nn.Module):
     for name in ("conv_width", "primary_types", "first_types", "second_types"):
       whole(f"config.model.{name}", getattr(self, name), 1)
     whole("config.model.routing_iterations", self.routing_iterations, 1)
-    iterations = self.routing_iterations
+    positive("config.model.inverse_temperature", self.inverse_temperature)
+    routing_options = {
+      "iterations": self.routing_iterations,
+      "inverse_limit": self.inverse_temperature,
+    }
     he = nn.initializers.he_normal()
     convolution = Convolution(
       self.conv_width, CONV_KERNEL, CONV_STRIDE, kernel_init=he, name="convolution"
@@ -79,11 +85,12 @@ class MatrixCapsules(nn.Module):
       jax.nn.relu(convolution(batch["image"]))
     )
     for i, (types, stride) in enumerate(((self.first_types, 2), (self.second_types, 1))):
-      layer = ConvCapsules(types, CAPSULE_KERNEL, stride, iterations, name=f"capsules_{i}")
+      layer = ConvCapsules(types, CAPSULE_KERNEL, stride, **routing_options, name=f"capsules_{i}")
       capsules = layer(capsules)
-    routing = ClassCapsules(self.num_classes, iterations, self.add_coordinates, name="classes")(
-      capsules
+    classes = ClassCapsules(
+      self.num_classes, self.add_coordinates, **routing_options, name="classes"
     )
+    routing = classes(capsules)
     return MatrixCapsulesOutput(routing.activation[:, 0], routing)
 
 

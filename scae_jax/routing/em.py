@@ -44,9 +44,13 @@ class EMRouting:
   agreement: Float[Array, "i p n k"]
 
 
-def inverse_temperature(iteration: int) -> float:
-  """0.01 (1 - 0.95^(i + 1)) of iteration i, counted from 0."""
-  return 0.01 * (1 - 0.95 ** (iteration + 1))
+def inverse_temperature(iteration: int, limit: float) -> float:
+  """lambda_i = limit (1 - 0.95^(i + 1)) of iteration i, counted from 0; published with 0.01.
+
+  Costs grow with the number of children, and 0.01 suits some hundreds of them: with ten, all
+  activations would be near a half.
+  """
+  return limit * (1 - 0.95 ** (iteration + 1))
 
 
 @typed
@@ -87,6 +91,7 @@ def route_by_em(
   beta_u: Float[Array, "k"],
   beta_a: Float[Array, "k"],
   iterations: int,
+  inverse_limit: float,
 ) -> EMRouting:
   """Clusters votes, and says which clusters are there.
 
@@ -101,6 +106,7 @@ def route_by_em(
     beta_u: cost of describing a child without a cluster, of each type.
     beta_a: cost of activating a parent, of each type.
     iterations: at least 1; with 1 every child is shared evenly.
+    inverse_limit: that lambda tends to, see `inverse_temperature`.
 
   Raises:
     ValueError: fewer than one iteration, or `child` does not fit.
@@ -120,7 +126,7 @@ def route_by_em(
     coupling = jnp.exp(_normalise(log_share, child, num_children))
     mean, variance, mass = clusters(votes, coupling * weight)
     cost = mass * jnp.sum(beta_u[None, :, None] + 0.5 * jnp.log(variance), axis=-1)
-    logits = inverse_temperature(i) * (beta_a[None] - cost)
+    logits = inverse_temperature(i, inverse_limit) * (beta_a[None] - cost)
     agreement = log_density(votes, mean, variance)
     log_share = jax.nn.log_sigmoid(logits)[..., None] + agreement
     steps.append((mean, variance, jax.nn.sigmoid(logits), coupling, agreement))
