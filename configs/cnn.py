@@ -4,8 +4,8 @@
 
 `lenet5` is LeNet-5 on MNIST as the seed article trains it: Adam at 1e-4, batches of 8, shifts of up
 to 2 pixels, ten epochs. `baseline` is the convolutional network that CapsNet was compared with,
-35,445,522 parameters, for a GPU; the article says nothing of its training, so that of
-configs/capsnet.py stands here. `digits` is LeNet-5 on the embedded digits.
+35,445,522 parameters, for a GPU; the paper trains it with Adam on images shifted by up to 2 pixels,
+and the rest is as in configs/capsnet.py. `digits` is LeNet-5 on the embedded digits.
 """
 
 from ml_collections import ConfigDict

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from configs.viewpoint import ANGLES, SYSTEMS, TRAINED_ROTATION
+from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.files import write_json, write_whole
@@ -50,18 +50,20 @@ def make_rows(data: str, seeds: int, overrides: Mapping[str, Any]) -> list[Row]:
         "name": f"{name}-{way}",
         "config": source,
         "seeds": seeds,
-        "overrides": {**changes, **overrides, "data.max_rotation": degrees},
+        "overrides": {**SHARED[data], **changes, **overrides, "data.max_rotation": degrees},
       }
       rows.append(make_row(f"configs/viewpoint.py, {name}", {}, table))
   return rows
 
 
-def scored_sets(data: str, options: DataOptions) -> Iterator[ScoredSet]:
-  """Test images turned by every angle, then those moved by affNIST's maps."""
-  folders = (options.dir, options.cache_dir)
-  for angle in ANGLES:
-    yield load_scored(f"rotated_{data}:{angle}", options.canvas, *folders)
-  yield load_scored(f"affine_{data}", options.canvas, *folders, options.affnist_dir)
+def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[ScoredSet]:
+  """Test images turned by every angle, then those moved by affNIST's maps; adds their notes."""
+  folders = (options.dir, options.cache_dir, options.affnist_dir)
+  names = [f"rotated_{data}:{angle}" for angle in ANGLES]
+  for name in [*names, "affnist" if data == "mnist" else f"affine_{data}"]:
+    scored = load_scored(name, options.canvas, *folders)
+    notes += scored.notes
+    yield scored
 
 
 def score_run(data: str, run: Run, workdir: pathlib.Path, max_examples: int) -> dict[str, Any]:
@@ -69,11 +71,12 @@ def score_run(data: str, run: Run, workdir: pathlib.Path, max_examples: int) -> 
   settings = read_settings(run.config)
   assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
   assert isinstance(run.dataset, Dataset)
+  notes: list[str] = []
   found = accuracies(
     run.system,
     run.variables,
     run.dataset,
-    scored_sets(data, settings.data),
+    scored_sets(data, settings.data, notes),
     canvas=settings.data.canvas,
     batch_size=settings.evaluation.batch_size,
     max_examples=max_examples,
@@ -82,6 +85,7 @@ def score_run(data: str, run: Run, workdir: pathlib.Path, max_examples: int) -> 
   steps_an_epoch = len(run.dataset.splits["train"].labels) / settings.train.batch_size
   return {
     "accuracy": found,
+    "notes": notes,
     "parameters": sum(leaf.size for leaf in jax.tree.leaves(first)),
     "steps": run.step,
     "seconds_an_epoch": seconds_a_step(workdir) * steps_an_epoch,
@@ -102,14 +106,17 @@ def mean_of(by_seed: Mapping[int, float]) -> float:
 
 def table(data: str, results: Mapping[str, Mapping[str, Any]]) -> str:
   """Markdown: a row for each system, way of training and way of scoring."""
-  sets = [f"rotated_{data}:{angle}" for angle in SHOWN_ANGLES] + [f"affine_{data}"]
+  turned = [f"rotated_{data}:{angle}" for angle in SHOWN_ANGLES]
   names = [f"turned by {angle}" if angle else "upright" for angle in SHOWN_ANGLES] + ["affine"]
   columns = ["system", "trained", "scored by", *names, "parameters", "seconds an epoch"]
   rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
   for name, result in results.items():
     system, _, way = name.rpartition("-")
     for kind, by_set in result["accuracy"].items():
-      cells = [system, way, kind, *(f"{100 * mean_of(by_set[each]):.1f}" for each in sets)]
+      # affNIST's own files or maps like them: its notes say which.
+      (affine,) = (name for name in by_set if not name.startswith("rotated_"))
+      shares = [mean_of(by_set[name]) for name in (*turned, affine)]
+      cells = [system, way, kind, *(f"{100 * share:.1f}" for share in shares)]
       cells += [f"{result['parameters']:,}", f"{result['seconds_an_epoch']:.2f}"]
       rows.append(f"| {' | '.join(cells)} |")
   return "\n".join(rows)
@@ -159,17 +166,36 @@ def main() -> None:
         print(f"{row.name}: scored", flush=True)
     if not results:
       raise failed or RunError(f"no run in {root} is finished.")
-    write_report(options.data, options.folder, results)
+    write_report(options.data, options.folder, results, options.seeds)
     if failed:
       raise failed
 
 
-def write_report(data: str, folder: pathlib.Path, results: Mapping[str, Any]) -> None:
+def remarks(results: Mapping[str, Mapping[str, Any]], seeds: int) -> str:
+  """What is to be said beside the table: of training, of the scored sets, and of the machine."""
+  of_sets = dict.fromkeys(note for result in results.values() for note in result["notes"])
+  measured = measured_with()
+  hardware = measured["hardware"]
+  versions = ", ".join(f"{name} {version}" for name, version in measured["versions"].items())
+  lines = [
+    f"Accuracy in percent, mean over {seeds} seed(s). `turned` saw training images turned by up to"
+    f" {TRAINED_ROTATION:g} degrees either way. Clusters and probes, of systems that know no"
+    " labels, are fitted to upright training images all the same.",
+    f"Seconds an epoch are of steps alone, of all {seeds} seed(s) at once.",
+    *of_sets,
+    f"Hardware: {hardware['cpu_count']} x {hardware['cpu_model']}, jax on"
+    f" {hardware['device_count']} {hardware['device_kind']}. Versions: {versions}.",
+    f"Scored {measured['date'][:10]}.",
+  ]
+  return "\n\n".join(lines)
+
+
+def write_report(data: str, folder: pathlib.Path, results: Mapping[str, Any], seeds: int) -> None:
   """Writes table, figure and numbers."""
   folder.mkdir(parents=True, exist_ok=True)
   name = f"viewpoint-{data}"
   write_json(folder / f"{name}.json", {"results": results, "angles": ANGLES, **measured_with()})
-  text = table(data, results)
+  text = f"{table(data, results)}\n\n{remarks(results, seeds)}"
   write_whole(folder / f"{name}.md", (text + "\n").encode())
   print(text)
   num_classes = 10  # of digits and MNIST alike

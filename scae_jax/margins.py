@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from scae_jax.typing import Array, Float, typed
 
-# Of the spread loss: where its margin starts, how far it rises, and the step halfway.
+# Of the spread loss: where its margin starts, how far it rises, and after how many scales halfway.
 FIRST_MARGIN, MARGIN_RISE, MARGIN_MIDDLE = 0.2, 0.79, 4.0
 
 
@@ -56,7 +56,8 @@ def spread_loss(
 def spread_margin(step: Float[Array, ""], scale: float) -> Float[Array, ""]:
   """0.2 + 0.79 sigmoid(min(10, step / scale - 4)): small first, so that no capsule dies early.
 
-  The schedule of Hinton, Sabour and Frosst 2018 as its authors state it, with a scale of 50,000.
+  Hinton, Sabour and Frosst 2018 raise it from 0.2 to 0.9 along a line; this is the schedule that
+  the authors gave when asked, there with a scale of 50,000 steps.
 
   Args:
     step: updates so far.

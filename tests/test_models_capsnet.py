@@ -234,7 +234,7 @@ def test_pictures(trained):
     ({"routing_gradient": "some"}, "config.model.routing_gradient is 'some'"),
     ({"routing_iterations": 0}, "config.model.routing_iterations is 0"),
     ({"conv_kernel": 0}, "config.model.conv_kernel is 0"),
-    ({"primary_kernel": 9}, "a kernel of 9x9 pixels.* is 8 pixels"),
+    ({"primary_kernel": 9}, "a kernel of 9x9.* is 8 wide"),
     ({"decoder_widths": (0,)}, "config.model.decoder_widths"),
   ],
 )

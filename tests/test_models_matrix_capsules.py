@@ -23,6 +23,7 @@ LIMIT = 0.1
 
 MODEL = {
   "conv_width": 3,
+  "conv_kernel": 5,
   "primary_types": 2,
   "first_types": 2,
   "second_types": 2,
@@ -192,7 +193,7 @@ def test_bad_values_are_refused(changes, message):
 
 
 def test_a_canvas_too_small_for_the_layers_is_refused():
-  with pytest.raises(ValueError, match=r"'capsules_1' has a kernel of 3x3 pixels.* is 2 pixels"):
+  with pytest.raises(ValueError, match=r"'capsules_1' has a kernel of 3x3.* is 2 wide"):
     check_system(tiny_system(), ImageSpec(16, 1, CLASSES), 2)
 
 

@@ -124,7 +124,7 @@ def test_only_training_drops_hidden_units():
     ({"pool": 0}, r"config.model.pool is 0"),
     ({"widths": (4, 0)}, r"config.model.widths"),
     ({"hidden": (4.5,)}, r"config.model.hidden"),
-    ({"kernel": 5}, r"a kernel of 5x5 pixels.* is 4 pixels"),
+    ({"kernel": 5}, r"a kernel of 5x5.* is 4 wide"),
   ],
 )
 def test_bad_values_are_refused(changes, message):

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs.viewpoint import ANGLES, SYSTEMS, TRAINED_ROTATION
+from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from results import viewpoint
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
@@ -89,13 +89,14 @@ def test_every_system_is_trained_upright_and_turned():
 @pytest.mark.parametrize("data", SYSTEMS)
 def test_all_systems_of_a_data_set_see_the_same_images(data):
   for row in viewpoint.make_rows(data, 1, {}):
-    assert row.config.data.name == data
-    assert row.config.data.num_validation == 0
+    expected = SHARED[data] | {"data.name": data, "data.num_validation": 0, "data.crop": 0}
+    for key, value in expected.items():
+      assert row.config.data[key.removeprefix("data.")] == value
 
 
 def test_scored_are_every_angle_and_the_affine_set():
   options = toy_system.toy_config(data__canvas=20).data
-  names = [one.name for one in viewpoint.scored_sets("digits", options)]
+  names = [one.name for one in viewpoint.scored_sets("digits", options, [])]
   assert names == [*(f"rotated_digits:{angle}" for angle in ANGLES), "affine_digits"]
   assert {0, 15, 35, 180} <= set(ANGLES)
 

@@ -34,8 +34,8 @@ def accuracies(
   """Share of test examples that are classified rightly, of every data set and seed.
 
   A model that classifies does so. Of the others clusters and a linear probe are fitted to the
-  features of the training images as they are, unmoved, once for each data set, as
-  `report.write_report` does it.
+  features of the training images as they are, unmoved, as `report.write_report` does it; they are
+  fitted anew for each data set, and are the same each time.
 
   Args:
     system: the model.

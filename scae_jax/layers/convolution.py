@@ -23,9 +23,8 @@ def convolved_side(side: int, kernel: int, stride: int, what: str) -> int:
   """
   if side < kernel:
     raise ValueError(
-      f"{what} has a kernel of {kernel}x{kernel} pixels, and the map that it sees is {side} pixels"
-      " wide or high: nothing would be left of it. Enlarge config.data.canvas, or lower the model's"
-      " kernels or strides."
+      f"{what} has a kernel of {kernel}x{kernel}, and the map that it sees is {side} wide or high:"
+      " nothing would be left of it. Enlarge config.data.canvas, or lower the model's kernels."
     )
   return (side - kernel) // stride + 1
 

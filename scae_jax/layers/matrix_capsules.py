@@ -93,7 +93,8 @@ class ClassCapsules(nn.Module):
   """One capsule a class, which all capsules below see.
 
   Transforms are shared by positions. Where a capsule stands is told by coordinate addition: the
-  middle of its square, as shares of width and height, is added to two entries of its votes.
+  middle of its cell of the grid, as shares of width and height, is added to two entries of its
+  votes. A grid of one cell tells nothing: all votes get the same.
 
   Attributes:
     num_classes: k.

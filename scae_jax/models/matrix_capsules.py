@@ -22,8 +22,7 @@ from scae_jax.routing import em
 from scae_jax.typing import Array, Batch, Float
 
 # The published layout.
-CONV_KERNEL, CONV_STRIDE = 5, 2
-CAPSULE_KERNEL = 3
+CONV_STRIDE, CAPSULE_KERNEL = 2, 3
 
 
 @struct.dataclass
@@ -47,7 +46,8 @@ class MatrixCapsules(nn.Module):
   16 it has 68,618; a grey image has 25 A fewer. The primary capsules have no biases.
 
   Attributes:
-    conv_width: A, channels of the 5x5 convolution with stride 2.
+    conv_width: A, channels of the convolution, which has stride 2.
+    conv_kernel: its side, pixels; published with 5.
     primary_types: B.
     first_types: C, of the 3x3 layer with stride 2.
     second_types: D, of the 3x3 layer with stride 1.
@@ -58,6 +58,7 @@ class MatrixCapsules(nn.Module):
   """
 
   conv_width: int
+  conv_kernel: int
   primary_types: int
   first_types: int
   second_types: int
@@ -69,9 +70,9 @@ class MatrixCapsules(nn.Module):
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> MatrixCapsulesOutput:
     """One pass over a batch, the same in training and evaluation."""
-    for name in ("conv_width", "primary_types", "first_types", "second_types"):
+    counts = ("conv_width", "conv_kernel", "primary_types", "first_types", "second_types")
+    for name in (*counts, "routing_iterations"):
       whole(f"config.model.{name}", getattr(self, name), 1)
-    whole("config.model.routing_iterations", self.routing_iterations, 1)
     positive("config.model.inverse_temperature", self.inverse_temperature)
     routing_options = {
       "iterations": self.routing_iterations,
@@ -79,7 +80,7 @@ class MatrixCapsules(nn.Module):
     }
     he = nn.initializers.he_normal()
     convolution = Convolution(
-      self.conv_width, CONV_KERNEL, CONV_STRIDE, kernel_init=he, name="convolution"
+      self.conv_width, self.conv_kernel, CONV_STRIDE, kernel_init=he, name="convolution"
     )
     capsules = PrimaryCapsules(self.primary_types, name="primary")(
       jax.nn.relu(convolution(batch["image"]))

@@ -47,8 +47,9 @@ class EMRouting:
 def inverse_temperature(iteration: int, limit: float) -> float:
   """lambda_i = limit (1 - 0.95^(i + 1)) of iteration i, counted from 0; published with 0.01.
 
-  Costs grow with the number of children, and 0.01 suits some hundreds of them: with ten, all
-  activations would be near a half.
+  Costs grow with what is assigned to a parent. With 0.01 that takes a layer in which each parent
+  has dozens of children to itself, as classes have on smallNORB; elsewhere activations stay near
+  a half until the costs have grown.
   """
   return limit * (1 - 0.95 ** (iteration + 1))
 
@@ -103,8 +104,8 @@ def route_by_em(
     votes: poses that children vote for.
     activation: of all m children, in [0, 1].
     child: int [p, n], static: which of the m children each entry of a receptive field is.
-    beta_u: cost of describing a child without a cluster, of each type.
-    beta_a: cost of activating a parent, of each type.
+    beta_u: minus the cost of describing a child without a cluster, of each type.
+    beta_a: minus the cost of activating a parent, of each type.
     iterations: at least 1; with 1 every child is shared evenly.
     inverse_limit: that lambda tends to, see `inverse_temperature`.
 
