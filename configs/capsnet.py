@@ -57,7 +57,7 @@ SMALL = {
   "model.conv_width": 64,
   "model.primary_types": 8,
   "model.decoder_widths": (256, 512),
-  "train.num_steps": 5_000,
+  "train.num_steps": 3_000,
 }
 DIGITS = {
   "data.name": "digits",

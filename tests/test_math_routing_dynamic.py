@@ -138,3 +138,11 @@ def test_gradients_of_the_last_sum_alone():
 def test_no_iterations():
   with pytest.raises(ValueError, match="at least 1 iteration, got 0"):
     route_by_agreement(jnp.asarray(predictions()), iterations=0, through_all=True)
+
+
+def test_children_that_say_the_same_of_all_parents_stay_shared_evenly():
+  """Nothing tells parents apart then, however often it is asked."""
+  given = np.repeat(predictions()[:, :1], PARENTS, axis=1)
+  found = route(given)
+  np.testing.assert_allclose(found.coupling, 1 / PARENTS, rtol=1e-5)
+  np.testing.assert_allclose(found.parents[1:], found.parents[:1].repeat(PARENTS - 1, 0), rtol=1e-5)

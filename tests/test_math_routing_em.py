@@ -159,6 +159,14 @@ def test_votes_that_agree_are_followed():
   assert found.activation[0, 0] > found.activation[0, 1:].max()
 
 
+def test_a_field_of_one_child_is_that_childs_vote():
+  """Its mean is the vote, and its variance the floor."""
+  votes, activation, beta_u, beta_a = inputs(EVERYTHING[:, :1])
+  found = route((votes, activation[:1], beta_u, beta_a), EVERYTHING[:, :1])
+  np.testing.assert_allclose(found.poses, votes[:, 0], rtol=1e-5)
+  np.testing.assert_allclose(found.variance, MIN_VARIANCE, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
   "change",
   [
