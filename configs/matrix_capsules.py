@@ -12,7 +12,8 @@ images are not normalised to zero mean and unit variance, weights do not decay, 
 the spread loss rises within the 300,000 steps.
 
 `digits` is a narrower one on the embedded digits, for two CPU cores: 64, 4, 8 and 16, a first
-kernel of 3, activations ten times as steep.
+kernel of 3, activations ten times as steep. It learns slowly, some 60 % of the test digits after
+1,000 steps (results/supervised).
 """
 
 from ml_collections import ConfigDict
