@@ -13,8 +13,8 @@ by up to 4, and is scored on one pair for each test digit, where the paper makes
 `cifar10` has colour, crops of 24x24 and 64 types of primary capsules; it is one model without a
 class for none of the above, where the paper has that and seven models.
 
-`small` is for two CPU cores, MNIST with a quarter of the channels and of the types: ten minutes on an
-Intel Xeon, 99.26 % of the test digits, seed 0. `digits` is the same on the embedded digits with
+`small` is for two CPU cores, MNIST with a quarter of the channels and of the types: ten minutes on
+an Intel Xeon, 99.26 % of the test digits, seed 0. `digits` is the same on the embedded digits with
 smaller kernels: two minutes, 98.2 % (sd 0.3), seeds 0, 1 and 2 (results/supervised, 2026-11-22).
 The others have not been trained yet.
 """
