@@ -23,6 +23,7 @@ from scae_jax.training.config import (
 )
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.processes import Processes
+from tests.toy_classifier import classifier_config
 from tests.toy_system import CONFIG_FILE, toy_config
 
 
@@ -366,7 +367,7 @@ def test_what_a_config_says_of_its_images_reaches_the_batches():
 
 
 def test_overlays_have_two_labels():
-  _, dataset, feed = build(read_settings(toy_config(data__overlay=True)))
+  _, dataset, feed = build(read_settings(classifier_config(data__overlay=True)))
   assert feed.spec == ImageSpec(canvas=18, channels=1, num_classes=10, num_labels=2)
   assert dataset.image_shape == (16, 16, 1)
   assert isinstance(feed.training_batch, functools.partial)

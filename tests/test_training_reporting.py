@@ -92,11 +92,13 @@ def test_settings_of_a_report_are_those_of_the_run(reports, tmp_path, asked, exp
 
 @pytest.mark.parametrize(("flag", "expected"), [("/flag", "/flag"), ("", "/config")])
 def test_a_set_to_score_on_is_looked_for_in_the_runs_folders(monkeypatch, flag, expected):
-  """On its canvas; a folder that is given comes before the config's."""
-  monkeypatch.setattr(reporting, "load_scored", lambda *arguments: arguments)
+  """On its canvas and cropped as its own; a folder that is given comes before the config's."""
+  monkeypatch.setattr(reporting, "load_scored", lambda *given, crop: (*given, crop))
   folders = {"dir": "/config", "cache_dir": "/cache", "affnist_dir": "/affnist"}
-  run = run_on(data__canvas=20, **{f"data__{key}": value for key, value in folders.items()})
-  assert load_scored_set(run, "x", flag) == ("x", 20, expected, "/cache", "/affnist")
+  run = run_on(
+    data__canvas=20, data__crop=14, **{f"data__{key}": value for key, value in folders.items()}
+  )
+  assert load_scored_set(run, "x", flag) == ("x", 20, expected, "/cache", "/affnist", 14)
 
 
 def classifier_run(dataset, **changes):
