@@ -39,7 +39,9 @@ def inputs(child=FIELDS, seed=0):
 def _route(votes, activation, beta_u, beta_a, fields, iterations):
   child, votes = np.array(fields), jnp.moveaxis(votes, 1, -1)
   betas = {"beta_u": beta_u, "beta_a": beta_a}
-  return route_by_em(votes, activation, child, **betas, iterations=iterations, inverse_limit=LIMIT)
+  return route_by_em(
+    votes, activation, child, **betas, iterations=iterations, inverse_temperature_limit=LIMIT
+  )
 
 
 def route(given, child=FIELDS, iterations=3):

@@ -28,7 +28,7 @@ MODEL = {
   "first_types": 2,
   "second_types": 2,
   "routing_iterations": 2,
-  "inverse_temperature": 0.5,
+  "inverse_temperature_limit": 0.5,
   "add_coordinates": True,
 }
 LOSS = {"margin_scale": 50.0, "weights": {"spread": 1.0}, "schedule": {}}
@@ -50,7 +50,7 @@ def routed(votes, activation, child, routing, iterations):
     beta_u=jnp.asarray(routing["beta_u"]),
     beta_a=jnp.asarray(routing["beta_a"]),
     iterations=iterations,
-    inverse_limit=LIMIT,
+    inverse_temperature_limit=LIMIT,
   )
 
 
@@ -84,7 +84,7 @@ def test_primary_capsules_against_numpy():
 def test_votes_of_convolutional_capsules_against_a_loop():
   """Squares of 3x3 at stride 2 in a map of 5x4: two of them, one above the other."""
   layer, below = (
-    ConvCapsules(PARENTS, kernel=3, stride=2, iterations=2, inverse_limit=LIMIT),
+    ConvCapsules(PARENTS, kernel=3, stride=2, iterations=2, inverse_temperature_limit=LIMIT),
     capsule_map(),
   )
   variables = random_variables(layer, below)
@@ -111,7 +111,7 @@ def test_votes_of_convolutional_capsules_against_a_loop():
 def test_votes_for_classes_against_a_loop(add_coordinates):
   """One transform for all positions; places are added to the last entries of two rows."""
   layer, below = (
-    ClassCapsules(CLASSES, add_coordinates, iterations=2, inverse_limit=LIMIT),
+    ClassCapsules(CLASSES, add_coordinates, iterations=2, inverse_temperature_limit=LIMIT),
     capsule_map(),
   )
   variables = random_variables(layer, below)
@@ -134,7 +134,7 @@ def test_votes_for_classes_against_a_loop(add_coordinates):
 
 def test_capsules_follow_a_shift_of_the_map():
   """What stands two positions lower is found one square lower, at stride 2."""
-  layer = ConvCapsules(PARENTS, kernel=1, stride=2, iterations=2, inverse_limit=LIMIT)
+  layer = ConvCapsules(PARENTS, kernel=1, stride=2, iterations=2, inverse_temperature_limit=LIMIT)
   below = capsule_map(height=8, width=8)
   variables = random_variables(layer, below)
   run = compiled(layer.apply)
@@ -182,7 +182,7 @@ def test_loss_and_measures_against_numpy():
   ("changes", "message"),
   [
     ({"routing_iterations": 0}, "config.model.routing_iterations is 0"),
-    ({"inverse_temperature": 0.0}, "config.model.inverse_temperature is 0.0"),
+    ({"inverse_temperature_limit": 0.0}, "config.model.inverse_temperature_limit is 0.0"),
     ({"first_types": 0}, "config.model.first_types is 0"),
     ({"types": 3}, r"unknown keys \['types'\]"),
   ],

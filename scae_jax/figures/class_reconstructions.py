@@ -66,14 +66,14 @@ def overlaid_reconstructions(
 
   Below the overlay stand its two sources, one red and one green, and in the same way what the
   capsules of the two answers make of them; where both are, it is yellow. Sabour et al. 2017,
-  figure 5. Answers stand in the order in which most of them are the label above them.
+  figure 5.
 
   Args:
     image: [n, h, w, c] in [0, 1], the overlay; the first 10 are drawn.
     sources: [n, 2, h, w, c] in [0, 1].
     reconstructions: [n, 2, h, w, c], of the two answers.
     label: int [n, 2], of the sources.
-    predicted: int [n, 2], the two answers.
+    predicted: int [n, 2], the two answers, each in the place of the label that it is, if it is one.
 
   Raises:
     ValueError: arrays of another rank, or not of one length.
@@ -90,9 +90,6 @@ def overlaid_reconstructions(
     label=label,
     predicted=predicted,
   )
-  order = order_of_answers(label, predicted)
-  predicted = np.take_along_axis(predicted, order, axis=1)
-  reconstructions = np.take_along_axis(reconstructions, order[..., None, None, None], axis=1)
   shown = min(len(image), MAX_EXAMPLES)
   rows = [
     ("overlay", image[:shown]),
@@ -131,13 +128,6 @@ def red_and_green(pairs: np.ndarray) -> np.ndarray:
   """
   red, green = np.moveaxis(np.mean(pairs, axis=-1), 1, 0)
   return np.stack([red, green, np.zeros_like(red)], axis=-1)
-
-
-def order_of_answers(label: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-  """Int [n, 2]: (0, 1), or (1, 0) where more answers [n, 2] are labels [n, 2] when exchanged."""
-  as_they_are = np.sum(label == predicted, axis=1)
-  exchanged = np.sum(label == predicted[:, ::-1], axis=1)
-  return np.where((exchanged > as_they_are)[:, None], [1, 0], [0, 1])
 
 
 def _write_answer(axes: Axes, label: str, predicted: str, is_right: bool) -> None:

@@ -60,14 +60,14 @@ class ConvCapsules(nn.Module):
     kernel: side of the square, positions.
     stride: between squares.
     iterations: of routing.
-    inverse_limit: of routing, see `em.inverse_temperature`.
+    inverse_temperature_limit: of routing, see `em.inverse_temperature`.
   """
 
   types: int
   kernel: int
   stride: int
   iterations: int
-  inverse_limit: float
+  inverse_temperature_limit: float
 
   @nn.compact
   def __call__(self, below: CapsuleMap) -> CapsuleMap:
@@ -80,7 +80,7 @@ class ConvCapsules(nn.Module):
     transforms = self.param("transforms", transform_init, shape)
     poses = below.poses.reshape(below.poses.shape[0], -1, SIDE, SIDE)
     votes = cast_votes(poses[:, child], transforms)
-    routing = Routing(self.types, self.iterations, self.inverse_limit, name="routing")(
+    routing = Routing(self.types, self.iterations, self.inverse_temperature_limit, name="routing")(
       votes, below.activation.reshape(poses.shape[:2]), child
     )
     return CapsuleMap(
@@ -100,13 +100,13 @@ class ClassCapsules(nn.Module):
     num_classes: k.
     add_coordinates: whether coordinates are added.
     iterations: of routing.
-    inverse_limit: of routing, see `em.inverse_temperature`.
+    inverse_temperature_limit: of routing, see `em.inverse_temperature`.
   """
 
   num_classes: int
   add_coordinates: bool
   iterations: int
-  inverse_limit: float
+  inverse_temperature_limit: float
 
   @nn.compact
   def __call__(self, below: CapsuleMap) -> em.EMRouting:
@@ -122,9 +122,9 @@ class ClassCapsules(nn.Module):
       votes = votes.at[:, :, :, *X].add(((column + 0.5) / width)[None, None, None])
       votes = votes.at[:, :, :, *Y].add(((row + 0.5) / height)[None, None, None])
     child = np.arange(num_children)[None]
-    return Routing(self.num_classes, self.iterations, self.inverse_limit, name="routing")(
-      votes, below.activation.reshape(batch, num_children), child
-    )
+    return Routing(
+      self.num_classes, self.iterations, self.inverse_temperature_limit, name="routing"
+    )(votes, below.activation.reshape(batch, num_children), child)
 
 
 class Routing(nn.Module):
@@ -133,12 +133,12 @@ class Routing(nn.Module):
   Attributes:
     types: of parents.
     iterations: of routing.
-    inverse_limit: see `em.inverse_temperature`.
+    inverse_temperature_limit: see `em.inverse_temperature`.
   """
 
   types: int
   iterations: int
-  inverse_limit: float
+  inverse_temperature_limit: float
 
   @nn.compact
   def __call__(
@@ -155,7 +155,7 @@ class Routing(nn.Module):
       beta_u=beta_u,
       beta_a=beta_a,
       iterations=self.iterations,
-      inverse_limit=self.inverse_limit,
+      inverse_temperature_limit=self.inverse_temperature_limit,
     )
     votes = votes.reshape(*votes.shape[:3], SIDE * SIDE, votes.shape[-1])
     return jax.vmap(route)(votes, activation)

@@ -117,7 +117,8 @@ class CapsNet(nn.Module):
     primary = dynamic.squash(x.reshape(image.shape[0], -1, self.primary_features))
     routing = self.class_capsules(primary)
     lengths = dynamic.length(routing.parents)
-    drawn = labels if train else _in_order_of(labels, lengths)
+    said = supervised.answers(jax.lax.stop_gradient(lengths), labels.shape[1])
+    drawn = labels if train else in_order_of(labels, said)
     return CapsNetOutput(lengths, routing, drawn, self._decode_each(routing.parents, drawn))
 
   def _decode_each(self, capsules: Array, classes: Array) -> Array:
@@ -182,14 +183,14 @@ class ClassCapsules(nn.Module):
     return jax.vmap(route)(predictions)
 
 
-def _in_order_of(labels: Array, lengths: Array) -> Array:
-  """The classes said, [b, labels]; of two, each in the place of the label that it may match."""
-  said = supervised.answers(jax.lax.stop_gradient(lengths), labels.shape[1])
-  if labels.shape[1] == 1:
-    return said
-  crossed = jnp.any(said[:, ::-1] == labels, axis=1, keepdims=True)
-  straight = jnp.any(said == labels, axis=1, keepdims=True)
-  return jnp.where(crossed & ~straight, said[:, ::-1], said)
+def in_order_of(
+  labels: Int[Array, "b labels"], said: Int[Array, "b labels"]
+) -> Int[Array, "b labels"]:
+  """The classes said; of two, each in the place of the label that it is, if it is one."""
+  exchanged = said[:, ::-1]
+  as_they_are = jnp.sum(said == labels, axis=1, keepdims=True)
+  is_better = jnp.sum(exchanged == labels, axis=1, keepdims=True) > as_they_are
+  return jnp.where(is_better, exchanged, said)
 
 
 def _reconstructions(

@@ -52,7 +52,7 @@ class MatrixCapsules(nn.Module):
     first_types: C, of the 3x3 layer with stride 2.
     second_types: D, of the 3x3 layer with stride 1.
     routing_iterations: of each layer.
-    inverse_temperature: that of activations in routing tends to, see `em.inverse_temperature`.
+    inverse_temperature_limit: of activations in routing, see `em.inverse_temperature`.
     add_coordinates: whether class capsules are told where their children stand.
     num_classes: k.
   """
@@ -63,7 +63,7 @@ class MatrixCapsules(nn.Module):
   first_types: int
   second_types: int
   routing_iterations: int
-  inverse_temperature: float
+  inverse_temperature_limit: float
   add_coordinates: bool
   num_classes: int
 
@@ -73,10 +73,10 @@ class MatrixCapsules(nn.Module):
     counts = ("conv_width", "conv_kernel", "primary_types", "first_types", "second_types")
     for name in (*counts, "routing_iterations"):
       whole(f"config.model.{name}", getattr(self, name), 1)
-    positive("config.model.inverse_temperature", self.inverse_temperature)
+    positive("config.model.inverse_temperature_limit", self.inverse_temperature_limit)
     routing_options = {
       "iterations": self.routing_iterations,
-      "inverse_limit": self.inverse_temperature,
+      "inverse_temperature_limit": self.inverse_temperature_limit,
     }
     he = nn.initializers.he_normal()
     convolution = Convolution(

@@ -92,7 +92,7 @@ def route_by_em(
   beta_u: Float[Array, "k"],
   beta_a: Float[Array, "k"],
   iterations: int,
-  inverse_limit: float,
+  inverse_temperature_limit: float,
 ) -> EMRouting:
   """Clusters votes, and says which clusters are there.
 
@@ -107,7 +107,7 @@ def route_by_em(
     beta_u: minus the cost of describing a child without a cluster, of each type.
     beta_a: minus the cost of activating a parent, of each type.
     iterations: at least 1; with 1 every child is shared evenly.
-    inverse_limit: that lambda tends to, see `inverse_temperature`.
+    inverse_temperature_limit: that lambda tends to, see `inverse_temperature`.
 
   Raises:
     ValueError: fewer than one iteration, or `child` does not fit.
@@ -127,7 +127,7 @@ def route_by_em(
     coupling = jnp.exp(_normalise(log_share, child, num_children))
     mean, variance, mass = clusters(votes, coupling * weight)
     cost = mass * jnp.sum(beta_u[None, :, None] + 0.5 * jnp.log(variance), axis=-1)
-    logits = inverse_temperature(i, inverse_limit) * (beta_a[None] - cost)
+    logits = inverse_temperature(i, inverse_temperature_limit) * (beta_a[None] - cost)
     agreement = log_density(votes, mean, variance)
     log_share = jax.nn.log_sigmoid(logits)[..., None] + agreement
     steps.append((mean, variance, jax.nn.sigmoid(logits), coupling, agreement))
