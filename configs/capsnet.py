@@ -73,8 +73,8 @@ DIGITS = {
 
 
 def _paper() -> ConfigDict:
-  config = ConfigDict()
-  config.system = "capsnet"
+  # Keys of the sections that are not listed here are explained in configs/digits.py.
+  config = digits.shared_sections("capsnet")
 
   config.model = ConfigDict()
   config.model.conv_width = 256  # channels of the first convolution
@@ -99,9 +99,6 @@ def _paper() -> ConfigDict:
   schedule.margin = ()
   schedule.reconstruction = ()
 
-  shared = digits.get_config()  # the same keys, where they are explained
-  config.data, config.train, config.optimizer = shared.data, shared.train, shared.optimizer
-  config.evaluation = shared.evaluation
   config.data.name = "mnist"
   config.data.canvas = 28
   config.data.max_shift = 2

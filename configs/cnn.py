@@ -33,8 +33,8 @@ def get_config(preset: str = "lenet5") -> ConfigDict:
 
 
 def _lenet5() -> ConfigDict:
-  config = ConfigDict()
-  config.system = "cnn"
+  # Keys of the sections that are not listed here are explained in configs/digits.py.
+  config = digits.shared_sections("cnn")
 
   config.model = ConfigDict()
   config.model.widths = (6, 16)  # channels of the convolutions
@@ -50,9 +50,6 @@ def _lenet5() -> ConfigDict:
   config.loss.schedule = ConfigDict()  # factors of weights: ((step, factor), ...)
   config.loss.schedule.cross_entropy = ()
 
-  shared = digits.get_config()  # the same keys, where they are explained
-  config.data, config.train, config.optimizer = shared.data, shared.train, shared.optimizer
-  config.evaluation = shared.evaluation
   config.data.name = "mnist"
   config.data.canvas = 28
   config.data.max_shift = 2

@@ -28,6 +28,15 @@ from configs import ablations
 ABLATIONS = ablations.ABLATIONS
 
 
+def shared_sections(system: str) -> ConfigDict:
+  """A config of another system with the sections that all have, as `get_config` sets them."""
+  digits, config = get_config(), ConfigDict()
+  config.system = system
+  for section in ("data", "train", "optimizer", "evaluation"):
+    config[section] = digits[section]
+  return config
+
+
 def get_config(preset: str = "modern") -> ConfigDict:
   """The one preset, `modern`, or `modern,ablation=NAME`.
 

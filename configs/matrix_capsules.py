@@ -72,8 +72,8 @@ DIGITS = MNIST | {
 
 
 def _smallnorb() -> ConfigDict:
-  config = ConfigDict()
-  config.system = "matrix_capsules"
+  # Keys of the sections that are not listed here are explained in configs/digits.py.
+  config = digits.shared_sections("matrix_capsules")
 
   config.model = ConfigDict()
   config.model.conv_width = 32  # A, channels of the first convolution
@@ -92,9 +92,6 @@ def _smallnorb() -> ConfigDict:
   config.loss.schedule = ConfigDict()  # factors of weights: ((step, factor), ...)
   config.loss.schedule.spread = ()
 
-  shared = digits.get_config()  # the same keys, where they are explained
-  config.data, config.train, config.optimizer = shared.data, shared.train, shared.optimizer
-  config.evaluation = shared.evaluation
   config.data.name = "smallnorb"
   config.data.canvas = 32
   config.data.max_shift = 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scae_jax.models import capsnet, cnn, matrix_capsules, supervised
-from scae_jax.models.system import ImageSpec, PointSpec
+from scae_jax.models.system import ImageSpec, PointSpec, labels_of
 from tests.test_models_build import compiled, random_variables
 
 CLASSES = 4
@@ -27,9 +27,9 @@ def test_accuracy_of_two_labels_is_the_share_among_the_two_largest():
 def test_labels_of_batches():
   one = {"label": jnp.array([2, 0])}
   two = one | {"other_label": jnp.array([1, 3])}
-  np.testing.assert_array_equal(supervised.labels_of(one), [[2], [0]])
-  np.testing.assert_array_equal(supervised.labels_of(two), [[2, 1], [0, 3]])
-  present = supervised.present(supervised.labels_of(two), CLASSES)
+  np.testing.assert_array_equal(labels_of(one), [[2], [0]])
+  np.testing.assert_array_equal(labels_of(two), [[2, 1], [0, 3]])
+  present = supervised.present(labels_of(two), CLASSES)
   np.testing.assert_array_equal(present, [[0, 1, 1, 0], [1, 0, 0, 1]])
 
 

@@ -22,7 +22,7 @@ from scae_jax.evaluation.pictures import (
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.summary import write_summary
 from scae_jax.evaluation.table import plain_classification_table
-from scae_jax.models.system import System
+from scae_jax.models.system import System, labels_of
 from scae_jax.typing import Array, Batch
 
 NUM_PICTURED = 10
@@ -145,8 +145,7 @@ def make_answer(system: System, evaluation_batch: MakeBatch, num_classes: int) -
         f" the data set, got {scores.shape}."
       )
     check_shapes("measures", measures, len(indices), 1)
-    labels = [batch[name] for name in ("label", "other_label") if name in batch]
-    return {"scores": scores, "labels": jnp.stack(labels, axis=1), "measures": measures}
+    return {"scores": scores, "labels": labels_of(batch), "measures": measures}
 
   return jax.jit(answer)
 

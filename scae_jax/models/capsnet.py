@@ -23,6 +23,7 @@ from scae_jax.models.system import (
   build_module,
   check_keys,
   each_whole,
+  labels_of,
   not_negative,
   one_of,
   whole,
@@ -112,7 +113,7 @@ class CapsNet(nn.Module):
 
   def __call__(self, batch: Batch, *, train: bool) -> CapsNetOutput:
     """One pass over a batch; see `CapsNetOutput`."""
-    image, labels = batch["image"], supervised.labels_of(batch)
+    image, labels = batch["image"], labels_of(batch)
     x = self.primary(jax.nn.relu(self.convolution(image)))
     primary = dynamic.squash(x.reshape(image.shape[0], -1, self.primary_features))
     routing = self.class_capsules(primary)
@@ -135,7 +136,7 @@ class CapsNet(nn.Module):
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
     """Arrays of the figures: reconstructions, what the numbers of capsules mean, one routing."""
     output = self(batch, train=False)
-    labels = supervised.labels_of(batch)
+    labels = labels_of(batch)
     first = jax.tree.map(lambda array: array[0], output.routing)
     return {
       **_reconstructions(batch, labels, output),
@@ -237,14 +238,14 @@ def loss_terms(
     `margin`: the margin loss, summed over classes; `reconstruction`: squared error summed over
     pixels, of two labels over both images. Each is a mean over the batch.
   """
-  present = supervised.present(supervised.labels_of(batch), output.lengths.shape[1])
+  present = supervised.present(labels_of(batch), output.lengths.shape[1])
   margin = jax.vmap(functools.partial(margin_loss, **margins))(output.lengths, present)
   return {"margin": jnp.mean(margin), "reconstruction": jnp.mean(_squared_error(output, batch))}
 
 
 def measures(output: CapsNetOutput, batch: Batch) -> dict[str, Array]:
   """`accuracy` [b], the share of labels found; `squared_error` [b] of the reconstructions."""
-  accuracy = supervised.accuracy(output.lengths, supervised.labels_of(batch))
+  accuracy = supervised.accuracy(output.lengths, labels_of(batch))
   return {"accuracy": accuracy, "squared_error": _squared_error(output, batch)}
 
 

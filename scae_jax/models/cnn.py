@@ -15,7 +15,16 @@ from flax import struct
 
 from scae_jax.layers.convolution import PADDINGS, Convolution, average_pool
 from scae_jax.models import supervised
-from scae_jax.models.system import Spec, System, build_module, check_keys, each_whole, one_of, whole
+from scae_jax.models.system import (
+  Spec,
+  System,
+  build_module,
+  check_keys,
+  each_whole,
+  labels_of,
+  one_of,
+  whole,
+)
 from scae_jax.typing import Array, Batch, Float
 
 
@@ -79,7 +88,7 @@ class CNN(nn.Module):
 def loss_terms(output: CNNOutput, batch: Batch, step: Array | int | None) -> dict[str, Array]:
   """`cross_entropy` of the labels, nats, mean over labels and batch; it does not change by step."""
   log_prob = jax.nn.log_softmax(output.logits)
-  of_labels = jnp.take_along_axis(log_prob, supervised.labels_of(batch), axis=1)
+  of_labels = jnp.take_along_axis(log_prob, labels_of(batch), axis=1)
   return {"cross_entropy": -jnp.mean(of_labels)}
 
 
@@ -90,7 +99,7 @@ def classify(output: CNNOutput) -> Array:
 
 def measures(output: CNNOutput, batch: Batch) -> dict[str, Array]:
   """`accuracy` [b], the share of labels found."""
-  return {"accuracy": supervised.accuracy(output.logits, supervised.labels_of(batch))}
+  return {"accuracy": supervised.accuracy(output.logits, labels_of(batch))}
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:

@@ -17,7 +17,15 @@ from scae_jax.layers.convolution import Convolution
 from scae_jax.layers.matrix_capsules import ClassCapsules, ConvCapsules, PrimaryCapsules
 from scae_jax.margins import spread_loss, spread_margin
 from scae_jax.models import supervised
-from scae_jax.models.system import Spec, System, build_module, check_keys, positive, whole
+from scae_jax.models.system import (
+  Spec,
+  System,
+  build_module,
+  check_keys,
+  labels_of,
+  positive,
+  whole,
+)
 from scae_jax.routing import em
 from scae_jax.typing import Array, Batch, Float
 
@@ -108,14 +116,14 @@ def loss_terms(
   """
   steps = jnp.asarray(math.inf if step is None else step, jnp.float32)
   margin = spread_margin(steps, margin_scale)
-  present = supervised.present(supervised.labels_of(batch), output.activation.shape[1])
+  present = supervised.present(labels_of(batch), output.activation.shape[1])
   spread = jax.vmap(spread_loss, in_axes=(0, 0, None))(output.activation, present, margin)
   return {"spread": jnp.mean(spread)}
 
 
 def measures(output: MatrixCapsulesOutput, batch: Batch) -> dict[str, Array]:
   """`accuracy` [b], the share of labels found."""
-  return {"accuracy": supervised.accuracy(output.activation, supervised.labels_of(batch))}
+  return {"accuracy": supervised.accuracy(output.activation, labels_of(batch))}
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:

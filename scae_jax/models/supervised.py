@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from scae_jax.models.system import ImageSpec, Spec
-from scae_jax.typing import Array, Batch, Float, Int, typed
+from scae_jax.typing import Array, Float, Int, typed
 
 
 def require_images(system: str, data: Spec) -> ImageSpec:
@@ -22,12 +22,6 @@ def require_images(system: str, data: Spec) -> ImageSpec:
       " system for those is 'ccae'."
     )
   return data
-
-
-def labels_of(batch: Batch) -> Int[Array, "b labels"]:
-  """The one or two labels of every image."""
-  names = [name for name in ("label", "other_label") if name in batch]
-  return jnp.stack([batch[name] for name in names], axis=1)
 
 
 @typed

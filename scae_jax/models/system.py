@@ -8,7 +8,7 @@ from typing import Any, TypeGuard, TypeVar
 import jax.numpy as jnp
 from flax import linen as nn
 
-from scae_jax.typing import Array, Batch
+from scae_jax.typing import Array, Batch, Int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +41,12 @@ class ImageSpec:
       "other_label": jnp.ones((batch_size,), jnp.int32),
       "sources": jnp.zeros((batch_size, 2, *size)),
     }
+
+
+def labels_of(batch: Batch) -> Int[Array, "b labels"]:
+  """The one or two labels of every image."""
+  names = [name for name in ("label", "other_label") if name in batch]
+  return jnp.stack([batch[name] for name in names], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
