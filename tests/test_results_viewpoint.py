@@ -123,6 +123,23 @@ def test_table_has_means_over_seeds():
   ]
 
 
+def test_remarks_say_what_was_trained_and_scored_once_each():
+  notes = {"a": {"notes": ["affine: drawn.", "cut: 3."]}, "b": {"notes": ["affine: drawn."]}}
+  text = viewpoint.remarks(notes, 2)
+  assert text.count("affine: drawn.") == text.count("cut: 3.") == 1
+  assert "mean over 2 seed(s)" in text
+  assert f"up to {TRAINED_ROTATION:g} degrees" in text
+  assert jax.devices()[0].device_kind in text
+
+
+def test_notes_of_scored_sets_are_kept():
+  notes = []
+  options = toy_system.toy_config(data__canvas=20).data
+  sets = list(viewpoint.scored_sets("digits", options, notes))
+  assert notes == [note for one in sets for note in one.notes]
+  assert any(note.startswith("affine_digits: affNIST's distribution") for note in notes)
+
+
 def test_curves_are_means_by_angle():
   found = viewpoint.curves("digits", RESULTS)
   assert list(found) == ["trained upright"]
