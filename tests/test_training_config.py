@@ -1,7 +1,6 @@
 """The command line, the sections' schemas, saved configs, and what a resumed run may change."""
 
 import dataclasses
-import functools
 import json
 import pathlib
 
@@ -9,9 +8,7 @@ import numpy as np
 import pytest
 
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.models.system import ImageSpec
 from scae_jax.training import workdir as workdirs
-from scae_jax.training.build import build, systems
 from scae_jax.training.config import (
   Command,
   describe,
@@ -23,7 +20,6 @@ from scae_jax.training.config import (
 )
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.processes import Processes
-from tests.toy_classifier import classifier_config
 from tests.toy_system import CONFIG_FILE, toy_config
 
 
@@ -320,60 +316,6 @@ def test_folder_without_a_run_is_explained(tmp_path):
     workdirs.load_config(tmp_path)
 
 
-@pytest.mark.parametrize(
-  ("changes", "message"),
-  [
-    ({"data__canvas": 15}, r"config.data.canvas.*'digits', 16 pixels.*it is 15"),
-    ({"data__name": "no_such_set"}, r"no_such_set"),
-    ({"model__num_features": 0}, r"num_features must be at least 1, got 0; raise it"),
-  ],
-)
-def test_what_does_not_fit_is_refused_before_training(changes, message):
-  with pytest.raises(RunError, match=message):
-    build(read_settings(toy_config(**changes)))
-
-
-@pytest.mark.parametrize(
-  ("changes", "message"),
-  [
-    ({"max_rotation": 181.0}, r"max_rotation must be from 0 to 180 degrees; it is 181.0"),
-    ({"max_rotation": float("nan")}, r"max_rotation must be from 0 to 180 degrees; it is nan"),
-    ({"crop": 19}, r"crop must be from 0 to data.canvas, 18 pixels; it is 19"),
-    ({"crop": -1}, r"crop must be from 0 to data.canvas, 18 pixels; it is -1"),
-    ({"brightness": 1.5}, r"brightness must be from 0 to 1; it is 1.5"),
-    ({"contrast": -0.1}, r"contrast must be from 0 to 1; it is -0.1"),
-    ({"overlay": True, "crop": 8}, r"crop must be 0 with data.overlay.*; it is 8"),
-    ({"overlay": True, "contrast": 0.2}, r"contrast must be 0 with data.overlay.*; it is 0.2"),
-    ({"overlay": True, "max_rotation": 9.0}, r"max_rotation must be 0 with data.overlay"),
-    ({"overlay": True, "brightness": 0.1}, r"brightness must be 0 with data.overlay"),
-  ],
-)
-def test_changes_of_images_that_make_no_sense_are_refused(changes, message):
-  config = toy_config(**{f"data__{key}": value for key, value in changes.items()})
-  with pytest.raises(RunError, match=f"config.data.{message}"):
-    read_settings(config)
-
-
-def test_what_a_config_says_of_its_images_reaches_the_batches():
-  data = {"max_rotation": 10.0, "crop": 12, "brightness": 0.1, "contrast": 0.2, "canvas": 14}
-  _, dataset, feed = build(read_settings(toy_config(**{f"data__{k}": data[k] for k in data})))
-  assert dataset.image_shape == (12, 12, 1)  # what evaluation reads
-  assert feed.train["image"].shape[1:] == (16, 16, 1)
-  assert feed.heldout["image"].shape[1:] == (12, 12, 1)
-  assert isinstance(feed.training_batch, functools.partial)
-  assert feed.training_batch.keywords == {**data, "max_shift": 1}
-  with pytest.raises(RunError, match=r"'digits', 16x16 pixels; it is 17"):
-    build(read_settings(toy_config(data__crop=17)))
-
-
-def test_overlays_have_two_labels():
-  _, dataset, feed = build(read_settings(classifier_config(data__overlay=True)))
-  assert feed.spec == ImageSpec(canvas=18, channels=1, num_classes=10, num_labels=2)
-  assert dataset.image_shape == (16, 16, 1)
-  assert isinstance(feed.training_batch, functools.partial)
-  assert feed.training_batch.keywords == {"canvas": 18, "max_shift": 1}
-
-
 def test_configs_saved_before_there_were_some_keys_get_them():
   content = toy_config().to_dict()
   off = {"max_rotation": 0.0, "overlay": False, "crop": 0, "brightness": 0.0, "contrast": 0.0}
@@ -384,23 +326,6 @@ def test_configs_saved_before_there_were_some_keys_get_them():
   assert differences(restored, toy_config(data__affnist_dir="/data")) == {}
   content["data"] = {"name": "constellations"}  # whose keys are others
   assert parse_config(json.dumps(content)).data.to_dict() == {"name": "constellations"}
-
-
-def test_unknown_system_lists_the_known_ones():
-  config = toy_config().unlock()
-  for name in ("nothing", "no_package.system", "tests.conftest"):
-    config.system = name
-    with pytest.raises(RunError, match=rf"'{name}' is none. scae_jax.models has \["):
-      build(read_settings(config))
-  assert "system" not in systems()
-
-
-def test_loss_weights_must_match_the_terms():
-  config = toy_config().unlock()
-  del config.loss["between"]
-  config.loss.typo = 1.0
-  with pytest.raises(RunError, match=r"without a weight \['between'\].*without a term \['typo'\]"):
-    build(read_settings(config))
 
 
 def test_only_errors_of_what_was_asked_are_explained():
