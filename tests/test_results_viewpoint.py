@@ -188,7 +188,9 @@ def test_one_command_trains_scores_and_writes(tmp_path, monkeypatch, capsys):
   viewpoint.main()
   assert "lenet5-turned: scored" in capsys.readouterr().out
   written = json.loads((tmp_path / "results" / "viewpoint-digits.json").read_text())
-  for result in written["results"].values():
+  for name, result in written["results"].items():
+    seconds = viewpoint.seconds_a_step(tmp_path / "runs" / name)
+    assert result["seconds_an_epoch"] == pytest.approx(seconds * 1437 / 32)
     assert result["parameters"] == 21_386
     assert len(result["accuracy"]["accuracy"]) == 4
   assert (tmp_path / "results" / "viewpoint-digits.png").stat().st_size > 10_000

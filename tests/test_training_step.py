@@ -108,6 +108,24 @@ def by_hand(settings, system, state, num_steps: int):
   return state, np.array(totals), np.concatenate(seen)
 
 
+def test_terms_are_told_the_step_in_training_and_none_on_held_out_examples():
+  """As a margin that grows needs it; the fragile term of the toy is put to that use."""
+  settings, system, _, state = make_program()
+  own = system.loss_terms
+
+  def loss_terms(output, batch, step):
+    return own(output, batch, step) | {"fragile": jnp.float32(-1.0 if step is None else step)}
+
+  system = dataclasses.replace(system, loss_terms=loss_terms)
+  batch = toy_data(8).blank_batch(4)
+  state = jax.device_get(dataclasses.replace(state, rng=jnp.zeros(2), step=jnp.int32(5)))
+  step = functools.partial(update, system, make_optimizer(settings.optimizer))
+  _, metrics = jax.jit(step)(state, batch, jax.random.key(0))
+  assert float(metrics["terms"]["fragile"]) == 5.0
+  _, (terms, _) = losses(system, state.params, batch, step=None, noise_key=None)
+  assert float(terms["fragile"]) == -1.0
+
+
 def test_update_is_one_step_of_the_rule_down_the_weighted_total():
   settings, system, _, state = make_program()
   # Half way between the points, so that the weight of 0.5 is doubled.
