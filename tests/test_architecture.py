@@ -23,7 +23,7 @@ FLOORS = (
   {"models"},
   {"layers"},
   {"kernels", "routing"},
-  {"geometry", "warping", "mixtures", "sparsity", "margins", "filters"},
+  {"geometry", "warping", "compositing", "mixtures", "sparsity", "margins", "filters"},
   {"typing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
@@ -100,6 +100,7 @@ def test_configs_are_plain():
   [
     ("geometry", set()),
     ("warping", set()),
+    ("compositing", set()),
     ("sparsity", set()),
     ("filters", set()),
     ("typing", set()),

@@ -10,6 +10,7 @@ from flax import linen as nn
 from scae_jax.typing import Array, Float, typed
 
 KERNEL = 3
+ACTIVATIONS = {"relu": jax.nn.relu, "elu": jax.nn.elu}
 
 
 def output_side(side: int, strides: Sequence[int]) -> int:
@@ -78,7 +79,7 @@ def convolve_patches(
 
 
 class ConvNet(nn.Module):
-  """3x3 VALID convolutions, each followed by a ReLU, then a bias per position and channel.
+  """3x3 VALID convolutions, each with a nonlinearity, then a bias per position and channel.
 
   Kosiorek et al. 2019, appendix A: the bias lets pooled features know where they come from.
 
@@ -87,11 +88,13 @@ class ConvNet(nn.Module):
     strides: stride of each layer, as many as widths.
     compute_dtype: of products and feature maps, such as `bfloat16`; None: that of the image, which
       is the result's in any case.
+    activation: the nonlinearity, `relu` or `elu`.
   """
 
   widths: tuple[int, ...]
   strides: tuple[int, ...]
   compute_dtype: str | None = None
+  activation: str = "relu"
 
   @nn.compact
   @typed
@@ -110,6 +113,6 @@ class ConvNet(nn.Module):
       kernel = self.param(f"kernel_{i}", nn.initializers.lecun_normal(), shape)
       bias = self.param(f"bias_{i}", nn.initializers.zeros_init(), (width,))
       x = convolve(x, kernel.astype(x.dtype), stride)
-      x = jax.nn.relu(x + bias.astype(x.dtype)[None, None, None, :])
+      x = ACTIVATIONS[self.activation](x + bias.astype(x.dtype)[None, None, None, :])
     bias = self.param("position_bias", nn.initializers.zeros_init(), x.shape[1:])
     return x.astype(image.dtype) + bias[None]

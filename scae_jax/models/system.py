@@ -195,6 +195,12 @@ def positive(name: str, value: object) -> None:
     raise ValueError(f"{name} is {value!r}; expected a positive number")
 
 
+def probability(name: str, value: object) -> None:
+  """Raises `ValueError` unless the value is a number between 0 and 1, neither of them."""
+  if not _is_number(value) or not 0 < value < 1:
+    raise ValueError(f"{name} is {value!r}; expected a number between 0 and 1, neither of them")
+
+
 def _is_whole(value: object, minimum: int) -> bool:
   return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 

@@ -1,0 +1,54 @@
+"""Probabilistic capsules: preset `digits`."""
+
+from ml_collections import ConfigDict
+
+from configs import digits
+
+PRESETS = ("digits",)
+
+
+def get_config(preset: str = "digits") -> ConfigDict:
+  """The config of a preset.
+
+  Raises:
+    ValueError: there is no such preset.
+  """
+  preset = preset or "digits"
+  if preset not in PRESETS:
+    raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
+  # Keys of the sections that are not listed here are explained in configs/digits.py.
+  config = digits.shared_sections("probabilistic")
+
+  config.model = ConfigDict()
+  config.model.capsules = (16, 24)  # of each layer, the parts first
+  config.model.poses = "delta"  # posteriors of poses: delta or gaussian
+  config.model.num_samples = 1  # of the estimate of the bound
+
+  generative = config.model.generative = ConfigDict()
+  generative.template_size = 7  # pixels
+  generative.nonlinearity = "sigmoid"  # sigmoid or relu1
+  generative.pixel_scale = 0.3  # standard deviation
+  generative.temperature = 0.5  # of relaxed presences
+  generative.top_presence = 0.1  # prior probability of a top capsule
+  generative.top_scale = 0.3  # standard deviation of its pose around the identity
+  generative.dummy_affinity = 0.05  # parents' start at 1
+  generative.broad_scale = 1.0  # standard deviation of poses that no parent determines
+  generative.min_scale = 0.1  # least standard deviation of a child's pose around its parent's word
+  generative.initial_scale = 0.5  # what it starts at
+
+  parts = config.model.part_inference = ConfigDict()
+  parts.widths = (24, 24, 24, 24)  # convolution channels
+  parts.strides = (2, 1, 1, 1)
+
+  objects = config.model.object_inference = ConfigDict()
+  objects.num_layers = 3  # induced attention blocks
+  objects.num_heads = 2
+  objects.features = 32  # width of the blocks
+  objects.num_inducing = 16  # 0 is full self-attention
+  objects.output_features = 64  # of each object's encoding
+  objects.hidden = 64  # of each object's MLP
+
+  config.loss = ConfigDict()  # the bound has no weights
+
+  config.train.num_steps = 14_000
+  return config

@@ -1,0 +1,166 @@
+"""Approximate posteriors of probabilistic capsules, and the networks that amortise them.
+
+Smith et al. 2020, sections 2.2, 2.3 and 4, appendix B.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+from numpyro import distributions
+
+from scae_jax import geometry
+from scae_jax.layers.convnet import ConvNet
+from scae_jax.layers.mlp import CapsuleMLP
+from scae_jax.layers.pooling import AttentionPooling
+from scae_jax.layers.set_transformer import SetTransformer
+from scae_jax.models.part_capsules import POSE_SIZE
+from scae_jax.models.system import each_whole, whole
+from scae_jax.routing import selection
+from scae_jax.routing.selection import Capsules
+from scae_jax.typing import Array, Float, typed
+
+# Gaussian posteriors of poses: the least deviation, and about what they start at.
+MIN_POSTERIOR_SCALE = 1e-3
+INITIAL_POSTERIOR_SCALE = 0.05
+
+
+@struct.dataclass
+class Posterior:
+  """What is believed of one layer of capsules, each independent of the others.
+
+  Attributes:
+    presence_logits: [b, n], of relaxed Bernoulli presences.
+    poses: [b, n, 2, 3], means.
+    pose_scales: [b, n, 6], standard deviations of their entries; None: all belief is in the mean.
+  """
+
+  presence_logits: Float[Array, "b n"]
+  poses: Float[Array, "b n 2 3"]
+  pose_scales: Float[Array, "b n 6"] | None
+
+  def centre(self, temperature: float) -> Capsules:
+    """The capsules in the middle of the samples: their median presences and mean poses."""
+    return Capsules(self.presence_logits / temperature, self.poses)
+
+  def sample(self, key: Array, temperature: float) -> Capsules:
+    """Capsules drawn from the posterior, so that gradients flow to its numbers."""
+    presence_key, pose_key = jax.random.split(key)
+    shape = self.presence_logits.shape
+    base = distributions.Logistic(
+      self.presence_logits / temperature, jnp.full(shape, 1 / temperature)
+    )
+    poses = self.poses
+    if self.pose_scales is not None:
+      scales = self.pose_scales.reshape(poses.shape)
+      poses = distributions.Normal(poses, scales).rsample(pose_key)
+    return Capsules(base.rsample(presence_key), poses)
+
+  def presence_log_prob(self, capsules: Capsules, temperature: float) -> Float[Array, "b"]:
+    """log density of the relaxed presences, nats."""
+    log_prob = selection.relaxed_bernoulli_log_prob(
+      capsules.presence_logits, self.presence_logits, jnp.float32(temperature)
+    )
+    return jnp.sum(log_prob, axis=-1)
+
+  def pose_log_prob(self, capsules: Capsules) -> Float[Array, "b"]:
+    """log density of the poses, nats; 0 where all belief is in the mean."""
+    if self.pose_scales is None:
+      return jnp.zeros(len(self.poses))
+    return jnp.sum(selection.pose_log_prob(capsules.poses, self.poses, self.pose_scales), axis=-1)
+
+
+def posterior_size(*, gaussian: bool) -> int:
+  """Numbers of a capsule that `read_posterior` takes."""
+  return 1 + (2 if gaussian else 1) * POSE_SIZE
+
+
+def read_posterior(raw: Array, poses: Array) -> Posterior:
+  """A posterior from numbers [b, n, posterior_size] and the poses made of them, [b, n, 2, 3]."""
+  logits, scales = raw[..., 0], raw[..., 1 + POSE_SIZE :]
+  if scales.shape[-1] == 0:
+    return Posterior(logits, poses, None)
+  start = jnp.log(jnp.expm1(INITIAL_POSTERIOR_SCALE))
+  return Posterior(logits, poses, MIN_POSTERIOR_SCALE + jax.nn.softplus(scales + start))
+
+
+class PartInference(nn.Module):
+  """Image to the posterior of the parts: ELU convolutions and attention pooling.
+
+  Attributes:
+    num_parts: m.
+    gaussian: whether poses have deviations.
+    widths: channels of the convolutions.
+    strides: their strides.
+  """
+
+  num_parts: int
+  gaussian: bool
+  widths: tuple[int, ...]
+  strides: tuple[int, ...]
+
+  @nn.compact
+  @typed
+  def __call__(self, image: Float[Array, "b h w c"]) -> Posterior:
+    each_whole("config.model.part_inference.widths", self.widths, 1)
+    each_whole("config.model.part_inference.strides", self.strides, 1)
+    x = ConvNet(self.widths, self.strides, activation="elu", name="convnet")(image)
+    size = posterior_size(gaussian=self.gaussian)
+    raw = AttentionPooling(self.num_parts, size, name="pooling")(x)
+    poses = jax.vmap(jax.vmap(geometry.affine_matrix))(raw[..., 1 : 1 + POSE_SIZE])
+    return read_posterior(raw, poses)
+
+
+class ObjectInference(nn.Module):
+  """One layer of capsules to the posterior of the layer above.
+
+  A set transformer with induced attention reads every capsule's pose, presence and number; its
+  seeds are the parents, and each has an MLP of its own. Poses are identity plus offset.
+
+  Attributes:
+    num_capsules: k, of the layer above.
+    gaussian: whether poses have deviations.
+    num_layers: induced attention blocks.
+    num_heads: of their attention.
+    features: width of the blocks.
+    num_inducing: inducing points; 0 is full self-attention.
+    output_features: width of the encoding of a parent.
+    hidden: of the MLPs.
+  """
+
+  num_capsules: int
+  gaussian: bool
+  num_layers: int
+  num_heads: int
+  features: int
+  num_inducing: int
+  output_features: int
+  hidden: int
+
+  @nn.compact
+  def __call__(self, children: Capsules) -> Posterior:
+    section = "config.model.object_inference"
+    for name in ("num_heads", "features", "output_features", "hidden"):
+      whole(f"{section}.{name}", getattr(self, name), 1)
+    for name in ("num_layers", "num_inducing"):
+      whole(f"{section}.{name}", getattr(self, name), 0)
+    batch, num_children = children.presence_logits.shape
+    presence = children.presence
+    identity = jnp.broadcast_to(jnp.eye(num_children), (batch, num_children, num_children))
+    rows = jnp.concatenate(
+      [children.poses.reshape(batch, num_children, -1), presence[..., None], identity], axis=-1
+    )
+    x = SetTransformer(
+      self.num_capsules,
+      self.output_features,
+      self.num_layers,
+      self.num_heads,
+      self.features,
+      self.num_inducing,
+      "log_presence",
+      name="set_transformer",
+    )(rows, presence)
+    size = posterior_size(gaussian=self.gaussian)
+    raw = CapsuleMLP((self.hidden, size), name="heads")(x)
+    offsets = raw[..., 1 : 1 + POSE_SIZE].reshape(batch, self.num_capsules, 2, 3)
+    return read_posterior(raw, selection.identity_pose()[None, None] + offsets)

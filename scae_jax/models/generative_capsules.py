@@ -1,0 +1,192 @@
+"""The generative model of probabilistic capsules: from presences and poses to an image.
+
+Smith et al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.03553, section 2.1.
+Layers are counted from the parts, layer 1, which draw templates, to the topmost objects.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from numpyro import distributions
+
+from scae_jax import compositing, warping
+from scae_jax.models.part_capsules import (
+  MIN_TEMPLATE_SIZE,
+  NONLINEARITIES,
+  squash,
+  template_init,
+)
+from scae_jax.models.system import each_whole, one_of, positive, probability, whole
+from scae_jax.routing import selection
+from scae_jax.routing.selection import Capsules, Relations, Selection
+from scae_jax.typing import Array, Float
+
+OFFSET_INIT = 0.1  # standard deviation: near the identity, and no two alike
+
+
+class GenerativeCapsules(nn.Module):
+  """The prior over capsules, and the picture that the parts draw.
+
+  A top capsule is there with a fixed probability and has a pose around the identity. A child
+  chooses one of the parents that are there, by affinity, or the dummy, which is always there; it is
+  on with a probability that depends on its choice, and its pose is the parent's times identity plus
+  offset, up to Gaussian noise. Parts paint their templates over one another, in the order of their
+  numbers, on black.
+
+  Attributes:
+    capsules: number of each layer, the parts first.
+    channels: c.
+    template_size: t, side of a template, pixels.
+    nonlinearity: applied to templates at use, `sigmoid` or `relu1`.
+    pixel_scale: standard deviation of a pixel.
+    temperature: of all relaxed presences.
+    top_presence: probability of each top capsule.
+    top_scale: standard deviation of their poses.
+    dummy_affinity: of the dummy to every child; those of parents start at 1.
+    broad_scale: standard deviation of poses that no parent determines.
+    min_scale: what is added to the learned standard deviations of the others, so that no density
+      grows without limit.
+    initial_scale: what these start at.
+  """
+
+  capsules: tuple[int, ...]
+  channels: int
+  template_size: int
+  nonlinearity: str
+  pixel_scale: float
+  temperature: float
+  top_presence: float
+  top_scale: float
+  dummy_affinity: float
+  broad_scale: float
+  min_scale: float
+  initial_scale: float
+
+  def setup(self):
+    section = "config.model.generative"
+    each_whole("config.model.capsules", self.capsules, 1)
+    if len(self.capsules) < 2:
+      raise ValueError(f"config.model.capsules is {self.capsules!r}; expected two layers or more")
+    one_of(f"{section}.nonlinearity", self.nonlinearity, NONLINEARITIES)
+    whole(f"{section}.template_size", self.template_size, MIN_TEMPLATE_SIZE)
+    names = ("pixel_scale", "temperature", "top_scale", "dummy_affinity", "broad_scale")
+    for name in (*names, "min_scale", "initial_scale"):
+      positive(f"{section}.{name}", getattr(self, name))
+    probability(f"{section}.top_presence", self.top_presence)
+    if self.initial_scale <= self.min_scale:
+      raise ValueError(
+        f"{section}.initial_scale is {self.initial_scale}; expected more than min_scale,"
+        f" {self.min_scale}"
+      )
+    shape = (self.capsules[0], self.template_size, self.template_size)
+    zeros = nn.initializers.zeros_init()
+    self.raw_templates = self.param("templates", template_init, (*shape, self.channels))
+    self.raw_alphas = self.param("alphas", zeros, (*shape, 1))
+    raw_scale = jnp.log(jnp.expm1(self.initial_scale - self.min_scale))
+    self.layers = [
+      {
+        "affinity": self.param(f"affinity_{i}", zeros, (parents, children)),
+        "presence": self.param(f"presence_{i}", zeros, (parents + 1, children)),
+        "offset": self.param(
+          f"offset_{i}", nn.initializers.normal(OFFSET_INIT), (parents, children, 2, 3)
+        ),
+        "scale": self.param(
+          f"scale_{i}", nn.initializers.constant(raw_scale), (parents, children, 6)
+        ),
+      }
+      for i, (children, parents) in enumerate(
+        zip(self.capsules[:-1], self.capsules[1:], strict=True), start=1
+      )
+    ]
+
+  def relations(self) -> list[Relations]:
+    """Between each layer and the one above, from the parts up."""
+    return [
+      Relations(
+        affinity_logits=layer["affinity"],
+        dummy_logit=jnp.log(jnp.float32(self.dummy_affinity)),
+        presence_logits=layer["presence"],
+        offsets=layer["offset"],
+        scales=self.min_scale + jax.nn.softplus(layer["scale"]),
+        broad_scale=jnp.float32(self.broad_scale),
+        temperature=jnp.float32(self.temperature),
+      )
+      for layer in self.layers
+    ]
+
+  def templates(self) -> tuple[Array, Array]:
+    """Templates [m, t, t, c] and alphas [m, t, t, 1], in [0, 1]."""
+    return squash(self.raw_templates, self.nonlinearity), jax.nn.sigmoid(self.raw_alphas)
+
+  def select(self, capsules: Sequence[Capsules]) -> list[Selection]:
+    """The choices of every layer but the topmost, each with a leading batch axis."""
+    return [
+      jax.vmap(selection.select, in_axes=(0, 0, None))(children, parents, relations)
+      for children, parents, relations in zip(
+        capsules[:-1], capsules[1:], self.relations(), strict=True
+      )
+    ]
+
+  def log_prob(self, capsules: Sequence[Capsules]) -> list[Array]:
+    """log density of every layer given the one above, [b] each, nats; of the topmost, its prior."""
+    below = [jnp.sum(choice.log_prob, axis=-1) for choice in self.select(capsules)]
+    top = jax.vmap(selection.root_log_prob, in_axes=(0, None, None, None))(
+      capsules[-1],
+      self._top_logits(),
+      jnp.float32(self.top_scale),
+      jnp.float32(self.temperature),
+    )
+    return [*below, top]
+
+  def draw(self, parts: Capsules, canvas: int) -> Float[Array, "b h w c"]:
+    """What the parts of every example paint, in [0, 1].
+
+    Args:
+      parts: with a leading batch axis; a template's alpha is multiplied by its relaxed presence.
+      canvas: side of the image, pixels.
+
+    Raises:
+      ValueError: the template is larger than the canvas.
+    """
+    return jnp.sum(self.draw_parts(parts, canvas), axis=1)
+
+  def draw_parts(self, parts: Capsules, canvas: int) -> Float[Array, "b m h w c"]:
+    """What is seen of each part; their sum is the picture."""
+    if self.template_size > canvas:
+      raise ValueError(
+        f"config.model.generative.template_size is {self.template_size} and the canvas {canvas}"
+        " pixels; a template must fit the canvas"
+      )
+    templates, alphas = self.templates()
+    bank = jnp.concatenate([alphas * templates, alphas], axis=-1)
+    presence = parts.presence[:, :, None, None, None]
+    warped = presence * warping.warp_templates(bank, parts.poses, canvas, canvas)
+    visible = jax.vmap(compositing.visibility)(warped[..., -1])
+    return visible[..., None] * warped[..., :-1]
+
+  def image_log_prob(self, picture: Array, image: Array) -> Float[Array, "b"]:
+    """log density of images [b, h, w, c] around what was drawn, nats."""
+    pixels = distributions.Normal(picture, self.pixel_scale).log_prob(image)
+    return jnp.sum(pixels, axis=(1, 2, 3))
+
+  def sample(self, key: Array, top: Capsules) -> tuple[list[Capsules], list[Array]]:
+    """Draws every layer below given top capsules of one example; presences are 0 or 1.
+
+    Returns:
+      The layers from the parts up to the one given, and the choices [m] of every layer but that.
+    """
+    layers, choices = [top], []
+    for i, relations in reversed(list(enumerate(self.relations()))):
+      child_key = jax.random.fold_in(key, i)
+      children, choice = selection.sample_children(child_key, layers[0], relations)
+      layers, choices = [children, *layers], [choice, *choices]
+    return layers, choices
+
+  def sample_top(self, key: Array) -> Capsules:
+    """Draws top capsules of one example."""
+    return selection.sample_roots(key, self._top_logits(), jnp.float32(self.top_scale))
+
+  def _top_logits(self) -> Array:
+    return jnp.full((self.capsules[-1],), selection.log_odds(self.top_presence))

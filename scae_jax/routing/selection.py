@@ -1,0 +1,237 @@
+"""Routing by selection: every child chooses one parent, or none, and the choice is summed out.
+
+The conditional of one layer of capsules given the layer above, in the generative model of Smith et
+al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.03553, section 2.1. Given the
+parents, the children are independent, and so are their choices: the sum over all choices of all
+children is a product of sums over parents.
+
+Functions take one example: k parents, m children. A dummy parent, always there, comes last.
+Presences are relaxed: a number in (0, 1) is known by its logit, so that none is lost to rounding.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from numpyro import distributions
+
+from scae_jax import geometry
+from scae_jax.typing import Array, Float, typed
+
+
+@struct.dataclass
+class Capsules:
+  """Presences and poses of one layer in one example.
+
+  Attributes:
+    presence_logits: [n], logits of the relaxed presences.
+    poses: [n, 2, 3], from a capsule's own to image coordinates.
+  """
+
+  presence_logits: Float[Array, "n"]
+  poses: Float[Array, "n 2 3"]
+
+  @property
+  def presence(self) -> Array:
+    """[n], in (0, 1)."""
+    return jax.nn.sigmoid(self.presence_logits)
+
+
+@struct.dataclass
+class Relations:
+  """What parents say of children; the same for all examples.
+
+  Attributes:
+    affinity_logits: [k, m], log affinity of parent and child.
+    dummy_logit: [], log affinity of the dummy to every child.
+    presence_logits: [k+1, m], of a child whose parent is known; the dummy is last.
+    offsets: [k, m, 2, 3], added to the identity: a child's pose in its parent's coordinates.
+    scales: [k, m, 6], standard deviations of a child's pose around that.
+    broad_scale: [], standard deviation, around the identity, of the pose of a child that is off or
+      belongs to the dummy.
+    temperature: [], of the relaxed presences.
+  """
+
+  affinity_logits: Float[Array, "k m"]
+  dummy_logit: Float[Array, ""]
+  presence_logits: Float[Array, "n m"]
+  offsets: Float[Array, "k m 2 3"]
+  scales: Float[Array, "k m 6"]
+  broad_scale: Float[Array, ""]
+  temperature: Float[Array, ""]
+
+
+@struct.dataclass
+class Selection:
+  """Who is whose child.
+
+  Attributes:
+    log_prob: [m], log density of every child's presence and pose, the choice summed out, nats.
+    posterior: [k+1, m], probability of every choice given children and parents; the dummy is last.
+  """
+
+  log_prob: Float[Array, "m"]
+  posterior: Float[Array, "n m"]
+
+
+@typed
+def relaxed_bernoulli_log_prob(
+  value_logits: Float[Array, "*shape"],
+  logits: Float[Array, "*shape"],
+  temperature: Float[Array, ""],
+) -> Float[Array, "*shape"]:
+  """log density of a relaxed Bernoulli (binary concrete) variable, by the logit of its value.
+
+  Of a number in (0, 1) it would be the density less the log derivative of the sigmoid, which two
+  densities of one number share. Maddison et al. 2016, arXiv 1611.00712.
+  """
+  # The logit of numpyro's RelaxedBernoulliLogits: its distribution before the sigmoid.
+  shape = value_logits.shape
+  inverse = jnp.broadcast_to(1 / temperature, shape)
+  return distributions.Logistic(logits / temperature, inverse).log_prob(value_logits)
+
+
+@typed
+def pose_log_prob(
+  poses: Float[Array, "*shape 2 3"],
+  mean: Float[Array, "*shape 2 3"],
+  scale: Float[Array, "*shape 6"],
+) -> Float[Array, "*shape"]:
+  """log density of poses whose six entries are independent and Gaussian, nats."""
+  scale = scale.reshape(mean.shape)
+  return jnp.sum(distributions.Normal(mean, scale).log_prob(poses), axis=(-2, -1))
+
+
+def identity_pose() -> Float[Array, "2 3"]:
+  """The pose that moves nothing."""
+  return jnp.eye(2, 3)
+
+
+@typed
+def choice_log_prob(
+  parent_presence_logits: Float[Array, "k"], relations: Relations
+) -> Float[Array, "n m"]:
+  """log probability of every choice of every child, [k+1, m].
+
+  In proportion to parent's presence times affinity; the dummy's presence is 1.
+  """
+  log_presence = jax.nn.log_sigmoid(parent_presence_logits)
+  num_children = relations.affinity_logits.shape[1]
+  dummy = jnp.broadcast_to(relations.dummy_logit, (1, num_children))
+  logits = jnp.concatenate([log_presence[:, None] + relations.affinity_logits, dummy])
+  return jax.nn.log_softmax(logits, axis=0)
+
+
+@typed
+def predicted_poses(
+  parent_poses: Float[Array, "k 2 3"], offsets: Float[Array, "k m 2 3"]
+) -> Float[Array, "k m 2 3"]:
+  """Where every parent would have every child: its pose times (identity + offset)."""
+  over_children = jax.vmap(geometry.compose, in_axes=(None, 0))
+  return jax.vmap(over_children)(parent_poses, offsets + identity_pose()[None, None])
+
+
+@typed
+def child_log_prob(
+  children: Capsules, parent_poses: Float[Array, "k 2 3"], relations: Relations
+) -> Float[Array, "n m"]:
+  """log density of every child's presence and pose, given that it chose a parent, [k+1, m].
+
+  A relaxed presence t mixes the densities of a child that is on and of one that is off:
+  t Normal(parent's pose x (identity + offset), scale) + (1 - t) Normal(identity, broad). At 0 and
+  at 1 that is the model of the article; between, it is a density still.
+  """
+  logits = children.presence_logits
+  shape = relations.presence_logits.shape
+  presence = relaxed_bernoulli_log_prob(
+    jnp.broadcast_to(logits[None], shape), relations.presence_logits, relations.temperature
+  )
+  votes = predicted_poses(parent_poses, relations.offsets)
+  poses = jnp.broadcast_to(children.poses[None], votes.shape)
+  narrow = pose_log_prob(poses, votes, relations.scales)
+  broad = pose_log_prob(
+    children.poses,
+    jnp.broadcast_to(identity_pose()[None], children.poses.shape),
+    jnp.broadcast_to(relations.broad_scale, (len(logits), 6)),
+  )
+  attached = jnp.logaddexp(
+    jax.nn.log_sigmoid(logits)[None] + narrow, (jax.nn.log_sigmoid(-logits) + broad)[None]
+  )
+  return presence + jnp.concatenate([attached, broad[None]])
+
+
+@typed
+def select(children: Capsules, parents: Capsules, relations: Relations) -> Selection:
+  """Sums out every child's choice, and says how likely each is (equation 9 of the article)."""
+  joint = choice_log_prob(parents.presence_logits, relations)
+  joint = joint + child_log_prob(children, parents.poses, relations)
+  return Selection(jax.nn.logsumexp(joint, axis=0), jax.nn.softmax(joint, axis=0))
+
+
+@typed
+def expected_children(selection: Selection, children: Capsules) -> Float[Array, "k"]:
+  """Expected number of children of every parent that are on: appendix D, with their presences."""
+  return jnp.sum(selection.posterior[:-1] * children.presence[None], axis=1)
+
+
+@typed
+def root_log_prob(
+  roots: Capsules,
+  presence_logits: Float[Array, "n"],
+  scale: Float[Array, ""],
+  temperature: Float[Array, ""],
+) -> Float[Array, ""]:
+  """log density of the topmost layer: presences, and poses Normal(identity, scale), nats."""
+  count = len(presence_logits)
+  presence = relaxed_bernoulli_log_prob(roots.presence_logits, presence_logits, temperature)
+  mean = jnp.broadcast_to(identity_pose()[None], roots.poses.shape)
+  poses = pose_log_prob(roots.poses, mean, jnp.broadcast_to(scale, (count, 6)))
+  return jnp.sum(presence) + jnp.sum(poses)
+
+
+# Logit of a presence that is drawn as 0 or 1: as near to either as float32 comes.
+CERTAIN = 30.0
+
+
+@typed
+def sample_children(key: Array, parents: Capsules, relations: Relations) -> tuple[Capsules, Array]:
+  """Draws a layer given the one above: presences of 0 or 1, no relaxation.
+
+  Returns:
+    The children, and int32 [m], the parent that each chose, k for the dummy.
+  """
+  choice_key, presence_key, pose_key = jax.random.split(key, 3)
+  choice = jax.random.categorical(
+    choice_key, choice_log_prob(parents.presence_logits, relations), 0
+  )
+  num_children = len(choice)
+  child = jnp.arange(num_children)
+  logits = relations.presence_logits[choice, child]
+  on = distributions.Bernoulli(logits=logits).sample(presence_key) == 1
+  votes = predicted_poses(parents.poses, relations.offsets)
+  num_parents = len(votes)
+  row = jnp.minimum(choice, num_parents - 1)
+  attached = on & (choice < num_parents)
+  broad = jnp.broadcast_to(identity_pose()[None], (num_children, 2, 3))
+  mean = jnp.where(attached[:, None, None], votes[row, child], broad)
+  scale = jnp.where(attached[:, None], relations.scales[row, child], relations.broad_scale)
+  poses = distributions.Normal(mean, scale.reshape(-1, 2, 3)).sample(pose_key)
+  return Capsules(jnp.where(on, CERTAIN, -CERTAIN), poses), choice
+
+
+@typed
+def sample_roots(
+  key: Array, presence_logits: Float[Array, "n"], scale: Float[Array, ""]
+) -> Capsules:
+  """Draws the topmost layer, presences of 0 or 1."""
+  presence_key, pose_key = jax.random.split(key)
+  on = distributions.Bernoulli(logits=presence_logits).sample(presence_key) == 1
+  mean = jnp.broadcast_to(identity_pose()[None], (len(on), 2, 3))
+  poses = distributions.Normal(mean, scale).sample(pose_key)
+  return Capsules(jnp.where(on, CERTAIN, -CERTAIN), poses)
+
+
+def log_odds(probability: float) -> float:
+  """Logit of a probability in (0, 1)."""
+  return math.log(probability) - math.log1p(-probability)
