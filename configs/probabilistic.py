@@ -4,7 +4,7 @@ from ml_collections import ConfigDict
 
 from configs import digits
 
-PRESETS = ("digits",)
+PRESETS = ("digits", "recovery")
 
 
 def get_config(preset: str = "digits") -> ConfigDict:
@@ -16,6 +16,24 @@ def get_config(preset: str = "digits") -> ConfigDict:
   preset = preset or "digits"
   if preset not in PRESETS:
     raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
+  config = _digits()
+  changes = {"digits": {}, "recovery": RECOVERY}
+  config.update_from_flattened_dict(changes[preset])
+  return config
+
+
+# As many parts and objects as drew the images (results/recovery.py).
+RECOVERY = {
+  "model.capsules": (9, 3),
+  "data.name": "folder",
+  "data.dir": "runs/recovery-scenes",
+  "data.canvas": 24,
+  "data.max_shift": 0,
+  "train.num_steps": 4_000,
+}
+
+
+def _digits() -> ConfigDict:
   # Keys of the sections that are not listed here are explained in configs/digits.py.
   config = digits.shared_sections("probabilistic")
 
@@ -35,6 +53,7 @@ def get_config(preset: str = "digits") -> ConfigDict:
   generative.broad_scale = 1.0  # standard deviation of poses that no parent determines
   generative.min_scale = 0.1  # least standard deviation of a child's pose around its parent's word
   generative.initial_scale = 0.5  # what it starts at
+  generative.shared_scales = True  # by all parents of a child, or each has its own
 
   parts = config.model.part_inference = ConfigDict()
   parts.widths = (24, 24, 24, 24)  # convolution channels
@@ -48,7 +67,9 @@ def get_config(preset: str = "digits") -> ConfigDict:
   objects.output_features = 64  # of each object's encoding
   objects.hidden = 64  # of each object's MLP
 
-  config.loss = ConfigDict()  # the bound has no weights
+  config.loss = ConfigDict()
+  schedule = config.loss.schedule = ConfigDict()
+  schedule.latents = ((0, 0.0), (2_000, 1.0))  # factors of all terms but pixels, by step
 
   config.train.num_steps = 14_000
   return config

@@ -24,6 +24,9 @@ from scae_jax.routing.selection import Capsules, Relations, Selection
 from scae_jax.typing import Array, Float
 
 OFFSET_INIT = 0.1  # standard deviation: near the identity, and no two alike
+# A logit. Half opaque, all parts together would paint the canvas grey, and the first that is learned
+# is to get rid of that by shrinking every part to nothing.
+ALPHA_INIT = -2.0
 
 
 class GenerativeCapsules(nn.Module):
@@ -49,6 +52,7 @@ class GenerativeCapsules(nn.Module):
     min_scale: what is added to the learned standard deviations of the others, so that no density
       grows without limit.
     initial_scale: what these start at.
+    shared_scales: whether all parents have the same deviations for a child, or each its own.
   """
 
   capsules: tuple[int, ...]
@@ -63,6 +67,7 @@ class GenerativeCapsules(nn.Module):
   broad_scale: float
   min_scale: float
   initial_scale: float
+  shared_scales: bool
 
   def setup(self):
     section = "config.model.generative"
@@ -81,9 +86,9 @@ class GenerativeCapsules(nn.Module):
         f" {self.min_scale}"
       )
     shape = (self.capsules[0], self.template_size, self.template_size)
-    zeros = nn.initializers.zeros_init()
+    zeros, faint = nn.initializers.zeros_init(), nn.initializers.constant(ALPHA_INIT)
     self.raw_templates = self.param("templates", template_init, (*shape, self.channels))
-    self.raw_alphas = self.param("alphas", zeros, (*shape, 1))
+    self.raw_alphas = self.param("alphas", faint, (*shape, 1))
     raw_scale = jnp.log(jnp.expm1(self.initial_scale - self.min_scale))
     self.layers = [
       {
@@ -93,7 +98,9 @@ class GenerativeCapsules(nn.Module):
           f"offset_{i}", nn.initializers.normal(OFFSET_INIT), (parents, children, 2, 3)
         ),
         "scale": self.param(
-          f"scale_{i}", nn.initializers.constant(raw_scale), (parents, children, 6)
+          f"scale_{i}",
+          nn.initializers.constant(raw_scale),
+          (1 if self.shared_scales else parents, children, 6),
         ),
       }
       for i, (children, parents) in enumerate(
@@ -109,7 +116,9 @@ class GenerativeCapsules(nn.Module):
         dummy_logit=jnp.log(jnp.float32(self.dummy_affinity)),
         presence_logits=layer["presence"],
         offsets=layer["offset"],
-        scales=self.min_scale + jax.nn.softplus(layer["scale"]),
+        scales=jnp.broadcast_to(
+          self.min_scale + jax.nn.softplus(layer["scale"]), (*layer["affinity"].shape, 6)
+        ),
         broad_scale=jnp.float32(self.broad_scale),
         temperature=jnp.float32(self.temperature),
       )

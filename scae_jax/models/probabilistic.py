@@ -231,7 +231,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     model: `capsules`, the number of each layer from the parts up, `poses`, one of `POSES`,
       `num_samples`, and the sections `generative`, `part_inference` and `object_inference`, the
       last for every layer above the parts.
-    loss: nothing; the bound has no weights.
+    loss: `schedule`, with the one key `latents`: points (step, factor) of all terms but `pixels`,
+      whose factor is 1 of held-out examples. The bound has no other weights.
     data: canvas and channels.
 
   Raises:
@@ -242,7 +243,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
       "config.system 'probabilistic' takes images, and config.data.name names scenes of points; the"
       " system for those is 'ccae'."
     )
-  check_keys("loss", loss, ())
+  check_keys("loss", loss, ("schedule",))
+  check_keys("loss.schedule", loss["schedule"], ("latents",))
   model = dict(model)
   capsules, kind = model.pop("capsules", None), model.pop("poses", None)
   capsules = tuple(capsules) if isinstance(capsules, list) else capsules
@@ -278,11 +280,12 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     part_inference=part_inference,
     object_inference=object_inference,
   )
+  names = term_names(len(capsules), gaussian=gaussian)
   return System(
     module=module,
     loss_terms=loss_terms,
-    loss_weights=dict.fromkeys(term_names(len(capsules), gaussian=gaussian), 1.0),
-    loss_schedule={},
+    loss_weights=dict.fromkeys(names, 1.0),
+    loss_schedule={name: loss["schedule"]["latents"] for name in names if name != "pixels"},
     measures=measures,
     features=features,
     pictures=lambda variables, batch: {},
