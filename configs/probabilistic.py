@@ -1,10 +1,17 @@
-"""Probabilistic capsules: preset `digits`."""
+"""Probabilistic capsules on the embedded digits: Smith et al. 2020, arXiv 2004.03553.
+
+    python train.py --config=configs/probabilistic.py:digits
+    python train.py --config=configs/probabilistic.py:digits_variational
+
+`digits` knows poses by their likeliest values alone; `digits_variational` starts from what it has
+learnt, in runs/probabilistic-digits, and goes on with Gaussian posteriors of poses.
+"""
 
 from ml_collections import ConfigDict
 
 from configs import digits
 
-PRESETS = ("digits",)
+PRESETS = ("digits", "digits_variational")
 
 
 def get_config(preset: str = "digits") -> ConfigDict:
@@ -51,4 +58,9 @@ def get_config(preset: str = "digits") -> ConfigDict:
   config.loss = ConfigDict()  # the bound has no weights
 
   config.train.num_steps = 14_000
+  if preset == "digits_variational":
+    config.model.poses = "gaussian"
+    config.train.num_steps = 4_000
+    config.train.start_from = "runs/probabilistic-digits"
+    config.optimizer.learning_rate = 5e-4
   return config
