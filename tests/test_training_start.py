@@ -1,46 +1,58 @@
 """Runs that start from another run's parameters: what they take, what is new, what is refused."""
 
-import json
-import os
+import dataclasses
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from scae_jax.training import loop
 from scae_jax.training.build import open_run
+from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import parse_command_line
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
-from scae_jax.training.mesh import make_mesh
+from scae_jax.training.metrics import Window
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.program import Program
 from scae_jax.training.state import by_seed
-from tests.test_training_loop import assert_same_run, compilation_cache, stop_after
-from tests.toy_system import toy_config
+from scae_jax.typing import Batch
+from tests import toy_system
+from tests.test_scae_training import one_device, quick_compilation
+from tests.test_training_loop import assert_same_run, metrics, stop_after
+from tests.toy_system import Toy, ToyOutput, toy_config
 
-__all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
+# Fixtures: runs of one config compile once.
+__all__ = ["one_device", "quick_compilation"]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory) -> pathlib.Path:
-  workdir = tmp_path_factory.mktemp("source")
-  train(toy_config(train__num_steps=16), workdir)
-  return workdir
+class Larger(Toy):
+  """The toy with one more parameter."""
+
+  @nn.compact
+  def __call__(self, batch: Batch, *, train: bool) -> ToyOutput:
+    self.param("extra", nn.initializers.normal(), (3, 5))
+    return super().__call__(batch, train=train)
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory) -> pathlib.Path:
-  """Two seeds at once."""
-  workdir = tmp_path_factory.mktemp("sources")
-  train(toy_config(train__num_steps=8, train__seeds=2), workdir)
-  return workdir
+def make_system(model, loss, data):
+  """The toy system with the larger model; a config names it by `system = LARGER`."""
+  system = toy_system.make_system(model, loss, data)
+  return dataclasses.replace(system, module=Larger(**model, num_classes=data.num_classes))
+
+
+LARGER = "tests.test_training_start"
+
+
+def larger_config(**changes):
+  config = toy_config(**changes).unlock()
+  config.system = LARGER
+  return config.lock()
 
 
 class NotTrainedError(Exception):
@@ -60,6 +72,29 @@ def first_state(config, workdir, monkeypatch):
     with pytest.raises(NotTrainedError):
       train(config, workdir)
   return states[0]
+
+
+def save_run(config, workdir, steps=(8,)) -> pathlib.Path:
+  """A run with checkpoints of these steps, of parameters that no seed draws."""
+  with pytest.MonkeyPatch.context() as patch:
+    state = first_state(config, workdir, patch)
+  with Checkpoints(workdir / "checkpoints", keep=9, writable=True) as checkpoints:
+    for step in steps:
+      params = jax.tree.map(lambda leaf, step=step: leaf + step, state.params)
+      trained = dataclasses.replace(state, step=state.step + step, params=params)
+      checkpoints.save(trained, Progress(step, Window().to_json(), None))
+  return workdir
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> pathlib.Path:
+  return save_run(toy_config(), tmp_path_factory.mktemp("source"), steps=(8, 16))
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> pathlib.Path:
+  """Two seeds at once."""
+  return save_run(toy_config(train__seeds=2), tmp_path_factory.mktemp("sources"))
 
 
 def assert_equal(tree, expected):
@@ -89,6 +124,17 @@ def test_parameters_are_taken_and_nothing_else(source, tmp_path, monkeypatch, ca
   assert not np.array_equal(state.params["encoder"]["kernel"], drawn.params["encoder"]["kernel"])
   assert_equal(jax.random.key_data(state.rng), jax.random.key_data(drawn.rng))
   assert "starting from" not in capfd.readouterr().err
+
+
+def test_what_the_other_run_lacks_is_drawn_as_ever(source, tmp_path, monkeypatch, capfd):
+  config = larger_config(train__start_from=str(source))
+  params = dict(first_state(config, tmp_path / "run", monkeypatch).params)
+  said = capfd.readouterr().err
+  assert f"of {source}: 5,606 parameters taken, 15 are new (extra)\n" in said
+  drawn = first_state(larger_config(), tmp_path / "drawn", monkeypatch).params
+  assert_equal(params.pop("extra"), drawn["extra"])
+  assert np.any(drawn["extra"])
+  assert_equal(params, params_of(source)[0])
 
 
 def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path, monkeypatch):
@@ -124,8 +170,8 @@ def test_resumed_run_does_not_start_again(source, tmp_path, monkeypatch):
     train(toy_config(), tmp_path / "run")
 
 
+@pytest.mark.usefixtures("one_device")
 def test_another_number_of_devices_starts_from_the_same(source, tmp_path, monkeypatch):
-  monkeypatch.setattr(loop, "make_mesh", lambda: make_mesh(jax.devices()[:1]))
   state = first_state(toy_config(train__start_from=str(source)), tmp_path, monkeypatch)
   assert_equal(state.params, params_of(source)[0])
 
@@ -146,6 +192,7 @@ def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
   shutil.copy(source / "config.json", tmp_path / "untrained")
   shutil.copytree(tmp_path / "untrained", tmp_path / "stopped")
   (tmp_path / "stopped" / "checkpoints").mkdir()
+  larger = save_run(larger_config(), tmp_path / "larger")
   run = tmp_path / "run"
   refused = {
     (run, ()): "holds no run: there is no .*config.json",  # itself
@@ -157,6 +204,7 @@ def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
     (source, (("model__num_features", 9),)): (
       r"has parameters of other shapes: .*encoder/kernel \(324, 8\) there, \(324, 9\) here"
     ),
+    (larger, ()): "has parameters that this model lacks: extra. Give this run",
     (source, (("train__seeds", 2), ("model__num_features", 9))): r"\(8,\) there, \(9,\) here",
   }
   for (start, changes), message in refused.items():
@@ -171,7 +219,7 @@ TINY = {
   "model.part_inference.widths": "(4,)",
   "model.part_inference.strides": "(2,)",
   "model.generative.template_size": 5,
-  "model.object_inference.num_layers": 1,
+  "model.object_inference.num_layers": 0,
   "model.object_inference.features": 4,
   "model.object_inference.num_inducing": 2,
   "model.object_inference.output_features": 4,
@@ -180,7 +228,6 @@ TINY = {
   "train.log_every": 2,
   "train.eval_every": 0,
   "train.checkpoint_every": 0,
-  "evaluation.max_examples": 60,
 }
 # Of a part 4 channels x 6 and 6 + 1 for attention's; of an object (4 + 1) x 4 + (4 + 1) x 6.
 NEW = 3 * (4 + 1) * (6 + 1) + 2 * ((4 + 1) * 4 + (4 + 1) * 6)
@@ -195,55 +242,30 @@ def probabilistic_flags(preset, workdir, **train):
   ]
 
 
-def test_full_posterior_starts_from_the_likeliest_poses(tmp_path, monkeypatch, capfd):
-  monkeypatch.setattr(loop, "make_mesh", lambda: make_mesh(jax.devices()[:1]))
-  delta, gaussian = tmp_path / "delta", tmp_path / "gaussian"
-  command = parse_command_line(probabilistic_flags("digits", delta, num_steps=2), default_config="")
-  train(command.config, command.workdir)
-  flags = probabilistic_flags("digits_variational", gaussian, num_steps=2, start_from=delta)
-  config = parse_command_line(flags, default_config="").config
-  state = first_state(config, gaussian, monkeypatch)
+def probabilistic_run(flags):
+  command = parse_command_line(flags, default_config="")
+  return train(command.config, command.workdir)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_full_posterior_is_trained_from_the_likeliest_poses(tmp_path, monkeypatch, capfd):
+  monkeypatch.chdir(tmp_path)
+  flags = probabilistic_flags("digits", "delta", num_steps=2)
+  delta = probabilistic_run(flags).variables[0]["params"]
+  capfd.readouterr()
+  # So small a step that no parameter moves by as much as a rounding error, but those that are 0.
+  flags = probabilistic_flags("digits_variational", "gaussian", num_steps=2, start_from="delta")
+  run = probabilistic_run([*flags, "--config.optimizer.learning_rate=1e-30"])
   said = capfd.readouterr().err
+  assert "starting from step 2 of delta: " in said
   assert f"{NEW} are new (object_inference_0/scales, part_inference/scales)\n" in said
-  taken, expected = by_name(state.params), by_name(params_of(delta)[0])
-  assert_equal({name: taken[name] for name in expected}, expected)
-  drawn = parse_command_line([*flags, "--config.train.start_from="], default_config="").config
-  fresh = by_name(first_state(drawn, tmp_path / "drawn", monkeypatch).params)
-  new = set(taken) - set(expected)
-  assert new
-  assert_equal({name: taken[name] for name in new}, {name: fresh[name] for name in new})
-  # The other way round there is no place for the deviations.
-  train(config, gaussian)
-  back = probabilistic_flags("digits", tmp_path / "back", num_steps=2, start_from=gaussian)
-  message = "has parameters that this model lacks: object_inference_0/scales/.* and 1 more"
-  with pytest.raises(RunError, match=message):
-    train(parse_command_line(back, default_config="").config, tmp_path / "back")
+  gaussian = by_name(run.variables[0]["params"])
+  for name, value in by_name(delta).items():
+    np.testing.assert_allclose(gaussian[name], value, rtol=0, atol=1e-29, err_msg=name)
+  terms = [set(metrics(tmp_path / folder)[-1]["terms"]) for folder in ("delta", "gaussian")]
+  assert terms[1] - terms[0] == {"poses_1", "poses_2"}
 
 
 def by_name(params):
   return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(params)}
-
-
-@pytest.mark.slow
-def test_train_py_trains_and_reports_one_from_the_other(tmp_path):
-  environment = os.environ | {"PYTHONPATH": str(ROOT)}
-  for preset, changes in (
-    ("digits", {}),
-    ("digits_variational", {"start_from": "digits"}),  # relative to where it is started
-  ):
-    flags = probabilistic_flags(preset, preset, num_steps=2, compilation_cache="kept", **changes)
-    done = subprocess.run(
-      [sys.executable, str(ROOT / "train.py"), *flags],
-      cwd=tmp_path,
-      env=environment,
-      capture_output=True,
-      text=True,
-      timeout=300,
-      check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert ("starting from step 2 of digits: " in done.stderr) == bool(changes)
-    report = json.loads((tmp_path / preset / "evaluation" / "metrics.json").read_text())
-    assert report["step"] == 2
-    config = report["provenance"]["config"]
-    assert config["train"]["start_from"] == ("digits" if changes else "")
