@@ -141,6 +141,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.train.keep_checkpoints = 2  # the latest so many, and the best
   config.train.tensorboard = False
   config.train.compilation_cache = ""  # folder; "" is the default one, "off" is none
+  config.train.start_from = ""  # workdir of a run whose latest parameters to start from; "" is off
 
   config.optimizer = ConfigDict()
   config.optimizer.name = "adam"  # adam or rmsprop

@@ -1,10 +1,17 @@
-"""Probabilistic capsules: preset `digits`."""
+"""Probabilistic capsules on the embedded digits: Smith et al. 2020, arXiv 2004.03553.
+
+    python train.py --config=configs/probabilistic.py:digits
+    python train.py --config=configs/probabilistic.py:digits_variational
+
+`digits` knows poses by their likeliest values alone; `digits_variational` starts from what it has
+learnt, in runs/probabilistic-digits, and goes on with Gaussian posteriors of poses.
+"""
 
 from ml_collections import ConfigDict
 
 from configs import digits
 
-PRESETS = ("digits", "recovery")
+PRESETS = ("digits", "digits_variational", "recovery")
 
 
 def get_config(preset: str = "digits") -> ConfigDict:
@@ -17,11 +24,18 @@ def get_config(preset: str = "digits") -> ConfigDict:
   if preset not in PRESETS:
     raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
   config = _digits()
-  changes = {"digits": {}, "recovery": RECOVERY}
+  changes = {"digits": {}, "digits_variational": VARIATIONAL, "recovery": RECOVERY}
   config.update_from_flattened_dict(changes[preset])
   return config
 
 
+VARIATIONAL = {
+  "model.poses": "gaussian",
+  "loss.schedule.latents": (),
+  "train.num_steps": 4_000,
+  "train.start_from": "runs/probabilistic-digits",
+  "optimizer.learning_rate": 5e-4,
+}
 # As many parts and objects as drew the images (results/recovery.py).
 RECOVERY = {
   "model.capsules": (9, 3),

@@ -17,6 +17,7 @@ from configs import (
   fashion_mnist,
   matrix_capsules,
   mnist,
+  probabilistic,
   svhn,
 )
 from scae_jax.models.system import ImageSpec, PointSpec
@@ -33,6 +34,7 @@ PRESETS = {
   "cnn": ["lenet5", "baseline", "digits"],
   "capsnet": ["paper", "release", "expanded", "multi_mnist", "cifar10", "small", "digits"],
   "matrix_capsules": ["smallnorb", "smallnorb_small", "mnist", "mnist_small", "digits"],
+  "probabilistic": ["digits", "digits_variational"],
 }
 CHANNELS = {"svhn_cropped": 3, "cifar10": 3, "smallnorb": 2}
 ALL = [(name, preset) for name, presets in PRESETS.items() for preset in presets]
@@ -100,6 +102,18 @@ def test_it_builds_and_every_loss_term_has_a_weight(name, preset):
 def test_published_number_of_parameters(name, preset, expected):
   _, variables, _ = traced(name, preset)
   assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == expected
+
+
+def test_full_posterior_has_the_parameters_of_the_likeliest_poses():
+  """What `digits_variational` starts from must fit, and deviations alone are new."""
+  shapes = [
+    {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(variables)}
+    for _, variables, _ in (traced("probabilistic", p) for p in PRESETS["probabilistic"])
+  ]
+  delta, gaussian = shapes
+  assert delta.items() <= gaussian.items()
+  assert set(gaussian) > set(delta)
+  assert all("['scales']" in name for name in set(gaussian) - set(delta))
 
 
 def test_stated_number_of_parameters_of_the_baseline():
@@ -251,6 +265,7 @@ def test_configs_share_no_state():
     cnn,
     capsnet,
     matrix_capsules,
+    probabilistic,
   ],
   ids=PRESETS,
 )

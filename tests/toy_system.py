@@ -122,6 +122,7 @@ def toy_config(**changes: Any) -> ConfigDict:
         "keep_checkpoints": 2,
         "tensorboard": False,
         "compilation_cache": "",
+        "start_from": "",
       },
       "optimizer": {
         "name": "rmsprop",

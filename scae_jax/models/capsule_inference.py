@@ -1,6 +1,8 @@
 """Approximate posteriors of probabilistic capsules, and the networks that amortise them.
 
-Smith et al. 2020, sections 2.2, 2.3 and 4, appendix B.
+Smith et al. 2020, sections 2.2, 2.3 and 4, appendix B. Deviations of poses have a head of their
+own, so that networks with Gaussian posteriors have all parameters of those without deviations, and
+can start from them.
 """
 
 import jax
@@ -70,18 +72,10 @@ class Posterior:
     return jnp.sum(selection.pose_log_prob(capsules.poses, self.poses, self.pose_scales), axis=-1)
 
 
-def posterior_size(*, gaussian: bool) -> int:
-  """Numbers of a capsule that `read_posterior` takes."""
-  return 1 + (2 if gaussian else 1) * POSE_SIZE
-
-
-def read_posterior(raw: Array, poses: Array) -> Posterior:
-  """A posterior from numbers [b, n, posterior_size] and the poses made of them, [b, n, 2, 3]."""
-  logits, scales = raw[..., 0], raw[..., 1 + POSE_SIZE :]
-  if scales.shape[-1] == 0:
-    return Posterior(logits, poses, None)
+def posterior_scales(raw: Array) -> Float[Array, "b n 6"]:
+  """Standard deviations from unconstrained numbers [b, n, 6]."""
   start = jnp.log(jnp.expm1(INITIAL_POSTERIOR_SCALE))
-  return Posterior(logits, poses, MIN_POSTERIOR_SCALE + jax.nn.softplus(scales + start))
+  return MIN_POSTERIOR_SCALE + jax.nn.softplus(raw + start)
 
 
 class PartInference(nn.Module):
@@ -105,10 +99,12 @@ class PartInference(nn.Module):
     each_whole("config.model.part_inference.widths", self.widths, 1)
     each_whole("config.model.part_inference.strides", self.strides, 1)
     x = ConvNet(self.widths, self.strides, activation="elu", name="convnet")(image)
-    size = posterior_size(gaussian=self.gaussian)
-    raw = AttentionPooling(self.num_parts, size, name="pooling")(x)
-    poses = jax.vmap(jax.vmap(geometry.affine_matrix))(raw[..., 1 : 1 + POSE_SIZE])
-    return read_posterior(raw, poses)
+    raw = AttentionPooling(self.num_parts, 1 + POSE_SIZE, name="pooling")(x)
+    poses = jax.vmap(jax.vmap(geometry.affine_matrix))(raw[..., 1:])
+    scales = None
+    if self.gaussian:
+      scales = posterior_scales(AttentionPooling(self.num_parts, POSE_SIZE, name="scales")(x))
+    return Posterior(raw[..., 0], poses, scales)
 
 
 class ObjectInference(nn.Module):
@@ -160,7 +156,10 @@ class ObjectInference(nn.Module):
       "log_presence",
       name="set_transformer",
     )(rows, presence)
-    size = posterior_size(gaussian=self.gaussian)
-    raw = CapsuleMLP((self.hidden, size), name="heads")(x)
-    offsets = raw[..., 1 : 1 + POSE_SIZE].reshape(batch, self.num_capsules, 2, 3)
-    return read_posterior(raw, selection.identity_pose()[None, None] + offsets)
+    raw = CapsuleMLP((self.hidden, 1 + POSE_SIZE), name="heads")(x)
+    offsets = raw[..., 1:].reshape(batch, self.num_capsules, 2, 3)
+    poses = selection.identity_pose()[None, None] + offsets
+    scales = None
+    if self.gaussian:
+      scales = posterior_scales(CapsuleMLP((self.hidden, POSE_SIZE), name="scales")(x))
+    return Posterior(raw[..., 0], poses, scales)

@@ -133,6 +133,19 @@ class Checkpoints:
       f" ({'; '.join(failures)}). Evaluate another --step, or train in a new --workdir."
     )
 
+  def describe_params(self) -> Any:
+    """Shapes and types of the parameters, as the latest checkpoint that can be read says.
+
+    Raises:
+      RunError: there is no checkpoint, or none says it.
+    """
+    for step in self._candidates("latest"):
+      folder = self._directory / str(step) / "state"
+      result = _quietly(lambda folder=folder: _described(folder)["params"])
+      if not isinstance(result, Unreadable):
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), result)
+    raise RunError(f"no checkpoint in {self._directory} can be read. Train in a new --workdir.")
+
   def set_aside_after(self, step: int) -> None:
     """Moves checkpoints of later steps, which could not be read, out of the way of new ones."""
     unreadable = [later for later in self.steps() if later > step]
@@ -218,6 +231,15 @@ def _checksum(state: TrainState, progress: Progress) -> int:
     numbers = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
     value = zlib.crc32(numbers.tobytes(), value)
   return value
+
+
+def _described(folder: Any) -> dict[str, Any]:
+  """What is said of the arrays of a saved state, in a tree of dictionaries.
+
+  Args:
+    folder: a path; orbax has a type of its own for them, and takes others.
+  """
+  return ocp.StandardCheckpointHandler().metadata(folder).tree
 
 
 def _quietly(read: Callable[[], Result]) -> Result | Unreadable:

@@ -25,7 +25,7 @@ from scae_jax.training.processes import Processes
 
 USAGE = "write --config=FILE[:PRESET], --config.SECTION.KEY=VALUE or --workdir=FOLDER."
 SECTIONS = ("model", "loss", "data", "train", "optimizer", "evaluation")
-# Keys of images that are younger than the first saved configs, with what was done before.
+# Keys that are younger than the first saved configs, with what was done before; of images:
 _LATER_DATA_KEYS = {
   "affnist_dir": "",
   "max_rotation": 0.0,
@@ -34,6 +34,7 @@ _LATER_DATA_KEYS = {
   "brightness": 0.0,
   "contrast": 0.0,
 }
+_LATER_TRAIN_KEYS = {"start_from": ""}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,8 +189,8 @@ def dump_config(config: ConfigDict) -> str:
 def parse_config(text: str) -> ConfigDict:
   """The inverse of `dump_config`: configs hold tuples, never lists.
 
-  A config that was saved before there were some keys of the data gets them, with the values that
-  mean what was done before.
+  A config that was saved before there were some keys of the data or of training gets them, with the
+  values that mean what was done before.
 
   Raises:
     ValueError: the text is not that of a config.
@@ -200,6 +201,8 @@ def parse_config(text: str) -> ConfigDict:
   held = content.get("data")
   if isinstance(held, dict) and held.get("name") != scenes.NAME:
     content["data"] = {**_LATER_DATA_KEYS, **held}
+  if isinstance(content.get("train"), dict):
+    content["train"] = {**_LATER_TRAIN_KEYS, **content["train"]}
   return ConfigDict(content).lock()
 
 

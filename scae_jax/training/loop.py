@@ -23,7 +23,7 @@ from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import Settings, dump_config, read_settings
 from scae_jax.training.errors import Interrupted
 from scae_jax.training.interrupt import StopRequest
-from scae_jax.training.mesh import check_batch_size, make_mesh
+from scae_jax.training.mesh import check_batch_size, make_mesh, put
 from scae_jax.training.metrics import (
   Speed,
   Window,
@@ -43,6 +43,7 @@ from scae_jax.training.processes import (
 )
 from scae_jax.training.program import Program, check_finite
 from scae_jax.training.progress import Display
+from scae_jax.training.start import Start, find_start
 from scae_jax.training.state import TrainState, abstract_state, make_state
 from scae_jax.training.workdir import (
   check_same_data,
@@ -88,6 +89,8 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
   check_same_data(workdir, described)
   check_agreement("config", dump_config(config))
   check_agreement("data set", json.dumps(described))
+  with all_or_none("read the run to start from"):
+    start = find_start(settings, system, feed.spec, mesh, workdir)
   with contextlib.ExitStack() as stack:
     with all_or_none("open the workdir"):
       stack.enter_context(open_for_writing(workdir, config, described))
@@ -104,7 +107,7 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
     )
     stop = stack.enter_context(StopRequest())
     stack.enter_context(lost_peers_explained())
-    state, progress = _start(settings, system, feed.spec, mesh, checkpoints, display)
+    state, progress = _start(settings, system, feed.spec, mesh, start, checkpoints, display)
     write = stack.enter_context(_writer(settings.train, workdir, display, progress.step))
     if progress.step < settings.train.num_steps:
       program = Program(settings, system, feed, mesh)
@@ -131,10 +134,11 @@ def _start(
   system: System,
   data: Spec,
   mesh: Mesh,
+  start: Start | None,
   checkpoints: Checkpoints,
   display: Display,
 ) -> tuple[TrainState, Progress]:
-  """The state of the latest checkpoint that can be read, or a new one."""
+  """The state of the latest checkpoint that can be read, or a new one, with what it starts from."""
   optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
   if checkpoints.steps():
     template = abstract_state(system, data, optimizer, mesh, seeds=seeds)
@@ -142,7 +146,10 @@ def _start(
     checkpoints.set_aside_after(progress.step)
     display.say(f"resuming at step {progress.step}")
   else:
-    state = make_state(system, data, optimizer, mesh, seeds=seeds)
+    taken = None if start is None else put(start.params, mesh)
+    state = make_state(system, data, optimizer, mesh, seeds=seeds, start=taken)
+    if start is not None:
+      display.say(start.summary)
     progress = Progress(step=0, window=Window().to_json(), selection_loss=None)
   num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params)) // len(seeds)
   at_once = "" if len(seeds) == 1 else f", seeds {seeds[0]} to {seeds[-1]} at once"

@@ -82,6 +82,8 @@ class TrainOptions:
     keep_checkpoints: so many of the latest checkpoints are kept, and the best one besides.
     tensorboard: whether metrics also go to `<workdir>/tensorboard`.
     compilation_cache: folder for compiled programs, see `compilation.keep_compiled`.
+    start_from: workdir of another run, whose latest parameters this one starts from, see `start`;
+      empty for parameters drawn by the seed.
   """
 
   num_steps: int
@@ -95,6 +97,7 @@ class TrainOptions:
   keep_checkpoints: int
   tensorboard: bool
   compilation_cache: str
+  start_from: str
 
   def __post_init__(self):
     positive = ("num_steps", "batch_size", "seeds", "steps_per_dispatch", "log_every")

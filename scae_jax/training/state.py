@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from scae_jax.models.system import Spec, System
@@ -34,18 +35,36 @@ class TrainState:
 
 
 def initial_state(
-  system: System, data: Spec, optimizer: optax.GradientTransformation, *, seed: Array | int
+  system: System,
+  data: Spec,
+  optimizer: optax.GradientTransformation,
+  *,
+  seed: Array | int,
+  start: Any = None,
 ) -> TrainState:
-  """The state before the first step; a pure function of the seed."""
+  """The state before the first step; a pure function of the seed and the start.
+
+  Args:
+    system: gives the parameters.
+    data: gives their shapes.
+    optimizer: its state is new.
+    seed: of the run.
+    start: values of parameters, all or some, that stand in place of those drawn.
+  """
   run_key, params_key, noise_key = jax.random.split(jax.random.key(seed), 3)
   variables = system.module.init(
     {"params": params_key, "noise": noise_key}, data.blank_batch(2), train=True
   )
+  params = variables["params"]
+  if start is not None:
+    params = unflatten_dict({**flatten_dict(params), **flatten_dict(start)})
+  return state_of(params, optimizer, run_key)
+
+
+def state_of(params: Any, optimizer: optax.GradientTransformation, rng: Array) -> TrainState:
+  """The state before the first step, from its parameters and key."""
   return TrainState(
-    step=jnp.zeros((), jnp.int32),
-    params=variables["params"],
-    opt_state=optimizer.init(variables["params"]),
-    rng=run_key,
+    step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(params), rng=rng
   )
 
 
@@ -55,11 +74,14 @@ def initial_states(
   optimizer: optax.GradientTransformation,
   *,
   seeds: Sequence[int],
+  start: Any = None,
 ) -> TrainState:
-  """`initial_state` of one seed, or of several side by side."""
-  if len(seeds) == 1:
-    return initial_state(system, data, optimizer, seed=seeds[0])
-  return jax.vmap(lambda seed: initial_state(system, data, optimizer, seed=seed))(jnp.array(seeds))
+  """`initial_state` of one seed, or of several side by side, each with its own start."""
+
+  def make(seed: Array | int, start: Any) -> TrainState:
+    return initial_state(system, data, optimizer, seed=seed, start=start)
+
+  return make(seeds[0], start) if len(seeds) == 1 else jax.vmap(make)(jnp.array(seeds), start)
 
 
 def make_state(
@@ -69,16 +91,17 @@ def make_state(
   mesh: Mesh,
   *,
   seeds: Sequence[int],
+  start: Any = None,
 ) -> TrainState:
-  """`initial_states`, computed inside jit and born on every device of the mesh."""
+  """`initial_states`, computed inside jit and born on every device of the mesh, as `start` is."""
 
-  def make() -> TrainState:
-    return initial_states(system, data, optimizer, seeds=seeds)
+  def make(start: Any) -> TrainState:
+    return initial_states(system, data, optimizer, seeds=seeds, start=start)
 
   # It runs once, and optimising it takes a CPU ten seconds longer than running it as it is.
   on_cpu = mesh.devices.flat[0].platform == "cpu"
   options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"} if on_cpu else {}
-  return jax.jit(make, out_shardings=replicated(mesh)).lower().compile(options)()
+  return jax.jit(make, out_shardings=replicated(mesh)).lower(start).compile(options)(start)
 
 
 def abstract_state(
@@ -91,7 +114,21 @@ def abstract_state(
 ) -> TrainState:
   """Shapes, types and placement of a state, without computing one."""
   shapes = jax.eval_shape(lambda: initial_states(system, data, optimizer, seeds=seeds))
+  return _placed(shapes, mesh)
 
+
+def abstract_state_of(
+  params: Any, optimizer: optax.GradientTransformation, mesh: Mesh, *, num_seeds: int
+) -> TrainState:
+  """`abstract_state` from the shapes of its parameters alone, whatever the model."""
+
+  def make(params: Any) -> TrainState:
+    return state_of(params, optimizer, jax.random.key(0))
+
+  return _placed(jax.eval_shape(make if num_seeds == 1 else jax.vmap(make), params), mesh)
+
+
+def _placed(shapes: Any, mesh: Mesh) -> Any:
   def place(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(mesh))
 

@@ -1,0 +1,158 @@
+"""The parameters that a run starts from, where its config names another run.
+
+All parameters of the other run must be this one's too, of the same shapes; those that only this one
+has keep their initial values. The optimiser and the count of steps are new.
+"""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from scae_jax.models.system import Spec, System
+from scae_jax.training.checkpoints import Checkpoints
+from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.errors import RunError
+from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.state import abstract_state, abstract_state_of
+from scae_jax.training.workdir import checkpoint_directory, load_config
+
+MOST_NAMES = 5  # in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+  """What a run starts from.
+
+  Attributes:
+    params: arrays on the host, a part of the tree that the model has, or all of it; with several
+      seeds at once one more axis in front, as in a state.
+    summary: how much was taken from where, and what is new; one line.
+  """
+
+  params: Any
+  summary: str
+
+
+def find_start(
+  settings: Settings, system: System, data: Spec, mesh: Mesh, workdir: pathlib.Path
+) -> Start | None:
+  """Reads the latest checkpoint of the run in `train.start_from`, whatever its model and data.
+
+  A run of one seed starts all seeds of this one; of several, each starts its own, in order.
+
+  Args:
+    settings: of this run.
+    system: of this run.
+    data: of this run.
+    mesh: of this run.
+    workdir: of this run.
+
+  Returns:
+    None where no other run is named, or this one has a checkpoint of its own to resume from.
+
+  Raises:
+    RunError: there is no such run or checkpoint, it has another number of seeds, or it has
+      parameters that this one lacks or that have other shapes here.
+  """
+  source = settings.train.start_from
+  if not source or _has_checkpoints(workdir):
+    return None
+  seeds = settings.train.all_seeds
+  optimizer = make_optimizer(settings.optimizer)
+  own = abstract_state(system, data, optimizer, mesh, seeds=seeds).params
+  try:
+    return _read(pathlib.Path(source), own, len(seeds), mesh)
+  except RunError as error:
+    raise RunError(f"config.train.start_from: {error}") from error
+
+
+def _has_checkpoints(workdir: pathlib.Path) -> bool:
+  directory = checkpoint_directory(workdir)
+  if not directory.is_dir():
+    return False
+  with Checkpoints(directory, keep=1, writable=False, say=lambda _: None) as checkpoints:
+    return bool(checkpoints.steps())
+
+
+def _read(source: pathlib.Path, own: Any, num_seeds: int, mesh: Mesh) -> Start:
+  settings = read_settings(load_config(source))
+  directory = checkpoint_directory(source)
+  if not directory.is_dir():
+    raise RunError(f"{source} has no checkpoints. Train it first, with train.py.")
+  found = settings.train.seeds
+  if found not in (1, num_seeds):
+    raise RunError(
+      f"{source} has {found} seeds and this run {num_seeds}. Start from a run of one seed, which"
+      f" all share, or set config.train.seeds to {found}."
+    )
+  with Checkpoints(directory, keep=1, writable=False) as checkpoints:
+    theirs = checkpoints.describe_params()
+    own_shapes, shapes = _by_name(own, num_seeds > 1), _by_name(theirs, found > 1)
+    _check_fit(source, own_shapes, shapes)
+    optimizer = make_optimizer(settings.optimizer)
+    template = abstract_state_of(theirs, optimizer, mesh, num_seeds=found)
+    state, progress = checkpoints.restore(template)
+  params = jax.device_get(state.params)
+  if found < num_seeds:
+    params = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (num_seeds, *leaf.shape)), params)
+  summary = _summary(own_shapes, shapes)
+  return Start(params, f"starting from step {progress.step} of {source}: {summary}")
+
+
+def _by_name(params: Any, has_seeds: bool) -> dict[str, tuple[int, ...]]:
+  """Shapes by path, without the axis over seeds."""
+  return {
+    jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape[int(has_seeds) :]
+    for path, leaf in jax.tree.leaves_with_path(params)
+  }
+
+
+def _check_fit(
+  source: pathlib.Path,
+  own: dict[str, tuple[int, ...]],
+  theirs: dict[str, tuple[int, ...]],
+) -> None:
+  lacking = [name for name in theirs if name not in own]
+  others = [
+    f"{name} {shape} there, {own[name]} here"
+    for name, shape in theirs.items()
+    if name in own and own[name] != shape
+  ]
+  problems = []
+  if lacking:
+    problems.append(f"has parameters that this model lacks: {_some(lacking, ', ')}")
+  if others:
+    problems.append(f"has parameters of other shapes: {_some(others, '; ')}")
+  if problems:
+    raise RunError(
+      f"{source} {'; and it '.join(problems)}. Give this run the config.model of that one but for"
+      " what is added, or start from another run."
+    )
+
+
+def _summary(own: dict[str, tuple[int, ...]], theirs: dict[str, tuple[int, ...]]) -> str:
+  """Numbers of parameters, and the modules (or parameters) that are new as a whole."""
+  new = {name: shape for name, shape in own.items() if name not in theirs}
+  taken = {prefix for name in theirs for prefix in _prefixes(name)}
+  wholes = {next(p for p in _prefixes(name) if p not in taken): None for name in new}
+  added = f"{_count(new)} are new ({_some(list(wholes), ', ')})" if new else "none is new"
+  return f"{_count(theirs)} parameters taken, {added}"
+
+
+def _prefixes(name: str) -> list[str]:
+  """`a/b/c` has a, a/b, and itself."""
+  parts = name.split("/")
+  return ["/".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def _count(shapes: dict[str, tuple[int, ...]]) -> str:
+  return f"{sum(int(np.prod(shape)) for shape in shapes.values()):,}"
+
+
+def _some(items: list[str], separator: str) -> str:
+  more = f"{separator}and {len(items) - MOST_NAMES} more" if len(items) > MOST_NAMES else ""
+  return separator.join(items[:MOST_NAMES]) + more

@@ -1,0 +1,273 @@
+"""Runs that start from another run's parameters: what they take, what is new, what is refused."""
+
+import dataclasses
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from scae_jax.training import loop
+from scae_jax.training.build import open_run
+from scae_jax.training.checkpoints import Checkpoints, Progress
+from scae_jax.training.config import parse_command_line
+from scae_jax.training.errors import Interrupted, RunError
+from scae_jax.training.loop import train
+from scae_jax.training.metrics import Window
+from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.program import Program
+from scae_jax.training.state import by_seed
+from scae_jax.typing import Batch
+from tests import toy_system
+from tests.test_scae_training import one_device, quick_compilation
+from tests.test_training_loop import assert_same_run, metrics, stop_after
+from tests.toy_system import Toy, ToyOutput, toy_config
+
+# Fixtures: runs of one config compile once.
+__all__ = ["one_device", "quick_compilation"]
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+class Larger(Toy):
+  """The toy with one more parameter."""
+
+  @nn.compact
+  def __call__(self, batch: Batch, *, train: bool) -> ToyOutput:
+    self.param("extra", nn.initializers.normal(), (3, 5))
+    return super().__call__(batch, train=train)
+
+
+def make_system(model, loss, data):
+  """The toy system with the larger model; a config names it by `system = LARGER`."""
+  system = toy_system.make_system(model, loss, data)
+  return dataclasses.replace(system, module=Larger(**model, num_classes=data.num_classes))
+
+
+LARGER = "tests.test_training_start"
+
+
+def larger_config(**changes):
+  config = toy_config(**changes).unlock()
+  config.system = LARGER
+  return config.lock()
+
+
+class NotTrainedError(Exception):
+  """Ends a run where its first step would be compiled."""
+
+
+def first_state(config, workdir, monkeypatch):
+  """The state that training would begin with, on the host; nothing is trained."""
+  states = []
+
+  def compile_nothing(self, state):
+    states.append(state)
+    raise NotTrainedError
+
+  with monkeypatch.context() as patch:
+    patch.setattr(Program, "compile", compile_nothing)
+    with pytest.raises(NotTrainedError):
+      train(config, workdir)
+  return states[0]
+
+
+def save_run(config, workdir, steps=(8,)) -> pathlib.Path:
+  """A run with checkpoints of these steps, of parameters that no seed draws."""
+  with pytest.MonkeyPatch.context() as patch:
+    state = first_state(config, workdir, patch)
+  with Checkpoints(workdir / "checkpoints", keep=9, writable=True) as checkpoints:
+    for step in steps:
+      params = jax.tree.map(lambda leaf, step=step: leaf + step, state.params)
+      trained = dataclasses.replace(state, step=state.step + step, params=params)
+      checkpoints.save(trained, Progress(step, Window().to_json(), None))
+  return workdir
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> pathlib.Path:
+  return save_run(toy_config(), tmp_path_factory.mktemp("source"), steps=(8, 16))
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> pathlib.Path:
+  """Two seeds at once."""
+  return save_run(toy_config(train__seeds=2), tmp_path_factory.mktemp("sources"))
+
+
+def assert_equal(tree, expected):
+  same = jax.tree.map(np.array_equal, jax.device_get(tree), jax.device_get(expected))
+  assert all(jax.tree.leaves(same)), same
+
+
+def params_of(workdir):
+  return {seed: variables["params"] for seed, variables in open_run(workdir).variables.items()}
+
+
+def test_parameters_are_taken_and_nothing_else(source, tmp_path, monkeypatch, capfd):
+  config = toy_config(train__start_from=str(source), train__seed=3, optimizer__name="adam")
+  state = first_state(config, tmp_path / "run", monkeypatch)
+  assert_equal(state.params, params_of(source)[0])
+  assert len(jax.tree.leaves(state.params)[0].sharding.device_set) == 4
+  # The other run's optimiser is not even of this kind.
+  optimizer = make_optimizer(loop.read_settings(config).optimizer)
+  assert_equal(state.opt_state, optimizer.init(state.params))
+  assert int(state.step) == 0
+  said = capfd.readouterr().err
+  # 324 x 8 + 8 to the code, 8 x 324 + 324 from it, 8 x 10 + 10 of the probe.
+  assert f"starting from step 16 of {source}: 5,606 parameters taken, none is new\n" in said
+  drawn = first_state(
+    toy_config(train__seed=3, optimizer__name="adam"), tmp_path / "drawn", monkeypatch
+  )
+  assert not np.array_equal(state.params["encoder"]["kernel"], drawn.params["encoder"]["kernel"])
+  key = jax.random.split(jax.random.key(3), 3)[0]
+  for own in (state.rng, drawn.rng):
+    np.testing.assert_array_equal(jax.random.key_data(own), jax.random.key_data(key))
+  assert "starting from" not in capfd.readouterr().err
+
+
+def test_what_the_other_run_lacks_is_drawn_as_ever(source, tmp_path, monkeypatch, capfd):
+  config = larger_config(train__start_from=str(source))
+  params = dict(first_state(config, tmp_path / "run", monkeypatch).params)
+  said = capfd.readouterr().err
+  assert f"of {source}: 5,606 parameters taken, 15 are new (extra)\n" in said
+  drawn = first_state(larger_config(), tmp_path / "drawn", monkeypatch).params
+  assert_equal(params.pop("extra"), drawn["extra"])
+  assert np.any(drawn["extra"])
+  assert_equal(params, params_of(source)[0])
+
+
+def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path, monkeypatch):
+  seeds = {"train__seed": 5, "train__seeds": 2}
+  config = toy_config(train__start_from=str(source), **seeds)
+  state = first_state(config, tmp_path / "shared", monkeypatch)
+  for params in by_seed(state.params, (5, 6)).values():
+    assert_equal(params, params_of(source)[0])
+  keys = jax.random.key_data(state.rng)
+  assert not np.array_equal(keys[0], keys[1])  # they go on each in its own way
+  np.testing.assert_array_equal(state.step, [0, 0])
+  config = toy_config(train__start_from=str(sources), **seeds)
+  state = first_state(config, tmp_path / "own", monkeypatch)
+  for params, expected in zip(
+    by_seed(state.params, (5, 6)).values(), params_of(sources).values(), strict=True
+  ):
+    assert_equal(params, expected)
+
+
+def test_resumed_run_does_not_start_again(source, tmp_path, monkeypatch):
+  """Nor does it need what it started from."""
+  elsewhere = shutil.copytree(source, tmp_path / "source")
+  config = toy_config(train__start_from=str(elsewhere))
+  train(config, tmp_path / "whole")
+  with monkeypatch.context() as patch:
+    stop_after(patch, 3)
+    with pytest.raises(Interrupted, match="step 12 of 24"):
+      train(config, tmp_path / "run")
+  shutil.rmtree(elsewhere)
+  train(config, tmp_path / "run")
+  assert_same_run(tmp_path / "run", tmp_path / "whole")
+  with pytest.raises(RunError, match=rf"train.start_from: '{elsewhere}' there, '' given"):
+    train(toy_config(), tmp_path / "run")
+
+
+@pytest.mark.usefixtures("one_device")
+def test_another_number_of_devices_starts_from_the_same(source, tmp_path, monkeypatch):
+  state = first_state(toy_config(train__start_from=str(source)), tmp_path, monkeypatch)
+  assert_equal(state.params, params_of(source)[0])
+
+
+def test_damaged_checkpoint_is_passed_over(source, tmp_path, monkeypatch, capfd):
+  damaged = shutil.copytree(source, tmp_path / "source")
+  for file in (damaged / "checkpoints" / "16" / "state").rglob("*"):
+    if file.is_file():
+      file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+  config = toy_config(train__start_from=str(damaged))
+  state = first_state(config, tmp_path / "run", monkeypatch)
+  assert "starting from step 8 of" in capfd.readouterr().err
+  assert_equal(state.params, open_run(source, 8).variables[0]["params"])
+
+
+def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
+  (tmp_path / "untrained").mkdir()
+  shutil.copy(source / "config.json", tmp_path / "untrained")
+  shutil.copytree(tmp_path / "untrained", tmp_path / "stopped")
+  (tmp_path / "stopped" / "checkpoints").mkdir()
+  larger = save_run(larger_config(), tmp_path / "larger")
+  run = tmp_path / "run"
+  refused = {
+    (run, ()): "holds no run: there is no .*config.json",  # itself
+    (tmp_path / "none", ()): "holds no run: there is no .*config.json",
+    (tmp_path / "untrained", ()): "has no checkpoints. Train it first",
+    (tmp_path / "stopped", ()): "there is no checkpoint in .*stopped",
+    (sources, ()): "has 2 seeds and this run 1. Start .* or set config.train.seeds to 2",
+    (sources, (("train__seeds", 3),)): "has 2 seeds and this run 3",
+    (source, (("model__num_features", 9),)): (
+      r"has parameters of other shapes: .*encoder/kernel \(324, 8\) there, \(324, 9\) here"
+    ),
+    (larger, ()): "has parameters that this model lacks: extra. Give this run",
+    (source, (("train__seeds", 2), ("model__num_features", 9))): r"\(8,\) there, \(9,\) here",
+  }
+  for (start, changes), message in refused.items():
+    config = toy_config(train__start_from=str(start), **dict(changes))
+    with pytest.raises(RunError, match=rf"config.train.start_from: .*{message}"):
+      train(config, run)
+    assert not run.exists()
+
+
+TINY = {
+  "model.capsules": "(3, 2)",
+  "model.part_inference.widths": "(4,)",
+  "model.part_inference.strides": "(2,)",
+  "model.generative.template_size": 5,
+  "model.object_inference.num_layers": 0,
+  "model.object_inference.features": 4,
+  "model.object_inference.num_inducing": 2,
+  "model.object_inference.output_features": 4,
+  "model.object_inference.hidden": 4,
+  "train.batch_size": 4,
+  "train.log_every": 2,
+  "train.eval_every": 0,
+  "train.checkpoint_every": 0,
+}
+# Of a part 4 channels x 6 and 6 + 1 for attention's; of an object (4 + 1) x 4 + (4 + 1) x 6.
+NEW = 3 * (4 + 1) * (6 + 1) + 2 * ((4 + 1) * 4 + (4 + 1) * 6)
+
+
+def probabilistic_flags(preset, workdir, **train):
+  changes = TINY | {f"train.{key}": value for key, value in train.items()}
+  return [
+    f"--config={ROOT / 'configs' / 'probabilistic.py'}:{preset}",
+    f"--workdir={workdir}",
+    *(f"--config.{key}={value}" for key, value in changes.items()),
+  ]
+
+
+def probabilistic_run(flags):
+  command = parse_command_line(flags, default_config="")
+  return train(command.config, command.workdir)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_full_posterior_is_trained_from_the_likeliest_poses(tmp_path, monkeypatch, capfd):
+  monkeypatch.chdir(tmp_path)
+  flags = probabilistic_flags("digits", "delta", num_steps=2)
+  delta = probabilistic_run(flags).variables[0]["params"]
+  capfd.readouterr()
+  # So small a step that no parameter moves by as much as a rounding error, but those that are 0.
+  flags = probabilistic_flags("digits_variational", "gaussian", num_steps=2, start_from="delta")
+  run = probabilistic_run([*flags, "--config.optimizer.learning_rate=1e-30"])
+  said = capfd.readouterr().err
+  assert "starting from step 2 of delta: " in said
+  assert f"{NEW} are new (object_inference_0/scales, part_inference/scales)\n" in said
+  gaussian = by_name(run.variables[0]["params"])
+  for name, value in by_name(delta).items():
+    np.testing.assert_allclose(gaussian[name], value, rtol=0, atol=1e-29, err_msg=name)
+  terms = [set(metrics(tmp_path / folder)[-1]["terms"]) for folder in ("delta", "gaussian")]
+  assert terms[1] - terms[0] == {"poses_1", "poses_2"}
+
+
+def by_name(params):
+  return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(params)}
