@@ -1,15 +1,15 @@
 """Draw from the model, then infer: does training find the objects that drew the images?
 
     python -m results.recovery draw runs/recovery-scenes
-    python train.py --config=configs/probabilistic.py:recovery --config.data.dir=runs/recovery-scenes
+    python train.py --config=configs/probabilistic.py:recovery
     python -m results.recovery score runs/probabilistic-recovery results/probabilistic
 
 `draw` makes images from a generative model with known parameters, three objects of three parts
-each: two of three draws of the presences have several objects or none, and objects overlap. They
-are sorted into folders by the objects that are there, so that the images of one folder are one class
-to `train.py`. `score` asks of every object of the trained model whether it is there (a posterior
-probability above 0.5), matches the three to the true ones on training images, and writes the share
-of right answers on the test images.
+each, any number of them in an image, and one over another. Images are sorted into folders by the
+objects that are there, so that those of one folder are one class to `train.py`. `score` asks of
+every object of the trained model whether it is there (a posterior probability above 0.5), matches
+the three to the true ones on training images, and writes the share of right answers on the test
+images.
 """
 
 import argparse

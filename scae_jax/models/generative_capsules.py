@@ -24,8 +24,8 @@ from scae_jax.routing.selection import Capsules, Relations, Selection
 from scae_jax.typing import Array, Float
 
 OFFSET_INIT = 0.1  # standard deviation: near the identity, and no two alike
-# A logit. Half opaque, all parts together would paint the canvas grey, and the first that is learned
-# is to get rid of that by shrinking every part to nothing.
+# A logit. Half opaque, all parts together would paint the canvas grey, and what is learned first is
+# to shrink every part to nothing.
 ALPHA_INIT = -2.0
 
 
