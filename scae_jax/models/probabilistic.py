@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from scae_jax.models import generative_pictures
 from scae_jax.models.capsule_inference import ObjectInference, PartInference, Posterior
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.system import (
@@ -24,6 +25,7 @@ from scae_jax.models.system import (
   one_of,
   whole,
 )
+from scae_jax.models.turned_pictures import part_identity
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules
 from scae_jax.typing import Array, Batch, Float
@@ -157,6 +159,25 @@ class ProbabilisticCapsules(nn.Module):
         terms[f"poses_{i}"] = posterior.pose_log_prob(capsules)
     return terms
 
+  def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
+    """Arrays of the figures: what the prior, objects and parts draw, and what parts stand for."""
+    image, canvas = batch["image"], batch["image"].shape[1]
+    posteriors, capsules = self.infer(image, None)
+    templates, alphas = self.generative.templates()
+
+    def parts_of(image: Array) -> Array:
+      parts = self.part_inference(image).centre(self.generative.temperature)
+      return generative_pictures.part_mixing(self.generative, parts, canvas)
+
+    presence = jax.nn.sigmoid(posteriors[1].presence_logits)
+    return {
+      "templates": {"templates": templates, "alphas": alphas},
+      "prior_samples": generative_pictures.prior_samples(self.generative, canvas),
+      "object_samples": generative_pictures.object_samples(self.generative, canvas),
+      **generative_pictures.reconstructions(self.generative, image, capsules, presence),
+      "part_identity": part_identity(image, parts_of),
+    }
+
 
 def repeat(tree: Any, times: int) -> Any:
   """Every example of arrays [b, ...] so many times, side by side."""
@@ -278,6 +299,10 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     part_inference=part_inference,
     object_inference=object_inference,
   )
+
+  def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
+    return nn.apply(ProbabilisticCapsules.draw, module)(variables, batch)
+
   return System(
     module=module,
     loss_terms=loss_terms,
@@ -285,6 +310,6 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_schedule={},
     measures=measures,
     features=features,
-    pictures=lambda variables, batch: {},
+    pictures=pictures,
     poses=poses,
   )

@@ -17,6 +17,7 @@ from scae_jax.models.capsule_loss import SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
 from scae_jax.models.system import ImageSpec, Spec, System, build_module, one_of, whole
+from scae_jax.models.turned_pictures import part_identity
 from scae_jax.routing import mixture as routing_mixture
 from scae_jax.typing import Array, Batch, Float
 
@@ -205,16 +206,18 @@ class SCAE(nn.Module):
 
     num_objects = objects.presence.shape[1]
     alone = jax.lax.map(one_object, jnp.arange(num_objects))
-    mixture = self.part_decoder(parts.poses, parts.presence, parts.features, canvas)
-    bottom_up = mode(mixture)
-    brightness = jnp.max(jnp.clip(bottom_up, 0.0, 1.0), axis=-1)
+    bottom_up, part_mixing = self._draw_parts(parts, canvas)
+
+    def parts_of(image: Array) -> Array:
+      return self._draw_parts(self.part_encoder(image, train=False), canvas)[1]
+
     pictures = {
       "templates": {"templates": self.part_decoder.templates()},
       "reconstructions": {
         "image": output.reconstruction.target,
         "bottom_up": bottom_up,
         "top_down": top_down,
-        "part_mixing": jnp.exp(mixture.log_mixing[:, :-1]) * brightness[:, None],
+        "part_mixing": part_mixing,
         "part_winner": jnp.argmax(routing.posterior, axis=1),  # k where the dummy has it
         "object_presence": objects.presence,
       },
@@ -223,10 +226,18 @@ class SCAE(nn.Module):
         "object_reconstruction": jnp.moveaxis(alone, 0, 1),
         "object_presence": objects.presence,
       },
+      "part_identity": part_identity(batch["image"], parts_of),
     }
     if self.part_decoder.mixing == "alpha":
       pictures["templates"]["alphas"] = jax.nn.sigmoid(self.part_decoder.alphas)
     return pictures
+
+  def _draw_parts(self, parts: PartCapsules, canvas: int) -> tuple[Array, Array]:
+    """What parts draw, [b, h, w, c], and each one's share of a pixel times its brightness."""
+    mixture = self.part_decoder(parts.poses, parts.presence, parts.features, canvas)
+    picture = jax.vmap(mixtures.mode)(mixture)
+    brightness = jnp.max(jnp.clip(picture, 0.0, 1.0), axis=-1)
+    return picture, jnp.exp(mixture.log_mixing[:, :-1]) * brightness[:, None]
 
 
 def loss_terms(
