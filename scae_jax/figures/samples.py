@@ -51,7 +51,7 @@ def object_samples(samples: np.ndarray, poses: np.ndarray) -> Figure:
   num_objects, num_poses, height, width, _ = samples.shape
   shown = min(num_objects, MAX_OBJECTS)
   title = "What each object draws" + (f" (first {shown})" if shown < num_objects else "")
-  figure = new_figure(0.8 * num_poses + 0.9, 0.8 * shown + 0.9, title)
+  figure = new_figure(0.62 * num_poses + 0.7, 0.62 * shown + 0.9, title)
   axes = figure.subplots()
   show_mosaic(axes, samples[:shown])
   axes.set_xticks(middles(num_poses, width), [describe(pose) for pose in poses])

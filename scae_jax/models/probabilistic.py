@@ -4,6 +4,7 @@ Smith et al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.
 the picture are in `generative_capsules.py`, the approximate posterior in `capsule_inference.py`.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -160,23 +161,22 @@ class ProbabilisticCapsules(nn.Module):
     return terms
 
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
-    """Arrays of the figures: what the prior, objects and parts draw, and what parts stand for."""
+    """Arrays of the figures: what the prior, objects and parts draw, and whose the parts are."""
     image, canvas = batch["image"], batch["image"].shape[1]
     posteriors, capsules = self.infer(image, None)
     templates, alphas = self.generative.templates()
-
-    def parts_of(image: Array) -> Array:
-      parts = self.part_inference(image).centre(self.generative.temperature)
-      return generative_pictures.part_mixing(self.generative, parts, canvas)
-
     presence = jax.nn.sigmoid(posteriors[1].presence_logits)
     return {
       "templates": {"templates": templates, "alphas": alphas},
       "prior_samples": generative_pictures.prior_samples(self.generative, canvas),
       "object_samples": generative_pictures.object_samples(self.generative, canvas),
       **generative_pictures.reconstructions(self.generative, image, capsules, presence),
-      "part_identity": part_identity(image, parts_of),
     }
+
+  def part_mixing(self, image: Array) -> Array:
+    """`generative_pictures.part_mixing` of what parts draw of images [b, h, w, c]: [b, m, h, w]."""
+    parts = self.part_inference(image).centre(self.generative.temperature)
+    return generative_pictures.part_mixing(self.generative, parts, image.shape[1])
 
 
 def repeat(tree: Any, times: int) -> Any:
@@ -301,7 +301,9 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   )
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
-    return nn.apply(ProbabilisticCapsules.draw, module)(variables, batch)
+    mixing_of = functools.partial(nn.apply(ProbabilisticCapsules.part_mixing, module), variables)
+    drawn = nn.apply(ProbabilisticCapsules.draw, module)(variables, batch)
+    return {**drawn, "part_identity": part_identity(batch["image"], mixing_of)}
 
   return System(
     module=module,

@@ -207,10 +207,6 @@ class SCAE(nn.Module):
     num_objects = objects.presence.shape[1]
     alone = jax.lax.map(one_object, jnp.arange(num_objects))
     bottom_up, part_mixing = self._draw_parts(parts, canvas)
-
-    def parts_of(image: Array) -> Array:
-      return self._draw_parts(self.part_encoder(image, train=False), canvas)[1]
-
     pictures = {
       "templates": {"templates": self.part_decoder.templates()},
       "reconstructions": {
@@ -226,11 +222,15 @@ class SCAE(nn.Module):
         "object_reconstruction": jnp.moveaxis(alone, 0, 1),
         "object_presence": objects.presence,
       },
-      "part_identity": part_identity(batch["image"], parts_of),
     }
     if self.part_decoder.mixing == "alpha":
       pictures["templates"]["alphas"] = jax.nn.sigmoid(self.part_decoder.alphas)
     return pictures
+
+  def part_mixing(self, image: Array) -> Array:
+    """Parts of images [b, h, w, c]: share of every pixel times its brightness, [b, m, h, w]."""
+    parts = self.part_encoder(image, train=False)
+    return self._draw_parts(parts, image.shape[1])[1]
 
   def _draw_parts(self, parts: PartCapsules, canvas: int) -> tuple[Array, Array]:
     """What parts draw, [b, h, w, c], and each one's share of a pixel times its brightness."""
@@ -333,7 +333,9 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   module = build_module(SCAE, "model", model, num_classes=data.num_classes, **stages)
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
-    return nn.apply(SCAE.draw, module)(variables, batch)
+    mixing_of = functools.partial(nn.apply(SCAE.part_mixing, module), variables)
+    drawn = nn.apply(SCAE.draw, module)(variables, batch)
+    return {**drawn, "part_identity": part_identity(batch["image"], mixing_of)}
 
   return System(
     module=module,

@@ -20,7 +20,8 @@ def part_identity(image: Array, mixing_of: Callable[[Array], Array]) -> dict[str
   Args:
     image: [b, h, h, c]; the first `NUM_TURNED` are turned, about the middle, with black coming in.
     mixing_of: images [n, h, h, c] to the share of each part in each pixel times the brightness of
-      what is drawn there, [n, m, h, h].
+      what is drawn there, [n, m, h, h]. It sees all images at one angle together, so that noise
+      that an example gets by its place in a batch is the same at every angle.
 
   Returns:
     Arguments of the figure `part_identity`: `image` [n, r, h, h, c], `part_mixing`
@@ -32,8 +33,12 @@ def part_identity(image: Array, mixing_of: Callable[[Array], Array]) -> dict[str
   def turn(picture: Array, angle: Array) -> Array:
     return warping.warp_template(picture, geometry.rotation(angle), side, side)
 
-  by_angle = jax.vmap(turn, in_axes=(None, 0))
-  turned = jax.vmap(by_angle, in_axes=(0, None))(image[:NUM_TURNED], degrees)
-  mixing = mixing_of(turned.reshape(-1, *image.shape[1:]))
-  mixing = mixing.reshape(*turned.shape[:2], *mixing.shape[1:])
-  return {"image": turned, "part_mixing": mixing, "degrees": degrees}
+  turned = jax.vmap(jax.vmap(turn, in_axes=(0, None)), in_axes=(None, 0))(
+    image[:NUM_TURNED], degrees
+  )
+  mixing = jax.lax.map(mixing_of, turned)
+  return {
+    "image": jnp.moveaxis(turned, 0, 1),
+    "part_mixing": jnp.moveaxis(mixing, 0, 1),
+    "degrees": degrees,
+  }
