@@ -40,7 +40,8 @@ def test_samples_of_the_prior_stand_ten_a_row():
 
 
 def test_objects_stand_in_rows_and_columns_say_what_moved_them():
-  poses = [np.eye(2, 3), turn(30), 0.75 * turn(0), np.eye(2, 3) + [[0, 0, 0.3], [0, 0, -0.2]]]
+  shift = np.array([[0, 0, 0.3], [0, 0, -0.2]])
+  poses = [turn(0), turn(30), 0.75 * turn(0), turn(0) + shift]
   samples = RNG.uniform(size=(3, 4, 5, 5, 1))
   figure = object_samples(samples, np.stack(poses))
   (cell,) = drawn(figure).values()

@@ -232,7 +232,7 @@ def test_reconstructions_show_parts_winners_and_what_winners_say(
     )
     assert (fed["part_mixing"][:, part] <= np.asarray(draw(only))[..., 0] + 1e-5).all()
 
-  posterior = generative.select([jax.tree.map(jnp.asarray, one) for one in inferred])[0].posterior
+  posterior = compiled(generative.select)(inferred)[0].posterior
   owner = np.argmax(posterior, axis=1)
   np.testing.assert_array_equal(fed["part_winner"], owner)
   assert (owner == OBJECTS).any()  # the dummy wins some

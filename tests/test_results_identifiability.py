@@ -43,7 +43,7 @@ def opened(monkeypatch):
   """The command finds a run of the given seeds, whose system feeds the given pictures."""
   config = toy_config(data__canvas=CANVAS)
   images = np.random.RandomState(0).randint(0, 255, (NUM_IMAGES, 16, 16, 1), np.uint8)
-  split = Split(images, np.arange(NUM_IMAGES, dtype=np.int32) % 3)
+  split = Split(images, np.arange(NUM_IMAGES, dtype=np.int32)[::-1] % 3)
   dataset = Dataset("noise", ("a", "b", "c"), {"train": split, "test": split})
   monkeypatch.setattr(command, "load_config", lambda workdir: config)
   monkeypatch.setattr(command, "keep_compiled", lambda folder: None)
@@ -53,7 +53,7 @@ def opened(monkeypatch):
     variables = {seed: {"strength": jnp.float32(one)} for seed, one in enumerate(strengths)}
     made = Run(config, fed, dataset, variables, 7)
     monkeypatch.setattr(command, "open_run", lambda *arguments: made)
-    return images[:3]
+    return images[[2, 1, 0]]  # the first of every class
 
   return open_with
 
@@ -101,7 +101,7 @@ def test_the_command_writes_the_number_and_the_picture(opened, monkeypatch, tmp_
   assert first["date"][:10] in text
 
   assert [len(drawings), drawings[0]["degrees"].tolist()] == [2, list(ANGLES)]
-  # The first of every class, on the canvas and not turned.
+  # On the canvas and not turned.
   shown = drawings[0]["image"][:3, 0, 1:-1, 1:-1]
   np.testing.assert_allclose(shown, images / 255, atol=1e-5)
 
