@@ -32,9 +32,9 @@ def part_identity(image: np.ndarray, part_mixing: np.ndarray, degrees: np.ndarra
   check_same_length(image=image[0], part_mixing=part_mixing[0], degrees=degrees)
   shown = min(len(image), MAX_EXAMPLES)
   num_angles, num_parts, height, width = part_mixing.shape[1:]
-  figure = new_figure(
-    0.8 * num_angles + 0.8, 1.65 * shown + 0.8, f"The {num_parts} parts, each in its own colour"
-  )
+  width_in_inches = max(0.8 * num_angles + 0.8, 3.6)  # the title's at least
+  title = f"The {num_parts} parts, each in its own colour"
+  figure = new_figure(width_in_inches, 1.65 * shown + 0.8, title)
   grid = figure.subplots(shown, 1, squeeze=False)[:, 0]
   for i, axes in enumerate(grid):
     parts = np.tile(np.arange(num_parts), (num_angles, 1))
