@@ -63,6 +63,17 @@ def pose_matrix(raw: Float[Array, "6"], *, similarity: bool) -> Float[Array, "2 
 
 
 @typed
+def rotation(degrees: Float[Array, ""]) -> Float[Array, "2 3"]:
+  """The pose that turns by an angle in degrees, counter-clockwise as one sees the picture.
+
+  So does `scae_jax.data.affine.rotation`; the rotation in `affine_matrix` has the opposite sign.
+  """
+  cos, sin = jnp.cos(jnp.deg2rad(degrees)), jnp.sin(jnp.deg2rad(degrees))
+  zero = jnp.zeros(())
+  return jnp.stack([jnp.stack([cos, sin, zero]), jnp.stack([-sin, cos, zero])])
+
+
+@typed
 def pose_vector(pose: Float[Array, "2 3"]) -> Float[Array, "6"]:
   """The pose as six numbers, row by row."""
   return pose.reshape(6)

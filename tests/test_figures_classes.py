@@ -11,9 +11,9 @@ from scae_jax.figures import (
   overlaid_reconstructions,
   reliability,
 )
-from scae_jax.figures.capsule_dimensions import mosaic
 from scae_jax.figures.class_reconstructions import WRONG, red_and_green
 from scae_jax.figures.coupling import mean_of_groups
+from scae_jax.figures.mosaic import mosaic
 from scae_jax.figures.reliability import by_confidence
 from tests.test_figures_pictures import drawn, rendered
 

@@ -217,7 +217,8 @@ def pictures(hard):
 
 def test_pictures_are_what_figures_take(pictures):
   shown, _ = pictures
-  assert set(shown) == {"templates", "reconstructions", "object_reconstructions"}
+  own = {"templates", "reconstructions", "object_reconstructions", "part_identity"}
+  assert set(shown) == own
   for name, arrays in shown.items():
     assert set(arrays) <= set(inspect.signature(FIGURES[name]).parameters)
 
@@ -278,3 +279,18 @@ def test_pictures_of_templates_and_mixing(pictures):
   assert mixing.min() >= 0
   assert (mixing.sum(axis=1) <= brightness + 1e-6).all()
   assert (mixing.sum(axis=1) > 0.9 * brightness).any()
+
+
+def test_pictures_of_turned_images(pictures):
+  """Parts of the image as it is and of the image upside down, as the model sees each."""
+  (shown, _), turned = pictures, {0: lambda x: x, 180: lambda x: x[:, ::-1, ::-1]}
+  fed = shown["part_identity"]
+  for angle, turn in turned.items():
+    (column,) = np.flatnonzero(fed["degrees"] == angle)
+    # The sine of 180 degrees is not quite 0 in float32: positions are off by 1e-6 pixels.
+    np.testing.assert_allclose(fed["image"][:, column], turn(tiny_batch()["image"]), atol=1e-5)
+  upright = np.flatnonzero(fed["degrees"] == 0)[0]
+  # Another compilation of the same numbers.
+  expected = shown["reconstructions"]["part_mixing"]
+  np.testing.assert_allclose(fed["part_mixing"][:, upright], expected, atol=1e-5)
+  assert np.abs(fed["part_mixing"] - expected[:, None]).max() > 0.01  # turned, parts differ

@@ -15,8 +15,10 @@ from scae_jax.figures.coupling import coupling
 from scae_jax.figures.curves import training_curves
 from scae_jax.figures.embedding import embedding
 from scae_jax.figures.equivariance import equivariance
+from scae_jax.figures.part_identity import part_identity
 from scae_jax.figures.reconstructions import object_reconstructions, reconstructions
 from scae_jax.figures.reliability import reliability
+from scae_jax.figures.samples import object_samples, prior_samples
 from scae_jax.figures.statistics import confusion, presences_by_class
 from scae_jax.figures.templates import templates
 from scae_jax.figures.viewpoint import viewpoint
@@ -25,6 +27,9 @@ FIGURES: dict[str, Callable[..., Figure]] = {
   "templates": templates,
   "reconstructions": reconstructions,
   "object_reconstructions": object_reconstructions,
+  "prior_samples": prior_samples,
+  "object_samples": object_samples,
+  "part_identity": part_identity,
   "constellations": constellations,
   "class_reconstructions": class_reconstructions,
   "overlaid_reconstructions": overlaid_reconstructions,

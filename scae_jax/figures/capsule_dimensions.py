@@ -5,20 +5,12 @@ import math
 import numpy as np
 from matplotlib.figure import Figure
 
-from scae_jax.figures.style import (
-  GREY,
-  LABEL_SIZE,
-  SMALL_SIZE,
-  check_rank,
-  new_figure,
-  show_picture,
-)
+from scae_jax.figures.mosaic import middles, show_mosaic
+from scae_jax.figures.style import GREY, LABEL_SIZE, SMALL_SIZE, check_rank, new_figure
 
 MAX_EXAMPLES = 6
 MAX_DIMENSIONS = 16
 MAX_COLUMNS = 3
-_GAP = 1  # pixels between pictures
-_GAP_BRIGHTNESS = 0.35
 
 
 def capsule_dimensions(perturbed: np.ndarray, offsets: np.ndarray) -> Figure:
@@ -53,13 +45,11 @@ def capsule_dimensions(perturbed: np.ndarray, offsets: np.ndarray) -> Figure:
   grid = figure.subplots(rows, columns, squeeze=False)
   for axes in grid.flat[shown:]:
     axes.set_visible(False)
-  # Ticks at the middle of pictures; of the columns at both ends and in between.
-  across = np.arange(num_offsets) * (width + _GAP) + _GAP + (width - 1) / 2
-  down = np.arange(num_dimensions) * (height + _GAP) + _GAP + (height - 1) / 2
+  # Of the columns, ticks at both ends and in between.
+  across, down = middles(num_offsets, width), middles(num_dimensions, height)
   ticked = sorted({0, (num_offsets - 1) // 2, num_offsets - 1})
   for i, axes in enumerate(grid.flat[:shown]):
-    show_picture(axes, mosaic(perturbed[i]))
-    axes.images[0].set_interpolation("auto")  # pictures are not a whole number of dots a pixel
+    show_mosaic(axes, perturbed[i])
     axes.set_xticks(across[ticked], [f"{offsets[s]:+.2f}" for s in ticked])
     axes.set_yticks(down, [str(d) for d in range(num_dimensions)])
     axes.tick_params(length=0, labelsize=SMALL_SIZE, labelcolor=GREY, pad=2)
@@ -68,15 +58,3 @@ def capsule_dimensions(perturbed: np.ndarray, offsets: np.ndarray) -> Figure:
     if i + columns >= shown:  # nothing below
       axes.set_xlabel("offset", fontsize=LABEL_SIZE, color=GREY)
   return figure
-
-
-def mosaic(pictures: np.ndarray) -> np.ndarray:
-  """One picture of a table of pictures [rows, columns, h, w, c], with grey lines around each."""
-  framed = np.pad(
-    np.clip(pictures, 0.0, 1.0),
-    ((0, 0), (0, 0), (_GAP, 0), (_GAP, 0), (0, 0)),
-    constant_values=_GAP_BRIGHTNESS,
-  )
-  rows, columns, height, width, channels = framed.shape
-  table = framed.transpose(0, 2, 1, 3, 4).reshape(rows * height, columns * width, channels)
-  return np.pad(table, ((0, _GAP), (0, _GAP), (0, 0)), constant_values=_GAP_BRIGHTNESS)

@@ -193,6 +193,17 @@ class GenerativeCapsules(nn.Module):
       layers, choices = [children, *layers], [choice, *choices]
     return layers, choices
 
+  def expect_children(self, top: Capsules) -> list[Capsules]:
+    """Every layer below given top capsules of one example, as it is to be expected: no noise.
+
+    Returns:
+      The layers from the parts up to the one given; see `selection.mean_children`.
+    """
+    layers = [top]
+    for relations in reversed(self.relations()):
+      layers = [selection.mean_children(layers[0], relations), *layers]
+    return layers
+
   def sample_top(self, key: Array) -> Capsules:
     """Draws top capsules of one example."""
     return selection.sample_roots(key, self._top_logits(), jnp.float32(self.top_scale))

@@ -4,6 +4,7 @@ Smith et al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.
 the picture are in `generative_capsules.py`, the approximate posterior in `capsule_inference.py`.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from scae_jax.models import generative_pictures
 from scae_jax.models.capsule_inference import ObjectInference, PartInference, Posterior
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.system import (
@@ -24,6 +26,7 @@ from scae_jax.models.system import (
   one_of,
   whole,
 )
+from scae_jax.models.turned_pictures import part_identity
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules
 from scae_jax.typing import Array, Batch, Float
@@ -157,6 +160,24 @@ class ProbabilisticCapsules(nn.Module):
         terms[f"poses_{i}"] = posterior.pose_log_prob(capsules)
     return terms
 
+  def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
+    """Arrays of the figures: what the prior, objects and parts draw, and whose the parts are."""
+    image, canvas = batch["image"], batch["image"].shape[1]
+    posteriors, capsules = self.infer(image, None)
+    templates, alphas = self.generative.templates()
+    presence = jax.nn.sigmoid(posteriors[1].presence_logits)
+    return {
+      "templates": {"templates": templates, "alphas": alphas},
+      "prior_samples": generative_pictures.prior_samples(self.generative, canvas),
+      "object_samples": generative_pictures.object_samples(self.generative, canvas),
+      **generative_pictures.reconstructions(self.generative, image, capsules, presence),
+    }
+
+  def part_mixing(self, image: Array) -> Array:
+    """`generative_pictures.part_mixing` of what parts draw of images [b, h, w, c]: [b, m, h, w]."""
+    parts = self.part_inference(image).centre(self.generative.temperature)
+    return generative_pictures.part_mixing(self.generative, parts, image.shape[1])
+
 
 def repeat(tree: Any, times: int) -> Any:
   """Every example of arrays [b, ...] so many times, side by side."""
@@ -281,6 +302,12 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     object_inference=object_inference,
   )
   names = term_names(len(capsules), gaussian=gaussian)
+
+  def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
+    mixing_of = functools.partial(nn.apply(ProbabilisticCapsules.part_mixing, module), variables)
+    drawn = nn.apply(ProbabilisticCapsules.draw, module)(variables, batch)
+    return {**drawn, "part_identity": part_identity(batch["image"], mixing_of)}
+
   return System(
     module=module,
     loss_terms=loss_terms,
@@ -288,6 +315,6 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_schedule={name: loss["schedule"]["latents"] for name in names if name != "pixels"},
     measures=measures,
     features=features,
-    pictures=lambda variables, batch: {},
+    pictures=pictures,
     poses=poses,
   )

@@ -17,6 +17,7 @@ from scae_jax.models.capsule_loss import SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
 from scae_jax.models.system import ImageSpec, Spec, System, build_module, one_of, whole
+from scae_jax.models.turned_pictures import part_identity
 from scae_jax.routing import mixture as routing_mixture
 from scae_jax.typing import Array, Batch, Float
 
@@ -205,16 +206,14 @@ class SCAE(nn.Module):
 
     num_objects = objects.presence.shape[1]
     alone = jax.lax.map(one_object, jnp.arange(num_objects))
-    mixture = self.part_decoder(parts.poses, parts.presence, parts.features, canvas)
-    bottom_up = mode(mixture)
-    brightness = jnp.max(jnp.clip(bottom_up, 0.0, 1.0), axis=-1)
+    bottom_up, part_mixing = self._draw_parts(parts, canvas)
     pictures = {
       "templates": {"templates": self.part_decoder.templates()},
       "reconstructions": {
         "image": output.reconstruction.target,
         "bottom_up": bottom_up,
         "top_down": top_down,
-        "part_mixing": jnp.exp(mixture.log_mixing[:, :-1]) * brightness[:, None],
+        "part_mixing": part_mixing,
         "part_winner": jnp.argmax(routing.posterior, axis=1),  # k where the dummy has it
         "object_presence": objects.presence,
       },
@@ -227,6 +226,18 @@ class SCAE(nn.Module):
     if self.part_decoder.mixing == "alpha":
       pictures["templates"]["alphas"] = jax.nn.sigmoid(self.part_decoder.alphas)
     return pictures
+
+  def part_mixing(self, image: Array) -> Array:
+    """Parts of images [b, h, w, c]: share of every pixel times its brightness, [b, m, h, w]."""
+    parts = self.part_encoder(image, train=False)
+    return self._draw_parts(parts, image.shape[1])[1]
+
+  def _draw_parts(self, parts: PartCapsules, canvas: int) -> tuple[Array, Array]:
+    """What parts draw, [b, h, w, c], and each one's share of a pixel times its brightness."""
+    mixture = self.part_decoder(parts.poses, parts.presence, parts.features, canvas)
+    picture = jax.vmap(mixtures.mode)(mixture)
+    brightness = jnp.max(jnp.clip(picture, 0.0, 1.0), axis=-1)
+    return picture, jnp.exp(mixture.log_mixing[:, :-1]) * brightness[:, None]
 
 
 def loss_terms(
@@ -322,7 +333,9 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   module = build_module(SCAE, "model", model, num_classes=data.num_classes, **stages)
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
-    return nn.apply(SCAE.draw, module)(variables, batch)
+    mixing_of = functools.partial(nn.apply(SCAE.part_mixing, module), variables)
+    drawn = nn.apply(SCAE.draw, module)(variables, batch)
+    return {**drawn, "part_identity": part_identity(batch["image"], mixing_of)}
 
   return System(
     module=module,

@@ -17,7 +17,7 @@ from flax import struct
 from numpyro import distributions
 
 from scae_jax import geometry
-from scae_jax.typing import Array, Float, typed
+from scae_jax.typing import Array, Float, Int, typed
 
 
 @struct.dataclass
@@ -218,6 +218,33 @@ def sample_children(key: Array, parents: Capsules, relations: Relations) -> tupl
   scale = jnp.where(attached[:, None], relations.scales[row, child], relations.broad_scale)
   poses = distributions.Normal(mean, scale.reshape(-1, 2, 3)).sample(pose_key)
   return Capsules(jnp.where(on, CERTAIN, -CERTAIN), poses), choice
+
+
+@typed
+def mean_children(parents: Capsules, relations: Relations) -> Capsules:
+  """What to expect of a layer given the one above, without noise.
+
+  A child's relaxed presence is the probability that it chose a parent, not the dummy, and is on.
+  Its pose is what the parent predicts by which it is likeliest on; that of a child of the dummy
+  says nothing of any parent. A picture is linear in every presence, so that given one parent, and
+  poses as it predicts them, what these children draw is the mean over choices and presences.
+  """
+  choice = choice_log_prob(parents.presence_logits, relations)
+  on = choice + jax.nn.log_sigmoid(relations.presence_logits)
+  off = choice + jax.nn.log_sigmoid(-relations.presence_logits)
+  log_on = jax.nn.logsumexp(on[:-1], axis=0)
+  log_off = jax.nn.logsumexp(jnp.concatenate([off[:-1], choice[-1:]]), axis=0)
+  poses = chosen_poses(jnp.argmax(on[:-1], axis=0), parents.poses, relations)
+  return Capsules(log_on - log_off, poses)
+
+
+@typed
+def chosen_poses(
+  choice: Int[Array, "m"], parent_poses: Float[Array, "k 2 3"], relations: Relations
+) -> Float[Array, "m 2 3"]:
+  """Where the parent that every child chose, a number below k, would have it."""
+  votes = predicted_poses(parent_poses, relations.offsets)
+  return votes[choice, jnp.arange(len(choice))]
 
 
 @typed

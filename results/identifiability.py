@@ -1,0 +1,140 @@
+"""Whether parts have an identity: matches between templates, and parts of turned images in colour.
+
+    python -m results.identifiability runs/digits results/probabilistic
+
+Writes `identifiability-<workdir>.json`, `.md` and `.png` into the folder, of a run with several
+seeds one of each a seed. The number is explained in `scae_jax/evaluation/template_match.py`, the
+picture in `scae_jax/figures/part_identity.py`.
+"""
+
+import argparse
+import functools
+import pathlib
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from scae_jax.data.batches import evaluation_batch
+from scae_jax.data.dataset import Dataset
+from scae_jax.evaluation.examples import load_split, one_of_each_class
+from scae_jax.evaluation.files import write_json, write_whole
+from scae_jax.evaluation.pictures import save_figures
+from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.template_match import match_templates
+from scae_jax.figures import FIGURES
+from scae_jax.models.system import System
+from scae_jax.training.build import open_run
+from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.config import change_config, read_settings
+from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.workdir import load_config
+
+NEEDED = ("templates", "part_identity")
+NUM_PICTURED = 10
+
+
+def arrays_of(system: System, variables: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+  """Arguments of the figures of templates and of parts by identity.
+
+  Raises:
+    RunError: the system does not feed them.
+  """
+  pictures = jax.eval_shape(system.pictures, variables, batch)
+  missing = [name for name in NEEDED if name not in pictures]
+  if missing:
+    raise RunError(
+      f"this system feeds no figure {' and '.join(missing)}; name a run of a system whose parts"
+      " draw templates."
+    )
+
+  @jax.jit
+  def draw(variables: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    drawn = system.pictures(variables, batch)
+    return {name: drawn[name] for name in NEEDED}  # nothing else is computed
+
+  return jax.device_get(draw(variables, batch))
+
+
+def table(matches: Mapping[str, Any]) -> str:
+  """Markdown: the number of the templates, then the nearest other of each."""
+  below = f"{matches['match_below']:g}"
+  rows = [
+    f"| templates with ink | mean nearest error | with a match below {below} |",
+    "|---|---|---|",
+    f"| {len(matches['nearest'])} of {matches['templates']} | {matches['mean_error']:.3f}"
+    f" | {matches['matched']:.0%} |",
+    "",
+    "| template | nearest | relative squared error |",
+    "|---|---|---|",
+  ]
+  rows += [
+    f"| {one['template']} | {one['by']} | {one['error']:.3f} |" for one in matches["nearest"]
+  ]
+  return "\n".join(rows)
+
+
+def remarks(record: Mapping[str, Any]) -> str:
+  """What is to be said beside the table: what was measured, by which command, on what."""
+  hardware = record["hardware"]
+  versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+  lines = [
+    "Nearest affine match between templates, times alpha where they have one: of every template the"
+    " least relative squared error of another, at its best affine pose, mirror images included.",
+    *record["notes"],
+    f"Run {record['workdir']}, step {record['step']:,}, seed {record['seed']}. Command:"
+    f" `{record['command']}`.",
+    f"Hardware: {hardware['cpu_count']} x {hardware['cpu_model']}, jax on"
+    f" {hardware['device_count']} {hardware['device_kind']}. Versions: {versions}.",
+    f"Measured {record['date'][:10]}.",
+  ]
+  return "\n\n".join(lines)
+
+
+def main() -> None:
+  """Measures, writes, prints and draws."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("workdir", type=pathlib.Path)
+  parser.add_argument("folder", type=pathlib.Path)
+  parser.add_argument("--step", default="latest", help="a number, latest or best")
+  parser.add_argument("--split", default=None, help="of the images shown, if not the held-out one")
+  parser.add_argument("--data_dir", default=None, help="where the data set is, if elsewhere")
+  options = parser.parse_args()
+  with exit_with_message(), explained():
+    keep_compiled("")
+    config = load_config(options.workdir)
+    change_config(config, {"data.dir": options.data_dir} if options.data_dir else {})
+    settings = read_settings(config)
+    run = open_run(
+      options.workdir, int(options.step) if options.step.isdecimal() else options.step, config
+    )
+    if not isinstance(run.dataset, Dataset):
+      raise RunError("a run on generated scenes has no templates; name a run on images.")
+    split = load_split(run.dataset, options.split or run.dataset.held_out, 0)
+    rows = one_of_each_class(split["label"], NUM_PICTURED)
+    shown = {name: jnp.asarray(values[rows]) for name, values in split.items()}
+    batch = evaluation_batch(shown, jnp.arange(len(rows)), canvas=settings.data.canvas)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for seed, variables in run.variables.items():
+      arrays = arrays_of(run.system, variables, batch)
+      matches = match_templates(**arrays["templates"])
+      name = f"identifiability-{options.workdir.absolute().name}"
+      name += f"-seed-{seed}" if len(run.variables) > 1 else ""
+      command = shlex.join(["python", "-m", "results.identifiability", *sys.argv[1:]])
+      source = {"workdir": str(options.workdir), "step": run.step, "seed": seed}
+      record = {**source, "command": command, **matches, **measured_with()}
+      write_json(options.folder / f"{name}.json", record)
+      text = f"{table(matches)}\n\n{remarks(record)}"
+      write_whole(options.folder / f"{name}.md", (text + "\n").encode())
+      print(text, flush=True)
+      drawer = functools.partial(FIGURES["part_identity"], **arrays["part_identity"])
+      save_figures(options.folder, {name: drawer})
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,124 @@
+"""Arrays of the figures of a generative model of capsules: what it draws by itself, and of images.
+
+Smith et al. 2020, arXiv 2004.03553. Objects are, in what is drawn of images, the layer above the
+parts; in what is drawn of chosen objects, the topmost.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from scae_jax import geometry
+from scae_jax.models.generative_capsules import GenerativeCapsules
+from scae_jax.routing import selection
+from scae_jax.routing.selection import CERTAIN, Capsules
+from scae_jax.typing import Array, Float
+
+NUM_SAMPLES = 50
+# How a chosen object is moved: degrees, counter-clockwise; scale; shift right and down, where 1 is
+# half the canvas.
+MOVES = (
+  (0, 1.0, 0.0, 0.0),
+  (30, 1.0, 0.0, 0.0),
+  (-30, 1.0, 0.0, 0.0),
+  (0, 0.75, 0.0, 0.0),
+  (0, 1.25, 0.0, 0.0),
+  (0, 1.0, 0.3, 0.0),
+  (0, 1.0, 0.0, 0.3),
+)
+
+
+def prior_samples(generative: GenerativeCapsules, canvas: int) -> dict[str, Array]:
+  """Arguments of the figure of this name: images [n, h, w, c] drawn from the prior.
+
+  Presences are 0 or 1, and pixels have no noise. The samples are the same on every call.
+  """
+
+  def sample(key: Array) -> Capsules:
+    top_key, below_key = jax.random.split(key)
+    return generative.sample(below_key, generative.sample_top(top_key))[0][0]
+
+  parts = jax.vmap(sample)(jax.random.split(jax.random.key(0), NUM_SAMPLES))
+  return {"samples": generative.draw(parts, canvas)}
+
+
+def object_samples(generative: GenerativeCapsules, canvas: int) -> dict[str, Array]:
+  """Arguments of the figure of this name: every top object alone at chosen poses.
+
+  Returns:
+    `samples` [k, p, h, w, c], what the object is expected to draw, and `poses` [p, 2, 3].
+  """
+  poses = jnp.stack([move_pose(*move) for move in MOVES])
+  num_objects = generative.capsules[-1]
+
+  def draw_object(number: Array) -> Array:
+    logits = jnp.where(jnp.arange(num_objects) == number, CERTAIN, -CERTAIN)
+
+    def expect(pose: Array) -> Capsules:
+      top = Capsules(logits, jnp.broadcast_to(pose, (num_objects, 2, 3)))
+      return generative.expect_children(top)[0]
+
+    return generative.draw(jax.vmap(expect)(poses), canvas)
+
+  return {"samples": jax.lax.map(draw_object, jnp.arange(num_objects)), "poses": poses}
+
+
+def move_pose(degrees: float, scale: float, right: float, down: float) -> Float[Array, "2 3"]:
+  """The pose that scales and turns about the middle, then shifts."""
+  turn = geometry.rotation(jnp.float32(degrees))
+  return jnp.float32(scale) * turn + jnp.array([[0.0, 0.0, right], [0.0, 0.0, down]])
+
+
+def reconstructions(
+  generative: GenerativeCapsules,
+  image: Array,
+  capsules: list[Capsules],
+  object_presence: Array,
+) -> dict[str, dict[str, Array]]:
+  """Arguments of the figures `reconstructions` and `object_reconstructions`.
+
+  What objects say of the parts is drawn with the parts where the winner among their parents
+  predicts them, and without those that the dummy has won.
+
+  Args:
+    generative: the prior and the picture.
+    image: [b, h, w, c].
+    capsules: of every layer, from the parts up, with a leading batch axis.
+    object_presence: [b, k], of the layer above the parts.
+  """
+  canvas = image.shape[1]
+  parts, objects = capsules[:2]
+  relations = generative.relations()[0]
+  posterior = generative.select(capsules)[0].posterior
+  owner = jnp.argmax(posterior, axis=1)  # k where the dummy has it
+  num_objects = posterior.shape[1] - 1
+  winner = jnp.minimum(owner, num_objects - 1)
+  in_examples = jax.vmap(selection.chosen_poses, in_axes=(0, 0, None))
+  poses = in_examples(winner, objects.poses, relations)
+
+  def draw_where(shown: Array) -> Array:
+    logits = jnp.where(shown, parts.presence_logits, -CERTAIN)
+    return generative.draw(Capsules(logits, poses), canvas)
+
+  alone = jax.lax.map(lambda number: draw_where(owner == number), jnp.arange(num_objects))
+  return {
+    "reconstructions": {
+      "image": image,
+      "bottom_up": generative.draw(parts, canvas),
+      "top_down": draw_where(owner < num_objects),
+      "part_mixing": part_mixing(generative, parts, canvas),
+      "part_winner": owner,
+      "object_presence": object_presence,
+    },
+    "object_reconstructions": {
+      "image": image,
+      "object_reconstruction": jnp.moveaxis(alone, 0, 1),
+      "object_presence": object_presence,
+    },
+  }
+
+
+def part_mixing(
+  generative: GenerativeCapsules, parts: Capsules, canvas: int
+) -> Float[Array, "b m h w"]:
+  """What is seen of every part, the mean over channels; over parts it sums to the picture's."""
+  return jnp.mean(generative.draw_parts(parts, canvas), axis=-1)

@@ -1,0 +1,44 @@
+"""Arrays of the figure of parts by identity: does one part draw one stroke however it is turned?"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from scae_jax import geometry, warping
+from scae_jax.typing import Array
+
+ANGLES = (0, 30, 60, 90, 120, 150, 180)  # degrees, counter-clockwise
+NUM_TURNED = 5  # images of a batch that are turned
+
+
+def part_identity(image: Array, mixing_of: Callable[[Array], Array]) -> dict[str, Array]:
+  """The first images of a batch turned by every angle, and which part draws what of them.
+
+  Smith et al. 2020, arXiv 2004.03553, figure 5.
+
+  Args:
+    image: [b, h, h, c]; the first `NUM_TURNED` are turned, about the middle, with black coming in.
+    mixing_of: images [n, h, h, c] to the share of each part in each pixel times the brightness of
+      what is drawn there, [n, m, h, h]. It sees all images at one angle together, so that noise
+      that an example gets by its place in a batch is the same at every angle.
+
+  Returns:
+    Arguments of the figure `part_identity`: `image` [n, r, h, h, c], `part_mixing`
+    [n, r, m, h, h] and `degrees` [r].
+  """
+  degrees = jnp.array(ANGLES, jnp.float32)
+  side = image.shape[1]
+
+  def turn(picture: Array, angle: Array) -> Array:
+    return warping.warp_template(picture, geometry.rotation(angle), side, side)
+
+  turned = jax.vmap(jax.vmap(turn, in_axes=(0, None)), in_axes=(None, 0))(
+    image[:NUM_TURNED], degrees
+  )
+  mixing = jax.lax.map(mixing_of, turned)
+  return {
+    "image": jnp.moveaxis(turned, 0, 1),
+    "part_mixing": jnp.moveaxis(mixing, 0, 1),
+    "degrees": degrees,
+  }

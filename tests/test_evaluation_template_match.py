@@ -1,0 +1,128 @@
+"""Affine matches between templates: found where there is one, and not where there is none."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scae_jax.evaluation.template_match import MATCH, match_errors, match_templates, moments
+from scae_jax.warping import warp_template
+
+SIDE = 13
+LINE = np.linspace(-1, 1, SIDE)
+Y, X = np.meshgrid(LINE, LINE, indexing="ij")
+
+
+def strokes(*ends, width=0.13):
+  """A picture of straight strokes, each from (x, y) to (x, y), soft at the edges."""
+  picture = np.zeros((SIDE, SIDE))
+  for x0, y0, x1, y1 in ends:
+    length = (x1 - x0) ** 2 + (y1 - y0) ** 2
+    along = np.clip(((X - x0) * (x1 - x0) + (Y - y0) * (y1 - y0)) / length, 0, 1)
+    away = np.hypot(X - x0 - along * (x1 - x0), Y - y0 - along * (y1 - y0))
+    picture = np.maximum(picture, np.exp(-0.5 * (away / width) ** 2))
+  return picture[..., None].astype(np.float32)
+
+
+# A 7 with a foot: no affine map but the identity takes it to itself, and none without a mirror to
+# its mirror image.
+SEVEN = strokes((-0.5, -0.5, 0.4, -0.5), (0.4, -0.5, -0.1, 0.6), (-0.1, 0.6, 0.3, 0.6))
+RING = np.exp(-0.5 * ((np.hypot(X, Y) - 0.55) / 0.15) ** 2)[..., None].astype(np.float32)
+DOTS = np.maximum(
+  strokes((-0.6, -0.6, -0.59, -0.6)),
+  np.maximum(strokes((0.6, -0.5, 0.61, -0.5)), strokes((0, 0.6, 0.01, 0.6))),
+)
+LINES = strokes((-0.6, -0.4, 0.6, -0.4), (-0.6, 0.4, 0.6, 0.4))
+
+
+def moved(picture, linear, shift=(0.0, 0.0)):
+  pose = np.column_stack([linear, shift]).astype(np.float32)
+  return np.asarray(warp_template(jnp.asarray(picture), jnp.asarray(pose), SIDE, SIDE))
+
+
+def turned(picture, degrees, **others):
+  cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+  return moved(picture, [[cos, -sin], [sin, cos]], **others)
+
+
+@pytest.fixture(scope="module")
+def errors():
+  """Least errors between shapes; the last two are the first one turned, and sheared and shrunk."""
+  leaning = moved(SEVEN, [[0.8, 0.4], [-0.1, 0.7]], (0.1, -0.1))
+  shapes = [SEVEN, RING, DOTS, LINES, turned(SEVEN, 112), leaning]
+  return np.asarray(match_errors(jnp.asarray(np.stack(shapes))))
+
+
+def test_a_template_matches_itself_and_its_moved_copies(errors):
+  # The first start fits centre and moments: of itself, it is the identity.
+  assert np.diag(errors).max() < 1e-6
+  for copy in (4, 5):
+    assert errors[copy, 0] < 1e-4  # the pose that made it
+    # Brought back, it is blurred: of 13 pixels a side, a smaller copy has kept half.
+    assert errors[0, copy] < MATCH
+
+
+def test_other_shapes_do_not_match(errors):
+  different = errors[:4, :4][~np.eye(4, dtype=bool)]
+  assert different.min() > 2 * MATCH
+  assert different.max() <= 1
+
+
+def test_a_mirror_image_matches_and_all_numbers_are_told():
+  shapes = np.stack([SEVEN, RING, DOTS, LINES, SEVEN[:, ::-1], np.zeros_like(SEVEN), LINES])
+  found = match_templates(shapes)
+  assert (found["templates"], found["blank"]) == (7, [5])
+  assert found["notes"] == ["1 of 7 templates have no ink and are left out: 5."]
+  assert [one["template"] for one in found["nearest"]] == [0, 1, 2, 3, 4, 6]
+  nearest = {one["template"]: one for one in found["nearest"]}
+  for one, other in ((0, 4), (4, 0), (3, 6), (6, 3)):
+    assert nearest[one]["by"] == other
+    assert nearest[one]["error"] < 1e-6  # mirrored, pixels fall on pixels
+  least = [one["error"] for one in found["nearest"]]
+  assert found["mean_error"] == pytest.approx(np.mean(least))
+  assert found["matched"] == pytest.approx(4 / 6)
+  assert found["match_below"] == MATCH
+
+  order = np.array([6, 2, 5, 0, 4, 1, 3])
+  permuted = match_templates(shapes[order])
+  assert permuted["mean_error"] == pytest.approx(found["mean_error"], abs=1e-4)
+  assert permuted["blank"] == [2]
+  for one in permuted["nearest"]:
+    before = nearest[order[one["template"]]]
+    # Compiled once: only which pair stands where is another.
+    assert one["error"] == pytest.approx(before["error"], abs=1e-4)
+    # Of two alike the first is named.
+    np.testing.assert_array_equal(shapes[order[one["by"]]], shapes[before["by"]])
+
+
+def test_templates_are_seen_through_their_alphas():
+  """Flat templates have the shape of their alphas; what alpha hides has no ink."""
+  alphas = np.stack([SEVEN, RING, DOTS, LINES, turned(SEVEN, 45), LINES, np.zeros_like(SEVEN)])
+  found = match_templates(np.ones_like(alphas), alphas)
+  assert found["blank"] == [6]
+  nearest = {one["template"]: one["by"] for one in found["nearest"]}
+  assert (nearest[4], nearest[3], nearest[5]) == (0, 5, 3)
+  assert nearest[0] == 4
+  assert match_templates(alphas)["nearest"] == found["nearest"]
+
+
+def test_moments_are_those_of_a_cloud_of_squares():
+  rng = np.random.RandomState(0)
+  ink = rng.uniform(size=(SIDE, SIDE, 2)).astype(np.float32) * SEVEN
+  centre, root = moments(jnp.asarray(ink))
+  weights = ink.sum(axis=-1).ravel()
+  points = np.stack([X.ravel(), Y.ravel()])
+  expected = np.cov(points, aweights=weights, ddof=0) + np.eye(2) * (2 / (SIDE - 1)) ** 2 / 12
+  np.testing.assert_allclose(centre, np.average(points, axis=1, weights=weights), atol=1e-6)
+  np.testing.assert_allclose(root @ root, expected, atol=1e-6)
+  np.testing.assert_allclose(root, root.T, atol=1e-7)
+
+
+def test_what_cannot_be_matched_is_refused():
+  with pytest.raises(ValueError, match=r"shape \(2, 3, 4, 1\); expected \[m, t, t, c\]"):
+    match_templates(np.ones((2, 3, 4, 1)))
+  with pytest.raises(ValueError, match=r"alphas have shape \(2, 3, 3, 2\).*\(2, 3, 3, 1\)"):
+    match_templates(np.ones((2, 3, 3, 1)), np.ones((2, 3, 3, 2)))
+  blank = np.zeros((3, 3, 3, 1))
+  blank[1] = 1
+  with pytest.raises(ValueError, match="1 of 3 templates have ink"):
+    match_templates(blank)

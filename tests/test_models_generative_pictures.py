@@ -1,0 +1,279 @@
+"""What probabilistic capsules draw by themselves and of images: expectations, samples, winners."""
+
+import functools
+import inspect
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from scae_jax.figures import FIGURES
+from scae_jax.models import generative_pictures
+from scae_jax.models.probabilistic import make_system
+from scae_jax.models.system import ImageSpec
+from scae_jax.routing import selection
+from scae_jax.routing.selection import CERTAIN, Capsules
+from scae_jax.warping import warp_template
+from tests.test_models_build import compiled, random_variables
+
+PARTS, OBJECTS, CANVAS, TEMPLATE, BATCH = 3, 2, 24, 9, 3
+MODEL = {
+  "capsules": (PARTS, OBJECTS),
+  "poses": "delta",
+  "num_samples": 1,
+  "generative": {
+    "template_size": TEMPLATE,
+    "nonlinearity": "relu1",
+    "pixel_scale": 0.3,
+    "temperature": 0.5,
+    "top_presence": 0.5,
+    "top_scale": 0.1,
+    "dummy_affinity": 0.5,
+    "broad_scale": 0.5,
+    "min_scale": 0.01,
+    "initial_scale": 0.05,
+  },
+  "part_inference": {"widths": (4,), "strides": (2,)},
+  "object_inference": {
+    "num_layers": 1,
+    "num_heads": 1,
+    "features": 4,
+    "num_inducing": 2,
+    "output_features": 4,
+    "hidden": 4,
+  },
+}
+
+
+def matrix(pose):
+  return np.concatenate([pose, [[0, 0, 1]]])
+
+
+@pytest.fixture(scope="module")
+def batch():
+  image = np.random.RandomState(0).uniform(size=(BATCH, CANVAS, CANVAS, 1))
+  return {"image": jnp.asarray(image, jnp.float32), "label": jnp.zeros(BATCH, jnp.int32)}
+
+
+@pytest.fixture(scope="module")
+def system():
+  return make_system(MODEL, {}, ImageSpec(CANVAS, 1, 10))
+
+
+@pytest.fixture(scope="module")
+def variables(system, batch):
+  """Random, but for smooth blobs as templates, which lie well inside the picture."""
+  params = random_variables(system.module, batch, train=False)["params"]
+  line = np.linspace(-1, 1, TEMPLATE)
+  y, x = np.meshgrid(line, line, indexing="ij")
+  centres = np.array([[0.2, 0], [-0.2, 0.3], [0, -0.3]])[:, :, None, None]
+  blob = np.exp(-4 * ((x[None] - centres[:, 0]) ** 2 + (y[None] - 2 * centres[:, 1]) ** 2))
+  own = params["generative"]
+  own["templates"] = jnp.asarray(
+    np.array([0.9, 0.6, 0.3])[:, None, None, None] * np.ones((1, 9, 9, 1))
+  )
+  own["alphas"] = jnp.asarray(8 * blob - 6)[..., None]
+  own["offset_1"] = (0.5 * own["offset_1"]).at[..., :2].add(-0.3 * jnp.eye(2))
+  return jax.tree.map(jnp.float32, {"params": params})
+
+
+@pytest.fixture(scope="module")
+def shown(system, variables, batch):
+  return jax.device_get(compiled(system.pictures)(variables, batch))
+
+
+@pytest.fixture(scope="module")
+def generative(system, variables):
+  """The generative model, whose methods can be called."""
+  return system.module.generative.clone().bind({"params": variables["params"]["generative"]})
+
+
+@pytest.fixture(scope="module")
+def draw(generative):
+  return compiled(functools.partial(generative.draw, canvas=CANVAS))
+
+
+@pytest.fixture(scope="module")
+def relations(generative):
+  return generative.relations()[0]
+
+
+def test_pictures_are_what_figures_take(shown):
+  names = ("templates", "prior_samples", "object_samples", "reconstructions")
+  assert set(shown) == {*names, "object_reconstructions", "part_identity"}
+  for name, arrays in shown.items():
+    assert set(arrays) == set(inspect.signature(FIGURES[name]).parameters), name
+
+
+def outcomes(relations, parent_presence):
+  """Probability of every choice of parent, [k+1, m], and of being on, [k+1, m]."""
+  weights = np.exp(relations.affinity_logits) * parent_presence[:, None]
+  weights = np.concatenate([weights, np.full((1, PARTS), 0.5)])  # the dummy's affinity
+  return weights / weights.sum(axis=0), expit(relations.presence_logits)
+
+
+def test_expected_children_are_means_over_choices_and_presences(relations):
+  rng = np.random.RandomState(1)
+  presence = np.array([0.3, 0.8])
+  logits = jnp.asarray(np.log(presence / (1 - presence)), jnp.float32)
+  poses = rng.normal(size=(OBJECTS, 2, 3)).astype(np.float32)
+  children = selection.mean_children(Capsules(logits, jnp.asarray(poses)), relations)
+  chosen, on = outcomes(relations, presence)
+  for child in range(PARTS):
+    # float32 throughout: 1e-5 of numbers of size 1.
+    expected = sum(chosen[parent, child] * on[parent, child] for parent in range(OBJECTS))
+    np.testing.assert_allclose(children.presence[child], expected, atol=1e-5)
+    likeliest = np.argmax(chosen[:-1, child] * on[:-1, child])
+    offset = np.eye(2, 3) + relations.offsets[likeliest, child]
+    predicted = matrix(poses[likeliest]) @ matrix(offset)
+    np.testing.assert_allclose(children.poses[child], predicted[:2], atol=1e-5)
+
+
+def test_children_of_nobody_are_hardly_there_and_those_who_are_certain_are_finite(relations):
+  nobody = Capsules(jnp.full(OBJECTS, -CERTAIN), jnp.tile(jnp.eye(2, 3), (OBJECTS, 1, 1)))
+  logits = selection.mean_children(nobody, relations).presence_logits
+  assert (np.asarray(logits) < -25).all()
+  sure = relations.replace(
+    affinity_logits=jnp.full_like(relations.affinity_logits, 60.0),
+    presence_logits=jnp.full_like(relations.presence_logits, 60.0),
+  )
+  everybody = nobody.replace(presence_logits=-nobody.presence_logits)
+  logits = np.asarray(selection.mean_children(everybody, sure).presence_logits)
+  assert np.isfinite(logits).all()
+  assert (logits > 25).all()
+
+
+def test_an_object_alone_draws_the_mean_over_its_choices_and_presences(shown, draw, relations):
+  """Each part is on with the object's word on it, or not: all 8 pictures with their weights."""
+  poses = shown["object_samples"]["poses"]
+  for k, move in ((0, 1), (1, 5)):
+    presence = np.eye(OBJECTS)[k]
+    chosen, on = outcomes(relations, presence)
+    there = chosen[k] * on[k]
+    predicted = [
+      (matrix(poses[move]) @ matrix(np.eye(2, 3) + offset))[:2] for offset in relations.offsets[k]
+    ]
+    cases = np.array(list(itertools.product([0, 1], repeat=PARTS)))
+    logits = jnp.asarray(np.where(cases, CERTAIN, -CERTAIN), jnp.float32)
+    tiled = jnp.asarray(np.tile(predicted, (len(cases), 1, 1, 1)), jnp.float32)
+    weights = np.prod(np.where(cases, there, 1 - there), axis=1)
+    mean = np.einsum("n,nhwc->hwc", weights, draw(Capsules(logits, tiled)))
+    assert mean.max() > 0.1
+    # Sums of float32; positions of 24 pixels are off by 1e-6 of that.
+    np.testing.assert_allclose(shown["object_samples"]["samples"][k, move], mean, atol=1e-4)
+
+
+def test_a_moved_object_draws_the_moved_picture(shown):
+  samples, poses = shown["object_samples"]["samples"], shown["object_samples"]["poses"]
+  assert samples.shape == (OBJECTS, len(generative_pictures.MOVES), CANVAS, CANVAS, 1)
+  np.testing.assert_array_equal(poses[0], np.eye(2, 3))
+  move = compiled(functools.partial(warp_template, height=CANVAS, width=CANVAS))
+  for k in range(OBJECTS):
+    upright = samples[k, 0]
+    for j in range(1, len(poses)):
+      moved = np.asarray(move(jnp.asarray(upright), jnp.asarray(poses[j])))
+      # A picture that is resampled twice, against once, is blurred: by an eighth at most here.
+      assert np.abs(samples[k, j] - moved).mean() < 0.2 * np.abs(samples[k, j] - upright).mean()
+  turned, upright = samples[:, 1], samples[:, 0]
+  # 30 degrees counter-clockwise and not clockwise.
+  back = np.stack([move(jnp.asarray(one), jnp.asarray(poses[2])) for one in turned])
+  assert np.abs(back - upright).mean() < 0.2 * np.abs(turned - upright).mean()
+  right, down = samples[:, 5], samples[:, 6]
+  columns, rows = (np.indices((CANVAS, CANVAS))[i][None, ..., None] for i in (1, 0))
+  for axis, one in ((columns, right), (rows, down)):
+    centre, before = ((axis * p).sum() / p.sum() for p in (one, upright))
+    assert centre - before > 2  # 0.3 of half the canvas is 3.5 pixels; some leave it
+
+
+def test_samples_of_the_prior_are_drawn_by_what_was_drawn(shown, generative, draw):
+  samples = shown["prior_samples"]["samples"]
+  keys = jax.random.split(jax.random.key(0), generative_pictures.NUM_SAMPLES)
+  assert len(samples) == len(keys)
+
+  def sample(key):
+    top_key, key = jax.random.split(key)
+    layers, _ = generative.sample(key, generative.sample_top(top_key))
+    return layers[0]
+
+  parts = compiled(jax.vmap(sample))(keys)
+  assert set(np.unique(parts.presence.round(6))) == {0, 1}
+  # Another compilation of the same numbers.
+  np.testing.assert_allclose(samples, draw(parts), atol=1e-4)
+  assert np.std(samples, axis=0).mean() > 0.01  # no two alike
+  dark = np.asarray(parts.presence).max(axis=1) < 0.5
+  assert 0 < dark.sum() < len(dark)
+  assert np.abs(samples[dark]).max() < 1e-6
+
+
+@pytest.fixture(scope="module")
+def inferred(system, variables, batch):
+  def infer(variables, batch):
+    return system.module.apply(variables, batch["image"], None, method="infer")[1]
+
+  return jax.device_get(compiled(infer)(variables, batch))
+
+
+def test_reconstructions_show_parts_winners_and_what_winners_say(
+  shown, inferred, generative, draw, batch
+):
+  parts, objects = inferred
+  fed, alone = shown["reconstructions"], shown["object_reconstructions"]
+  np.testing.assert_array_equal(fed["image"], batch["image"])
+  # Another compilation of the same numbers, here and below.
+  close = functools.partial(np.testing.assert_allclose, atol=1e-4)
+  close(fed["bottom_up"], draw(parts))
+  close(fed["part_mixing"].sum(axis=1), fed["bottom_up"].mean(axis=-1))
+  for part in range(PARTS):
+    only = parts.replace(
+      presence_logits=np.where(np.arange(PARTS) == part, parts.presence_logits, -CERTAIN)
+    )
+    assert (fed["part_mixing"][:, part] <= np.asarray(draw(only))[..., 0] + 1e-5).all()
+
+  posterior = compiled(generative.select)(inferred)[0].posterior
+  owner = np.argmax(posterior, axis=1)
+  np.testing.assert_array_equal(fed["part_winner"], owner)
+  assert (owner == OBJECTS).any()  # the dummy wins some
+  assert (owner < OBJECTS).any()
+  offsets = jax.device_get(generative.relations()[0].offsets)
+  said = np.zeros((BATCH, PARTS, 2, 3), np.float32)
+  for b, part in itertools.product(range(BATCH), range(PARTS)):
+    k = min(owner[b, part], OBJECTS - 1)
+    said[b, part] = (matrix(objects.poses[b, k]) @ matrix(np.eye(2, 3) + offsets[k, part]))[:2]
+
+  def said_where(there):
+    return draw(Capsules(np.where(there, parts.presence_logits, -CERTAIN), said))
+
+  close(fed["top_down"], said_where(owner < OBJECTS))
+  assert np.abs(fed["top_down"] - fed["bottom_up"]).max() > 0.05
+  for k in range(OBJECTS):
+    close(alone["object_reconstruction"][:, k], said_where(owner == k))
+  for name in ("reconstructions", "object_reconstructions"):
+    # The centre of a relaxed presence is the posterior's logit over the temperature.
+    close(shown[name]["object_presence"], expit(objects.presence_logits * 0.5))
+
+
+def test_parts_by_identity_are_those_of_the_turned_images(shown, system, variables, batch):
+  fed = shown["part_identity"]
+  close = functools.partial(np.testing.assert_allclose, atol=1e-4)  # compiled otherwise
+  image = np.asarray(batch["image"])
+  upright, quarter = (np.flatnonzero(fed["degrees"] == angle)[0] for angle in (0, 90))
+  close(fed["image"][:, upright], image)
+  turned = np.rot90(image, axes=(1, 2))  # counter-clockwise as one sees it
+  close(fed["image"][:, quarter], turned)
+  close(fed["part_mixing"][:, upright], shown["reconstructions"]["part_mixing"])
+
+  def mixing_of(variables, image):
+    return system.module.apply(variables, image, method="part_mixing")
+
+  mixing = compiled(mixing_of)(variables, jnp.asarray(turned))
+  close(fed["part_mixing"][:, quarter], mixing)
+  assert np.abs(fed["part_mixing"][:, quarter] - fed["part_mixing"][:, upright]).max() > 0.01
+
+
+def test_templates_are_shown_as_they_are_used(shown, variables):
+  own = jax.device_get(variables["params"]["generative"])
+  np.testing.assert_allclose(shown["templates"]["alphas"], expit(own["alphas"]), atol=1e-6)
+  np.testing.assert_allclose(shown["templates"]["templates"], own["templates"], atol=1e-6)
