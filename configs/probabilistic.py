@@ -38,10 +38,9 @@ VARIATIONAL = {
 }
 # As many parts and objects as drew the images (results/recovery.py).
 RECOVERY = {
-  "model.capsules": (9, 3),
+  "model.capsules": (6, 3),
   "data.name": "folder",
   "data.dir": "runs/recovery-scenes",
-  "data.canvas": 24,
   "data.max_shift": 0,
   "train.num_steps": 4_000,
 }

@@ -4,7 +4,7 @@
     python train.py --config=configs/probabilistic.py:recovery
     python -m results.recovery score runs/probabilistic-recovery results/probabilistic
 
-`draw` makes images from a generative model with known parameters, three objects of three parts
+`draw` makes images from a generative model with known parameters, three objects of two parts
 each, any number of them in an image, and one over another. Images are sorted into folders by the
 objects that are there, so that those of one folder are one class to `train.py`. `score` asks of
 every object of the trained model whether it is there (a posterior probability above 0.5), matches
@@ -34,7 +34,7 @@ from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.typing import Array
 
-CANVAS = 24
+CANVAS = 20
 NUM_SCENES = {"train": 4_000, "test": 1_000}
 # One part a glyph, 5x5 pixels in a template of 7x7.
 GLYPHS = (
@@ -44,17 +44,14 @@ GLYPHS = (
   ("#####", "..#..", "..#..", "..#..", "..#.."),
   ("#...#", ".#.#.", "..#..", ".#.#.", "#...#"),
   (".....", ".###.", ".###.", ".###.", "....."),
-  ("#####", "....#", "...#.", "..#..", ".#..."),
-  ("#...#", "#...#", "#...#", ".#.#.", "..#.."),
-  ("#####", ".....", "#####", ".....", "#####"),
 )
 # Where the parts of each object stand in it, x and y, in units of half the object's side.
 PLACES = (
-  ((-0.6, -0.5), (0.6, -0.5), (0.0, 0.5)),
-  ((-0.7, 0.0), (0.0, 0.0), (0.7, 0.0)),
-  ((0.0, -0.7), (-0.6, 0.6), (0.6, 0.3)),
+  ((-0.5, -0.5), (0.5, -0.5)),
+  ((-0.5, 0.1), (0.5, 0.1)),
+  ((0.0, -0.1), (0.0, 0.6)),
 )
-PART_SIZE = 0.28  # of half the object's side
+PART_SIZE = 0.34  # of half the object's side
 CERTAIN = 6.0  # a logit
 
 
