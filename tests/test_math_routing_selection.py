@@ -190,9 +190,7 @@ def test_choices_by_hand():
   """Presences 1/2 and 1/4, affinities 4 and 8, 1 for the dummy: 2, 2 and 1 of 5."""
   relations = random_layers()[2]
   affinity = jnp.log(jnp.broadcast_to(jnp.array([[4.0], [8.0]]), (PARENTS, CHILDREN)))
-  relations = dataclasses.replace(
-    relations, affinity_logits=affinity, dummy_logit=jnp.float32(0.0)
-  )
+  relations = dataclasses.replace(relations, affinity_logits=affinity, dummy_logit=jnp.float32(0.0))
   logits = jnp.array([selection.log_odds(p) for p in (0.5, 0.25)])
   found = jax.jit(selection.choice_log_prob)(logits, relations)
   np.testing.assert_allclose(np.exp(found), np.tile([[0.4], [0.4], [0.2]], CHILDREN), rtol=1e-6)

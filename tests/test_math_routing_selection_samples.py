@@ -62,9 +62,7 @@ def test_children_are_on_by_their_choice(drawn):
     for child in range(CHILDREN):
       chosen = choices[:, child] == parent
       frequency = on[chosen, child].mean()
-      close_to_probability(
-        frequency, expit(relations.presence_logits[parent, child]), chosen.sum()
-      )
+      close_to_probability(frequency, expit(relations.presence_logits[parent, child]), chosen.sum())
 
 
 def test_children_have_poses_of_their_parents(drawn):
