@@ -247,6 +247,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   capsules, kind = model.pop("capsules", None), model.pop("poses", None)
   capsules = tuple(capsules) if isinstance(capsules, list) else capsules
   each_whole("config.model.capsules", capsules, 1)
+  if len(capsules) < 2:
+    raise ValueError(f"config.model.capsules is {capsules!r}; expected two layers or more")
   one_of("config.model.poses", kind, POSES)
   gaussian = kind == "gaussian"
   generative = build_module(
