@@ -41,7 +41,7 @@ class GenerativeCapsules(nn.Module):
     template_size: t, side of a template, pixels.
     nonlinearity: applied to templates at use, `sigmoid` or `relu1`.
     pixel_scale: standard deviation of a pixel.
-    temperature: of all relaxed presences.
+    temperature: of all relaxed presences; `ProbabilisticCapsules` checks it.
     top_presence: probability of each top capsule.
     top_scale: standard deviation of their poses.
     dummy_affinity: of the dummy to every child; those of parents start at 1.
@@ -68,8 +68,8 @@ class GenerativeCapsules(nn.Module):
     section = "config.model.generative"
     one_of(f"{section}.nonlinearity", self.nonlinearity, NONLINEARITIES)
     whole(f"{section}.template_size", self.template_size, MIN_TEMPLATE_SIZE)
-    names = ("pixel_scale", "temperature", "top_scale", "dummy_affinity", "broad_scale")
-    for name in (*names, "min_scale", "initial_scale"):
+    names = ("pixel_scale", "top_scale", "dummy_affinity", "broad_scale", "min_scale")
+    for name in (*names, "initial_scale"):
       positive(f"{section}.{name}", getattr(self, name))
     probability(f"{section}.top_presence", self.top_presence)
     if self.initial_scale <= self.min_scale:

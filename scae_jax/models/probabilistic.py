@@ -22,6 +22,7 @@ from scae_jax.models.system import (
   check_keys,
   each_whole,
   one_of,
+  positive,
   whole,
 )
 from scae_jax.routing import selection
@@ -66,6 +67,8 @@ class ProbabilisticCapsules(nn.Module):
 
   def setup(self):
     whole("config.model.num_samples", self.num_samples, 1)
+    # Posteriors read it before the first call of the generative model, at which that is set up.
+    positive("config.model.generative.temperature", self.generative.temperature)
 
   def __call__(self, batch: Batch, *, train: bool) -> ProbabilisticOutput:
     """One pass over a batch; see `ProbabilisticOutput`.
