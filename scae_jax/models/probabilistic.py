@@ -167,9 +167,17 @@ def repeat(tree: Any, times: int) -> Any:
 
 
 def term_names(num_layers: int, *, gaussian: bool) -> list[str]:
-  """Names of the terms of the bound."""
-  kinds = ("capsules", "presences", *(("poses",) if gaussian else ()))
-  return ["pixels", *(f"{kind}_{i + 1}" for kind in kinds for i in range(num_layers))]
+  """Names of the terms of the bound, layer by layer from the parts up, as they are sampled.
+
+  So the first that is not finite is where it began: `presences_<i>` and `poses_<i>` need the layers
+  up to i alone, `pixels` the first, `capsules_<i>` those up to i + 1.
+  """
+  beliefs = ("presences", "poses") if gaussian else ("presences",)
+  names = []
+  for i in range(1, num_layers + 1):
+    names += [f"{kind}_{i}" for kind in beliefs]
+    names.append("pixels" if i == 1 else f"capsules_{i - 1}")
+  return [*names, f"capsules_{num_layers}"]
 
 
 def loss_terms(
