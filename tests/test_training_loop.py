@@ -225,6 +225,13 @@ def test_number_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(tmp_p
   assert steps_of(tmp_path / "bad", "train") == [8]
 
 
+def test_terms_that_are_not_finite_are_named_in_the_order_of_the_system(tmp_path):
+  """Not of the alphabet, in which `between` comes before the `image`."""
+  config = toy_config(optimizer__learning_rate=float("inf"), optimizer__warmup_steps=0)
+  with pytest.raises(NonFiniteError, match=r"at step 2: image = \S+, between = \S+, "):
+    train(config, tmp_path)
+
+
 def test_heldout_loss_that_is_not_finite_stops_before_the_checkpoint(tmp_path, monkeypatch):
   original = Program.evaluate
 

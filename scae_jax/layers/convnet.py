@@ -27,7 +27,7 @@ def output_side(side: int, strides: Sequence[int]) -> int:
       raise ValueError(
         f"a canvas of {side} pixels is too small for 3x3 convolutions with strides "
         f"{tuple(strides)}: the feature map shrinks to nothing ({walk}); enlarge "
-        "config.data.canvas or lower config.model.part_encoder.strides"
+        "config.data.canvas or lower the strides"
       )
   return sides[-1]
 

@@ -18,7 +18,7 @@ from scae_jax.models.part_capsules import (
   squash,
   template_init,
 )
-from scae_jax.models.system import each_whole, one_of, positive, probability, whole
+from scae_jax.models.system import one_of, positive, probability, whole
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules, Relations, Selection
 from scae_jax.typing import Array, Float
@@ -39,12 +39,12 @@ class GenerativeCapsules(nn.Module):
   numbers, on black.
 
   Attributes:
-    capsules: number of each layer, the parts first.
+    capsules: number of each layer, the parts first; two layers or more.
     channels: c.
     template_size: t, side of a template, pixels.
     nonlinearity: applied to templates at use, `sigmoid` or `relu1`.
     pixel_scale: standard deviation of a pixel.
-    temperature: of all relaxed presences.
+    temperature: of all relaxed presences; `ProbabilisticCapsules` checks it.
     top_presence: probability of each top capsule.
     top_scale: standard deviation of their poses.
     dummy_affinity: of the dummy to every child; those of parents start at 1.
@@ -71,13 +71,10 @@ class GenerativeCapsules(nn.Module):
 
   def setup(self):
     section = "config.model.generative"
-    each_whole("config.model.capsules", self.capsules, 1)
-    if len(self.capsules) < 2:
-      raise ValueError(f"config.model.capsules is {self.capsules!r}; expected two layers or more")
     one_of(f"{section}.nonlinearity", self.nonlinearity, NONLINEARITIES)
     whole(f"{section}.template_size", self.template_size, MIN_TEMPLATE_SIZE)
-    names = ("pixel_scale", "temperature", "top_scale", "dummy_affinity", "broad_scale")
-    for name in (*names, "min_scale", "initial_scale"):
+    names = ("pixel_scale", "top_scale", "dummy_affinity", "broad_scale", "min_scale")
+    for name in (*names, "initial_scale"):
       positive(f"{section}.{name}", getattr(self, name))
     probability(f"{section}.top_presence", self.top_presence)
     if self.initial_scale <= self.min_scale:

@@ -24,6 +24,7 @@ from scae_jax.models.system import (
   check_keys,
   each_whole,
   one_of,
+  positive,
   whole,
 )
 from scae_jax.models.turned_pictures import part_identity
@@ -69,6 +70,8 @@ class ProbabilisticCapsules(nn.Module):
 
   def setup(self):
     whole("config.model.num_samples", self.num_samples, 1)
+    # Posteriors read it before the first call of the generative model, at which that is set up.
+    positive("config.model.generative.temperature", self.generative.temperature)
 
   def __call__(self, batch: Batch, *, train: bool) -> ProbabilisticOutput:
     """One pass over a batch; see `ProbabilisticOutput`.
@@ -185,9 +188,17 @@ def repeat(tree: Any, times: int) -> Any:
 
 
 def term_names(num_layers: int, *, gaussian: bool) -> list[str]:
-  """Names of the terms of the bound."""
-  kinds = ("capsules", "presences", *(("poses",) if gaussian else ()))
-  return ["pixels", *(f"{kind}_{i + 1}" for kind in kinds for i in range(num_layers))]
+  """Names of the terms of the bound, layer by layer from the parts up, as they are sampled.
+
+  So the first that is not finite is where it began: `presences_<i>` and `poses_<i>` need the layers
+  up to i alone, `pixels` the first, `capsules_<i>` those up to i + 1.
+  """
+  beliefs = ("presences", "poses") if gaussian else ("presences",)
+  names = []
+  for i in range(1, num_layers + 1):
+    names += [f"{kind}_{i}" for kind in beliefs]
+    names.append("pixels" if i == 1 else f"capsules_{i - 1}")
+  return [*names, f"capsules_{num_layers}"]
 
 
 def loss_terms(
@@ -270,6 +281,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   capsules, kind = model.pop("capsules", None), model.pop("poses", None)
   capsules = tuple(capsules) if isinstance(capsules, list) else capsules
   each_whole("config.model.capsules", capsules, 1)
+  if len(capsules) < 2:
+    raise ValueError(f"config.model.capsules is {capsules!r}; expected two layers or more")
   one_of("config.model.poses", kind, POSES)
   gaussian = kind == "gaussian"
   generative = build_module(

@@ -91,7 +91,8 @@ class System:
     loss_terms: `(output, batch, step) -> {name: scalar}`, each term unweighted and to be minimised.
       The step of training, counted from 0, is for terms that change with it, such as a margin that
       grows; None asks for them as they are at last, of held-out examples.
-    loss_weights: weight of every term, same keys; the total is their weighted sum.
+    loss_weights: weight of every term, same keys; the total is their weighted sum. Where several
+      terms are not finite, they are named in this order: what is computed first comes first.
     loss_schedule: points (step, factor) of the terms whose weight changes while training; see
       `training.objective.scheduled_weights`.
     measures: `(output, batch) -> {name: [b]}`, numbers an example that are reported and not

@@ -31,6 +31,7 @@ class Program:
   def __init__(self, settings: Settings, system: System, feed: Feed, mesh: Mesh):
     """Moves the data set to the mesh; `compile` comes before `run`."""
     self._train = settings.train
+    self._terms = tuple(system.loss_weights)
     self._mesh = mesh
     self._num_examples = feed.num_train
     self._train_split = put(feed.train, mesh)
@@ -66,18 +67,27 @@ class Program:
 
     Returns:
       The state after n more steps and their metrics, `{name: float32 [n]}`: `terms/...` unweighted,
-      `total` and `grad_norm`. Where several seeds train at once, `[n, seeds]`.
+      `total` and `grad_norm`. Where several seeds train at once, `[n, seeds]`. Terms come first,
+      in the system's order.
     """
     length = self._train.dispatch_length
     num_active = min(length - step % length, self._train.num_steps - step)
     state, metrics = self._compiled(state, *self._inputs(step, num_active))
-    rows = flatten(jax.device_get(metrics))
+    rows = flatten(self._in_order(jax.device_get(metrics)))
     return state, {name: values[:num_active] for name, values in rows.items()}
 
   def evaluate(self, params: Any) -> dict[str, Any]:
-    """The held-out results of `heldout.make_heldout` on the host, float64 [] or [seeds]."""
+    """The held-out results of `heldout.make_heldout` on the host, float64 [] or [seeds].
+
+    Terms come first, in the system's order.
+    """
     results = jax.device_get(self._heldout(params, self._heldout_split))
-    return jax.tree.map(np.float64, results)
+    return self._in_order(jax.tree.map(np.float64, results))
+
+  def _in_order(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics as the system orders them, where what comes from a device is in alphabetical order."""
+    terms = {name: metrics["terms"][name] for name in self._terms}
+    return {"terms": terms, **{name: metrics[name] for name in metrics if name != "terms"}}
 
   def _inputs(self, step: int, num_active: int) -> tuple[Batch, Array, Array, Array]:
     epoch, offset = epoch_position(step, self._train.batch_size, self._num_examples)
@@ -94,7 +104,8 @@ def check_finite(rows: Mapping[str, np.ndarray], step: int, seeds: Sequence[int]
     seeds: that train.
 
   Raises:
-    NonFiniteError: naming the first such step and, in it, all metrics that are not finite.
+    NonFiniteError: naming the first such step and, in it, all metrics that are not finite, in the
+      order of the rows: the first term is the first cause, if the system orders its terms so.
   """
   values = np.stack([values.reshape(-1, len(seeds)) for values in rows.values()], axis=-1)
   finite = np.isfinite(values)

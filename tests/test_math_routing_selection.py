@@ -1,0 +1,273 @@
+"""Selection against a loop over all choices of all children; its posterior, and extremes."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+from numpyro.distributions import RelaxedBernoulliLogits
+from scipy import stats
+from scipy.special import expit, log_expit, logsumexp
+
+from scae_jax.routing import selection
+from scae_jax.routing.selection import Capsules, Relations
+
+PARENTS, CHILDREN = 2, 3
+IDENTITY = np.eye(2, 3)
+
+
+def reference_concrete(value_logit, logit, temperature):
+  """log density of a binary concrete variable, Maddison et al. 2016, appendix B.
+
+  For x in (0, 1), location a and temperature t: t a x^(-t-1) (1-x)^(-t-1) / (a x^-t +
+  (1-x)^-t)^2; times x (1 - x), the derivative of the sigmoid, for the density of the logit of x.
+  """
+  log_on, log_off = log_expit(value_logit), log_expit(-value_logit)
+  t = temperature
+  log_density = np.log(t) + logit - (t + 1) * (log_on + log_off)
+  log_density -= 2 * np.logaddexp(logit - t * log_on, -t * log_off)
+  return log_density + log_on + log_off
+
+
+def reference_normal(pose, mean, scale):
+  return stats.norm.logpdf(np.ravel(pose), np.ravel(mean), scale).sum()
+
+
+def reference_vote(parent_pose, offset):
+  """A child's pose by its parent: 3x3 matrices, equation 5."""
+  homogeneous = [np.vstack([pose, [0, 0, 1]]) for pose in (parent_pose, IDENTITY + offset)]
+  return (homogeneous[0] @ homogeneous[1])[:2]
+
+
+def reference_choices(parents, relations):
+  """Equation 3: log probability of every choice, [k+1, m], the dummy last."""
+  weights = expit(parents.presence_logits)[:, None] * np.exp(relations.affinity_logits)
+  weights = np.vstack([weights, np.full(weights.shape[1], np.exp(relations.dummy_logit))])
+  return np.log(weights / weights.sum(axis=0))
+
+
+def reference_child(children, parents, relations, choice, child):
+  """Equations 4 to 6: log density of one child's presence and pose given its choice."""
+  num_parents = len(parents.poses)
+  logit, pose = children.presence_logits[child], children.poses[child]
+  log_prob = reference_concrete(
+    logit, relations.presence_logits[choice, child], relations.temperature
+  )
+  broad = reference_normal(pose, IDENTITY, relations.broad_scale)
+  if choice == num_parents:
+    return log_prob + broad
+  vote = reference_vote(parents.poses[choice], relations.offsets[choice, child])
+  narrow = reference_normal(pose, vote, relations.scales[choice, child])
+  on = expit(logit)
+  return log_prob + logsumexp([narrow, broad], b=[on, 1 - on])
+
+
+def reference_selection(children, parents, relations):
+  """log p(children | parents) and the posterior of choices, by all (k+1)^m joint choices."""
+  choices = reference_choices(parents, relations)
+  count, num_children = choices.shape
+  log_joint = {}
+  for assignment in itertools.product(range(count), repeat=num_children):
+    log_joint[assignment] = sum(
+      choices[choice, child] + reference_child(children, parents, relations, choice, child)
+      for child, choice in enumerate(assignment)
+    )
+  assert len(log_joint) == count**num_children
+  total = logsumexp(list(log_joint.values()))
+  posterior = np.zeros((count, num_children))
+  for assignment, value in log_joint.items():
+    for child, choice in enumerate(assignment):
+      posterior[choice, child] += np.exp(value - total)
+  return total, posterior
+
+
+def in_float64(tree):
+  return jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
+
+
+def in_float32(tree):
+  return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
+
+
+def random_layers(seed=0, dtype=jnp.float32):
+  """Children about where parents have them, parents, and relations; some of all are off."""
+  rng = np.random.RandomState(seed)
+  parents = Capsules(rng.normal(0, 2, PARENTS), IDENTITY + rng.normal(0, 0.4, (PARENTS, 2, 3)))
+  relations = Relations(
+    affinity_logits=rng.normal(0, 1, (PARENTS, CHILDREN)),
+    dummy_logit=np.log(0.2),
+    presence_logits=rng.normal(0, 2, (PARENTS + 1, CHILDREN)),
+    offsets=rng.normal(0, 0.4, (PARENTS, CHILDREN, 2, 3)),
+    scales=rng.uniform(0.3, 1, (PARENTS, CHILDREN, 6)),
+    broad_scale=1.2,
+    temperature=0.6,
+  )
+  poses = IDENTITY + rng.normal(0, 0.6, (CHILDREN, 2, 3))
+  children = Capsules(rng.normal(0, 3, CHILDREN), poses)
+  return jax.tree.map(lambda x: jnp.asarray(x, dtype), (children, parents, relations))
+
+
+select = jax.jit(selection.select)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sum_over_choices_is_the_sum_over_all_assignments(seed):
+  layers = random_layers(seed)
+  log_prob, posterior = reference_selection(*in_float64(layers))
+  actual = select(*layers)
+  # Log densities of size 30, sums of some twenty numbers, in float32.
+  np.testing.assert_allclose(actual.log_prob.sum(), log_prob, rtol=1e-6, atol=1e-5)
+  np.testing.assert_allclose(actual.posterior, posterior, rtol=1e-4, atol=1e-6)
+
+
+@jax.jit
+def concrete_densities(values, logits, temperature):
+  number = jax.nn.sigmoid(values)
+  density = RelaxedBernoulliLogits(temperature, logits).log_prob(number)
+  return (
+    selection.relaxed_bernoulli_log_prob(values, logits, temperature),
+    density + jnp.log(number) + jnp.log1p(-number),
+  )
+
+
+@pytest.mark.parametrize("temperature", [0.3, 0.5, 2.0])
+def test_concrete_density(temperature):
+  """Of the logit: numpyro's density of the number in (0, 1) times the sigmoid's derivative."""
+  values, logits = (x.ravel() for x in np.meshgrid(np.linspace(-6, 6, 13), [-4.0, 0.0, 1.5]))
+  values, logits, temperature = in_float32((values, logits, temperature))
+  actual, by_numpyro = concrete_densities(values, logits, temperature)
+  # numpyro takes the number, whose distance from 1 is known to 6e-8 of 2e-3.
+  np.testing.assert_allclose(actual, by_numpyro, rtol=1e-4, atol=1e-4)
+  expected = reference_concrete(*in_float64((values, logits, temperature)))
+  np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+  # And it is a density.
+  grid = np.linspace(-200, 200, 200_001)
+  assert np.exp(reference_concrete(grid, 1.5, float(temperature))).sum() * 2e-3 == pytest.approx(1)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 1000), order=st.permutations(range(PARENTS)))
+def test_posterior_sums_to_one_and_follows_the_parents(seed, order):
+  order = np.array(order)
+  children, parents, relations = random_layers(seed)
+  before = select(children, parents, relations)
+  np.testing.assert_allclose(before.posterior.sum(axis=0), 1, atol=1e-6)  # three terms
+  rows = np.append(order, PARENTS)
+  permuted = dataclasses.replace(
+    relations,
+    affinity_logits=relations.affinity_logits[order],
+    presence_logits=relations.presence_logits[rows],
+    offsets=relations.offsets[order],
+    scales=relations.scales[order],
+  )
+  after = select(children, jax.tree.map(lambda x: x[order], parents), permuted)
+  # Sums in another order.
+  np.testing.assert_allclose(after.posterior, before.posterior[rows], rtol=1e-5, atol=1e-7)
+  np.testing.assert_allclose(after.log_prob, before.log_prob, rtol=1e-6, atol=1e-6)
+
+
+def test_parents_that_are_off_are_never_chosen():
+  """However well they would explain the children."""
+  children, parents, relations = random_layers()
+  relations = dataclasses.replace(relations, affinity_logits=jnp.full((PARENTS, CHILDREN), 9.0))
+  off = dataclasses.replace(parents, presence_logits=jnp.array([-1e4, 3.0]))
+  np.testing.assert_array_equal(select(children, off, relations).posterior[0], 0)
+  none = dataclasses.replace(parents, presence_logits=jnp.full(PARENTS, -1e4))
+  found = select(children, none, relations)
+  np.testing.assert_array_equal(found.posterior, [[0] * 3, [0] * 3, [1] * 3])
+  # Then a child is what the dummy says of it.
+  reference = in_float64((children, parents, relations))
+  expected = [reference_child(*reference, PARENTS, child) for child in range(CHILDREN)]
+  np.testing.assert_allclose(found.log_prob, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_choices_by_hand():
+  """Presences 1/2 and 1/4, affinities 4 and 8, 1 for the dummy: 2, 2 and 1 of 5."""
+  relations = random_layers()[2]
+  affinity = jnp.log(jnp.broadcast_to(jnp.array([[4.0], [8.0]]), (PARENTS, CHILDREN)))
+  relations = dataclasses.replace(relations, affinity_logits=affinity, dummy_logit=jnp.float32(0.0))
+  logits = jnp.array([selection.log_odds(p) for p in (0.5, 0.25)])
+  found = jax.jit(selection.choice_log_prob)(logits, relations)
+  np.testing.assert_allclose(np.exp(found), np.tile([[0.4], [0.4], [0.2]], CHILDREN), rtol=1e-6)
+
+
+def test_expected_children_by_hand():
+  """The first and half of the second, a fourth of the second; the third is off."""
+  posterior = jnp.array([[1.0, 0.5, 0.25], [0.0, 0.25, 0.75], [0.0, 0.25, 0.0]])
+  chosen = selection.Selection(jnp.zeros(3), posterior)
+  children = Capsules(jnp.array([1e4, 0.0, -1e4]), jnp.zeros((3, 2, 3)))
+  found = jax.jit(selection.expected_children)(chosen, children)
+  np.testing.assert_array_equal(found, [1 + 0.5 * 0.5, 0.25 * 0.5])
+
+
+def test_root_by_hand():
+  """Two concrete variables at even odds and twelve normal numbers, two of which are off by one."""
+  poses = np.tile(IDENTITY, (2, 1, 1))
+  poses[0, 0, 2] = 0.5
+  poses[1, 1, 1] = 1.5
+  roots = in_float32((Capsules(np.zeros(2), poses), np.zeros(2), 0.5, 0.25))
+  found = jax.jit(selection.root_log_prob)(*roots)
+  # The density of a logistic variable at its middle is a fourth of its temperature.
+  pose = -12 * np.log(0.5 * np.sqrt(2 * np.pi)) - 2 * 0.5
+  np.testing.assert_allclose(found, 2 * np.log(0.25 / 4) + pose, rtol=1e-6)
+
+
+def test_gradients_by_differences():
+  def both(children, parents, relations):
+    found = selection.select(children, parents, relations)
+    scales = relations.broad_scale, relations.temperature
+    root = selection.root_log_prob(parents, relations.affinity_logits[:, 0], *scales)
+    return found, root, selection.expected_children(found, children)
+
+  with jax.enable_x64(True):
+    # Values of size 30 known to 1e-14 over differences of 1e-6; curvature adds 1e-8.
+    check_grads(jax.jit(both), random_layers(dtype=jnp.float64), 1, ["rev"], 1e-6, 1e-6, 1e-6)
+
+
+OFF, ON = -1e4, 1e4
+# Presence logits of parents and children, distance of the children, size of the parents' matrices
+# and scale of all predictions.
+EXTREMES = {
+  "all off": (OFF, OFF, 0.0, 1.0, 0.1),
+  "all on": (ON, ON, 0.0, 1.0, 0.1),
+  "children without parents": (OFF, ON, 0.0, 1.0, 0.1),
+  "parents without children": (ON, OFF, 0.0, 1.0, 0.1),
+  "far away": (ON, ON, 1e6, 1.0, 1e-3),
+  "far away and off": (OFF, OFF, 1e6, 1.0, 1e-3),
+  "perfect at a low floor": (ON, ON, 0.0, 0.0, 1e-4),
+  "parents without size": (0.0, 0.0, 0.3, 0.0, 0.1),
+  "huge parents": (0.0, 0.0, 0.3, 1e6, 0.1),
+}
+
+
+@jax.jit
+def value_and_gradients(children, parents, relations):
+  def total(*arguments):
+    found = selection.select(*arguments)
+    count = selection.expected_children(found, arguments[0])
+    return jnp.sum(found.log_prob) + jnp.sum(jnp.square(count)), found
+
+  return jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)(children, parents, relations)
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+def test_extremes_are_finite(case):
+  above, below, distance, size, scale = EXTREMES[case]
+  children, parents, relations = random_layers()
+  children = Capsules(jnp.full(CHILDREN, below), children.poses + distance)
+  parents = Capsules(jnp.full(PARENTS, above), size * parents.poses)
+  extreme = {
+    "scales": jnp.full_like(relations.scales, scale),
+    "presence_logits": jnp.full_like(relations.presence_logits, -below),
+  }
+  # What is surest is taken for impossible, and what is not.
+  for changes in (extreme, {"scales": extreme["scales"]}):
+    relations = dataclasses.replace(relations, **changes)
+    numbers = value_and_gradients(children, parents, relations)
+    for number in jax.tree.leaves(numbers):
+      assert np.isfinite(number).all()

@@ -1,0 +1,234 @@
+"""Posteriors against numpyro's densities and by their samples; the networks that state them."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.distributions import Normal, RelaxedBernoulliLogits
+from scipy.special import expit
+
+from scae_jax.models import capsule_inference
+from scae_jax.models.capsule_inference import ObjectInference, PartInference, Posterior
+from scae_jax.routing.selection import Capsules
+from tests.test_math_geometry import affine_reference
+from tests.test_models_build import compiled, random_variables
+
+BATCH, CAPSULES, TEMPERATURE = 3, 2, 0.6
+IDENTITY = np.eye(2, 3)
+
+
+def posterior(*, gaussian=True, seed=0):
+  rng = np.random.RandomState(seed)
+  return Posterior(
+    jnp.asarray(rng.normal(0, 1, (BATCH, CAPSULES)), jnp.float32),
+    jnp.asarray(rng.normal(0, 1, (BATCH, CAPSULES, 2, 3)), jnp.float32),
+    jnp.asarray(rng.uniform(0.1, 1, (BATCH, CAPSULES, 6)), jnp.float32) if gaussian else None,
+  )
+
+
+@compiled
+def drawn(posterior, key):
+  """A sample and its two densities, and numpyro's density of the numbers in (0, 1)."""
+  capsules = posterior.sample(key, TEMPERATURE)
+  concrete = RelaxedBernoulliLogits(jnp.float32(TEMPERATURE), posterior.presence_logits)
+  log_prob = concrete.log_prob(capsules.presence)
+  return (
+    capsules,
+    posterior.presence_log_prob(capsules, TEMPERATURE),
+    posterior.pose_log_prob(capsules),
+    # Change of variables: the derivative of the sigmoid.
+    log_prob + jnp.log(capsules.presence) + jnp.log1p(-capsules.presence),
+  )
+
+
+def test_densities_of_a_sample():
+  belief = posterior()
+  capsules, presences, poses, expected = drawn(belief, jax.random.key(0))
+  assert np.abs(capsules.presence_logits).max() < 8
+  # numpyro takes the number, whose distance from 1 is known to 6e-8 of 3e-4.
+  np.testing.assert_allclose(presences, expected.sum(axis=1), rtol=1e-3)
+  normal = Normal(belief.poses, belief.pose_scales.reshape(belief.poses.shape))
+  expected = np.asarray(normal.log_prob(capsules.poses)).sum(axis=(1, 2, 3))
+  np.testing.assert_allclose(poses, expected, rtol=1e-5)
+
+
+def test_samples_are_of_the_posterior():
+  """Presences are above 1/2 as often as their probability says; poses are normal."""
+  belief, draws = posterior(), 20_000
+  sample = jax.vmap(lambda key: belief.sample(key, TEMPERATURE))
+  capsules = jax.device_get(compiled(sample)(jax.random.split(jax.random.key(0), draws)))
+  # P(x < c) of a binary concrete variable is the sigmoid of temperature logit(c) - location.
+  for logit in (-2.0, 0.0, 1.0):
+    below = np.mean(capsules.presence_logits < logit, axis=0)
+    expected = expit(TEMPERATURE * logit - np.asarray(belief.presence_logits))
+    # Five standard deviations at most.
+    np.testing.assert_allclose(below, expected, atol=2.5 / np.sqrt(draws))
+  belief = jax.device_get(belief)
+  standard = (capsules.poses - belief.poses).reshape(draws, BATCH, CAPSULES, 6)
+  standard /= belief.pose_scales
+  np.testing.assert_allclose(standard.mean(axis=0), 0, atol=5 / np.sqrt(draws))
+  np.testing.assert_allclose(standard.std(axis=0), 1, atol=5 / np.sqrt(2 * draws))
+  # No number says anything of another.
+  logits = capsules.presence_logits.reshape(draws, -1)
+  numbers = np.concatenate([logits, np.asarray(standard).reshape(draws, -1)], axis=1)
+  correlation = np.corrcoef(numbers.T) - np.eye(numbers.shape[1])
+  assert np.abs(correlation).max() < 6 / np.sqrt(draws)
+
+
+def test_samples_move_with_the_posterior():
+  """By the noise that they were drawn with: gradients reach logits, poses and deviations."""
+  belief, key = posterior(), jax.random.key(1)
+
+  def total(belief):
+    capsules = belief.sample(key, TEMPERATURE)
+    return jnp.sum(capsules.presence_logits) + jnp.sum(capsules.poses), capsules
+
+  gradient, capsules = compiled(jax.grad(total, has_aux=True))(belief)
+  np.testing.assert_allclose(gradient.presence_logits, 1 / TEMPERATURE, rtol=1e-6)
+  np.testing.assert_array_equal(gradient.poses, 1)
+  noise = (capsules.poses - belief.poses).reshape(BATCH, CAPSULES, 6) / belief.pose_scales
+  # The difference of two numbers of size 1, over a deviation of 0.1.
+  np.testing.assert_allclose(gradient.pose_scales, noise, atol=1e-5)
+
+
+def test_belief_in_one_pose():
+  belief = posterior(gaussian=False)
+  capsules, _, poses, _ = drawn(belief, jax.random.key(0))
+  np.testing.assert_array_equal(capsules.poses, belief.poses)
+  np.testing.assert_array_equal(poses, np.zeros(BATCH))
+
+
+@pytest.mark.parametrize("gaussian", [True, False])
+def test_centre_is_the_median_and_the_mean(gaussian):
+  belief = posterior(gaussian=gaussian)
+  centre = belief.centre(TEMPERATURE)
+  np.testing.assert_array_equal(centre.poses, belief.poses)
+  # Half of all samples are below it.
+  middle = TEMPERATURE * np.asarray(centre.presence_logits) - belief.presence_logits
+  np.testing.assert_allclose(expit(middle), 0.5, atol=1e-6)
+
+
+PARTS = 3
+IMAGE = jnp.asarray(np.random.RandomState(0).uniform(0, 1, (BATCH, 7, 7, 1)), jnp.float32)
+
+
+def read(module, variables, *inputs):
+  return jax.device_get(compiled(module.apply)(variables, *inputs))
+
+
+def softplus(x):
+  return np.logaddexp(0, x)
+
+
+@pytest.mark.parametrize("gaussian", [True, False])
+def test_part_inference_by_its_bias(gaussian):
+  """A logit, the six numbers of a pose and, where there are deviations, theirs: in this order."""
+  module = PartInference(PARTS, gaussian=gaussian, widths=(4,), strides=(2,))
+  variables = random_variables(module, IMAGE)
+  layer = variables["params"]["pooling"]["conv_1x1"]
+  layer["kernel"] = jnp.zeros_like(layer["kernel"])
+  bias = np.asarray(layer["bias"], np.float64).reshape(PARTS, -1)
+  assert bias.shape[1] == (14 if gaussian else 8)
+  found = read(module, variables, IMAGE)
+  # float32, with an angle of 2 pi x.
+  close = functools.partial(np.testing.assert_allclose, atol=5e-6)
+  start = np.log(np.expm1(capsule_inference.INITIAL_POSTERIOR_SCALE))
+  for m in range(PARTS):
+    close(found.presence_logits[1, m], bias[m, 0])
+    close(found.poses[1, m], affine_reference(bias[m, 1:7]))
+    if gaussian:
+      least = capsule_inference.MIN_POSTERIOR_SCALE
+      close(found.pose_scales[1, m], least + softplus(bias[m, 7:13] + start))
+  assert (found.pose_scales is None) != gaussian
+
+
+def test_part_inference_is_of_exponential_linear_units():
+  """A map of -1 everywhere becomes exp(-1) - 1, which pooling passes on."""
+  module = PartInference(PARTS, gaussian=False, widths=(4,), strides=(2,))
+  variables = random_variables(module, IMAGE)
+  convnet, layer = variables["params"]["convnet"], variables["params"]["pooling"]["conv_1x1"]
+  convnet["kernel_0"] = jnp.zeros_like(convnet["kernel_0"])
+  convnet["bias_0"] = -jnp.ones_like(convnet["bias_0"])
+  convnet["position_bias"] = jnp.zeros_like(convnet["position_bias"])
+  found = read(module, variables, IMAGE)
+  raw = np.expm1(-1) * np.asarray(layer["kernel"]).sum(axis=0) + layer["bias"]
+  expected = np.broadcast_to(raw.reshape(PARTS, -1)[:, 0], (BATCH, PARTS))
+  np.testing.assert_allclose(found.presence_logits, expected, rtol=1e-5)
+
+
+def object_inference(**changes):
+  fields = {"num_layers": 1, "num_heads": 1, "features": 4, "num_inducing": 2}
+  fields |= {"output_features": 4, "hidden": 5, "gaussian": True} | changes
+  return ObjectInference(CAPSULES, **fields)
+
+
+def children():
+  rng = np.random.RandomState(0)
+  return Capsules(
+    jnp.asarray(rng.normal(0, 1, (BATCH, PARTS)), jnp.float32),
+    jnp.asarray(IDENTITY + rng.normal(0, 0.5, (BATCH, PARTS, 2, 3)), jnp.float32),
+  )
+
+
+@pytest.fixture(scope="module")
+def objects():
+  """The variables of a network, and the compiled network."""
+  module = object_inference()
+  return random_variables(module, children(), scale=1.0), compiled(module.apply)
+
+
+def test_every_parent_has_a_head_that_moves_it_alone(objects):
+  variables, apply = objects
+  before = apply(variables, children())
+  heads = variables["params"]["heads"]["capsules"]
+  for name, layer in heads.items():
+    for leaf in layer:
+      changed = layer | {leaf: layer[leaf].at[1].add(0.5)}
+      params = dict(variables["params"], heads={"capsules": heads | {name: changed}})
+      after = apply({"params": params}, children())
+      for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        np.testing.assert_array_equal(new[:, 0], old[:, 0])
+        assert np.abs(new[:, 1] - old[:, 1]).max() > 1e-3
+
+
+def test_object_inference_by_its_last_bias(objects):
+  """A logit, a pose that is identity plus offset, and deviations: in this order."""
+  variables, apply = objects
+  layer = variables["params"]["heads"]["capsules"]["dense_1"]
+  last = layer | {"kernel": jnp.zeros_like(layer["kernel"])}
+  heads = {"capsules": dict(variables["params"]["heads"]["capsules"], dense_1=last)}
+  found = apply({"params": dict(variables["params"], heads=heads)}, children())
+  bias = np.asarray(layer["bias"], np.float64)
+  assert bias.shape == (CAPSULES, 13)
+  start = np.log(np.expm1(capsule_inference.INITIAL_POSTERIOR_SCALE))
+  scales = capsule_inference.MIN_POSTERIOR_SCALE + softplus(bias[:, 7:] + start)
+  for b in range(BATCH):
+    np.testing.assert_allclose(found.presence_logits[b], bias[:, 0], atol=1e-6)
+    poses = IDENTITY + bias[:, 1:7].reshape(CAPSULES, 2, 3)
+    np.testing.assert_allclose(found.poses[b], poses, atol=1e-6)
+    np.testing.assert_allclose(found.pose_scales[b], scales, rtol=1e-5)
+
+
+def test_objects_read_who_is_where_and_how_surely(objects):
+  """Every child's pose and presence move the parents, and so does which child it is."""
+  variables, apply = objects
+  rows = children()
+  before = apply(variables, rows)
+
+  def moved(logits, poses):
+    after = apply(variables, Capsules(logits, poses))
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    return max(np.abs(old - new).max() for old, new in pairs)
+
+  for m in range(PARTS):
+    assert moved(rows.presence_logits.at[:, m].add(1.0), rows.poses) > 1e-3
+    assert moved(rows.presence_logits, rows.poses.at[:, m].add(0.5)) > 1e-3
+  assert moved(rows.presence_logits[:, ::-1], rows.poses[:, ::-1]) > 1e-3
+  # One that is off is not read at all.
+  off = rows.presence_logits.at[:, 0].set(-1e4)
+  there = apply(variables, Capsules(off, rows.poses))
+  elsewhere = apply(variables, Capsules(off, rows.poses.at[:, 0].add(1.0)))
+  for one, other in zip(jax.tree.leaves(there), jax.tree.leaves(elsewhere), strict=True):
+    np.testing.assert_allclose(one, other, atol=1e-6)

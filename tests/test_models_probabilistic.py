@@ -1,0 +1,396 @@
+"""Probabilistic capsules as a whole: every term of the bound against NumPy, layers, samples."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from scipy import stats
+from scipy.special import expit
+
+from scae_jax.models import probabilistic
+from scae_jax.models.capsule_inference import ObjectInference
+from scae_jax.models.system import ImageSpec
+from scae_jax.routing.selection import Capsules, Relations
+from tests.test_math_compositing import reference_over
+from tests.test_math_routing_selection import (
+  in_float64,
+  reference_concrete,
+  reference_normal,
+  reference_selection,
+  reference_vote,
+)
+from tests.test_math_warping import reference_warp
+from tests.test_models_build import compiled, random_variables
+
+CANVAS, TEMPLATE, BATCH = 7, 3, 4
+MODEL = {
+  "capsules": (3, 2),
+  "poses": "gaussian",
+  "num_samples": 1,
+  "generative": {
+    "template_size": TEMPLATE,
+    "nonlinearity": "sigmoid",
+    "pixel_scale": 0.5,
+    "temperature": 0.6,
+    "top_presence": 0.3,
+    "top_scale": 0.7,
+    "dummy_affinity": 0.2,
+    "broad_scale": 1.5,
+    "min_scale": 0.1,
+    "initial_scale": 0.4,
+  },
+  "part_inference": {"widths": (4,), "strides": (2,)},
+  "object_inference": {
+    "num_layers": 1,
+    "num_heads": 1,
+    "features": 4,
+    "num_inducing": 2,
+    "output_features": 4,
+    "hidden": 4,
+  },
+}
+
+
+def tiny_system(**changes):
+  """The tiny system with options changed, such as `**{"generative.pixel_scale": 1.0}`."""
+  config = ConfigDict({"model": MODEL}, convert_dict=True)
+  config.update_from_flattened_dict({f"model.{key}": value for key, value in changes.items()})
+  return probabilistic.make_system(config.model.to_dict(), {}, ImageSpec(CANVAS, 1, 10))
+
+
+def tiny_batch(batch=BATCH):
+  rng = np.random.RandomState(0)
+  image = rng.uniform(0, 1, (batch, CANVAS, CANVAS, 1)).astype(np.float32)
+  return {"image": jnp.asarray(image), "label": jnp.zeros(batch, jnp.int32)}
+
+
+def tiny_variables(system, scale=0.3):
+  return random_variables(system.module, tiny_batch(), scale=scale, train=True)
+
+
+class Tiny:
+  """A tiny system, its variables, and its compiled functions.
+
+  `run(variables, batch, key)`: output and loss terms, in training, or, without a key, evaluation.
+  `infer(variables, image, key)`: posteriors and samples.
+  """
+
+  def __init__(self, **changes):
+    self.system = tiny_system(**changes)
+    self.module = self.system.module
+    self.variables = tiny_variables(self.system)
+    self.infer = compiled(functools.partial(self.module.apply, method="infer"))
+
+    @compiled
+    def run(variables, batch, key=None):
+      rngs = None if key is None else {"noise": key}
+      output = self.module.apply(variables, batch, train=key is not None, rngs=rngs)
+      return output, self.system.loss_terms(output, batch, None)
+
+    self.run = run
+
+
+@pytest.fixture(scope="module")
+def two():
+  return Tiny()
+
+
+@pytest.fixture(scope="module")
+def three():
+  """Without attention among the children, which is the same for two layers, to compile faster."""
+  return Tiny(capsules=(3, 2, 2), **{"object_inference.num_layers": 0})
+
+
+@pytest.fixture(scope="module")
+def evaluated(three):
+  """Output and loss terms of three layers."""
+  return jax.device_get(three.run(three.variables, tiny_batch()))
+
+
+@pytest.fixture(scope="module")
+def trained(two):
+  """Output and loss terms of two layers, and the key that the module has made of the one given."""
+  variables, keys = two.variables, {"noise": jax.random.key(3)}
+  key = two.module.apply(variables, rngs=keys, method=lambda module: module.make_rng("noise"))
+  return *jax.device_get(two.run(variables, tiny_batch(), keys["noise"])), key
+
+
+def reference_relations(params, layer, options):
+  """From the parameters themselves, as the docstrings have it."""
+  p = {name: params[f"{name}_{layer}"] for name in ("affinity", "presence", "offset", "scale")}
+  return Relations(
+    affinity_logits=p["affinity"],
+    dummy_logit=np.log(options["dummy_affinity"]),
+    presence_logits=p["presence"],
+    offsets=p["offset"],
+    scales=options["min_scale"] + np.log1p(np.exp(p["scale"])),
+    broad_scale=options["broad_scale"],
+    temperature=options["temperature"],
+  )
+
+
+def reference_parts(params, parts):
+  """Every part's warped template times alpha, and its alpha, both times its presence."""
+  colours, alphas = [], []
+  for m, (logit, pose) in enumerate(zip(parts.presence_logits, parts.poses, strict=True)):
+    template, alpha = expit(params["templates"][m]), expit(params["alphas"][m])
+    warped = reference_warp(np.concatenate([template * alpha, alpha], -1), pose, CANVAS, CANVAS)
+    colours.append(expit(logit) * warped[..., :-1])
+    alphas.append(expit(logit) * warped[..., -1])
+  return np.array(colours), np.array(alphas)
+
+
+def reference_picture(params, parts):
+  colours, alphas = reference_parts(params, parts)
+  # The operator of the article multiplies a colour by its alpha: here that was done before warping.
+  plain = colours / np.where(alphas > 0, alphas, 1)[..., None]
+  return reference_over(plain, alphas)
+
+
+def reference_terms(params, options, image, posteriors, layers):
+  """The negative bound of one image, one term at a time: equation 8 and appendix A."""
+  t = options["temperature"]
+  picture = reference_picture(params, layers[0])
+  terms = {"pixels": -stats.norm.logpdf(image, picture, options["pixel_scale"]).sum()}
+  for i, (children, parents) in enumerate(itertools.pairwise(layers), start=1):
+    relations = reference_relations(params, i, options)
+    terms[f"capsules_{i}"] = -reference_selection(children, parents, relations)[0]
+  prior = np.log(options["top_presence"]) - np.log(1 - options["top_presence"])
+  top = 0.0
+  for logit, pose in zip(layers[-1].presence_logits, layers[-1].poses, strict=True):
+    top += reference_concrete(logit, prior, t)
+    top += reference_normal(pose, np.eye(2, 3), options["top_scale"])
+  terms[f"capsules_{len(layers)}"] = -top
+  for i, (q, layer) in enumerate(zip(posteriors, layers, strict=True), start=1):
+    pairs = zip(layer.presence_logits, q.presence_logits, strict=True)
+    terms[f"presences_{i}"] = sum(reference_concrete(value, logit, t) for value, logit in pairs)
+    triples = zip(layer.poses, q.poses, q.pose_scales, strict=True)
+    terms[f"poses_{i}"] = sum(reference_normal(*triple) for triple in triples)
+  return terms
+
+
+def assert_brute_force(tiny, output, key):
+  """Terms of an output are those of the references; their sum is the bound."""
+  image = tiny_batch()["image"]
+  posteriors, layers = in_float64(jax.device_get(tiny.infer(tiny.variables, image, key)))
+  params = in_float64(tiny.variables["params"]["generative"])
+  assert tiny.system.loss_weights == dict.fromkeys(output.terms, 1.0)
+  bound = tiny.system.measures(output, tiny_batch())["bound"]
+  for b in range(BATCH):
+    posterior, layer = jax.tree.map(lambda x, b=b: x[b], (posteriors, layers))
+    number = np.asarray(image[b], np.float64)
+    expected = reference_terms(params, MODEL["generative"], number, posterior, layer)
+    assert set(expected) == set(output.terms)
+    for name, value in expected.items():
+      # Values up to 100 in float32; pictures are known to 1e-6 at every one of 49 pixels.
+      found = output.terms[name][b]
+      np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(bound[b], -sum(expected.values()), rtol=1e-5)
+
+
+def test_bound_of_two_layers_is_that_of_brute_force(two, trained):
+  """In training: all joint choices of all children are summed one by one."""
+  output, terms, key = trained
+  assert_brute_force(two, output, key)
+  for name, value in terms.items():
+    np.testing.assert_allclose(value, output.terms[name].mean(), rtol=1e-6)
+
+
+def test_bound_of_three_layers_is_that_of_brute_force(three, evaluated):
+  """In evaluation, where the samples' key is always the same."""
+  assert_brute_force(three, evaluated[0], jax.random.key(0))
+
+
+def test_picture_is_drawn_from_the_middle_of_belief(three, evaluated):
+  """As are the expected children of the top capsules."""
+  output, _ = evaluated
+  params = in_float64(three.variables["params"]["generative"])
+  options = MODEL["generative"]
+  layers = []
+  for posterior in in_float64(jax.device_get(output.posteriors)):
+    layers.append(Capsules(posterior.presence_logits / options["temperature"], posterior.poses))
+  relations = reference_relations(params, len(layers) - 1, options)
+  for b in range(BATCH):
+    parts, *_ = layer = jax.tree.map(lambda x, b=b: x[b], layers)
+    picture = reference_picture(params, parts)
+    # Positions are known to 1e-6 and poses are as small as 0.3.
+    np.testing.assert_allclose(output.picture[b], picture, atol=1e-4)
+    posterior = reference_selection(layer[-2], layer[-1], relations)[1]
+    expected = posterior[:-1] @ expit(layer[-2].presence_logits)
+    np.testing.assert_allclose(output.children[b], expected, rtol=1e-4)
+
+
+def test_the_top_is_inferred_from_the_layer_below_alone(three):
+  """Its posterior is what its network says of the sample below: nothing comes from the image."""
+  image, key = tiny_batch()["image"], jax.random.key(2)
+  posteriors, layers = three.infer(three.variables, image, key)
+  network = ObjectInference(2, gaussian=True, **MODEL["object_inference"] | {"num_layers": 0})
+  infer = compiled(network.apply)
+  alone = infer({"params": three.variables["params"]["object_inference_1"]}, layers[1])
+  # Another compilation of the same numbers.
+  same = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+  jax.tree.map(same, alone, posteriors[2])
+
+
+def test_evaluation_says_the_same_again_and_training_does_not(two, trained, three, evaluated):
+  again = three.run(three.variables, tiny_batch())
+  jax.tree.map(np.testing.assert_array_equal, again, evaluated)
+  _, terms, _ = trained
+  _, again = two.run(two.variables, tiny_batch(), jax.random.key(3))
+  _, other = two.run(two.variables, tiny_batch(), jax.random.key(4))
+  for name, value in terms.items():
+    assert value == again[name]
+    assert value != other[name]
+
+
+def test_several_samples_are_the_mean_of_single_ones(two, trained):
+  """Two of each image are what one each of two copies are."""
+  image, key = tiny_batch()["image"][: BATCH // 2], trained[2]
+  copies = {"image": probabilistic.repeat(image, 2), "label": tiny_batch()["label"]}
+  single, _ = two.run(two.variables, copies, jax.random.key(3))
+  module = tiny_system(num_samples=2).module
+  estimate = compiled(functools.partial(module.apply, method="estimate"))
+  several = estimate(two.variables, image, key)
+  for name, values in single.terms.items():
+    values = np.asarray(values).reshape(-1, 2)
+    assert np.ptp(values, axis=1).min() > 1e-3, "samples differ"
+    np.testing.assert_allclose(several[name], values.mean(axis=1), rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def gradients(two):
+  """Function of variables, in float64: each term's gradient by all parameters, at one noise."""
+  names = list(two.system.loss_weights)
+
+  def pull(variables, weights):
+    image = tiny_batch()["image"].astype(jnp.float64)
+
+    def terms(variables):
+      values = two.module.apply(variables, image, jax.random.key(4), method="estimate")
+      return jnp.stack([jnp.sum(values[name]) for name in names])
+
+    values, back = jax.vjp(terms, variables)
+    return values, back(weights)[0]["params"]
+
+  pull = compiled(pull)
+
+  def run(variables, name=None):
+    with jax.enable_x64(True):
+      weights = np.array([other == name for other in names], np.float64)
+      values, gradient = jax.device_get(pull(variables, weights))
+    return dict(zip(names, values, strict=True)), gradient
+
+  return run
+
+
+def test_gradients_of_the_bound_by_differences(two, gradients):
+  """Of every term, in a direction of all parameters; a stopped gradient would be missing."""
+  variables = in_float64(two.variables)
+  rng = np.random.RandomState(0)
+  direction = jax.tree.map(lambda x: rng.normal(0, 1, x.shape), variables)
+
+  def moved(size):
+    return gradients(jax.tree.map(lambda x, d: x + size * d, variables, direction))[0]
+
+  above, below = moved(1e-6), moved(-1e-6)
+  for name in above:
+    gradient = gradients(variables, name)[1]
+    products = jax.tree.map(lambda g, d: np.sum(g * d), gradient, direction["params"])
+    # Values of size 100 known to 1e-14 over differences of 1e-6; curvature adds about as much.
+    difference = (above[name] - below[name]) / 2e-6
+    slope = sum(jax.tree.leaves(products))
+    np.testing.assert_allclose(slope, difference, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_every_term_reaches_what_it_should(two, gradients):
+  """No gradient is stopped: the objects' prior teaches the image's network too."""
+  variables = in_float64(two.variables)
+
+  def reached(name):
+    """Parameters of the generative model and networks by which a term has a gradient."""
+    groups = set()
+    for path, gradient in jax.tree_util.tree_leaves_with_path(gradients(variables, name)[1]):
+      if np.abs(gradient).max() > 1e-6:  # float32 temperatures leave 1e-8
+        groups.add(path[1].key if path[0].key == "generative" else path[0].key)
+    return groups
+
+  relations = {f"{name}_1" for name in ("affinity", "presence", "offset", "scale")}
+  encoders = ["part_inference", "object_inference_0"]
+  assert reached("pixels") == {"templates", "alphas", encoders[0]}
+  assert reached("capsules_1") == relations | set(encoders)
+  assert reached("capsules_2") == set(encoders)
+  # A density at its own sample is that of the noise: logits and means cancel, and the deviations
+  # of layer i depend on the sample of the one below.
+  for i in (1, 2):
+    assert reached(f"poses_{i}") == set(encoders[:i])
+    assert reached(f"presences_{i}") == set()
+
+
+def test_what_explains_the_objects_teaches_the_image_network(two, gradients):
+  """Through the presences and the poses of every part, down to the first convolution."""
+  gradient = gradients(in_float64(two.variables), "capsules_2")[1]["part_inference"]
+  columns = gradient["pooling"]["conv_1x1"]["kernel"].reshape(-1, 3, 1 + 6 + 6 + 1)
+  assert np.any(columns, axis=0).all()  # a presence, a pose, its deviations, and attention
+  assert np.any(gradient["convnet"]["kernel_0"])
+
+
+def test_samples_of_three_layers(three):
+  """All on and certain: every child is where the pose of the parent that it chose has it."""
+  params = dict(three.variables["params"])
+  generative = params["generative"] = dict(params["generative"])
+  for i in (1, 2):
+    generative[f"presence_{i}"] += 50
+    generative[f"affinity_{i}"] += 50
+    generative[f"scale_{i}"] -= 50
+  module = tiny_system(
+    capsules=(3, 2, 2), **{"generative.min_scale": 1e-5, "generative.top_presence": 0.999999}
+  ).module
+
+  def draw(module, key):
+    top = module.generative.sample_top(jax.random.fold_in(key, 0))
+    layers, choices = module.generative.sample(jax.random.fold_in(key, 1), top)
+    return top, layers, choices
+
+  draw = compiled(functools.partial(module.apply, {"params": params}, method=draw))
+  tops, found = [], set()
+  for seed in range(5):
+    top, layers, choices = draw(jax.random.key(seed))
+    jax.tree.map(np.testing.assert_array_equal, top, layers[-1])
+    assert [len(layer.poses) for layer in layers] == [3, 2, 2]
+    for i, (children, parents, choice) in enumerate(
+      zip(layers[:-1], layers[1:], choices, strict=True), start=1
+    ):
+      np.testing.assert_allclose(children.presence, 1)
+      for child, parent in enumerate(choice):
+        offset = generative[f"offset_{i}"][parent, child]
+        vote = reference_vote(parents.poses[parent], offset)
+        # Five deviations of 1e-5, and float32.
+        np.testing.assert_allclose(children.poses[child], vote, atol=1e-4)
+        found.add((i, child, int(parent)))
+    tops.append(np.asarray(top.poses))
+  assert len(found) > 7  # of ten: keys of layers and children differ
+  assert np.std(tops, axis=0).min() > 0.05
+
+
+def test_choices_of_three_layers(three):
+  """`select` by hand: a posterior for every layer but the topmost."""
+  image, key = tiny_batch()["image"], jax.random.key(2)
+  _, layers = three.infer(three.variables, image, key)
+  select = compiled(
+    lambda variables, layers: three.module.apply(
+      variables, layers, method=lambda module, layers: module.generative.select(layers)
+    )
+  )
+  choices = select(three.variables, layers)
+  assert len(choices) == 2
+  params = in_float64(three.variables["params"]["generative"])
+  for i, choice in enumerate(choices, start=1):
+    relations = reference_relations(params, i, MODEL["generative"])
+    for b in range(BATCH):
+      children, parents = in_float64(jax.tree.map(lambda x, b=b: x[b], (layers[i - 1], layers[i])))
+      expected = reference_selection(children, parents, relations)[1]
+      np.testing.assert_allclose(choice.posterior[b], expected, rtol=1e-4, atol=1e-6)

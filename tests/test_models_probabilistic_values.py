@@ -1,0 +1,124 @@
+"""Configs that no probabilistic capsules can be built from: each is refused by its key."""
+
+import re
+
+import jax
+import pytest
+
+from scae_jax.models.probabilistic import make_system
+from scae_jax.models.system import ImageSpec, PointSpec
+from tests.test_models_probabilistic import CANVAS, MODEL, tiny_batch
+
+SECTIONS = ("generative", "part_inference", "object_inference")
+
+
+def build(changes, loss=None, data=None):
+  """Traces the module of the tiny config with changes, `{"generative.pixel_scale": 0}`."""
+  model = {name: dict(value) if name in SECTIONS else value for name, value in MODEL.items()}
+  for path, value in changes.items():
+    *section, key = path.split(".")
+    (model[section[0]] if section else model)[key] = value
+  system = make_system(model, loss or {}, data or ImageSpec(CANVAS, 1, 10))
+  keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
+  return jax.eval_shape(lambda k: system.module.init(k, tiny_batch(), train=True), keys)
+
+
+POSITIVE = (
+  "pixel_scale",
+  "temperature",
+  "top_scale",
+  "dummy_affinity",
+  "broad_scale",
+  "min_scale",
+  "initial_scale",
+)
+
+
+@pytest.mark.parametrize("name", POSITIVE)
+def test_numbers_that_must_be_positive(name):
+  for value in (0.0, -0.5, float("nan"), float("inf"), "1", True):
+    words = f"config.model.generative.{name} is {value!r}; expected a positive number"
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
+      build({f"generative.{name}": value})
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    *(
+      ({"generative.top_presence": value}, "generative.top_presence is .*between 0 and 1, neither")
+      for value in (0.0, 1.0, 1.5, -0.1, float("nan"))
+    ),
+    (
+      {"generative.min_scale": 0.4},
+      r"initial_scale is 0\.4; expected more than min_scale, 0\.4",
+    ),
+    ({"capsules": (3,)}, r"config\.model\.capsules is \(3,\); expected two layers or more"),
+    ({"capsules": ()}, r"config\.model\.capsules is \(\); expected two layers or more"),
+    ({"capsules": 3}, r"config\.model\.capsules is 3; expected a tuple of whole numbers"),
+    ({"capsules": (3, 0)}, r"config\.model\.capsules is \(3, 0\); .*at least 1"),
+    ({"capsules": (3, 2.0)}, r"config\.model\.capsules is \(3, 2\.0\); .*at least 1"),
+    ({"poses": "full"}, r"config\.model\.poses is 'full'; expected one of delta, gaussian"),
+    ({"poses": None}, r"config\.model\.poses is None; expected one of delta, gaussian"),
+    ({"num_samples": 0}, r"config\.model\.num_samples is 0; .*at least 1"),
+    ({"num_samples": 1.0}, r"config\.model\.num_samples is 1\.0; .*at least 1"),
+    ({"generative.template_size": CANVAS + 1}, "template_size is 8 and the canvas 7 .*must fit"),
+    ({"generative.template_size": 1}, "generative.template_size is 1; .*at least 2"),
+    ({"generative.nonlinearity": "tanh"}, "nonlinearity is 'tanh'; expected one of sigmoid, relu1"),
+    ({"part_inference.widths": (0,)}, r"part_inference\.widths is \(0,\); .*at least 1"),
+    ({"part_inference.strides": (0,)}, r"part_inference\.strides is \(0,\); .*at least 1"),
+    ({"part_inference.strides": (2, 1)}, "widths.*strides.*must be equally many"),
+    (
+      {"part_inference.widths": (4,) * 3, "part_inference.strides": (2,) * 3},
+      "canvas of 7 pixels is too small.*enlarge config.data.canvas or lower the strides",
+    ),
+    *(
+      ({f"object_inference.{name}": -1}, rf"object_inference\.{name} is -1; .*at least")
+      for name in MODEL["object_inference"]
+    ),
+    ({"object_inference.num_heads": 3}, "num_heads 3 must divide the features, 4"),
+    # What is not in the config, or should not be.
+    ({"sparsity": 1.0}, r"section model: unknown keys \['sparsity'\], .*\['num_samples'\]"),
+    (
+      {"generative.scale": 1.0},
+      r"section model\.generative: unknown keys \['scale'\], missing keys \[\].*'temperature'",
+    ),
+    ({"generative.channels": 1}, r"section model\.generative: unknown keys \['channels'\]"),
+    ({"part_inference.gaussian": True}, r"model\.part_inference: unknown keys \['gaussian'\]"),
+    ({"object_inference.mask": "hard"}, r"model\.object_inference: unknown keys \['mask'\]"),
+    ({"generative": {}}, r"section model\.generative: .*missing keys \['broad_scale'"),
+    ({"object_inference": {}}, r"section model\.object_inference: .*missing keys \['features'"),
+  ],
+)
+def test_what_is_refused(changes, message):
+  with pytest.raises(ValueError, match=message):
+    build(changes)
+
+
+def test_the_bound_has_no_weights():
+  with pytest.raises(ValueError, match=r"section loss: unknown keys \['weights'\].*are \[\]"):
+    build({}, loss={"weights": {"pixels": 1.0}})
+
+
+def test_points_are_not_images():
+  with pytest.raises(ValueError, match=r"'probabilistic' takes images.*'ccae'"):
+    build({}, data=PointSpec(11, 3, 4))
+
+
+def test_smallest_values_are_taken():
+  """And lists, as a config that was saved has them."""
+  build(
+    {
+      "capsules": [1, 1, 1],
+      "poses": "delta",
+      "generative.template_size": 2,
+      "generative.pixel_scale": 1,
+      "generative.min_scale": 1e-3,
+      "object_inference.num_layers": 0,
+      "object_inference.num_inducing": 0,
+      "object_inference.output_features": 1,
+      "object_inference.hidden": 1,
+      "part_inference.widths": [1],
+      "part_inference.strides": [1],
+    }
+  )
