@@ -60,12 +60,12 @@ def fit_readings(
   """A linear classifier of each kind of readings, fitted to training images as they are."""
   assert isinstance(run.dataset, Dataset)  # checked by the caller
   train = load_split(run.dataset, "train", settings.evaluation.max_examples)
-  sizes = {"canvas": canvas, "batch_size": settings.evaluation.batch_size}
-  readings = collect(run.system, variables, train, **sizes).readings
+  batch_size = settings.evaluation.batch_size
+  found = collect(run.system, variables, train, canvas=canvas, batch_size=batch_size)
   num_classes = run.dataset.num_classes
   return {
     name: fit_probe(values, train["label"], num_classes=num_classes, name=name)
-    for name, values in readings.items()
+    for name, values in found.readings.items()
   }
 
 

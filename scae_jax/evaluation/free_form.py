@@ -107,32 +107,32 @@ def make_inference(
     def loss(free: Any, key: Array) -> Array:
       return -bound(variables, free_form.constrain(_alone(free)), example, key)
 
-    def step(carry: tuple[Any, Any], key: Array) -> tuple[tuple[Any, Any], None]:
+    def step(carry: tuple[Any, Any], count: Array) -> tuple[tuple[Any, Any], None]:
       free, state = carry
-      updates, state = optimizer.update(jax.grad(loss)(free, key), state, free)
+      gradient = jax.grad(loss)(free, jax.random.fold_in(key, count))
+      updates, state = optimizer.update(gradient, state, free)
       return (optax.apply_updates(free, updates), state), None
 
-    steps = jax.random.split(key, num_steps)
-    (free, _), _ = jax.lax.scan(step, (free, optimizer.init(free)), steps)
+    (free, _), _ = jax.lax.scan(step, (free, optimizer.init(free)), jnp.arange(num_steps))
     return free
 
   def judge(variables: Any, posteriors: Any, example: Batch, key: Array) -> Array:
     """Bounds [2] of two posteriors of one example, by the same random numbers."""
 
-    def once(key: Array) -> Array:
-      of_each = jax.vmap(lambda one: bound(variables, _alone(one), example, key))
+    def once(count: Array) -> Array:
+      own = jax.random.fold_in(key, count)
+      of_each = jax.vmap(lambda one: bound(variables, _alone(one), example, own))
       return of_each(posteriors)
 
-    return jnp.mean(jax.lax.map(once, jax.random.split(key, num_samples)), axis=0)
+    return jnp.mean(jax.lax.map(once, jnp.arange(num_samples)), axis=0)
 
   def one(variables: Any, before: Any, free: Any, example: Batch, number: Array):
     """Posterior after all steps, and bounds [2] before and after, of one example."""
     key = jax.random.fold_in(jax.random.key(SEED), number)
-    step_key, judge_key = jax.random.split(key)
-    free = climb(variables, free, example, step_key)
+    free = climb(variables, free, example, jax.random.fold_in(key, 0))
     after = jax.tree.map(lambda leaf: leaf[0], free_form.constrain(_alone(free)))
     both = jax.tree.map(lambda *pair: jnp.stack(pair), before, after)
-    return after, judge(variables, both, example, judge_key)
+    return after, judge(variables, both, example, jax.random.fold_in(key, 1))
 
   def infer(variables: Any, batch: Batch, numbers: Int[Array, "b"]) -> FreeInference:
     before = begin(variables, batch)
