@@ -1,4 +1,4 @@
-"""Free-form inference, where the best posterior is known, and of a tiny probabilistic model."""
+"""Free-form inference where the best posterior is known, and what it refuses."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from scae_jax.evaluation.free_form import STARTS, infer_split, make_inference
-from tests.toy_free_form import NOISE, START_SCALE, make_system
+from tests.toy_free_form import NOISE, NUM_SAMPLES, START_SCALE, make_system
 from tests.toy_system import toy_config, toy_data
 
 SIDE, COUNT, STEPS = 3, 5, 400
@@ -50,14 +50,14 @@ def test_the_best_posterior_is_found_from_either_start(toy, infer, start):
   found = infer_split(infer[start], toy[1], split, **SIZES)
   pixels = split["image"].reshape(COUNT, -1) / 255
   variance = NOISE**2
-  # The last steps are small: gradient noise of one sample a step leaves less than a hundredth.
+  # The noise of gradients, which steps that grow small average out, leaves a few hundredths.
   after = found.after.posterior
-  np.testing.assert_allclose(after["mean"], pixels / (1 + variance), atol=0.01)
+  np.testing.assert_allclose(after["mean"], pixels / (1 + variance), atol=0.05)
   best = NOISE / np.sqrt(1 + variance)
-  np.testing.assert_allclose(after["scale"], np.full_like(pixels, best), atol=0.01)
+  np.testing.assert_allclose(after["scale"], np.full_like(pixels, best), atol=0.05)
   evidence = stats.norm.logpdf(pixels, 0, np.sqrt(1 + variance)).sum(axis=1)
-  # At the best posterior an estimate has no noise; errors of 0.01 cost their square.
-  np.testing.assert_allclose(found.after.bound, evidence, atol=0.01)
+  # At the best posterior an estimate has no noise, and errors of a hundredth cost their square.
+  np.testing.assert_allclose(found.after.bound, evidence, atol=0.02)
   assert np.all(found.after.bound > found.before.bound + 0.1)
   scale = START_SCALE if start == "encoder" else 1.0
   np.testing.assert_allclose(found.before.posterior["scale"], scale, rtol=1e-6)  # exp of a log
@@ -72,8 +72,9 @@ def test_the_bound_at_the_start_is_what_it_should_be(toy, infer):
   variance = NOISE**2
   expected = -0.5 * np.log(2 * np.pi * variance) - (pixels**2 + 1) / (2 * variance)
   # (x - z)^2 / 2 NOISE^2 has the variance (2 + 4 x^2) / 4 NOISE^4; five deviations of the mean of
-  # 50 samples.
-  spread = np.sqrt(((2 + 4 * pixels**2) / (4 * variance**2)).sum(axis=1) / 50)
+  # 50 estimates.
+  spread = ((2 + 4 * pixels**2) / (4 * variance**2)).sum(axis=1)
+  spread = np.sqrt(spread / (50 * NUM_SAMPLES))
   assert np.all(np.abs(found.before.bound - expected.sum(axis=1)) < 5 * spread)
 
 

@@ -19,6 +19,7 @@ from tests import toy_system
 
 NOISE = 0.5
 START_SCALE = 0.3  # of the encoder
+NUM_SAMPLES = 64  # of an estimate of the bound
 
 
 def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) -> System:
@@ -39,9 +40,10 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
 
   def bound(variables, posterior, batch, key):
     pixels = batch["image"].reshape(len(batch["image"]), -1)
-    z = posterior["mean"] + posterior["scale"] * jax.random.normal(key, pixels.shape)
-    joint = norm.logpdf(pixels, z, NOISE) + norm.logpdf(z)
-    return jnp.sum(joint - norm.logpdf(z, posterior["mean"], posterior["scale"]), axis=1)
+    mean, scale = posterior["mean"][None], posterior["scale"][None]
+    z = mean + scale * jax.random.normal(key, (NUM_SAMPLES, *pixels.shape))
+    joint = norm.logpdf(pixels[None], z, NOISE) + norm.logpdf(z)
+    return jnp.mean(jnp.sum(joint - norm.logpdf(z, mean, scale), axis=2), axis=0)
 
   free_form = FreeForm(
     encode=encode,
