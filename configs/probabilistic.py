@@ -58,14 +58,14 @@ def _digits() -> ConfigDict:
   generative = config.model.generative = ConfigDict()
   generative.template_size = 7  # pixels
   generative.nonlinearity = "sigmoid"  # sigmoid or relu1
-  generative.pixel_scale = 0.3  # standard deviation
+  generative.pixel_scale = 0.2  # standard deviation
   generative.temperature = 0.5  # of relaxed presences
-  generative.top_presence = 0.1  # prior probability of a top capsule
+  generative.top_presence = 0.2  # prior probability of a top capsule
   generative.top_scale = 0.3  # standard deviation of its pose around the identity
   generative.dummy_affinity = 0.05  # parents' start at 1
-  generative.broad_scale = 1.0  # standard deviation of poses that no parent determines
-  generative.min_scale = 0.1  # least standard deviation of a child's pose around its parent's word
-  generative.initial_scale = 0.5  # what it starts at
+  generative.broad_scale = 0.5  # standard deviation of poses that no parent determines
+  generative.min_scale = 0.03  # least standard deviation of a child's pose around its parent's word
+  generative.initial_scale = 0.3  # what it starts at
   generative.shared_scales = True  # by all parents of a child, or each has its own
 
   parts = config.model.part_inference = ConfigDict()

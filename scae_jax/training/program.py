@@ -85,7 +85,7 @@ class Program:
     return self._in_order(jax.tree.map(np.float64, results))
 
   def _in_order(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics as the system orders them, where what comes from a device is in alphabetical order."""
+    """Metrics in the order of the system; from a device they come in that of the alphabet."""
     terms = {name: metrics["terms"][name] for name in self._terms}
     return {"terms": terms, **{name: metrics[name] for name in metrics if name != "terms"}}
 
