@@ -43,7 +43,7 @@ MODEL = {
     "min_scale": 0.1,
     "initial_scale": 0.4,
   },
-  "part_inference": {"widths": (4,), "strides": (2,)},
+  "part_inference": {"widths": (4,), "strides": (2,), "min_part_scale": 0.01},
   "object_inference": {
     "num_layers": 1,
     "num_heads": 1,
