@@ -23,8 +23,8 @@ def affine_matrix(raw: Float[Array, "6"], *, min_scale: float = MIN_SCALE) -> Fl
   """Affine pose from six unconstrained numbers.
 
   Their order is scale x, scale y, rotation, shear, shift x, shift y. Scales are
-  in (min_scale, 1.01), shear and shifts in (-1, 1), rotation in turns (1 is 2 pi). The determinant of
-  the matrix is the product of the two scales. Kosiorek et al. 2019, appendix A.
+  in (min_scale, 1.01), shear and shifts in (-1, 1), rotation in turns (1 is 2 pi). The determinant
+  of the matrix is the product of the two scales. Kosiorek et al. 2019, appendix A.
   """
   scale_x, scale_y = min_scale + (1 + MIN_SCALE - min_scale) * jax.nn.sigmoid(raw[:2])
   cos, sin = jnp.cos(2 * jnp.pi * raw[2]), jnp.sin(2 * jnp.pi * raw[2])
