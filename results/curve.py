@@ -56,7 +56,7 @@ def curve(workdir: pathlib.Path, max_examples: int) -> list[dict[str, Any]]:
     for seed, variables in run.variables.items():
       sizes = {"canvas": canvas, "batch_size": batch_size, "forward": forward}
       train, test = (
-        labelled(collect(run.system, variables, split, **sizes)[0], split["label"])
+        labelled(collect(run.system, variables, split, **sizes).features, split["label"])
         for split in splits
       )
       scores = score_each(train, test, num_classes=run.dataset.num_classes, seed=seed)

@@ -64,7 +64,8 @@ def expected_columns(split, canvas=6):
 @pytest.mark.parametrize("n", [1, 3, 4, 7, 8])
 def test_every_example_once_and_in_order(n):
   split = make_split(n)
-  features, measures = collect(toy_system(), VARIABLES, split, canvas=6, batch_size=4)
+  found = collect(toy_system(), VARIABLES, split, canvas=6, batch_size=4)
+  features, measures = found.features, found.measures
   assert features["columns"].dtype == np.float32
   # float32 of means of at most 24 numbers
   np.testing.assert_allclose(features["columns"], expected_columns(split), rtol=1e-5)
@@ -84,20 +85,30 @@ def test_one_compilation_serves_all_batches_and_splits():
 def test_arrays_may_be_on_the_device():
   split = make_split(5)
   on_device = {name: jnp.asarray(array) for name, array in split.items()}
-  features, _ = collect(toy_system(), VARIABLES, on_device, canvas=6, batch_size=4)
+  features = collect(toy_system(), VARIABLES, on_device, canvas=6, batch_size=4).features
   np.testing.assert_allclose(features["columns"], expected_columns(split), rtol=1e-5)
 
 
 def test_half_precision_features_come_as_float32():
   system = toy_system(features=lambda output: {"half": output.columns.astype(jnp.bfloat16)})
-  features, _ = collect(system, VARIABLES, make_split(3), canvas=6, batch_size=2)
-  assert features["half"].dtype == np.float32
+  found = collect(system, VARIABLES, make_split(3), canvas=6, batch_size=2)
+  assert found.features["half"].dtype == np.float32
+
+
+def test_readings_come_beside_features_and_are_none_where_there_are_none():
+  split = make_split(5)
+  system = toy_system(readings=lambda output: {"minus": -output.columns})
+  found = collect(system, VARIABLES, split, canvas=6, batch_size=4)
+  assert (set(found.features), set(found.readings)) == ({"columns", "sum"}, {"minus"})
+  np.testing.assert_array_equal(found.readings["minus"], -found.features["columns"])
+  assert collect(toy_system(), VARIABLES, split, canvas=6, batch_size=4).readings == {}
 
 
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
     ({"features": lambda output: {"flat": output.columns[:, 0]}}, r"'flat' as \[2, d\].*\(2,\)"),
+    ({"readings": lambda output: {"flat": output.columns[0]}}, r"`System.readings`.*\[2, d\]"),
     ({"measures": lambda output, batch: {"mean": jnp.zeros(())}}, r"'mean' as \[2\].*\(\)"),
     ({"measures": lambda output, batch: {"both": output.columns}}, r"'both' as \[2\].*\(2, 6\)"),
   ],

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scae_jax.evaluation.linear_probe import lin_pred
+from scae_jax.evaluation.linear_probe import fit_probe, lin_pred
 from scae_jax.evaluation.scores import Labelled, score
 from scae_jax.evaluation.usage import capsules_in_use
 
@@ -24,6 +24,22 @@ def test_separable_classes_are_read_and_labels_may_be_in_any_order():
   result = lin_pred(train, renamed[train_labels], test, test_labels, num_classes=3)
   assert result.train_accuracy == 1.0
   assert result.accuracy == 0.0  # fitted on the training labels, not on those of the test set
+
+
+def test_a_fitted_probe_scores_many_sets_and_refuses_other_widths():
+  train, labels = separable(90, 0)
+  probe = fit_probe(train, labels, num_classes=3, name="rows")
+  assert (probe.train_accuracy, probe.converged, probe.num_examples) == (1.0, True, 90)
+  for seed in (1, 2):
+    test, test_labels = separable(40, seed)
+    assert probe.accuracy(test, test_labels) == 1.0
+    assert probe.accuracy(test, (test_labels + 1) % 3) == 0.0
+  with pytest.raises(ValueError, match=r"'rows' have 3 columns in training and 2 in the examples"):
+    probe.accuracy(train[:, :2], labels)
+  with pytest.raises(ValueError, match=r"'rows' must be finite"):
+    probe.accuracy(np.full((2, 3), np.nan), labels[:2])
+  with pytest.raises(ValueError, match="at least 3 training examples, got 2"):
+    fit_probe(train[:2], labels[:2], num_classes=3)
 
 
 def test_exclusive_or_is_not_linear():

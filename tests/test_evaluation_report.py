@@ -179,6 +179,33 @@ def no_figures(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_figures")
+def test_readings_are_only_classified_and_may_be_negative(tmp_path, finished):
+  def readings(output):
+    return {"minus_corner": -output.corner, "nothing": 0 * output.corner}
+
+  metrics = run(tmp_path, system=make_system(readings=readings))
+  expected = {"lin_pred": pytest.approx(0.7), "lin_pred_train": 1.0}
+  expected |= {"lin_pred_converged": True, "fitted_examples": 20}
+  assert metrics["readings"]["minus_corner"] == expected
+  assert set(metrics["readings"]) == {"minus_corner", "nothing"}
+  without = {key: value for key, value in metrics.items() if key != "readings"}
+  assert set(without) == set(finished[1])
+  assert without["features"] == finished[1]["features"]
+  lines = plain_table(metrics).splitlines()
+  assert lines[4].split() == ["minus", "corner", "70.0", "%"]
+  assert lines[4].index("70.0") == lines[2].rindex("70.0")  # under LIN-PRED
+  assert lines[6].startswith("raw pixels")
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_readings_whose_probe_was_cut_say_so(tmp_path, monkeypatch):
+  monkeypatch.setattr("scae_jax.evaluation.linear_probe.MAX_STEPS", 1)
+  metrics = run(tmp_path, system=make_system(readings=lambda output: {"minus": -output.corner}))
+  assert not metrics["readings"]["minus"]["lin_pred_converged"]
+  assert any(note.startswith("minus: the linear probe was cut") for note in metrics["notes"])
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_max_examples_limits_both_sides_and_is_reported(tmp_path):
   metrics = run(tmp_path, max_examples=6)
   assert metrics["fitted_on"]["examples"] == 6

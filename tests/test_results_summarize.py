@@ -68,6 +68,21 @@ def test_figures_of_a_report_on_images():
   }
 
 
+def test_readings_have_one_figure_each():
+  code = {"lin_match": 0.5, "lin_pred": 0.75, "capsules_in_use": 3, "capsules": 8}
+  report = {
+    "features": {"code": code},
+    "readings": {"poses": {"lin_pred": 0.625, "lin_pred_train": 1.0}},
+    "pixels": {"lin_match": 0.25, "lin_pred": 0.875},
+    "measures": {},
+  }
+  names = [f"{way}, code" for way in ("LIN-MATCH", "LIN-PRED", "capsules in use")]
+  found = figures(report)
+  expected = [*names, "LIN-PRED, poses", "LIN-MATCH, raw pixels", "LIN-PRED, raw pixels"]
+  assert list(found) == expected
+  assert found["LIN-PRED, poses"] == 62.5
+
+
 def test_figures_of_a_report_on_a_classifier():
   """Of the answers in percent, with hundredths; a measure of the same name stands once."""
   entries = {"accuracy": 0.99, "error": 0.01, "expected_calibration_error": 0.035}

@@ -64,7 +64,7 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored):
   train = load_split(scored[0], "train", CHOSEN)
   test = load_split(scored[1], "test", CHOSEN)
   fitted, moved = (
-    collect(system, variables[1], split, **SIZES)[0]["code"] for split in (train, test)
+    collect(system, variables[1], split, **SIZES).features["code"] for split in (train, test)
   )
   data = (fitted, train["label"], moved, test["label"])
   name = "rotated_digits:35"

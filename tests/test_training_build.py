@@ -1,15 +1,16 @@
 """What a config asks for is built, or refused before anything is trained."""
 
+import dataclasses
 import functools
 
 import pytest
 
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.build import build, systems
+from scae_jax.training.build import build, check_system, systems
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from tests.toy_classifier import classifier_config
-from tests.toy_system import toy_config
+from tests.toy_system import make_system, toy_config, toy_data
 
 
 @pytest.mark.parametrize(
@@ -81,3 +82,24 @@ def test_loss_weights_must_match_the_terms():
   config.loss.typo = 1.0
   with pytest.raises(RunError, match=r"without a weight \['between'\].*without a term \['typo'\]"):
     build(read_settings(config))
+
+
+@pytest.mark.parametrize(
+  ("readings", "message"),
+  [
+    (
+      lambda output: {"flat": output.code[:, 0]},
+      r"reading 'flat' .*\[batch 4, readings\]; .*\(4,\)",
+    ),
+    (lambda output: {"few": output.code[:2]}, r"reading 'few' .*\(2, 3\)"),
+    (lambda output: {"code": -output.code}, r"must differ in name; both have \['code'\]"),
+  ],
+)
+def test_readings_have_one_row_an_example_and_names_of_their_own(readings, message):
+  model = {"num_features": 3, "noise_scale": 0.0, "nan_below": 0.0}
+  loss = dict(toy_config().loss)
+  system = make_system(model, loss, toy_data(side=4))
+  good = dataclasses.replace(system, readings=lambda output: {"logits": output.logits})
+  check_system(good, toy_data(side=4), 4)
+  with pytest.raises(ValueError, match=message):
+    check_system(dataclasses.replace(system, readings=readings), toy_data(side=4), 4)

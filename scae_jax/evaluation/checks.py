@@ -68,12 +68,17 @@ def check_fit_and_score(
   for features, labels in ((train_features, train_labels), (test_features, test_labels)):
     check_features(name, features)
     check_labels(name, features, labels, num_classes)
-  if train_features.shape[1] != test_features.shape[1]:
-    raise ValueError(
-      f"Features '{name}' have {train_features.shape[1]} columns in training and "
-      f"{test_features.shape[1]} in the examples to score: both must come from one model."
-    )
+  check_width(name, train_features.shape[1], test_features.shape[1])
   check_enough_to_fit(train_labels, num_classes)
+
+
+def check_width(name: str, in_training: int, to_score: int) -> None:
+  """Raises `ValueError` unless the features to score have as many columns as those fitted to."""
+  if in_training != to_score:
+    raise ValueError(
+      f"Features '{name}' have {in_training} columns in training and {to_score} in the examples to "
+      "score: both must come from one model."
+    )
 
 
 def check_enough_to_fit(train_labels: np.ndarray, num_classes: int) -> None:

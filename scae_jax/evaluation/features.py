@@ -6,17 +6,34 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.examples import full_batches
 from scae_jax.models.system import System
 from scae_jax.typing import Array
 
-Forward = Callable[[Any, Array, Array], tuple[dict[str, Array], dict[str, Array]]]
+
+@struct.dataclass
+class Collected:
+  """What evaluation reads of some examples.
+
+  Attributes:
+    features: {name: [n, d]} of `System.features`.
+    readings: {name: [n, d]} of `System.readings`; {} where the system has none.
+    measures: {name: [n]} of `System.measures`.
+  """
+
+  features: dict[str, Any]
+  readings: dict[str, Any]
+  measures: dict[str, Any]
+
+
+Forward = Callable[[Any, Array, Array], Collected]
 
 
 def make_forward(system: System, *, canvas: int) -> Forward:
-  """Compiles the pass over one batch: `(variables, images uint8, labels) -> features, measures`.
+  """Compiles the pass over one batch: `(variables, images uint8, labels) -> Collected`.
 
   It compiles once for each batch size and image size. Noise is off (`train=False`), unless the
   model has a switch that keeps it on: then features depend on the batch size.
@@ -26,14 +43,19 @@ def make_forward(system: System, *, canvas: int) -> Forward:
     canvas: side of the square that images are padded to, pixels.
   """
 
-  def forward(variables: Any, images: Array, labels: Array):
+  def forward(variables: Any, images: Array, labels: Array) -> Collected:
     split = {"image": images, "label": labels}
     batch = evaluation_batch(split, jnp.arange(len(images)), canvas=canvas)
     output = system.module.apply(variables, batch, train=False)
-    features, measures = dict(system.features(output)), dict(system.measures(output, batch))
-    check_shapes("features", features, len(images), 2)
-    check_shapes("measures", measures, len(images), 1)
-    return features, measures
+    found = Collected(
+      features=dict(system.features(output)),
+      readings=system.all_readings(output),
+      measures=dict(system.measures(output, batch)),
+    )
+    check_shapes("features", found.features, len(images), 2)
+    check_shapes("readings", found.readings, len(images), 2)
+    check_shapes("measures", found.measures, len(images), 1)
+    return found
 
   return jax.jit(forward)
 
@@ -46,8 +68,8 @@ def collect(
   canvas: int,
   batch_size: int,
   forward: Forward | None = None,
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-  """Features and measures of every example of a split, in its order.
+) -> Collected:
+  """Features, readings and measures of every example of a split, in its order.
 
   Results wait on the device until the end, so that the device never waits for the host.
 
@@ -60,11 +82,11 @@ def collect(
     forward: from `make_forward(system, canvas=canvas)`, to share one compilation among splits.
 
   Returns:
-    `{name: float32 [n, d]}` of `system.features` and `{name: [n]}` of `system.measures`.
+    Arrays of NumPy; features and readings are float32.
 
   Raises:
-    ValueError: an empty split, a batch size below one, or a system whose features are not [b, d]
-      or measures not [b].
+    ValueError: an empty split, a batch size below one, or a system whose features or readings are
+      not [b, d] or measures not [b].
   """
   images, labels = np.asarray(split["image"]), np.asarray(split["label"])
   if len(images) == 0 or len(images) != len(labels):
@@ -80,8 +102,11 @@ def collect(
   def join(*batches: Array) -> np.ndarray:
     return np.concatenate([np.asarray(batch) for batch in batches])[: len(images)]
 
-  features, measures = jax.tree.map(join, *outputs)
-  return {name: value.astype(np.float32) for name, value in features.items()}, measures
+  def in_single(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: value.astype(np.float32) for name, value in values.items()}
+
+  found = jax.tree.map(join, *outputs)
+  return Collected(in_single(found.features), in_single(found.readings), found.measures)
 
 
 def mean_measures(measures: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -13,7 +13,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from scae_jax.evaluation.checks import check_fit_and_score
+from scae_jax.evaluation.checks import (
+  check_enough_to_fit,
+  check_features,
+  check_fit_and_score,
+  check_labels,
+  check_width,
+)
 
 INVERSE_L2 = 1.0  # weight of the summed cross-entropy against half the squared weights
 MAX_STEPS = 2000
@@ -33,6 +39,78 @@ class Probe:
   accuracy: float
   train_accuracy: float
   converged: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedProbe:
+  """A linear classifier that has been fitted, and scores any number of sets.
+
+  Attributes:
+    name: what the features are called in messages.
+    num_classes: number of labels.
+    num_examples: rows that it was fitted to.
+    num_features: columns.
+    scaler: of the training features.
+    classifier: of what it scales.
+    train_accuracy: share of the training examples that are classified right, in [0, 1].
+    converged: as of `Probe`.
+  """
+
+  name: str
+  num_classes: int
+  num_examples: int
+  num_features: int
+  scaler: StandardScaler
+  classifier: LogisticRegression
+  train_accuracy: float
+  converged: bool
+
+  def accuracy(self, features: np.ndarray, labels: np.ndarray) -> float:
+    """Share of examples, features [n, d] and labels int [n], that are classified right.
+
+    Raises:
+      ValueError: features that are not finite or of another width, labels outside the classes.
+    """
+    check_features(self.name, features)
+    check_labels(self.name, features, labels, self.num_classes)
+    check_width(self.name, self.num_features, features.shape[1])
+    return float(np.mean(self.classifier.predict(self.scaler.transform(features)) == labels))
+
+
+def fit_probe(
+  features: np.ndarray, labels: np.ndarray, *, num_classes: int, name: str = "features"
+) -> FittedProbe:
+  """Fits a linear classifier.
+
+  Args:
+    features: [n, d]; columns that never change are left as they are, and carry no weight.
+    labels: int [n].
+    num_classes: number of labels.
+    name: what the features are called in messages.
+
+  Raises:
+    ValueError: features that are not finite, labels outside the classes, fewer examples than
+      classes, or examples of one class only.
+  """
+  check_features(name, features)
+  check_labels(name, features, labels, num_classes)
+  check_enough_to_fit(labels, num_classes)
+  scaler = StandardScaler().fit(features)
+  classifier = LogisticRegression(C=INVERSE_L2, tol=TOLERANCE, max_iter=MAX_STEPS)
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ConvergenceWarning)  # `converged` says it in the result
+    classifier.fit(scaler.transform(features), labels)
+  predicted = classifier.predict(scaler.transform(features))
+  return FittedProbe(
+    name=name,
+    num_classes=num_classes,
+    num_examples=len(features),
+    num_features=features.shape[1],
+    scaler=scaler,
+    classifier=classifier,
+    train_accuracy=float(np.mean(predicted == labels)),
+    converged=int(np.max(classifier.n_iter_)) < MAX_STEPS,
+  )
 
 
 def lin_pred(
@@ -58,15 +136,9 @@ def lin_pred(
     ValueError: what `check_fit_and_score` says.
   """
   check_fit_and_score(name, train_features, train_labels, test_features, test_labels, num_classes)
-  scaler = StandardScaler().fit(train_features)
-  classifier = LogisticRegression(C=INVERSE_L2, tol=TOLERANCE, max_iter=MAX_STEPS)
-  with warnings.catch_warnings():
-    warnings.simplefilter("ignore", ConvergenceWarning)  # `converged` says it in the result
-    classifier.fit(scaler.transform(train_features), train_labels)
-  train_predicted = classifier.predict(scaler.transform(train_features))
-  test_predicted = classifier.predict(scaler.transform(test_features))
+  probe = fit_probe(train_features, train_labels, num_classes=num_classes, name=name)
   return Probe(
-    accuracy=float(np.mean(test_predicted == test_labels)),
-    train_accuracy=float(np.mean(train_predicted == train_labels)),
-    converged=int(np.max(classifier.n_iter_)) < MAX_STEPS,
+    accuracy=probe.accuracy(test_features, test_labels),
+    train_accuracy=probe.train_accuracy,
+    converged=probe.converged,
   )

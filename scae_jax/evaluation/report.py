@@ -29,7 +29,7 @@ from scae_jax.evaluation.pictures import (
   save_figures,
 )
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.scores import Labelled, labelled, score, score_each
+from scae_jax.evaluation.scores import Labelled, labelled, read_each, score, score_each
 from scae_jax.evaluation.summary import write_summary
 from scae_jax.evaluation.table import print_table
 from scae_jax.models.system import System
@@ -95,7 +95,8 @@ def write_report(
   """Evaluates a model, writes `metrics.json` and PNG figures, and prints a table to stdout.
 
   `metrics.json` is written as soon as the numbers are there, before the figures are drawn, and is
-  at every moment whole. Features stand in alphabetical order.
+  at every moment whole. Features stand in alphabetical order, and so do readings, if the system has
+  any.
 
   Args:
     directory: where to write; made if need be.
@@ -131,12 +132,17 @@ def write_report(
 
   forward = forward or make_forward(system, canvas=canvas)
   sizes = {"canvas": canvas, "batch_size": batch_size, "forward": forward}
-  train_features, _ = collect(system, variables, train_split, **sizes)
-  test_features, measures = collect(system, variables, test_split, **sizes)
+  train = collect(system, variables, train_split, **sizes)
+  test = collect(system, variables, test_split, **sizes)
   num_classes = dataset.num_classes
-  tests = labelled(test_features, test_split["label"])
-  trains = labelled(train_features, train_split["label"])
+  tests = labelled(test.features, test_split["label"])
+  trains = labelled(train.features, train_split["label"])
   scores = score_each(trains, tests, num_classes=num_classes, seed=seed)
+  readings = read_each(
+    labelled(train.readings, train_split["label"]),
+    labelled(test.readings, test_split["label"]),
+    num_classes=num_classes,
+  )
   rows = choose(len(train_split["label"]), MAX_PIXEL_EXAMPLES)
   pixels, test_pixels = flat_pixels([{"image": train_split["image"][rows]}, test_split])
   pixel_scores = score(
@@ -148,7 +154,9 @@ def write_report(
     are_capsules=False,
   )
   notes = list(scored_dataset.notes)
-  notes += [note for one in (*scores.values(), pixel_scores) for note in one.notes]
+  notes += [
+    note for one in (*scores.values(), *readings.values(), pixel_scores) for note in one.notes
+  ]
   if len(rows) < len(train_split["label"]):
     notes.append(f"raw pixels: fitted on {len(rows):,} of the training images.")
   metrics = {
@@ -158,8 +166,9 @@ def write_report(
     "step": int(step),
     "seed": int(seed),
     "features": {name: one.entries for name, one in scores.items()},
+    **({"readings": {name: one.entries for name, one in readings.items()}} if readings else {}),
     "pixels": pixel_scores.entries,
-    "measures": mean_measures(measures),
+    "measures": mean_measures(test.measures),
     "notes": notes,
     **measured_with(),
     "provenance": provenance or {},

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from scae_jax.evaluation.clustering import lin_match
-from scae_jax.evaluation.linear_probe import MAX_STEPS, lin_pred
+from scae_jax.evaluation.linear_probe import MAX_STEPS, Probe, lin_pred
 from scae_jax.evaluation.usage import capsules_in_use
 
 
@@ -30,7 +30,8 @@ class Scores:
 
   Attributes:
     entries: for `metrics.json`: `lin_match` and `lin_pred` on the scored examples, the same on the
-      training examples, `fitted_examples`, `confusion`, and for capsules how many are in use.
+      training examples, `fitted_examples`, `confusion`, and for capsules how many are in use; of
+      readings, those of `lin_pred` alone.
     notes: sentences on what makes a figure less than it seems.
   """
 
@@ -92,11 +93,7 @@ def score(
       f"{name.replace('_', ' ')}: only {clusters.num_distinct} distinct cluster(s) for "
       f"{num_classes} classes, as with dead capsules; LIN-MATCH can be no better than that allows."
     )
-  if not probe.converged:
-    notes.append(
-      f"{name.replace('_', ' ')}: the linear probe was cut after {MAX_STEPS} steps; LIN-PRED is a "
-      "lower bound."
-    )
+  notes += _notes_on_probe(name, probe)
   if are_capsules:
     used = capsules_in_use(test.features, name=name)
     entries |= {
@@ -105,3 +102,42 @@ def score(
       "indices_in_use": np.flatnonzero(used).tolist(),
     }
   return Scores(entries, tuple(notes))
+
+
+def read_each(
+  train: Mapping[str, Labelled], test: Mapping[str, Labelled], *, num_classes: int
+) -> dict[str, Scores]:
+  """`read` of every kind of readings."""
+  return {name: read(name, train[name], test[name], num_classes=num_classes) for name in train}
+
+
+def read(name: str, train: Labelled, test: Labelled, *, num_classes: int) -> Scores:
+  """Fits a probe alone on `train` and scores it on `test`: of numbers that may be negative.
+
+  Args:
+    name: what the readings are called.
+    train: examples to fit to.
+    test: examples to score.
+    num_classes: number of labels.
+
+  Raises:
+    ValueError: as of `score`, but for negative numbers.
+  """
+  data = (train.features, train.labels, test.features, test.labels)
+  probe = lin_pred(*data, num_classes=num_classes, name=name)
+  entries = {
+    "lin_pred": probe.accuracy,
+    "lin_pred_train": probe.train_accuracy,
+    "lin_pred_converged": probe.converged,
+    "fitted_examples": len(train.labels),
+  }
+  return Scores(entries, tuple(_notes_on_probe(name, probe)))
+
+
+def _notes_on_probe(name: str, probe: Probe) -> list[str]:
+  if probe.converged:
+    return []
+  return [
+    f"{name.replace('_', ' ')}: the linear probe was cut after {MAX_STEPS} steps; LIN-PRED is a "
+    "lower bound."
+  ]

@@ -36,6 +36,10 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     found[f"LIN-MATCH, {name}"] = 100 * scores["lin_match"]
     found[f"LIN-PRED, {name}"] = 100 * scores["lin_pred"]
     found[f"capsules in use, {name}"] = float(scores["capsules_in_use"])
+  if "readings" in metrics:
+    found |= {
+      f"LIN-PRED, {name}": 100 * scores["lin_pred"] for name, scores in metrics["readings"].items()
+    }
   found["LIN-MATCH, raw pixels"] = 100 * metrics["pixels"]["lin_match"]
   found["LIN-PRED, raw pixels"] = 100 * metrics["pixels"]["lin_pred"]
   return found | _measures(metrics)

@@ -97,6 +97,11 @@ def _rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     )
     for name, scores in metrics["features"].items()
   ]
+  if "readings" in metrics:
+    rows += [
+      (name.replace("_", " "), "", _percent(scores["lin_pred"]), "")
+      for name, scores in metrics["readings"].items()
+    ]
   pixels = metrics["pixels"]
   return [*rows, ("raw pixels", _percent(pixels["lin_match"]), _percent(pixels["lin_pred"]), "")]
 

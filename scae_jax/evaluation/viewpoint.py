@@ -48,7 +48,7 @@ def accuracies(
 
   Returns:
     `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or `LIN-MATCH` and
-    `LIN-PRED` of each kind of features.
+    `LIN-PRED` of each kind of features, and `LIN-PRED` of each of readings.
   """
   if system.classify is None:
     score = _clusters(system, variables, dataset, canvas, batch_size, max_examples)
@@ -86,16 +86,20 @@ def _clusters(
   forward = make_forward(system, canvas=canvas)
   sizes = {"canvas": canvas, "batch_size": batch_size, "forward": forward}
   train = load_split(dataset, "train", max_examples)
-  fitted = {seed: collect(system, own, train, **sizes)[0] for seed, own in variables.items()}
+  fitted = {seed: collect(system, own, train, **sizes) for seed, own in variables.items()}
 
   def score(seed: int, own: Any, split: Mapping[str, np.ndarray]) -> dict[str, float]:
-    features, _ = collect(system, own, split, **sizes)
+    scored = collect(system, own, split, **sizes)
     found = {}
-    for name, values in features.items():
-      data = (fitted[seed][name], train["label"], values, split["label"])
+    for name, values in scored.features.items():
+      data = (fitted[seed].features[name], train["label"], values, split["label"])
       options: dict[str, Any] = {"num_classes": dataset.num_classes, "name": name}
       found[f"LIN-MATCH, {name}"] = lin_match(*data, seed=seed, **options).accuracy
       found[f"LIN-PRED, {name}"] = lin_pred(*data, **options).accuracy
+    for name, values in scored.readings.items():
+      data = (fitted[seed].readings[name], train["label"], values, split["label"])
+      accuracy = lin_pred(*data, num_classes=dataset.num_classes, name=name).accuracy
+      found[f"LIN-PRED, {name}"] = accuracy
     return found
 
   return score

@@ -15,6 +15,7 @@ from scae_jax.figures.coupling import coupling
 from scae_jax.figures.curves import training_curves
 from scae_jax.figures.embedding import embedding
 from scae_jax.figures.equivariance import equivariance
+from scae_jax.figures.free_form import free_form
 from scae_jax.figures.part_identity import part_identity
 from scae_jax.figures.reconstructions import object_reconstructions, reconstructions
 from scae_jax.figures.reliability import reliability
@@ -41,5 +42,6 @@ FIGURES: dict[str, Callable[..., Figure]] = {
   "reliability": reliability,
   "training_curves": training_curves,
   "equivariance": equivariance,
+  "free_form": free_form,
   "viewpoint": viewpoint,
 }

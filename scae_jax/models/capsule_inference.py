@@ -72,6 +72,20 @@ class Posterior:
     return jnp.sum(selection.pose_log_prob(capsules.poses, self.poses, self.pose_scales), axis=-1)
 
 
+def unconstrain(posterior: Posterior) -> Posterior:
+  """The same numbers with the logarithms of the deviations in their place, so that all are free."""
+  scales = posterior.pose_scales
+  scales = None if scales is None else jnp.log(scales)
+  return Posterior(posterior.presence_logits, posterior.poses, scales)
+
+
+def constrain(free: Posterior) -> Posterior:
+  """Undoes `unconstrain`."""
+  scales = free.pose_scales
+  scales = None if scales is None else jnp.exp(scales)
+  return Posterior(free.presence_logits, free.poses, scales)
+
+
 def posterior_scales(raw: Array) -> Float[Array, "b n 6"]:
   """Standard deviations from unconstrained numbers [b, n, 6]."""
   start = jnp.log(jnp.expm1(INITIAL_POSTERIOR_SCALE))

@@ -20,7 +20,7 @@ from scae_jax.models.part_capsules import (
 )
 from scae_jax.models.system import each_whole, one_of, positive, probability, whole
 from scae_jax.routing import selection
-from scae_jax.routing.selection import Capsules, Relations, Selection
+from scae_jax.routing.selection import Capsules, Moments, Relations, Selection
 from scae_jax.typing import Array, Float
 
 OFFSET_INIT = 0.1  # standard deviation: near the identity, and no two alike
@@ -179,6 +179,20 @@ class GenerativeCapsules(nn.Module):
     """log density of images [b, h, w, c] around what was drawn, nats."""
     pixels = distributions.Normal(picture, self.pixel_scale).log_prob(image)
     return jnp.sum(pixels, axis=(1, 2, 3))
+
+  def prior_moments(self) -> list[Moments]:
+    """What is expected of every layer, from the parts up, before an image is seen."""
+    top = self.capsules[-1]
+    layers = [
+      Moments(
+        self._top_logits(),
+        jnp.broadcast_to(selection.identity_pose(), (top, 2, 3)),
+        jnp.full((top, 6), self.top_scale),
+      )
+    ]
+    for relations in reversed(self.relations()):
+      layers.insert(0, selection.child_moments(layers[0], relations))
+    return layers
 
   def sample(self, key: Array, top: Capsules) -> tuple[list[Capsules], list[Array]]:
     """Draws every layer below given top capsules of one example; presences are 0 or 1.

@@ -14,9 +14,16 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax.models import generative_pictures
-from scae_jax.models.capsule_inference import ObjectInference, PartInference, Posterior
+from scae_jax.models.capsule_inference import (
+  ObjectInference,
+  PartInference,
+  Posterior,
+  constrain,
+  unconstrain,
+)
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.system import (
+  FreeForm,
   ImageSpec,
   Spec,
   System,
@@ -28,7 +35,7 @@ from scae_jax.models.system import (
 )
 from scae_jax.models.turned_pictures import part_identity
 from scae_jax.routing import selection
-from scae_jax.routing.selection import Capsules
+from scae_jax.routing.selection import Capsules, Moments
 from scae_jax.typing import Array, Batch, Float
 
 POSES = ("delta", "gaussian")
@@ -126,6 +133,21 @@ class ProbabilisticCapsules(nn.Module):
     posteriors = repeat(list(posteriors), self.num_samples)
     layers = [self._draw(posterior, key, i) for i, posterior in enumerate(posteriors)]
     return self._mean_terms(image, posteriors, layers)
+
+  def prior(self, batch_size: int) -> list[Posterior]:
+    """The prior's own moments as posteriors of every layer, the same for all examples."""
+    gaussian = self.part_inference.gaussian
+
+    def belief(moments: Moments) -> Posterior:
+      scales = moments.pose_scales if gaussian else None
+      return Posterior(moments.presence_logits, moments.poses, scales)
+
+    alone = [belief(moments) for moments in self.generative.prior_moments()]
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *leaf.shape)), alone)
+
+  def picture(self, parts: Posterior, canvas: int) -> Float[Array, "b h w c"]:
+    """What the centre of a belief about the parts paints; see `GenerativeCapsules.draw`."""
+    return self.generative.draw(parts.centre(self.generative.temperature), canvas)
 
   def _mean_terms(
     self, image: Array, posteriors: Sequence[Posterior], layers: Sequence[Capsules]
@@ -245,6 +267,39 @@ def poses(output: ProbabilisticOutput) -> dict[str, tuple[Array, Array]]:
   }
 
 
+def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
+  """Free-form inference, section 5 of the article: posteriors of all layers, from the parts up.
+
+  Layers of such a posterior are independent of each other. The encoder's is had from the centres of
+  its own beliefs, and its bound is therefore not that of `ProbabilisticOutput.terms`, in which
+  objects are inferred from sampled parts.
+  """
+
+  def encode(variables: Any, batch: Batch) -> list[Posterior]:
+    return nn.apply(ProbabilisticCapsules.infer, module)(variables, batch["image"], None)[0]
+
+  def prior(variables: Any, batch: Batch) -> list[Posterior]:
+    return nn.apply(ProbabilisticCapsules.prior, module)(variables, len(batch["image"]))
+
+  def bound(variables: Any, posterior: list[Posterior], batch: Batch, key: Array) -> Array:
+    estimate = nn.apply(ProbabilisticCapsules.free_estimate, module)
+    return -sum(estimate(variables, batch["image"], posterior, key).values(), start=jnp.zeros(()))
+
+  def draw(variables: Any, posterior: list[Posterior], batch: Batch) -> Array:
+    canvas = batch["image"].shape[1]
+    return nn.apply(ProbabilisticCapsules.picture, module)(variables, posterior[0], canvas)
+
+  return FreeForm(
+    encode=encode,
+    prior=prior,
+    unconstrain=lambda posterior: [unconstrain(layer) for layer in posterior],
+    constrain=lambda free: [constrain(layer) for layer in free],
+    bound=bound,
+    readings=lambda posterior: posterior_readings(posterior[-1]),
+    draw=draw,
+  )
+
+
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
   """Probabilistic capsules from config sections.
 
@@ -317,4 +372,6 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     features=features,
     pictures=pictures,
     poses=poses,
+    readings=readings,
+    free_form=make_free_form(module),
   )

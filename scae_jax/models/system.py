@@ -77,6 +77,35 @@ Spec = ImageSpec | PointSpec
 
 
 @dataclasses.dataclass(frozen=True)
+class FreeForm:
+  """How the belief about every example of a batch is had, changed and judged without a network.
+
+  Free-form inference changes the numbers of each example's approximate posterior themselves, where
+  an encoder would have to guess them at once. A posterior is a tree of arrays [b, ...], one entry
+  an example; no example's part in any of these functions depends on another's. All are jittable.
+
+  Attributes:
+    encode: `(variables, batch) -> posterior`, as the model's networks find it.
+    prior: `(variables, batch) -> posterior`, what is believed before an image is seen.
+    unconstrain: `posterior -> tree` of float arrays [b, ...] that may have any values, so that any
+      optimiser can step them; the logarithm of a standard deviation, for example.
+    constrain: `tree -> posterior`, the way back.
+    bound: `(variables, posterior, batch, key) -> [b]`, an unbiased estimate of the lower bound on
+      the log-likelihood of each example, nats, differentiable in the posterior; to be maximised.
+    readings: `posterior -> {name: [b, d]}`, as `System.readings` of the model's output.
+    draw: `(variables, posterior, batch) -> [b, h, w, c]`, the picture that is believed in.
+  """
+
+  encode: Callable[[Any, Batch], Any]
+  prior: Callable[[Any, Batch], Any]
+  unconstrain: Callable[[Any], Any]
+  constrain: Callable[[Any], Any]
+  bound: Callable[[Any, Any, Batch, Array], Array]
+  readings: Callable[[Any], dict[str, Array]]
+  draw: Callable[[Any, Any, Batch], Array]
+
+
+@dataclasses.dataclass(frozen=True)
 class System:
   """A model as `training` and `evaluation` see it; each model's file exports `make_system`.
 
@@ -106,6 +135,9 @@ class System:
       capsule's own to image coordinates, see `scae_jax.geometry`; None if the model has none.
     classify: `output -> [b, classes]`, scores in [0, 1] of a model that is trained with labels; the
       largest is its answer and its confidence. None for the others.
+    readings: `output -> {name: [b, d]}`, numbers of any sign that evaluation only classifies
+      linearly, such as logits and poses, under other names than `features`; None if there are none.
+    free_form: how to infer without the networks; None if the model cannot.
   """
 
   module: nn.Module
@@ -118,6 +150,12 @@ class System:
   segment: Callable[[Any], dict[str, Array]] | None = None
   poses: Callable[[Any], dict[str, tuple[Array, Array]]] | None = None
   classify: Callable[[Any], Array] | None = None
+  readings: Callable[[Any], dict[str, Array]] | None = None
+  free_form: FreeForm | None = None
+
+  def all_readings(self, output: Any) -> dict[str, Array]:
+    """`readings` of an output; {} where the model has none."""
+    return {} if self.readings is None else dict(self.readings(output))
 
 
 ModuleType = TypeVar("ModuleType", bound=nn.Module)

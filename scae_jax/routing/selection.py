@@ -39,6 +39,21 @@ class Capsules:
 
 
 @struct.dataclass
+class Moments:
+  """What is expected of the capsules of one layer, each by itself.
+
+  Attributes:
+    presence_logits: [n], of the probability to be there.
+    poses: [n, 2, 3], means.
+    pose_scales: [n, 6], standard deviations of their entries.
+  """
+
+  presence_logits: Float[Array, "n"]
+  poses: Float[Array, "n 2 3"]
+  pose_scales: Float[Array, "n 6"]
+
+
+@struct.dataclass
 class Relations:
   """What parents say of children; the same for all examples.
 
@@ -188,6 +203,37 @@ def root_log_prob(
   mean = jnp.broadcast_to(identity_pose()[None], roots.poses.shape)
   poses = pose_log_prob(roots.poses, mean, jnp.broadcast_to(scale, (count, 6)))
   return jnp.sum(presence) + jnp.sum(poses)
+
+
+@typed
+def child_moments(parents: Moments, relations: Relations) -> Moments:
+  """What is expected of children whose parents have these moments.
+
+  A child's pose is one of k Gaussians, or the broad one, by the probability that it chose that
+  parent and is on; its mean and variance are those of the mixture. Choices are made as if every
+  parent were there as much as it is on average.
+  """
+  choice = choice_log_prob(parents.presence_logits, relations)
+  on = choice + jax.nn.log_sigmoid(relations.presence_logits)
+  off = choice + jax.nn.log_sigmoid(-relations.presence_logits)
+  logits = jax.nn.logsumexp(on, axis=0) - jax.nn.logsumexp(off, axis=0)
+  means = predicted_poses(parents.poses, relations.offsets)
+  # A vote is linear in the parent's pose: its variance is that of a sum of independent numbers.
+  inner = relations.offsets + identity_pose()[None, None]
+  bottom = jnp.broadcast_to(jnp.array([0.0, 0.0, 1.0]), (*inner.shape[:2], 1, 3))
+  inner = jnp.concatenate([inner, bottom], axis=2)
+  parent_variances = jnp.square(parents.pose_scales).reshape(-1, 2, 3)
+  variances = jnp.einsum("kil,kmlj->kmij", parent_variances, jnp.square(inner))
+  variances += jnp.square(relations.scales).reshape(variances.shape)
+
+  by_parent = jnp.exp(on[:-1])[:, :, None, None]
+  broad = 1.0 - jnp.sum(by_parent, axis=0)
+  identity = identity_pose()[None]
+  mean = jnp.sum(by_parent * means, axis=0) + broad * identity
+  spread = by_parent * (variances + jnp.square(means - mean[None]))
+  variance = jnp.sum(spread, axis=0)
+  variance += broad * (jnp.square(relations.broad_scale) + jnp.square(identity - mean))
+  return Moments(logits, mean, jnp.sqrt(variance).reshape(-1, 6))
 
 
 # Logit of a presence that is drawn as 0 or 1: as near to either as float32 comes.

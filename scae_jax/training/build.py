@@ -187,27 +187,32 @@ def check_system(system: System, data: Spec, batch_size: int) -> None:
 
   Raises:
     ValueError: from the model; or terms and weights differ, the schedule of weights is not one, a
-      term is not a scalar, or a measure or feature has not one entry an example.
+      term is not a scalar, a measure, feature or reading has not one entry an example, or a feature
+      and a reading have one name.
   """
   batch = jax.eval_shape(lambda: data.blank_batch(batch_size))
 
-  def run(batch: Any) -> list[tuple[Any, Any, Any]]:
+  def run(batch: Any) -> list[tuple[Any, Any, Any, Any]]:
     keys = jax.random.split(jax.random.key(0), 3)
     variables = system.module.init({"params": keys[0], "noise": keys[1]}, batch, train=True)
     results = []
     for step, key in ((0, keys[2]), (None, None)):
       _, (terms, output) = losses(system, variables["params"], batch, step=step, noise_key=key)
-      results.append((terms, system.measures(output, batch), system.features(output)))
+      numbers = (system.measures(output, batch), system.features(output))
+      results.append((terms, *numbers, system.all_readings(output)))
     return results
 
-  for terms, measures, features in jax.eval_shape(run, batch):
+  for terms, measures, features, readings in jax.eval_shape(run, batch):
     for name, value in terms.items():
       _check_shape(f"loss term {name!r}", value.shape, (), "()")
     for name, value in measures.items():
       _check_shape(f"measure {name!r}", value.shape, (batch_size,), f"[batch {batch_size}]")
-    for name, value in features.items():
-      shape = (batch_size, *value.shape[-1:])
-      _check_shape(f"feature {name!r}", value.shape, shape, f"[batch {batch_size}, features]")
+    for kind, values in (("feature", features), ("reading", readings)):
+      for name, value in values.items():
+        shape = (batch_size, *value.shape[-1:])
+        _check_shape(f"{kind} {name!r}", value.shape, shape, f"[batch {batch_size}, {kind}s]")
+    if both := sorted(set(features) & set(readings)):
+      raise ValueError(f"the system's features and readings must differ in name; both have {both}.")
 
 
 def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> None:

@@ -1,0 +1,284 @@
+"""What free-form inference does to a trained model's bound and readings, on moved test images too.
+
+    python -m results.free_form runs/probabilistic-digits results/probabilistic
+
+Each test image's posterior is stepped uphill on its own bound, from where the encoder or the prior
+puts it (`scae_jax/evaluation/free_form.py`); the model stays as it is. A linear classifier, fitted
+to what the encoder makes of the training images, reads the posteriors before and after. Writes
+`free-form-<workdir>-<start>.md`, `.json` and `.png` into the folder, of a run with several seeds
+one of each a seed. Images are the test split as it is, turned by 35 degrees and under affNIST's
+maps, or what `--dataset` names, which may be given several times.
+"""
+
+import argparse
+import functools
+import pathlib
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from matplotlib.figure import Figure
+
+from scae_jax.data.batches import evaluation_batch
+from scae_jax.data.dataset import Dataset, ScoredSet
+from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
+from scae_jax.evaluation.features import collect
+from scae_jax.evaluation.files import write_json, write_whole
+from scae_jax.evaluation.free_form import STARTS, FreeInference, infer_split, make_inference
+from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe
+from scae_jax.evaluation.pictures import save_figures
+from scae_jax.evaluation.provenance import measured_with
+from scae_jax.figures import FIGURES
+from scae_jax.figures.free_form import MAX_EXAMPLES
+from scae_jax.models.system import FreeForm
+from scae_jax.training.build import Run, open_run
+from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.config import Settings, change_config, read_settings
+from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.options import DataOptions
+from scae_jax.training.reporting import load_scored_set
+from scae_jax.training.workdir import load_config
+
+SPLIT = "test"
+
+
+def scored_names(dataset: Dataset) -> list[str]:
+  """What is scored where the command line does not say: as it is, turned, and under affNIST's
+  maps."""
+  return [dataset.name, f"rotated_{dataset.name}:35", f"affine_{dataset.name}"]
+
+
+def fit_readings(
+  run: Run, variables: Any, settings: Settings, canvas: int
+) -> dict[str, FittedProbe]:
+  """A linear classifier of each kind of readings, fitted to training images as they are."""
+  assert isinstance(run.dataset, Dataset)  # checked by the caller
+  train = load_split(run.dataset, "train", settings.evaluation.max_examples)
+  batch_size = settings.evaluation.batch_size
+  found = collect(run.system, variables, train, canvas=canvas, batch_size=batch_size)
+  num_classes = run.dataset.num_classes
+  return {
+    name: fit_probe(values, train["label"], num_classes=num_classes, name=name)
+    for name, values in found.readings.items()
+  }
+
+
+def score(
+  found: FreeInference, labels: np.ndarray, probes: Mapping[str, FittedProbe]
+) -> dict[str, Any]:
+  """Bounds and accuracies before and after, for the JSON file."""
+  before, after = found.before, found.after
+  low, high = (np.asarray(one.bound, np.float64) for one in (before, after))
+  return {
+    "examples": len(labels),
+    "bound": {
+      "before": float(low.mean()),
+      "after": float(high.mean()),
+      "least_rise": float((high - low).min()),
+      "examples_that_did_not_rise": int(np.sum(high <= low)),
+    },
+    "accuracy": {
+      name: {
+        "before": probe.accuracy(np.asarray(before.readings[name]), labels),
+        "after": probe.accuracy(np.asarray(after.readings[name]), labels),
+      }
+      for name, probe in probes.items()
+    },
+  }
+
+
+def pictures(
+  free_form: FreeForm,
+  variables: Any,
+  split: Mapping[str, np.ndarray],
+  found: FreeInference,
+  canvas: int,
+  title: str,
+) -> Callable[[], Figure]:
+  """Drawer of some of the images beside what is believed of them before and after."""
+  shown = one_of_each_class(split["label"], MAX_EXAMPLES)
+  chosen = {name: jnp.asarray(values[shown]) for name, values in split.items()}
+  batch = evaluation_batch(chosen, jnp.arange(len(shown)), canvas=canvas)
+  draw = jax.jit(free_form.draw)
+
+  def believed(posterior: Any) -> np.ndarray:
+    return np.asarray(draw(variables, jax.tree.map(lambda leaf: leaf[shown], posterior), batch))
+
+  return functools.partial(
+    FIGURES["free_form"],
+    image=np.asarray(batch["image"]),
+    before=believed(found.before.posterior),
+    after=believed(found.after.posterior),
+    bound_before=np.asarray(found.before.bound)[shown],
+    bound_after=np.asarray(found.after.bound)[shown],
+    title=title,
+  )
+
+
+def table(results: Mapping[str, Mapping[str, Any]]) -> str:
+  """Markdown: a row a data set; bounds in nats, accuracies in percent."""
+  kinds = list(next(iter(results.values()))["accuracy"])
+  columns = ["", "examples", "bound before", "after", "did not rise"]
+  for name in kinds:
+    columns += [f"LIN-PRED, {name}, before", "after"]
+  rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  for name, result in results.items():
+    bound = result["bound"]
+    cells = [name, f"{result['examples']:,}", f"{bound['before']:.1f}", f"{bound['after']:.1f}"]
+    cells.append(f"{bound['examples_that_did_not_rise']:,}")
+    for kind in kinds:
+      shares = result["accuracy"][kind]
+      cells += [f"{100 * shares[when]:.1f}" for when in ("before", "after")]
+    rows.append(f"| {' | '.join(cells)} |")
+  return "\n".join(rows)
+
+
+def remarks(record: Mapping[str, Any]) -> str:
+  """What is to be said beside the table."""
+  hardware = record["hardware"]
+  versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+  fitted = max((one["fitted_examples"] for one in record["probes"].values()), default=0)
+  unsettled = [name for name, one in record["probes"].items() if not one["converged"]]
+  cut = f" Cut before it converged: {', '.join(unsettled)}." if unsettled else ""
+  lines = [
+    f"Bounds in nats, mean over examples; each is the mean of {record['num_samples']} estimates, by"
+    " the same random numbers before and after. Accuracies in percent, of linear classifiers fitted"
+    f" to the encoder's readings of {fitted:,} training images.{cut}",
+    f"Free-form inference from the {record['start']}: {record['num_steps']:,} steps of Adam,"
+    f" learning rate {record['learning_rate']:g} under a cosine. Step {record['step']:,}, seed"
+    f" {record['seed']}.",
+    *record["notes"],
+    f"`{record['command']}`",
+    f"Hardware: {hardware['cpu_count']} x {hardware['cpu_model']}, jax on"
+    f" {hardware['device_count']} {hardware['device_kind']}. Versions: {versions}.",
+    f"Measured {record['date'][:10]}.",
+  ]
+  return "\n\n".join(lines)
+
+
+def options_of_command() -> argparse.Namespace:
+  """What the command line says."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("workdir", type=pathlib.Path)
+  parser.add_argument("folder", type=pathlib.Path)
+  parser.add_argument("--step", default="latest", help="a number, latest or best")
+  parser.add_argument("--dataset", action="append", help="what to score, see data/transfer.py")
+  parser.add_argument("--start", choices=STARTS, default="encoder")
+  parser.add_argument("--num_steps", type=int, default=1000)
+  parser.add_argument("--learning_rate", type=float, default=0.05, help="of Adam, at the start")
+  parser.add_argument("--num_samples", type=int, default=100, help="of the bounds reported")
+  parser.add_argument("--max_examples", type=int, default=0, help="of each set; 0 is all")
+  parser.add_argument("--batch_size", type=int, default=1000, help="examples at once")
+  parser.add_argument("--data_dir", default="", help="where the data set is, if elsewhere")
+  return parser.parse_args()
+
+
+def main() -> None:
+  """Infers, scores, writes, prints and draws."""
+  options = options_of_command()
+  command = shlex.join(["python", "-m", "results.free_form", *sys.argv[1:]])
+  with exit_with_message(), explained():
+    keep_compiled("")
+    config = load_config(options.workdir)
+    change_config(config, {"data.dir": options.data_dir} if options.data_dir else {})
+    run = open_run(
+      options.workdir, int(options.step) if options.step.isdecimal() else options.step, config
+    )
+    if run.system.free_form is None or not isinstance(run.dataset, Dataset):
+      raise RunError(
+        "free-form inference takes a run on images whose system has a `free_form`; this one has"
+        " none. Name a run of system 'probabilistic'."
+      )
+    if not options.learning_rate > 0:
+      raise RunError(f"--learning_rate must be above 0; it is {options.learning_rate}.")
+    names = options.dataset or scored_names(run.dataset)
+    sets = [
+      run.dataset if name == run.dataset.name else load_scored_set(run, name, options.data_dir)
+      for name in names
+    ]
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for seed, variables in run.variables.items():
+      name = f"free-form-{options.workdir.absolute().name}-{options.start}"
+      name += f"-seed-{seed}" if len(run.variables) > 1 else ""
+      record, drawer = infer_sets(run, run.system.free_form, variables, sets, options)
+      record |= {"seed": seed, "command": command, **measured_with()}
+      write_json(options.folder / f"{name}.json", record)
+      text = f"{table(record['results'])}\n\n{remarks(record)}\n"
+      write_whole(options.folder / f"{name}.md", text.encode())
+      print(text, flush=True)
+      save_figures(options.folder, {name: drawer})
+
+
+def infer_sets(
+  run: Run,
+  free_form: FreeForm,
+  variables: Any,
+  sets: list[ScoredSet],
+  options: argparse.Namespace,
+) -> tuple[dict[str, Any], Callable[[], Figure]]:
+  """The record of one seed, and the drawer of its picture: of the first set that is rotated, or of
+  the first."""
+  assert isinstance(run.dataset, Dataset)  # checked by the caller
+  settings = read_settings(run.config)
+  assert isinstance(settings.data, DataOptions)  # of images
+  canvas = settings.data.canvas
+  infer = make_inference(
+    free_form,
+    optax.adam(optax.cosine_decay_schedule(options.learning_rate, max(options.num_steps, 1))),
+    num_steps=options.num_steps,
+    start=options.start,
+    num_samples=options.num_samples,
+  )
+  probes = fit_readings(run, variables, settings, canvas)
+  pictured = next((one for one in sets if one.name.startswith("rotated_")), sets[0])
+  results, notes, drawers = {}, [], []
+  for scored in sets:
+    check_transfer(run.dataset, scored, canvas)
+    split = load_split(scored, SPLIT, options.max_examples)
+    batch_size = min(options.batch_size, len(split["label"]))
+    began = time.perf_counter()
+    found = infer_split(infer, variables, split, canvas=canvas, batch_size=batch_size)
+    seconds = time.perf_counter() - began
+    results[scored.name] = {
+      **score(found, split["label"], probes),
+      "seconds": seconds,  # of the first set with compilation
+    }
+    notes += scored.notes
+    print(f"{scored.name}: {len(split['label']):,} examples in {seconds:.1f} s", flush=True)
+    if scored is pictured:
+      title = f"Free-form inference from the {options.start}: {scored.name}, step {run.step:,}"
+      drawers.append(pictures(free_form, variables, split, found, canvas, title))
+  record = {
+    "workdir": str(options.workdir),
+    "step": run.step,
+    "split": SPLIT,
+    "start": options.start,
+    "num_steps": options.num_steps,
+    "learning_rate": options.learning_rate,
+    "num_samples": options.num_samples,
+    "max_examples": options.max_examples,
+    "batch_size": options.batch_size,
+    "probes": {
+      name: {
+        "fitted_examples": probe.num_examples,
+        "train_accuracy": probe.train_accuracy,
+        "converged": probe.converged,
+      }
+      for name, probe in probes.items()
+    },
+    "results": results,
+    "notes": notes,
+  }
+  return record, drawers[0]
+
+
+if __name__ == "__main__":
+  main()

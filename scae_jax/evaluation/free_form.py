@@ -1,0 +1,203 @@
+"""Free-form inference: the posterior of every example, stepped uphill on its own bound.
+
+An encoder guesses an example's approximate posterior in one pass, and guesses badly where the
+example is unlike those it was trained on. Here the numbers of the posterior are the parameters, and
+the model is fixed. Smith et al. 2020, arXiv 2004.03553, section 5.
+
+Each example is alone: it has its own key, made of its number in the split, its own optimiser state
+and its own steps. So its result does not depend on what else is in the batch, nor on how large that
+is; thousands go at once all the same.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+
+from scae_jax.data.batches import evaluation_batch
+from scae_jax.evaluation.examples import full_batches
+from scae_jax.models.system import FreeForm
+from scae_jax.typing import Array, Batch, Float, Int
+
+STARTS = ("encoder", "prior")
+SEED = 0  # of all samples; not the run's, so that all runs are judged by the same
+
+_REMEDY = {
+  "before": "The parameters have most likely diverged: evaluate an earlier step.",
+  "after": "Lower the learning rate.",
+}
+
+
+@struct.dataclass
+class Belief:
+  """A posterior and what is made of it.
+
+  Attributes:
+    posterior: tree of arrays [b, ...].
+    bound: [b], mean of many estimates, nats.
+    readings: {name: [b, d]}.
+  """
+
+  posterior: Any
+  bound: Float[Array, "b"]
+  readings: dict[str, Float[Array, "b d"]]
+
+
+@struct.dataclass
+class FreeInference:
+  """The beliefs `before`, at the start, and `after` the last step.
+
+  Both bounds are estimated with the same random numbers, so that their difference is less noisy
+  than either.
+  """
+
+  before: Belief
+  after: Belief
+
+
+Infer = Callable[[Any, Batch, Int[Array, "b"]], FreeInference]
+
+
+def make_inference(
+  free_form: FreeForm,
+  optimizer: optax.GradientTransformation,
+  *,
+  num_steps: int,
+  start: str,
+  num_samples: int,
+) -> Infer:
+  """Compiles the inference of a batch: `(variables, batch, numbers) -> FreeInference`.
+
+  It compiles once for each batch size. All steps are one scan.
+
+  Args:
+    free_form: of the system.
+    optimizer: any that needs no more than gradients. It steps every example by itself: what it
+      does with all gradients at once, such as clipping their norm, it does for each example.
+    num_steps: steps; 0 judges the start.
+    start: one of `STARTS`.
+    num_samples: estimates of which each bound is the mean.
+
+  Returns:
+    A jitted function; `numbers` are those of the examples, which seed their random numbers.
+
+  Raises:
+    ValueError: an unknown start, a negative number of steps, or no samples.
+  """
+  if start not in STARTS:
+    raise ValueError(f"start is {start!r}; expected one of {', '.join(STARTS)}")
+  if num_steps < 0 or num_samples < 1:
+    raise ValueError(
+      f"expected num_steps of 0 or more and num_samples of 1 or more, got {num_steps} and "
+      f"{num_samples}"
+    )
+  begin = free_form.encode if start == "encoder" else free_form.prior
+
+  def bound(variables: Any, posterior: Any, example: Batch, key: Array) -> Array:
+    """Of one example, []; its posterior has a leading axis of 1, as has all that a system sees."""
+    return free_form.bound(variables, posterior, _alone(dict(example)), key)[0]
+
+  def climb(variables: Any, free: Any, example: Batch, key: Array) -> Any:
+    """The numbers of one example after all steps."""
+
+    def loss(free: Any, key: Array) -> Array:
+      return -bound(variables, free_form.constrain(_alone(free)), example, key)
+
+    def step(carry: tuple[Any, Any], count: Array) -> tuple[tuple[Any, Any], None]:
+      free, state = carry
+      gradient = jax.grad(loss)(free, jax.random.fold_in(key, count))
+      updates, state = optimizer.update(gradient, state, free)
+      return (optax.apply_updates(free, updates), state), None
+
+    (free, _), _ = jax.lax.scan(step, (free, optimizer.init(free)), jnp.arange(num_steps))
+    return free
+
+  def judge(variables: Any, posteriors: Any, example: Batch, key: Array) -> Array:
+    """Bounds [2] of two posteriors of one example, by the same random numbers."""
+
+    def once(count: Array) -> Array:
+      own = jax.random.fold_in(key, count)
+      of_each = jax.vmap(lambda one: bound(variables, _alone(one), example, own))
+      return of_each(posteriors)
+
+    return jnp.mean(jax.lax.map(once, jnp.arange(num_samples)), axis=0)
+
+  def one(variables: Any, before: Any, free: Any, example: Batch, number: Array):
+    """Posterior after all steps, and bounds [2] before and after, of one example."""
+    key = jax.random.fold_in(jax.random.key(SEED), number)
+    free = climb(variables, free, example, jax.random.fold_in(key, 0))
+    after = jax.tree.map(lambda leaf: leaf[0], free_form.constrain(_alone(free)))
+    both = jax.tree.map(lambda *pair: jnp.stack(pair), before, after)
+    return after, judge(variables, both, example, jax.random.fold_in(key, 1))
+
+  def infer(variables: Any, batch: Batch, numbers: Int[Array, "b"]) -> FreeInference:
+    before = begin(variables, batch)
+    free = free_form.unconstrain(before)
+    each = jax.vmap(one, in_axes=(None, 0, 0, 0, 0))
+    after, bounds = each(variables, before, free, dict(batch), numbers)
+    return FreeInference(
+      Belief(before, bounds[:, 0], free_form.readings(before)),
+      Belief(after, bounds[:, 1], free_form.readings(after)),
+    )
+
+  return jax.jit(infer)
+
+
+def infer_split(
+  infer: Infer, variables: Any, split: Mapping[str, np.ndarray], *, canvas: int, batch_size: int
+) -> FreeInference:
+  """Free-form inference of every example of a split, in its order.
+
+  Args:
+    infer: from `make_inference`.
+    variables: what the system's module applies.
+    split: `image` uint8 [n, h, w, c] and `label` int32 [n].
+    canvas: side of the square that images are padded to, pixels.
+    batch_size: examples at once.
+
+  Returns:
+    Arrays of NumPy, one entry an example.
+
+  Raises:
+    ValueError: an empty split, a batch size below one, or a bound or reading that is not finite.
+  """
+  count = len(split["label"])
+  if count == 0:
+    raise ValueError("A split needs at least one example, got none.")
+  place = jax.jit(evaluation_batch, static_argnames="canvas")
+  found = []
+  for rows in full_batches(count, batch_size):
+    examples = {name: jnp.asarray(values[rows]) for name, values in split.items()}
+    batch = place(examples, jnp.arange(len(rows)), canvas=canvas)
+    found.append(infer(variables, batch, jnp.asarray(rows)))
+
+  def join(*batches: Array) -> np.ndarray:
+    return np.concatenate([np.asarray(one) for one in batches])[:count]
+
+  whole = jax.tree.map(join, *found)
+  check_finite(whole)
+  return whole
+
+
+def check_finite(found: FreeInference) -> None:
+  """Raises `ValueError`, which says what and of which examples, unless all numbers are finite."""
+  for when, belief in (("before", found.before), ("after", found.after)):
+    values = {"the bound": belief.bound[:, None]}
+    values |= {f"the reading '{name}'": each for name, each in belief.readings.items()}
+    for name, each in values.items():
+      broken = np.flatnonzero(~np.isfinite(np.asarray(each)).all(axis=1))
+      if len(broken):
+        shown = ", ".join(map(str, broken[:10])) + (", ..." if len(broken) > 10 else "")
+        raise ValueError(
+          f"Free-form inference: {name} {when} the steps is not finite for {len(broken)} of "
+          f"{len(each)} examples: {shown}. {_REMEDY[when]}"
+        )
+
+
+def _alone(tree: Any) -> Any:
+  """An example as a batch of one."""
+  return jax.tree.map(lambda leaf: leaf[None], tree)

@@ -1,0 +1,161 @@
+"""Free-form inference where the best posterior is known, and what it refuses."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+from scae_jax.evaluation.free_form import STARTS, infer_split, make_inference
+from tests.toy_free_form import NOISE, NUM_SAMPLES, START_SCALE, make_system
+from tests.toy_system import toy_config, toy_data
+
+SIDE, COUNT, STEPS = 3, 5, 400
+# Clipping looks at all gradients that it is given: of one example, if examples do not couple.
+RATE = optax.cosine_decay_schedule(0.1, STEPS)
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(RATE))
+SIZES = {"canvas": SIDE, "batch_size": COUNT}
+
+
+def split_of(count=COUNT):
+  images = np.random.RandomState(0).randint(0, 256, (COUNT, SIDE, SIDE, 1)).astype(np.uint8)
+  return {"image": images[:count], "label": np.arange(count, dtype=np.int32)}
+
+
+@pytest.fixture(scope="module")
+def toy():
+  model = {"num_features": 2, "noise_scale": 0.0, "nan_below": 0.0}
+  system = make_system(model, dict(toy_config().loss), toy_data(side=SIDE))
+  keys = jax.random.split(jax.random.key(0))
+  batch = toy_data(side=SIDE).blank_batch(1)
+  rngs = {"params": keys[0], "noise": keys[1]}
+  return system, system.module.init(rngs, batch, train=True)
+
+
+@pytest.fixture(scope="module")
+def infer(toy):
+  """Compiled for each start."""
+  options = {"num_steps": STEPS, "num_samples": 50}
+  return {
+    start: make_inference(toy[0].free_form, OPTIMIZER, start=start, **options) for start in STARTS
+  }
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_the_best_posterior_is_found_from_either_start(toy, infer, start):
+  split = split_of()
+  found = infer_split(infer[start], toy[1], split, **SIZES)
+  pixels = split["image"].reshape(COUNT, -1) / 255
+  variance = NOISE**2
+  # The noise of gradients, which steps that grow small average out, leaves a few hundredths.
+  after = found.after.posterior
+  np.testing.assert_allclose(after["mean"], pixels / (1 + variance), atol=0.05)
+  best = NOISE / np.sqrt(1 + variance)
+  np.testing.assert_allclose(after["scale"], np.full_like(pixels, best), atol=0.05)
+  evidence = stats.norm.logpdf(pixels, 0, np.sqrt(1 + variance)).sum(axis=1)
+  # At the best posterior an estimate has no noise, and errors of a hundredth cost their square.
+  np.testing.assert_allclose(found.after.bound, evidence, atol=0.02)
+  assert np.all(found.after.bound > found.before.bound + 0.1)
+  scale = START_SCALE if start == "encoder" else 1.0
+  np.testing.assert_allclose(found.before.posterior["scale"], scale, rtol=1e-6)  # exp of a log
+  for belief in (found.before, found.after):
+    np.testing.assert_array_equal(belief.readings["reconstruction"], belief.posterior["mean"])
+
+
+def test_the_bound_at_the_start_is_what_it_should_be(toy, infer):
+  """From the prior, the bound is E log Normal(x; z, NOISE): its mean has a closed form."""
+  found = infer_split(infer["prior"], toy[1], split_of(), **SIZES)
+  pixels = split_of()["image"].reshape(COUNT, -1) / 255
+  variance = NOISE**2
+  expected = -0.5 * np.log(2 * np.pi * variance) - (pixels**2 + 1) / (2 * variance)
+  # (x - z)^2 / 2 NOISE^2 has the variance (2 + 4 x^2) / 4 NOISE^4; five deviations of the mean of
+  # 50 estimates.
+  spread = ((2 + 4 * pixels**2) / (4 * variance**2)).sum(axis=1)
+  spread = np.sqrt(spread / (50 * NUM_SAMPLES))
+  assert np.all(np.abs(found.before.bound - expected.sum(axis=1)) < 5 * spread)
+
+
+def test_examples_do_not_couple(toy, infer):
+  """One alone, others in its place, and other batch sizes give the same."""
+  split = split_of()
+  together = infer_split(infer["encoder"], toy[1], split, **SIZES)
+  by_two = infer_split(infer["encoder"], toy[1], split, canvas=SIDE, batch_size=2)
+  batch = {"image": jnp.asarray(split["image"][3:4] / 255, jnp.float32), "label": jnp.zeros(1, int)}
+  alone = infer["encoder"](toy[1], batch, jnp.array([3]))
+  for one, expected in (
+    (by_two, together),
+    (alone, jax.tree.map(lambda leaf: leaf[3:4], together)),
+  ):
+    # float32, rounded in another order for 400 steps
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), one, expected)
+  other_number = infer["encoder"](toy[1], batch, jnp.array([4]))
+  assert np.abs(other_number.after.bound - alone.after.bound).max() > 0  # its own random numbers
+
+
+def test_no_steps_change_nothing(toy):
+  still = make_inference(toy[0].free_form, OPTIMIZER, num_steps=0, start="encoder", num_samples=3)
+  found = infer_split(still, toy[1], split_of(), **SIZES)
+  # The same random numbers judge both: only the logarithm and its exponential round.
+  np.testing.assert_allclose(found.after.bound, found.before.bound, rtol=1e-5)
+  assert np.ptp(found.before.bound) > 0
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    ({"start": "decoder"}, "start is 'decoder'; expected one of encoder, prior"),
+    ({"num_steps": -1}, "num_steps of 0 or more .* got -1 and 2"),
+    ({"num_samples": 0}, "num_samples of 1 or more, got 1 and 0"),
+  ],
+)
+def test_what_cannot_be_inferred_is_refused(toy, changes, message):
+  options = {"start": "prior", "num_steps": 1, "num_samples": 2} | changes
+  with pytest.raises(ValueError, match=message):
+    make_inference(toy[0].free_form, OPTIMIZER, **options)
+
+
+def broken(toy, **changes):
+  """The toy's free form with some functions changed, from the prior, one step of Adam."""
+  free_form = dataclasses.replace(toy[0].free_form, **changes)
+  return make_inference(free_form, optax.adam(0.1), num_steps=1, start="prior", num_samples=1)
+
+
+def test_what_is_not_finite_is_named_with_its_examples(toy):
+  variables, bound = toy[1], toy[0].free_form.bound
+
+  def of_dark(variables, posterior, batch, key):
+    dark = jnp.max(batch["image"], axis=(1, 2, 3)) == 0
+    return jnp.where(dark, jnp.nan, bound(variables, posterior, batch, key))
+
+  split = split_of()
+  split["image"][[1, 4]] = 0
+  message = r"the bound before the steps is not finite for 2 of 5 examples: 1, 4\. .*diverged"
+  with pytest.raises(ValueError, match=message):
+    infer_split(broken(toy, bound=of_dark), variables, split, canvas=SIDE, batch_size=2)
+
+  def readings(posterior):
+    return {"odds": jnp.log(1 - posterior["scale"])}  # of a scale of 1, infinite
+
+  message = (
+    r"the reading 'odds' before the steps is not finite for 5 of 5 examples: 0, 1, 2, 3, 4\."
+  )
+  with pytest.raises(ValueError, match=message):
+    infer_split(broken(toy, readings=readings), variables, split, **SIZES)
+
+  def readings_of_steps(posterior):
+    moved = jnp.max(jnp.abs(posterior["mean"]), axis=1, keepdims=True) > 0
+    return {"moved": jnp.where(moved, jnp.inf, 0.0)}
+
+  message = r"the reading 'moved' after the steps is .*Lower the learning rate"
+  with pytest.raises(ValueError, match=message):
+    infer_split(broken(toy, readings=readings_of_steps), variables, split, **SIZES)
+
+
+def test_an_empty_split_and_batch_are_refused(toy, infer):
+  with pytest.raises(ValueError, match="at least one example"):
+    infer_split(infer["prior"], toy[1], split_of(0), **SIZES)
+  with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    infer_split(infer["prior"], toy[1], split_of(), canvas=SIDE, batch_size=0)

@@ -1,0 +1,164 @@
+"""The free form of a tiny probabilistic model: its starts, its bound, and the prior's moments."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from configs import probabilistic
+from scae_jax.evaluation.free_form import make_inference
+from scae_jax.models.probabilistic import make_system
+from scae_jax.models.system import ImageSpec
+from scae_jax.routing import selection
+from scae_jax.routing.selection import Moments, Relations
+
+CANVAS, COUNT, PARTS, OBJECTS = 8, 3, 3, 2
+BATCH = {
+  "image": jnp.asarray(np.random.RandomState(0).uniform(size=(COUNT, CANVAS, CANVAS, 1)), "f4"),
+  "label": jnp.zeros(COUNT, jnp.int32),
+}
+
+
+def tiny_system(poses):
+  model = probabilistic.get_config().model.to_dict()
+  model |= {"capsules": (PARTS, OBJECTS), "poses": poses, "num_samples": 2}
+  model["generative"]["template_size"] = 3
+  model["part_inference"] |= {"widths": (4,), "strides": (2,)}
+  model["object_inference"] |= {
+    "num_layers": 0,
+    "features": 4,
+    "output_features": 4,
+    "hidden": 4,
+  }
+  return make_system(model, {}, ImageSpec(canvas=CANVAS, channels=1, num_classes=10))
+
+
+def shapes(system):
+  keys = jax.random.split(jax.random.key(0))
+  rngs = {"params": keys[0], "noise": keys[1]}
+  return jax.eval_shape(lambda: system.module.init(rngs, BATCH, train=True))
+
+
+def random_variables(system):
+  """Small numbers for all parameters, without compiling their initialisation."""
+  rng = np.random.RandomState(2)
+  return jax.tree.map(
+    lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), "f4"), shapes(system)
+  )
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+  """System, variables, and of the batch: output, posteriors of encoder and prior, and a picture."""
+  system = tiny_system("gaussian")
+  variables = random_variables(system)
+
+  @jax.jit
+  def run(variables):
+    output = system.module.apply(variables, BATCH, train=False)
+    encoded = system.free_form.encode(variables, BATCH)
+    drawn = system.free_form.draw(variables, encoded, BATCH)
+    return output, encoded, system.free_form.prior(variables, BATCH), drawn
+
+  return system, variables, *run(variables)
+
+
+def test_the_encoder_starts_from_what_the_output_holds(gaussian):
+  system, _, output, encoded, _, drawn = gaussian
+  jax.tree.map(np.testing.assert_array_equal, encoded, output.posteriors)
+  readings = system.free_form.readings(encoded)
+  assert readings["presence_logits"].shape == (COUNT, OBJECTS)
+  poses = np.asarray(encoded[1].poses).reshape(COUNT, -1)
+  expected = np.concatenate([encoded[1].presence_logits, poses], axis=1)
+  np.testing.assert_array_equal(readings["presences_and_poses"], expected)
+  jax.tree.map(np.testing.assert_array_equal, readings, system.readings(output))
+  np.testing.assert_allclose(drawn, output.picture, atol=1e-5)  # float32, of sums of 3 templates
+  assert np.ptp(drawn) > 0.1
+
+
+def test_what_is_free_has_logarithms_of_deviations_and_comes_back(gaussian):
+  free_form, encoded = gaussian[0].free_form, gaussian[3]
+  free = free_form.unconstrain(encoded)
+  for layer, before in zip(free, encoded, strict=True):
+    np.testing.assert_allclose(layer.pose_scales, np.log(before.pose_scales), rtol=1e-6)
+    np.testing.assert_array_equal(layer.poses, before.poses)
+  back = free_form.constrain(jax.tree.map(lambda leaf: leaf - 50.0, free))
+  assert all(float(layer.pose_scales.min()) > 0 for layer in back)
+  back = free_form.constrain(free)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), back, encoded)
+
+
+def test_posteriors_in_a_point_have_no_deviations():
+  system = tiny_system("delta")
+  assert system.free_form is not None
+  variables = shapes(system)
+  for start in (system.free_form.encode, system.free_form.prior):
+    posterior = jax.eval_shape(start, variables, BATCH)
+    assert [layer.pose_scales for layer in posterior] == [None, None]
+    assert [layer.poses.shape[1] for layer in posterior] == [PARTS, OBJECTS]
+    free = jax.eval_shape(system.free_form.unconstrain, posterior)
+    assert jax.tree.structure(free) == jax.tree.structure(posterior)
+
+
+def test_the_prior_is_what_the_config_says_of_the_top_and_the_same_for_all(gaussian):
+  parts, top = gaussian[4]
+  generative = probabilistic.get_config().model.generative
+  presence = jax.nn.sigmoid(top.presence_logits)
+  np.testing.assert_allclose(presence, generative.top_presence, rtol=1e-5)
+  np.testing.assert_array_equal(top.poses, np.broadcast_to(np.eye(2, 3), top.poses.shape))
+  np.testing.assert_allclose(top.pose_scales, generative.top_scale, rtol=1e-6)
+  for leaf in jax.tree.leaves((parts, top)):
+    assert leaf.shape[0] == COUNT
+    np.testing.assert_array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape))
+
+
+def test_the_bound_rises_on_every_image(gaussian):
+  system, variables, *_ = gaussian
+  infer = make_inference(
+    system.free_form, optax.adam(0.05), num_steps=60, start="encoder", num_samples=20
+  )
+  found = infer(variables, BATCH, jnp.arange(COUNT))
+  # Hundreds of nats are to be had: untrained, the encoder draws what has nothing to do with images.
+  assert np.all(found.after.bound > found.before.bound + 10)
+  jax.tree.map(np.testing.assert_array_equal, found.before.posterior, gaussian[3])
+
+
+def test_moments_of_children_are_those_of_samples():
+  """Of parents that are certain to be there, where choices are drawn as the moments take them."""
+  rng = np.random.RandomState(1)
+  parents = Moments(
+    jnp.full(2, selection.CERTAIN),
+    jnp.asarray(rng.normal(size=(2, 2, 3)), "f4"),
+    jnp.asarray(rng.uniform(0.1, 0.5, size=(2, 6)), "f4"),
+  )
+  relations = Relations(
+    affinity_logits=jnp.asarray(rng.normal(size=(2, 4)), "f4"),
+    dummy_logit=jnp.float32(0.3),
+    presence_logits=jnp.asarray(rng.normal(size=(3, 4)), "f4"),
+    offsets=jnp.asarray(rng.normal(size=(2, 4, 2, 3)), "f4"),
+    scales=jnp.asarray(rng.uniform(0.1, 1.0, size=(2, 4, 6)), "f4"),
+    broad_scale=jnp.float32(0.7),
+    temperature=jnp.float32(0.5),
+  )
+  moments = jax.jit(selection.child_moments)(parents, relations)
+
+  @jax.jit
+  @jax.vmap
+  def sample(key):
+    pose_key, child_key = jax.random.split(key)
+    scales = parents.pose_scales.reshape(2, 2, 3)
+    poses = parents.poses + scales * jax.random.normal(pose_key, (2, 2, 3))
+    there = selection.Capsules(parents.presence_logits, poses)
+    children, _ = selection.sample_children(child_key, there, relations)
+    return children.presence > 0.5, children.poses
+
+  count = 20_000
+  presences, poses = map(np.asarray, sample(jax.random.split(jax.random.key(0), count)))
+  # Five standard errors of a mean, and of a deviation whose own is below 2 / sqrt(count) of it:
+  # mixtures have heavier tails than a Gaussian, whose is 0.7.
+  error = 5 / np.sqrt(count)
+  np.testing.assert_allclose(jax.nn.sigmoid(moments.presence_logits), presences.mean(0), atol=error)
+  scales = np.asarray(moments.pose_scales).reshape(4, 2, 3)
+  assert np.all(np.abs(moments.poses - poses.mean(0)) < error * scales)
+  np.testing.assert_allclose(poses.std(axis=0), scales, rtol=2 * error)

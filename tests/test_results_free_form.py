@@ -1,0 +1,143 @@
+"""results/free_form.py on a trained run of the toy, and the figure that it draws."""
+
+import json
+
+import numpy as np
+import pytest
+
+from results import free_form as command
+from scae_jax.evaluation import report
+from scae_jax.figures import FIGURES
+from scae_jax.training.build import Run
+from scae_jax.training.loop import train
+from scae_jax.training.reporting import report_run
+from tests import toy_free_form, toy_system
+from tests.test_figures_pictures import drawn, rendered
+from tests.toy_system import toy_config
+
+RNG = np.random.RandomState(0)
+
+
+def test_images_stand_above_what_is_believed_of_them():
+  pictures = {name: RNG.uniform(size=(12, 4, 4, 1)) for name in ("image", "before", "after")}
+  bounds = {"bound_before": -np.arange(12.0) - 0.4, "bound_after": np.arange(12.0)}
+  figure = FIGURES["free_form"](**pictures, **bounds, title="Turned")
+  cells = drawn(figure)
+  assert set(cells) == {(row, column) for row in range(3) for column in range(10)}
+  for row, values in enumerate(pictures.values()):
+    for column in range(10):
+      np.testing.assert_array_equal(cells[row, column], np.float32(values[column, ..., 0]))
+  written = [axes.get_xlabel() for axes in figure.axes]
+  assert written[:10] == [""] * 10
+  assert written[10:13] == ["-0 nats", "-1", "-2"]
+  assert written[20:23] == ["0 nats", "1", "2"]
+  rendered(figure)
+  with pytest.raises(ValueError, match="'bound_after': 2"):
+    FIGURES["free_form"](**pictures, **(bounds | {"bound_after": np.zeros(2)}))
+  with pytest.raises(ValueError, match=r"'before' must have axes \[n, h, w, c\]"):
+    FIGURES["free_form"](**(pictures | {"before": np.zeros((12, 4, 4))}), **bounds)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """A run of the toy with a free form: its folder, and the run."""
+  workdir = tmp_path_factory.mktemp("runs") / "toy"
+  config = toy_config(train__num_steps=8, evaluation__max_examples=100)
+  with config.unlocked():
+    config.system = "tests.toy_free_form"
+  return workdir, train(config, workdir)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+  monkeypatch.setattr(command, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)
+  monkeypatch.setattr(report, "MAX_PIXEL_EXAMPLES", 60)
+
+
+def main(monkeypatch, *arguments):
+  monkeypatch.setattr("sys.argv", ["free_form", *map(str, arguments)])
+  command.main()
+
+
+def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, tmp_path, capsys):
+  flags = ("--num_steps=40", "--num_samples=2", "--max_examples=12", "--batch_size=8")
+  main(monkeypatch, trained[0], tmp_path, *flags)
+  names = [f"free-form-toy-encoder.{end}" for end in ("json", "md", "png")]
+  assert sorted(path.name for path in tmp_path.iterdir()) == names
+  record = json.loads((tmp_path / names[0]).read_text())
+  assert (record["step"], record["seed"], record["start"]) == (8, 0, "encoder")
+  assert record["command"].startswith(f"python -m results.free_form {trained[0]}")
+  assert record["command"].endswith(" ".join(flags))
+  assert {"date", "versions", "hardware"} <= set(record)
+  assert record["probes"]["reconstruction"]["fitted_examples"] == 100
+  assert list(record["results"]) == ["digits", "rotated_digits:35", "affine_digits"]
+  for result in record["results"].values():
+    assert result["examples"] == 12
+    bound = result["bound"]
+    assert bound["examples_that_did_not_rise"] == 0
+    assert 0 < bound["least_rise"] <= bound["after"] - bound["before"]
+    # The posterior comes to look like the image instead of what a few steps of training gave.
+    shares = result["accuracy"]["reconstruction"]
+    assert shares["after"] != shares["before"]
+  table = (tmp_path / names[1]).read_text()
+  assert table.strip() in capsys.readouterr().out
+  lines = table.splitlines()
+  assert lines[0].count("LIN-PRED, reconstruction, before | after") == 1
+  bound, shares = (record["results"]["digits"][key] for key in ("bound", "accuracy"))
+  cells = ["digits", "12", f"{bound['before']:.1f}", f"{bound['after']:.1f}", "0"]
+  cells += [f"{100 * share:.1f}" for share in shares["reconstruction"].values()]
+  assert lines[2] == f"| {' | '.join(cells)} |"
+  assert "affine_digits: affNIST's distribution of maps" in table
+  assert "100 training images" in table
+  assert "40 steps of Adam, learning rate 0.05" in table
+
+
+def test_bounds_that_do_not_rise_are_counted_and_the_prior_is_a_start(
+  trained, monkeypatch, tmp_path
+):
+  flags = ("--num_steps=0", "--num_samples=1", "--max_examples=3", "--dataset=digits")
+  main(monkeypatch, trained[0], tmp_path, "--start=prior", *flags)
+  record = json.loads((tmp_path / "free-form-toy-prior.json").read_text())
+  (result,) = record["results"].values()
+  assert result["bound"]["examples_that_did_not_rise"] == 3
+  shares = result["accuracy"]["reconstruction"]
+  assert shares["after"] == shares["before"]  # of the prior, the same for all
+
+
+def test_the_report_on_the_run_has_its_readings(trained, tmp_path, capsys):
+  report_run(trained[1], tmp_path)
+  metrics = json.loads((tmp_path / "evaluation" / "metrics.json").read_text())
+  share = metrics["readings"]["reconstruction"]["lin_pred"]
+  row = next(line for line in capsys.readouterr().out.splitlines() if "reconstruction  " in line)
+  assert row.split() == ["reconstruction", f"{100 * share:.1f}", "%"]
+
+
+@pytest.mark.parametrize(
+  ("flag", "message"),
+  [
+    ("--learning_rate=0", "--learning_rate must be above 0; it is 0.0"),
+    ("--num_steps=-1", "num_steps of 0 or more"),
+    ("--max_examples=-1", "max_examples must be 0 (all) or more, got -1"),
+    ("--dataset=rotated_digits", "does not say how far"),
+    ("--step=3", "3"),
+  ],
+)
+def test_the_command_refuses_in_one_message(trained, monkeypatch, tmp_path, capsys, flag, message):
+  with pytest.raises(SystemExit) as stopped:
+    main(monkeypatch, trained[0], tmp_path / "out", "--dataset=digits", flag)
+  assert stopped.value.code == 2
+  assert message in capsys.readouterr().err
+
+
+def test_a_system_without_a_free_form_is_refused(trained, monkeypatch, tmp_path, capsys):
+  run = trained[1]
+  data = toy_system.toy_data(side=18)
+  model, loss = dict(run.config.model), dict(run.config.loss)
+  assert toy_free_form.make_system(model, loss, data).free_form is not None
+  plain = Run(run.config, toy_system.make_system(model, loss, data), run.dataset, {0: {}}, 8)
+  monkeypatch.setattr(command, "open_run", lambda *arguments: plain)
+  with pytest.raises(SystemExit):
+    main(monkeypatch, trained[0], tmp_path / "out")
+  assert "whose system has a `free_form`" in capsys.readouterr().err
+  assert not (tmp_path / "out").exists()

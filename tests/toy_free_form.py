@@ -1,0 +1,57 @@
+"""The toy system with readings and with a free form whose best posterior is known.
+
+For free-form inference each pixel x has a variable z ~ Normal(0, 1) of its own, and is
+Normal(z, NOISE). The posterior of z is Normal(x / (1 + NOISE^2), NOISE / sqrt(1 + NOISE^2)), and
+the bound that it reaches is log Normal(x; 0, sqrt(1 + NOISE^2)), summed over pixels, whatever is
+drawn.
+A config names it by `system = "tests.toy_free_form"`.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.stats import norm
+
+from scae_jax.models.system import FreeForm, ImageSpec, System
+from tests import toy_system
+
+NOISE = 0.5
+START_SCALE = 0.3  # of the encoder
+NUM_SAMPLES = 64  # of an estimate of the bound
+
+
+def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) -> System:
+  """As `toy_system.make_system`; `reconstruction` is read, and starts the posterior's means."""
+  system = toy_system.make_system(model, loss, data)
+
+  def readings(output):
+    flat = output.reconstruction.reshape(len(output.reconstruction), -1)
+    return {"reconstruction": flat}
+
+  def encode(variables, batch):
+    mean = readings(system.module.apply(variables, batch, train=False))["reconstruction"]
+    return {"mean": mean, "scale": jnp.full_like(mean, START_SCALE)}
+
+  def prior(variables, batch):
+    pixels = batch["image"].reshape(len(batch["image"]), -1)
+    return {"mean": jnp.zeros_like(pixels), "scale": jnp.ones_like(pixels)}
+
+  def bound(variables, posterior, batch, key):
+    pixels = batch["image"].reshape(len(batch["image"]), -1)
+    mean, scale = posterior["mean"][None], posterior["scale"][None]
+    z = mean + scale * jax.random.normal(key, (NUM_SAMPLES, *pixels.shape))
+    joint = norm.logpdf(pixels[None], z, NOISE) + norm.logpdf(z)
+    return jnp.mean(jnp.sum(joint - norm.logpdf(z, mean, scale), axis=2), axis=0)
+
+  free_form = FreeForm(
+    encode=encode,
+    prior=prior,
+    unconstrain=lambda posterior: posterior | {"scale": jnp.log(posterior["scale"])},
+    constrain=lambda free: free | {"scale": jnp.exp(free["scale"])},
+    bound=bound,
+    readings=lambda posterior: {"reconstruction": posterior["mean"]},
+    draw=lambda variables, posterior, batch: posterior["mean"].reshape(batch["image"].shape),
+  )
+  return dataclasses.replace(system, readings=readings, free_form=free_form)
