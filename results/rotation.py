@@ -237,7 +237,7 @@ def main() -> None:
       np.array(ranges),
       curves(lines, ranges),
       1 / NUM_CLASSES,
-      f"{options.data}: range of rotation in training",
+      f"{options.data}: range of rotation in training (dotted: chance)",
       across="training images turned by up to, degrees",
       num_columns=2,
       baselines=(PIXELS,),

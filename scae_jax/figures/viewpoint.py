@@ -14,6 +14,8 @@ from scae_jax.figures.style import (
   palette,
 )
 
+MAX_TICKS = 8  # as many angles as have room for a tick each
+
 
 def viewpoint(
   angles: np.ndarray,
@@ -64,11 +66,14 @@ def viewpoint(
     axes.set_title(way, fontsize=LABEL_SIZE)
     axes.set_xlabel(across, fontsize=LABEL_SIZE)
     axes.set_ylim(0, 101)
+    if len(angles) <= MAX_TICKS:
+      axes.set_xticks(angles)
     axes.tick_params(labelsize=SMALL_SIZE)
     axes.grid(alpha=0.25, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
   for axes in grid[:, 0]:
     axes.set_ylabel("accuracy, percent", fontsize=LABEL_SIZE)
+  drawn = dict(sorted(drawn.items(), key=lambda entry: entry[0] in baselines))  # those at last
   figure.legend(
     list(drawn.values()),
     list(drawn),
