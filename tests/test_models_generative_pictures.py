@@ -35,6 +35,7 @@ MODEL = {
     "broad_scale": 0.5,
     "min_scale": 0.01,
     "initial_scale": 0.05,
+    "shared_scales": False,
   },
   "part_inference": {"widths": (4,), "strides": (2,)},
   "object_inference": {
@@ -60,7 +61,8 @@ def batch():
 
 @pytest.fixture(scope="module")
 def system():
-  return make_system(MODEL, {}, ImageSpec(CANVAS, 1, 10))
+  loss = {"schedule": {"latents": ()}}
+  return make_system(MODEL, loss, ImageSpec(CANVAS, 1, 10))
 
 
 @pytest.fixture(scope="module")

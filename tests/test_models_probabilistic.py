@@ -42,6 +42,7 @@ MODEL = {
     "broad_scale": 1.5,
     "min_scale": 0.1,
     "initial_scale": 0.4,
+    "shared_scales": False,
   },
   "part_inference": {"widths": (4,), "strides": (2,)},
   "object_inference": {
@@ -53,13 +54,19 @@ MODEL = {
     "hidden": 4,
   },
 }
+THREE = {
+  "capsules": (3, 2, 2),
+  "generative.shared_scales": True,
+  "object_inference.num_layers": 0,
+}
+LOSS = {"schedule": {"latents": ()}}
 
 
 def tiny_system(**changes):
   """The tiny system with options changed, such as `**{"generative.pixel_scale": 1.0}`."""
   config = ConfigDict({"model": MODEL}, convert_dict=True)
   config.update_from_flattened_dict({f"model.{key}": value for key, value in changes.items()})
-  return probabilistic.make_system(config.model.to_dict(), {}, ImageSpec(CANVAS, 1, 10))
+  return probabilistic.make_system(config.model.to_dict(), LOSS, ImageSpec(CANVAS, 1, 10))
 
 
 def tiny_batch(batch=BATCH):
@@ -101,8 +108,11 @@ def two():
 
 @pytest.fixture(scope="module")
 def three():
-  """Without attention among the children, which is the same for two layers, to compile faster."""
-  return Tiny(capsules=(3, 2, 2), **{"object_inference.num_layers": 0})
+  """Without attention among the children, which is the same for two layers, to compile faster.
+
+  Deviations are shared by the parents, which they are not with two layers.
+  """
+  return Tiny(**THREE)
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +132,13 @@ def trained(two):
 def reference_relations(params, layer, options):
   """From the parameters themselves, as the docstrings have it."""
   p = {name: params[f"{name}_{layer}"] for name in ("affinity", "presence", "offset", "scale")}
+  scales = options["min_scale"] + np.log1p(np.exp(p["scale"]))
   return Relations(
     affinity_logits=p["affinity"],
     dummy_logit=np.log(options["dummy_affinity"]),
     presence_logits=p["presence"],
     offsets=p["offset"],
-    scales=options["min_scale"] + np.log1p(np.exp(p["scale"])),
+    scales=np.broadcast_to(scales, (*p["affinity"].shape, 6)),  # which parents may share
     broad_scale=options["broad_scale"],
     temperature=options["temperature"],
   )
@@ -333,8 +344,10 @@ def test_every_term_reaches_what_it_should(two, gradients):
 def test_what_explains_the_objects_teaches_the_image_network(two, gradients):
   """Through the presences and the poses of every part, down to the first convolution."""
   gradient = gradients(in_float64(two.variables), "capsules_2")[1]["part_inference"]
-  columns = gradient["pooling"]["conv_1x1"]["kernel"].reshape(-1, 3, 1 + 6 + 6 + 1)
-  assert np.any(columns, axis=0).all()  # a presence, a pose, its deviations, and attention
+  # Of every part a presence, a pose, its deviations, and attention, to both.
+  for name, size in (("pooling", 1 + 6 + 1), ("scales", 6 + 1)):
+    columns = gradient[name]["conv_1x1"]["kernel"].reshape(-1, 3, size)
+    assert np.any(columns, axis=0).all()
   assert np.any(gradient["convnet"]["kernel_0"])
 
 
@@ -346,9 +359,8 @@ def test_samples_of_three_layers(three):
     generative[f"presence_{i}"] += 50
     generative[f"affinity_{i}"] += 50
     generative[f"scale_{i}"] -= 50
-  module = tiny_system(
-    capsules=(3, 2, 2), **{"generative.min_scale": 1e-5, "generative.top_presence": 0.999999}
-  ).module
+  certain = {"generative.min_scale": 1e-5, "generative.top_presence": 0.999999}
+  module = tiny_system(**THREE | certain).module
 
   def draw(module, key):
     top = module.generative.sample_top(jax.random.fold_in(key, 0))

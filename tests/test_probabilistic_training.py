@@ -11,9 +11,7 @@ from configs import probabilistic
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.training.errors import NonFiniteError
 from scae_jax.training.loop import train
-from tests.test_models_probabilistic import Tiny, tiny_batch
-
-THREE = {"capsules": (3, 2, 2), "object_inference.num_layers": 0}
+from tests.test_models_probabilistic import THREE, Tiny, tiny_batch
 
 
 @pytest.fixture(scope="module")
