@@ -36,13 +36,16 @@ VARIATIONAL = {
   "train.start_from": "runs/probabilistic-digits",
   "optimizer.learning_rate": 5e-4,
 }
-# As many parts and objects as drew the images (results/recovery.py).
+# As many objects as drew the images (results/recovery.py).
 RECOVERY = {
-  "model.capsules": (6, 3),
+  "model.capsules": (9, 3),  # three parts more than drew the images
+  "model.generative.pixel_scale": 0.1,
+  "loss.schedule.latents": ((0, 0.0), (3_000, 0.0), (5_000, 1.0)),
+  "optimizer.learning_rate": 3e-3,
   "data.name": "folder",
   "data.dir": "runs/recovery-scenes",
   "data.max_shift": 0,
-  "train.num_steps": 4_000,
+  "train.num_steps": 10_000,
 }
 
 
@@ -71,6 +74,7 @@ def _digits() -> ConfigDict:
   parts = config.model.part_inference = ConfigDict()
   parts.widths = (24, 24, 24, 24)  # convolution channels
   parts.strides = (2, 1, 1, 1)
+  parts.min_part_scale = 0.2  # of the side of the image
 
   objects = config.model.object_inference = ConfigDict()
   objects.num_layers = 3  # induced attention blocks

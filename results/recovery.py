@@ -153,14 +153,15 @@ def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
   found, truth = {}, {}
   for split in ("train", "test"):
     data = run.dataset.splits[split]
-    features, _ = collect(
+    collected = collect(
       run.system,
       variables,
       {"image": data.images, "label": data.labels},
       canvas=CANVAS,
       batch_size=settings.evaluation.batch_size,
     )
-    found[split], truth[split] = features["presences"] > 0.5, true_presences(run.dataset, split)
+    found[split] = collected.features["presences"] > 0.5
+    truth[split] = true_presences(run.dataset, split)
   order = list(match(found["train"], truth["train"]))
   right = found["test"][:, order] == truth["test"]
   return {

@@ -19,14 +19,14 @@ FAR = 1e4
 
 
 @typed
-def affine_matrix(raw: Float[Array, "6"]) -> Float[Array, "2 3"]:
+def affine_matrix(raw: Float[Array, "6"], *, min_scale: float = MIN_SCALE) -> Float[Array, "2 3"]:
   """Affine pose from six unconstrained numbers.
 
   Their order is scale x, scale y, rotation, shear, shift x, shift y. Scales are
-  in (0.01, 1.01), shear and shifts in (-1, 1), rotation in turns (1 is 2 pi). The determinant of
-  the matrix is the product of the two scales. Kosiorek et al. 2019, appendix A.
+  in (min_scale, 1.01), shear and shifts in (-1, 1), rotation in turns (1 is 2 pi). The determinant
+  of the matrix is the product of the two scales. Kosiorek et al. 2019, appendix A.
   """
-  scale_x, scale_y = jax.nn.sigmoid(raw[0]) + MIN_SCALE, jax.nn.sigmoid(raw[1]) + MIN_SCALE
+  scale_x, scale_y = min_scale + (1 + MIN_SCALE - min_scale) * jax.nn.sigmoid(raw[:2])
   cos, sin = jnp.cos(2 * jnp.pi * raw[2]), jnp.sin(2 * jnp.pi * raw[2])
   shear, shift_x, shift_y = jnp.tanh(5 * raw[3]), jnp.tanh(5 * raw[4]), jnp.tanh(5 * raw[5])
   return jnp.stack(

@@ -125,7 +125,7 @@ def softplus(x):
 @pytest.mark.parametrize("gaussian", [True, False])
 def test_part_inference_by_its_bias(gaussian):
   """A logit, the six numbers of a pose and, where there are deviations, theirs: in this order."""
-  module = PartInference(PARTS, gaussian=gaussian, widths=(4,), strides=(2,))
+  module = PartInference(PARTS, gaussian=gaussian, widths=(4,), strides=(2,), min_part_scale=0.01)
   variables = random_variables(module, IMAGE)
   layer = variables["params"]["pooling"]["conv_1x1"]
   layer["kernel"] = jnp.zeros_like(layer["kernel"])
@@ -146,7 +146,7 @@ def test_part_inference_by_its_bias(gaussian):
 
 def test_part_inference_is_of_exponential_linear_units():
   """A map of -1 everywhere becomes exp(-1) - 1, which pooling passes on."""
-  module = PartInference(PARTS, gaussian=False, widths=(4,), strides=(2,))
+  module = PartInference(PARTS, gaussian=False, widths=(4,), strides=(2,), min_part_scale=0.01)
   variables = random_variables(module, IMAGE)
   convnet, layer = variables["params"]["convnet"], variables["params"]["pooling"]["conv_1x1"]
   convnet["kernel_0"] = jnp.zeros_like(convnet["kernel_0"])

@@ -5,6 +5,8 @@ own, so that networks with Gaussian posteriors have all parameters of those with
 can start from them.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -17,7 +19,7 @@ from scae_jax.layers.mlp import CapsuleMLP
 from scae_jax.layers.pooling import AttentionPooling
 from scae_jax.layers.set_transformer import SetTransformer
 from scae_jax.models.part_capsules import POSE_SIZE
-from scae_jax.models.system import each_whole, whole
+from scae_jax.models.system import each_whole, probability, whole
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules
 from scae_jax.typing import Array, Float, typed
@@ -100,21 +102,27 @@ class PartInference(nn.Module):
     gaussian: whether poses have deviations.
     widths: channels of the convolutions.
     strides: their strides.
+    min_part_scale: parts are at least so many times as large as the image, before shear. Where they
+      may shrink to nothing, one that is not in the image hides rather than be absent, and presences
+      say nothing.
   """
 
   num_parts: int
   gaussian: bool
   widths: tuple[int, ...]
   strides: tuple[int, ...]
+  min_part_scale: float
 
   @nn.compact
   @typed
   def __call__(self, image: Float[Array, "b h w c"]) -> Posterior:
     each_whole("config.model.part_inference.widths", self.widths, 1)
     each_whole("config.model.part_inference.strides", self.strides, 1)
+    probability("config.model.part_inference.min_part_scale", self.min_part_scale)
     x = ConvNet(self.widths, self.strides, activation="elu", name="convnet")(image)
     raw = AttentionPooling(self.num_parts, 1 + POSE_SIZE, name="pooling")(x)
-    poses = jax.vmap(jax.vmap(geometry.affine_matrix))(raw[..., 1:])
+    affine = functools.partial(geometry.affine_matrix, min_scale=self.min_part_scale)
+    poses = jax.vmap(jax.vmap(affine))(raw[..., 1:])
     scales = None
     if self.gaussian:
       scales = posterior_scales(AttentionPooling(self.num_parts, POSE_SIZE, name="scales")(x))
