@@ -22,6 +22,9 @@ from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh, split_examples
 from scae_jax.training.reporting import report_run
 from tests.test_data_constellations import OPTIONS as SCENES
+from tests.test_training_loop import compilation_cache
+
+__all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
 
 OPTIONS = dataclasses.replace(SCENES, patterns=("square", "triangle"))
 

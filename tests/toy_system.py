@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 from scae_jax.models.system import ImageSpec, System
 from scae_jax.typing import Array, Batch
 
-
 # In this order the system has them; a config's keys come in that of the alphabet.
 TERMS = ("image", "between", "fragile", "code_probe")
 
