@@ -218,15 +218,23 @@ def test_several_samples_are_the_mean_of_single_ones(two, trained):
 
 
 @pytest.fixture(scope="module")
-def gradients(two):
+def without_attention():
+  """A tiny system whose objects have no attention, to compile faster, and its float64 variables."""
+  system = tiny_system(**{"object_inference.num_layers": 0})
+  return system, in_float64(tiny_variables(system))
+
+
+@pytest.fixture(scope="module")
+def gradients(without_attention):
   """Function of variables, in float64: each term's gradient by all parameters, at one noise."""
-  names = list(two.system.loss_weights)
+  system = without_attention[0]
+  names = list(system.loss_weights)
 
   def pull(variables, weights):
     image = tiny_batch()["image"].astype(jnp.float64)
 
     def terms(variables):
-      values = two.module.apply(variables, image, jax.random.key(4), method="estimate")
+      values = system.module.apply(variables, image, jax.random.key(4), method="estimate")
       return jnp.stack([jnp.sum(values[name]) for name in names])
 
     values, back = jax.vjp(terms, variables)
@@ -243,9 +251,9 @@ def gradients(two):
   return run
 
 
-def test_gradients_of_the_bound_by_differences(two, gradients):
+def test_gradients_of_the_bound_by_differences(without_attention, gradients):
   """Of every term, in a direction of all parameters; a stopped gradient would be missing."""
-  variables = in_float64(two.variables)
+  variables = without_attention[1]
   rng = np.random.RandomState(0)
   direction = jax.tree.map(lambda x: rng.normal(0, 1, x.shape), variables)
 
@@ -262,9 +270,9 @@ def test_gradients_of_the_bound_by_differences(two, gradients):
     np.testing.assert_allclose(slope, difference, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
-def test_every_term_reaches_what_it_should(two, gradients):
+def test_every_term_reaches_what_it_should(without_attention, gradients):
   """No gradient is stopped: the objects' prior teaches the image's network too."""
-  variables = in_float64(two.variables)
+  variables = without_attention[1]
 
   def reached(name):
     """Parameters of the generative model and networks by which a term has a gradient."""
@@ -286,9 +294,9 @@ def test_every_term_reaches_what_it_should(two, gradients):
     assert reached(f"presences_{i}") == set()
 
 
-def test_what_explains_the_objects_teaches_the_image_network(two, gradients):
+def test_what_explains_the_objects_teaches_the_image_network(without_attention, gradients):
   """Through the presences and the poses of every part, down to the first convolution."""
-  gradient = gradients(in_float64(two.variables), "capsules_2")[1]["part_inference"]
+  gradient = gradients(without_attention[1], "capsules_2")[1]["part_inference"]
   # Of every part a presence, a pose, its deviations, and attention, to both.
   for name, size in (("pooling", 1 + 6 + 1), ("scales", 6 + 1)):
     columns = gradient[name]["conv_1x1"]["kernel"].reshape(-1, 3, size)
