@@ -95,7 +95,15 @@ def generative(system, variables):
 
 @pytest.fixture(scope="module")
 def draw(generative):
-  return compiled(functools.partial(generative.draw, canvas=CANVAS))
+  """Draws parts [b, m], of any b up to that of the samples, for which alone it is compiled."""
+  run = compiled(functools.partial(generative.draw, canvas=CANVAS))
+
+  def draw(parts):
+    count = len(parts.poses)
+    rows = np.arange(generative_pictures.NUM_SAMPLES) % count
+    return np.asarray(run(jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], parts)))[:count]
+
+  return draw
 
 
 @pytest.fixture(scope="module")
