@@ -40,8 +40,10 @@ VARIATIONAL = {
 RECOVERY = {
   "model.capsules": (9, 3),  # three parts more than drew the images
   "model.generative.pixel_scale": 0.1,
-  "loss.schedule.latents": ((0, 0.0), (3_000, 0.0), (5_000, 1.0)),
-  "optimizer.learning_rate": 3e-3,
+  "model.generative.top_presence": 0.3,
+  # Rising from the start: after thousands of steps without a gradient, Adam's first ones would be
+  # several times as long as the learning rate, which leaves the set transformer saturated for good.
+  "loss.schedule.latents": ((0, 0.0), (5_000, 1.0)),
   "data.name": "folder",
   "data.dir": "runs/recovery-scenes",
   "data.max_shift": 0,

@@ -124,13 +124,15 @@ def softplus(x):
 
 @pytest.mark.parametrize("gaussian", [True, False])
 def test_part_inference_by_its_bias(gaussian):
-  """A logit, the six numbers of a pose and, where there are deviations, theirs: in this order."""
+  """A logit and the six numbers of a pose, in this order; deviations are pooled by themselves."""
   module = PartInference(PARTS, gaussian=gaussian, widths=(4,), strides=(2,), min_part_scale=0.01)
   variables = random_variables(module, IMAGE)
-  layer = variables["params"]["pooling"]["conv_1x1"]
-  layer["kernel"] = jnp.zeros_like(layer["kernel"])
-  bias = np.asarray(layer["bias"], np.float64).reshape(PARTS, -1)
-  assert bias.shape[1] == (14 if gaussian else 8)
+  biases = {}
+  for name in ("pooling", "scales") if gaussian else ("pooling",):
+    layer = variables["params"][name]["conv_1x1"]
+    layer["kernel"] = jnp.zeros_like(layer["kernel"])
+    biases[name] = np.asarray(layer["bias"], np.float64).reshape(PARTS, -1)
+  bias = biases["pooling"]
   found = read(module, variables, IMAGE)
   # float32, with an angle of 2 pi x.
   close = functools.partial(np.testing.assert_allclose, atol=5e-6)
@@ -140,7 +142,7 @@ def test_part_inference_by_its_bias(gaussian):
     close(found.poses[1, m], affine_reference(bias[m, 1:7]))
     if gaussian:
       least = capsule_inference.MIN_POSTERIOR_SCALE
-      close(found.pose_scales[1, m], least + softplus(bias[m, 7:13] + start))
+      close(found.pose_scales[1, m], least + softplus(biases["scales"][m, :6] + start))
   assert (found.pose_scales is None) != gaussian
 
 
@@ -179,31 +181,36 @@ def objects():
   return random_variables(module, children(), scale=1.0), compiled(module.apply)
 
 
-def test_every_parent_has_a_head_that_moves_it_alone(objects):
+@pytest.mark.parametrize("head", ["heads", "scales"])
+def test_every_parent_has_heads_that_move_it_alone(objects, head):
   variables, apply = objects
   before = apply(variables, children())
-  heads = variables["params"]["heads"]["capsules"]
-  for name, layer in heads.items():
+  layers = variables["params"][head]["capsules"]
+  for name, layer in layers.items():
     for leaf in layer:
-      changed = layer | {leaf: layer[leaf].at[1].add(0.5)}
-      params = dict(variables["params"], heads={"capsules": heads | {name: changed}})
-      after = apply({"params": params}, children())
-      for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+      changed = layers | {name: layer | {leaf: layer[leaf].at[1].add(0.5)}}
+      after = apply({"params": {**variables["params"], head: {"capsules": changed}}}, children())
+      for field in ("presence_logits", "poses", "pose_scales"):
+        old, new = getattr(before, field), getattr(after, field)
         np.testing.assert_array_equal(new[:, 0], old[:, 0])
-        assert np.abs(new[:, 1] - old[:, 1]).max() > 1e-3
+        its_own = (field == "pose_scales") == (head == "scales")
+        assert (np.abs(new[:, 1] - old[:, 1]).max() > 1e-3) == its_own
 
 
 def test_object_inference_by_its_last_bias(objects):
-  """A logit, a pose that is identity plus offset, and deviations: in this order."""
+  """A logit and a pose that is identity plus offset, in this order; and deviations."""
   variables, apply = objects
-  layer = variables["params"]["heads"]["capsules"]["dense_1"]
-  last = layer | {"kernel": jnp.zeros_like(layer["kernel"])}
-  heads = {"capsules": dict(variables["params"]["heads"]["capsules"], dense_1=last)}
-  found = apply({"params": dict(variables["params"], heads=heads)}, children())
-  bias = np.asarray(layer["bias"], np.float64)
-  assert bias.shape == (CAPSULES, 13)
+  params, biases = dict(variables["params"]), {}
+  for head in ("heads", "scales"):
+    layers = params[head]["capsules"]
+    last = layers["dense_1"] | {"kernel": jnp.zeros_like(layers["dense_1"]["kernel"])}
+    params[head] = {"capsules": dict(layers, dense_1=last)}
+    biases[head] = np.asarray(last["bias"], np.float64)
+  found = apply({"params": params}, children())
+  bias = biases["heads"]
+  assert bias.shape == (CAPSULES, 7)
   start = np.log(np.expm1(capsule_inference.INITIAL_POSTERIOR_SCALE))
-  scales = capsule_inference.MIN_POSTERIOR_SCALE + softplus(bias[:, 7:] + start)
+  scales = capsule_inference.MIN_POSTERIOR_SCALE + softplus(biases["scales"] + start)
   for b in range(BATCH):
     np.testing.assert_allclose(found.presence_logits[b], bias[:, 0], atol=1e-6)
     poses = IDENTITY + bias[:, 1:7].reshape(CAPSULES, 2, 3)

@@ -2,7 +2,7 @@
 
 An encoder guesses an example's approximate posterior in one pass, and guesses badly where the
 example is unlike those it was trained on. Here the numbers of the posterior are the parameters, and
-the model is fixed. Smith et al. 2020, arXiv 2004.03553, section 5.
+the model is fixed. Smith et al. 2020, arXiv 2004.03553, section 2.4.
 
 Each example is alone: it has its own key, made of its number in the split, its own optimiser state
 and its own steps. So its result does not depend on what else is in the batch, nor on how large that

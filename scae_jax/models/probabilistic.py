@@ -279,7 +279,7 @@ def poses(output: ProbabilisticOutput) -> dict[str, tuple[Array, Array]]:
 
 
 def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
-  """Free-form inference, section 5 of the article: posteriors of all layers, from the parts up.
+  """Free-form inference, section 2.4 of the article: posteriors of all layers, from the parts up.
 
   Layers of such a posterior are independent of each other. The encoder's is had from the centres of
   its own beliefs, and its bound is therefore not that of `ProbabilisticOutput.terms`, in which
