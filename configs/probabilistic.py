@@ -1,17 +1,21 @@
-"""Probabilistic capsules on the embedded digits: Smith et al. 2020, arXiv 2004.03553.
+"""Probabilistic capsules on the embedded digits and MNIST: Smith et al. 2020, arXiv 2004.03553.
 
     python train.py --config=configs/probabilistic.py:digits
     python train.py --config=configs/probabilistic.py:digits_variational
+    python train.py --config=configs/probabilistic.py:mnist
 
 `digits` knows poses by their likeliest values alone; `digits_variational` starts from what it has
 learnt, in runs/probabilistic-digits, and goes on with Gaussian posteriors of poses.
+
+`mnist` has 24 parts and 24 objects and networks of a size that wants a GPU. It has not been trained
+yet, so its length and its priors, which are those of `digits`, are guesses.
 """
 
 from ml_collections import ConfigDict
 
 from configs import digits
 
-PRESETS = ("digits", "digits_variational", "recovery")
+PRESETS = ("digits", "digits_variational", "recovery", "mnist")
 
 
 def get_config(preset: str = "digits") -> ConfigDict:
@@ -24,7 +28,12 @@ def get_config(preset: str = "digits") -> ConfigDict:
   if preset not in PRESETS:
     raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
   config = _digits()
-  changes = {"digits": {}, "digits_variational": VARIATIONAL, "recovery": RECOVERY}
+  changes = {
+    "digits": {},
+    "digits_variational": VARIATIONAL,
+    "recovery": RECOVERY,
+    "mnist": MNIST,
+  }
   config.update_from_flattened_dict(changes[preset])
   return config
 
@@ -48,6 +57,23 @@ RECOVERY = {
   "data.dir": "runs/recovery-scenes",
   "data.max_shift": 0,
   "train.num_steps": 10_000,
+}
+# Images as configs/mnist.py has them, 28x28 in a canvas that gives room to turn and shift.
+MNIST = {
+  "model.capsules": (24, 24),
+  "model.generative.template_size": 11,
+  "model.part_inference.widths": (128, 128, 128, 128),
+  "model.part_inference.strides": (2, 2, 1, 1),
+  "model.object_inference.num_heads": 4,
+  "model.object_inference.features": 128,
+  "data.name": "mnist",
+  "data.canvas": 40,
+  "data.max_shift": 6,
+  "train.num_steps": 100_000,
+  "train.batch_size": 128,
+  "train.log_every": 1_000,
+  "train.eval_every": 10_000,
+  "train.checkpoint_every": 10_000,
 }
 
 

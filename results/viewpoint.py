@@ -8,34 +8,36 @@ stopped and trains nothing twice, and a run that fails does not stop the others.
 `viewpoint-<data>.md`, `.json` and `.png` into the folder.
 """
 
-import argparse
+import functools
 import json
 import pathlib
 import statistics
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
+from results.many_runs import (
+  make_parser,
+  mean_of,
+  num_parameters,
+  overrides_of,
+  train_and_score,
+  write_findings,
+)
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.data.transfer import load_scored
-from scae_jax.evaluation.files import write_json, write_whole
-from scae_jax.evaluation.pictures import save_figures
-from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
-from scae_jax.training.build import Run, open_run
+from scae_jax.training.build import Run
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.options import DataOptions
-from scae_jax.training.sweep import RowsFailed, finished_report, run_rows
-from scae_jax.training.sweep_file import Row, check_rows, make_row
+from scae_jax.training.sweep_file import Row, make_row
 
-TRAIN = pathlib.Path(__file__).resolve().parent.parent / "train.py"
 WAYS = {"upright": 0.0, "turned": TRAINED_ROTATION}
 # Columns of the table: the two angles of the seed article.
 SHOWN_ANGLES = (0, 15, 35)
@@ -81,12 +83,11 @@ def score_run(data: str, run: Run, workdir: pathlib.Path, max_examples: int) -> 
     batch_size=settings.evaluation.batch_size,
     max_examples=max_examples,
   )
-  first = next(iter(run.variables.values()))
   steps_an_epoch = len(run.dataset.splits["train"].labels) / settings.train.batch_size
   return {
     "accuracy": found,
     "notes": notes,
-    "parameters": sum(leaf.size for leaf in jax.tree.leaves(first)),
+    "parameters": num_parameters(run),
     "steps": run.step,
     "seconds_an_epoch": seconds_a_step(workdir) * steps_an_epoch,
     "config": run.config.to_dict(),
@@ -98,10 +99,6 @@ def seconds_a_step(workdir: pathlib.Path) -> float:
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   speeds = [line["timing"]["steps_per_second"] for line in lines if line["split"] == "train"]
   return 1 / statistics.median(speeds)
-
-
-def mean_of(by_seed: Mapping[int, float]) -> float:
-  return statistics.mean(by_seed.values())
 
 
 def table(data: str, results: Mapping[str, Mapping[str, Any]]) -> str:
@@ -137,35 +134,16 @@ def curves(data: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dic
 
 def main() -> None:
   """Trains, scores, writes and prints."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
-  parser.add_argument("data", choices=sorted(SYSTEMS))
-  parser.add_argument("folder", type=pathlib.Path)
-  parser.add_argument("--workdir", type=pathlib.Path, help="folder of all runs")
-  parser.add_argument("--seeds", type=int, default=1, help="of each run, at once")
-  parser.add_argument("--num_steps", type=int, help="of each run, instead of its config's")
-  parser.add_argument("--max_examples", type=int, default=0, help="of each test set; 0 is all")
-  options = parser.parse_args()
+  options = make_parser(__doc__, SYSTEMS).parse_args()
   with exit_with_message(), explained():
     keep_compiled("")
     root = options.workdir or pathlib.Path("runs") / f"viewpoint-{options.data}"
-    changes = {"train.num_steps": options.num_steps} if options.num_steps else {}
-    rows = make_rows(options.data, options.seeds, changes)
-    check_rows(rows, root)
-    failed = None
-    try:
-      run_rows(rows, rows, root, [sys.executable, str(TRAIN)])
-    except RowsFailed as error:
-      failed = error
-    results = {}
-    for row in rows:
-      if finished_report(row, root / row.name):
-        run = open_run(root / row.name)
-        results[row.name] = score_run(options.data, run, root / row.name, options.max_examples)
-        print(f"{row.name}: scored", flush=True)
-    if not results:
-      raise failed or RunError(f"no run in {root} is finished.")
+    rows = make_rows(options.data, options.seeds, overrides_of(options))
+
+    def score(row: Row, run: Run) -> dict[str, Any]:
+      return score_run(options.data, run, root / row.name, options.max_examples)
+
+    results, failed = train_and_score(rows, root, score)
     write_report(options.data, options.folder, results, options.seeds)
     if failed:
       raise failed
@@ -175,16 +153,13 @@ def remarks(results: Mapping[str, Mapping[str, Any]], seeds: int) -> str:
   """What is to be said beside the table: of training, of the scored sets, and of the machine."""
   of_sets = dict.fromkeys(note for result in results.values() for note in result["notes"])
   measured = measured_with()
-  hardware = measured["hardware"]
-  versions = ", ".join(f"{name} {version}" for name, version in measured["versions"].items())
   lines = [
     f"Accuracy in percent, mean over {seeds} seed(s). `turned` saw training images turned by up to"
     f" {TRAINED_ROTATION:g} degrees either way. Clusters and probes, of systems that know no"
     " labels, are fitted to upright training images all the same.",
     f"Seconds an epoch are of steps alone, of all {seeds} seed(s) at once.",
     *of_sets,
-    f"Hardware: {hardware['cpu_count']} x {hardware['cpu_model']}, jax on"
-    f" {hardware['device_count']} {hardware['device_kind']}. Versions: {versions}.",
+    hardware_and_versions(measured),
     f"Scored {measured['date'][:10]}.",
   ]
   return "\n\n".join(lines)
@@ -192,15 +167,12 @@ def remarks(results: Mapping[str, Mapping[str, Any]], seeds: int) -> str:
 
 def write_report(data: str, folder: pathlib.Path, results: Mapping[str, Any], seeds: int) -> None:
   """Writes table, figure and numbers."""
-  folder.mkdir(parents=True, exist_ok=True)
-  name = f"viewpoint-{data}"
-  write_json(folder / f"{name}.json", {"results": results, "angles": ANGLES, **measured_with()})
+  record = {"results": results, "angles": ANGLES, **measured_with()}
   text = f"{table(data, results)}\n\n{remarks(results, seeds)}"
-  write_whole(folder / f"{name}.md", (text + "\n").encode())
-  print(text)
   num_classes = 10  # of digits and MNIST alike
   arguments = (np.array(ANGLES), curves(data, results), 1 / num_classes, f"Turned {data}")
-  save_figures(folder, {name: lambda: FIGURES["viewpoint"](*arguments)})
+  drawer = functools.partial(FIGURES["viewpoint"], *arguments)
+  write_findings(folder, f"viewpoint-{data}", record, text, drawer)
 
 
 if __name__ == "__main__":

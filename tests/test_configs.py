@@ -34,7 +34,7 @@ PRESETS = {
   "cnn": ["lenet5", "baseline", "digits"],
   "capsnet": ["paper", "release", "expanded", "multi_mnist", "cifar10", "small", "digits"],
   "matrix_capsules": ["smallnorb", "smallnorb_small", "mnist", "mnist_small", "digits"],
-  "probabilistic": ["digits", "digits_variational", "recovery"],
+  "probabilistic": ["digits", "digits_variational", "recovery", "mnist"],
 }
 CHANNELS = {"svhn_cropped": 3, "cifar10": 3, "smallnorb": 2}
 ALL = [(name, preset) for name, presets in PRESETS.items() for preset in presets]
@@ -44,6 +44,7 @@ def test_every_config_is_tested():
   assert set(PRESETS) == {path.stem for path in FOLDER.glob("*.py")} - {
     "__init__",
     "ablations",
+    "rotation",
     "viewpoint",
   }
 

@@ -6,7 +6,7 @@ import pytest
 from scae_jax.data import transfer
 from scae_jax.data.dataset import Dataset, ScoredSet, Split
 from scae_jax.data.sources import load_dataset
-from scae_jax.data.transfer import load_scored
+from scae_jax.data.transfer import load_scored, turned
 
 
 @pytest.fixture
@@ -101,6 +101,58 @@ def test_rotation_by_an_angle_and_by_a_range(four):
   np.testing.assert_array_equal(ranged, again)
   profiles = [np.round(image / image.max(), 1).tolist() for image in ranged]
   assert all(profiles.count(profile) == 1 for profile in profiles)  # each by its own angle
+
+
+def test_all_splits_are_turned_each_image_by_its_own_angle(four):
+  """The mark is one bright pixel off the middle; where it goes tells the angle."""
+  images = np.zeros((200, 9, 9, 1), np.uint8)
+  images[:, 3:6, 7] = 255
+  split = Split(images, np.arange(200, dtype=np.int32) % 2)
+  dataset = Dataset("mark", ("a", "b"), {"train": split, "test": split, "validation": split})
+  found = turned(dataset, 60, 12)
+  assert found.name == "rotated_mark:-60..60"
+  y, x = np.meshgrid(*[np.arange(12) - 5.0] * 2, indexing="ij")  # 1 + the middle of 9 pixels
+  angles = {}
+  for name, one in found.splits.items():
+    np.testing.assert_array_equal(one.labels, split.labels)
+    ink = one.images[..., 0].astype(float)
+    right, down = ((ink * axis).sum((1, 2)) for axis in (x, y))
+    angles[name] = np.degrees(np.arctan2(-down, right))
+    # Bilinear resampling and rounding to bytes shift the centre of ink by a share of a pixel.
+    assert np.abs(angles[name]).max() < 60 + 2
+    assert np.histogram(angles[name], bins=6, range=(-60, 60))[0].min() > 15  # of 33 each
+    assert len(np.unique(one.images.reshape(200, -1), axis=0)) > 190
+  for one, other in (("train", "test"), ("train", "validation"), ("test", "validation")):
+    # Independent: 200 pairs correlate by less than 4 / sqrt(200).
+    assert abs(np.corrcoef(angles[one], angles[other])[0, 1]) < 0.28
+  again = turned(dataset, 60, 12)
+  for name, one in found.splits.items():
+    np.testing.assert_array_equal(one.images, again.splits[name].images)
+
+
+def test_turned_test_images_are_those_to_score_on(four):
+  dataset = transfer.load_dataset("four", "", "")
+  scored = load_scored("rotated_four:-90..90", 8)
+  np.testing.assert_array_equal(
+    turned(dataset, 90, 8).splits["test"].images, scored.splits["test"].images
+  )
+  still = turned(dataset, 0, 8)
+  padded = np.pad(dataset.splits["train"].images, ((0, 0), (2, 2), (2, 2), (0, 0)))
+  np.testing.assert_array_equal(still.splits["train"].images, padded)
+  assert (still.name, still.notes) == ("rotated_four:0", ())
+  for degrees in (-1, 181):
+    with pytest.raises(ValueError, match=f"0 to 180 degrees, got {degrees}"):
+      turned(dataset, degrees, 8)
+
+
+def test_turned_images_tell_of_lost_ink(four):
+  images = np.full((3, 4, 4, 1), 9, np.uint8)
+  split = Split(images, np.zeros(3, np.int32))
+  dataset = Dataset("full", ("a",), {"train": split, "test": split}, ("made up.",))
+  where = "rotated_full:-180..180"
+  lost = "ink of 3 of 3 images reaches off the canvas of 4 pixels."
+  notes = ("made up.", f"{where}, train: {lost}", f"{where}, test: {lost}")
+  assert turned(dataset, 180, 4).notes == notes
 
 
 def test_affine_is_drawn_and_says_so(four):

@@ -9,6 +9,7 @@ import pytest
 
 from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from results import viewpoint
+from scae_jax.data.dataset import Dataset, ScoredSet, Split
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.classification import classify
@@ -16,7 +17,7 @@ from scae_jax.evaluation.clustering import lin_match
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.features import collect
 from scae_jax.evaluation.linear_probe import lin_pred
-from scae_jax.evaluation.viewpoint import accuracies
+from scae_jax.evaluation.viewpoint import accuracies, pixel_accuracies
 from scae_jax.figures import FIGURES
 from tests import toy_classifier, toy_system
 
@@ -160,6 +161,48 @@ def test_figure_has_a_panel_a_way_and_a_line_a_system():
     FIGURES["viewpoint"](angles, {"upright": {}}, 0.1)
   with pytest.raises(ValueError, match="same length"):
     FIGURES["viewpoint"](angles, {"upright": {"a": np.zeros(3)}}, 0.1)
+
+
+def test_figure_has_rows_of_panels_and_baselines_without_colour():
+  angles = np.array([0, 90])
+  accuracy = {
+    "one": {"pixels": np.array([0.7, 0.6]), "a": np.array([0.9, np.nan])},
+    "two": {"b": np.array([0.5, 0.4])},
+    "three": {"a": np.array([0.3, 0.2])},
+  }
+  figure = FIGURES["viewpoint"](
+    angles, accuracy, 0.1, across="range", num_columns=2, baselines=("pixels",)
+  )
+  one, two, three, empty = figure.axes
+  assert [axes.get_xlabel() for axes in (one, two, three)] == ["range"] * 3
+  assert (empty.get_visible(), three.get_visible()) == (False, True)
+  assert one.get_position().y0 == two.get_position().y0 > three.get_position().y0
+  pixels, a, _ = one.lines
+  assert (pixels.get_color(), pixels.get_linestyle(), a.get_linestyle()) == ("0.5", "--", "-")
+  assert a.get_color() == pytest.approx(three.lines[0].get_color())
+  assert list(a.get_color()) != list(two.lines[0].get_color())
+  assert [text.get_text() for text in figure.legends[0].texts] == ["a", "b", "pixels"]
+  assert one.get_xticks().tolist() == [0, 90]
+
+
+def test_pixels_are_scored_as_features_are():
+  """Two classes, dark and bright; on the scored set a quarter has the other's label."""
+  shades = np.arange(40, dtype=np.uint8).reshape(-1, 1, 1, 1) + np.repeat([0, 200], 20).astype(
+    np.uint8
+  ).reshape(-1, 1, 1, 1)
+  images = np.broadcast_to(shades, (40, 2, 2, 1)).copy()
+  labels = np.repeat([0, 1], 20).astype(np.int32)
+  wrong = labels.copy()
+  wrong[::4] = 1 - wrong[::4]
+  fitted = Dataset(
+    "fitted", ("a", "b"), {"train": Split(images, labels), "test": Split(images, wrong)}
+  )
+  padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+  scored = ScoredSet("scored", ("a", "b"), {"test": Split(padded, wrong)})
+  small = Dataset("s", ("a", "b"), {"train": Split(padded, labels), "test": Split(padded, wrong)})
+  for train, test in ((fitted, fitted), (fitted, scored), (small, scored)):
+    expected = {"LIN-MATCH": 0.75, "LIN-PRED": 0.75}
+    assert pixel_accuracies(train, test) == expected
 
 
 def test_seconds_a_step_is_the_median(tmp_path):

@@ -16,12 +16,14 @@ import re
 import numpy as np
 
 from scae_jax.data import affine, affnist
-from scae_jax.data.dataset import ScoredSet, Split, crop_middle
+from scae_jax.data.dataset import Dataset, ScoredSet, Split, crop_middle
 from scae_jax.data.sources import load_dataset
 
-__all__ = ["load_scored"]
+__all__ = ["load_scored", "turned"]
 
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
+# Of the splits that `turned` turns: no training image has its angle from a test image.
+_SEEDS = {"test": SEED, "train": SEED + 1, "validation": SEED + 2}
 _EXPECTED = {
   "rotated": "degrees, as in rotated_mnist:35, or a range, as in rotated_mnist:-20..20",
   "translated": "whole pixels, as in translated_mnist:3 or, to the right and down, "
@@ -89,7 +91,7 @@ def load_scored(
   test = dataset.splits["test"]
   is_affnist = request.kind == "affine" and dataset.name == "mnist"
   side = min(canvas, affnist.SIDE) if is_affnist else canvas
-  maps, notes = _draw(request, test.images, side)
+  maps, notes = _draw(request, test.images, side, SEED)
   full_name = f"{request.kind}_{dataset.name}" + (f":{request.moves}" if request.moves else "")
   return ScoredSet(
     full_name,
@@ -99,12 +101,43 @@ def load_scored(
   )
 
 
-def _draw(request: _Request, images: np.ndarray, side: int) -> tuple[np.ndarray, list[str]]:
+def turned(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
+  """Every image of a data set turned by an angle of its own, for models to be fitted and scored.
+
+  The same at every call. The test split is that of `rotated_<name>:-degrees..degrees`.
+
+  Args:
+    dataset: any; its images fit on the canvas.
+    degrees: angles are uniform up to so many in either direction, 0 to 180.
+    canvas: side of the square on which the images are drawn, pixels.
+
+  Returns:
+    The same splits and labels under the name `rotated_<name>:-degrees..degrees`, or `:0`; its notes
+    tell of ink that turned off the canvas.
+
+  Raises:
+    ValueError: degrees out of range.
+  """
+  if not 0 <= degrees <= 180:
+    raise ValueError(f"expected to turn by 0 to 180 degrees, got {degrees:g}")
+  moves = f"{-degrees:g}..{degrees:g}" if degrees else "0"
+  request = _Request("rotated", dataset.name, moves, ((-degrees, degrees),))
+  name, splits, notes = f"rotated_{dataset.name}:{moves}", {}, list(dataset.notes)
+  for split_name, split in dataset.splits.items():
+    maps, own_notes = _draw(request, split.images, canvas, _SEEDS[split_name])
+    splits[split_name] = Split(affine.resample(split.images, maps, canvas), split.labels)
+    notes += [f"{name}, {split_name}: {note}" for note in own_notes]
+  return Dataset(name, dataset.class_names, splits, tuple(notes))
+
+
+def _draw(
+  request: _Request, images: np.ndarray, side: int, seed: int
+) -> tuple[np.ndarray, list[str]]:
   """A map [n, 2, 3] for every image, and what is to be said of them."""
   if request.kind == "affine":
-    drawn = affine.draw_affine(images, side, SEED)
+    drawn = affine.draw_affine(images, side, seed)
     notes = [
-      f"affNIST's distribution of maps, drawn for {len(images):,} test images with seed {SEED} on "
+      f"affNIST's distribution of maps, drawn for {len(images):,} test images with seed {seed} on "
       f"{side}x{side} pixels (affNIST: {affnist.SIDE}x{affnist.SIDE}); not its official files."
     ]
     if drawn.num_redrawn:
@@ -114,7 +147,7 @@ def _draw(request: _Request, images: np.ndarray, side: int) -> tuple[np.ndarray,
       )
     return drawn.maps, notes
 
-  generator = np.random.RandomState(SEED)
+  generator = np.random.RandomState(seed)
   linear = np.broadcast_to(np.eye(2), (len(images), 2, 2))
   shifts = np.zeros((len(images), 2))
   if request.kind == "rotated":

@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -29,6 +30,16 @@ def measured_with() -> dict[str, Any]:
       "cpu_count": os.cpu_count(),
     },
   }
+
+
+def hardware_and_versions(measured: Mapping[str, Any]) -> str:
+  """A line of Markdown on what `measured_with` found."""
+  hardware = measured["hardware"]
+  versions = ", ".join(f"{name} {version}" for name, version in measured["versions"].items())
+  return (
+    f"Hardware: {hardware['cpu_count']} x {hardware['cpu_model']}, jax on"
+    f" {hardware['device_count']} {hardware['device_kind']}. Versions: {versions}."
+  )
 
 
 def cpu_model() -> str:

@@ -12,9 +12,10 @@ from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.classification_report import answer_all, make_answer
 from scae_jax.evaluation.clustering import lin_match
-from scae_jax.evaluation.examples import load_split
+from scae_jax.evaluation.examples import flat_pixels, load_split
 from scae_jax.evaluation.features import collect, make_forward
 from scae_jax.evaluation.linear_probe import lin_pred
+from scae_jax.evaluation.report import MAX_PIXEL_EXAMPLES
 from scae_jax.models.system import System
 
 # What a model that was trained with labels is scored by.
@@ -61,6 +62,31 @@ def accuracies(
       for way, accuracy in score(seed, own, split).items():
         results.setdefault(way, {}).setdefault(one.name, {})[seed] = accuracy
   return results
+
+
+def pixel_accuracies(
+  dataset: Dataset, scored: ScoredSet, *, max_examples: int = 0
+) -> dict[str, float]:
+  """What the images' own pixels give where a model's features would stand, in [0, 1].
+
+  Args:
+    dataset: to whose training images clusters and a linear probe are fitted, at most
+      `report.MAX_PIXEL_EXAMPLES` of them; starts of k-means have the seed 0.
+    scored: whose test images are scored.
+    max_examples: use at most so many examples of each split, always the same; 0 is all.
+
+  Returns:
+    `{"LIN-MATCH": accuracy, "LIN-PRED": accuracy}`.
+  """
+  fitted = load_split(dataset, "train", min(max_examples or MAX_PIXEL_EXAMPLES, MAX_PIXEL_EXAMPLES))
+  split = load_split(scored, "test", max_examples)
+  train, test = flat_pixels([fitted, split])
+  data = (train, fitted["label"], test, split["label"])
+  options: dict[str, Any] = {"num_classes": dataset.num_classes, "name": "raw pixels"}
+  return {
+    "LIN-MATCH": lin_match(*data, seed=0, **options).accuracy,
+    "LIN-PRED": lin_pred(*data, **options).accuracy,
+  }
 
 
 def _answers(system: System, canvas: int, batch_size: int, num_classes: int) -> Any:

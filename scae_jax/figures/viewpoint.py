@@ -1,6 +1,6 @@
-"""Accuracy of several systems against the angle by which the test images are turned."""
+"""Accuracy of several systems against an angle: of the test images, or of those of training."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,20 +14,29 @@ from scae_jax.figures.style import (
   palette,
 )
 
+MAX_TICKS = 8  # as many angles as have room for a tick each
+
 
 def viewpoint(
   angles: np.ndarray,
   accuracy: Mapping[str, Mapping[str, np.ndarray]],
   chance: float,
   title: str = "",
+  *,
+  across: str = "test images turned by, degrees",
+  num_columns: int = 0,
+  baselines: Collection[str] = (),
 ) -> Figure:
-  """Draws a panel for each way of training, a line for each system, the same colour in both.
+  """Draws a panel for each way of training, a line for each system, the same colour in all.
 
   Args:
     angles: [n], degrees.
-    accuracy: `{way of training: {system: [n] in [0, 1]}}`.
+    accuracy: `{way of training or of scoring: {system: [n] in [0, 1]}}`; NaN leaves a gap.
     chance: the accuracy of a guess, drawn as a dotted line.
     title: of the whole.
+    across: what the angles are of.
+    num_columns: panels side by side; 0 is all.
+    baselines: names of systems whose lines are grey and dashed.
 
   Raises:
     ValueError: nothing to draw, or arrays that are not of one length.
@@ -36,25 +45,35 @@ def viewpoint(
   names = list(dict.fromkeys(name for lines in accuracy.values() for name in lines))
   if not names:
     raise ValueError("viewpoint needs the accuracies of at least one system, got none.")
-  colours = dict(zip(names, palette(len(names)), strict=True))
-  figure = new_figure(4.2 * len(accuracy) + 0.3, 3.9, title)
-  grid = figure.subplots(1, len(accuracy), squeeze=False, sharey=True)[0]
+  in_colour = [name for name in names if name not in baselines]
+  colours = dict(zip(in_colour, palette(len(in_colour)), strict=True))
+  num_columns = num_columns or len(accuracy)
+  num_rows = -(-len(accuracy) // num_columns)
+  figure = new_figure(4.2 * num_columns + 0.3, 3.3 * num_rows + 0.6, title)
+  grid = figure.subplots(num_rows, num_columns, squeeze=False, sharey=True)
   drawn = {}
-  for axes, (way, lines) in zip(grid, accuracy.items(), strict=True):
+  for axes in grid.flat[len(accuracy) :]:
+    axes.set_visible(False)
+  for axes, (way, lines) in zip(grid.flat, accuracy.items(), strict=False):
     for name, values in lines.items():
       values = check_rank(name, values, "n")
       check_same_length(angles=angles, **{name: values})
-      (drawn[name],) = axes.plot(
-        angles, 100 * values, color=colours[name], lw=1.4, marker="o", ms=2.5
+      look = (
+        {"color": colours[name], "ls": "-"} if name in colours else {"color": "0.5", "ls": "--"}
       )
+      (drawn[name],) = axes.plot(angles, 100 * values, **look, lw=1.4, marker="o", ms=2.5)
     axes.axhline(100 * chance, color="0.5", lw=0.8, ls=":")
     axes.set_title(way, fontsize=LABEL_SIZE)
-    axes.set_xlabel("test images turned by, degrees", fontsize=LABEL_SIZE)
+    axes.set_xlabel(across, fontsize=LABEL_SIZE)
     axes.set_ylim(0, 101)
+    if len(angles) <= MAX_TICKS:
+      axes.set_xticks(angles)
     axes.tick_params(labelsize=SMALL_SIZE)
     axes.grid(alpha=0.25, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-  grid[0].set_ylabel("accuracy, percent", fontsize=LABEL_SIZE)
+  for axes in grid[:, 0]:
+    axes.set_ylabel("accuracy, percent", fontsize=LABEL_SIZE)
+  drawn = dict(sorted(drawn.items(), key=lambda entry: entry[0] in baselines))  # those at last
   figure.legend(
     list(drawn.values()),
     list(drawn),

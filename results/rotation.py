@@ -1,0 +1,251 @@
+"""Accuracy against the range of rotation seen in training: trains, scores, tables and draws.
+
+    python -m results.rotation digits results/probabilistic
+
+The systems and ranges are in `configs/rotation.py`. Runs are in `runs/rotation-<data>`: in
+`<system>-<n>` that of training images turned by up to n degrees either way. The same command goes
+on where it was stopped and trains nothing twice, and a run that fails does not stop the others.
+Each run is scored twice: on test images turned within its own range, by clusters and probes fitted
+to training images turned likewise, and on upright test images, by those fitted to upright ones.
+Writes `rotation-<data>.md`, `.json` and `.png` into the folder.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from configs.rotation import RANGES, SHARED, SYSTEMS
+from results.many_runs import (
+  make_parser,
+  mean_of,
+  num_parameters,
+  overrides_of,
+  train_and_score,
+  write_findings,
+)
+from scae_jax.data.dataset import Dataset
+from scae_jax.data.transfer import turned
+from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
+from scae_jax.evaluation.report import MAX_PIXEL_EXAMPLES
+from scae_jax.evaluation.viewpoint import accuracies, pixel_accuracies
+from scae_jax.figures import FIGURES
+from scae_jax.training.build import Run
+from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.config import read_settings
+from scae_jax.training.errors import exit_with_message, explained
+from scae_jax.training.options import DataOptions
+from scae_jax.training.sweep_file import Row, make_row
+
+# What is fitted to and scored on, as tables and JSON call it.
+TURNED, UPRIGHT = "turned within the range", "upright"
+PIXELS = "raw pixels"
+NUM_CLASSES = 10  # of digits and MNIST alike
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+  """A row of the table and a line of the figure.
+
+  Attributes:
+    images: `TURNED` or `UPRIGHT`.
+    kind: of accuracy, such as LIN-MATCH.
+    name: of the system and of what was read of it.
+    accuracy: in [0, 1], by range of training in degrees, as far as runs are finished.
+  """
+
+  images: str
+  kind: str
+  name: str
+  accuracy: dict[int, float]
+
+
+def make_rows(
+  data: str, ranges: Sequence[int], seeds: int, overrides: Mapping[str, Any]
+) -> list[Row]:
+  """A run of each system for each range of rotation."""
+  rows = []
+  for name, (source, changes) in SYSTEMS[data].items():
+    for degrees in ranges:
+      own = {**SHARED[data], **changes, **overrides, "data.max_rotation": float(degrees)}
+      table = {"name": f"{name}-{degrees}", "config": source, "seeds": seeds, "overrides": own}
+      rows.append(make_row(f"configs/rotation.py, {name}", {}, table))
+  return rows
+
+
+def system_and_range(row: str) -> tuple[str, int]:
+  """Takes the name of a row apart."""
+  system, _, degrees = row.rpartition("-")
+  return system, int(degrees)
+
+
+def score_run(
+  run: Run, degrees: int, max_examples: int, pixels: dict[str, dict[str, float]]
+) -> dict[str, Any]:
+  """Accuracies of a run on turned and on upright images, those of their pixels, and its size.
+
+  Args:
+    run: trained on images turned by up to so many degrees.
+    degrees: 0 to 180.
+    max_examples: use at most so many examples of each split, always the same; 0 is all.
+    pixels: `pixel_accuracies` by data set; those that are not there are found and put there.
+  """
+  settings = read_settings(run.config)
+  assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
+  assert isinstance(run.dataset, Dataset)
+  found, of_pixels, notes = {}, {}, []
+  sets = {TURNED: turned(run.dataset, degrees, settings.data.canvas), UPRIGHT: run.dataset}
+  for images, one in sets.items():
+    by_kind = accuracies(
+      run.system,
+      run.variables,
+      one,
+      [one],
+      canvas=settings.data.canvas,
+      batch_size=settings.evaluation.batch_size,
+      max_examples=max_examples,
+    )
+    found[images] = {kind: by_set[one.name] for kind, by_set in by_kind.items()}
+    if one.name not in pixels:
+      pixels[one.name] = pixel_accuracies(one, one, max_examples=max_examples)
+    of_pixels[images] = pixels[one.name]
+    notes += one.notes
+  return {
+    "accuracy": found,
+    "pixels": of_pixels,
+    "notes": notes,
+    "parameters": num_parameters(run),
+    "steps": run.step,
+    "config": run.config.to_dict(),
+  }
+
+
+def make_lines(results: Mapping[str, Mapping[str, Any]]) -> list[Line]:
+  """Means over seeds, in the order of the table: by images, kind of accuracy and system."""
+  found: dict[tuple[str, str, str], dict[int, float]] = {}
+  for row, result in results.items():
+    system, degrees = system_and_range(row)
+    for images, by_way in result["accuracy"].items():
+      for way, by_seed in by_way.items():
+        kind, _, read = way.partition(", ")
+        name = f"{system}, {read.replace('_', ' ')}" if read else system
+        found.setdefault((images, kind, name), {})[degrees] = mean_of(by_seed)
+  for row, result in results.items():  # last, so that pixels stand below the systems
+    _, degrees = system_and_range(row)
+    for images, by_kind in result["pixels"].items():
+      for kind, accuracy in by_kind.items():
+        found.setdefault((images, kind, PIXELS), {})[degrees] = accuracy
+  kinds = list(dict.fromkeys(kind for _, kind, _ in found))
+  lines = [Line(*key, accuracy) for key, accuracy in found.items()]
+  return sorted(lines, key=lambda line: (kinds.index(line.kind), line.images != TURNED))
+
+
+def table(lines: Sequence[Line], ranges: Sequence[int]) -> str:
+  """Markdown: a row for each line, a column for each range, empty where a run is not there."""
+  columns = ["scored by", "test images", "of", *(f"up to {degrees}" for degrees in ranges)]
+  rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  for line in lines:
+    shares = [line.accuracy.get(degrees) for degrees in ranges]
+    cells = ["" if share is None else f"{100 * share:.1f}" for share in shares]
+    rows.append(f"| {' | '.join([line.kind, line.images, line.name, *cells])} |")
+  return "\n".join(rows)
+
+
+def curves(lines: Sequence[Line], ranges: Sequence[int]) -> dict[str, dict[str, np.ndarray]]:
+  """Accuracy by range for the figure, a panel for each kind and images; NaN where there is none."""
+  found: dict[str, dict[str, np.ndarray]] = {}
+  for line in lines:
+    values = np.array([line.accuracy.get(degrees, np.nan) for degrees in ranges])
+    found.setdefault(f"{line.kind}, test images {line.images}", {})[line.name] = values
+  return found
+
+
+def remarks(
+  results: Mapping[str, Mapping[str, Any]],
+  missing: Sequence[str],
+  record: Mapping[str, Any],
+) -> str:
+  """What is to be said beside the table.
+
+  Args:
+    results: by row.
+    missing: rows that are not finished.
+    record: with `seeds`, `max_examples`, `command`, and what `measured_with` gives.
+  """
+  sizes: dict[str, set[tuple[int, int]]] = {}
+  for row, result in results.items():
+    entry = (result["parameters"], result["steps"])
+    sizes.setdefault(system_and_range(row)[0], set()).add(entry)
+  limit = record["max_examples"]
+  lines = [
+    f"Accuracy in percent, mean over {record['seeds']} seed(s). Each column is of runs whose"
+    " training images were turned by up to so many degrees either way. Clusters and probes are"
+    " fitted to training images that are turned as the test images are. Chance is"
+    f" {100 / NUM_CLASSES:g}.",
+    f"{PIXELS.capitalize()}: the same clusters and probe of the images themselves, fitted to at"
+    f" most {MAX_PIXEL_EXAMPLES:,} of them.",
+    *([f"At most {limit:,} examples of each split."] if limit else []),
+    *(
+      f"{system}: {parameters:,} parameters, {steps:,} steps."
+      for system, entries in sizes.items()
+      for parameters, steps in sorted(entries)
+    ),
+    *dict.fromkeys(note for result in results.values() for note in result["notes"]),
+    *([f"Not finished: {', '.join(missing)}."] if missing else []),
+    f"Command: `{record['command']}`.",
+    hardware_and_versions(record),
+    f"Scored {record['date'][:10]}.",
+  ]
+  return "\n\n".join(lines)
+
+
+def main() -> None:
+  """Trains, scores, writes and prints."""
+  parser = make_parser(__doc__, SYSTEMS)
+  parser.add_argument("--ranges", type=int, nargs="+", default=RANGES, help="degrees, 0 to 180")
+  options = parser.parse_args()
+  with exit_with_message(), explained():
+    keep_compiled("")
+    root = options.workdir or pathlib.Path("runs") / f"rotation-{options.data}"
+    ranges = sorted(set(options.ranges))
+    rows = make_rows(options.data, ranges, options.seeds, overrides_of(options))
+    pixels: dict[str, dict[str, float]] = {}
+
+    def score(row: Row, run: Run) -> dict[str, Any]:
+      _, degrees = system_and_range(row.name)
+      return score_run(run, degrees, options.max_examples, pixels)
+
+    results, failed = train_and_score(rows, root, score)
+    record = {
+      "command": shlex.join(["python", "-m", "results.rotation", *sys.argv[1:]]),
+      "ranges": ranges,
+      "seeds": options.seeds,
+      "max_examples": options.max_examples,
+      "results": results,
+      **measured_with(),
+    }
+    lines = make_lines(results)
+    missing = [row.name for row in rows if row.name not in results]
+    text = f"{table(lines, ranges)}\n\n{remarks(results, missing, record)}"
+    drawer = functools.partial(
+      FIGURES["viewpoint"],
+      np.array(ranges),
+      curves(lines, ranges),
+      1 / NUM_CLASSES,
+      f"{options.data}: range of rotation in training (dotted: chance)",
+      across="training images turned by up to, degrees",
+      num_columns=2,
+      baselines=(PIXELS,),
+    )
+    write_findings(options.folder, f"rotation-{options.data}", record, text, drawer)
+    if failed:
+      raise failed
+
+
+if __name__ == "__main__":
+  main()
