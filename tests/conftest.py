@@ -16,10 +16,15 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import gc
 import pathlib
 
 import jax
 import pytest
+
+# Tracing makes objects by the million that stay. To look through them for circles as often as
+# Python does takes 7 % of the time of a file of models, and more where a worker has run others.
+gc.set_threshold(100_000, 20, 100)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)

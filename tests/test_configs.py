@@ -106,7 +106,7 @@ def test_published_number_of_parameters(name, preset, expected):
 
 
 def test_full_posterior_has_the_parameters_of_the_likeliest_poses():
-  """What `digits_variational` starts from must fit, and deviations alone are new."""
+  """What `digits_variational` starts from must fit; deviations and their terms alone are new."""
   shapes = [
     {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(variables)}
     for _, variables, _ in (traced("probabilistic", p) for p in ("digits", "digits_variational"))
@@ -115,6 +115,8 @@ def test_full_posterior_has_the_parameters_of_the_likeliest_poses():
   assert delta.items() <= gaussian.items()
   assert set(gaussian) > set(delta)
   assert all("['scales']" in name for name in set(gaussian) - set(delta))
+  delta, gaussian = (set(traced("probabilistic", p)[0]) for p in ("digits", "digits_variational"))
+  assert gaussian - delta == {"poses_1", "poses_2"}
 
 
 def test_stated_number_of_parameters_of_the_baseline():

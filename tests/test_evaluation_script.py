@@ -13,7 +13,10 @@ from absl.testing import flagsaver
 import evaluate
 from scae_jax.evaluation import report
 from scae_jax.training.loop import train
+from tests.test_training_loop import compilation_cache
 from tests.toy_system import toy_config
+
+__all__ = ["compilation_cache"]  # a fixture: what every report runs compiles once
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

@@ -14,7 +14,10 @@ from scae_jax.training.loop import train
 from scae_jax.training.workdir import check_same_run, load_config
 from tests.test_data_affnist import write
 from tests.test_evaluation_script import run
+from tests.test_training_loop import compilation_cache
 from tests.toy_system import toy_config
+
+__all__ = ["compilation_cache"]  # a fixture: what every report runs compiles once
 
 
 def config():

@@ -21,7 +21,8 @@ BATCH = {
 
 
 def tiny_system(poses):
-  model = probabilistic.get_config().model.to_dict()
+  config = probabilistic.get_config().to_dict()
+  model = config["model"]
   model |= {"capsules": (PARTS, OBJECTS), "poses": poses, "num_samples": 2}
   model["generative"]["template_size"] = 3
   model["part_inference"] |= {"widths": (4,), "strides": (2,)}
@@ -31,7 +32,8 @@ def tiny_system(poses):
     "output_features": 4,
     "hidden": 4,
   }
-  return make_system(model, {}, ImageSpec(canvas=CANVAS, channels=1, num_classes=10))
+  spec = ImageSpec(canvas=CANVAS, channels=1, num_classes=10)
+  return make_system(model, config["loss"], spec)
 
 
 def shapes(system):

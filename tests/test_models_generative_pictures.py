@@ -35,6 +35,7 @@ MODEL = {
     "broad_scale": 0.5,
     "min_scale": 0.01,
     "initial_scale": 0.05,
+    "shared_scales": False,
   },
   "part_inference": {"widths": (4,), "strides": (2,), "min_part_scale": 0.01},
   "object_inference": {
@@ -60,7 +61,8 @@ def batch():
 
 @pytest.fixture(scope="module")
 def system():
-  return make_system(MODEL, {}, ImageSpec(CANVAS, 1, 10))
+  loss = {"schedule": {"latents": ()}}
+  return make_system(MODEL, loss, ImageSpec(CANVAS, 1, 10))
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +95,15 @@ def generative(system, variables):
 
 @pytest.fixture(scope="module")
 def draw(generative):
-  return compiled(functools.partial(generative.draw, canvas=CANVAS))
+  """Draws parts [b, m], of any b up to that of the samples, for which alone it is compiled."""
+  run = compiled(functools.partial(generative.draw, canvas=CANVAS))
+
+  def draw(parts):
+    count = len(parts.poses)
+    rows = np.arange(generative_pictures.NUM_SAMPLES) % count
+    return np.asarray(run(jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], parts)))[:count]
+
+  return draw
 
 
 @pytest.fixture(scope="module")

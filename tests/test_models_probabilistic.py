@@ -12,16 +12,14 @@ from scipy import stats
 from scipy.special import expit
 
 from scae_jax.models import probabilistic
-from scae_jax.models.capsule_inference import ObjectInference
 from scae_jax.models.system import ImageSpec
-from scae_jax.routing.selection import Capsules, Relations
+from scae_jax.routing.selection import Relations
 from tests.test_math_compositing import reference_over
 from tests.test_math_routing_selection import (
   in_float64,
   reference_concrete,
   reference_normal,
   reference_selection,
-  reference_vote,
 )
 from tests.test_math_warping import reference_warp
 from tests.test_models_build import compiled, random_variables
@@ -42,6 +40,7 @@ MODEL = {
     "broad_scale": 1.5,
     "min_scale": 0.1,
     "initial_scale": 0.4,
+    "shared_scales": False,
   },
   "part_inference": {"widths": (4,), "strides": (2,), "min_part_scale": 0.01},
   "object_inference": {
@@ -53,13 +52,19 @@ MODEL = {
     "hidden": 4,
   },
 }
+THREE = {
+  "capsules": (3, 2, 2),
+  "generative.shared_scales": True,
+  "object_inference.num_layers": 0,
+}
+LOSS = {"schedule": {"latents": ()}}
 
 
 def tiny_system(**changes):
   """The tiny system with options changed, such as `**{"generative.pixel_scale": 1.0}`."""
   config = ConfigDict({"model": MODEL}, convert_dict=True)
   config.update_from_flattened_dict({f"model.{key}": value for key, value in changes.items()})
-  return probabilistic.make_system(config.model.to_dict(), {}, ImageSpec(CANVAS, 1, 10))
+  return probabilistic.make_system(config.model.to_dict(), LOSS, ImageSpec(CANVAS, 1, 10))
 
 
 def tiny_batch(batch=BATCH):
@@ -100,18 +105,6 @@ def two():
 
 
 @pytest.fixture(scope="module")
-def three():
-  """Without attention among the children, which is the same for two layers, to compile faster."""
-  return Tiny(capsules=(3, 2, 2), **{"object_inference.num_layers": 0})
-
-
-@pytest.fixture(scope="module")
-def evaluated(three):
-  """Output and loss terms of three layers."""
-  return jax.device_get(three.run(three.variables, tiny_batch()))
-
-
-@pytest.fixture(scope="module")
 def trained(two):
   """Output and loss terms of two layers, and the key that the module has made of the one given."""
   variables, keys = two.variables, {"noise": jax.random.key(3)}
@@ -122,12 +115,13 @@ def trained(two):
 def reference_relations(params, layer, options):
   """From the parameters themselves, as the docstrings have it."""
   p = {name: params[f"{name}_{layer}"] for name in ("affinity", "presence", "offset", "scale")}
+  scales = options["min_scale"] + np.log1p(np.exp(p["scale"]))
   return Relations(
     affinity_logits=p["affinity"],
     dummy_logit=np.log(options["dummy_affinity"]),
     presence_logits=p["presence"],
     offsets=p["offset"],
-    scales=options["min_scale"] + np.log1p(np.exp(p["scale"])),
+    scales=np.broadcast_to(scales, (*p["affinity"].shape, 6)),  # which parents may share
     broad_scale=options["broad_scale"],
     temperature=options["temperature"],
   )
@@ -200,45 +194,7 @@ def test_bound_of_two_layers_is_that_of_brute_force(two, trained):
     np.testing.assert_allclose(value, output.terms[name].mean(), rtol=1e-6)
 
 
-def test_bound_of_three_layers_is_that_of_brute_force(three, evaluated):
-  """In evaluation, where the samples' key is always the same."""
-  assert_brute_force(three, evaluated[0], jax.random.key(0))
-
-
-def test_picture_is_drawn_from_the_middle_of_belief(three, evaluated):
-  """As are the expected children of the top capsules."""
-  output, _ = evaluated
-  params = in_float64(three.variables["params"]["generative"])
-  options = MODEL["generative"]
-  layers = []
-  for posterior in in_float64(jax.device_get(output.posteriors)):
-    layers.append(Capsules(posterior.presence_logits / options["temperature"], posterior.poses))
-  relations = reference_relations(params, len(layers) - 1, options)
-  for b in range(BATCH):
-    parts, *_ = layer = jax.tree.map(lambda x, b=b: x[b], layers)
-    picture = reference_picture(params, parts)
-    # Positions are known to 1e-6 and poses are as small as 0.3.
-    np.testing.assert_allclose(output.picture[b], picture, atol=1e-4)
-    posterior = reference_selection(layer[-2], layer[-1], relations)[1]
-    expected = posterior[:-1] @ expit(layer[-2].presence_logits)
-    np.testing.assert_allclose(output.children[b], expected, rtol=1e-4)
-
-
-def test_the_top_is_inferred_from_the_layer_below_alone(three):
-  """Its posterior is what its network says of the sample below: nothing comes from the image."""
-  image, key = tiny_batch()["image"], jax.random.key(2)
-  posteriors, layers = three.infer(three.variables, image, key)
-  network = ObjectInference(2, gaussian=True, **MODEL["object_inference"] | {"num_layers": 0})
-  infer = compiled(network.apply)
-  alone = infer({"params": three.variables["params"]["object_inference_1"]}, layers[1])
-  # Another compilation of the same numbers.
-  same = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
-  jax.tree.map(same, alone, posteriors[2])
-
-
-def test_evaluation_says_the_same_again_and_training_does_not(two, trained, three, evaluated):
-  again = three.run(three.variables, tiny_batch())
-  jax.tree.map(np.testing.assert_array_equal, again, evaluated)
+def test_training_says_the_same_by_the_same_key_alone(two, trained):
   _, terms, _ = trained
   _, again = two.run(two.variables, tiny_batch(), jax.random.key(3))
   _, other = two.run(two.variables, tiny_batch(), jax.random.key(4))
@@ -262,15 +218,23 @@ def test_several_samples_are_the_mean_of_single_ones(two, trained):
 
 
 @pytest.fixture(scope="module")
-def gradients(two):
+def without_attention():
+  """A tiny system whose objects have no attention, to compile faster, and its float64 variables."""
+  system = tiny_system(**{"object_inference.num_layers": 0})
+  return system, in_float64(tiny_variables(system))
+
+
+@pytest.fixture(scope="module")
+def gradients(without_attention):
   """Function of variables, in float64: each term's gradient by all parameters, at one noise."""
-  names = list(two.system.loss_weights)
+  system = without_attention[0]
+  names = list(system.loss_weights)
 
   def pull(variables, weights):
     image = tiny_batch()["image"].astype(jnp.float64)
 
     def terms(variables):
-      values = two.module.apply(variables, image, jax.random.key(4), method="estimate")
+      values = system.module.apply(variables, image, jax.random.key(4), method="estimate")
       return jnp.stack([jnp.sum(values[name]) for name in names])
 
     values, back = jax.vjp(terms, variables)
@@ -287,9 +251,9 @@ def gradients(two):
   return run
 
 
-def test_gradients_of_the_bound_by_differences(two, gradients):
+def test_gradients_of_the_bound_by_differences(without_attention, gradients):
   """Of every term, in a direction of all parameters; a stopped gradient would be missing."""
-  variables = in_float64(two.variables)
+  variables = without_attention[1]
   rng = np.random.RandomState(0)
   direction = jax.tree.map(lambda x: rng.normal(0, 1, x.shape), variables)
 
@@ -306,9 +270,9 @@ def test_gradients_of_the_bound_by_differences(two, gradients):
     np.testing.assert_allclose(slope, difference, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
-def test_every_term_reaches_what_it_should(two, gradients):
+def test_every_term_reaches_what_it_should(without_attention, gradients):
   """No gradient is stopped: the objects' prior teaches the image's network too."""
-  variables = in_float64(two.variables)
+  variables = without_attention[1]
 
   def reached(name):
     """Parameters of the generative model and networks by which a term has a gradient."""
@@ -330,67 +294,11 @@ def test_every_term_reaches_what_it_should(two, gradients):
     assert reached(f"presences_{i}") == set()
 
 
-def test_what_explains_the_objects_teaches_the_image_network(two, gradients):
+def test_what_explains_the_objects_teaches_the_image_network(without_attention, gradients):
   """Through the presences and the poses of every part, down to the first convolution."""
-  gradient = gradients(in_float64(two.variables), "capsules_2")[1]["part_inference"]
-  columns = gradient["pooling"]["conv_1x1"]["kernel"].reshape(-1, 3, 1 + 6 + 6 + 1)
-  assert np.any(columns, axis=0).all()  # a presence, a pose, its deviations, and attention
+  gradient = gradients(without_attention[1], "capsules_2")[1]["part_inference"]
+  # Of every part a presence, a pose, its deviations, and attention, to both.
+  for name, size in (("pooling", 1 + 6 + 1), ("scales", 6 + 1)):
+    columns = gradient[name]["conv_1x1"]["kernel"].reshape(-1, 3, size)
+    assert np.any(columns, axis=0).all()
   assert np.any(gradient["convnet"]["kernel_0"])
-
-
-def test_samples_of_three_layers(three):
-  """All on and certain: every child is where the pose of the parent that it chose has it."""
-  params = dict(three.variables["params"])
-  generative = params["generative"] = dict(params["generative"])
-  for i in (1, 2):
-    generative[f"presence_{i}"] += 50
-    generative[f"affinity_{i}"] += 50
-    generative[f"scale_{i}"] -= 50
-  module = tiny_system(
-    capsules=(3, 2, 2), **{"generative.min_scale": 1e-5, "generative.top_presence": 0.999999}
-  ).module
-
-  def draw(module, key):
-    top = module.generative.sample_top(jax.random.fold_in(key, 0))
-    layers, choices = module.generative.sample(jax.random.fold_in(key, 1), top)
-    return top, layers, choices
-
-  draw = compiled(functools.partial(module.apply, {"params": params}, method=draw))
-  tops, found = [], set()
-  for seed in range(5):
-    top, layers, choices = draw(jax.random.key(seed))
-    jax.tree.map(np.testing.assert_array_equal, top, layers[-1])
-    assert [len(layer.poses) for layer in layers] == [3, 2, 2]
-    for i, (children, parents, choice) in enumerate(
-      zip(layers[:-1], layers[1:], choices, strict=True), start=1
-    ):
-      np.testing.assert_allclose(children.presence, 1)
-      for child, parent in enumerate(choice):
-        offset = generative[f"offset_{i}"][parent, child]
-        vote = reference_vote(parents.poses[parent], offset)
-        # Five deviations of 1e-5, and float32.
-        np.testing.assert_allclose(children.poses[child], vote, atol=1e-4)
-        found.add((i, child, int(parent)))
-    tops.append(np.asarray(top.poses))
-  assert len(found) > 7  # of ten: keys of layers and children differ
-  assert np.std(tops, axis=0).min() > 0.05
-
-
-def test_choices_of_three_layers(three):
-  """`select` by hand: a posterior for every layer but the topmost."""
-  image, key = tiny_batch()["image"], jax.random.key(2)
-  _, layers = three.infer(three.variables, image, key)
-  select = compiled(
-    lambda variables, layers: three.module.apply(
-      variables, layers, method=lambda module, layers: module.generative.select(layers)
-    )
-  )
-  choices = select(three.variables, layers)
-  assert len(choices) == 2
-  params = in_float64(three.variables["params"]["generative"])
-  for i, choice in enumerate(choices, start=1):
-    relations = reference_relations(params, i, MODEL["generative"])
-    for b in range(BATCH):
-      children, parents = in_float64(jax.tree.map(lambda x, b=b: x[b], (layers[i - 1], layers[i])))
-      expected = reference_selection(children, parents, relations)[1]
-      np.testing.assert_allclose(choice.posterior[b], expected, rtol=1e-4, atol=1e-6)

@@ -122,39 +122,49 @@ def drawn_likelihood(model):
     if poses is not None:
       top_poses[:] = poses[1]
       log_weight += stats.norm.logpdf(poses[1], IDENTITY, options["top_scale"]).sum()
-    logits = np.zeros((SAMPLES, PARTS))
-    part_poses = np.zeros((SAMPLES, PARTS, 2, 3))
-    for n in range(SAMPLES):
-      choices = np.exp(reference_choices(Capsules(top[n], top_poses[n]), relations))
-      for child in range(PARTS):
-        choice = np.searchsorted(np.cumsum(choices[:, child]), rng.uniform())
-        choice = min(choice, OBJECTS)
-        logit = relations.presence_logits[choice, child]
-        logits[n, child] = value = concrete_samples(rng, logit, temperature)
-        vote, scale = IDENTITY, np.full((2, 3), options["broad_scale"])
-        if choice < OBJECTS:
-          vote = reference_vote(top_poses[n, choice], relations.offsets[choice, child])
-          scale = relations.scales[choice, child].reshape(2, 3)
-        broad = IDENTITY, options["broad_scale"]
-        if poses is None:
-          mean, deviation = (vote, scale) if rng.uniform() < expit(value) else broad
-          part_poses[n, child] = rng.normal(mean, deviation)
-          continue
-        part_poses[n, child] = pose = poses[0][child]
-        on, off = (normal(pose, *where) for where in ((vote, scale), broad))
-        log_weight[n] += np.logaddexp(log_expit(value) + on, log_expit(-value) + off)
+    # Every child of every sample chooses, by probabilities [n, k+1, m].
+    choices = expit(top)[:, :, None] * np.exp(relations.affinity_logits)
+    dummy = np.full((SAMPLES, 1, PARTS), np.exp(relations.dummy_logit))
+    choices = np.concatenate([choices, dummy], axis=1)
+    choices /= choices.sum(axis=1, keepdims=True)
+    expected = reference_choices(Capsules(top[0], top_poses[0]), relations)
+    np.testing.assert_allclose(np.log(choices[0]), expected)
+    below = np.cumsum(choices, axis=1)[:, :-1]
+    choice = np.sum(below < rng.uniform(size=(SAMPLES, 1, PARTS)), axis=1)
+    sample, child = np.arange(SAMPLES)[:, None], np.arange(PARTS)
+    logits = concrete_samples(rng, relations.presence_logits[choice, child], temperature)
+    votes = homogeneous(top_poses)[:, :, None] @ homogeneous(IDENTITY + relations.offsets)[None]
+    expected = reference_vote(top_poses[1, 1], relations.offsets[1, 2])
+    np.testing.assert_allclose(votes[1, 1, 2, :2], expected)
+    # Of a child without a parent the pose is broad either way.
+    held, parent = (choice < OBJECTS)[..., None, None], np.minimum(choice, OBJECTS - 1)
+    broad = options["broad_scale"]
+    vote = np.where(held, votes[sample, parent, child, :2], IDENTITY)
+    scale = relations.scales[parent, child].reshape(SAMPLES, PARTS, 2, 3)
+    scale = np.where(held, scale, broad)
+    if poses is None:
+      on = (rng.uniform(size=(SAMPLES, PARTS)) < expit(logits))[..., None, None]
+      part_poses = rng.normal(np.where(on, vote, IDENTITY), np.where(on, scale, broad))
+    else:
+      part_poses = np.broadcast_to(poses[0], (SAMPLES, PARTS, 2, 3))
+      on, off = normal(part_poses, vote, scale), normal(part_poses, IDENTITY, broad)
+      mixed = np.logaddexp(log_expit(logits) + on, log_expit(-logits) + off)
+      log_weight += mixed.sum(axis=1)
     parts = Capsules(*(jnp.asarray(x, jnp.float32) for x in (logits, part_poses)))
     return log_mean(log_weight + np.asarray(log_density(parts), np.float64))
 
   return run
 
 
-def normal(pose, mean, scale):
-  standard = (pose - mean) / scale
-  return -0.5 * np.sum(standard**2) - np.sum(np.log(np.broadcast_to(scale, (2, 3)))) - LOG_NORMAL
+def homogeneous(poses):
+  """Poses [..., 2, 3] as matrices [..., 3, 3]."""
+  bottom = np.broadcast_to([0.0, 0.0, 1.0], (*poses.shape[:-2], 1, 3))
+  return np.concatenate([poses, bottom], axis=-2)
 
 
-LOG_NORMAL = 3 * np.log(2 * np.pi)  # of six numbers
+def normal(poses, mean, scale):
+  """log density of poses [..., 2, 3], of all six numbers."""
+  return stats.norm.logpdf(poses, mean, scale).sum(axis=(-2, -1))
 
 
 def test_bound_is_at_most_the_log_likelihood(log_weights, drawn_likelihood):

@@ -7,7 +7,7 @@ import pytest
 
 from scae_jax.models.probabilistic import make_system
 from scae_jax.models.system import ImageSpec, PointSpec
-from tests.test_models_probabilistic import CANVAS, MODEL, tiny_batch
+from tests.test_models_probabilistic import CANVAS, LOSS, MODEL, tiny_batch
 
 SECTIONS = ("generative", "part_inference", "object_inference")
 
@@ -18,7 +18,7 @@ def build(changes, loss=None, data=None):
   for path, value in changes.items():
     *section, key = path.split(".")
     (model[section[0]] if section else model)[key] = value
-  system = make_system(model, loss or {}, data or ImageSpec(CANVAS, 1, 10))
+  system = make_system(model, loss or LOSS, data or ImageSpec(CANVAS, 1, 10))
   keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
   return jax.eval_shape(lambda k: system.module.init(k, tiny_batch(), train=True), keys)
 
@@ -96,8 +96,8 @@ def test_what_is_refused(changes, message):
 
 
 def test_the_bound_has_no_weights():
-  with pytest.raises(ValueError, match=r"section loss: unknown keys \['weights'\].*are \[\]"):
-    build({}, loss={"weights": {"pixels": 1.0}})
+  with pytest.raises(ValueError, match=r"section loss: unknown keys \['weights'\].*are \['sched"):
+    build({}, loss=LOSS | {"weights": {"pixels": 1.0}})
 
 
 def test_points_are_not_images():

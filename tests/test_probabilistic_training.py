@@ -2,52 +2,20 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from configs import probabilistic
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.training.errors import NonFiniteError
 from scae_jax.training.loop import train
-from tests.test_models_probabilistic import Tiny, tiny_batch
+from tests.test_models_probabilistic import THREE
+from tests.test_scae_training import one_device
 
-THREE = {"capsules": (3, 2, 2), "object_inference.num_layers": 0}
-
-
-@pytest.fixture(scope="module")
-def three():
-  return Tiny(**THREE)
+__all__ = ["one_device"]  # a fixture
 
 
-# What is broken; the terms that are not finite then, the first cause first.
-AFTER_LAYER_3 = ["presences_3", "poses_3", "capsules_2", "capsules_3"]
-AFTER_LAYER_2 = ["presences_2", "poses_2", "capsules_1", *AFTER_LAYER_3]
-BROKEN = {
-  "generative/templates": ["pixels"],
-  "generative/alphas": ["pixels"],
-  "generative/offset_1": ["capsules_1"],
-  "generative/affinity_1": ["capsules_1"],
-  "generative/scale_2": ["capsules_2"],
-  "generative/presence_2": ["capsules_2"],
-  "object_inference_1/set_transformer/seeds": AFTER_LAYER_3,
-  "object_inference_0/set_transformer/seeds": AFTER_LAYER_2,
-  "part_inference/convnet/bias_0": ["presences_1", "poses_1", "pixels", *AFTER_LAYER_2],
-}
-
-
-@pytest.mark.parametrize("path", BROKEN)
-def test_broken_parameter_spoils_its_own_terms(path, three):
-  def broken(leaf_path, leaf):
-    name = "/".join(entry.key for entry in leaf_path[1:])
-    return leaf.at[(0,) * leaf.ndim].set(jnp.nan) if name == path else leaf
-
-  variables = jax.tree_util.tree_map_with_path(broken, three.variables)
-  _, terms = three.run(variables, tiny_batch())
-  assert [name for name in three.system.loss_weights if np.isnan(terms[name])] == BROKEN[path]
-
-
+@pytest.mark.usefixtures("one_device")
 def test_training_stops_and_names_the_term_and_the_layer(tmp_path, monkeypatch):
   """The deviations between the second layer and the third are broken from the start."""
   original = GenerativeCapsules.relations

@@ -95,11 +95,15 @@ def test_all_systems_of_a_data_set_see_the_same_images(data):
       assert row.config.data[key.removeprefix("data.")] == value
 
 
-def test_scored_are_every_angle_and_the_affine_set():
+def test_scored_are_every_angle_and_the_affine_set_with_their_notes():
+  notes = []
   options = toy_system.toy_config(data__canvas=20).data
-  names = [one.name for one in viewpoint.scored_sets("digits", options, [])]
+  sets = list(viewpoint.scored_sets("digits", options, notes))
+  names = [one.name for one in sets]
   assert names == [*(f"rotated_digits:{angle}" for angle in ANGLES), "affine_digits"]
   assert {0, 15, 35, 180} <= set(ANGLES)
+  assert notes == [note for one in sets for note in one.notes]
+  assert any(note.startswith("affine_digits: affNIST's distribution") for note in notes)
 
 
 RESULTS = {
@@ -131,14 +135,6 @@ def test_remarks_say_what_was_trained_and_scored_once_each():
   assert "mean over 2 seed(s)" in text
   assert f"up to {TRAINED_ROTATION:g} degrees" in text
   assert jax.devices()[0].device_kind in text
-
-
-def test_notes_of_scored_sets_are_kept():
-  notes = []
-  options = toy_system.toy_config(data__canvas=20).data
-  sets = list(viewpoint.scored_sets("digits", options, notes))
-  assert notes == [note for one in sets for note in one.notes]
-  assert any(note.startswith("affine_digits: affNIST's distribution") for note in notes)
 
 
 def test_curves_are_means_by_angle():
@@ -220,9 +216,10 @@ def test_seconds_a_step_is_the_median(tmp_path):
 
 @pytest.mark.slow
 def test_one_command_trains_scores_and_writes(tmp_path, monkeypatch, capsys):
-  """LeNet-5 for a few steps both ways; the second time nothing is trained."""
+  """LeNet-5 for a few steps, on turned images; the second time nothing is trained."""
   only = {"digits": {"lenet5": SYSTEMS["digits"]["lenet5"]}}
   monkeypatch.setattr(viewpoint, "SYSTEMS", only)
+  monkeypatch.setattr(viewpoint, "WAYS", {"turned": TRAINED_ROTATION})
   monkeypatch.setattr(viewpoint, "ANGLES", (0, 15, 35))
   monkeypatch.setattr(viewpoint, "keep_compiled", lambda folder: None)
   arguments = ["viewpoint", "digits", str(tmp_path / "results"), "--num_steps=20"]
@@ -231,11 +228,12 @@ def test_one_command_trains_scores_and_writes(tmp_path, monkeypatch, capsys):
   viewpoint.main()
   assert "lenet5-turned: scored" in capsys.readouterr().out
   written = json.loads((tmp_path / "results" / "viewpoint-digits.json").read_text())
-  for name, result in written["results"].items():
-    seconds = viewpoint.seconds_a_step(tmp_path / "runs" / name)
-    assert result["seconds_an_epoch"] == pytest.approx(seconds * 1437 / 32)
-    assert result["parameters"] == 21_386
-    assert len(result["accuracy"]["accuracy"]) == 4
+  ((name, result),) = written["results"].items()
+  seconds = viewpoint.seconds_a_step(tmp_path / "runs" / name)
+  assert result["seconds_an_epoch"] == pytest.approx(seconds * 1437 / 32)
+  assert result["parameters"] == 21_386
+  assert len(result["accuracy"]["accuracy"]) == 4
   assert (tmp_path / "results" / "viewpoint-digits.png").stat().st_size > 10_000
+  monkeypatch.setattr(viewpoint, "score_run", lambda *arguments: result)
   viewpoint.main()
-  assert "finished before" in capsys.readouterr().out
+  assert "lenet5-turned: finished before" in capsys.readouterr().out

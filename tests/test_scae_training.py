@@ -3,25 +3,26 @@ gradients by finite differences, interruption, one device and four, and both scr
 
 import functools
 import json
-import os
-import pathlib
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl import logging
+from absl.testing import flagsaver
 from jax.test_util import check_grads
 from ml_collections import ConfigDict
 
+import evaluate
+import train as train_script
 from configs import cifar10, digits, fashion_mnist, mnist, svhn
 from scae_jax import mixtures
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
 from scae_jax.data.feed import image_feed
+from scae_jax.evaluation import report
 from scae_jax.models.system import ImageSpec
 from scae_jax.training import build, loop
 from scae_jax.training.build import make_system
@@ -38,7 +39,6 @@ from tests.test_configs import ALL
 from tests.test_models_build import LOSS, random_variables, tiny_batch, tiny_system
 from tests.test_training_loop import metrics, stop_after
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = {
   "digits": digits,
   "mnist": mnist,
@@ -48,6 +48,8 @@ CONFIGS = {
 }
 
 OF_IMAGES = [(name, preset) for name, preset in ALL if name in CONFIGS]
+# Made small, the others are these but for the data set's name, see test_same_when_small.
+TRAINED = [(name, preset) for name, preset in OF_IMAGES if name not in ("fashion_mnist", "cifar10")]
 
 # All that `shrink` changes: sizes and lengths, nothing that says what is computed.
 SIZES = {
@@ -111,7 +113,7 @@ def one_device(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
-@pytest.mark.parametrize(("name", "preset"), OF_IMAGES)
+@pytest.mark.parametrize(("name", "preset"), TRAINED)
 def test_shipped_config_trains(name, preset, tmp_path, monkeypatch, digits_only):
   """On digits, whatever the set is called."""
   data = Dataset(name, digits_only.class_names, digits_only.splits)
@@ -138,6 +140,16 @@ def test_shipped_config_trains(name, preset, tmp_path, monkeypatch, digits_only)
     assert "['object_encoder']['set_transformer']['seeds']" in still
     still = {name for name in still if not re.search("'seeds'|'query'|'key'", name)}
   assert not still
+
+
+@pytest.mark.parametrize(("name", "same"), [("fashion_mnist", "mnist"), ("cifar10", "svhn")])
+def test_same_when_small(name, same):
+  """So that one of them need not be trained."""
+  presets = [[preset for one, preset in OF_IMAGES if one == which] for which in (name, same)]
+  assert presets[0] == presets[1]
+  for preset in presets[0]:
+    config, other = (shrink(CONFIGS[which].get_config(preset)) for which in (name, same))
+    assert set(differences(config, other)) <= {"data.name"}
 
 
 @pytest.mark.parametrize(("name", "preset"), OF_IMAGES)
@@ -323,47 +335,48 @@ FIGURES = {
 
 
 def assert_reported(folder, split):
-  assert {path.stem for path in folder.glob("*.png")} == FIGURES
-  report = json.loads((folder / "metrics.json").read_text())
-  assert report["step"] == 4
-  assert report["scored_on"] == {"dataset": "digits", "split": split, "examples": 60}
-  assert set(report["features"]) == {"prior", "posterior"}
-  for scores in (*report["features"].values(), report["pixels"]):
+  found = json.loads((folder / "metrics.json").read_text())
+  assert found["step"] == 2
+  assert found["scored_on"] == {"dataset": "digits", "split": split, "examples": 60}
+  assert set(found["features"]) == {"prior", "posterior"}
+  for scores in (*found["features"].values(), found["pixels"]):
     assert 0 <= scores["lin_match"] <= 1
     assert 0 <= scores["lin_pred"] <= 1
 
 
 @pytest.mark.slow
-def test_both_scripts(tmp_path, quick_compilation):
-  """train.py on a config file of the user's, which reports, and evaluate.py on what it leaves."""
-  config = shrink(digits.get_config(), num_steps=4).to_dict()
+@pytest.mark.usefixtures("one_device")
+def test_both_scripts(tmp_path, monkeypatch, capsys):
+  """train.py on a config file of the user's, which reports, and evaluate.py on what it leaves.
+
+  In this process, where what was trained before is compiled: that they are programs is tested with
+  the toy, see test_training_process.py and test_evaluation_script.py.
+  """
+  config = shrink(digits.get_config()).to_dict()
   config["evaluation"]["max_examples"] = 60
   (tmp_path / "tiny.py").write_text(
     "from ml_collections import ConfigDict\n\n\n"
     f"def get_config():\n  return ConfigDict({config!r})\n"
   )
-  environment = os.environ | {
-    "PYTHONPATH": str(ROOT),
-    "PYTHONWARNINGS": "error",
-    "XLA_FLAGS": "",
-    **{key.upper(): str(value) for key, value in quick_compilation.items()},
-  }
+  for script in (train_script, evaluate):
+    monkeypatch.setattr(script, "keep_compiled", lambda folder: None)
+  flag = f"--workdir={tmp_path / 'run'}"
+  absl_logger = logging.get_absl_logger()
+  try:
+    train_script.main([f"--config={tmp_path / 'tiny.py'}", flag])
+  finally:
+    absl_logger.removeFilter(train_script.is_not_orbax)
+  out = capsys.readouterr().out
+  assert "LIN-MATCH" in out
+  assert "LIN-PRED" in out
+  folder = tmp_path / "run" / "evaluation"
+  assert {path.stem for path in folder.glob("*.png")} == FIGURES
+  assert_reported(folder, "test")
 
-  def run(script, *flags):
-    done = subprocess.run(
-      [sys.executable, str(ROOT / script), f"--workdir={tmp_path / 'run'}", *flags],
-      cwd=tmp_path,
-      env=environment,
-      capture_output=True,
-      text=True,
-      timeout=300,
-      check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "LIN-MATCH" in done.stdout
-    assert "LIN-PRED" in done.stdout
-
-  run("train.py", f"--config={tmp_path / 'tiny.py'}")
-  assert_reported(tmp_path / "run" / "evaluation", "test")
-  run("evaluate.py", "--max_examples=60", "--split=train")
-  assert_reported(tmp_path / "run" / "evaluation" / "digits-train", "train")
+  drawn = set()
+  monkeypatch.setattr(report, "save_figures", lambda folder, drawers: drawn.update(drawers))
+  with flagsaver.flagsaver():
+    arguments = ["evaluate.py", flag, "--max_examples=60", "--split=train"]
+    evaluate.main(evaluate.parse_or_exit(arguments))
+  assert drawn == FIGURES
+  assert_reported(folder / "digits-train", "train")

@@ -15,6 +15,7 @@ from scae_jax.data.digits import load_digits
 from scae_jax.data.scenes import NUM_VALIDATION, Scenes
 from scae_jax.evaluation import scene_report
 from scae_jax.models.system import PointSpec
+from scae_jax.training import loop
 from scae_jax.training.build import build, open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
@@ -22,6 +23,9 @@ from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh, split_examples
 from scae_jax.training.reporting import report_run
 from tests.test_data_constellations import OPTIONS as SCENES
+from tests.test_training_loop import compilation_cache
+
+__all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
 
 OPTIONS = dataclasses.replace(SCENES, patterns=("square", "triangle"))
 
@@ -40,6 +44,14 @@ def small_config(preset="modern", **changes) -> ConfigDict:
   config.optimizer.schedule = "constant"
   config.update_from_flattened_dict(changes)
   return config.lock()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
+  """A mesh of one device, to compile faster; that others see the same scenes has its own test."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(loop, "make_mesh", lambda: make_mesh(jax.devices()[:1]))
+    yield
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,9 @@ from scae_jax.evaluation import pictures
 from scae_jax.figures import FIGURES
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
+from tests.test_scae_training import one_device
+
+__all__ = ["one_device"]  # a fixture
 
 CADENCE = {
   "train.num_steps": 24,
@@ -52,6 +55,7 @@ SYSTEMS = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_it_learns_and_is_reported(name, tmp_path, monkeypatch):
   """The loss on held-out digits falls, and the report has its figures and numbers."""

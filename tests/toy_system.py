@@ -14,6 +14,9 @@ from ml_collections import ConfigDict
 from scae_jax.models.system import ImageSpec, System
 from scae_jax.typing import Array, Batch
 
+# In this order the system has them; a config's keys come in that of the alphabet.
+TERMS = ("image", "between", "fragile", "code_probe")
+
 
 @struct.dataclass
 class ToyOutput:
@@ -73,7 +76,7 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
   return System(
     module=module,
     loss_terms=loss_terms,
-    loss_weights=loss,
+    loss_weights={name: loss[name] for name in TERMS if name in loss} | loss,
     loss_schedule={},
     measures=measures,
     features=lambda output: {"code": output.code},
