@@ -4,8 +4,11 @@
     python train.py --config=configs/probabilistic.py:digits_variational
     python train.py --config=configs/probabilistic.py:mnist
 
-`digits` knows poses by their likeliest values alone; `digits_variational` starts from what it has
-learnt, in runs/probabilistic-digits, and goes on with Gaussian posteriors of poses.
+`digits` knows poses by their likeliest values alone: fourteen minutes on one core of an Intel Xeon,
+and a linear classifier reads 95.0 % of the test digits from presences and poses, 91.7 from presences
+(seed 0, 2026-11-22). `digits_variational` starts from what it has learnt, in
+runs/probabilistic-digits, and goes on with Gaussian posteriors of poses: four minutes, 93.6 and 90.6
+(results/probabilistic).
 
 `mnist` has 24 parts and 24 objects and networks of a size that wants a GPU. It has not been trained
 yet, so its length and its priors, which are those of `digits`, are guesses.
@@ -45,18 +48,18 @@ VARIATIONAL = {
   "train.start_from": "runs/probabilistic-digits",
   "optimizer.learning_rate": 5e-4,
 }
-# As many objects as drew the images (results/recovery.py).
+# Images drawn from a known model by results/recovery.py, whose objects it does not find yet.
 RECOVERY = {
-  "model.capsules": (9, 3),  # three parts more than drew the images
+  "model.capsules": (9, 4),  # three parts and an object more than drew the images
   "model.generative.pixel_scale": 0.1,
   "model.generative.top_presence": 0.3,
   # Rising from the start: after thousands of steps without a gradient, Adam's first ones would be
   # several times as long as the learning rate, which leaves the set transformer saturated for good.
-  "loss.schedule.latents": ((0, 0.0), (5_000, 1.0)),
+  "loss.schedule.latents": ((0, 0.0), (3_000, 1.0)),
   "data.name": "folder",
   "data.dir": "runs/recovery-scenes",
   "data.max_shift": 0,
-  "train.num_steps": 10_000,
+  "train.num_steps": 16_000,
 }
 # Images as configs/mnist.py has them, 28x28 in a canvas that gives room to turn and shift.
 MNIST = {
