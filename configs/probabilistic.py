@@ -5,10 +5,10 @@
     python train.py --config=configs/probabilistic.py:mnist
 
 `digits` knows poses by their likeliest values alone: fourteen minutes on one core of an Intel Xeon,
-and a linear classifier reads 95.0 % of the test digits from presences and poses, 91.7 from presences
-(seed 0, 2026-11-22). `digits_variational` starts from what it has learnt, in
-runs/probabilistic-digits, and goes on with Gaussian posteriors of poses: four minutes, 93.6 and 90.6
-(results/probabilistic).
+and a linear classifier reads 95.0 % of the test digits from presences and poses, 91.7 from
+presences (seed 0, 2026-11-22). `digits_variational` starts from what it has learnt, in
+runs/probabilistic-digits, and goes on with Gaussian posteriors of poses: four minutes, 93.6 and
+90.6 (results/probabilistic).
 
 `mnist` has 24 parts and 24 objects and networks of a size that wants a GPU. It has not been trained
 yet, so its length and its priors, which are those of `digits`, are guesses.
