@@ -325,6 +325,7 @@ FIGURES = {
   "templates",
   "reconstructions",
   "object_reconstructions",
+  "part_identity",
   "training_curves",
   *(
     f"{kind}-{name}"
