@@ -33,7 +33,7 @@ from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.free_form import STARTS, FreeInference, infer_split, make_inference
 from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe
 from scae_jax.evaluation.pictures import save_figures
-from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
 from scae_jax.figures import FIGURES
 from scae_jax.figures.free_form import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm
@@ -141,8 +141,6 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 def remarks(record: Mapping[str, Any]) -> str:
   """What is to be said beside the table."""
-  hardware = record["hardware"]
-  versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
   fitted = max((one["fitted_examples"] for one in record["probes"].values()), default=0)
   unsettled = [name for name, one in record["probes"].items() if not one["converged"]]
   cut = f" Cut before it converged: {', '.join(unsettled)}." if unsettled else ""
@@ -155,8 +153,7 @@ def remarks(record: Mapping[str, Any]) -> str:
     f" {record['seed']}.",
     *record["notes"],
     f"`{record['command']}`",
-    f"Hardware: {hardware['cpu_count']} x {hardware['cpu_model']}, jax on"
-    f" {hardware['device_count']} {hardware['device_kind']}. Versions: {versions}.",
+    hardware_and_versions(record),
     f"Measured {record['date'][:10]}.",
   ]
   return "\n\n".join(lines)

@@ -23,7 +23,7 @@ from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.examples import load_split, one_of_each_class
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.pictures import save_figures
-from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
 from scae_jax.evaluation.template_match import match_templates
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
@@ -79,16 +79,13 @@ def table(matches: Mapping[str, Any]) -> str:
 
 def remarks(record: Mapping[str, Any]) -> str:
   """What is to be said beside the table: what was measured, by which command, on what."""
-  hardware = record["hardware"]
-  versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
   lines = [
     "Nearest affine match between templates, times alpha where they have one: of every template the"
     " least relative squared error of another, at its best affine pose, mirror images included.",
     *record["notes"],
     f"Run {record['workdir']}, step {record['step']:,}, seed {record['seed']}. Command:"
     f" `{record['command']}`.",
-    f"Hardware: {hardware['cpu_count']} x {hardware['cpu_model']}, jax on"
-    f" {hardware['device_count']} {hardware['device_kind']}. Versions: {versions}.",
+    hardware_and_versions(record),
     f"Measured {record['date'][:10]}.",
   ]
   return "\n\n".join(lines)

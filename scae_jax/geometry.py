@@ -73,6 +73,11 @@ def rotation(degrees: Float[Array, ""]) -> Float[Array, "2 3"]:
   return jnp.stack([jnp.stack([cos, sin, zero]), jnp.stack([-sin, cos, zero])])
 
 
+def identity() -> Float[Array, "2 3"]:
+  """The pose that moves nothing."""
+  return jnp.eye(2, 3)
+
+
 @typed
 def pose_vector(pose: Float[Array, "2 3"]) -> Float[Array, "6"]:
   """The pose as six numbers, row by row."""

@@ -180,7 +180,7 @@ class ObjectInference(nn.Module):
     )(rows, presence)
     raw = CapsuleMLP((self.hidden, 1 + POSE_SIZE), name="heads")(x)
     offsets = raw[..., 1:].reshape(batch, self.num_capsules, 2, 3)
-    poses = selection.identity_pose()[None, None] + offsets
+    poses = geometry.identity()[None, None] + offsets
     scales = None
     if self.gaussian:
       scales = posterior_scales(CapsuleMLP((self.hidden, POSE_SIZE), name="scales")(x))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from numpyro import distributions
 
-from scae_jax import compositing, warping
+from scae_jax import compositing, geometry, warping
 from scae_jax.models.part_capsules import (
   MIN_TEMPLATE_SIZE,
   NONLINEARITIES,
@@ -156,10 +156,15 @@ class GenerativeCapsules(nn.Module):
     Raises:
       ValueError: the template is larger than the canvas.
     """
-    return jnp.sum(self.draw_parts(parts, canvas), axis=1)
+    return jax.vmap(compositing.over)(*self._layers(parts, canvas))
 
   def draw_parts(self, parts: Capsules, canvas: int) -> Float[Array, "b m h w c"]:
     """What is seen of each part; their sum is the picture."""
+    colours, alphas = self._layers(parts, canvas)
+    return jax.vmap(compositing.visibility)(alphas)[..., None] * colours
+
+  def _layers(self, parts: Capsules, canvas: int) -> tuple[Array, Array]:
+    """What each part paints: colours times alphas [b, m, h, w, c], and alphas [b, m, h, w]."""
     if self.template_size > canvas:
       raise ValueError(
         f"config.model.generative.template_size is {self.template_size} and the canvas {canvas}"
@@ -169,8 +174,7 @@ class GenerativeCapsules(nn.Module):
     bank = jnp.concatenate([alphas * templates, alphas], axis=-1)
     presence = parts.presence[:, :, None, None, None]
     warped = presence * warping.warp_templates(bank, parts.poses, canvas, canvas)
-    visible = jax.vmap(compositing.visibility)(warped[..., -1])
-    return visible[..., None] * warped[..., :-1]
+    return warped[..., :-1], warped[..., -1]
 
   def image_log_prob(self, picture: Array, image: Array) -> Float[Array, "b"]:
     """log density of images [b, h, w, c] around what was drawn, nats."""
@@ -183,7 +187,7 @@ class GenerativeCapsules(nn.Module):
     layers = [
       Moments(
         self._top_logits(),
-        jnp.broadcast_to(selection.identity_pose(), (top, 2, 3)),
+        jnp.broadcast_to(geometry.identity(), (top, 2, 3)),
         jnp.full((top, 6), self.top_scale),
       )
     ]
@@ -220,4 +224,4 @@ class GenerativeCapsules(nn.Module):
     return selection.sample_roots(key, self._top_logits(), jnp.float32(self.top_scale))
 
   def _top_logits(self) -> Array:
-    return jnp.full((self.capsules[-1],), selection.log_odds(self.top_presence))
+    return jnp.full((self.capsules[-1],), jax.scipy.special.logit(self.top_presence))

@@ -9,8 +9,6 @@ Functions take one example: k parents, m children. A dummy parent, always there,
 Presences are relaxed: a number in (0, 1) is known by its logit, so that none is lost to rounding.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -118,11 +116,6 @@ def pose_log_prob(
   return jnp.sum(distributions.Normal(mean, scale).log_prob(poses), axis=(-2, -1))
 
 
-def identity_pose() -> Float[Array, "2 3"]:
-  """The pose that moves nothing."""
-  return jnp.eye(2, 3)
-
-
 @typed
 def choice_log_prob(
   parent_presence_logits: Float[Array, "k"], relations: Relations
@@ -144,7 +137,7 @@ def predicted_poses(
 ) -> Float[Array, "k m 2 3"]:
   """Where every parent would have every child: its pose times (identity + offset)."""
   over_children = jax.vmap(geometry.compose, in_axes=(None, 0))
-  return jax.vmap(over_children)(parent_poses, offsets + identity_pose()[None, None])
+  return jax.vmap(over_children)(parent_poses, offsets + geometry.identity()[None, None])
 
 
 @typed
@@ -167,7 +160,7 @@ def child_log_prob(
   narrow = pose_log_prob(poses, votes, relations.scales)
   broad = pose_log_prob(
     children.poses,
-    jnp.broadcast_to(identity_pose()[None], children.poses.shape),
+    jnp.broadcast_to(geometry.identity()[None], children.poses.shape),
     jnp.broadcast_to(relations.broad_scale, (len(logits), 6)),
   )
   attached = jnp.logaddexp(
@@ -200,7 +193,7 @@ def root_log_prob(
   """log density of the topmost layer: presences, and poses Normal(identity, scale), nats."""
   count = len(presence_logits)
   presence = relaxed_bernoulli_log_prob(roots.presence_logits, presence_logits, temperature)
-  mean = jnp.broadcast_to(identity_pose()[None], roots.poses.shape)
+  mean = jnp.broadcast_to(geometry.identity()[None], roots.poses.shape)
   poses = pose_log_prob(roots.poses, mean, jnp.broadcast_to(scale, (count, 6)))
   return jnp.sum(presence) + jnp.sum(poses)
 
@@ -219,7 +212,7 @@ def child_moments(parents: Moments, relations: Relations) -> Moments:
   logits = jax.nn.logsumexp(on, axis=0) - jax.nn.logsumexp(off, axis=0)
   means = predicted_poses(parents.poses, relations.offsets)
   # A vote is linear in the parent's pose: its variance is that of a sum of independent numbers.
-  inner = relations.offsets + identity_pose()[None, None]
+  inner = relations.offsets + geometry.identity()[None, None]
   bottom = jnp.broadcast_to(jnp.array([0.0, 0.0, 1.0]), (*inner.shape[:2], 1, 3))
   inner = jnp.concatenate([inner, bottom], axis=2)
   parent_variances = jnp.square(parents.pose_scales).reshape(-1, 2, 3)
@@ -228,7 +221,7 @@ def child_moments(parents: Moments, relations: Relations) -> Moments:
 
   by_parent = jnp.exp(on[:-1])[:, :, None, None]
   broad = 1.0 - jnp.sum(by_parent, axis=0)
-  identity = identity_pose()[None]
+  identity = geometry.identity()[None]
   mean = jnp.sum(by_parent * means, axis=0) + broad * identity
   spread = by_parent * (variances + jnp.square(means - mean[None]))
   variance = jnp.sum(spread, axis=0)
@@ -236,7 +229,7 @@ def child_moments(parents: Moments, relations: Relations) -> Moments:
   return Moments(logits, mean, jnp.sqrt(variance).reshape(-1, 6))
 
 
-# Logit of a presence that is drawn as 0 or 1: as near to either as float32 comes.
+# Logit of a presence that is drawn as 0 or 1, which it is but for 1e-13.
 CERTAIN = 30.0
 
 
@@ -251,16 +244,14 @@ def sample_children(key: Array, parents: Capsules, relations: Relations) -> tupl
   choice = jax.random.categorical(
     choice_key, choice_log_prob(parents.presence_logits, relations), 0
   )
-  num_children = len(choice)
-  child = jnp.arange(num_children)
+  child = jnp.arange(len(choice))
   logits = relations.presence_logits[choice, child]
   on = distributions.Bernoulli(logits=logits).sample(presence_key) == 1
-  votes = predicted_poses(parents.poses, relations.offsets)
-  num_parents = len(votes)
+  num_parents = len(parents.poses)
   row = jnp.minimum(choice, num_parents - 1)
   attached = on & (choice < num_parents)
-  broad = jnp.broadcast_to(identity_pose()[None], (num_children, 2, 3))
-  mean = jnp.where(attached[:, None, None], votes[row, child], broad)
+  predicted = chosen_poses(row, parents.poses, relations)
+  mean = jnp.where(attached[:, None, None], predicted, geometry.identity()[None])
   scale = jnp.where(attached[:, None], relations.scales[row, child], relations.broad_scale)
   poses = distributions.Normal(mean, scale.reshape(-1, 2, 3)).sample(pose_key)
   return Capsules(jnp.where(on, CERTAIN, -CERTAIN), poses), choice
@@ -300,11 +291,6 @@ def sample_roots(
   """Draws the topmost layer, presences of 0 or 1."""
   presence_key, pose_key = jax.random.split(key)
   on = distributions.Bernoulli(logits=presence_logits).sample(presence_key) == 1
-  mean = jnp.broadcast_to(identity_pose()[None], (len(on), 2, 3))
+  mean = jnp.broadcast_to(geometry.identity()[None], (len(on), 2, 3))
   poses = distributions.Normal(mean, scale).sample(pose_key)
   return Capsules(jnp.where(on, CERTAIN, -CERTAIN), poses)
-
-
-def log_odds(probability: float) -> float:
-  """Logit of a probability in (0, 1)."""
-  return math.log(probability) - math.log1p(-probability)
