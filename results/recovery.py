@@ -9,7 +9,8 @@ each, any number of them in an image, and one over another. Images are sorted in
 objects that are there, so that those of one folder are one class to `train.py`. `score` asks of
 every object of the trained model whether it is there (a posterior probability above 0.5), matches
 the three to the true ones on training images, and writes the share of right answers on the test
-images.
+images to `recovery-<workdir>.json`. With `--one_object`, `draw` keeps the images that have exactly
+one; which it is can then be told by clusters too, and the run's own report has LIN-MATCH.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from scae_jax.typing import Array
 
 CANVAS = 20
 NUM_SCENES = {"train": 4_000, "test": 1_000}
+DRAWN_FOR_ONE = 3
 # One part a glyph, 5x5 pixels in a template of 7x7.
 GLYPHS = (
   ("#####", "#...#", "#...#", "#...#", "#####"),
@@ -99,9 +101,17 @@ def true_parameters() -> dict[str, Any]:
 
 def draw_scenes(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
   """Images uint8 [n, h, w, 1] and which objects are there, bool [n, k]."""
-  model = true_model()
+  picture, there = _draw(jax.random.split(jax.random.key(seed), count))
+  noise = np.random.default_rng(seed).normal(0, true_model().pixel_scale, picture.shape)
+  image = np.clip(np.asarray(picture) + noise, 0, 1)
+  return np.round(255 * image).astype(np.uint8), np.asarray(there)
 
-  def scenes(module: GenerativeCapsules, keys: Array) -> tuple[Array, Array]:
+
+@jax.jit
+def _draw(keys: Array) -> tuple[Array, Array]:
+  """What the true model draws with each key, without noise, and which objects are there."""
+
+  def scenes(module: GenerativeCapsules) -> tuple[Array, Array]:
     def layers(key: Array) -> tuple[Any, Any]:
       top_key, below_key = jax.random.split(key)
       drawn, _ = module.sample(below_key, module.sample_top(top_key))
@@ -110,12 +120,7 @@ def draw_scenes(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     parts, objects = jax.vmap(layers)(keys)
     return module.draw(parts, CANVAS), objects.presence > 0.5
 
-  picture, there = jax.jit(nn.apply(scenes, model))(
-    {"params": true_parameters()}, jax.random.split(jax.random.key(seed), count)
-  )
-  noise = np.random.default_rng(seed).normal(0, model.pixel_scale, picture.shape)
-  image = np.clip(np.asarray(picture) + noise, 0, 1)
-  return np.round(255 * image).astype(np.uint8), np.asarray(there)
+  return nn.apply(scenes, true_model())({"params": true_parameters()})
 
 
 def folder_name(there: np.ndarray) -> str:
@@ -123,14 +128,24 @@ def folder_name(there: np.ndarray) -> str:
   return "objects-" + "-".join(str(k) for k in np.flatnonzero(there))
 
 
-def write_scenes(folder: pathlib.Path) -> None:
-  """Writes <folder>/<split>/<objects that are there>/<number>.png."""
-  for seed, (split, count) in enumerate(NUM_SCENES.items()):
-    images, there = draw_scenes(seed, count)
-    for number, (image, present) in enumerate(zip(images, there, strict=True)):
-      path = folder / split / folder_name(present) / f"{number:05}.png"
+def write_scenes(folder: pathlib.Path, num_scenes: Mapping[str, int], *, one_object: bool) -> None:
+  """Writes <folder>/<split>/<objects that are there>/<number>.png.
+
+  Args:
+    folder: made if need be.
+    num_scenes: images of each split.
+    one_object: keep images with exactly one object, three of eight in the mean, and draw for that
+      three times as many.
+  """
+  for seed, (split, count) in enumerate(num_scenes.items()):
+    images, there = draw_scenes(seed, DRAWN_FOR_ONE * count if one_object else count)
+    numbers = np.flatnonzero(there.sum(axis=1) == 1) if one_object else np.arange(count)
+    if len(numbers) < count:
+      raise RunError(f"only {len(numbers)} of {len(there)} images have one object.")
+    for number in numbers[:count]:
+      path = folder / split / folder_name(there[number]) / f"{number:05}.png"
       path.parent.mkdir(parents=True, exist_ok=True)
-      Image.fromarray(image[..., 0]).save(path)
+      Image.fromarray(images[number, ..., 0]).save(path)
 
 
 def true_presences(dataset: Dataset, split: str) -> np.ndarray:
@@ -182,26 +197,23 @@ def main() -> None:
   parser.add_argument("what", choices=("draw", "score"))
   parser.add_argument("source", type=pathlib.Path, help="draw: where to; score: the workdir")
   parser.add_argument("folder", type=pathlib.Path, nargs="?", help="score: where to write")
+  parser.add_argument("--one_object", action="store_true", help="draw: in every image")
   options = parser.parse_args()
   with exit_with_message(), explained():
     if options.what == "draw":
-      write_scenes(options.source)
+      write_scenes(options.source, NUM_SCENES, one_object=options.one_object)
       return
     if options.folder is None:
       raise RunError("name a folder to write to, such as results/probabilistic.")
     run = open_run(options.source)
-    if not isinstance(run.dataset, Dataset) or "presences" not in _feature_names(run):
+    if run.config.system != "probabilistic" or run.dataset.name != "folder":
       raise RunError(f"{options.source} is no run of probabilistic capsules on drawn scenes.")
     options.folder.mkdir(parents=True, exist_ok=True)
     results = {str(seed): score(run, variables) for seed, variables in run.variables.items()}
     record = {"workdir": str(options.source), "by_seed": results, **measured_with()}
-    write_json(options.folder / "recovery.json", record)
+    write_json(options.folder / f"recovery-{options.source.absolute().name}.json", record)
     for seed, found in results.items():
       print(f"seed {seed}: {100 * found['accuracy']:.1f} % of presences right")
-
-
-def _feature_names(run: Run) -> list[str]:
-  return [run.config.system] if run.config.system != "probabilistic" else ["presences"]
 
 
 if __name__ == "__main__":

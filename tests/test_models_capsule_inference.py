@@ -146,6 +146,19 @@ def test_part_inference_by_its_bias(gaussian):
   assert (found.pose_scales is None) != gaussian
 
 
+def test_parts_have_a_least_size():
+  """With every scale's number far below 0, a part is as large as it must be, turned or not."""
+  module = PartInference(PARTS, gaussian=False, widths=(4,), strides=(2,), min_part_scale=0.2)
+  variables = random_variables(module, IMAGE)
+  layer = variables["params"]["pooling"]["conv_1x1"]
+  layer["kernel"] = jnp.zeros_like(layer["kernel"])
+  numbers = layer["bias"].reshape(PARTS, -1).at[:, 1:3].set(-50.0)
+  layer["bias"] = numbers.reshape(-1)
+  poses = read(module, variables, IMAGE).poses
+  # The determinant is the product of the scales, whatever rotation and shear; float32.
+  np.testing.assert_allclose(np.linalg.det(poses[..., :2]), 0.2**2, rtol=1e-4)
+
+
 def test_part_inference_is_of_exponential_linear_units():
   """A map of -1 everywhere becomes exp(-1) - 1, which pooling passes on."""
   module = PartInference(PARTS, gaussian=False, widths=(4,), strides=(2,), min_part_scale=0.01)

@@ -1,0 +1,92 @@
+"""Images drawn from a known model, and the score of what was found in them."""
+
+import types
+
+import numpy as np
+import pytest
+
+from results import recovery
+from scae_jax.data.sources import load_dataset
+
+
+@pytest.fixture(scope="module")
+def scenes():
+  return recovery.draw_scenes(0, 64)
+
+
+def test_objects_draw_where_they_stand(scenes):
+  """Each object's own places are brighter in images that have it than in those that have none."""
+  images, there = scenes
+  assert images.shape == (64, recovery.CANVAS, recovery.CANVAS, 1)
+  assert 0.3 < there.mean() < 0.7
+  empty = images[~there.any(axis=1)].mean()
+  assert empty < 20  # noise of a twentieth, cut at black, of 255
+  alone = [images[(there == np.eye(3, dtype=bool)[k]).all(axis=1)] for k in range(3)]
+  assert all(len(one) for one in alone)
+  middle = recovery.CANVAS // 2
+  # The first object's parts stand in the upper half, the last one's in the middle and below.
+  assert alone[0][:, :middle].mean() > 3 * alone[0][:, middle + 2 :].mean()
+  assert alone[2][:, middle:].mean() > 1.5 * alone[2][:, :middle].mean()
+
+
+def test_draws_are_a_function_of_the_seed(scenes):
+  again, other = recovery.draw_scenes(0, 64), recovery.draw_scenes(1, 64)
+  np.testing.assert_array_equal(again[0], scenes[0])
+  assert (other[1] != scenes[1]).any()
+
+
+@pytest.mark.parametrize("one_object", [False, True])
+def test_folders_say_what_is_there(tmp_path, one_object):
+  counts = {"train": 24, "test": 24}
+  recovery.write_scenes(tmp_path / "scenes", counts, one_object=one_object)
+  dataset = load_dataset("folder", str(tmp_path / "scenes"), str(tmp_path / "cache"))
+  for seed, (split, count) in enumerate(counts.items()):
+    _, there = recovery.draw_scenes(seed, 3 * count if one_object else count)
+    if one_object:
+      there = there[there.sum(axis=1) == 1][:count]
+    found = recovery.true_presences(dataset, split)
+    assert found.shape == (count, 3)
+    # The order is the folders'.
+    np.testing.assert_array_equal(found.sum(axis=0), there.sum(axis=0))
+    assert (found.sum(axis=1) == 1).all() == one_object
+
+
+def test_objects_are_matched_by_what_they_say():
+  """The true objects, out of order, with one more that says nothing and one answer wrong."""
+  there = np.random.RandomState(0).rand(50, 3) < 0.5
+  found = np.concatenate([there[:, [2, 0, 1]], np.zeros((50, 1), bool)], axis=1)
+  found[0, 0] = ~found[0, 0]
+  order = recovery.match(found, there)
+  assert order == (1, 2, 0)
+
+
+def test_score_is_of_the_test_images(monkeypatch):
+  """Presences that are right but for every fourth test image's first object."""
+  truth = {split: np.random.RandomState(i).rand(40, 3) < 0.5 for i, split in enumerate(SPLITS)}
+  said = {split: value.astype(float) for split, value in truth.items()}
+  said["test"][::4, 0] = 1 - said["test"][::4, 0]
+  splits = {
+    split: types.SimpleNamespace(images=split, labels=np.zeros(40, int)) for split in SPLITS
+  }
+  monkeypatch.setattr(recovery, "Dataset", types.SimpleNamespace)
+  monkeypatch.setattr(recovery, "true_presences", lambda dataset, split: truth[split])
+  monkeypatch.setattr(
+    recovery,
+    "collect",
+    lambda system, variables, split, **_: types.SimpleNamespace(
+      features={"presences": said[split["image"]]}
+    ),
+  )
+  options = types.SimpleNamespace(evaluation=types.SimpleNamespace(batch_size=40))
+  monkeypatch.setattr(recovery, "read_settings", lambda config: options)
+  run = types.SimpleNamespace(
+    dataset=types.SimpleNamespace(splits=splits), system=None, config=None, step=7
+  )
+  found = recovery.score(run, {})
+  assert found["accuracy_by_object"] == [0.75, 1.0, 1.0]
+  assert found["accuracy"] == pytest.approx(11 / 12)
+  assert found["all_right"] == 0.75
+  assert found["order"] == [0, 1, 2]
+
+
+SPLITS = ("train", "test")
