@@ -122,3 +122,21 @@ def test_smallest_values_are_taken():
       "part_inference.strides": [1],
     }
   )
+
+
+@pytest.mark.parametrize(("shared", "of_each_child"), [(True, 1), (False, 2)])
+def test_parents_share_their_deviations(shared, of_each_child):
+  variables = build({"generative.shared_scales": shared})
+  scale = variables["params"]["generative"]["scale_1"]
+  assert scale.shape == (of_each_child, 3, 6)
+
+
+def test_all_terms_but_pixels_follow_the_schedule():
+  points = ((0, 0.0), (100, 1.0))
+  system = make_system(MODEL, {"schedule": {"latents": points}}, ImageSpec(CANVAS, 1, 10))
+  names = {f"{kind}_{i}" for kind in ("capsules", "presences", "poses") for i in (1, 2)}
+  assert system.loss_schedule == dict.fromkeys(names, points)
+  assert system.loss_weights == dict.fromkeys([*names, "pixels"], 1.0)
+  for loss in ({}, {"schedule": {}}, {"schedule": {"latents": (), "pixels": ()}}):
+    with pytest.raises(ValueError, match="config section loss"):
+      make_system(MODEL, loss, ImageSpec(CANVAS, 1, 10))
