@@ -130,7 +130,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.data.contrast = 0.0  # in training, a factor of up to 1 +- this; 0 is off
 
   config.train = ConfigDict()
-  config.train.num_steps = 20_000
+  config.train.num_steps = 18_000
   config.train.batch_size = 64
   config.train.seed = 0  # of parameters, the order of examples and noise
   config.train.seeds = 1  # so many runs at once: seed, seed + 1, ...
