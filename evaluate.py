@@ -15,6 +15,7 @@ import pathlib
 from absl import app, flags, logging
 
 from scae_jax.training.build import open_run
+from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import change_config, read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained, parse_or_exit
@@ -41,7 +42,7 @@ def main(_: list[str]) -> None:
     if not _WORKDIR.value and not _PRETRAINED.value:
       raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
     workdir = pathlib.Path(_WORKDIR.value or f"runs/pretrained-{_PRETRAINED.value}")
-    step = int(_STEP.value) if _STEP.value.isdecimal() else _STEP.value
+    step = named_checkpoint(_STEP.value)
     folder = pretrained_folder(PRETRAINED, _PRETRAINED.value) if _PRETRAINED.value else workdir
     config = load_config(folder)
     own_dir = None if _DATASET.value else _DATA_DIR.value

@@ -7,13 +7,12 @@ each a seed. What is measured, and what it does and does not mean, is said in
 `scae_jax/evaluation/equivariance.py`.
 """
 
-import argparse
 import functools
-import pathlib
 from typing import Any
 
 import numpy as np
 
+from results.one_run import make_parser, open_named, stem_of
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
 from scae_jax.evaluation.examples import load_split
@@ -21,11 +20,8 @@ from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.figures import FIGURES
-from scae_jax.training.build import open_run
-from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import change_config, read_settings
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.workdir import load_config
 
 
 def curves(results: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
@@ -65,26 +61,17 @@ def table(results: dict[str, Any]) -> str:
 
 def main() -> None:
   """Measures, writes, prints and draws."""
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("workdir", type=pathlib.Path)
-  parser.add_argument("folder", type=pathlib.Path)
-  parser.add_argument("--step", default="latest", help="a number, latest or best")
+  parser = make_parser(__doc__)
   parser.add_argument("--split", default=None, help="if not the held-out one")
   parser.add_argument("--max_examples", type=int, default=1000, help="0 is all")
-  parser.add_argument("--data_dir", default=None, help="where the data set is, if elsewhere")
   options = parser.parse_args()
   with exit_with_message(), explained():
-    keep_compiled("")
-    config = load_config(options.workdir)
-    change_config(config, {"data.dir": options.data_dir} if options.data_dir else {})
-    settings = read_settings(config)
-    run = open_run(
-      options.workdir, int(options.step) if options.step.isdecimal() else options.step, config
-    )
+    run = open_named(options)
     if not isinstance(run.dataset, Dataset):
       raise RunError("a run on generated scenes has no image to move; name a run on images.")
     split = options.split or run.dataset.held_out
     images = load_split(run.dataset, split, options.max_examples)["image"]
+    settings = read_settings(run.config)
     options.folder.mkdir(parents=True, exist_ok=True)
     for seed, variables in run.variables.items():
       results = measure_equivariance(
@@ -94,8 +81,7 @@ def main() -> None:
         canvas=settings.data.canvas,
         batch_size=settings.evaluation.batch_size,
       )
-      name = f"equivariance-{options.workdir.absolute().name}"
-      name += f"-seed-{seed}" if len(run.variables) > 1 else ""
+      name = stem_of("equivariance", run, options.workdir, seed)
       source = {"workdir": str(options.workdir), "step": run.step, "seed": seed}
       scored = {"dataset": run.dataset.name, "split": split, "examples": len(images)}
       record = {**source, "scored_on": scored, **results, **measured_with()}

@@ -12,6 +12,7 @@ from typing import Any
 
 from scae_jax.evaluation.summary import figures
 from scae_jax.training.build import open_run
+from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.errors import exit_with_message
 from scae_jax.training.pretrained import DTYPES, save_pretrained
 
@@ -46,8 +47,7 @@ def main() -> None:
   parser.add_argument("--dtype", choices=DTYPES, default="float16")
   options = parser.parse_args()
   with exit_with_message():
-    which = int(options.step) if options.step.isdecimal() else options.step
-    run = open_run(options.workdir, which)
+    run = open_run(options.workdir, named_checkpoint(options.step))
     seeds = list(run.variables)
     seed = best_seed(options.workdir, run.step, seeds) if options.seed is None else options.seed
     if seed not in seeds:

@@ -4,7 +4,9 @@
 
 Each test image's posterior is stepped uphill on its own bound, from where the encoder or the prior
 puts it (`scae_jax/evaluation/free_form.py`); the model stays as it is. A linear classifier, fitted
-to what the encoder makes of the training images, reads the posteriors before and after. Writes
+to what the encoder makes of the training images, reads the posteriors before and after. Numbers
+that the bound hardly depends on end where no encoder puts them, so another classifier, fitted to
+posteriors of training images that were inferred in the same way, reads those after as well. Writes
 `free-form-<workdir>-<start>.md`, `.json` and `.png` into the folder, of a run with several seeds
 one of each a seed. Images are the test split as it is, turned by 35 degrees and under affNIST's
 maps, or what `--dataset` names, which may be given several times.
@@ -12,7 +14,6 @@ maps, or what `--dataset` names, which may be given several times.
 
 import argparse
 import functools
-import pathlib
 import shlex
 import sys
 import time
@@ -25,25 +26,30 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
+from results.one_run import make_parser, open_named, stem_of
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
 from scae_jax.evaluation.features import collect
 from scae_jax.evaluation.files import write_json, write_whole
-from scae_jax.evaluation.free_form import STARTS, FreeInference, infer_split, make_inference
+from scae_jax.evaluation.free_form import (
+  STARTS,
+  FreeInference,
+  Infer,
+  infer_split,
+  make_inference,
+)
 from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
 from scae_jax.figures import FIGURES
 from scae_jax.figures.free_form import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm
-from scae_jax.training.build import Run, open_run
-from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import Settings, change_config, read_settings
+from scae_jax.training.build import Run
+from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.options import DataOptions
 from scae_jax.training.reporting import load_scored_set
-from scae_jax.training.workdir import load_config
 
 SPLIT = "test"
 
@@ -54,25 +60,43 @@ def scored_names(dataset: Dataset) -> list[str]:
   return [dataset.name, f"rotated_{dataset.name}:35", f"affine_{dataset.name}"]
 
 
+Probes = dict[str, FittedProbe]  # a linear classifier of each kind of readings
+
+
 def fit_readings(
-  run: Run, variables: Any, settings: Settings, canvas: int
-) -> dict[str, FittedProbe]:
-  """A linear classifier of each kind of readings, fitted to training images as they are."""
+  readings: Mapping[str, np.ndarray], labels: np.ndarray, num_classes: int
+) -> Probes:
+  """Classifiers of readings [n, d] of training images."""
+  return {
+    name: fit_probe(np.asarray(values), labels, num_classes=num_classes, name=name)
+    for name, values in readings.items()
+  }
+
+
+def encoder_probes(run: Run, variables: Any, settings: Settings, canvas: int) -> Probes:
+  """Fitted to what the encoder makes of training images as they are."""
   assert isinstance(run.dataset, Dataset)  # checked by the caller
   train = load_split(run.dataset, "train", settings.evaluation.max_examples)
   batch_size = settings.evaluation.batch_size
   found = collect(run.system, variables, train, canvas=canvas, batch_size=batch_size)
-  num_classes = run.dataset.num_classes
-  return {
-    name: fit_probe(values, train["label"], num_classes=num_classes, name=name)
-    for name, values in found.readings.items()
-  }
+  return fit_readings(found.readings, train["label"], run.dataset.num_classes)
+
+
+def inferred_probes(
+  run: Run, variables: Any, infer: Infer, canvas: int, *, num_examples: int, batch_size: int
+) -> Probes:
+  """Fitted to posteriors of training images as they are, inferred as those of test images are."""
+  assert isinstance(run.dataset, Dataset)  # checked by the caller
+  train = load_split(run.dataset, "train", num_examples)
+  found = infer_split(infer, variables, train, canvas=canvas, batch_size=batch_size)
+  return fit_readings(found.after.readings, train["label"], run.dataset.num_classes)
 
 
 def score(
-  found: FreeInference, labels: np.ndarray, probes: Mapping[str, FittedProbe]
+  found: FreeInference, labels: np.ndarray, probes: Probes, alike: Probes
 ) -> dict[str, Any]:
-  """Bounds and accuracies before and after, for the JSON file."""
+  """Bounds and accuracies before and after, for the JSON file; `after_alike` is by the classifier
+  that was fitted to posteriors inferred alike."""
   before, after = found.before, found.after
   low, high = (np.asarray(one.bound, np.float64) for one in (before, after))
   return {
@@ -87,6 +111,7 @@ def score(
       name: {
         "before": probe.accuracy(np.asarray(before.readings[name]), labels),
         "after": probe.accuracy(np.asarray(after.readings[name]), labels),
+        "after_alike": alike[name].accuracy(np.asarray(after.readings[name]), labels),
       }
       for name, probe in probes.items()
     },
@@ -121,12 +146,24 @@ def pictures(
   )
 
 
+def fits(probes: Probes) -> dict[str, dict[str, Any]]:
+  """What the JSON file says of the classifiers."""
+  return {
+    name: {
+      "fitted_examples": probe.num_examples,
+      "train_accuracy": probe.train_accuracy,
+      "converged": probe.converged,
+    }
+    for name, probe in probes.items()
+  }
+
+
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
   """Markdown: a row a data set; bounds in nats, accuracies in percent."""
   kinds = list(next(iter(results.values()))["accuracy"])
   columns = ["", "examples", "bound before", "after", "did not rise"]
   for name in kinds:
-    columns += [f"LIN-PRED, {name}, before", "after"]
+    columns += [f"LIN-PRED, {name}, before", "after", "after, fitted alike"]
   rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
   for name, result in results.items():
     bound = result["bound"]
@@ -134,20 +171,29 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
     cells.append(f"{bound['examples_that_did_not_rise']:,}")
     for kind in kinds:
       shares = result["accuracy"][kind]
-      cells += [f"{100 * shares[when]:.1f}" for when in ("before", "after")]
+      cells += [f"{100 * shares[when]:.1f}" for when in ("before", "after", "after_alike")]
     rows.append(f"| {' | '.join(cells)} |")
   return "\n".join(rows)
 
 
 def remarks(record: Mapping[str, Any]) -> str:
   """What is to be said beside the table."""
-  fitted = max((one["fitted_examples"] for one in record["probes"].values()), default=0)
-  unsettled = [name for name, one in record["probes"].items() if not one["converged"]]
+  fitted, alike = (
+    max((one["fitted_examples"] for one in record[kind].values()), default=0)
+    for kind in ("probes", "probes_alike")
+  )
+  unsettled = [
+    name
+    for kind in ("probes", "probes_alike")
+    for name, one in record[kind].items()
+    if not one["converged"]
+  ]
   cut = f" Cut before it converged: {', '.join(unsettled)}." if unsettled else ""
   lines = [
     f"Bounds in nats, mean over examples; each is the mean of {record['num_samples']} estimates, by"
     " the same random numbers before and after. Accuracies in percent, of linear classifiers fitted"
-    f" to the encoder's readings of {fitted:,} training images.{cut}",
+    f" to the encoder's readings of {fitted:,} training images, or, where it says fitted alike, to"
+    f" posteriors of {alike:,} training images that were inferred in the same way.{cut}",
     f"Free-form inference from the {record['start']}: {record['num_steps']:,} steps of Adam,"
     f" learning rate {record['learning_rate']:g} under a cosine. Step {record['step']:,}, seed"
     f" {record['seed']}.",
@@ -161,20 +207,17 @@ def remarks(record: Mapping[str, Any]) -> str:
 
 def options_of_command() -> argparse.Namespace:
   """What the command line says."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
-  parser.add_argument("workdir", type=pathlib.Path)
-  parser.add_argument("folder", type=pathlib.Path)
-  parser.add_argument("--step", default="latest", help="a number, latest or best")
+  parser = make_parser(__doc__)
   parser.add_argument("--dataset", action="append", help="what to score, see data/transfer.py")
   parser.add_argument("--start", choices=STARTS, default="encoder")
   parser.add_argument("--num_steps", type=int, default=1000)
-  parser.add_argument("--learning_rate", type=float, default=0.05, help="of Adam, at the start")
+  parser.add_argument("--learning_rate", type=float, default=0.01, help="of Adam, at the start")
   parser.add_argument("--num_samples", type=int, default=100, help="of the bounds reported")
   parser.add_argument("--max_examples", type=int, default=0, help="of each set; 0 is all")
+  parser.add_argument(
+    "--train_examples", type=int, default=1000, help="inferred for classifiers; 0 is all"
+  )
   parser.add_argument("--batch_size", type=int, default=1000, help="examples at once")
-  parser.add_argument("--data_dir", default="", help="where the data set is, if elsewhere")
   return parser.parse_args()
 
 
@@ -183,12 +226,7 @@ def main() -> None:
   options = options_of_command()
   command = shlex.join(["python", "-m", "results.free_form", *sys.argv[1:]])
   with exit_with_message(), explained():
-    keep_compiled("")
-    config = load_config(options.workdir)
-    change_config(config, {"data.dir": options.data_dir} if options.data_dir else {})
-    run = open_run(
-      options.workdir, int(options.step) if options.step.isdecimal() else options.step, config
-    )
+    run = open_named(options)
     if run.system.free_form is None or not isinstance(run.dataset, Dataset):
       raise RunError(
         "free-form inference takes a run on images whose system has a `free_form`; this one has"
@@ -203,8 +241,7 @@ def main() -> None:
     ]
     options.folder.mkdir(parents=True, exist_ok=True)
     for seed, variables in run.variables.items():
-      name = f"free-form-{options.workdir.absolute().name}-{options.start}"
-      name += f"-seed-{seed}" if len(run.variables) > 1 else ""
+      name = stem_of("free-form", run, options.workdir, seed) + f"-{options.start}"
       record, drawer = infer_sets(run, run.system.free_form, variables, sets, options)
       record |= {"seed": seed, "command": command, **measured_with()}
       write_json(options.folder / f"{name}.json", record)
@@ -234,19 +271,28 @@ def infer_sets(
     start=options.start,
     num_samples=options.num_samples,
   )
-  probes = fit_readings(run, variables, settings, canvas)
-  pictured = next((one for one in sets if one.name.startswith("rotated_")), sets[0])
-  results, notes, drawers = {}, [], []
+  splits = []
   for scored in sets:
     check_transfer(run.dataset, scored, canvas)
-    split = load_split(scored, SPLIT, options.max_examples)
-    batch_size = min(options.batch_size, len(split["label"]))
+    splits.append(load_split(scored, SPLIT, options.max_examples))
+  probes = encoder_probes(run, variables, settings, canvas)
+  alike = inferred_probes(
+    run,
+    variables,
+    infer,
+    canvas,
+    num_examples=options.train_examples,
+    batch_size=options.batch_size,
+  )
+  pictured = next((one for one in sets if one.name.startswith("rotated_")), sets[0])
+  results, notes, drawers = {}, [], []
+  for scored, split in zip(sets, splits, strict=True):
     began = time.perf_counter()
-    found = infer_split(infer, variables, split, canvas=canvas, batch_size=batch_size)
+    found = infer_split(infer, variables, split, canvas=canvas, batch_size=options.batch_size)
     seconds = time.perf_counter() - began
     results[scored.name] = {
-      **score(found, split["label"], probes),
-      "seconds": seconds,  # of the first set with compilation
+      **score(found, split["label"], probes, alike),
+      "seconds": seconds,  # with compilation where a batch of another size is the first
     }
     notes += scored.notes
     print(f"{scored.name}: {len(split['label']):,} examples in {seconds:.1f} s", flush=True)
@@ -263,14 +309,8 @@ def infer_sets(
     "num_samples": options.num_samples,
     "max_examples": options.max_examples,
     "batch_size": options.batch_size,
-    "probes": {
-      name: {
-        "fitted_examples": probe.num_examples,
-        "train_accuracy": probe.train_accuracy,
-        "converged": probe.converged,
-      }
-      for name, probe in probes.items()
-    },
+    "probes": fits(probes),
+    "probes_alike": fits(alike),
     "results": results,
     "notes": notes,
   }

@@ -7,9 +7,7 @@ seeds one of each a seed. The number is explained in `scae_jax/evaluation/templa
 picture in `scae_jax/figures/part_identity.py`.
 """
 
-import argparse
 import functools
-import pathlib
 import shlex
 import sys
 from collections.abc import Mapping
@@ -18,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from results.one_run import make_parser, open_named, stem_of
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.examples import load_split, one_of_each_class
@@ -27,11 +26,8 @@ from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
 from scae_jax.evaluation.template_match import match_templates
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
-from scae_jax.training.build import open_run
-from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import change_config, read_settings
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.workdir import load_config
 
 NEEDED = ("templates", "part_identity")
 NUM_PICTURED = 10
@@ -93,25 +89,14 @@ def remarks(record: Mapping[str, Any]) -> str:
 
 def main() -> None:
   """Measures, writes, prints and draws."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
-  parser.add_argument("workdir", type=pathlib.Path)
-  parser.add_argument("folder", type=pathlib.Path)
-  parser.add_argument("--step", default="latest", help="a number, latest or best")
+  parser = make_parser(__doc__)
   parser.add_argument("--split", default=None, help="of the images shown, if not the held-out one")
-  parser.add_argument("--data_dir", default=None, help="where the data set is, if elsewhere")
   options = parser.parse_args()
   with exit_with_message(), explained():
-    keep_compiled("")
-    config = load_config(options.workdir)
-    change_config(config, {"data.dir": options.data_dir} if options.data_dir else {})
-    settings = read_settings(config)
-    run = open_run(
-      options.workdir, int(options.step) if options.step.isdecimal() else options.step, config
-    )
+    run = open_named(options)
     if not isinstance(run.dataset, Dataset):
       raise RunError("a run on generated scenes has no templates; name a run on images.")
+    settings = read_settings(run.config)
     split = load_split(run.dataset, options.split or run.dataset.held_out, 0)
     rows = one_of_each_class(split["label"], NUM_PICTURED)
     shown = {name: jnp.asarray(values[rows]) for name, values in split.items()}
@@ -120,8 +105,7 @@ def main() -> None:
     for seed, variables in run.variables.items():
       arrays = arrays_of(run.system, variables, batch)
       matches = match_templates(**arrays["templates"])
-      name = f"identifiability-{options.workdir.absolute().name}"
-      name += f"-seed-{seed}" if len(run.variables) > 1 else ""
+      name = stem_of("identifiability", run, options.workdir, seed)
       command = shlex.join(["python", "-m", "results.identifiability", *sys.argv[1:]])
       source = {"workdir": str(options.workdir), "step": run.step, "seed": seed}
       record = {**source, "command": command, **matches, **measured_with()}

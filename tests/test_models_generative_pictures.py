@@ -18,12 +18,12 @@ from scae_jax.routing import selection
 from scae_jax.routing.selection import CERTAIN, Capsules
 from scae_jax.warping import warp_template
 from tests.test_models_build import compiled, random_variables
+from tests.test_models_probabilistic import MODEL as TINY
 
 PARTS, OBJECTS, CANVAS, TEMPLATE, BATCH = 3, 2, 24, 9, 3
-MODEL = {
+MODEL = TINY | {  # its networks, another generative model
   "capsules": (PARTS, OBJECTS),
   "poses": "delta",
-  "num_samples": 1,
   "generative": {
     "template_size": TEMPLATE,
     "nonlinearity": "relu1",
@@ -36,15 +36,6 @@ MODEL = {
     "min_scale": 0.01,
     "initial_scale": 0.05,
     "shared_scales": False,
-  },
-  "part_inference": {"widths": (4,), "strides": (2,), "min_part_scale": 0.01},
-  "object_inference": {
-    "num_layers": 1,
-    "num_heads": 1,
-    "features": 4,
-    "num_inducing": 2,
-    "output_features": 4,
-    "hidden": 4,
   },
 }
 
@@ -61,7 +52,7 @@ def batch():
 
 @pytest.fixture(scope="module")
 def system():
-  loss = {"schedule": {"latents": ()}}
+  loss = {"schedule": {"latents": ()}, "choice_temperature": ()}
   return make_system(MODEL, loss, ImageSpec(CANVAS, 1, 10))
 
 

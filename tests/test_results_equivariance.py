@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from results import equivariance as command
+from results import one_run
 from scae_jax.data.constellations import SceneOptions
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes
@@ -83,12 +84,12 @@ def opened(monkeypatch, images):
   dataset = Dataset("blobs", ("a",), {"train": split, "test": split})
   monkeypatch.setattr(equivariance, "SIZES", {"translation": (2,), "rotation": (170,)})
   monkeypatch.setattr(command, "SIZES", equivariance.SIZES)
-  monkeypatch.setattr(command, "load_config", lambda workdir: config)
-  monkeypatch.setattr(command, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(one_run, "load_config", lambda workdir: config)
+  monkeypatch.setattr(one_run, "keep_compiled", lambda folder: None)
 
   def open_with(poses, seeds=(0,)):
     made = Run(config, system(poses), dataset, {seed: {} for seed in seeds}, 7)
-    monkeypatch.setattr(command, "open_run", lambda *arguments: made)
+    monkeypatch.setattr(one_run, "open_run", lambda *arguments: made)
 
   return open_with
 
@@ -132,7 +133,7 @@ def test_the_command_refuses_in_one_message(opened, monkeypatch, tmp_path, capsy
     {0: {}},
     7,
   )
-  monkeypatch.setattr(command, "open_run", lambda *arguments: scenes)
+  monkeypatch.setattr(one_run, "open_run", lambda *arguments: scenes)
   with pytest.raises(SystemExit):
     main(monkeypatch, tmp_path / "run", tmp_path / "out")
   assert "generated scenes has no image to move" in capsys.readouterr().err
@@ -140,7 +141,7 @@ def test_the_command_refuses_in_one_message(opened, monkeypatch, tmp_path, capsy
   def missing(*arguments):
     raise RunError("there is no checkpoint of step 3")
 
-  monkeypatch.setattr(command, "open_run", missing)
+  monkeypatch.setattr(one_run, "open_run", missing)
   with pytest.raises(SystemExit):
     main(monkeypatch, tmp_path / "run", tmp_path / "out", "--step=3")
   assert "no checkpoint of step 3" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from results import free_form as command
+from results import one_run
 from scae_jax.evaluation import report
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
@@ -53,7 +54,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-  monkeypatch.setattr(command, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(one_run, "keep_compiled", lambda folder: None)
   monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)
   monkeypatch.setattr(report, "MAX_PIXEL_EXAMPLES", 60)
 
@@ -65,6 +66,7 @@ def main(monkeypatch, *arguments):
 
 def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, tmp_path, capsys):
   flags = ("--num_steps=40", "--num_samples=2", "--max_examples=12", "--batch_size=8")
+  flags += ("--train_examples=80", "--learning_rate=0.05")
   main(monkeypatch, trained[0], tmp_path, *flags)
   names = [f"free-form-toy-encoder.{end}" for end in ("json", "md", "png")]
   assert sorted(path.name for path in tmp_path.iterdir()) == names
@@ -74,6 +76,7 @@ def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, 
   assert record["command"].endswith(" ".join(flags))
   assert {"date", "versions", "hardware"} <= set(record)
   assert record["probes"]["reconstruction"]["fitted_examples"] == 100
+  assert record["probes_alike"]["reconstruction"]["fitted_examples"] == 80
   assert list(record["results"]) == ["digits", "rotated_digits:35", "affine_digits"]
   for result in record["results"].values():
     assert result["examples"] == 12
@@ -83,23 +86,26 @@ def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, 
     # The posterior comes to look like the image instead of what a few steps of training gave.
     shares = result["accuracy"]["reconstruction"]
     assert shares["after"] != shares["before"]
+    assert shares["after_alike"] > shares["after"]
   table = (tmp_path / names[1]).read_text()
   assert table.strip() in capsys.readouterr().out
   lines = table.splitlines()
-  assert lines[0].count("LIN-PRED, reconstruction, before | after") == 1
+  assert lines[0].count("LIN-PRED, reconstruction, before | after | after, fitted alike |") == 1
   bound, shares = (record["results"]["digits"][key] for key in ("bound", "accuracy"))
   cells = ["digits", "12", f"{bound['before']:.1f}", f"{bound['after']:.1f}", "0"]
   cells += [f"{100 * share:.1f}" for share in shares["reconstruction"].values()]
   assert lines[2] == f"| {' | '.join(cells)} |"
   assert "affine_digits: affNIST's distribution of maps" in table
   assert "100 training images" in table
+  assert "80 training images that were inferred in the same way" in table
   assert "40 steps of Adam, learning rate 0.05" in table
 
 
 def test_bounds_that_do_not_rise_are_counted_and_the_prior_is_a_start(
   trained, monkeypatch, tmp_path
 ):
-  flags = ("--num_steps=0", "--num_samples=1", "--max_examples=3", "--dataset=digits")
+  flags = ("--num_steps=0", "--num_samples=1", "--max_examples=3", "--train_examples=40")
+  flags += ("--dataset=digits",)
   main(monkeypatch, trained[0], tmp_path, "--start=prior", *flags)
   record = json.loads((tmp_path / "free-form-toy-prior.json").read_text())
   (result,) = record["results"].values()
@@ -139,7 +145,7 @@ def test_a_system_without_a_free_form_is_refused(trained, monkeypatch, tmp_path,
   model, loss = dict(run.config.model), dict(run.config.loss)
   assert toy_free_form.make_system(model, loss, data).free_form is not None
   plain = Run(run.config, toy_system.make_system(model, loss, data), run.dataset, {0: {}}, 8)
-  monkeypatch.setattr(command, "open_run", lambda *arguments: plain)
+  monkeypatch.setattr(one_run, "open_run", lambda *arguments: plain)
   with pytest.raises(SystemExit):
     main(monkeypatch, trained[0], tmp_path / "out")
   assert "whose system has a `free_form`" in capsys.readouterr().err

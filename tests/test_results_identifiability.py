@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from results import identifiability as command
+from results import one_run
 from scae_jax.data.constellations import SceneOptions
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes
@@ -45,14 +46,14 @@ def opened(monkeypatch):
   images = np.random.RandomState(0).randint(0, 255, (NUM_IMAGES, 16, 16, 1), np.uint8)
   split = Split(images, np.arange(NUM_IMAGES, dtype=np.int32)[::-1] % 3)
   dataset = Dataset("noise", ("a", "b", "c"), {"train": split, "test": split})
-  monkeypatch.setattr(command, "load_config", lambda workdir: config)
-  monkeypatch.setattr(command, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(one_run, "load_config", lambda workdir: config)
+  monkeypatch.setattr(one_run, "keep_compiled", lambda folder: None)
 
   def open_with(feeds, strengths=(1.0,), dataset=dataset):
     fed = dataclasses.replace(system(None), pictures=feeds)
     variables = {seed: {"strength": jnp.float32(one)} for seed, one in enumerate(strengths)}
     made = Run(config, fed, dataset, variables, 7)
-    monkeypatch.setattr(command, "open_run", lambda *arguments: made)
+    monkeypatch.setattr(one_run, "open_run", lambda *arguments: made)
     return images[[2, 1, 0]]  # the first of every class
 
   return open_with
@@ -123,7 +124,7 @@ def test_the_command_refuses_in_one_message(opened, monkeypatch, tmp_path, capsy
   def missing(*arguments):
     raise RunError("there is no checkpoint of step 3")
 
-  monkeypatch.setattr(command, "open_run", missing)
+  monkeypatch.setattr(one_run, "open_run", missing)
   with pytest.raises(SystemExit):
     main(monkeypatch, tmp_path / "run", tmp_path / "out", "--step=3")
   assert "no checkpoint of step 3" in capsys.readouterr().err

@@ -157,7 +157,7 @@ def infer_split(
     variables: what the system's module applies.
     split: `image` uint8 [n, h, w, c] and `label` int32 [n].
     canvas: side of the square that images are padded to, pixels.
-    batch_size: examples at once.
+    batch_size: examples at once, or all if they are fewer.
 
   Returns:
     Arrays of NumPy, one entry an example.
@@ -170,7 +170,7 @@ def infer_split(
     raise ValueError("A split needs at least one example, got none.")
   place = jax.jit(evaluation_batch, static_argnames="canvas")
   found = []
-  for rows in full_batches(count, batch_size):
+  for rows in full_batches(count, min(batch_size, count)):
     examples = {name: jnp.asarray(values[rows]) for name, values in split.items()}
     batch = place(examples, jnp.arange(len(rows)), canvas=canvas)
     found.append(infer(variables, batch, jnp.asarray(rows)))

@@ -29,6 +29,11 @@ Result = TypeVar("Result")
 Which = int | str  # a step, 'latest' or 'best'
 
 
+def named_checkpoint(name: str) -> Which:
+  """The checkpoint that a command line names: a step in decimals, or a word as it is."""
+  return int(name) if name.isdecimal() else name
+
+
 @dataclasses.dataclass(frozen=True)
 class Progress:
   """What a resumed run must know besides the state.
