@@ -118,6 +118,7 @@ def _digits() -> ConfigDict:
   config.loss = ConfigDict()
   schedule = config.loss.schedule = ConfigDict()
   schedule.latents = ((0, 0.0), (2_000, 1.0))  # factors of all terms but pixels, by step
+  config.loss.choice_temperature = ()  # of choices of parents, by step; () is 1 throughout
 
   config.train.num_steps = 14_000
   return config

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 from numpyro.distributions import RelaxedBernoulliLogits
 from scipy import stats
-from scipy.special import expit, log_expit, logsumexp
+from scipy.special import expit, log_expit, logsumexp, softmax, xlogy
 
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules, Relations
@@ -199,10 +199,31 @@ def test_choices_by_hand():
 def test_expected_children_by_hand():
   """The first and half of the second, a fourth of the second; the third is off."""
   posterior = jnp.array([[1.0, 0.5, 0.25], [0.0, 0.25, 0.75], [0.0, 0.25, 0.0]])
-  chosen = selection.Selection(jnp.zeros(3), posterior)
+  chosen = selection.Selection(jnp.zeros((3, 3)), jnp.zeros(3), posterior)
   children = Capsules(jnp.array([1e4, 0.0, -1e4]), jnp.zeros((3, 2, 3)))
   found = jax.jit(selection.expected_children)(chosen, children)
   np.testing.assert_array_equal(found, [1 + 0.5 * 0.5, 0.25 * 0.5])
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_tempered_choices_are_the_best_of_all_beliefs(temperature):
+  """E_q[joint] + T H(q) of ten thousand beliefs is never more, and of the tempered one as much."""
+  rng = np.random.RandomState(0)
+  joint = rng.normal(scale=3, size=(3, CHILDREN))
+  found = selection.tempered_log_prob(jnp.asarray(joint, jnp.float32), jnp.float32(temperature))
+  beliefs = rng.dirichlet(np.ones(3), size=(10_000, CHILDREN)).transpose(0, 2, 1)
+  best = softmax(joint / temperature, axis=0)
+  value = np.sum(beliefs * joint - temperature * xlogy(beliefs, beliefs), axis=1)
+  assert np.all(value <= np.asarray(found) + 1e-4)
+  of_best = np.sum(best * joint - temperature * xlogy(best, best), axis=0)
+  np.testing.assert_allclose(found, of_best, rtol=1e-5)
+
+
+def test_without_temperature_the_choice_is_summed_out():
+  children, parents, relations = random_layers()
+  chosen = jax.jit(selection.select)(children, parents, relations)
+  one = selection.tempered_log_prob(chosen.joint, jnp.float32(1.0))
+  np.testing.assert_allclose(one, chosen.log_prob, rtol=1e-6)
 
 
 def test_root_by_hand():

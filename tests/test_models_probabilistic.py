@@ -57,7 +57,7 @@ THREE = {
   "generative.shared_scales": True,
   "object_inference.num_layers": 0,
 }
-LOSS = {"schedule": {"latents": ()}}
+LOSS = {"schedule": {"latents": ()}, "choice_temperature": ()}
 
 
 def tiny_system(**changes):
@@ -210,7 +210,7 @@ def test_several_samples_are_the_mean_of_single_ones(two, trained):
   single, _ = two.run(two.variables, copies, jax.random.key(3))
   module = tiny_system(num_samples=2).module
   estimate = compiled(functools.partial(module.apply, method="estimate"))
-  several = estimate(two.variables, image, key)
+  several, _ = estimate(two.variables, image, key)
   for name, values in single.terms.items():
     values = np.asarray(values).reshape(-1, 2)
     assert np.ptp(values, axis=1).min() > 1e-3, "samples differ"
@@ -234,7 +234,7 @@ def gradients(without_attention):
     image = tiny_batch()["image"].astype(jnp.float64)
 
     def terms(variables):
-      values = system.module.apply(variables, image, jax.random.key(4), method="estimate")
+      values, _ = system.module.apply(variables, image, jax.random.key(4), method="estimate")
       return jnp.stack([jnp.sum(values[name]) for name in names])
 
     values, back = jax.vjp(terms, variables)

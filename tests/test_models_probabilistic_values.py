@@ -3,9 +3,11 @@
 import re
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from scae_jax.models.probabilistic import make_system
+from scae_jax.models.probabilistic import ProbabilisticOutput, make_system
 from scae_jax.models.system import ImageSpec, PointSpec
 from tests.test_models_probabilistic import CANVAS, LOSS, MODEL, tiny_batch
 
@@ -96,7 +98,7 @@ def test_what_is_refused(changes, message):
 
 
 def test_the_bound_has_no_weights():
-  with pytest.raises(ValueError, match=r"section loss: unknown keys \['weights'\].*are \['sched"):
+  with pytest.raises(ValueError, match=r"section loss: unknown keys \['weights'\]"):
     build({}, loss=LOSS | {"weights": {"pixels": 1.0}})
 
 
@@ -133,10 +135,61 @@ def test_parents_share_their_deviations(shared, of_each_child):
 
 def test_all_terms_but_pixels_follow_the_schedule():
   points = ((0, 0.0), (100, 1.0))
-  system = make_system(MODEL, {"schedule": {"latents": points}}, ImageSpec(CANVAS, 1, 10))
+  loss = {"schedule": {"latents": points}, "choice_temperature": ()}
+  system = make_system(MODEL, loss, ImageSpec(CANVAS, 1, 10))
   names = {f"{kind}_{i}" for kind in ("capsules", "presences", "poses") for i in (1, 2)}
   assert system.loss_schedule == dict.fromkeys(names, points)
   assert system.loss_weights == dict.fromkeys([*names, "pixels"], 1.0)
-  for loss in ({}, {"schedule": {}}, {"schedule": {"latents": (), "pixels": ()}}):
+  for wrong in (
+    {},
+    {"schedule": {"latents": ()}},
+    loss | {"schedule": {}},
+    loss | {"schedule": {"latents": (), "pixels": ()}},
+  ):
     with pytest.raises(ValueError, match="config section loss"):
-      make_system(MODEL, loss, ImageSpec(CANVAS, 1, 10))
+      make_system(MODEL, wrong, ImageSpec(CANVAS, 1, 10))
+
+
+@pytest.mark.parametrize(
+  ("points", "message"),
+  [
+    (
+      ((0, 8.0), (100, 0.0)),
+      r"choice_temperature must be points \(step, temperature\) with .*above",
+    ),
+    (((0, 8.0), (0, 1.0)), "choice_temperature must have rising steps"),
+    ((0, 8.0), r"choice_temperature must be points"),
+  ],
+)
+def test_a_temperature_of_choices_that_is_none_is_refused(points, message):
+  loss = {"schedule": {"latents": ()}, "choice_temperature": points}
+  with pytest.raises(ValueError, match=message):
+    make_system(MODEL, loss, ImageSpec(CANVAS, 1, 10))
+
+
+def test_the_temperature_of_choices_falls_while_training():
+  """Of both lower layers' terms and nothing else; held-out terms are of the bound."""
+  rng = np.random.RandomState(0)
+  joints = [rng.normal(size=(4, 2, 3, 5)), rng.normal(size=(4, 2, 4, 2))]
+  untempered = [-np.logaddexp.reduce(joint, axis=2).sum(axis=-1).mean(axis=1) for joint in joints]
+  terms = {"pixels": rng.normal(size=4), "capsules_3": rng.normal(size=4)}
+  terms |= {f"capsules_{i}": value for i, value in enumerate(untempered, start=1)}
+  output = ProbabilisticOutput(
+    terms={name: jnp.asarray(value, jnp.float32) for name, value in terms.items()},
+    posteriors=[],
+    picture=jnp.zeros(()),
+    children=jnp.zeros(()),
+    joints=[jnp.asarray(joint, jnp.float32) for joint in joints],
+  )
+  capsules = {"capsules": (5, 2, 3), "poses": "delta"}
+  loss = {"schedule": {"latents": ()}, "choice_temperature": ((10, 5.0), (20, 1.0))}
+  system = make_system({**MODEL, **capsules}, loss, ImageSpec(CANVAS, 1, 10))
+  for step, temperature in ((0, 5.0), (15, 3.0), (25, 1.0), (None, 1.0)):
+    found = system.loss_terms(output, {}, step)
+    assert set(found) == set(terms)
+    for i, joint in enumerate(joints, start=1):
+      tempered = temperature * np.logaddexp.reduce(joint / temperature, axis=2)
+      expected = -tempered.sum(axis=-1).mean()
+      np.testing.assert_allclose(found[f"capsules_{i}"], expected, rtol=1e-5)
+    for name in ("pixels", "capsules_3"):
+      np.testing.assert_allclose(found[name], terms[name].mean(), rtol=1e-5)

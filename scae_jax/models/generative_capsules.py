@@ -135,16 +135,11 @@ class GenerativeCapsules(nn.Module):
       )
     ]
 
-  def log_prob(self, capsules: Sequence[Capsules]) -> list[Array]:
-    """log density of every layer given the one above, [b] each, nats; of the topmost, its prior."""
-    below = [jnp.sum(choice.log_prob, axis=-1) for choice in self.select(capsules)]
-    top = jax.vmap(selection.root_log_prob, in_axes=(0, None, None, None))(
-      capsules[-1],
-      self._top_logits(),
-      jnp.float32(self.top_scale),
-      jnp.float32(self.temperature),
+  def top_log_prob(self, top: Capsules) -> Float[Array, "b"]:
+    """log density of the topmost layer, nats."""
+    return jax.vmap(selection.root_log_prob, in_axes=(0, None, None, None))(
+      top, self._top_logits(), jnp.float32(self.top_scale), jnp.float32(self.temperature)
     )
-    return [*below, top]
 
   def draw(self, parts: Capsules, canvas: int) -> Float[Array, "b h w c"]:
     """What the parts of every example paint, in [0, 1].

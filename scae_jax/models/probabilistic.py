@@ -5,7 +5,7 @@ the picture are in `generative_capsules.py`, the approximate posterior in `capsu
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -36,7 +36,8 @@ from scae_jax.models.system import (
 )
 from scae_jax.models.turned_pictures import part_identity
 from scae_jax.routing import selection
-from scae_jax.routing.selection import Capsules, Moments
+from scae_jax.routing.selection import Capsules, Moments, Selection
+from scae_jax.schedules import line_through
 from scae_jax.typing import Array, Batch, Float
 
 POSES = ("delta", "gaussian")
@@ -52,12 +53,15 @@ class ProbabilisticOutput:
       centre of each layer's belief is what the next one is inferred from.
     picture: [b, h, w, c], drawn from the centre of the parts' belief.
     children: [b, k], expected number of children of the top capsules that are on, appendix D.
+    joints: of every layer but the topmost [b, s, k+1, m], `Selection.joint` of each sample that
+      `terms` are estimated from.
   """
 
   terms: dict[str, Float[Array, "b"]]
   posteriors: list[Posterior]
   picture: Float[Array, "b h w c"]
   children: Float[Array, "b k"]
+  joints: list[Float[Array, "b s n m"]]
 
 
 class ProbabilisticCapsules(nn.Module):
@@ -91,11 +95,13 @@ class ProbabilisticCapsules(nn.Module):
     posteriors, capsules = self.infer(image, None)
     choices = self.generative.select(capsules)
     expected = jax.vmap(selection.expected_children)
+    terms, joints = self.estimate(image, key)
     return ProbabilisticOutput(
-      terms=self.estimate(image, key),
+      terms=terms,
       posteriors=posteriors,
       picture=self.generative.draw(capsules[0], image.shape[1]),
       children=expected(choices[-1], capsules[-2]),
+      joints=joints,
     )
 
   def infer(self, image: Array, key: Array | None) -> tuple[list[Posterior], list[Capsules]]:
@@ -121,10 +127,13 @@ class ProbabilisticCapsules(nn.Module):
       return posterior.centre(temperature)
     return posterior.sample(jax.random.fold_in(key, layer), temperature)
 
-  def estimate(self, image: Array, key: Array) -> dict[str, Array]:
-    """`negative_bound` of images [b, h, w, c] under the networks' posteriors, [b] each."""
+  def estimate(self, image: Array, key: Array) -> tuple[dict[str, Array], list[Array]]:
+    """`negative_bound` of images [b, h, w, c] under the networks' posteriors, [b] each; and
+    `ProbabilisticOutput.joints`."""
     posteriors, layers = self.infer(image, key)
-    return self._mean_terms(image, posteriors, layers)
+    choices = self.generative.select(layers)
+    joints = [choice.joint.reshape(len(image), -1, *choice.joint.shape[1:]) for choice in choices]
+    return self._mean_terms(image, posteriors, layers, choices), joints
 
   def free_estimate(
     self, image: Array, posteriors: Sequence[Posterior], key: Array
@@ -135,7 +144,7 @@ class ProbabilisticCapsules(nn.Module):
     """
     posteriors = repeat(list(posteriors), self.num_samples)
     layers = [self._draw(posterior, key, i) for i, posterior in enumerate(posteriors)]
-    return self._mean_terms(image, posteriors, layers)
+    return self._mean_terms(image, posteriors, layers, self.generative.select(layers))
 
   def prior(self, batch_size: int) -> list[Posterior]:
     """The prior's own moments as posteriors of every layer, the same for all examples."""
@@ -153,16 +162,24 @@ class ProbabilisticCapsules(nn.Module):
     return self.generative.draw(parts.centre(self.generative.temperature), canvas)
 
   def _mean_terms(
-    self, image: Array, posteriors: Sequence[Posterior], layers: Sequence[Capsules]
+    self,
+    image: Array,
+    posteriors: Sequence[Posterior],
+    layers: Sequence[Capsules],
+    choices: Sequence[Selection],
   ) -> dict[str, Array]:
-    terms = self.negative_bound(repeat(image, self.num_samples), posteriors, layers)
+    terms = self.negative_bound(repeat(image, self.num_samples), posteriors, layers, choices)
     return {
       name: jnp.mean(value.reshape(len(image), self.num_samples), axis=1)
       for name, value in terms.items()
     }
 
   def negative_bound(
-    self, image: Array, posteriors: Sequence[Posterior], layers: Sequence[Capsules]
+    self,
+    image: Array,
+    posteriors: Sequence[Posterior],
+    layers: Sequence[Capsules],
+    choices: Sequence[Selection],
   ) -> dict[str, Float[Array, "b"]]:
     """The terms of minus the evidence lower bound for one sample an image; their sum is to be
     minimised.
@@ -177,7 +194,8 @@ class ProbabilisticCapsules(nn.Module):
     temperature = self.generative.temperature
     picture = self.generative.draw(layers[0], image.shape[1])
     terms = {"pixels": -self.generative.image_log_prob(picture, image)}
-    for i, log_prob in enumerate(self.generative.log_prob(layers), start=1):
+    below = [jnp.sum(choice.log_prob, axis=-1) for choice in choices]
+    for i, log_prob in enumerate([*below, self.generative.top_log_prob(layers[-1])], start=1):
       terms[f"capsules_{i}"] = -log_prob
     for i, (posterior, capsules) in enumerate(zip(posteriors, layers, strict=True), start=1):
       terms[f"presences_{i}"] = posterior.presence_log_prob(capsules, temperature)
@@ -224,16 +242,31 @@ def term_names(num_layers: int, *, gaussian: bool) -> list[str]:
 
 
 def loss_terms(
-  output: ProbabilisticOutput, batch: Batch, step: Array | int | None
+  output: ProbabilisticOutput,
+  batch: Batch,
+  step: Array | int | None,
+  *,
+  choice_temperature: Callable[[Array | int], Array] | None = None,
 ) -> dict[str, Array]:
   """The terms of the negative bound, each a mean over the batch, nats.
 
   Args:
     output: of the module.
     batch: the same batch.
-    step: of training; no term depends on it.
+    step: of training; None for the bound as it is.
+    choice_temperature: of a step, at which `capsules_<i>` of all layers but the topmost are
+      tempered, see `selection.tempered_log_prob`; None for 1, the bound as it is.
   """
-  return {name: jnp.mean(value) for name, value in output.terms.items()}
+  terms = {name: jnp.mean(value) for name, value in output.terms.items()}
+  if choice_temperature is None or step is None:
+    return terms
+  temper = functools.partial(
+    selection.tempered_log_prob, choice_temperature=choice_temperature(step)
+  )
+  for i, joint in enumerate(output.joints, start=1):
+    log_prob = jnp.sum(jax.vmap(jax.vmap(temper))(joint), axis=-1)
+    terms[f"capsules_{i}"] = -jnp.mean(log_prob)
+  return terms
 
 
 def measures(output: ProbabilisticOutput, batch: Batch) -> dict[str, Array]:
@@ -319,7 +352,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
       `num_samples`, and the sections `generative`, `part_inference` and `object_inference`, the
       last for every layer above the parts.
     loss: `schedule`, with the one key `latents`: points (step, factor) of all terms but `pixels`,
-      whose factor is 1 of held-out examples. The bound has no other weights.
+      whose factor is 1 of held-out examples; and `choice_temperature`, points (step, temperature)
+      of training, see `loss_terms`. The bound has no other weights.
     data: canvas and channels.
 
   Raises:
@@ -330,8 +364,14 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
       "config.system 'probabilistic' takes images, and config.data.name names scenes of points; the"
       " system for those is 'ccae'."
     )
-  check_keys("loss", loss, ("schedule",))
+  check_keys("loss", loss, ("schedule", "choice_temperature"))
   check_keys("loss.schedule", loss["schedule"], ("latents",))
+  choice_temperature = line_through(
+    loss["choice_temperature"],
+    name="config.loss.choice_temperature",
+    kind="temperature",
+    positive=True,
+  )
   model = dict(model)
   capsules, kind = model.pop("capsules", None), model.pop("poses", None)
   capsules = tuple(capsules) if isinstance(capsules, list) else capsules
@@ -378,7 +418,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   return System(
     module=module,
-    loss_terms=loss_terms,
+    loss_terms=functools.partial(loss_terms, choice_temperature=choice_temperature),
     loss_weights=dict.fromkeys(names, 1.0),
     loss_schedule={name: loss["schedule"]["latents"] for name in names if name != "pixels"},
     measures=measures,

@@ -80,10 +80,12 @@ class Selection:
   """Who is whose child.
 
   Attributes:
+    joint: [k+1, m], log density of every choice with the child's presence and pose, nats.
     log_prob: [m], log density of every child's presence and pose, the choice summed out, nats.
     posterior: [k+1, m], probability of every choice given children and parents; the dummy is last.
   """
 
+  joint: Float[Array, "n m"]
   log_prob: Float[Array, "m"]
   posterior: Float[Array, "n m"]
 
@@ -174,7 +176,25 @@ def select(children: Capsules, parents: Capsules, relations: Relations) -> Selec
   """Sums out every child's choice, and says how likely each is (equation 9 of the article)."""
   joint = choice_log_prob(parents.presence_logits, relations)
   joint = joint + child_log_prob(children, parents.poses, relations)
-  return Selection(jax.nn.logsumexp(joint, axis=0), jax.nn.softmax(joint, axis=0))
+  return Selection(joint, jax.nn.logsumexp(joint, axis=0), jax.nn.softmax(joint, axis=0))
+
+
+@typed
+def tempered_log_prob(
+  joint: Float[Array, "n m"], choice_temperature: Float[Array, ""]
+) -> Float[Array, "m"]:
+  """T logsumexp(joint / T): of every child, the most of E_q[joint] + T H(q) over beliefs q.
+
+  At T = 1 it is `Selection.log_prob`. Above, the entropy of a choice counts more than once, so that
+  no parent takes a child for certain before others have come near; as T falls, choices are made one
+  after another. Rose 1998, "Deterministic Annealing for Clustering, Compression, Classification,
+  Regression, and Related Optimization Problems".
+
+  Args:
+    joint: of `Selection`.
+    choice_temperature: T, above 0.
+  """
+  return choice_temperature * jax.nn.logsumexp(joint / choice_temperature, axis=0)
 
 
 @typed

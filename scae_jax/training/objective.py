@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from scae_jax.models.system import System
+from scae_jax.schedules import line_through
 from scae_jax.typing import Array, Batch
 
 PROBE_SUFFIX = "_probe"
@@ -45,9 +45,8 @@ def selection_loss(terms: Mapping[str, Array], weights: Mapping[str, float]) -> 
 def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
   """Weights of the loss terms at a step of training, counted from 0.
 
-  A term with points (step, factor) has its weight times the factor, which is that of the first
-  point before it, of the last point after it, and on a straight line between two points. Held-out
-  totals use the weights themselves.
+  A term with points (step, factor) has its weight times the factor, see `schedules.line_through`.
+  Held-out totals use the weights themselves.
 
   Raises:
     ValueError: points for no term, or steps that do not rise, or a factor below 0.
@@ -60,20 +59,10 @@ def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
     )
   weights = {}
   for name, weight in system.loss_weights.items():
-    points = np.asarray(system.loss_schedule.get(name, ()), np.float32)
-    if points.size == 0:
-      weights[name] = jnp.float32(weight)
-      continue
-    if points.ndim != 2 or points.shape[1] != 2 or (points[:, 1] < 0).any():
-      raise ValueError(
-        f"config.loss.schedule.{name} must be points (step, factor) with factors of at least 0;"
-        f" it is {system.loss_schedule[name]!r}."
-      )
-    if (np.diff(points[:, 0]) <= 0).any():
-      raise ValueError(
-        f"config.loss.schedule.{name} must have rising steps; it is {system.loss_schedule[name]!r}."
-      )
-    weights[name] = weight * jnp.interp(jnp.asarray(step, jnp.float32), points[:, 0], points[:, 1])
+    points = system.loss_schedule.get(name, ())
+    key = f"config.loss.schedule.{name}"
+    factor = line_through(points, name=key, kind="factor", positive=False)
+    weights[name] = jnp.float32(weight) if factor is None else weight * factor(step)
   return weights
 
 

@@ -1,0 +1,42 @@
+"""Numbers that change while training: straight lines between points (step, value)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from scae_jax.typing import Array
+
+
+def line_through(
+  points: Any, *, name: str, kind: str, positive: bool
+) -> Callable[[Array | int], Array] | None:
+  """The value at a step: the first point's before it, the last one's after it, a line between.
+
+  Args:
+    points: ((step, value), ...), steps rising.
+    name: key of the config, for messages.
+    kind: what a value is called there.
+    positive: whether values must be above 0, or at least 0.
+
+  Returns:
+    A function of the step, counted from 0; None where there are no points.
+
+  Raises:
+    ValueError: points that are none, steps that do not rise, or a value that is too small.
+  """
+  found = np.asarray(points, np.float32)
+  if found.size == 0:
+    return None
+  if (
+    found.ndim != 2
+    or found.shape[1] != 2
+    or (found[:, 1] < 0).any()
+    or (positive and (found[:, 1] == 0).any())
+  ):
+    bound = f"{kind}s above 0" if positive else f"{kind}s of at least 0"
+    raise ValueError(f"{name} must be points (step, {kind}) with {bound}; it is {points!r}.")
+  if (np.diff(found[:, 0]) <= 0).any():
+    raise ValueError(f"{name} must have rising steps; it is {points!r}.")
+  return lambda step: jnp.interp(jnp.asarray(step, jnp.float32), found[:, 0], found[:, 1])
