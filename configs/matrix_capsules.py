@@ -64,6 +64,7 @@ DIGITS = MNIST | {
   "model.primary_types": 4,
   "model.first_types": 8,
   "model.second_types": 16,
+  "model.normalize_poses": True,
   "model.inverse_temperature_limit": 0.1,  # a class has 64 children, on smallNORB 512
   "loss.margin_scale": 200.0,
   "train.num_steps": 3_000,
@@ -83,6 +84,7 @@ def _smallnorb() -> ConfigDict:
   config.model.second_types = 32  # D
   config.model.routing_iterations = 3
   config.model.inverse_temperature_limit = 0.01  # that of activations in routing tends to
+  config.model.normalize_poses = False  # of primary capsules, to a mean square of one
   config.model.add_coordinates = True  # of capsules to their votes for classes
 
   config.loss = ConfigDict()

@@ -29,6 +29,7 @@ MODEL = {
   "second_types": 2,
   "routing_iterations": 2,
   "inverse_temperature_limit": 0.5,
+  "normalize_poses": False,
   "add_coordinates": True,
 }
 LOSS = {"margin_scale": 50.0, "weights": {"spread": 1.0}, "schedule": {}}
@@ -68,13 +69,18 @@ def test_receptive_fields_against_a_loop(kernel, stride):
   np.testing.assert_array_equal(found, expected)
 
 
-def test_primary_capsules_against_numpy():
-  layer = PrimaryCapsules(TYPES)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_primary_capsules_against_numpy(normalize):
+  layer = PrimaryCapsules(TYPES, normalize)
   features = jnp.asarray(np.random.RandomState(0).normal(size=(BATCH, 2, 3, 5)), jnp.float32)
   variables = random_variables(layer, features)
   found = layer.apply(variables, features)
   kernels = {name: part["kernel"][0, 0] for name, part in variables["params"].items()}
   poses = np.asarray(features) @ kernels["poses"]
+  if normalize:
+    of_capsules = poses.reshape(*poses.shape[:3], TYPES, 16)
+    scale = np.sqrt(np.mean(of_capsules**2, axis=-1, keepdims=True) + 1e-4)
+    poses = (of_capsules / scale).reshape(poses.shape)
   np.testing.assert_allclose(found.poses.reshape(poses.shape), poses, rtol=1e-4, atol=1e-5)
   logits = np.asarray(features) @ kernels["activation"]
   np.testing.assert_allclose(found.activation, 1 / (1 + np.exp(-logits)), rtol=1e-4)

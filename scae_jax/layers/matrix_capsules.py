@@ -16,6 +16,7 @@ from scae_jax.routing import em
 from scae_jax.typing import Array, Float, typed
 
 SIDE = 4
+MIN_MEAN_SQUARE = 1e-4  # added to that of a pose before it is divided by
 # Where a pose has the place of its capsule: the right-hand column, rows of x and y.
 X, Y = (0, SIDE - 1), (1, SIDE - 1)
 
@@ -38,18 +39,24 @@ class PrimaryCapsules(nn.Module):
 
   Attributes:
     types: capsules at each position.
+    normalize_poses: whether each pose is divided by the root of the mean square of its entries.
+      Costs and densities of EM routing depend on how large votes are, and features of bright places
+      are larger.
   """
 
   types: int
+  normalize_poses: bool
 
   @nn.compact
   @typed
   def __call__(self, features: Float[Array, "b h w d"]) -> CapsuleMap:
     poses = Convolution(self.types * SIDE * SIDE, kernel=1, bias=False, name="poses")(features)
     logits = Convolution(self.types, kernel=1, bias=False, name="activation")(features)
-    return CapsuleMap(
-      poses.reshape(*poses.shape[:3], self.types, SIDE, SIDE), jax.nn.sigmoid(logits)
-    )
+    poses = poses.reshape(*poses.shape[:3], self.types, SIDE, SIDE)
+    if self.normalize_poses:
+      mean_square = jnp.mean(jnp.square(poses), axis=(-2, -1), keepdims=True)
+      poses = poses / jnp.sqrt(mean_square + MIN_MEAN_SQUARE)
+    return CapsuleMap(poses, jax.nn.sigmoid(logits))
 
 
 class ConvCapsules(nn.Module):

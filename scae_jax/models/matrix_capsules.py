@@ -61,6 +61,7 @@ class MatrixCapsules(nn.Module):
     second_types: D, of the 3x3 layer with stride 1.
     routing_iterations: of each layer.
     inverse_temperature_limit: of activations in routing, see `em.inverse_temperature`.
+    normalize_poses: whether poses of primary capsules are scaled, see `PrimaryCapsules`.
     add_coordinates: whether class capsules are told where their children stand.
     num_classes: k.
   """
@@ -72,6 +73,7 @@ class MatrixCapsules(nn.Module):
   second_types: int
   routing_iterations: int
   inverse_temperature_limit: float
+  normalize_poses: bool
   add_coordinates: bool
   num_classes: int
 
@@ -90,7 +92,7 @@ class MatrixCapsules(nn.Module):
     convolution = Convolution(
       self.conv_width, self.conv_kernel, CONV_STRIDE, kernel_init=he, name="convolution"
     )
-    capsules = PrimaryCapsules(self.primary_types, name="primary")(
+    capsules = PrimaryCapsules(self.primary_types, self.normalize_poses, name="primary")(
       jax.nn.relu(convolution(batch["image"]))
     )
     for i, (types, stride) in enumerate(((self.first_types, 2), (self.second_types, 1))):
