@@ -210,11 +210,16 @@ def test_several_samples_are_the_mean_of_single_ones(two, trained):
   single, _ = two.run(two.variables, copies, jax.random.key(3))
   module = tiny_system(num_samples=2).module
   estimate = compiled(functools.partial(module.apply, method="estimate"))
-  several, _ = estimate(two.variables, image, key)
+  several, joints = estimate(two.variables, image, key)
   for name, values in single.terms.items():
     values = np.asarray(values).reshape(-1, 2)
     assert np.ptp(values, axis=1).min() > 1e-3, "samples differ"
     np.testing.assert_allclose(several[name], values.mean(axis=1), rtol=1e-5)
+  for i, joint in enumerate(joints, start=1):
+    assert joint.shape[:2] == (BATCH // 2, 2)
+    summed_out = np.logaddexp.reduce(np.asarray(joint), axis=2).sum(axis=-1)
+    np.testing.assert_allclose(several[f"capsules_{i}"], -summed_out.mean(axis=1), rtol=1e-5)
+  assert len(joints) == 1
 
 
 @pytest.fixture(scope="module")
