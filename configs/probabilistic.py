@@ -48,18 +48,21 @@ VARIATIONAL = {
   "train.start_from": "runs/probabilistic-digits",
   "optimizer.learning_rate": 5e-4,
 }
-# Images drawn from a known model by results/recovery.py, whose objects it does not find yet.
+# Images drawn from a known model by results/recovery.py.
 RECOVERY = {
-  "model.capsules": (9, 4),  # three parts and an object more than drew the images
+  "model.capsules": (9, 3),  # three parts more than drew the images
   "model.generative.pixel_scale": 0.1,
   "model.generative.top_presence": 0.3,
   # Rising from the start: after thousands of steps without a gradient, Adam's first ones would be
   # several times as long as the learning rate, which leaves the set transformer saturated for good.
   "loss.schedule.latents": ((0, 0.0), (3_000, 1.0)),
+  # Until the parts are good, no object wins one; then one choice after another is made. At a
+  # temperature of 1 from the start, one object wins all parts.
+  "loss.choice_temperature": ((0, 8.0), (8_000, 8.0), (16_000, 1.0)),
   "data.name": "folder",
   "data.dir": "runs/recovery-scenes",
   "data.max_shift": 0,
-  "train.num_steps": 16_000,
+  "train.num_steps": 20_000,
 }
 # Images as configs/mnist.py has them, 28x28 in a canvas that gives room to turn and shift.
 MNIST = {

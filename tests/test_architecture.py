@@ -23,7 +23,7 @@ FLOORS = (
   {"models"},
   {"layers"},
   {"kernels", "routing"},
-  {"geometry", "warping", "compositing", "mixtures", "sparsity", "margins", "filters"},
+  {"geometry", "warping", "compositing", "mixtures", "sparsity", "margins", "filters", "schedules"},
   {"typing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

@@ -12,6 +12,7 @@ from scipy import stats
 from scipy.special import expit
 
 from scae_jax.models import probabilistic
+from scae_jax.models.probabilistic_capsules import repeat
 from scae_jax.models.system import ImageSpec
 from scae_jax.routing.selection import Relations
 from tests.test_math_compositing import reference_over
@@ -206,7 +207,7 @@ def test_training_says_the_same_by_the_same_key_alone(two, trained):
 def test_several_samples_are_the_mean_of_single_ones(two, trained):
   """Two of each image are what one each of two copies are."""
   image, key = tiny_batch()["image"][: BATCH // 2], trained[2]
-  copies = {"image": probabilistic.repeat(image, 2), "label": tiny_batch()["label"]}
+  copies = {"image": repeat(image, 2), "label": tiny_batch()["label"]}
   single, _ = two.run(two.variables, copies, jax.random.key(3))
   module = tiny_system(num_samples=2).module
   estimate = compiled(functools.partial(module.apply, method="estimate"))

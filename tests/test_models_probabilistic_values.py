@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.models.probabilistic import ProbabilisticOutput, make_system
+from scae_jax.models.probabilistic import make_system
+from scae_jax.models.probabilistic_capsules import ProbabilisticOutput
 from scae_jax.models.system import ImageSpec, PointSpec
 from tests.test_models_probabilistic import CANVAS, LOSS, MODEL, tiny_batch
 

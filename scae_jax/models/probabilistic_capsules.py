@@ -1,0 +1,206 @@
+"""The module of probabilistic capsules: all layers inferred, and the bound estimated from samples.
+
+Smith et al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.03553, section 2.
+The prior and the picture are in `generative_capsules.py`, the approximate posterior in
+`capsule_inference.py`, the system in `probabilistic.py`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from scae_jax.models import generative_pictures
+from scae_jax.models.capsule_inference import ObjectInference, PartInference, Posterior
+from scae_jax.models.generative_capsules import GenerativeCapsules
+from scae_jax.models.system import positive, whole
+from scae_jax.routing import selection
+from scae_jax.routing.selection import Capsules, Moments, Selection
+from scae_jax.typing import Array, Batch, Float
+
+
+@struct.dataclass
+class ProbabilisticOutput:
+  """Everything that one pass computes.
+
+  Attributes:
+    terms: {name: [b]}, the terms of the negative bound, nats; see `negative_bound`.
+    posteriors: what is believed of every layer, from the parts up, read without noise: the
+      centre of each layer's belief is what the next one is inferred from.
+    picture: [b, h, w, c], drawn from the centre of the parts' belief.
+    children: [b, k], expected number of children of the top capsules that are on, appendix D.
+    joints: of every layer but the topmost [b, s, k+1, m], `Selection.joint` of each sample that
+      `terms` are estimated from.
+  """
+
+  terms: dict[str, Float[Array, "b"]]
+  posteriors: list[Posterior]
+  picture: Float[Array, "b h w c"]
+  children: Float[Array, "b k"]
+  joints: list[Float[Array, "b s n m"]]
+
+
+class ProbabilisticCapsules(nn.Module):
+  """The generative model and the networks that infer its latent variables.
+
+  Attributes:
+    generative: the prior and the picture.
+    part_inference: image to parts.
+    object_inference: each layer to the one above, from the parts up.
+    num_samples: of the Monte Carlo estimate of the bound.
+  """
+
+  generative: GenerativeCapsules
+  part_inference: PartInference
+  object_inference: Sequence[ObjectInference]
+  num_samples: int
+
+  def setup(self):
+    whole("config.model.num_samples", self.num_samples, 1)
+    # Posteriors read it before the first call of the generative model, at which that is set up.
+    positive("config.model.generative.temperature", self.generative.temperature)
+
+  def __call__(self, batch: Batch, *, train: bool) -> ProbabilisticOutput:
+    """One pass over a batch; see `ProbabilisticOutput`.
+
+    In training the samples' key comes from the `noise` stream; in evaluation it is always the same,
+    so that what a held-out bound says can be said again.
+    """
+    image = batch["image"]
+    key = self.make_rng("noise") if train else jax.random.key(0)
+    posteriors, capsules = self.infer(image, None)
+    choices = self.generative.select(capsules)
+    expected = jax.vmap(selection.expected_children)
+    terms, joints = self.estimate(image, key)
+    return ProbabilisticOutput(
+      terms=terms,
+      posteriors=posteriors,
+      picture=self.generative.draw(capsules[0], image.shape[1]),
+      children=expected(choices[-1], capsules[-2]),
+      joints=joints,
+    )
+
+  def infer(self, image: Array, key: Array | None) -> tuple[list[Posterior], list[Capsules]]:
+    """Posteriors of every layer, from the parts up, and a sample of each.
+
+    Args:
+      image: [b, h, w, c].
+      key: of the samples, `num_samples` an image, all of an image side by side; None for the centre
+        of every posterior, one an image.
+    """
+    posterior = self.part_inference(image)
+    if key is not None:
+      posterior = repeat(posterior, self.num_samples)
+    posteriors, layers = [posterior], [self._draw(posterior, key, 0)]
+    for i, network in enumerate(self.object_inference, start=1):
+      posteriors.append(network(layers[-1]))
+      layers.append(self._draw(posteriors[-1], key, i))
+    return posteriors, layers
+
+  def _draw(self, posterior: Posterior, key: Array | None, layer: int) -> Capsules:
+    temperature = self.generative.temperature
+    if key is None:
+      return posterior.centre(temperature)
+    return posterior.sample(jax.random.fold_in(key, layer), temperature)
+
+  def estimate(self, image: Array, key: Array) -> tuple[dict[str, Array], list[Array]]:
+    """`negative_bound` of images [b, h, w, c] under the networks' posteriors, [b] each; and
+    `ProbabilisticOutput.joints`."""
+    posteriors, layers = self.infer(image, key)
+    choices = self.generative.select(layers)
+    joints = [choice.joint.reshape(len(image), -1, *choice.joint.shape[1:]) for choice in choices]
+    return self._mean_terms(image, posteriors, layers, choices), joints
+
+  def free_estimate(
+    self, image: Array, posteriors: Sequence[Posterior], key: Array
+  ) -> dict[str, Array]:
+    """`negative_bound` of images under posteriors of their own, from no network, [b] each.
+
+    Each layer is independent of the others.
+    """
+    posteriors = repeat(list(posteriors), self.num_samples)
+    layers = [self._draw(posterior, key, i) for i, posterior in enumerate(posteriors)]
+    return self._mean_terms(image, posteriors, layers, self.generative.select(layers))
+
+  def prior(self, batch_size: int) -> list[Posterior]:
+    """The prior's own moments as posteriors of every layer, the same for all examples."""
+    gaussian = self.part_inference.gaussian
+
+    def belief(moments: Moments) -> Posterior:
+      scales = moments.pose_scales if gaussian else None
+      return Posterior(moments.presence_logits, moments.poses, scales)
+
+    alone = [belief(moments) for moments in self.generative.prior_moments()]
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *leaf.shape)), alone)
+
+  def picture(self, parts: Posterior, canvas: int) -> Float[Array, "b h w c"]:
+    """What the centre of a belief about the parts paints; see `GenerativeCapsules.draw`."""
+    return self.generative.draw(parts.centre(self.generative.temperature), canvas)
+
+  def _mean_terms(
+    self,
+    image: Array,
+    posteriors: Sequence[Posterior],
+    layers: Sequence[Capsules],
+    choices: Sequence[Selection],
+  ) -> dict[str, Array]:
+    terms = self.negative_bound(repeat(image, self.num_samples), posteriors, layers, choices)
+    return {
+      name: jnp.mean(value.reshape(len(image), self.num_samples), axis=1)
+      for name, value in terms.items()
+    }
+
+  def negative_bound(
+    self,
+    image: Array,
+    posteriors: Sequence[Posterior],
+    layers: Sequence[Capsules],
+    choices: Sequence[Selection],
+  ) -> dict[str, Float[Array, "b"]]:
+    """The terms of minus the evidence lower bound for one sample an image; their sum is to be
+    minimised.
+
+    Returns:
+      nats, [b] each: `pixels`, -log density of the image; `capsules_<i>`, -log density of layer i
+      given the one above, or of the topmost, choices of parents summed out; `presences_<i>`, log
+      density of its presences under the posterior; `poses_<i>`, of its poses, where posteriors have
+      deviations. With posteriors in one point for the poses (delta) it is a bound but for a
+      constant that is infinite; poses are then their likeliest.
+    """
+    temperature = self.generative.temperature
+    picture = self.generative.draw(layers[0], image.shape[1])
+    terms = {"pixels": -self.generative.image_log_prob(picture, image)}
+    below = [jnp.sum(choice.log_prob, axis=-1) for choice in choices]
+    for i, log_prob in enumerate([*below, self.generative.top_log_prob(layers[-1])], start=1):
+      terms[f"capsules_{i}"] = -log_prob
+    for i, (posterior, capsules) in enumerate(zip(posteriors, layers, strict=True), start=1):
+      terms[f"presences_{i}"] = posterior.presence_log_prob(capsules, temperature)
+      if posterior.pose_scales is not None:
+        terms[f"poses_{i}"] = posterior.pose_log_prob(capsules)
+    return terms
+
+  def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
+    """Arrays of the figures: what the prior, objects and parts draw, and whose the parts are."""
+    image, canvas = batch["image"], batch["image"].shape[1]
+    posteriors, capsules = self.infer(image, None)
+    templates, alphas = self.generative.templates()
+    presence = jax.nn.sigmoid(posteriors[1].presence_logits)
+    return {
+      "templates": {"templates": templates, "alphas": alphas},
+      "prior_samples": generative_pictures.prior_samples(self.generative, canvas),
+      "object_samples": generative_pictures.object_samples(self.generative, canvas),
+      **generative_pictures.reconstructions(self.generative, image, capsules, presence),
+    }
+
+  def part_mixing(self, image: Array) -> Array:
+    """`generative_pictures.part_mixing` of what parts draw of images [b, h, w, c]: [b, m, h, w]."""
+    parts = self.part_inference(image).centre(self.generative.temperature)
+    return generative_pictures.part_mixing(self.generative, parts, image.shape[1])
+
+
+def repeat(tree: Any, times: int) -> Any:
+  """Every example of arrays [b, ...] so many times, side by side."""
+  return jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
