@@ -129,7 +129,7 @@ def test_children_are_averaged_in_groups_of_neighbours():
   np.testing.assert_array_equal(mean_of_groups(shares[:, :5]), shares[:, :5])
 
 
-def test_every_iteration_has_a_map_and_the_mean_agreement_below_it():
+def test_every_iteration_has_a_map_and_the_weighted_agreement_below_it():
   shares = np.array([[[0.5, 0.5], [0.5, 0.5]], [[0.9, 0.1], [0.6, 0.4]]])
   agreement = np.array([[[1.0, -2.0], [3.0, 0.0]], [[-5.0, 0.5], [-1.0, 0.5]]])
   figure = coupling(np.ones((4, 4, 1)), shares, agreement, ("cat", "dog"))
@@ -144,7 +144,7 @@ def test_every_iteration_has_a_map_and_the_mean_agreement_below_it():
   assert maps[0].get_ylabel() == "2 child capsules"
   bars = [axes for axes in figure.axes if axes.patches and axes.get_xlabel() == "parent capsule"]
   heights = [[bar.get_height() for bar in axes.patches] for axes in bars]
-  np.testing.assert_allclose(heights, [[2.0, -1.0], [-3.0, 0.5]])
+  np.testing.assert_allclose(heights, [[2.0, -1.0], [(-5 * 0.9 - 0.6) / 1.5, 0.5]])
   dark = [[bar.get_facecolor()[:3] == to_rgb("0.2") for bar in axes.patches] for axes in bars]
   assert dark == [[True, False], [False, True]]
   assert [text.get_text() for text in bars[1].get_xticklabels()] == ["cat", "dog"]

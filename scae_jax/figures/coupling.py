@@ -19,6 +19,7 @@ from scae_jax.figures.style import (
 MAX_ROWS = 64
 MAX_WRITTEN_PARENTS = 20  # with more, names would run into each other
 MAX_WIDTH = 14.0  # inches, of all maps together
+MIN_SHARE = 1e-12  # as a weight: children of a parent that got nothing at all weigh the same
 MIN_RANGE = 0.1  # of an even share: smaller differences than that are rounding, or nothing to show
 
 
@@ -31,8 +32,9 @@ def coupling(
   """Draws the coupling coefficients of one image, a heat map an iteration of routing.
 
   White is an even share, 1 / parents: red parents get more of a child, blue ones less. Below each
-  map stand the agreements of that iteration, the mean over children for each parent; the largest
-  is dark. More than 64 children are averaged in groups of neighbours.
+  map stand the agreements of that iteration, for each parent the mean over children, weighted by
+  the shares that it got of them; the largest is dark. More than 64 children are averaged in groups
+  of neighbours.
 
   Args:
     image: [h, w, c] in [0, 1].
@@ -76,8 +78,9 @@ def coupling(
   bar.ax.tick_params(labelsize=SMALL_SIZE)
 
   bars = figure.add_subplot(grid[1, 1])
-  bars.set_ylabel("mean\nagreement", fontsize=LABEL_SIZE)
-  means = agreement.mean(axis=1)
+  bars.set_ylabel("weighted\nagreement", fontsize=LABEL_SIZE)
+  weights = np.maximum(coupling, MIN_SHARE)
+  means = np.sum(weights * agreement, axis=1) / np.sum(weights, axis=1)
   # Zero means nothing to log densities, which may all be below it: then the largest is the tallest.
   bottom = 0.0 if means.max() >= 0 else 1.1 * means.min()
   _draw_agreement(bars, means[0], bottom, names)
