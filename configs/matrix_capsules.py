@@ -11,9 +11,10 @@ GPU, and none has been trained yet. Splits by viewpoint:
 images are not normalised to zero mean and unit variance, weights do not decay, and the margin of
 the spread loss rises within the 300,000 steps.
 
-`digits` is a narrower one on the embedded digits, for two CPU cores: 64, 4, 8 and 16, a first
-kernel of 3, activations ten times as steep. It learns slowly, some 60 % of the test digits after
-1,000 steps (results/supervised).
+`digits` is a narrower one on the embedded digits, for a CPU: 64, 4, 8 and 16, 30,660 parameters, a
+first kernel of 3, activations ten times as steep, a cosine, and poses of the primary capsules scaled
+to a mean square of one, without which it learns slowly. 96.7 % of the test digits (seed 0), 27
+minutes on one core of an Intel Xeon (results/supervised, 2026-11-22).
 """
 
 from ml_collections import ConfigDict
@@ -67,8 +68,10 @@ DIGITS = MNIST | {
   "model.normalize_poses": True,
   "model.inverse_temperature_limit": 0.1,  # a class has 64 children, on smallNORB 512
   "loss.margin_scale": 200.0,
-  "train.num_steps": 3_000,
+  "train.num_steps": 7_000,
   "train.batch_size": 32,
+  "optimizer.schedule": "cosine",
+  "optimizer.decay_steps": 0,
 }
 
 
