@@ -12,9 +12,9 @@ images are not normalised to zero mean and unit variance, weights do not decay, 
 the spread loss rises within the 300,000 steps.
 
 `digits` is a narrower one on the embedded digits, for a CPU: 64, 4, 8 and 16, 30,660 parameters, a
-first kernel of 3, activations ten times as steep, a cosine, and poses of the primary capsules scaled
-to a mean square of one, without which it learns slowly. 96.7 % of the test digits (seed 0), 27
-minutes on one core of an Intel Xeon (results/supervised, 2026-11-22).
+first kernel of 3, activations ten times as steep, a cosine, and poses of the primary capsules
+scaled to a mean square of one, without which it learns slowly. 96.7 % of the test digits (seed 0),
+27 minutes on one core of an Intel Xeon (results/supervised, 2026-11-22).
 """
 
 from ml_collections import ConfigDict
