@@ -8,8 +8,8 @@ to what the encoder makes of the training images, reads the posteriors before an
 that the bound hardly depends on end where no encoder puts them, so another classifier, fitted to
 posteriors of training images that were inferred in the same way, reads those after as well. Writes
 `free-form-<workdir>-<start>.md`, `.json` and `.png` into the folder, of a run with several seeds
-one of each a seed. Images are the test split as it is, turned by 35 degrees and under affNIST's
-maps, or what `--dataset` names, which may be given several times.
+`free-form-<workdir>-seed-<seed>-<start>` of each. Images are the test split as it is, turned by 35
+degrees and under affNIST's maps, or what `--dataset` names, which may be given several times.
 """
 
 import argparse
@@ -52,15 +52,13 @@ from scae_jax.training.options import DataOptions
 from scae_jax.training.reporting import load_scored_set
 
 SPLIT = "test"
+Probes = dict[str, FittedProbe]  # a linear classifier of each kind of readings
 
 
 def scored_names(dataset: Dataset) -> list[str]:
   """What is scored where the command line does not say: as it is, turned, and under affNIST's
   maps."""
   return [dataset.name, f"rotated_{dataset.name}:35", f"affine_{dataset.name}"]
-
-
-Probes = dict[str, FittedProbe]  # a linear classifier of each kind of readings
 
 
 def fit_readings(
@@ -292,7 +290,7 @@ def infer_sets(
     seconds = time.perf_counter() - began
     results[scored.name] = {
       **score(found, split["label"], probes, alike),
-      "seconds": seconds,  # with compilation where a batch of another size is the first
+      "seconds": seconds,  # with compilation, where the batch is of a new size
     }
     notes += scored.notes
     print(f"{scored.name}: {len(split['label']):,} examples in {seconds:.1f} s", flush=True)

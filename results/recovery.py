@@ -77,7 +77,7 @@ def true_model() -> GenerativeCapsules:
 
 
 def true_parameters() -> dict[str, Any]:
-  """Each object has three parts of its own, which are nearly always there with it, and not else."""
+  """Each object has two parts of its own, which are nearly always there with it, and not else."""
   count, objects = len(GLYPHS), len(PLACES)
   ink = np.array([[[cell == "#" for cell in row] for row in glyph] for glyph in GLYPHS])
   ink = np.pad(ink, ((0, 0), (1, 1), (1, 1)))[..., None]

@@ -24,17 +24,16 @@ def line_through(
     A function of the step, counted from 0; None where there are no points.
 
   Raises:
-    ValueError: points that are none, steps that do not rise, or a value that is too small.
+    ValueError: not pairs of numbers, steps that do not rise, or a value that is too small.
   """
-  found = np.asarray(points, np.float32)
+  try:
+    found = np.asarray(points, np.float32)
+  except (TypeError, ValueError):  # ragged, or no numbers
+    found = np.full((1, 2), np.nan, np.float32)
   if found.size == 0:
     return None
-  if (
-    found.ndim != 2
-    or found.shape[1] != 2
-    or (found[:, 1] < 0).any()
-    or (positive and (found[:, 1] == 0).any())
-  ):
+  least = np.nextafter(np.float32(0), np.float32(1)) if positive else 0
+  if found.ndim != 2 or found.shape[1] != 2 or not (found[:, 1] >= least).all():
     bound = f"{kind}s above 0" if positive else f"{kind}s of at least 0"
     raise ValueError(f"{name} must be points (step, {kind}) with {bound}; it is {points!r}.")
   if (np.diff(found[:, 0]) <= 0).any():

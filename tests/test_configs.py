@@ -98,6 +98,8 @@ def test_it_builds_and_every_loss_term_has_a_weight(name, preset):
     # Two cameras and five classes.
     ("matrix_capsules", "smallnorb", 316_650),
     ("matrix_capsules", "smallnorb_small", 68_618),
+    # Not published: what its config says.
+    ("matrix_capsules", "digits", 30_660),
   ],
 )
 def test_published_number_of_parameters(name, preset, expected):

@@ -150,6 +150,13 @@ def test_every_iteration_has_a_map_and_the_weighted_agreement_below_it():
   assert [text.get_text() for text in bars[1].get_xticklabels()] == ["cat", "dog"]
 
 
+def test_a_parent_without_children_has_the_mean_of_all_agreements():
+  shares = np.array([[[1.0, 0.0], [1.0, 0.0]]])
+  figure = coupling(np.ones((4, 4, 1)), shares, np.array([[[1.0, 2.0], [3.0, 5.0]]]))
+  (bars,) = (axes for axes in figure.axes if axes.patches and axes.get_xlabel() == "parent capsule")
+  np.testing.assert_allclose([bar.get_height() for bar in bars.patches], [2.0, 3.5])
+
+
 def test_log_densities_stand_on_less_than_the_least_of_them():
   agreement = np.array([[[-10.0, -20.0]], [[-15.0, -5.0]]])
   figure = coupling(np.ones((4, 4, 1)), np.full((2, 1, 2), 0.5), agreement)

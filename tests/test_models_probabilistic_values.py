@@ -160,6 +160,10 @@ def test_all_terms_but_pixels_follow_the_schedule():
     ),
     (((0, 8.0), (0, 1.0)), "choice_temperature must have rising steps"),
     ((0, 8.0), r"choice_temperature must be points"),
+    (((0, 8.0), (1,)), r"choice_temperature must be points"),
+    (((0, float("nan")),), r"choice_temperature must be points"),
+    ("high", r"choice_temperature must be points"),
+    (((0, 8.0), (100, 2.0)), r"choice_temperature must end at 1.*it ends at 2"),
   ],
 )
 def test_a_temperature_of_choices_that_is_none_is_refused(points, message):

@@ -16,7 +16,7 @@ from scae_jax.routing import em
 from scae_jax.typing import Array, Float, typed
 
 SIDE = 4
-MIN_MEAN_SQUARE = 1e-4  # added to that of a pose before it is divided by
+MIN_MEAN_SQUARE = 1e-4  # added to a pose's own, so that a pose of zeros stays one
 # Where a pose has the place of its capsule: the right-hand column, rows of x and y.
 X, Y = (0, SIDE - 1), (1, SIDE - 1)
 

@@ -67,7 +67,8 @@ def loss_terms(
     batch: the same batch.
     step: of training; None for the bound as it is.
     choice_temperature: of a step, at which `capsules_<i>` of all layers but the topmost are
-      tempered, see `selection.tempered_log_prob`; None for 1, the bound as it is.
+      tempered, see `selection.tempered_log_prob`; None for 1, the bound as it is. Above 1 these
+      terms are less than those of the bound, and held-out ones are not to be compared with them.
   """
   terms = {name: jnp.mean(value) for name, value in output.terms.items()}
   if choice_temperature is None or step is None:
@@ -165,7 +166,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
       last for every layer above the parts.
     loss: `schedule`, with the one key `latents`: points (step, factor) of all terms but `pixels`,
       whose factor is 1 of held-out examples; and `choice_temperature`, points (step, temperature)
-      of training, see `loss_terms`. The bound has no other weights.
+      of training down to 1, see `loss_terms`. The bound has no other weights.
     data: canvas and channels.
 
   Raises:
@@ -184,6 +185,11 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     kind="temperature",
     positive=True,
   )
+  if choice_temperature is not None and loss["choice_temperature"][-1][1] != 1:
+    raise ValueError(
+      "config.loss.choice_temperature must end at 1, where the loss is the bound; it ends at"
+      f" {loss['choice_temperature'][-1][1]}"
+    )
   model = dict(model)
   capsules, kind = model.pop("capsules", None), model.pop("poses", None)
   capsules = tuple(capsules) if isinstance(capsules, list) else capsules

@@ -1,0 +1,43 @@
+"""What commands that measure one run share: which run is opened, and how files are called."""
+
+import pathlib
+
+import pytest
+
+from results import one_run
+from scae_jax.training.build import Run
+from tests.toy_system import make_system, toy_config, toy_data
+
+
+@pytest.mark.parametrize(
+  ("flags", "which", "folder"),
+  [
+    ((), "latest", ""),
+    (("--step=30",), 30, ""),
+    (("--step=best", "--data_dir=elsewhere"), "best", "elsewhere"),
+  ],
+)
+def test_the_run_is_opened_as_the_command_line_says(monkeypatch, flags, which, folder):
+  kept, opened = [], []
+  monkeypatch.setattr(one_run, "keep_compiled", kept.append)
+  monkeypatch.setattr(one_run, "load_config", lambda workdir: toy_config())
+  monkeypatch.setattr(one_run, "open_run", lambda *arguments: opened.append(arguments))
+  options = one_run.make_parser("What it does.").parse_args(["runs/toy", "out", *flags])
+  assert options.folder == pathlib.Path("out")
+  one_run.open_named(options)
+  ((workdir, found, config),) = opened
+  assert (workdir, found) == (pathlib.Path("runs/toy"), which)
+  assert config.data.dir == (folder or toy_config().data.dir)
+  assert kept == [""]
+
+
+def test_files_are_called_after_the_run_and_its_seed():
+  config = toy_config()
+  system = make_system(dict(config.model), dict(config.loss), toy_data())
+
+  def run(*seeds):
+    return Run(config, system, None, {seed: {} for seed in seeds}, 7)
+
+  workdir = pathlib.Path("runs/toy")
+  assert one_run.stem_of("curve", run(3), workdir, 3) == "curve-toy"
+  assert one_run.stem_of("curve", run(3, 4), workdir, 4) == "curve-toy-seed-4"
