@@ -36,6 +36,10 @@ MATRIX = {
   "model.first_types": 2,
   "model.second_types": 2,
   "model.routing_iterations": 2,
+  "optimizer.schedule": "constant",
+  "optimizer.learning_rate": 5e-3,
+  "train.num_steps": 36,
+  "train.checkpoint_every": 36,
 }
 OVERLAY = {"data.overlay": True, "train.seeds": 2}
 SYSTEMS = {
