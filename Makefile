@@ -1,8 +1,9 @@
 # make train: environment, then the embedded digits; make test: environment, lint, types, tests.
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests of a file share compiled functions, so a file stays with one worker.
-WORKERS := --numprocesses=auto --maxprocesses=4 --dist=loadfile
+# Tests of a file share compiled functions, so a file stays with one worker; tests/conftest.py orders
+# the files.
+WORKERS := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 .PHONY: train test lint format fast clean
 

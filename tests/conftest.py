@@ -32,6 +32,12 @@ jax.config.update("jax_debug_key_reuse", True)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+  """Files with slow tests first: one that came last would keep one worker while others wait."""
+  slow = {item.path for item in items if item.get_closest_marker("slow")}
+  items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def tfds_dir() -> str:
   """Folder with real prepared data sets: `TFDS_DATA_DIR`, or shared/tfds beside the checkout."""

@@ -66,7 +66,7 @@ def main(monkeypatch, *arguments):
 
 def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, tmp_path, capsys):
   flags = ("--num_steps=40", "--num_samples=2", "--max_examples=12", "--batch_size=8")
-  flags += ("--train_examples=80", "--learning_rate=0.05")
+  flags += ("--train_examples=40", "--learning_rate=0.05")
   main(monkeypatch, trained[0], tmp_path, *flags)
   names = [f"free-form-toy-encoder.{end}" for end in ("json", "md", "png")]
   assert sorted(path.name for path in tmp_path.iterdir()) == names
@@ -76,7 +76,7 @@ def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, 
   assert record["command"].endswith(" ".join(flags))
   assert {"date", "versions", "hardware"} <= set(record)
   assert record["probes"]["reconstruction"]["fitted_examples"] == 100
-  assert record["probes_alike"]["reconstruction"]["fitted_examples"] == 80
+  assert record["probes_alike"]["reconstruction"]["fitted_examples"] == 40
   assert list(record["results"]) == ["digits", "rotated_digits:35", "affine_digits"]
   for result in record["results"].values():
     assert result["examples"] == 12
@@ -97,7 +97,7 @@ def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, 
   assert lines[2] == f"| {' | '.join(cells)} |"
   assert "affine_digits: affNIST's distribution of maps" in table
   assert "100 training images" in table
-  assert "80 training images that were inferred in the same way" in table
+  assert "40 training images that were inferred in the same way" in table
   assert "40 steps of Adam, learning rate 0.05" in table
 
 
