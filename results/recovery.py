@@ -9,8 +9,7 @@ each, any number of them in an image, and one over another. Images are sorted in
 objects that are there, so that those of one folder are one class to `train.py`. `score` asks of
 every object of the trained model whether it is there (a posterior probability above 0.5), matches
 the three to the true ones on training images, and writes the share of right answers on the test
-images to `recovery-<workdir>.json`. With `--one_object`, `draw` keeps the images that have exactly
-one; which it is can then be told by clusters too, and the run's own report has LIN-MATCH.
+images to `recovery-<workdir>.json`.
 """
 
 import argparse
@@ -37,7 +36,6 @@ from scae_jax.typing import Array
 
 CANVAS = 20
 NUM_SCENES = {"train": 4_000, "test": 1_000}
-DRAWN_FOR_ONE = 3
 # One part a glyph, 5x5 pixels in a template of 7x7.
 GLYPHS = (
   ("#####", "#...#", "#...#", "#...#", "#####"),
@@ -128,24 +126,14 @@ def folder_name(there: np.ndarray) -> str:
   return "objects-" + "-".join(str(k) for k in np.flatnonzero(there))
 
 
-def write_scenes(folder: pathlib.Path, num_scenes: Mapping[str, int], *, one_object: bool) -> None:
-  """Writes <folder>/<split>/<objects that are there>/<number>.png.
-
-  Args:
-    folder: made if need be.
-    num_scenes: images of each split.
-    one_object: keep images with exactly one object, three of eight in the mean, and draw for that
-      three times as many.
-  """
+def write_scenes(folder: pathlib.Path, num_scenes: Mapping[str, int]) -> None:
+  """Writes <folder>/<split>/<objects that are there>/<number>.png, so many of each split."""
   for seed, (split, count) in enumerate(num_scenes.items()):
-    images, there = draw_scenes(seed, DRAWN_FOR_ONE * count if one_object else count)
-    numbers = np.flatnonzero(there.sum(axis=1) == 1) if one_object else np.arange(count)
-    if len(numbers) < count:
-      raise RunError(f"only {len(numbers)} of {len(there)} images have one object.")
-    for number in numbers[:count]:
-      path = folder / split / folder_name(there[number]) / f"{number:05}.png"
+    images, there = draw_scenes(seed, count)
+    for number, (image, present) in enumerate(zip(images, there, strict=True)):
+      path = folder / split / folder_name(present) / f"{number:05}.png"
       path.parent.mkdir(parents=True, exist_ok=True)
-      Image.fromarray(images[number, ..., 0]).save(path)
+      Image.fromarray(image[..., 0]).save(path)
 
 
 def true_presences(dataset: Dataset, split: str) -> np.ndarray:
@@ -197,11 +185,10 @@ def main() -> None:
   parser.add_argument("what", choices=("draw", "score"))
   parser.add_argument("source", type=pathlib.Path, help="draw: where to; score: the workdir")
   parser.add_argument("folder", type=pathlib.Path, nargs="?", help="score: where to write")
-  parser.add_argument("--one_object", action="store_true", help="draw: in every image")
   options = parser.parse_args()
   with exit_with_message(), explained():
     if options.what == "draw":
-      write_scenes(options.source, NUM_SCENES, one_object=options.one_object)
+      write_scenes(options.source, NUM_SCENES)
       return
     if options.folder is None:
       raise RunError("name a folder to write to, such as results/probabilistic.")

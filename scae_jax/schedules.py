@@ -32,10 +32,10 @@ def line_through(
     found = np.full((1, 2), np.nan, np.float32)
   if found.size == 0:
     return None
-  least = np.nextafter(np.float32(0), np.float32(1)) if positive else 0
-  if found.ndim != 2 or found.shape[1] != 2 or not (found[:, 1] >= least).all():
+  are_pairs = found.ndim == 2 and found.shape[1] == 2
+  if not are_pairs or not np.all(found[:, 1] > 0 if positive else found[:, 1] >= 0):
     bound = f"{kind}s above 0" if positive else f"{kind}s of at least 0"
     raise ValueError(f"{name} must be points (step, {kind}) with {bound}; it is {points!r}.")
-  if (np.diff(found[:, 0]) <= 0).any():
+  if not (np.diff(found[:, 0]) > 0).all():
     raise ValueError(f"{name} must have rising steps; it is {points!r}.")
   return lambda step: jnp.interp(jnp.asarray(step, jnp.float32), found[:, 0], found[:, 1])

@@ -184,6 +184,24 @@ def test_loss_and_measures_against_numpy():
   np.testing.assert_allclose(drawn["coupling"].sum(2), 1, rtol=1e-5)
 
 
+def test_how_large_poses_are_tells_something_unless_they_are_scaled():
+  batch = {"image": jnp.asarray(np.random.RandomState(0).uniform(size=(2, 19, 19, 1)), jnp.float32)}
+  modules = [tiny_system(normalize_poses=scaled).module for scaled in (False, True)]
+  variables = random_variables(modules[0], batch, train=False, scale=1.0)
+  kernel = variables["params"]["primary"]["poses"]["kernel"]
+
+  @compiled
+  def activations(kernel):
+    primary = variables["params"]["primary"] | {"poses": {"kernel": kernel}}
+    changed = {"params": variables["params"] | {"primary": primary}}
+    return [module.apply(changed, batch, train=False).activation for module in modules]
+
+  (as_it_is, scaled), (of_larger, scaled_larger) = activations(kernel), activations(3 * kernel)
+  assert np.max(np.abs(of_larger - as_it_is)) > 5e-2
+  np.testing.assert_allclose(scaled_larger, scaled, atol=1e-2)
+  assert np.ptp(scaled) > 1e-2
+
+
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
