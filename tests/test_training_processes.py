@@ -33,14 +33,17 @@ CADENCE = {"train__steps_per_dispatch": 2, "train__log_every": 2}
 def get_config(preset=""):
   if preset == "short":
     return toy_config(**CADENCE)
-  rarely = {"train__eval_every": 0, "train__checkpoint_every": 40}
+  rarely = {"train__eval_every": 0, "train__checkpoint_every": 60}
   return toy_config(train__num_steps=2000, **rarely, **CADENCE)
 """
 
 
-# train.py, but what reports is not even imported, which takes longer than all else.
+# train.py, but what reports is not even imported, which takes longer than all else, and a process
+# that is gone is missed sooner.
 WITHOUT_REPORT = """
 import sys, types
+from scae_jax.training import processes
+processes.HEARTBEAT_TIMEOUT = 10  # seconds
 reporting = types.ModuleType("scae_jax.training.reporting")
 reporting.report_run = None
 sys.modules[reporting.__name__] = reporting
@@ -61,7 +64,8 @@ def start(folder: pathlib.Path, preset: str, *flags: str, report: bool) -> list[
   environment = os.environ | {
     "PYTHONPATH": str(ROOT),
     "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-    "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+    "JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled"),  # of all tests of this worker
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
   }
   processes = []
   for i in range(2):
@@ -118,7 +122,7 @@ def test_two_processes_train_as_one(alone, tmp_path):
 def test_process_that_dies_ends_the_run_and_a_restart_resumes(tmp_path):
   first, second = start(tmp_path, "long", report=False)
   deadline = time.monotonic() + 120
-  while "step 50/" not in said(tmp_path, 0) and first.poll() is None:
+  while "step 90/" not in said(tmp_path, 0) and first.poll() is None:
     assert time.monotonic() < deadline
     time.sleep(0.05)
   assert first.poll() is None, said(tmp_path, 0)  # it is the other's death that ends it
@@ -133,7 +137,7 @@ def test_process_that_dies_ends_the_run_and_a_restart_resumes(tmp_path):
   }
   assert any(message in said(tmp_path, 0) for message in messages[code])
   step = open_run(tmp_path / "run").step
-  assert step >= 40
+  assert step >= 60
   first, second = start(tmp_path, "long", report=False)
   while f"step {step + 40}/" not in said(tmp_path, 0) and first.poll() is None:
     assert time.monotonic() < deadline
