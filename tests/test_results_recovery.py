@@ -1,5 +1,7 @@
 """Images drawn from a known model, and the score of what was found in them."""
 
+import json
+import sys
 import types
 
 import numpy as np
@@ -70,7 +72,8 @@ def test_score_is_of_the_test_images(monkeypatch):
     recovery,
     "collect",
     lambda system, variables, split, **_: types.SimpleNamespace(
-      features={"presences": said[split["image"]]}
+      features={"presences": said[split["image"]]},
+      measures={"bound": np.array({"train": [1, 2], "test": [5]}[split["image"]])},
     ),
   )
   options = types.SimpleNamespace(evaluation=types.SimpleNamespace(batch_size=40))
@@ -83,6 +86,38 @@ def test_score_is_of_the_test_images(monkeypatch):
   assert found["accuracy"] == pytest.approx(11 / 12)
   assert found["all_right"] == 0.75
   assert found["order"] == [0, 1, 2]
+  assert found["training_bound"] == 1.5
 
 
 SPLITS = ("train", "test")
+
+
+def test_of_several_seeds_the_one_with_the_highest_bound_is_named(tmp_path, monkeypatch, capsys):
+  config = types.SimpleNamespace(system="probabilistic")
+  dataset = types.SimpleNamespace(name="folder")
+  runs = {
+    "one": types.SimpleNamespace(config=config, dataset=dataset, variables={0: 5.0}),
+    "two": types.SimpleNamespace(config=config, dataset=dataset, variables={1: 9.0, 2: 7.0}),
+  }
+  monkeypatch.setattr(recovery, "open_run", lambda workdir: runs[workdir.name])
+  monkeypatch.setattr(
+    recovery, "score", lambda run, bound: {"accuracy": 1 / bound, "training_bound": bound}
+  )
+  workdirs = [tmp_path / name for name in runs]
+
+  def score_into(folder):
+    monkeypatch.setattr(sys, "argv", ["recovery", "score", *map(str, workdirs), str(folder)])
+    recovery.main()
+
+  score_into(tmp_path / "results")
+  said = capsys.readouterr().out.splitlines()
+  assert said[1] == "two, seed 1: 11.1 % of presences right, 9.0 nats on training images"
+  assert said[-1] == "highest bound: two, seed 1"
+  record = json.loads((tmp_path / "results" / "recovery-two.json").read_text())
+  assert record["by_seed"]["2"]["training_bound"] == 7
+  assert (tmp_path / "results" / "recovery-one.json").is_file()
+  dataset.name = "digits"
+  with pytest.raises(SystemExit):
+    score_into(tmp_path / "other")
+  assert "is no run of probabilistic capsules on drawn scenes" in capsys.readouterr().err
+  assert not (tmp_path / "other").exists()
