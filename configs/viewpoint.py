@@ -40,7 +40,7 @@ SYSTEMS = {
       },
     ),
     "capsnet": ("configs/capsnet.py:digits", {}),
-    "matrix_capsules": ("configs/matrix_capsules.py:digits", {}),
+    "matrix_capsules": ("configs/matrix_capsules.py:digits_narrow", {}),
     "scae": ("configs/digits.py", {}),
   },
   "mnist": {

@@ -33,7 +33,14 @@ PRESETS = {
   "constellations": ["modern", "paper", "mlp"],
   "cnn": ["lenet5", "baseline", "digits"],
   "capsnet": ["paper", "release", "expanded", "multi_mnist", "cifar10", "small", "digits"],
-  "matrix_capsules": ["smallnorb", "smallnorb_small", "mnist", "mnist_small", "digits"],
+  "matrix_capsules": [
+    "smallnorb",
+    "smallnorb_small",
+    "mnist",
+    "mnist_small",
+    "digits",
+    "digits_narrow",
+  ],
   "probabilistic": ["digits", "digits_variational", "recovery", "mnist"],
 }
 CHANNELS = {"svhn_cropped": 3, "cifar10": 3, "smallnorb": 2}
@@ -99,7 +106,8 @@ def test_it_builds_and_every_loss_term_has_a_weight(name, preset):
     ("matrix_capsules", "smallnorb", 316_650),
     ("matrix_capsules", "smallnorb_small", 68_618),
     # Not published: what its config says.
-    ("matrix_capsules", "digits", 30_660),
+    ("matrix_capsules", "digits", 67_284),
+    ("matrix_capsules", "digits_narrow", 30_660),
   ],
 )
 def test_published_number_of_parameters(name, preset, expected):
