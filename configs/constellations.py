@@ -50,7 +50,7 @@ def _modern() -> ConfigDict:
   config.model.num_objects = 3  # k
   config.model.num_votes = 4  # v, of a capsule; the points of the largest pattern
   config.model.decoder = "capsules"  # capsules, or mlp: votes from a plain MLP
-  config.model.vote_scale = 0.05  # factor of the standard deviations of capsules' votes
+  config.model.vote_scale = 0.05  # factor of the votes' standard deviations
 
   encoder = config.model.object_encoder = ConfigDict()
   encoder.kind = "set_transformer"  # set_transformer or mlp
@@ -73,6 +73,7 @@ def _modern() -> ConfigDict:
   baseline = config.model.mlp_decoder = ConfigDict()  # of decoder mlp
   baseline.widths = (128, 128)  # hidden layers
   baseline.presence_noise = 0.0  # width of the uniform noise on logits
+  baseline.learn_vote_scale = False  # otherwise 1, times model.vote_scale
 
   config.loss = ConfigDict()
   config.loss.prior = "l2"  # sparsity of presences: l2, entropy or kl
@@ -121,6 +122,7 @@ def _modern() -> ConfigDict:
 def _paper(config: ConfigDict) -> ConfigDict:
   config.model.vote_scale = 1.0
   config.model.object_decoder.learn_vote_scale = True
+  config.model.mlp_decoder.learn_vote_scale = True
   config.model.object_encoder.num_layers = 4
   config.model.object_encoder.features = 128
   config.model.object_decoder.hidden = 128

@@ -47,7 +47,7 @@ MODEL = {
     "deformations": True,
     "learn_vote_scale": True,
   },
-  "mlp_decoder": {"widths": (16,), "presence_noise": 4.0},
+  "mlp_decoder": {"widths": (16,), "presence_noise": 4.0, "learn_vote_scale": True},
 }
 TERMS = (
   "points",
@@ -317,13 +317,34 @@ def test_pictures_and_features_show_the_output(capsules):
   np.testing.assert_array_equal(features["posterior"], output.mass)
 
 
-def test_capsules_votes_have_a_factor_of_their_scales_and_an_mlps_have_none(both_decoders):
+def test_votes_have_a_factor_of_their_scales(both_decoders):
   """Weights of zero: softplus(0.5) + 0.01 everywhere, and presences of a half."""
-  decoder, variables, call = both_decoders
+  _, variables, call = both_decoders
   _, _, output = call(jax.tree.map(jnp.zeros_like, variables))
-  factor = {"capsules": MODEL["vote_scale"], "mlp": 1.0}[decoder]
-  np.testing.assert_allclose(output.objects.vote_scale, factor * 0.984077, rtol=1e-5)
+  np.testing.assert_allclose(output.objects.vote_scale, MODEL["vote_scale"] * 0.984077, rtol=1e-5)
   np.testing.assert_array_equal(output.objects.presence_logits, 0)
+
+
+@pytest.mark.parametrize("decoder", ["capsules", "mlp"])
+def test_scales_that_are_not_learnt_are_one_for_all(decoder):
+  """Its outputs are as many fewer; what the others say is still told apart."""
+  name = {"capsules": "object_decoder", "mlp": "mlp_decoder"}[decoder]
+  system = tiny_system(section(name, learn_vote_scale=False) | {"decoder": decoder})
+  variables = random_variables(system.module, tiny_batch(), train=False)
+  objects = compiled(functools.partial(system.module.apply, train=False))(
+    variables, tiny_batch()
+  ).objects
+  np.testing.assert_array_equal(objects.vote_scale, np.full((BATCH, CAPSULES, VOTES), 0.5))
+  for values in (objects.votes, objects.vote_presence, objects.presence_logits):
+    assert np.ptp(values) > 1e-3
+  learnt = tiny_system(MODEL | {"decoder": decoder}).module
+  shapes = jax.eval_shape(functools.partial(learnt.init, train=False), NOISE["noise"], tiny_batch())
+  sizes = [
+    sum(leaf.size for leaf in jax.tree.leaves(params))
+    for params in (shapes["params"], variables["params"])
+  ]
+  width = {"capsules": 8, "mlp": 16}[decoder]
+  assert sizes[0] - sizes[1] == CAPSULES * VOTES * (width + 1)
 
 
 def section(name, **changes):

@@ -5,6 +5,7 @@ for where points should be, and nothing says which vote is for which point. Kosi
 sections 2.1 and 3.1.
 """
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
@@ -64,7 +65,7 @@ class CCAE(nn.Module):
     object_encoder: points to one vector a capsule.
     object_decoder: vectors to votes; a pose of the capsule times a pose of each of its points, or
       the baseline, an MLP.
-    vote_scale: factor of the standard deviations of capsules' votes; an MLP's are its own.
+    vote_scale: factor of the votes' standard deviations.
   """
 
   object_encoder: ObjectEncoder
@@ -78,7 +79,8 @@ class CCAE(nn.Module):
     points, presence = batch["points"], batch["presence"]
     objects = self.object_decoder(self.object_encoder(points, presence), train=train)
     if isinstance(objects, ObjectCapsules):
-      objects = point_votes(objects, self.vote_scale)
+      objects = point_votes(objects)
+    objects = dataclasses.replace(objects, vote_scale=self.vote_scale * objects.vote_scale)
     routing = jax.vmap(routing_points.route_points)(
       points, objects.votes, objects.vote_scale, objects.vote_presence
     )

@@ -3,6 +3,8 @@
 Kosiorek et al. 2019, sections 2.1 and 3.1.
 """
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -36,16 +38,11 @@ class PointVotes:
   dynamic: Float[Array, "b k v 6"]
 
 
-def point_votes(objects: ObjectCapsules, scale: float) -> PointVotes:
-  """The votes of object capsules for points, which have no pose: of each vote's, the translation.
-
-  Args:
-    objects: what the decoder of object capsules says.
-    scale: factor of the votes' standard deviations.
-  """
+def point_votes(objects: ObjectCapsules) -> PointVotes:
+  """The votes of object capsules for points, which have no pose: the translation of each vote."""
   return PointVotes(
     votes=objects.votes[..., jnp.array([2, 5])],
-    vote_scale=scale * objects.vote_scale,
+    vote_scale=objects.vote_scale,
     vote_presence=objects.vote_presence,
     presence=objects.presence,
     presence_logits=objects.presence_logits,
@@ -61,12 +58,14 @@ class MLPDecoder(nn.Module):
     num_votes: v.
     widths: of the hidden layers.
     presence_noise: width of the uniform noise on capsule and vote presence logits in training.
+    learn_vote_scale: standard deviations are predicted; otherwise they are 1.
   """
 
   num_objects: int
   num_votes: int
   widths: tuple[int, ...]
   presence_noise: float
+  learn_vote_scale: bool
 
   @nn.compact
   @typed
@@ -74,24 +73,29 @@ class MLPDecoder(nn.Module):
     each_whole("config.model.mlp_decoder.widths", self.widths, 1)
     not_negative("config.model.mlp_decoder.presence_noise", self.presence_noise)
     batch, k, v = x.shape[0], self.num_objects, self.num_votes
-    sizes = (k * v * 2, k * v, k * v, k)  # positions, scales, vote presences, capsule presences
-    x = MLP((*self.widths, sum(sizes)), name="mlp")(x.reshape(batch, -1))
-    starts = [sum(sizes[:i]) for i in (1, 2, 3)]
-    positions, scale, share, presence_logits = jnp.split(x, starts, axis=-1)
+    sizes = {"positions": 2 * k * v, "vote_presence": k * v, "presence": k}
+    if self.learn_vote_scale:
+      sizes["vote_scale"] = k * v
+    x = MLP((*self.widths, sum(sizes.values())), name="mlp")(x.reshape(batch, -1))
+    ends = list(itertools.accumulate(sizes.values()))
+    raw = dict(zip(sizes, jnp.split(x, ends[:-1], axis=-1), strict=True))
 
     def presence_of(logits: Array, use: int) -> Array:
       return noisy_sigmoid(
         self, logits, self.presence_noise, train=train, in_evaluation=False, use=use
       )
 
-    vote_presence = presence_of(presence_logits, 1)[..., None] * presence_of(
-      share.reshape(batch, k, v), 2
-    )
+    capsule = presence_of(raw["presence"], 1)[..., None]
+    vote_presence = capsule * presence_of(raw["vote_presence"].reshape(batch, k, v), 2)
+    if self.learn_vote_scale:
+      vote_scale = jax.nn.softplus(raw["vote_scale"].reshape(batch, k, v) + 0.5) + MIN_VOTE_SCALE
+    else:
+      vote_scale = jnp.ones((batch, k, v))
     return PointVotes(
-      votes=positions.reshape(batch, k, v, 2),
-      vote_scale=jax.nn.softplus(scale.reshape(batch, k, v) + 0.5) + MIN_VOTE_SCALE,
+      votes=raw["positions"].reshape(batch, k, v, 2),
+      vote_scale=vote_scale,
       vote_presence=vote_presence,
       presence=jnp.max(vote_presence, axis=-1),
-      presence_logits=presence_logits,
+      presence_logits=raw["presence"],
       dynamic=jnp.zeros((batch, k, v, 6)),
     )
