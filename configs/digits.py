@@ -2,10 +2,10 @@
 
     python train.py
 
-Ten minutes on two cores of an Intel Xeon. LIN-MATCH on the 360 test digits, mean of seeds 0, 1
-and 2: 85.2 % by posterior mass, 86.0 % by prior presences; k-means on the pixels 74.1 %
-(2026-11-22). A machine that rounds otherwise takes another way: single runs, most of 20,000 steps,
-have ended between 73 and 93 % (results/digits).
+Ten minutes on two cores of an Intel Xeon; the slowest such machine seen takes a quarter more.
+LIN-MATCH on the 360 test digits, mean of seeds 0, 1 and 2: 85.2 % by posterior mass, 86.0 % by
+prior presences; k-means on the pixels 74.1 % (2026-11-22). A machine that rounds otherwise takes
+another way: single runs, most of 20,000 steps, have ended between 73 and 93 % (results/digits).
 
 What differs from the paper:
 - Everything is smaller; Adam under a cosine instead of RMSProp.

@@ -2,8 +2,8 @@
 
     python -m results.equivariance runs/digits results/digits
 
-Writes `equivariance-<workdir>.json` and `.png` into the folder, of a run with several seeds one of
-each a seed. What is measured, and what it does and does not mean, is said in
+Writes `equivariance-<workdir>.md`, `.json` and `.png` into the folder, of a run with several seeds
+one of each a seed. What is measured, and what it does and does not mean, is said in
 `scae_jax/evaluation/equivariance.py`.
 """
 
@@ -16,12 +16,17 @@ from results.one_run import make_parser, open_named, stem_of
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.files import write_json
+from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.pictures import save_figures
-from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
 from scae_jax.figures import FIGURES
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
+
+REMARK = (
+  "Error: distance of the pose found from the ideal one, pixels. Unmoved: that of a pose that does"
+  " not move. Their ratio is 0 where poses follow perfectly."
+)
 
 
 def curves(results: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
@@ -84,10 +89,14 @@ def main() -> None:
       name = stem_of("equivariance", run, options.workdir, seed)
       source = {"workdir": str(options.workdir), "step": run.step, "seed": seed}
       scored = {"dataset": run.dataset.name, "split": split, "examples": len(images)}
-      record = {**source, "scored_on": scored, **results, **measured_with()}
-      write_json(options.folder / f"{name}.json", record)
-      print(table(results), flush=True)
+      measured = measured_with()
+      write_json(
+        options.folder / f"{name}.json", {**source, "scored_on": scored, **results, **measured}
+      )
       title = f"Poses of moved images: {run.dataset.name} {split}, step {run.step:,}"
+      text = f"{title}\n\n{table(results)}\n\n{REMARK}\n\n{hardware_and_versions(measured)}\n"
+      write_whole(options.folder / f"{name}.md", text.encode())
+      print(text, flush=True)
       between = {kind: one["presence_between_examples"] for kind, one in results["present"].items()}
       arguments = (curves(results), between, title)
       save_figures(options.folder, {name: functools.partial(FIGURES["equivariance"], *arguments)})

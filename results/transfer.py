@@ -4,7 +4,8 @@
     python -m results.transfer runs/digits results/transfer
 
 Writes `<workdir's name>.md` and `.json` into the folder: one row a data set and split, the run's
-own first, of the step that its own report is of. Nothing in either is typed by hand.
+own first, of the step that its own report is of; below, what the reports note of the images.
+Nothing in either is typed by hand.
 """
 
 import argparse
@@ -51,7 +52,8 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     name = options.workdir.absolute().name
     write_json(options.folder / f"{name}.json", reports)
-    text = markdown_table(reports)
+    notes = dict.fromkeys(note for report in reports.values() for note in report.get("notes", ()))
+    text = markdown_table(reports) + "".join(f"{note}\n" for note in notes)
     write_whole(options.folder / f"{name}.md", text.encode())
     print(text)
 

@@ -99,10 +99,13 @@ def main(monkeypatch, *arguments):
   command.main()
 
 
+ENDS = ("json", "md", "png")
+
+
 def test_the_command_writes_numbers_and_a_figure(opened, monkeypatch, tmp_path, capsys):
   opened(all_kinds, seeds=(0, 1))
   main(monkeypatch, tmp_path / "run", tmp_path / "out", "--max_examples=6")
-  names = [f"equivariance-run-seed-{seed}.{end}" for seed in (0, 1) for end in ("json", "png")]
+  names = [f"equivariance-run-seed-{seed}.{end}" for seed in (0, 1) for end in ENDS]
   assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
   written = json.loads((tmp_path / "out" / names[0]).read_text())
   assert (written["step"], written["seed"]) == (7, 0)
@@ -111,6 +114,8 @@ def test_the_command_writes_numbers_and_a_figure(opened, monkeypatch, tmp_path, 
   assert written["translation"][0]["absent"]["pose_error"] is None
   assert {"date", "versions", "hardware"} <= set(written)
   printed = capsys.readouterr().out
+  kept = [(tmp_path / "out" / name).read_text() for name in names if name.endswith(".md")]
+  assert printed == "".join(f"{one}\n" for one in kept)
   assert "| translation 2 | 6 | - | - | - | 0.000 |" in printed  # absent stands first
   assert "| 2.00 | 2.00 | 1.00 | 0.000 |" in printed  # fixed
 

@@ -27,8 +27,8 @@ def write(path, name, step=40_000, **changes):
 def workdir(tmp_path):
   folder = tmp_path / "digits" / "evaluation"
   write(folder, "digits")
-  write(folder / "rotated_digits_15-test", "rotated_digits:15")
-  write(folder / "affine_digits-test", "affine_digits")
+  write(folder / "rotated_digits_15-test", "rotated_digits:15", notes=["turned", "both"])
+  write(folder / "affine_digits-test", "affine_digits", notes=["both"])
   write(folder / "digits-test-step500", "digits", step=500)
   write(folder / "seed-0", "digits", seed=0)
   return tmp_path / "digits"
@@ -49,6 +49,8 @@ def test_command(workdir, tmp_path, monkeypatch, capsys):
   assert "| rotated_digits:15 test | 1 | 50.0 | 75.0 | 3.0 | 25.0 | 50.0 |" in table
   # Three sentences on what was scored, one each on hardware and versions.
   assert table.count("360 examples of") == 3
+  # What the reports note stands below, once.
+  assert table.endswith(".\nboth\nturned\n")
   assert table.count("Hardware") == table.count("Versions") == 1
   found = json.loads((tmp_path / "table" / "digits.json").read_text())
   assert found == transfer.read_reports(workdir)

@@ -19,7 +19,7 @@ from scae_jax.figures.style import (
 UNITS = {"translation": "pixels", "rotation": "degrees", "scaling": "factor"}
 _ROWS = {
   "error": "distance from the\nideal pose, pixels",
-  "ratio": "the same, of poses\nthat do not move = 1",
+  "ratio": "error / error of a pose\nthat does not move",
   "presence_change": "change of\npresence",
 }
 
