@@ -73,25 +73,29 @@ def test_images_that_show_nothing_lie_as_they_are(tmp_path):
 
 def test_batches_are_joined_in_the_order_of_their_numbers(tmp_path, digits):
   images, labels = digits
-  for number in (10, 9, 1):
-    start = {1: 0, 9: 20, 10: 40}[number]
-    rows = slice(start, start + 20)
-    write(tmp_path / "transformed" / "test_batches" / f"{number}.mat", images[rows], labels[rows])
-  (tmp_path / "transformed" / "test_batches" / "notes.mat").write_text("passed over")
+  folder = tmp_path / "transformed" / "test_batches"
+  for number in range(10, 0, -1):
+    rows = slice(6 * (number - 1), 6 * number)
+    write(folder / f"{number}.mat", images[rows], labels[rows])
+  (folder / "notes.mat").write_text("passed over")
   loaded = load_affnist(str(tmp_path))
   np.testing.assert_array_equal(loaded.splits["test"].images, images)
   np.testing.assert_array_equal(loaded.splits["test"].labels, labels)
-  assert "60 images of 3 file(s)" in loaded.notes[0]
+  assert "60 images of 10 file(s)" in loaded.notes[0]
+  (folder / "3.mat").unlink()
+  (folder / "5.mat").unlink()
+  with pytest.raises(ValueError, match=r"end with 10\.mat, and 3\.mat is missing"):
+    load_affnist(str(tmp_path))
 
 
 def test_where_files_are_looked_for(tmp_path, digits):
-  """`test.mat` before batches, the folder itself before `transformed`, and never training files."""
+  """Batches before `test.mat`, the folder itself before `transformed`, and never training files."""
   assert_none(tmp_path)
-  write(tmp_path / "transformed" / "test.mat", *digits)
-  assert find_batches(str(tmp_path)) == [tmp_path / "transformed" / "test.mat"]
-  for name in ("3.mat", "test_batches/2.mat", "test.mat"):
+  for name in ("transformed/test.mat", "transformed/1.mat", "test.mat", "1.mat"):
     write(tmp_path / name, *digits)
     assert find_batches(str(tmp_path)) == [tmp_path / name]
+  write(tmp_path / "test_batches" / "1.mat", *digits)
+  assert find_batches(str(tmp_path)) == [tmp_path / "test_batches" / "1.mat"]
   other = tmp_path / "other"
   write(other / "training_and_validation_batches" / "1.mat", *digits)
   assert_none(other)

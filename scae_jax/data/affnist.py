@@ -6,7 +6,6 @@ and its `label_int` [1, n] the digit.
 """
 
 import pathlib
-import re
 import warnings
 from typing import Any, NoReturn
 
@@ -47,20 +46,26 @@ def load_affnist(folder: str) -> ScoredSet:
 
 
 def find_batches(folder: str) -> list[pathlib.Path]:
-  """The test files in a folder, in order: `test.mat`, else `test_batches/1.mat`, ..., else `1.mat`,
-  ... themselves; also one folder `transformed` down, as the archives are packed.
+  """The test files in a folder, in order: `test_batches/1.mat`, ..., else `1.mat`, ... themselves,
+  else `test.mat`, which is read whole; also one folder `transformed` down, as the archives are
+  packed.
 
   Raises:
-    ValueError: no such folder, or none of these in it.
+    ValueError: no such folder, none of these in it, or one missing among those with a number.
   """
   root = pathlib.Path(folder).expanduser()
   for top in (root, root / "transformed"):
+    for place in (top / "test_batches", top):
+      found = {int(path.stem): path for path in place.glob("*.mat") if path.stem.isdecimal()}
+      if missing := set(range(1, max(found, default=0))) - set(found):
+        raise ValueError(
+          f"affNIST's test files in {str(place)!r} end with {max(found)}.mat, and"
+          f" {min(missing)}.mat is missing; unpack or download it again"
+        )
+      if found:
+        return [found[number] for number in sorted(found)]
     if (top / "test.mat").is_file():
       return [top / "test.mat"]
-    for place in (top / "test_batches", top):
-      found = [path for path in place.glob("*.mat") if re.fullmatch(r"\d+", path.stem)]
-      if found:
-        return sorted(found, key=lambda path: int(path.stem))
   raise ValueError(
     f"expected affNIST's test files ({_LAYOUTS}) in {str(root)!r}, got none; correct the folder "
     "(config.data.affnist_dir or --affnist_dir), or leave it empty to draw the same distribution "
