@@ -4,7 +4,8 @@
 
 `paper` is what the paper says: a set transformer of 4 layers and 128 features, deformations, noise
 on presences, prior sparsity of weight 1, 300,000 steps of 32 scenes at 1e-4. `mlp` is its baseline
-in the size of `modern`: votes straight from an MLP, which knows no pose.
+in the size of `modern`: votes straight from an MLP, which knows no pose, with standard deviations
+of their own, without which it is worse.
 
 `modern` is for two CPU cores. What differs from the paper: a set transformer of 3 layers and 64
 features, Adam at 1e-3 under a cosine, batches of 64, no noise on presences, no prior sparsity, one
@@ -39,6 +40,8 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config = _modern()
   if preset == "mlp":
     config.model.decoder = "mlp"
+    config.model.vote_scale = 1.0
+    config.model.mlp_decoder.learn_vote_scale = True
   return _paper(config) if preset == "paper" else config
 
 

@@ -45,6 +45,15 @@ def test_parameters_fill_their_ranges_evenly(drawn):
   assert np.abs(correlations).max() < 4 / np.sqrt(len(found))
 
 
+def test_the_maps_that_figures_are_of():
+  """Of the embedded digits' first and last test image: figures of results/ are on these."""
+  maps = affine.draw_affine(load_dataset("digits").splits["test"].images, 40, 0).maps
+  first = [[1.0155051, 0.0925289, 9.3426161], [-0.0778508, 1.0832819, 14.9735300]]
+  last = [[0.8051820, -0.0106503, 6.3299737], [-0.0512301, 0.8117479, 7.8525578]]
+  np.testing.assert_allclose(maps[0], first, atol=1e-6)
+  np.testing.assert_allclose(maps[-1], last, atol=1e-6)
+
+
 def test_shifts_fill_the_room_that_the_ink_leaves(digits, drawn):
   """Against a loop over the corners of the square that each pixel of ink spreads over."""
   shares = []
