@@ -315,3 +315,9 @@ def test_help_lists_them_and_an_unknown_one_is_refused(capsys):
   source = f"--config={ROOT / 'configs' / 'mnist.py'}:official,ablation=typo"
   with pytest.raises(RunError, match=r"no ablation 'typo'; expected one of\n  no_posterior"):
     parse_command_line([source], default_config="")
+
+
+def test_a_config_without_ablations_says_so():
+  source = f"{ROOT / 'configs' / 'cnn.py'}:ablation=no_noise"
+  with pytest.raises(RunError, match=r"no preset 'ablation=no_noise'.*cnn\.py has no ablations\)"):
+    parse_command_line([f"--config={source}"], default_config="")
