@@ -11,19 +11,21 @@ at once. `--help` lists the config's keys and its ablations.
 On several hosts, which share the workdir, start the same command on each with `--distributed` (TPU
 pods, Slurm, Open MPI) or with `--coordinator=HOST:PORT --num_processes=N --process_id=I`.
 
-Exit codes: 0 trained and reported; 1 failed, for example on a loss that is not finite; 2 cannot
-start as asked; 130 or 143 interrupted and saved.
+Exit codes: 0 trained and reported; 1 failed, for example on a loss that is not finite, or trained
+and saved but not reported; 2 cannot start as asked; 130 or 143 interrupted and saved.
 """
 
 import pathlib
+import shlex
 import sys
 from logging import LogRecord
 
 from absl import logging
 
+from scae_jax.training.build import Run
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import describe, parse_command_line
-from scae_jax.training.errors import exit_with_message, explained
+from scae_jax.training.errors import ReportError, RunError, exit_with_message, explained
 from scae_jax.training.loop import train
 from scae_jax.training.processes import is_first, join, leave
 from scae_jax.training.reporting import report_run
@@ -48,8 +50,23 @@ def main(arguments: list[str]) -> None:
     run = train(command.config, command.workdir)
     leave()
     if is_first():
-      with explained():
-        report_run(run, command.workdir)
+      report(run, command.workdir)
+
+
+def report(run: Run, workdir: pathlib.Path) -> None:
+  """Writes the report of a finished run.
+
+  Raises:
+    ReportError: it cannot be written; the training is saved.
+  """
+  try:
+    with explained():
+      report_run(run, workdir)
+  except RunError as error:
+    raise ReportError(
+      f"the training is finished and saved at step {run.step}, but its report failed;"
+      f" `python evaluate.py --workdir={shlex.quote(str(workdir))}` tries it again. Why: {error}"
+    ) from error
 
 
 def is_not_orbax(record: LogRecord) -> bool:

@@ -27,7 +27,7 @@ def affine_matrix(raw: Float[Array, "6"], *, min_scale: float = MIN_SCALE) -> Fl
   of the matrix is the product of the two scales. Kosiorek et al. 2019, appendix A.
   """
   scale_x, scale_y = min_scale + (1 + MIN_SCALE - min_scale) * jax.nn.sigmoid(raw[:2])
-  cos, sin = jnp.cos(2 * jnp.pi * raw[2]), jnp.sin(2 * jnp.pi * raw[2])
+  cos, sin = jnp.cos(_radians(raw[2])), jnp.sin(_radians(raw[2]))
   shear, shift_x, shift_y = jnp.tanh(5 * raw[3]), jnp.tanh(5 * raw[4]), jnp.tanh(5 * raw[5])
   return jnp.stack(
     [
@@ -46,7 +46,7 @@ def similarity_matrix(raw: Float[Array, "6"]) -> Float[Array, "2 3"]:
   One scale in (0.01, 1.01), a rotation in turns, shifts in (-1, 1).
   """
   scale = jax.nn.sigmoid(raw[0]) + MIN_SCALE
-  cos, sin = jnp.cos(2 * jnp.pi * raw[2]), jnp.sin(2 * jnp.pi * raw[2])
+  cos, sin = jnp.cos(_radians(raw[2])), jnp.sin(_radians(raw[2]))
   shift_x, shift_y = jnp.tanh(5 * raw[4]), jnp.tanh(5 * raw[5])
   return jnp.stack(
     [
@@ -128,6 +128,13 @@ def invert(pose: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
 def transform_points(pose: Float[Array, "2 3"], points: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
   """Points (x, y) moved by the pose."""
   return _product(points, pose[:, :2].T) + pose[None, :, 2]
+
+
+def _radians(turns: Float[Array, ""]) -> Float[Array, ""]:
+  """The angle of a number of turns, less whole turns where there are too many."""
+  # From 2^23 on every float32 is a whole number; times 2 pi, the largest would be infinite.
+  whole = jnp.where(jnp.abs(turns) < 2**23, 0.0, turns)
+  return 2 * jnp.pi * (turns - jax.lax.stop_gradient(whole))
 
 
 def _product(left: Array, right: Array) -> Array:

@@ -163,17 +163,34 @@ def through_everything(raw):
   def total(raw):
     affine, similarity = geometry.affine_matrix(raw), geometry.similarity_matrix(raw)
     inverses = geometry.invert(affine), geometry.invert(similarity)
-    return sum(jnp.sum(x) for x in (affine, similarity, *inverses))
+    composed, turned = geometry.compose(affine, inverses[1]), geometry.rotation(raw[2])
+    points = geometry.transform_points(composed, turned[:, :2])
+    area = geometry.determinant(composed)
+    return sum(jnp.sum(x) for x in (affine, similarity, *inverses, composed, turned, points, area))
 
   return jax.value_and_grad(total)(raw)
 
 
-def test_extreme_numbers_are_finite():
-  extremes = np.array([-1e4, -30.0, 0.0, 30.0, 1e4], np.float32)
-  raws = np.concatenate([np.repeat(extremes[:, None], 6, axis=1), 1e4 * np.eye(6)[:6]])
-  raws = np.concatenate([raws, -1e4 * np.eye(6)]).astype(np.float32)
+@pytest.mark.parametrize("largest", [1e4, 1e7, 3e38])
+def test_extreme_numbers_are_finite(largest):
+  extremes = np.array([-largest, -30.0, 0.0, 30.0, largest], np.float32)
+  raws = np.concatenate([np.repeat(extremes[:, None], 6, axis=1), largest * np.eye(6)])
+  raws = np.concatenate([raws, -largest * np.eye(6)]).astype(np.float32)
   for number in through_everything(raws):
     assert np.isfinite(number).all()
+
+
+def test_numbers_of_turns_that_are_whole_turn_nothing():
+  """Where float32 has no fractions any more; the gradient is that of no turn."""
+  turns = np.array([0.0, 2.0**23, 2.0**23 + 1, -3e38, 3e38], np.float32)
+  raws = np.tile(np.array([0.3, -0.2, 0, 0.1, 0.2, 0.3], np.float32), (5, 1))
+  raws[:, 2] = turns
+  for function in (geometry.affine_matrix, geometry.similarity_matrix):
+    values = jax.vmap(function)(raws)
+    gradients = jax.vmap(jax.jacobian(function))(raws)
+    assert np.abs(gradients[0, ..., 2]).max() > 1  # of the rotation
+    for numbers in (values, gradients):
+      np.testing.assert_array_equal(numbers, np.broadcast_to(numbers[0], numbers.shape))
 
 
 COLLAPSED = {

@@ -64,15 +64,16 @@ def test_schedule_that_is_none_is_refused(schedule, message):
 
 def test_first_step_that_is_not_finite_is_named():
   rows = {"terms/image": np.ones(4), "terms/code": np.ones(4), "grad_norm": np.ones(4)}
-  check_finite(rows, 100, [0])
+  check_finite(rows, 100, [0], saved=96)
   rows["grad_norm"] = np.array([1.0, 1.0, np.inf, np.nan])
   rows["terms/code"] = np.array([1.0, 1.0, 1.0, np.nan])
-  with pytest.raises(NonFiniteError, match=r"step 103: grad_norm = inf\. ") as info:
-    check_finite(rows, 100, [0])
+  message = r"step 103: grad_norm = inf\. The checkpoint of step 96 stands\. "
+  with pytest.raises(NonFiniteError, match=message) as info:
+    check_finite(rows, 100, [0], saved=96)
   assert info.value.exit_code == 1
   rows["terms/code"][1] = np.nan
   with pytest.raises(NonFiniteError, match=r"step 102: code = nan\. "):
-    check_finite(rows, 100, [0])
+    check_finite(rows, 100, [0], saved=96)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from absl import logging
 from absl.testing import flagsaver
 
 import evaluate
+import train as train_script
 from scae_jax.data.dataset import Dataset, ScoredSet, Split
 from scae_jax.evaluation import classification_report
 from scae_jax.evaluation.classification import classify
@@ -19,8 +22,9 @@ from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import load_scored_set, report_run, scored_examples
+from scae_jax.training.sweep import reason
 from tests import toy_classifier
-from tests.toy_system import make_system, toy_config, toy_data
+from tests.toy_system import CONFIG_FILE, make_system, toy_config, toy_data
 
 SPLIT = Split(np.zeros((2, 16, 16, 1), np.uint8), np.zeros(2, np.int32))
 PLAIN = Dataset("plain", ("a",), {"train": SPLIT, "test": SPLIT})
@@ -224,3 +228,38 @@ def test_a_trained_classifier_is_scored_by_the_script(tmp_path, monkeypatch, cap
   assert turned["scored_on"] == {"dataset": "rotated_digits:35", "split": "test", "examples": 360}
   assert turned["classification"] != own["classification"]
   assert "digits test, 360 examples; step 8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  "error",
+  [
+    OSError(28, "No space left on device"),
+    ValueError("Features 'code' are not finite."),
+    RunError("config.evaluation.batch_size must be less."),
+  ],
+)
+def test_report_that_fails_after_the_training_is_no_refusal(error, tmp_path, monkeypatch, capsys):
+  """Exit code 1, and one line, which a sweep shows, that says what is saved and what to do."""
+
+  def fail(run, workdir):
+    raise error
+
+  monkeypatch.setattr(train_script, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(train_script, "train", lambda *_: types.SimpleNamespace(step=24))
+  monkeypatch.setattr(train_script, "report_run", fail)
+  (tmp_path / "toy.py").write_text(CONFIG_FILE)
+  workdir = tmp_path / "my run"
+  absl_logger = logging.get_absl_logger()
+  try:
+    with pytest.raises(SystemExit) as info:
+      train_script.main([f"--config={tmp_path / 'toy.py'}", f"--workdir={workdir}"])
+  finally:
+    absl_logger.removeFilter(train_script.is_not_orbax)
+  assert info.value.code == 1
+  said = capsys.readouterr().err
+  assert said == (
+    "error: the training is finished and saved at step 24, but its report failed;"
+    f" `python evaluate.py --workdir='{workdir}'` tries it again. Why: {error}\n"
+  )
+  (tmp_path / "train.log").write_text(f"compiled\n{said}")
+  assert reason(tmp_path / "train.log", 0) == said.strip()

@@ -1,7 +1,8 @@
 """How a run ends before its last step: one message for the user and an exit code.
 
 0         trained to the last step
-1         the run failed: a loss that is not finite, or (with a traceback) a defect of the program
+1         the run failed: a loss that is not finite, a report that failed after a training that is
+          saved, or (with a traceback) a defect of the program
 2         the run could not start as asked: config, data set, workdir or checkpoint
 130, 143  interrupted by Ctrl-C or SIGTERM, saved; the same command resumes
 """
@@ -21,6 +22,12 @@ class RunError(Exception):
 
 class NonFiniteError(RunError):
   """A loss term or a gradient is not finite; the message names it and the step."""
+
+  exit_code = 1
+
+
+class ReportError(RunError):
+  """The training is finished and saved, but its report failed; the message says why."""
 
   exit_code = 1
 

@@ -169,6 +169,7 @@ def _run(
 ) -> tuple[TrainState, Progress]:
   """Trains until the last step or a request to stop; what it returns is being saved."""
   step, window, speed = progress.step, Window(progress.window), Speed()
+  saved = step  # 0 if nothing is
   started = time.perf_counter()
   program.compile(state)
   display.say(f"compiled in {time.perf_counter() - started:.1f} s")
@@ -179,7 +180,7 @@ def _run(
     state, rows = program.run(state, step)
     num_done = len(rows["total"])
     speed.add(num_done, time.perf_counter() - started)
-    check_finite(rows, step, options.all_seeds)
+    check_finite(rows, step, options.all_seeds, saved=saved)
     step += num_done
     last = step == options.num_steps
     window.add(rows)
@@ -192,24 +193,26 @@ def _run(
     selection_loss = None
     save = last or _due(step, options.checkpoint_every)
     if save or _due(step, options.eval_every):
-      selection_loss = _evaluate(program, options.all_seeds, state, step, write)
+      selection_loss = _evaluate(program, options.all_seeds, state, step, saved, write)
     progress = Progress(step, window.to_json(), selection_loss)
     stopping = largest(stop.signal_number or 0) > 0
     if save or stopping:
       checkpoints.save(state, progress)
+      saved = step
   return state, progress
 
 
 def _evaluate(
-  program: Program, seeds: Sequence[int], state: TrainState, step: int, write: Write
+  program: Program, seeds: Sequence[int], state: TrainState, step: int, saved: int, write: Write
 ) -> float:
   """Writes the line of held-out results; returns the loss that ranks the checkpoint."""
   started = time.perf_counter()
   results = program.evaluate(state.params)
   rows = {
-    f"held-out {name}": np.reshape(value, (1, -1)) for name, value in flatten(results).items()
+    f"held-out {name.removeprefix('terms/')}": np.reshape(value, (1, -1))
+    for name, value in flatten(results).items()
   }
-  check_finite(rows, step - 1, seeds)
+  check_finite(rows, step - 1, seeds, saved=saved)
   seconds = time.perf_counter() - started
   means = of_seeds(results, seeds)
   write({"split": program.held_out, "step": step, **means, "timing": {"seconds": seconds}})

@@ -95,13 +95,16 @@ class Program:
     return self._train_split, numbers[0], numbers[1], numbers[2]
 
 
-def check_finite(rows: Mapping[str, np.ndarray], step: int, seeds: Sequence[int]) -> None:
+def check_finite(
+  rows: Mapping[str, np.ndarray], step: int, seeds: Sequence[int], *, saved: int
+) -> None:
   """Stops a run whose numbers have gone wrong.
 
   Args:
     rows: `{name: [n] or [n, seeds]}`, metrics of the n steps after `step`.
     step: updates before them.
     seeds: that train.
+    saved: step of the last checkpoint, 0 if there is none.
 
   Raises:
     NonFiniteError: naming the first such step and, in it, all metrics that are not finite, in the
@@ -119,7 +122,8 @@ def check_finite(rows: Mapping[str, np.ndarray], step: int, seeds: Sequence[int]
     bad += [
       f"{name.removeprefix('terms/')} = {x}{where}" for name, x in named if not np.isfinite(x)
     ]
+  stands = f"The checkpoint of step {saved} stands." if saved else "No checkpoint was saved yet."
   raise NonFiniteError(
-    f"not finite at step {step + first + 1}: {', '.join(bad)}. The checkpoints saved before stand."
+    f"not finite at step {step + first + 1}: {', '.join(bad)}. {stands}"
     " Lower config.optimizer.learning_rate or set config.optimizer.clip_norm, in a new --workdir."
   )
