@@ -36,7 +36,7 @@ from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.typing import Array
 
 CANVAS = 20
-NUM_SCENES = {"train": 16_000, "test": 1_000}
+NUM_SCENES = {"train": 4_000, "test": 1_000}
 # One part a glyph, 5x5 pixels in a template of 7x7.
 GLYPHS = (
   ("#####", "#...#", "#...#", "#...#", "#####"),
