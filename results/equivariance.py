@@ -22,6 +22,7 @@ from scae_jax.evaluation.provenance import measured_with
 from scae_jax.figures import FIGURES
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.options import DataOptions
 
 
 def curves(results: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
@@ -72,6 +73,7 @@ def main() -> None:
     split = options.split or run.dataset.held_out
     images = load_split(run.dataset, split, options.max_examples)["image"]
     settings = read_settings(run.config)
+    assert isinstance(settings.data, DataOptions)  # of images
     options.folder.mkdir(parents=True, exist_ok=True)
     for seed, variables in run.variables.items():
       results = measure_equivariance(
