@@ -13,7 +13,7 @@ WORKERS := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-r
 	$(BIN)/python -m pip install --quiet -r requirements.txt
 	touch $@
 
-.venv/requirements-dev: .venv/requirements requirements-dev.txt
+.venv/requirements-dev: .venv/requirements requirements-dev.txt requirements-tensorboard.txt
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
 	touch $@
 

@@ -5,9 +5,11 @@
   python evaluate.py --workdir=runs/mnist-official --dataset=affnist
   python evaluate.py --pretrained=NAME
 
-The run's own held-out split at its latest step goes to `<workdir>/evaluation/`, anything else to
-`<workdir>/evaluation/<data set>-<split>[-step<number>]/`; the workdir of pretrained parameters is
-`runs/pretrained-<name>` unless it is given. Exit code 2: cannot evaluate as asked.
+The run's own held-out split at its latest step goes to `<workdir>/evaluation/`. Anything else, and
+a report on fewer examples than the run's config says, goes to
+`<workdir>/evaluation/<data set>-<split>[-step<number>][-max<examples>]/`. The last line printed
+names the folder. The workdir of pretrained parameters is `runs/pretrained-<name>` unless given.
+Exit code 2: cannot evaluate as asked.
 """
 
 import pathlib
@@ -57,7 +59,6 @@ def main(_: list[str]) -> None:
     report_run(
       run,
       workdir,
-      is_latest=step == "latest" or run.step == settings.train.num_steps,
       scored=scored,
       split=_SPLIT.value,
       max_examples=_MAX_EXAMPLES.value,

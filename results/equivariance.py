@@ -22,6 +22,7 @@ from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
 from scae_jax.figures import FIGURES
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.options import DataOptions
 
 REMARK = (
   "Error: distance of the pose found from the ideal one, pixels. Unmoved: that of a pose that does"
@@ -77,6 +78,7 @@ def main() -> None:
     split = options.split or run.dataset.held_out
     images = load_split(run.dataset, split, options.max_examples)["image"]
     settings = read_settings(run.config)
+    assert isinstance(settings.data, DataOptions)  # of images
     options.folder.mkdir(parents=True, exist_ok=True)
     for seed, variables in run.variables.items():
       results = measure_equivariance(

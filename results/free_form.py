@@ -62,7 +62,7 @@ def scored_names(dataset: Dataset) -> list[str]:
 
 
 def fit_readings(
-  readings: Mapping[str, np.ndarray], labels: np.ndarray, num_classes: int
+  readings: Mapping[str, np.ndarray | jax.Array], labels: np.ndarray, num_classes: int
 ) -> Probes:
   """Classifiers of readings [n, d] of training images."""
   return {

@@ -28,6 +28,7 @@ from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.options import DataOptions
 
 NEEDED = ("templates", "part_identity")
 NUM_PICTURED = 10
@@ -97,6 +98,7 @@ def main() -> None:
     if not isinstance(run.dataset, Dataset):
       raise RunError("a run on generated scenes has no templates; name a run on images.")
     settings = read_settings(run.config)
+    assert isinstance(settings.data, DataOptions)  # of images
     split = load_split(run.dataset, options.split or run.dataset.held_out, 0)
     rows = one_of_each_class(split["label"], NUM_PICTURED)
     shown = {name: jnp.asarray(values[rows]) for name, values in split.items()}

@@ -4,8 +4,8 @@
     python -m results.transfer runs/digits results/transfer
 
 Writes `<workdir's name>.md` and `.json` into the folder: one row a data set and split, the run's
-own first, of the step that its own report is of; below, what the reports note of the images.
-Nothing in either is typed by hand.
+own first, of the step and the number of examples that its own report is of; below, what the reports
+note of the images. Nothing in either is typed by hand.
 """
 
 import argparse
@@ -31,8 +31,9 @@ def read_reports(workdir: pathlib.Path) -> dict[str, dict[str, Any]]:
   reports = {_scored_on(first): first}
   for path in sorted(own.parent.glob("*/metrics.json")):
     report = json.loads(path.read_text(encoding="utf-8"))
+    alike = all(report[key] == first[key] for key in ("step", "max_examples"))
     # A run of several seeds has a folder for each, and its summary above them.
-    if report["step"] == first["step"] and not path.parent.name.startswith("seed-"):
+    if alike and not path.parent.name.startswith("seed-"):
       reports[_scored_on(report)] = report
   return reports
 

@@ -48,7 +48,7 @@ BASES = [
   (svhn, "alpha"),
   (cifar10, "paper"),
 ]
-# systems.md, Ablation menu.
+# Kosiorek et al. 2019, section 3.3, has most of them.
 NAMES = (
   "no_posterior_sparsity",
   "no_prior_sparsity",

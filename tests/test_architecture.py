@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 SCRIPTS = [ROOT / "train.py", ROOT / "evaluate.py", ROOT / "sweep.py"]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 
-# From the top of design.md's house to its foundation.
+# From what imports all the others to what imports none, as in the README's layout.
 FLOORS = (
   {"training"},
   {"evaluation"},

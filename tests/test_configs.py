@@ -136,7 +136,7 @@ def test_stated_number_of_parameters_of_the_baseline():
 
 
 def test_published_settings_of_capsnet():
-  """systems.md, section 4."""
+  """Sabour, Frosst and Hinton 2017."""
   config = capsnet.get_config("paper")
   model = config.model
   assert (model.conv_width, model.conv_kernel) == (256, 9)
@@ -159,7 +159,7 @@ def test_published_settings_of_capsnet():
 
 
 def test_settings_of_the_seed_article():
-  """systems.md, section 6."""
+  """What the config's docstring says of LeNet-5."""
   config = cnn.get_config("lenet5")
   assert (config.optimizer.name, config.optimizer.learning_rate) == ("adam", 1e-4)
   assert config.optimizer.schedule == "constant"
@@ -167,7 +167,7 @@ def test_settings_of_the_seed_article():
 
 
 def test_published_settings():
-  """systems.md, Settings and Sparsity and the rest."""
+  """Kosiorek et al. 2019, and the authors' release."""
   official, paper = mnist.get_config("official"), mnist.get_config("paper")
   for config in (official, paper):
     assert (config.data.name, config.data.canvas, config.data.max_shift) == ("mnist", 40, 6)
@@ -196,7 +196,7 @@ def test_published_settings():
 
 
 def test_published_settings_of_constellations():
-  """systems.md, section 2."""
+  """Kosiorek et al. 2019, of constellations."""
   config = constellations.get_config("paper")
   data = config.data
   assert data.patterns == ("square", "triangle", "square")
@@ -238,7 +238,7 @@ def test_fashion_is_mnist_with_other_pictures():
 )
 @pytest.mark.parametrize(("preset", "mixing"), [("", "coupled"), ("alpha", "alpha")])
 def test_settings_in_colour(config, name, parts, objects, preset, mixing):
-  """systems.md, Settings; what it does not say of them is as in the paper's MNIST."""
+  """Kosiorek et al. 2019; what it does not say of them is as in its MNIST."""
   config, paper = config.get_config(preset), mnist.get_config("paper")
   expected = {
     "data.name": name,

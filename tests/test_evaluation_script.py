@@ -12,7 +12,9 @@ from absl.testing import flagsaver
 
 import evaluate
 from scae_jax.evaluation import report
+from scae_jax.training.build import open_run
 from scae_jax.training.loop import train
+from scae_jax.training.workdir import load_config
 from tests.test_training_loop import compilation_cache
 from tests.toy_system import toy_config
 
@@ -71,15 +73,17 @@ def test_the_runs_own_test_split_goes_to_evaluation(workdir, capsys):
   assert written["provenance"]["workdir"] == str(workdir)
   assert written["provenance"]["config"]["train"]["num_steps"] == 16
   assert set(written["measures"]) == {"squared_error", "probe_right"}
-  assert "digits test, 60 examples; fitted on digits train, 60; step 16" in capsys.readouterr().out
+  printed = capsys.readouterr().out
+  assert "digits test, 60 examples; fitted on digits train, 60; step 16" in printed
+  assert printed.splitlines()[-1] == f"written to {workdir / 'evaluation'}"
 
 
 @pytest.mark.parametrize(
   ("flags", "folder", "step", "split", "examples"),
   [
-    (["--step=16", "--max_examples=30"], ".", 16, "test", 30),
-    (["--step=8", "--max_examples=30"], "digits-test-step8", 8, "test", 30),
-    (["--split=train", "--max_examples=40"], "digits-train", 16, "train", 40),
+    (["--step=16"], ".", 16, "test", 60),
+    (["--step=8", "--max_examples=30"], "digits-test-step8-max30", 8, "test", 30),
+    (["--split=train"], "digits-train", 16, "train", 60),
     (["--max_examples=0"], ".", 16, "test", 360),
   ],
 )
@@ -92,12 +96,29 @@ def test_flags_choose_what_is_scored_and_where_it_goes(
   assert written["scored_on"] == {"dataset": "digits", "split": split, "examples": examples}
 
 
+def test_a_report_on_fewer_examples_leaves_the_runs_own_as_it_is(workdir):
+  run(workdir)
+  own = (workdir / "evaluation" / "metrics.json").read_bytes()
+  run(workdir, "--max_examples=30")
+  assert (workdir / "evaluation" / "metrics.json").read_bytes() == own
+  written = metrics(workdir / "evaluation" / "digits-test-max30")
+  assert written["scored_on"] == {"dataset": "digits", "split": "test", "examples": 30}
+
+
+@pytest.mark.parametrize(("which", "expected"), [("latest", True), (16, True), (8, False)])
+def test_the_latest_step_of_a_run_that_may_go_on_is_known(workdir, which, expected):
+  config = load_config(workdir)
+  config.train.num_steps = 24
+  assert open_run(workdir, which, config).is_latest == expected
+
+
 def test_run_with_a_validation_split_is_judged_there(tmp_path):
-  train(toy_config(train__num_steps=8, data__num_validation=40), tmp_path)
+  changes = {"data__num_validation": 40, "evaluation__max_examples": 30}
+  train(toy_config(train__num_steps=8, **changes), tmp_path)
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
   assert {line["split"] for line in lines} == {"train", "validation"}
   for flags, folder, split in ([], ".", "validation"), (["--split=test"], "digits-test", "test"):
-    run(tmp_path, "--max_examples=30", *flags)
+    run(tmp_path, *flags)
     written = metrics(tmp_path / "evaluation" / folder)
     assert written["scored_on"] == {"dataset": "digits", "split": split, "examples": 30}
 
@@ -174,7 +195,9 @@ def test_the_script_as_a_process(workdir, tmp_path):
   done = start("--split=train", "--max_examples=20")
   assert done.returncode == 0, done.stderr
   assert "digits train, 20 examples" in done.stdout
-  assert (workdir / "evaluation" / "digits-train" / "embedding-code.png").is_file()
+  folder = workdir / "evaluation" / "digits-train-max20"
+  assert done.stdout.splitlines()[-1] == f"written to {folder}"
+  assert (folder / "embedding-code.png").is_file()
   refused = start("--step=7")
   assert refused.returncode == 2
   assert refused.stdout == ""

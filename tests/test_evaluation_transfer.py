@@ -87,7 +87,7 @@ def test_the_folder_may_stand_in_the_config(workdir, official, tmp_path):
   saved["data"]["affnist_dir"] = str(official)
   (copy / "config.json").write_text(json.dumps(saved))
   run(copy, "--dataset=affnist", "--max_examples=20")
-  assert metrics(copy, "affnist-test")["scored_on"]["dataset"] == "affnist"
+  assert metrics(copy, "affnist-test-max20")["scored_on"]["dataset"] == "affnist"
 
 
 def test_a_run_of_an_older_version_opens_and_resumes(workdir, tmp_path):
@@ -105,8 +105,8 @@ def test_moved_sets_have_folders_of_their_own(workdir):
   run(workdir, "--dataset=rotated_digits:-20..20", "--max_examples=20")
   run(workdir, "--dataset=translated_digits:3,-2", "--max_examples=20")
   for folder, name in (
-    ("rotated_digits_-20..20-test", "rotated_digits:-20..20"),
-    ("translated_digits_3_-2-test", "translated_digits:3,-2"),
+    ("rotated_digits_-20..20-test-max20", "rotated_digits:-20..20"),
+    ("translated_digits_3_-2-test-max20", "translated_digits:3,-2"),
   ):
     assert metrics(workdir, folder)["scored_on"]["dataset"] == name
 

@@ -59,7 +59,7 @@ def presence():
 
 
 def reference(params, elements, presence, mask, num_inducing):
-  """systems.md, OCAE, one example in float64; `params` as the module has them."""
+  """The set transformer of Lee et al. 2019, one example in float64; the module's `params`."""
 
   def dense(p, x):
     kernel = np.asarray(p["kernel"], np.float64)

@@ -18,7 +18,7 @@ def sigmoid(x):
 
 
 def affine_reference(raw):
-  """systems.md, Poses, in float64."""
+  """Kosiorek et al. 2019, appendix A, as `affine_matrix` says it, in float64."""
   sx, sy, theta, shear, tx, ty = np.asarray(raw, np.float64)
   sx, sy, theta = sigmoid(sx) + 0.01, sigmoid(sy) + 0.01, 2 * np.pi * theta
   shear, tx, ty = np.tanh(5 * shear), np.tanh(5 * tx), np.tanh(5 * ty)

@@ -44,7 +44,7 @@ def everything(arguments, image):
 
 
 def reference(arguments, image):
-  """systems.md, PCAE likelihood, in float64; a part with presence 0 is left out altogether."""
+  """Likelihood of an image in float64; a part with presence 0 is left out altogether."""
   mean, logits, presence, background, background_logit, scale = (
     np.asarray(a, np.float64) for a in arguments
   )

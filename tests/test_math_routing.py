@@ -18,7 +18,7 @@ LOG_DUMMY = np.log(0.01)
 
 
 def reference_routing(part_poses, votes, scale, presence, normalize_mixing):
-  """systems.md, OCAE likelihood, one number at a time: log-probability and posterior."""
+  """Kosiorek et al. 2019, equation 5, one number at a time: log-probability and posterior."""
   part_poses, votes, scale, presence = (
     np.asarray(x, np.float64) for x in (part_poses, votes, scale, presence)
   )

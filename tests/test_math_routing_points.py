@@ -18,7 +18,7 @@ LOG_DUMMY = np.log(0.01)
 
 
 def reference(points, votes, scale, presence):
-  """systems.md, section 2, one number at a time: log-probability, posterior of all components."""
+  """Kosiorek et al. 2019, equations 2 to 4, one number at a time: log-probability, posteriors."""
   points, votes, scale, presence = (
     np.asarray(x, np.float64) for x in (points, votes, scale, presence)
   )

@@ -18,7 +18,7 @@ TOLERANCE = 1e-5
 
 
 def reference_warp(template, pose, height, width):
-  """systems.md, PCAE decoder, in float64: pixel p looks up the template at pose^-1 p."""
+  """As `scae_jax.warping` says it, in float64: pixel p looks up the template at pose^-1 p."""
   template = np.asarray(template, np.float64)
   inverse = np.linalg.inv(np.vstack([np.asarray(pose, np.float64), [0, 0, 1]]))
   y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")

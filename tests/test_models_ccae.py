@@ -142,7 +142,7 @@ def run_decoder_poses(variables):
 
 
 def test_loss_terms_against_numpy(both_decoders):
-  """Every term from the arrays of the output, by the formulas of systems.md."""
+  """Every term from the arrays of the output, by the formulas of Kosiorek et al. 2019."""
   _, _, call = both_decoders
   _, terms, output = call()
   batch, objects = jax.device_get(tiny_batch()), output.objects

@@ -154,7 +154,7 @@ def reference_colours(params, features, options, channels):
 
 
 def reference_picture(params, poses, presence, features, options, canvas):
-  """systems.md, PCAE decoder, one example: means and log mixing of parts and background."""
+  """Kosiorek et al. 2019, section 2.2, one example: means and log mixing, background too."""
   templates = squash_reference(np.asarray(params["templates"], np.float64), options["nonlinearity"])
   channels = templates.shape[-1]
   colours = reference_colours(params, np.asarray(features, np.float64), options, channels)

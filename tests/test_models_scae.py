@@ -179,7 +179,7 @@ def test_noise_of_training(tiny, result, run_open):
 
 
 def test_loss_terms_against_numpy(tiny, result):
-  """Every term from the arrays of the output, by the formulas of systems.md."""
+  """Every term from the arrays of the output, by the formulas of Kosiorek et al. 2019."""
   _, terms, output = result
   batch = jax.device_get(tiny[2])
   expected = dict.fromkeys(TERMS, 0.0)

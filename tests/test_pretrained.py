@@ -71,8 +71,7 @@ def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
   with flagsaver.flagsaver():
-    options = ["--pretrained=toy", "--max_examples=60"]
-    evaluate.main(evaluate.parse_or_exit(["evaluate.py", *options]))
+    evaluate.main(evaluate.parse_or_exit(["evaluate.py", "--pretrained=toy"]))
   written = tmp_path / "runs" / "pretrained-toy" / "evaluation" / "metrics.json"
   metrics = json.loads(written.read_text())
   assert (metrics["step"], metrics["seed"]) == (8, source["seed"])

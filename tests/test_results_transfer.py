@@ -10,6 +10,7 @@ from tests.test_results_summarize import SHARED
 
 SCORES = {"lin_match": 0.5, "lin_pred": 0.75, "capsules_in_use": 3}
 REPORT = SHARED | {
+  "max_examples": 0,
   "features": {"prior": SCORES},
   "pixels": {"lin_match": 0.25, "lin_pred": 0.5},
   "measures": {},
@@ -30,15 +31,17 @@ def workdir(tmp_path):
   write(folder / "rotated_digits_15-test", "rotated_digits:15", notes=["turned", "both"])
   write(folder / "affine_digits-test", "affine_digits", notes=["both"])
   write(folder / "digits-test-step500", "digits", step=500)
+  write(folder / "digits-test-max30", "digits", max_examples=30)
   write(folder / "seed-0", "digits", seed=0)
   return tmp_path / "digits"
 
 
-def test_own_report_is_first_and_other_steps_and_single_seeds_are_left_out(workdir):
+def test_own_report_is_first_and_other_steps_other_numbers_and_single_seeds_are_left_out(workdir):
   reports = transfer.read_reports(workdir)
   assert list(reports) == ["digits test", "affine_digits test", "rotated_digits:15 test"]
   assert reports["digits test"]["seed"] == SHARED["seed"]
   assert reports["digits test"]["step"] == 40_000
+  assert reports["digits test"]["max_examples"] == 0
 
 
 def test_command(workdir, tmp_path, monkeypatch, capsys):

@@ -136,7 +136,7 @@ def test_evaluate_opens_the_run(workdir, monkeypatch, capsys):
     arguments = ["evaluate.py", f"--workdir={workdir}", "--step=16", "--max_examples=10"]
     evaluate.main(evaluate.parse_or_exit(arguments))
   metrics = json.loads(
-    (workdir / "evaluation" / "constellations-test-step16" / "metrics.json").read_text()
+    (workdir / "evaluation" / "constellations-test-step16-max10" / "metrics.json").read_text()
   )
   assert metrics["step"] == 16
   out = capsys.readouterr().out

@@ -194,7 +194,7 @@ def test_warm_up_must_leave_steps_for_the_cosine():
 
 @pytest.mark.parametrize("batch_size", [128, 256])
 def test_epsilon_0_is_the_rule_of_the_release(batch_size):
-  """systems.md section 1: (10 batch)^-2."""
+  """The authors' release sets epsilon of RMSProp to (10 batch)^-2."""
   settings = read_settings(toy_config(train__batch_size=batch_size, optimizer__epsilon=0.0))
   expected = {128: 1 / 1280**2, 256: 1 / 2560**2}
   assert settings.optimizer.epsilon == pytest.approx(expected[batch_size], rel=1e-12)

@@ -57,6 +57,12 @@ def reports(monkeypatch):
     (PLAIN, {"split": "train"}, "plain-train", "train"),
     (PLAIN, {"is_latest": False}, "plain-test-step12", "test"),
     (PLAIN, {"is_latest": False, "split": "train"}, "plain-train-step12", "train"),
+    (PLAIN, {"max_examples": 60}, ".", "test"),
+    (PLAIN, {"max_examples": 61}, ".", "test"),
+    (PLAIN, {"max_examples": 0}, ".", "test"),
+    (PLAIN, {"max_examples": 59}, "plain-test-max59", "test"),
+    (PLAIN, {"max_examples": 9, "is_latest": False}, "plain-test-step12-max9", "test"),
+    (PLAIN, {"max_examples": 9, "scored": OTHER}, "other-test-max9", "test"),
     (PLAIN, {"scored": OTHER}, "other-test", "test"),
     (PLAIN, {"scored": OTHER, "is_latest": False}, "other-test-step12", "test"),
     (PLAIN, {"scored": SAME_NAME}, "plain-test", "test"),
@@ -65,17 +71,27 @@ def reports(monkeypatch):
     (HELD_OUT, {"scored": PLAIN}, "plain-test", "test"),
   ],
 )
-def test_only_the_runs_own_held_out_split_at_its_end_goes_to_evaluation(
-  reports, tmp_path, dataset, asked, folder, split
+def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
+  reports, tmp_path, capsys, dataset, asked, folder, split
 ):
-  run = run_on(dataset)
+  run = dataclasses.replace(
+    run_on(dataset, evaluation__max_examples=60), is_latest=asked.get("is_latest", True)
+  )
+  asked = {name: value for name, value in asked.items() if name != "is_latest"}
   report_run(run, tmp_path, **asked)
+  assert capsys.readouterr().out == f"written to {tmp_path / 'evaluation' / folder}\n"
   (((directory, system, variables, fitted), named),) = reports
   assert directory == tmp_path / "evaluation" / folder
   assert (system, variables) == (run.system, run.variables)
   assert fitted is dataset
   assert named["scored_dataset"] is asked.get("scored", dataset)
   assert named["split"] == split
+
+
+def test_fewer_examples_than_all_have_a_folder_of_their_own(reports, tmp_path):
+  report_run(run_on(evaluation__max_examples=0), tmp_path, max_examples=9)
+  (((directory, *_), _),) = reports
+  assert directory == tmp_path / "evaluation" / "plain-test-max9"
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(None, 60), (0, 0), (7, 7)])
@@ -116,7 +132,7 @@ def classifier_run(dataset, **changes):
   [
     ({}, ".", "validation"),
     ({"split": "test"}, "held-test", "test"),
-    ({"scored": OTHER, "is_latest": False}, "other-test-step12", "test"),
+    ({"scored": OTHER}, "other-test", "test"),
   ],
 )
 def test_a_model_that_classifies_gets_the_report_on_its_answers(
@@ -126,8 +142,8 @@ def test_a_model_that_classifies_gets_the_report_on_its_answers(
   monkeypatch.setattr(
     reporting, "write_classification_reports", lambda *given, **named: found.append((given, named))
   )
-  run = classifier_run(HELD_OUT)
-  report_run(run, tmp_path, max_examples=7, **asked)
+  run = classifier_run(HELD_OUT, evaluation__max_examples=7)
+  report_run(run, tmp_path, **asked)
   ((given, named),) = found
   directory, system, variables, scored, examples, make_batch = given
   assert directory == tmp_path / "evaluation" / folder

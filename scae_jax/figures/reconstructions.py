@@ -19,7 +19,7 @@ from scae_jax.figures.style import (
 
 MAX_EXAMPLES = 10
 MAX_OBJECTS = 5
-MAX_LEGEND = 12
+LEGEND_ROWS = 4
 
 
 def colour_parts(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: int) -> np.ndarray:
@@ -51,6 +51,9 @@ def reconstructions(
 ) -> Figure:
   """Draws, a column an example, the target, both reconstructions, and whose the parts are.
 
+  An object has one colour in all columns. Those that win the most take the first colours, which are
+  the easiest to tell apart, and come first in the legend, which is read along its rows.
+
   Args:
     image: [n, h, w, c] in [0, 1]; the first 10 are drawn.
     bottom_up: [n, h, w, c] from the poses of the parts as the encoder sees them.
@@ -78,26 +81,36 @@ def reconstructions(
   )
   shown = min(len(image), MAX_EXAMPLES)
   num_objects = object_presence.shape[1]
-  coloured = colour_parts(part_mixing[:shown], part_winner[:shown], num_objects)
+  part_mixing, part_winner = part_mixing[:shown], part_winner[:shown]
+  winners = _by_use(part_mixing, part_winner, num_objects)
+  rank = np.full(part_winner.shape, -1)
+  for i, k in enumerate(winners):
+    rank[part_winner == k] = i
+  coloured = colour_parts(part_mixing, rank, len(winners))
   rows = [
     ("target", image),
     ("from parts", bottom_up),
     ("from objects", top_down),
     ("parts by\nobject", coloured),
   ]
-  figure = new_figure(0.95 * shown + 1.2, 0.98 * len(rows) + 1.0, "Reconstructions")
+  columns = max(2, shown - 2)
+  handles = _legend(winners, bool((part_mixing[rank < 0] > 0).any()), LEGEND_ROWS * columns)
+  columns = min(len(handles), columns)
+  legend_rows = -(-len(handles) // max(1, columns))
+  height = 0.98 * len(rows) + 0.6 + 0.2 * legend_rows
+  figure = new_figure(0.95 * shown + 1.2, height, "Reconstructions")
   grid = figure.subplots(len(rows), shown, squeeze=False)
   for i, (label, pictures) in enumerate(rows):
     row_label(grid[i, 0], label)
     for j in range(shown):
       show_picture(grid[i, j], pictures[j])
 
-  handles = _legend_of_winners(part_mixing[:shown], part_winner[:shown], num_objects)
   if handles:
     figure.legend(
-      handles=handles,
+      # Matplotlib fills columns, the longer ones first; so taken, they are in order along the rows.
+      handles=[handle for i in range(columns) for handle in handles[i::columns]],
       loc="outside lower center",
-      ncols=min(len(handles), max(2, shown - 2)),
+      ncols=columns,
       fontsize=SMALL_SIZE,
       frameon=False,
       handlelength=1.0,
@@ -143,17 +156,21 @@ def object_reconstructions(
   return figure
 
 
-def _legend_of_winners(
-  part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: int
-) -> list[Patch]:
-  """Colours of the objects that can be seen; when they are many, of those with the most pixels."""
+def _by_use(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: int) -> np.ndarray:
+  """Numbers of the objects that can be seen, the one with the most brightness first."""
   ink = part_mixing.sum(axis=(2, 3))  # [n, m]
   won = np.array([ink[part_winner == k].sum() for k in range(num_objects)])
-  most = np.argsort(-won, kind="stable")[:MAX_LEGEND]
-  colours = palette(num_objects)
-  handles = [
-    Patch(color=tuple(colours[k]), label=f"object {k}") for k in sorted(most) if won[k] > 0
-  ]
-  if ink[(part_winner < 0) | (part_winner >= num_objects)].sum() > 0:
-    handles.append(Patch(color=NO_OBJECT, label="no object"))
-  return handles
+  order = np.argsort(-won, kind="stable")
+  return order[won[order] > 0]
+
+
+def _legend(winners: np.ndarray, has_no_object: bool, most: int) -> list[Patch]:
+  """At most so many entries: objects in order, how many others there are, and grey last."""
+  last = [Patch(color=NO_OBJECT, label="no object")] if has_no_object else []
+  free = most - len(last)
+  named = winners if len(winners) <= free else winners[: free - 1]
+  colours = palette(len(winners))
+  handles = [Patch(color=tuple(colours[i]), label=f"object {k}") for i, k in enumerate(named)]
+  if others := len(winners) - len(named):
+    handles.append(Patch(facecolor="none", label=f"and {others} others"))
+  return handles + last

@@ -16,8 +16,9 @@ TITLE_SIZE = 11
 LABEL_SIZE = 9
 SMALL_SIZE = 7
 GREY = "0.35"  # of secondary text
-# Hues that stay apart on black and on white, none of them grey: grey stands for no object.
-_TEN = (
+# Colours that stay apart on black and on white, none of them grey: grey stands for no object. Ten
+# were chosen by eye; each of the others is far, in Oklab, from all that stand before it.
+_CHOSEN = (
   "#3f8fe0",
   "#ff8c1a",
   "#3dbb4f",
@@ -28,6 +29,20 @@ _TEN = (
   "#d9bf00",
   "#1fc4cf",
   "#8fae1b",
+  "#0000ff",
+  "#ea00ff",
+  "#8c3157",
+  "#00ff00",
+  "#b9ffb2",
+  "#6a00ff",
+  "#9800a6",
+  "#d9b2ff",
+  "#5e468c",
+  "#ffb2b2",
+  "#d5ff00",
+  "#008c69",
+  "#ff0095",
+  "#aa00ff",
 )
 NO_OBJECT = (0.5, 0.5, 0.5)
 _GOLDEN_RATIO = 0.6180339887498949
@@ -44,10 +59,10 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
 def palette(num_colours: int) -> np.ndarray:
   """Distinct colours, float [num_colours, 3] in [0, 1]; colour i is the same for every length.
 
-  After ten chosen ones, hues go round the circle by the golden ratio, in turns light and dark, so
-  that neighbours differ.
+  After 24 chosen ones, hues go round the circle by the golden ratio, in turns light and dark, so
+  that neighbours differ; some of those resemble a chosen one.
   """
-  colours = [to_rgb(colour) for colour in _TEN[:num_colours]]
+  colours = [to_rgb(colour) for colour in _CHOSEN[:num_colours]]
   for i in range(len(colours), num_colours):
     hue = (i * _GOLDEN_RATIO) % 1.0
     saturation, value = ((0.55, 1.0), (0.95, 0.75), (0.35, 0.9))[i % 3]

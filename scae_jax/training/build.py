@@ -45,6 +45,7 @@ class Run:
     dataset: the data that it was trained on, held-out splits included.
     variables: `{"params": ...}`, what `system.module.apply` takes, by seed.
     step: updates that made them.
+    is_latest: whether that is the run's latest step so far.
   """
 
   config: ConfigDict
@@ -52,6 +53,7 @@ class Run:
   dataset: Dataset | Scenes
   variables: dict[int, dict[str, Any]]
   step: int
+  is_latest: bool = True
 
 
 def open_run(
@@ -82,7 +84,9 @@ def open_run(
   template = abstract_state(system, feed.spec, optimizer, make_mesh(), seeds=seeds)
   with Checkpoints(directory, keep=1, writable=False) as checkpoints:
     state, progress = checkpoints.restore(template, which)
-  return Run(config, system, dataset, variables_by_seed(state, settings.train), progress.step)
+    is_latest = which == "latest" or progress.step == checkpoints.steps()[-1]
+  variables = variables_by_seed(state, settings.train)
+  return Run(config, system, dataset, variables, progress.step, is_latest)
 
 
 def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[str, Any]]:

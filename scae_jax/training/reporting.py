@@ -1,6 +1,7 @@
 """The report on a run: the one that ends its training, and those that evaluate.py asks for."""
 
 import functools
+import math
 import pathlib
 from collections.abc import Mapping
 
@@ -32,20 +33,19 @@ def report_run(
   run: Run,
   workdir: pathlib.Path,
   *,
-  is_latest: bool = True,
   scored: ScoredSet | None = None,
   split: str | None = None,
   max_examples: int | None = None,
 ) -> None:
   """Writes tables and figures to `<workdir>/evaluation`, or to a folder below it.
 
-  The run's own held-out split at its latest step goes to `evaluation` itself, anything else to
-  `evaluation/<data set>-<split>[-step<number>]`.
+  The run's own held-out split at its latest step goes to `evaluation` itself. Anything else, and a
+  report on fewer examples than the config says, goes to
+  `evaluation/<data set>-<split>[-step<number>][-max<examples>]`. Prints which folder it was.
 
   Args:
     run: the run, opened at some step.
     workdir: its folder.
-    is_latest: whether that step is the latest.
     scored: the data set to score on; None for the run's own.
     split: of it; None for the held-out one.
     max_examples: of each split at most so many are used, 0 is all; None for what the config says.
@@ -58,7 +58,9 @@ def report_run(
   settings = read_settings(run.config)
   if max_examples is None:
     max_examples = settings.evaluation.max_examples
-  directory = workdir / "evaluation"
+  suffix = "" if run.is_latest else f"-step{run.step}"
+  if 0 < max_examples < (settings.evaluation.max_examples or math.inf):
+    suffix += f"-max{max_examples}"
   shared = {
     "batch_size": settings.evaluation.batch_size,
     "step": run.step,
@@ -66,36 +68,40 @@ def report_run(
     "provenance": {"workdir": str(workdir), "config": run.config.to_dict()},
     "history": workdir / "metrics.jsonl",
   }
-  suffix = "" if is_latest else f"-step{run.step}"
   if isinstance(run.dataset, Scenes):
     if scored is not None or split is not None:
       raise RunError(_ONLY_OWN_SCENES)
-    directory = directory / (file_name(f"{run.dataset.name}-test{suffix}") if suffix else "")
+    directory = workdir / "evaluation"
+    if suffix:
+      directory /= file_name(f"{run.dataset.name}-test{suffix}")
     write_scene_reports(directory, run.system, run.variables, run.dataset, **shared)
+    print(f"written to {directory}")
     return
   assert isinstance(settings.data, DataOptions)  # of images
   own = scored is None
   scored = run.dataset if scored is None else scored
   split = split or scored.held_out
-  if not (own and is_latest and split == scored.held_out):
-    directory = directory / file_name(f"{scored.name}-{split}{suffix}")
+  directory = workdir / "evaluation"
+  if suffix or not own or split != scored.held_out:
+    directory /= file_name(f"{scored.name}-{split}{suffix}")
   if run.system.classify is not None:
     check_transfer(run.dataset, scored, settings.data.canvas)
     examples, make_batch = scored_examples(settings.data, scored, split)
     write_classification_reports(
       directory, run.system, run.variables, scored, examples, make_batch, split=split, **shared
     )
-    return
-  write_reports(
-    directory,
-    run.system,
-    run.variables,
-    run.dataset,
-    canvas=settings.data.canvas,
-    split=split,
-    scored_dataset=scored,
-    **shared,
-  )
+  else:
+    write_reports(
+      directory,
+      run.system,
+      run.variables,
+      run.dataset,
+      canvas=settings.data.canvas,
+      split=split,
+      scored_dataset=scored,
+      **shared,
+    )
+  print(f"written to {directory}")
 
 
 def scored_examples(
