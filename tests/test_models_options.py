@@ -290,7 +290,7 @@ def test_pictures_of_turned_images(pictures):
     # The sine of 180 degrees is not quite 0 in float32: positions are off by 1e-6 pixels.
     np.testing.assert_allclose(fed["image"][:, column], turn(tiny_batch()["image"]), atol=1e-5)
   upright = np.flatnonzero(fed["degrees"] == 0)[0]
-  # Another compilation of the same numbers.
+  # Another compilation of the same numbers: five layers and a warp, rounded in another order.
   expected = shown["reconstructions"]["part_mixing"]
-  np.testing.assert_allclose(fed["part_mixing"][:, upright], expected, atol=1e-5)
+  np.testing.assert_allclose(fed["part_mixing"][:, upright], expected, atol=1e-4)
   assert np.abs(fed["part_mixing"] - expected[:, None]).max() > 0.01  # turned, parts differ
