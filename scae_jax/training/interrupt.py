@@ -62,7 +62,7 @@ class StopRequest:
           " once more to stop at once without saving"
         )
       elif time.monotonic() - first > ONE_REQUEST:
-        _tell("stopped at once; the last checkpoint stands, the same command resumes from it")
+        _tell("stopped at once; the same command resumes from the last checkpoint, if there is one")
         os._exit(128 + number)
 
 
