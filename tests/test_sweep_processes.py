@@ -213,6 +213,9 @@ train.compilation_cache = "compiled"
 evaluation.max_examples = 40
 
 [[rows]]
+name = "early"
+
+[[rows]]
 name = "long"
 config = "toy.py:long"
 """
@@ -237,8 +240,13 @@ def stamps(folder):
 
 @pytest.mark.slow
 def test_a_sweep_killed_in_the_middle_loses_nothing(home):
-  """And finds by the report of train.py itself that a row is finished."""
+  """A row that was finished stands, the one that was cut off resumes; and the report of train.py
+  itself says that it is finished."""
   rows, root = rows_of(home, KILLED), home / "runs" / "sweep"
+  early = root / "early" / "evaluation" / "metrics.json"
+  early.parent.mkdir(parents=True)
+  early.write_text(json.dumps(report_of(rows[0].config, seed=7)))
+  finished = stamps(root / "early")
   process = start(home)
   lines, deadline = root / "long" / "metrics.jsonl", time.monotonic() + 300
   # Until the row has a checkpoint.
@@ -254,15 +262,16 @@ def test_a_sweep_killed_in_the_middle_loses_nothing(home):
   process = start(home)
   said, _ = process.communicate(timeout=300)
   assert process.returncode == 0, said
-  assert "1/1 long: finished in" in said
+  assert "2/2 long: finished in" in said
   assert "resuming at step" in (root / "long" / "train.log").read_text()
   lines = list(csv.DictReader((root / "table.csv").read_text().splitlines()))
-  assert [line["seed"] for line in lines] == ["0", "mean", "sd"]
-  assert {(line["row"], line["step"]) for line in lines} == {("long", "480")}
+  assert [line["seed"] for line in lines] == ["7", "mean", "sd", "0", "mean", "sd"]
+  assert [(line["row"], line["step"]) for line in lines[3:]] == 3 * [("long", "480")]
+  assert stamps(root / "early") == finished
 
   kept, said = stamps(root / "long"), []
   run_rows(rows, rows, root, ["no such program"], said.append)
-  assert said[0] == "1/1 long: finished before"
+  assert said[:2] == ["1/2 early: finished before", "2/2 long: finished before"]
   assert stamps(root / "long") == kept
 
 
@@ -272,5 +281,5 @@ def test_a_typo_is_one_message_before_any_run(home, capsys):
     sweep_script.main(["sweep.toml"])
   assert stopped.value.code == 2
   said = capsys.readouterr().err
-  assert said.startswith("error: sweep.toml, row 0 (long): unknown config key 'model.nan_bellow'")
+  assert said.startswith("error: sweep.toml, row 1 (long): unknown config key 'model.nan_bellow'")
   assert not (home / "runs").exists()
