@@ -10,7 +10,7 @@ objects that are there, so that those of one folder are one class to `train.py`.
 every object of the trained model whether it is there (a posterior probability above 0.5), matches
 the three to the true ones on training images, and writes the share of right answers on the test
 images to `recovery-<workdir>.json`. Of several seeds, of one run or of several, the one with the
-highest bound on the training images is named, a choice in which no true presence has a part.
+highest bound on the training images is named, which need not be the one that tells the most.
 """
 
 import argparse
@@ -152,7 +152,7 @@ def match(found: np.ndarray, there: np.ndarray) -> tuple[int, ...]:
 
 def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
   """Shares of right answers, in all and by object, and of images with every answer right; and the
-  mean bound on training images, nats."""
+  mean bounds on training and test images, nats."""
   settings = read_settings(run.config)
   assert isinstance(run.dataset, Dataset)
   found, truth, bounds = {}, {}, {}
@@ -176,6 +176,7 @@ def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
     "all_right": float(right.all(axis=1).mean()),
     "order": order,
     "training_bound": bounds["train"],
+    "test_bound": bounds["test"],
     "examples": len(right),
     "step": run.step,
   }

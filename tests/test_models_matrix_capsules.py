@@ -198,8 +198,8 @@ def test_how_large_poses_are_tells_something_unless_they_are_scaled():
 
   (as_it_is, scaled), (of_larger, scaled_larger) = activations(kernel), activations(3 * kernel)
   assert np.max(np.abs(of_larger - as_it_is)) > 5e-2
-  np.testing.assert_allclose(scaled_larger, scaled, atol=1e-2)
-  assert np.ptp(scaled) > 1e-2
+  np.testing.assert_allclose(scaled_larger, scaled, atol=3e-3)  # the smallest are not scaled quite
+  assert np.ptp(scaled) > 0.1
 
 
 @pytest.mark.parametrize(

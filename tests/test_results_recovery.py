@@ -86,7 +86,7 @@ def test_score_is_of_the_test_images(monkeypatch):
   assert found["accuracy"] == pytest.approx(11 / 12)
   assert found["all_right"] == 0.75
   assert found["order"] == [0, 1, 2]
-  assert found["training_bound"] == 1.5
+  assert (found["training_bound"], found["test_bound"]) == (1.5, 5)
 
 
 SPLITS = ("train", "test")

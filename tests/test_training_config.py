@@ -108,7 +108,7 @@ def test_wrong_command_lines_name_what_is_valid(config_file, argument, message):
     ("def get_config(preset=''):\n  return {'a': 1}", "must return a ConfigDict.*{'a': 1}"),
     (
       "def get_config(preset=''):\n  raise ValueError('presets: a, b')",
-      r"^--config=\S+: presets: a, b$",
+      "cannot be loaded: ValueError: presets: a, b",
     ),
   ],
 )

@@ -18,7 +18,7 @@ __all__ = ["SIDE", "find_batches", "load_affnist", "read_batch"]
 
 SIDE = 40  # pixels
 _STRUCT = "affNISTdata"
-_LAYOUTS = "test.mat, test_batches/1.mat, ..., or 1.mat, ..."
+_LAYOUTS = "test_batches/1.mat, ..., 1.mat, ..., or test.mat"
 
 
 def load_affnist(folder: str) -> ScoredSet:
@@ -56,7 +56,7 @@ def find_batches(folder: str) -> list[pathlib.Path]:
   root = pathlib.Path(folder).expanduser()
   for top in (root, root / "transformed"):
     for place in (top / "test_batches", top):
-      found = {int(path.stem): path for path in place.glob("*.mat") if path.stem.isdecimal()}
+      found = {int(path.stem): path for path in place.glob("[1-9]*.mat") if path.stem.isdecimal()}
       if missing := set(range(1, max(found, default=0))) - set(found):
         raise ValueError(
           f"affNIST's test files in {str(place)!r} end with {max(found)}.mat, and"

@@ -266,12 +266,12 @@ def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
   try:
     spec.loader.exec_module(module)
     config = module.get_config(preset) if colon else module.get_config()
-  except ValueError as error:  # the file's own word on the preset
-    hint = ""
-    if "ablation=" in preset and not hasattr(module, "ABLATIONS"):
-      hint = f" ({path} has no ablations)"
-    raise RunError(f"--config={source}: {error}{hint}") from error
   except Exception as error:  # it is the user's file: anything may be wrong with it
+    if preset and isinstance(error, ValueError) and hasattr(module, "get_config"):
+      # The file's own word on the preset.
+      none = "ablation=" in preset and not hasattr(module, "ABLATIONS")
+      hint = f" ({path} has no ablations)" if none else ""
+      raise RunError(f"--config={source}: {error}{hint}") from error
     message = f"the config {source!r} cannot be loaded: {type(error).__name__}: {error}"
     raise RunError(message) from error
   if not isinstance(config, ConfigDict):
