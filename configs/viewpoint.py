@@ -11,7 +11,8 @@ systems of a data set, so that all see the same images: on MNIST those of the ex
 pixels and shifted by up to 6, not each system's own.
 
 `digits` is the embedded digits, small enough for two CPU cores; `mnist` wants a GPU. The baseline
-of `digits` has an eighth of the channels and of the hidden units of configs/cnn.py:baseline.
+of `digits` has an eighth of the channels and of the hidden units of configs/cnn.py:baseline, and
+its matrix capsules are narrow ones.
 """
 
 # Degrees either way, of training images. The test angles of the article, 15 and 35, are within.

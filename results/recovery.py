@@ -9,8 +9,7 @@ each, any number of them in an image, and one over another. Images are sorted in
 objects that are there, so that those of one folder are one class to `train.py`. `score` asks of
 every object of the trained model whether it is there (a posterior probability above 0.5), matches
 the three to the true ones on training images, and writes the share of right answers on the test
-images to `recovery-<workdir>.json`. Of several seeds, of one run or of several, the one with the
-highest bound on the training images is named, which need not be the one that tells the most.
+images to `recovery-<workdir>.json`, with the bounds, which do not rank runs as these shares do.
 """
 
 import argparse
@@ -202,8 +201,7 @@ def main() -> None:
 
 
 def score_runs(workdirs: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
-  """Scores every seed of every run, writes what is found, and names the best by its bound."""
-  by_name = {}
+  """Scores every seed of every run, and writes and prints what is found."""
   for workdir in workdirs:
     run = open_run(workdir)
     if run.config.system != "probabilistic" or run.dataset.name != "folder":
@@ -213,12 +211,9 @@ def score_runs(workdirs: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
     name = workdir.absolute().name
     record = {"workdir": str(workdir), "by_seed": results, **measured_with()}
     write_json(folder / f"recovery-{name}.json", record)
-    by_name |= {f"{name}, seed {seed}": found for seed, found in results.items()}
-  for name, found in by_name.items():
-    bound = f"{found['training_bound']:.1f} nats on training images"
-    print(f"{name}: {100 * found['accuracy']:.1f} % of presences right, {bound}")
-  if len(by_name) > 1:
-    print(f"highest bound: {max(by_name, key=lambda name: by_name[name]['training_bound'])}")
+    for seed, found in results.items():
+      bound = f"{found['training_bound']:.1f} nats on training images"
+      print(f"{name}, seed {seed}: {100 * found['accuracy']:.1f} % of presences right, {bound}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,6 @@ from scae_jax.models.ccae import CCAEOutput, make_system, segment
 from scae_jax.models.point_capsules import PointVotes
 from scae_jax.models.system import PointSpec
 from scae_jax.routing.points import PointRouting
-from scae_jax.training.build import check_system
 from tests.test_data_constellations import OPTIONS as SCENES
 from tests.test_data_constellations import numpy_batch
 from tests.test_math_geometry import similarity_reference, square
@@ -323,89 +321,3 @@ def test_votes_have_a_factor_of_their_scales(both_decoders):
   _, _, output = call(jax.tree.map(jnp.zeros_like, variables))
   np.testing.assert_allclose(output.objects.vote_scale, MODEL["vote_scale"] * 0.984077, rtol=1e-5)
   np.testing.assert_array_equal(output.objects.presence_logits, 0)
-
-
-@pytest.mark.parametrize("decoder", ["capsules", "mlp"])
-def test_scales_that_are_not_learnt_are_one_for_all(decoder):
-  """Its outputs are as many fewer; what the others say is still told apart."""
-  name = {"capsules": "object_decoder", "mlp": "mlp_decoder"}[decoder]
-  system = tiny_system(section(name, learn_vote_scale=False) | {"decoder": decoder})
-  variables = random_variables(system.module, tiny_batch(), train=False)
-  objects = compiled(functools.partial(system.module.apply, train=False))(
-    variables, tiny_batch()
-  ).objects
-  np.testing.assert_array_equal(objects.vote_scale, np.full((BATCH, CAPSULES, VOTES), 0.5))
-  for values in (objects.votes, objects.vote_presence, objects.presence_logits):
-    assert np.ptp(values) > 1e-3
-  learnt = tiny_system(MODEL | {"decoder": decoder}).module
-  shapes = jax.eval_shape(functools.partial(learnt.init, train=False), NOISE["noise"], tiny_batch())
-  sizes = [
-    sum(leaf.size for leaf in jax.tree.leaves(params))
-    for params in (shapes["params"], variables["params"])
-  ]
-  width = {"capsules": 8, "mlp": 16}[decoder]
-  assert sizes[0] - sizes[1] == CAPSULES * VOTES * (width + 1)
-
-
-def section(name, **changes):
-  return MODEL | {name: MODEL[name] | changes}
-
-
-@pytest.mark.parametrize(
-  ("model", "words"),
-  [
-    (MODEL | {"num_objects": 0}, ["model.num_objects is 0", "at least 1"]),
-    (MODEL | {"num_votes": 2.5}, ["model.num_votes is 2.5", "at least 1"]),
-    (MODEL | {"decoder": "pose"}, ["model.decoder is 'pose'", "capsules, mlp"]),
-    (MODEL | {"num_part": 3}, ["model: unknown keys ['num_part']"]),
-    (section("object_encoder", width=3), ["model.object_encoder: unknown keys ['width']"]),
-    (section("mlp_decoder", hidden=3), ["model.mlp_decoder: unknown keys ['hidden']", "widths"]),
-    (section("object_decoder", num_parts=3), ["model.object_decoder: unknown keys ['num_parts']"]),
-  ],
-)
-def test_models_that_do_not_fit(model, words):
-  with pytest.raises(ValueError, match=r"config") as error:
-    tiny_system(model)
-  for word in words:
-    assert word in str(error.value)
-
-
-@pytest.mark.parametrize(
-  ("change", "words"),
-  [
-    ({"widths": ()}, None),
-    ({"widths": (0,)}, "mlp_decoder.widths is (0,)"),
-    ({"presence_noise": -1.0}, "mlp_decoder.presence_noise is -1.0"),
-  ],
-)
-def test_baselines_that_do_not_fit(change, words):
-  system = tiny_system(section("mlp_decoder", **change) | {"decoder": "mlp"})
-
-  def build():
-    keys = {"params": jax.random.key(0)} | NOISE
-    return jax.eval_shape(functools.partial(system.module.init, train=True), keys, tiny_batch())
-
-  if words is None:  # a linear map
-    build()
-    return
-  with pytest.raises(ValueError, match=re.escape(words)):
-    build()
-
-
-@pytest.mark.parametrize(
-  ("loss", "words"),
-  [
-    (LOSS | {"kind": "l2"}, "unknown keys ['kind'], missing keys []"),
-    ({key: LOSS[key] for key in LOSS if key != "weights"}, "missing keys ['weights']"),
-    (LOSS | {"prior": "l1"}, "config.loss.prior is 'l1'; expected one of l2, entropy, kl"),
-    (LOSS | {"posterior": "l1"}, "config.loss.posterior is 'l1'"),
-  ],
-)
-def test_losses_that_do_not_fit(loss, words):
-  with pytest.raises(ValueError, match=re.escape(words)):
-    tiny_system(loss=loss)
-
-
-def test_scales_of_votes_are_positive():
-  with pytest.raises(ValueError, match=r"config\.model\.vote_scale is 0\.0; expected a positive"):
-    check_system(tiny_system(MODEL | {"vote_scale": 0.0}), SPEC, BATCH)

@@ -92,7 +92,7 @@ def test_score_is_of_the_test_images(monkeypatch):
 SPLITS = ("train", "test")
 
 
-def test_of_several_seeds_the_one_with_the_highest_bound_is_named(tmp_path, monkeypatch, capsys):
+def test_several_runs_and_seeds_are_scored_by_one_command(tmp_path, monkeypatch, capsys):
   config = types.SimpleNamespace(system="probabilistic")
   dataset = types.SimpleNamespace(name="folder")
   runs = {
@@ -112,7 +112,7 @@ def test_of_several_seeds_the_one_with_the_highest_bound_is_named(tmp_path, monk
   score_into(tmp_path / "results")
   said = capsys.readouterr().out.splitlines()
   assert said[1] == "two, seed 1: 11.1 % of presences right, 9.0 nats on training images"
-  assert said[-1] == "highest bound: two, seed 1"
+  assert len(said) == 3
   record = json.loads((tmp_path / "results" / "recovery-two.json").read_text())
   assert record["by_seed"]["2"]["training_bound"] == 7
   assert (tmp_path / "results" / "recovery-one.json").is_file()
