@@ -21,7 +21,7 @@ from configs import (
   svhn,
 )
 from scae_jax.models.system import ImageSpec, PointSpec
-from scae_jax.training.config import read_settings
+from scae_jax.training.config import differences, read_settings
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
 PRESETS = {
@@ -193,6 +193,15 @@ def test_published_settings():
     assert config.model.part_encoder.noise_in_evaluation == quirky
     assert config.model.object_decoder.noise_in_evaluation == quirky
     assert (config.model.object_encoder.mask == "hard") == quirky
+
+
+def test_the_baseline_of_constellations_differs_in_its_decoder_and_its_own_scales():
+  presets = (constellations.get_config(preset) for preset in ("modern", "mlp"))
+  assert differences(*presets) == {
+    "model.decoder": ("capsules", "mlp"),
+    "model.vote_scale": (0.05, 1.0),
+    "model.mlp_decoder.learn_vote_scale": (False, True),
+  }
 
 
 def test_published_settings_of_constellations():
