@@ -51,30 +51,34 @@ def reference_choices(parents, relations):
   return np.log(weights / weights.sum(axis=0))
 
 
-def reference_child(children, parents, relations, choice, child):
-  """Equations 4 to 6: log density of one child's presence and pose given its choice."""
+def reference_child(children, parents, relations, choice, child, off=None):
+  """Equations 4 to 6: log density of one child's presence and pose given its choice.
+
+  Where `off` [m] is given, it is the log density of a pose of a child that is off.
+  """
   num_parents = len(parents.poses)
   logit, pose = children.presence_logits[child], children.poses[child]
   log_prob = reference_concrete(
     logit, relations.presence_logits[choice, child], relations.temperature
   )
-  broad = reference_normal(pose, IDENTITY, relations.broad_scale)
-  if choice == num_parents:
-    return log_prob + broad
-  vote = reference_vote(parents.poses[choice], relations.offsets[choice, child])
-  narrow = reference_normal(pose, vote, relations.scales[choice, child])
+  if_on = if_off = reference_normal(pose, IDENTITY, relations.broad_scale)
+  if choice < num_parents:
+    vote = reference_vote(parents.poses[choice], relations.offsets[choice, child])
+    if_on = reference_normal(pose, vote, relations.scales[choice, child])
+  if off is not None:
+    if_off = off[child]
   on = expit(logit)
-  return log_prob + logsumexp([narrow, broad], b=[on, 1 - on])
+  return log_prob + logsumexp([if_on, if_off], b=[on, 1 - on])
 
 
-def reference_selection(children, parents, relations):
+def reference_selection(children, parents, relations, off=None):
   """log p(children | parents) and the posterior of choices, by all (k+1)^m joint choices."""
   choices = reference_choices(parents, relations)
   count, num_children = choices.shape
   log_joint = {}
   for assignment in itertools.product(range(count), repeat=num_children):
     log_joint[assignment] = sum(
-      choices[choice, child] + reference_child(children, parents, relations, choice, child)
+      choices[choice, child] + reference_child(children, parents, relations, choice, child, off)
       for child, choice in enumerate(assignment)
     )
   assert len(log_joint) == count**num_children
@@ -115,11 +119,12 @@ def random_layers(seed=0, dtype=jnp.float32):
 select = jax.jit(selection.select)
 
 
+@pytest.mark.parametrize("off", [None, (-3.0, 4.0, 0.5)])
 @pytest.mark.parametrize("seed", range(4))
-def test_sum_over_choices_is_the_sum_over_all_assignments(seed):
+def test_sum_over_choices_is_the_sum_over_all_assignments(seed, off):
   layers = random_layers(seed)
-  log_prob, posterior = reference_selection(*in_float64(layers))
-  actual = select(*layers)
+  log_prob, posterior = reference_selection(*in_float64(layers), off)
+  actual = select(*layers, None if off is None else jnp.array(off))
   # Log densities of size 30, sums of some twenty numbers, in float32.
   np.testing.assert_allclose(actual.log_prob.sum(), log_prob, rtol=1e-6, atol=1e-5)
   np.testing.assert_allclose(actual.posterior, posterior, rtol=1e-4, atol=1e-6)

@@ -54,6 +54,19 @@ def test_densities_of_a_sample():
   np.testing.assert_allclose(poses, expected, rtol=1e-5)
 
 
+def test_density_of_a_pose_that_is_off():
+  """The posterior's own; of a posterior in one point, a Gaussian's at its mean."""
+  capsules = posterior(seed=1).centre(TEMPERATURE)
+  belief = posterior()
+  found = belief.off_log_prob(capsules, 0.05)
+  np.testing.assert_allclose(found.sum(axis=1), belief.pose_log_prob(capsules), rtol=1e-6)
+  assert np.ptp(found, axis=1).min() > 0.1, "each its own"
+  point = posterior(gaussian=False)
+  found = point.off_log_prob(point.centre(TEMPERATURE), 0.05)
+  peak = -6 * np.log(0.05 * np.sqrt(2 * np.pi))
+  np.testing.assert_allclose(found, np.full((BATCH, CAPSULES), peak), rtol=1e-6)
+
+
 def test_samples_are_of_the_posterior():
   """Presences are above 1/2 as often as their probability says; poses are normal."""
   belief, draws = posterior(), 20_000

@@ -146,14 +146,21 @@ def reference_picture(params, parts):
   return reference_over(plain, alphas)
 
 
-def reference_terms(params, options, image, posteriors, layers):
-  """The negative bound of one image, one term at a time: equation 8 and appendix A."""
+def reference_terms(params, options, image, posteriors, layers, *, summed_out=False):
+  """The negative bound of one image, one term at a time: equation 8 and appendix A.
+
+  Where poses of children that are off are summed out, their densities are the posterior's.
+  """
   t = options["temperature"]
   picture = reference_picture(params, layers[0])
   terms = {"pixels": -stats.norm.logpdf(image, picture, options["pixel_scale"]).sum()}
   for i, (children, parents) in enumerate(itertools.pairwise(layers), start=1):
-    relations = reference_relations(params, i, options)
-    terms[f"capsules_{i}"] = -reference_selection(children, parents, relations)[0]
+    relations, off = reference_relations(params, i, options), None
+    if summed_out:
+      belief = posteriors[i - 1]
+      triples = zip(children.poses, belief.poses, belief.pose_scales, strict=True)
+      off = [reference_normal(*triple) for triple in triples]
+    terms[f"capsules_{i}"] = -reference_selection(children, parents, relations, off)[0]
   prior = np.log(options["top_presence"]) - np.log(1 - options["top_presence"])
   top = 0.0
   for logit, pose in zip(layers[-1].presence_logits, layers[-1].poses, strict=True):
@@ -168,7 +175,7 @@ def reference_terms(params, options, image, posteriors, layers):
   return terms
 
 
-def assert_brute_force(tiny, output, key):
+def assert_brute_force(tiny, output, key, **options):
   """Terms of an output are those of the references; their sum is the bound."""
   image = tiny_batch()["image"]
   posteriors, layers = in_float64(jax.device_get(tiny.infer(tiny.variables, image, key)))
@@ -178,7 +185,7 @@ def assert_brute_force(tiny, output, key):
   for b in range(BATCH):
     posterior, layer = jax.tree.map(lambda x, b=b: x[b], (posteriors, layers))
     number = np.asarray(image[b], np.float64)
-    expected = reference_terms(params, MODEL["generative"], number, posterior, layer)
+    expected = reference_terms(params, MODEL["generative"], number, posterior, layer, **options)
     assert set(expected) == set(output.terms)
     for name, value in expected.items():
       # Values up to 100 in float32; pictures are known to 1e-6 at every one of 49 pixels.
@@ -193,6 +200,20 @@ def test_bound_of_two_layers_is_that_of_brute_force(two, trained):
   assert_brute_force(two, output, key)
   for name, value in terms.items():
     np.testing.assert_allclose(value, output.terms[name].mean(), rtol=1e-6)
+
+
+def test_bound_with_poses_summed_out_is_that_of_brute_force(two, trained):
+  """Of children that are off, in the bound, in the expected children and in the joints."""
+  other = Tiny(off_poses="summed_out")
+  output, _ = jax.device_get(other.run(two.variables, tiny_batch(), jax.random.key(3)))
+  assert_brute_force(other, output, trained[2], summed_out=True)
+  before = trained[0]
+  assert np.abs(output.children - before.children).max() > 1e-3
+  summed = np.logaddexp.reduce(output.joints[0], axis=2).sum(axis=-1)[:, 0]
+  np.testing.assert_allclose(output.terms["capsules_1"], -summed, rtol=1e-5)
+  same = [name for name in output.terms if name != "capsules_1"]
+  for name in same:
+    np.testing.assert_allclose(output.terms[name], before.terms[name], rtol=1e-6)
 
 
 def test_training_says_the_same_by_the_same_key_alone(two, trained):

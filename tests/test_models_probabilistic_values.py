@@ -63,6 +63,7 @@ def test_numbers_that_must_be_positive(name):
     ({"capsules": (3, 2.0)}, r"config\.model\.capsules is \(3, 2\.0\); .*at least 1"),
     ({"poses": "full"}, r"config\.model\.poses is 'full'; expected one of delta, gaussian"),
     ({"poses": None}, r"config\.model\.poses is None; expected one of delta, gaussian"),
+    ({"off_poses": "off"}, r"config\.model\.off_poses is 'off'; expected one of broad, summed_out"),
     ({"num_samples": 0}, r"config\.model\.num_samples is 0; .*at least 1"),
     ({"num_samples": 1.0}, r"config\.model\.num_samples is 1\.0; .*at least 1"),
     ({"generative.template_size": CANVAS + 1}, "template_size is 8 and the canvas 7 .*must fit"),
@@ -81,7 +82,7 @@ def test_numbers_that_must_be_positive(name):
     ),
     ({"object_inference.num_heads": 3}, "num_heads 3 must divide the features, 4"),
     # What is not in the config, or should not be.
-    ({"sparsity": 1.0}, r"section model: unknown keys \['sparsity'\], .*\['num_samples'\]"),
+    ({"sparsity": 1.0}, r"section model: unknown keys \['sparsity'\], .*\['num_samples', 'off_poses'\]"),
     (
       {"generative.scale": 1.0},
       r"section model\.generative: unknown keys \['scale'\], missing keys \[\].*'temperature'",

@@ -73,6 +73,18 @@ class Posterior:
       return jnp.zeros(len(self.poses))
     return jnp.sum(selection.pose_log_prob(capsules.poses, self.poses, self.pose_scales), axis=-1)
 
+  def off_log_prob(self, capsules: Capsules, min_scale: float) -> Float[Array, "b n"]:
+    """log density of each pose, nats, where a capsule that is off takes the posterior's for its
+    prior: the two cancel in the bound, and its pose is summed out.
+
+    Where all belief is in the mean, it is that of a Gaussian of deviation `min_scale` at its mean:
+    a pose is known as well as the prior can say it, and being on has no gain in density.
+    """
+    scales = self.pose_scales
+    if scales is None:
+      scales = jnp.full((*self.presence_logits.shape, POSE_SIZE), min_scale)
+    return selection.pose_log_prob(capsules.poses, self.poses, scales)
+
 
 def unconstrain(posterior: Posterior) -> Posterior:
   """The same numbers with the logarithms of the deviations in their place, so that all are free."""

@@ -126,12 +126,20 @@ class GenerativeCapsules(nn.Module):
     """Templates [m, t, t, c] and alphas [m, t, t, 1], in [0, 1]."""
     return squash(self.raw_templates, self.nonlinearity), jax.nn.sigmoid(self.raw_alphas)
 
-  def select(self, capsules: Sequence[Capsules]) -> list[Selection]:
-    """The choices of every layer but the topmost, each with a leading batch axis."""
+  def select(
+    self, capsules: Sequence[Capsules], off_log_probs: Sequence[Array] | None = None
+  ) -> list[Selection]:
+    """The choices of every layer but the topmost, each with a leading batch axis.
+
+    Args:
+      capsules: of every layer, from the parts up.
+      off_log_probs: of every layer [b, n], see `selection.child_log_prob`.
+    """
+    off = [None] * len(capsules) if off_log_probs is None else off_log_probs
     return [
-      jax.vmap(selection.select, in_axes=(0, 0, None))(children, parents, relations)
-      for children, parents, relations in zip(
-        capsules[:-1], capsules[1:], self.relations(), strict=True
+      jax.vmap(selection.select, in_axes=(0, 0, None, 0))(children, parents, relations, off_log_prob)
+      for children, parents, relations, off_log_prob in zip(
+        capsules[:-1], capsules[1:], self.relations(), off[:-1], strict=True
       )
     ]
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from scae_jax import geometry
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.routing import selection
-from scae_jax.routing.selection import CERTAIN, Capsules
+from scae_jax.routing.selection import CERTAIN, Capsules, Selection
 from scae_jax.typing import Array, Float
 
 NUM_SAMPLES = 50
@@ -72,6 +72,7 @@ def reconstructions(
   generative: GenerativeCapsules,
   image: Array,
   capsules: list[Capsules],
+  choices: Selection,
   object_presence: Array,
 ) -> dict[str, dict[str, Array]]:
   """Arguments of the figures `reconstructions` and `object_reconstructions`.
@@ -83,14 +84,14 @@ def reconstructions(
     generative: the prior and the picture.
     image: [b, h, w, c].
     capsules: of every layer, from the parts up, with a leading batch axis.
+    choices: of the parts' parents, with a leading batch axis.
     object_presence: [b, k], of the layer above the parts.
   """
   canvas = image.shape[1]
   parts, objects = capsules[:2]
   relations = generative.relations()[0]
-  posterior = generative.select(capsules)[0].posterior
-  owner = jnp.argmax(posterior, axis=1)  # k where the dummy has it
-  num_objects = posterior.shape[1] - 1
+  owner = jnp.argmax(choices.posterior, axis=1)  # k where the dummy has it
+  num_objects = choices.posterior.shape[1] - 1
   winner = jnp.minimum(owner, num_objects - 1)
   in_examples = jax.vmap(selection.chosen_poses, in_axes=(0, 0, None))
   poses = in_examples(winner, objects.poses, relations)

@@ -16,10 +16,12 @@ from flax import struct
 from scae_jax.models import generative_pictures
 from scae_jax.models.capsule_inference import ObjectInference, PartInference, Posterior
 from scae_jax.models.generative_capsules import GenerativeCapsules
-from scae_jax.models.system import positive, whole
+from scae_jax.models.system import one_of, positive, whole
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules, Moments, Selection
 from scae_jax.typing import Array, Batch, Float
+
+OFF_POSES = ("broad", "summed_out")
 
 
 @struct.dataclass
@@ -51,15 +53,22 @@ class ProbabilisticCapsules(nn.Module):
     part_inference: image to parts.
     object_inference: each layer to the one above, from the parts up.
     num_samples: of the Monte Carlo estimate of the bound.
+    off_poses: what a child's pose costs when it is off. `broad` is the article's, a draw around the
+      identity, of low density: next to a posterior that is sharp, and above all to one in a point,
+      being on and where a parent says it gains more nats than pixels take, and a part that is not in
+      the image hides rather than be off. `summed_out`: nothing, as it is of no consequence. Its
+      posterior is its prior, see `Posterior.off_log_prob`; exact where presences are 0 or 1.
   """
 
   generative: GenerativeCapsules
   part_inference: PartInference
   object_inference: Sequence[ObjectInference]
   num_samples: int
+  off_poses: str = "broad"
 
   def setup(self):
     whole("config.model.num_samples", self.num_samples, 1)
+    one_of("config.model.off_poses", self.off_poses, OFF_POSES)
     # Posteriors read it before the first call of the generative model, at which that is set up.
     positive("config.model.generative.temperature", self.generative.temperature)
 
@@ -72,7 +81,7 @@ class ProbabilisticCapsules(nn.Module):
     image = batch["image"]
     key = self.make_rng("noise") if train else jax.random.key(0)
     posteriors, capsules = self.infer(image, None)
-    choices = self.generative.select(capsules)
+    choices = self._select(posteriors, capsules)
     expected = jax.vmap(selection.expected_children)
     terms, joints = self.estimate(image, key)
     return ProbabilisticOutput(
@@ -110,7 +119,7 @@ class ProbabilisticCapsules(nn.Module):
     """`negative_bound` of images [b, h, w, c] under the networks' posteriors, [b] each; and
     `ProbabilisticOutput.joints`."""
     posteriors, layers = self.infer(image, key)
-    choices = self.generative.select(layers)
+    choices = self._select(posteriors, layers)
     joints = [choice.joint.reshape(len(image), -1, *choice.joint.shape[1:]) for choice in choices]
     return self._mean_terms(image, posteriors, layers, choices), joints
 
@@ -123,7 +132,7 @@ class ProbabilisticCapsules(nn.Module):
     """
     posteriors = repeat(list(posteriors), self.num_samples)
     layers = [self._draw(posterior, key, i) for i, posterior in enumerate(posteriors)]
-    return self._mean_terms(image, posteriors, layers, self.generative.select(layers))
+    return self._mean_terms(image, posteriors, layers, self._select(posteriors, layers))
 
   def prior(self, batch_size: int) -> list[Posterior]:
     """The prior's own moments as posteriors of every layer, the same for all examples."""
@@ -139,6 +148,18 @@ class ProbabilisticCapsules(nn.Module):
   def picture(self, parts: Posterior, canvas: int) -> Float[Array, "b h w c"]:
     """What the centre of a belief about the parts paints; see `GenerativeCapsules.draw`."""
     return self.generative.draw(parts.centre(self.generative.temperature), canvas)
+
+  def _select(
+    self, posteriors: Sequence[Posterior], layers: Sequence[Capsules]
+  ) -> list[Selection]:
+    if self.off_poses == "broad":
+      return self.generative.select(layers)
+    floor = self.generative.min_scale
+    off = [
+      posterior.off_log_prob(capsules, floor)
+      for posterior, capsules in zip(posteriors, layers, strict=True)
+    ]
+    return self.generative.select(layers, off)
 
   def _mean_terms(
     self,
@@ -192,7 +213,9 @@ class ProbabilisticCapsules(nn.Module):
       "templates": {"templates": templates, "alphas": alphas},
       "prior_samples": generative_pictures.prior_samples(self.generative, canvas),
       "object_samples": generative_pictures.object_samples(self.generative, canvas),
-      **generative_pictures.reconstructions(self.generative, image, capsules, presence),
+      **generative_pictures.reconstructions(
+        self.generative, image, capsules, self._select(posteriors, capsules)[0], presence
+      ),
     }
 
   def part_mixing(self, image: Array) -> Array:

@@ -144,13 +144,23 @@ def predicted_poses(
 
 @typed
 def child_log_prob(
-  children: Capsules, parent_poses: Float[Array, "k 2 3"], relations: Relations
+  children: Capsules,
+  parent_poses: Float[Array, "k 2 3"],
+  relations: Relations,
+  off_log_prob: Float[Array, "m"] | None = None,
 ) -> Float[Array, "n m"]:
   """log density of every child's presence and pose, given that it chose a parent, [k+1, m].
 
   A relaxed presence t mixes the densities of a child that is on and of one that is off:
   t Normal(parent's pose x (identity + offset), scale) + (1 - t) Normal(identity, broad). At 0 and
   at 1 that is the model of the article; between, it is a density still.
+
+  Args:
+    children: presences and poses.
+    parent_poses: of their parents.
+    relations: between the two layers.
+    off_log_prob: log density of the pose of every child if it is off, nats, in place of the
+      article's Normal(identity, broad).
   """
   logits = children.presence_logits
   shape = relations.presence_logits.shape
@@ -165,17 +175,26 @@ def child_log_prob(
     jnp.broadcast_to(geometry.identity()[None], children.poses.shape),
     jnp.broadcast_to(relations.broad_scale, (len(logits), 6)),
   )
-  attached = jnp.logaddexp(
-    jax.nn.log_sigmoid(logits)[None] + narrow, (jax.nn.log_sigmoid(-logits) + broad)[None]
+  if_on = jnp.concatenate([narrow, broad[None]])
+  if_off = broad if off_log_prob is None else off_log_prob
+  return presence + jnp.logaddexp(
+    jax.nn.log_sigmoid(logits)[None] + if_on, (jax.nn.log_sigmoid(-logits) + if_off)[None]
   )
-  return presence + jnp.concatenate([attached, broad[None]])
 
 
 @typed
-def select(children: Capsules, parents: Capsules, relations: Relations) -> Selection:
-  """Sums out every child's choice, and says how likely each is (equation 9 of the article)."""
+def select(
+  children: Capsules,
+  parents: Capsules,
+  relations: Relations,
+  off_log_prob: Float[Array, "m"] | None = None,
+) -> Selection:
+  """Sums out every child's choice, and says how likely each is (equation 9 of the article).
+
+  Arguments are those of `child_log_prob`, with the parents' presences.
+  """
   joint = choice_log_prob(parents.presence_logits, relations)
-  joint = joint + child_log_prob(children, parents.poses, relations)
+  joint = joint + child_log_prob(children, parents.poses, relations, off_log_prob)
   return Selection(joint, jax.nn.logsumexp(joint, axis=0), jax.nn.softmax(joint, axis=0))
 
 
