@@ -93,6 +93,8 @@ def _digits() -> ConfigDict:
   config.model.capsules = (16, 24)  # of each layer, the parts first
   config.model.poses = "delta"  # posteriors of poses: delta or gaussian
   config.model.num_samples = 1  # of the estimate of the bound
+  # Poses of children that are off: broad, as the article has them, or summed_out.
+  config.model.off_poses = "broad"
 
   generative = config.model.generative = ConfigDict()
   generative.template_size = 7  # pixels

@@ -82,7 +82,7 @@ def test_numbers_that_must_be_positive(name):
     ),
     ({"object_inference.num_heads": 3}, "num_heads 3 must divide the features, 4"),
     # What is not in the config, or should not be.
-    ({"sparsity": 1.0}, r"section model: unknown keys \['sparsity'\], .*\['num_samples', 'off_poses'\]"),
+    ({"sparsity": 1.0}, r"section model: unknown keys \['sparsity'\], .*\['num_samples', 'off"),
     (
       {"generative.scale": 1.0},
       r"section model\.generative: unknown keys \['scale'\], missing keys \[\].*'temperature'",

@@ -136,12 +136,9 @@ class GenerativeCapsules(nn.Module):
       off_log_probs: of every layer [b, n], see `selection.child_log_prob`.
     """
     off = [None] * len(capsules) if off_log_probs is None else off_log_probs
-    return [
-      jax.vmap(selection.select, in_axes=(0, 0, None, 0))(children, parents, relations, off_log_prob)
-      for children, parents, relations, off_log_prob in zip(
-        capsules[:-1], capsules[1:], self.relations(), off[:-1], strict=True
-      )
-    ]
+    select = jax.vmap(selection.select, in_axes=(0, 0, None, 0))
+    layers = zip(capsules[:-1], capsules[1:], self.relations(), off[:-1], strict=True)
+    return [select(*layer) for layer in layers]
 
   def top_log_prob(self, top: Capsules) -> Float[Array, "b"]:
     """log density of the topmost layer, nats."""

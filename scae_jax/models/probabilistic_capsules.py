@@ -53,11 +53,12 @@ class ProbabilisticCapsules(nn.Module):
     part_inference: image to parts.
     object_inference: each layer to the one above, from the parts up.
     num_samples: of the Monte Carlo estimate of the bound.
-    off_poses: what a child's pose costs when it is off. `broad` is the article's, a draw around the
-      identity, of low density: next to a posterior that is sharp, and above all to one in a point,
-      being on and where a parent says it gains more nats than pixels take, and a part that is not in
-      the image hides rather than be off. `summed_out`: nothing, as it is of no consequence. Its
-      posterior is its prior, see `Posterior.off_log_prob`; exact where presences are 0 or 1.
+    off_poses: what a child's pose costs when it is off. `broad` is the article's, a draw around
+      the identity, of low density: next to a posterior that is sharp, and above all to one in a
+      point, being on and where a parent says it gains more nats than pixels take, and a part that
+      is not in the image hides rather than be off. `summed_out`: nothing, as it is of no
+      consequence. Its posterior is its prior, see `Posterior.off_log_prob`; exact where presences
+      are 0 or 1.
   """
 
   generative: GenerativeCapsules
@@ -149,9 +150,7 @@ class ProbabilisticCapsules(nn.Module):
     """What the centre of a belief about the parts paints; see `GenerativeCapsules.draw`."""
     return self.generative.draw(parts.centre(self.generative.temperature), canvas)
 
-  def _select(
-    self, posteriors: Sequence[Posterior], layers: Sequence[Capsules]
-  ) -> list[Selection]:
+  def _select(self, posteriors: Sequence[Posterior], layers: Sequence[Capsules]) -> list[Selection]:
     if self.off_poses == "broad":
       return self.generative.select(layers)
     floor = self.generative.min_scale
