@@ -142,6 +142,18 @@ def test_figures_show_what_was_measured(tmp_path, drawn):
   np.testing.assert_array_equal(shown, LABELS[one_of_each_class(LABELS, 10)])
 
 
+def test_parents_of_a_coupling_bear_the_names_of_classes(tmp_path, drawn):
+  def fed(variables, batch):
+    shares = jnp.full((1, 2, CLASSES), 1 / CLASSES)
+    return {"coupling": {"image": batch["image"][0], "coupling": shares, "agreement": shares}}
+
+  system = dataclasses.replace(SYSTEM, pictures=fed)
+  write(tmp_path, system=system, variables={3: VARIABLES[3]})
+  figure = drawn[0]["coupling"]()
+  (bars,) = (axes for axes in figure.axes if axes.get_xlabel() == "parent capsule")
+  assert [text.get_text() for text in bars.get_xticklabels()] == ["a", "b", "c", "d"]
+
+
 def overlay(examples, indices):
   """With the label of a partner anywhere in the split."""
   batch = BATCH(examples, indices)

@@ -143,8 +143,9 @@ def test_every_iteration_has_a_map_and_the_weighted_agreement_below_it():
     np.testing.assert_allclose(limits, (0.1, 0.5, 0.9))
   assert maps[0].get_ylabel() == "2 child capsules"
   bars = [axes for axes in figure.axes if axes.patches and axes.get_xlabel() == "parent capsule"]
-  heights = [[bar.get_height() for bar in axes.patches] for axes in bars]
-  np.testing.assert_allclose(heights, [[2.0, -1.0], [(-5 * 0.9 - 0.6) / 1.5, 0.5]])
+  # Of both signs: all stand on a tenth less than the least, which is -3.4.
+  found = [[(bar.get_y(), bar.get_y() + bar.get_height()) for bar in a.patches] for a in bars]
+  np.testing.assert_allclose(found, [[(-3.74, 2), (-3.74, -1)], [(-3.74, -3.4), (-3.74, 0.5)]])
   dark = [[bar.get_facecolor()[:3] == to_rgb("0.2") for bar in axes.patches] for axes in bars]
   assert dark == [[True, False], [False, True]]
   assert [text.get_text() for text in bars[1].get_xticklabels()] == ["cat", "dog"]
@@ -154,6 +155,8 @@ def test_a_parent_without_children_has_the_mean_of_all_agreements():
   shares = np.array([[[1.0, 0.0], [1.0, 0.0]]])
   figure = coupling(np.ones((4, 4, 1)), shares, np.array([[[1.0, 2.0], [3.0, 5.0]]]))
   (bars,) = (axes for axes in figure.axes if axes.patches and axes.get_xlabel() == "parent capsule")
+  assert [text.get_text() for text in bars.get_xticklabels()] == ["0", "1"]
+  assert {bar.get_y() for bar in bars.patches} == {0.0}
   np.testing.assert_allclose([bar.get_height() for bar in bars.patches], [2.0, 3.5])
 
 

@@ -1,5 +1,6 @@
 """The figures of a report, drawn and saved one by one."""
 
+import functools
 import io
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
@@ -22,10 +23,12 @@ from scae_jax.typing import Batch
 MAX_EMBEDDED = 1500
 MIN_EMBEDDED = 5  # fewer points have no neighbourhood to keep
 PERPLEXITY = 30.0
+# Of the figures that models feed, those that name classes.
+OF_CLASSES = ("coupling",)
 
 
 def model_figures(
-  system: System, variables: Any, batch: Batch
+  system: System, variables: Any, batch: Batch, class_names: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Callable[[], Figure]]]:
   """Names and drawers of the figures that the model feeds.
 
@@ -33,6 +36,7 @@ def model_figures(
     system: the model.
     variables: what its module applies.
     batch: the examples to show.
+    class_names: of the figures whose capsules are classes; () gives them numbers.
 
   Raises:
     ValueError: a figure that does not exist.
@@ -44,7 +48,8 @@ def model_figures(
       f"`System.pictures` feeds {', '.join(unknown)}, but the figures are {', '.join(FIGURES)}."
     )
   for name, arrays in fed.items():
-    yield name, lambda name=name, arrays=arrays: FIGURES[name](**arrays)
+    options = {"class_names": class_names} if name in OF_CLASSES else {}
+    yield name, functools.partial(FIGURES[name], **arrays, **options)
 
 
 def feature_figures(
