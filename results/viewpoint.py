@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from results.many_runs import (
@@ -29,7 +30,7 @@ from results.many_runs import (
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
-from scae_jax.evaluation.viewpoint import accuracies
+from scae_jax.evaluation.viewpoint import ACCURACY, accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
 from scae_jax.training.compilation import keep_compiled
@@ -41,6 +42,14 @@ from scae_jax.training.sweep_file import Row, make_row
 WAYS = {"upright": 0.0, "turned": TRAINED_ROTATION}
 # Columns of the table: the two angles of the seed article.
 SHOWN_ANGLES = (0, 15, 35)
+# What lines of the figure are called.
+NAMES = {
+  "lenet5": "LeNet-5",
+  "cnn": "CNN",
+  "capsnet": "CapsNet",
+  "matrix_capsules": "matrix capsules",
+  "scae": "SCAE",
+}
 
 
 def make_rows(data: str, seeds: int, overrides: Mapping[str, Any]) -> list[Row]:
@@ -126,7 +135,7 @@ def curves(data: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dic
     system, _, way = name.rpartition("-")
     title = f"trained {way}" + (f", up to {WAYS[way]:g} degrees" if WAYS[way] else "")
     for kind, by_set in result["accuracy"].items():
-      line = system if kind == "accuracy" else f"{system}, {kind}"
+      line = NAMES[system] if kind == ACCURACY else f"{NAMES[system]}, {kind}"
       values = [mean_of(by_set[f"rotated_{data}:{angle}"]) for angle in ANGLES]
       found.setdefault(title, {})[line] = np.array(values)
   return found
@@ -169,10 +178,22 @@ def write_report(data: str, folder: pathlib.Path, results: Mapping[str, Any], se
   """Writes table, figure and numbers."""
   record = {"results": results, "angles": ANGLES, **measured_with()}
   text = f"{table(data, results)}\n\n{remarks(results, seeds)}"
-  num_classes = 10  # of digits and MNIST alike
-  arguments = (np.array(ANGLES), curves(data, results), 1 / num_classes, f"Turned {data}")
-  drawer = functools.partial(FIGURES["viewpoint"], *arguments)
+  drawer = functools.partial(draw, data, results)
   write_findings(folder, f"viewpoint-{data}", record, text, drawer)
+
+
+def draw(data: str, results: Mapping[str, Mapping[str, Any]]) -> Figure:
+  """Accuracy by angle; lines of clusters and probes are dashed, the article's angles marked."""
+  lines = curves(data, results)
+  num_classes = 10  # of digits and MNIST alike
+  return FIGURES["viewpoint"](
+    np.array(ANGLES),
+    lines,
+    1 / num_classes,
+    f"Turned {data}",
+    dashed={name for by_name in lines.values() for name in by_name} - set(NAMES.values()),
+    marked=[angle for angle in SHOWN_ANGLES if angle],
+  )
 
 
 if __name__ == "__main__":

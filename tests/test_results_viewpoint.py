@@ -141,7 +141,30 @@ def test_curves_are_means_by_angle():
   found = viewpoint.curves("digits", RESULTS)
   assert list(found) == ["trained upright"]
   expected = [1 - angle / 400 for angle in ANGLES]
-  np.testing.assert_allclose(found["trained upright"]["lenet5"], expected)
+  np.testing.assert_allclose(found["trained upright"]["LeNet-5"], expected)
+
+
+def test_drawn_are_names_that_one_reads_and_what_is_fitted_is_dashed():
+  by_set = {f"rotated_digits:{angle}": {0: 0.5} for angle in ANGLES}
+  kinds = {"LIN-MATCH, prior": by_set, "LIN-PRED, prior": by_set}
+  of_others = {name: {"accuracy": {"accuracy": by_set}} for name in viewpoint.NAMES}
+  results = {f"{name}-upright": of_others[name] for name in SYSTEMS["digits"]}
+  results["scae-upright"] = {"accuracy": kinds}
+  figure = viewpoint.draw("digits", results)
+  (axes,) = figure.axes
+  assert [text.get_text() for text in figure.legends[0].texts] == [
+    "LeNet-5",
+    "CNN",
+    "CapsNet",
+    "matrix capsules",
+    "SCAE, LIN-MATCH, prior",
+    "SCAE, LIN-PRED, prior",
+  ]
+  assert [line.get_linestyle() for line in axes.lines[:6]] == ["-"] * 4 + ["--"] * 2
+  np.testing.assert_array_equal([line.get_xdata() for line in axes.lines[7:]], [[15] * 2, [35] * 2])
+  low, high = axes.get_xlim()
+  ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+  np.testing.assert_array_equal(ticks, [0, 45, 90, 135, 180])
 
 
 def test_figure_has_a_panel_a_way_and_a_line_a_system():
