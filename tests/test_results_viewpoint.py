@@ -12,6 +12,7 @@ from results import viewpoint
 from scae_jax.data.dataset import Dataset, ScoredSet, Split
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
+from scae_jax.evaluation import viewpoint as evaluation
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.clustering import lin_match
 from scae_jax.evaluation.examples import load_split
@@ -58,21 +59,28 @@ def test_a_classifier_is_scored_by_its_answers(scored):
       assert found["accuracy"][one.name][seed] == pytest.approx(expected, abs=1e-6)
 
 
-def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored):
+def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, monkeypatch):
+  """Fitted once a seed, with what clusters and probes that are fitted for each set would give."""
+  fits = []
+  for name in ("fit_clusters", "fit_probe"):
+    real = getattr(evaluation, name)
+    monkeypatch.setattr(
+      evaluation, name, lambda *args, f=name, r=real, **kw: fits.append(f) or r(*args, **kw)
+    )
   system, variables = make(toy_system)
   found = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
+  assert fits == ["fit_clusters", "fit_probe"] * 2
   assert set(found) == {"LIN-MATCH, code", "LIN-PRED, code"}
   train = load_split(scored[0], "train", CHOSEN)
-  test = load_split(scored[1], "test", CHOSEN)
-  fitted, moved = (
-    collect(system, variables[1], split, **SIZES).features["code"] for split in (train, test)
-  )
-  data = (fitted, train["label"], moved, test["label"])
-  name = "rotated_digits:35"
-  expected = lin_match(*data, num_classes=10, seed=1, name="code").accuracy
-  assert found["LIN-MATCH, code"][name][1] == expected
-  expected = lin_pred(*data, num_classes=10, name="code").accuracy
-  assert found["LIN-PRED, code"][name][1] == expected
+  fitted = collect(system, variables[1], train, **SIZES).features["code"]
+  for one in scored:
+    test = load_split(one, "test", CHOSEN)
+    moved = collect(system, variables[1], test, **SIZES).features["code"]
+    data = (fitted, train["label"], moved, test["label"])
+    expected = lin_match(*data, num_classes=10, seed=1, name="code").accuracy
+    assert found["LIN-MATCH, code"][one.name][1] == expected
+    expected = lin_pred(*data, num_classes=10, name="code").accuracy
+    assert found["LIN-PRED, code"][one.name][1] == expected
 
 
 def test_every_system_is_trained_upright_and_turned():
