@@ -31,7 +31,7 @@ PRESETS = {
   "svhn": ["paper", "alpha"],
   "cifar10": ["paper", "alpha"],
   "constellations": ["modern", "paper", "mlp"],
-  "cnn": ["lenet5", "baseline", "digits"],
+  "cnn": ["lenet5", "baseline", "small", "digits"],
   "capsnet": ["paper", "release", "expanded", "multi_mnist", "cifar10", "small", "digits"],
   "matrix_capsules": [
     "smallnorb",
@@ -109,6 +109,7 @@ def test_it_builds_and_every_loss_term_has_a_weight(name, preset):
     # Not published: what its config says.
     ("matrix_capsules", "digits", 67_284),
     ("matrix_capsules", "digits_narrow", 30_660),
+    ("cnn", "small", 554_883),
   ],
 )
 def test_published_number_of_parameters(name, preset, expected):

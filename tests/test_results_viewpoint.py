@@ -1,5 +1,6 @@
 """The viewpoint report: what is trained, what is scored, and what is written of it."""
 
+import functools
 import json
 import sys
 
@@ -20,6 +21,9 @@ from scae_jax.evaluation.features import collect
 from scae_jax.evaluation.linear_probe import lin_pred
 from scae_jax.evaluation.viewpoint import accuracies, pixel_accuracies
 from scae_jax.figures import FIGURES
+from scae_jax.models.system import ImageSpec
+from scae_jax.training.build import make_system
+from scae_jax.training.config import read_settings
 from tests import toy_classifier, toy_system
 
 SIZES = {"canvas": 18, "batch_size": 32}
@@ -98,9 +102,68 @@ def test_every_system_is_trained_upright_and_turned():
 @pytest.mark.parametrize("data", SYSTEMS)
 def test_all_systems_of_a_data_set_see_the_same_images(data):
   for row in viewpoint.make_rows(data, 1, {}):
-    expected = SHARED[data] | {"data.name": data, "data.num_validation": 0, "data.crop": 0}
+    expected = SHARED[data] | {"data.num_validation": 0, "data.crop": 0}
     for key, value in expected.items():
       assert row.config.data[key.removeprefix("data.")] == value
+
+
+# SCAE's are those of its configs, see test_configs.py: its canvas changes no layer.
+PARAMETERS = {
+  "digits": {
+    "lenet5": 21_386,
+    "cnn": 302_979,
+    "capsnet": 629_200,
+    "matrix_capsules": 30_660,
+  },
+  "mnist": {
+    "lenet5": 107_786,
+    "cnn": 69_704_466,
+    "capsnet": 13_475_648,
+    "matrix_capsules": 68_308,
+  },
+  "mnist_small": {
+    "lenet5": 44_426,
+    "cnn": 554_883,
+    "capsnet": 1_280_720,
+    "matrix_capsules": 31_684,
+  },
+}
+
+
+@pytest.mark.parametrize("data", SYSTEMS)
+def test_every_system_fits_its_images_and_has_the_parameters_that_are_stated(data):
+  assert set(PARAMETERS[data]) == set(SYSTEMS[data]) - {"scae"}
+  found = {}
+  for row in viewpoint.make_rows(data, 1, {}, list(PARAMETERS[data])):
+    name, _, way = row.name.rpartition("-")
+    if way == "upright":
+      spec = ImageSpec(row.config.data.canvas, channels=1, num_classes=10)
+      module = make_system(read_settings(row.config), spec).module
+      keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
+      batch = spec.blank_batch(2)
+      shapes = jax.eval_shape(functools.partial(module.init, train=True), keys, batch)
+      found[name] = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+  assert found == PARAMETERS[data]
+
+
+def test_some_systems_alone_are_trained():
+  rows = viewpoint.make_rows("mnist_small", 1, {}, ["capsnet", "lenet5"])
+  ways = ("upright", "turned")
+  assert [row.name for row in rows] == [f"{s}-{way}" for s in ("lenet5", "capsnet") for way in ways]
+  with pytest.raises(ValueError, match=r"no systems scae in the set 'mnist_small'; .*lenet5, cnn"):
+    viewpoint.make_rows("mnist_small", 1, {}, ["cnn", "scae"])
+
+
+@pytest.mark.parametrize(
+  ("data", "canvas", "expected"),
+  [("mnist", 40, "affnist"), ("mnist_small", 28, "affine_mnist"), ("digits", 20, "affine_digits")],
+)
+def test_affnist_is_scored_where_its_images_fit(data, canvas, expected, monkeypatch):
+  monkeypatch.setattr(viewpoint, "load_scored", lambda name, *_: ScoredSet(name, ("a",), {}, ()))
+  options = toy_system.toy_config(data__canvas=canvas).data
+  *turned, last = (one.name for one in viewpoint.scored_sets(data, options, []))
+  assert last == expected
+  assert turned[:2] == [f"rotated_{SHARED[data]['data.name']}:{angle}" for angle in (0, 5)]
 
 
 def test_scored_are_every_angle_and_the_affine_set_with_their_notes():
