@@ -202,7 +202,8 @@ def test_two_labels_have_a_reconstruction_each():
   np.testing.assert_array_equal(np.sort(evaluation.drawn), np.sort(order))
   right = [len(set(label) & set(said)) / 2 for label, said in zip(labels, order, strict=True)]
   np.testing.assert_array_equal(measures["accuracy"], right)
-  np.testing.assert_array_equal(in_order_of(labels, evaluation.drawn), evaluation.drawn)
+  again = in_order_of(jnp.asarray(labels), jnp.asarray(evaluation.drawn))
+  np.testing.assert_array_equal(again, evaluation.drawn)
 
 
 def test_answers_stand_in_the_place_of_the_label_that_they_are():

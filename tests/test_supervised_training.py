@@ -63,7 +63,13 @@ SYSTEMS = {
   "overlaid": (
     "capsnet",
     CAPSNET | OVERLAY,
-    {"overlaid_reconstructions", "capsule_dimensions", "coupling"},
+    {
+      "overlaid_reconstructions",
+      "capsule_dimensions",
+      "coupling",
+      "confusion",
+      "reliability",
+    },
   ),
   "matrix": ("matrix_capsules", MATRIX, {"coupling", "confusion", "reliability"}),
 }

@@ -12,7 +12,11 @@ from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
 from scae_jax.evaluation.checks import check_features
-from scae_jax.evaluation.classification import Classification, PairClassification
+from scae_jax.evaluation.classification import (
+  Classification,
+  PairClassification,
+  by_confidence,
+)
 from scae_jax.evaluation.files import write_whole
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.scores import Labelled, Scores
@@ -79,18 +83,17 @@ def feature_figures(
 def answer_figures(
   answers: Classification | PairClassification, class_names: tuple[str, ...]
 ) -> Iterator[tuple[str, Callable[[], Figure]]]:
-  """Names and drawers of the figures of a classifier's answers; none where labels are pairs."""
-  if isinstance(answers, PairClassification):
-    return
+  """Names and drawers of the figures of a classifier's answers, each one of a pair counted."""
   accuracy = float(np.mean(answers.is_right))
   calibration = f"Expected calibration error {answers.calibration_error:.2%}"
+  bins = by_confidence(answers.confidence.reshape(-1), answers.is_right.reshape(-1))
   yield (
     "confusion",
     lambda: FIGURES["confusion"](answers.confusion, class_names, f"Accuracy {accuracy:.2%}"),
   )
   yield (
     "reliability",
-    lambda: FIGURES["reliability"](answers.confidence, answers.is_right, calibration),
+    lambda: FIGURES["reliability"](*bins, calibration),
   )
 
 
