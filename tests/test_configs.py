@@ -163,7 +163,7 @@ def test_published_settings_of_capsnet():
 def test_what_presets_of_capsnet_change():
   """Sabour, Frosst and Hinton 2017, sections 5 to 7; all else is as on MNIST."""
   expected = {
-    "release": {"loss.weights.margin": (1.0, 0.05), "model.routing_gradient": ("all", "last")},
+    "release": {"loss.weights.margin": (1.0, 0.05)},
     "expanded": {"data.canvas": (28, 40), "data.max_shift": (2, 6)},
     "multi_mnist": {
       "data.overlay": (False, True),
