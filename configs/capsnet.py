@@ -4,14 +4,13 @@
 
 `paper` is the published network on MNIST, 8,215,568 parameters, for a GPU: Adam at 1e-3, decaying
 by 0.96 every 2,000 steps, batches of 128, shifts of up to 2 pixels. `release` weighs the margin
-loss as the authors' code does, half of it, and the mean over classes, not the sum, and stops the
-gradient of all iterations but the last; the code's biases of routing are left out. `expanded` sees
-MNIST on 40x40 pixels, shifted by up to 6, to be scored with
-`evaluate.py --dataset=affnist` and, shifted like the training images, `translated_mnist:-6..6`; its
-own test digits stand in the middle. `multi_mnist` overlays two digits on 36x36 pixels, each shifted
-by up to 4, and is scored on one pair for each test digit, where the paper makes a thousand.
-`cifar10` has colour, crops of 24x24 and 64 types of primary capsules; it is one model without a
-class for none of the above, where the paper has that and seven models.
+loss as the authors' code does, half of it, and the mean over classes, not the sum; the code's
+biases of routing are left out. `expanded` sees MNIST on 40x40 pixels, shifted by up to 6, to be
+scored with `evaluate.py --dataset=affnist` and, shifted like the training images,
+`translated_mnist:-6..6`; its own test digits stand in the middle. `multi_mnist` overlays two digits
+on 36x36 pixels, each shifted by up to 4, and is scored on one pair for each test digit, where the
+paper makes a thousand. `cifar10` has colour, crops of 24x24 and 64 types of primary capsules; it is
+one model without a class for none of the above, where the paper has that and seven models.
 
 `small` is for two CPU cores, MNIST with a quarter of the channels and of the types: ten minutes on
 an Intel Xeon, 99.26 % of the test digits, seed 0. `digits` is the same on the embedded digits with
@@ -38,7 +37,7 @@ def get_config(preset: str = "paper") -> ConfigDict:
   config = _paper()
   changes = {
     "paper": {},
-    "release": {"loss.weights.margin": 0.05, "model.routing_gradient": "last"},
+    "release": {"loss.weights.margin": 0.05},
     "expanded": {"data.canvas": 40, "data.max_shift": 6},
     "multi_mnist": {"data.overlay": True, "data.canvas": 36, "data.max_shift": 4},
     "cifar10": {

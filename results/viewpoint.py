@@ -2,20 +2,22 @@
 
     python -m results.viewpoint digits results/viewpoint
 
-The systems, angles and the rotation in training are in `configs/viewpoint.py`. Runs are in
-`runs/viewpoint-<data>/<system>-upright` and `-turned`; the same command goes on where it was
+The sets, systems, angles and the rotation in training are in `configs/viewpoint.py`. Runs are in
+`runs/viewpoint-<set>/<system>-upright` and `-turned`; the same command goes on where it was
 stopped and trains nothing twice, and a run that fails does not stop the others. Writes
-`viewpoint-<data>.md`, `.json` and `.png` into the folder.
+`viewpoint-<set>.md`, `.json` and `.png` into the folder, of all systems or, with
+`--systems=lenet5,cnn`, of these alone.
 """
 
 import functools
 import json
 import pathlib
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from results.many_runs import (
@@ -26,10 +28,11 @@ from results.many_runs import (
   train_and_score,
   write_findings,
 )
+from scae_jax.data import affnist
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
-from scae_jax.evaluation.viewpoint import accuracies
+from scae_jax.evaluation.viewpoint import ACCURACY, accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
 from scae_jax.training.compilation import keep_compiled
@@ -41,12 +44,40 @@ from scae_jax.training.sweep_file import Row, make_row
 WAYS = {"upright": 0.0, "turned": TRAINED_ROTATION}
 # Columns of the table: the two angles of the seed article.
 SHOWN_ANGLES = (0, 15, 35)
+# What lines of the figure are called.
+NAMES = {
+  "lenet5": "LeNet-5",
+  "cnn": "CNN",
+  "capsnet": "CapsNet",
+  "matrix_capsules": "matrix capsules",
+  "scae": "SCAE",
+}
 
 
-def make_rows(data: str, seeds: int, overrides: Mapping[str, Any]) -> list[Row]:
-  """A run of each system for each way of training."""
+def make_rows(
+  data: str, seeds: int, overrides: Mapping[str, Any], systems: Sequence[str] = ()
+) -> list[Row]:
+  """A run of each system for each way of training.
+
+  Args:
+    data: one of `SYSTEMS`.
+    seeds: of each run, at once.
+    overrides: what is changed in every config.
+    systems: names of those to train; () is all.
+
+  Raises:
+    ValueError: the set has no such system.
+  """
+  unknown = [name for name in systems if name not in SYSTEMS[data]]
+  if unknown:
+    raise ValueError(
+      f"no systems {', '.join(unknown)} in the set {data!r}; expected some of "
+      f"{', '.join(SYSTEMS[data])}, with commas between them"
+    )
   rows = []
   for name, (source, changes) in SYSTEMS[data].items():
+    if systems and name not in systems:
+      continue
     for way, degrees in WAYS.items():
       table = {
         "name": f"{name}-{way}",
@@ -61,8 +92,11 @@ def make_rows(data: str, seeds: int, overrides: Mapping[str, Any]) -> list[Row]:
 def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[ScoredSet]:
   """Test images turned by every angle, then those moved by affNIST's maps; adds their notes."""
   folders = (options.dir, options.cache_dir, options.affnist_dir)
-  names = [f"rotated_{data}:{angle}" for angle in ANGLES]
-  for name in [*names, "affnist" if data == "mnist" else f"affine_{data}"]:
+  source = SHARED[data]["data.name"]
+  # affNIST's own files are of 40x40 pixels.
+  is_affnist = source == "mnist" and options.canvas >= affnist.SIDE
+  affine = "affnist" if is_affnist else f"affine_{source}"
+  for name in [*(f"rotated_{source}:{angle}" for angle in ANGLES), affine]:
     scored = load_scored(name, options.canvas, *folders)
     notes += scored.notes
     yield scored
@@ -95,7 +129,10 @@ def score_run(data: str, run: Run, workdir: pathlib.Path, max_examples: int) -> 
 
 
 def seconds_a_step(workdir: pathlib.Path) -> float:
-  """Median over the lines of training metrics, without compilation and evaluation."""
+  """Median over the lines of training metrics, without compilation and evaluation.
+
+  What else the machine did while the run trained is in it.
+  """
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   speeds = [line["timing"]["steps_per_second"] for line in lines if line["split"] == "train"]
   return 1 / statistics.median(speeds)
@@ -103,9 +140,9 @@ def seconds_a_step(workdir: pathlib.Path) -> float:
 
 def table(data: str, results: Mapping[str, Mapping[str, Any]]) -> str:
   """Markdown: a row for each system, way of training and way of scoring."""
-  turned = [f"rotated_{data}:{angle}" for angle in SHOWN_ANGLES]
+  turned = [f"rotated_{SHARED[data]['data.name']}:{angle}" for angle in SHOWN_ANGLES]
   names = [f"turned by {angle}" if angle else "upright" for angle in SHOWN_ANGLES] + ["affine"]
-  columns = ["system", "trained", "scored by", *names, "parameters", "seconds an epoch"]
+  columns = ["system", "trained", "scored by", *names, "parameters", "seconds an epoch, as trained"]
   rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
   for name, result in results.items():
     system, _, way = name.rpartition("-")
@@ -121,24 +158,27 @@ def table(data: str, results: Mapping[str, Mapping[str, Any]]) -> str:
 
 def curves(data: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, np.ndarray]]:
   """Accuracy by angle for the figure: of every way of training and of every system."""
-  found: dict[str, dict[str, np.ndarray]] = {}
+  source, found = SHARED[data]["data.name"], {}
   for name, result in results.items():
     system, _, way = name.rpartition("-")
     title = f"trained {way}" + (f", up to {WAYS[way]:g} degrees" if WAYS[way] else "")
     for kind, by_set in result["accuracy"].items():
-      line = system if kind == "accuracy" else f"{system}, {kind}"
-      values = [mean_of(by_set[f"rotated_{data}:{angle}"]) for angle in ANGLES]
+      line = NAMES[system] if kind == ACCURACY else f"{NAMES[system]}, {kind}"
+      values = [mean_of(by_set[f"rotated_{source}:{angle}"]) for angle in ANGLES]
       found.setdefault(title, {})[line] = np.array(values)
   return found
 
 
 def main() -> None:
   """Trains, scores, writes and prints."""
-  options = make_parser(__doc__, SYSTEMS).parse_args()
+  parser = make_parser(__doc__, SYSTEMS)
+  parser.add_argument("--systems", default="", help="names with commas between them; '' is all")
+  options = parser.parse_args()
   with exit_with_message(), explained():
     keep_compiled("")
     root = options.workdir or pathlib.Path("runs") / f"viewpoint-{options.data}"
-    rows = make_rows(options.data, options.seeds, overrides_of(options))
+    systems = options.systems.split(",") if options.systems else []
+    rows = make_rows(options.data, options.seeds, overrides_of(options), systems)
 
     def score(row: Row, run: Run) -> dict[str, Any]:
       return score_run(options.data, run, root / row.name, options.max_examples)
@@ -157,7 +197,9 @@ def remarks(results: Mapping[str, Mapping[str, Any]], seeds: int) -> str:
     f"Accuracy in percent, mean over {seeds} seed(s). `turned` saw training images turned by up to"
     f" {TRAINED_ROTATION:g} degrees either way. Clusters and probes, of systems that know no"
     " labels, are fitted to upright training images all the same.",
-    f"Seconds an epoch are of steps alone, of all {seeds} seed(s) at once.",
+    f"Seconds an epoch are those of each run's own log, the median of its lines: of steps alone, of"
+    f" all {seeds} seed(s) at once, and longer where the machine did other work beside them. They"
+    " compare systems only where each trained alone.",
     *of_sets,
     hardware_and_versions(measured),
     f"Scored {measured['date'][:10]}.",
@@ -169,10 +211,22 @@ def write_report(data: str, folder: pathlib.Path, results: Mapping[str, Any], se
   """Writes table, figure and numbers."""
   record = {"results": results, "angles": ANGLES, **measured_with()}
   text = f"{table(data, results)}\n\n{remarks(results, seeds)}"
-  num_classes = 10  # of digits and MNIST alike
-  arguments = (np.array(ANGLES), curves(data, results), 1 / num_classes, f"Turned {data}")
-  drawer = functools.partial(FIGURES["viewpoint"], *arguments)
+  drawer = functools.partial(draw, data, results)
   write_findings(folder, f"viewpoint-{data}", record, text, drawer)
+
+
+def draw(data: str, results: Mapping[str, Mapping[str, Any]]) -> Figure:
+  """Accuracy by angle; lines of clusters and probes are dashed, the article's angles marked."""
+  lines = curves(data, results)
+  num_classes = 10  # of digits and MNIST alike
+  return FIGURES["viewpoint"](
+    np.array(ANGLES),
+    lines,
+    1 / num_classes,
+    f"Turned {data}",
+    dashed={name for by_name in lines.values() for name in by_name} - set(NAMES.values()),
+    marked=[angle for angle in SHOWN_ANGLES if angle],
+  )
 
 
 if __name__ == "__main__":

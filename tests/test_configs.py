@@ -31,7 +31,7 @@ PRESETS = {
   "svhn": ["paper", "alpha"],
   "cifar10": ["paper", "alpha"],
   "constellations": ["modern", "paper", "mlp"],
-  "cnn": ["lenet5", "baseline", "digits"],
+  "cnn": ["lenet5", "baseline", "small", "digits"],
   "capsnet": ["paper", "release", "expanded", "multi_mnist", "cifar10", "small", "digits"],
   "matrix_capsules": [
     "smallnorb",
@@ -102,12 +102,14 @@ def test_it_builds_and_every_loss_term_has_a_weight(name, preset):
     ("cifar10", "alpha", 4_570_201),
     ("cnn", "lenet5", 44_426),
     ("capsnet", "paper", 8_215_568),
+    ("capsnet", "multi_mnist", 11_361_808),
     # Two cameras and five classes.
     ("matrix_capsules", "smallnorb", 316_650),
     ("matrix_capsules", "smallnorb_small", 68_618),
     # Not published: what its config says.
     ("matrix_capsules", "digits", 67_284),
     ("matrix_capsules", "digits_narrow", 30_660),
+    ("cnn", "small", 554_883),
   ],
 )
 def test_published_number_of_parameters(name, preset, expected):
@@ -156,6 +158,73 @@ def test_published_settings_of_capsnet():
   # Half the mean over ten classes instead of the sum: reconstruction is 20 times stronger.
   release = capsnet.get_config("release").loss.weights
   assert release.margin / release.reconstruction == 1.0 / 0.0005 / 20
+
+
+def test_what_presets_of_capsnet_change():
+  """Sabour, Frosst and Hinton 2017, sections 5 to 7; all else is as on MNIST."""
+  expected = {
+    "release": {"loss.weights.margin": (1.0, 0.05)},
+    "expanded": {"data.canvas": (28, 40), "data.max_shift": (2, 6)},
+    "multi_mnist": {
+      "data.overlay": (False, True),
+      "data.canvas": (28, 36),
+      "data.max_shift": (2, 4),
+    },
+    "cifar10": {
+      "data.name": ("mnist", "cifar10"),
+      "data.canvas": (28, 24),
+      "data.crop": (0, 24),
+      "data.max_shift": (2, 0),
+      "model.primary_types": (32, 64),
+    },
+  }
+  for preset, changes in expected.items():
+    assert differences(capsnet.get_config("paper"), capsnet.get_config(preset)) == changes
+
+
+def test_published_settings_of_the_baseline_of_capsnet():
+  """Sabour, Frosst and Hinton 2017, section 5; batch and decay are those of CapsNet."""
+  config, paper = cnn.get_config("baseline"), capsnet.get_config("paper")
+  model = config.model
+  assert (model.widths, model.kernel, model.padding, model.pool) == (
+    (256, 256, 128),
+    5,
+    "same",
+    1,
+  )
+  assert (model.hidden, model.dropout) == ((328, 192), 0.5)
+  assert config.optimizer.to_dict() == paper.optimizer.to_dict()
+  assert config.optimizer.learning_rate == 1e-3
+  assert config.data.to_dict() == paper.data.to_dict()
+  assert (config.train.batch_size, config.train.num_steps) == (128, 50_000)
+
+
+def test_published_settings_of_matrix_capsules():
+  """Hinton, Sabour and Frosst 2018, and what its authors say of learning rate and margin."""
+  config = matrix_capsules.get_config("smallnorb")
+  model, data, optimizer = config.model, config.data, config.optimizer
+  sizes = ("conv_width", "primary_types", "first_types", "second_types")
+  assert [model[name] for name in sizes] == [32, 32, 32, 32]
+  assert (model.conv_kernel, model.routing_iterations) == (5, 3)
+  assert model.inverse_temperature_limit == 0.01
+  assert model.add_coordinates
+  assert not model.normalize_poses
+  assert config.loss.margin_scale == 20_000.0
+  assert (data.name, data.canvas, data.crop, data.max_shift) == ("smallnorb", 32, 32, 0)
+  assert (data.brightness, data.contrast) == (0.125, 0.5)
+  assert (config.train.num_steps, config.train.batch_size) == (300_000, 64)
+  assert (optimizer.name, optimizer.learning_rate, optimizer.schedule) == (
+    "adam",
+    3e-3,
+    "exponential",
+  )
+  assert (optimizer.decay_steps, optimizer.decay_rate) == (20_000, 0.96)
+  small = matrix_capsules.get_config("smallnorb_small")
+  assert [small.model[name] for name in sizes] == [64, 8, 16, 16]
+  assert set(differences(config, small)) == {f"model.{name}" for name in sizes}
+  of_digits = {"data.name", "data.max_shift", "data.crop", "data.brightness", "data.contrast"}
+  for preset, like in (("mnist", config), ("mnist_small", small)):
+    assert set(differences(like, matrix_capsules.get_config(preset))) == of_digits
 
 
 def test_settings_of_the_seed_article():

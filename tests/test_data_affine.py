@@ -203,6 +203,29 @@ def test_ink_that_leaves_the_canvas_is_told(shift, kept):
   assert affine.keeps_ink(images, maps, 10).tolist() == [kept, kept]
 
 
+def test_share_of_ink_that_is_lost():
+  """Two rows of four and one of eight, moved up by one and by two; nothing; a single pixel."""
+  images = np.zeros((3, 4, 4, 1), np.uint8)
+  images[0, :2] = 4
+  images[0, 2] = 8
+  images[2, 1, 1] = 200
+  for up, expected in ((0, [0, 0, 0]), (1, [0.25, 0, 0]), (2, [0.5, 0, 1]), (9, [1, 0, 1])):
+    maps = placed(images, 4, shift=(0, -up))[1]
+    np.testing.assert_allclose(affine.lost_ink(images, maps, 4), expected)
+  # Half of a pixel's tent lies off the canvas when it is moved by half a pixel.
+  maps = placed(images, 4, shift=(0, -1.5))[1]
+  np.testing.assert_allclose(affine.lost_ink(images, maps, 4), [0.375, 0, 0.5])
+
+
+def test_little_of_the_digits_is_lost_by_turning_them(digits):
+  """Though some of the ink of half of them is, at 35 degrees on 20x20 pixels."""
+  maps = placed(digits, 20, degrees=35.0)[1]
+  assert np.mean(~affine.keeps_ink(digits, maps, 20)) > 0.5
+  lost = affine.lost_ink(digits, maps, 20)
+  assert 0 < lost.mean() < 1e-3
+  assert lost.max() < 0.02
+
+
 def test_ink_of_any_colour_counts():
   """A square that touches each border in a channel of its own."""
   images = np.zeros((1, 8, 8, 3), np.uint8)

@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scae_jax.evaluation.classification import calibration_error, classify, classify_pairs
+from scae_jax.evaluation.classification import (
+  by_confidence,
+  calibration_error,
+  classify,
+  classify_pairs,
+)
 
 SCORES = np.array([[0.9, 0.1, 0.3], [0.2, 0.7, 0.7], [0.5, 0.0, 0.1], [0.1, 0.2, 0.6]], np.float32)
 
@@ -61,8 +66,39 @@ def test_the_two_largest_scores_answer_a_pair_of_labels():
   found = classify_pairs(SCORES, labels)
   np.testing.assert_array_equal(found.answer, [[0, 2], [1, 2], [0, 2], [2, 1]])
   np.testing.assert_array_equal(found.found, [[1, 1], [0, 1], [0, 1], [1, 1]])
-  assert found.entries() == {"accuracy": 0.75, "error": 0.25, "both_right": 0.5}
+  np.testing.assert_array_equal(found.is_right, [[1, 1], [1, 0], [0, 1], [1, 1]])
+  confidence = [[0.9, 0.3], [0.7, 0.7], [0.5, 0.1], [0.6, 0.2]]
+  np.testing.assert_array_equal(found.confidence, np.float32(confidence))
+  error = by_hand(np.float32(confidence).reshape(-1), found.is_right.reshape(-1))
+  assert error > 0.3
+  assert found.entries() == {
+    "accuracy": 0.75,
+    "error": 0.25,
+    "both_right": 0.5,
+    "expected_calibration_error": pytest.approx(error),
+    "mean_confidence": pytest.approx(0.5),
+    "confusion": [[1, 0, 1], [1, 2, 0], [0, 0, 3]],
+  }
   np.testing.assert_array_equal(classify_pairs(SCORES, labels[:, ::-1]).found, found.found[:, ::-1])
+
+
+def test_two_labels_that_were_missed_stand_half_at_either_answer():
+  scores = np.array([[0.9, 0.8, 0.0, 0.1], [0.0, 0.2, 0.9, 0.3]])
+  found = classify_pairs(scores, np.array([[2, 3], [0, 2]]))
+  expected = [[0, 0, 0, 1], [0, 0, 0, 0], [0.5, 0.5, 1, 0], [0.5, 0.5, 0, 0]]
+  np.testing.assert_array_equal(found.confusion, expected)
+
+
+def test_bins_of_confidence():
+  """An edge belongs to the bin below it, and 0 to the first."""
+  confidence = np.array([0.0, 1 / 15, 0.07, 0.5, 0.52, 1.0, 0.95])
+  is_right = np.array([True, False, True, True, False, True, True])
+  count, mean, accuracy = by_confidence(confidence, is_right)
+  expected = np.zeros(15, int)
+  expected[[0, 1, 7, 14]] = 2, 1, 2, 2
+  np.testing.assert_array_equal(count, expected)
+  np.testing.assert_allclose(mean[[0, 1, 7, 14]], [1 / 30, 0.07, 0.51, 0.975])
+  np.testing.assert_allclose(accuracy[[0, 1, 7, 14]], [0.5, 1, 0.5, 1])
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from flax import linen as nn
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import ScoredSet, Split
 from scae_jax.evaluation import classification_report
-from scae_jax.evaluation.classification import classify, classify_pairs
+from scae_jax.evaluation.classification import by_confidence, classify, classify_pairs
 from scae_jax.evaluation.classification_report import write_classification_reports
 from scae_jax.evaluation.examples import choose, one_of_each_class
-from scae_jax.figures.reliability import by_confidence
 from scae_jax.models.system import System
 
 COUNT, CLASSES = 11, 4
@@ -142,6 +141,18 @@ def test_figures_show_what_was_measured(tmp_path, drawn):
   np.testing.assert_array_equal(shown, LABELS[one_of_each_class(LABELS, 10)])
 
 
+def test_parents_of_a_coupling_bear_the_names_of_classes(tmp_path, drawn):
+  def fed(variables, batch):
+    shares = jnp.full((1, 2, CLASSES), 1 / CLASSES)
+    return {"coupling": {"image": batch["image"][0], "coupling": shares, "agreement": shares}}
+
+  system = dataclasses.replace(SYSTEM, pictures=fed)
+  write(tmp_path, system=system, variables={3: VARIABLES[3]})
+  figure = drawn[0]["coupling"]()
+  (bars,) = (axes for axes in figure.axes if axes.get_xlabel() == "parent capsule")
+  assert [text.get_text() for text in bars.get_xticklabels()] == ["a", "b", "c", "d"]
+
+
 def overlay(examples, indices):
   """With the label of a partner anywhere in the split."""
   batch = BATCH(examples, indices)
@@ -157,12 +168,25 @@ def test_pairs_of_labels(tmp_path, drawn):
   rows = choose(COUNT, 6)
   labels = np.stack([LABELS, LABELS[partner]], axis=1)[rows]
   scores = np.float32(IMAGES[rows, 0, :, 0]) / 255
-  expected = classify_pairs(scores, labels).entries()
-  assert reports[3]["classification"] == expected
-  assert set(expected) == {"accuracy", "error", "both_right"}
-  assert set(drawn[0]) == {"class_reconstructions"}
+  answers = classify_pairs(scores, labels)
+  expected, found = answers.entries(), dict(reports[3]["classification"])
+  assert found.pop("confusion") == expected.pop("confusion")
+  assert found == pytest.approx(expected)  # the device may divide by 255 in its own way
+  assert set(drawn[0]) == {"class_reconstructions", "confusion", "reliability"}
+  (axes,) = drawn[0]["confusion"]().axes
+  assert axes.get_title() == f"Accuracy {expected['accuracy']:.2%}"
+  written = {text.get_position(): float(text.get_text()) for text in axes.texts}
+  rows, columns = np.nonzero(answers.confusion)
+  assert written == {(c, r): answers.confusion[r, c] for r, c in zip(rows, columns, strict=True)}
+  above, below = drawn[0]["reliability"]().axes
+  assert above.get_title() == f"Expected calibration error {answers.calibration_error:.2%}"
+  # Of twelve answers, two an example.
+  count, _, _ = by_confidence(answers.confidence.reshape(-1), answers.is_right.reshape(-1))
+  heights = [bar.get_height() for bar in below.patches]
+  np.testing.assert_allclose(heights, count[count > 0] / 12)
   summary = json.loads((tmp_path / "metrics.json").read_text())
-  assert set(summary["mean"]) == {"accuracy", "error", "both right", "label squared"}
+  names = {"accuracy", "error", "both right", "mean confidence", "expected calibration error"}
+  assert set(summary["mean"]) == names | {"label squared"}
 
 
 @pytest.mark.usefixtures("drawn")

@@ -5,7 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.models.capsnet import OFFSETS, in_order_of, make_system
+from scae_jax.models.capsnet import (
+  OFFSETS,
+  CapsNetOutput,
+  ClassCapsules,
+  in_order_of,
+  make_system,
+)
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.build import check_system
 from tests.test_math_routing_dynamic import reference
@@ -196,7 +202,8 @@ def test_two_labels_have_a_reconstruction_each():
   np.testing.assert_array_equal(np.sort(evaluation.drawn), np.sort(order))
   right = [len(set(label) & set(said)) / 2 for label, said in zip(labels, order, strict=True)]
   np.testing.assert_array_equal(measures["accuracy"], right)
-  np.testing.assert_array_equal(in_order_of(labels, evaluation.drawn), evaluation.drawn)
+  again = in_order_of(jnp.asarray(labels), jnp.asarray(evaluation.drawn))
+  np.testing.assert_array_equal(again, evaluation.drawn)
 
 
 def test_answers_stand_in_the_place_of_the_label_that_they_are():
@@ -222,6 +229,10 @@ def test_pictures(trained):
   output = system.module.apply(variables, batch, train=False)
   changed = np.zeros((CLASSES, SIZE), np.float32)
   said = int(output.drawn[1, 0])
+  np.testing.assert_allclose(reconstruction, output.reconstruction[:, 0], rtol=1e-5)
+  fed = {name: drawn["class_reconstructions"][name] for name in ("image", "label", "predicted")}
+  expected = {"image": batch["image"], "label": batch["label"], "predicted": output.drawn[:, 0]}
+  jax.tree.map(np.testing.assert_array_equal, fed, expected)
   changed[said] = output.routing.parents[1, said]
   changed[said, 2] += OFFSETS[-1]
   decoder = variables["params"]["decoder"]
@@ -230,7 +241,38 @@ def test_pictures(trained):
   )
   pixels = jax.nn.sigmoid(hidden @ decoder["dense_1"]["kernel"] + decoder["dense_1"]["bias"])
   np.testing.assert_allclose(perturbed[1, 2, -1].reshape(-1), pixels, rtol=1e-4, atol=1e-5)
-  assert drawn["coupling"]["coupling"].shape == (3, 18, CLASSES)
+  # Of the first example, by iteration; couplings start even, which agreements are not.
+  fed, routing = drawn["coupling"], output.routing
+  np.testing.assert_array_equal(fed["image"], batch["image"][0])
+  np.testing.assert_allclose(fed["coupling"], routing.coupling[0], rtol=1e-5)
+  np.testing.assert_allclose(fed["agreement"], routing.agreement[0], rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(fed["coupling"][0], 1 / CLASSES, rtol=1e-6)
+  others = np.abs(routing.coupling[1:] - routing.coupling[:1]).max(axis=(1, 2, 3))
+  assert (others > 1e-3).all()
+
+
+def test_numbers_are_changed_by_up_to_a_quarter():
+  """Sabour, Frosst and Hinton 2017, section 5.1: in steps of 0.05."""
+  expected = [-0.25, -0.2, -0.15, -0.1, -0.05, 0, 0.05, 0.1, 0.15, 0.2, 0.25]
+  np.testing.assert_allclose(OFFSETS, expected, atol=1e-7)
+
+
+def test_lengths_are_the_scores_of_classes():
+  lengths = jnp.array([[0.25, 0.9, 0.5], [0.75, 0.1, 0.0]])
+  blank = jnp.zeros(0)
+  classify = tiny_system().classify
+  np.testing.assert_array_equal(classify(CapsNetOutput(lengths, blank, blank, blank)), lengths)
+
+
+def test_maps_to_classes_start_as_in_the_release():
+  """Normal with a deviation of 0.1, cut at two of them, which leaves 0.8796 of it."""
+  layer = ClassCapsules(num_classes=10, features=16, iterations=1, through_all=True)
+  maps = jax.jit(layer.init)(jax.random.key(0), jnp.zeros((1, 20, 8)))["params"]["maps"]
+  assert maps.shape == (20, 10, 8, 16)
+  assert 0.199 < np.abs(maps).max() <= 0.2
+  # Of 25,600 numbers: four standard errors.
+  assert np.std(maps) == pytest.approx(0.08796, rel=0.02)
+  assert abs(np.mean(maps)) < 0.0022
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from scae_jax.layers.matrix_capsules import (
   ConvCapsules,
   PrimaryCapsules,
   receptive_fields,
+  transform_init,
 )
-from scae_jax.models.matrix_capsules import make_system
+from scae_jax.models.matrix_capsules import MatrixCapsulesOutput, make_system
 from scae_jax.models.system import ImageSpec
 from scae_jax.routing.em import route_by_em
 from scae_jax.training.build import check_system
@@ -180,8 +181,27 @@ def test_loss_and_measures_against_numpy():
     measures["accuracy"], output.activation.argmax(1) == np.asarray(batch["label"])
   )
   drawn = jax.device_get(jax.jit(system.pictures)(variables, batch))["coupling"]
+  # Of the first example, whose classes have one position; no other has the same.
   assert drawn["coupling"].shape == drawn["agreement"].shape == (2, 2, CLASSES)
   np.testing.assert_allclose(drawn["coupling"].sum(2), 1, rtol=1e-5)
+  np.testing.assert_array_equal(drawn["image"], image[0])
+  for name in ("coupling", "agreement"):
+    of_all = getattr(output.routing, name)[:, :, 0]
+    np.testing.assert_allclose(drawn[name], of_all[0], rtol=1e-3, atol=1e-4, err_msg=name)
+    assert (np.abs(of_all[1:] - of_all[:1]).max(axis=(1, 2, 3)) > 1e-2).all()
+
+
+def test_activations_are_the_scores_of_classes():
+  activation = jnp.array([[0.25, 0.9, 0.5], [0.75, 0.1, 0.0]])
+  found = tiny_system().classify(MatrixCapsulesOutput(activation, jnp.zeros(0)))
+  np.testing.assert_array_equal(found, activation)
+
+
+def test_transforms_start_near_the_identity():
+  """Off by a normal distribution with a deviation of 0.1; of 16,000: four standard errors."""
+  off = np.asarray(transform_init(jax.random.key(0), (50, 20, 4, 4))) - np.eye(4)
+  assert np.std(off) == pytest.approx(0.1, rel=0.0225)
+  np.testing.assert_allclose(np.mean(off, axis=(0, 1)), 0, atol=0.013)
 
 
 def test_how_large_poses_are_tells_something_unless_they_are_scaled():

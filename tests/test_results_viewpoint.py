@@ -1,5 +1,6 @@
 """The viewpoint report: what is trained, what is scored, and what is written of it."""
 
+import functools
 import json
 import sys
 
@@ -12,6 +13,7 @@ from results import viewpoint
 from scae_jax.data.dataset import Dataset, ScoredSet, Split
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
+from scae_jax.evaluation import viewpoint as evaluation
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.clustering import lin_match
 from scae_jax.evaluation.examples import load_split
@@ -19,6 +21,9 @@ from scae_jax.evaluation.features import collect
 from scae_jax.evaluation.linear_probe import lin_pred
 from scae_jax.evaluation.viewpoint import accuracies, pixel_accuracies
 from scae_jax.figures import FIGURES
+from scae_jax.models.system import ImageSpec
+from scae_jax.training.build import make_system
+from scae_jax.training.config import read_settings
 from tests import toy_classifier, toy_system
 
 SIZES = {"canvas": 18, "batch_size": 32}
@@ -58,21 +63,28 @@ def test_a_classifier_is_scored_by_its_answers(scored):
       assert found["accuracy"][one.name][seed] == pytest.approx(expected, abs=1e-6)
 
 
-def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored):
+def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, monkeypatch):
+  """Fitted once a seed, with what clusters and probes that are fitted for each set would give."""
+  fits = []
+  for name in ("fit_clusters", "fit_probe"):
+    real = getattr(evaluation, name)
+    monkeypatch.setattr(
+      evaluation, name, lambda *args, f=name, r=real, **kw: fits.append(f) or r(*args, **kw)
+    )
   system, variables = make(toy_system)
   found = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
+  assert fits == ["fit_clusters", "fit_probe"] * 2
   assert set(found) == {"LIN-MATCH, code", "LIN-PRED, code"}
   train = load_split(scored[0], "train", CHOSEN)
-  test = load_split(scored[1], "test", CHOSEN)
-  fitted, moved = (
-    collect(system, variables[1], split, **SIZES).features["code"] for split in (train, test)
-  )
-  data = (fitted, train["label"], moved, test["label"])
-  name = "rotated_digits:35"
-  expected = lin_match(*data, num_classes=10, seed=1, name="code").accuracy
-  assert found["LIN-MATCH, code"][name][1] == expected
-  expected = lin_pred(*data, num_classes=10, name="code").accuracy
-  assert found["LIN-PRED, code"][name][1] == expected
+  fitted = collect(system, variables[1], train, **SIZES).features["code"]
+  for one in scored:
+    test = load_split(one, "test", CHOSEN)
+    moved = collect(system, variables[1], test, **SIZES).features["code"]
+    data = (fitted, train["label"], moved, test["label"])
+    expected = lin_match(*data, num_classes=10, seed=1, name="code").accuracy
+    assert found["LIN-MATCH, code"][one.name][1] == expected
+    expected = lin_pred(*data, num_classes=10, name="code").accuracy
+    assert found["LIN-PRED, code"][one.name][1] == expected
 
 
 def test_every_system_is_trained_upright_and_turned():
@@ -90,9 +102,68 @@ def test_every_system_is_trained_upright_and_turned():
 @pytest.mark.parametrize("data", SYSTEMS)
 def test_all_systems_of_a_data_set_see_the_same_images(data):
   for row in viewpoint.make_rows(data, 1, {}):
-    expected = SHARED[data] | {"data.name": data, "data.num_validation": 0, "data.crop": 0}
+    expected = SHARED[data] | {"data.num_validation": 0, "data.crop": 0}
     for key, value in expected.items():
       assert row.config.data[key.removeprefix("data.")] == value
+
+
+# SCAE's are those of its configs, see test_configs.py: its canvas changes no layer.
+PARAMETERS = {
+  "digits": {
+    "lenet5": 21_386,
+    "cnn": 302_979,
+    "capsnet": 629_200,
+    "matrix_capsules": 30_660,
+  },
+  "mnist": {
+    "lenet5": 107_786,
+    "cnn": 69_704_466,
+    "capsnet": 13_475_648,
+    "matrix_capsules": 68_308,
+  },
+  "mnist_small": {
+    "lenet5": 44_426,
+    "cnn": 554_883,
+    "capsnet": 1_280_720,
+    "matrix_capsules": 31_684,
+  },
+}
+
+
+@pytest.mark.parametrize("data", SYSTEMS)
+def test_every_system_fits_its_images_and_has_the_parameters_that_are_stated(data):
+  assert set(PARAMETERS[data]) == set(SYSTEMS[data]) - {"scae"}
+  found = {}
+  for row in viewpoint.make_rows(data, 1, {}, list(PARAMETERS[data])):
+    name, _, way = row.name.rpartition("-")
+    if way == "upright":
+      spec = ImageSpec(row.config.data.canvas, channels=1, num_classes=10)
+      module = make_system(read_settings(row.config), spec).module
+      keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
+      batch = spec.blank_batch(2)
+      shapes = jax.eval_shape(functools.partial(module.init, train=True), keys, batch)
+      found[name] = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+  assert found == PARAMETERS[data]
+
+
+def test_some_systems_alone_are_trained():
+  rows = viewpoint.make_rows("mnist_small", 1, {}, ["capsnet", "lenet5"])
+  ways = ("upright", "turned")
+  assert [row.name for row in rows] == [f"{s}-{way}" for s in ("lenet5", "capsnet") for way in ways]
+  with pytest.raises(ValueError, match=r"no systems scae in the set 'mnist_small'; .*lenet5, cnn"):
+    viewpoint.make_rows("mnist_small", 1, {}, ["cnn", "scae"])
+
+
+@pytest.mark.parametrize(
+  ("data", "canvas", "expected"),
+  [("mnist", 40, "affnist"), ("mnist_small", 28, "affine_mnist"), ("digits", 20, "affine_digits")],
+)
+def test_affnist_is_scored_where_its_images_fit(data, canvas, expected, monkeypatch):
+  monkeypatch.setattr(viewpoint, "load_scored", lambda name, *_: ScoredSet(name, ("a",), {}, ()))
+  options = toy_system.toy_config(data__canvas=canvas).data
+  *turned, last = (one.name for one in viewpoint.scored_sets(data, options, []))
+  assert last == expected
+  assert turned[:2] == [f"rotated_{SHARED[data]['data.name']}:{angle}" for angle in (0, 5)]
 
 
 def test_scored_are_every_angle_and_the_affine_set_with_their_notes():
@@ -141,7 +212,30 @@ def test_curves_are_means_by_angle():
   found = viewpoint.curves("digits", RESULTS)
   assert list(found) == ["trained upright"]
   expected = [1 - angle / 400 for angle in ANGLES]
-  np.testing.assert_allclose(found["trained upright"]["lenet5"], expected)
+  np.testing.assert_allclose(found["trained upright"]["LeNet-5"], expected)
+
+
+def test_drawn_are_names_that_one_reads_and_what_is_fitted_is_dashed():
+  by_set = {f"rotated_digits:{angle}": {0: 0.5} for angle in ANGLES}
+  kinds = {"LIN-MATCH, prior": by_set, "LIN-PRED, prior": by_set}
+  of_others = {name: {"accuracy": {"accuracy": by_set}} for name in viewpoint.NAMES}
+  results = {f"{name}-upright": of_others[name] for name in SYSTEMS["digits"]}
+  results["scae-upright"] = {"accuracy": kinds}
+  figure = viewpoint.draw("digits", results)
+  (axes,) = figure.axes
+  assert [text.get_text() for text in figure.legends[0].texts] == [
+    "LeNet-5",
+    "CNN",
+    "CapsNet",
+    "matrix capsules",
+    "SCAE, LIN-MATCH, prior",
+    "SCAE, LIN-PRED, prior",
+  ]
+  assert [line.get_linestyle() for line in axes.lines[:6]] == ["-"] * 4 + ["--"] * 2
+  np.testing.assert_array_equal([line.get_xdata() for line in axes.lines[7:]], [[15] * 2, [35] * 2])
+  low, high = axes.get_xlim()
+  ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+  np.testing.assert_array_equal(ticks, [0, 45, 90, 135, 180])
 
 
 def test_figure_has_a_panel_a_way_and_a_line_a_system():

@@ -6,10 +6,20 @@ whatever is not black is ink.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 
-__all__ = ["Drawn", "affine_linear", "draw_affine", "keeps_ink", "place", "resample", "rotation"]
+__all__ = [
+  "Drawn",
+  "affine_linear",
+  "draw_affine",
+  "keeps_ink",
+  "lost_ink",
+  "place",
+  "resample",
+  "rotation",
+]
 
 # Of affNIST (Tieleman 2013): https://www.cs.toronto.edu/~tijmen/affNIST
 MAX_DEGREES = 20.0
@@ -146,6 +156,32 @@ def keeps_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
   low, high = _ink_range(images, maps)
   # What is no more than rounding of the map is not a loss.
   return np.all((low >= -1 - 1e-9) & (high <= canvas + 1e-9), axis=1)
+
+
+def lost_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
+  """Share of every image's ink, the sum of its pixels, that is drawn off the canvas: float64 [n].
+
+  Of an image that is said to keep its ink, and of one without any, it is 0.
+
+  Args:
+    images: uint8 [n, h, w, c].
+    maps: [n, 2, 3], image pixels to canvas pixels, invertible.
+    canvas: side, pixels.
+  """
+  lost, cut = np.zeros(len(images)), np.flatnonzero(~keeps_ink(images, maps, canvas))
+  if not len(cut):
+    return lost
+  low, high = _ink_range(images[cut], maps[cut])
+  margin = math.ceil(max(np.max(-1 - low), np.max(high - canvas)))
+  for start in range(0, len(cut), _CHUNK):
+    rows = cut[start : start + _CHUNK]
+    wider = maps[rows] + np.array([0, 0, margin])
+    drawn = resample(images[rows], wider, canvas + 2 * margin)
+    total = np.sum(drawn, axis=(1, 2, 3), dtype=np.float64)
+    inside = drawn[:, margin : margin + canvas, margin : margin + canvas]
+    kept = np.sum(inside, axis=(1, 2, 3), dtype=np.float64)
+    lost[rows] = (total - kept) / np.maximum(total, 1.0)
+  return lost
 
 
 def resample(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:

@@ -163,8 +163,13 @@ def _draw(
     shifts = generator.randint(ends[:, 0], ends[:, 1] + 1, (len(images), 2))
   maps = affine.place(linear, shifts, images.shape[1:], side)
   num_cut = int(np.sum(~affine.keeps_ink(images, maps, side)))
-  note = f"ink of {num_cut:,} of {len(images):,} images reaches off the canvas of {side} pixels."
-  return maps, [note] if num_cut else []
+  if not num_cut:
+    return maps, []
+  lost = 100 * affine.lost_ink(images, maps, side)
+  return maps, [
+    f"ink of {num_cut:,} of {len(images):,} images reaches off the canvas of {side} pixels: "
+    f"{np.mean(lost):.2g} % of an image's ink is lost in the mean, {np.max(lost):.2g} % at most."
+  ]
 
 
 def _read(name: str) -> _Request | None:

@@ -1,8 +1,8 @@
 """How often the answers of a classifier are right, and whether it is as sure as it may be.
 
 The answer is the class of the largest score, which is also the confidence. Where an image has a
-pair of labels, as two overlaid digits have, the two largest scores are the answer (Sabour et al.
-2017, section 6).
+pair of labels, as two overlaid digits have, the classes of the two largest scores are the answers
+(Sabour et al. 2017, section 6), each with its own confidence.
 """
 
 import dataclasses
@@ -12,8 +12,9 @@ import numpy as np
 
 from scae_jax.evaluation.checks import check_labels
 from scae_jax.evaluation.clustering import confusion_matrix
-from scae_jax.figures.reliability import by_confidence
 
+NUM_BINS = 15  # Guo et al. 2017
+_INNER_EDGES = np.arange(1, NUM_BINS) / NUM_BINS
 # A score may be the length of a vector, which float32 rounds to either side of 1.
 _ROUNDING = 1e-5
 
@@ -53,18 +54,34 @@ class PairClassification:
 
   Attributes:
     answer: int [n, 2], the classes of the two largest scores, the largest first.
-    found: bool [n, 2], whether each label is in the answer.
+    confidence: [n, 2] in [0, 1], these scores.
+    is_right: bool [n, 2], whether each answer is one of the labels.
+    found: bool [n, 2], whether each label is one of the answers.
+    confusion: float [classes, classes], labels (row) by answer (column): one that was found stands
+      on the diagonal, one that was missed at the wrong answer. Where both were missed, each stands
+      half at either answer, since nothing says which was given for which.
+    calibration_error: expected calibration error of answers, two an example, in [0, 1].
   """
 
   answer: np.ndarray
+  confidence: np.ndarray
+  is_right: np.ndarray
   found: np.ndarray
+  confusion: np.ndarray
+  calibration_error: float
 
   def entries(self) -> dict[str, Any]:
-    """Shares in [0, 1] for `metrics.json`: of labels found, missed, and of examples with both."""
+    """Figures for `metrics.json`; all but the confusion matrix are shares in [0, 1].
+
+    `accuracy` and `error` are of labels found and missed, `both_right` is of examples.
+    """
     return {
       "accuracy": float(np.mean(self.found)),
       "error": float(np.mean(~self.found)),
       "both_right": float(np.mean(self.found.all(axis=1))),
+      "expected_calibration_error": self.calibration_error,
+      "mean_confidence": float(np.mean(self.confidence, dtype=np.float64)),
+      "confusion": self.confusion.tolist(),
     }
 
 
@@ -116,8 +133,57 @@ def classify_pairs(scores: np.ndarray, labels: np.ndarray) -> PairClassification
       f"same twice (the first is number {int(np.argmax(same))}). Overlay images of other classes."
     )
   answer = np.argsort(-scores, axis=1, kind="stable")[:, :2]
-  found = (labels[:, :, None] == answer[:, None, :]).any(axis=2)
-  return PairClassification(answer, found)
+  confidence = np.take_along_axis(scores, answer, axis=1)
+  matches = labels[:, :, None] == answer[:, None, :]
+  is_right, found = matches.any(axis=1), matches.any(axis=2)
+  return PairClassification(
+    answer,
+    confidence,
+    is_right,
+    found,
+    _confusion_of_pairs(labels, answer, found, is_right, scores.shape[1]),
+    calibration_error(confidence.reshape(-1), is_right.reshape(-1)),
+  )
+
+
+def _confusion_of_pairs(
+  labels: np.ndarray,
+  answer: np.ndarray,
+  found: np.ndarray,
+  is_right: np.ndarray,
+  num_classes: int,
+) -> np.ndarray:
+  """As `PairClassification` has it, from [n, 2] each."""
+  confusion = np.diag(np.bincount(labels[found], minlength=num_classes).astype(float))
+  # Labels missed with answers that are wrong: one pair of them an example, or all four.
+  missed = ~found[:, :, None] & ~is_right[:, None, :]
+  example, which, wrong = np.nonzero(missed)
+  weight = 1 / (~found).sum(axis=1)[example]
+  np.add.at(confusion, (labels[example, which], answer[example, wrong]), weight)
+  return confusion
+
+
+def by_confidence(
+  confidence: np.ndarray, is_right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Sorts answers into 15 equal bins of confidence.
+
+  Bin i holds confidences above i / 15 and up to (i + 1) / 15; the first one holds 0 too.
+
+  Args:
+    confidence: [n] in [0, 1].
+    is_right: [n], 0 or 1.
+
+  Returns:
+    Of each bin, [15] each: the number of answers, their mean confidence and the share of right
+    ones; the last two are 0 of a bin without answers.
+  """
+  bins = np.digitize(confidence, _INNER_EDGES, right=True)
+  count = np.bincount(bins, minlength=NUM_BINS)
+  divisor = np.maximum(count, 1)
+  mean_confidence = np.bincount(bins, confidence, minlength=NUM_BINS) / divisor
+  accuracy = np.bincount(bins, is_right, minlength=NUM_BINS) / divisor
+  return count, mean_confidence, accuracy
 
 
 def calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:

@@ -104,7 +104,8 @@ def write_classification_reports(
     write_json(folder / "metrics.json", reports[seed])
     print(plain_classification_table(reports[seed]))
     shown = rows[one_of_each_class(labels[:, 0], NUM_PICTURED)]
-    drawers = dict(model_figures(system, own, evaluation_batch(on_device, jnp.asarray(shown))))
+    batch = evaluation_batch(on_device, jnp.asarray(shown))
+    drawers = dict(model_figures(system, own, batch, scored.class_names))
     drawers |= dict(answer_figures(answers, scored.class_names))
     drawers |= dict(curve_figures(history, seed))
     save_figures(folder, drawers)

@@ -16,7 +16,13 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from scae_jax.evaluation.checks import check_fit_and_score
+from scae_jax.evaluation.checks import (
+  check_enough_to_fit,
+  check_features,
+  check_fit_and_score,
+  check_labels,
+  check_width,
+)
 
 NUM_STARTS = 10  # the best of so many k-means runs, by the sum of squares within clusters
 
@@ -40,6 +46,85 @@ class Clustering:
   confusion: np.ndarray
   label_of_cluster: np.ndarray
   num_distinct: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedClusters:
+  """Clusters that have been found and named, and score any number of sets.
+
+  Attributes:
+    name: what the features are called in messages.
+    num_classes: number of labels and of clusters.
+    num_features: columns.
+    kmeans: the clusters.
+    label_of_cluster: int [num_classes].
+    train_accuracy: as of `Clustering`.
+    num_distinct: as of `Clustering`.
+  """
+
+  name: str
+  num_classes: int
+  num_features: int
+  kmeans: KMeans
+  label_of_cluster: np.ndarray
+  train_accuracy: float
+  num_distinct: int
+
+  def predict(self, features: np.ndarray) -> np.ndarray:
+    """The labels, int [n], of the clusters that features [n, d] fall into."""
+    return self.label_of_cluster[self.kmeans.predict(features)]
+
+  def accuracy(self, features: np.ndarray, labels: np.ndarray) -> float:
+    """Share of examples, features [n, d] and labels int [n], whose cluster bears their label.
+
+    Raises:
+      ValueError: features that are not finite or of another width, labels outside the classes.
+    """
+    check_features(self.name, features)
+    check_labels(self.name, features, labels, self.num_classes)
+    check_width(self.name, self.num_features, features.shape[1])
+    return float(np.mean(self.predict(features) == labels))
+
+
+def fit_clusters(
+  features: np.ndarray,
+  labels: np.ndarray,
+  *,
+  num_classes: int,
+  seed: int,
+  name: str = "features",
+) -> FittedClusters:
+  """Clusters features, and names the clusters.
+
+  Args:
+    features: [n, d].
+    labels: int [n], used only to name the clusters.
+    num_classes: number of labels and of clusters.
+    seed: of k-means' starts.
+    name: what the features are called in messages.
+
+  Raises:
+    ValueError: features that are not finite, labels outside the classes, fewer examples than
+      classes, or examples of one class only.
+  """
+  check_features(name, features)
+  check_labels(name, features, labels, num_classes)
+  check_enough_to_fit(labels, num_classes)
+  kmeans = KMeans(num_classes, random_state=seed).set_params(n_init=NUM_STARTS)
+  with warnings.catch_warnings():
+    # Said of features with fewer values than clusters; `num_distinct` says it in the result.
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    clusters = kmeans.fit_predict(features)
+  label_of_cluster = match_clusters(clusters, labels, num_classes)
+  return FittedClusters(
+    name=name,
+    num_classes=num_classes,
+    num_features=features.shape[1],
+    kmeans=kmeans,
+    label_of_cluster=label_of_cluster,
+    train_accuracy=float(np.mean(label_of_cluster[clusters] == labels)),
+    num_distinct=len(np.unique(clusters)),
+  )
 
 
 def match_clusters(clusters: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
@@ -92,17 +177,12 @@ def lin_match(
     ValueError: what `check_fit_and_score` says.
   """
   check_fit_and_score(name, train_features, train_labels, test_features, test_labels, num_classes)
-  kmeans = KMeans(num_classes, random_state=seed).set_params(n_init=NUM_STARTS)
-  with warnings.catch_warnings():
-    # Said of features with fewer values than clusters; `num_distinct` says it in the result.
-    warnings.simplefilter("ignore", ConvergenceWarning)
-    train_clusters = kmeans.fit_predict(train_features)
-  label_of_cluster = match_clusters(train_clusters, train_labels, num_classes)
-  predicted = label_of_cluster[kmeans.predict(test_features)]
+  fitted = fit_clusters(train_features, train_labels, num_classes=num_classes, seed=seed, name=name)
+  predicted = fitted.predict(test_features)
   return Clustering(
     accuracy=float(np.mean(predicted == test_labels)),
-    train_accuracy=float(np.mean(label_of_cluster[train_clusters] == train_labels)),
+    train_accuracy=fitted.train_accuracy,
     confusion=confusion_matrix(test_labels, predicted, num_classes),
-    label_of_cluster=label_of_cluster,
-    num_distinct=len(np.unique(train_clusters)),
+    label_of_cluster=fitted.label_of_cluster,
+    num_distinct=fitted.num_distinct,
   )

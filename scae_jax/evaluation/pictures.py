@@ -1,5 +1,6 @@
 """The figures of a report, drawn and saved one by one."""
 
+import functools
 import io
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +12,11 @@ from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
 from scae_jax.evaluation.checks import check_features
-from scae_jax.evaluation.classification import Classification, PairClassification
+from scae_jax.evaluation.classification import (
+  Classification,
+  PairClassification,
+  by_confidence,
+)
 from scae_jax.evaluation.files import write_whole
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.scores import Labelled, Scores
@@ -22,10 +27,12 @@ from scae_jax.typing import Batch
 MAX_EMBEDDED = 1500
 MIN_EMBEDDED = 5  # fewer points have no neighbourhood to keep
 PERPLEXITY = 30.0
+# Of the figures that models feed, those that name classes.
+OF_CLASSES = ("coupling",)
 
 
 def model_figures(
-  system: System, variables: Any, batch: Batch
+  system: System, variables: Any, batch: Batch, class_names: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Callable[[], Figure]]]:
   """Names and drawers of the figures that the model feeds.
 
@@ -33,6 +40,7 @@ def model_figures(
     system: the model.
     variables: what its module applies.
     batch: the examples to show.
+    class_names: of the figures whose capsules are classes; () gives them numbers.
 
   Raises:
     ValueError: a figure that does not exist.
@@ -44,7 +52,8 @@ def model_figures(
       f"`System.pictures` feeds {', '.join(unknown)}, but the figures are {', '.join(FIGURES)}."
     )
   for name, arrays in fed.items():
-    yield name, lambda name=name, arrays=arrays: FIGURES[name](**arrays)
+    options = {"class_names": class_names} if name in OF_CLASSES else {}
+    yield name, functools.partial(FIGURES[name], **arrays, **options)
 
 
 def feature_figures(
@@ -74,18 +83,17 @@ def feature_figures(
 def answer_figures(
   answers: Classification | PairClassification, class_names: tuple[str, ...]
 ) -> Iterator[tuple[str, Callable[[], Figure]]]:
-  """Names and drawers of the figures of a classifier's answers; none where labels are pairs."""
-  if isinstance(answers, PairClassification):
-    return
+  """Names and drawers of the figures of a classifier's answers, each one of a pair counted."""
   accuracy = float(np.mean(answers.is_right))
   calibration = f"Expected calibration error {answers.calibration_error:.2%}"
+  bins = by_confidence(answers.confidence.reshape(-1), answers.is_right.reshape(-1))
   yield (
     "confusion",
     lambda: FIGURES["confusion"](answers.confusion, class_names, f"Accuracy {accuracy:.2%}"),
   )
   yield (
     "reliability",
-    lambda: FIGURES["reliability"](answers.confidence, answers.is_right, calibration),
+    lambda: FIGURES["reliability"](*bins, calibration),
   )
 
 

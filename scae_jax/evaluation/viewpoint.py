@@ -11,10 +11,10 @@ from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.classification_report import answer_all, make_answer
-from scae_jax.evaluation.clustering import lin_match
+from scae_jax.evaluation.clustering import FittedClusters, fit_clusters, lin_match
 from scae_jax.evaluation.examples import flat_pixels, load_split
-from scae_jax.evaluation.features import collect, make_forward
-from scae_jax.evaluation.linear_probe import lin_pred
+from scae_jax.evaluation.features import Collected, collect, make_forward
+from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe, lin_pred
 from scae_jax.evaluation.report import MAX_PIXEL_EXAMPLES
 from scae_jax.models.system import System
 
@@ -34,9 +34,8 @@ def accuracies(
 ) -> dict[str, dict[str, dict[int, float]]]:
   """Share of test examples that are classified rightly, of every data set and seed.
 
-  A model that classifies does so. Of the others clusters and a linear probe are fitted to the
-  features of the training images as they are, unmoved, as `report.write_report` does it; they are
-  fitted anew for each data set, and are the same each time.
+  A model that classifies does so. Of the others clusters and a linear probe are fitted, once a
+  seed, to the features of the training images as they are, unmoved, as `report.write_report` does.
 
   Args:
     system: the model.
@@ -112,20 +111,31 @@ def _clusters(
   forward = make_forward(system, canvas=canvas)
   sizes = {"canvas": canvas, "batch_size": batch_size, "forward": forward}
   train = load_split(dataset, "train", max_examples)
-  fitted = {seed: collect(system, own, train, **sizes) for seed, own in variables.items()}
+  fitted = {}
+  for seed, own in variables.items():
+    found = collect(system, own, train, **sizes)
+    fitted[seed] = _fit(found, train["label"], num_classes=dataset.num_classes, seed=seed)
 
   def score(seed: int, own: Any, split: Mapping[str, np.ndarray]) -> dict[str, float]:
     scored = collect(system, own, split, **sizes)
-    found = {}
-    for name, values in scored.features.items():
-      data = (fitted[seed].features[name], train["label"], values, split["label"])
-      options: dict[str, Any] = {"num_classes": dataset.num_classes, "name": name}
-      found[f"LIN-MATCH, {name}"] = lin_match(*data, seed=seed, **options).accuracy
-      found[f"LIN-PRED, {name}"] = lin_pred(*data, **options).accuracy
-    for name, values in scored.readings.items():
-      data = (fitted[seed].readings[name], train["label"], values, split["label"])
-      accuracy = lin_pred(*data, num_classes=dataset.num_classes, name=name).accuracy
-      found[f"LIN-PRED, {name}"] = accuracy
-    return found
+    values = scored.features | scored.readings
+    return {
+      f"{way}, {name}": one.accuracy(values[name], split["label"])
+      for (way, name), one in fitted[seed].items()
+    }
 
   return score
+
+
+def _fit(
+  found: Collected, labels: np.ndarray, *, num_classes: int, seed: int
+) -> dict[tuple[str, str], FittedClusters | FittedProbe]:
+  """Clusters and probe of each kind of features, and a probe of each of readings."""
+  fitted: dict[tuple[str, str], FittedClusters | FittedProbe] = {}
+  for name, values in found.features.items():
+    options: dict[str, Any] = {"num_classes": num_classes, "name": name}
+    fitted["LIN-MATCH", name] = fit_clusters(values, labels, seed=seed, **options)
+    fitted["LIN-PRED", name] = fit_probe(values, labels, **options)
+  for name, values in found.readings.items():
+    fitted["LIN-PRED", name] = fit_probe(values, labels, num_classes=num_classes, name=name)
+  return fitted

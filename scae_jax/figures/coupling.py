@@ -27,21 +27,21 @@ def coupling(
   image: np.ndarray,
   coupling: np.ndarray,
   agreement: np.ndarray,
-  class_names: Sequence[str] | None = None,
+  class_names: Sequence[str] = (),
 ) -> Figure:
   """Draws the coupling coefficients of one image, a heat map an iteration of routing.
 
   White is an even share, 1 / parents: red parents get more of a child, blue ones less. Below each
   map stand the agreements of that iteration, for each parent the mean over children, weighted by
-  the shares that it got of them; the largest is dark. More than 64 children are averaged in groups
-  of neighbours.
+  the shares that it got of them; the largest is dark and the longest, since bars stand on less than
+  the least where that is below zero. More than 64 children are averaged in groups of neighbours.
 
   Args:
     image: [h, w, c] in [0, 1].
     coupling: [i, n, k], share of each of n children that each of k parents got in each iteration;
       shares of a child sum to one.
     agreement: [i, n, k], of each child's vote with each parent: a scalar product, or a log density.
-    class_names: a name a parent; None gives them numbers.
+    class_names: a name a parent; () gives them numbers.
 
   Raises:
     ValueError: arrays of another rank, that do not fit each other, or not one name a parent.
@@ -50,7 +50,7 @@ def coupling(
   coupling = check_rank("coupling", coupling, "i n k")
   agreement = check_rank("agreement", agreement, "i n k")
   iterations, num_children, num_parents = coupling.shape
-  names = [str(k) for k in range(num_parents)] if class_names is None else list(class_names)
+  names = list(class_names) or [str(k) for k in range(num_parents)]
   if agreement.shape != coupling.shape or len(names) != num_parents:
     raise ValueError(
       "'coupling' and 'agreement' must have one shape [i, n, k] and 'class_names' one name for each"
@@ -81,8 +81,8 @@ def coupling(
   bars.set_ylabel("weighted\nagreement", fontsize=LABEL_SIZE)
   weights = np.maximum(coupling, MIN_SHARE)
   means = np.sum(weights * agreement, axis=1) / np.sum(weights, axis=1)
-  # Zero means nothing to log densities, which may all be below it: then the largest is the tallest.
-  bottom = 0.0 if means.max() >= 0 else 1.1 * means.min()
+  # Zero means nothing to log densities: bars on it would be longest for the least of them.
+  bottom = min(0.0, 1.1 * means.min())
   _draw_agreement(bars, means[0], bottom, names)
   for i in range(1, iterations):
     axes = figure.add_subplot(grid[1, i + 1], sharey=bars)

@@ -73,7 +73,8 @@ def confusion(
   """Draws which answers the examples of each label get, a row a label.
 
   Args:
-    matrix: int [classes, classes], examples by label (row) and by answer (column).
+    matrix: [classes, classes], examples by label (row) and by answer (column); halves are counts
+      too.
     class_names: a name a class.
     title: what was measured.
     columns: what an answer is, such as "label of the cluster".
@@ -102,7 +103,7 @@ def confusion(
   if len(class_names) <= MAX_WRITTEN_CLASSES:
     for row, column in zip(*np.nonzero(matrix), strict=True):
       colour = "white" if shares[row, column] > 0.5 else "0.2"
-      count = str(matrix[row, column])
+      count = f"{matrix[row, column]:.12g}"
       axes.text(column, row, count, ha="center", va="center", fontsize=SMALL_SIZE, color=colour)
   return figure
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
 
 from scae_jax.figures.style import (
   LABEL_SIZE,
@@ -15,6 +16,7 @@ from scae_jax.figures.style import (
 )
 
 MAX_TICKS = 8  # as many angles as have room for a tick each
+TICKS = 45.0  # degrees, of more angles than that
 
 
 def viewpoint(
@@ -26,8 +28,12 @@ def viewpoint(
   across: str = "test images turned by, degrees",
   num_columns: int = 0,
   baselines: Collection[str] = (),
+  dashed: Collection[str] = (),
+  marked: Collection[float] = (),
 ) -> Figure:
   """Draws a panel for each way of training, a line for each system, the same colour in all.
+
+  Up to 8 angles have a tick each; of more there is one every 45 degrees.
 
   Args:
     angles: [n], degrees.
@@ -37,6 +43,8 @@ def viewpoint(
     across: what the angles are of.
     num_columns: panels side by side; 0 is all.
     baselines: names of systems whose lines are grey and dashed.
+    dashed: names of others whose lines are dashed, such as those scored in another way.
+    marked: angles at which a thin line stands.
 
   Raises:
     ValueError: nothing to draw, or arrays that are not of one length.
@@ -58,16 +66,21 @@ def viewpoint(
     for name, values in lines.items():
       values = check_rank(name, values, "n")
       check_same_length(angles=angles, **{name: values})
-      look = (
-        {"color": colours[name], "ls": "-"} if name in colours else {"color": "0.5", "ls": "--"}
-      )
+      look = {
+        "color": colours.get(name, "0.5"),
+        "ls": "--" if name in dashed or name in baselines else "-",
+      }
       (drawn[name],) = axes.plot(angles, 100 * values, **look, lw=1.4, marker="o", ms=2.5)
     axes.axhline(100 * chance, color="0.5", lw=0.8, ls=":")
+    for angle in marked:
+      axes.axvline(angle, color="0.7", lw=0.6, zorder=0)
     axes.set_title(way, fontsize=LABEL_SIZE)
     axes.set_xlabel(across, fontsize=LABEL_SIZE)
     axes.set_ylim(0, 101)
     if len(angles) <= MAX_TICKS:
       axes.set_xticks(angles)
+    else:
+      axes.xaxis.set_major_locator(MultipleLocator(TICKS))
     axes.tick_params(labelsize=SMALL_SIZE)
     axes.grid(alpha=0.25, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)

@@ -77,6 +77,7 @@ class ConvCapsules(nn.Module):
   inverse_temperature_limit: float
 
   @nn.compact
+  @typed
   def __call__(self, below: CapsuleMap) -> CapsuleMap:
     _, height, width, types_below = below.activation.shape
     where = f"the capsule layer {self.name!r}"
@@ -116,6 +117,7 @@ class ClassCapsules(nn.Module):
   inverse_temperature_limit: float
 
   @nn.compact
+  @typed
   def __call__(self, below: CapsuleMap) -> em.EMRouting:
     batch, height, width, types_below = below.activation.shape
     shape = (types_below, self.num_classes, SIDE, SIDE)
@@ -148,6 +150,7 @@ class Routing(nn.Module):
   inverse_temperature_limit: float
 
   @nn.compact
+  @typed
   def __call__(
     self,
     votes: Float[Array, "b p k 4 4 n"],

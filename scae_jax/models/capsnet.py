@@ -29,7 +29,7 @@ from scae_jax.models.system import (
   whole,
 )
 from scae_jax.routing import dynamic
-from scae_jax.typing import Array, Batch, Float, Int
+from scae_jax.typing import Array, Batch, Float, Int, typed
 
 GRADIENTS = ("all", "last")
 MARGINS = ("present_margin", "absent_margin", "absent_weight")
@@ -62,8 +62,9 @@ class CapsNet(nn.Module):
   """A convolution, convolutional primary capsules, class capsules and a decoder.
 
   In the paper's size (256 channels, 32 types of 8 numbers, 9x9 kernels, classes of 16 numbers,
-  decoder of 512 and 1,024) it has 8,215,568 parameters on 28x28 grey images of ten classes.
-  Routing has no biases.
+  decoder of 512 and 1,024) it has 8,215,568 parameters on 28x28 grey images of ten classes. An
+  article on rotated MNIST prints 8,215,570 of another implementation; the two are unexplained,
+  unless that is the same number in six digits. Routing has no biases.
 
   Attributes:
     conv_width: channels of the first convolution.
@@ -173,6 +174,7 @@ class ClassCapsules(nn.Module):
   through_all: bool
 
   @nn.compact
+  @typed
   def __call__(self, primary: Float[Array, "b n d"]) -> dynamic.DynamicRouting:
     shape = (primary.shape[1], self.num_classes, primary.shape[2], self.features)
     # The deviation of the authors' release.
@@ -184,6 +186,7 @@ class ClassCapsules(nn.Module):
     return jax.vmap(route)(predictions)
 
 
+@typed
 def in_order_of(
   labels: Int[Array, "b labels"], said: Int[Array, "b labels"]
 ) -> Int[Array, "b labels"]:

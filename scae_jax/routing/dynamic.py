@@ -62,7 +62,7 @@ def route_by_agreement(
     predictions: what each child says of each parent.
     iterations: at least 1; with 1 every child is shared evenly.
     through_all: gradients flow through all iterations. Otherwise the coupling is a constant, and
-      predictions learn from the last sum alone, as in the authors' release.
+      predictions learn from the last sum alone.
 
   Raises:
     ValueError: fewer than one iteration.
