@@ -57,6 +57,8 @@ RECOVERY = {
   # As the images were drawn. A prior below leaves objects that are there at a presence below 0.5:
   # relaxed, it is enough to be chosen before the dummy.
   "model.generative.top_presence": 0.5,
+  # At 0.5 one object serves as two.
+  "model.generative.upper_temperature": 0.25,
   "model.object_inference.num_layers": 1,
   # Rising from the start: after thousands of steps without a gradient, Adam's first ones would be
   # several times as long as the learning rate, which leaves the set transformer saturated for good.
@@ -103,7 +105,8 @@ def _digits() -> ConfigDict:
   generative.template_size = 7  # pixels
   generative.nonlinearity = "sigmoid"  # sigmoid or relu1
   generative.pixel_scale = 0.2  # standard deviation
-  generative.temperature = 0.5  # of relaxed presences
+  generative.temperature = 0.5  # of the parts' relaxed presences
+  generative.upper_temperature = 0.5  # of those of all layers above
   generative.top_presence = 0.2  # prior probability of a top capsule
   generative.top_scale = 0.3  # standard deviation of its pose around the identity
   generative.dummy_affinity = 0.05  # parents' start at 1

@@ -44,7 +44,10 @@ class GenerativeCapsules(nn.Module):
     template_size: t, side of a template, pixels.
     nonlinearity: applied to templates at use, `sigmoid` or `relu1`.
     pixel_scale: standard deviation of a pixel.
-    temperature: of all relaxed presences; `ProbabilisticCapsules` checks it.
+    temperature: of the parts' relaxed presences; `ProbabilisticCapsules` checks both.
+    upper_temperature: of all others; None is the same. Children choose by relaxed presences, in
+      which a parent that is off is still a little there, and is chosen before the dummy: at 0.5
+      presences of objects need not say which are there, and one serves as two.
     top_presence: probability of each top capsule.
     top_scale: standard deviation of their poses.
     dummy_affinity: of the dummy to every child; those of parents start at 1.
@@ -68,6 +71,7 @@ class GenerativeCapsules(nn.Module):
   min_scale: float
   initial_scale: float
   shared_scales: bool
+  upper_temperature: float | None = None
 
   def setup(self):
     section = "config.model.generative"
@@ -117,10 +121,15 @@ class GenerativeCapsules(nn.Module):
           self.min_scale + jax.nn.softplus(layer["scale"]), (*layer["affinity"].shape, 6)
         ),
         broad_scale=jnp.float32(self.broad_scale),
-        temperature=jnp.float32(self.temperature),
+        temperature=jnp.float32(self.temperature_of(i)),
       )
-      for layer in self.layers
+      for i, layer in enumerate(self.layers)
     ]
+
+  def temperature_of(self, layer: int) -> float:
+    """Of the relaxed presences of a layer; 0 is that of the parts."""
+    upper = self.temperature if self.upper_temperature is None else self.upper_temperature
+    return upper if layer else self.temperature
 
   def templates(self) -> tuple[Array, Array]:
     """Templates [m, t, t, c] and alphas [m, t, t, 1], in [0, 1]."""
@@ -143,7 +152,10 @@ class GenerativeCapsules(nn.Module):
   def top_log_prob(self, top: Capsules) -> Float[Array, "b"]:
     """log density of the topmost layer, nats."""
     return jax.vmap(selection.root_log_prob, in_axes=(0, None, None, None))(
-      top, self._top_logits(), jnp.float32(self.top_scale), jnp.float32(self.temperature)
+      top,
+      self._top_logits(),
+      jnp.float32(self.top_scale),
+      jnp.float32(self.temperature_of(len(self.layers))),
     )
 
   def draw(self, parts: Capsules, canvas: int) -> Float[Array, "b h w c"]:

@@ -72,6 +72,8 @@ class ProbabilisticCapsules(nn.Module):
     one_of("config.model.off_poses", self.off_poses, OFF_POSES)
     # Posteriors read it before the first call of the generative model, at which that is set up.
     positive("config.model.generative.temperature", self.generative.temperature)
+    upper = self.generative.temperature_of(1)
+    positive("config.model.generative.upper_temperature", upper)
 
   def __call__(self, batch: Batch, *, train: bool) -> ProbabilisticOutput:
     """One pass over a batch; see `ProbabilisticOutput`.
@@ -111,7 +113,7 @@ class ProbabilisticCapsules(nn.Module):
     return posteriors, layers
 
   def _draw(self, posterior: Posterior, key: Array | None, layer: int) -> Capsules:
-    temperature = self.generative.temperature
+    temperature = self.generative.temperature_of(layer)
     if key is None:
       return posterior.centre(temperature)
     return posterior.sample(jax.random.fold_in(key, layer), temperature)
@@ -148,7 +150,7 @@ class ProbabilisticCapsules(nn.Module):
 
   def picture(self, parts: Posterior, canvas: int) -> Float[Array, "b h w c"]:
     """What the centre of a belief about the parts paints; see `GenerativeCapsules.draw`."""
-    return self.generative.draw(parts.centre(self.generative.temperature), canvas)
+    return self.generative.draw(parts.centre(self.generative.temperature_of(0)), canvas)
 
   def _select(self, posteriors: Sequence[Posterior], layers: Sequence[Capsules]) -> list[Selection]:
     if self.off_poses == "broad":
@@ -190,13 +192,13 @@ class ProbabilisticCapsules(nn.Module):
       deviations. With posteriors in one point for the poses (delta) it is a bound but for a
       constant that is infinite; poses are then their likeliest.
     """
-    temperature = self.generative.temperature
     picture = self.generative.draw(layers[0], image.shape[1])
     terms = {"pixels": -self.generative.image_log_prob(picture, image)}
     below = [jnp.sum(choice.log_prob, axis=-1) for choice in choices]
     for i, log_prob in enumerate([*below, self.generative.top_log_prob(layers[-1])], start=1):
       terms[f"capsules_{i}"] = -log_prob
     for i, (posterior, capsules) in enumerate(zip(posteriors, layers, strict=True), start=1):
+      temperature = self.generative.temperature_of(i - 1)
       terms[f"presences_{i}"] = posterior.presence_log_prob(capsules, temperature)
       if posterior.pose_scales is not None:
         terms[f"poses_{i}"] = posterior.pose_log_prob(capsules)
@@ -219,7 +221,7 @@ class ProbabilisticCapsules(nn.Module):
 
   def part_mixing(self, image: Array) -> Array:
     """`generative_pictures.part_mixing` of what parts draw of images [b, h, w, c]: [b, m, h, w]."""
-    parts = self.part_inference(image).centre(self.generative.temperature)
+    parts = self.part_inference(image).centre(self.generative.temperature_of(0))
     return generative_pictures.part_mixing(self.generative, parts, image.shape[1])
 
 
