@@ -36,7 +36,7 @@ from scae_jax.typing import Array
 
 CANVAS = 20
 NUM_SCENES = {"train": 4_000, "test": 1_000}
-# The first seed of the splits. Sizes and temperatures of the config were chosen on images of others.
+# The first seed of the splits. The config was chosen on images of others.
 FIRST_SEED = 2
 # One part a glyph, 5x5 pixels in a template of 7x7. None is an affine image of another: a part that
 # has learnt one could draw both.

@@ -29,6 +29,7 @@ def build(changes, loss=None, data=None):
 POSITIVE = (
   "pixel_scale",
   "temperature",
+  "upper_temperature",
   "top_scale",
   "dummy_affinity",
   "broad_scale",

@@ -44,10 +44,7 @@ class GenerativeCapsules(nn.Module):
     template_size: t, side of a template, pixels.
     nonlinearity: applied to templates at use, `sigmoid` or `relu1`.
     pixel_scale: standard deviation of a pixel.
-    temperature: of the parts' relaxed presences; `ProbabilisticCapsules` checks both.
-    upper_temperature: of all others; None is the same. Children choose by relaxed presences, in
-      which a parent that is off is still a little there, and is chosen before the dummy: at 0.5
-      presences of objects need not say which are there, and one serves as two.
+    temperature: of the parts' relaxed presences; `ProbabilisticCapsules` checks it.
     top_presence: probability of each top capsule.
     top_scale: standard deviation of their poses.
     dummy_affinity: of the dummy to every child; those of parents start at 1.
@@ -56,6 +53,9 @@ class GenerativeCapsules(nn.Module):
       grows without limit.
     initial_scale: what these start at.
     shared_scales: whether all parents have the same deviations for a child, or each its own.
+    upper_temperature: of all other presences; None is the same. Children choose by relaxed
+      presences, in which a parent that is off is still a little there, and is chosen before the
+      dummy: at 0.5 presences of objects need not say which are there, and one serves as two.
   """
 
   capsules: tuple[int, ...]
