@@ -52,6 +52,8 @@ from scae_jax.training.options import DataOptions
 from scae_jax.training.reporting import load_scored_set
 
 SPLIT = "test"
+# Learning rates where the command line has none; L-BFGS searches along each step for how far to go.
+LEARNING_RATES = {"adam": 0.01, "sgd": 1e-4, "lbfgs": None}
 Probes = dict[str, FittedProbe]  # a linear classifier of each kind of readings
 
 
@@ -69,6 +71,34 @@ def fit_readings(
     name: fit_probe(np.asarray(values), labels, num_classes=num_classes, name=name)
     for name, values in readings.items()
   }
+
+
+def make_stepper(
+  name: str, learning_rate: float | None, num_steps: int
+) -> optax.GradientTransformation:
+  """The optimiser of one name of `LEARNING_RATES`; its rate falls to 0 under a cosine.
+
+  Raises:
+    RunError: a learning rate that is not above 0, or one for L-BFGS.
+  """
+  if name == "lbfgs":
+    if learning_rate is not None:
+      raise RunError(
+        "--optimizer=lbfgs searches along each step for how far to go; leave --learning_rate out."
+      )
+    return optax.lbfgs()
+  if learning_rate is None or not learning_rate > 0:
+    raise RunError(f"--learning_rate must be above 0; it is {learning_rate}.")
+  make = {"adam": optax.adam, "sgd": optax.sgd}[name]
+  return make(optax.cosine_decay_schedule(learning_rate, max(num_steps, 1)))
+
+
+def described(record: Mapping[str, Any]) -> str:
+  """The optimiser in words."""
+  name = {"adam": "Adam", "sgd": "gradient descent", "lbfgs": "L-BFGS"}[record["optimizer"]]
+  if record["learning_rate"] is None:
+    return f"{name} with a line search"
+  return f"{name}, learning rate {record['learning_rate']:g} under a cosine"
 
 
 def encoder_probes(run: Run, variables: Any, settings: Settings, canvas: int) -> Probes:
@@ -192,9 +222,8 @@ def remarks(record: Mapping[str, Any]) -> str:
     " the same random numbers before and after. Accuracies in percent, of linear classifiers fitted"
     f" to the encoder's readings of {fitted:,} training images, or, where it says fitted alike, to"
     f" posteriors of {alike:,} training images that were inferred in the same way.{cut}",
-    f"Free-form inference from the {record['start']}: {record['num_steps']:,} steps of Adam,"
-    f" learning rate {record['learning_rate']:g} under a cosine. Step {record['step']:,}, seed"
-    f" {record['seed']}.",
+    f"Free-form inference from the {record['start']}: {record['num_steps']:,} steps of"
+    f" {described(record)}. Step {record['step']:,}, seed {record['seed']}.",
     *record["notes"],
     f"`{record['command']}`",
     hardware_and_versions(record),
@@ -209,14 +238,20 @@ def options_of_command() -> argparse.Namespace:
   parser.add_argument("--dataset", action="append", help="what to score, see data/transfer.py")
   parser.add_argument("--start", choices=STARTS, default="encoder")
   parser.add_argument("--num_steps", type=int, default=1000)
-  parser.add_argument("--learning_rate", type=float, default=0.01, help="of Adam, at the start")
+  parser.add_argument("--optimizer", choices=LEARNING_RATES, default="adam")
+  parser.add_argument(
+    "--learning_rate", type=float, help="at the start; if not 0.01 of adam, 1e-4 of sgd"
+  )
   parser.add_argument("--num_samples", type=int, default=100, help="of the bounds reported")
   parser.add_argument("--max_examples", type=int, default=0, help="of each set; 0 is all")
   parser.add_argument(
     "--train_examples", type=int, default=1000, help="inferred for classifiers; 0 is all"
   )
   parser.add_argument("--batch_size", type=int, default=1000, help="examples at once")
-  return parser.parse_args()
+  options = parser.parse_args()
+  if options.learning_rate is None:
+    options.learning_rate = LEARNING_RATES[options.optimizer]
+  return options
 
 
 def main() -> None:
@@ -230,8 +265,7 @@ def main() -> None:
         "free-form inference takes a run on images whose system has a `free_form`; this one has"
         " none. Name a run of system 'probabilistic'."
       )
-    if not options.learning_rate > 0:
-      raise RunError(f"--learning_rate must be above 0; it is {options.learning_rate}.")
+    optimizer = make_stepper(options.optimizer, options.learning_rate, options.num_steps)
     names = options.dataset or scored_names(run.dataset)
     sets = [
       run.dataset if name == run.dataset.name else load_scored_set(run, name, options.data_dir)
@@ -240,7 +274,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     for seed, variables in run.variables.items():
       name = stem_of("free-form", run, options.workdir, seed) + f"-{options.start}"
-      record, drawer = infer_sets(run, run.system.free_form, variables, sets, options)
+      record, drawer = infer_sets(run, run.system.free_form, optimizer, variables, sets, options)
       record |= {"seed": seed, "command": command, **measured_with()}
       write_json(options.folder / f"{name}.json", record)
       text = f"{table(record['results'])}\n\n{remarks(record)}\n"
@@ -252,6 +286,7 @@ def main() -> None:
 def infer_sets(
   run: Run,
   free_form: FreeForm,
+  optimizer: optax.GradientTransformation,
   variables: Any,
   sets: list[ScoredSet],
   options: argparse.Namespace,
@@ -264,7 +299,7 @@ def infer_sets(
   canvas = settings.data.canvas
   infer = make_inference(
     free_form,
-    optax.adam(optax.cosine_decay_schedule(options.learning_rate, max(options.num_steps, 1))),
+    optimizer,
     num_steps=options.num_steps,
     start=options.start,
     num_samples=options.num_samples,
@@ -303,6 +338,7 @@ def infer_sets(
     "split": SPLIT,
     "start": options.start,
     "num_steps": options.num_steps,
+    "optimizer": options.optimizer,
     "learning_rate": options.learning_rate,
     "num_samples": options.num_samples,
     "max_examples": options.max_examples,

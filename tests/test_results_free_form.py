@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import optax
 import pytest
 
 from results import free_form as command
@@ -105,9 +106,12 @@ def test_bounds_that_do_not_rise_are_counted_and_the_prior_is_a_start(
   trained, monkeypatch, tmp_path
 ):
   flags = ("--num_steps=0", "--num_samples=1", "--max_examples=3", "--train_examples=40")
-  flags += ("--dataset=digits",)
+  flags += ("--dataset=digits", "--optimizer=sgd")
   main(monkeypatch, trained[0], tmp_path, "--start=prior", *flags)
   record = json.loads((tmp_path / "free-form-toy-prior.json").read_text())
+  assert (record["optimizer"], record["learning_rate"]) == ("sgd", 1e-4)
+  text = (tmp_path / "free-form-toy-prior.md").read_text()
+  assert "prior: 0 steps of gradient descent, learning rate 0.0001 under a cosine. Step 8" in text
   (result,) = record["results"].values()
   assert result["bound"]["examples_that_did_not_rise"] == 3
   shares = result["accuracy"]["reconstruction"]
@@ -122,10 +126,28 @@ def test_the_report_on_the_run_has_its_readings(trained, tmp_path, capsys):
   assert row.split() == ["reconstruction", f"{100 * share:.1f}", "%"]
 
 
+def test_optimisers_are_of_the_name_and_their_rates_fall():
+  value = {"x": np.float32(1.0)}
+  gradient = {"x": np.float32(3.0)}
+  for name, first in (("sgd", -0.3), ("adam", -0.1)):
+    optimizer = command.make_stepper(name, 0.1, 2)
+    state = optimizer.init(value)
+    steps = []
+    for _ in range(3):
+      step, state = optimizer.update(gradient, state, value)
+      steps.append(step["x"])
+    np.testing.assert_allclose(steps, [first, first / 2, 0], atol=1e-6)
+  record = {"optimizer": "lbfgs", "learning_rate": None}
+  assert command.described(record) == "L-BFGS with a line search"
+  assert isinstance(command.make_stepper("lbfgs", None, 2), optax.GradientTransformationExtraArgs)
+
+
 @pytest.mark.parametrize(
   ("flag", "message"),
   [
+    ("--optimizer=newton", "invalid choice: 'newton' (choose from"),
     ("--learning_rate=0", "--learning_rate must be above 0; it is 0.0"),
+    ("--optimizer=lbfgs --learning_rate=1", "leave --learning_rate out"),
     ("--num_steps=-1", "num_steps of 0 or more"),
     ("--max_examples=-1", "max_examples must be 0 (all) or more, got -1"),
     ("--dataset=rotated_digits", "does not say how far"),
@@ -134,7 +156,7 @@ def test_the_report_on_the_run_has_its_readings(trained, tmp_path, capsys):
 )
 def test_the_command_refuses_in_one_message(trained, monkeypatch, tmp_path, capsys, flag, message):
   with pytest.raises(SystemExit) as stopped:
-    main(monkeypatch, trained[0], tmp_path / "out", "--dataset=digits", flag)
+    main(monkeypatch, trained[0], tmp_path / "out", "--dataset=digits", *flag.split())
   assert stopped.value.code == 2
   assert message in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ and its own steps. So its result does not depend on what else is in the batch, n
 is; thousands go at once all the same.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -76,8 +77,9 @@ def make_inference(
 
   Args:
     free_form: of the system.
-    optimizer: any that needs no more than gradients. It steps every example by itself: what it
-      does with all gradients at once, such as clipping their norm, it does for each example.
+    optimizer: any. It steps every example by itself: what it does with all gradients at once, such
+      as clipping their norm, it does for each example. One that searches along a line, such as
+      `optax.lbfgs`, does so by the random numbers of its step.
     num_steps: steps; 0 judges the start.
     start: one of `STARTS`.
     num_samples: estimates of which each bound is the mean.
@@ -96,21 +98,27 @@ def make_inference(
       f"{num_samples}"
     )
   begin = free_form.encode if start == "encoder" else free_form.prior
+  optimizer = optax.with_extra_args_support(optimizer)
 
   def bound(variables: Any, posterior: Any, example: Batch, key: Array) -> Array:
     """Of one example, []; its posterior has a leading axis of 1, as has all that a system sees."""
     return free_form.bound(variables, posterior, _alone(dict(example)), key)[0]
 
-  def climb(variables: Any, free: Any, example: Batch, key: Array) -> Any:
+  def climb(variables: Any, free: Any, example: Batch, number: Array) -> Any:
     """The numbers of one example after all steps."""
 
-    def loss(free: Any, key: Array) -> Array:
-      return -bound(variables, free_form.constrain(_alone(free)), example, key)
+    def loss(free: Any, count: Array) -> Array:
+      # Made here, from integers: a line search calls this again, by the same random numbers.
+      own = jax.random.fold_in(jax.random.fold_in(_key(number), 0), count)
+      return -bound(variables, free_form.constrain(_alone(free)), example, own)
 
     def step(carry: tuple[Any, Any], count: Array) -> tuple[tuple[Any, Any], None]:
       free, state = carry
-      gradient = jax.grad(loss)(free, jax.random.fold_in(key, count))
-      updates, state = optimizer.update(gradient, state, free)
+      own = functools.partial(loss, count=count)
+      value, gradient = jax.value_and_grad(own)(free)
+      updates, state = optimizer.update(
+        gradient, state, free, value=value, grad=gradient, value_fn=own
+      )
       return (optax.apply_updates(free, updates), state), None
 
     (free, _), _ = jax.lax.scan(step, (free, optimizer.init(free)), jnp.arange(num_steps))
@@ -128,11 +136,10 @@ def make_inference(
 
   def one(variables: Any, before: Any, free: Any, example: Batch, number: Array):
     """Posterior after all steps, and bounds [2] before and after, of one example."""
-    key = jax.random.fold_in(jax.random.key(SEED), number)
-    free = climb(variables, free, example, jax.random.fold_in(key, 0))
+    free = climb(variables, free, example, number)
     after = jax.tree.map(lambda leaf: leaf[0], free_form.constrain(_alone(free)))
     both = jax.tree.map(lambda *pair: jnp.stack(pair), before, after)
-    return after, judge(variables, both, example, jax.random.fold_in(key, 1))
+    return after, judge(variables, both, example, jax.random.fold_in(_key(number), 1))
 
   def infer(variables: Any, batch: Batch, numbers: Int[Array, "b"]) -> FreeInference:
     before = begin(variables, batch)
@@ -196,6 +203,11 @@ def check_finite(found: FreeInference) -> None:
           f"Free-form inference: {name} {when} the steps is not finite for {len(broken)} of "
           f"{len(each)} examples: {shown}. {_REMEDY[when]}"
         )
+
+
+def _key(number: Array) -> Array:
+  """Of all random numbers of one example."""
+  return jax.random.fold_in(jax.random.key(SEED), number)
 
 
 def _alone(tree: Any) -> Any:
