@@ -139,17 +139,23 @@ def broken(toy, **changes):
 
 
 def test_what_is_not_finite_is_named_with_its_examples(toy):
-  variables, bound = toy[1], toy[0].free_form.bound
+  variables, terms = toy[1], toy[0].free_form.terms
 
   def of_dark(variables, posterior, batch, key):
+    """A term that the toy does not have, and its own."""
     dark = jnp.max(batch["image"], axis=(1, 2, 3)) == 0
-    return jnp.where(dark, jnp.nan, bound(variables, posterior, batch, key))
+    found = terms(variables, posterior, batch, key)
+    broken = jnp.where(dark, jnp.nan, found["latents"])
+    return {"pixels": found["pixels"], "latents": broken, "children": broken}
 
   split = split_of()
   split["image"][[1, 4]] = 0
-  message = r"the bound before the steps is not finite for 2 of 5 examples: 1, 4\. .*diverged"
+  message = (
+    r"the bound \(latents, children\) before the steps is not finite for 2 of 5 examples: 1, 4\."
+    r" .*diverged"
+  )
   with pytest.raises(ValueError, match=message):
-    infer_split(broken(toy, bound=of_dark), variables, split, canvas=SIDE, batch_size=2)
+    infer_split(broken(toy, terms=of_dark), variables, split, canvas=SIDE, batch_size=2)
 
   def readings(posterior):
     return {"odds": jnp.log(1 - posterior["scale"])}  # of a scale of 1, infinite

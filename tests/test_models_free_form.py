@@ -123,6 +123,8 @@ def test_the_bound_rises_on_every_image(gaussian):
   found = infer(variables, BATCH, jnp.arange(COUNT))
   # Hundreds of nats are to be had: untrained, the encoder draws what has nothing to do with images.
   assert np.all(found.after.bound > found.before.bound + 10)
+  names = "presences_1 poses_1 pixels presences_2 poses_2 capsules_1 capsules_2"
+  assert list(found.after.terms) == names.split()  # what is computed first first
   jax.tree.map(np.testing.assert_array_equal, found.before.posterior, gaussian[3])
 
 

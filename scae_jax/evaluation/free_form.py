@@ -10,6 +10,7 @@ is; thousands go at once all the same.
 """
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,26 +34,35 @@ _REMEDY = {
 }
 
 
+Terms = OrderedDict[str, Array]
+
+
 @struct.dataclass
 class Belief:
   """A posterior and what is made of it.
 
   Attributes:
     posterior: tree of arrays [b, ...].
-    bound: [b], mean of many estimates, nats.
+    terms: {name: [b]}, means of many estimates of the terms of the negative bound, nats, in the
+      order of `FreeForm.terms`.
     readings: {name: [b, d]}.
   """
 
   posterior: Any
-  bound: Float[Array, "b"]
+  terms: OrderedDict[str, Float[Array, "b"]]  # JAX sorts the names of other dicts
   readings: dict[str, Float[Array, "b d"]]
+
+  @property
+  def bound(self) -> Float[Array, "b"]:
+    """The lower bound, nats: minus the sum of its terms."""
+    return -sum(self.terms.values(), start=np.zeros((), np.float32))
 
 
 @struct.dataclass
 class FreeInference:
   """The beliefs `before`, at the start, and `after` the last step.
 
-  Both bounds are estimated with the same random numbers, so that their difference is less noisy
+  Terms of both are estimated with the same random numbers, so that their difference is less noisy
   than either.
   """
 
@@ -100,9 +110,10 @@ def make_inference(
   begin = free_form.encode if start == "encoder" else free_form.prior
   optimizer = optax.with_extra_args_support(optimizer)
 
-  def bound(variables: Any, posterior: Any, example: Batch, key: Array) -> Array:
-    """Of one example, []; its posterior has a leading axis of 1, as has all that a system sees."""
-    return free_form.bound(variables, posterior, _alone(dict(example)), key)[0]
+  def terms(variables: Any, posterior: Any, example: Batch, key: Array) -> Terms:
+    """Of one example, [] each; its posterior has a leading axis of 1, as all that a system sees."""
+    found = free_form.terms(variables, posterior, _alone(dict(example)), key)
+    return OrderedDict((name, value[0]) for name, value in found.items())
 
   def climb(variables: Any, free: Any, example: Batch, number: Array) -> Any:
     """The numbers of one example after all steps."""
@@ -110,7 +121,8 @@ def make_inference(
     def loss(free: Any, count: Array) -> Array:
       # Made here, from integers: a line search calls this again, by the same random numbers.
       own = jax.random.fold_in(jax.random.fold_in(_key(number), 0), count)
-      return -bound(variables, free_form.constrain(_alone(free)), example, own)
+      found = terms(variables, free_form.constrain(_alone(free)), example, own)
+      return sum(found.values(), start=jnp.zeros(()))
 
     def step(carry: tuple[Any, Any], count: Array) -> tuple[tuple[Any, Any], None]:
       free, state = carry
@@ -124,18 +136,19 @@ def make_inference(
     (free, _), _ = jax.lax.scan(step, (free, optimizer.init(free)), jnp.arange(num_steps))
     return free
 
-  def judge(variables: Any, posteriors: Any, example: Batch, key: Array) -> Array:
-    """Bounds [2] of two posteriors of one example, by the same random numbers."""
+  def judge(variables: Any, posteriors: Any, example: Batch, key: Array) -> Terms:
+    """Terms [2] of two posteriors of one example, by the same random numbers."""
 
-    def once(count: Array) -> Array:
+    def once(count: Array) -> Terms:
       own = jax.random.fold_in(key, count)
-      of_each = jax.vmap(lambda one: bound(variables, _alone(one), example, own))
+      of_each = jax.vmap(lambda one: terms(variables, _alone(one), example, own))
       return of_each(posteriors)
 
-    return jnp.mean(jax.lax.map(once, jnp.arange(num_samples)), axis=0)
+    found = jax.lax.map(once, jnp.arange(num_samples))
+    return jax.tree.map(lambda values: jnp.mean(values, axis=0), found)
 
   def one(variables: Any, before: Any, free: Any, example: Batch, number: Array):
-    """Posterior after all steps, and bounds [2] before and after, of one example."""
+    """Posterior after all steps, and terms [2] before and after, of one example."""
     free = climb(variables, free, example, number)
     after = jax.tree.map(lambda leaf: leaf[0], free_form.constrain(_alone(free)))
     both = jax.tree.map(lambda *pair: jnp.stack(pair), before, after)
@@ -145,10 +158,11 @@ def make_inference(
     before = begin(variables, batch)
     free = free_form.unconstrain(before)
     each = jax.vmap(one, in_axes=(None, 0, 0, 0, 0))
-    after, bounds = each(variables, before, free, dict(batch), numbers)
+    after, both = each(variables, before, free, dict(batch), numbers)
+    of_each = [jax.tree.map(lambda values, i=i: values[:, i], both) for i in range(2)]
     return FreeInference(
-      Belief(before, bounds[:, 0], free_form.readings(before)),
-      Belief(after, bounds[:, 1], free_form.readings(after)),
+      Belief(before, of_each[0], free_form.readings(before)),
+      Belief(after, of_each[1], free_form.readings(after)),
     )
 
   return jax.jit(infer)
@@ -191,9 +205,13 @@ def infer_split(
 
 
 def check_finite(found: FreeInference) -> None:
-  """Raises `ValueError`, which says what and of which examples, unless all numbers are finite."""
+  """Raises `ValueError`, which says what and of which examples, unless all numbers are finite.
+
+  Of the bound it names the terms, what is computed first first, and so what it began with.
+  """
   for when, belief in (("before", found.before), ("after", found.after)):
-    values = {"the bound": belief.bound[:, None]}
+    terms = [name for name, each in belief.terms.items() if not np.isfinite(each).all()]
+    values = {f"the bound ({', '.join(terms)})": np.stack(list(belief.terms.values()), axis=1)}
     values |= {f"the reading '{name}'": each for name, each in belief.readings.items()}
     for name, each in values.items():
       broken = np.flatnonzero(~np.isfinite(np.asarray(each)).all(axis=1))

@@ -138,9 +138,14 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   def prior(variables: Any, batch: Batch) -> list[Posterior]:
     return nn.apply(ProbabilisticCapsules.prior, module)(variables, len(batch["image"]))
 
-  def bound(variables: Any, posterior: list[Posterior], batch: Batch, key: Array) -> Array:
+  names = term_names(len(module.generative.capsules), gaussian=module.part_inference.gaussian)
+
+  def terms(
+    variables: Any, posterior: list[Posterior], batch: Batch, key: Array
+  ) -> dict[str, Array]:
     estimate = nn.apply(ProbabilisticCapsules.free_estimate, module)
-    return -sum(estimate(variables, batch["image"], posterior, key).values(), start=jnp.zeros(()))
+    found = estimate(variables, batch["image"], posterior, key)
+    return {name: found[name] for name in names}
 
   def draw(variables: Any, posterior: list[Posterior], batch: Batch) -> Array:
     canvas = batch["image"].shape[1]
@@ -151,7 +156,7 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
     prior=prior,
     unconstrain=lambda posterior: [unconstrain(layer) for layer in posterior],
     constrain=lambda free: [constrain(layer) for layer in free],
-    bound=bound,
+    terms=terms,
     readings=lambda posterior: posterior_readings(posterior[-1]),
     draw=draw,
   )
