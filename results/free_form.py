@@ -5,8 +5,10 @@
 Each test image's posterior is stepped uphill on its own bound, from where the encoder or the prior
 puts it (`scae_jax/evaluation/free_form.py`); the model stays as it is. A linear classifier, fitted
 to what the encoder makes of the training images, reads the posteriors before and after. Numbers
-that the bound hardly depends on end where no encoder puts them, so another classifier, fitted to
-posteriors of training images that were inferred in the same way, reads those after as well. Writes
+that the bound hardly depends on end where no encoder puts them, so two more classifiers are fitted
+alike, to posteriors of training images that are inferred in the same way: one to those before the
+steps and one to those after, of the same images, which may be fewer. Beside them stands what the
+same classifier reads of the images' pixels. Writes
 `free-form-<workdir>-<start>.md`, `.json` and `.png` into the folder, of a run with several seeds
 `free-form-<workdir>-seed-<seed>-<start>` of each. Images are the test split as it is, turned by 35
 degrees and under affNIST's maps, or what `--dataset` names, which may be given several times.
@@ -29,7 +31,12 @@ from matplotlib.figure import Figure
 from results.one_run import make_parser, open_named, stem_of
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, ScoredSet
-from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
+from scae_jax.evaluation.examples import (
+  check_transfer,
+  flat_pixels,
+  load_split,
+  one_of_each_class,
+)
 from scae_jax.evaluation.features import collect
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.free_form import (
@@ -39,9 +46,10 @@ from scae_jax.evaluation.free_form import (
   infer_split,
   make_inference,
 )
-from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe
+from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe, lin_pred
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
+from scae_jax.evaluation.report import MAX_PIXEL_EXAMPLES
 from scae_jax.figures import FIGURES
 from scae_jax.figures.free_form import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm
@@ -52,6 +60,8 @@ from scae_jax.training.options import DataOptions
 from scae_jax.training.reporting import load_scored_set
 
 SPLIT = "test"
+PIXELS = "raw pixels"
+WHEN = ("before", "after", "before_alike", "after_alike")
 # Learning rates where the command line has none; L-BFGS searches along each step for how far to go.
 LEARNING_RATES = {"adam": 0.01, "sgd": 1e-4, "lbfgs": None}
 Probes = dict[str, FittedProbe]  # a linear classifier of each kind of readings
@@ -112,19 +122,37 @@ def encoder_probes(run: Run, variables: Any, settings: Settings, canvas: int) ->
 
 def inferred_probes(
   run: Run, variables: Any, infer: Infer, canvas: int, *, num_examples: int, batch_size: int
-) -> Probes:
-  """Fitted to posteriors of training images as they are, inferred as those of test images are."""
+) -> tuple[Probes, Probes]:
+  """Fitted to posteriors of training images as they are, inferred as those of test images are:
+  before the steps, and after them."""
   assert isinstance(run.dataset, Dataset)  # checked by the caller
   train = load_split(run.dataset, "train", num_examples)
   found = infer_split(infer, variables, train, canvas=canvas, batch_size=batch_size)
-  return fit_readings(found.after.readings, train["label"], run.dataset.num_classes)
+  before, after = (
+    fit_readings(one.readings, train["label"], run.dataset.num_classes)
+    for one in (found.before, found.after)
+  )
+  return before, after
+
+
+def pixel_accuracy(run: Run, split: Mapping[str, np.ndarray], num_examples: int) -> float:
+  """Share of images that a linear classifier of their pixels tells, fitted to training images as
+  they are: at most so many of them, and `MAX_PIXEL_EXAMPLES`; 0 is all."""
+  assert isinstance(run.dataset, Dataset)  # checked by the caller
+  count = min(num_examples or MAX_PIXEL_EXAMPLES, MAX_PIXEL_EXAMPLES)
+  train = load_split(run.dataset, "train", count)
+  fitted, scored = flat_pixels([train, split])
+  classes = run.dataset.num_classes
+  return lin_pred(
+    fitted, train["label"], scored, split["label"], num_classes=classes, name=PIXELS
+  ).accuracy
 
 
 def score(
-  found: FreeInference, labels: np.ndarray, probes: Probes, alike: Probes
+  found: FreeInference, labels: np.ndarray, probes: Probes, alike: tuple[Probes, Probes]
 ) -> dict[str, Any]:
-  """Bounds and accuracies before and after, for the JSON file; `after_alike` is by the classifier
-  that was fitted to posteriors inferred alike."""
+  """Bounds, their terms and accuracies before and after, for the JSON file; `before_alike` and
+  `after_alike` are by the classifiers that were fitted to posteriors inferred alike."""
   before, after = found.before, found.after
   low, high = (np.asarray(one.bound, np.float64) for one in (before, after))
   return {
@@ -135,11 +163,16 @@ def score(
       "least_rise": float((high - low).min()),
       "examples_that_did_not_rise": int(np.sum(high <= low)),
     },
+    "terms": {
+      name: {"before": float(np.mean(values)), "after": float(np.mean(after.terms[name]))}
+      for name, values in before.terms.items()
+    },
     "accuracy": {
       name: {
         "before": probe.accuracy(np.asarray(before.readings[name]), labels),
         "after": probe.accuracy(np.asarray(after.readings[name]), labels),
-        "after_alike": alike[name].accuracy(np.asarray(after.readings[name]), labels),
+        "before_alike": alike[0][name].accuracy(np.asarray(before.readings[name]), labels),
+        "after_alike": alike[1][name].accuracy(np.asarray(after.readings[name]), labels),
       }
       for name, probe in probes.items()
     },
@@ -187,41 +220,48 @@ def fits(probes: Probes) -> dict[str, dict[str, Any]]:
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-  """Markdown: a row a data set; bounds in nats, accuracies in percent."""
-  kinds = list(next(iter(results.values()))["accuracy"])
-  columns = ["", "examples", "bound before", "after", "did not rise"]
-  for name in kinds:
-    columns += [f"LIN-PRED, {name}, before", "after", "after, fitted alike"]
-  rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  """Markdown: bounds and their terms in nats, a row a data set; then accuracies in percent, a row
+  for each kind of readings and for pixels of each data set."""
+  terms = list(next(iter(results.values()))["terms"])
+  rows = [["", "examples", "bound before", "after", "did not rise", *terms]]
   for name, result in results.items():
     bound = result["bound"]
     cells = [name, f"{result['examples']:,}", f"{bound['before']:.1f}", f"{bound['after']:.1f}"]
     cells.append(f"{bound['examples_that_did_not_rise']:,}")
-    for kind in kinds:
-      shares = result["accuracy"][kind]
-      cells += [f"{100 * shares[when]:.1f}" for when in ("before", "after", "after_alike")]
-    rows.append(f"| {' | '.join(cells)} |")
-  return "\n".join(rows)
+    for term in terms:
+      low, high = (result["terms"][term][when] for when in ("before", "after"))
+      cells.append(f"{low:.1f} to {high:.1f}")
+    rows.append(cells)
+  scores = [["", "LIN-PRED", *(when.replace("_alike", ", fitted alike") for when in WHEN)]]
+  for name, result in results.items():
+    for kind, shares in result["accuracy"].items():
+      scores.append([name, kind, *(f"{100 * shares[when]:.1f}" for when in WHEN)])
+    every, alike = (f"{100 * result['pixels'][kind]:.1f}" for kind in ("every", "alike"))
+    scores.append([name, PIXELS, every, "", alike, ""])
+  return f"{_markdown(rows)}\n\n{_markdown(scores)}"
+
+
+def _markdown(rows: list[list[str]]) -> str:
+  """A table, whose first row is the head."""
+  lines = [f"| {' | '.join(cells)} |" for cells in rows]
+  return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
 def remarks(record: Mapping[str, Any]) -> str:
   """What is to be said beside the table."""
-  fitted, alike = (
-    max((one["fitted_examples"] for one in record[kind].values()), default=0)
-    for kind in ("probes", "probes_alike")
+  kinds = ("probes", "probes_before_alike", "probes_alike")
+  fitted, _, alike = (
+    max((one["fitted_examples"] for one in record[kind].values()), default=0) for kind in kinds
   )
-  unsettled = [
-    name
-    for kind in ("probes", "probes_alike")
-    for name, one in record[kind].items()
-    if not one["converged"]
-  ]
+  unsettled = [name for kind in kinds for name, one in record[kind].items() if not one["converged"]]
   cut = f" Cut before it converged: {', '.join(unsettled)}." if unsettled else ""
   lines = [
     f"Bounds in nats, mean over examples; each is the mean of {record['num_samples']} estimates, by"
-    " the same random numbers before and after. Accuracies in percent, of linear classifiers fitted"
-    f" to the encoder's readings of {fitted:,} training images, or, where it says fitted alike, to"
-    f" posteriors of {alike:,} training images that were inferred in the same way.{cut}",
+    " the same random numbers before and after, and minus the sum of its terms. Accuracies in"
+    f" percent, of linear classifiers fitted to the encoder's readings of {fitted:,} training"
+    f" images, or, where it says fitted alike, to posteriors of {alike:,} training images that were"
+    f" inferred in the same way, before the steps or after. Of {PIXELS}: fitted to those of the"
+    f" same images, {MAX_PIXEL_EXAMPLES:,} at most.{cut}",
     f"Free-form inference from the {record['start']}: {record['num_steps']:,} steps of"
     f" {described(record)}. Step {record['step']:,}, seed {record['seed']}.",
     *record["notes"],
@@ -325,6 +365,10 @@ def infer_sets(
     seconds = time.perf_counter() - began
     results[scored.name] = {
       **score(found, split["label"], probes, alike),
+      "pixels": {
+        "every": pixel_accuracy(run, split, settings.evaluation.max_examples),
+        "alike": pixel_accuracy(run, split, options.train_examples),
+      },
       "seconds": seconds,  # with compilation, where the batch is of a new size
     }
     notes += scored.notes
@@ -344,7 +388,8 @@ def infer_sets(
     "max_examples": options.max_examples,
     "batch_size": options.batch_size,
     "probes": fits(probes),
-    "probes_alike": fits(alike),
+    "probes_before_alike": fits(alike[0]),
+    "probes_alike": fits(alike[1]),
     "results": results,
     "notes": notes,
   }

@@ -9,6 +9,8 @@ import pytest
 from results import free_form as command
 from results import one_run
 from scae_jax.evaluation import report
+from scae_jax.evaluation.examples import load_split
+from scae_jax.evaluation.linear_probe import lin_pred
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
 from scae_jax.training.loop import train
@@ -77,7 +79,8 @@ def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, 
   assert record["command"].endswith(" ".join(flags))
   assert {"date", "versions", "hardware"} <= set(record)
   assert record["probes"]["reconstruction"]["fitted_examples"] == 100
-  assert record["probes_alike"]["reconstruction"]["fitted_examples"] == 40
+  for kind in ("probes_before_alike", "probes_alike"):
+    assert record[kind]["reconstruction"]["fitted_examples"] == 40
   assert list(record["results"]) == ["digits", "rotated_digits:35", "affine_digits"]
   for result in record["results"].values():
     assert result["examples"] == 12
@@ -88,14 +91,35 @@ def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, 
     shares = result["accuracy"]["reconstruction"]
     assert shares["after"] != shares["before"]
     assert shares["after_alike"] > shares["after"]
+    means = result["terms"]
+    for when in ("before", "after"):
+      # Sums of float32 numbers of size 1,000
+      assert -sum(term[when] for term in means.values()) == pytest.approx(bound[when], rel=1e-5)
   table = (tmp_path / names[1]).read_text()
   assert table.strip() in capsys.readouterr().out
   lines = table.splitlines()
-  assert lines[0].count("LIN-PRED, reconstruction, before | after | after, fitted alike |") == 1
-  bound, shares = (record["results"]["digits"][key] for key in ("bound", "accuracy"))
+  assert lines[0] == "|  | examples | bound before | after | did not rise | pixels | latents |"
+  bound, shares, means = (
+    record["results"]["digits"][key] for key in ("bound", "accuracy", "terms")
+  )
   cells = ["digits", "12", f"{bound['before']:.1f}", f"{bound['after']:.1f}", "0"]
-  cells += [f"{100 * share:.1f}" for share in shares["reconstruction"].values()]
+  cells += [f"{one['before']:.1f} to {one['after']:.1f}" for one in means.values()]
   assert lines[2] == f"| {' | '.join(cells)} |"
+  head = "|  | LIN-PRED | before | after | before, fitted alike | after, fitted alike |"
+  assert lines[6] == head
+  share = shares["reconstruction"]
+  cells = ["digits", "reconstruction"]
+  cells += [f"{100 * share[when]:.1f}" for when in command.WHEN]
+  assert lines[8] == f"| {' | '.join(cells)} |"
+  rotated = record["results"]["rotated_digits:35"]["pixels"]
+  every, alike = (f"{100 * rotated[kind]:.1f}" for kind in ("every", "alike"))
+  assert lines[11] == f"| rotated_digits:35 | raw pixels | {every} |  | {alike} |  |"
+  data = []
+  for split, count in (("train", 40), ("test", 12)):
+    examples = load_split(trained[1].dataset, split, count)
+    data += [examples["image"].reshape(count, -1) / 255, examples["label"]]
+  expected = lin_pred(*data, num_classes=10).accuracy
+  assert record["results"]["digits"]["pixels"]["alike"] == pytest.approx(expected)
   assert "affine_digits: affNIST's distribution of maps" in table
   assert "100 training images" in table
   assert "40 training images that were inferred in the same way" in table
