@@ -13,11 +13,12 @@ MAX_OBJECTS = 32
 NUM_COLUMNS = 10
 
 
-def prior_samples(samples: np.ndarray) -> Figure:
+def prior_samples(samples: np.ndarray, title: str = "Drawn from the prior") -> Figure:
   """Draws images of the prior, ten a row.
 
   Args:
     samples: [n, h, w, c] in [0, 1]; the first 100 are drawn.
+    title: of the figure.
 
   Raises:
     ValueError: an array of another rank.
@@ -27,7 +28,9 @@ def prior_samples(samples: np.ndarray) -> Figure:
   rows = math.ceil(len(samples) / columns)
   blank = np.zeros((rows * columns - len(samples), *samples.shape[1:]), samples.dtype)
   table = np.concatenate([samples, blank]).reshape(rows, columns, *samples.shape[1:])
-  figure = new_figure(0.6 * columns + 0.3, 0.6 * rows + 0.5, "Drawn from the prior")
+  # Of the title's width at least, about 13 letters an inch.
+  width = max(0.6 * columns + 0.3, max(map(len, title.split("\n"))) / 13 + 0.3)
+  figure = new_figure(width, 0.6 * rows + 0.5, title)
   show_mosaic(figure.subplots(), table)
   return figure
 
