@@ -115,6 +115,10 @@ def _digits() -> ConfigDict:
   generative.initial_scale = 0.3  # what it starts at
   generative.shared_scales = True  # by all parents of a child, or each has its own
 
+  posterior = config.model.posterior = ConfigDict()  # of Gaussian poses
+  posterior.min_scale = 1e-3  # least standard deviation
+  posterior.initial_scale = 0.05  # what it starts at, about
+
   parts = config.model.part_inference = ConfigDict()
   parts.widths = (24, 24, 24, 24)  # convolution channels
   parts.strides = (2, 1, 1, 1)

@@ -5,8 +5,10 @@
 Each test image's posterior is stepped uphill on its own bound, from where the encoder or the prior
 puts it (`scae_jax/evaluation/free_form.py`); the model stays as it is. A linear classifier, fitted
 to what the encoder makes of the training images, reads the posteriors before and after. Numbers
-that the bound hardly depends on end where no encoder puts them, so another classifier, fitted to
-posteriors of training images that were inferred in the same way, reads those after as well. Writes
+that the bound hardly depends on end where no encoder puts them, so two more classifiers are fitted
+alike, to posteriors of training images that are inferred in the same way: one to those before the
+steps and one to those after, of the same images, which may be fewer. Beside them stands what the
+same classifier reads of the images' pixels. Writes
 `free-form-<workdir>-<start>.md`, `.json` and `.png` into the folder, of a run with several seeds
 `free-form-<workdir>-seed-<seed>-<start>` of each. Images are the test split as it is, turned by 35
 degrees and under affNIST's maps, or what `--dataset` names, which may be given several times.
@@ -29,7 +31,12 @@ from matplotlib.figure import Figure
 from results.one_run import make_parser, open_named, stem_of
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, ScoredSet
-from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
+from scae_jax.evaluation.examples import (
+  check_transfer,
+  flat_pixels,
+  load_split,
+  one_of_each_class,
+)
 from scae_jax.evaluation.features import collect
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.free_form import (
@@ -39,9 +46,10 @@ from scae_jax.evaluation.free_form import (
   infer_split,
   make_inference,
 )
-from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe
+from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe, lin_pred
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
+from scae_jax.evaluation.report import MAX_PIXEL_EXAMPLES
 from scae_jax.figures import FIGURES
 from scae_jax.figures.free_form import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm
@@ -52,6 +60,10 @@ from scae_jax.training.options import DataOptions
 from scae_jax.training.reporting import load_scored_set
 
 SPLIT = "test"
+PIXELS = "raw pixels"
+WHEN = ("before", "after", "before_alike", "after_alike")
+# Learning rates where the command line has none; L-BFGS searches along each step for how far to go.
+LEARNING_RATES = {"adam": 0.01, "sgd": 1e-4, "lbfgs": None}
 Probes = dict[str, FittedProbe]  # a linear classifier of each kind of readings
 
 
@@ -71,6 +83,34 @@ def fit_readings(
   }
 
 
+def make_stepper(
+  name: str, learning_rate: float | None, num_steps: int
+) -> optax.GradientTransformation:
+  """The optimiser of one name of `LEARNING_RATES`; its rate falls to 0 under a cosine.
+
+  Raises:
+    RunError: a learning rate that is not above 0, or one for L-BFGS.
+  """
+  if name == "lbfgs":
+    if learning_rate is not None:
+      raise RunError(
+        "--optimizer=lbfgs searches along each step for how far to go; leave --learning_rate out."
+      )
+    return optax.lbfgs()
+  if learning_rate is None or not learning_rate > 0:
+    raise RunError(f"--learning_rate must be above 0; it is {learning_rate}.")
+  make = {"adam": optax.adam, "sgd": optax.sgd}[name]
+  return make(optax.cosine_decay_schedule(learning_rate, max(num_steps, 1)))
+
+
+def described(record: Mapping[str, Any]) -> str:
+  """The optimiser in words."""
+  name = {"adam": "Adam", "sgd": "gradient descent", "lbfgs": "L-BFGS"}[record["optimizer"]]
+  if record["learning_rate"] is None:
+    return f"{name} with a line search"
+  return f"{name}, learning rate {record['learning_rate']:g} under a cosine"
+
+
 def encoder_probes(run: Run, variables: Any, settings: Settings, canvas: int) -> Probes:
   """Fitted to what the encoder makes of training images as they are."""
   assert isinstance(run.dataset, Dataset)  # checked by the caller
@@ -82,19 +122,37 @@ def encoder_probes(run: Run, variables: Any, settings: Settings, canvas: int) ->
 
 def inferred_probes(
   run: Run, variables: Any, infer: Infer, canvas: int, *, num_examples: int, batch_size: int
-) -> Probes:
-  """Fitted to posteriors of training images as they are, inferred as those of test images are."""
+) -> tuple[Probes, Probes]:
+  """Fitted to posteriors of training images as they are, inferred as those of test images are:
+  before the steps, and after them."""
   assert isinstance(run.dataset, Dataset)  # checked by the caller
   train = load_split(run.dataset, "train", num_examples)
   found = infer_split(infer, variables, train, canvas=canvas, batch_size=batch_size)
-  return fit_readings(found.after.readings, train["label"], run.dataset.num_classes)
+  before, after = (
+    fit_readings(one.readings, train["label"], run.dataset.num_classes)
+    for one in (found.before, found.after)
+  )
+  return before, after
+
+
+def pixel_accuracy(run: Run, split: Mapping[str, np.ndarray], num_examples: int) -> float:
+  """Share of images that a linear classifier of their pixels tells, fitted to training images as
+  they are: at most so many of them, and `MAX_PIXEL_EXAMPLES`; 0 is all."""
+  assert isinstance(run.dataset, Dataset)  # checked by the caller
+  count = min(num_examples or MAX_PIXEL_EXAMPLES, MAX_PIXEL_EXAMPLES)
+  train = load_split(run.dataset, "train", count)
+  fitted, scored = flat_pixels([train, split])
+  classes = run.dataset.num_classes
+  return lin_pred(
+    fitted, train["label"], scored, split["label"], num_classes=classes, name=PIXELS
+  ).accuracy
 
 
 def score(
-  found: FreeInference, labels: np.ndarray, probes: Probes, alike: Probes
+  found: FreeInference, labels: np.ndarray, probes: Probes, alike: tuple[Probes, Probes]
 ) -> dict[str, Any]:
-  """Bounds and accuracies before and after, for the JSON file; `after_alike` is by the classifier
-  that was fitted to posteriors inferred alike."""
+  """Bounds, their terms and accuracies before and after, for the JSON file; `before_alike` and
+  `after_alike` are by the classifiers that were fitted to posteriors inferred alike."""
   before, after = found.before, found.after
   low, high = (np.asarray(one.bound, np.float64) for one in (before, after))
   return {
@@ -105,11 +163,16 @@ def score(
       "least_rise": float((high - low).min()),
       "examples_that_did_not_rise": int(np.sum(high <= low)),
     },
+    "terms": {
+      name: {"before": float(np.mean(values)), "after": float(np.mean(after.terms[name]))}
+      for name, values in before.terms.items()
+    },
     "accuracy": {
       name: {
         "before": probe.accuracy(np.asarray(before.readings[name]), labels),
         "after": probe.accuracy(np.asarray(after.readings[name]), labels),
-        "after_alike": alike[name].accuracy(np.asarray(after.readings[name]), labels),
+        "before_alike": alike[0][name].accuracy(np.asarray(before.readings[name]), labels),
+        "after_alike": alike[1][name].accuracy(np.asarray(after.readings[name]), labels),
       }
       for name, probe in probes.items()
     },
@@ -157,44 +220,50 @@ def fits(probes: Probes) -> dict[str, dict[str, Any]]:
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-  """Markdown: a row a data set; bounds in nats, accuracies in percent."""
-  kinds = list(next(iter(results.values()))["accuracy"])
-  columns = ["", "examples", "bound before", "after", "did not rise"]
-  for name in kinds:
-    columns += [f"LIN-PRED, {name}, before", "after", "after, fitted alike"]
-  rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  """Markdown: bounds and their terms in nats, a row a data set; then accuracies in percent, a row
+  for each kind of readings and for pixels of each data set."""
+  terms = list(next(iter(results.values()))["terms"])
+  rows = [["", "examples", "bound before", "after", "did not rise", *terms]]
   for name, result in results.items():
     bound = result["bound"]
     cells = [name, f"{result['examples']:,}", f"{bound['before']:.1f}", f"{bound['after']:.1f}"]
     cells.append(f"{bound['examples_that_did_not_rise']:,}")
-    for kind in kinds:
-      shares = result["accuracy"][kind]
-      cells += [f"{100 * shares[when]:.1f}" for when in ("before", "after", "after_alike")]
-    rows.append(f"| {' | '.join(cells)} |")
-  return "\n".join(rows)
+    for term in terms:
+      low, high = (result["terms"][term][when] for when in ("before", "after"))
+      cells.append(f"{low:.1f} to {high:.1f}")
+    rows.append(cells)
+  scores = [["", "LIN-PRED", *(when.replace("_alike", ", fitted alike") for when in WHEN)]]
+  for name, result in results.items():
+    for kind, shares in result["accuracy"].items():
+      scores.append([name, kind, *(f"{100 * shares[when]:.1f}" for when in WHEN)])
+    every, alike = (f"{100 * result['pixels'][kind]:.1f}" for kind in ("every", "alike"))
+    scores.append([name, PIXELS, every, "", alike, ""])
+  return f"{_markdown(rows)}\n\n{_markdown(scores)}"
+
+
+def _markdown(rows: list[list[str]]) -> str:
+  """A table, whose first row is the head."""
+  lines = [f"| {' | '.join(cells)} |" for cells in rows]
+  return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
 def remarks(record: Mapping[str, Any]) -> str:
   """What is to be said beside the table."""
-  fitted, alike = (
-    max((one["fitted_examples"] for one in record[kind].values()), default=0)
-    for kind in ("probes", "probes_alike")
+  kinds = ("probes", "probes_before_alike", "probes_alike")
+  fitted, _, alike = (
+    max((one["fitted_examples"] for one in record[kind].values()), default=0) for kind in kinds
   )
-  unsettled = [
-    name
-    for kind in ("probes", "probes_alike")
-    for name, one in record[kind].items()
-    if not one["converged"]
-  ]
+  unsettled = [name for kind in kinds for name, one in record[kind].items() if not one["converged"]]
   cut = f" Cut before it converged: {', '.join(unsettled)}." if unsettled else ""
   lines = [
     f"Bounds in nats, mean over examples; each is the mean of {record['num_samples']} estimates, by"
-    " the same random numbers before and after. Accuracies in percent, of linear classifiers fitted"
-    f" to the encoder's readings of {fitted:,} training images, or, where it says fitted alike, to"
-    f" posteriors of {alike:,} training images that were inferred in the same way.{cut}",
-    f"Free-form inference from the {record['start']}: {record['num_steps']:,} steps of Adam,"
-    f" learning rate {record['learning_rate']:g} under a cosine. Step {record['step']:,}, seed"
-    f" {record['seed']}.",
+    " the same random numbers before and after, and minus the sum of its terms. Accuracies in"
+    f" percent, of linear classifiers fitted to the encoder's readings of {fitted:,} training"
+    f" images, or, where it says fitted alike, to posteriors of {alike:,} training images that were"
+    f" inferred in the same way, before the steps or after. Of {PIXELS}: fitted to those of the"
+    f" same images, {MAX_PIXEL_EXAMPLES:,} at most.{cut}",
+    f"Free-form inference from the {record['start']}: {record['num_steps']:,} steps of"
+    f" {described(record)}. Step {record['step']:,}, seed {record['seed']}.",
     *record["notes"],
     f"`{record['command']}`",
     hardware_and_versions(record),
@@ -209,14 +278,20 @@ def options_of_command() -> argparse.Namespace:
   parser.add_argument("--dataset", action="append", help="what to score, see data/transfer.py")
   parser.add_argument("--start", choices=STARTS, default="encoder")
   parser.add_argument("--num_steps", type=int, default=1000)
-  parser.add_argument("--learning_rate", type=float, default=0.01, help="of Adam, at the start")
+  parser.add_argument("--optimizer", choices=LEARNING_RATES, default="adam")
+  parser.add_argument(
+    "--learning_rate", type=float, help="at the start; if not 0.01 of adam, 1e-4 of sgd"
+  )
   parser.add_argument("--num_samples", type=int, default=100, help="of the bounds reported")
   parser.add_argument("--max_examples", type=int, default=0, help="of each set; 0 is all")
   parser.add_argument(
     "--train_examples", type=int, default=1000, help="inferred for classifiers; 0 is all"
   )
   parser.add_argument("--batch_size", type=int, default=1000, help="examples at once")
-  return parser.parse_args()
+  options = parser.parse_args()
+  if options.learning_rate is None:
+    options.learning_rate = LEARNING_RATES[options.optimizer]
+  return options
 
 
 def main() -> None:
@@ -230,8 +305,7 @@ def main() -> None:
         "free-form inference takes a run on images whose system has a `free_form`; this one has"
         " none. Name a run of system 'probabilistic'."
       )
-    if not options.learning_rate > 0:
-      raise RunError(f"--learning_rate must be above 0; it is {options.learning_rate}.")
+    optimizer = make_stepper(options.optimizer, options.learning_rate, options.num_steps)
     names = options.dataset or scored_names(run.dataset)
     sets = [
       run.dataset if name == run.dataset.name else load_scored_set(run, name, options.data_dir)
@@ -240,7 +314,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     for seed, variables in run.variables.items():
       name = stem_of("free-form", run, options.workdir, seed) + f"-{options.start}"
-      record, drawer = infer_sets(run, run.system.free_form, variables, sets, options)
+      record, drawer = infer_sets(run, run.system.free_form, optimizer, variables, sets, options)
       record |= {"seed": seed, "command": command, **measured_with()}
       write_json(options.folder / f"{name}.json", record)
       text = f"{table(record['results'])}\n\n{remarks(record)}\n"
@@ -252,6 +326,7 @@ def main() -> None:
 def infer_sets(
   run: Run,
   free_form: FreeForm,
+  optimizer: optax.GradientTransformation,
   variables: Any,
   sets: list[ScoredSet],
   options: argparse.Namespace,
@@ -264,7 +339,7 @@ def infer_sets(
   canvas = settings.data.canvas
   infer = make_inference(
     free_form,
-    optax.adam(optax.cosine_decay_schedule(options.learning_rate, max(options.num_steps, 1))),
+    optimizer,
     num_steps=options.num_steps,
     start=options.start,
     num_samples=options.num_samples,
@@ -290,6 +365,10 @@ def infer_sets(
     seconds = time.perf_counter() - began
     results[scored.name] = {
       **score(found, split["label"], probes, alike),
+      "pixels": {
+        "every": pixel_accuracy(run, split, settings.evaluation.max_examples),
+        "alike": pixel_accuracy(run, split, options.train_examples),
+      },
       "seconds": seconds,  # with compilation, where the batch is of a new size
     }
     notes += scored.notes
@@ -303,12 +382,14 @@ def infer_sets(
     "split": SPLIT,
     "start": options.start,
     "num_steps": options.num_steps,
+    "optimizer": options.optimizer,
     "learning_rate": options.learning_rate,
     "num_samples": options.num_samples,
     "max_examples": options.max_examples,
     "batch_size": options.batch_size,
     "probes": fits(probes),
-    "probes_alike": fits(alike),
+    "probes_before_alike": fits(alike[0]),
+    "probes_alike": fits(alike[1]),
     "results": results,
     "notes": notes,
   }

@@ -115,7 +115,10 @@ def main() -> None:
       text = f"{table(matches)}\n\n{remarks(record)}"
       write_whole(options.folder / f"{name}.md", (text + "\n").encode())
       print(text, flush=True)
-      drawer = functools.partial(FIGURES["part_identity"], **arrays["part_identity"])
+      shown_of = f"{run.config.system}, {name.removeprefix('identifiability-')}, step {run.step:,}"
+      drawer = functools.partial(
+        FIGURES["part_identity"], **arrays["part_identity"], source=shown_of
+      )
       save_figures(options.folder, {name: drawer})
 
 

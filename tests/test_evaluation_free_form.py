@@ -65,6 +65,20 @@ def test_the_best_posterior_is_found_from_either_start(toy, infer, start):
     np.testing.assert_array_equal(belief.readings["reconstruction"], belief.posterior["mean"])
 
 
+def test_an_optimiser_that_searches_along_lines_gets_there_sooner(toy):
+  """L-BFGS asks for more than gradients: the value, and the function itself."""
+  search = optax.scale_by_backtracking_linesearch(10)  # compiles sooner than what L-BFGS has
+  optimizer = optax.lbfgs(memory_size=3, linesearch=search)
+  infer = make_inference(toy[0].free_form, optimizer, num_steps=15, start="prior", num_samples=5)
+  found = infer_split(infer, toy[1], split_of(), **SIZES)
+  pixels = split_of()["image"].reshape(COUNT, -1) / 255
+  evidence = stats.norm.logpdf(pixels, 0, np.sqrt(1 + NOISE**2)).sum(axis=1)
+  # No step is small, so that each one's noise stays: a few hundredths of nine nats or more.
+  np.testing.assert_allclose(found.after.bound, evidence, atol=0.2)
+  assert np.all(found.after.bound <= evidence + 1e-3)  # float32; a bound it is
+  assert np.all(found.after.bound > found.before.bound + 2)
+
+
 def test_the_bound_at_the_start_is_what_it_should_be(toy, infer):
   """From the prior, the bound is E log Normal(x; z, NOISE): its mean has a closed form."""
   found = infer_split(infer["prior"], toy[1], split_of(), **SIZES)
@@ -125,17 +139,23 @@ def broken(toy, **changes):
 
 
 def test_what_is_not_finite_is_named_with_its_examples(toy):
-  variables, bound = toy[1], toy[0].free_form.bound
+  variables, terms = toy[1], toy[0].free_form.terms
 
   def of_dark(variables, posterior, batch, key):
+    """A term that the toy does not have, and its own."""
     dark = jnp.max(batch["image"], axis=(1, 2, 3)) == 0
-    return jnp.where(dark, jnp.nan, bound(variables, posterior, batch, key))
+    found = terms(variables, posterior, batch, key)
+    broken = jnp.where(dark, jnp.nan, found["latents"])
+    return {"pixels": found["pixels"], "latents": broken, "children": broken}
 
   split = split_of()
   split["image"][[1, 4]] = 0
-  message = r"the bound before the steps is not finite for 2 of 5 examples: 1, 4\. .*diverged"
+  message = (
+    r"the bound \(latents, children\) before the steps is not finite for 2 of 5 examples: 1, 4\."
+    r" .*diverged"
+  )
   with pytest.raises(ValueError, match=message):
-    infer_split(broken(toy, bound=of_dark), variables, split, canvas=SIDE, batch_size=2)
+    infer_split(broken(toy, terms=of_dark), variables, split, canvas=SIDE, batch_size=2)
 
   def readings(posterior):
     return {"odds": jnp.log(1 - posterior["scale"])}  # of a scale of 1, infinite

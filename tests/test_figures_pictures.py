@@ -182,14 +182,15 @@ def test_objects_are_drawn_most_present_first():
   assert labels[5] == "object 5: 0.90"
 
 
-def test_templates_and_their_alphas_stand_in_pairs():
+def test_templates_stand_above_their_alphas_and_those_above_their_product():
   pictures = np.arange(12)[:, None, None, None] / 20 * np.ones((12, 3, 3, 1))
   cells = drawn(templates(pictures, 1 - pictures))
-  assert len(cells) == 24
+  assert len(cells) == 36
   for part in range(12):
-    row, column = part // 10 * 2, part % 10
+    row, column = part // 10 * 3, part % 10
     np.testing.assert_allclose(cells[row, column], part / 20, rtol=1e-6)
     np.testing.assert_allclose(cells[row + 1, column], 1 - part / 20, rtol=1e-6)
+    np.testing.assert_allclose(cells[row + 2, column], part / 20 * (1 - part / 20), rtol=1e-6)
 
 
 def test_templates_without_alphas_and_more_than_fit():

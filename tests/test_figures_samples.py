@@ -52,6 +52,12 @@ def test_objects_stand_in_rows_and_columns_say_what_moved_them():
   np.testing.assert_array_equal(axes.get_xticks(), middles(4, 5))
   assert [text.get_text() for text in axes.get_yticklabels()] == ["0", "1", "2"]
   assert rendered(figure).std() > 0.1
+  faint = np.concatenate([samples[:1], 0.09 * samples[:2], samples[1:]])
+  figure = object_samples(faint, np.stack(poses))
+  (cell,) = drawn(figure).values()
+  np.testing.assert_allclose(cell, mosaic(samples)[..., 0], rtol=1e-6)
+  assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["0", "3", "4"]
+  assert figure.get_suptitle() == "What each object draws, without the 2 of 5 that draw nothing"
   (cell,) = drawn(object_samples(np.zeros((40, 1, 4, 4, 1)), np.eye(2, 3)[None])).values()
   assert cell.shape == (32 * 5 + 1, 6)
   with pytest.raises(ValueError, match=r"one picture a pose on axis 1, got 3 poses"):

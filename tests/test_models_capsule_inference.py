@@ -9,14 +9,21 @@ import pytest
 from numpyro.distributions import Normal, RelaxedBernoulliLogits
 from scipy.special import expit
 
-from scae_jax.models import capsule_inference
-from scae_jax.models.capsule_inference import ObjectInference, PartInference, Posterior
+from scae_jax.models.capsule_inference import (
+  ObjectInference,
+  PartInference,
+  Posterior,
+  PosteriorScales,
+  constrain,
+  unconstrain,
+)
 from scae_jax.routing.selection import Capsules
 from tests.test_math_geometry import affine_reference
 from tests.test_models_build import compiled, random_variables
 
 BATCH, CAPSULES, TEMPERATURE = 3, 2, 0.6
 IDENTITY = np.eye(2, 3)
+SCALES = PosteriorScales(min_scale=0.02, initial_scale=0.3)
 
 
 def posterior(*, gaussian=True, seed=0):
@@ -123,6 +130,29 @@ def test_centre_is_the_median_and_the_mean(gaussian):
   np.testing.assert_allclose(expit(middle), 0.5, atol=1e-6)
 
 
+def test_deviations_have_a_floor_and_what_is_free_may_have_any_values():
+  belief = posterior()
+  free = unconstrain(belief, SCALES)
+  expected = np.log(np.expm1(np.float64(belief.pose_scales) - 0.02))
+  np.testing.assert_allclose(free.pose_scales, expected, rtol=1e-4, atol=1e-5)
+  np.testing.assert_array_equal(free.poses, belief.poses)
+  back = constrain(free, SCALES)
+  np.testing.assert_allclose(back.pose_scales, belief.pose_scales, rtol=1e-5)
+  low = constrain(free.replace(pose_scales=free.pose_scales - 80.0), SCALES)
+  np.testing.assert_allclose(low.pose_scales, np.full((BATCH, CAPSULES, 6), 0.02), rtol=1e-6)
+  # From the floor, where rounding may leave one, the way back is finite.
+  assert np.isfinite(unconstrain(low, SCALES).pose_scales).all()
+  point = posterior(gaussian=False)
+  assert constrain(unconstrain(point, SCALES), SCALES).pose_scales is None
+
+
+@pytest.mark.parametrize("name", ["min_scale", "initial_scale"])
+def test_deviations_are_positive(name):
+  message = f"config.model.posterior.{name} is 0; expected a positive number"
+  with pytest.raises(ValueError, match=message):
+    PosteriorScales(**{name: 0})
+
+
 PARTS = 3
 IMAGE = jnp.asarray(np.random.RandomState(0).uniform(0, 1, (BATCH, 7, 7, 1)), jnp.float32)
 
@@ -138,7 +168,8 @@ def softplus(x):
 @pytest.mark.parametrize("gaussian", [True, False])
 def test_part_inference_by_its_bias(gaussian):
   """A logit and the six numbers of a pose, in this order; deviations are pooled by themselves."""
-  module = PartInference(PARTS, gaussian=gaussian, widths=(4,), strides=(2,), min_part_scale=0.01)
+  sizes = {"widths": (4,), "strides": (2,), "min_part_scale": 0.01, "scales_of": SCALES}
+  module = PartInference(PARTS, gaussian=gaussian, **sizes)
   variables = random_variables(module, IMAGE)
   biases = {}
   for name in ("pooling", "scales") if gaussian else ("pooling",):
@@ -149,12 +180,12 @@ def test_part_inference_by_its_bias(gaussian):
   found = read(module, variables, IMAGE)
   # float32, with an angle of 2 pi x.
   close = functools.partial(np.testing.assert_allclose, atol=5e-6)
-  start = np.log(np.expm1(capsule_inference.INITIAL_POSTERIOR_SCALE))
+  start = np.log(np.expm1(SCALES.initial_scale))
   for m in range(PARTS):
     close(found.presence_logits[1, m], bias[m, 0])
     close(found.poses[1, m], affine_reference(bias[m, 1:7]))
     if gaussian:
-      least = capsule_inference.MIN_POSTERIOR_SCALE
+      least = SCALES.min_scale
       close(found.pose_scales[1, m], least + softplus(biases["scales"][m, :6] + start))
   assert (found.pose_scales is None) != gaussian
 
@@ -188,7 +219,7 @@ def test_part_inference_is_of_exponential_linear_units():
 
 def object_inference(**changes):
   fields = {"num_layers": 1, "num_heads": 1, "features": 4, "num_inducing": 2}
-  fields |= {"output_features": 4, "hidden": 5, "gaussian": True} | changes
+  fields |= {"output_features": 4, "hidden": 5, "gaussian": True, "scales_of": SCALES} | changes
   return ObjectInference(CAPSULES, **fields)
 
 
@@ -235,8 +266,8 @@ def test_object_inference_by_its_last_bias(objects):
   found = apply({"params": params}, children())
   bias = biases["heads"]
   assert bias.shape == (CAPSULES, 7)
-  start = np.log(np.expm1(capsule_inference.INITIAL_POSTERIOR_SCALE))
-  scales = capsule_inference.MIN_POSTERIOR_SCALE + softplus(biases["scales"] + start)
+  start = np.log(np.expm1(SCALES.initial_scale))
+  scales = SCALES.min_scale + softplus(biases["scales"] + start)
   for b in range(BATCH):
     np.testing.assert_allclose(found.presence_logits[b], bias[:, 0], atol=1e-6)
     poses = IDENTITY + bias[:, 1:7].reshape(CAPSULES, 2, 3)

@@ -1,5 +1,6 @@
 """Configs that no probabilistic capsules can be built from: each is refused by its key."""
 
+import dataclasses
 import re
 
 import jax
@@ -36,6 +37,9 @@ POSITIVE = (
   "min_scale",
   "initial_scale",
 )
+
+
+FLOORS = {"min_scale": 0.2, "initial_scale": 0.3}
 
 
 @pytest.mark.parametrize("name", POSITIVE)
@@ -93,11 +97,22 @@ def test_numbers_that_must_be_positive(name):
     ({"object_inference.mask": "hard"}, r"model\.object_inference: unknown keys \['mask'\]"),
     ({"generative": {}}, r"section model\.generative: .*missing keys \['broad_scale'"),
     ({"object_inference": {}}, r"section model\.object_inference: .*missing keys \['features'"),
+    ({"posterior": {"min_scale": 0.1}}, r"section model\.posterior: .*keys \['initial_scale'\]"),
+    ({"posterior": FLOORS | {"min_scale": 0.0}}, r"posterior\.min_scale is 0\.0; .*positive"),
+    ({"posterior": FLOORS | {"initial_scale": -1}}, r"posterior\.initial_scale is -1; .*positive"),
   ],
 )
 def test_what_is_refused(changes, message):
   with pytest.raises(ValueError, match=message):
     build(changes)
+
+
+def test_deviations_of_posteriors_are_those_of_the_section():
+  """Runs from before there was one have those that were constants then."""
+  for section, expected in (({}, (0.001, 0.05)), ({"posterior": FLOORS}, (0.2, 0.3))):
+    module = make_system(MODEL | section, LOSS, ImageSpec(CANVAS, 1, 10)).module
+    for network in (module.part_inference, *module.object_inference):
+      assert dataclasses.astuple(network.scales_of) == expected
 
 
 def test_the_bound_has_no_weights():

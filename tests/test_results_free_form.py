@@ -3,11 +3,14 @@
 import json
 
 import numpy as np
+import optax
 import pytest
 
 from results import free_form as command
 from results import one_run
 from scae_jax.evaluation import report
+from scae_jax.evaluation.examples import load_split
+from scae_jax.evaluation.linear_probe import lin_pred
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
 from scae_jax.training.loop import train
@@ -76,7 +79,8 @@ def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, 
   assert record["command"].endswith(" ".join(flags))
   assert {"date", "versions", "hardware"} <= set(record)
   assert record["probes"]["reconstruction"]["fitted_examples"] == 100
-  assert record["probes_alike"]["reconstruction"]["fitted_examples"] == 40
+  for kind in ("probes_before_alike", "probes_alike"):
+    assert record[kind]["reconstruction"]["fitted_examples"] == 40
   assert list(record["results"]) == ["digits", "rotated_digits:35", "affine_digits"]
   for result in record["results"].values():
     assert result["examples"] == 12
@@ -87,14 +91,35 @@ def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, 
     shares = result["accuracy"]["reconstruction"]
     assert shares["after"] != shares["before"]
     assert shares["after_alike"] > shares["after"]
+    means = result["terms"]
+    for when in ("before", "after"):
+      # Sums of float32 numbers of size 1,000
+      assert -sum(term[when] for term in means.values()) == pytest.approx(bound[when], rel=1e-5)
   table = (tmp_path / names[1]).read_text()
   assert table.strip() in capsys.readouterr().out
   lines = table.splitlines()
-  assert lines[0].count("LIN-PRED, reconstruction, before | after | after, fitted alike |") == 1
-  bound, shares = (record["results"]["digits"][key] for key in ("bound", "accuracy"))
+  assert lines[0] == "|  | examples | bound before | after | did not rise | pixels | latents |"
+  bound, shares, means = (
+    record["results"]["digits"][key] for key in ("bound", "accuracy", "terms")
+  )
   cells = ["digits", "12", f"{bound['before']:.1f}", f"{bound['after']:.1f}", "0"]
-  cells += [f"{100 * share:.1f}" for share in shares["reconstruction"].values()]
+  cells += [f"{one['before']:.1f} to {one['after']:.1f}" for one in means.values()]
   assert lines[2] == f"| {' | '.join(cells)} |"
+  head = "|  | LIN-PRED | before | after | before, fitted alike | after, fitted alike |"
+  assert lines[6] == head
+  share = shares["reconstruction"]
+  cells = ["digits", "reconstruction"]
+  cells += [f"{100 * share[when]:.1f}" for when in command.WHEN]
+  assert lines[8] == f"| {' | '.join(cells)} |"
+  rotated = record["results"]["rotated_digits:35"]["pixels"]
+  every, alike = (f"{100 * rotated[kind]:.1f}" for kind in ("every", "alike"))
+  assert lines[11] == f"| rotated_digits:35 | raw pixels | {every} |  | {alike} |  |"
+  data = []
+  for split, count in (("train", 40), ("test", 12)):
+    examples = load_split(trained[1].dataset, split, count)
+    data += [examples["image"].reshape(count, -1) / 255, examples["label"]]
+  expected = lin_pred(*data, num_classes=10).accuracy
+  assert record["results"]["digits"]["pixels"]["alike"] == pytest.approx(expected)
   assert "affine_digits: affNIST's distribution of maps" in table
   assert "100 training images" in table
   assert "40 training images that were inferred in the same way" in table
@@ -105,9 +130,12 @@ def test_bounds_that_do_not_rise_are_counted_and_the_prior_is_a_start(
   trained, monkeypatch, tmp_path
 ):
   flags = ("--num_steps=0", "--num_samples=1", "--max_examples=3", "--train_examples=40")
-  flags += ("--dataset=digits",)
+  flags += ("--dataset=digits", "--optimizer=sgd")
   main(monkeypatch, trained[0], tmp_path, "--start=prior", *flags)
   record = json.loads((tmp_path / "free-form-toy-prior.json").read_text())
+  assert (record["optimizer"], record["learning_rate"]) == ("sgd", 1e-4)
+  text = (tmp_path / "free-form-toy-prior.md").read_text()
+  assert "prior: 0 steps of gradient descent, learning rate 0.0001 under a cosine. Step 8" in text
   (result,) = record["results"].values()
   assert result["bound"]["examples_that_did_not_rise"] == 3
   shares = result["accuracy"]["reconstruction"]
@@ -122,10 +150,28 @@ def test_the_report_on_the_run_has_its_readings(trained, tmp_path, capsys):
   assert row.split() == ["reconstruction", f"{100 * share:.1f}", "%"]
 
 
+def test_optimisers_are_of_the_name_and_their_rates_fall():
+  value = {"x": np.float32(1.0)}
+  gradient = {"x": np.float32(3.0)}
+  for name, first in (("sgd", -0.3), ("adam", -0.1)):
+    optimizer = command.make_stepper(name, 0.1, 2)
+    state = optimizer.init(value)
+    steps = []
+    for _ in range(3):
+      step, state = optimizer.update(gradient, state, value)
+      steps.append(step["x"])
+    np.testing.assert_allclose(steps, [first, first / 2, 0], atol=1e-6)
+  record = {"optimizer": "lbfgs", "learning_rate": None}
+  assert command.described(record) == "L-BFGS with a line search"
+  assert isinstance(command.make_stepper("lbfgs", None, 2), optax.GradientTransformationExtraArgs)
+
+
 @pytest.mark.parametrize(
   ("flag", "message"),
   [
+    ("--optimizer=newton", "invalid choice: 'newton' (choose from"),
     ("--learning_rate=0", "--learning_rate must be above 0; it is 0.0"),
+    ("--optimizer=lbfgs --learning_rate=1", "leave --learning_rate out"),
     ("--num_steps=-1", "num_steps of 0 or more"),
     ("--max_examples=-1", "max_examples must be 0 (all) or more, got -1"),
     ("--dataset=rotated_digits", "does not say how far"),
@@ -134,7 +180,7 @@ def test_the_report_on_the_run_has_its_readings(trained, tmp_path, capsys):
 )
 def test_the_command_refuses_in_one_message(trained, monkeypatch, tmp_path, capsys, flag, message):
   with pytest.raises(SystemExit) as stopped:
-    main(monkeypatch, trained[0], tmp_path / "out", "--dataset=digits", flag)
+    main(monkeypatch, trained[0], tmp_path / "out", "--dataset=digits", *flag.split())
   assert stopped.value.code == 2
   assert message in capsys.readouterr().err
 

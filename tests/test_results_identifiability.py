@@ -101,6 +101,9 @@ def test_the_command_writes_the_number_and_the_picture(opened, monkeypatch, tmp_
   assert first["versions"]["jax"] in text
   assert first["date"][:10] in text
 
+  assert [one["source"] for one in drawings] == [
+    f"tests.toy_system, run-seed-{seed}, step 7" for seed in (0, 1)
+  ]
   assert [len(drawings), drawings[0]["degrees"].tolist()] == [2, list(ANGLES)]
   # On the canvas and not turned.
   shown = drawings[0]["image"][:3, 0, 1:-1, 1:-1]

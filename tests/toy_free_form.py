@@ -38,19 +38,20 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     pixels = batch["image"].reshape(len(batch["image"]), -1)
     return {"mean": jnp.zeros_like(pixels), "scale": jnp.ones_like(pixels)}
 
-  def bound(variables, posterior, batch, key):
+  def terms(variables, posterior, batch, key):
     pixels = batch["image"].reshape(len(batch["image"]), -1)
     mean, scale = posterior["mean"][None], posterior["scale"][None]
     z = mean + scale * jax.random.normal(key, (NUM_SAMPLES, *pixels.shape))
-    joint = norm.logpdf(pixels[None], z, NOISE) + norm.logpdf(z)
-    return jnp.mean(jnp.sum(joint - norm.logpdf(z, mean, scale), axis=2), axis=0)
+    parts = {"pixels": -norm.logpdf(pixels[None], z, NOISE)}
+    parts["latents"] = norm.logpdf(z, mean, scale) - norm.logpdf(z)
+    return {name: jnp.mean(jnp.sum(part, axis=2), axis=0) for name, part in parts.items()}
 
   free_form = FreeForm(
     encode=encode,
     prior=prior,
     unconstrain=lambda posterior: posterior | {"scale": jnp.log(posterior["scale"])},
     constrain=lambda free: free | {"scale": jnp.exp(free["scale"])},
-    bound=bound,
+    terms=terms,
     readings=lambda posterior: {"reconstruction": posterior["mean"]},
     draw=lambda variables, posterior, batch: posterior["mean"].reshape(batch["image"].shape),
   )

@@ -9,6 +9,8 @@ and its own steps. So its result does not depend on what else is in the batch, n
 is; thousands go at once all the same.
 """
 
+import functools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,26 +34,35 @@ _REMEDY = {
 }
 
 
+Terms = OrderedDict[str, Array]
+
+
 @struct.dataclass
 class Belief:
   """A posterior and what is made of it.
 
   Attributes:
     posterior: tree of arrays [b, ...].
-    bound: [b], mean of many estimates, nats.
+    terms: {name: [b]}, means of many estimates of the terms of the negative bound, nats, in the
+      order of `FreeForm.terms`.
     readings: {name: [b, d]}.
   """
 
   posterior: Any
-  bound: Float[Array, "b"]
+  terms: OrderedDict[str, Float[Array, "b"]]  # JAX sorts the names of other dicts
   readings: dict[str, Float[Array, "b d"]]
+
+  @property
+  def bound(self) -> Float[Array, "b"]:
+    """The lower bound, nats: minus the sum of its terms."""
+    return -sum(self.terms.values(), start=np.zeros((), np.float32))
 
 
 @struct.dataclass
 class FreeInference:
   """The beliefs `before`, at the start, and `after` the last step.
 
-  Both bounds are estimated with the same random numbers, so that their difference is less noisy
+  Terms of both are estimated with the same random numbers, so that their difference is less noisy
   than either.
   """
 
@@ -76,8 +87,9 @@ def make_inference(
 
   Args:
     free_form: of the system.
-    optimizer: any that needs no more than gradients. It steps every example by itself: what it
-      does with all gradients at once, such as clipping their norm, it does for each example.
+    optimizer: any. It steps every example by itself: what it does with all gradients at once, such
+      as clipping their norm, it does for each example. One that searches along a line, such as
+      `optax.lbfgs`, does so by the random numbers of its step.
     num_steps: steps; 0 judges the start.
     start: one of `STARTS`.
     num_samples: estimates of which each bound is the mean.
@@ -96,52 +108,61 @@ def make_inference(
       f"{num_samples}"
     )
   begin = free_form.encode if start == "encoder" else free_form.prior
+  optimizer = optax.with_extra_args_support(optimizer)
 
-  def bound(variables: Any, posterior: Any, example: Batch, key: Array) -> Array:
-    """Of one example, []; its posterior has a leading axis of 1, as has all that a system sees."""
-    return free_form.bound(variables, posterior, _alone(dict(example)), key)[0]
+  def terms(variables: Any, posterior: Any, example: Batch, key: Array) -> Terms:
+    """Of one example, [] each; its posterior has a leading axis of 1, as all that a system sees."""
+    found = free_form.terms(variables, posterior, _alone(dict(example)), key)
+    return OrderedDict((name, value[0]) for name, value in found.items())
 
-  def climb(variables: Any, free: Any, example: Batch, key: Array) -> Any:
+  def climb(variables: Any, free: Any, example: Batch, number: Array) -> Any:
     """The numbers of one example after all steps."""
 
-    def loss(free: Any, key: Array) -> Array:
-      return -bound(variables, free_form.constrain(_alone(free)), example, key)
+    def loss(free: Any, count: Array) -> Array:
+      # Made here, from integers: a line search calls this again, by the same random numbers.
+      own = jax.random.fold_in(jax.random.fold_in(_key(number), 0), count)
+      found = terms(variables, free_form.constrain(_alone(free)), example, own)
+      return sum(found.values(), start=jnp.zeros(()))
 
     def step(carry: tuple[Any, Any], count: Array) -> tuple[tuple[Any, Any], None]:
       free, state = carry
-      gradient = jax.grad(loss)(free, jax.random.fold_in(key, count))
-      updates, state = optimizer.update(gradient, state, free)
+      own = functools.partial(loss, count=count)
+      value, gradient = jax.value_and_grad(own)(free)
+      updates, state = optimizer.update(
+        gradient, state, free, value=value, grad=gradient, value_fn=own
+      )
       return (optax.apply_updates(free, updates), state), None
 
     (free, _), _ = jax.lax.scan(step, (free, optimizer.init(free)), jnp.arange(num_steps))
     return free
 
-  def judge(variables: Any, posteriors: Any, example: Batch, key: Array) -> Array:
-    """Bounds [2] of two posteriors of one example, by the same random numbers."""
+  def judge(variables: Any, posteriors: Any, example: Batch, key: Array) -> Terms:
+    """Terms [2] of two posteriors of one example, by the same random numbers."""
 
-    def once(count: Array) -> Array:
+    def once(count: Array) -> Terms:
       own = jax.random.fold_in(key, count)
-      of_each = jax.vmap(lambda one: bound(variables, _alone(one), example, own))
+      of_each = jax.vmap(lambda one: terms(variables, _alone(one), example, own))
       return of_each(posteriors)
 
-    return jnp.mean(jax.lax.map(once, jnp.arange(num_samples)), axis=0)
+    found = jax.lax.map(once, jnp.arange(num_samples))
+    return jax.tree.map(lambda values: jnp.mean(values, axis=0), found)
 
   def one(variables: Any, before: Any, free: Any, example: Batch, number: Array):
-    """Posterior after all steps, and bounds [2] before and after, of one example."""
-    key = jax.random.fold_in(jax.random.key(SEED), number)
-    free = climb(variables, free, example, jax.random.fold_in(key, 0))
+    """Posterior after all steps, and terms [2] before and after, of one example."""
+    free = climb(variables, free, example, number)
     after = jax.tree.map(lambda leaf: leaf[0], free_form.constrain(_alone(free)))
     both = jax.tree.map(lambda *pair: jnp.stack(pair), before, after)
-    return after, judge(variables, both, example, jax.random.fold_in(key, 1))
+    return after, judge(variables, both, example, jax.random.fold_in(_key(number), 1))
 
   def infer(variables: Any, batch: Batch, numbers: Int[Array, "b"]) -> FreeInference:
     before = begin(variables, batch)
     free = free_form.unconstrain(before)
     each = jax.vmap(one, in_axes=(None, 0, 0, 0, 0))
-    after, bounds = each(variables, before, free, dict(batch), numbers)
+    after, both = each(variables, before, free, dict(batch), numbers)
+    of_each = [jax.tree.map(lambda values, i=i: values[:, i], both) for i in range(2)]
     return FreeInference(
-      Belief(before, bounds[:, 0], free_form.readings(before)),
-      Belief(after, bounds[:, 1], free_form.readings(after)),
+      Belief(before, of_each[0], free_form.readings(before)),
+      Belief(after, of_each[1], free_form.readings(after)),
     )
 
   return jax.jit(infer)
@@ -184,9 +205,13 @@ def infer_split(
 
 
 def check_finite(found: FreeInference) -> None:
-  """Raises `ValueError`, which says what and of which examples, unless all numbers are finite."""
+  """Raises `ValueError`, which says what and of which examples, unless all numbers are finite.
+
+  Of the bound it names the terms, what is computed first first, and so what it began with.
+  """
   for when, belief in (("before", found.before), ("after", found.after)):
-    values = {"the bound": belief.bound[:, None]}
+    terms = [name for name, each in belief.terms.items() if not np.isfinite(each).all()]
+    values = {f"the bound ({', '.join(terms)})": np.stack(list(belief.terms.values()), axis=1)}
     values |= {f"the reading '{name}'": each for name, each in belief.readings.items()}
     for name, each in values.items():
       broken = np.flatnonzero(~np.isfinite(np.asarray(each)).all(axis=1))
@@ -196,6 +221,11 @@ def check_finite(found: FreeInference) -> None:
           f"Free-form inference: {name} {when} the steps is not finite for {len(broken)} of "
           f"{len(each)} examples: {shown}. {_REMEDY[when]}"
         )
+
+
+def _key(number: Array) -> Array:
+  """Of all random numbers of one example."""
+  return jax.random.fold_in(jax.random.key(SEED), number)
 
 
 def _alone(tree: Any) -> Any:

@@ -10,7 +10,9 @@ from scae_jax.figures.style import GREY, SMALL_SIZE, check_rank, check_same_leng
 MAX_EXAMPLES = 8
 
 
-def part_identity(image: np.ndarray, part_mixing: np.ndarray, degrees: np.ndarray) -> Figure:
+def part_identity(
+  image: np.ndarray, part_mixing: np.ndarray, degrees: np.ndarray, source: str = ""
+) -> Figure:
   """Draws an image turned by every angle, and below it its parts, each in a colour of its own.
 
   Smith et al. 2020, arXiv 2004.03553, figure 5. Where a stroke keeps its colour through a row, one
@@ -21,6 +23,7 @@ def part_identity(image: np.ndarray, part_mixing: np.ndarray, degrees: np.ndarra
     part_mixing: [n, r, m, h, w], share of each part in each pixel times the brightness of what is
       drawn there.
     degrees: [r], counter-clockwise.
+    source: which model they are of, for the title.
 
   Raises:
     ValueError: arrays of another rank, or whose lengths differ.
@@ -33,8 +36,9 @@ def part_identity(image: np.ndarray, part_mixing: np.ndarray, degrees: np.ndarra
   shown = min(len(image), MAX_EXAMPLES)
   num_angles, num_parts, height, width = part_mixing.shape[1:]
   width_in_inches = max(0.8 * num_angles + 0.8, 3.6)  # the title's at least
-  title = f"The {num_parts} parts, each in its own colour"
-  figure = new_figure(width_in_inches, 1.65 * shown + 0.8, title)
+  title = f"The {num_parts} parts, each in its own colour" + (f"\n{source}" if source else "")
+  height_in_inches = 1.65 * shown + (1.0 if source else 0.8)
+  figure = new_figure(width_in_inches, height_in_inches, title)
   grid = figure.subplots(shown, 1, squeeze=False)[:, 0]
   for i, axes in enumerate(grid):
     parts = np.tile(np.arange(num_parts), (num_angles, 1))

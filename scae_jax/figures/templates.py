@@ -20,7 +20,9 @@ NUM_COLUMNS = 10
 
 
 def templates(templates: np.ndarray, alphas: np.ndarray | None = None) -> Figure:
-  """Draws every template, each with its alpha channel below it.
+  """Draws every template, with its alpha channel and their product below it.
+
+  Where it is transparent a template is of no consequence, and may be noise.
 
   Args:
     templates: [m, t, t, c] in [0, 1]; the first 64 are drawn.
@@ -35,7 +37,9 @@ def templates(templates: np.ndarray, alphas: np.ndarray | None = None) -> Figure
     check_same_length(templates=templates, alphas=check_rank("alphas", alphas, "m t t 1"))
   num_parts = len(templates)
   shown = min(num_parts, MAX_TEMPLATES)
-  kinds = [("template", templates)] + ([] if alphas is None else [("alpha", alphas)])
+  kinds = [("template", templates)]
+  if alphas is not None:
+    kinds += [("alpha", alphas), ("\N{MULTIPLICATION SIGN} alpha", templates * alphas)]
   columns = min(shown, NUM_COLUMNS)
   rows = math.ceil(shown / columns) * len(kinds)
   title = f"Templates of the {num_parts} parts"
@@ -54,6 +58,6 @@ def templates(templates: np.ndarray, alphas: np.ndarray | None = None) -> Figure
         axes.set_title(str(part), fontsize=SMALL_SIZE, pad=2)
       if part % columns == 0:
         row_label(axes, kind)
-      if len(kinds) > 1 and j == 1:
-        axes.set_xlabel(" ", fontsize=LABEL_SIZE // 2)  # air between pairs
+      if len(kinds) > 1 and j == len(kinds) - 1:
+        axes.set_xlabel(" ", fontsize=LABEL_SIZE // 2)  # air between parts
   return figure

@@ -5,6 +5,7 @@ own, so that networks with Gaussian posteriors have all parameters of those with
 can start from them.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -19,14 +20,43 @@ from scae_jax.layers.mlp import CapsuleMLP
 from scae_jax.layers.pooling import AttentionPooling
 from scae_jax.layers.set_transformer import SetTransformer
 from scae_jax.models.part_capsules import POSE_SIZE
-from scae_jax.models.system import each_whole, probability, whole
+from scae_jax.models.system import each_whole, positive, probability, whole
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules
 from scae_jax.typing import Array, Float, typed
 
-# Gaussian posteriors of poses: the least deviation, and about what they start at.
-MIN_POSTERIOR_SCALE = 1e-3
-INITIAL_POSTERIOR_SCALE = 0.05
+
+@dataclasses.dataclass(frozen=True)
+class PosteriorScales:
+  """Deviations of Gaussian posteriors of poses; the config's section `model.posterior`.
+
+  Attributes:
+    min_scale: the least, which is added to what is learned or stepped.
+    initial_scale: what the rest is at first, about.
+
+  Raises:
+    ValueError: one that is not positive.
+  """
+
+  min_scale: float = 1e-3
+  initial_scale: float = 0.05
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      positive(f"config.model.posterior.{field.name}", getattr(self, field.name))
+
+  def from_raw(self, raw: Array) -> Array:
+    """Deviations from the networks' numbers, of any shape, which are near 0 at first."""
+    return self.constrain(raw + jnp.log(jnp.expm1(self.initial_scale)))
+
+  def constrain(self, free: Array) -> Array:
+    """Deviations from numbers of any size: the least plus their softplus."""
+    return self.min_scale + jax.nn.softplus(free)
+
+  def unconstrain(self, scales: Array) -> Array:
+    """Undoes `constrain`; one at the least, or below, is taken for a hair more."""
+    excess = jnp.maximum(scales - self.min_scale, 1e-6 * self.min_scale)
+    return excess + jnp.log(-jnp.expm1(-excess))
 
 
 @struct.dataclass
@@ -86,24 +116,18 @@ class Posterior:
     return selection.pose_log_prob(capsules.poses, self.poses, scales)
 
 
-def unconstrain(posterior: Posterior) -> Posterior:
-  """The same numbers with the logarithms of the deviations in their place, so that all are free."""
+def unconstrain(posterior: Posterior, scales_of: PosteriorScales) -> Posterior:
+  """The same numbers with `scales_of.unconstrain` of the deviations, so that all are free."""
   scales = posterior.pose_scales
-  scales = None if scales is None else jnp.log(scales)
+  scales = None if scales is None else scales_of.unconstrain(scales)
   return Posterior(posterior.presence_logits, posterior.poses, scales)
 
 
-def constrain(free: Posterior) -> Posterior:
+def constrain(free: Posterior, scales_of: PosteriorScales) -> Posterior:
   """Undoes `unconstrain`."""
   scales = free.pose_scales
-  scales = None if scales is None else jnp.exp(scales)
+  scales = None if scales is None else scales_of.constrain(scales)
   return Posterior(free.presence_logits, free.poses, scales)
-
-
-def posterior_scales(raw: Array) -> Float[Array, "b n 6"]:
-  """Standard deviations from unconstrained numbers [b, n, 6]."""
-  start = jnp.log(jnp.expm1(INITIAL_POSTERIOR_SCALE))
-  return MIN_POSTERIOR_SCALE + jax.nn.softplus(raw + start)
 
 
 class PartInference(nn.Module):
@@ -117,6 +141,7 @@ class PartInference(nn.Module):
     min_part_scale: parts are at least so many times as large as the image, before shear. Where they
       may shrink to nothing, one that is not in the image hides rather than be absent, and presences
       say nothing.
+    scales_of: deviations.
   """
 
   num_parts: int
@@ -124,6 +149,7 @@ class PartInference(nn.Module):
   widths: tuple[int, ...]
   strides: tuple[int, ...]
   min_part_scale: float
+  scales_of: PosteriorScales = PosteriorScales()
 
   @nn.compact
   @typed
@@ -137,7 +163,8 @@ class PartInference(nn.Module):
     poses = jax.vmap(jax.vmap(affine))(raw[..., 1:])
     scales = None
     if self.gaussian:
-      scales = posterior_scales(AttentionPooling(self.num_parts, POSE_SIZE, name="scales")(x))
+      raw_scales = AttentionPooling(self.num_parts, POSE_SIZE, name="scales")(x)
+      scales = self.scales_of.from_raw(raw_scales)
     return Posterior(raw[..., 0], poses, scales)
 
 
@@ -156,6 +183,7 @@ class ObjectInference(nn.Module):
     num_inducing: inducing points; 0 is full self-attention.
     output_features: width of the encoding of a parent.
     hidden: of the MLPs.
+    scales_of: deviations.
   """
 
   num_capsules: int
@@ -166,6 +194,7 @@ class ObjectInference(nn.Module):
   num_inducing: int
   output_features: int
   hidden: int
+  scales_of: PosteriorScales = PosteriorScales()
 
   @nn.compact
   def __call__(self, children: Capsules) -> Posterior:
@@ -195,5 +224,5 @@ class ObjectInference(nn.Module):
     poses = geometry.identity()[None, None] + offsets
     scales = None
     if self.gaussian:
-      scales = posterior_scales(CapsuleMLP((self.hidden, POSE_SIZE), name="scales")(x))
+      scales = self.scales_of.from_raw(CapsuleMLP((self.hidden, POSE_SIZE), name="scales")(x))
     return Posterior(raw[..., 0], poses, scales)

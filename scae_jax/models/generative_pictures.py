@@ -11,7 +11,7 @@ from scae_jax import geometry
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.routing import selection
 from scae_jax.routing.selection import CERTAIN, Capsules, Selection
-from scae_jax.typing import Array, Float
+from scae_jax.typing import Array, Float, Int
 
 NUM_SAMPLES = 50
 # How a chosen object is moved: degrees, counter-clockwise; scale; shift right and down, where 1 is
@@ -48,18 +48,43 @@ def object_samples(generative: GenerativeCapsules, canvas: int) -> dict[str, Arr
     `samples` [k, p, h, w, c], what the object is expected to draw, and `poses` [p, 2, 3].
   """
   poses = jnp.stack([move_pose(*move) for move in MOVES])
-  num_objects = generative.capsules[-1]
 
   def draw_object(number: Array) -> Array:
+    return draw_objects(generative, jnp.full(len(MOVES), number), poses, canvas)
+
+  numbers = jnp.arange(generative.capsules[-1])
+  return {"samples": jax.lax.map(draw_object, numbers), "poses": poses}
+
+
+def draw_objects(
+  generative: GenerativeCapsules,
+  objects: Int[Array, "n"],
+  poses: Float[Array, "n 2 3"],
+  canvas: int,
+  key: Array | None = None,
+) -> Float[Array, "n h w c"]:
+  """Pictures of top objects, each alone in one, at poses of its own.
+
+  Args:
+    generative: the prior and the picture.
+    objects: numbers of the objects, those of the top layer, which are not checked.
+    poses: of the objects, see `move_pose`.
+    canvas: side of the pictures, pixels.
+    key: of samples, of which no two are drawn alike; None for what is expected, without noise.
+  """
+  num_objects = generative.capsules[-1]
+
+  def top(number: Array, pose: Array) -> Capsules:
     logits = jnp.where(jnp.arange(num_objects) == number, CERTAIN, -CERTAIN)
+    return Capsules(logits, jnp.broadcast_to(pose, (num_objects, 2, 3)))
 
-    def expect(pose: Array) -> Capsules:
-      top = Capsules(logits, jnp.broadcast_to(pose, (num_objects, 2, 3)))
-      return generative.expect_children(top)[0]
-
-    return generative.draw(jax.vmap(expect)(poses), canvas)
-
-  return {"samples": jax.lax.map(draw_object, jnp.arange(num_objects)), "poses": poses}
+  tops = jax.vmap(top)(objects, poses)
+  if key is None:
+    parts = jax.vmap(lambda one: generative.expect_children(one)[0])(tops)
+  else:
+    keys = jax.random.split(key, len(poses))
+    parts = jax.vmap(lambda own, one: generative.sample(own, one)[0][0])(keys, tops)
+  return generative.draw(parts, canvas)
 
 
 def move_pose(degrees: float, scale: float, right: float, down: float) -> Float[Array, "2 3"]:

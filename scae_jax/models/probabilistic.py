@@ -4,6 +4,7 @@ Smith et al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.
 in `probabilistic_capsules.py`.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from scae_jax.models.capsule_inference import (
   ObjectInference,
   PartInference,
   Posterior,
+  PosteriorScales,
   constrain,
   unconstrain,
 )
@@ -132,15 +134,22 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   objects are inferred from sampled parts.
   """
 
+  scales_of = module.part_inference.scales_of
+
   def encode(variables: Any, batch: Batch) -> list[Posterior]:
     return nn.apply(ProbabilisticCapsules.infer, module)(variables, batch["image"], None)[0]
 
   def prior(variables: Any, batch: Batch) -> list[Posterior]:
     return nn.apply(ProbabilisticCapsules.prior, module)(variables, len(batch["image"]))
 
-  def bound(variables: Any, posterior: list[Posterior], batch: Batch, key: Array) -> Array:
+  names = term_names(len(module.generative.capsules), gaussian=module.part_inference.gaussian)
+
+  def terms(
+    variables: Any, posterior: list[Posterior], batch: Batch, key: Array
+  ) -> dict[str, Array]:
     estimate = nn.apply(ProbabilisticCapsules.free_estimate, module)
-    return -sum(estimate(variables, batch["image"], posterior, key).values(), start=jnp.zeros(()))
+    found = estimate(variables, batch["image"], posterior, key)
+    return {name: found[name] for name in names}
 
   def draw(variables: Any, posterior: list[Posterior], batch: Batch) -> Array:
     canvas = batch["image"].shape[1]
@@ -149,9 +158,9 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   return FreeForm(
     encode=encode,
     prior=prior,
-    unconstrain=lambda posterior: [unconstrain(layer) for layer in posterior],
-    constrain=lambda free: [constrain(layer) for layer in free],
-    bound=bound,
+    unconstrain=lambda posterior: [unconstrain(layer, scales_of) for layer in posterior],
+    constrain=lambda free: [constrain(layer, scales_of) for layer in free],
+    terms=terms,
     readings=lambda posterior: posterior_readings(posterior[-1]),
     draw=draw,
   )
@@ -163,7 +172,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   Args:
     model: `capsules`, the number of each layer from the parts up, `poses`, one of `POSES`,
       `num_samples`, and the sections `generative`, `part_inference` and `object_inference`, the
-      last for every layer above the parts.
+      last for every layer above the parts, and `posterior`, see `PosteriorScales`, which configs
+      of older runs do not have.
     loss: `schedule`, with the one key `latents`: points (step, factor) of all terms but `pixels`,
       whose factor is 1 of held-out examples; and `choice_temperature`, points (step, temperature)
       of training down to 1, see `loss_terms`. The bound has no other weights.
@@ -205,17 +215,26 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     capsules=capsules,
     channels=data.channels,
   )
+  posterior = model.pop("posterior", dataclasses.asdict(PosteriorScales()))
+  check_keys("model.posterior", posterior, ("min_scale", "initial_scale"))
+  scales_of = PosteriorScales(**posterior)
   part_inference = build_module(
     PartInference,
     "model.part_inference",
     model.pop("part_inference", {}),
     num_parts=capsules[0],
     gaussian=gaussian,
+    scales_of=scales_of,
   )
   section = model.pop("object_inference", {})
   object_inference = tuple(
     build_module(
-      ObjectInference, "model.object_inference", section, num_capsules=count, gaussian=gaussian
+      ObjectInference,
+      "model.object_inference",
+      section,
+      num_capsules=count,
+      gaussian=gaussian,
+      scales_of=scales_of,
     )
     for count in capsules[1:]
   )

@@ -219,6 +219,12 @@ class ProbabilisticCapsules(nn.Module):
       ),
     }
 
+  def draw_objects(
+    self, objects: Array, poses: Array, canvas: int, key: Array | None = None
+  ) -> Float[Array, "n h w c"]:
+    """`generative_pictures.draw_objects` of the generative model."""
+    return generative_pictures.draw_objects(self.generative, objects, poses, canvas, key)
+
   def part_mixing(self, image: Array) -> Array:
     """`generative_pictures.part_mixing` of what parts draw of images [b, h, w, c]: [b, m, h, w]."""
     parts = self.part_inference(image).centre(self.generative.temperature_of(0))

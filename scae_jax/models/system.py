@@ -90,8 +90,9 @@ class FreeForm:
     unconstrain: `posterior -> tree` of float arrays [b, ...] that may have any values, so that any
       optimiser can step them; the logarithm of a standard deviation, for example.
     constrain: `tree -> posterior`, the way back.
-    bound: `(variables, posterior, batch, key) -> [b]`, an unbiased estimate of the lower bound on
-      the log-likelihood of each example, nats, differentiable in the posterior; to be maximised.
+    terms: `(variables, posterior, batch, key) -> {name: [b]}`, terms whose sum is minus an unbiased
+      estimate of the lower bound on the log-likelihood of each example, nats, differentiable in the
+      posterior; to be minimised. As `System.loss_weights`, in the order in which they are computed.
     readings: `posterior -> {name: [b, d]}`, as `System.readings` of the model's output.
     draw: `(variables, posterior, batch) -> [b, h, w, c]`, the picture that is believed in.
   """
@@ -100,7 +101,7 @@ class FreeForm:
   prior: Callable[[Any, Batch], Any]
   unconstrain: Callable[[Any], Any]
   constrain: Callable[[Any], Any]
-  bound: Callable[[Any, Any, Batch, Array], Array]
+  terms: Callable[[Any, Any, Batch, Array], dict[str, Array]]
   readings: Callable[[Any], dict[str, Array]]
   draw: Callable[[Any, Any, Batch], Array]
 

@@ -1,0 +1,120 @@
+"""Draws one object of trained probabilistic capsules at a chosen pose.
+
+    python -m results.sample_object runs/probabilistic-digits --object 3 --turn 40 --scale 1.2 \\
+      --shift 0.2 0 --out object.png --samples 8
+
+The first picture is what the object is expected to draw, alone, and the others are samples of the
+model, in which parts are there or not and poses have their deviations. Objects are those of the
+topmost layer; `object_samples.png` of the run's report has them all.
+"""
+
+import argparse
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from results.one_run import open_named
+from scae_jax.evaluation.pictures import save_figures
+from scae_jax.figures import FIGURES
+from scae_jax.models.generative_pictures import move_pose
+from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
+from scae_jax.training.build import Run
+from scae_jax.training.config import read_settings
+from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.options import DataOptions
+
+MAX_SAMPLES = 99  # of the figure, the expectation beside them
+
+
+def draw(run: Run, options: argparse.Namespace) -> np.ndarray:
+  """What is expected of the object, then the samples: [1 + samples, h, w, c] in [0, 1].
+
+  Raises:
+    RunError: the run is of another system, or has no such object or seed; or a scale or number of
+      samples that cannot be.
+  """
+  module = run.system.module
+  settings = read_settings(run.config)
+  if not isinstance(module, ProbabilisticCapsules) or not isinstance(settings.data, DataOptions):
+    raise RunError(
+      f"only objects of system 'probabilistic' draw by themselves; this run is of system"
+      f" {run.config.system!r}."
+    )
+  count = module.generative.capsules[-1]
+  if not 0 <= options.object < count:
+    raise RunError(
+      f"--object must be 0 to {count - 1}, as the topmost layer has {count} objects; it is"
+      f" {options.object}."
+    )
+  if not 0 < options.scale < float("inf"):
+    raise RunError(f"--scale must be above 0; it is {options.scale:g}.")
+  if not np.isfinite([options.turn, *options.shift]).all():
+    raise RunError(f"--turn and --shift must be finite; they are {options.turn}, {options.shift}.")
+  if not 0 <= options.samples <= MAX_SAMPLES:
+    raise RunError(f"--samples must be 0 to {MAX_SAMPLES}; it is {options.samples}.")
+  seed = next(iter(run.variables)) if options.seed is None else options.seed
+  if seed not in run.variables:
+    raise RunError(f"--seed must be one of {', '.join(map(str, run.variables))}; it is {seed}.")
+  drawn = jax.jit(nn.apply(ProbabilisticCapsules.draw_objects, module), static_argnums=3)
+  pose = move_pose(options.turn, options.scale, *options.shift)
+  pictures = []
+  for number, key in ((1, None), (options.samples, jax.random.key(options.key))):
+    if number:
+      poses = jnp.broadcast_to(pose, (number, 2, 3))
+      objects = jnp.full(number, options.object)
+      pictures.append(drawn(run.variables[seed], objects, poses, settings.data.canvas, key))
+  return np.concatenate(pictures)
+
+
+def options_of_command() -> argparse.Namespace:
+  """What the command line says."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("workdir", type=pathlib.Path)
+  parser.add_argument("--object", type=int, required=True, help="its number, from 0")
+  parser.add_argument("--turn", type=float, default=0.0, help="degrees, counter-clockwise")
+  parser.add_argument("--scale", type=float, default=1.0)
+  parser.add_argument(
+    "--shift",
+    type=float,
+    nargs=2,
+    default=(0.0, 0.0),
+    metavar=("RIGHT", "DOWN"),
+    help="where 1 is half the canvas",
+  )
+  parser.add_argument("--out", type=pathlib.Path, required=True, help="a file that ends in .png")
+  parser.add_argument("--samples", type=int, default=0, help="beside what is expected")
+  parser.add_argument("--key", type=int, default=0, help="of the samples' random numbers")
+  parser.add_argument("--seed", type=int, help="of a run that has several; if not the first")
+  parser.add_argument("--step", default="latest", help="a number, latest or best")
+  parser.add_argument("--data_dir", default="", help="where the data set is, if elsewhere")
+  return parser.parse_args()
+
+
+def main() -> None:
+  """Draws, and writes the picture."""
+  options = options_of_command()
+  with exit_with_message(), explained():
+    if options.out.suffix != ".png":
+      raise RunError(f"--out must end in .png; it is {options.out}.")
+    run = open_named(options)
+    pictures = draw(run, options)
+    right, down = options.shift
+    title = (
+      f"{options.workdir.absolute().name}, step {run.step:,}: object {options.object}, turned by"
+      f" {options.turn:g}\N{DEGREE SIGN}, \N{MULTIPLICATION SIGN} {options.scale:g},\n"
+      f"right {right:g}, down {down:g}; expected" + (", then samples" if options.samples else "")
+    )
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    save_figures(
+      options.out.parent, {options.out.stem: lambda: FIGURES["prior_samples"](pictures, title)}
+    )
+  print(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+  main()
