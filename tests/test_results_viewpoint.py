@@ -159,7 +159,12 @@ def test_some_systems_alone_are_trained():
   [("mnist", 40, "affnist"), ("mnist_small", 28, "affine_mnist"), ("digits", 20, "affine_digits")],
 )
 def test_affnist_is_scored_where_its_images_fit(data, canvas, expected, monkeypatch):
-  monkeypatch.setattr(viewpoint, "load_scored", lambda name, *_: ScoredSet(name, ("a",), {}, ()))
+  split = Split(np.zeros((1, 2, 2, 1), np.uint8), np.zeros(1, np.int32))
+
+  def load(name, *_):
+    return ScoredSet(name, ("a",), {"test": split})
+
+  monkeypatch.setattr(viewpoint, "load_scored", load)
   options = toy_system.toy_config(data__canvas=canvas).data
   *turned, last = (one.name for one in viewpoint.scored_sets(data, options, []))
   assert last == expected
