@@ -63,7 +63,7 @@ def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[S
   folders = (options.dir, options.cache_dir, options.affnist_dir)
   names = [f"rotated_{data}:{angle}" for angle in ANGLES]
   for name in [*names, "affnist" if data == "mnist" else f"affine_{data}"]:
-    scored = load_scored(name, options.canvas, *folders)
+    scored = load_scored(name, options.canvas, *folders, normalize=options.normalize)
     notes += scored.notes
     yield scored
 

@@ -54,7 +54,11 @@ SYSTEMS = {
     CAPSNET | OVERLAY,
     {"overlaid_reconstructions", "capsule_dimensions", "coupling"},
   ),
-  "matrix": ("matrix_capsules", MATRIX, {"coupling", "confusion", "reliability"}),
+  "matrix": (
+    "matrix_capsules",
+    MATRIX | {"data.normalize": True},
+    {"coupling", "confusion", "reliability"},
+  ),
 }
 
 

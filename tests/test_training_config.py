@@ -322,6 +322,7 @@ def test_folder_without_a_run_is_explained(tmp_path):
 def test_configs_saved_before_there_were_some_keys_get_them():
   content = toy_config().to_dict()
   off = {"max_rotation": 0.0, "overlay": False, "crop": 0, "brightness": 0.0, "contrast": 0.0}
+  off |= {"normalize": False}
   assert {key: content["data"].pop(key) for key in off} == off
   assert content["train"].pop("start_from") == ""
   content["data"]["affnist_dir"] = "/data"

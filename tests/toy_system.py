@@ -109,6 +109,7 @@ def toy_config(**changes: Any) -> ConfigDict:
         "max_shift": 1,
         "max_rotation": 0.0,
         "overlay": False,
+        "normalize": False,
         "crop": 0,
         "brightness": 0.0,
         "contrast": 0.0,

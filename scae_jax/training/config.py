@@ -30,6 +30,7 @@ _LATER_DATA_KEYS = {
   "affnist_dir": "",
   "max_rotation": 0.0,
   "overlay": False,
+  "normalize": False,
   "crop": 0,
   "brightness": 0.0,
   "contrast": 0.0,
