@@ -158,6 +158,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.optimizer.b2 = 0.999  # adam
   config.optimizer.epsilon = 1e-8  # 0. for rmsprop: (10 train.batch_size)^-2
   config.optimizer.clip_norm = 0.0  # 0 is off
+  config.optimizer.weight_decay = 0.0  # L2, in the gradient; 0 is off
 
   config.evaluation = ConfigDict()
   config.evaluation.batch_size = 256  # examples a pass

@@ -9,8 +9,8 @@ normalised to zero mean and unit variance, both cameras' together; training take
 and 16, 68,618 parameters. `mnist` and `mnist_small` are the same on MNIST, which is not normalised.
 All four are for a GPU, and none has been trained yet. Splits by viewpoint:
 `--config.data.name=smallnorb:novel_azimuth` or `:novel_elevation`. What differs from the paper:
-weights do not decay, and the margin of the spread loss rises within the 300,000 steps. By how much
-brightness and contrast change is not the paper's.
+weights do not decay (`--config.optimizer.weight_decay` makes them), and the margin of the spread
+loss rises within the 300,000 steps. By how much brightness and contrast change is not the paper's.
 
 `digits` is the smaller one on the embedded digits, for a CPU: a first kernel of 3, activations ten
 times as steep, a cosine, and poses of the primary capsules scaled to a mean square of one, without
