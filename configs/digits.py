@@ -125,6 +125,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.data.max_shift = 2  # pixels
   config.data.max_rotation = 0.0  # degrees in either direction, in training; 0 is off
   config.data.overlay = False  # two images of different classes, added: MultiMNIST
+  config.data.normalize = False  # each whole image to zero mean and unit variance
   config.data.crop = 0  # pixels; random in training, the middle otherwise; 0 is off
   config.data.brightness = 0.0  # in training, up to so much is added or subtracted; 0 is off
   config.data.contrast = 0.0  # in training, a factor of up to 1 +- this; 0 is off
@@ -157,6 +158,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.optimizer.b2 = 0.999  # adam
   config.optimizer.epsilon = 1e-8  # 0. for rmsprop: (10 train.batch_size)^-2
   config.optimizer.clip_norm = 0.0  # 0 is off
+  config.optimizer.weight_decay = 0.0  # L2, in the gradient; 0 is off
 
   config.evaluation = ConfigDict()
   config.evaluation.batch_size = 256  # examples a pass

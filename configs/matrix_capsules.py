@@ -3,13 +3,14 @@
 
     python train.py --config=configs/matrix_capsules.py:digits
 
-`smallnorb` has 32 of everything (A = B = C = D), 316,650 parameters, on random 32x32 crops of both
-cameras' images at 48x48 pixels, with random brightness and contrast; `smallnorb_small` has 64, 8,
-16 and 16, 68,618 parameters. `mnist` and `mnist_small` are the same on MNIST. All four are for a
-GPU, and none has been trained yet. Splits by viewpoint:
+`smallnorb` has 32 of everything (A = B = C = D), 316,650 parameters. Images of 48x48 pixels are
+normalised to zero mean and unit variance, both cameras' together; training takes random crops of
+32x32 and changes their brightness and contrast, testing the middle. `smallnorb_small` has 64, 8, 16
+and 16, 68,618 parameters. `mnist` and `mnist_small` are the same on MNIST, which is not normalised.
+All four are for a GPU, and none has been trained yet. Splits by viewpoint:
 `--config.data.name=smallnorb:novel_azimuth` or `:novel_elevation`. What differs from the paper:
-images are not normalised to zero mean and unit variance, weights do not decay, and the margin of
-the spread loss rises within the 300,000 steps.
+weights do not decay (`--config.optimizer.weight_decay` makes them), and the margin of the spread
+loss rises within the 300,000 steps. By how much brightness and contrast change is not the paper's.
 
 `digits` is the smaller one on the embedded digits, for a CPU: a first kernel of 3, activations ten
 times as steep, a cosine, and poses of the primary capsules scaled to a mean square of one, without
@@ -57,6 +58,7 @@ SMALL = {
 MNIST = {
   "data.name": "mnist",
   "data.max_shift": 2,
+  "data.normalize": False,
   "data.crop": 0,
   "data.brightness": 0.0,
   "data.contrast": 0.0,
@@ -105,8 +107,9 @@ def _smallnorb() -> ConfigDict:
   config.data.name = "smallnorb"
   config.data.canvas = 32
   config.data.max_shift = 0
+  config.data.normalize = True
   config.data.crop = 32
-  config.data.brightness = 0.125
+  config.data.brightness = 0.125  # standard deviations
   config.data.contrast = 0.5
   config.train.num_steps = 300_000
   config.train.batch_size = 64

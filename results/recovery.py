@@ -163,7 +163,7 @@ def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
     collected = collect(
       run.system,
       variables,
-      {"image": data.images, "label": data.labels},
+      data.arrays,
       canvas=CANVAS,
       batch_size=settings.evaluation.batch_size,
     )

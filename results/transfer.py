@@ -5,7 +5,7 @@
 
 Writes `<workdir's name>.md` and `.json` into the folder: one row a data set and split, the run's
 own first, of the step and the number of examples that its own report is of; below, what the reports
-note of the images. Nothing in either is typed by hand.
+note of the images, and which reports are left out and why. Nothing in either is typed by hand.
 """
 
 import argparse
@@ -18,8 +18,12 @@ from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.training.errors import RunError, exit_with_message
 
 
-def read_reports(workdir: pathlib.Path) -> dict[str, dict[str, Any]]:
-  """The reports of a run by what they are scored on; its own is first.
+def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
+  """The reports of a run that can stand in one table.
+
+  Returns:
+    The reports by what they are scored on, the run's own first; and a sentence on each that is left
+    out, because it is of another step or number of examples, or scored on what another one is.
 
   Raises:
     RunError: the run has not been evaluated.
@@ -28,14 +32,31 @@ def read_reports(workdir: pathlib.Path) -> dict[str, dict[str, Any]]:
   if not own.is_file():
     raise RunError(f"{workdir} has no report; run evaluate.py --workdir={workdir} first.")
   first = json.loads(own.read_text(encoding="utf-8"))
-  reports = {_scored_on(first): first}
+  reports, left_out = {_scored_on(first): first}, []
   for path in sorted(own.parent.glob("*/metrics.json")):
-    report = json.loads(path.read_text(encoding="utf-8"))
-    alike = all(report[key] == first[key] for key in ("step", "max_examples"))
     # A run of several seeds has a folder for each, and its summary above them.
-    if alike and not path.parent.name.startswith("seed-"):
-      reports[_scored_on(report)] = report
-  return reports
+    if path.parent.name.startswith("seed-"):
+      continue
+    report = json.loads(path.read_text(encoding="utf-8"))
+    name = _scored_on(report)
+    pairs = [(describe(report), describe(first)) for describe in (_step, _amount)]
+    reasons = [f"of {found}, not of {expected}" for found, expected in pairs if found != expected]
+    if not reasons and name in reports:
+      reasons = [f"of {name}, as another one is"]
+    if reasons:
+      left_out.append(f"Left out: the report in {path.parent.name}, {' and '.join(reasons)}.")
+    else:
+      reports[name] = report
+  return reports, left_out
+
+
+def _step(report: dict[str, Any]) -> str:
+  return f"step {report['step']:,}"
+
+
+def _amount(report: dict[str, Any]) -> str:
+  limit = report["max_examples"]
+  return f"at most {limit:,} examples of each split" if limit else "all examples"
 
 
 def _scored_on(report: dict[str, Any]) -> str:
@@ -49,12 +70,12 @@ def main() -> None:
   parser.add_argument("folder", type=pathlib.Path)
   options = parser.parse_args()
   with exit_with_message():
-    reports = read_reports(options.workdir)
+    reports, left_out = read_reports(options.workdir)
     options.folder.mkdir(parents=True, exist_ok=True)
     name = options.workdir.absolute().name
     write_json(options.folder / f"{name}.json", reports)
     notes = dict.fromkeys(note for report in reports.values() for note in report.get("notes", ()))
-    text = markdown_table(reports) + "".join(f"{note}\n" for note in notes)
+    text = markdown_table(reports) + "".join(f"{line}\n" for line in (*notes, *left_out))
     write_whole(options.folder / f"{name}.md", text.encode())
     print(text)
 

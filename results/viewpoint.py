@@ -97,7 +97,7 @@ def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[S
   is_affnist = source == "mnist" and options.canvas >= affnist.SIDE
   affine = "affnist" if is_affnist else f"affine_{source}"
   for name in [*(f"rotated_{source}:{angle}" for angle in ANGLES), affine]:
-    scored = load_scored(name, options.canvas, *folders)
+    scored = load_scored(name, options.canvas, *folders, normalize=options.normalize)
     notes += scored.notes
     yield scored
 

@@ -24,7 +24,9 @@ __all__ = ["Array", "Batch", "Bool", "Float", "Int", "PRNGKeyArray", "UInt8", "t
 
 Array = jax.Array
 # `image` float32 in [0, 1] [b, h, w, c] and `label` int32 [b]; of two images overlaid also
-# `other_label` int32 [b] and `sources` [b, 2, h, w, c]. What there is of points: `PointSpec`.
+# `other_label` int32 [b] and `sources` [b, 2, h, w, c]; of normalised images, whose pixels have any
+# values, `mean` and `deviation` [b] of what they were in [0, 1]. What there is of points:
+# `PointSpec`.
 Batch = Mapping[str, jax.Array]
 
 typed = jaxtyped(typechecker=beartype)

@@ -67,7 +67,9 @@ def traced(name, preset):
     data = sections["data"]
     channels = CHANNELS.get(data["name"], 1)
     classes = 5 if data["name"] == "smallnorb" else 10
-    spec = ImageSpec(data["canvas"], channels, classes, 1 + data["overlay"])
+    spec = ImageSpec(
+      data["canvas"], channels, classes, 1 + data["overlay"], normalized=data["normalize"]
+    )
   make_system = importlib.import_module(f"scae_jax.models.{config.system}").make_system
   system = make_system(sections["model"], sections["loss"], spec)
 
@@ -223,8 +225,21 @@ def test_published_settings_of_matrix_capsules():
   assert [small.model[name] for name in sizes] == [64, 8, 16, 16]
   assert set(differences(config, small)) == {f"model.{name}" for name in sizes}
   of_digits = {"data.name", "data.max_shift", "data.crop", "data.brightness", "data.contrast"}
+  of_digits.add("data.normalize")
   for preset, like in (("mnist", config), ("mnist_small", small)):
     assert set(differences(like, matrix_capsules.get_config(preset))) == of_digits
+
+
+def test_published_images_of_matrix_capsules():
+  """Hinton, Sabour and Frosst 2018, section 5; other data sets are as they are."""
+  for preset in PRESETS["matrix_capsules"]:
+    data = matrix_capsules.get_config(preset).data
+    is_norb = preset.startswith("smallnorb")
+    assert (data.name == "smallnorb") == is_norb
+    assert data.normalize == is_norb
+    assert data.crop == (32 if is_norb else 0)
+    assert (data.brightness > 0) == (data.contrast > 0) == is_norb
+    assert not is_norb or (data.canvas, data.max_shift, data.max_rotation) == (32, 0, 0.0)
 
 
 def test_settings_of_the_seed_article():

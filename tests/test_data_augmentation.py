@@ -126,13 +126,28 @@ def test_jitter_is_a_line_through_the_mean_of_each_image():
   assert abs(np.corrcoef(factors, added)[0, 1]) < 0.2  # four deviations
 
 
-def test_jitter_clips_what_leaves_the_range():
-  images = jnp.asarray(np.tile([0.0, 0.5, 1.0], (50, 1)).reshape(50, 1, 3, 1), jnp.float32)
-  made = np.asarray(jitter(jax.random.key(0), images, brightness=0.5, contrast=0.0))[:, 0, :, 0]
-  added = made[:, 1] - 0.5
-  expected = np.stack([np.maximum(added, 0), 0.5 + added, np.minimum(1 + added, 1)], axis=1)
+def test_jittered_pixels_of_a_batch_are_clipped_where_they_leave_the_range():
+  images = jnp.asarray(np.tile([0, 102, 255], (50, 3, 1)).reshape(50, 3, 3, 1), jnp.uint8)
+  split = {"image": images, "label": jnp.zeros(50, jnp.int32)}
+  made = training_batch(
+    jax.random.key(0), split, jnp.arange(50), canvas=3, max_shift=0, brightness=0.4
+  )
+  made = np.asarray(made["image"])[:, 0, :, 0]
+  added = made[:, 1] - 0.4
+  expected = np.stack([np.maximum(added, 0), 0.4 + added, np.minimum(1 + added, 1)], axis=1)
   np.testing.assert_allclose(made, expected, atol=1e-6)
   assert min(added) < 0 < max(added)
+
+
+def test_jitter_does_not_mind_what_number_black_is():
+  images = jnp.asarray(some_images(9), jnp.float32) / 255
+  first, other = (
+    jitter(jax.random.key(0), images + black, brightness=0.9, contrast=0.9) - black
+    for black in (0.0, -3.0)
+  )
+  np.testing.assert_allclose(first, other, atol=1e-5)
+  assert np.asarray(first).min() < -0.1
+  assert np.asarray(first).max() > 1.1
 
 
 def test_a_batch_is_cropped_jittered_turned_and_put_on_the_canvas():

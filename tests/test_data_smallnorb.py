@@ -2,11 +2,16 @@
 
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import matrix_capsules
 from scae_jax.data.smallnorb import halve, parse_smallnorb
 from scae_jax.data.sources import load_dataset
+from scae_jax.training import build
+from scae_jax.training.config import read_settings
 from tests.test_data_tfds import example, image_feature, label_feature, write_tfds
 
 AZIMUTHS, ELEVATIONS = 18, 9
@@ -101,6 +106,28 @@ def test_splits(prepared, tmp_path, name, familiar):
   assert_holds(dataset.splits["familiar"], [AZIMUTHS + index for index in familiar])
   novel = [index for index in TEST if index - AZIMUTHS not in familiar]
   assert_holds(dataset.splits["test"], novel)
+
+
+def test_the_preset_sees_the_middle_of_pairs_that_are_normalised_whole(
+  prepared, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(build, "check_system", lambda *_: None)  # which takes seconds
+  config = matrix_capsules.get_config("smallnorb_small")
+  config.data.update(dir=str(prepared), cache_dir=str(tmp_path))
+  _, dataset, feed = build.build(read_settings(config))
+  assert dataset.image_shape == (32, 32, 2)
+  heldout, train = (jax.tree.map(jnp.asarray, dict(x)) for x in (feed.heldout, feed.train))
+  found = feed.evaluation_batch(heldout, jnp.array([3]))["image"][0]
+  index = TEST[3]
+  pair = [halved_by_loops(pixels(number)) for number in (index, 1_000 + index)]
+  whole = np.concatenate(pair, axis=2) / 255
+  expected = (whole - whole.mean()) / whole.std()
+  np.testing.assert_allclose(found, expected[8:40, 8:40], atol=1e-5)
+  made = feed.training_batch(jax.random.key(0), train, jnp.arange(4))["image"]
+  assert made.shape == (4, 32, 32, 2)
+  # Of 2,048 random bytes: the mean of a window is off by 0.03 and the jitter, their spread by 0.5.
+  assert np.abs(np.mean(made, axis=(1, 2, 3))).max() < 0.125 + 0.1
+  assert np.abs(np.std(made, axis=(1, 2, 3)) - 1).max() < 0.5 + 0.1
 
 
 def test_every_division_has_a_cache_file_of_its_own(prepared, tmp_path, monkeypatch):

@@ -204,6 +204,22 @@ def test_transforms_start_near_the_identity():
   np.testing.assert_allclose(np.mean(off, axis=(0, 1)), 0, atol=0.013)
 
 
+def test_the_figure_shows_an_image_as_it_was_before_it_was_normalised():
+  system, rng = tiny_system(), np.random.RandomState(0)
+  pixels = jnp.asarray(rng.uniform(size=(2, 19, 19, 1)), jnp.float32)
+  mean, deviation = jnp.array([0.4, 0.7]), jnp.array([0.1, 0.3])
+  of_images = (mean[:, None, None, None], deviation[:, None, None, None])
+  batch = {"image": (pixels - of_images[0]) / of_images[1], "label": jnp.zeros(2, jnp.int32)}
+  batch |= {"mean": mean, "deviation": deviation}
+  variables = random_variables(system.module, batch, train=False, scale=1.0)
+  drawn = compiled(system.pictures)(variables, batch)["coupling"]
+  np.testing.assert_allclose(drawn["image"], pixels[0], atol=1e-6)
+  plain = compiled(system.pictures)(variables, {"image": pixels, "label": batch["label"]})
+  np.testing.assert_array_equal(plain["coupling"]["image"], pixels[0])
+  # The network sees the normalised one.
+  assert np.abs(plain["coupling"]["agreement"] - drawn["agreement"]).max() > 1e-2
+
+
 def test_how_large_poses_are_tells_something_unless_they_are_scaled():
   batch = {"image": jnp.asarray(np.random.RandomState(0).uniform(size=(2, 19, 19, 1)), jnp.float32)}
   modules = [tiny_system(normalize_poses=scaled).module for scaled in (False, True)]

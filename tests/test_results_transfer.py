@@ -32,16 +32,35 @@ def workdir(tmp_path):
   write(folder / "affine_digits-test", "affine_digits", notes=["both"])
   write(folder / "digits-test-step500", "digits", step=500)
   write(folder / "digits-test-max30", "digits", max_examples=30)
+  write(folder / "affine_digits-test-step500-max1000", "affine_digits", 500, max_examples=1_000)
+  write(folder / "digits-test", "digits")
   write(folder / "seed-0", "digits", seed=0)
   return tmp_path / "digits"
 
 
 def test_own_report_is_first_and_other_steps_other_numbers_and_single_seeds_are_left_out(workdir):
-  reports = transfer.read_reports(workdir)
+  reports, left_out = transfer.read_reports(workdir)
   assert list(reports) == ["digits test", "affine_digits test", "rotated_digits:15 test"]
   assert reports["digits test"]["seed"] == SHARED["seed"]
   assert reports["digits test"]["step"] == 40_000
   assert reports["digits test"]["max_examples"] == 0
+  where = "Left out: the report in"
+  few = "at most 1,000 examples of each split, not of all examples"
+  assert left_out == [
+    f"{where} affine_digits-test-step500-max1000, of step 500, not of step 40,000 and of {few}.",
+    f"{where} digits-test, of digits test, as another one is.",
+    f"{where} digits-test-max30, of at most 30 examples of each split, not of all examples.",
+    f"{where} digits-test-step500, of step 500, not of step 40,000.",
+  ]
+
+
+def test_a_run_whose_own_report_is_of_few_examples_leaves_out_those_of_all(tmp_path):
+  write(tmp_path / "evaluation", "digits", max_examples=60)
+  write(tmp_path / "evaluation" / "affine_digits-test", "affine_digits", max_examples=60)
+  write(tmp_path / "evaluation" / "moved-test", "moved")
+  reports, (sentence,) = transfer.read_reports(tmp_path)
+  assert list(reports) == ["digits test", "affine_digits test"]
+  assert sentence.endswith("moved-test, of all examples, not of at most 60 examples of each split.")
 
 
 def test_command(workdir, tmp_path, monkeypatch, capsys):
@@ -52,11 +71,13 @@ def test_command(workdir, tmp_path, monkeypatch, capsys):
   assert "| rotated_digits:15 test | 1 | 50.0 | 75.0 | 3.0 | 25.0 | 50.0 |" in table
   # Three sentences on what was scored, one each on hardware and versions.
   assert table.count("360 examples of") == 3
-  # What the reports note stands below, once.
-  assert table.endswith(".\nboth\nturned\n")
+  reports, left_out = transfer.read_reports(workdir)
+  # What the reports note stands below, once, and then what is left out.
+  assert table.endswith("\n".join((".", "both", "turned", *left_out, "")))
+  assert table.count("Left out: ") == len(left_out) == 4
   assert table.count("Hardware") == table.count("Versions") == 1
   found = json.loads((tmp_path / "table" / "digits.json").read_text())
-  assert found == transfer.read_reports(workdir)
+  assert found == reports
 
 
 def test_run_that_was_never_evaluated(tmp_path, monkeypatch, capsys):

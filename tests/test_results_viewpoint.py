@@ -180,6 +180,9 @@ def test_scored_are_every_angle_and_the_affine_set_with_their_notes():
   assert {0, 15, 35, 180} <= set(ANGLES)
   assert notes == [note for one in sets for note in one.notes]
   assert any(note.startswith("affine_digits: affNIST's distribution") for note in notes)
+  assert sets[0].splits["test"].mean is None
+  options = toy_system.toy_config(data__canvas=20, data__normalize=True).data
+  assert next(viewpoint.scored_sets("digits", options, [])).splits["test"].mean is not None
 
 
 RESULTS = {

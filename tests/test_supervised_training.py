@@ -71,7 +71,11 @@ SYSTEMS = {
       "reliability",
     },
   ),
-  "matrix": ("matrix_capsules", MATRIX, {"coupling", "confusion", "reliability"}),
+  "matrix": (
+    "matrix_capsules",
+    MATRIX | {"data.normalize": True},
+    {"coupling", "confusion", "reliability"},
+  ),
 }
 
 

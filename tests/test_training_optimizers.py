@@ -6,6 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from scae_jax.training.config import read_settings
@@ -33,6 +34,7 @@ OPTIONS = OptimizerOptions(
   b2=0.95,
   epsilon=1e-3,
   clip_norm=0.0,
+  weight_decay=0.0,
 )
 
 
@@ -124,6 +126,47 @@ def test_clipping_bounds_the_norm_over_all_parameters():
   assert_same_history(apply_optimizer(options, grads), expected)
 
 
+@pytest.mark.parametrize("clip_norm", [0.0, 0.5])
+@pytest.mark.parametrize("name", ["rmsprop", "adam"])
+def test_weight_decay_is_a_term_of_the_loss(name, clip_norm):
+  """Without it, the same steps with gradients of a loss that has the term, of kernels alone."""
+  options = dataclasses.replace(OPTIONS, name=name, clip_norm=clip_norm)
+  decaying = dataclasses.replace(options, weight_decay=0.3)
+
+  def loss(params, slopes):
+    return sum(jnp.sum(slopes[key] * params[key]) for key in params)
+
+  def with_term(params, slopes):
+    return loss(params, slopes) + 0.3 / 2 * jnp.sum(jnp.square(params["kernel"]))
+
+  def train(options, of_loss):
+    optimizer, rng = make_optimizer(options), np.random.RandomState(0)
+    params = {"kernel": jnp.ones((3, 2)), "bias": jnp.ones(2), "cost": jnp.ones(())}
+    state = optimizer.init(params)
+    for _ in range(5):
+      slopes = jax.tree.map(lambda leaf: jnp.asarray(rng.randn(*leaf.shape), jnp.float32), params)
+      updates, state = optimizer.update(jax.grad(of_loss)(params, slopes), state, params)
+      params = jax.tree.map(jnp.add, params, updates)
+    return params
+
+  found, expected, plain = (
+    train(options, of_loss)
+    for options, of_loss in ((decaying, loss), (options, with_term), (options, loss))
+  )
+  for key in expected:
+    np.testing.assert_allclose(found[key], expected[key], rtol=1e-5, atol=1e-6)
+  assert np.abs(found["kernel"] - plain["kernel"]).max() > 1e-2
+
+
+def test_a_run_without_weight_decay_has_the_state_that_it_had_before_there_was_any():
+  params = {"kernel": jnp.ones((3, 2))}
+  rule = optax.adam(optax.constant_schedule(0.01))
+  for clip_norm, expected in ((0.0, rule), (1.0, optax.chain(optax.identity(), rule))):
+    options = dataclasses.replace(OPTIONS, name="adam", clip_norm=clip_norm)
+    found = make_optimizer(options).init(params)
+    assert jax.tree.structure(found) == jax.tree.structure(expected.init(params))
+
+
 @pytest.mark.parametrize(
   ("changes", "expected"),
   [
@@ -154,6 +197,8 @@ def test_schedule_takes_the_values_of_its_equation(changes, expected):
     ({"schedule": "cosine", "decay_steps": -1}, "optimizer.decay_steps.*0 or more.*-1"),
     ({"momentum": 1.0}, "optimizer.momentum.*below 1"),
     ({"epsilon": -1.0}, "optimizer.epsilon.*0 or above.*-1.0"),
+    ({"weight_decay": -1e-4}, "optimizer.weight_decay must be 0 .off. or above.*-0.0001"),
+    ({"weight_decay": math.nan}, "optimizer.weight_decay must be.*finite; it is nan"),
     ({"name": "adam", "epsilon": 0.0}, "optimizer.epsilon.*above 0 for adam.*0.0"),
   ],
 )

@@ -112,13 +112,13 @@ def test_settings_of_a_report_are_those_of_the_run(reports, tmp_path, asked, exp
 
 @pytest.mark.parametrize(("flag", "expected"), [("/flag", "/flag"), ("", "/config")])
 def test_a_set_to_score_on_is_looked_for_in_the_runs_folders(monkeypatch, flag, expected):
-  """On its canvas and cropped as its own; a folder that is given comes before the config's."""
-  monkeypatch.setattr(reporting, "load_scored", lambda *given, crop: (*given, crop))
+  """On its canvas, cropped and normalised as its own; a folder given comes before the config's."""
+  monkeypatch.setattr(reporting, "load_scored", lambda *given, **how: (*given, how))
   folders = {"dir": "/config", "cache_dir": "/cache", "affnist_dir": "/affnist"}
-  run = run_on(
-    data__canvas=20, data__crop=14, **{f"data__{key}": value for key, value in folders.items()}
-  )
-  assert load_scored_set(run, "x", flag) == ("x", 20, expected, "/cache", "/affnist", 14)
+  how = {"crop": 14, "normalize": True}
+  changes = {f"data__{key}": value for key, value in (folders | how).items()}
+  run = run_on(data__canvas=20, **changes)
+  assert load_scored_set(run, "x", flag) == ("x", 20, expected, "/cache", "/affnist", how)
 
 
 def classifier_run(dataset, **changes):

@@ -109,6 +109,7 @@ def toy_config(**changes: Any) -> ConfigDict:
         "max_shift": 1,
         "max_rotation": 0.0,
         "overlay": False,
+        "normalize": False,
         "crop": 0,
         "brightness": 0.0,
         "contrast": 0.0,
@@ -141,6 +142,7 @@ def toy_config(**changes: Any) -> ConfigDict:
         "b2": 0.999,
         "epsilon": 1e-4,
         "clip_norm": 0.0,
+        "weight_decay": 0.0,
       },
       "evaluation": {"batch_size": 32, "max_examples": 100},
     }

@@ -1,7 +1,7 @@
 """Random changes of training images inside the jitted step: turns, crops, brightness, contrast.
 
-All are pure and jittable, and change each image [b, h, w, c], in [0, 1], by numbers of its own.
-Shifts are in `scae_jax.data.canvas`.
+All are pure and jittable, and change each image [b, h, w, c] by numbers of its own. Shifts are in
+`scae_jax.data.canvas`.
 """
 
 import jax
@@ -23,7 +23,7 @@ def turn(
   `scae_jax.data.affine.resample`, which rounds to bytes.
 
   Args:
-    images: in [0, 1].
+    images: any values; black is 0.
     degrees: by how much, counter-clockwise as one sees the picture.
     middle: row and column of the point that stays, pixels; 0 is the centre of the first pixel.
   """
@@ -72,18 +72,18 @@ def random_crop(
 def jitter(
   key: PRNGKeyArray, images: Float[Array, "b h w c"], *, brightness: float, contrast: float
 ) -> Float[Array, "b h w c"]:
-  """Changes brightness and contrast: x becomes clip(mean + factor (x - mean) + added, 0, 1).
+  """Changes brightness and contrast: x becomes mean + factor (x - mean) + added.
 
-  The mean is over the pixels and channels of an image. Clipped once, so that it does not matter
-  which of the two comes first.
+  The mean is over the pixels and channels of an image. Nothing is clipped, so that it does not
+  matter which of the two comes first, nor what number black is.
 
   Args:
     key: of this batch.
-    images: in [0, 1].
+    images: any values.
     brightness: `added` is uniform in [-brightness, brightness).
     contrast: `factor` is uniform in [1 - contrast, 1 + contrast).
   """
   shares = jax.random.uniform(key, (2, images.shape[0], 1, 1, 1), minval=-1.0)
   added, factor = brightness * shares[0], 1.0 + contrast * shares[1]
   mean = jnp.mean(images, axis=(1, 2, 3), keepdims=True)
-  return jnp.clip(mean + factor * (images - mean) + added, 0.0, 1.0)
+  return mean + factor * (images - mean) + added

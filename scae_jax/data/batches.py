@@ -1,5 +1,6 @@
 """The order of examples, and batches made on the device from uint8 images.
 
+Where a split has statistics of its images (`scae_jax.data.normalization`), batches are normalised.
 Everything here is pure and jittable. The order is a function of (key, step) alone, so that a
 resumed run sees the batches that an uninterrupted one would have seen.
 """
@@ -97,39 +98,51 @@ def training_batch(
 ) -> dict[str, Array]:
   """Gathers examples and changes their images at random.
 
-  A square is cut out, its brightness and contrast change (`scae_jax.data.augmentation`), it turns
-  about its middle and is shifted (`scae_jax.data.canvas`). What is zero is not done.
+  Images are normalised, if the split says by what. A square is cut out, its brightness and contrast
+  change (`scae_jax.data.augmentation`), it turns about its middle and is shifted
+  (`scae_jax.data.canvas`). What is zero is not done. Pixels that are not normalised stay in [0, 1]
+  when they are jittered: they are clipped.
 
   Args:
     key: of this batch.
-    split: `image` uint8 [n, h, w, c] and `label` int32 [n], on the device.
+    split: `image` uint8 [n, h, w, c], `label` int32 [n] and, to normalise them, `mean` and
+      `deviation` float32 [n], see `dataset.Split`; on the device.
     indices: of the examples, in [0, n).
     canvas: side of the square that images are put on, pixels.
     max_shift: the largest shift, pixels.
     max_rotation: the largest angle in either direction, degrees; uniform.
     crop: side of the square that is cut out, pixels.
-    brightness: the most that is added or subtracted.
+    brightness: the most that is added or subtracted, of an image that is normalised in its
+      deviations.
     contrast: the most that the factor of the contrast differs from 1.
 
   Returns:
-    `image` float32 in [0, 1] [b, canvas, canvas, c] and `label` int32 [b].
+    `image` float32 [b, canvas, canvas, c], in [0, 1] unless normalised, `label` int32 [b] and, if
+    it was given, the `mean` and `deviation` float32 [b] by which images are normalised.
 
   Raises:
     ValueError: images smaller than the square to be cut out, a canvas smaller than what is put on
       it, or max_shift is negative.
   """
-  images = split["image"][indices]
-  if max_rotation or crop or brightness or contrast:
+  images, statistics = split["image"][indices], _statistics(split, indices)
+  if max_rotation or crop or brightness or contrast or statistics:
     place_key, crop_key, jitter_key = jax.random.split(key, 3)
     images = to_unit_range(images)
+    if statistics:
+      # The mean is subtracted last, so that what is black around an image is the image's own black.
+      images = images / _of_images(statistics["deviation"])
     if crop:
       images = random_crop(crop_key, images, crop)
     if brightness or contrast:
       images = jitter(jitter_key, images, brightness=brightness, contrast=contrast)
+      if not statistics:
+        images = jnp.clip(images, 0.0, 1.0)
     images = turn_and_shift_on_canvas(place_key, images, canvas, max_shift, max_rotation)
+    if statistics:
+      images = images - _of_images(statistics["mean"] / statistics["deviation"])
   else:
     images = shift_on_canvas(key, images, canvas, max_shift)
-  return {"image": images, "label": split["label"][indices]}
+  return {"image": images, "label": split["label"][indices], **statistics}
 
 
 @typed
@@ -137,7 +150,17 @@ def evaluation_batch(
   split: Mapping[str, Array], indices: Int[Array, "b"], *, canvas: int
 ) -> dict[str, Array]:
   """Gathers examples as `training_batch` does, in the middle of the canvas and unshifted."""
-  return {
-    "image": pad_to_canvas(split["image"][indices], canvas),
-    "label": split["label"][indices],
-  }
+  images, statistics = pad_to_canvas(split["image"][indices], canvas), _statistics(split, indices)
+  if statistics:
+    images = (images - _of_images(statistics["mean"])) / _of_images(statistics["deviation"])
+  return {"image": images, "label": split["label"][indices], **statistics}
+
+
+def _statistics(split: Mapping[str, Array], indices: Array) -> dict[str, Array]:
+  """`mean` and `deviation` [b] of the images, where there are any."""
+  return {name: split[name][indices] for name in ("mean", "deviation") if name in split}
+
+
+def _of_images(numbers: Array) -> Array:
+  """Numbers [b], one an image, against pixels [b, h, w, c]."""
+  return numbers[:, None, None, None]

@@ -101,13 +101,10 @@ def turn_and_shift_on_canvas(
 
   Args:
     key: of this batch.
-    images: in [0, 1].
+    images: any values; black is 0.
     canvas: side of the square, pixels.
     max_shift: the largest shift, pixels; shifts are as in `shift_on_canvas`.
     max_rotation: angles are uniform between this and its negative, degrees; 0 turns nothing.
-
-  Returns:
-    in [0, 1].
 
   Raises:
     ValueError: the canvas is smaller than the images, or max_shift is negative.

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -16,10 +16,31 @@ class Split:
   Attributes:
     images: uint8 [n, h, w, c], 0 to 255.
     labels: int32 [n], in [0, num_classes).
+    mean: float32 [n], of all pixels of an image as 0 to 1, before anything was cut out of it or
+      moved; batches of such a split are normalised, see `scae_jax.data.normalization`. None where
+      images are not.
+    deviation: float32 [n], the standard deviation likewise, above 0.
   """
 
   images: np.ndarray
   labels: np.ndarray
+  mean: np.ndarray | None = None
+  deviation: np.ndarray | None = None
+
+  @property
+  def arrays(self) -> dict[str, np.ndarray]:
+    """What batches are made of: `image`, `label` and, of normalised images, `mean`, `deviation`."""
+    arrays = {"image": self.images, "label": self.labels}
+    if self.mean is not None and self.deviation is not None:
+      arrays |= {"mean": self.mean, "deviation": self.deviation}
+    return arrays
+
+  def take(self, rows: np.ndarray) -> Self:
+    """Some of the examples, by their indices or by a mask."""
+    mean, deviation = (None if one is None else one[rows] for one in (self.mean, self.deviation))
+    return dataclasses.replace(
+      self, images=self.images[rows], labels=self.labels[rows], mean=mean, deviation=deviation
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,8 +213,8 @@ def hold_out_validation(dataset: Dataset, num_validation: int, seed: int = 0) ->
   is_held_out[holdout(train.labels, num_validation, seed)] = True
   splits = {
     **dataset.splits,
-    "train": Split(train.images[~is_held_out], train.labels[~is_held_out]),
-    "validation": Split(train.images[is_held_out], train.labels[is_held_out]),
+    "train": train.take(~is_held_out),
+    "validation": train.take(is_held_out),
   }
   return dataclasses.replace(dataset, splits=splits)
 
@@ -222,7 +243,7 @@ def crop_middle(dataset: AnySet, side: int) -> AnySet:
     return dataset
   rows, columns = (slice((long - side) // 2, (long + side) // 2) for long in (height, width))
   splits = {
-    name: Split(np.ascontiguousarray(split.images[:, rows, columns]), split.labels)
+    name: dataclasses.replace(split, images=np.ascontiguousarray(split.images[:, rows, columns]))
     for name, split in dataset.splits.items()
   }
   return dataclasses.replace(dataset, splits=splits)

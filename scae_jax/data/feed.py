@@ -52,7 +52,7 @@ def image_feed(
   """Images on a black canvas: in training changed and moved at random, otherwise in its middle.
 
   Args:
-    dataset: with its held-out split.
+    dataset: with its held-out split; batches are normalised if it is.
     canvas: side of the square, pixels.
     max_shift: the largest shift, pixels.
     max_rotation: the largest angle in either direction, degrees.
@@ -66,11 +66,16 @@ def image_feed(
   """
   train, heldout = dataset.splits["train"], crop_middle(dataset, crop).splits[dataset.held_out]
   return Feed(
-    spec=ImageSpec(canvas=canvas, channels=dataset.channels, num_classes=dataset.num_classes),
-    train={"image": train.images, "label": train.labels},
+    spec=ImageSpec(
+      canvas=canvas,
+      channels=dataset.channels,
+      num_classes=dataset.num_classes,
+      normalized=train.mean is not None,
+    ),
+    train=train.arrays,
     num_train=len(train.labels),
     held_out=dataset.held_out,
-    heldout={"image": heldout.images, "label": heldout.labels},
+    heldout=heldout.arrays,
     num_heldout=len(heldout.labels),
     training_batch=functools.partial(
       training_batch,

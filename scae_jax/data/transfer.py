@@ -16,7 +16,8 @@ import re
 import numpy as np
 
 from scae_jax.data import affine, affnist
-from scae_jax.data.dataset import Dataset, ScoredSet, Split, crop_middle
+from scae_jax.data.dataset import Dataset, ScoredSet, crop_middle
+from scae_jax.data.normalization import normalized
 from scae_jax.data.sources import load_dataset
 
 __all__ = ["load_scored", "turned"]
@@ -56,6 +57,7 @@ def load_scored(
   affnist_dir: str = "",
   *,
   crop: int = 0,
+  normalize: bool = False,
 ) -> ScoredSet:
   """Loads what a model is to be scored on.
 
@@ -71,6 +73,8 @@ def load_scored(
     affnist_dir: folder of the official files of `affnist`; "" if there are none.
     crop: side of the square that is cut out of the middle of every image before it is moved,
       pixels, for a model that trains on crops; 0 keeps images whole. affNIST is never cut.
+    normalize: whether batches are to be normalised, by what an image was before it was cut and
+      moved; see `scae_jax.data.normalization`.
 
   Raises:
     ValueError: what `load_dataset` or `load_affnist` says; a range that is none; a canvas too small
@@ -83,11 +87,13 @@ def load_scored(
         f"train with config.data.canvas={affnist.SIDE} or more, or score on affine_mnist, which is "
         "drawn at the size of the canvas"
       )
-    return affnist.load_affnist(affnist_dir)
+    official = affnist.load_affnist(affnist_dir)
+    return normalized(official) if normalize else official
   request = _read("affine_mnist" if name == "affnist" else name)
+  dataset = load_dataset(name if request is None else request.source, data_dir, cache_dir)
+  dataset = crop_middle(normalized(dataset) if normalize else dataset, crop)
   if request is None:
-    return crop_middle(load_dataset(name, data_dir, cache_dir), crop)
-  dataset = crop_middle(load_dataset(request.source, data_dir, cache_dir), crop)
+    return dataset
   test = dataset.splits["test"]
   is_affnist = request.kind == "affine" and dataset.name == "mnist"
   side = min(canvas, affnist.SIDE) if is_affnist else canvas
@@ -96,7 +102,7 @@ def load_scored(
   return ScoredSet(
     full_name,
     dataset.class_names,
-    {"test": Split(affine.resample(test.images, maps, side), test.labels)},
+    {"test": dataclasses.replace(test, images=affine.resample(test.images, maps, side))},
     tuple(f"{full_name}: {note}" for note in notes),
   )
 
@@ -125,7 +131,8 @@ def turned(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
   name, splits, notes = f"rotated_{dataset.name}:{moves}", {}, list(dataset.notes)
   for split_name, split in dataset.splits.items():
     maps, own_notes = _draw(request, split.images, canvas, _SEEDS[split_name])
-    splits[split_name] = Split(affine.resample(split.images, maps, canvas), split.labels)
+    moved = affine.resample(split.images, maps, canvas)
+    splits[split_name] = dataclasses.replace(split, images=moved)
     notes += [f"{name}, {split_name}: {note}" for note in own_notes]
   return Dataset(name, dataset.class_names, splits, tuple(notes))
 

@@ -28,7 +28,8 @@ def choose(split_size: int, max_examples: int) -> np.ndarray:
 
 
 def load_split(dataset: ScoredSet, split: str, max_examples: int) -> dict[str, np.ndarray]:
-  """Takes the chosen examples of a split: `image` uint8 [n, h, w, c] and `label` int32 [n].
+  """Takes the chosen examples of a split: `image` uint8 [n, h, w, c], `label` int32 [n] and, of
+  normalised images, `mean` and `deviation` float32 [n], see `dataset.Split`.
 
   Raises:
     ValueError: a split that the data set does not have, or a negative limit.
@@ -38,8 +39,7 @@ def load_split(dataset: ScoredSet, split: str, max_examples: int) -> dict[str, n
       f"Data set '{dataset.name}' has no split '{split}'; it has {', '.join(dataset.splits)}."
     )
   examples = dataset.splits[split]
-  rows = choose(len(examples.labels), max_examples)
-  return {"image": examples.images[rows], "label": examples.labels[rows]}
+  return examples.take(choose(len(examples.labels), max_examples)).arrays
 
 
 def full_batches(count: int, batch_size: int) -> Iterator[np.ndarray]:

@@ -29,11 +29,13 @@ class Collected:
   measures: dict[str, Any]
 
 
-Forward = Callable[[Any, Array, Array], Collected]
+Forward = Callable[[Any, Mapping[str, Array]], Collected]
 
 
 def make_forward(system: System, *, canvas: int) -> Forward:
-  """Compiles the pass over one batch: `(variables, images uint8, labels) -> Collected`.
+  """Compiles the pass over one batch: `(variables, examples) -> Collected`.
+
+  Examples are arrays as a split has them, see `collect`.
 
   It compiles once for each batch size and image size. Noise is off (`train=False`), unless the
   model has a switch that keeps it on: then features depend on the batch size.
@@ -43,18 +45,18 @@ def make_forward(system: System, *, canvas: int) -> Forward:
     canvas: side of the square that images are padded to, pixels.
   """
 
-  def forward(variables: Any, images: Array, labels: Array) -> Collected:
-    split = {"image": images, "label": labels}
-    batch = evaluation_batch(split, jnp.arange(len(images)), canvas=canvas)
+  def forward(variables: Any, examples: Mapping[str, Array]) -> Collected:
+    count = len(examples["label"])
+    batch = evaluation_batch(examples, jnp.arange(count), canvas=canvas)
     output = system.module.apply(variables, batch, train=False)
     found = Collected(
       features=dict(system.features(output)),
       readings=system.all_readings(output),
       measures=dict(system.measures(output, batch)),
     )
-    check_shapes("features", found.features, len(images), 2)
-    check_shapes("readings", found.readings, len(images), 2)
-    check_shapes("measures", found.measures, len(images), 1)
+    check_shapes("features", found.features, count, 2)
+    check_shapes("readings", found.readings, count, 2)
+    check_shapes("measures", found.measures, count, 1)
     return found
 
   return jax.jit(forward)
@@ -76,7 +78,8 @@ def collect(
   Args:
     system: the model.
     variables: what its module applies.
-    split: `image` uint8 [n, h, w, c] and `label` int32 [n], arrays of NumPy or JAX.
+    split: `image` uint8 [n, h, w, c], `label` int32 [n] and, of normalised images, `mean` and
+      `deviation` float32 [n]; arrays of NumPy or JAX.
     canvas: side of the square that images are padded to, pixels.
     batch_size: examples a pass.
     forward: from `make_forward(system, canvas=canvas)`, to share one compilation among splits.
@@ -88,19 +91,21 @@ def collect(
     ValueError: an empty split, a batch size below one, or a system whose features or readings are
       not [b, d] or measures not [b].
   """
-  images, labels = np.asarray(split["image"]), np.asarray(split["label"])
-  if len(images) == 0 or len(images) != len(labels):
+  arrays = {name: np.asarray(array) for name, array in split.items()}
+  count, num_labels = len(arrays["image"]), len(arrays["label"])
+  if count == 0 or count != num_labels:
     raise ValueError(
-      f"A split needs at least one example and a label for each, got {len(images)} images and "
-      f"{len(labels)} labels."
+      f"A split needs at least one example and a label for each, got {count} images and "
+      f"{num_labels} labels."
     )
   forward = forward or make_forward(system, canvas=canvas)
   outputs = []
-  for rows in full_batches(len(images), batch_size):
-    outputs.append(forward(variables, jnp.asarray(images[rows]), jnp.asarray(labels[rows])))
+  for rows in full_batches(count, batch_size):
+    examples = {name: jnp.asarray(array[rows]) for name, array in arrays.items()}
+    outputs.append(forward(variables, examples))
 
   def join(*batches: Array) -> np.ndarray:
-    return np.concatenate([np.asarray(batch) for batch in batches])[: len(images)]
+    return np.concatenate([np.asarray(batch) for batch in batches])[:count]
 
   def in_single(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: value.astype(np.float32) for name, value in values.items()}

@@ -55,7 +55,7 @@ class Belief:
   @property
   def bound(self) -> Float[Array, "b"]:
     """The lower bound, nats: minus the sum of its terms."""
-    return -sum(self.terms.values(), start=np.zeros((), np.float32))
+    return -sum(self.terms.values(), start=jnp.zeros(()))
 
 
 @struct.dataclass

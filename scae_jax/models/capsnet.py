@@ -26,6 +26,7 @@ from scae_jax.models.system import (
   labels_of,
   not_negative,
   one_of,
+  require_pixels,
   whole,
 )
 from scae_jax.routing import dynamic
@@ -262,9 +263,10 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     data: canvas, channels, number of classes and labels.
 
   Raises:
-    ValueError: a key or value that does not fit, or data that are not images.
+    ValueError: a key or value that does not fit, or data that are not images in [0, 1].
   """
   spec = supervised.require_images("capsnet", data)
+  require_pixels("capsnet", spec)
   check_keys("loss", loss, (*MARGINS, "weights", "schedule"))
   module = build_module(
     CapsNet,

@@ -23,6 +23,7 @@ from scae_jax.models.system import (
   build_module,
   check_keys,
   labels_of,
+  pixels_of,
   positive,
   whole,
 )
@@ -150,7 +151,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     # The one position of the class capsules is left out.
     return {
       "coupling": {
-        "image": batch["image"][0],
+        "image": pixels_of(batch)[0],
         "coupling": coupling[:, 0],
         "agreement": agreement[:, 0],
       }

@@ -32,6 +32,7 @@ from scae_jax.models.system import (
   check_keys,
   each_whole,
   one_of,
+  require_pixels,
 )
 from scae_jax.models.turned_pictures import part_identity
 from scae_jax.routing import selection
@@ -180,13 +181,14 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     data: canvas and channels.
 
   Raises:
-    ValueError: a key or value that does not fit, or data that are not images.
+    ValueError: a key or value that does not fit, or data that are not images in [0, 1].
   """
   if not isinstance(data, ImageSpec):
     raise ValueError(
       "config.system 'probabilistic' takes images, and config.data.name names scenes of points; the"
       " system for those is 'ccae'."
     )
+  require_pixels("probabilistic", data)
   check_keys("loss", loss, ("schedule", "choice_temperature"))
   check_keys("loss.schedule", loss["schedule"], ("latents",))
   choice_temperature = line_through(

@@ -16,7 +16,15 @@ from scae_jax import filters, geometry, mixtures
 from scae_jax.models.capsule_loss import SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
-from scae_jax.models.system import ImageSpec, Spec, System, build_module, one_of, whole
+from scae_jax.models.system import (
+  ImageSpec,
+  Spec,
+  System,
+  build_module,
+  one_of,
+  require_pixels,
+  whole,
+)
 from scae_jax.models.turned_pictures import part_identity
 from scae_jax.routing import mixture as routing_mixture
 from scae_jax.typing import Array, Batch, Float
@@ -308,13 +316,14 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     data: canvas, channels and number of classes.
 
   Raises:
-    ValueError: a key or value that does not fit, or data that are not images.
+    ValueError: a key or value that does not fit, or data that are not images in [0, 1].
   """
   if not isinstance(data, ImageSpec):
     raise ValueError(
       "config.system 'scae' takes images, and config.data.name names scenes of points; the system"
       " for those is 'ccae'."
     )
+  require_pixels("scae", data)
   model = dict(model)
   m, k = _pop_count(model, "num_parts"), _pop_count(model, "num_objects")
   dtype = model.pop("compute_dtype", None)

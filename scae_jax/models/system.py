@@ -8,7 +8,7 @@ from typing import Any, TypeGuard, TypeVar
 import jax.numpy as jnp
 from flax import linen as nn
 
-from scae_jax.typing import Array, Batch, Int
+from scae_jax.typing import Array, Batch, Float, Int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,12 +20,14 @@ class ImageSpec:
     channels: image channels.
     num_classes: number of labels.
     num_labels: of an image: 1, or 2 where it is two images of different classes overlaid.
+    normalized: whether pixels are not in [0, 1] but of zero mean and unit variance in each image.
   """
 
   canvas: int
   channels: int
   num_classes: int
   num_labels: int = 1
+  normalized: bool = False
 
   def blank_batch(self, batch_size: int) -> Batch:
     """Black images of the first class, overlaid with the second, for shapes only."""
@@ -34,6 +36,8 @@ class ImageSpec:
       "image": jnp.zeros((batch_size, *size)),
       "label": jnp.zeros((batch_size,), jnp.int32),
     }
+    if self.normalized:
+      batch |= {"mean": jnp.zeros((batch_size,)), "deviation": jnp.ones((batch_size,))}
     if self.num_labels == 1:
       return batch
     return {
@@ -47,6 +51,14 @@ def labels_of(batch: Batch) -> Int[Array, "b labels"]:
   """The one or two labels of every image."""
   names = [name for name in ("label", "other_label") if name in batch]
   return jnp.stack([batch[name] for name in names], axis=1)
+
+
+def pixels_of(batch: Batch) -> Float[Array, "b h w c"]:
+  """The images in [0, 1], to be looked at: of normalised ones what they were before."""
+  if "mean" not in batch:
+    return batch["image"]
+  mean, deviation = (batch[name][:, None, None, None] for name in ("mean", "deviation"))
+  return batch["image"] * deviation + mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,6 +212,15 @@ def check_keys(section: str, values: Mapping[str, Any], valid: Iterable[str]) ->
     raise ValueError(
       f"config section {section}: unknown keys {unknown}, missing keys {missing}; "
       f"valid keys are {sorted(valid)}"
+    )
+
+
+def require_pixels(system: str, data: ImageSpec) -> None:
+  """Raises `ValueError` if images are normalised: for systems that draw them, in [0, 1]."""
+  if data.normalized:
+    raise ValueError(
+      f"config.data.normalize is True; expected False with config.system {system!r}, which compares"
+      " what it draws with pixels in [0, 1]"
     )
 
 

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 import scae_jax.models
 from scae_jax.data.dataset import crop_middle, hold_out_validation
 from scae_jax.data.feed import Feed, image_feed
+from scae_jax.data.normalization import normalized
 from scae_jax.data.overlay import overlay_feed
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import Dataset, load_dataset
@@ -121,7 +122,7 @@ def build(settings: Settings) -> tuple[System, Dataset | Scenes, Feed]:
 
 
 def _load_images(options: DataOptions) -> Dataset:
-  """A data set of images that fit on the canvas, or will be cropped."""
+  """A data set of images that fit on the canvas, or will be cropped; with what normalises them."""
   dataset = load_dataset(options.name, options.dir, options.cache_dir)
   dataset = hold_out_validation(dataset, options.num_validation)
   if dataset.image_side > options.canvas and not options.crop:
@@ -130,7 +131,7 @@ def _load_images(options: DataOptions) -> Dataset:
       f" wide or high; it is {options.canvas}. Set it to {dataset.image_side} or more, or"
       " config.data.crop to what is to be cut out of them."
     )
-  return dataset
+  return normalized(dataset) if options.normalize else dataset
 
 
 def _check_clusters(dataset: Dataset, settings: Settings) -> None:

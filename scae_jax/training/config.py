@@ -30,11 +30,13 @@ _LATER_DATA_KEYS = {
   "affnist_dir": "",
   "max_rotation": 0.0,
   "overlay": False,
+  "normalize": False,
   "crop": 0,
   "brightness": 0.0,
   "contrast": 0.0,
 }
 _LATER_TRAIN_KEYS = {"start_from": ""}
+_LATER_OPTIMIZER_KEYS = {"weight_decay": 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,8 +191,8 @@ def dump_config(config: ConfigDict) -> str:
 def parse_config(text: str) -> ConfigDict:
   """The inverse of `dump_config`: configs hold tuples, never lists.
 
-  A config that was saved before there were some keys of the data or of training gets them, with the
-  values that mean what was done before.
+  A config that was saved before there were some keys of the data, of training or of the optimiser
+  gets them, with the values that mean what was done before.
 
   Raises:
     ValueError: the text is not that of a config.
@@ -201,8 +203,9 @@ def parse_config(text: str) -> ConfigDict:
   held = content.get("data")
   if isinstance(held, dict) and held.get("name") != scenes.NAME:
     content["data"] = {**_LATER_DATA_KEYS, **held}
-  if isinstance(content.get("train"), dict):
-    content["train"] = {**_LATER_TRAIN_KEYS, **content["train"]}
+  for name, later in (("train", _LATER_TRAIN_KEYS), ("optimizer", _LATER_OPTIMIZER_KEYS)):
+    if isinstance(content.get(name), dict):
+      content[name] = {**later, **content[name]}
   return ConfigDict(content).lock()
 
 

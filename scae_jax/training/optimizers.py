@@ -1,7 +1,10 @@
 """Optimisers and learning-rate schedules from the config's `optimizer` section."""
 
 import dataclasses
+import math
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
@@ -34,6 +37,8 @@ class OptimizerOptions:
     epsilon: rmsprop: added to the mean square, inside the root, 0. for the rule of the authors'
       release, see `resolve`; adam: added to the root.
     clip_norm: gradients longer than this (over all parameters) are scaled down to it; 0. for never.
+    weight_decay: so many times a parameter is added to its gradient, before that is clipped, where
+      the parameter has two axes or more, see `make_optimizer`; 0. for none.
   """
 
   name: str
@@ -49,6 +54,7 @@ class OptimizerOptions:
   b2: float
   epsilon: float
   clip_norm: float
+  weight_decay: float
 
   def __post_init__(self):
     def check(holds: bool, key: str, expected: str):
@@ -69,6 +75,7 @@ class OptimizerOptions:
     if self.name == "adam":
       check(self.epsilon > 0, "epsilon", "above 0 for adam (1e-8 is usual)")
     check(self.clip_norm >= 0, "clip_norm", "0 (off) or above")
+    check(0 <= self.weight_decay < math.inf, "weight_decay", "0 (off) or above, and finite")
 
 
 def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
@@ -145,7 +152,12 @@ def learning_rate_schedule(options: OptimizerOptions) -> optax.Schedule:
 
 
 def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
-  """Clipping if asked for, then the update rule.
+  """Weight decay and clipping if asked for, then the update rule.
+
+  Weight decay is that of a loss with the term weight_decay / 2 sum(parameter^2), known as L2: it is
+  not decoupled from the rule (Loshchilov and Hutter 2019, arXiv 1711.05101), so that a figure that
+  was published for a loss means the same here. Biases and all else with fewer than two axes do not
+  decay.
 
   RMSProp is tf.train.RMSPropOptimizer of TensorFlow 1: with mean square s (starting at one) and
   momentum buffer v (starting at zero),
@@ -173,6 +185,15 @@ def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
     )
   else:
     rule = optax.adam(schedule, b1=options.b1, b2=options.b2, eps=options.epsilon)
+  first = []
+  if options.weight_decay:
+    first.append(optax.add_decayed_weights(options.weight_decay, mask=_decays))
   if options.clip_norm:
-    return optax.chain(optax.clip_by_global_norm(options.clip_norm), rule)
-  return rule
+    first.append(optax.clip_by_global_norm(options.clip_norm))
+  # Alone, the rule is not in a chain: checkpoints of such runs have its state as it is.
+  return optax.chain(*first, rule) if first else rule
+
+
+def _decays(params: Any) -> Any:
+  """Whether each parameter has two axes or more; the same tree."""
+  return jax.tree.map(lambda leaf: leaf.ndim >= 2, params)

@@ -29,9 +29,12 @@ class DataOptions:
       direction; 0 is off.
     overlay: whether two images of different classes are overlaid, in training and evaluation, each
       moved on its own; see `scae_jax.data.overlay`.
+    normalize: whether each image, before anything is cut out of it, is brought to zero mean and
+      unit variance; see `scae_jax.data.normalization`.
     crop: side of the square that is cut out of an image, at random in training, else out of the
       middle, pixels; 0 is off.
-    brightness: up to this much is added to training images or subtracted; 0 is off.
+    brightness: up to this much is added to training images or subtracted, of normalised ones in
+      standard deviations; 0 is off.
     contrast: the contrast of training images is multiplied by a factor that differs from 1 by up to
       this much; 0 is off.
   """
@@ -45,6 +48,7 @@ class DataOptions:
   max_shift: int
   max_rotation: float
   overlay: bool
+  normalize: bool
   crop: int
   brightness: float
   contrast: float
@@ -62,6 +66,9 @@ class DataOptions:
     for name in ("max_rotation", "crop", "brightness", "contrast") if self.overlay else ():
       value = getattr(self, name)
       require(value == 0, f"data.{name}", "0 with data.overlay, which only moves images", value)
+    fits = not (self.normalize and self.overlay)
+    expected = "False with data.overlay, which adds pixels in [0, 1]"
+    require(fits, "data.normalize", expected, self.normalize)
 
 
 @dataclasses.dataclass(frozen=True)

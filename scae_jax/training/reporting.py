@@ -145,4 +145,4 @@ def load_scored_set(run: Run, name: str, data_dir: str) -> ScoredSet:
   if not isinstance(data, DataOptions):
     raise RunError(_ONLY_OWN_SCENES)
   folders = (data_dir or data.dir, data.cache_dir, data.affnist_dir)
-  return load_scored(name, data.canvas, *folders, crop=data.crop)
+  return load_scored(name, data.canvas, *folders, crop=data.crop, normalize=data.normalize)

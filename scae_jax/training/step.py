@@ -35,7 +35,7 @@ def update(
 
   Returns:
     The next state, and `{"terms": {name: []}, "total": [], "grad_norm": []}` of the parameters
-    before the update; the norm is over all parameters and before any clipping.
+    before the update; the norm is over all parameters, and before weight decay and clipping.
   """
 
   def total_loss(params: Any) -> tuple[Array, dict[str, Array]]:

@@ -1,0 +1,261 @@
+"""Images of zero mean and unit variance: by what, in which order, and who gets to know of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import capsnet, digits, probabilistic
+from scae_jax.data import transfer
+from scae_jax.data.dataset import Dataset, Split, crop_middle, hold_out_validation
+from scae_jax.data.feed import image_feed
+from scae_jax.data.normalization import normalized, pixel_statistics
+from scae_jax.data.transfer import load_scored, turned
+from scae_jax.evaluation.examples import load_split
+from scae_jax.evaluation.features import collect
+from scae_jax.models.system import ImageSpec, labels_of, pixels_of
+from scae_jax.training.build import build, check_system
+from scae_jax.training.config import read_settings
+from scae_jax.training.errors import RunError
+from scae_jax.training.reporting import scored_examples
+from tests import toy_classifier, toy_system
+
+HEIGHT, WIDTH, CHANNELS = 6, 5, 2
+ROUNDING = 1e-5  # float32, of pixels divided by deviations that are not below 0.02
+
+
+def some_images(num: int = 8) -> np.ndarray:
+  """Dark and light ones, of little contrast and of much."""
+  rng = np.random.RandomState(0)
+  middle, reach = rng.randint(60, 190, num), np.tile([10, 60], num)[:num]
+  noise = rng.randint(-1000, 1001, (num, HEIGHT, WIDTH, CHANNELS)) / 1000
+  values = middle[:, None, None, None] + reach[:, None, None, None] * noise
+  return np.round(values).astype(np.uint8)
+
+
+def some_data(num: int = 8) -> Dataset:
+  train, test = some_images(num), some_images(num)[::-1]
+  labels = np.arange(num, dtype=np.int32) % 3
+  return Dataset("toy", tuple("abc"), {"train": Split(train, labels), "test": Split(test, labels)})
+
+
+def by_numpy(images: np.ndarray) -> np.ndarray:
+  """Every image by itself, in float64."""
+  pixels = images / 255
+  return np.stack([(image - image.mean()) / image.std() for image in pixels])
+
+
+def black(images: np.ndarray) -> np.ndarray:
+  """What a black pixel of each image becomes, [n, 1, 1, 1]."""
+  return np.array([-np.mean(image) / np.std(image) for image in images])[:, None, None, None]
+
+
+def on_device(arrays) -> dict[str, jax.Array]:
+  return {name: jnp.asarray(array) for name, array in arrays.items()}
+
+
+def test_statistics_are_those_of_all_pixels_of_an_image():
+  images = np.concatenate([some_images(), np.full((1, HEIGHT, WIDTH, CHANNELS), 7, np.uint8)])
+  mean, deviation = pixel_statistics(images)
+  assert mean.dtype == deviation.dtype == np.float32
+  for i, image in enumerate(images / 255):
+    assert mean[i] == pytest.approx(image.mean(), rel=1e-6)
+    assert deviation[i] == pytest.approx(image.std() if i < 8 else 1, rel=1e-6)
+  assert deviation[8] == 1  # of one grey
+
+
+def test_large_images_are_not_too_many_numbers():
+  """What is largest is the sum of squares times the pixels: 4e16 of 512x512x3 white ones."""
+  images = np.full((2, 512, 512, 3), 255, np.uint8)
+  images[1, :256] = 0
+  mean, deviation = pixel_statistics(images)
+  np.testing.assert_array_equal(mean, [1, 0.5])
+  np.testing.assert_array_equal(deviation, [1, 0.5])
+
+
+def test_evaluation_sees_the_middle_of_images_that_were_normalised_whole():
+  data, side, canvas = normalized(some_data()), 4, 6
+  feed = image_feed(data, canvas=canvas, max_shift=1, crop=side)
+  assert feed.spec == ImageSpec(canvas=canvas, channels=CHANNELS, num_classes=3, normalized=True)
+  rows = np.array([5, 0, 2])
+  batch = feed.evaluation_batch(on_device(feed.heldout), jnp.asarray(rows))
+  images = data.splits["test"].images[rows]
+  expected = np.tile(black(images), (1, canvas, canvas, CHANNELS))  # the margin is as black as ink
+  expected[:, 1:5, 1:5] = by_numpy(images)[:, 1:5, 0:4]
+  np.testing.assert_allclose(batch["image"], expected, atol=ROUNDING)
+  np.testing.assert_array_equal(batch["label"], data.splits["test"].labels[rows])
+  # What is to be looked at is what was there before.
+  seen = np.zeros((3, canvas, canvas, CHANNELS))
+  seen[:, 1:5, 1:5] = images[:, 1:5, 0:4] / 255
+  np.testing.assert_allclose(pixels_of(batch), seen, atol=ROUNDING)
+  np.testing.assert_array_equal(labels_of(batch)[:, 0], batch["label"])
+
+
+def test_pixels_that_are_not_normalised_are_seen_as_they_are():
+  batch = {"image": jnp.ones((1, 2, 2, 1)) / 3}
+  assert pixels_of(batch) is batch["image"]
+
+
+def test_training_normalises_whole_images_then_crops_then_jitters():
+  """Of each result there is one window of the normalised image that it is on a line with."""
+  num, side, canvas, brightness, contrast = 300, 4, 6, 0.5, 0.25
+  images = some_images(num)
+  split = Split(images, np.zeros(num, np.int32))
+  data = normalized(Dataset("toy", ("a",), {"train": split, "test": split}))
+  options = {"crop": side, "brightness": brightness, "contrast": contrast}
+  feed = image_feed(data, canvas=canvas, max_shift=0, **options)
+  made = feed.training_batch(jax.random.key(0), on_device(feed.train), jnp.arange(num))["image"]
+  whole, margin = by_numpy(images), black(images)
+  places, factors, added = set(), [], []
+  for i, image in enumerate(np.asarray(made)):
+    np.testing.assert_allclose(image[0], np.full_like(image[0], margin[i]), atol=ROUNDING)
+    square = image[1:5, 1:5].reshape(-1)
+    windows = {
+      (top, left): whole[i, top : top + side, left : left + side].reshape(-1)
+      for top in range(HEIGHT - side + 1)
+      for left in range(WIDTH - side + 1)
+    }
+    lines = {place: np.polyfit(window, square, 1) for place, window in windows.items()}
+    errors = {p: np.abs(np.polyval(lines[p], windows[p]) - square).max() for p in windows}
+    place = min(errors, key=errors.__getitem__)
+    assert errors[place] < 10 * ROUNDING  # nothing is clipped
+    places.add(place)
+    mean = windows[place].mean()
+    factors.append(lines[place][0])
+    added.append(np.polyval(lines[place], mean) - mean)
+  assert len(places) == 6
+  # Of images of little contrast and of much alike: in deviations, not in grey levels.
+  for kind in (slice(0, None, 2), slice(1, None, 2)):
+    for values, middle, reach in ((factors, 1, contrast), (added, 0, brightness)):
+      found = np.array(values[kind]) - middle
+      assert np.abs(found).max() < reach * 1.001
+      # 150 draws miss either outer tenth with probability 4e-4; the key is fixed.
+      assert found.min() < -0.9 * reach
+      assert found.max() > 0.9 * reach
+
+
+def test_what_comes_in_when_images_shift_is_as_black_as_they_are():
+  feed = image_feed(normalized(some_data()), canvas=9, max_shift=1)
+  batch = feed.training_batch(jax.random.key(0), on_device(feed.train), jnp.arange(8))
+  images = some_images()
+  for image, normal, outside in zip(
+    np.asarray(batch["image"]), by_numpy(images), black(images), strict=True
+  ):
+    wide = np.pad(normal - outside, ((1, 2), (2, 2), (0, 0)))
+    shifted = [np.roll(wide, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1)]
+    assert min(np.abs(one + outside - image).max() for one in shifted) < ROUNDING
+
+
+def test_what_comes_in_when_images_turn_is_as_black_as_they_are():
+  """By the same draws the same pictures, but for their scale."""
+  whole, plain = (
+    image_feed(data, canvas=9, max_shift=0, max_rotation=180.0)
+    for data in (normalized(some_data()), some_data())
+  )
+  batch, pixels = (
+    feed.training_batch(jax.random.key(0), on_device(feed.train), jnp.arange(8))
+    for feed in (whole, plain)
+  )
+  np.testing.assert_allclose(pixels_of(batch), pixels["image"], atol=ROUNDING)
+  normal = (batch["image"].min(axis=(1, 2, 3)), black(some_images())[:, 0, 0, 0])
+  np.testing.assert_allclose(*normal, rtol=1e-4)  # corners of the canvas
+
+
+def test_statistics_stay_with_their_images():
+  data = normalized(some_data())
+  train = data.splits["train"]
+  held = hold_out_validation(data, 3)
+  for split in held.splits.values():
+    for image, mean, deviation in zip(split.images, split.mean, split.deviation, strict=True):
+      assert mean == pytest.approx(image.mean() / 255, rel=1e-6)
+      assert deviation == pytest.approx(image.std() / 255, rel=1e-6)
+  for moved in (crop_middle(data, 3), turned(data, 60, 9)):
+    np.testing.assert_array_equal(moved.splits["train"].mean, train.mean)
+    np.testing.assert_array_equal(moved.splits["train"].deviation, train.deviation)
+  chosen = load_split(data, "train", 4)
+  assert set(chosen) == {"image", "label", "mean", "deviation"}
+  for image, mean in zip(chosen["image"], chosen["mean"], strict=True):
+    assert mean == pytest.approx(image.mean() / 255, rel=1e-6)
+  assert set(load_split(some_data(), "train", 4)) == {"image", "label"}
+
+
+@pytest.mark.parametrize("name", ["toy", "translated_toy:1,0", "rotated_toy:-20..20"])
+def test_sets_to_score_on_are_normalised_by_images_that_nobody_cut_or_moved(name, monkeypatch):
+  monkeypatch.setattr(transfer, "load_dataset", lambda *_: some_data())
+  found = load_scored(name, 7, crop=4, normalize=True).splits["test"]
+  mean, deviation = pixel_statistics(some_data().splits["test"].images)
+  np.testing.assert_array_equal(found.mean, mean)
+  np.testing.assert_array_equal(found.deviation, deviation)
+  plain = load_scored(name, 7, crop=4).splits["test"]
+  assert plain.mean is None
+  np.testing.assert_array_equal(found.images, plain.images)
+
+
+def test_official_affnist_is_normalised_too(monkeypatch):
+  monkeypatch.setattr(transfer.affnist, "load_affnist", lambda folder: some_data())
+  mean, _ = pixel_statistics(some_data().splits["test"].images)
+  found = load_scored("affnist", 40, affnist_dir="folder", normalize=True)
+  np.testing.assert_array_equal(found.splits["test"].mean, mean)
+  assert load_scored("affnist", 40, affnist_dir="folder").splits["test"].mean is None
+
+
+def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
+  changes = {"data__crop": 12, "data__num_validation": 100}
+  config = toy_classifier.classifier_config(data__normalize=True, **changes)
+  settings = read_settings(config)
+  system, dataset, feed = build(settings)
+  assert feed.spec.normalized
+  assert feed.held_out == "validation"
+  examples, make_batch = scored_examples(settings.data, dataset, "validation")
+  rows = jnp.array([5, 0, 7])
+  found = make_batch(on_device(examples), rows)
+  expected = feed.evaluation_batch(on_device(feed.heldout), rows)
+  assert set(found) == {"image", "label", "mean", "deviation"}
+  for name, array in expected.items():
+    np.testing.assert_array_equal(found[name], array)
+  # Digits have a black margin, so the middle is lighter than the whole.
+  assert (np.asarray(found["image"])[:, 3:15, 3:15].mean(axis=(1, 2, 3)) > 0.05).all()
+  blank = feed.spec.blank_batch(3)
+  assert {name: array.shape for name, array in found.items()} == {
+    name: array.shape for name, array in blank.items()
+  }
+  check_system(system, feed.spec, 4)
+  _, plain, feed = build(read_settings(toy_classifier.classifier_config(**changes)))
+  assert not feed.spec.normalized
+  assert plain.splits["test"].mean is None
+
+
+def test_features_are_of_normalised_images():
+  data = normalized(some_data())
+  system = toy_system.make_system(
+    {"num_features": 3, "noise_scale": 0.0, "nan_below": 0.0},
+    dict(toy_system.toy_config().loss),
+    ImageSpec(HEIGHT, CHANNELS, 3, normalized=True),
+  )
+  images = by_numpy(data.splits["test"].images)
+  whole = np.tile(black(data.splits["test"].images), (1, HEIGHT, HEIGHT, CHANNELS))
+  whole[:, :, :WIDTH] = images
+  batch = {"image": jnp.asarray(whole, jnp.float32), "label": jnp.zeros(8, jnp.int32)}
+  variables = jax.jit(lambda key: system.module.init(key, batch, train=False))(jax.random.key(0))
+  split = load_split(data, "test", 0)
+  found = collect(system, variables, split, canvas=HEIGHT, batch_size=3).features["code"]
+  expected = system.module.apply(variables, batch, train=False).code
+  np.testing.assert_allclose(found, expected, atol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+  ("config", "name"), [(digits, "scae"), (capsnet, "capsnet"), (probabilistic, "probabilistic")]
+)
+def test_systems_that_draw_pixels_refuse_it(config, name):
+  config = config.get_config("modern" if config is digits else "digits")
+  config.data.normalize = True
+  message = rf"config\.data\.normalize is True; expected False with config\.system '{name}'"
+  with pytest.raises(RunError, match=message):
+    build(read_settings(config))
+
+
+def test_overlays_refuse_it():
+  config = toy_classifier.classifier_config(data__normalize=True, data__overlay=True)
+  message = r"config\.data\.normalize must be False with data\.overlay.*; it is True"
+  with pytest.raises(RunError, match=message):
+    read_settings(config)
