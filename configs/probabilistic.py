@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 
 from configs import digits
 
-PRESETS = ("digits", "digits_variational", "recovery", "mnist")
+PRESETS = ("digits", "digits_variational", "recovery", "recovery_annealed", "mnist")
 
 
 def get_config(preset: str = "digits") -> ConfigDict:
@@ -35,6 +35,7 @@ def get_config(preset: str = "digits") -> ConfigDict:
     "digits": {},
     "digits_variational": VARIATIONAL,
     "recovery": RECOVERY,
+    "recovery_annealed": ANNEALED,
     "mnist": MNIST,
   }
   config.update_from_flattened_dict(changes[preset])
@@ -57,8 +58,6 @@ RECOVERY = {
   # As the images were drawn. A prior below leaves objects that are there at a presence below 0.5:
   # relaxed, it is enough to be chosen before the dummy.
   "model.generative.top_presence": 0.5,
-  # At 0.5 one object serves as two.
-  "model.generative.upper_temperature": 0.25,
   "model.object_inference.num_layers": 1,
   # Rising from the start: after thousands of steps without a gradient, Adam's first ones would be
   # several times as long as the learning rate, which leaves the set transformer saturated for good.
@@ -70,6 +69,15 @@ RECOVERY = {
   "data.dir": "runs/recovery-scenes",
   "data.max_shift": 0,
   "train.num_steps": 20_000,
+}
+# The same once more from the parts that it has learnt: objects melt, and choose again where those
+# that are off cannot be chosen. From the start, this leaves parts that draw worse.
+ANNEALED = RECOVERY | {
+  "model.generative.upper_temperature": 0.25,
+  "loss.schedule.latents": (),
+  "loss.choice_temperature": ((0, 4.0), (1_500, 4.0), (5_000, 1.0)),
+  "train.num_steps": 9_000,
+  "train.start_from": "runs/probabilistic-recovery",
 }
 # Images as configs/mnist.py has them, 28x28 in a canvas that gives room to turn and shift.
 MNIST = {

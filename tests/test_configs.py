@@ -41,7 +41,7 @@ PRESETS = {
     "digits",
     "digits_narrow",
   ],
-  "probabilistic": ["digits", "digits_variational", "recovery", "mnist"],
+  "probabilistic": ["digits", "digits_variational", "recovery", "recovery_annealed", "mnist"],
 }
 CHANNELS = {"svhn_cropped": 3, "cifar10": 3, "smallnorb": 2}
 ALL = [(name, preset) for name, presets in PRESETS.items() for preset in presets]
