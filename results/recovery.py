@@ -29,6 +29,7 @@ from scae_jax.evaluation.features import collect
 from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.models.generative_capsules import GenerativeCapsules
+from scae_jax.routing.selection import Capsules
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
@@ -102,24 +103,32 @@ def true_parameters() -> dict[str, Any]:
 
 def draw_scenes(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
   """Images uint8 [n, h, w, 1] and which objects are there, bool [n, k]."""
-  picture, there = _draw(jax.random.split(jax.random.key(seed), count))
+  picture, _, there = _draw(jax.random.split(jax.random.key(seed), count))
   noise = np.random.default_rng(seed).normal(0, true_model().pixel_scale, picture.shape)
   image = np.clip(np.asarray(picture) + noise, 0, 1)
   return np.round(255 * image).astype(np.uint8), np.asarray(there)
 
 
-@jax.jit
-def _draw(keys: Array) -> tuple[Array, Array]:
-  """What the true model draws with each key, without noise, and which objects are there."""
+def draw_parts(seed: int, count: int) -> tuple[Capsules, np.ndarray]:
+  """Presences [n, m] and poses [n, m, 2, 3] of the parts of the scenes of `draw_scenes`, and which
+  objects are there, bool [n, k]."""
+  parts, there = _draw(jax.random.split(jax.random.key(seed), count))[1:]
+  return parts, np.asarray(there)
 
-  def scenes(module: GenerativeCapsules) -> tuple[Array, Array]:
+
+@jax.jit
+def _draw(keys: Array) -> tuple[Array, Capsules, Array]:
+  """What the true model draws with each key, without noise, the parts, and which objects are
+  there."""
+
+  def scenes(module: GenerativeCapsules) -> tuple[Array, Capsules, Array]:
     def layers(key: Array) -> tuple[Any, Any]:
       top_key, below_key = jax.random.split(key)
       drawn, _ = module.sample(below_key, module.sample_top(top_key))
       return drawn[0], drawn[1]
 
     parts, objects = jax.vmap(layers)(keys)
-    return module.draw(parts, CANVAS), objects.presence > 0.5
+    return module.draw(parts, CANVAS), parts, objects.presence > 0.5
 
   return nn.apply(scenes, true_model())({"params": true_parameters()})
 

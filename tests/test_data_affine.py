@@ -212,6 +212,8 @@ def test_share_of_ink_that_is_lost():
   for up, expected in ((0, [0, 0, 0]), (1, [0.25, 0, 0]), (2, [0.5, 0, 1]), (9, [1, 0, 1])):
     maps = placed(images, 4, shift=(0, -up))[1]
     np.testing.assert_allclose(affine.lost_ink(images, maps, 4), expected)
+    on_its_side, left = images.swapaxes(1, 2), placed(images, 4, shift=(-up, 0))[1]
+    np.testing.assert_allclose(affine.lost_ink(on_its_side, left, 4), expected)
   # Half of a pixel's tent lies off the canvas when it is moved by half a pixel.
   maps = placed(images, 4, shift=(0, -1.5))[1]
   np.testing.assert_allclose(affine.lost_ink(images, maps, 4), [0.375, 0, 0.5])

@@ -72,9 +72,7 @@ def test_score_is_of_the_test_images(monkeypatch):
   truth = {split: np.random.RandomState(i).rand(40, 3) < 0.5 for i, split in enumerate(SPLITS)}
   said = {split: value.astype(float) for split, value in truth.items()}
   said["test"][::4, 0] = 1 - said["test"][::4, 0]
-  splits = {
-    split: types.SimpleNamespace(images=split, labels=np.zeros(40, int)) for split in SPLITS
-  }
+  splits = {split: types.SimpleNamespace(arrays={"image": split}) for split in SPLITS}
   monkeypatch.setattr(recovery, "Dataset", types.SimpleNamespace)
   monkeypatch.setattr(recovery, "true_presences", lambda dataset, split: truth[split])
   monkeypatch.setattr(

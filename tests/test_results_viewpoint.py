@@ -161,7 +161,7 @@ def test_some_systems_alone_are_trained():
 def test_affnist_is_scored_where_its_images_fit(data, canvas, expected, monkeypatch):
   split = Split(np.zeros((1, 2, 2, 1), np.uint8), np.zeros(1, np.int32))
 
-  def load(name, *_):
+  def load(name, *_, normalize):
     return ScoredSet(name, ("a",), {"test": split})
 
   monkeypatch.setattr(viewpoint, "load_scored", load)
