@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from results.one_run import make_parser, open_named, stem_of
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset
-from scae_jax.evaluation.examples import load_split, one_of_each_class
+from scae_jax.evaluation.examples import NUM_PICTURED, load_split, one_of_each_class
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
@@ -31,7 +31,6 @@ from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.options import DataOptions
 
 NEEDED = ("templates", "part_identity")
-NUM_PICTURED = 10
 
 
 def arrays_of(system: System, variables: Any, batch: Mapping[str, Any]) -> dict[str, Any]:

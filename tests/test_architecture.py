@@ -132,6 +132,12 @@ def test_dependencies_are_what_a_build_backend_takes():
         Requirement(requirement)
 
 
+def test_all_reports_take_the_number_of_their_pictures_from_one_place():
+  files = [*FILES, *sorted((ROOT / "results").glob("*.py"))]
+  having = [path for path in files if re.search(r"^NUM_PICTURED = ", path.read_text(), re.M)]
+  assert having == [PACKAGE / "evaluation" / "examples.py"]
+
+
 def test_no_drawer_of_odds_and_ends():
   names = {part.removesuffix(".py") for path in FILES for part in path.relative_to(ROOT).parts}
   assert not names & {"utils", "util", "helpers", "helper", "misc", "common"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import logit
 
-from scae_jax.models.object_capsules import ObjectDecoder, ObjectEncoder
+from scae_jax.models.object_capsules import ObjectDecoder, ObjectEncoder, vote_scale_of
 from tests.test_math_geometry import affine_reference, similarity_reference, square
 from tests.test_models_build import MODEL, OBJECTS, PARTS, compiled, random_variables
 
@@ -27,6 +27,12 @@ def compiled_decoder(**changes):
   variables = random_variables(module, x, train=False)
   apply = compiled(functools.partial(module.apply, train=False))
   return lambda *inputs: jax.device_get(apply(*inputs)), variables, x
+
+
+def test_vote_scales_are_above_a_floor():
+  raw = np.array([[-200.0, -1.0], [0.0, 90.0]])
+  expected = np.logaddexp(0, raw + 0.5) + 0.01
+  np.testing.assert_allclose(vote_scale_of(jnp.asarray(raw, jnp.float32)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("similarity", "deformations"), [(False, True), (True, False)])

@@ -43,7 +43,7 @@ def test_saved_parameters_come_back(workdir, tmp_path, dtype, precision):
   run = open_run(workdir)
   save_pretrained(run, 1, tmp_path / "toy", dtype, {})
   found = open_pretrained(tmp_path / "toy")
-  assert found.step == 24
+  assert (found.step, found.is_latest) == (24, True)
   assert list(found.variables) == [1]
   assert found.config.to_dict() == run.config.to_dict()
   for own, other in zip(

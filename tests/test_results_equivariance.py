@@ -88,7 +88,8 @@ def opened(monkeypatch, images):
   monkeypatch.setattr(one_run, "keep_compiled", lambda folder: None)
 
   def open_with(poses, seeds=(0,)):
-    made = Run(config, system(poses), dataset, {seed: {} for seed in seeds}, 7)
+    variables = {seed: {} for seed in seeds}
+    made = Run(config, system(poses), dataset, variables, 7, is_latest=True)
     monkeypatch.setattr(one_run, "open_run", lambda *arguments: made)
 
   return open_with
@@ -137,6 +138,7 @@ def test_the_command_refuses_in_one_message(opened, monkeypatch, tmp_path, capsy
     Scenes(SceneOptions(("square",), 0.5, 0.0, 1.0, 1.0, 2.0, 0.0, 0)),
     {0: {}},
     7,
+    is_latest=True,
   )
   monkeypatch.setattr(one_run, "open_run", lambda *arguments: scenes)
   with pytest.raises(SystemExit):

@@ -1,5 +1,6 @@
 """results/free_form.py on a trained run of the toy, and the figure that it draws."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -12,7 +13,6 @@ from scae_jax.evaluation import report
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.linear_probe import lin_pred
 from scae_jax.figures import FIGURES
-from scae_jax.training.build import Run
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
 from tests import toy_free_form, toy_system
@@ -190,7 +190,8 @@ def test_a_system_without_a_free_form_is_refused(trained, monkeypatch, tmp_path,
   data = toy_system.toy_data(side=18)
   model, loss = dict(run.config.model), dict(run.config.loss)
   assert toy_free_form.make_system(model, loss, data).free_form is not None
-  plain = Run(run.config, toy_system.make_system(model, loss, data), run.dataset, {0: {}}, 8)
+  system = toy_system.make_system(model, loss, data)
+  plain = dataclasses.replace(run, system=system, variables={0: {}})
   monkeypatch.setattr(one_run, "open_run", lambda *arguments: plain)
   with pytest.raises(SystemExit):
     main(monkeypatch, trained[0], tmp_path / "out")

@@ -52,7 +52,7 @@ def opened(monkeypatch):
   def open_with(feeds, strengths=(1.0,), dataset=dataset):
     fed = dataclasses.replace(system(None), pictures=feeds)
     variables = {seed: {"strength": jnp.float32(one)} for seed, one in enumerate(strengths)}
-    made = Run(config, fed, dataset, variables, 7)
+    made = Run(config, fed, dataset, variables, 7, is_latest=True)
     monkeypatch.setattr(one_run, "open_run", lambda *arguments: made)
     return images[[2, 1, 0]]  # the first of every class
 

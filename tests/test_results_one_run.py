@@ -36,7 +36,7 @@ def test_files_are_called_after_the_run_and_its_seed():
   system = make_system(dict(config.model), dict(config.loss), toy_data())
 
   def run(*seeds):
-    return Run(config, system, None, {seed: {} for seed in seeds}, 7)
+    return Run(config, system, None, {seed: {} for seed in seeds}, 7, is_latest=True)
 
   workdir = pathlib.Path("runs/toy")
   assert one_run.stem_of("curve", run(3), workdir, 3) == "curve-toy"

@@ -6,7 +6,7 @@ import functools
 import pytest
 
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.build import build, check_system, systems
+from scae_jax.training.build import Run, build, check_system, systems
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from tests.toy_classifier import classifier_config
@@ -57,6 +57,11 @@ def test_what_a_config_says_of_its_images_reaches_the_batches():
   assert feed.training_batch.keywords == {**data, "max_shift": 1}
   with pytest.raises(RunError, match=r"'digits', 16x16 pixels; it is 17"):
     build(read_settings(toy_config(data__crop=17)))
+
+
+def test_a_run_takes_nothing_for_granted():
+  """Where a report goes depends on whether its step is the latest: whoever opens a run says so."""
+  assert all(field.default is dataclasses.MISSING for field in dataclasses.fields(Run))
 
 
 def test_overlays_have_two_labels():

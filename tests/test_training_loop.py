@@ -113,7 +113,7 @@ def test_stopped_and_resumed_run_is_the_uninterrupted_one(uninterrupted, tmp_pat
     assert open_run(tmp_path).step == step
   assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
   run = train(CONFIG, tmp_path)
-  assert run.step == 90
+  assert (run.step, run.is_latest) == (90, True)
   assert_same_run(tmp_path, uninterrupted)
 
 

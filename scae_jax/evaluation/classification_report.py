@@ -10,7 +10,12 @@ import numpy as np
 
 from scae_jax.data.dataset import ScoredSet
 from scae_jax.evaluation.classification import classify, classify_pairs
-from scae_jax.evaluation.examples import choose, full_batches, one_of_each_class
+from scae_jax.evaluation.examples import (
+  NUM_PICTURED,
+  choose,
+  full_batches,
+  one_of_each_class,
+)
 from scae_jax.evaluation.features import check_shapes, mean_measures
 from scae_jax.evaluation.files import make_writable, seed_folders, write_json
 from scae_jax.evaluation.pictures import (
@@ -24,8 +29,6 @@ from scae_jax.evaluation.summary import write_summary
 from scae_jax.evaluation.table import plain_classification_table
 from scae_jax.models.system import System, labels_of
 from scae_jax.typing import Array, Batch
-
-NUM_PICTURED = 10
 
 # (arrays of a split on the device, indices) -> batch; jittable, as `Feed.evaluation_batch`.
 MakeBatch = Callable[[Mapping[str, Array], Array], Batch]

@@ -14,6 +14,7 @@ import numpy as np
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.evaluation.examples import (
+  NUM_PICTURED,
   check_transfer,
   choose,
   flat_pixels,
@@ -37,7 +38,6 @@ from scae_jax.models.system import System
 # Of the baselines on raw pixels only, which would take minutes on 60,000 x 784 numbers and two
 # cores. k-means gives the same figure, the linear one a lower one: the report says how many it was.
 MAX_PIXEL_EXAMPLES = 10_000
-NUM_PICTURED = 10
 
 
 def write_reports(

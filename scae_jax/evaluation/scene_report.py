@@ -23,7 +23,7 @@ from scae_jax.typing import Array, Batch
 
 # Standard deviations of the points, in units of the patterns, whose side is 2.
 JITTERS = (0.0, 0.1, 0.25)
-NUM_PICTURED = 8
+NUM_SCENES_PICTURED = 8
 
 # Compiled: (variables, scenes of one batch) -> System.segment's arrays.
 Segment = Callable[[Any, Batch], dict[str, Array]]
@@ -150,7 +150,7 @@ def _draw(
   history: str | pathlib.Path | None,
   seed: int,
 ) -> None:
-  pictured = {name: jnp.asarray(array[:NUM_PICTURED]) for name, array in scenes.items()}
+  pictured = {name: jnp.asarray(array[:NUM_SCENES_PICTURED]) for name, array in scenes.items()}
   drawers = dict(model_figures(system, variables, pictured))
   drawers |= dict(curve_figures(history, seed))
   save_figures(folder, drawers)

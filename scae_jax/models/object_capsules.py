@@ -47,6 +47,12 @@ class ObjectCapsules:
   dynamic: Float[Array, "b k m 6"]
 
 
+@typed
+def vote_scale_of(raw: Float[Array, "..."]) -> Float[Array, "..."]:
+  """Standard deviations of votes from unconstrained numbers: softplus(x + 0.5) + 0.01."""
+  return jax.nn.softplus(raw + 0.5) + MIN_VOTE_SCALE
+
+
 class ObjectEncoder(nn.Module):
   """Part capsules to one vector an object capsule.
 
@@ -183,7 +189,7 @@ class ObjectDecoder(nn.Module):
     share = noisy_sigmoid_of(raw["vote_presence"], use=2)
     vote_presence = capsule * share
     if self.learn_vote_scale:
-      vote_scale = jax.nn.softplus(raw["vote_scale"] + 0.5) + MIN_VOTE_SCALE
+      vote_scale = vote_scale_of(raw["vote_scale"])
     else:
       vote_scale = jnp.ones((batch, num_objects, m))
     return ObjectCapsules(

@@ -5,13 +5,12 @@ Kosiorek et al. 2019, sections 2.1 and 3.1.
 
 import itertools
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
 from scae_jax.layers.mlp import MLP
-from scae_jax.models.object_capsules import MIN_VOTE_SCALE, ObjectCapsules
+from scae_jax.models.object_capsules import ObjectCapsules, vote_scale_of
 from scae_jax.models.part_capsules import noisy_sigmoid
 from scae_jax.models.system import each_whole, not_negative
 from scae_jax.typing import Array, Float, typed
@@ -88,7 +87,7 @@ class MLPDecoder(nn.Module):
     capsule = presence_of(raw["presence"], 1)[..., None]
     vote_presence = capsule * presence_of(raw["vote_presence"].reshape(batch, k, v), 2)
     if self.learn_vote_scale:
-      vote_scale = jax.nn.softplus(raw["vote_scale"].reshape(batch, k, v) + 0.5) + MIN_VOTE_SCALE
+      vote_scale = vote_scale_of(raw["vote_scale"].reshape(batch, k, v))
     else:
       vote_scale = jnp.ones((batch, k, v))
     return PointVotes(

@@ -54,7 +54,7 @@ class Run:
   dataset: Dataset | Scenes
   variables: dict[int, dict[str, Any]]
   step: int
-  is_latest: bool = True
+  is_latest: bool
 
 
 def open_run(

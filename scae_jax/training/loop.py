@@ -117,7 +117,8 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
     checkpoints.wait()
     if number := largest(stop.signal_number or 0):
       raise Interrupted(_stopped_at(progress.step, settings.train.num_steps, workdir), number)
-  return Run(config, system, dataset, variables_by_seed(state, settings.train), progress.step)
+  variables = variables_by_seed(state, settings.train)
+  return Run(config, system, dataset, variables, progress.step, is_latest=True)
 
 
 def _stopped_at(step: int, num_steps: int, workdir: pathlib.Path) -> str:

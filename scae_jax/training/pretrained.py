@@ -112,4 +112,5 @@ def open_pretrained(
   params = jax.tree_util.tree_map_with_path(read, jax.eval_shape(init))
   if arrays:
     raise RunError(f"{folder} has parameters that the model does not: {sorted(arrays)}.")
-  return Run(config, system, dataset, {source["seed"]: {"params": params}}, source["step"])
+  variables = {source["seed"]: {"params": params}}
+  return Run(config, system, dataset, variables, source["step"], is_latest=True)
