@@ -118,6 +118,7 @@ def _digits() -> ConfigDict:
   generative.top_presence = 0.2  # prior probability of a top capsule
   generative.top_scale = 0.3  # standard deviation of its pose around the identity
   generative.dummy_affinity = 0.05  # parents' start at 1
+  generative.max_affinity = 0.0  # of parents; 0 is no limit
   generative.broad_scale = 0.5  # standard deviation of poses that no parent determines
   generative.min_scale = 0.03  # least standard deviation of a child's pose around its parent's word
   generative.initial_scale = 0.3  # what it starts at

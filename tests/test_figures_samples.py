@@ -52,7 +52,7 @@ def test_objects_stand_in_rows_and_columns_say_what_moved_them():
   np.testing.assert_array_equal(axes.get_xticks(), middles(4, 5))
   assert [text.get_text() for text in axes.get_yticklabels()] == ["0", "1", "2"]
   assert rendered(figure).std() > 0.1
-  faint = np.concatenate([samples[:1], 0.09 * samples[:2], samples[1:]])
+  faint = np.concatenate([samples[:1], 0.19 * samples[:2], samples[1:]])
   figure = object_samples(faint, np.stack(poses))
   (cell,) = drawn(figure).values()
   np.testing.assert_allclose(cell, mosaic(samples)[..., 0], rtol=1e-6)

@@ -118,7 +118,7 @@ def reference_relations(params, layer, options):
   p = {name: params[f"{name}_{layer}"] for name in ("affinity", "presence", "offset", "scale")}
   scales = options["min_scale"] + np.log1p(np.exp(p["scale"]))
   return Relations(
-    affinity_logits=p["affinity"],
+    affinity_logits=log_affinity(p["affinity"], options.get("max_affinity", 0)),
     dummy_logit=np.log(options["dummy_affinity"]),
     presence_logits=p["presence"],
     offsets=p["offset"],
@@ -126,6 +126,11 @@ def reference_relations(params, layer, options):
     broad_scale=options["broad_scale"],
     temperature=temperature_of(layer - 1, options),
   )
+
+
+def log_affinity(raw, limit):
+  """Of a parameter; affinities start at 1 and stay below the limit, where there is one."""
+  return np.log(limit * expit(raw - np.log(limit - 1))) if limit else raw
 
 
 def temperature_of(layer, options):
@@ -211,10 +216,13 @@ def test_bound_of_two_layers_is_that_of_brute_force(two, trained):
 
 
 def test_bound_with_what_the_article_lacks_is_that_of_brute_force(two, trained):
-  """Poses of children that are off summed out, a temperature of its own for the upper layer."""
-  other = Tiny(off_poses="summed_out", **{"generative.upper_temperature": 0.3})
+  """Poses of children that are off summed out, a temperature of its own for the upper layer, and
+  affinities with a limit."""
+  changes = {"upper_temperature": 0.3, "max_affinity": 1.5}
+  generative = {f"generative.{name}": value for name, value in changes.items()}
+  other = Tiny(off_poses="summed_out", **generative)
   output, _ = jax.device_get(other.run(two.variables, tiny_batch(), jax.random.key(3)))
-  assert_brute_force(other, output, trained[2], summed_out=True, upper_temperature=0.3)
+  assert_brute_force(other, output, trained[2], summed_out=True, **changes)
   # Expected children and joints are of the same choices.
   assert np.abs(output.children - trained[0].children).max() > 1e-3
   summed = np.logaddexp.reduce(output.joints[0], axis=2).sum(axis=-1)[:, 0]

@@ -61,6 +61,8 @@ def test_numbers_that_must_be_positive(name):
       {"generative.min_scale": 0.4},
       r"initial_scale is 0\.4; expected more than min_scale, 0\.4",
     ),
+    ({"generative.max_affinity": 1.0}, r"max_affinity is 1\.0; expected more than 1, .* or 0"),
+    ({"generative.max_affinity": -2.0}, r"max_affinity is -2\.0; expected a positive number"),
     ({"capsules": (3,)}, r"config\.model\.capsules is \(3,\); expected two layers or more"),
     ({"capsules": ()}, r"config\.model\.capsules is \(\); expected two layers or more"),
     ({"capsules": 3}, r"config\.model\.capsules is 3; expected a tuple of whole numbers"),

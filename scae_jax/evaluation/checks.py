@@ -51,33 +51,32 @@ def check_labels(name: str, features: np.ndarray, labels: np.ndarray, num_classe
     )
 
 
-def check_fit_and_score(
-  name: str,
-  train_features: np.ndarray,
-  train_labels: np.ndarray,
-  test_features: np.ndarray,
-  test_labels: np.ndarray,
-  num_classes: int,
-) -> None:
-  """Raises unless the one half can be fitted and the other scored.
+def check_to_fit(name: str, features: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+  """Raises unless clusters and a probe can be fitted to features [n, d] and labels int [n].
 
   Raises:
-    ValueError: features that are not finite, labels outside the classes, fewer training examples
-      than classes, training examples of one class only, or widths that differ.
+    ValueError: features that are not finite, labels outside the classes, fewer examples than
+      classes, or examples of one class only.
   """
-  for features, labels in ((train_features, train_labels), (test_features, test_labels)):
-    check_features(name, features)
-    check_labels(name, features, labels, num_classes)
-  check_width(name, train_features.shape[1], test_features.shape[1])
-  check_enough_to_fit(train_labels, num_classes)
+  check_features(name, features)
+  check_labels(name, features, labels, num_classes)
+  check_enough_to_fit(labels, num_classes)
 
 
-def check_width(name: str, in_training: int, to_score: int) -> None:
-  """Raises `ValueError` unless the features to score have as many columns as those fitted to."""
-  if in_training != to_score:
+def check_to_score(
+  name: str, num_features: int, features: np.ndarray, labels: np.ndarray, num_classes: int
+) -> None:
+  """Raises unless what was fitted to `num_features` columns can score [n, d] against int [n].
+
+  Raises:
+    ValueError: features that are not finite or of another width, or labels outside the classes.
+  """
+  check_features(name, features)
+  check_labels(name, features, labels, num_classes)
+  if features.shape[1] != num_features:
     raise ValueError(
-      f"Features '{name}' have {in_training} columns in training and {to_score} in the examples to "
-      "score: both must come from one model."
+      f"Features '{name}' have {num_features} columns in training and {features.shape[1]} in the "
+      "examples to score: both must come from one model."
     )
 
 

@@ -16,13 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from scae_jax.evaluation.checks import (
-  check_enough_to_fit,
-  check_features,
-  check_fit_and_score,
-  check_labels,
-  check_width,
-)
+from scae_jax.evaluation.checks import check_to_fit, check_to_score
 
 NUM_STARTS = 10  # the best of so many k-means runs, by the sum of squares within clusters
 
@@ -78,11 +72,9 @@ class FittedClusters:
     """Share of examples, features [n, d] and labels int [n], whose cluster bears their label.
 
     Raises:
-      ValueError: features that are not finite or of another width, labels outside the classes.
+      ValueError: what `check_to_score` says.
     """
-    check_features(self.name, features)
-    check_labels(self.name, features, labels, self.num_classes)
-    check_width(self.name, self.num_features, features.shape[1])
+    check_to_score(self.name, self.num_features, features, labels, self.num_classes)
     return float(np.mean(self.predict(features) == labels))
 
 
@@ -104,12 +96,9 @@ def fit_clusters(
     name: what the features are called in messages.
 
   Raises:
-    ValueError: features that are not finite, labels outside the classes, fewer examples than
-      classes, or examples of one class only.
+    ValueError: what `check_to_fit` says.
   """
-  check_features(name, features)
-  check_labels(name, features, labels, num_classes)
-  check_enough_to_fit(labels, num_classes)
+  check_to_fit(name, features, labels, num_classes)
   kmeans = KMeans(num_classes, random_state=seed).set_params(n_init=NUM_STARTS)
   with warnings.catch_warnings():
     # Said of features with fewer values than clusters; `num_distinct` says it in the result.
@@ -174,10 +163,10 @@ def lin_match(
     name: what the features are called in messages.
 
   Raises:
-    ValueError: what `check_fit_and_score` says.
+    ValueError: what `check_to_fit` and `check_to_score` say.
   """
-  check_fit_and_score(name, train_features, train_labels, test_features, test_labels, num_classes)
   fitted = fit_clusters(train_features, train_labels, num_classes=num_classes, seed=seed, name=name)
+  check_to_score(name, fitted.num_features, test_features, test_labels, num_classes)
   predicted = fitted.predict(test_features)
   return Clustering(
     accuracy=float(np.mean(predicted == test_labels)),

@@ -13,13 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from scae_jax.evaluation.checks import (
-  check_enough_to_fit,
-  check_features,
-  check_fit_and_score,
-  check_labels,
-  check_width,
-)
+from scae_jax.evaluation.checks import check_to_fit, check_to_score
 
 INVERSE_L2 = 1.0  # weight of the summed cross-entropy against half the squared weights
 MAX_STEPS = 2000
@@ -69,11 +63,9 @@ class FittedProbe:
     """Share of examples, features [n, d] and labels int [n], that are classified right.
 
     Raises:
-      ValueError: features that are not finite or of another width, labels outside the classes.
+      ValueError: what `check_to_score` says.
     """
-    check_features(self.name, features)
-    check_labels(self.name, features, labels, self.num_classes)
-    check_width(self.name, self.num_features, features.shape[1])
+    check_to_score(self.name, self.num_features, features, labels, self.num_classes)
     return float(np.mean(self.classifier.predict(self.scaler.transform(features)) == labels))
 
 
@@ -89,12 +81,9 @@ def fit_probe(
     name: what the features are called in messages.
 
   Raises:
-    ValueError: features that are not finite, labels outside the classes, fewer examples than
-      classes, or examples of one class only.
+    ValueError: what `check_to_fit` says.
   """
-  check_features(name, features)
-  check_labels(name, features, labels, num_classes)
-  check_enough_to_fit(labels, num_classes)
+  check_to_fit(name, features, labels, num_classes)
   scaler = StandardScaler().fit(features)
   classifier = LogisticRegression(C=INVERSE_L2, tol=TOLERANCE, max_iter=MAX_STEPS)
   with warnings.catch_warnings():
@@ -133,9 +122,8 @@ def lin_pred(
     name: what the features are called in messages.
 
   Raises:
-    ValueError: what `check_fit_and_score` says.
+    ValueError: what `check_to_fit` and `check_to_score` say.
   """
-  check_fit_and_score(name, train_features, train_labels, test_features, test_labels, num_classes)
   probe = fit_probe(train_features, train_labels, num_classes=num_classes, name=name)
   return Probe(
     accuracy=probe.accuracy(test_features, test_labels),

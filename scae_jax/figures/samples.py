@@ -10,7 +10,7 @@ from scae_jax.figures.style import GREY, LABEL_SIZE, SMALL_SIZE, check_rank, new
 
 MAX_SAMPLES = 100
 MAX_OBJECTS = 32
-LEAST_INK = 0.1
+LEAST_INK = 0.2
 NUM_COLUMNS = 10
 
 
@@ -41,7 +41,7 @@ def object_samples(samples: np.ndarray, poses: np.ndarray) -> Figure:
 
   Args:
     samples: [k, p, h, w, c] in [0, 1]; the first 32 objects are drawn of those that draw anything
-      brighter than 0.1 at any of the poses, or of all if none does.
+      brighter than 0.2 at any of the poses, or of all if none does.
     poses: [p, 2, 3], of the object; a column's title says what the pose does.
 
   Raises:

@@ -56,6 +56,9 @@ class GenerativeCapsules(nn.Module):
     upper_temperature: of all other presences; None is the same. Children choose by relaxed
       presences, in which a parent that is off is still a little there, and is chosen before the
       dummy: at 0.5 presences of objects need not say which are there, and one serves as two.
+    max_affinity: what affinities of parents are below, more than 1; 0 is no limit. Without one
+      they may grow until a parent whose presence is a millionth is chosen before the dummy, and
+      presences say nothing.
   """
 
   capsules: tuple[int, ...]
@@ -72,6 +75,7 @@ class GenerativeCapsules(nn.Module):
   initial_scale: float
   shared_scales: bool
   upper_temperature: float | None = None
+  max_affinity: float = 0.0
 
   def setup(self):
     section = "config.model.generative"
@@ -86,6 +90,13 @@ class GenerativeCapsules(nn.Module):
         f"{section}.initial_scale is {self.initial_scale}; expected more than min_scale,"
         f" {self.min_scale}"
       )
+    if self.max_affinity != 0:
+      positive(f"{section}.max_affinity", self.max_affinity)
+      if self.max_affinity <= 1:
+        raise ValueError(
+          f"{section}.max_affinity is {self.max_affinity}; expected more than 1, at which"
+          " affinities start, or 0 for no limit"
+        )
     shape = (self.capsules[0], self.template_size, self.template_size)
     zeros, faint = nn.initializers.zeros_init(), nn.initializers.constant(ALPHA_INIT)
     self.raw_templates = self.param("templates", template_init, (*shape, self.channels))
@@ -113,7 +124,7 @@ class GenerativeCapsules(nn.Module):
     """Between each layer and the one above, from the parts up."""
     return [
       Relations(
-        affinity_logits=layer["affinity"],
+        affinity_logits=self._log_affinity(layer["affinity"]),
         dummy_logit=jnp.log(jnp.float32(self.dummy_affinity)),
         presence_logits=layer["presence"],
         offsets=layer["offset"],
@@ -125,6 +136,13 @@ class GenerativeCapsules(nn.Module):
       )
       for i, layer in enumerate(self.layers)
     ]
+
+  def _log_affinity(self, raw: Array) -> Array:
+    if not self.max_affinity:
+      return raw
+    # 1 where `raw` is 0, with or without a limit.
+    start = -jnp.log(self.max_affinity - 1.0)
+    return jnp.log(self.max_affinity) + jax.nn.log_sigmoid(raw + start)
 
   def temperature_of(self, layer: int) -> float:
     """Of the relaxed presences of a layer; 0 is that of the parts."""

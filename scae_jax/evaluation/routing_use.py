@@ -1,0 +1,81 @@
+"""Whether anything is routed: do parts come and go, and choose other parents in other images?
+
+A model can draw well, and a classifier read its poses well, while every part is on in every image
+and belongs to the same object in all of them. Presences and winners over many examples tell.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from scae_jax.typing import Float, Int, typed
+
+ON = 0.5  # a presence above is on
+# A capsule is switched by the image if it is on in more than this share of examples, and off in
+# more than this share.
+SOMETIMES = 0.05
+
+
+@typed
+def measure_routing(
+  part_presence: Float[np.ndarray, "b m"],
+  part_winner: Int[np.ndarray, "b m"],
+  object_presence: Float[np.ndarray, "b k"],
+  object_poses: Float[np.ndarray, "b k 2 3"],
+) -> dict[str, Any]:
+  """What varies over examples.
+
+  Args:
+    part_presence: in [0, 1].
+    part_winner: the object that won each part, k or more for none.
+    object_presence: in [0, 1].
+    object_poses: from an object's own to image coordinates.
+
+  Returns:
+    `parts` and `objects`, a dict each. Of both `on`, the share of examples in which it is. Of
+    objects `presence` and `presence_deviation`, mean and standard deviation over examples;
+    `pose_deviation`, the root mean square of those of the pose's entries; and `wins`, how many
+    parts that are on it wins in the mean. Of parts `commonest`, the object that wins it most often
+    where it is on, None for no object; and `others`, the share of those examples in which another
+    wins, None for a part that is never on.
+
+    `switched`: how many parts and objects are on in some examples and off in others, see
+    `SOMETIMES`. `routed`: how many parts that are on in more than `SOMETIMES` of the examples have
+    another winner than their commonest in more than `SOMETIMES` of those.
+  """
+  num_objects = object_presence.shape[1]
+  is_on = part_presence > ON
+  parts = []
+  for on, winner in zip(is_on.T, part_winner.T, strict=True):
+    counts = np.bincount(np.minimum(winner[on], num_objects), minlength=num_objects + 1)
+    most = int(np.argmax(counts))
+    found = bool(on.any())
+    parts.append(
+      {
+        "on": float(on.mean()),
+        "commonest": most if found and most < num_objects else None,
+        "others": float(1 - counts[most] / counts.sum()) if found else None,
+      }
+    )
+  objects = [
+    {
+      "on": float(np.mean(object_presence[:, k] > ON)),
+      "presence": float(object_presence[:, k].mean()),
+      "presence_deviation": float(object_presence[:, k].std()),
+      "pose_deviation": float(np.sqrt(object_poses[:, k].var(axis=0).mean())),
+      "wins": float(np.mean(np.sum(is_on & (part_winner == k), axis=1))),
+    }
+    for k in range(num_objects)
+  ]
+  return {
+    "parts": parts,
+    "objects": objects,
+    "switched": {
+      kind: sum(SOMETIMES < one["on"] < 1 - SOMETIMES for one in ones)
+      for kind, ones in (("parts", parts), ("objects", objects))
+    },
+    "routed": sum(
+      one["on"] > SOMETIMES and one["others"] is not None and one["others"] > SOMETIMES
+      for one in parts
+    ),
+  }
