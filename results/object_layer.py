@@ -5,9 +5,9 @@
 Trains what probabilistic capsules have above the parts, the network that infers objects and what
 objects say of parts, on presences and poses that are known: those of the scenes of
 `results/recovery.py`, and of two parts more that are always off. All seeds are trained at once. A
-row is a treatment of poses that are off and a temperature of the objects' presences; what it says
-is the share of right presences of other scenes, at a cut of 0.5, with the objects matched by the
-training scenes.
+row is a treatment of poses that are off, a temperature of the objects' presences and a limit of
+their affinities; what it says is the share of right presences of other scenes, at a cut of 0.5,
+with the objects matched by the training scenes.
 """
 
 import argparse
@@ -35,11 +35,17 @@ NUM_SCENES = {"train": 4_000, "test": 1_000}
 IDLE, OBJECTS = 2, 4
 BATCH = 64
 KNOWN = 4.0  # a logit
-TEMPERATURE = 0.5  # of the parts' presences
 LEARNING_RATE = 8e-3
 # Temperature of choices: (step, value), as shares of all steps.
 FALL = ((0.03, 4.0), (0.57, 1.0))
-ROWS = (("broad", 0.5), ("summed_out", 0.5), ("summed_out", 0.25))
+# `off_poses`, `upper_temperature` and `max_affinity` of each.
+ROWS = (
+  ("broad", 0.5, 0.0),
+  ("summed_out", 0.5, 0.0),
+  ("summed_out", 0.25, 0.0),
+  ("summed_out", 0.5, 2.0),
+  ("summed_out", 0.25, 2.0),
+)
 
 
 def known_parts(seed: int, count: int) -> tuple[Posterior, np.ndarray]:
@@ -61,6 +67,7 @@ class UpperLayer(nn.Module):
 
   off_poses: str
   upper_temperature: float
+  max_affinity: float
 
   def setup(self):
     self.generative = recovery.true_model().clone(
@@ -69,6 +76,7 @@ class UpperLayer(nn.Module):
       min_scale=0.03,
       initial_scale=0.3,
       upper_temperature=self.upper_temperature,
+      max_affinity=self.max_affinity,
     )
     self.inference = ObjectInference(
       num_capsules=OBJECTS,
@@ -84,7 +92,7 @@ class UpperLayer(nn.Module):
   def __call__(self, known: Posterior, key: Array, choice_temperature: Array) -> Array:
     """Minus the bound, choices tempered, a mean over scenes, nats."""
     keys = jax.random.split(key)
-    parts = known.sample(keys[0], TEMPERATURE)
+    parts = known.sample(keys[0], self.generative.temperature)
     belief = self.inference(parts)
     objects = belief.sample(keys[1], self.upper_temperature)
     off = None
@@ -98,7 +106,7 @@ class UpperLayer(nn.Module):
 
   def infer(self, known: Posterior) -> Array:
     """Logits of the objects' presences [n, k]."""
-    return self.inference(known.centre(TEMPERATURE)).presence_logits
+    return self.inference(known.centre(self.generative.temperature)).presence_logits
 
 
 def train(module: UpperLayer, known: Posterior, num_seeds: int, num_steps: int) -> Any:
@@ -156,14 +164,18 @@ def main() -> None:
   options = parser.parse_args()
   scenes = {name: known_parts(SEEDS[name], count) for name, count in NUM_SCENES.items()}
   rows = []
-  for off_poses, temperature in ROWS:
-    module, begun = UpperLayer(off_poses, temperature), time.time()
+  for off_poses, temperature, limit in ROWS:
+    module, begun = UpperLayer(off_poses, temperature, limit), time.time()
     variables = train(module, scenes["train"][0], options.seeds, options.num_steps)
     shares = score(module, variables, scenes)
-    row = {"off_poses": off_poses, "upper_temperature": temperature, "right": shares}
-    rows.append(row | {"seconds": round(time.time() - begun)})
+    row = {"off_poses": off_poses, "upper_temperature": temperature, "max_affinity": limit}
+    rows.append(row | {"right": shares, "seconds": round(time.time() - begun)})
     percent = ", ".join(f"{100 * share:.1f}" for share in shares)
-    print(f"{off_poses}, temperature {temperature}: {percent} % of presences right", flush=True)
+    print(
+      f"{off_poses}, temperature {temperature}, affinities below {limit or 'none'}: {percent} % of"
+      " presences right",
+      flush=True,
+    )
   options.file.parent.mkdir(parents=True, exist_ok=True)
   write_json(options.file, {"num_steps": options.num_steps, "rows": rows, **measured_with()})
 

@@ -25,15 +25,16 @@ def test_parts_are_known_as_they_were_drawn():
 
 
 def test_rows_are_written(monkeypatch, tmp_path, capsys):
-  monkeypatch.setattr(object_layer, "ROWS", (("summed_out", 0.25),))
+  monkeypatch.setattr(object_layer, "ROWS", (("summed_out", 0.25, 2.0),))
   monkeypatch.setattr(object_layer, "NUM_SCENES", {"train": 64, "test": 32})
   file = tmp_path / "new" / "rows.json"
   monkeypatch.setattr(sys, "argv", ["object_layer", str(file), "--seeds=2", "--num_steps=3"])
   object_layer.main()
-  assert "summed_out, temperature 0.25" in capsys.readouterr().out
+  assert "summed_out, temperature 0.25, affinities below 2.0" in capsys.readouterr().out
   record = json.loads(file.read_text())
   [row] = record["rows"]
-  assert (row["off_poses"], row["upper_temperature"]) == ("summed_out", 0.25)
+  found = [row[name] for name in ("off_poses", "upper_temperature", "max_affinity")]
+  assert found == ["summed_out", 0.25, 2.0]
   assert len(row["right"]) == 2
   assert all(0.3 < share < 0.8 for share in row["right"])  # untrained
   assert "jax" in record["versions"]
