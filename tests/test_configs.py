@@ -171,6 +171,7 @@ def test_what_presets_of_capsnet_change():
       "data.overlay": (False, True),
       "data.canvas": (28, 36),
       "data.max_shift": (2, 4),
+      "optimizer.decay_steps": (2_000, 20_000),
     },
     "cifar10": {
       "data.name": ("mnist", "cifar10"),
