@@ -10,15 +10,23 @@ presences (seed 0, 2026-11-22). `digits_variational` starts from what it has lea
 runs/probabilistic-digits, and goes on with Gaussian posteriors of poses: four minutes, 93.6 and
 90.6 (results/probabilistic).
 
-`mnist` has 24 parts and 24 objects and networks of a size that wants a GPU. It has not been trained
-yet, so its length and its priors, which are those of `digits`, are guesses.
+`mnist` has 24 parts and 24 objects and networks of a size that wants a GPU, and
+`mnist_variational` goes on from it as above. They have not been trained yet, so their lengths and
+priors, which are those of `digits`, are guesses.
 """
 
 from ml_collections import ConfigDict
 
 from configs import digits
 
-PRESETS = ("digits", "digits_variational", "recovery", "recovery_annealed", "mnist")
+PRESETS = (
+  "digits",
+  "digits_variational",
+  "recovery",
+  "recovery_annealed",
+  "mnist",
+  "mnist_variational",
+)
 
 
 def get_config(preset: str = "digits") -> ConfigDict:
@@ -37,6 +45,7 @@ def get_config(preset: str = "digits") -> ConfigDict:
     "recovery": RECOVERY,
     "recovery_annealed": ANNEALED,
     "mnist": MNIST,
+    "mnist_variational": MNIST | VARIATIONAL | MNIST_VARIATIONAL,
   }
   config.update_from_flattened_dict(changes[preset])
   return config
@@ -95,6 +104,10 @@ MNIST = {
   "train.log_every": 1_000,
   "train.eval_every": 10_000,
   "train.checkpoint_every": 10_000,
+}
+MNIST_VARIATIONAL = {
+  "train.num_steps": 20_000,
+  "train.start_from": "runs/probabilistic-mnist",
 }
 
 

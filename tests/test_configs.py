@@ -41,7 +41,14 @@ PRESETS = {
     "digits",
     "digits_narrow",
   ],
-  "probabilistic": ["digits", "digits_variational", "recovery", "recovery_annealed", "mnist"],
+  "probabilistic": [
+    "digits",
+    "digits_variational",
+    "recovery",
+    "recovery_annealed",
+    "mnist",
+    "mnist_variational",
+  ],
 }
 CHANNELS = {"svhn_cropped": 3, "cifar10": 3, "smallnorb": 2}
 ALL = [(name, preset) for name, presets in PRESETS.items() for preset in presets]
@@ -119,18 +126,21 @@ def test_published_number_of_parameters(name, preset, expected):
   assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == expected
 
 
-def test_full_posterior_has_the_parameters_of_the_likeliest_poses():
-  """What `digits_variational` starts from must fit; deviations and their terms alone are new."""
+@pytest.mark.parametrize("data", ["digits", "mnist"])
+def test_full_posterior_has_the_parameters_of_the_likeliest_poses(data):
+  """What it starts from must fit, and is where its run is; deviations and their terms are new."""
   shapes = [
     {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(variables)}
-    for _, variables, _ in (traced("probabilistic", p) for p in ("digits", "digits_variational"))
+    for _, variables, _ in (traced("probabilistic", p) for p in (data, f"{data}_variational"))
   ]
   delta, gaussian = shapes
   assert delta.items() <= gaussian.items()
   assert set(gaussian) > set(delta)
   assert all("['scales']" in name for name in set(gaussian) - set(delta))
-  delta, gaussian = (set(traced("probabilistic", p)[0]) for p in ("digits", "digits_variational"))
+  delta, gaussian = (set(traced("probabilistic", p)[0]) for p in (data, f"{data}_variational"))
   assert gaussian - delta == {"poses_1", "poses_2"}
+  start_from = probabilistic.get_config(f"{data}_variational").train.start_from
+  assert start_from == f"runs/probabilistic-{data}"  # where train.py puts it
 
 
 def test_stated_number_of_parameters_of_the_baseline():
