@@ -64,6 +64,8 @@ RECOVERY = {
   "model.capsules": (12, 4),
   "model.off_poses": "summed_out",
   "model.generative.pixel_scale": 0.1,
+  # Without a limit an object that is off is chosen before the dummy, and two serve as three.
+  "model.generative.max_affinity": 2.0,
   # As the images were drawn. A prior below leaves objects that are there at a presence below 0.5:
   # relaxed, it is enough to be chosen before the dummy.
   "model.generative.top_presence": 0.5,
@@ -77,7 +79,7 @@ RECOVERY = {
   "data.name": "folder",
   "data.dir": "runs/recovery-scenes",
   "data.max_shift": 0,
-  "train.num_steps": 20_000,
+  "train.num_steps": 14_000,
 }
 # The same once more from the parts that it has learnt: objects melt, and choose again where those
 # that are off cannot be chosen. From the start, this leaves parts that draw worse.
