@@ -22,29 +22,32 @@
 #                                   ten runs take
 #
 # A call ends by itself: SECONDS_TO_RUN (480) after its start what runs is told to save, and 60 s
-# later it is killed. Code 0: finished, or its time was up and something is saved. PYTHON is python3,
-# in `prepare` .venv/bin/python if that is there.
+# later it is killed. Code 0: finished, or its time was up and something is saved. PYTHON (python3;
+# in `prepare` .venv/bin/python if that is there) is what runs all.
 #
 # What comes to OUT is metrics, and NAME.tar.gz.aa, .ab, ... of 15 MiB each; unpack by
-# `cat NAME.tar.gz.* | tar -xz`. At most 8 files of 16 MiB, 64 MiB together, come back (`save` refuses
-# more than MOST_MIB, 62), and the checkout with what is carried must stay below 64 MiB. A checkpoint
-# takes 12 bytes a parameter and seed: 41 MiB for one seed of mnist:official, which fits both ways
-# beside .gpu/ (13 MiB). Five seeds at once, 203 MiB, fit neither way: train and report them while one
-# machine is warm, or train each seed as a RUN of its own (--config.train.seed=N).
+# `cat NAME.tar.gz.* | tar -xz`. At most 8 files of 16 MiB, 64 MiB together, come back (`save`
+# refuses more than MOST_MIB, 62); the checkout with what is carried must stay below 64 MiB. A
+# checkpoint takes 12 bytes a parameter and seed: 41 MiB for one seed of mnist:official, which fits
+# both ways, beside the checkout (6 MiB) and .gpu/ (13 MiB). Five seeds at once, 203 MiB, fit
+# neither way: train and report them while one machine is warm, or each seed as a RUN of its own
+# (--config.train.seed=N).
 #
-# Carry .gpu in every call. That replaces .gpu there, .gpu/cache too, so calls keep what they make in
-# runs/, which stays while the machine is warm: 30 s after a call, 30 minutes in all. Prepare again
-# after each commit. A session of 30 minutes, one `run` a line:
+# Carry .gpu in every call. That replaces .gpu there, .gpu/cache too, so calls keep what they make
+# in runs/, which stays while the machine is warm: 30 s after a call, 30 minutes in all. Prepare
+# again after each commit. A session of 30 minutes, one `run` a line:
 #
-#   benchmarks/gpu.sh bench $OUT likelihood 128 warp
-#   benchmarks/gpu.sh train official mnist:official $OUT && benchmarks/gpu.sh save official $OUT
-#   benchmarks/gpu.sh report official $OUT
+#   bash benchmarks/gpu.sh bench $OUT likelihood 128 warp
+#   bash benchmarks/gpu.sh train official mnist:official $OUT && \
+#     bash benchmarks/gpu.sh save official $OUT
+#   bash benchmarks/gpu.sh report official $OUT
 #
 # In the next session, or where the machine was lost, `rm -f .gpu/saved/*` and
-# `cp FILES_AT/save-* .gpu/saved/` here, then:
+# `cp FILES_AT/save-* .gpu/saved/` here, and the second line is
 #
-#   benchmarks/gpu.sh restore official && benchmarks/gpu.sh train official mnist:official $OUT && \
-#     benchmarks/gpu.sh save official $OUT
+#   bash benchmarks/gpu.sh restore official && \
+#     bash benchmarks/gpu.sh train official mnist:official $OUT && \
+#     bash benchmarks/gpu.sh save official $OUT
 set -euo pipefail
 cd "$(dirname "$0")/.."
 made=runs/.gpu
@@ -163,8 +166,9 @@ END
   if [ -n "$wheels" ]; then
     # shellcheck disable=SC2086  # several names
     "$python" -m pip download -q --no-deps --only-binary=:all: -c requirements.txt \
-      --python-version "${WHEELS_PYTHON:-3.12}" --implementation cp --platform manylinux_2_28_x86_64 \
-      --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d .gpu/wheels $wheels
+      --python-version "${WHEELS_PYTHON:-3.12}" --implementation cp \
+      --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \
+      --platform manylinux2014_x86_64 -d .gpu/wheels $wheels
   fi
   du -sh .gpu
   ;;
