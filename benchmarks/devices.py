@@ -12,17 +12,17 @@ import os
 import subprocess
 import sys
 
-from benchmarks.measuring import ROOT, milliseconds, report
+from benchmarks.measuring import ROOT, Row, each_step, failing_alone, milliseconds, report
 from benchmarks.step import official, whole_step
 
 
-def measure(num_devices: int, batch: int, steps: int, rounds: int) -> list[float]:
+def measure(num_devices: int, batch: int, steps: int, rounds: int) -> Row:
   """Milliseconds a step, in this process."""
   run, _ = whole_step(*official(batch=batch, steps=steps), num_devices=num_devices)
-  return [time / steps for time in milliseconds({"step": run}, rounds)["step"]]
+  return each_step(milliseconds({"step": run}, rounds)["step"], steps)
 
 
-def measure_apart(num_devices: int, options: argparse.Namespace) -> list[float]:
+def measure_apart(num_devices: int, options: argparse.Namespace) -> Row:
   """The same in another process, whose CPU is so many devices."""
   command = [sys.executable, "-m", "benchmarks.devices", f"--only={num_devices}"]
   command += [f"--{name}={getattr(options, name)}" for name in ("batch", "steps", "rounds")]
@@ -48,9 +48,12 @@ def main() -> None:
     print(json.dumps(measure(options.only, options.batch, options.steps, options.rounds)))
     return
   counts = [int(number) for number in options.devices.split(",")]
-  times = {f"devices: {count}": measure_apart(count, options) for count in counts}
+  rows: dict[str, Row] = {}
+  for count in counts:
+    with failing_alone(rows, f"devices: {count}"):
+      rows[f"devices: {count}"] = measure_apart(count, options)
   sizes = {"config": "mnist:official", "batch": options.batch, "steps a dispatch": options.steps}
-  report("training step by devices", sizes, times, options.out)
+  report("training step by devices", sizes, rows, options.out)
 
 
 if __name__ == "__main__":

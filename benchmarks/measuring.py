@@ -1,11 +1,14 @@
 """Times compiled functions fairly and writes down what was measured on what."""
 
+import contextlib
 import json
+import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -16,64 +19,103 @@ from scae_jax.evaluation.provenance import measured_with
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def milliseconds(functions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+# Milliseconds, every time that was taken; or, where it failed, what was raised.
+Row = list[float] | str
+
+
+def milliseconds(functions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Row]:
   """Times of each function, which take turns, so that a slow moment of the machine hits all.
 
   Args:
-    functions: by name; each runs once before the clock does, and is waited for.
+    functions: by name; each runs once before the clock does, and is waited for. One that raises
+      does not run again.
     rounds: how often each is timed.
   """
-  for function in functions.values():
-    jax.block_until_ready(function())
-  times: dict[str, list[float]] = {name: [] for name in functions}
+  rows: dict[str, Row] = {}
+  for name, function in functions.items():
+    rows[name] = []
+    with failing_alone(rows, name):
+      jax.block_until_ready(function())
   for _ in range(rounds):
     for name, function in functions.items():
-      started = time.perf_counter()
-      jax.block_until_ready(function())
-      times[name].append(1000 * (time.perf_counter() - started))
-  return times
+      times = rows[name]
+      if not isinstance(times, str):
+        with failing_alone(rows, name):
+          started = time.perf_counter()
+          jax.block_until_ready(function())
+          times.append(1000 * (time.perf_counter() - started))
+  return rows
+
+
+def each_step(row: Row, steps: int) -> Row:
+  """Milliseconds of one step, where so many ran at a time."""
+  return row if isinstance(row, str) else [total / steps for total in row]
+
+
+@contextlib.contextmanager
+def failing_alone(rows: dict[str, Row], name: str) -> Iterator[None]:
+  """What is raised in it becomes the row of that name; the other rows are still measured."""
+  try:
+    yield
+  except Exception as error:  # a compiler's, a memory's, a check's: none may cost the other rows
+    rows[name] = f"{type(error).__name__}: {error}"
 
 
 def checked_milliseconds(
   variants: dict[str, tuple[Callable[[], Any], Callable[[], Any]]], rounds: int
-) -> dict[str, list[float]]:
+) -> dict[str, Row]:
   """Times of several ways to compute the same, after a check that they do.
 
-  Values must agree with those of the first to 1e-5, gradients to 1e-4 of the largest entry.
+  Values must agree with those of the first that runs to 1e-5, gradients to 1e-4 of the largest
+  entry. One that does not agree is not timed.
 
   Args:
     variants: by name, a function's value and its gradient, as calls without arguments.
     rounds: how often each is timed.
   """
-  expected = None
-  for name, calls in variants.items():
-    actual = [[np.asarray(leaf) for leaf in jax.tree.leaves(call())] for call in calls]
-    expected = actual if expected is None else expected
-    for tolerance, leaves, others in zip((1e-5, 1e-4), actual, expected, strict=True):
-      for leaf, other in zip(leaves, others, strict=True):
-        bound = tolerance * np.abs(other).max()
-        np.testing.assert_allclose(leaf, other, rtol=0, atol=bound, err_msg=name)
-  functions = {f"{name}, forward": calls[0] for name, calls in variants.items()}
-  functions |= {f"{name}, with gradient": calls[1] for name, calls in variants.items()}
-  return milliseconds(functions, rounds)
+  rows: dict[str, Row] = {}
+  functions = {}
+  for number, (what, tolerance) in enumerate((("forward", 1e-5), ("with gradient", 1e-4))):
+    expected = None
+    for name, calls in variants.items():
+      row, call = f"{name}, {what}", calls[number]
+      rows[row] = []
+      with failing_alone(rows, row):
+        actual = [np.asarray(leaf) for leaf in jax.tree.leaves(call())]
+        expected = actual if expected is None else expected
+        for leaf, other in zip(actual, expected, strict=True):
+          bound = tolerance * np.abs(other).max()
+          np.testing.assert_allclose(leaf, other, rtol=0, atol=bound, err_msg=name)
+        functions[row] = call
+  return rows | milliseconds(functions, rounds)
 
 
-def report(title: str, settings: dict[str, Any], times: dict[str, list[float]], out: str) -> None:
+def report(title: str, settings: dict[str, Any], rows: dict[str, Row], out: str) -> None:
   """Prints a Markdown table and writes the JSON beside it.
 
   Args:
     title: what was measured.
     settings: sizes.
-    times: of `milliseconds`.
+    rows: of `milliseconds`.
     out: path of the JSON file; "" writes none.
+
+  Raises:
+    SystemExit: with exit code 1, after all is written, where a row failed.
   """
   record = {"title": title, "settings": settings, "commit": commit(), **measured_with()}
-  record["milliseconds"] = times
+  failed = {name: row for name, row in rows.items() if isinstance(row, str)}
+  record["milliseconds"] = {
+    name: {"error": row} if isinstance(row, str) else row for name, row in rows.items()
+  }
   print(f"{title}: {', '.join(f'{key} {value}' for key, value in settings.items())}\n")
   print("| | median, ms | fastest | slowest |\n|---|---|---|---|")
-  for name, values in times.items():
-    middle = statistics.median(values)
-    print(f"| {name} | {middle:.2f} | {min(values):.2f} | {max(values):.2f} |")
+  for name, row in rows.items():
+    if isinstance(row, str):
+      print(f"| {name} | failed | | |")
+    else:
+      print(f"| {name} | {statistics.median(row):.2f} | {min(row):.2f} | {max(row):.2f} |")
+  for name, error in failed.items():
+    print(f"\n{name}: {error}")
   hardware = record["hardware"]
   print(
     f"\n{hardware['device_count']} x {hardware['device_kind']}, {hardware['cpu_count']} x "
@@ -84,13 +126,19 @@ def report(title: str, settings: dict[str, Any], times: dict[str, list[float]], 
     path = pathlib.Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
+  if failed:
+    sys.exit(f"{len(failed)} of {len(rows)} rows failed: {'; '.join(failed)}")
 
 
 def commit() -> str:
-  """The checkout's commit, marked if files differ from it; "unknown" outside a repository."""
+  """The checkout's commit, marked if files differ from it.
+
+  Outside a repository it is what `$SCAE_JAX_COMMIT` says, which benchmarks/gpu.sh sets where a copy
+  of the files travelled without their history, and else "unknown".
+  """
   command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
   try:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
   except (OSError, subprocess.CalledProcessError):
-    return "unknown"
+    return os.environ.get("SCAE_JAX_COMMIT") or "unknown"
   return done.stdout.strip()

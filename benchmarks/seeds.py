@@ -7,7 +7,7 @@ Each number of seeds is the shipped dispatch, timed by itself; a step is one upd
 
 import argparse
 
-from benchmarks.measuring import milliseconds, report
+from benchmarks.measuring import Row, each_step, failing_alone, milliseconds, report
 from benchmarks.step import official, whole_step
 
 
@@ -21,15 +21,16 @@ def main() -> None:
   parser.add_argument("--out", default="")
   options = parser.parse_args()
   sizes = {"config": "mnist:official", "batch": options.batch, "steps a dispatch": options.steps}
-  times = {}
+  rows: dict[str, Row] = {}
   for seeds in [int(number) for number in options.seeds.split(",")]:
     # One after the other, so that only one of them is held in memory.
-    run, counts = whole_step(*official(batch=options.batch, steps=options.steps, seeds=seeds))
     name = f"seeds at once: {seeds}"
-    for whole in milliseconds({name: run}, options.rounds).values():
-      times[name] = [time / options.steps for time in whole]
-    sizes |= {f"{count}, {seeds} seeds": value for count, value in counts.items()}
-  report("training step by seeds", sizes, times, options.out)
+    with failing_alone(rows, name):
+      run, counts = whole_step(*official(batch=options.batch, steps=options.steps, seeds=seeds))
+      whole = milliseconds({name: run}, options.rounds)[name]
+      rows[name] = each_step(whole, options.steps)
+      sizes |= {f"{count}, {seeds} seeds": value for count, value in counts.items()}
+  report("training step by seeds", sizes, rows, options.out)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.measuring import milliseconds, report
+from benchmarks.measuring import Row, each_step, failing_alone, milliseconds, report
 from benchmarks.warp import library
 from configs import mnist
 from scae_jax import mixtures, warping
@@ -197,20 +197,29 @@ def library_convolution() -> Iterator[None]:
 
 def measure(
   settings: Settings, data: ImageSpec, rounds: int, *, parts: bool = True
-) -> tuple[dict[str, Any], Any]:
-  """XLA's counts of the whole dispatch, and milliseconds by name: of one step, or a part of it."""
-  run, counts = whole_step(settings, data)
-  functions = {"whole step": run}
+) -> tuple[dict[str, float], dict[str, Row]]:
+  """XLA's counts of the whole dispatch, and milliseconds by name: of one step, or a part of it.
+
+  What cannot be compiled has its error as its row, and the others are measured.
+  """
+  rows: dict[str, Row] = {}
+  functions: dict[str, Call] = {}
+  counts: dict[str, float] = {}
+  with failing_alone(rows, "whole step"):
+    functions["whole step"], counts = whole_step(settings, data)
   if parts:
-    with library_warp():
-      functions["whole step, on map_coordinates"], _ = whole_step(settings, data)
-    functions["a straightforward step"] = straightforward_step(settings, data)
-    functions |= parts_of_a_step(settings, data)
-  times = milliseconds(functions, rounds)
+    name = "whole step, on map_coordinates"
+    with failing_alone(rows, name), library_warp():
+      functions[name], _ = whole_step(settings, data)
+    with failing_alone(rows, "a straightforward step"):
+      functions["a straightforward step"] = straightforward_step(settings, data)
+    with failing_alone(rows, "parts of a step"):
+      functions |= parts_of_a_step(settings, data)
+  rows |= milliseconds(functions, rounds)
   for name in functions:
     if name.startswith("whole step"):
-      times[name] = [time / settings.train.dispatch_length for time in times[name]]
-  return counts, times
+      rows[name] = each_step(rows[name], settings.train.dispatch_length)
+  return counts, rows
 
 
 def official(*, batch: int, steps: int, seeds: int = 1, **model: Any) -> tuple[Settings, ImageSpec]:
@@ -235,10 +244,10 @@ def main() -> None:
   options = parser.parse_args()
   changes = dict(change.split("=") for change in options.model.split(",") if change)
   settings, data = official(batch=options.batch, steps=options.steps, **changes)
-  counts, times = measure(settings, data, options.rounds, parts=not options.whole)
+  counts, rows = measure(settings, data, options.rounds, parts=not options.whole)
   sizes = {"config": "mnist:official", "batch": options.batch, "steps a dispatch": options.steps}
   sizes |= changes
-  report("training step", sizes | counts, times, options.out)
+  report("training step", sizes | counts, rows, options.out)
 
 
 if __name__ == "__main__":

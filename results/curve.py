@@ -1,14 +1,18 @@
 """LIN-MATCH against steps and minutes, from the checkpoints that a run has kept.
 
-    python -m results.curve runs/mnist-modern results/mnist --max_examples=10000
+    python -m results.curve runs/mnist-modern results/mnist --max_examples=10000 --steps=5000,30000
 
-Train with `--config.train.keep_checkpoints` large enough. Writes `curve-<workdir>.json` and `.png`
-into the folder. Minutes are of the steps alone, without compilation, evaluation and checkpoints.
+Train with `--config.train.keep_checkpoints` large enough. Writes `curve-<workdir>.json` into the
+folder after each point and `.png` after each step; the same command goes on where it was stopped.
+Points that were measured before stay, also those whose checkpoint is gone. Minutes are of the steps
+alone, without compilation, evaluation and checkpoints.
 """
 
 import argparse
+import itertools
 import json
 import pathlib
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,8 +28,9 @@ from scae_jax.figures import FIGURES
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message
-from scae_jax.training.workdir import checkpoint_directory
+from scae_jax.training.workdir import checkpoint_directory, load_config
 
 
 def minutes_by_step(workdir: pathlib.Path) -> dict[int, float]:
@@ -39,12 +44,65 @@ def minutes_by_step(workdir: pathlib.Path) -> dict[int, float]:
   return found
 
 
-def curve(workdir: pathlib.Path, max_examples: int) -> list[dict[str, Any]]:
-  """One point a checkpoint and seed: step, seed, minutes, and accuracies in percent."""
+def chosen_steps(workdir: pathlib.Path, named: str) -> list[int]:
+  """Steps to measure, in order: those named, with commas between them, or "" for all there are.
+
+  Raises:
+    RunError: a step is named that has no checkpoint.
+  """
   with Checkpoints(checkpoint_directory(workdir), keep=1, writable=False) as checkpoints:
     steps = checkpoints.steps()
-  minutes, points, forward = minutes_by_step(workdir), [], None
+  if not named:
+    return steps
+  chosen = sorted({int(step) if step.isdecimal() else -1 for step in named.split(",")})
+  if not set(chosen) <= set(steps):
+    there = ", ".join(map(str, steps)) or "none"
+    raise RunError(f"--steps={named} must name steps that have a checkpoint; there are {there}.")
+  return chosen
+
+
+def known_points(
+  path: pathlib.Path, max_examples: int, minutes: dict[int, float]
+) -> list[dict[str, Any]]:
+  """Points that an earlier call wrote; none of a run that was trained anew under the same name.
+
+  Args:
+    path: the file; it need not exist.
+    max_examples: what they must have been measured on.
+    minutes: of this run, by step: no other run took the same, to the last digit.
+
+  Raises:
+    RunError: they were measured on another number of examples.
+  """
+  if not path.is_file():
+    return []
+  record = json.loads(path.read_text())
+  if record["max_examples"] != max_examples:
+    raise RunError(
+      f"{path} was measured with --max_examples={record['max_examples']}, {max_examples} given."
+      " Give the same, or name another folder."
+    )
+  points = record["points"]
+  return [point for point in points if point["minutes"] == minutes.get(point["step"])]
+
+
+def measured_points(
+  workdir: pathlib.Path, steps: Iterable[int], known: Collection[tuple[int, int]], max_examples: int
+) -> Iterator[dict[str, Any]]:
+  """One point a checkpoint and seed: step, seed, minutes, and accuracies in percent.
+
+  Args:
+    workdir: of the run.
+    steps: checkpoints to measure.
+    known: (step, seed) of points that are left out.
+    max_examples: of each split; 0 is all.
+  """
+  minutes, forward = minutes_by_step(workdir), None
+  seeds = read_settings(load_config(workdir)).train.all_seeds
   for step in steps:
+    missing = [seed for seed in seeds if (step, seed) not in known]
+    if not missing:
+      continue
     run = open_run(workdir, step)
     if not isinstance(run.dataset, Dataset):
       raise RunError("LIN-MATCH is of images; a run on generated scenes has no such curve.")
@@ -53,10 +111,10 @@ def curve(workdir: pathlib.Path, max_examples: int) -> list[dict[str, Any]]:
     splits = [
       load_split(run.dataset, name, max_examples) for name in ("train", run.dataset.held_out)
     ]
-    for seed, variables in run.variables.items():
+    for seed in missing:
       sizes = {"canvas": canvas, "batch_size": batch_size, "forward": forward}
       train, test = (
-        labelled(collect(run.system, variables, split, **sizes).features, split["label"])
+        labelled(collect(run.system, run.variables[seed], split, **sizes).features, split["label"])
         for split in splits
       )
       scores = score_each(train, test, num_classes=run.dataset.num_classes, seed=seed)
@@ -64,32 +122,56 @@ def curve(workdir: pathlib.Path, max_examples: int) -> list[dict[str, Any]]:
       for name, one in scores.items():
         point[f"LIN-MATCH, {name}"] = 100 * one.entries["lin_match"]
         point[f"LIN-PRED, {name}"] = 100 * one.entries["lin_pred"]
-      points.append(point)
-      print(json.dumps(point), flush=True)
-  return points
+      yield point
 
 
-def main() -> None:
-  """Measures, writes and draws."""
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("workdir", type=pathlib.Path)
-  parser.add_argument("folder", type=pathlib.Path)
-  parser.add_argument("--max_examples", type=int, default=0, help="of each split; 0 is all")
-  options = parser.parse_args()
-  with exit_with_message():
-    keep_compiled("")
-    points = curve(options.workdir, options.max_examples)
-  options.folder.mkdir(parents=True, exist_ok=True)
-  name = f"curve-{options.workdir.name}"
-  record = {"points": points, "max_examples": options.max_examples, **measured_with()}
-  write_json(options.folder / f"{name}.json", record)
+def draw(folder: pathlib.Path, name: str, points: list[dict[str, Any]]) -> None:
+  """Draws means over seeds against the step."""
   steps = np.unique([point["step"] for point in points])
   means = {
     key: np.array([np.mean([p[key] for p in points if p["step"] == step]) for step in steps])
     for key in points[0]
     if key.startswith("LIN-")
   }
-  save_figures(options.folder, {name: lambda: FIGURES["training_curves"](steps, means)})
+  save_figures(folder, {name: lambda: FIGURES["training_curves"](steps, means)})
+
+
+def curve(workdir: pathlib.Path, folder: pathlib.Path, max_examples: int, named: str) -> None:
+  """Measures what is not known yet, and writes after each point.
+
+  Raises:
+    RunError: as of `chosen_steps`, `known_points` and `open_run`.
+  """
+  name = f"curve-{workdir.absolute().name}"
+  path = folder / f"{name}.json"
+  points = known_points(path, max_examples, minutes_by_step(workdir))
+  known = {(point["step"], point["seed"]) for point in points}
+  steps = chosen_steps(workdir, named)
+  folder.mkdir(parents=True, exist_ok=True)
+  measured = measured_points(workdir, steps, known, max_examples)
+  for _, of_one_step in itertools.groupby(measured, key=lambda point: point["step"]):
+    for point in of_one_step:
+      print(json.dumps(point), flush=True)
+      points = sorted([*points, point], key=lambda point: (point["step"], point["seed"]))
+      write_json(path, {"points": points, "max_examples": max_examples, **measured_with()})
+    draw(folder, name, points)
+  if points:
+    draw(folder, name, points)  # also where all was known
+
+
+def main() -> None:
+  """Measures, writes and draws."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("workdir", type=pathlib.Path)
+  parser.add_argument("folder", type=pathlib.Path)
+  parser.add_argument("--max_examples", type=int, default=0, help="of each split; 0 is all")
+  parser.add_argument("--steps", default="", help="of checkpoints, with commas; all if not given")
+  options = parser.parse_args()
+  with exit_with_message():
+    keep_compiled("")
+    curve(options.workdir, options.folder, options.max_examples, options.steps)
 
 
 if __name__ == "__main__":

@@ -34,12 +34,64 @@ def test_warp_benchmark_times_every_variant_and_says_on_what(tmp_path, monkeypat
   assert "| bank, with gradient |" in capsys.readouterr().out
 
 
-def test_warp_benchmark_refuses_a_variant_that_is_wrong(monkeypatch):
+def test_warp_benchmark_refuses_a_variant_that_is_wrong_and_times_the_others(
+  tmp_path, monkeypatch, capsys
+):
   monkeypatch.setitem(warp.VARIANTS, "tent", lambda *inputs: 1.01 * warp.bank(*inputs))
-  sizes = ["--batch=2", "--parts=3", "--template=4", "--canvas=6", "--variants=bank,tent"]
-  monkeypatch.setattr(sys, "argv", ["warp.py", *sizes])
-  with pytest.raises(AssertionError, match="tent"):
+  out = tmp_path / "warp.json"
+  sizes = ["--batch=2", "--parts=3", "--template=4", "--canvas=6", "--rounds=2"]
+  chosen = ["--variants=bank,tent,definition", f"--out={out}"]
+  monkeypatch.setattr(sys, "argv", ["warp.py", *sizes, *chosen])
+  with pytest.raises(SystemExit, match="2 of 6 rows failed: tent, forward; tent, with gradient"):
     warp.main()
+  rows = json.loads(out.read_text())["milliseconds"]
+  for name, row in rows.items():
+    if name.startswith("tent"):
+      assert set(row) == {"error"}
+      assert "AssertionError" in row["error"]
+      assert "tent" in row["error"]
+    else:
+      assert len(row) == 2
+  assert len(rows) == 6
+  assert "| tent, forward | failed | | |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("exception", [ValueError("no such thing"), MemoryError("no room")])
+def test_what_raises_costs_its_own_row_alone(exception):
+  def fail():
+    raise exception
+
+  def one():
+    return np.ones(3)
+
+  rows = measuring.checked_milliseconds({"first": (one, fail), "second": (fail, one)}, rounds=3)
+  failed = f"{type(exception).__name__}: {exception}"
+  assert rows["first, with gradient"] == rows["second, forward"] == failed
+  assert len(rows["first, forward"]) == len(rows["second, with gradient"]) == 3
+
+
+def test_what_raises_late_is_not_called_again():
+  calls = []
+
+  def tire():
+    calls.append(None)
+    if len(calls) == 3:
+      raise RuntimeError("worn out")
+
+  rows = measuring.milliseconds({"tired": tire, "steady": lambda: 0}, rounds=4)
+  assert rows["tired"] == "RuntimeError: worn out"
+  assert len(calls) == 3
+  assert len(rows["steady"]) == 4
+
+
+def test_commit_is_that_of_the_repository_or_else_what_travelled(tmp_path, monkeypatch):
+  monkeypatch.setenv("SCAE_JAX_COMMIT", "c0ffee")
+  assert measuring.commit() != "c0ffee"
+  monkeypatch.setattr(measuring, "ROOT", tmp_path)
+  monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+  assert measuring.commit() == "c0ffee"
+  monkeypatch.delenv("SCAE_JAX_COMMIT")
+  assert measuring.commit() == "unknown"
 
 
 LIKELIHOOD = ["--batch=2", "--parts=2", "--template=4", "--canvas=6", "--rounds=2"]
@@ -84,7 +136,7 @@ def test_likelihood_benchmark_refuses_a_variant_that_is_wrong(monkeypatch):
 
   monkeypatch.setattr(likelihood, "template_log_prob", wrong)
   monkeypatch.setattr(sys, "argv", ["likelihood.py", *LIKELIHOOD, "--interpret"])
-  with pytest.raises(AssertionError, match="fused, block 64"):
+  with pytest.raises(SystemExit, match="4 of 6 rows failed: fused, block 64, forward; fused on"):
     likelihood.main()
 
 
@@ -120,6 +172,24 @@ def test_whole_and_straightforward_step_train():
   straightforward = step.straightforward_step(toy_settings(), TINY)
   totals = [float(straightforward()) for _ in range(3)]
   assert totals == sorted(totals, reverse=True)
+
+
+def test_step_that_does_not_compile_leaves_the_others(monkeypatch):
+  def whole_step(*inputs):
+    if warping.warp_templates is own:
+      raise RuntimeError("out of memory")
+    return (lambda: jnp.zeros(())), {}
+
+  own = warping.warp_templates
+  monkeypatch.setattr(step, "whole_step", whole_step)
+  monkeypatch.setattr(step, "straightforward_step", lambda *inputs: lambda: jnp.ones(()))
+  monkeypatch.setattr(step, "parts_of_a_step", lambda *inputs: 1 / 0)
+  counts, rows = step.measure(toy_settings(), TINY, rounds=2)
+  assert counts == {}
+  assert rows["whole step"] == "RuntimeError: out of memory"
+  assert rows["parts of a step"].startswith("ZeroDivisionError")
+  assert len(rows["whole step, on map_coordinates"]) == len(rows["a straightforward step"]) == 2
+  assert warping.warp_templates is own
 
 
 def test_straightforward_step_is_made_of_library_functions():

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.evaluation import report
+from scae_jax.evaluation import provenance, report
 from scae_jax.evaluation.files import file_name, write_json, write_whole
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.pictures import embed, feature_figures
@@ -112,6 +113,19 @@ def test_metrics_say_what_was_measured_how_and_on_what(finished):
   assert {"jax", "flax", "numpy", "scikit-learn"} <= set(metrics["versions"])
   assert metrics["versions"]["numpy"] == np.__version__
   assert metrics["date"].endswith("+00:00")
+
+
+def test_metrics_of_an_accelerator_say_what_jax_runs_on(monkeypatch):
+  assert "platform_version" not in provenance.measured_with()["hardware"]
+  gpu = types.SimpleNamespace(
+    platform="gpu",
+    device_kind="Some GPU",
+    client=types.SimpleNamespace(platform_version="PJRT C API\ncuda 13000"),
+  )
+  monkeypatch.setattr(provenance.jax, "devices", lambda: [gpu])
+  hardware = provenance.measured_with()["hardware"]
+  assert hardware["device_kind"] == "Some GPU"
+  assert hardware["platform_version"] == "PJRT C API cuda 13000"
 
 
 def test_metrics_have_the_known_figures(finished):

@@ -7,6 +7,7 @@ Triton compiles what they are lowered to.
 import dataclasses
 import functools
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -224,6 +225,14 @@ def test_lowers_for_cuda_with_seeds_at_once():
   shapes, _ = official_shapes(1, seeds=(5,))
   program = lowered(jax.vmap(jax.grad(total, argnums=tuple(range(DIFFERENTIABLE)))), *shapes)
   assert program.count("xla.gpu.triton") == 2
+
+
+def test_of_warnings_that_a_release_deprecates_only_that_of_triton_passes():
+  """The text is jax 0.11.2's, pallas/triton/pallas_call_registration.py; 0.10 has none."""
+  text = "The Pallas Triton backend is deprecated and will be removed in a future JAX version."
+  warnings.warn(text, DeprecationWarning, stacklevel=1)
+  with pytest.raises(DeprecationWarning, match="Mosaic"):
+    warnings.warn(text.replace("Triton", "Mosaic"), DeprecationWarning, stacklevel=1)
 
 
 def test_blocks_are_squares_of_pixels():

@@ -77,12 +77,17 @@ def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
   assert (metrics["step"], metrics["seed"]) == (8, source["seed"])
 
 
-def test_curve_has_a_point_a_checkpoint_and_seed(workdir, tmp_path, monkeypatch):
-  options = [str(workdir), str(tmp_path), "--max_examples=60"]
+def run_curve(monkeypatch, workdir, folder, *flags):
+  """Runs the command; returns the points of its file."""
+  options = [str(workdir), str(folder), "--max_examples=60", *flags]
   monkeypatch.setattr(sys, "argv", ["curve", *options])
   monkeypatch.setattr(curve, "keep_compiled", lambda folder: None)
   curve.main()
-  points = json.loads((tmp_path / "curve-toy.json").read_text())["points"]
+  return json.loads((folder / "curve-toy.json").read_text())["points"]
+
+
+def test_curve_has_a_point_a_checkpoint_and_seed(workdir, tmp_path, monkeypatch):
+  points = run_curve(monkeypatch, workdir, tmp_path)
   assert [(point["step"], point["seed"]) for point in points] == [
     (step, seed) for step in (8, 16, 24) for seed in (0, 1)
   ]
@@ -90,6 +95,55 @@ def test_curve_has_a_point_a_checkpoint_and_seed(workdir, tmp_path, monkeypatch)
   assert 0 < minutes[0] < minutes[1] < minutes[2]
   assert all(0 <= point["LIN-MATCH, code"] <= 100 for point in points)
   assert (tmp_path / "curve-toy.png").stat().st_size > 1000
+
+
+def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch):
+  """Stopped at the third of four points; a checkpoint that is gone since keeps its points."""
+  real, scored = curve.score_each, []
+
+  def score_each(*arguments, **options):
+    if len(scored) == 2:
+      raise KeyboardInterrupt
+    scored.append(options["seed"])
+    return real(*arguments, **options)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(curve, "score_each", score_each)
+    with pytest.raises(SystemExit):
+      run_curve(patch, workdir, tmp_path, "--steps=8,24")
+  before = json.loads((tmp_path / "curve-toy.json").read_text())["points"]
+  assert [(point["step"], point["seed"]) for point in before] == [(8, 0), (8, 1)]
+
+  opened = []
+  monkeypatch.setattr(
+    curve, "open_run", lambda folder, step: opened.append(step) or open_run(folder, step)
+  )
+  after = run_curve(monkeypatch, workdir, tmp_path, "--steps=24")
+  assert opened == [24]
+  assert after[:2] == before
+  assert [(point["step"], point["seed"]) for point in after[2:]] == [(24, 0), (24, 1)]
+  assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8,24") == after
+  assert opened == [24]
+
+
+def test_curve_measures_anew_what_is_of_another_training(workdir, tmp_path, monkeypatch, capsys):
+  (point,) = run_curve(monkeypatch, workdir, tmp_path, "--steps=8")[:1]
+  path = tmp_path / "curve-toy.json"
+  record = json.loads(path.read_text())
+  other = {**point, "minutes": 2 * point["minutes"], "LIN-MATCH, code": -1.0}
+  path.write_text(json.dumps(record | {"points": [other]}))
+  points = run_curve(monkeypatch, workdir, tmp_path, "--steps=8")
+  assert points == record["points"]
+  path.write_text(json.dumps(record | {"max_examples": 61}))
+  with pytest.raises(SystemExit):
+    run_curve(monkeypatch, workdir, tmp_path)
+  assert "measured with --max_examples=61, 60 given" in capsys.readouterr().err
+
+
+def test_curve_names_the_steps_that_are_there(workdir, tmp_path, monkeypatch, capsys):
+  with pytest.raises(SystemExit):
+    run_curve(monkeypatch, workdir, tmp_path, "--steps=8,12")
+  assert "there are 8, 16, 24" in capsys.readouterr().err
 
 
 def test_parameters_that_are_not_there(exported):

@@ -294,9 +294,9 @@ def test_interrupted_run_is_the_uninterrupted_one(tmp_path, monkeypatch):
   ]
 
 
-def rows_of(num_devices, dataset):
-  """Metrics of four steps of the paper's preset on so many devices."""
-  settings = read_settings(shrink(mnist.get_config("paper"), num_steps=4))
+def rows_of(num_devices, num_steps, dataset):
+  """Metrics of so many steps of the paper's preset on so many devices."""
+  settings = read_settings(shrink(mnist.get_config("paper"), num_steps=num_steps))
   data = ImageSpec(canvas=18, channels=1, num_classes=10)
   system = make_system(settings, data)
   mesh = make_mesh(jax.devices()[:num_devices])
@@ -306,7 +306,7 @@ def rows_of(num_devices, dataset):
   )
   program.compile(state)
   collected = []
-  for step in range(4):
+  for step in range(num_steps):
     state, rows = program.run(state, step)
     collected.append(rows)
   return {name: np.concatenate([rows[name] for rows in collected]) for name in collected[0]}
@@ -314,11 +314,15 @@ def rows_of(num_devices, dataset):
 
 @pytest.mark.slow
 def test_one_device_and_four_agree(digits_only):
-  """Of eight examples each device has two; between-example sparsity is over all eight."""
-  one, four = rows_of(1, digits_only), rows_of(4, digits_only)
+  """Of eight examples each device has two; between-example sparsity is over all eight.
+
+  In twenty steps the largest difference was 3e-6, in the image's term; compiling is all that takes
+  time.
+  """
+  one, four = rows_of(1, 20, digits_only), rows_of(4, 20, digits_only)
   assert {"terms/prior_between", "terms/posterior_between", "grad_norm"} <= set(one)
   for name, values in one.items():
-    assert len(np.unique(values)) == 4
+    assert len(np.unique(values)) == 20
     np.testing.assert_allclose(four[name], values, rtol=1e-5, err_msg=name)
 
 

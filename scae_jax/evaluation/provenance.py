@@ -14,8 +14,14 @@ _PACKAGES = ("jax", "jaxlib", "flax", "numpy", "scipy", "scikit-learn")
 
 
 def measured_with() -> dict[str, Any]:
-  """Releases, hardware and date (UTC), as entries of `metrics.json`."""
+  """Releases, hardware and date (UTC), as entries of `metrics.json`.
+
+  Of an accelerator, `platform_version` says which compiler and driver library jax runs on.
+  """
   device = jax.devices()[0]
+  driver = {}
+  if device.platform != "cpu":
+    driver["platform_version"] = " ".join(device.client.platform_version.split())
   return {
     "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     "versions": {
@@ -26,6 +32,7 @@ def measured_with() -> dict[str, Any]:
       "platform": device.platform,
       "device_kind": device.device_kind,
       "device_count": jax.device_count(),
+      **driver,
       "cpu_model": cpu_model(),
       "cpu_count": os.cpu_count(),
     },
