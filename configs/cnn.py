@@ -8,8 +8,8 @@ the test digits, and 72.3 of those turned by 35 degrees, seeds 0, 1 and 2 (resul
 2026-11-22). `baseline` is the convolutional network that CapsNet was compared with,
 35,445,522 parameters, for a GPU; the paper trains it with Adam on images shifted by up to 2 pixels,
 and the rest is as in configs/capsnet.py. `small` is the baseline with an eighth of the channels and
-of the hidden units, 554,883 parameters, for two CPU cores, two epochs; it has not been trained yet. `digits` is
-LeNet-5 on the embedded digits.
+of the hidden units, 554,883 parameters, and two epochs long, for two CPU cores; it has not been
+trained yet. `digits` is LeNet-5 on the embedded digits.
 """
 
 from ml_collections import ConfigDict

@@ -16,9 +16,14 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_mesh
 
 from benchmarks.likelihood import composed, random_inputs
+from benchmarks.step import official
 from scae_jax.kernels import tent_products
 from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.kernels.tiles import Sizes, by_tile, pixel_grid
+from scae_jax.training.build import make_system
+from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.state import TrainState
+from scae_jax.training.step import update
 from tests.test_math_precision import product_precisions
 from tests.test_models_build import compiled
 
@@ -186,12 +191,16 @@ def test_seeds_at_once_in_a_scan():
 
 
 def lowered(function, *shapes):
-  """The program for CUDA, as text, of float32 arrays; no GPU is needed to write it."""
+  """The program for CUDA, as text, of float32 arrays."""
+  return lowered_of(function, *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+
+
+def lowered_of(function, *arrays):
+  """The program for CUDA, as text, of what has shapes and types; no GPU is needed to write it."""
   fields = {"device_kind": "NVIDIA H100 80GB HBM3", "num_cores": None, "platform": "gpu"}
   known = {field.name for field in dataclasses.fields(AbstractDevice)}
   device = AbstractDevice(**{name: fields[name] for name in fields if name in known})
   mesh = AbstractMesh((1,), ("data",), axis_types=(AxisType.Auto,), abstract_device=device)
-  arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
   with use_abstract_mesh(mesh):
     return jax.jit(function).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
 
@@ -210,12 +219,9 @@ def test_lowers_for_cuda_and_keeps_no_image_of_a_part(channels, tensor_cores):
   shapes, num_samples = official_shapes(channels)
   program = lowered(jax.grad(total, argnums=tuple(range(DIFFERENTIABLE))), *shapes)
   assert program.count("xla.gpu.triton") == 2, "one kernel forward, one backward"
-  sizes = [
-    np.prod([int(side) for side in found.split("x")[:-1]], dtype=int)
-    for found in re.findall(r"tensor<([0-9x]*f32)>", program)
-  ]
-  assert max(sizes) >= 128 * 40 * 6
-  assert max(sizes) < num_samples
+  sides = re.findall(r"tensor<([0-9x]*f32)>", program)
+  sizes = [np.prod([int(side) for side in one.split("x")[:-1]], dtype=int) for one in sides]
+  assert 128 * 40 * 6 <= max(sizes) < num_samples
 
 
 def test_lowers_for_cuda_with_seeds_at_once():
@@ -225,6 +231,35 @@ def test_lowers_for_cuda_with_seeds_at_once():
   shapes, _ = official_shapes(1, seeds=(5,))
   program = lowered(jax.vmap(jax.grad(total, argnums=tuple(range(DIFFERENTIABLE)))), *shapes)
   assert program.count("xla.gpu.triton") == 2
+
+
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_a_step_of_training_lowers_for_cuda(seeds, monkeypatch):
+  """The update of configs/mnist.py:official with the kernel, one seed and several at once.
+
+  What nothing needs, such as the mixture that the kernel does not read, is left out by XLA later.
+  """
+  settings, data = official(batch=128, steps=100, **{"part_decoder.likelihood": "fused"})
+  system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
+  batch = {**data.blank_batch(128), "key": jax.random.key(0)}
+
+  def init(key):
+    rngs = {"params": key, "noise": key}
+    params = system.module.init(rngs, data.blank_batch(1), train=True)["params"]
+    return TrainState(step=jnp.int32(0), params=params, opt_state=optimizer.init(params), rng=key)
+
+  def step(state, batch):
+    batch = dict(batch)
+    return update(system, optimizer, state, batch, batch.pop("key"))
+
+  keys = jax.random.key(0)
+  if seeds > 1:
+    init, step = jax.vmap(init), jax.vmap(step, in_axes=(0, None))
+    keys = jax.random.split(keys, seeds)
+  state = jax.eval_shape(init, keys)
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  program = lowered_of(step, state, jax.eval_shape(lambda: batch))
+  assert program.count("xla.gpu.triton") == 2, "one kernel forward, one backward"
 
 
 def test_of_warnings_that_a_release_deprecates_only_that_of_triton_passes():
