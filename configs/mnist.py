@@ -1,4 +1,4 @@
-"""SCAE on MNIST, 28x28 in a 40x40 canvas: presets `official`, `paper` and `modern`.
+"""SCAE on MNIST, 28x28 in a canvas of 40x40: presets `official`, `paper`, and `modern` (32x32).
 
     python train.py --config=configs/mnist.py:official
 

@@ -3,8 +3,9 @@
     python -m results.viewpoint digits results/viewpoint
     python -m results.viewpoint mnist results/viewpoint
 
-The question is that of the seed article: what does a network that was trained on upright digits
-make of turned ones? A system is a config and what is changed in it; each is trained twice, the
+The question is that of an article by Kevin Vu, "Fixing a Major Weakness in Machine Learning of
+Images with Hinton's Capsule Networks": what does a network that was trained on upright digits make
+of turned ones? A system is a config and what is changed in it; each is trained twice, the
 second time with `data.max_rotation` at `TRAINED_ROTATION`, and scored on test images that are
 upright, turned by each of `ANGLES`, and moved by affNIST's maps. `SHARED` is the same for all
 systems of a set, so that all see the same images.
@@ -21,7 +22,7 @@ is published on 40x40, 3,540,823.
 
 `mnist_small` has MNIST as it is, 28x28 pixels and shifted by up to 2, for two CPU cores: LeNet-5 as
 published, and the narrow ones of the others that have labels. SCAE's configs for MNIST are for
-40x40 pixels. It has not been trained yet.
+40x40 or 32x32 pixels. It has not been trained yet.
 """
 
 # Degrees either way, of training images. The test angles of the article, 15 and 35, are within.
