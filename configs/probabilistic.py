@@ -64,8 +64,6 @@ RECOVERY = {
   "model.capsules": (12, 4),
   "model.off_poses": "summed_out",
   "model.generative.pixel_scale": 0.1,
-  # Without a limit an object that is off is chosen before the dummy, and two serve as three.
-  "model.generative.max_affinity": 2.0,
   # As the images were drawn. A prior below leaves objects that are there at a presence below 0.5:
   # relaxed, it is enough to be chosen before the dummy.
   "model.generative.top_presence": 0.5,
@@ -133,7 +131,9 @@ def _digits() -> ConfigDict:
   generative.top_presence = 0.2  # prior probability of a top capsule
   generative.top_scale = 0.3  # standard deviation of its pose around the identity
   generative.dummy_affinity = 0.05  # parents' start at 1
-  generative.max_affinity = 0.0  # of parents; 0 is no limit
+  # Of parents; 0 is no limit. Without one a parent that is off is chosen before the dummy, and no
+  # presence depends on the image.
+  generative.max_affinity = 2.0
   generative.broad_scale = 0.5  # standard deviation of poses that no parent determines
   generative.min_scale = 0.03  # least standard deviation of a child's pose around its parent's word
   generative.initial_scale = 0.3  # what it starts at

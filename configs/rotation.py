@@ -18,7 +18,8 @@ RANGES = (0, 30, 60, 90, 135, 180)
 
 # Of every system, for each data set.
 SHARED = {
-  "digits": {"data.canvas": 20, "data.max_shift": 2},
+  # A square of 16x16 pixels is up to 23 wide when it is turned.
+  "digits": {"data.canvas": 24, "data.max_shift": 2},
   "mnist": {"data.canvas": 40, "data.max_shift": 6},
 }
 # For each data set the systems: their name, the config, and what is changed in it.
