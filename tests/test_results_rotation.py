@@ -25,6 +25,8 @@ from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
 from tests.toy_system import CONFIG_FILE
 
+CANVAS = SHARED["digits"]["data.canvas"]
+
 
 def test_every_system_is_trained_at_every_range():
   rows = rotation.make_rows("digits", RANGES, 2, {"train.num_steps": 7})
@@ -178,9 +180,9 @@ def check_scores(workdir, found):
   """Both accuracies of the features and of the pixels, turned and upright."""
   run = open_run(workdir)
   assert found["config"] == json.loads(run.config.to_json())
-  for images, one in ((TURNED, turned(load_digits(), 90, 20)), (UPRIGHT, load_digits())):
+  for images, one in ((TURNED, turned(load_digits(), 90, CANVAS)), (UPRIGHT, load_digits())):
     splits = [load_split(one, name, 150) for name in ("train", "test")]
-    sizes = {"canvas": 20, "batch_size": 32}
+    sizes = {"canvas": CANVAS, "batch_size": 32}
     codes = [collect(run.system, run.variables[0], one, **sizes).features["code"] for one in splits]
     pixels = [one["image"].reshape(len(one["image"]), -1) / np.float32(255) for one in splits]
     for prefix, (train_values, test_values) in ((", code", codes), ("", pixels)):
