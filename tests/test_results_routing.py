@@ -55,12 +55,18 @@ def main(monkeypatch, *arguments):
 
 def test_the_command_writes_what_varies(opened, monkeypatch, tmp_path, capsys, generative):
   opened()
+  measured = {}
+  measure = command.measure_routing
+  monkeypatch.setattr(
+    command, "measure_routing", lambda **arrays: measure(**measured.setdefault("arrays", arrays))
+  )
   main(monkeypatch, tmp_path / "run", tmp_path / "out")
+  # The image that fills the last batch is left out.
+  assert {len(array) for array in measured["arrays"].values()} == {NUM_IMAGES}
   record = json.loads((tmp_path / "out" / "routing-run.json").read_text())
   assert (record["step"], record["seed"]) == (7, 3)
   assert record["scored_on"] == {"dataset": "noise", "split": "test", "examples": NUM_IMAGES}
   assert [len(record["parts"]), len(record["objects"])] == [PARTS, OBJECTS]
-  # Of five images, the one that fills the last batch left out.
   shares = [5 * part["on"] for part in record["parts"]]
   np.testing.assert_allclose(shares, np.round(shares), atol=1e-6)
   assert any(shares)
