@@ -11,7 +11,8 @@ BATCH, NONE = 40, 2
 @pytest.fixture(scope="module")
 def found():
   """Five parts: always on and one object's; switched, and now one's, now the other's; never on; on
-  in one image, and nobody's; on in one in twenty, and once each object's. Two objects: always there; there in every second image."""
+  in one image, and nobody's; on in one in twenty, and once each object's. Two objects: always
+  there; there in every second image."""
   half = np.arange(BATCH) % 2
   part_presence = np.zeros((BATCH, 5), np.float32)
   part_presence[:, 0] = 0.9
