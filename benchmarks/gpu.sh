@@ -202,6 +202,9 @@ END
       measure "step-gpu-$piece" "${step[@]}"
       measure "step-gpu-$piece-fused" "${step[@]}" --whole --model=part_decoder.likelihood=fused
       measure "step-gpu-$piece-bfloat16" "${step[@]}" --whole --model=compute_dtype=bfloat16
+      for method in gather_products products; do
+        measure "step-gpu-$piece-$method" "${step[@]}" --whole --model="part_decoder.warp=$method"
+      done
       ;;
     esac
   done

@@ -91,7 +91,8 @@ def parts_of_a_step(settings: Settings, data: ImageSpec) -> dict[str, Call]:
     return jax.vmap(mixtures.log_prob)(mixture, batch["image"])
 
   def warp(bank: jax.Array, poses: jax.Array) -> jax.Array:
-    return warping.warp_templates(bank, poses, data.canvas, data.canvas)
+    method = module.part_decoder.warp
+    return warping.warp_templates(bank, poses, data.canvas, data.canvas, method)
 
   optimizer = make_optimizer(settings.optimizer)
   opt_state = optimizer.init(params)
@@ -170,7 +171,11 @@ def straightforward_step(settings: Settings, data: ImageSpec) -> Call:
 def library_warp() -> Iterator[None]:
   """While it lasts, models warp with `jax.scipy.ndimage.map_coordinates`."""
   own = warping.warp_templates
-  warping.warp_templates = lambda bank, poses, height, width: library(bank, poses, height)
+
+  def warp(bank: jax.Array, poses: jax.Array, height: int, *_: Any) -> jax.Array:
+    return library(bank, poses, height)
+
+  warping.warp_templates = warp
   try:
     yield
   finally:

@@ -7,7 +7,7 @@ is timed; the row of one that fails has the error, and the exit code is then 1.
 """
 
 import argparse
-import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -41,62 +41,19 @@ def definition(templates: Array, poses: Array, canvas: int) -> Array:
   return jax.vmap(jax.vmap(one), in_axes=(None, 0))(templates, poses)
 
 
-def bank(templates: Array, poses: Array, canvas: int) -> Array:
+def by_method(method: str) -> Callable[[Array, Array, int], Array]:
   """`warping.warp_templates`, what the model runs."""
-  return warping.warp_templates(templates, poses, canvas, canvas)
 
+  def warp(templates: Array, poses: Array, canvas: int) -> Array:
+    return warping.warp_templates(templates, poses, canvas, canvas, method)
 
-def tent(templates: Array, poses: Array, canvas: int) -> Array:
-  """Products with tent kernels instead of a gather: for units that multiply."""
-  by_row, by_column = tents(poses, templates.shape[1], canvas)
-  across = jnp.einsum("bmhwj,mijc->bmhwic", by_column, templates, precision="highest")
-  return jnp.einsum("bmhwic,bmhwi->bmhwc", across, by_row, precision="highest")
+  return warp
 
-
-def tents(poses: Array, side: int, canvas: int) -> tuple[Array, Array]:
-  """[1 - |x - i|]+ of every pixel's row and column x in the template, [b, m, h, w, side] each."""
-
-  def position(pose: Array) -> tuple[Array, Array]:
-    return warping.template_position(pose, side, canvas, canvas)
-
-  rows, columns = jax.vmap(jax.vmap(position))(poses)
-  pixels = jnp.arange(side, dtype=rows.dtype).reshape(1, 1, 1, 1, side)
-  by_row = jax.nn.relu(1 - jnp.abs(rows[..., None] - pixels))
-  return by_row, jax.nn.relu(1 - jnp.abs(columns[..., None] - pixels))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def bank_matmul(templates: Array, poses: Array, canvas: int) -> Array:
-  """`bank`, but the templates' gradient is a matrix product with tent kernels, not a scatter."""
-  return bank(templates, poses, canvas)
-
-
-def _bank_matmul_forward(
-  templates: Array, poses: Array, canvas: int
-) -> tuple[Array, tuple[Array, Array]]:
-  return bank(templates, poses, canvas), (templates, poses)
-
-
-def _bank_matmul_backward(
-  canvas: int, saved: tuple[Array, Array], gradient: Array
-) -> tuple[Array, Array]:
-  templates, poses = saved
-  # The scatter is not asked for here, so the compiler leaves it out.
-  _, of_poses = jax.vjp(lambda poses: bank(templates, poses, canvas), poses)
-  by_row, by_column = tents(poses, templates.shape[1], canvas)
-  left = by_row[..., None] * gradient[..., None, :]
-  of_templates = jnp.einsum("bmhwic,bmhwj->mijc", left, by_column, precision="highest")
-  return of_templates, *of_poses(gradient)
-
-
-bank_matmul.defvjp(_bank_matmul_forward, _bank_matmul_backward)
 
 VARIANTS = {
   "map_coordinates": library,
   "definition": definition,
-  "bank": bank,
-  "bank_matmul": bank_matmul,
-  "tent": tent,
+  **{method: by_method(method) for method in warping.METHODS},
 }
 
 

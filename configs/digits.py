@@ -75,6 +75,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
   decoder.colour = True
   decoder.pixel_scale = 1.0  # standard deviation
   decoder.likelihood = "composed"  # composed, or fused: on a GPU by one kernel
+  decoder.warp = "gather"  # gather, gather_products or products: equal, which is fast depends
 
   objects = config.model.object_encoder = ConfigDict()
   objects.kind = "set_transformer"  # set_transformer or mlp

@@ -5,14 +5,20 @@ zero outside; within one pixel of its outermost pixel centres it falls to zero l
 result is continuous in the pose.
 
 `warp_template` is the definition, for one template. `warp_templates` warps a bank that all examples
-share, with the same result and a gradient of its own.
+share, with the same result, by one of several methods: which is fastest depends on the machine.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
 
-from scae_jax import geometry
+from scae_jax import geometry, tents
 from scae_jax.typing import Array, Float, Int, typed
+
+# How `warp_templates` computes; results and gradients are the same but for rounding. On a CPU
+# `gather` is the fastest (results/benchmarks). No accelerator has been asked yet.
+METHODS = ("gather", "gather_products", "products")
 
 
 @typed
@@ -74,19 +80,32 @@ def warp_template(
 
 @typed
 def warp_templates(
-  templates: Float[Array, "m t t c"], poses: Float[Array, "b m 2 3"], height: int, width: int
+  templates: Float[Array, "m t t c"],
+  poses: Float[Array, "b m 2 3"],
+  height: int,
+  width: int,
+  method: str = "gather",
 ) -> Float[Array, "b m h w c"]:
   """Every template of a shared bank, warped by its pose in every example.
 
-  It is `warp_template` vmapped, with a faster gradient: the backward pass gathers the corners again
-  instead of keeping them, and adds to the bank in one scatter of packed shares.
+  It is `warp_template` vmapped, with a faster gradient. `gather`: the backward pass gathers the
+  corners again instead of keeping them, and adds to the bank in one scatter of packed shares.
+  `gather_products`: the same, but the bank's gradient is a matrix product (`tents`), which adds to
+  no address twice. `products`: matrix products forward, too, and nothing is gathered.
+
+  Raises:
+    ValueError: there is no such method.
   """
+  if method not in METHODS:
+    raise ValueError(f"no method {method!r}; expected one of {', '.join(METHODS)}")
 
   def position(pose: Array) -> tuple[Array, Array]:
     return template_position(pose, templates.shape[1], height, width)
 
   rows, columns = jax.vmap(jax.vmap(position))(poses)
-  return _sample_bank(templates, rows, columns)
+  if method == "products":
+    return tents.sample_bank(templates, rows, columns)
+  return _gather_bank(method == "gather_products", templates, rows, columns)
 
 
 def _locate(side: int, rows: Array, columns: Array) -> tuple[Int[Array, "..."], Array, Array]:
@@ -145,23 +164,31 @@ def _bank_table(templates: Array) -> Array:
   return tables.reshape(-1, tables.shape[-1])
 
 
-@jax.custom_vjp
-def _sample_bank(templates: Array, rows: Array, columns: Array) -> Array:
-  """`sample_bilinear` of every template [m, t, t, c] at its positions [b, m, h, w]."""
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _gather_bank(by_products: bool, templates: Array, rows: Array, columns: Array) -> Array:
+  """`sample_bilinear` of every template [m, t, t, c] at its positions [b, m, h, w].
+
+  Args:
+    by_products: the templates' gradient is a matrix product, not a scatter.
+    templates: the bank.
+    rows: in template pixels.
+    columns: in template pixels.
+  """
+  del by_products
   return jax.vmap(jax.vmap(sample_bilinear), in_axes=(None, 0, 0))(templates, rows, columns)
 
 
-def _sample_bank_forward(
-  templates: Array, rows: Array, columns: Array
+def _gather_bank_forward(
+  by_products: bool, templates: Array, rows: Array, columns: Array
 ) -> tuple[Array, tuple[Array, Array, Array]]:
-  return _sample_bank(templates, rows, columns), (templates, rows, columns)
+  return _gather_bank(by_products, templates, rows, columns), (templates, rows, columns)
 
 
-def _sample_bank_backward(
-  saved: tuple[Array, Array, Array], gradient: Array
+def _gather_bank_backward(
+  by_products: bool, saved: tuple[Array, Array, Array], gradient: Array
 ) -> tuple[Array, Array, Array]:
   templates, rows, columns = saved
-  side, channels = templates.shape[2:]
+  side = templates.shape[2]
   index, down, right, corners = _bank_corners(templates, rows, columns)
   rows_gradient, columns_gradient = jnp.zeros_like(rows), jnp.zeros_like(columns)
   for i, (top_left, top_right, low_left, low_right) in enumerate(zip(*corners, strict=True)):
@@ -173,6 +200,16 @@ def _sample_bank_backward(
   def inside(position: Array) -> Array:
     return ((position > -1) & (position < side)).astype(position.dtype)
 
+  if by_products:
+    of_bank = tents.templates_gradient(gradient, rows, columns, side)
+  else:
+    of_bank = _scattered(templates, index, down, right, gradient)
+  return of_bank, inside(rows) * rows_gradient, inside(columns) * columns_gradient
+
+
+def _scattered(templates: Array, index: Array, down: Array, right: Array, gradient: Array) -> Array:
+  """Gradient of a bank [m, t, t, c]: every pixel's share is added to its four corners."""
+  side, channels = templates.shape[2:]
   # Weights (1 - d, d) of the two rows and the two columns; their products go to the corners in the
   # order of `_neighbours`. Written without a concatenation, which XLA would evaluate by branching.
   second = jnp.array([0.0, 1.0]).reshape(1, 1, 1, 1, 2)
@@ -184,7 +221,7 @@ def _sample_bank_backward(
   table = jnp.zeros((len(templates) * (side + 3) ** 2, 4 * channels), shares.dtype)
   table = table.at[index].add(shares, mode="drop")
   (bank,) = jax.linear_transpose(_bank_table, templates)(table)
-  return bank, inside(rows) * rows_gradient, inside(columns) * columns_gradient
+  return bank
 
 
-_sample_bank.defvjp(_sample_bank_forward, _sample_bank_backward)
+_gather_bank.defvjp(_gather_bank_forward, _gather_bank_backward)

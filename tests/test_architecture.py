@@ -23,7 +23,17 @@ FLOORS = (
   {"models"},
   {"layers"},
   {"kernels", "routing"},
-  {"geometry", "warping", "compositing", "mixtures", "sparsity", "margins", "filters", "schedules"},
+  {
+    "geometry",
+    "tents",
+    "warping",
+    "compositing",
+    "mixtures",
+    "sparsity",
+    "margins",
+    "filters",
+    "schedules",
+  },
   {"typing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
@@ -99,6 +109,7 @@ def test_configs_are_plain():
   ("name", "allowed"),
   [
     ("geometry", set()),
+    ("tents", set()),
     ("warping", set()),
     ("compositing", set()),
     ("sparsity", set()),

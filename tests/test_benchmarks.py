@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.layers import convnet
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import read_settings
+from tests.test_math_warping import random_pose
 from tests.test_scae_training import shrink
 from tests.toy_system import toy_config
 
@@ -31,29 +33,30 @@ def test_warp_benchmark_times_every_variant_and_says_on_what(tmp_path, monkeypat
   assert all(len(times) == 2 and min(times) > 0 for times in record["milliseconds"].values())
   assert record["settings"] == {"batch": 2, "parts": 3, "template": 4, "canvas": 6}
   assert {"commit", "hardware", "versions", "date"} <= set(record)
-  assert "| bank, with gradient |" in capsys.readouterr().out
+  assert "| gather, with gradient |" in capsys.readouterr().out
 
 
 def test_warp_benchmark_refuses_a_variant_that_is_wrong_and_times_the_others(
   tmp_path, monkeypatch, capsys
 ):
-  monkeypatch.setitem(warp.VARIANTS, "tent", lambda *inputs: 1.01 * warp.bank(*inputs))
+  right = warp.VARIANTS["gather"]
+  monkeypatch.setitem(warp.VARIANTS, "products", lambda *inputs: 1.01 * right(*inputs))
   out = tmp_path / "warp.json"
   sizes = ["--batch=2", "--parts=3", "--template=4", "--canvas=6", "--rounds=2"]
-  chosen = ["--variants=bank,tent,definition", f"--out={out}"]
+  chosen = ["--variants=gather,products,definition", f"--out={out}"]
   monkeypatch.setattr(sys, "argv", ["warp.py", *sizes, *chosen])
-  with pytest.raises(SystemExit, match="2 of 6 rows failed: tent, forward; tent, with gradient"):
+  with pytest.raises(SystemExit, match="2 of 6 rows failed: products, forward; products, with"):
     warp.main()
   rows = json.loads(out.read_text())["milliseconds"]
   for name, row in rows.items():
-    if name.startswith("tent"):
+    if name.startswith("products"):
       assert set(row) == {"error"}
       assert "AssertionError" in row["error"]
-      assert "tent" in row["error"]
+      assert "products" in row["error"]
     else:
       assert len(row) == 2
   assert len(rows) == 6
-  assert "| tent, forward | failed | | |" in capsys.readouterr().out
+  assert "| products, forward | failed | | |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("exception", [ValueError("no such thing"), MemoryError("no room")])
@@ -194,15 +197,21 @@ def test_step_that_does_not_compile_leaves_the_others(monkeypatch):
 
 def test_straightforward_step_is_made_of_library_functions():
   own = warping.warp_templates, convnet.convolve
+  rng = np.random.RandomState(0)
+  bank, poses = rng.uniform(0, 1, (2, 3, 3, 1)), [[random_pose(rng) for _ in range(2)]]
+  inputs = (jnp.asarray(bank, jnp.float32), jnp.asarray(poses), 6, 6, "gather")
   with step.library_warp(), step.library_convolution():
     assert warping.warp_templates not in own
-    rng = np.random.RandomState(0)
+    # As the model calls it.
+    warped = jax.jit(warping.warp_templates, static_argnums=(2, 3, 4))(*inputs)
     image, kernel = rng.normal(0, 1, (2, 7, 7, 3)), rng.normal(0, 1, (3, 3, 3, 4))
     library = convnet.convolve(jnp.asarray(image), jnp.asarray(kernel), 2)
   assert (warping.warp_templates, convnet.convolve) == own
   np.testing.assert_allclose(
     library, convnet.convolve(jnp.asarray(image), jnp.asarray(kernel), 2), rtol=1e-4, atol=1e-4
   )
+  expected = jax.jit(own[0], static_argnums=(2, 3, 4))(*inputs)
+  np.testing.assert_allclose(warped, expected, atol=1e-5)
 
 
 def test_seeds_benchmark_times_each_number_of_seeds(tmp_path, monkeypatch):

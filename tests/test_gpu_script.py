@@ -164,9 +164,12 @@ def test_bench_runs_what_follows_a_failure_and_packs_all(checkout):
     "-m benchmarks.step --batch=128 --steps=100",
     "-m benchmarks.step --batch=128 --steps=100 --whole --model=part_decoder.likelihood=fused",
     "-m benchmarks.step --batch=128 --steps=100 --whole --model=compute_dtype=bfloat16",
+    "-m benchmarks.step --batch=128 --steps=100 --whole --model=part_decoder.warp=gather_products",
+    "-m benchmarks.step --batch=128 --steps=100 --whole --model=part_decoder.warp=products",
   ]
   names = ["likelihood-gpu-128", "likelihood-gpu-256", "step-gpu-128"]
   names += ["step-gpu-128-fused", "step-gpu-128-bfloat16"]
+  names += ["step-gpu-128-gather_products", "step-gpu-128-products"]
   assert checkout.packed("bench") == {f"bench/{name}.json" for name in names}
   assert len(list(checkout.out.iterdir())) == 1
   path = (checkout.root / "runs" / ".gpu" / "bench" / "step-gpu-128.json").read_text().strip()

@@ -75,9 +75,11 @@ def test_one_template(side, height, width):
     np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
 
 
-def test_bank_of_templates(bank):
+@pytest.mark.parametrize("method", warping.METHODS)
+def test_bank_of_templates(bank, method):
   templates, poses = bank
-  actual = jax.jit(warping.warp_templates, static_argnums=(2, 3))(templates, poses, HEIGHT, WIDTH)
+  warp_all = jax.jit(warping.warp_templates, static_argnums=(2, 3, 4))
+  actual = warp_all(templates, poses, HEIGHT, WIDTH, method)
   assert actual.shape == (2, 3, HEIGHT, WIDTH, 2)
   for b in range(2):
     for m in range(3):
@@ -90,13 +92,14 @@ def cotangent():
   return np.random.RandomState(2).normal(0, 1, (2, 3, HEIGHT, WIDTH, 2)).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def bank_gradient(bank, cotangent):
-  """Of the templates and of the poses, by the gradient that `warp_templates` brings along."""
+@pytest.fixture(scope="module", params=warping.METHODS)
+def bank_gradient(request, bank, cotangent):
+  """Of the templates and of the poses, by the gradient that each method brings along."""
   templates, poses = bank
 
   def total(templates, poses):
-    return jnp.sum(warping.warp_templates(templates, poses, HEIGHT, WIDTH) * cotangent)
+    warped = warping.warp_templates(templates, poses, HEIGHT, WIDTH, request.param)
+    return jnp.sum(warped * cotangent)
 
   return jax.jit(jax.grad(total, argnums=(0, 1)))(templates, poses)
 
@@ -131,6 +134,28 @@ def test_bank_gradient_is_the_slope_of_the_reference(bank, cotangent, bank_gradi
       actual = np.sum(np.asarray(bank_gradient[i], np.float64) * ahead[i]) / step
       # A pixel within the step of a kink, one in 1e5, would show; rounding of float32 does not.
       np.testing.assert_allclose(actual, slope, rtol=1e-4, atol=1e-3)
+
+
+def test_products_gather_nothing_and_scatter_nothing(bank):
+  """What each method is for, in the program that JAX makes of its gradient."""
+
+  def program(method):
+    def total(templates, poses):
+      return jnp.sum(jnp.square(warping.warp_templates(templates, poses, HEIGHT, WIDTH, method)))
+
+    return str(jax.make_jaxpr(jax.grad(total, argnums=(0, 1)))(*bank))
+
+  found = {method: program(method) for method in warping.METHODS}
+  assert {method for method, text in found.items() if " gather[" in text} == {
+    "gather",
+    "gather_products",
+  }
+  assert {method for method, text in found.items() if " scatter-add[" in text} == {"gather"}
+
+
+def test_a_method_that_does_not_exist(bank):
+  with pytest.raises(ValueError, match="no method 'tent'; expected one of gather, gather_products"):
+    warping.warp_templates(*bank, HEIGHT, WIDTH, "tent")
 
 
 def test_identity_reproduces_a_template_of_the_same_size():
@@ -194,21 +219,22 @@ def test_scaling_template_values_scales_the_picture(bank):
   np.testing.assert_allclose(-3.0 * one, two, atol=3 * TOLERANCE)
 
 
-@jax.jit
-def bank_images(templates, poses):
+@functools.partial(jax.jit, static_argnums=2)
+def bank_images(templates, poses, method="gather"):
   """The images of a bank, and the gradient of the sum of their squares."""
 
   def total(templates, poses):
-    images = warping.warp_templates(templates, poses, HEIGHT, WIDTH)
+    images = warping.warp_templates(templates, poses, HEIGHT, WIDTH, method)
     return jnp.sum(jnp.square(images)), images
 
   (_, images), gradient = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(templates, poses)
   return images, gradient
 
 
+@pytest.mark.parametrize("method", warping.METHODS)
 @pytest.mark.parametrize("size", [0.0, 1e-20, 1e-3, 1e6])
-def test_extreme_poses_are_finite(bank, size):
-  images, gradient = bank_images(bank[0], size * bank[1])
+def test_extreme_poses_are_finite(bank, size, method):
+  images, gradient = bank_images(bank[0], size * bank[1], method)
   assert np.isfinite(images).all()
   assert all(np.isfinite(g).all() for g in gradient)
 

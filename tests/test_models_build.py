@@ -129,6 +129,7 @@ def build(system, channels=1):
     ({"stop_gradients": "some"}, ["stop_gradients", "'some'", "none, parts, all"]),
     ({"part_decoder.mixing": "none"}, ["part_decoder.mixing", "'none'", "alpha, coupled"]),
     ({"part_decoder.likelihood": "exact"}, ["likelihood", "'exact'", "composed, fused"]),
+    ({"part_decoder.warp": "tent"}, ["warp", "'tent'", "gather, gather_products, products"]),
     (
       {"part_decoder.likelihood": "fused", "part_decoder.mixing": "coupled"},
       ["part_decoder.likelihood is 'fused'", "part_decoder.mixing 'alpha'", "'coupled'"],

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import flax.errors
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from flax import linen as nn
 from scipy.special import expit, log_softmax, logit
 
+from scae_jax import warping
 from scae_jax.models.part_capsules import PartDecoder, PartEncoder, template_init
 from tests.test_math_geometry import affine_reference, similarity_reference
 from tests.test_math_warping import random_pose, reference_warp
@@ -236,3 +238,19 @@ def test_fused_likelihood_is_the_composed_one():
   # Without a GPU it is the composed one, so that what a GPU trained is evaluated anywhere.
   elsewhere = compiled(nn.apply(functools.partial(explain, interpret=False), module))(variables)
   np.testing.assert_array_equal(elsewhere, values[0])
+
+
+def test_the_method_of_the_warp_changes_only_the_rounding():
+  rng = np.random.RandomState(1)
+  poses = jnp.asarray([[random_pose(rng) for _ in range(PARTS)] for _ in range(2)])
+  inputs = (poses, jnp.full((2, PARTS), 0.7), jnp.zeros((2, PARTS, 4)))
+  options = {"num_parts": PARTS, "channels": 3, **MODEL["part_decoder"]}
+  variables = random_variables(PartDecoder(**options), *inputs, canvas=CANVAS)
+  decoders = [PartDecoder(**options, warp=method) for method in warping.METHODS]
+  apply = [functools.partial(decoder.apply, canvas=CANVAS) for decoder in decoders]
+  # gather_products differs from gather in the gradient alone.
+  assert len({str(jax.make_jaxpr(one)(variables, *inputs)) for one in apply}) == 2
+  mixtures = [compiled(one)(variables, *inputs) for one in apply]
+  assert np.std(mixtures[0].mean) > 0.1
+  for other in mixtures[1:]:
+    chex.assert_trees_all_close(other, mixtures[0], atol=1e-5)

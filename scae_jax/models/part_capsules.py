@@ -136,6 +136,7 @@ class PartDecoder(nn.Module):
     likelihood: how `log_prob` computes: `composed`, from the mixture at every pixel, or `fused`, on
       a GPU by a kernel that keeps no image of any part, elsewhere as `composed`. The same number
       but for rounding.
+    warp: method of `warping.warp_templates`, likewise.
   """
 
   num_parts: int
@@ -146,11 +147,13 @@ class PartDecoder(nn.Module):
   colour: bool
   pixel_scale: float
   likelihood: str
+  warp: str = "gather"  # what runs of before the others had
 
   def setup(self):
     one_of("config.model.part_decoder.nonlinearity", self.nonlinearity, NONLINEARITIES)
     one_of("config.model.part_decoder.mixing", self.mixing, MIXINGS)
     one_of("config.model.part_decoder.likelihood", self.likelihood, LIKELIHOODS)
+    one_of("config.model.part_decoder.warp", self.warp, warping.METHODS)
     if self.likelihood == "fused" and self.mixing != "alpha":
       raise ValueError(
         "config.model.part_decoder.likelihood is 'fused', which needs "
@@ -217,7 +220,7 @@ class PartDecoder(nn.Module):
         f"{canvas} pixels; a template must fit the canvas"
       )
     # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
-    warped = warping.warp_templates(self._bank(), poses, canvas, canvas)
+    warped = warping.warp_templates(self._bank(), poses, canvas, canvas, self.warp)
     mean = warped[..., : self.channels] * self.colours(features)[:, :, None, None, :]
     if self.mixing == "alpha":
       logits = warped[..., -1]
