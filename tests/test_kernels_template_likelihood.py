@@ -21,6 +21,7 @@ from scae_jax.kernels import tent_products
 from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.kernels.tiles import Sizes, by_tile, pixel_grid
 from scae_jax.training.build import make_system
+from scae_jax.training.mesh import make_mesh, split_examples
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import TrainState
 from scae_jax.training.step import update
@@ -47,7 +48,7 @@ def both(likelihood):
   @compiled
   def run(*inputs):
     values, pullback = jax.vjp(lambda *inputs: likelihood(*inputs, SCALE), *inputs)
-    return values, pullback(WEIGHTS.astype(values.dtype))
+    return values, pullback(jnp.resize(WEIGHTS, values.shape).astype(values.dtype))
 
   return lambda *inputs: jax.device_get(run(*inputs))
 
@@ -160,18 +161,23 @@ def test_gradients_by_differences():
 
 
 def test_seeds_at_once_in_a_scan():
-  """Two steps up the gradient, as a dispatch of training makes them for all its seeds."""
+  """Two steps up the gradient, as a dispatch of training makes them for all its seeds.
+
+  On two devices, an image each.
+  """
   sizes, block = CASES["plain"]
+  mesh = make_mesh(jax.devices()[:2])
   rate = 1e-3
   fused = functools.partial(template_log_prob, block=block, interpret=True)
 
   def step(inputs, _):
     def total(*inputs):
-      return jnp.sum(WEIGHTS * fused(*inputs, SCALE))
+      return jnp.sum(WEIGHTS * fused(*inputs, split_examples(image, mesh), SCALE))
 
+    *inputs, image = inputs
     value, gradients = jax.value_and_grad(total, argnums=tuple(range(DIFFERENTIABLE)))(*inputs)
     moved = [x + rate * g for x, g in zip(inputs, gradients, strict=False)]
-    return (*moved, inputs[-1]), value
+    return (*moved, image), value
 
   seeds = [random_inputs(*sizes, seed) for seed in (0, 1)]
   inputs = tuple(jnp.stack(arrays) for arrays in zip(*seeds, strict=True))
@@ -190,17 +196,38 @@ def test_seeds_at_once_in_a_scan():
   assert np.abs(values[0] - values[1]).min() > 1e-2
 
 
-def lowered(function, *shapes):
+def test_several_devices_agree_with_one():
+  """Eight images on four devices; gradients of what images share are sums over all eight.
+
+  That none of them computes all eight, only the program tells: see below.
+  """
+  (_, *sizes), block = CASES["plain"]
+  inputs = random_inputs(8, *sizes)
+  mesh = make_mesh()
+
+  def on_the_mesh(*inputs):
+    *inputs, image, scale = inputs
+    image = split_examples(image, mesh)
+    return template_log_prob(*inputs, image, scale, block=block, interpret=True)
+
+  assert mesh.size == 4
+  assert_agree(both(on_the_mesh)(*inputs), both(composed)(*inputs))
+
+
+def lowered(function, *shapes, num_devices=1):
   """The program for CUDA, as text, of float32 arrays."""
-  return lowered_of(function, *(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes))
+  arrays = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+  return lowered_of(function, *arrays, num_devices=num_devices)
 
 
-def lowered_of(function, *arrays):
+def lowered_of(function, *arrays, num_devices=1):
   """The program for CUDA, as text, of what has shapes and types; no GPU is needed to write it."""
   fields = {"device_kind": "NVIDIA H100 80GB HBM3", "num_cores": None, "platform": "gpu"}
   known = {field.name for field in dataclasses.fields(AbstractDevice)}
   device = AbstractDevice(**{name: fields[name] for name in fields if name in known})
-  mesh = AbstractMesh((1,), ("data",), axis_types=(AxisType.Auto,), abstract_device=device)
+  mesh = AbstractMesh(
+    (num_devices,), ("data",), axis_types=(AxisType.Auto,), abstract_device=device
+  )
   with use_abstract_mesh(mesh):
     return jax.jit(function).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
 
@@ -233,8 +260,26 @@ def test_lowers_for_cuda_with_seeds_at_once():
   assert program.count("xla.gpu.triton") == 2
 
 
-@pytest.mark.parametrize("seeds", [1, 5])
-def test_a_step_of_training_lowers_for_cuda(seeds, monkeypatch):
+@pytest.mark.parametrize(("batch", "num_devices", "each"), [(8, 1, 8), (8, 4, 2), (6, 4, 6)])
+def test_lowers_for_cuda_with_the_examples_of_one_device(batch, num_devices, each):
+  """What does not divide by the devices is computed whole on each."""
+
+  def total(*inputs):
+    return jnp.sum(template_log_prob(*inputs, SCALE, block=CASES["plain"][1]))
+
+  shapes = [x.shape for x in random_inputs(batch, *CASES["plain"][0][1:])]
+  gradient = jax.grad(total, argnums=tuple(range(DIFFERENTIABLE)))
+  assert examples_of_kernels(lowered(gradient, *shapes, num_devices=num_devices)) == [each] * 2
+
+
+def examples_of_kernels(program, seeds=1):
+  """How many examples each kernel is given, by the shape of its first result."""
+  seeds = f"{seeds}x" if seeds > 1 else ""
+  return [int(n) for n in re.findall(rf"xla.gpu.triton.* -> \(tensor<{seeds}(\d+)x", program)]
+
+
+@pytest.mark.parametrize(("seeds", "num_devices"), [(1, 1), (5, 4)])
+def test_a_step_of_training_lowers_for_cuda(seeds, num_devices, monkeypatch):
   """The update of configs/mnist.py:official with the kernel, one seed and several at once.
 
   What nothing needs, such as the mixture that the kernel does not read, is left out by XLA later.
@@ -258,8 +303,9 @@ def test_a_step_of_training_lowers_for_cuda(seeds, monkeypatch):
     keys = jax.random.split(keys, seeds)
   state = jax.eval_shape(init, keys)
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-  program = lowered_of(step, state, jax.eval_shape(lambda: batch))
+  program = lowered_of(step, state, jax.eval_shape(lambda: batch), num_devices=num_devices)
   assert program.count("xla.gpu.triton") == 2, "one kernel forward, one backward"
+  assert examples_of_kernels(program, seeds) == [128 // num_devices] * 2
 
 
 def test_of_warnings_that_a_release_deprecates_only_that_of_triton_passes():

@@ -26,6 +26,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from scae_jax import geometry, mixtures
+from scae_jax.kernels.devices import on_each_device
 from scae_jax.kernels.template_pixels import (
   POSE_SIZE,
   backward_kernel,
@@ -62,7 +63,7 @@ def template_log_prob(
 
   A pixel's log-likelihood is a difference of two sums, known to 1e-7 of the largest mixing logit.
 
-  On a mesh of several devices the compiler cannot split a kernel: each computes the whole batch.
+  On a mesh of several devices each computes its own images; see `devices`.
 
   Args:
     bank: templates, with their mixing logits as the last of n = c + 1 channels.
@@ -122,29 +123,12 @@ def _log_prob(
 
 def _log_prob_forward(sizes: Sizes, *inputs: Array) -> tuple[Array, tuple[Array, ...]]:
   bank, inverse, colours, log_presence, background, pixels = inputs
-  batch, parts = log_presence.shape
-  grid, tables = pixel_grid(sizes, bank.dtype), _tables(bank)
-  row = pl.BlockSpec((None, parts), lambda b, i: (b, 0))
-  block = pl.BlockSpec((None, sizes.block), lambda b, i: (b, i))
-  kept = jax.ShapeDtypeStruct((batch, grid.shape[1]), bank.dtype)
-  mixing, joint = pl.pallas_call(
-    functools.partial(forward_kernel, sizes=sizes),
-    grid=(batch, sizes.num_blocks),
-    in_specs=[
-      pl.BlockSpec((3, sizes.block), lambda b, i: (0, i)),
-      pl.BlockSpec(tables.shape, lambda b, i: (0, 0, 0)),
-      pl.BlockSpec((None, parts, POSE_SIZE), lambda b, i: (b, 0, 0)),
-      pl.BlockSpec((None, parts, sizes.channels), lambda b, i: (b, 0, 0)),
-      row,
-      pl.BlockSpec((2,), lambda b, i: (0,)),
-      pl.BlockSpec((None, sizes.channels, sizes.block), lambda b, i: (b, 0, i)),
-    ],
-    out_specs=[block, block],
-    out_shape=[kept, kept],
-    compiler_params=plgpu.CompilerParams(num_warps=max(1, sizes.block // WARP), num_stages=1),
-    interpret=sizes.interpret,
-    name="template_log_prob_forward",
-  )(grid, tables, inverse, colours, log_presence, background, pixels)
+  grid = pixel_grid(sizes, bank.dtype)
+  mixing, joint = on_each_device(
+    functools.partial(_forward, sizes),
+    shared=(grid, _tables(bank), background),
+    examples=(inverse, colours, log_presence, pixels),
+  )
   # The densities' constant is the same for every component.
   constant = sizes.channels * (math.log(sizes.scale) + mixtures.HALF_LOG_2PI)
   log_prob = jnp.sum(grid[2][None] * (joint - mixing - constant), axis=-1)
@@ -155,12 +139,60 @@ def _log_prob_backward(
   sizes: Sizes, saved: tuple[Array, ...], gradient: Array
 ) -> tuple[Array | None, ...]:
   bank, inverse, colours, log_presence, background, pixels, mixing, joint = saved
+  of_part, of_bank = on_each_device(
+    functools.partial(_backward, sizes),
+    shared=(pixel_grid(sizes, bank.dtype), _tables(bank)),
+    examples=(inverse, colours, log_presence, pixels, mixing, joint, gradient),
+  )
+  of_inverse, of_presence, of_colours = jnp.split(of_part, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
+  side = sizes.padded_side
+  of_bank = jnp.sum(of_bank, axis=0).reshape(-1, sizes.padded_channels, side, side)
+  of_bank = of_bank[:, : sizes.channels + 1, : sizes.side, : sizes.side]
+  of_background = _background_gradient(sizes, background, pixels, mixing, joint, gradient)
+  return (
+    jnp.moveaxis(of_bank, 1, -1),
+    of_inverse,
+    of_colours,
+    of_presence[..., 0],
+    of_background,
+    jnp.zeros_like(pixels),
+  )
+
+
+def _forward(sizes: Sizes, *inputs: Array) -> list[Array]:
+  """Runs `forward_kernel` on a batch: both of its sums, [b, p] each."""
+  grid, tables, _, _, _, log_presence, _ = inputs
   batch, parts = log_presence.shape
-  grid, tables = pixel_grid(sizes, bank.dtype), _tables(bank)
+  block = pl.BlockSpec((None, sizes.block), lambda b, i: (b, i))
+  kept = jax.ShapeDtypeStruct((batch, grid.shape[1]), grid.dtype)
+  return pl.pallas_call(
+    functools.partial(forward_kernel, sizes=sizes),
+    grid=(batch, sizes.num_blocks),
+    in_specs=[
+      pl.BlockSpec((3, sizes.block), lambda b, i: (0, i)),
+      pl.BlockSpec(tables.shape, lambda b, i: (0, 0, 0)),
+      pl.BlockSpec((2,), lambda b, i: (0,)),
+      pl.BlockSpec((None, parts, POSE_SIZE), lambda b, i: (b, 0, 0)),
+      pl.BlockSpec((None, parts, sizes.channels), lambda b, i: (b, 0, 0)),
+      pl.BlockSpec((None, parts), lambda b, i: (b, 0)),
+      pl.BlockSpec((None, sizes.channels, sizes.block), lambda b, i: (b, 0, i)),
+    ],
+    out_specs=[block, block],
+    out_shape=[kept, kept],
+    compiler_params=plgpu.CompilerParams(num_warps=max(1, sizes.block // WARP), num_stages=1),
+    interpret=sizes.interpret,
+    name="template_log_prob_forward",
+  )(*inputs)
+
+
+def _backward(sizes: Sizes, *inputs: Array) -> list[Array]:
+  """Runs `backward_kernel` on a batch: both of its results, with axes [b, m] in front."""
+  grid, tables, _, _, log_presence, pixels, *_ = inputs
+  batch, parts = log_presence.shape
   numbers = POSE_SIZE + 1 + sizes.channels
   matrix = (sizes.padded_channels * sizes.padded_side, sizes.padded_side)
   kept = pl.BlockSpec((None, grid.shape[1]), lambda m, b: (b, 0))
-  of_part, of_bank = pl.pallas_call(
+  return pl.pallas_call(
     functools.partial(backward_kernel, sizes=sizes),
     # Programs of one image are neighbours: they read the same pixels.
     grid=(parts, batch),
@@ -180,8 +212,8 @@ def _log_prob_backward(
       pl.BlockSpec((None, None, *matrix), lambda m, b: (b, m, 0, 0)),
     ],
     out_shape=[
-      jax.ShapeDtypeStruct((batch, parts, numbers), bank.dtype),
-      jax.ShapeDtypeStruct((batch, parts, *matrix), bank.dtype),
+      jax.ShapeDtypeStruct((batch, parts, numbers), grid.dtype),
+      jax.ShapeDtypeStruct((batch, parts, *matrix), grid.dtype),
     ],
     # With fewer warps the matrices in float32 do not fit in registers.
     compiler_params=plgpu.CompilerParams(
@@ -189,20 +221,7 @@ def _log_prob_backward(
     ),
     interpret=sizes.interpret,
     name="template_log_prob_backward",
-  )(grid, tables, inverse, colours, log_presence, pixels, mixing, joint, gradient)
-  of_inverse, of_presence, of_colours = jnp.split(of_part, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
-  side = sizes.padded_side
-  of_bank = jnp.sum(of_bank, axis=0).reshape(parts, sizes.padded_channels, side, side)
-  of_bank = of_bank[:, : sizes.channels + 1, : sizes.side, : sizes.side]
-  of_background = _background_gradient(sizes, background, pixels, mixing, joint, gradient)
-  return (
-    jnp.moveaxis(of_bank, 1, -1),
-    of_inverse,
-    of_colours,
-    of_presence[..., 0],
-    of_background,
-    jnp.zeros_like(pixels),
-  )
+  )(*inputs)
 
 
 def _tables(bank: Array) -> Array:

@@ -35,10 +35,10 @@ class Sample(NamedTuple):
 def forward_kernel(
   grid: Any,
   tables: Any,
+  background: Any,
   inverse: Any,
   colours: Any,
   log_presence: Any,
-  background: Any,
   pixels: Any,
   mixing: Any,
   joint: Any,
@@ -52,10 +52,10 @@ def forward_kernel(
   Args:
     grid: [3, p], x, y and 1 of each pixel.
     tables: [m, n, (t + 3)^2], templates between rings of zeros.
+    background: [2], mean and logit.
     inverse: [m, 6], inverse poses.
     colours: [m, c].
     log_presence: [m].
-    background: [2], mean and logit.
     pixels: [c, p], the image.
     mixing: [p], result, the first of the sums.
     joint: [p], result, the second.

@@ -44,7 +44,8 @@ def split_examples(array: Array, mesh: Mesh) -> Array:
   """Inside jit: spreads the leading axis over the devices.
 
   An axis that does not divide by them, such as a small held-out set's, stays whole on each: the
-  values are the same, only the work is not shared.
+  values are the same, only the work is not shared. From the type of the result, and of all that is
+  computed from it, a kernel learns the mesh; see `kernels.devices`.
   """
   axis = None if array.shape[0] % mesh.size else "data"
   return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(axis)))
