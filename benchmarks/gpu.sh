@@ -14,16 +14,17 @@
 #   gpu.sh restore RUN [FOLDER]     there: puts back what `save` wrote, from FOLDER (.gpu/saved);
 #                                   leaves a run that is there as it is
 #   gpu.sh report RUN OUT [FLAGS]   there: report, exported parameters and table, then the curve,
-#                                   which goes on when it is called again (FLAGS: --steps=1000,2000)
+#                                   which goes on when it is called again (FLAGS: --steps=1000,2000);
+#                                   of several seeds at once the best is exported, by held-out loss
 #   gpu.sh classify RUN CONFIG:PRESET OUT [FLAGS]
 #                                   there: as train, of a model that is trained with labels; once it
 #                                   is finished, also its reports, the one on the affine set too
 #   gpu.sh viewpoint OUT [FLAGS]    there: the viewpoint report on MNIST, for as many calls as its
 #                                   ten runs take
 #
-# A call ends by itself: SECONDS_TO_RUN (480) after its start what runs is told to save, and 60 s
-# later it is killed. Code 0: finished, or its time was up and something is saved. PYTHON (python3;
-# in `prepare` .venv/bin/python if that is there) is what runs all.
+# A call ends by itself: SECONDS_TO_RUN (480) after its start what runs is told to save, and
+# SECONDS_TO_KILL (60) later it is killed. Code 0: finished, or its time was up and something is
+# saved. PYTHON (python3; in `prepare` .venv/bin/python if that is there) is what runs all.
 #
 # What comes to OUT is metrics, and NAME.tar.gz.aa, .ab, ... of 15 MiB each; unpack by
 # `cat NAME.tar.gz.* | tar -xz`. At most 8 files of 16 MiB, 64 MiB together, come back (`save`
@@ -80,14 +81,20 @@ begin() {
 }
 
 # Runs a command until the time of this call is up; 124 is then its code, for `timeout` has sent the
-# signal on which train.py saves.
+# signal on which train.py saves, also if it had to be killed.
 in_time() {
-  local left=$((${SECONDS_TO_RUN:-480} - SECONDS))
+  local end="${SECONDS_TO_RUN:-480}" code=0
+  local left=$((end - SECONDS))
   if [ "$left" -le 0 ]; then
     echo "no time is left for: $*" >&2
     return 124
   fi
-  timeout --foreground --signal=TERM --kill-after=60 "$left" "$@"
+  timeout --foreground --signal=TERM --kill-after="${SECONDS_TO_KILL:-60}" "$left" "$@" || code=$?
+  # Before its time, 137 is of a process that was killed for its memory.
+  if [ "$code" = 137 ] && [ "$SECONDS" -ge "$end" ]; then
+    code=124
+  fi
+  return "$code"
 }
 
 # A command whose failure costs the exit code, and nothing that comes after it.

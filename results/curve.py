@@ -30,14 +30,14 @@ from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message
+from scae_jax.training.metrics import read_lines
 from scae_jax.training.workdir import checkpoint_directory, load_config
 
 
 def minutes_by_step(workdir: pathlib.Path) -> dict[int, float]:
   """Minutes that the steps up to each line of training metrics took."""
   total, found = 0.0, {}
-  for text in (workdir / "metrics.jsonl").read_text().splitlines():
-    line = json.loads(text)
+  for line in read_lines(workdir / "metrics.jsonl"):
     if line["split"] == "train":
       total += line["timing"]["seconds"] / 60
       found[line["step"]] = total

@@ -12,17 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from results.one_run import make_parser, open_named, stem_of
-from scae_jax.data.dataset import Dataset
+from results.one_run import make_parser, open_on_images, stem_of
 from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
-from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
 from scae_jax.figures import FIGURES
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.options import DataOptions
+from scae_jax.training.errors import exit_with_message, explained
 
 REMARK = (
   "Error: distance of the pose found from the ideal one, pixels. Unmoved: that of a pose that does"
@@ -72,30 +68,23 @@ def main() -> None:
   parser.add_argument("--max_examples", type=int, default=1000, help="0 is all")
   options = parser.parse_args()
   with exit_with_message(), explained():
-    run = open_named(options)
-    if not isinstance(run.dataset, Dataset):
-      raise RunError("a run on generated scenes has no image to move; name a run on images.")
-    split = options.split or run.dataset.held_out
-    images = load_split(run.dataset, split, options.max_examples)["image"]
-    settings = read_settings(run.config)
-    assert isinstance(settings.data, DataOptions)  # of images
-    options.folder.mkdir(parents=True, exist_ok=True)
+    images = open_on_images(options, "no image to move", options.max_examples)
+    run, scored = images.run, images.scored_on
     for seed, variables in run.variables.items():
       results = measure_equivariance(
         run.system,
         variables,
-        images,
-        canvas=settings.data.canvas,
-        batch_size=settings.evaluation.batch_size,
+        images.examples["image"],
+        canvas=images.canvas,
+        batch_size=images.batch_size,
       )
       name = stem_of("equivariance", run, options.workdir, seed)
       source = {"workdir": str(options.workdir), "step": run.step, "seed": seed}
-      scored = {"dataset": run.dataset.name, "split": split, "examples": len(images)}
       measured = measured_with()
       write_json(
         options.folder / f"{name}.json", {**source, "scored_on": scored, **results, **measured}
       )
-      title = f"Poses of moved images: {run.dataset.name} {split}, step {run.step:,}"
+      title = f"Poses of moved images: {scored['dataset']} {scored['split']}, step {run.step:,}"
       text = f"{title}\n\n{table(results)}\n\n{REMARK}\n\n{hardware_and_versions(measured)}\n"
       write_whole(options.folder / f"{name}.md", text.encode())
       print(text, flush=True)

@@ -2,7 +2,8 @@
 
     python -m results.export runs/mnist-official pretrained/mnist --step=best --dtype=float16
 
-Without --seed it is the seed of the lowest held-out loss at that step: labels do not choose.
+Without --seed it is the seed of the lowest held-out loss at that step or, of a run that was stopped
+between two of them, at the last one before: labels do not choose.
 """
 
 import argparse
@@ -13,17 +14,33 @@ from typing import Any
 from scae_jax.evaluation.summary import figures
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import named_checkpoint
-from scae_jax.training.errors import exit_with_message
+from scae_jax.training.errors import RunError, exit_with_message
+from scae_jax.training.metrics import read_lines
 from scae_jax.training.pretrained import DTYPES, save_pretrained
 
 
 def best_seed(workdir: pathlib.Path, step: int, seeds: list[int]) -> int:
-  """The seed of the lowest held-out loss at a step."""
+  """The seed of the lowest held-out loss at the last step up to this one that has any; says which.
+
+  Raises:
+    RunError: none has.
+  """
   if len(seeds) == 1:
     return seeds[0]
-  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  losses = next(line for line in lines if line["step"] == step and line["split"] != "train")
-  return min(seeds, key=lambda seed: losses["seeds"][str(seed)]["selection_loss"])
+  lines = [
+    line
+    for line in read_lines(workdir / "metrics.jsonl")
+    if line["split"] != "train" and line["step"] <= step
+  ]
+  if not lines:
+    raise RunError(
+      f"the run has no held-out loss up to step {step} to choose among its seeds by; name one of"
+      f" {seeds} by --seed, or train on."
+    )
+  losses = lines[-1]["seeds"]
+  best = min(seeds, key=lambda seed: losses[str(seed)]["selection_loss"])
+  print(f"seed {best} of {seeds} has the lowest held-out loss, at step {lines[-1]['step']}")
+  return best
 
 
 def measured(workdir: pathlib.Path, step: int, seed: int) -> dict[str, Any]:

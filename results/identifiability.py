@@ -16,19 +16,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from results.one_run import make_parser, open_named, stem_of
+from results.one_run import make_parser, open_on_images, stem_of
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.data.dataset import Dataset
-from scae_jax.evaluation.examples import NUM_PICTURED, load_split, one_of_each_class
+from scae_jax.evaluation.examples import NUM_PICTURED, one_of_each_class
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
 from scae_jax.evaluation.template_match import match_templates
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
-from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.options import DataOptions
 
 NEEDED = ("templates", "part_identity")
 
@@ -93,16 +90,11 @@ def main() -> None:
   parser.add_argument("--split", default=None, help="of the images shown, if not the held-out one")
   options = parser.parse_args()
   with exit_with_message(), explained():
-    run = open_named(options)
-    if not isinstance(run.dataset, Dataset):
-      raise RunError("a run on generated scenes has no templates; name a run on images.")
-    settings = read_settings(run.config)
-    assert isinstance(settings.data, DataOptions)  # of images
-    split = load_split(run.dataset, options.split or run.dataset.held_out, 0)
-    rows = one_of_each_class(split["label"], NUM_PICTURED)
-    shown = {name: jnp.asarray(values[rows]) for name, values in split.items()}
-    batch = evaluation_batch(shown, jnp.arange(len(rows)), canvas=settings.data.canvas)
-    options.folder.mkdir(parents=True, exist_ok=True)
+    images = open_on_images(options, "no templates", max_examples=0)
+    run = images.run
+    rows = one_of_each_class(images.examples["label"], NUM_PICTURED)
+    shown = {name: jnp.asarray(values[rows]) for name, values in images.examples.items()}
+    batch = evaluation_batch(shown, jnp.arange(len(rows)), canvas=images.canvas)
     for seed, variables in run.variables.items():
       arrays = arrays_of(run.system, variables, batch)
       matches = match_templates(**arrays["templates"])

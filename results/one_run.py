@@ -1,12 +1,21 @@
-"""What the commands share that measure one trained run: which it is, and what files are called."""
+"""What the commands share that measure one trained run: which it is, on which images, and what
+files are called."""
 
 import argparse
+import dataclasses
 import pathlib
+from typing import Any
 
+import numpy as np
+
+from scae_jax.data.dataset import Dataset
+from scae_jax.evaluation.examples import load_split
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import change_config
+from scae_jax.training.config import change_config, read_settings
+from scae_jax.training.errors import RunError
+from scae_jax.training.options import DataOptions
 from scae_jax.training.workdir import load_config
 
 
@@ -32,6 +41,51 @@ def open_named(options: argparse.Namespace) -> Run:
   config = load_config(options.workdir)
   change_config(config, {"data.dir": options.data_dir} if options.data_dir else {})
   return open_run(options.workdir, named_checkpoint(options.step), config)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageRun:
+  """A run on images, and those that a command measures it on.
+
+  Attributes:
+    run: the run.
+    examples: what `load_split` takes.
+    scored_on: names of the data set and of the split, and how many examples.
+    canvas: side of the square that the model sees, pixels.
+    batch_size: examples in a pass of the run's evaluation.
+  """
+
+  run: Run
+  examples: dict[str, np.ndarray]
+  scored_on: dict[str, Any]
+  canvas: int
+  batch_size: int
+
+
+def open_on_images(options: argparse.Namespace, lacks: str, max_examples: int) -> ImageRun:
+  """The run that the command line names and images of its `--split`, or of the held-out one; makes
+  the folder of results.
+
+  Args:
+    options: those of `make_parser`, and `split`.
+    lacks: what generated scenes do not have: "no parts to route".
+    max_examples: of the split; 0 is all.
+
+  Raises:
+    RunError: a run on generated scenes; or as of `open_run`.
+    ValueError: as of `load_split`.
+  """
+  run = open_named(options)
+  if not isinstance(run.dataset, Dataset):
+    raise RunError(f"a run on generated scenes has {lacks}; name a run on images.")
+  settings = read_settings(run.config)
+  assert isinstance(settings.data, DataOptions)  # of images
+  split = options.split or run.dataset.held_out
+  examples = load_split(run.dataset, split, max_examples)
+  scored_on = {"dataset": run.dataset.name, "split": split, "examples": len(examples["label"])}
+  options.folder.mkdir(parents=True, exist_ok=True)
+  sizes = {"canvas": settings.data.canvas, "batch_size": settings.evaluation.batch_size}
+  return ImageRun(run, examples, scored_on, **sizes)
 
 
 def stem_of(kind: str, run: Run, workdir: pathlib.Path, seed: int) -> str:

@@ -16,19 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from results.one_run import make_parser, open_named, stem_of
+from results.one_run import make_parser, open_on_images, stem_of
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.data.dataset import Dataset
-from scae_jax.evaluation.examples import full_batches, load_split
+from scae_jax.evaluation.examples import full_batches
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
 from scae_jax.evaluation.routing_use import measure_routing
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
 from scae_jax.models.system import System
-from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.options import DataOptions
 from scae_jax.typing import Array
 
 
@@ -118,22 +115,16 @@ def main() -> None:
   parser.add_argument("--max_examples", type=int, default=1000, help="0 is all")
   options = parser.parse_args()
   with exit_with_message(), explained():
-    run = open_named(options)
-    if not isinstance(run.dataset, Dataset):
-      raise RunError("a run on generated scenes has no parts to route; name a run on images.")
-    settings = read_settings(run.config)
-    assert isinstance(settings.data, DataOptions)  # of images
-    name = options.split or run.dataset.held_out
-    split = load_split(run.dataset, name, options.max_examples)
-    options.folder.mkdir(parents=True, exist_ok=True)
+    images = open_on_images(options, "no parts to route", options.max_examples)
+    run, on = images.run, images.scored_on
+    sizes = {"canvas": images.canvas, "batch_size": images.batch_size}
     for seed, variables in run.variables.items():
-      sizes = {"canvas": settings.data.canvas, "batch_size": settings.evaluation.batch_size}
-      found = measure_routing(**infer(run.system, variables, split, **sizes))
+      found = measure_routing(**infer(run.system, variables, images.examples, **sizes))
       record = {
         "workdir": str(options.workdir),
         "step": run.step,
         "seed": seed,
-        "scored_on": {"dataset": run.dataset.name, "split": name, "examples": len(split["label"])},
+        "scored_on": on,
         "command": shlex.join(["python", "-m", "results.routing", *sys.argv[1:]]),
         **found,
         "affinities": affinities(run.system.module, variables),
@@ -143,7 +134,7 @@ def main() -> None:
       write_json(options.folder / f"{stem}.json", record)
       text = "\n\n".join(
         [
-          f"Routing: {run.dataset.name} {name}, {len(split['label']):,} images, run"
+          f"Routing: {on['dataset']} {on['split']}, {on['examples']:,} images, run"
           f" {options.workdir}, step {run.step:,}, seed {seed}",
           table(record),
           "On: a presence above 0.5. Owners: of the images in which the part is on. Objects that"

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from scae_jax.evaluation.summary import conditions, figures, seeds_table
+from scae_jax.training.metrics import read_lines
 
 
 def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
@@ -21,12 +22,14 @@ def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
   """
   reports = sorted(workdir.glob("evaluation/seed-*/metrics.json"))
   reports = reports or [workdir / "evaluation" / "metrics.json"]
-  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  lines = read_lines(workdir / "metrics.jsonl")
   timings = [line["timing"] for line in lines if line["split"] == "train"]
-  times = {"steps alone, minutes": sum(timing["seconds"] for timing in timings) / 60}
-  if all("wall_seconds" in timing for timing in timings):  # runs of older versions have none
-    name = "training, minutes of wall clock without compilation"
-    times[name] = wall_seconds(timings) / 60
+  times = {}
+  if timings:  # a run that was stopped before its first line has none
+    times["steps alone, minutes"] = sum(timing["seconds"] for timing in timings) / 60
+    if all("wall_seconds" in timing for timing in timings):  # runs of older versions have none
+      name = "training, minutes of wall clock without compilation"
+      times[name] = wall_seconds(timings) / 60
   runs = []
   for path in reports:
     metrics = json.loads(path.read_text())

@@ -10,7 +10,6 @@ stopped and trains nothing twice, and a run that fails does not stop the others.
 """
 
 import functools
-import json
 import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +37,7 @@ from scae_jax.training.build import Run
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import exit_with_message, explained
+from scae_jax.training.metrics import read_lines
 from scae_jax.training.options import DataOptions
 from scae_jax.training.sweep_file import Row, make_row
 
@@ -133,7 +133,7 @@ def seconds_a_step(workdir: pathlib.Path) -> float:
 
   What else the machine did while the run trained is in it.
   """
-  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  lines = read_lines(workdir / "metrics.jsonl")
   speeds = [line["timing"]["steps_per_second"] for line in lines if line["split"] == "train"]
   return 1 / statistics.median(speeds)
 

@@ -224,6 +224,28 @@ def test_time_that_is_up_is_a_success_only_if_something_is_saved(checkout, verb,
   assert not names or (checkout.out / "metrics-a.jsonl").read_text() == "metrics\n"
 
 
+# Ignores the signal to save. Longer than the script is given: a test fails that waits for it.
+IGNORES = "trap '' TERM\nexec sleep 100"
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_training_that_does_not_save_is_killed_and_its_metrics_come_back(checkout, saved):
+  checkout.write("runs/a/metrics.jsonl", "metrics\n")
+  if saved:
+    checkout.write("runs/a/checkpoints/7/file")
+  checkout.acts(IGNORES)
+  times = {"SECONDS_TO_RUN": "2", "SECONDS_TO_KILL": "0.1"}
+  done = checkout.run("train", "a", "mnist:official", str(checkout.out), **times)
+  assert done.returncode == (0 if saved else 124)
+  assert (checkout.out / "metrics-a.jsonl").read_text() == "metrics\n"
+
+
+def test_a_training_that_is_killed_before_its_time_has_failed(checkout):
+  checkout.write("runs/a/checkpoints/7/file")
+  checkout.acts("kill -KILL $$")
+  assert checkout.run("train", "a", "mnist:official", str(checkout.out)).returncode == 137
+
+
 def test_a_training_that_fails_brings_its_metrics_and_its_code(checkout):
   checkout.acts(f"{TRAINS}\nexit 3")
   done = checkout.run("train", "a", "mnist:official", str(checkout.out))
@@ -351,6 +373,16 @@ def test_a_part_of_the_report_that_fails_costs_no_other(checkout):
   assert checkout.packed("report-a") == {"report/table/table.md", "report/curve-a.json"}
   assert checkout.run("report", "b", str(checkout.out)).returncode == 1
   assert not (checkout.root / "runs" / "b").exists()
+
+
+def test_a_part_of_the_report_that_is_killed_costs_only_what_comes_after_it(checkout):
+  checkout.write("runs/a/checkpoints/100/state")
+  checkout.acts(f'case "$*" in *export*) {IGNORES} ;; esac\n{REPORTED}')
+  times = {"SECONDS_TO_RUN": "3", "SECONDS_TO_KILL": "0.1"}
+  done = checkout.run("report", "a", str(checkout.out), **times)
+  assert done.returncode == 124
+  assert checkout.log() == COMMANDS[:2]
+  assert checkout.packed("report-a") == {"evaluation/metrics.json", "report/evaluated"}
 
 
 def test_a_finished_classifier_is_scored_on_the_affine_set(checkout):

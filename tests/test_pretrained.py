@@ -12,22 +12,23 @@ from absl.testing import flagsaver
 import evaluate
 from results import curve, export
 from scae_jax.training.build import open_run
-from scae_jax.training.errors import RunError
+from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
 from scae_jax.training.pretrained import open_pretrained, pretrained_folder, save_pretrained
-from tests.test_training_loop import compilation_cache
+from tests.test_training_loop import compilation_cache, metrics, stop_after
 from tests.toy_system import toy_config
 
 __all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+TWO_SEEDS = toy_config(train__seeds=2, train__keep_checkpoints=9)
 
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory) -> pathlib.Path:
   """A run of two seeds, with its checkpoints of steps 8, 16 and 24."""
   folder = tmp_path_factory.mktemp("runs") / "toy"
-  train(toy_config(train__seeds=2, train__keep_checkpoints=9), folder)
+  train(TWO_SEEDS, folder)
   return folder
 
 
@@ -75,6 +76,37 @@ def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
   written = tmp_path / "runs" / "pretrained-toy" / "evaluation" / "metrics.json"
   metrics = json.loads(written.read_text())
   assert (metrics["step"], metrics["seed"]) == (8, source["seed"])
+
+
+def test_of_a_run_stopped_between_evaluations_the_last_one_chooses(tmp_path, monkeypatch, capsys):
+  """A run of two seeds that has checkpoints of steps 4, before any held-out loss, and 20."""
+  for num_dispatches in (1, 4):
+    with monkeypatch.context() as patch:
+      stop_after(patch, num_dispatches)
+      with pytest.raises(Interrupted):
+        train(TWO_SEEDS, tmp_path / "toy")
+  at_16 = metrics(tmp_path / "toy")[-1]
+  assert (at_16["step"], at_16["split"]) == (16, "test")
+  losses = [at_16["seeds"][seed]["selection_loss"] for seed in "01"]
+  with (tmp_path / "toy" / "metrics.jsonl").open("a") as file:
+    file.write('{"split": "train", "st')  # as a kill leaves it
+  arguments = ["export", str(tmp_path / "toy"), str(tmp_path / "out")]
+  monkeypatch.setattr(sys, "argv", arguments)
+  export.main()
+  source = json.loads((tmp_path / "out" / "source.json").read_text())
+  assert (source["step"], source["seed"]) == (20, int(np.argmin(losses)))
+  assert f"seed {source['seed']} of [0, 1] has the lowest held-out loss, at step 16" in (
+    capsys.readouterr().out
+  )
+
+  monkeypatch.setattr(sys, "argv", [*arguments, "--step=4"])
+  with pytest.raises(SystemExit) as stopped:
+    export.main()
+  assert stopped.value.code == 2
+  assert "no held-out loss up to step 4 to choose" in capsys.readouterr().err
+  monkeypatch.setattr(sys, "argv", [*arguments, "--step=4", "--seed=1"])
+  export.main()
+  assert json.loads((tmp_path / "out" / "source.json").read_text())["seed"] == 1
 
 
 def run_curve(monkeypatch, workdir, folder, *flags):

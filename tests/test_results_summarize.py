@@ -1,8 +1,10 @@
 """Tables of runs: the time that results/summarize.py counts, and what stands below a table."""
 
+import json
+
 import pytest
 
-from results.summarize import wall_seconds
+from results.summarize import read_run, wall_seconds
 from scae_jax.evaluation.comparison import markdown_table
 from scae_jax.evaluation.summary import conditions, figures, seeds_table
 
@@ -66,6 +68,16 @@ def test_figures_of_a_report_on_images():
     "squared error": 12.5,
     "probe accuracy": 62.5,
   }
+
+
+def test_a_run_without_a_line_of_training_has_no_times(tmp_path):
+  """Stopped before the first: its time is not known, and no 0."""
+  report = SHARED | {"segmentation": SEGMENTATION, "measures": {}}
+  (tmp_path / "evaluation").mkdir()
+  (tmp_path / "evaluation" / "metrics.json").write_text(json.dumps(report))
+  (tmp_path / "metrics.jsonl").write_text("")
+  (run,) = read_run(tmp_path)
+  assert run["figures"] == figures(report)
 
 
 def test_readings_have_one_figure_each():

@@ -63,7 +63,7 @@ def start(folder: pathlib.Path, preset: str, *flags: str, report: bool) -> list[
   command += [f"--workdir={folder / 'run'}", f"--coordinator=localhost:{port}"]
   environment = os.environ | {
     "PYTHONPATH": str(ROOT),
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("device_count=4", "device_count=2"),
     "JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled"),  # of all tests of this worker
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
   }

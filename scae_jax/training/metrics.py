@@ -103,7 +103,8 @@ class JsonLines:
     Raises:
       RunError: a line before the last is not JSON.
     """
-    kept = [line for line in _read(path) if line["step"] <= after_step]
+    written = read_lines(path) if path.exists() else []
+    kept = [line for line in written if line["step"] <= after_step]
     write_whole(path, "".join(_dump(line) for line in kept).encode())
     self._file = path.open("a", encoding="utf-8")
 
@@ -145,6 +146,25 @@ def check_tensorboard() -> None:
   _import_tensorboard()
 
 
+def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+  """The lines of the file, without the last one if a kill cut it short.
+
+  Raises:
+    RunError: a line before the last is not JSON.
+  """
+  texts = path.read_text(encoding="utf-8").split("\n")
+  lines = []
+  # What follows the last newline is empty, or a line that was not finished.
+  for number, text in enumerate(texts[:-1], start=1):
+    try:
+      lines.append(json.loads(text))
+    except json.JSONDecodeError as error:
+      raise RunError(
+        f"{path} line {number} is not JSON ({error}). Repair or remove that line and start again."
+      ) from error
+  return lines
+
+
 def of_seeds(numbers: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
   """Nested numbers, or arrays [seeds], as entries of a line.
 
@@ -173,21 +193,6 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _dump(line: Mapping[str, Any]) -> str:
   return json.dumps(line) + "\n"
-
-
-def _read(path: pathlib.Path) -> list[dict[str, Any]]:
-  """The lines of the file, without the last one if a kill cut it short."""
-  texts = path.read_text(encoding="utf-8").split("\n") if path.exists() else [""]
-  lines = []
-  # What follows the last newline is empty, or a line that was not finished.
-  for number, text in enumerate(texts[:-1], start=1):
-    try:
-      lines.append(json.loads(text))
-    except json.JSONDecodeError as error:
-      raise RunError(
-        f"{path} line {number} is not JSON ({error}). Repair or remove that line and start again."
-      ) from error
-  return lines
 
 
 def _import_tensorboard() -> Any:
