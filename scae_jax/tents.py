@@ -10,7 +10,6 @@ costs four; but no number is looked up or added to by index. Positions are `warp
 pixels, zero outside.
 """
 
-import jax
 import jax.numpy as jnp
 
 from scae_jax.typing import Array, Float, typed
@@ -18,9 +17,14 @@ from scae_jax.typing import Array, Float, typed
 
 @typed
 def tent_weights(position: Float[Array, "b m h w"], side: int) -> Float[Array, "b m h w t"]:
-  """[1 - |x - i|]+ of every position x and every pixel i of a side."""
+  """[1 - |x - i|]+ of every position x and every pixel i of a side.
+
+  Where the slope jumps, at whole positions, it is the one to the right, as of a gather.
+  """
   pixels = jnp.arange(side, dtype=position.dtype).reshape(1, 1, 1, 1, side)
-  return jax.nn.relu(1 - jnp.abs(position[..., None] - pixels))
+  distance = position[..., None] - pixels
+  tent = jnp.where(distance < 0, 1 + distance, 1 - distance)
+  return jnp.where((distance >= -1) & (distance < 1), tent, 0)
 
 
 @typed

@@ -153,6 +153,22 @@ def test_products_gather_nothing_and_scatter_nothing(bank):
   assert {method for method, text in found.items() if " scatter-add[" in text} == {"gather"}
 
 
+def test_gradients_agree_where_the_slope_jumps(bank):
+  """A template of 5 on a grid of 9: every other position is a whole one."""
+  templates = bank[0]
+  poses = jnp.broadcast_to(simple_pose(), (1, 3, 2, 3))
+
+  def gradient(method):
+    def total(poses):
+      return jnp.sum(jnp.square(warping.warp_templates(templates, poses, 9, 9, method)))
+
+    return jax.jit(jax.grad(total))(poses)
+
+  expected = gradient("gather")
+  assert np.abs(expected).min() > 0.1
+  np.testing.assert_allclose(gradient("products"), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_method_that_does_not_exist(bank):
   with pytest.raises(ValueError, match="no method 'tent'; expected one of gather, gather_products"):
     warping.warp_templates(*bank, HEIGHT, WIDTH, "tent")
