@@ -87,7 +87,9 @@ def test_images_are_added_and_clipped(drawn):
   batch = drawn[1]
   total = batch["sources"][:, 0] + batch["sources"][:, 1]
   assert (total > 1).any()
-  np.testing.assert_array_equal(batch["image"], np.where(total > 1, 1, total))
+  # A compiler may take the sum and what was divided before it in one rounding.
+  np.testing.assert_allclose(batch["image"], np.where(total > 1, 1, total), rtol=2e-7)
+  assert batch["image"].max() == 1
 
 
 def test_the_order_of_the_first_images_is_that_of_the_data_set():
