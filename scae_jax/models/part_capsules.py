@@ -136,7 +136,7 @@ class PartDecoder(nn.Module):
     likelihood: how `log_prob` computes: `composed`, from the mixture at every pixel, or `fused`, on
       a GPU by a kernel that keeps no image of any part, elsewhere as `composed`. The same number
       but for rounding.
-    warp: method of `warping.warp_templates`, likewise.
+    warp: method of `warping.warp_templates`, likewise; the fused kernel has its own.
   """
 
   num_parts: int
