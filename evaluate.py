@@ -8,7 +8,9 @@
 The run's own held-out split at its latest step goes to `<workdir>/evaluation/`. Anything else, and
 a report on fewer examples than the run's config says, goes to
 `<workdir>/evaluation/<data set>-<split>[-step<number>][-max<examples>]/`. The last line printed
-names the folder. The workdir of pretrained parameters is `runs/pretrained-<name>` unless given.
+names the folder. The workdir of pretrained parameters is `runs/pretrained-<name>` unless given. A
+run of a system of your own, outside of scae_jax.models, needs `--system` with its dotted path: what
+is saved in a folder imports no code.
 Exit code 2: cannot evaluate as asked.
 """
 
@@ -18,7 +20,7 @@ from absl import app, flags, logging
 
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import named_checkpoint
-from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.compilation import OFF, keep_compiled
 from scae_jax.training.config import change_config, read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained, parse_or_exit
 from scae_jax.training.pretrained import open_pretrained, pretrained_folder
@@ -33,6 +35,7 @@ _STEP = flags.DEFINE_string("step", "latest", "Which checkpoint: a number, 'late
 _DATASET = flags.DEFINE_string("dataset", None, "Score on this data set: scae_jax/data/transfer.py")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where the data set to score is, if elsewhere.")
 _AFFNIST_DIR = flags.DEFINE_string("affnist_dir", None, "Instead of config.data.affnist_dir.")
+_SYSTEM = flags.DEFINE_string("system", None, "Dotted path of the run's system, if of your own.")
 _SPLIT = flags.DEFINE_string("split", None, "Split to score, if not the held-out one.")
 _MAX_EXAMPLES = flags.DEFINE_integer("max_examples", None, "Use so many at most; 0 uses all.")
 
@@ -46,12 +49,13 @@ def main(_: list[str]) -> None:
     workdir = pathlib.Path(_WORKDIR.value or f"runs/pretrained-{_PRETRAINED.value}")
     step = named_checkpoint(_STEP.value)
     folder = pretrained_folder(PRETRAINED, _PRETRAINED.value) if _PRETRAINED.value else workdir
-    config = load_config(folder)
+    config = load_config(folder, _SYSTEM.value or "")
     own_dir = None if _DATASET.value else _DATA_DIR.value
     given = {"data.dir": own_dir, "data.affnist_dir": _AFFNIST_DIR.value}
     change_config(config, {key: value for key, value in given.items() if value})
     settings = read_settings(config)
-    keep_compiled(settings.train.compilation_cache)
+    # Never the folder that the config names: who shares a run may have put programs there.
+    keep_compiled(OFF if settings.train.compilation_cache == OFF else "")
     run = (open_pretrained if _PRETRAINED.value else open_run)(folder, step, config)
     scored = None
     if _DATASET.value:

@@ -5,8 +5,7 @@
   python train.py --config=FILE[:PRESET] --workdir=FOLDER --config.SECTION.KEY=VALUE ...
 
 The default config is configs/digits.py, the default workdir runs/<config file>[-<preset>]. The same
-command again resumes where the run stopped. Ctrl-C or SIGTERM saves and stops, a second one stops
-at once. `--help` lists the config's keys and its ablations.
+command again resumes. Ctrl-C or SIGTERM saves and stops. `--help` lists keys and ablations.
 
 On several hosts, which share the workdir, start the same command on each with `--distributed` (TPU
 pods, Slurm, Open MPI) or with `--coordinator=HOST:PORT --num_processes=N --process_id=I`.
@@ -27,6 +26,7 @@ from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import describe, parse_command_line
 from scae_jax.training.errors import ReportError, RunError, exit_with_message, explained
 from scae_jax.training.loop import train
+from scae_jax.training.mesh import use_all_cores
 from scae_jax.training.processes import is_first, join, leave
 from scae_jax.training.reporting import report_run
 
@@ -44,7 +44,9 @@ def main(arguments: list[str]) -> None:
     if wants_help:
       print(f"{__doc__}\n{describe(command)}")
       return
-    if command.processes is not None:
+    if command.processes is None:
+      use_all_cores(command.config.train.batch_size)
+    else:
       join(command.processes)
     keep_compiled(command.config.train.compilation_cache)
     run = train(command.config, command.workdir)

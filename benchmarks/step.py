@@ -26,13 +26,13 @@ from scae_jax import mixtures, warping
 from scae_jax.data.batches import epoch_position, training_batch
 from scae_jax.layers import convnet
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.build import make_system
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.mesh import make_mesh, put
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import DataOptions
 from scae_jax.training.state import make_state
 from scae_jax.training.step import make_dispatch, update
+from scae_jax.training.systems import make_system
 
 NUM_EXAMPLES = 4096  # pictures are noise: only their number and size matter
 Call = Callable[[], Any]

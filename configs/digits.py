@@ -57,6 +57,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.model.reconstruction_presence = "encoder"  # encoder, soft or hard
   config.model.normalize_mixing = False  # of the part mixture
   config.model.stop_gradients = "parts"  # of the object half: none, parts (not features), all
+  config.model.feature_gradient = ()  # factor of the objects' gradient: ((step, factor), ...)
   config.model.compute_dtype = "float32"  # of CNN and set transformer; or bfloat16
 
   encoder = config.model.part_encoder = ConfigDict()

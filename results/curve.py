@@ -20,7 +20,7 @@ import numpy as np
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.features import collect, make_forward
-from scae_jax.evaluation.files import write_json
+from scae_jax.evaluation.files import read_json, write_json
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.scores import labelled, score_each
@@ -29,7 +29,7 @@ from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError, exit_with_message
+from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.metrics import read_lines
 from scae_jax.training.workdir import checkpoint_directory, load_config
 
@@ -76,7 +76,7 @@ def known_points(
   """
   if not path.is_file():
     return []
-  record = json.loads(path.read_text())
+  record = read_json(path, "max_examples", "points")
   if record["max_examples"] != max_examples:
     raise RunError(
       f"{path} was measured with --max_examples={record['max_examples']}, {max_examples} given."
@@ -169,7 +169,7 @@ def main() -> None:
   parser.add_argument("--max_examples", type=int, default=0, help="of each split; 0 is all")
   parser.add_argument("--steps", default="", help="of checkpoints, with commas; all if not given")
   options = parser.parse_args()
-  with exit_with_message():
+  with exit_with_message(), explained():
     keep_compiled("")
     curve(options.workdir, options.folder, options.max_examples, options.steps)
 

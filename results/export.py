@@ -7,14 +7,14 @@ between two of them, at the last one before: labels do not choose.
 """
 
 import argparse
-import json
 import pathlib
 from typing import Any
 
+from scae_jax.evaluation.files import read_json
 from scae_jax.evaluation.summary import figures
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import named_checkpoint
-from scae_jax.training.errors import RunError, exit_with_message
+from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.metrics import read_lines
 from scae_jax.training.pretrained import DTYPES, save_pretrained
 
@@ -47,7 +47,7 @@ def measured(workdir: pathlib.Path, step: int, seed: int) -> dict[str, Any]:
   """What the reports in the workdir say of that step and seed, by the name of the scored split."""
   found = {}
   for path in sorted(workdir.glob("evaluation/**/metrics.json")):
-    metrics = json.loads(path.read_text())
+    metrics = read_json(path, "step", "scored_on")
     if metrics["step"] == step and metrics.get("seed") == seed:
       scored = metrics["scored_on"]
       found[f"{scored['dataset']} {scored['split']}, {scored['examples']}"] = figures(metrics)
@@ -63,7 +63,7 @@ def main() -> None:
   parser.add_argument("--seed", type=int, default=None)
   parser.add_argument("--dtype", choices=DTYPES, default="float16")
   options = parser.parse_args()
-  with exit_with_message():
+  with exit_with_message(), explained():
     run = open_run(options.workdir, named_checkpoint(options.step))
     seeds = list(run.variables)
     seed = best_seed(options.workdir, run.step, seeds) if options.seed is None else options.seed

@@ -11,7 +11,9 @@ import pathlib
 import sys
 from typing import Any
 
+from scae_jax.evaluation.files import read_json
 from scae_jax.evaluation.summary import conditions, figures, seeds_table
+from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.metrics import read_lines
 
 
@@ -32,7 +34,7 @@ def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
       times[name] = wall_seconds(timings) / 60
   runs = []
   for path in reports:
-    metrics = json.loads(path.read_text())
+    metrics = read_json(path, "seed", "step")
     runs.append({"workdir": str(workdir), "figures": figures(metrics) | times, "metrics": metrics})
   return sorted(runs, key=lambda run: run["metrics"]["seed"])
 
@@ -78,4 +80,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  main(sys.argv[1:])
+  with exit_with_message(), explained():
+    main(sys.argv[1:])

@@ -9,13 +9,12 @@ note of the images, and which reports are left out and why. Nothing in either is
 """
 
 import argparse
-import json
 import pathlib
 from typing import Any
 
 from scae_jax.evaluation.comparison import markdown_table
-from scae_jax.evaluation.files import write_json, write_whole
-from scae_jax.training.errors import RunError, exit_with_message
+from scae_jax.evaluation.files import read_json, write_json, write_whole
+from scae_jax.training.errors import RunError, exit_with_message, explained
 
 
 def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -31,13 +30,13 @@ def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list
   own = workdir / "evaluation" / "metrics.json"
   if not own.is_file():
     raise RunError(f"{workdir} has no report; run evaluate.py --workdir={workdir} first.")
-  first = json.loads(own.read_text(encoding="utf-8"))
+  first = read_json(own, "scored_on", "step", "max_examples")
   reports, left_out = {_scored_on(first): first}, []
   for path in sorted(own.parent.glob("*/metrics.json")):
     # A run of several seeds has a folder for each, and its summary above them.
     if path.parent.name.startswith("seed-"):
       continue
-    report = json.loads(path.read_text(encoding="utf-8"))
+    report = read_json(path, "scored_on", "step", "max_examples")
     name = _scored_on(report)
     pairs = [(describe(report), describe(first)) for describe in (_step, _amount)]
     reasons = [f"of {found}, not of {expected}" for found, expected in pairs if found != expected]
@@ -69,7 +68,7 @@ def main() -> None:
   parser.add_argument("workdir", type=pathlib.Path)
   parser.add_argument("folder", type=pathlib.Path)
   options = parser.parse_args()
-  with exit_with_message():
+  with exit_with_message(), explained():
     reports, left_out = read_reports(options.workdir)
     options.folder.mkdir(parents=True, exist_ok=True)
     name = options.workdir.absolute().name

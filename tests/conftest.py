@@ -1,19 +1,34 @@
-"""Every test runs with four CPU devices, strict broadcasting and checked key use."""
+"""Every test runs with four CPU devices, strict broadcasting and checked key use.
+
+Two variables of the environment choose how the tests are compiled:
+- `XLA_FLAGS` is added to the flags below, as `XLA_FLAGS=--xla_cpu_max_isa=SSE4_2` for the
+  instructions of another processor.
+- `TEST_COMPILATION=default` compiles as users do, at two to three times the duration; `quick`, or
+  nothing, does not optimise.
+"""
 
 import importlib.metadata
 import os
 
+if os.environ.setdefault("TEST_COMPILATION", "quick") not in ("quick", "default"):
+  raise ValueError(
+    f"TEST_COMPILATION is {os.environ['TEST_COMPILATION']!r}; expected quick or default"
+  )
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Compiling is most of the suite's time, running next to nothing: so code is not optimised.
+# Kept under a name of its own: workers and processes that tests start inherit what is set here.
+os.environ.setdefault("TEST_XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
 os.environ["XLA_FLAGS"] = " ".join(
   [
     "--xla_force_host_platform_device_count=4",
-    "--xla_backend_optimization_level=0",
-    "--xla_llvm_disable_expensive_passes=true",
+    # Compiling is most of the suite's time, running next to nothing: so code is not optimised.
+    *["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
+    * (os.environ["TEST_COMPILATION"] == "quick"),
     # Two thirds of what is left: a step of the tiny SCAE compiles in 7.4 s with these emitters, in
     # 2.1 to 2.8 s without. jaxlib 0.12 has no other, and ends at a flag that it does not know.
     *["--xla_cpu_use_fusion_emitters=false"]
+    * (os.environ["TEST_COMPILATION"] == "quick")
     * importlib.metadata.version("jaxlib").startswith("0.10."),
+    os.environ["TEST_XLA_FLAGS"],
   ]
 )
 os.environ.setdefault("MPLBACKEND", "Agg")

@@ -12,13 +12,13 @@ from absl import logging
 import train as train_script
 from configs import ablations, cifar10, digits, fashion_mnist, mnist, svhn
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.build import check_system, make_system
 from scae_jax.training.config import differences, flat_keys, parse_command_line, read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.objective import scheduled_weights
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import initial_state
 from scae_jax.training.step import update
+from scae_jax.training.systems import check_system, make_system
 from tests.test_models_build import compiled
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -34,7 +34,7 @@ FLOORS = (
     "filters",
     "schedules",
   },
-  {"typing"},
+  {"bounds", "typing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 

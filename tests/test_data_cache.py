@@ -1,7 +1,9 @@
 """The cache file: what comes back, what is rejected, and what survives damage."""
 
+import io
 import os
 import pathlib
+import zipfile
 
 import numpy as np
 import pytest
@@ -75,6 +77,24 @@ def test_any_damage_is_reported_removed_and_rebuilt(tmp_path, caplog):
   path.write_bytes(whole[:-30])
   cache.load_or_build(path, "toy", "f", toy)
   cache.load_or_build(path, "toy", "f", unexpected)
+
+
+def test_an_array_of_36_tib_is_damage(tmp_path, caplog):
+  """The header alone says so: NumPy would ask for as much memory."""
+  path = tmp_path / "toy-1.0.0.npz"
+  cache.write_cached(path, toy(), "f")
+  with zipfile.ZipFile(path) as file:
+    contents = {name: file.read(name) for name in file.namelist()}
+  header = io.BytesIO()
+  np.lib.format.write_array_header_1_0(
+    header, {"descr": "<i4", "fortran_order": False, "shape": (10**13,)}
+  )
+  contents["train_labels.npy"] = header.getvalue()
+  with zipfile.ZipFile(path, "w") as file:
+    for name, content in contents.items():
+      file.writestr(name, content)
+  assert cache.read_cached(path, "toy", "f") is None
+  assert "is damaged" in caplog.text
 
 
 def test_a_file_of_another_set_is_not_used(tmp_path, caplog):

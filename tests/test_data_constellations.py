@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from scae_jax import bounds
 from scae_jax.data.constellations import PATTERNS, SceneOptions, check_scenes, scenes
 from scae_jax.data.scenes import NUM_TEST, Scenes
 
@@ -257,8 +258,10 @@ def test_slots_are_shuffled(basic):
 def test_a_scene_depends_on_the_key_and_its_number_alone(basic):
   again = jax.device_get(scenes(jax.random.key(0), OPTIONS, 5))
   other = jax.device_get(scenes(jax.random.key(9), OPTIONS, COUNT))
-  for name in ("points", "presence", "pattern"):
+  for name in ("presence", "pattern"):
     np.testing.assert_array_equal(again[name], basic[name][:5])
+  # Coordinates up to 1, with cosines that another compilation may round in its own way.
+  np.testing.assert_allclose(again["points"], basic["points"][:5], atol=1e-6)
   assert (other["points"] != basic["points"]).any(axis=(1, 2)).all()
   distinct = {points.tobytes() for points in basic["points"]}
   assert len(distinct) == COUNT
@@ -280,32 +283,16 @@ def test_the_test_scenes_are_those_that_figures_are_of():
   ("change", "words"),
   [
     ({"patterns": ("square", "circle")}, ["data.patterns", "square, triangle, pentagon, l"]),
-    ({"patterns": ()}, ["data.patterns", "at least one"]),
-    ({"presence_prob": 0.0}, ["data.presence_prob", "from 0.001 to 1", "0.0"]),
-    ({"presence_prob": 1.5}, ["data.presence_prob", "1.5"]),
-    ({"max_rotation": -1.0}, ["data.max_rotation", "-1.0"]),
-    ({"max_rotation": float("inf")}, ["data.max_rotation", "inf"]),
-    ({"min_scale": 0.0}, ["data.min_scale", "above 0"]),
-    ({"max_scale": 0.5}, ["data.max_scale", "at least min_scale, 1.0", "0.5"]),
-    ({"max_scale": float("inf")}, ["data.max_scale", "inf"]),
-    ({"field": -2.0}, ["data.field", "-2.0"]),
-    ({"field": float("inf")}, ["data.field", "inf"]),
-    ({"jitter": -0.1}, ["data.jitter", "-0.1"]),
-    ({"jitter": float("nan")}, ["data.jitter", "nan"]),
-    ({"jitter": float("inf")}, ["data.jitter", "inf"]),
-    ({"num_points": 10}, ["data.num_points", "at least the 11 points", "10"]),
+    ({"patterns": ()}, ["data.patterns", "1 to"]),
+    ({"max_scale": 0.5}, ["data.max_scale", "from 1.0 (config.data.min_scale)", "0.5"]),
+    ({"num_points": 10}, ["data.num_points", "at least as many as config.data.patterns", "10"]),
   ],
 )
 def test_options_that_are_none(change, words):
   with pytest.raises(ValueError, match=r"config\.data") as error:
-    dataclasses.replace(OPTIONS, **change)
+    bounds.read(SceneOptions, "data", dataclasses.asdict(OPTIONS) | change)
   for word in words:
     assert word in str(error.value)
-
-
-@pytest.mark.parametrize("change", [{"num_points": 11}, {"presence_prob": 1e-3}])
-def test_options_at_the_ends_of_their_ranges(change):
-  assert dataclasses.replace(OPTIONS, **change).slots == 11
 
 
 def by_hand():

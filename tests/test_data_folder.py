@@ -107,6 +107,18 @@ def test_what_is_not_an_image_is_passed_over_with_a_warning(undivided, load, cap
   assert "notes.txt" in caplog.text
 
 
+def test_a_class_whose_name_is_no_text_is_named(undivided, load):
+  folder = os.fsdecode(os.fsencode(undivided) + b"/\xffowl")
+  (undivided / "cat").rename(folder)
+  with pytest.raises(ValueError, match=r"names of classes in UTF-8, got .*xffowl.*; rename"):
+    load(undivided)
+
+
+def test_a_file_may_have_any_name(undivided, load):
+  (undivided / "cat" / "3.png").rename(os.fsdecode(os.fsencode(undivided) + b"/cat/\xff.png"))
+  assert load(undivided).class_names == ("cat", "dog")
+
+
 def test_broken_files_are_named(undivided, load):
   path = undivided / "cat" / "3.png"
   whole = path.read_bytes()

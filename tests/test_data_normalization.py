@@ -14,10 +14,11 @@ from scae_jax.data.transfer import load_scored, turned
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.features import collect
 from scae_jax.models.system import ImageSpec, labels_of, pixels_of
-from scae_jax.training.build import build, check_system
+from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.reporting import scored_examples
+from scae_jax.training.systems import check_system
 from tests import toy_classifier, toy_system
 
 HEIGHT, WIDTH, CHANNELS = 6, 5, 2
@@ -61,7 +62,7 @@ def test_statistics_are_those_of_all_pixels_of_an_image():
   for i, image in enumerate(images / 255):
     assert mean[i] == pytest.approx(image.mean(), rel=1e-6)
     assert deviation[i] == pytest.approx(image.std() if i < 8 else 1, rel=1e-6)
-  assert deviation[8] == 1  # of one grey
+  assert deviation[8] == 1  # of one grey: sums of whole numbers have no rounding to divide by
 
 
 def test_large_images_are_not_too_many_numbers():
@@ -69,6 +70,7 @@ def test_large_images_are_not_too_many_numbers():
   images = np.full((2, 512, 512, 3), 255, np.uint8)
   images[1, :256] = 0
   mean, deviation = pixel_statistics(images)
+  # Sums are whole numbers; their quotients, and the roots of those, are rounded once.
   np.testing.assert_array_equal(mean, [1, 0.5])
   np.testing.assert_array_equal(deviation, [1, 0.5])
 
@@ -249,13 +251,13 @@ def test_features_are_of_normalised_images():
 def test_systems_that_draw_pixels_refuse_it(config, name):
   config = config.get_config("modern" if config is digits else "digits")
   config.data.normalize = True
-  message = rf"config\.data\.normalize is True; expected False with config\.system '{name}'"
+  message = rf"config\.data\.normalize must be False with config\.system '{name}'.*it is True"
   with pytest.raises(RunError, match=message):
     build(read_settings(config))
 
 
 def test_overlays_refuse_it():
   config = toy_classifier.classifier_config(data__normalize=True, data__overlay=True)
-  message = r"config\.data\.normalize must be False with data\.overlay.*; it is True"
+  message = r"config\.data\.normalize must be False with config\.data\.overlay.*; it is True"
   with pytest.raises(RunError, match=message):
     read_settings(config)

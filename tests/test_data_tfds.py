@@ -346,6 +346,15 @@ def test_unusable_sets_are_refused(root, load, tmp_path, changes, message):
   assert not (tmp_path / "cache").exists()
 
 
+def test_a_set_that_names_code_of_elsewhere_is_refused(root, load):
+  """TFDS imports what the folder names, and the folder of a run that is shared may be meant."""
+  path = write_tfds(root) / "features.json"
+  name = "tensorflow_datasets.core.features.class_label_feature.ClassLabel"
+  path.write_text(path.read_text().replace(name, "shared.payload.ClassLabel"))
+  with pytest.raises(ValueError, match=r"features\.json, got 'shared.payload.ClassLabel'"):
+    load()
+
+
 def test_damaged_files_are_refused(root, load):
   folder = write_tfds(root)
   records = folder / "svhn_cropped-test.array_record-00000-of-00001"

@@ -46,6 +46,7 @@ def test_batches_are_full_and_cover_every_example_in_order():
   batches = [rows.tolist() for rows in full_batches(7, 3)]
   assert batches == [[0, 1, 2], [3, 4, 5], [6, 6, 6]]
   assert [rows.tolist() for rows in full_batches(3, 3)] == [[0, 1, 2]]
+  assert [rows.tolist() for rows in full_batches(3, 10**9)] == [[0, 1, 2]]
   with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
     list(full_batches(3, 0))
 

@@ -77,7 +77,7 @@ def test_one_compilation_serves_all_batches_and_splits():
   calls = []
   system = toy_system(calls)
   forward = make_forward(system, canvas=6)
-  for n in (3, 10):
+  for n in (4, 10):
     collect(system, VARIABLES, make_split(n), canvas=6, batch_size=4, forward=forward)
   assert calls == [(4, 6)]
 
@@ -100,7 +100,8 @@ def test_readings_come_beside_features_and_are_none_where_there_are_none():
   system = toy_system(readings=lambda output: {"minus": -output.columns})
   found = collect(system, VARIABLES, split, canvas=6, batch_size=4)
   assert (set(found.features), set(found.readings)) == ({"columns", "sum"}, {"minus"})
-  np.testing.assert_array_equal(found.readings["minus"], -found.features["columns"])
+  # Both are in one program, and may be computed apart.
+  np.testing.assert_allclose(found.readings["minus"], -found.features["columns"], rtol=1e-6)
   assert collect(toy_system(), VARIABLES, split, canvas=6, batch_size=4).readings == {}
 
 

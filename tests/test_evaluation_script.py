@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 import subprocess
 import sys
@@ -170,6 +171,36 @@ def test_refusals_are_one_message_and_exit_code_2(workdir, capsys, flags, messag
   assert "Traceback" not in captured.err
 
 
+def test_full_disk_is_named(workdir, capsys):
+  run(workdir, "--max_examples=30")  # so that all is compiled, and kept
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+  try:
+    with pytest.raises(SystemExit) as stopped:
+      run(workdir, "--max_examples=30")
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  assert stopped.value.code == 2
+  error = capsys.readouterr().err
+  assert "File too large" in error
+  assert f"{workdir / 'evaluation' / 'digits-test-max30' / 'metrics.json'}'. Make room" in error
+
+
+def test_a_system_of_ones_own_must_be_named(workdir, monkeypatch, capsys):
+  """Where the program has not imported it."""
+  monkeypatch.delitem(sys.modules, "tests.toy_system")
+  for flags, message in (
+    ((), "names the system 'tests.toy_system', which is code outside"),
+    (("--system=tests.toy_classifier",), "and --system=tests.toy_classifier is given"),
+  ):
+    with pytest.raises(SystemExit) as stopped:
+      run(workdir, *flags)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+  assert "tests.toy_system" not in sys.modules
+  run(workdir, "--system=tests.toy_system", "--max_examples=30")
+
+
 def test_a_workdir_without_checkpoints_is_refused(workdir, tmp_path, capsys):
   (tmp_path / "config.json").write_text((workdir / "config.json").read_text())
   with pytest.raises(SystemExit) as stopped:
@@ -192,7 +223,8 @@ def test_the_script_as_a_process(workdir, tmp_path):
       check=False,
     )
 
-  done = start("--split=train", "--max_examples=20")
+  own = "--system=tests.toy_system"
+  done = start(own, "--split=train", "--max_examples=20")
   assert done.returncode == 0, done.stderr
   assert "digits train, 20 examples" in done.stdout
   folder = workdir / "evaluation" / "digits-train-max20"
@@ -202,6 +234,19 @@ def test_the_script_as_a_process(workdir, tmp_path):
   assert refused.returncode == 2
   assert refused.stdout == ""
   assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(("saved", "used"), [("", ""), ("off", "off"), ("shared/compiled", "")])
+def test_cache_of_programs_is_ones_own(workdir, tmp_path, monkeypatch, saved, used):
+  """A folder that is shared may have programs in it."""
+  config = load_config(workdir).to_dict()
+  config["train"]["compilation_cache"] = saved
+  (tmp_path / "config.json").write_text(json.dumps(config))
+  folders = []
+  monkeypatch.setattr(evaluate, "keep_compiled", folders.append)
+  with pytest.raises(SystemExit):
+    run(tmp_path)  # has no checkpoints
+  assert folders == [used]
 
 
 def test_cache_of_programs_is_named_before_the_run_is_opened(workdir, monkeypatch):

@@ -73,7 +73,7 @@ def test_official_files_give_what_the_same_images_give(workdir, official, capsys
   drawn, read = metrics(workdir, "affine_digits-test"), metrics(workdir, "affnist-test")
   assert read["scored_on"] == {"dataset": "affnist", "split": "test", "examples": 360}
   for key in ("features", "pixels", "measures"):
-    assert read[key] == drawn[key]
+    assert read[key] == drawn[key]  # one program, the same bytes
   assert read["notes"][0] == f"official affNIST: 360 images of 1 file(s) in {official}."
   assert "affnist test, 360 examples; fitted on digits train, 1,437" in capsys.readouterr().out
 

@@ -20,11 +20,11 @@ from benchmarks.step import official
 from scae_jax.kernels import tent_products
 from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.kernels.tiles import Sizes, by_tile, pixel_grid
-from scae_jax.training.build import make_system
 from scae_jax.training.mesh import make_mesh, split_examples
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import TrainState
 from scae_jax.training.step import update
+from scae_jax.training.systems import make_system
 from tests.test_math_precision import product_precisions
 from tests.test_models_build import compiled
 

@@ -59,7 +59,7 @@ def test_average_pool_against_a_loop():
   for b, y, x, c in np.ndindex(2, 3, 2, 3):
     square = image[b, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2, c]
     assert found[b, y, x, c] == pytest.approx(float(np.mean(square)), rel=1e-5)
-  np.testing.assert_array_equal(average_pool(image, 1), image)
+  np.testing.assert_array_equal(average_pool(image, 1), image)  # a mean of one number
 
 
 def test_average_pool_of_less_than_a_square_is_an_error():

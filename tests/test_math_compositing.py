@@ -48,6 +48,7 @@ def test_by_hand():
   """An opaque red layer; half of green over it; nothing of blue."""
   colours = jnp.eye(3).reshape(3, 1, 1, 3)
   alphas = jnp.array([1.0, 0.5, 0.0]).reshape(3, 1, 1)
+  # Products and sums of 0, 1 and 1/2: nothing is rounded.
   np.testing.assert_array_equal(paint(colours, alphas)[0, 0], [0.5, 0.5, 0])
   visible = compositing.visibility(alphas)
   np.testing.assert_array_equal(visible[:, 0, 0], [0.5, 1, 1])
@@ -71,7 +72,7 @@ def test_gradients_where_all_layers_are_off_or_opaque(value):
   # Sums of two colours in float32.
   np.testing.assert_allclose(actual[1], off if value == 0 else opaque, atol=1e-6)
   expected = np.zeros_like(colours)
-  expected[2] = value
+  expected[2] = value  # a product of zeros and ones
   np.testing.assert_array_equal(actual[0], expected)
 
 

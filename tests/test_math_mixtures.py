@@ -107,7 +107,7 @@ def test_by_hand():
     np.float32(0.5),
   )
   actual = everything(arguments, np.ones((1, 2, 1), np.float32))
-  np.testing.assert_allclose(np.ravel(actual["mode"]), [0.2, 0.8])
+  np.testing.assert_allclose(np.ravel(actual["mode"]), [0.2, 0.8], rtol=1e-6)
   # 0.2 / 2 + 0.6 / 4 + 1 / 4 and 0.4 / 4 + 0.8 / 2 + 1 / 4.
   np.testing.assert_allclose(np.ravel(actual["mean"]), [0.5, 0.75], rtol=1e-6)
   # Densities of an image of ones: Normal(1 | mean, 0.5) = 0.7979 exp(-2 (1 - mean)^2).

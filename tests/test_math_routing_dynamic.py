@@ -70,11 +70,11 @@ def test_squash_of_extremes(length):
   """Its length is that of the formula, and its gradient finite: zero at zero."""
   vector = jnp.array([0.0, length])
   found = squash(vector)
-  assert found[1] == pytest.approx(length**2 / (1 + length**2), abs=1e-7)
+  assert found[1] == pytest.approx(length**2 / (1 + length**2), rel=1e-6, abs=1e-7)
   jacobian = jax.jacobian(squash)(vector)
   assert np.isfinite(jacobian).all()
   if length == 0:
-    np.testing.assert_array_equal(jacobian, 0)
+    np.testing.assert_array_equal(jacobian, 0)  # every product has a factor of 0
 
 
 def test_coupling_is_shared_out_and_moves_to_those_that_agree():
@@ -99,7 +99,7 @@ def test_order_of_children_means_nothing():
 def test_one_child_and_none_that_says_anything():
   only = np.zeros((1, PARENTS, SIZE), np.float32)
   found = route(only)
-  np.testing.assert_array_equal(found.parents, 0)
+  np.testing.assert_array_equal(found.parents, 0)  # sums of zeros
   np.testing.assert_allclose(found.coupling, 1 / PARENTS, rtol=1e-6)
   gradient = jax.grad(lambda given: jnp.sum(route(given).parents))(jnp.asarray(only))
   assert np.isfinite(gradient).all()
@@ -132,7 +132,9 @@ def test_gradients_of_the_last_sum_alone():
   expected = jax.grad(last)(given)
   np.testing.assert_allclose(jax.grad(routed)(given, False), expected, rtol=1e-5, atol=1e-6)
   assert np.abs(jax.grad(routed)(given, True) - expected).max() > 0.01
-  np.testing.assert_array_equal(route(given, through_all=False).parents, route(given).parents)
+  # Two programs of the same numbers.
+  last, everything = route(given, through_all=False).parents, route(given).parents
+  np.testing.assert_allclose(last, everything, rtol=1e-5, atol=1e-6)
 
 
 def test_no_iterations():

@@ -55,6 +55,7 @@ def test_children_choose_by_probability(drawn):
 
 def test_children_are_on_by_their_choice(drawn):
   _, relations, children, choices = drawn
+  # One of two constants, chosen and not computed.
   assert set(np.unique(children.presence_logits)) == {-selection.CERTAIN, selection.CERTAIN}
   on = children.presence_logits > 0
   np.testing.assert_allclose(expit(children.presence_logits), on, atol=1e-12)

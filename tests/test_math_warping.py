@@ -184,6 +184,7 @@ def test_x_is_to_the_right_and_y_down():
   """A dot in the middle, shifted by half an image: to column 6 of 9, to row 2 of 9."""
   dot = jnp.zeros((9, 9, 1)).at[4, 4].set(1.0)
   image = np.array(warp(dot, simple_pose(shift=(0.5, -0.5)), 9, 9))
+  # As above, with a shift of two of these quarters.
   assert image[2, 6, 0] == 1
   assert image.sum() == 1
 
@@ -194,6 +195,7 @@ def test_zero_outside():
   expected[6:11, 6:11] = 1  # pixels within 0.25 of the centre; its own pixels are 0.25 apart
   expected[[5, 11], 6:11] = expected[6:11, [5, 11]] = 0.5  # half a template pixel beyond its edge
   expected[np.ix_([5, 11], [5, 11])] = 0.25
+  # On a grid of 17 every coordinate is a multiple of 1/8, times 4: nothing is rounded.
   np.testing.assert_array_equal(image, expected)
   assert not np.any(warp(jnp.ones((3, 3, 1)), simple_pose(scale=0.25, shift=(3.0, 0.0)), 17, 17))
 
@@ -204,6 +206,7 @@ def test_sample_bilinear_by_hand():
   columns = jnp.array([[0.0, 0.5, 0.0, 0.0, 1.0, 1.0, 1.0, -7.0, 1.0, 1e9]])
   expected = [[1.0, 2.5, 0.5, 0.0, 4.0, 2.0, 0.0, 0.0, 2.5, 0.0]]
   actual = jax.jit(warping.sample_bilinear)(template, rows, columns)[..., 0]
+  # Halves and quarters of small whole numbers: nothing is rounded.
   np.testing.assert_array_equal(actual, expected)
 
 
@@ -260,4 +263,5 @@ def test_a_template_without_area_is_not_seen(bank, size):
   """Except by a pixel that it happens to lie on; no pixel lies on these shifts."""
   poses = bank[1].at[..., :2].multiply(size).at[..., 2].set(0.15)
   images, _ = bank_images(bank[0], poses)
+  # Beyond a template all weights are the zeros that they are cut off at.
   assert not np.any(images)

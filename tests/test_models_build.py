@@ -23,6 +23,7 @@ MODEL = {
   "reconstruction_presence": "encoder",
   "normalize_mixing": False,
   "stop_gradients": "parts",
+  "feature_gradient": (),
   "compute_dtype": "float32",
   "part_encoder": {
     "widths": (6,),
@@ -127,12 +128,20 @@ def build(system, channels=1):
   [
     ({"part_encoder.pooling": "max"}, ["part_encoder.pooling", "'max'", "attention, mean, linear"]),
     ({"stop_gradients": "some"}, ["stop_gradients", "'some'", "none, parts, all"]),
+    (
+      {"feature_gradient": ((5, -1.0),)},
+      ["model.feature_gradient must be points", "values from 0"],
+    ),
+    (
+      {"feature_gradient": ((0, 1.0),), "stop_gradients": "all"},
+      ["model.feature_gradient must be ()", "stop_gradients is 'all'"],
+    ),
     ({"part_decoder.mixing": "none"}, ["part_decoder.mixing", "'none'", "alpha, coupled"]),
     ({"part_decoder.likelihood": "exact"}, ["likelihood", "'exact'", "composed, fused"]),
     ({"part_decoder.warp": "tent"}, ["warp", "'tent'", "gather, gather_products, products"]),
     (
       {"part_decoder.likelihood": "fused", "part_decoder.mixing": "coupled"},
-      ["part_decoder.likelihood is 'fused'", "part_decoder.mixing 'alpha'", "'coupled'"],
+      ["part_decoder.likelihood must be 'composed'", "part_decoder.mixing is 'coupled'"],
     ),
     ({"part_decoder.nonlinearity": "relu"}, ["nonlinearity", "'relu'", "sigmoid, relu1"]),
     ({"object_encoder.kind": "cnn"}, ["object_encoder.kind", "'cnn'", "set_transformer, mlp"]),
@@ -143,14 +152,14 @@ def build(system, channels=1):
     ({"target": "edges"}, ["model.target", "'edges'", "image, sobel"]),
     ({"reconstruction_vote": "mean"}, ["reconstruction_vote", "'mean'", "encoder, soft, hard"]),
     ({"reconstruction_presence": "x"}, ["reconstruction_presence", "'x'", "encoder, soft, hard"]),
-    ({"part_decoder.pixel_scale": 0.0}, ["pixel_scale", "0.0", "positive"]),
+    ({"part_decoder.pixel_scale": 0.0}, ["pixel_scale must be from 0.0001 to 10000; it is 0.0"]),
     ({"part_decoder.template_size": 13}, ["template_size", "13", "12", "must fit the canvas"]),
     ({"part_encoder.num_features": 0}, ["num_features is 0", "colour", "raise it or set"]),
-    ({"part_encoder.strides": (2, 2, 1)}, ["strides", "equally many"]),
-    ({"object_encoder.num_heads": 3}, ["num_heads 3", "divide", "8"]),
+    ({"part_encoder.strides": (2, 2, 1)}, ["strides must be as many values as", "which is (6,)"]),
+    ({"object_encoder.num_heads": 3}, ["num_heads must be a divisor", "8", "it is 3"]),
     (
       {"part_encoder.widths": (6,) * 3, "part_encoder.strides": (2,) * 3},
-      ["12 pixels", "too small"],
+      ["config.model.part_encoder.strides (2, 2, 2)", "12 -> 5 -> 2 -> 0"],
     ),
   ],
 )
@@ -180,13 +189,13 @@ def model_without(*path):
     ),
     (model_without("part_encoder", "pooling"), ["model.part_encoder", "missing keys ['pooling']"]),
     (model_without("object_decoder"), ["model.object_decoder", "missing keys ['capsule_features'"]),
-    (model_without("num_parts"), ["num_parts is None", "expected a whole number of at least 1"]),
-    (MODEL | {"num_objects": 0}, ["num_objects is 0", "expected a whole number of at least 1"]),
+    (model_without("num_parts"), ["config.model", "missing keys ['num_parts']"]),
+    (MODEL | {"num_objects": 0}, ["num_objects must be from 1", "it is 0"]),
     (
       MODEL | {"num_objects": True},
-      ["num_objects is True", "expected a whole number of at least 1"],
+      ["num_objects must be a whole number; it is True"],
     ),
-    (MODEL | {"num_objects": 2.0}, ["num_objects is 2.0", "expected a whole number of at least 1"]),
+    (MODEL | {"num_objects": 2.0}, ["num_objects must be a whole number; it is 2.0"]),
     # What follows from the data is not for the config to say.
     (MODEL | {"num_classes": 3}, ["unknown keys ['num_classes']"]),
   ],
@@ -201,7 +210,7 @@ def test_sections_that_do_not_fit(model, words):
 @pytest.mark.parametrize("key", ["prior", "posterior"])
 def test_unknown_sparsity(key):
   with pytest.raises(
-    ValueError, match=f"config.loss.{key} is 'l1'; expected one of l2, entropy, kl"
+    ValueError, match=f"config.loss.{key} must be one of l2, entropy, kl; it is 'l1'"
   ):
     tiny_system(loss=LOSS | {key: "l1"})
 
@@ -222,7 +231,7 @@ def test_unknown_sparsity(key):
 )
 def test_loss_section_that_does_not_fit(loss, words):
   valid = f"valid keys are {sorted(LOSS)}"
-  with pytest.raises(ValueError, match="config section loss") as error:
+  with pytest.raises(ValueError, match=r"config\.loss: ") as error:
     tiny_system(loss=loss)
   assert words in str(error.value)
   assert valid in str(error.value)

@@ -1,5 +1,7 @@
 """CapsNet against NumPy, its masks and gradients, and configs that do not fit."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from scae_jax.models.capsnet import (
   make_system,
 )
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.build import check_system
+from scae_jax.training.systems import check_system
 from tests.test_math_routing_dynamic import reference
 from tests.test_models_build import compiled, random_variables
 
@@ -132,12 +134,14 @@ def test_training_draws_the_true_class_and_evaluation_the_longest(trained):
   (training, _, _), (evaluation, _, _) = run(variables, batch)
   np.testing.assert_array_equal(training.drawn[:, 0], batch["label"])
   np.testing.assert_array_equal(evaluation.drawn[:, 0], evaluation.lengths.argmax(1))
-  np.testing.assert_array_equal(training.lengths, evaluation.lengths)
+  # Both are in one program, and may be computed apart; so here and below.
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+  close(training.lengths, evaluation.lengths)
   # Labels that are what the capsules say: then both draw the same.
   said = batch | {"label": jnp.asarray(evaluation.drawn[:, 0])}
   (training, _, _), (again, _, _) = run(variables, said)
-  np.testing.assert_array_equal(training.reconstruction, again.reconstruction)
-  np.testing.assert_array_equal(evaluation.reconstruction, again.reconstruction)
+  close(training.reconstruction, again.reconstruction)
+  close(evaluation.reconstruction, again.reconstruction)
 
 
 def test_reconstruction_teaches_the_capsule_of_the_class_alone():
@@ -154,7 +158,7 @@ def test_reconstruction_teaches_the_capsule_of_the_class_alone():
 
   found = gradient(variables["params"])["class_capsules"]["maps"]
   assert np.abs(found[:, 0]).max() > 0
-  np.testing.assert_array_equal(found[:, 1:], 0)
+  np.testing.assert_array_equal(found[:, 1:], 0)  # they are multiplied by a mask of zeros
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
@@ -175,7 +179,9 @@ def test_gradient_through_the_last_iteration_alone(iterations):
     found.append(run(variables["params"]))
   (first, of_all), (second, of_last) = found
   assert float(first) == pytest.approx(float(second), rel=1e-6)
-  same = np.allclose(of_all["class_capsules"]["maps"], of_last["class_capsules"]["maps"], atol=1e-7)
+  of_all, of_last = (gradient["class_capsules"]["maps"] for gradient in (of_all, of_last))
+  # Numbers up to 0.04 in two programs; of three iterations they differ by up to 0.005.
+  same = np.allclose(of_all, of_last, rtol=1e-4, atol=1e-6)
   assert same == (iterations == 1)
 
 
@@ -269,7 +275,7 @@ def test_maps_to_classes_start_as_in_the_release():
   layer = ClassCapsules(num_classes=10, features=16, iterations=1, through_all=True)
   maps = jax.jit(layer.init)(jax.random.key(0), jnp.zeros((1, 20, 8)))["params"]["maps"]
   assert maps.shape == (20, 10, 8, 16)
-  assert 0.199 < np.abs(maps).max() <= 0.2
+  assert 0.199 < np.abs(maps).max() < 0.2 + 1e-6  # rounding of the largest
   # Of 25,600 numbers: four standard errors.
   assert np.std(maps) == pytest.approx(0.08796, rel=0.02)
   assert abs(np.mean(maps)) < 0.0022
@@ -278,20 +284,18 @@ def test_maps_to_classes_start_as_in_the_release():
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"routing_gradient": "some"}, "config.model.routing_gradient is 'some'"),
-    ({"routing_iterations": 0}, "config.model.routing_iterations is 0"),
-    ({"conv_kernel": 0}, "config.model.conv_kernel is 0"),
-    ({"primary_kernel": 9}, "a kernel of 9x9.* is 8 wide"),
-    ({"decoder_widths": (0,)}, "config.model.decoder_widths"),
+    ({"routing_gradient": "some"}, "config.model.routing_gradient must be one of all, last"),
+    ({"primary_kernel": 9}, r"config\.model\.primary_kernel 9, .*\(10 -> 8 -> 0\)"),
+    ({"primary_stride": 9}, r"config\.model\.primary_stride 9 .*features see .* of the pixels"),
   ],
 )
 def test_bad_values_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
-    check_system(tiny_system(**changes), ImageSpec(CANVAS, 1, CLASSES), 2)
+    tiny_system(**changes)
 
 
 def test_bad_margins_and_keys_are_refused():
-  with pytest.raises(ValueError, match=r"config.loss.absent_margin is -0.1"):
+  with pytest.raises(ValueError, match=r"absent_margin must be from 0 to 1; it is -0.1"):
     tiny_system(loss=LOSS | {"absent_margin": -0.1})
   with pytest.raises(ValueError, match=r"unknown keys \['routing'\]"):
     tiny_system(routing=3)

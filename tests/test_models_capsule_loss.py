@@ -1,10 +1,10 @@
-"""Sparsity terms that capsule models share: which kind is of what, and sections that do not fit."""
+"""Sparsity terms that capsule models share: which kind is of what."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.models.capsule_loss import sparsity_of
+from scae_jax.models.capsule_loss import CapsuleLoss, sparsity_of
 
 BATCH, CAPSULES, CLASSES = 3, 4, 2
 LOSS = {
@@ -38,7 +38,7 @@ def test_terms_against_numpy(prior, posterior, constant):
   rng = np.random.RandomState(0)
   presence, mass = rng.uniform(0.1, 1, (2, BATCH, CAPSULES)).astype(np.float32)
   loss = {"prior": prior, "prior_within_constant": constant, "posterior": posterior}
-  terms = sparsity_of(LOSS | loss, CLASSES)(jnp.asarray(presence), jnp.asarray(mass))
+  terms = sparsity_of(CapsuleLoss(**LOSS | loss), CLASSES)(jnp.asarray(presence), jnp.asarray(mass))
   even = CAPSULES / CLASSES
   of_presence = reference(prior, presence, constant or even)
   of_mass = reference(posterior, mass, even)
@@ -51,25 +51,3 @@ def test_terms_against_numpy(prior, posterior, constant):
   )
   # Differences of entropies of float32, each about 1.
   assert terms == pytest.approx(expected, rel=1e-5, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-  ("change", "message"),
-  [
-    ({"prior": "l1"}, "config.loss.prior is 'l1'; expected one of l2, entropy, kl"),
-    ({"posterior": "l1"}, "config.loss.posterior is 'l1'; expected one of l2, entropy, kl"),
-    ({"prior_within_constant": -1.0}, "config.loss.prior_within_constant is -1.0; expected"),
-    ({"prior_within_constant": float("nan")}, "config.loss.prior_within_constant is nan; expected"),
-    ({"within": 1.0}, r"unknown keys \['within'\], missing keys \[\]"),
-  ],
-)
-def test_sections_that_do_not_fit(change, message):
-  sparsity_of(LOSS, CLASSES)
-  with pytest.raises(ValueError, match=message):
-    sparsity_of(LOSS | change, CLASSES)
-
-
-@pytest.mark.parametrize("key", LOSS)
-def test_every_key_must_be_there(key):
-  with pytest.raises(ValueError, match=rf"unknown keys \[\], missing keys \['{key}'\]"):
-    sparsity_of({name: value for name, value in LOSS.items() if name != key}, CLASSES)

@@ -163,7 +163,8 @@ def test_loss_terms_against_numpy(both_decoders):
     expected["dynamic"] += np.sum(objects.dynamic[b] ** 2) / 2 / BATCH
   np.testing.assert_allclose(output.mass, masses, atol=1e-5)
   presence = objects.vote_presence.max(axis=-1)
-  np.testing.assert_array_equal(objects.presence, presence)
+  # A compiler may compute probabilities anew where it takes their largest.
+  np.testing.assert_allclose(objects.presence, presence, rtol=1e-6)
   expected["prior_within"] = np.mean((presence.sum(axis=1) - CAPSULES / PATTERNS) ** 2)
   expected["prior_between"] = np.mean((presence.sum(axis=0) - BATCH / PATTERNS) ** 2)
 
@@ -228,7 +229,7 @@ def test_a_scene_is_a_set(both_decoders):
 def test_noise_of_training(both_decoders):
   _, _, call = both_decoders
   first, again, other = (call(key=jax.random.key(i))[2].objects for i in (0, 0, 1))
-  np.testing.assert_array_equal(first.vote_presence, again.vote_presence)
+  np.testing.assert_array_equal(first.vote_presence, again.vote_presence)  # one program, one key
   assert np.abs(first.vote_presence - other.vote_presence).max() > 0.05
   for name in ("votes", "vote_scale", "presence_logits", "dynamic"):
     np.testing.assert_allclose(getattr(first, name), getattr(other, name), atol=1e-6)
@@ -240,7 +241,7 @@ def test_a_scene_without_points_is_harmless(both_decoders):
   batch = tiny_batch() | {"presence": jnp.zeros((BATCH, POINTS))}
   jacobian, terms, output = call(batch=batch)
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((jacobian, terms)))
-  assert terms["points"] == 0
+  assert terms["points"] == 0  # sums of zeros, here and below
   assert not output.won.any()
   assert terms["presence"] == 0
 
@@ -302,7 +303,8 @@ def test_pictures_and_features_show_the_output(capsules):
   for name in ("points", "presence", "pattern"):
     np.testing.assert_array_equal(fed[name], batch[name])
   np.testing.assert_array_equal(fed["capsule"], segment(output)["true_presence"])
-  np.testing.assert_array_equal(fed["votes"], output.objects.votes)
+  # Votes of size 1, which a compiler may compute anew for what is drawn.
+  np.testing.assert_allclose(fed["votes"], output.objects.votes, atol=1e-6)
   used = np.zeros((BATCH, CAPSULES, VOTES), bool)
   for b, n in np.argwhere(batch["presence"] > 0):
     used[b, output.routing.winner[b, n], output.routing.winning_vote[b, n]] = True
@@ -320,4 +322,4 @@ def test_votes_have_a_factor_of_their_scales(both_decoders):
   _, variables, call = both_decoders
   _, _, output = call(jax.tree.map(jnp.zeros_like, variables))
   np.testing.assert_allclose(output.objects.vote_scale, MODEL["vote_scale"] * 0.984077, rtol=1e-5)
-  np.testing.assert_array_equal(output.objects.presence_logits, 0)
+  np.testing.assert_array_equal(output.objects.presence_logits, 0)  # sums of zeros

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from scae_jax.training.build import check_system
 from tests.test_models_build import compiled, random_variables
 from tests.test_models_ccae import (
   BATCH,
@@ -15,7 +14,6 @@ from tests.test_models_ccae import (
   LOSS,
   MODEL,
   NOISE,
-  SPEC,
   VOTES,
   tiny_batch,
   tiny_system,
@@ -51,9 +49,9 @@ def section(name, **changes):
 @pytest.mark.parametrize(
   ("model", "words"),
   [
-    (MODEL | {"num_objects": 0}, ["model.num_objects is 0", "at least 1"]),
-    (MODEL | {"num_votes": 2.5}, ["model.num_votes is 2.5", "at least 1"]),
-    (MODEL | {"decoder": "pose"}, ["model.decoder is 'pose'", "capsules, mlp"]),
+    (MODEL | {"num_objects": 0}, ["model.num_objects must be from 1", "it is 0"]),
+    (MODEL | {"num_votes": 2.5}, ["model.num_votes must be a whole number; it is 2.5"]),
+    (MODEL | {"decoder": "pose"}, ["model.decoder must be one of capsules, mlp; it is 'pose'"]),
     (MODEL | {"num_part": 3}, ["model: unknown keys ['num_part']"]),
     (section("object_encoder", width=3), ["model.object_encoder: unknown keys ['width']"]),
     (section("mlp_decoder", hidden=3), ["model.mlp_decoder: unknown keys ['hidden']", "widths"]),
@@ -67,26 +65,10 @@ def test_models_that_do_not_fit(model, words):
     assert word in str(error.value)
 
 
-@pytest.mark.parametrize(
-  ("change", "words"),
-  [
-    ({"widths": ()}, None),
-    ({"widths": (0,)}, "mlp_decoder.widths is (0,)"),
-    ({"presence_noise": -1.0}, "mlp_decoder.presence_noise is -1.0"),
-  ],
-)
-def test_baselines_that_do_not_fit(change, words):
-  system = tiny_system(section("mlp_decoder", **change) | {"decoder": "mlp"})
-
-  def build():
-    keys = {"params": jax.random.key(0)} | NOISE
-    return jax.eval_shape(functools.partial(system.module.init, train=True), keys, tiny_batch())
-
-  if words is None:  # a linear map
-    build()
-    return
-  with pytest.raises(ValueError, match=re.escape(words)):
-    build()
+def test_a_baseline_may_be_a_linear_map():
+  system = tiny_system(section("mlp_decoder", widths=()) | {"decoder": "mlp"})
+  keys = {"params": jax.random.key(0)} | NOISE
+  jax.eval_shape(functools.partial(system.module.init, train=True), keys, tiny_batch())
 
 
 @pytest.mark.parametrize(
@@ -94,15 +76,9 @@ def test_baselines_that_do_not_fit(change, words):
   [
     (LOSS | {"kind": "l2"}, "unknown keys ['kind'], missing keys []"),
     ({key: LOSS[key] for key in LOSS if key != "weights"}, "missing keys ['weights']"),
-    (LOSS | {"prior": "l1"}, "config.loss.prior is 'l1'; expected one of l2, entropy, kl"),
-    (LOSS | {"posterior": "l1"}, "config.loss.posterior is 'l1'"),
+    (LOSS | {"prior": "l1"}, "config.loss.prior must be one of l2, entropy, kl; it is 'l1'"),
   ],
 )
 def test_losses_that_do_not_fit(loss, words):
   with pytest.raises(ValueError, match=re.escape(words)):
     tiny_system(loss=loss)
-
-
-def test_scales_of_votes_are_positive():
-  with pytest.raises(ValueError, match=r"config\.model\.vote_scale is 0\.0; expected a positive"):
-    check_system(tiny_system(MODEL | {"vote_scale": 0.0}), SPEC, BATCH)

@@ -103,5 +103,5 @@ def test_config_names_the_type_of_both_encoders(value, expected):
 
 @pytest.mark.parametrize("value", ["float16", ""])
 def test_unknown_type_is_refused(value):
-  with pytest.raises(ValueError, match=r"config\.model\.compute_dtype is .*float32, bfloat16"):
+  with pytest.raises(ValueError, match=r"config\.model\.compute_dtype must be"):
     tiny_system(compute_dtype=value)

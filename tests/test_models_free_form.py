@@ -1,5 +1,7 @@
 """The free form of a tiny probabilistic model: its starts, its bound, and the prior's moments."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from scae_jax.models.system import ImageSpec
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Moments, Relations
 
-CANVAS, COUNT, PARTS, OBJECTS = 8, 3, 3, 2
+CANVAS, COUNT, PARTS, OBJECTS = 9, 3, 3, 2
 BATCH = {
   "image": jnp.asarray(np.random.RandomState(0).uniform(size=(COUNT, CANVAS, CANVAS, 1)), "f4"),
   "label": jnp.zeros(COUNT, jnp.int32),
@@ -68,13 +70,15 @@ def gaussian():
 
 def test_the_encoder_starts_from_what_the_output_holds(gaussian):
   system, _, output, encoded, _, drawn = gaussian
-  jax.tree.map(np.testing.assert_array_equal, encoded, output.posteriors)
+  # Both are in one program, and may be computed apart.
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+  jax.tree.map(close, encoded, output.posteriors)
   readings = system.free_form.readings(encoded)
   assert readings["presence_logits"].shape == (COUNT, OBJECTS)
   poses = np.asarray(encoded[1].poses).reshape(COUNT, -1)
   expected = np.concatenate([encoded[1].presence_logits, poses], axis=1)
   np.testing.assert_array_equal(readings["presences_and_poses"], expected)
-  jax.tree.map(np.testing.assert_array_equal, readings, system.readings(output))
+  jax.tree.map(close, readings, system.readings(output))
   np.testing.assert_allclose(drawn, output.picture, atol=1e-5)  # float32, of sums of 3 templates
   assert np.ptp(drawn) > 0.1
 
@@ -83,7 +87,7 @@ def test_what_is_free_comes_back_and_deviations_stay_above_the_floor(gaussian):
   free_form, encoded = gaussian[0].free_form, gaussian[3]
   free = free_form.unconstrain(encoded)
   for layer, before in zip(free, encoded, strict=True):
-    np.testing.assert_array_equal(layer.poses, before.poses)
+    np.testing.assert_array_equal(layer.poses, before.poses)  # as they are
   back = free_form.constrain(jax.tree.map(lambda leaf: leaf - 50.0, free))
   floor = probabilistic.get_config().model.posterior.min_scale
   for layer in back:
@@ -109,11 +113,14 @@ def test_the_prior_is_what_the_config_says_of_the_top_and_the_same_for_all(gauss
   generative = probabilistic.get_config().model.generative
   presence = jax.nn.sigmoid(top.presence_logits)
   np.testing.assert_allclose(presence, generative.top_presence, rtol=1e-5)
+  # A constant that is not computed.
   np.testing.assert_array_equal(top.poses, np.broadcast_to(np.eye(2, 3), top.poses.shape))
   np.testing.assert_allclose(top.pose_scales, generative.top_scale, rtol=1e-6)
   for leaf in jax.tree.leaves((parts, top)):
     assert leaf.shape[0] == COUNT
-    np.testing.assert_array_equal(leaf, np.broadcast_to(leaf[:1], leaf.shape))
+    # A compiler may treat some examples of a batch in another way than others.
+    expected = np.broadcast_to(leaf[:1], leaf.shape)
+    np.testing.assert_allclose(leaf, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_bound_rises_on_every_image(gaussian):
@@ -126,7 +133,9 @@ def test_the_bound_rises_on_every_image(gaussian):
   assert np.all(found.after.bound > found.before.bound + 10)
   names = "presences_1 poses_1 pixels presences_2 poses_2 capsules_1 capsules_2"
   assert list(found.after.terms) == names.split()  # what is computed first first
-  jax.tree.map(np.testing.assert_array_equal, found.before.posterior, gaussian[3])
+  # Another compilation of the same numbers.
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+  jax.tree.map(close, found.before.posterior, gaussian[3])
 
 
 def test_moments_of_children_are_those_of_samples():

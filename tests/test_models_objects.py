@@ -52,14 +52,17 @@ def test_a_vote_is_viewer_times_object_part(similarity, deformations):
     np.testing.assert_allclose(objects.votes[b, k, m], expected, atol=1e-5)
   if similarity:
     poses = objects.poses
-    np.testing.assert_array_equal(poses[..., 0, 0], poses[..., 1, 1])
-    np.testing.assert_array_equal(poses[..., 0, 1], -poses[..., 1, 0])
+    # Entries of size 1, each computed in its own place.
+    np.testing.assert_allclose(poses[..., 0, 0], poses[..., 1, 1], atol=1e-6)
+    np.testing.assert_allclose(poses[..., 0, 1], -poses[..., 1, 0], atol=1e-6)
 
 
 def test_capsule_presence_is_the_largest_vote_presence():
   apply, variables, x = compiled_decoder(similarity=False, deformations=True)
   objects = apply(variables, x)
-  np.testing.assert_array_equal(objects.presence, np.max(objects.vote_presence, axis=-1))
+  # A compiler may compute probabilities anew where it takes their largest.
+  largest = np.max(objects.vote_presence, axis=-1)
+  np.testing.assert_allclose(objects.presence, largest, rtol=1e-6)
   assert (np.ptp(objects.vote_presence, axis=-1) > 0.01).all()
 
 
@@ -82,7 +85,7 @@ def test_by_hand():
   close(objects.vote_presence[0], [0.25] * PARTS)
   close(objects.vote_presence[1], [0.365529, 0.365529, 0.643914])
   close(objects.presence, [0.25, 0.643914, 0.25, 0.25])
-  np.testing.assert_array_equal(objects.presence_logits, [0, 1, 0, 0])
+  np.testing.assert_array_equal(objects.presence_logits, [0, 1, 0, 0])  # zeros and a bias
   assert not objects.dynamic.any()
 
 
@@ -97,6 +100,7 @@ HEADS = {
 
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_moves_only_its_own_output(head):
+  """One program: of the same numbers it makes the same, to the bit; here and below."""
   apply, variables, x = compiled_decoder(similarity=False, deformations=True)
   params = dict(variables["params"])
   params[head] = params[head].at[1].add(0.7)
@@ -163,8 +167,9 @@ def test_constant_noise_in_evaluation():
     return logit(np.asarray(apply({"params": on}, x).vote_presence, np.float64))
 
   capsule, vote = noise_besides("vote_presence_bias"), noise_besides("presence_bias")
-  assert np.ptp(capsule, axis=-1).max() == 0
-  assert np.ptp(vote, axis=-1).min() > 0
+  # Float32 probabilities from 0.1 to 0.9 give logits to 1e-6.
+  assert np.ptp(capsule, axis=-1).max() < 1e-5
+  assert np.ptp(vote, axis=-1).min() > 1e-3
   for noise in (capsule, vote):
     assert 1.5 < np.abs(noise).max() < 2 + 1e-4
   capsule = capsule[..., 0].ravel()
@@ -182,7 +187,7 @@ def test_noise_in_training():
     return module.apply(variables, x, train=True, rngs={"noise": key}).vote_presence
 
   first, again, other = (np.asarray(presence(jax.random.key(i))) for i in (0, 0, 1))
-  np.testing.assert_array_equal(first, again)
+  np.testing.assert_array_equal(first, again)  # the same program of the same key
   assert np.abs(logit(first) - logit(other)).max() > 0.1
 
 

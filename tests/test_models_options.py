@@ -176,7 +176,7 @@ def test_no_deformations_and_a_fixed_scale(soft):
   assert soft[1]["dynamic"] == 0
   np.testing.assert_array_equal(objects.vote_scale, np.ones((BATCH, OBJECTS, PARTS)))
   for poses in (objects.poses, soft[2].parts.poses):  # and similarities
-    np.testing.assert_array_equal(poses[..., 0, 0], poses[..., 1, 1])
+    np.testing.assert_allclose(poses[..., 0, 0], poses[..., 1, 1], atol=1e-6)  # entries of size 1
 
 
 def test_losses_by_their_options(soft, hard):
@@ -258,7 +258,7 @@ def test_pictures_of_objects(hard, pictures):
       poses, presence = objects.votes[b, k].reshape(PARTS, 2, 3), objects.vote_presence[b, k]
       assert_shows(alone[b, k], decoder, poses, presence * (winner[b] == k), features)
       # One that has won nothing draws the background; what is won may be outside the canvas.
-      assert k in winner[b] or np.ptp(alone[b, k]) == 0
+      assert k in winner[b] or np.ptp(alone[b, k]) < 1e-6  # rounding of one grey
   for figure in ("reconstructions", "object_reconstructions"):
     np.testing.assert_array_equal(shown[figure]["image"], tiny_batch()["image"])
     # Another compilation of the same numbers.

@@ -67,6 +67,7 @@ def test_every_head_of_the_encoder_moves_only_its_own_output():
       "conv_1x1": variables["params"]["pooling"]["conv_1x1"] | {"kernel": kernel}
     }
     after = apply({"params": changed}, image)
+    # The same program: where numbers that go in are the same, those that come out are.
     for name in columns:
       moved = np.asarray(getattr(before, name)) != np.asarray(getattr(after, name))
       assert not moved[:, [0, 2]].any(), "other parts stay"
@@ -126,8 +127,9 @@ def test_training_without_a_key_is_an_error():
 
 def test_templates_start_as_rows_of_an_orthogonal_matrix_between_0_and_1():
   templates = np.asarray(jax.jit(template_init, static_argnums=1)(jax.random.key(0), (4, 5, 5, 1)))
-  assert templates.min() == 0
-  assert templates.max() == 1
+  assert templates.min() == 0  # a number minus itself, and a multiple of that
+  # Divided by the range, or times what a compiler rounds its reciprocal to.
+  assert 1 - 2e-7 < templates.max() <= 1
   rows = templates.reshape(4, 25).astype(np.float64)
   # One scale s and one shift a make the rows orthonormal:
   # s^2 r_i.r_j + s a (sum r_i + sum r_j) + a^2 n = delta_ij, linear in the three products.
@@ -237,7 +239,7 @@ def test_fused_likelihood_is_the_composed_one():
   np.testing.assert_allclose(values[1], values[0], rtol=1e-5)
   # Without a GPU it is the composed one, so that what a GPU trained is evaluated anywhere.
   elsewhere = compiled(nn.apply(functools.partial(explain, interpret=False), module))(variables)
-  np.testing.assert_array_equal(elsewhere, values[0])
+  np.testing.assert_allclose(elsewhere, values[0], rtol=1e-6)  # another compilation, if that
 
 
 def test_the_method_of_the_warp_changes_only_the_rounding():

@@ -234,7 +234,7 @@ def test_training_says_the_same_by_the_same_key_alone(two, trained):
   _, again = two.run(two.variables, tiny_batch(), jax.random.key(3))
   _, other = two.run(two.variables, tiny_batch(), jax.random.key(4))
   for name, value in terms.items():
-    assert value == again[name]
+    assert value == again[name]  # one program, one key
     assert value != other[name]
 
 

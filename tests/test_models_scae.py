@@ -9,12 +9,14 @@ import pytest
 from scipy import stats
 from scipy.special import log_softmax, logsumexp
 
+from scae_jax.training.objective import losses
 from tests.test_math_routing import reference_routing
 from tests.test_models_build import (
   BATCH,
   CANVAS,
   CLASSES,
   FEATURES,
+  LOSS,
   OBJECTS,
   PARTS,
   TERMS,
@@ -164,13 +166,38 @@ def test_objects_that_learn_alone(tiny):
   )
 
 
+def test_gradient_of_features_follows_its_schedule(tiny):
+  """What objects make of the part encoder's gradient: none, half, all; their own is as it was."""
+  _, variables, batch = tiny
+  loss = LOSS | {"weights": LOSS["weights"] | {"image": 0.0}}
+
+  def gradients(step, **changes):
+    system = tiny_system(loss=loss, **changes)
+
+    def total(params):
+      return losses(system, params, batch, step=step, noise_key=jax.random.key(0))[0]
+
+    return jax.device_get(jax.jit(jax.value_and_grad(total))(variables["params"]))
+
+  points = ((10, 0.0), (20, 1.0), (30, 0.5))
+  value, full = gradients(0)
+  assert np.abs(full["part_encoder"]["convnet"]["kernel_0"]).max() > 1e-4
+  for step, factor in ((0, 0.0), (15, 0.5), (20, 1.0), (99, 0.5)):
+    same, scaled = gradients(step, feature_gradient=points)
+    np.testing.assert_allclose(same, value, rtol=1e-6)
+    part_encoder = jax.tree.map(functools.partial(np.multiply, factor), full["part_encoder"])
+    wanted = full | {"part_encoder": part_encoder}
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)  # two programs
+    jax.tree.map(close, scaled, wanted)
+
+
 def test_noise_of_training(tiny, result, run_open):
   first, again, other = (run_open(tiny[1], jax.random.key(i))[2] for i in (0, 0, 1))
   for stage, name in (("parts", "presence"), ("objects", "vote_presence")):
     one, same, another, clean = (
       getattr(getattr(output, stage), name) for output in (first, again, other, result[2])
     )
-    np.testing.assert_array_equal(one, same)
+    np.testing.assert_array_equal(one, same)  # one program, one key
     for different in (another, clean):
       assert np.abs(one - different).max() > 0.05
   # Noise is on presences alone: what does not read them is untouched, up to another compilation.

@@ -1,8 +1,10 @@
 """Parameters exported from a run, read back by evaluate.py, and what is wrong with them."""
 
+import io
 import json
 import pathlib
 import sys
+import zipfile
 
 import jax
 import numpy as np
@@ -181,6 +183,38 @@ def test_curve_names_the_steps_that_are_there(workdir, tmp_path, monkeypatch, ca
 def test_parameters_that_are_not_there(exported):
   with pytest.raises(RunError, match=r"no parameters 'tpy' in .*; it has \['toy'\]"):
     pretrained_folder(exported.parent, "tpy")
+
+
+@pytest.mark.parametrize("name", ["../../x", "../pretrained/toy", ".", "", "toy/"])
+def test_name_of_parameters_is_no_path(exported, name):
+  save = exported.parent.parent.parent / "x"
+  save.mkdir(exist_ok=True)
+  (save / "params.npz").write_bytes(b"")
+  with pytest.raises(RunError, match=r"no parameters .*; it has \['toy'\]"):
+    pretrained_folder(exported.parent, name)
+
+
+@pytest.mark.parametrize(
+  "content",
+  [b"[1]", b"{}", b'{"step": "x", "seed": 0}', b'{"step": 1, "seed": [0]}', b"\xff", b"[" * 10**5],
+  ids=lambda content: repr(content[:20]),
+)
+def test_source_that_is_wrong(exported, content):
+  (exported / "source.json").write_bytes(content)
+  with pytest.raises(RunError, match=r"source.json"):
+    open_pretrained(exported)
+
+
+def test_array_of_36_tib(exported):
+  """The header alone says so: NumPy would ask for as much memory."""
+  content = io.BytesIO()
+  np.lib.format.write_array_header_1_0(
+    content, {"descr": "<f4", "fortran_order": False, "shape": (10**13,)}
+  )
+  with zipfile.ZipFile(exported / "params.npz", "w") as file:
+    file.writestr("encoder/bias.npy", content.getvalue())
+  with pytest.raises(RunError, match=r"cannot be read.*Fetch it anew"):
+    open_pretrained(exported)
 
 
 def test_parameters_of_another_data_set(exported):

@@ -43,15 +43,22 @@ def test_one_batch_of_images_is_learnt():
     return (optax.apply_updates(variables, updates), state), measures
 
   @jax.jit
-  def learn(variables):
-    keys = jax.random.split(jax.random.key(0), 600)
+  @jax.vmap
+  def learn(key):
+    keys = jax.random.split(key, 600)
     return jax.lax.scan(step, (variables, optimizer.init(variables)), keys)[1]
 
-  measures = {name: np.asarray(values).mean(axis=1) for name, values in learn(variables).items()}
-  bound, error = (measures[name] for name in ("bound", "squared_error"))
-  # From -48 nats to -1, and from 5.7 to 1.8.
-  assert bound[-10:].mean() > bound[:10].mean() + 30
-  assert error[-10:].mean() < 3
+  # The median of five draws of the noise: one now and then falls back to an error of 4, and
+  # rounding decides which and when.
+  measures = learn(jax.random.split(jax.random.key(0), 5))
+  measures = {name: np.asarray(values).mean(axis=2) for name, values in measures.items()}
+  first, last = (
+    {name: np.median(m[:, when].mean(axis=1)) for name, m in measures.items()}
+    for when in (slice(10), slice(-10, None))
+  )
+  # From -48 nats to -1, and from 5.7 to 1.9.
+  assert last["bound"] > first["bound"] + 30
+  assert last["squared_error"] < 3
 
 
 @pytest.mark.usefixtures("one_device")

@@ -22,8 +22,8 @@ from scae_jax.evaluation.linear_probe import lin_pred
 from scae_jax.evaluation.viewpoint import accuracies, pixel_accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.build import make_system
 from scae_jax.training.config import read_settings
+from scae_jax.training.systems import make_system
 from tests import toy_classifier, toy_system
 
 SIZES = {"canvas": 18, "batch_size": 32}
@@ -309,9 +309,10 @@ def test_pixels_are_scored_as_features_are():
 
 def test_seconds_a_step_is_the_median(tmp_path):
   lines = [
-    {"split": "train", "timing": {"steps_per_second": speed}} for speed in (100.0, 50.0, 10.0)
+    {"split": "train", "step": step, "timing": {"steps_per_second": speed}}
+    for step, speed in enumerate((100.0, 50.0, 10.0), start=1)
   ]
-  lines.append({"split": "test"})
+  lines.append({"split": "test", "step": 3})
   (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
   assert viewpoint.seconds_a_step(tmp_path) == pytest.approx(1 / 50)
 

@@ -25,7 +25,6 @@ from scae_jax.evaluation import report
 from scae_jax.models.part_capsules import PartDecoder
 from scae_jax.models.system import ImageSpec
 from scae_jax.training import build, loop
-from scae_jax.training.build import make_system
 from scae_jax.training.config import differences, read_settings
 from scae_jax.training.errors import Interrupted
 from scae_jax.training.loop import train
@@ -35,6 +34,7 @@ from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.program import Program
 from scae_jax.training.state import initial_state, make_state
 from scae_jax.training.step import update
+from scae_jax.training.systems import make_system
 from tests.test_configs import ALL
 from tests.test_models_build import LOSS, random_variables, tiny_batch, tiny_system
 from tests.test_training_loop import metrics, stop_after

@@ -1,6 +1,7 @@
 """Constellations through the scripts: trained, resumed, scored and refused as images are."""
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -173,14 +174,20 @@ def test_a_report_is_on_the_runs_own_scenes(workdir):
   ("change", "message"),
   [
     ({"data.patterns": ("square", "circle")}, r"config\.data\.patterns .*'circle'"),
-    ({"data.patterns": ()}, r"config\.data\.patterns must be at least one name"),
-    ({"data.num_points": 3}, r"config\.data\.num_points must be 0 or at least the 7 points"),
-    ({"data.jitter": -1.0}, r"config\.data\.jitter must be 0 or more"),
-    ({"data.max_rotation": float("inf")}, r"config\.data\.max_rotation must be 0 or more degrees"),
+    ({"data.patterns": ()}, r"config\.data\.patterns must be a tuple of 1 to"),
+    ({"data.num_points": 3}, r"config\.data\.num_points must be 0 or at least as many"),
+    ({"data.jitter": -1.0}, r"config\.data\.jitter must be from 0 to"),
+    ({"data.max_rotation": float("inf")}, r"config\.data\.max_rotation must be a finite number"),
     ({"data.presence_prob": 1e-17}, r"config\.data\.presence_prob must be from 0\.001 to 1"),
-    ({"data.patterns": ([],)}, r"config\.data\.patterns must be names of"),
-    ({"data.patterns": ("square",) * 3}, r"config\.model\.num_objects is 2; .* 3 patterns"),
-    ({"data.patterns": ("square", "l")}, r"config\.model\.num_votes is 4; .* 5 points"),
+    ({"data.patterns": ([],)}, r"config\.data\.patterns must be a tuple, each entry a string"),
+    (
+      {"data.patterns": ("square",) * 3},
+      r"num_objects must be at least 3, .* it is 2",
+    ),
+    (
+      {"data.patterns": ("square", "l")},
+      r"num_votes must be at least 5, .* it is 4",
+    ),
     ({"system": "scae"}, r"'scae' takes images"),
   ],
 )
@@ -201,7 +208,7 @@ def test_data_section_of_scenes_has_no_other_keys():
   config = small_config()
   with config.unlocked():
     config.data.canvas = 20
-  with pytest.raises(RunError, match=r"unknown: \['canvas'\]"):
+  with pytest.raises(RunError, match=r"config\.data: unknown keys \['canvas'\]"):
     read_settings(config)
 
 
@@ -223,7 +230,9 @@ def test_training_scenes_are_new_and_fixed_ones_the_same():
   np.testing.assert_array_equal(taken["points"], feed.heldout["points"][[5, 2]])
   test = scenes.test_scenes(0.0, 8)
   assert not np.array_equal(test["points"], feed.heldout["points"][:8])
-  np.testing.assert_array_equal(test["points"], scenes.test_scenes(0.0, 20)["points"][:8])
+  # Coordinates up to 1, with cosines that another compilation may round in its own way; so below.
+  more = scenes.test_scenes(0.0, 20)["points"]
+  np.testing.assert_allclose(test["points"], more[:8], atol=1e-6)
 
 
 def test_jitter_moves_the_points_of_the_same_test_scenes():
@@ -247,7 +256,7 @@ def test_training_scenes_do_not_depend_on_the_devices(num_devices):
   key = jax.random.key(3)
   expected, spread = jax.jit(batch)(key), jax.jit(lambda key: batch(key, mesh))(key)
   assert len(spread["points"].sharding.device_set) == num_devices
-  jax.tree.map(np.testing.assert_array_equal, expected, spread)
+  jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), expected, spread)
 
 
 def test_scenes_are_described_by_their_generator():

@@ -14,13 +14,13 @@ from scae_jax.data.digits import load_digits
 from scae_jax.evaluation import pictures
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.build import make_system
 from scae_jax.training.config import read_settings
 from scae_jax.training.loop import train
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.reporting import report_run
 from scae_jax.training.state import initial_state
 from scae_jax.training.step import update
+from scae_jax.training.systems import make_system
 from tests.test_scae_training import TEACHING, one_device
 
 __all__ = ["one_device"]  # a fixture

@@ -149,7 +149,7 @@ ROW = '[[rows]]\nname = "a"\n'
     ),
     (
       'config = "toy.py"\n' + ROW + "overrides = { train.num_steps = 0 }",
-      r"row 0 \(a\): config.train.num_steps must be at least 1; it is 0",
+      r"row 0 \(a\): config.train.num_steps must be from 1 to 2,147,483,646; it is 0",
     ),
     (
       'config = "toy.py"\n' + ROW + "overrides = { train.seeds = 3 }",

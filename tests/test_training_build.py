@@ -3,12 +3,16 @@
 import dataclasses
 import functools
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.build import Run, build, check_system, systems
+from scae_jax.training import memory, mesh
+from scae_jax.training.build import Run, build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
+from scae_jax.training.systems import check_system, systems
 from tests.toy_classifier import classifier_config
 from tests.toy_system import make_system, toy_config, toy_data
 
@@ -17,7 +21,8 @@ from tests.toy_system import make_system, toy_config, toy_data
   ("changes", "message"),
   [
     ({"data__canvas": 15}, r"config.data.canvas.*'digits', 16 pixels.*it is 15"),
-    ({"data__name": "no_such_set"}, r"no_such_set"),
+    ({"data__name": "no_such_set"}, r"config.data.name is 'no_such_set': "),
+    ({"evaluation__max_examples": 3}, r"config.evaluation.max_examples is 3: .* at least 10"),
     ({"model__num_features": 0}, r"num_features must be at least 1, got 0; raise it"),
   ],
 )
@@ -29,16 +34,22 @@ def test_what_does_not_fit_is_refused_before_training(changes, message):
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"max_rotation": 181.0}, r"max_rotation must be from 0 to 180 degrees; it is 181.0"),
-    ({"max_rotation": float("nan")}, r"max_rotation must be from 0 to 180 degrees; it is nan"),
-    ({"crop": 19}, r"crop must be from 0 to data.canvas, 18 pixels; it is 19"),
-    ({"crop": -1}, r"crop must be from 0 to data.canvas, 18 pixels; it is -1"),
+    # Half of the images would be black.
+    ({"max_shift": 10}, r"max_shift must be from 0 to half of config.data.canvas, 18 pixels"),
+    ({"crop": 1}, r"crop must be 0 or from 8 to 18"),
+    ({"max_rotation": 181.0}, r"max_rotation must be from 0 to 180; it is 181.0"),
+    ({"max_rotation": float("nan")}, r"max_rotation must be a finite number; it is nan"),
+    ({"crop": 19}, r"crop must be 0 or from 8 to 18 \(config.data.canvas\); it is 19"),
+    ({"crop": -1}, r"crop must be 0 or from 8 to 18 \(config.data.canvas\); it is -1"),
     ({"brightness": 1.5}, r"brightness must be from 0 to 1; it is 1.5"),
     ({"contrast": -0.1}, r"contrast must be from 0 to 1; it is -0.1"),
-    ({"overlay": True, "crop": 8}, r"crop must be 0 with data.overlay.*; it is 8"),
-    ({"overlay": True, "contrast": 0.2}, r"contrast must be 0 with data.overlay.*; it is 0.2"),
-    ({"overlay": True, "max_rotation": 9.0}, r"max_rotation must be 0 with data.overlay"),
-    ({"overlay": True, "brightness": 0.1}, r"brightness must be 0 with data.overlay"),
+    ({"overlay": True, "crop": 8}, r"crop must be 0 with config.data.overlay.*; it is 8"),
+    (
+      {"overlay": True, "contrast": 0.2},
+      r"contrast must be 0 with config.data.overlay",
+    ),
+    ({"overlay": True, "max_rotation": 9.0}, r"max_rotation must be 0 with config.data.overlay"),
+    ({"overlay": True, "brightness": 0.1}, r"brightness must be 0 with config.data.overlay"),
   ],
 )
 def test_changes_of_images_that_make_no_sense_are_refused(changes, message):
@@ -57,6 +68,46 @@ def test_what_a_config_says_of_its_images_reaches_the_batches():
   assert feed.training_batch.keywords == {**data, "max_shift": 1}
   with pytest.raises(RunError, match=r"'digits', 16x16 pixels; it is 17"):
     build(read_settings(toy_config(data__crop=17)))
+
+
+def test_images_of_one_class_are_refused(tmp_path):
+  """A classifier of them would be right about all."""
+  for number in range(10):
+    path = tmp_path / "images" / "cat" / f"{number}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((16, 16), 20 * number, np.uint8)).save(path)
+  data = {"name": "folder", "dir": str(tmp_path / "images"), "cache_dir": str(tmp_path / "cache")}
+  for config in (toy_config, classifier_config):
+    with pytest.raises(RunError, match=r"config.data.name is 'folder'.* one class; .*at least two"):
+      build(read_settings(config(**{f"data__{key}": value for key, value in data.items()})))
+
+
+@pytest.mark.parametrize(
+  ("changes", "message"),
+  [
+    # Numbers of which some gave a MemoryError, an OverflowError or a traceback of XLA.
+    ({"train__batch_size": 10**8}, r"config.train.batch_size is 10{8}, and the run needs at"),
+    ({"train__seeds": 60_000}, "config.train.seeds is 60000, and the run needs at least"),
+    ({"data__canvas": 1_000, "train__batch_size": 800}, r"config.data.canvas is 1000, and the"),
+    (
+      {"model__num_features": 10**9},
+      r"config.model.num_features is 10{9}, .* [\d.]+ TB of",
+    ),
+  ],
+)
+def test_a_run_that_fits_no_memory_is_refused_by_its_key(changes, message, monkeypatch):
+  monkeypatch.setattr(memory, "device_memory", lambda: 10**9)
+  with pytest.raises(RunError, match=message):
+    build(read_settings(toy_config(**changes)))
+
+
+def test_a_report_takes_no_more_memory_than_there_are_examples(monkeypatch):
+  """1,797 images of 324 pixels, their noise and reconstructions are a few megabytes."""
+  monkeypatch.setattr(memory, "device_memory", lambda: 20 * 10**6)
+  build(read_settings(toy_config(evaluation__batch_size=10**9)))
+  monkeypatch.setattr(memory, "device_memory", lambda: 10**6)
+  with pytest.raises(RunError, match=r"at least .* MB of memory; expected at most 1 MB"):
+    build(read_settings(toy_config(evaluation__batch_size=10**9)))
 
 
 def test_a_run_takes_nothing_for_granted():
@@ -108,3 +159,18 @@ def test_readings_have_one_row_an_example_and_names_of_their_own(readings, messa
   check_system(good, toy_data(side=4), 4)
   with pytest.raises(ValueError, match=message):
     check_system(dataclasses.replace(system, readings=readings), toy_data(side=4), 4)
+
+
+@pytest.mark.parametrize(
+  ("cores", "batch_size", "devices"),
+  [(2, 64, 2), (1, 64, 1), (6, 64, 4), (64, 64, 8), (3, 20, 2), (4, 7, 1)],
+)
+def test_cores_are_devices_as_far_as_the_batch_divides(monkeypatch, cores, batch_size, devices):
+  said = {}
+  monkeypatch.setattr(mesh.os, "sched_getaffinity", lambda process: range(cores))
+  monkeypatch.setattr(mesh.jax.config, "update", said.__setitem__)
+  mesh.use_all_cores(batch_size)
+  assert said == {}  # XLA_FLAGS says how many
+  monkeypatch.setenv("XLA_FLAGS", "")
+  mesh.use_all_cores(batch_size)
+  assert said == {"jax_num_cpu_devices": devices}

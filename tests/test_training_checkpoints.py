@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -175,6 +176,56 @@ def test_training_moves_a_damaged_checkpoint_out_of_the_way(tmp_path):
     state, restored = checkpoints.restore(template())
     assert_is_state_of(state, 3)
     assert restored.selection_loss == 0.5
+
+
+def test_held_out_loss_that_is_damaged_ranks_no_checkpoint(tmp_path):
+  """Though the checkpoint that is then the best is whole."""
+  save_all(tmp_path, {1: 3.0, 2: 2.0, 3: 2.5}, keep=3)
+  file = tmp_path / "2" / "progress" / "metadata"
+  file.write_text(file.read_text().replace('"selection_loss": 2.0', '"selection_loss": 6.0'))
+  messages: list[str] = []
+  with open_to_read(tmp_path, messages) as checkpoints:
+    assert checkpoints.restore(template(), "best")[1].step == 3
+  assert messages == [
+    "the checkpoint of step 2 has no readable held-out loss (ValueError: its checksum does not"
+    " match its contents)"
+  ]
+
+
+def test_dates_of_a_checkpoint_are_not_needed(tmp_path):
+  tmp_path /= "checkpoints"
+  save_all(tmp_path, {1: None, 2: None})
+  (tmp_path / "2" / "_CHECKPOINT_METADATA").write_text("3")
+  save_all(tmp_path, {3: None}, keep=3)
+  truncate(tmp_path / "3")
+  with Checkpoints(tmp_path, keep=1, writable=True) as checkpoints:
+    assert_is_state_of(checkpoints.restore(template())[0], 2)
+    checkpoints.set_aside_after(2)
+    checkpoints.save(make_state(3), progress(3, 0.5))
+  with open_to_read(tmp_path) as checkpoints:
+    assert checkpoints.steps() == [3]
+
+
+def test_what_is_no_folder_is_named(tmp_path):
+  file = tmp_path / "checkpoints"
+  file.write_text("")
+  for writable in (False, True):
+    with pytest.raises(RunError, match=r"checkpoints must be a folder; it is a file"):
+      Checkpoints(file, keep=1, writable=writable)
+  save_all(tmp_path / "run", {1: None, 2: None})
+  shutil.rmtree(tmp_path / "run" / "2")
+  (tmp_path / "run" / "2").write_text("")
+  messages: list[str] = []
+  with open_to_read(tmp_path / "run", messages) as checkpoints:
+    assert checkpoints.restore(template())[1].step == 1
+  assert messages == [f"{tmp_path / 'run' / '2'} is no checkpoint that can be read: passed over"]
+  (tmp_path / "unreadable_checkpoints").write_text("")
+  save_all(tmp_path / "run", {3: None}, keep=3)
+  truncate(tmp_path / "run" / "3")
+  with Checkpoints(tmp_path / "run", keep=3, writable=True) as checkpoints:
+    _, restored = checkpoints.restore(template())
+    with pytest.raises(RunError, match=r"cannot be moved to .*unreadable_checkpoints"):
+      checkpoints.set_aside_after(restored.step)
 
 
 def test_when_none_can_be_read_nothing_is_lost(tmp_path):

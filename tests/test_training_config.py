@@ -87,7 +87,10 @@ def test_overrides_have_the_types_of_the_config(config_file, separator):
     ("--config.train.num_steps=1.5", r"num_steps=1.5.*config.train.num_steps is of type int"),
     ("--config.optimizer.decay=x", r"config.optimizer.decay is of type float"),
     ("--config.train.tensorboard=maybe", r"config.train.tensorboard is of type bool"),
-    ("--config.train.num_steps=0", r"config.train.num_steps must be at least 1; it is 0"),
+    (
+      "--config.train.num_steps=0",
+      r"config.train.num_steps must be from 1 to 2,147,.*; it is 0",
+    ),
     ("--config.optimizer.name=sgd", r"config.optimizer.name must be one of.*rmsprop.*'sgd'"),
     ("--steps=3", r"steps.*write --config=FILE"),
     ("num_steps=3", r"cannot read 'num_steps=3'; write --config=FILE"),
@@ -122,7 +125,7 @@ def test_sections_must_have_exactly_their_keys():
   config = toy_config().unlock()
   del config.train["seed"]
   config.train.steps = 3
-  with pytest.raises(RunError, match=r"'train'.*unknown: \['steps'\], missing: \['seed'\]"):
+  with pytest.raises(RunError, match=r"train: unknown keys \['steps'\], missing keys \['seed'\]"):
     read_settings(config)
   changed = toy_config().unlock()
   del changed["loss"]
@@ -132,7 +135,7 @@ def test_sections_must_have_exactly_their_keys():
   wrong = toy_config().unlock()
   with wrong.ignore_type():
     wrong.train.seed = "0"
-  with pytest.raises(RunError, match=r"config.train.seed must be of type int; it is '0'"):
+  with pytest.raises(RunError, match=r"config.train.seed must be a whole number; it is '0'"):
     read_settings(wrong)
 
 
@@ -275,9 +278,20 @@ def test_another_data_set_is_refused(tmp_path, what, message):
   assert len(str(info.value).splitlines()) == (3 if what != "shape" else 4)
 
 
-def test_broken_description_of_the_data_is_explained(tmp_path):
-  (tmp_path / "data.json").write_text('{"name": ')
-  with pytest.raises(RunError, match=r"data.json cannot be read.*Remove it"):
+WRONG_JSON = (b'{"name": ', b"[1]", b"null", b"[" * 100_000, b"\xff\xfe", None)
+
+
+def write_wrong(path, content):
+  if content is None:
+    path.mkdir()
+  else:
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("content", WRONG_JSON, ids=lambda content: repr(content)[:20])
+def test_broken_description_of_the_data_is_explained(tmp_path, content):
+  write_wrong(tmp_path / "data.json", content)
+  with pytest.raises(RunError, match=r"data.json (cannot be read|must be a JSON obj).*Remove it"):
     workdirs.check_same_data(tmp_path, workdirs.describe_data(some_data()))
 
 
@@ -314,9 +328,54 @@ def test_two_processes_cannot_train_in_one_workdir(tmp_path):
 def test_folder_without_a_run_is_explained(tmp_path):
   with pytest.raises(RunError, match=r"holds no run.*config.json"):
     workdirs.load_config(tmp_path)
-  (tmp_path / "config.json").write_text('{"train": ')
-  with pytest.raises(RunError, match=r"config.json cannot be read"):
-    workdirs.load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+  "content", [*WRONG_JSON, b"{}", b'{"system": 3}'], ids=lambda c: repr(c)[:20]
+)
+def test_broken_config_is_explained(tmp_path, content):
+  write_wrong(tmp_path / "config.json", content)
+  for read in (workdirs.load_config, workdirs.saved_settings):
+    with pytest.raises(RunError, match=r"config.json"):
+      read(tmp_path)
+
+
+def test_section_that_became_a_value_is_another_config(tmp_path):
+  write_workdir(tmp_path)
+  content = json.loads((tmp_path / "config.json").read_text())
+  content["train"]["num_steps"] = "24"
+  (tmp_path / "config.json").write_text(json.dumps(content))
+  with pytest.raises(RunError, match=r"train.num_steps: '24' there, 24 given"):
+    workdirs.check_same_run(tmp_path, toy_config())
+
+
+def test_config_that_is_not_as_it_was_written_is_used_with_a_warning(tmp_path, caplog):
+  write_workdir(tmp_path)
+  path = tmp_path / "config.json"
+  assert workdirs.load_config(tmp_path).model.num_features == 8
+  assert not caplog.messages
+  path.write_text(path.read_text().replace('"num_features": 8', '"num_features": 9'))
+  assert workdirs.load_config(tmp_path).model.num_features == 9
+  assert "config.json is not as it was written" in caplog.text
+
+
+def test_saved_config_imports_no_code(tmp_path, monkeypatch):
+  """But a module that the program has imported, or that its user names, may be its system."""
+  write_workdir(tmp_path)
+  assert workdirs.load_config(tmp_path).system == "tests.toy_system"  # is imported here
+  (tmp_path / "payload.py").write_text("raise SystemExit('code of a folder that was shared')")
+  path = tmp_path / "config.json"
+  for name, own_system in (("shared.payload", ""), ("scae_jax.models.x.payload", "")):
+    path.write_text(json.dumps(toy_config().to_dict() | {"system": name}))
+    with pytest.raises(RunError, match=rf"config.json names the system '{name}'.*--system={name}"):
+      workdirs.load_config(tmp_path, own_system)
+    assert workdirs.load_config(tmp_path, name).system == name
+    with pytest.raises(RunError, match=rf"system '{name}', and --system=another.one is given"):
+      workdirs.load_config(tmp_path, "another.one")
+  workdirs.check_same_run(tmp_path / "new", toy_config())
+  for name in ("scae", "scae_jax.models.scae"):
+    path.write_text(json.dumps(toy_config().to_dict() | {"system": name}))
+    assert workdirs.load_config(tmp_path).system == name
 
 
 def test_configs_saved_before_there_were_some_keys_get_them():

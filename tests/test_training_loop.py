@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import time
@@ -12,10 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scae_jax.training import loop
+from scae_jax.training import loop, optimizers
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints
-from scae_jax.training.errors import Interrupted, NonFiniteError, RunError
+from scae_jax.training.errors import Interrupted, NonFiniteError, RunError, WriteError
 from scae_jax.training.loop import train
 from scae_jax.training.program import Program
 from scae_jax.training.workdir import load_config
@@ -151,6 +152,50 @@ def test_damaged_checkpoint_costs_only_the_steps_since_the_one_before(
   assert_same_run(tmp_path, uninterrupted)
 
 
+# Bytes that a file may have: none for a line of metrics; lines, but no parameters.
+@pytest.mark.parametrize("size", [0, 9_000])
+def test_full_disk_stops_the_run_until_there_is_room(
+  size, uninterrupted, tmp_path, monkeypatch, capsys
+):
+  original, limits = Program.run, resource.getrlimit(resource.RLIMIT_FSIZE)
+
+  def run(self, state, step):
+    if step == 36:
+      while not (tmp_path / "checkpoints" / "24").exists():  # is written beside the next steps
+        time.sleep(0.01)
+      resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    return original(self, state, step)
+
+  try:
+    with monkeypatch.context() as patch:
+      patch.setattr(Program, "run", run)
+      with pytest.raises(WriteError, match=rf"cannot be written to {tmp_path}.*File too l.*room"):
+        train(CONFIG, tmp_path)
+    with pytest.raises(RunError, match=rf"cannot be written.*{tmp_path}"):
+      train(CONFIG, tmp_path)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  assert open_run(tmp_path).step == 24
+  train(CONFIG, tmp_path)
+  assert_same_run(tmp_path, uninterrupted)
+
+
+def test_lines_that_are_not_what_they_were_are_kept_and_it_is_said(tmp_path, capfd):
+  train(toy_config(train__num_steps=48, **CADENCE), tmp_path)
+  capfd.readouterr()
+  train(toy_config(train__num_steps=72, **CADENCE), tmp_path)
+  assert "has not the lines" not in capfd.readouterr().err
+  path = tmp_path / "metrics.jsonl"
+  changed = path.read_text().replace('"step": 16,', '"step": 17,')
+  path.write_text(changed)
+  train(CONFIG, tmp_path)
+  said = f"{path} has not the lines that were written up to step 72: some are changed or missing"
+  assert said in capfd.readouterr().err
+  assert path.read_text().startswith(changed)
+  train(CONFIG, tmp_path)  # is said once
+  assert "has not the lines" not in capfd.readouterr().err
+
+
 def test_finished_run_is_extended_but_not_repeated(uninterrupted, tmp_path, monkeypatch):
   train(toy_config(train__num_steps=48, **CADENCE), tmp_path)
   content = (tmp_path / "metrics.jsonl").read_text()
@@ -227,11 +272,12 @@ def test_number_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(tmp_p
   assert steps_of(tmp_path / "bad", "train") == [8]
 
 
-def test_terms_that_are_not_finite_are_named_in_the_order_of_the_system(tmp_path):
+def test_terms_that_are_not_finite_are_named_in_the_order_of_the_system(tmp_path, monkeypatch):
   """Not of the alphabet, in which `between` comes before the `image`."""
-  config = toy_config(optimizer__learning_rate=float("inf"), optimizer__warmup_steps=0)
+  # A rate that no config may have breaks all parameters at once.
+  monkeypatch.setattr(optimizers, "learning_rate_schedule", lambda options: lambda step: np.inf)
   with pytest.raises(NonFiniteError, match=r"at step 2: image = \S+, between = \S+, .*\. No ch"):
-    train(config, tmp_path)
+    train(toy_config(), tmp_path)
 
 
 def test_heldout_loss_that_is_not_finite_stops_before_the_checkpoint(tmp_path, monkeypatch):

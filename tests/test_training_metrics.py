@@ -37,7 +37,7 @@ def test_window_means_do_not_depend_on_how_it_was_filled():
   for start in range(0, 100, 7):
     parts.add({name: array[start : start + 7] for name, array in rows.items()})
     parts = Window(json.loads(json.dumps(parts.to_json())))  # as a checkpoint stores it
-  assert parts.means() == whole.means()
+  assert parts.means() == whole.means()  # Python adds the same numbers in the same order
   assert whole.means()["terms"]["image"] == pytest.approx(np.mean(values, dtype=np.float64))
   assert whole.count == 100
 
@@ -82,6 +82,22 @@ def test_damage_in_the_middle_is_not_passed_over(tmp_path):
   path = tmp_path / "metrics.jsonl"
   path.write_text(json.dumps(line(10)) + "\n{broken\n" + json.dumps(line(20)) + "\n")
   with pytest.raises(RunError, match=r"metrics.jsonl line 2 is not JSON.*Repair or remove"):
+    JsonLines(path, after_step=20)
+
+
+@pytest.mark.parametrize(
+  "text",
+  [b"[1]", b"null", b'{"split": "train"}', b"\xff\xfe", b"[" * 100_000, b'{"step": true}'],
+  ids=lambda text: repr(text[:20]),
+)
+def test_what_is_no_line_of_metrics_is_named(tmp_path, text):
+  path = tmp_path / "metrics.jsonl"
+  path.write_bytes(json.dumps(line(10)).encode() + b"\n" + text + b"\n")
+  with pytest.raises(RunError, match=r"metrics.jsonl line 2 is not JSON of a line of metrics"):
+    JsonLines(path, after_step=20)
+  path.unlink()
+  path.mkdir()
+  with pytest.raises(RunError, match=r"metrics.jsonl cannot be read: .*Move it away"):
     JsonLines(path, after_step=20)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +10,13 @@ import numpy as np
 import pytest
 
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.build import make_system
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import NonFiniteError
 from scae_jax.training.heldout import evaluation_order
 from scae_jax.training.objective import scheduled_weights, selection_loss, weighted_total
 from scae_jax.training.program import check_finite
-from tests.toy_system import toy_config
+from scae_jax.training.systems import check_system, make_system
+from tests.toy_system import toy_config, toy_data
 
 
 def test_evaluation_order_has_every_example_and_fills_up_with_the_last():
@@ -52,14 +53,22 @@ def test_scheduled_weight_is_a_line_between_points(step, factor):
   ("schedule", "message"),
   [
     ({"images": ((0, 1.0),)}, r"has \['images'\], which are no loss terms; the terms are \['betw"),
-    ({"image": (0, 1.0)}, r"schedule.image must be points \(step, factor\).*it is \(0, 1.0\)"),
-    ({"image": ((0, -1.0),)}, r"factors of at least 0; it is \(\(0, -1.0\),\)"),
-    ({"image": ((5, 1.0), (5, 2.0))}, r"schedule.image must have rising steps"),
+    ({"image": (0, 1.0)}, r"config.loss.schedule.image must be points .*it is \(0, 1.0\)"),
+    ({"image": ((0, -1.0),)}, r"schedule.image must be .* from 0 to .*; it is \(\(0.0, -1.0\),\)"),
+    ({"image": ((5, 1.0), (5, 2.0))}, r"schedule.image must be points .* with rising steps"),
   ],
 )
 def test_schedule_that_is_none_is_refused(schedule, message):
   with pytest.raises(ValueError, match=message):
-    scheduled_weights(toy_system(**schedule), 0)
+    check_system(toy_system(**schedule), toy_data(side=4), 2)
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf, (1.0, 2.0), "1"])
+def test_weight_that_is_none_is_refused(weight):
+  """Also of systems that do not check their own: a negative one would be maximised."""
+  system = dataclasses.replace(toy_system(), loss_weights={"image": weight})
+  with pytest.raises(ValueError, match=r"config.loss.weights.image must be"):
+    check_system(system, toy_data(side=4), 2)
 
 
 def test_first_step_that_is_not_finite_is_named():

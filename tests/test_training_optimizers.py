@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from scae_jax import bounds
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.optimizers import (
@@ -184,28 +185,25 @@ def test_schedule_takes_the_values_of_its_equation(changes, expected):
   schedule = learning_rate_schedule(dataclasses.replace(OPTIONS, **changes))
   for step, factor in expected.items():
     assert float(schedule(step)) == pytest.approx(0.01 * factor, rel=1e-5, abs=1e-9), step
-    assert float(jax.jit(schedule)(jnp.int32(step))) == pytest.approx(0.01 * factor, abs=1e-8)
+    inside = float(jax.jit(schedule)(jnp.int32(step)))
+    assert inside == pytest.approx(0.01 * factor, rel=1e-5, abs=1e-8)
 
 
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"name": "sgd"}, "optimizer.name.*rmsprop.*sgd"),
-    ({"schedule": "linear"}, "optimizer.schedule.*cosine.*linear"),
-    ({"learning_rate": -1.0}, "optimizer.learning_rate.*above 0.*-1.0"),
-    ({"schedule": "exponential", "decay_steps": 0}, "optimizer.decay_steps.*at least 1.*0"),
-    ({"schedule": "cosine", "decay_steps": -1}, "optimizer.decay_steps.*0 or more.*-1"),
-    ({"momentum": 1.0}, "optimizer.momentum.*below 1"),
-    ({"epsilon": -1.0}, "optimizer.epsilon.*0 or above.*-1.0"),
-    ({"weight_decay": -1e-4}, "optimizer.weight_decay must be 0 .off. or above.*-0.0001"),
-    ({"weight_decay": math.nan}, "optimizer.weight_decay must be.*finite; it is nan"),
-    ({"weight_decay": math.inf}, "optimizer.weight_decay must be.*finite; it is inf"),
-    ({"name": "adam", "epsilon": 0.0}, "optimizer.epsilon.*above 0 for adam.*0.0"),
+    ({"name": "sgd"}, "optimizer.name must be one of rmsprop, adam; it is 'sgd'"),
+    ({"schedule": "exponential", "decay_steps": 0}, "optimizer.decay_steps must be at least 1"),
+    ({"momentum": 1.0}, "optimizer.momentum must be from 0 to 0.999999"),
+    ({"name": "adam", "epsilon": 0.0}, "optimizer.epsilon must be above 0 where .*'adam'"),
+    # These trained without an update.
+    ({"epsilon": math.inf}, "optimizer.epsilon must be a finite number"),
+    ({"clip_norm": 1e-60}, "optimizer.clip_norm must be 0 or from 1e-06"),
   ],
 )
 def test_options_refuse_what_makes_no_sense(changes, message):
-  with pytest.raises(RunError, match=message):
-    dataclasses.replace(OPTIONS, **changes)
+  with pytest.raises(ValueError, match=message):
+    bounds.read(OptimizerOptions, "optimizer", dataclasses.asdict(OPTIONS) | changes)
 
 
 TRAIN = read_settings(toy_config()).train
@@ -234,7 +232,7 @@ def test_cosine_without_decay_steps_ends_with_the_run(num_steps, warmup_steps):
 
 def test_warm_up_must_leave_steps_for_the_cosine():
   options = dataclasses.replace(OPTIONS, schedule="cosine", decay_steps=0, warmup_steps=24)
-  with pytest.raises(RunError, match=r"warmup_steps must be below train.num_steps, 24.* it is 24"):
+  with pytest.raises(RunError, match=r"warmup_steps must be below .*, 24.* it is 24"):
     resolve(options, TRAIN)
 
 

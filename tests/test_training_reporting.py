@@ -247,14 +247,16 @@ def test_a_trained_classifier_is_scored_by_the_script(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.parametrize(
-  "error",
+  ("error", "remedy"),
   [
-    OSError(28, "No space left on device"),
-    ValueError("Features 'code' are not finite."),
-    RunError("config.evaluation.batch_size must be less."),
+    (OSError(28, "No space left on device"), ". Make room there and give the same command again."),
+    (ValueError("Features 'code' are not finite."), ""),
+    (RunError("config.evaluation.batch_size must be less."), ""),
   ],
 )
-def test_report_that_fails_after_the_training_is_no_refusal(error, tmp_path, monkeypatch, capsys):
+def test_report_that_fails_after_the_training_is_no_refusal(
+  error, remedy, tmp_path, monkeypatch, capsys
+):
   """Exit code 1, and one line, which a sweep shows, that says what is saved and what to do."""
 
   def fail(run, workdir):
@@ -275,7 +277,7 @@ def test_report_that_fails_after_the_training_is_no_refusal(error, tmp_path, mon
   said = capsys.readouterr().err
   assert said == (
     "error: the training is finished and saved at step 24, but its report failed;"
-    f" `python evaluate.py --workdir='{workdir}'` tries it again. Why: {error}\n"
+    f" `python evaluate.py --workdir='{workdir}'` tries it again. Why: {error}{remedy}\n"
   )
   (tmp_path / "train.log").write_text(f"compiled\n{said}")
   assert reason(tmp_path / "train.log", 0) == said.strip()

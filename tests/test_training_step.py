@@ -168,14 +168,17 @@ def test_dispatches_are_steps_one_after_the_other():
   assert len(np.unique(rows["total"])) == 14
 
 
-def test_length_of_a_dispatch_changes_no_bit():
+def test_length_of_a_dispatch_changes_only_the_rounding():
+  """A scan of one step is compiled in another way than one of seven."""
   _, _, program, state = make_program()
   state, rows = run_steps(program, state, 21)
   _, _, other_program, other = make_program(steps_per_dispatch=1)
   other, other_rows = run_steps(other_program, other, 21)
-  assert_same_bits(state, other)
+  # As in the test above; another order of examples changes totals by 1 to 10 %.
+  for a, b in zip(leaves(state), leaves(other), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
   for name, values in rows.items():
-    np.testing.assert_array_equal(values, other_rows[name], err_msg=name)
+    np.testing.assert_allclose(values, other_rows[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_steps_that_do_not_count_leave_the_state():
@@ -183,8 +186,9 @@ def test_steps_that_do_not_count_leave_the_state():
   before = leaves(state)
   state, _ = program._compiled(state, *program._inputs(0, 0))
   for a, b in zip(leaves(state), before, strict=True):
-    np.testing.assert_array_equal(a, b)
-  # 2 steps, then 5 more to the next multiple of 7: the same as 7 at once.
+    np.testing.assert_array_equal(a, b)  # chosen as they are
+  # 2 steps, then 5 more to the next multiple of 7: the same as 7 at once, to the bit, because one
+  # compiled program runs all of them, and each step is one round of its loop.
   state, first = program._compiled(state, *program._inputs(0, 2))
   state, second = program.run(state, 2)
   _, _, other_program, other = make_program()

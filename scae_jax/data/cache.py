@@ -4,13 +4,13 @@ A file holds its own description, so one file copied to another machine's cache 
 fingerprint of the source says whether a file is still up to date; files are replaced atomically.
 """
 
+import io
 import json
 import os
 import pathlib
 import re
 import time
 import zipfile
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -19,18 +19,16 @@ from absl import logging
 
 from scae_jax.data.dataset import Dataset, Split
 
-__all__ = ["cache_folder", "cached_versions", "load_or_build", "read_cached", "write_cached"]
+__all__ = [
+  "cache_folder",
+  "cached_versions",
+  "load_or_build",
+  "read_arrays",
+  "read_cached",
+  "write_cached",
+]
 
 _LAYOUT = 1  # Of the file's contents; another number is rebuilt.
-_DAMAGED = (
-  zipfile.BadZipFile,
-  zlib.error,
-  EOFError,
-  KeyError,
-  TypeError,
-  ValueError,
-  NotImplementedError,
-)
 
 
 def cache_folder(cache_dir: str) -> pathlib.Path:
@@ -80,25 +78,45 @@ def read_cached(path: pathlib.Path, name: str, fingerprint: str | None = None) -
   if not path.is_file():
     return None
   try:
-    # Opened here because NumPy forgets to close a file that is not a whole zip file.
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-      about = json.loads(arrays["about"].tobytes())
-      if about["layout"] != _LAYOUT or fingerprint not in (None, about["fingerprint"]):
-        logging.info("The cache file %s is of another source or layout: not used.", path)
-        return None
-      if about["name"] != name:
-        raise ValueError(f"expected the data set {name!r}, got {about['name']!r}")
-      splits = {
-        split: Split(arrays[f"{split}_images"], arrays[f"{split}_labels"])
-        for split in about["splits"]
-      }
+    about = json.loads(read_arrays(path, "about")["about"].tobytes())
+    if about["layout"] != _LAYOUT or fingerprint not in (None, about["fingerprint"]):
+      logging.info("The cache file %s is of another source or layout: not used.", path)
+      return None
+    if about["name"] != name:
+      raise ValueError(f"expected the data set {name!r}, got {about['name']!r}")
+    arrays = read_arrays(path)
+    splits = {
+      split: Split(arrays[f"{split}_images"], arrays[f"{split}_labels"])
+      for split in about["splits"]
+    }
     return Dataset(name, tuple(about["class_names"]), splits)
-  except _DAMAGED as error:
+  except (ValueError, KeyError, TypeError, RecursionError) as error:
     logging.warning("The cache file %s is damaged (%s); it is removed.", path, error)
     _remove(path)
   except OSError as error:
     logging.warning("The cache file %s cannot be read: %s", path, error)
   return None
+
+
+def read_arrays(path: pathlib.Path, *names: str) -> dict[str, np.ndarray]:
+  """Reads arrays of an `.npz` file, those of these names or all.
+
+  Raises:
+    ValueError: the file is damaged, or an array has not the size that its header claims.
+    OSError: it cannot be opened.
+  """
+  with path.open("rb") as file:
+    try:
+      with zipfile.ZipFile(file) as archive:
+        wanted = [f"{name}.npy" for name in names] or archive.namelist()
+        # Read whole: NumPy stops where the header says, before the end that has the checksum.
+        contents = {name: io.BytesIO(archive.read(name)) for name in wanted}
+      return {
+        name.removesuffix(".npy"): np.lib.format.read_array(content, allow_pickle=False)
+        for name, content in contents.items()
+      }
+    except Exception as error:  # what damage raises depends on where it is
+      raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None:

@@ -7,13 +7,14 @@ but geometry says which points belong together.
 
 import dataclasses
 import functools
-import math
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from scae_jax.bounds import between, each, one_of, rule
 from scae_jax.typing import Array, PRNGKeyArray, typed
 
 __all__ = ["PATTERNS", "SceneOptions", "check_scenes", "scene", "scenes"]
@@ -42,6 +43,14 @@ PATTERNS: dict[str, np.ndarray] = {
 
 # Below it, that one of the patterns is there would have a probability of rounding errors.
 MIN_PRESENCE = 1e-3
+MAX_LENGTH = 1e4  # of anything in a scene
+MAX_POINTS = 10_000
+ROOM_FOR_PATTERNS = rule(
+  "0 or at least as many as {section}.patterns have, {patterns}",
+  lambda value, fields: (
+    value == 0 or value >= sum(len(PATTERNS[name]) for name in fields["patterns"])
+  ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,37 +69,14 @@ class SceneOptions:
       slots absent.
   """
 
-  patterns: tuple[str, ...]
-  presence_prob: float
-  max_rotation: float
-  min_scale: float
-  max_scale: float
-  field: float
-  jitter: float
-  num_points: int
-
-  def __post_init__(self):
-    unknown = [name for name in self.patterns if name not in tuple(PATTERNS)]
-    _require(not unknown, "patterns", f"names of {', '.join(PATTERNS)}", self.patterns)
-    _require(bool(self.patterns), "patterns", "at least one name", self.patterns)
-    _require(
-      MIN_PRESENCE <= self.presence_prob <= 1,
-      "presence_prob",
-      f"from {MIN_PRESENCE} to 1",
-      self.presence_prob,
-    )
-    _require(
-      0 <= self.max_rotation < math.inf, "max_rotation", "0 or more degrees", self.max_rotation
-    )
-    _require(0 < self.min_scale < math.inf, "min_scale", "above 0", self.min_scale)
-    at_least = f"at least min_scale, {self.min_scale}"
-    _require(self.min_scale <= self.max_scale < math.inf, "max_scale", at_least, self.max_scale)
-    _require(0 <= self.field < math.inf, "field", "0 or more", self.field)
-    _require(0 <= self.jitter < math.inf, "jitter", "0 or more", self.jitter)
-    needed = sum(len(PATTERNS[name]) for name in self.patterns)
-    fits = self.num_points == 0 or self.num_points >= needed
-    words = f"0 or at least the {needed} points of the patterns"
-    _require(fits, "num_points", words, self.num_points)
+  patterns: Annotated[tuple[str, ...], each(one_of(*PATTERNS), least=1)]
+  presence_prob: Annotated[float, between(MIN_PRESENCE, 1)]
+  max_rotation: Annotated[float, between(0, MAX_LENGTH)]
+  min_scale: Annotated[float, between(1 / MAX_LENGTH, MAX_LENGTH)]
+  max_scale: Annotated[float, between("min_scale", MAX_LENGTH)]
+  field: Annotated[float, between(0, MAX_LENGTH)]
+  jitter: Annotated[float, between(0, MAX_LENGTH)]
+  num_points: Annotated[int, between(0, MAX_POINTS), ROOM_FOR_PATTERNS]
 
   @property
   def slots(self) -> int:
@@ -240,8 +226,3 @@ def _where(broken: ArrayLike) -> str:
   broken = np.asarray(broken)
   first = int(np.argmax(broken))
   return f"{int(broken.sum())} of {len(broken)} scenes (the first is number {first}) have"
-
-
-def _require(holds: bool, key: str, expected: str, received: object) -> None:
-  if not holds:
-    raise ValueError(f"config.data.{key} must be {expected}; it is {received!r}")

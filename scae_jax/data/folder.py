@@ -39,7 +39,7 @@ class FolderListing:
   @property
   def key(self) -> str:
     """A short name for the folder's path, for the cache file."""
-    return hashlib.sha256(str(self.root).encode()).hexdigest()[:16]
+    return hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
 
 
 def list_folder(data_dir: str) -> FolderListing:
@@ -77,12 +77,14 @@ def list_folder(data_dir: str) -> FolderListing:
       f"data set 'folder' {root}: expected the same classes in train and test, got "
       f"{list(classes[0])} and {list(classes[1])}; make the class folders agree"
     )
-  facts = hashlib.sha256(str(root).encode())
+  facts = hashlib.sha256(os.fsencode(root))
   for path in (
     path for of_split in files.values() for paths in of_split.values() for path in paths
   ):
     status = path.stat()
-    facts.update(f"\n{path.relative_to(root)}\t{status.st_size}\t{status.st_mtime_ns}".encode())
+    facts.update(
+      b"\n%b\t%d\t%d" % (os.fsencode(path.relative_to(root)), status.st_size, status.st_mtime_ns)
+    )
   return FolderListing(root, classes[0], files, facts.hexdigest())
 
 
@@ -119,6 +121,11 @@ def _list_classes(folder: pathlib.Path) -> dict[str, tuple[pathlib.Path, ...]]:
   files = {}
   passed_over = []
   for class_folder in classes:
+    if not _is_text(class_folder.name):
+      raise ValueError(
+        f"data set 'folder': expected names of classes in UTF-8, got {os.fsencode(class_folder)!r};"
+        " rename that folder"
+      )
     visible = sorted(path for path in class_folder.iterdir() if not path.name.startswith("."))
     images = tuple(path for path in visible if path.suffix.lower() in SUFFIXES and path.is_file())
     if not images:
@@ -136,6 +143,11 @@ def _list_classes(folder: pathlib.Path) -> dict[str, tuple[pathlib.Path, ...]]:
       passed_over[0],
     )
   return files
+
+
+def _is_text(name: str) -> bool:
+  """Whether a file's name can be printed and saved; Linux allows any bytes."""
+  return name == name.encode(errors="replace").decode()
 
 
 def _decode_splits(listing: FolderListing) -> dict[str, Split]:

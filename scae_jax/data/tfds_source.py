@@ -1,6 +1,7 @@
 """Decoding a prepared TFDS image classification set, with NumPy and Pillow only."""
 
 import dataclasses
+import json
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -92,6 +93,7 @@ def read_records(prepared: PreparedSet, keys: tuple[str, ...] = ()) -> Records:
       f"got {error}; pip install -r requirements.txt, or copy a cache file of this data set from "
       "another machine into the cache folder"
     ) from error
+  _refuse_code(prepared)
   try:
     builder: Any = tfds.builder_from_directory(str(prepared.folder))
     features = dict(builder.info.features)
@@ -127,6 +129,27 @@ def read_records(prepared: PreparedSet, keys: tuple[str, ...] = ()) -> Records:
     except Exception as error:
       raise _unreadable(prepared, error) from error
   return Records(tuple(features[keys[1]].names), splits)
+
+
+def _refuse_code(prepared: PreparedSet) -> None:
+  """Raises ValueError if TFDS would import a module that is not its own: it imports what the folder
+  names as classes of features."""
+  path = prepared.folder / "features.json"
+  try:
+    rest: list[Any] = [json.loads(path.read_text(encoding="utf-8"))]
+  except (OSError, ValueError, RecursionError) as error:
+    raise _unreadable(prepared, error) from error
+  while rest:
+    value = rest.pop()
+    rest += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    names = [value.get("pythonClassName"), value.get("type")] if isinstance(value, dict) else []
+    for name in names:
+      if isinstance(name, str) and "." in name and not name.startswith("tensorflow_datasets."):
+        raise ValueError(
+          f"data set {prepared.reference.text!r}: expected only classes of tensorflow_datasets in"
+          f" {path}, got {name!r}, which is code of elsewhere; save the images by class"
+          " and load them as data.name='folder'"
+        )
 
 
 class _PictureError(ValueError):

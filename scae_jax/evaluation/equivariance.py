@@ -30,6 +30,7 @@ import numpy as np
 
 from scae_jax.data import affine
 from scae_jax.data.batches import evaluation_batch
+from scae_jax.evaluation.examples import full_batches
 from scae_jax.models.system import System
 from scae_jax.typing import Array
 
@@ -210,8 +211,7 @@ def _make_encoder(system: System, variables: Any, *, canvas: int, batch_size: in
 
   def encode(images: np.ndarray) -> Poses:
     found = []
-    for start in range(0, len(images), batch_size):
-      rows = np.minimum(np.arange(start, start + batch_size), len(images) - 1)
+    for rows in full_batches(len(images), batch_size):
       found.append(forward(variables, jnp.asarray(images[rows])))
     joined = jax.tree.map(
       lambda *batches: np.concatenate([np.asarray(one) for one in batches])[: len(images)], *found

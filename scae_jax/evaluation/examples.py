@@ -47,14 +47,15 @@ def full_batches(count: int, batch_size: int) -> Iterator[np.ndarray]:
   """Indices of examples in [0, count), in order, `batch_size` at a time.
 
   Every batch has the same size, so one compiled pass serves all: the last one is filled up with
-  its last example, and what that gives is to be dropped.
+  its last example, and what that gives is to be dropped. No batch is larger than the examples.
 
   Raises:
     ValueError: a batch size below one.
   """
   if batch_size < 1:
     raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
-  for start in range(0, count, batch_size):
+  batch_size = min(batch_size, count)
+  for start in range(0, count, batch_size or 1):
     yield np.minimum(np.arange(start, start + batch_size), count - 1)
 
 

@@ -5,15 +5,20 @@ import os
 import pathlib
 import re
 import tempfile
-from collections.abc import Collection
+import zlib
+from collections.abc import Collection, Mapping
 from typing import Any
+
+from absl import logging
+
+_SEAL = "checksum"  # key of the CRC-32 of all others
 
 
 def write_whole(path: pathlib.Path, content: bytes) -> None:
   """Writes a file so that whoever looks, or interrupts, finds the old one or the new one.
 
   Raises:
-    OSError: the folder cannot be written to; nothing is left behind.
+    OSError: the folder cannot be written to; the message names the file, nothing is left behind.
   """
   descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
   try:
@@ -23,14 +28,47 @@ def write_whole(path: pathlib.Path, content: bytes) -> None:
       os.fsync(file.fileno())
     pathlib.Path(draft).chmod(0o666 & ~_umask())  # mkstemp makes files for the owner alone
     os.replace(draft, path)
-  except BaseException:
+  except BaseException as error:
     pathlib.Path(draft).unlink(missing_ok=True)
+    if isinstance(error, OSError) and error.errno:  # a full disk does not say by itself which
+      raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
     raise
 
 
 def write_json(path: pathlib.Path, content: Any) -> None:
   """Writes JSON whole; raises ValueError for NaN and infinity, which JSON does not have."""
   write_whole(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+
+
+def sealed_json(content: Mapping[str, Any]) -> bytes:
+  """An object as JSON, with a checksum by which `read_json` sees damage."""
+  return (json.dumps({**content, _SEAL: _checksum(content)}, indent=2) + "\n").encode()
+
+
+def read_json(path: pathlib.Path, *keys: str) -> dict[str, Any]:
+  """Reads a JSON object; warns if it was sealed and has changed since.
+
+  Args:
+    path: of the file.
+    *keys: that it must have.
+
+  Raises:
+    ValueError: it cannot be read, is not JSON in UTF-8, or not an object with these keys; the
+      message names the file.
+  """
+  try:
+    content = json.loads(path.read_text(encoding="utf-8"))
+  except (OSError, ValueError, RecursionError) as error:  # the last of brackets without end
+    raise ValueError(f"{path} cannot be read: {error}.") from error
+  if not isinstance(content, dict):
+    raise ValueError(f"{path} must be a JSON object; it is of type {type(content).__name__}.")
+  if missing := [key for key in keys if key not in content]:
+    raise ValueError(f"{path} must have {list(keys)}; it lacks {missing}.")
+  if content.pop(_SEAL, None) not in (None, _checksum(content)):  # older versions sealed nothing
+    logging.warning(
+      "%s is not as it was written: it is damaged, or was edited. What it says now is used.", path
+    )
+  return content
 
 
 def file_name(text: str) -> str:
@@ -51,6 +89,11 @@ def seed_folders(directory: pathlib.Path, seeds: Collection[int]) -> dict[int, p
   if len(seeds) == 1:
     return dict.fromkeys(seeds, directory)
   return {seed: directory / f"seed-{seed}" for seed in seeds}
+
+
+def _checksum(content: Mapping[str, Any]) -> int:
+  """CRC-32 of what is saved as JSON, whatever the order of its keys."""
+  return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def _umask() -> int:

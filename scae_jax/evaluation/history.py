@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 _NOT_CURVES = ("step", "split", "timing")
 
@@ -16,23 +17,25 @@ def read_history(path: pathlib.Path, seed: int) -> tuple[np.ndarray, dict[str, n
   Where several seeds trained at once, a line has under `seeds` the numbers of each.
 
   Lines of both splits may stand at one step. A line that is not whole, as a kill leaves it at the
-  end, is left out.
+  end, is left out; so are damaged ones, with a warning.
 
   Returns:
     Steps int [n] in ascending order, and `{split/name: float [n]}` of every number, NaN at steps
     that have none. Numbers of an object in the line are `split/object/name`; timings are left out.
   """
   rows: dict[int, dict[str, float]] = {}
-  for line in path.read_text(encoding="utf-8").splitlines():
+  damaged = 0
+  for line in path.read_bytes().splitlines(keepends=True):
     try:
-      entry = json.loads(line)
-    except json.JSONDecodeError:
-      continue
-    if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+      entry = json.loads(line.decode())
       own = entry["seeds"][str(seed)] if "seeds" in entry else entry
       curves = {name: value for name, value in own.items() if name not in _NOT_CURVES}
-      split = entry.get("split", "train")
-      rows.setdefault(entry["step"], {}).update(_numbers(curves, f"{split}/"))
+      numbers = _numbers(curves, f"{entry.get('split', 'train')}/")
+      rows.setdefault(int(np.int64(entry["step"])), {}).update(numbers)
+    except (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+      damaged += line.endswith(b"\n")
+  if damaged:
+    logging.warning("%s: %d lines are damaged and left out of the curves.", path, damaged)
   steps = sorted(rows)
   names = list(dict.fromkeys(name for step in steps for name in rows[step]))
   values = {name: np.array([rows[step].get(name, math.nan) for step in steps]) for name in names}

@@ -10,11 +10,9 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from scae_jax.typing import Array
-
 
 def on_each_device(
-  kernel: Callable[..., Any], shared: tuple[Array, ...], examples: tuple[Array, ...]
+  kernel: Callable[..., Any], shared: tuple[Any, ...], examples: tuple[Any, ...]
 ) -> Any:
   """`kernel(*shared, *examples)`, computed by each device on its own rows of `examples`.
 
@@ -25,15 +23,16 @@ def on_each_device(
 
   Args:
     kernel: treats every example alike, however many it is given.
-    shared: arrays that each device needs whole.
-    examples: arrays [b, ...]. Where b does not divide by the devices, each computes them all.
+    shared: trees of arrays that each device needs whole.
+    examples: trees of arrays [b, ...]. Where b does not divide by the devices, each computes all.
 
   Returns:
-    What the kernel returns, arrays [b, ...].
+    What the kernel returns, arrays [b, ...]; or of one row a device, arrays [devices, ...].
   """
   # A constant is on no mesh.
-  mesh = max((jax.typeof(array).sharding.mesh for array in examples), key=lambda mesh: mesh.size)
-  if mesh.size < 2 or examples[0].shape[0] % mesh.size:
+  arrays = jax.tree.leaves(examples)
+  mesh = max((jax.typeof(array).sharding.mesh for array in arrays), key=lambda mesh: mesh.size)
+  if mesh.size < 2 or arrays[0].shape[0] % mesh.size:
     return kernel(*shared, *examples)
   split = PartitionSpec(mesh.axis_names)
   return jax.shard_map(

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from scae_jax.layers.sight import Window
 from scae_jax.typing import Array, Float, typed
 
 KERNEL = 3
@@ -30,6 +31,11 @@ def output_side(side: int, strides: Sequence[int]) -> int:
         "config.data.canvas or lower the strides"
       )
   return sides[-1]
+
+
+def windows_of(strides: Sequence[int]) -> list[Window]:
+  """The layers of a `ConvNet`, for `sight.require_sight`."""
+  return [Window(KERNEL, stride) for stride in strides]
 
 
 @typed

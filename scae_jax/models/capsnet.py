@@ -3,9 +3,10 @@
 Sabour, Frosst and Hinton 2017, "Dynamic Routing Between Capsules", arXiv 1710.09829.
 """
 
+import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,30 +14,43 @@ import numpy as np
 from flax import linen as nn
 from flax import struct
 
+from scae_jax import bounds
+from scae_jax.bounds import MAX_ITERATIONS, MAX_KERNEL, MAX_WIDTH, between, each, one_of
 from scae_jax.layers.convolution import Convolution
 from scae_jax.layers.mlp import MLP
+from scae_jax.layers.sight import Window, require_sight
 from scae_jax.margins import margin_loss
 from scae_jax.models import supervised
 from scae_jax.models.system import (
+  LossOptions,
   Spec,
   System,
   build_module,
-  check_keys,
-  each_whole,
   labels_of,
-  not_negative,
-  one_of,
   require_pixels,
-  whole,
 )
 from scae_jax.routing import dynamic
 from scae_jax.typing import Array, Batch, Float, Int, typed
 
 GRADIENTS = ("all", "last")
-MARGINS = ("present_margin", "absent_margin", "absent_weight")
 # Of the figure that shows what each number of a capsule means.
 OFFSETS = np.linspace(-0.25, 0.25, 11, dtype=np.float32)
 NUM_PERTURBED = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class CapsNetLoss(LossOptions):
+  """The config's loss section.
+
+  Attributes:
+    present_margin: see `margins.margin_loss`.
+    absent_margin: likewise.
+    absent_weight: likewise.
+  """
+
+  present_margin: Annotated[float, between(0, 1)]  # lengths of capsules are in [0, 1)
+  absent_margin: Annotated[float, between(0, 1)]
+  absent_weight: Annotated[float, between(0, bounds.MAX_WEIGHT)]
 
 
 @struct.dataclass
@@ -83,27 +97,21 @@ class CapsNet(nn.Module):
     num_classes: k.
   """
 
-  conv_width: int
-  conv_kernel: int
-  primary_types: int
-  primary_features: int
-  primary_kernel: int
-  primary_stride: int
-  class_features: int
-  routing_iterations: int
-  routing_gradient: str
-  decoder_widths: tuple[int, ...]
+  conv_width: Annotated[int, between(1, MAX_WIDTH)]
+  conv_kernel: Annotated[int, between(1, MAX_KERNEL)]
+  primary_types: Annotated[int, between(1, MAX_WIDTH)]
+  primary_features: Annotated[int, between(1, MAX_WIDTH)]
+  primary_kernel: Annotated[int, between(1, MAX_KERNEL)]
+  primary_stride: Annotated[int, between(1, MAX_KERNEL)]
+  class_features: Annotated[int, between(1, MAX_WIDTH)]
+  routing_iterations: Annotated[int, between(1, MAX_ITERATIONS)]
+  routing_gradient: Annotated[str, one_of(*GRADIENTS)]
+  decoder_widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
   canvas: int
   channels: int
   num_classes: int
 
   def setup(self):
-    for name in ("conv_width", "conv_kernel", "primary_types", "primary_features"):
-      whole(f"config.model.{name}", getattr(self, name), 1)
-    for name in ("primary_kernel", "primary_stride", "class_features", "routing_iterations"):
-      whole(f"config.model.{name}", getattr(self, name), 1)
-    each_whole("config.model.decoder_widths", self.decoder_widths, 1)
-    one_of("config.model.routing_gradient", self.routing_gradient, GRADIENTS)
     he = nn.initializers.he_normal()
     self.convolution = Convolution(self.conv_width, self.conv_kernel, kernel_init=he)
     width = self.primary_types * self.primary_features
@@ -228,7 +236,7 @@ def _squared_error(output: CapsNetOutput, batch: Batch) -> Array:
 
 
 def loss_terms(
-  output: CapsNetOutput, batch: Batch, step: Array | int | None, *, margins: Mapping[str, float]
+  output: CapsNetOutput, batch: Batch, step: Array | int | None, *, loss: CapsNetLoss
 ) -> dict[str, Array]:
   """Terms to minimise, each unweighted.
 
@@ -236,14 +244,20 @@ def loss_terms(
     output: of the module.
     batch: the same batch.
     step: of training; no term depends on it.
-    margins: keyword arguments of `margin_loss`.
+    loss: has the margins.
 
   Returns:
     `margin`: the margin loss, summed over classes; `reconstruction`: squared error summed over
     pixels, of two labels over both images. Each is a mean over the batch.
   """
   present = supervised.present(labels_of(batch), output.lengths.shape[1])
-  margin = jax.vmap(functools.partial(margin_loss, **margins))(output.lengths, present)
+  one_margin = functools.partial(
+    margin_loss,
+    present_margin=loss.present_margin,
+    absent_margin=loss.absent_margin,
+    absent_weight=loss.absent_weight,
+  )
+  margin = jax.vmap(one_margin)(output.lengths, present)
   return {"margin": jnp.mean(margin), "reconstruction": jnp.mean(_squared_error(output, batch))}
 
 
@@ -258,8 +272,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   Args:
     model: fields of `CapsNet`.
-    loss: `present_margin`, `absent_margin` and `absent_weight` of the margin loss, and `weights`
-      and `schedule` of the loss terms.
+    loss: see `CapsNetLoss`.
     data: canvas, channels, number of classes and labels.
 
   Raises:
@@ -267,7 +280,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   """
   spec = supervised.require_images("capsnet", data)
   require_pixels("capsnet", spec)
-  check_keys("loss", loss, (*MARGINS, "weights", "schedule"))
+  options = bounds.read(CapsNetLoss, "loss", loss)
   module = build_module(
     CapsNet,
     "model",
@@ -276,18 +289,18 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     channels=spec.channels,
     num_classes=spec.num_classes,
   )
-  for name in MARGINS:
-    not_negative(f"config.loss.{name}", loss[name])
-  margins = {name: loss[name] for name in MARGINS}
+  windows = [Window(module.conv_kernel, 1), Window(module.primary_kernel, module.primary_stride)]
+  keys = ("conv_kernel", "primary_kernel", "primary_stride")
+  require_sight(spec.canvas, windows, {f"model.{key}": getattr(module, key) for key in keys})
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
     return nn.apply(CapsNet.draw, module)(variables, batch)
 
   return System(
     module=module,
-    loss_terms=functools.partial(loss_terms, margins=margins),
-    loss_weights=dict(loss["weights"]),
-    loss_schedule=dict(loss["schedule"]),
+    loss_terms=functools.partial(loss_terms, loss=options),
+    loss_weights=options.weights,
+    loss_schedule=options.schedule,
     measures=measures,
     features=lambda output: {},
     pictures=pictures,

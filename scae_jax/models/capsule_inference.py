@@ -7,6 +7,7 @@ can start from them.
 
 import dataclasses
 import functools
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +16,20 @@ from flax import struct
 from numpyro import distributions
 
 from scae_jax import geometry
+from scae_jax.bounds import (
+  MAX_KERNEL,
+  MAX_LAYERS,
+  MAX_WIDTH,
+  as_many_as,
+  between,
+  dividing,
+  each,
+)
 from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import CapsuleMLP
 from scae_jax.layers.pooling import AttentionPooling
 from scae_jax.layers.set_transformer import SetTransformer
-from scae_jax.models.part_capsules import POSE_SIZE
-from scae_jax.models.system import each_whole, positive, probability, whole
+from scae_jax.models.part_capsules import POSE_SIZE, SCALES
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules
 from scae_jax.typing import Array, Float, typed
@@ -33,17 +42,10 @@ class PosteriorScales:
   Attributes:
     min_scale: the least, which is added to what is learned or stepped.
     initial_scale: what the rest is at first, about.
-
-  Raises:
-    ValueError: one that is not positive.
   """
 
-  min_scale: float = 1e-3
-  initial_scale: float = 0.05
-
-  def __post_init__(self):
-    for field in dataclasses.fields(self):
-      positive(f"config.model.posterior.{field.name}", getattr(self, field.name))
+  min_scale: Annotated[float, between(1e-6, 1e3)] = 1e-3
+  initial_scale: Annotated[float, between(*SCALES)] = 0.05
 
   def from_raw(self, raw: Array) -> Array:
     """Deviations from the networks' numbers, of any shape, which are near 0 at first."""
@@ -146,17 +148,14 @@ class PartInference(nn.Module):
 
   num_parts: int
   gaussian: bool
-  widths: tuple[int, ...]
-  strides: tuple[int, ...]
-  min_part_scale: float
+  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
+  strides: Annotated[tuple[int, ...], each(between(1, MAX_KERNEL)), as_many_as("widths")]
+  min_part_scale: Annotated[float, between(1e-3, 0.999)]
   scales_of: PosteriorScales = PosteriorScales()
 
   @nn.compact
   @typed
   def __call__(self, image: Float[Array, "b h w c"]) -> Posterior:
-    each_whole("config.model.part_inference.widths", self.widths, 1)
-    each_whole("config.model.part_inference.strides", self.strides, 1)
-    probability("config.model.part_inference.min_part_scale", self.min_part_scale)
     x = ConvNet(self.widths, self.strides, activation="elu", name="convnet")(image)
     raw = AttentionPooling(self.num_parts, 1 + POSE_SIZE, name="pooling")(x)
     affine = functools.partial(geometry.affine_matrix, min_scale=self.min_part_scale)
@@ -188,21 +187,16 @@ class ObjectInference(nn.Module):
 
   num_capsules: int
   gaussian: bool
-  num_layers: int
-  num_heads: int
-  features: int
-  num_inducing: int
-  output_features: int
-  hidden: int
+  num_layers: Annotated[int, between(0, MAX_LAYERS)]
+  num_heads: Annotated[int, between(1, MAX_WIDTH), dividing("features", "output_features")]
+  features: Annotated[int, between(1, MAX_WIDTH)]
+  num_inducing: Annotated[int, between(0, MAX_WIDTH)]
+  output_features: Annotated[int, between(1, MAX_WIDTH)]
+  hidden: Annotated[int, between(1, MAX_WIDTH)]
   scales_of: PosteriorScales = PosteriorScales()
 
   @nn.compact
   def __call__(self, children: Capsules) -> Posterior:
-    section = "config.model.object_inference"
-    for name in ("num_heads", "features", "output_features", "hidden"):
-      whole(f"{section}.{name}", getattr(self, name), 1)
-    for name in ("num_layers", "num_inducing"):
-      whole(f"{section}.{name}", getattr(self, name), 0)
     batch, num_children = children.presence_logits.shape
     presence = children.presence
     identity = jnp.broadcast_to(jnp.eye(num_children), (batch, num_children, num_children))

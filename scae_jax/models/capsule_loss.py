@@ -1,25 +1,39 @@
 """Sparsity terms that capsule models share, and the loss section of the config that sets them."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import dataclasses
+from collections.abc import Callable
+from typing import Annotated
 
 from scae_jax import sparsity
-from scae_jax.models.system import check_keys, not_negative, one_of
+from scae_jax.bounds import MAX_WIDTH, between, one_of
+from scae_jax.models.system import LossOptions
 from scae_jax.typing import Array
 
 SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
-LOSS_KEYS = ("prior", "prior_within_constant", "posterior", "weights", "schedule")
 
 SparsityTerms = Callable[[Array, Array], dict[str, Array]]
 
 
-def sparsity_of(loss: Mapping[str, Any], num_classes: int) -> SparsityTerms:
+@dataclasses.dataclass(frozen=True)
+class CapsuleLoss(LossOptions):
+  """The config's loss section of systems with object capsules.
+
+  Attributes:
+    prior: kind of sparsity of the presences, a key of `SPARSITIES`.
+    prior_within_constant: how many capsules an example should switch on, for l2; 0 for K / C.
+    posterior: kind of sparsity of the mass.
+  """
+
+  prior: Annotated[str, one_of(*SPARSITIES)]
+  prior_within_constant: Annotated[float, between(0, MAX_WIDTH)]
+  posterior: Annotated[str, one_of(*SPARSITIES)]
+
+
+def sparsity_of(loss: CapsuleLoss, num_classes: int) -> SparsityTerms:
   """The sparsity that a loss section asks for, as a function.
 
   Args:
-    loss: `prior` and `posterior`, kinds of sparsity of the presences and of the mass, keys of
-      `SPARSITIES`; `prior_within_constant`, how many capsules an example should switch on, for l2,
-      0 for K / C; and `weights` and `schedule`, which are not read here.
+    loss: the section.
     num_classes: C of the l2 sparsity.
 
   Returns:
@@ -27,14 +41,7 @@ def sparsity_of(loss: Mapping[str, Any], num_classes: int) -> SparsityTerms:
     the share of the parts that each explains, the terms to minimise, each unweighted:
     `prior_within`, `prior_between`, `posterior_within` and `posterior_between`, within an example
     and between examples.
-
-  Raises:
-    ValueError: the section has other keys than these, or a kind that does not exist.
   """
-  check_keys("loss", loss, LOSS_KEYS)
-  for key in ("prior", "posterior"):
-    one_of(f"config.loss.{key}", loss[key], tuple(SPARSITIES))
-  not_negative("config.loss.prior_within_constant", loss["prior_within_constant"])
 
   def sparse(kind: str, activation: Array, within_constant: float) -> sparsity.Sparsity:
     if kind == "l2":
@@ -42,8 +49,8 @@ def sparsity_of(loss: Mapping[str, Any], num_classes: int) -> SparsityTerms:
     return SPARSITIES[kind](activation)
 
   def terms(presence: Array, mass: Array) -> dict[str, Array]:
-    of_presence = sparse(loss["prior"], presence, loss["prior_within_constant"])
-    of_mass = sparse(loss["posterior"], mass, 0.0)
+    of_presence = sparse(loss.prior, presence, loss.prior_within_constant)
+    of_mass = sparse(loss.posterior, mass, 0.0)
     return {
       "prior_within": of_presence.within,
       "prior_between": of_presence.between,

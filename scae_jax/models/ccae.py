@@ -8,7 +8,7 @@ sections 2.1 and 3.1.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,18 +16,13 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from scae_jax.models.capsule_loss import SparsityTerms, sparsity_of
+from scae_jax import bounds
+from scae_jax.bounds import MAX_WIDTH, between, one_of, rule
+from scae_jax.models.capsule_loss import CapsuleLoss, SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
+from scae_jax.models.part_capsules import SCALES
 from scae_jax.models.point_capsules import MLPDecoder, PointVotes, point_votes
-from scae_jax.models.system import (
-  PointSpec,
-  Spec,
-  System,
-  build_module,
-  one_of,
-  positive,
-  whole,
-)
+from scae_jax.models.system import PointSpec, Spec, System, build_module
 from scae_jax.routing import points as routing_points
 from scae_jax.typing import Array, Batch, Float
 
@@ -35,6 +30,33 @@ DECODERS = ("capsules", "mlp")
 # A capsule is there when it won so many points: one may be chance, two have a distance.
 MIN_POINTS = 2
 PRESENT = 0.5
+FOR_EACH_PATTERN = rule(
+  "at least {num_patterns}, the patterns that a scene may hold: each needs a capsule",
+  lambda value, fields: value >= fields["num_patterns"],
+)
+FOR_EACH_POINT = rule(
+  "at least {largest_pattern}, the points that a pattern may have: each needs a vote",
+  lambda value, fields: value >= fields["largest_pattern"],
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class CCAEOptions:
+  """Keys of the model section beside those of the module.
+
+  Attributes:
+    num_objects: k.
+    num_votes: v.
+    decoder: which of the two votes.
+    num_patterns: groups that a scene may hold, from the data.
+    largest_pattern: points of the largest one, from the data.
+  """
+
+  num_objects: Annotated[int, between(1, MAX_WIDTH), FOR_EACH_PATTERN]
+  num_votes: Annotated[int, between(1, MAX_WIDTH), FOR_EACH_POINT]
+  decoder: Annotated[str, one_of(*DECODERS)]
+  num_patterns: int
+  largest_pattern: int
 
 
 @struct.dataclass
@@ -70,12 +92,11 @@ class CCAE(nn.Module):
 
   object_encoder: ObjectEncoder
   object_decoder: ObjectDecoder | MLPDecoder
-  vote_scale: float
+  vote_scale: Annotated[float, between(*SCALES)]
 
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> CCAEOutput:
     """One pass over a batch; see `CCAEOutput`."""
-    positive("config.model.vote_scale", self.vote_scale)
     points, presence = batch["points"], batch["presence"]
     objects = self.object_decoder(self.object_encoder(points, presence), train=train)
     if isinstance(objects, ObjectCapsules):
@@ -192,8 +213,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     model: `num_objects`, `num_votes`, `decoder`, one of `DECODERS`, and the sections
       `object_encoder`, `object_decoder` (capsules) and `mlp_decoder`; all three must be right, one
       decoder is used.
-    loss: `prior` and `posterior`, kinds of sparsity, `prior_within_constant`, and `weights` and
-      `schedule` of the loss terms.
+    loss: see `CapsuleLoss`.
     data: number of points and patterns.
 
   Raises:
@@ -204,22 +224,15 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
       "config.system 'ccae' takes scenes of points, and config.data.name names images; the system"
       " for those is 'scae'."
     )
-  model = dict(model)
-  k, v = model.pop("num_objects", None), model.pop("num_votes", None)
-  whole("config.model.num_objects", k, 1)
-  whole("config.model.num_votes", v, 1)
-  if k < data.num_patterns:
-    raise ValueError(
-      f"config.model.num_objects is {k}; a scene may hold {data.num_patterns} patterns, and each"
-      " needs a capsule. Raise it."
-    )
-  if v < data.largest_pattern:
-    raise ValueError(
-      f"config.model.num_votes is {v}; a pattern may have {data.largest_pattern} points, and each"
-      " needs a vote. Raise it."
-    )
-  decoder = model.pop("decoder", None)
-  one_of("config.model.decoder", decoder, DECODERS)
+  options = bounds.read(CapsuleLoss, "loss", loss)
+  sizes, model = bounds.read_some(
+    CCAEOptions,
+    "model",
+    model,
+    num_patterns=data.num_patterns,
+    largest_pattern=data.largest_pattern,
+  )
+  k, v = sizes.num_objects, sizes.num_votes
   encoder = build_module(
     ObjectEncoder,
     "model.object_encoder",
@@ -240,7 +253,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     ),
   }
   module = build_module(
-    CCAE, "model", model, object_encoder=encoder, object_decoder=decoders[decoder]
+    CCAE, "model", model, object_encoder=encoder, object_decoder=decoders[sizes.decoder]
   )
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
@@ -248,9 +261,9 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   return System(
     module=module,
-    loss_terms=functools.partial(loss_terms, sparsity=sparsity_of(loss, data.num_patterns)),
-    loss_weights=dict(loss["weights"]),
-    loss_schedule=dict(loss["schedule"]),
+    loss_terms=functools.partial(loss_terms, sparsity=sparsity_of(options, data.num_patterns)),
+    loss_weights=options.weights,
+    loss_schedule=options.schedule,
     measures=functools.partial(measures, num_patterns=data.num_patterns),
     features=features,
     pictures=pictures,

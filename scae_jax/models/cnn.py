@@ -6,26 +6,25 @@ in the form that is common today, with ReLU and plain average pooling; Sabour, F
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from scae_jax import bounds
+from scae_jax.bounds import MAX_KERNEL, MAX_WIDTH, below, between, each, one_of, rule
 from scae_jax.layers.convolution import PADDINGS, Convolution, average_pool
+from scae_jax.layers.sight import Window, require_sight
 from scae_jax.models import supervised
-from scae_jax.models.system import (
-  Spec,
-  System,
-  build_module,
-  check_keys,
-  each_whole,
-  labels_of,
-  one_of,
-  whole,
-)
+from scae_jax.models.system import LossOptions, Spec, System, build_module, labels_of
 from scae_jax.typing import Array, Batch, Float
+
+ODD_IF_SAME = rule(
+  "an odd number of pixels where {section}.padding is {padding!r}",
+  lambda value, fields: fields["padding"] != "same" or value % 2 == 1,
+)
 
 
 @struct.dataclass
@@ -52,24 +51,17 @@ class CNN(nn.Module):
     num_classes: k.
   """
 
-  widths: tuple[int, ...]
-  kernel: int
-  padding: str
-  pool: int
-  hidden: tuple[int, ...]
-  dropout: float
+  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
+  kernel: Annotated[int, between(1, MAX_KERNEL), ODD_IF_SAME]
+  padding: Annotated[str, one_of(*PADDINGS)]
+  pool: Annotated[int, between(1, MAX_KERNEL)]
+  hidden: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
+  dropout: Annotated[float, below(0, 1)]
   num_classes: int
 
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> CNNOutput:
     """One pass over a batch."""
-    each_whole("config.model.widths", self.widths, 1)
-    each_whole("config.model.hidden", self.hidden, 1)
-    whole("config.model.kernel", self.kernel, 1)
-    whole("config.model.pool", self.pool, 1)
-    one_of("config.model.padding", self.padding, PADDINGS)
-    if not 0 <= self.dropout < 1:
-      raise ValueError(f"config.model.dropout is {self.dropout!r}; expected a share below 1")
     x = batch["image"]
     he = nn.initializers.he_normal()
     for i, width in enumerate(self.widths):
@@ -107,19 +99,24 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   Args:
     model: fields of `CNN`.
-    loss: `weights` and `schedule` of the one loss term.
+    loss: see `LossOptions`.
     data: canvas, channels and number of classes.
 
   Raises:
     ValueError: a key or value that does not fit, or data that are not images.
   """
   spec = supervised.require_images("cnn", data)
-  check_keys("loss", loss, ("weights", "schedule"))
+  options = bounds.read(LossOptions, "loss", loss)
+  module = build_module(CNN, "model", model, num_classes=spec.num_classes)
+  margin = module.kernel // 2 if module.padding == "same" else 0
+  layer = [Window(module.kernel, 1, margin), Window(module.pool, module.pool)]
+  keys = {f"model.{key}": getattr(module, key) for key in ("widths", "kernel", "pool")}
+  require_sight(spec.canvas, layer * len(module.widths), keys)
   return System(
-    module=build_module(CNN, "model", model, num_classes=spec.num_classes),
+    module=module,
     loss_terms=loss_terms,
-    loss_weights=dict(loss["weights"]),
-    loss_schedule=dict(loss["schedule"]),
+    loss_weights=options.weights,
+    loss_schedule=options.schedule,
     measures=measures,
     features=lambda output: {},
     pictures=lambda variables, batch: {},

@@ -5,6 +5,7 @@ Layers are counted from the parts, layer 1, which draw templates, to the topmost
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +13,14 @@ from flax import linen as nn
 from numpyro import distributions
 
 from scae_jax import compositing, geometry, warping
+from scae_jax.bounds import MAX_SIDE, above, below, between, one_of, zero_or
 from scae_jax.models.part_capsules import (
   MIN_TEMPLATE_SIZE,
   NONLINEARITIES,
+  SCALES,
   squash,
   template_init,
 )
-from scae_jax.models.system import one_of, positive, probability, whole
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules, Moments, Relations, Selection
 from scae_jax.typing import Array, Float
@@ -27,6 +29,7 @@ OFFSET_INIT = 0.1  # standard deviation: near the identity, and no two alike
 # A logit. Half opaque, all parts together would paint the canvas grey, and what is learned first is
 # to shrink every part to nothing.
 ALPHA_INIT = -2.0
+TEMPERATURES = (1e-3, 1e3)  # of relaxed presences
 
 
 class GenerativeCapsules(nn.Module):
@@ -44,7 +47,7 @@ class GenerativeCapsules(nn.Module):
     template_size: t, side of a template, pixels.
     nonlinearity: applied to templates at use, `sigmoid` or `relu1`.
     pixel_scale: standard deviation of a pixel.
-    temperature: of the parts' relaxed presences; `ProbabilisticCapsules` checks it.
+    temperature: of the parts' relaxed presences.
     top_presence: probability of each top capsule.
     top_scale: standard deviation of their poses.
     dummy_affinity: of the dummy to every child; those of parents start at 1.
@@ -63,40 +66,21 @@ class GenerativeCapsules(nn.Module):
 
   capsules: tuple[int, ...]
   channels: int
-  template_size: int
-  nonlinearity: str
-  pixel_scale: float
-  temperature: float
-  top_presence: float
-  top_scale: float
-  dummy_affinity: float
-  broad_scale: float
-  min_scale: float
-  initial_scale: float
+  template_size: Annotated[int, between(MIN_TEMPLATE_SIZE, MAX_SIDE)]
+  nonlinearity: Annotated[str, one_of(*NONLINEARITIES)]
+  pixel_scale: Annotated[float, between(*SCALES)]
+  temperature: Annotated[float, between(*TEMPERATURES)]
+  top_presence: Annotated[float, between(1e-6, 1 - 1e-6)]
+  top_scale: Annotated[float, between(*SCALES)]
+  dummy_affinity: Annotated[float, between(1e-12, 1e12)]
+  broad_scale: Annotated[float, between(*SCALES)]
+  min_scale: Annotated[float, below(1e-6, "initial_scale")]
+  initial_scale: Annotated[float, between(*SCALES)]
   shared_scales: bool
-  upper_temperature: float | None = None
-  max_affinity: float = 0.0
+  upper_temperature: Annotated[float | None, between(*TEMPERATURES)] = None
+  max_affinity: Annotated[float, zero_or(above(1, 1e12))] = 0.0
 
   def setup(self):
-    section = "config.model.generative"
-    one_of(f"{section}.nonlinearity", self.nonlinearity, NONLINEARITIES)
-    whole(f"{section}.template_size", self.template_size, MIN_TEMPLATE_SIZE)
-    names = ("pixel_scale", "top_scale", "dummy_affinity", "broad_scale", "min_scale")
-    for name in (*names, "initial_scale"):
-      positive(f"{section}.{name}", getattr(self, name))
-    probability(f"{section}.top_presence", self.top_presence)
-    if self.initial_scale <= self.min_scale:
-      raise ValueError(
-        f"{section}.initial_scale is {self.initial_scale}; expected more than min_scale,"
-        f" {self.min_scale}"
-      )
-    if self.max_affinity != 0:
-      positive(f"{section}.max_affinity", self.max_affinity)
-      if self.max_affinity <= 1:
-        raise ValueError(
-          f"{section}.max_affinity is {self.max_affinity}; expected more than 1, at which"
-          " affinities start, or 0 for no limit"
-        )
     shape = (self.capsules[0], self.template_size, self.template_size)
     zeros, faint = nn.initializers.zeros_init(), nn.initializers.constant(ALPHA_INIT)
     self.raw_templates = self.param("templates", template_init, (*shape, self.channels))

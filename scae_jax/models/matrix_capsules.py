@@ -3,35 +3,48 @@
 Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing".
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from scae_jax import bounds
+from scae_jax.bounds import MAX_ITERATIONS, MAX_KERNEL, MAX_STEPS, MAX_WIDTH, above, between
 from scae_jax.layers.convolution import Convolution
 from scae_jax.layers.matrix_capsules import ClassCapsules, ConvCapsules, PrimaryCapsules
+from scae_jax.layers.sight import Window, require_sight
 from scae_jax.margins import spread_loss, spread_margin
 from scae_jax.models import supervised
 from scae_jax.models.system import (
+  LossOptions,
   Spec,
   System,
   build_module,
-  check_keys,
   labels_of,
   pixels_of,
-  positive,
-  whole,
 )
 from scae_jax.routing import em
 from scae_jax.typing import Array, Batch, Float
 
 # The published layout.
-CONV_STRIDE, CAPSULE_KERNEL = 2, 3
+CONV_STRIDE, CAPSULE_KERNEL, CAPSULE_STRIDES = 2, 3, (2, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixCapsulesLoss(LossOptions):
+  """The config's loss section.
+
+  Attributes:
+    margin_scale: steps, see `margins.spread_margin`.
+  """
+
+  margin_scale: Annotated[float, above(0, MAX_STEPS)]
 
 
 @struct.dataclass
@@ -67,13 +80,13 @@ class MatrixCapsules(nn.Module):
     num_classes: k.
   """
 
-  conv_width: int
-  conv_kernel: int
-  primary_types: int
-  first_types: int
-  second_types: int
-  routing_iterations: int
-  inverse_temperature_limit: float
+  conv_width: Annotated[int, between(1, MAX_WIDTH)]
+  conv_kernel: Annotated[int, between(1, MAX_KERNEL)]
+  primary_types: Annotated[int, between(1, MAX_WIDTH)]
+  first_types: Annotated[int, between(1, MAX_WIDTH)]
+  second_types: Annotated[int, between(1, MAX_WIDTH)]
+  routing_iterations: Annotated[int, between(1, MAX_ITERATIONS)]
+  inverse_temperature_limit: Annotated[float, above(0, 1e6)]
   normalize_poses: bool
   add_coordinates: bool
   num_classes: int
@@ -81,10 +94,6 @@ class MatrixCapsules(nn.Module):
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> MatrixCapsulesOutput:
     """One pass over a batch, the same in training and evaluation."""
-    counts = ("conv_width", "conv_kernel", "primary_types", "first_types", "second_types")
-    for name in (*counts, "routing_iterations"):
-      whole(f"config.model.{name}", getattr(self, name), 1)
-    positive("config.model.inverse_temperature_limit", self.inverse_temperature_limit)
     routing_options = {
       "iterations": self.routing_iterations,
       "inverse_temperature_limit": self.inverse_temperature_limit,
@@ -96,7 +105,8 @@ class MatrixCapsules(nn.Module):
     capsules = PrimaryCapsules(self.primary_types, self.normalize_poses, name="primary")(
       jax.nn.relu(convolution(batch["image"]))
     )
-    for i, (types, stride) in enumerate(((self.first_types, 2), (self.second_types, 1))):
+    counts = (self.first_types, self.second_types)
+    for i, (types, stride) in enumerate(zip(counts, CAPSULE_STRIDES, strict=True)):
       layer = ConvCapsules(types, CAPSULE_KERNEL, stride, **routing_options, name=f"capsules_{i}")
       capsules = layer(capsules)
     classes = ClassCapsules(
@@ -134,16 +144,18 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   Args:
     model: fields of `MatrixCapsules`.
-    loss: `margin_scale`, and `weights` and `schedule` of the one loss term.
+    loss: see `MatrixCapsulesLoss`.
     data: canvas, channels and number of classes.
 
   Raises:
     ValueError: a key or value that does not fit, or data that are not images.
   """
   spec = supervised.require_images("matrix_capsules", data)
-  check_keys("loss", loss, ("margin_scale", "weights", "schedule"))
-  positive("config.loss.margin_scale", loss["margin_scale"])
+  options = bounds.read(MatrixCapsulesLoss, "loss", loss)
   module = build_module(MatrixCapsules, "model", model, num_classes=spec.num_classes)
+  capsule_layers = [Window(CAPSULE_KERNEL, stride) for stride in CAPSULE_STRIDES]
+  windows = [Window(module.conv_kernel, CONV_STRIDE), *capsule_layers]
+  require_sight(spec.canvas, windows, {"model.conv_kernel": module.conv_kernel})
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
     output: Any = module.apply(variables, batch, train=False)
@@ -159,9 +171,9 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   return System(
     module=module,
-    loss_terms=functools.partial(loss_terms, margin_scale=loss["margin_scale"]),
-    loss_weights=dict(loss["weights"]),
-    loss_schedule=dict(loss["schedule"]),
+    loss_terms=functools.partial(loss_terms, margin_scale=options.margin_scale),
+    loss_weights=options.weights,
+    loss_schedule=options.schedule,
     measures=measures,
     features=lambda output: {},
     pictures=pictures,

@@ -4,6 +4,7 @@ Kosiorek et al. 2019, section 2.3 and appendix A.
 """
 
 import functools
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,10 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import geometry
+from scae_jax.bounds import MAX_LAYERS, MAX_WIDTH, between, dividing, one_of
 from scae_jax.layers.mlp import MLP, CapsuleMLP
 from scae_jax.layers.set_transformer import MASKS, SetTransformer
-from scae_jax.models.part_capsules import POSE_SIZE, noisy_sigmoid
-from scae_jax.models.system import not_negative, one_of, whole
+from scae_jax.models.part_capsules import MAX_NOISE, POSE_SIZE, noisy_sigmoid
 from scae_jax.typing import Array, Float, typed
 
 MIN_VOTE_SCALE = 0.01
@@ -69,13 +70,13 @@ class ObjectEncoder(nn.Module):
   """
 
   num_objects: int
-  kind: str
-  output_features: int
-  num_layers: int
-  num_heads: int
-  features: int
-  num_inducing: int
-  mask: str
+  kind: Annotated[str, one_of(*ENCODERS)]
+  output_features: Annotated[int, between(1, MAX_WIDTH)]
+  num_layers: Annotated[int, between(0, MAX_LAYERS)]
+  num_heads: Annotated[int, between(1, MAX_WIDTH), dividing("features", "output_features")]
+  features: Annotated[int, between(1, MAX_WIDTH)]
+  num_inducing: Annotated[int, between(0, MAX_WIDTH)]
+  mask: Annotated[str, one_of(*MASKS)]
   compute_dtype: str | None
 
   @nn.compact
@@ -83,13 +84,6 @@ class ObjectEncoder(nn.Module):
   def __call__(
     self, parts: Float[Array, "b m d"], presence: Float[Array, "b m"]
   ) -> Float[Array, "b k e"]:
-    one_of("config.model.object_encoder.kind", self.kind, ENCODERS)
-    one_of("config.model.object_encoder.mask", self.mask, MASKS)
-    whole("config.model.object_encoder.output_features", self.output_features, 1)
-    whole("config.model.object_encoder.num_layers", self.num_layers, 0)
-    whole("config.model.object_encoder.num_heads", self.num_heads, 1)
-    whole("config.model.object_encoder.features", self.features, 1)
-    whole("config.model.object_encoder.num_inducing", self.num_inducing, 0)
     if self.kind == "set_transformer":
       return SetTransformer(
         self.num_objects,
@@ -124,9 +118,9 @@ class ObjectDecoder(nn.Module):
   """
 
   num_parts: int
-  hidden: int
-  capsule_features: int
-  presence_noise: float
+  hidden: Annotated[int, between(1, MAX_WIDTH)]
+  capsule_features: Annotated[int, between(1, MAX_WIDTH)]
+  presence_noise: Annotated[float, between(0, MAX_NOISE)]
   noise_in_evaluation: bool
   similarity: bool
   deformations: bool
@@ -135,9 +129,6 @@ class ObjectDecoder(nn.Module):
   @nn.compact
   @typed
   def __call__(self, x: Float[Array, "b k e"], *, train: bool) -> ObjectCapsules:
-    whole("config.model.object_decoder.hidden", self.hidden, 1)
-    whole("config.model.object_decoder.capsule_features", self.capsule_features, 1)
-    not_negative("config.model.object_decoder.presence_noise", self.presence_noise)
     batch, num_objects, _ = x.shape
     m = self.num_parts
     x = CapsuleMLP((self.hidden, self.capsule_features), name="features")(x)

@@ -3,17 +3,30 @@
 Kosiorek et al. 2019, section 2.2 and appendix A.
 """
 
+import functools
+from typing import Annotated, Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
 from scae_jax import geometry, mixtures, warping
+from scae_jax.bounds import (
+  MAX_KERNEL,
+  MAX_SIDE,
+  MAX_WIDTH,
+  as_many_as,
+  between,
+  each,
+  one_of,
+  rule,
+)
+from scae_jax.kernels.by_example import sum_by_example
 from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import MLP
 from scae_jax.layers.pooling import POOLINGS
-from scae_jax.models.system import each_whole, not_negative, one_of, positive, whole
 from scae_jax.typing import Array, Float, typed
 
 POSE_SIZE = 6
@@ -22,6 +35,12 @@ MIN_TEMPLATE_SIZE = 2
 NONLINEARITIES = ("sigmoid", "relu1")
 MIXINGS = ("alpha", "coupled")
 LIKELIHOODS = ("composed", "fused")
+MAX_NOISE = 1_000.0  # of logits
+SCALES = (1e-4, 1e4)  # of standard deviations; squares and logarithms are still good float32
+NEEDS_ALPHA = rule(
+  "'composed' where {section}.mixing is {mixing!r}; 'fused' needs 'alpha'",
+  lambda value, fields: value != "fused" or fields["mixing"] == "alpha",
+)
 
 
 @struct.dataclass
@@ -79,11 +98,11 @@ class PartEncoder(nn.Module):
   """
 
   num_parts: int
-  widths: tuple[int, ...]
-  strides: tuple[int, ...]
-  num_features: int
-  pooling: str
-  presence_noise: float
+  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
+  strides: Annotated[tuple[int, ...], each(between(1, MAX_KERNEL)), as_many_as("widths")]
+  num_features: Annotated[int, between(0, MAX_WIDTH)]
+  pooling: Annotated[str, one_of(*POOLINGS)]
+  presence_noise: Annotated[float, between(0, MAX_NOISE)]
   noise_in_evaluation: bool
   similarity: bool
   compute_dtype: str | None
@@ -91,11 +110,6 @@ class PartEncoder(nn.Module):
   @nn.compact
   @typed
   def __call__(self, image: Float[Array, "b h w c"], *, train: bool) -> PartCapsules:
-    one_of("config.model.part_encoder.pooling", self.pooling, tuple(POOLINGS))
-    each_whole("config.model.part_encoder.widths", self.widths, 1)
-    each_whole("config.model.part_encoder.strides", self.strides, 1)
-    whole("config.model.part_encoder.num_features", self.num_features, 0)
-    not_negative("config.model.part_encoder.presence_noise", self.presence_noise)
     x = ConvNet(self.widths, self.strides, self.compute_dtype, name="convnet")(image)
     size = POSE_SIZE + 1 + self.num_features
     x = POOLINGS[self.pooling](self.num_parts, size, name="pooling")(x)
@@ -121,6 +135,64 @@ def template_init(key: Array, shape: tuple[int, ...]) -> Array:
   return rows.reshape(shape)
 
 
+def mixture_of(
+  warped: Array,
+  presence: Array,
+  colours: Array,
+  *,
+  background: tuple[Array, Array],
+  temperature: Array | None,
+  scale: float,
+) -> mixtures.PixelMixture:
+  """The mixture of one image.
+
+  Args:
+    warped: templates at their poses without colour [m, h, w, c], or [m, h, w, c + 1] with their
+      mixing logits.
+    presence: [m], probabilities.
+    colours: [m, c].
+    background: its mean and mixing logit.
+    temperature: where mixing logits are the mean over channels of the coloured, warped templates
+      over this; None where templates have logits of their own.
+    scale: standard deviation of a pixel.
+  """
+  # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
+  mean = warped[..., : colours.shape[-1]] * colours[:, None, None, :]
+  if temperature is None:
+    logits = warped[..., -1]
+  else:
+    logits = jnp.mean(mean, axis=-1) / temperature
+  return mixtures.pixel_mixture(mean, logits, presence, *background, jnp.asarray(scale))
+
+
+def image_log_prob(
+  shared: tuple[Array, Array, Array, Array | None],
+  parts: tuple[Array, Array, Array],
+  target: Array,
+  *,
+  scale: float,
+  method: str,
+) -> Array:
+  """log p(target) of one image, [], summed over pixels, nats; a term of `sum_by_example`.
+
+  Args:
+    shared: templates, mean and mixing logit of the background, and temperature.
+    parts: poses [m, 2, 3], presence [m] and colours [m, c].
+    target: [h, w, c].
+    scale: standard deviation of a pixel.
+    method: of the warp.
+  """
+  bank, *background, temperature = shared
+  poses, presence, colours = parts
+  height, width, _ = target.shape
+  (warped,) = warping.warp_templates(bank, poses[None], height, width, method)
+  mean, logit = background
+  mixture = mixture_of(
+    warped, presence, colours, background=(mean, logit), temperature=temperature, scale=scale
+  )
+  return jnp.sum(mixtures.log_prob(mixture, target))
+
+
 class PartDecoder(nn.Module):
   """Part capsules to a mixture at every pixel.
 
@@ -141,27 +213,15 @@ class PartDecoder(nn.Module):
 
   num_parts: int
   channels: int
-  template_size: int
-  nonlinearity: str
-  mixing: str
+  template_size: Annotated[int, between(MIN_TEMPLATE_SIZE, MAX_SIDE)]
+  nonlinearity: Annotated[str, one_of(*NONLINEARITIES)]
+  mixing: Annotated[str, one_of(*MIXINGS)]
   colour: bool
-  pixel_scale: float
-  likelihood: str
-  warp: str = "gather"  # what runs of before the others had
+  pixel_scale: Annotated[float, between(*SCALES)]
+  likelihood: Annotated[str, one_of(*LIKELIHOODS), NEEDS_ALPHA]
+  warp: Annotated[str, one_of(*warping.METHODS)] = "gather"  # what runs of before the others had
 
   def setup(self):
-    one_of("config.model.part_decoder.nonlinearity", self.nonlinearity, NONLINEARITIES)
-    one_of("config.model.part_decoder.mixing", self.mixing, MIXINGS)
-    one_of("config.model.part_decoder.likelihood", self.likelihood, LIKELIHOODS)
-    one_of("config.model.part_decoder.warp", self.warp, warping.METHODS)
-    if self.likelihood == "fused" and self.mixing != "alpha":
-      raise ValueError(
-        "config.model.part_decoder.likelihood is 'fused', which needs "
-        f"config.model.part_decoder.mixing 'alpha', and that is {self.mixing!r}; "
-        "set likelihood to 'composed'"
-      )
-    whole("config.model.part_decoder.template_size", self.template_size, MIN_TEMPLATE_SIZE)
-    positive("config.model.part_decoder.pixel_scale", self.pixel_scale)
     zeros = nn.initializers.zeros_init()
     shape = (self.num_parts, self.template_size, self.template_size)
     self.raw_templates = self.param("templates", template_init, (*shape, self.channels))
@@ -219,21 +279,15 @@ class PartDecoder(nn.Module):
         f"config.model.part_decoder.template_size is {self.template_size} and the canvas "
         f"{canvas} pixels; a template must fit the canvas"
       )
-    # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
+    temperature = None if self.mixing == "alpha" else self._temperature()
     warped = warping.warp_templates(self._bank(), poses, canvas, canvas, self.warp)
-    mean = warped[..., : self.channels] * self.colours(features)[:, :, None, None, :]
-    if self.mixing == "alpha":
-      logits = warped[..., -1]
-    else:
-      temperature = jax.nn.softplus(self.temperature_logit + 0.5) + 1e-4
-      logits = jnp.mean(mean, axis=-1) / temperature
-    return jax.vmap(mixtures.pixel_mixture, in_axes=(0, 0, 0, None, None, None))(
-      mean,
-      logits,
-      presence,
-      *self._background(),
-      jnp.asarray(float(self.pixel_scale)),
+    mixture = functools.partial(
+      mixture_of,
+      background=self._background(),
+      temperature=temperature,
+      scale=float(self.pixel_scale),
     )
+    return jax.vmap(mixture)(warped, presence, self.colours(features))
 
   def log_prob(
     self,
@@ -245,11 +299,11 @@ class PartDecoder(nn.Module):
     *,
     interpret: bool = False,
   ) -> Array:
-    """log p(target), [b], summed over pixels, nats.
+    """log p(target), [], summed over pixels, mean over the batch, nats.
 
     Args:
-      mixture: what `__call__` gives for the same parts. `fused` does not read it: a compiled step
-        of training, which needs nothing else of it, then leaves it out.
+      mixture: what `__call__` gives for the same parts. `fused`, and a CPU, do not read it: a
+        compiled step of training, which needs nothing else of it, then leaves it out.
       poses: [b, m, 2, 3].
       presence: [b, m], probabilities.
       features: [b, m, d], special features.
@@ -257,12 +311,22 @@ class PartDecoder(nn.Module):
       interpret: run the fused kernel without a GPU, slowly, to test it.
     """
     # What was trained on a GPU is evaluated anywhere: where the kernel cannot run, its definition.
-    has_kernel = interpret or jax.default_backend() == "gpu"
-    if self.likelihood == "composed" or not has_kernel:
-      return jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2))
+    backend = jax.default_backend()
     scale, colours = float(self.pixel_scale), self.colours(features)
-    inputs = (self._bank(), poses, colours, presence, *self._background())
-    return template_log_prob(*inputs, target, scale, interpret=interpret)
+    if self.likelihood == "fused" and (interpret or backend == "gpu"):
+      inputs = (self._bank(), poses, colours, presence, *self._background())
+      return jnp.mean(template_log_prob(*inputs, target, scale, interpret=interpret))
+    if backend != "cpu":
+      return jnp.mean(jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2)))
+    temperature = None if self.mixing == "alpha" else self._temperature()
+    shared = (self._bank(), *self._background(), temperature)
+    term = functools.partial(image_log_prob, scale=scale, method=self.warp)
+    total: Any = sum_by_example(term, shared, (poses, presence, colours), target)
+    return total / len(target)
+
+  def _temperature(self) -> Array:
+    """Of coupled mixing."""
+    return jax.nn.softplus(self.temperature_logit + 0.5) + 1e-4
 
   def _bank(self) -> Array:
     """Templates without colour, with their mixing logits if they have any, [m, t, t, c or c+1]."""

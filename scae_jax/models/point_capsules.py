@@ -4,15 +4,16 @@ Kosiorek et al. 2019, sections 2.1 and 3.1.
 """
 
 import itertools
+from typing import Annotated
 
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from scae_jax.bounds import MAX_WIDTH, between, each
 from scae_jax.layers.mlp import MLP
 from scae_jax.models.object_capsules import ObjectCapsules, vote_scale_of
-from scae_jax.models.part_capsules import noisy_sigmoid
-from scae_jax.models.system import each_whole, not_negative
+from scae_jax.models.part_capsules import MAX_NOISE, noisy_sigmoid
 from scae_jax.typing import Array, Float, typed
 
 
@@ -62,15 +63,13 @@ class MLPDecoder(nn.Module):
 
   num_objects: int
   num_votes: int
-  widths: tuple[int, ...]
-  presence_noise: float
+  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
+  presence_noise: Annotated[float, between(0, MAX_NOISE)]
   learn_vote_scale: bool
 
   @nn.compact
   @typed
   def __call__(self, x: Float[Array, "b k e"], *, train: bool) -> PointVotes:
-    each_whole("config.model.mlp_decoder.widths", self.widths, 1)
-    not_negative("config.model.mlp_decoder.presence_noise", self.presence_noise)
     batch, k, v = x.shape[0], self.num_objects, self.num_votes
     sizes = {"positions": 2 * k * v, "vote_presence": k * v, "presence": k}
     if self.learn_vote_scale:

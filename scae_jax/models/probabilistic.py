@@ -7,12 +7,16 @@ in `probabilistic_capsules.py`.
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from scae_jax import bounds
+from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Points, between, each, line, one_of, rule
+from scae_jax.layers.convnet import windows_of
+from scae_jax.layers.sight import require_sight
 from scae_jax.models.capsule_inference import (
   ObjectInference,
   PartInference,
@@ -29,9 +33,6 @@ from scae_jax.models.system import (
   Spec,
   System,
   build_module,
-  check_keys,
-  each_whole,
-  one_of,
   require_pixels,
 )
 from scae_jax.models.turned_pictures import part_identity
@@ -40,6 +41,52 @@ from scae_jax.schedules import line_through
 from scae_jax.typing import Array, Batch
 
 POSES = ("delta", "gaussian")
+MAX_CAPSULE_LAYERS = 8
+ENDS_AT_1 = rule(
+  "() or points that end at 1, where the loss is the bound",
+  lambda points, fields: not points or points[-1][1] == 1,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundSchedule:
+  """The section `loss.schedule`.
+
+  Attributes:
+    latents: points (step, factor) of all terms but `pixels`; the factor is 1 of held-out examples.
+  """
+
+  latents: Annotated[Points, line(0, MAX_WEIGHT)]
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundOptions:
+  """The config's loss section; the bound has no other weights.
+
+  Attributes:
+    schedule: see `BoundSchedule`.
+    choice_temperature: points (step, temperature) of training down to 1, see `loss_terms`.
+  """
+
+  schedule: BoundSchedule
+  choice_temperature: Annotated[Points, line(1e-3, 1e3), ENDS_AT_1]
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerOptions:
+  """Keys of the model section that several stages share.
+
+  Attributes:
+    capsules: number of each layer, from the parts up.
+    poses: posteriors of poses, points or Gaussian.
+    posterior: deviations of Gaussian ones.
+  """
+
+  capsules: Annotated[
+    tuple[int, ...], each(between(1, MAX_WIDTH), least=2, most=MAX_CAPSULE_LAYERS)
+  ]
+  poses: Annotated[str, one_of(*POSES)]
+  posterior: PosteriorScales = dataclasses.field(default_factory=PosteriorScales)
 
 
 def term_names(num_layers: int, *, gaussian: bool) -> list[str]:
@@ -175,9 +222,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
       `num_samples`, and the sections `generative`, `part_inference` and `object_inference`, the
       last for every layer above the parts, and `posterior`, see `PosteriorScales`, which configs
       of older runs do not have.
-    loss: `schedule`, with the one key `latents`: points (step, factor) of all terms but `pixels`,
-      whose factor is 1 of held-out examples; and `choice_temperature`, points (step, temperature)
-      of training down to 1, see `loss_terms`. The bound has no other weights.
+    loss: see `BoundOptions`.
     data: canvas and channels.
 
   Raises:
@@ -189,27 +234,9 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
       " system for those is 'ccae'."
     )
   require_pixels("probabilistic", data)
-  check_keys("loss", loss, ("schedule", "choice_temperature"))
-  check_keys("loss.schedule", loss["schedule"], ("latents",))
-  choice_temperature = line_through(
-    loss["choice_temperature"],
-    name="config.loss.choice_temperature",
-    kind="temperature",
-    positive=True,
-  )
-  if choice_temperature is not None and loss["choice_temperature"][-1][1] != 1:
-    raise ValueError(
-      "config.loss.choice_temperature must end at 1, where the loss is the bound; it ends at"
-      f" {loss['choice_temperature'][-1][1]}"
-    )
-  model = dict(model)
-  capsules, kind = model.pop("capsules", None), model.pop("poses", None)
-  capsules = tuple(capsules) if isinstance(capsules, list) else capsules
-  each_whole("config.model.capsules", capsules, 1)
-  if len(capsules) < 2:
-    raise ValueError(f"config.model.capsules is {capsules!r}; expected two layers or more")
-  one_of("config.model.poses", kind, POSES)
-  gaussian = kind == "gaussian"
+  options = bounds.read(BoundOptions, "loss", loss)
+  layers, model = bounds.read_some(LayerOptions, "model", model)
+  capsules, scales_of, gaussian = layers.capsules, layers.posterior, layers.poses == "gaussian"
   generative = build_module(
     GenerativeCapsules,
     "model.generative",
@@ -217,9 +244,6 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     capsules=capsules,
     channels=data.channels,
   )
-  posterior = model.pop("posterior", dataclasses.asdict(PosteriorScales()))
-  check_keys("model.posterior", posterior, ("min_scale", "initial_scale"))
-  scales_of = PosteriorScales(**posterior)
   part_inference = build_module(
     PartInference,
     "model.part_inference",
@@ -228,6 +252,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     gaussian=gaussian,
     scales_of=scales_of,
   )
+  strides = part_inference.strides
+  require_sight(data.canvas, windows_of(strides), {"model.part_inference.strides": strides})
   section = model.pop("object_inference", {})
   object_inference = tuple(
     build_module(
@@ -257,9 +283,11 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   return System(
     module=module,
-    loss_terms=functools.partial(loss_terms, choice_temperature=choice_temperature),
+    loss_terms=functools.partial(
+      loss_terms, choice_temperature=line_through(options.choice_temperature)
+    ),
     loss_weights=dict.fromkeys(names, 1.0),
-    loss_schedule={name: loss["schedule"]["latents"] for name in names if name != "pixels"},
+    loss_schedule={name: options.schedule.latents for name in names if name != "pixels"},
     measures=measures,
     features=features,
     pictures=pictures,

@@ -6,17 +6,17 @@ The prior and the picture are in `generative_capsules.py`, the approximate poste
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
+from scae_jax.bounds import MAX_WIDTH, between, one_of
 from scae_jax.models import generative_pictures
 from scae_jax.models.capsule_inference import ObjectInference, PartInference, Posterior
 from scae_jax.models.generative_capsules import GenerativeCapsules
-from scae_jax.models.system import one_of, positive, whole
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules, Moments, Selection
 from scae_jax.typing import Array, Batch, Float
@@ -64,16 +64,8 @@ class ProbabilisticCapsules(nn.Module):
   generative: GenerativeCapsules
   part_inference: PartInference
   object_inference: Sequence[ObjectInference]
-  num_samples: int
-  off_poses: str = "broad"
-
-  def setup(self):
-    whole("config.model.num_samples", self.num_samples, 1)
-    one_of("config.model.off_poses", self.off_poses, OFF_POSES)
-    # Posteriors read it before the first call of the generative model, at which that is set up.
-    positive("config.model.generative.temperature", self.generative.temperature)
-    upper = self.generative.temperature_of(1)
-    positive("config.model.generative.upper_temperature", upper)
+  num_samples: Annotated[int, between(1, MAX_WIDTH)]
+  off_poses: Annotated[str, one_of(*OFF_POSES)] = "broad"
 
   def __call__(self, batch: Batch, *, train: bool) -> ProbabilisticOutput:
     """One pass over a batch; see `ProbabilisticOutput`.

@@ -3,17 +3,22 @@
 Kosiorek et al. 2019, "Stacked Capsule Autoencoders", arXiv 1906.06818.
 """
 
+import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import linen as nn
 from flax import struct
 
-from scae_jax import filters, geometry, mixtures
-from scae_jax.models.capsule_loss import SparsityTerms, sparsity_of
+from scae_jax import bounds, filters, geometry, mixtures
+from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Points, between, line, one_of
+from scae_jax.layers.convnet import windows_of
+from scae_jax.layers.sight import require_sight
+from scae_jax.models.capsule_loss import CapsuleLoss, SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
 from scae_jax.models.system import (
@@ -21,18 +26,35 @@ from scae_jax.models.system import (
   Spec,
   System,
   build_module,
-  one_of,
   require_pixels,
-  whole,
 )
 from scae_jax.models.turned_pictures import part_identity
 from scae_jax.routing import mixture as routing_mixture
+from scae_jax.schedules import line_through
 from scae_jax.typing import Array, Batch, Float
 
 TARGETS = ("image", "sobel")
 SOURCES = ("encoder", "soft", "hard")
 STOP_GRADIENTS = ("none", "parts", "all")
 COMPUTE_DTYPES = ("float32", "bfloat16")
+
+
+@dataclasses.dataclass(frozen=True)
+class StageOptions:
+  """Keys of the model section that several stages share.
+
+  Attributes:
+    num_parts: m.
+    num_objects: k.
+    compute_dtype: of CNN and set transformer.
+    feature_gradient: points (step, factor) of the argument of `SCAE.__call__` in training, see
+      `schedules.line_through`; () for 1.
+  """
+
+  num_parts: Annotated[int, between(1, MAX_WIDTH)]
+  num_objects: Annotated[int, between(1, MAX_WIDTH)]
+  compute_dtype: Annotated[str, one_of(*COMPUTE_DTYPES)]
+  feature_gradient: Annotated[Points, line(0, MAX_WEIGHT)] = ()
 
 
 @struct.dataclass
@@ -42,12 +64,12 @@ class Reconstruction:
   Attributes:
     target: [b, h, w, c], the image or its Sobel edges; no gradient.
     mixture: the mixture at every pixel, with a leading batch axis.
-    log_prob: [b], log-likelihood of the target, summed over pixels, nats.
+    log_prob: [], log-likelihood of the target, summed over pixels, mean over the batch, nats.
   """
 
   target: Float[Array, "b h w c"]
   mixture: mixtures.PixelMixture
-  log_prob: Float[Array, "b"]
+  log_prob: Float[Array, ""]
 
 
 @struct.dataclass
@@ -99,25 +121,25 @@ class SCAE(nn.Module):
   object_encoder: ObjectEncoder
   object_decoder: ObjectDecoder
   num_classes: int
-  target: str
-  reconstruction_vote: str
-  reconstruction_presence: str
+  target: Annotated[str, one_of(*TARGETS)]
+  reconstruction_vote: Annotated[str, one_of(*SOURCES)]
+  reconstruction_presence: Annotated[str, one_of(*SOURCES)]
   normalize_mixing: bool
-  stop_gradients: str
+  stop_gradients: Annotated[str, one_of(*STOP_GRADIENTS)]
 
   def setup(self):
-    one_of("config.model.target", self.target, TARGETS)
-    one_of("config.model.reconstruction_vote", self.reconstruction_vote, SOURCES)
-    one_of("config.model.reconstruction_presence", self.reconstruction_presence, SOURCES)
-    one_of("config.model.stop_gradients", self.stop_gradients, STOP_GRADIENTS)
     self.prior_probe = nn.Dense(self.num_classes)
     self.posterior_probe = nn.Dense(self.num_classes)
     # Pose of a part that no object explains; only a soft winner reads it.
     shape = (self.part_encoder.num_parts, 6)
     self.dummy_vote = self.param("dummy_vote", nn.initializers.zeros_init(), shape)
 
-  def __call__(self, batch: Batch, *, train: bool) -> SCAEOutput:
-    """One pass over a batch; see `SCAEOutput`."""
+  def __call__(
+    self, batch: Batch, *, train: bool, feature_gradient: Array | float = 1.0
+  ) -> SCAEOutput:
+    """One pass over a batch; see `SCAEOutput`. `feature_gradient` is a factor of the gradient that
+    special features get from the objects; the output does not depend on it.
+    """
     image = batch["image"]
     parts = self.part_encoder(image, train=train)
     stop = jax.lax.stop_gradient if self.stop_gradients != "none" else lambda x: x
@@ -125,11 +147,12 @@ class SCAE(nn.Module):
     part_poses = stop(jax.vmap(jax.vmap(geometry.pose_vector))(parts.poses))
     part_presence = stop(parts.presence)
     templates = self.part_decoder.coloured_templates(parts.features)
+    features = _scale_gradient(stop_features(parts.features), feature_gradient)
     rows = jnp.concatenate(
       [
         part_poses,
         1.0 - part_presence[..., None],
-        stop_features(parts.features),
+        features,
         stop(templates).reshape(*part_presence.shape, -1),
       ],
       axis=-1,
@@ -248,6 +271,12 @@ class SCAE(nn.Module):
     return picture, jnp.exp(mixture.log_mixing[:, :-1]) * brightness[:, None]
 
 
+def _scale_gradient(x: Array, factor: Array | float) -> Array:
+  """x, whose gradient is multiplied by the factor."""
+  constant = jax.lax.stop_gradient(x)
+  return x if isinstance(factor, float) and factor == 1 else constant + factor * (x - constant)
+
+
 def loss_terms(
   output: SCAEOutput, batch: Batch, step: Array | int | None, *, sparsity: SparsityTerms
 ) -> dict[str, Array]:
@@ -266,19 +295,15 @@ def loss_terms(
     `posterior_probe`: cross-entropies of the two probes. Each is a mean over the batch.
   """
   batch_size = batch["image"].shape[0]
+  cross_entropy = optax.softmax_cross_entropy_with_integer_labels
   return {
-    "image": -jnp.mean(output.reconstruction.log_prob),
+    "image": -output.reconstruction.log_prob,
     "parts": -jnp.mean(output.part_log_prob),
     **sparsity(output.objects.presence, output.mass),
     "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / batch_size,
-    "prior_probe": _cross_entropy(output.prior_logits, batch["label"]),
-    "posterior_probe": _cross_entropy(output.posterior_logits, batch["label"]),
+    "prior_probe": jnp.mean(cross_entropy(output.prior_logits, batch["label"])),
+    "posterior_probe": jnp.mean(cross_entropy(output.posterior_logits, batch["label"])),
   }
-
-
-def _cross_entropy(logits: Array, label: Array) -> Array:
-  log_prob = jax.nn.log_softmax(logits)
-  return -jnp.mean(jnp.take_along_axis(log_prob, label[:, None], axis=1))
 
 
 def measures(output: SCAEOutput, batch: Batch) -> dict[str, Array]:
@@ -310,9 +335,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   Args:
     model: fields of `SCAE`, with a section for each of its four parts; `num_parts`, `num_objects`
-      and `compute_dtype` stand once, at the top.
-    loss: `prior` and `posterior`, kinds of sparsity, `prior_within_constant`, and `weights` and
-      `schedule` of the loss terms.
+      and `compute_dtype` stand once, at the top, with `feature_gradient`; see `StageOptions`.
+    loss: see `CapsuleLoss`.
     data: canvas, channels and number of classes.
 
   Raises:
@@ -324,11 +348,11 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
       " for those is 'ccae'."
     )
   require_pixels("scae", data)
-  model = dict(model)
-  m, k = _pop_count(model, "num_parts"), _pop_count(model, "num_objects")
-  dtype = model.pop("compute_dtype", None)
-  one_of("config.model.compute_dtype", dtype, COMPUTE_DTYPES)
-  dtype = None if dtype == "float32" else dtype  # parameters and images have that type
+  options = bounds.read(CapsuleLoss, "loss", loss)
+  shared, model = bounds.read_some(StageOptions, "model", model)
+  m, k = shared.num_parts, shared.num_objects
+  # Parameters and images have float32.
+  dtype = None if shared.compute_dtype == "float32" else shared.compute_dtype
   derived = {
     "part_encoder": (PartEncoder, {"num_parts": m, "compute_dtype": dtype}),
     "part_decoder": (PartDecoder, {"num_parts": m, "channels": data.channels}),
@@ -339,6 +363,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     name: build_module(kind, f"model.{name}", model.pop(name, {}), **known)
     for name, (kind, known) in derived.items()
   }
+  strides = stages["part_encoder"].strides
+  require_sight(data.canvas, windows_of(strides), {"model.part_encoder.strides": strides})
   module = build_module(SCAE, "model", model, num_classes=data.num_classes, **stages)
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
@@ -348,17 +374,27 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   return System(
     module=module,
-    loss_terms=functools.partial(loss_terms, sparsity=sparsity_of(loss, data.num_classes)),
-    loss_weights=dict(loss["weights"]),
-    loss_schedule=dict(loss["schedule"]),
+    loss_terms=functools.partial(loss_terms, sparsity=sparsity_of(options, data.num_classes)),
+    loss_weights=options.weights,
+    loss_schedule=options.schedule,
     measures=measures,
     features=features,
     pictures=pictures,
     poses=poses,
+    arguments=_feature_gradient(shared.feature_gradient, module.stop_gradients),
   )
 
 
-def _pop_count(model: dict[str, Any], key: str) -> int:
-  value = model.pop(key, None)
-  whole(f"config.model.{key}", value, 1)
-  return value
+def _feature_gradient(
+  points: Points, stop_gradients: str
+) -> Callable[[Array | int], dict[str, Array]] | None:
+  """The schedule of `SCAE.__call__`'s `feature_gradient`; None where it is 1 at all steps."""
+  factor = line_through(points)
+  if factor is None:
+    return None
+  if stop_gradients == "all":
+    raise ValueError(
+      "config.model.feature_gradient must be () where config.model.stop_gradients is 'all', which"
+      f" stops that gradient at every step; it is {points!r}."
+    )
+  return lambda step: {"feature_gradient": factor(step)}

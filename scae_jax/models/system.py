@@ -1,13 +1,13 @@
 """What the training loop and the evaluator know of a model."""
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeGuard, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 from flax import linen as nn
 
+from scae_jax import bounds
 from scae_jax.typing import Array, Batch, Float, Int
 
 
@@ -152,6 +152,9 @@ class System:
     readings: `output -> {name: [b, d]}`, numbers of any sign that evaluation only classifies
       linearly, such as logits and poses, under other names than `features`; None if there are none.
     free_form: how to infer without the networks; None if the model cannot.
+    arguments: `step -> {name: value}`, more keyword arguments of the module in training, which
+      change with the step, counted from 0. Without them the module runs as it does at last: so are
+      held-out examples judged. None if there are none.
   """
 
   module: nn.Module
@@ -166,105 +169,48 @@ class System:
   classify: Callable[[Any], Array] | None = None
   readings: Callable[[Any], dict[str, Array]] | None = None
   free_form: FreeForm | None = None
+  arguments: Callable[[Array | int], Mapping[str, Any]] | None = None
 
   def all_readings(self, output: Any) -> dict[str, Array]:
     """`readings` of an output; {} where the model has none."""
     return {} if self.readings is None else dict(self.readings(output))
 
 
+@dataclasses.dataclass(frozen=True)
+class LossOptions:
+  """The config's loss section of a system without further keys.
+
+  Attributes:
+    weights: of each loss term.
+    schedule: points (step, factor) of the terms whose weight changes while training.
+  """
+
+  weights: bounds.Weights
+  schedule: bounds.Schedules
+
+
 ModuleType = TypeVar("ModuleType", bound=nn.Module)
 
 
-def build_module(
-  kind: type[ModuleType], section: str, values: Mapping[str, Any], **derived: Any
-) -> ModuleType:
-  """A Flax module from a config section, whose keys are the module's fields.
+def build_module(kind: type[ModuleType], section: str, values: Any, **derived: Any) -> ModuleType:
+  """A Flax module from a config section, whose keys are the module's fields; see `bounds.read`.
 
   Args:
-    kind: module class; its fields without defaults must all be given.
+    kind: module class.
     section: the section's name, for errors.
-    values: the section; lists become tuples.
+    values: the section.
     **derived: fields that the config does not set because they follow from something else.
 
   Raises:
-    ValueError: a key is unknown or missing; the message lists the valid ones.
+    ValueError: a key is unknown or missing, or a value is not allowed.
   """
-  fields = {f.name: f for f in dataclasses.fields(kind) if f.name not in ("parent", "name")}
-  valid = sorted(set(fields) - set(derived))
-  unknown = sorted(set(values) - set(valid))
-  required = [f for f in valid if fields[f].default is dataclasses.MISSING]
-  missing = sorted(set(required) - set(values))
-  if unknown or missing:
-    raise ValueError(
-      f"config section {section}: unknown keys {unknown}, missing keys {missing}; "
-      f"valid keys are {valid}"
-    )
-  values = {
-    key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
-  }
-  return kind(**values, **derived)
-
-
-def check_keys(section: str, values: Mapping[str, Any], valid: Iterable[str]) -> None:
-  """Raises `ValueError`, which lists the valid keys, unless the section has exactly these."""
-  unknown, missing = sorted(set(values) - set(valid)), sorted(set(valid) - set(values))
-  if unknown or missing:
-    raise ValueError(
-      f"config section {section}: unknown keys {unknown}, missing keys {missing}; "
-      f"valid keys are {sorted(valid)}"
-    )
+  return bounds.read(kind, section, values, parent=None, name=None, **derived)
 
 
 def require_pixels(system: str, data: ImageSpec) -> None:
   """Raises `ValueError` if images are normalised: for systems that draw them, in [0, 1]."""
   if data.normalized:
     raise ValueError(
-      f"config.data.normalize is True; expected False with config.system {system!r}, which compares"
-      " what it draws with pixels in [0, 1]"
+      f"config.data.normalize must be False with config.system {system!r}, which compares what it"
+      " draws with pixels in [0, 1]; it is True."
     )
-
-
-def one_of(name: str, value: str, valid: tuple[str, ...]) -> None:
-  """Raises `ValueError` unless the value is one of the valid ones."""
-  if value not in valid:
-    raise ValueError(f"{name} is {value!r}; expected one of {', '.join(valid)}")
-
-
-def whole(name: str, value: object, minimum: int) -> None:
-  """Raises `ValueError` unless the value is a whole number, not a bool, of at least the minimum."""
-  if not _is_whole(value, minimum):
-    raise ValueError(f"{name} is {value!r}; expected a whole number of at least {minimum}")
-
-
-def each_whole(name: str, values: object, minimum: int) -> None:
-  """Raises `ValueError` unless the value is a tuple of whole numbers of at least the minimum."""
-  if not isinstance(values, tuple) or not all(_is_whole(value, minimum) for value in values):
-    raise ValueError(
-      f"{name} is {values!r}; expected a tuple of whole numbers of at least {minimum}"
-    )
-
-
-def not_negative(name: str, value: object) -> None:
-  """Raises `ValueError` unless the value is a finite number, zero or positive."""
-  if not _is_number(value) or not 0 <= value < math.inf:
-    raise ValueError(f"{name} is {value!r}; expected zero or a positive number")
-
-
-def positive(name: str, value: object) -> None:
-  """Raises `ValueError` unless the value is a finite number above zero."""
-  if not _is_number(value) or not 0 < value < math.inf:
-    raise ValueError(f"{name} is {value!r}; expected a positive number")
-
-
-def probability(name: str, value: object) -> None:
-  """Raises `ValueError` unless the value is a number between 0 and 1, neither of them."""
-  if not _is_number(value) or not 0 < value < 1:
-    raise ValueError(f"{name} is {value!r}; expected a number between 0 and 1, neither of them")
-
-
-def _is_whole(value: object, minimum: int) -> bool:
-  return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-  return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,8 +1,6 @@
 """From a config to a system, its data set and, for a trained run, its parameters."""
 
 import dataclasses
-import importlib
-import importlib.util
 import pathlib
 from typing import Any
 
@@ -10,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-import scae_jax.models
 from scae_jax.data.dataset import crop_middle, hold_out_validation
 from scae_jax.data.feed import Feed, image_feed
 from scae_jax.data.normalization import normalized
@@ -19,15 +16,16 @@ from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import Dataset, load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
-from scae_jax.models.system import Spec, System
+from scae_jax.models.system import System
 from scae_jax.training.checkpoints import Checkpoints, Which
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError, explained
+from scae_jax.training.memory import require_memory
 from scae_jax.training.mesh import make_mesh
-from scae_jax.training.objective import losses
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import DataOptions, TrainOptions
 from scae_jax.training.state import TrainState, abstract_state, by_seed
+from scae_jax.training.systems import check_system, make_system
 from scae_jax.training.workdir import (
   check_same_data,
   checkpoint_directory,
@@ -79,7 +77,7 @@ def open_run(
   directory = checkpoint_directory(workdir)
   if not directory.is_dir():
     raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
-  system, dataset, feed = build(settings)
+  system, dataset, feed = build(settings, training=False)
   check_same_data(workdir, describe_data(dataset))
   optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
   template = abstract_state(system, feed.spec, optimizer, make_mesh(), seeds=seeds)
@@ -96,8 +94,12 @@ def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[
   return {seed: {"params": own} for seed, own in by_seed(params, train.all_seeds).items()}
 
 
-def build(settings: Settings) -> tuple[System, Dataset | Scenes, Feed]:
+def build(settings: Settings, *, training: bool = True) -> tuple[System, Dataset | Scenes, Feed]:
   """Loads the data, makes the system, and traces it once so that what does not fit shows early.
+
+  Args:
+    settings: of the run.
+    training: whether it is to be trained, which takes more memory than to evaluate it.
 
   Returns:
     The system; the data set, its images as evaluation takes them: where `data.crop` is set, the
@@ -115,7 +117,8 @@ def build(settings: Settings) -> tuple[System, Dataset | Scenes, Feed]:
       dataset = Scenes(settings.data)
       feed = dataset.feed()
     system = make_system(settings, feed.spec)
-    check_system(system, feed.spec, settings.train.batch_size)
+    traced = check_system(system, feed.spec, settings.train.batch_size)
+    require_memory(settings, feed, traced, training=training)
     if isinstance(dataset, Dataset) and system.classify is None:
       _check_clusters(dataset, settings)
   return system, dataset, feed
@@ -123,8 +126,16 @@ def build(settings: Settings) -> tuple[System, Dataset | Scenes, Feed]:
 
 def _load_images(options: DataOptions) -> Dataset:
   """A data set of images that fit on the canvas, or will be cropped; with what normalises them."""
-  dataset = load_dataset(options.name, options.dir, options.cache_dir)
+  try:
+    dataset = load_dataset(options.name, options.dir, options.cache_dir)
+  except ValueError as error:
+    raise ValueError(f"config.data.name is {options.name!r}: {error}") from error
   dataset = hold_out_validation(dataset, options.num_validation)
+  if dataset.num_classes < 2:
+    raise ValueError(
+      f"config.data.name is {options.name!r}, whose images are all of one class; expected at least"
+      " two, which a model can tell apart."
+    )
   if dataset.image_side > options.canvas and not options.crop:
     raise ValueError(
       f"config.data.canvas must hold the images of {dataset.name!r}, {dataset.image_side} pixels"
@@ -141,9 +152,12 @@ def _check_clusters(dataset: Dataset, settings: Settings) -> None:
       f"config.data.overlay gives every image two labels, and system {settings.system!r} is scored"
       " by clusters of one; use a system that is trained with labels, or set it to False."
     )
-  labels = dataset.splits["train"].labels
-  chosen = choose(len(labels), settings.evaluation.max_examples)
-  check_enough_to_fit(labels[chosen], dataset.num_classes)
+  labels, limit = dataset.splits["train"].labels, settings.evaluation.max_examples
+  try:
+    check_enough_to_fit(labels[choose(len(labels), limit)], dataset.num_classes)
+  except ValueError as error:
+    key, value = ("evaluation.max_examples", limit) if limit else ("data.name", dataset.name)
+    raise ValueError(f"config.{key} is {value!r}: {error}") from error
 
 
 def _feed_images(dataset: Dataset, options: DataOptions) -> Feed:
@@ -158,68 +172,3 @@ def _feed_images(dataset: Dataset, options: DataOptions) -> Feed:
     brightness=options.brightness,
     contrast=options.contrast,
   )
-
-
-def make_system(settings: Settings, data: Spec) -> System:
-  """The system that the config names, made by its module's `make_system`.
-
-  Raises:
-    ValueError: there is no such system, or it refuses its model or loss section.
-  """
-  name = settings.system
-  path = name if "." in name else f"scae_jax.models.{name}"
-  try:
-    found = importlib.util.find_spec(path) is not None
-  except ModuleNotFoundError:  # a parent package of a dotted path
-    found = False
-  module: Any = importlib.import_module(path) if found else None
-  if not hasattr(module, "make_system"):
-    raise ValueError(
-      f"config.system must name a module that exports make_system; {name!r} is none."
-      f" scae_jax.models has {systems()}."
-    )
-  return module.make_system(settings.model, settings.loss, data)
-
-
-def systems() -> list[str]:
-  """Names of the files in `scae_jax/models` that define `make_system`."""
-  files = pathlib.Path(scae_jax.models.__path__[0]).glob("*.py")
-  return sorted(file.stem for file in files if "\ndef make_system(" in file.read_text())
-
-
-def check_system(system: System, data: Spec, batch_size: int) -> None:
-  """Traces a training and a test batch, without computing anything.
-
-  Raises:
-    ValueError: from the model; or terms and weights differ, the schedule of weights is not one, a
-      term is not a scalar, a measure, feature or reading has not one entry an example, or a feature
-      and a reading have one name.
-  """
-  batch = jax.eval_shape(lambda: data.blank_batch(batch_size))
-
-  def run(batch: Any) -> list[tuple[Any, Any, Any, Any]]:
-    keys = jax.random.split(jax.random.key(0), 3)
-    variables = system.module.init({"params": keys[0], "noise": keys[1]}, batch, train=True)
-    results = []
-    for step, key in ((0, keys[2]), (None, None)):
-      _, (terms, output) = losses(system, variables["params"], batch, step=step, noise_key=key)
-      numbers = (system.measures(output, batch), system.features(output))
-      results.append((terms, *numbers, system.all_readings(output)))
-    return results
-
-  for terms, measures, features, readings in jax.eval_shape(run, batch):
-    for name, value in terms.items():
-      _check_shape(f"loss term {name!r}", value.shape, (), "()")
-    for name, value in measures.items():
-      _check_shape(f"measure {name!r}", value.shape, (batch_size,), f"[batch {batch_size}]")
-    for kind, values in (("feature", features), ("reading", readings)):
-      for name, value in values.items():
-        shape = (batch_size, *value.shape[-1:])
-        _check_shape(f"{kind} {name!r}", value.shape, shape, f"[batch {batch_size}, {kind}s]")
-    if both := sorted(set(features) & set(readings)):
-      raise ValueError(f"the system's features and readings must differ in name; both have {both}.")
-
-
-def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> None:
-  if received != expected:
-    raise ValueError(f"the system's {what} must have shape {words}; it has {received}.")

@@ -4,15 +4,17 @@ Below `<workdir>/checkpoints`, one folder a step, written by orbax in the backgr
 into place when complete, so that a kill leaves either a whole checkpoint or none.
 """
 
+import contextlib
 import dataclasses
 import gc
 import json
 import math
 import pathlib
+import re
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -21,12 +23,17 @@ import orbax.checkpoint as ocp
 from absl import logging
 from orbax.checkpoint import checkpoint_managers
 
-from scae_jax.training.errors import RunError
+from scae_jax.training.errors import RunError, WriteError
 from scae_jax.training.processes import is_first, meet
 from scae_jax.training.state import TrainState
 
 Result = TypeVar("Result")
 Which = int | str  # a step, 'latest' or 'best'
+# What a message of tensorstore has to say to the user, somewhere in its many lines.
+_DISK = (
+  "No space left on device|Disk quota exceeded|File too large|Read-only file system"
+  "|Permission denied|Input/output error"
+)
 
 
 def named_checkpoint(name: str) -> Which:
@@ -42,11 +49,13 @@ class Progress:
     step: updates done.
     window: the sums of training metrics that no line of metrics has yet reported.
     selection_loss: held-out loss that ranks the checkpoints; None if it was not computed.
+    lines: checksum of all lines of metrics so far; None if they are not known.
   """
 
   step: int
   window: dict[str, Any]
   selection_loss: float | None
+  lines: int | None = None
 
 
 class Checkpoints:
@@ -67,49 +76,79 @@ class Checkpoints:
       keep: so many of the latest checkpoints stay, and the one of the lowest held-out loss.
       writable: False to leave everything as it is.
       say: takes a message about a checkpoint that could not be read.
+
+    Raises:
+      RunError: it is no folder.
     """
+    if directory.exists() and not directory.is_dir():
+      raise RunError(f"{directory} must be a folder; it is a file. Move it away.")
     self._directory = directory
     self._say = say
     self._losses: dict[int, float] = {}
-    self._manager = ocp.CheckpointManager(
-      directory,
-      options=ocp.CheckpointManagerOptions(
-        create=writable,
-        cleanup_tmp_directories=writable,
-        preservation_policy=_LatestAndBest(keep, self._losses),
-      ),
+    self._options = ocp.CheckpointManagerOptions(
+      create=writable,
+      cleanup_tmp_directories=writable,
+      lightweight_initialize=True,  # one damaged checkpoint would keep all from being read
+      preservation_policy=_LatestAndBest(keep, self._losses),
     )
+    self._manager = ocp.CheckpointManager(directory, options=self._options)
     for step in self._manager.all_steps():
       self._remember_loss(step)
+    for path in directory.iterdir() if directory.is_dir() else ():
+      if path.name.isdecimal() and int(path.name) not in self._manager.all_steps():
+        self._say(f"{path} is no checkpoint that can be read: passed over")
 
   def __enter__(self) -> "Checkpoints":
     return self
 
-  def __exit__(self, *_: object) -> None:
-    self._manager.close()
+  def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    try:
+      with self._writing():
+        self._manager.close()
+    except WriteError:
+      if kind is None:  # else it is said already
+        raise
 
   def steps(self) -> list[int]:
     """Steps that have a checkpoint, from the first to the last."""
     return sorted(self._manager.all_steps())
 
   def save(self, state: TrainState, progress: Progress) -> None:
-    """Starts to write; returns as soon as the state may be donated."""
+    """Starts to write; returns as soon as the state may be donated.
+
+    Raises:
+      WriteError: this checkpoint or the one before cannot be written.
+    """
     if progress.selection_loss is not None:
       self._losses[progress.step] = progress.selection_loss
-    contents = dataclasses.asdict(progress)
-    contents["checksum"] = _checksum(state, progress)
-    saved = self._manager.save(
-      progress.step,
-      args=ocp.args.Composite(
-        state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(contents)
-      ),
-    )
+    contents = _contents(progress)
+    sums = {"progress_checksum": _checksum(None, progress), "checksum": _checksum(state, progress)}
+    with self._writing():
+      saved = self._manager.save(
+        progress.step,
+        args=ocp.args.Composite(
+          state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(contents | sums)
+        ),
+      )
     if not saved:
       raise RuntimeError(f"orbax declined step {progress.step}; it has {self.steps()}")
 
   def wait(self) -> None:
-    """Returns when everything saved is on the disk."""
-    self._manager.wait_until_finished()
+    """Returns when everything saved is on the disk; raises `WriteError` if it cannot be."""
+    with self._writing():
+      self._manager.wait_until_finished()
+
+  @contextlib.contextmanager
+  def _writing(self) -> Iterator[None]:
+    """Orbax writes in the background and reports what went wrong at the next call, whichever."""
+    try:
+      yield
+    except (OSError, ValueError) as error:
+      cause = re.search(_DISK, str(error))
+      raise WriteError(
+        f"a checkpoint cannot be written to {self._directory}: {cause[0] if cause else error}."
+        " Those before it stand: make room there, and the same command goes on from the last one."
+      ) from error
 
   def restore(self, template: TrainState, which: Which = "latest") -> tuple[TrainState, Progress]:
     """Reads a checkpoint onto the mesh of the template.
@@ -152,19 +191,31 @@ class Checkpoints:
     raise RunError(f"no checkpoint in {self._directory} can be read. Train in a new --workdir.")
 
   def set_aside_after(self, step: int) -> None:
-    """Moves checkpoints of later steps, which could not be read, out of the way of new ones."""
+    """Moves checkpoints of later steps, which could not be read, out of the way of new ones.
+
+    Raises:
+      RunError: there is no place to move them to.
+    """
     unreadable = [later for later in self.steps() if later > step]
     meet("unreadable checkpoints known")
     for later in unreadable:
       target = self._directory.parent / "unreadable_checkpoints" / str(later)
       if is_first():
-        shutil.rmtree(target, ignore_errors=True)
-        target.parent.mkdir(exist_ok=True)
-        shutil.move(self._directory / str(later), target)
+        try:
+          shutil.rmtree(target, ignore_errors=True)
+          target.parent.mkdir(exist_ok=True)
+          shutil.move(self._directory / str(later), target)
+        except OSError as error:
+          raise RunError(
+            f"the unreadable checkpoint of step {later} cannot be moved to {target}: {error}. Move"
+            f" it out of {self._directory} yourself."
+          ) from error
       self._losses.pop(later, None)
       self._say(f"the unreadable checkpoint of step {later} is now {target}")
     meet("unreadable checkpoints moved")
-    self._manager.reload()
+    if unreadable:
+      self._manager.close()  # `reload` would read more of the others than it needs to
+      self._manager = ocp.CheckpointManager(self._directory, options=self._options)
 
   def _candidates(self, which: Which) -> list[int]:
     steps = self.steps()
@@ -191,18 +242,27 @@ class Checkpoints:
     )
     contents = dict(restored["progress"])
     checksum = contents.pop("checksum")
+    contents.pop("progress_checksum", None)  # checkpoints of older versions have none
     progress = Progress(**contents)
     if checksum != _checksum(restored["state"], progress) or progress.step != step:
       raise ValueError("its checksum does not match its contents")
     return restored["state"], progress
 
   def _remember_loss(self, step: int) -> None:
-    item = ocp.args.Composite(progress=ocp.args.JsonRestore())
-    result = _quietly(lambda: self._manager.restore(step, args=item)["progress"]["selection_loss"])
+    result = _quietly(lambda: self._read_loss(step))
     if isinstance(result, Unreadable):
       self._say(f"the checkpoint of step {step} has no readable held-out loss ({result.reason})")
     elif result is not None:
       self._losses[step] = result
+
+  def _read_loss(self, step: int) -> float | None:
+    item = ocp.args.Composite(progress=ocp.args.JsonRestore())
+    contents = dict(self._manager.restore(step, args=item)["progress"])
+    checksum, _ = contents.pop("progress_checksum", None), contents.pop("checksum")
+    progress = Progress(**contents)
+    if checksum not in (None, _checksum(None, progress)):
+      raise ValueError("its checksum does not match its contents")
+    return progress.selection_loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,9 +288,15 @@ class _LatestAndBest(checkpoint_managers.PreservationPolicy):
     return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
-def _checksum(state: TrainState, progress: Progress) -> int:
+def _contents(progress: Progress) -> dict[str, Any]:
+  """Ready for JSON; without `lines` if they are not known, as older versions wrote it."""
+  contents = dataclasses.asdict(progress)
+  return {key: value for key, value in contents.items() if key != "lines" or value is not None}
+
+
+def _checksum(state: TrainState | None, progress: Progress) -> int:
   """CRC-32 of the values: orbax notices a truncated file, but not a flipped bit."""
-  value = zlib.crc32(json.dumps(dataclasses.asdict(progress), sort_keys=True).encode())
+  value = zlib.crc32(json.dumps(_contents(progress), sort_keys=True).encode())
   for leaf in jax.tree.leaves(state):
     is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     numbers = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
@@ -251,16 +317,25 @@ def _quietly(read: Callable[[], Result]) -> Result | Unreadable:
   """What `read` returns, or why it failed.
 
   Orbax reads all arrays at once. When one fails, the unfinished reads of the others are dropped,
-  and Python would print a traceback of each when it collects them; so they are collected here.
+  and Python would print a traceback of each when it collects them: here, or when the program ends.
   """
-  hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
   try:
-    try:
-      return read()
-    except Exception as error:  # what a damaged file raises depends on where the damage is
-      text = str(error).strip() or repr(error)
-      reason = f"{type(error).__name__}: {text.splitlines()[0][:160]}"
-    gc.collect()
-    return Unreadable(reason)
-  finally:
-    sys.unraisablehook = hook
+    return read()
+  except Exception as error:  # what a damaged file raises depends on where the damage is
+    text = str(error).strip() or repr(error)
+    reason = f"{type(error).__name__}: {text.splitlines()[0][:160]}"
+  if not isinstance(sys.unraisablehook, _DroppedReads):
+    sys.unraisablehook = _DroppedReads(sys.unraisablehook)
+  gc.collect()
+  return Unreadable(reason)
+
+
+@dataclasses.dataclass(frozen=True)
+class _DroppedReads:
+  """Passes over what Python says of dropped reads; all else goes to the hook before."""
+
+  before: Callable[[Any], object]
+
+  def __call__(self, unraisable: Any) -> None:
+    if "_read_array" not in repr(unraisable.object):
+      self.before(unraisable)

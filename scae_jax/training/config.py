@@ -16,11 +16,12 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from scae_jax import bounds
 from scae_jax.data import scenes
 from scae_jax.data.constellations import SceneOptions
-from scae_jax.training.errors import RunError
+from scae_jax.training.errors import RunError, explained
 from scae_jax.training.optimizers import OptimizerOptions, resolve
-from scae_jax.training.options import DataOptions, EvaluationOptions, TrainOptions, read_section
+from scae_jax.training.options import DataOptions, EvaluationOptions, TrainOptions
 from scae_jax.training.processes import Processes
 
 USAGE = "write --config=FILE[:PRESET], --config.SECTION.KEY=VALUE or --workdir=FOLDER."
@@ -92,27 +93,40 @@ def read_settings(config: ConfigDict) -> Settings:
       f"a config must have exactly {sorted(expected)}; unknown: {sorted(received - expected)},"
       f" missing: {sorted(expected - received)}. Correct the config file."
     )
+  if not isinstance(content["system"], str):
+    raise RunError(f"config.system must be a string; it is {content['system']!r}.")
   for name in SECTIONS:
     if not isinstance(content[name], dict):
       raise RunError(f"config.{name} must be a section (ConfigDict); it is {content[name]!r}.")
-  train = read_section(content["train"], "train", TrainOptions)
-  return Settings(
-    system=content["system"],
-    model=content["model"],
-    loss=content["loss"],
-    data=_read_data(content["data"]),
-    train=train,
-    optimizer=resolve(read_section(content["optimizer"], "optimizer", OptimizerOptions), train),
-    evaluation=read_section(content["evaluation"], "evaluation", EvaluationOptions),
-  )
+  with explained():
+    train = bounds.read(TrainOptions, "train", content["train"])
+    optimizer = bounds.read(OptimizerOptions, "optimizer", content["optimizer"])
+    return Settings(
+      system=content["system"],
+      model=content["model"],
+      loss=content["loss"],
+      data=_read_data(content["data"]),
+      train=train,
+      optimizer=resolve(optimizer, train),
+      evaluation=bounds.read(EvaluationOptions, "evaluation", content["evaluation"]),
+    )
 
 
 def _read_data(section: dict[str, Any]) -> DataOptions | SceneOptions:
   """The data section, whose keys depend on the name of the data."""
-  if section.get("name") != scenes.NAME:
-    return read_section(section, "data", DataOptions)
-  options = {key: value for key, value in section.items() if key != "name"}
-  return read_section(options, "data", SceneOptions)
+  if not isinstance(section.get("name", ""), str):
+    raise RunError(f"config.data.name must be a string; it is {section['name']!r}.")
+  is_scenes = section.get("name") == scenes.NAME
+  kind: type[DataOptions | SceneOptions] = SceneOptions if is_scenes else DataOptions
+  if is_scenes:
+    section = {key: value for key, value in section.items() if key != "name"}
+  try:
+    return bounds.read(kind, "data", section)
+  except ValueError as error:
+    if "valid keys" not in str(error):
+      raise
+    name = scenes.NAME if is_scenes else section.get("name")
+    raise ValueError(f"{error} These are the keys where config.data.name is {name!r}.") from error
 
 
 def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Command:

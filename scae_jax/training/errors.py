@@ -1,13 +1,14 @@
 """How a run ends before its last step: one message for the user and an exit code.
 
 0         trained to the last step
-1         the run failed: a loss that is not finite, a report that failed after a training that is
-          saved, or (with a traceback) a defect of the program
+1         the run failed: a loss that is not finite, a full disk, a report that failed after a
+          training that is saved, or (with a traceback) a defect of the program
 2         the run could not start as asked: config, data set, workdir or checkpoint
 130, 143  interrupted by Ctrl-C or SIGTERM, saved; the same command resumes
 """
 
 import contextlib
+import errno
 import sys
 from collections.abc import Iterator
 
@@ -22,6 +23,12 @@ class RunError(Exception):
 
 class NonFiniteError(RunError):
   """A loss term or a gradient is not finite; the message names it and the step."""
+
+  exit_code = 1
+
+
+class WriteError(RunError):
+  """The run cannot be saved, for example on a full disk; what was saved before stands."""
 
   exit_code = 1
 
@@ -54,7 +61,9 @@ def explained() -> Iterator[None]:
   try:
     yield
   except (ValueError, OSError) as error:
-    raise RunError(str(error)) from error
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    hint = ". Make room there and give the same command again." if full else ""
+    raise RunError(f"{error}{hint}") from error
 
 
 @contextlib.contextmanager

@@ -6,10 +6,11 @@ so that a run resumed from it misses none.
 """
 
 import contextlib
+import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,10 +22,12 @@ from scae_jax.models.system import Spec, System
 from scae_jax.training.build import Run, build, variables_by_seed
 from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import Settings, dump_config, read_settings
-from scae_jax.training.errors import Interrupted
+from scae_jax.training.errors import Interrupted, WriteError
 from scae_jax.training.interrupt import StopRequest
 from scae_jax.training.mesh import check_batch_size, make_mesh, put
 from scae_jax.training.metrics import (
+  JsonLines,
+  Sink,
   Speed,
   Window,
   check_tensorboard,
@@ -53,7 +56,25 @@ from scae_jax.training.workdir import (
   open_for_writing,
 )
 
-Write = Callable[[Mapping[str, Any]], None]
+
+@dataclasses.dataclass(frozen=True)
+class _Write:
+  """Takes a line of metrics to the display and, in process 0, to the files."""
+
+  workdir: pathlib.Path
+  display: Display
+  sinks: Sequence[Sink]
+
+  def __call__(self, line: Mapping[str, Any]) -> None:
+    self.display.line(line)
+    with _writing_to(self.workdir):
+      for sink in self.sinks:
+        sink.write(line)
+
+  @property
+  def checksum(self) -> int | None:
+    """Of all lines so far, where this process writes them."""
+    return next((sink.checksum for sink in self.sinks if isinstance(sink, JsonLines)), None)
 
 
 def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
@@ -108,7 +129,7 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
     stop = stack.enter_context(StopRequest())
     stack.enter_context(lost_peers_explained())
     state, progress = _start(settings, system, feed.spec, mesh, start, checkpoints, display)
-    write = stack.enter_context(_writer(settings.train, workdir, display, progress.step))
+    write = stack.enter_context(_writer(settings.train, workdir, display, progress))
     if progress.step < settings.train.num_steps:
       program = Program(settings, system, feed, mesh)
       state, progress = _run(
@@ -166,7 +187,7 @@ def _run(
   checkpoints: Checkpoints,
   display: Display,
   stop: StopRequest,
-  write: Write,
+  write: _Write,
 ) -> tuple[TrainState, Progress]:
   """Trains until the last step or a request to stop; what it returns is being saved."""
   step, window, speed = progress.step, Window(progress.window), Speed()
@@ -195,7 +216,7 @@ def _run(
     save = last or _due(step, options.checkpoint_every)
     if save or _due(step, options.eval_every):
       selection_loss = _evaluate(program, options.all_seeds, state, step, saved, write)
-    progress = Progress(step, window.to_json(), selection_loss)
+    progress = Progress(step, window.to_json(), selection_loss, write.checksum)
     stopping = largest(stop.signal_number or 0) > 0
     if save or stopping:
       checkpoints.save(state, progress)
@@ -204,7 +225,7 @@ def _run(
 
 
 def _evaluate(
-  program: Program, seeds: Sequence[int], state: TrainState, step: int, saved: int, write: Write
+  program: Program, seeds: Sequence[int], state: TrainState, step: int, saved: int, write: _Write
 ) -> float:
   """Writes the line of held-out results; returns the loss that ranks the checkpoint."""
   started = time.perf_counter()
@@ -222,23 +243,35 @@ def _evaluate(
 
 @contextlib.contextmanager
 def _writer(
-  options: TrainOptions, workdir: pathlib.Path, display: Display, step: int
-) -> Iterator[Write]:
-  """Where a line of metrics goes: the display and, from process 0, the files."""
+  options: TrainOptions, workdir: pathlib.Path, display: Display, progress: Progress
+) -> Iterator[_Write]:
+  """Where the lines of metrics go on; says so if those before are not what they were."""
   sinks = []
   if is_first():
-    sinks = open_sinks(workdir, after_step=step, tensorboard=options.tensorboard)
-
-  def write(line: Mapping[str, Any]) -> None:
-    display.line(line)
-    for sink in sinks:
-      sink.write(line)
-
+    with _writing_to(workdir):
+      sinks = open_sinks(workdir, after_step=progress.step, tensorboard=options.tensorboard)
+  write = _Write(workdir, display, sinks)
+  if is_first() and progress.lines not in (None, write.checksum):
+    display.say(
+      f"{workdir / 'metrics.jsonl'} has not the lines that were written up to step"
+      f" {progress.step}: some are changed or missing. They stay as they are."
+    )
   try:
     yield write
   finally:
     for sink in sinks:
       sink.close()
+
+
+@contextlib.contextmanager
+def _writing_to(workdir: pathlib.Path) -> Iterator[None]:
+  try:
+    yield
+  except OSError as error:
+    raise WriteError(
+      f"the metrics cannot be written to {workdir}: {error}. The checkpoints stand: make room"
+      " there, and the same command goes on from the last one."
+    ) from error
 
 
 def _due(step: int, every: int) -> bool:

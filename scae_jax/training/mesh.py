@@ -1,5 +1,6 @@
 """The mesh of all devices: batches are split over it, everything else is on each device."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,27 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from scae_jax.training.errors import RunError
 from scae_jax.typing import Array
+
+MIN_EXAMPLES = 8  # a device; with fewer, what devices tell each other takes longer than they work
+
+
+def use_all_cores(batch_size: int) -> None:
+  """Makes every core of this machine's processor a device; call it before JAX is first used.
+
+  A loop over examples, as of `kernels.by_example`, runs on one thread of each device. Where the
+  batch does not divide by the cores, or is small, fewer are devices. Nothing changes on
+  accelerators, and where XLA_FLAGS or JAX_NUM_CPU_DEVICES say how many there are.
+
+  Args:
+    batch_size: examples of a step, over all devices.
+  """
+  said = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+  if said or jax.config.values["jax_num_cpu_devices"] != -1:
+    return
+  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+  most = max(1, min(cores, batch_size // MIN_EXAMPLES))
+  devices = next(count for count in range(most, 0, -1) if batch_size % count == 0)
+  jax.config.update("jax_num_cpu_devices", devices)
 
 
 def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:

@@ -11,9 +11,11 @@ the evaluations and checkpoints before the line. A resumed run counts from 0 aga
 has the `seconds` of its evaluation.
 """
 
+import contextlib
 import json
 import os
 import pathlib
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -91,7 +93,11 @@ class Sink(Protocol):
 
 
 class JsonLines:
-  """Appends to `metrics.jsonl`; a line is on its way to the disk when `write` returns."""
+  """Appends to `metrics.jsonl`; a line is on its way to the disk when `write` returns.
+
+  Attributes:
+    checksum: CRC-32 of all lines.
+  """
 
   def __init__(self, path: pathlib.Path, *, after_step: int):
     """Opens the file and drops what an interrupted run wrote after its last checkpoint.
@@ -101,20 +107,24 @@ class JsonLines:
       after_step: lines of later steps go, they will be written again.
 
     Raises:
-      RunError: a line before the last is not JSON.
+      RunError: the file cannot be read, or a line before the last is not one of metrics.
     """
     written = read_lines(path) if path.exists() else []
-    kept = [line for line in written if line["step"] <= after_step]
-    write_whole(path, "".join(_dump(line) for line in kept).encode())
-    self._file = path.open("a", encoding="utf-8")
+    kept = "".join(_dump(line) for line in written if line["step"] <= after_step).encode()
+    self.checksum = zlib.crc32(kept)
+    write_whole(path, kept)
+    self._file = path.open("ab")
 
   def write(self, line: Mapping[str, Any]) -> None:
-    self._file.write(_dump(line))
+    text = _dump(line).encode()
+    self._file.write(text)
     self._file.flush()
     os.fsync(self._file.fileno())
+    self.checksum = zlib.crc32(text, self.checksum)
 
   def close(self) -> None:
-    self._file.close()
+    with contextlib.suppress(OSError):  # of a line that `write` has refused
+      self._file.close()
 
 
 class TensorBoard:
@@ -150,19 +160,34 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
   """The lines of the file, without the last one if a kill cut it short.
 
   Raises:
-    RunError: a line before the last is not JSON.
+    RunError: the file cannot be read, or a line before the last is not one of metrics.
   """
-  texts = path.read_text(encoding="utf-8").split("\n")
+  try:
+    texts = path.read_bytes().split(b"\n")
+  except OSError as error:
+    raise RunError(f"{path} cannot be read: {error}. Move it away and start again.") from error
   lines = []
   # What follows the last newline is empty, or a line that was not finished.
   for number, text in enumerate(texts[:-1], start=1):
     try:
-      lines.append(json.loads(text))
-    except json.JSONDecodeError as error:
+      lines.append(_parse(text))
+    except (ValueError, RecursionError) as error:
       raise RunError(
-        f"{path} line {number} is not JSON ({error}). Repair or remove that line and start again."
+        f"{path} line {number} is not JSON of a line of metrics ({error}). Repair or remove that"
+        " line and start again."
       ) from error
   return lines
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+  """A line of the file; raises ValueError unless it has what every line has."""
+  line = json.loads(text.decode())
+  if not isinstance(line, dict):
+    raise ValueError(f"expected a JSON object, got {text[:40]!r}")
+  for name, kind in (("step", int), ("split", str), ("timing", dict)):
+    if type(line.get(name)) is not kind:
+      raise ValueError(f"expected {name!r} of type {kind.__name__}, got {line.get(name)!r}")
+  return line
 
 
 def of_seeds(numbers: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
   Held-out totals use the weights themselves.
 
   Raises:
-    ValueError: points for no term, or steps that do not rise, or a factor below 0.
+    ValueError: points for no term.
   """
   unknown = sorted(set(system.loss_schedule) - set(system.loss_weights))
   if unknown:
@@ -60,8 +60,7 @@ def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
   weights = {}
   for name, weight in system.loss_weights.items():
     points = system.loss_schedule.get(name, ())
-    key = f"config.loss.schedule.{name}"
-    factor = line_through(points, name=key, kind="factor", positive=False)
+    factor = line_through(points)
     weights[name] = jnp.float32(weight) if factor is None else weight * factor(step)
   return weights
 
@@ -86,6 +85,11 @@ def losses(
   """
   weights = system.loss_weights if step is None else scheduled_weights(system, step)
   rngs = None if noise_key is None else {"noise": noise_key}
-  output = system.module.apply({"params": params}, batch, train=step is not None, rngs=rngs)
+  changing: Mapping[str, Any] = (
+    {} if step is None or system.arguments is None else system.arguments(step)
+  )
+  output = system.module.apply(
+    {"params": params}, batch, train=step is not None, rngs=rngs, **changing
+  )
   terms = system.loss_terms(output, batch, step)
   return weighted_total(terms, weights), (terms, output)

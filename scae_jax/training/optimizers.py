@@ -1,20 +1,29 @@
 """Optimisers and learning-rate schedules from the config's `optimizer` section."""
 
 import dataclasses
-import math
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
+from scae_jax.bounds import MAX_STEPS, above, between, one_of, rule, zero_or
 from scae_jax.training.errors import RunError
-from scae_jax.training.options import TrainOptions, require
+from scae_jax.training.options import TrainOptions
 from scae_jax.typing import Array
 
 OPTIMIZERS = ("rmsprop", "adam")
 SCHEDULES = ("constant", "exponential", "cosine")
+MAX_DECAY = 0.999999  # nearer to 1, a running mean in float32 would forget nothing
+NEEDED_TO_DECAY = rule(
+  "at least 1 step where {section}.schedule is 'exponential'",
+  lambda value, fields: value > 0 or fields["schedule"] != "exponential",
+)
+NEEDED_BY_ADAM = rule(
+  "above 0 where {section}.name is 'adam' (1e-8 is usual)",
+  lambda value, fields: value > 0 or fields["name"] != "adam",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,41 +50,20 @@ class OptimizerOptions:
       the parameter has two axes or more, see `make_optimizer`; 0. for none.
   """
 
-  name: str
-  learning_rate: float
-  schedule: str
-  warmup_steps: int
-  decay_steps: int
-  decay_rate: float
-  end_factor: float
-  momentum: float
-  decay: float
-  b1: float
-  b2: float
-  epsilon: float
-  clip_norm: float
-  weight_decay: float
-
-  def __post_init__(self):
-    def check(holds: bool, key: str, expected: str):
-      require(holds, f"optimizer.{key}", expected, getattr(self, key))
-
-    check(self.name in OPTIMIZERS, "name", f"one of {OPTIMIZERS}")
-    check(self.schedule in SCHEDULES, "schedule", f"one of {SCHEDULES}")
-    check(self.learning_rate > 0, "learning_rate", "above 0")
-    check(self.warmup_steps >= 0, "warmup_steps", "0 or more steps")
-    check(self.decay_steps >= 0, "decay_steps", "0 or more steps")
-    if self.schedule == "exponential":
-      check(self.decay_steps > 0, "decay_steps", "at least 1 step for exponential decay")
-    check(0 < self.decay_rate <= 1, "decay_rate", "above 0 and at most 1")
-    check(0 <= self.end_factor <= 1, "end_factor", "from 0 to 1")
-    for key in ("momentum", "decay", "b1", "b2"):
-      check(0 <= getattr(self, key) < 1, key, "from 0 to below 1")
-    check(self.epsilon >= 0, "epsilon", "0 or above")
-    if self.name == "adam":
-      check(self.epsilon > 0, "epsilon", "above 0 for adam (1e-8 is usual)")
-    check(self.clip_norm >= 0, "clip_norm", "0 (off) or above")
-    check(0 <= self.weight_decay < math.inf, "weight_decay", "0 (off) or above, and finite")
+  name: Annotated[str, one_of(*OPTIMIZERS)]
+  learning_rate: Annotated[float, between(1e-9, 1e3)]
+  schedule: Annotated[str, one_of(*SCHEDULES)]
+  warmup_steps: Annotated[int, between(0, MAX_STEPS)]
+  decay_steps: Annotated[int, between(0, MAX_STEPS), NEEDED_TO_DECAY]
+  decay_rate: Annotated[float, above(0, 1)]
+  end_factor: Annotated[float, between(0, 1)]
+  momentum: Annotated[float, between(0, MAX_DECAY)]
+  decay: Annotated[float, between(0, MAX_DECAY)]
+  b1: Annotated[float, between(0, MAX_DECAY)]
+  b2: Annotated[float, between(0, MAX_DECAY)]
+  epsilon: Annotated[float, zero_or(between(1e-12, 1)), NEEDED_BY_ADAM]
+  clip_norm: Annotated[float, zero_or(between(1e-6, 1e12))]
+  weight_decay: Annotated[float, between(0, 1)]
 
 
 def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
@@ -89,12 +77,11 @@ def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
     RunError: warm-up leaves no step for the cosine.
   """
   if options.schedule == "cosine" and options.decay_steps == 0:
-    require(
-      options.warmup_steps < train.num_steps,
-      "optimizer.warmup_steps",
-      f"below train.num_steps, {train.num_steps}, where the cosine ends (decay_steps is 0)",
-      options.warmup_steps,
-    )
+    if options.warmup_steps >= train.num_steps:
+      raise RunError(
+        f"config.optimizer.warmup_steps must be below config.train.num_steps, {train.num_steps},"
+        f" where the cosine ends (decay_steps is 0); it is {options.warmup_steps}."
+      )
     options = dataclasses.replace(options, decay_steps=train.num_steps - options.warmup_steps)
   if options.name == "rmsprop" and options.epsilon == 0:
     options = dataclasses.replace(options, epsilon=(10 * train.batch_size) ** -2.0)

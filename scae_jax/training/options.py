@@ -2,13 +2,30 @@
 
 import dataclasses
 import math
-import typing
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated
 
-from scae_jax.training.errors import RunError, explained
+from scae_jax.bounds import MAX_SIDE, MAX_STEPS, Bound, between, rule, zero_or
 
-Options = TypeVar("Options")
+# Examples of a batch, and of a data set. More do not fit any device; see `training.memory`.
+MAX_EXAMPLES = 2**31 - 2
+MAX_SEEDS = 65_536
+MIN_CROP = 8  # pixels; of less nobody could tell what it shows
+# Steps of one dispatch: their examples are drawn at once.
+MAX_DISPATCH = 100_000
+
+
+def _off_with_overlay(off: object) -> Bound:
+  return rule(
+    f"{off} with {{section}}.overlay, which only moves images with pixels in [0, 1]",
+    lambda value, fields: value == off or not fields["overlay"],
+  )
+
+
+# The middle of every image stays on the canvas.
+HALF_IN_VIEW = rule(
+  "from 0 to half of {section}.canvas, {canvas} pixels",
+  lambda value, fields: 0 <= value <= fields["canvas"] / 2,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,32 +60,21 @@ class DataOptions:
   dir: str
   cache_dir: str
   affnist_dir: str
-  num_validation: int
-  canvas: int
-  max_shift: int
-  max_rotation: float
+  num_validation: Annotated[int, between(0, MAX_EXAMPLES)]
+  canvas: Annotated[int, between(1, MAX_SIDE)]
+  max_shift: Annotated[int, HALF_IN_VIEW]
+  max_rotation: Annotated[float, between(0, 180), _off_with_overlay(0)]
   overlay: bool
-  normalize: bool
-  crop: int
-  brightness: float
-  contrast: float
+  normalize: Annotated[bool, _off_with_overlay(False)]
+  crop: Annotated[int, zero_or(between(MIN_CROP, "canvas")), _off_with_overlay(0)]
+  brightness: Annotated[float, between(0, 1), _off_with_overlay(0)]
+  contrast: Annotated[float, between(0, 1), _off_with_overlay(0)]
 
-  def __post_init__(self):
-    require(self.num_validation >= 0, "data.num_validation", "0 or more", self.num_validation)
-    require(self.canvas > 0, "data.canvas", "a positive number of pixels", self.canvas)
-    require(self.max_shift >= 0, "data.max_shift", "zero or more pixels", self.max_shift)
-    turns = 0 <= self.max_rotation <= 180
-    require(turns, "data.max_rotation", "from 0 to 180 degrees", self.max_rotation)
-    fits = 0 <= self.crop <= self.canvas
-    require(fits, "data.crop", f"from 0 to data.canvas, {self.canvas} pixels", self.crop)
-    for name in ("brightness", "contrast"):
-      require(0 <= getattr(self, name) <= 1, f"data.{name}", "from 0 to 1", getattr(self, name))
-    for name in ("max_rotation", "crop", "brightness", "contrast") if self.overlay else ():
-      value = getattr(self, name)
-      require(value == 0, f"data.{name}", "0 with data.overlay, which only moves images", value)
-    fits = not (self.normalize and self.overlay)
-    expected = "False with data.overlay, which adds pixels in [0, 1]"
-    require(fits, "data.normalize", expected, self.normalize)
+
+SEED = rule(
+  "from 0 to 2147483648 less {section}.seeds, {seeds}",
+  lambda value, fields: 0 <= value <= 2**31 - fields["seeds"],
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,27 +99,18 @@ class TrainOptions:
       empty for parameters drawn by the seed.
   """
 
-  num_steps: int
-  batch_size: int
-  seed: int
-  seeds: int
-  steps_per_dispatch: int
-  log_every: int
-  eval_every: int
-  checkpoint_every: int
-  keep_checkpoints: int
+  num_steps: Annotated[int, between(1, MAX_STEPS)]
+  batch_size: Annotated[int, between(1, MAX_EXAMPLES)]
+  seed: Annotated[int, SEED]
+  seeds: Annotated[int, between(1, MAX_SEEDS)]
+  steps_per_dispatch: Annotated[int, between(1, MAX_DISPATCH)]
+  log_every: Annotated[int, between(1, MAX_STEPS)]
+  eval_every: Annotated[int, between(0, MAX_STEPS)]
+  checkpoint_every: Annotated[int, between(0, MAX_STEPS)]
+  keep_checkpoints: Annotated[int, between(1, MAX_STEPS)]
   tensorboard: bool
   compilation_cache: str
   start_from: str
-
-  def __post_init__(self):
-    positive = ("num_steps", "batch_size", "seeds", "steps_per_dispatch", "log_every")
-    for name in (*positive, "keep_checkpoints"):
-      require(getattr(self, name) > 0, f"train.{name}", "at least 1", getattr(self, name))
-    for name in ("eval_every", "checkpoint_every"):
-      require(getattr(self, name) >= 0, f"train.{name}", "0 or more steps", getattr(self, name))
-    last = 2**31 - self.seeds
-    require(0 <= self.seed <= last, "train.seed", f"from 0 to {last}", self.seed)
 
   @property
   def all_seeds(self) -> tuple[int, ...]:
@@ -140,49 +137,5 @@ class EvaluationOptions:
     max_examples: at most so many of each split are fitted to and scored; 0 for all.
   """
 
-  batch_size: int
-  max_examples: int
-
-  def __post_init__(self):
-    require(self.batch_size > 0, "evaluation.batch_size", "at least 1", self.batch_size)
-    require(self.max_examples >= 0, "evaluation.max_examples", "0 or more", self.max_examples)
-
-
-def require(holds: bool, key: str, expected: str, received: object) -> None:
-  """Raises a `RunError` that names the config key unless `holds`."""
-  if not holds:
-    raise RunError(f"config.{key} must be {expected}; it is {received!r}.")
-
-
-def read_section(section: Mapping[str, Any], name: str, schema: type[Options]) -> Options:
-  """A config section as its record.
-
-  Args:
-    section: the keys and values of the section.
-    name: of the section, for messages.
-    schema: a dataclass whose fields are bool, int, float, str or tuples.
-
-  Raises:
-    RunError: a key is missing, unknown or of the wrong type, or the record refuses its values.
-  """
-  types = typing.get_type_hints(schema)
-  unknown, missing = sorted(set(section) - set(types)), sorted(set(types) - set(section))
-  if unknown or missing:
-    raise RunError(
-      f"config section {name!r} must have exactly the keys {sorted(types)};"
-      f" unknown: {unknown}, missing: {missing}. Correct the config file."
-    )
-  values = {}
-  for key, expected in types.items():
-    value = section[key]
-    kind = typing.get_origin(expected) or expected  # tuple of tuple[str, ...]
-    if kind is float and type(value) is int:
-      value = float(value)
-    if type(value) is not kind:
-      raise RunError(
-        f"config.{name}.{key} must be of type {kind.__name__};"
-        f" it is {value!r} of type {type(value).__name__}."
-      )
-    values[key] = value
-  with explained():
-    return schema(**values)
+  batch_size: Annotated[int, between(1, MAX_EXAMPLES)]
+  max_examples: Annotated[int, between(0, MAX_EXAMPLES)]

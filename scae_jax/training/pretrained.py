@@ -7,9 +7,7 @@
 """
 
 import io
-import json
 import pathlib
-import zipfile
 from typing import Any
 
 import jax
@@ -17,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from scae_jax.evaluation.files import write_json, write_whole
+from scae_jax.data.cache import read_arrays
+from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.training.build import Run, build
 from scae_jax.training.checkpoints import Which
-from scae_jax.training.config import dump_config, read_settings
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.workdir import check_same_data, describe_data, load_config
 
@@ -54,15 +53,16 @@ def save_pretrained(
   content = io.BytesIO()
   np.savez_compressed(content, **arrays)
   write_whole(folder / "params.npz", content.getvalue())
-  write_whole(folder / "config.json", dump_config(run.config).encode())
+  write_whole(folder / "config.json", sealed_json(run.config.to_dict()))
   write_json(folder / "data.json", describe_data(run.dataset))
-  write_json(folder / "source.json", {"step": run.step, "seed": seed, "figures": figures})
+  source = {"step": run.step, "seed": seed, "figures": figures}
+  write_whole(folder / "source.json", sealed_json(source))
 
 
 def pretrained_folder(parent: pathlib.Path, name: str) -> pathlib.Path:
   """The folder of parameters with this name; raises `RunError` if there is none."""
-  if not (parent / name / "params.npz").is_file():
-    known = sorted(path.parent.name for path in parent.glob("*/params.npz"))
+  known = sorted(path.parent.name for path in parent.glob("*/params.npz"))
+  if name not in known:  # so that a name is never a path to elsewhere
     raise RunError(f"there are no parameters {name!r} in {parent}; it has {known}.")
   return parent / name
 
@@ -85,14 +85,14 @@ def open_pretrained(
     raise RunError(f"pretrained parameters are of one step; leave out --step={which}.")
   config = load_config(folder) if config is None else config
   try:
-    source = json.loads((folder / "source.json").read_text(encoding="utf-8"))
-    content = io.BytesIO((folder / "params.npz").read_bytes())
-    with np.load(content) as file:
-      arrays = {name: file[name] for name in file.files}
-  except (OSError, ValueError, zipfile.BadZipFile) as error:
+    source = read_json(folder / "source.json", "step", "seed")
+    arrays = read_arrays(folder / "params.npz")
+  except (OSError, ValueError) as error:
     raise RunError(f"{folder} cannot be read: {error}. Fetch it anew.") from error
+  if not all(type(source[key]) is int for key in ("step", "seed")):
+    raise RunError(f"{folder / 'source.json'} must have whole numbers as step and seed.")
   settings = read_settings(config)
-  system, dataset, feed = build(settings)
+  system, dataset, feed = build(settings, training=False)
   check_same_data(folder, describe_data(dataset))
 
   def init() -> Any:

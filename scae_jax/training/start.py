@@ -14,11 +14,11 @@ from jax.sharding import Mesh
 
 from scae_jax.models.system import Spec, System
 from scae_jax.training.checkpoints import Checkpoints
-from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import abstract_state, abstract_state_of
-from scae_jax.training.workdir import checkpoint_directory, load_config
+from scae_jax.training.workdir import checkpoint_directory, saved_settings
 
 MOST_NAMES = 5  # in a message
 
@@ -79,7 +79,7 @@ def _has_checkpoints(workdir: pathlib.Path) -> bool:
 
 
 def _read(source: pathlib.Path, own: Any, num_seeds: int, mesh: Mesh) -> Start:
-  settings = read_settings(load_config(source))
+  settings = saved_settings(source)
   directory = checkpoint_directory(source)
   if not directory.is_dir():
     raise RunError(f"{source} has no checkpoints. Train it first, with train.py.")

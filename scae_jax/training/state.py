@@ -122,10 +122,18 @@ def abstract_state_of(
 ) -> TrainState:
   """`abstract_state` from the shapes of its parameters alone, whatever the model."""
 
+  return _placed(state_shapes(params, optimizer, num_seeds=num_seeds), mesh)
+
+
+def state_shapes(
+  params: Any, optimizer: optax.GradientTransformation, *, num_seeds: int = 1
+) -> TrainState:
+  """Shapes and types of a state from those of its parameters."""
+
   def make(params: Any) -> TrainState:
     return state_of(params, optimizer, jax.random.key(0))
 
-  return _placed(jax.eval_shape(make if num_seeds == 1 else jax.vmap(make), params), mesh)
+  return jax.eval_shape(make if num_seeds == 1 else jax.vmap(make), params)
 
 
 def _placed(shapes: Any, mesh: Mesh) -> Any:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from scae_jax.evaluation.comparison import csv_table, markdown_table
-from scae_jax.evaluation.files import write_whole
+from scae_jax.evaluation.files import read_json, write_whole
 from scae_jax.training.config import differences, parse_config
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.sweep_file import Row
@@ -101,10 +101,12 @@ def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:
   """The content of the row's report, if it is of this config and its last step, else None."""
   path = workdir / "evaluation" / "metrics.json"
   try:
-    report = json.loads(path.read_text(encoding="utf-8"))
+    report = read_json(path, "step", "max_examples", "provenance")
     trained = parse_config(json.dumps(report["provenance"]["config"]))
     facts = (report["step"], report["max_examples"])
-  except (OSError, ValueError, KeyError, TypeError):
+    markdown_table({row.name: report})  # what a table takes of it is there
+    csv_table({row.name: report})
+  except (ValueError, LookupError, TypeError, AttributeError):
     return None  # none, or one that the run will write again
   # What a resumed run may change does not touch the figures, but for the length, which is compared.
   different = set(differences(trained, row.config)) - RESUMABLE_CHANGES

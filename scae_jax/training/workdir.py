@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import pathlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,8 +22,8 @@ from ml_collections import ConfigDict
 
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import Dataset, Split
-from scae_jax.evaluation.files import write_json, write_whole
-from scae_jax.training.config import differences, dump_config, parse_config
+from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
+from scae_jax.training.config import Settings, differences, parse_config, read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.processes import is_first
 
@@ -49,8 +50,8 @@ def checkpoint_directory(workdir: pathlib.Path) -> pathlib.Path:
   return workdir.absolute() / "checkpoints"
 
 
-def load_config(workdir: str | pathlib.Path) -> ConfigDict:
-  """The resolved config of a run.
+def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
+  """The resolved config of a run, to compare with; `load_config` gives one to build from.
 
   Raises:
     RunError: the folder holds no run, or its config cannot be read.
@@ -59,9 +60,54 @@ def load_config(workdir: str | pathlib.Path) -> ConfigDict:
   if not path.is_file():
     raise RunError(f"{workdir} holds no run: there is no {path}. Name the --workdir of train.py.")
   try:
-    return parse_config(path.read_text(encoding="utf-8"))
-  except (ValueError, OSError) as error:
-    raise RunError(f"{path} cannot be read: {error}. Train in a new --workdir.") from error
+    return parse_config(json.dumps(read_json(path)))
+  except (ValueError, AttributeError) as error:  # the latter of keys such as __class__
+    raise RunError(f"{path} cannot be read: {error} Train in a new --workdir.") from error
+
+
+def saved_settings(workdir: str | pathlib.Path) -> Settings:
+  """`saved_config`, read.
+
+  Raises:
+    RunError: as of `saved_config`, or of `config.read_settings`, with the file's name.
+  """
+  return _read(workdir, saved_config(workdir))
+
+
+def _read(workdir: str | pathlib.Path, config: ConfigDict) -> Settings:
+  try:
+    return read_settings(config)
+  except RunError as error:
+    raise RunError(f"{pathlib.Path(workdir) / 'config.json'}: {error}") from error
+
+
+def load_config(workdir: str | pathlib.Path, own_system: str = "") -> ConfigDict:
+  """The resolved config of a run, to build it from.
+
+  A folder that somebody shares must not run code of its own: its config may name a system of the
+  package, or a module that this program or its user has named already.
+
+  Args:
+    workdir: folder of the run.
+    own_system: the dotted path that the user says the config has, to import it; "" for none.
+
+  Raises:
+    RunError: as of `saved_settings`; or the config names another system, or code elsewhere.
+  """
+  config = saved_config(workdir)
+  _read(workdir, config)
+  path, name = pathlib.Path(workdir) / "config.json", config.system
+  if not isinstance(name, str):
+    raise RunError(f"{path} must name a system; it has {name!r}. Put it back, or train anew.")
+  if own_system and name != own_system:
+    raise RunError(f"{path} names the system {name!r}, and --system={own_system} is given.")
+  in_package = "." not in name.removeprefix("scae_jax.models.")
+  if not (own_system or in_package or name in sys.modules):
+    raise RunError(
+      f"{path} names the system {name!r}, which is code outside of scae_jax.models. If you trust"
+      f" it, give evaluate.py --system={name}, or import it first in a program of your own."
+    )
+  return config
 
 
 def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
@@ -77,12 +123,12 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
   """
   if not (workdir / "config.json").exists():
     return
-  different = differences(load_config(workdir), config)
+  different = differences(saved_config(workdir), config)
   changed = {
     key: pair
     for key, pair in different.items()
     if not key.startswith("evaluation.")
-    and (key not in RESUMABLE_CHANGES or (key == "train.num_steps" and pair[1] < pair[0]))
+    and (key not in RESUMABLE_CHANGES or (key == "train.num_steps" and not _is_longer(*pair)))
   }
   if "train.num_steps" in different and set(changed) <= {"train.num_steps"}:
     _check_length_is_free(workdir, config, *different["train.num_steps"])
@@ -94,6 +140,10 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
       + "\nGive another --workdir, or the same config. A resumed run may change"
       f" {', '.join(sorted(RESUMABLE_CHANGES))} (num_steps only upwards)."
     )
+
+
+def _is_longer(old: Any, new: int) -> bool:
+  return type(old) is int and new > old
 
 
 def _check_length_is_free(workdir: pathlib.Path, config: ConfigDict, old: int, new: int) -> None:
@@ -144,11 +194,9 @@ def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None
   if not path.exists():
     return
   try:
-    known = json.loads(path.read_text(encoding="utf-8"))
-  except (ValueError, OSError) as error:
-    raise RunError(
-      f"{path} cannot be read: {error}. Remove it if you are sure that the data set is the same."
-    ) from error
+    known = read_json(path)
+  except ValueError as error:
+    raise RunError(f"{error} Remove it if you are sure that the data set is the same.") from error
   none = "(none)"
   pairs = {key: (known.get(key, none), described.get(key, none)) for key in {**known, **described}}
   lines = [
@@ -192,7 +240,7 @@ def open_for_writing(
   try:
     _lock(lock, workdir)
     try:
-      write_whole(workdir / "config.json", dump_config(config).encode())
+      write_whole(workdir / "config.json", sealed_json(config.to_dict()))
       write_json(workdir / "data.json", described)
     except OSError as error:
       raise RunError(

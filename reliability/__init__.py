@@ -1,0 +1,1 @@
+"""What a run must stand: folders that are damaged, and kills at any moment."""

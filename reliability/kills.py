@@ -1,0 +1,219 @@
+"""Kills short runs at random moments, resumes them, and compares them with runs that were let be.
+
+    python -m reliability.kills --n=100 --seed=0
+
+A run, of one seed or of two at once, is a process of its own. It is killed (SIGKILL) one to eight
+times: while it starts, at any moment of its training, or as soon as it writes a checkpoint. Then
+the same command runs to the end. Parameters, optimiser, random key and lines of metrics (without
+their timing) must be those of an uninterrupted run, bit for bit; else the exit code is 1, and
+`--only=i` does the i-th run again. Its kills are drawn again, but no two fall into the same moment.
+"""
+
+import argparse
+import collections
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from reliability.runs import are_equal, config_of, flags_of, metrics_of, states_of
+from scae_jax.evaluation.files import write_json
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NAMES = ("cnn", "two-seeds")
+NUM_STEPS, EVERY = 60, 4
+MOMENTS = ("starting", "training", "checkpoint")
+SECONDS = 300  # that a process may take
+# train.py without the report that it ends with, which takes longer than all else.
+TRAIN_ONLY = """
+import sys
+from scae_jax.training.config import parse_command_line
+from scae_jax.training.errors import exit_with_message
+from scae_jax.training.loop import train
+
+with exit_with_message():
+  command = parse_command_line(sys.argv[1:], default_config="")
+  train(command.config, command.workdir)
+"""
+
+
+class Processes:
+  """Starts runs below a folder; they share what is compiled there."""
+
+  def __init__(self, folder: pathlib.Path):
+    self._folder = folder
+    inherited = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    self._environment = inherited | {
+      "JAX_PLATFORMS": "cpu",
+      "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+      "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+      "PYTHONPATH": str(ROOT),
+    }
+
+  def start(self, name: str, workdir: pathlib.Path) -> subprocess.Popen:
+    """The run `name` in this workdir; what it says goes to `<workdir>.log`."""
+    flags = [*flags_of(name, NUM_STEPS, EVERY), f"--workdir={workdir}"]
+    with workdir.with_suffix(".log").open("ab") as log:
+      return subprocess.Popen(
+        [sys.executable, "-c", TRAIN_ONLY, *flags],
+        cwd=self._folder,
+        env=self._environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+      )
+
+  def finish(self, name: str, workdir: pathlib.Path) -> float:
+    """Runs to the end; returns the seconds that it took.
+
+    Raises:
+      RuntimeError: it failed, with what it said.
+    """
+    started = time.monotonic()
+    code = self.start(name, workdir).wait(SECONDS)
+    if code:
+      said = workdir.with_suffix(".log").read_text(errors="replace")
+      raise RuntimeError(f"exit code {code}: {said[-3000:]}")
+    return time.monotonic() - started
+
+
+def kill_once(process: subprocess.Popen, workdir: pathlib.Path, rng: np.random.Generator) -> str:
+  """Kills the process at a random moment.
+
+  Returns:
+    Of `MOMENTS` the one that it was; "" if the run had come to its end before.
+  """
+  moment = MOMENTS[rng.choice(len(MOMENTS), p=(0.1, 0.4, 0.5))]
+  delay = rng.uniform()
+  lines = _num_lines(workdir)
+  if moment == "starting":
+    _wait(process, lambda: False, 4 * delay)
+  else:
+    _wait(process, lambda: _num_lines(workdir) > lines, SECONDS)
+    # Later than the first line, so that a run that is killed again and again comes forward.
+    _wait(process, lambda: False, 1.5 * delay)
+  if moment == "checkpoint":
+    _wait(process, lambda: bool(_unfinished(workdir)), SECONDS)
+    _wait(process, lambda: False, 0.03 * rng.uniform())
+  process.send_signal(signal.SIGKILL)
+  if process.wait() != -signal.SIGKILL:
+    return ""
+  if _unfinished(workdir):
+    return "checkpoint"
+  return "training" if _num_lines(workdir) > lines else "starting"
+
+
+def _wait(process: subprocess.Popen, is_there: Callable[[], bool], seconds: float) -> None:
+  """Returns when something is there, the time is over or the process has ended."""
+  deadline = time.monotonic() + seconds
+  while process.poll() is None and time.monotonic() < deadline and not is_there():
+    time.sleep(0.0005)
+
+
+def _num_lines(workdir: pathlib.Path) -> int:
+  path = workdir / "metrics.jsonl"
+  return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _unfinished(workdir: pathlib.Path) -> list[pathlib.Path]:
+  """Checkpoints whose writing has begun and not ended."""
+  return list((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"))
+
+
+def difference(
+  own: pathlib.Path, other: pathlib.Path, states: Mapping[str, dict[int, list[np.ndarray]]]
+) -> str:
+  """What differs between a run and the one that was let be; "" if nothing does."""
+  name = other.name
+  found = states_of(own, config_of(flags_of(name, NUM_STEPS, EVERY)))
+  if found.keys() != states[name].keys():
+    return f"checkpoints {list(found)}, not {list(states[name])}"
+  if different := [step for step in found if not are_equal(found[step], states[name][step])]:
+    return f"states of steps {different}"
+  return "" if metrics_of(own) == metrics_of(other) else "metrics"
+
+
+def search(
+  num_kills: int,
+  seed: int,
+  names: Sequence[str] = NAMES,
+  only: int | None = None,
+  say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+  """Kills and compares; returns counts, and all that failed.
+
+  Args:
+    num_kills: of all runs together.
+    seed: of all; what is done to the i-th run is drawn from (seed, i).
+    names: of runs, which take turns.
+    only: this run alone.
+    say: where progress goes, a line a call.
+  """
+  counts: collections.Counter[str] = collections.Counter()
+  failures, num_runs, started = [], 0, time.monotonic()
+  with tempfile.TemporaryDirectory() as made:
+    root = pathlib.Path(made).resolve()
+    processes = Processes(root)
+    expected = {}
+    for name in names:
+      processes.finish(name, root / name)
+      expected[name] = states_of(root / name, config_of(flags_of(name, NUM_STEPS, EVERY)))
+    say(f"uninterrupted runs made in {time.monotonic() - started:.0f} s")
+    i = only or 0
+    while counts.total() < num_kills and (only is None or num_runs == 0):
+      rng = np.random.default_rng((seed, i))
+      name = names[i % len(names)]
+      workdir = root / f"run{i}"
+      moments = []
+      for _ in range(min(rng.integers(1, 9), num_kills - counts.total())):
+        moments.append(kill_once(processes.start(name, workdir), workdir, rng))
+        if not moments[-1]:
+          break
+      counts.update(moment for moment in moments if moment)
+      try:
+        processes.finish(name, workdir)
+        wrong = difference(workdir, root / name, expected)
+      except Exception as error:  # whatever it is, it is a failure of the run
+        wrong = f"{type(error).__name__}: {error}"
+      if wrong:
+        failures.append({"i": i, "run": name, "killed": moments, "why": wrong})
+        say(f"FAILED --seed={seed} --only={i}: {name} killed {moments}: {wrong}")
+      num_runs, i = num_runs + 1, i + 1
+      say(f"{num_runs} runs, {counts.total()} kills, {time.monotonic() - started:.0f} s")
+  return {
+    "seed": seed,
+    "kills": {moment: counts[moment] for moment in MOMENTS},
+    "runs": num_runs,
+    "equal": num_runs - len(failures),
+    "seconds": round(time.monotonic() - started),
+    "failures": failures,
+  }
+
+
+def main(arguments: Sequence[str]) -> int:
+  """Searches as the command line says; returns the exit code."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--n", type=int, default=10, help="kills")
+  parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--only", type=int, help="this run alone")
+  parser.add_argument("--out", type=pathlib.Path, help="JSON of the counts and failures")
+  options = parser.parse_args(arguments)
+  found = search(options.n, options.seed, only=options.only)
+  if options.out:
+    write_json(options.out, found)
+  kills = ", ".join(f"{count} {moment}" for moment, count in found["kills"].items())
+  print(f"{found['runs']} runs in {found['seconds']} s, {found['equal']} equal; kills: {kills}")
+  return 1 if found["failures"] else 0
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv[1:]))

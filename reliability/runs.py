@@ -1,0 +1,89 @@
+"""Short runs to break, and how two of them are compared."""
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from scae_jax.training.build import build
+from scae_jax.training.checkpoints import Checkpoints
+from scae_jax.training.config import parse_command_line, read_settings
+from scae_jax.training.errors import RunError
+from scae_jax.training.mesh import make_mesh
+from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.state import TrainState, abstract_state
+from scae_jax.training.workdir import checkpoint_directory
+
+CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
+CNN = f"--config={CONFIGS / 'cnn.py'}:digits"
+FLAGS = {
+  "cnn": (CNN,),
+  "two-seeds": (CNN, "--config.train.seeds=2"),
+  "ccae": (f"--config={CONFIGS / 'constellations.py'}:mlp",),
+}
+
+
+def flags_of(name: str, num_steps: int, every: int) -> list[str]:
+  """Flags of train.py for one of `FLAGS`: batches of 8, and all that is due, each `every` steps."""
+  cadence = ("steps_per_dispatch", "log_every", "eval_every", "checkpoint_every")
+  train = {"num_steps": num_steps, "batch_size": 8, "keep_checkpoints": 3}
+  train |= dict.fromkeys(cadence, every)
+  return [*FLAGS[name], *(f"--config.train.{key}={value}" for key, value in train.items())]
+
+
+def config_of(flags: Sequence[str]) -> ConfigDict:
+  """The config that flags of train.py make."""
+  return parse_command_line(flags, default_config="").config
+
+
+def states_of(
+  workdir: pathlib.Path, config: ConfigDict, which: Sequence[int] = ()
+) -> dict[int, list[np.ndarray]]:
+  """All numbers of these checkpoints, or of each that can be read: parameters, optimiser, step,
+  random key."""
+  settings = read_settings(config)
+  system, _, feed = build(settings)
+  template = abstract_state(
+    system,
+    feed.spec,
+    make_optimizer(settings.optimizer),
+    make_mesh(),
+    seeds=settings.train.all_seeds,
+  )
+  found = {}
+  with Checkpoints(
+    checkpoint_directory(workdir), keep=1, writable=False, say=lambda _: None
+  ) as checkpoints:
+    for step in which or checkpoints.steps():
+      with contextlib.suppress(RunError):
+        found[step] = numbers(checkpoints.restore(template, step)[0])
+  return found
+
+
+def numbers(tree: TrainState | Any) -> list[np.ndarray]:
+  """The leaves on the host; of a random key, its data."""
+  return [
+    np.asarray(
+      jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    )
+    for leaf in jax.tree.leaves(tree)
+  ]
+
+
+def are_equal(own: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+  """Whether all are, bit for bit."""
+  return len(own) == len(other) and all(
+    a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    for a, b in zip(own, other, strict=True)
+  )
+
+
+def metrics_of(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """The lines of metrics, without their timing."""
+  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+  return [{key: line[key] for key in line if key != "timing"} for line in lines]

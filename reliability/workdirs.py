@@ -1,0 +1,347 @@
+"""Damages workdirs at random, and looks at what becomes of opening and resuming them.
+
+    python -m reliability.workdirs --n=1000 --seed=0
+
+Each of n copies of a small finished run, or of exported parameters, is damaged in one to three
+ways, then opened as evaluate.py does, started from, tabled as sweep.py does, and resumed. What
+comes is one of
+
+- same: all as if nothing were damaged, parameters and metrics bit for bit
+- stated: something else that is right, after a message that says so
+- refused: one message that names a file
+
+or a failure: a traceback, no end, other parameters or metrics without a word. Then the exit code is
+1, and `--only=i` does the i-th again (orbax names files at random, so among those of a checkpoint
+it may draw another).
+"""
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from absl import logging as absl_logging
+from ml_collections import ConfigDict
+
+from reliability import runs
+from reliability.damages import damage
+from reliability.runs import are_equal, config_of, flags_of, metrics_of, numbers, states_of
+from scae_jax.evaluation.files import write_json
+from scae_jax.evaluation.history import read_history
+from scae_jax.training import build as build_module
+from scae_jax.training import loop
+from scae_jax.training.build import Run, open_run
+from scae_jax.training.checkpoints import Which
+from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.errors import RunError, explained
+from scae_jax.training.loop import train
+from scae_jax.training.mesh import make_mesh
+from scae_jax.training.pretrained import open_pretrained, save_pretrained
+from scae_jax.training.reporting import report_run
+from scae_jax.training.start import find_start
+from scae_jax.training.sweep import write_tables
+from scae_jax.training.sweep_file import Row
+from scae_jax.training.workdir import load_config
+
+OUTCOMES = ("same", "stated", "refused", "failed")  # from the best to the worst
+SECONDS = 120  # after which something counts as without end
+NUM_STEPS, EVERY = 6, 2
+# What a message has that says that something is not as it was.
+SAID = (
+  "can be read",
+  "cannot be read",
+  "unreadable",
+  "no readable held-out loss",
+  "has not the lines",
+  "is not as it was written",
+  "starting from step",
+  "stands for latest",
+)
+
+
+class WithoutEndError(BaseException):
+  """Something took longer than `SECONDS`; no handler of `Exception` takes it."""
+
+
+class SilentError(Exception):
+  """Something is not as it was, and nothing said so."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Original:
+  """A run that is not damaged.
+
+  Attributes:
+    folder: of the run, or of exported parameters.
+    config: of it.
+    params: by step, of the seed or seeds that `folder` has.
+    states: by step, of each checkpoint; none of exported parameters.
+    metrics: lines without their timing.
+  """
+
+  folder: pathlib.Path
+  config: ConfigDict
+  params: dict[int, list[np.ndarray]]
+  states: dict[int, list[np.ndarray]]
+  metrics: list[dict[str, Any]]
+
+
+def make_originals(root: pathlib.Path, names: Sequence[str]) -> list[Original]:
+  """Trains a run of each name, with a report, and exports the first."""
+  originals = []
+  for name in names:
+    config = config_of(flags_of(name, NUM_STEPS, EVERY))
+    config.unlock()
+    config.evaluation.max_examples = 60
+    config.lock()
+    with contextlib.redirect_stdout(io.StringIO()):
+      run = train(config, root / name)
+      report_run(run, root / name)
+    for picture in (root / name).rglob("*.png"):
+      picture.unlink()
+    states = states_of(root / name, config)
+    params = {step: numbers(open_run(root / name, step).variables) for step in states}
+    originals.append(Original(root / name, config, params, states, metrics_of(root / name)))
+  exported = root / "exported"
+  run = open_run(root / names[0])
+  save_pretrained(run, run.config.train.seed, exported, "float32", {})
+  params = {run.step: numbers(run.variables)}
+  return [originals[0], Original(exported, run.config, params, {}, []), *originals[1:]]
+
+
+def _keep_built() -> None:
+  """Makes `build` load and trace what it has not yet: it is most of the time of a check."""
+  anew, kept = build_module.build, {}
+
+  def build(settings: Settings) -> Any:
+    if (key := repr(settings)) not in kept:
+      kept[key] = anew(settings)
+    return kept[key]
+
+  for module in (build_module, loop, runs):
+    vars(module)["build"] = build
+
+
+def check(original: Original, folder: pathlib.Path, i: int) -> dict[str, tuple[str, str]]:
+  """What becomes of the i-th damaged copy: by what is done with it, the outcome and why."""
+  if not original.states:
+    return {"open": _outcome(folder, lambda: _check_opened(original, open_pretrained(folder)))}
+  found = {"open": _outcome(folder, lambda: _open(original, folder, ("latest", "best")[i % 2]))}
+  if i % 3 == 0:  # takes longest
+    found["start"] = _outcome(folder, lambda: _start_from(original, folder))
+  found["curves"] = _outcome(folder, lambda: _read_curves(folder))
+  found["tables"] = _outcome(folder, lambda: _write_tables(original, folder))
+  found["resume"] = _outcome(folder, lambda: _resume(original, folder))
+  return found
+
+
+def _open(original: Original, folder: pathlib.Path, which: Which) -> str:
+  run = open_run(folder, which)
+  if run.step != max(original.params) and not (folder / "checkpoints" / str(NUM_STEPS)).exists():
+    # Nothing is left of the one after: that there was one, nothing knows. The report says the step.
+    absl_logging.warning("step %d stands for latest", run.step)
+  return _check_opened(original, run)
+
+
+def _check_opened(original: Original, run: Run) -> str:
+  if run.step not in original.params or not are_equal(
+    numbers(run.variables), original.params[run.step]
+  ):
+    raise SilentError(f"other parameters at step {run.step}")
+  if run.config.to_dict() != original.config.to_dict():
+    return "another config"
+  return "" if run.step == max(original.params) else f"step {run.step}"
+
+
+def _start_from(original: Original, folder: pathlib.Path) -> str:
+  config = ConfigDict(original.config.to_dict())
+  config.train.start_from = str(folder)
+  settings = read_settings(config)
+  system, _, feed = build_module.build(settings)
+  start = find_start(settings, system, feed.spec, make_mesh(), folder.parent / "none")
+  assert start is not None
+  absl_logging.warning("%s", start.summary)  # as the run says it
+  for step, state in original.params.items():
+    if are_equal(numbers(start.params), _stacked(state, settings.train.seeds)):
+      return "" if step == max(original.params) else f"step {step}"
+  raise SilentError(f"other parameters: {start.summary}")
+
+
+def _stacked(params: list[np.ndarray], seeds: int) -> list[np.ndarray]:
+  """Leaves of seeds one after another as those of a state, which has them side by side."""
+  if seeds == 1:
+    return params
+  each = len(params) // seeds
+  return [np.stack(params[i::each]) for i in range(each)]
+
+
+def _read_curves(folder: pathlib.Path) -> str:
+  path = folder / "metrics.jsonl"
+  if path.is_file():
+    with explained():
+      read_history(path, 0)
+  return ""
+
+
+def _write_tables(original: Original, folder: pathlib.Path) -> str:
+  with explained():
+    write_tables([Row(folder.name, (), original.config)], folder.parent)
+  return ""
+
+
+def _resume(original: Original, folder: pathlib.Path) -> str:
+  run = train(original.config, folder)
+  last = max(original.states)
+  if run.step != last or not are_equal(numbers(run.variables), original.params[last]):
+    raise SilentError(f"other parameters at step {run.step}")
+  found = states_of(folder, original.config, [last])
+  if not are_equal(found.get(last, []), original.states[last]):
+    raise SilentError(f"another state at step {last}")
+  if load_config(folder).to_dict() != original.config.to_dict():
+    raise SilentError("another config is saved")
+  return "" if metrics_of(folder) == original.metrics else "metrics differ"
+
+
+def _outcome(folder: pathlib.Path, do: Callable[[], str]) -> tuple[str, str]:
+  """Does something.
+
+  Args:
+    folder: that a refusal must name, or something in it.
+    do: it; returns what is not as it was and must have been said, or "".
+  """
+  with _listening() as said:
+    try:
+      with _ending():
+        different = do()
+    except RunError as error:
+      text = f"{said()}{error}"
+      return ("refused", text) if str(folder) in text else ("failed", f"names no file: {text}")
+    except (Exception, WithoutEndError):
+      return "failed", traceback.format_exc()
+  messages = said()
+  if "Traceback" in messages or (different and not any(word in messages for word in SAID)):
+    return "failed", f"{different}; said: {messages}"
+  return ("stated" if different else "same"), f"{different}\n{messages}"
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[Callable[[], str]]:
+  """Gives a function that returns what was logged and printed to stderr meanwhile."""
+  text = io.StringIO()
+  handler = logging.StreamHandler(text)
+  logger = absl_logging.get_absl_logger()
+  handler.addFilter(lambda record: "/orbax/" not in record.pathname)  # as train.py does
+  before: list[logging.Handler] = logger.handlers
+  handlers: list[logging.Handler] = [handler]
+  logger.handlers, logger.propagate = handlers, False
+  try:
+    with contextlib.redirect_stderr(text):
+      yield text.getvalue
+  finally:
+    logger.handlers, logger.propagate = before, True
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+  def stop(number: int, frame: object) -> None:
+    raise WithoutEndError
+
+  before = signal.signal(signal.SIGALRM, stop)
+  signal.alarm(SECONDS)
+  try:
+    yield
+  finally:
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def search(
+  numbers_: Sequence[int], seed: int, names: Sequence[str], say: Callable[[str], None] = print
+) -> dict[str, Any]:
+  """Damages and checks; returns counts, and all that failed.
+
+  Args:
+    numbers_: which; what is done to the i-th is drawn from (seed, i).
+    seed: of all.
+    names: of runs, see `reliability.runs`.
+    say: where progress goes, a line a call.
+  """
+  counts: collections.Counter[str] = collections.Counter()
+  ways: dict[str, collections.Counter[str]] = {}
+  failures = []
+  started = time.monotonic()
+  with tempfile.TemporaryDirectory() as made:
+    root = pathlib.Path(made).resolve()
+    originals = make_originals(root, names)
+    shares = np.arange(len(originals), 0, -1) / sum(range(len(originals) + 1))
+    say(f"{len(originals)} folders made in {time.monotonic() - started:.0f} s")
+    for i in numbers_:
+      rng = np.random.default_rng((seed, i))
+      # The last run, which takes longest, comes up less often.
+      original = originals[rng.choice(len(originals), p=shares)]
+      folder = root / "copies" / str(i)
+      shutil.copytree(original.folder, folder)
+      done = damage(folder, rng)
+      found = check(original, folder, i)
+      shutil.rmtree(folder.parent)
+      worst = max((outcome for outcome, _ in found.values()), key=OUTCOMES.index)
+      counts[worst] += 1
+      for what, (outcome, _) in found.items():
+        ways.setdefault(what, collections.Counter())[outcome] += 1
+      if len(numbers_) == 1:
+        say(json.dumps({"damage": done, "found": found}, indent=2))
+      if worst == "failed":
+        why = {what: text for what, (outcome, text) in found.items() if outcome == "failed"}
+        failures.append({"i": i, "folder": original.folder.name, "damage": done, "why": why})
+        say(f"FAILED --seed={seed} --only={i}: {original.folder.name}, {'; '.join(done)}")
+        for what, text in why.items():
+          say(f"  {what}: {text.strip().splitlines()[-1]}")
+      if (sum(counts.values()) % 100) == 0:
+        say(f"{sum(counts.values())}: {dict(counts)}, {time.monotonic() - started:.0f} s")
+  return {
+    "seed": seed,
+    "n": len(numbers_),
+    "counts": {outcome: counts[outcome] for outcome in OUTCOMES},
+    "by_use": {what: dict(found) for what, found in ways.items()},
+    "seconds": round(time.monotonic() - started),
+    "failures": failures,
+  }
+
+
+def main(arguments: Sequence[str]) -> int:
+  """Searches as the command line says; returns the exit code."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--n", type=int, default=100)
+  parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--only", type=int, help="this one alone, and all that came of it")
+  parser.add_argument("--out", type=pathlib.Path, help="JSON of the counts and failures")
+  options = parser.parse_args(arguments)
+  absl_logging.set_verbosity(absl_logging.WARNING)
+  keep_compiled("")
+  _keep_built()
+  chosen = range(options.n) if options.only is None else [options.only]
+  found = search(chosen, options.seed, ("cnn", "two-seeds", "ccae"))
+  if options.out:
+    write_json(options.out, found)
+  print(f"{found['n']} damaged folders in {found['seconds']} s: {found['counts']}")
+  return 1 if found["failures"] else 0
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,273 @@
+"""What values a key of the config may have, written beside the field that takes them.
+
+A section of the config is read into a dataclass, such as a record of options or a Flax module. Its
+fields are the section's keys, and their annotations say what is allowed:
+
+    widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH), least=1)]
+
+`read` checks a whole section against such a class, and is the only place that does.
+"""
+
+import dataclasses
+import itertools
+import math
+import typing
+from collections.abc import Callable, Mapping
+from types import NoneType
+from typing import Annotated, Any, TypeVar
+
+Schema = TypeVar("Schema")
+Fields = Mapping[str, Any]
+Limit = float | str
+
+# Limits that no model of capsules comes near. They are here so that a slip of the finger is one
+# line and not an hour of tracing; how large a model can be is said by `training.memory`.
+MAX_STEPS = 2**31 - 2  # steps are counted in int32
+MAX_WIDTH = 65_536  # channels, features or capsules of one layer
+MAX_LAYERS = 32  # each is traced and compiled by itself
+MAX_KERNEL = 32  # pixels; every shift of a kernel is traced by itself
+MAX_SIDE = 1_024  # pixels
+MAX_ITERATIONS = 100  # of routing; each is traced and compiled by itself
+MAX_WEIGHT = 1e9  # of a loss term, or a factor of one
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+  """One condition on a value.
+
+  Attributes:
+    holds: whether a value, given all fields of its section, is allowed.
+    words: what is expected, after "must be"; `{name}` stands for the field of that name.
+  """
+
+  holds: Callable[[Any, Fields], bool]
+  words: str
+
+
+def rule(words: str, holds: Callable[[Any, Fields], bool]) -> Bound:
+  """A condition of any kind, on a value and the other fields of its section."""
+  return Bound(holds, words)
+
+
+def between(low: Limit, high: Limit) -> Bound:
+  """From low to high, both included; a limit may be the name of another field."""
+  return Bound(
+    lambda value, fields: _limit(low, fields) <= value <= _limit(high, fields),
+    f"from {_words(low)} to {_words(high)}",
+  )
+
+
+def above(low: Limit, high: Limit) -> Bound:
+  """Above low and at most high; a limit may be the name of another field."""
+  return Bound(
+    lambda value, fields: _limit(low, fields) < value <= _limit(high, fields),
+    f"above {_words(low)} and at most {_words(high)}",
+  )
+
+
+def below(low: Limit, high: Limit) -> Bound:
+  """From low up to high, high left out; a limit may be the name of another field."""
+  return Bound(
+    lambda value, fields: _limit(low, fields) <= value < _limit(high, fields),
+    f"from {_words(low)} to below {_words(high)}",
+  )
+
+
+def zero_or(bound: Bound) -> Bound:
+  """0, which switches off what the key sets, or within a bound."""
+  return Bound(
+    lambda value, fields: value == 0 or bound.holds(value, fields), f"0 or {bound.words}"
+  )
+
+
+def one_of(*names: str) -> Bound:
+  """One of some names."""
+  return Bound(lambda value, fields: value in names, f"one of {', '.join(names)}")
+
+
+def each(bound: Bound, *, least: int = 0, most: int = MAX_LAYERS) -> Bound:
+  """Of a tuple: from `least` to `most` entries, each within a bound."""
+
+  def holds(values: Any, fields: Fields) -> bool:
+    return least <= len(values) <= most and all(bound.holds(value, fields) for value in values)
+
+  return Bound(holds, f"a tuple of {least} to {most} values, each {bound.words}")
+
+
+def as_many_as(name: str) -> Bound:
+  """Of a tuple: as many entries as another field has."""
+  words = f"as many values as {{section}}.{name} has, which is {{{name}}}"
+  return Bound(lambda values, fields: len(values) == len(fields[name]), words)
+
+
+def dividing(*names: str) -> Bound:
+  """Of a whole number: other fields are multiples of it."""
+  words = " and of ".join(f"{{section}}.{name}, {{{name}}}" for name in names)
+  return Bound(
+    lambda value, fields: all(fields[name] % value == 0 for name in names), f"a divisor of {words}"
+  )
+
+
+def line(low: float, high: float) -> Bound:
+  """Of points ((step, value), ...): steps from 0 that rise, values from low to high."""
+
+  def holds(points: Any, fields: Fields) -> bool:
+    steps = [step for step, _ in points]
+    rise = all(first < second for first, second in itertools.pairwise(steps))
+    in_time = all(0 <= step <= MAX_STEPS for step in steps)
+    return rise and in_time and all(low <= value <= high for _, value in points)
+
+  words = f"points ((step, value), ...) with rising steps and values from {low:,g} to {high:,g}"
+  return Bound(holds, words)
+
+
+def read(schema: type[Schema], section: str, values: Any, **derived: Any) -> Schema:
+  """A section of the config as an object of its class, every value checked.
+
+  Args:
+    schema: a dataclass. The annotations of its fields are of the types bool, int, float, str,
+      tuple, Mapping of str, and these or None, with `Bound`s that a value of the type must keep. A
+      Mapping's bounds are for each of its values. Fields with a default may be left out.
+    section: the section's name, for errors; "model.part_encoder" is config.model.part_encoder.
+    values: the section.
+    **derived: fields that no key sets because they follow from something else; not checked.
+
+  Returns:
+    the object; lists are tuples in it, and whole numbers floats where the field is one.
+
+  Raises:
+    ValueError: `values` is no section, has an unknown key or lacks one, or a value has the wrong
+      type or is out of bounds; the message names the key, what came and what is expected.
+  """
+  section = f"config.{section}"
+  fields = {name: f for name, f in _fields(schema).items() if name not in derived}
+  if not isinstance(values, Mapping):
+    raise ValueError(f"{section} must be a section with keys {sorted(fields)}; it is {values!r}.")
+  optional = {name for name, f in fields.items() if _has_default(f)}
+  unknown = sorted(map(str, set(values) - set(fields)))
+  missing = sorted(set(fields) - set(values) - optional)
+  if unknown or missing:
+    raise ValueError(
+      f"{section}: unknown keys {unknown}, missing keys {missing}; valid keys are {sorted(fields)}."
+    )
+  bounds = {}
+  found = {}
+  for name, value in values.items():
+    kind, bounds[name] = _parts(fields[name].type)
+    found[name] = _typed(f"{section}.{name}", kind, value)
+  # Bounds that other fields set come last, when these are known to be sound themselves.
+  for of_others in (False, True):
+    for name, value in found.items():
+      at = {f"{section}.{name}": value}
+      if isinstance(value, Mapping):
+        at = {f"{section}.{name}.{key}": item for key, item in value.items()}
+      for key, item in at.items():
+        for bound in bounds[name]:
+          is_due = ("{" in bound.words) == of_others and item is not None
+          if is_due and not bound.holds(item, {**derived, **found}):
+            words = bound.words.format_map({"section": section, **derived, **found})
+            raise ValueError(f"{key} must be {words}; it is {item!r}.")
+  return schema(**found, **derived)
+
+
+def read_some(
+  schema: type[Schema], section: str, values: Any, **derived: Any
+) -> tuple[Schema, dict[str, Any]]:
+  """`read` of those keys of a section that are fields of the class, and the rest of the section."""
+  values = values if isinstance(values, Mapping) else {}
+  own = {name: value for name, value in values.items() if name in _fields(schema)}
+  rest = {name: value for name, value in values.items() if name not in own}
+  return read(schema, section, own, **derived), rest
+
+
+def _fields(schema: Any) -> dict[str, dataclasses.Field]:
+  return {field.name: field for field in dataclasses.fields(schema)}
+
+
+def _has_default(field: dataclasses.Field) -> bool:
+  return not (field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
+
+
+def _parts(annotation: Any) -> tuple[Any, tuple[Bound, ...]]:
+  """The type that an annotation means, and the bounds that stand beside it."""
+  if typing.get_origin(annotation) is not Annotated:
+    return annotation, ()
+  kind, *others = typing.get_args(annotation)
+  return kind, tuple(other for other in others if isinstance(other, Bound))
+
+
+def _typed(key: str, kind: Any, value: Any) -> Any:
+  """The value as one of the type.
+
+  Raises:
+    ValueError: it is none.
+  """
+  if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+    return read(kind, key.removeprefix("config."), value)
+  origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+  if origin in (dict, Mapping):
+    if not isinstance(value, Mapping):
+      raise ValueError(f"{key} must be a section; it is {value!r}.")
+    return {name: _typed(f"{key}.{name}", arguments[1], item) for name, item in value.items()}
+  if not _fits(kind, value):
+    raise ValueError(f"{key} must be {_kind_words(kind)}; it is {value!r}.")
+  return _converted(kind, value)
+
+
+def _fits(kind: Any, value: Any) -> bool:
+  origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+  if origin is tuple:
+    if not isinstance(value, tuple | list):
+      return False
+    if arguments[-1] is Ellipsis:
+      return all(_fits(arguments[0], item) for item in value)
+    pairs = len(value) == len(arguments)
+    return pairs and all(_fits(*both) for both in zip(arguments, value, strict=True))
+  if arguments:  # a union
+    return any(_fits(argument, value) for argument in arguments)
+  if kind is float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and -math.inf < value < math.inf
+  if kind is int:
+    return isinstance(value, int) and not isinstance(value, bool)
+  return isinstance(value, kind)
+
+
+def _converted(kind: Any, value: Any) -> Any:
+  if isinstance(value, tuple | list):
+    inner = typing.get_args(kind)
+    kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+    return tuple(_converted(*both) for both in zip(kinds, value, strict=True))
+  # Integers beyond the range of floats stay, for a bound to refuse.
+  if kind is float and abs(value) <= 2**1000:
+    return float(value)
+  return value
+
+
+def _kind_words(kind: Any) -> str:
+  origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+  if origin is tuple and arguments[-1] is not Ellipsis:
+    return "points ((step, value), ...) of numbers"
+  if origin is tuple:
+    inner = _kind_words(arguments[0])
+    return inner if inner.startswith("points") else f"a tuple, each entry {inner}"
+  if arguments:
+    return " or ".join(_kind_words(argument) for argument in arguments)
+  words = {bool: "True or False", int: "a whole number", float: "a finite number", str: "a string"}
+  return {**words, NoneType: "None"}[kind]
+
+
+def _limit(limit: Limit, fields: Fields) -> float:
+  return fields[limit] if isinstance(limit, str) else limit
+
+
+def _words(limit: Limit) -> str:
+  if isinstance(limit, str):
+    return f"{{{limit}}} ({{section}}.{limit})"
+  return f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
+
+
+Points = tuple[tuple[float, float], ...]
+# One weight and one schedule for each loss term of a system.
+Weights = Annotated[Mapping[str, float], between(0, MAX_WEIGHT)]
+Schedules = Annotated[Mapping[str, Points], line(0, MAX_WEIGHT)]

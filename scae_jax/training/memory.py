@@ -1,0 +1,149 @@
+"""What a run needs of memory, at least, before anything runs."""
+
+import copy
+import dataclasses
+import math
+import os
+from typing import Any
+
+import jax
+import numpy as np
+
+from scae_jax.data.feed import Feed
+from scae_jax.models.system import ImageSpec
+from scae_jax.training.config import Settings, flat_keys
+from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.options import DataOptions
+from scae_jax.training.state import state_shapes
+from scae_jax.training.systems import Traced, check_system, make_system, num_bytes
+
+UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
+MUCH_LESS = 0.8  # of the memory that a run needs, when the key that is to blame is halved
+
+
+def require_memory(settings: Settings, feed: Feed, traced: Traced, *, training: bool) -> None:
+  """Raises unless a run fits the memory of its device.
+
+  Args:
+    settings: of the run.
+    feed: its data.
+    traced: its system.
+    training: whether it is to be trained, or evaluated only.
+
+  Raises:
+    ValueError: with the key that is to blame, and the bytes.
+  """
+  needed, memory = _needed(settings, feed, traced, training), device_memory()
+  if needed <= memory:
+    return
+  sizes = _sizes(settings)
+
+  def with_half(key: str) -> float:
+    value = sizes[key]
+    half = tuple(map(_half, value)) if isinstance(value, tuple) else _half(value)
+    try:
+      return _needed_with(settings, feed, key, half, training)
+    except ValueError:  # there is no such run
+      return math.inf
+
+  # The largest number by which the run grows; to try all would be long to trace.
+  candidates = sorted(sizes, key=lambda key: np.max(sizes[key], initial=0), reverse=True)
+  grows = (key for key in candidates if with_half(key) <= MUCH_LESS * needed)
+  key = next(grows, candidates[0])
+  raise ValueError(
+    f"config.{key} is {sizes[key]!r}, and the run needs at least {in_words(needed)} of memory;"
+    f" expected at most {in_words(memory)}, which the device has. Lower it."
+  )
+
+
+def device_memory() -> int:
+  """Bytes that a device may have: of a GPU or TPU its own, of a CPU the machine's."""
+  device = jax.local_devices()[0]
+  statistics = device.memory_stats() if device.platform != "cpu" else None
+  if statistics and "bytes_limit" in statistics:
+    return statistics["bytes_limit"]
+  return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def in_words(count: float) -> str:
+  """Bytes as `23.4 GB`."""
+  power = min(int(math.log(max(count, 1), 1000)), len(UNITS) - 1)
+  return f"{count / 1000**power:.3g} {UNITS[power]}"
+
+
+def _needed(settings: Settings, feed: Feed, traced: Traced, training: bool) -> int:
+  """Bytes that a device needs at least.
+
+  Parameters and, in training, their gradient, the optimiser's state and the examples of a dispatch,
+  of all seeds; and the largest array of a training step, of which accelerators share the batch, or
+  of a pass of the report, which takes one seed at a time on one device.
+  """
+  train = settings.train
+  in_pass = min(settings.evaluation.batch_size, max(feed.num_train, feed.num_heldout))
+  a_pass = traced.in_evaluation * in_pass // train.batch_size
+  params = _tree_bytes(traced.params)
+  if not training:
+    return train.seeds * params + a_pass
+  state = state_shapes(traced.params, make_optimizer(settings.optimizer))
+  indices = 4 * train.dispatch_length * train.batch_size
+  # Devices of a CPU have one memory.
+  shares = 1 if jax.default_backend() == "cpu" else jax.device_count()
+  a_step = train.seeds * max(traced.in_training, traced.in_evaluation) // shares
+  return train.seeds * (params + _tree_bytes(state) + indices) + max(a_step, a_pass)
+
+
+def _needed_with(settings: Settings, feed: Feed, key: str, value: Any, training: bool) -> int:
+  """`_needed` of the run with another value of one key.
+
+  Raises:
+    ValueError: there is no such run.
+  """
+  settings, spec = _changed(settings, key, value), feed.spec
+  if key == "data.canvas" and isinstance(spec, ImageSpec):
+    spec = dataclasses.replace(spec, canvas=value)
+  traced = check_system(make_system(settings, spec), spec, settings.train.batch_size)
+  return _needed(settings, feed, traced, training)
+
+
+def _sizes(settings: Settings) -> dict[str, int | tuple[int, ...]]:
+  """The whole numbers of a config that a run's memory may grow with, by key."""
+  model = {f"model.{key}": value for key, value in flat_keys(settings.model).items()}
+  options = settings.train
+  named = {
+    "train.batch_size": options.batch_size,
+    "train.seeds": options.seeds,
+    "train.steps_per_dispatch": options.steps_per_dispatch,
+    "evaluation.batch_size": settings.evaluation.batch_size,
+  }
+  if isinstance(settings.data, DataOptions):
+    named["data.canvas"] = settings.data.canvas
+  found = {}
+  for key, value in {**model, **named}.items():
+    each = value if isinstance(value, tuple) else (value,)
+    if all(isinstance(number, int) and not isinstance(number, bool) for number in each):
+      found[key] = value
+  return found
+
+
+def _changed(settings: Settings, key: str, value: Any) -> Settings:
+  """Settings with another value of a key of the sections model, train or evaluation."""
+  section, *names, last = key.split(".")
+  if section == "model":
+    model = copy.deepcopy(settings.model)
+    inner = model
+    for name in names:
+      inner = inner[name]
+    inner[last] = value
+    return dataclasses.replace(settings, model=model)
+  if section not in ("train", "evaluation"):
+    return settings
+  options = dataclasses.replace(getattr(settings, section), **{last: value})
+  return dataclasses.replace(settings, **{section: options})
+
+
+def _half(value: int) -> int:
+  return max(1, value // 2)
+
+
+def _tree_bytes(tree: Any) -> int:
+  return sum(num_bytes(leaf) for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,137 @@
+"""From the name of a system to the system, and what tracing it shows."""
+
+import functools
+import importlib
+import importlib.util
+import math
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+import scae_jax.models
+from scae_jax import bounds
+from scae_jax.models.system import LossOptions, Spec, System
+from scae_jax.training.config import Settings
+from scae_jax.training.objective import losses
+from scae_jax.typing import Array
+
+
+class Traced(NamedTuple):
+  """What tracing a system tells of its size.
+
+  Attributes:
+    params: shapes of its parameters.
+    in_training: bytes of the largest array of a training batch's loss.
+    in_evaluation: likewise of a test batch.
+  """
+
+  params: Any
+  in_training: int
+  in_evaluation: int
+
+
+def make_system(settings: Settings, data: Spec) -> System:
+  """The system that the config names, made by its module's `make_system`.
+
+  Raises:
+    ValueError: there is no such system, or it refuses its model or loss section.
+  """
+  name = settings.system
+  path = name if "." in name else f"scae_jax.models.{name}"
+  try:
+    found = importlib.util.find_spec(path) is not None
+  except ModuleNotFoundError:  # a parent package of a dotted path
+    found = False
+  module: Any = importlib.import_module(path) if found else None
+  if not hasattr(module, "make_system"):
+    raise ValueError(
+      f"config.system must name a module that exports make_system; {name!r} is none."
+      f" scae_jax.models has {systems()}."
+    )
+  return module.make_system(settings.model, settings.loss, data)
+
+
+def systems() -> list[str]:
+  """Names of the files in `scae_jax/models` that define `make_system`."""
+  files = pathlib.Path(scae_jax.models.__path__[0]).glob("*.py")
+  return sorted(file.stem for file in files if "\ndef make_system(" in file.read_text())
+
+
+def check_system(system: System, data: Spec, batch_size: int) -> Traced:
+  """Traces a training and a test batch, without computing anything.
+
+  Raises:
+    ValueError: from the model; or terms and weights differ, the schedule of weights is not one, a
+      term is not a scalar, a measure, feature or reading has not one entry an example, or a feature
+      and a reading have one name.
+  """
+  loss = {"weights": system.loss_weights, "schedule": system.loss_schedule}
+  bounds.read(LossOptions, "loss", loss)  # also of systems that do not check their own
+  batch = jax.eval_shape(lambda: data.blank_batch(batch_size))
+
+  keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))
+
+  def start(keys: Array, batch: Any) -> Any:
+    names = {"params": keys[0], "noise": keys[1]}
+    return system.module.init(names, batch, train=True)["params"]
+
+  def run(params: Any, keys: Array, batch: Any, step: int | None) -> tuple[Any, Any, Any, Any]:
+    key = None if step is None else keys[2]
+    _, (terms, output) = losses(system, params, batch, step=step, noise_key=key)
+    numbers = (system.measures(output, batch), system.features(output))
+    return (terms, *numbers, system.all_readings(output))
+
+  params = jax.eval_shape(start, keys, batch)
+  largest, results = [], []
+  for step in (0, None):
+    traced = functools.partial(run, step=step)
+    program, shapes = jax.make_jaxpr(traced, return_shape=True)(params, keys, batch)
+    largest.append(_largest_array(program.jaxpr))
+    results.append(shapes)
+  for terms, measures, features, readings in results:
+    for name, value in terms.items():
+      _check_shape(f"loss term {name!r}", value.shape, (), "()")
+    for name, value in measures.items():
+      _check_shape(f"measure {name!r}", value.shape, (batch_size,), f"[batch {batch_size}]")
+    for kind, values in (("feature", features), ("reading", readings)):
+      for name, value in values.items():
+        shape = (batch_size, *value.shape[-1:])
+        _check_shape(f"{kind} {name!r}", value.shape, shape, f"[batch {batch_size}, {kind}s]")
+    if both := sorted(set(features) & set(readings)):
+      raise ValueError(f"the system's features and readings must differ in name; both have {both}.")
+  return Traced(params, *largest)
+
+
+def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> None:
+  if received != expected:
+    raise ValueError(f"the system's {what} must have shape {words}; it has {received}.")
+
+
+def _largest_array(program: Jaxpr) -> int:
+  """Bytes of the largest array that a traced program computes.
+
+  The compiler may need much more than that, for what it keeps for the gradient; it seldom needs
+  less.
+  """
+  largest = 0
+  for equation in program.eqns:
+    largest = max([largest, *(num_bytes(variable.aval) for variable in equation.outvars)])
+    for inner in jax.tree.leaves(equation.params, is_leaf=_is_program):
+      if _is_program(inner):
+        inner = inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner
+        largest = max(largest, _largest_array(inner))
+  return largest
+
+
+def _is_program(value: Any) -> bool:
+  return isinstance(value, ClosedJaxpr | Jaxpr)
+
+
+def num_bytes(array: Any) -> int:
+  """Bytes of an array, or of the shape of one; 0 of anything else."""
+  shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
+  if shape is None or dtype is None:
+    return 0
+  return math.prod(shape) * getattr(dtype, "itemsize", 4)

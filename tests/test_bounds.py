@@ -1,0 +1,183 @@
+"""Every key of every system's config refuses what it cannot be, by its name."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Annotated
+
+import pytest
+from ml_collections import ConfigDict
+
+from reliability.configs import base_configs
+from scae_jax import bounds
+from scae_jax.bounds import above, as_many_as, below, between, dividing, each, line, one_of, rule
+from scae_jax.models.system import ImageSpec, PointSpec
+from scae_jax.training.config import flat_keys, read_settings
+from scae_jax.training.errors import RunError
+from scae_jax.training.systems import make_system
+
+CONFIGS = base_configs()
+# Any text is a name or a folder; whether it is there is seen when it is opened.
+TEXTS = ("data.dir", "data.cache_dir", "data.affnist_dir", "train.compilation_cache")
+NO_TEMPERATURE = ("model.generative.upper_temperature", None)  # is that of the parts
+FREE = ("system", "data.name", "train.start_from", *TEXTS)
+
+
+def build(config):
+  """What train.py does with a config before it loads data and traces the model."""
+  settings = read_settings(config)
+  is_scenes = settings.system == "ccae"
+  data = config.data
+  make_system(settings, PointSpec(11, 3, 4) if is_scenes else ImageSpec(data.canvas, 1, 10))
+
+
+def refusal(config):
+  """Why a config is refused; "" if it is not."""
+  try:
+    build(config)
+  except (RunError, ValueError) as error:
+    return str(error)
+  return ""
+
+
+def changed(config, key, value):
+  """A copy with one value, of any type."""
+  config = ConfigDict(config.to_dict()).unlock()
+  *sections, last = key.split(".")
+  section = config
+  for name in sections:
+    section = section[name]
+  with section.ignore_type():
+    section[last] = value
+  return config
+
+
+def nonsense(value):
+  """Values that no key of this one's type may have: of other types, and out of all bounds."""
+  if isinstance(value, bool):
+    return [1, "true", (1, 2), None]
+  if isinstance(value, int):
+    return [-1, 10**12, 1.5, True, "1", (1,), None, math.nan]
+  if isinstance(value, float):
+    return [-1.0, math.nan, math.inf, 1e30, "1", (1.0,), None]
+  if isinstance(value, str):
+    return ["", "nonsense", 1, True, ("a",), None]
+  points = value and isinstance(value[0], tuple) if isinstance(value, tuple) else False
+  lists = [3, "abc", (-1,), ("a", 1), ((1,),), ((1, 2), (1, 3)), ((0, math.nan),), ((0, -1.0),)]
+  return [*lists, *([(1, 2)] if points else [(10**12,), (1.5,), (True,)])]
+
+
+@pytest.mark.parametrize("system", CONFIGS)
+def test_every_key_refuses_nonsense_by_its_name(system):
+  build(CONFIGS[system])
+  keys = flat_keys(CONFIGS[system].to_dict())
+  assert len(keys) > 40
+  taken = []
+  for key, value in keys.items():
+    for wrong in nonsense(value):
+      if (key in FREE and isinstance(wrong, str)) or (key, wrong) == NO_TEMPERATURE:
+        continue
+      message = refusal(changed(CONFIGS[system], key, wrong))
+      if not message.startswith(f"config.{key} ") or "\n" in message:
+        taken.append((key, wrong, message))
+  assert taken == []
+
+
+@pytest.mark.parametrize("system", CONFIGS)
+def test_sections_have_exactly_their_keys(system):
+  config = CONFIGS[system].to_dict()
+  for section in ("model", "loss", "data", "train", "optimizer", "evaluation"):
+    with pytest.raises((RunError, ValueError), match=rf"config\.{section}: .*\['unknown_key'\]"):
+      build(changed(CONFIGS[system], f"{section}.unknown_key", 1))
+    key = sorted(config[section])[0]
+    rest = {name: value for name, value in config[section].items() if name != key}
+    without = ConfigDict({**config, section: rest})
+    with pytest.raises((RunError, ValueError), match=rf"config\.{section}.*\['{key}'"):
+      build(without)
+
+
+ONLY_A = rule("'a' where {section}.on", lambda value, fields: value == "a" or not fields["on"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+  factor: Annotated[float, above(0, 2)] = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  widths: Annotated[tuple[int, ...], each(between(1, 9), least=1, most=3)]
+  strides: Annotated[tuple[int, ...], as_many_as("widths")]
+  heads: Annotated[int, between(1, 100), dividing("size")]
+  size: Annotated[int, between(1, 100)]
+  least: Annotated[float, below(0, "size")]
+  mode: Annotated[str, one_of("a", "b"), ONLY_A]
+  on: bool
+  points: Annotated[tuple[tuple[float, float], ...], line(0, 5)]
+  named: Annotated[Mapping[str, float], between(0, 1)]
+  inner: Inner
+  maybe: Annotated[float | None, between(0, 1)] = None
+  derived: int = 0
+
+
+GOOD = {
+  "widths": [2, 3],
+  "strides": (1, 1),
+  "heads": 2,
+  "size": 4,
+  "least": 3,
+  "mode": "a",
+  "on": True,
+  "points": [[0, 1], [10, 5]],
+  "named": {"x": 1},
+  "inner": {},
+}
+
+
+def test_a_section_becomes_its_record():
+  """Lists are tuples in it, whole numbers floats where the field is one."""
+  found = bounds.read(Options, "model", GOOD, derived=7)
+  assert found == Options(
+    (2, 3), (1, 1), 2, 4, 3.0, "a", True, ((0.0, 1.0), (10.0, 5.0)), {"x": 1.0}, Inner(1.0), None, 7
+  )
+  assert type(found.least) is float
+  assert type(found.points[1][0]) is float
+  found, rest = bounds.read_some(Inner, "model", {"factor": 2, "other": 1})
+  assert found == Inner(2.0)
+  assert rest == {"other": 1}
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"widths": ()}, "config.model.widths must be a tuple of 1 to 3 values, each from 1 to 9"),
+    ({"widths": (1, 10)}, r"config.model.widths must be .*; it is \(1, 10\)"),
+    ({"widths": (1, 2.0)}, "config.model.widths must be a tuple, each entry a whole number"),
+    (
+      {"strides": (1,)},
+      r"strides must be as many .*model.widths has, which is \(2, 3",
+    ),
+    ({"heads": 3}, r"config.model.heads must be a divisor of config.model.size, 4; it is 3"),
+    ({"least": 4}, r"config.model.least must be from 0 to below 4 \(config.model.size\); it is 4"),
+    ({"least": 10**400}, "config.model.least must be from 0 to below 4"),
+    ({"mode": "c"}, "config.model.mode must be one of a, b; it is 'c'"),
+    ({"mode": "b"}, "config.model.mode must be 'a' where config.model.on; it is 'b'"),
+    ({"on": 1}, "config.model.on must be True or False; it is 1"),
+    ({"points": ((1, 1), (1, 2))}, "config.model.points must be points .* with rising steps"),
+    ({"points": ((0, 6),)}, "config.model.points must be .* values from 0 to 5"),
+    ({"points": ((0,),)}, r"config.model.points must be points .*; it is \(\(0,\),\)"),
+    ({"points": ((-1, 1),)}, "config.model.points must be points"),
+    ({"named": {"x": 2}}, "config.model.named.x must be from 0 to 1; it is 2"),
+    ({"named": {"x": "1"}}, "config.model.named.x must be a finite number; it is '1'"),
+    ({"named": 3}, "config.model.named must be a section; it is 3"),
+    ({"inner": {"factor": 0}}, "config.model.inner.factor must be above 0 and at most 2; it is 0"),
+    ({"inner": {"factors": 1}}, r"config.model.inner: unknown keys \['factors'\]"),
+    ({"inner": 1}, r"config.model.inner must be a section with keys \['factor'\]; it is 1"),
+    ({"maybe": 2.0}, "config.model.maybe must be from 0 to 1"),
+    ({"maybe": "x"}, "config.model.maybe must be a finite number or None; it is 'x'"),
+    ({"derived": 1}, r"config.model: unknown keys \['derived'\]"),
+  ],
+)
+def test_what_is_out_of_bounds_is_refused(change, message):
+  with pytest.raises(ValueError, match=message):
+    bounds.read(Options, "model", GOOD | change, derived=7)

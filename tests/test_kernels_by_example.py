@@ -1,0 +1,126 @@
+"""The image likelihood one example at a time is the mean of the documented composition."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax.sharding import NamedSharding, PartitionSpec
+
+from scae_jax import mixtures
+from scae_jax.kernels.by_example import sum_by_example
+from scae_jax.models.part_capsules import PartDecoder
+from scae_jax.training.mesh import make_mesh
+from tests.test_models_build import MODEL, random_variables
+from tests.test_models_parts import random_pose
+
+PARTS, CANVAS, FEATURES = 3, 9, 4
+
+
+def inputs(batch, channels=3):
+  rng = np.random.RandomState(batch)
+  poses = np.array([[random_pose(rng) for _ in range(PARTS)] for _ in range(batch)], np.float32)
+  presence = rng.uniform(0, 1, (batch, PARTS)).astype(np.float32)
+  presence[0, 0] = 0.0
+  features = rng.normal(0, 1, (batch, PARTS, FEATURES)).astype(np.float32)
+  target = rng.uniform(0, 1, (batch, CANVAS, CANVAS, channels)).astype(np.float32)
+  return jax.tree.map(jnp.asarray, (poses, presence, features, target))
+
+
+def decoder(mixing="alpha", channels=3):
+  options = MODEL["part_decoder"] | {"mixing": mixing, "pixel_scale": 0.5}
+  return PartDecoder(num_parts=PARTS, channels=channels, **options)
+
+
+def composed(module, poses, presence, features, target):
+  """As documented: the mixture at every pixel of the batch, its log-likelihood, sum and mean."""
+  mixture = module(poses, presence, features, CANVAS)
+  return jnp.mean(jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2)))
+
+
+def by_example(module, poses, presence, features, target):
+  mixture = module(poses, presence, features, CANVAS)
+  return module.log_prob(mixture, poses, presence, features, target)
+
+
+def value_and_gradients(function, module):
+  def value(variables, parts, target):
+    return nn.apply(functools.partial(function), module)(variables, *parts, target)
+
+  return jax.jit(jax.value_and_grad(value, argnums=(0, 1)))
+
+
+def assert_same(found, expected):
+  """Sums of hundreds of float32 in another order."""
+  np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+  for one, other in zip(*map(jax.tree.leaves, (found[1], expected[1])), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * (1 + np.abs(other).max()))
+
+
+@pytest.mark.parametrize("mixing", ["alpha", "coupled"])
+@pytest.mark.parametrize("batch", [1, 4, 7])
+def test_value_and_gradients_are_those_of_the_composition(batch, mixing):
+  module = decoder(mixing)
+  *parts, target = inputs(batch)
+  variables = random_variables(module, *parts, canvas=CANVAS)
+  found, expected = (
+    value_and_gradients(function, module)(variables, parts, target)
+    for function in (by_example, composed)
+  )
+  assert_same(found, expected)
+  assert np.abs(expected[1][1][0]).max() > 1e-3  # of poses
+
+
+@pytest.mark.parametrize("batch", [8, 6])
+def test_each_device_computes_its_own_examples(batch):
+  """6 examples do not divide by four devices: each computes all of them."""
+  module, mesh = decoder(), make_mesh()
+  assert mesh.size == 4
+  *parts, target = inputs(batch)
+  variables = random_variables(module, *parts, canvas=CANVAS)
+  spread = NamedSharding(mesh, PartitionSpec("data"))
+
+  def value(variables, parts, target):
+    if batch % mesh.size == 0:
+      parts, target = jax.lax.with_sharding_constraint((parts, target), spread)
+    return nn.apply(by_example, module)(variables, *parts, target)
+
+  found = jax.jit(jax.value_and_grad(value, argnums=(0, 1)))
+  lowered = found.lower(variables, parts, target).as_text()
+  assert ("sdy.manual_computation" in lowered) == (batch == 8)
+  expected = value_and_gradients(composed, module)(variables, parts, target)
+  assert_same(found(variables, parts, target), expected)
+
+
+def test_several_seeds_at_once():
+  module = decoder()
+  *parts, target = inputs(5)
+  seeds = [random_variables(module, *parts, canvas=CANVAS, scale=scale) for scale in (0.1, 0.3)]
+  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *seeds)
+  one = value_and_gradients(by_example, module)
+  found = jax.jit(jax.vmap(one, in_axes=(0, None, None)))(stacked, parts, target)
+  for i, variables in enumerate(seeds):
+    own = jax.tree.map(lambda leaf, i=i: leaf[i], found)
+    assert_same(own, one(variables, parts, target))
+
+
+def test_constants_get_no_gradient_and_shared_ones_the_sum():
+  shared, examples = jnp.array([1.0, 2.0]), jnp.array([[1.0, 0.0], [0.5, 2.0], [3.0, 1.0]])
+  constants = jnp.array([1.0, 10.0, 100.0])
+
+  def term(shared, example, constant):
+    return constant * jnp.sum(shared * example**2)
+
+  def total(*arguments):
+    return 2.0 * sum_by_example(term, *arguments)
+
+  # 1 + 10 (0.25 + 8) + 100 (9 + 2), twice; all numbers are exact in float32.
+  assert float(total(shared, examples, constants)) == 2 * 1183.5
+  gradients = jax.grad(total, argnums=(0, 1, 2))(shared, examples, constants)
+  expected = 2 * np.sum(constants[:, None] * examples**2, axis=0)
+  np.testing.assert_allclose(gradients[0], expected, rtol=1e-6)
+  expected = 4 * constants[:, None] * examples * shared[None]
+  np.testing.assert_allclose(gradients[1], expected, rtol=1e-6)
+  np.testing.assert_array_equal(gradients[2], np.zeros(3))

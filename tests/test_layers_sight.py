@@ -1,0 +1,58 @@
+"""How much of an image a stack of convolutions sees, against gradients of real ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scae_jax.layers.sight import Window, require_sight, seen_share, sides
+
+WINDOWS = st.builds(Window, st.integers(1, 5), st.integers(1, 7), st.integers(0, 2))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 24), st.lists(WINDOWS, min_size=0, max_size=3))
+def test_share_is_that_of_the_pixels_with_a_gradient(side, windows):
+  """Kernels of ones: every way from a pixel to the last map counts, and none cancels."""
+
+  def last_map(line):
+    for window in windows:
+      kernel = jnp.ones((1, 1, window.kernel))
+      margin = [(window.margin, window.margin)]
+      line = jax.lax.conv_general_dilated(line, kernel, (window.stride,), margin)
+    return jnp.sum(line)
+
+  found = sides(side, windows)
+  if found[-1] == 0:
+    assert seen_share(side, windows) == 0
+    return
+  gradient = jax.grad(last_map)(jnp.ones((1, 1, side)))
+  share = np.mean(np.asarray(gradient) > 0) ** 2
+  assert seen_share(side, windows) == pytest.approx(share)
+
+
+def test_published_layouts_see_enough():
+  """And what they see, by hand: 39 of 40 pixels, 27 of 28 and 29 of 32 along an axis."""
+  scae = [Window(3, stride) for stride in (2, 2, 1, 1)]
+  capsnet = [Window(9, 1), Window(9, 2)]
+  matrix = [Window(5, 2), Window(3, 2), Window(3, 1)]
+  for side, windows, seen in ((40, scae, 39), (28, capsnet, 27), (32, matrix, 29)):
+    require_sight(side, windows, {})
+    assert seen_share(side, windows) == pytest.approx((seen / side) ** 2)
+
+
+@pytest.mark.parametrize(
+  ("side", "windows", "message"),
+  [
+    # What trained without a word: 2, 20 and 42 % of the pixels.
+    (20, [Window(3, 18)], r"config.model.strides 18 and config.data.canvas 20 features see 2.2%"),
+    (20, [Window(5, 1), Window(5, 50)], "features see 20.2%"),
+    (20, [Window(5, 1), Window(9, 9)], "features see 42.3%.*or set config.data.canvas to 22"),
+    (20, [Window(3, 2)] * 5, r"the feature map shrinks to nothing \(20 -> 9 -> 4 -> 1 -> 0\)"),
+  ],
+)
+def test_models_that_see_too_little_are_refused(side, windows, message):
+  with pytest.raises(ValueError, match=message):
+    require_sight(side, windows, {"model.strides": 18})

@@ -1,0 +1,51 @@
+"""A few of the configs, damaged folders and kills of `reliability`, the same ones each time."""
+
+import pytest
+from absl import logging
+
+from reliability import configs, kills, workdirs
+from tests.test_training_loop import compilation_cache
+
+__all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
+
+
+@pytest.fixture
+def only_warnings():
+  """What orbax says of a damaged checkpoint would be 1,000 lines."""
+  before = logging.get_verbosity()
+  logging.set_verbosity(logging.WARNING)
+  yield
+  logging.set_verbosity(before)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("only_warnings")
+def test_damaged_folders_are_as_before_or_say_so():
+  found = workdirs.search(range(12), 0, ("cnn",))
+  assert found["failures"] == []
+  assert found["counts"]["same"]
+  assert found["counts"]["refused"]
+
+
+@pytest.mark.slow
+def test_killed_run_is_the_uninterrupted_one():
+  """Two seeds at once, killed twice."""
+  found = kills.search(2, 0, ("two-seeds",))
+  assert found["failures"] == []
+  assert sum(found["kills"].values()) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("only_warnings")
+def test_random_configs_train_or_are_refused_by_a_key_that_was_changed():
+  results = configs.try_configs(0, range(80))
+  found = configs.summary(0, results)
+  assert found["failures"] == []
+  assert found["counts"][configs.TRAINED] >= 1
+  assert found["counts"][configs.TRACED] >= 10
+  assert found["counts"][configs.REFUSED] >= 40
+
+
+def test_what_is_drawn_depends_on_the_seed_and_the_number_alone():
+  assert repr(configs.draw(3, 7)) == repr(configs.draw(3, 7))
+  assert repr(configs.draw(3, 7)) != repr(configs.draw(3, 8))
