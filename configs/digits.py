@@ -76,6 +76,7 @@ def get_config(preset: str = "modern") -> ConfigDict:
   decoder.colour = True
   decoder.pixel_scale = 1.0  # standard deviation
   decoder.likelihood = "composed"  # composed, or fused: on a GPU by one kernel
+  decoder.likelihood_stride = 1  # in training, of every n-th pixel in both directions
   decoder.warp = "gather"  # gather, gather_products or products: equal, which is fast depends
 
   objects = config.model.object_encoder = ConfigDict()

@@ -108,6 +108,34 @@ def warp_templates(
   return _gather_bank(method == "gather_products", templates, rows, columns)
 
 
+@typed
+def every_nth_pixel(
+  poses: Float[Array, "m 2 3"], target: Float[Array, "h w c"], phase: Int[Array, "2"], stride: int
+) -> tuple[Float[Array, "m 2 3"], Float[Array, "h2 w2 c"]]:
+  """Every n-th pixel of an image as a small image, and the poses of parts there; n is the stride.
+
+  Parts that are warped to the small image have the values that they have at these pixels of the
+  whole one.
+
+  Args:
+    poses: of parts, in coordinates of the whole image.
+    target: a square image whose side is a multiple of the stride.
+    phase: row and column of the grid's first pixel, below the stride.
+    stride: pixels from one pixel of the grid to the next, in both directions.
+
+  Returns:
+    poses in coordinates of the grid, and the target there.
+  """
+  side, _, channels = target.shape
+  small = side // stride
+  target = target.reshape(small, stride, small, stride, channels)[:, phase[0], :, phase[1]]
+  # From coordinates of the grid to those of the image: corners are aligned in both.
+  scale = stride * (small - 1) / (side - 1)
+  shift = scale - 1 + 2 * phase[::-1].astype(jnp.float32) / (side - 1)
+  to_grid = jnp.concatenate([jnp.eye(2), -shift[:, None]], axis=1) / scale
+  return jax.vmap(geometry.compose, in_axes=(None, 0))(to_grid, poses), target
+
+
 def _locate(side: int, rows: Array, columns: Array) -> tuple[Int[Array, "..."], Array, Array]:
   """Row of `_neighbours` that holds a position's corners, and how far down and right it lies."""
   rows, columns = jnp.clip(rows, -1.0, side) + 1.0, jnp.clip(columns, -1.0, side) + 1.0

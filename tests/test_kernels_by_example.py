@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
-from scae_jax import mixtures
+from scae_jax import mixtures, warping
 from scae_jax.kernels.by_example import sum_by_example
 from scae_jax.models.part_capsules import PartDecoder
 from scae_jax.training.mesh import make_mesh
@@ -29,8 +29,8 @@ def inputs(batch, channels=3):
   return jax.tree.map(jnp.asarray, (poses, presence, features, target))
 
 
-def decoder(mixing="alpha", channels=3):
-  options = MODEL["part_decoder"] | {"mixing": mixing, "pixel_scale": 0.5}
+def decoder(mixing="alpha", channels=3, **changes):
+  options = MODEL["part_decoder"] | {"mixing": mixing, "pixel_scale": 0.5} | changes
   return PartDecoder(num_parts=PARTS, channels=channels, **options)
 
 
@@ -40,9 +40,9 @@ def composed(module, poses, presence, features, target):
   return jnp.mean(jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2)))
 
 
-def by_example(module, poses, presence, features, target):
+def by_example(module, poses, presence, features, target, *, train=False):
   mixture = module(poses, presence, features, CANVAS)
-  return module.log_prob(mixture, poses, presence, features, target)
+  return module.log_prob(mixture, poses, presence, features, target, train=train)
 
 
 def value_and_gradients(function, module):
@@ -124,3 +124,58 @@ def test_constants_get_no_gradient_and_shared_ones_the_sum():
   expected = 4 * constants[:, None] * examples * shared[None]
   np.testing.assert_allclose(gradients[1], expected, rtol=1e-6)
   np.testing.assert_array_equal(gradients[2], np.zeros(3))
+
+
+@pytest.mark.parametrize("mixing", ["alpha", "coupled"])
+def test_every_nth_pixel_is_an_unbiased_estimate(mixing):
+  """All phases of an example together are all of its pixels, and so are their gradients."""
+  stride, batch = 3, 3
+  parts, target = inputs(batch)[:3], inputs(batch)[3]
+  module = decoder(mixing, template_size=3)  # fits the small image
+  variables = random_variables(module, *parts, canvas=CANVAS)
+
+  def in_phase(module, phase, poses, presence, features, target):
+    some = functools.partial(warping.every_nth_pixel, phase=phase, stride=stride)
+    poses, target = jax.vmap(some)(poses, target)
+    mixture = module(poses, presence, features, CANVAS // stride)
+    return jnp.mean(jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2)))
+
+  def in_all_phases(module, *arguments):
+    grid = np.stack(np.meshgrid(np.arange(stride), np.arange(stride)), -1).reshape(-1, 2)
+    return sum(in_phase(module, jnp.asarray(phase), *arguments) for phase in grid)
+
+  expected = value_and_gradients(composed, module)(variables, parts, target)
+  assert_same(value_and_gradients(in_all_phases, module)(variables, parts, target), expected)
+
+
+def test_training_draws_a_phase_for_each_example():
+  stride, batch = 3, 5
+  *parts, target = inputs(batch)
+  every, all_pixels = decoder(likelihood_stride=stride), decoder()
+  variables = random_variables(all_pixels, *parts, canvas=CANVAS)
+  target = target.at[:, ::stride, ::stride].set(9.0)  # the first phase is that of the outliers
+
+  @jax.jit
+  def estimate(key):
+    draw = nn.apply(functools.partial(by_example, train=True), every)
+    return draw(variables, *parts, target, rngs={"noise": key})
+
+  estimates = np.array([estimate(key) for key in jax.random.split(jax.random.key(0), 400)])
+  evaluate = nn.apply(by_example, every)
+  exact = float(evaluate(variables, *parts, target))
+  np.testing.assert_allclose(exact, nn.apply(by_example, all_pixels)(variables, *parts, target))
+  # Each example has the outliers in one of nine draws, or the mean would be one of two numbers.
+  assert len(np.unique(np.round(estimates / estimates.std()))) > 3
+  assert abs(estimates.mean() - exact) < 4 * estimates.std() / 20
+
+
+def test_a_stride_that_does_not_fit_the_canvas_is_refused():
+  *parts, target = inputs(1)
+  for stride, canvas in ((2, CANVAS), (3, 3)):
+    module = decoder(likelihood_stride=stride)
+    variables = random_variables(module, *parts, canvas=CANVAS)
+    message = rf"likelihood_stride must divide config.data.canvas, {canvas}, at least.*is {stride}"
+    with pytest.raises(ValueError, match=message):
+      nn.apply(functools.partial(by_example, train=True), module)(
+        variables, *parts, target[:, :canvas, :canvas], rngs={"noise": jax.random.key(0)}
+      )

@@ -229,7 +229,9 @@ def test_fused_likelihood_is_the_composed_one():
 
   def explain(decoder, interpret=True):
     mixture = decoder(poses, presence, features, CANVAS)
-    return decoder.log_prob(mixture, poses, presence, features, target, interpret=interpret)
+    return decoder.log_prob(
+      mixture, poses, presence, features, target, train=False, interpret=interpret
+    )
 
   values = []
   for likelihood in ("composed", "fused"):

@@ -35,6 +35,7 @@ MIN_TEMPLATE_SIZE = 2
 NONLINEARITIES = ("sigmoid", "relu1")
 MIXINGS = ("alpha", "coupled")
 LIKELIHOODS = ("composed", "fused")
+MAX_LIKELIHOOD_STRIDE = 4
 MAX_NOISE = 1_000.0  # of logits
 SCALES = (1e-4, 1e4)  # of standard deviations; squares and logarithms are still good float32
 NEEDS_ALPHA = rule(
@@ -208,6 +209,9 @@ class PartDecoder(nn.Module):
     likelihood: how `log_prob` computes: `composed`, from the mixture at every pixel, or `fused`, on
       a GPU by a kernel that keeps no image of any part, elsewhere as `composed`. The same number
       but for rounding.
+    likelihood_stride: n; in training, `log_prob` is n^2 times that of every n-th pixel in both
+      directions, from a first one that is drawn for each example: an unbiased estimate, in 1 / n^2
+      of the time. 1: of all pixels.
     warp: method of `warping.warp_templates`, likewise; the fused kernel has its own.
   """
 
@@ -219,7 +223,8 @@ class PartDecoder(nn.Module):
   colour: bool
   pixel_scale: Annotated[float, between(*SCALES)]
   likelihood: Annotated[str, one_of(*LIKELIHOODS), NEEDS_ALPHA]
-  warp: Annotated[str, one_of(*warping.METHODS)] = "gather"  # what runs of before the others had
+  likelihood_stride: Annotated[int, between(1, MAX_LIKELIHOOD_STRIDE)] = 1
+  warp: Annotated[str, one_of(*warping.METHODS)] = "gather"
 
   def setup(self):
     zeros = nn.initializers.zeros_init()
@@ -279,6 +284,11 @@ class PartDecoder(nn.Module):
         f"config.model.part_decoder.template_size is {self.template_size} and the canvas "
         f"{canvas} pixels; a template must fit the canvas"
       )
+    return self._mixture(poses, presence, self.colours(features), canvas)
+
+  def _mixture(
+    self, poses: Array, presence: Array, colours: Array, canvas: int
+  ) -> mixtures.PixelMixture:
     temperature = None if self.mixing == "alpha" else self._temperature()
     warped = warping.warp_templates(self._bank(), poses, canvas, canvas, self.warp)
     mixture = functools.partial(
@@ -287,7 +297,7 @@ class PartDecoder(nn.Module):
       temperature=temperature,
       scale=float(self.pixel_scale),
     )
-    return jax.vmap(mixture)(warped, presence, self.colours(features))
+    return jax.vmap(mixture)(warped, presence, colours)
 
   def log_prob(
     self,
@@ -297,9 +307,13 @@ class PartDecoder(nn.Module):
     features: Array,
     target: Array,
     *,
+    train: bool,
     interpret: bool = False,
   ) -> Array:
     """log p(target), [], summed over pixels, mean over the batch, nats.
+
+    In training an estimate where `likelihood_stride` is above 1, with phases from the module's
+    `noise` stream.
 
     Args:
       mixture: what `__call__` gives for the same parts. `fused`, and a CPU, do not read it: a
@@ -308,11 +322,35 @@ class PartDecoder(nn.Module):
       presence: [b, m], probabilities.
       features: [b, m, d], special features.
       target: [b, h, w, c], a constant: `fused` gives it no gradient.
+      train: see above.
       interpret: run the fused kernel without a GPU, slowly, to test it.
     """
+    colours, stride = self.colours(features), self.likelihood_stride if train else 1
+    if stride == 1:
+      return self._log_prob(mixture, poses, presence, colours, target, interpret)
+    if target.shape[1] % stride or target.shape[1] < 2 * stride:
+      raise ValueError(
+        "config.model.part_decoder.likelihood_stride must divide config.data.canvas,"
+        f" {target.shape[1]}, at least twice; it is {stride}"
+      )
+    phases = jax.random.randint(self.make_rng("noise"), (len(target), 2), 0, stride)
+    poses, target = jax.vmap(functools.partial(warping.every_nth_pixel, stride=stride))(
+      poses, target, phases
+    )
+    mixture = self._mixture(poses, presence, colours, target.shape[1])
+    return stride**2 * self._log_prob(mixture, poses, presence, colours, target, interpret)
+
+  def _log_prob(
+    self,
+    mixture: mixtures.PixelMixture,
+    poses: Array,
+    presence: Array,
+    colours: Array,
+    target: Array,
+    interpret: bool,
+  ) -> Array:
     # What was trained on a GPU is evaluated anywhere: where the kernel cannot run, its definition.
-    backend = jax.default_backend()
-    scale, colours = float(self.pixel_scale), self.colours(features)
+    backend, scale = jax.default_backend(), float(self.pixel_scale)
     if self.likelihood == "fused" and (interpret or backend == "gpu"):
       inputs = (self._bank(), poses, colours, presence, *self._background())
       return jnp.mean(template_log_prob(*inputs, target, scale, interpret=interpret))

@@ -21,13 +21,7 @@ from scae_jax.layers.sight import require_sight
 from scae_jax.models.capsule_loss import CapsuleLoss, SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
-from scae_jax.models.system import (
-  ImageSpec,
-  Spec,
-  System,
-  build_module,
-  require_pixels,
-)
+from scae_jax.models.system import ImageSpec, Spec, System, build_module, require_pixels
 from scae_jax.models.turned_pictures import part_identity
 from scae_jax.routing import mixture as routing_mixture
 from scae_jax.schedules import line_through
@@ -166,7 +160,9 @@ class SCAE(nn.Module):
     mixture = self.part_decoder(poses, presence, parts.features, image.shape[1])
     target = jax.vmap(filters.normalized_sobel)(image) if self.target == "sobel" else image
     target = jax.lax.stop_gradient(target)
-    log_prob = self.part_decoder.log_prob(mixture, poses, presence, parts.features, target)
+    log_prob = self.part_decoder.log_prob(
+      mixture, poses, presence, parts.features, target, train=train
+    )
     return SCAEOutput(
       parts=parts,
       objects=objects,
