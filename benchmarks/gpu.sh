@@ -269,11 +269,11 @@ END
       failed=1
     fi
   fi
-  stage "$python" -m results.export "$run" "$run/report/pretrained" --dtype=float16
-  stage "$python" -m results.summarize "$run/report/table" "$run"
+  stage "$python" -m experiments.export "$run" "$run/report/pretrained" --dtype=float16
+  stage "$python" -m experiments.summarize "$run/report/table" "$run"
   # Twice: a call that is killed in the curve has brought the rest.
   pack "$name" "$out" "$run" config.json metrics.jsonl evaluation report
-  in_time "$python" -m results.curve "$run" "$run/report" --max_examples=10000 "${@:4}" || code=$?
+  in_time "$python" -m experiments.curve "$run" "$run/report" --max_examples=10000 "${@:4}" || code=$?
   succeeded "$code" "$(compgen -G "$run/report/curve-*.json" || true)" || failed="$code"
   pack "$name" "$out" "$run" config.json metrics.jsonl evaluation report
   ;;
@@ -292,7 +292,7 @@ END
   begin
   code=0
   mkdir -p "$2"
-  in_time "$python" -m results.viewpoint mnist "$2" "${@:3}" || code=$?
+  in_time "$python" -m experiments.viewpoint mnist "$2" "${@:3}" || code=$?
   succeeded "$code" "$(steps_of runs/viewpoint-mnist)" || failed="$code"
   ;;
 *)

@@ -10,7 +10,7 @@ presences (seed 0, 2026-11-22). `digits_variational` starts from what it has lea
 runs/probabilistic-digits, and goes on with Gaussian posteriors of poses: four minutes, 94.2
 and 90.3 (results/probabilistic).
 
-`recovery` learns images that results/recovery.py draws from a known model of three objects, and
+`recovery` learns images that experiments/recovery.py draws from a known model of three objects, and
 `recovery_annealed` goes on from it: a quarter of an hour together, 95.2, 95.3 and 93.8 % of
 presences right, seeds 0, 1 and 2.
 
@@ -62,7 +62,7 @@ VARIATIONAL = {
   "train.start_from": "runs/probabilistic-digits",
   "optimizer.learning_rate": 5e-4,
 }
-# Images drawn from a known model by results/recovery.py.
+# Images drawn from a known model by experiments/recovery.py.
 RECOVERY = {
   # Twice the parts and one object more than drew the images: those that are not needed are off.
   "model.capsules": (12, 4),

@@ -1,7 +1,7 @@
 """The viewpoint report: every system on the same images, trained upright or on turned ones.
 
-    python -m results.viewpoint digits results/viewpoint
-    python -m results.viewpoint mnist results/viewpoint
+    python -m experiments.viewpoint digits results/viewpoint
+    python -m experiments.viewpoint mnist results/viewpoint
 
 The question is that of an article by Kevin Vu, "Fixing a Major Weakness in Machine Learning of
 Images with Hinton's Capsule Networks": what does a network that was trained on upright digits make

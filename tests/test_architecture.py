@@ -13,6 +13,7 @@ PACKAGE = ROOT / "scae_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
 SCRIPTS = [ROOT / "train.py", ROOT / "evaluate.py", ROOT / "sweep.py"]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.py"))
 
 # From what imports all the others to what imports none, as in the README's layout.
 FLOORS = (
@@ -96,7 +97,7 @@ def test_mathematics_has_no_circle():
 def test_configs_and_scripts_are_not_imported():
   for path in FILES:
     roots = {name.split(".")[0] for name in modules_imported(path)}
-    assert not roots & {"configs", "train", "evaluate", "sweep", "tests"}, path
+    assert not roots & {"configs", "experiments", "train", "evaluate", "sweep", "tests"}, path
 
 
 def test_configs_are_plain():
@@ -144,9 +145,14 @@ def test_dependencies_are_what_a_build_backend_takes():
 
 
 def test_all_reports_take_the_number_of_their_pictures_from_one_place():
-  files = [*FILES, *sorted((ROOT / "results").glob("*.py"))]
+  files = [*FILES, *EXPERIMENTS]
   having = [path for path in files if re.search(r"^NUM_PICTURED = ", path.read_text(), re.M)]
   assert having == [PACKAGE / "evaluation" / "examples.py"]
+
+
+def test_results_are_records_and_no_code():
+  assert EXPERIMENTS
+  assert not list((ROOT / "results").rglob("*.py"))
 
 
 def test_no_drawer_of_odds_and_ends():
@@ -154,7 +160,7 @@ def test_no_drawer_of_odds_and_ends():
   assert not names & {"utils", "util", "helpers", "helper", "misc", "common"}
 
 
-@pytest.mark.parametrize("path", [*FILES, *CONFIGS, *SCRIPTS], ids=name_of)
+@pytest.mark.parametrize("path", [*FILES, *CONFIGS, *EXPERIMENTS, *SCRIPTS], ids=name_of)
 def test_files_are_short_documented_and_hush_nothing(path):
   text = path.read_text()
   assert len(text.splitlines()) <= (80 if path in SCRIPTS else 400)

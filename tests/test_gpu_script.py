@@ -318,9 +318,9 @@ esac
 """
 COMMANDS = [
   "evaluate.py --workdir=runs/a",
-  "-m results.export runs/a runs/a/report/pretrained --dtype=float16",
-  "-m results.summarize runs/a/report/table runs/a",
-  "-m results.curve runs/a runs/a/report --max_examples=10000",
+  "-m experiments.export runs/a runs/a/report/pretrained --dtype=float16",
+  "-m experiments.summarize runs/a/report/table runs/a",
+  "-m experiments.curve runs/a runs/a/report --max_examples=10000",
 ]
 FOUND = {
   "evaluation/metrics.json",

@@ -12,7 +12,7 @@ import pytest
 from absl.testing import flagsaver
 
 import evaluate
-from results import curve, export
+from experiments import curve, export
 from scae_jax.training.build import open_run
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train

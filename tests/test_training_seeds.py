@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from results.summarize import read_run
+from experiments.summarize import read_run
 from scae_jax.evaluation.report import write_reports
 from scae_jax.training.build import open_run
 from scae_jax.training.errors import Interrupted, NonFiniteError, RunError

@@ -1,7 +1,7 @@
 """One run scored on several data sets, in one table: what evaluate.py has written so far.
 
     python evaluate.py --workdir=runs/digits --dataset=affine_digits
-    python -m results.transfer runs/digits results/transfer
+    python -m experiments.transfer runs/digits results/transfer
 
 Writes `<workdir's name>.md` and `.json` into the folder: one row a data set and split, the run's
 own first, of the step and the number of examples that its own report is of; below, what the reports

@@ -1,11 +1,11 @@
 """Do objects find their parts where the parts are known? The upper layer alone.
 
-    python -m results.object_layer results/probabilistic/object-layer.json
+    python -m experiments.object_layer results/probabilistic/object-layer.json
 
 Trains what probabilistic capsules have above the parts, the network that infers objects and what
 objects say of parts, on presences and poses that are known: those of the scenes of
-`results/recovery.py`, and of two parts more that are always off. All seeds are trained at once. A
-row is a treatment of poses that are off, a temperature of the objects' presences and a limit of
+`experiments/recovery.py`, and of two parts more that are always off. All seeds are trained at once.
+A row is a treatment of poses that are off, a temperature of the objects' presences and a limit of
 their affinities; what it says is the share of right presences of other scenes, at a cut of 0.5,
 with the objects matched by the training scenes.
 """
@@ -22,14 +22,14 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from results import recovery
+from experiments import recovery
 from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.models.capsule_inference import ObjectInference, Posterior
 from scae_jax.routing import selection
 from scae_jax.typing import Array
 
-# Scenes of these seeds chose nothing that `results/recovery.py` reports.
+# Scenes of these seeds chose nothing that `experiments/recovery.py` reports.
 SEEDS = {"train": 0, "test": 1}
 NUM_SCENES = {"train": 4_000, "test": 1_000}
 IDLE, OBJECTS = 2, 4

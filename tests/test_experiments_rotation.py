@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from configs.rotation import RANGES, SHARED, SYSTEMS
-from results import rotation
-from results.rotation import TURNED, UPRIGHT
+from experiments import rotation
+from experiments.rotation import TURNED, UPRIGHT
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import turned
 from scae_jax.evaluation import report
@@ -162,7 +162,7 @@ def test_one_command_trains_scores_and_writes(command, tmp_path, capsys):
   written = json.loads((tmp_path / "results" / "rotation-digits.json").read_text())
   assert list(written["results"]) == ["toy-0", "toy-90"]
   assert (written["ranges"], written["max_examples"]) == ([0, 90], 150)
-  assert written["command"].startswith("python -m results.rotation digits ")
+  assert written["command"].startswith("python -m experiments.rotation digits ")
   text = (tmp_path / "results" / "rotation-digits.md").read_text()
   assert "Not finished: broken-0, broken-90." in text
   assert (tmp_path / "results" / "rotation-digits.png").stat().st_size > 10_000

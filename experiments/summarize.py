@@ -1,6 +1,6 @@
 """Tables runs that differ in their seed: mean and standard deviation, and where they come from.
 
-    python -m results.summarize results/digits runs/digits-0 runs/digits-1 runs/digits-2
+    python -m experiments.summarize results/digits runs/digits-0 runs/digits-1 runs/digits-2
 
 Reads each run's `evaluation/metrics.json` and `metrics.jsonl`, and writes `table.md` and
 `runs.json` into the folder. Nothing in either is typed by hand.

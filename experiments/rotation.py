@@ -1,6 +1,6 @@
 """Accuracy against the range of rotation seen in training: trains, scores, tables and draws.
 
-    python -m results.rotation digits results/probabilistic
+    python -m experiments.rotation digits results/probabilistic
 
 The systems and ranges are in `configs/rotation.py`. Runs are in `runs/rotation-<data>`: in
 `<system>-<n>` that of training images turned by up to n degrees either way. The same command goes
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from configs.rotation import RANGES, SHARED, SYSTEMS
-from results.many_runs import (
+from experiments.many_runs import (
   make_parser,
   mean_of,
   num_parameters,
@@ -222,7 +222,7 @@ def main() -> None:
 
     results, failed = train_and_score(rows, root, score)
     record = {
-      "command": shlex.join(["python", "-m", "results.rotation", *sys.argv[1:]]),
+      "command": shlex.join(["python", "-m", "experiments.rotation", *sys.argv[1:]]),
       "ranges": ranges,
       "seeds": options.seeds,
       "max_examples": options.max_examples,

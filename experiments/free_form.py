@@ -1,6 +1,6 @@
 """What free-form inference does to a trained model's bound and readings, on moved test images too.
 
-    python -m results.free_form runs/probabilistic-digits results/probabilistic
+    python -m experiments.free_form runs/probabilistic-digits results/probabilistic
 
 Each test image's posterior is stepped uphill on its own bound, from where the encoder or the prior
 puts it (`scae_jax/evaluation/free_form.py`); the model stays as it is. A linear classifier, fitted
@@ -28,7 +28,7 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from results.one_run import make_parser, open_named, stem_of
+from experiments.one_run import make_parser, open_named, stem_of
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.evaluation.examples import (
@@ -297,7 +297,7 @@ def options_of_command() -> argparse.Namespace:
 def main() -> None:
   """Infers, scores, writes, prints and draws."""
   options = options_of_command()
-  command = shlex.join(["python", "-m", "results.free_form", *sys.argv[1:]])
+  command = shlex.join(["python", "-m", "experiments.free_form", *sys.argv[1:]])
   with exit_with_message(), explained():
     run = open_named(options)
     if run.system.free_form is None or not isinstance(run.dataset, Dataset):

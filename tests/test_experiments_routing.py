@@ -1,4 +1,4 @@
-"""results/routing.py on tiny probabilistic capsules."""
+"""experiments/routing.py on tiny probabilistic capsules."""
 
 import dataclasses
 import json
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from configs import probabilistic
-from results import one_run
-from results import routing as command
+from experiments import one_run
+from experiments import routing as command
 from scae_jax.data.constellations import SceneOptions
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes

@@ -1,4 +1,4 @@
-"""results/identifiability.py on a run whose templates match as they are made to."""
+"""experiments/identifiability.py on a run whose templates match as they are made to."""
 
 import dataclasses
 import json
@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from results import identifiability as command
-from results import one_run
+from experiments import identifiability as command
+from experiments import one_run
 from scae_jax.data.constellations import SceneOptions
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes
@@ -81,7 +81,7 @@ def test_the_command_writes_the_number_and_the_picture(opened, monkeypatch, tmp_
   first, second = (json.loads((tmp_path / "out" / name).read_text()) for name in names[::3])
   assert (first["step"], first["seed"], second["seed"]) == (7, 0, 1)
   assert first["command"] == (
-    f"python -m results.identifiability {tmp_path / 'run'} {tmp_path / 'out'}"
+    f"python -m experiments.identifiability {tmp_path / 'run'} {tmp_path / 'out'}"
   )
   assert {"date", "versions", "hardware"} <= set(first)
   assert (first["templates"], first["blank"]) == (5, [3])

@@ -1,6 +1,6 @@
 """Whether parts have an identity: matches between templates, and parts of turned images in colour.
 
-    python -m results.identifiability runs/digits results/probabilistic
+    python -m experiments.identifiability runs/digits results/probabilistic
 
 Writes `identifiability-<workdir>.json`, `.md` and `.png` into the folder, of a run with several
 seeds one of each a seed. The number is explained in `scae_jax/evaluation/template_match.py`, the
@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from results.one_run import make_parser, open_on_images, stem_of
+from experiments.one_run import make_parser, open_on_images, stem_of
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.examples import NUM_PICTURED, one_of_each_class
 from scae_jax.evaluation.files import write_json, write_whole
@@ -99,7 +99,7 @@ def main() -> None:
       arrays = arrays_of(run.system, variables, batch)
       matches = match_templates(**arrays["templates"])
       name = stem_of("identifiability", run, options.workdir, seed)
-      command = shlex.join(["python", "-m", "results.identifiability", *sys.argv[1:]])
+      command = shlex.join(["python", "-m", "experiments.identifiability", *sys.argv[1:]])
       source = {"workdir": str(options.workdir), "step": run.step, "seed": seed}
       record = {**source, "command": command, **matches, **measured_with()}
       write_json(options.folder / f"{name}.json", record)

@@ -1,6 +1,6 @@
 """How the poses of a trained model follow when its input moves: numbers and one figure.
 
-    python -m results.equivariance runs/digits results/digits
+    python -m experiments.equivariance runs/digits results/digits
 
 Writes `equivariance-<workdir>.md`, `.json` and `.png` into the folder, of a run with several seeds
 one of each a seed. What is measured, and what it does and does not mean, is said in
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from results.one_run import make_parser, open_on_images, stem_of
+from experiments.one_run import make_parser, open_on_images, stem_of
 from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.pictures import save_figures

@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from results import recovery
+from experiments import recovery
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.template_match import match_templates
 

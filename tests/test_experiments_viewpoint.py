@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
-from results import viewpoint
+from experiments import viewpoint
 from scae_jax.data.dataset import Dataset, ScoredSet, Split
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored

@@ -1,6 +1,6 @@
 """Writes one seed of a run to pretrained/, for `evaluate.py --pretrained=NAME`.
 
-    python -m results.export runs/mnist-official pretrained/mnist --step=best --dtype=float16
+    python -m experiments.export runs/mnist-official pretrained/mnist --step=best --dtype=float16
 
 Without --seed it is the seed of the lowest held-out loss at that step or, of a run that was stopped
 between two of them, at the last one before: labels do not choose.

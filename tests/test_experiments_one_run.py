@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from results import one_run
+from experiments import one_run
 from scae_jax.training.build import Run
 from tests.toy_system import make_system, toy_config, toy_data
 

@@ -1,7 +1,7 @@
 """Draws one object of trained probabilistic capsules at a chosen pose.
 
-    python -m results.sample_object runs/probabilistic-digits --object 3 --turn 40 --scale 1.2 \\
-      --shift 0.2 0 --out object.png --samples 8
+    python -m experiments.sample_object runs/probabilistic-digits --object 3 --turn 40 \\
+      --scale 1.2 --shift 0.2 0 --out object.png --samples 8
 
 The first picture is what the object is expected to draw, alone, and the others are samples of the
 model, in which parts are there or not and poses have their deviations. Objects are those of the
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from results.one_run import open_named
+from experiments.one_run import open_named
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.figures import FIGURES
 from scae_jax.models.generative_pictures import move_pose

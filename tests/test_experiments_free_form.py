@@ -1,4 +1,4 @@
-"""results/free_form.py on a trained run of the toy, and the figure that it draws."""
+"""experiments/free_form.py on a trained run of the toy, and the figure that it draws."""
 
 import dataclasses
 import json
@@ -7,8 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from results import free_form as command
-from results import one_run
+from experiments import free_form as command
+from experiments import one_run
 from scae_jax.evaluation import report
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.linear_probe import lin_pred
@@ -75,7 +75,7 @@ def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, 
   assert sorted(path.name for path in tmp_path.iterdir()) == names
   record = json.loads((tmp_path / names[0]).read_text())
   assert (record["step"], record["seed"], record["start"]) == (8, 0, "encoder")
-  assert record["command"].startswith(f"python -m results.free_form {trained[0]}")
+  assert record["command"].startswith(f"python -m experiments.free_form {trained[0]}")
   assert record["command"].endswith(" ".join(flags))
   assert {"date", "versions", "hardware"} <= set(record)
   assert record["probes"]["reconstruction"]["fitted_examples"] == 100

@@ -1,10 +1,10 @@
-"""Tables of runs: the time that results/summarize.py counts, and what stands below a table."""
+"""Tables of runs: the time that experiments/summarize.py counts, and what stands below a table."""
 
 import json
 
 import pytest
 
-from results.summarize import read_run, wall_seconds
+from experiments.summarize import read_run, wall_seconds
 from scae_jax.evaluation.comparison import markdown_table
 from scae_jax.evaluation.summary import conditions, figures, seeds_table
 

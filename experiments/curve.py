@@ -1,6 +1,7 @@
 """LIN-MATCH against steps and minutes, from the checkpoints that a run has kept.
 
-    python -m results.curve runs/mnist-modern results/mnist --max_examples=10000 --steps=5000,30000
+    python -m experiments.curve runs/mnist-modern results/mnist --max_examples=10000 \\
+      --steps=5000,30000
 
 Train with `--config.train.keep_checkpoints` large enough. Writes `curve-<workdir>.json` into the
 folder after each point and `.png` after each step; the same command goes on where it was stopped.

@@ -1,8 +1,8 @@
 """Draw from the model, then infer: does training find the objects that drew the images?
 
-    python -m results.recovery draw runs/recovery-scenes
+    python -m experiments.recovery draw runs/recovery-scenes
     python train.py --config=configs/probabilistic.py:recovery
-    python -m results.recovery score runs/probabilistic-recovery results/probabilistic
+    python -m experiments.recovery score runs/probabilistic-recovery results/probabilistic
 
 `draw` makes images from a generative model with known parameters, three objects of two parts
 each, any number of them in an image, and one over another. Images are sorted into folders by the

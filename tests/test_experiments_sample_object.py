@@ -1,11 +1,11 @@
-"""results/sample_object.py on tiny probabilistic capsules."""
+"""experiments/sample_object.py on tiny probabilistic capsules."""
 
 import numpy as np
 import pytest
 
 from configs import probabilistic
-from results import one_run
-from results import sample_object as command
+from experiments import one_run
+from experiments import sample_object as command
 from scae_jax.training.build import Run
 from tests import toy_system
 from tests.test_models_generative_pictures import (

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from results import object_layer, recovery
+from experiments import object_layer, recovery
 
 
 def test_parts_are_known_as_they_were_drawn():

@@ -1,12 +1,12 @@
-"""results/equivariance.py and its figure, on systems of known equivariance."""
+"""experiments/equivariance.py and its figure, on systems of known equivariance."""
 
 import json
 
 import numpy as np
 import pytest
 
-from results import equivariance as command
-from results import one_run
+from experiments import equivariance as command
+from experiments import one_run
 from scae_jax.data.constellations import SceneOptions
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from results import transfer
-from tests.test_results_summarize import SHARED
+from experiments import transfer
+from tests.test_experiments_summarize import SHARED
 
 SCORES = {"lin_match": 0.5, "lin_pred": 0.75, "capsules_in_use": 3}
 REPORT = SHARED | {

@@ -1,6 +1,6 @@
 """Whether a trained model routes: what is on, and whose the parts are, image by image.
 
-    python -m results.routing runs/probabilistic-digits results/probabilistic
+    python -m experiments.routing runs/probabilistic-digits results/probabilistic
 
 Writes `routing-<workdir>.json` and `.md` into the folder, of a run with several seeds one of each a
 seed. The numbers are explained in `scae_jax/evaluation/routing_use.py`.
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from results.one_run import make_parser, open_on_images, stem_of
+from experiments.one_run import make_parser, open_on_images, stem_of
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.examples import full_batches
 from scae_jax.evaluation.files import write_json, write_whole
@@ -125,7 +125,7 @@ def main() -> None:
         "step": run.step,
         "seed": seed,
         "scored_on": on,
-        "command": shlex.join(["python", "-m", "results.routing", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", "experiments.routing", *sys.argv[1:]]),
         **found,
         "affinities": affinities(run.system.module, variables),
         **measured_with(),

@@ -1,6 +1,6 @@
 """The viewpoint report: trains every system upright and turned, and scores all on turned images.
 
-    python -m results.viewpoint digits results/viewpoint
+    python -m experiments.viewpoint digits results/viewpoint
 
 The sets, systems, angles and the rotation in training are in `configs/viewpoint.py`. Runs are in
 `runs/viewpoint-<set>/<system>-upright` and `-turned`; the same command goes on where it was
@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
-from results.many_runs import (
+from experiments.many_runs import (
   make_parser,
   mean_of,
   num_parameters,

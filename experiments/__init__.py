@@ -1,0 +1,1 @@
+"""Questions to trained models beyond their reports, one command each; results/ has the answers."""
