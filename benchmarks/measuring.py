@@ -133,8 +133,8 @@ def report(title: str, settings: dict[str, Any], rows: dict[str, Row], out: str)
 def commit() -> str:
   """The checkout's commit, marked if files differ from it.
 
-  Outside a repository it is what `$SCAE_JAX_COMMIT` says, which benchmarks/gpu.sh sets where a copy
-  of the files travelled without their history, and else "unknown".
+  Outside a repository, as in a copy of the files without their history, it is what
+  `$SCAE_JAX_COMMIT` says, and else "unknown".
   """
   command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
   try:
