@@ -27,7 +27,7 @@ from PIL import Image
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.features import collect
 from scae_jax.evaluation.files import write_json
-from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.provenance import measured_with, recorded_folder
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.routing.selection import Capsules
 from scae_jax.training.build import Run, open_run
@@ -221,7 +221,7 @@ def score_runs(workdirs: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
     results = {str(seed): score(run, variables) for seed, variables in run.variables.items()}
     folder.mkdir(parents=True, exist_ok=True)
     name = workdir.absolute().name
-    record = {"workdir": str(workdir), "by_seed": results, **measured_with()}
+    record = {"workdir": recorded_folder(workdir), "by_seed": results, **measured_with()}
     write_json(folder / f"recovery-{name}.json", record)
     for seed, found in results.items():
       bound = f"{found['training_bound']:.1f} nats on training images"

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from scae_jax.evaluation.files import read_json
+from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.summary import conditions, figures, seeds_table
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.metrics import read_lines
@@ -35,7 +36,8 @@ def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
   runs = []
   for path in reports:
     metrics = read_json(path, "seed", "step")
-    runs.append({"workdir": str(workdir), "figures": figures(metrics) | times, "metrics": metrics})
+    of_seed = {"figures": figures(metrics) | times, "metrics": metrics}
+    runs.append({"workdir": recorded_folder(workdir), **of_seed})
   return sorted(runs, key=lambda run: run["metrics"]["seed"])
 
 

@@ -1,6 +1,7 @@
 """Tables of runs: the time that experiments/summarize.py counts, and what stands below a table."""
 
 import json
+import pathlib
 
 import pytest
 
@@ -78,6 +79,18 @@ def test_a_run_without_a_line_of_training_has_no_times(tmp_path):
   (tmp_path / "metrics.jsonl").write_text("")
   (run,) = read_run(tmp_path)
   assert run["figures"] == figures(report)
+
+
+def test_a_run_below_the_current_folder_has_a_relative_name(tmp_path, monkeypatch):
+  report = SHARED | {"segmentation": SEGMENTATION, "measures": {}}
+  folder = tmp_path / "runs" / "one"
+  (folder / "evaluation").mkdir(parents=True)
+  (folder / "evaluation" / "metrics.json").write_text(json.dumps(report))
+  (folder / "metrics.jsonl").write_text("")
+  assert read_run(folder)[0]["workdir"] == str(folder)
+  monkeypatch.chdir(tmp_path)
+  assert read_run(folder)[0]["workdir"] == "runs/one"
+  assert read_run(pathlib.Path("runs/one"))[0]["workdir"] == "runs/one"
 
 
 def test_readings_have_one_figure_each():

@@ -110,6 +110,15 @@ def test_settings_of_a_report_are_those_of_the_run(reports, tmp_path, asked, exp
   }
 
 
+def test_a_workdir_below_the_current_folder_is_recorded_by_its_relative_name(
+  reports, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  report_run(run_on(), tmp_path / "runs" / "one")
+  ((_, named),) = reports
+  assert named["provenance"]["workdir"] == "runs/one"
+
+
 @pytest.mark.parametrize(("flag", "expected"), [("/flag", "/flag"), ("", "/config")])
 def test_a_set_to_score_on_is_looked_for_in_the_runs_folders(monkeypatch, flag, expected):
   """On its canvas, cropped and normalised as its own; a folder given comes before the config's."""

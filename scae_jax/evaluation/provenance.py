@@ -1,4 +1,4 @@
-"""Where a figure comes from: releases, hardware, date."""
+"""Where a figure comes from: folder, releases, hardware, date."""
 
 import datetime
 import importlib.metadata
@@ -37,6 +37,15 @@ def measured_with() -> dict[str, Any]:
       "cpu_count": os.cpu_count(),
     },
   }
+
+
+def recorded_folder(folder: pathlib.Path) -> str:
+  """A folder as records name it: from the current folder if it lies below it, else as given.
+
+  Records are read on other machines, where the way to a checkout is another one.
+  """
+  here = pathlib.Path.cwd()
+  return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
 def hardware_and_versions(measured: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.classification_report import MakeBatch, write_classification_reports
 from scae_jax.evaluation.examples import check_transfer, load_split
 from scae_jax.evaluation.files import file_name
+from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.report import write_reports
 from scae_jax.evaluation.scene_report import write_scene_reports
 from scae_jax.training.build import Run
@@ -65,7 +66,7 @@ def report_run(
     "batch_size": settings.evaluation.batch_size,
     "step": run.step,
     "max_examples": max_examples,
-    "provenance": {"workdir": str(workdir), "config": run.config.to_dict()},
+    "provenance": {"workdir": recorded_folder(workdir), "config": run.config.to_dict()},
     "history": workdir / "metrics.jsonl",
   }
   if isinstance(run.dataset, Scenes):
