@@ -3,11 +3,11 @@
     python -m experiments.object_layer results/probabilistic/object-layer.json
 
 Trains what probabilistic capsules have above the parts, the network that infers objects and what
-objects say of parts, on presences and poses that are known: those of the scenes of
-`experiments/recovery.py`, and of two parts more that are always off. All seeds are trained at once.
-A row is a treatment of poses that are off, a temperature of the objects' presences and a limit of
-their affinities; what it says is the share of right presences of other scenes, at a cut of 0.5,
-with the objects matched by the training scenes.
+objects say of parts, on presences and poses that are known: those of `experiments/known_scenes.py`,
+and of two parts more that are always off. All seeds are trained at once. A row is a treatment of
+poses that are off, a temperature of the objects' presences and a limit of their affinities; what it
+says is the share of right presences of other scenes, at a cut of 0.5, with the objects matched by
+the training scenes.
 """
 
 import argparse
@@ -22,7 +22,14 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from experiments import recovery
+from experiments.known_scenes import (
+  GLYPHS,
+  NUM_SCENES,
+  PART_SIZE,
+  draw_parts,
+  right_answers,
+  true_model,
+)
 from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.models.capsule_inference import ObjectInference, Posterior
@@ -31,7 +38,6 @@ from scae_jax.typing import Array
 
 # Scenes of these seeds chose nothing that `experiments/recovery.py` reports.
 SEEDS = {"train": 0, "test": 1}
-NUM_SCENES = {"train": 4_000, "test": 1_000}
 IDLE, OBJECTS = 2, 4
 BATCH = 64
 KNOWN = 4.0  # a logit
@@ -53,10 +59,10 @@ def known_parts(seed: int, count: int) -> tuple[Posterior, np.ndarray]:
 
   A part that is off is where it is in no scene: nobody knows its pose.
   """
-  parts, there = recovery.draw_parts(seed, count)
+  parts, there = draw_parts(seed, count)
   on = np.pad(np.asarray(parts.presence) > 0.5, ((0, 0), (0, IDLE)))
   poses = np.pad(np.asarray(parts.poses), ((0, 0), (0, IDLE), (0, 0), (0, 0)))
-  nowhere = recovery.PART_SIZE * np.eye(2, 3)
+  nowhere = PART_SIZE * np.eye(2, 3)
   poses = np.where(on[:, :, None, None], poses, nowhere).astype(np.float32)
   logits = np.where(on, KNOWN, -KNOWN).astype(np.float32)
   return Posterior(jnp.asarray(logits), jnp.asarray(poses), None), there
@@ -70,8 +76,8 @@ class UpperLayer(nn.Module):
   max_affinity: float
 
   def setup(self):
-    self.generative = recovery.true_model().clone(
-      capsules=(len(recovery.GLYPHS) + IDLE, OBJECTS),
+    self.generative = true_model().clone(
+      capsules=(len(GLYPHS) + IDLE, OBJECTS),
       top_scale=0.3,
       min_scale=0.03,
       initial_scale=0.3,
@@ -146,11 +152,11 @@ def score(
   """Share of right presences in test scenes, by seed."""
   infer = jax.jit(jax.vmap(functools.partial(module.apply, method="infer"), in_axes=(0, None)))
   found = {name: np.asarray(infer(variables, known)) > 0 for name, (known, _) in scenes.items()}
-  shares = []
-  for train_found, test_found in zip(found["train"], found["test"], strict=True):
-    order = list(recovery.match(train_found, scenes["train"][1]))
-    shares.append(float(np.mean(test_found[:, order] == scenes["test"][1])))
-  return shares
+  there = {name: objects for name, (_, objects) in scenes.items()}
+  return [
+    float(np.mean(right_answers({"train": train_found, "test": test_found}, there)[1]))
+    for train_found, test_found in zip(found["train"], found["test"], strict=True)
+  ]
 
 
 def main() -> None:

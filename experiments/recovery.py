@@ -4,133 +4,33 @@
     python train.py --config=configs/probabilistic.py:recovery
     python -m experiments.recovery score runs/probabilistic-recovery results/probabilistic
 
-`draw` makes images from a generative model with known parameters, three objects of two parts
-each, any number of them in an image, and one over another. Images are sorted into folders by the
-objects that are there, so that those of one folder are one class to `train.py`. `score` asks of
-every object of the trained model whether it is there (a posterior probability above 0.5), matches
-the three to the true ones on training images, and writes the share of right answers on the test
-images to `recovery-<workdir>.json`, with the bounds, which do not rank runs as these shares do.
+`draw` makes images from the model of `experiments/known_scenes.py`, whose parameters are known, and
+sorts them into folders by the objects that are there, so that those of one folder are one class to
+`train.py`. `score` asks of every object of the trained model whether it is there (a posterior
+probability above 0.5), matches the three to the true ones on training images, and writes the share
+of right answers on the test images to `recovery-<workdir>.json`, with the bounds, which do not rank
+runs as these shares do.
 """
 
 import argparse
-import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 from PIL import Image
 
+from experiments.known_scenes import CANVAS, NUM_SCENES, PLACES, draw_scenes, right_answers
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.features import collect
 from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.provenance import measured_with, recorded_folder
-from scae_jax.models.generative_capsules import GenerativeCapsules
-from scae_jax.routing.selection import Capsules
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.typing import Array
 
-CANVAS = 20
-NUM_SCENES = {"train": 4_000, "test": 1_000}
 # The first seed of the splits. The config was chosen on images of others.
 FIRST_SEED = 2
-# One part a glyph, 5x5 pixels in a template of 7x7. None is an affine image of another: a part that
-# has learnt one could draw both.
-GLYPHS = (
-  ("#####", "#...#", "#...#", "#...#", "#####"),
-  ("..#..", "..#..", "#####", "..#..", "..#.."),
-  ("#....", "#....", "#....", "#....", "#####"),
-  ("#####", "..#..", "..#..", "..#..", "..#.."),
-  ("#...#", "#...#", "#...#", "#...#", "#...#"),
-  (".....", ".###.", ".###.", ".###.", "....."),
-)
-# Where the parts of each object stand in it, x and y, in units of half the object's side.
-PLACES = (
-  ((-0.5, -0.5), (0.5, -0.5)),
-  ((-0.5, 0.1), (0.5, 0.1)),
-  ((0.0, -0.1), (0.0, 0.6)),
-)
-PART_SIZE = 0.34  # of half the object's side
-CERTAIN = 6.0  # a logit
-
-
-def true_model() -> GenerativeCapsules:
-  """The model that the images are drawn from."""
-  return GenerativeCapsules(
-    capsules=(len(GLYPHS), len(PLACES)),
-    channels=1,
-    template_size=7,
-    nonlinearity="sigmoid",
-    pixel_scale=0.05,
-    temperature=0.5,
-    top_presence=0.5,
-    top_scale=0.12,
-    dummy_affinity=0.05,
-    broad_scale=0.5,
-    min_scale=0.02,
-    initial_scale=0.03,
-    shared_scales=True,
-  )
-
-
-def true_parameters() -> dict[str, Any]:
-  """Each object has two parts of its own, which are nearly always there with it, and not else."""
-  count, objects = len(GLYPHS), len(PLACES)
-  ink = np.array([[[cell == "#" for cell in row] for row in glyph] for glyph in GLYPHS])
-  ink = np.pad(ink, ((0, 0), (1, 1), (1, 1)))[..., None]
-  logits = np.where(ink, CERTAIN, -CERTAIN).astype(np.float32)
-  owner = np.arange(count) // (count // objects)
-  own = owner[None] == np.arange(objects)[:, None]
-  offsets = np.zeros((objects, count, 2, 3), np.float32)
-  offsets[:, :, [0, 1], [0, 1]] = PART_SIZE - 1
-  offsets[:, :, :, 2] = np.concatenate(PLACES)[None]
-  presence = np.concatenate([np.where(own, 3.0, -3.0), np.full((1, count), -4.0)])
-  scale = np.log(np.expm1(0.01)) * np.ones((1, count, 6))
-  return {
-    "templates": jnp.full(logits.shape, CERTAIN),
-    "alphas": jnp.asarray(logits),
-    "affinity_1": jnp.asarray(np.where(own, 0.0, -CERTAIN), jnp.float32),
-    "presence_1": jnp.asarray(presence, jnp.float32),
-    "offset_1": jnp.asarray(offsets),
-    "scale_1": jnp.asarray(scale, jnp.float32),
-  }
-
-
-def draw_scenes(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-  """Images uint8 [n, h, w, 1] and which objects are there, bool [n, k]."""
-  picture, _, there = _draw(jax.random.split(jax.random.key(seed), count))
-  noise = np.random.default_rng(seed).normal(0, true_model().pixel_scale, picture.shape)
-  image = np.clip(np.asarray(picture) + noise, 0, 1)
-  return np.round(255 * image).astype(np.uint8), np.asarray(there)
-
-
-def draw_parts(seed: int, count: int) -> tuple[Capsules, np.ndarray]:
-  """Presences [n, m] and poses [n, m, 2, 3] of the parts of the scenes of `draw_scenes`, and which
-  objects are there, bool [n, k]."""
-  parts, there = _draw(jax.random.split(jax.random.key(seed), count))[1:]
-  return parts, np.asarray(there)
-
-
-@jax.jit
-def _draw(keys: Array) -> tuple[Array, Capsules, Array]:
-  """What the true model draws with each key, without noise, the parts, and which objects are
-  there."""
-
-  def scenes(module: GenerativeCapsules) -> tuple[Array, Capsules, Array]:
-    def layers(key: Array) -> tuple[Any, Any]:
-      top_key, below_key = jax.random.split(key)
-      drawn, _ = module.sample(below_key, module.sample_top(top_key))
-      return drawn[0], drawn[1]
-
-    parts, objects = jax.vmap(layers)(keys)
-    return module.draw(parts, CANVAS), parts, objects.presence > 0.5
-
-  return nn.apply(scenes, true_model())({"params": true_parameters()})
 
 
 def folder_name(there: np.ndarray) -> str:
@@ -155,12 +55,6 @@ def true_presences(dataset: Dataset, split: str) -> np.ndarray:
   return np.array([[str(k) in name.split("-")[1:] for k in objects] for name in names])
 
 
-def match(found: np.ndarray, there: np.ndarray) -> tuple[int, ...]:
-  """The order of the model's objects [n, k] that agrees best with the true ones [n, k]."""
-  orders = list(itertools.permutations(range(found.shape[1]), there.shape[1]))
-  return max(orders, key=lambda order: np.mean(found[:, list(order)] == there))
-
-
 def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
   """Shares of right answers, in all and by object, and of images with every answer right; and the
   mean bounds on training and test images, nats."""
@@ -179,8 +73,7 @@ def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
     found[split] = collected.features["presences"] > 0.5
     truth[split] = true_presences(run.dataset, split)
     bounds[split] = float(np.mean(collected.measures["bound"], dtype=np.float64))
-  order = list(match(found["train"], truth["train"]))
-  right = found["test"][:, order] == truth["test"]
+  order, right = right_answers(found, truth)
   return {
     "accuracy": float(right.mean()),
     "accuracy_by_object": right.mean(axis=0).tolist(),

@@ -5,18 +5,18 @@ import sys
 
 import numpy as np
 
-from experiments import object_layer, recovery
+from experiments import known_scenes, object_layer
 
 
 def test_parts_are_known_as_they_were_drawn():
   """On or off for certain; those that are off, and two that always are, are all alike."""
   known, there = object_layer.known_parts(0, 50)
   on = np.asarray(known.presence_logits) > 0
-  assert on.shape == (50, len(recovery.GLYPHS) + object_layer.IDLE)
+  assert on.shape == (50, len(known_scenes.GLYPHS) + object_layer.IDLE)
   assert not on[:, -object_layer.IDLE :].any()
   np.testing.assert_array_equal(np.abs(known.presence_logits), object_layer.KNOWN)
   # Each object's two parts are there with it, nearly always.
-  own = on[:, : len(recovery.GLYPHS)].reshape(50, 3, 2).mean(axis=2)
+  own = on[:, : len(known_scenes.GLYPHS)].reshape(50, 3, 2).mean(axis=2)
   assert np.mean((own > 0.5) == there) > 0.9
   off = np.asarray(known.poses)[~on]
   assert np.ptp(off, axis=0).max() == 0

@@ -7,40 +7,42 @@ import types
 import numpy as np
 import pytest
 
-from experiments import recovery
+from experiments import known_scenes, recovery
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.template_match import match_templates
 
 
 @pytest.fixture(scope="module")
 def scenes():
-  return recovery.draw_scenes(0, 64)
+  return known_scenes.draw_scenes(0, 64)
 
 
 def test_objects_draw_where_they_stand(scenes):
   """Each object's own places are brighter in images that have it than in those that have none."""
   images, there = scenes
-  assert images.shape == (64, recovery.CANVAS, recovery.CANVAS, 1)
+  assert images.shape == (64, known_scenes.CANVAS, known_scenes.CANVAS, 1)
   assert 0.3 < there.mean() < 0.7
   empty = images[~there.any(axis=1)].mean()
   assert empty < 20  # noise of a twentieth, cut at black, of 255
   alone = [images[(there == np.eye(3, dtype=bool)[k]).all(axis=1)] for k in range(3)]
   assert all(len(one) for one in alone)
-  middle = recovery.CANVAS // 2
+  middle = known_scenes.CANVAS // 2
   # The first object's parts stand in the upper half, the last one's in the middle and below.
   assert alone[0][:, :middle].mean() > 3 * alone[0][:, middle + 2 :].mean()
   assert alone[2][:, middle:].mean() > 1.5 * alone[2][:, :middle].mean()
 
 
 def test_draws_are_a_function_of_the_seed(scenes):
-  again, other = recovery.draw_scenes(0, 64), recovery.draw_scenes(1, 64)
+  again, other = known_scenes.draw_scenes(0, 64), known_scenes.draw_scenes(1, 64)
   np.testing.assert_array_equal(again[0], scenes[0])
   assert (other[1] != scenes[1]).any()
 
 
 def test_no_part_can_draw_the_glyph_of_another():
   """At any affine pose: the cross, turned by 45 degrees, drew an X that is gone."""
-  ink = np.array([[[cell == "#" for cell in row] for row in glyph] for glyph in recovery.GLYPHS])
+  ink = np.array(
+    [[[cell == "#" for cell in row] for row in glyph] for glyph in known_scenes.GLYPHS]
+  )
   found = match_templates(np.pad(ink, ((0, 0), (1, 1), (1, 1)))[..., None].astype(np.float32))
   assert found["matched"] == 0
   assert found["mean_error"] > 0.2
@@ -51,7 +53,7 @@ def test_folders_say_what_is_there(tmp_path):
   recovery.write_scenes(tmp_path / "scenes", counts)
   dataset = load_dataset("folder", str(tmp_path / "scenes"), str(tmp_path / "cache"))
   for seed, (split, count) in enumerate(counts.items(), start=recovery.FIRST_SEED):
-    _, there = recovery.draw_scenes(seed, count)
+    _, there = known_scenes.draw_scenes(seed, count)
     found = recovery.true_presences(dataset, split)
     assert found.shape == (count, 3)
     # The order is the folders'.
@@ -63,7 +65,7 @@ def test_objects_are_matched_by_what_they_say():
   there = np.random.RandomState(0).rand(50, 3) < 0.5
   found = np.concatenate([there[:, [2, 0, 1]], np.zeros((50, 1), bool)], axis=1)
   found[0, 0] = ~found[0, 0]
-  order = recovery.match(found, there)
+  order = known_scenes.match(found, there)
   assert order == (1, 2, 0)
 
 
