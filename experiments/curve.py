@@ -9,7 +9,6 @@ Points that were measured before stay, also those whose checkpoint is gone. Minu
 alone, without compilation, evaluation and checkpoints.
 """
 
-import argparse
 import itertools
 import json
 import pathlib
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.findings import plain_parser
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.features import collect, make_forward
@@ -162,9 +162,7 @@ def curve(workdir: pathlib.Path, folder: pathlib.Path, max_examples: int, named:
 
 def main() -> None:
   """Measures, writes and draws."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = plain_parser(__doc__)
   parser.add_argument("workdir", type=pathlib.Path)
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("--max_examples", type=int, default=0, help="of each split; 0 is all")

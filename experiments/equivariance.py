@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.one_run import make_parser, open_on_images, stem_of
+from experiments.findings import markdown, write_findings
+from experiments.one_run import each_seed, image_parser, open_on_images
 from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
-from scae_jax.evaluation.files import write_json, write_whole
-from scae_jax.evaluation.pictures import save_figures
-from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
+from scae_jax.evaluation.provenance import measured_with
 from scae_jax.figures import FIGURES
 from scae_jax.training.errors import exit_with_message, explained
 
@@ -47,8 +46,7 @@ def table(results: dict[str, Any]) -> str:
   """Markdown: one row a motion, for each kind its errors, their ratio and the presence change."""
   kinds = list(results["present"])
   names = ("error, pixels", "unmoved", "ratio", "presence change")
-  columns = ["", "examples", *(f"{kind}: {name}" for kind in kinds for name in names)]
-  rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  rows = [["", "examples", *(f"{kind}: {name}" for kind in kinds for name in names)]]
   for family in SIZES:
     for entry in results[family]:
       cells = [f"{family} {entry['size']:g}", f"{entry['examples']:,}"]
@@ -57,40 +55,27 @@ def table(results: dict[str, Any]) -> str:
         ratio = error / unmoved if unmoved else None
         cells += ["-" if value is None else f"{value:.2f}" for value in (error, unmoved, ratio)]
         cells.append(f"{entry[kind]['presence_change']:.3f}")
-      rows.append(f"| {' | '.join(cells)} |")
-  return "\n".join(rows)
+      rows.append(cells)
+  return markdown(rows)
 
 
 def main() -> None:
   """Measures, writes, prints and draws."""
-  parser = make_parser(__doc__)
-  parser.add_argument("--split", default=None, help="if not the held-out one")
+  parser = image_parser(__doc__)
   parser.add_argument("--max_examples", type=int, default=1000, help="0 is all")
   options = parser.parse_args()
   with exit_with_message(), explained():
     images = open_on_images(options, "no image to move", options.max_examples)
-    run, scored = images.run, images.scored_on
-    for seed, variables in run.variables.items():
+    run, on = images.run, images.scored_on
+    title = f"Poses of moved images: {on['dataset']} {on['split']}, step {run.step:,}"
+    for name, variables, head in each_seed("equivariance", run, options):
       results = measure_equivariance(
-        run.system,
-        variables,
-        images.examples["image"],
-        canvas=images.canvas,
-        batch_size=images.batch_size,
+        run.system, variables, images.examples["image"], **images.sizes
       )
-      name = stem_of("equivariance", run, options.workdir, seed)
-      source = {"workdir": str(options.workdir), "step": run.step, "seed": seed}
-      measured = measured_with()
-      write_json(
-        options.folder / f"{name}.json", {**source, "scored_on": scored, **results, **measured}
-      )
-      title = f"Poses of moved images: {scored['dataset']} {scored['split']}, step {run.step:,}"
-      text = f"{title}\n\n{table(results)}\n\n{REMARK}\n\n{hardware_and_versions(measured)}\n"
-      write_whole(options.folder / f"{name}.md", text.encode())
-      print(text, flush=True)
       between = {kind: one["presence_between_examples"] for kind, one in results["present"].items()}
-      arguments = (curves(results), between, title)
-      save_figures(options.folder, {name: functools.partial(FIGURES["equivariance"], *arguments)})
+      draw = functools.partial(FIGURES["equivariance"], curves(results), between, title)
+      record = {**head, "scored_on": on, **results, **measured_with()}
+      write_findings(options.folder, name, record, [title, table(results), REMARK], draw)
 
 
 if __name__ == "__main__":

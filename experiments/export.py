@@ -6,10 +6,10 @@ Without --seed it is the seed of the lowest held-out loss at that step or, of a 
 between two of them, at the last one before: labels do not choose.
 """
 
-import argparse
 import pathlib
 from typing import Any
 
+from experiments.findings import plain_parser
 from scae_jax.evaluation.files import read_json
 from scae_jax.evaluation.summary import figures
 from scae_jax.training.build import open_run
@@ -56,7 +56,7 @@ def measured(workdir: pathlib.Path, step: int, seed: int) -> dict[str, Any]:
 
 def main() -> None:
   """Exports as the command line says."""
-  parser = argparse.ArgumentParser(description=__doc__)
+  parser = plain_parser(__doc__)
   parser.add_argument("workdir", type=pathlib.Path)
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("--step", default="latest", help="a number, latest or best")

@@ -16,8 +16,6 @@ degrees and under affNIST's maps, or what `--dataset` names, which may be given 
 
 import argparse
 import functools
-import shlex
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,7 +26,8 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from experiments.one_run import make_parser, open_named, stem_of
+from experiments.findings import markdown, write_findings
+from experiments.one_run import each_seed, make_parser, open_named
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.evaluation.examples import (
@@ -38,7 +37,6 @@ from scae_jax.evaluation.examples import (
   one_of_each_class,
 )
 from scae_jax.evaluation.features import collect
-from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.free_form import (
   STARTS,
   FreeInference,
@@ -47,8 +45,7 @@ from scae_jax.evaluation.free_form import (
   make_inference,
 )
 from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe, lin_pred
-from scae_jax.evaluation.pictures import save_figures
-from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
+from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.report import MAX_PIXEL_EXAMPLES
 from scae_jax.figures import FIGURES
 from scae_jax.figures.free_form import MAX_EXAMPLES
@@ -238,16 +235,10 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
       scores.append([name, kind, *(f"{100 * shares[when]:.1f}" for when in WHEN)])
     every, alike = (f"{100 * result['pixels'][kind]:.1f}" for kind in ("every", "alike"))
     scores.append([name, PIXELS, every, "", alike, ""])
-  return f"{_markdown(rows)}\n\n{_markdown(scores)}"
+  return f"{markdown(rows)}\n\n{markdown(scores)}"
 
 
-def _markdown(rows: list[list[str]]) -> str:
-  """A table, whose first row is the head."""
-  lines = [f"| {' | '.join(cells)} |" for cells in rows]
-  return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
-
-
-def remarks(record: Mapping[str, Any]) -> str:
+def remarks(record: Mapping[str, Any]) -> list[str]:
   """What is to be said beside the table."""
   kinds = ("probes", "probes_before_alike", "probes_alike")
   fitted, _, alike = (
@@ -255,7 +246,7 @@ def remarks(record: Mapping[str, Any]) -> str:
   )
   unsettled = [name for kind in kinds for name, one in record[kind].items() if not one["converged"]]
   cut = f" Cut before it converged: {', '.join(unsettled)}." if unsettled else ""
-  lines = [
+  return [
     f"Bounds in nats, mean over examples; each is the mean of {record['num_samples']} estimates, by"
     " the same random numbers before and after, and minus the sum of its terms. Accuracies in"
     f" percent, of linear classifiers fitted to the encoder's readings of {fitted:,} training"
@@ -265,11 +256,7 @@ def remarks(record: Mapping[str, Any]) -> str:
     f"Free-form inference from the {record['start']}: {record['num_steps']:,} steps of"
     f" {described(record)}. Step {record['step']:,}, seed {record['seed']}.",
     *record["notes"],
-    f"`{record['command']}`",
-    hardware_and_versions(record),
-    f"Measured {record['date'][:10]}.",
   ]
-  return "\n\n".join(lines)
 
 
 def options_of_command() -> argparse.Namespace:
@@ -297,7 +284,6 @@ def options_of_command() -> argparse.Namespace:
 def main() -> None:
   """Infers, scores, writes, prints and draws."""
   options = options_of_command()
-  command = shlex.join(["python", "-m", "experiments.free_form", *sys.argv[1:]])
   with exit_with_message(), explained():
     run = open_named(options)
     if run.system.free_form is None or not isinstance(run.dataset, Dataset):
@@ -312,15 +298,11 @@ def main() -> None:
       for name in names
     ]
     options.folder.mkdir(parents=True, exist_ok=True)
-    for seed, variables in run.variables.items():
-      name = stem_of("free-form", run, options.workdir, seed) + f"-{options.start}"
-      record, drawer = infer_sets(run, run.system.free_form, optimizer, variables, sets, options)
-      record |= {"seed": seed, "command": command, **measured_with()}
-      write_json(options.folder / f"{name}.json", record)
-      text = f"{table(record['results'])}\n\n{remarks(record)}\n"
-      write_whole(options.folder / f"{name}.md", text.encode())
-      print(text, flush=True)
-      save_figures(options.folder, {name: drawer})
+    for stem, variables, head in each_seed("free-form", run, options):
+      found, draw = infer_sets(run, run.system.free_form, optimizer, variables, sets, options)
+      record = {**head, **found, **measured_with()}
+      paragraphs = [table(record["results"]), *remarks(record)]
+      write_findings(options.folder, f"{stem}-{options.start}", record, paragraphs, draw)
 
 
 def infer_sets(
@@ -377,8 +359,6 @@ def infer_sets(
       title = f"Free-form inference from the {options.start}: {scored.name}, step {run.step:,}"
       drawers.append(pictures(free_form, variables, split, found, canvas, title))
   record = {
-    "workdir": str(options.workdir),
-    "step": run.step,
     "split": SPLIT,
     "start": options.start,
     "num_steps": options.num_steps,

@@ -8,20 +8,17 @@ picture in `scae_jax/figures/part_identity.py`.
 """
 
 import functools
-import shlex
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from experiments.one_run import make_parser, open_on_images, stem_of
+from experiments.findings import markdown, write_findings
+from experiments.one_run import each_seed, image_parser, open_on_images
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.examples import NUM_PICTURED, one_of_each_class
-from scae_jax.evaluation.files import write_json, write_whole
-from scae_jax.evaluation.pictures import save_figures
-from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
+from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.template_match import match_templates
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
@@ -55,62 +52,47 @@ def arrays_of(system: System, variables: Any, batch: Mapping[str, Any]) -> dict[
 def table(matches: Mapping[str, Any]) -> str:
   """Markdown: the number of the templates, then the nearest other of each."""
   below = f"{matches['match_below']:g}"
-  rows = [
-    f"| templates with ink | mean nearest error | with a match below {below} |",
-    "|---|---|---|",
-    f"| {len(matches['nearest'])} of {matches['templates']} | {matches['mean_error']:.3f}"
-    f" | {matches['matched']:.0%} |",
-    "",
-    "| template | nearest | relative squared error |",
-    "|---|---|---|",
+  whole = [
+    ["templates with ink", "mean nearest error", f"with a match below {below}"],
+    [
+      f"{len(matches['nearest'])} of {matches['templates']}",
+      f"{matches['mean_error']:.3f}",
+      f"{matches['matched']:.0%}",
+    ],
   ]
-  rows += [
-    f"| {one['template']} | {one['by']} | {one['error']:.3f} |" for one in matches["nearest"]
+  each = [["template", "nearest", "relative squared error"]]
+  each += [
+    [f"{one['template']}", f"{one['by']}", f"{one['error']:.3f}"] for one in matches["nearest"]
   ]
-  return "\n".join(rows)
+  return f"{markdown(whole)}\n\n{markdown(each)}"
 
 
-def remarks(record: Mapping[str, Any]) -> str:
-  """What is to be said beside the table: what was measured, by which command, on what."""
-  lines = [
+def remarks(record: Mapping[str, Any]) -> list[str]:
+  """What is to be said beside the table: what was measured, and on what."""
+  return [
     "Nearest affine match between templates, times alpha where they have one: of every template the"
     " least relative squared error of another, at its best affine pose, mirror images included.",
     *record["notes"],
-    f"Run {record['workdir']}, step {record['step']:,}, seed {record['seed']}. Command:"
-    f" `{record['command']}`.",
-    hardware_and_versions(record),
-    f"Measured {record['date'][:10]}.",
+    f"Run {record['workdir']}, step {record['step']:,}, seed {record['seed']}.",
   ]
-  return "\n\n".join(lines)
 
 
 def main() -> None:
   """Measures, writes, prints and draws."""
-  parser = make_parser(__doc__)
-  parser.add_argument("--split", default=None, help="of the images shown, if not the held-out one")
-  options = parser.parse_args()
+  options = image_parser(__doc__).parse_args()
   with exit_with_message(), explained():
     images = open_on_images(options, "no templates", max_examples=0)
     run = images.run
     rows = one_of_each_class(images.examples["label"], NUM_PICTURED)
     shown = {name: jnp.asarray(values[rows]) for name, values in images.examples.items()}
-    batch = evaluation_batch(shown, jnp.arange(len(rows)), canvas=images.canvas)
-    for seed, variables in run.variables.items():
+    batch = evaluation_batch(shown, jnp.arange(len(rows)), canvas=images.sizes["canvas"])
+    for name, variables, head in each_seed("identifiability", run, options):
       arrays = arrays_of(run.system, variables, batch)
       matches = match_templates(**arrays["templates"])
-      name = stem_of("identifiability", run, options.workdir, seed)
-      command = shlex.join(["python", "-m", "experiments.identifiability", *sys.argv[1:]])
-      source = {"workdir": str(options.workdir), "step": run.step, "seed": seed}
-      record = {**source, "command": command, **matches, **measured_with()}
-      write_json(options.folder / f"{name}.json", record)
-      text = f"{table(matches)}\n\n{remarks(record)}"
-      write_whole(options.folder / f"{name}.md", (text + "\n").encode())
-      print(text, flush=True)
+      record = {**head, **matches, **measured_with()}
       shown_of = f"{run.config.system}, {name.removeprefix('identifiability-')}, step {run.step:,}"
-      drawer = functools.partial(
-        FIGURES["part_identity"], **arrays["part_identity"], source=shown_of
-      )
-      save_figures(options.folder, {name: drawer})
+      draw = functools.partial(FIGURES["part_identity"], **arrays["part_identity"], source=shown_of)
+      write_findings(options.folder, name, record, [table(matches), *remarks(record)], draw)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-from matplotlib.figure import Figure
 
-from scae_jax.evaluation.files import write_json, write_whole
-from scae_jax.evaluation.pictures import save_figures
+from experiments.findings import plain_parser
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.errors import RunError
 from scae_jax.training.sweep import RowsFailed, finished_report, run_rows
@@ -26,9 +24,7 @@ TRAIN = pathlib.Path(__file__).resolve().parent.parent / "train.py"
 
 def make_parser(description: str | None, data_sets: Iterable[str]) -> argparse.ArgumentParser:
   """A parser of the data set, the folder of results, and how much to train and score."""
-  parser = argparse.ArgumentParser(
-    description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = plain_parser(description)
   parser.add_argument("data", choices=sorted(data_sets))
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("--workdir", type=pathlib.Path, help="folder of all runs")
@@ -73,21 +69,6 @@ def train_and_score(
   if not results:
     raise failed or RunError(f"no run in {root} is finished.")
   return results, failed
-
-
-def write_findings(
-  folder: pathlib.Path,
-  name: str,
-  record: Mapping[str, Any],
-  text: str,
-  draw: Callable[[], Figure],
-) -> None:
-  """Writes `<name>.json`, `.md` and `.png` into a folder, and prints the text."""
-  folder.mkdir(parents=True, exist_ok=True)
-  write_json(folder / f"{name}.json", dict(record))
-  write_whole(folder / f"{name}.md", (text + "\n").encode())
-  print(text)
-  save_figures(folder, {name: draw})
 
 
 def mean_of(by_seed: Mapping[int, float]) -> float:

@@ -10,7 +10,6 @@ says is the share of right presences of other scenes, at a cut of 0.5, with the 
 the training scenes.
 """
 
-import argparse
 import functools
 import pathlib
 import time
@@ -22,6 +21,7 @@ import numpy as np
 import optax
 from flax import linen as nn
 
+from experiments.findings import plain_parser
 from experiments.known_scenes import (
   GLYPHS,
   NUM_SCENES,
@@ -161,9 +161,7 @@ def score(
 
 def main() -> None:
   """Trains and scores every row, and writes them."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = plain_parser(__doc__)
   parser.add_argument("file", type=pathlib.Path, help="JSON, written to")
   parser.add_argument("--seeds", type=int, default=5)
   parser.add_argument("--num_steps", type=int, default=7_000)

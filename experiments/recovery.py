@@ -12,7 +12,6 @@ of right answers on the test images to `recovery-<workdir>.json`, with the bound
 runs as these shares do.
 """
 
-import argparse
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from experiments.findings import plain_parser
 from experiments.known_scenes import CANVAS, NUM_SCENES, PLACES, draw_scenes, right_answers
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.features import collect
@@ -88,9 +88,7 @@ def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
   """Draws or scores."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = plain_parser(__doc__)
   commands = parser.add_subparsers(dest="what", required=True)
   draw = commands.add_parser("draw", help="make the images")
   draw.add_argument("folder", type=pathlib.Path, help="where to")

@@ -13,25 +13,23 @@ Writes `rotation-<data>.md`, `.json` and `.png` into the folder.
 import dataclasses
 import functools
 import pathlib
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from configs.rotation import RANGES, SHARED, SYSTEMS
+from experiments.findings import command_line, markdown, write_findings
 from experiments.many_runs import (
   make_parser,
   mean_of,
   num_parameters,
   overrides_of,
   train_and_score,
-  write_findings,
 )
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.transfer import turned
-from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
+from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.report import MAX_PIXEL_EXAMPLES
 from scae_jax.evaluation.viewpoint import accuracies, pixel_accuracies
 from scae_jax.figures import FIGURES
@@ -147,13 +145,12 @@ def make_lines(results: Mapping[str, Mapping[str, Any]]) -> list[Line]:
 
 def table(lines: Sequence[Line], ranges: Sequence[int]) -> str:
   """Markdown: a row for each line, a column for each range, empty where a run is not there."""
-  columns = ["scored by", "test images", "of", *(f"up to {degrees}" for degrees in ranges)]
-  rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  rows = [["scored by", "test images", "of", *(f"up to {degrees}" for degrees in ranges)]]
   for line in lines:
     shares = [line.accuracy.get(degrees) for degrees in ranges]
     cells = ["" if share is None else f"{100 * share:.1f}" for share in shares]
-    rows.append(f"| {' | '.join([line.kind, line.images, line.name, *cells])} |")
-  return "\n".join(rows)
+    rows.append([line.kind, line.images, line.name, *cells])
+  return markdown(rows)
 
 
 def curves(lines: Sequence[Line], ranges: Sequence[int]) -> dict[str, dict[str, np.ndarray]]:
@@ -169,20 +166,20 @@ def remarks(
   results: Mapping[str, Mapping[str, Any]],
   missing: Sequence[str],
   record: Mapping[str, Any],
-) -> str:
+) -> list[str]:
   """What is to be said beside the table.
 
   Args:
     results: by row.
     missing: rows that are not finished.
-    record: with `seeds`, `max_examples`, `command`, and what `measured_with` gives.
+    record: with `seeds` and `max_examples`.
   """
   sizes: dict[str, set[tuple[int, int]]] = {}
   for row, result in results.items():
     entry = (result["parameters"], result["steps"])
     sizes.setdefault(system_and_range(row)[0], set()).add(entry)
   limit = record["max_examples"]
-  lines = [
+  return [
     f"Accuracy in percent, mean over {record['seeds']} seed(s). Each column is of runs whose"
     " training images were turned by up to so many degrees either way. Clusters and probes are"
     " fitted to training images that are turned as the test images are. Chance is"
@@ -197,11 +194,7 @@ def remarks(
     ),
     *dict.fromkeys(note for result in results.values() for note in result["notes"]),
     *([f"Not finished: {', '.join(missing)}."] if missing else []),
-    f"Command: `{record['command']}`.",
-    hardware_and_versions(record),
-    f"Scored {record['date'][:10]}.",
   ]
-  return "\n\n".join(lines)
 
 
 def main() -> None:
@@ -222,7 +215,7 @@ def main() -> None:
 
     results, failed = train_and_score(rows, root, score)
     record = {
-      "command": shlex.join(["python", "-m", "experiments.rotation", *sys.argv[1:]]),
+      "command": command_line("rotation"),
       "ranges": ranges,
       "seeds": options.seeds,
       "max_examples": options.max_examples,
@@ -231,7 +224,7 @@ def main() -> None:
     }
     lines = make_lines(results)
     missing = [row.name for row in rows if row.name not in results]
-    text = f"{table(lines, ranges)}\n\n{remarks(results, missing, record)}"
+    paragraphs = [table(lines, ranges), *remarks(results, missing, record)]
     drawer = functools.partial(
       FIGURES["viewpoint"],
       np.array(ranges),
@@ -242,7 +235,7 @@ def main() -> None:
       num_columns=2,
       baselines=(PIXELS,),
     )
-    write_findings(options.folder, f"rotation-{options.data}", record, text, drawer)
+    write_findings(options.folder, f"rotation-{options.data}", record, paragraphs, drawer)
     if failed:
       raise failed
 

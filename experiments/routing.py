@@ -6,8 +6,6 @@ Writes `routing-<workdir>.json` and `.md` into the folder, of a run with several
 seed. The numbers are explained in `scae_jax/evaluation/routing_use.py`.
 """
 
-import shlex
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from experiments.one_run import make_parser, open_on_images, stem_of
+from experiments.findings import markdown, write_findings
+from experiments.one_run import each_seed, image_parser, open_on_images
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.examples import full_batches
-from scae_jax.evaluation.files import write_json, write_whole
-from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
+from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.routing_use import measure_routing
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
@@ -79,73 +77,47 @@ def affinities(module: nn.Module, variables: Any) -> list[float] | None:
 
 def table(found: Mapping[str, Any]) -> str:
   """Markdown: parts, then objects that win any."""
-  with_affinity = found["affinities"] is not None
-  lines = [
-    f"{found['switched']['parts']} of {len(found['parts'])} parts and"
-    f" {found['switched']['objects']} of {len(found['objects'])} objects are on in some images and"
-    f" off in others; {found['routed']} parts change owners.",
-    "",
-    "| part | on, % | commonest owner | another owner, % |"
-    + (" affinity |" if with_affinity else ""),
-    "|---" * (5 if with_affinity else 4) + "|",
-  ]
+  affinities = found["affinities"]
+  parts = [["part", "on, %", "commonest owner", "another owner, %"]]
   for number, one in enumerate(found["parts"]):
-    owner = "none" if one["commonest"] is None else one["commonest"]
+    owner = "none" if one["commonest"] is None else f"{one['commonest']}"
     others = "-" if one["others"] is None else f"{100 * one['others']:.1f}"
-    line = f"| {number} | {100 * one['on']:.1f} | {owner} | {others} |"
-    lines.append(line + (f" {found['affinities'][number]:.3g} |" if with_affinity else ""))
-  lines += [
-    "",
-    "| object | on, % | presence (sd) | sd of the pose | parts won |",
-    "|---|---|---|---|---|",
-  ]
+    parts.append([f"{number}", f"{100 * one['on']:.1f}", owner, others])
+  if affinities is not None:
+    last = ["affinity", *(f"{affinity:.3g}" for affinity in affinities)]
+    parts = [[*cells, cell] for cells, cell in zip(parts, last, strict=True)]
+  objects = [["object", "on, %", "presence (sd)", "sd of the pose", "parts won"]]
   for number, one in enumerate(found["objects"]):
     if one["wins"] >= 0.01 or one["on"]:
-      lines.append(
-        f"| {number} | {100 * one['on']:.1f} | {one['presence']:.3f}"
-        f" ({one['presence_deviation']:.3f}) | {one['pose_deviation']:.3f} | {one['wins']:.2f} |"
-      )
-  return "\n".join(lines)
+      presence = f"{one['presence']:.3f} ({one['presence_deviation']:.3f})"
+      cells = [f"{100 * one['on']:.1f}", presence, f"{one['pose_deviation']:.3f}"]
+      objects.append([f"{number}", *cells, f"{one['wins']:.2f}"])
+  return f"{markdown(parts)}\n\n{markdown(objects)}"
 
 
 def main() -> None:
   """Measures, writes and prints."""
-  parser = make_parser(__doc__)
-  parser.add_argument("--split", default=None, help="if not the held-out one")
+  parser = image_parser(__doc__)
   parser.add_argument("--max_examples", type=int, default=1000, help="0 is all")
   options = parser.parse_args()
   with exit_with_message(), explained():
     images = open_on_images(options, "no parts to route", options.max_examples)
     run, on = images.run, images.scored_on
-    sizes = {"canvas": images.canvas, "batch_size": images.batch_size}
-    for seed, variables in run.variables.items():
-      found = measure_routing(**infer(run.system, variables, images.examples, **sizes))
-      record = {
-        "workdir": str(options.workdir),
-        "step": run.step,
-        "seed": seed,
-        "scored_on": on,
-        "command": shlex.join(["python", "-m", "experiments.routing", *sys.argv[1:]]),
-        **found,
-        "affinities": affinities(run.system.module, variables),
-        **measured_with(),
-      }
-      stem = stem_of("routing", run, options.workdir, seed)
-      write_json(options.folder / f"{stem}.json", record)
-      text = "\n\n".join(
-        [
-          f"Routing: {on['dataset']} {on['split']}, {on['examples']:,} images, run"
-          f" {options.workdir}, step {run.step:,}, seed {seed}",
-          table(record),
-          "On: a presence above 0.5. Owners: of the images in which the part is on. Objects that"
-          " are on in no image and win less than a hundredth of a part are left out.",
-          f"Command: `{record['command']}`.",
-          hardware_and_versions(record),
-          f"Measured {record['date'][:10]}.",
-        ]
-      )
-      write_whole(options.folder / f"{stem}.md", (text + "\n").encode())
-      print(text, flush=True)
+    for name, variables, head in each_seed("routing", run, options):
+      found = measure_routing(**infer(run.system, variables, images.examples, **images.sizes))
+      found |= {"affinities": affinities(run.system.module, variables)}
+      record = {**head, "scored_on": on, **found, **measured_with()}
+      paragraphs = [
+        f"Routing: {on['dataset']} {on['split']}, {on['examples']:,} images, run"
+        f" {record['workdir']}, step {run.step:,}, seed {record['seed']}",
+        f"{found['switched']['parts']} of {len(found['parts'])} parts and"
+        f" {found['switched']['objects']} of {len(found['objects'])} objects are on in some images"
+        f" and off in others; {found['routed']} parts change owners.",
+        table(found),
+        "On: a presence above 0.5. Owners: of the images in which the part is on. Objects that"
+        " are on in no image and win less than a hundredth of a part are left out.",
+      ]
+      write_findings(options.folder, name, record, paragraphs)
 
 
 if __name__ == "__main__":

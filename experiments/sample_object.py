@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from experiments.one_run import open_named
+from experiments.one_run import open_named, run_parser
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.figures import FIGURES
 from scae_jax.models.generative_pictures import move_pose
@@ -71,10 +71,7 @@ def draw(run: Run, options: argparse.Namespace) -> np.ndarray:
 
 def options_of_command() -> argparse.Namespace:
   """What the command line says."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
-  parser.add_argument("workdir", type=pathlib.Path)
+  parser = run_parser(__doc__)
   parser.add_argument("--object", type=int, required=True, help="its number, from 0")
   parser.add_argument("--turn", type=float, default=0.0, help="degrees, counter-clockwise")
   parser.add_argument("--scale", type=float, default=1.0)
@@ -90,8 +87,6 @@ def options_of_command() -> argparse.Namespace:
   parser.add_argument("--samples", type=int, default=0, help="beside what is expected")
   parser.add_argument("--key", type=int, default=0, help="of the samples' random numbers")
   parser.add_argument("--seed", type=int, help="of a run that has several; if not the first")
-  parser.add_argument("--step", default="latest", help="a number, latest or best")
-  parser.add_argument("--data_dir", default="", help="where the data set is, if elsewhere")
   return parser.parse_args()
 
 

@@ -8,10 +8,10 @@ own first, of the step and the number of examples that its own report is of; bel
 note of the images, and which reports are left out and why. Nothing in either is typed by hand.
 """
 
-import argparse
 import pathlib
 from typing import Any
 
+from experiments.findings import plain_parser
 from scae_jax.evaluation.comparison import markdown_table
 from scae_jax.evaluation.files import read_json, write_json, write_whole
 from scae_jax.training.errors import RunError, exit_with_message, explained
@@ -64,7 +64,7 @@ def _scored_on(report: dict[str, Any]) -> str:
 
 def main() -> None:
   """Writes and prints the table of the run on the command line."""
-  parser = argparse.ArgumentParser(description=__doc__)
+  parser = plain_parser(__doc__)
   parser.add_argument("workdir", type=pathlib.Path)
   parser.add_argument("folder", type=pathlib.Path)
   options = parser.parse_args()

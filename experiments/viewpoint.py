@@ -19,18 +19,18 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
+from experiments.findings import command_line, markdown, write_findings
 from experiments.many_runs import (
   make_parser,
   mean_of,
   num_parameters,
   overrides_of,
   train_and_score,
-  write_findings,
 )
 from scae_jax.data import affnist
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.data.transfer import load_scored
-from scae_jax.evaluation.provenance import hardware_and_versions, measured_with
+from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.viewpoint import ACCURACY, accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
@@ -142,8 +142,8 @@ def table(data: str, results: Mapping[str, Mapping[str, Any]]) -> str:
   """Markdown: a row for each system, way of training and way of scoring."""
   turned = [f"rotated_{SHARED[data]['data.name']}:{angle}" for angle in SHOWN_ANGLES]
   names = [f"turned by {angle}" if angle else "upright" for angle in SHOWN_ANGLES] + ["affine"]
-  columns = ["system", "trained", "scored by", *names, "parameters", "seconds an epoch, as trained"]
-  rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  last = ["parameters", "seconds an epoch, as trained"]
+  rows = [["system", "trained", "scored by", *names, *last]]
   for name, result in results.items():
     system, _, way = name.rpartition("-")
     for kind, by_set in result["accuracy"].items():
@@ -152,8 +152,8 @@ def table(data: str, results: Mapping[str, Mapping[str, Any]]) -> str:
       shares = [mean_of(by_set[name]) for name in (*turned, affine)]
       cells = [system, way, kind, *(f"{100 * share:.1f}" for share in shares)]
       cells += [f"{result['parameters']:,}", f"{result['seconds_an_epoch']:.2f}"]
-      rows.append(f"| {' | '.join(cells)} |")
-  return "\n".join(rows)
+      rows.append(cells)
+  return markdown(rows)
 
 
 def curves(data: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, np.ndarray]]:
@@ -184,16 +184,23 @@ def main() -> None:
       return score_run(options.data, run, root / row.name, options.max_examples)
 
     results, failed = train_and_score(rows, root, score)
-    write_report(options.data, options.folder, results, options.seeds)
+    record = {
+      "command": command_line("viewpoint"),
+      "results": results,
+      "angles": ANGLES,
+      **measured_with(),
+    }
+    paragraphs = [table(options.data, results), *remarks(results, options.seeds)]
+    drawer = functools.partial(draw, options.data, results)
+    write_findings(options.folder, f"viewpoint-{options.data}", record, paragraphs, drawer)
     if failed:
       raise failed
 
 
-def remarks(results: Mapping[str, Mapping[str, Any]], seeds: int) -> str:
-  """What is to be said beside the table: of training, of the scored sets, and of the machine."""
+def remarks(results: Mapping[str, Mapping[str, Any]], seeds: int) -> list[str]:
+  """What is to be said beside the table: of training, and of the scored sets."""
   of_sets = dict.fromkeys(note for result in results.values() for note in result["notes"])
-  measured = measured_with()
-  lines = [
+  return [
     f"Accuracy in percent, mean over {seeds} seed(s). `turned` saw training images turned by up to"
     f" {TRAINED_ROTATION:g} degrees either way. Clusters and probes, of systems that know no"
     " labels, are fitted to upright training images all the same.",
@@ -201,18 +208,7 @@ def remarks(results: Mapping[str, Mapping[str, Any]], seeds: int) -> str:
     f" all {seeds} seed(s) at once, and longer where the machine did other work beside them. They"
     " compare systems only where each trained alone.",
     *of_sets,
-    hardware_and_versions(measured),
-    f"Scored {measured['date'][:10]}.",
   ]
-  return "\n\n".join(lines)
-
-
-def write_report(data: str, folder: pathlib.Path, results: Mapping[str, Any], seeds: int) -> None:
-  """Writes table, figure and numbers."""
-  record = {"results": results, "angles": ANGLES, **measured_with()}
-  text = f"{table(data, results)}\n\n{remarks(results, seeds)}"
-  drawer = functools.partial(draw, data, results)
-  write_findings(folder, f"viewpoint-{data}", record, text, drawer)
 
 
 def draw(data: str, results: Mapping[str, Mapping[str, Any]]) -> Figure:

@@ -114,6 +114,7 @@ def test_the_command_writes_numbers_and_a_figure(opened, monkeypatch, tmp_path, 
   assert written["translation"][0]["fixed"]["pose_unmoved"] == pytest.approx(2)
   assert written["translation"][0]["absent"]["pose_error"] is None
   assert {"date", "versions", "hardware"} <= set(written)
+  assert written["command"].startswith("python -m experiments.equivariance ")
   printed = capsys.readouterr().out
   kept = [(tmp_path / "out" / name).read_text() for name in names if name.endswith(".md")]
   assert printed == "".join(f"{one}\n" for one in kept)

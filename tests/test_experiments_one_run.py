@@ -1,5 +1,6 @@
 """What commands that measure one run share: which run is opened, and how files are called."""
 
+import argparse
 import pathlib
 
 import pytest
@@ -31,7 +32,7 @@ def test_the_run_is_opened_as_the_command_line_says(monkeypatch, flags, which, f
   assert kept == [""]
 
 
-def test_files_are_called_after_the_run_and_its_seed():
+def test_files_and_records_are_called_after_the_run_and_its_seed(monkeypatch, tmp_path):
   config = toy_config()
   system = make_system(dict(config.model), dict(config.loss), toy_data())
 
@@ -41,3 +42,15 @@ def test_files_are_called_after_the_run_and_its_seed():
   workdir = pathlib.Path("runs/toy")
   assert one_run.stem_of("curve", run(3), workdir, 3) == "curve-toy"
   assert one_run.stem_of("curve", run(3, 4), workdir, 4) == "curve-toy-seed-4"
+
+  monkeypatch.setattr("sys.argv", ["free_form", "runs/toy", "out"])
+  monkeypatch.chdir(tmp_path)
+  options = argparse.Namespace(workdir=tmp_path / "runs" / "toy")
+  found = list(one_run.each_seed("free-form", run(3, 4), options))
+  assert [stem for stem, _, _ in found] == ["free-form-toy-seed-3", "free-form-toy-seed-4"]
+  assert found[1][2] == {
+    "workdir": "runs/toy",
+    "step": 7,
+    "seed": 4,
+    "command": "python -m experiments.free_form runs/toy out",
+  }

@@ -1,0 +1,62 @@
+"""What all commands share: their help, their name in a record, and how findings are written."""
+
+import argparse
+import pathlib
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from scae_jax.evaluation.files import write_json, write_whole
+from scae_jax.evaluation.pictures import save_figures
+from scae_jax.evaluation.provenance import hardware_and_versions
+
+
+def plain_parser(description: str | None) -> argparse.ArgumentParser:
+  """A parser whose help shows a docstring line by line."""
+  return argparse.ArgumentParser(
+    description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+
+
+def command_line(name: str) -> str:
+  """What was typed to run the command of that name, for its record."""
+  return shlex.join(["python", "-m", f"experiments.{name}", *sys.argv[1:]])
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+  """A table of cells, whose first row is the head."""
+  lines = [f"| {' | '.join(cells)} |" for cells in rows]
+  return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def origin(record: Mapping[str, Any]) -> list[str]:
+  """Last paragraphs of a text: the command, the machine, the date.
+
+  Args:
+    record: with `command`, and what `measured_with` gives.
+  """
+  return [
+    f"Command: `{record['command']}`.",
+    hardware_and_versions(record),
+    f"Measured {record['date'][:10]}.",
+  ]
+
+
+def write_findings(
+  folder: pathlib.Path,
+  name: str,
+  record: Mapping[str, Any],
+  paragraphs: Sequence[str],
+  draw: Callable[[], Figure] | None = None,
+) -> None:
+  """Writes `<name>.json`, `.md` and, of a figure, `.png` into a folder, and prints the text."""
+  folder.mkdir(parents=True, exist_ok=True)
+  write_json(folder / f"{name}.json", dict(record))
+  text = "\n\n".join([*paragraphs, *origin(record)]) + "\n"
+  write_whole(folder / f"{name}.md", text.encode())
+  print(text, flush=True)
+  if draw is not None:
+    save_figures(folder, {name: draw})
