@@ -64,7 +64,7 @@ def sample_bilinear(
   Returns:
     sampled values; gradients flow to the template and to both positions.
   """
-  index, down, right = _locate(template.shape[0], rows, columns)
+  index, down, right = locate(template.shape[0], rows, columns)
   corners = _neighbours(template).at[index].get(mode="clip")
   return _interpolate(corners, down[..., None], right[..., None])
 
@@ -136,8 +136,14 @@ def every_nth_pixel(
   return jax.vmap(geometry.compose, in_axes=(None, 0))(to_grid, poses), target
 
 
-def _locate(side: int, rows: Array, columns: Array) -> tuple[Int[Array, "..."], Array, Array]:
-  """Row of `_neighbours` that holds a position's corners, and how far down and right it lies."""
+def locate(side: int, rows: Array, columns: Array) -> tuple[Int[Array, "..."], Array, Array]:
+  """Row of `_neighbours` that holds a position's corners, and how far down and right it lies.
+
+  Args:
+    side: of the template, pixels.
+    rows: in template pixels; clipped to one pixel beyond the outermost.
+    columns: likewise.
+  """
   rows, columns = jnp.clip(rows, -1.0, side) + 1.0, jnp.clip(columns, -1.0, side) + 1.0
   row, column = jnp.floor(rows), jnp.floor(columns)
   index = row.astype(jnp.int32) * (side + 3) + column.astype(jnp.int32)
@@ -178,7 +184,7 @@ def _bank_corners(
     takes five times as long.
   """
   num_templates, side, _, channels = templates.shape
-  index, down, right = _locate(side, rows, columns)
+  index, down, right = locate(side, rows, columns)
   start = jnp.arange(num_templates, dtype=jnp.int32) * (side + 3) ** 2
   index = index + start[None, :, None, None]
   packed = _bank_table(templates).at[index].get(mode="clip")

@@ -73,6 +73,16 @@ def test_value_and_gradients_are_those_of_the_composition(batch, mixing):
   assert np.abs(expected[1][1][0]).max() > 1e-3  # of poses
 
 
+def test_a_pose_that_is_no_number_makes_the_likelihood_none():
+  """Training then says so; a position that is no number must not read beside the templates."""
+  *parts, target = inputs(2)
+  parts[0] = parts[0].at[1, 0, 0, 2].set(np.nan)
+  variables = random_variables(decoder(), *parts, canvas=CANVAS)
+  value, gradients = value_and_gradients(by_example, decoder())(variables, parts, target)
+  assert np.isnan(value)
+  assert np.isfinite(gradients[1][0][0]).all()  # of the other image
+
+
 @pytest.mark.parametrize("batch", [8, 6])
 def test_each_device_computes_its_own_examples(batch):
   """6 examples do not divide by four devices: each computes all of them."""

@@ -23,6 +23,7 @@ from scae_jax.bounds import (
   rule,
 )
 from scae_jax.kernels.by_example import sum_by_example
+from scae_jax.kernels.image_likelihood import cells_of, image_log_prob
 from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import MLP
@@ -164,34 +165,6 @@ def mixture_of(
   else:
     logits = jnp.mean(mean, axis=-1) / temperature
   return mixtures.pixel_mixture(mean, logits, presence, *background, jnp.asarray(scale))
-
-
-def image_log_prob(
-  shared: tuple[Array, Array, Array, Array | None],
-  parts: tuple[Array, Array, Array],
-  target: Array,
-  *,
-  scale: float,
-  method: str,
-) -> Array:
-  """log p(target) of one image, [], summed over pixels, nats; a term of `sum_by_example`.
-
-  Args:
-    shared: templates, mean and mixing logit of the background, and temperature.
-    parts: poses [m, 2, 3], presence [m] and colours [m, c].
-    target: [h, w, c].
-    scale: standard deviation of a pixel.
-    method: of the warp.
-  """
-  bank, *background, temperature = shared
-  poses, presence, colours = parts
-  height, width, _ = target.shape
-  (warped,) = warping.warp_templates(bank, poses[None], height, width, method)
-  mean, logit = background
-  mixture = mixture_of(
-    warped, presence, colours, background=(mean, logit), temperature=temperature, scale=scale
-  )
-  return jnp.sum(mixtures.log_prob(mixture, target))
 
 
 class PartDecoder(nn.Module):
@@ -357,8 +330,8 @@ class PartDecoder(nn.Module):
     if backend != "cpu":
       return jnp.mean(jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2)))
     temperature = None if self.mixing == "alpha" else self._temperature()
-    shared = (self._bank(), *self._background(), temperature)
-    term = functools.partial(image_log_prob, scale=scale, method=self.warp)
+    shared = (cells_of(self._bank()), *self._background(), temperature)
+    term = functools.partial(image_log_prob, side=self.template_size, scale=scale)
     total: Any = sum_by_example(term, shared, (poses, presence, colours), target)
     return total / len(target)
 
