@@ -98,10 +98,11 @@ def check_length(options: OptimizerOptions, train: TrainOptions) -> None:
   end = options.warmup_steps + options.decay_steps
   if options.schedule == "cosine" and options.end_factor == 0 and train.num_steps > end:
     raise RunError(
-      f"config.train.num_steps must be at most {end}, where the cosine of config.optimizer ends"
-      f" (warmup_steps + decay_steps); it is {train.num_steps}: steps after {end} would have a"
-      " learning rate of 0. Raise optimizer.decay_steps or set it to 0 (until train.num_steps) in"
-      " a new --workdir, set optimizer.end_factor above 0, or train for fewer steps."
+      f"config.train.num_steps must be at most {end}, where the cosine of config.optimizer.schedule"
+      " ends (config.optimizer.warmup_steps + config.optimizer.decay_steps); it is"
+      f" {train.num_steps}: steps after {end} would have a learning rate of 0. In a new --workdir"
+      " raise decay_steps or set it to 0 (until train.num_steps), or set"
+      " config.optimizer.end_factor above 0; or train for fewer steps."
     )
 
 
