@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import devices, likelihood, measuring, seeds, step, warp
+from benchmarks import commits, devices, likelihood, measuring, seeds, step, warp
 from configs import mnist
 from scae_jax import warping
 from scae_jax.kernels.template_likelihood import template_log_prob
@@ -266,3 +266,16 @@ def test_functions_take_turns():
   times = measuring.milliseconds(functions, rounds=2)
   assert calls == ["a", "b", "a", "b", "a", "b"]  # the first of each is not timed
   assert {name: len(values) for name, values in times.items()} == {"a": 2, "b": 2}
+
+
+def test_commits_reads_the_dispatches_that_are_whole(tmp_path):
+  path = tmp_path / "metrics.jsonl"
+  assert commits.times_of(path, 50) == []
+  rows = [
+    {"split": "train", "step": step, "timing": {"steps_per_second": rate}}
+    for step, rate in ((50, 2.0), (100, 4.0), (101, 8.0))
+  ]
+  rows.insert(1, {"split": "test", "step": 50})
+  text = "".join(json.dumps(row) + "\n" for row in rows)
+  path.write_text(text + json.dumps(rows[0])[:-3])  # a line that is being written
+  assert commits.times_of(path, 50) == [0.5, 0.25]
