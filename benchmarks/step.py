@@ -87,7 +87,8 @@ def parts_of_a_step(settings: Settings, data: ImageSpec) -> dict[str, Call]:
     return module.object_decoder.apply({"params": params}, encoded, train=True, rngs=noise)
 
   def draw(params: Any, poses: jax.Array, presence: jax.Array, features: jax.Array) -> Any:
-    mixture = module.part_decoder.apply({"params": params}, poses, presence, features, data.canvas)
+    decoder = module.part_decoder.bind({"params": params})
+    mixture = decoder(poses, presence, decoder.colours(features), data.canvas)
     return jax.vmap(mixtures.log_prob)(mixture, batch["image"])
 
   def warp(bank: jax.Array, poses: jax.Array) -> jax.Array:

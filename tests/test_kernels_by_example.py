@@ -19,6 +19,10 @@ from tests.test_models_parts import random_pose
 PARTS, CANVAS, FEATURES = 3, 9, 4
 
 
+def draw_with_features(decoder, poses, presence, features):
+  return decoder(poses, presence, decoder.colours(features), CANVAS)
+
+
 def inputs(batch, channels=3):
   rng = np.random.RandomState(batch)
   poses = np.array([[random_pose(rng) for _ in range(PARTS)] for _ in range(batch)], np.float32)
@@ -36,13 +40,12 @@ def decoder(mixing="alpha", channels=3, **changes):
 
 def composed(module, poses, presence, features, target):
   """As documented: the mixture at every pixel of the batch, its log-likelihood, sum and mean."""
-  mixture = module(poses, presence, features, CANVAS)
+  mixture = draw_with_features(module, poses, presence, features)
   return jnp.mean(jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2)))
 
 
 def by_example(module, poses, presence, features, target, *, train=False):
-  mixture = module(poses, presence, features, CANVAS)
-  return module.log_prob(mixture, poses, presence, features, target, train=train)
+  return module.log_prob(poses, presence, module.colours(features), target, train=train)
 
 
 def value_and_gradients(function, module):
@@ -64,7 +67,7 @@ def assert_same(found, expected):
 def test_value_and_gradients_are_those_of_the_composition(batch, mixing):
   module = decoder(mixing)
   *parts, target = inputs(batch)
-  variables = random_variables(module, *parts, canvas=CANVAS)
+  variables = random_variables(module, *parts, method=draw_with_features)
   found, expected = (
     value_and_gradients(function, module)(variables, parts, target)
     for function in (by_example, composed)
@@ -77,7 +80,7 @@ def test_a_pose_that_is_no_number_makes_the_likelihood_none():
   """Training then says so; a position that is no number must not read beside the templates."""
   *parts, target = inputs(2)
   parts[0] = parts[0].at[1, 0, 0, 2].set(np.nan)
-  variables = random_variables(decoder(), *parts, canvas=CANVAS)
+  variables = random_variables(decoder(), *parts, method=draw_with_features)
   value, gradients = value_and_gradients(by_example, decoder())(variables, parts, target)
   assert np.isnan(value)
   assert np.isfinite(gradients[1][0][0]).all()  # of the other image
@@ -89,7 +92,7 @@ def test_each_device_computes_its_own_examples(batch):
   module, mesh = decoder(), make_mesh()
   assert mesh.size == 4
   *parts, target = inputs(batch)
-  variables = random_variables(module, *parts, canvas=CANVAS)
+  variables = random_variables(module, *parts, method=draw_with_features)
   spread = NamedSharding(mesh, PartitionSpec("data"))
 
   def value(variables, parts, target):
@@ -107,7 +110,9 @@ def test_each_device_computes_its_own_examples(batch):
 def test_several_seeds_at_once():
   module = decoder()
   *parts, target = inputs(5)
-  seeds = [random_variables(module, *parts, canvas=CANVAS, scale=scale) for scale in (0.1, 0.3)]
+  seeds = [
+    random_variables(module, *parts, method=draw_with_features, scale=scale) for scale in (0.1, 0.3)
+  ]
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *seeds)
   one = value_and_gradients(by_example, module)
   found = jax.jit(jax.vmap(one, in_axes=(0, None, None)))(stacked, parts, target)
@@ -142,12 +147,12 @@ def test_every_nth_pixel_is_an_unbiased_estimate(mixing):
   stride, batch = 3, 3
   parts, target = inputs(batch)[:3], inputs(batch)[3]
   module = decoder(mixing, template_size=3)  # fits the small image
-  variables = random_variables(module, *parts, canvas=CANVAS)
+  variables = random_variables(module, *parts, method=draw_with_features)
 
   def in_phase(module, phase, poses, presence, features, target):
     some = functools.partial(warping.every_nth_pixel, phase=phase, stride=stride)
     poses, target = jax.vmap(some)(poses, target)
-    mixture = module(poses, presence, features, CANVAS // stride)
+    mixture = module(poses, presence, module.colours(features), CANVAS // stride)
     return jnp.mean(jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2)))
 
   def in_all_phases(module, *arguments):
@@ -162,7 +167,7 @@ def test_training_draws_a_phase_for_each_example():
   stride, batch = 3, 5
   *parts, target = inputs(batch)
   every, all_pixels = decoder(likelihood_stride=stride), decoder()
-  variables = random_variables(all_pixels, *parts, canvas=CANVAS)
+  variables = random_variables(all_pixels, *parts, method=draw_with_features)
   target = target.at[:, ::stride, ::stride].set(9.0)  # the first phase is that of the outliers
 
   @jax.jit
@@ -183,7 +188,7 @@ def test_a_stride_that_does_not_fit_the_canvas_is_refused():
   *parts, target = inputs(1)
   for stride, canvas in ((2, CANVAS), (3, 3)):
     module = decoder(likelihood_stride=stride)
-    variables = random_variables(module, *parts, canvas=CANVAS)
+    variables = random_variables(module, *parts, method=draw_with_features)
     message = rf"likelihood_stride must divide config.data.canvas, {canvas}, at least.*is {stride}"
     with pytest.raises(ValueError, match=message):
       nn.apply(functools.partial(by_example, train=True), module)(

@@ -186,6 +186,10 @@ DECODERS = {
 }
 
 
+def draw_with_features(decoder, poses, presence, features):
+  return decoder(poses, presence, decoder.colours(features), CANVAS)
+
+
 @pytest.mark.parametrize("case", DECODERS)
 def test_decoder_against_numpy(case):
   channels, changes = DECODERS[case]
@@ -195,16 +199,15 @@ def test_decoder_against_numpy(case):
   poses = jnp.asarray([[random_pose(rng) for _ in range(PARTS)] for _ in range(2)])
   presence = jnp.asarray([[0.9, 0.0, 0.4], [1.0, 0.3, 0.6]])
   features = jnp.asarray(rng.normal(0, 1, (2, PARTS, 4)), jnp.float32)
-  draw = functools.partial(module.apply, canvas=CANVAS)
-  variables = random_variables(module, poses, presence, features, canvas=CANVAS)
+  draw = nn.apply(draw_with_features, module)
+  variables = random_variables(module, poses, presence, features, method=draw_with_features)
   params = variables["params"]
   params["templates"] = 3 * params["templates"]  # relu1 cuts at both ends
   assert ("alphas" in params) == (options["mixing"] == "alpha")
   assert ("colour_mlp" in params) == options["colour"]
   mixture = jax.device_get(compiled(draw)(variables, poses, presence, features))
   np.testing.assert_array_equal(mixture.scale, [0.5, 0.5])
-  colour = compiled(functools.partial(module.apply, method="coloured_templates"))
-  coloured = jax.device_get(colour(variables, features))
+  found = compiled(functools.partial(module.apply, method="colours"))(variables, features)
   for b in range(2):
     mean, log_mixing = reference_picture(
       params, np.asarray(poses[b]), np.asarray(presence[b]), features[b], options, CANVAS
@@ -212,9 +215,8 @@ def test_decoder_against_numpy(case):
     # As warping, times logits over a temperature of 1.
     np.testing.assert_allclose(mixture.mean[b], mean, atol=2e-5)
     np.testing.assert_allclose(mixture.log_mixing[b], log_mixing, atol=5e-5)
-    templates = squash_reference(np.asarray(params["templates"]), options["nonlinearity"])
     colours = reference_colours(params, np.asarray(features[b]), options, channels)
-    np.testing.assert_allclose(coloured[b], templates * colours[:, None, None], atol=1e-6)
+    np.testing.assert_allclose(found[b], colours, atol=1e-6)
 
 
 def test_fused_likelihood_is_the_composed_one():
@@ -228,15 +230,14 @@ def test_fused_likelihood_is_the_composed_one():
   variables = None
 
   def explain(decoder, interpret=True):
-    mixture = decoder(poses, presence, features, CANVAS)
-    return decoder.log_prob(
-      mixture, poses, presence, features, target, train=False, interpret=interpret
-    )
+    colours = decoder.colours(features)
+    return decoder.log_prob(poses, presence, colours, target, train=False, interpret=interpret)
 
   values = []
   for likelihood in ("composed", "fused"):
     module = PartDecoder(num_parts=PARTS, channels=3, **(options | {"likelihood": likelihood}))
-    variables = variables or random_variables(module, poses, presence, features, canvas=CANVAS)
+    inputs = (poses, presence, features)
+    variables = variables or random_variables(module, *inputs, method=draw_with_features)
     values.append(compiled(nn.apply(explain, module))(variables))
   np.testing.assert_allclose(values[1], values[0], rtol=1e-5)
   # Without a GPU it is the composed one, so that what a GPU trained is evaluated anywhere.
@@ -249,9 +250,9 @@ def test_the_method_of_the_warp_changes_only_the_rounding():
   poses = jnp.asarray([[random_pose(rng) for _ in range(PARTS)] for _ in range(2)])
   inputs = (poses, jnp.full((2, PARTS), 0.7), jnp.zeros((2, PARTS, 4)))
   options = {"num_parts": PARTS, "channels": 3, **MODEL["part_decoder"]}
-  variables = random_variables(PartDecoder(**options), *inputs, canvas=CANVAS)
+  variables = random_variables(PartDecoder(**options), *inputs, method=draw_with_features)
   decoders = [PartDecoder(**options, warp=method) for method in warping.METHODS]
-  apply = [functools.partial(decoder.apply, canvas=CANVAS) for decoder in decoders]
+  apply = [nn.apply(draw_with_features, decoder) for decoder in decoders]
   # gather_products differs from gather in the gradient alone.
   assert len({str(jax.make_jaxpr(one)(variables, *inputs)) for one in apply}) == 2
   mixtures = [compiled(one)(variables, *inputs) for one in apply]

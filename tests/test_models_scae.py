@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -301,6 +302,15 @@ def test_permuting_parts_leaves_objects_as_they_are(tiny, run, result):
   assert np.abs(after.parts.poses - before.parts.poses).max() > 0.01
 
 
+def test_encode_takes_images_and_finds_what_the_whole_model_finds(tiny, result):
+  system, variables, batch = tiny
+  encode = compiled(functools.partial(system.module.apply, train=False, method="encode"))
+  found, output = encode(variables, batch["image"]), result[2]
+  for name in ("parts", "colours", "objects", "routing", "part_log_prob", "mass"):
+    # Two compilations; positions of parts are tanh(5 x).
+    chex.assert_trees_all_close(getattr(found, name), getattr(output, name), atol=1e-4)
+
+
 def flops(function, *arguments):
   return jax.jit(function).lower(*arguments).cost_analysis()["flops"]
 
@@ -321,11 +331,11 @@ def test_a_training_step_does_not_pay_for_pictures(tiny):
   def pictures(system, variables, batch):
     return system.pictures(variables, batch)
 
-  def draw(params, poses, presence, features):
-    return module.part_decoder.apply({"params": params}, poses, presence, features, CANVAS)
+  def draw(params, poses, presence, colours):
+    return module.part_decoder.apply({"params": params}, poses, presence, colours, CANVAS)
 
   params = tiny[1]["params"]["part_decoder"]
-  shapes = ((PARTS, 2, 3), (PARTS,), (PARTS, FEATURES))
+  shapes = ((PARTS, 2, 3), (PARTS,), (PARTS, 1))
   once = flops(draw, params, *(jnp.zeros((BATCH, *shape)) for shape in shapes))
   few, many = cost(loss, 2), cost(loss, 6)
   assert many - few < once

@@ -217,7 +217,13 @@ class PartDecoder(nn.Module):
     return squash(self.raw_templates, self.nonlinearity)
 
   def colours(self, features: Array) -> Array:
-    """Colour of every part in [0, 1], [b, m, c]; ones where parts have no colour."""
+    """Colour of every part in [0, 1], [b, m, c], from special features [b, m, d].
+
+    Ones where parts have no colour.
+
+    Raises:
+      ValueError: parts have a colour and no features.
+    """
     if not self.colour:
       return jnp.ones((*features.shape[:2], self.channels))
     if features.shape[-1] == 0:
@@ -229,19 +235,15 @@ class PartDecoder(nn.Module):
     # A relu1 that starts at 0 would start without a gradient.
     return squash(raw if self.nonlinearity == "sigmoid" else raw + 0.99, self.nonlinearity)
 
-  def coloured_templates(self, features: Array) -> Array:
-    """[b, m, t, t, c]."""
-    return self.templates()[None] * self.colours(features)[:, :, None, None, :]
-
   def __call__(
-    self, poses: Array, presence: Array, features: Array, canvas: int
+    self, poses: Array, presence: Array, colours: Array, canvas: int
   ) -> mixtures.PixelMixture:
     """The mixture of every image.
 
     Args:
       poses: [b, m, 2, 3].
       presence: [b, m], probabilities.
-      features: [b, m, d], special features, read for colour only.
+      colours: [b, m, c], see `colours`.
       canvas: side of the image, pixels.
 
     Returns:
@@ -250,14 +252,14 @@ class PartDecoder(nn.Module):
       temperature.
 
     Raises:
-      ValueError: the template is larger than the canvas, or colour has no features to read.
+      ValueError: the template is larger than the canvas.
     """
     if self.template_size > canvas:
       raise ValueError(
         f"config.model.part_decoder.template_size is {self.template_size} and the canvas "
         f"{canvas} pixels; a template must fit the canvas"
       )
-    return self._mixture(poses, presence, self.colours(features), canvas)
+    return self._mixture(poses, presence, colours, canvas)
 
   def _mixture(
     self, poses: Array, presence: Array, colours: Array, canvas: int
@@ -274,66 +276,51 @@ class PartDecoder(nn.Module):
 
   def log_prob(
     self,
-    mixture: mixtures.PixelMixture,
     poses: Array,
     presence: Array,
-    features: Array,
+    colours: Array,
     target: Array,
     *,
     train: bool,
     interpret: bool = False,
   ) -> Array:
-    """log p(target), [], summed over pixels, mean over the batch, nats.
+    """log p(target) under the mixture, [], summed over pixels, mean over the batch, nats.
 
     In training an estimate where `likelihood_stride` is above 1, with phases from the module's
     `noise` stream.
 
     Args:
-      mixture: what `__call__` gives for the same parts. `fused`, and a CPU, do not read it: a
-        compiled step of training, which needs nothing else of it, then leaves it out.
       poses: [b, m, 2, 3].
       presence: [b, m], probabilities.
-      features: [b, m, d], special features.
-      target: [b, h, w, c], a constant: `fused` gives it no gradient.
+      colours: [b, m, c].
+      target: [b, h, w, c], a constant: only the composition gives it a gradient.
       train: see above.
       interpret: run the fused kernel without a GPU, slowly, to test it.
     """
-    colours, stride = self.colours(features), self.likelihood_stride if train else 1
-    if stride == 1:
-      return self._log_prob(mixture, poses, presence, colours, target, interpret)
-    if target.shape[1] % stride or target.shape[1] < 2 * stride:
-      raise ValueError(
-        "config.model.part_decoder.likelihood_stride must divide config.data.canvas,"
-        f" {target.shape[1]}, at least twice; it is {stride}"
-      )
-    phases = jax.random.randint(self.make_rng("noise"), (len(target), 2), 0, stride)
-    poses, target = jax.vmap(functools.partial(warping.every_nth_pixel, stride=stride))(
-      poses, target, phases
-    )
-    mixture = self._mixture(poses, presence, colours, target.shape[1])
-    return stride**2 * self._log_prob(mixture, poses, presence, colours, target, interpret)
-
-  def _log_prob(
-    self,
-    mixture: mixtures.PixelMixture,
-    poses: Array,
-    presence: Array,
-    colours: Array,
-    target: Array,
-    interpret: bool,
-  ) -> Array:
+    stride = self.likelihood_stride if train else 1
+    if stride > 1:
+      if target.shape[1] % stride or target.shape[1] < 2 * stride:
+        raise ValueError(
+          "config.model.part_decoder.likelihood_stride must divide config.data.canvas,"
+          f" {target.shape[1]}, at least twice; it is {stride}"
+        )
+      phases = jax.random.randint(self.make_rng("noise"), (len(target), 2), 0, stride)
+      every_nth_pixel = functools.partial(warping.every_nth_pixel, stride=stride)
+      poses, target = jax.vmap(every_nth_pixel)(poses, target, phases)
     # What was trained on a GPU is evaluated anywhere: where the kernel cannot run, its definition.
     backend, scale = jax.default_backend(), float(self.pixel_scale)
     if self.likelihood == "fused" and (interpret or backend == "gpu"):
       inputs = (self._bank(), poses, colours, presence, *self._background())
-      return jnp.mean(template_log_prob(*inputs, target, scale, interpret=interpret))
-    if backend != "cpu":
-      return jnp.mean(jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2)))
-    temperature = None if self.mixing == "alpha" else self._temperature()
-    shared = (cells_of(self._bank()), *self._background(), temperature)
-    term = functools.partial(image_log_prob, side=self.template_size, scale=scale)
-    total: Any = sum_by_example(term, shared, (poses, presence, colours), target)
-    return total / len(target)
+      log_probs = template_log_prob(*inputs, target, scale, interpret=interpret)
+    elif backend != "cpu":
+      mixture = self._mixture(poses, presence, colours, target.shape[1])
+      log_probs = jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2))
+    else:
+      temperature = None if self.mixing == "alpha" else self._temperature()
+      shared = (cells_of(self._bank()), *self._background(), temperature)
+      term = functools.partial(image_log_prob, side=self.template_size, scale=scale)
+      log_probs: Any = sum_by_example(term, shared, (poses, presence, colours), target)
+    return stride**2 * jnp.sum(log_probs) / len(target)
 
   def _temperature(self) -> Array:
     """Of coupled mixing."""

@@ -1,0 +1,273 @@
+"""The module of the SCAE: images to parts and objects, and back; see `scae.py` for the system.
+
+Kosiorek et al. 2019, "Stacked Capsule Autoencoders", arXiv 1906.06818.
+"""
+
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from scae_jax import filters, geometry, mixtures
+from scae_jax.bounds import one_of
+from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
+from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
+from scae_jax.routing import mixture as routing_mixture
+from scae_jax.typing import Array, Batch, Float
+
+TARGETS = ("image", "sobel")
+SOURCES = ("encoder", "soft", "hard")
+STOP_GRADIENTS = ("none", "parts", "all")
+
+
+@struct.dataclass
+class Reconstruction:
+  """How well the drawn image explains the target.
+
+  Attributes:
+    target: [b, h, w, c], the image or its Sobel edges; no gradient.
+    mixture: the mixture at every pixel, with a leading batch axis.
+    log_prob: [], log-likelihood of the target, summed over pixels, mean over the batch, nats.
+  """
+
+  target: Float[Array, "b h w c"]
+  mixture: mixtures.PixelMixture
+  log_prob: Float[Array, ""]
+
+
+@struct.dataclass
+class Encoding:
+  """What is found in a batch of images; pictures are drawn from it on request (`SCAE.draw`).
+
+  Attributes:
+    parts: what the part encoder found.
+    colours: of the parts, [b, m, c].
+    objects: what the object decoder predicts.
+    routing: which object explains which part, with a leading batch axis; its part poses carry no
+      gradient unless `stop_gradients` is `none`.
+    part_log_prob: [b], log-likelihood of the present parts' poses, nats.
+    mass: [b, k], share of all parts that every object explains.
+  """
+
+  parts: PartCapsules
+  colours: Float[Array, "b m c"]
+  objects: ObjectCapsules
+  routing: routing_mixture.Routing
+  part_log_prob: Float[Array, "b"]
+  mass: Float[Array, "b k"]
+
+
+@struct.dataclass
+class SCAEOutput(Encoding):
+  """Everything that a training step needs, and held-out examples.
+
+  Attributes:
+    reconstruction: the image's likelihood under the drawn parts.
+    prior_logits: [b, classes], linear probe on presences; only the probe learns from it.
+    posterior_logits: [b, classes], linear probe on the mass; only the probe learns from it.
+  """
+
+  reconstruction: Reconstruction
+  prior_logits: Float[Array, "b classes"]
+  posterior_logits: Float[Array, "b classes"]
+
+
+class SCAE(nn.Module):
+  """The two autoencoders, stacked.
+
+  Attributes:
+    part_encoder: image to parts.
+    part_decoder: parts to image.
+    object_encoder: parts to objects.
+    object_decoder: objects to parts.
+    num_classes: classes of the two linear probes.
+    target: what the parts draw, `image` or `sobel`.
+    reconstruction_vote: whose poses are drawn in training: the part `encoder`'s, or the objects'
+      votes for them, averaged under the posterior (`soft`) or the winner's (`hard`).
+    reconstruction_presence: the same choice for presences.
+    normalize_mixing: normalise the mixing weights of the part mixture.
+    stop_gradients: what is a constant for the object autoencoder: `none`; `parts`, all of them but
+      their special features, as published; `all`, these too.
+  """
+
+  part_encoder: PartEncoder
+  part_decoder: PartDecoder
+  object_encoder: ObjectEncoder
+  object_decoder: ObjectDecoder
+  num_classes: int
+  target: Annotated[str, one_of(*TARGETS)]
+  reconstruction_vote: Annotated[str, one_of(*SOURCES)]
+  reconstruction_presence: Annotated[str, one_of(*SOURCES)]
+  normalize_mixing: bool
+  stop_gradients: Annotated[str, one_of(*STOP_GRADIENTS)]
+
+  def setup(self):
+    self.prior_probe = nn.Dense(self.num_classes)
+    self.posterior_probe = nn.Dense(self.num_classes)
+    # Pose of a part that no object explains; only a soft winner reads it.
+    shape = (self.part_encoder.num_parts, 6)
+    self.dummy_vote = self.param("dummy_vote", nn.initializers.zeros_init(), shape)
+
+  def __call__(
+    self, batch: Batch, *, train: bool, feature_gradient: Array | float = 1.0
+  ) -> SCAEOutput:
+    """`encode`, `decode` and `log_prob` of a batch, and the probes; see `SCAEOutput`."""
+    image = batch["image"]
+    found = self.encode(image, train=train, feature_gradient=feature_gradient)
+    target = self._target(image)
+    return SCAEOutput(
+      **vars(found),
+      reconstruction=Reconstruction(
+        target, self.decode(found, image.shape[1]), self.log_prob(found, target, train=train)
+      ),
+      prior_logits=self.prior_probe(jax.lax.stop_gradient(found.objects.presence)),
+      posterior_logits=self.posterior_probe(jax.lax.stop_gradient(found.mass)),
+    )
+
+  def encode(self, image: Array, *, train: bool, feature_gradient: Array | float = 1.0) -> Encoding:
+    """Parts and objects of images [b, h, w, c].
+
+    `feature_gradient` is a factor of the gradient that special features get from the objects; the
+    output does not depend on it.
+    """
+    parts = self.part_encoder(image, train=train)
+    stop = jax.lax.stop_gradient if self.stop_gradients != "none" else lambda x: x
+    stop_features = jax.lax.stop_gradient if self.stop_gradients == "all" else lambda x: x
+    part_poses = stop(jax.vmap(jax.vmap(geometry.pose_vector))(parts.poses))
+    part_presence = stop(parts.presence)
+    colours = self.part_decoder.colours(parts.features)
+    templates = self.part_decoder.templates()[None] * colours[:, :, None, None, :]
+    features = _scale_gradient(stop_features(parts.features), feature_gradient)
+    rows = jnp.concatenate(
+      [
+        part_poses,
+        1.0 - part_presence[..., None],
+        features,
+        stop(templates).reshape(*part_presence.shape, -1),
+      ],
+      axis=-1,
+    )
+    encoded = self.object_encoder(rows, part_presence)
+    objects = self.object_decoder(encoded, train=train)
+    routing = self._route(part_poses, objects)
+    return Encoding(
+      parts=parts,
+      colours=colours,
+      objects=objects,
+      routing=routing,
+      part_log_prob=jnp.sum(part_presence * routing.log_prob, axis=-1),
+      mass=jax.vmap(routing_mixture.posterior_mass)(routing),
+    )
+
+  def decode(self, found: Encoding, canvas: int) -> mixtures.PixelMixture:
+    """The mixture at every pixel of canvas x canvas, with a leading batch axis."""
+    return self.part_decoder(*self._to_draw(found), found.colours, canvas)
+
+  def log_prob(self, found: Encoding, target: Array, *, train: bool) -> Array:
+    """log p(target [b, h, w, c]), [], summed over pixels, mean over the batch, nats.
+
+    In training an estimate, where `PartDecoder.likelihood_stride` is above 1.
+    """
+    return self.part_decoder.log_prob(*self._to_draw(found), found.colours, target, train=train)
+
+  def _route(self, part_poses: Array, objects: ObjectCapsules) -> routing_mixture.Routing:
+    def route(poses: Array, votes: Array, scale: Array, presence: Array) -> routing_mixture.Routing:
+      return routing_mixture.route(
+        poses, votes, scale, presence, normalize_mixing=self.normalize_mixing
+      )
+
+    return jax.vmap(route)(part_poses, objects.votes, objects.vote_scale, objects.vote_presence)
+
+  def _target(self, image: Array) -> Array:
+    """What parts are to draw; no gradient."""
+    target = jax.vmap(filters.normalized_sobel)(image) if self.target == "sobel" else image
+    return jax.lax.stop_gradient(target)
+
+  def _to_draw(self, found: Encoding) -> tuple[Array, Array]:
+    """Poses [b, m, 2, 3] and presences [b, m] of the parts that the image is drawn from."""
+    poses, presence = found.parts.poses, found.parts.presence
+    if self.reconstruction_vote != "encoder":
+      poses = self._winning_poses(found, soft=self.reconstruction_vote == "soft")
+    if self.reconstruction_presence != "encoder":
+      presence = _winning_presence(found, soft=self.reconstruction_presence == "soft")
+    return poses, presence
+
+  def _winning_poses(self, found: Encoding, *, soft: bool) -> Array:
+    vectors = _winner_says(found.routing, found.objects.votes, self.dummy_vote, soft=soft)
+    return jax.vmap(jax.vmap(geometry.pose_from_vector))(vectors)
+
+  def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
+    """Arrays of the figures: what parts draw, what objects draw, and what each draws alone."""
+    image = batch["image"]
+    found = self.encode(image, train=False)
+    objects, routing, canvas = found.objects, found.routing, image.shape[1]
+    target, mode = self._target(image), jax.vmap(mixtures.mode)
+
+    poses = self._winning_poses(found, soft=False)
+    presence = _winning_presence(found, soft=False)
+    top_down = mode(self.part_decoder(poses, presence, found.colours, canvas))
+
+    def one_object(k: Array) -> Array:
+      vectors = jnp.take(objects.votes, k, axis=1)
+      poses = jax.vmap(jax.vmap(geometry.pose_from_vector))(vectors)
+      presence = jnp.take(objects.vote_presence, k, axis=1) * (routing.winner == k)
+      return mode(self.part_decoder(poses, presence, found.colours, canvas))
+
+    num_objects = objects.presence.shape[1]
+    alone = jax.lax.map(one_object, jnp.arange(num_objects))
+    bottom_up, part_mixing = self._draw_parts(found.parts, found.colours, canvas)
+    pictures = {
+      "templates": {"templates": self.part_decoder.templates()},
+      "reconstructions": {
+        "image": target,
+        "bottom_up": bottom_up,
+        "top_down": top_down,
+        "part_mixing": part_mixing,
+        "part_winner": jnp.argmax(routing.posterior, axis=1),  # k where the dummy has it
+        "object_presence": objects.presence,
+      },
+      "object_reconstructions": {
+        "image": target,
+        "object_reconstruction": jnp.moveaxis(alone, 0, 1),
+        "object_presence": objects.presence,
+      },
+    }
+    if self.part_decoder.mixing == "alpha":
+      pictures["templates"]["alphas"] = jax.nn.sigmoid(self.part_decoder.alphas)
+    return pictures
+
+  def part_mixing(self, image: Array) -> Array:
+    """Parts of images [b, h, w, c]: share of every pixel times its brightness, [b, m, h, w]."""
+    parts = self.part_encoder(image, train=False)
+    colours = self.part_decoder.colours(parts.features)
+    return self._draw_parts(parts, colours, image.shape[1])[1]
+
+  def _draw_parts(self, parts: PartCapsules, colours: Array, canvas: int) -> tuple[Array, Array]:
+    """What parts draw, [b, h, w, c], and each one's share of a pixel times its brightness."""
+    mixture = self.part_decoder(parts.poses, parts.presence, colours, canvas)
+    picture = jax.vmap(mixtures.mode)(mixture)
+    brightness = jnp.max(jnp.clip(picture, 0.0, 1.0), axis=-1)
+    return picture, jnp.exp(mixture.log_mixing[:, :-1]) * brightness[:, None]
+
+
+def _winner_says(
+  routing: routing_mixture.Routing, values: Array, dummy: Array, *, soft: bool
+) -> Array:
+  """What the winning object says of each part, of values [b, k, m, d] and a dummy's [m, d]."""
+  if soft:
+    return jax.vmap(routing_mixture.soft_winner, in_axes=(0, 0, None))(routing, values, dummy)
+  return jax.vmap(routing_mixture.hard_winner)(routing, values)
+
+
+def _winning_presence(found: Encoding, *, soft: bool) -> Array:
+  presence = found.objects.vote_presence[..., None]
+  nothing = jnp.zeros((presence.shape[2], 1))
+  return _winner_says(found.routing, presence, nothing, soft=soft)[..., 0]
+
+
+def _scale_gradient(x: Array, factor: Array | float) -> Array:
+  """x, whose gradient is multiplied by the factor."""
+  constant = jax.lax.stop_gradient(x)
+  return x if isinstance(factor, float) and factor == 1 else constant + factor * (x - constant)
