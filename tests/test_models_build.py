@@ -41,6 +41,8 @@ MODEL = {
     "colour": True,
     "pixel_scale": 1.0,
     "likelihood": "composed",
+    "likelihood_stride": 1,
+    "warp": "gather",
   },
   "object_encoder": {
     "kind": "set_transformer",

@@ -251,7 +251,7 @@ def test_the_method_of_the_warp_changes_only_the_rounding():
   inputs = (poses, jnp.full((2, PARTS), 0.7), jnp.zeros((2, PARTS, 4)))
   options = {"num_parts": PARTS, "channels": 3, **MODEL["part_decoder"]}
   variables = random_variables(PartDecoder(**options), *inputs, method=draw_with_features)
-  decoders = [PartDecoder(**options, warp=method) for method in warping.METHODS]
+  decoders = [PartDecoder(**(options | {"warp": method})) for method in warping.METHODS]
   apply = [nn.apply(draw_with_features, decoder) for decoder in decoders]
   # gather_products differs from gather in the gradient alone.
   assert len({str(jax.make_jaxpr(one)(variables, *inputs)) for one in apply}) == 2

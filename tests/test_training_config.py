@@ -378,23 +378,6 @@ def test_saved_config_imports_no_code(tmp_path, monkeypatch):
     assert workdirs.load_config(tmp_path).system == name
 
 
-def test_configs_saved_before_there_were_some_keys_get_them():
-  content = toy_config().to_dict()
-  off = {"max_rotation": 0.0, "overlay": False, "crop": 0, "brightness": 0.0, "contrast": 0.0}
-  off |= {"normalize": False}
-  assert {key: content["data"].pop(key) for key in off} == off
-  assert content["train"].pop("start_from") == ""
-  assert content["optimizer"].pop("weight_decay") == 0.0
-  content["data"]["affnist_dir"] = "/data"
-  restored = parse_config(json.dumps(content))
-  assert restored.data.to_dict() == {**content["data"], **off}
-  assert restored.train.to_dict() == {**content["train"], "start_from": ""}
-  assert restored.optimizer.to_dict() == {**content["optimizer"], "weight_decay": 0.0}
-  assert differences(restored, toy_config(data__affnist_dir="/data")) == {}
-  content["data"] = {"name": "constellations"}  # whose keys are others
-  assert parse_config(json.dumps(content)).data.to_dict() == {"name": "constellations"}
-
-
 def test_only_errors_of_what_was_asked_are_explained():
   with pytest.raises(RunError, match="no such file"), explained():
     raise FileNotFoundError("no such file")

@@ -196,8 +196,8 @@ class PartDecoder(nn.Module):
   colour: bool
   pixel_scale: Annotated[float, between(*SCALES)]
   likelihood: Annotated[str, one_of(*LIKELIHOODS), NEEDS_ALPHA]
-  likelihood_stride: Annotated[int, between(1, MAX_LIKELIHOOD_STRIDE)] = 1
-  warp: Annotated[str, one_of(*warping.METHODS)] = "gather"
+  likelihood_stride: Annotated[int, between(1, MAX_LIKELIHOOD_STRIDE)]
+  warp: Annotated[str, one_of(*warping.METHODS)]
 
   def setup(self):
     zeros = nn.initializers.zeros_init()

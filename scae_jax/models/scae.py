@@ -44,7 +44,7 @@ class StageOptions:
   num_parts: Annotated[int, between(1, MAX_WIDTH)]
   num_objects: Annotated[int, between(1, MAX_WIDTH)]
   compute_dtype: Annotated[str, one_of(*COMPUTE_DTYPES)]
-  feature_gradient: Annotated[Points, line(0, MAX_WEIGHT)] = ()
+  feature_gradient: Annotated[Points, line(0, MAX_WEIGHT)]
 
 
 def loss_terms(

@@ -26,18 +26,6 @@ from scae_jax.training.processes import Processes
 
 USAGE = "write --config=FILE[:PRESET], --config.SECTION.KEY=VALUE or --workdir=FOLDER."
 SECTIONS = ("model", "loss", "data", "train", "optimizer", "evaluation")
-# Keys that are younger than the first saved configs, with what was done before; of images:
-_LATER_DATA_KEYS = {
-  "affnist_dir": "",
-  "max_rotation": 0.0,
-  "overlay": False,
-  "normalize": False,
-  "crop": 0,
-  "brightness": 0.0,
-  "contrast": 0.0,
-}
-_LATER_TRAIN_KEYS = {"start_from": ""}
-_LATER_OPTIMIZER_KEYS = {"weight_decay": 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,21 +193,12 @@ def dump_config(config: ConfigDict) -> str:
 def parse_config(text: str) -> ConfigDict:
   """The inverse of `dump_config`: configs hold tuples, never lists.
 
-  A config that was saved before there were some keys of the data, of training or of the optimiser
-  gets them, with the values that mean what was done before.
-
   Raises:
     ValueError: the text is not that of a config.
   """
   content = _tuples(json.loads(text))
   if not isinstance(content, dict):
     raise ValueError(f"expected an object with sections, got {type(content).__name__}")
-  held = content.get("data")
-  if isinstance(held, dict) and held.get("name") != scenes.NAME:
-    content["data"] = {**_LATER_DATA_KEYS, **held}
-  for name, later in (("train", _LATER_TRAIN_KEYS), ("optimizer", _LATER_OPTIMIZER_KEYS)):
-    if isinstance(content.get(name), dict):
-      content[name] = {**later, **content[name]}
   return ConfigDict(content).lock()
 
 
