@@ -19,8 +19,8 @@ import numpy as np
 
 from experiments.findings import plain_parser
 from scae_jax.data.dataset import Dataset
+from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.features import collect, make_forward
 from scae_jax.evaluation.files import read_json, write_json
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import measured_with
@@ -98,7 +98,7 @@ def measured_points(
     known: (step, seed) of points that are left out.
     max_examples: of each split; 0 is all.
   """
-  minutes, forward = minutes_by_step(workdir), None
+  minutes, collect = minutes_by_step(workdir), None
   seeds = read_settings(load_config(workdir)).train.all_seeds
   for step in steps:
     missing = [seed for seed in seeds if (step, seed) not in known]
@@ -107,15 +107,14 @@ def measured_points(
     run = open_run(workdir, step)
     if not isinstance(run.dataset, Dataset):
       raise RunError("LIN-MATCH is of images; a run on generated scenes has no such curve.")
-    canvas, batch_size = run.config.data.canvas, run.config.evaluation.batch_size
-    forward = forward or make_forward(run.system, canvas=canvas)
+    sizes = {"canvas": run.config.data.canvas, "batch_size": run.config.evaluation.batch_size}
+    collect = collect or feature_collector(run.system, **sizes)  # compiled once for all steps
     splits = [
       load_split(run.dataset, name, max_examples) for name in ("train", run.dataset.held_out)
     ]
     for seed in missing:
-      sizes = {"canvas": canvas, "batch_size": batch_size, "forward": forward}
       train, test = (
-        labelled(collect(run.system, run.variables[seed], split, **sizes).features, split["label"])
+        labelled(collect(run.variables[seed], split)["features"], split["label"])
         for split in splits
       )
       scores = score_each(train, test, num_classes=run.dataset.num_classes, seed=seed)

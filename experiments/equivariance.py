@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments.findings import markdown, write_findings
+from experiments.findings import write_findings
 from experiments.one_run import each_seed, image_parser, open_on_images
 from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
 from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.table import markdown
 from scae_jax.figures import FIGURES
 from scae_jax.training.errors import exit_with_message, explained
 

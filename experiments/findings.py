@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.pictures import save_figures
-from scae_jax.evaluation.provenance import hardware_and_versions
+from scae_jax.evaluation.provenance import hardware, versions
 
 
 def plain_parser(description: str | None) -> argparse.ArgumentParser:
@@ -26,12 +26,6 @@ def command_line(name: str) -> str:
   return shlex.join(["python", "-m", f"experiments.{name}", *sys.argv[1:]])
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-  """A table of cells, whose first row is the head."""
-  lines = [f"| {' | '.join(cells)} |" for cells in rows]
-  return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
-
-
 def origin(record: Mapping[str, Any]) -> list[str]:
   """Last paragraphs of a text: the command, the machine, the date.
 
@@ -40,7 +34,7 @@ def origin(record: Mapping[str, Any]) -> list[str]:
   """
   return [
     f"Command: `{record['command']}`.",
-    hardware_and_versions(record),
+    f"{hardware(record)} {versions(record)}",
     f"Measured {record['date'][:10]}.",
   ]
 

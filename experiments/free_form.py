@@ -26,17 +26,17 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from experiments.findings import markdown, write_findings
+from experiments.findings import write_findings
 from experiments.one_run import each_seed, make_parser, open_named
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, ScoredSet
+from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import (
   check_transfer,
   flat_pixels,
   load_split,
   one_of_each_class,
 )
-from scae_jax.evaluation.features import collect
 from scae_jax.evaluation.free_form import (
   STARTS,
   FreeInference,
@@ -46,7 +46,8 @@ from scae_jax.evaluation.free_form import (
 )
 from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe, lin_pred
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.report import MAX_PIXEL_EXAMPLES
+from scae_jax.evaluation.scorers import MAX_PIXEL_EXAMPLES
+from scae_jax.evaluation.table import markdown
 from scae_jax.figures import FIGURES
 from scae_jax.figures.free_form import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm
@@ -113,8 +114,8 @@ def encoder_probes(run: Run, variables: Any, settings: Settings, canvas: int) ->
   assert isinstance(run.dataset, Dataset)  # checked by the caller
   train = load_split(run.dataset, "train", settings.evaluation.max_examples)
   batch_size = settings.evaluation.batch_size
-  found = collect(run.system, variables, train, canvas=canvas, batch_size=batch_size)
-  return fit_readings(found.readings, train["label"], run.dataset.num_classes)
+  found = feature_collector(run.system, canvas=canvas, batch_size=batch_size)(variables, train)
+  return fit_readings(found["readings"], train["label"], run.dataset.num_classes)
 
 
 def inferred_probes(

@@ -14,11 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.findings import markdown, write_findings
+from experiments.findings import write_findings
 from experiments.one_run import each_seed, image_parser, open_on_images
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.examples import NUM_PICTURED, one_of_each_class
 from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.template_match import match_templates
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System

@@ -22,7 +22,7 @@ from PIL import Image
 from experiments.findings import plain_parser
 from experiments.known_scenes import CANVAS, NUM_SCENES, PLACES, draw_scenes, right_answers
 from scae_jax.data.dataset import Dataset
-from scae_jax.evaluation.features import collect
+from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.provenance import measured_with, recorded_folder
 from scae_jax.training.build import Run, open_run
@@ -60,19 +60,15 @@ def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
   mean bounds on training and test images, nats."""
   settings = read_settings(run.config)
   assert isinstance(run.dataset, Dataset)
+  batch_size = settings.evaluation.batch_size
+  collect = feature_collector(run.system, canvas=CANVAS, batch_size=batch_size)
   found, truth, bounds = {}, {}, {}
   for split in ("train", "test"):
     data = run.dataset.splits[split]
-    collected = collect(
-      run.system,
-      variables,
-      data.arrays,
-      canvas=CANVAS,
-      batch_size=settings.evaluation.batch_size,
-    )
-    found[split] = collected.features["presences"] > 0.5
+    collected = collect(variables, data.arrays)
+    found[split] = collected["features"]["presences"] > 0.5
     truth[split] = true_presences(run.dataset, split)
-    bounds[split] = float(np.mean(collected.measures["bound"], dtype=np.float64))
+    bounds[split] = float(np.mean(collected["measures"]["bound"], dtype=np.float64))
   order, right = right_answers(found, truth)
   return {
     "accuracy": float(right.mean()),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from configs.rotation import RANGES, SHARED, SYSTEMS
-from experiments.findings import command_line, markdown, write_findings
+from experiments.findings import command_line, write_findings
 from experiments.many_runs import (
   make_parser,
   mean_of,
@@ -30,7 +30,8 @@ from experiments.many_runs import (
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.transfer import turned
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.report import MAX_PIXEL_EXAMPLES
+from scae_jax.evaluation.scorers import MAX_PIXEL_EXAMPLES
+from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.viewpoint import accuracies, pixel_accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run

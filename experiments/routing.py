@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from experiments.findings import markdown, write_findings
+from experiments.findings import write_findings
 from experiments.one_run import each_seed, image_parser, open_on_images
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.examples import full_batches
+from scae_jax.evaluation.collect import in_batches
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.routing_use import measure_routing
+from scae_jax.evaluation.table import markdown
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
 from scae_jax.models.system import System
@@ -29,7 +30,7 @@ from scae_jax.typing import Array
 
 def infer(
   system: System, variables: Any, split: Mapping[str, np.ndarray], *, canvas: int, batch_size: int
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
   """The arguments of `measure_routing` for all examples of a split.
 
   Raises:
@@ -56,10 +57,7 @@ def infer(
   forward = jax.jit(forward)
   arrays = {name: jnp.asarray(values) for name, values in split.items()}
   count = len(split["label"])
-  batches = [
-    jax.device_get(forward(variables, arrays, rows)) for rows in full_batches(count, batch_size)
-  ]
-  return {name: np.concatenate([one[name] for one in batches])[:count] for name in batches[0]}
+  return in_batches(lambda rows: forward(variables, arrays, jnp.asarray(rows)), count, batch_size)
 
 
 def affinities(module: nn.Module, variables: Any) -> list[float] | None:

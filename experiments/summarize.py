@@ -8,12 +8,12 @@ Reads each run's `evaluation/metrics.json` and `metrics.jsonl`, and writes `tabl
 
 import json
 import pathlib
-import sys
 from typing import Any
 
+from experiments.findings import plain_parser
+from scae_jax.evaluation.comparison import conditions, figures, seeds_table
 from scae_jax.evaluation.files import read_json
 from scae_jax.evaluation.provenance import recorded_folder
-from scae_jax.evaluation.summary import conditions, figures, seeds_table
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.metrics import read_lines
 
@@ -69,18 +69,19 @@ def table(runs: list[dict[str, Any]]) -> str:
   return "\n".join(rows) + "\n"
 
 
-def main(arguments: list[str]) -> None:
-  """Writes the table of the runs named on the command line."""
-  if len(arguments) < 2:
-    sys.exit("expected: summarize.py FOLDER WORKDIR [WORKDIR ...]")
-  folder, workdirs = pathlib.Path(arguments[0]), arguments[1:]
-  runs = [run for workdir in workdirs for run in read_run(pathlib.Path(workdir))]
-  folder.mkdir(parents=True, exist_ok=True)
-  (folder / "runs.json").write_text(json.dumps(runs, indent=1) + "\n")
-  (folder / "table.md").write_text(table(runs))
-  print(table(runs))
+def main() -> None:
+  """Writes and prints the table of the runs on the command line."""
+  parser = plain_parser(__doc__)
+  parser.add_argument("folder", type=pathlib.Path)
+  parser.add_argument("workdirs", type=pathlib.Path, nargs="+", metavar="workdir")
+  options = parser.parse_args()
+  with exit_with_message(), explained():
+    runs = [run for workdir in options.workdirs for run in read_run(workdir)]
+    options.folder.mkdir(parents=True, exist_ok=True)
+    (options.folder / "runs.json").write_text(json.dumps(runs, indent=1) + "\n")
+    (options.folder / "table.md").write_text(table(runs))
+    print(table(runs))
 
 
 if __name__ == "__main__":
-  with exit_with_message(), explained():
-    main(sys.argv[1:])
+  main()

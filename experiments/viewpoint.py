@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
-from experiments.findings import command_line, markdown, write_findings
+from experiments.findings import command_line, write_findings
 from experiments.many_runs import (
   make_parser,
   mean_of,
@@ -31,6 +31,7 @@ from scae_jax.data import affnist
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.viewpoint import ACCURACY, accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run

@@ -11,8 +11,8 @@ from scae_jax.data.dataset import Dataset, Split, crop_middle, hold_out_validati
 from scae_jax.data.feed import image_feed
 from scae_jax.data.normalization import normalized, pixel_statistics
 from scae_jax.data.transfer import load_scored, turned
+from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.features import collect
 from scae_jax.models.system import ImageSpec, labels_of, pixels_of
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
@@ -240,7 +240,8 @@ def test_features_are_of_normalised_images():
   batch = {"image": jnp.asarray(whole, jnp.float32), "label": jnp.zeros(8, jnp.int32)}
   variables = jax.jit(lambda key: system.module.init(key, batch, train=False))(jax.random.key(0))
   split = load_split(data, "test", 0)
-  found = collect(system, variables, split, canvas=HEIGHT, batch_size=3).features["code"]
+  collect = feature_collector(system, canvas=HEIGHT, batch_size=3)
+  found = collect(variables, split)["features"]["code"]
   expected = system.module.apply(variables, batch, train=False).code
   np.testing.assert_allclose(found, expected, atol=ROUNDING)
 

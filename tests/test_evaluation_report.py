@@ -12,11 +12,11 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.evaluation import provenance, report
+from scae_jax.evaluation import provenance, report, scorers
 from scae_jax.evaluation.files import file_name, write_json, write_whole
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.pictures import embed, feature_figures
-from scae_jax.evaluation.report import write_report
+from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scores import Labelled, Scores
 from scae_jax.evaluation.table import plain_table, print_table
 from scae_jax.models.system import System
@@ -84,14 +84,18 @@ VARIABLES = {"params": {"scale": jnp.float32(1.0)}}
 
 
 def run(directory, dataset=None, system=None, variables=VARIABLES, **changes):
-  arguments = {"canvas": 6, "batch_size": 8, "seed": 0, "step": 1200} | changes
   dataset = dataset or make_dataset(num_wrong=3)
-  return write_report(directory, system or make_system(), variables, dataset, **arguments)
+  scored = changes.pop("scored_dataset", dataset)
+  split = changes.pop("split", "test")
+  fields = {"step": 1200, "batch_size": 8} | changes
+  evaluated = Evaluated(system or make_system(), {0: variables}, **fields)
+  scorer = scorers.feature_scorer(evaluated, dataset, scored, split, 6)
+  return write_reports(directory, evaluated, scorer)[0]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-  """One whole report: its directory and what `write_report` returned."""
+  """One whole report: its directory and what `write_reports` returned of its seed."""
   directory = tmp_path_factory.mktemp("report") / "new" / "evaluation"
   history = directory.parent.parent / "metrics.jsonl"
   history.write_text('{"step": 1, "split": "train", "total": 2.0}\n')
@@ -231,7 +235,7 @@ def test_max_examples_limits_both_sides_and_is_reported(tmp_path):
 
 @pytest.mark.usefixtures("no_figures")
 def test_pixels_are_fitted_to_a_limited_number(tmp_path, monkeypatch):
-  monkeypatch.setattr(report, "MAX_PIXEL_EXAMPLES", 8)
+  monkeypatch.setattr(scorers, "MAX_PIXEL_EXAMPLES", 8)
   metrics = run(tmp_path)
   assert metrics["pixels"]["fitted_examples"] == 8
   assert metrics["features"]["alive"]["fitted_examples"] == 20

@@ -12,7 +12,7 @@ import pytest
 from absl.testing import flagsaver
 
 import evaluate
-from scae_jax.evaluation import report
+from scae_jax.evaluation import report, scorers
 from scae_jax.training.build import open_run
 from scae_jax.training.loop import train
 from scae_jax.training.workdir import load_config
@@ -51,7 +51,7 @@ def other_digits(tmp_path_factory) -> pathlib.Path:
 def quick(monkeypatch, tmp_path):
   """No figures, a small baseline, and a cache of this test's own."""
   monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)
-  monkeypatch.setattr(report, "MAX_PIXEL_EXAMPLES", 60)
+  monkeypatch.setattr(scorers, "MAX_PIXEL_EXAMPLES", 60)
   monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
   monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
 

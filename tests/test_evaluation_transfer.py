@@ -8,7 +8,7 @@ import pytest
 import evaluate
 from scae_jax.data import affine
 from scae_jax.data.sources import load_dataset
-from scae_jax.evaluation import report
+from scae_jax.evaluation import report, scorers
 from scae_jax.training.config import read_settings
 from scae_jax.training.loop import train
 from scae_jax.training.workdir import check_same_run, load_config
@@ -46,7 +46,7 @@ def official(tmp_path_factory) -> pathlib.Path:
 def quick(monkeypatch, tmp_path):
   """No figures, a small baseline, and a cache of this test's own."""
   monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)
-  monkeypatch.setattr(report, "MAX_PIXEL_EXAMPLES", 60)
+  monkeypatch.setattr(scorers, "MAX_PIXEL_EXAMPLES", 60)
   monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "no_tfds"))
   monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)

@@ -35,9 +35,3 @@ def test_the_command_is_what_was_typed(monkeypatch):
   assert findings.command_line("routing") == (
     "python -m experiments.routing 'runs/a b' --split=test"
   )
-
-
-def test_a_table_has_its_first_row_as_the_head():
-  assert findings.markdown([["", "x"], ["a", "1"], ["b", ""]]) == (
-    "|  | x |\n|---|---|\n| a | 1 |\n| b |  |"
-  )

@@ -9,7 +9,7 @@ import pytest
 
 from experiments import free_form as command
 from experiments import one_run
-from scae_jax.evaluation import report
+from scae_jax.evaluation import report, scorers
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.linear_probe import lin_pred
 from scae_jax.figures import FIGURES
@@ -59,7 +59,7 @@ def trained(tmp_path_factory):
 def quick(monkeypatch):
   monkeypatch.setattr(one_run, "keep_compiled", lambda folder: None)
   monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)
-  monkeypatch.setattr(report, "MAX_PIXEL_EXAMPLES", 60)
+  monkeypatch.setattr(scorers, "MAX_PIXEL_EXAMPLES", 60)
 
 
 def main(monkeypatch, *arguments):
@@ -98,14 +98,14 @@ def test_the_command_writes_a_table_numbers_and_a_picture(trained, monkeypatch, 
   table = (tmp_path / names[1]).read_text()
   assert table.strip() in capsys.readouterr().out
   lines = table.splitlines()
-  assert lines[0] == "|  | examples | bound before | after | did not rise | pixels | latents |"
+  assert lines[0] == "| | examples | bound before | after | did not rise | pixels | latents |"
   bound, shares, means = (
     record["results"]["digits"][key] for key in ("bound", "accuracy", "terms")
   )
   cells = ["digits", "12", f"{bound['before']:.1f}", f"{bound['after']:.1f}", "0"]
   cells += [f"{one['before']:.1f} to {one['after']:.1f}" for one in means.values()]
   assert lines[2] == f"| {' | '.join(cells)} |"
-  head = "|  | LIN-PRED | before | after | before, fitted alike | after, fitted alike |"
+  head = "| | LIN-PRED | before | after | before, fitted alike | after, fitted alike |"
   assert lines[6] == head
   share = shares["reconstruction"]
   cells = ["digits", "reconstruction"]

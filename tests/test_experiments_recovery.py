@@ -77,14 +77,13 @@ def test_score_is_of_the_test_images(monkeypatch):
   splits = {split: types.SimpleNamespace(arrays={"image": split}) for split in SPLITS}
   monkeypatch.setattr(recovery, "Dataset", types.SimpleNamespace)
   monkeypatch.setattr(recovery, "true_presences", lambda dataset, split: truth[split])
-  monkeypatch.setattr(
-    recovery,
-    "collect",
-    lambda system, variables, split, **_: types.SimpleNamespace(
-      features={"presences": said[split["image"]]},
-      measures={"bound": np.array({"train": [1, 2], "test": [5]}[split["image"]])},
-    ),
-  )
+  bounds = {"train": np.array([1, 2]), "test": np.array([5])}
+
+  def collect(variables, split):
+    features = {"presences": said[split["image"]]}
+    return {"features": features, "measures": {"bound": bounds[split["image"]]}}
+
+  monkeypatch.setattr(recovery, "feature_collector", lambda system, **_: collect)
   options = types.SimpleNamespace(evaluation=types.SimpleNamespace(batch_size=40))
   monkeypatch.setattr(recovery, "read_settings", lambda config: options)
   run = types.SimpleNamespace(

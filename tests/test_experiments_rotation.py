@@ -14,8 +14,8 @@ from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import turned
 from scae_jax.evaluation import report
 from scae_jax.evaluation.clustering import lin_match
+from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.features import collect
 from scae_jax.evaluation.linear_probe import lin_pred
 from scae_jax.training import sweep
 from scae_jax.training.build import open_run
@@ -180,8 +180,8 @@ def check_scores(workdir, found):
   assert found["config"] == json.loads(run.config.to_json())
   for images, one in ((TURNED, turned(load_digits(), 90, CANVAS)), (UPRIGHT, load_digits())):
     splits = [load_split(one, name, 150) for name in ("train", "test")]
-    sizes = {"canvas": CANVAS, "batch_size": 32}
-    codes = [collect(run.system, run.variables[0], one, **sizes).features["code"] for one in splits]
+    collect = feature_collector(run.system, canvas=CANVAS, batch_size=32)
+    codes = [collect(run.variables[0], one)["features"]["code"] for one in splits]
     pixels = [one["image"].reshape(len(one["image"]), -1) / np.float32(255) for one in splits]
     for prefix, (train_values, test_values) in ((", code", codes), ("", pixels)):
       data = (train_values, splits[0]["label"], test_values, splits[1]["label"])

@@ -6,8 +6,7 @@ import pathlib
 import pytest
 
 from experiments.summarize import read_run, wall_seconds
-from scae_jax.evaluation.comparison import markdown_table
-from scae_jax.evaluation.summary import conditions, figures, seeds_table
+from scae_jax.evaluation.comparison import conditions, figures, markdown_table, seeds_table
 
 
 @pytest.mark.parametrize(

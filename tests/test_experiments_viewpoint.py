@@ -16,8 +16,8 @@ from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation import viewpoint as evaluation
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.clustering import lin_match
+from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.features import collect
 from scae_jax.evaluation.linear_probe import lin_pred
 from scae_jax.evaluation.viewpoint import accuracies, pixel_accuracies
 from scae_jax.figures import FIGURES
@@ -76,10 +76,11 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
   assert fits == ["fit_clusters", "fit_probe"] * 2
   assert set(found) == {"LIN-MATCH, code", "LIN-PRED, code"}
   train = load_split(scored[0], "train", CHOSEN)
-  fitted = collect(system, variables[1], train, **SIZES).features["code"]
+  collect = feature_collector(system, **SIZES)
+  fitted = collect(variables[1], train)["features"]["code"]
   for one in scored:
     test = load_split(one, "test", CHOSEN)
-    moved = collect(system, variables[1], test, **SIZES).features["code"]
+    moved = collect(variables[1], test)["features"]["code"]
     data = (fitted, train["label"], moved, test["label"])
     expected = lin_match(*data, num_classes=10, seed=1, name="code").accuracy
     assert found["LIN-MATCH, code"][one.name][1] == expected

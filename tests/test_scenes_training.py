@@ -14,7 +14,8 @@ import evaluate
 from configs import constellations, digits
 from scae_jax.data.digits import load_digits
 from scae_jax.data.scenes import NUM_VALIDATION, Scenes
-from scae_jax.evaluation import scene_report
+from scae_jax.evaluation import report
+from scae_jax.evaluation.collect import segment_collector
 from scae_jax.models.system import PointSpec
 from scae_jax.training import loop
 from scae_jax.training.build import build, open_run
@@ -102,8 +103,8 @@ def test_segmentation_does_not_depend_on_the_size_of_a_pass(workdir):
   """24 scenes in passes of 16: the last is filled up, and what fills it is dropped."""
   run = open_run(workdir)
   scenes = run.dataset.test_scenes(0.1, 24)
-  segment = scene_report.make_segment(run.system)
-  found = [scene_report.segment_all(segment, run.variables[0], scenes, size) for size in (16, 24)]
+  collectors = [segment_collector(run.system, batch_size=size) for size in (16, 24)]
+  found = [collect(run.variables[0], scenes) for collect in collectors]
   for name in found[0]:
     assert found[0][name].shape == scenes["presence"].shape
     np.testing.assert_array_equal(found[0][name], found[1][name])
@@ -132,7 +133,7 @@ def test_another_generator_does_not_resume_the_run(workdir):
 
 def test_evaluate_opens_the_run(workdir, monkeypatch, capsys):
   monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
-  monkeypatch.setattr(scene_report, "save_figures", lambda folder, drawers: None)
+  monkeypatch.setattr(report, "save_figures", lambda folder, drawers: None)
   with flagsaver.flagsaver():
     arguments = ["evaluate.py", f"--workdir={workdir}", "--step=16", "--max_examples=10"]
     evaluate.main(evaluate.parse_or_exit(arguments))

@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from scae_jax.evaluation.comparison import csv_table, markdown_table
-from scae_jax.evaluation.summary import write_summary
+from scae_jax.evaluation.comparison import csv_table, markdown_table, write_summary
+from scae_jax.evaluation.table import markdown
 from scae_jax.training.config import dump_config
 from scae_jax.training.sweep import finished_report, write_tables
 from tests.test_sweep_file import home, rows_of
@@ -161,3 +161,7 @@ def test_tasks_take_turns_at_the_tables(home):
     assert not (home / "root" / "table.md").exists()
   writer.join(10)
   assert (home / "root" / "table.md").exists()
+
+
+def test_a_table_has_its_first_row_as_the_head():
+  assert markdown([["", "x"], ["a", "1"], ["b", ""]]) == ("| | x |\n|---|---|\n| a | 1 |\n| b |  |")

@@ -6,7 +6,8 @@ import pathlib
 import jax
 import pytest
 
-from scae_jax.evaluation.report import write_reports
+from scae_jax.evaluation.report import Evaluated, write_reports
+from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.loop import train
 from tests.toy_system import toy_config
@@ -60,8 +61,9 @@ def test_step_and_evaluation_are_compiled_once_each(tmp_path, caplog):
     run = train(toy_config(train__num_steps=30, **config), tmp_path)
     assert compilations(caplog) == {"dispatch": 1, "heldout": 1}
     caplog.clear()
-    options = {"canvas": 18, "batch_size": 50, "step": 30, "max_examples": 90}
-    write_reports(tmp_path, run.system, run.variables, run.dataset, **options)
+    evaluated = Evaluated(run.system, run.variables, step=30, batch_size=50, max_examples=90)
+    scorer = feature_scorer(evaluated, run.dataset, run.dataset, "test", 18)
+    write_reports(tmp_path, evaluated, scorer)
     assert compilations(caplog) == {"forward": 1}  # for both splits, whose last batch is filled up
 
 

@@ -14,8 +14,9 @@ from absl.testing import flagsaver
 import evaluate
 import train as train_script
 from scae_jax.data.dataset import Dataset, ScoredSet, Split
-from scae_jax.evaluation import classification_report
+from scae_jax.evaluation import report
 from scae_jax.evaluation.classification import classify
+from scae_jax.evaluation.report import Evaluated
 from scae_jax.training import reporting
 from scae_jax.training.build import Run, build
 from scae_jax.training.config import read_settings
@@ -41,11 +42,11 @@ def run_on(dataset=PLAIN, **changes):
 
 @pytest.fixture
 def reports(monkeypatch):
-  """What `write_reports` would have been given."""
-  found = []
-  monkeypatch.setattr(
-    reporting, "write_reports", lambda *given, **named: found.append((given, named))
-  )
+  """What scorers are made of, by kind, and what `write_reports` would have been given."""
+  found = {"written": []}
+  for kind in ("feature_scorer", "answer_scorer", "scene_scorer"):
+    monkeypatch.setattr(reporting, kind, lambda *given, kind=kind: found.setdefault(kind, given))
+  monkeypatch.setattr(reporting, "write_reports", lambda *given: found["written"].append(given))
   return found
 
 
@@ -80,17 +81,20 @@ def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
   asked = {name: value for name, value in asked.items() if name != "is_latest"}
   report_run(run, tmp_path, **asked)
   assert capsys.readouterr().out == f"written to {tmp_path / 'evaluation' / folder}\n"
-  (((directory, system, variables, fitted), named),) = reports
+  ((directory, evaluated, scorer),) = reports["written"]
   assert directory == tmp_path / "evaluation" / folder
-  assert (system, variables) == (run.system, run.variables)
+  assert scorer is reports["feature_scorer"]
+  given, fitted, scored, found, canvas = scorer
+  assert given is evaluated
+  assert (evaluated.system, evaluated.variables) == (run.system, run.variables)
   assert fitted is dataset
-  assert named["scored_dataset"] is asked.get("scored", dataset)
-  assert named["split"] == split
+  assert scored is asked.get("scored", dataset)
+  assert (found, canvas) == (split, 18)
 
 
 def test_fewer_examples_than_all_have_a_folder_of_their_own(reports, tmp_path):
   report_run(run_on(evaluation__max_examples=0), tmp_path, max_examples=9)
-  (((directory, *_), _),) = reports
+  ((directory, *_),) = reports["written"]
   assert directory == tmp_path / "evaluation" / "plain-test-max9"
 
 
@@ -98,16 +102,17 @@ def test_fewer_examples_than_all_have_a_folder_of_their_own(reports, tmp_path):
 def test_settings_of_a_report_are_those_of_the_run(reports, tmp_path, asked, expected):
   run = run_on(data__canvas=20, evaluation__batch_size=5, evaluation__max_examples=60)
   report_run(run, tmp_path, max_examples=asked)
-  ((_, named),) = reports
-  del named["split"], named["scored_dataset"]
-  assert named == {
-    "canvas": 20,
-    "batch_size": 5,
-    "step": 12,
-    "max_examples": expected,
-    "provenance": {"workdir": str(tmp_path), "config": run.config.to_dict()},
-    "history": tmp_path / "metrics.jsonl",
-  }
+  ((_, evaluated, scorer),) = reports["written"]
+  assert evaluated == Evaluated(
+    run.system,
+    run.variables,
+    step=12,
+    batch_size=5,
+    max_examples=expected,
+    provenance={"workdir": str(tmp_path), "config": run.config.to_dict()},
+    history=tmp_path / "metrics.jsonl",
+  )
+  assert scorer[-1] == 20  # the canvas
 
 
 def test_a_workdir_below_the_current_folder_is_recorded_by_its_relative_name(
@@ -115,8 +120,8 @@ def test_a_workdir_below_the_current_folder_is_recorded_by_its_relative_name(
 ):
   monkeypatch.chdir(tmp_path)
   report_run(run_on(), tmp_path / "runs" / "one")
-  ((_, named),) = reports
-  assert named["provenance"]["workdir"] == "runs/one"
+  ((_, evaluated, _),) = reports["written"]
+  assert evaluated.provenance["workdir"] == "runs/one"
 
 
 @pytest.mark.parametrize(("flag", "expected"), [("/flag", "/flag"), ("", "/config")])
@@ -145,19 +150,19 @@ def classifier_run(dataset, **changes):
   ],
 )
 def test_a_model_that_classifies_gets_the_report_on_its_answers(
-  monkeypatch, tmp_path, asked, folder, split
+  reports, tmp_path, asked, folder, split
 ):
-  found = []
-  monkeypatch.setattr(
-    reporting, "write_classification_reports", lambda *given, **named: found.append((given, named))
-  )
   run = classifier_run(HELD_OUT, evaluation__max_examples=7)
   report_run(run, tmp_path, **asked)
-  ((given, named),) = found
-  directory, system, variables, scored, examples, make_batch = given
+  ((directory, evaluated, scorer),) = reports["written"]
   assert directory == tmp_path / "evaluation" / folder
-  assert (system, variables) == (run.system, run.variables)
+  assert scorer is reports["answer_scorer"]
+  given, scored, found, examples, make_batch = scorer
+  assert given is evaluated
+  assert (evaluated.system, evaluated.variables) == (run.system, run.variables)
+  assert evaluated.max_examples == 7
   assert scored is asked.get("scored", HELD_OUT)
+  assert found == split
   np.testing.assert_array_equal(examples["image"], SPLIT.images)
   assert make_batch(jax.tree.map(jnp.asarray, examples), jnp.arange(1))["image"].shape == (
     1,
@@ -165,14 +170,6 @@ def test_a_model_that_classifies_gets_the_report_on_its_answers(
     18,
     1,
   )  # the canvas
-  assert named == {
-    "split": split,
-    "batch_size": 32,
-    "step": 12,
-    "max_examples": 7,
-    "provenance": {"workdir": str(tmp_path), "config": run.config.to_dict()},
-    "history": tmp_path / "metrics.jsonl",
-  }
 
 
 @pytest.mark.parametrize(
@@ -229,7 +226,7 @@ def test_only_clusters_need_examples_enough_for_them():
 
 def test_a_trained_classifier_is_scored_by_the_script(tmp_path, monkeypatch, capsys):
   """Its own split and a turned one; the scores are those of the module."""
-  monkeypatch.setattr(classification_report, "save_figures", lambda folder, drawers: None)
+  monkeypatch.setattr(report, "save_figures", lambda folder, drawers: None)
   monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
   monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
   workdir = tmp_path / "run"

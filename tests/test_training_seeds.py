@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.summarize import read_run
-from scae_jax.evaluation.report import write_reports
+from scae_jax.evaluation.report import Evaluated, write_reports
+from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.training.build import open_run
 from scae_jax.training.errors import Interrupted, NonFiniteError, RunError
 from scae_jax.training.loop import train
@@ -76,17 +77,10 @@ def test_best_checkpoint_is_that_of_the_lowest_mean(together):
 
 def test_report_of_each_seed_and_one_table(together, capsys):
   run, folder = open_run(together), together / "evaluation"
-  reports = write_reports(
-    folder,
-    run.system,
-    run.variables,
-    run.dataset,
-    canvas=18,
-    batch_size=32,
-    step=run.step,
-    max_examples=100,
-    history=together / "metrics.jsonl",
-  )
+  fields = {"step": run.step, "max_examples": 100, "history": together / "metrics.jsonl"}
+  evaluated = Evaluated(run.system, run.variables, batch_size=32, **fields)
+  scorer = feature_scorer(evaluated, run.dataset, run.dataset, "test", 18)
+  reports = write_reports(folder, evaluated, scorer)
   assert [report["seed"] for report in reports.values()] == [5, 6, 7]
   errors = [report["measures"]["squared_error"] for report in reports.values()]
   assert len(set(errors)) == 3

@@ -1,12 +1,56 @@
-"""Reports of several recipes in one table: each one's mean and standard deviation over seeds."""
+"""Reports compared: seeds of one run, and runs; each one's figures, mean and standard deviation.
+
+Standard deviations are those of a sample, with n - 1. Accuracies are in percent.
+"""
 
 import csv
 import io
+import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scae_jax.evaluation.summary import conditions, decimals, figures
+from scae_jax.evaluation.files import write_json
+from scae_jax.evaluation.provenance import hardware, versions
+from scae_jax.evaluation.table import OF_ANSWERS, classification_figures, markdown, words
+
+_OF_SEGMENTS = ("accuracy", "adjusted_rand_index", "variation_of_information")
+# Indices and nats lie near 0 or 1; few errors of a classifier are told apart by hundredths of a
+# percent.
+_THOUSANDTHS = tuple(map(words, _OF_SEGMENTS[1:]))
+_HUNDREDTHS = tuple(map(words, OF_ANSWERS))
+# What all reports of one evaluation share, in `metrics.json`; the date is the first one's.
+_SHARED = ("scored_on", "max_examples", "step", "date", "versions", "hardware", "provenance")
+
+
+def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
+  """The figures of one report to compare with others; accuracies in percent."""
+  measures = {
+    words(name): (100 if name.endswith("accuracy") else 1) * value
+    for name, value in metrics.get("measures", {}).items()
+  }
+  if "segmentation" in metrics:
+    return {
+      f"{words(name)}, jitter {jitter}, {words(kind)}": one[name]
+      * (100 if name == "accuracy" else 1)
+      for name in _OF_SEGMENTS
+      for jitter, kinds in metrics["segmentation"].items()
+      for kind, one in kinds.items()
+    }
+  if "classification" in metrics:
+    # They come first, and replace a measure of the same name.
+    of_answers = classification_figures(metrics["classification"])
+    return of_answers | measures | of_answers
+  found = {}
+  for name, one in metrics["features"].items():
+    found[f"LIN-MATCH, {name}"] = 100 * one["lin_match"]
+    found[f"LIN-PRED, {name}"] = 100 * one["lin_pred"]
+    found[f"capsules in use, {name}"] = float(one["capsules_in_use"])
+  for name, one in metrics.get("readings", {}).items():
+    found[f"LIN-PRED, {name}"] = 100 * one["lin_pred"]
+  found["LIN-MATCH, raw pixels"] = 100 * metrics["pixels"]["lin_match"]
+  found["LIN-PRED, raw pixels"] = 100 * metrics["pixels"]["lin_pred"]
+  return found | measures
 
 
 def figures_by_seed(report: Mapping[str, Any]) -> dict[int, dict[str, float]]:
@@ -16,8 +60,55 @@ def figures_by_seed(report: Mapping[str, Any]) -> dict[int, dict[str, float]]:
   return {int(report["seed"]): figures(report)}
 
 
+def conditions(metrics: Mapping[str, Any]) -> str:
+  """What was scored, at which step, on what hardware and with what versions: a sentence a line."""
+  scored = metrics["scored_on"]
+  sentence = f"{scored['examples']:,} examples of {scored['dataset']} {scored['split']}"
+  if "fitted_on" in metrics:
+    fitted = metrics["fitted_on"]
+    sentence += f"; clusters and probes are fitted on {fitted['examples']:,} of {fitted['split']}"
+  return f"{sentence}. Step {metrics['step']:,}.\n{hardware(metrics)}\n{versions(metrics)}"
+
+
+def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, Any]]) -> None:
+  """Writes `metrics.json` of several seeds, and prints them as a table.
+
+  Args:
+    directory: where.
+    reports: what `report.write_reports` makes, by seed; two at least, of one evaluation.
+  """
+  first = next(iter(reports.values()))
+  by_seed = {seed: figures(metrics) for seed, metrics in reports.items()}
+  values = {name: [found[name] for found in by_seed.values()] for name in figures(first)}
+  summary = {
+    "seeds": list(reports),
+    "mean": {name: statistics.mean(each) for name, each in values.items()},
+    "standard_deviation": {name: statistics.stdev(each) for name, each in values.items()},
+    "by_seed": {str(seed): found for seed, found in by_seed.items()},
+    **{key: first[key] for key in ("fitted_on", *_SHARED) if key in first},
+  }
+  write_json(directory / "metrics.json", summary)
+  print(f"\n{seeds_table(list(by_seed.items()))}")
+
+
+def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
+  """Markdown: one row a figure, one column a seed, then mean and standard deviation.
+
+  Args:
+    by_seed: seeds and their figures; only those that all have are shown. A single one has no mean.
+  """
+  several = len(by_seed) > 1
+  rows = [["", *(f"seed {seed}" for seed, _ in by_seed), *["mean (sd)"] * several]]
+  for name in by_seed[0][1]:
+    if all(name in found for _, found in by_seed):
+      values = [found[name] for _, found in by_seed]
+      cells = [_mean(name, [value]) for value in values]
+      rows.append([name, *cells, *[_mean(name, values)] * several])
+  return markdown(rows)
+
+
 def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
-  """One line a seed, and for each row a line of means and one of standard deviations (n - 1).
+  """One line a seed, and for each row a line of means and one of standard deviations.
 
   Args:
     reports: contents of `metrics.json` by the row's name.
@@ -32,18 +123,18 @@ def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
   writer.writerow(["row", "seed", "step", *names])
   for row, report in reports.items():
     by_seed = figures_by_seed(report)
-    for seed, found in by_seed.items():
-      writer.writerow([row, seed, report["step"], *(found.get(name, "") for name in names)])
     values = [_values(by_seed, name) for name in names]
-    means = [statistics.mean(each) if each else "" for each in values]
-    deviations = [statistics.stdev(each) if len(each) > 1 else "" for each in values]
-    writer.writerow([row, "mean", report["step"], *means])
-    writer.writerow([row, "sd", report["step"], *deviations])
+    lines: dict[int | str, list[float | str]] = {
+      seed: [found.get(name, "") for name in names] for seed, found in by_seed.items()
+    }
+    lines["mean"] = [statistics.mean(each) if each else "" for each in values]
+    lines["sd"] = [statistics.stdev(each) if len(each) > 1 else "" for each in values]
+    writer.writerows([row, seed, report["step"], *cells] for seed, cells in lines.items())
   return text.getvalue()
 
 
 def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequence[str] = ()) -> str:
-  """One line a row, one column a figure: mean and, of several seeds, standard deviation (n - 1).
+  """One line a row, one column a figure: mean and, of several seeds, standard deviation.
 
   Below it stand what was scored, hardware, versions and dates, and the rows that are missing.
 
@@ -52,12 +143,13 @@ def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequenc
     unfinished: names of rows without a report.
   """
   names = _names(reports)
-  lines = ["| | seeds | " + " | ".join(names) + " |", "|---|---|" + "---|" * len(names)]
+  rows = [["", "seeds", *names]]
   for row, report in reports.items():
     by_seed = figures_by_seed(report)
-    cells = [_mean_and_deviation(name, _values(by_seed, name)) for name in names]
-    lines.append(f"| {row} | {len(by_seed)} | " + " | ".join(cells) + " |")
-  lines += ["", "Mean over seeds (standard deviation, n - 1). Accuracies in percent."]
+    cells = [_mean(name, _values(by_seed, name)) for name in names]
+    rows.append([row, str(len(by_seed)), *cells])
+  mean = "Mean over seeds (standard deviation, n - 1). Accuracies in percent."
+  lines = [markdown(rows), "", mean]
   # A sentence that holds for several rows stands once.
   each = [conditions(report).splitlines() for report in reports.values()]
   lines += dict.fromkeys(
@@ -81,9 +173,10 @@ def _values(by_seed: Mapping[int, Mapping[str, float]], name: str) -> list[float
   return [found[name] for found in by_seed.values() if name in found]
 
 
-def _mean_and_deviation(name: str, values: Sequence[float]) -> str:
+def _mean(name: str, values: Sequence[float]) -> str:
+  """Mean and, of several values, standard deviation of a figure, as tables show it."""
   if not values:
     return ""
-  digits = decimals(name)
+  digits = 2 if name in _HUNDREDTHS else 3 if name.startswith(_THOUSANDTHS) else 1
   mean = f"{statistics.mean(values):.{digits}f}"
   return f"{mean} ({statistics.stdev(values):.{digits}f})" if len(values) > 1 else mean

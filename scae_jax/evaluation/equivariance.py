@@ -30,7 +30,7 @@ import numpy as np
 
 from scae_jax.data import affine
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.examples import full_batches
+from scae_jax.evaluation.collect import in_batches
 from scae_jax.models.system import System
 from scae_jax.typing import Array
 
@@ -210,12 +210,8 @@ def _make_encoder(system: System, variables: Any, *, canvas: int, batch_size: in
     return found
 
   def encode(images: np.ndarray) -> Poses:
-    found = []
-    for rows in full_batches(len(images), batch_size):
-      found.append(forward(variables, jnp.asarray(images[rows])))
-    joined = jax.tree.map(
-      lambda *batches: np.concatenate([np.asarray(one) for one in batches])[: len(images)], *found
+    return in_batches(
+      lambda rows: forward(variables, jnp.asarray(images[rows])), len(images), batch_size
     )
-    return {kind: (poses, presence) for kind, (poses, presence) in joined.items()}
 
   return encode

@@ -21,7 +21,7 @@ import optax
 from flax import struct
 
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.examples import full_batches
+from scae_jax.evaluation.collect import in_batches, num_examples
 from scae_jax.models.system import FreeForm
 from scae_jax.typing import Array, Batch, Float, Int
 
@@ -186,20 +186,15 @@ def infer_split(
   Raises:
     ValueError: an empty split, a batch size below one, or a bound or reading that is not finite.
   """
-  count = len(split["label"])
-  if count == 0:
-    raise ValueError("A split needs at least one example, got none.")
-  place = jax.jit(evaluation_batch, static_argnames="canvas")
-  found = []
-  for rows in full_batches(count, min(batch_size, count)):
-    examples = {name: jnp.asarray(values[rows]) for name, values in split.items()}
-    batch = place(examples, jnp.arange(len(rows)), canvas=canvas)
-    found.append(infer(variables, batch, jnp.asarray(rows)))
+  count = num_examples(split)
+  place = jax.jit(functools.partial(evaluation_batch, canvas=canvas))
+  arrays = {name: jnp.asarray(values) for name, values in split.items()}
 
-  def join(*batches: Array) -> np.ndarray:
-    return np.concatenate([np.asarray(one) for one in batches])[:count]
+  def infer_rows(rows: np.ndarray) -> FreeInference:
+    numbers = jnp.asarray(rows)
+    return infer(variables, place(arrays, numbers), numbers)
 
-  whole = jax.tree.map(join, *found)
+  whole = in_batches(infer_rows, count, batch_size)
   check_finite(whole)
   return whole
 

@@ -48,14 +48,19 @@ def recorded_folder(folder: pathlib.Path) -> str:
   return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
-def hardware_and_versions(measured: Mapping[str, Any]) -> str:
-  """A line of Markdown on what `measured_with` found."""
-  hardware = measured["hardware"]
-  versions = ", ".join(f"{name} {version}" for name, version in measured["versions"].items())
+def hardware(measured: Mapping[str, Any]) -> str:
+  """A sentence on the machine that `measured_with` found."""
+  found = measured["hardware"]
   return (
-    f"Hardware: {hardware['cpu_count']} x {hardware['cpu_model']}, jax on"
-    f" {hardware['device_count']} {hardware['device_kind']}. Versions: {versions}."
+    f"Hardware: {found['cpu_count']} x {found['cpu_model']}, jax on {found['device_count']}"
+    f" {found['device_kind']}."
   )
+
+
+def versions(measured: Mapping[str, Any]) -> str:
+  """A sentence on the releases that `measured_with` found."""
+  found = measured["versions"].items()
+  return f"Versions: {', '.join(f'{name} {version}' for name, version in found)}."
 
 
 def cpu_model() -> str:

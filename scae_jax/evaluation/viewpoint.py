@@ -4,18 +4,16 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.evaluation.classification import classify
-from scae_jax.evaluation.classification_report import answer_all, make_answer
 from scae_jax.evaluation.clustering import FittedClusters, fit_clusters, lin_match
+from scae_jax.evaluation.collect import answer_collector, feature_collector
 from scae_jax.evaluation.examples import flat_pixels, load_split
-from scae_jax.evaluation.features import Collected, collect, make_forward
 from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe, lin_pred
-from scae_jax.evaluation.report import MAX_PIXEL_EXAMPLES
+from scae_jax.evaluation.scorers import MAX_PIXEL_EXAMPLES
 from scae_jax.models.system import System
 
 # What a model that was trained with labels is scored by.
@@ -35,7 +33,7 @@ def accuracies(
   """Share of test examples that are classified rightly, of every data set and seed.
 
   A model that classifies does so. Of the others clusters and a linear probe are fitted, once a
-  seed, to the features of the training images as they are, unmoved, as `report.write_report` does.
+  seed, to the features of the training images as they are, unmoved, as in a report.
 
   Args:
     system: the model.
@@ -70,7 +68,7 @@ def pixel_accuracies(
 
   Args:
     dataset: to whose training images clusters and a linear probe are fitted, at most
-      `report.MAX_PIXEL_EXAMPLES` of them; starts of k-means have the seed 0.
+      `scorers.MAX_PIXEL_EXAMPLES` of them; starts of k-means have the seed 0.
     scored: whose test images are scored.
     max_examples: use at most so many examples of each split, always the same; 0 is all.
 
@@ -89,12 +87,12 @@ def pixel_accuracies(
 
 
 def _answers(system: System, canvas: int, batch_size: int, num_classes: int) -> Any:
-  answer = make_answer(system, functools.partial(evaluation_batch, canvas=canvas), num_classes)
+  make_batch = functools.partial(evaluation_batch, canvas=canvas)
+  sizes = {"num_classes": num_classes, "batch_size": batch_size}
+  collect = answer_collector(system, make_batch, **sizes)
 
   def score(_: int, variables: Any, split: Mapping[str, np.ndarray]) -> dict[str, float]:
-    examples = {name: jnp.asarray(array) for name, array in split.items()}
-    rows = np.arange(len(split["label"]))
-    found = answer_all(answer, variables, examples, rows, batch_size)
+    found = collect(variables, split)
     return {ACCURACY: float(np.mean(classify(found["scores"], split["label"]).is_right))}
 
   return score
@@ -108,17 +106,16 @@ def _clusters(
   batch_size: int,
   max_examples: int,
 ) -> Any:
-  forward = make_forward(system, canvas=canvas)
-  sizes = {"canvas": canvas, "batch_size": batch_size, "forward": forward}
+  collect = feature_collector(system, canvas=canvas, batch_size=batch_size)
   train = load_split(dataset, "train", max_examples)
   fitted = {}
   for seed, own in variables.items():
-    found = collect(system, own, train, **sizes)
+    found = collect(own, train)
     fitted[seed] = _fit(found, train["label"], num_classes=dataset.num_classes, seed=seed)
 
   def score(seed: int, own: Any, split: Mapping[str, np.ndarray]) -> dict[str, float]:
-    scored = collect(system, own, split, **sizes)
-    values = scored.features | scored.readings
+    scored = collect(own, split)
+    values = scored["features"] | scored["readings"]
     return {
       f"{way}, {name}": one.accuracy(values[name], split["label"])
       for (way, name), one in fitted[seed].items()
@@ -128,14 +125,14 @@ def _clusters(
 
 
 def _fit(
-  found: Collected, labels: np.ndarray, *, num_classes: int, seed: int
+  found: dict[str, Any], labels: np.ndarray, *, num_classes: int, seed: int
 ) -> dict[tuple[str, str], FittedClusters | FittedProbe]:
   """Clusters and probe of each kind of features, and a probe of each of readings."""
   fitted: dict[tuple[str, str], FittedClusters | FittedProbe] = {}
-  for name, values in found.features.items():
+  for name, values in found["features"].items():
     options: dict[str, Any] = {"num_classes": num_classes, "name": name}
     fitted["LIN-MATCH", name] = fit_clusters(values, labels, seed=seed, **options)
     fitted["LIN-PRED", name] = fit_probe(values, labels, **options)
-  for name, values in found.readings.items():
+  for name, values in found["readings"].items():
     fitted["LIN-PRED", name] = fit_probe(values, labels, num_classes=num_classes, name=name)
   return fitted

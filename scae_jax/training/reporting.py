@@ -12,12 +12,12 @@ from scae_jax.data.dataset import ScoredSet
 from scae_jax.data.overlay import fixed_overlays, overlay_evaluation_batch
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.transfer import load_scored
-from scae_jax.evaluation.classification_report import MakeBatch, write_classification_reports
+from scae_jax.evaluation.collect import MakeBatch
 from scae_jax.evaluation.examples import check_transfer, load_split
 from scae_jax.evaluation.files import file_name
 from scae_jax.evaluation.provenance import recorded_folder
-from scae_jax.evaluation.report import write_reports
-from scae_jax.evaluation.scene_report import write_scene_reports
+from scae_jax.evaluation.report import Evaluated, write_reports
+from scae_jax.evaluation.scorers import answer_scorer, feature_scorer, scene_scorer
 from scae_jax.training.build import Run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
@@ -53,8 +53,7 @@ def report_run(
 
   Raises:
     RunError: another data set or split is asked of a run on generated scenes.
-    ValueError, OSError: see `evaluation.report.write_report` and, of a model that classifies by
-      itself, `evaluation.classification_report.write_classification_reports`.
+    ValueError, OSError: see `evaluation.report.write_reports` and `evaluation.scorers`.
   """
   settings = read_settings(run.config)
   if max_examples is None:
@@ -62,46 +61,36 @@ def report_run(
   suffix = "" if run.is_latest else f"-step{run.step}"
   if 0 < max_examples < (settings.evaluation.max_examples or math.inf):
     suffix += f"-max{max_examples}"
-  shared = {
-    "batch_size": settings.evaluation.batch_size,
-    "step": run.step,
-    "max_examples": max_examples,
-    "provenance": {"workdir": recorded_folder(workdir), "config": run.config.to_dict()},
-    "history": workdir / "metrics.jsonl",
-  }
+  evaluated = Evaluated(
+    system=run.system,
+    variables=run.variables,
+    step=run.step,
+    batch_size=settings.evaluation.batch_size,
+    max_examples=max_examples,
+    provenance={"workdir": recorded_folder(workdir), "config": run.config.to_dict()},
+    history=workdir / "metrics.jsonl",
+  )
   if isinstance(run.dataset, Scenes):
     if scored is not None or split is not None:
       raise RunError(_ONLY_OWN_SCENES)
-    directory = workdir / "evaluation"
-    if suffix:
-      directory /= file_name(f"{run.dataset.name}-test{suffix}")
-    write_scene_reports(directory, run.system, run.variables, run.dataset, **shared)
-    print(f"written to {directory}")
-    return
-  assert isinstance(settings.data, DataOptions)  # of images
-  own = scored is None
-  scored = run.dataset if scored is None else scored
-  split = split or scored.held_out
-  directory = workdir / "evaluation"
-  if suffix or not own or split != scored.held_out:
-    directory /= file_name(f"{scored.name}-{split}{suffix}")
-  if run.system.classify is not None:
-    check_transfer(run.dataset, scored, settings.data.canvas)
-    examples, make_batch = scored_examples(settings.data, scored, split)
-    write_classification_reports(
-      directory, run.system, run.variables, scored, examples, make_batch, split=split, **shared
-    )
+    scorer = scene_scorer(evaluated, run.dataset)
+    is_own, name = True, f"{run.dataset.name}-test"
   else:
-    write_reports(
-      directory,
-      run.system,
-      run.variables,
-      run.dataset,
-      canvas=settings.data.canvas,
-      split=split,
-      scored_dataset=scored,
-      **shared,
-    )
+    assert isinstance(settings.data, DataOptions)  # of images
+    is_own = scored is None and split in (None, run.dataset.held_out)
+    scored = run.dataset if scored is None else scored
+    split = split or scored.held_out
+    name = f"{scored.name}-{split}"
+    if run.system.classify is None:
+      scorer = feature_scorer(evaluated, run.dataset, scored, split, settings.data.canvas)
+    else:
+      check_transfer(run.dataset, scored, settings.data.canvas)
+      examples, make_batch = scored_examples(settings.data, scored, split)
+      scorer = answer_scorer(evaluated, scored, split, examples, make_batch)
+  directory = workdir / "evaluation"
+  if suffix or not is_own:
+    directory /= file_name(f"{name}{suffix}")
+  write_reports(directory, evaluated, scorer)
   print(f"written to {directory}")
 
 

@@ -10,9 +10,9 @@ import pytest
 from flax import linen as nn
 
 from scae_jax.data.scenes import Scenes
-from scae_jax.evaluation import scene_report
+from scae_jax.evaluation import scorers
 from scae_jax.evaluation.ransac import ransac
-from scae_jax.evaluation.scene_report import write_scene_reports
+from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.segmentation import segmentation
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
@@ -54,12 +54,20 @@ VARIABLES = {3: {"params": {"shift": jnp.float32(-2)}}, 4: {"params": {"shift": 
 def drawn(monkeypatch):
   """Few test scenes; what would be drawn, instead of pictures."""
   found = []
-  monkeypatch.setattr(scene_report, "NUM_TEST", COUNT)
-  monkeypatch.setattr(scene_report, "save_figures", lambda folder, drawers: found.append(drawers))
+  monkeypatch.setattr(scorers, "NUM_TEST", COUNT)
   monkeypatch.setattr(
-    scene_report, "model_figures", lambda system, variables, batch: {"scenes": lambda: batch}
+    "scae_jax.evaluation.report.save_figures", lambda folder, drawers: found.append(drawers)
+  )
+  monkeypatch.setattr(
+    "scae_jax.evaluation.report.model_figures",
+    lambda system, variables, batch, class_names: {"scenes": lambda: batch},
   )
   return found
+
+
+def write(directory, system=SYSTEM, variables=VARIABLES, **more):
+  evaluated = Evaluated(system, variables, step=9, batch_size=5, **more)
+  return write_reports(directory, evaluated, scorers.scene_scorer(evaluated, DATASET))
 
 
 def scores(scenes, capsule):
@@ -69,9 +77,7 @@ def scores(scenes, capsule):
 
 @pytest.mark.parametrize("max_examples", [0, COUNT + 5])
 def test_every_figure_of_every_seed(tmp_path, max_examples):
-  reports = write_scene_reports(
-    tmp_path, SYSTEM, VARIABLES, DATASET, batch_size=5, step=9, max_examples=max_examples
-  )
+  reports = write(tmp_path, max_examples=max_examples)
   assert list(reports) == [3, 4]
   for seed, report in reports.items():
     written = json.loads((tmp_path / f"seed-{seed}" / "metrics.json").read_text())
@@ -101,9 +107,7 @@ def test_first_scenes_without_jitter_are_drawn_and_each_seeds_own_curves(tmp_pat
   seen = []
   with pytest.MonkeyPatch.context() as patch:
     patch.setitem(FIGURES, "training_curves", lambda steps, values: seen.append((steps, values)))
-    write_scene_reports(
-      tmp_path / "evaluation", SYSTEM, VARIABLES, DATASET, batch_size=5, step=9, history=history
-    )
+    write(tmp_path / "evaluation", history=history)
     for drawers in drawn:
       pictured = drawers["scenes"]()
       expected = DATASET.test_scenes(0.0, 8)
@@ -116,7 +120,7 @@ def test_first_scenes_without_jitter_are_drawn_and_each_seeds_own_curves(tmp_pat
 
 
 def test_one_seed_has_no_folder_of_its_own(tmp_path):
-  write_scene_reports(tmp_path, SYSTEM, {4: VARIABLES[4]}, DATASET, batch_size=5, step=9)
+  write(tmp_path, variables={4: VARIABLES[4]})
   assert [path.name for path in tmp_path.iterdir()] == ["metrics.json"]
   assert json.loads((tmp_path / "metrics.json").read_text())["seed"] == 4
 
@@ -124,5 +128,5 @@ def test_one_seed_has_no_folder_of_its_own(tmp_path):
 def test_a_system_that_does_not_segment_is_refused(tmp_path):
   system = dataclasses.replace(SYSTEM, segment=None)
   with pytest.raises(ValueError, match="has no `segment`"):
-    write_scene_reports(tmp_path / "new", system, VARIABLES, DATASET, batch_size=5, step=9)
+    write(tmp_path / "new", system)
   assert not (tmp_path / "new").exists()

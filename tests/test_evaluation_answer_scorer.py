@@ -11,10 +11,10 @@ from flax import linen as nn
 
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import ScoredSet, Split
-from scae_jax.evaluation import classification_report
 from scae_jax.evaluation.classification import by_confidence, classify, classify_pairs
-from scae_jax.evaluation.classification_report import write_classification_reports
 from scae_jax.evaluation.examples import choose, one_of_each_class
+from scae_jax.evaluation.report import Evaluated, write_reports
+from scae_jax.evaluation.scorers import answer_scorer
 from scae_jax.models.system import System
 
 COUNT, CLASSES = 11, 4
@@ -57,10 +57,9 @@ SYSTEM = System(
 
 
 def write(directory, *, system=SYSTEM, variables=VARIABLES, examples=EXAMPLES, batch=BATCH, **more):
-  arguments = {"split": "test", "batch_size": 4, "step": 1200} | more
-  return write_classification_reports(
-    directory, system, variables, SCORED, examples, batch, **arguments
-  )
+  evaluated = Evaluated(system, variables, step=1200, batch_size=4, **more)
+  scorer = answer_scorer(evaluated, SCORED, "test", examples, batch)
+  return write_reports(directory, evaluated, scorer)
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ def drawn(monkeypatch):
   """What would be drawn, instead of pictures."""
   found = []
   monkeypatch.setattr(
-    classification_report, "save_figures", lambda folder, drawers: found.append(drawers)
+    "scae_jax.evaluation.report.save_figures", lambda folder, drawers: found.append(drawers)
   )
   return found
 
@@ -206,7 +205,7 @@ def test_one_compilation_serves_all_seeds_and_batches(tmp_path):
   [
     ({"system": dataclasses.replace(SYSTEM, classify=None)}, "has no `classify`"),
     ({"examples": EXAMPLES | {"label": LABELS[:5]}}, r"'image': 11, 'label': 5"),
-    ({"examples": {name: array[:0] for name, array in EXAMPLES.items()}}, "one at least"),
+    ({"examples": {name: array[:0] for name, array in EXAMPLES.items()}}, "at least one example"),
     ({"max_examples": -1}, "max_examples must be 0 "),
   ],
 )

@@ -1,4 +1,4 @@
-"""`collect`: every example once, in order, compiled once, without noise."""
+"""Collectors: every example once, in order, compiled once, without noise."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 from flax import linen as nn
 from flax import struct
 
-from scae_jax.evaluation.features import collect, make_forward
+from scae_jax.evaluation.collect import feature_collector, in_batches
 from scae_jax.models.system import System
 
 
@@ -64,8 +64,8 @@ def expected_columns(split, canvas=6):
 @pytest.mark.parametrize("n", [1, 3, 4, 7, 8])
 def test_every_example_once_and_in_order(n):
   split = make_split(n)
-  found = collect(toy_system(), VARIABLES, split, canvas=6, batch_size=4)
-  features, measures = found.features, found.measures
+  found = feature_collector(toy_system(), canvas=6, batch_size=4)(VARIABLES, split)
+  features, measures = found["features"], found["measures"]
   assert features["columns"].dtype == np.float32
   # float32 of means of at most 24 numbers
   np.testing.assert_allclose(features["columns"], expected_columns(split), rtol=1e-5)
@@ -75,34 +75,34 @@ def test_every_example_once_and_in_order(n):
 
 def test_one_compilation_serves_all_batches_and_splits():
   calls = []
-  system = toy_system(calls)
-  forward = make_forward(system, canvas=6)
+  collect = feature_collector(toy_system(calls), canvas=6, batch_size=4)
   for n in (4, 10):
-    collect(system, VARIABLES, make_split(n), canvas=6, batch_size=4, forward=forward)
+    collect(VARIABLES, make_split(n))
   assert calls == [(4, 6)]
 
 
 def test_arrays_may_be_on_the_device():
   split = make_split(5)
   on_device = {name: jnp.asarray(array) for name, array in split.items()}
-  features = collect(toy_system(), VARIABLES, on_device, canvas=6, batch_size=4).features
+  found = feature_collector(toy_system(), canvas=6, batch_size=4)(VARIABLES, on_device)
+  features = found["features"]
   np.testing.assert_allclose(features["columns"], expected_columns(split), rtol=1e-5)
 
 
 def test_half_precision_features_come_as_float32():
   system = toy_system(features=lambda output: {"half": output.columns.astype(jnp.bfloat16)})
-  found = collect(system, VARIABLES, make_split(3), canvas=6, batch_size=2)
-  assert found.features["half"].dtype == np.float32
+  found = feature_collector(system, canvas=6, batch_size=2)(VARIABLES, make_split(3))
+  assert found["features"]["half"].dtype == np.float32
 
 
 def test_readings_come_beside_features_and_are_none_where_there_are_none():
   split = make_split(5)
   system = toy_system(readings=lambda output: {"minus": -output.columns})
-  found = collect(system, VARIABLES, split, canvas=6, batch_size=4)
-  assert (set(found.features), set(found.readings)) == ({"columns", "sum"}, {"minus"})
+  found = feature_collector(system, canvas=6, batch_size=4)(VARIABLES, split)
+  assert (set(found["features"]), set(found["readings"])) == ({"columns", "sum"}, {"minus"})
   # Both are in one program, and may be computed apart.
-  np.testing.assert_allclose(found.readings["minus"], -found.features["columns"], rtol=1e-6)
-  assert collect(toy_system(), VARIABLES, split, canvas=6, batch_size=4).readings == {}
+  np.testing.assert_allclose(found["readings"]["minus"], -found["features"]["columns"], rtol=1e-6)
+  assert feature_collector(toy_system(), canvas=6, batch_size=4)(VARIABLES, split)["readings"] == {}
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,26 @@ def test_readings_come_beside_features_and_are_none_where_there_are_none():
 )
 def test_a_system_that_breaks_its_contract_is_named(changes, message):
   with pytest.raises(ValueError, match=message):
-    collect(toy_system(**changes), VARIABLES, make_split(3), canvas=6, batch_size=2)
+    feature_collector(toy_system(**changes), canvas=6, batch_size=2)(VARIABLES, make_split(3))
 
 
 def test_an_empty_split_and_batch_are_refused():
-  with pytest.raises(ValueError, match="at least one example"):
-    collect(toy_system(), VARIABLES, make_split(0), canvas=6, batch_size=2)
+  with pytest.raises(ValueError, match=r"at least one example, got \{'image': 0"):
+    feature_collector(toy_system(), canvas=6, batch_size=2)(VARIABLES, make_split(0))
   with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-    collect(toy_system(), VARIABLES, make_split(2), canvas=6, batch_size=0)
+    feature_collector(toy_system(), canvas=6, batch_size=0)(VARIABLES, make_split(2))
+
+
+def test_rows_are_collected_in_their_order_from_the_whole_split():
+  split, rows = make_split(7), np.array([5, 0, 3, 3, 6])
+  collect = feature_collector(toy_system(), canvas=6, batch_size=2)
+  found = collect(VARIABLES, split, rows)
+  np.testing.assert_array_equal(found["measures"]["label_squared"], rows**2)
+  whole = collect(VARIABLES, split)["features"]["columns"]
+  np.testing.assert_array_equal(found["features"]["columns"], whole[rows])
+
+
+def test_batches_are_joined_and_what_fills_the_last_is_dropped():
+  found = in_batches(lambda rows: {"a": (jnp.asarray(rows), np.stack([rows, -rows], 1))}, 5, 2)
+  np.testing.assert_array_equal(found["a"][0], np.arange(5))
+  np.testing.assert_array_equal(found["a"][1][:, 1], -np.arange(5))

@@ -1,0 +1,174 @@
+"""Runs a model over examples and gathers what evaluation reads of it, as NumPy arrays."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scae_jax.data.batches import evaluation_batch
+from scae_jax.evaluation.examples import full_batches
+from scae_jax.models.system import System, labels_of
+from scae_jax.typing import Array, Batch
+
+Tree = TypeVar("Tree")
+# (arrays of a split on the device, indices) -> batch; jittable, as `Feed.evaluation_batch`.
+MakeBatch = Callable[[Mapping[str, Array], Array], Batch]
+# (output of the model, batch) -> arrays with one entry an example; jittable.
+Read = Callable[[Any, Batch], dict[str, Any]]
+# (variables, arrays of a split[, indices]) -> arrays with one entry an example or index, in order.
+Collect = Callable[..., dict[str, Any]]
+
+
+def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collect:
+  """Collects `features` and `readings`, {name: float32 [n, d]}, and `measures`, {name: [n]}.
+
+  Args:
+    system: the model.
+    canvas: side of the square that images are padded to, pixels.
+    batch_size: images a pass.
+
+  Returns:
+    See `make_collector`. It raises ValueError where the system gives arrays of another shape.
+  """
+
+  def read(output: Any, batch: Batch) -> dict[str, Any]:
+    count, single = len(batch["label"]), jnp.float32
+    found = {"features": system.features(output), "readings": system.all_readings(output)}
+    for kind, values in found.items():
+      _check_shapes(kind, values, count, 2)
+    in_single = {k: {n: v.astype(single) for n, v in each.items()} for k, each in found.items()}
+    return in_single | {"measures": _measures(system, output, batch, count)}
+
+  make_batch = functools.partial(evaluation_batch, canvas=canvas)
+  return make_collector(system, read, make_batch, batch_size)
+
+
+def answer_collector(
+  system: System, make_batch: MakeBatch, *, num_classes: int, batch_size: int
+) -> Collect:
+  """Collects `scores` [n, num_classes], `labels` int32 [n, 1] or, of pairs, [n, 2], and `measures`.
+
+  Raises:
+    ValueError: the system does not classify; from the result, as of `feature_collector`.
+  """
+  scores_of = system.classify
+  if scores_of is None:
+    raise ValueError(
+      "the system has no `classify`, so it does not classify by itself;"
+      " `scorers.feature_scorer` scores its features."
+    )
+
+  def read(output: Any, batch: Batch) -> dict[str, Any]:
+    labels, scores = labels_of(batch), scores_of(output)
+    if scores.shape != (len(labels), num_classes):
+      raise ValueError(
+        f"`System.classify` must give [{len(labels)}, {num_classes}], one score for each class of"
+        f" the data set, got {scores.shape}."
+      )
+    measures = _measures(system, output, batch, len(labels))
+    return {"scores": scores, "labels": labels, "measures": measures}
+
+  return make_collector(system, read, make_batch, batch_size)
+
+
+def segment_collector(system: System, *, batch_size: int) -> Collect:
+  """Collects `System.segment` of scenes of points; raises ValueError if the system has none."""
+  segment = system.segment
+  if segment is None:
+    raise ValueError("the system has no `segment`, so scenes of points cannot score it.")
+
+  def make_batch(scenes: Mapping[str, Array], rows: Array) -> Batch:
+    return {name: array[rows] for name, array in scenes.items()}
+
+  return make_collector(system, lambda output, _: segment(output), make_batch, batch_size)
+
+
+def make_collector(system: System, read: Read, make_batch: MakeBatch, batch_size: int) -> Collect:
+  """Compiles a pass over a model: `(variables, examples, rows=None) -> what `read` gives of all`.
+
+  The model is compiled once for all splits and seeds, unless sizes of batches or images differ.
+  Noise is off (`train=False`), unless the model has a switch that keeps it on: then what is read
+  depends on the batch size. `examples` are arrays of NumPy or JAX with one entry an example each;
+  all go to the device. `rows` are the indices to collect, None for all.
+
+  Args:
+    system: the model.
+    read: what to take of its output.
+    make_batch: `(examples, indices) -> batch`, jittable.
+    batch_size: examples a pass.
+  """
+  batch_of = jax.jit(make_batch)
+
+  @jax.jit
+  def forward(variables: Any, batch: Batch) -> dict[str, Any]:
+    return read(system.module.apply(variables, batch, train=False), batch)
+
+  def collect(
+    variables: Any, examples: Mapping[str, Any], rows: np.ndarray | None = None
+  ) -> dict[str, Any]:
+    count = num_examples(examples)
+    chosen = np.arange(count) if rows is None else rows
+    arrays = {name: jnp.asarray(array) for name, array in examples.items()}
+    return in_batches(
+      lambda some: forward(variables, batch_of(arrays, jnp.asarray(chosen[some]))),
+      len(chosen),
+      batch_size,
+    )
+
+  return collect
+
+
+def in_batches(run: Callable[[np.ndarray], Tree], count: int, batch_size: int) -> Tree:
+  """What `run` gives of `count` examples, in order: arrays of NumPy, one entry an example each.
+
+  Results wait on the device until the end, so that the device never waits for the host.
+
+  Args:
+    run: `indices -> tree of arrays`, with one entry an index; see `full_batches`.
+    count: number of examples, at least one.
+    batch_size: examples a pass.
+  """
+  passes = [run(rows) for rows in full_batches(count, batch_size)]
+  return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *jax.device_get(passes))
+
+
+def num_examples(examples: Mapping[str, Any]) -> int:
+  """How many examples there are; raises ValueError unless all arrays have one length above 0."""
+  lengths = {name: len(array) for name, array in examples.items()}
+  if len(set(lengths.values())) != 1 or 0 in lengths.values():
+    raise ValueError(
+      "The arrays of a split must have one entry an example each, and at least one example, got"
+      f" {lengths}."
+    )
+  return next(iter(lengths.values()))
+
+
+def mean_measures(measures: Mapping[str, np.ndarray]) -> dict[str, float]:
+  """Mean over examples of each measure [n]; raises ValueError when an entry is not finite."""
+  for name, values in measures.items():
+    broken = ~np.isfinite(values)
+    if broken.any():
+      raise ValueError(
+        f"Measure '{name}' must be finite, but {int(broken.sum())} of {len(values)} examples have "
+        "NaN or infinity. The parameters have most likely diverged: evaluate an earlier step."
+      )
+  return {name: float(np.mean(values, dtype=np.float64)) for name, values in measures.items()}
+
+
+def _measures(system: System, output: Any, batch: Batch, count: int) -> dict[str, Array]:
+  measures = dict(system.measures(output, batch))
+  _check_shapes("measures", measures, count, 1)
+  return measures
+
+
+def _check_shapes(kind: str, values: Mapping[str, Array], count: int, rank: int) -> None:
+  """Raises unless every array has `count` rows and `rank` axes."""
+  for name, value in values.items():
+    if value.ndim != rank or value.shape[0] != count:
+      expected = f"[{count}, d]" if rank == 2 else f"[{count}]"
+      raise ValueError(
+        f"`System.{kind}` must give '{name}' as {expected}, one row an example, got {value.shape}."
+      )
