@@ -31,14 +31,11 @@ def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
   if timings:  # a run that was stopped before its first line has none
     times["steps alone, minutes"] = sum(timing["seconds"] for timing in timings) / 60
     if all("wall_seconds" in timing for timing in timings):  # runs of older versions have none
-      name = "training, minutes of wall clock without compilation"
-      times[name] = wall_seconds(timings) / 60
-  runs = []
-  for path in reports:
-    metrics = read_json(path, "seed", "step")
-    of_seed = {"figures": figures(metrics) | times, "metrics": metrics}
-    runs.append({"workdir": recorded_folder(workdir), **of_seed})
-  return sorted(runs, key=lambda run: run["metrics"]["seed"])
+      minutes = wall_seconds(timings) / 60
+      times["training, minutes of wall clock without compilation"] = minutes
+  found = sorted((read_json(path, "seed", "step") for path in reports), key=lambda one: one["seed"])
+  name = recorded_folder(workdir)
+  return [{"workdir": name, "figures": figures(one) | times, "metrics": one} for one in found]
 
 
 def wall_seconds(timings: list[dict[str, float]]) -> float:
@@ -63,10 +60,9 @@ def wall_seconds(timings: list[dict[str, float]]) -> float:
 
 def table(runs: list[dict[str, Any]]) -> str:
   """Markdown: one row a figure, one column a run, then mean and standard deviation (n - 1)."""
-  rows = [seeds_table([(run["metrics"]["seed"], run["figures"]) for run in runs])]
+  text = seeds_table([(run["metrics"]["seed"], run["figures"]) for run in runs])
   first = runs[0]["metrics"]
-  rows += ["", conditions(first), f"Date: {first['date'][:10]}."]
-  return "\n".join(rows) + "\n"
+  return f"{text}\n\n{conditions(first)}\nDate: {first['date'][:10]}.\n"
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list
       continue
     report = read_json(path, "scored_on", "step", "max_examples")
     name = _scored_on(report)
-    pairs = [(describe(report), describe(first)) for describe in (_step, _amount)]
+    pairs = zip(_extent(report), _extent(first), strict=True)
     reasons = [f"of {found}, not of {expected}" for found, expected in pairs if found != expected]
     if not reasons and name in reports:
       reasons = [f"of {name}, as another one is"]
@@ -49,13 +49,11 @@ def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list
   return reports, left_out
 
 
-def _step(report: dict[str, Any]) -> str:
-  return f"step {report['step']:,}"
-
-
-def _amount(report: dict[str, Any]) -> str:
+def _extent(report: dict[str, Any]) -> tuple[str, str]:
+  """Its step and the number of its examples, in words."""
   limit = report["max_examples"]
-  return f"at most {limit:,} examples of each split" if limit else "all examples"
+  amount = f"at most {limit:,} examples of each split" if limit else "all examples"
+  return f"step {report['step']:,}", amount
 
 
 def _scored_on(report: dict[str, Any]) -> str:

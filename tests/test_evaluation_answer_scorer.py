@@ -250,3 +250,13 @@ def test_metrics_stand_before_figures_are_drawn(tmp_path):
   with pytest.raises(TypeError):
     write(tmp_path, system=system, variables={3: VARIABLES[3]})
   assert json.loads((tmp_path / "metrics.json").read_text())["step"] == 1200
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_terminal_gets_a_frame_without_a_head(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+  write(tmp_path, variables={3: VARIABLES[3]})
+  printed = capsys.readouterr().out
+  assert "│ accuracy " in printed
+  assert "┃" not in printed  # what a head has
+  assert "note: a note" in printed

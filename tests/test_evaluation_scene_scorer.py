@@ -130,3 +130,25 @@ def test_a_system_that_does_not_segment_is_refused(tmp_path):
   with pytest.raises(ValueError, match="has no `segment`"):
     write(tmp_path / "new", system)
   assert not (tmp_path / "new").exists()
+
+
+def test_the_table_has_a_row_for_each_jitter_and_presence(tmp_path, capsys):
+  """Names on the left, numbers under each other on the right."""
+  metrics = write(tmp_path, variables={3: VARIABLES[3]})[3]
+  heading, titles, *rows, note = capsys.readouterr().out.splitlines()
+  assert heading == f"constellations test, {COUNT} scenes; step 9"
+  assert titles.split() == ["jitter", "accuracy", "Rand", "index", "VI,", "nats"]
+  assert [row.split()[0] for row in rows] == [
+    jitter for jitter in ("0", "0.1", "0.25") for _ in "abc"
+  ]
+  first = metrics["segmentation"]["0"]["predicted_presence"]
+  index, nats = first["adjusted_rand_index"], first["variation_of_information"]
+  assert rows[0].split()[1:3] == ["predicted", "presence"]
+  assert rows[0].split()[3:] == [
+    f"{100 * first['accuracy']:.1f}",
+    "%",
+    f"{index:.3f}",
+    f"{nats:.3f}",
+  ]
+  assert {len(row) for row in rows} == {len(titles)}
+  assert note.startswith("note: ransac knows")

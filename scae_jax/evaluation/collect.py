@@ -35,12 +35,14 @@ def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collec
   """
 
   def read(output: Any, batch: Batch) -> dict[str, Any]:
-    count, single = len(batch["label"]), jnp.float32
-    found = {"features": system.features(output), "readings": system.all_readings(output)}
-    for kind, values in found.items():
-      _check_shapes(kind, values, count, 2)
-    in_single = {k: {n: v.astype(single) for n, v in each.items()} for k, each in found.items()}
-    return in_single | {"measures": _measures(system, output, batch, count)}
+    count = len(batch["label"])
+    features = _checked("features", system.features(output), count, 2)
+    readings = _checked("readings", system.all_readings(output), count, 2)
+    return {
+      "features": {name: value.astype(jnp.float32) for name, value in features.items()},
+      "readings": {name: value.astype(jnp.float32) for name, value in readings.items()},
+      "measures": _checked("measures", system.measures(output, batch), count, 1),
+    }
 
   make_batch = functools.partial(evaluation_batch, canvas=canvas)
   return make_collector(system, read, make_batch, batch_size)
@@ -68,7 +70,7 @@ def answer_collector(
         f"`System.classify` must give [{len(labels)}, {num_classes}], one score for each class of"
         f" the data set, got {scores.shape}."
       )
-    measures = _measures(system, output, batch, len(labels))
+    measures = _checked("measures", system.measures(output, batch), len(labels), 1)
     return {"scores": scores, "labels": labels, "measures": measures}
 
   return make_collector(system, read, make_batch, batch_size)
@@ -158,17 +160,12 @@ def mean_measures(measures: Mapping[str, np.ndarray]) -> dict[str, float]:
   return {name: float(np.mean(values, dtype=np.float64)) for name, values in measures.items()}
 
 
-def _measures(system: System, output: Any, batch: Batch, count: int) -> dict[str, Array]:
-  measures = dict(system.measures(output, batch))
-  _check_shapes("measures", measures, count, 1)
-  return measures
-
-
-def _check_shapes(kind: str, values: Mapping[str, Array], count: int, rank: int) -> None:
-  """Raises unless every array has `count` rows and `rank` axes."""
+def _checked(kind: str, values: Mapping[str, Array], count: int, rank: int) -> dict[str, Array]:
+  """The arrays; raises ValueError unless each has `count` rows and `rank` axes."""
   for name, value in values.items():
     if value.ndim != rank or value.shape[0] != count:
       expected = f"[{count}, d]" if rank == 2 else f"[{count}]"
       raise ValueError(
         f"`System.{kind}` must give '{name}' as {expected}, one row an example, got {value.shape}."
       )
+  return dict(values)

@@ -79,7 +79,7 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
   """
   first = next(iter(reports.values()))
   by_seed = {seed: figures(metrics) for seed, metrics in reports.items()}
-  values = {name: [found[name] for found in by_seed.values()] for name in figures(first)}
+  values = {name: _values(by_seed, name) for name in figures(first)}
   summary = {
     "seeds": list(reports),
     "mean": {name: statistics.mean(each) for name, each in values.items()},

@@ -34,7 +34,7 @@ from scae_jax.evaluation.examples import (
 from scae_jax.evaluation.pictures import answer_figures, feature_figures
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.report import Evaluated, Scored, Scorer
-from scae_jax.evaluation.scores import Labelled, labelled, read_each, score, score_each
+from scae_jax.evaluation.scores import Labelled, Scores, labelled, read_each, score, score_each
 from scae_jax.evaluation.segmentation import segmentation
 
 # Of the baselines on raw pixels only, which would take minutes on 60,000 x 784 numbers and two
@@ -74,40 +74,29 @@ def feature_scorer(
     train, test = collect(variables, train_split), collect(variables, test_split)
     tests, count = labelled(test["features"], test_labels), dataset.num_classes
     trains = labelled(train["features"], train_labels)
-    scores = score_each(trains, tests, num_classes=count, seed=seed)
-    readings = read_each(
-      labelled(train["readings"], train_labels),
-      labelled(test["readings"], test_labels),
-      num_classes=count,
-    )
-    rows = choose(len(train_labels), MAX_PIXEL_EXAMPLES)
-    pixels = flat_pixels([{"image": train_split["image"][rows]}, test_split])
-    labels = (train_labels[rows], test_labels)
-    fitted, tested = (Labelled(*each) for each in zip(pixels, labels, strict=True))
-    options: dict[str, Any] = {"num_classes": count, "seed": seed, "are_capsules": False}
-    of_pixels = score("raw pixels", fitted, tested, **options)
-    every = (*scores.values(), *readings.values(), of_pixels)
-    notes = [*scored.notes, *(note for one in every for note in one.notes)]
-    if len(rows) < len(train_labels):
-      notes.append(f"raw pixels: fitted on {len(rows):,} of the training images.")
+    features = score_each(trains, tests, num_classes=count, seed=seed)
+    read_from = labelled(train["readings"], train_labels)
+    readings = read_each(read_from, labelled(test["readings"], test_labels), num_classes=count)
+    pixels = _score_pixels(train_split, test_split, num_classes=count, seed=seed)
+    of_readings = {name: one.entries for name, one in readings.items()}
+    every = (*features.values(), *readings.values(), pixels)
     drawers = {}
     for name, one in tests.items():
-      drawers |= dict(feature_figures(name, one, scores[name], dataset.class_names, seed=seed))
+      drawers |= dict(feature_figures(name, one, features[name], dataset.class_names, seed=seed))
     shown = one_of_each_class(test_labels, NUM_PICTURED)
     pictured = {name: jnp.asarray(values[shown]) for name, values in test_split.items()}
-    by_name = {name: one.entries for name, one in readings.items()}
     return Scored(
       sources={
         "fitted_on": _source(dataset, "train", len(train_labels)),
         "scored_on": _source(scored, split, len(test_labels)),
       },
       entries={
-        "features": {name: one.entries for name, one in scores.items()},
-        **({"readings": by_name} if by_name else {}),
-        "pixels": of_pixels.entries,
+        "features": {name: one.entries for name, one in features.items()},
+        **({"readings": of_readings} if of_readings else {}),
+        "pixels": pixels.entries,
         "measures": mean_measures(test["measures"]),
       },
-      notes=tuple(notes),
+      notes=(*scored.notes, *(note for one in every for note in one.notes)),
       pictured=evaluation_batch(pictured, jnp.arange(len(shown)), canvas=canvas),
       drawers=drawers,
     )
@@ -198,6 +187,20 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
     )
 
   return scorer
+
+
+def _score_pixels(
+  train: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray], *, num_classes: int, seed: int
+) -> Scores:
+  """`score` of the images' own pixels, fitted to at most `MAX_PIXEL_EXAMPLES` images."""
+  rows = choose(len(train["label"]), MAX_PIXEL_EXAMPLES)
+  fitted, tested = flat_pixels([{"image": train["image"][rows]}, test])
+  pairs = (Labelled(fitted, train["label"][rows]), Labelled(tested, test["label"]))
+  found = score("raw pixels", *pairs, num_classes=num_classes, seed=seed, are_capsules=False)
+  if len(rows) == len(train["label"]):
+    return found
+  note = f"raw pixels: fitted on {len(rows):,} of the training images."
+  return dataclasses.replace(found, notes=(*found.notes, note))
 
 
 def _agreement(
