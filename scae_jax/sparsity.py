@@ -1,13 +1,16 @@
 """Sparsity of capsule activations: few capsules an example, every capsule in some examples.
 
 These are statistics over a batch, the only functions of the mathematics that see the batch axis.
-Each returns (within, between), two scalars to be minimised. Kosiorek et al. 2019, section 2.4.
+Each returns (within, between), two scalars to be minimised. Where a batch is split over devices
+(`shards`), "between" sees all of its examples and "within" is the mean over the device's own.
+Kosiorek et al. 2019, section 2.4.
 """
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from scae_jax import shards
 from scae_jax.mixtures import safe_log
 from scae_jax.typing import Array, Float, typed
 
@@ -35,11 +38,12 @@ def l2(
     num_classes: C.
     within_constant: stands in for K / C, the number of capsules that an example should switch on.
   """
-  batch, num_capsules = presence.shape
+  num_capsules = presence.shape[1]
+  batch = len(presence) * shards.count()
   if within_constant is None:
     within_constant = num_capsules / num_classes
   within = jnp.mean(jnp.square(jnp.sum(presence, axis=1) - within_constant))
-  between = jnp.mean(jnp.square(jnp.sum(presence, axis=0) - batch / num_classes))
+  between = jnp.mean(jnp.square(shards.sum_over_batch(presence) - batch / num_classes))
   return Sparsity(within, between)
 
 
@@ -50,7 +54,7 @@ def entropy(mass: Float[Array, "b k"]) -> Sparsity:
   The second is negated because it is to be maximised: activity spreads over all capsules.
   """
   within = jnp.mean(_entropy(mass))
-  between = -_entropy(jnp.sum(mass, axis=0))
+  between = -_entropy(shards.sum_over_batch(mass))
   return Sparsity(within, between)
 
 

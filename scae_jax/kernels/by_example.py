@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from scae_jax.kernels.devices import on_each_device
+from scae_jax.shards import on_each_device
 from scae_jax.typing import Array
 
 Term = Callable[[Any, Any, Any], Array]
@@ -24,7 +24,7 @@ def sum_by_example(term: Term, shared: Any, examples: Any, constants: Any) -> Ar
 
   It is the sum of `term` vmapped over examples. The pass that a gradient needs computes value and
   gradient in one loop over examples; as the cotangent is one number, the backward pass multiplies.
-  Each device of a mesh computes its own examples; see `devices`.
+  Each device of a mesh computes its own examples; see `shards`.
 
   Args:
     term: a pure function of one example that returns a number; it closes over no array.

@@ -26,7 +26,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from scae_jax import geometry, mixtures
-from scae_jax.kernels.devices import on_each_device
 from scae_jax.kernels.template_pixels import (
   POSE_SIZE,
   backward_kernel,
@@ -35,6 +34,7 @@ from scae_jax.kernels.template_pixels import (
 )
 from scae_jax.kernels.tent_products import MIN_SIDE
 from scae_jax.kernels.tiles import Sizes, by_tile, pixel_grid
+from scae_jax.shards import on_each_device
 from scae_jax.typing import Array, Float, typed
 
 # Pixels that a program looks at together, unless told otherwise.
@@ -63,7 +63,7 @@ def template_log_prob(
 
   A pixel's log-likelihood is a difference of two sums, known to 1e-7 of the largest mixing logit.
 
-  On a mesh of several devices each computes its own images; see `devices`.
+  On a mesh of several devices each computes its own images; see `shards`.
 
   Args:
     bank: templates, with their mixing logits as the last of n = c + 1 channels.

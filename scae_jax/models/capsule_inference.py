@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
-from numpyro import distributions
 
-from scae_jax import geometry
+from scae_jax import geometry, shards
 from scae_jax.bounds import (
   MAX_KERNEL,
   MAX_LAYERS,
@@ -82,15 +81,13 @@ class Posterior:
   def sample(self, key: Array, temperature: float) -> Capsules:
     """Capsules drawn from the posterior, so that gradients flow to its numbers."""
     presence_key, pose_key = jax.random.split(key)
-    shape = self.presence_logits.shape
-    base = distributions.Logistic(
-      self.presence_logits / temperature, jnp.full(shape, 1 / temperature)
-    )
+    noise = shards.draw(jax.random.logistic, presence_key, self.presence_logits.shape)
+    logits = self.presence_logits / temperature + noise * (1 / temperature)
     poses = self.poses
     if self.pose_scales is not None:
       scales = self.pose_scales.reshape(poses.shape)
-      poses = distributions.Normal(poses, scales).rsample(pose_key)
-    return Capsules(base.rsample(presence_key), poses)
+      poses = poses + shards.draw(jax.random.normal, pose_key, poses.shape) * scales
+    return Capsules(logits, poses)
 
   def presence_log_prob(self, capsules: Capsules, temperature: float) -> Float[Array, "b"]:
     """log density of the relaxed presences, nats."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from scae_jax import geometry, mixtures, warping
+from scae_jax import geometry, mixtures, shards, warping
 from scae_jax.bounds import (
   MAX_KERNEL,
   MAX_SIDE,
@@ -74,7 +74,8 @@ def noisy_sigmoid(
   if scale == 0 or not (train or in_evaluation):
     return jax.nn.sigmoid(logits)
   key = module.make_rng("noise") if train else jax.random.key(use)
-  noise = jax.random.uniform(key, logits.shape, minval=-scale / 2, maxval=scale / 2)
+  uniform = functools.partial(jax.random.uniform, minval=-scale / 2, maxval=scale / 2)
+  noise = shards.draw(uniform, key, logits.shape)
   return jax.nn.sigmoid(logits + noise)
 
 
@@ -304,7 +305,8 @@ class PartDecoder(nn.Module):
           "config.model.part_decoder.likelihood_stride must divide config.data.canvas,"
           f" {target.shape[1]}, at least twice; it is {stride}"
         )
-      phases = jax.random.randint(self.make_rng("noise"), (len(target), 2), 0, stride)
+      randint = functools.partial(jax.random.randint, minval=0, maxval=stride)
+      phases = shards.draw(randint, self.make_rng("noise"), (len(target), 2))
       every_nth_pixel = functools.partial(warping.every_nth_pixel, stride=stride)
       poses, target = jax.vmap(every_nth_pixel)(poses, target, phases)
     # What was trained on a GPU is evaluated anywhere: where the kernel cannot run, its definition.

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from scae_jax.shards import AXIS
 from scae_jax.training.errors import RunError
 from scae_jax.typing import Array
 
@@ -34,9 +35,9 @@ def use_all_cores(batch_size: int) -> None:
 
 
 def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
-  """A mesh with the one axis `data` over the given devices, or over those of all processes."""
+  """A mesh with one axis, `shards.AXIS`, over the given devices, or over those of all processes."""
   devices = jax.devices() if devices is None else devices
-  return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
+  return jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -67,7 +68,7 @@ def split_examples(array: Array, mesh: Mesh) -> Array:
 
   An axis that does not divide by them, such as a small held-out set's, stays whole on each: the
   values are the same, only the work is not shared. From the type of the result, and of all that is
-  computed from it, a kernel learns the mesh; see `kernels.devices`.
+  computed from it, a kernel learns the mesh; see `shards`.
   """
-  axis = None if array.shape[0] % mesh.size else "data"
+  axis = None if array.shape[0] % mesh.size else AXIS
   return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(axis)))
