@@ -35,7 +35,8 @@ FLOORS = (
     "filters",
     "schedules",
   },
-  {"bounds", "typing"},
+  {"bounds", "shards"},
+  {"typing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -11,6 +11,7 @@ from flax import linen as nn
 from flax import struct
 from ml_collections import ConfigDict
 
+from scae_jax import shards
 from scae_jax.models.system import ImageSpec, System
 from scae_jax.typing import Array, Batch
 
@@ -44,7 +45,8 @@ class Toy(nn.Module):
     pixels = batch["image"].reshape(batch["image"].shape[0], -1)
     noisy = pixels
     if train:
-      noisy += self.noise_scale * jax.random.normal(self.make_rng("noise"), pixels.shape)
+      noise = shards.draw(jax.random.normal, self.make_rng("noise"), pixels.shape)
+      noisy += self.noise_scale * noise
     code = nn.sigmoid(nn.Dense(self.num_features, name="encoder")(noisy))
     reconstruction = nn.Dense(pixels.shape[1], name="decoder")(code)
     logits = nn.Dense(self.num_classes, name="probe")(jax.lax.stop_gradient(code))
@@ -65,7 +67,9 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     error = jnp.mean(_squared_error(output, batch))
     log_prob = jnp.take_along_axis(nn.log_softmax(output.logits), batch["label"][:, None], axis=1)
     # A statistic over the batch, as sparsity is: the same on one device as on many.
-    between = jnp.mean(jnp.square(jnp.mean(output.code, axis=0) - 0.5))
+    num_examples = len(output.code) * shards.count()
+    mean_code = shards.sum_over_batch(output.code) / num_examples
+    between = jnp.mean(jnp.square(mean_code - 0.5))
     fragile = jnp.where(error < output.nan_below, jnp.nan, 0.0)
     return {"image": error, "between": between, "fragile": fragile, "code_probe": -log_prob.mean()}
 

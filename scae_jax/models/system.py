@@ -131,6 +131,8 @@ class System:
       `module.apply(variables, batch, train=..., rngs={"noise": key})` gives the output struct. With
       `train=False` no rng is needed.
     loss_terms: `(output, batch, step) -> {name: scalar}`, each term unweighted and to be minimised.
+      A mean over the examples; where examples see each other, or the module draws noise, it uses
+      `shards`, as every device computes these of its own examples.
       The step of training, counted from 0, is for terms that change with it, such as a margin that
       grows; None asks for them as they are at last, of held-out examples.
     loss_weights: weight of every term, same keys; the total is their weighted sum. Where several
