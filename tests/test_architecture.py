@@ -34,9 +34,9 @@ FLOORS = (
     "margins",
     "filters",
     "schedules",
+    "shards",
   },
-  {"bounds", "shards"},
-  {"typing"},
+  {"bounds", "typing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 
