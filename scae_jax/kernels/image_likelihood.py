@@ -57,11 +57,22 @@ def _sample_forward(side: int, cells: Array, rows: Array, columns: Array) -> tup
   # Positions are clipped, so only one that is not a number is out of bounds.
   index = jnp.clip(index + start[:, None], 0, len(cells) - 1).reshape(-1)
   packed = cells.at[index].get(mode="promise_in_bounds").reshape(*rows.shape, -1)
-  value, across, along, both = (
-    [packed[..., kind * channels + i] for i in range(channels)] for kind in range(4)
-  )
-  slopes = [(across[i] + down * both[i], along[i] + right * both[i]) for i in range(channels)]
-  values = tuple(value[i] + right * slopes[i][0] + down * along[i] for i in range(channels))
+
+  def surfaces(packed: Array, down: Array, right: Array) -> Any:
+    value, across, along, both = (
+      [packed[..., kind * channels + i] for i in range(channels)] for kind in range(4)
+    )
+    slopes = [(across[i] + down * both[i], along[i] + right * both[i]) for i in range(channels)]
+    values = tuple(value[i] + right * slopes[i][0] + down * along[i] for i in range(channels))
+    return values, slopes
+
+  def nowhere(*_: Array) -> Any:
+    zero = jnp.zeros_like(rows)
+    return (zero,) * channels, [(zero, zero)] * channels
+
+  # The first branch is always taken. XLA keeps what a branch returns; otherwise it computes the
+  # surfaces again in each loop that reads them.
+  values, slopes = jax.lax.cond(index[0] >= 0, surfaces, nowhere, packed, down, right)
   return values, (cells, rows, columns, index, down, right, slopes)
 
 

@@ -53,15 +53,19 @@ class MultiHeadAttention(nn.Module):
   @typed
   def __call__(
     self,
-    queries: Float[Array, "b q d"],
+    queries: Float[Array, "#b q d"],
     values: Float[Array, "b n e"],
     mask: Float[Array, "b n"],
   ) -> Float[Array, "b q f"]:
-    """Attends from queries to values; `mask` is added to the logits of each value."""
+    """Attends from queries to values; `mask` is added to the logits of each value.
+
+    Queries that all examples share are given once, [1, q, d].
+    """
     if self.features % self.num_heads:
       raise ValueError(f"num_heads {self.num_heads} must divide the features, {self.features}")
     shape = (self.num_heads, self.features // self.num_heads)
     query = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="query")(queries)
+    query = jnp.broadcast_to(query, (len(values), *query.shape[1:]))
     key = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="key")(values)
     value = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="value")(values)
     at_least = jnp.promote_types(query.dtype, jnp.float32)
@@ -186,6 +190,5 @@ class SetTransformer(nn.Module):
     x = nn.Dense(self.output_features, dtype=self.compute_dtype, name="widen")(x)
     shape = (self.num_outputs, self.output_features)
     seeds = self.param("seeds", nn.initializers.glorot_uniform(), shape)
-    seeds = jnp.broadcast_to(seeds[None], (x.shape[0], *shape))
     pool = MultiHeadAttention(self.num_heads, self.output_features, self.compute_dtype, name="pool")
-    return pool(seeds, x, mask).astype(elements.dtype)
+    return pool(seeds[None], x, mask).astype(elements.dtype)
