@@ -21,11 +21,10 @@ from absl import app, flags, logging
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import OFF, keep_compiled
-from scae_jax.training.config import change_config, read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained, parse_or_exit
 from scae_jax.training.pretrained import open_pretrained, pretrained_folder
 from scae_jax.training.reporting import load_scored_set, report_run
-from scae_jax.training.workdir import load_config
+from scae_jax.training.workdir import load_settings
 
 PRETRAINED = pathlib.Path(__file__).parent / "pretrained"
 
@@ -49,14 +48,13 @@ def main(_: list[str]) -> None:
     workdir = pathlib.Path(_WORKDIR.value or f"runs/pretrained-{_PRETRAINED.value}")
     step = named_checkpoint(_STEP.value)
     folder = pretrained_folder(PRETRAINED, _PRETRAINED.value) if _PRETRAINED.value else workdir
-    config = load_config(folder, _SYSTEM.value or "")
     own_dir = None if _DATASET.value else _DATA_DIR.value
     given = {"data.dir": own_dir, "data.affnist_dir": _AFFNIST_DIR.value}
-    change_config(config, {key: value for key, value in given.items() if value})
-    settings = read_settings(config)
+    changes = {key: value for key, value in given.items() if value}
+    settings = load_settings(folder, _SYSTEM.value or "", changes)
     # Never the folder that the config names: who shares a run may have put programs there.
     keep_compiled(OFF if settings.train.compilation_cache == OFF else "")
-    run = (open_pretrained if _PRETRAINED.value else open_run)(folder, step, config)
+    run = (open_pretrained if _PRETRAINED.value else open_run)(folder, step, settings)
     scored = None
     if _DATASET.value:
       scored = load_scored_set(run, _DATASET.value, _DATA_DIR.value or "")

@@ -45,11 +45,11 @@ def main(arguments: list[str]) -> None:
       print(f"{__doc__}\n{describe(command)}")
       return
     if command.processes is None:
-      use_all_cores(command.config.train.batch_size)
+      use_all_cores(command.settings.train.batch_size)
     else:
       join(command.processes)
-    keep_compiled(command.config.train.compilation_cache)
-    run = train(command.config, command.workdir)
+    keep_compiled(command.settings.train.compilation_cache)
+    run = train(command.settings, command.workdir)
     leave()
     if is_first():
       report(run, command.workdir)

@@ -23,7 +23,7 @@ What differs from the paper:
 
 from ml_collections import ConfigDict
 
-from configs import ablations
+from scae_jax.models import ablations
 
 ABLATIONS = ablations.ABLATIONS
 

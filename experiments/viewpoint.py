@@ -2,7 +2,7 @@
 
     python -m experiments.viewpoint digits results/viewpoint
 
-The sets, systems, angles and the rotation in training are in `configs/viewpoint.py`. Runs are in
+The sets, systems, angles and the rotation in training are in `viewpoint_systems.py`. Runs are in
 `runs/viewpoint-<set>/<system>-upright` and `-turned`; the same command goes on where it was
 stopped and trains nothing twice, and a run that fails does not stop the others. Writes
 `viewpoint-<set>.md`, `.json` and `.png` into the folder, of all systems or, with
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from experiments.findings import command_line, write_findings
 from experiments.many_runs import (
   make_parser,
@@ -27,6 +26,7 @@ from experiments.many_runs import (
   overrides_of,
   train_and_score,
 )
+from experiments.viewpoint_systems import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from scae_jax.data import affnist
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.data.transfer import load_scored
@@ -86,7 +86,7 @@ def make_rows(
         "seeds": seeds,
         "overrides": {**SHARED[data], **changes, **overrides, "data.max_rotation": degrees},
       }
-      rows.append(make_row(f"configs/viewpoint.py, {name}", {}, table))
+      rows.append(make_row(f"experiments/viewpoint_systems.py, {name}", {}, table))
   return rows
 
 

@@ -40,7 +40,7 @@ from scae_jax.training.loop import train
 
 with exit_with_message():
   command = parse_command_line(sys.argv[1:], default_config="")
-  train(command.config, command.workdir)
+  train(command.settings, command.workdir)
 """
 
 

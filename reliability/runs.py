@@ -38,7 +38,7 @@ def flags_of(name: str, num_steps: int, every: int) -> list[str]:
 
 def config_of(flags: Sequence[str]) -> ConfigDict:
   """The config that flags of train.py make."""
-  return parse_command_line(flags, default_config="").config
+  return parse_command_line(flags, default_config="").settings.config
 
 
 def states_of(

@@ -55,7 +55,7 @@ from scae_jax.training.reporting import report_run
 from scae_jax.training.start import find_start
 from scae_jax.training.sweep import write_tables
 from scae_jax.training.sweep_file import Row
-from scae_jax.training.workdir import load_config
+from scae_jax.training.workdir import load_settings
 
 OUTCOMES = ("same", "stated", "refused", "failed")  # from the best to the worst
 SECONDS = 120  # after which something counts as without end
@@ -199,7 +199,7 @@ def _read_curves(folder: pathlib.Path) -> str:
 
 def _write_tables(original: Original, folder: pathlib.Path) -> str:
   with explained():
-    write_tables([Row(folder.name, (), original.config)], folder.parent)
+    write_tables([Row(folder.name, (), read_settings(original.config))], folder.parent)
   return ""
 
 
@@ -211,7 +211,7 @@ def _resume(original: Original, folder: pathlib.Path) -> str:
   found = states_of(folder, original.config, [last])
   if not are_equal(found.get(last, []), original.states[last]):
     raise SilentError(f"another state at step {last}")
-  if load_config(folder).to_dict() != original.config.to_dict():
+  if load_settings(folder).config.to_dict() != original.config.to_dict():
     raise SilentError("another config is saved")
   return "" if metrics_of(folder) == original.metrics else "metrics differ"
 

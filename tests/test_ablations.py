@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl import logging
+from flax.traverse_util import flatten_dict
 
 import train as train_script
-from configs import ablations, cifar10, digits, fashion_mnist, mnist, svhn
+from configs import cifar10, digits, fashion_mnist, mnist, svhn
+from scae_jax.models import ablations
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.config import differences, flat_keys, parse_command_line, read_settings
+from scae_jax.training.config import differences, parse_command_line, read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.objective import scheduled_weights
 from scae_jax.training.optimizers import make_optimizer
@@ -98,7 +100,7 @@ def test_exactly_the_named_keys_change(config, preset, name):
       config.get_config(f"{preset},ablation={name}")
     return
   ablated = config.get_config(f"{preset},ablation={name}")
-  before = flat_keys(base.to_dict())
+  before = flatten_dict(base.to_dict(), sep=".")
   expected = {key: (before[key], value) for key, value in named.items() if before[key] != value}
   assert expected
   assert differences(base, ablated) == expected

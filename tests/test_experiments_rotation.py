@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from configs.rotation import RANGES, SHARED, SYSTEMS
 from experiments import rotation
 from experiments.rotation import TURNED, UPRIGHT
+from experiments.rotation_systems import RANGES, SHARED, SYSTEMS
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import turned
 from scae_jax.evaluation import report
@@ -136,7 +136,7 @@ def command(tmp_path, monkeypatch):
     assert arguments[0] == sys.executable
     assert pathlib.Path(arguments[1]).name == "train.py"
     parsed = parse_command_line(list(arguments[2:]), default_config="")
-    report_run(train(parsed.config, parsed.workdir), parsed.workdir)
+    report_run(train(parsed.settings, parsed.workdir), parsed.workdir)
     return 0
 
   monkeypatch.setattr(sweep, "run_logged", run_in_this_process)

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from experiments import viewpoint
+from experiments.viewpoint_systems import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from scae_jax.data.dataset import Dataset, ScoredSet, Split
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored

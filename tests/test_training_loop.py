@@ -19,7 +19,7 @@ from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.errors import Interrupted, NonFiniteError, RunError, WriteError
 from scae_jax.training.loop import train
 from scae_jax.training.program import Program
-from scae_jax.training.workdir import load_config
+from scae_jax.training.workdir import load_settings
 from tests.toy_system import toy_config
 
 # Checkpoints fall between two lines of training metrics, so that a window must survive them.
@@ -89,7 +89,7 @@ def test_lines_and_checkpoints_follow_the_cadence_and_the_end(uninterrupted):
   assert steps_of(uninterrupted, "test") == [24, 32, 48, 64, 72, 90]
   steps = sorted(int(path.name) for path in (uninterrupted / "checkpoints").iterdir())
   assert steps[-2:] == [72, 90]
-  assert load_config(uninterrupted).to_dict() == CONFIG.to_dict()
+  assert load_settings(uninterrupted).config.to_dict() == CONFIG.to_dict()
 
 
 def test_line_is_the_mean_over_its_steps(uninterrupted, tmp_path):

@@ -37,7 +37,7 @@ SAME_NAME = ScoredSet("plain", ("a",), {"test": SPLIT})
 def run_on(dataset=PLAIN, **changes):
   config = toy_config(**changes)
   system = make_system(config.model.to_dict(), config.loss.to_dict(), toy_data())
-  return Run(config, system, dataset, {3: {"w": 1.0}}, 12, is_latest=True)
+  return Run(read_settings(config), system, dataset, {3: {"w": 1.0}}, 12, is_latest=True)
 
 
 @pytest.fixture

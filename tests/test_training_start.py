@@ -236,7 +236,7 @@ def probabilistic_config(preset, **train):
   changes = TINY | {f"train.{key}": value for key, value in train.items()}
   flags = [f"--config={ROOT / 'configs' / 'probabilistic.py'}:{preset}"]
   flags += [f"--config.{key}={value}" for key, value in changes.items()]
-  return parse_command_line(flags, default_config="").config
+  return parse_command_line(flags, default_config="").settings.config
 
 
 @pytest.mark.usefixtures("one_device")

@@ -18,7 +18,7 @@ from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
 from scae_jax.models.system import System
 from scae_jax.training.checkpoints import Checkpoints, Which
-from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.memory import require_memory
 from scae_jax.training.mesh import make_mesh
@@ -30,7 +30,7 @@ from scae_jax.training.workdir import (
   check_same_data,
   checkpoint_directory,
   describe_data,
-  load_config,
+  load_settings,
 )
 
 
@@ -39,7 +39,7 @@ class Run:
   """A trained run, as evaluation needs it.
 
   Attributes:
-    config: the resolved config.
+    settings: of the run.
     system: the model.
     dataset: the data that it was trained on, held-out splits included.
     variables: `{"params": ...}`, what `system.module.apply` takes, by seed.
@@ -47,33 +47,37 @@ class Run:
     is_latest: whether that is the run's latest step so far.
   """
 
-  config: ConfigDict
+  settings: Settings
   system: System
   dataset: Dataset | Scenes
   variables: dict[int, dict[str, Any]]
   step: int
   is_latest: bool
 
+  @property
+  def config(self) -> ConfigDict:
+    """The resolved config."""
+    return self.settings.config
+
 
 def open_run(
   workdir: str | pathlib.Path,
   which: Which = "latest",
-  config: ConfigDict | None = None,
+  settings: Settings | None = None,
 ) -> Run:
   """Loads what a workdir holds, and changes nothing in it.
 
   Args:
     workdir: folder of a run.
     which: checkpoint: 'latest', 'best' (lowest held-out loss) or a step.
-    config: instead of the one saved in the workdir, for example to read the data elsewhere.
+    settings: of `load_settings`, with changes; None for the workdir's as they are.
 
   Raises:
     RunError: there is no such run, checkpoint or data set, or they do not fit each other; or the
       data set is not the one that the run was trained on.
   """
   workdir = pathlib.Path(workdir)
-  config = load_config(workdir) if config is None else config
-  settings = read_settings(config)
+  settings = load_settings(workdir) if settings is None else settings
   directory = checkpoint_directory(workdir)
   if not directory.is_dir():
     raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
@@ -85,7 +89,7 @@ def open_run(
     state, progress = checkpoints.restore(template, which)
     is_latest = which == "latest" or progress.step == checkpoints.steps()[-1]
   variables = variables_by_seed(state, settings.train)
-  return Run(config, system, dataset, variables, progress.step, is_latest)
+  return Run(settings, system, dataset, variables, progress.step, is_latest)
 
 
 def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[str, Any]]:

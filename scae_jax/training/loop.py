@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 from scae_jax.models.system import Spec, System
 from scae_jax.training.build import Run, build, variables_by_seed
 from scae_jax.training.checkpoints import Checkpoints, Progress
-from scae_jax.training.config import Settings, dump_config, read_settings
+from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import Interrupted, WriteError
 from scae_jax.training.interrupt import StopRequest
 from scae_jax.training.mesh import check_batch_size, make_mesh, put
@@ -77,7 +77,7 @@ class _Write:
     return next((sink.checksum for sink in self.sinks if isinstance(sink, JsonLines)), None)
 
 
-def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
+def train(config: ConfigDict | Settings, workdir: str | pathlib.Path) -> Run:
   """Trains to the config's last step, from where the workdir stands.
 
   Everything is checked before anything is written. Stopped and started again, a run gives the same
@@ -85,7 +85,7 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
   sums in no fixed order unless XLA_FLAGS has --xla_gpu_deterministic_ops=true.)
 
   Args:
-    config: see `config.read_settings`.
+    config: of the run, or the settings read from it.
     workdir: folder of the run, made if it is not there.
 
   Returns:
@@ -98,7 +98,7 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
   """
   workdir = pathlib.Path(workdir)
   settings = read_settings(config)
-  check_same_run(workdir, config)
+  check_same_run(workdir, settings.config)
   check_length(settings.optimizer, settings.train)
   mesh = make_mesh()
   check_batch_size(settings.train.batch_size, mesh)
@@ -108,13 +108,13 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
     system, dataset, feed = build(settings)
   described = describe_data(dataset)
   check_same_data(workdir, described)
-  check_agreement("config", dump_config(config))
+  check_agreement("config", json.dumps(settings.config.to_dict()))
   check_agreement("data set", json.dumps(described))
   with all_or_none("read the run to start from"):
     start = find_start(settings, system, feed.spec, mesh, workdir)
   with contextlib.ExitStack() as stack:
     with all_or_none("open the workdir"):
-      stack.enter_context(open_for_writing(workdir, config, described))
+      stack.enter_context(open_for_writing(workdir, settings.config, described))
     display = stack.enter_context(
       Display(num_steps=settings.train.num_steps, silent=not is_first())
     )
@@ -139,7 +139,7 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
     if number := largest(stop.signal_number or 0):
       raise Interrupted(_stopped_at(progress.step, settings.train.num_steps, workdir), number)
   variables = variables_by_seed(state, settings.train)
-  return Run(config, system, dataset, variables, progress.step, is_latest=True)
+  return Run(settings, system, dataset, variables, progress.step, is_latest=True)
 
 
 def _stopped_at(step: int, num_steps: int, workdir: pathlib.Path) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from scae_jax.data.feed import Feed
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.config import Settings, flat_keys
+from scae_jax.training.config import Settings
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import DataOptions
 from scae_jax.training.state import state_shapes
@@ -107,7 +108,7 @@ def _needed_with(settings: Settings, feed: Feed, key: str, value: Any, training:
 
 def _sizes(settings: Settings) -> dict[str, int | tuple[int, ...]]:
   """The whole numbers of a config that a run's memory may grow with, by key."""
-  model = {f"model.{key}": value for key, value in flat_keys(settings.model).items()}
+  model = {f"model.{key}": value for key, value in flatten_dict(settings.model, sep=".").items()}
   options = settings.train
   named = {
     "train.batch_size": options.batch_size,

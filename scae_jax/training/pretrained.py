@@ -13,15 +13,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from scae_jax.data.cache import read_arrays
 from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.training.build import Run, build
 from scae_jax.training.checkpoints import Which
-from scae_jax.training.config import read_settings
+from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError
-from scae_jax.training.workdir import check_same_data, describe_data, load_config
+from scae_jax.training.workdir import check_same_data, describe_data, load_settings
 
 DTYPES = ("float16", "float32")
 
@@ -68,14 +67,14 @@ def pretrained_folder(parent: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def open_pretrained(
-  folder: pathlib.Path, which: Which = "latest", config: ConfigDict | None = None
+  folder: pathlib.Path, which: Which = "latest", settings: Settings | None = None
 ) -> Run:
   """Loads what `save_pretrained` wrote, as `build.open_run` loads a run.
 
   Args:
     folder: of the parameters.
     which: 'latest': there are those of one step.
-    config: instead of the one saved there, for example to read the data elsewhere.
+    settings: of `load_settings`, with changes; None for those saved there as they are.
 
   Raises:
     RunError: another step is asked for; the parameters cannot be read or do not fit the config;
@@ -83,7 +82,7 @@ def open_pretrained(
   """
   if which != "latest":
     raise RunError(f"pretrained parameters are of one step; leave out --step={which}.")
-  config = load_config(folder) if config is None else config
+  settings = load_settings(folder) if settings is None else settings
   try:
     source = read_json(folder / "source.json", "step", "seed")
     arrays = read_arrays(folder / "params.npz")
@@ -91,7 +90,6 @@ def open_pretrained(
     raise RunError(f"{folder} cannot be read: {error}. Fetch it anew.") from error
   if not all(type(source[key]) is int for key in ("step", "seed")):
     raise RunError(f"{folder / 'source.json'} must have whole numbers as step and seed.")
-  settings = read_settings(config)
   system, dataset, feed = build(settings, training=False)
   check_same_data(folder, describe_data(dataset))
 
@@ -113,4 +111,4 @@ def open_pretrained(
   if arrays:
     raise RunError(f"{folder} has parameters that the model does not: {sorted(arrays)}.")
   variables = {source["seed"]: {"params": params}}
-  return Run(config, system, dataset, variables, source["step"], is_latest=True)
+  return Run(settings, system, dataset, variables, source["step"], is_latest=True)

@@ -19,7 +19,6 @@ from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import answer_scorer, feature_scorer, scene_scorer
 from scae_jax.training.build import Run
-from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
 
@@ -55,7 +54,7 @@ def report_run(
     RunError: another data set or split is asked of a run on generated scenes.
     ValueError, OSError: see `evaluation.report.write_reports` and `evaluation.scorers`.
   """
-  settings = read_settings(run.config)
+  settings = run.settings
   if max_examples is None:
     max_examples = settings.evaluation.max_examples
   suffix = "" if run.is_latest else f"-step{run.step}"
@@ -131,7 +130,7 @@ def load_scored_set(run: Run, name: str, data_dir: str) -> ScoredSet:
     RunError: the run is on generated scenes.
     ValueError: there is no such data set.
   """
-  data = read_settings(run.config).data
+  data = run.settings.data
   if not isinstance(data, DataOptions):
     raise RunError(_ONLY_OWN_SCENES)
   folders = (data_dir or data.dir, data.cache_dir, data.affnist_dir)

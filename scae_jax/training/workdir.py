@@ -23,7 +23,13 @@ from ml_collections import ConfigDict
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import Dataset, Split
 from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
-from scae_jax.training.config import Settings, differences, parse_config, read_settings
+from scae_jax.training.config import (
+  Settings,
+  differences,
+  parse_config,
+  read_settings,
+  value_at,
+)
 from scae_jax.training.errors import RunError
 from scae_jax.training.processes import is_first
 
@@ -51,7 +57,7 @@ def checkpoint_directory(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
-  """The resolved config of a run, to compare with; `load_config` gives one to build from.
+  """The resolved config of a run, to compare with; `load_settings` gives what to build from.
 
   Raises:
     RunError: the folder holds no run, or its config cannot be read.
@@ -65,24 +71,10 @@ def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
     raise RunError(f"{path} cannot be read: {error} Train in a new --workdir.") from error
 
 
-def saved_settings(workdir: str | pathlib.Path) -> Settings:
-  """`saved_config`, read.
-
-  Raises:
-    RunError: as of `saved_config`, or of `config.read_settings`, with the file's name.
-  """
-  return _read(workdir, saved_config(workdir))
-
-
-def _read(workdir: str | pathlib.Path, config: ConfigDict) -> Settings:
-  try:
-    return read_settings(config)
-  except RunError as error:
-    raise RunError(f"{pathlib.Path(workdir) / 'config.json'}: {error}") from error
-
-
-def load_config(workdir: str | pathlib.Path, own_system: str = "") -> ConfigDict:
-  """The resolved config of a run, to build it from.
+def load_settings(
+  workdir: str | pathlib.Path, own_system: str = "", changes: Mapping[str, Any] | None = None
+) -> Settings:
+  """The config of a run, to build it from.
 
   A folder that somebody shares must not run code of its own: its config may name a system of the
   package, or a module that this program or its user has named already.
@@ -90,15 +82,14 @@ def load_config(workdir: str | pathlib.Path, own_system: str = "") -> ConfigDict
   Args:
     workdir: folder of the run.
     own_system: the dotted path that the user says the config has, to import it; "" for none.
+    changes: values of keys `section.key` that replace those saved.
 
   Raises:
-    RunError: as of `saved_settings`; or the config names another system, or code elsewhere.
+    RunError: as of `saved_config` or `config.read_settings`, with the file's name; the config has
+      no such key to change; or it names another system, or code elsewhere.
   """
-  config = saved_config(workdir)
-  _read(workdir, config)
-  path, name = pathlib.Path(workdir) / "config.json", config.system
-  if not isinstance(name, str):
-    raise RunError(f"{path} must name a system; it has {name!r}. Put it back, or train anew.")
+  settings = saved_settings(workdir, changes)
+  path, name = pathlib.Path(workdir) / "config.json", settings.system
   if own_system and name != own_system:
     raise RunError(f"{path} names the system {name!r}, and --system={own_system} is given.")
   in_package = "." not in name.removeprefix("scae_jax.models.")
@@ -107,7 +98,21 @@ def load_config(workdir: str | pathlib.Path, own_system: str = "") -> ConfigDict
       f"{path} names the system {name!r}, which is code outside of scae_jax.models. If you trust"
       f" it, give evaluate.py --system={name}, or import it first in a program of your own."
     )
-  return config
+  return settings
+
+
+def saved_settings(
+  workdir: str | pathlib.Path, changes: Mapping[str, Any] | None = None
+) -> Settings:
+  """`load_settings` whatever the system, for who does not build it."""
+  config, changes = saved_config(workdir), changes or {}
+  try:
+    for key in changes:
+      value_at(config, key)
+    config.update_from_flattened_dict(changes)
+    return read_settings(config)
+  except RunError as error:
+    raise RunError(f"{pathlib.Path(workdir) / 'config.json'}: {error}") from error
 
 
 def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
