@@ -146,7 +146,7 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
     overrides = values(["train.py", *arguments], known_only=True)
   except flags.Error as error:
     raise RunError(f"{error}; {USAGE}") from error
-  source = values["config"].value
+  source = values["config"].value or ""
   config, ablations = _load(source)
   _override(config, overrides)
   workdir = pathlib.Path(values["workdir"].value or pathlib.Path("runs") / _run_name(source))

@@ -85,14 +85,14 @@ class TrainOptions:
     num_steps: parameter updates in all; a finished run is extended by a larger number.
     batch_size: examples a step, over all devices.
     seed: of the parameters, the order of examples and the noise.
-    seeds: so many runs are trained at once, with the seeds seed, seed + 1, ...; each is the run
+    seeds: number of runs that train at once, with the seeds seed, seed + 1, ...; each is the run
       that it would be alone.
-    steps_per_dispatch: at most so many steps run on the device without the host; only speed and
-      the time to react to Ctrl-C depend on it.
+    steps_per_dispatch: most steps that run on the device without the host; only speed and the time
+      to react to Ctrl-C depend on it.
     log_every: steps between lines of training metrics, each the mean over the steps since the last.
     eval_every: steps between held-out losses; 0 for only at checkpoints and at the end.
     checkpoint_every: steps between checkpoints, each with its held-out loss; 0 for only at the end.
-    keep_checkpoints: so many of the latest checkpoints are kept, and the best one besides.
+    keep_checkpoints: number of the latest checkpoints that are kept, beside the best one.
     tensorboard: whether metrics also go to `<workdir>/tensorboard`.
     compilation_cache: folder for compiled programs, see `compilation.keep_compiled`.
     start_from: workdir of another run, whose latest parameters this one starts from, see `start`;
@@ -134,7 +134,7 @@ class EvaluationOptions:
 
   Attributes:
     batch_size: examples a pass through the model.
-    max_examples: at most so many of each split are fitted to and scored; 0 for all.
+    max_examples: most examples of each split that are fitted to and scored; 0 for all.
   """
 
   batch_size: Annotated[int, between(1, MAX_EXAMPLES)]

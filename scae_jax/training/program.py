@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
 from scae_jax.data.batches import epoch_position
@@ -14,7 +15,6 @@ from scae_jax.training.config import Settings
 from scae_jax.training.errors import NonFiniteError
 from scae_jax.training.heldout import make_heldout
 from scae_jax.training.mesh import put
-from scae_jax.training.metrics import flatten
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import TrainState
 from scae_jax.training.step import make_dispatch
@@ -73,7 +73,7 @@ class Program:
     length = self._train.dispatch_length
     num_active = min(length - step % length, self._train.num_steps - step)
     state, metrics = self._compiled(state, *self._inputs(step, num_active))
-    rows = flatten(self._in_order(jax.device_get(metrics)))
+    rows = flatten_dict(self._in_order(jax.device_get(metrics)), sep="/")
     return state, {name: values[:num_active] for name, values in rows.items()}
 
   def evaluate(self, params: Any) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def report_run(
     workdir: its folder.
     scored: the data set to score on; None for the run's own.
     split: of it; None for the held-out one.
-    max_examples: of each split at most so many are used, 0 is all; None for what the config says.
+    max_examples: most examples of a split to use, 0 for all; None for what the config says.
 
   Raises:
     RunError: another data set or split is asked of a run on generated scenes.

@@ -45,11 +45,11 @@ def initial_state(
   """The state before the first step; a pure function of the seed and the start.
 
   Args:
-    system: gives the parameters.
-    data: gives their shapes.
-    optimizer: its state is new.
+    system: the model.
+    data: what its batches are like.
+    optimizer: of the run.
     seed: of the run.
-    start: values of parameters, all or some, that stand in place of those drawn.
+    start: values of all or some parameters, which replace those drawn.
   """
   run_key, params_key, noise_key = jax.random.split(jax.random.key(seed), 3)
   variables = system.module.init(
@@ -93,7 +93,7 @@ def make_state(
   seeds: Sequence[int],
   start: Any = None,
 ) -> TrainState:
-  """`initial_states`, computed inside jit and born on every device of the mesh, as `start` is."""
+  """`initial_states`, computed inside jit and placed on every device of the mesh, as `start` is."""
 
   def make(start: Any) -> TrainState:
     return initial_states(system, data, optimizer, seeds=seeds, start=start)
@@ -113,16 +113,7 @@ def abstract_state(
   seeds: Sequence[int],
 ) -> TrainState:
   """Shapes, types and placement of a state, without computing one."""
-  shapes = jax.eval_shape(lambda: initial_states(system, data, optimizer, seeds=seeds))
-  return _placed(shapes, mesh)
-
-
-def abstract_state_of(
-  params: Any, optimizer: optax.GradientTransformation, mesh: Mesh, *, num_seeds: int
-) -> TrainState:
-  """`abstract_state` from the shapes of its parameters alone, whatever the model."""
-
-  return _placed(state_shapes(params, optimizer, num_seeds=num_seeds), mesh)
+  return placed(jax.eval_shape(lambda: initial_states(system, data, optimizer, seeds=seeds)), mesh)
 
 
 def state_shapes(
@@ -136,11 +127,12 @@ def state_shapes(
   return jax.eval_shape(make if num_seeds == 1 else jax.vmap(make), params)
 
 
-def _placed(shapes: Any, mesh: Mesh) -> Any:
-  def place(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(mesh))
-
-  return jax.tree.map(place, shapes)
+def placed(shapes: Any, mesh: Mesh) -> Any:
+  """Shapes and types with the placement of a state: whole on every device of the mesh."""
+  sharding = replicated(mesh)
+  return jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes
+  )
 
 
 def by_seed(params: Any, seeds: Sequence[int]) -> dict[int, Any]:

@@ -1,6 +1,6 @@
 """Sweep files: a list of runs in TOML, checked as a whole before any of them starts.
 
-    seeds = 3                                   # so many at once, of every row that says nothing
+    seeds = 3                                   # number at once, of every row that says nothing
     config = "configs/digits.py"                # of every row that names none
     [overrides]                                 # of every row
     train.num_steps = 3000
