@@ -123,17 +123,24 @@ def make_originals(root: pathlib.Path, names: Sequence[str]) -> list[Original]:
   return [originals[0], Original(exported, run.config, params, {}, []), *originals[1:]]
 
 
-def _keep_built() -> None:
-  """Makes `build` load and trace what it has not yet: it is most of the time of a check."""
+@contextlib.contextmanager
+def _built_once() -> Iterator[None]:
+  """Meanwhile `build` loads and traces only what it has not yet: it is most of a check's time."""
   anew, kept = build_module.build, {}
 
-  def build(settings: Settings) -> Any:
-    if (key := repr(settings)) not in kept:
-      kept[key] = anew(settings)
+  def build(settings: Settings, **options: Any) -> Any:
+    if (key := repr((settings, options))) not in kept:
+      kept[key] = anew(settings, **options)
     return kept[key]
 
-  for module in (build_module, loop, runs):
-    vars(module)["build"] = build
+  modules = (build_module, loop, runs)
+  try:
+    for module in modules:
+      vars(module)["build"] = build
+    yield
+  finally:
+    for module in modules:
+      vars(module)["build"] = anew
 
 
 def check(original: Original, folder: pathlib.Path, i: int) -> dict[str, tuple[str, str]]:
@@ -284,7 +291,7 @@ def search(
   ways: dict[str, collections.Counter[str]] = {}
   failures = []
   started = time.monotonic()
-  with tempfile.TemporaryDirectory() as made:
+  with tempfile.TemporaryDirectory() as made, _built_once():
     root = pathlib.Path(made).resolve()
     originals = make_originals(root, names)
     shares = np.arange(len(originals), 0, -1) / sum(range(len(originals) + 1))
@@ -334,7 +341,6 @@ def main(arguments: Sequence[str]) -> int:
   options = parser.parse_args(arguments)
   absl_logging.set_verbosity(absl_logging.WARNING)
   keep_compiled("")
-  _keep_built()
   chosen = range(options.n) if options.only is None else [options.only]
   found = search(chosen, options.seed, ("cnn", "two-seeds", "ccae"))
   if options.out:

@@ -19,7 +19,7 @@ from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.program import Program
 from scae_jax.training.state import make_state
 from scae_jax.training.step import ORDER_STREAM, STEP_STREAM, update
-from tests.toy_system import make_system, toy_config, toy_data
+from tests.toy_system import TERMS, make_system, toy_config, toy_data
 
 NUM_TRAIN, NUM_TEST = 50, 22
 
@@ -161,6 +161,8 @@ def test_dispatches_are_steps_one_after_the_other():
   settings, system, program, state = make_program()
   expected, totals, seen = by_hand(settings, system, state, 14)
   state, rows = run_steps(program, state, 14)
+  # In the order of the system, in which what is not finite is named; not of the alphabet.
+  assert [name for name in rows if "/" in name] == [f"terms/{name}" for name in TERMS]
   np.testing.assert_allclose(rows["total"], totals, rtol=1e-5)  # four devices sum in another order
   for a, b in zip(leaves(state), leaves(expected), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -65,7 +65,7 @@ def open_run(
   which: Which = "latest",
   settings: Settings | None = None,
 ) -> Run:
-  """Loads what a workdir holds, and changes nothing in it.
+  """Loads the run in a workdir, without changing anything there.
 
   Args:
     workdir: folder of a run.
@@ -93,13 +93,13 @@ def open_run(
 
 
 def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[str, Any]]:
-  """What the module applies, for each seed of a state; on one device of this process."""
+  """Variables of the module for each seed of a state, on one device of this process."""
   params = jax.tree.map(jnp.asarray, jax.device_get(state.params))
   return {seed: {"params": own} for seed, own in by_seed(params, train.all_seeds).items()}
 
 
 def build(settings: Settings, *, training: bool = True) -> tuple[System, Dataset | Scenes, Feed]:
-  """Loads the data, makes the system, and traces it once so that what does not fit shows early.
+  """Loads the data, makes the system, and traces it once, so that errors come early.
 
   Args:
     settings: of the run.

@@ -115,7 +115,7 @@ class Checkpoints:
     return sorted(self._manager.all_steps())
 
   def save(self, state: TrainState, progress: Progress) -> None:
-    """Starts to write; returns as soon as the state may be donated.
+    """Starts writing a checkpoint; returns as soon as the state may be donated.
 
     Raises:
       WriteError: this checkpoint or the one before cannot be written.
@@ -141,7 +141,7 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _writing(self) -> Iterator[None]:
-    """Orbax writes in the background and reports what went wrong at the next call, whichever."""
+    """Orbax writes in the background and reports an error at its next call."""
     try:
       yield
     except (OSError, ValueError) as error:
@@ -179,7 +179,7 @@ class Checkpoints:
     )
 
   def describe_params(self) -> Any:
-    """Shapes and types of the parameters, as the latest checkpoint that can be read says.
+    """Shapes and types of the parameters in the latest checkpoint that can be read.
 
     Raises:
       RunError: there is no checkpoint, or none says it.
@@ -192,7 +192,7 @@ class Checkpoints:
     raise RunError(f"no checkpoint in {self._directory} can be read. Train in a new --workdir.")
 
   def set_aside_after(self, step: int) -> None:
-    """Moves checkpoints of later steps, which could not be read, out of the way of new ones.
+    """Moves unreadable checkpoints of later steps away, so that new ones can be written.
 
     Raises:
       RunError: there is no place to move them to.
@@ -287,7 +287,7 @@ class _Best(checkpoint_managers.PreservationPolicy):
 
 
 def _progress(contents: Mapping[str, Any]) -> tuple[int, int, Progress]:
-  """What was saved beside a state: the checksums of all and of the progress alone, and that."""
+  """What is saved beside a state: the checksum of both, that of the progress, and the progress."""
   contents = dict(contents)
   return contents.pop("checksum"), contents.pop("progress_checksum"), Progress(**contents)
 
@@ -303,7 +303,7 @@ def _checksum(state: TrainState | None, progress: Progress) -> int:
 
 
 def _described(folder: Any) -> dict[str, Any]:
-  """What is said of the arrays of a saved state, in a tree of dictionaries.
+  """Metadata of the arrays of a saved state, in a tree of dictionaries.
 
   Args:
     folder: a path; orbax has a type of its own for them, and takes others.
@@ -330,7 +330,7 @@ def _quietly(read: Callable[[], Result]) -> Result | Unreadable:
 
 @dataclasses.dataclass(frozen=True)
 class _DroppedReads:
-  """Passes over what Python says of dropped reads; all else goes to the hook before."""
+  """Ignores dropped reads; passes everything else to the hook before."""
 
   before: Callable[[Any], object]
 

@@ -72,7 +72,7 @@ class Command:
 
 
 def read_settings(config: ConfigDict | Settings) -> Settings:
-  """Checks a whole config and reads it; settings that are read already come back as they are.
+  """Checks and reads a whole config; returns settings that are read already as they are.
 
   Raises:
     RunError: a section or key is missing, unknown, of the wrong type or out of bounds.
@@ -267,7 +267,7 @@ def value_at(config: ConfigDict, key: str) -> Any:
 
 
 def tuples(value: Any) -> Any:
-  """A value of JSON or TOML with tuples for its lists, as a config has it."""
+  """A value of JSON or TOML with tuples in place of lists, as configs have them."""
   if isinstance(value, dict):
     return {key: tuples(item) for key, item in value.items()}
   return tuple(tuples(item) for item in value) if isinstance(value, list) else value

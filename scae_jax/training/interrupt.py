@@ -68,7 +68,7 @@ class StopRequest:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-  """A handler must be a Python function for the wakeup socket to be written."""
+  """Python writes to the wakeup socket only for signals that have a Python handler."""
 
 
 def _tell(message: str) -> None:

@@ -132,7 +132,7 @@ def _start(
   checkpoints: Checkpoints,
   display: Display,
 ) -> tuple[TrainState, Progress]:
-  """The state of the latest checkpoint that can be read, or a new one, with what it starts from."""
+  """The state of the latest readable checkpoint, or a new one, started from `start`."""
   optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
   if checkpoints.steps():
     template = abstract_state(system, data, optimizer, mesh, seeds=seeds)
@@ -155,7 +155,7 @@ def _start(
 def _metrics_writer(
   options: TrainOptions, workdir: pathlib.Path, progress: Progress, display: Display
 ) -> Iterator[MetricsWriter | None]:
-  """What goes on with the lines of metrics; says so if those before are not what they were."""
+  """The writer of metrics; says so if earlier lines in the file have changed."""
   if not is_first():
     yield None
     return
@@ -181,7 +181,7 @@ class _Loop:
   stop: StopRequest
 
   def run(self, state: TrainState, progress: Progress) -> tuple[TrainState, Progress]:
-    """Trains until the last step or a request to stop; what it returns is being saved."""
+    """Trains until the last step or a request to stop; the result is being saved."""
     options, step = self.options, progress.step
     window, speed = Window(progress.window), Speed()
     saved = step  # 0 if nothing is

@@ -1,4 +1,4 @@
-"""What a run needs of memory, at least, before anything runs."""
+"""A lower bound of the memory that a run needs, checked before anything runs."""
 
 import dataclasses
 import math
@@ -46,7 +46,7 @@ def require_memory(settings: Settings, feed: Feed, traced: Traced, *, training: 
   if needed <= memory:
     return
   sizes = _sizes(settings)
-  # The largest number by which the run grows; to try all would be long to trace.
+  # To blame is the largest number that the memory depends on; tracing all would take long.
   candidates = sorted(sizes, key=lambda key: np.max(sizes[key], initial=0), reverse=True)
   grows = (
     key
@@ -61,7 +61,7 @@ def require_memory(settings: Settings, feed: Feed, traced: Traced, *, training: 
 
 
 def device_memory() -> int:
-  """Bytes that a device may have: of a GPU or TPU its own, of a CPU the machine's."""
+  """Memory of a device in bytes: a GPU's or TPU's own; for a CPU, the machine's."""
   device = jax.local_devices()[0]
   statistics = device.memory_stats() if device.platform != "cpu" else None
   if statistics and "bytes_limit" in statistics:
@@ -78,9 +78,9 @@ def in_words(count: float) -> str:
 def _needed(settings: Settings, feed: Feed, traced: Traced, training: bool) -> int:
   """Bytes that a device needs at least.
 
-  Parameters and, in training, their gradient, the optimiser's state and the examples of a dispatch,
-  of all seeds; and the largest array of a training step, of which accelerators share the batch, or
-  of a pass of the report, which takes one seed at a time on one device.
+  That is, for all seeds, the parameters and, in training, the gradient, the optimiser's state and
+  the examples of a dispatch; and the largest array, either of a training step, whose batch
+  accelerators share, or of a pass of the report, which runs one seed at a time on one device.
   """
   train = settings.train
   in_pass = min(settings.evaluation.batch_size, max(feed.num_train, feed.num_heldout))

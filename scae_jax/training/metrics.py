@@ -1,4 +1,4 @@
-"""`metrics.jsonl`, one line an event, and TensorBoard beside it if asked for.
+"""Training metrics: `metrics.jsonl` and, if asked for, TensorBoard.
 
 A line is `{"split": "train", "validation" or "test", "step", "terms", "total", ..., "timing"}`.
 Everything but `timing` is a function of the config alone: an interrupted and resumed run writes the
@@ -36,7 +36,7 @@ class Window:
   """
 
   def __init__(self, contents: Mapping[str, Any] | None = None):
-    """A new window, or the one that `to_json` has written down."""
+    """A new window, or the one that `to_json` stored."""
     self.count = int(contents["count"]) if contents else 0
     sums = contents["sums"] if contents else {}
     self._sums: dict[str, Any] = {name: np.float64(value) for name, value in sums.items()}
@@ -147,7 +147,7 @@ def check_tensorboard() -> None:
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-  """The lines of the file, without the last one if a kill cut it short.
+  """The lines of the file, without an unfinished last one.
 
   Raises:
     RunError: the file cannot be read, or a line before the last is not one of metrics.
@@ -170,7 +170,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _parse(text: bytes) -> dict[str, Any]:
-  """A line of the file; raises ValueError unless it has what every line has."""
+  """A line of the file; raises ValueError if it lacks what every line has."""
   line = json.loads(text.decode())
   if not isinstance(line, dict):
     raise ValueError(f"expected a JSON object, got {text[:40]!r}")

@@ -64,7 +64,7 @@ class OptimizerOptions:
 
 
 def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
-  """Fills in what 0 leaves to the rest of the config.
+  """Replaces zeros that stand for a value computed from the rest of the config.
 
   A cosine's decay_steps becomes what is left of the run after warm-up, so that a longer or shorter
   run has a whole cosine. RMSProp's epsilon becomes (10 batch_size)^-2, as in the release of the

@@ -1,4 +1,4 @@
-"""Parameters to keep and to share: what evaluation needs of a run, without its checkpoints.
+"""Pretrained parameters: what evaluation needs of a run, without its checkpoints.
 
 <folder>/config.json    the run's resolved config
 <folder>/params.npz     parameters by path, float16 or float32, of one seed
@@ -35,7 +35,7 @@ def save_pretrained(
     seed: which of its seeds.
     folder: where.
     dtype: of the numbers in the file; float16 halves it and rounds at the fourth digit.
-    figures: what evaluation said of it, for whoever reads the file.
+    figures: results of its evaluation, for readers of the file.
 
   Raises:
     RunError: no such type, or numbers too large for it.
@@ -78,7 +78,7 @@ def open_pretrained(
 
   Raises:
     RunError: another step is asked for; the parameters cannot be read or do not fit the config;
-      the data set is not to be had, or is not the one that they were trained on.
+      the data set is missing or is not the one that they were trained on.
   """
   if which != "latest":
     raise RunError(f"pretrained parameters are of one step; leave out --step={which}.")

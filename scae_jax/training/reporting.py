@@ -1,4 +1,4 @@
-"""The report on a run: the one that ends its training, and those that evaluate.py asks for."""
+"""Reports on a run, at the end of its training and for evaluate.py."""
 
 import functools
 import math

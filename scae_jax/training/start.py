@@ -107,7 +107,7 @@ Shapes = dict[str, tuple[int, ...]]  # of parameters, by path
 
 
 def _shapes(params: Any, has_seeds: bool) -> Shapes:
-  """Without the axis over seeds."""
+  """Shapes without the axis over seeds."""
   flat = flatten_dict(params, sep="/")
   return {name: leaf.shape[int(has_seeds) :] for name, leaf in flat.items()}
 
@@ -141,7 +141,7 @@ def _summary(own: Shapes, theirs: Shapes) -> str:
 
 
 def _prefixes(name: str) -> list[str]:
-  """`a/b/c` has a, a/b, and itself."""
+  """`a/b/c` has the prefixes a, a/b and a/b/c."""
   return list(itertools.accumulate(name.split("/"), "{}/{}".format))
 
 

@@ -1,4 +1,4 @@
-"""All that changes while training runs."""
+"""The training state."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from scae_jax.typing import Array
 
 @struct.dataclass
 class TrainState:
-  """A struct of arrays: nothing in it is a function or a setting.
+  """Everything that changes in training; arrays only, no functions or settings.
 
   Where several seeds train at once, every array has one more axis in front, over the seeds.
 
@@ -25,7 +25,7 @@ class TrainState:
     step: updates done so far, int32 [].
     params: the model's parameters.
     opt_state: of the optimiser.
-    rng: the run's key, never changed: what a step draws is a function of it and the step.
+    rng: the run's key, which never changes; the keys of a step are folded in from its number.
   """
 
   step: Array

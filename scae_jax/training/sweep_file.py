@@ -172,7 +172,7 @@ def _flag_value(value: Any) -> str:
 
 
 def _check_type(where: str, key: str, given: Any, read: Any) -> None:
-  """A command line is text and reads the number 3 as the name '3'; TOML has types, which count."""
+  """Compares types: a command line would read the number 3 as the name '3'; TOML has types."""
   expected = type(read)
   if type(tuples(given)) is expected or (expected is float and type(given) is int):
     return

@@ -1,9 +1,9 @@
-"""The folder of a run: its config, what may change when it is resumed, and who may write.
+"""The folder of a run: its config and data set, what a resumed run may change, and its lock.
 
 config.json    the resolved config of the run
-data.json      what the data set is that it trains on
+data.json      description of the data set that it trains on
 checkpoints/   one folder a step
-metrics.jsonl  training and held-out metrics
+metrics.jsonl  metrics of training and of held-out examples
 tensorboard/   if asked for
 evaluation/    the report
 """
@@ -104,7 +104,7 @@ def load_settings(
 def saved_settings(
   workdir: str | pathlib.Path, changes: Mapping[str, Any] | None = None
 ) -> Settings:
-  """`load_settings` whatever the system, for who does not build it."""
+  """`load_settings` of any system, for callers that do not build it."""
   config, changes = saved_config(workdir), changes or {}
   try:
     for key in changes:
@@ -116,7 +116,7 @@ def saved_settings(
 
 
 def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
-  """Nothing happens if the folder is new or holds a run that `config` may resume.
+  """Raises unless the folder is new or holds a run that `config` may resume.
 
   The keys in `RESUMABLE_CHANGES` may differ, `train.num_steps` only upwards and not at all under
   a cosine that ends with the run. `evaluation.*` may differ too: it is read after training. Writes
@@ -162,7 +162,7 @@ def _check_length_is_free(workdir: pathlib.Path, config: ConfigDict, old: int, n
 
 
 def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
-  """What tells one data set from another, wherever it lies; takes some 0.1 s for MNIST.
+  """A description by which a data set is recognised in any folder; takes 0.1 s for MNIST.
 
   Returns:
     Its name, its class names, and for each split the number and shape of its examples with a hash
@@ -186,7 +186,7 @@ def _describe_split(split: Split) -> str:
 
 
 def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None:
-  """Nothing happens if the run in the folder trains on this data set, or none is described there.
+  """Raises if the folder describes another data set than this.
 
   Args:
     workdir: folder of a run; one of an older version has no data.json.
@@ -220,9 +220,9 @@ def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None
 def open_for_writing(
   workdir: pathlib.Path, config: ConfigDict, described: Mapping[str, Any]
 ) -> Iterator[None]:
-  """Makes the folder, saves config and data in it, and keeps other runs from training in it.
+  """Makes the folder, saves config and data description, and locks it against other runs.
 
-  The lock goes with the process, however that ends. Of a run in many processes, the first does it.
+  The lock ends with the process. In a run of many processes, only the first does this.
 
   Args:
     workdir: the folder.
