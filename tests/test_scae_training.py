@@ -297,7 +297,7 @@ def compiled_program(num_devices, dataset, likelihood="composed"):
   data = ImageSpec(canvas=18, channels=1, num_classes=10)
   system = make_system(settings, data)
   mesh = make_mesh(jax.devices()[:num_devices])
-  state = make_state(system, data, make_optimizer(settings.optimizer), mesh, seeds=(0,))
+  state = make_state(settings, system, data, mesh)
   program = Program(
     settings, system, image_feed(dataset, canvas=18, max_shift=settings.data.max_shift), mesh
   )

@@ -46,7 +46,7 @@ def compiled_program(*, num_devices: int, steps_per_dispatch: int):
   data = toy_data(side=8)
   system = make_system(settings.model, settings.loss, data)
   mesh = make_mesh(jax.devices()[:num_devices])
-  state = make_state(system, data, make_optimizer(settings.optimizer), mesh, seeds=(0,))
+  state = make_state(settings, system, data, mesh)
   program = Program(settings, system, image_feed(DATASET, canvas=8, max_shift=1), mesh)
   program.compile(state)
   key_data = jax.device_get(jax.random.key_data(state.rng))

@@ -22,7 +22,6 @@ from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.memory import require_memory
 from scae_jax.training.mesh import make_mesh
-from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import DataOptions, TrainOptions
 from scae_jax.training.state import TrainState, abstract_state, by_seed
 from scae_jax.training.systems import check_system, make_system
@@ -83,8 +82,7 @@ def open_run(
     raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
   system, dataset, feed = build(settings, training=False)
   check_same_data(workdir, describe_data(dataset))
-  optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
-  template = abstract_state(system, feed.spec, optimizer, make_mesh(), seeds=seeds)
+  template = abstract_state(settings, system, feed.spec, make_mesh())
   with Checkpoints(directory, keep=1, writable=False) as checkpoints:
     state, progress = checkpoints.restore(template, which)
     is_latest = which == "latest" or progress.step == checkpoints.steps()[-1]

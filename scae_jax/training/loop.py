@@ -33,7 +33,7 @@ from scae_jax.training.metrics import (
   check_tensorboard,
   of_seeds,
 )
-from scae_jax.training.optimizers import check_length, make_optimizer
+from scae_jax.training.optimizers import check_length
 from scae_jax.training.options import TrainOptions
 from scae_jax.training.processes import (
   all_or_none,
@@ -133,15 +133,14 @@ def _start(
   display: Display,
 ) -> tuple[TrainState, Progress]:
   """The state of the latest readable checkpoint, or a new one, started from `start`."""
-  optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
+  seeds = settings.train.all_seeds
   if checkpoints.steps():
-    template = abstract_state(system, data, optimizer, mesh, seeds=seeds)
-    state, progress = checkpoints.restore(template)
+    state, progress = checkpoints.restore(abstract_state(settings, system, data, mesh))
     checkpoints.set_aside_after(progress.step)
     display.say(f"resuming at step {progress.step}")
   else:
     taken = None if start is None else put(start.params, mesh)
-    state = make_state(system, data, optimizer, mesh, seeds=seeds, start=taken)
+    state = make_state(settings, system, data, mesh, start=taken)
     if start is not None:
       display.say(start.summary)
     progress = Progress(step=0, window=Window().to_json(), selection_loss=None)

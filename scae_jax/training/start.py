@@ -61,11 +61,9 @@ def find_start(
   source = settings.train.start_from
   if not source or _has_checkpoints(workdir):
     return None
-  seeds = settings.train.all_seeds
-  optimizer = make_optimizer(settings.optimizer)
-  own = abstract_state(system, data, optimizer, mesh, seeds=seeds).params
+  own = abstract_state(settings, system, data, mesh).params
   try:
-    return _read(pathlib.Path(source), own, len(seeds), mesh)
+    return _read(pathlib.Path(source), own, settings.train.seeds, mesh)
   except RunError as error:
     raise RunError(f"config.train.start_from: {error}") from error
 

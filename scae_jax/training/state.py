@@ -11,7 +11,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from scae_jax.models.system import Spec, System
+from scae_jax.training.config import Settings
 from scae_jax.training.mesh import replicated
+from scae_jax.training.optimizers import make_optimizer
 from scae_jax.typing import Array
 
 
@@ -68,15 +70,9 @@ def state_of(params: Any, optimizer: optax.GradientTransformation, rng: Array) -
   )
 
 
-def initial_states(
-  system: System,
-  data: Spec,
-  optimizer: optax.GradientTransformation,
-  *,
-  seeds: Sequence[int],
-  start: Any = None,
-) -> TrainState:
-  """`initial_state` of one seed, or of several side by side, each with its own start."""
+def initial_states(settings: Settings, system: System, data: Spec, start: Any = None) -> TrainState:
+  """`initial_state` of a run: of one seed, or of several side by side, each with its own start."""
+  optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
 
   def make(seed: Array | int, start: Any) -> TrainState:
     return initial_state(system, data, optimizer, seed=seed, start=start)
@@ -85,18 +81,12 @@ def initial_states(
 
 
 def make_state(
-  system: System,
-  data: Spec,
-  optimizer: optax.GradientTransformation,
-  mesh: Mesh,
-  *,
-  seeds: Sequence[int],
-  start: Any = None,
+  settings: Settings, system: System, data: Spec, mesh: Mesh, start: Any = None
 ) -> TrainState:
   """`initial_states`, computed inside jit and placed on every device of the mesh, as `start` is."""
 
   def make(start: Any) -> TrainState:
-    return initial_states(system, data, optimizer, seeds=seeds, start=start)
+    return initial_states(settings, system, data, start)
 
   # It runs once, and optimising it takes a CPU ten seconds longer than running it as it is.
   on_cpu = mesh.devices.flat[0].platform == "cpu"
@@ -104,16 +94,9 @@ def make_state(
   return jax.jit(make, out_shardings=replicated(mesh)).lower(start).compile(options)(start)
 
 
-def abstract_state(
-  system: System,
-  data: Spec,
-  optimizer: optax.GradientTransformation,
-  mesh: Mesh,
-  *,
-  seeds: Sequence[int],
-) -> TrainState:
-  """Shapes, types and placement of a state, without computing one."""
-  return placed(jax.eval_shape(lambda: initial_states(system, data, optimizer, seeds=seeds)), mesh)
+def abstract_state(settings: Settings, system: System, data: Spec, mesh: Mesh) -> TrainState:
+  """Shapes, types and placement of a run's state, without computing one."""
+  return placed(jax.eval_shape(lambda: initial_states(settings, system, data)), mesh)
 
 
 def state_shapes(
