@@ -1,13 +1,13 @@
-"""Draws configs at random, and asks that each trains or is refused with the name of its key.
+"""Draws configs at random; each must train or be refused with the name of its key.
 
     python -m reliability.configs --n=10000 --seed=0 --keep=runs/configs.json
 
 Each config is a small one of one of the systems with a few keys changed: to sizes that are odd,
-large or negative, to numbers that are none, to values of another type, to schedules out of order.
-It is read and traced as by train.py; every tenth of those that can be built trains for two steps.
-A loss that is not finite, of a config that is sound, counts as stopped. Exit code 1: a config ended
-in anything else than a run or one line that names a key that was changed; `--only=i` does the i-th
-again. `--keep` has the results after every chunk, and the same command goes on where it stopped.
+large or negative, to NaN or infinity, to values of another type, to schedules out of order. It is
+read and traced as by train.py; every tenth of those that can be built trains for two steps. A loss
+of a sound config that is not finite counts as stopped. Exit code 1: a config ended in anything but
+a run or one line that names a changed key; `--only=i` repeats the i-th. `--keep` saves the results
+after every chunk, and the same command goes on from there.
 """
 
 import argparse

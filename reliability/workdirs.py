@@ -1,18 +1,18 @@
-"""Damages workdirs at random, and looks at what becomes of opening and resuming them.
+"""Damages workdirs at random, and checks what opening and resuming them does.
 
     python -m reliability.workdirs --n=1000 --seed=0
 
 Each of n copies of a small finished run, or of exported parameters, is damaged in one to three
-ways, then opened as evaluate.py does, started from, tabled as sweep.py does, and resumed. What
-comes is one of
+ways, then opened as evaluate.py does, started from, tabled as sweep.py does, and resumed. The
+outcome is one of
 
-- same: all as if nothing were damaged, parameters and metrics bit for bit
-- stated: something else that is right, after a message that says so
+- same: parameters and metrics as without the damage, bit for bit
+- stated: another correct result, after a message that says so
 - refused: one message that names a file
 
-or a failure: a traceback, no end, other parameters or metrics without a word. Then the exit code is
-1, and `--only=i` does the i-th again (orbax names files at random, so among those of a checkpoint
-it may draw another).
+or a failure: a traceback, no end, other parameters or metrics without a message. Then the exit code
+is 1, and `--only=i` repeats the i-th (orbax names files at random, so among those of a checkpoint
+another may be drawn).
 """
 
 import argparse
@@ -60,7 +60,7 @@ from scae_jax.training.workdir import load_settings
 OUTCOMES = ("same", "stated", "refused", "failed")  # from the best to the worst
 SECONDS = 120  # after which something counts as without end
 NUM_STEPS, EVERY = 6, 2
-# What a message has that says that something is not as it was.
+# Parts of messages that say that something has changed.
 SAID = (
   "can be read",
   "cannot be read",
@@ -78,7 +78,7 @@ class WithoutEndError(BaseException):
 
 
 class SilentError(Exception):
-  """Something is not as it was, and nothing said so."""
+  """Something has changed without a message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,11 +224,11 @@ def _resume(original: Original, folder: pathlib.Path) -> str:
 
 
 def _outcome(folder: pathlib.Path, do: Callable[[], str]) -> tuple[str, str]:
-  """Does something.
+  """Runs a check.
 
   Args:
-    folder: that a refusal must name, or something in it.
-    do: it; returns what is not as it was and must have been said, or "".
+    folder: a refusal must name it or something in it.
+    do: the check; returns what has changed and must have been said, or "".
   """
   with _listening() as said:
     try:

@@ -72,7 +72,7 @@ def start(home: pathlib.Path, arguments: list[str]) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen) -> str:
-  output, _ = process.communicate(timeout=120)
+  output, _ = process.communicate(timeout=600)
   return output
 
 
@@ -82,7 +82,7 @@ def num_lines(workdir: pathlib.Path) -> int:
 
 
 def wait_for_lines(process: subprocess.Popen, workdir: pathlib.Path, count: int) -> None:
-  deadline = time.monotonic() + 120
+  deadline = time.monotonic() + 600
   while num_lines(workdir) < count and process.poll() is None:
     assert time.monotonic() < deadline
     time.sleep(0.002)

@@ -24,6 +24,7 @@ from tests.toy_system import toy_config
 __all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+STARTED: list[subprocess.Popen] = []
 CADENCE = {"train__steps_per_dispatch": 2, "train__log_every": 2}
 CONFIG_FILE = """
 from tests.toy_system import toy_config
@@ -68,22 +69,25 @@ def start(folder: pathlib.Path, preset: str, *, report: bool) -> list[subprocess
     "JAX_COMPILATION_CACHE_DIR": str(folder.parent / "compiled"),  # of all tests of this worker
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
   }
-  started = []
   for i in range(2):
     own = ["--num_processes=2", f"--process_id={i}"]
     with (folder / f"log{i}").open("w") as log:
-      started.append(
+      STARTED.append(
         subprocess.Popen([*command, *own], env=environment, stdout=log, stderr=subprocess.STDOUT)
       )
-  return started
+  return STARTED[-2:]
 
 
 def finish(started: list[subprocess.Popen]) -> list[int]:
-  try:
-    return [process.wait(timeout=120) for process in started]
-  finally:
-    for process in started:
-      process.kill()
+  return [process.wait(timeout=600) for process in started]
+
+
+@pytest.fixture(autouse=True)
+def ended():
+  """No process of a test that fails runs on."""
+  yield
+  while STARTED:
+    STARTED.pop().kill()
 
 
 def said(folder: pathlib.Path, process: int) -> str:
@@ -122,7 +126,7 @@ def test_two_processes_train_as_one(alone, tmp_path):
 @pytest.mark.slow
 def test_process_that_dies_ends_the_run_and_a_restart_resumes(tmp_path):
   first, second = start(tmp_path, "long", report=False)
-  deadline = time.monotonic() + 120
+  deadline = time.monotonic() + 600
   while "step 90/" not in said(tmp_path, 0) and first.poll() is None:
     assert time.monotonic() < deadline
     time.sleep(0.05)

@@ -282,7 +282,9 @@ class _Best(checkpoint_managers.PreservationPolicy):
     self, checkpoints: Sequence[checkpoint_managers.PolicyCheckpointInfo], *, context: Any
   ) -> list[bool]:
     steps = [checkpoint.step for checkpoint in checkpoints]
-    best = min((step for step in steps if step in self.losses), key=self.losses.get, default=None)
+    best = min(
+      (step for step in steps if step in self.losses), key=self.losses.__getitem__, default=None
+    )
     return [step == best for step in steps]
 
 

@@ -34,7 +34,7 @@ class Settings:
   """A config, checked and read: the sections of training as records, the others as plain dicts.
 
   Attributes:
-    config: what they were read from; it goes into the workdir and into reports.
+    config: a copy of what they were read from; it goes into the workdir and into reports.
     system: module that exports `make_system`: a name in `scae_jax.models`, or a dotted path.
     model: arguments of the model.
     loss: weights and kinds of loss terms.
@@ -95,7 +95,7 @@ def read_settings(config: ConfigDict | Settings) -> Settings:
     train = bounds.read(TrainOptions, "train", content["train"])
     optimizer = bounds.read(OptimizerOptions, "optimizer", content["optimizer"])
     return Settings(
-      config=config,
+      config=ConfigDict(content).lock(),  # nobody can change it any more
       system=content["system"],
       model=content["model"],
       loss=content["loss"],

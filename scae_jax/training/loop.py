@@ -222,9 +222,10 @@ class _Loop:
     """Writes the line of held-out results; returns the loss that ranks the checkpoint."""
     started, seeds = time.perf_counter(), self.options.all_seeds
     results = self.program.evaluate(state.params)
+    flat: dict[str, Any] = flatten_dict(results, sep="/")
     rows = {
       f"held-out {name.removeprefix('terms/')}": np.reshape(value, (1, -1))
-      for name, value in flatten_dict(results, sep="/").items()
+      for name, value in flat.items()
     }
     check_finite(rows, step - 1, seeds, saved=saved)
     seconds = time.perf_counter() - started

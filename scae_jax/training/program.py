@@ -73,7 +73,7 @@ class Program:
     length = self._train.dispatch_length
     num_active = min(length - step % length, self._train.num_steps - step)
     state, metrics = self._compiled(state, *self._inputs(step, num_active))
-    rows = flatten_dict(self._in_order(jax.device_get(metrics)), sep="/")
+    rows: dict[str, Any] = flatten_dict(self._in_order(jax.device_get(metrics)), sep="/")
     return state, {name: values[:num_active] for name, values in rows.items()}
 
   def evaluate(self, params: Any) -> dict[str, Any]:

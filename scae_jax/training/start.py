@@ -106,7 +106,7 @@ Shapes = dict[str, tuple[int, ...]]  # of parameters, by path
 
 def _shapes(params: Any, has_seeds: bool) -> Shapes:
   """Shapes without the axis over seeds."""
-  flat = flatten_dict(params, sep="/")
+  flat: dict[str, Any] = flatten_dict(params, sep="/")
   return {name: leaf.shape[int(has_seeds) :] for name, leaf in flat.items()}
 
 
