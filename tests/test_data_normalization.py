@@ -7,9 +7,15 @@ import pytest
 
 from configs import capsnet, digits, probabilistic
 from scae_jax.data import transfer
-from scae_jax.data.dataset import Dataset, Split, crop_middle, hold_out_validation
+from scae_jax.data.dataset import (
+  Dataset,
+  Split,
+  crop_middle,
+  hold_out_validation,
+  normalized,
+  pixel_statistics,
+)
 from scae_jax.data.feed import image_feed
-from scae_jax.data.normalization import normalized, pixel_statistics
 from scae_jax.data.transfer import load_scored, turned
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split

@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import re
-import time
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +20,8 @@ from scae_jax.data.dataset import Dataset, Split
 
 __all__ = [
   "cache_folder",
-  "cached_versions",
   "load_or_build",
+  "newest_cached",
   "read_arrays",
   "read_cached",
   "write_cached",
@@ -43,22 +42,16 @@ def load_or_build(
   """Reads a cached data set that matches the fingerprint, or builds and caches it.
 
   Args:
-    path: the cache file.
+    path: the cache file. One that cannot be written only costs time: it is logged as a warning.
     name: the data set that the file must hold.
     fingerprint: what the source looks like now.
     build: reads the source.
-
-  Returns:
-    The data set. A cache that cannot be written only costs time: it is logged as a warning.
   """
   cached = read_cached(path, name, fingerprint)
   if cached is not None:
     return cached
   logging.info("Decoding the images of %s, once; this takes up to some tens of seconds.", name)
-  start = time.monotonic()
   dataset = build()
-  num_images = sum(len(split.images) for split in dataset.splits.values())
-  logging.info("Decoded %d images in %.1f s.", num_images, time.monotonic() - start)
   write_cached(path, dataset, fingerprint)
   return dataset
 
@@ -80,7 +73,6 @@ def read_cached(path: pathlib.Path, name: str, fingerprint: str | None = None) -
   try:
     about = json.loads(read_arrays(path, "about")["about"].tobytes())
     if about["layout"] != _LAYOUT or fingerprint not in (None, about["fingerprint"]):
-      logging.info("The cache file %s is of another source or layout: not used.", path)
       return None
     if about["name"] != name:
       raise ValueError(f"expected the data set {name!r}, got {about['name']!r}")
@@ -148,17 +140,26 @@ def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None
       path.parent,
       error,
     )
-    return
-  logging.info("Cached %s in %s (%.1f MB).", dataset.name, path, path.stat().st_size / 1e6)
 
 
-def cached_versions(folder: pathlib.Path, stem: str) -> list[tuple[str, pathlib.Path]]:
-  """Lists the cache files `<stem>-<major.minor.patch>.npz` as (version, path), newest first."""
-  pattern = re.compile(re.escape(stem) + r"-(\d+\.\d+\.\d+)\.npz")
-  if not folder.is_dir():
-    return []
-  found = [(match[1], path) for path in folder.iterdir() if (match := pattern.fullmatch(path.name))]
-  return sorted(found, key=lambda item: tuple(map(int, item[0].split("."))), reverse=True)
+def newest_cached(folder: pathlib.Path, stem: str, version: str, name: str) -> Dataset | None:
+  """Reads the newest usable cache file `<stem>-<version>.npz`, whatever it was made from.
+
+  Args:
+    folder: of cache files.
+    stem: start of the file's name.
+    version: major.minor.patch, or "" for any.
+    name: the data set that the file must hold.
+  """
+  pattern = re.compile(re.escape(stem) + r"-(\d+)\.(\d+)\.(\d+)\.npz")
+  paths = folder.iterdir() if folder.is_dir() else ()
+  found = {tuple(map(int, m.groups())): p for p in paths if (m := pattern.fullmatch(p.name))}
+  for numbers in sorted(found, reverse=True):
+    if version in ("", ".".join(map(str, numbers))):
+      dataset = read_cached(found[numbers], name)
+      if dataset is not None:
+        return dataset
+  return None
 
 
 def _remove(path: pathlib.Path) -> None:

@@ -16,8 +16,7 @@ import re
 import numpy as np
 
 from scae_jax.data import affine, affnist
-from scae_jax.data.dataset import Dataset, ScoredSet, crop_middle
-from scae_jax.data.normalization import normalized
+from scae_jax.data.dataset import Dataset, ScoredSet, crop_middle, normalized
 from scae_jax.data.sources import load_dataset
 
 __all__ = ["load_scored", "turned"]

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from scae_jax.data.dataset import crop_middle, hold_out_validation
+from scae_jax.data.dataset import Dataset, crop_middle, hold_out_validation, normalized
 from scae_jax.data.feed import Feed, image_feed
-from scae_jax.data.normalization import normalized
 from scae_jax.data.overlay import overlay_feed
 from scae_jax.data.scenes import Scenes
-from scae_jax.data.sources import Dataset, load_dataset
+from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
 from scae_jax.models.system import System

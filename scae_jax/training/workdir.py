@@ -20,8 +20,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes
-from scae_jax.data.sources import Dataset, Split
 from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.training.config import Settings, differences, parse_config, read_settings
 from scae_jax.training.errors import RunError
