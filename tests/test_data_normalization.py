@@ -15,7 +15,6 @@ from scae_jax.data.dataset import (
   normalized,
   pixel_statistics,
 )
-from scae_jax.data.feed import image_feed
 from scae_jax.data.transfer import load_scored, turned
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
@@ -26,6 +25,7 @@ from scae_jax.training.errors import RunError
 from scae_jax.training.reporting import scored_examples
 from scae_jax.training.systems import check_system
 from tests import toy_classifier, toy_system
+from tests.toy_system import feed_of
 
 HEIGHT, WIDTH, CHANNELS = 6, 5, 2
 ROUNDING = 1e-5  # float32, of pixels divided by deviations that are not below 0.02
@@ -83,7 +83,7 @@ def test_large_images_are_not_too_many_numbers():
 
 def test_evaluation_sees_the_middle_of_images_that_were_normalised_whole():
   data, side, canvas = normalized(some_data()), 4, 6
-  feed = image_feed(data, canvas=canvas, max_shift=1, crop=side)
+  feed = feed_of(data, canvas, max_shift=1, crop=side)
   assert feed.spec == ImageSpec(canvas=canvas, channels=CHANNELS, num_classes=3, normalized=True)
   rows = np.array([5, 0, 2])
   batch = feed.evaluation_batch(on_device(feed.heldout), jnp.asarray(rows))
@@ -111,7 +111,7 @@ def test_training_normalises_whole_images_then_crops_then_jitters():
   split = Split(images, np.zeros(num, np.int32))
   data = normalized(Dataset("toy", ("a",), {"train": split, "test": split}))
   options = {"crop": side, "brightness": brightness, "contrast": contrast}
-  feed = image_feed(data, canvas=canvas, max_shift=0, **options)
+  feed = feed_of(data, canvas, **options)
   made = feed.training_batch(jax.random.key(0), on_device(feed.train), jnp.arange(num))["image"]
   whole, margin = by_numpy(images), black(images)
   places, factors, added = set(), [], []
@@ -143,7 +143,7 @@ def test_training_normalises_whole_images_then_crops_then_jitters():
 
 
 def test_what_comes_in_when_images_shift_is_as_black_as_they_are():
-  feed = image_feed(normalized(some_data()), canvas=9, max_shift=1)
+  feed = feed_of(normalized(some_data()), 9, max_shift=1)
   batch = feed.training_batch(jax.random.key(0), on_device(feed.train), jnp.arange(8))
   images = some_images()
   for image, normal, outside in zip(
@@ -157,8 +157,7 @@ def test_what_comes_in_when_images_shift_is_as_black_as_they_are():
 def test_what_comes_in_when_images_turn_is_as_black_as_they_are():
   """By the same draws the same pictures, but for their scale."""
   whole, plain = (
-    image_feed(data, canvas=9, max_shift=0, max_rotation=180.0)
-    for data in (normalized(some_data()), some_data())
+    feed_of(data, 9, max_rotation=180.0) for data in (normalized(some_data()), some_data())
   )
   batch, pixels = (
     feed.training_batch(jax.random.key(0), on_device(feed.train), jnp.arange(8))

@@ -39,21 +39,30 @@ def cache_folder(cache_dir: str) -> pathlib.Path:
 def load_or_build(
   path: pathlib.Path, name: str, fingerprint: str, build: Callable[[], Dataset]
 ) -> Dataset:
-  """Reads a cached data set that matches the fingerprint, or builds and caches it.
+  """Reads the data set of this name and fingerprint from a cache file, or builds and caches it."""
+  dataset = read_cached(path, name, fingerprint)
+  if dataset is None:
+    logging.info("Decoding the images of %s, once; this takes up to some tens of seconds.", name)
+    dataset = build()
+    write_cached(path, dataset, fingerprint)
+  return dataset
+
+
+def newest_cached(folder: pathlib.Path, stem: str, version: str, name: str) -> Dataset | None:
+  """Reads the newest usable cache file `<stem>-<version>.npz`, whatever it was made from.
 
   Args:
-    path: the cache file. One that cannot be written only costs time: it is logged as a warning.
+    folder: of cache files.
+    stem: start of the file's name.
+    version: major.minor.patch, or "" for any.
     name: the data set that the file must hold.
-    fingerprint: what the source looks like now.
-    build: reads the source.
   """
-  cached = read_cached(path, name, fingerprint)
-  if cached is not None:
-    return cached
-  logging.info("Decoding the images of %s, once; this takes up to some tens of seconds.", name)
-  dataset = build()
-  write_cached(path, dataset, fingerprint)
-  return dataset
+  pattern = re.compile(re.escape(stem) + r"-(\d+)\.(\d+)\.(\d+)\.npz")
+  paths = folder.iterdir() if folder.is_dir() else ()
+  found = {tuple(map(int, m.groups())): p for p in paths if (m := pattern.fullmatch(p.name))}
+  usable = [v for v in sorted(found, reverse=True) if version in ("", ".".join(map(str, v)))]
+  datasets = (read_cached(found[numbers], name) for numbers in usable)
+  return next((dataset for dataset in datasets if dataset is not None), None)
 
 
 def read_cached(path: pathlib.Path, name: str, fingerprint: str | None = None) -> Dataset | None:
@@ -122,8 +131,7 @@ def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None
   }
   arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
   for name, split in dataset.splits.items():
-    arrays[f"{name}_images"] = split.images
-    arrays[f"{name}_labels"] = split.labels
+    arrays |= {f"{name}_images": split.images, f"{name}_labels": split.labels}
   # A name of its own for each process: two that start together must not write into one file.
   partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
   try:
@@ -140,26 +148,6 @@ def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None
       path.parent,
       error,
     )
-
-
-def newest_cached(folder: pathlib.Path, stem: str, version: str, name: str) -> Dataset | None:
-  """Reads the newest usable cache file `<stem>-<version>.npz`, whatever it was made from.
-
-  Args:
-    folder: of cache files.
-    stem: start of the file's name.
-    version: major.minor.patch, or "" for any.
-    name: the data set that the file must hold.
-  """
-  pattern = re.compile(re.escape(stem) + r"-(\d+)\.(\d+)\.(\d+)\.npz")
-  paths = folder.iterdir() if folder.is_dir() else ()
-  found = {tuple(map(int, m.groups())): p for p in paths if (m := pattern.fullmatch(p.name))}
-  for numbers in sorted(found, reverse=True):
-    if version in ("", ".".join(map(str, numbers))):
-      dataset = read_cached(found[numbers], name)
-      if dataset is not None:
-        return dataset
-  return None
 
 
 def _remove(path: pathlib.Path) -> None:

@@ -44,8 +44,8 @@ class Split:
 
   def take(self, rows: np.ndarray) -> Self:
     """Some of the examples, by their indices or by a mask."""
-    own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-    return type(self)(**{name: None if one is None else one[rows] for name, one in own.items()})
+    mean, deviation = (None if one is None else one[rows] for one in (self.mean, self.deviation))
+    return type(self)(self.images[rows], self.labels[rows], mean, deviation)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -166,7 +166,8 @@ def _check_labels(where: str, split: Split, num_classes: int) -> None:
 def holdout(labels: np.ndarray, num_test: int, seed: int) -> np.ndarray:
   """Chooses a test set with the class proportions of the whole.
 
-  Each class gives its share of `num_test`, rounded so that the total is exact (largest remainders
+  Figures are of this choice, which a stratified split of scikit-learn would not give. Each class
+  gives its share of `num_test`, rounded so that the total is exact (largest remainders
   first, then lower labels). A fixed function of its arguments: NumPy promises never to change the
   stream of `RandomState`.
 

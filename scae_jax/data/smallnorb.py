@@ -24,12 +24,11 @@ _KEYS = ("label_category", "label_azimuth", "label_elevation")
 
 
 class _Viewpoint(NamedTuple):
-  """One of the two angles of a viewpoint: its place in `_KEYS`, the labels there are, and those
-  trained on."""
+  """One of the two angles of a viewpoint."""
 
-  label: int
-  count: int
-  familiar: tuple[int, ...]
+  label: int  # its place in `_KEYS`
+  num_labels: int
+  familiar: tuple[int, ...]  # those trained on
 
 
 DIVISIONS = {
@@ -84,10 +83,10 @@ def halve(images: np.ndarray) -> np.ndarray:
 def _is_familiar(where: str, labels: np.ndarray, viewpoint: _Viewpoint) -> np.ndarray:
   """Which examples are seen as those trained on are; raises ValueError of labels out of range."""
   own = labels[:, viewpoint.label]
-  outside = np.flatnonzero((own < 0) | (own >= viewpoint.count))
+  outside = np.flatnonzero((own < 0) | (own >= viewpoint.num_labels))
   if outside.size:
     raise ValueError(
-      f"{where}: expected {_KEYS[viewpoint.label]} from 0 to {viewpoint.count - 1}, got "
+      f"{where}: expected {_KEYS[viewpoint.label]} from 0 to {viewpoint.num_labels - 1}, got "
       f"{own[outside[0]]} for example {outside[0]}; prepare TFDS's smallnorb anew"
     )
   return np.isin(own, viewpoint.familiar)

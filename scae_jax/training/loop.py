@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from scae_jax.data.dataset import Dataset
 from scae_jax.models.system import Spec, System
 from scae_jax.training.build import Run, build, variables_by_seed
 from scae_jax.training.checkpoints import Checkpoints, Progress
@@ -77,7 +78,7 @@ class _Write:
     return next((sink.checksum for sink in self.sinks if isinstance(sink, JsonLines)), None)
 
 
-def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
+def train(config: ConfigDict, workdir: str | pathlib.Path, dataset: Dataset | None = None) -> Run:
   """Trains to the config's last step, from where the workdir stands.
 
   Everything is checked before anything is written. Stopped and started again, a run gives the same
@@ -87,6 +88,7 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
   Args:
     config: see `config.read_settings`.
     workdir: folder of the run, made if it is not there.
+    dataset: in memory, of the name that `config.data.name` says; None to load it by this name.
 
   Returns:
     The run at its last step.
@@ -105,8 +107,8 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
   if settings.train.tensorboard:
     check_tensorboard()
   with all_or_none("load its data"):
-    system, dataset, feed = build(settings)
-  described = describe_data(dataset)
+    system, data, feed = build(settings, dataset)
+  described = describe_data(data)
   check_same_data(workdir, described)
   check_agreement("config", dump_config(config))
   check_agreement("data set", json.dumps(described))
@@ -139,7 +141,7 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
     if number := largest(stop.signal_number or 0):
       raise Interrupted(_stopped_at(progress.step, settings.train.num_steps, workdir), number)
   variables = variables_by_seed(state, settings.train)
-  return Run(config, system, dataset, variables, progress.step, is_latest=True)
+  return Run(config, system, data, variables, progress.step, is_latest=True)
 
 
 def _stopped_at(step: int, num_steps: int, workdir: pathlib.Path) -> str:

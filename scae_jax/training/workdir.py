@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes
+from scae_jax.data.sources import is_dotted
 from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.training.config import Settings, differences, parse_config, read_settings
 from scae_jax.training.errors import RunError
@@ -81,18 +82,23 @@ def _read(workdir: str | pathlib.Path, config: ConfigDict) -> Settings:
     raise RunError(f"{pathlib.Path(workdir) / 'config.json'}: {error}") from error
 
 
-def load_config(workdir: str | pathlib.Path, own_system: str = "") -> ConfigDict:
+def load_config(
+  workdir: str | pathlib.Path, own_system: str = "", own_source: str = ""
+) -> ConfigDict:
   """The resolved config of a run, to build it from.
 
   A folder that somebody shares must not run code of its own: its config may name a system of the
-  package, or a module that this program or its user has named already.
+  package, or a module that this program or its user has named already, and no function at all as
+  the source of its data but the one that the user names.
 
   Args:
     workdir: folder of the run.
     own_system: the dotted path that the user says the config has, to import it; "" for none.
+    own_source: the name of the data set that the user says the config has; "" for none.
 
   Raises:
-    RunError: as of `saved_settings`; or the config names another system, or code elsewhere.
+    RunError: as of `saved_settings`; or the config names another system or data set, or code
+      elsewhere.
   """
   config = saved_config(workdir)
   _read(workdir, config)
@@ -106,6 +112,15 @@ def load_config(workdir: str | pathlib.Path, own_system: str = "") -> ConfigDict
     raise RunError(
       f"{path} names the system {name!r}, which is code outside of scae_jax.models. If you trust"
       f" it, give evaluate.py --system={name}, or import it first in a program of your own."
+    )
+  source = config.data.name
+  if own_source and source != own_source:
+    raise RunError(f"{path} names the data set {source!r}, and {own_source!r} is given.")
+  # Not even of modules that are imported: data.dir would be an argument of os.system.
+  if is_dotted(source) and not own_source:
+    raise RunError(
+      f"{path} names the data set {source!r}, which is a function to call. If you trust it, give"
+      f" evaluate.py --source={source}; a program of your own gives open_run the data set."
     )
   return config
 
