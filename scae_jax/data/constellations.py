@@ -199,11 +199,11 @@ def check_scenes(
   if not np.issubdtype(pattern.dtype, np.integer):
     raise ValueError(f"pattern must be integers, got {pattern.dtype}")
   outside = (pattern < 0) | (pattern >= num_patterns)
-  for broken, message in (
+  checks: list[tuple[np.ndarray, str]] = [
     (~np.isfinite(points).all(axis=2), "points must be finite; {} others. Leave these scenes out."),
     (~np.isin(presence, (0, 1)), "presence must be 0 or 1; {} other values. Threshold it first."),
     (
-      ~presence.astype(bool).any(axis=1, keepdims=True),
+      (presence == 0).all(axis=1)[:, None],
       "a scene must have at least one present point; {} none. Leave such scenes out: they have"
       " nothing to explain and no accuracy.",
     ),
@@ -212,7 +212,8 @@ def check_scenes(
       f"pattern must be in 0 ... {num_patterns - 1}, of absent points too; {{}} an index that does"
       " not exist. Correct them, or give the number of patterns that there are.",
     ),
-  ):
+  ]
+  for broken, message in checks:
     scenes_broken = broken.any(axis=1)
     if scenes_broken.any():
       first = int(np.argmax(scenes_broken))

@@ -9,17 +9,17 @@ viewpoint, "train" has the training toys at the viewpoints trained on, "test" th
 others, and "familiar" the test toys at the viewpoints trained on.
 """
 
+import pathlib
 from typing import NamedTuple
 
 import numpy as np
 
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.data.tfds_source import Prepared, read_records
+from scae_jax.data.tfds_source import TfdsSet, read_records
 
 __all__ = ["DIVISIONS", "SIDE", "decode_smallnorb", "halve"]
 
 SIDE = 48  # pixels
-_CAMERAS = ("image", "image2")
 _KEYS = ("label_category", "label_azimuth", "label_elevation")
 
 
@@ -37,11 +37,12 @@ DIVISIONS = {
 }
 
 
-def decode_smallnorb(prepared: Prepared, division: str) -> Dataset:
+def decode_smallnorb(source: TfdsSet, folder: pathlib.Path, division: str) -> Dataset:
   """Decodes the prepared set, halves the images, and divides them as it is asked.
 
   Args:
-    prepared: where the files are.
+    source: what it is called.
+    folder: of the prepared version.
     division: of `DIVISIONS`, or "" for the set's own splits.
 
   Raises:
@@ -49,11 +50,12 @@ def decode_smallnorb(prepared: Prepared, division: str) -> Dataset:
       a split without images.
   """
   full_name = f"smallnorb:{division}" if division else "smallnorb"
-  records = [read_records(prepared, (camera, *_KEYS)) for camera in _CAMERAS]
+  class_names, left = read_records(source, folder, ("image", *_KEYS))
+  _, right = read_records(source, folder, ("image2", *_KEYS))
   splits = {}
-  for name, (_, labels) in records[0].splits.items():
+  for name, (left_images, labels) in left.items():
     where = f"data set {full_name!r}, split {name!r}"
-    cameras = [each.splits[name][0] for each in records]
+    cameras = left_images, right[name][0]
     for images in cameras:
       if images.shape[1:] != (2 * SIDE, 2 * SIDE, 1):
         raise ValueError(
@@ -70,7 +72,7 @@ def decode_smallnorb(prepared: Prepared, division: str) -> Dataset:
       splits["train"] = split.take(is_familiar)
     else:
       splits |= {"test": split.take(~is_familiar), "familiar": split.take(is_familiar)}
-  return Dataset(full_name, records[0].class_names, splits)
+  return Dataset(full_name, class_names, splits)
 
 
 def halve(images: np.ndarray) -> np.ndarray:

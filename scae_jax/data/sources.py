@@ -13,14 +13,7 @@ from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
 from scae_jax.data.folder import list_folder, load_listing
 from scae_jax.data.smallnorb import DIVISIONS, SIDE, decode_smallnorb
-from scae_jax.data.tfds_source import (
-  TfdsName,
-  catalogue_names,
-  decode_prepared,
-  find_prepared,
-  prepare_commands,
-  tfds_folder,
-)
+from scae_jax.data.tfds_source import TfdsSet, catalogue_names, decode_prepared, tfds_folder
 
 __all__ = ["is_dotted", "load_dataset"]
 
@@ -92,10 +85,11 @@ def _load_tfds(name: str, data_dir: str, cache: pathlib.Path) -> Dataset:
   match = _TFDS_NAME.fullmatch(name)
   if match is None or (match[4] is not None and match[1] != "smallnorb"):
     raise ValueError(f"expected the name of a data set, got {name!r}; {_VALID_NAMES}")
-  tfds_name, division = TfdsName(match[1], match[2] or "", match[3] or ""), match[4]
-  full_name, decode = tfds_name.unversioned, decode_prepared
+  root, division = tfds_folder(data_dir), match[4]
+  source = TfdsSet(match[1], match[2] or "", match[3] or "", root)
+  full_name, decode = source.unversioned, decode_prepared
   stem = full_name.replace("/", "-")
-  if tfds_name.builder == "smallnorb":
+  if source.builder == "smallnorb":
     if division not in (None, *DIVISIONS):
       names = ("smallnorb", *(f"smallnorb:{each}" for each in DIVISIONS))
       raise ValueError(f"expected one of {', '.join(map(repr, names))}, got {name!r}; correct it")
@@ -103,34 +97,34 @@ def _load_tfds(name: str, data_dir: str, cache: pathlib.Path) -> Dataset:
     # Not the file name that images in full size would have.
     stem = f"smallnorb-{SIDE}" + (f"-{division}" if division else "")
     decode = functools.partial(decode_smallnorb, division=division or "")
-  root = tfds_folder(data_dir)
-  prepared = find_prepared(tfds_name, root)
-  if prepared is not None:
-    path = cache / f"{stem}-{prepared.folder.name}.npz"
-    return load_or_build(path, full_name, prepared.fingerprint, lambda: decode(prepared))
-  dataset = newest_cached(cache, stem, tfds_name.version, full_name)
+  folder = source.prepared()
+  if folder is not None:
+    fingerprint = (folder / "dataset_info.json").read_text(errors="replace")
+    path = cache / f"{stem}-{folder.name}.npz"
+    return load_or_build(path, full_name, fingerprint, lambda: decode(source, folder))
+  dataset = newest_cached(cache, stem, source.version, full_name)
   if dataset is None:
-    raise ValueError(_absent(tfds_name, root, cache))
+    raise ValueError(_absent(source, cache))
   logging.info("%s is not prepared in %s: read from %s.", full_name, root, cache)
   return dataset
 
 
-def _absent(name: TfdsName, root: pathlib.Path, cache: pathlib.Path) -> str:
+def _absent(source: TfdsSet, cache: pathlib.Path) -> str:
   looked = (
-    f"expected {name.builder!r} prepared by TFDS in {root} (config.data.dir or TFDS_DATA_DIR) or "
-    f"cached in {cache}, got neither"
+    f"expected {source.builder!r} prepared by TFDS in {source.root} (config.data.dir or "
+    f"TFDS_DATA_DIR) or cached in {cache}, got neither"
   )
-  remedy = "prepare it once:\n" + prepare_commands(name, root)
+  remedy = f"prepare it once:\n{source.prepare_commands}"
   try:
     catalogue = catalogue_names()
   except ImportError:
     remedy = f"{_VALID_NAMES}. If it is a TFDS set, {remedy}"
   else:
-    if name.builder not in catalogue:
-      similar = difflib.get_close_matches(name.builder.lower(), ["digits", "folder", *catalogue])
+    if source.builder not in catalogue:
+      similar = difflib.get_close_matches(source.builder.lower(), ["digits", "folder", *catalogue])
       hint = f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
       return (
-        f"unknown data set {str(name)!r}: TFDS has none of this name; {looked}; "
+        f"unknown data set {str(source)!r}: TFDS has none of this name; {looked}; "
         f"{hint}{_VALID_NAMES}"
       )
-  return f"data set {str(name)!r} is not prepared: {looked}; {remedy}"
+  return f"data set {str(source)!r} is not prepared: {looked}; {remedy}"

@@ -18,69 +18,77 @@ import numpy as np
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.pictures import decode_picture
 
-__all__ = [
-  "Prepared",
-  "Records",
-  "TfdsName",
-  "catalogue_names",
-  "decode_prepared",
-  "find_prepared",
-  "prepare_commands",
-  "read_records",
-  "tfds_folder",
-]
+__all__ = ["TfdsSet", "catalogue_names", "decode_prepared", "read_records", "tfds_folder"]
 
 READABLE_FORMAT = "array_record"
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 @dataclasses.dataclass(frozen=True)
-class TfdsName:
-  """`mnist`, `mnist:3.0.1` or `cifar10_corrupted/fog_1`; config and version may be empty."""
+class TfdsSet:
+  """A name such as `mnist`, `mnist:3.0.1` or `cifar10_corrupted/fog_1`, and where it is looked for.
+
+  Attributes:
+    builder: its first part.
+    config: "" where there is none.
+    version: major.minor.patch, "" for the newest.
+    root: the folder of prepared sets, TFDS's `data_dir`.
+  """
 
   builder: str
-  config: str = ""
-  version: str = ""
+  config: str
+  version: str
+  root: pathlib.Path
+
+  def __str__(self) -> str:
+    return f"{self.unversioned}:{self.version}" if self.version else self.unversioned
 
   @property
   def unversioned(self) -> str:
     return f"{self.builder}/{self.config}" if self.config else self.builder
 
-  def __str__(self) -> str:
-    return f"{self.unversioned}:{self.version}" if self.version else self.unversioned
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-  """A prepared data set on disk.
-
-  Attributes:
-    name: what was looked for.
-    root: the folder of prepared sets, TFDS's `data_dir`.
-    folder: `dataset_info.json`, `features.json` and the records; its name is the version.
-  """
-
-  name: TfdsName
-  root: pathlib.Path
-  folder: pathlib.Path
-
   @property
-  def fingerprint(self) -> str:
-    """What TFDS says of the set, with the number of examples and bytes of every split."""
-    return (self.folder / "dataset_info.json").read_text(errors="replace")
+  def prepare_commands(self) -> str:
+    """The shell commands that prepare the set so that it can be read without TensorFlow."""
+    return (
+      "  pip install -r requirements-prepare.txt\n"
+      f'  python -c "import tensorflow_datasets as tfds; tfds.builder({str(self)!r}, data_dir='
+      f"{str(self.root)!r}).download_and_prepare(file_format='{READABLE_FORMAT}')\""
+    )
+
+  def prepared(self) -> pathlib.Path | None:
+    """The folder of the newest version that is prepared, of the default config if none is named.
+
+    Raises:
+      ValueError: several configs, and TFDS has recorded no default.
+    """
+    folder = self.root / self.unversioned
+    if not self.config and not _versions(folder):
+      folder /= self._default_config(folder)
+    versions = [v for v in _versions(folder) if self.version in ("", v)]
+    numbers = {tuple(map(int, version.split("."))): version for version in versions}
+    return folder / numbers[max(numbers)] if numbers else None
+
+  def _default_config(self, folder: pathlib.Path) -> str:
+    """The config to read when none is named; "" when none is prepared."""
+    configs = sorted(path.name for path in folder.glob("*") if _versions(path))
+    try:
+      recorded = json.loads((folder / ".config" / "metadata.json").read_text())["defaultConfigName"]
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or none that can be read
+      recorded = ""
+    if recorded in configs:
+      return recorded
+    if len(configs) > 1:
+      raise ValueError(
+        f"data set {str(self)!r}: expected the config to be named, because {folder} has "
+        f"several: {configs}; write data.name='{self.builder}/{configs[0]}', for example"
+      )
+    return "".join(configs)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Records:
-  """Decoded examples of a prepared set.
-
-  Attributes:
-    class_names: of the first label.
-    splits: by name, images uint8 [n, h, w, c] and labels int32 [n, number of labels].
-  """
-
-  class_names: tuple[str, ...]
-  splits: dict[str, tuple[np.ndarray, np.ndarray]]
+def _versions(folder: pathlib.Path) -> list[str]:
+  found = (path.parent.name for path in folder.glob("*/dataset_info.json"))
+  return [version for version in found if _VERSION.fullmatch(version)]
 
 
 def tfds_folder(data_dir: str) -> pathlib.Path:
@@ -98,109 +106,74 @@ def tfds_folder(data_dir: str) -> pathlib.Path:
   return pathlib.Path(folder).expanduser()
 
 
-def find_prepared(name: TfdsName, root: pathlib.Path) -> Prepared | None:
-  """The newest version that is prepared, of the default config where the name has none.
-
-  Raises:
-    ValueError: several configs, and TFDS has recorded no default.
-  """
-  folder = root / name.unversioned
-  if not name.config and not _versions(folder):
-    folder /= _default_config(name, folder)
-  versions = [v for v in _versions(folder) if name.version in ("", v)]
-  if not versions:
-    return None
-  newest = max(versions, key=lambda version: [int(number) for number in version.split(".")])
-  return Prepared(name, root, folder / newest)
-
-
-def _versions(folder: pathlib.Path) -> list[str]:
-  found = (path.parent.name for path in folder.glob("*/dataset_info.json"))
-  return [version for version in found if _VERSION.fullmatch(version)]
-
-
-def _default_config(name: TfdsName, folder: pathlib.Path) -> str:
-  """The config to read when none is named; "" when none is prepared."""
-  configs = sorted(path.name for path in folder.glob("*") if _versions(path))
-  try:
-    recorded = json.loads((folder / ".config" / "metadata.json").read_text())["defaultConfigName"]
-  except (OSError, ValueError, KeyError, TypeError):  # there is none, or none that can be read
-    recorded = ""
-  if recorded in configs:
-    return recorded
-  if len(configs) > 1:
-    raise ValueError(
-      f"data set {str(name)!r}: expected the config to be named, because {folder} has "
-      f"several: {configs}; write data.name='{name.builder}/{configs[0]}', for example"
-    )
-  return "".join(configs)
-
-
-def prepare_commands(name: TfdsName, data_dir: str | pathlib.Path) -> str:
-  """The shell commands that prepare a data set so that it can be read without TensorFlow."""
-  return (
-    "  pip install -r requirements-prepare.txt\n"
-    f'  python -c "import tensorflow_datasets as tfds; tfds.builder({str(name)!r}, '
-    f"data_dir={str(data_dir)!r}).download_and_prepare(file_format='{READABLE_FORMAT}')\""
-  )
-
-
 def catalogue_names() -> list[str]:
   """The data sets that TFDS can prepare; raises ImportError where TFDS is not installed."""
   return _tfds().list_builders(with_community_datasets=False)
 
 
-def decode_prepared(prepared: Prepared) -> Dataset:
-  """Decodes a prepared set of images with one label each.
-
-  Raises:
-    ValueError: as of `read_records`; or labels outside the classes.
-  """
-  records = read_records(prepared)
+def decode_prepared(source: TfdsSet, folder: pathlib.Path) -> Dataset:
+  """Decodes a prepared set of images with one label each; raises as `read_records` does."""
+  class_names, records = read_records(source, folder)
   splits = {
     name: Split(images, np.ascontiguousarray(labels[:, 0]))
-    for name, (images, labels) in records.splits.items()
+    for name, (images, labels) in records.items()
   }
-  return Dataset(prepared.name.unversioned, records.class_names, splits)
+  return Dataset(source.unversioned, class_names, splits)
 
 
-def read_records(prepared: Prepared, keys: tuple[str, ...] = ()) -> Records:
+def read_records(
+  source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...] = ()
+) -> tuple[tuple[str, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
   """Decodes the splits 'train' and 'test' ('validation' where there is no 'test').
 
   Args:
-    prepared: where the files are.
+    source: what it is called.
+    folder: `dataset_info.json`, `features.json` and the records of one version.
     keys: names of the image and of the labels to read; () for the supervised pair that the set
       declares, or else its only image and its only class label.
+
+  Returns:
+    Class names of the first label; and by split images uint8 [n, h, w, c] and labels int32
+    [n, number of labels].
 
   Raises:
     ValueError: a file format that needs TensorFlow, TFDS not installed, splits or features missing,
       images not uint8, not grey or RGB, or of different sizes, records that cannot be read.
   """
-  where = f"data set {str(prepared.name)!r}"
+  where = f"data set {str(source)!r}"
+
+  def unreadable(error: Exception) -> ValueError:
+    return ValueError(
+      f"{where}: expected whole TFDS files in {folder}, got {type(error).__name__}: {error}; "
+      f"remove that folder and prepare it again:\n{source.prepare_commands}"
+    )
+
   try:
     tfds = _tfds()
   except ImportError as error:
     raise ValueError(
-      f"{where}: expected tensorflow_datasets to be installed to read {prepared.folder}, got "
+      f"{where}: expected tensorflow_datasets to be installed to read {folder}, got "
       f"{error}; pip install -r requirements.txt, or copy a cache file of this data set from "
       "another machine into the cache folder"
     ) from error
-  _refuse_code(prepared)
   try:
-    builder: Any = tfds.builder_from_directory(str(prepared.folder))
+    described = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+  except (OSError, ValueError, RecursionError) as error:
+    raise unreadable(error) from error
+  _refuse_code(where, described)
+  try:
+    builder: Any = tfds.builder_from_directory(str(folder))
     info = builder.info
     features = dict(info.features)
     formats = [one.value for one in (info.file_format, *info.alternative_file_formats)]
     filled = {name for name, split in info.splits.items() if split.num_examples}
-  # TFDS raises errors of many types for damaged metadata.
-  except Exception as error:
-    raise _unreadable(prepared, error) from error
+  except Exception as error:  # of many types for damaged metadata
+    raise unreadable(error) from error
   if READABLE_FORMAT not in formats:
     raise ValueError(
       f"{where}: expected records in the format {READABLE_FORMAT!r}, got "
-      f"{', '.join(map(repr, formats))} in {prepared.folder}, which cannot be read "
-      "without TensorFlow; remove that folder and prepare it again:\n"
-      + prepare_commands(prepared.name, prepared.root)
+      f"{', '.join(map(repr, formats))} in {folder}, which cannot be read without TensorFlow; "
+      f"remove that folder and prepare it again:\n{source.prepare_commands}"
     )
   keys = keys or _supervised_pair(tfds, where, features, info.supervised_keys)
   _check_features(where, features, keys)
@@ -223,12 +196,11 @@ def read_records(prepared: Prepared, keys: tuple[str, ...] = ()) -> Records:
       rows = [[record[key] for key in keys] for record in records]
       pictures = [bytes(row[0]) for row in rows]  # of a damaged file some are None
       labels = np.array([row[1:] for row in rows], np.int32)
-    # So does array_record for damaged or missing files.
-    except Exception as error:
-      raise _unreadable(prepared, error) from error
+    except Exception as error:  # likewise of array_record
+      raise unreadable(error) from error
     channels = features[keys[0]].shape[-1]
     splits[name] = _decode(f"{where}, split {stored!r}", pictures, channels), labels
-  return Records(tuple(features[keys[1]].names), splits)
+  return tuple(features[keys[1]].names), splits
 
 
 def _decode(where: str, pictures: Sequence[bytes], channels: int) -> np.ndarray:
@@ -285,16 +257,12 @@ def _check_features(where: str, features: dict[str, Any], keys: tuple[str, ...])
     )
 
 
-def _refuse_code(prepared: Prepared) -> None:
+def _refuse_code(where: str, described: Any) -> None:
   """Raises ValueError if TFDS would import a module that is not its own.
 
   TFDS imports what the folder names as classes of features, and the folder may be somebody else's.
   """
-  path = prepared.folder / "features.json"
-  try:
-    rest: list[Any] = [json.loads(path.read_text(encoding="utf-8"))]
-  except (OSError, ValueError, RecursionError) as error:
-    raise _unreadable(prepared, error) from error
+  rest = [described]
   while rest:
     value = rest.pop()
     rest += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -302,9 +270,8 @@ def _refuse_code(prepared: Prepared) -> None:
     for name in names:
       if isinstance(name, str) and "." in name and not name.startswith("tensorflow_datasets."):
         raise ValueError(
-          f"data set {str(prepared.name)!r}: expected only classes of tensorflow_datasets in"
-          f" {path}, got {name!r}, which is code of elsewhere; save the images by class"
-          " and load them as data.name='folder'"
+          f"{where}: expected only classes of tensorflow_datasets in features.json, got {name!r}, "
+          "which is code of elsewhere; save the images by class and load them as data.name='folder'"
         )
 
 
@@ -312,11 +279,3 @@ def _tfds() -> types.ModuleType:
   import tensorflow_datasets  # on a cache miss only: a machine with a cache file needs none
 
   return tensorflow_datasets
-
-
-def _unreadable(prepared: Prepared, error: Exception) -> ValueError:
-  return ValueError(
-    f"data set {str(prepared.name)!r}: expected whole TFDS files in {prepared.folder}, got "
-    f"{type(error).__name__}: {error}; remove that folder and prepare it again:\n"
-    + prepare_commands(prepared.name, prepared.root)
-  )
