@@ -200,7 +200,10 @@ def check_scenes(
     raise ValueError(f"pattern must be integers, got {pattern.dtype}")
   outside = (pattern < 0) | (pattern >= num_patterns)
   checks: list[tuple[np.ndarray, str]] = [
-    (~np.isfinite(points).all(axis=2), "points must be finite; {} others. Leave these scenes out."),
+    (
+      ~np.isfinite(points).reshape(len(points), -1),
+      "points must be finite; {} others. Leave these scenes out.",
+    ),
     (~np.isin(presence, (0, 1)), "presence must be 0 or 1; {} other values. Threshold it first."),
     (
       (presence == 0).all(axis=1)[:, None],
