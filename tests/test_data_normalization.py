@@ -15,7 +15,7 @@ from scae_jax.data.dataset import (
   normalized,
   pixel_statistics,
 )
-from scae_jax.data.transfer import load_scored, turned
+from scae_jax.data.transfer import load_scored, rotated
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
 from scae_jax.models.system import ImageSpec, labels_of, pixels_of
@@ -173,14 +173,14 @@ def test_statistics_stay_with_their_images():
   train = data.splits["train"]
   held = hold_out_validation(data, 3)
   for split in held.splits.values():
-    for image, mean, deviation in zip(split.images, split.mean, split.deviation, strict=True):
+    for image, mean, std in zip(split.images, split.mean, split.std, strict=True):
       assert mean == pytest.approx(image.mean() / 255, rel=1e-6)
-      assert deviation == pytest.approx(image.std() / 255, rel=1e-6)
-  for moved in (crop_middle(data, 3), turned(data, 60, 9)):
+      assert std == pytest.approx(image.std() / 255, rel=1e-6)
+  for moved in (crop_middle(data, 3), rotated(data, 60, 9)):
     np.testing.assert_array_equal(moved.splits["train"].mean, train.mean)
-    np.testing.assert_array_equal(moved.splits["train"].deviation, train.deviation)
+    np.testing.assert_array_equal(moved.splits["train"].std, train.std)
   chosen = load_split(data, "train", 4)
-  assert set(chosen) == {"image", "label", "mean", "deviation"}
+  assert set(chosen) == {"image", "label", "mean", "std"}
   for image, mean in zip(chosen["image"], chosen["mean"], strict=True):
     assert mean == pytest.approx(image.mean() / 255, rel=1e-6)
   assert set(load_split(some_data(), "train", 4)) == {"image", "label"}
@@ -190,9 +190,9 @@ def test_statistics_stay_with_their_images():
 def test_sets_to_score_on_are_normalised_by_images_that_nobody_cut_or_moved(name, monkeypatch):
   monkeypatch.setattr(transfer, "load_dataset", lambda *_: some_data())
   found = load_scored(name, 7, crop=4, normalize=True).splits["test"]
-  mean, deviation = pixel_statistics(some_data().splits["test"].images)
+  mean, std = pixel_statistics(some_data().splits["test"].images)
   np.testing.assert_array_equal(found.mean, mean)
-  np.testing.assert_array_equal(found.deviation, deviation)
+  np.testing.assert_array_equal(found.std, std)
   plain = load_scored(name, 7, crop=4).splits["test"]
   assert plain.mean is None
   np.testing.assert_array_equal(found.images, plain.images)
@@ -217,7 +217,7 @@ def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
   rows = jnp.array([5, 0, 7])
   found = make_batch(on_device(examples), rows)
   expected = feed.evaluation_batch(on_device(feed.heldout), rows)
-  assert set(found) == {"image", "label", "mean", "deviation"}
+  assert set(found) == {"image", "label", "mean", "std"}
   for name, array in expected.items():
     np.testing.assert_array_equal(found[name], array)
   # Digits have a black margin, so the middle is lighter than the whole.

@@ -95,7 +95,7 @@ def training_batch(
 
   Returns:
     `image` float32 [b, canvas, canvas, c], in [0, 1] unless normalised, `label` int32 [b] and, if
-    it was given, the `mean` and `deviation` float32 [b] by which images are normalised.
+    it was given, the `mean` and `std` float32 [b] by which images are normalised.
 
   Raises:
     ValueError: a canvas smaller than what is put on it.
@@ -109,7 +109,7 @@ def training_batch(
     images = to_unit_range(images)
     if statistics:
       # The mean is subtracted last, so that what is black around an image is the image's own black.
-      images = images / _of_images(statistics["deviation"])
+      images = images / _of_images(statistics["std"])
     if options.crop:
       images = random_crop(crop_key, images, options.crop)
     if options.brightness or options.contrast:
@@ -127,7 +127,7 @@ def training_batch(
   shifts = random_shifts(shift_key, len(images), options.max_shift)
   images = shift_on_canvas(images, shifts, options.canvas)
   if statistics:
-    images = images - _of_images(statistics["mean"] / statistics["deviation"])
+    images = images - _of_images(statistics["mean"] / statistics["std"])
   elif not changes:
     images = to_unit_range(images)
   return {"image": images, "label": split["label"][indices], **statistics}
@@ -141,13 +141,13 @@ def evaluation_batch(
   images = to_unit_range(centre_on_canvas(split["image"][indices], canvas))
   statistics = _statistics(split, indices)
   if statistics:
-    images = (images - _of_images(statistics["mean"])) / _of_images(statistics["deviation"])
+    images = (images - _of_images(statistics["mean"])) / _of_images(statistics["std"])
   return {"image": images, "label": split["label"][indices], **statistics}
 
 
 def _statistics(split: Mapping[str, Array], indices: Array) -> dict[str, Array]:
-  """`mean` and `deviation` [b] of the images, where there are any."""
-  return {name: split[name][indices] for name in ("mean", "deviation") if name in split}
+  """`mean` and `std` [b] of the images, where there are any."""
+  return {name: split[name][indices] for name in ("mean", "std") if name in split}
 
 
 def _of_images(numbers: Array) -> Array:

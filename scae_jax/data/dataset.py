@@ -8,7 +8,7 @@ import numpy as np
 
 __all__ = [
   "Dataset",
-  "ScoredSet",
+  "EvalDataset",
   "Split",
   "crop_middle",
   "hold_out_validation",
@@ -26,30 +26,30 @@ class Split:
     images: uint8 [n, h, w, c], 0 to 255.
     labels: int32 [n], in [0, num_classes).
     mean: float32 [n], of all pixels of an image as 0 to 1; None unless `normalized`.
-    deviation: float32 [n], the standard deviation likewise, above 0.
+    std: float32 [n], the standard deviation likewise, above 0.
   """
 
   images: np.ndarray
   labels: np.ndarray
   mean: np.ndarray | None = None
-  deviation: np.ndarray | None = None
+  std: np.ndarray | None = None
 
   @property
   def arrays(self) -> dict[str, np.ndarray]:
-    """What batches are made of: `image`, `label` and, of normalised images, `mean`, `deviation`."""
+    """What batches are made of: `image`, `label` and, of normalised images, `mean`, `std`."""
     arrays = {"image": self.images, "label": self.labels}
-    if self.mean is not None and self.deviation is not None:
-      arrays |= {"mean": self.mean, "deviation": self.deviation}
+    if self.mean is not None and self.std is not None:
+      arrays |= {"mean": self.mean, "std": self.std}
     return arrays
 
   def take(self, rows: np.ndarray) -> Self:
     """Some of the examples, by their indices or by a mask."""
-    mean, deviation = (None if one is None else one[rows] for one in (self.mean, self.deviation))
-    return type(self)(self.images[rows], self.labels[rows], mean, deviation)
+    mean, std = (None if one is None else one[rows] for one in (self.mean, self.std))
+    return type(self)(self.images[rows], self.labels[rows], mean, std)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ScoredSet:
+class EvalDataset:
   """Examples that a model can be scored on; nothing is fitted to them.
 
   Attributes:
@@ -115,7 +115,7 @@ class ScoredSet:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dataset(ScoredSet):
+class Dataset(EvalDataset):
   """A data set for training and evaluation: its splits are at least "train" and "test".
 
   There is a split "validation" besides, if some of the training examples were held out.
@@ -216,7 +216,7 @@ def hold_out_validation(dataset: Dataset, num_validation: int, seed: int = 0) ->
   return dataclasses.replace(dataset, splits={**dataset.splits, **changed})
 
 
-AnySet = TypeVar("AnySet", bound=ScoredSet)
+AnySet = TypeVar("AnySet", bound=EvalDataset)
 
 
 def crop_middle(dataset: AnySet, side: int) -> AnySet:
@@ -255,8 +255,8 @@ def normalized(dataset: AnySet) -> AnySet:
   """
   splits = {}
   for name, split in dataset.splits.items():
-    mean, deviation = pixel_statistics(split.images)
-    splits[name] = dataclasses.replace(split, mean=mean, deviation=deviation)
+    mean, std = pixel_statistics(split.images)
+    splits[name] = dataclasses.replace(split, mean=mean, std=std)
   return dataclasses.replace(dataset, splits=splits)
 
 
@@ -276,6 +276,6 @@ def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   # Whole numbers up to the root: one grey has a variance of 0 exactly.
   total = pixels.sum(axis=1, dtype=np.int64)
   squares = np.einsum("np,np->n", pixels, pixels, dtype=np.int64)
-  deviation = np.sqrt(count * squares - np.square(total)) / count / 255
-  deviation[deviation == 0] = 1
-  return (total / count / 255).astype(np.float32), deviation.astype(np.float32)
+  std = np.sqrt(count * squares - np.square(total)) / count / 255
+  std[std == 0] = 1
+  return (total / count / 255).astype(np.float32), std.astype(np.float32)

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from scae_jax.data import affine, affnist
-from scae_jax.data.dataset import Dataset, ScoredSet, crop_middle, normalized
+from scae_jax.data.dataset import Dataset, EvalDataset, crop_middle, normalized
 from scae_jax.data.sources import load_dataset
 
-__all__ = ["load_scored", "turned"]
+__all__ = ["load_scored", "rotated"]
 
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
-# Of the splits that `turned` turns: no training image has its angle from a test image.
+# Of the splits that `rotated` turns: no training image has its angle from a test image.
 _SEEDS = {"test": SEED, "train": SEED + 1, "validation": SEED + 2}
 _EXPECTED = {
   "rotated": "degrees, as in rotated_mnist:35, or a range, as in rotated_mnist:-20..20",
@@ -51,7 +51,7 @@ def load_scored(
   *,
   crop: int = 0,
   normalize: bool = False,
-) -> ScoredSet:
+) -> EvalDataset:
   """Loads what a model is to be scored on.
 
   Sets that are drawn take the test split of the data set that they name, are the same at every
@@ -92,7 +92,7 @@ def load_scored(
   side = min(canvas, affnist.SIDE) if is_affnist else canvas
   maps, notes = _draw(request, test.images, side, SEED)
   full_name = f"{request.kind}_{dataset.name}" + (f":{request.moves}" if request.moves else "")
-  return ScoredSet(
+  return EvalDataset(
     full_name,
     dataset.class_names,
     {"test": dataclasses.replace(test, images=affine.resample(test.images, maps, side))},
@@ -100,7 +100,7 @@ def load_scored(
   )
 
 
-def turned(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
+def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
   """Every image of a data set turned by an angle of its own, for models to be fitted and scored.
 
   The same at every call. The test split is that of `rotated_<name>:-degrees..degrees`.
