@@ -126,13 +126,6 @@ def test_an_image_without_ink_is_drawn_too():
   assert middle.max() <= 9
 
 
-def test_seed_decides(digits):
-  few = digits[:20]
-  one, again, other = (affine.draw_affine(few, CANVAS, seed).maps for seed in (0, 0, 1))
-  np.testing.assert_array_equal(one, again)
-  assert not np.isclose(one, other).any()
-
-
 def bilinear(image: np.ndarray, x: float, y: float) -> np.ndarray:
   """The value of an image at a point, black outside, from the four pixels around it."""
   total = np.zeros(image.shape[2])
@@ -220,15 +213,6 @@ def test_share_of_ink_that_is_lost():
   # Half of a pixel's tent lies off the canvas when it is moved by half a pixel.
   maps = placed(images, 4, shift=(0, -1.5))[1]
   np.testing.assert_allclose(affine.lost_ink(images, maps, 4), [0.375, 0, 0.5])
-
-
-def test_little_of_the_digits_is_lost_by_turning_them(digits):
-  """Though some of the ink of half of them is, at 35 degrees on 20x20 pixels."""
-  maps = placed(digits, 20, degrees=35.0)[1]
-  assert np.mean(~affine.keeps_ink(digits, maps, 20)) > 0.5
-  lost = affine.lost_ink(digits, maps, 20)
-  assert 0 < lost.mean() < 1e-3
-  assert lost.max() < 0.02
 
 
 def test_ink_of_any_colour_counts():

@@ -11,8 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy import ndimage
 
-__all__ = ["Drawn", "draw_affine", "keeps_ink", "lost_ink", "place", "resample", "rotation"]
-
 # Of affNIST (Tieleman 2013): https://www.cs.toronto.edu/~tijmen/affNIST
 MAX_DEGREES = 20.0
 MAX_SHEAR = 0.2

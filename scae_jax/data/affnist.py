@@ -14,8 +14,6 @@ import scipy.io
 
 from scae_jax.data.dataset import EvalDataset, Split
 
-__all__ = ["SIDE", "find_batches", "load_affnist", "read_batch"]
-
 SIDE = 40  # pixels
 _STRUCT = "affNISTdata"
 _LAYOUTS = "test_batches/1.mat, ..., 1.mat, ..., or test.mat"

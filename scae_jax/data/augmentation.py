@@ -14,17 +14,6 @@ from scae_jax.bounds import MAX_SIDE, Bound, between, rule, zero_or
 from scae_jax.typing import Array, Float, Int, Num, PRNGKeyArray, UInt8, typed
 from scae_jax.warping import sample_bilinear
 
-__all__ = [
-  "Augmentation",
-  "centre_on_canvas",
-  "jitter",
-  "random_crop",
-  "random_shifts",
-  "rotate",
-  "shift_on_canvas",
-  "to_unit_range",
-]
-
 MIN_CROP = 8  # pixels; of less nobody could tell what it shows
 
 

@@ -22,8 +22,6 @@ from scae_jax.data.augmentation import (
 )
 from scae_jax.typing import Array, Int, PRNGKeyArray, typed
 
-__all__ = ["epoch_position", "evaluation_batch", "example_order", "training_batch"]
-
 
 def epoch_position(step: int, batch_size: int, num_examples: int) -> tuple[int, int]:
   """Where a step begins in the endless sequence of epochs.

@@ -18,15 +18,6 @@ from absl import logging
 
 from scae_jax.data.dataset import Dataset, Split
 
-__all__ = [
-  "cache_folder",
-  "load_or_build",
-  "newest_cached",
-  "read_arrays",
-  "read_cached",
-  "write_cached",
-]
-
 _LAYOUT = 1  # Of the file's contents; another number is rebuilt.
 
 

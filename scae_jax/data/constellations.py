@@ -16,8 +16,6 @@ import numpy as np
 from scae_jax.bounds import between, each, one_of, rule
 from scae_jax.typing import Array, PRNGKeyArray, typed
 
-__all__ = ["PATTERNS", "SceneOptions", "check_scenes", "scene", "scenes"]
-
 
 def _centred(points: list[tuple[float, float]]) -> np.ndarray:
   array = np.asarray(points, np.float64)

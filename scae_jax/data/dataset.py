@@ -6,17 +6,6 @@ from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 
-__all__ = [
-  "Dataset",
-  "EvalDataset",
-  "Split",
-  "crop_middle",
-  "hold_out_validation",
-  "holdout",
-  "normalized",
-  "pixel_statistics",
-]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:

@@ -4,8 +4,6 @@ import numpy as np
 
 from scae_jax.data.dataset import Dataset, Split
 
-__all__ = ["load_digits", "upsample_twice"]
-
 NUM_TEST = 360
 
 

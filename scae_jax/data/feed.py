@@ -18,8 +18,6 @@ from scae_jax.data.overlay import (
 )
 from scae_jax.models.system import ImageSpec, Spec
 
-__all__ = ["Feed", "image_feed"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Feed:

@@ -12,8 +12,6 @@ from absl import logging
 from scae_jax.data.dataset import Dataset, Split, holdout
 from scae_jax.data.pictures import decode_picture
 
-__all__ = ["SUFFIXES", "FolderListing", "list_folder", "load_listing"]
-
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 TEST_FRACTION = 0.2
 SPLIT_SEED = 0

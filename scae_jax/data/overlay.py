@@ -26,8 +26,6 @@ from scae_jax.data.augmentation import (
 from scae_jax.data.dataset import Split
 from scae_jax.typing import Array, Int, PRNGKeyArray, typed
 
-__all__ = ["fixed_overlays", "overlay_arrays", "overlay_evaluation_batch", "overlay_training_batch"]
-
 SEED = 0  # of the fixed pairs; not the run's, so that all runs are scored on the same images
 
 

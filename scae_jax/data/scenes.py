@@ -13,8 +13,6 @@ from scae_jax.data.feed import Feed
 from scae_jax.models.system import PointSpec
 from scae_jax.typing import Array, Batch
 
-__all__ = ["NAME", "NUM_TEST", "Scenes"]
-
 NAME = "constellations"
 NUM_TEST = 10_000
 NUM_VALIDATION = 1_024

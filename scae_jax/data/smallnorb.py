@@ -17,8 +17,6 @@ import numpy as np
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.tfds_source import TfdsSet, read_records
 
-__all__ = ["DIVISIONS", "SIDE", "decode_smallnorb", "halve"]
-
 SIDE = 48  # pixels
 _KEYS = ("label_category", "label_azimuth", "label_elevation")
 

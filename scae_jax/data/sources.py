@@ -15,8 +15,6 @@ from scae_jax.data.folder import list_folder, load_listing
 from scae_jax.data.smallnorb import DIVISIONS, SIDE, decode_smallnorb
 from scae_jax.data.tfds_source import TfdsSet, catalogue_names, decode_prepared, tfds_folder
 
-__all__ = ["is_dotted", "load_dataset"]
-
 _VALID_NAMES = (
   "valid names: 'digits' (embedded), 'folder' (your images by class), and any TFDS image "
   "classification set by its TFDS name, such as 'mnist', 'fashion_mnist', 'cifar10' or "

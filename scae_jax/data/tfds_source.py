@@ -18,8 +18,6 @@ import numpy as np
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.pictures import decode_picture
 
-__all__ = ["TfdsSet", "catalogue_names", "decode_prepared", "read_records", "tfds_folder"]
-
 READABLE_FORMAT = "array_record"
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 

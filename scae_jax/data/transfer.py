@@ -19,8 +19,6 @@ from scae_jax.data import affine, affnist
 from scae_jax.data.dataset import Dataset, EvalDataset, crop_middle, normalized
 from scae_jax.data.sources import load_dataset
 
-__all__ = ["load_scored", "rotated"]
-
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
 # Of the splits that `rotated` turns: no training image has its angle from a test image.
 _SEEDS = {"test": SEED, "train": SEED + 1, "validation": SEED + 2}
