@@ -124,7 +124,7 @@ def whole_step(
     "label": rng.randint(0, data.num_classes, NUM_EXAMPLES, np.int32),
   }
   split = put(split, mesh)
-  batches = functools.partial(training_batch, canvas=options.canvas, max_shift=options.max_shift)
+  batches = functools.partial(training_batch, options=options)
   dispatch = make_dispatch(
     system, optimizer, mesh, batches, settings.train, num_examples=NUM_EXAMPLES
   )

@@ -28,7 +28,7 @@ from experiments.many_runs import (
 )
 from experiments.rotation_systems import RANGES, SHARED, SYSTEMS
 from scae_jax.data.dataset import Dataset
-from scae_jax.data.transfer import turned
+from scae_jax.data.transfer import rotated
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.scorers import MAX_PIXEL_EXAMPLES
 from scae_jax.evaluation.table import markdown
@@ -98,7 +98,7 @@ def score_run(
   assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
   assert isinstance(run.dataset, Dataset)
   found, of_pixels, notes = {}, {}, []
-  sets = {TURNED: turned(run.dataset, degrees, settings.data.canvas), UPRIGHT: run.dataset}
+  sets = {TURNED: rotated(run.dataset, degrees, settings.data.canvas), UPRIGHT: run.dataset}
   for images, one in sets.items():
     by_kind = accuracies(
       run.system,

@@ -28,7 +28,7 @@ from experiments.many_runs import (
 )
 from experiments.viewpoint_systems import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from scae_jax.data import affnist
-from scae_jax.data.dataset import Dataset, ScoredSet
+from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.table import markdown
@@ -90,7 +90,7 @@ def make_rows(
   return rows
 
 
-def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[ScoredSet]:
+def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[EvalDataset]:
   """Test images turned by every angle, then those moved by affNIST's maps; adds their notes."""
   folders = (options.dir, options.cache_dir, options.affnist_dir)
   source = SHARED[data]["data.name"]

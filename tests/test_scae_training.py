@@ -20,7 +20,6 @@ from scae_jax import mixtures
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
-from scae_jax.data.feed import image_feed
 from scae_jax.evaluation import report
 from scae_jax.models.part_capsules import PartDecoder
 from scae_jax.models.system import ImageSpec
@@ -38,6 +37,7 @@ from scae_jax.training.systems import make_system
 from tests.test_configs import ALL
 from tests.test_models_build import LOSS, random_variables, tiny_batch, tiny_system
 from tests.test_training_loop import assert_same_run, metrics, stop_after
+from tests.toy_system import feed_of
 
 CONFIGS = {
   "digits": digits,
@@ -298,9 +298,7 @@ def compiled_program(num_devices, dataset, likelihood="composed"):
   system = make_system(settings, data)
   mesh = make_mesh(jax.devices()[:num_devices])
   state = make_state(settings, system, data, mesh)
-  program = Program(
-    settings, system, image_feed(dataset, canvas=18, max_shift=settings.data.max_shift), mesh
-  )
+  program = Program(settings, system, feed_of(dataset, 18, max_shift=1), mesh)
   program.compile(state)
   return program, state
 

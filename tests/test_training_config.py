@@ -372,6 +372,16 @@ def test_saved_config_imports_no_code(tmp_path, monkeypatch):
     with pytest.raises(RunError, match=rf"system '{name}', and --system=another.one is given"):
       workdirs.load_settings(tmp_path, "another.one")
   workdirs.check_same_run(tmp_path / "new", toy_config())
+  # os.system is imported everywhere, and data.dir would be its argument.
+  for name in ("shared.payload", "os.system"):
+    path.write_text(json.dumps(toy_config(data__name=name, data__dir="ls").to_dict()))
+    with pytest.raises(
+      RunError, match=rf"config.json names the data set '{name}'.*--source={name}"
+    ):
+      workdirs.load_settings(tmp_path)
+    assert workdirs.load_settings(tmp_path, own_source=name).data.name == name
+    with pytest.raises(RunError, match=rf"data set '{name}', and 'another.one' is given"):
+      workdirs.load_settings(tmp_path, own_source="another.one")
   for name in ("scae", "scae_jax.models.scae"):
     path.write_text(json.dumps(toy_config().to_dict() | {"system": name}))
     assert workdirs.load_settings(tmp_path).system == name

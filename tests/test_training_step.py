@@ -10,7 +10,6 @@ import pytest
 
 from scae_jax.data.batches import epoch_position, evaluation_batch, example_order, training_batch
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.data.feed import image_feed
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.mesh import check_batch_size, make_mesh, replicated
@@ -19,7 +18,7 @@ from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.program import Program
 from scae_jax.training.state import make_state
 from scae_jax.training.step import ORDER_STREAM, STEP_STREAM, update
-from tests.toy_system import TERMS, make_system, toy_config, toy_data
+from tests.toy_system import TERMS, augmentation, feed_of, make_system, toy_config, toy_data
 
 NUM_TRAIN, NUM_TEST = 50, 22
 
@@ -47,7 +46,7 @@ def compiled_program(*, num_devices: int, steps_per_dispatch: int):
   system = make_system(settings.model, settings.loss, data)
   mesh = make_mesh(jax.devices()[:num_devices])
   state = make_state(settings, system, data, mesh)
-  program = Program(settings, system, image_feed(DATASET, canvas=8, max_shift=1), mesh)
+  program = Program(settings, system, feed_of(DATASET, 8, max_shift=1), mesh)
   program.compile(state)
   key_data = jax.device_get(jax.random.key_data(state.rng))
   return settings, system, mesh, program, jax.device_get(dataclasses.replace(state, rng=key_data))
@@ -93,7 +92,7 @@ def by_hand(settings, system, state, num_steps: int):
   def one(state, indices):
     step_key = jax.random.fold_in(jax.random.fold_in(state.rng, STEP_STREAM), state.step)
     shift_key, noise_key = jax.random.split(step_key)
-    batch = training_batch(shift_key, split, indices, canvas=8, max_shift=1)
+    batch = training_batch(shift_key, split, indices, augmentation(8, max_shift=1))
     return update(system, optimizer, state, batch, noise_key)
 
   totals, seen = [], []

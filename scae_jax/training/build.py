@@ -8,12 +8,10 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from scae_jax.data.dataset import crop_middle, hold_out_validation
+from scae_jax.data.dataset import Dataset, crop_middle, hold_out_validation, normalized
 from scae_jax.data.feed import Feed, image_feed
-from scae_jax.data.normalization import normalized
-from scae_jax.data.overlay import overlay_feed
-from scae_jax.data.scenes import Scenes
-from scae_jax.data.sources import Dataset, load_dataset
+from scae_jax.data.scenes import NAME, Scenes
+from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
 from scae_jax.models.system import System
@@ -63,6 +61,7 @@ def open_run(
   workdir: str | pathlib.Path,
   which: Which = "latest",
   settings: Settings | None = None,
+  dataset: Dataset | None = None,
 ) -> Run:
   """Loads the run in a workdir, without changing anything there.
 
@@ -70,24 +69,26 @@ def open_run(
     workdir: folder of a run.
     which: checkpoint: 'latest', 'best' (lowest held-out loss) or a step.
     settings: of `load_settings`, with changes; None for the workdir's as they are.
+    dataset: what the run was trained on, of a run that was given it in memory.
 
   Raises:
     RunError: there is no such run, checkpoint or data set, or they do not fit each other; or the
       data set is not the one that the run was trained on.
   """
   workdir = pathlib.Path(workdir)
-  settings = load_settings(workdir) if settings is None else settings
+  if settings is None:
+    settings = load_settings(workdir, own_source="" if dataset is None else dataset.name)
   directory = checkpoint_directory(workdir)
   if not directory.is_dir():
     raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
-  system, dataset, feed = build(settings, training=False)
-  check_same_data(workdir, describe_data(dataset))
+  system, data, feed = build(settings, dataset, training=False)
+  check_same_data(workdir, describe_data(data))
   template = abstract_state(settings, system, feed.spec, make_mesh())
   with Checkpoints(directory, keep=1, writable=False) as checkpoints:
     state, progress = checkpoints.restore(template, which)
     is_latest = which == "latest" or progress.step == checkpoints.steps()[-1]
   variables = variables_by_seed(state, settings.train)
-  return Run(settings, system, dataset, variables, progress.step, is_latest)
+  return Run(settings, system, data, variables, progress.step, is_latest)
 
 
 def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[str, Any]]:
@@ -96,11 +97,14 @@ def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[
   return {seed: {"params": own} for seed, own in by_seed(params, train.all_seeds).items()}
 
 
-def build(settings: Settings, *, training: bool = True) -> tuple[System, Dataset | Scenes, Feed]:
+def build(
+  settings: Settings, dataset: Dataset | None = None, *, training: bool = True
+) -> tuple[System, Dataset | Scenes, Feed]:
   """Loads the data, makes the system, and traces it once, so that errors come early.
 
   Args:
     settings: of the run.
+    dataset: in memory, of the name that `data.name` says; None to load it by this name.
     training: whether it is to be trained, which takes more memory than to evaluate it.
 
   Returns:
@@ -112,26 +116,37 @@ def build(settings: Settings, *, training: bool = True) -> tuple[System, Dataset
   """
   with explained():
     if isinstance(settings.data, DataOptions):
-      dataset = _load_images(settings.data)
-      feed = _feed_images(dataset, settings.data)
-      dataset = crop_middle(dataset, settings.data.crop)
+      whole = _load_images(settings.data, dataset)
+      data = crop_middle(whole, settings.data.crop)
+      feed = image_feed(whole.splits["train"], data, settings.data)
+    elif dataset is None:
+      data = Scenes(settings.data)
+      feed = data.feed()
     else:
-      dataset = Scenes(settings.data)
-      feed = dataset.feed()
+      raise ValueError(
+        f"config.data.name is {NAME!r}, whose scenes are generated, and a data set is given in"
+        f" memory; expected the name of that, {dataset.name!r}."
+      )
     system = make_system(settings, feed.spec)
     traced = check_system(system, feed.spec, settings.train.batch_size)
     require_memory(settings, feed, traced, training=training)
-    if isinstance(dataset, Dataset) and system.classify is None:
-      _check_clusters(dataset, settings)
-  return system, dataset, feed
+    if isinstance(data, Dataset) and system.classify is None:
+      _check_clusters(data, settings)
+  return system, data, feed
 
 
-def _load_images(options: DataOptions) -> Dataset:
+def _load_images(options: DataOptions, dataset: Dataset | None) -> Dataset:
   """A data set of images that fit on the canvas, or will be cropped; with what normalises them."""
-  try:
-    dataset = load_dataset(options.name, options.dir, options.cache_dir)
-  except ValueError as error:
-    raise ValueError(f"config.data.name is {options.name!r}: {error}") from error
+  if dataset is None:
+    try:
+      dataset = load_dataset(options.name, options.dir, options.cache_dir)
+    except ValueError as error:
+      raise ValueError(f"config.data.name is {options.name!r}: {error}") from error
+  elif dataset.name != options.name:
+    raise ValueError(
+      f"config.data.name is {options.name!r}, and the data set given in memory is named"
+      f" {dataset.name!r}; expected one name, by which the run is known. Set the key to it."
+    )
   dataset = hold_out_validation(dataset, options.num_validation)
   if dataset.num_classes < 2:
     raise ValueError(
@@ -160,17 +175,3 @@ def _check_clusters(dataset: Dataset, settings: Settings) -> None:
   except ValueError as error:
     key, value = ("evaluation.max_examples", limit) if limit else ("data.name", dataset.name)
     raise ValueError(f"config.{key} is {value!r}: {error}") from error
-
-
-def _feed_images(dataset: Dataset, options: DataOptions) -> Feed:
-  if options.overlay:
-    return overlay_feed(dataset, canvas=options.canvas, max_shift=options.max_shift)
-  return image_feed(
-    dataset,
-    canvas=options.canvas,
-    max_shift=options.max_shift,
-    max_rotation=options.max_rotation,
-    crop=options.crop,
-    brightness=options.brightness,
-    contrast=options.contrast,
-  )

@@ -19,6 +19,7 @@ from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from scae_jax.data.dataset import Dataset
 from scae_jax.models.system import Spec, System
 from scae_jax.training.build import Run, build, variables_by_seed
 from scae_jax.training.checkpoints import Checkpoints, Progress
@@ -55,7 +56,9 @@ from scae_jax.training.workdir import (
 )
 
 
-def train(config: ConfigDict | Settings, workdir: str | pathlib.Path) -> Run:
+def train(
+  config: ConfigDict | Settings, workdir: str | pathlib.Path, dataset: Dataset | None = None
+) -> Run:
   """Trains to the config's last step, from where the workdir stands.
 
   Everything is checked before anything is written. Stopped and started again, a run gives the same
@@ -65,6 +68,7 @@ def train(config: ConfigDict | Settings, workdir: str | pathlib.Path) -> Run:
   Args:
     config: of the run, or the settings read from it.
     workdir: folder of the run, made if it is not there.
+    dataset: in memory, of the name that `config.data.name` says; None to load it by this name.
 
   Returns:
     The run at its last step.
@@ -84,8 +88,8 @@ def train(config: ConfigDict | Settings, workdir: str | pathlib.Path) -> Run:
   if options.tensorboard:
     check_tensorboard()
   with all_or_none("load its data"):
-    system, dataset, feed = build(settings)
-  described = describe_data(dataset)
+    system, data, feed = build(settings, dataset)
+  described = describe_data(data)
   check_same_data(workdir, described)
   check_agreement("config", json.dumps(settings.config.to_dict()))
   check_agreement("data set", json.dumps(described))
@@ -111,7 +115,7 @@ def train(config: ConfigDict | Settings, workdir: str | pathlib.Path) -> Run:
     if number := largest(stop.signal_number or 0):
       raise Interrupted(_stopped_at(progress.step, options.num_steps, workdir), number)
   variables = variables_by_seed(state, options)
-  return Run(settings, system, dataset, variables, progress.step, is_latest=True)
+  return Run(settings, system, data, variables, progress.step, is_latest=True)
 
 
 def _stopped_at(step: int, num_steps: int, workdir: pathlib.Path) -> str:

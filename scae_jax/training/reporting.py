@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.data.dataset import ScoredSet
+from scae_jax.data.dataset import EvalDataset
 from scae_jax.data.overlay import fixed_overlays, overlay_evaluation_batch
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.transfer import load_scored
@@ -33,7 +33,7 @@ def report_run(
   run: Run,
   workdir: pathlib.Path,
   *,
-  scored: ScoredSet | None = None,
+  scored: EvalDataset | None = None,
   split: str | None = None,
   max_examples: int | None = None,
 ) -> None:
@@ -94,7 +94,7 @@ def report_run(
 
 
 def scored_examples(
-  options: DataOptions, scored: ScoredSet, split: str
+  options: DataOptions, scored: EvalDataset, split: str
 ) -> tuple[Mapping[str, np.ndarray], MakeBatch]:
   """What a classifier is scored on.
 
@@ -118,7 +118,7 @@ def scored_examples(
   return examples, functools.partial(evaluation_batch, canvas=options.canvas)
 
 
-def load_scored_set(run: Run, name: str, data_dir: str) -> ScoredSet:
+def load_scored_set(run: Run, name: str, data_dir: str) -> EvalDataset:
   """Another data set to score a run on.
 
   Args:

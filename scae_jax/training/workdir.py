@@ -20,8 +20,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes
-from scae_jax.data.sources import Dataset, Split
+from scae_jax.data.sources import is_dotted
 from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.training.config import (
   Settings,
@@ -72,21 +73,26 @@ def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
 
 
 def load_settings(
-  workdir: str | pathlib.Path, own_system: str = "", changes: Mapping[str, Any] | None = None
+  workdir: str | pathlib.Path,
+  own_system: str = "",
+  own_source: str = "",
+  changes: Mapping[str, Any] | None = None,
 ) -> Settings:
   """The config of a run, to build it from.
 
   A folder that somebody shares must not run code of its own: its config may name a system of the
-  package, or a module that this program or its user has named already.
+  package, or a module that this program or its user has named already, and no function at all as
+  the source of its data but the one that the user names.
 
   Args:
     workdir: folder of the run.
     own_system: the dotted path that the user says the config has, to import it; "" for none.
+    own_source: the name of the data set that the user says the config has; "" for none.
     changes: values of keys `section.key` that replace those saved.
 
   Raises:
     RunError: as of `saved_config` or `config.read_settings`, with the file's name; the config has
-      no such key to change; or it names another system, or code elsewhere.
+      no such key to change; or it names another system or data set, or code elsewhere.
   """
   settings = saved_settings(workdir, changes)
   path, name = pathlib.Path(workdir) / "config.json", settings.system
@@ -97,6 +103,15 @@ def load_settings(
     raise RunError(
       f"{path} names the system {name!r}, which is code outside of scae_jax.models. If you trust"
       f" it, give evaluate.py --system={name}, or import it first in a program of your own."
+    )
+  source = settings.config.data.name
+  if own_source and source != own_source:
+    raise RunError(f"{path} names the data set {source!r}, and {own_source!r} is given.")
+  # Not even of modules that are imported: data.dir would be an argument of os.system.
+  if is_dotted(source) and not own_source:
+    raise RunError(
+      f"{path} names the data set {source!r}, which is a function to call. If you trust it, give"
+      f" evaluate.py --source={source}; a program of your own gives open_run the data set."
     )
   return settings
 
