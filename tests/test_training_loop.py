@@ -325,6 +325,7 @@ def test_folder_of_a_run_may_move_but_not_change(tmp_path):
   workdir = tmp_path / "run"
   train(config(save_images(tmp_path / "here"), 8), workdir)
   (tmp_path / "here").rename(tmp_path / "there")
+  assert open_run(workdir, config=config(tmp_path / "there", 8)).step == 8
   assert train(config(tmp_path / "there", 16), workdir).step == 16
   assert open_run(workdir).step == 16
 

@@ -16,7 +16,7 @@ from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
 from scae_jax.models.system import System
 from scae_jax.training.checkpoints import Checkpoints, Which
-from scae_jax.training.config import Settings
+from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.memory import require_memory
 from scae_jax.training.mesh import make_mesh
@@ -60,7 +60,7 @@ class Run:
 def open_run(
   workdir: str | pathlib.Path,
   which: Which = "latest",
-  settings: Settings | None = None,
+  config: ConfigDict | Settings | None = None,
   dataset: Dataset | None = None,
 ) -> Run:
   """Loads the run in a workdir, without changing anything there.
@@ -68,7 +68,8 @@ def open_run(
   Args:
     workdir: folder of a run.
     which: checkpoint: 'latest', 'best' (lowest held-out loss) or a step.
-    settings: of `load_settings`, with changes; None for the workdir's as they are.
+    config: instead of the one in the workdir, for example to read the data elsewhere; or the
+      settings of `load_settings`.
     dataset: what the run was trained on, of a run that was given it in memory.
 
   Raises:
@@ -76,8 +77,9 @@ def open_run(
       data set is not the one that the run was trained on.
   """
   workdir = pathlib.Path(workdir)
-  if settings is None:
-    settings = load_settings(workdir, own_source="" if dataset is None else dataset.name)
+  if config is None:
+    config = load_settings(workdir, own_source="" if dataset is None else dataset.name)
+  settings = read_settings(config)
   directory = checkpoint_directory(workdir)
   if not directory.is_dir():
     raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")

@@ -13,12 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
 from scae_jax.data.cache import read_arrays
 from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.training.build import Run, build
 from scae_jax.training.checkpoints import Which
-from scae_jax.training.config import Settings
+from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.workdir import check_same_data, describe_data, load_settings
 
@@ -67,14 +68,14 @@ def pretrained_folder(parent: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def open_pretrained(
-  folder: pathlib.Path, which: Which = "latest", settings: Settings | None = None
+  folder: pathlib.Path, which: Which = "latest", config: ConfigDict | Settings | None = None
 ) -> Run:
   """Loads what `save_pretrained` wrote, as `build.open_run` loads a run.
 
   Args:
     folder: of the parameters.
     which: 'latest': there are those of one step.
-    settings: of `load_settings`, with changes; None for those saved there as they are.
+    config: instead of the one saved there, or the settings of `load_settings`.
 
   Raises:
     RunError: another step is asked for; the parameters cannot be read or do not fit the config;
@@ -82,7 +83,7 @@ def open_pretrained(
   """
   if which != "latest":
     raise RunError(f"pretrained parameters are of one step; leave out --step={which}.")
-  settings = load_settings(folder) if settings is None else settings
+  settings = load_settings(folder) if config is None else read_settings(config)
   try:
     source = read_json(folder / "source.json", "step", "seed")
     arrays = read_arrays(folder / "params.npz")
