@@ -9,7 +9,7 @@ The run's own held-out split at its latest step goes to `<workdir>/evaluation/`.
 a report on fewer examples than the run's config says, goes to
 `<workdir>/evaluation/<data set>-<split>[-step<number>][-max<examples>]/`. The last line printed
 names the folder. The workdir of pretrained parameters is `runs/pretrained-<name>` unless given. A
-run of a system of your own, outside of scae_jax.models, needs `--system` with its dotted path: what
+run of a system or a data set of your own needs `--system` or `--source` with its dotted path: what
 is saved in a folder imports no code.
 Exit code 2: cannot evaluate as asked.
 """
@@ -21,11 +21,10 @@ from absl import app, flags, logging
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import OFF, keep_compiled
-from scae_jax.training.config import change_config, read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained, parse_or_exit
 from scae_jax.training.pretrained import open_pretrained, pretrained_folder
 from scae_jax.training.reporting import load_scored_set, report_run
-from scae_jax.training.workdir import load_config
+from scae_jax.training.workdir import load_settings
 
 PRETRAINED = pathlib.Path(__file__).parent / "pretrained"
 
@@ -36,8 +35,9 @@ _DATASET = flags.DEFINE_string("dataset", None, "Score on this data set: scae_ja
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where the data set to score is, if elsewhere.")
 _AFFNIST_DIR = flags.DEFINE_string("affnist_dir", None, "Instead of config.data.affnist_dir.")
 _SYSTEM = flags.DEFINE_string("system", None, "Dotted path of the run's system, if of your own.")
+_SOURCE = flags.DEFINE_string("source", None, "Dotted path of the run's data, if of your own.")
 _SPLIT = flags.DEFINE_string("split", None, "Split to score, if not the held-out one.")
-_MAX_EXAMPLES = flags.DEFINE_integer("max_examples", None, "Use so many at most; 0 uses all.")
+_MAX_EXAMPLES = flags.DEFINE_integer("max_examples", None, "Most examples to use; 0 uses all.")
 
 
 def main(_: list[str]) -> None:
@@ -49,14 +49,13 @@ def main(_: list[str]) -> None:
     workdir = pathlib.Path(_WORKDIR.value or f"runs/pretrained-{_PRETRAINED.value}")
     step = named_checkpoint(_STEP.value)
     folder = pretrained_folder(PRETRAINED, _PRETRAINED.value) if _PRETRAINED.value else workdir
-    config = load_config(folder, _SYSTEM.value or "")
     own_dir = None if _DATASET.value else _DATA_DIR.value
     given = {"data.dir": own_dir, "data.affnist_dir": _AFFNIST_DIR.value}
-    change_config(config, {key: value for key, value in given.items() if value})
-    settings = read_settings(config)
+    changes = {key: value for key, value in given.items() if value}
+    settings = load_settings(folder, _SYSTEM.value or "", _SOURCE.value or "", changes)
     # Never the folder that the config names: who shares a run may have put programs there.
     keep_compiled(OFF if settings.train.compilation_cache == OFF else "")
-    run = (open_pretrained if _PRETRAINED.value else open_run)(folder, step, config)
+    run = (open_pretrained if _PRETRAINED.value else open_run)(folder, step, settings)
     scored = None
     if _DATASET.value:
       scored = load_scored_set(run, _DATASET.value, _DATA_DIR.value or "")

@@ -27,7 +27,7 @@ from scae_jax.training.config import describe, parse_command_line
 from scae_jax.training.errors import ReportError, RunError, exit_with_message, explained
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import use_all_cores
-from scae_jax.training.processes import is_first, join, leave
+from scae_jax.training.processes import is_first, join, shutdown
 from scae_jax.training.reporting import report_run
 
 DEFAULT_CONFIG = str(pathlib.Path(__file__).parent / "configs" / "digits.py")
@@ -45,12 +45,12 @@ def main(arguments: list[str]) -> None:
       print(f"{__doc__}\n{describe(command)}")
       return
     if command.processes is None:
-      use_all_cores(command.config.train.batch_size)
+      use_all_cores(command.settings.train.batch_size)
     else:
       join(command.processes)
-    keep_compiled(command.config.train.compilation_cache)
-    run = train(command.config, command.workdir)
-    leave()
+    keep_compiled(command.settings.train.compilation_cache)
+    run = train(command.settings, command.workdir)
+    shutdown()
     if is_first():
       report(run, command.workdir)
 

@@ -114,7 +114,7 @@ def whole_step(
   """The shipped dispatch, and what XLA counts in it: operations and bytes a step, and memory."""
   system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
   mesh = make_mesh(jax.devices()[:num_devices])
-  state = make_state(system, data, optimizer, mesh, seeds=settings.train.all_seeds)
+  state = make_state(settings, system, data, mesh)
   rng = np.random.RandomState(0)
   options = settings.data
   assert isinstance(options, DataOptions)  # images
@@ -124,7 +124,7 @@ def whole_step(
     "label": rng.randint(0, data.num_classes, NUM_EXAMPLES, np.int32),
   }
   split = put(split, mesh)
-  batches = functools.partial(training_batch, canvas=options.canvas, max_shift=options.max_shift)
+  batches = functools.partial(training_batch, options=options)
   dispatch = make_dispatch(
     system, optimizer, mesh, batches, settings.train, num_examples=NUM_EXAMPLES
   )
@@ -155,7 +155,7 @@ def straightforward_step(settings: Settings, data: ImageSpec) -> Call:
   batch = data.blank_batch(settings.train.batch_size)
   batch = {**batch, "image": jax.random.uniform(jax.random.key(0), batch["image"].shape)}
   step = jax.jit(functools.partial(update, system, optimizer), donate_argnums=0)
-  state = make_state(system, data, optimizer, mesh, seeds=settings.train.all_seeds)
+  state = make_state(settings, system, data, mesh)
   held = [jax.device_put(state, jax.devices()[0])]
   key = jax.random.key(1)
   with library_warp(), library_convolution():

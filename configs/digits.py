@@ -4,8 +4,8 @@
 
 Ten minutes on two cores of an Intel Xeon; the slowest such machine seen takes a quarter more.
 LIN-MATCH on the 360 test digits, mean of seeds 0, 1 and 2: 85.2 % by posterior mass, 86.0 % by
-prior presences; k-means on the pixels 74.1 % (2026-11-22). A machine that rounds otherwise takes
-another way: single runs, most of 20,000 steps, have ended between 73 and 93 % (results/digits).
+prior presences; k-means on the pixels 74.1 % (2026-11-22). Results vary by
+seed and by machine: single runs, most of 20,000 steps, 73 to 93 % (results/digits).
 
 What differs from the paper:
 - Everything is smaller; Adam under a cosine instead of RMSProp.
@@ -23,7 +23,7 @@ What differs from the paper:
 
 from ml_collections import ConfigDict
 
-from configs import ablations
+from scae_jax.models import ablations
 
 ABLATIONS = ablations.ABLATIONS
 
@@ -130,19 +130,19 @@ def get_config(preset: str = "modern") -> ConfigDict:
   config.data.overlay = False  # two images of different classes, added: MultiMNIST
   config.data.normalize = False  # each whole image to zero mean and unit variance
   config.data.crop = 0  # pixels; random in training, the middle otherwise; 0 is off
-  config.data.brightness = 0.0  # in training, up to so much is added or subtracted; 0 is off
+  config.data.brightness = 0.0  # in training, at most this is added or subtracted; 0 is off
   config.data.contrast = 0.0  # in training, a factor of up to 1 +- this; 0 is off
 
   config.train = ConfigDict()
   config.train.num_steps = 18_000
   config.train.batch_size = 64
   config.train.seed = 0  # of parameters, the order of examples and noise
-  config.train.seeds = 1  # so many runs at once: seed, seed + 1, ...
+  config.train.seeds = 1  # number of runs at once: seed, seed + 1, ...
   config.train.steps_per_dispatch = 100  # steps between looks at the host
   config.train.log_every = 500  # steps
   config.train.eval_every = 1_000  # steps between held-out losses
   config.train.checkpoint_every = 1_000  # steps
-  config.train.keep_checkpoints = 2  # the latest so many, and the best
+  config.train.keep_checkpoints = 2  # number of the latest ones, beside the best
   config.train.tensorboard = False
   config.train.compilation_cache = ""  # folder; "" is the default one, "off" is none
   config.train.start_from = ""  # workdir of a run whose latest parameters to start from; "" is off

@@ -19,7 +19,8 @@ None of the three has been trained to its end with this code yet, so no figure s
 
 from ml_collections import ConfigDict
 
-from configs import ablations, digits
+from configs import digits
+from scae_jax.models import ablations
 
 PRESETS = ("official", "paper", "modern")
 ABLATIONS = ablations.ABLATIONS

@@ -19,7 +19,8 @@ figure stands here.
 
 from ml_collections import ConfigDict
 
-from configs import ablations, mnist
+from configs import mnist
+from scae_jax.models import ablations
 
 PRESETS = ("paper", "alpha")
 ABLATIONS = ablations.ABLATIONS

@@ -29,10 +29,9 @@ from scae_jax.figures import FIGURES
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.metrics import read_lines
-from scae_jax.training.workdir import checkpoint_directory, load_config
+from scae_jax.training.workdir import checkpoint_directory, load_settings
 
 
 def minutes_by_step(workdir: pathlib.Path) -> dict[int, float]:
@@ -99,7 +98,7 @@ def measured_points(
     max_examples: of each split; 0 is all.
   """
   minutes, collect = minutes_by_step(workdir), None
-  seeds = read_settings(load_config(workdir)).train.all_seeds
+  seeds = load_settings(workdir).train.all_seeds
   for step in steps:
     missing = [seed for seed in seeds if (step, seed) not in known]
     if not missing:

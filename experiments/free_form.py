@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from experiments.findings import write_findings
 from experiments.one_run import each_seed, make_parser, open_named
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.data.dataset import Dataset, ScoredSet
+from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import (
   check_transfer,
@@ -311,7 +311,7 @@ def infer_sets(
   free_form: FreeForm,
   optimizer: optax.GradientTransformation,
   variables: Any,
-  sets: list[ScoredSet],
+  sets: list[EvalDataset],
   options: argparse.Namespace,
 ) -> tuple[dict[str, Any], Callable[[], Figure]]:
   """The record of one seed, and the drawer of its picture: of the first set that is rotated, or of

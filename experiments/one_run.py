@@ -16,10 +16,9 @@ from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import change_config, read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
-from scae_jax.training.workdir import load_config
+from scae_jax.training.workdir import load_settings
 
 
 def run_parser(description: str | None) -> argparse.ArgumentParser:
@@ -52,9 +51,9 @@ def open_named(options: argparse.Namespace) -> Run:
     RunError: as of `open_run`.
   """
   keep_compiled("")
-  config = load_config(options.workdir)
-  change_config(config, {"data.dir": options.data_dir} if options.data_dir else {})
-  return open_run(options.workdir, named_checkpoint(options.step), config)
+  changes = {"data.dir": options.data_dir} if options.data_dir else {}
+  settings = load_settings(options.workdir, changes=changes)
+  return open_run(options.workdir, named_checkpoint(options.step), settings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +90,7 @@ def open_on_images(options: argparse.Namespace, lacks: str, max_examples: int) -
   run = open_named(options)
   if not isinstance(run.dataset, Dataset):
     raise RunError(f"a run on generated scenes has {lacks}; name a run on images.")
-  settings = read_settings(run.config)
+  settings = run.settings
   assert isinstance(settings.data, DataOptions)  # of images
   split = options.split or run.dataset.held_out
   examples = load_split(run.dataset, split, max_examples)

@@ -2,7 +2,7 @@
 
     python -m experiments.rotation digits results/probabilistic
 
-The systems and ranges are in `configs/rotation.py`. Runs are in `runs/rotation-<data>`: in
+The systems and ranges are in `rotation_systems.py`. Runs are in `runs/rotation-<data>`: in
 `<system>-<n>` that of training images turned by up to n degrees either way. The same command goes
 on where it was stopped and trains nothing twice, and a run that fails does not stop the others.
 Each run is scored twice: on test images turned within its own range, by clusters and probes fitted
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from configs.rotation import RANGES, SHARED, SYSTEMS
 from experiments.findings import command_line, write_findings
 from experiments.many_runs import (
   make_parser,
@@ -27,8 +26,9 @@ from experiments.many_runs import (
   overrides_of,
   train_and_score,
 )
+from experiments.rotation_systems import RANGES, SHARED, SYSTEMS
 from scae_jax.data.dataset import Dataset
-from scae_jax.data.transfer import turned
+from scae_jax.data.transfer import rotated
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.scorers import MAX_PIXEL_EXAMPLES
 from scae_jax.evaluation.table import markdown
@@ -73,7 +73,7 @@ def make_rows(
     for degrees in ranges:
       own = {**SHARED[data], **changes, **overrides, "data.max_rotation": float(degrees)}
       table = {"name": f"{name}-{degrees}", "config": source, "seeds": seeds, "overrides": own}
-      rows.append(make_row(f"configs/rotation.py, {name}", {}, table))
+      rows.append(make_row(f"experiments/rotation_systems.py, {name}", {}, table))
   return rows
 
 
@@ -98,7 +98,7 @@ def score_run(
   assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
   assert isinstance(run.dataset, Dataset)
   found, of_pixels, notes = {}, {}, []
-  sets = {TURNED: turned(run.dataset, degrees, settings.data.canvas), UPRIGHT: run.dataset}
+  sets = {TURNED: rotated(run.dataset, degrees, settings.data.canvas), UPRIGHT: run.dataset}
   for images, one in sets.items():
     by_kind = accuracies(
       run.system,

@@ -2,7 +2,7 @@
 
     python -m experiments.viewpoint digits results/viewpoint
 
-The sets, systems, angles and the rotation in training are in `configs/viewpoint.py`. Runs are in
+The sets, systems, angles and the rotation in training are in `viewpoint_systems.py`. Runs are in
 `runs/viewpoint-<set>/<system>-upright` and `-turned`; the same command goes on where it was
 stopped and trains nothing twice, and a run that fails does not stop the others. Writes
 `viewpoint-<set>.md`, `.json` and `.png` into the folder, of all systems or, with
@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from experiments.findings import command_line, write_findings
 from experiments.many_runs import (
   make_parser,
@@ -27,8 +26,9 @@ from experiments.many_runs import (
   overrides_of,
   train_and_score,
 )
+from experiments.viewpoint_systems import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from scae_jax.data import affnist
-from scae_jax.data.dataset import Dataset, ScoredSet
+from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.table import markdown
@@ -86,11 +86,11 @@ def make_rows(
         "seeds": seeds,
         "overrides": {**SHARED[data], **changes, **overrides, "data.max_rotation": degrees},
       }
-      rows.append(make_row(f"configs/viewpoint.py, {name}", {}, table))
+      rows.append(make_row(f"experiments/viewpoint_systems.py, {name}", {}, table))
   return rows
 
 
-def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[ScoredSet]:
+def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[EvalDataset]:
   """Test images turned by every angle, then those moved by affNIST's maps; adds their notes."""
   folders = (options.dir, options.cache_dir, options.affnist_dir)
   source = SHARED[data]["data.name"]

@@ -1,1 +1,1 @@
-"""What a run must stand: folders that are damaged, and kills at any moment."""
+"""Stress tests of runs: random configs, damaged folders, kills at random moments."""

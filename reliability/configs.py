@@ -1,13 +1,13 @@
-"""Draws configs at random, and asks that each trains or is refused with the name of its key.
+"""Draws configs at random; each must train or be refused with the name of its key.
 
     python -m reliability.configs --n=10000 --seed=0 --keep=runs/configs.json
 
 Each config is a small one of one of the systems with a few keys changed: to sizes that are odd,
-large or negative, to numbers that are none, to values of another type, to schedules out of order.
-It is read and traced as by train.py; every tenth of those that can be built trains for two steps.
-A loss that is not finite, of a config that is sound, counts as stopped. Exit code 1: a config ended
-in anything else than a run or one line that names a key that was changed; `--only=i` does the i-th
-again. `--keep` has the results after every chunk, and the same command goes on where it stopped.
+large or negative, to NaN or infinity, to values of another type, to schedules out of order. It is
+read and traced as by train.py; every tenth of those that can be built trains for two steps. A loss
+of a sound config that is not finite counts as stopped. Exit code 1: a config ended in anything but
+a run or one line that names a changed key; `--only=i` repeats the i-th. `--keep` saves the results
+after every chunk, and the same command goes on from there.
 """
 
 import argparse
@@ -30,12 +30,13 @@ from typing import Any
 
 import numpy as np
 from absl import logging
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from configs import capsnet, cnn, constellations, digits, matrix_capsules, probabilistic
 from scae_jax.evaluation.files import write_json
 from scae_jax.training.build import build
-from scae_jax.training.config import flat_keys, read_settings
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import NonFiniteError, RunError
 from scae_jax.training.loop import train
 
@@ -121,7 +122,7 @@ def base_configs() -> dict[str, ConfigDict]:
     "cnn": cnn.get_config("digits"),
   }
   for name, config in made.items():
-    keys = flat_keys(config.to_dict())
+    keys = flatten_dict(config.to_dict(), sep=".")
     changes = {**SMALL[name], **TINY_RUN}
     config.update_from_flattened_dict({k: v for k, v in changes.items() if k in keys})
   return made
@@ -133,7 +134,9 @@ def draw(seed: int, number: int) -> tuple[str, dict[str, Any]]:
   bases = base_configs()
   system = str(rng.choice(list(bases)))
   keys = {
-    key: value for key, value in flat_keys(bases[system].to_dict()).items() if key not in LEFT_ALONE
+    key: value
+    for key, value in flatten_dict(bases[system].to_dict(), sep=".").items()
+    if key not in LEFT_ALONE
   }
   how_many = int(rng.integers(1, 5))
   chosen = rng.choice(sorted(keys), size=how_many, replace=False)

@@ -1,4 +1,4 @@
-"""Fingerprints of a short training of each system: a change of form leaves all of them as they are.
+"""Hashes of a short training of each system, which a change of form must not change.
 
     python -m reliability.fingerprints
 

@@ -1,4 +1,4 @@
-"""Kills short runs at random moments, resumes them, and compares them with runs that were let be.
+"""Kills short runs at random moments, resumes them, and compares them with uninterrupted ones.
 
     python -m reliability.kills --n=100 --seed=0
 
@@ -6,7 +6,7 @@ A run, of one seed or of two at once, is a process of its own. It is killed (SIG
 times: while it starts, at any moment of its training, or as soon as it writes a checkpoint. Then
 the same command runs to the end. Parameters, optimiser, random key and lines of metrics (without
 their timing) must be those of an uninterrupted run, bit for bit; else the exit code is 1, and
-`--only=i` does the i-th run again. Its kills are drawn again, but no two fall into the same moment.
+`--only=i` repeats the i-th run, with the same random draws; the moments vary with the machine.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from scae_jax.training.loop import train
 
 with exit_with_message():
   command = parse_command_line(sys.argv[1:], default_config="")
-  train(command.config, command.workdir)
+  train(command.settings, command.workdir)
 """
 
 
@@ -130,7 +130,7 @@ def _unfinished(workdir: pathlib.Path) -> list[pathlib.Path]:
 def difference(
   own: pathlib.Path, other: pathlib.Path, states: Mapping[str, dict[int, list[np.ndarray]]]
 ) -> str:
-  """What differs between a run and the one that was let be; "" if nothing does."""
+  """What differs between a run and the uninterrupted one; "" if nothing does."""
   name = other.name
   found = states_of(own, config_of(flags_of(name, NUM_STEPS, EVERY)))
   if found.keys() != states[name].keys():

@@ -15,7 +15,6 @@ from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.config import parse_command_line, read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.mesh import make_mesh
-from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import TrainState, abstract_state
 from scae_jax.training.workdir import checkpoint_directory
 
@@ -38,7 +37,7 @@ def flags_of(name: str, num_steps: int, every: int) -> list[str]:
 
 def config_of(flags: Sequence[str]) -> ConfigDict:
   """The config that flags of train.py make."""
-  return parse_command_line(flags, default_config="").config
+  return parse_command_line(flags, default_config="").settings.config
 
 
 def states_of(
@@ -48,13 +47,7 @@ def states_of(
   random key."""
   settings = read_settings(config)
   system, _, feed = build(settings)
-  template = abstract_state(
-    system,
-    feed.spec,
-    make_optimizer(settings.optimizer),
-    make_mesh(),
-    seeds=settings.train.all_seeds,
-  )
+  template = abstract_state(settings, system, feed.spec, make_mesh())
   found = {}
   with Checkpoints(
     checkpoint_directory(workdir), keep=1, writable=False, say=lambda _: None

@@ -1,18 +1,18 @@
-"""Damages workdirs at random, and looks at what becomes of opening and resuming them.
+"""Damages workdirs at random, and checks what opening and resuming them does.
 
     python -m reliability.workdirs --n=1000 --seed=0
 
 Each of n copies of a small finished run, or of exported parameters, is damaged in one to three
-ways, then opened as evaluate.py does, started from, tabled as sweep.py does, and resumed. What
-comes is one of
+ways, then opened as evaluate.py does, started from, tabled as sweep.py does, and resumed. The
+outcome is one of
 
-- same: all as if nothing were damaged, parameters and metrics bit for bit
-- stated: something else that is right, after a message that says so
+- same: parameters and metrics as without the damage, bit for bit
+- stated: another correct result, after a message that says so
 - refused: one message that names a file
 
-or a failure: a traceback, no end, other parameters or metrics without a word. Then the exit code is
-1, and `--only=i` does the i-th again (orbax names files at random, so among those of a checkpoint
-it may draw another).
+or a failure: a traceback, no end, other parameters or metrics without a message. Then the exit code
+is 1, and `--only=i` repeats the i-th (orbax names files at random, so among those of a checkpoint
+another may be drawn).
 """
 
 import argparse
@@ -55,12 +55,12 @@ from scae_jax.training.reporting import report_run
 from scae_jax.training.start import find_start
 from scae_jax.training.sweep import write_tables
 from scae_jax.training.sweep_file import Row
-from scae_jax.training.workdir import load_config
+from scae_jax.training.workdir import load_settings
 
 OUTCOMES = ("same", "stated", "refused", "failed")  # from the best to the worst
 SECONDS = 120  # after which something counts as without end
 NUM_STEPS, EVERY = 6, 2
-# What a message has that says that something is not as it was.
+# Parts of messages that say that something has changed.
 SAID = (
   "can be read",
   "cannot be read",
@@ -78,7 +78,7 @@ class WithoutEndError(BaseException):
 
 
 class SilentError(Exception):
-  """Something is not as it was, and nothing said so."""
+  """Something has changed without a message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,17 +123,24 @@ def make_originals(root: pathlib.Path, names: Sequence[str]) -> list[Original]:
   return [originals[0], Original(exported, run.config, params, {}, []), *originals[1:]]
 
 
-def _keep_built() -> None:
-  """Makes `build` load and trace what it has not yet: it is most of the time of a check."""
+@contextlib.contextmanager
+def _built_once() -> Iterator[None]:
+  """Meanwhile `build` loads and traces only what it has not yet: it is most of a check's time."""
   anew, kept = build_module.build, {}
 
-  def build(settings: Settings) -> Any:
-    if (key := repr(settings)) not in kept:
-      kept[key] = anew(settings)
+  def build(settings: Settings, **options: Any) -> Any:
+    if (key := repr((settings, options))) not in kept:
+      kept[key] = anew(settings, **options)
     return kept[key]
 
-  for module in (build_module, loop, runs):
-    vars(module)["build"] = build
+  modules = (build_module, loop, runs)
+  try:
+    for module in modules:
+      vars(module)["build"] = build
+    yield
+  finally:
+    for module in modules:
+      vars(module)["build"] = anew
 
 
 def check(original: Original, folder: pathlib.Path, i: int) -> dict[str, tuple[str, str]]:
@@ -199,7 +206,7 @@ def _read_curves(folder: pathlib.Path) -> str:
 
 def _write_tables(original: Original, folder: pathlib.Path) -> str:
   with explained():
-    write_tables([Row(folder.name, (), original.config)], folder.parent)
+    write_tables([Row(folder.name, (), read_settings(original.config))], folder.parent)
   return ""
 
 
@@ -211,17 +218,17 @@ def _resume(original: Original, folder: pathlib.Path) -> str:
   found = states_of(folder, original.config, [last])
   if not are_equal(found.get(last, []), original.states[last]):
     raise SilentError(f"another state at step {last}")
-  if load_config(folder).to_dict() != original.config.to_dict():
+  if load_settings(folder).config.to_dict() != original.config.to_dict():
     raise SilentError("another config is saved")
   return "" if metrics_of(folder) == original.metrics else "metrics differ"
 
 
 def _outcome(folder: pathlib.Path, do: Callable[[], str]) -> tuple[str, str]:
-  """Does something.
+  """Runs a check.
 
   Args:
-    folder: that a refusal must name, or something in it.
-    do: it; returns what is not as it was and must have been said, or "".
+    folder: a refusal must name it or something in it.
+    do: the check; returns what has changed and must have been said, or "".
   """
   with _listening() as said:
     try:
@@ -284,7 +291,7 @@ def search(
   ways: dict[str, collections.Counter[str]] = {}
   failures = []
   started = time.monotonic()
-  with tempfile.TemporaryDirectory() as made:
+  with tempfile.TemporaryDirectory() as made, _built_once():
     root = pathlib.Path(made).resolve()
     originals = make_originals(root, names)
     shares = np.arange(len(originals), 0, -1) / sum(range(len(originals) + 1))
@@ -334,7 +341,6 @@ def main(arguments: Sequence[str]) -> int:
   options = parser.parse_args(arguments)
   absl_logging.set_verbosity(absl_logging.WARNING)
   keep_compiled("")
-  _keep_built()
   chosen = range(options.n) if options.only is None else [options.only]
   found = search(chosen, options.seed, ("cnn", "two-seeds", "ccae"))
   if options.out:

@@ -1,4 +1,4 @@
-"""What values a key of the config may have, written beside the field that takes them.
+"""Bounds on the values of config keys, written beside the fields that take them.
 
 A section of the config is read into a dataclass, such as a record of options or a Flax module. Its
 fields are the section's keys, and their annotations say what is allowed:
@@ -20,8 +20,8 @@ Schema = TypeVar("Schema")
 Fields = Mapping[str, Any]
 Limit = float | str
 
-# Limits that no model of capsules comes near. They are here so that a slip of the finger is one
-# line and not an hour of tracing; how large a model can be is said by `training.memory`.
+# Limits far beyond any capsule network: a typing error gives one line and not an hour of tracing.
+# How large a model may be, `training.memory` checks.
 MAX_STEPS = 2**31 - 2  # steps are counted in int32
 MAX_WIDTH = 65_536  # channels, features or capsules of one layer
 MAX_LAYERS = 32  # each is traced and compiled by itself
@@ -189,7 +189,7 @@ def _has_default(field: dataclasses.Field) -> bool:
 
 
 def _parts(annotation: Any) -> tuple[Any, tuple[Bound, ...]]:
-  """The type that an annotation means, and the bounds that stand beside it."""
+  """The type of an annotation, and its bounds."""
   if typing.get_origin(annotation) is not Annotated:
     return annotation, ()
   kind, *others = typing.get_args(annotation)

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import pytest
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from reliability.configs import base_configs
 from scae_jax import bounds
 from scae_jax.bounds import above, as_many_as, below, between, dividing, each, line, one_of, rule
 from scae_jax.models.system import ImageSpec, PointSpec
-from scae_jax.training.config import flat_keys, read_settings
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.systems import make_system
 
@@ -70,7 +71,7 @@ def nonsense(value):
 @pytest.mark.parametrize("system", CONFIGS)
 def test_every_key_refuses_nonsense_by_its_name(system):
   build(CONFIGS[system])
-  keys = flat_keys(CONFIGS[system].to_dict())
+  keys = flatten_dict(CONFIGS[system].to_dict(), sep=".")
   assert len(keys) > 40
   taken = []
   for key, value in keys.items():

@@ -1,17 +1,20 @@
 """The order of examples and the batches, against NumPy loops."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from scae_jax.data import batches
-from scae_jax.data.canvas import pad_to_canvas, place_on_canvas, shift_on_canvas
+from scae_jax.data.augmentation import (
+  centre_on_canvas,
+  random_shifts,
+  shift_on_canvas,
+  to_unit_range,
+)
 from scae_jax.data.dataset import Dataset, Split, crop_middle
-from scae_jax.data.feed import image_feed
 from scae_jax.models.system import ImageSpec
+from tests.toy_system import augmentation, feed_of
 
 NUM_EXAMPLES = 7
 KEY_SEED = 3
@@ -41,12 +44,6 @@ def test_epoch_position_survives_int32():
   epoch, offset = batches.epoch_position(step, batch_size, num_examples)
   assert epoch * num_examples + offset == 4_096_000_000_000
   assert 0 <= offset < num_examples
-
-
-@pytest.mark.parametrize("arguments", [(-1, 2, 3), (0, 0, 3), (0, 2, 0)])
-def test_epoch_position_refuses_impossible_counts(arguments):
-  with pytest.raises(ValueError, match="expected step >= 0, batch_size >= 1"):
-    batches.epoch_position(*arguments)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 20])
@@ -97,34 +94,27 @@ def test_a_dispatch_computes_few_permutations():
   assert sorted_elements(1) == sorted_elements(100) > 0
 
 
-def test_pad_to_canvas_centres_as_numpy_does():
+def test_images_are_centred_as_numpy_does():
   images = small_images()
-  padded = pad_to_canvas(jnp.asarray(images), 7)
   # Height 4 leaves 3 rows, 1 above; width 3 leaves 4 columns, 2 on the left.
-  expected = np.pad(images, ((0, 0), (1, 2), (2, 2), (0, 0))) / np.float32(255)
-  assert padded.dtype == jnp.float32
+  expected = np.pad(images, ((0, 0), (1, 2), (2, 2), (0, 0)))
+  np.testing.assert_array_equal(centre_on_canvas(jnp.asarray(images), 7), expected)
+  batch = batches.evaluation_batch(
+    {"image": jnp.asarray(images), "label": jnp.arange(5)}, jnp.arange(5), canvas=7
+  )
+  assert batch["image"].dtype == jnp.float32
   # One division in float32 on either side: at most one rounding apart.
-  np.testing.assert_allclose(padded, expected, rtol=1.2e-7, atol=0)
+  np.testing.assert_allclose(batch["image"], expected / np.float32(255), rtol=1.2e-7, atol=0)
 
 
 def test_white_is_exactly_one():
   """255 / 255, and 255 times the float32 of 1 / 255, are 1 by the rules of rounding."""
-  white = jnp.full((1, 2, 2, 1), 255, jnp.uint8)
-  assert float(pad_to_canvas(white, 2).min()) == 1.0
+  assert float(to_unit_range(jnp.full((1, 2, 2, 1), 255, jnp.uint8)).min()) == 1.0
 
 
 def test_small_canvas_is_refused():
-  images = jnp.asarray(small_images())
-  message = r"4x3 pixels, got 3; set config\.data\.canvas to 4 or more"
-  with pytest.raises(ValueError, match=message):
-    pad_to_canvas(images, 3)
-  with pytest.raises(ValueError, match=message):
-    shift_on_canvas(jax.random.key(0), images, 3, 1)
-
-
-def test_negative_shift_is_refused():
-  with pytest.raises(ValueError, match="expected max_shift >= 0"):
-    shift_on_canvas(jax.random.key(0), jnp.asarray(small_images()), 4, -1)
+  with pytest.raises(ValueError, match=r"4x3 pixels, got 3; set config\.data\.canvas to 4 or more"):
+    centre_on_canvas(jnp.asarray(small_images()), 3)
 
 
 def shifted_by_numpy(image: np.ndarray, canvas: int, down: int, right: int) -> np.ndarray:
@@ -142,7 +132,10 @@ def shifted_by_numpy(image: np.ndarray, canvas: int, down: int, right: int) -> n
 def test_shift_is_a_roll_of_each_image(max_shift):
   """With shifts up to 3 on a canvas of 6 some ink leaves, and none may come back."""
   images, canvas = small_images(num=200), 6
-  shifted = np.asarray(shift_on_canvas(jax.random.key(1), jnp.asarray(images), canvas, max_shift))
+  split = {"image": jnp.asarray(images), "label": jnp.zeros(200, jnp.int32)}
+  options = augmentation(canvas, max_shift=max_shift)
+  made = batches.training_batch(jax.random.key(1), split, jnp.arange(200), options)
+  shifted = np.asarray(made["image"])
   span = range(-max_shift, max_shift + 1)
   seen = []
   for image, actual in zip(images, np.round(shifted * 255), strict=True):
@@ -162,28 +155,19 @@ def test_shift_is_a_roll_of_each_image(max_shift):
 
 
 def test_shifts_are_uniform():
-  """A single white pixel tells where each of 9,000 images went."""
-  num_images, max_shift = 9_000, 1
-  dots = jnp.full((num_images, 1, 1, 1), 255, jnp.uint8)
-  shifted = shift_on_canvas(jax.random.key(2), dots, 3, max_shift)
-  counts = np.asarray(shifted.sum(axis=0)).reshape(-1)
-  # Each of 9 cells expects 1,000 with a deviation of 30: five deviations.
+  shifts = np.asarray(random_shifts(jax.random.key(2), 9_000, 1))
+  counts = np.bincount((shifts + 1) @ [3, 1], minlength=9)
+  # Each of 9 pairs expects 1,000 with a deviation of 30: five deviations.
   np.testing.assert_allclose(counts, 1_000, atol=150)
-
-
-def test_no_shift_is_padding():
-  images = jnp.asarray(small_images())
-  shifted = shift_on_canvas(jax.random.key(0), images, 6, 0)
-  # Two programs with one division each: at most one rounding apart.
-  np.testing.assert_allclose(shifted, pad_to_canvas(images, 6), rtol=1.2e-7, atol=0)
 
 
 def test_placed_images_are_where_they_are_told_to_be():
   images = small_images()
   told = np.array([[0, 0], [2, -2], [-1, 0], [-2, -2], [1, 2]])
-  placed = place_on_canvas(jnp.asarray(images), jnp.asarray(told), 6, 2)
+  centred = centre_on_canvas(jnp.asarray(images), 6, border=2)
+  placed = shift_on_canvas(centred, jnp.asarray(told), 6)
   for image, (down, right), actual in zip(images, told, np.asarray(placed), strict=True):
-    np.testing.assert_array_equal(np.round(actual * 255), shifted_by_numpy(image, 6, down, right))
+    np.testing.assert_array_equal(actual, shifted_by_numpy(image, 6, down, right))
 
 
 def test_batches_gather_images_with_their_labels():
@@ -193,7 +177,7 @@ def test_batches_gather_images_with_their_labels():
 
   @jax.jit
   def both(key):
-    training = batches.training_batch(key, split, indices, canvas=8, max_shift=2)
+    training = batches.training_batch(key, split, indices, augmentation(8, max_shift=2))
     return training, batches.evaluation_batch(split, indices, canvas=8)
 
   training, evaluation = both(jax.random.key(5))
@@ -206,11 +190,6 @@ def test_batches_gather_images_with_their_labels():
       images[np.asarray(indices)].sum(axis=(1, 2, 3)),
       rtol=1e-6,
     )
-  # Two programs with one division each: at most one rounding apart.
-  close = functools.partial(np.testing.assert_allclose, rtol=1.2e-7, atol=0)
-  close(evaluation["image"], pad_to_canvas(split["image"][indices], 8))
-  expected = shift_on_canvas(jax.random.key(5), split["image"][indices], 8, 2)
-  close(training["image"], expected)
 
 
 @pytest.mark.parametrize("held_out", ["validation", "test"])
@@ -220,7 +199,7 @@ def test_a_feed_has_the_splits_and_what_a_model_is_built_from(held_out):
     name: Split(small_images(5 - i), np.arange(5 - i, dtype=np.int32))
     for i, name in enumerate(names)
   }
-  feed = image_feed(Dataset("toy", tuple("abcdef"), splits), canvas=8, max_shift=2)
+  feed = feed_of(Dataset("toy", tuple("abcdef"), splits), 8, max_shift=2)
   assert feed.spec == ImageSpec(canvas=8, channels=3, num_classes=6)
   assert feed.held_out == held_out
   expected = splits["train"], splits[held_out]
@@ -261,7 +240,7 @@ def test_the_middle_of_every_image_of_every_split():
 def test_a_feed_of_crops_cuts_at_random_in_training_and_the_middle_otherwise():
   splits = {"train": Split(small_images(5), np.arange(5, dtype=np.int32))}
   splits["test"] = Split(small_images(3), np.arange(3, dtype=np.int32))
-  feed = image_feed(Dataset("toy", tuple("abcdef"), splits), canvas=3, max_shift=0, crop=2)
+  feed = feed_of(Dataset("toy", tuple("abcdef"), splits), 3, crop=2)
   assert feed.spec == ImageSpec(canvas=3, channels=3, num_classes=6)
   np.testing.assert_array_equal(feed.heldout["image"], splits["test"].images[:, 1:3, 0:2])
   train, heldout = (jax.tree.map(jnp.asarray, dict(x)) for x in (feed.train, feed.heldout))
@@ -270,18 +249,3 @@ def test_a_feed_of_crops_cuts_at_random_in_training_and_the_middle_otherwise():
   cut = {image[:2, :2].tobytes() for image in np.round(made * 255).astype(np.uint8)}
   image = splits["train"].images[3]
   assert cut == {image[i : i + 2, j : j + 2].tobytes() for i in range(3) for j in range(2)}
-
-
-@pytest.mark.parametrize("option", ["max_rotation", "brightness", "contrast"])
-def test_a_feed_changes_training_images_as_it_is_told(option):
-  split = Split(small_images(5), np.arange(5, dtype=np.int32))
-  dataset = Dataset("toy", tuple("abcdef"), {"train": split, "test": split})
-  feed = image_feed(dataset, canvas=4, max_shift=0, **{option: 0.5})
-  train = jax.tree.map(jnp.asarray, dict(feed.train))
-  made = feed.training_batch(jax.random.key(0), train, jnp.arange(5))["image"]
-  expected = batches.training_batch(
-    jax.random.key(0), train, jnp.arange(5), canvas=4, max_shift=0, **{option: 0.5}
-  )
-  np.testing.assert_array_equal(made, expected["image"])  # the same operations, not compiled as one
-  whole = feed.evaluation_batch(train, jnp.arange(5))["image"]
-  assert (np.abs(made - whole).max(axis=(1, 2, 3)) > 1e-4).all()

@@ -139,11 +139,20 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 def test_versions_are_numbers(tmp_path):
-  names = ["a-1.9.0.npz", "a-1.10.0.npz", "a-b-9.0.0.npz", "ab-9.0.0.npz", ".a-9.0.0.npz.1.partial"]
-  for name in names:
+  for value, version in enumerate(("1.9.0", "1.10.0", "1.2.0")):
+    cache.write_cached(tmp_path / f"toy-{version}.npz", toy(value), "f")
+  for name in ("toy-b-9.0.0.npz", "ab-9.0.0.npz", ".toy-9.0.0.npz.1.partial"):
     (tmp_path / name).write_text("")
-  assert [version for version, _ in cache.cached_versions(tmp_path, "a")] == ["1.10.0", "1.9.0"]
-  assert cache.cached_versions(tmp_path / "none", "a") == []
+  for version, value in (("", 1), ("1.9.0", 0)):
+    found = cache.newest_cached(tmp_path, "toy", version, "toy")
+    assert found is not None
+    np.testing.assert_array_equal(found.splits["test"].images, toy(value).splits["test"].images)
+  (tmp_path / "toy-1.10.0.npz").write_bytes(b"damaged")
+  found = cache.newest_cached(tmp_path, "toy", "", "toy")
+  assert found is not None  # the next one
+  np.testing.assert_array_equal(found.splits["test"].images, toy(0).splits["test"].images)
+  assert cache.newest_cached(tmp_path, "toy", "3.0.0", "toy") is None
+  assert cache.newest_cached(tmp_path / "none", "toy", "", "toy") is None
 
 
 def test_cache_folder_is_given_or_from_the_environment(monkeypatch):

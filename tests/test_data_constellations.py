@@ -195,23 +195,6 @@ def test_subsets_of_patterns_have_the_probabilities_of_coins_that_are_not_all_ze
       assert abs(share - (expected if any(subset) else 0)) < (0.035 if any(subset) else 1e-9)
 
 
-def test_statistics_equal_those_of_numpy(basic):
-  """Number of points, and moments of all coordinates, of the two generators."""
-  reference = list(numpy_scenes(0, OPTIONS, COUNT))
-  counts = np.array([sum(map(len, drawn.values())) for drawn in reference])
-  mine = basic["presence"].sum(axis=1)
-  for number in (3, 4, 7, 8, 11):
-    assert abs((counts == number).mean() - (mine == number).mean()) < 0.04
-  flat = np.concatenate([points for drawn in reference for points in drawn.values()]) / EXTENT
-  ours = basic["points"][basic["presence"] > 0]
-  for power in (2, 4):
-    np.testing.assert_allclose((ours**power).mean(axis=0), (flat**power).mean(axis=0), rtol=0.08)
-  quantiles = np.linspace(0.05, 0.95, 10)
-  np.testing.assert_allclose(
-    np.quantile(ours[:, 0], quantiles), np.quantile(flat[:, 0], quantiles), atol=0.03
-  )
-
-
 def test_everything_without_jitter_lies_within_one_and_reaches_far(basic, letters):
   assert OPTIONS.extent == pytest.approx(EXTENT, rel=1e-6)
   pentagon = 1 / np.sin(np.pi / 5)

@@ -7,10 +7,15 @@ import pytest
 
 from configs import capsnet, digits, probabilistic
 from scae_jax.data import transfer
-from scae_jax.data.dataset import Dataset, Split, crop_middle, hold_out_validation
-from scae_jax.data.feed import image_feed
-from scae_jax.data.normalization import normalized, pixel_statistics
-from scae_jax.data.transfer import load_scored, turned
+from scae_jax.data.dataset import (
+  Dataset,
+  Split,
+  crop_middle,
+  hold_out_validation,
+  normalized,
+  pixel_statistics,
+)
+from scae_jax.data.transfer import load_scored, rotated
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
 from scae_jax.models.system import ImageSpec, labels_of, pixels_of
@@ -20,6 +25,7 @@ from scae_jax.training.errors import RunError
 from scae_jax.training.reporting import scored_examples
 from scae_jax.training.systems import check_system
 from tests import toy_classifier, toy_system
+from tests.toy_system import feed_of
 
 HEIGHT, WIDTH, CHANNELS = 6, 5, 2
 ROUNDING = 1e-5  # float32, of pixels divided by deviations that are not below 0.02
@@ -77,7 +83,7 @@ def test_large_images_are_not_too_many_numbers():
 
 def test_evaluation_sees_the_middle_of_images_that_were_normalised_whole():
   data, side, canvas = normalized(some_data()), 4, 6
-  feed = image_feed(data, canvas=canvas, max_shift=1, crop=side)
+  feed = feed_of(data, canvas, max_shift=1, crop=side)
   assert feed.spec == ImageSpec(canvas=canvas, channels=CHANNELS, num_classes=3, normalized=True)
   rows = np.array([5, 0, 2])
   batch = feed.evaluation_batch(on_device(feed.heldout), jnp.asarray(rows))
@@ -105,7 +111,7 @@ def test_training_normalises_whole_images_then_crops_then_jitters():
   split = Split(images, np.zeros(num, np.int32))
   data = normalized(Dataset("toy", ("a",), {"train": split, "test": split}))
   options = {"crop": side, "brightness": brightness, "contrast": contrast}
-  feed = image_feed(data, canvas=canvas, max_shift=0, **options)
+  feed = feed_of(data, canvas, **options)
   made = feed.training_batch(jax.random.key(0), on_device(feed.train), jnp.arange(num))["image"]
   whole, margin = by_numpy(images), black(images)
   places, factors, added = set(), [], []
@@ -136,23 +142,10 @@ def test_training_normalises_whole_images_then_crops_then_jitters():
       assert found.max() > 0.9 * reach
 
 
-def test_what_comes_in_when_images_shift_is_as_black_as_they_are():
-  feed = image_feed(normalized(some_data()), canvas=9, max_shift=1)
-  batch = feed.training_batch(jax.random.key(0), on_device(feed.train), jnp.arange(8))
-  images = some_images()
-  for image, normal, outside in zip(
-    np.asarray(batch["image"]), by_numpy(images), black(images), strict=True
-  ):
-    wide = np.pad(normal - outside, ((1, 2), (2, 2), (0, 0)))
-    shifted = [np.roll(wide, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1)]
-    assert min(np.abs(one + outside - image).max() for one in shifted) < ROUNDING
-
-
 def test_what_comes_in_when_images_turn_is_as_black_as_they_are():
   """By the same draws the same pictures, but for their scale."""
   whole, plain = (
-    image_feed(data, canvas=9, max_shift=0, max_rotation=180.0)
-    for data in (normalized(some_data()), some_data())
+    feed_of(data, 9, max_rotation=180.0) for data in (normalized(some_data()), some_data())
   )
   batch, pixels = (
     feed.training_batch(jax.random.key(0), on_device(feed.train), jnp.arange(8))
@@ -168,14 +161,14 @@ def test_statistics_stay_with_their_images():
   train = data.splits["train"]
   held = hold_out_validation(data, 3)
   for split in held.splits.values():
-    for image, mean, deviation in zip(split.images, split.mean, split.deviation, strict=True):
+    for image, mean, std in zip(split.images, split.mean, split.std, strict=True):
       assert mean == pytest.approx(image.mean() / 255, rel=1e-6)
-      assert deviation == pytest.approx(image.std() / 255, rel=1e-6)
-  for moved in (crop_middle(data, 3), turned(data, 60, 9)):
+      assert std == pytest.approx(image.std() / 255, rel=1e-6)
+  for moved in (crop_middle(data, 3), rotated(data, 60, 9)):
     np.testing.assert_array_equal(moved.splits["train"].mean, train.mean)
-    np.testing.assert_array_equal(moved.splits["train"].deviation, train.deviation)
+    np.testing.assert_array_equal(moved.splits["train"].std, train.std)
   chosen = load_split(data, "train", 4)
-  assert set(chosen) == {"image", "label", "mean", "deviation"}
+  assert set(chosen) == {"image", "label", "mean", "std"}
   for image, mean in zip(chosen["image"], chosen["mean"], strict=True):
     assert mean == pytest.approx(image.mean() / 255, rel=1e-6)
   assert set(load_split(some_data(), "train", 4)) == {"image", "label"}
@@ -185,9 +178,9 @@ def test_statistics_stay_with_their_images():
 def test_sets_to_score_on_are_normalised_by_images_that_nobody_cut_or_moved(name, monkeypatch):
   monkeypatch.setattr(transfer, "load_dataset", lambda *_: some_data())
   found = load_scored(name, 7, crop=4, normalize=True).splits["test"]
-  mean, deviation = pixel_statistics(some_data().splits["test"].images)
+  mean, std = pixel_statistics(some_data().splits["test"].images)
   np.testing.assert_array_equal(found.mean, mean)
-  np.testing.assert_array_equal(found.deviation, deviation)
+  np.testing.assert_array_equal(found.std, std)
   plain = load_scored(name, 7, crop=4).splits["test"]
   assert plain.mean is None
   np.testing.assert_array_equal(found.images, plain.images)
@@ -212,7 +205,7 @@ def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
   rows = jnp.array([5, 0, 7])
   found = make_batch(on_device(examples), rows)
   expected = feed.evaluation_batch(on_device(feed.heldout), rows)
-  assert set(found) == {"image", "label", "mean", "deviation"}
+  assert set(found) == {"image", "label", "mean", "std"}
   for name, array in expected.items():
     np.testing.assert_array_equal(found[name], array)
   # Digits have a black margin, so the middle is lighter than the whole.

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.data.overlay import fixed_overlays, overlay_evaluation_batch, overlay_feed
+from scae_jax.data.overlay import fixed_overlays, overlay_evaluation_batch
+from tests.toy_system import feed_of
 
 LABELS = np.array([2, 0, 0, 3, 2, 0, 2], np.int32)  # none of class 1
 CANVAS, MAX_SHIFT = 5, 1
@@ -24,7 +25,7 @@ def some_split(labels=LABELS, seed=0) -> Split:
 
 def some_feed(**more):
   splits = {"train": some_split(), "test": some_split([1, 3, 0], 1), **more}
-  return overlay_feed(Dataset("toy", tuple("abcd"), splits), canvas=CANVAS, max_shift=MAX_SHIFT)
+  return feed_of(Dataset("toy", tuple("abcd"), splits), CANVAS, max_shift=MAX_SHIFT, overlay=True)
 
 
 def placed(image: np.ndarray, down: int, right: int) -> np.ndarray:

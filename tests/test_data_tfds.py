@@ -13,6 +13,7 @@ from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
 from scae_jax.data import cache
+from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.sources import load_dataset
 
 FEATURE_CLASSES = "tensorflow_datasets.core.features."
@@ -183,6 +184,31 @@ def test_a_truncated_cache_is_rebuilt(tmp_path, root, load, caplog):
   assert_holds(load().splits["train"], TRAIN)
   assert "is damaged" in caplog.text
   assert cache.read_cached(path, "svhn_cropped") is not None
+
+
+def own_source(folder: str = "none given") -> Dataset:
+  """A data set of one's own, by its dotted path."""
+  split = Split(np.zeros((2, 4, 4, 1), np.uint8), np.array([0, 1], np.int32))
+  return Dataset("mine", (folder, "other"), {"train": split, "test": split})
+
+
+def no_source() -> str:
+  return "a picture"
+
+
+def test_a_function_is_a_source_by_its_dotted_path():
+  path = f"{__name__}.own_source"
+  assert load_dataset(path).class_names == ("none given", "other")
+  assert load_dataset(path, "/data").class_names == ("/data", "other")
+  for name, message in (
+    ("no_package.shapes", "ModuleNotFoundError: No module named 'no_package'"),
+    (f"{__name__}.absent", "AttributeError: .*'absent'"),
+    (f"{__name__}.FEATURES", "TypeError: 'dict' object is not callable"),
+    (f"{__name__}.random_examples", r"TypeError: .*missing 2 required .*'num'"),
+    (f"{__name__}.no_source", "got one of <class 'str'>"),
+  ):
+    with pytest.raises(ValueError, match=f"expected a function that returns a Dataset.*{message}"):
+      load_dataset(name)
 
 
 def test_data_dir_defaults_to_the_environment(tmp_path, root, monkeypatch):
@@ -366,10 +392,13 @@ def test_damaged_files_are_refused(root, load):
   with pytest.raises(ValueError, match=r"expected whole TFDS files in .*prepare it again"):
     load()
   records.write_bytes(whole)
-  (folder / "features.json").write_text("{")
+  features = folder / "features.json"
+  described = features.read_text()
+  features.write_text("{")
   with pytest.raises(ValueError, match=r"expected whole TFDS files in .*prepare it again"):
     load()
+  features.write_text(described)
   for content in ("{", "[]"):
     (folder / "dataset_info.json").write_text(content)
-    with pytest.raises(ValueError, match=r"expected TFDS's description in .*dataset_info\.json"):
+    with pytest.raises(ValueError, match=r"expected whole TFDS files in .*prepare it again"):
       load()

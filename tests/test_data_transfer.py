@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from scae_jax.data import transfer
-from scae_jax.data.dataset import Dataset, ScoredSet, Split
+from scae_jax.data.dataset import Dataset, EvalDataset, Split
 from scae_jax.data.sources import load_dataset
-from scae_jax.data.transfer import load_scored, turned
+from scae_jax.data.transfer import load_scored, rotated
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_all_splits_are_turned_each_image_by_its_own_angle(four):
   images[:, 3:6, 7] = 255
   split = Split(images, np.arange(200, dtype=np.int32) % 2)
   dataset = Dataset("mark", ("a", "b"), {"train": split, "test": split, "validation": split})
-  found = turned(dataset, 60, 12)
+  found = rotated(dataset, 60, 12)
   assert found.name == "rotated_mark:-60..60"
   y, x = np.meshgrid(*[np.arange(12) - 5.0] * 2, indexing="ij")  # 1 + the middle of 9 pixels
   angles = {}
@@ -131,7 +131,7 @@ def test_all_splits_are_turned_each_image_by_its_own_angle(four):
   for one, other in (("train", "test"), ("train", "validation"), ("test", "validation")):
     # Independent: 200 pairs correlate by less than 4 / sqrt(200).
     assert abs(np.corrcoef(angles[one], angles[other])[0, 1]) < 0.28
-  again = turned(dataset, 60, 12)
+  again = rotated(dataset, 60, 12)
   for name, one in found.splits.items():
     np.testing.assert_array_equal(one.images, again.splits[name].images)
 
@@ -140,15 +140,15 @@ def test_turned_test_images_are_those_to_score_on(four):
   dataset = transfer.load_dataset("four", "", "")
   scored = load_scored("rotated_four:-90..90", 8)
   np.testing.assert_array_equal(
-    turned(dataset, 90, 8).splits["test"].images, scored.splits["test"].images
+    rotated(dataset, 90, 8).splits["test"].images, scored.splits["test"].images
   )
-  still = turned(dataset, 0, 8)
+  still = rotated(dataset, 0, 8)
   padded = np.pad(dataset.splits["train"].images, ((0, 0), (2, 2), (2, 2), (0, 0)))
   np.testing.assert_array_equal(still.splits["train"].images, padded)
   assert (still.name, still.notes) == ("rotated_four:0", ())
   for degrees in (-1, 181):
     with pytest.raises(ValueError, match=f"0 to 180 degrees, got {degrees}"):
-      turned(dataset, degrees, 8)
+      rotated(dataset, degrees, 8)
 
 
 def test_turned_images_tell_of_lost_ink(four):
@@ -156,7 +156,7 @@ def test_turned_images_tell_of_lost_ink(four):
   split = Split(images, np.zeros(3, np.int32))
   dataset = Dataset("full", ("a",), {"train": split, "test": split}, ("made up.",))
   where = "rotated_full:-180..180"
-  first, *lost = turned(dataset, 180, 4).notes
+  first, *lost = rotated(dataset, 180, 4).notes
   assert first == "made up."
   for note, split_name in zip(lost, ("train", "test"), strict=True):
     start = f"{where}, {split_name}: ink of 3 of 3 images reaches off the canvas of 4 pixels: "
@@ -237,11 +237,11 @@ def test_unknown_sets_are_refused_by_the_source():
 
 def test_a_set_to_score_on_is_checked_as_any_other():
   split = Split(np.zeros((2, 4, 4, 1), np.uint8), np.zeros(2, np.int32))
-  assert ScoredSet("toy", ("a",), {"test": split}).image_shape == (4, 4, 1)
+  assert EvalDataset("toy", ("a",), {"test": split}).image_shape == (4, 4, 1)
   with pytest.raises(ValueError, match=r"expected the splits 'test', got \['train'\]"):
-    ScoredSet("toy", ("a",), {"train": split})
+    EvalDataset("toy", ("a",), {"train": split})
   with pytest.raises(ValueError, match=r"expected labels in \[0, 1\), got 5"):
-    ScoredSet("toy", ("a",), {"test": Split(split.images, np.array([5, 0], np.int32))})
+    EvalDataset("toy", ("a",), {"test": Split(split.images, np.array([5, 0], np.int32))})
   with pytest.raises(ValueError, match=r"expected the splits 'train' and 'test', got \['test'\]"):
     Dataset("toy", ("a",), {"test": split})
   assert load_dataset("digits").notes == ()

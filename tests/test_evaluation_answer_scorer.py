@@ -10,7 +10,7 @@ import pytest
 from flax import linen as nn
 
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.data.dataset import ScoredSet, Split
+from scae_jax.data.dataset import EvalDataset, Split
 from scae_jax.evaluation.classification import by_confidence, classify, classify_pairs
 from scae_jax.evaluation.examples import choose, one_of_each_class
 from scae_jax.evaluation.report import Evaluated, write_reports
@@ -25,7 +25,7 @@ _LEVELS = RNG.permutation([level for level in range(256) if level % 17])[: COUNT
 IMAGES = np.repeat(_LEVELS.reshape(COUNT, 1, CLASSES, 1), 2, axis=1).astype(np.uint8)
 LABELS = RNG.randint(0, CLASSES, COUNT).astype(np.int32)
 EXAMPLES = {"image": IMAGES, "label": LABELS}
-SCORED = ScoredSet("columns", tuple("abcd"), {"test": Split(IMAGES, LABELS)}, ("a note",))
+SCORED = EvalDataset("columns", tuple("abcd"), {"test": Split(IMAGES, LABELS)}, ("a note",))
 BATCH = functools.partial(evaluation_batch, canvas=CLASSES)
 VARIABLES = {3: {"params": {"shift": jnp.int32(0)}}, 4: {"params": {"shift": jnp.int32(1)}}}
 

@@ -15,7 +15,7 @@ import evaluate
 from scae_jax.evaluation import report, scorers
 from scae_jax.training.build import open_run
 from scae_jax.training.loop import train
-from scae_jax.training.workdir import load_config
+from scae_jax.training.workdir import load_settings
 from tests.test_training_loop import compilation_cache
 from tests.toy_system import toy_config
 
@@ -108,9 +108,8 @@ def test_a_report_on_fewer_examples_leaves_the_runs_own_as_it_is(workdir):
 
 @pytest.mark.parametrize(("which", "expected"), [("latest", True), (16, True), (8, False)])
 def test_the_latest_step_of_a_run_that_may_go_on_is_known(workdir, which, expected):
-  config = load_config(workdir)
-  config.train.num_steps = 24
-  assert open_run(workdir, which, config).is_latest == expected
+  settings = load_settings(workdir, changes={"train.num_steps": 24})
+  assert open_run(workdir, which, settings).is_latest == expected
 
 
 def test_run_with_a_validation_split_is_judged_there(tmp_path):
@@ -239,7 +238,7 @@ def test_the_script_as_a_process(workdir, tmp_path):
 @pytest.mark.parametrize(("saved", "used"), [("", ""), ("off", "off"), ("shared/compiled", "")])
 def test_cache_of_programs_is_ones_own(workdir, tmp_path, monkeypatch, saved, used):
   """A folder that is shared may have programs in it."""
-  config = load_config(workdir).to_dict()
+  config = load_settings(workdir).config.to_dict()
   config["train"]["compilation_cache"] = saved
   (tmp_path / "config.json").write_text(json.dumps(config))
   folders = []

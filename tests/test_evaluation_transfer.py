@@ -9,10 +9,9 @@ import evaluate
 from scae_jax.data import affine
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation import report, scorers
-from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
-from scae_jax.training.workdir import check_same_run, load_config
+from scae_jax.training.workdir import check_same_run, load_settings
 from tests.test_data_affnist import write
 from tests.test_evaluation_script import run
 from tests.test_training_loop import compilation_cache
@@ -101,7 +100,7 @@ def test_where_files_to_score_on_are_may_change(workdir, tmp_path):
   del saved["data"]["affnist_dir"]
   (tmp_path / "config.json").write_text(json.dumps(saved))
   with pytest.raises(RunError, match=r"config\.data.*affnist_dir"):
-    read_settings(load_config(tmp_path))
+    load_settings(tmp_path)
 
 
 def test_moved_sets_have_folders_of_their_own(workdir):

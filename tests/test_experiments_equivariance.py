@@ -13,6 +13,7 @@ from scae_jax.data.scenes import Scenes
 from scae_jax.evaluation import equivariance
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from tests.test_evaluation_equivariance import (
   CANVAS,
@@ -84,12 +85,12 @@ def opened(monkeypatch, images):
   dataset = Dataset("blobs", ("a",), {"train": split, "test": split})
   monkeypatch.setattr(equivariance, "SIZES", {"translation": (2,), "rotation": (170,)})
   monkeypatch.setattr(command, "SIZES", equivariance.SIZES)
-  monkeypatch.setattr(one_run, "load_config", lambda workdir: config)
+  monkeypatch.setattr(one_run, "load_settings", lambda workdir, changes: config)
   monkeypatch.setattr(one_run, "keep_compiled", lambda folder: None)
 
   def open_with(poses, seeds=(0,)):
     variables = {seed: {} for seed in seeds}
-    made = Run(config, system(poses), dataset, variables, 7, is_latest=True)
+    made = Run(read_settings(config), system(poses), dataset, variables, 7, is_latest=True)
     monkeypatch.setattr(one_run, "open_run", lambda *arguments: made)
 
   return open_with
@@ -134,7 +135,7 @@ def test_the_command_refuses_in_one_message(opened, monkeypatch, tmp_path, capsy
     assert message in capsys.readouterr().err
 
   scenes = Run(
-    toy_config(),
+    read_settings(toy_config()),
     system(None),
     Scenes(SceneOptions(("square",), 0.5, 0.0, 1.0, 1.0, 2.0, 0.0, 0)),
     {0: {}},

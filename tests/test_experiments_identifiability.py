@@ -14,6 +14,7 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes
 from scae_jax.models.turned_pictures import ANGLES, part_identity
 from scae_jax.training.build import Run
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from tests.test_evaluation_equivariance import system
 from tests.test_evaluation_template_match import LINES, RING, SEVEN
@@ -46,13 +47,13 @@ def opened(monkeypatch):
   images = np.random.RandomState(0).randint(0, 255, (NUM_IMAGES, 16, 16, 1), np.uint8)
   split = Split(images, np.arange(NUM_IMAGES, dtype=np.int32)[::-1] % 3)
   dataset = Dataset("noise", ("a", "b", "c"), {"train": split, "test": split})
-  monkeypatch.setattr(one_run, "load_config", lambda workdir: config)
+  monkeypatch.setattr(one_run, "load_settings", lambda workdir, changes: config)
   monkeypatch.setattr(one_run, "keep_compiled", lambda folder: None)
 
   def open_with(feeds, strengths=(1.0,), dataset=dataset):
     fed = dataclasses.replace(system(None), pictures=feeds)
     variables = {seed: {"strength": jnp.float32(one)} for seed, one in enumerate(strengths)}
-    made = Run(config, fed, dataset, variables, 7, is_latest=True)
+    made = Run(read_settings(config), fed, dataset, variables, 7, is_latest=True)
     monkeypatch.setattr(one_run, "open_run", lambda *arguments: made)
     return images[[2, 1, 0]]  # the first of every class
 

@@ -7,6 +7,7 @@ import pytest
 
 from experiments import one_run
 from scae_jax.training.build import Run
+from scae_jax.training.config import read_settings
 from tests.toy_system import make_system, toy_config, toy_data
 
 
@@ -19,16 +20,17 @@ from tests.toy_system import make_system, toy_config, toy_data
   ],
 )
 def test_the_run_is_opened_as_the_command_line_says(monkeypatch, flags, which, folder):
-  kept, opened = [], []
+  kept, opened, opened_with = [], [], []
   monkeypatch.setattr(one_run, "keep_compiled", kept.append)
-  monkeypatch.setattr(one_run, "load_config", lambda workdir: toy_config())
+  monkeypatch.setattr(one_run, "load_settings", lambda _, changes: opened_with.append(changes))
   monkeypatch.setattr(one_run, "open_run", lambda *arguments: opened.append(arguments))
   options = one_run.make_parser("What it does.").parse_args(["runs/toy", "out", *flags])
   assert options.folder == pathlib.Path("out")
   one_run.open_named(options)
-  ((workdir, found, config),) = opened
+  ((workdir, found, settings),) = opened
   assert (workdir, found) == (pathlib.Path("runs/toy"), which)
-  assert config.data.dir == (folder or toy_config().data.dir)
+  assert settings is None  # what `load_settings` gave
+  assert opened_with == [{"data.dir": folder} if folder else {}]
   assert kept == [""]
 
 
@@ -37,7 +39,7 @@ def test_files_and_records_are_called_after_the_run_and_its_seed(monkeypatch, tm
   system = make_system(dict(config.model), dict(config.loss), toy_data())
 
   def run(*seeds):
-    return Run(config, system, None, {seed: {} for seed in seeds}, 7, is_latest=True)
+    return Run(read_settings(config), system, None, {seed: {} for seed in seeds}, 7, is_latest=True)
 
   workdir = pathlib.Path("runs/toy")
   assert one_run.stem_of("curve", run(3), workdir, 3) == "curve-toy"

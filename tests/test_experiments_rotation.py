@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from configs.rotation import RANGES, SHARED, SYSTEMS
 from experiments import rotation
 from experiments.rotation import TURNED, UPRIGHT
+from experiments.rotation_systems import RANGES, SHARED, SYSTEMS
 from scae_jax.data.digits import load_digits
-from scae_jax.data.transfer import turned
+from scae_jax.data.transfer import rotated
 from scae_jax.evaluation import report
 from scae_jax.evaluation.clustering import lin_match
 from scae_jax.evaluation.collect import feature_collector
@@ -136,7 +136,7 @@ def command(tmp_path, monkeypatch):
     assert arguments[0] == sys.executable
     assert pathlib.Path(arguments[1]).name == "train.py"
     parsed = parse_command_line(list(arguments[2:]), default_config="")
-    report_run(train(parsed.config, parsed.workdir), parsed.workdir)
+    report_run(train(parsed.settings, parsed.workdir), parsed.workdir)
     return 0
 
   monkeypatch.setattr(sweep, "run_logged", run_in_this_process)
@@ -178,7 +178,7 @@ def check_scores(workdir, found):
   """Both accuracies of the features and of the pixels, turned and upright."""
   run = open_run(workdir)
   assert found["config"] == json.loads(run.config.to_json())
-  for images, one in ((TURNED, turned(load_digits(), 90, CANVAS)), (UPRIGHT, load_digits())):
+  for images, one in ((TURNED, rotated(load_digits(), 90, CANVAS)), (UPRIGHT, load_digits())):
     splits = [load_split(one, name, 150) for name in ("train", "test")]
     collect = feature_collector(run.system, canvas=CANVAS, batch_size=32)
     codes = [collect(run.variables[0], one)["features"]["code"] for one in splits]

@@ -13,6 +13,7 @@ from scae_jax.data.constellations import SceneOptions
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes
 from scae_jax.training.build import Run
+from scae_jax.training.config import read_settings
 from tests.test_models_generative_pictures import (
   CANVAS,
   OBJECTS,
@@ -37,12 +38,12 @@ def opened(monkeypatch, system, variables):
   images = np.random.RandomState(0).randint(0, 255, (NUM_IMAGES, 16, 16, 1), np.uint8)
   split = Split(images, np.arange(NUM_IMAGES, dtype=np.int32) % 3)
   noise = Dataset("noise", ("a", "b", "c"), {"train": split, "test": split})
-  monkeypatch.setattr(one_run, "load_config", lambda workdir: config)
+  monkeypatch.setattr(one_run, "load_settings", lambda workdir, changes: config)
   monkeypatch.setattr(one_run, "keep_compiled", lambda folder: None)
 
   def open_with(dataset=noise, **changes):
     fed = dataclasses.replace(system, **changes)
-    made = Run(config, fed, dataset, {3: variables}, 7, is_latest=True)
+    made = Run(read_settings(config), fed, dataset, {3: variables}, 7, is_latest=True)
     monkeypatch.setattr(one_run, "open_run", lambda *arguments: made)
 
   return open_with

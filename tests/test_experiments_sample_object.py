@@ -7,6 +7,7 @@ from configs import probabilistic
 from experiments import one_run
 from experiments import sample_object as command
 from scae_jax.training.build import Run
+from scae_jax.training.config import read_settings
 from tests import toy_system
 from tests.test_models_generative_pictures import (
   CANVAS,
@@ -27,8 +28,8 @@ def opened(monkeypatch, system, variables):
   """The command finds a run of two seeds, of which the second draws what the first does."""
   config = probabilistic.get_config()
   config.data.canvas = CANVAS
-  made = Run(config, system, None, {3: variables, 4: variables}, 7, is_latest=True)
-  monkeypatch.setattr(one_run, "load_config", lambda workdir: config)
+  made = Run(read_settings(config), system, None, {3: variables, 4: variables}, 7, is_latest=True)
+  monkeypatch.setattr(one_run, "load_settings", lambda workdir, changes: config)
   monkeypatch.setattr(one_run, "keep_compiled", lambda folder: None)
   monkeypatch.setattr(one_run, "open_run", lambda *arguments: made)
   return made
@@ -94,7 +95,7 @@ def test_the_command_refuses_in_one_message(monkeypatch, tmp_path, capsys, flags
 def test_other_systems_are_refused(monkeypatch, tmp_path, capsys, opened):
   config = toy_config()
   toy = toy_system.make_system(dict(config.model), dict(config.loss), toy_data(side=18))
-  run = Run(config, toy, None, {0: {}}, 7, is_latest=True)
+  run = Run(read_settings(config), toy, None, {0: {}}, 7, is_latest=True)
   monkeypatch.setattr(one_run, "open_run", lambda *arguments: run)
   with pytest.raises(SystemExit):
     main(monkeypatch, "--object=0", f"--out={tmp_path / 'object.png'}")

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from experiments import viewpoint
-from scae_jax.data.dataset import Dataset, ScoredSet, Split
+from experiments.viewpoint_systems import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
+from scae_jax.data.dataset import Dataset, EvalDataset, Split
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation import viewpoint as evaluation
@@ -163,7 +163,7 @@ def test_affnist_is_scored_where_its_images_fit(data, canvas, expected, monkeypa
   split = Split(np.zeros((1, 2, 2, 1), np.uint8), np.zeros(1, np.int32))
 
   def load(name, *_, normalize):
-    return ScoredSet(name, ("a",), {"test": split})
+    return EvalDataset(name, ("a",), {"test": split})
 
   monkeypatch.setattr(viewpoint, "load_scored", load)
   options = toy_system.toy_config(data__canvas=canvas).data
@@ -300,7 +300,7 @@ def test_pixels_are_scored_as_features_are():
     "fitted", ("a", "b"), {"train": Split(images, labels), "test": Split(images, wrong)}
   )
   padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
-  scored = ScoredSet("scored", ("a", "b"), {"test": Split(padded, wrong)})
+  scored = EvalDataset("scored", ("a", "b"), {"test": Split(padded, wrong)})
   small = Dataset("s", ("a", "b"), {"train": Split(padded, labels), "test": Split(padded, wrong)})
   for train, test in ((fitted, fitted), (fitted, scored), (small, scored)):
     expected = {"LIN-MATCH": 0.75, "LIN-PRED": 0.75}

@@ -209,7 +209,7 @@ def test_the_figure_shows_an_image_as_it_was_before_it_was_normalised():
   mean, deviation = jnp.array([0.4, 0.7]), jnp.array([0.1, 0.3])
   of_images = (mean[:, None, None, None], deviation[:, None, None, None])
   batch = {"image": (pixels - of_images[0]) / of_images[1], "label": jnp.zeros(2, jnp.int32)}
-  batch |= {"mean": mean, "deviation": deviation}
+  batch |= {"mean": mean, "std": deviation}
   variables = random_variables(system.module, batch, train=False, scale=1.0)
   drawn = compiled(system.pictures)(variables, batch)["coupling"]
   np.testing.assert_allclose(drawn["image"], pixels[0], atol=1e-6)

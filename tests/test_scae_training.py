@@ -20,7 +20,6 @@ from scae_jax import mixtures
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
-from scae_jax.data.feed import image_feed
 from scae_jax.evaluation import report
 from scae_jax.models.part_capsules import PartDecoder
 from scae_jax.models.system import ImageSpec
@@ -37,7 +36,8 @@ from scae_jax.training.step import update
 from scae_jax.training.systems import make_system
 from tests.test_configs import ALL
 from tests.test_models_build import LOSS, random_variables, tiny_batch, tiny_system
-from tests.test_training_loop import metrics, stop_after
+from tests.test_training_loop import assert_same_run, metrics, stop_after
+from tests.toy_system import feed_of
 
 CONFIGS = {
   "digits": digits,
@@ -48,9 +48,10 @@ CONFIGS = {
 }
 
 OF_IMAGES = [(name, preset) for name, preset in ALL if name in CONFIGS]
-# Made small, fashion_mnist and cifar10 are mnist and svhn, see test_same_when_small. Each option of
-# the others has a test of its own, and test_configs.py builds them all.
-TRAINED = [("digits", "modern"), ("mnist", "modern"), ("mnist", "official"), ("svhn", "paper")]
+# digits:modern is trained by both scripts below. Made small, other presets are one of these three,
+# see test_same_when_small. Each option of mnist:paper and svhn:alpha has a test of its own, and
+# test_configs.py builds them all.
+TRAINED = [("mnist", "official"), ("svhn", "paper")]
 
 # All that `shrink` changes: sizes and lengths, nothing that says what is computed.
 SIZES = {
@@ -143,12 +144,17 @@ def test_shipped_config_trains(name, preset, tmp_path, monkeypatch, digits_only)
   assert not still
 
 
-@pytest.mark.parametrize(("name", "same"), [("fashion_mnist", "mnist"), ("cifar10", "svhn")])
-def test_same_when_small(name, same):
+@pytest.mark.parametrize(
+  ("name", "same", "presets"),
+  [
+    ("fashion_mnist", "mnist", ("official", "paper", "modern")),
+    ("cifar10", "svhn", ("paper", "alpha")),
+    ("mnist", "digits", ("modern",)),
+  ],
+)
+def test_same_when_small(name, same, presets):
   """So that one of them need not be trained."""
-  presets = [[preset for one, preset in OF_IMAGES if one == which] for which in (name, same)]
-  assert presets[0] == presets[1]
-  for preset in presets[0]:
+  for preset in presets:
     config, other = (shrink(CONFIGS[which].get_config(preset)) for which in (name, same))
     assert set(differences(config, other)) <= {"data.name"}
 
@@ -283,29 +289,6 @@ def test_gradient_of_the_total_by_differences():
       )
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_device")
-def test_interrupted_run_is_the_uninterrupted_one(tmp_path, monkeypatch):
-  """Six steps, and six with a stop after the third, between two lines of metrics."""
-  config = shrink(digits.get_config(), num_steps=6, log_every=4)
-  expected = train(config, tmp_path / "uninterrupted")
-  with monkeypatch.context() as patch:
-    stop_after(patch, 3)
-    with pytest.raises(Interrupted, match="step 3 of 6 is saved"):
-      train(config, tmp_path / "interrupted")
-  run = train(config, tmp_path / "interrupted")
-  assert run.step == expected.step == 6
-  same = jax.tree.map(np.array_equal, run.variables, expected.variables)
-  assert all(jax.tree.leaves(same)), same
-  lines = metrics(tmp_path / "interrupted")
-  assert lines == metrics(tmp_path / "uninterrupted")
-  assert [(line["split"], line["step"]) for line in lines] == [
-    ("train", 4),
-    ("train", 6),
-    ("test", 6),
-  ]
-
-
 def compiled_program(num_devices, dataset, likelihood="composed"):
   """Twenty steps of the paper's preset on so many devices, and the state before them."""
   config = shrink(mnist.get_config("paper"), num_steps=20)
@@ -314,10 +297,8 @@ def compiled_program(num_devices, dataset, likelihood="composed"):
   data = ImageSpec(canvas=18, channels=1, num_classes=10)
   system = make_system(settings, data)
   mesh = make_mesh(jax.devices()[:num_devices])
-  state = make_state(system, data, make_optimizer(settings.optimizer), mesh, seeds=(0,))
-  program = Program(
-    settings, system, image_feed(dataset, canvas=18, max_shift=settings.data.max_shift), mesh
-  )
+  state = make_state(settings, system, data, mesh)
+  program = Program(settings, system, feed_of(dataset, 18, max_shift=1), mesh)
   program.compile(state)
   return program, state
 
@@ -383,7 +364,7 @@ FIGURES = {
 
 def assert_reported(folder, split):
   found = json.loads((folder / "metrics.json").read_text())
-  assert found["step"] == 2
+  assert found["step"] == 6
   assert found["scored_on"] == {"dataset": "digits", "split": split, "examples": 60}
   assert set(found["features"]) == {"prior", "posterior"}
   for scores in (*found["features"].values(), found["pixels"]):
@@ -393,17 +374,18 @@ def assert_reported(folder, split):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
-def test_both_scripts(tmp_path, monkeypatch, capsys):
-  """train.py on a config file of the user's, which reports, and evaluate.py on what it leaves.
+def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
+  """train.py on a config file of the user's, which reports, and evaluate.py on what it leaves; then
+  the same six steps with a stop after the third, between two lines of metrics.
 
   In this process, where what was trained before is compiled: that they are programs is tested with
   the toy, see test_training_process.py and test_evaluation_script.py.
   """
-  config = shrink(digits.get_config()).to_dict()
-  config["evaluation"]["max_examples"] = 60
+  config = shrink(digits.get_config(), num_steps=6, log_every=4).unlock()
+  config.evaluation.max_examples = 60
   (tmp_path / "tiny.py").write_text(
     "from ml_collections import ConfigDict\n\n\n"
-    f"def get_config():\n  return ConfigDict({config!r})\n"
+    f"def get_config():\n  return ConfigDict({config.to_dict()!r})\n"
   )
   for script in (train_script, evaluate):
     monkeypatch.setattr(script, "keep_compiled", lambda folder: None)
@@ -427,3 +409,12 @@ def test_both_scripts(tmp_path, monkeypatch, capsys):
     evaluate.main(evaluate.parse_or_exit(arguments))
   assert drawn == FIGURES
   assert_reported(folder / "digits-train", "train")
+
+  with monkeypatch.context() as patch:
+    stop_after(patch, 3)
+    with pytest.raises(Interrupted, match="step 3 of 6 is saved"):
+      train(config, tmp_path / "interrupted")
+  train(config, tmp_path / "interrupted")
+  assert_same_run(tmp_path / "interrupted", tmp_path / "run")
+  lines = [(line["split"], line["step"]) for line in metrics(tmp_path / "run")]
+  assert lines == [("train", 4), ("train", 6), ("test", 6)]

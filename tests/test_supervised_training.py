@@ -1,4 +1,4 @@
-"""CapsNet, matrix capsules and LeNet-5 through training and report, as SCAE is."""
+"""CapsNet and matrix capsules through training and report; for LeNet-5 see test_reliability.py."""
 
 import functools
 import importlib
@@ -54,7 +54,6 @@ MATRIX = {
 }
 OVERLAY = {"data.overlay": True, "train.seeds": 2}
 SYSTEMS = {
-  "lenet5": ("cnn", {}, {"confusion", "reliability"}),
   "capsnet": (
     "capsnet",
     CAPSNET,

@@ -79,7 +79,7 @@ def test_without_seeds_the_config_says_how_many(home):
 @pytest.mark.parametrize("name", ["digits", "mnist"])
 def test_shipped_sweeps_have_the_whole_menu(name, monkeypatch):
   monkeypatch.chdir(ROOT)
-  from configs.ablations import MENU
+  from scae_jax.models.ablations import MENU
 
   base, *rows = read_sweep(pathlib.Path(f"sweeps/{name}-ablations.toml"))
   assert base.name == "base"

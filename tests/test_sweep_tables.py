@@ -11,7 +11,6 @@ import pytest
 
 from scae_jax.evaluation.comparison import csv_table, markdown_table, write_summary
 from scae_jax.evaluation.table import markdown
-from scae_jax.training.config import dump_config
 from scae_jax.training.sweep import finished_report, write_tables
 from tests.test_sweep_file import home, rows_of
 from tests.toy_system import toy_config
@@ -36,7 +35,7 @@ def report_of(config, seed=0, lin_match=0.5):
     "measures": {"squared_error": 12.5, "probe_accuracy": 0.25},
     "versions": {"jax": "1.2"},
     "hardware": {"cpu_count": 2, "cpu_model": "C", "device_count": 1, "device_kind": "D"},
-    "provenance": {"config": json.loads(dump_config(config))},
+    "provenance": {"config": json.loads(json.dumps(config.to_dict()))},
   }
   return report | {"seed": seed}
 

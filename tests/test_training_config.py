@@ -13,7 +13,6 @@ from scae_jax.training.config import (
   Command,
   describe,
   differences,
-  dump_config,
   parse_command_line,
   parse_config,
   read_settings,
@@ -36,13 +35,13 @@ def parse(config_file: str, *arguments: str):
 
 def test_defaults_come_from_the_default_config(config_file):
   command = parse(config_file)
-  assert command.config.to_dict() == toy_config().to_dict()
+  assert command.settings.config.to_dict() == toy_config().to_dict()
   assert command.workdir == pathlib.Path("runs/toy")
 
 
 def test_preset_names_the_workdir_and_reaches_get_config(config_file):
   command = parse("missing.py", f"--config={config_file}:long")
-  assert command.config.train.num_steps == 480
+  assert command.settings.train.num_steps == 480
   assert command.workdir == pathlib.Path("runs/toy-long")
 
 
@@ -68,8 +67,8 @@ def test_overrides_have_the_types_of_the_config(config_file, separator):
     train__tensorboard=True,
     loss__image=2.5,
   )
-  assert differences(expected, command.config) == {}
-  assert isinstance(command.config.optimizer.learning_rate, float)
+  assert differences(expected, command.settings.config) == {}
+  assert isinstance(command.settings.config.optimizer.learning_rate, float)
   assert command.workdir == pathlib.Path("/tmp/somewhere")
 
 
@@ -142,14 +141,14 @@ def test_sections_must_have_exactly_their_keys():
 def test_saved_config_comes_back_with_its_tuples():
   config = toy_config().unlock()
   config.model.strides = (2, (1, 3))
-  restored = parse_config(dump_config(config))
+  restored = parse_config(json.dumps(config.to_dict()))
   assert restored.to_dict() == config.to_dict()
   assert restored.model.strides == (2, (1, 3))
   assert restored.is_locked
 
 
 def test_every_key_is_described():
-  text = describe(Command(toy_config(), pathlib.Path("runs"), None, {}))
+  text = describe(Command(read_settings(toy_config()), pathlib.Path("runs"), None, {}))
   assert "  --config.train.num_steps=24\n" in text
   assert "  --config.data.name='digits'\n" in text
 
@@ -171,7 +170,7 @@ def test_another_config_in_a_workdir_is_printed_key_by_key(tmp_path):
   assert "  optimizer.learning_rate: 0.001 there, 0.5 given" in lines
   assert "  train.batch_size: 16 there, 32 given" in lines
   assert not any("num_steps:" in line for line in lines)
-  assert workdirs.load_config(workdir).to_dict() == toy_config().to_dict()
+  assert workdirs.load_settings(workdir).config.to_dict() == toy_config().to_dict()
 
 
 def test_resumed_run_may_change_cadence_and_grow(tmp_path):
@@ -327,7 +326,7 @@ def test_two_processes_cannot_train_in_one_workdir(tmp_path):
 
 def test_folder_without_a_run_is_explained(tmp_path):
   with pytest.raises(RunError, match=r"holds no run.*config.json"):
-    workdirs.load_config(tmp_path)
+    workdirs.load_settings(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +334,7 @@ def test_folder_without_a_run_is_explained(tmp_path):
 )
 def test_broken_config_is_explained(tmp_path, content):
   write_wrong(tmp_path / "config.json", content)
-  for read in (workdirs.load_config, workdirs.saved_settings):
+  for read in (workdirs.load_settings, workdirs.saved_settings):
     with pytest.raises(RunError, match=r"config.json"):
       read(tmp_path)
 
@@ -352,30 +351,40 @@ def test_section_that_became_a_value_is_another_config(tmp_path):
 def test_config_that_is_not_as_it_was_written_is_used_with_a_warning(tmp_path, caplog):
   write_workdir(tmp_path)
   path = tmp_path / "config.json"
-  assert workdirs.load_config(tmp_path).model.num_features == 8
+  assert workdirs.load_settings(tmp_path).model["num_features"] == 8
   assert not caplog.messages
   path.write_text(path.read_text().replace('"num_features": 8', '"num_features": 9'))
-  assert workdirs.load_config(tmp_path).model.num_features == 9
+  assert workdirs.load_settings(tmp_path).model["num_features"] == 9
   assert "config.json is not as it was written" in caplog.text
 
 
 def test_saved_config_imports_no_code(tmp_path, monkeypatch):
   """But a module that the program has imported, or that its user names, may be its system."""
   write_workdir(tmp_path)
-  assert workdirs.load_config(tmp_path).system == "tests.toy_system"  # is imported here
+  assert workdirs.load_settings(tmp_path).system == "tests.toy_system"  # is imported here
   (tmp_path / "payload.py").write_text("raise SystemExit('code of a folder that was shared')")
   path = tmp_path / "config.json"
   for name, own_system in (("shared.payload", ""), ("scae_jax.models.x.payload", "")):
     path.write_text(json.dumps(toy_config().to_dict() | {"system": name}))
     with pytest.raises(RunError, match=rf"config.json names the system '{name}'.*--system={name}"):
-      workdirs.load_config(tmp_path, own_system)
-    assert workdirs.load_config(tmp_path, name).system == name
+      workdirs.load_settings(tmp_path, own_system)
+    assert workdirs.load_settings(tmp_path, name).system == name
     with pytest.raises(RunError, match=rf"system '{name}', and --system=another.one is given"):
-      workdirs.load_config(tmp_path, "another.one")
+      workdirs.load_settings(tmp_path, "another.one")
   workdirs.check_same_run(tmp_path / "new", toy_config())
+  # os.system is imported everywhere, and data.dir would be its argument.
+  for name in ("shared.payload", "os.system"):
+    path.write_text(json.dumps(toy_config(data__name=name, data__dir="ls").to_dict()))
+    with pytest.raises(
+      RunError, match=rf"config.json names the data set '{name}'.*--source={name}"
+    ):
+      workdirs.load_settings(tmp_path)
+    assert workdirs.load_settings(tmp_path, own_source=name).data.name == name
+    with pytest.raises(RunError, match=rf"data set '{name}', and 'another.one' is given"):
+      workdirs.load_settings(tmp_path, own_source="another.one")
   for name in ("scae", "scae_jax.models.scae"):
     path.write_text(json.dumps(toy_config().to_dict() | {"system": name}))
-    assert workdirs.load_config(tmp_path).system == name
+    assert workdirs.load_settings(tmp_path).system == name
 
 
 def test_only_errors_of_what_was_asked_are_explained():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scae_jax.training.errors import RunError
-from scae_jax.training.metrics import JsonLines, Speed, Window, check_tensorboard, open_sinks
+from scae_jax.training.metrics import MetricsWriter, Speed, Window, check_tensorboard
 from scae_jax.training.progress import Display
 
 
@@ -43,17 +43,18 @@ def test_window_means_do_not_depend_on_how_it_was_filled():
 
 
 def test_speed_counts_steps_over_their_seconds():
-  speed = Speed()
-  speed.add(10, 1.0)
-  speed.add(30, 1.0)
-  assert speed.to_json() == {"steps_per_second": 20.0, "seconds": 2.0}
+  assert Speed(steps=40, seconds=2.0).steps_per_second == 20.0
+
+
+def open_writer(path, after_step) -> MetricsWriter:
+  return MetricsWriter(path.parent, after_step=after_step, tensorboard=False)
 
 
 def write_lines(path, steps) -> None:
-  sink = JsonLines(path, after_step=0)
+  writer = open_writer(path, after_step=0)
   for step in steps:
-    sink.write(line(step))
-  sink.close()
+    writer.write(line(step))
+  writer.close()
 
 
 def test_lines_after_the_restored_step_are_dropped(tmp_path):
@@ -61,10 +62,10 @@ def test_lines_after_the_restored_step_are_dropped(tmp_path):
   write_lines(path, [10, 20, 30])
   whole = path.read_text()
   path.write_text(whole + '{"split": "train", "step": 40, "te')  # a kill in the middle of a line
-  sink = JsonLines(path, after_step=20)
+  writer = open_writer(path, after_step=20)
   assert read(path) == [line(10), line(20)]
-  sink.write(line(30))
-  sink.close()
+  writer.write(line(30))
+  writer.close()
   assert path.read_text() == whole
   write_lines(path, [])  # a run without a checkpoint begins anew
   assert read(path) == []
@@ -74,7 +75,7 @@ def test_unfinished_line_that_is_whole_json_is_not_kept_without_its_end(tmp_path
   path = tmp_path / "metrics.jsonl"
   write_lines(path, [10, 20])
   path.write_text(path.read_text()[:-1])
-  JsonLines(path, after_step=20).close()
+  open_writer(path, after_step=20).close()
   assert read(path) == [line(10)]
 
 
@@ -82,7 +83,7 @@ def test_damage_in_the_middle_is_not_passed_over(tmp_path):
   path = tmp_path / "metrics.jsonl"
   path.write_text(json.dumps(line(10)) + "\n{broken\n" + json.dumps(line(20)) + "\n")
   with pytest.raises(RunError, match=r"metrics.jsonl line 2 is not JSON.*Repair or remove"):
-    JsonLines(path, after_step=20)
+    open_writer(path, after_step=20)
 
 
 @pytest.mark.parametrize(
@@ -94,19 +95,18 @@ def test_what_is_no_line_of_metrics_is_named(tmp_path, text):
   path = tmp_path / "metrics.jsonl"
   path.write_bytes(json.dumps(line(10)).encode() + b"\n" + text + b"\n")
   with pytest.raises(RunError, match=r"metrics.jsonl line 2 is not JSON of a line of metrics"):
-    JsonLines(path, after_step=20)
+    open_writer(path, after_step=20)
   path.unlink()
   path.mkdir()
   with pytest.raises(RunError, match=r"metrics.jsonl cannot be read: .*Move it away"):
-    JsonLines(path, after_step=20)
+    open_writer(path, after_step=20)
 
 
 def test_tensorboard_gets_every_number(tmp_path):
   pytest.importorskip("tensorboardX", reason="an optional extra")
-  sinks = open_sinks(tmp_path, after_step=0, tensorboard=True)
-  for sink in sinks:
-    sink.write(line(10))
-    sink.close()
+  writer = MetricsWriter(tmp_path, after_step=0, tensorboard=True)
+  writer.write(line(10))
+  writer.close()
   assert read(tmp_path / "metrics.jsonl") == [line(10)]
   (file,) = (tmp_path / "tensorboard").iterdir()
   content = file.read_bytes()

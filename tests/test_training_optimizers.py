@@ -174,6 +174,7 @@ def test_a_run_without_weight_decay_has_the_state_that_it_had_before_there_was_a
     ({"schedule": "constant"}, {0: 1.0, 1000: 1.0}),
     ({"schedule": "exponential"}, {0: 1.0, 5: 0.5**0.5, 10: 0.5, 30: 0.125}),
     ({"schedule": "exponential", "end_factor": 0.2}, {10: 0.5, 30: 0.2}),
+    ({"schedule": "exponential", "decay_rate": 1.0, "end_factor": 0.2}, {0: 1.0, 30: 1.0}),
     ({"schedule": "cosine"}, {0: 1.0, 5: 0.5, 10: 0.0, 11: 0.0}),
     ({"schedule": "cosine", "end_factor": 0.2}, {0: 1.0, 5: 0.6, 10: 0.2, 50: 0.2}),
     # Warm-up is linear and reaches the whole rate at its last step; decay counts from its end.
@@ -254,7 +255,7 @@ def test_what_is_set_stays_as_it_is():
 
 @pytest.mark.parametrize("changes", [{"schedule": "cosine", "decay_steps": 0}, {"epsilon": 0.0}])
 def test_options_that_are_not_resolved_make_no_optimizer(changes):
-  with pytest.raises(ValueError, match="resolve the options first"):
+  with pytest.raises(ValueError, match=r"resolve the options first|positive decay_steps"):
     make_optimizer(dataclasses.replace(OPTIONS, **changes))
 
 

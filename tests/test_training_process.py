@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 
-import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -73,7 +72,7 @@ def start(home: pathlib.Path, arguments: list[str]) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen) -> str:
-  output, _ = process.communicate(timeout=120)
+  output, _ = process.communicate(timeout=600)
   return output
 
 
@@ -83,7 +82,7 @@ def num_lines(workdir: pathlib.Path) -> int:
 
 
 def wait_for_lines(process: subprocess.Popen, workdir: pathlib.Path, count: int) -> None:
-  deadline = time.monotonic() + 120
+  deadline = time.monotonic() + 600
   while num_lines(workdir) < count and process.poll() is None:
     assert time.monotonic() < deadline
     time.sleep(0.002)
@@ -94,45 +93,24 @@ def metrics(workdir: pathlib.Path) -> list[dict]:
   return [{key: line[key] for key in line if key != "timing"} for line in lines]
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(home) -> pathlib.Path:
-  """The same run by a process that is let be."""
-  process = start(home, command(home, "uninterrupted"))
-  output = finish(process)
-  assert process.returncode == 0, output
-  return home / "uninterrupted"
-
-
-def assert_same_run(workdir: pathlib.Path, expected: pathlib.Path) -> None:
-  run, other = open_run(workdir), open_run(expected)
-  assert run.step == other.step == 480
-  same = jax.tree.map(np.array_equal, run.variables, other.variables)
-  assert all(jax.tree.leaves(same)), same
-  assert metrics(workdir) == metrics(expected)
-
-
-def test_interrupted_run_is_the_uninterrupted_one(home, uninterrupted):
-  """SIGTERM at random, which saves, and the same command to the end; of SIGKILL, see
-  test_reliability.py."""
+def test_interrupted_process_saves_and_says_so(home):
+  """SIGTERM at random. That the run goes on as if nothing were is tested in test_training_loop.py,
+  and after SIGKILL in test_reliability.py."""
   seed = int.from_bytes(os.urandom(4))
   print(f"interrupted at a time drawn by random.Random({seed})")  # shown if the test fails
   rng = random.Random(seed)
-  workdir, total = home / "interrupted", num_lines(uninterrupted)
+  workdir = home / "interrupted"
   process = start(home, command(home, "interrupted"))
-  wait_for_lines(process, workdir, rng.randint(1, total // 4))
+  wait_for_lines(process, workdir, rng.randint(1, 12))
   time.sleep(rng.uniform(0, 0.03))  # inside a dispatch, an evaluation or a checkpoint
   process.send_signal(signal.SIGTERM)
   output = finish(process)
   assert process.returncode == 143, output
   assert "SIGTERM: saving" in output
-  assert "the same command resumes from there" in output
+  step = open_run(workdir).step
+  assert f"step {step} of 480 is saved in {workdir}; the same command resumes from there" in output
   assert "Traceback" not in output
-
-  process = start(home, command(home, "interrupted"))
-  output = finish(process)
-  assert process.returncode == 0, output
-  assert "resuming at step" in output
-  assert_same_run(workdir, uninterrupted)
+  assert all(line["step"] <= step for line in metrics(workdir))
 
 
 def test_second_signal_ends_a_busy_process_at_once(home):

@@ -13,7 +13,7 @@ from absl.testing import flagsaver
 
 import evaluate
 import train as train_script
-from scae_jax.data.dataset import Dataset, ScoredSet, Split
+from scae_jax.data.dataset import Dataset, EvalDataset, Split
 from scae_jax.evaluation import report
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.report import Evaluated
@@ -30,14 +30,14 @@ from tests.toy_system import CONFIG_FILE, make_system, toy_config, toy_data
 SPLIT = Split(np.zeros((2, 16, 16, 1), np.uint8), np.zeros(2, np.int32))
 PLAIN = Dataset("plain", ("a",), {"train": SPLIT, "test": SPLIT})
 HELD_OUT = Dataset("held", ("a",), {"train": SPLIT, "validation": SPLIT, "test": SPLIT})
-OTHER = ScoredSet("other", ("a",), {"test": SPLIT})
-SAME_NAME = ScoredSet("plain", ("a",), {"test": SPLIT})
+OTHER = EvalDataset("other", ("a",), {"test": SPLIT})
+SAME_NAME = EvalDataset("plain", ("a",), {"test": SPLIT})
 
 
 def run_on(dataset=PLAIN, **changes):
   config = toy_config(**changes)
   system = make_system(config.model.to_dict(), config.loss.to_dict(), toy_data())
-  return Run(config, system, dataset, {3: {"w": 1.0}}, 12, is_latest=True)
+  return Run(read_settings(config), system, dataset, {3: {"w": 1.0}}, 12, is_latest=True)
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_what_a_classifier_cannot_be_scored_on_is_refused(tmp_path, asked, messa
 
 def test_examples_of_a_split_and_their_batches():
   images = np.arange(3 * 4, dtype=np.uint8).reshape(3, 2, 2, 1)
-  dataset = ScoredSet("x", ("a", "b"), {"test": Split(images, np.array([0, 1, 1], np.int32))})
+  dataset = EvalDataset("x", ("a", "b"), {"test": Split(images, np.array([0, 1, 1], np.int32))})
   data = read_settings(toy_config(data__canvas=4)).data
   examples, make_batch = scored_examples(data, dataset, "test")
   batch = make_batch(jax.tree.map(jnp.asarray, examples), jnp.array([2, 0]))

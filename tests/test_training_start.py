@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from scae_jax.training import loop
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints, Progress
-from scae_jax.training.config import parse_command_line
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
 from scae_jax.training.metrics import Window
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.program import Program
+from scae_jax.training.start import _summary
 from scae_jax.training.state import by_seed
 from scae_jax.typing import Batch
 from tests import toy_system
@@ -27,8 +27,6 @@ from tests.toy_system import Toy, ToyOutput, toy_config
 
 # Fixtures: runs of one config compile once.
 __all__ = ["one_device", "quick_compilation"]
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 class Larger(Toy):
@@ -112,7 +110,7 @@ def test_parameters_are_taken_and_nothing_else(source, tmp_path, monkeypatch, ca
   assert_equal(state.params, params_of(source)[0])
   assert len(jax.tree.leaves(state.params)[0].sharding.device_set) == 4
   # The other run's optimiser is not even of this kind.
-  optimizer = make_optimizer(loop.read_settings(config).optimizer)
+  optimizer = make_optimizer(read_settings(config).optimizer)
   assert_equal(state.opt_state, optimizer.init(state.params))
   assert int(state.step) == 0
   said = capfd.readouterr().err
@@ -216,44 +214,7 @@ def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
     assert not run.exists()
 
 
-TINY = {
-  "model.capsules": "(3, 2)",
-  "model.part_inference.widths": "(4,)",
-  "model.part_inference.strides": "(2,)",
-  "model.generative.template_size": 5,
-  "model.object_inference.num_layers": 0,
-  "model.object_inference.features": 4,
-  "model.object_inference.num_inducing": 2,
-  "model.object_inference.output_features": 4,
-  "model.object_inference.hidden": 4,
-  "train.batch_size": 4,
-}
-# Of a part 4 channels x 6 and 6 + 1 for attention's; of an object (4 + 1) x 4 + (4 + 1) x 6.
-NEW = 3 * (4 + 1) * (6 + 1) + 2 * ((4 + 1) * 4 + (4 + 1) * 6)
-
-
-def probabilistic_config(preset, **train):
-  changes = TINY | {f"train.{key}": value for key, value in train.items()}
-  flags = [f"--config={ROOT / 'configs' / 'probabilistic.py'}:{preset}"]
-  flags += [f"--config.{key}={value}" for key, value in changes.items()]
-  return parse_command_line(flags, default_config="").config
-
-
-@pytest.mark.usefixtures("one_device")
-def test_full_posterior_starts_from_the_likeliest_poses(tmp_path, monkeypatch, capfd):
-  monkeypatch.chdir(tmp_path)
-  delta = save_run(probabilistic_config("digits"), tmp_path / "delta", steps=(2,))
-  capfd.readouterr()
-  config = probabilistic_config("digits_variational", start_from="delta")
-  gaussian = by_name(first_state(config, tmp_path / "gaussian", monkeypatch).params)
-  said = capfd.readouterr().err
-  assert "starting from step 2 of delta: " in said
-  assert f"{NEW} are new (object_inference_0/scales, part_inference/scales)\n" in said
-  taken = by_name(params_of(delta)[0])
-  assert len(taken) < len(gaussian)
-  for name, value in taken.items():
-    np.testing.assert_array_equal(gaussian[name], value, err_msg=name)
-
-
-def by_name(params):
-  return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(params)}
+def test_modules_that_are_new_are_named_as_a_whole():
+  theirs = {"a/b/kernel": (2,)}
+  own = {**theirs, "a/c/kernel": (3, 2), "a/c/bias": (3,), "a/b/scale": ()}
+  assert _summary(own, theirs) == "2 parameters taken, 10 are new (a/c, a/b/scale)"

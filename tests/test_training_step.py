@@ -11,7 +11,6 @@ import pytest
 from reliability.configs import base_configs
 from scae_jax.data.batches import epoch_position, evaluation_batch, example_order, training_batch
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.data.feed import image_feed
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.mesh import check_batch_size, make_mesh, replicated
@@ -21,7 +20,7 @@ from scae_jax.training.program import Program
 from scae_jax.training.state import make_state
 from scae_jax.training.step import ORDER_STREAM, STEP_STREAM, update
 from scae_jax.training.systems import make_system as make_known_system
-from tests.toy_system import make_system, toy_config, toy_data
+from tests.toy_system import TERMS, augmentation, feed_of, make_system, toy_config, toy_data
 
 NUM_TRAIN, NUM_TEST = 50, 22
 
@@ -48,8 +47,8 @@ def compiled_program(*, num_devices: int, steps_per_dispatch: int):
   data = toy_data(side=8)
   system = make_system(settings.model, settings.loss, data)
   mesh = make_mesh(jax.devices()[:num_devices])
-  state = make_state(system, data, make_optimizer(settings.optimizer), mesh, seeds=(0,))
-  program = Program(settings, system, image_feed(DATASET, canvas=8, max_shift=1), mesh)
+  state = make_state(settings, system, data, mesh)
+  program = Program(settings, system, feed_of(DATASET, 8, max_shift=1), mesh)
   program.compile(state)
   key_data = jax.device_get(jax.random.key_data(state.rng))
   return settings, system, mesh, program, jax.device_get(dataclasses.replace(state, rng=key_data))
@@ -95,7 +94,7 @@ def by_hand(settings, system, state, num_steps: int):
   def one(state, indices):
     step_key = jax.random.fold_in(jax.random.fold_in(state.rng, STEP_STREAM), state.step)
     shift_key, noise_key = jax.random.split(step_key)
-    batch = training_batch(shift_key, split, indices, canvas=8, max_shift=1)
+    batch = training_batch(shift_key, split, indices, augmentation(8, max_shift=1))
     return update(system, optimizer, state, batch, noise_key)
 
   totals, seen = [], []
@@ -163,6 +162,8 @@ def test_dispatches_are_steps_one_after_the_other():
   settings, system, program, state = make_program()
   expected, totals, seen = by_hand(settings, system, state, 14)
   state, rows = run_steps(program, state, 14)
+  # In the order of the system, in which what is not finite is named; not of the alphabet.
+  assert [name for name in rows if "/" in name] == [f"terms/{name}" for name in TERMS]
   np.testing.assert_allclose(rows["total"], totals, rtol=1e-5)  # four devices sum in another order
   for a, b in zip(leaves(state), leaves(expected), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
@@ -225,7 +226,7 @@ def test_models_that_draw_noise_or_see_the_whole_batch_do_not_depend_on_the_devi
 
   def step(num_devices: int):
     mesh = make_mesh(jax.devices()[:num_devices])
-    state = make_state(system, data, optimizer, mesh, seeds=(0,))
+    state = make_state(settings, system, data, mesh)
     run = jax.jit(lambda state: update(system, optimizer, state, batch, jax.random.key(2), mesh))
     after, metrics = run(state)
     return jax.device_get((metrics, after.opt_state))

@@ -12,6 +12,9 @@ from flax import struct
 from ml_collections import ConfigDict
 
 from scae_jax import shards
+from scae_jax.data.augmentation import Augmentation
+from scae_jax.data.dataset import Dataset, crop_middle
+from scae_jax.data.feed import Feed, image_feed
 from scae_jax.models.system import ImageSpec, System
 from scae_jax.typing import Array, Batch
 
@@ -90,6 +93,18 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
 
 def _squared_error(output: ToyOutput, batch: Batch) -> Array:
   return jnp.sum(jnp.square(output.reconstruction - batch["image"]), axis=(1, 2, 3))
+
+
+def augmentation(canvas: int, **changes: Any) -> Augmentation:
+  """Nothing but the canvas, and the changes."""
+  off = {"normalize": False, "crop": 0, "brightness": 0.0, "contrast": 0.0, "max_rotation": 0.0}
+  return Augmentation(**{"canvas": canvas, "max_shift": 0, "overlay": False, **off, **changes})
+
+
+def feed_of(dataset: Dataset, canvas: int, **changes: Any) -> Feed:
+  """What `build` makes of a data set."""
+  options = augmentation(canvas, **changes)
+  return image_feed(dataset.splits["train"], crop_middle(dataset, options.crop), options)
 
 
 def toy_config(**changes: Any) -> ConfigDict:

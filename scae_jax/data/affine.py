@@ -5,38 +5,21 @@ canvas: x to the right, y down, pixel centres at whole numbers. Images have a bl
 whatever is not black is ink.
 """
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
-
-__all__ = [
-  "Drawn",
-  "affine_linear",
-  "draw_affine",
-  "keeps_ink",
-  "lost_ink",
-  "place",
-  "resample",
-  "rotation",
-]
+from scipy import ndimage
 
 # Of affNIST (Tieleman 2013): https://www.cs.toronto.edu/~tijmen/affNIST
 MAX_DEGREES = 20.0
 MAX_SHEAR = 0.2
 SCALES = (0.8, 1.2)
 MAX_DRAWS = 100  # of one image's map, before it counts as one that cannot fit
-_CHUNK = 500  # images at once: bounds the memory
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Drawn:
-  """Maps drawn for some images.
-
-  Attributes:
-    maps: float64 [n, 2, 3], image pixels to canvas pixels.
-    num_redrawn: images whose first map would not have fitted on the canvas.
-  """
+class Drawn(NamedTuple):
+  """Maps float64 [n, 2, 3] drawn for some images, and how many first ones would not have fitted."""
 
   maps: np.ndarray
   num_redrawn: int
@@ -45,30 +28,11 @@ class Drawn:
 def rotation(degrees: np.ndarray) -> np.ndarray:
   """Rotations [n, 2, 2] by angles [n] in degrees, counter-clockwise as one sees the picture.
 
-  So do Pillow, SciPy and torchvision. The rotation of a pose (`scae_jax.geometry`) has the opposite
-  sign, because its y runs down too.
+  So do Pillow, SciPy and torchvision, and `scae_jax.geometry.rotation` in float32. The rotation in
+  a pose's six numbers has the opposite sign, because its y runs down too.
   """
   cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
   return np.stack([np.stack([cos, sin], axis=-1), np.stack([-sin, cos], axis=-1)], axis=-2)
-
-
-def affine_linear(
-  scale_x: np.ndarray, scale_y: np.ndarray, degrees: np.ndarray, shear: np.ndarray
-) -> np.ndarray:
-  """Linear maps [n, 2, 2] that turn first, then stretch along x and y, then shear x by y.
-
-  It is the order of a pose, see `scae_jax.geometry.affine_matrix`. A shear of 1 leans an upright
-  line by 45 degrees.
-
-  Args:
-    scale_x: [n].
-    scale_y: [n].
-    degrees: [n], as for `rotation`.
-    shear: [n].
-  """
-  rows = [[scale_x, shear * scale_y], [np.zeros_like(scale_x), scale_y]]
-  stretch = np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
-  return stretch @ rotation(degrees)
 
 
 def place(
@@ -81,7 +45,7 @@ def place(
     shifts: [n, 2], pixels to the right and down, after the linear map.
     image_shape: height and width first, pixels.
     canvas: side of the canvas, pixels. An odd margin goes below and to the right, as in
-      `scae_jax.data.canvas.pad_to_canvas`.
+      `scae_jax.data.augmentation.centre_on_canvas`.
 
   Returns:
     float64 [n, 2, 3].
@@ -96,10 +60,10 @@ def place(
 def draw_affine(images: np.ndarray, canvas: int, seed: int) -> Drawn:
   """Draws a map for every image from affNIST's distribution.
 
-  Rotation uniform within 20 degrees, shear within 0.2, scale of each axis from 0.8 to 1.2; the
-  shift uniform over all at which every bit of ink stays on the canvas. Where the canvas is too
-  small for the ink under a map, that map is drawn again, so that a small canvas has fewer of the
-  large ones.
+  It rotates first, then stretches along x and y, then shears x by y, as a pose does: rotation
+  uniform within 20 degrees, scale of each axis from 0.8 to 1.2, shear within 0.2; the shift uniform
+  over all at which every bit of ink stays on the canvas. Where the canvas is too small for the ink
+  under a map, that map is drawn again, so that a small canvas has fewer of the large ones.
 
   A fixed function of its arguments: NumPy promises never to change the stream of `RandomState`.
 
@@ -117,19 +81,16 @@ def draw_affine(images: np.ndarray, canvas: int, seed: int) -> Drawn:
   for attempt in range(MAX_DRAWS):
     # For all images each time: an image's map does not depend on the luck of the others.
     shares = generator.uniform(size=(len(images), 6))[waiting]
-    first, last = SCALES
-    linear = affine_linear(
-      first + (last - first) * shares[:, 0],
-      first + (last - first) * shares[:, 1],
-      MAX_DEGREES * (2 * shares[:, 2] - 1),
-      MAX_SHEAR * (2 * shares[:, 3] - 1),
-    )
-    no_shift = np.zeros((len(waiting), 2, 1))
-    low, high = _ink_range(images[waiting], np.concatenate([linear, no_shift], axis=-1))
+    scales = SCALES[0] + (SCALES[1] - SCALES[0]) * shares[:, :2]
+    degrees, shear = MAX_DEGREES * (2 * shares[:, 2] - 1), MAX_SHEAR * (2 * shares[:, 3] - 1)
+    stretch = scales[:, :, None] * np.eye(2)
+    stretch[:, 0, 1] = shear * scales[:, 1]
+    drawn = np.concatenate([stretch @ rotation(degrees), np.zeros((len(waiting), 2, 1))], axis=-1)
+    low, high = _ink_range(images[waiting], drawn)
     least, most = -1 - low, canvas - high
     fits = np.all(least <= most, axis=1)
-    shifts = least + shares[:, 4:] * (most - least)
-    maps[waiting[fits]] = np.concatenate([linear, shifts[..., None]], axis=-1)[fits]
+    drawn[..., 2] = least + shares[:, 4:] * (most - least)
+    maps[waiting[fits]] = drawn[fits]
     waiting = waiting[~fits]
     if attempt == 0:
       num_redrawn = len(waiting)
@@ -161,26 +122,17 @@ def keeps_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
 def lost_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
   """Share of every image's ink, the sum of its pixels, that is drawn off the canvas: float64 [n].
 
-  Of an image that is said to keep its ink, and of one without any, it is 0.
-
-  Args:
-    images: uint8 [n, h, w, c].
-    maps: [n, 2, 3], image pixels to canvas pixels, invertible.
-    canvas: side, pixels.
+  Arguments are those of `keeps_ink`; of images that keep theirs, and without any, it is 0.
   """
   lost, cut = np.zeros(len(images)), np.flatnonzero(~keeps_ink(images, maps, canvas))
   if not len(cut):
     return lost
   low, high = _ink_range(images[cut], maps[cut])
   margin = math.ceil(max(np.max(-1 - low), np.max(high - canvas)))
-  for start in range(0, len(cut), _CHUNK):
-    rows = cut[start : start + _CHUNK]
-    wider = maps[rows] + np.array([0, 0, margin])
-    drawn = resample(images[rows], wider, canvas + 2 * margin)
-    total = np.sum(drawn, axis=(1, 2, 3), dtype=np.float64)
-    inside = drawn[:, margin : margin + canvas, margin : margin + canvas]
-    kept = np.sum(inside, axis=(1, 2, 3), dtype=np.float64)
-    lost[rows] = (total - kept) / np.maximum(total, 1.0)
+  drawn = resample(images[cut], maps[cut] + np.array([0, 0, margin]), canvas + 2 * margin)
+  inside = drawn[:, margin : margin + canvas, margin : margin + canvas]
+  total, kept = (np.sum(each, axis=(1, 2, 3), dtype=np.float64) for each in (drawn, inside))
+  lost[cut] = (total - kept) / np.maximum(total, 1.0)
   return lost
 
 
@@ -199,29 +151,15 @@ def resample(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
   Returns:
     uint8 [n, canvas, canvas, c].
   """
-  num_images, _, _, channels = images.shape
-  drawn = np.zeros((num_images, canvas, canvas, channels), np.uint8)
-  for start in range(0, num_images, _CHUNK):
-    rows = slice(start, start + _CHUNK)
-    drawn[rows] = _resample(images[rows], maps[rows], canvas)
+  inverse = np.linalg.inv(maps[:, :, :2])[:, ::-1, ::-1]  # SciPy counts rows first
+  offsets = -(inverse @ maps[:, ::-1, 2:])[..., 0]
+  drawn = np.zeros((len(images), canvas, canvas, images.shape[3]), np.uint8)
+  for image, matrix, offset, result in zip(images, inverse, offsets, drawn, strict=True):
+    for channel in range(images.shape[3]):
+      values, size = image[..., channel].astype(float), (canvas, canvas)
+      moved = ndimage.affine_transform(values, matrix, offset, size, order=1, mode="grid-constant")
+      result[..., channel] = np.rint(moved)
   return drawn
-
-
-def _resample(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
-  num_images, height, width, channels = images.shape
-  row, column = np.divmod(np.arange(canvas * canvas), canvas)
-  pixels = np.stack([column, row])
-  x, y = np.moveaxis(np.linalg.inv(maps[:, :, :2]) @ (pixels - maps[:, :, 2:]), 1, 0)
-  # One ring of black, and a second one at the far end for positions that are clipped there.
-  padded = np.pad(images, ((0, 0), (1, 2), (1, 2), (0, 0)))
-  x, y = np.clip(x, -1, width) + 1, np.clip(y, -1, height) + 1
-  left, top = x.astype(int), y.astype(int)
-  right, down = (x - left)[..., None], (y - top)[..., None]
-  example = np.arange(num_images)[:, None]
-  upper = (1 - right) * padded[example, top, left] + right * padded[example, top, left + 1]
-  lower = (1 - right) * padded[example, top + 1, left] + right * padded[example, top + 1, left + 1]
-  values = np.rint((1 - down) * upper + down * lower).astype(np.uint8)
-  return values.reshape(num_images, canvas, canvas, channels)
 
 
 def _ink_range(images: np.ndarray, maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -231,16 +169,12 @@ def _ink_range(images: np.ndarray, maps: np.ndarray) -> tuple[np.ndarray, np.nda
   single pixel in the middle.
   """
   height, width = images.shape[1:3]
-  y, x = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
-  points = np.stack([x, y]).reshape(2, -1)
   low, high = np.zeros((len(images), 2)), np.zeros((len(images), 2))
-  for start in range(0, len(images), _CHUNK):
-    rows = slice(start, start + _CHUNK)
-    light = images[rows].max(axis=3).reshape(-1, height * width)
-    light[light.max(axis=1) == 0, (height // 2) * width + width // 2] = 1
-    ink = (light > 0)[:, None]
-    where = maps[rows, :, :2] @ points + maps[rows, :, 2:]
-    reach = np.abs(maps[rows, :, :2]).sum(axis=2)
-    low[rows] = np.where(ink, where, np.inf).min(axis=2) - reach
-    high[rows] = np.where(ink, where, -np.inf).max(axis=2) + reach
+  for i, (image, one) in enumerate(zip(images, maps, strict=True)):
+    rows, columns = np.nonzero(image.any(axis=-1))
+    if not len(rows):
+      rows, columns = np.array([height // 2]), np.array([width // 2])
+    where = one[:, :2] @ np.stack([columns, rows]) + one[:, 2:]
+    reach = np.abs(one[:, :2]).sum(axis=1)
+    low[i], high[i] = where.min(axis=1) - reach, where.max(axis=1) + reach
   return low, high

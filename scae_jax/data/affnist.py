@@ -12,16 +12,14 @@ from typing import Any, NoReturn
 import numpy as np
 import scipy.io
 
-from scae_jax.data.dataset import ScoredSet, Split
-
-__all__ = ["SIDE", "find_batches", "load_affnist", "read_batch"]
+from scae_jax.data.dataset import EvalDataset, Split
 
 SIDE = 40  # pixels
 _STRUCT = "affNISTdata"
 _LAYOUTS = "test_batches/1.mat, ..., 1.mat, ..., or test.mat"
 
 
-def load_affnist(folder: str) -> ScoredSet:
+def load_affnist(folder: str) -> EvalDataset:
   """Reads the official test files, one after the other.
 
   Args:
@@ -42,7 +40,7 @@ def load_affnist(folder: str) -> ScoredSet:
   if not is_upright:
     notes.append("affNIST's images lay on their sides, column by column, and were set upright.")
   names = tuple(str(digit) for digit in range(10))
-  return ScoredSet("affnist", names, {"test": Split(images, labels)}, tuple(notes))
+  return EvalDataset("affnist", names, {"test": Split(images, labels)}, tuple(notes))
 
 
 def find_batches(folder: str) -> list[pathlib.Path]:

@@ -1,64 +1,74 @@
-"""Random changes of training images inside the jitted step: turns, crops, brightness, contrast.
+"""From images of a data set to those that a model sees: crops, jitter, rotation, a black canvas.
 
-All are pure and jittable, and change each image [b, h, w, c] by numbers of its own. Shifts are in
-`scae_jax.data.canvas`.
+All functions are pure and jittable, and change each image [b, h, w, c] by numbers of its own.
 """
+
+import dataclasses
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
-from scae_jax.typing import Array, Float, PRNGKeyArray, typed
+from scae_jax import geometry
+from scae_jax.bounds import MAX_SIDE, Bound, between, rule, zero_or
+from scae_jax.typing import Array, Float, Int, Num, PRNGKeyArray, UInt8, typed
 from scae_jax.warping import sample_bilinear
 
-__all__ = ["jitter", "random_crop", "turn"]
+MIN_CROP = 8  # pixels; of less nobody could tell what it shows
 
 
-@typed
-def turn(
-  images: Float[Array, "b h h c"], degrees: Float[Array, "b"], middle: tuple[float, float]
-) -> Float[Array, "b h h c"]:
-  """Turns square images, bilinearly; what comes in from outside is black.
+def _off_with_overlay(off: object) -> Bound:
+  return rule(
+    f"{off} with {{section}}.overlay, which only moves images with pixels in [0, 1]",
+    lambda value, fields: value == off or not fields["overlay"],
+  )
 
-  Pixel q of the result has the image's value at R^-1 (q - middle) + middle, as on the host in
-  `scae_jax.data.affine.resample`, which rounds to bytes.
 
-  Args:
-    images: any values; black is 0.
-    degrees: by how much, counter-clockwise as one sees the picture.
-    middle: row and column of the point that stays, pixels; 0 is the centre of the first pixel.
+# The middle of every image stays on the canvas.
+HALF_IN_VIEW = rule(
+  "from 0 to half of {section}.canvas, {canvas} pixels",
+  lambda value, fields: 0 <= value <= fields["canvas"] / 2,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
+  """How an image becomes the model's input; the fields are keys of `config.data`.
+
+  In the order in which it is done to training images. In evaluation an image is normalised, its
+  middle is cut out, and it lies in the middle of the canvas.
+
+  Attributes:
+    normalize: whether each image is brought to zero mean and unit variance; see
+      `dataset.normalized`.
+    crop: side of the square that is cut out at random, pixels; 0 keeps images whole.
+    brightness: up to this much is added or subtracted, of normalised images in their standard
+      deviations; 0 is off.
+    contrast: the contrast is multiplied by a factor that differs from 1 by up to this; 0 is off.
+    max_rotation: images rotate about their middle by up to this many degrees in either direction;
+      0 is off.
+    max_shift: images move by up to this many pixels in each direction.
+    canvas: side of the black square that they are put on, pixels.
+    overlay: whether two images of different classes are overlaid, in training and evaluation, each
+      moved on its own; see `scae_jax.data.overlay`.
   """
-  side = images.shape[1]
-  row, column = middle
-  y, x = jnp.meshgrid(jnp.arange(side) - row, jnp.arange(side) - column, indexing="ij")
 
-  def one(image: Array, angle: Array) -> Array:
-    # By elements, not by a matrix product: an accelerator's shorter floats would show.
-    cos, sin = jnp.cos(jnp.radians(angle)), jnp.sin(jnp.radians(angle))
-    return sample_bilinear(image, sin * x + cos * y + row, cos * x - sin * y + column)
-
-  return jax.vmap(one)(images, degrees)
+  normalize: Annotated[bool, _off_with_overlay(False)]
+  crop: Annotated[int, zero_or(between(MIN_CROP, "canvas")), _off_with_overlay(0)]
+  brightness: Annotated[float, between(0, 1), _off_with_overlay(0)]
+  contrast: Annotated[float, between(0, 1), _off_with_overlay(0)]
+  max_rotation: Annotated[float, between(0, 180), _off_with_overlay(0)]
+  max_shift: Annotated[int, HALF_IN_VIEW]
+  canvas: Annotated[int, between(1, MAX_SIDE)]
+  overlay: bool
 
 
 @typed
 def random_crop(
   key: PRNGKeyArray, images: Float[Array, "b h w c"], side: int
 ) -> Float[Array, "b {side} {side} c"]:
-  """Cuts a square out of every image, its place uniform over all whole pixels.
-
-  Args:
-    key: of this batch.
-    images: any values.
-    side: of the square, pixels.
-
-  Raises:
-    ValueError: the images are smaller than the square.
-  """
+  """Cuts a square out of every image, its place uniform over all whole pixels."""
   num_images, height, width, channels = images.shape
-  if side > min(height, width):
-    raise ValueError(
-      f"expected images of at least {side}x{side} pixels to crop from, got {height}x{width}; set "
-      f"config.data.crop to {min(height, width)} or less"
-    )
   room = jnp.array([height - side, width - side])
   corners = jax.random.randint(key, (num_images, 2), 0, room[None] + 1)
 
@@ -87,3 +97,84 @@ def jitter(
   added, factor = brightness * shares[0], 1.0 + contrast * shares[1]
   mean = jnp.mean(images, axis=(1, 2, 3), keepdims=True)
   return mean + factor * (images - mean) + added
+
+
+@typed
+def to_unit_range(images: UInt8[Array, "..."]) -> Float[Array, "..."]:
+  """Bytes as float32 in [0, 1]."""
+  return images.astype(jnp.float32) / 255.0
+
+
+@typed
+def centre_on_canvas(
+  images: Num[Array, "b h w c"], canvas: int, border: int = 0
+) -> Num[Array, "b side side c"]:
+  """Puts images in the middle of a black square; an odd rest goes below and to the right.
+
+  Args:
+    images: any values; black is 0.
+    canvas: side of the square, pixels.
+    border: pixels added on each side of it, for what is to be shifted.
+
+  Raises:
+    ValueError: the canvas is smaller than the images.
+  """
+  height, width = images.shape[1:3]
+  if canvas < max(height, width):
+    raise ValueError(
+      f"expected a canvas at least as large as the images, {height}x{width} pixels, got {canvas}; "
+      f"set config.data.canvas to {max(height, width)} or more"
+    )
+  top, left = (canvas - height) // 2, (canvas - width) // 2
+  rows = (top + border, canvas - height - top + border)
+  columns = (left + border, canvas - width - left + border)
+  return jnp.pad(images, ((0, 0), rows, columns, (0, 0)))
+
+
+@typed
+def shift_on_canvas(
+  centred: Num[Array, "b h h c"], shifts: Int[Array, "b 2"], canvas: int
+) -> Num[Array, "b {canvas} {canvas} c"]:
+  """The canvas of each image, shifted down and to the right by no more than the border around it.
+
+  What a shift moves off the canvas is lost.
+  """
+  # One border serves every shift: each example is then a window of the image with its border.
+  border = (centred.shape[1] - canvas) // 2
+
+  def window(image: Array, shift: Array) -> Array:
+    top, left = border - shift
+    return jax.lax.dynamic_slice(image, (top, left, 0), (canvas, canvas, image.shape[2]))
+
+  return jax.vmap(window)(centred, shifts)
+
+
+def random_shifts(key: Array, num_images: int, max_shift: int) -> Array:
+  """Independent shifts [n, 2], uniform over the whole numbers in [-max_shift, max_shift]."""
+  return jax.random.randint(key, (num_images, 2), -max_shift, max_shift + 1)
+
+
+@typed
+def rotate(
+  images: Float[Array, "b h h c"], degrees: Float[Array, "b"], middle: tuple[float, float]
+) -> Float[Array, "b h h c"]:
+  """Rotates square images, bilinearly; what comes in from outside is black.
+
+  Pixel q of the result has the image's value at R^-1 (q - middle) + middle, as on the host in
+  `scae_jax.data.affine.resample`, which rounds to bytes.
+
+  Args:
+    images: any values; black is 0.
+    degrees: by how much, counter-clockwise as one sees the picture.
+    middle: row and column of the point that stays, pixels; 0 is the centre of the first pixel.
+  """
+  side = images.shape[1]
+  row, column = middle
+  y, x = jnp.meshgrid(jnp.arange(side) - row, jnp.arange(side) - column, indexing="ij")
+
+  def one(image: Array, angle: Array) -> Array:
+    # By elements, not by a matrix product: an accelerator's shorter floats would show.
+    cos, sin = geometry.rotation(angle)[0, :2]
+    return sample_bilinear(image, sin * x + cos * y + row, cos * x - sin * y + column)
+
+  return jax.vmap(one)(images, degrees)

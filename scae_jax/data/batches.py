@@ -1,6 +1,6 @@
 """The order of examples, and batches made on the device from uint8 images.
 
-Where a split has statistics of its images (`scae_jax.data.normalization`), batches are normalised.
+Where a split has statistics of its images (`dataset.normalized`), batches are normalised.
 Everything here is pure and jittable. The order is a function of (key, step) alone, so that a
 resumed run sees the batches that an uninterrupted one would have seen.
 """
@@ -10,16 +10,17 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from scae_jax.data.augmentation import jitter, random_crop
-from scae_jax.data.canvas import (
-  pad_to_canvas,
+from scae_jax.data.augmentation import (
+  Augmentation,
+  centre_on_canvas,
+  jitter,
+  random_crop,
+  random_shifts,
+  rotate,
   shift_on_canvas,
   to_unit_range,
-  turn_and_shift_on_canvas,
 )
 from scae_jax.typing import Array, Int, PRNGKeyArray, typed
-
-__all__ = ["epoch_position", "evaluation_batch", "example_order", "training_batch"]
 
 
 def epoch_position(step: int, batch_size: int, num_examples: int) -> tuple[int, int]:
@@ -33,15 +34,7 @@ def epoch_position(step: int, batch_size: int, num_examples: int) -> tuple[int, 
 
   Returns:
     The epoch, from 0, and the number of its examples that earlier steps have used.
-
-  Raises:
-    ValueError: a negative step, or no examples in a batch or an epoch.
   """
-  if step < 0 or batch_size < 1 or num_examples < 1:
-    raise ValueError(
-      "expected step >= 0, batch_size >= 1 and num_examples >= 1, got "
-      f"{step}, {batch_size} and {num_examples}; correct config.data or config.train"
-    )
   return divmod(step * batch_size, num_examples)
 
 
@@ -85,63 +78,56 @@ def example_order(
 
 @typed
 def training_batch(
-  key: PRNGKeyArray,
-  split: Mapping[str, Array],
-  indices: Int[Array, "b"],
-  *,
-  canvas: int,
-  max_shift: int,
-  max_rotation: float = 0.0,
-  crop: int = 0,
-  brightness: float = 0.0,
-  contrast: float = 0.0,
+  key: PRNGKeyArray, split: Mapping[str, Array], indices: Int[Array, "b"], options: Augmentation
 ) -> dict[str, Array]:
-  """Gathers examples and changes their images at random.
+  """Gathers examples and changes their images at random, in the order of `Augmentation`.
 
-  Images are normalised, if the split says by what. A square is cut out, its brightness and contrast
-  change (`scae_jax.data.augmentation`), it turns about its middle and is shifted
-  (`scae_jax.data.canvas`). What is zero is not done. Pixels that are not normalised stay in [0, 1]
-  when they are jittered: they are clipped.
+  What is zero is not done. Pixels that are not normalised stay in [0, 1] when they are jittered:
+  they are clipped.
 
   Args:
     key: of this batch.
-    split: `image` uint8 [n, h, w, c], `label` int32 [n] and, to normalise them, `mean` and
-      `deviation` float32 [n], see `dataset.Split`; on the device.
+    split: `Split.arrays`, on the device.
     indices: of the examples, in [0, n).
-    canvas: side of the square that images are put on, pixels.
-    max_shift: the largest shift, pixels.
-    max_rotation: the largest angle in either direction, degrees; uniform.
-    crop: side of the square that is cut out, pixels.
-    brightness: the most that is added or subtracted, of an image that is normalised in its
-      deviations.
-    contrast: the most that the factor of the contrast differs from 1.
+    options: what is done.
 
   Returns:
     `image` float32 [b, canvas, canvas, c], in [0, 1] unless normalised, `label` int32 [b] and, if
-    it was given, the `mean` and `deviation` float32 [b] by which images are normalised.
+    it was given, the `mean` and `std` float32 [b] by which images are normalised.
 
   Raises:
-    ValueError: images smaller than the square to be cut out, a canvas smaller than what is put on
-      it, or max_shift is negative.
+    ValueError: a canvas smaller than what is put on it.
   """
   images, statistics = split["image"][indices], _statistics(split, indices)
-  if max_rotation or crop or brightness or contrast or statistics:
+  changes = options.max_rotation or options.crop or options.brightness or options.contrast
+  rotation_key = shift_key = key
+  if changes or statistics:
     place_key, crop_key, jitter_key = jax.random.split(key, 3)
+    rotation_key, shift_key = jax.random.split(place_key)
     images = to_unit_range(images)
     if statistics:
       # The mean is subtracted last, so that what is black around an image is the image's own black.
-      images = images / _of_images(statistics["deviation"])
-    if crop:
-      images = random_crop(crop_key, images, crop)
-    if brightness or contrast:
-      images = jitter(jitter_key, images, brightness=brightness, contrast=contrast)
+      images = images / _of_images(statistics["std"])
+    if options.crop:
+      images = random_crop(crop_key, images, options.crop)
+    if options.brightness or options.contrast:
+      images = jitter(jitter_key, images, brightness=options.brightness, contrast=options.contrast)
       if not statistics:
         images = jnp.clip(images, 0.0, 1.0)
-    images = turn_and_shift_on_canvas(place_key, images, canvas, max_shift, max_rotation)
-    if statistics:
-      images = images - _of_images(statistics["mean"] / statistics["deviation"])
-  else:
-    images = shift_on_canvas(key, images, canvas, max_shift)
+  height, width = images.shape[1:3]
+  images = centre_on_canvas(images, options.canvas, options.max_shift)
+  if options.max_rotation:
+    # Ink that turns out of the image is not lost while the canvas and its border have room for it.
+    shares = jax.random.uniform(rotation_key, (len(images),), minval=-1.0)
+    side = images.shape[1]
+    middle = (side - height) // 2 + (height - 1) / 2, (side - width) // 2 + (width - 1) / 2
+    images = rotate(images, options.max_rotation * shares, middle)
+  shifts = random_shifts(shift_key, len(images), options.max_shift)
+  images = shift_on_canvas(images, shifts, options.canvas)
+  if statistics:
+    images = images - _of_images(statistics["mean"] / statistics["std"])
+  elif not changes:
+    images = to_unit_range(images)
   return {"image": images, "label": split["label"][indices], **statistics}
 
 
@@ -150,15 +136,16 @@ def evaluation_batch(
   split: Mapping[str, Array], indices: Int[Array, "b"], *, canvas: int
 ) -> dict[str, Array]:
   """Gathers examples as `training_batch` does, in the middle of the canvas and unshifted."""
-  images, statistics = pad_to_canvas(split["image"][indices], canvas), _statistics(split, indices)
+  images = to_unit_range(centre_on_canvas(split["image"][indices], canvas))
+  statistics = _statistics(split, indices)
   if statistics:
-    images = (images - _of_images(statistics["mean"])) / _of_images(statistics["deviation"])
+    images = (images - _of_images(statistics["mean"])) / _of_images(statistics["std"])
   return {"image": images, "label": split["label"][indices], **statistics}
 
 
 def _statistics(split: Mapping[str, Array], indices: Array) -> dict[str, Array]:
-  """`mean` and `deviation` [b] of the images, where there are any."""
-  return {name: split[name][indices] for name in ("mean", "deviation") if name in split}
+  """`mean` and `std` [b] of the images, where there are any."""
+  return {name: split[name][indices] for name in ("mean", "std") if name in split}
 
 
 def _of_images(numbers: Array) -> Array:

@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import re
-import time
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -18,15 +17,6 @@ import numpy as np
 from absl import logging
 
 from scae_jax.data.dataset import Dataset, Split
-
-__all__ = [
-  "cache_folder",
-  "cached_versions",
-  "load_or_build",
-  "read_arrays",
-  "read_cached",
-  "write_cached",
-]
 
 _LAYOUT = 1  # Of the file's contents; another number is rebuilt.
 
@@ -40,27 +30,30 @@ def cache_folder(cache_dir: str) -> pathlib.Path:
 def load_or_build(
   path: pathlib.Path, name: str, fingerprint: str, build: Callable[[], Dataset]
 ) -> Dataset:
-  """Reads a cached data set that matches the fingerprint, or builds and caches it.
+  """Reads the data set of this name and fingerprint from a cache file, or builds and caches it."""
+  dataset = read_cached(path, name, fingerprint)
+  if dataset is None:
+    logging.info("Decoding the images of %s, once; this takes up to some tens of seconds.", name)
+    dataset = build()
+    write_cached(path, dataset, fingerprint)
+  return dataset
+
+
+def newest_cached(folder: pathlib.Path, stem: str, version: str, name: str) -> Dataset | None:
+  """Reads the newest usable cache file `<stem>-<version>.npz`, whatever it was made from.
 
   Args:
-    path: the cache file.
+    folder: of cache files.
+    stem: start of the file's name.
+    version: major.minor.patch, or "" for any.
     name: the data set that the file must hold.
-    fingerprint: what the source looks like now.
-    build: reads the source.
-
-  Returns:
-    The data set. A cache that cannot be written only costs time: it is logged as a warning.
   """
-  cached = read_cached(path, name, fingerprint)
-  if cached is not None:
-    return cached
-  logging.info("Decoding the images of %s, once; this takes up to some tens of seconds.", name)
-  start = time.monotonic()
-  dataset = build()
-  num_images = sum(len(split.images) for split in dataset.splits.values())
-  logging.info("Decoded %d images in %.1f s.", num_images, time.monotonic() - start)
-  write_cached(path, dataset, fingerprint)
-  return dataset
+  pattern = re.compile(re.escape(stem) + r"-(\d+)\.(\d+)\.(\d+)\.npz")
+  paths = folder.iterdir() if folder.is_dir() else ()
+  found = {tuple(map(int, m.groups())): p for p in paths if (m := pattern.fullmatch(p.name))}
+  usable = [v for v in sorted(found, reverse=True) if version in ("", ".".join(map(str, v)))]
+  datasets = (read_cached(found[numbers], name) for numbers in usable)
+  return next((dataset for dataset in datasets if dataset is not None), None)
 
 
 def read_cached(path: pathlib.Path, name: str, fingerprint: str | None = None) -> Dataset | None:
@@ -80,7 +73,6 @@ def read_cached(path: pathlib.Path, name: str, fingerprint: str | None = None) -
   try:
     about = json.loads(read_arrays(path, "about")["about"].tobytes())
     if about["layout"] != _LAYOUT or fingerprint not in (None, about["fingerprint"]):
-      logging.info("The cache file %s is of another source or layout: not used.", path)
       return None
     if about["name"] != name:
       raise ValueError(f"expected the data set {name!r}, got {about['name']!r}")
@@ -130,8 +122,7 @@ def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None
   }
   arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
   for name, split in dataset.splits.items():
-    arrays[f"{name}_images"] = split.images
-    arrays[f"{name}_labels"] = split.labels
+    arrays |= {f"{name}_images": split.images, f"{name}_labels": split.labels}
   # A name of its own for each process: two that start together must not write into one file.
   partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
   try:
@@ -148,17 +139,6 @@ def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None
       path.parent,
       error,
     )
-    return
-  logging.info("Cached %s in %s (%.1f MB).", dataset.name, path, path.stat().st_size / 1e6)
-
-
-def cached_versions(folder: pathlib.Path, stem: str) -> list[tuple[str, pathlib.Path]]:
-  """Lists the cache files `<stem>-<major.minor.patch>.npz` as (version, path), newest first."""
-  pattern = re.compile(re.escape(stem) + r"-(\d+\.\d+\.\d+)\.npz")
-  if not folder.is_dir():
-    return []
-  found = [(match[1], path) for path in folder.iterdir() if (match := pattern.fullmatch(path.name))]
-  return sorted(found, key=lambda item: tuple(map(int, item[0].split("."))), reverse=True)
 
 
 def _remove(path: pathlib.Path) -> None:

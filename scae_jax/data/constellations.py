@@ -12,12 +12,9 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
 
 from scae_jax.bounds import between, each, one_of, rule
 from scae_jax.typing import Array, PRNGKeyArray, typed
-
-__all__ = ["PATTERNS", "SceneOptions", "check_scenes", "scene", "scenes"]
 
 
 def _centred(points: list[tuple[float, float]]) -> np.ndarray:
@@ -60,7 +57,7 @@ class SceneOptions:
   Attributes:
     patterns: names of `PATTERNS`, repeated as often as a scene may hold one.
     presence_prob: of each pattern, in (0, 1], before empty scenes are left out; see `scene`.
-    max_rotation: patterns are turned by up to so many degrees either way.
+    max_rotation: patterns rotate by up to this many degrees either way.
     min_scale: patterns are scaled uniformly between this
     max_scale: and this.
     field: side of the square in which the middle of a pattern lies.
@@ -118,21 +115,18 @@ def scene(key: PRNGKeyArray, options: SceneOptions) -> dict[str, Array]:
     and 0 for slots beyond all patterns. Slots are in random order.
   """
   names = options.patterns
-  keys = dict(zip(("presence", "pose", "jitter", "order"), jax.random.split(key, 4), strict=True))
-  present = _some_present(keys["presence"], len(names), options.presence_prob)
+  presence_key, pose_key, jitter_key, order_key = jax.random.split(key, 4)
+  present = _some_present(presence_key, len(names), options.presence_prob)
   low = jnp.array([-options.max_rotation, options.min_scale] + [-options.field / 2] * 2)
   high = jnp.array([options.max_rotation, options.max_scale] + [options.field / 2] * 2)
-  share = jax.random.uniform(keys["pose"], (len(names), 4))
+  share = jax.random.uniform(pose_key, (len(names), 4))
   degrees, scale, x, y = jnp.moveaxis(low[None] + share * (high - low)[None], 1, 0)
 
-  pattern = np.zeros(options.slots, np.int32)
-  template = np.zeros((options.slots, 2), np.float32)
-  owned = np.zeros(options.slots, bool)
-  start = 0
-  for i, name in enumerate(names):
-    slots = slice(start, start + len(PATTERNS[name]))
-    pattern[slots], template[slots], owned[slots] = i, PATTERNS[name], True
-    start = slots.stop
+  corners = np.concatenate([PATTERNS[name] for name in names])
+  owner = np.repeat(np.arange(len(names), dtype=np.int32), [len(PATTERNS[name]) for name in names])
+  spare = options.slots - len(corners)
+  template, pattern = np.pad(corners, ((0, spare), (0, 0))), np.pad(owner, (0, spare))
+  owned = np.arange(options.slots) < len(corners)
 
   radians = jnp.deg2rad(degrees)[pattern]
   cos, sin = scale[pattern] * jnp.cos(radians), scale[pattern] * jnp.sin(radians)
@@ -143,10 +137,10 @@ def scene(key: PRNGKeyArray, options: SceneOptions) -> dict[str, Array]:
     ],
     axis=1,
   )
-  points += options.jitter * jax.random.normal(keys["jitter"], points.shape)
+  points += options.jitter * jax.random.normal(jitter_key, points.shape)
   presence = jnp.where(owned, present[pattern], False)
   points = jnp.where(presence[:, None], points / options.extent, 0.0)
-  order = jax.random.permutation(keys["order"], options.slots)
+  order = jax.random.permutation(order_key, options.slots)
   return {
     "points": points[order],
     "presence": presence[order].astype(jnp.float32),
@@ -200,29 +194,29 @@ def check_scenes(
       raise ValueError(
         f"{name} must have one entry a point, shape {points.shape[:2]}, got {array.shape}"
       )
-  broken = ~np.isfinite(points).all(axis=(1, 2))
-  if broken.any():
-    raise ValueError(f"points must be finite; {_where(broken)} others. Leave these scenes out.")
-  broken = ~np.isin(presence, (0, 1)).all(axis=1)
-  if broken.any():
-    raise ValueError(f"presence must be 0 or 1; {_where(broken)} other values. Threshold it first.")
-  empty = ~presence.astype(bool).any(axis=1)
-  if empty.any():
-    raise ValueError(
-      f"a scene must have at least one present point; {_where(empty)} none. Leave such scenes out:"
-      " they have nothing to explain and no accuracy."
-    )
   if not np.issubdtype(pattern.dtype, np.integer):
     raise ValueError(f"pattern must be integers, got {pattern.dtype}")
-  broken = ((pattern < 0) | (pattern >= num_patterns)).any(axis=1)
-  if broken.any():
-    raise ValueError(
-      f"pattern must be in 0 ... {num_patterns - 1}, of absent points too; {_where(broken)} an"
-      " index that does not exist. Correct them, or give the number of patterns that there are."
-    )
-
-
-def _where(broken: ArrayLike) -> str:
-  broken = np.asarray(broken)
-  first = int(np.argmax(broken))
-  return f"{int(broken.sum())} of {len(broken)} scenes (the first is number {first}) have"
+  outside = (pattern < 0) | (pattern >= num_patterns)
+  checks: list[tuple[np.ndarray, str]] = [
+    (
+      ~np.isfinite(points).reshape(len(points), -1),
+      "points must be finite; {} others. Leave these scenes out.",
+    ),
+    (~np.isin(presence, (0, 1)), "presence must be 0 or 1; {} other values. Threshold it first."),
+    (
+      (presence == 0).all(axis=1)[:, None],
+      "a scene must have at least one present point; {} none. Leave such scenes out: they have"
+      " nothing to explain and no accuracy.",
+    ),
+    (
+      outside,
+      f"pattern must be in 0 ... {num_patterns - 1}, of absent points too; {{}} an index that does"
+      " not exist. Correct them, or give the number of patterns that there are.",
+    ),
+  ]
+  for broken, message in checks:
+    scenes_broken = broken.any(axis=1)
+    if scenes_broken.any():
+      first = int(np.argmax(scenes_broken))
+      where = f"{scenes_broken.sum()} of {len(points)} scenes (the first is number {first}) have"
+      raise ValueError(message.format(where))

@@ -6,8 +6,6 @@ from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 
-__all__ = ["Dataset", "ScoredSet", "Split", "crop_middle", "hold_out_validation", "holdout"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
@@ -16,35 +14,31 @@ class Split:
   Attributes:
     images: uint8 [n, h, w, c], 0 to 255.
     labels: int32 [n], in [0, num_classes).
-    mean: float32 [n], of all pixels of an image as 0 to 1, before anything was cut out of it or
-      moved; batches of such a split are normalised, see `scae_jax.data.normalization`. None where
-      images are not.
-    deviation: float32 [n], the standard deviation likewise, above 0.
+    mean: float32 [n], of all pixels of an image as 0 to 1; None unless `normalized`.
+    std: float32 [n], the standard deviation likewise, above 0.
   """
 
   images: np.ndarray
   labels: np.ndarray
   mean: np.ndarray | None = None
-  deviation: np.ndarray | None = None
+  std: np.ndarray | None = None
 
   @property
   def arrays(self) -> dict[str, np.ndarray]:
-    """What batches are made of: `image`, `label` and, of normalised images, `mean`, `deviation`."""
+    """What batches are made of: `image`, `label` and, of normalised images, `mean`, `std`."""
     arrays = {"image": self.images, "label": self.labels}
-    if self.mean is not None and self.deviation is not None:
-      arrays |= {"mean": self.mean, "deviation": self.deviation}
+    if self.mean is not None and self.std is not None:
+      arrays |= {"mean": self.mean, "std": self.std}
     return arrays
 
   def take(self, rows: np.ndarray) -> Self:
     """Some of the examples, by their indices or by a mask."""
-    mean, deviation = (None if one is None else one[rows] for one in (self.mean, self.deviation))
-    return dataclasses.replace(
-      self, images=self.images[rows], labels=self.labels[rows], mean=mean, deviation=deviation
-    )
+    mean, std = (None if one is None else one[rows] for one in (self.mean, self.std))
+    return type(self)(self.images[rows], self.labels[rows], mean, std)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ScoredSet:
+class EvalDataset:
   """Examples that a model can be scored on; nothing is fitted to them.
 
   Attributes:
@@ -110,7 +104,7 @@ class ScoredSet:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dataset(ScoredSet):
+class Dataset(EvalDataset):
   """A data set for training and evaluation: its splits are at least "train" and "test".
 
   There is a split "validation" besides, if some of the training examples were held out.
@@ -161,9 +155,10 @@ def _check_labels(where: str, split: Split, num_classes: int) -> None:
 def holdout(labels: np.ndarray, num_test: int, seed: int) -> np.ndarray:
   """Chooses a test set with the class proportions of the whole.
 
-  Each class gives its share of `num_test`, rounded so that the total is exact (largest remainders
-  first, then lower labels). The choice is a fixed function of its arguments: NumPy promises never
-  to change the stream of `RandomState`.
+  Figures are of this choice, which a stratified split of scikit-learn would not give. Each class
+  gives its share of `num_test`, rounded so that the total is exact (largest remainders
+  first, then lower labels). A fixed function of its arguments: NumPy promises never to change the
+  stream of `RandomState`.
 
   Args:
     labels: int [n].
@@ -172,29 +167,24 @@ def holdout(labels: np.ndarray, num_test: int, seed: int) -> np.ndarray:
 
   Returns:
     Sorted indices of the held-out examples, int64 [num_test].
-
-  Raises:
-    ValueError: `num_test` is not in [0, n].
   """
-  if not 0 <= num_test <= len(labels):
-    raise ValueError(f"expected num_test in [0, {len(labels)}], got {num_test}; hold out fewer")
   classes, counts = np.unique(labels, return_counts=True)
   # Shares as integers with a common denominator: no rounding can change the split.
-  quotas, remainders = np.divmod(counts * num_test, max(len(labels), 1))
+  quotas, remainders = np.divmod(counts * num_test, len(labels))
   quotas[np.argsort(-remainders, kind="stable")[: num_test - quotas.sum()]] += 1
   generator = np.random.RandomState(seed)
   chosen = [
     generator.permutation(np.flatnonzero(labels == label))[:quota]
     for label, quota in zip(classes, quotas, strict=True)
   ]
-  return np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
+  return np.sort(np.concatenate(chosen))
 
 
 def hold_out_validation(dataset: Dataset, num_validation: int, seed: int = 0) -> Dataset:
   """Moves training examples to a split "validation", so that the test split need not be looked at.
 
   Args:
-    dataset: with the splits "train" and "test".
+    dataset: any.
     num_validation: how many, chosen by `holdout`; 0 returns the data set as it is.
     seed: of the choice; not the run's, so that all seeds of a recipe see the same split.
 
@@ -211,15 +201,11 @@ def hold_out_validation(dataset: Dataset, num_validation: int, seed: int = 0) ->
     return dataset
   is_held_out = np.zeros(len(train.labels), bool)
   is_held_out[holdout(train.labels, num_validation, seed)] = True
-  splits = {
-    **dataset.splits,
-    "train": train.take(~is_held_out),
-    "validation": train.take(is_held_out),
-  }
-  return dataclasses.replace(dataset, splits=splits)
+  changed = {"train": train.take(~is_held_out), "validation": train.take(is_held_out)}
+  return dataclasses.replace(dataset, splits={**dataset.splits, **changed})
 
 
-AnySet = TypeVar("AnySet", bound=ScoredSet)
+AnySet = TypeVar("AnySet", bound=EvalDataset)
 
 
 def crop_middle(dataset: AnySet, side: int) -> AnySet:
@@ -234,7 +220,7 @@ def crop_middle(dataset: AnySet, side: int) -> AnySet:
     ValueError: the images are smaller than the square.
   """
   height, width, _ = dataset.image_shape
-  if not 0 <= side <= min(height, width):
+  if side > min(height, width):
     raise ValueError(
       f"config.data.crop must be at most the side of the images of {dataset.name!r}, "
       f"{height}x{width} pixels; it is {side}. Set it to {min(height, width)} or less, or to 0."
@@ -247,3 +233,38 @@ def crop_middle(dataset: AnySet, side: int) -> AnySet:
     for name, split in dataset.splits.items()
   }
   return dataclasses.replace(dataset, splits=splits)
+
+
+def normalized(dataset: AnySet) -> AnySet:
+  """A data set whose batches have zero mean and unit variance (Hinton et al. 2018, section 5).
+
+  Images stay bytes; beside them stand the mean and standard deviation of each as it is here, by
+  which `scae_jax.data.batches` normalises it. What is cut from it later, and its jitter, do not
+  change them.
+  """
+  splits = {}
+  for name, split in dataset.splits.items():
+    mean, std = pixel_statistics(split.images)
+    splits[name] = dataclasses.replace(split, mean=mean, std=std)
+  return dataclasses.replace(dataset, splits=splits)
+
+
+def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Mean and standard deviation of each image's pixels, over all channels, as 0 to 1.
+
+  An image of one grey has a deviation of 1 instead of 0, so it is all zeros when normalised.
+
+  Args:
+    images: uint8 [n, h, w, c].
+
+  Returns:
+    float32 [n] and float32 [n].
+  """
+  pixels = images.reshape(len(images), -1)
+  count = pixels.shape[1]
+  # Whole numbers up to the root: one grey has a variance of 0 exactly.
+  total = pixels.sum(axis=1, dtype=np.int64)
+  squares = np.einsum("np,np->n", pixels, pixels, dtype=np.int64)
+  std = np.sqrt(count * squares - np.square(total)) / count / 255
+  std[std == 0] = 1
+  return (total / count / 255).astype(np.float32), std.astype(np.float32)

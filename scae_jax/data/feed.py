@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from scae_jax.data.augmentation import Augmentation
 from scae_jax.data.batches import evaluation_batch, training_batch
-from scae_jax.data.dataset import Dataset, crop_middle
+from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.overlay import (
+  fixed_overlays,
+  overlay_arrays,
+  overlay_evaluation_batch,
+  overlay_training_batch,
+)
 from scae_jax.models.system import ImageSpec, Spec
-
-__all__ = ["Feed", "image_feed"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,52 +44,39 @@ class Feed:
   evaluation_batch: Callable[..., Any]
 
 
-def image_feed(
-  dataset: Dataset,
-  *,
-  canvas: int,
-  max_shift: int,
-  max_rotation: float = 0.0,
-  crop: int = 0,
-  brightness: float = 0.0,
-  contrast: float = 0.0,
-) -> Feed:
-  """Images on a black canvas: in training changed and moved at random, otherwise in its middle.
+def image_feed(train: Split, dataset: Dataset, options: Augmentation) -> Feed:
+  """Images, in training changed and moved at random, otherwise in the middle of the canvas.
 
   Args:
-    dataset: with its held-out split; batches are normalised if it is.
-    canvas: side of the square, pixels.
-    max_shift: the largest shift, pixels.
-    max_rotation: the largest angle in either direction, degrees.
-    crop: side of the square that is cut out of every image, pixels: anywhere in training, out of
-      the middle otherwise. 0 keeps images whole.
-    brightness: see `scae_jax.data.augmentation.jitter`.
-    contrast: likewise.
+    train: training images, whole where `options.crop` cuts them at random.
+    dataset: as evaluation takes it, cropped to the middle where training images are.
+    options: what is done to training images; whether all are overlaid.
 
   Raises:
-    ValueError: images smaller than what is to be cut out of them.
+    ValueError: images of one class are to be overlaid.
   """
-  train, heldout = dataset.splits["train"], crop_middle(dataset, crop).splits[dataset.held_out]
+  heldout = dataset.splits[dataset.held_out]
+  sizes = {"canvas": options.canvas}
+  if options.overlay:
+    sizes["max_shift"] = options.max_shift
+    arrays = overlay_arrays(train), fixed_overlays(heldout, options.max_shift)
+    batches = overlay_training_batch, overlay_evaluation_batch
+  else:
+    arrays = train.arrays, heldout.arrays
+    batches = training_batch, evaluation_batch
   return Feed(
     spec=ImageSpec(
-      canvas=canvas,
+      canvas=options.canvas,
       channels=dataset.channels,
       num_classes=dataset.num_classes,
+      num_labels=2 if options.overlay else 1,
       normalized=train.mean is not None,
     ),
-    train=train.arrays,
+    train=arrays[0],
     num_train=len(train.labels),
     held_out=dataset.held_out,
-    heldout=heldout.arrays,
+    heldout=arrays[1],
     num_heldout=len(heldout.labels),
-    training_batch=functools.partial(
-      training_batch,
-      canvas=canvas,
-      max_shift=max_shift,
-      max_rotation=max_rotation,
-      crop=crop,
-      brightness=brightness,
-      contrast=contrast,
-    ),
-    evaluation_batch=functools.partial(evaluation_batch, canvas=canvas),
+    training_batch=functools.partial(batches[0], options=options),
+    evaluation_batch=functools.partial(batches[1], **sizes),
   )

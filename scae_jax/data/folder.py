@@ -2,17 +2,15 @@
 
 import dataclasses
 import hashlib
+import itertools
 import os
 import pathlib
-from collections.abc import Mapping
 
 import numpy as np
 from absl import logging
 
 from scae_jax.data.dataset import Dataset, Split, holdout
 from scae_jax.data.pictures import decode_picture
-
-__all__ = ["SUFFIXES", "FolderListing", "list_folder", "load_listing"]
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 TEST_FRACTION = 0.2
@@ -26,20 +24,28 @@ class FolderListing:
 
   Attributes:
     root: absolute path.
-    classes: names of the class folders, sorted; their positions are the labels.
-    files: image files by split name and class; the one split "" means 'not yet divided'.
-    fingerprint: changes with any file's name, size or time of change.
+    files: image files by split and class, both sorted; the split "" means 'not yet divided'. The
+      position of a class is its label.
   """
 
   root: pathlib.Path
-  classes: tuple[str, ...]
-  files: Mapping[str, Mapping[str, tuple[pathlib.Path, ...]]]
-  fingerprint: str
+  files: dict[str, dict[str, list[pathlib.Path]]]
 
   @property
   def key(self) -> str:
     """A short name for the folder's path, for the cache file."""
     return hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+
+  @property
+  def fingerprint(self) -> str:
+    """Changes with any file's name, size or time of change."""
+    facts = hashlib.sha256(os.fsencode(self.root))
+    for by_class in self.files.values():
+      for path in itertools.chain.from_iterable(by_class.values()):
+        status = path.stat()
+        name = os.fsencode(path.relative_to(self.root))
+        facts.update(b"\n%b\t%d\t%d" % (name, status.st_size, status.st_mtime_ns))
+    return facts.hexdigest()
 
 
 def list_folder(data_dir: str) -> FolderListing:
@@ -66,26 +72,16 @@ def list_folder(data_dir: str) -> FolderListing:
       f"data set 'folder': expected a folder of images, got {str(root)!r}, which is not a folder; "
       "set config.data.dir to one"
     )
-  is_divided = any(
-    (root / split).is_dir() and _subfolders(root / split) for split in ("train", "test")
-  )
-  split_roots = {split: root / split for split in ("train", "test")} if is_divided else {"": root}
-  files = {split: _list_classes(split_root) for split, split_root in split_roots.items()}
-  classes = [tuple(of_split) for of_split in files.values()]
-  if len(set(classes)) > 1:
+  is_divided = any(_subfolders(root / split) for split in ("train", "test"))
+  splits = ("train", "test") if is_divided else ("",)
+  files = {split: _list_classes(root / split) for split in splits}
+  classes = [list(by_class) for by_class in files.values()]
+  if classes[0] != classes[-1]:
     raise ValueError(
       f"data set 'folder' {root}: expected the same classes in train and test, got "
-      f"{list(classes[0])} and {list(classes[1])}; make the class folders agree"
+      f"{classes[0]} and {classes[1]}; make the class folders agree"
     )
-  facts = hashlib.sha256(os.fsencode(root))
-  for path in (
-    path for of_split in files.values() for paths in of_split.values() for path in paths
-  ):
-    status = path.stat()
-    facts.update(
-      b"\n%b\t%d\t%d" % (os.fsencode(path.relative_to(root)), status.st_size, status.st_mtime_ns)
-    )
-  return FolderListing(root, classes[0], files, facts.hexdigest())
+  return FolderListing(root, files)
 
 
 def load_listing(listing: FolderListing) -> Dataset:
@@ -98,43 +94,59 @@ def load_listing(listing: FolderListing) -> Dataset:
     ValueError: naming the file, where it is broken, or of another size or number of channels than
       the first; or a class of one image, that cannot be divided.
   """
-  decoded = _decode_splits(listing)
-  if "" in decoded:
-    decoded = _divide(listing, decoded[""])
-  return Dataset("folder", listing.classes, decoded)
+  first: tuple[pathlib.Path, tuple[int, ...]] | None = None
+  splits, classes = {}, tuple(next(iter(listing.files.values())))
+  for split, by_class in listing.files.items():
+    images, labels = [], []
+    for label, paths in enumerate(by_class.values()):
+      for path in paths:
+        try:
+          images.append(decode_picture(path))
+        except ValueError as error:
+          raise ValueError(f"data set 'folder', file {path}: {error}") from error
+        labels.append(label)
+        shape = images[-1].shape
+        first = first or (path, shape)
+        if shape != first[1]:
+          raise ValueError(
+            f"data set 'folder', file {path}: expected height, width and channels {first[1]}, as "
+            f"in {first[0]}, got {shape}; bring all images to one size and to grey or RGB"
+          )
+    splits[split] = Split(np.stack(images), np.asarray(labels, np.int32))
+  if "" in splits:
+    is_test = _chosen_for_test(listing.root, classes, splits[""].labels)
+    splits = {"train": splits[""].take(~is_test), "test": splits[""].take(is_test)}
+  return Dataset("folder", classes, splits)
 
 
 def _subfolders(folder: pathlib.Path) -> list[pathlib.Path]:
-  return sorted(
-    path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
-  )
+  """Folders that are not hidden, sorted; none of what is no folder."""
+  return sorted(path for path in folder.glob("*") if path.is_dir() and path.name[0] != ".")
 
 
-def _list_classes(folder: pathlib.Path) -> dict[str, tuple[pathlib.Path, ...]]:
+def _list_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
   """Image files by class name, sorted."""
-  classes = _subfolders(folder) if folder.is_dir() else []
-  if not classes:
-    raise ValueError(
-      f"data set 'folder': expected class folders in {folder}, got none; lay the images out as "
-      f"{_LAYOUTS}"
-    )
-  files = {}
-  passed_over = []
-  for class_folder in classes:
-    if not _is_text(class_folder.name):
+  files, passed_over = {}, []
+  for class_folder in _subfolders(folder):
+    name = class_folder.name
+    if name != name.encode(errors="replace").decode():  # Linux allows any bytes
       raise ValueError(
         f"data set 'folder': expected names of classes in UTF-8, got {os.fsencode(class_folder)!r};"
         " rename that folder"
       )
-    visible = sorted(path for path in class_folder.iterdir() if not path.name.startswith("."))
-    images = tuple(path for path in visible if path.suffix.lower() in SUFFIXES and path.is_file())
-    if not images:
+    visible = sorted(path for path in class_folder.iterdir() if path.name[0] != ".")
+    files[name] = [p for p in visible if p.suffix.lower() in SUFFIXES and p.is_file()]
+    passed_over += sorted(set(visible) - set(files[name]))
+    if not files[name]:
       raise ValueError(
         f"data set 'folder': expected images ({', '.join(SUFFIXES)}) in {class_folder}, got none; "
         "add images to this class or remove its folder"
       )
-    passed_over += sorted(set(visible) - set(images))
-    files[class_folder.name] = images
+  if not files:
+    raise ValueError(
+      f"data set 'folder': expected class folders in {folder}, got none; lay the images out as "
+      f"{_LAYOUTS}"
+    )
   if passed_over:
     logging.warning(
       "%d entries of %s are not images and are passed over, %s among them.",
@@ -145,47 +157,18 @@ def _list_classes(folder: pathlib.Path) -> dict[str, tuple[pathlib.Path, ...]]:
   return files
 
 
-def _is_text(name: str) -> bool:
-  """Whether a file's name can be printed and saved; Linux allows any bytes."""
-  return name == name.encode(errors="replace").decode()
-
-
-def _decode_splits(listing: FolderListing) -> dict[str, Split]:
-  first: tuple[pathlib.Path, tuple[int, ...]] | None = None
-  splits = {}
-  for split, by_class in listing.files.items():
-    images, labels = [], []
-    for label, class_name in enumerate(listing.classes):
-      for path in by_class[class_name]:
-        try:
-          image = decode_picture(path)
-        except ValueError as error:
-          raise ValueError(f"data set 'folder', file {path}: {error}") from error
-        first = first or (path, image.shape)
-        if image.shape != first[1]:
-          raise ValueError(
-            f"data set 'folder', file {path}: expected height, width and channels {first[1]}, as "
-            f"in {first[0]}, got {image.shape}; bring all images to one size and to grey or RGB"
-          )
-        images.append(image)
-        labels.append(label)
-    splits[split] = Split(np.stack(images), np.asarray(labels, np.int32))
-  return splits
-
-
-def _divide(listing: FolderListing, split: Split) -> dict[str, Split]:
-  """Holds a fifth of each class out."""
-  is_test = np.zeros(len(split.labels), bool)
-  for label, class_name in enumerate(listing.classes):
-    members = np.flatnonzero(split.labels == label)
+def _chosen_for_test(
+  root: pathlib.Path, classes: tuple[str, ...], labels: np.ndarray
+) -> np.ndarray:
+  """A fifth of each class: bool [n]."""
+  is_test = np.zeros(len(labels), bool)
+  for label, name in enumerate(classes):
+    members = np.flatnonzero(labels == label)
     if len(members) < 2:
       raise ValueError(
-        f"data set 'folder': expected at least 2 images in {listing.root / class_name}, one to "
+        f"data set 'folder': expected at least 2 images in {root / name}, one to "
         "train and one to test on, got 1; add images or provide train and test folders"
       )
     num_test = max(1, round(TEST_FRACTION * len(members)))
     is_test[members[holdout(np.zeros(len(members), np.int64), num_test, SPLIT_SEED)]] = True
-  return {
-    "train": Split(split.images[~is_test], split.labels[~is_test]),
-    "test": Split(split.images[is_test], split.labels[is_test]),
-  }
+  return is_test

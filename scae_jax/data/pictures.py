@@ -6,8 +6,6 @@ import os
 import numpy as np
 from PIL import Image
 
-__all__ = ["decode_picture"]
-
 # Exact conversions to a mode that we keep: black and white, and palettes (GIF, some PNG).
 _LOSSLESS = {"L": "L", "RGB": "RGB", "1": "L", "P": "RGB"}
 _BY_CHANNELS = {1: "L", 3: "RGB"}

@@ -13,15 +13,13 @@ from scae_jax.data.feed import Feed
 from scae_jax.models.system import PointSpec
 from scae_jax.typing import Array, Batch
 
-__all__ = ["NAME", "NUM_TEST", "Scenes"]
-
 NAME = "constellations"
 NUM_TEST = 10_000
 NUM_VALIDATION = 1_024
 # Scenes that are the same for every run, up to a device's rounding; those that a run trains on are
 # drawn from keys that its seed makes.
 TEST_SEED, VALIDATION_SEED = 1_000_003, 1_000_033
-# The generator has no end: how many scenes are called an epoch changes nothing but the bookkeeping.
+# The generator has no end: the number of scenes in an epoch changes nothing but the bookkeeping.
 EPOCH = 10_000
 
 

@@ -1,57 +1,49 @@
-"""Loading a data set by name: the embedded digits, a user's folder, or any prepared TFDS set."""
+"""Loading a data set by its name: every source is a function that returns a `Dataset`."""
 
 import difflib
+import functools
+import importlib
 import pathlib
-from collections.abc import Callable
+import re
 
 from absl import logging
 
-from scae_jax.data.cache import cache_folder, cached_versions, load_or_build, read_cached
-from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.cache import cache_folder, load_or_build, newest_cached
+from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
 from scae_jax.data.folder import list_folder, load_listing
-from scae_jax.data.prepared import (
-  PreparedSet,
-  SetReference,
-  find_prepared,
-  parse_reference,
-  tfds_folder,
-)
-from scae_jax.data.smallnorb import decode_smallnorb, parse_smallnorb
-from scae_jax.data.tfds_source import catalogue_names, decode_prepared, prepare_commands
-
-__all__ = ["Dataset", "Split", "load_dataset"]
+from scae_jax.data.smallnorb import DIVISIONS, SIDE, decode_smallnorb
+from scae_jax.data.tfds_source import TfdsSet, catalogue_names, decode_prepared, tfds_folder
 
 _VALID_NAMES = (
   "valid names: 'digits' (embedded), 'folder' (your images by class), and any TFDS image "
   "classification set by its TFDS name, such as 'mnist', 'fashion_mnist', 'cifar10' or "
-  "'svhn_cropped'; 'smallnorb:novel_azimuth' and 'smallnorb:novel_elevation'; to score on only, "
+  "'svhn_cropped'; 'smallnorb:novel_azimuth' and 'smallnorb:novel_elevation'; a function of your "
+  "own that returns a Dataset, by its dotted path; to score on only, "
   "with evaluate.py --dataset: 'affnist', 'affine_<name>', 'rotated_<name>:35' and "
   "'translated_<name>:-6..6'"
 )
+_TFDS_NAME = re.compile(r"(\w+)(?:/([\w.\-]+?))?(?::(\d+\.\d+\.\d+))?(?::(.*))?")
 
 
 def load_dataset(name: str, data_dir: str = "", cache_dir: str = "") -> Dataset:
   """Loads a data set into host memory.
 
-  Everything but the digits is decoded once and kept in one file of the cache folder, from which the
-  next start reads it. A TFDS set that is prepared under `data_dir` is read in its newest version
-  there; one that is not is read from the newest version in the cache, which needs no TFDS at all.
+  Images of folders and of TFDS are decoded once and kept in one file of the cache folder, from
+  which the next start reads them. A TFDS set that is prepared under `data_dir` is read in its
+  newest version there; one that is not, from the newest version in the cache, which needs no TFDS.
 
   Args:
-    name: `digits`, `folder`, or a TFDS name: `mnist`, `mnist:3.0.1`, `cifar10_corrupted/fog_1`. For
-      `smallnorb`, whose images come in half their size, see `scae_jax.data.smallnorb`.
-    data_dir: for `folder` the folder of images, for TFDS sets the folder of prepared sets, where ""
-      means `$TFDS_DATA_DIR` or else `~/tensorflow_datasets`. The digits do not read it.
+    name: `digits`, `folder`, the dotted path of a function that returns a `Dataset`, or a TFDS
+      name: `mnist`, `mnist:3.0.1`, `cifar10_corrupted/fog_1`, `smallnorb:novel_azimuth`.
+    data_dir: for `folder` the folder of images; for a function its one argument, where it is not
+      ""; for TFDS sets the folder of prepared sets, "" for `$TFDS_DATA_DIR` or else
+      `~/tensorflow_datasets`.
     cache_dir: the cache folder; "" means `$SCAE_JAX_CACHE` or else `~/.cache/scae_jax`.
-
-  Returns:
-    The data set, checked.
 
   Raises:
     ValueError: the name is unknown, the data set is not prepared (the message has the commands that
-      prepare it) or not usable; see `list_folder`, `load_listing`, `decode_prepared` and
-      `decode_smallnorb`.
+      prepare it) or not usable, or the function fails.
   """
   cache = cache_folder(cache_dir)
   if name == "digits":
@@ -60,80 +52,77 @@ def load_dataset(name: str, data_dir: str = "", cache_dir: str = "") -> Dataset:
     listing = list_folder(data_dir)
     path = cache / f"folder-{listing.key}.npz"
     return load_or_build(path, name, listing.fingerprint, lambda: load_listing(listing))
-  root, norb = tfds_folder(data_dir), parse_smallnorb(name)
-  if norb is not None:
-    return _load_tfds(
-      norb.reference,
-      root,
-      cache,
-      name=norb.full_name,
-      stem=norb.stem,
-      decode=lambda prepared: decode_smallnorb(prepared, norb),
-    )
-  reference = parse_reference(name)
-  if reference is None:
+  if is_dotted(name):
+    return _call(name, data_dir)
+  return _load_tfds(name, data_dir, cache)
+
+
+def is_dotted(name: str) -> bool:
+  """Whether a name is the path of a function, `package.module.function`, which is code to run."""
+  return re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", name) is not None
+
+
+def _call(path: str, data_dir: str) -> Dataset:
+  """What the function of a dotted path returns."""
+  module, _, function = path.rpartition(".")
+  try:
+    source = getattr(importlib.import_module(module), function)
+    dataset = source(data_dir) if data_dir else source()
+  except Exception as error:  # it is the user's code: anything may be wrong with it
+    raise ValueError(
+      f"expected a function that returns a Dataset and takes config.data.dir where that is set, got"
+      f" {type(error).__name__}: {error}"
+    ) from error
+  if not isinstance(dataset, Dataset):
+    raise ValueError(f"expected a function that returns a Dataset, got one of {type(dataset)}")
+  return dataset
+
+
+def _load_tfds(name: str, data_dir: str, cache: pathlib.Path) -> Dataset:
+  """Reads what is prepared, or else the newest cache file of it."""
+  match = _TFDS_NAME.fullmatch(name)
+  if match is None or (match[4] is not None and match[1] != "smallnorb"):
     raise ValueError(f"expected the name of a data set, got {name!r}; {_VALID_NAMES}")
-  return _load_tfds(
-    reference,
-    root,
-    cache,
-    name=reference.full_name,
-    stem=reference.stem,
-    decode=decode_prepared,
-  )
+  root, division = tfds_folder(data_dir), match[4]
+  source = TfdsSet(match[1], match[2] or "", match[3] or "", root)
+  full_name, decode = source.unversioned, decode_prepared
+  stem = full_name.replace("/", "-")
+  if source.builder == "smallnorb":
+    if division not in (None, *DIVISIONS):
+      names = ("smallnorb", *(f"smallnorb:{each}" for each in DIVISIONS))
+      raise ValueError(f"expected one of {', '.join(map(repr, names))}, got {name!r}; correct it")
+    full_name = f"smallnorb:{division}" if division else "smallnorb"
+    # Not the file name that images in full size would have.
+    stem = f"smallnorb-{SIDE}" + (f"-{division}" if division else "")
+    decode = functools.partial(decode_smallnorb, division=division or "")
+  folder = source.prepared()
+  if folder is not None:
+    fingerprint = (folder / "dataset_info.json").read_text(errors="replace")
+    path = cache / f"{stem}-{folder.name}.npz"
+    return load_or_build(path, full_name, fingerprint, lambda: decode(source, folder))
+  dataset = newest_cached(cache, stem, source.version, full_name)
+  if dataset is None:
+    raise ValueError(_absent(source, cache))
+  logging.info("%s is not prepared in %s: read from %s.", full_name, root, cache)
+  return dataset
 
 
-def _load_tfds(
-  reference: SetReference,
-  root: pathlib.Path,
-  cache: pathlib.Path,
-  *,
-  name: str,
-  stem: str,
-  decode: Callable[[PreparedSet], Dataset],
-) -> Dataset:
-  """Reads what is prepared, or else the newest cache file of it.
-
-  Args:
-    reference: the set of TFDS.
-    root: folder of prepared sets.
-    cache: folder of cache files.
-    name: of the data set that `decode` gives.
-    stem: the start of its cache files' names.
-    decode: reads the prepared set.
-
-  Raises:
-    ValueError: neither is there.
-  """
-  prepared = find_prepared(reference, root)
-  if prepared is not None:
-    path = cache / f"{stem}-{prepared.version}.npz"
-    return load_or_build(path, name, prepared.fingerprint, lambda: decode(prepared))
-  for version, path in cached_versions(cache, stem):
-    if reference.version in ("", version):
-      dataset = read_cached(path, name)
-      if dataset is not None:
-        logging.info("%s is not prepared in %s: read from %s.", name, root, path)
-        return dataset
-  raise ValueError(_absent(reference, root, cache))
-
-
-def _absent(reference: SetReference, root: pathlib.Path, cache: pathlib.Path) -> str:
+def _absent(source: TfdsSet, cache: pathlib.Path) -> str:
   looked = (
-    f"expected {reference.name!r} prepared by TFDS in {root} (config.data.dir or TFDS_DATA_DIR) or "
-    f"cached in {cache}, got neither"
+    f"expected {source.builder!r} prepared by TFDS in {source.root} (config.data.dir or "
+    f"TFDS_DATA_DIR) or cached in {cache}, got neither"
   )
-  remedy = "prepare it once:\n" + prepare_commands(reference, str(root))
+  remedy = f"prepare it once:\n{source.prepare_commands}"
   try:
     catalogue = catalogue_names()
-    if reference.name not in catalogue:
-      known = ["digits", "folder", *catalogue]
-      similar = difflib.get_close_matches(reference.name.lower(), known)
-      hint = f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
-      return (
-        f"unknown data set {reference.text!r}: TFDS has none of this name; {looked}; "
-        f"{hint}{_VALID_NAMES}"
-      )
   except ImportError:
     remedy = f"{_VALID_NAMES}. If it is a TFDS set, {remedy}"
-  return f"data set {reference.text!r} is not prepared: {looked}; {remedy}"
+  else:
+    if source.builder not in catalogue:
+      similar = difflib.get_close_matches(source.builder.lower(), ["digits", "folder", *catalogue])
+      hint = f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
+      return (
+        f"unknown data set {str(source)!r}: TFDS has none of this name; {looked}; "
+        f"{hint}{_VALID_NAMES}"
+      )
+  return f"data set {str(source)!r} is not prepared: {looked}; {remedy}"

@@ -1,27 +1,107 @@
-"""Decoding a prepared TFDS image classification set, with NumPy and Pillow only."""
+"""Image sets of TFDS that are prepared in array_record, which needs no TensorFlow to be read.
+
+A prepared set lies in `<data_dir>/<builder>[/<config>]/<version>`. It is found by its files alone,
+so that a start from the cache does not import TFDS, which takes a second.
+"""
 
 import dataclasses
 import json
+import os
+import pathlib
+import re
 import types
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.pictures import decode_picture
-from scae_jax.data.prepared import READABLE_FORMAT, PreparedSet, SetReference
 
-__all__ = ["Records", "catalogue_names", "decode_prepared", "prepare_commands", "read_records"]
+READABLE_FORMAT = "array_record"
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
-def prepare_commands(reference: SetReference, data_dir: str) -> str:
-  """The shell commands that prepare a data set so that it can be read without TensorFlow."""
-  return (
-    "  pip install -r requirements-prepare.txt\n"
-    f'  python -c "import tensorflow_datasets as tfds; tfds.builder({reference.text!r}, '
-    f"data_dir={data_dir!r}).download_and_prepare(file_format='{READABLE_FORMAT}')\""
-  )
+@dataclasses.dataclass(frozen=True)
+class TfdsSet:
+  """A name such as `mnist`, `mnist:3.0.1` or `cifar10_corrupted/fog_1`, and where it is looked for.
+
+  Attributes:
+    builder: its first part.
+    config: "" where there is none.
+    version: major.minor.patch, "" for the newest.
+    root: the folder of prepared sets, TFDS's `data_dir`.
+  """
+
+  builder: str
+  config: str
+  version: str
+  root: pathlib.Path
+
+  def __str__(self) -> str:
+    return f"{self.unversioned}:{self.version}" if self.version else self.unversioned
+
+  @property
+  def unversioned(self) -> str:
+    return f"{self.builder}/{self.config}" if self.config else self.builder
+
+  @property
+  def prepare_commands(self) -> str:
+    """The shell commands that prepare the set so that it can be read without TensorFlow."""
+    return (
+      "  pip install -r requirements-prepare.txt\n"
+      f'  python -c "import tensorflow_datasets as tfds; tfds.builder({str(self)!r}, data_dir='
+      f"{str(self.root)!r}).download_and_prepare(file_format='{READABLE_FORMAT}')\""
+    )
+
+  def prepared(self) -> pathlib.Path | None:
+    """The folder of the newest version that is prepared, of the default config if none is named.
+
+    Raises:
+      ValueError: several configs, and TFDS has recorded no default.
+    """
+    folder = self.root / self.unversioned
+    if not self.config and not _versions(folder):
+      folder /= self._default_config(folder)
+    versions = [v for v in _versions(folder) if self.version in ("", v)]
+    numbers = {tuple(map(int, version.split("."))): version for version in versions}
+    return folder / numbers[max(numbers)] if numbers else None
+
+  def _default_config(self, folder: pathlib.Path) -> str:
+    """The config to read when none is named; "" when none is prepared."""
+    configs = sorted(path.name for path in folder.glob("*") if _versions(path))
+    try:
+      recorded = json.loads((folder / ".config" / "metadata.json").read_text())["defaultConfigName"]
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or none that can be read
+      recorded = ""
+    if recorded in configs:
+      return recorded
+    if len(configs) > 1:
+      raise ValueError(
+        f"data set {str(self)!r}: expected the config to be named, because {folder} has "
+        f"several: {configs}; write data.name='{self.builder}/{configs[0]}', for example"
+      )
+    return "".join(configs)
+
+
+def _versions(folder: pathlib.Path) -> list[str]:
+  found = (path.parent.name for path in folder.glob("*/dataset_info.json"))
+  return [version for version in found if _VERSION.fullmatch(version)]
+
+
+def tfds_folder(data_dir: str) -> pathlib.Path:
+  """The folder given, else `$TFDS_DATA_DIR`, else TFDS's default `~/tensorflow_datasets`.
+
+  Raises:
+    ValueError: a remote folder such as `gs://...`.
+  """
+  folder = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+  if "://" in folder:
+    raise ValueError(
+      f"expected a local folder of prepared data sets, got {folder!r}; copy it to a local disk and "
+      "set config.data.dir or TFDS_DATA_DIR to that"
+    )
+  return pathlib.Path(folder).expanduser()
 
 
 def catalogue_names() -> list[str]:
@@ -29,85 +109,77 @@ def catalogue_names() -> list[str]:
   return _tfds().list_builders(with_community_datasets=False)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Records:
-  """Decoded examples of a prepared set.
-
-  Attributes:
-    class_names: of the first label.
-    splits: by name, `images` uint8 [n, h, w, c] and `labels` int32 [n, number of labels].
-  """
-
-  class_names: tuple[str, ...]
-  splits: Mapping[str, tuple[np.ndarray, np.ndarray]]
-
-
-def decode_prepared(prepared: PreparedSet) -> Dataset:
-  """Decodes the splits 'train' and 'test' ('validation' where there is no 'test').
-
-  The image and the label are the supervised pair that the data set declares, or else its only
-  image and its only class label.
-
-  Args:
-    prepared: where the files are.
-
-  Raises:
-    ValueError: what `read_records` says; features that are not one image and one class label;
-      labels outside the classes.
-  """
-  records = read_records(prepared)
+def decode_prepared(source: TfdsSet, folder: pathlib.Path) -> Dataset:
+  """Decodes a prepared set of images with one label each; raises as `read_records` does."""
+  class_names, records = read_records(source, folder)
   splits = {
     name: Split(images, np.ascontiguousarray(labels[:, 0]))
-    for name, (images, labels) in records.splits.items()
+    for name, (images, labels) in records.items()
   }
-  return Dataset(prepared.reference.full_name, records.class_names, splits)
+  return Dataset(source.unversioned, class_names, splits)
 
 
-def read_records(prepared: PreparedSet, keys: tuple[str, ...] = ()) -> Records:
+def read_records(
+  source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...] = ()
+) -> tuple[tuple[str, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
   """Decodes the splits 'train' and 'test' ('validation' where there is no 'test').
 
-  Reads the files alone: no catalogue code, no TensorFlow.
-
   Args:
-    prepared: where the files are.
-    keys: names of the image and of the labels to read; () for the one pair that there is, see
-      `decode_prepared`.
+    source: what it is called.
+    folder: `dataset_info.json`, `features.json` and the records of one version.
+    keys: names of the image and of the labels to read; () for the supervised pair that the set
+      declares, or else its only image and its only class label.
+
+  Returns:
+    Class names of the first label; and by split images uint8 [n, h, w, c] and labels int32
+    [n, number of labels].
 
   Raises:
     ValueError: a file format that needs TensorFlow, TFDS not installed, splits or features missing,
       images not uint8, not grey or RGB, or of different sizes, records that cannot be read.
   """
-  text = prepared.reference.text
-  if READABLE_FORMAT not in prepared.file_formats:
-    raise ValueError(
-      f"data set {text!r}: expected records in the format {READABLE_FORMAT!r}, got "
-      f"{', '.join(map(repr, prepared.file_formats))} in {prepared.folder}, which cannot be read "
-      "without TensorFlow; remove that folder and prepare it again:\n"
-      + prepare_commands(prepared.reference, str(prepared.root))
+  where = f"data set {str(source)!r}"
+
+  def unreadable(error: Exception) -> ValueError:
+    return ValueError(
+      f"{where}: expected whole TFDS files in {folder}, got {type(error).__name__}: {error}; "
+      f"remove that folder and prepare it again:\n{source.prepare_commands}"
     )
+
   try:
     tfds = _tfds()
   except ImportError as error:
     raise ValueError(
-      f"data set {text!r}: expected tensorflow_datasets to be installed to read {prepared.folder}, "
-      f"got {error}; pip install -r requirements.txt, or copy a cache file of this data set from "
+      f"{where}: expected tensorflow_datasets to be installed to read {folder}, got "
+      f"{error}; pip install -r requirements.txt, or copy a cache file of this data set from "
       "another machine into the cache folder"
     ) from error
-  _refuse_code(prepared)
   try:
-    builder: Any = tfds.builder_from_directory(str(prepared.folder))
-    features = dict(builder.info.features)
-    split_names = {name for name, split in builder.info.splits.items() if split.num_examples}
-  # TFDS raises errors of many types for damaged metadata.
-  except Exception as error:
-    raise _unreadable(prepared, error) from error
-  keys = keys or _choose_features(tfds, text, features, builder.info.supervised_keys)
-  shape = _image_shape(text, features, keys)
-  test = "test" if "test" in split_names else "validation"
-  if not {"train", test} <= split_names:
+    described = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+  except (OSError, ValueError, RecursionError) as error:
+    raise unreadable(error) from error
+  _refuse_code(where, described)
+  try:
+    builder: Any = tfds.builder_from_directory(str(folder))
+    info = builder.info
+    features = dict(info.features)
+    formats = [one.value for one in (info.file_format, *info.alternative_file_formats)]
+    filled = {name for name, split in info.splits.items() if split.num_examples}
+  except Exception as error:  # of many types for damaged metadata
+    raise unreadable(error) from error
+  if READABLE_FORMAT not in formats:
     raise ValueError(
-      f"data set {text!r}: expected examples in 'train' and in 'test' (or 'validation'), got "
-      f"examples in {sorted(split_names)}; use a data set that has both"
+      f"{where}: expected records in the format {READABLE_FORMAT!r}, got "
+      f"{', '.join(map(repr, formats))} in {folder}, which cannot be read without TensorFlow; "
+      f"remove that folder and prepare it again:\n{source.prepare_commands}"
+    )
+  keys = keys or _supervised_pair(tfds, where, features, info.supervised_keys)
+  _check_features(where, features, keys)
+  test = "test" if "test" in filled else "validation"
+  if not {"train", test} <= filled:
+    raise ValueError(
+      f"{where}: expected examples in 'train' and in 'test' (or 'validation'), got "
+      f"examples in {sorted(filled)}; use a data set that has both"
     )
   # Pillow decodes here what TFDS would decode by whatever library is installed.
   encoded = {
@@ -116,74 +188,51 @@ def read_records(prepared: PreparedSet, keys: tuple[str, ...] = ()) -> Records:
     if isinstance(feature, tfds.features.Image)
   }
   splits = {}
-  for split_name, stored_name in (("train", "train"), ("test", test)):
+  for name, stored in (("train", "train"), ("test", test)):
     try:
-      records = builder.as_data_source(split=stored_name, decoders=encoded)
-      examples = ([record[key] for key in keys] for record in records)
-      splits[split_name] = _decode_split(
-        f"data set {text!r}, split {stored_name!r}", examples, (len(records), len(keys) - 1), shape
+      records = builder.as_data_source(split=stored, decoders=encoded)
+      rows = [[record[key] for key in keys] for record in records]
+      pictures = [bytes(row[0]) for row in rows]  # of a damaged file some are None
+      labels = np.array([row[1:] for row in rows], np.int32)
+    except Exception as error:  # likewise of array_record
+      raise unreadable(error) from error
+    channels = features[keys[0]].shape[-1]
+    splits[name] = _decode(f"{where}, split {stored!r}", pictures, channels), labels
+  return tuple(features[keys[1]].names), splits
+
+
+def _decode(where: str, pictures: Sequence[bytes], channels: int) -> np.ndarray:
+  images = np.zeros((0, 0, 0, channels), np.uint8)
+  for index, picture in enumerate(pictures):
+    try:
+      image = decode_picture(picture, channels)
+    except ValueError as error:
+      raise ValueError(f"{where}, example {index}: {error}") from error
+    if index == 0:
+      images = np.zeros((len(pictures), *image.shape), np.uint8)
+    if image.shape != images.shape[1:]:
+      raise ValueError(
+        f"{where}, example {index}: expected height, width and channels {images.shape[1:]}, as in "
+        f"example 0, got {image.shape}; resize the images to one size and load them as "
+        "data.name='folder'"
       )
-    except _PictureError:
-      raise
-    # So does array_record for damaged or missing files.
-    except Exception as error:
-      raise _unreadable(prepared, error) from error
-  return Records(tuple(features[keys[1]].names), splits)
+    images[index] = image
+  return images
 
 
-def _refuse_code(prepared: PreparedSet) -> None:
-  """Raises ValueError if TFDS would import a module that is not its own: it imports what the folder
-  names as classes of features."""
-  path = prepared.folder / "features.json"
-  try:
-    rest: list[Any] = [json.loads(path.read_text(encoding="utf-8"))]
-  except (OSError, ValueError, RecursionError) as error:
-    raise _unreadable(prepared, error) from error
-  while rest:
-    value = rest.pop()
-    rest += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    names = [value.get("pythonClassName"), value.get("type")] if isinstance(value, dict) else []
-    for name in names:
-      if isinstance(name, str) and "." in name and not name.startswith("tensorflow_datasets."):
-        raise ValueError(
-          f"data set {prepared.reference.text!r}: expected only classes of tensorflow_datasets in"
-          f" {path}, got {name!r}, which is code of elsewhere; save the images by class"
-          " and load them as data.name='folder'"
-        )
-
-
-class _PictureError(ValueError):
-  """An image that is not like the others; kept apart from files that cannot be read."""
-
-
-def _tfds() -> types.ModuleType:
-  # Imported on a cache miss only: it takes a second, and a machine with a cache file needs none.
-  import tensorflow_datasets
-
-  return tensorflow_datasets
-
-
-def _unreadable(prepared: PreparedSet, error: Exception) -> ValueError:
-  return ValueError(
-    f"data set {prepared.reference.text!r}: expected whole TFDS files in {prepared.folder}, got "
-    f"{type(error).__name__}: {error}; remove that folder and prepare it again:\n"
-    + prepare_commands(prepared.reference, str(prepared.root))
-  )
-
-
-def _choose_features(
-  tfds: types.ModuleType, text: str, features: dict[str, Any], supervised_keys: Any
+def _supervised_pair(
+  tfds: types.ModuleType, where: str, features: dict[str, Any], declared: Any
 ) -> tuple[str, str]:
   """Names of the image and label features; raises ValueError when there is no one pair."""
-  images = [key for key, value in features.items() if isinstance(value, tfds.features.Image)]
-  labels = [key for key, value in features.items() if isinstance(value, tfds.features.ClassLabel)]
-  if isinstance(supervised_keys, tuple) and len(supervised_keys) == 2:
-    image_key, label_key = supervised_keys
-    images = [key for key in images if key == image_key] or images
-    labels = [key for key in labels if key == label_key] or labels
+  pair = []
+  for i, kind in enumerate((tfds.features.Image, tfds.features.ClassLabel)):
+    found = [key for key, value in features.items() if isinstance(value, kind)]
+    has_pair = isinstance(declared, tuple) and len(declared) == 2
+    pair.append([declared[i]] if has_pair and declared[i] in found else found)
+  images, labels = pair
   if len(images) != 1 or len(labels) != 1:
     raise ValueError(
-      f"data set {text!r}: expected an image classification set, with one image and one class "
+      f"{where}: expected an image classification set, with one image and one class "
       f"label, got {len(images)} images and {len(labels)} class labels among the features "
       f"{sorted(features)}; use another data set, or save its images by class and load them as "
       "data.name='folder'"
@@ -191,43 +240,40 @@ def _choose_features(
   return images[0], labels[0]
 
 
-def _image_shape(text: str, features: dict[str, Any], keys: tuple[str, ...]) -> tuple:
-  """What is declared of the images; raises ValueError where they are missing or of no use."""
+def _check_features(where: str, features: dict[str, Any], keys: tuple[str, ...]) -> None:
   if not set(keys) <= set(features):
     raise ValueError(
-      f"data set {text!r}: expected the features {sorted(keys)}, got {sorted(features)}; prepare "
+      f"{where}: expected the features {sorted(keys)}, got {sorted(features)}; prepare "
       "the data set of this name that TFDS has"
     )
   image = features[keys[0]]
   dtype, channels = np.dtype(image.np_dtype), image.shape[-1]
   if dtype != np.uint8 or channels not in (1, 3):
     raise ValueError(
-      f"data set {text!r}: expected uint8 images of 1 channel (grey) or 3 (RGB), got {dtype} and "
+      f"{where}: expected uint8 images of 1 channel (grey) or 3 (RGB), got {dtype} and "
       f"{channels} channels; convert the images and load them as data.name='folder'"
     )
-  return image.shape
 
 
-def _decode_split(
-  where: str, examples: Any, num_labels: tuple[int, int], declared_shape: tuple
-) -> tuple[np.ndarray, np.ndarray]:
-  """Images and labels [number of examples, labels of each], for `Records`."""
-  channels = declared_shape[-1]
-  images = np.zeros((0, 0, 0, channels), np.uint8)
-  labels = np.zeros(num_labels, np.int64)
-  for index, (picture, *own_labels) in enumerate(examples):
-    try:
-      image = decode_picture(picture, channels)
-    except ValueError as error:
-      raise _PictureError(f"{where}, example {index}: {error}") from error
-    if index == 0:
-      images = np.zeros((len(labels), *image.shape), np.uint8)
-    if image.shape != images.shape[1:]:
-      raise _PictureError(
-        f"{where}, example {index}: expected height, width and channels {images.shape[1:]}, as in "
-        f"example 0, got {image.shape}; resize the images to one size and load them as "
-        "data.name='folder'"
-      )
-    images[index] = image
-    labels[index] = [int(label) for label in own_labels]
-  return images, labels.astype(np.int32)
+def _refuse_code(where: str, described: Any) -> None:
+  """Raises ValueError if TFDS would import a module that is not its own.
+
+  TFDS imports what the folder names as classes of features, and the folder may be somebody else's.
+  """
+  rest = [described]
+  while rest:
+    value = rest.pop()
+    rest += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    names = [value.get("pythonClassName"), value.get("type")] if isinstance(value, dict) else []
+    for name in names:
+      if isinstance(name, str) and "." in name and not name.startswith("tensorflow_datasets."):
+        raise ValueError(
+          f"{where}: expected only classes of tensorflow_datasets in features.json, got {name!r}, "
+          "which is code of elsewhere; save the images by class and load them as data.name='folder'"
+        )
+
+
+def _tfds() -> types.ModuleType:
+  import tensorflow_datasets  # on a cache miss only: a machine with a cache file needs none
+
+  return tensorflow_datasets

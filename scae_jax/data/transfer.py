@@ -10,43 +10,34 @@ translated_<name>:-6..6  each by its own whole numbers of pixels in this range; 
 """
 
 import dataclasses
-import math
 import re
+from typing import NamedTuple
 
 import numpy as np
 
 from scae_jax.data import affine, affnist
-from scae_jax.data.dataset import Dataset, ScoredSet, crop_middle
-from scae_jax.data.normalization import normalized
+from scae_jax.data.dataset import Dataset, EvalDataset, crop_middle, normalized
 from scae_jax.data.sources import load_dataset
 
-__all__ = ["load_scored", "turned"]
-
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
-# Of the splits that `turned` turns: no training image has its angle from a test image.
+# Of the splits that `rotated` turns: no training image has its angle from a test image.
 _SEEDS = {"test": SEED, "train": SEED + 1, "validation": SEED + 2}
 _EXPECTED = {
   "rotated": "degrees, as in rotated_mnist:35, or a range, as in rotated_mnist:-20..20",
   "translated": "whole pixels, as in translated_mnist:3 or, to the right and down, "
   "translated_mnist:3,-2, or a range, as in translated_mnist:-6..6",
 }
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)"
+_RANGE = re.compile(rf"({_NUMBER})(?:\.\.({_NUMBER}))?")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Request:
-  """A name, read.
+class _Request(NamedTuple):
+  """A name, read."""
 
-  Attributes:
-    kind: `affine`, `rotated` or `translated`.
-    source: the data set whose test images are moved.
-    moves: how, as it was written; "" for affine.
-    ranges: least and most, for each number that is drawn.
-  """
-
-  kind: str
-  source: str
-  moves: str
-  ranges: tuple[tuple[float, float], ...]
+  kind: str  # `affine`, `rotated` or `translated`
+  source: str  # the data set whose test images are moved
+  moves: str  # how, as it was written; "" for affine
+  ranges: list[tuple[float, float]]  # least and most, of each number that is drawn
 
 
 def load_scored(
@@ -58,7 +49,7 @@ def load_scored(
   *,
   crop: int = 0,
   normalize: bool = False,
-) -> ScoredSet:
+) -> EvalDataset:
   """Loads what a model is to be scored on.
 
   Sets that are drawn take the test split of the data set that they name, are the same at every
@@ -74,7 +65,7 @@ def load_scored(
     crop: side of the square that is cut out of the middle of every image before it is moved,
       pixels, for a model that trains on crops; 0 keeps images whole. affNIST is never cut.
     normalize: whether batches are to be normalised, by what an image was before it was cut and
-      moved; see `scae_jax.data.normalization`.
+      moved.
 
   Raises:
     ValueError: what `load_dataset` or `load_affnist` says; a range that is none; a canvas too small
@@ -99,7 +90,7 @@ def load_scored(
   side = min(canvas, affnist.SIDE) if is_affnist else canvas
   maps, notes = _draw(request, test.images, side, SEED)
   full_name = f"{request.kind}_{dataset.name}" + (f":{request.moves}" if request.moves else "")
-  return ScoredSet(
+  return EvalDataset(
     full_name,
     dataset.class_names,
     {"test": dataclasses.replace(test, images=affine.resample(test.images, maps, side))},
@@ -107,14 +98,14 @@ def load_scored(
   )
 
 
-def turned(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
+def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
   """Every image of a data set turned by an angle of its own, for models to be fitted and scored.
 
   The same at every call. The test split is that of `rotated_<name>:-degrees..degrees`.
 
   Args:
     dataset: any; its images fit on the canvas.
-    degrees: angles are uniform up to so many in either direction, 0 to 180.
+    degrees: angles are uniform up to this in either direction, 0 to 180.
     canvas: side of the square on which the images are drawn, pixels.
 
   Returns:
@@ -127,7 +118,7 @@ def turned(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
   if not 0 <= degrees <= 180:
     raise ValueError(f"expected to turn by 0 to 180 degrees, got {degrees:g}")
   moves = f"{-degrees:g}..{degrees:g}" if degrees else "0"
-  request = _Request("rotated", dataset.name, moves, ((-degrees, degrees),))
+  request = _Request("rotated", dataset.name, moves, [(-degrees, degrees)])
   name, splits, notes = f"rotated_{dataset.name}:{moves}", {}, list(dataset.notes)
   for split_name, split in dataset.splits.items():
     maps, own_notes = _draw(request, split.images, canvas, _SEEDS[split_name])
@@ -190,26 +181,18 @@ def _read(name: str) -> _Request | None:
     return None
   kind, source = match.groups()
   if kind == "affine":
-    return _Request(kind, source, "", ())
+    return _Request(kind, source, "", [])
   source, colon, moves = source.rpartition(":")
   if not colon:
     raise ValueError(f"data set {name!r} does not say how far; expected {_EXPECTED[kind]}")
-  texts = [moves] if kind == "rotated" else moves.split(",")
-  ranges = [_range(text) for text in texts]
-  if kind == "translated" and len(ranges) == 1:
-    ranges = ranges * 2  # to the right and down
-  ends = [end for one in ranges for end in one]
-  are_whole = all(end.is_integer() for end in ends) or kind == "rotated"
-  if len(ranges) > 2 or not are_whole or any(low > high for low, high in ranges):
+  found = [_RANGE.fullmatch(text) for text in moves.split(",")]
+  ranges = [(float(one[1]), float(one[2] or one[1])) for one in found if one]
+  is_sound = len(ranges) == len(found) and all(low <= high for low, high in ranges)
+  if kind == "rotated":
+    is_sound &= len(found) == 1
+  else:
+    is_sound &= len(found) <= 2 and all(end.is_integer() for ends in ranges for end in ends)
+    ranges = (ranges * 2)[:2]  # to the right and down
+  if not is_sound:
     raise ValueError(f"data set {name!r}: cannot read {moves!r}; expected {_EXPECTED[kind]}")
-  return _Request(kind, source, moves, tuple(ranges))
-
-
-def _range(text: str) -> tuple[float, float]:
-  """The ends of `low..high`, or one number twice; (inf, -inf) if it is neither."""
-  low, dots, high = text.partition("..")
-  try:
-    ends = float(low), float(high if dots else low)
-  except ValueError:
-    return math.inf, -math.inf
-  return ends if all(map(math.isfinite, ends)) else (math.inf, -math.inf)
+  return _Request(kind, source, moves, ranges)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from scae_jax.data.dataset import ScoredSet
+from scae_jax.data.dataset import EvalDataset
 
 NUM_PICTURED = 10  # examples that a report's figures show
 # Apart from the run's seed, so that runs with different seeds are scored on the same examples.
@@ -28,9 +28,9 @@ def choose(split_size: int, max_examples: int) -> np.ndarray:
   return np.random.RandomState(_SHUFFLE_SEED).permutation(split_size)[:max_examples]
 
 
-def load_split(dataset: ScoredSet, split: str, max_examples: int) -> dict[str, np.ndarray]:
+def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str, np.ndarray]:
   """Takes the chosen examples of a split: `image` uint8 [n, h, w, c], `label` int32 [n] and, of
-  normalised images, `mean` and `deviation` float32 [n], see `dataset.Split`.
+  normalised images, `mean` and `std` float32 [n], see `dataset.Split`.
 
   Raises:
     ValueError: a split that the data set does not have, or a negative limit.
@@ -89,7 +89,7 @@ def flat_pixels(splits: Sequence[Mapping[str, np.ndarray]]) -> list[np.ndarray]:
   return flat
 
 
-def check_transfer(trained_on: ScoredSet, scored_on: ScoredSet, canvas: int) -> None:
+def check_transfer(trained_on: EvalDataset, scored_on: EvalDataset, canvas: int) -> None:
   """Raises unless a model of one data set can be scored on another.
 
   Args:

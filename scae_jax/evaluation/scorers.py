@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.data.dataset import Dataset, ScoredSet
+from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.scenes import NUM_TEST, Scenes
 from scae_jax.evaluation.classification import classify, classify_pairs
 from scae_jax.evaluation.collect import (
@@ -46,7 +46,7 @@ NUM_SCENES_PICTURED = 8
 
 
 def feature_scorer(
-  evaluated: Evaluated, dataset: Dataset, scored: ScoredSet, split: str, canvas: int
+  evaluated: Evaluated, dataset: Dataset, scored: EvalDataset, split: str, canvas: int
 ) -> Scorer:
   """Scores capsule features of images by clusters and linear probes, beside raw pixels.
 
@@ -106,7 +106,7 @@ def feature_scorer(
 
 def answer_scorer(
   evaluated: Evaluated,
-  scored: ScoredSet,
+  scored: EvalDataset,
   split: str,
   examples: Mapping[str, np.ndarray],
   make_batch: MakeBatch,
@@ -216,5 +216,5 @@ def _agreement(
   ).means()
 
 
-def _source(dataset: ScoredSet, split: str, count: int) -> dict[str, Any]:
+def _source(dataset: EvalDataset, split: str, count: int) -> dict[str, Any]:
   return {"dataset": dataset.name, "split": split, "examples": count}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.data.dataset import Dataset, ScoredSet
+from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.clustering import FittedClusters, fit_clusters, lin_match
 from scae_jax.evaluation.collect import answer_collector, feature_collector
@@ -24,7 +24,7 @@ def accuracies(
   system: System,
   variables: Mapping[int, Any],
   dataset: Dataset,
-  scored: Iterable[ScoredSet],
+  scored: Iterable[EvalDataset],
   *,
   canvas: int,
   batch_size: int,
@@ -62,7 +62,7 @@ def accuracies(
 
 
 def pixel_accuracies(
-  dataset: Dataset, scored: ScoredSet, *, max_examples: int = 0
+  dataset: Dataset, scored: EvalDataset, *, max_examples: int = 0
 ) -> dict[str, float]:
   """What the images' own pixels give where a model's features would stand, in [0, 1].
 

@@ -37,7 +37,7 @@ class ImageSpec:
       "label": jnp.zeros((batch_size,), jnp.int32),
     }
     if self.normalized:
-      batch |= {"mean": jnp.zeros((batch_size,)), "deviation": jnp.ones((batch_size,))}
+      batch |= {"mean": jnp.zeros((batch_size,)), "std": jnp.ones((batch_size,))}
     if self.num_labels == 1:
       return batch
     return {
@@ -57,8 +57,8 @@ def pixels_of(batch: Batch) -> Float[Array, "b h w c"]:
   """The images in [0, 1], to be looked at: of normalised ones what they were before."""
   if "mean" not in batch:
     return batch["image"]
-  mean, deviation = (batch[name][:, None, None, None] for name in ("mean", "deviation"))
-  return batch["image"] * deviation + mean
+  mean, std = (batch[name][:, None, None, None] for name in ("mean", "std"))
+  return batch["image"] * std + mean
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,12 +8,10 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from scae_jax.data.dataset import crop_middle, hold_out_validation
+from scae_jax.data.dataset import Dataset, crop_middle, hold_out_validation, normalized
 from scae_jax.data.feed import Feed, image_feed
-from scae_jax.data.normalization import normalized
-from scae_jax.data.overlay import overlay_feed
-from scae_jax.data.scenes import Scenes
-from scae_jax.data.sources import Dataset, load_dataset
+from scae_jax.data.scenes import NAME, Scenes
+from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
 from scae_jax.models.system import System
@@ -22,7 +20,6 @@ from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.memory import require_memory
 from scae_jax.training.mesh import make_mesh
-from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import DataOptions, TrainOptions
 from scae_jax.training.state import TrainState, abstract_state, by_seed
 from scae_jax.training.systems import check_system, make_system
@@ -30,7 +27,7 @@ from scae_jax.training.workdir import (
   check_same_data,
   checkpoint_directory,
   describe_data,
-  load_config,
+  load_settings,
 )
 
 
@@ -39,7 +36,7 @@ class Run:
   """A trained run, as evaluation needs it.
 
   Attributes:
-    config: the resolved config.
+    settings: of the run.
     system: the model.
     dataset: the data that it was trained on, held-out splits included.
     variables: `{"params": ...}`, what `system.module.apply` takes, by seed.
@@ -47,58 +44,69 @@ class Run:
     is_latest: whether that is the run's latest step so far.
   """
 
-  config: ConfigDict
+  settings: Settings
   system: System
   dataset: Dataset | Scenes
   variables: dict[int, dict[str, Any]]
   step: int
   is_latest: bool
 
+  @property
+  def config(self) -> ConfigDict:
+    """The resolved config."""
+    return self.settings.config
+
 
 def open_run(
   workdir: str | pathlib.Path,
   which: Which = "latest",
-  config: ConfigDict | None = None,
+  config: ConfigDict | Settings | None = None,
+  dataset: Dataset | None = None,
 ) -> Run:
-  """Loads what a workdir holds, and changes nothing in it.
+  """Loads the run in a workdir, without changing anything there.
 
   Args:
     workdir: folder of a run.
     which: checkpoint: 'latest', 'best' (lowest held-out loss) or a step.
-    config: instead of the one saved in the workdir, for example to read the data elsewhere.
+    config: instead of the one in the workdir, for example to read the data elsewhere; or the
+      settings of `load_settings`.
+    dataset: what the run was trained on, of a run that was given it in memory.
 
   Raises:
     RunError: there is no such run, checkpoint or data set, or they do not fit each other; or the
       data set is not the one that the run was trained on.
   """
   workdir = pathlib.Path(workdir)
-  config = load_config(workdir) if config is None else config
+  if config is None:
+    config = load_settings(workdir, own_source="" if dataset is None else dataset.name)
   settings = read_settings(config)
   directory = checkpoint_directory(workdir)
   if not directory.is_dir():
     raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
-  system, dataset, feed = build(settings, training=False)
-  check_same_data(workdir, describe_data(dataset))
-  optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
-  template = abstract_state(system, feed.spec, optimizer, make_mesh(), seeds=seeds)
+  system, data, feed = build(settings, dataset, training=False)
+  check_same_data(workdir, describe_data(data))
+  template = abstract_state(settings, system, feed.spec, make_mesh())
   with Checkpoints(directory, keep=1, writable=False) as checkpoints:
     state, progress = checkpoints.restore(template, which)
     is_latest = which == "latest" or progress.step == checkpoints.steps()[-1]
   variables = variables_by_seed(state, settings.train)
-  return Run(config, system, dataset, variables, progress.step, is_latest)
+  return Run(settings, system, data, variables, progress.step, is_latest)
 
 
 def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[str, Any]]:
-  """What the module applies, for each seed of a state; on one device of this process."""
+  """Variables of the module for each seed of a state, on one device of this process."""
   params = jax.tree.map(jnp.asarray, jax.device_get(state.params))
   return {seed: {"params": own} for seed, own in by_seed(params, train.all_seeds).items()}
 
 
-def build(settings: Settings, *, training: bool = True) -> tuple[System, Dataset | Scenes, Feed]:
-  """Loads the data, makes the system, and traces it once so that what does not fit shows early.
+def build(
+  settings: Settings, dataset: Dataset | None = None, *, training: bool = True
+) -> tuple[System, Dataset | Scenes, Feed]:
+  """Loads the data, makes the system, and traces it once, so that errors come early.
 
   Args:
     settings: of the run.
+    dataset: in memory, of the name that `data.name` says; None to load it by this name.
     training: whether it is to be trained, which takes more memory than to evaluate it.
 
   Returns:
@@ -110,26 +118,37 @@ def build(settings: Settings, *, training: bool = True) -> tuple[System, Dataset
   """
   with explained():
     if isinstance(settings.data, DataOptions):
-      dataset = _load_images(settings.data)
-      feed = _feed_images(dataset, settings.data)
-      dataset = crop_middle(dataset, settings.data.crop)
+      whole = _load_images(settings.data, dataset)
+      data = crop_middle(whole, settings.data.crop)
+      feed = image_feed(whole.splits["train"], data, settings.data)
+    elif dataset is None:
+      data = Scenes(settings.data)
+      feed = data.feed()
     else:
-      dataset = Scenes(settings.data)
-      feed = dataset.feed()
+      raise ValueError(
+        f"config.data.name is {NAME!r}, whose scenes are generated, and a data set is given in"
+        f" memory; expected the name of that, {dataset.name!r}."
+      )
     system = make_system(settings, feed.spec)
     traced = check_system(system, feed.spec, settings.train.batch_size)
     require_memory(settings, feed, traced, training=training)
-    if isinstance(dataset, Dataset) and system.classify is None:
-      _check_clusters(dataset, settings)
-  return system, dataset, feed
+    if isinstance(data, Dataset) and system.classify is None:
+      _check_clusters(data, settings)
+  return system, data, feed
 
 
-def _load_images(options: DataOptions) -> Dataset:
+def _load_images(options: DataOptions, dataset: Dataset | None) -> Dataset:
   """A data set of images that fit on the canvas, or will be cropped; with what normalises them."""
-  try:
-    dataset = load_dataset(options.name, options.dir, options.cache_dir)
-  except ValueError as error:
-    raise ValueError(f"config.data.name is {options.name!r}: {error}") from error
+  if dataset is None:
+    try:
+      dataset = load_dataset(options.name, options.dir, options.cache_dir)
+    except ValueError as error:
+      raise ValueError(f"config.data.name is {options.name!r}: {error}") from error
+  elif dataset.name != options.name:
+    raise ValueError(
+      f"config.data.name is {options.name!r}, and the data set given in memory is named"
+      f" {dataset.name!r}; expected one name, by which the run is known. Set the key to it."
+    )
   dataset = hold_out_validation(dataset, options.num_validation)
   if dataset.num_classes < 2:
     raise ValueError(
@@ -158,17 +177,3 @@ def _check_clusters(dataset: Dataset, settings: Settings) -> None:
   except ValueError as error:
     key, value = ("evaluation.max_examples", limit) if limit else ("data.name", dataset.name)
     raise ValueError(f"config.{key} is {value!r}: {error}") from error
-
-
-def _feed_images(dataset: Dataset, options: DataOptions) -> Feed:
-  if options.overlay:
-    return overlay_feed(dataset, canvas=options.canvas, max_shift=options.max_shift)
-  return image_feed(
-    dataset,
-    canvas=options.canvas,
-    max_shift=options.max_shift,
-    max_rotation=options.max_rotation,
-    crop=options.crop,
-    brightness=options.brightness,
-    contrast=options.contrast,
-  )

@@ -1,20 +1,19 @@
-"""Checkpoints: the state of a step, what the metrics need to go on, and a checksum of both.
+"""Checkpoints: the state of a step, what a resumed run must know besides, and checksums of both.
 
-Below `<workdir>/checkpoints`, one folder a step, written by orbax in the background and renamed
-into place when complete, so that a kill leaves either a whole checkpoint or none.
+Each step has a folder in `<workdir>/checkpoints`. Orbax writes it in the background and renames it
+into place when it is complete, so that a kill leaves either a whole checkpoint or none.
 """
 
 import contextlib
 import dataclasses
 import gc
 import json
-import math
 import pathlib
 import re
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -24,7 +23,7 @@ from absl import logging
 from orbax.checkpoint import checkpoint_managers
 
 from scae_jax.training.errors import RunError, WriteError
-from scae_jax.training.processes import is_first, meet
+from scae_jax.training.processes import barrier, is_first
 from scae_jax.training.state import TrainState
 
 Result = TypeVar("Result")
@@ -49,7 +48,7 @@ class Progress:
     step: updates done.
     window: the sums of training metrics that no line of metrics has yet reported.
     selection_loss: held-out loss that ranks the checkpoints; None if it was not computed.
-    lines: checksum of all lines of metrics so far; None if they are not known.
+    lines: checksum of all lines of metrics so far; None where another process writes them.
   """
 
   step: int
@@ -73,7 +72,7 @@ class Checkpoints:
 
     Args:
       directory: absolute path; made if `writable`.
-      keep: so many of the latest checkpoints stay, and the one of the lowest held-out loss.
+      keep: number of the latest checkpoints that stay, beside that of the lowest held-out loss.
       writable: False to leave everything as it is.
       say: takes a message about a checkpoint that could not be read.
 
@@ -89,7 +88,9 @@ class Checkpoints:
       create=writable,
       cleanup_tmp_directories=writable,
       lightweight_initialize=True,  # one damaged checkpoint would keep all from being read
-      preservation_policy=_LatestAndBest(keep, self._losses),
+      preservation_policy=checkpoint_managers.AnyPreservationPolicy(
+        [checkpoint_managers.LatestN(keep), _Best(self._losses)]
+      ),
     )
     self._manager = ocp.CheckpointManager(directory, options=self._options)
     for step in self._manager.all_steps():
@@ -114,14 +115,14 @@ class Checkpoints:
     return sorted(self._manager.all_steps())
 
   def save(self, state: TrainState, progress: Progress) -> None:
-    """Starts to write; returns as soon as the state may be donated.
+    """Starts writing a checkpoint; returns as soon as the state may be donated.
 
     Raises:
       WriteError: this checkpoint or the one before cannot be written.
     """
     if progress.selection_loss is not None:
       self._losses[progress.step] = progress.selection_loss
-    contents = _contents(progress)
+    contents = dataclasses.asdict(progress)
     sums = {"progress_checksum": _checksum(None, progress), "checksum": _checksum(state, progress)}
     with self._writing():
       saved = self._manager.save(
@@ -140,7 +141,7 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _writing(self) -> Iterator[None]:
-    """Orbax writes in the background and reports what went wrong at the next call, whichever."""
+    """Orbax writes in the background and reports an error at its next call."""
     try:
       yield
     except (OSError, ValueError) as error:
@@ -178,7 +179,7 @@ class Checkpoints:
     )
 
   def describe_params(self) -> Any:
-    """Shapes and types of the parameters, as the latest checkpoint that can be read says.
+    """Shapes and types of the parameters in the latest checkpoint that can be read.
 
     Raises:
       RunError: there is no checkpoint, or none says it.
@@ -191,13 +192,13 @@ class Checkpoints:
     raise RunError(f"no checkpoint in {self._directory} can be read. Train in a new --workdir.")
 
   def set_aside_after(self, step: int) -> None:
-    """Moves checkpoints of later steps, which could not be read, out of the way of new ones.
+    """Moves unreadable checkpoints of later steps away, so that new ones can be written.
 
     Raises:
       RunError: there is no place to move them to.
     """
     unreadable = [later for later in self.steps() if later > step]
-    meet("unreadable checkpoints known")
+    barrier("unreadable checkpoints known")
     for later in unreadable:
       target = self._directory.parent / "unreadable_checkpoints" / str(later)
       if is_first():
@@ -212,7 +213,7 @@ class Checkpoints:
           ) from error
       self._losses.pop(later, None)
       self._say(f"the unreadable checkpoint of step {later} is now {target}")
-    meet("unreadable checkpoints moved")
+    barrier("unreadable checkpoints moved")
     if unreadable:
       self._manager.close()  # `reload` would read more of the others than it needs to
       self._manager = ocp.CheckpointManager(self._directory, options=self._options)
@@ -240,10 +241,7 @@ class Checkpoints:
         state=ocp.args.StandardRestore(template), progress=ocp.args.JsonRestore()
       ),
     )
-    contents = dict(restored["progress"])
-    checksum = contents.pop("checksum")
-    contents.pop("progress_checksum", None)  # checkpoints of older versions have none
-    progress = Progress(**contents)
+    checksum, _, progress = _progress(restored["progress"])
     if checksum != _checksum(restored["state"], progress) or progress.step != step:
       raise ValueError("its checksum does not match its contents")
     return restored["state"], progress
@@ -257,10 +255,8 @@ class Checkpoints:
 
   def _read_loss(self, step: int) -> float | None:
     item = ocp.args.Composite(progress=ocp.args.JsonRestore())
-    contents = dict(self._manager.restore(step, args=item)["progress"])
-    checksum, _ = contents.pop("progress_checksum", None), contents.pop("checksum")
-    progress = Progress(**contents)
-    if checksum not in (None, _checksum(None, progress)):
+    _, checksum, progress = _progress(self._manager.restore(step, args=item)["progress"])
+    if checksum != _checksum(None, progress):
       raise ValueError("its checksum does not match its contents")
     return progress.selection_loss
 
@@ -272,31 +268,35 @@ class Unreadable:
   reason: str
 
 
-class _LatestAndBest(checkpoint_managers.PreservationPolicy):
-  """Keeps the latest `keep` checkpoints and the one of the lowest held-out loss."""
+@dataclasses.dataclass(frozen=True)
+class _Best(checkpoint_managers.PreservationPolicy):
+  """Keeps the checkpoint of the lowest held-out loss.
 
-  def __init__(self, keep: int, losses: dict[int, float]):
-    self._keep = keep
-    self._losses = losses  # shared with `Checkpoints`, which fills it
+  Orbax's `BestN` has no losses of the checkpoints of an earlier process: to read them, it would
+  read all at once and fail at a damaged one.
+  """
+
+  losses: Mapping[int, float]  # by step; `Checkpoints` goes on filling it
 
   def should_preserve(
     self, checkpoints: Sequence[checkpoint_managers.PolicyCheckpointInfo], *, context: Any
   ) -> list[bool]:
-    steps = sorted(checkpoint.step for checkpoint in checkpoints)
-    best = min(steps, key=lambda step: self._losses.get(step, math.inf), default=None)
-    kept = {best, *steps[-self._keep :]}
-    return [checkpoint.step in kept for checkpoint in checkpoints]
+    steps = [checkpoint.step for checkpoint in checkpoints]
+    best = min(
+      (step for step in steps if step in self.losses), key=self.losses.__getitem__, default=None
+    )
+    return [step == best for step in steps]
 
 
-def _contents(progress: Progress) -> dict[str, Any]:
-  """Ready for JSON; without `lines` if they are not known, as older versions wrote it."""
-  contents = dataclasses.asdict(progress)
-  return {key: value for key, value in contents.items() if key != "lines" or value is not None}
+def _progress(contents: Mapping[str, Any]) -> tuple[int, int, Progress]:
+  """What is saved beside a state: the checksum of both, that of the progress, and the progress."""
+  contents = dict(contents)
+  return contents.pop("checksum"), contents.pop("progress_checksum"), Progress(**contents)
 
 
 def _checksum(state: TrainState | None, progress: Progress) -> int:
-  """CRC-32 of the values: orbax notices a truncated file, but not a flipped bit."""
-  value = zlib.crc32(json.dumps(_contents(progress), sort_keys=True).encode())
+  """CRC-32 of the values; our own, because orbax notices a truncated file but no flipped bit."""
+  value = zlib.crc32(json.dumps(dataclasses.asdict(progress), sort_keys=True).encode())
   for leaf in jax.tree.leaves(state):
     is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     numbers = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
@@ -305,7 +305,7 @@ def _checksum(state: TrainState | None, progress: Progress) -> int:
 
 
 def _described(folder: Any) -> dict[str, Any]:
-  """What is said of the arrays of a saved state, in a tree of dictionaries.
+  """Metadata of the arrays of a saved state, in a tree of dictionaries.
 
   Args:
     folder: a path; orbax has a type of its own for them, and takes others.
@@ -321,7 +321,7 @@ def _quietly(read: Callable[[], Result]) -> Result | Unreadable:
   """
   try:
     return read()
-  except Exception as error:  # what a damaged file raises depends on where the damage is
+  except Exception as error:  # which one depends on where the damage is
     text = str(error).strip() or repr(error)
     reason = f"{type(error).__name__}: {text.splitlines()[0][:160]}"
   if not isinstance(sys.unraisablehook, _DroppedReads):
@@ -332,7 +332,7 @@ def _quietly(read: Callable[[], Result]) -> Result | Unreadable:
 
 @dataclasses.dataclass(frozen=True)
 class _DroppedReads:
-  """Passes over what Python says of dropped reads; all else goes to the hook before."""
+  """Ignores dropped reads; passes everything else to the hook before."""
 
   before: Callable[[Any], object]
 

@@ -1,4 +1,4 @@
-"""Configs: the sections every config has, the command line that overrides them, and their JSON.
+"""Configs: the sections that every config has, and the command line that overrides their keys.
 
 A config file exports `get_config(preset="")` and is chosen by `--config=configs/mnist.py:official`;
 `--config.section.key=value` overrides one key. It may export `ABLATIONS`, `{name: sentence}`, for
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
 
 from scae_jax import bounds
@@ -30,9 +31,10 @@ SECTIONS = ("model", "loss", "data", "train", "optimizer", "evaluation")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """A config, read: the sections of training as records, the others as plain dicts.
+  """A config, checked and read: the sections of training as records, the others as plain dicts.
 
   Attributes:
+    config: a copy of what they were read from; it goes into the workdir and into reports.
     system: module that exports `make_system`: a name in `scae_jax.models`, or a dotted path.
     model: arguments of the model.
     loss: weights and kinds of loss terms.
@@ -42,6 +44,7 @@ class Settings:
     evaluation: see `EvaluationOptions`.
   """
 
+  config: ConfigDict
   system: str
   model: dict[str, Any]
   loss: dict[str, Any]
@@ -56,24 +59,26 @@ class Command:
   """What a command line asks for.
 
   Attributes:
-    config: locked, with the overrides applied.
+    settings: with the overrides applied.
     workdir: folder of the run.
     processes: how to find the other processes of the run; None if this is the only one.
     ablations: what the config file exports as `ABLATIONS`.
   """
 
-  config: ConfigDict
+  settings: Settings
   workdir: pathlib.Path
   processes: Processes | None
   ablations: Mapping[str, str]
 
 
-def read_settings(config: ConfigDict) -> Settings:
-  """Checks a whole config's form and reads it.
+def read_settings(config: ConfigDict | Settings) -> Settings:
+  """Checks and reads a whole config; returns settings that are read already as they are.
 
   Raises:
-    RunError: a section or key is missing, unknown, or of the wrong type.
+    RunError: a section or key is missing, unknown, of the wrong type or out of bounds.
   """
+  if isinstance(config, Settings):
+    return config
   content: dict[str, Any] = config.to_dict()
   expected, received = {"system", *SECTIONS}, set(content)
   if expected != received:
@@ -90,6 +95,7 @@ def read_settings(config: ConfigDict) -> Settings:
     train = bounds.read(TrainOptions, "train", content["train"])
     optimizer = bounds.read(OptimizerOptions, "optimizer", content["optimizer"])
     return Settings(
+      config=ConfigDict(content).lock(),  # nobody can change it any more
       system=content["system"],
       model=content["model"],
       loss=content["loss"],
@@ -128,32 +134,38 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
   Raises:
     RunError: a flag or key is unknown, a value has the wrong type, or the file gives no config.
   """
-  source, overrides = _split_source(list(arguments), default_config)
-  config, ablations = _load(source)
-  types = {}
-  for argument in overrides:
-    if match := re.match(r"--?(?:no)?config\.([^=]*)", argument):
-      types[match[1]] = type(_value(config, match[1])).__name__
   values = flags.FlagValues()
-  program = "train.py"
-  config_flags.DEFINE_config_dict(
-    "config", config, flag_values=values, sys_argv=[program, *overrides]
-  )
+  values.set_gnu_getopt()  # values may stand apart from their flags, also of those not known yet
+  flags.DEFINE_string("config", default_config, "FILE[:PRESET]", flag_values=values)
   flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
   flags.DEFINE_bool("distributed", False, "one process of many", flag_values=values)
   flags.DEFINE_string("coordinator", "", "host:port of process 0", flag_values=values)
   flags.DEFINE_integer("num_processes", 0, "of the run", flag_values=values)
   flags.DEFINE_integer("process_id", 0, "of this one, from 0", flag_values=values)
   try:
-    unused = values([program, *overrides])[1:]
+    overrides = values(["train.py", *arguments], known_only=True)
+  except flags.Error as error:
+    raise RunError(f"{error}; {USAGE}") from error
+  source = values["config"].value or ""
+  config, ablations = _load(source)
+  _override(config, overrides)
+  workdir = pathlib.Path(values["workdir"].value or pathlib.Path("runs") / _run_name(source))
+  return Command(read_settings(config), workdir, _processes(values), ablations)
+
+
+def _override(config: ConfigDict, arguments: list[str]) -> None:
+  """Sets the keys of `--config.section.key=value`; the first argument is the program's name."""
+  found = (re.match(r"--?(?:no)?config\.([^=]*)", argument) for argument in arguments)
+  keys = [match[1] for match in found if match]
+  expected = [f"config.{key} is of type {type(value_at(config, key)).__name__}" for key in keys]
+  values = flags.FlagValues()
+  config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=arguments)
+  try:
+    unused = values(arguments)[1:]
   except (flags.Error, ValueError, TypeError) as error:
-    expected = [f"config.{key} is of type {name}" for key, name in types.items()]
     raise RunError(f"{error}; {'; '.join(expected) or USAGE}") from error
   if unused:
     raise RunError(f"cannot read {' '.join(unused)!r}; {USAGE}")
-  read_settings(config)  # the overrides are in `config` itself
-  workdir = pathlib.Path(values["workdir"].value or pathlib.Path("runs") / _run_name(source))
-  return Command(config, workdir, _processes(values), ablations)
 
 
 def _run_name(source: str) -> str:
@@ -174,29 +186,13 @@ def _processes(values: flags.FlagValues) -> Processes | None:
   return None
 
 
-def change_config(config: ConfigDict, values: Mapping[str, Any]) -> None:
-  """Sets keys `section.key` of a config.
-
-  Raises:
-    RunError: there is no such key; the message lists those that there are.
-  """
-  for key in values:
-    _value(config, key)
-  config.update_from_flattened_dict(values)
-
-
-def dump_config(config: ConfigDict) -> str:
-  """The config as JSON text; tuples become lists."""
-  return json.dumps(config.to_dict(), indent=2) + "\n"
-
-
 def parse_config(text: str) -> ConfigDict:
-  """The inverse of `dump_config`: configs hold tuples, never lists.
+  """A config from its JSON; configs hold tuples, never lists.
 
   Raises:
     ValueError: the text is not that of a config.
   """
-  content = _tuples(json.loads(text))
+  content = tuples(json.loads(text))
   if not isinstance(content, dict):
     raise ValueError(f"expected an object with sections, got {type(content).__name__}")
   return ConfigDict(content).lock()
@@ -207,47 +203,22 @@ def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
 
   Values are compared as JSON, so 1 and 1.0 differ and a tuple equals the list it was saved as.
   """
-  olds, news = flat_keys(old.to_dict()), flat_keys(new.to_dict())
+  olds, news = flatten_dict(old.to_dict(), sep="."), flatten_dict(new.to_dict(), sep=".")
   missing = "(no such key)"
   pairs = {key: (olds.get(key, missing), news.get(key, missing)) for key in sorted({*olds, *news})}
   return {key: pair for key, pair in pairs.items() if json.dumps(pair[0]) != json.dumps(pair[1])}
 
 
-def flat_keys(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """`{"section.key": value}` of a nested config."""
-  flat = {}
-  for key, value in config.items():
-    if isinstance(value, Mapping):
-      flat.update(flat_keys(value, f"{prefix}{key}."))
-    else:
-      flat[prefix + key] = value
-  return flat
-
-
 def describe(command: Command) -> str:
   """What `--help` says of a config: one line a key, its flag and value, and one an ablation."""
   lines = ["Config keys:"]
-  for key, value in flat_keys(command.config.to_dict()).items():
+  for key, value in flatten_dict(command.settings.config.to_dict(), sep=".").items():
     lines.append(f"  --config.{key}={value!r}")
   if command.ablations:
     lines += ["", "Ablations, as --config=FILE:[PRESET,]ablation=NAME[+NAME...]:"]
   width = max(map(len, command.ablations), default=0)
   lines += [f"  {name:{width}}  {sentence}" for name, sentence in command.ablations.items()]
   return "\n".join(lines)
-
-
-def _split_source(arguments: list[str], default: str) -> tuple[str, list[str]]:
-  """The value of `--config` (the last one, if several) and the arguments without it."""
-  source, rest = default, []
-  while arguments:
-    argument = arguments.pop(0)
-    if match := re.fullmatch(r"--?config=(.*)", argument):
-      source = match[1]
-    elif re.fullmatch(r"--?config", argument) and arguments:
-      source = arguments.pop(0)
-    else:
-      rest.append(argument)
-  return source, rest
 
 
 def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
@@ -275,7 +246,7 @@ def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
   return config.lock(), getattr(module, "ABLATIONS", {})
 
 
-def _value(config: ConfigDict, key: str) -> Any:
+def value_at(config: ConfigDict, key: str) -> Any:
   """The value of `section.key`.
 
   Raises:
@@ -295,7 +266,8 @@ def _value(config: ConfigDict, key: str) -> Any:
   return node
 
 
-def _tuples(value: Any) -> Any:
+def tuples(value: Any) -> Any:
+  """A value of JSON or TOML with tuples in place of lists, as configs have them."""
   if isinstance(value, dict):
-    return {key: _tuples(item) for key, item in value.items()}
-  return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+    return {key: tuples(item) for key, item in value.items()}
+  return tuple(tuples(item) for item in value) if isinstance(value, list) else value

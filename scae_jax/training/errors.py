@@ -16,7 +16,7 @@ from absl import flags
 
 
 class RunError(Exception):
-  """The run cannot be as asked; the message says what was expected, what came and what to do."""
+  """The run cannot start as asked; the message says what was expected, what came, what to do."""
 
   exit_code = 2
 

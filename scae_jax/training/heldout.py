@@ -1,4 +1,4 @@
-"""The held-out loss: what the loss terms and the measures are on examples never trained on."""
+"""Loss terms and measures on held-out examples."""
 
 from collections.abc import Callable
 from typing import Any

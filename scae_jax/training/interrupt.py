@@ -10,17 +10,18 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# `timeout` and job managers signal a process and then its group: within this many seconds two
-# signals are one request.
+# `timeout` and job managers signal a process and then its group: two signals within these seconds
+# are one request.
 ONE_REQUEST = 0.2
 
 
 class StopRequest:
   """While entered, `signal_number` becomes the signal that asked to stop.
 
-  Python runs a signal handler only between two instructions of the main thread, which may be
-  inside a compilation or a dispatch for a minute. So a thread of its own reads the numbers that
-  the interpreter writes, at once, to its wakeup socket, and answers the user meanwhile.
+  A flag that a handler sets would not do: Python runs handlers only between two instructions of the
+  main thread, which may be inside a compilation for a minute, and a second signal could not end it.
+  So a thread reads the numbers of signals, which the interpreter writes to its wakeup socket at
+  once.
   """
 
   def __init__(self):
@@ -67,7 +68,7 @@ class StopRequest:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-  """A handler must be a Python function for the wakeup socket to be written."""
+  """Python writes to the wakeup socket only for signals that have a Python handler."""
 
 
 def _tell(message: str) -> None:

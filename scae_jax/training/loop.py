@@ -10,32 +10,31 @@ import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from scae_jax.data.dataset import Dataset
 from scae_jax.models.system import Spec, System
 from scae_jax.training.build import Run, build, variables_by_seed
 from scae_jax.training.checkpoints import Checkpoints, Progress
-from scae_jax.training.config import Settings, dump_config, read_settings
-from scae_jax.training.errors import Interrupted, WriteError
+from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.errors import Interrupted
 from scae_jax.training.interrupt import StopRequest
 from scae_jax.training.mesh import check_batch_size, make_mesh, put
 from scae_jax.training.metrics import (
-  JsonLines,
-  Sink,
+  MetricsWriter,
   Speed,
   Window,
   check_tensorboard,
-  flatten,
   of_seeds,
-  open_sinks,
 )
-from scae_jax.training.optimizers import check_length, make_optimizer
+from scae_jax.training.optimizers import check_length
 from scae_jax.training.options import TrainOptions
 from scae_jax.training.processes import (
   all_or_none,
@@ -57,27 +56,9 @@ from scae_jax.training.workdir import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Write:
-  """Takes a line of metrics to the display and, in process 0, to the files."""
-
-  workdir: pathlib.Path
-  display: Display
-  sinks: Sequence[Sink]
-
-  def __call__(self, line: Mapping[str, Any]) -> None:
-    self.display.line(line)
-    with _writing_to(self.workdir):
-      for sink in self.sinks:
-        sink.write(line)
-
-  @property
-  def checksum(self) -> int | None:
-    """Of all lines so far, where this process writes them."""
-    return next((sink.checksum for sink in self.sinks if isinstance(sink, JsonLines)), None)
-
-
-def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
+def train(
+  config: ConfigDict | Settings, workdir: str | pathlib.Path, dataset: Dataset | None = None
+) -> Run:
   """Trains to the config's last step, from where the workdir stands.
 
   Everything is checked before anything is written. Stopped and started again, a run gives the same
@@ -85,8 +66,9 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
   sums in no fixed order unless XLA_FLAGS has --xla_gpu_deterministic_ops=true.)
 
   Args:
-    config: see `config.read_settings`.
+    config: of the run, or the settings read from it.
     workdir: folder of the run, made if it is not there.
+    dataset: in memory, of the name that `config.data.name` says; None to load it by this name.
 
   Returns:
     The run at its last step.
@@ -98,48 +80,42 @@ def train(config: ConfigDict, workdir: str | pathlib.Path) -> Run:
   """
   workdir = pathlib.Path(workdir)
   settings = read_settings(config)
-  check_same_run(workdir, config)
-  check_length(settings.optimizer, settings.train)
+  options = settings.train
+  check_same_run(workdir, settings.config)
+  check_length(settings.optimizer, options)
   mesh = make_mesh()
-  check_batch_size(settings.train.batch_size, mesh)
-  if settings.train.tensorboard:
+  check_batch_size(options.batch_size, mesh)
+  if options.tensorboard:
     check_tensorboard()
   with all_or_none("load its data"):
-    system, dataset, feed = build(settings)
-  described = describe_data(dataset)
+    system, data, feed = build(settings, dataset)
+  described = describe_data(data)
   check_same_data(workdir, described)
-  check_agreement("config", dump_config(config))
+  check_agreement("config", json.dumps(settings.config.to_dict()))
   check_agreement("data set", json.dumps(described))
   with all_or_none("read the run to start from"):
     start = find_start(settings, system, feed.spec, mesh, workdir)
   with contextlib.ExitStack() as stack:
     with all_or_none("open the workdir"):
-      stack.enter_context(open_for_writing(workdir, config, described))
-    display = stack.enter_context(
-      Display(num_steps=settings.train.num_steps, silent=not is_first())
-    )
+      stack.enter_context(open_for_writing(workdir, settings.config, described))
+    display = stack.enter_context(Display(num_steps=options.num_steps, silent=not is_first()))
+    folder, keep = checkpoint_directory(workdir), options.keep_checkpoints
     checkpoints = stack.enter_context(
-      Checkpoints(
-        checkpoint_directory(workdir),
-        keep=settings.train.keep_checkpoints,
-        writable=True,
-        say=display.say,
-      )
+      Checkpoints(folder, keep=keep, writable=True, say=display.say)
     )
     stop = stack.enter_context(StopRequest())
     stack.enter_context(lost_peers_explained())
     state, progress = _start(settings, system, feed.spec, mesh, start, checkpoints, display)
-    write = stack.enter_context(_writer(settings.train, workdir, display, progress))
-    if progress.step < settings.train.num_steps:
+    writer = stack.enter_context(_metrics_writer(options, workdir, progress, display))
+    if progress.step < options.num_steps:
       program = Program(settings, system, feed, mesh)
-      state, progress = _run(
-        program, settings.train, state, progress, checkpoints, display, stop, write
-      )
+      running = _Loop(options, program, checkpoints, display, writer, stop)
+      state, progress = running.run(state, progress)
     checkpoints.wait()
     if number := largest(stop.signal_number or 0):
-      raise Interrupted(_stopped_at(progress.step, settings.train.num_steps, workdir), number)
-  variables = variables_by_seed(state, settings.train)
-  return Run(config, system, dataset, variables, progress.step, is_latest=True)
+      raise Interrupted(_stopped_at(progress.step, options.num_steps, workdir), number)
+  variables = variables_by_seed(state, options)
+  return Run(settings, system, data, variables, progress.step, is_latest=True)
 
 
 def _stopped_at(step: int, num_steps: int, workdir: pathlib.Path) -> str:
@@ -160,16 +136,15 @@ def _start(
   checkpoints: Checkpoints,
   display: Display,
 ) -> tuple[TrainState, Progress]:
-  """The state of the latest checkpoint that can be read, or a new one, with what it starts from."""
-  optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
+  """The state of the latest readable checkpoint, or a new one, started from `start`."""
+  seeds = settings.train.all_seeds
   if checkpoints.steps():
-    template = abstract_state(system, data, optimizer, mesh, seeds=seeds)
-    state, progress = checkpoints.restore(template)
+    state, progress = checkpoints.restore(abstract_state(settings, system, data, mesh))
     checkpoints.set_aside_after(progress.step)
     display.say(f"resuming at step {progress.step}")
   else:
     taken = None if start is None else put(start.params, mesh)
-    state = make_state(system, data, optimizer, mesh, seeds=seeds, start=taken)
+    state = make_state(settings, system, data, mesh, start=taken)
     if start is not None:
       display.say(start.summary)
     progress = Progress(step=0, window=Window().to_json(), selection_loss=None)
@@ -179,99 +154,98 @@ def _start(
   return state, progress
 
 
-def _run(
-  program: Program,
-  options: TrainOptions,
-  state: TrainState,
-  progress: Progress,
-  checkpoints: Checkpoints,
-  display: Display,
-  stop: StopRequest,
-  write: _Write,
-) -> tuple[TrainState, Progress]:
-  """Trains until the last step or a request to stop; what it returns is being saved."""
-  step, window, speed = progress.step, Window(progress.window), Speed()
-  saved = step  # 0 if nothing is
-  started = time.perf_counter()
-  program.compile(state)
-  display.say(f"compiled in {time.perf_counter() - started:.1f} s")
-  began = time.perf_counter()
-  stopping = largest(stop.signal_number or 0) > 0  # at the same step in all processes
-  while step < options.num_steps and not stopping:
-    started = time.perf_counter()
-    state, rows = program.run(state, step)
-    num_done = len(rows["total"])
-    speed.add(num_done, time.perf_counter() - started)
-    check_finite(rows, step, options.all_seeds, saved=saved)
-    step += num_done
-    last = step == options.num_steps
-    window.add(rows)
-    display.advance(step, speed.steps_per_second)
-    if last or _due(step, options.log_every):
-      timing = speed.to_json() | {"wall_seconds": time.perf_counter() - began}
-      means = of_seeds(window.means(), options.all_seeds)
-      write({"split": "train", "step": step, **means, "timing": timing})
-      window, speed = Window(), Speed()
-    selection_loss = None
-    save = last or _due(step, options.checkpoint_every)
-    if save or _due(step, options.eval_every):
-      selection_loss = _evaluate(program, options.all_seeds, state, step, saved, write)
-    progress = Progress(step, window.to_json(), selection_loss, write.checksum)
-    stopping = largest(stop.signal_number or 0) > 0
-    if save or stopping:
-      checkpoints.save(state, progress)
-      saved = step
-  return state, progress
-
-
-def _evaluate(
-  program: Program, seeds: Sequence[int], state: TrainState, step: int, saved: int, write: _Write
-) -> float:
-  """Writes the line of held-out results; returns the loss that ranks the checkpoint."""
-  started = time.perf_counter()
-  results = program.evaluate(state.params)
-  rows = {
-    f"held-out {name.removeprefix('terms/')}": np.reshape(value, (1, -1))
-    for name, value in flatten(results).items()
-  }
-  check_finite(rows, step - 1, seeds, saved=saved)
-  seconds = time.perf_counter() - started
-  means = of_seeds(results, seeds)
-  write({"split": program.held_out, "step": step, **means, "timing": {"seconds": seconds}})
-  return means["selection_loss"]
-
-
 @contextlib.contextmanager
-def _writer(
-  options: TrainOptions, workdir: pathlib.Path, display: Display, progress: Progress
-) -> Iterator[_Write]:
-  """Where the lines of metrics go on; says so if those before are not what they were."""
-  sinks = []
-  if is_first():
-    with _writing_to(workdir):
-      sinks = open_sinks(workdir, after_step=progress.step, tensorboard=options.tensorboard)
-  write = _Write(workdir, display, sinks)
-  if is_first() and progress.lines not in (None, write.checksum):
+def _metrics_writer(
+  options: TrainOptions, workdir: pathlib.Path, progress: Progress, display: Display
+) -> Iterator[MetricsWriter | None]:
+  """The writer of metrics; says so if earlier lines in the file have changed."""
+  if not is_first():
+    yield None
+    return
+  writer = MetricsWriter(workdir, after_step=progress.step, tensorboard=options.tensorboard)
+  if progress.lines not in (None, writer.checksum):
     display.say(
       f"{workdir / 'metrics.jsonl'} has not the lines that were written up to step"
       f" {progress.step}: some are changed or missing. They stay as they are."
     )
-  try:
-    yield write
-  finally:
-    for sink in sinks:
-      sink.close()
+  with contextlib.closing(writer):
+    yield writer
 
 
-@contextlib.contextmanager
-def _writing_to(workdir: pathlib.Path) -> Iterator[None]:
-  try:
-    yield
-  except OSError as error:
-    raise WriteError(
-      f"the metrics cannot be written to {workdir}: {error}. The checkpoints stand: make room"
-      " there, and the same command goes on from the last one."
-    ) from error
+@dataclasses.dataclass(frozen=True)
+class _Loop:
+  """Takes a state to the last step; `writer` is None in all processes but the first."""
+
+  options: TrainOptions
+  program: Program
+  checkpoints: Checkpoints
+  display: Display
+  writer: MetricsWriter | None
+  stop: StopRequest
+
+  def run(self, state: TrainState, progress: Progress) -> tuple[TrainState, Progress]:
+    """Trains until the last step or a request to stop; the result is being saved."""
+    options, step = self.options, progress.step
+    window, speed = Window(progress.window), Speed()
+    saved = step  # 0 if nothing is
+    started = time.perf_counter()
+    self.program.compile(state)
+    self.display.say(f"compiled in {time.perf_counter() - started:.1f} s")
+    began = time.perf_counter()
+    stopping = self._is_stopping()
+    while step < options.num_steps and not stopping:
+      started = time.perf_counter()
+      state, rows = self.program.run(state, step)
+      num_done = len(rows["total"])
+      speed.steps += num_done
+      speed.seconds += time.perf_counter() - started
+      check_finite(rows, step, options.all_seeds, saved=saved)
+      step += num_done
+      last = step == options.num_steps
+      window.add(rows)
+      self.display.advance(step, speed.steps_per_second)
+      if last or _due(step, options.log_every):
+        timing = {"steps_per_second": speed.steps_per_second, "seconds": speed.seconds}
+        timing["wall_seconds"] = time.perf_counter() - began
+        means = of_seeds(window.means(), options.all_seeds)
+        self._record({"split": "train", "step": step, **means, "timing": timing})
+        window, speed = Window(), Speed()
+      selection_loss = None
+      save = last or _due(step, options.checkpoint_every)
+      if save or _due(step, options.eval_every):
+        selection_loss = self._evaluate(state, step, saved)
+      lines = None if self.writer is None else self.writer.checksum
+      progress = Progress(step, window.to_json(), selection_loss, lines)
+      stopping = self._is_stopping()
+      if save or stopping:
+        self.checkpoints.save(state, progress)
+        saved = step
+    return state, progress
+
+  def _evaluate(self, state: TrainState, step: int, saved: int) -> float:
+    """Writes the line of held-out results; returns the loss that ranks the checkpoint."""
+    started, seeds = time.perf_counter(), self.options.all_seeds
+    results = self.program.evaluate(state.params)
+    flat: dict[str, Any] = flatten_dict(results, sep="/")
+    rows = {
+      f"held-out {name.removeprefix('terms/')}": np.reshape(value, (1, -1))
+      for name, value in flat.items()
+    }
+    check_finite(rows, step - 1, seeds, saved=saved)
+    seconds = time.perf_counter() - started
+    means = of_seeds(results, seeds)
+    line = {"split": self.program.held_out, "step": step, **means, "timing": {"seconds": seconds}}
+    self._record(line)
+    return means["selection_loss"]
+
+  def _record(self, line: dict[str, Any]) -> None:
+    self.display.line(line)
+    if self.writer is not None:
+      self.writer.write(line)
+
+  def _is_stopping(self) -> bool:
+    """Whether any process was asked to stop: all do so after the same step."""
+    return largest(self.stop.signal_number or 0) > 0
 
 
 def _due(step: int, every: int) -> bool:

@@ -1,6 +1,5 @@
-"""What a run needs of memory, at least, before anything runs."""
+"""A lower bound of the memory that a run needs, checked before anything runs."""
 
-import copy
 import dataclasses
 import math
 import os
@@ -8,16 +7,26 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict
 
 from scae_jax.data.feed import Feed
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.config import Settings, flat_keys
+from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.errors import RunError
 from scae_jax.training.optimizers import make_optimizer
-from scae_jax.training.options import DataOptions
 from scae_jax.training.state import state_shapes
 from scae_jax.training.systems import Traced, check_system, make_system, num_bytes
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
+# Keys besides those of the model.
+MAY_GROW = (
+  "train.batch_size",
+  "train.seeds",
+  "train.steps_per_dispatch",
+  "evaluation.batch_size",
+  "data.canvas",
+)
 MUCH_LESS = 0.8  # of the memory that a run needs, when the key that is to blame is halved
 
 
@@ -37,18 +46,13 @@ def require_memory(settings: Settings, feed: Feed, traced: Traced, *, training: 
   if needed <= memory:
     return
   sizes = _sizes(settings)
-
-  def with_half(key: str) -> float:
-    value = sizes[key]
-    half = tuple(map(_half, value)) if isinstance(value, tuple) else _half(value)
-    try:
-      return _needed_with(settings, feed, key, half, training)
-    except ValueError:  # there is no such run
-      return math.inf
-
-  # The largest number by which the run grows; to try all would be long to trace.
+  # To blame is the largest number that the memory depends on; tracing all would take long.
   candidates = sorted(sizes, key=lambda key: np.max(sizes[key], initial=0), reverse=True)
-  grows = (key for key in candidates if with_half(key) <= MUCH_LESS * needed)
+  grows = (
+    key
+    for key in candidates
+    if _needed_with_half(settings, feed, key, sizes[key], training) <= MUCH_LESS * needed
+  )
   key = next(grows, candidates[0])
   raise ValueError(
     f"config.{key} is {sizes[key]!r}, and the run needs at least {in_words(needed)} of memory;"
@@ -57,7 +61,7 @@ def require_memory(settings: Settings, feed: Feed, traced: Traced, *, training: 
 
 
 def device_memory() -> int:
-  """Bytes that a device may have: of a GPU or TPU its own, of a CPU the machine's."""
+  """Memory of a device in bytes: a GPU's or TPU's own; for a CPU, the machine's."""
   device = jax.local_devices()[0]
   statistics = device.memory_stats() if device.platform != "cpu" else None
   if statistics and "bytes_limit" in statistics:
@@ -74,9 +78,9 @@ def in_words(count: float) -> str:
 def _needed(settings: Settings, feed: Feed, traced: Traced, training: bool) -> int:
   """Bytes that a device needs at least.
 
-  Parameters and, in training, their gradient, the optimiser's state and the examples of a dispatch,
-  of all seeds; and the largest array of a training step, of which accelerators share the batch, or
-  of a pass of the report, which takes one seed at a time on one device.
+  That is, for all seeds, the parameters and, in training, the gradient, the optimiser's state and
+  the examples of a dispatch; and the largest array, either of a training step, whose batch
+  accelerators share, or of a pass of the report, which runs one seed at a time on one device.
   """
   train = settings.train
   in_pass = min(settings.evaluation.batch_size, max(feed.num_train, feed.num_heldout))
@@ -92,53 +96,33 @@ def _needed(settings: Settings, feed: Feed, traced: Traced, training: bool) -> i
   return train.seeds * (params + _tree_bytes(state) + indices) + max(a_step, a_pass)
 
 
-def _needed_with(settings: Settings, feed: Feed, key: str, value: Any, training: bool) -> int:
-  """`_needed` of the run with another value of one key.
-
-  Raises:
-    ValueError: there is no such run.
-  """
-  settings, spec = _changed(settings, key, value), feed.spec
+def _needed_with_half(
+  settings: Settings, feed: Feed, key: str, value: Any, training: bool
+) -> float:
+  """`_needed` with half the number, or numbers, at a key; infinite if there is no such run."""
+  spec = feed.spec
+  half = tuple(map(_half, value)) if isinstance(value, tuple) else _half(value)
+  config = ConfigDict(settings.config.to_dict())
+  config.update_from_flattened_dict({key: half})
   if key == "data.canvas" and isinstance(spec, ImageSpec):
-    spec = dataclasses.replace(spec, canvas=value)
-  traced = check_system(make_system(settings, spec), spec, settings.train.batch_size)
+    spec = dataclasses.replace(spec, canvas=half)
+  try:
+    settings = read_settings(config)
+    traced = check_system(make_system(settings, spec), spec, settings.train.batch_size)
+  except (ValueError, RunError):
+    return math.inf
   return _needed(settings, feed, traced, training)
 
 
 def _sizes(settings: Settings) -> dict[str, int | tuple[int, ...]]:
   """The whole numbers of a config that a run's memory may grow with, by key."""
-  model = {f"model.{key}": value for key, value in flat_keys(settings.model).items()}
-  options = settings.train
-  named = {
-    "train.batch_size": options.batch_size,
-    "train.seeds": options.seeds,
-    "train.steps_per_dispatch": options.steps_per_dispatch,
-    "evaluation.batch_size": settings.evaluation.batch_size,
-  }
-  if isinstance(settings.data, DataOptions):
-    named["data.canvas"] = settings.data.canvas
   found = {}
-  for key, value in {**model, **named}.items():
+  for key, value in flatten_dict(settings.config.to_dict(), sep=".").items():
     each = value if isinstance(value, tuple) else (value,)
-    if all(isinstance(number, int) and not isinstance(number, bool) for number in each):
+    are_whole = all(isinstance(number, int) and not isinstance(number, bool) for number in each)
+    if are_whole and (key.startswith("model.") or key in MAY_GROW):
       found[key] = value
   return found
-
-
-def _changed(settings: Settings, key: str, value: Any) -> Settings:
-  """Settings with another value of a key of the sections model, train or evaluation."""
-  section, *names, last = key.split(".")
-  if section == "model":
-    model = copy.deepcopy(settings.model)
-    inner = model
-    for name in names:
-      inner = inner[name]
-    inner[last] = value
-    return dataclasses.replace(settings, model=model)
-  if section not in ("train", "evaluation"):
-    return settings
-  options = dataclasses.replace(getattr(settings, section), **{last: value})
-  return dataclasses.replace(settings, **{section: options})
 
 
 def _half(value: int) -> int:

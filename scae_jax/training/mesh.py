@@ -12,21 +12,21 @@ from scae_jax.shards import AXIS
 from scae_jax.training.errors import RunError
 from scae_jax.typing import Array
 
-MIN_EXAMPLES = 8  # a device; with fewer, what devices tell each other takes longer than they work
+MIN_EXAMPLES = 8  # of a device; with fewer, communication takes longer than computation
 
 
 def use_all_cores(batch_size: int) -> None:
   """Makes every core of this machine's processor a device; call it before JAX is first used.
 
-  A loop over examples, as of `kernels.by_example`, runs on one thread of each device. Where the
-  batch does not divide by the cores, or is small, fewer are devices. Nothing changes on
-  accelerators, and where XLA_FLAGS or JAX_NUM_CPU_DEVICES say how many there are.
+  A loop over examples, as in `kernels.by_example`, runs on one thread of each device. Fewer cores
+  are used where they do not divide the batch, or where it is small. Nothing changes on
+  accelerators, or where XLA_FLAGS or JAX_NUM_CPU_DEVICES set the number.
 
   Args:
     batch_size: examples of a step, over all devices.
   """
-  said = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-  if said or jax.config.values["jax_num_cpu_devices"] != -1:
+  is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+  if is_set or jax.config.values["jax_num_cpu_devices"] != -1:
     return
   cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
   most = max(1, min(cores, batch_size // MIN_EXAMPLES))
@@ -41,12 +41,12 @@ def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-  """The placement of what every device has whole: state and data set."""
+  """The sharding of arrays that every device has whole: state and data set."""
   return NamedSharding(mesh, PartitionSpec())
 
 
 def put(tree: Any, mesh: Mesh) -> Any:
-  """Host arrays, which every process has alike, on each device of the mesh."""
+  """Copies host arrays, the same in every process, to each device of the mesh."""
 
   def place(array: np.ndarray) -> Array:
     return jax.make_array_from_callback(array.shape, replicated(mesh), lambda index: array[index])
@@ -66,9 +66,9 @@ def check_batch_size(batch_size: int, mesh: Mesh) -> None:
 def split_examples(array: Array, mesh: Mesh) -> Array:
   """Inside jit: spreads the leading axis over the devices.
 
-  An axis that does not divide by them, such as a small held-out set's, stays whole on each: the
-  values are the same, only the work is not shared. From the type of the result, and of all that is
-  computed from it, a kernel learns the mesh; see `shards`.
+  An axis that they do not divide, such as a small held-out set's, stays whole on each: the values
+  are the same, and every device does all the work. Kernels read the mesh from the type of the
+  result and of arrays computed from it, see `shards`.
   """
   axis = None if array.shape[0] % mesh.size else AXIS
   return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, PartitionSpec(axis)))

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`, one line an event, and TensorBoard beside it if asked for.
+"""Training metrics: `metrics.jsonl` and, if asked for, TensorBoard.
 
 A line is `{"split": "train", "validation" or "test", "step", "terms", "total", ..., "timing"}`.
 Everything but `timing` is a function of the config alone: an interrupted and resumed run writes the
@@ -12,18 +12,20 @@ has the `seconds` of its evaluation.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from scae_jax.evaluation.files import write_whole
-from scae_jax.training.errors import RunError
+from scae_jax.training.errors import RunError, WriteError
 
 
 class Window:
@@ -34,7 +36,7 @@ class Window:
   """
 
   def __init__(self, contents: Mapping[str, Any] | None = None):
-    """A new window, or the one that `to_json` has written down."""
+    """A new window, or the one that `to_json` stored."""
     self.count = int(contents["count"]) if contents else 0
     sums = contents["sums"] if contents else {}
     self._sums: dict[str, Any] = {name: np.float64(value) for name, value in sums.items()}
@@ -62,93 +64,81 @@ class Window:
     return {"count": self.count, "sums": sums}
 
 
+@dataclasses.dataclass
 class Speed:
-  """How fast the steps of a window run, without compilation, evaluation and checkpoints."""
+  """Steps of a window and the seconds they took, without compilation, evaluation, checkpoints."""
 
-  def __init__(self):
-    self._steps, self._seconds = 0, 0.0
-
-  def add(self, steps: int, seconds: float) -> None:
-    """Counts steps that took so long."""
-    self._steps += steps
-    self._seconds += seconds
+  steps: int = 0
+  seconds: float = 0.0
 
   @property
   def steps_per_second(self) -> float:
-    return self._steps / self._seconds
-
-  def to_json(self) -> dict[str, float]:
-    """The part of a training line's `timing` that belongs to the steps alone."""
-    return {"steps_per_second": self.steps_per_second, "seconds": self._seconds}
+    return self.steps / self.seconds
 
 
-class Sink(Protocol):
-  """Takes one line of metrics."""
+class MetricsWriter:
+  """Appends lines to `metrics.jsonl` and, if asked for, to TensorBoard's files beside it.
 
-  def write(self, line: Mapping[str, Any]) -> None:
-    """Records the line."""
-
-  def close(self) -> None:
-    """Flushes."""
-
-
-class JsonLines:
-  """Appends to `metrics.jsonl`; a line is on its way to the disk when `write` returns.
+  A line is on its way to the disk when `write` returns.
 
   Attributes:
     checksum: CRC-32 of all lines.
   """
 
-  def __init__(self, path: pathlib.Path, *, after_step: int):
-    """Opens the file and drops what an interrupted run wrote after its last checkpoint.
+  def __init__(self, workdir: pathlib.Path, *, after_step: int, tensorboard: bool):
+    """Opens the files and drops what an interrupted run wrote after its last checkpoint.
 
     Args:
-      path: of the file; made if it is not there.
+      workdir: of the run.
       after_step: lines of later steps go, they will be written again.
+      tensorboard: whether TensorBoard gets them too, in `<workdir>/tensorboard`.
 
     Raises:
-      RunError: the file cannot be read, or a line before the last is not one of metrics.
+      RunError: `metrics.jsonl` cannot be read, or a line before the last is not one of metrics.
+      WriteError: it cannot be written.
     """
+    self._workdir = workdir
+    path = workdir / "metrics.jsonl"
     written = read_lines(path) if path.exists() else []
     kept = "".join(_dump(line) for line in written if line["step"] <= after_step).encode()
     self.checksum = zlib.crc32(kept)
-    write_whole(path, kept)
-    self._file = path.open("ab")
+    with _full_disk_explained(workdir):
+      write_whole(path, kept)
+      self._file = path.open("ab")
+      self._tensorboard = None
+      if tensorboard:
+        folder = str(workdir / "tensorboard")
+        self._tensorboard = _import_tensorboard().SummaryWriter(folder, purge_step=after_step + 1)
 
   def write(self, line: Mapping[str, Any]) -> None:
+    """Records a line; raises `WriteError` if it cannot be."""
     text = _dump(line).encode()
-    self._file.write(text)
-    self._file.flush()
-    os.fsync(self._file.fileno())
-    self.checksum = zlib.crc32(text, self.checksum)
+    with _full_disk_explained(self._workdir):
+      self._file.write(text)
+      self._file.flush()
+      os.fsync(self._file.fileno())
+      self.checksum = zlib.crc32(text, self.checksum)
+      if self._tensorboard is not None:
+        for name, value in flatten_dict(dict(line), sep="/").items():
+          if isinstance(value, float):
+            self._tensorboard.add_scalar(f"{line['split']}/{name}", value, line["step"])
 
   def close(self) -> None:
     with contextlib.suppress(OSError):  # of a line that `write` has refused
       self._file.close()
+    if self._tensorboard is not None:
+      self._tensorboard.close()
 
 
-class TensorBoard:
-  """Writes event files to `<workdir>/tensorboard`."""
-
-  def __init__(self, directory: pathlib.Path, *, after_step: int):
-    """Opens the folder; events after `after_step` are marked as outdated."""
-    self._writer = _import_tensorboard().SummaryWriter(str(directory), purge_step=after_step + 1)
-
-  def write(self, line: Mapping[str, Any]) -> None:
-    for name, value in flatten(line).items():
-      if isinstance(value, float):
-        self._writer.add_scalar(f"{line['split']}/{name}", value, line["step"])
-
-  def close(self) -> None:
-    self._writer.close()
-
-
-def open_sinks(workdir: pathlib.Path, *, after_step: int, tensorboard: bool) -> list[Sink]:
-  """The sinks of a run; call on process 0 only."""
-  sinks: list[Sink] = [JsonLines(workdir / "metrics.jsonl", after_step=after_step)]
-  if tensorboard:
-    sinks.append(TensorBoard(workdir / "tensorboard", after_step=after_step))
-  return sinks
+@contextlib.contextmanager
+def _full_disk_explained(workdir: pathlib.Path) -> Iterator[None]:
+  try:
+    yield
+  except OSError as error:
+    raise WriteError(
+      f"the metrics cannot be written to {workdir}: {error}. The checkpoints stand: make room"
+      " there, and the same command goes on from the last one."
+    ) from error
 
 
 def check_tensorboard() -> None:
@@ -157,7 +147,7 @@ def check_tensorboard() -> None:
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-  """The lines of the file, without the last one if a kill cut it short.
+  """The lines of the file, without an unfinished last one.
 
   Raises:
     RunError: the file cannot be read, or a line before the last is not one of metrics.
@@ -180,7 +170,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _parse(text: bytes) -> dict[str, Any]:
-  """A line of the file; raises ValueError unless it has what every line has."""
+  """A line of the file; raises ValueError if it lacks what every line has."""
   line = json.loads(text.decode())
   if not isinstance(line, dict):
     raise ValueError(f"expected a JSON object, got {text[:40]!r}")
@@ -203,17 +193,6 @@ def of_seeds(numbers: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]
     for i, seed in enumerate(seeds)
   }
   return jax.tree.map(lambda values: float(np.mean(values)), dict(numbers)) | {"seeds": each}
-
-
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """`{"terms": {"image": 1.}}` as `{"terms/image": 1.}`."""
-  flat = {}
-  for name, value in nested.items():
-    if isinstance(value, Mapping):
-      flat.update(flatten(value, f"{prefix}{name}/"))
-    else:
-      flat[prefix + name] = value
-  return flat
 
 
 def _dump(line: Mapping[str, Any]) -> str:

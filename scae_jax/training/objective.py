@@ -1,4 +1,4 @@
-"""The number that training minimises: the weighted sum of a system's loss terms."""
+"""The objective of training: the weighted sum of a system's loss terms."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -79,8 +79,8 @@ def losses(
     system: the model and its terms.
     params: the `params` collection.
     batch: of the model.
-    step: of training, counted from 0; None for held-out examples, on which the model runs without
-      noise and everything has the value that it has at last, so that all steps can be compared.
+    step: of training, counted from 0; None for held-out examples: the model then runs without noise
+      and schedules have their final values, so that steps can be compared.
     noise_key: feeds the model's noise; None when there is no step.
   """
   weights = system.loss_weights if step is None else scheduled_weights(system, step)

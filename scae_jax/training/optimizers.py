@@ -4,14 +4,11 @@ import dataclasses
 from typing import Annotated, Any
 
 import jax
-import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
 
 from scae_jax.bounds import MAX_STEPS, above, between, one_of, rule, zero_or
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import TrainOptions
-from scae_jax.typing import Array
 
 OPTIMIZERS = ("rmsprop", "adam")
 SCHEDULES = ("constant", "exponential", "cosine")
@@ -34,7 +31,7 @@ class OptimizerOptions:
     name: 'rmsprop' (as TensorFlow 1 computes it) or 'adam'.
     learning_rate: after warm-up and before decay.
     schedule: 'constant', 'exponential' or 'cosine', see `learning_rate_schedule`.
-    warmup_steps: the learning rate rises linearly over so many steps; 0 for none.
+    warmup_steps: steps over which the learning rate rises linearly; 0 for none.
     decay_steps: exponential: steps for one factor of `decay_rate`; cosine: steps from the end of
       warm-up to the end of the cosine, 0 for until `train.num_steps`, see `resolve`.
     decay_rate: exponential: the factor.
@@ -46,8 +43,8 @@ class OptimizerOptions:
     epsilon: rmsprop: added to the mean square, inside the root, 0. for the rule of the authors'
       release, see `resolve`; adam: added to the root.
     clip_norm: gradients longer than this (over all parameters) are scaled down to it; 0. for never.
-    weight_decay: so many times a parameter is added to its gradient, before that is clipped, where
-      the parameter has two axes or more, see `make_optimizer`; 0. for none.
+    weight_decay: this times a parameter is added to its gradient, before clipping, where the
+      parameter has two axes or more, see `make_optimizer`; 0. for none.
   """
 
   name: Annotated[str, one_of(*OPTIMIZERS)]
@@ -67,7 +64,7 @@ class OptimizerOptions:
 
 
 def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
-  """Fills in what 0 leaves to the rest of the config.
+  """Replaces zeros that stand for a value computed from the rest of the config.
 
   A cosine's decay_steps becomes what is left of the run after warm-up, so that a longer or shorter
   run has a whole cosine. RMSProp's epsilon becomes (10 batch_size)^-2, as in the release of the
@@ -119,24 +116,20 @@ def learning_rate_schedule(options: OptimizerOptions) -> optax.Schedule:
   Raises:
     ValueError: decay_steps is 0 for a cosine: `resolve` the options first.
   """
-  if options.schedule == "cosine" and options.decay_steps == 0:
-    raise ValueError("expected the decay_steps of a cosine, got 0; resolve the options first")
-
-  def schedule(count: ArrayLike) -> Array:
-    step = jnp.asarray(count, jnp.float32)
-    since = jnp.maximum(step - options.warmup_steps, 0.0)
-    if options.schedule == "exponential":
-      factor = jnp.maximum(options.decay_rate ** (since / options.decay_steps), options.end_factor)
-    elif options.schedule == "cosine":
-      turn = jnp.pi * jnp.minimum(since / options.decay_steps, 1.0)
-      factor = options.end_factor + (1 - options.end_factor) * 0.5 * (1 + jnp.cos(turn))
-    else:
-      factor = jnp.ones(())
-    if options.warmup_steps:
-      factor *= jnp.minimum((step + 1) / options.warmup_steps, 1.0)
-    return options.learning_rate * factor
-
-  return schedule
+  rate, warmup = options.learning_rate, options.warmup_steps
+  if options.schedule == "exponential":
+    # At a decay_rate of 1, optax takes end_value for an upper limit.
+    end = rate * options.end_factor if options.decay_rate < 1 else None
+    decay = optax.exponential_decay(rate, options.decay_steps, options.decay_rate, end_value=end)
+  elif options.schedule == "cosine":
+    decay = optax.cosine_decay_schedule(rate, options.decay_steps, alpha=options.end_factor)
+  else:
+    decay = optax.constant_schedule(rate)
+  if not warmup:
+    return decay
+  return optax.join_schedules(
+    [optax.linear_schedule(rate / warmup, rate, warmup - 1), decay], [warmup]
+  )
 
 
 def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:

@@ -4,56 +4,28 @@ import dataclasses
 import math
 from typing import Annotated
 
-from scae_jax.bounds import MAX_SIDE, MAX_STEPS, Bound, between, rule, zero_or
+from scae_jax.bounds import MAX_STEPS, between, rule
+from scae_jax.data.augmentation import Augmentation
 
 # Examples of a batch, and of a data set. More do not fit any device; see `training.memory`.
 MAX_EXAMPLES = 2**31 - 2
 MAX_SEEDS = 65_536
-MIN_CROP = 8  # pixels; of less nobody could tell what it shows
 # Steps of one dispatch: their examples are drawn at once.
 MAX_DISPATCH = 100_000
 
 
-def _off_with_overlay(off: object) -> Bound:
-  return rule(
-    f"{off} with {{section}}.overlay, which only moves images with pixels in [0, 1]",
-    lambda value, fields: value == off or not fields["overlay"],
-  )
-
-
-# The middle of every image stays on the canvas.
-HALF_IN_VIEW = rule(
-  "from 0 to half of {section}.canvas, {canvas} pixels",
-  lambda value, fields: 0 <= value <= fields["canvas"] / 2,
-)
-
-
 @dataclasses.dataclass(frozen=True)
-class DataOptions:
-  """Which data set, and how an image becomes the model's input.
+class DataOptions(Augmentation):
+  """Which data set, and, as `Augmentation` says, how an image becomes the model's input.
 
   Attributes:
-    name: a source of `scae_jax.data.sources`.
+    name: a source, see `scae_jax.data.sources.load_dataset`.
     dir: folder of the prepared data; empty for the source's own default.
     cache_dir: folder for decoded arrays; empty for the default.
     affnist_dir: folder of affNIST's official files, for `evaluate.py --dataset=affnist`; empty to
       draw the same distribution from MNIST's test images.
-    num_validation: so many training examples are held out as the split "validation", on which the
-      run is then judged instead of the test split.
-    canvas: side of the square image that the model sees, pixels.
-    max_shift: training images move by up to this many pixels in each direction.
-    max_rotation: before that they turn about their middle by up to this many degrees in either
-      direction; 0 is off.
-    overlay: whether two images of different classes are overlaid, in training and evaluation, each
-      moved on its own; see `scae_jax.data.overlay`.
-    normalize: whether each image, before anything is cut out of it, is brought to zero mean and
-      unit variance; see `scae_jax.data.normalization`.
-    crop: side of the square that is cut out of an image, at random in training, else out of the
-      middle, pixels; 0 is off.
-    brightness: up to this much is added to training images or subtracted, of normalised ones in
-      standard deviations; 0 is off.
-    contrast: the contrast of training images is multiplied by a factor that differs from 1 by up to
-      this much; 0 is off.
+    num_validation: training examples that are held out as the split "validation", on which the run
+      is then judged instead of the test split.
   """
 
   name: str
@@ -61,14 +33,6 @@ class DataOptions:
   cache_dir: str
   affnist_dir: str
   num_validation: Annotated[int, between(0, MAX_EXAMPLES)]
-  canvas: Annotated[int, between(1, MAX_SIDE)]
-  max_shift: Annotated[int, HALF_IN_VIEW]
-  max_rotation: Annotated[float, between(0, 180), _off_with_overlay(0)]
-  overlay: bool
-  normalize: Annotated[bool, _off_with_overlay(False)]
-  crop: Annotated[int, zero_or(between(MIN_CROP, "canvas")), _off_with_overlay(0)]
-  brightness: Annotated[float, between(0, 1), _off_with_overlay(0)]
-  contrast: Annotated[float, between(0, 1), _off_with_overlay(0)]
 
 
 SEED = rule(
@@ -85,14 +49,14 @@ class TrainOptions:
     num_steps: parameter updates in all; a finished run is extended by a larger number.
     batch_size: examples a step, over all devices.
     seed: of the parameters, the order of examples and the noise.
-    seeds: so many runs are trained at once, with the seeds seed, seed + 1, ...; each is the run
+    seeds: number of runs that train at once, with the seeds seed, seed + 1, ...; each is the run
       that it would be alone.
-    steps_per_dispatch: at most so many steps run on the device without the host; only speed and
-      the time to react to Ctrl-C depend on it.
+    steps_per_dispatch: most steps that run on the device without the host; only speed and the time
+      to react to Ctrl-C depend on it.
     log_every: steps between lines of training metrics, each the mean over the steps since the last.
     eval_every: steps between held-out losses; 0 for only at checkpoints and at the end.
     checkpoint_every: steps between checkpoints, each with its held-out loss; 0 for only at the end.
-    keep_checkpoints: so many of the latest checkpoints are kept, and the best one besides.
+    keep_checkpoints: number of the latest checkpoints that are kept, beside the best one.
     tensorboard: whether metrics also go to `<workdir>/tensorboard`.
     compilation_cache: folder for compiled programs, see `compilation.keep_compiled`.
     start_from: workdir of another run, whose latest parameters this one starts from, see `start`;
@@ -134,7 +98,7 @@ class EvaluationOptions:
 
   Attributes:
     batch_size: examples a pass through the model.
-    max_examples: at most so many of each split are fitted to and scored; 0 for all.
+    max_examples: most examples of each split that are fitted to and scored; 0 for all.
   """
 
   batch_size: Annotated[int, between(1, MAX_EXAMPLES)]

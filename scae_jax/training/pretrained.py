@@ -1,4 +1,4 @@
-"""Parameters to keep and to share: what evaluation needs of a run, without its checkpoints.
+"""Pretrained parameters: what evaluation needs of a run, without its checkpoints.
 
 <folder>/config.json    the run's resolved config
 <folder>/params.npz     parameters by path, float16 or float32, of one seed
@@ -19,9 +19,9 @@ from scae_jax.data.cache import read_arrays
 from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.training.build import Run, build
 from scae_jax.training.checkpoints import Which
-from scae_jax.training.config import read_settings
+from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError
-from scae_jax.training.workdir import check_same_data, describe_data, load_config
+from scae_jax.training.workdir import check_same_data, describe_data, load_settings
 
 DTYPES = ("float16", "float32")
 
@@ -36,7 +36,7 @@ def save_pretrained(
     seed: which of its seeds.
     folder: where.
     dtype: of the numbers in the file; float16 halves it and rounds at the fourth digit.
-    figures: what evaluation said of it, for whoever reads the file.
+    figures: results of its evaluation, for readers of the file.
 
   Raises:
     RunError: no such type, or numbers too large for it.
@@ -68,22 +68,22 @@ def pretrained_folder(parent: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def open_pretrained(
-  folder: pathlib.Path, which: Which = "latest", config: ConfigDict | None = None
+  folder: pathlib.Path, which: Which = "latest", config: ConfigDict | Settings | None = None
 ) -> Run:
   """Loads what `save_pretrained` wrote, as `build.open_run` loads a run.
 
   Args:
     folder: of the parameters.
     which: 'latest': there are those of one step.
-    config: instead of the one saved there, for example to read the data elsewhere.
+    config: instead of the one saved there, or the settings of `load_settings`.
 
   Raises:
     RunError: another step is asked for; the parameters cannot be read or do not fit the config;
-      the data set is not to be had, or is not the one that they were trained on.
+      the data set is missing or is not the one that they were trained on.
   """
   if which != "latest":
     raise RunError(f"pretrained parameters are of one step; leave out --step={which}.")
-  config = load_config(folder) if config is None else config
+  settings = load_settings(folder) if config is None else read_settings(config)
   try:
     source = read_json(folder / "source.json", "step", "seed")
     arrays = read_arrays(folder / "params.npz")
@@ -91,7 +91,6 @@ def open_pretrained(
     raise RunError(f"{folder} cannot be read: {error}. Fetch it anew.") from error
   if not all(type(source[key]) is int for key in ("step", "seed")):
     raise RunError(f"{folder / 'source.json'} must have whole numbers as step and seed.")
-  settings = read_settings(config)
   system, dataset, feed = build(settings, training=False)
   check_same_data(folder, describe_data(dataset))
 
@@ -113,4 +112,4 @@ def open_pretrained(
   if arrays:
     raise RunError(f"{folder} has parameters that the model does not: {sorted(arrays)}.")
   variables = {source["seed"]: {"params": params}}
-  return Run(config, system, dataset, variables, source["step"], is_latest=True)
+  return Run(settings, system, dataset, variables, source["step"], is_latest=True)

@@ -1,7 +1,7 @@
-"""One run in many processes, one a host or one a device: how they meet, agree and part.
+"""One run in many processes, one a host or one a device.
 
-All run the same program on the same config and see the same files. Process 0 alone writes and
-talks.
+All run the same program on the same config and see the same files. Only process 0 writes files and
+messages.
 """
 
 import contextlib
@@ -17,8 +17,7 @@ from jax.experimental import multihost_utils
 
 from scae_jax.training.errors import RunError
 
-# Seconds without a sign of life after which a process counts as dead; it gives one also while it
-# compiles.
+# Seconds without a heartbeat after which a process counts as dead; it sends them while it compiles.
 HEARTBEAT_TIMEOUT = 30
 
 
@@ -51,10 +50,10 @@ class Processes:
 
 
 def join(processes: Processes) -> None:
-  """Waits for the other processes of the run; call it once, before anything touches a device.
+  """Connects to the other processes of the run; call it once, before JAX uses a device.
 
   Raises:
-    RunError: there is no cluster to detect, or the processes do not meet.
+    RunError: there is no cluster to detect, or the processes cannot connect.
   """
   try:
     if processes.coordinator:
@@ -73,25 +72,25 @@ def join(processes: Processes) -> None:
     ) from error
 
 
-def leave() -> None:
-  """Parts from the others, who need not wait for what this one does from here on."""
+def shutdown() -> None:
+  """Disconnects from the other processes; none waits for another after this."""
   if jax.process_count() > 1:
     jax.distributed.shutdown()
 
 
 def is_first() -> bool:
-  """Whether this is process 0, the only one that writes and talks."""
+  """Whether this is process 0, the only one that writes files and messages."""
   return jax.process_index() == 0
 
 
-def meet(where: str) -> None:
-  """Returns when all processes have come here, which each calls by the same name."""
+def barrier(name: str) -> None:
+  """Returns when all processes have called it with this name."""
   if jax.process_count() > 1:
-    multihost_utils.sync_global_devices(where)
+    multihost_utils.sync_global_devices(name)
 
 
 def largest(number: int) -> int:
-  """The largest of the numbers that the processes give, which all wait for."""
+  """The largest of the numbers that the processes pass; waits for all of them."""
   if jax.process_count() == 1:
     return number
   return int(np.max(multihost_utils.process_allgather(np.int32(number))))
@@ -99,10 +98,10 @@ def largest(number: int) -> int:
 
 @contextlib.contextmanager
 def all_or_none(what: str) -> Iterator[None]:
-  """The block succeeds in every process or, if one has a `RunError` in it, fails in all.
+  """Raises `RunError` in all processes if the block raises one in any of them.
 
   Args:
-    what: the block does, for the message to the others.
+    what: what the block does, for the message in the others.
   """
   failure = None
   try:
@@ -114,11 +113,11 @@ def all_or_none(what: str) -> Iterator[None]:
 
 
 def check_agreement(what: str, text: str) -> None:
-  """Raises `RunError` in every process unless all have given the same text.
+  """Raises `RunError` in every process unless all pass the same text.
 
   Args:
-    what: the text is, for the message.
-    text: to compare.
+    what: what the text is, for the message.
+    text: the text.
   """
   if jax.process_count() == 1:
     return
@@ -133,11 +132,11 @@ def check_agreement(what: str, text: str) -> None:
 
 @contextlib.contextmanager
 def lost_peers_explained() -> Iterator[None]:
-  """Ends this process with a message when another one of the run is gone.
+  """Ends this process with a message when another process of the run has died.
 
-  A collective operation fails when the process at its other end dies. One whose host vanishes
-  without a word, or while the others wait for its part of a checkpoint, is missed by JAX's
-  heartbeat, which aborts the others and says that another task has died.
+  A collective operation fails when the process at its other end dies. Where a host vanishes without
+  closing its connections, or dies while the others wait for its part of a checkpoint, JAX's
+  heartbeat notices, aborts the others and says that another task has died.
   """
   try:
     yield
@@ -151,7 +150,7 @@ def lost_peers_explained() -> Iterator[None]:
       file=sys.stderr,
       flush=True,
     )
-    os._exit(1)  # a normal end would wait minutes for the one that is gone
+    os._exit(1)  # a normal exit would wait minutes for the process that is gone
 
 
 def _first_line(error: Exception) -> str:

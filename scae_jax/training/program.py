@@ -1,10 +1,11 @@
-"""What a run keeps on the device: the data set and the two compiled functions of the loop."""
+"""The part of a run on the device: the data set and the two compiled functions of the loop."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
 from scae_jax.data.batches import epoch_position
@@ -14,7 +15,6 @@ from scae_jax.training.config import Settings
 from scae_jax.training.errors import NonFiniteError
 from scae_jax.training.heldout import make_heldout
 from scae_jax.training.mesh import put
-from scae_jax.training.metrics import flatten
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import TrainState
 from scae_jax.training.step import make_dispatch
@@ -22,7 +22,7 @@ from scae_jax.typing import Array, Batch
 
 
 class Program:
-  """Takes numbers of steps, gives numbers of metrics; arrays of the data set stay on the mesh.
+  """Runs training steps and held-out evaluations; the data set stays on the mesh.
 
   Attributes:
     held_out: the split that `evaluate` runs on.
@@ -55,7 +55,7 @@ class Program:
     )
 
   def compile(self, state: TrainState) -> None:
-    """Compiles the dispatch ahead of its first use, so that no clock of training counts it."""
+    """Compiles the dispatch ahead of its first use, so that timings leave compilation out."""
     self._compiled = self._dispatch.lower(state, *self._inputs(0, 0)).compile()
 
   def run(self, state: TrainState, step: int) -> tuple[TrainState, dict[str, np.ndarray]]:
@@ -73,7 +73,7 @@ class Program:
     length = self._train.dispatch_length
     num_active = min(length - step % length, self._train.num_steps - step)
     state, metrics = self._compiled(state, *self._inputs(step, num_active))
-    rows = flatten(self._in_order(jax.device_get(metrics)))
+    rows: dict[str, Any] = flatten_dict(self._in_order(jax.device_get(metrics)), sep="/")
     return state, {name: values[:num_active] for name, values in rows.items()}
 
   def evaluate(self, params: Any) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Program:
     return self._in_order(jax.tree.map(np.float64, results))
 
   def _in_order(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics in the order of the system; from a device they come in that of the alphabet."""
+    """Metrics in the order of the system; JAX sorts the keys of dicts."""
     terms = {name: metrics["terms"][name] for name in self._terms}
     return {"terms": terms, **{name: metrics[name] for name in metrics if name != "terms"}}
 
@@ -98,7 +98,7 @@ class Program:
 def check_finite(
   rows: Mapping[str, np.ndarray], step: int, seeds: Sequence[int], *, saved: int
 ) -> None:
-  """Stops a run whose numbers have gone wrong.
+  """Raises if a metric is not finite.
 
   Args:
     rows: `{name: [n] or [n, seeds]}`, metrics of the n steps after `step`.

@@ -39,12 +39,12 @@ class Display:
     self._console.print(message, markup=False, soft_wrap=True)
 
   def advance(self, step: int, steps_per_second: float) -> None:
-    """The run has come to `step`."""
+    """Moves the bar to `step`."""
     speed = self._speed(step, steps_per_second)
     self._bar.update(self._task, completed=step, speed=speed)
 
   def line(self, line: Mapping[str, Any]) -> None:
-    """A line of metrics; a terminal shows the training losses below the bar instead."""
+    """Prints a line of metrics; on a terminal, training losses go below the bar instead."""
     numbers = _numbers({"total": line["total"], **line["terms"]})
     if line["split"] == "train":
       if self._console.is_terminal:
@@ -64,7 +64,7 @@ class Display:
 
 
 class _BarAboveNumbers(Progress):
-  """A progress bar and, on lines of their own below it, as many numbers a line as fit.
+  """A progress bar, and below it numbers in as many columns as fit.
 
   Attributes:
     numbers: each "name value".

@@ -1,4 +1,4 @@
-"""The report on a run: the one that ends its training, and those that evaluate.py asks for."""
+"""Reports on a run, at the end of its training and for evaluate.py."""
 
 import functools
 import math
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.data.dataset import ScoredSet
+from scae_jax.data.dataset import EvalDataset
 from scae_jax.data.overlay import fixed_overlays, overlay_evaluation_batch
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.transfer import load_scored
@@ -19,7 +19,6 @@ from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import answer_scorer, feature_scorer, scene_scorer
 from scae_jax.training.build import Run
-from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
 
@@ -34,7 +33,7 @@ def report_run(
   run: Run,
   workdir: pathlib.Path,
   *,
-  scored: ScoredSet | None = None,
+  scored: EvalDataset | None = None,
   split: str | None = None,
   max_examples: int | None = None,
 ) -> None:
@@ -49,13 +48,13 @@ def report_run(
     workdir: its folder.
     scored: the data set to score on; None for the run's own.
     split: of it; None for the held-out one.
-    max_examples: of each split at most so many are used, 0 is all; None for what the config says.
+    max_examples: most examples of a split to use, 0 for all; None for what the config says.
 
   Raises:
     RunError: another data set or split is asked of a run on generated scenes.
     ValueError, OSError: see `evaluation.report.write_reports` and `evaluation.scorers`.
   """
-  settings = read_settings(run.config)
+  settings = run.settings
   if max_examples is None:
     max_examples = settings.evaluation.max_examples
   suffix = "" if run.is_latest else f"-step{run.step}"
@@ -95,7 +94,7 @@ def report_run(
 
 
 def scored_examples(
-  options: DataOptions, scored: ScoredSet, split: str
+  options: DataOptions, scored: EvalDataset, split: str
 ) -> tuple[Mapping[str, np.ndarray], MakeBatch]:
   """What a classifier is scored on.
 
@@ -119,7 +118,7 @@ def scored_examples(
   return examples, functools.partial(evaluation_batch, canvas=options.canvas)
 
 
-def load_scored_set(run: Run, name: str, data_dir: str) -> ScoredSet:
+def load_scored_set(run: Run, name: str, data_dir: str) -> EvalDataset:
   """Another data set to score a run on.
 
   Args:
@@ -131,7 +130,7 @@ def load_scored_set(run: Run, name: str, data_dir: str) -> ScoredSet:
     RunError: the run is on generated scenes.
     ValueError: there is no such data set.
   """
-  data = read_settings(run.config).data
+  data = run.settings.data
   if not isinstance(data, DataOptions):
     raise RunError(_ONLY_OWN_SCENES)
   folders = (data_dir or data.dir, data.cache_dir, data.affnist_dir)

@@ -1,15 +1,18 @@
 """The parameters that a run starts from, where its config names another run.
 
-All parameters of the other run must be this one's too, of the same shapes; those that only this one
-has keep their initial values. The optimiser and the count of steps are new.
+This run must have all parameters of the other one, with the same shapes; its other parameters are
+newly initialised. The optimiser and the count of steps are new.
 """
 
 import dataclasses
+import itertools
+import math
 import pathlib
 from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
 from scae_jax.models.system import Spec, System
@@ -17,7 +20,7 @@ from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.optimizers import make_optimizer
-from scae_jax.training.state import abstract_state, abstract_state_of
+from scae_jax.training.state import abstract_state, placed, state_shapes
 from scae_jax.training.workdir import checkpoint_directory, saved_settings
 
 MOST_NAMES = 5  # in a message
@@ -28,9 +31,9 @@ class Start:
   """What a run starts from.
 
   Attributes:
-    params: arrays on the host, a part of the tree that the model has, or all of it; with several
-      seeds at once one more axis in front, as in a state.
-    summary: how much was taken from where, and what is new; one line.
+    params: arrays on the host, of all of the model's parameters or of some; with several seeds at
+      once one more axis in front, as in a state.
+    summary: one line: how much was taken from where, and what is new.
   """
 
   params: Any
@@ -42,14 +45,11 @@ def find_start(
 ) -> Start | None:
   """Reads the latest checkpoint of the run in `train.start_from`, whatever its model and data.
 
-  A run of one seed starts all seeds of this one; of several, each starts its own, in order.
+  A run of one seed starts all seeds of this one. A run of several must have as many as this one;
+  they are taken in order.
 
   Args:
-    settings: of this run.
-    system: of this run.
-    data: of this run.
-    mesh: of this run.
-    workdir: of this run.
+    settings, system, data, mesh, workdir: of this run.
 
   Returns:
     None where no other run is named, or this one has a checkpoint of its own to resume from.
@@ -61,11 +61,9 @@ def find_start(
   source = settings.train.start_from
   if not source or _has_checkpoints(workdir):
     return None
-  seeds = settings.train.all_seeds
-  optimizer = make_optimizer(settings.optimizer)
-  own = abstract_state(system, data, optimizer, mesh, seeds=seeds).params
+  own = abstract_state(settings, system, data, mesh).params
   try:
-    return _read(pathlib.Path(source), own, len(seeds), mesh)
+    return _read(pathlib.Path(source), own, settings.train.seeds, mesh)
   except RunError as error:
     raise RunError(f"config.train.start_from: {error}") from error
 
@@ -91,10 +89,10 @@ def _read(source: pathlib.Path, own: Any, num_seeds: int, mesh: Mesh) -> Start:
     )
   with Checkpoints(directory, keep=1, writable=False) as checkpoints:
     theirs = checkpoints.describe_params()
-    own_shapes, shapes = _by_name(own, num_seeds > 1), _by_name(theirs, found > 1)
+    own_shapes, shapes = _shapes(own, num_seeds > 1), _shapes(theirs, found > 1)
     _check_fit(source, own_shapes, shapes)
     optimizer = make_optimizer(settings.optimizer)
-    template = abstract_state_of(theirs, optimizer, mesh, num_seeds=found)
+    template = placed(state_shapes(theirs, optimizer, num_seeds=found), mesh)
     state, progress = checkpoints.restore(template)
   params = jax.device_get(state.params)
   if found < num_seeds:
@@ -103,24 +101,21 @@ def _read(source: pathlib.Path, own: Any, num_seeds: int, mesh: Mesh) -> Start:
   return Start(params, f"starting from step {progress.step} of {source}: {summary}")
 
 
-def _by_name(params: Any, has_seeds: bool) -> dict[str, tuple[int, ...]]:
-  """Shapes by path, without the axis over seeds."""
-  return {
-    jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape[int(has_seeds) :]
-    for path, leaf in jax.tree.leaves_with_path(params)
-  }
+Shapes = dict[str, tuple[int, ...]]  # of parameters, by path
 
 
-def _check_fit(
-  source: pathlib.Path,
-  own: dict[str, tuple[int, ...]],
-  theirs: dict[str, tuple[int, ...]],
-) -> None:
+def _shapes(params: Any, has_seeds: bool) -> Shapes:
+  """Shapes without the axis over seeds."""
+  flat: dict[str, Any] = flatten_dict(params, sep="/")
+  return {name: leaf.shape[int(has_seeds) :] for name, leaf in flat.items()}
+
+
+def _check_fit(source: pathlib.Path, own: Shapes, theirs: Shapes) -> None:
   lacking = [name for name in theirs if name not in own]
   others = [
     f"{name} {shape} there, {own[name]} here"
     for name, shape in theirs.items()
-    if name in own and own[name] != shape
+    if own.get(name, shape) != shape
   ]
   problems = []
   if lacking:
@@ -134,8 +129,8 @@ def _check_fit(
     )
 
 
-def _summary(own: dict[str, tuple[int, ...]], theirs: dict[str, tuple[int, ...]]) -> str:
-  """Numbers of parameters, and the modules (or parameters) that are new as a whole."""
+def _summary(own: Shapes, theirs: Shapes) -> str:
+  """Numbers of parameters, and the largest modules (or parameters) that are new as a whole."""
   new = {name: shape for name, shape in own.items() if name not in theirs}
   taken = {prefix for name in theirs for prefix in _prefixes(name)}
   wholes = {next(p for p in _prefixes(name) if p not in taken): None for name in new}
@@ -144,13 +139,12 @@ def _summary(own: dict[str, tuple[int, ...]], theirs: dict[str, tuple[int, ...]]
 
 
 def _prefixes(name: str) -> list[str]:
-  """`a/b/c` has a, a/b, and itself."""
-  parts = name.split("/")
-  return ["/".join(parts[: i + 1]) for i in range(len(parts))]
+  """`a/b/c` has the prefixes a, a/b and a/b/c."""
+  return list(itertools.accumulate(name.split("/"), "{}/{}".format))
 
 
-def _count(shapes: dict[str, tuple[int, ...]]) -> str:
-  return f"{sum(int(np.prod(shape)) for shape in shapes.values()):,}"
+def _count(shapes: Shapes) -> str:
+  return f"{sum(math.prod(shape) for shape in shapes.values()):,}"
 
 
 def _some(items: list[str], separator: str) -> str:

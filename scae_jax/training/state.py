@@ -1,4 +1,4 @@
-"""All that changes while training runs."""
+"""The training state."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +11,15 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from scae_jax.models.system import Spec, System
+from scae_jax.training.config import Settings
 from scae_jax.training.mesh import replicated
+from scae_jax.training.optimizers import make_optimizer
 from scae_jax.typing import Array
 
 
 @struct.dataclass
 class TrainState:
-  """A struct of arrays: nothing in it is a function or a setting.
+  """Everything that changes in training; arrays only, no functions or settings.
 
   Where several seeds train at once, every array has one more axis in front, over the seeds.
 
@@ -25,7 +27,7 @@ class TrainState:
     step: updates done so far, int32 [].
     params: the model's parameters.
     opt_state: of the optimiser.
-    rng: the run's key, never changed: what a step draws is a function of it and the step.
+    rng: the run's key, which never changes; the keys of a step are folded in from its number.
   """
 
   step: Array
@@ -45,11 +47,11 @@ def initial_state(
   """The state before the first step; a pure function of the seed and the start.
 
   Args:
-    system: gives the parameters.
-    data: gives their shapes.
-    optimizer: its state is new.
+    system: the model.
+    data: what its batches are like.
+    optimizer: of the run.
     seed: of the run.
-    start: values of parameters, all or some, that stand in place of those drawn.
+    start: values of all or some parameters, which replace those drawn.
   """
   run_key, params_key, noise_key = jax.random.split(jax.random.key(seed), 3)
   variables = system.module.init(
@@ -68,15 +70,9 @@ def state_of(params: Any, optimizer: optax.GradientTransformation, rng: Array) -
   )
 
 
-def initial_states(
-  system: System,
-  data: Spec,
-  optimizer: optax.GradientTransformation,
-  *,
-  seeds: Sequence[int],
-  start: Any = None,
-) -> TrainState:
-  """`initial_state` of one seed, or of several side by side, each with its own start."""
+def initial_states(settings: Settings, system: System, data: Spec, start: Any = None) -> TrainState:
+  """`initial_state` of a run: of one seed, or of several side by side, each with its own start."""
+  optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
 
   def make(seed: Array | int, start: Any) -> TrainState:
     return initial_state(system, data, optimizer, seed=seed, start=start)
@@ -85,18 +81,12 @@ def initial_states(
 
 
 def make_state(
-  system: System,
-  data: Spec,
-  optimizer: optax.GradientTransformation,
-  mesh: Mesh,
-  *,
-  seeds: Sequence[int],
-  start: Any = None,
+  settings: Settings, system: System, data: Spec, mesh: Mesh, start: Any = None
 ) -> TrainState:
-  """`initial_states`, computed inside jit and born on every device of the mesh, as `start` is."""
+  """`initial_states`, computed inside jit and placed on every device of the mesh, as `start` is."""
 
   def make(start: Any) -> TrainState:
-    return initial_states(system, data, optimizer, seeds=seeds, start=start)
+    return initial_states(settings, system, data, start)
 
   # It runs once, and optimising it takes a CPU ten seconds longer than running it as it is.
   on_cpu = mesh.devices.flat[0].platform == "cpu"
@@ -104,25 +94,9 @@ def make_state(
   return jax.jit(make, out_shardings=replicated(mesh)).lower(start).compile(options)(start)
 
 
-def abstract_state(
-  system: System,
-  data: Spec,
-  optimizer: optax.GradientTransformation,
-  mesh: Mesh,
-  *,
-  seeds: Sequence[int],
-) -> TrainState:
-  """Shapes, types and placement of a state, without computing one."""
-  shapes = jax.eval_shape(lambda: initial_states(system, data, optimizer, seeds=seeds))
-  return _placed(shapes, mesh)
-
-
-def abstract_state_of(
-  params: Any, optimizer: optax.GradientTransformation, mesh: Mesh, *, num_seeds: int
-) -> TrainState:
-  """`abstract_state` from the shapes of its parameters alone, whatever the model."""
-
-  return _placed(state_shapes(params, optimizer, num_seeds=num_seeds), mesh)
+def abstract_state(settings: Settings, system: System, data: Spec, mesh: Mesh) -> TrainState:
+  """Shapes, types and placement of a run's state, without computing one."""
+  return placed(jax.eval_shape(lambda: initial_states(settings, system, data)), mesh)
 
 
 def state_shapes(
@@ -136,11 +110,12 @@ def state_shapes(
   return jax.eval_shape(make if num_seeds == 1 else jax.vmap(make), params)
 
 
-def _placed(shapes: Any, mesh: Mesh) -> Any:
-  def place(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(mesh))
-
-  return jax.tree.map(place, shapes)
+def placed(shapes: Any, mesh: Mesh) -> Any:
+  """Shapes and types with the placement of a state: whole on every device of the mesh."""
+  sharding = replicated(mesh)
+  return jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes
+  )
 
 
 def by_seed(params: Any, seeds: Sequence[int]) -> dict[int, Any]:

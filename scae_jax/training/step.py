@@ -34,7 +34,7 @@ def update(
   noise_key: Array,
   mesh: Mesh | None = None,
 ) -> tuple[TrainState, StepMetrics]:
-  """One step down the gradient of the weighted total.
+  """One optimiser step on the weighted total.
 
   Over a mesh of several devices, each computes loss and gradient of its own examples. One sum over
   the devices of all these numbers side by side follows: a sum for every array takes longer than
@@ -95,10 +95,10 @@ def make_dispatch(
   """The function that runs `train.dispatch_length` steps on the device.
 
   It takes `(state, split, epoch, offset, num_active)`: the data set on the mesh, the position of
-  the state's step in the order of examples (`data.batches.epoch_position`), and how many of the
-  steps count; the others leave the state as it was, so that one compiled program serves the whole
-  run, its last steps and any point of resumption. It returns the state and the metrics by step,
-  each array `[dispatch_length]`, of which the first `num_active` entries mean something. Where
+  the state's step in the order of examples (`data.batches.epoch_position`), and the number of steps
+  that are taken; the others leave the state as it was, so that one compiled program serves the
+  whole run, its last steps and any point of resumption. It returns the state and the metrics by
+  step, each array `[dispatch_length]`, of which the first `num_active` entries are valid. Where
   several seeds train at once, the state has one more axis in front and metrics one at the end.
 
   The state is donated. The batch of a step is made on the device by `training_batch` (see

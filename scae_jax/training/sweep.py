@@ -1,13 +1,13 @@
-"""Runs the rows of a sweep one after another, and tables what is finished.
+"""Runs the rows of a sweep one after another, and writes tables of those that are finished.
 
-Every row is a process of its own: a crash, the end of memory or a loss that is not finite then ends
-the row and not the sweep, and the device is free again for the next one. All that a sweep knows is
-in the folders of its rows, so that one that was killed, or runs in several tasks, goes on from
-there. (A run outlives a sweep that is killed alone. Started again meanwhile, the sweep finds the
-folder of that row taken, says so, and goes on with the others.)
+Every row is a process of its own, so that a crash, an exhausted memory or a loss that is not finite
+ends the row and not the sweep, and the device is free for the next one. The state of a sweep is in
+the folders of its rows: one that was killed, or runs in several tasks, goes on from there. (If the
+sweep alone is killed, its run goes on. Started again meanwhile, the sweep finds that folder locked,
+says so, and goes on with the other rows.)
 
 <root>/<row>/            the workdir of the run, see `workdir`
-<root>/<row>/train.log   what its processes said
+<root>/<row>/train.log   the output of its processes
 <root>/table.csv, table.md   of all finished rows, whoever trained them
 """
 
@@ -98,7 +98,7 @@ def run_rows(
 
 
 def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:
-  """The content of the row's report, if it is of this config and its last step, else None."""
+  """The row's report; None unless it is of this config and of its last step."""
   path = workdir / "evaluation" / "metrics.json"
   try:
     report = read_json(path, "step", "max_examples", "provenance")
@@ -131,8 +131,9 @@ def write_tables(rows: Sequence[Row], root: pathlib.Path) -> None:
 def run_logged(command: Sequence[str], log: pathlib.Path) -> int:
   """Runs a process to its end and returns its exit code (negative: the signal that killed it).
 
-  Ctrl-C and SIGTERM go on to the process, which saves and ends; a second one ends it at once. From
-  a terminal it has Ctrl-C already: twice in a moment is once, see `interrupt`.
+  Ctrl-C and SIGTERM are passed on to the process, which saves and ends; a second one ends it at
+  once. A terminal sends Ctrl-C to the process as well; it takes two in a moment for one, see
+  `interrupt`.
 
   Args:
     command: program and arguments.
@@ -179,7 +180,7 @@ def reason(log: pathlib.Path, start: int) -> str:
 
 @contextlib.contextmanager
 def _turn(path: pathlib.Path) -> Iterator[None]:
-  """Waits until no other process is in here; a process that dies leaves."""
+  """Holds a lock on a file; a process that dies releases it."""
   with path.open("a") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
     yield

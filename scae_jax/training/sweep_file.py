@@ -1,6 +1,6 @@
 """Sweep files: a list of runs in TOML, checked as a whole before any of them starts.
 
-    seeds = 3                                   # so many at once, of every row that says nothing
+    seeds = 3                                   # number at once, of every row that says nothing
     config = "configs/digits.py"                # of every row that names none
     [overrides]                                 # of every row
     train.num_steps = 3000
@@ -25,10 +25,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from scae_jax.training.build import build
-from scae_jax.training.config import flat_keys, parse_command_line, read_settings
+from scae_jax.training.config import Settings, parse_command_line, tuples
 from scae_jax.training.errors import RunError
 from scae_jax.training.optimizers import check_length
 from scae_jax.training.workdir import check_same_run
@@ -44,12 +45,17 @@ class Row:
   Attributes:
     name: of its line in the table and of its folder.
     arguments: of train.py, without the workdir.
-    config: what train.py makes of them.
+    settings: what train.py makes of them.
   """
 
   name: str
   arguments: tuple[str, ...]
-  config: ConfigDict
+  settings: Settings
+
+  @property
+  def config(self) -> ConfigDict:
+    """The config of the run."""
+    return self.settings.config
 
 
 def read_sweep(path: pathlib.Path) -> list[Row]:
@@ -99,10 +105,9 @@ def check_rows(rows: Sequence[Row], root: pathlib.Path) -> None:
   errors = []
   for row in rows:
     try:
-      settings = read_settings(row.config)
       check_same_run(root / row.name, row.config)
-      check_length(settings.optimizer, settings.train)
-      build(settings)
+      check_length(row.settings.optimizer, row.settings.train)
+      build(row.settings)
     except RunError as error:
       errors.append(f"row {row.name!r}: {error}")
   _raise_all(errors)
@@ -142,7 +147,7 @@ def make_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) ->
   for given in (shared.get("overrides", {}), table.get("overrides", {})):
     if not isinstance(given, dict):
       raise RunError(f"{where}: overrides must be a table, section.key = value; it is {given!r}.")
-    overrides |= flat_keys(given)
+    overrides |= flatten_dict(given, sep=".")
   if "train.seeds" in overrides:
     raise RunError(f"{where}: write seeds = {overrides['train.seeds']!r}, not an override of it.")
   if seeds is not None:
@@ -152,28 +157,24 @@ def make_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) ->
   arguments = [f"--config={source}"]
   arguments += [f"--config.{key}={_flag_value(value)}" for key, value in overrides.items()]
   try:
-    config = parse_command_line(arguments, default_config="").config
+    settings = parse_command_line(arguments, default_config="").settings
   except RunError as error:
     raise RunError(f"{where}: {error}") from error
-  values = flat_keys(config.to_dict())
+  values = flatten_dict(settings.config.to_dict(), sep=".")
   for key, given in overrides.items():
     _check_type(where, key, given, values[key])
-  return Row(name, tuple(arguments), config)
+  return Row(name, tuple(arguments), settings)
 
 
 def _flag_value(value: Any) -> str:
   """As train.py reads it: TOML's arrays are tuples."""
-  return str(_tuples(value))
-
-
-def _tuples(value: Any) -> Any:
-  return tuple(map(_tuples, value)) if isinstance(value, list) else value
+  return str(tuples(value))
 
 
 def _check_type(where: str, key: str, given: Any, read: Any) -> None:
-  """A command line is text and reads the number 3 as the name '3'; TOML has types, which count."""
+  """Compares types: a command line would read the number 3 as the name '3'; TOML has types."""
   expected = type(read)
-  if type(_tuples(given)) is expected or (expected is float and type(given) is int):
+  if type(tuples(given)) is expected or (expected is float and type(given) is int):
     return
   raise RunError(
     f"{where}: config.{key} must be of type {expected.__name__}; it is {given!r} of type"

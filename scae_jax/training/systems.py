@@ -1,4 +1,4 @@
-"""From the name of a system to the system, and what tracing it shows."""
+"""Finds a system by its name, and checks it by tracing."""
 
 import functools
 import importlib
@@ -19,7 +19,7 @@ from scae_jax.typing import Array
 
 
 class Traced(NamedTuple):
-  """What tracing a system tells of its size.
+  """The size of a system, from tracing it.
 
   Attributes:
     params: shapes of its parameters.
@@ -112,8 +112,7 @@ def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> Non
 def _largest_array(program: Jaxpr) -> int:
   """Bytes of the largest array that a traced program computes.
 
-  The compiler may need much more than that, for what it keeps for the gradient; it seldom needs
-  less.
+  A program may need much more, for values that the gradient keeps; it seldom needs less.
   """
   largest = 0
   for equation in program.eqns:

@@ -1,9 +1,9 @@
-"""The folder of a run: its config, what may change when it is resumed, and who may write.
+"""The folder of a run: its config and data set, what a resumed run may change, and its lock.
 
 config.json    the resolved config of the run
-data.json      what the data set is that it trains on
+data.json      description of the data set that it trains on
 checkpoints/   one folder a step
-metrics.jsonl  training and held-out metrics
+metrics.jsonl  metrics of training and of held-out examples
 tensorboard/   if asked for
 evaluation/    the report
 """
@@ -20,10 +20,17 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes
-from scae_jax.data.sources import Dataset, Split
+from scae_jax.data.sources import is_dotted
 from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
-from scae_jax.training.config import Settings, differences, parse_config, read_settings
+from scae_jax.training.config import (
+  Settings,
+  differences,
+  parse_config,
+  read_settings,
+  value_at,
+)
 from scae_jax.training.errors import RunError
 from scae_jax.training.processes import is_first
 
@@ -51,7 +58,7 @@ def checkpoint_directory(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
-  """The resolved config of a run, to compare with; `load_config` gives one to build from.
+  """The resolved config of a run, to compare with; `load_settings` gives what to build from.
 
   Raises:
     RunError: the folder holds no run, or its config cannot be read.
@@ -65,40 +72,30 @@ def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
     raise RunError(f"{path} cannot be read: {error} Train in a new --workdir.") from error
 
 
-def saved_settings(workdir: str | pathlib.Path) -> Settings:
-  """`saved_config`, read.
-
-  Raises:
-    RunError: as of `saved_config`, or of `config.read_settings`, with the file's name.
-  """
-  return _read(workdir, saved_config(workdir))
-
-
-def _read(workdir: str | pathlib.Path, config: ConfigDict) -> Settings:
-  try:
-    return read_settings(config)
-  except RunError as error:
-    raise RunError(f"{pathlib.Path(workdir) / 'config.json'}: {error}") from error
-
-
-def load_config(workdir: str | pathlib.Path, own_system: str = "") -> ConfigDict:
-  """The resolved config of a run, to build it from.
+def load_settings(
+  workdir: str | pathlib.Path,
+  own_system: str = "",
+  own_source: str = "",
+  changes: Mapping[str, Any] | None = None,
+) -> Settings:
+  """The config of a run, to build it from.
 
   A folder that somebody shares must not run code of its own: its config may name a system of the
-  package, or a module that this program or its user has named already.
+  package, or a module that this program or its user has named already, and no function at all as
+  the source of its data but the one that the user names.
 
   Args:
     workdir: folder of the run.
     own_system: the dotted path that the user says the config has, to import it; "" for none.
+    own_source: the name of the data set that the user says the config has; "" for none.
+    changes: values of keys `section.key` that replace those saved.
 
   Raises:
-    RunError: as of `saved_settings`; or the config names another system, or code elsewhere.
+    RunError: as of `saved_config` or `config.read_settings`, with the file's name; the config has
+      no such key to change; or it names another system or data set, or code elsewhere.
   """
-  config = saved_config(workdir)
-  _read(workdir, config)
-  path, name = pathlib.Path(workdir) / "config.json", config.system
-  if not isinstance(name, str):
-    raise RunError(f"{path} must name a system; it has {name!r}. Put it back, or train anew.")
+  settings = saved_settings(workdir, changes)
+  path, name = pathlib.Path(workdir) / "config.json", settings.system
   if own_system and name != own_system:
     raise RunError(f"{path} names the system {name!r}, and --system={own_system} is given.")
   in_package = "." not in name.removeprefix("scae_jax.models.")
@@ -107,11 +104,34 @@ def load_config(workdir: str | pathlib.Path, own_system: str = "") -> ConfigDict
       f"{path} names the system {name!r}, which is code outside of scae_jax.models. If you trust"
       f" it, give evaluate.py --system={name}, or import it first in a program of your own."
     )
-  return config
+  source = settings.config.data.name
+  if own_source and source != own_source:
+    raise RunError(f"{path} names the data set {source!r}, and {own_source!r} is given.")
+  # Not even of modules that are imported: data.dir would be an argument of os.system.
+  if is_dotted(source) and not own_source:
+    raise RunError(
+      f"{path} names the data set {source!r}, which is a function to call. If you trust it, give"
+      f" evaluate.py --source={source}; a program of your own gives open_run the data set."
+    )
+  return settings
+
+
+def saved_settings(
+  workdir: str | pathlib.Path, changes: Mapping[str, Any] | None = None
+) -> Settings:
+  """`load_settings` of any system, for callers that do not build it."""
+  config, changes = saved_config(workdir), changes or {}
+  try:
+    for key in changes:
+      value_at(config, key)
+    config.update_from_flattened_dict(changes)
+    return read_settings(config)
+  except RunError as error:
+    raise RunError(f"{pathlib.Path(workdir) / 'config.json'}: {error}") from error
 
 
 def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
-  """Nothing happens if the folder is new or holds a run that `config` may resume.
+  """Raises unless the folder is new or holds a run that `config` may resume.
 
   The keys in `RESUMABLE_CHANGES` may differ, `train.num_steps` only upwards and not at all under
   a cosine that ends with the run. `evaluation.*` may differ too: it is read after training. Writes
@@ -157,7 +177,7 @@ def _check_length_is_free(workdir: pathlib.Path, config: ConfigDict, old: int, n
 
 
 def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
-  """What tells one data set from another, wherever it lies; takes some 0.1 s for MNIST.
+  """A description by which a data set is recognised in any folder; takes 0.1 s for MNIST.
 
   Returns:
     Its name, its class names, and for each split the number and shape of its examples with a hash
@@ -181,7 +201,7 @@ def _describe_split(split: Split) -> str:
 
 
 def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None:
-  """Nothing happens if the run in the folder trains on this data set, or none is described there.
+  """Raises if the folder describes another data set than this.
 
   Args:
     workdir: folder of a run; one of an older version has no data.json.
@@ -215,9 +235,9 @@ def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None
 def open_for_writing(
   workdir: pathlib.Path, config: ConfigDict, described: Mapping[str, Any]
 ) -> Iterator[None]:
-  """Makes the folder, saves config and data in it, and keeps other runs from training in it.
+  """Makes the folder, saves config and data description, and locks it against other runs.
 
-  The lock goes with the process, however that ends. Of a run in many processes, the first does it.
+  The lock ends with the process. In a run of many processes, only the first does this.
 
   Args:
     workdir: the folder.

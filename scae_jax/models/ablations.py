@@ -1,4 +1,4 @@
-"""Ablations of the SCAE, one switch each, for every config of this folder.
+"""Ablations of the SCAE, one switch each, for its configs in `configs`.
 
     python train.py --config=configs/mnist.py:official,ablation=no_posterior_sparsity
     python train.py --config=configs/digits.py:ablation=no_noise+no_deformations

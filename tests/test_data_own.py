@@ -1,0 +1,92 @@
+"""Data sets of one's own: given in memory, and by the dotted path of a function."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from configs import constellations
+from scae_jax.data.dataset import Dataset
+from scae_jax.data.digits import load_digits
+from scae_jax.training.build import build, open_run
+from scae_jax.training.config import read_settings
+from scae_jax.training.errors import RunError
+from scae_jax.training.loop import train
+from scae_jax.training.reporting import report_run
+from tests.test_evaluation_script import quick, run
+from tests.toy_system import toy_config
+
+__all__ = ["quick"]  # a fixture: reports without figures
+
+
+def mine() -> Dataset:
+  """A few digits under another name."""
+  splits = {name: split.take(np.arange(60)) for name, split in load_digits().splits.items()}
+  return Dataset("mine", load_digits().class_names, splits)
+
+
+def config_of(name: str):
+  cadence = dict.fromkeys(("steps_per_dispatch", "log_every", "eval_every", "checkpoint_every"), 2)
+  return toy_config(
+    data__name=name,
+    train__num_steps=2,
+    **{f"train__{key}": value for key, value in cadence.items()},
+  )
+
+
+@pytest.fixture(scope="module")
+def workdirs(tmp_path_factory):
+  """A run on data in memory, and the same by the path of the function."""
+  folder = tmp_path_factory.mktemp("own")
+  train(config_of("mine"), folder / "memory", dataset=mine())
+  train(config_of(f"{__name__}.mine"), folder / "path")
+  return folder
+
+
+def test_data_in_memory_and_by_a_path_train_alike(workdirs):
+  in_memory = open_run(workdirs / "memory", dataset=mine())
+  by_path = open_run(workdirs / "path", config=config_of(f"{__name__}.mine"))
+  jax.tree.map(np.testing.assert_array_equal, in_memory.variables, by_path.variables)
+  described = [
+    json.loads((workdirs / name / "data.json").read_text()) for name in ("memory", "path")
+  ]
+  assert described[0] == described[1]
+  assert described[0]["name"] == "mine"
+
+
+def test_a_run_on_data_in_memory_is_scored_and_extended(workdirs):
+  report_run(open_run(workdirs / "memory", dataset=mine()), workdirs / "memory")
+  written = json.loads((workdirs / "memory" / "evaluation" / "metrics.json").read_text())
+  assert written["scored_on"] == {"dataset": "mine", "split": "test", "examples": 60}
+  config = config_of("mine")
+  config.train.num_steps = 4
+  assert train(config, workdirs / "memory", dataset=mine()).step == 4
+
+
+def test_what_is_not_the_runs_own_data_is_refused(workdirs):
+  with pytest.raises(RunError, match=r"config.data.name is 'mine': unknown data set 'mine'"):
+    open_run(workdirs / "memory")
+  other = dataclasses.replace(
+    mine(), splits=dict.fromkeys(("train", "test"), mine().splits["test"])
+  )
+  with pytest.raises(RunError, match=r"holds a run on another data set:\n  train: "):
+    open_run(workdirs / "memory", dataset=other)
+  with pytest.raises(RunError, match=r"'digits', and the data set given in memory is named 'mine'"):
+    build(read_settings(config_of("digits")), mine())
+  with pytest.raises(RunError, match=r"names the data set 'mine', and 'digits' is given"):
+    open_run(workdirs / "memory", dataset=load_digits())
+  with pytest.raises(RunError, match=r"'constellations', whose scenes are generated.*'mine'"):
+    build(read_settings(constellations.get_config()), mine())
+
+
+def test_a_function_is_not_called_because_a_folder_says_so(workdirs, capsys):
+  path = f"{__name__}.mine"
+
+  with pytest.raises(SystemExit) as stopped:
+    run(workdirs / "path")
+  assert stopped.value.code == 2
+  assert f"names the data set '{path}', which is a function to call" in capsys.readouterr().err
+  run(workdirs / "path", f"--source={path}")
+  assert (workdirs / "path" / "evaluation" / "metrics.json").is_file()
