@@ -49,7 +49,7 @@ from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.scorers import MAX_PIXEL_EXAMPLES
 from scae_jax.evaluation.table import markdown
 from scae_jax.figures import FIGURES
-from scae_jax.figures.free_form import MAX_EXAMPLES
+from scae_jax.figures.reconstructions import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm
 from scae_jax.training.build import Run
 from scae_jax.training.config import Settings, read_settings

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 
 import jax
 from beartype import beartype
-from jaxtyping import Bool, Float, Int, PRNGKeyArray, UInt8, jaxtyped
+from jaxtyping import Bool, Float, Int, Num, PRNGKeyArray, UInt8, jaxtyped
 
-__all__ = ["Array", "Batch", "Bool", "Float", "Int", "PRNGKeyArray", "UInt8", "typed"]
+__all__ = ["Array", "Batch", "Bool", "Float", "Int", "Num", "PRNGKeyArray", "UInt8", "typed"]
 
 Array = jax.Array
 # `image` float32 in [0, 1] [b, h, w, c] and `label` int32 [b]; of two images overlaid also

@@ -63,9 +63,6 @@ def test_the_figure_draws_what_was_measured(results):
   assert sorted(named) == sorted(f"{kind}{end}" for kind in between for end in ends)
   with pytest.raises(ValueError, match="at least one family"):
     FIGURES["equivariance"]({}, between)
-  curves["rotation"]["fixed/error"] = np.zeros(2)
-  with pytest.raises(ValueError, match="'fixed/error': 2"):
-    FIGURES["equivariance"](curves, between)
 
 
 @pytest.mark.parametrize(("sizes", "are_whole"), [((0, 1), True), ((0.5, 1.5), False)])

@@ -261,7 +261,7 @@ def test_figure_has_a_panel_a_way_and_a_line_a_system():
   assert second.get_color() == pytest.approx(right.lines[0].get_color())
   with pytest.raises(ValueError, match="at least one system"):
     FIGURES["viewpoint"](angles, {"upright": {}}, 0.1)
-  with pytest.raises(ValueError, match="same length"):
+  with pytest.raises(TypeError, match="accuracy"):
     FIGURES["viewpoint"](angles, {"upright": {"a": np.zeros(3)}}, 0.1)
 
 
