@@ -24,7 +24,7 @@ from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.files import read_json, write_json
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.scores import labelled, score_each
+from scae_jax.evaluation.scores import score_each
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints
@@ -113,11 +113,13 @@ def measured_points(
       load_split(run.dataset, name, max_examples) for name in ("train", run.dataset.held_out)
     ]
     for seed in missing:
-      train, test = (
-        labelled(collect(run.variables[seed], split)["features"], split["label"])
-        for split in splits
+      (train, test), labels = (
+        [collect(run.variables[seed], split)["features"] for split in splits],
+        [split["label"] for split in splits],
       )
-      scores = score_each(train, test, num_classes=run.dataset.num_classes, seed=seed)
+      scores = score_each(
+        train, labels[0], test, labels[1], num_classes=run.dataset.num_classes, seed=seed
+      )
       point: dict[str, Any] = {"step": step, "seed": seed, "minutes": minutes.get(step)}
       for name, one in scores.items():
         point[f"LIN-MATCH, {name}"] = 100 * one.entries["lin_match"]

@@ -31,12 +31,7 @@ from experiments.one_run import each_seed, make_parser, open_named
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, ScoredSet
 from scae_jax.evaluation.collect import feature_collector
-from scae_jax.evaluation.examples import (
-  check_transfer,
-  flat_pixels,
-  load_split,
-  one_of_each_class,
-)
+from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
 from scae_jax.evaluation.free_form import (
   STARTS,
   FreeInference,
@@ -44,9 +39,9 @@ from scae_jax.evaluation.free_form import (
   infer_split,
   make_inference,
 )
-from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe, lin_pred
+from scae_jax.evaluation.probes import Fit, fit_probe
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.scorers import MAX_PIXEL_EXAMPLES
+from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, pixel_features
 from scae_jax.evaluation.table import markdown
 from scae_jax.figures import FIGURES
 from scae_jax.figures.reconstructions import MAX_EXAMPLES
@@ -58,11 +53,10 @@ from scae_jax.training.options import DataOptions
 from scae_jax.training.reporting import load_scored_set
 
 SPLIT = "test"
-PIXELS = "raw pixels"
 WHEN = ("before", "after", "before_alike", "after_alike")
 # Learning rates where the command line has none; L-BFGS searches along each step for how far to go.
 LEARNING_RATES = {"adam": 0.01, "sgd": 1e-4, "lbfgs": None}
-Probes = dict[str, FittedProbe]  # a linear classifier of each kind of readings
+Probes = dict[str, Fit]  # a linear classifier of each kind of readings
 
 
 def scored_names(dataset: Dataset) -> list[str]:
@@ -137,13 +131,8 @@ def pixel_accuracy(run: Run, split: Mapping[str, np.ndarray], num_examples: int)
   """Share of images that a linear classifier of their pixels tells, fitted to training images as
   they are: at most so many of them, and `MAX_PIXEL_EXAMPLES`; 0 is all."""
   assert isinstance(run.dataset, Dataset)  # checked by the caller
-  count = min(num_examples or MAX_PIXEL_EXAMPLES, MAX_PIXEL_EXAMPLES)
-  train = load_split(run.dataset, "train", count)
-  fitted, scored = flat_pixels([train, split])
-  classes = run.dataset.num_classes
-  return lin_pred(
-    fitted, train["label"], scored, split["label"], num_classes=classes, name=PIXELS
-  ).accuracy
+  fitted, scored = pixel_features(load_split(run.dataset, "train", num_examples), split)
+  return fit_probe(*fitted, num_classes=run.dataset.num_classes, name=PIXELS).accuracy(*scored)
 
 
 def score(

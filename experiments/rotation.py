@@ -29,10 +29,11 @@ from experiments.many_runs import (
 )
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.transfer import turned
+from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.scorers import MAX_PIXEL_EXAMPLES
+from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, score_pixels
 from scae_jax.evaluation.table import markdown
-from scae_jax.evaluation.viewpoint import accuracies, pixel_accuracies
+from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
 from scae_jax.training.compilation import keep_compiled
@@ -43,7 +44,6 @@ from scae_jax.training.sweep_file import Row, make_row
 
 # What is fitted to and scored on, as tables and JSON call it.
 TURNED, UPRIGHT = "turned within the range", "upright"
-PIXELS = "raw pixels"
 NUM_CLASSES = 10  # of digits and MNIST alike
 
 
@@ -92,7 +92,7 @@ def score_run(
     run: trained on images turned by up to so many degrees.
     degrees: 0 to 180.
     max_examples: use at most so many examples of each split, always the same; 0 is all.
-    pixels: `pixel_accuracies` by data set; those that are not there are found and put there.
+    pixels: accuracies by data set; those that are not there are found and put there.
   """
   settings = read_settings(run.config)
   assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
@@ -111,7 +111,9 @@ def score_run(
     )
     found[images] = {kind: by_set[one.name] for kind, by_set in by_kind.items()}
     if one.name not in pixels:
-      pixels[one.name] = pixel_accuracies(one, one, max_examples=max_examples)
+      train, test = (load_split(one, name, max_examples) for name in ("train", "test"))
+      scores = score_pixels(train, test, one.num_classes, seed=0).entries
+      pixels[one.name] = {"LIN-MATCH": scores["lin_match"], "LIN-PRED": scores["lin_pred"]}
     of_pixels[images] = pixels[one.name]
     notes += one.notes
   return {

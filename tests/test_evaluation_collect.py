@@ -135,7 +135,17 @@ def test_rows_are_collected_in_their_order_from_the_whole_split():
   np.testing.assert_array_equal(found["features"]["columns"], whole[rows])
 
 
-def test_batches_are_joined_and_what_fills_the_last_is_dropped():
-  found = in_batches(lambda rows: {"a": (jnp.asarray(rows), np.stack([rows, -rows], 1))}, 5, 2)
+def test_batches_are_full_and_joined_and_what_fills_the_last_is_dropped():
+  seen = []
+
+  def run(rows):
+    seen.append(rows.tolist())
+    return {"a": (jnp.asarray(rows), np.stack([rows, -rows], 1))}
+
+  found = in_batches(run, 5, 2)
+  assert seen == [[0, 1], [2, 3], [4, 4]]
   np.testing.assert_array_equal(found["a"][0], np.arange(5))
   np.testing.assert_array_equal(found["a"][1][:, 1], -np.arange(5))
+  seen.clear()
+  in_batches(run, 3, 10**9)
+  assert seen == [[0, 1, 2]]

@@ -13,10 +13,9 @@ from experiments.rotation import TURNED, UPRIGHT
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import turned
 from scae_jax.evaluation import report
-from scae_jax.evaluation.clustering import lin_match
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.linear_probe import lin_pred
+from scae_jax.evaluation.probes import fit_clusters, fit_probe
 from scae_jax.training import sweep
 from scae_jax.training.build import open_run
 from scae_jax.training.config import parse_command_line
@@ -184,10 +183,10 @@ def check_scores(workdir, found):
     codes = [collect(run.variables[0], one)["features"]["code"] for one in splits]
     pixels = [one["image"].reshape(len(one["image"]), -1) / np.float32(255) for one in splits]
     for prefix, (train_values, test_values) in ((", code", codes), ("", pixels)):
-      data = (train_values, splits[0]["label"], test_values, splits[1]["label"])
+      fitted, scored = (train_values, splits[0]["label"]), (test_values, splits[1]["label"])
       expected = {
-        f"LIN-MATCH{prefix}": lin_match(*data, num_classes=10, seed=0).accuracy,
-        f"LIN-PRED{prefix}": lin_pred(*data, num_classes=10).accuracy,
+        f"LIN-MATCH{prefix}": fit_clusters(*fitted, num_classes=10, seed=0).accuracy(*scored),
+        f"LIN-PRED{prefix}": fit_probe(*fitted, num_classes=10).accuracy(*scored),
       }
       if prefix:
         assert found["accuracy"][images] == {key: {"0": it} for key, it in expected.items()}

@@ -10,16 +10,16 @@ import pytest
 
 from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from experiments import viewpoint
-from scae_jax.data.dataset import Dataset, ScoredSet, Split
+from scae_jax.data.dataset import ScoredSet, Split
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation import viewpoint as evaluation
 from scae_jax.evaluation.classification import classify
-from scae_jax.evaluation.clustering import lin_match
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.linear_probe import lin_pred
-from scae_jax.evaluation.viewpoint import accuracies, pixel_accuracies
+from scae_jax.evaluation.probes import fit_clusters, fit_probe
+from scae_jax.evaluation.scores import score_pixels
+from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import read_settings
@@ -59,7 +59,9 @@ def test_a_classifier_is_scored_by_its_answers(scored):
     image = np.pad(split["image"], ((0, 0), sides, sides, (0, 0))) / np.float32(255)
     for seed, own in variables.items():
       output = system.module.apply(own, {"image": image}, train=False)
-      expected = np.mean(classify(np.asarray(system.classify(output)), split["label"]).is_right)
+      expected = np.mean(
+        classify(np.asarray(system.classify(output)), split["label"][:, None]).is_right
+      )
       assert found["accuracy"][one.name][seed] == pytest.approx(expected, abs=1e-6)
 
 
@@ -81,10 +83,10 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
   for one in scored:
     test = load_split(one, "test", CHOSEN)
     moved = collect(variables[1], test)["features"]["code"]
-    data = (fitted, train["label"], moved, test["label"])
-    expected = lin_match(*data, num_classes=10, seed=1, name="code").accuracy
+    scored_on = (moved, test["label"])
+    expected = fit_clusters(fitted, train["label"], num_classes=10, seed=1).accuracy(*scored_on)
     assert found["LIN-MATCH, code"][one.name][1] == expected
-    expected = lin_pred(*data, num_classes=10, name="code").accuracy
+    expected = fit_probe(fitted, train["label"], num_classes=10).accuracy(*scored_on)
     assert found["LIN-PRED, code"][one.name][1] == expected
 
 
@@ -296,15 +298,11 @@ def test_pixels_are_scored_as_features_are():
   labels = np.repeat([0, 1], 20).astype(np.int32)
   wrong = labels.copy()
   wrong[::4] = 1 - wrong[::4]
-  fitted = Dataset(
-    "fitted", ("a", "b"), {"train": Split(images, labels), "test": Split(images, wrong)}
-  )
   padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
-  scored = ScoredSet("scored", ("a", "b"), {"test": Split(padded, wrong)})
-  small = Dataset("s", ("a", "b"), {"train": Split(padded, labels), "test": Split(padded, wrong)})
-  for train, test in ((fitted, fitted), (fitted, scored), (small, scored)):
-    expected = {"LIN-MATCH": 0.75, "LIN-PRED": 0.75}
-    assert pixel_accuracies(train, test) == expected
+  for train, test in ((images, images), (images, padded), (padded, padded)):
+    splits = {"image": train, "label": labels}, {"image": test, "label": wrong}
+    found = score_pixels(*splits, 2, seed=0).entries
+    assert (found["lin_match"], found["lin_pred"]) == (0.75, 0.75)
 
 
 def test_seconds_a_step_is_the_median(tmp_path):

@@ -9,15 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.examples import full_batches
 from scae_jax.models.system import System, labels_of
 from scae_jax.typing import Array, Batch
 
 Tree = TypeVar("Tree")
 # (arrays of a split on the device, indices) -> batch; jittable, as `Feed.evaluation_batch`.
 MakeBatch = Callable[[Mapping[str, Array], Array], Batch]
-# (output of the model, batch) -> arrays with one entry an example; jittable.
-Read = Callable[[Any, Batch], dict[str, Any]]
 # (variables, arrays of a split[, indices]) -> arrays with one entry an example or index, in order.
 Collect = Callable[..., dict[str, Any]]
 
@@ -35,13 +32,16 @@ def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collec
   """
 
   def read(output: Any, batch: Batch) -> dict[str, Any]:
+    found = {"features": system.features(output), "readings": system.all_readings(output)}
     count = len(batch["label"])
-    features = _checked("features", system.features(output), count, 2)
-    readings = _checked("readings", system.all_readings(output), count, 2)
     return {
-      "features": {name: value.astype(jnp.float32) for name, value in features.items()},
-      "readings": {name: value.astype(jnp.float32) for name, value in readings.items()},
       "measures": _checked("measures", system.measures(output, batch), count, 1),
+      **{
+        kind: {
+          name: value.astype(jnp.float32) for name, value in _checked(kind, each, count, 2).items()
+        }
+        for kind, each in found.items()
+      },
     }
 
   make_batch = functools.partial(evaluation_batch, canvas=canvas)
@@ -88,7 +88,12 @@ def segment_collector(system: System, *, batch_size: int) -> Collect:
   return make_collector(system, lambda output, _: segment(output), make_batch, batch_size)
 
 
-def make_collector(system: System, read: Read, make_batch: MakeBatch, batch_size: int) -> Collect:
+def make_collector(
+  system: System,
+  read: Callable[[Any, Batch], dict[str, Any]],
+  make_batch: MakeBatch,
+  batch_size: int,
+) -> Collect:
   """Compiles a pass over a model: `(variables, examples, rows=None) -> what `read` gives of all`.
 
   The model is compiled once for all splits and seeds, unless sizes of batches or images differ.
@@ -98,7 +103,7 @@ def make_collector(system: System, read: Read, make_batch: MakeBatch, batch_size
 
   Args:
     system: the model.
-    read: what to take of its output.
+    read: `(output, batch) -> arrays with one entry an example`, jittable.
     make_batch: `(examples, indices) -> batch`, jittable.
     batch_size: examples a pass.
   """
@@ -111,8 +116,7 @@ def make_collector(system: System, read: Read, make_batch: MakeBatch, batch_size
   def collect(
     variables: Any, examples: Mapping[str, Any], rows: np.ndarray | None = None
   ) -> dict[str, Any]:
-    count = num_examples(examples)
-    chosen = np.arange(count) if rows is None else rows
+    chosen = np.arange(num_examples(examples)) if rows is None else rows
     arrays = {name: jnp.asarray(array) for name, array in examples.items()}
     return in_batches(
       lambda some: forward(variables, batch_of(arrays, jnp.asarray(chosen[some]))),
@@ -126,19 +130,29 @@ def make_collector(system: System, read: Read, make_batch: MakeBatch, batch_size
 def in_batches(run: Callable[[np.ndarray], Tree], count: int, batch_size: int) -> Tree:
   """What `run` gives of `count` examples, in order: arrays of NumPy, one entry an example each.
 
-  Results wait on the device until the end, so that the device never waits for the host.
+  Every batch has the same size, so that one compiled pass serves all: the last one is filled up
+  with its last example. Results wait on the device until the end, so that the device never waits
+  for the host.
 
   Args:
-    run: `indices -> tree of arrays`, with one entry an index; see `full_batches`.
+    run: `indices -> tree of arrays`, with one entry an index.
     count: number of examples, at least one.
-    batch_size: examples a pass.
+    batch_size: examples a pass, or all if they are fewer.
+
+  Raises:
+    ValueError: a batch size below one.
   """
-  passes = [run(rows) for rows in full_batches(count, batch_size)]
+  if batch_size < 1:
+    raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+  size = min(batch_size, count)
+  passes = [
+    run(np.minimum(np.arange(start, start + size), count - 1)) for start in range(0, count, size)
+  ]
   return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *jax.device_get(passes))
 
 
 def num_examples(examples: Mapping[str, Any]) -> int:
-  """How many examples there are; raises ValueError unless all arrays have one length above 0."""
+  """Number of examples; raises ValueError unless all arrays have one length above 0."""
   lengths = {name: len(array) for name, array in examples.items()}
   if len(set(lengths.values())) != 1 or 0 in lengths.values():
     raise ValueError(

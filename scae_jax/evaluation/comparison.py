@@ -12,11 +12,11 @@ from typing import Any
 
 from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.provenance import hardware, versions
+from scae_jax.evaluation.scores import PIXELS
 from scae_jax.evaluation.table import OF_ANSWERS, classification_figures, markdown, words
 
 _OF_SEGMENTS = ("accuracy", "adjusted_rand_index", "variation_of_information")
-# Indices and nats lie near 0 or 1; few errors of a classifier are told apart by hundredths of a
-# percent.
+# Indices and nats lie near 0 or 1; classifiers with few errors differ by hundredths of a percent.
 _THOUSANDTHS = tuple(map(words, _OF_SEGMENTS[1:]))
 _HUNDREDTHS = tuple(map(words, OF_ANSWERS))
 # What all reports of one evaluation share, in `metrics.json`; the date is the first one's.
@@ -38,18 +38,17 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
       for kind, one in kinds.items()
     }
   if "classification" in metrics:
-    # They come first, and replace a measure of the same name.
     of_answers = classification_figures(metrics["classification"])
+    # The answers' figures stand first, and win where a measure has the same name.
     return of_answers | measures | of_answers
   found = {}
-  for name, one in metrics["features"].items():
-    found[f"LIN-MATCH, {name}"] = 100 * one["lin_match"]
+  readings = metrics.get("readings", {})
+  for name, one in [*metrics["features"].items(), *readings.items(), (PIXELS, metrics["pixels"])]:
+    if "lin_match" in one:
+      found[f"LIN-MATCH, {name}"] = 100 * one["lin_match"]
     found[f"LIN-PRED, {name}"] = 100 * one["lin_pred"]
-    found[f"capsules in use, {name}"] = float(one["capsules_in_use"])
-  for name, one in metrics.get("readings", {}).items():
-    found[f"LIN-PRED, {name}"] = 100 * one["lin_pred"]
-  found["LIN-MATCH, raw pixels"] = 100 * metrics["pixels"]["lin_match"]
-  found["LIN-PRED, raw pixels"] = 100 * metrics["pixels"]["lin_pred"]
+    if "capsules_in_use" in one:
+      found[f"capsules in use, {name}"] = float(one["capsules_in_use"])
   return found | measures
 
 
@@ -79,7 +78,7 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
   """
   first = next(iter(reports.values()))
   by_seed = {seed: figures(metrics) for seed, metrics in reports.items()}
-  values = {name: _values(by_seed, name) for name in figures(first)}
+  values = {name: [found[name] for found in by_seed.values()] for name in figures(first)}
   summary = {
     "seeds": list(reports),
     "mean": {name: statistics.mean(each) for name, each in values.items()},
@@ -114,8 +113,8 @@ def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
     reports: contents of `metrics.json` by the row's name.
 
   Returns:
-    CSV with a header: row, seed (a number, `mean` or `sd`), step, then every figure; a cell is
-    empty where a row has no such figure, and the deviation of one seed is.
+    CSV with a header: row, seed (a number, `mean` or `sd`), step, then every figure. A cell is
+    empty where a row has no such figure; so is the standard deviation of a single seed.
   """
   names = _names(reports)
   text = io.StringIO()

@@ -108,8 +108,8 @@ def write_reports(
     }
     write_json(folder / "metrics.json", reports[seed])
     print_table(reports[seed])
-    drawers = dict(model_figures(evaluated.system, own, scored.pictured, scored.class_names))
-    drawers |= {**scored.drawers, **dict(curve_figures(evaluated.history, seed))}
+    drawers = model_figures(evaluated.system, own, scored.pictured, scored.class_names)
+    drawers |= {**scored.drawers, **curve_figures(evaluated.history, seed)}
     save_figures(folder, drawers)
   if len(reports) > 1:
     write_summary(directory, reports)
