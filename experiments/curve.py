@@ -4,12 +4,11 @@
       --steps=5000,30000
 
 Train with `--config.train.keep_checkpoints` large enough. Writes `curve-<workdir>.json` into the
-folder after each point and `.png` after each step; the same command goes on where it was stopped.
+folder, and `.png`, after each point; the same command goes on where it was stopped.
 Points that were measured before stay, also those whose checkpoint is gone. Minutes are of the steps
 alone, without compilation, evaluation and checkpoints.
 """
 
-import itertools
 import json
 import pathlib
 from collections.abc import Collection, Iterable, Iterator
@@ -32,6 +31,7 @@ from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.metrics import read_lines
+from scae_jax.training.options import DataOptions
 from scae_jax.training.workdir import checkpoint_directory, load_config
 
 
@@ -99,27 +99,26 @@ def measured_points(
     max_examples: of each split; 0 is all.
   """
   minutes, collect = minutes_by_step(workdir), None
-  seeds = read_settings(load_config(workdir)).train.all_seeds
+  settings = read_settings(load_config(workdir))
   for step in steps:
-    missing = [seed for seed in seeds if (step, seed) not in known]
+    missing = [seed for seed in settings.train.all_seeds if (step, seed) not in known]
     if not missing:
       continue
     run = open_run(workdir, step)
     if not isinstance(run.dataset, Dataset):
       raise RunError("LIN-MATCH is of images; a run on generated scenes has no such curve.")
-    sizes = {"canvas": run.config.data.canvas, "batch_size": run.config.evaluation.batch_size}
+    assert isinstance(settings.data, DataOptions)  # of images
+    sizes = {"canvas": settings.data.canvas, "batch_size": settings.evaluation.batch_size}
     collect = collect or feature_collector(run.system, **sizes)  # compiled once for all steps
-    splits = [
+    train, test = (
       load_split(run.dataset, name, max_examples) for name in ("train", run.dataset.held_out)
-    ]
+    )
     for seed in missing:
-      (train, test), labels = (
-        [collect(run.variables[seed], split)["features"] for split in splits],
-        [split["label"] for split in splits],
-      )
-      scores = score_each(
-        train, labels[0], test, labels[1], num_classes=run.dataset.num_classes, seed=seed
-      )
+      own = run.variables[seed]
+      fitted, scored = (collect(own, split)["features"] for split in (train, test))
+      labels = train["label"], test["label"]
+      count = run.dataset.num_classes
+      scores = score_each(fitted, labels[0], scored, labels[1], num_classes=count, seed=seed)
       point: dict[str, Any] = {"step": step, "seed": seed, "minutes": minutes.get(step)}
       for name, one in scores.items():
         point[f"LIN-MATCH, {name}"] = 100 * one.entries["lin_match"]
@@ -139,7 +138,7 @@ def draw(folder: pathlib.Path, name: str, points: list[dict[str, Any]]) -> None:
 
 
 def curve(workdir: pathlib.Path, folder: pathlib.Path, max_examples: int, named: str) -> None:
-  """Measures what is not known yet, and writes after each point.
+  """Measures what is not known yet, writes after each point, and draws.
 
   Raises:
     RunError: as of `chosen_steps`, `known_points` and `open_run`.
@@ -150,12 +149,10 @@ def curve(workdir: pathlib.Path, folder: pathlib.Path, max_examples: int, named:
   known = {(point["step"], point["seed"]) for point in points}
   steps = chosen_steps(workdir, named)
   folder.mkdir(parents=True, exist_ok=True)
-  measured = measured_points(workdir, steps, known, max_examples)
-  for _, of_one_step in itertools.groupby(measured, key=lambda point: point["step"]):
-    for point in of_one_step:
-      print(json.dumps(point), flush=True)
-      points = sorted([*points, point], key=lambda point: (point["step"], point["seed"]))
-      write_json(path, {"points": points, "max_examples": max_examples, **measured_with()})
+  for point in measured_points(workdir, steps, known, max_examples):
+    print(json.dumps(point), flush=True)
+    points = sorted([*points, point], key=lambda point: (point["step"], point["seed"]))
+    write_json(path, {"points": points, "max_examples": max_examples, **measured_with()})
     draw(folder, name, points)
   if points:
     draw(folder, name, points)  # also where all was known

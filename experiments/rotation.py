@@ -19,26 +19,16 @@ from typing import Any
 import numpy as np
 
 from configs.rotation import RANGES, SHARED, SYSTEMS
-from experiments.findings import command_line, write_findings
-from experiments.many_runs import (
-  make_parser,
-  mean_of,
-  num_parameters,
-  overrides_of,
-  train_and_score,
-)
+from experiments.many_runs import Described, facts_of, make_parser, mean_of, run_command
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.transfer import turned
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, score_pixels
 from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
-from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import read_settings
-from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.options import DataOptions
 from scae_jax.training.sweep_file import Row, make_row
 
@@ -89,10 +79,10 @@ def score_run(
   """Accuracies of a run on turned and on upright images, those of their pixels, and its size.
 
   Args:
-    run: trained on images turned by up to so many degrees.
-    degrees: 0 to 180.
-    max_examples: use at most so many examples of each split, always the same; 0 is all.
-    pixels: accuracies by data set; those that are not there are found and put there.
+    run: trained on rotated images.
+    degrees: images were rotated by up to this angle, 0 to 180.
+    max_examples: of each split, always the same; 0 is all.
+    pixels: accuracies by data set; those that are missing are added.
   """
   settings = read_settings(run.config)
   assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
@@ -120,9 +110,7 @@ def score_run(
     "accuracy": found,
     "pixels": of_pixels,
     "notes": notes,
-    "parameters": num_parameters(run),
-    "steps": run.step,
-    "config": run.config.to_dict(),
+    **facts_of(run),
   }
 
 
@@ -205,42 +193,33 @@ def main() -> None:
   parser = make_parser(__doc__, SYSTEMS)
   parser.add_argument("--ranges", type=int, nargs="+", default=RANGES, help="degrees, 0 to 180")
   options = parser.parse_args()
-  with exit_with_message(), explained():
-    keep_compiled("")
-    root = options.workdir or pathlib.Path("runs") / f"rotation-{options.data}"
-    ranges = sorted(set(options.ranges))
-    rows = make_rows(options.data, ranges, options.seeds, overrides_of(options))
-    pixels: dict[str, dict[str, float]] = {}
+  ranges = sorted(set(options.ranges))
+  pixels: dict[str, dict[str, float]] = {}
 
-    def score(row: Row, run: Run) -> dict[str, Any]:
-      _, degrees = system_and_range(row.name)
-      return score_run(run, degrees, options.max_examples, pixels)
+  def score(row: Row, run: Run, _: pathlib.Path) -> dict[str, Any]:
+    degrees = system_and_range(row.name)[1]
+    return score_run(run, degrees, options.max_examples, pixels)
 
-    results, failed = train_and_score(rows, root, score)
-    record = {
-      "command": command_line("rotation"),
-      "ranges": ranges,
-      "seeds": options.seeds,
-      "max_examples": options.max_examples,
-      "results": results,
-      **measured_with(),
-    }
+  def describe(rows: Sequence[Row], results: Mapping[str, Mapping[str, Any]]) -> Described:
+    entries = {"ranges": ranges, "seeds": options.seeds, "max_examples": options.max_examples}
     lines = make_lines(results)
     missing = [row.name for row in rows if row.name not in results]
-    paragraphs = [table(lines, ranges), *remarks(results, missing, record)]
-    drawer = functools.partial(
+    draw = functools.partial(
       FIGURES["viewpoint"],
       np.array(ranges),
       curves(lines, ranges),
       1 / NUM_CLASSES,
       f"{options.data}: range of rotation in training (dotted: chance)",
-      across="training images turned by up to, degrees",
+      across="training images rotated by up to, degrees",
       num_columns=2,
       baselines=(PIXELS,),
     )
-    write_findings(options.folder, f"rotation-{options.data}", record, paragraphs, drawer)
-    if failed:
-      raise failed
+    return entries, [table(lines, ranges), *remarks(results, missing, entries)], draw
+
+  def rows_of(overrides: dict[str, Any]) -> list[Row]:
+    return make_rows(options.data, ranges, options.seeds, overrides)
+
+  run_command("rotation", options, rows_of, score, describe)
 
 
 if __name__ == "__main__":

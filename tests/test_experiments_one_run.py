@@ -23,8 +23,7 @@ def test_the_run_is_opened_as_the_command_line_says(monkeypatch, flags, which, f
   monkeypatch.setattr(one_run, "keep_compiled", kept.append)
   monkeypatch.setattr(one_run, "load_config", lambda workdir: toy_config())
   monkeypatch.setattr(one_run, "open_run", lambda *arguments: opened.append(arguments))
-  options = one_run.make_parser("What it does.").parse_args(["runs/toy", "out", *flags])
-  assert options.folder == pathlib.Path("out")
+  options = one_run.run_parser("What it does.").parse_args(["runs/toy", *flags])
   one_run.open_named(options)
   ((workdir, found, config),) = opened
   assert (workdir, found) == (pathlib.Path("runs/toy"), which)
@@ -39,13 +38,11 @@ def test_files_and_records_are_called_after_the_run_and_its_seed(monkeypatch, tm
   def run(*seeds):
     return Run(config, system, None, {seed: {} for seed in seeds}, 7, is_latest=True)
 
-  workdir = pathlib.Path("runs/toy")
-  assert one_run.stem_of("curve", run(3), workdir, 3) == "curve-toy"
-  assert one_run.stem_of("curve", run(3, 4), workdir, 4) == "curve-toy-seed-4"
-
   monkeypatch.setattr("sys.argv", ["free_form", "runs/toy", "out"])
   monkeypatch.chdir(tmp_path)
   options = argparse.Namespace(workdir=tmp_path / "runs" / "toy")
+  ((stem, _, _),) = one_run.each_seed("curve", run(3), options)
+  assert stem == "curve-toy"
   found = list(one_run.each_seed("free-form", run(3, 4), options))
   assert [stem for stem, _, _ in found] == ["free-form-toy-seed-3", "free-form-toy-seed-4"]
   assert found[1][2] == {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs.rotation import RANGES, SHARED, SYSTEMS
-from experiments import rotation
+from experiments import many_runs, rotation
 from experiments.rotation import TURNED, UPRIGHT
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import turned
@@ -123,7 +123,7 @@ def command(tmp_path, monkeypatch):
   (tmp_path / "toy.py").write_text(CONFIG_FILE)
   both = {"toy": (str(tmp_path / "toy.py"), {}), "broken": (str(tmp_path / "toy.py"), {})}
   monkeypatch.setattr(rotation, "SYSTEMS", {"digits": both})
-  monkeypatch.setattr(rotation, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(many_runs, "keep_compiled", lambda folder: None)
   monkeypatch.setattr(report, "save_figures", lambda folder, drawers: None)
   trained = []
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.viewpoint import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
-from experiments import viewpoint
+from experiments import many_runs, viewpoint
 from scae_jax.data.dataset import ScoredSet, Split
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
@@ -322,7 +322,7 @@ def test_one_command_trains_scores_and_writes(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(viewpoint, "SYSTEMS", only)
   monkeypatch.setattr(viewpoint, "WAYS", {"turned": TRAINED_ROTATION})
   monkeypatch.setattr(viewpoint, "ANGLES", (0, 15, 35))
-  monkeypatch.setattr(viewpoint, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(many_runs, "keep_compiled", lambda folder: None)
   arguments = ["viewpoint", "digits", str(tmp_path / "results"), "--num_steps=20"]
   arguments += [f"--workdir={tmp_path / 'runs'}", "--max_examples=50"]
   monkeypatch.setattr(sys, "argv", arguments)
