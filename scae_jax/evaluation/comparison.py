@@ -1,4 +1,4 @@
-"""Reports compared: seeds of one run, and runs; each one's figures, mean and standard deviation.
+"""Reports of seeds and of runs compared: figures, means and standard deviations.
 
 Standard deviations are those of a sample, with n - 1. Accuracies are in percent.
 """

@@ -29,8 +29,8 @@ def accuracies(
 ) -> dict[str, dict[str, dict[int, float]]]:
   """Share of test examples that are classified correctly, of every data set and seed.
 
-  A model that classifies does so. Of the others clusters and a linear probe are fitted, once a
-  seed, to the features of the unmoved training images, as in a report.
+  Of a model without `classify`, clusters and a linear probe are fitted to the features of the
+  unmoved training images, once a seed, as in a report.
 
   Args:
     system: the model.
