@@ -244,14 +244,6 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path):
   assert not calls
 
 
-def test_metrics_stand_before_figures_are_drawn(tmp_path):
-  wrong = {"class_reconstructions": {"image": jnp.zeros((2, 2))}}
-  system = dataclasses.replace(SYSTEM, pictures=lambda variables, batch: wrong)
-  with pytest.raises(TypeError):
-    write(tmp_path, system=system, variables={3: VARIABLES[3]})
-  assert json.loads((tmp_path / "metrics.json").read_text())["step"] == 1200
-
-
 @pytest.mark.usefixtures("drawn")
 def test_a_terminal_gets_a_frame_without_a_head(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr("sys.stdout.isatty", lambda: True)

@@ -281,15 +281,6 @@ def test_a_failing_figure_does_not_cost_the_metrics(tmp_path):
   assert json.loads((tmp_path / "metrics.json").read_text())["step"] == 1200
 
 
-def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path):
-  (tmp_path / "file").write_text("")
-  calls = []
-  system = make_system(features=lambda output: calls.append(0))
-  with pytest.raises(OSError, match="file"):
-    run(tmp_path / "file" / "evaluation", system=system)
-  assert not calls
-
-
 def test_an_interrupted_write_keeps_the_old_file_and_leaves_no_draft(tmp_path, monkeypatch):
   path = tmp_path / "metrics.json"
   write_json(path, {"step": 1})

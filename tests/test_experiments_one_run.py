@@ -1,12 +1,17 @@
 """What commands that measure one run share: which run is opened, and how files are called."""
 
 import argparse
+import dataclasses
 import pathlib
 
 import pytest
 
 from experiments import one_run
+from scae_jax.data.constellations import SceneOptions
+from scae_jax.data.digits import load_digits
+from scae_jax.data.scenes import Scenes
 from scae_jax.training.build import Run
+from scae_jax.training.errors import RunError
 from tests.toy_system import make_system, toy_config, toy_data
 
 
@@ -51,3 +56,30 @@ def test_files_and_records_are_called_after_the_run_and_its_seed(monkeypatch, tm
     "seed": 4,
     "command": "python -m experiments.free_form runs/toy out",
   }
+
+
+def test_what_cannot_be_measured_is_refused_in_one_message(monkeypatch, tmp_path, capsys):
+  """By all commands that measure a run on images."""
+  config = toy_config(data__canvas=18)
+  system = make_system(dict(config.model), dict(config.loss), toy_data())
+  run = Run(config, system, load_digits(), {0: {}}, 7, is_latest=True)
+  scenes = Scenes(SceneOptions(("square",), 0.5, 0.0, 1.0, 1.0, 2.0, 0.0, 0))
+  monkeypatch.setattr(one_run, "load_config", lambda workdir: config)
+  monkeypatch.setattr(one_run, "keep_compiled", lambda folder: None)
+
+  def missing(*arguments):
+    raise RunError("there is no checkpoint of step 3")
+
+  for opened, flag, message in (
+    (lambda *arguments: run, "--split=x", "no split 'x'"),
+    (lambda *arguments: run, "--max_examples=-1", "max_examples must be 0"),
+    (lambda *arguments: dataclasses.replace(run, dataset=scenes), "--step=3", "has no parts; name"),
+    (missing, "--step=3", "no checkpoint of step 3"),
+  ):
+    monkeypatch.setattr(one_run, "open_run", opened)
+    monkeypatch.setattr("sys.argv", ["routing", str(tmp_path / "run"), str(tmp_path / "out"), flag])
+    with pytest.raises(SystemExit) as stopped:
+      one_run.measure_images("routing", "What.", "no parts", pytest.fail, max_examples=9)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+  assert not (tmp_path / "out").exists()
