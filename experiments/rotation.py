@@ -172,7 +172,7 @@ def remarks(
   limit = record["max_examples"]
   return [
     f"Accuracy in percent, mean over {record['seeds']} seed(s). Each column is of runs whose"
-    " training images were turned by up to so many degrees either way. Clusters and probes are"
+    " training images were rotated by up to that angle either way. Clusters and probes are"
     " fitted to training images that are turned as the test images are. Chance is"
     f" {100 / NUM_CLASSES:g}.",
     f"{PIXELS.capitalize()}: the same clusters and probe of the images themselves, fitted to at"

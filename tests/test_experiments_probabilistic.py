@@ -154,8 +154,7 @@ def test_sample_object_refuses_other_systems(monkeypatch, tmp_path, capsys, open
   toy = toy_system.make_system(dict(config.model), dict(config.loss), toy_data(side=18))
   run = Run(config, toy, None, {0: {}}, 7, is_latest=True)
   monkeypatch.setattr(one_run, "open_run", lambda *arguments: run)
+  arguments = ("runs/tiny", "--object=0", f"--out={tmp_path / 'object.png'}")
   with pytest.raises(SystemExit):
-    run_command(
-      monkeypatch, sample_object, "runs/tiny", "--object=0", f"--out={tmp_path / 'object.png'}"
-    )
+    run_command(monkeypatch, sample_object, *arguments)
   assert "this run is of system 'tests.toy_system'" in capsys.readouterr().err
