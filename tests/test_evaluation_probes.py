@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scae_jax.evaluation.probes import capsules_in_use, fit_clusters, fit_probe, match_clusters
-from scae_jax.evaluation.scores import pixel_features, score
+from scae_jax.evaluation.scores import pixel_features, score, score_pixels
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
 
@@ -219,3 +219,19 @@ def test_smaller_images_are_centred_among_pixels():
   np.testing.assert_array_equal(labels, [1, 1])
   (others, _), (pixels, _) = pixel_features(large, small)
   np.testing.assert_array_equal(pixels.reshape(3, 4), np.eye(1, 12, 5).reshape(3, 4))
+
+
+def test_pixels_are_scored_as_features_are():
+  """Two classes, dark and bright; on the scored set a quarter has the other's label."""
+  shades = np.arange(40, dtype=np.uint8).reshape(-1, 1, 1, 1) + np.repeat([0, 200], 20).astype(
+    np.uint8
+  ).reshape(-1, 1, 1, 1)
+  images = np.broadcast_to(shades, (40, 2, 2, 1)).copy()
+  labels = np.repeat([0, 1], 20).astype(np.int32)
+  wrong = labels.copy()
+  wrong[::4] = 1 - wrong[::4]
+  padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+  for train, test in ((images, images), (padded, images)):
+    splits = {"image": train, "label": labels}, {"image": test, "label": wrong}
+    found = score_pixels(*splits, 2, seed=0).entries
+    assert (found["lin_match"], found["lin_pred"]) == (0.75, 0.75)

@@ -295,15 +295,14 @@ def test_moved_sets_have_folders_of_their_own(workdir):
 
 
 def test_figures_fall_with_the_move(workdir):
-  """A linear probe on pixels: 0 pixels is the run's own test split, 8 are too many."""
-  accuracies = []
-  for shift in (0, 8):
-    run(workdir, f"--dataset=translated_digits:{shift}", "--max_examples=200")
-    name = f"translated_digits_{shift}-test"
-    accuracies.append(metrics(workdir / "evaluation" / name)["pixels"]["lin_pred"])
-  run(workdir, "--max_examples=200")
-  assert metrics(workdir / "evaluation")["pixels"]["lin_pred"] == accuracies[0]
-  assert accuracies[1] < accuracies[0] - 0.3
+  """A linear probe on pixels: 8 pixels are too many."""
+  run(workdir)
+  run(workdir, "--dataset=translated_digits:8")
+  own, moved = (
+    metrics(workdir / "evaluation" / name)["pixels"]["lin_pred"]
+    for name in (".", "translated_digits_8-test")
+  )
+  assert moved < own - 0.2
 
 
 def test_a_truncated_file_is_refused(workdir, official, tmp_path, capsys):

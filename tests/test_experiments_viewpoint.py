@@ -13,18 +13,22 @@ from experiments import many_runs, viewpoint
 from scae_jax.data.dataset import ScoredSet, Split
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
+from scae_jax.evaluation import report
 from scae_jax.evaluation import viewpoint as evaluation
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_clusters, fit_probe
-from scae_jax.evaluation.scores import score_pixels
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.config import read_settings
+from scae_jax.training import sweep
+from scae_jax.training.config import parse_command_line, read_settings
+from scae_jax.training.loop import train
+from scae_jax.training.reporting import report_run
 from scae_jax.training.systems import make_system
 from tests import toy_classifier, toy_system
+from tests.toy_system import CONFIG_FILE
 
 SIZES = {"canvas": 18, "batch_size": 32}
 CHOSEN = 150
@@ -289,22 +293,6 @@ def test_figure_has_rows_of_panels_and_baselines_without_colour():
   assert one.get_xticks().tolist() == [0, 90]
 
 
-def test_pixels_are_scored_as_features_are():
-  """Two classes, dark and bright; on the scored set a quarter has the other's label."""
-  shades = np.arange(40, dtype=np.uint8).reshape(-1, 1, 1, 1) + np.repeat([0, 200], 20).astype(
-    np.uint8
-  ).reshape(-1, 1, 1, 1)
-  images = np.broadcast_to(shades, (40, 2, 2, 1)).copy()
-  labels = np.repeat([0, 1], 20).astype(np.int32)
-  wrong = labels.copy()
-  wrong[::4] = 1 - wrong[::4]
-  padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
-  for train, test in ((images, images), (images, padded), (padded, padded)):
-    splits = {"image": train, "label": labels}, {"image": test, "label": wrong}
-    found = score_pixels(*splits, 2, seed=0).entries
-    assert (found["lin_match"], found["lin_pred"]) == (0.75, 0.75)
-
-
 def test_seconds_a_step_is_the_median(tmp_path):
   lines = [
     {"split": "train", "step": step, "timing": {"steps_per_second": speed}}
@@ -315,29 +303,42 @@ def test_seconds_a_step_is_the_median(tmp_path):
   assert viewpoint.seconds_a_step(tmp_path) == pytest.approx(1 / 50)
 
 
-@pytest.mark.slow
 def test_one_command_trains_scores_and_writes(tmp_path, monkeypatch, capsys):
-  """LeNet-5 for a few steps, on turned images; the second time nothing is trained."""
-  only = {"digits": {"lenet5": SYSTEMS["digits"]["lenet5"]}}
-  monkeypatch.setattr(viewpoint, "SYSTEMS", only)
+  """The toy in this process, on rotated images; the second time nothing is trained."""
+  monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
+  (tmp_path / "toy.py").write_text(CONFIG_FILE)
+  monkeypatch.setattr(viewpoint, "SYSTEMS", {"digits": {"toy": (str(tmp_path / "toy.py"), {})}})
+  monkeypatch.setattr(viewpoint, "NAMES", {"toy": "Toy"})
   monkeypatch.setattr(viewpoint, "WAYS", {"turned": TRAINED_ROTATION})
   monkeypatch.setattr(viewpoint, "ANGLES", (0, 15, 35))
   monkeypatch.setattr(many_runs, "keep_compiled", lambda folder: None)
-  arguments = ["viewpoint", "digits", str(tmp_path / "results"), "--num_steps=20"]
+  monkeypatch.setattr(report, "save_figures", lambda folder, drawers: None)
+
+  def run_in_this_process(command, log):
+    parsed = parse_command_line(list(command[2:]), default_config="")
+    report_run(train(parsed.config, parsed.workdir), parsed.workdir)
+    return 0
+
+  monkeypatch.setattr(sweep, "run_logged", run_in_this_process)
+  arguments = ["viewpoint", "digits", str(tmp_path / "results"), "--num_steps=16"]
   arguments += [f"--workdir={tmp_path / 'runs'}", "--max_examples=50"]
   monkeypatch.setattr(sys, "argv", arguments)
   viewpoint.main()
-  assert "lenet5-turned: scored" in capsys.readouterr().out
+  assert "toy-turned: scored" in capsys.readouterr().out
   written = json.loads((tmp_path / "results" / "viewpoint-digits.json").read_text())
   assert written["command"].startswith("python -m experiments.viewpoint digits ")
   text = (tmp_path / "results" / "viewpoint-digits.md").read_text()
   assert f"Command: `{written['command']}`." in text
   ((name, result),) = written["results"].items()
   seconds = viewpoint.seconds_a_step(tmp_path / "runs" / name)
-  assert result["seconds_an_epoch"] == pytest.approx(seconds * 1437 / 32)
-  assert result["parameters"] == 21_386
-  assert len(result["accuracy"]["accuracy"]) == 4
+  batch_size = result["config"]["train"]["batch_size"]
+  assert result["seconds_an_epoch"] == pytest.approx(seconds * 1437 / batch_size)
+  assert (result["steps"], result["parameters"] > 1000) == (16, True)
+  assert {kind: len(by_set) for kind, by_set in result["accuracy"].items()} == {
+    "LIN-MATCH, code": 4,
+    "LIN-PRED, code": 4,
+  }
   assert (tmp_path / "results" / "viewpoint-digits.png").stat().st_size > 10_000
   monkeypatch.setattr(viewpoint, "score_run", lambda *arguments: result)
   viewpoint.main()
-  assert "lenet5-turned: finished before" in capsys.readouterr().out
+  assert "toy-turned: finished before" in capsys.readouterr().out
