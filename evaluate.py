@@ -37,7 +37,7 @@ _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where the data set to score i
 _AFFNIST_DIR = flags.DEFINE_string("affnist_dir", None, "Instead of config.data.affnist_dir.")
 _SYSTEM = flags.DEFINE_string("system", None, "Dotted path of the run's system, if of your own.")
 _SPLIT = flags.DEFINE_string("split", None, "Split to score, if not the held-out one.")
-_MAX_EXAMPLES = flags.DEFINE_integer("max_examples", None, "Limit of each split; 0 is all.")
+_MAX_EXAMPLES = flags.DEFINE_integer("max_examples", None, "Most examples to use; 0 uses all.")
 
 
 def main(_: list[str]) -> None:

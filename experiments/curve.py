@@ -46,11 +46,7 @@ def minutes_by_step(workdir: pathlib.Path) -> dict[int, float]:
 
 
 def chosen_steps(workdir: pathlib.Path, named: str) -> list[int]:
-  """Steps to measure, in order: those named, with commas between them, or "" for all there are.
-
-  Raises:
-    RunError: a step is named that has no checkpoint.
-  """
+  """Steps to measure, in order: those named, with commas between them, or "" for all there are."""
   with Checkpoints(checkpoint_directory(workdir), keep=1, writable=False) as checkpoints:
     steps = checkpoints.steps()
   if not named:
@@ -65,12 +61,7 @@ def chosen_steps(workdir: pathlib.Path, named: str) -> list[int]:
 def known_points(
   path: pathlib.Path, max_examples: int, minutes: dict[int, float]
 ) -> list[dict[str, Any]]:
-  """Points that an earlier call wrote; none of a run that was trained anew under the same name.
-
-  Args:
-    path: the file; it need not exist.
-    max_examples: what they must have been measured on.
-    minutes: of this run, by step: no other run took the same, to the last digit.
+  """Points that an earlier call wrote, of this run: no other took the same minutes, to the digit.
 
   Raises:
     RunError: they were measured on another number of examples.
@@ -92,11 +83,7 @@ def measured_points(
 ) -> Iterator[dict[str, Any]]:
   """One point a checkpoint and seed: step, seed, minutes, and accuracies in percent.
 
-  Args:
-    workdir: of the run.
-    steps: checkpoints to measure.
-    known: (step, seed) of points that are left out.
-    max_examples: of each split; 0 is all.
+  Points whose (step, seed) is `known` are left out.
   """
   minutes, collect = minutes_by_step(workdir), None
   settings = read_settings(load_config(workdir))
@@ -138,11 +125,7 @@ def draw(folder: pathlib.Path, name: str, points: list[dict[str, Any]]) -> None:
 
 
 def curve(workdir: pathlib.Path, folder: pathlib.Path, max_examples: int, named: str) -> None:
-  """Measures what is not known yet, writes after each point, and draws.
-
-  Raises:
-    RunError: as of `chosen_steps`, `known_points` and `open_run`.
-  """
+  """Measures what is not known yet, writes after each point, and draws."""
   name = f"curve-{workdir.absolute().name}"
   path = folder / f"{name}.json"
   points = known_points(path, max_examples, minutes_by_step(workdir))

@@ -1,16 +1,15 @@
-"""What free-form inference does to a trained model's bound and readings, on moved test images too.
+"""Bounds and linear probes of a trained model before and after free-form inference.
 
     python -m experiments.free_form runs/probabilistic-digits results/probabilistic
 
-Each test image's posterior is stepped uphill on its own bound, from where the encoder or the prior
-puts it (`scae_jax/evaluation/free_form.py`); the model stays as it is. A linear classifier, fitted
-to what the encoder makes of the training images, reads the posteriors before and after. Numbers
+Each test image's posterior is optimised on its own bound, from the encoder's or the prior
+(`scae_jax/evaluation/free_form.py`); the model is fixed. A linear classifier, fitted to the
+encoder's posteriors of the training images, classifies the posteriors before and after. Numbers
 that the bound hardly depends on end where no encoder puts them, so two more classifiers are fitted
-alike, to posteriors of training images that are inferred in the same way: one to those before the
-steps and one to those after, of the same images, which may be fewer. Beside them stands what the
-same classifier reads of the images' pixels. Writes
+alike, to posteriors of training images that are inferred in the same way, before the steps and
+after. Beside them stands a classifier of the images' pixels. Writes
 `free-form-<workdir>-<start>.md`, `.json` and `.png` into the folder, of a run with several seeds
-`free-form-<workdir>-seed-<seed>-<start>` of each. Images are the test split as it is, turned by 35
+`free-form-<workdir>-seed-<seed>-<start>` of each. Images are the test split as it is, rotated by 35
 degrees and under affNIST's maps, or what `--dataset` names, which may be given several times.
 """
 
@@ -72,11 +71,7 @@ def fit_readings(
 def make_stepper(
   name: str, learning_rate: float | None, num_steps: int
 ) -> optax.GradientTransformation:
-  """The optimiser of one name of `LEARNING_RATES`; its rate falls to 0 under a cosine.
-
-  Raises:
-    RunError: a learning rate that is not above 0, or one for L-BFGS.
-  """
+  """The optimiser of one name of `LEARNING_RATES`; its rate falls to 0 under a cosine."""
   if name == "lbfgs":
     if learning_rate is not None:
       raise RunError(
@@ -136,20 +131,20 @@ def pictures(
   canvas: int,
   title: str,
 ) -> Callable[[], Figure]:
-  """Drawer of some of the images beside what is believed of them before and after."""
+  """Drawer of some of the images beside the pictures of their posteriors before and after."""
   shown = one_of_each_class(split["label"], MAX_EXAMPLES)
   chosen = {name: jnp.asarray(values[shown]) for name, values in split.items()}
   batch = evaluation_batch(chosen, jnp.arange(len(shown)), canvas=canvas)
   draw = jax.jit(free_form.draw)
 
-  def believed(posterior: Any) -> np.ndarray:
+  def drawn_from(posterior: Any) -> np.ndarray:
     return np.asarray(draw(variables, jax.tree.map(lambda leaf: leaf[shown], posterior), batch))
 
   return functools.partial(
     FIGURES["free_form"],
     image=np.asarray(batch["image"]),
-    before=believed(found.before.posterior),
-    after=believed(found.after.posterior),
+    before=drawn_from(found.before.posterior),
+    after=drawn_from(found.after.posterior),
     bound_before=np.asarray(found.before.bound)[shown],
     bound_after=np.asarray(found.after.bound)[shown],
     title=title,
@@ -191,7 +186,7 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def remarks(record: Mapping[str, Any]) -> list[str]:
-  """What is to be said beside the table."""
+  """What the table was measured on."""
   kinds = ("probes", "probes_before_alike", "probes_alike")
   fitted, _, alike = (
     max((one["fitted_examples"] for one in record[kind].values()), default=0) for kind in kinds

@@ -46,11 +46,6 @@ def train_and_score(
 ) -> tuple[dict[str, Mapping[str, Any]], RowsFailed | None]:
   """Trains what is not finished, then scores what is.
 
-  Args:
-    rows: of all runs.
-    root: folder of all runs.
-    score: what is to be found of a finished run.
-
   Returns:
     `{row: what was found}`, and which rows failed; to be raised when the results are written.
 

@@ -32,11 +32,7 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def open_named(options: argparse.Namespace) -> Run:
-  """The run that the command line names; compiled programs are kept from here on.
-
-  Raises:
-    RunError: as of `open_run`.
-  """
+  """The run that the command line names; compiled programs are kept from here on."""
   keep_compiled("")
   config = load_config(options.workdir)
   change_config(config, {"data.dir": options.data_dir} if options.data_dir else {})
@@ -83,7 +79,7 @@ def measure_images(
     description: for --help.
     lacks: what generated scenes do not have: "no parts to route".
     measure: measures one seed.
-    max_examples: default of the flag of that name; None has no flag, and takes all.
+    max_examples: default of the flag; None has no flag, and takes all.
   """
   parser = run_parser(description)
   parser.add_argument("folder", type=pathlib.Path)
@@ -105,7 +101,6 @@ def open_on_images(options: argparse.Namespace, lacks: str) -> ImageRun:
 
   Raises:
     RunError: a run on generated scenes; or as of `open_run`.
-    ValueError: as of `load_split`.
   """
   run = open_named(options)
   if not isinstance(run.dataset, Dataset):
@@ -124,10 +119,7 @@ def each_seed(
 ) -> Iterator[tuple[str, Any, dict[str, Any]]]:
   """Of each seed of a run: what its files are called, its variables, and the head of its record.
 
-  Args:
-    kind: of the findings, after which the command is called: "free-form".
-    run: of one seed or several.
-    options: those of `run_parser`.
+  `kind` is that of the findings, after which the command is called: "free-form".
   """
   for seed, variables in run.variables.items():
     several = f"-seed-{seed}" if len(run.variables) > 1 else ""

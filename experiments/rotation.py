@@ -32,26 +32,19 @@ from scae_jax.training.config import read_settings
 from scae_jax.training.options import DataOptions
 from scae_jax.training.sweep_file import Row, make_row
 
-# What is fitted to and scored on, as tables and JSON call it.
-TURNED, UPRIGHT = "turned within the range", "upright"
+# The images that are fitted to and scored on, as tables and JSON call them.
+ROTATED, UPRIGHT = "turned within the range", "upright"
 NUM_CLASSES = 10  # of digits and MNIST alike
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """A row of the table and a line of the figure.
+  """A row of the table and a line of the figure."""
 
-  Attributes:
-    images: `TURNED` or `UPRIGHT`.
-    kind: of accuracy, such as LIN-MATCH.
-    name: of the system and of what was read of it.
-    accuracy: in [0, 1], by range of training in degrees, as far as runs are finished.
-  """
-
-  images: str
-  kind: str
-  name: str
-  accuracy: dict[int, float]
+  images: str  # `ROTATED` or `UPRIGHT`
+  kind: str  # of accuracy, such as LIN-MATCH
+  name: str  # of the system and of its features
+  accuracy: dict[int, float]  # in [0, 1], by range of training in degrees, of finished runs
 
 
 def make_rows(
@@ -88,7 +81,7 @@ def score_run(
   assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
   assert isinstance(run.dataset, Dataset)
   found, of_pixels, notes = {}, {}, []
-  sets = {TURNED: turned(run.dataset, degrees, settings.data.canvas), UPRIGHT: run.dataset}
+  sets = {ROTATED: turned(run.dataset, degrees, settings.data.canvas), UPRIGHT: run.dataset}
   for images, one in sets.items():
     by_kind = accuracies(
       run.system,
@@ -131,7 +124,7 @@ def make_lines(results: Mapping[str, Mapping[str, Any]]) -> list[Line]:
         found.setdefault((images, kind, PIXELS), {})[degrees] = accuracy
   kinds = list(dict.fromkeys(kind for _, kind, _ in found))
   lines = [Line(*key, accuracy) for key, accuracy in found.items()]
-  return sorted(lines, key=lambda line: (kinds.index(line.kind), line.images != TURNED))
+  return sorted(lines, key=lambda line: (kinds.index(line.kind), line.images != ROTATED))
 
 
 def table(lines: Sequence[Line], ranges: Sequence[int]) -> str:
@@ -158,13 +151,7 @@ def remarks(
   missing: Sequence[str],
   record: Mapping[str, Any],
 ) -> list[str]:
-  """What is to be said beside the table.
-
-  Args:
-    results: by row.
-    missing: rows that are not finished.
-    record: with `seeds` and `max_examples`.
-  """
+  """What the table was measured on; `record` has `seeds` and `max_examples`."""
   sizes: dict[str, set[tuple[int, int]]] = {}
   for row, result in results.items():
     entry = (result["parameters"], result["steps"])

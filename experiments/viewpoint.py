@@ -48,13 +48,7 @@ NAMES = {
 def make_rows(
   data: str, seeds: int, overrides: Mapping[str, Any], systems: Sequence[str] = ()
 ) -> list[Row]:
-  """A run of each system for each way of training.
-
-  Args:
-    data: one of `SYSTEMS`.
-    seeds: of each run, at once.
-    overrides: what is changed in every config.
-    systems: names of those to train; () is all.
+  """A run of each system, or of those named, for each way of training.
 
   Raises:
     ValueError: the set has no such system.
@@ -159,7 +153,7 @@ def curves(data: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dic
 
 
 def remarks(results: Mapping[str, Mapping[str, Any]], seeds: int) -> list[str]:
-  """What is to be said beside the table: of training, and of the scored sets."""
+  """What the table was measured on: training, and the scored sets."""
   of_sets = dict.fromkeys(note for result in results.values() for note in result["notes"])
   return [
     f"Accuracy in percent, mean over {seeds} seed(s). `turned` saw training images turned by up to"

@@ -9,7 +9,7 @@ import pytest
 
 from configs.rotation import RANGES, SHARED, SYSTEMS
 from experiments import many_runs, rotation
-from experiments.rotation import TURNED, UPRIGHT
+from experiments.rotation import ROTATED, UPRIGHT
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import turned
 from scae_jax.evaluation import report
@@ -59,9 +59,9 @@ def result(turned_accuracy, upright, pixels):
       "LIN-MATCH, object_code": {0: first, 1: second},
       "LIN-PRED, object_code": {0: 1.0, 1: 0.5},
     }
-    for images, (first, second) in {TURNED: turned_accuracy, UPRIGHT: upright}.items()
+    for images, (first, second) in {ROTATED: turned_accuracy, UPRIGHT: upright}.items()
   }
-  of_pixels = {TURNED: {"LIN-MATCH": pixels}, UPRIGHT: {"LIN-MATCH": 0.7}}
+  of_pixels = {ROTATED: {"LIN-MATCH": pixels}, UPRIGHT: {"LIN-MATCH": 0.7}}
   return {"accuracy": accuracies, "pixels": of_pixels}
 
 
@@ -94,7 +94,7 @@ def test_curves_have_a_panel_for_each_kind_and_images():
   assert list(found) == [
     f"{kind}, test images {images}"
     for kind in ("LIN-MATCH", "LIN-PRED")
-    for images in (TURNED, UPRIGHT)
+    for images in (ROTATED, UPRIGHT)
   ]
   panel = found["LIN-MATCH, test images turned within the range"]
   np.testing.assert_allclose(panel["ours, object code"], [0.85, 0.55])
@@ -164,7 +164,7 @@ def test_one_command_trains_scores_and_writes(command, tmp_path, capsys):
   assert "Not finished: broken-0, broken-90." in text
   assert (tmp_path / "results" / "rotation-digits.png").stat().st_size > 10_000
 
-  upright, within = (written["results"]["toy-0"]["accuracy"][kind] for kind in (UPRIGHT, TURNED))
+  upright, within = (written["results"]["toy-0"]["accuracy"][kind] for kind in (UPRIGHT, ROTATED))
   assert upright == within  # the same images, whether padded here or there
   check_scores(tmp_path / "runs" / "toy-90", written["results"]["toy-90"])
 
@@ -177,7 +177,7 @@ def check_scores(workdir, found):
   """Both accuracies of the features and of the pixels, turned and upright."""
   run = open_run(workdir)
   assert found["config"] == json.loads(run.config.to_json())
-  for images, one in ((TURNED, turned(load_digits(), 90, CANVAS)), (UPRIGHT, load_digits())):
+  for images, one in ((ROTATED, turned(load_digits(), 90, CANVAS)), (UPRIGHT, load_digits())):
     splits = [load_split(one, name, 150) for name in ("train", "test")]
     collect = feature_collector(run.system, canvas=CANVAS, batch_size=32)
     codes = [collect(run.variables[0], one)["features"]["code"] for one in splits]
