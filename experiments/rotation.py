@@ -3,10 +3,10 @@
     python -m experiments.rotation digits results/probabilistic
 
 The systems and ranges are in `configs/rotation.py`. Runs are in `runs/rotation-<data>`: in
-`<system>-<n>` that of training images turned by up to n degrees either way. The same command goes
+`<system>-<n>` that of training images rotated by up to n degrees either way. The same command goes
 on where it was stopped and trains nothing twice, and a run that fails does not stop the others.
-Each run is scored twice: on test images turned within its own range, by clusters and probes fitted
-to training images turned likewise, and on upright test images, by those fitted to upright ones.
+Each run is scored twice: on test images rotated within its own range, by clusters and probes fitted
+to training images rotated likewise, and on upright test images, by those fitted to upright ones.
 Writes `rotation-<data>.md`, `.json` and `.png` into the folder.
 """
 
@@ -69,7 +69,7 @@ def system_and_range(row: str) -> tuple[str, int]:
 def score_run(
   run: Run, degrees: int, max_examples: int, pixels: dict[str, dict[str, float]]
 ) -> dict[str, Any]:
-  """Accuracies of a run on turned and on upright images, those of their pixels, and its size.
+  """Accuracies of a run on rotated and on upright images, those of their pixels, and its size.
 
   Args:
     run: trained on rotated images.
@@ -160,7 +160,7 @@ def remarks(
   return [
     f"Accuracy in percent, mean over {record['seeds']} seed(s). Each column is of runs whose"
     " training images were rotated by up to that angle either way. Clusters and probes are"
-    " fitted to training images that are turned as the test images are. Chance is"
+    " fitted to training images that are rotated as the test images are. Chance is"
     f" {100 / NUM_CLASSES:g}.",
     f"{PIXELS.capitalize()}: the same clusters and probe of the images themselves, fitted to at"
     f" most {MAX_PIXEL_EXAMPLES:,} of them.",

@@ -1,4 +1,4 @@
-"""The viewpoint report: trains every system upright and turned, and scores all on turned images.
+"""The viewpoint report: trains every system upright and rotated, and scores all on rotated images.
 
     python -m experiments.viewpoint digits results/viewpoint
 
@@ -75,7 +75,7 @@ def make_rows(
 
 
 def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[ScoredSet]:
-  """Test images turned by every angle, then those moved by affNIST's maps; adds their notes."""
+  """Test images rotated by every angle, then those moved by affNIST's maps; adds their notes."""
   folders = (options.dir, options.cache_dir, options.affnist_dir)
   source = SHARED[data]["data.name"]
   # affNIST's own files are of 40x40 pixels.
@@ -156,7 +156,7 @@ def remarks(results: Mapping[str, Mapping[str, Any]], seeds: int) -> list[str]:
   """What the table was measured on: training, and the scored sets."""
   of_sets = dict.fromkeys(note for result in results.values() for note in result["notes"])
   return [
-    f"Accuracy in percent, mean over {seeds} seed(s). `turned` saw training images turned by up to"
+    f"Accuracy in percent, mean over {seeds} seed(s). `turned` saw training images rotated by up to"
     f" {TRAINED_ROTATION:g} degrees either way. Clusters and probes, of systems that know no"
     " labels, are fitted to upright training images all the same.",
     f"Seconds an epoch are those of each run's own log, the median of its lines: of steps alone, of"

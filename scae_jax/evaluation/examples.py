@@ -44,7 +44,7 @@ def load_split(dataset: ScoredSet, split: str, max_examples: int) -> dict[str, n
 
 
 def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
-  """Indices of up to `count` examples: the first of every class in turn, then the second, ...
+  """Indices of up to `count` examples: the first of every class, then the second of every class, ...
 
   Args:
     labels: int [n].
@@ -52,8 +52,8 @@ def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
   """
   order = np.argsort(labels, kind="stable")
   _, first, sizes = np.unique(labels[order], return_index=True, return_counts=True)
-  turn = np.arange(len(labels)) - np.repeat(first, sizes)  # how many of its class came before
-  return order[np.lexsort((labels[order], turn))][:count]
+  rank = np.arange(len(labels)) - np.repeat(first, sizes)  # how many of its class came before
+  return order[np.lexsort((labels[order], rank))][:count]
 
 
 def check_transfer(trained_on: ScoredSet, scored_on: ScoredSet, canvas: int) -> None:

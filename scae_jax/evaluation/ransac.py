@@ -142,9 +142,9 @@ def _nearest_points(z: np.ndarray, template: np.ndarray) -> np.ndarray:
   """Int8 [s, h, p]: under each hypothesis, the scene point next to each point of the pattern."""
   i, j = np.nonzero(~np.eye(z.shape[1], dtype=bool))
   a, b = np.triu_indices(len(template), 1)
-  turn = (z[:, j] - z[:, i])[:, :, None] / (template[b] - template[a])
-  shift = z[:, i][:, :, None] - turn * template[a]
-  predicted = turn[..., None] * template + shift[..., None]
+  factor = (z[:, j] - z[:, i])[:, :, None] / (template[b] - template[a])
+  shift = z[:, i][:, :, None] - factor * template[a]
+  predicted = factor[..., None] * template + shift[..., None]
   predicted = predicted.reshape(len(z), -1, len(template))
   # |u - w|^2 but for |u|^2, which is the same for all w; float32 decides between points well.
   x, y = np.real(predicted).astype(np.float32), np.imag(predicted).astype(np.float32)
