@@ -42,13 +42,14 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     # The answers' figures stand first, and win where a measure has the same name.
     return of_answers | measures | of_answers
   found = {}
-  readings = metrics.get("readings", {})
-  for name, one in [*metrics["features"].items(), *readings.items(), (PIXELS, metrics["pixels"])]:
-    if "lin_match" in one:
-      found[f"LIN-MATCH, {name}"] = 100 * one["lin_match"]
+  for name, one in metrics["features"].items():
+    found[f"LIN-MATCH, {name}"] = 100 * one["lin_match"]
     found[f"LIN-PRED, {name}"] = 100 * one["lin_pred"]
-    if "capsules_in_use" in one:
-      found[f"capsules in use, {name}"] = float(one["capsules_in_use"])
+    found[f"capsules in use, {name}"] = float(one["capsules_in_use"])
+  for name, one in metrics.get("readings", {}).items():
+    found[f"LIN-PRED, {name}"] = 100 * one["lin_pred"]
+  found[f"LIN-MATCH, {PIXELS}"] = 100 * metrics["pixels"]["lin_match"]
+  found[f"LIN-PRED, {PIXELS}"] = 100 * metrics["pixels"]["lin_pred"]
   return found | measures
 
 

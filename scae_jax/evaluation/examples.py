@@ -44,7 +44,7 @@ def load_split(dataset: ScoredSet, split: str, max_examples: int) -> dict[str, n
 
 
 def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
-  """Indices of up to `count` examples: the first of every class, then the second of every class, ...
+  """Indices of up to `count` examples: the first of every class, then every second one, and so on.
 
   Args:
     labels: int [n].
