@@ -22,7 +22,7 @@ from PIL import Image
 from experiments.findings import plain_parser, write_record
 from experiments.known_scenes import CANVAS, NUM_SCENES, PLACES, draw_scenes, right_answers
 from scae_jax.data.dataset import Dataset
-from scae_jax.evaluation.collect import feature_collector, mean_measures
+from scae_jax.evaluation.collect import feature_collector, mean_metrics
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.config import read_settings
@@ -67,7 +67,7 @@ def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
     {split: one["features"]["presences"] > 0.5 for split, one in collected.items()},
     {split: true_presences(dataset, split) for split in collected},
   )
-  bounds = {split: mean_measures(one["measures"])["bound"] for split, one in collected.items()}
+  bounds = {split: mean_metrics(one["metrics"])["bound"] for split, one in collected.items()}
   return {
     "accuracy": float(right.mean()),
     "accuracy_by_object": right.mean(axis=0).tolist(),

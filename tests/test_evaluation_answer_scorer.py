@@ -49,7 +49,7 @@ SYSTEM = System(
   loss_terms=lambda output, batch: {},
   loss_weights={},
   loss_schedule={},
-  measures=lambda output, batch: {"label_squared": batch["label"] ** 2.0},
+  metrics=lambda output, batch: {"label_squared": batch["label"] ** 2.0},
   features=lambda output: {},
   pictures=pictures,
   classify=lambda output: output,
@@ -222,10 +222,10 @@ def test_what_cannot_be_scored_leaves_no_folder(tmp_path, changes, message):
     ({"classify": lambda output: output[:, 1:]}, r"must give \[4, 4\].* got \(4, 3\)"),
     ({"classify": lambda output: output * jnp.nan}, "Scores must be finite, but 11 of 11"),
     (
-      {"measures": lambda output, batch: {"error": jnp.log(output[:, 0] - 1)}},
+      {"metrics": lambda output, batch: {"error": jnp.log(output[:, 0] - 1)}},
       "'error' must be fi",
     ),
-    ({"measures": lambda output, batch: {"error": output}}, r"'error' as \[4\]"),
+    ({"metrics": lambda output, batch: {"error": output}}, r"'error' as \[4\]"),
   ],
 )
 def test_a_system_that_breaks_its_contract_leaves_no_metrics(tmp_path, changes, message):

@@ -58,7 +58,7 @@ def system(poses):
     loss_terms=lambda output, batch: {},
     loss_weights={},
     loss_schedule={},
-    measures=lambda output, batch: {},
+    metrics=lambda output, batch: {},
     features=lambda output: {},
     pictures=lambda variables, batch: {},
     poses=poses,

@@ -59,7 +59,7 @@ def make_system(**changes):
     "loss_terms": lambda output, batch: {},
     "loss_weights": {},
     "loss_schedule": {},
-    "measures": lambda output, batch: {"label_plus_one": batch["label"] + 1.0},
+    "metrics": lambda output, batch: {"label_plus_one": batch["label"] + 1.0},
     "features": lambda output: {"alive": output.corner, "dead": output.dead},
     "pictures": pictures,
   }
@@ -261,8 +261,8 @@ def test_what_is_not_finite_leaves_no_metrics(tmp_path):
   broken = {"params": {"scale": jnp.float32(np.nan)}}
   with pytest.raises(ValueError, match=r"Features 'alive' must be finite, but 20 of 20"):
     run(tmp_path, variables=broken)
-  system = make_system(measures=lambda output, batch: {"error": jnp.log(batch["label"] - 1.0)})
-  with pytest.raises(ValueError, match=r"Measure 'error' must be finite, but 10 of 10"):
+  system = make_system(metrics=lambda output, batch: {"error": jnp.log(batch["label"] - 1.0)})
+  with pytest.raises(ValueError, match=r"Metric 'error' must be finite, but 10 of 10"):
     run(tmp_path, system=system)
   assert list(tmp_path.iterdir()) == []
 

@@ -81,7 +81,7 @@ def test_score_is_of_the_test_images(monkeypatch):
 
   def collect(variables, split):
     features = {"presences": said[split["image"]]}
-    return {"features": features, "measures": {"bound": bounds[split["image"]]}}
+    return {"features": features, "metrics": {"bound": bounds[split["image"]]}}
 
   monkeypatch.setattr(recovery, "feature_collector", lambda system, **_: collect)
   options = types.SimpleNamespace(evaluation=types.SimpleNamespace(batch_size=40))

@@ -20,7 +20,7 @@ Collect = Callable[..., dict[str, Any]]
 
 
 def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collect:
-  """Collects `features` and `readings`, {name: float32 [n, d]}, and `measures`, {name: [n]}.
+  """Collects `features` and `readings`, {name: float32 [n, d]}, and `metrics`, {name: [n]}.
 
   Args:
     system: the model.
@@ -35,7 +35,7 @@ def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collec
     found = {"features": system.features(output), "readings": system.all_readings(output)}
     count = len(batch["label"])
     return {
-      "measures": _checked("measures", system.measures(output, batch), count, 1),
+      "metrics": _checked("metrics", system.metrics(output, batch), count, 1),
       **{
         kind: {
           name: value.astype(jnp.float32) for name, value in _checked(kind, each, count, 2).items()
@@ -51,7 +51,7 @@ def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collec
 def answer_collector(
   system: System, make_batch: MakeBatch, *, num_classes: int, batch_size: int
 ) -> Collect:
-  """Collects `scores` [n, num_classes], `labels` int32 [n, 1] or, of pairs, [n, 2], and `measures`.
+  """Collects `scores` [n, num_classes], `labels` int32 [n, 1] or, of pairs, [n, 2], and `metrics`.
 
   Raises:
     ValueError: the system does not classify; from the result, as of `feature_collector`.
@@ -70,8 +70,8 @@ def answer_collector(
         f"`System.classify` must give [{len(labels)}, {num_classes}], one score for each class of"
         f" the data set, got {scores.shape}."
       )
-    measures = _checked("measures", system.measures(output, batch), len(labels), 1)
-    return {"scores": scores, "labels": labels, "measures": measures}
+    metrics = _checked("metrics", system.metrics(output, batch), len(labels), 1)
+    return {"scores": scores, "labels": labels, "metrics": metrics}
 
   return make_collector(system, read, make_batch, batch_size)
 
@@ -162,16 +162,16 @@ def num_examples(examples: Mapping[str, Any]) -> int:
   return next(iter(lengths.values()))
 
 
-def mean_measures(measures: Mapping[str, np.ndarray]) -> dict[str, float]:
-  """Mean over examples of each measure [n]; raises ValueError when an entry is not finite."""
-  for name, values in measures.items():
+def mean_metrics(metrics: Mapping[str, np.ndarray]) -> dict[str, float]:
+  """Mean over examples of each metric [n]; raises ValueError when an entry is not finite."""
+  for name, values in metrics.items():
     broken = ~np.isfinite(values)
     if broken.any():
       raise ValueError(
-        f"Measure '{name}' must be finite, but {int(broken.sum())} of {len(values)} examples have "
+        f"Metric '{name}' must be finite, but {int(broken.sum())} of {len(values)} examples have "
         "NaN or infinity. The parameters have most likely diverged: evaluate an earlier step."
       )
-  return {name: float(np.mean(values, dtype=np.float64)) for name, values in measures.items()}
+  return {name: float(np.mean(values, dtype=np.float64)) for name, values in metrics.items()}
 
 
 def _checked(kind: str, values: Mapping[str, Array], count: int, rank: int) -> dict[str, Array]:

@@ -25,7 +25,7 @@ _SHARED = ("scored_on", "max_examples", "step", "date", "versions", "hardware", 
 
 def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
   """The figures of one report to compare with others; accuracies in percent."""
-  measures = {
+  means = {
     words(name): (100 if name.endswith("accuracy") else 1) * value
     for name, value in metrics.get("measures", {}).items()
   }
@@ -39,8 +39,8 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     }
   if "classification" in metrics:
     of_answers = classification_figures(metrics["classification"])
-    # The answers' figures stand first, and win where a measure has the same name.
-    return of_answers | measures | of_answers
+    # The answers' figures stand first, and win where a metric has the same name.
+    return of_answers | means | of_answers
   found = {}
   for name, one in metrics["features"].items():
     found[f"LIN-MATCH, {name}"] = 100 * one["lin_match"]
@@ -50,7 +50,7 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     found[f"LIN-PRED, {name}"] = 100 * one["lin_pred"]
   found[f"LIN-MATCH, {PIXELS}"] = 100 * metrics["pixels"]["lin_match"]
   found[f"LIN-PRED, {PIXELS}"] = 100 * metrics["pixels"]["lin_pred"]
-  return found | measures
+  return found | means
 
 
 def figures_by_seed(report: Mapping[str, Any]) -> dict[int, dict[str, float]]:

@@ -19,7 +19,7 @@ from scae_jax.evaluation.collect import (
   MakeBatch,
   answer_collector,
   feature_collector,
-  mean_measures,
+  mean_metrics,
   num_examples,
   segment_collector,
 )
@@ -57,7 +57,7 @@ def feature_scorer(
 
   Raises:
     ValueError: an unknown split or a data set that does not fit; from the scorer, features or
-      measures that are not finite, or fewer training examples than classes.
+      metrics that are not finite, or fewer training examples than classes.
   """
   check_transfer(dataset, scored, canvas)
   train_split = load_split(dataset, "train", evaluated.max_examples)
@@ -92,7 +92,7 @@ def feature_scorer(
         "features": {name: one.entries for name, one in features.items()},
         **({"readings": of_readings} if of_readings else {}),
         "pixels": pixels.entries,
-        "measures": mean_measures(test["measures"]),
+        "measures": mean_metrics(test["metrics"]),
       },
       notes=(*scored.notes, *(note for one in every for note in one.notes)),
       pictured=evaluation_batch(pictured, jnp.arange(len(shown)), canvas=canvas),
@@ -121,7 +121,7 @@ def answer_scorer(
 
   Raises:
     ValueError: the system does not classify; no examples, or arrays that are not of one length; a
-      negative limit; from the scorer, scores or measures that are not finite or of another shape.
+      negative limit; from the scorer, scores or metrics that are not finite or of another shape.
   """
   rows = choose(num_examples(examples), evaluated.max_examples)
   sizes = {"num_classes": scored.num_classes, "batch_size": evaluated.batch_size}
@@ -136,7 +136,7 @@ def answer_scorer(
       sources={"scored_on": _source(scored, split, len(rows))},
       entries={
         "classification": answers.entries(),
-        "measures": mean_measures(found["measures"]),
+        "measures": mean_metrics(found["metrics"]),
       },
       notes=scored.notes,
       pictured=make_batch(on_device, jnp.asarray(shown)),
