@@ -35,7 +35,8 @@ def open_named(options: argparse.Namespace) -> Run:
   """The run that the command line names; compiled programs are kept from here on."""
   keep_compiled("")
   config = load_config(options.workdir)
-  change_config(config, {"data.dir": options.data_dir} if options.data_dir else {})
+  changes = {"data.dir": options.data_dir} if options.data_dir else {}
+  change_config(config, changes)
   return open_run(options.workdir, named_checkpoint(options.step), config)
 
 

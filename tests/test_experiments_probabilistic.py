@@ -42,7 +42,8 @@ def opened(monkeypatch, system, variables):
 
   def open_with(seeds=(3,), **changes):
     fed = dataclasses.replace(system, **changes)
-    made = Run(config, fed, noise, dict.fromkeys(seeds, variables), 7, is_latest=True)
+    of_seeds = dict.fromkeys(seeds, variables)
+    made = Run(config, fed, noise, of_seeds, 7, is_latest=True)
     monkeypatch.setattr(one_run, "open_run", lambda *arguments: made)
 
   open_with()
