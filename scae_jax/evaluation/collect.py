@@ -22,13 +22,8 @@ Collect = Callable[..., dict[str, Any]]
 def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collect:
   """Collects `features` and `readings`, {name: float32 [n, d]}, and `metrics`, {name: [n]}.
 
-  Args:
-    system: the model.
-    canvas: side of the square that images are padded to, pixels.
-    batch_size: images a pass.
-
-  Returns:
-    See `make_collector`. It raises ValueError where the system gives arrays of another shape.
+  Images are padded to `canvas` pixels a side. What is returned, see `make_collector`, raises
+  ValueError where the system gives arrays of another shape.
   """
 
   def read(output: Any, batch: Batch) -> dict[str, Any]:
@@ -130,17 +125,10 @@ def make_collector(
 def in_batches(run: Callable[[np.ndarray], Tree], count: int, batch_size: int) -> Tree:
   """What `run` gives of `count` examples, in order: arrays of NumPy, one entry an example each.
 
-  Every batch has the same size, so that one compiled pass serves all: the last one is filled up
-  with its last example. Results wait on the device until the end, so that the device never waits
-  for the host.
-
-  Args:
-    run: `indices -> tree of arrays`, with one entry an index.
-    count: number of examples, at least one.
-    batch_size: examples a pass, or all if they are fewer.
-
-  Raises:
-    ValueError: a batch size below one.
+  `run` takes indices and gives a tree of arrays with one entry each. Every batch has the same size,
+  so that one compiled pass serves all: the last one is filled up with its last example. Results
+  wait on the device until the end, so that the device never waits for the host. Raises ValueError
+  for a batch size below one.
   """
   if batch_size < 1:
     raise ValueError(f"batch_size must be at least 1, got {batch_size}.")

@@ -166,14 +166,7 @@ def make_inference(
 def infer_split(
   infer: Infer, variables: Any, split: Mapping[str, np.ndarray], *, canvas: int, batch_size: int
 ) -> FreeInference:
-  """Free-form inference of every example of a split, in its order.
-
-  Args:
-    infer: from `make_inference`.
-    variables: what the system's module applies.
-    split: `image` uint8 [n, h, w, c] and `label` int32 [n].
-    canvas: side of the square that images are padded to, pixels.
-    batch_size: examples at once, or all if they are fewer.
+  """Free-form inference of every example of a split, `image` uint8 [n, h, w, c] and `label` [n].
 
   Returns:
     Arrays of NumPy, one entry an example.

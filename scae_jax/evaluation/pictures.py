@@ -31,13 +31,7 @@ Drawers = dict[str, Callable[[], Figure]]  # by name of the file, without its en
 def model_figures(
   system: System, variables: Any, batch: Batch, class_names: tuple[str, ...] = ()
 ) -> Drawers:
-  """The figures that the model feeds.
-
-  Args:
-    system: the model.
-    variables: what its module applies.
-    batch: the examples to show.
-    class_names: of the figures whose capsules are classes; () gives them numbers.
+  """The figures of a batch that the model feeds; with `class_names`, capsules of classes have names.
 
   Raises:
     ValueError: a figure that does not exist.

@@ -64,12 +64,9 @@ class Fit:
   def confusion(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Examples by label (row) and by predicted label (column), int [num_classes, num_classes].
 
-    Args:
-      features: [n, d].
-      labels: int [n].
-
     Raises:
-      ValueError: features that are not finite or of another width, or labels outside the classes.
+      ValueError: features [n, d] that are not finite or of another width, or labels int [n] outside
+        the classes.
     """
     check_features(self.name, features)
     check_labels(self.name, features, labels, self.num_classes)
@@ -139,16 +136,9 @@ def match_clusters(clusters: np.ndarray, labels: np.ndarray, num_classes: int) -
 def fit_probe(
   features: np.ndarray, labels: np.ndarray, *, num_classes: int, name: str = "features"
 ) -> Fit:
-  """Fits a linear classifier: LIN-PRED.
+  """Fits a linear classifier: LIN-PRED. Arguments and errors are those of `fit_clusters`.
 
-  Args:
-    features: [n, d]; columns that never change carry no weight.
-    labels: int [n].
-    num_classes: number of labels.
-    name: what the features are called in messages.
-
-  Raises:
-    ValueError: what `checks` says.
+  Features that are the same in all examples carry no weight.
   """
   _check(name, features, labels, num_classes)
   classifier = LogisticRegression(C=INVERSE_L2, tol=TOLERANCE, max_iter=MAX_STEPS)
@@ -178,7 +168,7 @@ def capsules_in_use(activations: np.ndarray, *, name: str = "features") -> np.nd
 
   Args:
     activations: [n, k], non-negative.
-    name: what they are called in messages.
+    name: for messages.
 
   Returns:
     bool [k].

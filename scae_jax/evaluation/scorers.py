@@ -52,7 +52,7 @@ def feature_scorer(
     evaluated: the model.
     dataset: what it was trained on.
     scored: the data set that is scored.
-    split: of it.
+    split: of `scored`.
     canvas: side of the square that images are padded to, pixels.
 
   Raises:
@@ -151,10 +151,6 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
   """Scores how well capsules tell the patterns of points apart, by jitter.
 
   RANSAC, which knows the patterns, stands beside them as the ceiling.
-
-  Args:
-    evaluated: the model; it must have `segment`.
-    dataset: the scenes that it was trained on; their test scenes are scored.
 
   Raises:
     ValueError: the system does not segment points, or a negative limit.

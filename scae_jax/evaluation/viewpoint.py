@@ -36,10 +36,10 @@ def accuracies(
     system: the model.
     variables: what its module applies, by seed.
     dataset: what it was trained on.
-    scored: with a split "test" each; an iterator serves, one set is held at a time.
+    scored: with a split "test" each; of an iterator, one set is held at a time.
     canvas: side of the square that images are padded to, pixels.
     batch_size: examples a pass.
-    max_examples: of each split, always the same; 0 is all.
+    max_examples: of each split; 0 is all.
 
   Returns:
     `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or `LIN-MATCH` and
