@@ -31,7 +31,7 @@ Drawers = dict[str, Callable[[], Figure]]  # by name of the file, without its en
 def model_figures(
   system: System, variables: Any, batch: Batch, class_names: tuple[str, ...] = ()
 ) -> Drawers:
-  """The figures of a batch that the model feeds; with `class_names`, capsules of classes have names.
+  """The figures of a batch that the model feeds; `class_names` are of capsules that are classes.
 
   Raises:
     ValueError: a figure that does not exist.
