@@ -7,6 +7,7 @@ from typing import Any
 from rich.box import HEAVY_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 # Of a classifier, by their keys in `metrics.json`.
 OF_ANSWERS = ("accuracy", "error", "both_right", "mean_confidence", "expected_calibration_error")
@@ -25,7 +26,7 @@ def print_table(metrics: Mapping[str, Any]) -> None:
   for i, column in enumerate(columns):
     table.add_column(column, justify="left" if i < num_names else "right", no_wrap=True)
   for row in rows:
-    table.add_row(*row)
+    table.add_row(*map(Text, row))  # as they are: rich would read brackets as markup
   print(_heading(metrics))
   Console(highlight=False, width=None if is_framed else WIDTH).print(table)
   for name, value in metrics.get("measures", {}).items():
