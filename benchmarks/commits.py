@@ -4,8 +4,8 @@
       --out=results/benchmarks/commits-modern.json
 
 Both are checked out into a temporary folder and train in turns, each time in a process of its own,
-for three dispatches of so many steps. Of each process the last two count: the first has the time of
-compilation. The CPU is shared out as train.py does it at that commit.
+for three dispatches of `--steps` steps. Of each process the last two count: the first has the time
+of compilation. The CPU is shared out as train.py does it at that commit.
 """
 
 import argparse

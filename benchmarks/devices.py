@@ -23,7 +23,7 @@ def measure(num_devices: int, batch: int, steps: int, rounds: int) -> Row:
 
 
 def measure_apart(num_devices: int, options: argparse.Namespace) -> Row:
-  """The same in another process, whose CPU is so many devices."""
+  """The same in another process, whose CPU is split into that number of devices."""
   command = [sys.executable, "-m", "benchmarks.devices", f"--only={num_devices}"]
   command += [f"--{name}={getattr(options, name)}" for name in ("batch", "steps", "rounds")]
   flag = f"--xla_force_host_platform_device_count={num_devices}"

@@ -48,7 +48,7 @@ def milliseconds(functions: dict[str, Callable[[], Any]], rounds: int) -> dict[s
 
 
 def each_step(row: Row, steps: int) -> Row:
-  """Milliseconds of one step, where so many ran at a time."""
+  """Milliseconds of one step, from times of `steps` steps."""
   return row if isinstance(row, str) else [total / steps for total in row]
 
 

@@ -229,7 +229,7 @@ def measure(
 
 
 def official(*, batch: int, steps: int, seeds: int = 1, **model: Any) -> tuple[Settings, ImageSpec]:
-  """configs/mnist.py:official with dispatches of so many steps, and keys of `model` changed."""
+  """configs/mnist.py:official with dispatches of `steps` steps, and keys of `model` changed."""
   config = mnist.get_config("official")
   config.train.update({"batch_size": batch, "seeds": seeds, "num_steps": steps, "log_every": steps})
   config.train.eval_every = config.train.checkpoint_every = 0

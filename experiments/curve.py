@@ -4,12 +4,11 @@
       --steps=5000,30000
 
 Train with `--config.train.keep_checkpoints` large enough. Writes `curve-<workdir>.json` into the
-folder after each point and `.png` after each step; the same command goes on where it was stopped.
+folder, and `.png`, after each point; the same command goes on where it was stopped.
 Points that were measured before stay, also those whose checkpoint is gone. Minutes are of the steps
 alone, without compilation, evaluation and checkpoints.
 """
 
-import itertools
 import json
 import pathlib
 from collections.abc import Collection, Iterable, Iterator
@@ -24,13 +23,14 @@ from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.files import read_json, write_json
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.scores import labelled, score_each
+from scae_jax.evaluation.scores import score_each
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.metrics import read_lines
+from scae_jax.training.options import DataOptions
 from scae_jax.training.workdir import checkpoint_directory, load_settings
 
 
@@ -45,11 +45,7 @@ def minutes_by_step(workdir: pathlib.Path) -> dict[int, float]:
 
 
 def chosen_steps(workdir: pathlib.Path, named: str) -> list[int]:
-  """Steps to measure, in order: those named, with commas between them, or "" for all there are.
-
-  Raises:
-    RunError: a step is named that has no checkpoint.
-  """
+  """Steps to measure, in order: those named, with commas between them, or "" for all there are."""
   with Checkpoints(checkpoint_directory(workdir), keep=1, writable=False) as checkpoints:
     steps = checkpoints.steps()
   if not named:
@@ -64,12 +60,7 @@ def chosen_steps(workdir: pathlib.Path, named: str) -> list[int]:
 def known_points(
   path: pathlib.Path, max_examples: int, minutes: dict[int, float]
 ) -> list[dict[str, Any]]:
-  """Points that an earlier call wrote; none of a run that was trained anew under the same name.
-
-  Args:
-    path: the file; it need not exist.
-    max_examples: what they must have been measured on.
-    minutes: of this run, by step: no other run took the same, to the last digit.
+  """Points that an earlier call wrote, of this run: no other took the same minutes, to the digit.
 
   Raises:
     RunError: they were measured on another number of examples.
@@ -91,32 +82,29 @@ def measured_points(
 ) -> Iterator[dict[str, Any]]:
   """One point a checkpoint and seed: step, seed, minutes, and accuracies in percent.
 
-  Args:
-    workdir: of the run.
-    steps: checkpoints to measure.
-    known: (step, seed) of points that are left out.
-    max_examples: of each split; 0 is all.
+  Points whose (step, seed) is `known` are left out.
   """
   minutes, collect = minutes_by_step(workdir), None
-  seeds = load_settings(workdir).train.all_seeds
+  settings = load_settings(workdir)
   for step in steps:
-    missing = [seed for seed in seeds if (step, seed) not in known]
+    missing = [seed for seed in settings.train.all_seeds if (step, seed) not in known]
     if not missing:
       continue
     run = open_run(workdir, step)
     if not isinstance(run.dataset, Dataset):
       raise RunError("LIN-MATCH is of images; a run on generated scenes has no such curve.")
-    sizes = {"canvas": run.config.data.canvas, "batch_size": run.config.evaluation.batch_size}
+    assert isinstance(settings.data, DataOptions)  # of images
+    sizes = {"canvas": settings.data.canvas, "batch_size": settings.evaluation.batch_size}
     collect = collect or feature_collector(run.system, **sizes)  # compiled once for all steps
-    splits = [
+    train, test = (
       load_split(run.dataset, name, max_examples) for name in ("train", run.dataset.held_out)
-    ]
+    )
     for seed in missing:
-      train, test = (
-        labelled(collect(run.variables[seed], split)["features"], split["label"])
-        for split in splits
-      )
-      scores = score_each(train, test, num_classes=run.dataset.num_classes, seed=seed)
+      own = run.variables[seed]
+      fitted, scored = (collect(own, split)["features"] for split in (train, test))
+      labels = train["label"], test["label"]
+      count = run.dataset.num_classes
+      scores = score_each(fitted, labels[0], scored, labels[1], num_classes=count, seed=seed)
       point: dict[str, Any] = {"step": step, "seed": seed, "minutes": minutes.get(step)}
       for name, one in scores.items():
         point[f"LIN-MATCH, {name}"] = 100 * one.entries["lin_match"]
@@ -136,23 +124,17 @@ def draw(folder: pathlib.Path, name: str, points: list[dict[str, Any]]) -> None:
 
 
 def curve(workdir: pathlib.Path, folder: pathlib.Path, max_examples: int, named: str) -> None:
-  """Measures what is not known yet, and writes after each point.
-
-  Raises:
-    RunError: as of `chosen_steps`, `known_points` and `open_run`.
-  """
+  """Measures what is not known yet, writes after each point, and draws."""
   name = f"curve-{workdir.absolute().name}"
   path = folder / f"{name}.json"
   points = known_points(path, max_examples, minutes_by_step(workdir))
   known = {(point["step"], point["seed"]) for point in points}
   steps = chosen_steps(workdir, named)
   folder.mkdir(parents=True, exist_ok=True)
-  measured = measured_points(workdir, steps, known, max_examples)
-  for _, of_one_step in itertools.groupby(measured, key=lambda point: point["step"]):
-    for point in of_one_step:
-      print(json.dumps(point), flush=True)
-      points = sorted([*points, point], key=lambda point: (point["step"], point["seed"]))
-      write_json(path, {"points": points, "max_examples": max_examples, **measured_with()})
+  for point in measured_points(workdir, steps, known, max_examples):
+    print(json.dumps(point), flush=True)
+    points = sorted([*points, point], key=lambda point: (point["step"], point["seed"]))
+    write_json(path, {"points": points, "max_examples": max_examples, **measured_with()})
     draw(folder, name, points)
   if points:
     draw(folder, name, points)  # also where all was known

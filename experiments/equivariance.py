@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.findings import write_findings
-from experiments.one_run import each_seed, image_parser, open_on_images
+from experiments.one_run import Findings, ImageRun, measure_images
 from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
-from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.table import markdown
 from scae_jax.figures import FIGURES
-from scae_jax.training.errors import exit_with_message, explained
 
 REMARK = (
   "Error: distance of the pose found from the ideal one, pixels. Unmoved: that of a pose that does"
@@ -60,23 +57,19 @@ def table(results: dict[str, Any]) -> str:
   return markdown(rows)
 
 
+def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> Findings:
+  """Of one seed."""
+  run, on = images.run, images.scored_on
+  results = measure_equivariance(run.system, variables, images.examples["image"], **images.sizes)
+  title = f"Poses of moved images: {on['dataset']} {on['split']}, step {head['step']:,}"
+  between = {kind: one["presence_between_examples"] for kind, one in results["present"].items()}
+  draw = functools.partial(FIGURES["equivariance"], curves(results), between, title)
+  return Findings({"scored_on": on, **results}, [title, table(results), REMARK], draw)
+
+
 def main() -> None:
-  """Measures, writes, prints and draws."""
-  parser = image_parser(__doc__)
-  parser.add_argument("--max_examples", type=int, default=1000, help="0 is all")
-  options = parser.parse_args()
-  with exit_with_message(), explained():
-    images = open_on_images(options, "no image to move", options.max_examples)
-    run, on = images.run, images.scored_on
-    title = f"Poses of moved images: {on['dataset']} {on['split']}, step {run.step:,}"
-    for name, variables, head in each_seed("equivariance", run, options):
-      results = measure_equivariance(
-        run.system, variables, images.examples["image"], **images.sizes
-      )
-      between = {kind: one["presence_between_examples"] for kind, one in results["present"].items()}
-      draw = functools.partial(FIGURES["equivariance"], curves(results), between, title)
-      record = {**head, "scored_on": on, **results, **measured_with()}
-      write_findings(options.folder, name, record, [title, table(results), REMARK], draw)
+  """Measures, writes and prints."""
+  measure_images("equivariance", __doc__, "no image to move", measure, max_examples=1000)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.pictures import save_figures
-from scae_jax.evaluation.provenance import hardware, versions
+from scae_jax.evaluation.provenance import hardware, measured_with, versions
 
 
 def plain_parser(description: str | None) -> argparse.ArgumentParser:
@@ -26,17 +26,10 @@ def command_line(name: str) -> str:
   return shlex.join(["python", "-m", f"experiments.{name}", *sys.argv[1:]])
 
 
-def origin(record: Mapping[str, Any]) -> list[str]:
-  """Last paragraphs of a text: the command, the machine, the date.
-
-  Args:
-    record: with `command`, and what `measured_with` gives.
-  """
-  return [
-    f"Command: `{record['command']}`.",
-    f"{hardware(record)} {versions(record)}",
-    f"Measured {record['date'][:10]}.",
-  ]
+def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> None:
+  """Writes what a command found, and on what it was measured, into a JSON file."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  write_json(path, {**record, **measured_with()})
 
 
 def write_findings(
@@ -46,10 +39,25 @@ def write_findings(
   paragraphs: Sequence[str],
   draw: Callable[[], Figure] | None = None,
 ) -> None:
-  """Writes `<name>.json`, `.md` and, of a figure, `.png` into a folder, and prints the text."""
+  """Writes `<name>.json`, `.md` and, of a figure, `.png` into a folder, and prints the text.
+
+  The text ends with the command, the machine and the date.
+
+  Args:
+    folder: made if need be.
+    name: of the files.
+    record: with `command`, and what `measured_with` gives.
+    paragraphs: of the text.
+    draw: the figure; None for none.
+  """
   folder.mkdir(parents=True, exist_ok=True)
   write_json(folder / f"{name}.json", dict(record))
-  text = "\n\n".join([*paragraphs, *origin(record)]) + "\n"
+  origin = [
+    f"Command: `{record['command']}`.",
+    f"{hardware(record)} {versions(record)}",
+    f"Measured {record['date'][:10]}.",
+  ]
+  text = "\n\n".join([*paragraphs, *origin]) + "\n"
   write_whole(folder / f"{name}.md", text.encode())
   print(text, flush=True)
   if draw is not None:

@@ -1,21 +1,21 @@
-"""What free-form inference does to a trained model's bound and readings, on moved test images too.
+"""Bounds and linear probes of a trained model before and after free-form inference.
 
     python -m experiments.free_form runs/probabilistic-digits results/probabilistic
 
-Each test image's posterior is stepped uphill on its own bound, from where the encoder or the prior
-puts it (`scae_jax/evaluation/free_form.py`); the model stays as it is. A linear classifier, fitted
-to what the encoder makes of the training images, reads the posteriors before and after. Numbers
+Each test image's posterior is optimised on its own bound, from the encoder's or the prior
+(`scae_jax/evaluation/free_form.py`); the model is fixed. A linear classifier, fitted to the
+encoder's posteriors of the training images, classifies the posteriors before and after. Numbers
 that the bound hardly depends on end where no encoder puts them, so two more classifiers are fitted
-alike, to posteriors of training images that are inferred in the same way: one to those before the
-steps and one to those after, of the same images, which may be fewer. Beside them stands what the
-same classifier reads of the images' pixels. Writes
+alike, to posteriors of training images that are inferred in the same way, before the steps and
+after. Beside them stands a classifier of the images' pixels. Writes
 `free-form-<workdir>-<start>.md`, `.json` and `.png` into the folder, of a run with several seeds
-`free-form-<workdir>-seed-<seed>-<start>` of each. Images are the test split as it is, turned by 35
+`free-form-<workdir>-seed-<seed>-<start>` of each. Images are the test split as it is, rotated by 35
 degrees and under affNIST's maps, or what `--dataset` names, which may be given several times.
 """
 
 import argparse
 import functools
+import pathlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,48 +27,35 @@ import optax
 from matplotlib.figure import Figure
 
 from experiments.findings import write_findings
-from experiments.one_run import each_seed, make_parser, open_named
+from experiments.one_run import each_seed, open_named, run_parser
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.evaluation.collect import feature_collector
-from scae_jax.evaluation.examples import (
-  check_transfer,
-  flat_pixels,
-  load_split,
-  one_of_each_class,
-)
+from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
 from scae_jax.evaluation.free_form import (
   STARTS,
   FreeInference,
-  Infer,
   infer_split,
   make_inference,
 )
-from scae_jax.evaluation.linear_probe import FittedProbe, fit_probe, lin_pred
+from scae_jax.evaluation.probes import Fit, fit_probe
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.scorers import MAX_PIXEL_EXAMPLES
+from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, pixel_features
 from scae_jax.evaluation.table import markdown
 from scae_jax.figures import FIGURES
-from scae_jax.figures.free_form import MAX_EXAMPLES
+from scae_jax.figures.reconstructions import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm
 from scae_jax.training.build import Run
-from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.options import DataOptions
 from scae_jax.training.reporting import load_scored_set
 
 SPLIT = "test"
-PIXELS = "raw pixels"
 WHEN = ("before", "after", "before_alike", "after_alike")
 # Learning rates where the command line has none; L-BFGS searches along each step for how far to go.
 LEARNING_RATES = {"adam": 0.01, "sgd": 1e-4, "lbfgs": None}
-Probes = dict[str, FittedProbe]  # a linear classifier of each kind of readings
-
-
-def scored_names(dataset: Dataset) -> list[str]:
-  """What is scored where the command line does not say: as it is, turned, and under affNIST's
-  maps."""
-  return [dataset.name, f"rotated_{dataset.name}:35", f"affine_{dataset.name}"]
+Probes = dict[str, Fit]  # a linear classifier of each kind of readings
 
 
 def fit_readings(
@@ -84,11 +71,7 @@ def fit_readings(
 def make_stepper(
   name: str, learning_rate: float | None, num_steps: int
 ) -> optax.GradientTransformation:
-  """The optimiser of one name of `LEARNING_RATES`; its rate falls to 0 under a cosine.
-
-  Raises:
-    RunError: a learning rate that is not above 0, or one for L-BFGS.
-  """
+  """The optimiser of one name of `LEARNING_RATES`; its rate falls to 0 under a cosine."""
   if name == "lbfgs":
     if learning_rate is not None:
       raise RunError(
@@ -109,50 +92,21 @@ def described(record: Mapping[str, Any]) -> str:
   return f"{name}, learning rate {record['learning_rate']:g} under a cosine"
 
 
-def encoder_probes(run: Run, variables: Any, settings: Settings, canvas: int) -> Probes:
-  """Fitted to what the encoder makes of training images as they are."""
-  assert isinstance(run.dataset, Dataset)  # checked by the caller
-  train = load_split(run.dataset, "train", settings.evaluation.max_examples)
-  batch_size = settings.evaluation.batch_size
-  found = feature_collector(run.system, canvas=canvas, batch_size=batch_size)(variables, train)
-  return fit_readings(found["readings"], train["label"], run.dataset.num_classes)
-
-
-def inferred_probes(
-  run: Run, variables: Any, infer: Infer, canvas: int, *, num_examples: int, batch_size: int
-) -> tuple[Probes, Probes]:
-  """Fitted to posteriors of training images as they are, inferred as those of test images are:
-  before the steps, and after them."""
-  assert isinstance(run.dataset, Dataset)  # checked by the caller
-  train = load_split(run.dataset, "train", num_examples)
-  found = infer_split(infer, variables, train, canvas=canvas, batch_size=batch_size)
-  before, after = (
-    fit_readings(one.readings, train["label"], run.dataset.num_classes)
-    for one in (found.before, found.after)
-  )
-  return before, after
-
-
-def pixel_accuracy(run: Run, split: Mapping[str, np.ndarray], num_examples: int) -> float:
-  """Share of images that a linear classifier of their pixels tells, fitted to training images as
-  they are: at most so many of them, and `MAX_PIXEL_EXAMPLES`; 0 is all."""
-  assert isinstance(run.dataset, Dataset)  # checked by the caller
-  count = min(num_examples or MAX_PIXEL_EXAMPLES, MAX_PIXEL_EXAMPLES)
-  train = load_split(run.dataset, "train", count)
-  fitted, scored = flat_pixels([train, split])
-  classes = run.dataset.num_classes
-  return lin_pred(
-    fitted, train["label"], scored, split["label"], num_classes=classes, name=PIXELS
-  ).accuracy
-
-
 def score(
   found: FreeInference, labels: np.ndarray, probes: Probes, alike: tuple[Probes, Probes]
 ) -> dict[str, Any]:
   """Bounds, their terms and accuracies before and after, for the JSON file; `before_alike` and
   `after_alike` are by the classifiers that were fitted to posteriors inferred alike."""
-  before, after = found.before, found.after
-  low, high = (np.asarray(one.bound, np.float64) for one in (before, after))
+  both = {"before": found.before, "after": found.after}
+  low, high = (np.asarray(one.bound, np.float64) for one in both.values())
+
+  def shares(name: str, fitted: Mapping[str, Probes]) -> dict[str, float]:
+    return {
+      when: probes[name].accuracy(np.asarray(both[when.split("_")[0]].readings[name]), labels)
+      for when, probes in fitted.items()
+    }
+
+  fitted: dict[str, Probes] = dict(zip(WHEN, (probes, probes, *alike), strict=True))
   return {
     "examples": len(labels),
     "bound": {
@@ -162,18 +116,10 @@ def score(
       "examples_that_did_not_rise": int(np.sum(high <= low)),
     },
     "terms": {
-      name: {"before": float(np.mean(values)), "after": float(np.mean(after.terms[name]))}
-      for name, values in before.terms.items()
+      name: {when: float(np.mean(one.terms[name])) for when, one in both.items()}
+      for name in found.before.terms
     },
-    "accuracy": {
-      name: {
-        "before": probe.accuracy(np.asarray(before.readings[name]), labels),
-        "after": probe.accuracy(np.asarray(after.readings[name]), labels),
-        "before_alike": alike[0][name].accuracy(np.asarray(before.readings[name]), labels),
-        "after_alike": alike[1][name].accuracy(np.asarray(after.readings[name]), labels),
-      }
-      for name, probe in probes.items()
-    },
+    "accuracy": {name: shares(name, fitted) for name in probes},
   }
 
 
@@ -185,20 +131,20 @@ def pictures(
   canvas: int,
   title: str,
 ) -> Callable[[], Figure]:
-  """Drawer of some of the images beside what is believed of them before and after."""
+  """Drawer of some of the images beside the pictures of their posteriors before and after."""
   shown = one_of_each_class(split["label"], MAX_EXAMPLES)
   chosen = {name: jnp.asarray(values[shown]) for name, values in split.items()}
   batch = evaluation_batch(chosen, jnp.arange(len(shown)), canvas=canvas)
   draw = jax.jit(free_form.draw)
 
-  def believed(posterior: Any) -> np.ndarray:
+  def drawn_from(posterior: Any) -> np.ndarray:
     return np.asarray(draw(variables, jax.tree.map(lambda leaf: leaf[shown], posterior), batch))
 
   return functools.partial(
     FIGURES["free_form"],
     image=np.asarray(batch["image"]),
-    before=believed(found.before.posterior),
-    after=believed(found.after.posterior),
+    before=drawn_from(found.before.posterior),
+    after=drawn_from(found.after.posterior),
     bound_before=np.asarray(found.before.bound)[shown],
     bound_after=np.asarray(found.after.bound)[shown],
     title=title,
@@ -240,7 +186,7 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def remarks(record: Mapping[str, Any]) -> list[str]:
-  """What is to be said beside the table."""
+  """What the table was measured on."""
   kinds = ("probes", "probes_before_alike", "probes_alike")
   fitted, _, alike = (
     max((one["fitted_examples"] for one in record[kind].values()), default=0) for kind in kinds
@@ -262,7 +208,8 @@ def remarks(record: Mapping[str, Any]) -> list[str]:
 
 def options_of_command() -> argparse.Namespace:
   """What the command line says."""
-  parser = make_parser(__doc__)
+  parser = run_parser(__doc__)
+  parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("--dataset", action="append", help="what to score, see data/transfer.py")
   parser.add_argument("--start", choices=STARTS, default="encoder")
   parser.add_argument("--num_steps", type=int, default=1000)
@@ -293,10 +240,10 @@ def main() -> None:
         " none. Name a run of system 'probabilistic'."
       )
     optimizer = make_stepper(options.optimizer, options.learning_rate, options.num_steps)
-    names = options.dataset or scored_names(run.dataset)
+    own = run.dataset.name
     sets = [
-      run.dataset if name == run.dataset.name else load_scored_set(run, name, options.data_dir)
-      for name in names
+      run.dataset if name == own else load_scored_set(run, name, options.data_dir)
+      for name in options.dataset or [own, f"rotated_{own}:35", f"affine_{own}"]
     ]
     options.folder.mkdir(parents=True, exist_ok=True)
     for stem, variables, head in each_seed("free-form", run, options):
@@ -316,10 +263,10 @@ def infer_sets(
 ) -> tuple[dict[str, Any], Callable[[], Figure]]:
   """The record of one seed, and the drawer of its picture: of the first set that is rotated, or of
   the first."""
-  assert isinstance(run.dataset, Dataset)  # checked by the caller
-  settings = read_settings(run.config)
+  dataset, settings = run.dataset, read_settings(run.config)
   assert isinstance(settings.data, DataOptions)  # of images
-  canvas = settings.data.canvas
+  assert isinstance(dataset, Dataset)
+  canvas, limit = settings.data.canvas, settings.evaluation.max_examples
   infer = make_inference(
     free_form,
     optimizer,
@@ -327,30 +274,36 @@ def infer_sets(
     start=options.start,
     num_samples=options.num_samples,
   )
+  sizes = {"canvas": canvas, "batch_size": options.batch_size}
   splits = []
   for scored in sets:
-    check_transfer(run.dataset, scored, canvas)
+    check_transfer(dataset, scored, canvas)
     splits.append(load_split(scored, SPLIT, options.max_examples))
-  probes = encoder_probes(run, variables, settings, canvas)
-  alike = inferred_probes(
-    run,
-    variables,
-    infer,
-    canvas,
-    num_examples=options.train_examples,
-    batch_size=options.batch_size,
+  # Training images as they are: all that the report fits to, and those inferred as test images are.
+  train = {
+    "every": load_split(dataset, "train", limit),
+    "alike": load_split(dataset, "train", options.train_examples),
+  }
+  collect = feature_collector(run.system, canvas=canvas, batch_size=settings.evaluation.batch_size)
+  inferred = infer_split(infer, variables, train["alike"], **sizes)
+  probes, before_alike, after_alike = (
+    fit_readings(readings, train[which]["label"], dataset.num_classes)
+    for readings, which in (
+      (collect(variables, train["every"])["readings"], "every"),
+      (inferred.before.readings, "alike"),
+      (inferred.after.readings, "alike"),
+    )
   )
   pictured = next((one for one in sets if one.name.startswith("rotated_")), sets[0])
   results, notes, drawers = {}, [], []
   for scored, split in zip(sets, splits, strict=True):
     began = time.perf_counter()
-    found = infer_split(infer, variables, split, canvas=canvas, batch_size=options.batch_size)
+    found = infer_split(infer, variables, split, **sizes)
     seconds = time.perf_counter() - began
     results[scored.name] = {
-      **score(found, split["label"], probes, alike),
+      **score(found, split["label"], probes, (before_alike, after_alike)),
       "pixels": {
-        "every": pixel_accuracy(run, split, settings.evaluation.max_examples),
-        "alike": pixel_accuracy(run, split, options.train_examples),
+        which: pixel_accuracy(images, split, dataset.num_classes) for which, images in train.items()
       },
       "seconds": seconds,  # with compilation, where the batch is of a new size
     }
@@ -359,22 +312,25 @@ def infer_sets(
     if scored is pictured:
       title = f"Free-form inference from the {options.start}: {scored.name}, step {run.step:,}"
       drawers.append(pictures(free_form, variables, split, found, canvas, title))
+  flags = ("start", "num_steps", "optimizer", "learning_rate", "num_samples", "max_examples")
   record = {
     "split": SPLIT,
-    "start": options.start,
-    "num_steps": options.num_steps,
-    "optimizer": options.optimizer,
-    "learning_rate": options.learning_rate,
-    "num_samples": options.num_samples,
-    "max_examples": options.max_examples,
-    "batch_size": options.batch_size,
+    **{flag: getattr(options, flag) for flag in (*flags, "batch_size")},
     "probes": fits(probes),
-    "probes_before_alike": fits(alike[0]),
-    "probes_alike": fits(alike[1]),
+    "probes_before_alike": fits(before_alike),
+    "probes_alike": fits(after_alike),
     "results": results,
     "notes": notes,
   }
   return record, drawers[0]
+
+
+def pixel_accuracy(
+  train: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray], num_classes: int
+) -> float:
+  """Share of test images that a linear classifier of their pixels tells; see `pixel_features`."""
+  fitted, scored = pixel_features(train, test)
+  return fit_probe(*fitted, num_classes=num_classes, name=PIXELS).accuracy(*scored)
 
 
 if __name__ == "__main__":

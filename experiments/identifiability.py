@@ -1,4 +1,4 @@
-"""Whether parts have an identity: matches between templates, and parts of turned images in colour.
+"""Whether parts have an identity: matches between templates, and parts of rotated images in colour.
 
     python -m experiments.identifiability runs/digits results/probabilistic
 
@@ -14,16 +14,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.findings import write_findings
-from experiments.one_run import each_seed, image_parser, open_on_images
+from experiments.one_run import Findings, ImageRun, measure_images
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.examples import NUM_PICTURED, one_of_each_class
-from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.template_match import match_templates
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
-from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.errors import RunError
 
 NEEDED = ("templates", "part_identity")
 
@@ -68,32 +66,29 @@ def table(matches: Mapping[str, Any]) -> str:
   return f"{markdown(whole)}\n\n{markdown(each)}"
 
 
-def remarks(record: Mapping[str, Any]) -> list[str]:
-  """What is to be said beside the table: what was measured, and on what."""
-  return [
+def measure(images: ImageRun, variables: Any, head: dict[str, Any], name: str) -> Findings:
+  """Of one seed."""
+  run = images.run
+  rows = one_of_each_class(images.examples["label"], NUM_PICTURED)
+  shown = {name: jnp.asarray(values[rows]) for name, values in images.examples.items()}
+  batch = evaluation_batch(shown, jnp.arange(len(rows)), canvas=images.sizes["canvas"])
+  arrays = arrays_of(run.system, variables, batch)
+  matches = match_templates(**arrays["templates"])
+  paragraphs = [
+    table(matches),
     "Nearest affine match between templates, times alpha where they have one: of every template the"
     " least relative squared error of another, at its best affine pose, mirror images included.",
-    *record["notes"],
-    f"Run {record['workdir']}, step {record['step']:,}, seed {record['seed']}.",
+    *matches["notes"],
+    f"Run {head['workdir']}, step {head['step']:,}, seed {head['seed']}.",
   ]
+  shown_of = f"{run.config.system}, {name.removeprefix('identifiability-')}, step {run.step:,}"
+  draw = functools.partial(FIGURES["part_identity"], **arrays["part_identity"], source=shown_of)
+  return Findings(matches, paragraphs, draw)
 
 
 def main() -> None:
-  """Measures, writes, prints and draws."""
-  options = image_parser(__doc__).parse_args()
-  with exit_with_message(), explained():
-    images = open_on_images(options, "no templates", max_examples=0)
-    run = images.run
-    rows = one_of_each_class(images.examples["label"], NUM_PICTURED)
-    shown = {name: jnp.asarray(values[rows]) for name, values in images.examples.items()}
-    batch = evaluation_batch(shown, jnp.arange(len(rows)), canvas=images.sizes["canvas"])
-    for name, variables, head in each_seed("identifiability", run, options):
-      arrays = arrays_of(run.system, variables, batch)
-      matches = match_templates(**arrays["templates"])
-      record = {**head, **matches, **measured_with()}
-      shown_of = f"{run.config.system}, {name.removeprefix('identifiability-')}, step {run.step:,}"
-      draw = functools.partial(FIGURES["part_identity"], **arrays["part_identity"], source=shown_of)
-      write_findings(options.folder, name, record, [table(matches), *remarks(record)], draw)
+  """Measures, writes and prints."""
+  measure_images("identifiability", __doc__, "no templates", measure)
 
 
 if __name__ == "__main__":

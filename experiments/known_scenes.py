@@ -1,9 +1,8 @@
-"""A generative model with known parameters, the scenes that it draws, and which objects were found.
+"""A generative model with known parameters, the scenes that it draws, and a score of objects found.
 
 Three objects of two parts each, any number of them in a scene, and one over another.
 """
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from scipy.optimize import linear_sum_assignment
 
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.routing.selection import Capsules
@@ -113,19 +113,19 @@ def _draw(keys: Array) -> tuple[Array, Capsules, Array]:
 
 
 def match(found: np.ndarray, there: np.ndarray) -> tuple[int, ...]:
-  """The order of the model's objects [n, k] that agrees best with the true ones [n, k]."""
-  orders = list(itertools.permutations(range(found.shape[1]), there.shape[1]))
-  return max(orders, key=lambda order: np.mean(found[:, list(order)] == there))
+  """Numbers of the model's objects, bool [n, objects], that match the true ones [n, k] best."""
+  agreement = np.sum(found[:, None, :] == there[:, :, None], axis=0)  # [k, objects]
+  return tuple(linear_sum_assignment(agreement, maximize=True)[1].tolist())
 
 
 def right_answers(
   found: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]
 ) -> tuple[list[int], np.ndarray]:
-  """Which objects of test scenes are told right, after a match on training scenes.
+  """Which objects of test scenes are recognised, after a match on training scenes.
 
   Args:
-    found: which of the model's objects are on, bool [n, objects], by split.
-    there: which of the true objects are there, bool [n, k], by split.
+    found: whether each of the model's objects is on, bool [n, objects], by split.
+    there: whether each of the true objects is there, bool [n, k], by split.
 
   Returns:
     The model's objects in the order of the true ones, and right answers, bool [n, k].

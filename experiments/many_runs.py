@@ -12,13 +12,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+from matplotlib.figure import Figure
 
-from experiments.findings import plain_parser
+from experiments.findings import command_line, plain_parser, write_findings
+from scae_jax.evaluation.provenance import measured_with
 from scae_jax.training.build import Run, open_run
-from scae_jax.training.errors import RunError
+from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.sweep import RowsFailed, finished_report, run_rows
 from scae_jax.training.sweep_file import Row, check_rows
 
+# (row, its finished run, its workdir) -> what was found.
+Score = Callable[[Row, Run, pathlib.Path], Mapping[str, Any]]
+# Entries of the record, paragraphs of the text, the drawer of the figure.
+Described = tuple[dict[str, Any], list[str], Callable[[], Figure]]
 TRAIN = pathlib.Path(__file__).resolve().parent.parent / "train.py"
 
 
@@ -34,20 +41,10 @@ def make_parser(description: str | None, data_sets: Iterable[str]) -> argparse.A
   return parser
 
 
-def overrides_of(options: argparse.Namespace) -> dict[str, Any]:
-  """What the options change in every config."""
-  return {"train.num_steps": options.num_steps} if options.num_steps else {}
-
-
 def train_and_score(
-  rows: Sequence[Row], root: pathlib.Path, score: Callable[[Row, Run], Mapping[str, Any]]
+  rows: Sequence[Row], root: pathlib.Path, score: Score
 ) -> tuple[dict[str, Mapping[str, Any]], RowsFailed | None]:
   """Trains what is not finished, then scores what is.
-
-  Args:
-    rows: of all runs.
-    root: folder of all runs.
-    score: what is to be found of a finished run.
 
   Returns:
     `{row: what was found}`, and which rows failed; to be raised when the results are written.
@@ -64,19 +61,51 @@ def train_and_score(
   results = {}
   for row in rows:
     if finished_report(row, root / row.name):
-      results[row.name] = score(row, open_run(root / row.name))
+      results[row.name] = score(row, open_run(root / row.name), root / row.name)
       print(f"{row.name}: scored", flush=True)
   if not results:
     raise failed or RunError(f"no run in {root} is finished.")
   return results, failed
 
 
+def run_command(
+  kind: str,
+  options: argparse.Namespace,
+  make_rows: Callable[[dict[str, Any]], Sequence[Row]],
+  score: Score,
+  describe: Callable[[Sequence[Row], dict[str, Mapping[str, Any]]], Described],
+) -> None:
+  """Trains, scores, writes and prints.
+
+  Args:
+    kind: what the command, its runs and its files are called: "rotation".
+    options: of `make_parser`.
+    make_rows: `overrides -> rows` of what the options change in every config.
+    score: what is to be found of a finished run.
+    describe: `(rows, results) -> entries of the record, paragraphs of the text, the figure`.
+  """
+  with exit_with_message(), explained():
+    keep_compiled("")
+    root = options.workdir or pathlib.Path("runs") / f"{kind}-{options.data}"
+    rows = make_rows({"train.num_steps": options.num_steps} if options.num_steps else {})
+    results, failed = train_and_score(rows, root, score)
+    entries, paragraphs, draw = describe(rows, results)
+    record = {"command": command_line(kind), **entries, "results": results, **measured_with()}
+    write_findings(options.folder, f"{kind}-{options.data}", record, paragraphs, draw)
+    if failed:
+      raise failed
+
+
+def facts_of(run: Run) -> dict[str, Any]:
+  """Entries of a run's result: parameters of one seed, steps, config."""
+  first = next(iter(run.variables.values()))
+  return {
+    "parameters": sum(leaf.size for leaf in jax.tree.leaves(first)),
+    "steps": run.step,
+    "config": run.config.to_dict(),
+  }
+
+
 def mean_of(by_seed: Mapping[int, float]) -> float:
   """The mean over seeds."""
   return statistics.mean(by_seed.values())
-
-
-def num_parameters(run: Run) -> int:
-  """Of one seed of a run."""
-  first = next(iter(run.variables.values()))
-  return sum(leaf.size for leaf in jax.tree.leaves(first))

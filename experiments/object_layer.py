@@ -21,7 +21,7 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from experiments.findings import plain_parser
+from experiments.findings import plain_parser, write_record
 from experiments.known_scenes import (
   GLYPHS,
   NUM_SCENES,
@@ -30,8 +30,6 @@ from experiments.known_scenes import (
   right_answers,
   true_model,
 )
-from scae_jax.evaluation.files import write_json
-from scae_jax.evaluation.provenance import measured_with
 from scae_jax.models.capsule_inference import ObjectInference, Posterior
 from scae_jax.routing import selection
 from scae_jax.typing import Array
@@ -55,7 +53,7 @@ ROWS = (
 
 
 def known_parts(seed: int, count: int) -> tuple[Posterior, np.ndarray]:
-  """Beliefs of the parts of so many scenes, and which objects are there, bool [n, k].
+  """Posteriors of the parts of `count` scenes, and which objects are there, bool [n, k].
 
   A part that is off is where it is in no scene: nobody knows its pose.
   """
@@ -180,8 +178,7 @@ def main() -> None:
       " presences right",
       flush=True,
     )
-  options.file.parent.mkdir(parents=True, exist_ok=True)
-  write_json(options.file, {"num_steps": options.num_steps, "rows": rows, **measured_with()})
+  write_record(options.file, {"num_steps": options.num_steps, "rows": rows})
 
 
 if __name__ == "__main__":

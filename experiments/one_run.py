@@ -1,22 +1,22 @@
-"""What the commands share that measure one trained run: which it is, on which images, and what
-files are called."""
+"""What the commands share that measure one trained run: which run, on which images, file names."""
 
 import argparse
 import dataclasses
 import pathlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from experiments.findings import command_line, plain_parser
+from experiments.findings import command_line, plain_parser, write_findings
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.provenance import recorded_folder
+from scae_jax.evaluation.provenance import measured_with, recorded_folder
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.errors import RunError
+from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.options import DataOptions
 from scae_jax.training.workdir import load_settings
 
@@ -30,26 +30,8 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
   return parser
 
 
-def make_parser(description: str | None) -> argparse.ArgumentParser:
-  """Of the folder of results, too."""
-  parser = run_parser(description)
-  parser.add_argument("folder", type=pathlib.Path)
-  return parser
-
-
-def image_parser(description: str | None) -> argparse.ArgumentParser:
-  """Of the folder of results and the split of images, too."""
-  parser = make_parser(description)
-  parser.add_argument("--split", default=None, help="of the images, if not the held-out one")
-  return parser
-
-
 def open_named(options: argparse.Namespace) -> Run:
-  """The run that the command line names; compiled programs are kept from here on.
-
-  Raises:
-    RunError: as of `open_run`.
-  """
+  """The run that the command line names; compiled programs are kept from here on."""
   keep_compiled("")
   changes = {"data.dir": options.data_dir} if options.data_dir else {}
   settings = load_settings(options.workdir, changes=changes)
@@ -63,7 +45,7 @@ class ImageRun:
   Attributes:
     run: the run.
     examples: what `load_split` takes.
-    scored_on: names of the data set and of the split, and how many examples.
+    scored_on: names of the data set and of the split, and the number of examples.
     sizes: `canvas`, side of the square that the model sees, pixels; and `batch_size`, examples in a
       pass of the run's evaluation.
   """
@@ -74,18 +56,50 @@ class ImageRun:
   sizes: dict[str, int]
 
 
-def open_on_images(options: argparse.Namespace, lacks: str, max_examples: int) -> ImageRun:
-  """The run that the command line names and images of its `--split`, or of the held-out one; makes
-  the folder of results.
+class Findings(NamedTuple):
+  """Of one seed: entries of its record, the paragraphs of its text, the drawer of its figure."""
+
+  record: dict[str, Any]
+  paragraphs: Sequence[str]
+  draw: Callable[[], Figure] | None = None
+
+
+# (run, variables of a seed, head of its record, name of its files) -> what was found
+Measure = Callable[[ImageRun, Any, dict[str, Any], str], Findings]
+
+
+def measure_images(
+  kind: str, description: str | None, lacks: str, measure: Measure, max_examples: int | None = None
+) -> None:
+  """A command that measures each seed of one run on images, and writes what it finds.
 
   Args:
-    options: those of `image_parser`.
+    kind: what the command and its files are called.
+    description: for --help.
     lacks: what generated scenes do not have: "no parts to route".
-    max_examples: of the split; 0 is all.
+    measure: measures one seed.
+    max_examples: default of the flag; None has no flag, and takes all.
+  """
+  parser = run_parser(description)
+  parser.add_argument("folder", type=pathlib.Path)
+  parser.add_argument("--split", default=None, help="of the images, if not the held-out one")
+  if max_examples is not None:
+    parser.add_argument("--max_examples", type=int, default=max_examples, help="0 is all")
+  options = parser.parse_args()
+  with exit_with_message(), explained():
+    images = open_on_images(options, lacks)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name, variables, head in each_seed(kind, images.run, options):
+      record, paragraphs, draw = measure(images, variables, head, name)
+      record = {**head, **record, **measured_with()}
+      write_findings(options.folder, name, record, paragraphs, draw)
+
+
+def open_on_images(options: argparse.Namespace, lacks: str) -> ImageRun:
+  """The run that the command line names, and images of its `--split`, or of the held-out one.
 
   Raises:
     RunError: a run on generated scenes; or as of `open_run`.
-    ValueError: as of `load_split`.
   """
   run = open_named(options)
   if not isinstance(run.dataset, Dataset):
@@ -93,18 +107,10 @@ def open_on_images(options: argparse.Namespace, lacks: str, max_examples: int) -
   settings = run.settings
   assert isinstance(settings.data, DataOptions)  # of images
   split = options.split or run.dataset.held_out
-  examples = load_split(run.dataset, split, max_examples)
+  examples = load_split(run.dataset, split, getattr(options, "max_examples", 0))
   scored_on = {"dataset": run.dataset.name, "split": split, "examples": len(examples["label"])}
-  options.folder.mkdir(parents=True, exist_ok=True)
   sizes = {"canvas": settings.data.canvas, "batch_size": settings.evaluation.batch_size}
   return ImageRun(run, examples, scored_on, sizes)
-
-
-def stem_of(kind: str, run: Run, workdir: pathlib.Path, seed: int) -> str:
-  """Name of the files of one seed, without an ending: `<kind>-<workdir>`, and `-seed-<seed>` of a
-  run that has several."""
-  several = f"-seed-{seed}" if len(run.variables) > 1 else ""
-  return f"{kind}-{workdir.absolute().name}{several}"
 
 
 def each_seed(
@@ -112,14 +118,12 @@ def each_seed(
 ) -> Iterator[tuple[str, Any, dict[str, Any]]]:
   """Of each seed of a run: what its files are called, its variables, and the head of its record.
 
-  Args:
-    kind: of the findings, after which the command is called: "free-form".
-    run: of one seed or several.
-    options: those of `make_parser`.
+  `kind` is that of the findings, after which the command is called: "free-form".
   """
   for seed, variables in run.variables.items():
+    several = f"-seed-{seed}" if len(run.variables) > 1 else ""
     yield (
-      stem_of(kind, run, options.workdir, seed),
+      f"{kind}-{options.workdir.absolute().name}{several}",
       variables,
       {
         "workdir": recorded_folder(options.workdir),

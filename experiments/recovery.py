@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from experiments.findings import plain_parser
+from experiments.findings import plain_parser, write_record
 from experiments.known_scenes import CANVAS, NUM_SCENES, PLACES, draw_scenes, right_answers
 from scae_jax.data.dataset import Dataset
-from scae_jax.evaluation.collect import feature_collector
-from scae_jax.evaluation.files import write_json
-from scae_jax.evaluation.provenance import measured_with, recorded_folder
+from scae_jax.evaluation.collect import feature_collector, mean_metrics
+from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
@@ -39,7 +38,7 @@ def folder_name(there: np.ndarray) -> str:
 
 
 def write_scenes(folder: pathlib.Path, num_scenes: Mapping[str, int]) -> None:
-  """Writes <folder>/<split>/<objects that are there>/<number>.png, so many of each split."""
+  """Writes <folder>/<split>/<objects that are there>/<number>.png; numbers of scenes by split."""
   for seed, (split, count) in enumerate(num_scenes.items(), start=FIRST_SEED):
     images, there = draw_scenes(seed, count)
     for number, (image, present) in enumerate(zip(images, there, strict=True)):
@@ -58,18 +57,17 @@ def true_presences(dataset: Dataset, split: str) -> np.ndarray:
 def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
   """Shares of right answers, in all and by object, and of images with every answer right; and the
   mean bounds on training and test images, nats."""
-  settings = read_settings(run.config)
-  assert isinstance(run.dataset, Dataset)
-  batch_size = settings.evaluation.batch_size
+  dataset, batch_size = run.dataset, read_settings(run.config).evaluation.batch_size
+  assert isinstance(dataset, Dataset)
   collect = feature_collector(run.system, canvas=CANVAS, batch_size=batch_size)
-  found, truth, bounds = {}, {}, {}
-  for split in ("train", "test"):
-    data = run.dataset.splits[split]
-    collected = collect(variables, data.arrays)
-    found[split] = collected["features"]["presences"] > 0.5
-    truth[split] = true_presences(run.dataset, split)
-    bounds[split] = float(np.mean(collected["measures"]["bound"], dtype=np.float64))
-  order, right = right_answers(found, truth)
+  collected = {
+    split: collect(variables, dataset.splits[split].arrays) for split in ("train", "test")
+  }
+  order, right = right_answers(
+    {split: one["features"]["presences"] > 0.5 for split, one in collected.items()},
+    {split: true_presences(dataset, split) for split in collected},
+  )
+  bounds = {split: mean_metrics(one["metrics"])["bound"] for split, one in collected.items()}
   return {
     "accuracy": float(right.mean()),
     "accuracy_by_object": right.mean(axis=0).tolist(),
@@ -80,6 +78,22 @@ def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
     "examples": len(right),
     "step": run.step,
   }
+
+
+def score_runs(workdirs: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
+  """Scores every seed of every run, and writes and prints what is found."""
+  for workdir in workdirs:
+    run = open_run(workdir)
+    if run.config.system != "probabilistic" or run.dataset.name != "folder":
+      raise RunError(f"{workdir} is no run of probabilistic capsules on drawn scenes.")
+    results = {str(seed): score(run, variables) for seed, variables in run.variables.items()}
+    name = workdir.absolute().name
+    write_record(
+      folder / f"recovery-{name}.json", {"workdir": recorded_folder(workdir), "by_seed": results}
+    )
+    for seed, found in results.items():
+      bound = f"{found['training_bound']:.1f} nats on training images"
+      print(f"{name}, seed {seed}: {100 * found['accuracy']:.1f} % of presences right, {bound}")
 
 
 def main() -> None:
@@ -97,22 +111,6 @@ def main() -> None:
       write_scenes(options.folder, NUM_SCENES)
     else:
       score_runs(options.workdirs, options.folder)
-
-
-def score_runs(workdirs: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
-  """Scores every seed of every run, and writes and prints what is found."""
-  for workdir in workdirs:
-    run = open_run(workdir)
-    if run.config.system != "probabilistic" or run.dataset.name != "folder":
-      raise RunError(f"{workdir} is no run of probabilistic capsules on drawn scenes.")
-    results = {str(seed): score(run, variables) for seed, variables in run.variables.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    name = workdir.absolute().name
-    record = {"workdir": recorded_folder(workdir), "by_seed": results, **measured_with()}
-    write_json(folder / f"recovery-{name}.json", record)
-    for seed, found in results.items():
-      bound = f"{found['training_bound']:.1f} nats on training images"
-      print(f"{name}, seed {seed}: {100 * found['accuracy']:.1f} % of presences right, {bound}")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     python -m experiments.rotation digits results/probabilistic
 
 The systems and ranges are in `rotation_systems.py`. Runs are in `runs/rotation-<data>`: in
-`<system>-<n>` that of training images turned by up to n degrees either way. The same command goes
+`<system>-<n>` that of training images rotated by up to n degrees either way. The same command goes
 on where it was stopped and trains nothing twice, and a run that fails does not stop the others.
-Each run is scored twice: on test images turned within its own range, by clusters and probes fitted
-to training images turned likewise, and on upright test images, by those fitted to upright ones.
+Each run is scored twice: on test images rotated within its own range, by clusters and probes fitted
+to training images rotated likewise, and on upright test images, by those fitted to upright ones.
 Writes `rotation-<data>.md`, `.json` and `.png` into the folder.
 """
 
@@ -18,50 +18,33 @@ from typing import Any
 
 import numpy as np
 
-from experiments.findings import command_line, write_findings
-from experiments.many_runs import (
-  make_parser,
-  mean_of,
-  num_parameters,
-  overrides_of,
-  train_and_score,
-)
+from experiments.many_runs import Described, facts_of, make_parser, mean_of, run_command
 from experiments.rotation_systems import RANGES, SHARED, SYSTEMS
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.transfer import rotated
-from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.scorers import MAX_PIXEL_EXAMPLES
+from scae_jax.evaluation.examples import load_split
+from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, score_pixels
 from scae_jax.evaluation.table import markdown
-from scae_jax.evaluation.viewpoint import accuracies, pixel_accuracies
+from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
-from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import read_settings
-from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.options import DataOptions
 from scae_jax.training.sweep_file import Row, make_row
 
-# What is fitted to and scored on, as tables and JSON call it.
-TURNED, UPRIGHT = "turned within the range", "upright"
-PIXELS = "raw pixels"
+# The images that are fitted to and scored on, as tables and JSON call them.
+ROTATED, UPRIGHT = "turned within the range", "upright"
 NUM_CLASSES = 10  # of digits and MNIST alike
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """A row of the table and a line of the figure.
+  """A row of the table and a line of the figure."""
 
-  Attributes:
-    images: `TURNED` or `UPRIGHT`.
-    kind: of accuracy, such as LIN-MATCH.
-    name: of the system and of what was read of it.
-    accuracy: in [0, 1], by range of training in degrees, as far as runs are finished.
-  """
-
-  images: str
-  kind: str
-  name: str
-  accuracy: dict[int, float]
+  images: str  # `ROTATED` or `UPRIGHT`
+  kind: str  # of accuracy, such as LIN-MATCH
+  name: str  # of the system and of its features
+  accuracy: dict[int, float]  # in [0, 1], by range of training in degrees, of finished runs
 
 
 def make_rows(
@@ -86,19 +69,19 @@ def system_and_range(row: str) -> tuple[str, int]:
 def score_run(
   run: Run, degrees: int, max_examples: int, pixels: dict[str, dict[str, float]]
 ) -> dict[str, Any]:
-  """Accuracies of a run on turned and on upright images, those of their pixels, and its size.
+  """Accuracies of a run on rotated and on upright images, those of their pixels, and its size.
 
   Args:
-    run: trained on images turned by up to so many degrees.
-    degrees: 0 to 180.
-    max_examples: use at most so many examples of each split, always the same; 0 is all.
-    pixels: `pixel_accuracies` by data set; those that are not there are found and put there.
+    run: trained on rotated images.
+    degrees: images were rotated by up to this angle, 0 to 180.
+    max_examples: of each split, always the same; 0 is all.
+    pixels: accuracies by data set; those that are missing are added.
   """
   settings = read_settings(run.config)
   assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
   assert isinstance(run.dataset, Dataset)
   found, of_pixels, notes = {}, {}, []
-  sets = {TURNED: rotated(run.dataset, degrees, settings.data.canvas), UPRIGHT: run.dataset}
+  sets = {ROTATED: rotated(run.dataset, degrees, settings.data.canvas), UPRIGHT: run.dataset}
   for images, one in sets.items():
     by_kind = accuracies(
       run.system,
@@ -111,16 +94,16 @@ def score_run(
     )
     found[images] = {kind: by_set[one.name] for kind, by_set in by_kind.items()}
     if one.name not in pixels:
-      pixels[one.name] = pixel_accuracies(one, one, max_examples=max_examples)
+      train, test = (load_split(one, name, max_examples) for name in ("train", "test"))
+      scores = score_pixels(train, test, one.num_classes, seed=0).entries
+      pixels[one.name] = {"LIN-MATCH": scores["lin_match"], "LIN-PRED": scores["lin_pred"]}
     of_pixels[images] = pixels[one.name]
     notes += one.notes
   return {
     "accuracy": found,
     "pixels": of_pixels,
     "notes": notes,
-    "parameters": num_parameters(run),
-    "steps": run.step,
-    "config": run.config.to_dict(),
+    **facts_of(run),
   }
 
 
@@ -141,7 +124,7 @@ def make_lines(results: Mapping[str, Mapping[str, Any]]) -> list[Line]:
         found.setdefault((images, kind, PIXELS), {})[degrees] = accuracy
   kinds = list(dict.fromkeys(kind for _, kind, _ in found))
   lines = [Line(*key, accuracy) for key, accuracy in found.items()]
-  return sorted(lines, key=lambda line: (kinds.index(line.kind), line.images != TURNED))
+  return sorted(lines, key=lambda line: (kinds.index(line.kind), line.images != ROTATED))
 
 
 def table(lines: Sequence[Line], ranges: Sequence[int]) -> str:
@@ -168,13 +151,7 @@ def remarks(
   missing: Sequence[str],
   record: Mapping[str, Any],
 ) -> list[str]:
-  """What is to be said beside the table.
-
-  Args:
-    results: by row.
-    missing: rows that are not finished.
-    record: with `seeds` and `max_examples`.
-  """
+  """What the table was measured on; `record` has `seeds` and `max_examples`."""
   sizes: dict[str, set[tuple[int, int]]] = {}
   for row, result in results.items():
     entry = (result["parameters"], result["steps"])
@@ -182,8 +159,8 @@ def remarks(
   limit = record["max_examples"]
   return [
     f"Accuracy in percent, mean over {record['seeds']} seed(s). Each column is of runs whose"
-    " training images were turned by up to so many degrees either way. Clusters and probes are"
-    " fitted to training images that are turned as the test images are. Chance is"
+    " training images were rotated by up to that angle either way. Clusters and probes are"
+    " fitted to training images that are rotated as the test images are. Chance is"
     f" {100 / NUM_CLASSES:g}.",
     f"{PIXELS.capitalize()}: the same clusters and probe of the images themselves, fitted to at"
     f" most {MAX_PIXEL_EXAMPLES:,} of them.",
@@ -203,42 +180,33 @@ def main() -> None:
   parser = make_parser(__doc__, SYSTEMS)
   parser.add_argument("--ranges", type=int, nargs="+", default=RANGES, help="degrees, 0 to 180")
   options = parser.parse_args()
-  with exit_with_message(), explained():
-    keep_compiled("")
-    root = options.workdir or pathlib.Path("runs") / f"rotation-{options.data}"
-    ranges = sorted(set(options.ranges))
-    rows = make_rows(options.data, ranges, options.seeds, overrides_of(options))
-    pixels: dict[str, dict[str, float]] = {}
+  ranges = sorted(set(options.ranges))
+  pixels: dict[str, dict[str, float]] = {}
 
-    def score(row: Row, run: Run) -> dict[str, Any]:
-      _, degrees = system_and_range(row.name)
-      return score_run(run, degrees, options.max_examples, pixels)
+  def score(row: Row, run: Run, _: pathlib.Path) -> dict[str, Any]:
+    degrees = system_and_range(row.name)[1]
+    return score_run(run, degrees, options.max_examples, pixels)
 
-    results, failed = train_and_score(rows, root, score)
-    record = {
-      "command": command_line("rotation"),
-      "ranges": ranges,
-      "seeds": options.seeds,
-      "max_examples": options.max_examples,
-      "results": results,
-      **measured_with(),
-    }
+  def describe(rows: Sequence[Row], results: Mapping[str, Mapping[str, Any]]) -> Described:
+    entries = {"ranges": ranges, "seeds": options.seeds, "max_examples": options.max_examples}
     lines = make_lines(results)
     missing = [row.name for row in rows if row.name not in results]
-    paragraphs = [table(lines, ranges), *remarks(results, missing, record)]
-    drawer = functools.partial(
+    draw = functools.partial(
       FIGURES["viewpoint"],
       np.array(ranges),
       curves(lines, ranges),
       1 / NUM_CLASSES,
       f"{options.data}: range of rotation in training (dotted: chance)",
-      across="training images turned by up to, degrees",
+      across="training images rotated by up to, degrees",
       num_columns=2,
       baselines=(PIXELS,),
     )
-    write_findings(options.folder, f"rotation-{options.data}", record, paragraphs, drawer)
-    if failed:
-      raise failed
+    return entries, [table(lines, ranges), *remarks(results, missing, entries)], draw
+
+  def rows_of(overrides: dict[str, Any]) -> list[Row]:
+    return make_rows(options.data, ranges, options.seeds, overrides)
+
+  run_command("rotation", options, rows_of, score, describe)
 
 
 if __name__ == "__main__":

@@ -14,17 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from experiments.findings import write_findings
-from experiments.one_run import each_seed, image_parser, open_on_images
+from experiments.one_run import Findings, ImageRun, measure_images
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.collect import in_batches
-from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.routing_use import measure_routing
 from scae_jax.evaluation.table import markdown
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
 from scae_jax.models.system import System
-from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.errors import RunError
 from scae_jax.typing import Array
 
 
@@ -93,29 +91,27 @@ def table(found: Mapping[str, Any]) -> str:
   return f"{markdown(parts)}\n\n{markdown(objects)}"
 
 
+def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> Findings:
+  """Of one seed."""
+  run, on = images.run, images.scored_on
+  found = measure_routing(**infer(run.system, variables, images.examples, **images.sizes))
+  found |= {"affinities": affinities(run.system.module, variables)}
+  paragraphs = [
+    f"Routing: {on['dataset']} {on['split']}, {on['examples']:,} images, run"
+    f" {head['workdir']}, step {run.step:,}, seed {head['seed']}",
+    f"{found['switched']['parts']} of {len(found['parts'])} parts and"
+    f" {found['switched']['objects']} of {len(found['objects'])} objects are on in some images"
+    f" and off in others; {found['routed']} parts change owners.",
+    table(found),
+    "On: a presence above 0.5. Owners: of the images in which the part is on. Objects that"
+    " are on in no image and win less than a hundredth of a part are left out.",
+  ]
+  return Findings({"scored_on": on, **found}, paragraphs)
+
+
 def main() -> None:
   """Measures, writes and prints."""
-  parser = image_parser(__doc__)
-  parser.add_argument("--max_examples", type=int, default=1000, help="0 is all")
-  options = parser.parse_args()
-  with exit_with_message(), explained():
-    images = open_on_images(options, "no parts to route", options.max_examples)
-    run, on = images.run, images.scored_on
-    for name, variables, head in each_seed("routing", run, options):
-      found = measure_routing(**infer(run.system, variables, images.examples, **images.sizes))
-      found |= {"affinities": affinities(run.system.module, variables)}
-      record = {**head, "scored_on": on, **found, **measured_with()}
-      paragraphs = [
-        f"Routing: {on['dataset']} {on['split']}, {on['examples']:,} images, run"
-        f" {record['workdir']}, step {run.step:,}, seed {record['seed']}",
-        f"{found['switched']['parts']} of {len(found['parts'])} parts and"
-        f" {found['switched']['objects']} of {len(found['objects'])} objects are on in some images"
-        f" and off in others; {found['routed']} parts change owners.",
-        table(found),
-        "On: a presence above 0.5. Owners: of the images in which the part is on. Objects that"
-        " are on in no image and win less than a hundredth of a part are left out.",
-      ]
-      write_findings(options.folder, name, record, paragraphs)
+  measure_images("routing", __doc__, "no parts to route", measure, max_examples=1000)
 
 
 if __name__ == "__main__":

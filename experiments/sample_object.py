@@ -100,7 +100,7 @@ def main() -> None:
     pictures = draw(run, options)
     right, down = options.shift
     title = (
-      f"{options.workdir.absolute().name}, step {run.step:,}: object {options.object}, turned by"
+      f"{options.workdir.absolute().name}, step {run.step:,}: object {options.object}, rotated by"
       f" {options.turn:g}\N{DEGREE SIGN}, \N{MULTIPLICATION SIGN} {options.scale:g},\n"
       f"right {right:g}, down {down:g}; expected" + (", then samples" if options.samples else "")
     )

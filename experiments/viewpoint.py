@@ -1,4 +1,4 @@
-"""The viewpoint report: trains every system upright and turned, and scores all on turned images.
+"""The viewpoint report: trains every system upright and rotated, and scores all on rotated images.
 
     python -m experiments.viewpoint digits results/viewpoint
 
@@ -18,26 +18,16 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.findings import command_line, write_findings
-from experiments.many_runs import (
-  make_parser,
-  mean_of,
-  num_parameters,
-  overrides_of,
-  train_and_score,
-)
+from experiments.many_runs import Described, facts_of, make_parser, mean_of, run_command
 from experiments.viewpoint_systems import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from scae_jax.data import affnist
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.transfer import load_scored
-from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.viewpoint import ACCURACY, accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
-from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import read_settings
-from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.metrics import read_lines
 from scae_jax.training.options import DataOptions
 from scae_jax.training.sweep_file import Row, make_row
@@ -58,13 +48,7 @@ NAMES = {
 def make_rows(
   data: str, seeds: int, overrides: Mapping[str, Any], systems: Sequence[str] = ()
 ) -> list[Row]:
-  """A run of each system for each way of training.
-
-  Args:
-    data: one of `SYSTEMS`.
-    seeds: of each run, at once.
-    overrides: what is changed in every config.
-    systems: names of those to train; () is all.
+  """A run of each system, or of those named, for each way of training.
 
   Raises:
     ValueError: the set has no such system.
@@ -91,7 +75,7 @@ def make_rows(
 
 
 def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[EvalDataset]:
-  """Test images turned by every angle, then those moved by affNIST's maps; adds their notes."""
+  """Test images rotated by every angle, then those moved by affNIST's maps; adds their notes."""
   folders = (options.dir, options.cache_dir, options.affnist_dir)
   source = SHARED[data]["data.name"]
   # affNIST's own files are of 40x40 pixels.
@@ -122,10 +106,8 @@ def score_run(data: str, run: Run, workdir: pathlib.Path, max_examples: int) -> 
   return {
     "accuracy": found,
     "notes": notes,
-    "parameters": num_parameters(run),
-    "steps": run.step,
     "seconds_an_epoch": seconds_a_step(workdir) * steps_an_epoch,
-    "config": run.config.to_dict(),
+    **facts_of(run),
   }
 
 
@@ -170,39 +152,11 @@ def curves(data: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dic
   return found
 
 
-def main() -> None:
-  """Trains, scores, writes and prints."""
-  parser = make_parser(__doc__, SYSTEMS)
-  parser.add_argument("--systems", default="", help="names with commas between them; '' is all")
-  options = parser.parse_args()
-  with exit_with_message(), explained():
-    keep_compiled("")
-    root = options.workdir or pathlib.Path("runs") / f"viewpoint-{options.data}"
-    systems = options.systems.split(",") if options.systems else []
-    rows = make_rows(options.data, options.seeds, overrides_of(options), systems)
-
-    def score(row: Row, run: Run) -> dict[str, Any]:
-      return score_run(options.data, run, root / row.name, options.max_examples)
-
-    results, failed = train_and_score(rows, root, score)
-    record = {
-      "command": command_line("viewpoint"),
-      "results": results,
-      "angles": ANGLES,
-      **measured_with(),
-    }
-    paragraphs = [table(options.data, results), *remarks(results, options.seeds)]
-    drawer = functools.partial(draw, options.data, results)
-    write_findings(options.folder, f"viewpoint-{options.data}", record, paragraphs, drawer)
-    if failed:
-      raise failed
-
-
 def remarks(results: Mapping[str, Mapping[str, Any]], seeds: int) -> list[str]:
-  """What is to be said beside the table: of training, and of the scored sets."""
+  """What the table was measured on: training, and the scored sets."""
   of_sets = dict.fromkeys(note for result in results.values() for note in result["notes"])
   return [
-    f"Accuracy in percent, mean over {seeds} seed(s). `turned` saw training images turned by up to"
+    f"Accuracy in percent, mean over {seeds} seed(s). `turned` saw training images rotated by up to"
     f" {TRAINED_ROTATION:g} degrees either way. Clusters and probes, of systems that know no"
     " labels, are fitted to upright training images all the same.",
     f"Seconds an epoch are those of each run's own log, the median of its lines: of steps alone, of"
@@ -223,6 +177,26 @@ def draw(data: str, results: Mapping[str, Mapping[str, Any]]) -> Figure:
     f"Turned {data}",
     dashed={name for by_name in lines.values() for name in by_name} - set(NAMES.values()),
     marked=[angle for angle in SHOWN_ANGLES if angle],
+  )
+
+
+def main() -> None:
+  """Trains, scores, writes and prints."""
+  parser = make_parser(__doc__, SYSTEMS)
+  parser.add_argument("--systems", default="", help="names with commas between them; '' is all")
+  options = parser.parse_args()
+  systems = options.systems.split(",") if options.systems else []
+
+  def describe(_: Sequence[Row], results: Mapping[str, Mapping[str, Any]]) -> Described:
+    paragraphs = [table(options.data, results), *remarks(results, options.seeds)]
+    return {"angles": ANGLES}, paragraphs, functools.partial(draw, options.data, results)
+
+  run_command(
+    "viewpoint",
+    options,
+    lambda overrides: make_rows(options.data, options.seeds, overrides, systems),
+    lambda _, run, workdir: score_run(options.data, run, workdir, options.max_examples),
+    describe,
   )
 
 

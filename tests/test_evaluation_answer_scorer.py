@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import EvalDataset, Split
-from scae_jax.evaluation.classification import by_confidence, classify, classify_pairs
+from scae_jax.evaluation.classification import by_confidence, classify
 from scae_jax.evaluation.examples import choose, one_of_each_class
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import answer_scorer
@@ -49,7 +49,7 @@ SYSTEM = System(
   loss_terms=lambda output, batch: {},
   loss_weights={},
   loss_schedule={},
-  measures=lambda output, batch: {"label_squared": batch["label"] ** 2.0},
+  metrics=lambda output, batch: {"label_squared": batch["label"] ** 2.0},
   features=lambda output: {},
   pictures=pictures,
   classify=lambda output: output,
@@ -85,7 +85,7 @@ def test_every_figure_of_every_seed(tmp_path, max_examples, capsys):
     assert written == report
     assert report["scored_on"] == {"dataset": "columns", "split": "test", "examples": len(rows)}
     assert (report["seed"], report["step"], report["max_examples"]) == (seed, 1200, max_examples)
-    expected = classify(np.roll(scores, shift, axis=1), LABELS[rows]).entries()
+    expected = classify(np.roll(scores, shift, axis=1), LABELS[rows, None]).entries()
     found = dict(report["classification"])
     assert found.pop("confusion") == expected.pop("confusion")
     assert found == pytest.approx(expected)  # the device may divide by 255 in its own way
@@ -123,7 +123,7 @@ def test_figures_of_one_seed_stand_in_the_directory_itself(tmp_path, capsys):
 def test_figures_show_what_was_measured(tmp_path, drawn):
   write(tmp_path, variables={4: VARIABLES[4]})
   (drawers,) = drawn
-  expected = classify(np.roll(np.float32(IMAGES[:, 0, :, 0]) / 255, 1, axis=1), LABELS)
+  expected = classify(np.roll(np.float32(IMAGES[:, 0, :, 0]) / 255, 1, axis=1), LABELS[:, None])
   (axes,) = drawers["confusion"]().axes
   assert axes.get_title() == f"Accuracy {np.mean(expected.is_right):.2%}"
   assert axes.get_xlabel() == "answer"
@@ -132,7 +132,7 @@ def test_figures_show_what_was_measured(tmp_path, drawn):
   above, below = drawers["reliability"]().axes
   assert above.get_title() == f"Expected calibration error {expected.calibration_error:.2%}"
   assert sum(bar.get_height() for bar in below.patches) == pytest.approx(1)
-  count, confidence, accuracy = by_confidence(expected.confidence, expected.is_right)
+  count, confidence, accuracy = by_confidence(expected.confidence[:, 0], expected.is_right[:, 0])
   dots = np.stack([confidence, accuracy], axis=1)[count > 0]
   np.testing.assert_allclose(above.lines[-1].get_xydata(), dots, rtol=1e-6)
   labels = [axes.get_xlabel() for axes in drawers["class_reconstructions"]().axes]
@@ -167,7 +167,7 @@ def test_pairs_of_labels(tmp_path, drawn):
   rows = choose(COUNT, 6)
   labels = np.stack([LABELS, LABELS[partner]], axis=1)[rows]
   scores = np.float32(IMAGES[rows, 0, :, 0]) / 255
-  answers = classify_pairs(scores, labels)
+  answers = classify(scores, labels)
   expected, found = answers.entries(), dict(reports[3]["classification"])
   assert found.pop("confusion") == expected.pop("confusion")
   assert found == pytest.approx(expected)  # the device may divide by 255 in its own way
@@ -222,10 +222,10 @@ def test_what_cannot_be_scored_leaves_no_folder(tmp_path, changes, message):
     ({"classify": lambda output: output[:, 1:]}, r"must give \[4, 4\].* got \(4, 3\)"),
     ({"classify": lambda output: output * jnp.nan}, "Scores must be finite, but 11 of 11"),
     (
-      {"measures": lambda output, batch: {"error": jnp.log(output[:, 0] - 1)}},
+      {"metrics": lambda output, batch: {"error": jnp.log(output[:, 0] - 1)}},
       "'error' must be fi",
     ),
-    ({"measures": lambda output, batch: {"error": output}}, r"'error' as \[4\]"),
+    ({"metrics": lambda output, batch: {"error": output}}, r"'error' as \[4\]"),
   ],
 )
 def test_a_system_that_breaks_its_contract_leaves_no_metrics(tmp_path, changes, message):
@@ -242,14 +242,6 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path):
   with pytest.raises(OSError, match="seed-4"):
     write(tmp_path, system=system)
   assert not calls
-
-
-def test_metrics_stand_before_figures_are_drawn(tmp_path):
-  wrong = {"class_reconstructions": {"image": jnp.zeros((2, 2))}}
-  system = dataclasses.replace(SYSTEM, pictures=lambda variables, batch: wrong)
-  with pytest.raises(TypeError):
-    write(tmp_path, system=system, variables={3: VARIABLES[3]})
-  assert json.loads((tmp_path / "metrics.json").read_text())["step"] == 1200
 
 
 @pytest.mark.usefixtures("drawn")

@@ -9,7 +9,6 @@ from scae_jax.evaluation.classification import (
   by_confidence,
   calibration_error,
   classify,
-  classify_pairs,
 )
 
 SCORES = np.array([[0.9, 0.1, 0.3], [0.2, 0.7, 0.7], [0.5, 0.0, 0.1], [0.1, 0.2, 0.6]], np.float32)
@@ -30,10 +29,10 @@ def by_hand(confidence, is_right):
 
 
 def test_the_largest_score_is_answer_and_confidence():
-  found = classify(SCORES, np.array([0, 2, 1, 2]))
-  np.testing.assert_array_equal(found.answer, [0, 1, 0, 2])  # of equal scores the first
-  np.testing.assert_array_equal(found.confidence, np.float32([0.9, 0.7, 0.5, 0.6]))
-  np.testing.assert_array_equal(found.is_right, [True, False, False, True])
+  found = classify(SCORES, np.array([[0], [2], [1], [2]]))
+  np.testing.assert_array_equal(found.answer[:, 0], [0, 1, 0, 2])  # of equal scores the first
+  np.testing.assert_array_equal(found.confidence[:, 0], np.float32([0.9, 0.7, 0.5, 0.6]))
+  np.testing.assert_array_equal(found.is_right[:, 0], [True, False, False, True])
   assert found.entries() == {
     "accuracy": 0.5,
     "error": 0.5,
@@ -63,7 +62,7 @@ def test_who_is_right_as_often_as_said_is_calibrated():
 
 def test_the_two_largest_scores_answer_a_pair_of_labels():
   labels = np.array([[2, 0], [0, 1], [1, 2], [2, 1]])
-  found = classify_pairs(SCORES, labels)
+  found = classify(SCORES, labels)
   np.testing.assert_array_equal(found.answer, [[0, 2], [1, 2], [0, 2], [2, 1]])
   np.testing.assert_array_equal(found.found, [[1, 1], [0, 1], [0, 1], [1, 1]])
   np.testing.assert_array_equal(found.is_right, [[1, 1], [1, 0], [0, 1], [1, 1]])
@@ -79,12 +78,12 @@ def test_the_two_largest_scores_answer_a_pair_of_labels():
     "mean_confidence": pytest.approx(0.5),
     "confusion": [[1, 0, 1], [1, 2, 0], [0, 0, 3]],
   }
-  np.testing.assert_array_equal(classify_pairs(SCORES, labels[:, ::-1]).found, found.found[:, ::-1])
+  np.testing.assert_array_equal(classify(SCORES, labels[:, ::-1]).found, found.found[:, ::-1])
 
 
 def test_two_labels_that_were_missed_stand_half_at_either_answer():
   scores = np.array([[0.9, 0.8, 0.0, 0.1], [0.0, 0.2, 0.9, 0.3]])
-  found = classify_pairs(scores, np.array([[2, 3], [0, 2]]))
+  found = classify(scores, np.array([[2, 3], [0, 2]]))
   expected = [[0, 0, 0, 1], [0, 0, 0, 0], [0.5, 0.5, 1, 0], [0.5, 0.5, 0, 0]]
   np.testing.assert_array_equal(found.confusion, expected)
 
@@ -113,26 +112,24 @@ def test_bins_of_confidence():
 )
 def test_scores_that_are_none_are_refused(scores, message):
   with pytest.raises(ValueError, match=message):
-    classify(scores, np.array([0, 2, 1, 2]))
-  with pytest.raises(ValueError, match=message):
-    classify_pairs(scores, np.array([[0, 1]] * 4))
+    classify(scores, np.array([[0, 1]] * 4))
 
 
 def test_a_length_rounded_above_one_is_one():
-  found = classify(np.float32([[1 + 1e-6, 0]]), np.array([0]))
+  found = classify(np.float32([[1 + 1e-6, 0]]), np.array([[0]]))
   assert found.entries()["expected_calibration_error"] == pytest.approx(0, abs=1e-5)
 
 
 @pytest.mark.parametrize(
   ("labels", "message"),
   [
-    ([[0, 1]] * 3, r"must be \[4, 2\], got \(3, 2\)"),
+    ([[0, 1]] * 3, r"must be \[4, 1 or 2\], got \(3, 2\)"),
+    ([0, 1, 2, 0], r"must be \[4, 1 or 2\], got \(4,\)"),
+    ([[0], [1], [2], [3]], r"in 0 \.\.\. 2, got 0 \.\.\. 3"),
     ([[0, 1]] * 3 + [[1, 3]], r"in 0 \.\.\. 2, got 1 \.\.\. 3"),
     ([[0, 1], [1, 1], [0, 2], [2, 2]], r"2 of 4 have the same twice \(the first is number 1\)"),
   ],
 )
 def test_pairs_that_are_none_are_refused(labels, message):
   with pytest.raises(ValueError, match=message):
-    classify_pairs(SCORES, np.array(labels))
-  with pytest.raises(ValueError, match=r"in 0 \.\.\. 2, got 0 \.\.\. 3"):
-    classify(SCORES, np.array([0, 1, 2, 3]))
+    classify(SCORES, np.array(labels))

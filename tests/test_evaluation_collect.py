@@ -39,7 +39,7 @@ def toy_system(calls=None, **changes):
     "loss_terms": lambda output, batch: {},
     "loss_weights": {},
     "loss_schedule": {},
-    "measures": lambda output, batch: {"label_squared": batch["label"] ** 2},
+    "metrics": lambda output, batch: {"label_squared": batch["label"] ** 2},
     "features": features,
     "pictures": lambda variables, batch: {},
   }
@@ -65,12 +65,12 @@ def expected_columns(split, canvas=6):
 def test_every_example_once_and_in_order(n):
   split = make_split(n)
   found = feature_collector(toy_system(), canvas=6, batch_size=4)(VARIABLES, split)
-  features, measures = found["features"], found["measures"]
+  features, metrics = found["features"], found["metrics"]
   assert features["columns"].dtype == np.float32
   # float32 of means of at most 24 numbers
   np.testing.assert_allclose(features["columns"], expected_columns(split), rtol=1e-5)
   np.testing.assert_allclose(features["sum"][:, 0], expected_columns(split).sum(1), rtol=1e-5)
-  np.testing.assert_array_equal(measures["label_squared"], np.arange(n) ** 2)
+  np.testing.assert_array_equal(metrics["label_squared"], np.arange(n) ** 2)
 
 
 def test_one_compilation_serves_all_batches_and_splits():
@@ -110,8 +110,8 @@ def test_readings_come_beside_features_and_are_none_where_there_are_none():
   [
     ({"features": lambda output: {"flat": output.columns[:, 0]}}, r"'flat' as \[2, d\].*\(2,\)"),
     ({"readings": lambda output: {"flat": output.columns[0]}}, r"`System.readings`.*\[2, d\]"),
-    ({"measures": lambda output, batch: {"mean": jnp.zeros(())}}, r"'mean' as \[2\].*\(\)"),
-    ({"measures": lambda output, batch: {"both": output.columns}}, r"'both' as \[2\].*\(2, 6\)"),
+    ({"metrics": lambda output, batch: {"mean": jnp.zeros(())}}, r"'mean' as \[2\].*\(\)"),
+    ({"metrics": lambda output, batch: {"both": output.columns}}, r"'both' as \[2\].*\(2, 6\)"),
   ],
 )
 def test_a_system_that_breaks_its_contract_is_named(changes, message):
@@ -130,12 +130,22 @@ def test_rows_are_collected_in_their_order_from_the_whole_split():
   split, rows = make_split(7), np.array([5, 0, 3, 3, 6])
   collect = feature_collector(toy_system(), canvas=6, batch_size=2)
   found = collect(VARIABLES, split, rows)
-  np.testing.assert_array_equal(found["measures"]["label_squared"], rows**2)
+  np.testing.assert_array_equal(found["metrics"]["label_squared"], rows**2)
   whole = collect(VARIABLES, split)["features"]["columns"]
   np.testing.assert_array_equal(found["features"]["columns"], whole[rows])
 
 
-def test_batches_are_joined_and_what_fills_the_last_is_dropped():
-  found = in_batches(lambda rows: {"a": (jnp.asarray(rows), np.stack([rows, -rows], 1))}, 5, 2)
+def test_batches_are_full_and_joined_and_what_fills_the_last_is_dropped():
+  seen = []
+
+  def run(rows):
+    seen.append(rows.tolist())
+    return {"a": (jnp.asarray(rows), np.stack([rows, -rows], 1))}
+
+  found = in_batches(run, 5, 2)
+  assert seen == [[0, 1], [2, 3], [4, 4]]
   np.testing.assert_array_equal(found["a"][0], np.arange(5))
   np.testing.assert_array_equal(found["a"][1][:, 1], -np.arange(5))
+  seen.clear()
+  in_batches(run, 3, 10**9)
+  assert seen == [[0, 1, 2]]

@@ -7,8 +7,6 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.evaluation.examples import (
   check_transfer,
   choose,
-  flat_pixels,
-  full_batches,
   load_split,
   one_of_each_class,
 )
@@ -42,28 +40,10 @@ def test_images_and_labels_of_chosen_examples_stay_together():
     load_split(toy, "validation", 0)
 
 
-def test_batches_are_full_and_cover_every_example_in_order():
-  batches = [rows.tolist() for rows in full_batches(7, 3)]
-  assert batches == [[0, 1, 2], [3, 4, 5], [6, 6, 6]]
-  assert [rows.tolist() for rows in full_batches(3, 3)] == [[0, 1, 2]]
-  assert [rows.tolist() for rows in full_batches(3, 10**9)] == [[0, 1, 2]]
-  with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-    list(full_batches(3, 0))
-
-
 def test_shown_examples_take_classes_in_turn():
   labels = np.array([1, 1, 0, 1, 2, 0])
   np.testing.assert_array_equal(one_of_each_class(labels, 10), [2, 0, 4, 5, 1, 3])
   np.testing.assert_array_equal(one_of_each_class(labels, 4), [2, 0, 4, 5])
-
-
-def test_smaller_images_are_centred_among_pixels():
-  small = {"image": np.full((1, 1, 1, 1), 255, np.uint8)}
-  large = {"image": np.full((2, 3, 4, 1), 51, np.uint8)}
-  pixels, others = flat_pixels([small, large])
-  assert pixels.dtype == np.float32
-  np.testing.assert_array_equal(pixels.reshape(3, 4), np.eye(1, 12, 5).reshape(3, 4))
-  np.testing.assert_allclose(others, np.full((2, 12), 0.2))
 
 
 @pytest.mark.parametrize(

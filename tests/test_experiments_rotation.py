@@ -7,16 +7,15 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import rotation
-from experiments.rotation import TURNED, UPRIGHT
+from experiments import many_runs, rotation
+from experiments.rotation import ROTATED, UPRIGHT
 from experiments.rotation_systems import RANGES, SHARED, SYSTEMS
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import rotated
 from scae_jax.evaluation import report
-from scae_jax.evaluation.clustering import lin_match
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.linear_probe import lin_pred
+from scae_jax.evaluation.probes import fit_clusters, fit_probe
 from scae_jax.training import sweep
 from scae_jax.training.build import open_run
 from scae_jax.training.config import parse_command_line
@@ -60,9 +59,9 @@ def result(turned_accuracy, upright, pixels):
       "LIN-MATCH, object_code": {0: first, 1: second},
       "LIN-PRED, object_code": {0: 1.0, 1: 0.5},
     }
-    for images, (first, second) in {TURNED: turned_accuracy, UPRIGHT: upright}.items()
+    for images, (first, second) in {ROTATED: turned_accuracy, UPRIGHT: upright}.items()
   }
-  of_pixels = {TURNED: {"LIN-MATCH": pixels}, UPRIGHT: {"LIN-MATCH": 0.7}}
+  of_pixels = {ROTATED: {"LIN-MATCH": pixels}, UPRIGHT: {"LIN-MATCH": 0.7}}
   return {"accuracy": accuracies, "pixels": of_pixels}
 
 
@@ -95,7 +94,7 @@ def test_curves_have_a_panel_for_each_kind_and_images():
   assert list(found) == [
     f"{kind}, test images {images}"
     for kind in ("LIN-MATCH", "LIN-PRED")
-    for images in (TURNED, UPRIGHT)
+    for images in (ROTATED, UPRIGHT)
   ]
   panel = found["LIN-MATCH, test images turned within the range"]
   np.testing.assert_allclose(panel["ours, object code"], [0.85, 0.55])
@@ -124,7 +123,7 @@ def command(tmp_path, monkeypatch):
   (tmp_path / "toy.py").write_text(CONFIG_FILE)
   both = {"toy": (str(tmp_path / "toy.py"), {}), "broken": (str(tmp_path / "toy.py"), {})}
   monkeypatch.setattr(rotation, "SYSTEMS", {"digits": both})
-  monkeypatch.setattr(rotation, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(many_runs, "keep_compiled", lambda folder: None)
   monkeypatch.setattr(report, "save_figures", lambda folder, drawers: None)
   trained = []
 
@@ -165,7 +164,7 @@ def test_one_command_trains_scores_and_writes(command, tmp_path, capsys):
   assert "Not finished: broken-0, broken-90." in text
   assert (tmp_path / "results" / "rotation-digits.png").stat().st_size > 10_000
 
-  upright, within = (written["results"]["toy-0"]["accuracy"][kind] for kind in (UPRIGHT, TURNED))
+  upright, within = (written["results"]["toy-0"]["accuracy"][kind] for kind in (UPRIGHT, ROTATED))
   assert upright == within  # the same images, whether padded here or there
   check_scores(tmp_path / "runs" / "toy-90", written["results"]["toy-90"])
 
@@ -178,16 +177,16 @@ def check_scores(workdir, found):
   """Both accuracies of the features and of the pixels, turned and upright."""
   run = open_run(workdir)
   assert found["config"] == json.loads(run.config.to_json())
-  for images, one in ((TURNED, rotated(load_digits(), 90, CANVAS)), (UPRIGHT, load_digits())):
+  for images, one in ((ROTATED, rotated(load_digits(), 90, CANVAS)), (UPRIGHT, load_digits())):
     splits = [load_split(one, name, 150) for name in ("train", "test")]
     collect = feature_collector(run.system, canvas=CANVAS, batch_size=32)
     codes = [collect(run.variables[0], one)["features"]["code"] for one in splits]
     pixels = [one["image"].reshape(len(one["image"]), -1) / np.float32(255) for one in splits]
     for prefix, (train_values, test_values) in ((", code", codes), ("", pixels)):
-      data = (train_values, splits[0]["label"], test_values, splits[1]["label"])
+      fitted, scored = (train_values, splits[0]["label"]), (test_values, splits[1]["label"])
       expected = {
-        f"LIN-MATCH{prefix}": lin_match(*data, num_classes=10, seed=0).accuracy,
-        f"LIN-PRED{prefix}": lin_pred(*data, num_classes=10).accuracy,
+        f"LIN-MATCH{prefix}": fit_clusters(*fitted, num_classes=10, seed=0).accuracy(*scored),
+        f"LIN-PRED{prefix}": fit_probe(*fitted, num_classes=10).accuracy(*scored),
       }
       if prefix:
         assert found["accuracy"][images] == {key: {"0": it} for key, it in expected.items()}

@@ -8,23 +8,27 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import viewpoint
+from experiments import many_runs, viewpoint
 from experiments.viewpoint_systems import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
-from scae_jax.data.dataset import Dataset, EvalDataset, Split
+from scae_jax.data.dataset import EvalDataset, Split
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
+from scae_jax.evaluation import report
 from scae_jax.evaluation import viewpoint as evaluation
 from scae_jax.evaluation.classification import classify
-from scae_jax.evaluation.clustering import lin_match
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.linear_probe import lin_pred
-from scae_jax.evaluation.viewpoint import accuracies, pixel_accuracies
+from scae_jax.evaluation.probes import fit_clusters, fit_probe
+from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.config import read_settings
+from scae_jax.training import sweep
+from scae_jax.training.config import parse_command_line, read_settings
+from scae_jax.training.loop import train
+from scae_jax.training.reporting import report_run
 from scae_jax.training.systems import make_system
 from tests import toy_classifier, toy_system
+from tests.toy_system import CONFIG_FILE
 
 SIZES = {"canvas": 18, "batch_size": 32}
 CHOSEN = 150
@@ -59,7 +63,9 @@ def test_a_classifier_is_scored_by_its_answers(scored):
     image = np.pad(split["image"], ((0, 0), sides, sides, (0, 0))) / np.float32(255)
     for seed, own in variables.items():
       output = system.module.apply(own, {"image": image}, train=False)
-      expected = np.mean(classify(np.asarray(system.classify(output)), split["label"]).is_right)
+      expected = np.mean(
+        classify(np.asarray(system.classify(output)), split["label"][:, None]).is_right
+      )
       assert found["accuracy"][one.name][seed] == pytest.approx(expected, abs=1e-6)
 
 
@@ -81,10 +87,10 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
   for one in scored:
     test = load_split(one, "test", CHOSEN)
     moved = collect(variables[1], test)["features"]["code"]
-    data = (fitted, train["label"], moved, test["label"])
-    expected = lin_match(*data, num_classes=10, seed=1, name="code").accuracy
+    scored_on = (moved, test["label"])
+    expected = fit_clusters(fitted, train["label"], num_classes=10, seed=1).accuracy(*scored_on)
     assert found["LIN-MATCH, code"][one.name][1] == expected
-    expected = lin_pred(*data, num_classes=10, name="code").accuracy
+    expected = fit_probe(fitted, train["label"], num_classes=10).accuracy(*scored_on)
     assert found["LIN-PRED, code"][one.name][1] == expected
 
 
@@ -261,7 +267,7 @@ def test_figure_has_a_panel_a_way_and_a_line_a_system():
   assert second.get_color() == pytest.approx(right.lines[0].get_color())
   with pytest.raises(ValueError, match="at least one system"):
     FIGURES["viewpoint"](angles, {"upright": {}}, 0.1)
-  with pytest.raises(ValueError, match="same length"):
+  with pytest.raises(TypeError, match="accuracy"):
     FIGURES["viewpoint"](angles, {"upright": {"a": np.zeros(3)}}, 0.1)
 
 
@@ -287,26 +293,6 @@ def test_figure_has_rows_of_panels_and_baselines_without_colour():
   assert one.get_xticks().tolist() == [0, 90]
 
 
-def test_pixels_are_scored_as_features_are():
-  """Two classes, dark and bright; on the scored set a quarter has the other's label."""
-  shades = np.arange(40, dtype=np.uint8).reshape(-1, 1, 1, 1) + np.repeat([0, 200], 20).astype(
-    np.uint8
-  ).reshape(-1, 1, 1, 1)
-  images = np.broadcast_to(shades, (40, 2, 2, 1)).copy()
-  labels = np.repeat([0, 1], 20).astype(np.int32)
-  wrong = labels.copy()
-  wrong[::4] = 1 - wrong[::4]
-  fitted = Dataset(
-    "fitted", ("a", "b"), {"train": Split(images, labels), "test": Split(images, wrong)}
-  )
-  padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
-  scored = EvalDataset("scored", ("a", "b"), {"test": Split(padded, wrong)})
-  small = Dataset("s", ("a", "b"), {"train": Split(padded, labels), "test": Split(padded, wrong)})
-  for train, test in ((fitted, fitted), (fitted, scored), (small, scored)):
-    expected = {"LIN-MATCH": 0.75, "LIN-PRED": 0.75}
-    assert pixel_accuracies(train, test) == expected
-
-
 def test_seconds_a_step_is_the_median(tmp_path):
   lines = [
     {"split": "train", "step": step, "timing": {"steps_per_second": speed}}
@@ -317,29 +303,42 @@ def test_seconds_a_step_is_the_median(tmp_path):
   assert viewpoint.seconds_a_step(tmp_path) == pytest.approx(1 / 50)
 
 
-@pytest.mark.slow
 def test_one_command_trains_scores_and_writes(tmp_path, monkeypatch, capsys):
-  """LeNet-5 for a few steps, on turned images; the second time nothing is trained."""
-  only = {"digits": {"lenet5": SYSTEMS["digits"]["lenet5"]}}
-  monkeypatch.setattr(viewpoint, "SYSTEMS", only)
+  """The toy in this process, on rotated images; the second time nothing is trained."""
+  monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
+  (tmp_path / "toy.py").write_text(CONFIG_FILE)
+  monkeypatch.setattr(viewpoint, "SYSTEMS", {"digits": {"toy": (str(tmp_path / "toy.py"), {})}})
+  monkeypatch.setattr(viewpoint, "NAMES", {"toy": "Toy"})
   monkeypatch.setattr(viewpoint, "WAYS", {"turned": TRAINED_ROTATION})
   monkeypatch.setattr(viewpoint, "ANGLES", (0, 15, 35))
-  monkeypatch.setattr(viewpoint, "keep_compiled", lambda folder: None)
-  arguments = ["viewpoint", "digits", str(tmp_path / "results"), "--num_steps=20"]
+  monkeypatch.setattr(many_runs, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(report, "save_figures", lambda folder, drawers: None)
+
+  def run_in_this_process(command, log):
+    parsed = parse_command_line(list(command[2:]), default_config="")
+    report_run(train(parsed.settings, parsed.workdir), parsed.workdir)
+    return 0
+
+  monkeypatch.setattr(sweep, "run_logged", run_in_this_process)
+  arguments = ["viewpoint", "digits", str(tmp_path / "results"), "--num_steps=16"]
   arguments += [f"--workdir={tmp_path / 'runs'}", "--max_examples=50"]
   monkeypatch.setattr(sys, "argv", arguments)
   viewpoint.main()
-  assert "lenet5-turned: scored" in capsys.readouterr().out
+  assert "toy-turned: scored" in capsys.readouterr().out
   written = json.loads((tmp_path / "results" / "viewpoint-digits.json").read_text())
   assert written["command"].startswith("python -m experiments.viewpoint digits ")
   text = (tmp_path / "results" / "viewpoint-digits.md").read_text()
   assert f"Command: `{written['command']}`." in text
   ((name, result),) = written["results"].items()
   seconds = viewpoint.seconds_a_step(tmp_path / "runs" / name)
-  assert result["seconds_an_epoch"] == pytest.approx(seconds * 1437 / 32)
-  assert result["parameters"] == 21_386
-  assert len(result["accuracy"]["accuracy"]) == 4
+  batch_size = result["config"]["train"]["batch_size"]
+  assert result["seconds_an_epoch"] == pytest.approx(seconds * 1437 / batch_size)
+  assert (result["steps"], result["parameters"] > 1000) == (16, True)
+  assert {kind: len(by_set) for kind, by_set in result["accuracy"].items()} == {
+    "LIN-MATCH, code": 4,
+    "LIN-PRED, code": 4,
+  }
   assert (tmp_path / "results" / "viewpoint-digits.png").stat().st_size > 10_000
   monkeypatch.setattr(viewpoint, "score_run", lambda *arguments: result)
   viewpoint.main()
-  assert "lenet5-turned: finished before" in capsys.readouterr().out
+  assert "toy-turned: finished before" in capsys.readouterr().out

@@ -12,9 +12,9 @@ from scae_jax.figures import (
   overlaid_reconstructions,
   reliability,
 )
-from scae_jax.figures.class_reconstructions import WRONG, red_and_green
 from scae_jax.figures.coupling import mean_of_groups
-from scae_jax.figures.mosaic import mosaic
+from scae_jax.figures.mosaics import mosaic
+from scae_jax.figures.reconstructions import WRONG, red_and_green
 from tests.test_figures_pictures import drawn, rendered
 
 RNG = np.random.RandomState(0)
@@ -47,13 +47,8 @@ def test_reconstructions_stand_below_images_and_wrong_answers_are_red():
   rendered(figure)
 
 
-def test_ten_examples_are_drawn_and_arrays_must_fit():
-  figure = class_reconstructions(**class_arguments(12))
-  assert len(answers(figure)) == 10
-  with pytest.raises(ValueError, match="'predicted': 2"):
-    class_reconstructions(**(class_arguments() | {"predicted": np.zeros(2, int)}))
-  with pytest.raises(ValueError, match=r"'label' must have axes \[n\]"):
-    class_reconstructions(**(class_arguments() | {"label": np.zeros((3, 2), int)}))
+def test_ten_examples_are_drawn():
+  assert len(answers(class_reconstructions(**class_arguments(12)))) == 10
 
 
 def test_the_first_picture_of_a_pair_is_red_and_the_second_green():
@@ -83,8 +78,6 @@ def test_overlays_have_sources_and_reconstructions_in_the_same_colours():
     np.testing.assert_array_equal(cells[2, column][..., 1], np.float32(made[1, ..., 0]))
     assert not cells[2, column][..., 2].any()
   assert answers(figure) == [("3, 8 → 3, 8", False), ("0, 1 → 0, 5", True)]
-  with pytest.raises(ValueError, match="'sources': 1"):
-    overlaid_reconstructions(**(arguments | {"sources": np.zeros((1, 2, 4, 4, 1))}))
 
 
 def test_a_mosaic_has_lines_around_pictures():
@@ -114,8 +107,6 @@ def test_dimensions_stand_in_rows_and_offsets_in_columns():
   ]
   assert ticks == [(1.5, "-0.25"), (4.5, "+0.00"), (7.5, "+0.25")]
   np.testing.assert_array_equal(blocks[0].get_yticks(), 1.5 + 3 * np.arange(16))
-  with pytest.raises(ValueError, match="one picture an offset on axis 2, got 2 offsets"):
-    capsule_dimensions(perturbed, np.zeros(2))
 
 
 def test_children_are_averaged_in_groups_of_neighbours():
@@ -182,14 +173,10 @@ def test_one_iteration_of_even_shares_and_of_sure_ones():
   assert axes.get_ylabel() == "66 child capsules, about 1 a row"
 
 
-def test_routing_that_does_not_fit_is_refused():
+def test_every_parent_has_a_name():
   shares = np.full((2, 5, 4), 0.25)
-  with pytest.raises(ValueError, match=r"\(2, 5, 4\), \(2, 4, 4\) and 4 names"):
-    coupling(np.ones((4, 4, 1)), shares, shares[:, :4])
-  with pytest.raises(ValueError, match="3 names"):
+  with pytest.raises(ValueError, match="each of 4 parents, got 3 names"):
     coupling(np.ones((4, 4, 1)), shares, shares, ("a", "b", "c"))
-  with pytest.raises(ValueError, match=r"'coupling' must have axes \[i, n, k\]"):
-    coupling(np.ones((4, 4, 1)), shares[0], shares)
 
 
 def test_reliability_draws_the_bins_that_have_examples():
@@ -205,5 +192,3 @@ def test_reliability_draws_the_bins_that_have_examples():
   dots = above.lines[-1].get_xydata()
   np.testing.assert_allclose(dots, [(0.43, 0.5), (0.97, 1.0)])
   assert above.patches[0].get_width() == pytest.approx(1 / 15)
-  with pytest.raises(ValueError, match="'accuracy': 2"):
-    reliability(*bins[:2], np.ones(2))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scae_jax.figures import FIGURES, constellations
+from scae_jax.figures import constellations
 from scae_jax.figures.constellations import vote_outline
 from scae_jax.figures.style import NO_OBJECT, palette
 from tests.test_figures_pictures import rendered
@@ -111,16 +111,3 @@ def test_one_scene_with_no_capsule_present(name, value):
   figure = constellations(**given)
   assert not cell(figure, 0, 0).patches
   rendered(figure)
-
-
-@pytest.mark.parametrize(
-  ("change", "message"),
-  [
-    ({"points": np.zeros((4, 7))}, r"'points' must have axes \[n, p, 2\]"),
-    ({"votes": np.zeros((4, 3, 4))}, "'votes'"),
-    *(({name: array[:3]}, f"'{name}': 3") for name, array in arguments().items()),
-  ],
-)
-def test_arrays_that_do_not_fit(change, message):
-  with pytest.raises(ValueError, match=message):
-    FIGURES["constellations"](**(arguments() | change))

@@ -199,13 +199,18 @@ def test_templates_without_alphas_and_more_than_fit():
   assert figure.get_suptitle() == "Templates of the 70 parts (first 64)"
 
 
-def test_wrong_arrays_are_named():
-  with pytest.raises(ValueError, match=r"'templates'.*\[m, t, t, c\], got \(3, 4, 4\)"):
-    templates(np.zeros((3, 4, 4)))
-  with pytest.raises(ValueError, match=r"'templates': 3, 'alphas': 2"):
-    templates(np.zeros((3, 4, 4, 1)), np.zeros((2, 4, 4, 1)))
-  with pytest.raises(ValueError, match="'top_down': 2"):
-    reconstructions(**(reconstruction_arguments() | {"top_down": np.zeros((2, 4, 4, 1))}))
+@pytest.mark.parametrize(
+  "change",
+  [
+    {"top_down": np.zeros((2, 4, 4, 1))},
+    {"top_down": np.zeros((3, 4, 4))},
+    {"part_winner": np.zeros((3, 2))},
+  ],
+)
+def test_arrays_that_do_not_fit_are_named(change):
+  """By `@typed`, as of all figures."""
+  with pytest.raises(TypeError, match=next(iter(change))):
+    reconstructions(**(reconstruction_arguments() | change))
 
 
 def test_no_object_has_its_own_grey():

@@ -65,7 +65,7 @@ def trained():
   def run(variables, batch):
     outputs = [system.module.apply(variables, batch, train=train) for train in (True, False)]
     return [
-      (output, system.loss_terms(output, batch, 0), system.measures(output, batch))
+      (output, system.loss_terms(output, batch, 0), system.metrics(output, batch))
       for output in outputs
     ]
 
@@ -194,7 +194,7 @@ def test_two_labels_have_a_reconstruction_each():
   def run(batch):
     outputs = [system.module.apply(variables, batch, train=train) for train in (True, False)]
     return [
-      (output, system.loss_terms(output, batch, 0), system.measures(output, batch))
+      (output, system.loss_terms(output, batch, 0), system.metrics(output, batch))
       for output in outputs
     ]
 

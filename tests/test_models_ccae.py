@@ -104,7 +104,7 @@ def capsules():
 
   def run(variables, batch):
     output = system.module.apply(variables, batch, train=False)
-    return output, system.measures(output, batch), system.pictures(variables, batch)
+    return output, system.metrics(output, batch), system.pictures(variables, batch)
 
   run = compiled(run)
   return variables, lambda v, b: jax.device_get(run(v, b))

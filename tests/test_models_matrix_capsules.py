@@ -166,7 +166,7 @@ def test_loss_and_measures_against_numpy():
   def run(step):
     output = system.module.apply(variables, batch, train=True)
     terms = [system.loss_terms(output, batch, each)["spread"] for each in (step, None)]
-    return output, terms, system.measures(output, batch)
+    return output, terms, system.metrics(output, batch)
 
   output, terms, measures = jax.device_get(run(jnp.int32(200)))
   assert np.ptp(output.activation) > 0

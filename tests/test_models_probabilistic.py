@@ -194,7 +194,7 @@ def assert_brute_force(tiny, output, key, *, summed_out=False, **changes):
   posteriors, layers = in_float64(jax.device_get(tiny.infer(tiny.variables, image, key)))
   params = in_float64(tiny.variables["params"]["generative"])
   assert tiny.system.loss_weights == dict.fromkeys(output.terms, 1.0)
-  bound = tiny.system.measures(output, tiny_batch())["bound"]
+  bound = tiny.system.metrics(output, tiny_batch())["bound"]
   for b in range(BATCH):
     posterior, layer = jax.tree.map(lambda x, b=b: x[b], (posteriors, layers))
     number = np.asarray(image[b], np.float64)

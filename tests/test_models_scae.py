@@ -248,7 +248,7 @@ def test_loss_terms_against_numpy(tiny, result):
 def test_measures_and_features(tiny, result):
   system, _, batch = tiny
   output = result[2]
-  measures = compiled(system.measures)(output, batch)
+  measures = compiled(system.metrics)(output, batch)
   mixture = output.reconstruction.mixture
   winner = mixture.log_mixing.argmax(axis=1)
   shown = np.take_along_axis(mixture.mean, winner[:, None, ..., None], axis=1)[:, 0]

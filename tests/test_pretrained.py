@@ -1,8 +1,10 @@
 """Parameters exported from a run, read back by evaluate.py, and what is wrong with them."""
 
+import dataclasses
 import io
 import json
 import pathlib
+import shutil
 import sys
 import zipfile
 
@@ -34,16 +36,26 @@ def workdir(tmp_path_factory) -> pathlib.Path:
   return folder
 
 
-@pytest.fixture
-def exported(workdir, tmp_path) -> pathlib.Path:
-  folder = tmp_path / "pretrained" / "toy"
-  save_pretrained(open_run(workdir), 1, folder, "float32", {"some": 1.0})
+@pytest.fixture(scope="module")
+def run(workdir):
+  return open_run(workdir)
+
+
+@pytest.fixture(scope="module")
+def saved(run, tmp_path_factory) -> pathlib.Path:
+  folder = tmp_path_factory.mktemp("saved") / "toy"
+  save_pretrained(run, 1, folder, "float32", {"some": 1.0})
   return folder
 
 
+@pytest.fixture
+def exported(saved, tmp_path) -> pathlib.Path:
+  """A copy, to be damaged."""
+  return pathlib.Path(shutil.copytree(saved, tmp_path / "pretrained" / "toy"))
+
+
 @pytest.mark.parametrize(("dtype", "precision"), [("float32", 0.0), ("float16", 1e-3)])
-def test_saved_parameters_come_back(workdir, tmp_path, dtype, precision):
-  run = open_run(workdir)
+def test_saved_parameters_come_back(run, tmp_path, dtype, precision):
   save_pretrained(run, 1, tmp_path / "toy", dtype, {})
   found = open_pretrained(tmp_path / "toy")
   assert (found.step, found.is_latest) == (24, True)
@@ -258,9 +270,10 @@ def test_parameters_that_the_model_does_not_have(exported):
     open_pretrained(exported)
 
 
-def test_numbers_too_large_for_float16(workdir, tmp_path):
-  run = open_run(workdir)
-  run.variables[0]["params"]["encoder"]["bias"] += 1e5
+def test_numbers_too_large_for_float16(run, tmp_path):
+  variables = jax.tree.map(np.array, dict(run.variables))
+  variables[0]["params"]["encoder"]["bias"] += 1e5
+  run = dataclasses.replace(run, variables=variables)
   with pytest.raises(RunError, match="encoder/bias has numbers too large for float16"):
     save_pretrained(run, 0, tmp_path / "toy", "float16", {})
   with pytest.raises(RunError, match="not as 'int8'"):

@@ -27,7 +27,7 @@ def test_one_batch_of_images_is_learnt():
   def loss(variables, key):
     output = system.module.apply(variables, batch, train=True, rngs={"noise": key})
     terms = system.loss_terms(output, batch, None)
-    return sum(terms.values(), start=jnp.zeros(())), system.measures(output, batch)
+    return sum(terms.values(), start=jnp.zeros(())), system.metrics(output, batch)
 
   def step(carry, key):
     variables, state = carry

@@ -243,7 +243,7 @@ def test_a_trained_classifier_is_scored_by_the_script(tmp_path, monkeypatch, cap
   examples, make_batch = scored_examples(settings.data, run.dataset, "test")
   batch = make_batch(jax.tree.map(jnp.asarray, examples), jnp.arange(360))
   output = run.system.module.apply(run.variables[0], batch, train=False)
-  expected = classify(np.asarray(run.system.classify(output)), examples["label"])
+  expected = classify(np.asarray(run.system.classify(output)), examples["label"][:, None])
   assert own["classification"]["accuracy"] == pytest.approx(np.mean(expected.is_right))
   assert own["measures"]["probe_right"] == pytest.approx(own["classification"]["accuracy"])
   turned = json.loads((folder / "rotated_digits_35-test" / "metrics.json").read_text())

@@ -277,7 +277,7 @@ def test_heldout_terms_are_over_full_batches_and_measures_over_all_examples():
   def forward(indices):
     batch = evaluation_batch(split, jnp.asarray(indices), canvas=8)
     _, (terms, output) = losses(system, params, batch, step=None, noise_key=None)
-    return terms, system.measures(output, batch)
+    return terms, system.metrics(output, batch)
 
   first, second = forward(np.arange(8))[0], forward(np.arange(8, 16))[0]  # 16 to 21: no full batch
   for name, value in results["terms"].items():

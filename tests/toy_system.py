@@ -76,7 +76,7 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     fragile = jnp.where(error < output.nan_below, jnp.nan, 0.0)
     return {"image": error, "between": between, "fragile": fragile, "code_probe": -log_prob.mean()}
 
-  def measures(output: ToyOutput, batch: Batch) -> dict[str, Array]:
+  def metrics(output: ToyOutput, batch: Batch) -> dict[str, Array]:
     right = jnp.argmax(output.logits, axis=1) == batch["label"]
     return {"squared_error": _squared_error(output, batch), "probe_right": right.astype(float)}
 
@@ -85,7 +85,7 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     loss_terms=loss_terms,
     loss_weights={name: loss[name] for name in TERMS if name in loss} | loss,
     loss_schedule={},
-    measures=measures,
+    metrics=metrics,
     features=lambda output: {"code": output.code},
     pictures=lambda variables, batch: {},
   )

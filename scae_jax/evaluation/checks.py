@@ -4,15 +4,7 @@ import numpy as np
 
 
 def check_features(name: str, features: np.ndarray) -> None:
-  """Raises unless `features` is a matrix of finite numbers.
-
-  Args:
-    name: what the features are called in messages.
-    features: [n, d], one row an example.
-
-  Raises:
-    ValueError: wrong rank, no rows or columns, or numbers that are not finite.
-  """
+  """Raises ValueError unless `features` is a matrix [n, d] of finite numbers."""
   if features.ndim != 2 or 0 in features.shape:
     raise ValueError(
       f"Features '{name}' must have shape [examples, features] with at least one of each, "
@@ -28,17 +20,7 @@ def check_features(name: str, features: np.ndarray) -> None:
 
 
 def check_labels(name: str, features: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
-  """Raises unless every row of `features` has a label in [0, num_classes).
-
-  Args:
-    name: what the features are called in messages.
-    features: [n, d].
-    labels: integers [n].
-    num_classes: number of labels.
-
-  Raises:
-    ValueError: labels of another length, type or range.
-  """
+  """Raises ValueError unless every row of `features` has an integer label in [0, num_classes)."""
   if labels.shape != (len(features),) or not np.issubdtype(labels.dtype, np.integer):
     raise ValueError(
       f"Features '{name}' have {len(features)} rows, so labels must be that many integers, "
@@ -51,45 +33,8 @@ def check_labels(name: str, features: np.ndarray, labels: np.ndarray, num_classe
     )
 
 
-def check_to_fit(name: str, features: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
-  """Raises unless clusters and a probe can be fitted to features [n, d] and labels int [n].
-
-  Raises:
-    ValueError: features that are not finite, labels outside the classes, fewer examples than
-      classes, or examples of one class only.
-  """
-  check_features(name, features)
-  check_labels(name, features, labels, num_classes)
-  check_enough_to_fit(labels, num_classes)
-
-
-def check_to_score(
-  name: str, num_features: int, features: np.ndarray, labels: np.ndarray, num_classes: int
-) -> None:
-  """Raises unless what was fitted to `num_features` columns can score [n, d] against int [n].
-
-  Raises:
-    ValueError: features that are not finite or of another width, or labels outside the classes.
-  """
-  check_features(name, features)
-  check_labels(name, features, labels, num_classes)
-  if features.shape[1] != num_features:
-    raise ValueError(
-      f"Features '{name}' have {num_features} columns in training and {features.shape[1]} in the "
-      "examples to score: both must come from one model."
-    )
-
-
 def check_enough_to_fit(train_labels: np.ndarray, num_classes: int) -> None:
-  """Raises unless clusters and a probe can be fitted to examples with these labels.
-
-  Args:
-    train_labels: int [n].
-    num_classes: number of labels and of clusters.
-
-  Raises:
-    ValueError: fewer examples than classes, or examples of one class only.
-  """
+  """Raises ValueError where labels int [n] are fewer than the classes, or all the same."""
   if len(train_labels) < num_classes:
     raise ValueError(
       f"Fitting {num_classes} classes takes at least {num_classes} training examples, got "

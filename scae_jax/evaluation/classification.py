@@ -1,4 +1,4 @@
-"""How often the answers of a classifier are right, and whether it is as sure as it may be.
+"""Accuracy and calibration of a classifier's answers.
 
 The answer is the class of the largest score, which is also the confidence. Where an image has a
 pair of labels, as two overlaid digits have, the classes of the two largest scores are the answers
@@ -9,9 +9,9 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from sklearn.metrics import confusion_matrix
 
 from scae_jax.evaluation.checks import check_labels
-from scae_jax.evaluation.clustering import confusion_matrix
 
 NUM_BINS = 15  # Guo et al. 2017
 _INNER_EDGES = np.arange(1, NUM_BINS) / NUM_BINS
@@ -21,46 +21,18 @@ _ROUNDING = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
-  """Answers to examples of one label each.
+  """Answers to examples of `p` labels each, 1 or 2.
 
   Attributes:
-    answer: int [n], the class of the largest score; of equal ones the first.
-    confidence: [n] in [0, 1], that score.
-    is_right: bool [n].
-    confusion: int [classes, classes], examples by label (row) and by answer (column).
-    calibration_error: expected calibration error, in [0, 1]; see `calibration_error`.
-  """
-
-  answer: np.ndarray
-  confidence: np.ndarray
-  is_right: np.ndarray
-  confusion: np.ndarray
-  calibration_error: float
-
-  def entries(self) -> dict[str, Any]:
-    """Figures for `metrics.json`; all but the confusion matrix are shares in [0, 1]."""
-    return {
-      "accuracy": float(np.mean(self.is_right)),
-      "error": float(np.mean(~self.is_right)),
-      "expected_calibration_error": self.calibration_error,
-      "mean_confidence": float(np.mean(self.confidence, dtype=np.float64)),
-      "confusion": self.confusion.tolist(),
-    }
-
-
-@dataclasses.dataclass(frozen=True)
-class PairClassification:
-  """Answers to examples of two different labels each.
-
-  Attributes:
-    answer: int [n, 2], the classes of the two largest scores, the largest first.
-    confidence: [n, 2] in [0, 1], these scores.
-    is_right: bool [n, 2], whether each answer is one of the labels.
-    found: bool [n, 2], whether each label is one of the answers.
-    confusion: float [classes, classes], labels (row) by answer (column): one that was found stands
-      on the diagonal, one that was missed at the wrong answer. Where both were missed, each stands
-      half at either answer, since nothing says which was given for which.
-    calibration_error: expected calibration error of answers, two an example, in [0, 1].
+    answer: int [n, p], the classes of the p largest scores, the largest first; of equal ones the
+      first class.
+    confidence: [n, p] in [0, 1], these scores.
+    is_right: bool [n, p], whether each answer is one of the labels.
+    found: bool [n, p], whether each label is one of the answers.
+    confusion: [classes, classes], examples by label (row) and by answer (column). Of pairs, a label
+      that was found stands on the diagonal, one that was missed at the wrong answer; where both
+      were missed, each stands half at either answer, since nothing says which belongs to which.
+    calibration_error: expected calibration error of all answers, in [0, 1].
   """
 
   answer: np.ndarray
@@ -73,77 +45,52 @@ class PairClassification:
   def entries(self) -> dict[str, Any]:
     """Figures for `metrics.json`; all but the confusion matrix are shares in [0, 1].
 
-    `accuracy` and `error` are of labels found and missed, `both_right` is of examples.
+    `accuracy` and `error` are of labels found and missed; of pairs, `both_right` is of examples.
     """
+    both = {"both_right": float(np.mean(self.found.all(axis=1)))}
     return {
       "accuracy": float(np.mean(self.found)),
       "error": float(np.mean(~self.found)),
-      "both_right": float(np.mean(self.found.all(axis=1))),
+      **(both if self.found.shape[1] == 2 else {}),
       "expected_calibration_error": self.calibration_error,
       "mean_confidence": float(np.mean(self.confidence, dtype=np.float64)),
       "confusion": self.confusion.tolist(),
     }
 
 
-def classify(scores: np.ndarray, label: np.ndarray) -> Classification:
-  """Compares the largest scores with the labels.
+def classify(scores: np.ndarray, labels: np.ndarray) -> Classification:
+  """Compares the largest scores with the labels, whose order means nothing.
 
   Args:
     scores: [n, classes] in [0, 1].
-    label: int [n] in [0, classes).
-
-  Raises:
-    ValueError: scores of another rank, not finite or outside [0, 1]; labels that do not fit them.
-  """
-  check_scores(scores)
-  num_classes = scores.shape[1]
-  check_labels("scores", scores, label, num_classes)
-  answer = np.argmax(scores, axis=1)
-  confidence = scores.max(axis=1)
-  is_right = answer == label
-  return Classification(
-    answer,
-    confidence,
-    is_right,
-    confusion_matrix(label, answer, num_classes),
-    calibration_error(confidence, is_right),
-  )
-
-
-def classify_pairs(scores: np.ndarray, labels: np.ndarray) -> PairClassification:
-  """Compares the two largest scores with pairs of labels, whose order means nothing.
-
-  Args:
-    scores: [n, classes] in [0, 1], at least two classes.
-    labels: int [n, 2] in [0, classes), the two of an example differ.
+    labels: int [n, 1] or [n, 2] in [0, classes); the two of an example differ.
 
   Raises:
     ValueError: scores of another rank, not finite or outside [0, 1]; labels that do not fit them,
       or twice the same of an example.
   """
   check_scores(scores)
-  if labels.shape != (len(scores), 2):
-    raise ValueError(f"Pairs of labels must be [{len(scores)}, 2], got {labels.shape}.")
+  if labels.ndim != 2 or len(labels) != len(scores):
+    raise ValueError(f"Labels must be [{len(scores)}, 1 or 2], got {labels.shape}.")
   for column in labels.T:
     check_labels("scores", scores, column, scores.shape[1])
-  same = labels[:, 0] == labels[:, 1]
-  if same.any():
+  count = labels.shape[1]
+  same = labels[:, 0] == labels[:, -1]
+  if count == 2 and same.any():
     raise ValueError(
       f"The two labels of an example must differ, but {int(same.sum())} of {len(labels)} have the "
       f"same twice (the first is number {int(np.argmax(same))}). Overlay images of other classes."
     )
-  answer = np.argsort(-scores, axis=1, kind="stable")[:, :2]
+  answer = np.argsort(-scores, axis=1, kind="stable")[:, :count]
   confidence = np.take_along_axis(scores, answer, axis=1)
   matches = labels[:, :, None] == answer[:, None, :]
   is_right, found = matches.any(axis=1), matches.any(axis=2)
-  return PairClassification(
-    answer,
-    confidence,
-    is_right,
-    found,
-    _confusion_of_pairs(labels, answer, found, is_right, scores.shape[1]),
-    calibration_error(confidence.reshape(-1), is_right.reshape(-1)),
-  )
+  if count == 1:
+    confusion = confusion_matrix(labels, answer, labels=np.arange(scores.shape[1]))
+  else:
+    confusion = _confusion_of_pairs(labels, answer, found, is_right, scores.shape[1])
+  calibration = calibration_error(confidence.reshape(-1), is_right.reshape(-1))
+  return Classification(answer, confidence, is_right, found, confusion, calibration)
 
 
 def _confusion_of_pairs(
@@ -153,7 +100,7 @@ def _confusion_of_pairs(
   is_right: np.ndarray,
   num_classes: int,
 ) -> np.ndarray:
-  """As `PairClassification` has it, from [n, 2] each."""
+  """As `Classification` has it, from [n, 2] each; scikit-learn's takes one label an example."""
   confusion = np.diag(np.bincount(labels[found], minlength=num_classes).astype(float))
   # Labels missed with answers that are wrong: one pair of them an example, or all four.
   missed = ~found[:, :, None] & ~is_right[:, None, :]
@@ -187,13 +134,9 @@ def by_confidence(
 
 
 def calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
-  """Expected calibration error: mean over examples of |accuracy - confidence| of their bin.
+  """Expected calibration error: mean over answers of |accuracy - confidence| of their bin.
 
-  Guo et al. 2017, arXiv 1706.04599, equation 3, with 15 equal bins of confidence.
-
-  Args:
-    confidence: [n] in [0, 1].
-    is_right: [n], 0 or 1.
+  Guo et al. 2017, arXiv 1706.04599, equation 3, with 15 equal bins; arguments as `by_confidence`.
   """
   count, mean_confidence, accuracy = by_confidence(confidence, is_right)
   return float(np.sum(count * np.abs(accuracy - mean_confidence)) / len(confidence))

@@ -9,39 +9,34 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.examples import full_batches
 from scae_jax.models.system import System, labels_of
 from scae_jax.typing import Array, Batch
 
 Tree = TypeVar("Tree")
 # (arrays of a split on the device, indices) -> batch; jittable, as `Feed.evaluation_batch`.
 MakeBatch = Callable[[Mapping[str, Array], Array], Batch]
-# (output of the model, batch) -> arrays with one entry an example; jittable.
-Read = Callable[[Any, Batch], dict[str, Any]]
 # (variables, arrays of a split[, indices]) -> arrays with one entry an example or index, in order.
 Collect = Callable[..., dict[str, Any]]
 
 
 def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collect:
-  """Collects `features` and `readings`, {name: float32 [n, d]}, and `measures`, {name: [n]}.
+  """Collects `features` and `readings`, {name: float32 [n, d]}, and `metrics`, {name: [n]}.
 
-  Args:
-    system: the model.
-    canvas: side of the square that images are padded to, pixels.
-    batch_size: images a pass.
-
-  Returns:
-    See `make_collector`. It raises ValueError where the system gives arrays of another shape.
+  Images are padded to `canvas` pixels a side. What is returned, see `make_collector`, raises
+  ValueError where the system gives arrays of another shape.
   """
 
   def read(output: Any, batch: Batch) -> dict[str, Any]:
+    found = {"features": system.features(output), "readings": system.all_readings(output)}
     count = len(batch["label"])
-    features = _checked("features", system.features(output), count, 2)
-    readings = _checked("readings", system.all_readings(output), count, 2)
     return {
-      "features": {name: value.astype(jnp.float32) for name, value in features.items()},
-      "readings": {name: value.astype(jnp.float32) for name, value in readings.items()},
-      "measures": _checked("measures", system.measures(output, batch), count, 1),
+      "metrics": _checked("metrics", system.metrics(output, batch), count, 1),
+      **{
+        kind: {
+          name: value.astype(jnp.float32) for name, value in _checked(kind, each, count, 2).items()
+        }
+        for kind, each in found.items()
+      },
     }
 
   make_batch = functools.partial(evaluation_batch, canvas=canvas)
@@ -51,7 +46,7 @@ def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collec
 def answer_collector(
   system: System, make_batch: MakeBatch, *, num_classes: int, batch_size: int
 ) -> Collect:
-  """Collects `scores` [n, num_classes], `labels` int32 [n, 1] or, of pairs, [n, 2], and `measures`.
+  """Collects `scores` [n, num_classes], `labels` int32 [n, 1] or, of pairs, [n, 2], and `metrics`.
 
   Raises:
     ValueError: the system does not classify; from the result, as of `feature_collector`.
@@ -70,8 +65,8 @@ def answer_collector(
         f"`System.classify` must give [{len(labels)}, {num_classes}], one score for each class of"
         f" the data set, got {scores.shape}."
       )
-    measures = _checked("measures", system.measures(output, batch), len(labels), 1)
-    return {"scores": scores, "labels": labels, "measures": measures}
+    metrics = _checked("metrics", system.metrics(output, batch), len(labels), 1)
+    return {"scores": scores, "labels": labels, "metrics": metrics}
 
   return make_collector(system, read, make_batch, batch_size)
 
@@ -88,7 +83,12 @@ def segment_collector(system: System, *, batch_size: int) -> Collect:
   return make_collector(system, lambda output, _: segment(output), make_batch, batch_size)
 
 
-def make_collector(system: System, read: Read, make_batch: MakeBatch, batch_size: int) -> Collect:
+def make_collector(
+  system: System,
+  read: Callable[[Any, Batch], dict[str, Any]],
+  make_batch: MakeBatch,
+  batch_size: int,
+) -> Collect:
   """Compiles a pass over a model: `(variables, examples, rows=None) -> what `read` gives of all`.
 
   The model is compiled once for all splits and seeds, unless sizes of batches or images differ.
@@ -98,7 +98,7 @@ def make_collector(system: System, read: Read, make_batch: MakeBatch, batch_size
 
   Args:
     system: the model.
-    read: what to take of its output.
+    read: `(output, batch) -> arrays with one entry an example`, jittable.
     make_batch: `(examples, indices) -> batch`, jittable.
     batch_size: examples a pass.
   """
@@ -111,8 +111,7 @@ def make_collector(system: System, read: Read, make_batch: MakeBatch, batch_size
   def collect(
     variables: Any, examples: Mapping[str, Any], rows: np.ndarray | None = None
   ) -> dict[str, Any]:
-    count = num_examples(examples)
-    chosen = np.arange(count) if rows is None else rows
+    chosen = np.arange(num_examples(examples)) if rows is None else rows
     arrays = {name: jnp.asarray(array) for name, array in examples.items()}
     return in_batches(
       lambda some: forward(variables, batch_of(arrays, jnp.asarray(chosen[some]))),
@@ -126,19 +125,22 @@ def make_collector(system: System, read: Read, make_batch: MakeBatch, batch_size
 def in_batches(run: Callable[[np.ndarray], Tree], count: int, batch_size: int) -> Tree:
   """What `run` gives of `count` examples, in order: arrays of NumPy, one entry an example each.
 
-  Results wait on the device until the end, so that the device never waits for the host.
-
-  Args:
-    run: `indices -> tree of arrays`, with one entry an index; see `full_batches`.
-    count: number of examples, at least one.
-    batch_size: examples a pass.
+  `run` takes indices and gives a tree of arrays with one entry each. Every batch has the same size,
+  so that one compiled pass serves all: the last one is filled up with its last example. Results
+  wait on the device until the end, so that the device never waits for the host. Raises ValueError
+  for a batch size below one.
   """
-  passes = [run(rows) for rows in full_batches(count, batch_size)]
+  if batch_size < 1:
+    raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+  size = min(batch_size, count)
+  passes = [
+    run(np.minimum(np.arange(start, start + size), count - 1)) for start in range(0, count, size)
+  ]
   return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *jax.device_get(passes))
 
 
 def num_examples(examples: Mapping[str, Any]) -> int:
-  """How many examples there are; raises ValueError unless all arrays have one length above 0."""
+  """Number of examples; raises ValueError unless all arrays have one length above 0."""
   lengths = {name: len(array) for name, array in examples.items()}
   if len(set(lengths.values())) != 1 or 0 in lengths.values():
     raise ValueError(
@@ -148,16 +150,16 @@ def num_examples(examples: Mapping[str, Any]) -> int:
   return next(iter(lengths.values()))
 
 
-def mean_measures(measures: Mapping[str, np.ndarray]) -> dict[str, float]:
-  """Mean over examples of each measure [n]; raises ValueError when an entry is not finite."""
-  for name, values in measures.items():
+def mean_metrics(metrics: Mapping[str, np.ndarray]) -> dict[str, float]:
+  """Mean over examples of each metric [n]; raises ValueError when an entry is not finite."""
+  for name, values in metrics.items():
     broken = ~np.isfinite(values)
     if broken.any():
       raise ValueError(
-        f"Measure '{name}' must be finite, but {int(broken.sum())} of {len(values)} examples have "
+        f"Metric '{name}' must be finite, but {int(broken.sum())} of {len(values)} examples have "
         "NaN or infinity. The parameters have most likely diverged: evaluate an earlier step."
       )
-  return {name: float(np.mean(values, dtype=np.float64)) for name, values in measures.items()}
+  return {name: float(np.mean(values, dtype=np.float64)) for name, values in metrics.items()}
 
 
 def _checked(kind: str, values: Mapping[str, Array], count: int, rank: int) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Reports compared: seeds of one run, and runs; each one's figures, mean and standard deviation.
+"""Reports of seeds and of runs compared: figures, means and standard deviations.
 
 Standard deviations are those of a sample, with n - 1. Accuracies are in percent.
 """
@@ -12,11 +12,11 @@ from typing import Any
 
 from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.provenance import hardware, versions
+from scae_jax.evaluation.scores import PIXELS
 from scae_jax.evaluation.table import OF_ANSWERS, classification_figures, markdown, words
 
 _OF_SEGMENTS = ("accuracy", "adjusted_rand_index", "variation_of_information")
-# Indices and nats lie near 0 or 1; few errors of a classifier are told apart by hundredths of a
-# percent.
+# Indices and nats lie near 0 or 1; classifiers with few errors differ by hundredths of a percent.
 _THOUSANDTHS = tuple(map(words, _OF_SEGMENTS[1:]))
 _HUNDREDTHS = tuple(map(words, OF_ANSWERS))
 # What all reports of one evaluation share, in `metrics.json`; the date is the first one's.
@@ -25,7 +25,7 @@ _SHARED = ("scored_on", "max_examples", "step", "date", "versions", "hardware", 
 
 def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
   """The figures of one report to compare with others; accuracies in percent."""
-  measures = {
+  means = {
     words(name): (100 if name.endswith("accuracy") else 1) * value
     for name, value in metrics.get("measures", {}).items()
   }
@@ -38,9 +38,9 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
       for kind, one in kinds.items()
     }
   if "classification" in metrics:
-    # They come first, and replace a measure of the same name.
     of_answers = classification_figures(metrics["classification"])
-    return of_answers | measures | of_answers
+    # The answers' figures stand first, and win where a metric has the same name.
+    return of_answers | means | of_answers
   found = {}
   for name, one in metrics["features"].items():
     found[f"LIN-MATCH, {name}"] = 100 * one["lin_match"]
@@ -48,9 +48,9 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     found[f"capsules in use, {name}"] = float(one["capsules_in_use"])
   for name, one in metrics.get("readings", {}).items():
     found[f"LIN-PRED, {name}"] = 100 * one["lin_pred"]
-  found["LIN-MATCH, raw pixels"] = 100 * metrics["pixels"]["lin_match"]
-  found["LIN-PRED, raw pixels"] = 100 * metrics["pixels"]["lin_pred"]
-  return found | measures
+  found[f"LIN-MATCH, {PIXELS}"] = 100 * metrics["pixels"]["lin_match"]
+  found[f"LIN-PRED, {PIXELS}"] = 100 * metrics["pixels"]["lin_pred"]
+  return found | means
 
 
 def figures_by_seed(report: Mapping[str, Any]) -> dict[int, dict[str, float]]:
@@ -79,7 +79,7 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
   """
   first = next(iter(reports.values()))
   by_seed = {seed: figures(metrics) for seed, metrics in reports.items()}
-  values = {name: _values(by_seed, name) for name in figures(first)}
+  values = {name: [found[name] for found in by_seed.values()] for name in figures(first)}
   summary = {
     "seeds": list(reports),
     "mean": {name: statistics.mean(each) for name, each in values.items()},
@@ -114,8 +114,8 @@ def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
     reports: contents of `metrics.json` by the row's name.
 
   Returns:
-    CSV with a header: row, seed (a number, `mean` or `sd`), step, then every figure; a cell is
-    empty where a row has no such figure, and the deviation of one seed is.
+    CSV with a header: row, seed (a number, `mean` or `sd`), step, then every figure. A cell is
+    empty where a row has no such figure; so is the standard deviation of a single seed.
   """
   names = _names(reports)
   text = io.StringIO()

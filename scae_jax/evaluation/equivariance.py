@@ -1,20 +1,19 @@
 """Equivariance: how the poses of capsules move when the image is moved by a known map.
 
-If an image moves by T, the pose P of each of its parts and objects should become T P. How far the
-pose that the model then finds lies from that is the error here; how far T P lies from P, the error
-of a model whose poses do not move at all, stands beside it. Their ratio is 0 for a model that
-follows perfectly and 1 for one that does not follow; above 1, it goes elsewhere.
+If an image moves by T, the pose P of each of its parts and objects should become T P. The error is
+the distance of the pose that the model finds from that; beside it stands the distance of T P from
+P, the error of poses that do not move. Their ratio is 0 for a model that follows perfectly and 1
+for one that does not follow; above 1, its poses go elsewhere.
 
-The distance of two poses is the root mean square, over the four corners (+-1, +-1) of a capsule's
-own frame, of how far apart the poses put the corner, in image pixels. As the corners have mean zero
-and no correlation, it is the Frobenius norm of the difference of the 2x3 matrices, in pixels. The
-distance of the two frames' middles, the translations alone, is given besides.
+The distance of two poses is the root mean square of the distances between the four corners
+(+-1, +-1) of a capsule's own frame, in image pixels. As the corners have mean zero and no
+correlation, it is the Frobenius norm of the difference of the 2x3 matrices. The distance of the two
+frames' middles, the translations alone, is given too.
 
-What it does not mean. A template that looks the same under some map, such as a stroke turned by
-half a turn or a disc turned at all, has several poses that are equally right; a model that goes
-from one to another counts as wrong, although nothing can be seen of it. The middles are less
-ambiguous. What is one part's before may be another's after: its presence then changes. And an
-object's frame is whatever the model has learned it to be, so that pixels of objects cannot be
+Limits. A template that looks the same under some map, such as a stroke rotated by 180 degrees or a
+disc, has several poses that are equally right; a model that goes from one to another counts as
+wrong, although nothing can be seen of it. The middles are less ambiguous. A stroke may change its
+part: presences then change. And an object's frame is learned, so that pixels of objects cannot be
 compared with those of parts, nor with those of other models; ratios can.
 
 Means are over examples and capsules, weighted by the presence before times the presence after.
@@ -58,7 +57,7 @@ class Motion:
 
 
 def motions(family: str, size: float) -> list[Motion]:
-  """The motions of a family and size: four directions, two senses of rotation, one scaling."""
+  """The motions of a family and size: four directions, two rotations, one scaling."""
   still, upright = np.zeros(2), np.eye(2)
   if family == "translation":
     directions = ((1, 0), (-1, 0), (0, 1), (0, -1))
@@ -69,16 +68,7 @@ def motions(family: str, size: float) -> list[Motion]:
 
 
 def pose_distance(first: np.ndarray, second: np.ndarray, canvas: int) -> np.ndarray:
-  """Root mean square distance of the corners of a frame under two poses, pixels.
-
-  Args:
-    first: [..., 2, 3].
-    second: [..., 2, 3].
-    canvas: side of the image, pixels.
-
-  Returns:
-    [...].
-  """
+  """Root mean square distance [...] of a frame's corners under two poses [..., 2, 3], pixels."""
   return np.sqrt(np.sum(np.square(first - second), axis=(-2, -1))) * (canvas - 1) / 2
 
 
@@ -94,8 +84,8 @@ def measure_equivariance(
 ) -> dict[str, Any]:
   """Measures every family and size.
 
-  A size is measured on the examples whose ink all of its motions leave on the canvas. Sizes with
-  less than half of the examples left are not measured.
+  A size is measured on the examples whose ink stays on the canvas under all of its motions, if they
+  are at least half of all.
 
   Args:
     system: the model; it must have `poses`.
@@ -106,10 +96,10 @@ def measure_equivariance(
 
   Returns:
     `present`: for each kind of capsule its mean presence, and the mean absolute difference of
-    presences between an example and the next, what an unrelated image would do to them; and for
-    each family a list of entries by size: `size`, `examples`, and for each kind `pose_error`,
-    `shift_error`, `presence_change` (mean absolute difference), `pose_unmoved` and `shift_unmoved`,
-    the errors of poses that do not move. Errors are in pixels; None where no capsule is present.
+    presences between an example and the next, unrelated one; and for each family a list of entries
+    by size: `size`, `examples`, and for each kind `pose_error`, `shift_error`, `presence_change`
+    (mean absolute difference), and the errors of poses that do not move, `pose_unmoved` and
+    `shift_unmoved`. Errors are in pixels; None where no capsule is present.
 
   Raises:
     ValueError: a system without poses, or with poses of another shape; fewer than 2 images.
@@ -175,10 +165,7 @@ def _means(found: dict[str, list[np.ndarray]]) -> dict[str, float | None]:
 
 
 def _moved_images(images: np.ndarray, motion: Motion, canvas: int) -> tuple[np.ndarray, np.ndarray]:
-  """Images as batches put them on the canvas, then moved about its middle; and which keep all ink.
-
-  One resampling does both.
-  """
+  """Images placed on the canvas and moved about its middle, resampled once; which keep all ink."""
   placed = affine.place(np.eye(2)[None], np.zeros((1, 2)), images.shape[1:], canvas)
   middle = (canvas - 1) / 2
   moved = motion.linear @ placed[0]
@@ -190,8 +177,8 @@ def _moved_images(images: np.ndarray, motion: Motion, canvas: int) -> tuple[np.n
 def _make_encoder(system: System, variables: Any, *, canvas: int, batch_size: int):
   """A function from images [n, canvas, canvas, c] to the poses and presences of all capsules.
 
-  Every batch has the same size, so that it compiles once, and an example always has the same place
-  in it: a model that keeps its noise on in evaluation then has the same before and after.
+  An example always has the same place in a batch, so that a model that keeps its noise on in
+  evaluation has the same before and after.
   """
 
   @jax.jit

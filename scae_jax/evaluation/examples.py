@@ -1,6 +1,6 @@
 """Which examples are evaluated, shown and embedded. All choices are the same on every run."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -43,24 +43,8 @@ def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str,
   return examples.take(choose(len(examples.labels), max_examples)).arrays
 
 
-def full_batches(count: int, batch_size: int) -> Iterator[np.ndarray]:
-  """Indices of examples in [0, count), in order, `batch_size` at a time.
-
-  Every batch has the same size, so one compiled pass serves all: the last one is filled up with
-  its last example, and what that gives is to be dropped. No batch is larger than the examples.
-
-  Raises:
-    ValueError: a batch size below one.
-  """
-  if batch_size < 1:
-    raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
-  batch_size = min(batch_size, count)
-  for start in range(0, count, batch_size or 1):
-    yield np.minimum(np.arange(start, start + batch_size), count - 1)
-
-
 def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
-  """Indices of up to `count` examples: the first of every class in turn, then the second, ...
+  """Indices of up to `count` examples: the first of every class, then every second one, and so on.
 
   Args:
     labels: int [n].
@@ -68,37 +52,14 @@ def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
   """
   order = np.argsort(labels, kind="stable")
   _, first, sizes = np.unique(labels[order], return_index=True, return_counts=True)
-  turn = np.arange(len(labels)) - np.repeat(first, sizes)  # how many of its class came before
-  return order[np.lexsort((labels[order], turn))][:count]
-
-
-def flat_pixels(splits: Sequence[Mapping[str, np.ndarray]]) -> list[np.ndarray]:
-  """Pixels of the images of each split as features, float32 [n, h * w * c] in [0, 1].
-
-  Where sizes differ, smaller images are centred on black, as a canvas does it.
-  """
-  height = max(split["image"].shape[1] for split in splits)
-  width = max(split["image"].shape[2] for split in splits)
-  flat = []
-  for split in splits:
-    images = split["image"]
-    missing = [height - images.shape[1], width - images.shape[2]]
-    margins = [(0, 0), *((side // 2, side - side // 2) for side in missing), (0, 0)]
-    pixels = np.pad(images, margins).reshape(len(images), -1)
-    flat.append(pixels.astype(np.float32) / np.float32(255))
-  return flat
+  rank = np.arange(len(labels)) - np.repeat(first, sizes)  # how many of its class came before
+  return order[np.lexsort((labels[order], rank))][:count]
 
 
 def check_transfer(trained_on: EvalDataset, scored_on: EvalDataset, canvas: int) -> None:
-  """Raises unless a model of one data set can be scored on another.
+  """Raises ValueError unless a model of one data set can be scored on another.
 
-  Args:
-    trained_on: gives the classes and channels.
-    scored_on: must have the same, and images that fit on the canvas.
-    canvas: side of the square that the model sees, pixels.
-
-  Raises:
-    ValueError: channels, classes or sizes do not fit.
+  Both must have the same channels and classes, and images must fit on the canvas, pixels a side.
   """
   where = f"Data set '{scored_on.name}' cannot score a model of '{trained_on.name}':"
   if scored_on.channels != trained_on.channels:

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, whatever interrupts, and the folders they go to."""
+"""Files that are written whole or not at all, and the folders they go to."""
 
 import json
 import os

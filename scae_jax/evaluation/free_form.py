@@ -1,12 +1,11 @@
-"""Free-form inference: the posterior of every example, stepped uphill on its own bound.
+"""Free-form inference: optimises the posterior of every example by gradients of its bound.
 
-An encoder guesses an example's approximate posterior in one pass, and guesses badly where the
-example is unlike those it was trained on. Here the numbers of the posterior are the parameters, and
-the model is fixed. Smith et al. 2020, arXiv 2004.03553, section 2.4.
+An encoder infers an example's approximate posterior in one pass, and poorly where the example is
+unlike those it was trained on. Here the parameters of the posterior are optimised, and the model is
+fixed. Smith et al. 2020, arXiv 2004.03553, section 2.4.
 
-Each example is alone: it has its own key, made of its number in the split, its own optimiser state
-and its own steps. So its result does not depend on what else is in the batch, nor on how large that
-is; thousands go at once all the same.
+Each example has its own key, made of its number in the split, and its own optimiser state, so that
+its result does not depend on the others in the batch.
 """
 
 import functools
@@ -38,8 +37,8 @@ Terms = OrderedDict[str, Array]
 
 
 @struct.dataclass
-class Belief:
-  """A posterior and what is made of it.
+class Inferred:
+  """A posterior, its bound and its readings.
 
   Attributes:
     posterior: tree of arrays [b, ...].
@@ -54,20 +53,20 @@ class Belief:
 
   @property
   def bound(self) -> Float[Array, "b"]:
-    """The lower bound, nats: minus the sum of its terms."""
+    """The lower bound, nats."""
     return -sum(self.terms.values(), start=jnp.zeros(()))
 
 
 @struct.dataclass
 class FreeInference:
-  """The beliefs `before`, at the start, and `after` the last step.
+  """The posteriors `before` the first and `after` the last step.
 
   Terms of both are estimated with the same random numbers, so that their difference is less noisy
   than either.
   """
 
-  before: Belief
-  after: Belief
+  before: Inferred
+  after: Inferred
 
 
 Infer = Callable[[Any, Batch, Int[Array, "b"]], FreeInference]
@@ -83,19 +82,15 @@ def make_inference(
 ) -> Infer:
   """Compiles the inference of a batch: `(variables, batch, numbers) -> FreeInference`.
 
-  It compiles once for each batch size. All steps are one scan.
+  `numbers` are those of the examples, which seed their random numbers. All steps are one scan.
 
   Args:
     free_form: of the system.
-    optimizer: any. It steps every example by itself: what it does with all gradients at once, such
-      as clipping their norm, it does for each example. One that searches along a line, such as
+    optimizer: any; it steps every example by itself. One that searches along a line, such as
       `optax.lbfgs`, does so by the random numbers of its step.
-    num_steps: steps; 0 judges the start.
+    num_steps: steps; 0 only scores the start.
     start: one of `STARTS`.
     num_samples: estimates of which each bound is the mean.
-
-  Returns:
-    A jitted function; `numbers` are those of the examples, which seed their random numbers.
 
   Raises:
     ValueError: an unknown start, a negative number of steps, or no samples.
@@ -161,8 +156,8 @@ def make_inference(
     after, both = each(variables, before, free, dict(batch), numbers)
     of_each = [jax.tree.map(lambda values, i=i: values[:, i], both) for i in range(2)]
     return FreeInference(
-      Belief(before, of_each[0], free_form.readings(before)),
-      Belief(after, of_each[1], free_form.readings(after)),
+      Inferred(before, of_each[0], free_form.readings(before)),
+      Inferred(after, of_each[1], free_form.readings(after)),
     )
 
   return jax.jit(infer)
@@ -171,14 +166,7 @@ def make_inference(
 def infer_split(
   infer: Infer, variables: Any, split: Mapping[str, np.ndarray], *, canvas: int, batch_size: int
 ) -> FreeInference:
-  """Free-form inference of every example of a split, in its order.
-
-  Args:
-    infer: from `make_inference`.
-    variables: what the system's module applies.
-    split: `image` uint8 [n, h, w, c] and `label` int32 [n].
-    canvas: side of the square that images are padded to, pixels.
-    batch_size: examples at once, or all if they are fewer.
+  """Free-form inference of every example of a split, `image` uint8 [n, h, w, c] and `label` [n].
 
   Returns:
     Arrays of NumPy, one entry an example.
@@ -200,14 +188,14 @@ def infer_split(
 
 
 def check_finite(found: FreeInference) -> None:
-  """Raises `ValueError`, which says what and of which examples, unless all numbers are finite.
+  """Raises `ValueError`, which names terms and examples, unless all numbers are finite.
 
-  Of the bound it names the terms, what is computed first first, and so what it began with.
+  Terms stand in the order in which they are computed: the first one is the cause.
   """
-  for when, belief in (("before", found.before), ("after", found.after)):
-    terms = [name for name, each in belief.terms.items() if not np.isfinite(each).all()]
-    values = {f"the bound ({', '.join(terms)})": np.stack(list(belief.terms.values()), axis=1)}
-    values |= {f"the reading '{name}'": each for name, each in belief.readings.items()}
+  for when, inferred in (("before", found.before), ("after", found.after)):
+    terms = [name for name, each in inferred.terms.items() if not np.isfinite(each).all()]
+    values = {f"the bound ({', '.join(terms)})": np.stack(list(inferred.terms.values()), axis=1)}
+    values |= {f"the reading '{name}'": each for name, each in inferred.readings.items()}
     for name, each in values.items():
       broken = np.flatnonzero(~np.isfinite(np.asarray(each)).all(axis=1))
       if len(broken):

@@ -1,4 +1,4 @@
-"""What training left in `metrics.jsonl`, as curves."""
+"""The `metrics.jsonl` of a training run as curves."""
 
 import json
 import math
@@ -14,10 +14,8 @@ _NOT_CURVES = ("step", "split", "timing")
 def read_history(path: pathlib.Path, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
   """Reads the JSON lines of a training run: an object with `step` and `split` a line.
 
-  Where several seeds trained at once, a line has under `seeds` the numbers of each.
-
-  Lines of both splits may stand at one step. A line that is not whole, as a kill leaves it at the
-  end, is left out; so are damaged ones, with a warning.
+  Where several seeds trained at once, a line has under `seeds` the numbers of each. The incomplete
+  last line that a kill leaves is left out; so are damaged ones, with a warning.
 
   Returns:
     Steps int [n] in ascending order, and `{split/name: float [n]}` of every number, NaN at steps

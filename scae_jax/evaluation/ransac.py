@@ -1,11 +1,11 @@
 """The ceiling of segmentation: RANSAC that knows the patterns, their ranges and the jitter.
 
-Every ordered pair of a scene's points, taken for every pair of a pattern's points, fixes a
-similarity transform; the pattern's other points then fall somewhere, each is taken for the scene
-point next to it, and the transform is fitted again to all of them by least squares. With a dozen
-points a scene has about a thousand such hypotheses, so all are tried instead of random ones. Those
-that fit the ranges and the jitter compete: the explanation of a scene is the set of them that
-leaves the fewest points over and, among such sets, fits best, found by a beam search over patterns.
+Every ordered pair of a scene's points, taken for a pair of a pattern's points, fixes a similarity
+transform. The pattern's other points are assigned to the nearest scene points, and the transform is
+fitted again to all by least squares. With a dozen points a scene has about a thousand such
+hypotheses, so all are tried instead of random ones. Of those that fit the ranges and the jitter,
+the explanation of a scene is the set that leaves the fewest points over and, among such sets, fits
+best, found by a beam search over patterns.
 
 Points are complex numbers here: a similarity transform is z -> a z + b, |a| its scale.
 """
@@ -23,8 +23,7 @@ MAX_CANDIDATES = 32  # of a pattern in a scene, the best
 BEAM = 64  # partial explanations that are kept
 # Standard deviation that stands for none: float32 keeps coordinates of 18 units to 1e-6.
 MIN_JITTER = 1e-3
-# A true pattern fits worse than allowed once in so many.
-MISSED = 1e-4
+MISSED = 1e-4  # the chance that a true pattern fits worse than allowed
 # What a point that is left over costs, in squared standard deviations: more than any allowed fit.
 LEFT_OVER = 100.0
 # Slack of the ends of ranges, in standard deviations of a fitted scale or angle.
@@ -33,7 +32,7 @@ SLACK = 4.0
 
 @dataclasses.dataclass(frozen=True)
 class _Candidates:
-  """Places where a pattern may be, best first; a scene that has fewer is filled up with misfits.
+  """Places where a pattern may be, best first, padded with places of infinite misfit.
 
   Attributes:
     members: int64 [s, c], bit i is set where point i belongs to the pattern.
@@ -143,9 +142,9 @@ def _nearest_points(z: np.ndarray, template: np.ndarray) -> np.ndarray:
   """Int8 [s, h, p]: under each hypothesis, the scene point next to each point of the pattern."""
   i, j = np.nonzero(~np.eye(z.shape[1], dtype=bool))
   a, b = np.triu_indices(len(template), 1)
-  turn = (z[:, j] - z[:, i])[:, :, None] / (template[b] - template[a])
-  shift = z[:, i][:, :, None] - turn * template[a]
-  predicted = turn[..., None] * template + shift[..., None]
+  factor = (z[:, j] - z[:, i])[:, :, None] / (template[b] - template[a])
+  shift = z[:, i][:, :, None] - factor * template[a]
+  predicted = factor[..., None] * template + shift[..., None]
   predicted = predicted.reshape(len(z), -1, len(template))
   # |u - w|^2 but for |u|^2, which is the same for all w; float32 decides between points well.
   x, y = np.real(predicted).astype(np.float32), np.imag(predicted).astype(np.float32)

@@ -1,6 +1,6 @@
-"""The report on a model: a table to read, figures to quote, figures to look at.
+"""The report on a model: `metrics.json`, a table and pictures.
 
-Every kind of model has a scorer in `scorers`; all else is the same for all of them, and here.
+Every kind of model has a scorer in `scorers`; the rest is the same for all, and here.
 """
 
 import dataclasses
@@ -21,14 +21,14 @@ from scae_jax.typing import Batch
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-  """A trained model, and what its report needs to know whatever the kind of model.
+  """A trained model, and what every report needs to know of it.
 
   Attributes:
     system: the model.
     variables: what its module applies, by seed.
     step: training step of the parameters.
     batch_size: examples a pass.
-    max_examples: use at most this number of examples of each split, always the same; 0 is all.
+    max_examples: of each split, always the same; 0 is all.
     provenance: more entries for `metrics.json`, such as the config.
     history: `metrics.jsonl` of the training run; drawn as curves if the file is there.
   """
@@ -73,13 +73,7 @@ def write_reports(
   """Scores every seed: `metrics.json` and PNG figures each, and a table on stdout.
 
   Of several seeds each has a folder `seed-<number>`, and there is one summary. `metrics.json` is
-  written as soon as the numbers are there, before the figures are drawn, and is at every moment
-  whole.
-
-  Args:
-    directory: where to write; made if need be.
-    evaluated: the model.
-    scorer: for its kind.
+  written before the figures are drawn.
 
   Returns:
     The content of each seed's `metrics.json`.
@@ -108,8 +102,8 @@ def write_reports(
     }
     write_json(folder / "metrics.json", reports[seed])
     print_table(reports[seed])
-    drawers = dict(model_figures(evaluated.system, own, scored.pictured, scored.class_names))
-    drawers |= {**scored.drawers, **dict(curve_figures(evaluated.history, seed))}
+    drawers = model_figures(evaluated.system, own, scored.pictured, scored.class_names)
+    drawers |= {**scored.drawers, **curve_figures(evaluated.history, seed)}
     save_figures(folder, drawers)
   if len(reports) > 1:
     write_summary(directory, reports)

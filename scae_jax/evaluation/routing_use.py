@@ -1,7 +1,7 @@
-"""Whether anything is routed: do parts come and go, and choose other parents in other images?
+"""Whether routing depends on the image: which parts are on, and which object wins them.
 
 A model can draw well, and a classifier read its poses well, while every part is on in every image
-and belongs to the same object in all of them. Presences and winners over many examples tell.
+and belongs to the same object in all of them.
 """
 
 from typing import Any
@@ -34,14 +34,14 @@ def measure_routing(
   Returns:
     `parts` and `objects`, a dict each. Of both `on`, the share of examples in which it is. Of
     objects `presence` and `presence_deviation`, mean and standard deviation over examples;
-    `pose_deviation`, the root mean square of those of the pose's entries; and `wins`, how many
-    parts that are on it wins in the mean. Of parts `commonest`, the object that wins it most often
-    where it is on, None for no object; and `others`, the share of those examples in which another
-    wins, None for a part that is never on.
+    `pose_deviation`, the root mean square of those of the pose's entries; and `wins`, the mean
+    number of parts that are on and that it wins. Of parts `commonest`, the object that wins it most
+    often where it is on, None for no object; and `others`, the share of those examples in which
+    another wins, None for a part that is never on.
 
-    `switched`: how many parts and objects are on in some examples and off in others, see
-    `SOMETIMES`. `routed`: how many parts that are on in more than `SOMETIMES` of the examples have
-    another winner than their commonest in more than `SOMETIMES` of those.
+    `switched`: the number of parts and objects that are on in some examples and off in others, see
+    `SOMETIMES`. `routed`: the number of parts that are on in more than `SOMETIMES` of the examples,
+    and have another winner than their commonest in more than `SOMETIMES` of those.
   """
   num_objects = object_presence.shape[1]
   is_on = part_presence > ON

@@ -14,12 +14,12 @@ import numpy as np
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.scenes import NUM_TEST, Scenes
-from scae_jax.evaluation.classification import classify, classify_pairs
+from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.collect import (
   MakeBatch,
   answer_collector,
   feature_collector,
-  mean_measures,
+  mean_metrics,
   num_examples,
   segment_collector,
 )
@@ -27,19 +27,15 @@ from scae_jax.evaluation.examples import (
   NUM_PICTURED,
   check_transfer,
   choose,
-  flat_pixels,
   load_split,
   one_of_each_class,
 )
 from scae_jax.evaluation.pictures import answer_figures, feature_figures
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.report import Evaluated, Scored, Scorer
-from scae_jax.evaluation.scores import Labelled, Scores, labelled, read_each, score, score_each
+from scae_jax.evaluation.scores import read, score_each, score_pixels
 from scae_jax.evaluation.segmentation import segmentation
 
-# Of the baselines on raw pixels only, which would take minutes on 60,000 x 784 numbers and two
-# cores. k-means gives the same figure, the linear one a lower one: the report says how many it was.
-MAX_PIXEL_EXAMPLES = 10_000
 # Standard deviations of the points, in units of the patterns, whose side is 2.
 JITTERS = (0.0, 0.1, 0.25)
 NUM_SCENES_PICTURED = 8
@@ -56,45 +52,47 @@ def feature_scorer(
     evaluated: the model.
     dataset: what it was trained on.
     scored: the data set that is scored.
-    split: of it.
+    split: of `scored`.
     canvas: side of the square that images are padded to, pixels.
 
   Raises:
     ValueError: an unknown split or a data set that does not fit; from the scorer, features or
-      measures that are not finite, or fewer training examples than classes.
+      metrics that are not finite, or fewer training examples than classes.
   """
   check_transfer(dataset, scored, canvas)
   train_split = load_split(dataset, "train", evaluated.max_examples)
   test_split = load_split(scored, split, evaluated.max_examples)
-  train_labels, test_labels = train_split["label"], test_split["label"]
-  sizes = {"canvas": canvas, "batch_size": evaluated.batch_size}
-  collect = feature_collector(evaluated.system, **sizes)
+  labels = train_split["label"], test_split["label"]
+  count, names = dataset.num_classes, dataset.class_names
+  collect = feature_collector(evaluated.system, canvas=canvas, batch_size=evaluated.batch_size)
 
   def scorer(variables: Any, seed: int) -> Scored:
     train, test = collect(variables, train_split), collect(variables, test_split)
-    tests, count = labelled(test["features"], test_labels), dataset.num_classes
-    trains = labelled(train["features"], train_labels)
-    features = score_each(trains, tests, num_classes=count, seed=seed)
-    read_from = labelled(train["readings"], train_labels)
-    readings = read_each(read_from, labelled(test["readings"], test_labels), num_classes=count)
-    pixels = _score_pixels(train_split, test_split, num_classes=count, seed=seed)
+    features = score_each(
+      train["features"], labels[0], test["features"], labels[1], num_classes=count, seed=seed
+    )
+    readings = {
+      name: read(name, (values, labels[0]), (test["readings"][name], labels[1]), count)
+      for name, values in train["readings"].items()
+    }
+    pixels = score_pixels(train_split, test_split, count, seed=seed)
     of_readings = {name: one.entries for name, one in readings.items()}
     every = (*features.values(), *readings.values(), pixels)
     drawers = {}
-    for name, one in tests.items():
-      drawers |= dict(feature_figures(name, one, features[name], dataset.class_names, seed=seed))
-    shown = one_of_each_class(test_labels, NUM_PICTURED)
+    for name, one in features.items():
+      drawers |= feature_figures(name, test["features"][name], labels[1], one, names, seed=seed)
+    shown = one_of_each_class(labels[1], NUM_PICTURED)
     pictured = {name: jnp.asarray(values[shown]) for name, values in test_split.items()}
     return Scored(
       sources={
-        "fitted_on": _source(dataset, "train", len(train_labels)),
-        "scored_on": _source(scored, split, len(test_labels)),
+        "fitted_on": _source(dataset, "train", len(labels[0])),
+        "scored_on": _source(scored, split, len(labels[1])),
       },
       entries={
         "features": {name: one.entries for name, one in features.items()},
         **({"readings": of_readings} if of_readings else {}),
         "pixels": pixels.entries,
-        "measures": mean_measures(test["measures"]),
+        "measures": mean_metrics(test["metrics"]),
       },
       notes=(*scored.notes, *(note for one in every for note in one.notes)),
       pictured=evaluation_batch(pictured, jnp.arange(len(shown)), canvas=canvas),
@@ -111,7 +109,7 @@ def answer_scorer(
   examples: Mapping[str, np.ndarray],
   make_batch: MakeBatch,
 ) -> Scorer:
-  """Scores the answers of a model that classifies by itself: how often right, and how sure.
+  """Scores the answers of a model that classifies by itself: accuracy and calibration.
 
   Args:
     evaluated: the model; it must have `classify`.
@@ -123,7 +121,7 @@ def answer_scorer(
 
   Raises:
     ValueError: the system does not classify; no examples, or arrays that are not of one length; a
-      negative limit; from the scorer, scores or measures that are not finite or of another shape.
+      negative limit; from the scorer, scores or metrics that are not finite or of another shape.
   """
   rows = choose(num_examples(examples), evaluated.max_examples)
   sizes = {"num_classes": scored.num_classes, "batch_size": evaluated.batch_size}
@@ -132,17 +130,17 @@ def answer_scorer(
 
   def scorer(variables: Any, _: int) -> Scored:
     found = collect(variables, on_device, rows)
-    scores, labels = found["scores"], found["labels"]
-    are_pairs = labels.shape[1] == 2
-    answers = classify_pairs(scores, labels) if are_pairs else classify(scores, labels[:, 0])
-    measures = mean_measures(found["measures"])
-    shown = rows[one_of_each_class(labels[:, 0], NUM_PICTURED)]
+    answers = classify(found["scores"], found["labels"])
+    shown = rows[one_of_each_class(found["labels"][:, 0], NUM_PICTURED)]
     return Scored(
       sources={"scored_on": _source(scored, split, len(rows))},
-      entries={"classification": answers.entries(), "measures": measures},
+      entries={
+        "classification": answers.entries(),
+        "measures": mean_metrics(found["metrics"]),
+      },
       notes=scored.notes,
       pictured=make_batch(on_device, jnp.asarray(shown)),
-      drawers=dict(answer_figures(answers, scored.class_names)),
+      drawers=answer_figures(answers, scored.class_names),
       class_names=scored.class_names,
     )
 
@@ -154,29 +152,31 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
 
   RANSAC, which knows the patterns, stands beside them as the ceiling.
 
-  Args:
-    evaluated: the model; it must have `segment`.
-    dataset: the scenes that it was trained on; their test scenes are scored.
-
   Raises:
     ValueError: the system does not segment points, or a negative limit.
   """
   collect = segment_collector(evaluated.system, batch_size=evaluated.batch_size)
   count = len(choose(NUM_TEST, evaluated.max_examples))
-
   scenes = {jitter: dataset.test_scenes(jitter, count) for jitter in JITTERS}
 
   @functools.cache  # the same for all seeds
   def ceiling(jitter: float) -> dict[str, float]:
     options = dataclasses.replace(dataset.options, jitter=jitter)
-    found = ransac(scenes[jitter]["points"], scenes[jitter]["presence"], options)
-    return _agreement(dataset, scenes[jitter], found)
+    return agreement(jitter, ransac(scenes[jitter]["points"], scenes[jitter]["presence"], options))
+
+  def agreement(jitter: float, capsule: np.ndarray) -> dict[str, float]:
+    return segmentation(
+      **scenes[jitter],
+      capsule=capsule,
+      num_patterns=len(dataset.options.patterns),
+      num_capsules=max(int(capsule.max()) + 1, 1),
+    ).means()
 
   def scorer(variables: Any, _: int) -> Scored:
     by_jitter = {}
     for jitter, batch in scenes.items():
       found = collect(variables, batch)
-      scores = {name: _agreement(dataset, batch, capsule) for name, capsule in found.items()}
+      scores = {name: agreement(jitter, capsule) for name, capsule in found.items()}
       by_jitter[f"{jitter:g}"] = scores | {"ransac": ceiling(jitter)}
     shown = {name: array[:NUM_SCENES_PICTURED] for name, array in scenes[JITTERS[0]].items()}
     return Scored(
@@ -187,33 +187,6 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
     )
 
   return scorer
-
-
-def _score_pixels(
-  train: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray], *, num_classes: int, seed: int
-) -> Scores:
-  """`score` of the images' own pixels, fitted to at most `MAX_PIXEL_EXAMPLES` images."""
-  rows = choose(len(train["label"]), MAX_PIXEL_EXAMPLES)
-  fitted, tested = flat_pixels([{"image": train["image"][rows]}, test])
-  pairs = (Labelled(fitted, train["label"][rows]), Labelled(tested, test["label"]))
-  found = score("raw pixels", *pairs, num_classes=num_classes, seed=seed, are_capsules=False)
-  if len(rows) == len(train["label"]):
-    return found
-  note = f"raw pixels: fitted on {len(rows):,} of the training images."
-  return dataclasses.replace(found, notes=(*found.notes, note))
-
-
-def _agreement(
-  dataset: Scenes, scenes: Mapping[str, np.ndarray], capsule: np.ndarray
-) -> dict[str, float]:
-  return segmentation(
-    scenes["points"],
-    scenes["presence"],
-    scenes["pattern"],
-    capsule,
-    num_patterns=len(dataset.options.patterns),
-    num_capsules=max(int(capsule.max()) + 1, 1),
-  ).means()
 
 
 def _source(dataset: EvalDataset, split: str, count: int) -> dict[str, Any]:

@@ -1,15 +1,14 @@
 """How well capsules split the points of a scene into its patterns.
 
-Every figure belongs to one scene and is averaged over scenes, so that a scene of three points
-counts as much as one of eleven. Only present points count. A point belongs to a capsule, or to none
-(-1):
+Figures are of single scenes and then averaged, so that a scene of three points counts as much as
+one of eleven. Only present points count. A point belongs to a capsule, or to none (-1):
 
-- with *true presence*, to the capsule that won it, whatever presence the model predicts: how good
-  the grouping is when it is known what is there;
+- with *true presence*, to the capsule that won it, whatever presence the model predicts;
 - with *predicted presence*, to the capsule that won it only if that capsule's presence probability
-  exceeds 0.5, else to none: what the model says by itself. A point of no capsule is wrong.
+  exceeds 0.5, else to none. A point of no capsule is wrong.
 
-`System.segment` gives both.
+`System.segment` gives both. All scenes are scored at once: scikit-learn's functions take one scene
+each, and there are 10,000.
 """
 
 import dataclasses
@@ -51,12 +50,12 @@ def segmentation(
 ) -> Segmentation:
   """Compares capsules with patterns.
 
-  For the accuracy, patterns and capsules are matched one to one, anew in every scene, so that as
-  many points as possible are right. For the other two, which compare partitions and need no
-  matching, each point of no capsule is a group of its own.
+  For the accuracy, patterns and capsules are matched one to one in every scene, so that as many
+  points as possible are right. The other two compare partitions, in which each point of no capsule
+  is a group of its own.
 
   Args:
-    points: [s, n, 2], for the check of what was given alone.
+    points: [s, n, 2]; only checked.
     presence: [s, n], 0 or 1.
     pattern: int [s, n] in [0, num_patterns).
     capsule: int [s, n] in [-1, num_capsules), of absent points anything there.
@@ -112,11 +111,8 @@ def _adjusted_rand_index(counts: np.ndarray, alone: np.ndarray) -> np.ndarray:
   """(pairs together in both - expected) / (mean of pairs together in each - expected).
 
   Hubert and Arabie 1985. Where both partitions are one group, or both only single points, the
-  denominator is zero, they are equal, and the index is 1.
-
-  Args:
-    counts: [s, patterns, capsules].
-    alone: [s, patterns], points of each pattern that are groups of their own.
+  denominator is zero, they are equal, and the index is 1. `counts` are [s, patterns, capsules],
+  `alone` [s, patterns], points of each pattern that are groups of their own.
   """
 
   def pairs(sizes: np.ndarray) -> np.ndarray:
@@ -133,12 +129,7 @@ def _adjusted_rand_index(counts: np.ndarray, alone: np.ndarray) -> np.ndarray:
 
 
 def _variation_of_information(counts: np.ndarray, alone: np.ndarray) -> np.ndarray:
-  """H(pattern | capsule) + H(capsule | pattern), nats. Meila 2007.
-
-  Args:
-    counts: [s, patterns, capsules].
-    alone: [s, patterns], points of each pattern that are groups of their own.
-  """
+  """H(pattern | capsule) + H(capsule | pattern), nats. Meila 2007. Arguments as above."""
   of_pattern = counts.sum(axis=2) + alone
   total = of_pattern.sum(axis=1)
   # 2 H(pattern, capsule) - H(pattern) - H(capsule), each -sum n/N log n/N; log N cancels. A point

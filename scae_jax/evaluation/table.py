@@ -2,21 +2,16 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from rich.box import HEAVY_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 # Of a classifier, by their keys in `metrics.json`.
 OF_ANSWERS = ("accuracy", "error", "both_right", "mean_confidence", "expected_calibration_error")
-
-
-class _Cells(NamedTuple):
-  """Titles of columns, "" for none; rows; and how many columns, from the left, name the row."""
-
-  columns: tuple[str, ...]
-  rows: list[tuple[str, ...]]
-  num_names: int = 1
+WIDTH = 200  # characters, where stdout is no terminal
 
 
 def print_table(metrics: Mapping[str, Any]) -> None:
@@ -25,34 +20,19 @@ def print_table(metrics: Mapping[str, Any]) -> None:
   Args:
     metrics: what `report.write_reports` returns of a seed.
   """
-  if not sys.stdout.isatty():
-    print(plain_table(metrics))
-    return
-  cells = _cells(metrics)
-  table = Table(title=_heading(metrics), title_justify="left", title_style="bold")
-  table.show_header = any(cells.columns)
-  for i, column in enumerate(cells.columns):
-    table.add_column(column, justify="left" if i < cells.num_names else "right")
-  for row in cells.rows:
-    table.add_row(*row)
-  console = Console(highlight=False)
-  console.print(table)
-  console.print("\n".join(_remarks(metrics)), markup=False)
-
-
-def plain_table(metrics: Mapping[str, Any]) -> str:
-  """The same as text: a heading, aligned columns, and what else was measured."""
-  cells = _cells(metrics)
-  shown = [cells.columns, *cells.rows] if any(cells.columns) else cells.rows
-  widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-  lines = [
-    "  ".join(
-      cell.ljust(width) if i < cells.num_names else cell.rjust(width)
-      for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ).rstrip()
-    for row in shown
-  ]
-  return "\n".join([_heading(metrics), *lines, *_remarks(metrics)])
+  num_names, columns, rows = _cells(metrics)
+  is_framed = sys.stdout.isatty()
+  table = Table(box=HEAVY_HEAD if is_framed else None, show_header=any(columns), pad_edge=is_framed)
+  for i, column in enumerate(columns):
+    table.add_column(column, justify="left" if i < num_names else "right", no_wrap=True)
+  for row in rows:
+    table.add_row(*map(Text, row))  # as they are: rich would read brackets as markup
+  print(_heading(metrics))
+  Console(highlight=False, width=None if is_framed else WIDTH).print(table)
+  for name, value in metrics.get("measures", {}).items():
+    print(f"{words(name)}: {value:.4g} (mean over examples)")
+  for note in metrics["notes"]:
+    print(f"note: {note}")
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
@@ -81,31 +61,28 @@ def _heading(metrics: Mapping[str, Any]) -> str:
   return f"{text} step {metrics['step']:,}"
 
 
-def _cells(metrics: Mapping[str, Any]) -> _Cells:
+def _cells(metrics: Mapping[str, Any]) -> tuple[int, tuple[str, ...], list[tuple[str, ...]]]:
+  """The number of columns, from the left, that name a row; titles of columns, "" for none; rows."""
   if "segmentation" in metrics:
-    columns = ("jitter", "", "accuracy", "Rand index", "VI, nats")
     others = ("adjusted_rand_index", "variation_of_information")
     rows = [
       (jitter, words(kind), _percent(one["accuracy"]), *(f"{one[name]:.3f}" for name in others))
       for jitter, kinds in metrics["segmentation"].items()
       for kind, one in kinds.items()
     ]
-    return _Cells(columns, rows, num_names=2)
+    return 2, ("jitter", "", "accuracy", "Rand index", "VI, nats"), rows
   if "classification" in metrics:
     found = classification_figures(metrics["classification"])
-    return _Cells(("", ""), [(name, f"{value:.2f} %") for name, value in found.items()])
-  readings, rows = metrics.get("readings", {}), []
+    return 1, ("", ""), [(name, f"{value:.2f} %") for name, value in found.items()]
+  rows = []
   for name, one in [*metrics["features"].items(), ("raw_pixels", metrics["pixels"])]:
     used = f"{one['capsules_in_use']} of {one['capsules']}" if "capsules" in one else ""
     rows.append((words(name), _percent(one["lin_match"]), _percent(one["lin_pred"]), used))
-  rows[-1:-1] = [(words(name), "", _percent(one["lin_pred"]), "") for name, one in readings.items()]
-  return _Cells(("", "LIN-MATCH", "LIN-PRED", "capsules in use"), rows)
-
-
-def _remarks(metrics: Mapping[str, Any]) -> list[str]:
-  measures = metrics.get("measures", {})
-  lines = [f"{words(name)}: {value:.4g} (mean over examples)" for name, value in measures.items()]
-  return lines + [f"note: {note}" for note in metrics["notes"]]
+  rows[-1:-1] = [
+    (words(name), "", _percent(one["lin_pred"]), "")
+    for name, one in metrics.get("readings", {}).items()
+  ]
+  return 1, ("", "LIN-MATCH", "LIN-PRED", "capsules in use"), rows
 
 
 def _percent(share: float) -> str:

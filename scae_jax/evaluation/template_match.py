@@ -1,17 +1,16 @@
 """Nearest affine match between templates: could one part draw what another is for?
 
-Where one template is another turned, scaled, sheared or mirrored, two parts with different poses
-draw the same stroke, and which of them an image gets is a matter of chance: parts have no identity
-(Smith et al. 2020, arXiv 2004.03553, section 5). The error of template j as an image of template i
-is, at the best affine pose, |warp(T_j, pose) - T_i|^2 / |T_i|^2, over the pixels of T_i; template
-times alpha where there is one. It is 0 for a perfect match, and at most 1, because a pose may move
-T_j out of sight. It is not symmetric: a piece of T_j, enlarged, may be all of T_i; so templates
-without contrast, such as those of a model that is hardly trained, all match each other.
+Where one template is another rotated, scaled, sheared or mirrored, two parts with different poses
+draw the same stroke: parts have no identity (Smith et al. 2020, arXiv 2004.03553, section 5). The
+error of template j as an image of template i is, at the best affine pose,
+|warp(T_j, pose) - T_i|^2 / |T_i|^2, over the pixels of T_i; template times alpha where there is
+one. It is 0 for a perfect match, and at most 1, because a pose may move T_j out of sight. It is not
+symmetric: a piece of T_j, enlarged, may be all of T_i; so templates without contrast all match each
+other.
 
-The pose is found by gradient descent from 16 starts. An affine map that takes one template to the
-other takes its centre and its second moments there too; what these leave open is a rotation or a
-mirror image. So every start fits centre and moments, and they differ by rotations in steps of 45
-degrees, mirrored or not: affine maps include mirror images.
+The pose is found by gradient descent from 16 starts. Every start takes centre and second moments of
+one template to those of the other, which leaves a rotation or a mirror image open: starts differ by
+rotations in steps of 45 degrees, mirrored or not.
 """
 
 import functools
@@ -40,10 +39,10 @@ def match_templates(templates: np.ndarray, alphas: np.ndarray | None = None) -> 
     alphas: [m, t, t, 1] in [0, 1], or None; templates are multiplied by them.
 
   Returns:
-    `templates`, how many there are; `blank`, numbers of those without ink, which are left out;
-    `mean_error`, the mean over the others of the least error, and `matched`, the share of them
-    whose is below `match_below`; `nearest`, of each its number `template`, that of the nearest,
-    `by`, and the `error`; and `notes`, what is to be said beside these.
+    `templates`, their number; `blank`, indices of those without ink, which are left out;
+    `mean_error`, the mean over the others of the least error; `matched`, the share of them with an
+    error below `match_below`; `nearest`, of each its index `template`, that of the nearest, `by`,
+    and the `error`; and `notes`.
 
   Raises:
     ValueError: arrays of another shape, or fewer than two templates with ink.
@@ -97,9 +96,9 @@ def match_errors(ink: Float[Array, "m t t c"], num_steps: int = NUM_STEPS) -> Fl
   mirrors = jnp.array([1.0, -1.0])
   optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_steps))
 
-  def start(turn: Array, mirror: Array, target: tuple[Array, Array], source: Array) -> Array:
+  def start(degrees: Array, mirror: Array, target: tuple[Array, Array], source: Array) -> Array:
     """The pose that takes centre and moments of the source to the target's."""
-    linear = geometry.rotation(turn)[:, :2] * jnp.stack([mirror, jnp.ones(())])[None]
+    linear = geometry.rotation(degrees)[:, :2] * jnp.stack([mirror, jnp.ones(())])[None]
     linear = target[1] @ linear @ jnp.linalg.inv(spreads[source])
     shift = target[0] - linear @ centres[source]
     return jnp.concatenate([linear, shift[:, None]], axis=1)

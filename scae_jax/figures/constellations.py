@@ -9,13 +9,12 @@ from matplotlib.patches import Polygon
 from scae_jax.figures.style import (
   GREY,
   NO_OBJECT,
-  SMALL_SIZE,
-  check_rank,
-  check_same_length,
+  legend_below,
   new_figure,
   palette,
   row_label,
 )
+from scae_jax.typing import Bool, Int, Num, typed
 
 MAX_SCENES = 8
 PRESENT = 0.5
@@ -33,14 +32,15 @@ def vote_outline(votes: np.ndarray, counts: np.ndarray) -> np.ndarray:
   return corners[np.argsort(np.arctan2(y, x), kind="stable")]
 
 
+@typed
 def constellations(
-  points: np.ndarray,
-  presence: np.ndarray,
-  pattern: np.ndarray,
-  capsule: np.ndarray,
-  votes: np.ndarray,
-  vote_won: np.ndarray,
-  capsule_presence: np.ndarray,
+  points: Num[np.ndarray, "n p 2"],
+  presence: Num[np.ndarray, "n p"],
+  pattern: Int[np.ndarray, "n p"],
+  capsule: Int[np.ndarray, "n p"],
+  votes: Num[np.ndarray, "n k v 2"],
+  vote_won: Bool[np.ndarray, "n k v"],
+  capsule_presence: Num[np.ndarray, "n k"],
 ) -> Figure:
   """Draws, a column a scene, what the capsules found and which points belong together.
 
@@ -49,33 +49,14 @@ def constellations(
   pattern are the corners of a grey one.
 
   Args:
-    points: [n, p, 2] in [-1, 1]; the first 8 scenes are drawn.
-    presence: [n, p], 0 or 1.
-    pattern: int [n, p].
-    capsule: int [n, p] in [0, k), the capsule of each point; any other number stands for none.
-    votes: [n, k, v, 2].
-    vote_won: bool [n, k, v], whether a vote won any present point.
-    capsule_presence: [n, k] in [0, 1].
-
-  Raises:
-    ValueError: arrays of another rank, or not of one length.
+    points: in [-1, 1]; the first 8 scenes are drawn.
+    presence: 0 or 1.
+    pattern: the pattern of each point.
+    capsule: in [0, k), the capsule of each point; any other number stands for none.
+    votes: where each capsule expects points.
+    vote_won: whether a vote won any present point.
+    capsule_presence: in [0, 1].
   """
-  points = check_rank("points", points, "n p 2")
-  presence = check_rank("presence", presence, "n p")
-  pattern = check_rank("pattern", pattern, "n p")
-  capsule = check_rank("capsule", capsule, "n p")
-  votes = check_rank("votes", votes, "n k v 2")
-  vote_won = check_rank("vote_won", vote_won, "n k v").astype(bool)
-  capsule_presence = check_rank("capsule_presence", capsule_presence, "n k")
-  check_same_length(
-    points=points,
-    presence=presence,
-    pattern=pattern,
-    capsule=capsule,
-    votes=votes,
-    vote_won=vote_won,
-    capsule_presence=capsule_presence,
-  )
   shown = min(len(points), MAX_SCENES)
   num_capsules = capsule_presence.shape[1]
   colours = np.concatenate([palette(num_capsules), [NO_OBJECT]])
@@ -101,25 +82,11 @@ def constellations(
       _frame(axes)
 
   seen = np.unique(owner[:shown][presence[:shown] > 0])
-  handles = [
-    Line2D(
-      [],
-      [],
-      marker="o",
-      ls="",
-      color=tuple(colours[k]),
-      label="no capsule" if k == num_capsules else f"capsule {k}",
-    )
-    for k in seen
-  ]
+  handles = [Line2D([], [], marker="o", ls="", color=tuple(colours[k])) for k in seen]
+  for handle, k in zip(handles, seen, strict=True):
+    handle.set_label("no capsule" if k == num_capsules else f"capsule {k}")
   handles.append(Line2D([], [], color=GREY, lw=1.0, label="votes of a present capsule"))
-  figure.legend(
-    handles=handles,
-    loc="outside lower center",
-    ncols=min(len(handles), max(2, shown)),
-    fontsize=SMALL_SIZE,
-    frameon=False,
-  )
+  legend_below(figure, handles, min(len(handles), max(2, shown)))
   return figure
 
 
@@ -133,11 +100,10 @@ def _dots(axes: Axes, points: np.ndarray, colours: np.ndarray) -> None:
 
 
 def _frame(axes: Axes) -> None:
-  """The same square for every scene; jitter puts few points outside, which widen none."""
+  """The same square for every scene, also where jitter puts a point outside."""
   axes.set_xlim(-1.05, 1.05)
   axes.set_ylim(-1.05, 1.05)
   axes.set_aspect("equal")
   axes.set_xticks([])
   axes.set_yticks([])
-  for spine in axes.spines.values():
-    spine.set_color("0.8")
+  axes.spines[:].set_color("0.8")

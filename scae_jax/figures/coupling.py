@@ -7,26 +7,21 @@ from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
-from scae_jax.figures.style import (
-  GREY,
-  LABEL_SIZE,
-  SMALL_SIZE,
-  check_rank,
-  new_figure,
-  show_picture,
-)
+from scae_jax.figures.style import GREY, LABEL_SIZE, SMALL_SIZE, new_figure, show_picture
+from scae_jax.typing import Num, typed
 
 MAX_ROWS = 64
 MAX_WRITTEN_PARENTS = 20  # with more, names would run into each other
 MAX_WIDTH = 14.0  # inches, of all maps together
 MIN_SHARE = 1e-12  # as a weight: children of a parent that got nothing at all weigh the same
-MIN_RANGE = 0.1  # of an even share: smaller differences than that are rounding, or nothing to show
+MIN_RANGE = 0.1  # of an even share: smaller differences are not shown
 
 
+@typed
 def coupling(
-  image: np.ndarray,
-  coupling: np.ndarray,
-  agreement: np.ndarray,
+  image: Num[np.ndarray, "h w c"],
+  coupling: Num[np.ndarray, "i n k"],
+  agreement: Num[np.ndarray, "i n k"],
   class_names: Sequence[str] = (),
 ) -> Figure:
   """Draws the coupling coefficients of one image, a heat map an iteration of routing.
@@ -37,25 +32,19 @@ def coupling(
   the least where that is below zero. More than 64 children are averaged in groups of neighbours.
 
   Args:
-    image: [h, w, c] in [0, 1].
-    coupling: [i, n, k], share of each of n children that each of k parents got in each iteration;
-      shares of a child sum to one.
-    agreement: [i, n, k], of each child's vote with each parent: a scalar product, or a log density.
+    image: that was routed.
+    coupling: share of each of n children that each of k parents got in each iteration; shares of a
+      child sum to one.
+    agreement: of each child's vote with each parent: a scalar product, or a log density.
     class_names: a name a parent; () gives them numbers.
 
   Raises:
-    ValueError: arrays of another rank, that do not fit each other, or not one name a parent.
+    ValueError: not one name a parent.
   """
-  image = check_rank("image", image, "h w c")
-  coupling = check_rank("coupling", coupling, "i n k")
-  agreement = check_rank("agreement", agreement, "i n k")
   iterations, num_children, num_parents = coupling.shape
   names = list(class_names) or [str(k) for k in range(num_parents)]
-  if agreement.shape != coupling.shape or len(names) != num_parents:
-    raise ValueError(
-      "'coupling' and 'agreement' must have one shape [i, n, k] and 'class_names' one name for each"
-      f" of the k parents, got {coupling.shape}, {agreement.shape} and {len(names)} names."
-    )
+  if len(names) != num_parents:
+    raise ValueError(f"expected a name for each of {num_parents} parents, got {len(names)} names.")
   rows = mean_of_groups(coupling)
   ends = _around_even(rows)
   scale = TwoSlopeNorm(vmin=ends[0], vcenter=ends[1], vmax=ends[2])

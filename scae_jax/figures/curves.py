@@ -1,43 +1,48 @@
-"""What was measured while training, against the step."""
+"""Curves: of training against the step, of poses and accuracies against a motion of the image."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from scae_jax.figures.style import (
-  LABEL_SIZE,
-  SMALL_SIZE,
-  check_rank,
-  check_same_length,
-  new_figure,
-  palette,
-)
+from scae_jax.figures.style import GREY, LABEL_SIZE, legend_below, new_figure, palette, plain
+from scae_jax.typing import Num, typed
 
 MAX_PANELS = 24
 NUM_COLUMNS = 3
 SPLITS = ("train", "validation", "test")
+UNITS = {"translation": "pixels", "rotation": "degrees", "scaling": "factor"}
+_ROWS = (
+  "distance from the\nideal pose, pixels",
+  "error / error of a pose\nthat does not move",
+  "change of\npresence",
+)
+MAX_TICKS = 8  # as many angles as have room for a tick each
+TICKS = 45.0  # degrees, of more angles than that
+Lines = Mapping[str, Mapping[str, Num[np.ndarray, "n"]]]
 
 
-def training_curves(steps: np.ndarray, values: Mapping[str, np.ndarray]) -> Figure:
+@typed
+def training_curves(
+  steps: Num[np.ndarray, "n"], values: Mapping[str, Num[np.ndarray, "n"]]
+) -> Figure:
   """Draws each quantity in its own panel, because each has its own unit.
 
   Args:
-    steps: [n], training steps.
-    values: `{name: [n]}`; NaN where a quantity was not measured. `train/x`, `validation/x` and
+    steps: training steps.
+    values: `{name: values}`; NaN where a quantity was not measured. `train/x`, `validation/x` and
       `test/x` share the panel `x`. The first 24 panels are drawn.
 
   Raises:
-    ValueError: no quantity, or arrays that are not of one length.
+    ValueError: no quantity.
   """
-  steps = check_rank("steps", steps, "n")
   if not values:
     raise ValueError("training_curves needs at least one quantity, got none.")
-  curves = {name: check_rank(name, values[name], "n") for name in values}
-  check_same_length(steps=steps, **curves)
   panels: dict[str, dict[str, np.ndarray]] = {}
-  for name, curve in curves.items():
+  for name, curve in values.items():
     split, _, quantity = name.partition("/")
     if split not in SPLITS or not quantity:
       split, quantity = "", name
@@ -48,34 +53,141 @@ def training_curves(steps: np.ndarray, values: Mapping[str, np.ndarray]) -> Figu
   rows = math.ceil(len(shown) / columns)
   figure = new_figure(3.2 * columns + 0.3, 1.9 * rows + 0.7, "Training")
   grid = figure.subplots(rows, columns, squeeze=False)
-  for axes in list(grid.flat)[len(shown) :]:
+  for axes in grid.flat[len(shown) :]:
     axes.set_visible(False)
   blue, orange = palette(2)
   colours: dict[str, np.ndarray] = {"train": blue, "validation": orange, "test": orange, "": blue}
   lines = {}
-  for i, (quantity, by_split) in enumerate(shown):
-    axes = grid.flat[i]
+  for i, (axes, (quantity, by_split)) in enumerate(zip(grid.flat, shown, strict=False)):
     for split, curve in by_split.items():
       measured = np.isfinite(curve)
       marker = "o" if measured.sum() == 1 else ""  # a line of one point would not be seen
-      (lines[split],) = axes.plot(
-        steps[measured], curve[measured], lw=1.2, marker=marker, ms=3, color=colours[split]
-      )
+      look = {"lw": 1.2, "marker": marker, "ms": 3, "color": colours[split], "label": split}
+      (lines[split],) = axes.plot(steps[measured], curve[measured], **look)
     axes.set_xlim(0, 1.03 * max(steps.max(initial=0), 1))  # the same in every panel
     axes.set_title(quantity, fontsize=LABEL_SIZE)
-    axes.tick_params(labelsize=SMALL_SIZE)
-    axes.grid(alpha=0.25, lw=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain(axes)
     if i + columns >= len(shown):  # nothing below
       axes.set_xlabel("step", fontsize=LABEL_SIZE)
-  named = {split: lines[split] for split in SPLITS if split in lines}
-  if named:
-    figure.legend(
-      list(named.values()),
-      list(named),
-      loc="outside lower center",
-      ncols=len(named),
-      fontsize=LABEL_SIZE,
-      frameon=False,
-    )
+  if named := [lines[split] for split in SPLITS if split in lines]:
+    legend_below(figure, named, len(named), LABEL_SIZE)
+  return figure
+
+
+@typed
+def equivariance(
+  curves: Mapping[str, Mapping[str, np.ndarray]], between: Mapping[str, float], title: str = ""
+) -> Figure:
+  """Draws, for each family of motions, the error of poses and the change of presences.
+
+  Three rows: the mean distance of poses from where they should be, in pixels, with that of poses
+  that do not move dashed; the ratio of the two; and the mean change of presences, with that between
+  different examples dotted.
+
+  Args:
+    curves: by family, each `size` [n] and for each kind of capsule `<kind>/error`,
+      `<kind>/unmoved` and `<kind>/presence_change`, [n]; NaN where nothing was measured.
+    between: by kind, the mean absolute difference of presences between examples.
+    title: what was measured.
+
+  Raises:
+    ValueError: no family.
+  """
+  if not curves:
+    raise ValueError("equivariance needs at least one family of motions, got none.")
+  figure = new_figure(3.0 * len(curves) + 1.2, 6.4, title)
+  grid = figure.subplots(len(_ROWS), len(curves), squeeze=False, sharey="row", sharex="col")
+  colours = dict(zip(between, palette(len(between)), strict=True))
+  for column, (family, values) in enumerate(curves.items()):
+    sizes, (errors, ratios, presences) = values["size"], grid[:, column]
+    for kind, colour in colours.items():
+      look = {"color": colour, "lw": 1.4, "marker": "o", "ms": 3.5}
+      error, unmoved = values[f"{kind}/error"], values[f"{kind}/unmoved"]
+      errors.plot(sizes, error, label=kind, **look)
+      errors.plot(sizes, unmoved, label=f"{kind} that do not move", **look | {"ls": "--", "lw": 1})
+      moves = unmoved > 0  # without a motion there is no ratio
+      ratios.plot(sizes[moves], error[moves] / unmoved[moves], **look)
+      presences.plot(sizes, values[f"{kind}/presence_change"], **look)
+      label = f"{kind}, between examples"
+      presences.axhline(between[kind], color=colour, lw=1, ls=":", label=label)
+    ratios.axhline(1.0, color=GREY, lw=1, ls="--")
+    errors.set_title(family, fontsize=LABEL_SIZE)
+    if np.array_equal(sizes, np.round(sizes)):
+      presences.xaxis.set_major_locator(MaxNLocator(integer=True))
+    presences.set_xlabel(UNITS.get(family, "size"), fontsize=LABEL_SIZE)
+  for axes in grid.flat:
+    axes.set_ylim(bottom=0)
+    plain(axes)
+  for axes, label in zip(grid[:, 0], _ROWS, strict=True):
+    axes.set_ylabel(label, fontsize=LABEL_SIZE)
+  handles = [line for axes in grid[::2, 0] for line in axes.get_legend_handles_labels()[0]]
+  legend_below(figure, handles, 3)
+  return figure
+
+
+@typed
+def viewpoint(
+  angles: Num[np.ndarray, "n"],
+  accuracy: Lines,
+  chance: float,
+  title: str = "",
+  *,
+  across: str = "test images rotated by, degrees",
+  num_columns: int = 0,
+  baselines: Collection[str] = (),
+  dashed: Collection[str] = (),
+  marked: Collection[int] = (),
+) -> Figure:
+  """Draws accuracy by angle: a panel for each way of training, a line for each system.
+
+  A system has the same colour in all panels. Up to 8 angles have a tick each; of more there is one
+  every 45 degrees.
+
+  Args:
+    angles: degrees.
+    accuracy: `{way of training or of scoring: {system: shares in [0, 1]}}`; NaN leaves a gap.
+    chance: the accuracy of a guess, drawn as a dotted line.
+    title: of the whole.
+    across: what the angles are of.
+    num_columns: panels side by side; 0 is all.
+    baselines: names of systems whose lines are grey and dashed.
+    dashed: names of others whose lines are dashed, such as those scored in another way.
+    marked: angles at which a thin line stands.
+
+  Raises:
+    ValueError: nothing to draw.
+  """
+  names = list(dict.fromkeys(name for lines in accuracy.values() for name in lines))
+  if not names:
+    raise ValueError("viewpoint needs the accuracies of at least one system, got none.")
+  in_colour = [name for name in names if name not in baselines]
+  colours = dict(zip(in_colour, palette(len(in_colour)), strict=True))
+  num_columns = num_columns or len(accuracy)
+  num_rows = -(-len(accuracy) // num_columns)
+  figure = new_figure(4.2 * num_columns + 0.3, 3.3 * num_rows + 0.6, title)
+  grid = figure.subplots(num_rows, num_columns, squeeze=False, sharey=True)
+  drawn: dict[str, Artist] = {}
+  for axes in grid.flat[len(accuracy) :]:
+    axes.set_visible(False)
+  for axes, (way, lines) in zip(grid.flat, accuracy.items(), strict=False):
+    for name, values in lines.items():
+      is_dashed = name in dashed or name in baselines
+      look = {"color": colours.get(name, "0.5"), "ls": "--" if is_dashed else "-", "label": name}
+      (drawn[name],) = axes.plot(angles, 100 * values, **look, lw=1.4, marker="o", ms=2.5)
+    axes.axhline(100 * chance, color="0.5", lw=0.8, ls=":")
+    for angle in marked:
+      axes.axvline(angle, color="0.7", lw=0.6, zorder=0)
+    axes.set_title(way, fontsize=LABEL_SIZE)
+    axes.set_xlabel(across, fontsize=LABEL_SIZE)
+    axes.set_ylim(0, 101)
+    if len(angles) <= MAX_TICKS:
+      axes.set_xticks(angles)
+    else:
+      axes.xaxis.set_major_locator(MultipleLocator(TICKS))
+    plain(axes)
+  for axes in grid[:, 0]:
+    axes.set_ylabel("accuracy, percent", fontsize=LABEL_SIZE)
+  # Baselines last.
+  handles = [drawn[name] for name in sorted(drawn, key=lambda name: name in baselines)]
+  legend_below(figure, handles, min(len(handles), 4), LABEL_SIZE)
   return figure

@@ -1,6 +1,10 @@
-"""Inputs beside what the parts and the objects make of them."""
+"""Templates, and images beside what capsules make of them."""
+
+import math
+from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -9,17 +13,225 @@ from scae_jax.figures.style import (
   LABEL_SIZE,
   NO_OBJECT,
   SMALL_SIZE,
-  check_rank,
-  check_same_length,
+  legend_below,
   new_figure,
   palette,
   row_label,
   show_picture,
 )
+from scae_jax.typing import Int, Num, typed
 
 MAX_EXAMPLES = 10
 MAX_OBJECTS = 5
 LEGEND_ROWS = 4
+MAX_TEMPLATES = 64
+TEMPLATES_A_ROW = 10
+WRONG = "#d1242f"  # of an answer that is not the label
+_ARROW = "\N{RIGHTWARDS ARROW}"
+
+
+@typed
+def templates(
+  templates: Num[np.ndarray, "m t t c"], alphas: Num[np.ndarray, "m t t 1"] | None = None
+) -> Figure:
+  """Draws every template, with its alpha channel and their product below it.
+
+  Where it is transparent a template has no effect, and may be noise.
+
+  Args:
+    templates: the first 64 are drawn.
+    alphas: how opaque each pixel of a template is; None when the model has none.
+  """
+  num_parts = len(templates)
+  shown = min(num_parts, MAX_TEMPLATES)
+  kinds = [("template", templates)]
+  if alphas is not None:
+    kinds += [("alpha", alphas), ("\N{MULTIPLICATION SIGN} alpha", templates * alphas)]
+  columns = min(shown, TEMPLATES_A_ROW)
+  rows = math.ceil(shown / columns) * len(kinds)
+  title = f"Templates of the {num_parts} parts"
+  if shown < num_parts:
+    title += f" (first {shown})"
+  figure = new_figure(0.85 * columns + 0.9, 0.9 * rows + 0.5, title)
+  grid = figure.subplots(rows, columns, squeeze=False)
+  for axes in grid.flat:
+    axes.set_axis_off()
+  for part in range(shown):
+    for j, (kind, pictures) in enumerate(kinds):
+      axes = grid[part // columns * len(kinds) + j, part % columns]
+      axes.set_axis_on()
+      show_picture(axes, pictures[part])
+      if j == 0:
+        axes.set_title(str(part), fontsize=SMALL_SIZE, pad=2)
+      if part % columns == 0:
+        row_label(axes, kind)
+      if len(kinds) > 1 and j == len(kinds) - 1:
+        axes.set_xlabel(" ", fontsize=LABEL_SIZE // 2)  # air between parts
+  return figure
+
+
+@typed
+def reconstructions(
+  image: Num[np.ndarray, "n h w c"],
+  bottom_up: Num[np.ndarray, "n h w c"],
+  top_down: Num[np.ndarray, "n h w c"],
+  part_mixing: Num[np.ndarray, "n m h w"],
+  part_winner: Int[np.ndarray, "n m"],
+  object_presence: Num[np.ndarray, "n k"],
+) -> Figure:
+  """Draws, a column an example, the target, both reconstructions, and whose the parts are.
+
+  An object has one colour in all columns. Those that win the most take the first colours, which are
+  the easiest to tell apart, and come first in the legend, which is read along its rows.
+
+  Args:
+    image: the first 10 are drawn.
+    bottom_up: from the poses of the parts as the encoder sees them.
+    top_down: from the poses that the objects predict.
+    part_mixing: share of each part in each pixel times the pixel's brightness.
+    part_winner: the object that won each part; a number from k on stands for none.
+    object_presence: gives the number of objects.
+  """
+  shown = min(len(image), MAX_EXAMPLES)
+  part_mixing, part_winner = part_mixing[:shown], part_winner[:shown]
+  winners = _by_use(part_mixing, part_winner, object_presence.shape[1])
+  rank = np.full(part_winner.shape, -1)
+  for i, k in enumerate(winners):
+    rank[part_winner == k] = i
+  coloured = colour_parts(part_mixing, rank, len(winners))
+  columns = max(2, shown - 2)
+  handles = _legend(winners, bool((part_mixing[rank < 0] > 0).any()), LEGEND_ROWS * columns)
+  columns = min(len(handles), columns)
+  legend_rows = -(-len(handles) // max(1, columns))
+  rows = {
+    "target": image,
+    "from parts": bottom_up,
+    "from objects": top_down,
+    "parts by\nobject": coloured,
+  }
+  height = 0.98 * len(rows) + 0.6 + 0.2 * legend_rows
+  figure = new_figure(0.95 * shown + 1.2, height, "Reconstructions")
+  _show_rows(figure, rows, shown)
+  if handles:
+    # Matplotlib fills columns, the longer ones first: this order reads along the rows.
+    in_rows = [handle for i in range(columns) for handle in handles[i::columns]]
+    legend_below(figure, in_rows, columns, handlelength=1.0)
+  return figure
+
+
+@typed
+def object_reconstructions(
+  image: Num[np.ndarray, "n h w c"],
+  object_reconstruction: Num[np.ndarray, "n k h w c"],
+  object_presence: Num[np.ndarray, "n k"],
+) -> Figure:
+  """Draws, a row an example, the target and what its most present objects make by themselves.
+
+  Args:
+    image: the first 10 are drawn.
+    object_reconstruction: of each object alone.
+    object_presence: the 5 most present of each example are drawn, the most present first, with
+      their number and presence.
+  """
+  shown = min(len(image), MAX_EXAMPLES)
+  num_objects = min(object_presence.shape[1], MAX_OBJECTS)
+  ranked = np.argsort(-object_presence, axis=1, kind="stable")[:, :num_objects]
+  title = "Objects by themselves, most present first"
+  figure = new_figure(1.15 * (num_objects + 1) + 0.3, 1.28 * shown + 0.5, title)
+  grid = figure.subplots(shown, num_objects + 1, squeeze=False)
+  for i in range(shown):
+    show_picture(grid[i, 0], image[i])
+    for axes, k in zip(grid[i, 1:], ranked[i], strict=True):
+      show_picture(axes, object_reconstruction[i, k])
+      axes.set_xlabel(
+        f"object {k}: {object_presence[i, k]:.2f}", fontsize=SMALL_SIZE, labelpad=2, color=GREY
+      )
+  grid[0, 0].set_title("target", fontsize=LABEL_SIZE, color=GREY)
+  return figure
+
+
+@typed
+def free_form(
+  image: Num[np.ndarray, "n h w c"],
+  before: Num[np.ndarray, "n h w c"],
+  after: Num[np.ndarray, "n h w c"],
+  bound_before: Num[np.ndarray, "n"],
+  bound_after: Num[np.ndarray, "n"],
+  title: str = "",
+) -> Figure:
+  """Draws, a column an example, the image, and the picture of its posterior and its bound in nats
+  before and after free-form inference.
+
+  The first 10 are drawn.
+  """
+  shown = min(len(image), MAX_EXAMPLES)
+  figure = new_figure(max(0.95 * shown + 1.0, 3.2), 4.1, title)
+  grid = _show_rows(figure, {"image": image, "before": before, "after": after}, shown)
+  for row, bounds in ((1, bound_before), (2, bound_after)):
+    for i in range(shown):
+      nats = f"{bounds[i]:.0f}" + (" nats" if i == 0 else "")
+      grid[row, i].set_xlabel(nats, fontsize=LABEL_SIZE, labelpad=3, color=GREY)
+  return figure
+
+
+@typed
+def class_reconstructions(
+  image: Num[np.ndarray, "n h w c"],
+  reconstruction: Num[np.ndarray, "n h w c"],
+  label: Int[np.ndarray, "n"],
+  predicted: Int[np.ndarray, "n"],
+) -> Figure:
+  """Draws, a column an example, the image, its reconstruction, and below it label and answer.
+
+  The first 10 are drawn; an answer that is not the label is red. `predicted` is the answer, whose
+  capsule was decoded.
+  """
+  shown = min(len(image), MAX_EXAMPLES)
+  title = f"Reconstructions: label {_ARROW} answer"
+  figure = new_figure(max(0.95 * shown + 1.6, 3.2), 2.7, title)
+  grid = _show_rows(figure, {"image": image, "reconstruction": reconstruction}, shown)
+  for axes, own, answer in zip(grid[1], label, predicted, strict=False):
+    _write_answer(axes, str(own), str(answer), is_right=own == answer)
+  return figure
+
+
+@typed
+def overlaid_reconstructions(
+  image: Num[np.ndarray, "n h w c"],
+  sources: Num[np.ndarray, "n 2 h w c"],
+  reconstructions: Num[np.ndarray, "n 2 h w c"],
+  label: Int[np.ndarray, "n 2"],
+  predicted: Int[np.ndarray, "n 2"],
+) -> Figure:
+  """Draws, a column an example, two overlaid images, and which of the pixels is whose.
+
+  Below the overlay stand its two sources, one red and one green, and in the same way what the
+  capsules of the two answers make of them; where both are, it is yellow. Sabour et al. 2017,
+  figure 5.
+
+  Args:
+    image: the overlay; the first 10 are drawn.
+    sources: the two images.
+    reconstructions: of the two answers.
+    label: of the sources.
+    predicted: the two answers, each in the place of the label that it is, if it is one.
+  """
+  shown = min(len(image), MAX_EXAMPLES)
+  rows = {
+    "overlay": image,
+    "sources": red_and_green(sources),
+    "reconstructions": red_and_green(reconstructions),
+  }
+  title = f"Overlays: labels {_ARROW} answers"
+  figure = new_figure(max(0.95 * shown + 1.6, 3.2), 3.9, title)
+  grid = _show_rows(figure, rows, shown)
+  for axes, own, answers in zip(grid[-1], label, predicted, strict=False):
+    texts = (", ".join(map(str, pair)) for pair in (own, answers))
+    _write_answer(axes, *texts, is_right=set(own) == set(answers))
+  names = {"red": "first label", "lime": "second label", "yellow": "both"}
+  handles = [Patch(color=colour, label=name) for colour, name in names.items()]
+  legend_below(figure, handles, 3, handlelength=1.0)
+  return figure
 
 
 def colour_parts(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: int) -> np.ndarray:
@@ -41,119 +253,28 @@ def colour_parts(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: 
   return np.einsum("nmhw,nmc->nhwc", part_mixing, colour_of_part).clip(0.0, 1.0)
 
 
-def reconstructions(
-  image: np.ndarray,
-  bottom_up: np.ndarray,
-  top_down: np.ndarray,
-  part_mixing: np.ndarray,
-  part_winner: np.ndarray,
-  object_presence: np.ndarray,
-) -> Figure:
-  """Draws, a column an example, the target, both reconstructions, and whose the parts are.
+def red_and_green(pairs: np.ndarray) -> np.ndarray:
+  """The first of two pictures in red, the second in green: [n, h, w, 3] of [n, 2, h, w, c].
 
-  An object has one colour in all columns. Those that win the most take the first colours, which are
-  the easiest to tell apart, and come first in the legend, which is read along its rows.
-
-  Args:
-    image: [n, h, w, c] in [0, 1]; the first 10 are drawn.
-    bottom_up: [n, h, w, c] from the poses of the parts as the encoder sees them.
-    top_down: [n, h, w, c] from the poses that the objects predict.
-    part_mixing: [n, m, h, w] share of each part in each pixel times the pixel's brightness.
-    part_winner: int [n, m], the object that won each part.
-    object_presence: [n, k] in [0, 1]; gives the number of objects.
-
-  Raises:
-    ValueError: arrays of another rank, or not of one length.
+  Channels of each picture are averaged.
   """
-  image = check_rank("image", image, "n h w c")
-  bottom_up = check_rank("bottom_up", bottom_up, "n h w c")
-  top_down = check_rank("top_down", top_down, "n h w c")
-  part_mixing = check_rank("part_mixing", part_mixing, "n m h w")
-  part_winner = check_rank("part_winner", part_winner, "n m")
-  object_presence = check_rank("object_presence", object_presence, "n k")
-  check_same_length(
-    image=image,
-    bottom_up=bottom_up,
-    top_down=top_down,
-    part_mixing=part_mixing,
-    part_winner=part_winner,
-    object_presence=object_presence,
-  )
-  shown = min(len(image), MAX_EXAMPLES)
-  num_objects = object_presence.shape[1]
-  part_mixing, part_winner = part_mixing[:shown], part_winner[:shown]
-  winners = _by_use(part_mixing, part_winner, num_objects)
-  rank = np.full(part_winner.shape, -1)
-  for i, k in enumerate(winners):
-    rank[part_winner == k] = i
-  coloured = colour_parts(part_mixing, rank, len(winners))
-  rows = [
-    ("target", image),
-    ("from parts", bottom_up),
-    ("from objects", top_down),
-    ("parts by\nobject", coloured),
-  ]
-  columns = max(2, shown - 2)
-  handles = _legend(winners, bool((part_mixing[rank < 0] > 0).any()), LEGEND_ROWS * columns)
-  columns = min(len(handles), columns)
-  legend_rows = -(-len(handles) // max(1, columns))
-  height = 0.98 * len(rows) + 0.6 + 0.2 * legend_rows
-  figure = new_figure(0.95 * shown + 1.2, height, "Reconstructions")
+  red, green = np.moveaxis(np.mean(pairs, axis=-1), 1, 0)
+  return np.stack([red, green, np.zeros_like(red)], axis=-1)
+
+
+def _show_rows(figure: Figure, rows: dict[str, np.ndarray], shown: int) -> np.ndarray:
+  """Draws the first pictures [n, h, w, c] of each row, with its name; returns the grid of axes."""
   grid = figure.subplots(len(rows), shown, squeeze=False)
-  for i, (label, pictures) in enumerate(rows):
-    row_label(grid[i, 0], label)
-    for j in range(shown):
-      show_picture(grid[i, j], pictures[j])
-
-  if handles:
-    figure.legend(
-      # Matplotlib fills columns, the longer ones first; so taken, they are in order along the rows.
-      handles=[handle for i in range(columns) for handle in handles[i::columns]],
-      loc="outside lower center",
-      ncols=columns,
-      fontsize=SMALL_SIZE,
-      frameon=False,
-      handlelength=1.0,
-    )
-  return figure
+  for row, (name, pictures) in zip(grid, rows.items(), strict=True):
+    row_label(row[0], name)
+    for axes, picture in zip(row, pictures, strict=False):
+      show_picture(axes, picture)
+  return grid
 
 
-def object_reconstructions(
-  image: np.ndarray, object_reconstruction: np.ndarray, object_presence: np.ndarray
-) -> Figure:
-  """Draws, a row an example, the target and what its most present objects make by themselves.
-
-  Args:
-    image: [n, h, w, c] in [0, 1]; the first 10 are drawn.
-    object_reconstruction: [n, k, h, w, c] in [0, 1].
-    object_presence: [n, k] in [0, 1]; the 5 most present of each example are drawn, the most
-      present first, with their number and presence.
-
-  Raises:
-    ValueError: arrays of another rank, or not of one length.
-  """
-  image = check_rank("image", image, "n h w c")
-  object_reconstruction = check_rank("object_reconstruction", object_reconstruction, "n k h w c")
-  object_presence = check_rank("object_presence", object_presence, "n k")
-  check_same_length(
-    image=image, object_reconstruction=object_reconstruction, object_presence=object_presence
-  )
-  shown = min(len(image), MAX_EXAMPLES)
-  num_objects = min(object_presence.shape[1], MAX_OBJECTS)
-  ranked = np.argsort(-object_presence, axis=1, kind="stable")[:, :num_objects]
-  title = "Objects by themselves, most present first"
-  figure = new_figure(1.15 * (num_objects + 1) + 0.3, 1.28 * shown + 0.5, title)
-  grid = figure.subplots(shown, num_objects + 1, squeeze=False)
-  for i in range(shown):
-    show_picture(grid[i, 0], image[i])
-    for rank, k in enumerate(ranked[i], start=1):
-      axes = grid[i, rank]
-      show_picture(axes, object_reconstruction[i, k])
-      axes.set_xlabel(
-        f"object {k}: {object_presence[i, k]:.2f}", fontsize=SMALL_SIZE, labelpad=2, color=GREY
-      )
-  grid[0, 0].set_title("target", fontsize=LABEL_SIZE, color=GREY)
-  return figure
+def _write_answer(axes: Axes, label: str, predicted: str, is_right: bool) -> None:
+  colour = GREY if is_right else WRONG
+  axes.set_xlabel(f"{label} {_ARROW} {predicted}", fontsize=LABEL_SIZE, labelpad=3, color=colour)
 
 
 def _by_use(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: int) -> np.ndarray:
@@ -164,8 +285,8 @@ def _by_use(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: int) 
   return order[won[order] > 0]
 
 
-def _legend(winners: np.ndarray, has_no_object: bool, most: int) -> list[Patch]:
-  """At most so many entries: objects in order, how many others there are, and grey last."""
+def _legend(winners: Sequence[int] | np.ndarray, has_no_object: bool, most: int) -> list[Patch]:
+  """Up to `most` entries: objects in order, the number of others, and grey last."""
   last = [Patch(color=NO_OBJECT, label="no object")] if has_no_object else []
   free = most - len(last)
   named = winners if len(winners) <= free else winners[: free - 1]

@@ -1,33 +1,35 @@
-"""Tables of numbers as heat maps: capsules against classes, labels against answers."""
+"""Tables of numbers, and scattered examples: by capsule, by class, by answer, by confidence."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
 
 from scae_jax.figures.style import (
+  GREY,
   LABEL_SIZE,
   SMALL_SIZE,
   TITLE_SIZE,
-  check_rank,
-  check_same_length,
+  bare,
   new_figure,
+  palette,
+  plain,
 )
+from scae_jax.typing import Int, Num, typed
 
 MAX_CAPSULES = 64
 MAX_WRITTEN_CLASSES = 20  # with more, the cells are too small for numbers
+MAX_LEGEND = 30
 
 
-def mean_by_class(features: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
-  """Mean of each feature over each class: [num_classes, k]; zero for a class without examples."""
-  sums = np.zeros((num_classes, features.shape[1]))
-  np.add.at(sums, labels, features)
-  counts = np.bincount(labels, minlength=num_classes)
-  return sums / np.maximum(counts, 1)[:, None]
-
-
+@typed
 def presences_by_class(
-  features: np.ndarray, labels: np.ndarray, class_names: Sequence[str], title: str = ""
+  features: Num[np.ndarray, "n k"],
+  labels: Int[np.ndarray, "n"],
+  class_names: Sequence[str],
+  title: str = "",
 ) -> Figure:
   """Draws the mean presence of every capsule for every class, a row a class.
 
@@ -35,18 +37,12 @@ def presences_by_class(
   specialise make a staircase. Within a class the most present comes first.
 
   Args:
-    features: [n, k], non-negative presences or masses. Of more than 64 capsules the 64 with the
-      largest mean over their best class are drawn.
-    labels: int [n] in [0, len(class_names)).
+    features: non-negative presences or masses. Of more than 64 capsules the 64 with the largest
+      mean over their best class are drawn.
+    labels: in [0, len(class_names)).
     class_names: a name a class.
     title: what the features are.
-
-  Raises:
-    ValueError: arrays of another rank, or not of one length.
   """
-  features = check_rank("features", features, "n k")
-  labels = check_rank("labels", labels, "n")
-  check_same_length(features=features, labels=labels)
   means = mean_by_class(features, labels, len(class_names))
   best, preferred = means.max(axis=0), means.argmax(axis=0)
   kept = np.sort(np.argsort(-best, kind="stable")[:MAX_CAPSULES])
@@ -67,27 +63,21 @@ def presences_by_class(
   return figure
 
 
+@typed
 def confusion(
-  matrix: np.ndarray, class_names: Sequence[str], title: str = "", columns: str = "answer"
+  matrix: Num[np.ndarray, "classes classes"],
+  class_names: Sequence[str],
+  title: str = "",
+  columns: str = "answer",
 ) -> Figure:
   """Draws which answers the examples of each label get, a row a label.
 
   Args:
-    matrix: [classes, classes], examples by label (row) and by answer (column); halves are counts
-      too.
+    matrix: examples by label (row) and by answer (column); halves are counts too.
     class_names: a name a class.
     title: what was measured.
     columns: what an answer is, such as "label of the cluster".
-
-  Raises:
-    ValueError: a matrix that is not square, or not of as many rows as there are names.
   """
-  matrix = check_rank("matrix", matrix, "classes classes")
-  if matrix.shape != (len(class_names), len(class_names)):
-    raise ValueError(
-      f"A confusion matrix of {len(class_names)} classes must be square with that many rows, "
-      f"got {matrix.shape}."
-    )
   shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
   side = float(np.clip(0.42 * len(class_names), 2.5, 11))
   figure = new_figure(side + 1.6, side + 1.2)
@@ -108,7 +98,95 @@ def confusion(
   return figure
 
 
+@typed
+def embedding(
+  points: Num[np.ndarray, "n 2"],
+  labels: Int[np.ndarray, "n"],
+  class_names: Sequence[str],
+  title: str = "",
+) -> Figure:
+  """Scatters points that were embedded in the plane, as by t-SNE.
+
+  Args:
+    points: only distances mean anything, so the axes bear no numbers.
+    labels: in [0, len(class_names)), the colour of each point.
+    class_names: a name a class; the first 30 stand in the legend.
+    title: what was embedded.
+  """
+  colours = palette(len(class_names))
+  figure = new_figure(6.4, 5.2)
+  axes = figure.add_subplot()
+  # One collection in the order of the examples: by class, the last class would hide the others.
+  axes.scatter(points[:, 0], points[:, 1], s=9, c=colours[labels], alpha=0.8, linewidths=0)
+  axes.set_title(title or "Embedding", fontsize=TITLE_SIZE)
+  bare(axes)
+  axes.set_aspect("equal", adjustable="datalim")
+  names = class_names[:MAX_LEGEND]
+  figure.legend(
+    handles=[
+      Line2D([], [], marker="o", ls="", ms=5, color=colours[i], label=name)
+      for i, name in enumerate(names)
+    ],
+    loc="outside right center",
+    fontsize=LABEL_SIZE if len(names) <= 15 else SMALL_SIZE,
+    frameon=False,
+    handletextpad=0.2,
+  )
+  return figure
+
+
+@typed
+def reliability(
+  count: Num[np.ndarray, "bins"],
+  confidence: Num[np.ndarray, "bins"],
+  accuracy: Num[np.ndarray, "bins"],
+  title: str = "",
+) -> Figure:
+  """Draws accuracy against confidence by bin, and below it the share of examples in each bin.
+
+  A calibrated classifier lies on the dashed line; a bin below it is overconfident. A dot stands at
+  the mean confidence of its bin, so that its distance from the line is the bin's part in the
+  expected calibration error.
+
+  Args:
+    count: answers in each of as many equal bins of confidence.
+    confidence: their mean confidence; of an empty bin any number.
+    accuracy: the share of them that is right; of an empty bin any number.
+    title: what was measured.
+  """
+  share = count / max(count.sum(), 1)
+  used = count > 0
+  left = np.flatnonzero(used) / len(count)
+  blue, orange = palette(2)
+
+  figure = new_figure(4.0, 4.6)
+  above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+  look = {"width": 1 / len(count), "align": "edge", "edgecolor": "white", "linewidth": 0.6}
+  above.plot([0, 1], [0, 1], ls="--", lw=1, color=GREY, zorder=3)
+  above.bar(left, accuracy[used], color=(*blue, 0.55), **look)
+  dots = {"ls": "", "marker": "o", "ms": 4, "color": blue, "zorder": 4, "clip_on": False}
+  above.plot(confidence[used], accuracy[used], **dots)
+  below.bar(left, share[used], color=(*orange, 0.8), **look)
+  above.set_title(title or "Reliability", fontsize=TITLE_SIZE)
+  above.set_ylabel("accuracy", fontsize=LABEL_SIZE)
+  below.set_ylabel("share of\nexamples", fontsize=LABEL_SIZE)
+  below.set_xlabel("confidence", fontsize=LABEL_SIZE)
+  above.set_xlim(0, 1)
+  for axes in (above, below):
+    axes.set_ylim(0, 1.02)
+    axes.set_axisbelow(True)
+    plain(axes)
+  below.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+  return figure
+
+
+def mean_by_class(features: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
+  """Mean of each feature over each class: [num_classes, k]; zero for a class without examples."""
+  belongs = labels == np.arange(num_classes)[:, None]
+  return belongs @ features / np.maximum(belongs.sum(axis=1, keepdims=True), 1)
+
+
 def _name_classes(set_ticks, class_names: Sequence[str]) -> None:
-  """Writes class names along an axis, every so many when there are too many to read."""
+  """Writes class names along an axis, at most 50 of them, at equal distances."""
   step = -(-len(class_names) // 50)
   set_ticks(range(0, len(class_names), step), class_names[::step], fontsize=SMALL_SIZE)

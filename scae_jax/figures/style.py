@@ -5,8 +5,10 @@ Figures are made without pyplot, so that they keep no global state and can be dr
 
 import colorsys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -18,32 +20,11 @@ SMALL_SIZE = 7
 GREY = "0.35"  # of secondary text
 # Colours that stay apart on black and on white, none of them grey: grey stands for no object. Ten
 # were chosen by eye; each of the others is far, in Oklab, from all that stand before it.
-_CHOSEN = (
-  "#3f8fe0",
-  "#ff8c1a",
-  "#3dbb4f",
-  "#f24b4b",
-  "#9b6bf0",
-  "#b5794a",
-  "#f272c8",
-  "#d9bf00",
-  "#1fc4cf",
-  "#8fae1b",
-  "#0000ff",
-  "#ea00ff",
-  "#8c3157",
-  "#00ff00",
-  "#b9ffb2",
-  "#6a00ff",
-  "#9800a6",
-  "#d9b2ff",
-  "#5e468c",
-  "#ffb2b2",
-  "#d5ff00",
-  "#008c69",
-  "#ff0095",
-  "#aa00ff",
-)
+_CHOSEN = """
+  #3f8fe0 #ff8c1a #3dbb4f #f24b4b #9b6bf0 #b5794a #f272c8 #d9bf00
+  #1fc4cf #8fae1b #0000ff #ea00ff #8c3157 #00ff00 #b9ffb2 #6a00ff
+  #9800a6 #d9b2ff #5e468c #ffb2b2 #d5ff00 #008c69 #ff0095 #aa00ff
+"""
 NO_OBJECT = (0.5, 0.5, 0.5)
 _GOLDEN_RATIO = 0.6180339887498949
 
@@ -59,10 +40,10 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
 def palette(num_colours: int) -> np.ndarray:
   """Distinct colours, float [num_colours, 3] in [0, 1]; colour i is the same for every length.
 
-  After 24 chosen ones, hues go round the circle by the golden ratio, in turns light and dark, so
+  After 24 chosen ones, hues go round the circle by the golden ratio, alternately light and dark, so
   that neighbours differ; some of those resemble a chosen one.
   """
-  colours = [to_rgb(colour) for colour in _CHOSEN[:num_colours]]
+  colours = [to_rgb(colour) for colour in _CHOSEN.split()[:num_colours]]
   for i in range(len(colours), num_colours):
     hue = (i * _GOLDEN_RATIO) % 1.0
     saturation, value = ((0.55, 1.0), (0.95, 0.75), (0.35, 0.9))[i % 3]
@@ -73,8 +54,8 @@ def palette(num_colours: int) -> np.ndarray:
 def show_picture(axes: Axes, picture: np.ndarray) -> None:
   """Draws [h, w] or [h, w, c] in [0, 1] without axes: black is 0, white is 1.
 
-  Three channels are red, green and blue; one is grey; any other number is drawn as its mean. What
-  lies outside [0, 1], as a reconstruction may, is drawn as the nearest end.
+  Three channels are red, green and blue; one is grey; any other number is drawn as its mean. Values
+  outside [0, 1], which a reconstruction may have, are clipped.
   """
   picture = np.clip(np.asarray(picture, np.float32), 0.0, 1.0)
   if picture.ndim == 3 and picture.shape[-1] != 3:
@@ -87,27 +68,32 @@ def bare(axes: Axes) -> None:
   """Takes ticks and frame off, and leaves room for a label."""
   axes.set_xticks([])
   axes.set_yticks([])
-  for spine in axes.spines.values():
-    spine.set_visible(False)
+  axes.spines[:].set_visible(False)
+
+
+def plain(axes: Axes) -> None:
+  """Style of axes with curves or bars: small ticks, a light grid, a frame at two sides."""
+  axes.tick_params(labelsize=SMALL_SIZE)
+  axes.grid(alpha=0.25, lw=0.6)
+  axes.spines[["top", "right"]].set_visible(False)
 
 
 def row_label(axes: Axes, text: str) -> None:
-  """Writes `text` at the left of the first picture of a row, upright."""
+  """Writes `text` upright, to the left of the first picture of a row."""
   axes.set_ylabel(
     text, rotation=0, ha="right", va="center", fontsize=LABEL_SIZE, labelpad=6, color=GREY
   )
 
 
-def check_rank(name: str, array: np.ndarray, axes: str) -> np.ndarray:
-  """Returns `array` as NumPy; raises ValueError unless it has the axes named, as in "n h w c"."""
-  array = np.asarray(array)
-  if array.ndim != len(axes.split()):
-    raise ValueError(f"'{name}' must have axes [{axes.replace(' ', ', ')}], got {array.shape}.")
-  return array
-
-
-def check_same_length(**arrays: Sequence | np.ndarray) -> None:
-  """Raises ValueError unless all have the same length."""
-  lengths = {name: len(array) for name, array in arrays.items()}
-  if len(set(lengths.values())) > 1:
-    raise ValueError(f"These must have the same length, one entry an example each: {lengths}.")
+def legend_below(
+  figure: Figure, handles: Sequence[Artist], columns: int, size: int = SMALL_SIZE, **options: Any
+) -> None:
+  """A legend without a frame below all axes; `options` are those of `Figure.legend`."""
+  figure.legend(
+    handles=handles,
+    loc="outside lower center",
+    ncols=columns,
+    fontsize=size,
+    frameon=False,
+    **options,
+  )

@@ -261,7 +261,7 @@ def loss_terms(
   return {"margin": jnp.mean(margin), "reconstruction": jnp.mean(_squared_error(output, batch))}
 
 
-def measures(output: CapsNetOutput, batch: Batch) -> dict[str, Array]:
+def metrics(output: CapsNetOutput, batch: Batch) -> dict[str, Array]:
   """`accuracy` [b], the share of labels found; `squared_error` [b] of the reconstructions."""
   accuracy = supervised.accuracy(output.lengths, labels_of(batch))
   return {"accuracy": accuracy, "squared_error": _squared_error(output, batch)}
@@ -301,7 +301,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_terms=functools.partial(loss_terms, loss=options),
     loss_weights=options.weights,
     loss_schedule=options.schedule,
-    measures=measures,
+    metrics=metrics,
     features=lambda output: {},
     pictures=pictures,
     classify=lambda output: output.lengths,

@@ -179,7 +179,7 @@ def segment(output: CCAEOutput) -> dict[str, Array]:
   }
 
 
-def measures(output: CCAEOutput, batch: Batch, *, num_patterns: int) -> dict[str, Array]:
+def metrics(output: CCAEOutput, batch: Batch, *, num_patterns: int) -> dict[str, Array]:
   """Numbers an example, [b]: the segmentation accuracy with true and with predicted presence, and
   the share of present points that the dummy explains best."""
   present, pattern = batch["presence"], batch["pattern"]
@@ -264,7 +264,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_terms=functools.partial(loss_terms, sparsity=sparsity_of(options, data.num_patterns)),
     loss_weights=options.weights,
     loss_schedule=options.schedule,
-    measures=functools.partial(measures, num_patterns=data.num_patterns),
+    metrics=functools.partial(metrics, num_patterns=data.num_patterns),
     features=features,
     pictures=pictures,
     segment=segment,

@@ -89,7 +89,7 @@ def classify(output: CNNOutput) -> Array:
   return jax.nn.softmax(output.logits)
 
 
-def measures(output: CNNOutput, batch: Batch) -> dict[str, Array]:
+def metrics(output: CNNOutput, batch: Batch) -> dict[str, Array]:
   """`accuracy` [b], the share of labels found."""
   return {"accuracy": supervised.accuracy(output.logits, labels_of(batch))}
 
@@ -117,7 +117,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_terms=loss_terms,
     loss_weights=options.weights,
     loss_schedule=options.schedule,
-    measures=measures,
+    metrics=metrics,
     features=lambda output: {},
     pictures=lambda variables, batch: {},
     classify=classify,

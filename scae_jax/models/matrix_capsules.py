@@ -134,7 +134,7 @@ def loss_terms(
   return {"spread": jnp.mean(spread)}
 
 
-def measures(output: MatrixCapsulesOutput, batch: Batch) -> dict[str, Array]:
+def metrics(output: MatrixCapsulesOutput, batch: Batch) -> dict[str, Array]:
   """`accuracy` [b], the share of labels found."""
   return {"accuracy": supervised.accuracy(output.activation, labels_of(batch))}
 
@@ -174,7 +174,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_terms=functools.partial(loss_terms, margin_scale=options.margin_scale),
     loss_weights=options.weights,
     loss_schedule=options.schedule,
-    measures=measures,
+    metrics=metrics,
     features=lambda output: {},
     pictures=pictures,
     classify=lambda output: output.activation,

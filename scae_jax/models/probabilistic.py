@@ -132,7 +132,7 @@ def loss_terms(
   return terms
 
 
-def measures(output: ProbabilisticOutput, batch: Batch) -> dict[str, Array]:
+def metrics(output: ProbabilisticOutput, batch: Batch) -> dict[str, Array]:
   """Numbers an example, [b]: squared error of the picture, the estimated bound in nats, and how
   many parts and top objects are there."""
   first, last = output.posteriors[0], output.posteriors[-1]
@@ -288,7 +288,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     ),
     loss_weights=dict.fromkeys(names, 1.0),
     loss_schedule={name: options.schedule.latents for name in names if name != "pixels"},
-    measures=measures,
+    metrics=metrics,
     features=features,
     pictures=pictures,
     poses=poses,

@@ -76,7 +76,7 @@ def loss_terms(
   }
 
 
-def measures(output: SCAEOutput, batch: Batch) -> dict[str, Array]:
+def metrics(output: SCAEOutput, batch: Batch) -> dict[str, Array]:
   """Numbers an example, [b]: squared error of the reconstruction, whether each probe is right."""
   image = jax.vmap(mixtures.mode)(output.reconstruction.mixture)
   error = jnp.sum(jnp.square(image - output.reconstruction.target), axis=(1, 2, 3))
@@ -147,7 +147,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_terms=functools.partial(loss_terms, sparsity=sparsity_of(options, data.num_classes)),
     loss_weights=options.weights,
     loss_schedule=options.schedule,
-    measures=measures,
+    metrics=metrics,
     features=features,
     pictures=pictures,
     poses=poses,

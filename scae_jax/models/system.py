@@ -139,7 +139,7 @@ class System:
       terms are not finite, they are named in this order: what is computed first comes first.
     loss_schedule: points (step, factor) of the terms whose weight changes while training; see
       `training.objective.scheduled_weights`.
-    measures: `(output, batch) -> {name: [b]}`, numbers an example that are reported and not
+    metrics: `(output, batch) -> {name: [b]}`, numbers an example that are reported and not
       trained, such as a squared error or whether a probe was right (0. or 1.).
     features: `output -> {name: [b, d]}`, non-negative activations that evaluation clusters and
       classifies linearly; {} of a model that has `classify`.
@@ -163,7 +163,7 @@ class System:
   loss_terms: Callable[[Any, Batch, Array | int | None], dict[str, Array]]
   loss_weights: Mapping[str, float]
   loss_schedule: Mapping[str, tuple[tuple[float, float], ...]]
-  measures: Callable[[Any, Batch], dict[str, Array]]
+  metrics: Callable[[Any, Batch], dict[str, Array]]
   features: Callable[[Any], dict[str, Array]]
   pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]]
   segment: Callable[[Any], dict[str, Array]] | None = None

@@ -63,7 +63,7 @@ def make_heldout(
       batch = evaluation_batch(split, split_examples(indices, mesh))
       batch = jax.tree.map(lambda array: split_examples(array, mesh), batch)
       _, (terms, output) = losses(system, params, batch, step=None, noise_key=None)
-      return None, (terms, system.measures(output, batch))
+      return None, (terms, system.metrics(output, batch))
 
     _, (terms, measures) = jax.lax.scan(body, None, jnp.asarray(order))
     terms = jax.tree.map(lambda values: jnp.mean(values[:num_full]), terms)

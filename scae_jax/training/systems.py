@@ -80,7 +80,7 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
   def run(params: Any, keys: Array, batch: Any, step: int | None) -> tuple[Any, Any, Any, Any]:
     key = None if step is None else keys[2]
     _, (terms, output) = losses(system, params, batch, step=step, noise_key=key)
-    numbers = (system.measures(output, batch), system.features(output))
+    numbers = (system.metrics(output, batch), system.features(output))
     return (terms, *numbers, system.all_readings(output))
 
   params = jax.eval_shape(start, keys, batch)

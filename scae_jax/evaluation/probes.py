@@ -1,0 +1,193 @@
+"""LIN-MATCH and LIN-PRED: what clusters and a linear classifier make of features.
+
+LIN-MATCH, how well clusters that never saw a label agree with the labels: k-means finds as many
+clusters in the training features as there are classes. Each cluster is named by one label, so that
+as many training examples as possible are classified correctly (Hungarian matching: one label a
+cluster, one cluster a label). Kosiorek et al. 2019, section 3.1. The authors' release refits the
+clusters on the test split; here nothing is fitted there.
+
+LIN-PRED: multinomial logistic regression on standardised training features. It is fitted to
+convergence with L-BFGS from zero, so that the figure is a property of the features and not of a
+schedule; the probes that train along with a model lag behind it.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import confusion_matrix
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from scae_jax.evaluation.checks import check_enough_to_fit, check_features, check_labels
+
+NUM_STARTS = 10  # k-means runs, of which the best counts: the least sum of squares within clusters
+INVERSE_L2 = 1.0  # weight of the summed cross-entropy against half the squared weights
+MAX_STEPS = 2000
+TOLERANCE = 1e-4  # largest gradient of the mean loss at which the fit ends
+MIN_SHARE = 0.1  # of an example's activation, for the example to count
+MIN_EXAMPLES = 0.01  # share of the examples that must count, for the capsule to be in use
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+  """Clusters or a linear classifier, fitted to training features; scores any number of sets.
+
+  Attributes:
+    name: what the features are called in messages.
+    num_classes: number of labels.
+    num_features: columns.
+    num_examples: training examples.
+    predict: `features [n, d] -> labels int [n]`.
+    train_accuracy: share of the training examples that are classified correctly, in [0, 1].
+    num_clusters: clusters that have any training example; fewer than the classes when the features
+      take fewer values than that, as with dead capsules. The accuracy is then what that number of
+      clusters can reach. 0 of a linear classifier.
+    converged: False when a linear classifier was cut at `MAX_STEPS`; its accuracy is then a lower
+      bound.
+  """
+
+  name: str
+  num_classes: int
+  num_features: int
+  num_examples: int
+  predict: Callable[[np.ndarray], np.ndarray]
+  train_accuracy: float
+  num_clusters: int = 0
+  converged: bool = True
+
+  def confusion(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Examples by label (row) and by predicted label (column), int [num_classes, num_classes].
+
+    Raises:
+      ValueError: features [n, d] that are not finite or of another width, or labels int [n] outside
+        the classes.
+    """
+    check_features(self.name, features)
+    check_labels(self.name, features, labels, self.num_classes)
+    if features.shape[1] != self.num_features:
+      raise ValueError(
+        f"Features '{self.name}' have {self.num_features} columns in training and"
+        f" {features.shape[1]} in the examples to score: both must come from one model."
+      )
+    return confusion_matrix(labels, self.predict(features), labels=np.arange(self.num_classes))
+
+  def accuracy(self, features: np.ndarray, labels: np.ndarray) -> float:
+    """Share of examples that are classified correctly; see `confusion`."""
+    return float(np.trace(self.confusion(features, labels)) / len(labels))
+
+
+def fit_clusters(
+  features: np.ndarray,
+  labels: np.ndarray,
+  *,
+  num_classes: int,
+  seed: int,
+  name: str = "features",
+) -> Fit:
+  """Clusters features by k-means, and names the clusters: LIN-MATCH.
+
+  Args:
+    features: [n, d].
+    labels: int [n], used only to name the clusters.
+    num_classes: number of labels and of clusters.
+    seed: of k-means' starts.
+    name: what the features are called in messages.
+
+  Raises:
+    ValueError: what `checks` says.
+  """
+  _check(name, features, labels, num_classes)
+  kmeans = KMeans(num_classes, random_state=seed).set_params(n_init=NUM_STARTS)
+  with warnings.catch_warnings():
+    # Said of features with fewer values than clusters; `num_clusters` says it in the result.
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    clusters = kmeans.fit_predict(features)
+  label_of_cluster = match_clusters(clusters, labels, num_classes)
+  return Fit(
+    name=name,
+    num_classes=num_classes,
+    num_features=features.shape[1],
+    num_examples=len(features),
+    predict=lambda features: label_of_cluster[kmeans.predict(features)],
+    train_accuracy=float(np.mean(label_of_cluster[clusters] == labels)),
+    num_clusters=len(np.unique(clusters)),
+  )
+
+
+def match_clusters(clusters: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
+  """The label of each cluster, a permutation, for which most examples are correct.
+
+  Args:
+    clusters: int [n] in [0, num_classes).
+    labels: int [n] in [0, num_classes).
+    num_classes: number of labels and of clusters.
+  """
+  counts = confusion_matrix(clusters, labels, labels=np.arange(num_classes))
+  _, label_of_cluster = linear_sum_assignment(counts, maximize=True)
+  return label_of_cluster
+
+
+def fit_probe(
+  features: np.ndarray, labels: np.ndarray, *, num_classes: int, name: str = "features"
+) -> Fit:
+  """Fits a linear classifier: LIN-PRED. Arguments and errors are those of `fit_clusters`.
+
+  Features that are the same in all examples carry no weight.
+  """
+  _check(name, features, labels, num_classes)
+  classifier = LogisticRegression(C=INVERSE_L2, tol=TOLERANCE, max_iter=MAX_STEPS)
+  pipeline = make_pipeline(StandardScaler(), classifier)
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ConvergenceWarning)  # `converged` says it in the result
+    pipeline.fit(features, labels)
+  return Fit(
+    name=name,
+    num_classes=num_classes,
+    num_features=features.shape[1],
+    num_examples=len(features),
+    predict=pipeline.predict,
+    train_accuracy=float(pipeline.score(features, labels)),
+    converged=int(np.max(classifier.n_iter_)) < MAX_STEPS,
+  )
+
+
+def capsules_in_use(activations: np.ndarray, *, name: str = "features") -> np.ndarray:
+  """Which capsules are in use.
+
+  Features can be accurate with a few capsules that do everything, or with many that are always half
+  on; this count tells them from capsules that specialise. A capsule's share of an example is its
+  activation (presence or posterior mass) over the sum of those of all capsules, or zero where that
+  sum is. A capsule is in use when its share is at least 0.1 on at least 1 % of the examples. With
+  more than ten capsules that are all equally on, none is in use.
+
+  Args:
+    activations: [n, k], non-negative.
+    name: for messages.
+
+  Returns:
+    bool [k].
+
+  Raises:
+    ValueError: activations that are negative or not finite.
+  """
+  check_features(name, activations)
+  if activations.min() < 0:
+    raise ValueError(
+      f"Features '{name}' must be non-negative to be shares of an example, got a minimum of "
+      f"{activations.min():.3g}. Return presences or masses from `System.features`, not logits."
+    )
+  totals = activations.sum(axis=1, keepdims=True)
+  shares = activations / np.where(totals > 0, totals, 1)
+  return np.mean(shares >= MIN_SHARE, axis=0) >= MIN_EXAMPLES
+
+
+def _check(name: str, features: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+  check_features(name, features)
+  check_labels(name, features, labels, num_classes)
+  check_enough_to_fit(labels, num_classes)

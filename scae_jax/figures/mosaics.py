@@ -1,0 +1,187 @@
+"""Tables of small pictures in one: capsules perturbed, samples of a model, parts by identity."""
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from scae_jax.figures.reconstructions import colour_parts
+from scae_jax.figures.style import GREY, LABEL_SIZE, SMALL_SIZE, new_figure, show_picture
+from scae_jax.typing import Num, typed
+
+GAP = 1  # pixels between pictures
+GAP_BRIGHTNESS = 0.35
+MAX_CAPSULES = 6
+MAX_DIMENSIONS = 16
+MAX_COLUMNS = 3
+MAX_SAMPLES = 100
+SAMPLES_A_ROW = 10
+MAX_OBJECTS = 32
+LEAST_INK = 0.2
+MAX_TURNED = 8
+
+
+@typed
+def capsule_dimensions(
+  perturbed: Num[np.ndarray, "n d s h w c"], offsets: Num[np.ndarray, "s"]
+) -> Figure:
+  """Draws a block an example: a row a dimension of its capsule, a column an offset added to it.
+
+  Sabour et al. 2017, figure 4.
+
+  Args:
+    perturbed: reconstructions; the first 6 examples and the first 16 dimensions are drawn.
+    offsets: what was added to the dimension.
+  """
+  perturbed = perturbed[:MAX_CAPSULES, :MAX_DIMENSIONS]
+  shown, num_dimensions, num_offsets, height, width, _ = perturbed.shape
+  rows = math.ceil(shown / MAX_COLUMNS)
+  columns = math.ceil(shown / rows)
+  figure = new_figure(
+    0.27 * num_offsets * columns + 0.9,
+    0.27 * height / width * num_dimensions * rows + 0.55 * rows + 0.5,
+    "Capsules with one dimension changed",
+  )
+  grid = figure.subplots(rows, columns, squeeze=False)
+  for axes in grid.flat[shown:]:
+    axes.set_visible(False)
+  ticked = sorted({0, (num_offsets - 1) // 2, num_offsets - 1})  # both ends and the middle
+  for i, axes in enumerate(grid.flat[:shown]):
+    show_mosaic(axes, perturbed[i])
+    axes.set_xticks(middles(num_offsets, width)[ticked], [f"{offsets[s]:+.2f}" for s in ticked])
+    axes.set_yticks(middles(num_dimensions, height), [str(d) for d in range(num_dimensions)])
+    if i % columns == 0:
+      axes.set_ylabel("dimension", fontsize=LABEL_SIZE, color=GREY)
+    if i + columns >= shown:  # nothing below
+      axes.set_xlabel("offset", fontsize=LABEL_SIZE, color=GREY)
+  return figure
+
+
+@typed
+def prior_samples(
+  samples: Num[np.ndarray, "n h w c"], title: str = "Drawn from the prior"
+) -> Figure:
+  """Draws samples of the prior, ten a row; the first 100."""
+  samples = samples[:MAX_SAMPLES]
+  columns = min(len(samples), SAMPLES_A_ROW)
+  rows = math.ceil(len(samples) / columns)
+  blank = np.zeros((rows * columns - len(samples), *samples.shape[1:]), samples.dtype)
+  table = np.concatenate([samples, blank]).reshape(rows, columns, *samples.shape[1:])
+  # Of the title's width at least, about 13 letters an inch.
+  width = max(0.6 * columns + 0.3, max(map(len, title.split("\n"))) / 13 + 0.3)
+  figure = new_figure(width, 0.6 * rows + 0.5, title)
+  show_mosaic(figure.subplots(), table)
+  return figure
+
+
+@typed
+def object_samples(
+  samples: Num[np.ndarray, "k p h w c"], poses: Num[np.ndarray, "p 2 3"]
+) -> Figure:
+  """Draws, a row an object, what it draws alone, a column a pose.
+
+  Args:
+    samples: the first 32 objects are drawn of those that draw anything brighter than 0.2 at any of
+      the poses, or of all if none does.
+    poses: of the object; a column's title says what the pose does.
+  """
+  numbers = np.flatnonzero(samples.max(axis=(1, 2, 3, 4)) > LEAST_INK)
+  if not len(numbers):
+    numbers = np.arange(len(samples))  # black pictures say so
+  num_poses, height, width = samples.shape[1:4]
+  shown = min(len(numbers), MAX_OBJECTS)
+  title = "What each object draws"
+  if left_out := len(samples) - len(numbers):
+    title += f", without the {left_out} of {len(samples)} that draw nothing"
+  if shown < len(numbers):
+    title += f" (first {shown})"
+  figure = new_figure(0.62 * num_poses + 0.7, 0.62 * shown + 0.9, title)
+  axes = figure.subplots()
+  show_mosaic(axes, samples[numbers[:shown]])
+  axes.set_xticks(middles(num_poses, width), [describe(pose) for pose in poses])
+  axes.set_yticks(middles(shown, height), [str(k) for k in numbers[:shown]])
+  axes.xaxis.tick_top()
+  axes.set_ylabel("object", fontsize=LABEL_SIZE, color=GREY)
+  return figure
+
+
+@typed
+def part_identity(
+  image: Num[np.ndarray, "n r h w c"],
+  part_mixing: Num[np.ndarray, "n r m h w"],
+  degrees: Num[np.ndarray, "r"],
+  source: str = "",
+) -> Figure:
+  """Draws an image rotated by every angle, and below it its parts, each in a colour of its own.
+
+  Smith et al. 2020, arXiv 2004.03553, figure 5. Where a stroke keeps its colour through a row, one
+  part stands for it at every angle.
+
+  Args:
+    image: the first 8 are drawn, a pair of rows each.
+    part_mixing: share of each part in each pixel times the brightness of what is drawn there.
+    degrees: counter-clockwise.
+    source: the model, for the title.
+  """
+  shown = min(len(image), MAX_TURNED)
+  num_angles, num_parts, height, width = part_mixing.shape[1:]
+  width_in_inches = max(0.8 * num_angles + 0.8, 3.6)  # the title's at least
+  title = f"The {num_parts} parts, each in its own colour" + (f"\n{source}" if source else "")
+  figure = new_figure(width_in_inches, 1.65 * shown + (1.0 if source else 0.8), title)
+  parts = np.tile(np.arange(num_parts), (num_angles, 1))
+  for i, axes in enumerate(figure.subplots(shown, 1, squeeze=False)[:, 0]):
+    coloured = colour_parts(part_mixing[i], parts, num_parts)
+    show_mosaic(axes, np.stack([in_colour(image[i]), coloured]))
+    axes.set_yticks(middles(2, height), ["image", "parts"])
+    if i == 0:
+      labels = [f"{angle:g}\N{DEGREE SIGN}" for angle in degrees]
+      axes.set_xticks(middles(num_angles, width), labels)
+      axes.xaxis.tick_top()
+  return figure
+
+
+def show_mosaic(axes: Axes, pictures: np.ndarray) -> None:
+  """Draws a table of pictures [rows, columns, h, w, c] in [0, 1]; ticks show as labels alone."""
+  show_picture(axes, mosaic(pictures))
+  axes.images[0].set_interpolation("auto")  # pictures are not a whole number of dots a pixel
+  axes.tick_params(length=0, labelsize=SMALL_SIZE, labelcolor=GREY, pad=3)
+
+
+def middles(count: int, side: int) -> np.ndarray:
+  """Where the middles of `count` pictures of that side lie in a mosaic, pixels, for ticks."""
+  return np.arange(count) * (side + GAP) + GAP + (side - 1) / 2
+
+
+def mosaic(pictures: np.ndarray) -> np.ndarray:
+  """One picture of a table of pictures [rows, columns, h, w, c], with grey lines around each."""
+  framed = np.pad(
+    np.clip(pictures, 0.0, 1.0),
+    ((0, 0), (0, 0), (GAP, 0), (GAP, 0), (0, 0)),
+    constant_values=GAP_BRIGHTNESS,
+  )
+  rows, columns, height, width, channels = framed.shape
+  table = framed.transpose(0, 2, 1, 3, 4).reshape(rows * height, columns * width, channels)
+  return np.pad(table, ((0, GAP), (0, GAP), (0, 0)), constant_values=GAP_BRIGHTNESS)
+
+
+def describe(pose: np.ndarray) -> str:
+  """What a pose [2, 3] of rotation, scaling and shift does, in words; shear is left out."""
+  scale = math.sqrt(abs(np.linalg.det(pose[:, :2])))
+  degrees = round(math.degrees(math.atan2(pose[0, 1], pose[0, 0])))  # counter-clockwise
+  pieces = []
+  if degrees:
+    pieces.append(f"{degrees:+d}\N{DEGREE SIGN}")
+  if abs(scale - 1) > 0.005:
+    pieces.append(f"\N{MULTIPLICATION SIGN} {scale:.2f}")
+  for shift, forth, back in ((pose[0, 2], "right", "left"), (pose[1, 2], "down", "up")):
+    if abs(shift) > 0.005:
+      pieces.append(f"{forth if shift > 0 else back} {abs(shift):.1f}")
+  return "\n".join(pieces) or "identity"
+
+
+def in_colour(pictures: np.ndarray) -> np.ndarray:
+  """Pictures [n, h, w, c] with three channels: those of three as they are, others as their mean."""
+  if pictures.shape[-1] == 3:
+    return pictures
+  return np.repeat(pictures.mean(axis=-1, keepdims=True), 3, axis=-1)

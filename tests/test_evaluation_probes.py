@@ -1,0 +1,237 @@
+"""LIN-MATCH against brute force, LIN-PRED and capsules in use on hand-made features."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from scae_jax.evaluation.probes import capsules_in_use, fit_clusters, fit_probe, match_clusters
+from scae_jax.evaluation.scores import pixel_features, score, score_pixels
+
+CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
+
+
+def blobs(counts, seed=0):
+  """Points around `CENTRES`: `counts[i]` around centre i; returns features and centre indices."""
+  centres = np.repeat(np.arange(len(counts)), counts)
+  noise = np.random.RandomState(seed).uniform(-0.5, 0.5, (len(centres), 2))
+  return (CENTRES[centres] + noise).astype(np.float32), centres
+
+
+def test_blobs_that_are_the_classes_are_matched_exactly():
+  train, train_centres = blobs([12, 9, 15, 10])
+  test, test_centres = blobs([5, 3, 4, 6], seed=1)
+  label_of_centre = np.array([2, 0, 3, 1])
+  fit = fit_clusters(train, label_of_centre[train_centres], num_classes=4, seed=0)
+  assert (fit.train_accuracy, fit.num_clusters, fit.num_examples) == (1.0, 4, 46)
+  labels = label_of_centre[test_centres]
+  assert fit.accuracy(test, labels) == 1.0
+  # Class i has as many test examples as the centre that bears its label.
+  np.testing.assert_array_equal(fit.confusion(test, labels), np.diag([3, 6, 5, 4]))
+
+
+def test_accuracy_equals_the_best_permutation_of_labels():
+  train, train_centres = blobs([20, 20, 20, 20])
+  test, test_centres = blobs([20, 20, 20, 20], seed=1)
+  rng = np.random.RandomState(0)
+  # Labels that agree with the centres 60 % of the time, so that no permutation is perfect.
+  train_labels = np.where(rng.uniform(size=80) < 0.6, train_centres, rng.randint(0, 4, 80))
+  test_labels = np.where(rng.uniform(size=80) < 0.6, test_centres, rng.randint(0, 4, 80))
+
+  permutations = [np.array(p) for p in itertools.permutations(range(4))]
+  best = max(permutations, key=lambda names: np.mean(names[train_centres] == train_labels))
+  expected = np.mean(best[test_centres] == test_labels)
+  assert 0.4 < expected < 0.95
+
+  fit = fit_clusters(train, train_labels, num_classes=4, seed=0)
+  assert fit.accuracy(test, test_labels) == pytest.approx(expected, abs=1e-12)
+  assert fit.train_accuracy == pytest.approx(np.mean(best[train_centres] == train_labels))
+  confusion = fit.confusion(test, test_labels)
+  np.testing.assert_array_equal(confusion.sum(axis=1), np.bincount(test_labels, minlength=4))
+
+
+def test_matching_is_optimal_and_not_greedy():
+  # Greedy would take the 10 first and be left with 0: 10 right. The best is 9 + 8.
+  counts = np.array([[10, 9], [8, 0]])
+  clusters = np.repeat([0, 0, 1, 1], counts.reshape(-1))
+  labels = np.repeat([0, 1, 0, 1], counts.reshape(-1))
+  np.testing.assert_array_equal(match_clusters(clusters, labels, 2), [1, 0])
+
+
+def test_clusters_are_found_and_named_on_the_training_set_only():
+  train, train_centres = blobs([10, 10])  # centres differ in x
+  fit = fit_clusters(train, train_centres, num_classes=2, seed=0)
+  test, test_centres = blobs([7, 4], seed=1)
+  # Naming the clusters on the test set instead would give an accuracy of 1.
+  np.testing.assert_array_equal(fit.confusion(test, 1 - test_centres), [[0, 4], [7, 0]])
+  # These differ in y, and would make two clusters of their own; all are nearest to centre 0.
+  test = np.array([[0.0, -10.0], [0.0, 10.0], [1.0, -9.0], [1.0, 9.0]], np.float32)
+  np.testing.assert_array_equal(fit.confusion(test, np.array([0, 1, 0, 1])), [[2, 0], [2, 0]])
+
+
+def test_dead_capsules_give_the_share_of_the_most_frequent_class():
+  dead = np.full((30, 5), 0.25, np.float32)
+  train_labels = np.array([1] * 16 + [0] * 8 + [2] * 6)
+  test_labels = np.array([1] * 3 + [0] * 9 + [2] * 8)
+  clusters = fit_clusters(dead, train_labels, num_classes=3, seed=0)
+  probe = fit_probe(dead, train_labels, num_classes=3)
+  assert (clusters.num_clusters, probe.converged) == (1, True)
+  for fit in (clusters, probe):
+    assert fit.train_accuracy == pytest.approx(16 / 30)
+    assert fit.accuracy(dead[:20], test_labels) == pytest.approx(3 / 20)
+
+
+def test_fewer_distinct_values_than_classes_still_score_what_they_separate():
+  features = np.repeat([[0.0], [1.0]], 10, axis=0).astype(np.float32)
+  labels = np.array([0] * 10 + [1] * 6 + [2] * 4)
+  fit = fit_clusters(features, labels, num_classes=3, seed=0)
+  assert fit.num_clusters == 2
+  assert fit.accuracy(features, labels) == pytest.approx(16 / 20)
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"train": np.array([[0.0], [np.nan], [1.0]])}, "1 of 3 examples.*number 1"),
+    ({"test": np.array([[np.inf], [0.0]])}, "'rows' must be finite, but 1 of 2.*number 0"),
+    ({"train": np.zeros((3, 2, 1))}, r"\(3, 2, 1\)"),
+    ({"test": np.zeros((2, 4))}, "'rows' have 1 columns in training and 4 in the examples"),
+    ({"train_labels": np.array([0, 1, 5])}, r"0 \.\.\. 1, got 0 \.\.\. 5"),
+    ({"test_labels": np.array([-1, 0])}, r"got -1 \.\.\. 0"),
+    ({"train_labels": np.array([0, 1])}, "3 rows"),
+    ({"train_labels": np.array([0.0, 1.0, 1.0])}, "float64"),
+    ({"train_labels": np.array([1, 1, 1])}, "only class 1"),
+    ({"num_classes": 4}, "at least 4 training examples, got 3"),
+  ],
+)
+def test_what_cannot_be_fitted_or_scored_is_refused(change, message):
+  given = {
+    "train": np.array([[0.0], [1.0], [1.0]]),
+    "train_labels": np.array([0, 1, 1]),
+    "test": np.array([[0.0], [1.0]]),
+    "test_labels": np.array([0, 1]),
+    "num_classes": 2,
+  }
+
+  def accuracies(train, train_labels, test, test_labels, num_classes):
+    options = {"num_classes": num_classes, "name": "rows"}
+    for fit in (fit_clusters, fit_probe):
+      seed = {"seed": 0} if fit is fit_clusters else {}
+      yield lambda f=fit, s=seed: f(train, train_labels, **options, **s).accuracy(test, test_labels)
+
+  assert [one() for one in accuracies(**given)] == [1.0, 1.0]
+  for one in accuracies(**(given | change)):
+    with pytest.raises(ValueError, match=message):
+      one()
+
+
+def separable(n, seed):
+  """Three classes on a line, which a linear classifier separates and three means do too."""
+  rng = np.random.RandomState(seed)
+  labels = rng.randint(0, 3, n)
+  features = np.eye(3)[labels] + rng.uniform(-0.3, 0.3, (n, 3))
+  return features.astype(np.float32), labels
+
+
+def test_separable_classes_are_read_by_the_training_labels():
+  train, train_labels = separable(90, 0)
+  probe = fit_probe(train, train_labels, num_classes=3)
+  assert (probe.train_accuracy, probe.converged, probe.num_examples) == (1.0, True, 90)
+  for seed in (1, 2):
+    test, test_labels = separable(40, seed)
+    assert probe.accuracy(test, test_labels) == 1.0
+    assert probe.accuracy(test, (test_labels + 1) % 3) == 0.0
+
+
+def test_exclusive_or_is_not_linear():
+  corners = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+  features, labels = np.tile(corners, (10, 1)), np.tile([0, 1, 1, 0], 10)
+  probe = fit_probe(features, labels, num_classes=2)
+  assert probe.accuracy(features, labels) <= 0.75  # the best that one line can do
+  assert probe.converged
+
+
+def test_features_are_standardised_with_training_statistics():
+  # One useful column a million times smaller than a useless one. Unstandardised, its weight would
+  # have to be so large that the penalty forbids it.
+  rng = np.random.RandomState(0)
+  labels = np.arange(200) % 2
+  features = np.stack([1e-6 * labels, rng.uniform(-1, 1, 200)], axis=1)
+  probe = fit_probe(features, labels, num_classes=2)
+  assert probe.accuracy(features, labels) == 1.0
+  # Standardised by their own mean, a shift of the test features would not matter.
+  assert probe.accuracy(features + np.array([0.6e-6, 0.0]), labels) == 0.5
+
+
+def test_a_capsule_is_in_use_by_its_share_of_enough_examples():
+  activations = np.zeros((200, 5))
+  activations[:, 0] = 0.9  # most of every example
+  activations[:, 1] = 0.09  # a share of at most 0.09 / 0.99
+  activations[:2, 2] = 0.9  # a large share of 1 % of the examples
+  activations[0, 3] = 0.9  # of half a per cent
+  # capsule 4 is dead
+  np.testing.assert_array_equal(capsules_in_use(activations), [True, False, True, False, False])
+
+
+def test_shares_do_not_depend_on_an_examples_total():
+  activations = np.array([[1e-6, 9e-6], [2.0, 18.0]])
+  np.testing.assert_array_equal(capsules_in_use(activations), [True, True])
+
+
+def test_no_capsule_is_in_use_when_all_are_dead_or_all_equally_on():
+  assert not capsules_in_use(np.zeros((10, 3))).any()
+  assert not capsules_in_use(np.full((10, 11), 0.7)).any()
+  assert capsules_in_use(np.full((10, 9), 0.7)).all()
+
+
+def test_negative_activations_have_no_shares():
+  with pytest.raises(ValueError, match=r"non-negative.*minimum of -0\.5"):
+    capsules_in_use(np.array([[1.0, -0.5]]))
+
+
+def test_scores_say_what_is_wrong_with_the_features():
+  labels = np.array([0, 0, 0, 1, 2, 2])
+  dead = np.full((6, 4), 0.25, np.float32), labels
+  scores = score("prior_presence", dead, dead, 3, seed=0)
+  assert scores.entries["lin_match"] == 0.5
+  assert scores.entries["clusters"] == 1
+  assert scores.entries["capsules_in_use"] == 4  # a quarter each
+  (note,) = scores.notes
+  assert "prior presence: only 1 distinct cluster(s) for 3 classes" in note
+
+
+def test_pixels_have_no_capsules():
+  features, labels = separable(30, 0)
+  one = features - 1.0, labels  # negative, which activations may not be
+  scores = score("raw pixels", one, one, 3, seed=0, are_capsules=False)
+  assert scores.entries["lin_match"] == scores.entries["lin_pred"] == 1.0
+  assert "capsules_in_use" not in scores.entries
+  assert scores.notes == ()
+
+
+def test_smaller_images_are_centred_among_pixels():
+  small = {"image": np.full((1, 1, 1, 1), 255, np.uint8), "label": np.zeros(1, int)}
+  large = {"image": np.full((2, 3, 4, 1), 51, np.uint8), "label": np.ones(2, int)}
+  (pixels, _), (others, labels) = pixel_features(small, large)
+  assert pixels.dtype == np.float32
+  np.testing.assert_array_equal(pixels.reshape(3, 4), np.eye(1, 12, 5).reshape(3, 4))
+  np.testing.assert_allclose(others, np.full((2, 12), 0.2))
+  np.testing.assert_array_equal(labels, [1, 1])
+  (others, _), (pixels, _) = pixel_features(large, small)
+  np.testing.assert_array_equal(pixels.reshape(3, 4), np.eye(1, 12, 5).reshape(3, 4))
+
+
+def test_pixels_are_scored_as_features_are():
+  """Two classes, dark and bright; on the scored set a quarter has the other's label."""
+  shades = np.arange(40, dtype=np.uint8).reshape(-1, 1, 1, 1) + np.repeat([0, 200], 20).astype(
+    np.uint8
+  ).reshape(-1, 1, 1, 1)
+  images = np.broadcast_to(shades, (40, 2, 2, 1)).copy()
+  labels = np.repeat([0, 1], 20).astype(np.int32)
+  wrong = labels.copy()
+  wrong[::4] = 1 - wrong[::4]
+  padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+  for train, test in ((images, images), (padded, images)):
+    splits = {"image": train, "label": labels}, {"image": test, "label": wrong}
+    found = score_pixels(*splits, 2, seed=0).entries
+    assert (found["lin_match"], found["lin_pred"]) == (0.75, 0.75)
