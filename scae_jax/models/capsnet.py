@@ -1,4 +1,4 @@
-"""CapsNet: capsules that are vectors, whose length says how certain a class is to be there.
+"""CapsNet: capsules are vectors; the length of a class capsule is the certainty of its class.
 
 Sabour, Frosst and Hinton 2017, "Dynamic Routing Between Capsules", arXiv 1710.09829.
 """

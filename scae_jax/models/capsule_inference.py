@@ -1,8 +1,8 @@
 """Approximate posteriors of probabilistic capsules, and the networks that amortise them.
 
-Smith et al. 2020, sections 2.2, 2.3 and 4, appendix B. Deviations of poses have a head of their
-own, so that networks with Gaussian posteriors have all parameters of those without deviations, and
-can start from them.
+Smith et al. 2020, sections 2.2, 2.3 and 4, appendix B. Standard deviations of poses have a head of
+their own. So networks with Gaussian posteriors have all parameters of those with point posteriors
+and can start from them.
 """
 
 import dataclasses
@@ -36,38 +36,38 @@ from scae_jax.typing import Array, Float, typed
 
 @dataclasses.dataclass(frozen=True)
 class PosteriorScales:
-  """Deviations of Gaussian posteriors of poses; the config's section `model.posterior`.
+  """Standard deviations of Gaussian posteriors of poses; the config's section `model.posterior`.
 
   Attributes:
-    min_scale: the least, which is added to what is learned or stepped.
-    initial_scale: what the rest is at first, about.
+    min_scale: lower bound, added to the learned or optimised value.
+    initial_scale: approximate initial value of the rest.
   """
 
   min_scale: Annotated[float, between(1e-6, 1e3)] = 1e-3
   initial_scale: Annotated[float, between(*SCALES)] = 0.05
 
   def from_raw(self, raw: Array) -> Array:
-    """Deviations from the networks' numbers, of any shape, which are near 0 at first."""
+    """Standard deviations from outputs of the networks, of any shape, which start near 0."""
     return self.constrain(raw + jnp.log(jnp.expm1(self.initial_scale)))
 
   def constrain(self, free: Array) -> Array:
-    """Deviations from numbers of any size: the least plus their softplus."""
+    """Standard deviations from unconstrained numbers: `min_scale` plus their softplus."""
     return self.min_scale + jax.nn.softplus(free)
 
   def unconstrain(self, scales: Array) -> Array:
-    """Undoes `constrain`; one at the least, or below, is taken for a hair more."""
+    """The inverse of `constrain`; values at or below `min_scale` count as slightly above it."""
     excess = jnp.maximum(scales - self.min_scale, 1e-6 * self.min_scale)
     return excess + jnp.log(-jnp.expm1(-excess))
 
 
 @struct.dataclass
 class Posterior:
-  """What is believed of one layer of capsules, each independent of the others.
+  """The approximate posterior of one layer of capsules, which are independent of each other.
 
   Attributes:
     presence_logits: [b, n], of relaxed Bernoulli presences.
     poses: [b, n, 2, 3], means.
-    pose_scales: [b, n, 6], standard deviations of their entries; None: all belief is in the mean.
+    pose_scales: [b, n, 6], standard deviations of their entries; None: a point at the mean.
   """
 
   presence_logits: Float[Array, "b n"]
@@ -75,11 +75,11 @@ class Posterior:
   pose_scales: Float[Array, "b n 6"] | None
 
   def centre(self, temperature: float) -> Capsules:
-    """The capsules in the middle of the samples: their median presences and mean poses."""
+    """Median presences and mean poses."""
     return Capsules(self.presence_logits / temperature, self.poses)
 
   def sample(self, key: Array, temperature: float) -> Capsules:
-    """Capsules drawn from the posterior, so that gradients flow to its numbers."""
+    """A reparametrised sample: gradients flow to the posterior's parameters."""
     presence_key, pose_key = jax.random.split(key)
     noise = shards.draw(jax.random.logistic, presence_key, self.presence_logits.shape)
     logits = self.presence_logits / temperature + noise * (1 / temperature)
@@ -97,17 +97,17 @@ class Posterior:
     return jnp.sum(log_prob, axis=-1)
 
   def pose_log_prob(self, capsules: Capsules) -> Float[Array, "b"]:
-    """log density of the poses, nats; 0 where all belief is in the mean."""
+    """log density of the poses, nats; 0 for a point posterior."""
     if self.pose_scales is None:
       return jnp.zeros(len(self.poses))
     return jnp.sum(selection.pose_log_prob(capsules.poses, self.poses, self.pose_scales), axis=-1)
 
   def off_log_prob(self, capsules: Capsules, min_scale: float) -> Float[Array, "b n"]:
-    """log density of each pose, nats, where a capsule that is off takes the posterior's for its
-    prior: the two cancel in the bound, and its pose is summed out.
+    """log density of each pose, nats, for capsules that are off.
 
-    Where all belief is in the mean, it is that of a Gaussian of deviation `min_scale` at its mean:
-    a pose is known as well as the prior can say it, and being on has no gain in density.
+    Their prior is the posterior itself: the two cancel in the bound, and the pose is summed out. A
+    point posterior counts as a Gaussian of standard deviation `min_scale`, the sharpest that the
+    prior has, so that being on brings no density.
     """
     scales = self.pose_scales
     if scales is None:
@@ -116,14 +116,14 @@ class Posterior:
 
 
 def unconstrain(posterior: Posterior, scales_of: PosteriorScales) -> Posterior:
-  """The same numbers with `scales_of.unconstrain` of the deviations, so that all are free."""
+  """The posterior with unconstrained standard deviations, see `PosteriorScales.unconstrain`."""
   scales = posterior.pose_scales
   scales = None if scales is None else scales_of.unconstrain(scales)
   return Posterior(posterior.presence_logits, posterior.poses, scales)
 
 
 def constrain(free: Posterior, scales_of: PosteriorScales) -> Posterior:
-  """Undoes `unconstrain`."""
+  """The inverse of `unconstrain`."""
   scales = free.pose_scales
   scales = None if scales is None else scales_of.constrain(scales)
   return Posterior(free.presence_logits, free.poses, scales)
@@ -134,13 +134,13 @@ class PartInference(nn.Module):
 
   Attributes:
     num_parts: m.
-    gaussian: whether poses have deviations.
+    gaussian: whether poses have standard deviations.
     widths: channels of the convolutions.
     strides: their strides.
-    min_part_scale: parts are at least so many times as large as the image, before shear. Where they
-      may shrink to nothing, one that is not in the image hides rather than be absent, and presences
-      say nothing.
-    scales_of: deviations.
+    min_part_scale: smallest scale of a part relative to the image, before shear. If parts can
+      shrink to nothing, an absent part is drawn at size 0 instead of being off, and presences
+      carry no information.
+    scales_of: standard deviations.
   """
 
   num_parts: int
@@ -172,14 +172,14 @@ class ObjectInference(nn.Module):
 
   Attributes:
     num_capsules: k, of the layer above.
-    gaussian: whether poses have deviations.
+    gaussian: whether poses have standard deviations.
     num_layers: induced attention blocks.
     num_heads: of their attention.
     features: width of the blocks.
     num_inducing: inducing points; 0 is full self-attention.
     output_features: width of the encoding of a parent.
-    hidden: of the MLPs.
-    scales_of: deviations.
+    hidden: width of the MLPs' hidden layer.
+    scales_of: standard deviations.
   """
 
   num_capsules: int

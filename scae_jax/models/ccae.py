@@ -27,7 +27,7 @@ from scae_jax.routing import points as routing_points
 from scae_jax.typing import Array, Batch, Float
 
 DECODERS = ("capsules", "mlp")
-# A capsule is there when it won so many points: one may be chance, two have a distance.
+# A capsule is there when it won this many points: one may be chance, two have a distance.
 MIN_POINTS = 2
 PRESENT = 0.5
 FOR_EACH_PATTERN = rule(

@@ -25,9 +25,9 @@ from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules, Moments, Relations, Selection
 from scae_jax.typing import Array, Float
 
-OFFSET_INIT = 0.1  # standard deviation: near the identity, and no two alike
-# A logit. Half opaque, all parts together would paint the canvas grey, and what is learned first is
-# to shrink every part to nothing.
+OFFSET_INIT = 0.1  # standard deviation: near the identity, and no two equal
+# A logit. If all parts start half opaque, they paint the canvas grey, and the model first learns to
+# shrink every part to nothing.
 ALPHA_INIT = -2.0
 TEMPERATURES = (1e-3, 1e3)  # of relaxed presences
 
@@ -52,16 +52,16 @@ class GenerativeCapsules(nn.Module):
     top_scale: standard deviation of their poses.
     dummy_affinity: of the dummy to every child; those of parents start at 1.
     broad_scale: standard deviation of poses that no parent determines.
-    min_scale: what is added to the learned standard deviations of the others, so that no density
-      grows without limit.
-    initial_scale: what these start at.
-    shared_scales: whether all parents have the same deviations for a child, or each its own.
-    upper_temperature: of all other presences; None is the same. Children choose by relaxed
-      presences, in which a parent that is off is still a little there, and is chosen before the
-      dummy: at 0.5 presences of objects need not say which are there, and one serves as two.
-    max_affinity: what affinities of parents are below, more than 1; 0 is no limit. Without one
-      they may grow until a parent whose presence is a millionth is chosen before the dummy, and
-      presences say nothing.
+    min_scale: added to the learned standard deviations of the others, so that densities stay
+      bounded.
+    initial_scale: initial value of the learned standard deviations.
+    shared_scales: whether all parents share the standard deviations of a child.
+    upper_temperature: of all other presences; None is the same. A relaxed presence is never 0, so a
+      parent that is off can still be chosen before the dummy. At 0.5 presences of objects need not
+      tell which objects are there, and one object can serve as two.
+    max_affinity: upper limit of the parents' affinities, above 1; 0 is no limit. Without a limit
+      they can grow until a parent of presence 1e-6 is chosen before the dummy. Presences then carry
+      no information.
   """
 
   capsules: tuple[int, ...]
@@ -173,7 +173,7 @@ class GenerativeCapsules(nn.Module):
     return jax.vmap(compositing.over)(*self._layers(parts, canvas))
 
   def draw_parts(self, parts: Capsules, canvas: int) -> Float[Array, "b m h w c"]:
-    """What is seen of each part; their sum is the picture."""
+    """The visible share of each part's drawing; they add up to the picture."""
     colours, alphas = self._layers(parts, canvas)
     return jax.vmap(compositing.visibility)(alphas)[..., None] * colours
 
@@ -196,7 +196,7 @@ class GenerativeCapsules(nn.Module):
     return jnp.sum(pixels, axis=(1, 2, 3))
 
   def prior_moments(self) -> list[Moments]:
-    """What is expected of every layer, from the parts up, before an image is seen."""
+    """Moments of every layer under the prior, from the parts up."""
     top = self.capsules[-1]
     layers = [
       Moments(
@@ -223,7 +223,7 @@ class GenerativeCapsules(nn.Module):
     return layers, choices
 
   def expect_children(self, top: Capsules) -> list[Capsules]:
-    """Every layer below given top capsules of one example, as it is to be expected: no noise.
+    """Expected capsules of every layer below given top capsules of one example, without noise.
 
     Returns:
       The layers from the parts up to the one given; see `selection.mean_children`.

@@ -1,7 +1,7 @@
-"""Arrays of the figures of a generative model of capsules: what it draws by itself, and of images.
+"""Arrays of the figures of a generative model of capsules: samples and reconstructions.
 
-Smith et al. 2020, arXiv 2004.03553. Objects are, in what is drawn of images, the layer above the
-parts; in what is drawn of chosen objects, the topmost.
+Smith et al. 2020, arXiv 2004.03553. In reconstructions, objects are the layer above the parts; in
+samples of chosen objects, the topmost layer.
 """
 
 import jax
@@ -45,7 +45,7 @@ def object_samples(generative: GenerativeCapsules, canvas: int) -> dict[str, Arr
   """Arguments of the figure of this name: every top object alone at chosen poses.
 
   Returns:
-    `samples` [k, p, h, w, c], what the object is expected to draw, and `poses` [p, 2, 3].
+    `samples` [k, p, h, w, c], the object's expected drawing, and `poses` [p, 2, 3].
   """
   poses = jnp.stack([move_pose(*move) for move in MOVES])
 
@@ -63,14 +63,14 @@ def draw_objects(
   canvas: int,
   key: Array | None = None,
 ) -> Float[Array, "n h w c"]:
-  """Pictures of top objects, each alone in one, at poses of its own.
+  """Pictures of top objects at given poses, one object each.
 
   Args:
     generative: the prior and the picture.
-    objects: numbers of the objects, those of the top layer, which are not checked.
+    objects: numbers of the objects in the top layer, not checked.
     poses: of the objects, see `move_pose`.
     canvas: side of the pictures, pixels.
-    key: of samples, of which no two are drawn alike; None for what is expected, without noise.
+    key: of samples, a different one for each picture; None for the expected drawing, without noise.
   """
   num_objects = generative.capsules[-1]
 
@@ -88,9 +88,9 @@ def draw_objects(
 
 
 def move_pose(degrees: float, scale: float, right: float, down: float) -> Float[Array, "2 3"]:
-  """The pose that scales and turns about the middle, then shifts."""
-  turn = geometry.rotation(jnp.float32(degrees))
-  return jnp.float32(scale) * turn + jnp.array([[0.0, 0.0, right], [0.0, 0.0, down]])
+  """The pose that scales and rotates about the middle, then shifts."""
+  rotation = geometry.rotation(jnp.float32(degrees))
+  return jnp.float32(scale) * rotation + jnp.array([[0.0, 0.0, right], [0.0, 0.0, down]])
 
 
 def reconstructions(
@@ -102,8 +102,8 @@ def reconstructions(
 ) -> dict[str, dict[str, Array]]:
   """Arguments of the figures `reconstructions` and `object_reconstructions`.
 
-  What objects say of the parts is drawn with the parts where the winner among their parents
-  predicts them, and without those that the dummy has won.
+  The top-down picture draws parts at the poses that their winning parents predict, without the
+  parts that the dummy has won.
 
   Args:
     generative: the prior and the picture.
@@ -146,5 +146,5 @@ def reconstructions(
 def part_mixing(
   generative: GenerativeCapsules, parts: Capsules, canvas: int
 ) -> Float[Array, "b m h w"]:
-  """What is seen of every part, the mean over channels; over parts it sums to the picture's."""
+  """The visible share of every part's drawing, mean over channels; the sum is the picture's."""
   return jnp.mean(generative.draw_parts(parts, canvas), axis=-1)

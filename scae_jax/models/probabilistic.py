@@ -90,15 +90,15 @@ class LayerOptions:
 
 
 def term_names(num_layers: int, *, gaussian: bool) -> list[str]:
-  """Names of the terms of the bound, layer by layer from the parts up, as they are sampled.
+  """Names of the terms of the bound, layer by layer from the parts up, in the order of sampling.
 
-  So the first that is not finite is where it began: `presences_<i>` and `poses_<i>` need the layers
-  up to i alone, `pixels` the first, `capsules_<i>` those up to i + 1.
+  So the first term that is not finite names the cause: `presences_<i>` and `poses_<i>` depend on
+  layers up to i, `pixels` on the first, `capsules_<i>` on those up to i + 1.
   """
-  beliefs = ("presences", "poses") if gaussian else ("presences",)
+  posterior_terms = ("presences", "poses") if gaussian else ("presences",)
   names = []
   for i in range(1, num_layers + 1):
-    names += [f"{kind}_{i}" for kind in beliefs]
+    names += [f"{kind}_{i}" for kind in posterior_terms]
     names.append("pixels" if i == 1 else f"capsules_{i - 1}")
   return [*names, f"capsules_{num_layers}"]
 
@@ -116,9 +116,9 @@ def loss_terms(
     output: of the module.
     batch: the same batch.
     step: of training; None for the bound as it is.
-    choice_temperature: of a step, at which `capsules_<i>` of all layers but the topmost are
-      tempered, see `selection.tempered_log_prob`; None for 1, the bound as it is. Above 1 these
-      terms are less than those of the bound, and held-out ones are not to be compared with them.
+    choice_temperature: of a step; tempers `capsules_<i>` of all layers but the topmost, see
+      `selection.tempered_log_prob`; None for 1, the bound itself. Above 1 these terms are smaller
+      than those of the bound and cannot be compared with held-out ones.
   """
   terms = {name: jnp.mean(value) for name, value in output.terms.items()}
   if choice_temperature is None or step is None:
@@ -177,9 +177,9 @@ def poses(output: ProbabilisticOutput) -> dict[str, tuple[Array, Array]]:
 def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   """Free-form inference, section 2.4 of the article: posteriors of all layers, from the parts up.
 
-  Layers of such a posterior are independent of each other. The encoder's is had from the centres of
-  its own beliefs, and its bound is therefore not that of `ProbabilisticOutput.terms`, in which
-  objects are inferred from sampled parts.
+  Layers of such a posterior are independent of each other. `encode` infers each layer from the
+  centre of the one below, so its bound differs from `ProbabilisticOutput.terms`, where objects are
+  inferred from sampled parts.
   """
 
   scales_of = module.part_inference.scales_of
@@ -220,8 +220,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   Args:
     model: `capsules`, the number of each layer from the parts up, `poses`, one of `POSES`,
       `num_samples`, and the sections `generative`, `part_inference` and `object_inference`, the
-      last for every layer above the parts, and `posterior`, see `PosteriorScales`, which configs
-      of older runs do not have.
+      last for every layer above the parts, and `posterior`, see `PosteriorScales`.
     loss: see `BoundOptions`.
     data: canvas and channels.
 

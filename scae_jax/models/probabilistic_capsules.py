@@ -30,9 +30,9 @@ class ProbabilisticOutput:
 
   Attributes:
     terms: {name: [b]}, the terms of the negative bound, nats; see `negative_bound`.
-    posteriors: what is believed of every layer, from the parts up, read without noise: the
-      centre of each layer's belief is what the next one is inferred from.
-    picture: [b, h, w, c], drawn from the centre of the parts' belief.
+    posteriors: of every layer, from the parts up, without noise: each layer is inferred from the
+      centre of the posterior below.
+    picture: [b, h, w, c], drawn from the centre of the parts' posterior.
     children: [b, k], expected number of children of the top capsules that are on, appendix D.
     joints: of every layer but the topmost [b, s, k+1, m], `Selection.joint` of each sample that
       `terms` are estimated from.
@@ -53,12 +53,11 @@ class ProbabilisticCapsules(nn.Module):
     part_inference: image to parts.
     object_inference: each layer to the one above, from the parts up.
     num_samples: of the Monte Carlo estimate of the bound.
-    off_poses: what a child's pose costs when it is off. `broad` is the article's, a draw around
-      the identity, of low density: next to a posterior that is sharp, and above all to one in a
-      point, being on and where a parent says it gains more nats than pixels take, and a part that
-      is not in the image hides rather than be off. `summed_out`: nothing, as it is of no
-      consequence. Its posterior is its prior, see `Posterior.off_log_prob`; exact where presences
-      are 0 or 1.
+    off_poses: prior of the pose of a child that is off. `broad` is the article's: a wide Gaussian
+      around the identity. Its density is low next to a sharp posterior, above all a point. Being on
+      where a parent predicts it then gains more nats than wrong pixels cost, and a part that is not
+      in the image hides instead of being off. `summed_out`: such a pose costs nothing, see
+      `Posterior.off_log_prob`; exact where presences are 0 or 1.
   """
 
   generative: GenerativeCapsules
@@ -70,8 +69,8 @@ class ProbabilisticCapsules(nn.Module):
   def __call__(self, batch: Batch, *, train: bool) -> ProbabilisticOutput:
     """One pass over a batch; see `ProbabilisticOutput`.
 
-    In training the samples' key comes from the `noise` stream; in evaluation it is always the same,
-    so that what a held-out bound says can be said again.
+    In training the samples' key comes from the `noise` stream; in evaluation it is constant, so
+    that held-out bounds are reproducible.
     """
     image = batch["image"]
     key = self.make_rng("noise") if train else jax.random.key(0)
@@ -92,8 +91,8 @@ class ProbabilisticCapsules(nn.Module):
 
     Args:
       image: [b, h, w, c].
-      key: of the samples, `num_samples` an image, all of an image side by side; None for the centre
-        of every posterior, one an image.
+      key: of the samples, `num_samples` an image, in consecutive rows; None for the centre of every
+        posterior, one row an image.
     """
     posterior = self.part_inference(image)
     if key is not None:
@@ -121,7 +120,7 @@ class ProbabilisticCapsules(nn.Module):
   def free_estimate(
     self, image: Array, posteriors: Sequence[Posterior], key: Array
   ) -> dict[str, Array]:
-    """`negative_bound` of images under posteriors of their own, from no network, [b] each.
+    """`negative_bound` of images under given posteriors instead of the networks', [b] each.
 
     Each layer is independent of the others.
     """
@@ -141,7 +140,7 @@ class ProbabilisticCapsules(nn.Module):
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *leaf.shape)), alone)
 
   def picture(self, parts: Posterior, canvas: int) -> Float[Array, "b h w c"]:
-    """What the centre of a belief about the parts paints; see `GenerativeCapsules.draw`."""
+    """What the centre of the parts' posterior draws; see `GenerativeCapsules.draw`."""
     return self.generative.draw(parts.centre(self.generative.temperature_of(0)), canvas)
 
   def _select(self, posteriors: Sequence[Posterior], layers: Sequence[Capsules]) -> list[Selection]:
@@ -180,9 +179,9 @@ class ProbabilisticCapsules(nn.Module):
     Returns:
       nats, [b] each: `pixels`, -log density of the image; `capsules_<i>`, -log density of layer i
       given the one above, or of the topmost, choices of parents summed out; `presences_<i>`, log
-      density of its presences under the posterior; `poses_<i>`, of its poses, where posteriors have
-      deviations. With posteriors in one point for the poses (delta) it is a bound but for a
-      constant that is infinite; poses are then their likeliest.
+      density of its presences under the posterior; `poses_<i>`, of its poses, with Gaussian
+      posteriors. With point posteriors (delta) the bound lacks an infinite constant, and poses are
+      maximum a posteriori estimates.
     """
     picture = self.generative.draw(layers[0], image.shape[1])
     terms = {"pixels": -self.generative.image_log_prob(picture, image)}
@@ -197,7 +196,7 @@ class ProbabilisticCapsules(nn.Module):
     return terms
 
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
-    """Arrays of the figures: what the prior, objects and parts draw, and whose the parts are."""
+    """Arrays of the figures: what the prior, objects and parts draw, and the parts' objects."""
     image, canvas = batch["image"], batch["image"].shape[1]
     posteriors, capsules = self.infer(image, None)
     templates, alphas = self.generative.templates()
@@ -224,5 +223,5 @@ class ProbabilisticCapsules(nn.Module):
 
 
 def repeat(tree: Any, times: int) -> Any:
-  """Every example of arrays [b, ...] so many times, side by side."""
+  """Every example of arrays [b, ...] `times` times, in consecutive rows."""
   return jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)

@@ -1,4 +1,4 @@
-"""What systems that are trained with labels share: targets, answers, and how right these are.
+"""Targets, answers and accuracy of systems that are trained with labels.
 
 An image has one label, or two where two images of different classes lie on top of each other.
 """
@@ -38,7 +38,7 @@ def answers(scores: Float[Array, "b k"], num_labels: int) -> Int[Array, "b {num_
 
 @typed
 def accuracy(scores: Float[Array, "b k"], labels: Int[Array, "b labels"]) -> Float[Array, "b"]:
-  """Share of an image's labels among as many classes with the largest scores."""
+  """Share of an image's labels that are among its classes of the largest scores, one a label."""
   said = answers(scores, labels.shape[1])
   found = jnp.any(said[:, :, None] == labels[:, None, :], axis=1)
   return jnp.mean(found.astype(jnp.float32), axis=1)

@@ -90,23 +90,22 @@ Spec = ImageSpec | PointSpec
 
 @dataclasses.dataclass(frozen=True)
 class FreeForm:
-  """How the belief about every example of a batch is had, changed and judged without a network.
+  """Encodes, optimises and scores posteriors of single examples without the encoder.
 
-  Free-form inference changes the numbers of each example's approximate posterior themselves, where
-  an encoder would have to guess them at once. A posterior is a tree of arrays [b, ...], one entry
-  an example; no example's part in any of these functions depends on another's. All are jittable.
+  Free-form inference optimises the parameters of each example's approximate posterior. A posterior
+  is a tree of arrays [b, ...]. Examples do not depend on each other. All functions are jittable.
 
   Attributes:
     encode: `(variables, batch) -> posterior`, as the model's networks find it.
-    prior: `(variables, batch) -> posterior`, what is believed before an image is seen.
-    unconstrain: `posterior -> tree` of float arrays [b, ...] that may have any values, so that any
-      optimiser can step them; the logarithm of a standard deviation, for example.
-    constrain: `tree -> posterior`, the way back.
+    prior: `(variables, batch) -> posterior`, the moments of the prior.
+    unconstrain: `posterior -> tree` of float arrays [b, ...] without constraints, for an optimiser;
+      for example the logarithm of a standard deviation.
+    constrain: `tree -> posterior`, the inverse.
     terms: `(variables, posterior, batch, key) -> {name: [b]}`, terms whose sum is minus an unbiased
       estimate of the lower bound on the log-likelihood of each example, nats, differentiable in the
       posterior; to be minimised. As `System.loss_weights`, in the order in which they are computed.
     readings: `posterior -> {name: [b, d]}`, as `System.readings` of the model's output.
-    draw: `(variables, posterior, batch) -> [b, h, w, c]`, the picture that is believed in.
+    draw: `(variables, posterior, batch) -> [b, h, w, c]`, the reconstruction.
   """
 
   encode: Callable[[Any, Batch], Any]

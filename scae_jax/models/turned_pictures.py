@@ -1,4 +1,4 @@
-"""Arrays of the figure of parts by identity: does one part draw one stroke however it is turned?"""
+"""Arrays of the figure of parts by identity: does a part draw one stroke at every rotation?"""
 
 from collections.abc import Callable
 
@@ -13,15 +13,15 @@ NUM_TURNED = 5  # images of a batch that are turned
 
 
 def part_identity(image: Array, mixing_of: Callable[[Array], Array]) -> dict[str, Array]:
-  """The first images of a batch turned by every angle, and which part draws what of them.
+  """The first images of a batch, rotated by every angle, and what each part draws of them.
 
   Smith et al. 2020, arXiv 2004.03553, figure 5.
 
   Args:
-    image: [b, h, h, c]; the first `NUM_TURNED` are turned, about the middle, with black coming in.
+    image: [b, h, h, c]; the first `NUM_TURNED` are rotated about the middle, with black borders.
     mixing_of: images [n, h, h, c] to the share of each part in each pixel times the brightness of
-      what is drawn there, [n, m, h, h]. It sees all images at one angle together, so that noise
-      that an example gets by its place in a batch is the same at every angle.
+      what is drawn there, [n, m, h, h]. It sees all images at one angle together. So noise that
+      depends on an example's place in the batch is the same at every angle.
 
   Returns:
     Arguments of the figure `part_identity`: `image` [n, r, h, h, c], `part_mixing`
