@@ -128,7 +128,8 @@ def _built_once() -> Iterator[None]:
   """Meanwhile `build` loads and traces only what it has not yet: it is most of a check's time."""
   anew, kept = build_module.build, {}
 
-  def build(settings: Settings, **options: Any) -> Any:
+  def build(settings: Settings, dataset: None = None, **options: Any) -> Any:
+    assert dataset is None  # all load theirs by its name
     if (key := repr((settings, options))) not in kept:
       kept[key] = anew(settings, **options)
     return kept[key]

@@ -117,9 +117,10 @@ def test_line_is_the_mean_over_its_steps(uninterrupted, each_step):
   assert [line["step"] for line in each] == list(range(1, 17))
   first = metrics(uninterrupted)[0]
   assert first["split"] == "train"
-  assert first["total"] == pytest.approx(np.mean([line["total"] for line in each]), rel=1e-12)
+  # Steps of float32 that were compiled one at a time and many at a time may round apart.
+  assert first["total"] == pytest.approx(np.mean([line["total"] for line in each]), rel=1e-6)
   for name, value in first["terms"].items():
-    assert value == pytest.approx(np.mean([line["terms"][name] for line in each]), rel=1e-12)
+    assert value == pytest.approx(np.mean([line["terms"][name] for line in each]), rel=1e-6)
 
 
 def test_stopped_and_resumed_run_is_the_uninterrupted_one(uninterrupted, tmp_path, monkeypatch):

@@ -67,10 +67,11 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
   module = Toy(**model, num_classes=data.num_classes)
 
   def loss_terms(output: ToyOutput, batch: Batch, step: Array | int | None) -> dict[str, Array]:
-    error = jnp.mean(_squared_error(output, batch))
+    num_examples = len(output.code) * shards.count()
+    # Over the whole batch, so that it breaks at the same step on any number of devices.
+    error = shards.sum_over_batch(_squared_error(output, batch)) / num_examples
     log_prob = jnp.take_along_axis(nn.log_softmax(output.logits), batch["label"][:, None], axis=1)
     # A statistic over the batch, as sparsity is: the same on one device as on many.
-    num_examples = len(output.code) * shards.count()
     mean_code = shards.sum_over_batch(output.code) / num_examples
     between = jnp.mean(jnp.square(mean_code - 0.5))
     fragile = jnp.where(error < output.nan_below, jnp.nan, 0.0)
