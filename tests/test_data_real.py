@@ -14,6 +14,12 @@ from scae_jax.data.transfer import SEED, load_scored
 from tests.test_data_affine import parameters
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+  """A folder of one cache for each set: MNIST is decoded once."""
+  return tmp_path_factory.mktemp("cache")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "shape", "num_train", "class_names"),
@@ -33,11 +39,11 @@ from tests.test_data_affine import parameters
     ),
   ],
 )
-def test_real_sets(tfds_dir, tmp_path, monkeypatch, name, shape, num_train, class_names):
+def test_real_sets(tfds_dir, cache, monkeypatch, name, shape, num_train, class_names):
   if not (pathlib.Path(tfds_dir) / name).is_dir():
     pytest.skip(f"{name} is not prepared in {tfds_dir}")
   start = time.process_time()  # Of this process alone: other work on the machine does not count.
-  dataset = load_dataset(name, tfds_dir, str(tmp_path))
+  dataset = load_dataset(name, tfds_dir, str(cache / name))
   assert time.process_time() - start < 60
   assert dataset.image_shape == shape
   assert " ".join(class_name.replace(" ", "_") for class_name in dataset.class_names) == class_names
@@ -50,8 +56,8 @@ def test_real_sets(tfds_dir, tmp_path, monkeypatch, name, shape, num_train, clas
     np.testing.assert_allclose(counts, len(split.labels) / 10, rtol=spread)
   monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
   monkeypatch.setattr(tfds_source, "decode_picture", None)
-  (size,) = (path.stat().st_size for path in tmp_path.iterdir())
-  again = load_dataset(name, os.devnull, str(tmp_path))
+  (size,) = (path.stat().st_size for path in (cache / name).iterdir())
+  again = load_dataset(name, os.devnull, str(cache / name))
   for split_name, split in dataset.splits.items():
     np.testing.assert_array_equal(again.splits[split_name].images, split.images)
     np.testing.assert_array_equal(again.splits[split_name].labels, split.labels)
@@ -78,12 +84,12 @@ def test_real_images_decode_as_tfds_decodes_them(tfds_dir):
 
 
 @pytest.mark.slow
-def test_affine_mnist_has_affnists_maps_and_all_ink(tfds_dir, tmp_path):
+def test_affine_mnist_has_affnists_maps_and_all_ink(tfds_dir, cache):
   """The 10,000 test digits: ranges of the four parameters, and no map reaches off the canvas."""
-  scored = load_scored("affine_mnist", 40, tfds_dir, str(tmp_path), "")
+  scored = load_scored("affine_mnist", 40, tfds_dir, str(cache / "mnist"), "")
   images = scored.splits["test"].images
   assert images.shape == (10_000, 40, 40, 1)
-  plain = load_dataset("mnist", tfds_dir, str(tmp_path)).splits["test"]
+  plain = load_dataset("mnist", tfds_dir, str(cache / "mnist")).splits["test"]
   np.testing.assert_array_equal(scored.splits["test"].labels, plain.labels)
 
   drawn = affine.draw_affine(plain.images, 40, SEED)
