@@ -186,15 +186,7 @@ def library_warp() -> Iterator[None]:
 @contextlib.contextmanager
 def library_convolution() -> Iterator[None]:
   """While it lasts, models convolve as XLA does on every backend."""
-  own = convnet.convolve
-
-  def convolution(image: jax.Array, kernel: jax.Array, stride: int) -> jax.Array:
-    dimensions = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(
-      image, kernel, (stride, stride), "VALID", dimension_numbers=dimensions
-    )
-
-  convnet.convolve = convolution
+  own, convnet.convolve = convnet.convolve, convnet.convolve_layers
   try:
     yield
   finally:

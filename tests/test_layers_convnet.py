@@ -2,13 +2,15 @@
 
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import signal
 
-from scae_jax.layers.convnet import ConvNet, convolve_patches, output_side
+from scae_jax.kernels import patch_convolutions
+from scae_jax.layers.convnet import ConvNet, convolve_layers, output_side
 from scae_jax.layers.mlp import MLP, CapsuleMLP
 from scae_jax.layers.pooling import POOLINGS, AttentionPooling, LinearPooling, MeanPooling
 
@@ -97,15 +99,31 @@ def test_convnet_against_scipy():
   assert np.min(actual) < 0
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3])
-def test_both_convolutions_are_the_same(stride):
-  """The product over patches that CPUs run, and the convolution of other devices."""
-  image, kernel = normal(2, 9, 7, 2), normal(3, 3, 2, 4, seed=2)
-  expected = jax.lax.conv_general_dilated(
-    image, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+@pytest.mark.parametrize(
+  ("batch", "at_a_time"), [(1, 1), (7, 7), (12, 4), (13, 1)], ids=lambda number: str(number)
+)
+@pytest.mark.parametrize("activation", sorted(patch_convolutions.ACTIVATIONS))
+def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatch):
+  """The products over patches that CPUs run in blocks, and the convolutions of other devices."""
+  image, strides = normal(batch, 13, 11, 2), (2, 1, 3)
+  shapes = ((3, 3, 2, 4), (3, 2, 4, 5), (1, 3, 5, 3))
+  weights = tuple(
+    (normal(*shape, seed=2 + i), normal(shape[-1], seed=9 + i)) for i, shape in enumerate(shapes)
   )
-  actual = jax.jit(convolve_patches, static_argnums=2)(image, kernel, stride)
-  np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)  # sums of 18 products
+  if batch > at_a_time:  # the first layer has the largest patches: 3 * 3 * 2 at 6x5 positions
+    monkeypatch.setattr(patch_convolutions, "MAX_NUMBERS", 6 * 5 * 18 * at_a_time + 1)
+  found = patch_convolutions.examples_at_a_time(image, weights, strides)
+  assert found == at_a_time
+  cotangent = None
+  results = []
+  for convolve in (patch_convolutions.convolve_patches, convolve_layers):
+    value, gradients = jax.vjp(
+      lambda x, w, convolve=convolve: convolve(x, w, strides, activation), image, weights
+    )
+    cotangent = normal(*value.shape, seed=20) if cotangent is None else cotangent
+    results.append((value, gradients(cotangent)))
+  # Sums of up to 24 products in three layers; of weights, over all examples and positions.
+  chex.assert_trees_all_close(*results, rtol=1e-4, atol=1e-3)
 
 
 def test_attention_pooling_is_a_softmax_over_positions():

@@ -4,14 +4,13 @@ import math
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
 
+from scae_jax.kernels.patch_convolutions import ACTIVATIONS, convolve_patches
 from scae_jax.layers.sight import Window
 from scae_jax.typing import Array, Float, typed
 
 KERNEL = 3
-ACTIVATIONS = {"relu": jax.nn.relu, "elu": jax.nn.elu}
 
 
 def output_side(side: int, strides: Sequence[int]) -> int:
@@ -40,48 +39,41 @@ def windows_of(strides: Sequence[int]) -> list[Window]:
 
 @typed
 def convolve(
-  image: Float[Array, "b h w c"], kernel: Float[Array, "r s c d"], stride: int
+  image: Float[Array, "b h w c"],
+  weights: tuple[tuple[Array, Array], ...],
+  strides: tuple[int, ...],
+  activation: str,
 ) -> Float[Array, "b h2 w2 d"]:
-  """VALID convolution (correlation) of images, by what is fastest on the backend.
-
-  XLA's CPU backend runs convolutions inside a `lax.scan` on one thread and without its fast
-  kernels (five to ten times slower, and a training step is such a scan), so there a convolution is
-  one matrix product over all patches.
+  """VALID convolutions (correlations) one after another, by what is fastest on the backend.
 
   Args:
-    image: batch of feature maps.
-    kernel: weights, height, width, input and output channels.
-    stride: in both directions.
+    image: batch of images or feature maps.
+    weights: kernel [r, s, c, d] and bias [d] of each layer.
+    strides: of each layer, in both directions.
+    activation: after each layer, a name in `ACTIVATIONS`.
   """
   return jax.lax.platform_dependent(
     image,
-    kernel,
-    cpu=lambda x, k: convolve_patches(x, k, stride),
-    default=lambda x, k: jax.lax.conv_general_dilated(
-      x, k, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    ),
+    weights,
+    cpu=lambda x, w: convolve_patches(x, w, strides, activation),
+    default=lambda x, w: convolve_layers(x, w, strides, activation),
   )
 
 
-@typed
-def convolve_patches(
-  image: Float[Array, "b h w c"], kernel: Float[Array, "r s c d"], stride: int
-) -> Float[Array, "b h2 w2 d"]:
-  """The same as one matrix product over the kernel's shifts of the image, side by side."""
-  rows, columns, channels, width = kernel.shape
-  out_rows = (image.shape[1] - rows) // stride + 1
-  out_columns = (image.shape[2] - columns) // stride + 1
-  shifts = [
-    image[
-      :,
-      row : row + (out_rows - 1) * stride + 1 : stride,
-      column : column + (out_columns - 1) * stride + 1 : stride,
-    ]
-    for row in range(rows)
-    for column in range(columns)
-  ]
-  patches = jnp.concatenate(shifts, axis=-1)
-  return patches @ kernel.reshape(rows * columns * channels, width)
+def convolve_layers(
+  image: Array,
+  weights: tuple[tuple[Array, Array], ...],
+  strides: tuple[int, ...],
+  activation: str,
+) -> Array:
+  """The definition of `convolve`, by XLA's convolutions."""
+  function, _ = ACTIVATIONS[activation]
+  for (kernel, bias), stride in zip(weights, strides, strict=True):
+    image = jax.lax.conv_general_dilated(
+      image, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    image = function(image + bias[None, None, None])
+  return image
 
 
 class ConvNet(nn.Module):
@@ -94,7 +86,7 @@ class ConvNet(nn.Module):
     strides: stride of each layer, as many as widths.
     compute_dtype: of products and feature maps, such as `bfloat16`; None: that of the image, which
       is the result's in any case.
-    activation: the nonlinearity, `relu` or `elu`.
+    activation: the nonlinearity, a name in `ACTIVATIONS`.
   """
 
   widths: tuple[int, ...]
@@ -114,11 +106,13 @@ class ConvNet(nn.Module):
       raise ValueError(f"widths {self.widths} and strides {self.strides} must be equally many")
     output_side(min(image.shape[1:3]), self.strides)
     x = image.astype(self.compute_dtype or image.dtype)
-    for i, (width, stride) in enumerate(zip(self.widths, self.strides, strict=True)):
-      shape = (KERNEL, KERNEL, x.shape[-1], width)
+    channels, weights = x.shape[-1], []
+    for i, width in enumerate(self.widths):
+      shape = (KERNEL, KERNEL, channels, width)
       kernel = self.param(f"kernel_{i}", nn.initializers.lecun_normal(), shape)
       bias = self.param(f"bias_{i}", nn.initializers.zeros_init(), (width,))
-      x = convolve(x, kernel.astype(x.dtype), stride)
-      x = ACTIVATIONS[self.activation](x + bias.astype(x.dtype)[None, None, None, :])
+      weights.append((kernel.astype(x.dtype), bias.astype(x.dtype)))
+      channels = width
+    x = convolve(x, tuple(weights), self.strides, self.activation)
     bias = self.param("position_bias", nn.initializers.zeros_init(), x.shape[1:])
     return x.astype(image.dtype) + bias[None]

@@ -63,10 +63,10 @@ class Convolution(nn.Module):
       x = jnp.pad(x, ((0, 0), (margin, margin), (margin, margin), (0, 0)))
     convolved_side(min(x.shape[1:3]), self.kernel, self.stride, f"the convolution {self.name!r}")
     shape = (self.kernel, self.kernel, x.shape[-1], self.width)
-    x = convolve(x, self.param("kernel", self.kernel_init, shape), self.stride)
+    kernel, bias = self.param("kernel", self.kernel_init, shape), jnp.zeros(self.width, x.dtype)
     if self.bias:
-      x = x + self.param("bias", nn.initializers.zeros_init(), (self.width,))[None, None, None]
-    return x
+      bias = self.param("bias", nn.initializers.zeros_init(), (self.width,))
+    return convolve(x, ((kernel, bias),), (self.stride,), "none")
 
 
 @typed
