@@ -20,6 +20,7 @@ import sys
 from logging import LogRecord
 
 from absl import logging
+from jaxtyping import TypeCheckError
 
 from scae_jax.training.build import Run
 from scae_jax.training.compilation import keep_compiled
@@ -64,7 +65,7 @@ def report(run: Run, workdir: pathlib.Path) -> None:
   try:
     with explained():
       report_run(run, workdir)
-  except RunError as error:
+  except (RunError, TypeCheckError) as error:  # the latter of arrays of a system of one's own
     raise ReportError(
       f"the training is finished and saved at step {run.step}, but its report failed;"
       f" `python evaluate.py --workdir={shlex.quote(str(workdir))}` tries it again. Why: {error}"

@@ -4,7 +4,7 @@
 
 Writes `identifiability-<workdir>.json`, `.md` and `.png` into the folder, of a run with several
 seeds one of each a seed. The number is explained in `scae_jax/evaluation/template_match.py`, the
-picture in `scae_jax/figures/part_identity.py`.
+picture in `scae_jax/figures/templates.py`.
 """
 
 import functools

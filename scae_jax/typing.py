@@ -25,7 +25,7 @@ __all__ = ["Array", "Batch", "Bool", "Float", "Int", "Num", "PRNGKeyArray", "UIn
 Array = jax.Array
 # `image` float32 in [0, 1] [b, h, w, c] and `label` int32 [b]; of two images overlaid also
 # `other_label` int32 [b] and `sources` [b, 2, h, w, c]; of normalised images, whose pixels have any
-# values, `mean` and `deviation` [b] of what they were in [0, 1]. What there is of points:
+# values, `mean` and `std` [b] of what they were in [0, 1]. What there is of points:
 # `PointSpec`.
 Batch = Mapping[str, jax.Array]
 

@@ -47,7 +47,7 @@ def workdirs(tmp_path_factory):
 
 def test_data_in_memory_and_by_a_path_train_alike(workdirs):
   in_memory = open_run(workdirs / "memory", dataset=mine())
-  by_path = open_run(workdirs / "path", config=config_of(f"{__name__}.mine"))
+  by_path = open_run(workdirs / "path", dataset=mine())
   jax.tree.map(np.testing.assert_array_equal, in_memory.variables, by_path.variables)
   described = [
     json.loads((workdirs / name / "data.json").read_text()) for name in ("memory", "path")
@@ -75,7 +75,7 @@ def test_what_is_not_the_runs_own_data_is_refused(workdirs):
     open_run(workdirs / "memory", dataset=other)
   with pytest.raises(RunError, match=r"'digits', and the data set given in memory is named 'mine'"):
     build(read_settings(config_of("digits")), mine())
-  with pytest.raises(RunError, match=r"names the data set 'mine', and 'digits' is given"):
+  with pytest.raises(RunError, match=r"'mine', and the data set given in memory is named 'digits'"):
     open_run(workdirs / "memory", dataset=load_digits())
   with pytest.raises(RunError, match=r"'constellations', whose scenes are generated.*'mine'"):
     build(read_settings(constellations.get_config()), mine())
@@ -88,5 +88,10 @@ def test_a_function_is_not_called_because_a_folder_says_so(workdirs, capsys):
     run(workdirs / "path")
   assert stopped.value.code == 2
   assert f"names the data set '{path}', which is a function to call" in capsys.readouterr().err
-  run(workdirs / "path", f"--source={path}")
-  assert (workdirs / "path" / "evaluation" / "metrics.json").is_file()
+  for name in ("path", "memory"):
+    run(workdirs / name, f"--source={path}")
+    assert (workdirs / name / "evaluation" / "metrics.json").is_file()
+  with pytest.raises(SystemExit) as stopped:
+    run(workdirs / "memory", "--source=scae_jax.data.digits.load_digits")
+  assert stopped.value.code == 2
+  assert "holds a run on another data set" in capsys.readouterr().err

@@ -216,9 +216,12 @@ def test_one_device_and_four_agree():
   assert results["terms"] == pytest.approx(single_results["terms"], rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["scae", "probabilistic"])
+@pytest.mark.parametrize("name", ["scae", "probabilistic", "cnn"])
 def test_models_that_draw_noise_or_see_the_whole_batch_do_not_depend_on_the_devices(name):
-  settings = read_settings(base_configs()[name])
+  config = base_configs()[name]
+  if name == "cnn":
+    config.model.dropout = 0.5
+  settings = read_settings(config)
   data = toy_data(side=20)
   system, optimizer = make_known_system(settings, data), make_optimizer(settings.optimizer)
   images = jax.random.uniform(jax.random.key(1), (8, 20, 20, 1))

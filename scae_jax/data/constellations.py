@@ -87,8 +87,7 @@ class SceneOptions:
 
   @property
   def extent(self) -> float:
-    """What 1 in a scene's coordinates stands for: along an axis, so far from the middle a point
-    without jitter can lie."""
+    """Largest coordinate of a point without jitter, in units; coordinates are divided by it."""
     radius = max(np.linalg.norm(PATTERNS[name], axis=1).max() for name in self.patterns)
     return self.field / 2 + self.max_scale * float(radius)
 

@@ -155,10 +155,10 @@ def _check_labels(where: str, split: Split, num_classes: int) -> None:
 def holdout(labels: np.ndarray, num_test: int, seed: int) -> np.ndarray:
   """Chooses a test set with the class proportions of the whole.
 
-  Figures are of this choice, which a stratified split of scikit-learn would not give. Each class
-  gives its share of `num_test`, rounded so that the total is exact (largest remainders
-  first, then lower labels). A fixed function of its arguments: NumPy promises never to change the
-  stream of `RandomState`.
+  Own code: a stratified split of scikit-learn would choose other examples and change recorded
+  figures. Each class gives its share of `num_test`, rounded so that the total is exact (largest
+  remainders first, then lower labels). A fixed function of its arguments: NumPy promises never to
+  change the stream of `RandomState`.
 
   Args:
     labels: int [n].

@@ -121,9 +121,9 @@ def overlay_evaluation_batch(
 
 
 def _others(arrays: Mapping[str, Any], labels: Any) -> tuple[Any, Any, Any]:
-  """The order of `overlay_arrays`, and the ends of each label's own class in it.
+  """The order of `overlay_arrays`, and where the class of each label begins and ends in it.
 
-  With classes in one order, examples of other classes are all before and all after the own one.
+  Examples are sorted by class: those of other classes stand before and after these two places.
   """
   return arrays["order"], arrays["starts"][labels], arrays["starts"][labels + 1]
 

@@ -44,7 +44,8 @@ def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str,
 
 
 def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
-  """Indices of up to `count` examples: the first of every class, then every second one, and so on.
+  """Indices of up to `count` examples: the first of every class, then the second of each, and
+  so on.
 
   Args:
     labels: int [n].

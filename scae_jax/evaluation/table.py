@@ -24,7 +24,7 @@ def print_table(metrics: Mapping[str, Any]) -> None:
   is_framed = sys.stdout.isatty()
   table = Table(box=HEAVY_HEAD if is_framed else None, show_header=any(columns), pad_edge=is_framed)
   for i, column in enumerate(columns):
-    table.add_column(column, justify="left" if i < num_names else "right", no_wrap=True)
+    table.add_column(column, justify="left" if i < num_names else "right", no_wrap=i >= num_names)
   for row in rows:
     table.add_row(*map(Text, row))  # as they are: rich would read brackets as markup
   print(_heading(metrics))

@@ -77,7 +77,12 @@ def confusion(
     class_names: a name a class.
     title: what was measured.
     columns: what an answer is, such as "label of the cluster".
+
+  Raises:
+    ValueError: the matrix has more or fewer classes than there are names.
   """
+  if len(class_names) != len(matrix):
+    raise ValueError(f"{len(matrix)} classes were counted, and {len(class_names)} have names")
   shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
   side = float(np.clip(0.42 * len(class_names), 2.5, 11))
   figure = new_figure(side + 1.6, side + 1.2)

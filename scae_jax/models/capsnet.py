@@ -199,7 +199,7 @@ class ClassCapsules(nn.Module):
 def in_order_of(
   labels: Int[Array, "b labels"], said: Int[Array, "b labels"]
 ) -> Int[Array, "b labels"]:
-  """The classes said; of two, each in the place of the label that it is, if it is one."""
+  """Predicted classes; of two, in the order in which more of them equal the label there."""
   exchanged = said[:, ::-1]
   as_they_are = jnp.sum(said == labels, axis=1, keepdims=True)
   is_better = jnp.sum(exchanged == labels, axis=1, keepdims=True) > as_they_are
@@ -230,7 +230,7 @@ def _reconstructions(
 
 
 def _squared_error(output: CapsNetOutput, batch: Batch) -> Array:
-  """Sum over pixels of what the reconstructions of each image, [b], are off."""
+  """Squared error of the reconstructions of each image, summed over pixels, [b]."""
   targets = batch["sources"] if "sources" in batch else batch["image"][:, None]
   return jnp.sum(jnp.square(output.reconstruction - targets), axis=(1, 2, 3, 4))
 

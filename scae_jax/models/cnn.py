@@ -5,7 +5,7 @@ in the form that is common today, with ReLU and plain average pooling; Sabour, F
 2017, section 5.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from scae_jax import bounds
+from scae_jax import bounds, shards
 from scae_jax.bounds import MAX_KERNEL, MAX_WIDTH, below, between, each, one_of, rule
 from scae_jax.layers.convolution import PADDINGS, Convolution, average_pool
 from scae_jax.layers.sight import Window, require_sight
@@ -72,9 +72,14 @@ class CNN(nn.Module):
     x = x.reshape(x.shape[0], -1)
     for i, width in enumerate(self.hidden):
       x = jax.nn.relu(nn.Dense(width, kernel_init=he, name=f"dense_{i}")(x))
-    if self.dropout > 0:
-      x = nn.Dropout(self.dropout, deterministic=not train, rng_collection="noise")(x)
+    if train and self.dropout > 0:
+      # Not nn.Dropout, whose mask would be the same on every device.
+      kept = shards.draw(self._is_kept, self.make_rng("noise"), x.shape)
+      x = jnp.where(kept, x / (1 - self.dropout), 0)
     return CNNOutput(nn.Dense(self.num_classes, name="classes")(x))
+
+  def _is_kept(self, key: Array, shape: Sequence[int]) -> Array:
+    return jax.random.bernoulli(key, 1 - self.dropout, shape)
 
 
 def loss_terms(output: CNNOutput, batch: Batch, step: Array | int | None) -> dict[str, Array]:

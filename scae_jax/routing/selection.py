@@ -301,9 +301,9 @@ def mean_children(parents: Capsules, relations: Relations) -> Capsules:
   """What to expect of a layer given the one above, without noise.
 
   A child's relaxed presence is the probability that it chose a parent, not the dummy, and is on.
-  Its pose is what the parent predicts by which it is likeliest on; that of a child of the dummy
-  says nothing of any parent. A picture is linear in every presence, so that given one parent, and
-  poses as it predicts them, what these children draw is the mean over choices and presences.
+  Its pose is the prediction of the parent by which it is most probably on; the pose of a child of
+  the dummy depends on no parent. A picture is linear in every presence, so that given one parent,
+  and poses as it predicts them, what these children draw is the mean over choices and presences.
   """
   choice = choice_log_prob(parents.presence_logits, relations)
   on = choice + jax.nn.log_sigmoid(relations.presence_logits)

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from scae_jax.data.dataset import Dataset, crop_middle, hold_out_validation, normalized
 from scae_jax.data.feed import Feed, image_feed
 from scae_jax.data.scenes import NAME, Scenes
-from scae_jax.data.sources import load_dataset
+from scae_jax.data.sources import is_dotted, load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
 from scae_jax.models.system import System
@@ -78,7 +78,7 @@ def open_run(
   """
   workdir = pathlib.Path(workdir)
   if config is None:
-    config = load_settings(workdir, own_source="" if dataset is None else dataset.name)
+    config = load_settings(workdir, is_given=dataset is not None)
   settings = read_settings(config)
   directory = checkpoint_directory(workdir)
   if not directory.is_dir():
@@ -144,7 +144,7 @@ def _load_images(options: DataOptions, dataset: Dataset | None) -> Dataset:
       dataset = load_dataset(options.name, options.dir, options.cache_dir)
     except ValueError as error:
       raise ValueError(f"config.data.name is {options.name!r}: {error}") from error
-  elif dataset.name != options.name:
+  elif dataset.name != options.name and not is_dotted(options.name):
     raise ValueError(
       f"config.data.name is {options.name!r}, and the data set given in memory is named"
       f" {dataset.name!r}; expected one name, by which the run is known. Set the key to it."

@@ -171,7 +171,7 @@ def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
     first.append(optax.add_decayed_weights(options.weight_decay, mask=_decays))
   if options.clip_norm:
     first.append(optax.clip_by_global_norm(options.clip_norm))
-  # Alone, the rule is not in a chain: checkpoints of such runs have its state as it is.
+  # A rule alone is not in a chain, as in the checkpoints of earlier runs.
   return optax.chain(*first, rule) if first else rule
 
 

@@ -77,6 +77,8 @@ def load_settings(
   own_system: str = "",
   own_source: str = "",
   changes: Mapping[str, Any] | None = None,
+  *,
+  is_given: bool = False,
 ) -> Settings:
   """The config of a run, to build it from.
 
@@ -87,8 +89,10 @@ def load_settings(
   Args:
     workdir: folder of the run.
     own_system: the dotted path that the user says the config has, to import it; "" for none.
-    own_source: the name of the data set that the user says the config has; "" for none.
+    own_source: the dotted path of the data that the user gives, of a run on data of that path or
+      on data that it was given in memory; "" for none.
     changes: values of keys `section.key` that replace those saved.
+    is_given: whether the caller has the data set, so that none is loaded.
 
   Raises:
     RunError: as of `saved_config` or `config.read_settings`, with the file's name; the config has
@@ -105,10 +109,12 @@ def load_settings(
       f" it, give evaluate.py --system={name}, or import it first in a program of your own."
     )
   source = settings.config.data.name
+  if own_source and not is_dotted(source):  # `build.open_run` compares the data
+    return saved_settings(workdir, {**(changes or {}), "data.name": own_source})
   if own_source and source != own_source:
     raise RunError(f"{path} names the data set {source!r}, and {own_source!r} is given.")
   # Not even of modules that are imported: data.dir would be an argument of os.system.
-  if is_dotted(source) and not own_source:
+  if is_dotted(source) and not own_source and not is_given:
     raise RunError(
       f"{path} names the data set {source!r}, which is a function to call. If you trust it, give"
       f" evaluate.py --source={source}; a program of your own gives open_run the data set."
