@@ -14,7 +14,8 @@ that decays, a mask proportional to presence. 2,420,351 parameters.
 `modern` is the recipe of configs/digits.py at a size that two CPU cores can train: stiff
 part-object relations, sparsity that comes and goes, Adam.
 
-None of the three has been trained to its end with this code yet, so no figure stands here.
+`official` and `paper` have not been trained to their end with this code. results/mnist has runs of
+`modern` with other schedules: 96.4 % (LIN-MATCH, seed 0).
 """
 
 from ml_collections import ConfigDict

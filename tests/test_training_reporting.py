@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from absl import logging
 from absl.testing import flagsaver
+from jaxtyping import TypeCheckError
 
 import evaluate
 import train as train_script
@@ -258,6 +259,7 @@ def test_a_trained_classifier_is_scored_by_the_script(tmp_path, monkeypatch, cap
     (OSError(28, "No space left on device"), ". Make room there and give the same command again."),
     (ValueError("Features 'code' are not finite."), ""),
     (RunError("config.evaluation.batch_size must be less."), ""),
+    (TypeCheckError("Expected templates [m, t, t, c]."), ""),  # arrays of a system of one's own
   ],
 )
 def test_report_that_fails_after_the_training_is_no_refusal(

@@ -53,7 +53,9 @@ def save_pretrained(
   content = io.BytesIO()
   np.savez_compressed(content, **arrays)
   write_whole(folder / "params.npz", content.getvalue())
-  write_whole(folder / "config.json", sealed_json(run.config.to_dict()))
+  config = run.config.to_dict()
+  config["train"]["start_from"] = ""  # a folder of this machine, and no more to be read
+  write_whole(folder / "config.json", sealed_json(config))
   write_json(folder / "data.json", describe_data(run.dataset))
   source = {"step": run.step, "seed": seed, "figures": figures}
   write_whole(folder / "source.json", sealed_json(source))
