@@ -46,7 +46,6 @@ from scae_jax.figures import FIGURES
 from scae_jax.figures.reconstructions import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm
 from scae_jax.training.build import Run
-from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.options import DataOptions
 from scae_jax.training.reporting import load_scored_set
@@ -263,7 +262,7 @@ def infer_sets(
 ) -> tuple[dict[str, Any], Callable[[], Figure]]:
   """The record of one seed, and the drawer of its picture: of the first set that is rotated, or of
   the first."""
-  dataset, settings = run.dataset, read_settings(run.config)
+  dataset, settings = run.dataset, run.settings
   assert isinstance(settings.data, DataOptions)  # of images
   assert isinstance(dataset, Dataset)
   canvas, limit = settings.data.canvas, settings.evaluation.max_examples

@@ -25,7 +25,6 @@ from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.collect import feature_collector, mean_metrics
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.training.build import Run, open_run
-from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
 
 # The first seed of the splits. The config was chosen on images of others.
@@ -57,7 +56,7 @@ def true_presences(dataset: Dataset, split: str) -> np.ndarray:
 def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
   """Shares of right answers, in all and by object, and of images with every answer right; and the
   mean bounds on training and test images, nats."""
-  dataset, batch_size = run.dataset, read_settings(run.config).evaluation.batch_size
+  dataset, batch_size = run.dataset, run.settings.evaluation.batch_size
   assert isinstance(dataset, Dataset)
   collect = feature_collector(run.system, canvas=CANVAS, batch_size=batch_size)
   collected = {

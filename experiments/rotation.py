@@ -28,7 +28,6 @@ from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
-from scae_jax.training.config import read_settings
 from scae_jax.training.options import DataOptions
 from scae_jax.training.sweep_file import Row, make_row
 
@@ -77,7 +76,7 @@ def score_run(
     max_examples: of each split, always the same; 0 is all.
     pixels: accuracies by data set; those that are missing are added.
   """
-  settings = read_settings(run.config)
+  settings = run.settings
   assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
   assert isinstance(run.dataset, Dataset)
   found, of_pixels, notes = {}, {}, []

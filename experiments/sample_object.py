@@ -22,7 +22,6 @@ from scae_jax.figures import FIGURES
 from scae_jax.models.generative_pictures import move_pose
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
 from scae_jax.training.build import Run
-from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.options import DataOptions
 
@@ -37,7 +36,7 @@ def draw(run: Run, options: argparse.Namespace) -> np.ndarray:
       samples that cannot be.
   """
   module = run.system.module
-  settings = read_settings(run.config)
+  settings = run.settings
   if not isinstance(module, ProbabilisticCapsules) or not isinstance(settings.data, DataOptions):
     raise RunError(
       f"only objects of system 'probabilistic' draw by themselves; this run is of system"

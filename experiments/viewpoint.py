@@ -27,7 +27,6 @@ from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.viewpoint import ACCURACY, accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
-from scae_jax.training.config import read_settings
 from scae_jax.training.metrics import read_lines
 from scae_jax.training.options import DataOptions
 from scae_jax.training.sweep_file import Row, make_row
@@ -89,7 +88,7 @@ def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[E
 
 def score_run(data: str, run: Run, workdir: pathlib.Path, max_examples: int) -> dict[str, Any]:
   """Accuracies of a run, its size, and how long an epoch took."""
-  settings = read_settings(run.config)
+  settings = run.settings
   assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
   assert isinstance(run.dataset, Dataset)
   notes: list[str] = []

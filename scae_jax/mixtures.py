@@ -28,6 +28,7 @@ def normal_log_prob(
   value: Float[Array, "*shape"], mean: Float[Array, "*shape"], scale: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
   """log Normal(value | mean, scale), elementwise; scale > 0."""
+  # Not jax.scipy.stats.norm.logpdf, which takes the square of the scale: that underflows.
   return -0.5 * jnp.square((value - mean) / scale) - jnp.log(scale) - HALF_LOG_2PI
 
 

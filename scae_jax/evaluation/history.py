@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from absl import logging
+from flax.traverse_util import flatten_dict
 
 _NOT_CURVES = ("step", "split", "timing")
 
@@ -28,7 +29,7 @@ def read_history(path: pathlib.Path, seed: int) -> tuple[np.ndarray, dict[str, n
       entry = json.loads(line.decode())
       own = entry["seeds"][str(seed)] if "seeds" in entry else entry
       curves = {name: value for name, value in own.items() if name not in _NOT_CURVES}
-      numbers = _numbers(curves, f"{entry.get('split', 'train')}/")
+      numbers = _numbers({entry.get("split", "train"): curves})
       rows.setdefault(int(np.int64(entry["step"])), {}).update(numbers)
     except (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
       damaged += line.endswith(b"\n")
@@ -40,12 +41,10 @@ def read_history(path: pathlib.Path, seed: int) -> tuple[np.ndarray, dict[str, n
   return np.array(steps, dtype=np.int64), values
 
 
-def _numbers(entry: dict[str, Any], prefix: str) -> dict[str, float]:
+def _numbers(entry: dict[str, Any]) -> dict[str, float]:
   """Numbers of an object and of the objects in it, under names joined by a slash."""
-  numbers = {}
-  for name, value in entry.items():
-    if isinstance(value, dict):
-      numbers |= _numbers(value, f"{prefix}{name}/")
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-      numbers[prefix + name] = float(value)
-  return numbers
+  return {
+    name: float(value)
+    for name, value in flatten_dict(entry, sep="/").items()
+    if isinstance(value, int | float) and not isinstance(value, bool)
+  }

@@ -39,7 +39,7 @@ from scae_jax.typing import Array, Float, typed
 
 # Pixels that a program looks at together, unless told otherwise.
 BLOCK = 64
-# Threads that a GPU runs in step; a program has at most 32 times so many, two for a pixel.
+# Threads that a GPU runs in step; a program has at most 32 such groups, two threads for a pixel.
 WARP = 32
 MAX_BLOCK = 512
 
