@@ -85,9 +85,8 @@ def test_score_is_of_the_test_images(monkeypatch):
 
   monkeypatch.setattr(recovery, "feature_collector", lambda system, **_: collect)
   options = types.SimpleNamespace(evaluation=types.SimpleNamespace(batch_size=40))
-  monkeypatch.setattr(recovery, "read_settings", lambda config: options)
   run = types.SimpleNamespace(
-    dataset=types.SimpleNamespace(splits=splits), system=None, config=None, step=7
+    dataset=types.SimpleNamespace(splits=splits), system=None, settings=options, step=7
   )
   found = recovery.score(run, {})
   assert found["accuracy_by_object"] == [0.75, 1.0, 1.0]
