@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import flags
 from flax.traverse_util import flatten_dict
-from ml_collections import ConfigDict, FrozenConfigDict, config_flags
+from ml_collections import ConfigDict, config_flags
 
 from scae_jax import bounds
 from scae_jax.data import scenes
@@ -95,7 +95,7 @@ def read_settings(config: ConfigDict | Settings) -> Settings:
     train = bounds.read(TrainOptions, "train", content["train"])
     optimizer = bounds.read(OptimizerOptions, "optimizer", content["optimizer"])
     return Settings(
-      config=FrozenConfigDict(content),
+      config=ConfigDict(content).lock(),  # a copy: who changes it later changes no field here
       system=content["system"],
       model=content["model"],
       loss=content["loss"],
