@@ -57,11 +57,7 @@ def main(arguments: list[str]) -> None:
 
 
 def report(run: Run, workdir: pathlib.Path) -> None:
-  """Writes the report of a finished run.
-
-  Raises:
-    ReportError: it cannot be written; the training is saved.
-  """
+  """Writes the report of a finished run; raises `ReportError` if it cannot be written."""
   try:
     with explained():
       report_run(run, workdir)

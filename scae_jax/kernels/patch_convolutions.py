@@ -121,7 +121,7 @@ def _backward(
       # The other order, patches first, takes up to two thirds longer.
       positions = (0, 1, 2)
       of_kernel = jnp.tensordot(
-        cotangent, patches, (positions, positions), preferred_element_type=sum_type
+        cotangent.astype(sum_type), patches.astype(sum_type), (positions, positions)
       )
       gradients.append((of_kernel, jnp.sum(cotangent, axis=positions, dtype=sum_type)))
       (cotangent,) = of_image(cotangent @ _matrix(kernel).T)
