@@ -191,6 +191,14 @@ def test_a_terminal_gets_a_framed_table(finished, capsys, monkeypatch):
   assert "note: dead: only 1 distinct" in printed
 
 
+def test_a_narrow_terminal_keeps_the_figures(finished, capsys, monkeypatch):
+  monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+  monkeypatch.setenv("COLUMNS", "60")
+  named = {f"{name} of a long name" * 2: one for name, one in finished[1]["features"].items()}
+  print_table({**finished[1], "features": named})
+  assert capsys.readouterr().out.count("70.0 %") == 4
+
+
 @pytest.fixture
 def no_figures(monkeypatch):
   monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)

@@ -141,7 +141,7 @@ def test_parts_are_known_as_they_were_drawn():
   own = on[:, : len(known_scenes.GLYPHS)].reshape(50, 3, 2).mean(axis=2)
   assert np.mean((own > 0.5) == there) > 0.9
   off = np.asarray(known.poses)[~on]
-  assert np.ptp(off, axis=0).max() == 0
+  assert np.ptp(off, axis=0).max() == 0  # copies of one constant
   assert np.ptp(np.asarray(known.poses)[on], axis=0).max() > 0.1
   assert known.pose_scales is None
 

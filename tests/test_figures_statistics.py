@@ -48,6 +48,11 @@ def test_confusion_writes_counts_and_colours_shares_of_a_label():
   assert (axes.get_ylabel(), axes.get_xlabel()) == ("label", "cluster")
 
 
+def test_confusion_of_more_classes_than_names_is_refused():
+  with pytest.raises(ValueError, match="2 classes were counted, and 3 have names"):
+    confusion(np.eye(2), NAMES)
+
+
 def test_points_have_the_colour_of_their_class():
   points = np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
   figure = embedding(points, np.array([2, 0, 2]), NAMES, "t-SNE")

@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 from scipy import signal
 
 from scae_jax.kernels import patch_convolutions
 from scae_jax.layers.convnet import ConvNet, convolve_layers, output_side
 from scae_jax.layers.mlp import MLP, CapsuleMLP
 from scae_jax.layers.pooling import POOLINGS, AttentionPooling, LinearPooling, MeanPooling
+from scae_jax.training.mesh import make_mesh
 
 
 def random_variables(module, *inputs, seed=0):
@@ -124,6 +126,24 @@ def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatc
     results.append((value, gradients(cotangent)))
   # Sums of up to 24 products in three layers; of weights, over all examples and positions.
   chex.assert_trees_all_close(*results, rtol=1e-4, atol=1e-3)
+
+
+def test_gradients_of_weights_are_sums_over_the_devices():
+  """Four devices, two of eight images each, outside of a training step."""
+  mesh, image = make_mesh(), normal(8, 9, 7, 2)
+  assert mesh.size == 4
+  weights = ((normal(3, 3, 2, 4, seed=2), normal(4, seed=3)),)
+
+  def loss(convolve, image, weights):
+    return jnp.sum(jnp.sin(convolve(image, weights, (2,), "relu")))
+
+  def spread(image, weights):
+    image = jax.lax.with_sharding_constraint(image, NamedSharding(mesh, PartitionSpec("data")))
+    return loss(patch_convolutions.convolve_patches, image, weights)
+
+  found = jax.jit(jax.grad(spread, argnums=(0, 1)))(image, weights)
+  expected = jax.grad(loss, argnums=(1, 2))(convolve_layers, image, weights)
+  chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)  # sums of 96 numbers
 
 
 def test_attention_pooling_is_a_softmax_over_positions():

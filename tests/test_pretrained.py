@@ -12,10 +12,12 @@ import jax
 import numpy as np
 import pytest
 from absl.testing import flagsaver
+from ml_collections import ConfigDict
 
 import evaluate
 from experiments import curve, export
 from scae_jax.training.build import open_run
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
 from scae_jax.training.pretrained import open_pretrained, pretrained_folder, save_pretrained
@@ -67,6 +69,14 @@ def test_saved_parameters_come_back(run, tmp_path, dtype, precision):
     assert own.dtype == np.float32
     np.testing.assert_allclose(own, other, rtol=precision, atol=precision / 100)
   assert jax.tree.structure(found.variables[1]) == jax.tree.structure(run.variables[1])
+
+
+def test_exported_config_does_not_name_the_folder_that_the_run_started_from(run, tmp_path):
+  config = ConfigDict(run.config.to_dict())
+  config.train.start_from = "/somewhere/runs/first"
+  started = dataclasses.replace(run, settings=read_settings(config))
+  save_pretrained(started, 1, tmp_path, "float16", {})
+  assert "/somewhere" not in (tmp_path / "config.json").read_text()
 
 
 def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
