@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from scae_jax.layers.affine import Affine
 from scae_jax.typing import Array, Float, typed
 
 
@@ -12,7 +13,8 @@ class AttentionPooling(nn.Module):
 
   A 1x1 convolution gives each capsule d numbers and one attention logit a position; the result
   is the sum of the numbers weighted by the softmax of the logits over positions. Kosiorek et al.
-  2019, appendix A.
+  2019, appendix A. The sum is taken before the convolution, of the map itself: the result is the
+  same, and a capsule needs one product instead of one a position.
 
   Attributes:
     num_capsules: m.
@@ -25,11 +27,15 @@ class AttentionPooling(nn.Module):
   @nn.compact
   @typed
   def __call__(self, x: Float[Array, "b h w e"]) -> Float[Array, "b m d"]:
-    batch, height, width, _ = x.shape
-    x = nn.Dense(self.num_capsules * (self.features + 1), name="conv_1x1")(x)
-    x = x.reshape(batch, height * width, self.num_capsules, self.features + 1)
-    attention = jax.nn.softmax(x[..., -1], axis=1)
-    return jnp.einsum("bpm,bpmd->bmd", attention, x[..., :-1])
+    batch, _, _, channels = x.shape
+    outputs = (self.num_capsules * (self.features + 1),)
+    kernel, bias = Affine((channels,), outputs, name="conv_1x1")()
+    kernel = kernel.reshape(channels, self.num_capsules, self.features + 1)
+    bias = bias.reshape(self.num_capsules, self.features + 1)
+    x = x.reshape(batch, -1, channels)
+    attention = jax.nn.softmax(x @ kernel[..., -1] + bias[None, None, :, -1], axis=1)
+    seen = jnp.einsum("bpm,bpe->bme", attention, x)
+    return jnp.einsum("bme,emd->bmd", seen, kernel[..., :-1]) + bias[None, :, :-1]
 
 
 class MeanPooling(nn.Module):
@@ -46,8 +52,9 @@ class MeanPooling(nn.Module):
   @nn.compact
   @typed
   def __call__(self, x: Float[Array, "b h w e"]) -> Float[Array, "b m d"]:
-    x = nn.Dense(self.num_capsules * self.features, name="conv_1x1")(x)
-    return jnp.mean(x, axis=(1, 2)).reshape(-1, self.num_capsules, self.features)
+    # The mean comes first: the convolution is affine.
+    x = nn.Dense(self.num_capsules * self.features, name="conv_1x1")(jnp.mean(x, axis=(1, 2)))
+    return x.reshape(-1, self.num_capsules, self.features)
 
 
 class LinearPooling(nn.Module):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from scae_jax.layers.affine import Affine, compose
 from scae_jax.mixtures import safe_log
 from scae_jax.typing import Array, Float, typed
 
@@ -53,19 +54,15 @@ class MultiHeadAttention(nn.Module):
   @typed
   def __call__(
     self,
-    queries: Float[Array, "#b q d"],
+    queries: Float[Array, "b q d"],
     values: Float[Array, "b n e"],
     mask: Float[Array, "b n"],
   ) -> Float[Array, "b q f"]:
-    """Attends from queries to values; `mask` is added to the logits of each value.
-
-    Queries that all examples share are given once, [1, q, d].
-    """
+    """Attends from queries to values; `mask` is added to the logits of each value."""
     if self.features % self.num_heads:
       raise ValueError(f"num_heads {self.num_heads} must divide the features, {self.features}")
     shape = (self.num_heads, self.features // self.num_heads)
     query = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="query")(queries)
-    query = jnp.broadcast_to(query, (len(values), *query.shape[1:]))
     key = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="key")(values)
     value = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="value")(values)
     at_least = jnp.promote_types(query.dtype, jnp.float32)
@@ -142,6 +139,53 @@ class SelfAttentionBlock(nn.Module):
     return block(x, induced(points, x, mask, ones), jnp.zeros_like(ones), presence)
 
 
+class SeedAttention(nn.Module):
+  """Widens elements by an affine map, then attends to them from learned seeds.
+
+  The result is that of `MultiHeadAttention(seeds, widened elements)`. All maps between elements and
+  logits, and between elements and output, are affine, so they are multiplied with one another,
+  which takes no account of the batch; only the narrow elements are multiplied by the result.
+
+  Attributes:
+    num_heads: must divide features.
+    features: width of the widened elements, of seeds and output.
+    compute_dtype: as for `MultiHeadAttention`.
+  """
+
+  num_heads: int
+  features: int
+  compute_dtype: str | None
+
+  @nn.compact
+  @typed
+  def __call__(
+    self,
+    seeds: Float[Array, "k f"],
+    elements: Float[Array, "b n d"],
+    mask: Float[Array, "b n"],
+    widen: tuple[Float[Array, "d f"], Float[Array, "f"]],
+  ) -> Float[Array, "b k f"]:
+    """`mask` is added to the logits of each element; `widen` is kernel and bias."""
+    wide, heads = (self.features,), (self.num_heads, self.features // self.num_heads)
+    query = nn.DenseGeneral(heads, name="query")(seeds) / math.sqrt(heads[1])
+    key, key_bias = compose(widen, Affine(wide, heads, name="key")())
+    value, value_bias = compose(widen, Affine(wide, heads, name="value")())
+    output, output_bias = Affine(heads, wide, name="output")()
+
+    x = elements if self.compute_dtype is None else elements.astype(self.compute_dtype)
+    query_of_elements = jnp.einsum("khe,dhe->hkd", query, key).astype(x.dtype)
+    at_least = jnp.promote_types(x.dtype, jnp.float32)
+    logits = jnp.einsum("hkd,bnd->bhkn", query_of_elements, x, preferred_element_type=at_least)
+    logits = logits + jnp.einsum("khe,he->hk", query, key_bias)[None, :, :, None]
+    attention = jax.nn.softmax(logits + mask[:, None, None, :], axis=-1).astype(x.dtype)
+    attended = jnp.einsum("bhkn,bnd->bkhd", attention, x)
+    output_of_elements = jnp.einsum("dhe,hef->hdf", value, output).astype(x.dtype)
+    bias = jnp.einsum("he,hef->f", value_bias, output) + output_bias
+    return (
+      jnp.einsum("bkhd,hdf->bkf", attended, output_of_elements) + bias.astype(x.dtype)[None, None]
+    )
+
+
 class SetTransformer(nn.Module):
   """Reads a set of elements with presences and writes a fixed number of vectors.
 
@@ -187,8 +231,8 @@ class SetTransformer(nn.Module):
         name=f"self_attention_{i}",
       )
       x = block(x, mask, presence)
-    x = nn.Dense(self.output_features, dtype=self.compute_dtype, name="widen")(x)
+    widen = Affine((self.features,), (self.output_features,), name="widen")()
     shape = (self.num_outputs, self.output_features)
     seeds = self.param("seeds", nn.initializers.glorot_uniform(), shape)
-    pool = MultiHeadAttention(self.num_heads, self.output_features, self.compute_dtype, name="pool")
-    return pool(seeds[None], x, mask).astype(elements.dtype)
+    pool = SeedAttention(self.num_heads, self.output_features, self.compute_dtype, name="pool")
+    return pool(seeds, x, mask, widen).astype(elements.dtype)

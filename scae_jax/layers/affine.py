@@ -1,0 +1,35 @@
+"""Affine maps as arrays, to be multiplied with one another before they meet a batch."""
+
+import math
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from scae_jax.typing import Array
+
+
+class Affine(nn.Module):
+  """The parameters of an `nn.DenseGeneral`: kernel [*inputs, *outputs] and bias [*outputs].
+
+  Attributes:
+    inputs: shape of an input.
+    outputs: shape of an output.
+  """
+
+  inputs: tuple[int, ...]
+  outputs: tuple[int, ...]
+
+  @nn.compact
+  def __call__(self) -> tuple[Array, Array]:
+    def kernel_init(key: Array, shape: tuple[int, ...]) -> Array:
+      flat = (math.prod(self.inputs), math.prod(self.outputs))
+      return nn.initializers.lecun_normal()(key, flat).reshape(shape)
+
+    kernel = self.param("kernel", kernel_init, (*self.inputs, *self.outputs))
+    return kernel, self.param("bias", nn.initializers.zeros_init(), self.outputs)
+
+
+def compose(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
+  """Kernel and bias of second(first(x)); first takes a vector to a vector."""
+  (kernel, bias), (next_kernel, next_bias) = first, second
+  return jnp.tensordot(kernel, next_kernel, 1), jnp.tensordot(bias, next_kernel, 1) + next_bias
