@@ -21,44 +21,8 @@ The others have not been trained yet.
 
 from ml_collections import ConfigDict
 
+import configs
 from configs import digits
-
-PRESETS = ("paper", "release", "expanded", "multi_mnist", "cifar10", "small", "digits")
-
-
-def get_config(preset: str = "paper") -> ConfigDict:
-  """The config of a preset.
-
-  Raises:
-    ValueError: there is no such preset.
-  """
-  preset = preset or "paper"
-  if preset not in PRESETS:
-    raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
-  config = _paper()
-  changes = {
-    "paper": {},
-    "release": {"loss.weights.margin": 0.05},
-    "expanded": {"data.canvas": 40, "data.max_shift": 6},
-    "multi_mnist": {
-      "data.overlay": True,
-      "data.canvas": 36,
-      "data.max_shift": 4,
-      "optimizer.decay_steps": 20_000,
-    },
-    "cifar10": {
-      "data.name": "cifar10",
-      "data.canvas": 24,
-      "data.crop": 24,
-      "data.max_shift": 0,
-      "model.primary_types": 64,
-    },
-    "small": SMALL,
-    "digits": SMALL | DIGITS,
-  }
-  config.update_from_flattened_dict(changes[preset])
-  return config
-
 
 SMALL = {
   "model.conv_width": 64,
@@ -66,15 +30,40 @@ SMALL = {
   "model.decoder_widths": (256, 512),
   "train.num_steps": 3_000,
 }
-DIGITS = {
-  "data.name": "digits",
-  "data.canvas": 20,
-  "model.conv_kernel": 5,
-  "model.primary_kernel": 5,
-  "model.decoder_widths": (128, 256),
-  "train.num_steps": 2_000,
-  "train.batch_size": 64,
+PRESETS = {
+  "paper": {},
+  "release": {"loss.weights.margin": 0.05},
+  "expanded": {"data.canvas": 40, "data.max_shift": 6},
+  "multi_mnist": {
+    "data.overlay": True,
+    "data.canvas": 36,
+    "data.max_shift": 4,
+    "optimizer.decay_steps": 20_000,
+  },
+  "cifar10": {
+    "data.name": "cifar10",
+    "data.canvas": 24,
+    "data.crop": 24,
+    "data.max_shift": 0,
+    "model.primary_types": 64,
+  },
+  "small": SMALL,
+  "digits": SMALL
+  | {
+    "data.name": "digits",
+    "data.canvas": 20,
+    "model.conv_kernel": 5,
+    "model.primary_kernel": 5,
+    "model.decoder_widths": (128, 256),
+    "train.num_steps": 2_000,
+    "train.batch_size": 64,
+  },
 }
+
+
+def get_config(preset: str = "") -> ConfigDict:
+  """The config of a preset; ValueError of an unknown one."""
+  return configs.preset(_paper(), PRESETS, preset)
 
 
 def _paper() -> ConfigDict:
@@ -100,9 +89,8 @@ def _paper() -> ConfigDict:
   weights = config.loss.weights = ConfigDict()
   weights.margin = 1.0  # summed over classes
   weights.reconstruction = 0.0005  # squared error, summed over pixels
-  schedule = config.loss.schedule = ConfigDict()  # factors of weights: ((step, factor), ...)
-  schedule.margin = ()
-  schedule.reconstruction = ()
+  # Factors of weights: ((step, factor), ...).
+  config.loss.schedule = ConfigDict(dict.fromkeys(weights, ()))
 
   config.data.name = "mnist"
   config.data.canvas = 28

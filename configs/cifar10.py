@@ -16,12 +16,8 @@ from configs import svhn
 ABLATIONS = svhn.ABLATIONS
 
 
-def get_config(preset: str = "paper") -> ConfigDict:
-  """The config of a preset of `configs.svhn`.
-
-  Raises:
-    ValueError: there is no such preset.
-  """
+def get_config(preset: str = "") -> ConfigDict:
+  """As `configs.svhn`."""
   config = svhn.get_config(preset)
   config.data.name = "cifar10"
   config.model.num_parts = 32

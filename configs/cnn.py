@@ -14,34 +14,46 @@ has not been trained yet. `digits` is LeNet-5 on the embedded digits.
 
 from ml_collections import ConfigDict
 
+import configs
 from configs import digits
 
-PRESETS = ("lenet5", "baseline", "small", "digits")
-
-
-def get_config(preset: str = "lenet5") -> ConfigDict:
-  """The config of a preset.
-
-  Raises:
-    ValueError: there is no such preset.
-  """
-  preset = preset or "lenet5"
-  if preset not in PRESETS:
-    raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
-  config = _lenet5()
-  if preset in ("baseline", "small"):
-    config = _baseline(config)
-  if preset == "small":
-    config.update_from_flattened_dict(SMALL)
-  return _digits(config) if preset == "digits" else config
-
-
+BASELINE = {
+  "model.widths": (256, 256, 128),
+  "model.padding": "same",
+  "model.pool": 1,
+  "model.hidden": (328, 192),
+  "model.dropout": 0.5,
+  "train.num_steps": 50_000,
+  "train.batch_size": 128,
+  "train.steps_per_dispatch": 100,
+  "train.log_every": 500,
+  "optimizer.learning_rate": 1e-3,
+  "optimizer.schedule": "exponential",
+  "optimizer.decay_steps": 2_000,
+  "optimizer.decay_rate": 0.96,
+}
 SMALL = {
   "model.widths": (32, 32, 16),
   "model.hidden": (41, 24),
   "train.num_steps": 1_000,
   "train.log_every": 100,
 }
+DIGITS = {
+  "data.name": "digits",
+  "data.canvas": 20,
+  "train.num_steps": 10_000,
+  "train.batch_size": 32,
+  "train.log_every": 1_000,
+  "train.eval_every": 1_000,
+  "train.checkpoint_every": 5_000,
+  "optimizer.learning_rate": 1e-3,
+}
+PRESETS = {"lenet5": {}, "baseline": BASELINE, "small": BASELINE | SMALL, "digits": DIGITS}
+
+
+def get_config(preset: str = "") -> ConfigDict:
+  """The config of a preset; ValueError of an unknown one."""
+  return configs.preset(_lenet5(), PRESETS, preset)
 
 
 def _lenet5() -> ConfigDict:
@@ -74,33 +86,4 @@ def _lenet5() -> ConfigDict:
   config.optimizer.learning_rate = 1e-4
   config.optimizer.schedule = "constant"
   config.evaluation.batch_size = 1_000
-  return config
-
-
-def _baseline(config: ConfigDict) -> ConfigDict:
-  config.model.widths = (256, 256, 128)
-  config.model.padding = "same"
-  config.model.pool = 1
-  config.model.hidden = (328, 192)
-  config.model.dropout = 0.5
-  config.train.num_steps = 50_000
-  config.train.batch_size = 128
-  config.train.steps_per_dispatch = 100
-  config.train.log_every = 500
-  config.optimizer.learning_rate = 1e-3
-  config.optimizer.schedule = "exponential"
-  config.optimizer.decay_steps = 2_000
-  config.optimizer.decay_rate = 0.96
-  return config
-
-
-def _digits(config: ConfigDict) -> ConfigDict:
-  config.data.name = "digits"
-  config.data.canvas = 20
-  config.train.num_steps = 10_000
-  config.train.batch_size = 32
-  config.train.log_every = 1_000
-  config.train.eval_every = 1_000
-  config.train.checkpoint_every = 5_000
-  config.optimizer.learning_rate = 1e-3
   return config

@@ -23,26 +23,39 @@ is left over, and 40,000 steps end at 89.2 %.
 
 from ml_collections import ConfigDict
 
+import configs
 from configs import digits
 
-PRESETS = ("modern", "paper", "mlp")
+PAPER = {
+  "model.vote_scale": 1.0,
+  "model.object_decoder.learn_vote_scale": True,
+  "model.mlp_decoder.learn_vote_scale": True,
+  "model.object_encoder.num_layers": 4,
+  "model.object_encoder.features": 128,
+  "model.object_decoder.presence_noise": 4.0,
+  "loss.weights.prior_within": 1.0,
+  "loss.weights.prior_between": 1.0,
+  "train.num_steps": 300_000,
+  "train.batch_size": 32,
+  "train.log_every": 1_000,
+  "train.eval_every": 10_000,
+  "train.checkpoint_every": 10_000,
+  "optimizer.name": "rmsprop",
+  "optimizer.learning_rate": 1e-4,
+  "optimizer.schedule": "constant",
+  "optimizer.epsilon": 0.0,  # the release's (10 train.batch_size)^-2
+}
+MLP = {
+  "model.decoder": "mlp",
+  "model.vote_scale": 1.0,
+  "model.mlp_decoder.learn_vote_scale": True,
+}
+PRESETS = {"modern": {}, "paper": PAPER, "mlp": MLP}
 
 
-def get_config(preset: str = "modern") -> ConfigDict:
-  """The config of a preset.
-
-  Raises:
-    ValueError: there is no such preset.
-  """
-  preset = preset or "modern"
-  if preset not in PRESETS:
-    raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
-  config = _modern()
-  if preset == "mlp":
-    config.model.decoder = "mlp"
-    config.model.vote_scale = 1.0
-    config.model.mlp_decoder.learn_vote_scale = True
-  return _paper(config) if preset == "paper" else config
+def get_config(preset: str = "") -> ConfigDict:
+  """The config of a preset; ValueError of an unknown one."""
+  return configs.preset(_modern(), PRESETS, preset)
 
 
 def _modern() -> ConfigDict:
@@ -90,13 +103,8 @@ def _modern() -> ConfigDict:
   weights.posterior_within = 0.0  # sparsity of the posterior mass, in a scene
   weights.posterior_between = 0.0  # and over the batch
   weights.dynamic = 10.0  # deformations
-  schedule = config.loss.schedule = ConfigDict()  # factors of weights: ((step, factor), ...)
-  schedule.presence = ()
-  schedule.prior_within = ()
-  schedule.prior_between = ()
-  schedule.posterior_within = ()
-  schedule.posterior_between = ()
-  schedule.dynamic = ()
+  # Factors of weights: ((step, factor), ...).
+  config.loss.schedule = ConfigDict({name: () for name in weights if name != "points"})
 
   config.data = ConfigDict()
   config.data.name = "constellations"
@@ -119,27 +127,4 @@ def _modern() -> ConfigDict:
   config.optimizer.learning_rate = 1e-3
   config.optimizer.schedule = "cosine"
   config.evaluation.batch_size = 500
-  return config
-
-
-def _paper(config: ConfigDict) -> ConfigDict:
-  config.model.vote_scale = 1.0
-  config.model.object_decoder.learn_vote_scale = True
-  config.model.mlp_decoder.learn_vote_scale = True
-  config.model.object_encoder.num_layers = 4
-  config.model.object_encoder.features = 128
-  config.model.object_decoder.hidden = 128
-  config.model.object_decoder.presence_noise = 4.0
-  config.loss.weights.prior_within = 1.0
-  config.loss.weights.prior_between = 1.0
-  config.train.num_steps = 300_000
-  config.train.batch_size = 32
-  config.train.log_every = 1_000
-  config.train.eval_every = 10_000
-  config.train.checkpoint_every = 10_000
-  optimizer = config.optimizer
-  optimizer.name = "rmsprop"
-  optimizer.learning_rate = 1e-4
-  optimizer.schedule = "constant"
-  optimizer.epsilon = 0.0  # the release's (10 train.batch_size)^-2
   return config

@@ -23,6 +23,7 @@ What differs from the paper:
 
 from ml_collections import ConfigDict
 
+import configs
 from scae_jax.models import ablations
 
 ABLATIONS = ablations.ABLATIONS
@@ -37,16 +38,10 @@ def shared_sections(system: str) -> ConfigDict:
   return config
 
 
-def get_config(preset: str = "modern") -> ConfigDict:
-  """The one preset, `modern`, or `modern,ablation=NAME`.
-
-  Raises:
-    ValueError: another preset was asked for, or an ablation that does not fit.
-  """
+def get_config(preset: str = "") -> ConfigDict:
+  """The one preset, `modern`, or `modern,ablation=NAME`; ValueError of an unknown one."""
   preset, names = ablations.split(preset)
-  if preset not in ("", "modern"):
-    raise ValueError(f"configs/digits.py has no preset {preset!r}; expected modern")
-  config = ConfigDict()
+  config = configs.preset(ConfigDict(), {"modern": {}}, preset)
   config.system = "scae"
 
   config.model = ConfigDict()
@@ -112,10 +107,8 @@ def get_config(preset: str = "modern") -> ConfigDict:
   weights.prior_probe = 1.0  # cross-entropies of the two linear probes
   weights.posterior_probe = 1.0
   schedule = config.loss.schedule = ConfigDict()  # factors of weights: ((step, factor), ...)
-  schedule.prior_within = ()
-  schedule.prior_between = ()
+  schedule.prior_within = schedule.prior_between = schedule.posterior_between = ()
   schedule.posterior_within = ((0, 2.5), (8_000, 15.0), (10_000, 1.0))
-  schedule.posterior_between = ()
   schedule.dynamic = ()
 
   config.data = ConfigDict()

@@ -12,12 +12,8 @@ from configs import mnist
 ABLATIONS = mnist.ABLATIONS
 
 
-def get_config(preset: str = "official") -> ConfigDict:
-  """The config of a preset of `configs.mnist`.
-
-  Raises:
-    ValueError: there is no such preset.
-  """
+def get_config(preset: str = "") -> ConfigDict:
+  """As `configs.mnist`."""
   config = mnist.get_config(preset)
   config.data.name = "fashion_mnist"
   return config

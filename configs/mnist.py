@@ -20,79 +20,68 @@ part-object relations, sparsity that comes and goes, Adam.
 
 from ml_collections import ConfigDict
 
+import configs
 from configs import digits
 from scae_jax.models import ablations
 
-PRESETS = ("official", "paper", "modern")
 ABLATIONS = ablations.ABLATIONS
+MODERN = {
+  "data.canvas": 32,
+  "model.num_parts": 24,
+  "model.part_decoder.template_size": 9,
+  "model.part_encoder.widths": (32, 32, 32, 32),
+  "model.part_encoder.strides": (2, 2, 1, 1),
+  "train.batch_size": 64,
+  "train.num_steps": 30_000,
+}
+PAPER = {
+  "data.canvas": 40,
+  "data.max_shift": 6,
+  "model.num_parts": 24,
+  "model.num_objects": 24,
+  "model.normalize_mixing": True,
+  "model.part_encoder.widths": (128, 128, 128, 128),
+  "model.part_encoder.strides": (2, 2, 1, 1),
+  "model.part_decoder.template_size": 11,
+  "model.object_encoder.output_features": 256,
+  "model.object_decoder.hidden": 128,
+  "loss.weights.dynamic": 10.0,
+  "loss.weights.prior_within": 1.0,
+  "loss.weights.prior_between": 1.0,
+  "loss.weights.posterior_within": 10.0,
+  "loss.weights.posterior_between": 10.0,
+  "loss.schedule.posterior_within": (),
+  "train.num_steps": 300_000,
+  "train.log_every": 1_000,
+  "train.eval_every": 10_000,
+  "train.checkpoint_every": 10_000,
+  "optimizer.name": "rmsprop",
+  "optimizer.learning_rate": 3e-5,
+  "optimizer.schedule": "exponential",
+  "optimizer.decay_steps": 10_000,
+  "optimizer.decay_rate": 0.96,
+  "optimizer.epsilon": 0.0,  # the release's (10 train.batch_size)^-2
+}
+OFFICIAL = PAPER | {
+  "model.num_parts": 40,
+  "model.num_objects": 32,
+  "model.normalize_mixing": False,
+  "model.part_encoder.noise_in_evaluation": True,
+  "model.object_encoder.mask": "hard",
+  "model.object_decoder.noise_in_evaluation": True,
+  "loss.weights.prior_within": 2.0,
+  "loss.weights.prior_between": 0.35,
+  "loss.weights.posterior_within": 0.7,
+  "loss.weights.posterior_between": 0.2,
+  "optimizer.schedule": "constant",
+}
+PRESETS = {"official": OFFICIAL, "paper": PAPER, "modern": MODERN}
 
 
-def get_config(preset: str = "official") -> ConfigDict:
-  """The config of a preset, `PRESET` or `PRESET,ablation=NAME`.
-
-  Raises:
-    ValueError: there is no such preset, or an ablation does not fit.
-  """
+def get_config(preset: str = "") -> ConfigDict:
+  """The config of `PRESET` or `PRESET,ablation=NAME`; ValueError of an unknown one."""
   preset, names = ablations.split(preset)
-  preset = preset or "official"
-  if preset not in PRESETS:
-    raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
   config = digits.get_config()
   config.data.name = "mnist"
   config.train.batch_size = 128
-  config = _modern(config) if preset == "modern" else _published(config, preset)
-  return ablations.apply(config, names)
-
-
-def _modern(config: ConfigDict) -> ConfigDict:
-  config.data.canvas = 32
-  config.data.max_shift = 2
-  config.model.num_parts = 24
-  config.model.part_decoder.template_size = 9
-  config.model.part_encoder.widths = (32, 32, 32, 32)
-  config.model.part_encoder.strides = (2, 2, 1, 1)
-  config.train.batch_size = 64
-  config.train.num_steps = 30_000
-  return config
-
-
-def _published(config: ConfigDict, preset: str) -> ConfigDict:
-  official = preset == "official"
-  config.data.canvas = 40
-  config.data.max_shift = 6
-
-  model = config.model
-  model.num_parts = 40 if official else 24
-  model.num_objects = 32 if official else 24
-  model.normalize_mixing = not official
-  model.part_encoder.widths = (128, 128, 128, 128)
-  model.part_encoder.strides = (2, 2, 1, 1)
-  model.part_encoder.noise_in_evaluation = official
-  model.part_decoder.template_size = 11
-  model.object_encoder.output_features = 256
-  model.object_encoder.mask = "hard" if official else "log_presence"
-  model.object_decoder.hidden = 128
-  model.object_decoder.noise_in_evaluation = official
-
-  weights = config.loss.weights
-  weights.dynamic = 10.0
-  weights.prior_within = 2.0 if official else 1.0
-  weights.prior_between = 0.35 if official else 1.0
-  weights.posterior_within = 0.7 if official else 10.0
-  weights.posterior_between = 0.2 if official else 10.0
-
-  config.loss.schedule.posterior_within = ()
-
-  config.train.num_steps = 300_000
-  config.train.log_every = 1_000
-  config.train.eval_every = 10_000
-  config.train.checkpoint_every = 10_000
-
-  optimizer = config.optimizer
-  optimizer.name = "rmsprop"
-  optimizer.learning_rate = 3e-5
-  optimizer.schedule = "constant" if official else "exponential"
-  optimizer.decay_steps = 10_000
-  optimizer.decay_rate = 0.96
-  optimizer.epsilon = 0.0  # the release's (10 train.batch_size)^-2
-  return config
+  return ablations.apply(configs.preset(config, PRESETS, preset), names)

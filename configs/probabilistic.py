@@ -21,39 +21,8 @@ priors, which are those of `digits`, are guesses.
 
 from ml_collections import ConfigDict
 
+import configs
 from configs import digits
-
-PRESETS = (
-  "digits",
-  "digits_variational",
-  "recovery",
-  "recovery_annealed",
-  "mnist",
-  "mnist_variational",
-)
-
-
-def get_config(preset: str = "digits") -> ConfigDict:
-  """The config of a preset.
-
-  Raises:
-    ValueError: there is no such preset.
-  """
-  preset = preset or "digits"
-  if preset not in PRESETS:
-    raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
-  config = _digits()
-  changes = {
-    "digits": {},
-    "digits_variational": VARIATIONAL,
-    "recovery": RECOVERY,
-    "recovery_annealed": ANNEALED,
-    "mnist": MNIST,
-    "mnist_variational": MNIST | VARIATIONAL | MNIST_VARIATIONAL,
-  }
-  config.update_from_flattened_dict(changes[preset])
-  return config
-
 
 VARIATIONAL = {
   "model.poses": "gaussian",
@@ -113,6 +82,19 @@ MNIST_VARIATIONAL = {
   "train.num_steps": 20_000,
   "train.start_from": "runs/probabilistic-mnist",
 }
+PRESETS = {
+  "digits": {},
+  "digits_variational": VARIATIONAL,
+  "recovery": RECOVERY,
+  "recovery_annealed": ANNEALED,
+  "mnist": MNIST,
+  "mnist_variational": MNIST | VARIATIONAL | MNIST_VARIATIONAL,
+}
+
+
+def get_config(preset: str = "") -> ConfigDict:
+  """The config of a preset; ValueError of an unknown one."""
+  return configs.preset(_digits(), PRESETS, preset)
 
 
 def _digits() -> ConfigDict:

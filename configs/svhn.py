@@ -19,38 +19,31 @@ figure stands here.
 
 from ml_collections import ConfigDict
 
+import configs
 from configs import mnist
 from scae_jax.models import ablations
 
-PRESETS = ("paper", "alpha")
 ABLATIONS = ablations.ABLATIONS
+PAPER = {
+  "data.name": "svhn_cropped",
+  "data.canvas": 32,
+  "data.max_shift": 0,
+  "model.num_parts": 24,
+  "model.num_objects": 32,
+  "model.target": "sobel",
+  "model.part_encoder.strides": (1, 1, 2, 2),
+  "model.part_decoder.template_size": 14,
+  "model.part_decoder.mixing": "coupled",
+  "model.object_encoder.num_heads": 2,
+  "model.object_encoder.features": 64,
+  "model.object_encoder.output_features": 128,
+  "optimizer.learning_rate": 1e-4,
+}
+PRESETS = {"paper": PAPER, "alpha": PAPER | {"model.part_decoder.mixing": "alpha"}}
 
 
-def get_config(preset: str = "paper") -> ConfigDict:
-  """The config of a preset, `PRESET` or `PRESET,ablation=NAME`.
-
-  Raises:
-    ValueError: there is no such preset, or an ablation does not fit.
-  """
+def get_config(preset: str = "") -> ConfigDict:
+  """The config of `PRESET` or `PRESET,ablation=NAME`; ValueError of an unknown one."""
   preset, names = ablations.split(preset)
-  preset = preset or "paper"
-  if preset not in PRESETS:
-    raise ValueError(f"no preset {preset!r}; expected one of {', '.join(PRESETS)}")
-  config = mnist.get_config("paper")
-  config.data.name = "svhn_cropped"
-  config.data.canvas = 32
-  config.data.max_shift = 0
-
-  model = config.model
-  model.num_parts = 24
-  model.num_objects = 32
-  model.target = "sobel"
-  model.part_encoder.strides = (1, 1, 2, 2)
-  model.part_decoder.template_size = 14
-  model.part_decoder.mixing = "coupled" if preset == "paper" else "alpha"
-  model.object_encoder.num_heads = 2
-  model.object_encoder.features = 64
-  model.object_encoder.output_features = 128
-
-  config.optimizer.learning_rate = 1e-4
+  config = configs.preset(mnist.get_config("paper"), PRESETS, preset)
   return ablations.apply(config, names)
