@@ -1,48 +1,33 @@
 """The embedded digits, the checks of every data set, and the held-out choice."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from sklearn import datasets
 
-from scae_jax.data.dataset import Dataset, Split, hold_out_validation, holdout
+from scae_jax.data.dataset import Dataset, EvalDataset, Split, hold_out_validation, holdout
 from scae_jax.data.digits import upsample_twice
 from scae_jax.data.sources import load_dataset
 
 
-def test_digits_are_all_there_once():
+def test_digits_are_the_first_1437_and_the_last_360():
+  """A change of the split would make recorded results incomparable."""
   dataset = load_dataset("digits")
-  train, test = dataset.splits["train"], dataset.splits["test"]
-  assert (len(train.images), len(test.images)) == (1437, 360)
   assert dataset.image_shape == (16, 16, 1)
   assert (dataset.num_classes, dataset.channels, dataset.image_side) == (10, 1, 16)
+  assert dataset.notes == ()
   images, labels = datasets.load_digits(return_X_y=True)
-  expected = upsample_twice(np.asarray(images).astype(np.int64).reshape(-1, 8, 8), maximum=16)
-
-  def rows(images, labels):
-    """Images with their labels, in an order that does not depend on the split."""
-    table = np.column_stack([images.reshape(len(images), -1), labels])
-    return table[np.lexsort(table.T)]
-
-  together = [np.concatenate(parts) for parts in zip(*map(astuple, (train, test)), strict=True)]
-  np.testing.assert_array_equal(rows(*together), rows(expected, labels))
-
-
-def astuple(split: Split):
-  return split.images, split.labels
-
-
-def test_digits_split_is_the_first_1437_and_the_last_360():
-  """A change of the split would make recorded results incomparable."""
-  labels = np.asarray(datasets.load_digits(return_X_y=True)[1])
-  splits = load_dataset("digits").splits
-  np.testing.assert_array_equal(splits["train"].labels, labels[:1437])
-  np.testing.assert_array_equal(splits["test"].labels, labels[1437:])
+  images = upsample_twice(np.asarray(images).reshape(-1, 8, 8))
+  for name, rows in (("train", slice(1437)), ("test", slice(1437, 1797))):
+    np.testing.assert_array_equal(dataset.splits[name].images, images[rows])
+    np.testing.assert_array_equal(dataset.splits[name].labels, np.asarray(labels)[rows])
 
 
 def test_upsampling_is_bilinear():
   """Against an explicit loop over half-pixel centres."""
   values = np.random.RandomState(0).randint(0, 17, (2, 3, 4))
-  actual = upsample_twice(values, maximum=16)
+  actual = upsample_twice(values)
   assert actual.shape == (2, 6, 8, 1)
   for index in np.ndindex(actual.shape[:3]):
     example, row, column = index
@@ -54,12 +39,9 @@ def test_upsampling_is_bilinear():
         total += weight * values[example, int(np.clip(i, 0, 2)), int(np.clip(j, 0, 3))]
     # Rounded to a whole number: half of one is all that may be between.
     assert abs(actual[(*index, 0)] - total * 255 / 16) <= 0.5
-
-
-def test_upsampling_keeps_black_and_white():
-  values = np.asarray([[[0, 16], [0, 16]]])
-  actual = upsample_twice(values, maximum=16)[0, 0, :, 0]
-  assert actual.tolist() == [0, 64, 191, 255]  # 255 * (0, 1/4, 3/4, 1), rounded.
+  # 255 * (0, 1/4, 3/4, 1), and a half that is rounded up.
+  assert upsample_twice(np.array([[[0, 16]] * 2]))[0, 0, :, 0].tolist() == [0, 64, 191, 255]
+  assert upsample_twice(np.full((1, 2, 2), 8)).max() == 128
 
 
 def test_holdout_shares_by_largest_remainder():
@@ -91,40 +73,41 @@ def test_validation_comes_out_of_training_alone():
     hold_out_validation(whole, 20)
 
 
-def make(images=None, labels=None, splits=("train", "test")) -> Dataset:
-  images = np.zeros((4, 6, 5, 3), np.uint8) if images is None else images
-  labels = np.asarray([0, 1, 1, 0], np.int32) if labels is None else labels
-  return Dataset("toy", ("cat", "dog"), dict.fromkeys(splits, Split(images, labels)))
+SOUND = Split(np.zeros((4, 6, 5, 3), np.uint8), np.asarray([0, 1, 1, 0], np.int32))
 
 
-def test_a_sound_dataset_passes():
-  dataset = make()
-  assert (dataset.num_classes, dataset.image_shape, dataset.image_side) == (2, (6, 5, 3), 6)
+def make(kind, splits=("train", "test"), **changes):
+  split = dataclasses.replace(SOUND, **changes)
+  return kind("toy", ("cat", "dog"), dict.fromkeys(splits, split))
 
 
+@pytest.mark.parametrize("kind", [Dataset, EvalDataset])
 @pytest.mark.parametrize(
-  ("arguments", "message"),
+  ("changes", "message"),
   [
-    ({"splits": ("train",)}, r"expected the splits 'train' and 'test', got \['train'\]"),
-    ({"images": np.zeros((4, 6, 5), np.uint8)}, r"expected images of rank 4 .* \(4, 6, 5\)"),
-    ({"images": np.zeros((4, 6, 5, 3), np.float32)}, "expected images of dtype uint8 .* float32"),
-    ({"images": np.zeros((4, 6, 5, 4), np.uint8)}, r"expected 1 channel .* or 3 .*, got 4;"),
-    ({"images": np.zeros((0, 6, 5, 3), np.uint8)}, "expected at least one image"),
-    ({"labels": np.zeros(3, np.int32)}, r"one int32 label for each of the 4 images, got .*\(3,\)"),
-    ({"labels": np.zeros(4, np.int64)}, "one int32 label .* got dtype int64"),
+    ({"images": np.zeros((4, 6, 5), np.uint8)}, r"images uint8 \[n, h, .*, got uint8 \[4, 6, 5\]"),
+    ({"images": np.zeros((4, 6, 5, 3), np.float32)}, r"from 0 to 255, .* float32 \[4, 6, 5, 3\]"),
+    ({"images": np.zeros((4, 6, 5, 4), np.uint8)}, r"1 channel .* 3 \(RGB\), got .*, 4\];"),
+    ({"images": np.zeros((0, 6, 5, 3), np.uint8)}, r"at least one, .*\[0, 6, 5, 3\]"),
+    ({"labels": np.zeros(3, np.int32)}, r"labels int32 \[4\], one an image, got .*\[3\]"),
+    ({"labels": np.zeros(4, np.int64)}, r"labels int32 .* got int64 \[4\]"),
     ({"labels": np.asarray([0, 1, 2, 0], np.int32)}, r"in \[0, 2\), got 2 for example 2 \(1 such"),
     ({"labels": np.asarray([0, -1, -1, 0], np.int32)}, r"got -1 for example 1 \(2 such"),
   ],
 )
-def test_unsound_datasets_are_refused(arguments, message):
-  with pytest.raises(ValueError, match=f"(?s)'toy'.*{message}"):
-    make(**arguments)
+def test_unsound_datasets_are_refused(kind, changes, message):
+  with pytest.raises(ValueError, match=f"'toy', split 'train': expected .*{message}"):
+    make(kind, **changes)
 
 
-def test_splits_of_different_shapes_are_refused():
-  splits = {
-    name: Split(np.zeros((1, side, 5, 1), np.uint8), np.zeros(1, np.int32))
-    for name, side in (("train", 5), ("test", 6))
-  }
+def test_splits_that_are_needed_and_of_one_shape():
+  dataset = make(Dataset)
+  assert (dataset.num_classes, dataset.image_shape, dataset.image_side) == (2, (6, 5, 3), 6)
+  assert make(EvalDataset, ("test",)).held_out == "test"
+  with pytest.raises(ValueError, match=r"expected the splits 'train' and 'test', got \['test'\]"):
+    make(Dataset, ("test",))
+  with pytest.raises(ValueError, match=r"expected the splits 'test', got \['train'\]"):
+    make(EvalDataset, ("train",))
+  larger = Split(np.zeros((4, 7, 5, 3), np.uint8), SOUND.labels)
   with pytest.raises(ValueError, match="expected images of one shape"):
-    Dataset("toy", ("cat",), splits)
+    Dataset("toy", ("cat", "dog"), {"train": SOUND, "test": larger})

@@ -9,7 +9,6 @@ from configs import capsnet, digits, probabilistic
 from scae_jax.data import transfer
 from scae_jax.data.dataset import (
   Dataset,
-  Split,
   crop_middle,
   hold_out_validation,
   normalized,
@@ -25,6 +24,7 @@ from scae_jax.training.errors import RunError
 from scae_jax.training.reporting import scored_examples
 from scae_jax.training.systems import check_system
 from tests import toy_classifier, toy_system
+from tests.toy_data import assert_uniform, dataset_of, feed_batch, heldout_batch, on_device
 from tests.toy_system import feed_of
 
 HEIGHT, WIDTH, CHANNELS = 6, 5, 2
@@ -41,9 +41,7 @@ def some_images(num: int = 8) -> np.ndarray:
 
 
 def some_data(num: int = 8) -> Dataset:
-  train, test = some_images(num), some_images(num)[::-1]
-  labels = np.arange(num, dtype=np.int32) % 3
-  return Dataset("toy", tuple("abc"), {"train": Split(train, labels), "test": Split(test, labels)})
+  return dataset_of(some_images(num), some_images(num)[::-1], labels=np.arange(num) % 3)
 
 
 def by_numpy(images: np.ndarray) -> np.ndarray:
@@ -57,10 +55,6 @@ def black(images: np.ndarray) -> np.ndarray:
   return np.array([-np.mean(image) / np.std(image) for image in images])[:, None, None, None]
 
 
-def on_device(arrays) -> dict[str, jax.Array]:
-  return {name: jnp.asarray(array) for name, array in arrays.items()}
-
-
 def test_statistics_are_those_of_all_pixels_of_an_image():
   images = np.concatenate([some_images(), np.full((1, HEIGHT, WIDTH, CHANNELS), 7, np.uint8)])
   mean, deviation = pixel_statistics(images)
@@ -70,9 +64,7 @@ def test_statistics_are_those_of_all_pixels_of_an_image():
     assert deviation[i] == pytest.approx(image.std() if i < 8 else 1, rel=1e-6)
   assert deviation[8] == 1  # of one grey: sums of whole numbers have no rounding to divide by
 
-
-def test_large_images_are_not_too_many_numbers():
-  """What is largest is the sum of squares times the pixels: 4e16 of 512x512x3 white ones."""
+  # What is largest is the sum of squares times the pixels: 4e16 of 512x512x3 white ones.
   images = np.full((2, 512, 512, 3), 255, np.uint8)
   images[1, :256] = 0
   mean, deviation = pixel_statistics(images)
@@ -86,7 +78,7 @@ def test_evaluation_sees_the_middle_of_images_that_were_normalised_whole():
   feed = feed_of(data, canvas, max_shift=1, crop=side)
   assert feed.spec == ImageSpec(canvas=canvas, channels=CHANNELS, num_classes=3, normalized=True)
   rows = np.array([5, 0, 2])
-  batch = feed.evaluation_batch(on_device(feed.heldout), jnp.asarray(rows))
+  batch = heldout_batch(feed, rows)
   images = data.splits["test"].images[rows]
   expected = np.tile(black(images), (1, canvas, canvas, CHANNELS))  # the margin is as black as ink
   expected[:, 1:5, 1:5] = by_numpy(images)[:, 1:5, 0:4]
@@ -99,23 +91,16 @@ def test_evaluation_sees_the_middle_of_images_that_were_normalised_whole():
   np.testing.assert_array_equal(labels_of(batch)[:, 0], batch["label"])
 
 
-def test_pixels_that_are_not_normalised_are_seen_as_they_are():
-  batch = {"image": jnp.ones((1, 2, 2, 1)) / 3}
-  assert pixels_of(batch) is batch["image"]
-
-
 def test_training_normalises_whole_images_then_crops_then_jitters():
   """Of each result there is one window of the normalised image that it is on a line with."""
   num, side, canvas, brightness, contrast = 300, 4, 6, 0.5, 0.25
   images = some_images(num)
-  split = Split(images, np.zeros(num, np.int32))
-  data = normalized(Dataset("toy", ("a",), {"train": split, "test": split}))
   options = {"crop": side, "brightness": brightness, "contrast": contrast}
-  feed = feed_of(data, canvas, **options)
-  made = feed.training_batch(jax.random.key(0), on_device(feed.train), jnp.arange(num))["image"]
+  feed = feed_of(normalized(some_data(num)), canvas, **options)
+  made = feed_batch(feed, np.arange(num))["image"]
   whole, margin = by_numpy(images), black(images)
   places, factors, added = set(), [], []
-  for i, image in enumerate(np.asarray(made)):
+  for i, image in enumerate(made):
     np.testing.assert_allclose(image[0], np.full_like(image[0], margin[i]), atol=ROUNDING)
     square = image[1:5, 1:5].reshape(-1)
     windows = {
@@ -134,21 +119,14 @@ def test_training_normalises_whole_images_then_crops_then_jitters():
   assert len(places) == 6
   # Of images of little contrast and of much alike: in deviations, not in grey levels.
   for kind in (slice(0, None, 2), slice(1, None, 2)):
-    for values, middle, reach in ((factors, 1, contrast), (added, 0, brightness)):
-      found = np.array(values[kind]) - middle
-      assert np.abs(found).max() < reach * 1.001
-      # 150 draws miss either outer tenth with probability 4e-4; the key is fixed.
-      assert found.min() < -0.9 * reach
-      assert found.max() > 0.9 * reach
+    assert_uniform(factors[kind], 1 - contrast, 1 + contrast)
+    assert_uniform(added[kind], -brightness, brightness)
 
 
 def test_what_comes_in_when_images_shift_is_as_black_as_they_are():
   feed = feed_of(normalized(some_data()), 9, max_shift=1)
-  batch = feed.training_batch(jax.random.key(0), on_device(feed.train), jnp.arange(8))
-  images = some_images()
-  for image, normal, outside in zip(
-    np.asarray(batch["image"]), by_numpy(images), black(images), strict=True
-  ):
+  made, images = feed_batch(feed, np.arange(8))["image"], some_images()
+  for image, normal, outside in zip(made, by_numpy(images), black(images), strict=True):
     wide = np.pad(normal - outside, ((1, 2), (2, 2), (0, 0)))
     shifted = [np.roll(wide, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1)]
     assert min(np.abs(one + outside - image).max() for one in shifted) < ROUNDING
@@ -156,14 +134,12 @@ def test_what_comes_in_when_images_shift_is_as_black_as_they_are():
 
 def test_what_comes_in_when_images_turn_is_as_black_as_they_are():
   """By the same draws the same pictures, but for their scale."""
-  whole, plain = (
-    feed_of(data, 9, max_rotation=180.0) for data in (normalized(some_data()), some_data())
-  )
   batch, pixels = (
-    feed.training_batch(jax.random.key(0), on_device(feed.train), jnp.arange(8))
-    for feed in (whole, plain)
+    feed_batch(feed_of(data, 9, max_rotation=180.0), np.arange(8))
+    for data in (normalized(some_data()), some_data())
   )
   np.testing.assert_allclose(pixels_of(batch), pixels["image"], atol=ROUNDING)
+  assert pixels_of(pixels) is pixels["image"]
   normal = (batch["image"].min(axis=(1, 2, 3)), black(some_images())[:, 0, 0, 0])
   np.testing.assert_allclose(*normal, rtol=1e-4)  # the margin of the canvas
 
@@ -186,24 +162,20 @@ def test_statistics_stay_with_their_images():
   assert set(load_split(some_data(), "train", 4)) == {"image", "label"}
 
 
-@pytest.mark.parametrize("name", ["toy", "translated_toy:1,0", "rotated_toy:-20..20"])
+@pytest.mark.parametrize("name", ["toy", "translated_toy:1,0", "rotated_toy:-20..20", "affnist"])
 def test_sets_to_score_on_are_normalised_by_images_that_nobody_cut_or_moved(name, monkeypatch):
   monkeypatch.setattr(transfer, "load_dataset", lambda *_: some_data())
-  found = load_scored(name, 7, crop=4, normalize=True).splits["test"]
+  monkeypatch.setattr(transfer.affnist, "load_affnist", lambda folder: some_data())
+  canvas = 40 if name == "affnist" else 7
+  found, plain = (
+    load_scored(name, canvas, affnist_dir="folder", crop=4, normalize=normalize).splits["test"]
+    for normalize in (True, False)
+  )
   mean, std = pixel_statistics(some_data().splits["test"].images)
   np.testing.assert_array_equal(found.mean, mean)
   np.testing.assert_array_equal(found.std, std)
-  plain = load_scored(name, 7, crop=4).splits["test"]
   assert plain.mean is None
   np.testing.assert_array_equal(found.images, plain.images)
-
-
-def test_official_affnist_is_normalised_too(monkeypatch):
-  monkeypatch.setattr(transfer.affnist, "load_affnist", lambda folder: some_data())
-  mean, _ = pixel_statistics(some_data().splits["test"].images)
-  found = load_scored("affnist", 40, affnist_dir="folder", normalize=True)
-  np.testing.assert_array_equal(found.splits["test"].mean, mean)
-  assert load_scored("affnist", 40, affnist_dir="folder").splits["test"].mean is None
 
 
 def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
@@ -215,8 +187,8 @@ def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
   assert feed.held_out == "validation"
   examples, make_batch = scored_examples(settings.data, dataset, "validation")
   rows = jnp.array([5, 0, 7])
-  found = make_batch(on_device(examples), rows)
-  expected = feed.evaluation_batch(on_device(feed.heldout), rows)
+  found = jax.jit(make_batch)(on_device(examples), rows)
+  expected = heldout_batch(feed, rows)
   assert set(found) == {"image", "label", "mean", "std"}
   for name, array in expected.items():
     np.testing.assert_array_equal(found[name], array)
@@ -254,16 +226,12 @@ def test_features_are_of_normalised_images():
 @pytest.mark.parametrize(
   ("config", "name"), [(digits, "scae"), (capsnet, "capsnet"), (probabilistic, "probabilistic")]
 )
-def test_systems_that_draw_pixels_refuse_it(config, name):
+def test_systems_that_draw_pixels_and_overlays_refuse_it(config, name):
   config = config.get_config("modern" if config is digits else "digits")
   config.data.normalize = True
-  message = rf"config\.data\.normalize must be False with config\.system '{name}'.*it is True"
-  with pytest.raises(RunError, match=message):
+  message = r"config\.data\.normalize must be False with config\."
+  with pytest.raises(RunError, match=rf"{message}system '{name}'.*it is True"):
     build(read_settings(config))
-
-
-def test_overlays_refuse_it():
-  config = toy_classifier.classifier_config(data__normalize=True, data__overlay=True)
-  message = r"config\.data\.normalize must be False with config\.data\.overlay.*; it is True"
-  with pytest.raises(RunError, match=message):
+  config.data.overlay = True
+  with pytest.raises(RunError, match=rf"{message}data\.overlay.*; it is True"):
     read_settings(config)

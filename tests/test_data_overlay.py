@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.overlay import fixed_overlays, overlay_evaluation_batch
+from tests.toy_data import feed_batch, on_device, random_images
 from tests.toy_system import feed_of
 
 LABELS = np.array([2, 0, 0, 3, 2, 0, 2], np.int32)  # none of class 1
@@ -19,8 +20,8 @@ CANVAS, MAX_SHIFT = 5, 1
 
 def some_split(labels=LABELS, seed=0) -> Split:
   """Images of 3x2, no two alike."""
-  values = np.random.RandomState(seed).randint(1, 256, (len(labels), 3, 2, 1))
-  return Split(values.astype(np.uint8), np.asarray(labels, np.int32))
+  images = random_images(len(labels), 3, 2, 1, low=1, seed=seed)
+  return Split(images, np.asarray(labels, np.int32))
 
 
 def some_feed(**more):
@@ -39,11 +40,8 @@ def placed(image: np.ndarray, down: int, right: int) -> np.ndarray:
 @pytest.fixture(scope="module")
 def drawn():
   """2,100 overlays for training, 300 with each image as the first."""
-  feed = some_feed()
-  train = jax.tree.map(jnp.asarray, dict(feed.train))
   indices = np.tile(np.arange(7), 300)
-  batch = jax.jit(feed.training_batch)(jax.random.key(0), train, jnp.asarray(indices))
-  return indices, jax.tree.map(np.asarray, batch)
+  return indices, feed_batch(some_feed(), indices)
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +65,18 @@ def test_the_first_image_is_the_one_asked_for_and_labels_are_those_of_the_images
   assert (batch["label"] != batch["other_label"]).all()
 
 
-def test_the_second_image_is_uniform_over_other_classes(found):
+def assert_uniform_over_other_classes(partners):
+  """The second images [300, 7] of each image as the first."""
   for first in range(7):
     others = np.flatnonzero(LABELS[first] != LABELS)
-    counts = np.bincount(found[0][found[0][:, 0] == first, 1], minlength=7)
+    counts = np.bincount(partners[:, first], minlength=7)
     assert set(np.flatnonzero(counts)) == set(others)
     # At least 50 of 300 are expected of each, with a deviation below 7.
     assert np.abs(counts[others] - 300 / len(others)).max() < 30
+
+
+def test_the_second_image_is_uniform_over_other_classes(found):
+  assert_uniform_over_other_classes(found[0][:, 1].reshape(300, 7))
 
 
 def test_the_two_shifts_are_uniform_and_independent(found):
@@ -93,14 +96,6 @@ def test_images_are_added_and_clipped(drawn):
   assert batch["image"].max() == 1
 
 
-def test_the_order_of_the_first_images_is_that_of_the_data_set():
-  """So that a batch of a step has the same first images with and without overlays."""
-  feed = some_feed()
-  np.testing.assert_array_equal(feed.train["image"], some_split().images)
-  np.testing.assert_array_equal(feed.train["label"], LABELS)
-  assert (feed.num_train, feed.num_heldout) == (7, 3)
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=9), st.integers(0, 3))
 def test_fixed_pairs_are_of_two_classes(labels, max_shift):
@@ -115,13 +110,8 @@ def test_fixed_pairs_are_of_two_classes(labels, max_shift):
 
 
 def test_fixed_partners_are_uniform_and_always_the_same():
-  labels = np.tile(LABELS, 300)
-  arrays = fixed_overlays(some_split(labels), 2)
-  for first in range(7):
-    others = np.flatnonzero(LABELS[first] != LABELS)
-    counts = np.bincount(arrays["partner"].reshape(-1, 7)[:, first] % 7, minlength=7)
-    assert set(np.flatnonzero(counts)) == set(others)
-    assert np.abs(counts[others] - 300 / len(others)).max() < 30
+  arrays = fixed_overlays(some_split(np.tile(LABELS, 300)), 2)
+  assert_uniform_over_other_classes(arrays["partner"].reshape(300, 7) % 7)
   counts = np.bincount(arrays["shifts"].reshape(-1) + 2)
   assert np.abs(counts - 1680).max() < 150  # four deviations
   few = fixed_overlays(some_split([0, 1, 1, 2]), 4)
@@ -136,7 +126,7 @@ def test_an_evaluation_batch_is_composed_as_it_is_told():
   arrays = {"image": split.images, "label": split.labels, "shifts": shifts}
   arrays["partner"] = np.array([1, 0, 0, 0, 3, 0, 1], np.int32)
   evaluate = functools.partial(overlay_evaluation_batch, canvas=CANVAS, max_shift=MAX_SHIFT)
-  batch = jax.jit(evaluate)(jax.tree.map(jnp.asarray, arrays), jnp.array([4, 0]))
+  batch = jax.jit(evaluate)(on_device(arrays), jnp.array([4, 0]))
   expected = np.array(
     [
       [placed(split.images[4], 1, -1), placed(split.images[3], 0, 1)],
@@ -154,18 +144,21 @@ def test_a_feed_has_the_held_out_split_and_batches_of_its_form(held_out):
   validation = {"validation": some_split([0, 1], 2)} if held_out == "validation" else {}
   feed = some_feed(**validation)
   split = some_split([0, 1], 2) if validation else some_split([1, 3, 0], 1)
-  assert (feed.held_out, feed.num_heldout) == (held_out, len(split.labels))
+  assert (feed.held_out, feed.num_heldout, feed.num_train) == (held_out, len(split.labels), 7)
+  # So that a batch of a step has the same first images with and without overlays.
+  np.testing.assert_array_equal(feed.train["image"], some_split().images)
+  np.testing.assert_array_equal(feed.train["label"], LABELS)
   expected = fixed_overlays(split, MAX_SHIFT)
   assert sorted(feed.heldout) == sorted(expected)
   for name, array in expected.items():
     np.testing.assert_array_equal(feed.heldout[name], array)
   blank = feed.spec.blank_batch(3)
-  form = jax.tree.map(lambda array: (array.shape, array.dtype), blank)
-  assert form["sources"][0] == (3, 2, CANVAS, CANVAS, 1)
+  assert blank["sources"].shape == (3, 2, CANVAS, CANVAS, 1)
   assert (blank["label"] != blank["other_label"]).all()
   key, indices = jax.random.key(0), jnp.zeros(3, int)
-  train, heldout = (jax.tree.map(jnp.asarray, dict(x)) for x in (feed.train, feed.heldout))
-  made = jax.eval_shape(feed.training_batch, key, train, indices)
-  assert jax.tree.map(lambda array: (array.shape, array.dtype), made) == form
-  made = jax.eval_shape(feed.evaluation_batch, heldout, indices)
-  assert jax.tree.map(lambda array: (array.shape, array.dtype), made) == form
+  for made in (
+    jax.eval_shape(feed.training_batch, key, on_device(feed.train), indices),
+    jax.eval_shape(feed.evaluation_batch, on_device(feed.heldout), indices),
+  ):
+    form, expected = (jax.tree.map(lambda x: (x.shape, x.dtype), one) for one in (made, blank))
+    assert form == expected

@@ -16,9 +16,10 @@ from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
 from tests.test_evaluation_script import quick, run
+from tests.test_training_loop import compilation_cache
 from tests.toy_system import toy_config
 
-__all__ = ["quick"]  # a fixture: reports without figures
+__all__ = ["compilation_cache", "quick"]  # fixtures: one compilation, and reports without figures
 
 
 def mine() -> Dataset:

@@ -11,7 +11,7 @@ from scae_jax.data.constellations import PATTERNS
 from scae_jax.evaluation import ransac as module
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.segmentation import segmentation
-from tests.test_data_constellations import OPTIONS, numpy_batch
+from tests.toy_scenes import OPTIONS, numpy_batch
 
 ALL_KINDS = dataclasses.replace(OPTIONS, patterns=("l", "triangle", "pentagon", "square"))
 

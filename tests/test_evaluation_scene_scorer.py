@@ -16,7 +16,7 @@ from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.segmentation import segmentation
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
-from tests.test_data_constellations import OPTIONS
+from tests.toy_scenes import OPTIONS
 
 DATASET = Scenes(OPTIONS)
 COUNT = 12  # of test scenes, instead of 10,000

@@ -19,8 +19,8 @@ from scae_jax.training.build import open_run
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.workdir import check_same_run, load_settings
-from tests.test_data_affnist import write
 from tests.test_training_loop import compilation_cache
+from tests.toy_data import write_affnist
 from tests.toy_system import toy_config
 
 __all__ = ["compilation_cache"]  # a fixture: what every report runs compiles once
@@ -46,7 +46,7 @@ def official(tmp_path_factory) -> pathlib.Path:
   folder = tmp_path_factory.mktemp("affnist")
   test = load_dataset("digits").splits["test"]
   images = affine.resample(test.images, affine.draw_affine(test.images, 40, 0).maps, 40)
-  write(folder / "test_batches" / "1.mat", images, test.labels)
+  write_affnist(folder / "test_batches" / "1.mat", images, test.labels)
   return folder
 
 

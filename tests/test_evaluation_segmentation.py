@@ -142,9 +142,9 @@ def test_more_patterns_than_capsules():
     ({"capsule": np.zeros((2, 4))}, "got float64"),
     ({"capsule": np.full((2, 4), 4)}, r"-1 \(none\) or in 0 \.\.\. 3, got 4 \.\.\. 4"),
     ({"capsule": np.full((2, 4), -2)}, r"got -2 \.\.\. -2"),
-    ({"pattern": np.full((2, 4), 3)}, "index that does not exist"),
+    ({"pattern": np.full((2, 4), 3)}, r"pattern must be in 0 \.\.\. "),
     ({"presence": np.zeros((2, 4))}, "at least one present point"),
-    ({"presence": np.ones((2, 5))}, r"presence must have one entry a point"),
+    ({"presence": np.ones((2, 5))}, r"presence and pattern must have one entry a point"),
   ],
 )
 def test_what_cannot_be_scored(change, message):

@@ -13,11 +13,11 @@ from scae_jax.models.ccae import CCAEOutput, make_system, segment
 from scae_jax.models.point_capsules import PointVotes
 from scae_jax.models.system import PointSpec
 from scae_jax.routing.points import PointRouting
-from tests.test_data_constellations import OPTIONS as SCENES
-from tests.test_data_constellations import numpy_batch
 from tests.test_math_geometry import similarity_reference, square
 from tests.test_math_routing_points import reference as reference_routing
 from tests.test_models_build import compiled, random_variables
+from tests.toy_scenes import OPTIONS as SCENES
+from tests.toy_scenes import numpy_batch
 
 CAPSULES, VOTES, POINTS, PATTERNS, BATCH = 3, 4, 11, 3, 5
 NOISE = {"noise": jax.random.key(1)}

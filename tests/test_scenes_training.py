@@ -24,8 +24,8 @@ from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh, split_examples
 from scae_jax.training.reporting import report_run
-from tests.test_data_constellations import OPTIONS as SCENES
 from tests.test_training_loop import compilation_cache
+from tests.toy_scenes import OPTIONS as SCENES
 
 __all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
 

@@ -38,17 +38,10 @@ def rotation(degrees: np.ndarray) -> np.ndarray:
 def place(
   linear: np.ndarray, shifts: np.ndarray, image_shape: tuple[int, ...], canvas: int
 ) -> np.ndarray:
-  """Maps that act about the middle of an image, which then lies where batches put it.
+  """Maps [n, 2, 3] that act about the middle of an image, which then lies where batches put it.
 
-  Args:
-    linear: [n, 2, 2].
-    shifts: [n, 2], pixels to the right and down, after the linear map.
-    image_shape: height and width first, pixels.
-    canvas: side of the canvas, pixels. An odd margin goes below and to the right, as in
-      `scae_jax.data.augmentation.centre_on_canvas`.
-
-  Returns:
-    float64 [n, 2, 3].
+  First come the linear maps [n, 2, 2], then the shifts [n, 2], pixels to the right and down. The
+  canvas has an odd margin below and to the right, as in `augmentation.centre_on_canvas`.
   """
   size = np.array([image_shape[1], image_shape[0]])
   middle = (size - 1) / 2
@@ -58,22 +51,15 @@ def place(
 
 
 def draw_affine(images: np.ndarray, canvas: int, seed: int) -> Drawn:
-  """Draws a map for every image from affNIST's distribution.
+  """Draws a map for every image [n, h, w, c] from affNIST's distribution.
 
   It rotates first, then stretches along x and y, then shears x by y, as a pose does: rotation
   uniform within 20 degrees, scale of each axis from 0.8 to 1.2, shear within 0.2; the shift uniform
   over all at which every bit of ink stays on the canvas. Where the canvas is too small for the ink
-  under a map, that map is drawn again, so that a small canvas has fewer of the large ones.
+  under a map, that map is drawn again, so that a small canvas has fewer of the large ones; after a
+  hundred draws of one image, a ValueError says so.
 
   A fixed function of its arguments: NumPy promises never to change the stream of `RandomState`.
-
-  Args:
-    images: uint8 [n, h, w, c].
-    canvas: side of the canvas, pixels.
-    seed: of the choice.
-
-  Raises:
-    ValueError: the ink of an image does not fit on the canvas in a hundred draws.
   """
   generator = np.random.RandomState(seed)
   maps, waiting = np.zeros((len(images), 2, 3)), np.arange(len(images))
@@ -104,15 +90,10 @@ def draw_affine(images: np.ndarray, canvas: int, seed: int) -> Drawn:
 
 
 def keeps_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
-  """Tells of which images all ink stays on the canvas: bool [n].
+  """Tells of which images [n, h, w, c] all ink stays on the canvas under their maps: bool [n].
 
   An image that is said to keep its ink loses none; of the others some lose none either, by less
   than a pixel.
-
-  Args:
-    images: uint8 [n, h, w, c].
-    maps: [n, 2, 3], image pixels to canvas pixels.
-    canvas: side, pixels.
   """
   low, high = _ink_range(images, maps)
   # What is no more than rounding of the map is not a loss.
@@ -122,7 +103,7 @@ def keeps_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
 def lost_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
   """Share of every image's ink, the sum of its pixels, that is drawn off the canvas: float64 [n].
 
-  Arguments are those of `keeps_ink`; of images that keep theirs, and without any, it is 0.
+  It is 0 of images that keep theirs, or have none.
   """
   lost, cut = np.zeros(len(images)), np.flatnonzero(~keeps_ink(images, maps, canvas))
   if not len(cut):
@@ -137,19 +118,11 @@ def lost_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
 
 
 def resample(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
-  """Draws every image on a canvas as its map says, bilinearly and black outside.
+  """Draws every image on a canvas as its invertible map says, bilinearly and black outside: uint8.
 
   Canvas pixel q has the image's value at map^-1 q, rounded to a whole number. Within one pixel of
   its outermost pixel centres an image falls to black linearly, as templates do
   (`scae_jax.warping`); a map by whole pixels is exact.
-
-  Args:
-    images: uint8 [n, h, w, c].
-    maps: [n, 2, 3], image pixels to canvas pixels, invertible.
-    canvas: side, pixels.
-
-  Returns:
-    uint8 [n, canvas, canvas, c].
   """
   inverse = np.linalg.inv(maps[:, :, :2])[:, ::-1, ::-1]  # SciPy counts rows first
   offsets = -(inverse @ maps[:, ::-1, 2:])[..., 0]

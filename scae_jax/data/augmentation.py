@@ -1,6 +1,7 @@
 """From images of a data set to those that a model sees: crops, jitter, rotation, a black canvas.
 
-All functions are pure and jittable, and change each image [b, h, w, c] by numbers of its own.
+All functions are pure and jittable, and change each image [b, h, w, c] by numbers of its own. Sides
+and shifts are in pixels.
 """
 
 import dataclasses
@@ -64,18 +65,24 @@ class Augmentation:
 
 
 @typed
+def windows(
+  images: Num[Array, "b h w c"], corners: Int[Array, "b 2"], side: int
+) -> Num[Array, "b {side} {side} c"]:
+  """Cuts a square out of every image, its upper left corner at a row and column."""
+
+  def window(image: Array, corner: Array) -> Array:
+    return jax.lax.dynamic_slice(image, (*corner, 0), (side, side, image.shape[2]))
+
+  return jax.vmap(window)(images, corners)
+
+
+@typed
 def random_crop(
   key: PRNGKeyArray, images: Float[Array, "b h w c"], side: int
 ) -> Float[Array, "b {side} {side} c"]:
   """Cuts a square out of every image, its place uniform over all whole pixels."""
-  num_images, height, width, channels = images.shape
-  room = jnp.array([height - side, width - side])
-  corners = jax.random.randint(key, (num_images, 2), 0, room[None] + 1)
-
-  def window(image: Array, corner: Array) -> Array:
-    return jax.lax.dynamic_slice(image, (corner[0], corner[1], 0), (side, side, channels))
-
-  return jax.vmap(window)(images, corners)
+  room = jnp.array([[images.shape[1] - side, images.shape[2] - side]])
+  return windows(images, jax.random.randint(key, (len(images), 2), 0, room + 1), side)
 
 
 @typed
@@ -85,13 +92,8 @@ def jitter(
   """Changes brightness and contrast: x becomes mean + factor (x - mean) + added.
 
   The mean is over the pixels and channels of an image. Nothing is clipped, so that it does not
-  matter which of the two comes first, nor what number black is.
-
-  Args:
-    key: of this batch.
-    images: any values.
-    brightness: `added` is uniform in [-brightness, brightness).
-    contrast: `factor` is uniform in [1 - contrast, 1 + contrast).
+  matter which of the two comes first, nor what number black is. `added` is uniform in [-brightness,
+  brightness), `factor` in [1 - contrast, 1 + contrast).
   """
   shares = jax.random.uniform(key, (2, images.shape[0], 1, 1, 1), minval=-1.0)
   added, factor = brightness * shares[0], 1.0 + contrast * shares[1]
@@ -109,15 +111,10 @@ def to_unit_range(images: UInt8[Array, "..."]) -> Float[Array, "..."]:
 def centre_on_canvas(
   images: Num[Array, "b h w c"], canvas: int, border: int = 0
 ) -> Num[Array, "b side side c"]:
-  """Puts images in the middle of a black square; an odd rest goes below and to the right.
+  """Puts images in the middle of a square of zeros; an odd rest goes below and to the right.
 
-  Args:
-    images: any values; black is 0.
-    canvas: side of the square, pixels.
-    border: pixels added on each side of it, for what is to be shifted.
-
-  Raises:
-    ValueError: the canvas is smaller than the images.
+  The border is added on each side of it, for what is to be shifted. Raises ValueError if the canvas
+  is smaller than the images.
   """
   height, width = images.shape[1:3]
   if canvas < max(height, width):
@@ -140,13 +137,7 @@ def shift_on_canvas(
   What a shift moves off the canvas is lost.
   """
   # One border serves every shift: each example is then a window of the image with its border.
-  border = (centred.shape[1] - canvas) // 2
-
-  def window(image: Array, shift: Array) -> Array:
-    top, left = border - shift
-    return jax.lax.dynamic_slice(image, (top, left, 0), (canvas, canvas, image.shape[2]))
-
-  return jax.vmap(window)(centred, shifts)
+  return windows(centred, (centred.shape[1] - canvas) // 2 - shifts, canvas)
 
 
 def random_shifts(key: Array, num_images: int, max_shift: int) -> Array:
@@ -158,15 +149,11 @@ def random_shifts(key: Array, num_images: int, max_shift: int) -> Array:
 def rotate(
   images: Float[Array, "b h h c"], degrees: Float[Array, "b"], middle: tuple[float, float]
 ) -> Float[Array, "b h h c"]:
-  """Rotates square images, bilinearly; what comes in from outside is black.
+  """Rotates square images bilinearly, counter-clockwise; what comes in from outside is 0.
 
   Pixel q of the result has the image's value at R^-1 (q - middle) + middle, as on the host in
-  `scae_jax.data.affine.resample`, which rounds to bytes.
-
-  Args:
-    images: any values; black is 0.
-    degrees: by how much, counter-clockwise as one sees the picture.
-    middle: row and column of the point that stays, pixels; 0 is the centre of the first pixel.
+  `scae_jax.data.affine.resample`, which rounds to bytes. The middle, row and column, is the point
+  that stays; 0 is the centre of the first pixel.
   """
   side = images.shape[1]
   row, column = middle

@@ -24,16 +24,9 @@ from scae_jax.typing import Array, Int, PRNGKeyArray, typed
 
 
 def epoch_position(step: int, batch_size: int, num_examples: int) -> tuple[int, int]:
-  """Where a step begins in the endless sequence of epochs.
+  """Where a step begins: the epoch, and the number of its examples that earlier steps have used.
 
-  Args:
-    step: counted from 0. A Python int, as are the others: a long run's count of examples does not
-      fit into int32.
-    batch_size: examples a step.
-    num_examples: examples an epoch.
-
-  Returns:
-    The epoch, from 0, and the number of its examples that earlier steps have used.
+  Both count from 0. In Python's ints: a long run's count of examples does not fit into int32.
   """
   return divmod(step * batch_size, num_examples)
 
@@ -48,22 +41,12 @@ def example_order(
   batch_size: int,
   num_examples: int,
 ) -> Int[Array, "{num_steps} {batch_size}"]:
-  """The examples of some consecutive steps.
+  """Indices of the examples of some consecutive steps, the first as `epoch_position` says.
 
-  Epoch e is its own permutation, drawn from fold_in(key, e). Epochs follow each other without a
-  gap: a batch may end one and begin the next, and may be larger than the data set. A call computes
-  ceil(num_steps * batch_size / num_examples) + 1 permutations, however many steps it covers.
-
-  Args:
-    key: of the run, the same at every step.
-    first_epoch: the epoch in which the first step begins, from `epoch_position`.
-    offset: examples of that epoch that earlier steps have used, in [0, num_examples).
-    num_steps: steps to cover, static.
-    batch_size: examples a step, static.
-    num_examples: examples an epoch, static.
-
-  Returns:
-    Indices in [0, num_examples).
+  Epoch e is its own permutation, drawn from fold_in(key, e), where the key is the run's. Epochs
+  follow each other without a gap: a batch may end one and begin the next, and may be larger than
+  the data set. A call computes ceil(num_steps * batch_size / num_examples) + 1 permutations,
+  however many steps it covers.
   """
   num_indices = num_steps * batch_size
   num_epochs = -(-num_indices // num_examples) + 1
@@ -83,20 +66,9 @@ def training_batch(
   """Gathers examples and changes their images at random, in the order of `Augmentation`.
 
   What is zero is not done. Pixels that are not normalised stay in [0, 1] when they are jittered:
-  they are clipped.
-
-  Args:
-    key: of this batch.
-    split: `Split.arrays`, on the device.
-    indices: of the examples, in [0, n).
-    options: what is done.
-
-  Returns:
-    `image` float32 [b, canvas, canvas, c], in [0, 1] unless normalised, `label` int32 [b] and, if
-    it was given, the `mean` and `std` float32 [b] by which images are normalised.
-
-  Raises:
-    ValueError: a canvas smaller than what is put on it.
+  they are clipped. Takes `Split.arrays`, on the device, and indices in [0, n). Gives `image`
+  float32 [b, canvas, canvas, c], in [0, 1] unless normalised, `label` int32 [b] and, if it was
+  given, the `mean` and `std` float32 [b] by which images are normalised.
   """
   images, statistics = split["image"][indices], _statistics(split, indices)
   changes = options.max_rotation or options.crop or options.brightness or options.contrast

@@ -18,8 +18,6 @@ from absl import logging
 
 from scae_jax.data.dataset import Dataset, Split
 
-_LAYOUT = 1  # Of the file's contents; another number is rebuilt.
-
 
 def cache_folder(cache_dir: str) -> pathlib.Path:
   """The folder given, else `$SCAE_JAX_CACHE`, else `~/.cache/scae_jax`."""
@@ -42,11 +40,7 @@ def load_or_build(
 def newest_cached(folder: pathlib.Path, stem: str, version: str, name: str) -> Dataset | None:
   """Reads the newest usable cache file `<stem>-<version>.npz`, whatever it was made from.
 
-  Args:
-    folder: of cache files.
-    stem: start of the file's name.
-    version: major.minor.patch, or "" for any.
-    name: the data set that the file must hold.
+  The version is major.minor.patch, or "" for any; the name is of the data set that it must hold.
   """
   pattern = re.compile(re.escape(stem) + r"-(\d+)\.(\d+)\.(\d+)\.npz")
   paths = folder.iterdir() if folder.is_dir() else ()
@@ -57,26 +51,20 @@ def newest_cached(folder: pathlib.Path, stem: str, version: str, name: str) -> D
 
 
 def read_cached(path: pathlib.Path, name: str, fingerprint: str | None = None) -> Dataset | None:
-  """Reads one cache file.
+  """Reads one cache file of the data set `name`, made from the source of the fingerprint if given.
 
-  Args:
-    path: the file; it need not exist.
-    name: the data set that it must hold.
-    fingerprint: of the source that it must have been made from; None accepts any.
-
-  Returns:
-    The data set, or None when the file is not there, was made from another source, or cannot be
-    used. A damaged file is reported and removed.
+  None when the file is not there, was made from another source, or cannot be used. A damaged file
+  is reported and removed.
   """
   if not path.is_file():
     return None
   try:
-    about = json.loads(read_arrays(path, "about")["about"].tobytes())
-    if about["layout"] != _LAYOUT or fingerprint not in (None, about["fingerprint"]):
+    arrays = read_arrays(path)
+    about = json.loads(arrays["about"].tobytes())
+    if fingerprint not in (None, about["fingerprint"]):
       return None
     if about["name"] != name:
       raise ValueError(f"expected the data set {name!r}, got {about['name']!r}")
-    arrays = read_arrays(path)
     splits = {
       split: Split(arrays[f"{split}_images"], arrays[f"{split}_labels"])
       for split in about["splits"]
@@ -90,19 +78,13 @@ def read_cached(path: pathlib.Path, name: str, fingerprint: str | None = None) -
   return None
 
 
-def read_arrays(path: pathlib.Path, *names: str) -> dict[str, np.ndarray]:
-  """Reads arrays of an `.npz` file, those of these names or all.
-
-  Raises:
-    ValueError: the file is damaged, or an array has not the size that its header claims.
-    OSError: it cannot be opened.
-  """
+def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+  """Reads an `.npz` file; ValueError if it is damaged, OSError if it cannot be opened."""
   with path.open("rb") as file:
     try:
       with zipfile.ZipFile(file) as archive:
-        wanted = [f"{name}.npy" for name in names] or archive.namelist()
         # Read whole: NumPy stops where the header says, before the end that has the checksum.
-        contents = {name: io.BytesIO(archive.read(name)) for name in wanted}
+        contents = {name: io.BytesIO(archive.read(name)) for name in archive.namelist()}
       return {
         name.removesuffix(".npy"): np.lib.format.read_array(content, allow_pickle=False)
         for name, content in contents.items()
@@ -114,9 +96,8 @@ def read_arrays(path: pathlib.Path, *names: str) -> dict[str, np.ndarray]:
 def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None:
   """Writes one cache file, complete or not at all; a folder that cannot be written only warns."""
   about = {
-    "layout": _LAYOUT,
     "name": dataset.name,
-    "class_names": list(dataset.class_names),
+    "class_names": dataset.class_names,
     "splits": list(dataset.splits),
     "fingerprint": fingerprint,
   }

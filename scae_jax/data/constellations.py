@@ -96,22 +96,15 @@ class SceneOptions:
 def scene(key: PRNGKeyArray, options: SceneOptions) -> dict[str, Array]:
   """Draws one scene.
 
-  Every pattern is turned, scaled and moved uniformly within the ranges of the options, and is
+  Every pattern is rotated, scaled and moved uniformly within the ranges of the options, and is
   present with `presence_prob`, independently of the others, given that one is: a scene without any
-  point would have nothing to explain and no accuracy, so none is drawn. With three patterns and a
-  probability of 0.5, seven subsets are equally likely.
+  point would have nothing to explain and no accuracy, so none is drawn. Coordinates are divided by
+  `options.extent`, a constant, so that without jitter every point lies in [-1, 1], and the size of
+  a pattern means the same in every scene.
 
-  Coordinates are divided by `options.extent`, a constant, so that without jitter every point lies
-  in [-1, 1], and the size of a pattern means the same in every scene.
-
-  Args:
-    key: of this scene.
-    options: static.
-
-  Returns:
-    `points` float32 [n, 2], zero where absent; `presence` float32 [n], 0 or 1; `pattern` int32 [n],
-    which of `options.patterns` a point belongs to, an absent pattern's own for its absent points
-    and 0 for slots beyond all patterns. Slots are in random order.
+  Returns `points` float32 [n, 2], zero where absent; `presence` float32 [n], 0 or 1; `pattern`
+  int32 [n], which of `options.patterns` a point belongs to, an absent pattern's own for its absent
+  points and 0 for slots beyond all patterns. Slots are in random order.
   """
   names = options.patterns
   presence_key, pose_key, jitter_key, order_key = jax.random.split(key, 4)
@@ -172,50 +165,34 @@ def _some_present(key: PRNGKeyArray, count: int, prob: float) -> Array:
 def check_scenes(
   points: np.ndarray, presence: np.ndarray, pattern: np.ndarray, num_patterns: int
 ) -> None:
-  """Raises unless these are scenes that a model can be trained and scored on.
+  """Raises ValueError unless these are scenes that a model can be trained and scored on.
 
-  Args:
-    points: float [s, n, 2], finite.
-    presence: [s, n], 0 or 1, with a point in every scene.
-    pattern: integers [s, n] in [0, num_patterns), of absent points too.
-    num_patterns: patterns that there are.
-
-  Raises:
-    ValueError: with what was expected, what came, and where.
+  Points [s, n, 2] are finite, presences [s, n] 0 or 1, with a point in every scene, and patterns
+  integers [s, n] in [0, num_patterns), of absent points too.
   """
   points, presence, pattern = np.asarray(points), np.asarray(presence), np.asarray(pattern)
-  if points.ndim != 3 or points.shape[2] != 2 or 0 in points.shape:
+  shape = points.shape[:2]
+  if points.ndim != 3 or points.shape[2] != 2 or 0 in shape:
     raise ValueError(
       f"points must have shape [scenes, points, 2] with at least one of each, got {points.shape}"
     )
-  for name, array in (("presence", presence), ("pattern", pattern)):
-    if array.shape != points.shape[:2]:
+  if presence.shape != shape or pattern.shape != shape or pattern.dtype.kind not in "iu":
+    raise ValueError(
+      f"presence and pattern must have one entry a point, shape {shape}, and pattern integers, got "
+      f"{presence.shape} and {pattern.shape} of {pattern.dtype}"
+    )
+  for allowed, expected in (
+    (np.isfinite(points).reshape(len(points), -1), "points must be finite"),
+    (np.isin(presence, (0, 1)), "presence must be 0 or 1"),
+    ((presence != 0).any(axis=1, keepdims=True), "a scene must have at least one present point"),
+    (
+      (pattern >= 0) & (pattern < num_patterns),
+      f"pattern must be in 0 ... {num_patterns - 1}, of absent points too",
+    ),
+  ):
+    broken = np.flatnonzero((~allowed).any(axis=1))
+    if len(broken):
       raise ValueError(
-        f"{name} must have one entry a point, shape {points.shape[:2]}, got {array.shape}"
+        f"{expected}; {len(broken)} of {len(points)} scenes (the first is number {broken[0]}) "
+        "break this. Correct them, or leave them out."
       )
-  if not np.issubdtype(pattern.dtype, np.integer):
-    raise ValueError(f"pattern must be integers, got {pattern.dtype}")
-  outside = (pattern < 0) | (pattern >= num_patterns)
-  checks: list[tuple[np.ndarray, str]] = [
-    (
-      ~np.isfinite(points).reshape(len(points), -1),
-      "points must be finite; {} others. Leave these scenes out.",
-    ),
-    (~np.isin(presence, (0, 1)), "presence must be 0 or 1; {} other values. Threshold it first."),
-    (
-      (presence == 0).all(axis=1)[:, None],
-      "a scene must have at least one present point; {} none. Leave such scenes out: they have"
-      " nothing to explain and no accuracy.",
-    ),
-    (
-      outside,
-      f"pattern must be in 0 ... {num_patterns - 1}, of absent points too; {{}} an index that does"
-      " not exist. Correct them, or give the number of patterns that there are.",
-    ),
-  ]
-  for broken, message in checks:
-    scenes_broken = broken.any(axis=1)
-    if scenes_broken.any():
-      first = int(np.argmax(scenes_broken))
-      where = f"{scenes_broken.sum()} of {len(points)} scenes (the first is number {first}) have"
-      raise ValueError(message.format(where))

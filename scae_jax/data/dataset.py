@@ -9,19 +9,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
-  """The examples of one split, on the host.
+  """The examples of one split, on the host."""
 
-  Attributes:
-    images: uint8 [n, h, w, c], 0 to 255.
-    labels: int32 [n], in [0, num_classes).
-    mean: float32 [n], of all pixels of an image as 0 to 1; None unless `normalized`.
-    std: float32 [n], the standard deviation likewise, above 0.
-  """
-
-  images: np.ndarray
-  labels: np.ndarray
+  images: np.ndarray  # uint8 [n, h, w, c], 0 to 255
+  labels: np.ndarray  # int32 [n], in [0, num_classes)
+  # Of all pixels of an image as 0 to 1, float32 [n]; None unless `normalized`.
   mean: np.ndarray | None = None
-  std: np.ndarray | None = None
+  std: np.ndarray | None = None  # above 0
 
   @property
   def arrays(self) -> dict[str, np.ndarray]:
@@ -41,41 +35,28 @@ class Split:
 class EvalDataset:
   """Examples that a model can be scored on; nothing is fitted to them.
 
-  Attributes:
-    name: what tables and folders call it.
-    class_names: what each label stands for.
-    splits: "test" at least; all have images of one shape.
-    notes: sentences to stand beside every figure measured on it.
-
-  Raises:
-    ValueError: a split is missing or empty, images of the wrong rank, dtype or channels, or labels
-      that are not one integer in [0, num_classes) an image.
+  Raises ValueError if a split is missing or empty, or not as `Split` has it.
   """
 
-  name: str
-  class_names: tuple[str, ...]
-  splits: Mapping[str, Split]
-  notes: tuple[str, ...] = ()
+  name: str  # what tables and folders call it
+  class_names: tuple[str, ...]  # what each label stands for
+  splits: Mapping[str, Split]  # "test" at least; all have images of one shape
+  notes: tuple[str, ...] = ()  # sentences to stand beside every figure measured on it
 
   required_splits: ClassVar[tuple[str, ...]] = ("test",)
 
   def __post_init__(self):
-    for required in self.required_splits:
-      if required not in self.splits:
-        raise ValueError(
-          f"data set {self.name!r}: expected the splits "
-          f"{' and '.join(map(repr, self.required_splits))}, got {sorted(self.splits)}; "
-          f"provide the split {required!r}"
-        )
-    for split_name, split in self.splits.items():
-      where = f"data set {self.name!r}, split {split_name!r}"
-      _check_images(where, split.images)
-      _check_labels(where, split, len(self.class_names))
+    where = f"data set {self.name!r}"
+    if not set(self.required_splits) <= set(self.splits):
+      expected = " and ".join(map(repr, self.required_splits))
+      raise ValueError(f"{where}: expected the splits {expected}, got {sorted(self.splits)}")
+    for name, split in self.splits.items():
+      _check(f"{where}, split {name!r}", split, self.num_classes)
     shapes = {name: split.images.shape[1:] for name, split in self.splits.items()}
     if len(set(shapes.values())) > 1:
       raise ValueError(
-        f"data set {self.name!r}: expected images of one shape [h, w, c] in all splits, got "
-        f"{shapes}; resize them to one size and load them as data.name='folder'"
+        f"{where}: expected images of one shape [h, w, c] in all splits, got {shapes}; resize them "
+        "to one size and load them as data.name='folder'"
       )
 
   @property
@@ -113,35 +94,19 @@ class Dataset(EvalDataset):
   required_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
 
-def _check_images(where: str, images: np.ndarray) -> None:
-  if images.ndim != 4:
+def _check(where: str, split: Split, num_classes: int) -> None:
+  """Raises ValueError unless the examples are as `Split` has them."""
+  images, labels = split.images, split.labels
+  is_sound = images.ndim == 4 and images.shape[3] in (1, 2, 3) and 0 not in images.shape
+  if not is_sound or images.dtype != np.uint8:
     raise ValueError(
-      f"{where}: expected images of rank 4 [n, h, w, c], got shape {images.shape}; "
-      "give grey images a channel axis of length 1"
+      f"{where}: expected images uint8 [n, h, w, c] from 0 to 255, at least one, of 1 channel "
+      f"(grey), 2 (a stereo pair) or 3 (RGB), got {images.dtype} {list(images.shape)}; convert them"
     )
-  if images.dtype != np.uint8:
+  if labels.dtype != np.int32 or labels.shape != (len(images),):
     raise ValueError(
-      f"{where}: expected images of dtype uint8 (0 to 255), got {images.dtype}; "
-      "rescale them to 0 to 255 and convert"
-    )
-  if images.shape[3] not in (1, 2, 3):
-    raise ValueError(
-      f"{where}: expected 1 channel (grey), 2 (a stereo pair) or 3 (RGB), got {images.shape[3]}; "
-      "convert the images to grey or RGB"
-    )
-  if 0 in images.shape:
-    raise ValueError(
-      f"{where}: expected at least one image with pixels, got shape {images.shape}; "
-      "provide images for this split"
-    )
-
-
-def _check_labels(where: str, split: Split, num_classes: int) -> None:
-  labels = split.labels
-  if labels.dtype != np.int32 or labels.shape != (len(split.images),):
-    raise ValueError(
-      f"{where}: expected one int32 label for each of the {len(split.images)} images, got dtype "
-      f"{labels.dtype} and shape {labels.shape}; provide a label index for each image"
+      f"{where}: expected labels int32 [{len(images)}], one an image, got {labels.dtype} "
+      f"{list(labels.shape)}; give each image the index of its class"
     )
   outside = np.flatnonzero((labels < 0) | (labels >= num_classes))
   if outside.size:
@@ -153,20 +118,11 @@ def _check_labels(where: str, split: Split, num_classes: int) -> None:
 
 
 def holdout(labels: np.ndarray, num_test: int, seed: int) -> np.ndarray:
-  """Chooses a test set with the class proportions of the whole.
+  """Chooses a test set with the class proportions of the whole: sorted indices [num_test].
 
-  Own code: a stratified split of scikit-learn would choose other examples and change recorded
-  figures. Each class gives its share of `num_test`, rounded so that the total is exact (largest
-  remainders first, then lower labels). A fixed function of its arguments: NumPy promises never to
-  change the stream of `RandomState`.
-
-  Args:
-    labels: int [n].
-    num_test: how many examples to hold out, 0 to n.
-    seed: of the choice within each class.
-
-  Returns:
-    Sorted indices of the held-out examples, int64 [num_test].
+  Each class gives its share, rounded so that the total is exact (largest remainders first, then
+  lower labels). Own code: scikit-learn's stratified split would choose other examples and change
+  recorded figures. NumPy promises never to change the stream of `RandomState`.
   """
   classes, counts = np.unique(labels, return_counts=True)
   # Shares as integers with a common denominator: no rounding can change the split.
@@ -183,13 +139,8 @@ def holdout(labels: np.ndarray, num_test: int, seed: int) -> np.ndarray:
 def hold_out_validation(dataset: Dataset, num_validation: int, seed: int = 0) -> Dataset:
   """Moves training examples to a split "validation", so that the test split need not be looked at.
 
-  Args:
-    dataset: any.
-    num_validation: how many, chosen by `holdout`; 0 returns the data set as it is.
-    seed: of the choice; not the run's, so that all seeds of a recipe see the same split.
-
-  Raises:
-    ValueError: fewer than zero, or none would be left to train on.
+  The seed is not the run's, so that all seeds of a recipe see the same split. Raises ValueError if
+  none would be left to train on.
   """
   train = dataset.splits["train"]
   if not 0 <= num_validation < len(train.labels):
@@ -209,15 +160,10 @@ AnySet = TypeVar("AnySet", bound=EvalDataset)
 
 
 def crop_middle(dataset: AnySet, side: int) -> AnySet:
-  """A data set of the middle of every image: what a model that trains on random crops is scored on.
+  """The middle square of every image: what a model that trains on random crops is scored on.
 
-  Args:
-    dataset: any.
-    side: of the square that is kept, pixels; an odd rest goes below and to the right. 0 returns the
-      data set as it is.
-
-  Raises:
-    ValueError: the images are smaller than the square.
+  The side is in pixels; 0 returns the data set as it is. Of an odd rest, the larger part is cut off
+  below and to the right. Raises ValueError if the images are smaller.
   """
   height, width, _ = dataset.image_shape
   if side > min(height, width):
@@ -250,15 +196,9 @@ def normalized(dataset: AnySet) -> AnySet:
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Mean and standard deviation of each image's pixels, over all channels, as 0 to 1.
+  """Mean and standard deviation, float32 [n], of the pixels of uint8 [n, h, w, c], as 0 to 1.
 
   An image of one grey has a deviation of 1 instead of 0, so it is all zeros when normalised.
-
-  Args:
-    images: uint8 [n, h, w, c].
-
-  Returns:
-    float32 [n] and float32 [n].
   """
   pixels = images.reshape(len(images), -1)
   count = pixels.shape[1]

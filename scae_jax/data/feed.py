@@ -21,23 +21,16 @@ from scae_jax.models.system import ImageSpec, Spec
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Feed:
-  """What training needs of a data set.
+  """What training needs of a data set; arrays are on the host, batches on the device.
 
-  Attributes:
-    spec: the facts that a model is built from.
-    train: arrays of the training split, on the host; empty where examples are generated.
-    num_train: training examples an epoch.
-    held_out: name of the split that training is judged on.
-    heldout: its arrays, on the host.
-    num_heldout: its examples.
-    training_batch: `(key, train, indices) -> batch` of arrays on the device; jittable, random.
-    evaluation_batch: `(heldout, indices) -> batch`; jittable, always the same.
+  `training_batch(key, train, indices)` is random, `evaluation_batch(heldout, indices)` always the
+  same; both are jittable.
   """
 
-  spec: Spec
-  train: Mapping[str, np.ndarray]
-  num_train: int
-  held_out: str
+  spec: Spec  # the facts that a model is built from
+  train: Mapping[str, np.ndarray]  # empty where examples are generated
+  num_train: int  # examples an epoch
+  held_out: str  # name of the split that training is judged on
   heldout: Mapping[str, np.ndarray]
   num_heldout: int
   training_batch: Callable[..., Any]
@@ -47,23 +40,18 @@ class Feed:
 def image_feed(train: Split, dataset: Dataset, options: Augmentation) -> Feed:
   """Images, in training changed and moved at random, otherwise in the middle of the canvas.
 
-  Args:
-    train: training images, whole where `options.crop` cuts them at random.
-    dataset: as evaluation takes it, cropped to the middle where training images are.
-    options: what is done to training images; whether all are overlaid.
-
-  Raises:
-    ValueError: images of one class are to be overlaid.
+  Training images are whole where `options.crop` cuts them at random; the data set is as evaluation
+  takes it, cropped to the middle then. Raises ValueError if images of one class are to be overlaid.
   """
   heldout = dataset.splits[dataset.held_out]
-  sizes = {"canvas": options.canvas}
   if options.overlay:
-    sizes["max_shift"] = options.max_shift
     arrays = overlay_arrays(train), fixed_overlays(heldout, options.max_shift)
     batches = overlay_training_batch, overlay_evaluation_batch
+    sizes = {"canvas": options.canvas, "max_shift": options.max_shift}
   else:
     arrays = train.arrays, heldout.arrays
     batches = training_batch, evaluation_batch
+    sizes = {"canvas": options.canvas}
   return Feed(
     spec=ImageSpec(
       canvas=options.canvas,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import itertools
 import os
 import pathlib
 
@@ -10,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from scae_jax.data.dataset import Dataset, Split, holdout
-from scae_jax.data.pictures import decode_picture
+from scae_jax.data.pictures import decode_pictures
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 TEST_FRACTION = 0.2
@@ -40,37 +39,27 @@ class FolderListing:
   def fingerprint(self) -> str:
     """Changes with any file's name, size or time of change."""
     facts = hashlib.sha256(os.fsencode(self.root))
-    for by_class in self.files.values():
-      for path in itertools.chain.from_iterable(by_class.values()):
-        status = path.stat()
-        name = os.fsencode(path.relative_to(self.root))
-        facts.update(b"\n%b\t%d\t%d" % (name, status.st_size, status.st_mtime_ns))
+    for path in (
+      path for classes in self.files.values() for one in classes.values() for path in one
+    ):
+      status = path.stat()
+      name = os.fsencode(path.relative_to(self.root))
+      facts.update(b"\n%b\t%d\t%d" % (name, status.st_size, status.st_mtime_ns))
     return facts.hexdigest()
 
 
 def list_folder(data_dir: str) -> FolderListing:
-  """Lists the images of a folder without opening them.
+  """Lists the images of a folder without opening them: `<class>/*`, or below `train` and `test`.
 
   Hidden files are passed over; other files and folders that are not images are counted in a
-  warning.
-
-  Args:
-    data_dir: the folder; either `<class>/*` or `train/<class>/*` and `test/<class>/*` below it.
-
-  Raises:
-    ValueError: no such folder, no class in it, a class without images, one of `train` and `test`
-      without the other, or other classes in one than in the other.
+  warning. Raises ValueError if there is no such folder, no class in it, a class without images, or
+  other classes in `train` than in `test`.
   """
-  if not data_dir:
-    raise ValueError(
-      f"data set 'folder': expected the folder of your images ({_LAYOUTS}), got an empty data_dir; "
-      "set config.data.dir"
-    )
   root = pathlib.Path(os.path.abspath(os.path.expanduser(data_dir)))
-  if not root.is_dir():
+  if not data_dir or not root.is_dir():
     raise ValueError(
-      f"data set 'folder': expected a folder of images, got {str(root)!r}, which is not a folder; "
-      "set config.data.dir to one"
+      f"data set 'folder': expected the folder of your images ({_LAYOUTS}), got {data_dir!r}, "
+      "which is not a folder; set config.data.dir to one"
     )
   is_divided = any(_subfolders(root / split) for split in ("train", "test"))
   splits = ("train", "test") if is_divided else ("",)
@@ -88,31 +77,15 @@ def load_listing(listing: FolderListing) -> Dataset:
   """Decodes the images of a folder.
 
   Without `train` and `test` folders, a fifth of each class (rounded, at least one) is held out for
-  testing, by a fixed seed and the sorted file names.
-
-  Raises:
-    ValueError: naming the file, where it is broken, or of another size or number of channels than
-      the first; or a class of one image, that cannot be divided.
+  testing, by a fixed seed and the sorted file names. Raises ValueError, naming the file or class,
+  of what `decode_pictures` refuses, or of a class of one image, which cannot be divided.
   """
-  first: tuple[pathlib.Path, tuple[int, ...]] | None = None
   splits, classes = {}, tuple(next(iter(listing.files.values())))
   for split, by_class in listing.files.items():
-    images, labels = [], []
-    for label, paths in enumerate(by_class.values()):
-      for path in paths:
-        try:
-          images.append(decode_picture(path))
-        except ValueError as error:
-          raise ValueError(f"data set 'folder', file {path}: {error}") from error
-        labels.append(label)
-        shape = images[-1].shape
-        first = first or (path, shape)
-        if shape != first[1]:
-          raise ValueError(
-            f"data set 'folder', file {path}: expected height, width and channels {first[1]}, as "
-            f"in {first[0]}, got {shape}; bring all images to one size and to grey or RGB"
-          )
-    splits[split] = Split(np.stack(images), np.asarray(labels, np.int32))
+    paths = [path for one in by_class.values() for path in one]
+    images = decode_pictures((f"data set 'folder', file {path}", path) for path in paths)
+    counts = [len(one) for one in by_class.values()]
+    splits[split] = Split(images, np.repeat(np.arange(len(counts), dtype=np.int32), counts))
   if "" in splits:
     is_test = _chosen_for_test(listing.root, classes, splits[""].labels)
     splits = {"train": splits[""].take(~is_test), "test": splits[""].take(is_test)}
@@ -137,15 +110,11 @@ def _list_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
     visible = sorted(path for path in class_folder.iterdir() if path.name[0] != ".")
     files[name] = [p for p in visible if p.suffix.lower() in SUFFIXES and p.is_file()]
     passed_over += sorted(set(visible) - set(files[name]))
-    if not files[name]:
-      raise ValueError(
-        f"data set 'folder': expected images ({', '.join(SUFFIXES)}) in {class_folder}, got none; "
-        "add images to this class or remove its folder"
-      )
-  if not files:
+  empty = folder if not files else next((folder / name for name in files if not files[name]), None)
+  if empty:
     raise ValueError(
-      f"data set 'folder': expected class folders in {folder}, got none; lay the images out as "
-      f"{_LAYOUTS}"
+      f"data set 'folder': expected images ({', '.join(SUFFIXES)}) in {empty}, got none; lay them "
+      f"out as {_LAYOUTS}, and remove classes that have none"
     )
   if passed_over:
     logging.warning(

@@ -9,7 +9,8 @@ A batch has `image` [b, h, w, c], the sum; `label` [b] and `other_label` [b], th
 first and of the second image; and `sources` [b, 2, h, w, c], the two images alone.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -30,14 +31,10 @@ SEED = 0  # of the fixed pairs; not the run's, so that all runs are scored on th
 
 
 def overlay_arrays(split: Split) -> dict[str, np.ndarray]:
-  """What `overlay_training_batch` draws from.
+  """What `overlay_training_batch` draws from; ValueError if all images are of one class.
 
-  Returns:
-    `image` and `label` of the split; `order` int32 [n], all indices, class after class; and
-    `starts` int32 [largest label + 2], where each class starts in them, and the last one ends.
-
-  Raises:
-    ValueError: all images are of one class.
+  `image` and `label` of the split; `order` int32 [n], all indices, class after class; and `starts`
+  int32 [largest label + 2], where each class starts in them, and the last one ends.
   """
   labels = split.labels
   if np.all(labels == labels[0]):
@@ -53,31 +50,16 @@ def overlay_arrays(split: Split) -> dict[str, np.ndarray]:
 def fixed_overlays(split: Split, max_shift: int) -> dict[str, np.ndarray]:
   """What `overlay_evaluation_batch` composes: every image once as the first, with its partner.
 
+  `image` and `label` of the split; `partner` int32 [n], the index of the second image, uniform over
+  those of other classes; `shifts` int32 [n, 2, 2], of the first and the second image, down and to
+  the right, pixels. Raises ValueError if all images are of one class.
+
   A fixed function of its arguments: NumPy promises never to change the stream of `RandomState`.
-
-  Args:
-    split: to take the images from.
-    max_shift: the largest shift of an image, pixels.
-
-  Returns:
-    `image` uint8 [n, h, w, c] and `label` int32 [n], of the split; `partner` int32 [n], the index
-    of the second image, uniform over those of other classes; `shifts` int32 [n, 2, 2], of the first
-    and the second image, down and to the right, pixels.
-
-  Raises:
-    ValueError: all images are of one class.
   """
   generator = np.random.RandomState(SEED)
-  arrays = overlay_arrays(split)
-  order, first, end = _others(arrays, split.labels)
-  draws = generator.randint(0, len(order) - (end - first))
-  shifts = generator.randint(-max_shift, max_shift + 1, (len(order), 2, 2))
-  return {
-    "image": split.images,
-    "label": split.labels,
-    "partner": order[np.where(draws < first, draws, draws + end - first)],
-    "shifts": shifts.astype(np.int32),
-  }
+  partner = _partners(overlay_arrays(split), split.labels, functools.partial(generator.randint, 0))
+  shifts = generator.randint(-max_shift, max_shift + 1, (len(partner), 2, 2)).astype(np.int32)
+  return {"image": split.images, "label": split.labels, "partner": partner, "shifts": shifts}
 
 
 @typed
@@ -89,16 +71,11 @@ def overlay_training_batch(
 ) -> dict[str, Array]:
   """Overlays each example with another, uniform over the training images of other classes.
 
-  Args:
-    key: of this batch.
-    train: from `overlay_arrays`, on the device.
-    indices: of the first images, in [0, n).
-    options: canvas and largest shift.
+  Takes the arrays of `overlay_arrays`, on the device, and the indices of the first images.
   """
   partner_key, *shift_keys = jax.random.split(key, 3)
-  order, first, end = _others(train, train["label"][indices])
-  draws = jax.random.randint(partner_key, indices.shape, 0, len(order) - (end - first))
-  partner = order[jnp.where(draws < first, draws, draws + end - first)]
+  draw = functools.partial(jax.random.randint, partner_key, indices.shape, 0)
+  partner = _partners(train, train["label"][indices], draw)
   shifts = [random_shifts(each, len(indices), options.max_shift) for each in shift_keys]
   return _overlay(train, (indices, partner), shifts, options.canvas, options.max_shift)
 
@@ -107,25 +84,21 @@ def overlay_training_batch(
 def overlay_evaluation_batch(
   split: Mapping[str, Array], indices: Int[Array, "b"], *, canvas: int, max_shift: int
 ) -> dict[str, Array]:
-  """Overlays each example with its partner.
+  """Overlays each example with its partner, from the arrays of `fixed_overlays`, on the device.
 
-  Args:
-    split: from `fixed_overlays`, on the device.
-    indices: of the first images, in [0, n).
-    canvas: side of the square, pixels.
-    max_shift: that the shifts were drawn with, pixels.
+  The largest shift is the one that these were drawn with.
   """
   shifts = split["shifts"][indices]
   both = (indices, split["partner"][indices])
   return _overlay(split, both, [shifts[:, 0], shifts[:, 1]], canvas, max_shift)
 
 
-def _others(arrays: Mapping[str, Any], labels: Any) -> tuple[Any, Any, Any]:
-  """The order of `overlay_arrays`, and where the class of each label begins and ends in it.
-
-  Examples are sorted by class: those of other classes stand before and after these two places.
-  """
-  return arrays["order"], arrays["starts"][labels], arrays["starts"][labels + 1]
+def _partners(arrays: Mapping[str, Any], labels: Any, draw: Callable[[Any], Any]) -> Any:
+  """An example of another class for each label; `draw` gives whole numbers below others."""
+  first, end = arrays["starts"][labels], arrays["starts"][labels + 1]
+  draws = draw(len(arrays["order"]) - (end - first))
+  # Examples are sorted by class: those of other classes stand before and after these two places.
+  return arrays["order"][draws + (draws >= first) * (end - first)]
 
 
 def _overlay(

@@ -25,22 +25,14 @@ EPOCH = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Scenes:
-  """Generated scenes of points.
-
-  Attributes:
-    options: of the generator.
-  """
+  """Generated scenes of points."""
 
   options: SceneOptions
 
   name = NAME
 
   def test_scenes(self, jitter: float, count: int = NUM_TEST) -> dict[str, np.ndarray]:
-    """Scenes to score on, with this jitter instead of the options'; always the same.
-
-    Returns:
-      `points` float32 [count, n, 2], `presence` float32 [count, n], `pattern` int32 [count, n].
-    """
+    """Scenes to score on, with this jitter instead of the options'; always the same."""
     options = dataclasses.replace(self.options, jitter=jitter)
     return jax.device_get(scenes(jax.random.key(TEST_SEED), options, count))
 

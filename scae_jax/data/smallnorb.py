@@ -10,7 +10,6 @@ others, and "familiar" the test toys at the viewpoints trained on.
 """
 
 import pathlib
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,51 +20,38 @@ SIDE = 48  # pixels
 _KEYS = ("label_category", "label_azimuth", "label_elevation")
 
 
-class _Viewpoint(NamedTuple):
-  """One of the two angles of a viewpoint."""
-
-  label: int  # its place in `_KEYS`
-  num_labels: int
-  familiar: tuple[int, ...]  # those trained on
-
-
+# Place in `_KEYS` of the angle that divides, and its values that are trained on.
 DIVISIONS = {
-  "novel_azimuth": _Viewpoint(1, 18, (15, 16, 17, 0, 1, 2)),  # in units of 20 degrees
-  "novel_elevation": _Viewpoint(2, 9, (0, 1, 2)),  # from 30 degrees up, in units of 5
+  "novel_azimuth": (1, (15, 16, 17, 0, 1, 2)),  # in units of 20 degrees
+  "novel_elevation": (2, (0, 1, 2)),  # from 30 degrees up, in units of 5
 }
 
 
 def decode_smallnorb(source: TfdsSet, folder: pathlib.Path, division: str) -> Dataset:
-  """Decodes the prepared set, halves the images, and divides them as it is asked.
+  """Decodes the prepared version in a folder, halves the images, and divides them as it is asked.
 
-  Args:
-    source: what it is called.
-    folder: of the prepared version.
-    division: of `DIVISIONS`, or "" for the set's own splits.
-
-  Raises:
-    ValueError: what `read_records` says; images that are not 96x96, labels outside their range, or
-      a split without images.
+  The division is one of `DIVISIONS`, or "" for the set's own splits. Raises ValueError as
+  `read_records` does, and of images that are not 96x96.
   """
   full_name = f"smallnorb:{division}" if division else "smallnorb"
   class_names, left = read_records(source, folder, ("image", *_KEYS))
   _, right = read_records(source, folder, ("image2", *_KEYS))
   splits = {}
   for name, (left_images, labels) in left.items():
-    where = f"data set {full_name!r}, split {name!r}"
-    cameras = left_images, right[name][0]
-    for images in cameras:
-      if images.shape[1:] != (2 * SIDE, 2 * SIDE, 1):
-        raise ValueError(
-          f"{where}: expected grey images of {2 * SIDE}x{2 * SIDE} pixels, got height, "
-          f"width and channels {images.shape[1:]}; prepare TFDS's smallnorb anew"
-        )
-    pairs = np.concatenate([halve(images) for images in cameras], axis=3)
+    right_images, _ = right[name]
+    shapes = {images.shape[1:] for images in (left_images, right_images)}
+    if shapes != {(2 * SIDE, 2 * SIDE, 1)}:
+      raise ValueError(
+        f"data set {full_name!r}, split {name!r}: expected grey images of {2 * SIDE}x{2 * SIDE} "
+        f"pixels, got height, width and channels {shapes}; prepare TFDS's smallnorb anew"
+      )
+    pairs = np.concatenate([halve(left_images), halve(right_images)], axis=3)
     split = Split(pairs, np.ascontiguousarray(labels[:, 0]))
     if not division:
       splits[name] = split
       continue
-    is_familiar = _is_familiar(where, labels, DIVISIONS[division])
+    angle, familiar = DIVISIONS[division]
+    is_familiar = np.isin(labels[:, angle], familiar)
     if name == "train":
       splits["train"] = split.take(is_familiar)
     else:
@@ -78,15 +64,3 @@ def halve(images: np.ndarray) -> np.ndarray:
   num_images, height, width, channels = images.shape
   squares = images.reshape(num_images, height // 2, 2, width // 2, 2, channels)
   return ((squares.sum(axis=(2, 4), dtype=np.uint16) + 2) // 4).astype(np.uint8)
-
-
-def _is_familiar(where: str, labels: np.ndarray, viewpoint: _Viewpoint) -> np.ndarray:
-  """Which examples are seen as those trained on are; raises ValueError of labels out of range."""
-  own = labels[:, viewpoint.label]
-  outside = np.flatnonzero((own < 0) | (own >= viewpoint.num_labels))
-  if outside.size:
-    raise ValueError(
-      f"{where}: expected {_KEYS[viewpoint.label]} from 0 to {viewpoint.num_labels - 1}, got "
-      f"{own[outside[0]]} for example {outside[0]}; prepare TFDS's smallnorb anew"
-    )
-  return np.isin(own, viewpoint.familiar)

@@ -30,8 +30,8 @@ def load_dataset(name: str, data_dir: str = "", cache_dir: str = "") -> Dataset:
   """Loads a data set into host memory.
 
   Images of folders and of TFDS are decoded once and kept in one file of the cache folder, from
-  which the next start reads them. A TFDS set that is prepared under `data_dir` is read in its
-  newest version there; one that is not, from the newest version in the cache, which needs no TFDS.
+  which the next start reads them. A TFDS set that is not prepared under `data_dir` is read from the
+  newest version in the cache, which needs no TFDS.
 
   Args:
     name: `digits`, `folder`, the dotted path of a function that returns a `Dataset`, or a TFDS
@@ -42,8 +42,8 @@ def load_dataset(name: str, data_dir: str = "", cache_dir: str = "") -> Dataset:
     cache_dir: the cache folder; "" means `$SCAE_JAX_CACHE` or else `~/.cache/scae_jax`.
 
   Raises:
-    ValueError: the name is unknown, the data set is not prepared (the message has the commands that
-      prepare it) or not usable, or the function fails.
+    ValueError: the name is unknown, the data set is not usable, the function fails, or the data set
+      is not prepared; the message then has the commands that prepare it.
   """
   cache = cache_folder(cache_dir)
   if name == "digits":
@@ -83,8 +83,8 @@ def _load_tfds(name: str, data_dir: str, cache: pathlib.Path) -> Dataset:
   match = _TFDS_NAME.fullmatch(name)
   if match is None or (match[4] is not None and match[1] != "smallnorb"):
     raise ValueError(f"expected the name of a data set, got {name!r}; {_VALID_NAMES}")
-  root, division = tfds_folder(data_dir), match[4]
-  source = TfdsSet(match[1], match[2] or "", match[3] or "", root)
+  division = match[4]
+  source = TfdsSet(match[1], match[2] or "", match[3] or "", tfds_folder(data_dir))
   full_name, decode = source.unversioned, decode_prepared
   stem = full_name.replace("/", "-")
   if source.builder == "smallnorb":
@@ -103,7 +103,7 @@ def _load_tfds(name: str, data_dir: str, cache: pathlib.Path) -> Dataset:
   dataset = newest_cached(cache, stem, source.version, full_name)
   if dataset is None:
     raise ValueError(_absent(source, cache))
-  logging.info("%s is not prepared in %s: read from %s.", full_name, root, cache)
+  logging.info("%s is not prepared in %s: read from %s.", full_name, source.root, cache)
   return dataset
 
 
@@ -121,8 +121,5 @@ def _absent(source: TfdsSet, cache: pathlib.Path) -> str:
     if source.builder not in catalogue:
       similar = difflib.get_close_matches(source.builder.lower(), ["digits", "folder", *catalogue])
       hint = f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
-      return (
-        f"unknown data set {str(source)!r}: TFDS has none of this name; {looked}; "
-        f"{hint}{_VALID_NAMES}"
-      )
+      return f"unknown data set {str(source)!r}: {looked}; {hint}{_VALID_NAMES}"
   return f"data set {str(source)!r} is not prepared: {looked}; {remedy}"

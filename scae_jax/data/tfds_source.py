@@ -4,19 +4,20 @@ A prepared set lies in `<data_dir>/<builder>[/<config>]/<version>`. It is found 
 so that a start from the cache does not import TFDS, which takes a second.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import re
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.data.pictures import decode_picture
+from scae_jax.data.pictures import decode_pictures
 
 READABLE_FORMAT = "array_record"
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -24,19 +25,12 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclasses.dataclass(frozen=True)
 class TfdsSet:
-  """A name such as `mnist`, `mnist:3.0.1` or `cifar10_corrupted/fog_1`, and where it is looked for.
-
-  Attributes:
-    builder: its first part.
-    config: "" where there is none.
-    version: major.minor.patch, "" for the newest.
-    root: the folder of prepared sets, TFDS's `data_dir`.
-  """
+  """A name such as `mnist:3.0.1` or `cifar10_corrupted/fog_1`, and where it is looked for."""
 
   builder: str
-  config: str
-  version: str
-  root: pathlib.Path
+  config: str  # "" where there is none
+  version: str  # major.minor.patch, "" for the newest
+  root: pathlib.Path  # of prepared sets, TFDS's `data_dir`
 
   def __str__(self) -> str:
     return f"{self.unversioned}:{self.version}" if self.version else self.unversioned
@@ -55,20 +49,16 @@ class TfdsSet:
     )
 
   def prepared(self) -> pathlib.Path | None:
-    """The folder of the newest version that is prepared, of the default config if none is named.
-
-    Raises:
-      ValueError: several configs, and TFDS has recorded no default.
-    """
+    """The folder of the newest version that is prepared, of the default config if none is named."""
     folder = self.root / self.unversioned
     if not self.config and not _versions(folder):
       folder /= self._default_config(folder)
-    versions = [v for v in _versions(folder) if self.version in ("", v)]
-    numbers = {tuple(map(int, version.split("."))): version for version in versions}
-    return folder / numbers[max(numbers)] if numbers else None
+    versions = [version for version in _versions(folder) if self.version in ("", version)]
+    newest = max(versions, key=lambda version: [*map(int, version.split("."))], default=None)
+    return folder / newest if newest else None
 
   def _default_config(self, folder: pathlib.Path) -> str:
-    """The config to read when none is named; "" when none is prepared."""
+    """The config to read when none is named; "" when none is prepared, ValueError of several."""
     configs = sorted(path.name for path in folder.glob("*") if _versions(path))
     try:
       recorded = json.loads((folder / ".config" / "metadata.json").read_text())["defaultConfigName"]
@@ -90,11 +80,7 @@ def _versions(folder: pathlib.Path) -> list[str]:
 
 
 def tfds_folder(data_dir: str) -> pathlib.Path:
-  """The folder given, else `$TFDS_DATA_DIR`, else TFDS's default `~/tensorflow_datasets`.
-
-  Raises:
-    ValueError: a remote folder such as `gs://...`.
-  """
+  """The folder given, else `$TFDS_DATA_DIR`, else TFDS's default; ValueError of a remote one."""
   folder = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
   if "://" in folder:
     raise ValueError(
@@ -122,30 +108,17 @@ def decode_prepared(source: TfdsSet, folder: pathlib.Path) -> Dataset:
 def read_records(
   source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...] = ()
 ) -> tuple[tuple[str, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
-  """Decodes the splits 'train' and 'test' ('validation' where there is no 'test').
+  """Decodes the splits 'train' and 'test' ('validation' where there is no 'test') of one version.
 
-  Args:
-    source: what it is called.
-    folder: `dataset_info.json`, `features.json` and the records of one version.
-    keys: names of the image and of the labels to read; () for the supervised pair that the set
-      declares, or else its only image and its only class label.
+  The keys are the names of the image and of the labels to read; () stands for the supervised pair
+  that the set declares, or else its only image and its only class label. Returns class names of the
+  first label; and by split images uint8 [n, h, w, c] and labels int32 [n, number of labels].
 
-  Returns:
-    Class names of the first label; and by split images uint8 [n, h, w, c] and labels int32
-    [n, number of labels].
-
-  Raises:
-    ValueError: a file format that needs TensorFlow, TFDS not installed, splits or features missing,
-      images not uint8, not grey or RGB, or of different sizes, records that cannot be read.
+  Raises ValueError of files that need TensorFlow or cannot be read, of missing splits or features,
+  of images not uint8, not grey or RGB, or of different sizes, and where TFDS is not installed.
   """
   where = f"data set {str(source)!r}"
-
-  def unreadable(error: Exception) -> ValueError:
-    return ValueError(
-      f"{where}: expected whole TFDS files in {folder}, got {type(error).__name__}: {error}; "
-      f"remove that folder and prepare it again:\n{source.prepare_commands}"
-    )
-
+  again = f"remove {folder} and prepare it again:\n{source.prepare_commands}"
   try:
     tfds = _tfds()
   except ImportError as error:
@@ -154,24 +127,30 @@ def read_records(
       f"{error}; pip install -r requirements.txt, or copy a cache file of this data set from "
       "another machine into the cache folder"
     ) from error
-  try:
+
+  @contextlib.contextmanager
+  def whole_files() -> Iterator[None]:
+    """What TFDS and array_record raise of damaged files is of many types."""
+    try:
+      yield
+    except Exception as error:
+      raise ValueError(
+        f"{where}: expected whole TFDS files, got {type(error).__name__}: {error}; {again}"
+      ) from error
+
+  with whole_files():
     described = json.loads((folder / "features.json").read_text(encoding="utf-8"))
-  except (OSError, ValueError, RecursionError) as error:
-    raise unreadable(error) from error
   _refuse_code(where, described)
-  try:
+  with whole_files():
     builder: Any = tfds.builder_from_directory(str(folder))
     info = builder.info
     features = dict(info.features)
     formats = [one.value for one in (info.file_format, *info.alternative_file_formats)]
     filled = {name for name, split in info.splits.items() if split.num_examples}
-  except Exception as error:  # of many types for damaged metadata
-    raise unreadable(error) from error
   if READABLE_FORMAT not in formats:
     raise ValueError(
-      f"{where}: expected records in the format {READABLE_FORMAT!r}, got "
-      f"{', '.join(map(repr, formats))} in {folder}, which cannot be read without TensorFlow; "
-      f"remove that folder and prepare it again:\n{source.prepare_commands}"
+      f"{where}: expected records in the format {READABLE_FORMAT!r}, got {', '.join(formats)}, "
+      f"which cannot be read without TensorFlow; {again}"
     )
   keys = keys or _supervised_pair(tfds, where, features, info.supervised_keys)
   _check_features(where, features, keys)
@@ -182,42 +161,19 @@ def read_records(
       f"examples in {sorted(filled)}; use a data set that has both"
     )
   # Pillow decodes here what TFDS would decode by whatever library is installed.
-  encoded = {
-    key: tfds.decode.SkipDecoding()
-    for key, feature in features.items()
-    if isinstance(feature, tfds.features.Image)
-  }
+  images = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
+  decoders = {key: tfds.decode.SkipDecoding() for key in images}
   splits = {}
   for name, stored in (("train", "train"), ("test", test)):
-    try:
-      records = builder.as_data_source(split=stored, decoders=encoded)
-      rows = [[record[key] for key in keys] for record in records]
+    with whole_files():
+      records = builder.as_data_source(split=stored, decoders=decoders)
+      # In one call: read one by one, each record wakes other threads, and waits for them.
+      rows = [[row[key] for key in keys] for row in records.__getitems__(range(len(records)))]
       pictures = [bytes(row[0]) for row in rows]  # of a damaged file some are None
       labels = np.array([row[1:] for row in rows], np.int32)
-    except Exception as error:  # likewise of array_record
-      raise unreadable(error) from error
-    channels = features[keys[0]].shape[-1]
-    splits[name] = _decode(f"{where}, split {stored!r}", pictures, channels), labels
+    named = [(f"{where}, split {stored!r}, example {i}", one) for i, one in enumerate(pictures)]
+    splits[name] = decode_pictures(named, features[keys[0]].shape[-1]), labels
   return tuple(features[keys[1]].names), splits
-
-
-def _decode(where: str, pictures: Sequence[bytes], channels: int) -> np.ndarray:
-  images = np.zeros((0, 0, 0, channels), np.uint8)
-  for index, picture in enumerate(pictures):
-    try:
-      image = decode_picture(picture, channels)
-    except ValueError as error:
-      raise ValueError(f"{where}, example {index}: {error}") from error
-    if index == 0:
-      images = np.zeros((len(pictures), *image.shape), np.uint8)
-    if image.shape != images.shape[1:]:
-      raise ValueError(
-        f"{where}, example {index}: expected height, width and channels {images.shape[1:]}, as in "
-        f"example 0, got {image.shape}; resize the images to one size and load them as "
-        "data.name='folder'"
-      )
-    images[index] = image
-  return images
 
 
 def _supervised_pair(
@@ -232,10 +188,9 @@ def _supervised_pair(
   images, labels = pair
   if len(images) != 1 or len(labels) != 1:
     raise ValueError(
-      f"{where}: expected an image classification set, with one image and one class "
-      f"label, got {len(images)} images and {len(labels)} class labels among the features "
-      f"{sorted(features)}; use another data set, or save its images by class and load them as "
-      "data.name='folder'"
+      f"{where}: expected one image and one class label, got {len(images)} and {len(labels)} among "
+      f"the features {sorted(features)}; use another data set, or save its images by class and "
+      "load them as data.name='folder'"
     )
   return images[0], labels[0]
 
@@ -250,8 +205,8 @@ def _check_features(where: str, features: dict[str, Any], keys: tuple[str, ...])
   dtype, channels = np.dtype(image.np_dtype), image.shape[-1]
   if dtype != np.uint8 or channels not in (1, 3):
     raise ValueError(
-      f"{where}: expected uint8 images of 1 channel (grey) or 3 (RGB), got {dtype} and "
-      f"{channels} channels; convert the images and load them as data.name='folder'"
+      f"{where}: expected uint8 images of 1 channel (grey) or 3 (RGB), got {dtype} of {channels}; "
+      "convert the images and load them as data.name='folder'"
     )
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scae_jax.data import affine, affnist
-from scae_jax.data.dataset import Dataset, EvalDataset, crop_middle, normalized
+from scae_jax.data.dataset import Dataset, EvalDataset, Split, crop_middle, normalized
 from scae_jax.data.sources import load_dataset
 
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
@@ -38,6 +38,10 @@ class _Request(NamedTuple):
   source: str  # the data set whose test images are moved
   moves: str  # how, as it was written; "" for affine
   ranges: list[tuple[float, float]]  # least and most, of each number that is drawn
+
+  @property
+  def name(self) -> str:
+    return f"{self.kind}_{self.source}" + (f":{self.moves}" if self.moves else "")
 
 
 def load_scored(
@@ -85,97 +89,80 @@ def load_scored(
   dataset = crop_middle(normalized(dataset) if normalize else dataset, crop)
   if request is None:
     return dataset
-  test = dataset.splits["test"]
-  is_affnist = request.kind == "affine" and dataset.name == "mnist"
+  request = request._replace(source=dataset.name)
+  is_affnist = request.name == "affine_mnist"
   side = min(canvas, affnist.SIDE) if is_affnist else canvas
-  maps, notes = _draw(request, test.images, side, SEED)
-  full_name = f"{request.kind}_{dataset.name}" + (f":{request.moves}" if request.moves else "")
-  return EvalDataset(
-    full_name,
-    dataset.class_names,
-    {"test": dataclasses.replace(test, images=affine.resample(test.images, maps, side))},
-    tuple(f"{full_name}: {note}" for note in notes),
-  )
+  test, notes = _moved(request, dataset.splits["test"], side, SEED)
+  notes = tuple(f"{request.name}: {note}" for note in notes)
+  return EvalDataset(request.name, dataset.class_names, {"test": test}, notes)
 
 
 def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
-  """Every image of a data set turned by an angle of its own, for models to be fitted and scored.
+  """Every image of a data set rotated by an angle of its own, for models to be fitted and scored.
 
-  The same at every call. The test split is that of `rotated_<name>:-degrees..degrees`.
-
-  Args:
-    dataset: any; its images fit on the canvas.
-    degrees: angles are uniform up to this in either direction, 0 to 180.
-    canvas: side of the square on which the images are drawn, pixels.
-
-  Returns:
-    The same splits and labels under the name `rotated_<name>:-degrees..degrees`, or `:0`; its notes
-    tell of ink that turned off the canvas.
-
-  Raises:
-    ValueError: degrees out of range.
+  Angles are uniform up to this many degrees, 0 to 180, in either direction, and the same at every
+  call. The name is `rotated_<name>:-degrees..degrees`, or `:0`, and the test split is that of this
+  name. Notes tell of ink that leaves the canvas.
   """
   if not 0 <= degrees <= 180:
     raise ValueError(f"expected to turn by 0 to 180 degrees, got {degrees:g}")
   moves = f"{-degrees:g}..{degrees:g}" if degrees else "0"
   request = _Request("rotated", dataset.name, moves, [(-degrees, degrees)])
-  name, splits, notes = f"rotated_{dataset.name}:{moves}", {}, list(dataset.notes)
-  for split_name, split in dataset.splits.items():
-    maps, own_notes = _draw(request, split.images, canvas, _SEEDS[split_name])
-    moved = affine.resample(split.images, maps, canvas)
-    splits[split_name] = dataclasses.replace(split, images=moved)
-    notes += [f"{name}, {split_name}: {note}" for note in own_notes]
-  return Dataset(name, dataset.class_names, splits, tuple(notes))
+  splits, notes = {}, list(dataset.notes)
+  for name, split in dataset.splits.items():
+    splits[name], own_notes = _moved(request, split, canvas, _SEEDS[name])
+    notes += [f"{request.name}, {name}: {note}" for note in own_notes]
+  return Dataset(request.name, dataset.class_names, splits, tuple(notes))
 
 
-def _draw(
-  request: _Request, images: np.ndarray, side: int, seed: int
-) -> tuple[np.ndarray, list[str]]:
-  """A map [n, 2, 3] for every image, and what is to be said of them."""
+def _moved(request: _Request, split: Split, side: int, seed: int) -> tuple[Split, list[str]]:
+  """Every image under a map of its own, drawn on a square, and what is to be said of them."""
+  images = split.images
   if request.kind == "affine":
-    drawn = affine.draw_affine(images, side, seed)
+    maps, num_redrawn = affine.draw_affine(images, side, seed)
     notes = [
       f"affNIST's distribution of maps, drawn for {len(images):,} test images with seed {seed} on "
       f"{side}x{side} pixels (affNIST: {affnist.SIDE}x{affnist.SIDE}); not its official files."
     ]
-    if drawn.num_redrawn:
+    if num_redrawn:
       notes.append(
-        f"{drawn.num_redrawn:,} maps were drawn again because the ink would not have fitted, so "
-        "large ones are rarer than in affNIST."
+        f"{num_redrawn:,} maps were drawn again because the ink would not have fitted, so large "
+        "ones are rarer than in affNIST."
       )
-    return drawn.maps, notes
+  else:
+    maps = _draw(request, images, side, np.random.RandomState(seed))
+    notes = []
+    if num_cut := np.sum(~affine.keeps_ink(images, maps, side)):
+      lost = 100 * affine.lost_ink(images, maps, side)
+      notes.append(
+        f"ink of {num_cut:,} of {len(images):,} images reaches off the canvas of {side} pixels: "
+        f"{lost.mean():.2g} % of an image's ink is lost in the mean, {lost.max():.2g} % at most."
+      )
+  return dataclasses.replace(split, images=affine.resample(images, maps, side)), notes
 
-  generator = np.random.RandomState(seed)
+
+def _draw(
+  request: _Request, images: np.ndarray, side: int, generator: np.random.RandomState
+) -> np.ndarray:
+  """A rotation or a shift [n, 2, 3] for every image."""
   linear = np.broadcast_to(np.eye(2), (len(images), 2, 2))
   shifts = np.zeros((len(images), 2))
   if request.kind == "rotated":
     linear = affine.rotation(generator.uniform(*request.ranges[0], len(images)))
   else:
-    furthest = max(abs(end) for ends in request.ranges for end in ends)
+    ends = np.array(request.ranges, int)
+    furthest = np.abs(ends).max()
     if furthest >= side:
       raise ValueError(
-        f"expected shifts below the {side} pixels of the canvas, got {furthest:g}; nothing would be"
+        f"expected shifts below the {side} pixels of the canvas, got {furthest}; nothing would be"
         " left of the images"
       )
-    ends = np.array(request.ranges, int)
     shifts = generator.randint(ends[:, 0], ends[:, 1] + 1, (len(images), 2))
-  maps = affine.place(linear, shifts, images.shape[1:], side)
-  num_cut = int(np.sum(~affine.keeps_ink(images, maps, side)))
-  if not num_cut:
-    return maps, []
-  lost = 100 * affine.lost_ink(images, maps, side)
-  return maps, [
-    f"ink of {num_cut:,} of {len(images):,} images reaches off the canvas of {side} pixels: "
-    f"{np.mean(lost):.2g} % of an image's ink is lost in the mean, {np.max(lost):.2g} % at most."
-  ]
+  return affine.place(linear, shifts, images.shape[1:], side)
 
 
 def _read(name: str) -> _Request | None:
-  """What a name asks for; None if it is not of a moved data set.
-
-  Raises:
-    ValueError: it does not say how the images are moved, or not well.
-  """
+  """What a name asks for; None if it is not of a moved data set, ValueError if it is not clear."""
   match = re.fullmatch(r"(affine|rotated|translated)_(.+)", name)
   if match is None:
     return None
