@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import linalg, ndimage
+from scipy import ndimage
 
 from scae_jax.data import affine
 from scae_jax.data.augmentation import centre_on_canvas
@@ -27,15 +27,12 @@ def drawn(digits) -> affine.Drawn:
 
 
 def parameters(maps: np.ndarray) -> np.ndarray:
-  """Scale x, scale y, degrees and shear of each map, [n, 4], by SciPy's RQ decomposition."""
-  found = []
-  for linear in maps[:, :, :2]:
-    stretch, turn = linalg.rq(linear)
-    signs = np.diag(np.sign(np.diag(stretch)))
-    stretch, turn = stretch @ signs, signs @ turn
-    degrees = np.degrees(np.arctan2(turn[0, 1], turn[0, 0]))
-    found.append([stretch[0, 0], stretch[1, 1], degrees, stretch[0, 1] / stretch[1, 1]])
-  return np.array(found)
+  """Scale x, scale y, degrees and shear of each map, [n, 4]; the last row tells the rotation."""
+  scale_y = np.linalg.norm(maps[:, 1, :2], axis=1)
+  sin, cos = -maps[:, 1, 0] / scale_y, maps[:, 1, 1] / scale_y
+  scale_x = maps[:, 0, 0] * cos + maps[:, 0, 1] * sin
+  shear = (maps[:, 0, 1] * cos - maps[:, 0, 0] * sin) / scale_y
+  return np.stack([scale_x, scale_y, np.degrees(np.arctan2(sin, cos)), shear], axis=1)
 
 
 def test_parameters_fill_their_ranges_evenly(drawn):
@@ -73,6 +70,7 @@ def test_shifts_fill_the_room_that_the_ink_leaves(digits, drawn):
 @pytest.mark.parametrize("canvas", [CANVAS, 20])
 def test_no_ink_is_cut_off(digits, canvas):
   """On a canvas with a margin of 8 all round, nothing is drawn in the margin."""
+  digits = digits[::4]
   maps = affine.draw_affine(digits, canvas, 0).maps
   margin = 8
   wide = maps + margin * np.array([[0, 0, 1], [0, 0, 1]])
@@ -97,17 +95,12 @@ def test_on_a_small_canvas_maps_are_drawn_again(digits, drawn):
 
 
 def test_an_images_map_does_not_depend_on_the_luck_of_others(digits):
-  few = digits[:100]
-  before = affine.draw_affine(few, 20, 0)
-  for index in range(10):  # full of ink, so that some that did fit must be drawn again
-    fuller = few.copy()
-    fuller[index] = 255
-    after = affine.draw_affine(fuller, 20, 0)
-    others = np.arange(100) != index
-    np.testing.assert_array_equal(after.maps[others], before.maps[others])
-    if after.num_redrawn > before.num_redrawn:
-      return
-  raise AssertionError("none of ten was drawn again: the test shows nothing")
+  before = affine.draw_affine(digits[:100], 20, 0)
+  fuller = digits[:100].copy()
+  fuller[:10] = 255  # full of ink, so that some that did fit must be drawn again
+  after = affine.draw_affine(fuller, 20, 0)
+  assert after.num_redrawn > before.num_redrawn
+  np.testing.assert_array_equal(after.maps[10:], before.maps[10:])
 
 
 def test_what_cannot_fit_is_refused_and_what_has_no_ink_is_drawn():

@@ -123,7 +123,7 @@ def test_training_normalises_whole_images_then_crops_then_jitters():
     assert_uniform(added[kind], -brightness, brightness)
 
 
-def test_what_comes_in_when_images_shift_is_as_black_as_they_are():
+def test_what_comes_in_when_images_shift_or_turn_is_as_black_as_they_are():
   feed = feed_of(normalized(some_data()), 9, max_shift=1)
   made, images = feed_batch(feed, np.arange(8))["image"], some_images()
   for image, normal, outside in zip(made, by_numpy(images), black(images), strict=True):
@@ -131,9 +131,7 @@ def test_what_comes_in_when_images_shift_is_as_black_as_they_are():
     shifted = [np.roll(wide, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1)]
     assert min(np.abs(one + outside - image).max() for one in shifted) < ROUNDING
 
-
-def test_what_comes_in_when_images_turn_is_as_black_as_they_are():
-  """By the same draws the same pictures, but for their scale."""
+  # When they turn: by the same draws the same pictures, but for their scale.
   batch, pixels = (
     feed_batch(feed_of(data, 9, max_rotation=180.0), np.arange(8))
     for data in (normalized(some_data()), some_data())
@@ -189,15 +187,11 @@ def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
   rows = jnp.array([5, 0, 7])
   found = jax.jit(make_batch)(on_device(examples), rows)
   expected = heldout_batch(feed, rows)
-  assert set(found) == {"image", "label", "mean", "std"}
-  for name, array in expected.items():
-    np.testing.assert_array_equal(found[name], array)
+  jax.tree.map(np.testing.assert_array_equal, jax.device_get(found), expected)
   # Digits have a black margin, so the middle is lighter than the whole.
-  assert (np.asarray(found["image"])[:, 3:15, 3:15].mean(axis=(1, 2, 3)) > 0.05).all()
+  assert (expected["image"][:, 3:15, 3:15].mean(axis=(1, 2, 3)) > 0.05).all()
   blank = feed.spec.blank_batch(3)
-  assert {name: array.shape for name, array in found.items()} == {
-    name: array.shape for name, array in blank.items()
-  }
+  assert jax.tree.map(np.shape, expected) == jax.tree.map(np.shape, blank)
   check_system(system, feed.spec, 4)
   _, plain, feed = build(read_settings(toy_classifier.classifier_config(**changes)))
   assert not feed.spec.normalized

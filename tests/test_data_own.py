@@ -14,7 +14,6 @@ from scae_jax.training.build import build, open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
-from scae_jax.training.reporting import report_run
 from tests.test_evaluation_script import quick, run
 from tests.test_training_loop import compilation_cache
 from tests.toy_system import toy_config
@@ -28,13 +27,10 @@ def mine() -> Dataset:
   return Dataset("mine", load_digits().class_names, splits)
 
 
-def config_of(name: str):
-  cadence = dict.fromkeys(("steps_per_dispatch", "log_every", "eval_every", "checkpoint_every"), 2)
-  return toy_config(
-    data__name=name,
-    train__num_steps=2,
-    **{f"train__{key}": value for key, value in cadence.items()},
-  )
+def config_of(name: str, num_steps: int = 2):
+  cadence = ("steps_per_dispatch", "log_every", "eval_every", "checkpoint_every")
+  changes = {f"train__{key}": 2 for key in cadence}
+  return toy_config(data__name=name, train__num_steps=num_steps, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -55,23 +51,15 @@ def test_data_in_memory_and_by_a_path_train_alike(workdirs):
   ]
   assert described[0] == described[1]
   assert described[0]["name"] == "mine"
-
-
-def test_a_run_on_data_in_memory_is_scored_and_extended(workdirs):
-  report_run(open_run(workdirs / "memory", dataset=mine()), workdirs / "memory")
-  written = json.loads((workdirs / "memory" / "evaluation" / "metrics.json").read_text())
-  assert written["scored_on"] == {"dataset": "mine", "split": "test", "examples": 60}
-  config = config_of("mine")
-  config.train.num_steps = 4
-  assert train(config, workdirs / "memory", dataset=mine()).step == 4
+  # And goes on.
+  assert train(config_of("mine", 4), workdirs / "memory", dataset=mine()).step == 4
 
 
 def test_what_is_not_the_runs_own_data_is_refused(workdirs):
   with pytest.raises(RunError, match=r"config.data.name is 'mine': unknown data set 'mine'"):
     open_run(workdirs / "memory")
-  other = dataclasses.replace(
-    mine(), splits=dict.fromkeys(("train", "test"), mine().splits["test"])
-  )
+  test = mine().splits["test"]
+  other = dataclasses.replace(mine(), splits={"train": test, "test": test})
   with pytest.raises(RunError, match=r"holds a run on another data set:\n  train: "):
     open_run(workdirs / "memory", dataset=other)
   with pytest.raises(RunError, match=r"'digits', and the data set given in memory is named 'mine'"):
@@ -84,14 +72,14 @@ def test_what_is_not_the_runs_own_data_is_refused(workdirs):
 
 def test_a_function_is_not_called_because_a_folder_says_so(workdirs, capsys):
   path = f"{__name__}.mine"
-
   with pytest.raises(SystemExit) as stopped:
     run(workdirs / "path")
   assert stopped.value.code == 2
   assert f"names the data set '{path}', which is a function to call" in capsys.readouterr().err
   for name in ("path", "memory"):
     run(workdirs / name, f"--source={path}")
-    assert (workdirs / name / "evaluation" / "metrics.json").is_file()
+    written = json.loads((workdirs / name / "evaluation" / "metrics.json").read_text())
+    assert written["scored_on"] == {"dataset": "mine", "split": "test", "examples": 60}
   with pytest.raises(SystemExit) as stopped:
     run(workdirs / "memory", "--source=scae_jax.data.digits.load_digits")
   assert stopped.value.code == 2

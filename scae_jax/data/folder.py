@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import os
 import pathlib
 
@@ -19,15 +20,12 @@ _LAYOUTS = "<folder>/<class>/*.png, or <folder>/train/<class>/*.png and <folder>
 
 @dataclasses.dataclass(frozen=True)
 class FolderListing:
-  """What lies in a folder of images.
+  """What lies in a folder of images: files by split and class, both sorted.
 
-  Attributes:
-    root: absolute path.
-    files: image files by split and class, both sorted; the split "" means 'not yet divided'. The
-      position of a class is its label.
+  The split "" means 'not yet divided'. The position of a class is its label.
   """
 
-  root: pathlib.Path
+  root: pathlib.Path  # absolute
   files: dict[str, dict[str, list[pathlib.Path]]]
 
   @property
@@ -39,12 +37,11 @@ class FolderListing:
   def fingerprint(self) -> str:
     """Changes with any file's name, size or time of change."""
     facts = hashlib.sha256(os.fsencode(self.root))
-    for path in (
-      path for classes in self.files.values() for one in classes.values() for path in one
-    ):
-      status = path.stat()
-      name = os.fsencode(path.relative_to(self.root))
-      facts.update(b"\n%b\t%d\t%d" % (name, status.st_size, status.st_mtime_ns))
+    for by_class in self.files.values():
+      for path in itertools.chain(*by_class.values()):
+        status = path.stat()
+        name = os.fsencode(path.relative_to(self.root))
+        facts.update(b"\n%b\t%d\t%d" % (name, status.st_size, status.st_mtime_ns))
     return facts.hexdigest()
 
 
@@ -82,7 +79,7 @@ def load_listing(listing: FolderListing) -> Dataset:
   """
   splits, classes = {}, tuple(next(iter(listing.files.values())))
   for split, by_class in listing.files.items():
-    paths = [path for one in by_class.values() for path in one]
+    paths = itertools.chain(*by_class.values())
     images = decode_pictures((f"data set 'folder', file {path}", path) for path in paths)
     counts = [len(one) for one in by_class.values()]
     splits[split] = Split(images, np.repeat(np.arange(len(counts), dtype=np.int32), counts))

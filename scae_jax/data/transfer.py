@@ -60,16 +60,13 @@ def load_scored(
   call, and are not cached: 10,000 digits take some seconds.
 
   Args:
-    name: as above, or any name that `load_dataset` takes.
+    name: as above, or any name that `load_dataset` takes, with `data_dir` and `cache_dir`.
     canvas: side of the square that the model sees, pixels; moved images are drawn at this size,
       `affine_mnist` at affNIST's 40 where the canvas is larger.
-    data_dir: of the data set named, see `load_dataset`.
-    cache_dir: of the data set named.
     affnist_dir: folder of the official files of `affnist`; "" if there are none.
     crop: side of the square that is cut out of the middle of every image before it is moved,
       pixels, for a model that trains on crops; 0 keeps images whole. affNIST is never cut.
-    normalize: whether batches are to be normalised, by what an image was before it was cut and
-      moved.
+    normalize: whether batches are normalised, by what an image was before it was cut and moved.
 
   Raises:
     ValueError: what `load_dataset` or `load_affnist` says; a range that is none; a canvas too small
