@@ -33,15 +33,11 @@ MAX_WEIGHT = 1e9  # of a loss term, or a factor of one
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-  """One condition on a value.
+  """One condition on a value."""
 
-  Attributes:
-    holds: whether a value, given all fields of its section, is allowed.
-    words: what is expected, after "must be"; `{name}` stands for the field of that name.
-  """
-
+  # Whether a value, given all fields of its section, is allowed.
   holds: Callable[[Any, Fields], bool]
-  words: str
+  words: str  # what is expected, after "must be"; `{name}` stands for the field of that name
 
 
 def rule(words: str, holds: Callable[[Any, Fields], bool]) -> Bound:
@@ -124,16 +120,16 @@ def line(low: float, high: float) -> Bound:
 def read(schema: type[Schema], section: str, values: Any, **derived: Any) -> Schema:
   """A section of the config as an object of its class, every value checked.
 
-  Args:
-    schema: a dataclass. The annotations of its fields are of the types bool, int, float, str,
-      tuple, Mapping of str, and these or None, with `Bound`s that a value of the type must keep. A
-      Mapping's bounds are for each of its values. Fields with a default may be left out.
-    section: the section's name, for errors; "model.part_encoder" is config.model.part_encoder.
-    values: the section.
-    **derived: fields that no key sets because they follow from something else; not checked.
+  The annotations of the class's fields are of the types bool, int, float, str, tuple, Mapping of
+  str, and these or None, with `Bound`s that a value of the type must keep. A Mapping's bounds are
+  for each of its values. Fields with a default may be left out. In the object lists are tuples, and
+  whole numbers floats where the field is one.
 
-  Returns:
-    the object; lists are tuples in it, and whole numbers floats where the field is one.
+  Args:
+    schema: the class.
+    section: its name, for errors; "model.part_encoder" is config.model.part_encoder.
+    values: its keys.
+    **derived: fields that no key sets because they follow from something else; not checked.
 
   Raises:
     ValueError: `values` is no section, has an unknown key or lacks one, or a value has the wrong
@@ -197,11 +193,7 @@ def _parts(annotation: Any) -> tuple[Any, tuple[Bound, ...]]:
 
 
 def _typed(key: str, kind: Any, value: Any) -> Any:
-  """The value as one of the type.
-
-  Raises:
-    ValueError: it is none.
-  """
+  """The value as one of the type; `ValueError` if it is none."""
   if isinstance(kind, type) and dataclasses.is_dataclass(kind):
     return read(kind, key.removeprefix("config."), value)
   origin, arguments = typing.get_origin(kind), typing.get_args(kind)

@@ -13,12 +13,7 @@ from scae_jax.typing import Array, Float, typed
 def over(colours: Float[Array, "m h w c"], alphas: Float[Array, "m h w"]) -> Float[Array, "h w c"]:
   """Paints m layers onto black, the first at the bottom: C <- colour + (1 - alpha) C for each.
 
-  Args:
-    colours: of every layer, multiplied by its alpha.
-    alphas: opacities in [0, 1].
-
-  Returns:
-    the picture; black where every alpha is 0.
+  Colours are multiplied by their alphas, which are in [0, 1].
   """
   return jnp.sum(visibility(alphas)[..., None] * colours, axis=0)
 

@@ -79,18 +79,6 @@ def identity() -> Float[Array, "2 3"]:
 
 
 @typed
-def pose_vector(pose: Float[Array, "2 3"]) -> Float[Array, "6"]:
-  """The pose as six numbers, row by row."""
-  return pose.reshape(6)
-
-
-@typed
-def pose_from_vector(vector: Float[Array, "6"]) -> Float[Array, "2 3"]:
-  """The pose whose rows are the first and the last three numbers."""
-  return vector.reshape(2, 3)
-
-
-@typed
 def compose(outer: Float[Array, "2 3"], inner: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
   """The pose that applies `inner` first: `outer @ inner` of the 3x3 matrices.
 
@@ -122,12 +110,6 @@ def invert(pose: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
   inverse = jnp.concatenate([linear, -_product(linear, pose[:, 2])[:, None]], axis=1)
   far = jnp.zeros((2, 3)).at[:, 2].set(FAR)
   return jnp.where(collapsed, far, inverse)
-
-
-@typed
-def transform_points(pose: Float[Array, "2 3"], points: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
-  """Points (x, y) moved by the pose."""
-  return _product(points, pose[:, :2].T) + pose[None, :, 2]
 
 
 def _radians(turns: Float[Array, ""]) -> Float[Array, ""]:

@@ -20,14 +20,9 @@ def margin_loss(
 ) -> Float[Array, ""]:
   """sum_k T_k max(0, m+ - |v_k|)^2 + lambda (1 - T_k) max(0, |v_k| - m-)^2.
 
-  Any number of classes may be present. Sabour, Frosst and Hinton 2017, equation 4.
-
-  Args:
-    lengths: of the class capsules' vectors, in [0, 1).
-    present: T, 1 for classes in the image and 0 for the others.
-    present_margin: m+; a present class of this length costs nothing.
-    absent_margin: m-; nor does an absent one of that.
-    absent_weight: lambda, of the absent classes.
+  v are the class capsules' vectors. T is 1 for classes in the image, of which there may be any
+  number, and 0 for the others. m+, m- and lambda are the last three arguments. Sabour, Frosst and
+  Hinton 2017, equation 4.
   """
   short = jnp.square(jax.nn.relu(present_margin - lengths))
   long = jnp.square(jax.nn.relu(lengths - absent_margin))
@@ -40,12 +35,8 @@ def spread_loss(
 ) -> Float[Array, ""]:
   """sum over absent classes i of max(0, m - (a_t - a_i))^2, t being the present class.
 
-  Of several present classes each counts as t in turn. Hinton, Sabour and Frosst 2018, equation 3.
-
-  Args:
-    activation: of the class capsules, in [0, 1].
-    present: 1 for classes in the image and 0 for the others.
-    margin: m, by which the activation of a present class should exceed the others'.
+  `present` is 1 for classes in the image and 0 for the others. Of several present classes each
+  counts as t in turn. Hinton, Sabour and Frosst 2018, equation 3.
   """
   lead = activation[:, None] - activation[None, :]
   cost = jnp.square(jax.nn.relu(margin - lead))
@@ -57,11 +48,8 @@ def spread_margin(step: Float[Array, ""], scale: float) -> Float[Array, ""]:
   """0.2 + 0.79 sigmoid(min(10, step / scale - 4)): small first, so that no capsule dies early.
 
   Hinton, Sabour and Frosst 2018 raise it from 0.2 to 0.9 along a line; this is the schedule that
-  the authors gave when asked, there with a scale of 50,000 steps.
-
-  Args:
-    step: updates so far.
-    scale: steps; the margin is halfway after four times as many.
+  the authors gave when asked, there with a scale of 50,000 steps. The margin is halfway after four
+  times the scale.
   """
   progress = jnp.minimum(10.0, step / scale - MARGIN_MIDDLE)
   return FIRST_MARGIN + MARGIN_RISE * jax.nn.sigmoid(progress)

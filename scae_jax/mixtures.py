@@ -34,17 +34,11 @@ def normal_log_prob(
 
 @struct.dataclass
 class PixelMixture:
-  """A mixture at every pixel; the background is the last of the m + 1 components.
+  """A mixture at every pixel; the background is the last of the m + 1 components."""
 
-  Attributes:
-    mean: [m+1, h, w, c], colour of each component.
-    log_mixing: [m+1, h, w], normalised over components.
-    scale: [], standard deviation of a pixel, shared.
-  """
-
-  mean: Float[Array, "n h w c"]
-  log_mixing: Float[Array, "n h w"]
-  scale: Float[Array, ""]
+  mean: Float[Array, "n h w c"]  # colour of each component
+  log_mixing: Float[Array, "n h w"]  # normalised over components
+  scale: Float[Array, ""]  # standard deviation of a pixel, shared
 
 
 @typed
@@ -58,13 +52,8 @@ def pixel_mixture(
 ) -> PixelMixture:
   """The mixture of one image: part logits get log presence added, then all are normalised.
 
-  Args:
-    part_mean: warped, coloured templates.
-    part_logits: warped alphas, or what stands in for them (`PartDecoder.mixing`).
-    presence: probabilities in [0, 1], both ends allowed.
-    background_mean: brightness of the background, in every channel.
-    background_logit: its mixing logit.
-    scale: standard deviation of a pixel.
+  Logits of parts are warped alphas, or what stands in for them (`PartDecoder.mixing`). Presences
+  are in [0, 1]. The background's mean is its brightness in every channel.
   """
   height, width, channels = part_mean.shape[1:]
   logits = part_logits + safe_log(presence)[:, None, None]
@@ -75,29 +64,16 @@ def pixel_mixture(
   return PixelMixture(mean=mean, log_mixing=jax.nn.log_softmax(logits, axis=0), scale=scale)
 
 
-def _component_log_prob(mixture: PixelMixture, image: Array) -> Array:
-  """log mixing + log density of each component, [m+1, h, w]; its channels are independent."""
-  value = jnp.broadcast_to(image[None], mixture.mean.shape)
-  scale = jnp.broadcast_to(mixture.scale, mixture.mean.shape)
-  return mixture.log_mixing + jnp.sum(normal_log_prob(value, mixture.mean, scale), axis=-1)
-
-
 @typed
 def log_prob(mixture: PixelMixture, image: Float[Array, "h w c"]) -> Float[Array, "h w"]:
-  """log sum_j mixing_j Normal(pixel | mean_j, scale) at every pixel, nats."""
-  return jax.nn.logsumexp(_component_log_prob(mixture, image), axis=0)
+  """log sum_j mixing_j Normal(pixel | mean_j, scale) at every pixel, nats.
 
-
-@typed
-def responsibilities(mixture: PixelMixture, image: Float[Array, "h w c"]) -> Float[Array, "n h w"]:
-  """Posterior probability of each component at every pixel."""
-  return jax.nn.softmax(_component_log_prob(mixture, image), axis=0)
-
-
-@typed
-def mean(mixture: PixelMixture) -> Float[Array, "h w c"]:
-  """Expected image: component means weighted by mixing probabilities."""
-  return jnp.sum(jnp.exp(mixture.log_mixing)[..., None] * mixture.mean, axis=0)
+  Channels are independent.
+  """
+  value = jnp.broadcast_to(image[None], mixture.mean.shape)
+  scale = jnp.broadcast_to(mixture.scale, mixture.mean.shape)
+  density = jnp.sum(normal_log_prob(value, mixture.mean, scale), axis=-1)
+  return jax.nn.logsumexp(mixture.log_mixing + density, axis=0)
 
 
 @typed

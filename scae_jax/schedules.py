@@ -12,11 +12,7 @@ from scae_jax.typing import Array
 def line_through(points: Points) -> Callable[[Array | int], Array] | None:
   """The value at a step: the first point's before it, the last one's after it, a line between.
 
-  Args:
-    points: ((step, value), ...), steps rising.
-
-  Returns:
-    A function of the step, counted from 0; None where there are no points.
+  Steps are counted from 0 and rise. None where there are no points.
   """
   if not points:
     return None

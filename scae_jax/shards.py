@@ -55,15 +55,9 @@ def on_each_device(
   spread a batch over it, the type of the batch names it, and so do the types of all that is
   computed from the batch.
 
-  For the inside of a `custom_vjp`: no gradient is taken through it.
-
-  Args:
-    kernel: treats every example alike, however many it is given.
-    shared: trees of arrays that each device needs whole.
-    examples: trees of arrays [b, ...]. Where b does not divide by the devices, each computes all.
-
-  Returns:
-    What the kernel returns, arrays [b, ...]; or of one row a device, arrays [devices, ...].
+  For the inside of a `custom_vjp`: no gradient is taken through it. `shared` and `examples` are
+  trees of arrays. The kernel treats every example alike and returns arrays [b, ...], or one row a
+  device. Where b does not divide by the devices, each computes all.
   """
   # A constant is on no mesh.
   arrays = jax.tree.leaves(examples)

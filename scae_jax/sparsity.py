@@ -31,12 +31,8 @@ def l2(
 ) -> Sparsity:
   """Squared distance of presences from an even share of capsules among classes.
 
-  within = mean_b (sum_k a_bk - K / C)^2, between = mean_k (sum_b a_bk - B / C)^2.
-
-  Args:
-    presence: probabilities a.
-    num_classes: C.
-    within_constant: stands in for K / C, the number of capsules that an example should switch on.
+  within = mean_b (sum_k a_bk - K / C)^2, between = mean_k (sum_b a_bk - B / C)^2, a a presence.
+  `within_constant` stands in for K / C, the number of capsules that an example should switch on.
   """
   num_capsules = presence.shape[1]
   batch = len(presence) * shards.count()

@@ -25,16 +25,9 @@ METHODS = ("gather", "gather_products", "products")
 def template_position(
   pose: Float[Array, "2 3"], side: int, height: int, width: int
 ) -> tuple[Float[Array, "h w"], Float[Array, "h w"]]:
-  """Where in a template each pixel of an image looks: pose^-1 of the pixel.
+  """Where in a template of this side each pixel of an image looks: pose^-1 of the pixel.
 
-  Args:
-    pose: from template to image coordinates.
-    side: of the template, pixels.
-    height: of the image, pixels.
-    width: of the image, pixels.
-
-  Returns:
-    rows and columns, in template pixels: 0 is the centre of the first pixel.
+  Returns rows and columns, in template pixels: 0 is the centre of the first pixel.
   """
   y, x = jnp.meshgrid(jnp.linspace(-1, 1, height), jnp.linspace(-1, 1, width), indexing="ij")
   grid = jnp.stack([x, y, jnp.ones_like(x)]).reshape(3, height * width)
@@ -54,16 +47,7 @@ def template_position(
 def sample_bilinear(
   template: Float[Array, "t t c"], rows: Float[Array, "h w"], columns: Float[Array, "h w"]
 ) -> Float[Array, "h w c"]:
-  """Template values at fractional positions, bilinear, zero outside.
-
-  Args:
-    template: values, side t.
-    rows: row of every output pixel, in template pixels.
-    columns: its column.
-
-  Returns:
-    sampled values; gradients flow to the template and to both positions.
-  """
+  """Template values at fractional positions, in template pixels; bilinear, zero outside."""
   index, down, right = locate(template.shape[0], rows, columns)
   corners = _neighbours(template).at[index].get(mode="clip")
   return _interpolate(corners, down[..., None], right[..., None])
@@ -92,9 +76,6 @@ def warp_templates(
   corners again instead of keeping them, and adds to the bank in one scatter of packed shares.
   `gather_products`: the same, but the bank's gradient is a matrix product (`tents`), which adds to
   no address twice. `products`: matrix products forward, too, and nothing is gathered.
-
-  Raises:
-    ValueError: there is no such method.
   """
   if method not in METHODS:
     raise ValueError(f"no method {method!r}; expected one of {', '.join(METHODS)}")
@@ -115,16 +96,8 @@ def every_nth_pixel(
   """Every n-th pixel of an image as a small image, and the poses of parts there; n is the stride.
 
   Parts that are warped to the small image have the values that they have at these pixels of the
-  whole one.
-
-  Args:
-    poses: of parts, in coordinates of the whole image.
-    target: a square image whose side is a multiple of the stride.
-    phase: row and column of the grid's first pixel, below the stride.
-    stride: pixels from one pixel of the grid to the next, in both directions.
-
-  Returns:
-    poses in coordinates of the grid, and the target there.
+  whole one, a square whose side is a multiple of the stride. `phase` is row and column of the first
+  pixel, below the stride. Returns the poses, in coordinates of the small image, and that image.
   """
   side, _, channels = target.shape
   small = side // stride
@@ -139,10 +112,7 @@ def every_nth_pixel(
 def locate(side: int, rows: Array, columns: Array) -> tuple[Int[Array, "..."], Array, Array]:
   """Row of `_neighbours` that holds a position's corners, and how far down and right it lies.
 
-  Args:
-    side: of the template, pixels.
-    rows: in template pixels; clipped to one pixel beyond the outermost.
-    columns: likewise.
+  Positions, in template pixels, are clipped to one pixel beyond the outermost.
   """
   rows, columns = jnp.clip(rows, -1.0, side) + 1.0, jnp.clip(columns, -1.0, side) + 1.0
   row, column = jnp.floor(rows), jnp.floor(columns)
@@ -177,11 +147,10 @@ def _bank_corners(
 ) -> tuple[Array, Array, Array, list[list[Array]]]:
   """Corners of every position [b, m, h, w] in a bank [m, t, t, c].
 
-  Returns:
-    index into `_bank_table`, distance down and right of the first corner, and the corners: top
-    left, top right, low left, low right, each a list of c arrays [b, m, h, w]. Arrays without a
-    channel axis are what keeps XLA's CPU loops long and simple: with channels last the gradient
-    takes five times as long.
+  Returns the index into `_bank_table`, distance down and right of the first corner, and the
+  corners: top left, top right, low left, low right, each a list of c arrays [b, m, h, w]. Arrays
+  without a channel axis are what keeps XLA's CPU loops long and simple: with channels last the
+  gradient takes five times as long.
   """
   num_templates, side, _, channels = templates.shape
   index, down, right = locate(side, rows, columns)
@@ -202,11 +171,7 @@ def _bank_table(templates: Array) -> Array:
 def _gather_bank(by_products: bool, templates: Array, rows: Array, columns: Array) -> Array:
   """`sample_bilinear` of every template [m, t, t, c] at its positions [b, m, h, w].
 
-  Args:
-    by_products: the templates' gradient is a matrix product, not a scatter.
-    templates: the bank.
-    rows: in template pixels.
-    columns: in template pixels.
+  With `by_products` the templates' gradient is a matrix product, not a scatter.
   """
   del by_products
   return jax.vmap(jax.vmap(sample_bilinear), in_axes=(None, 0, 0))(templates, rows, columns)

@@ -21,7 +21,7 @@ from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import initial_state
 from scae_jax.training.step import update
 from scae_jax.training.systems import check_system, make_system
-from tests.test_models_build import compiled
+from tests.tiny import compiled
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PARTS, OBJECTS, CANVAS, FEATURES, MAP = 3, 4, 12, 4, 5

@@ -17,7 +17,7 @@ from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.layers import convnet
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import read_settings
-from tests.test_math_warping import random_pose
+from tests.references import random_pose
 from tests.test_scae_training import shrink
 from tests.toy_system import toy_config
 

@@ -12,7 +12,7 @@ from experiments import identifiability as command
 from experiments import one_run
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.evaluation import template_match
-from scae_jax.models.turned_pictures import ANGLES, part_identity
+from scae_jax.models.pictures import ANGLES, part_identity
 from scae_jax.training.build import Run
 from scae_jax.training.config import read_settings
 from tests.test_evaluation_equivariance import system

@@ -13,8 +13,8 @@ from scae_jax import mixtures, warping
 from scae_jax.kernels.by_example import sum_by_example
 from scae_jax.models.part_capsules import PartDecoder
 from scae_jax.training.mesh import make_mesh
-from tests.test_models_build import MODEL, random_variables
-from tests.test_models_parts import random_pose
+from tests.references import random_pose
+from tests.tiny import MODEL, random_variables
 
 PARTS, CANVAS, FEATURES = 3, 9, 4
 
@@ -105,20 +105,6 @@ def test_each_device_computes_its_own_examples(batch):
   assert ("sdy.manual_computation" in lowered) == (batch == 8)
   expected = value_and_gradients(composed, module)(variables, parts, target)
   assert_same(found(variables, parts, target), expected)
-
-
-def test_several_seeds_at_once():
-  module = decoder()
-  *parts, target = inputs(5)
-  seeds = [
-    random_variables(module, *parts, method=draw_with_features, scale=scale) for scale in (0.1, 0.3)
-  ]
-  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *seeds)
-  one = value_and_gradients(by_example, module)
-  found = jax.jit(jax.vmap(one, in_axes=(0, None, None)))(stacked, parts, target)
-  for i, variables in enumerate(seeds):
-    own = jax.tree.map(lambda leaf, i=i: leaf[i], found)
-    assert_same(own, one(variables, parts, target))
 
 
 def test_constants_get_no_gradient_and_shared_ones_the_sum():

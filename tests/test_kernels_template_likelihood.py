@@ -25,8 +25,8 @@ from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import TrainState
 from scae_jax.training.step import update
 from scae_jax.training.systems import make_system
-from tests.test_math_precision import product_precisions
-from tests.test_models_build import compiled
+from tests.references import product_precisions
+from tests.tiny import compiled
 
 SCALE = 0.7
 NAMES = ("bank", "poses", "colours", "presence", "background_mean", "background_logit", "image")
@@ -197,24 +197,6 @@ def test_seeds_at_once_in_a_scan():
   assert np.abs(values[0] - values[1]).min() > 1e-2
 
 
-def test_several_devices_agree_with_one():
-  """Eight images on four devices; gradients of what images share are sums over all eight.
-
-  That none of them computes all eight, only the program tells: see below.
-  """
-  (_, *sizes), block = CASES["plain"]
-  inputs = random_inputs(8, *sizes)
-  mesh = make_mesh()
-
-  def on_the_mesh(*inputs):
-    *inputs, image, scale = inputs
-    image = split_examples(image, mesh)
-    return template_log_prob(*inputs, image, scale, block=block, interpret=True)
-
-  assert mesh.size == 4
-  assert_agree(both(on_the_mesh)(*inputs), both(composed)(*inputs))
-
-
 def lowered(function, *shapes, num_devices=1):
   """The program for CUDA, as text, of float32 arrays."""
   arrays = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
@@ -233,32 +215,19 @@ def lowered_of(function, *arrays, num_devices=1):
     return jax.jit(function).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
 
 
-def official_shapes(channels, seeds=()):
-  b, m, t, side = 128, 40, 11, 40
-  shapes = [(m, t, t, channels + 1), (b, m, 2, 3), (b, m, channels), (b, m), (), ()]
-  return [(*seeds, *shape) for shape in (*shapes, (b, side, side, channels))], b * m * side**2
-
-
 @pytest.mark.parametrize(("channels", "tensor_cores"), [(1, False), (3, True)])
 def test_lowers_for_cuda_and_keeps_no_image_of_a_part(channels, tensor_cores):
   def total(*inputs):
     return jnp.sum(template_log_prob(*inputs, SCALE, tensor_cores=tensor_cores))
 
-  shapes, num_samples = official_shapes(channels)
+  b, m, t, side = 128, 40, 11, 40
+  shapes = [(m, t, t, channels + 1), (b, m, 2, 3), (b, m, channels), (b, m), (), ()]
+  shapes, num_samples = [*shapes, (b, side, side, channels)], b * m * side**2
   program = lowered(jax.grad(total, argnums=tuple(range(DIFFERENTIABLE))), *shapes)
   assert program.count("xla.gpu.triton") == 2, "one kernel forward, one backward"
   sides = re.findall(r"tensor<([0-9x]*f32)>", program)
   sizes = [np.prod([int(side) for side in one.split("x")[:-1]], dtype=int) for one in sides]
   assert 128 * 40 * 6 <= max(sizes) < num_samples
-
-
-def test_lowers_for_cuda_with_seeds_at_once():
-  def total(*inputs):
-    return jnp.sum(template_log_prob(*inputs, SCALE))
-
-  shapes, _ = official_shapes(1, seeds=(5,))
-  program = lowered(jax.vmap(jax.grad(total, argnums=tuple(range(DIFFERENTIABLE)))), *shapes)
-  assert program.count("xla.gpu.triton") == 2
 
 
 @pytest.mark.parametrize(("batch", "num_devices", "each"), [(8, 1, 8), (8, 4, 2), (6, 4, 6)])

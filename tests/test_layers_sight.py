@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scae_jax.layers.convnet import ConvNet
+from scae_jax.layers.convolution import Convolution
 from scae_jax.layers.sight import Window, require_sight, seen_share, sides
 
 WINDOWS = st.builds(Window, st.integers(1, 5), st.integers(1, 7), st.integers(0, 2))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.integers(1, 24), st.lists(WINDOWS, min_size=0, max_size=3))
 def test_share_is_that_of_the_pixels_with_a_gradient(side, windows):
   """Kernels of ones: every way from a pixel to the last map counts, and none cancels."""
@@ -56,3 +58,10 @@ def test_published_layouts_see_enough():
 def test_models_that_see_too_little_are_refused(side, windows, message):
   with pytest.raises(ValueError, match=message):
     require_sight(side, windows, {"model.strides": 18})
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 9, 1), (1, 9, 4, 1)])
+@pytest.mark.parametrize("layer", [Convolution(2, 5), ConvNet((2, 2, 2), (1, 1, 1))])
+def test_layers_that_leave_nothing_of_a_map_are_refused(layer, shape):
+  with pytest.raises(ValueError, match=r"shrinks to nothing \(4 -> .*0\); enlarge"):
+    jax.eval_shape(layer.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32))

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from scae_jax import geometry, mixtures, sparsity, warping
+from scae_jax import compositing, geometry, margins, mixtures, sparsity, warping
+from scae_jax.routing import dynamic, em
 from scae_jax.routing import mixture as routing
+from scae_jax.routing import points as routing_points
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def poses_of(raw):
 def pixels_log_prob(mean, logits, presence, background, image):
   scale = jnp.asarray(0.5)
   mixture = mixtures.pixel_mixture(mean, logits, presence, background[0], background[1], scale)
-  return mixtures.log_prob(mixture, image), mixtures.mean(mixture)
+  return mixtures.log_prob(mixture, image)
 
 
 def routed(poses, votes, scale, presence, *, normalize_mixing):
@@ -48,7 +50,6 @@ PURE = {
   "similarity_matrix": (geometry.similarity_matrix, lambda: (normal(6),)),
   "compose": (geometry.compose, lambda: (normal(2, 3), normal(2, 3, seed=1))),
   "invert": (geometry.invert, lambda: (normal(2, 3),)),
-  "transform_points": (geometry.transform_points, lambda: (normal(2, 3), normal(4, 2))),
   "warp_template": (
     lambda template, pose: warping.warp_template(template, pose, 6, 7),
     lambda: (normal(4, 4, 2), poses_of(normal(1, 6, scale=0.3))[0]),
@@ -60,6 +61,40 @@ PURE = {
   "log_prob": (
     pixels_log_prob,
     lambda: (normal(2, 3, 4, 1), normal(2, 3, 4), uniform(2), normal(2), normal(3, 4, 1, seed=1)),
+  ),
+  "route_points": (
+    routing_points.route_points,
+    lambda: (normal(4, 2), normal(2, 3, 2, seed=1), uniform(2, 3), uniform(2, 3, seed=1)),
+  ),
+  "over": (
+    compositing.over,
+    lambda: (normal(3, 4, 4, 2), jnp.clip(2 * uniform(3, 4, 4) - 0.5, 0, 1)),
+  ),
+  "margin_loss": (
+    lambda x: margins.margin_loss(
+      x, jnp.arange(5.0) % 2, present_margin=0.9, absent_margin=0.1, absent_weight=0.5
+    ),
+    lambda: (uniform(5),),
+  ),
+  "spread_loss": (
+    lambda x: margins.spread_loss(x, jnp.arange(5.0) % 2, jnp.asarray(0.6)),
+    lambda: (uniform(5),),
+  ),
+  "route_by_agreement": (
+    functools.partial(dynamic.route_by_agreement, iterations=3, through_all=True),
+    lambda: (normal(7, 3, 4),),
+  ),
+  "route_by_em": (
+    lambda votes, activation, u, a: em.route_by_em(
+      votes,
+      activation,
+      np.array([[0, 1, 2], [1, 2, 3]]),
+      beta_u=u,
+      beta_a=10 * a,
+      iterations=2,
+      inverse_temperature_limit=0.3,
+    ),
+    lambda: (normal(2, 3, 4, 3), uniform(4), normal(3), normal(3, seed=1)),
   ),
   "l2": (lambda a: sparsity.l2(a, 3), lambda: (uniform(4, 5),)),
   "entropy": (sparsity.entropy, lambda: (uniform(4, 5),)),

@@ -8,36 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
-from scipy.special import logsumexp
 
 from scae_jax.routing import mixture
+from tests.references import reference_routing
 
 OBJECTS, PARTS = 3, 4
-LOG_DUMMY = np.log(0.01)
-
-
-def reference_routing(part_poses, votes, scale, presence, normalize_mixing):
-  """Kosiorek et al. 2019, equation 5, one number at a time: log-probability and posterior."""
-  part_poses, votes, scale, presence = (
-    np.asarray(x, np.float64) for x in (part_poses, votes, scale, presence)
-  )
-  num_objects, num_parts = scale.shape
-  log_prob = np.zeros(num_parts)
-  posterior = np.zeros((num_objects + 1, num_parts))
-  for m in range(num_parts):
-    # A presence of 0 has the logarithm of 1e-16, so that gradients stay finite.
-    log_mixing = [np.log(max(presence[k, m], 1e-16)) for k in range(num_objects)] + [LOG_DUMMY]
-    if normalize_mixing:
-      log_mixing = log_mixing - logsumexp(log_mixing)
-    log_density = [
-      sum(stats.norm.logpdf(part_poses[m, i], votes[k, m, i], scale[k, m]) for i in range(6))
-      for k in range(num_objects)
-    ] + [LOG_DUMMY]
-    joint = np.array(log_mixing) + np.array(log_density)
-    log_prob[m] = logsumexp(joint)
-    posterior[:, m] = np.exp(joint - log_prob[m])
-  return log_prob, posterior
 
 
 def random_inputs(seed=0):
@@ -66,37 +41,6 @@ def test_against_scipy(normalize_mixing):
   np.testing.assert_allclose(actual.log_prob, log_prob, rtol=2e-5, atol=1e-5)
   np.testing.assert_allclose(actual.posterior, posterior, rtol=1e-4, atol=1e-6)
   np.testing.assert_array_equal(actual.winner, np.argmax(posterior[:-1], axis=0))
-
-
-def test_normalised_mixing_does_not_reward_presence():
-  """With perfect votes: unnormalised likelihoods grow with presence, normalised ones saturate."""
-  poses, _, _, _ = random_inputs()
-  votes = np.broadcast_to(poses, (OBJECTS, PARTS, 6))
-  scale = np.ones((OBJECTS, PARTS), np.float32)
-
-  def gain(normalize_mixing):
-    low, high = (
-      route(poses, votes, scale, presence * scale, normalize_mixing=normalize_mixing).log_prob
-      for presence in (0.5, 1.0)
-    )
-    return np.asarray(high - low)
-
-  # log of (3 x 1 x p + 1e-4) with p the density at the mean, 0.0040: almost doubles.
-  np.testing.assert_allclose(gain(False), np.log(2), atol=0.01)
-  np.testing.assert_allclose(gain(True), 0, atol=0.01)  # 3 p against 1e-4, over 3 or 1.5
-
-
-@pytest.mark.parametrize("normalize_mixing", [False, True])
-def test_the_dummy_takes_parts_that_nobody_explains(normalize_mixing):
-  poses, votes, scale, presence = random_inputs()
-  votes = votes.copy()
-  votes[:, 1] += 50
-  routing = route(poses, votes, scale, presence, normalize_mixing=normalize_mixing)
-  # The exponential of what is 0 but for rounding.
-  np.testing.assert_allclose(routing.posterior[:, 1], [0, 0, 0, 1], atol=1e-6)
-  assert np.asarray(routing.posterior)[-1, [0, 2, 3]].max() < 0.9
-  if not normalize_mixing:
-    np.testing.assert_allclose(routing.log_prob[1], 2 * LOG_DUMMY, rtol=1e-6)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -136,15 +80,6 @@ def test_winners_by_hand():
   # 1/2 + 10/4 + 100/4, 2/4 + 20/2 + 200/4, 40/8 + 400 7/8.
   np.testing.assert_array_equal(mixture.soft_winner(routing, votes, dummy), [[28], [60.5], [355]])
   np.testing.assert_allclose(mixture.posterior_mass(routing), [0.25, 0.875 / 3], rtol=1e-6)
-
-
-def test_winner_is_an_object_even_where_the_dummy_wins():
-  poses = np.zeros((1, 6), np.float32)
-  votes = np.stack([poses + 50, poses + 40, poses + 60])
-  ones = np.ones((OBJECTS, 1), np.float32)
-  routing = route(poses, votes, ones, ones)
-  assert routing.posterior[-1, 0] == pytest.approx(1, abs=1e-6)  # but for rounding
-  assert routing.winner[0] == 1
 
 
 EXTREMES = {

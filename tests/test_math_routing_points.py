@@ -1,40 +1,17 @@
 """Routing of points without order: against a SciPy loop, symmetries, winners, extremes."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
-from scipy.special import logsumexp
 
 from scae_jax.routing import points as routing_points
+from tests.references import reference_points
 
 CAPSULES, VOTES, POINTS = 3, 4, 6
 LOG_DUMMY = np.log(0.01)
-
-
-def reference(points, votes, scale, presence):
-  """Kosiorek et al. 2019, equations 2 to 4, one number at a time: log-probability, posteriors."""
-  points, votes, scale, presence = (
-    np.asarray(x, np.float64) for x in (points, votes, scale, presence)
-  )
-  components = list(itertools.product(range(CAPSULES), range(VOTES)))
-  weights = np.array([max(presence[kv], 1e-16) for kv in components] + [0.01])
-  log_prob = np.zeros(len(points))
-  posterior = np.zeros((len(components) + 1, len(points)))
-  for n, point in enumerate(points):
-    density = [
-      stats.multivariate_normal.logpdf(point, votes[kv], scale[kv] ** 2 * np.eye(2))
-      for kv in components
-    ] + [LOG_DUMMY]
-    joint = np.log(weights / weights.sum()) + density
-    log_prob[n] = logsumexp(joint)
-    posterior[:, n] = np.exp(joint - log_prob[n])
-  return log_prob, posterior
 
 
 def random_inputs(seed=0):
@@ -57,7 +34,7 @@ won = jax.jit(routing_points.points_won)
 
 def test_against_scipy():
   arguments = random_inputs()
-  log_prob, posterior = reference(*arguments)
+  log_prob, posterior = reference_points(*arguments)
   routing = route(*arguments)
   # Log densities at scale 0.01 reach 1e4 in size, known to 1e-3; they lose against any other.
   np.testing.assert_allclose(routing.log_prob, log_prob, rtol=2e-5, atol=1e-5)
@@ -94,40 +71,6 @@ def test_order_means_nothing(seed, of_points, of_capsules, of_votes):
   np.testing.assert_allclose(after.posterior[-1], expected[-1], atol=1e-5)
   np.testing.assert_array_equal(of_capsules[after.winner], routing.winner[of_points])
   np.testing.assert_array_equal(of_votes[after.winning_vote], routing.winning_vote[of_points])
-
-
-def test_the_dummy_takes_points_that_nobody_explains():
-  points, votes, scale, presence = random_inputs()
-  points[1] = 50
-  routing = route(points, votes, scale, presence)
-  # The exponential of what is 0 but for rounding.
-  np.testing.assert_allclose(routing.posterior[:, 1], [0, 0, 0, 1], atol=1e-6)
-  expected = 2 * LOG_DUMMY - np.log(presence.sum() + 0.01)
-  np.testing.assert_allclose(routing.log_prob[1], expected, rtol=1e-5)
-  assert 0 <= routing.winner[1] < CAPSULES
-
-
-def test_a_capsule_wins_by_all_its_votes_together():
-  """Two fair votes of one capsule beat the single best one of another."""
-  points = np.zeros((1, 2), np.float32)
-  votes = np.full((2, 2, 2), 9, np.float32)
-  votes[0, :] = [[0.5, 0], [0, 0.45]]
-  votes[1, 0] = [0.4, 0]
-  ones = np.ones((2, 2), np.float32)
-  routing = route(points, votes, ones, ones)
-  assert routing.winner[0] == 0
-  assert routing.winning_vote[0] == 1
-  single = np.exp([-0.125, -0.10125, -0.08]) / (2 * np.pi)
-  expected = (single[0] + single[1]) / (single.sum() + 0.01 * 0.01)
-  np.testing.assert_allclose(routing.posterior[0, 0], expected, rtol=1e-5)
-
-
-def test_mixing_weights_are_normalised():
-  """Twice the presence everywhere changes next to nothing, where the dummy's share is small."""
-  points, votes, scale, presence = random_inputs()
-  presence = np.clip(presence, 0.2, 0.5)
-  once, twice = (route(points, votes, scale, factor * presence) for factor in (1, 2))
-  np.testing.assert_allclose(once.log_prob, twice.log_prob, atol=0.01)
 
 
 def hand_set_routing():
@@ -187,23 +130,3 @@ def test_extremes_are_finite(case):
   )
   for number in jax.tree.leaves(numbers):
     assert np.isfinite(number).all()
-
-
-def test_gradients_against_differences():
-  """One direction in all arguments at once; a Gaussian of float32 allows steps of 1e-2."""
-  arguments = random_inputs(3)
-  arguments = (*arguments[:2], np.maximum(arguments[2], 0.2), np.clip(arguments[3], 0.1, 0.9))
-  rng = np.random.RandomState(1)
-  direction = [rng.normal(0, 1, x.shape) for x in arguments]
-
-  def value(step):
-    moved = [x + step * d for x, d in zip(arguments, direction, strict=True)]
-    log_prob, _ = reference(*moved)
-    return log_prob.sum()
-
-  expected = (value(1e-4) - value(-1e-4)) / 2e-4  # of the reference, in float64
-  gradients = jax.jit(
-    jax.grad(lambda *a: jnp.sum(routing_points.route_points(*a).log_prob), (0, 1, 2, 3))
-  )(*arguments)
-  actual = sum(float(np.sum(g * d)) for g, d in zip(gradients, direction, strict=True))
-  np.testing.assert_allclose(actual, expected, rtol=1e-4)

@@ -1,7 +1,6 @@
 """Selection against a loop over all choices of all children; its posterior, and extremes."""
 
 import dataclasses
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -11,87 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 from numpyro.distributions import RelaxedBernoulliLogits
-from scipy import stats
-from scipy.special import expit, log_expit, logsumexp, softmax, xlogy
+from scipy.special import softmax, xlogy
 
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules, Relations
+from tests.references import (
+  IDENTITY,
+  in_float64,
+  reference_concrete,
+  reference_selection,
+)
 
 PARENTS, CHILDREN = 2, 3
-IDENTITY = np.eye(2, 3)
-
-
-def reference_concrete(value_logit, logit, temperature):
-  """log density of a binary concrete variable, Maddison et al. 2016, appendix B.
-
-  For x in (0, 1), location a and temperature t: t a x^(-t-1) (1-x)^(-t-1) / (a x^-t +
-  (1-x)^-t)^2; times x (1 - x), the derivative of the sigmoid, for the density of the logit of x.
-  """
-  log_on, log_off = log_expit(value_logit), log_expit(-value_logit)
-  t = temperature
-  log_density = np.log(t) + logit - (t + 1) * (log_on + log_off)
-  log_density -= 2 * np.logaddexp(logit - t * log_on, -t * log_off)
-  return log_density + log_on + log_off
-
-
-def reference_normal(pose, mean, scale):
-  return stats.norm.logpdf(np.ravel(pose), np.ravel(mean), scale).sum()
-
-
-def reference_vote(parent_pose, offset):
-  """A child's pose by its parent: 3x3 matrices, equation 5."""
-  homogeneous = [np.vstack([pose, [0, 0, 1]]) for pose in (parent_pose, IDENTITY + offset)]
-  return (homogeneous[0] @ homogeneous[1])[:2]
-
-
-def reference_choices(parents, relations):
-  """Equation 3: log probability of every choice, [k+1, m], the dummy last."""
-  weights = expit(parents.presence_logits)[:, None] * np.exp(relations.affinity_logits)
-  weights = np.vstack([weights, np.full(weights.shape[1], np.exp(relations.dummy_logit))])
-  return np.log(weights / weights.sum(axis=0))
-
-
-def reference_child(children, parents, relations, choice, child, off=None):
-  """Equations 4 to 6: log density of one child's presence and pose given its choice.
-
-  Where `off` [m] is given, it is the log density of a pose of a child that is off.
-  """
-  num_parents = len(parents.poses)
-  logit, pose = children.presence_logits[child], children.poses[child]
-  log_prob = reference_concrete(
-    logit, relations.presence_logits[choice, child], relations.temperature
-  )
-  if_on = if_off = reference_normal(pose, IDENTITY, relations.broad_scale)
-  if choice < num_parents:
-    vote = reference_vote(parents.poses[choice], relations.offsets[choice, child])
-    if_on = reference_normal(pose, vote, relations.scales[choice, child])
-  if off is not None:
-    if_off = off[child]
-  on = expit(logit)
-  return log_prob + logsumexp([if_on, if_off], b=[on, 1 - on])
-
-
-def reference_selection(children, parents, relations, off=None):
-  """log p(children | parents) and the posterior of choices, by all (k+1)^m joint choices."""
-  choices = reference_choices(parents, relations)
-  count, num_children = choices.shape
-  log_joint = {}
-  for assignment in itertools.product(range(count), repeat=num_children):
-    log_joint[assignment] = sum(
-      choices[choice, child] + reference_child(children, parents, relations, choice, child, off)
-      for child, choice in enumerate(assignment)
-    )
-  assert len(log_joint) == count**num_children
-  total = logsumexp(list(log_joint.values()))
-  posterior = np.zeros((count, num_children))
-  for assignment, value in log_joint.items():
-    for child, choice in enumerate(assignment):
-      posterior[choice, child] += np.exp(value - total)
-  return total, posterior
-
-
-def in_float64(tree):
-  return jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
 
 
 def in_float32(tree):
@@ -176,32 +106,6 @@ def test_posterior_sums_to_one_and_follows_the_parents(seed, order):
   np.testing.assert_allclose(after.log_prob, before.log_prob, rtol=1e-6, atol=1e-6)
 
 
-def test_parents_that_are_off_are_never_chosen():
-  """However well they would explain the children."""
-  children, parents, relations = random_layers()
-  relations = dataclasses.replace(relations, affinity_logits=jnp.full((PARENTS, CHILDREN), 9.0))
-  off = dataclasses.replace(parents, presence_logits=jnp.array([-1e4, 3.0]))
-  # exp(-1e4) is 0, or what a processor has for the smallest exponential.
-  np.testing.assert_allclose(select(children, off, relations).posterior[0], 0, atol=1e-30)
-  none = dataclasses.replace(parents, presence_logits=jnp.full(PARENTS, -1e4))
-  found = select(children, none, relations)
-  np.testing.assert_allclose(found.posterior, [[0] * 3, [0] * 3, [1] * 3], atol=1e-6)
-  # Then a child is what the dummy says of it.
-  reference = in_float64((children, parents, relations))
-  expected = [reference_child(*reference, PARENTS, child) for child in range(CHILDREN)]
-  np.testing.assert_allclose(found.log_prob, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_choices_by_hand():
-  """Presences 1/2 and 1/4, affinities 4 and 8, 1 for the dummy: 2, 2 and 1 of 5."""
-  relations = random_layers()[2]
-  affinity = jnp.log(jnp.broadcast_to(jnp.array([[4.0], [8.0]]), (PARENTS, CHILDREN)))
-  relations = dataclasses.replace(relations, affinity_logits=affinity, dummy_logit=jnp.float32(0.0))
-  logits = jax.scipy.special.logit(jnp.array([0.5, 0.25]))
-  found = jax.jit(selection.choice_log_prob)(logits, relations)
-  np.testing.assert_allclose(np.exp(found), np.tile([[0.4], [0.4], [0.2]], CHILDREN), rtol=1e-6)
-
-
 def test_expected_children_by_hand():
   """The first and half of the second, a fourth of the second; the third is off."""
   posterior = jnp.array([[1.0, 0.5, 0.25], [0.0, 0.25, 0.75], [0.0, 0.25, 0.0]])
@@ -223,13 +127,6 @@ def test_tempered_choices_are_the_best_of_all_beliefs(temperature):
   assert np.all(value <= np.asarray(found) + 1e-4)
   of_best = np.sum(best * joint - temperature * xlogy(best, best), axis=0)
   np.testing.assert_allclose(found, of_best, rtol=1e-5)
-
-
-def test_without_temperature_the_choice_is_summed_out():
-  children, parents, relations = random_layers()
-  chosen = jax.jit(selection.select)(children, parents, relations)
-  one = selection.tempered_log_prob(chosen.joint, jnp.float32(1.0))
-  np.testing.assert_allclose(one, chosen.log_prob, rtol=1e-6)
 
 
 def test_root_by_hand():

@@ -6,41 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import ndimage
 
 from scae_jax import warping
+from tests.references import random_pose, reference_warp
 
 # Positions of up to 20 template pixels are known to 1e-6 of a pixel in float32; templates in [0, 1]
 # change by at most 1 a pixel, in both directions.
 TOLERANCE = 1e-5
-
-
-def reference_warp(template, pose, height, width):
-  """As `scae_jax.warping` says it, in float64: pixel p looks up the template at pose^-1 p."""
-  template = np.asarray(template, np.float64)
-  inverse = np.linalg.inv(np.vstack([np.asarray(pose, np.float64), [0, 0, 1]]))
-  y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
-  u, v, _ = np.einsum("ij,jhw->ihw", inverse, np.stack([x, y, np.ones_like(x)]))
-  side = template.shape[0]
-  # Two rings of zeros, so that interpolation between the template and nothing is SciPy's too.
-  padded = np.pad(template, ((2, 2), (2, 2), (0, 0)))
-  where = [(v + 1) / 2 * (side - 1) + 2, (u + 1) / 2 * (side - 1) + 2]
-  planes = [
-    ndimage.map_coordinates(padded[..., c], where, order=1, mode="constant", cval=0.0)
-    for c in range(template.shape[-1])
-  ]
-  return np.stack(planes, axis=-1)
-
-
-def random_pose(rng):
-  """Scales 0.3 to 1.2, any turn, shear and shifts that push some of the template out."""
-  scale_x, scale_y = rng.uniform(0.3, 1.2, 2)
-  angle, shear = rng.uniform(-np.pi, np.pi), rng.uniform(-0.5, 0.5)
-  turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-  linear = np.array([[scale_x, shear], [0, scale_y]]) @ turn
-  return np.column_stack([linear, rng.uniform(-0.8, 0.8, 2)]).astype(np.float32)
 
 
 def simple_pose(scale=1.0, shift=(0.0, 0.0)):
@@ -174,32 +146,6 @@ def test_a_method_that_does_not_exist(bank):
     warping.warp_templates(*bank, HEIGHT, WIDTH, "tent")
 
 
-def test_identity_reproduces_a_template_of_the_same_size():
-  template = np.random.RandomState(4).uniform(0, 1, (9, 9, 1)).astype(np.float32)
-  # On a grid of 9 every coordinate is a multiple of 1/4: nothing is rounded.
-  np.testing.assert_array_equal(warp(template, simple_pose(), 9, 9), template)
-
-
-def test_x_is_to_the_right_and_y_down():
-  """A dot in the middle, shifted by half an image: to column 6 of 9, to row 2 of 9."""
-  dot = jnp.zeros((9, 9, 1)).at[4, 4].set(1.0)
-  image = np.array(warp(dot, simple_pose(shift=(0.5, -0.5)), 9, 9))
-  # As above, with a shift of two of these quarters.
-  assert image[2, 6, 0] == 1
-  assert image.sum() == 1
-
-
-def test_zero_outside():
-  image = np.asarray(warp(jnp.ones((3, 3, 1)), simple_pose(scale=0.25), 17, 17))[..., 0]
-  expected = np.zeros((17, 17))
-  expected[6:11, 6:11] = 1  # pixels within 0.25 of the centre; its own pixels are 0.25 apart
-  expected[[5, 11], 6:11] = expected[6:11, [5, 11]] = 0.5  # half a template pixel beyond its edge
-  expected[np.ix_([5, 11], [5, 11])] = 0.25
-  # On a grid of 17 every coordinate is a multiple of 1/8, times 4: nothing is rounded.
-  np.testing.assert_array_equal(image, expected)
-  assert not np.any(warp(jnp.ones((3, 3, 1)), simple_pose(scale=0.25, shift=(3.0, 0.0)), 17, 17))
-
-
 def test_sample_bilinear_by_hand():
   template = jnp.array([[1.0, 2.0], [3.0, 4.0]])[..., None]
   rows = jnp.array([[0.0, 0.5, -0.5, -1.0, 1.0, 1.5, 2.0, 5.0, 0.25, -1e9]])
@@ -208,34 +154,6 @@ def test_sample_bilinear_by_hand():
   actual = jax.jit(warping.sample_bilinear)(template, rows, columns)[..., 0]
   # Halves and quarters of small whole numbers: nothing is rounded.
   np.testing.assert_array_equal(actual, expected)
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(
-  seed=st.integers(0, 1000),
-  right=st.integers(-3, 3),
-  down=st.integers(-3, 3),
-)
-def test_moving_the_pose_by_whole_pixels_moves_the_picture(seed, right, down):
-  rng = np.random.RandomState(seed)
-  template = rng.uniform(0, 1, (5, 5, 2)).astype(np.float32)
-  pose = random_pose(rng)
-  moved = pose + np.array([[0, 0, 2 * right / (WIDTH - 1)], [0, 0, 2 * down / (HEIGHT - 1)]])
-  before = warp(template, pose, HEIGHT, WIDTH)
-  after = warp(template, moved.astype(np.float32), HEIGHT, WIDTH)
-
-  def overlap(image, right, down):
-    rows = slice(max(down, 0), HEIGHT + min(down, 0))
-    return image[rows, max(right, 0) : WIDTH + min(right, 0)]
-
-  expected = overlap(before, -right, -down)
-  np.testing.assert_allclose(overlap(after, right, down), expected, atol=2 * TOLERANCE)
-
-
-def test_scaling_template_values_scales_the_picture(bank):
-  templates, poses = bank
-  one, two = (warp(c * templates[0], poses[0, 0], HEIGHT, WIDTH) for c in (1.0, -3.0))
-  np.testing.assert_allclose(-3.0 * one, two, atol=3 * TOLERANCE)
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -256,12 +174,3 @@ def test_extreme_poses_are_finite(bank, size, method):
   images, gradient = bank_images(bank[0], size * bank[1], method)
   assert np.isfinite(images).all()
   assert all(np.isfinite(g).all() for g in gradient)
-
-
-@pytest.mark.parametrize("size", [0.0, 1e-20, 1e-9, 1e-3])
-def test_a_template_without_area_is_not_seen(bank, size):
-  """Except by a pixel that it happens to lie on; no pixel lies on these shifts."""
-  poses = bank[1].at[..., :2].multiply(size).at[..., 2].set(0.15)
-  images, _ = bank_images(bank[0], poses)
-  # Beyond a template all weights are the zeros that they are cut off at.
-  assert not np.any(images)

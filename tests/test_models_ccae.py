@@ -9,65 +9,19 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_expit
 
-from scae_jax.models.ccae import CCAEOutput, make_system, segment
-from scae_jax.models.point_capsules import PointVotes
-from scae_jax.models.system import PointSpec
+from scae_jax.models import ccae
+from scae_jax.models.ccae import CCAEOutput, segment
+from scae_jax.models.object_capsules import ObjectCapsules
+from scae_jax.models.point_capsules import PointVotes, point_votes
 from scae_jax.routing.points import PointRouting
-from tests.test_math_geometry import similarity_reference, square
-from tests.test_math_routing_points import reference as reference_routing
-from tests.test_models_build import compiled, random_variables
+from tests.references import reference_points
+from tests.tiny import CCAE_TERMS as TERMS
+from tests.tiny import compiled, random_variables, tiny
 from tests.toy_scenes import OPTIONS as SCENES
 from tests.toy_scenes import numpy_batch
 
 CAPSULES, VOTES, POINTS, PATTERNS, BATCH = 3, 4, 11, 3, 5
 NOISE = {"noise": jax.random.key(1)}
-
-MODEL = {
-  "num_objects": CAPSULES,
-  "num_votes": VOTES,
-  "decoder": "capsules",
-  "vote_scale": 0.5,
-  "object_encoder": {
-    "kind": "set_transformer",
-    "output_features": 8,
-    "num_layers": 1,
-    "num_heads": 2,
-    "features": 8,
-    "num_inducing": 0,
-    "mask": "log_presence",
-  },
-  "object_decoder": {
-    "hidden": 8,
-    "capsule_features": 6,
-    "presence_noise": 4.0,
-    "noise_in_evaluation": False,
-    "similarity": True,
-    "deformations": True,
-    "learn_vote_scale": True,
-  },
-  "mlp_decoder": {"widths": (16,), "presence_noise": 4.0, "learn_vote_scale": True},
-}
-TERMS = (
-  "points",
-  "presence",
-  "prior_within",
-  "prior_between",
-  "posterior_within",
-  "posterior_between",
-  "dynamic",
-)
-LOSS = {
-  "prior": "l2",
-  "prior_within_constant": 0.0,
-  "posterior": "entropy",
-  "weights": dict.fromkeys(TERMS, 1.0),
-  "schedule": {},
-}
-SPEC = PointSpec(num_points=POINTS, num_patterns=PATTERNS, largest_pattern=4)
-
-
-def tiny_system(model=MODEL, loss=LOSS):
-  return make_system(model, loss, SPEC)
 
 
 def tiny_batch():
@@ -78,7 +32,7 @@ def tiny_batch():
 def both_decoders(request):
   """Of both decoders: the system, parameters, and a compiled function of parameters, batch and key
   that returns gradients of every term, terms, output and measures; in training."""
-  system = tiny_system(MODEL | {"decoder": request.param})
+  system = tiny(ccae, decoder=request.param)
   variables = random_variables(system.module, tiny_batch(), train=False)
 
   def stacked(variables, batch, key):
@@ -99,7 +53,7 @@ def both_decoders(request):
 @pytest.fixture(scope="module")
 def capsules():
   """The capsule model without noise: parameters and a compiled function of them and a batch."""
-  system = tiny_system()
+  system = tiny(ccae)
   variables = random_variables(system.module, tiny_batch(), train=False)
 
   def run(variables, batch):
@@ -114,29 +68,15 @@ def moved(gradients):
   return any(np.any(gradient) for gradient in jax.tree.leaves(gradients))
 
 
-def test_a_vote_is_the_translation_of_viewer_times_object_part(capsules):
-  variables, run = capsules
-  output, _, _ = run(variables, tiny_batch())
-  static = np.asarray(variables["params"]["object_decoder"]["object_part"])
-  poses = run_decoder_poses(variables)
-  for b, k, v in np.ndindex(BATCH, CAPSULES, VOTES):
-    object_part = square(similarity_reference(static[k, v] + output.objects.dynamic[b, k, v]))
-    expected = (square(poses[b, k]) @ object_part)[:2, 2]
-    # Angles of 2 pi x in float32.
-    np.testing.assert_allclose(output.objects.votes[b, k, v], expected, atol=1e-5)
-
-
-def run_decoder_poses(variables):
-  """Object-viewer transforms of the batch, [b, k, 2, 3]."""
-  module, batch = tiny_system().module, tiny_batch()
-
-  @compiled
-  def poses(params):
-    encoder, decoder = params["object_encoder"], params["object_decoder"]
-    x = module.object_encoder.apply({"params": encoder}, batch["points"], batch["presence"])
-    return module.object_decoder.apply({"params": decoder}, x, train=False).poses
-
-  return np.asarray(poses(variables["params"]))
+def test_a_vote_is_the_translation_of_a_pose():
+  zeros = jnp.zeros((1, 1, 1))
+  poses = jnp.arange(6.0).reshape(1, 1, 1, 6)
+  found = point_votes(
+    ObjectCapsules(
+      poses.reshape(1, 1, 2, 3), zeros[0], zeros[0], poses, zeros, zeros, jnp.zeros_like(poses)
+    )
+  )
+  np.testing.assert_array_equal(found.votes, [[[[2, 5]]]])
 
 
 def test_loss_terms_against_numpy(both_decoders):
@@ -147,7 +87,7 @@ def test_loss_terms_against_numpy(both_decoders):
   expected = dict.fromkeys(TERMS, 0.0)
   masses = np.zeros((BATCH, CAPSULES))
   for b in range(BATCH):
-    log_prob, posterior = reference_routing(
+    log_prob, posterior = reference_points(
       batch["points"][b], objects.votes[b], objects.vote_scale[b], objects.vote_presence[b]
     )
     expected["points"] -= np.sum(log_prob * batch["presence"][b]) / BATCH
@@ -224,15 +164,6 @@ def test_a_scene_is_a_set(both_decoders):
   close(list(same.values()), list(terms.values()))
   _, other, _ = call(batch=batch | {"points": jnp.where(absent, batch["points"], 0.7)})
   assert abs(other["points"] - terms["points"]) > 0.01
-
-
-def test_noise_of_training(both_decoders):
-  _, _, call = both_decoders
-  first, again, other = (call(key=jax.random.key(i))[2].objects for i in (0, 0, 1))
-  np.testing.assert_array_equal(first.vote_presence, again.vote_presence)  # one program, one key
-  assert np.abs(first.vote_presence - other.vote_presence).max() > 0.05
-  for name in ("votes", "vote_scale", "presence_logits", "dynamic"):
-    np.testing.assert_allclose(getattr(first, name), getattr(other, name), atol=1e-6)
 
 
 def test_a_scene_without_points_is_harmless(both_decoders):
@@ -312,14 +243,37 @@ def test_pictures_and_features_show_the_output(capsules):
   np.testing.assert_allclose(
     fed["capsule_presence"], expit(output.objects.presence_logits), rtol=1e-5
   )
-  features = tiny_system().features(output)
+  features = tiny(ccae).features(output)
   np.testing.assert_array_equal(features["prior"], output.objects.presence)
   np.testing.assert_array_equal(features["posterior"], output.mass)
 
 
-def test_votes_have_a_factor_of_their_scales(both_decoders):
-  """Weights of zero: softplus(0.5) + 0.01 everywhere, and presences of a half."""
-  _, variables, call = both_decoders
-  _, _, output = call(jax.tree.map(jnp.zeros_like, variables))
-  np.testing.assert_allclose(output.objects.vote_scale, MODEL["vote_scale"] * 0.984077, rtol=1e-5)
-  np.testing.assert_array_equal(output.objects.presence_logits, 0)  # sums of zeros
+@pytest.mark.parametrize("decoder", ["capsules", "mlp"])
+def test_scales_that_are_not_learnt_are_one_for_all(decoder):
+  """Its outputs are as many fewer; what the others say is still told apart."""
+  name = {"capsules": "object_decoder", "mlp": "mlp_decoder"}[decoder]
+  system = tiny(ccae, decoder=decoder, **{f"{name}.learn_vote_scale": False})
+  variables = random_variables(system.module, tiny_batch(), train=False)
+  objects = compiled(functools.partial(system.module.apply, train=False))(
+    variables, tiny_batch()
+  ).objects
+  np.testing.assert_array_equal(objects.vote_scale, np.full((BATCH, CAPSULES, VOTES), 0.5))
+  for values in (objects.votes, objects.vote_presence, objects.presence_logits):
+    assert np.ptp(values) > 1e-3
+  learnt = tiny(ccae, decoder=decoder).module
+  shapes = jax.eval_shape(functools.partial(learnt.init, train=False), NOISE["noise"], tiny_batch())
+  sizes = [
+    sum(leaf.size for leaf in jax.tree.leaves(params))
+    for params in (shapes["params"], variables["params"])
+  ]
+  width = {"capsules": 8, "mlp": 16}[decoder]
+  assert sizes[0] - sizes[1] == CAPSULES * VOTES * (width + 1)
+
+
+def test_noise_of_training(both_decoders):
+  _, _, call = both_decoders
+  first, again, other = (call(key=jax.random.key(i))[2].objects for i in (0, 0, 1))
+  np.testing.assert_array_equal(first.vote_presence, again.vote_presence)  # one program, one key
+  assert np.abs(first.vote_presence - other.vote_presence).max() > 0.05
+  for name in ("votes", "vote_scale", "presence_logits", "dynamic"):
+    np.testing.assert_allclose(getattr(first, name), getattr(other, name), atol=1e-6)

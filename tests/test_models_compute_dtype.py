@@ -9,14 +9,14 @@ import pytest
 
 from scae_jax.models.object_capsules import ObjectEncoder
 from scae_jax.models.part_capsules import PartEncoder
-from tests.test_models_build import (
+from tests.references import equations
+from tests.tiny import (
   BATCH,
   MODEL,
   OBJECTS,
   PARTS,
   random_variables,
   tiny_batch,
-  tiny_system,
 )
 
 # Eight bits of mantissa, through some products and layer norms.
@@ -50,17 +50,6 @@ def encode(name: str, compute_dtype: str | None, kind: str = "set_transformer"):
   return output, grads, list(equations(traced.jaxpr.jaxpr))
 
 
-def equations(jaxpr):
-  """All equations, those inside others too."""
-  for equation in jaxpr.eqns:
-    inner = [value for value in equation.params.values() if hasattr(value, "jaxpr")]
-    inner += list(equation.params.get("branches", ()))
-    for each in inner:
-      yield from equations(each.jaxpr)
-    if not inner:
-      yield equation
-
-
 def low(equation) -> bool:
   """Whether it reads numbers of bfloat16."""
   return any(getattr(var.aval, "dtype", None) == jnp.bfloat16 for var in equation.invars)
@@ -89,19 +78,6 @@ def test_products_are_short_and_exponentials_are_not(name):
 
 
 def test_mlp_encoder_is_always_float32():
-  equations = encode("object_encoder", "bfloat16", kind="mlp")[2]
-  assert equations
-  assert not [equation for equation in equations if low(equation)]
-
-
-@pytest.mark.parametrize(("value", "expected"), [("float32", None), ("bfloat16", "bfloat16")])
-def test_config_names_the_type_of_both_encoders(value, expected):
-  module = tiny_system(compute_dtype=value).module
-  assert module.part_encoder.compute_dtype == expected
-  assert module.object_encoder.compute_dtype == expected
-
-
-@pytest.mark.parametrize("value", ["float16", ""])
-def test_unknown_type_is_refused(value):
-  with pytest.raises(ValueError, match=r"config\.model\.compute_dtype must be"):
-    tiny_system(compute_dtype=value)
+  found = encode("object_encoder", "bfloat16", kind="mlp")[2]
+  assert found
+  assert not [equation for equation in found if low(equation)]

@@ -13,26 +13,12 @@ from scae_jax.layers.matrix_capsules import (
   receptive_fields,
   transform_init,
 )
-from scae_jax.models.matrix_capsules import MatrixCapsulesOutput, make_system
-from scae_jax.models.system import ImageSpec
+from scae_jax.models import matrix_capsules
 from scae_jax.routing.em import route_by_em
-from tests.test_models_build import compiled, random_variables
+from tests.tiny import compiled, random_variables, tiny
 
 HEIGHT, WIDTH, TYPES, PARENTS, BATCH, CLASSES = 5, 4, 2, 3, 2, 3
 LIMIT = 0.1
-
-MODEL = {
-  "conv_width": 3,
-  "conv_kernel": 5,
-  "primary_types": 2,
-  "first_types": 2,
-  "second_types": 2,
-  "routing_iterations": 2,
-  "inverse_temperature_limit": 0.5,
-  "normalize_poses": False,
-  "add_coordinates": True,
-}
-LOSS = {"margin_scale": 50.0, "weights": {"spread": 1.0}, "schedule": {}}
 
 
 def capsule_map(seed=0, height=HEIGHT, width=WIDTH):
@@ -138,25 +124,9 @@ def test_votes_for_classes_against_a_loop(add_coordinates):
     np.testing.assert_allclose(found.activation[b], expected.activation, rtol=1e-4)
 
 
-def test_capsules_follow_a_shift_of_the_map():
-  """What stands two positions lower is found one square lower, at stride 2."""
-  layer = ConvCapsules(PARENTS, kernel=1, stride=2, iterations=2, inverse_temperature_limit=LIMIT)
-  below = capsule_map(height=8, width=8)
-  variables = random_variables(layer, below)
-  run = compiled(layer.apply)
-  moved = jax.tree.map(lambda array: jnp.roll(array, 2, axis=1), below)
-  found, shifted = run(variables, below), run(variables, moved)
-  np.testing.assert_allclose(shifted.activation[:, 1:], found.activation[:, :-1], rtol=1e-5)
-  np.testing.assert_allclose(shifted.poses[:, 1:], found.poses[:, :-1], rtol=1e-4, atol=1e-5)
-
-
-def tiny_system(loss=LOSS, canvas=19, **changes):
-  return make_system(MODEL | changes, loss, ImageSpec(canvas, 1, CLASSES))
-
-
 def test_loss_and_measures_against_numpy():
   """19 -> 8 -> 3 -> 1 positions; the margin is that of the step, or the last."""
-  system = tiny_system()
+  system = tiny(matrix_capsules)
   rng = np.random.RandomState(0)
   image = jnp.asarray(rng.uniform(size=(4, 19, 19, 1)), jnp.float32)
   batch = {"image": image, "label": jnp.array([0, 2, 1, 1])}
@@ -190,12 +160,6 @@ def test_loss_and_measures_against_numpy():
     assert (np.abs(of_all[1:] - of_all[:1]).max(axis=(1, 2, 3)) > 1e-2).all()
 
 
-def test_activations_are_the_scores_of_classes():
-  activation = jnp.array([[0.25, 0.9, 0.5], [0.75, 0.1, 0.0]])
-  found = tiny_system().classify(MatrixCapsulesOutput(activation, jnp.zeros(0)))
-  np.testing.assert_array_equal(found, activation)
-
-
 def test_transforms_start_near_the_identity():
   """Off by a normal distribution with a deviation of 0.1; of 16,000: four standard errors."""
   off = np.asarray(transform_init(jax.random.key(0), (50, 20, 4, 4))) - np.eye(4)
@@ -204,7 +168,7 @@ def test_transforms_start_near_the_identity():
 
 
 def test_the_figure_shows_an_image_as_it_was_before_it_was_normalised():
-  system, rng = tiny_system(), np.random.RandomState(0)
+  system, rng = tiny(matrix_capsules), np.random.RandomState(0)
   pixels = jnp.asarray(rng.uniform(size=(2, 19, 19, 1)), jnp.float32)
   mean, deviation = jnp.array([0.4, 0.7]), jnp.array([0.1, 0.3])
   of_images = (mean[:, None, None, None], deviation[:, None, None, None])
@@ -221,7 +185,7 @@ def test_the_figure_shows_an_image_as_it_was_before_it_was_normalised():
 
 def test_how_large_poses_are_tells_something_unless_they_are_scaled():
   batch = {"image": jnp.asarray(np.random.RandomState(0).uniform(size=(2, 19, 19, 1)), jnp.float32)}
-  modules = [tiny_system(normalize_poses=scaled).module for scaled in (False, True)]
+  modules = [tiny(matrix_capsules, normalize_poses=scaled).module for scaled in (False, True)]
   variables = random_variables(modules[0], batch, train=False, scale=1.0)
   kernel = variables["params"]["primary"]["poses"]["kernel"]
 
@@ -235,25 +199,3 @@ def test_how_large_poses_are_tells_something_unless_they_are_scaled():
   assert np.max(np.abs(of_larger - as_it_is)) > 5e-2
   np.testing.assert_allclose(scaled_larger, scaled, atol=3e-3)  # the smallest are not scaled quite
   assert np.ptp(scaled) > 0.1
-
-
-@pytest.mark.parametrize(
-  ("changes", "message"),
-  [
-    ({"inverse_temperature_limit": 0.0}, "inverse_temperature_limit must be above 0"),
-    ({"types": 3}, r"unknown keys \['types'\]"),
-  ],
-)
-def test_bad_values_are_refused(changes, message):
-  with pytest.raises(ValueError, match=message):
-    tiny_system(**changes)
-
-
-def test_a_canvas_too_small_for_the_layers_is_refused():
-  with pytest.raises(ValueError, match=r"conv_kernel 5 .*\(12 -> 4 -> 1 -> 0\)"):
-    tiny_system(canvas=12)
-
-
-def test_a_margin_must_take_some_steps():
-  with pytest.raises(ValueError, match=r"config.loss.margin_scale must be above 0"):
-    tiny_system(loss=LOSS | {"margin_scale": 0.0})

@@ -1,34 +1,27 @@
 """Every option of the SCAE in a whole model: values, gradients, and what each one changes."""
 
-import inspect
-
 import jax
 import numpy as np
 import pytest
 from scipy.special import expit
 
-from scae_jax.figures import FIGURES
-from tests.test_math_filters import reference_edges
-from tests.test_math_routing import reference_routing
-from tests.test_models_build import (
+from tests.references import reference_edges, reference_picture, reference_routing
+from tests.tiny import (
   BATCH,
   CANVAS,
   LOSS,
   MODEL,
   OBJECTS,
   PARTS,
-  compiled,
-  random_variables,
-  tiny_batch,
-  tiny_system,
-)
-from tests.test_models_parts import reference_picture
-from tests.test_models_scae import (
   PROBES,
   SPARSITY,
   assert_flows,
+  compiled,
   group_gradients,
+  random_variables,
   sweeper,
+  tiny_batch,
+  tiny_system,
 )
 
 # Two models that share no option with each other or with the published one.
@@ -76,12 +69,6 @@ def soft():
 @pytest.fixture(scope="module")
 def hard():
   return run(HARD, {"prior_within_constant": 4.3, "posterior": "kl"}, channels=1)
-
-
-@pytest.mark.parametrize("case", ["soft", "hard"])
-def test_finite(case, request):
-  for number in jax.tree.leaves(request.getfixturevalue(case)):
-    assert np.isfinite(number).all()
 
 
 def test_gradients_where_objects_draw_softly(soft):
@@ -179,31 +166,6 @@ def test_no_deformations_and_a_fixed_scale(soft):
     np.testing.assert_allclose(poses[..., 0, 0], poses[..., 1, 1], atol=1e-6)  # entries of size 1
 
 
-def test_losses_by_their_options(soft, hard):
-  """l2 with its own constant; kl of presences, which is entropy and a constant."""
-  presence = hard[2].objects.presence
-  expected = np.mean((presence.sum(axis=1) - 4.3) ** 2)
-  np.testing.assert_allclose(hard[1]["prior_within"], expected, rtol=1e-5)
-
-  def entropy(x):
-    p = x / x.sum(axis=-1, keepdims=True)
-    return -(p * np.log(p)).sum(axis=-1)
-
-  for terms, name, activation in (
-    (soft[1], "prior", soft[2].objects.presence),
-    (hard[1], "posterior", hard[2].mass),
-  ):
-    within = np.mean(entropy(activation)) - np.log(OBJECTS)
-    between = np.log(OBJECTS) - entropy(activation.sum(axis=0))
-    # Differences of entropies of size 1 in float32.
-    np.testing.assert_allclose(terms[f"{name}_within"], within, atol=1e-5)
-    np.testing.assert_allclose(terms[f"{name}_between"], between, atol=1e-5)
-
-
-def test_pixel_scale(hard):
-  np.testing.assert_allclose(hard[2].reconstruction.mixture.scale, 0.3, rtol=1e-6)
-
-
 @pytest.fixture(scope="module")
 def pictures(hard):
   """Pictures of a model whose parts, where they are drawn, hide the background."""
@@ -213,14 +175,6 @@ def pictures(hard):
   decoder["background_logit"] = decoder["background_logit"] - 4
   draw = compiled(tiny_system(**HARD).pictures)
   return jax.device_get(draw({"params": params}, tiny_batch())), decoder
-
-
-def test_pictures_are_what_figures_take(pictures):
-  shown, _ = pictures
-  own = {"templates", "reconstructions", "object_reconstructions", "part_identity"}
-  assert set(shown) == own
-  for name, arrays in shown.items():
-    assert set(arrays) <= set(inspect.signature(FIGURES[name]).parameters)
 
 
 def assert_shows(picture, decoder, poses, presence, features):
@@ -235,14 +189,6 @@ def assert_shows(picture, decoder, poses, presence, features):
   np.testing.assert_allclose(picture[clear], mode[clear], atol=1e-3)
 
 
-def test_bottom_up_pictures_are_drawn_by_the_parts(hard, pictures):
-  """Also where objects draw in training, as here."""
-  (shown, decoder), parts = pictures, hard[2].parts
-  for b in range(BATCH):
-    bottom_up = shown["reconstructions"]["bottom_up"][b]
-    assert_shows(bottom_up, decoder, parts.poses[b], parts.presence[b], parts.features[b])
-
-
 def test_pictures_of_objects(hard, pictures):
   """What winning objects draw, and what every object draws of what it won."""
   (shown, decoder), output = pictures, hard[2]
@@ -250,7 +196,9 @@ def test_pictures_of_objects(hard, pictures):
   alone = shown["object_reconstructions"]["object_reconstruction"]
   assert alone.shape == (BATCH, OBJECTS, CANVAS, CANVAS, 1)
   for b in range(BATCH):
-    features = output.parts.features[b]
+    parts = jax.tree.map(lambda array, b=b: array[b], output.parts)
+    features, bottom_up = parts.features, shown["reconstructions"]["bottom_up"][b]
+    assert_shows(bottom_up, decoder, parts.poses, parts.presence, features)
     own = (winner[b], np.arange(PARTS))
     poses, presence = objects.votes[b][own].reshape(PARTS, 2, 3), objects.vote_presence[b][own]
     assert_shows(shown["reconstructions"]["top_down"][b], decoder, poses, presence, features)

@@ -3,19 +3,23 @@
 import functools
 
 import chex
-import flax.errors
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from scipy.special import expit, log_softmax, logit
+from scipy.special import expit, logit
 
 from scae_jax import warping
 from scae_jax.models.part_capsules import PartDecoder, PartEncoder, template_init
-from tests.test_math_geometry import affine_reference, similarity_reference
-from tests.test_math_warping import random_pose, reference_warp
-from tests.test_models_build import MODEL, PARTS, compiled, random_variables, tiny_batch
+from tests.references import (
+  affine_reference,
+  random_pose,
+  reference_colours,
+  reference_picture,
+  similarity_reference,
+)
+from tests.tiny import MODEL, PARTS, compiled, random_variables, tiny_batch
 
 CANVAS = 8
 
@@ -50,28 +54,6 @@ def test_encoder_by_its_bias(pooling, similarity):
     np.testing.assert_allclose(parts.presence[1, m], expit(bias[m, 6]), atol=1e-6)
     np.testing.assert_allclose(parts.features[1, m], bias[m, 7:11], atol=1e-6)
   assert parts.features.shape[-1] == 4
-
-
-def test_every_head_of_the_encoder_moves_only_its_own_output():
-  module = encoder()
-  image = tiny_batch()["image"]
-  variables = random_variables(module, image, train=False)
-  apply = compiled(functools.partial(module.apply, train=False))
-  before = apply(variables, image)
-  columns = {"poses": slice(0, 6), "presence": slice(6, 7), "features": slice(7, 11)}
-  for head, where in columns.items():
-    kernel = np.array(variables["params"]["pooling"]["conv_1x1"]["kernel"])
-    kernel.reshape(-1, PARTS, 12)[:, 1, where] *= 1.5
-    changed = {"convnet": variables["params"]["convnet"]}
-    changed["pooling"] = {
-      "conv_1x1": variables["params"]["pooling"]["conv_1x1"] | {"kernel": kernel}
-    }
-    after = apply({"params": changed}, image)
-    # The same program: where numbers that go in are the same, those that come out are.
-    for name in columns:
-      moved = np.asarray(getattr(before, name)) != np.asarray(getattr(after, name))
-      assert not moved[:, [0, 2]].any(), "other parts stay"
-      assert moved[:, 1].any() == (name == head), (head, name)
 
 
 IMAGES = 200
@@ -117,14 +99,6 @@ def test_noise_can_be_off_or_stay_on():
   assert np.unique(noise.round(5)).size > 500
 
 
-def test_training_without_a_key_is_an_error():
-  """Rather than the same noise at every step."""
-  module, variables, _ = encoder_and_variables()
-  apply = functools.partial(module.apply, train=True)
-  with pytest.raises(flax.errors.InvalidRngError):
-    jax.eval_shape(apply, variables, tiny_batch()["image"])
-
-
 def test_templates_start_as_rows_of_an_orthogonal_matrix_between_0_and_1():
   templates = np.asarray(jax.jit(template_init, static_argnums=1)(jax.random.key(0), (4, 5, 5, 1)))
   assert templates.min() == 0  # a number minus itself, and a multiple of that
@@ -140,44 +114,6 @@ def test_templates_start_as_rows_of_an_orthogonal_matrix_between_0_and_1():
   np.testing.assert_allclose(solution[1] ** 2, solution[0] * solution[2], rtol=1e-3)
 
 
-def squash_reference(x, nonlinearity):
-  return expit(x) if nonlinearity == "sigmoid" else np.clip(x, 0, 1)
-
-
-def reference_colours(params, features, options, channels):
-  """[m, c] of one example."""
-  if not options["colour"]:
-    return np.ones((len(features), channels))
-  mlp = jax.tree.map(lambda p: np.asarray(p, np.float64), params["colour_mlp"])
-  hidden = np.maximum(features @ mlp["dense_0"]["kernel"] + mlp["dense_0"]["bias"], 0)
-  raw = hidden @ mlp["dense_1"]["kernel"] + mlp["dense_1"]["bias"]
-  # relu1 starts just below 1, where it has a gradient; the paper does not say.
-  return squash_reference(
-    raw + 0.99 * (options["nonlinearity"] == "relu1"), options["nonlinearity"]
-  )
-
-
-def reference_picture(params, poses, presence, features, options, canvas):
-  """Kosiorek et al. 2019, section 2.2, one example: means and log mixing, background too."""
-  templates = squash_reference(np.asarray(params["templates"], np.float64), options["nonlinearity"])
-  channels = templates.shape[-1]
-  colours = reference_colours(params, np.asarray(features, np.float64), options, channels)
-  means, logits = [], []
-  for m, template in enumerate(templates):
-    coloured = template * colours[m]
-    means.append(reference_warp(coloured, poses[m], canvas, canvas))
-    if options["mixing"] == "alpha":
-      logits.append(reference_warp(params["alphas"][m], poses[m], canvas, canvas)[..., 0])
-    else:
-      temperature = np.log1p(np.exp(params["temperature"] + 0.5)) + 1e-4
-      # One logit a pixel: channels are averaged.
-      logits.append(means[-1].mean(axis=-1) / temperature)
-    logits[-1] = logits[-1] + np.log(max(presence[m], 1e-16))
-  means.append(np.full((canvas, canvas, channels), expit(params["background_mean"])))
-  logits.append(np.full((canvas, canvas), np.log1p(np.exp(params["background_logit"]))))
-  return np.stack(means), log_softmax(np.stack(logits), axis=0)
-
-
 DECODERS = {
   "colour": (3, {}),
   "coupled": (1, {"mixing": "coupled"}),
@@ -190,15 +126,20 @@ def draw_with_features(decoder, poses, presence, features):
   return decoder(poses, presence, decoder.colours(features), CANVAS)
 
 
+def decoder_inputs():
+  """Poses, presences and features of two images."""
+  rng = np.random.RandomState(0)
+  poses = jnp.asarray([[random_pose(rng) for _ in range(PARTS)] for _ in range(2)])
+  presence = jnp.asarray([[0.9, 0.0, 0.4], [1.0, 0.3, 0.6]])
+  return poses, presence, jnp.asarray(rng.normal(0, 1, (2, PARTS, 4)), jnp.float32)
+
+
 @pytest.mark.parametrize("case", DECODERS)
 def test_decoder_against_numpy(case):
   channels, changes = DECODERS[case]
   options = MODEL["part_decoder"] | changes | {"pixel_scale": 0.5}
   module = PartDecoder(num_parts=PARTS, channels=channels, **options)
-  rng = np.random.RandomState(0)
-  poses = jnp.asarray([[random_pose(rng) for _ in range(PARTS)] for _ in range(2)])
-  presence = jnp.asarray([[0.9, 0.0, 0.4], [1.0, 0.3, 0.6]])
-  features = jnp.asarray(rng.normal(0, 1, (2, PARTS, 4)), jnp.float32)
+  poses, presence, features = decoder_inputs()
   draw = nn.apply(draw_with_features, module)
   variables = random_variables(module, poses, presence, features, method=draw_with_features)
   params = variables["params"]
@@ -221,10 +162,8 @@ def test_decoder_against_numpy(case):
 
 def test_fused_likelihood_is_the_composed_one():
   """Of the same parameters; tests/test_kernels_template_likelihood.py has the gradients."""
+  poses, presence, features = decoder_inputs()
   rng = np.random.RandomState(0)
-  poses = jnp.asarray([[random_pose(rng) for _ in range(PARTS)] for _ in range(2)])
-  presence = jnp.asarray([[0.9, 0.0, 0.4], [1.0, 0.3, 0.6]])
-  features = jnp.asarray(rng.normal(0, 1, (2, PARTS, 4)), jnp.float32)
   target = jnp.asarray(rng.uniform(0, 1, (2, CANVAS, CANVAS, 3)), jnp.float32)
   options = MODEL["part_decoder"] | {"pixel_scale": 0.5}
   variables = None
@@ -246,9 +185,7 @@ def test_fused_likelihood_is_the_composed_one():
 
 
 def test_the_method_of_the_warp_changes_only_the_rounding():
-  rng = np.random.RandomState(1)
-  poses = jnp.asarray([[random_pose(rng) for _ in range(PARTS)] for _ in range(2)])
-  inputs = (poses, jnp.full((2, PARTS), 0.7), jnp.zeros((2, PARTS, 4)))
+  inputs = decoder_inputs()
   options = {"num_parts": PARTS, "channels": 3, **MODEL["part_decoder"]}
   variables = random_variables(PartDecoder(**options), *inputs, method=draw_with_features)
   decoders = [PartDecoder(**(options | {"warp": method})) for method in warping.METHODS]

@@ -7,65 +7,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 from scipy import stats
 from scipy.special import expit
 
 from scae_jax.models import probabilistic
-from scae_jax.models.probabilistic_capsules import repeat
-from scae_jax.models.system import ImageSpec
+from scae_jax.models.probabilistic_capsules import ProbabilisticOutput, repeat
 from scae_jax.routing.selection import Relations
-from tests.test_math_compositing import reference_over
-from tests.test_math_routing_selection import (
+from tests.references import (
   in_float64,
   reference_concrete,
   reference_normal,
+  reference_over,
   reference_selection,
+  reference_warp,
 )
-from tests.test_math_warping import reference_warp
-from tests.test_models_build import compiled, random_variables
+from tests.tiny import PROBABILISTIC, build, compiled, random_variables, tiny
 
 CANVAS, TEMPLATE, BATCH = 7, 3, 4
-MODEL = {
-  "capsules": (3, 2),
-  "poses": "gaussian",
-  "num_samples": 1,
-  "generative": {
-    "template_size": TEMPLATE,
-    "nonlinearity": "sigmoid",
-    "pixel_scale": 0.5,
-    "temperature": 0.6,
-    "top_presence": 0.3,
-    "top_scale": 0.7,
-    "dummy_affinity": 0.2,
-    "broad_scale": 1.5,
-    "min_scale": 0.1,
-    "initial_scale": 0.4,
-    "shared_scales": False,
-  },
-  "part_inference": {"widths": (4,), "strides": (2,), "min_part_scale": 0.01},
-  "object_inference": {
-    "num_layers": 1,
-    "num_heads": 1,
-    "features": 4,
-    "num_inducing": 2,
-    "output_features": 4,
-    "hidden": 4,
-  },
-}
 THREE = {
   "capsules": (3, 2, 2),
   "generative.shared_scales": True,
   "object_inference.num_layers": 0,
 }
-LOSS = {"schedule": {"latents": ()}, "choice_temperature": ()}
 
 
-def tiny_system(**changes):
-  """The tiny system with options changed, such as `**{"generative.pixel_scale": 1.0}`."""
-  config = ConfigDict({"model": MODEL}, convert_dict=True)
-  config.update_from_flattened_dict({f"model.{key}": value for key, value in changes.items()})
-  return probabilistic.make_system(config.model.to_dict(), LOSS, ImageSpec(CANVAS, 1, 10))
+tiny_system = functools.partial(tiny, probabilistic)
 
 
 def tiny_batch(batch=BATCH):
@@ -151,7 +117,7 @@ def reference_parts(params, parts):
   return np.array(colours), np.array(alphas)
 
 
-def reference_picture(params, parts):
+def painted(params, parts):
   colours, alphas = reference_parts(params, parts)
   # The operator of the article multiplies a colour by its alpha: here that was done before warping.
   plain = colours / np.where(alphas > 0, alphas, 1)[..., None]
@@ -163,7 +129,7 @@ def reference_terms(params, options, image, posteriors, layers, *, summed_out=Fa
 
   Where poses of children that are off are summed out, their densities are the posterior's.
   """
-  picture = reference_picture(params, layers[0])
+  picture = painted(params, layers[0])
   terms = {"pixels": -stats.norm.logpdf(image, picture, options["pixel_scale"]).sum()}
   for i, (children, parents) in enumerate(itertools.pairwise(layers), start=1):
     relations, off = reference_relations(params, i, options), None
@@ -189,7 +155,7 @@ def reference_terms(params, options, image, posteriors, layers, *, summed_out=Fa
 
 def assert_brute_force(tiny, output, key, *, summed_out=False, **changes):
   """Terms of an output are those of the references; their sum is the bound."""
-  options = MODEL["generative"] | changes
+  options = PROBABILISTIC["generative"] | changes
   image = tiny_batch()["image"]
   posteriors, layers = in_float64(jax.device_get(tiny.infer(tiny.variables, image, key)))
   params = in_float64(tiny.variables["params"]["generative"])
@@ -227,15 +193,6 @@ def test_bound_with_what_the_article_lacks_is_that_of_brute_force(two, trained):
   assert np.abs(output.children - trained[0].children).max() > 1e-3
   summed = np.logaddexp.reduce(output.joints[0], axis=2).sum(axis=-1)[:, 0]
   np.testing.assert_allclose(output.terms["capsules_1"], -summed, rtol=1e-5)
-
-
-def test_training_says_the_same_by_the_same_key_alone(two, trained):
-  _, terms, _ = trained
-  _, again = two.run(two.variables, tiny_batch(), jax.random.key(3))
-  _, other = two.run(two.variables, tiny_batch(), jax.random.key(4))
-  for name, value in terms.items():
-    assert value == again[name]  # one program, one key
-    assert value != other[name]
 
 
 def test_several_samples_are_the_mean_of_single_ones(two, trained):
@@ -334,11 +291,44 @@ def test_every_term_reaches_what_it_should(without_attention, gradients):
     assert reached(f"presences_{i}") == set()
 
 
-def test_what_explains_the_objects_teaches_the_image_network(without_attention, gradients):
-  """Through the presences and the poses of every part, down to the first convolution."""
-  gradient = gradients(without_attention[1], "capsules_2")[1]["part_inference"]
-  # Of every part a presence, a pose, its deviations, and attention, to both.
-  for name, size in (("pooling", 1 + 6 + 1), ("scales", 6 + 1)):
-    columns = gradient[name]["conv_1x1"]["kernel"].reshape(-1, 3, size)
-    assert np.any(columns, axis=0).all()
-  assert np.any(gradient["convnet"]["kernel_0"])
+@pytest.mark.parametrize(("shared", "of_each_child"), [(True, 1), (False, 2)])
+def test_parents_share_their_deviations(shared, of_each_child):
+  system = tiny_system(**{"generative.shared_scales": shared})
+  variables = build(system, tiny_batch())
+  scale = variables["params"]["generative"]["scale_1"]
+  assert scale.shape == (of_each_child, 3, 6)
+
+
+def test_all_terms_but_pixels_follow_the_schedule():
+  points = ((0, 0.0), (100, 1.0))
+  system = tiny_system(**{"loss.schedule.latents": points})
+  names = {f"{kind}_{i}" for kind in ("capsules", "presences", "poses") for i in (1, 2)}
+  assert system.loss_schedule == dict.fromkeys(names, points)
+  assert system.loss_weights == dict.fromkeys([*names, "pixels"], 1.0)
+
+
+def test_the_temperature_of_choices_falls_while_training():
+  """Of both lower layers' terms and nothing else; held-out terms are of the bound."""
+  rng = np.random.RandomState(0)
+  joints = [rng.normal(size=(4, 2, 3, 5)), rng.normal(size=(4, 2, 4, 2))]
+  untempered = [-np.logaddexp.reduce(joint, axis=2).sum(axis=-1).mean(axis=1) for joint in joints]
+  terms = {"pixels": rng.normal(size=4), "capsules_3": rng.normal(size=4)}
+  terms |= {f"capsules_{i}": value for i, value in enumerate(untempered, start=1)}
+  output = ProbabilisticOutput(
+    terms={name: jnp.asarray(value, jnp.float32) for name, value in terms.items()},
+    posteriors=[],
+    picture=jnp.zeros(()),
+    children=jnp.zeros(()),
+    joints=[jnp.asarray(joint, jnp.float32) for joint in joints],
+  )
+  temperatures = {"loss.choice_temperature": ((10, 5.0), (20, 1.0))}
+  system = tiny_system(capsules=(5, 2, 3), poses="delta", **temperatures)
+  for step, temperature in ((0, 5.0), (15, 3.0), (25, 1.0), (None, 1.0)):
+    found = system.loss_terms(output, {}, step)
+    assert set(found) == set(terms)
+    for i, joint in enumerate(joints, start=1):
+      tempered = temperature * np.logaddexp.reduce(joint / temperature, axis=2)
+      expected = -tempered.sum(axis=-1).mean()
+      np.testing.assert_allclose(found[f"capsules_{i}"], expected, rtol=1e-5)
+    for name in ("pixels", "capsules_3"):
+      np.testing.assert_allclose(found[name], terms[name].mean(), rtol=1e-5)

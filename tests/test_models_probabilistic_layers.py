@@ -10,19 +10,18 @@ from scipy.special import expit
 
 from scae_jax.models.capsule_inference import ObjectInference
 from scae_jax.routing.selection import Capsules
-from tests.test_math_routing_selection import in_float64, reference_selection, reference_vote
-from tests.test_models_build import compiled
+from tests.references import in_float64, reference_selection, reference_vote
 from tests.test_models_probabilistic import (
   BATCH,
-  MODEL,
   THREE,
   Tiny,
   assert_brute_force,
-  reference_picture,
+  painted,
   reference_relations,
   tiny_batch,
   tiny_system,
 )
+from tests.tiny import PROBABILISTIC, compiled
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +48,14 @@ def test_picture_is_drawn_from_the_middle_of_belief(three, evaluated):
   """As are the expected children of the top capsules."""
   output, _ = evaluated
   params = in_float64(three.variables["params"]["generative"])
-  options = MODEL["generative"]
+  options = PROBABILISTIC["generative"]
   layers = []
   for posterior in in_float64(jax.device_get(output.posteriors)):
     layers.append(Capsules(posterior.presence_logits / options["temperature"], posterior.poses))
   relations = reference_relations(params, len(layers) - 1, options)
   for b in range(BATCH):
     parts, *_ = layer = jax.tree.map(lambda x, b=b: x[b], layers)
-    picture = reference_picture(params, parts)
+    picture = painted(params, parts)
     # Positions are known to 1e-6 and poses are as small as 0.3.
     np.testing.assert_allclose(output.picture[b], picture, atol=1e-4)
     posterior = reference_selection(layer[-2], layer[-1], relations)[1]
@@ -68,17 +67,14 @@ def test_the_top_is_inferred_from_the_layer_below_alone(three):
   """Its posterior is what its network says of the sample below: nothing comes from the image."""
   image, key = tiny_batch()["image"], jax.random.key(2)
   posteriors, layers = three.infer(three.variables, image, key)
-  network = ObjectInference(2, gaussian=True, **MODEL["object_inference"] | {"num_layers": 0})
+  network = ObjectInference(
+    2, gaussian=True, **PROBABILISTIC["object_inference"] | {"num_layers": 0}
+  )
   infer = compiled(network.apply)
   alone = infer({"params": three.variables["params"]["object_inference_1"]}, layers[1])
   # Another compilation of the same numbers.
   same = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
   jax.tree.map(same, alone, posteriors[2])
-
-
-def test_evaluation_says_the_same_again(three, evaluated):
-  again = three.run(three.variables, tiny_batch())
-  jax.tree.map(np.testing.assert_array_equal, again, evaluated)  # one program, the same numbers
 
 
 def test_samples_of_three_layers(three):
@@ -116,26 +112,6 @@ def test_samples_of_three_layers(three):
     tops.append(np.asarray(top.poses))
   assert len(found) > 7  # of ten: keys of layers and children differ
   assert np.std(tops, axis=0).min() > 0.05
-
-
-def test_choices_of_three_layers(three):
-  """`select` by hand: a posterior for every layer but the topmost."""
-  image, key = tiny_batch()["image"], jax.random.key(2)
-  _, layers = three.infer(three.variables, image, key)
-  select = compiled(
-    lambda variables, layers: three.module.apply(
-      variables, layers, method=lambda module, layers: module.generative.select(layers)
-    )
-  )
-  choices = select(three.variables, layers)
-  assert len(choices) == 2
-  params = in_float64(three.variables["params"]["generative"])
-  for i, choice in enumerate(choices, start=1):
-    relations = reference_relations(params, i, MODEL["generative"])
-    for b in range(BATCH):
-      children, parents = in_float64(jax.tree.map(lambda x, b=b: x[b], (layers[i - 1], layers[i])))
-      expected = reference_selection(children, parents, relations)[1]
-      np.testing.assert_allclose(choice.posterior[b], expected, rtol=1e-4, atol=1e-6)
 
 
 # What is broken; the terms that are not finite then, the first cause first.

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.models import capsnet, cnn, matrix_capsules, supervised
-from scae_jax.models.system import ImageSpec, PointSpec, labels_of
-from tests.test_models_build import compiled, random_variables
+from scae_jax.models import cnn, supervised
+from scae_jax.models.system import labels_of
+from tests.references import correlate
+from tests.tiny import compiled, random_variables, tiny
 
 CLASSES = 4
 SCORES = jnp.array([[0.1, 0.7, 0.2, 0.6], [0.9, 0.0, 0.3, 0.5], [0.2, 0.1, 0.4, 0.3]])
@@ -33,59 +34,23 @@ def test_labels_of_batches():
   np.testing.assert_array_equal(present, [[0, 1, 1, 0], [1, 0, 0, 1]])
 
 
-@pytest.mark.parametrize("module", [cnn, capsnet, matrix_capsules])
-def test_points_are_refused(module):
-  with pytest.raises(ValueError, match=r"takes images.*'ccae'"):
-    module.make_system({}, {}, PointSpec(11, 3, 4))
-
-
-@pytest.mark.parametrize("module", [cnn, capsnet, matrix_capsules])
-def test_keys_of_the_loss_section_are_checked(module):
-  with pytest.raises(ValueError, match=r"config\.loss: unknown keys \['margins'\].*valid keys"):
-    module.make_system({}, {"margins": 1.0}, ImageSpec(28, 1, CLASSES))
-
-
-LENET = {
-  "widths": (2, 3),
-  "kernel": 3,
-  "padding": "valid",
-  "pool": 2,
-  "hidden": (7, 5),
-  "dropout": 0.5,
-}
-LOSS = {"weights": {"cross_entropy": 1.0}, "schedule": {}}
-
-
 def cnn_batch(side=14):
   rng = np.random.RandomState(0)
   image = jnp.asarray(rng.uniform(size=(3, side, side, 1)), jnp.float32)
   return {"image": image, "label": jnp.array([0, 3, 1])}
 
 
-def build_cnn(**changes):
-  return cnn.make_system(LENET | changes, LOSS, ImageSpec(14, 1, CLASSES))
-
-
 def test_lenet_against_numpy():
   """14 -> 12 -> 6 -> 4 -> 2 pixels, then dense layers of 12, 7, 5 and 4 numbers."""
-  system, batch = build_cnn(), cnn_batch()
+  system, batch = tiny(cnn), cnn_batch()
   variables = random_variables(system.module, batch, train=False)
   output = jax.jit(lambda v: system.module.apply(v, batch, train=False))(variables)
   params = jax.device_get(variables["params"])
   x = np.asarray(batch["image"], np.float64)
   for i in range(2):
-    kernel, bias = params[f"convolution_{i}"]["kernel"], params[f"convolution_{i}"]["bias"]
-    side = x.shape[1] - 2
-    mapped = np.zeros((3, side, side, kernel.shape[3]))
-    for b, row, column in np.ndindex(3, side, side):
-      window = x[b, row : row + 3, column : column + 3]
-      mapped[b, row, column] = np.einsum("rsc,rscd->d", window, kernel) + bias
-    mapped = np.maximum(mapped, 0)
-    half = side // 2
-    x = np.zeros((3, half, half, kernel.shape[3]))
-    for b, row, column in np.ndindex(3, half, half):
-      square = mapped[b, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
-      x[b, row, column] = square.mean((0, 1))
+    mapped = np.maximum(correlate(x, **params[f"convolution_{i}"]), 0)
+    half = mapped.shape[1] // 2
+    x = mapped.reshape(3, half, 2, half, 2, -1).mean(axis=(2, 4))
   x = x.reshape(3, -1)
   for name in ("dense_0", "dense_1"):
     x = np.maximum(x @ params[name]["kernel"] + params[name]["bias"], 0)
@@ -105,7 +70,7 @@ def test_lenet_against_numpy():
 
 
 def test_only_training_drops_hidden_units():
-  system, batch = build_cnn(), cnn_batch()
+  system, batch = tiny(cnn), cnn_batch()
   variables = random_variables(system.module, batch, train=False)
   run = compiled(
     lambda key: system.module.apply(variables, batch, train=True, rngs={"noise": key}).logits
@@ -114,17 +79,3 @@ def test_only_training_drops_hidden_units():
   first, second = run(jax.random.key(0)), run(jax.random.key(1))
   assert not np.allclose(first, second)
   assert not np.allclose(first, still)
-
-
-@pytest.mark.parametrize(
-  ("changes", "message"),
-  [
-    ({"dropout": 1.0}, r"config\.model\.dropout must be from 0 to below 1; it is 1\.0"),
-    ({"kernel": 2, "padding": "same"}, r"config\.model\.kernel must be an odd number .*'same'"),
-    ({"kernel": 7}, r"config\.model\.kernel 7, .*\(14 -> 8 -> 4 -> 0\)"),
-    ({"pool": 9}, r"config\.model\.pool 9 .*\(14 -> 12 -> 1 -> 0\)"),
-  ],
-)
-def test_bad_values_are_refused(changes, message):
-  with pytest.raises(ValueError, match=message):
-    build_cnn(**changes)

@@ -8,8 +8,8 @@ import numpy as np
 import optax
 
 from scae_jax.models.generative_capsules import GenerativeCapsules
-from tests.test_models_build import random_variables
 from tests.test_models_probabilistic import CANVAS, THREE, tiny_batch, tiny_system, tiny_variables
+from tests.tiny import random_variables
 
 
 def test_one_batch_of_images_is_learnt():

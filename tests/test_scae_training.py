@@ -35,8 +35,8 @@ from scae_jax.training.state import initial_state, make_state
 from scae_jax.training.step import update
 from scae_jax.training.systems import make_system
 from tests.test_configs import ALL
-from tests.test_models_build import LOSS, random_variables, tiny_batch, tiny_system
 from tests.test_training_loop import assert_same_run, metrics, stop_after
+from tests.tiny import LOSS, random_variables, tiny_batch, tiny_system
 from tests.toy_system import feed_of
 
 CONFIGS = {

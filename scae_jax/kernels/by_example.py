@@ -22,15 +22,11 @@ Term = Callable[[Any, Any, Any], Array]
 def sum_by_example(term: Term, shared: Any, examples: Any, constants: Any) -> Array:
   """sum_i term(shared, examples_i, constants_i), [].
 
-  It is the sum of `term` vmapped over examples. The pass that a gradient needs computes value and
-  gradient in one loop over examples; as the cotangent is one number, the backward pass multiplies.
-  Each device of a mesh computes its own examples; see `shards`.
-
-  Args:
-    term: a pure function of one example that returns a number; it closes over no array.
-    shared: a tree of arrays that all examples have in common; gradients are summed over them.
-    examples: a tree of arrays [b, ...].
-    constants: a tree of arrays [b, ...] that get no gradient.
+  It is the sum of `term` vmapped over examples: a pure function that returns a number and closes
+  over no array. The others are trees of arrays: `shared` ones, that all examples have in common,
+  `examples` [b, ...], and `constants` [b, ...] that get no gradient. The pass that a gradient needs
+  computes value and gradient in one loop over examples; as the cotangent is one number, the
+  backward pass multiplies. Each device of a mesh computes its own examples; see `shards`.
   """
 
   def device_sum(shared: Any, examples: Any, constants: Any) -> Array:

@@ -19,17 +19,11 @@ POSE_SIZE = 6
 
 
 class Sample(NamedTuple):
-  """One channel of a template at every pixel of a block, [p] each.
+  """One channel of a template at every pixel of a block, [p] each."""
 
-  Attributes:
-    value: bilinear, zero outside.
-    down: its slope along the rows of the template, per template pixel; zero outside.
-    right: and along the columns.
-  """
-
-  value: Array
-  down: Array
-  right: Array
+  value: Array  # bilinear, zero outside
+  down: Array  # its slope along the rows of the template, per template pixel; zero outside
+  right: Array  # and along the columns
 
 
 def forward_kernel(

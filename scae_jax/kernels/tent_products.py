@@ -25,15 +25,11 @@ def tent_factors(
 ) -> tuple[Array, Array]:
   """Matrices whose product is the gradient of every channel of a template, one below the other.
 
-  Args:
-    rows: [p], of the template, in its pixels.
-    columns: [p].
-    gradients: of what was read, for each channel [p].
-    side: of the template, pixels, filled up to a power of two of at least 16.
+  Of positions [p] in the template, in its pixels, and gradients [p] of what was read of each
+  channel. The template's side is filled up to a power of two of at least 16.
 
-  Returns:
-    [n * side, p] and [p, side], n the number of channels filled up to a power of two. Row
-    n * side + i of the first is the tent of template row i times the gradient of channel n.
+  They are [n * side, p] and [p, side], n the number of channels filled up to a power of two. Row
+  n * side + i of the first is the tent of template row i times the gradient of channel n.
   """
   line = jax.lax.iota(jnp.int32, pl.next_power_of_2(len(gradients)) * side)
   channel, row = line // side, (line % side).astype(rows.dtype)
@@ -46,14 +42,10 @@ def tent_factors(
 
 
 def product(left: Array, right: Array, *, tensor_cores: bool) -> Array:
-  """Matrix product, in float32 or nearly.
+  """Matrix product [i, j] of [i, p] and [p, j], in float32 or, on tensor cores, nearly.
 
-  Args:
-    left: [i, p].
-    right: [p, j].
-    tensor_cores: multiply there. They read the first 10 bits of a float32's fraction
-      (TensorFloat-32). Three products, of what they read and of what they do not, have 21 of its 23
-      bits.
+  These read the first 10 bits of a float32's fraction (TensorFloat-32). Three products, of what
+  they read and of what they do not, have 21 of its 23 bits.
   """
   if not tensor_cores:
     return jnp.matmul(left, right, precision="highest")

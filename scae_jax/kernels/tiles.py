@@ -10,27 +10,16 @@ from scae_jax.typing import Array
 
 
 class Sizes(NamedTuple):
-  """What the kernels are compiled for.
+  """What the kernels are compiled for."""
 
-  Attributes:
-    height: of the image, pixels.
-    width: of the image, pixels.
-    channels: c of the image; templates have one more, the mixing logits.
-    side: t of a template, pixels.
-    scale: standard deviation of a pixel.
-    block: pixels that a program looks at together.
-    tensor_cores: multiply matrices there; see `tent_products`.
-    interpret: run as JAX operations.
-  """
-
-  height: int
-  width: int
-  channels: int
-  side: int
-  scale: float
-  block: int
-  tensor_cores: bool
-  interpret: bool
+  height: int  # of the image, pixels
+  width: int  # of the image, pixels
+  channels: int  # c of the image; templates have one more, the mixing logits
+  side: int  # t of a template, pixels
+  scale: float  # standard deviation of a pixel
+  block: int  # pixels that a program looks at together
+  tensor_cores: bool  # multiply matrices there; see `tent_products`
+  interpret: bool  # run as JAX operations
 
   @property
   def tile(self) -> tuple[int, int]:

@@ -9,14 +9,9 @@ from scae_jax.typing import Array
 
 
 class Affine(nn.Module):
-  """The parameters of an `nn.DenseGeneral`: kernel [*inputs, *outputs] and bias [*outputs].
+  """The parameters of an `nn.DenseGeneral`: kernel [*inputs, *outputs] and bias [*outputs]."""
 
-  Attributes:
-    inputs: shape of an input.
-    outputs: shape of an output.
-  """
-
-  inputs: tuple[int, ...]
+  inputs: tuple[int, ...]  # shape of an input
   outputs: tuple[int, ...]
 
   @nn.compact

@@ -11,7 +11,8 @@ import numpy as np
 from flax import linen as nn
 from flax import struct
 
-from scae_jax.layers.convolution import Convolution, convolved_side
+from scae_jax.layers.convolution import Convolution
+from scae_jax.layers.sight import Window, map_side
 from scae_jax.routing import em
 from scae_jax.typing import Array, Float, typed
 
@@ -23,28 +24,18 @@ X, Y = (0, SIDE - 1), (1, SIDE - 1)
 
 @struct.dataclass
 class CapsuleMap:
-  """Capsules on a grid.
-
-  Attributes:
-    poses: [b, h, w, m, 4, 4].
-    activation: [b, h, w, m] in [0, 1].
-  """
+  """Capsules on a grid."""
 
   poses: Float[Array, "b h w m 4 4"]
-  activation: Float[Array, "b h w m"]
+  activation: Float[Array, "b h w m"]  # in [0, 1]
 
 
 class PrimaryCapsules(nn.Module):
-  """Poses and activations straight from features, by 1x1 convolutions without biases.
+  """Poses and activations straight from features, by 1x1 convolutions without biases."""
 
-  Attributes:
-    types: capsules at each position.
-    normalize_poses: whether each pose is divided by the root of the mean square of its entries.
-      Costs and densities of EM routing depend on how large votes are, and features of bright places
-      are larger.
-  """
-
-  types: int
+  types: int  # capsules at each position
+  # Whether each pose is divided by the root of the mean square of its entries. Costs and densities
+  # of EM routing depend on how large votes are, and features of bright places are larger.
   normalize_poses: bool
 
   @nn.compact
@@ -60,29 +51,20 @@ class PrimaryCapsules(nn.Module):
 
 
 class ConvCapsules(nn.Module):
-  """Capsules that each see a square of capsules below, with transforms shared by all positions.
+  """Capsules that each see a square of capsules below, with transforms shared by all positions."""
 
-  Attributes:
-    types: capsules at each position.
-    kernel: side of the square, positions.
-    stride: between squares.
-    iterations: of routing.
-    inverse_temperature_limit: of routing, see `em.inverse_temperature`.
-  """
-
-  types: int
-  kernel: int
-  stride: int
-  iterations: int
-  inverse_temperature_limit: float
+  types: int  # capsules at each position
+  kernel: int  # side of the square, positions
+  stride: int  # between squares
+  iterations: int  # of routing
+  inverse_temperature_limit: float  # of routing, see `em.inverse_temperature`
 
   @nn.compact
   @typed
   def __call__(self, below: CapsuleMap) -> CapsuleMap:
     _, height, width, types_below = below.activation.shape
-    where = f"the capsule layer {self.name!r}"
-    rows = convolved_side(height, self.kernel, self.stride, where)
-    columns = convolved_side(width, self.kernel, self.stride, where)
+    square = [Window(self.kernel, self.stride)]
+    rows, columns = (map_side(side, square) for side in (height, width))
     child = receptive_fields(height, width, types_below, self.kernel, self.stride)
     shape = (child.shape[1], self.types, SIDE, SIDE)
     transforms = self.param("transforms", transform_init, shape)
@@ -103,18 +85,12 @@ class ClassCapsules(nn.Module):
   Transforms are shared by positions. Where a capsule stands is told by coordinate addition: the
   middle of its cell of the grid, as shares of width and height, is added to two entries of its
   votes. A grid of one cell tells nothing: all votes get the same.
-
-  Attributes:
-    num_classes: k.
-    add_coordinates: whether coordinates are added.
-    iterations: of routing.
-    inverse_temperature_limit: of routing, see `em.inverse_temperature`.
   """
 
-  num_classes: int
-  add_coordinates: bool
-  iterations: int
-  inverse_temperature_limit: float
+  num_classes: int  # k
+  add_coordinates: bool  # whether coordinates are added
+  iterations: int  # of routing
+  inverse_temperature_limit: float  # of routing, see `em.inverse_temperature`
 
   @nn.compact
   @typed
@@ -137,17 +113,11 @@ class ClassCapsules(nn.Module):
 
 
 class Routing(nn.Module):
-  """EM routing with the two costs of each type of parent, which are learned.
+  """EM routing with the two costs of each type of parent, which are learned."""
 
-  Attributes:
-    types: of parents.
-    iterations: of routing.
-    inverse_temperature_limit: see `em.inverse_temperature`.
-  """
-
-  types: int
-  iterations: int
-  inverse_temperature_limit: float
+  types: int  # of parents
+  iterations: int  # of routing
+  inverse_temperature_limit: float  # see `em.inverse_temperature`
 
   @nn.compact
   @typed
@@ -195,8 +165,7 @@ def transform_init(key: Array, shape: tuple[int, ...]) -> Array:
 def receptive_fields(height: int, width: int, types: int, kernel: int, stride: int) -> np.ndarray:
   """Which capsules of a map [height, width, types], flattened, each square of positions holds.
 
-  Returns:
-    int [p, n]: squares row by row; in each its positions row by row, and types within those.
+  Squares of int [p, n] are row by row; in each its positions row by row, and types within those.
   """
   number = np.arange(height * width * types).reshape(height, width, types)
   squares = np.lib.stride_tricks.sliding_window_view(number, (kernel, kernel), axis=(0, 1))

@@ -7,15 +7,10 @@ from scae_jax.typing import Array, Float, typed
 
 
 class MLP(nn.Module):
-  """Dense layers with ReLU between them and none after the last.
+  """Dense layers with ReLU between them and none after the last."""
 
-  Attributes:
-    widths: outputs of each layer; the last is the result.
-    last_bias: whether the last layer has a bias.
-  """
-
-  widths: tuple[int, ...]
-  last_bias: bool = True
+  widths: tuple[int, ...]  # outputs of each layer; the last is the result
+  last_bias: bool = True  # whether the last layer has a bias
 
   @nn.compact
   @typed
@@ -29,15 +24,10 @@ class MLP(nn.Module):
 
 
 class CapsuleMLP(nn.Module):
-  """One MLP of the same shape and its own weights for every capsule.
+  """One MLP of the same shape and its own weights for every capsule."""
 
-  Attributes:
-    widths: outputs of each layer.
-    last_bias: whether the last layer has a bias.
-  """
-
-  widths: tuple[int, ...]
-  last_bias: bool = True
+  widths: tuple[int, ...]  # outputs of each layer
+  last_bias: bool = True  # whether the last layer has a bias
 
   @nn.compact
   @typed

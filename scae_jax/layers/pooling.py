@@ -15,14 +15,10 @@ class AttentionPooling(nn.Module):
   is the sum of the numbers weighted by the softmax of the logits over positions. Kosiorek et al.
   2019, appendix A. The sum is taken before the convolution, of the map itself: the result is the
   same, and a capsule needs one product instead of one a position.
-
-  Attributes:
-    num_capsules: m.
-    features: d, numbers a capsule.
   """
 
-  num_capsules: int
-  features: int
+  num_capsules: int  # m
+  features: int  # d, numbers a capsule
 
   @nn.compact
   @typed
@@ -39,15 +35,10 @@ class AttentionPooling(nn.Module):
 
 
 class MeanPooling(nn.Module):
-  """The ablation without attention: a 1x1 convolution, then the mean over positions.
+  """The ablation without attention: a 1x1 convolution, then the mean over positions."""
 
-  Attributes:
-    num_capsules: m.
-    features: d, numbers a capsule.
-  """
-
-  num_capsules: int
-  features: int
+  num_capsules: int  # m
+  features: int  # d, numbers a capsule
 
   @nn.compact
   @typed
@@ -58,15 +49,10 @@ class MeanPooling(nn.Module):
 
 
 class LinearPooling(nn.Module):
-  """The ablation with a linear encoder: one fully connected layer on the flattened map.
+  """The ablation with a linear encoder: one fully connected layer on the flattened map."""
 
-  Attributes:
-    num_capsules: m.
-    features: d, numbers a capsule.
-  """
-
-  num_capsules: int
-  features: int
+  num_capsules: int  # m
+  features: int  # d, numbers a capsule
 
   @nn.compact
   @typed

@@ -10,44 +10,28 @@ from scae_jax.layers.affine import Affine, compose
 from scae_jax.mixtures import safe_log
 from scae_jax.typing import Array, Float, typed
 
-MASKS = ("log_presence", "hard", "none")
 
+def hard_mask(presence: Array) -> Array:
+  """-1e32 (1 - presence), as in the authors' release.
 
-@typed
-def mask_logits(presence: Float[Array, "b n"], kind: str) -> Float[Array, "b n"]:
-  """What is added to the attention logits of an element that is present with some probability.
-
-  Args:
-    presence: probabilities in [0, 1].
-    kind: `log_presence` adds log presence: attention is proportional to it. `hard` subtracts
-      1e32 (1 - presence), as the authors' release does: unless presences are exactly 1, attention
-      falls wholly on the most present element; no gradient flows to presences, because 1e32 is no
-      slope to follow. `none` adds nothing.
-
-  Raises:
-    ValueError: unknown kind.
+  Unless presences are exactly 1, attention falls wholly on the most present element. No gradient
+  flows to presences, because 1e32 is no slope to follow.
   """
-  if kind == "log_presence":
-    return safe_log(presence)
-  if kind == "hard":
-    return -1e32 * (1.0 - jax.lax.stop_gradient(presence))
-  if kind == "none":
-    return jnp.zeros_like(presence)
-  raise ValueError(f"mask is {kind!r}; expected one of {', '.join(MASKS)}")
+  return -1e32 * (1.0 - jax.lax.stop_gradient(presence))
+
+
+# What is added to the attention logits of elements that are present with some probability [b, n].
+# With log presence, attention is proportional to it.
+MASKS = {"log_presence": safe_log, "hard": hard_mask, "none": jnp.zeros_like}
 
 
 class MultiHeadAttention(nn.Module):
-  """Scaled dot-product attention with a bias on all four projections.
+  """Scaled dot-product attention with a bias on all four projections."""
 
-  Attributes:
-    num_heads: must divide features.
-    features: width of queries, keys, values and output.
-    compute_dtype: of products and the result, such as `bfloat16`, with a softmax in float32; None:
-      that of the inputs.
-  """
-
-  num_heads: int
-  features: int
+  num_heads: int  # must divide features
+  features: int  # width of queries, keys, values and output
+  # Of products and the result, such as `bfloat16`, with a softmax in float32; None: that of the
+  # inputs.
   compute_dtype: str | None = None
 
   @nn.compact
@@ -59,12 +43,11 @@ class MultiHeadAttention(nn.Module):
     mask: Float[Array, "b n"],
   ) -> Float[Array, "b q f"]:
     """Attends from queries to values; `mask` is added to the logits of each value."""
-    if self.features % self.num_heads:
-      raise ValueError(f"num_heads {self.num_heads} must divide the features, {self.features}")
     shape = (self.num_heads, self.features // self.num_heads)
     query = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="query")(queries)
     key = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="key")(values)
     value = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="value")(values)
+    # Not jax.nn.dot_product_attention: of several heads its gradients have other bits.
     at_least = jnp.promote_types(query.dtype, jnp.float32)
     logits = jnp.einsum("bqhd,bnhd->bhqn", query, key, preferred_element_type=at_least)
     logits = logits / math.sqrt(shape[1])
@@ -76,16 +59,11 @@ class MultiHeadAttention(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-  """Attention + residual, times presence, layer norm; MLP + residual, layer norm.
+  """Attention + residual, times presence, layer norm; MLP + residual, layer norm."""
 
-  Attributes:
-    num_heads: heads of the attention.
-    features: width of the block; the MLP is twice as wide inside.
-    compute_dtype: as for `MultiHeadAttention`; layer norm takes its statistics in float32.
-  """
-
-  num_heads: int
-  features: int
+  num_heads: int  # heads of the attention
+  features: int  # width of the block; the MLP is twice as wide inside
+  # As for `MultiHeadAttention`; layer norm takes its statistics in float32.
   compute_dtype: str | None = None
 
   @nn.compact
@@ -109,18 +87,12 @@ class AttentionBlock(nn.Module):
 class SelfAttentionBlock(nn.Module):
   """Every element attends to every element (SAB), or, when `num_inducing` is positive, to learned
   points that have attended to all elements (ISAB): n times fewer products for large sets.
-
-  Attributes:
-    num_heads: heads of the attention.
-    features: width.
-    num_inducing: number of inducing points; 0 is full self-attention.
-    compute_dtype: as for `AttentionBlock`.
   """
 
-  num_heads: int
-  features: int
-  num_inducing: int = 0
-  compute_dtype: str | None = None
+  num_heads: int  # heads of the attention
+  features: int  # width
+  num_inducing: int = 0  # number of inducing points; 0 is full self-attention
+  compute_dtype: str | None = None  # as for `AttentionBlock`
 
   @nn.compact
   @typed
@@ -145,16 +117,11 @@ class SeedAttention(nn.Module):
   The result is that of `MultiHeadAttention(seeds, widened elements)`. All maps between elements and
   logits, and between elements and output, are affine, so they are multiplied with one another,
   which takes no account of the batch; only the narrow elements are multiplied by the result.
-
-  Attributes:
-    num_heads: must divide features.
-    features: width of the widened elements, of seeds and output.
-    compute_dtype: as for `MultiHeadAttention`.
   """
 
-  num_heads: int
-  features: int
-  compute_dtype: str | None
+  num_heads: int  # must divide features
+  features: int  # width of the widened elements, of seeds and output
+  compute_dtype: str | None  # as for `MultiHeadAttention`
 
   @nn.compact
   @typed
@@ -191,26 +158,17 @@ class SetTransformer(nn.Module):
 
   Linear map, self-attention blocks, linear map, then attention from learned seeds: the result does
   not change when elements are permuted, together with their presences.
-
-  Attributes:
-    num_outputs: number of seeds, k.
-    output_features: width of each output.
-    num_layers: self-attention blocks.
-    num_heads: heads, in the blocks and in the last attention.
-    features: width of the blocks.
-    num_inducing: inducing points of each block; 0 is full self-attention.
-    mask: one of `MASKS`.
-    compute_dtype: of products and activations, such as `bfloat16`, with softmax and mask in
-      float32; None: that of the elements, which is the result's in any case.
   """
 
-  num_outputs: int
-  output_features: int
-  num_layers: int
-  num_heads: int
-  features: int
-  num_inducing: int
-  mask: str
+  num_outputs: int  # number of seeds, k
+  output_features: int  # width of each output
+  num_layers: int  # self-attention blocks
+  num_heads: int  # heads, in the blocks and in the last attention
+  features: int  # width of the blocks
+  num_inducing: int  # inducing points of each block; 0 is full self-attention
+  mask: str  # one of `MASKS`
+  # Of products and activations, such as `bfloat16`, with softmax and mask in float32; None: that of
+  # the elements, which is the result's in any case.
   compute_dtype: str | None = None
 
   @nn.compact
@@ -218,7 +176,7 @@ class SetTransformer(nn.Module):
   def __call__(
     self, elements: Float[Array, "b n d"], presence: Float[Array, "b n"]
   ) -> Float[Array, "b k e"]:
-    mask = mask_logits(presence, self.mask)
+    mask = MASKS[self.mask](presence)
     if self.mask == "none":
       presence = jnp.ones_like(presence)
     x = nn.Dense(self.features, dtype=self.compute_dtype, name="input")(elements)

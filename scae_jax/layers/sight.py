@@ -16,17 +16,11 @@ MIN_SHARE = 0.75
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-  """A convolution or a pooling, along either axis.
+  """A convolution or a pooling, along either axis."""
 
-  Attributes:
-    kernel: side, pixels.
-    stride: between windows.
-    margin: zeros on each side of the map.
-  """
-
-  kernel: int
-  stride: int
-  margin: int = 0
+  kernel: int  # side, pixels
+  stride: int  # between windows
+  margin: int = 0  # zeros on each side of the map
 
 
 def sides(side: int, windows: Sequence[Window]) -> list[int]:
@@ -38,6 +32,18 @@ def sides(side: int, windows: Sequence[Window]) -> list[int]:
     if found[-1] == 0:
       break
   return found
+
+
+def map_side(side: int, windows: Sequence[Window]) -> int:
+  """Side of the last map; `ValueError` if nothing would be left."""
+  found = sides(side, windows)
+  if found[-1] == 0:
+    walk = " -> ".join(map(str, found))
+    raise ValueError(
+      f"the feature map shrinks to nothing ({walk}); enlarge config.data.canvas, or lower kernels"
+      " and strides"
+    )
+  return found[-1]
 
 
 def seen_share(side: int, windows: Sequence[Window]) -> float:
@@ -53,26 +59,18 @@ def seen_share(side: int, windows: Sequence[Window]) -> float:
 
 
 def require_sight(canvas: int, windows: Sequence[Window], keys: Mapping[str, object]) -> None:
-  """Raises unless the last map exists and `MIN_SHARE` of the pixels can reach it.
+  """Raises `ValueError` unless `MIN_SHARE` of the pixels of a square image can reach the last map.
 
-  Args:
-    canvas: side of the image, pixels.
-    windows: the layers, the first one first.
-    keys: what made them, `{"model.part_encoder.strides": (2, 2, 1, 1)}`.
-
-  Raises:
-    ValueError: with the keys, how the map shrinks or what share is seen, and what to do.
+  `keys` are what made the layers, `{"model.part_encoder.strides": (2, 2, 1, 1)}`.
   """
-  found, share = sides(canvas, windows), seen_share(canvas, windows)
+  share = seen_share(canvas, windows)
   if share >= MIN_SHARE:
     return
   made = ", ".join(f"config.{key} {value!r}" for key, value in keys.items())
-  if found[-1] == 0:
-    walk = " -> ".join(map(str, found))
-    raise ValueError(
-      f"with {made} and config.data.canvas {canvas} the feature map shrinks to nothing ({walk});"
-      " lower the former or enlarge the canvas."
-    )
+  try:
+    map_side(canvas, windows)
+  except ValueError as error:
+    raise ValueError(f"with {made} and config.data.canvas {canvas} {error}.") from None
   larger = range(canvas + 1, 2 * canvas)
   enough = next((side for side in larger if seen_share(side, windows) >= MIN_SHARE), None)
   advice = f", or set config.data.canvas to {enough}" if enough else ""

@@ -15,36 +15,17 @@ changes. Kosiorek et al. 2019, section 3.3, has most of them.
 
 from ml_collections import ConfigDict
 
+POSTERIOR = {"loss.weights.posterior_within": 0.0, "loss.weights.posterior_between": 0.0}
+PRIOR = {"loss.weights.prior_within": 0.0, "loss.weights.prior_between": 0.0}
+OBJECT_NOISE = {"model.object_decoder.presence_noise": 0.0}
+PART_NOISE = {"model.part_encoder.presence_noise": 0.0}
 MENU = {
-  "no_posterior_sparsity": (
-    "posterior mass need not be sparse",
-    {"loss.weights.posterior_within": 0.0, "loss.weights.posterior_between": 0.0},
-  ),
-  "no_prior_sparsity": (
-    "presences of objects need not be sparse",
-    {"loss.weights.prior_within": 0.0, "loss.weights.prior_between": 0.0},
-  ),
-  "no_sparsity": (
-    "neither sparsity",
-    {
-      "loss.weights.posterior_within": 0.0,
-      "loss.weights.posterior_between": 0.0,
-      "loss.weights.prior_within": 0.0,
-      "loss.weights.prior_between": 0.0,
-    },
-  ),
-  "no_object_noise": (
-    "no noise on presences of objects and their votes",
-    {"model.object_decoder.presence_noise": 0.0},
-  ),
-  "no_part_noise": (
-    "no noise on presences of parts",
-    {"model.part_encoder.presence_noise": 0.0},
-  ),
-  "no_noise": (
-    "no noise on any presence",
-    {"model.object_decoder.presence_noise": 0.0, "model.part_encoder.presence_noise": 0.0},
-  ),
+  "no_posterior_sparsity": ("posterior mass need not be sparse", POSTERIOR),
+  "no_prior_sparsity": ("presences of objects need not be sparse", PRIOR),
+  "no_sparsity": ("neither sparsity", POSTERIOR | PRIOR),
+  "no_object_noise": ("no noise on presences of objects and their votes", OBJECT_NOISE),
+  "no_part_noise": ("no noise on presences of parts", PART_NOISE),
+  "no_noise": ("no noise on any presence", OBJECT_NOISE | PART_NOISE),
   "similarity_transforms": (
     "poses of parts and objects are similarities, not affine maps",
     {"model.part_encoder.similarity": True, "model.object_decoder.similarity": True},
@@ -79,11 +60,7 @@ ABLATIONS = {name: sentence for name, (sentence, _) in MENU.items()}
 
 
 def split(preset: str) -> tuple[str, tuple[str, ...]]:
-  """`official,ablation=a+b` is ("official", ("a", "b")); both halves may be missing.
-
-  Raises:
-    ValueError: the text has another form.
-  """
+  """`official,ablation=a+b` is ("official", ("a", "b")); both halves may be missing."""
   base, *items = preset.split(",")
   if "=" in base:
     base, items = "", [base, *items]
@@ -102,9 +79,8 @@ def split(preset: str) -> tuple[str, tuple[str, ...]]:
 def apply(config: ConfigDict, names: tuple[str, ...]) -> ConfigDict:
   """The config with some ablations, changed in place.
 
-  Raises:
-    ValueError: there is no such ablation, it changes nothing in this config, or two of them want
-      different values of one key.
+  `ValueError` if there is no such ablation, it changes nothing in this config, or two of them want
+  different values of one key.
   """
   changed = {}
   for name in names:

@@ -27,7 +27,7 @@ from scae_jax.models.system import (
   System,
   build_module,
   labels_of,
-  require_pixels,
+  require_images,
 )
 from scae_jax.routing import dynamic
 from scae_jax.typing import Array, Batch, Float, Int, typed
@@ -40,13 +40,7 @@ NUM_PERTURBED = 3
 
 @dataclasses.dataclass(frozen=True)
 class CapsNetLoss(LossOptions):
-  """The config's loss section.
-
-  Attributes:
-    present_margin: see `margins.margin_loss`.
-    absent_margin: likewise.
-    absent_weight: likewise.
-  """
+  """The config's loss section; see `margins.margin_loss`."""
 
   present_margin: Annotated[float, between(0, 1)]  # lengths of capsules are in [0, 1)
   absent_margin: Annotated[float, between(0, 1)]
@@ -55,21 +49,16 @@ class CapsNetLoss(LossOptions):
 
 @struct.dataclass
 class CapsNetOutput:
-  """Everything that one pass computes.
+  """Everything that one pass computes."""
 
-  Attributes:
-    lengths: [b, k], of the class capsules, in [0, 1).
-    routing: which class each primary capsule was coupled to, with a leading batch axis; its
-      parents are the class capsules' vectors.
-    drawn: [b, labels], the classes that are reconstructed: the true ones in training, those with
-      the longest capsules otherwise.
-    reconstruction: [b, labels, h, w, c] in [0, 1], what the capsules of these classes say the
-      image of each is.
-  """
-
-  lengths: Float[Array, "b k"]
+  lengths: Float[Array, "b k"]  # of the class capsules, in [0, 1)
+  # Which class each primary capsule was coupled to, with a leading batch axis; its parents are the
+  # class capsules' vectors.
   routing: dynamic.DynamicRouting
+  # The classes that are reconstructed: the true ones in training, those with the longest capsules
+  # otherwise.
   drawn: Int[Array, "b labels"]
+  # In [0, 1], what the capsules of these classes say the image of each is.
   reconstruction: Float[Array, "b labels h w c"]
 
 
@@ -80,36 +69,23 @@ class CapsNet(nn.Module):
   decoder of 512 and 1,024) it has 8,215,568 parameters on 28x28 grey images of ten classes. An
   article on rotated MNIST prints 8,215,570 of another implementation; the two are unexplained,
   unless that is the same number in six digits. Routing has no biases.
-
-  Attributes:
-    conv_width: channels of the first convolution.
-    conv_kernel: its side, pixels.
-    primary_types: primary capsules at each position.
-    primary_features: numbers of a primary capsule.
-    primary_kernel: side of their convolution, pixels.
-    primary_stride: of their convolution.
-    class_features: numbers of a class capsule.
-    routing_iterations: of dynamic routing.
-    routing_gradient: whether gradients flow through `all` iterations or the `last` alone.
-    decoder_widths: hidden units of the decoder's layers.
-    canvas: side of the image, pixels.
-    channels: of the image.
-    num_classes: k.
   """
 
-  conv_width: Annotated[int, between(1, MAX_WIDTH)]
-  conv_kernel: Annotated[int, between(1, MAX_KERNEL)]
-  primary_types: Annotated[int, between(1, MAX_WIDTH)]
-  primary_features: Annotated[int, between(1, MAX_WIDTH)]
-  primary_kernel: Annotated[int, between(1, MAX_KERNEL)]
-  primary_stride: Annotated[int, between(1, MAX_KERNEL)]
-  class_features: Annotated[int, between(1, MAX_WIDTH)]
-  routing_iterations: Annotated[int, between(1, MAX_ITERATIONS)]
+  conv_width: Annotated[int, between(1, MAX_WIDTH)]  # channels of the first convolution
+  conv_kernel: Annotated[int, between(1, MAX_KERNEL)]  # its side, pixels
+  primary_types: Annotated[int, between(1, MAX_WIDTH)]  # primary capsules at each position
+  primary_features: Annotated[int, between(1, MAX_WIDTH)]  # numbers of a primary capsule
+  primary_kernel: Annotated[int, between(1, MAX_KERNEL)]  # side of their convolution, pixels
+  primary_stride: Annotated[int, between(1, MAX_KERNEL)]  # of their convolution
+  class_features: Annotated[int, between(1, MAX_WIDTH)]  # numbers of a class capsule
+  routing_iterations: Annotated[int, between(1, MAX_ITERATIONS)]  # of dynamic routing
+  # Whether gradients flow through `all` iterations or the `last` alone.
   routing_gradient: Annotated[str, one_of(*GRADIENTS)]
+  # Hidden units of the decoder's layers.
   decoder_widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
-  canvas: int
-  channels: int
-  num_classes: int
+  canvas: int  # side of the image, pixels
+  channels: int  # of the image
+  num_classes: int  # k
 
   def setup(self):
     he = nn.initializers.he_normal()
@@ -168,19 +144,12 @@ class CapsNet(nn.Module):
 
 
 class ClassCapsules(nn.Module):
-  """Primary capsules, each with a linear map to every class, routed by agreement.
+  """Primary capsules, each with a linear map to every class, routed by agreement."""
 
-  Attributes:
-    num_classes: k.
-    features: numbers of a class capsule.
-    iterations: of routing.
-    through_all: whether gradients flow through all of them.
-  """
-
-  num_classes: int
-  features: int
-  iterations: int
-  through_all: bool
+  num_classes: int  # k
+  features: int  # numbers of a class capsule
+  iterations: int  # of routing
+  through_all: bool  # whether gradients flow through all of them
 
   @nn.compact
   @typed
@@ -209,24 +178,13 @@ def in_order_of(
 def _reconstructions(
   batch: Batch, labels: Array, output: CapsNetOutput
 ) -> dict[str, dict[str, Array]]:
+  drawn = {"label": labels, "predicted": output.drawn}
   if labels.shape[1] == 1:
-    return {
-      "class_reconstructions": {
-        "image": batch["image"],
-        "reconstruction": output.reconstruction[:, 0],
-        "label": labels[:, 0],
-        "predicted": output.drawn[:, 0],
-      }
-    }
-  return {
-    "overlaid_reconstructions": {
-      "image": batch["image"],
-      "sources": batch["sources"],
-      "reconstructions": output.reconstruction,
-      "label": labels,
-      "predicted": output.drawn,
-    }
-  }
+    drawn = {name: array[:, 0] for name, array in drawn.items()}
+    shown = drawn | {"image": batch["image"], "reconstruction": output.reconstruction[:, 0]}
+    return {"class_reconstructions": shown}
+  shown = drawn | {name: batch[name] for name in ("image", "sources")}
+  return {"overlaid_reconstructions": shown | {"reconstructions": output.reconstruction}}
 
 
 def _squared_error(output: CapsNetOutput, batch: Batch) -> Array:
@@ -238,17 +196,10 @@ def _squared_error(output: CapsNetOutput, batch: Batch) -> Array:
 def loss_terms(
   output: CapsNetOutput, batch: Batch, step: Array | int | None, *, loss: CapsNetLoss
 ) -> dict[str, Array]:
-  """Terms to minimise, each unweighted.
+  """Terms to minimise, each unweighted and a mean over the batch.
 
-  Args:
-    output: of the module.
-    batch: the same batch.
-    step: of training; no term depends on it.
-    loss: has the margins.
-
-  Returns:
-    `margin`: the margin loss, summed over classes; `reconstruction`: squared error summed over
-    pixels, of two labels over both images. Each is a mean over the batch.
+  `margin`: the margin loss, summed over classes; `reconstruction`: squared error summed over
+  pixels, of two labels over both images.
   """
   present = supervised.present(labels_of(batch), output.lengths.shape[1])
   one_margin = functools.partial(
@@ -268,18 +219,8 @@ def metrics(output: CapsNetOutput, batch: Batch) -> dict[str, Array]:
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
-  """A CapsNet from config sections.
-
-  Args:
-    model: fields of `CapsNet`.
-    loss: see `CapsNetLoss`.
-    data: canvas, channels, number of classes and labels.
-
-  Raises:
-    ValueError: a key or value that does not fit, or data that are not images in [0, 1].
-  """
-  spec = supervised.require_images("capsnet", data)
-  require_pixels("capsnet", spec)
+  """A CapsNet from config sections: fields of `CapsNet`, and `CapsNetLoss`."""
+  spec = require_images("capsnet", data, in_unit_range=True)
   options = bounds.read(CapsNetLoss, "loss", loss)
   module = build_module(
     CapsNet,
@@ -292,17 +233,12 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   windows = [Window(module.conv_kernel, 1), Window(module.primary_kernel, module.primary_stride)]
   keys = ("conv_kernel", "primary_kernel", "primary_stride")
   require_sight(spec.canvas, windows, {f"model.{key}": getattr(module, key) for key in keys})
-
-  def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
-    return nn.apply(CapsNet.draw, module)(variables, batch)
-
   return System(
     module=module,
     loss_terms=functools.partial(loss_terms, loss=options),
     loss_weights=options.weights,
     loss_schedule=options.schedule,
     metrics=metrics,
-    features=lambda output: {},
-    pictures=pictures,
+    pictures=nn.apply(CapsNet.draw, module),
     classify=lambda output: output.lengths,
   )

@@ -36,15 +36,11 @@ from scae_jax.typing import Array, Float, typed
 
 @dataclasses.dataclass(frozen=True)
 class PosteriorScales:
-  """Standard deviations of Gaussian posteriors of poses; the config's section `model.posterior`.
+  """Standard deviations of Gaussian posteriors of poses; the config's section `model.posterior`."""
 
-  Attributes:
-    min_scale: lower bound, added to the learned or optimised value.
-    initial_scale: approximate initial value of the rest.
-  """
-
+  # Lower bound, added to the learned or optimised value.
   min_scale: Annotated[float, between(1e-6, 1e3)] = 1e-3
-  initial_scale: Annotated[float, between(*SCALES)] = 0.05
+  initial_scale: Annotated[float, between(*SCALES)] = 0.05  # approximate initial value of the rest
 
   def from_raw(self, raw: Array) -> Array:
     """Standard deviations from outputs of the networks, of any shape, which start near 0."""
@@ -62,16 +58,11 @@ class PosteriorScales:
 
 @struct.dataclass
 class Posterior:
-  """The approximate posterior of one layer of capsules, which are independent of each other.
+  """The approximate posterior of one layer of capsules, which are independent of each other."""
 
-  Attributes:
-    presence_logits: [b, n], of relaxed Bernoulli presences.
-    poses: [b, n, 2, 3], means.
-    pose_scales: [b, n, 6], standard deviations of their entries; None: a point at the mean.
-  """
-
-  presence_logits: Float[Array, "b n"]
-  poses: Float[Array, "b n 2 3"]
+  presence_logits: Float[Array, "b n"]  # of relaxed Bernoulli presences
+  poses: Float[Array, "b n 2 3"]  # means
+  # Standard deviations of their entries; None: a point at the mean.
   pose_scales: Float[Array, "b n 6"] | None
 
   def centre(self, temperature: float) -> Capsules:
@@ -117,38 +108,29 @@ class Posterior:
 
 def unconstrain(posterior: Posterior, scales_of: PosteriorScales) -> Posterior:
   """The posterior with unconstrained standard deviations, see `PosteriorScales.unconstrain`."""
-  scales = posterior.pose_scales
-  scales = None if scales is None else scales_of.unconstrain(scales)
-  return Posterior(posterior.presence_logits, posterior.poses, scales)
+  if posterior.pose_scales is None:
+    return posterior
+  return dataclasses.replace(posterior, pose_scales=scales_of.unconstrain(posterior.pose_scales))
 
 
 def constrain(free: Posterior, scales_of: PosteriorScales) -> Posterior:
   """The inverse of `unconstrain`."""
-  scales = free.pose_scales
-  scales = None if scales is None else scales_of.constrain(scales)
-  return Posterior(free.presence_logits, free.poses, scales)
+  if free.pose_scales is None:
+    return free
+  return dataclasses.replace(free, pose_scales=scales_of.constrain(free.pose_scales))
 
 
 class PartInference(nn.Module):
-  """Image to the posterior of the parts: ELU convolutions and attention pooling.
+  """Image to the posterior of the parts: ELU convolutions and attention pooling."""
 
-  Attributes:
-    num_parts: m.
-    gaussian: whether poses have standard deviations.
-    widths: channels of the convolutions.
-    strides: their strides.
-    min_part_scale: smallest scale of a part relative to the image, before shear. If parts can
-      shrink to nothing, an absent part is drawn at size 0 instead of being off, and presences
-      carry no information.
-    scales_of: standard deviations.
-  """
-
-  num_parts: int
-  gaussian: bool
-  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
+  num_parts: int  # m
+  gaussian: bool  # whether poses have standard deviations
+  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]  # channels of the convolutions
   strides: Annotated[tuple[int, ...], each(between(1, MAX_KERNEL)), as_many_as("widths")]
+  # Smallest scale of a part relative to the image, before shear. If parts can shrink to nothing, an
+  # absent part is drawn at size 0 instead of being off, and presences carry no information.
   min_part_scale: Annotated[float, between(1e-3, 0.999)]
-  scales_of: PosteriorScales = PosteriorScales()
+  scales_of: PosteriorScales = PosteriorScales()  # standard deviations
 
   @nn.compact
   @typed
@@ -169,28 +151,17 @@ class ObjectInference(nn.Module):
 
   A set transformer with induced attention reads every capsule's pose, presence and number; its
   seeds are the parents, and each has an MLP of its own. Poses are identity plus offset.
-
-  Attributes:
-    num_capsules: k, of the layer above.
-    gaussian: whether poses have standard deviations.
-    num_layers: induced attention blocks.
-    num_heads: of their attention.
-    features: width of the blocks.
-    num_inducing: inducing points; 0 is full self-attention.
-    output_features: width of the encoding of a parent.
-    hidden: width of the MLPs' hidden layer.
-    scales_of: standard deviations.
   """
 
-  num_capsules: int
-  gaussian: bool
-  num_layers: Annotated[int, between(0, MAX_LAYERS)]
+  num_capsules: int  # k, of the layer above
+  gaussian: bool  # whether poses have standard deviations
+  num_layers: Annotated[int, between(0, MAX_LAYERS)]  # induced attention blocks
   num_heads: Annotated[int, between(1, MAX_WIDTH), dividing("features", "output_features")]
-  features: Annotated[int, between(1, MAX_WIDTH)]
-  num_inducing: Annotated[int, between(0, MAX_WIDTH)]
-  output_features: Annotated[int, between(1, MAX_WIDTH)]
-  hidden: Annotated[int, between(1, MAX_WIDTH)]
-  scales_of: PosteriorScales = PosteriorScales()
+  features: Annotated[int, between(1, MAX_WIDTH)]  # width of the blocks
+  num_inducing: Annotated[int, between(0, MAX_WIDTH)]  # inducing points; 0 is full self-attention
+  output_features: Annotated[int, between(1, MAX_WIDTH)]  # width of the encoding of a parent
+  hidden: Annotated[int, between(1, MAX_WIDTH)]  # width of the MLPs' hidden layer
+  scales_of: PosteriorScales = PosteriorScales()  # standard deviations
 
   @nn.compact
   def __call__(self, children: Capsules) -> Posterior:

@@ -16,31 +16,21 @@ SparsityTerms = Callable[[Array, Array], dict[str, Array]]
 
 @dataclasses.dataclass(frozen=True)
 class CapsuleLoss(LossOptions):
-  """The config's loss section of systems with object capsules.
+  """The config's loss section of systems with object capsules."""
 
-  Attributes:
-    prior: kind of sparsity of the presences, a key of `SPARSITIES`.
-    prior_within_constant: how many capsules an example should switch on, for l2; 0 for K / C.
-    posterior: kind of sparsity of the mass.
-  """
-
+  # Kind of sparsity of the presences, a key of `SPARSITIES`.
   prior: Annotated[str, one_of(*SPARSITIES)]
+  # How many capsules an example should switch on, for l2; 0 for K / C.
   prior_within_constant: Annotated[float, between(0, MAX_WIDTH)]
-  posterior: Annotated[str, one_of(*SPARSITIES)]
+  posterior: Annotated[str, one_of(*SPARSITIES)]  # kind of sparsity of the mass
 
 
 def sparsity_of(loss: CapsuleLoss, num_classes: int) -> SparsityTerms:
-  """The sparsity that a loss section asks for, as a function.
+  """The sparsity that a loss section asks for, as a function `(presence, mass) -> terms`.
 
-  Args:
-    loss: the section.
-    num_classes: C of the l2 sparsity.
-
-  Returns:
-    `(presence, mass) -> terms`: of presences [b, k] of the object capsules and their mass [b, k],
-    the share of the parts that each explains, the terms to minimise, each unweighted:
-    `prior_within`, `prior_between`, `posterior_within` and `posterior_between`, within an example
-    and between examples.
+  Presences [b, k] are those of the object capsules, and the mass [b, k] is the share of the parts
+  that each explains. The terms are unweighted: `prior_within`, `prior_between`, `posterior_within`
+  and `posterior_between`. `num_classes` is C of the l2 sparsity.
   """
 
   def sparse(kind: str, activation: Array, within_constant: float) -> sparsity.Sparsity:

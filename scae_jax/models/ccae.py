@@ -22,7 +22,7 @@ from scae_jax.models.capsule_loss import CapsuleLoss, SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import SCALES
 from scae_jax.models.point_capsules import MLPDecoder, PointVotes, point_votes
-from scae_jax.models.system import PointSpec, Spec, System, build_module
+from scae_jax.models.system import PointSpec, Spec, System, build_module, build_stage
 from scae_jax.routing import points as routing_points
 from scae_jax.typing import Array, Batch, Float
 
@@ -42,57 +42,36 @@ FOR_EACH_POINT = rule(
 
 @dataclasses.dataclass(frozen=True)
 class CCAEOptions:
-  """Keys of the model section beside those of the module.
+  """Keys of the model section beside those of the module."""
 
-  Attributes:
-    num_objects: k.
-    num_votes: v.
-    decoder: which of the two votes.
-    num_patterns: groups that a scene may hold, from the data.
-    largest_pattern: points of the largest one, from the data.
-  """
-
-  num_objects: Annotated[int, between(1, MAX_WIDTH), FOR_EACH_PATTERN]
-  num_votes: Annotated[int, between(1, MAX_WIDTH), FOR_EACH_POINT]
-  decoder: Annotated[str, one_of(*DECODERS)]
-  num_patterns: int
-  largest_pattern: int
+  num_objects: Annotated[int, between(1, MAX_WIDTH), FOR_EACH_PATTERN]  # k
+  num_votes: Annotated[int, between(1, MAX_WIDTH), FOR_EACH_POINT]  # v
+  decoder: Annotated[str, one_of(*DECODERS)]  # which of the two votes
+  num_patterns: int  # groups that a scene may hold, from the data
+  largest_pattern: int  # points of the largest one, from the data
 
 
 @struct.dataclass
 class CCAEOutput:
-  """Everything that one pass computes.
+  """Everything that one pass computes."""
 
-  Attributes:
-    objects: the votes of every capsule.
-    routing: which capsule explains which point, with a leading batch axis.
-    point_presence: [b, n], of the batch.
-    log_prob: [b], log-likelihood of the present points, nats.
-    mass: [b, k], share of all points that every capsule explains.
-    won: [b, k], present points that every capsule won; no gradient.
-  """
-
-  objects: PointVotes
+  objects: PointVotes  # the votes of every capsule
+  # Which capsule explains which point, with a leading batch axis.
   routing: routing_points.PointRouting
-  point_presence: Float[Array, "b n"]
-  log_prob: Float[Array, "b"]
-  mass: Float[Array, "b k"]
-  won: Float[Array, "b k"]
+  point_presence: Float[Array, "b n"]  # of the batch
+  log_prob: Float[Array, "b"]  # log-likelihood of the present points, nats
+  mass: Float[Array, "b k"]  # share of all points that every capsule explains
+  won: Float[Array, "b k"]  # present points that every capsule won; no gradient
 
 
 class CCAE(nn.Module):
-  """Points to capsules, capsules to votes for points.
+  """Points to capsules, capsules to votes for points."""
 
-  Attributes:
-    object_encoder: points to one vector a capsule.
-    object_decoder: vectors to votes; a pose of the capsule times a pose of each of its points, or
-      the baseline, an MLP.
-    vote_scale: factor of the votes' standard deviations.
-  """
-
-  object_encoder: ObjectEncoder
+  object_encoder: ObjectEncoder  # points to one vector a capsule
+  # Vectors to votes; a pose of the capsule times a pose of each of its points, or the baseline, an
+  # MLP.
   object_decoder: ObjectDecoder | MLPDecoder
-  vote_scale: Annotated[float, between(*SCALES)]
+  vote_scale: Annotated[float, between(*SCALES)]  # factor of the votes' standard deviations
 
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> CCAEOutput:
@@ -135,24 +114,19 @@ class CCAE(nn.Module):
 def loss_terms(
   output: CCAEOutput, batch: Batch, step: Array | int | None, *, sparsity: SparsityTerms
 ) -> dict[str, Array]:
-  """Terms to minimise, each unweighted.
+  """Terms to minimise, each unweighted and a mean over the batch.
 
-  Args:
-    output: of the module.
-    batch: the same batch.
-    step: of training; no term depends on it.
-    sparsity: terms of presences and mass, with the number of patterns as C: scenes hold more than
-      the K / C capsules that l2 asks for, and each pattern is in more than B / C of them.
+  `points`: -log-likelihood of the present points, nats; `presence`: cross-entropy of each capsule's
+  presence logit with whether it won two points or more, summed over the capsules that won any;
+  `prior_within`, `prior_between`, `posterior_within`, `posterior_between`: sparsity of presences
+  and of mass; `dynamic`: half the summed squares of the deformations.
 
-  Returns:
-    `points`: -log-likelihood of the present points, nats; `presence`: cross-entropy of each
-    capsule's presence logit with whether it won two points or more, summed over the capsules that
-    won any; `prior_within`, `prior_between`, `posterior_within`, `posterior_between`: sparsity of
-    presences and of mass; `dynamic`: half the summed squares of the deformations. Each is a mean
-    over the batch.
+  The number of patterns is C of the sparsity: scenes hold more than the K / C capsules that l2 asks
+  for, and each pattern is in more than B / C of them.
   """
   is_there = (output.won >= MIN_POINTS).astype(jnp.float32)
   logits = output.objects.presence_logits
+  # Not optax.sigmoid_binary_cross_entropy, which rounds otherwise.
   cross_entropy = jax.nn.softplus(logits) - is_there * logits
   return {
     "points": -jnp.mean(output.log_prob),
@@ -207,17 +181,10 @@ def features(output: CCAEOutput) -> dict[str, Array]:
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
-  """A CCAE from config sections.
+  """A CCAE from config sections: fields of `CCAE` and `CCAEOptions`, and `CapsuleLoss`.
 
-  Args:
-    model: `num_objects`, `num_votes`, `decoder`, one of `DECODERS`, and the sections
-      `object_encoder`, `object_decoder` (capsules) and `mlp_decoder`; all three must be right, one
-      decoder is used.
-    loss: see `CapsuleLoss`.
-    data: number of points and patterns.
-
-  Raises:
-    ValueError: a key or value that does not fit, or data that are not points.
+  The decoders are sections `object_decoder` (capsules) and `mlp_decoder`: both must be right, one
+  is used.
   """
   if not isinstance(data, PointSpec):
     raise ValueError(
@@ -233,32 +200,15 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     largest_pattern=data.largest_pattern,
   )
   k, v = sizes.num_objects, sizes.num_votes
-  encoder = build_module(
-    ObjectEncoder,
-    "model.object_encoder",
-    model.pop("object_encoder", {}),
-    num_objects=k,
-    compute_dtype=None,
-  )
+  stage = functools.partial(build_stage, model)
+  encoder = stage("object_encoder", ObjectEncoder, num_objects=k, compute_dtype=None)
   decoders = {
-    "capsules": build_module(
-      ObjectDecoder, "model.object_decoder", model.pop("object_decoder", {}), num_parts=v
-    ),
-    "mlp": build_module(
-      MLPDecoder,
-      "model.mlp_decoder",
-      model.pop("mlp_decoder", {}),
-      num_objects=k,
-      num_votes=v,
-    ),
+    "capsules": stage("object_decoder", ObjectDecoder, num_parts=v),
+    "mlp": stage("mlp_decoder", MLPDecoder, num_objects=k, num_votes=v),
   }
   module = build_module(
     CCAE, "model", model, object_encoder=encoder, object_decoder=decoders[sizes.decoder]
   )
-
-  def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
-    return nn.apply(CCAE.draw, module)(variables, batch)
-
   return System(
     module=module,
     loss_terms=functools.partial(loss_terms, sparsity=sparsity_of(options, data.num_patterns)),
@@ -266,6 +216,6 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_schedule=options.schedule,
     metrics=functools.partial(metrics, num_patterns=data.num_patterns),
     features=features,
-    pictures=pictures,
+    pictures=nn.apply(CCAE.draw, module),
     segment=segment,
   )

@@ -15,10 +15,17 @@ from flax import struct
 
 from scae_jax import bounds, shards
 from scae_jax.bounds import MAX_KERNEL, MAX_WIDTH, below, between, each, one_of, rule
-from scae_jax.layers.convolution import PADDINGS, Convolution, average_pool
+from scae_jax.layers.convolution import PADDINGS, Convolution
 from scae_jax.layers.sight import Window, require_sight
 from scae_jax.models import supervised
-from scae_jax.models.system import LossOptions, Spec, System, build_module, labels_of
+from scae_jax.models.system import (
+  LossOptions,
+  Spec,
+  System,
+  build_module,
+  labels_of,
+  require_images,
+)
 from scae_jax.typing import Array, Batch, Float
 
 ODD_IF_SAME = rule(
@@ -40,24 +47,17 @@ class CNN(nn.Module):
   On 28x28 grey images of ten classes, LeNet-5 (`widths` 6 and 16, `pool` 2, `hidden` 120 and 84,
   `valid` 5x5 kernels) has 44,426 parameters, and the baseline of CapsNet (`widths` 256, 256 and
   128, no pooling, `hidden` 328 and 192, `same` 5x5 kernels, dropout) 35,445,522.
-
-  Attributes:
-    widths: channels of each convolution.
-    kernel: side of all kernels, pixels.
-    padding: of convolutions, `valid` or `same`.
-    pool: side of the squares over which feature maps are averaged, pixels; 1 is none.
-    hidden: units of each dense layer but the last.
-    dropout: share of the last hidden units that training drops.
-    num_classes: k.
   """
 
-  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
-  kernel: Annotated[int, between(1, MAX_KERNEL), ODD_IF_SAME]
-  padding: Annotated[str, one_of(*PADDINGS)]
+  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]  # channels of each convolution
+  kernel: Annotated[int, between(1, MAX_KERNEL), ODD_IF_SAME]  # side of all kernels, pixels
+  padding: Annotated[str, one_of(*PADDINGS)]  # of convolutions, `valid` or `same`
+  # Side of the squares over which feature maps are averaged, pixels; 1 is none.
   pool: Annotated[int, between(1, MAX_KERNEL)]
+  # Units of each dense layer but the last.
   hidden: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
-  dropout: Annotated[float, below(0, 1)]
-  num_classes: int
+  dropout: Annotated[float, below(0, 1)]  # share of the last hidden units that training drops
+  num_classes: int  # k
 
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> CNNOutput:
@@ -82,8 +82,18 @@ class CNN(nn.Module):
     return jax.random.bernoulli(key, 1 - self.dropout, shape)
 
 
+def average_pool(x: Array, side: int) -> Array:
+  """Means of side x side pixels, squares next to each other; a rest at the far ends is dropped."""
+  # Not nn.avg_pool, with which training has other bits.
+  batch, height, width, channels = x.shape
+  rows, columns = height // side, width // side
+  x = x[:, : rows * side, : columns * side]
+  return jnp.mean(x.reshape(batch, rows, side, columns, side, channels), axis=(2, 4))
+
+
 def loss_terms(output: CNNOutput, batch: Batch, step: Array | int | None) -> dict[str, Array]:
   """`cross_entropy` of the labels, nats, mean over labels and batch; it does not change by step."""
+  # Not optax's cross-entropy, which rounds otherwise.
   log_prob = jax.nn.log_softmax(output.logits)
   of_labels = jnp.take_along_axis(log_prob, labels_of(batch), axis=1)
   return {"cross_entropy": -jnp.mean(of_labels)}
@@ -100,17 +110,8 @@ def metrics(output: CNNOutput, batch: Batch) -> dict[str, Array]:
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
-  """A CNN from config sections.
-
-  Args:
-    model: fields of `CNN`.
-    loss: see `LossOptions`.
-    data: canvas, channels and number of classes.
-
-  Raises:
-    ValueError: a key or value that does not fit, or data that are not images.
-  """
-  spec = supervised.require_images("cnn", data)
+  """A CNN from config sections: fields of `CNN`, and `LossOptions`."""
+  spec = require_images("cnn", data)
   options = bounds.read(LossOptions, "loss", loss)
   module = build_module(CNN, "model", model, num_classes=spec.num_classes)
   margin = module.kernel // 2 if module.padding == "same" else 0
@@ -123,7 +124,5 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_weights=options.weights,
     loss_schedule=options.schedule,
     metrics=metrics,
-    features=lambda output: {},
-    pictures=lambda variables, batch: {},
     classify=classify,
   )

@@ -40,44 +40,32 @@ class GenerativeCapsules(nn.Module):
   on with a probability that depends on its choice, and its pose is the parent's times identity plus
   offset, up to Gaussian noise. Parts paint their templates over one another, in the order of their
   numbers, on black.
-
-  Attributes:
-    capsules: number of each layer, the parts first; two layers or more.
-    channels: c.
-    template_size: t, side of a template, pixels.
-    nonlinearity: applied to templates at use, `sigmoid` or `relu1`.
-    pixel_scale: standard deviation of a pixel.
-    temperature: of the parts' relaxed presences.
-    top_presence: probability of each top capsule.
-    top_scale: standard deviation of their poses.
-    dummy_affinity: of the dummy to every child; those of parents start at 1.
-    broad_scale: standard deviation of poses that no parent determines.
-    min_scale: added to the learned standard deviations of the others, so that densities stay
-      bounded.
-    initial_scale: initial value of the learned standard deviations.
-    shared_scales: whether all parents share the standard deviations of a child.
-    upper_temperature: of all other presences; None is the same. A relaxed presence is never 0, so a
-      parent that is off can still be chosen before the dummy. At 0.5 presences of objects need not
-      tell which objects are there, and one object can serve as two.
-    max_affinity: upper limit of the parents' affinities, above 1; 0 is no limit. Without a limit
-      they can grow until a parent of presence 1e-6 is chosen before the dummy. Presences then carry
-      no information.
   """
 
-  capsules: tuple[int, ...]
-  channels: int
+  capsules: tuple[int, ...]  # number of each layer, the parts first; two layers or more
+  channels: int  # c
+  # t: side of a template, pixels.
   template_size: Annotated[int, between(MIN_TEMPLATE_SIZE, MAX_SIDE)]
+  # Applied to templates at use, `sigmoid` or `relu1`.
   nonlinearity: Annotated[str, one_of(*NONLINEARITIES)]
-  pixel_scale: Annotated[float, between(*SCALES)]
-  temperature: Annotated[float, between(*TEMPERATURES)]
-  top_presence: Annotated[float, between(1e-6, 1 - 1e-6)]
-  top_scale: Annotated[float, between(*SCALES)]
+  pixel_scale: Annotated[float, between(*SCALES)]  # standard deviation of a pixel
+  temperature: Annotated[float, between(*TEMPERATURES)]  # of the parts' relaxed presences
+  top_presence: Annotated[float, between(1e-6, 1 - 1e-6)]  # probability of each top capsule
+  top_scale: Annotated[float, between(*SCALES)]  # standard deviation of their poses
+  # Of the dummy to every child; those of parents start at 1.
   dummy_affinity: Annotated[float, between(1e-12, 1e12)]
+  # Standard deviation of poses that no parent determines.
   broad_scale: Annotated[float, between(*SCALES)]
+  # Added to the learned standard deviations of the others, so that densities stay bounded.
   min_scale: Annotated[float, below(1e-6, "initial_scale")]
   initial_scale: Annotated[float, between(*SCALES)]
-  shared_scales: bool
+  shared_scales: bool  # whether all parents share the standard deviations of a child
+  # Of all other presences; None is the same. A relaxed presence is never 0, so a parent that is off
+  # can still be chosen before the dummy. At 0.5 presences of objects need not tell which objects
+  # are there, and one object can serve as two.
   upper_temperature: Annotated[float | None, between(*TEMPERATURES)] = None
+  # Upper limit of the parents' affinities, above 1; 0 is no limit. Without a limit they can grow
+  # until a parent of presence 1e-6 is chosen before the dummy. Presences then carry no information.
   max_affinity: Annotated[float, zero_or(above(1, 1e12))] = 0.0
 
   def setup(self):
@@ -142,9 +130,8 @@ class GenerativeCapsules(nn.Module):
   ) -> list[Selection]:
     """The choices of every layer but the topmost, each with a leading batch axis.
 
-    Args:
-      capsules: of every layer, from the parts up.
-      off_log_probs: of every layer [b, n], see `selection.child_log_prob`.
+    Arguments are of every layer, from the parts up; `off_log_probs` [b, n], see
+    `selection.child_log_prob`.
     """
     off = [None] * len(capsules) if off_log_probs is None else off_log_probs
     select = jax.vmap(selection.select, in_axes=(0, 0, None, 0))
@@ -161,14 +148,9 @@ class GenerativeCapsules(nn.Module):
     )
 
   def draw(self, parts: Capsules, canvas: int) -> Float[Array, "b h w c"]:
-    """What the parts of every example paint, in [0, 1].
+    """What the parts of every example paint on canvas x canvas pixels, in [0, 1].
 
-    Args:
-      parts: with a leading batch axis; a template's alpha is multiplied by its relaxed presence.
-      canvas: side of the image, pixels.
-
-    Raises:
-      ValueError: the template is larger than the canvas.
+    A template's alpha is multiplied by its relaxed presence.
     """
     return jax.vmap(compositing.over)(*self._layers(parts, canvas))
 
@@ -212,8 +194,7 @@ class GenerativeCapsules(nn.Module):
   def sample(self, key: Array, top: Capsules) -> tuple[list[Capsules], list[Array]]:
     """Draws every layer below given top capsules of one example; presences are 0 or 1.
 
-    Returns:
-      The layers from the parts up to the one given, and the choices [m] of every layer but that.
+    Returns the layers from the parts up to the one given, and the choices [m] of all but that.
     """
     layers, choices = [top], []
     for i, relations in reversed(list(enumerate(self.relations()))):
@@ -223,10 +204,9 @@ class GenerativeCapsules(nn.Module):
     return layers, choices
 
   def expect_children(self, top: Capsules) -> list[Capsules]:
-    """Expected capsules of every layer below given top capsules of one example, without noise.
+    """`selection.mean_children` of every layer below given top capsules of one example.
 
-    Returns:
-      The layers from the parts up to the one given; see `selection.mean_children`.
+    Returns the layers from the parts up to the one given.
     """
     layers = [top]
     for relations in reversed(self.relations()):

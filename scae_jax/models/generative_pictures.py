@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from scae_jax import geometry
+from scae_jax.models import pictures
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.routing import selection
 from scae_jax.routing.selection import CERTAIN, Capsules, Selection
@@ -42,10 +43,9 @@ def prior_samples(generative: GenerativeCapsules, canvas: int) -> dict[str, Arra
 
 
 def object_samples(generative: GenerativeCapsules, canvas: int) -> dict[str, Array]:
-  """Arguments of the figure of this name: every top object alone at chosen poses.
+  """Arguments of the figure of this name: every top object alone at chosen poses [p, 2, 3].
 
-  Returns:
-    `samples` [k, p, h, w, c], the object's expected drawing, and `poses` [p, 2, 3].
+  Samples [k, p, h, w, c] are the objects' expected drawings.
   """
   poses = jnp.stack([move_pose(*move) for move in MOVES])
 
@@ -63,14 +63,10 @@ def draw_objects(
   canvas: int,
   key: Array | None = None,
 ) -> Float[Array, "n h w c"]:
-  """Pictures of top objects at given poses, one object each.
+  """Pictures of canvas x canvas pixels of top objects at given poses, one object each.
 
-  Args:
-    generative: the prior and the picture.
-    objects: numbers of the objects in the top layer, not checked.
-    poses: of the objects, see `move_pose`.
-    canvas: side of the pictures, pixels.
-    key: of samples, a different one for each picture; None for the expected drawing, without noise.
+  `objects` are numbers in the top layer, not checked. Pictures are samples, all different, or,
+  without a key, expected drawings.
   """
   num_objects = generative.capsules[-1]
 
@@ -103,14 +99,9 @@ def reconstructions(
   """Arguments of the figures `reconstructions` and `object_reconstructions`.
 
   The top-down picture draws parts at the poses that their winning parents predict, without the
-  parts that the dummy has won.
-
-  Args:
-    generative: the prior and the picture.
-    image: [b, h, w, c].
-    capsules: of every layer, from the parts up, with a leading batch axis.
-    choices: of the parts' parents, with a leading batch axis.
-    object_presence: [b, k], of the layer above the parts.
+  parts that the dummy has won. `capsules` are those of every layer, from the parts up; `choices`
+  are of the parts' parents, and `object_presence` [b, k] of the layer above the parts. All have a
+  leading batch axis.
   """
   canvas = image.shape[1]
   parts, objects = capsules[:2]
@@ -126,21 +117,15 @@ def reconstructions(
     return generative.draw(Capsules(logits, poses), canvas)
 
   alone = jax.lax.map(lambda number: draw_where(owner == number), jnp.arange(num_objects))
-  return {
-    "reconstructions": {
-      "image": image,
-      "bottom_up": generative.draw(parts, canvas),
-      "top_down": draw_where(owner < num_objects),
-      "part_mixing": part_mixing(generative, parts, canvas),
-      "part_winner": owner,
-      "object_presence": object_presence,
-    },
-    "object_reconstructions": {
-      "image": image,
-      "object_reconstruction": jnp.moveaxis(alone, 0, 1),
-      "object_presence": object_presence,
-    },
-  }
+  return pictures.reconstructions(
+    image,
+    choices.posterior,
+    object_presence,
+    alone,
+    bottom_up=generative.draw(parts, canvas),
+    top_down=draw_where(owner < num_objects),
+    part_mixing=part_mixing(generative, parts, canvas),
+  )
 
 
 def part_mixing(

@@ -28,6 +28,7 @@ from scae_jax.models.system import (
   build_module,
   labels_of,
   pixels_of,
+  require_images,
 )
 from scae_jax.routing import em
 from scae_jax.typing import Array, Batch, Float
@@ -38,26 +39,17 @@ CONV_STRIDE, CAPSULE_KERNEL, CAPSULE_STRIDES = 2, 3, (2, 1)
 
 @dataclasses.dataclass(frozen=True)
 class MatrixCapsulesLoss(LossOptions):
-  """The config's loss section.
+  """The config's loss section."""
 
-  Attributes:
-    margin_scale: steps, see `margins.spread_margin`.
-  """
-
-  margin_scale: Annotated[float, above(0, MAX_STEPS)]
+  margin_scale: Annotated[float, above(0, MAX_STEPS)]  # steps, see `margins.spread_margin`
 
 
 @struct.dataclass
 class MatrixCapsulesOutput:
-  """What one pass computes.
+  """What one pass computes."""
 
-  Attributes:
-    activation: [b, k], of the class capsules, in [0, 1].
-    routing: of the class capsules, which have one position, with a leading batch axis.
-  """
-
-  activation: Float[Array, "b k"]
-  routing: em.EMRouting
+  activation: Float[Array, "b k"]  # of the class capsules, in [0, 1]
+  routing: em.EMRouting  # of the class capsules, which have one position, with a leading batch axis
 
 
 class MatrixCapsules(nn.Module):
@@ -66,30 +58,20 @@ class MatrixCapsules(nn.Module):
   With `conv_width`, `primary_types`, `first_types` and `second_types` (A, B, C and D of the paper)
   of 32 each it has 316,650 parameters on stereo pairs (2 channels) of 5 classes, with 64, 8, 16 and
   16 it has 68,618; a grey image has 25 A fewer. The primary capsules have no biases.
-
-  Attributes:
-    conv_width: A, channels of the convolution, which has stride 2.
-    conv_kernel: its side, pixels; published with 5.
-    primary_types: B.
-    first_types: C, of the 3x3 layer with stride 2.
-    second_types: D, of the 3x3 layer with stride 1.
-    routing_iterations: of each layer.
-    inverse_temperature_limit: of activations in routing, see `em.inverse_temperature`.
-    normalize_poses: whether poses of primary capsules are scaled, see `PrimaryCapsules`.
-    add_coordinates: whether class capsules are told where their children stand.
-    num_classes: k.
   """
 
+  # A, channels of the convolution, which has stride 2.
   conv_width: Annotated[int, between(1, MAX_WIDTH)]
-  conv_kernel: Annotated[int, between(1, MAX_KERNEL)]
-  primary_types: Annotated[int, between(1, MAX_WIDTH)]
-  first_types: Annotated[int, between(1, MAX_WIDTH)]
-  second_types: Annotated[int, between(1, MAX_WIDTH)]
-  routing_iterations: Annotated[int, between(1, MAX_ITERATIONS)]
+  conv_kernel: Annotated[int, between(1, MAX_KERNEL)]  # its side, pixels; published with 5
+  primary_types: Annotated[int, between(1, MAX_WIDTH)]  # B
+  first_types: Annotated[int, between(1, MAX_WIDTH)]  # C, of the 3x3 layer with stride 2
+  second_types: Annotated[int, between(1, MAX_WIDTH)]  # D, of the 3x3 layer with stride 1
+  routing_iterations: Annotated[int, between(1, MAX_ITERATIONS)]  # of each layer
+  # Of activations in routing, see `em.inverse_temperature`.
   inverse_temperature_limit: Annotated[float, above(0, 1e6)]
-  normalize_poses: bool
-  add_coordinates: bool
-  num_classes: int
+  normalize_poses: bool  # whether poses of primary capsules are scaled, see `PrimaryCapsules`
+  add_coordinates: bool  # whether class capsules are told where their children stand
+  num_classes: int  # k
 
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> MatrixCapsulesOutput:
@@ -119,13 +101,9 @@ class MatrixCapsules(nn.Module):
 def loss_terms(
   output: MatrixCapsulesOutput, batch: Batch, step: Array | int | None, *, margin_scale: float
 ) -> dict[str, Array]:
-  """`spread`, the spread loss, mean over the batch.
+  """`spread`, the spread loss, mean over the batch, with the margin of a step or, None, the last.
 
-  Args:
-    output: of the module.
-    batch: the same batch.
-    step: of training, on which the margin depends; None for the margin at the end.
-    margin_scale: steps, see `spread_margin`.
+  `margin_scale` is in steps, see `spread_margin`.
   """
   steps = jnp.asarray(math.inf if step is None else step, jnp.float32)
   margin = spread_margin(steps, margin_scale)
@@ -140,17 +118,8 @@ def metrics(output: MatrixCapsulesOutput, batch: Batch) -> dict[str, Array]:
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
-  """Matrix capsules from config sections.
-
-  Args:
-    model: fields of `MatrixCapsules`.
-    loss: see `MatrixCapsulesLoss`.
-    data: canvas, channels and number of classes.
-
-  Raises:
-    ValueError: a key or value that does not fit, or data that are not images.
-  """
-  spec = supervised.require_images("matrix_capsules", data)
+  """Matrix capsules from config sections: fields of `MatrixCapsules`, and `MatrixCapsulesLoss`."""
+  spec = require_images("matrix_capsules", data)
   options = bounds.read(MatrixCapsulesLoss, "loss", loss)
   module = build_module(MatrixCapsules, "model", model, num_classes=spec.num_classes)
   capsule_layers = [Window(CAPSULE_KERNEL, stride) for stride in CAPSULE_STRIDES]
@@ -159,15 +128,9 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
     output: Any = module.apply(variables, batch, train=False)
-    coupling, agreement = output.routing.coupling[0], output.routing.agreement[0]
-    # The one position of the class capsules is left out.
-    return {
-      "coupling": {
-        "image": pixels_of(batch)[0],
-        "coupling": coupling[:, 0],
-        "agreement": agreement[:, 0],
-      }
-    }
+    # Of the first example; class capsules have one position.
+    arrays = {name: getattr(output.routing, name)[0, :, 0] for name in ("coupling", "agreement")}
+    return {"coupling": {"image": pixels_of(batch)[0], **arrays}}
 
   return System(
     module=module,
@@ -175,7 +138,6 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_weights=options.weights,
     loss_schedule=options.schedule,
     metrics=metrics,
-    features=lambda output: {},
     pictures=pictures,
     classify=lambda output: output.activation,
   )

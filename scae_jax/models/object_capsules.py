@@ -27,25 +27,16 @@ STATIC_INIT = 0.064
 
 @struct.dataclass
 class ObjectCapsules:
-  """What the decoder says of every object; gradients flow through every field.
+  """What the decoder says of every object; gradients flow through every field."""
 
-  Attributes:
-    poses: [b, k, 2, 3], object-viewer transforms.
-    presence: [b, k], the largest vote presence of each object.
-    presence_logits: [b, k], of the capsules themselves, before noise and whatever their votes say.
-    votes: [b, k, m, 6], predicted part poses as six numbers.
-    vote_scale: [b, k, m], their standard deviations.
-    vote_presence: [b, k, m], probability that object k shows part m.
-    dynamic: [b, k, m, 6], raw deformations of the object-part transforms.
-  """
-
-  poses: Float[Array, "b k 2 3"]
-  presence: Float[Array, "b k"]
+  poses: Float[Array, "b k 2 3"]  # object-viewer transforms
+  presence: Float[Array, "b k"]  # the largest vote presence of each object
+  # Of the capsules themselves, before noise and whatever their votes say.
   presence_logits: Float[Array, "b k"]
-  votes: Float[Array, "b k m 6"]
-  vote_scale: Float[Array, "b k m"]
-  vote_presence: Float[Array, "b k m"]
-  dynamic: Float[Array, "b k m 6"]
+  votes: Float[Array, "b k m 6"]  # predicted part poses as six numbers
+  vote_scale: Float[Array, "b k m"]  # their standard deviations
+  vote_presence: Float[Array, "b k m"]  # probability that object k shows part m
+  dynamic: Float[Array, "b k m 6"]  # raw deformations of the object-part transforms
 
 
 @typed
@@ -55,28 +46,21 @@ def vote_scale_of(raw: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 class ObjectEncoder(nn.Module):
-  """Part capsules to one vector an object capsule.
+  """Part capsules to one vector an object capsule."""
 
-  Attributes:
-    num_objects: k.
-    kind: `set_transformer`, or the ablation `mlp`: one MLP on all parts, flattened.
-    output_features: width of each output.
-    num_layers: self-attention blocks (hidden layers of the MLP).
-    num_heads: heads of the attention.
-    features: width of the blocks (an object's share of the MLP's hidden width).
-    num_inducing: inducing points of each block; 0 is full self-attention.
-    mask: `log_presence`, `hard` or `none`.
-    compute_dtype: of the set transformer, such as `bfloat16`; None: the parts'. The MLP has theirs.
-  """
-
-  num_objects: int
+  num_objects: int  # k
+  # `set_transformer`, or the ablation `mlp`: one MLP on all parts, flattened.
   kind: Annotated[str, one_of(*ENCODERS)]
-  output_features: Annotated[int, between(1, MAX_WIDTH)]
+  output_features: Annotated[int, between(1, MAX_WIDTH)]  # width of each output
+  # Self-attention blocks (hidden layers of the MLP).
   num_layers: Annotated[int, between(0, MAX_LAYERS)]
   num_heads: Annotated[int, between(1, MAX_WIDTH), dividing("features", "output_features")]
+  # Width of the blocks (an object's share of the MLP's hidden width).
   features: Annotated[int, between(1, MAX_WIDTH)]
+  # Inducing points of each block; 0 is full self-attention.
   num_inducing: Annotated[int, between(0, MAX_WIDTH)]
-  mask: Annotated[str, one_of(*MASKS)]
+  mask: Annotated[str, one_of(*MASKS)]  # `log_presence`, `hard` or `none`
+  # Of the set transformer, such as `bfloat16`; None: the parts'. The MLP has theirs.
   compute_dtype: str | None
 
   @nn.compact
@@ -103,28 +87,18 @@ class ObjectEncoder(nn.Module):
 
 
 class ObjectDecoder(nn.Module):
-  """One vector an object capsule to votes for the poses of all parts.
+  """One vector an object capsule to votes for the poses of all parts."""
 
-  Attributes:
-    num_parts: m.
-    hidden: width of the hidden layers of each capsule's MLPs.
-    capsule_features: width between the two MLPs.
-    presence_noise: width of the uniform noise on capsule and vote presence logits in training.
-    noise_in_evaluation: keep that noise on, with a constant key, as the authors' release does; an
-      example's presences then depend on its place in the batch and on the batch's size.
-    similarity: transforms are similarities instead of affine.
-    deformations: object-part transforms may depend on the example.
-    learn_vote_scale: standard deviations are predicted; otherwise they are 1.
-  """
-
-  num_parts: int
-  hidden: Annotated[int, between(1, MAX_WIDTH)]
-  capsule_features: Annotated[int, between(1, MAX_WIDTH)]
+  num_parts: int  # m
+  hidden: Annotated[int, between(1, MAX_WIDTH)]  # width of the hidden layers of each capsule's MLPs
+  capsule_features: Annotated[int, between(1, MAX_WIDTH)]  # width between the two MLPs
+  # Width of the uniform noise on capsule and vote presence logits in training.
   presence_noise: Annotated[float, between(0, MAX_NOISE)]
+  # Keep that noise on; see `PartEncoder`.
   noise_in_evaluation: bool
-  similarity: bool
-  deformations: bool
-  learn_vote_scale: bool
+  similarity: bool  # transforms are similarities instead of affine
+  deformations: bool  # object-part transforms may depend on the example
+  learn_vote_scale: bool  # standard deviations are predicted; otherwise they are 1
 
   @nn.compact
   @typed
@@ -163,7 +137,7 @@ class ObjectDecoder(nn.Module):
       return geometry.pose_matrix(numbers, similarity=self.similarity)
 
     def vote(viewer: Array, object_part: Array) -> Array:
-      return geometry.pose_vector(geometry.compose(viewer, matrix(object_part)))
+      return geometry.compose(viewer, matrix(object_part)).reshape(POSE_SIZE)
 
     poses = jax.vmap(jax.vmap(matrix))(raw["viewer"])
     over_parts = jax.vmap(vote, in_axes=(None, 0))

@@ -47,17 +47,11 @@ NEEDS_ALPHA = rule(
 
 @struct.dataclass
 class PartCapsules:
-  """What the encoder says of every part; gradients flow through every field.
+  """What the encoder says of every part; gradients flow through every field."""
 
-  Attributes:
-    poses: [b, m, 2, 3], from template to image coordinates.
-    presence: [b, m], probabilities.
-    features: [b, m, d], special features.
-  """
-
-  poses: Float[Array, "b m 2 3"]
-  presence: Float[Array, "b m"]
-  features: Float[Array, "b m d"]
+  poses: Float[Array, "b m 2 3"]  # from template to image coordinates
+  presence: Float[Array, "b m"]  # probabilities
+  features: Float[Array, "b m d"]  # special features
 
 
 def noisy_sigmoid(
@@ -85,30 +79,20 @@ def squash(x: Array, nonlinearity: str) -> Array:
 
 
 class PartEncoder(nn.Module):
-  """Image to part capsules.
+  """Image to part capsules."""
 
-  Attributes:
-    num_parts: m.
-    widths: channels of the convolutions.
-    strides: their strides.
-    num_features: d, special features of a part; 0 for none.
-    pooling: `attention`, or the ablations `mean` and `linear`.
-    presence_noise: width of the uniform noise on presence logits in training.
-    noise_in_evaluation: keep that noise on, with a constant key, as the authors' release does; an
-      example's presences then depend on its place in the batch and on the batch's size.
-    similarity: poses are similarity transforms instead of affine ones.
-    compute_dtype: of the convolutions, such as `bfloat16`; None: the image's.
-  """
-
-  num_parts: int
-  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
+  num_parts: int  # m
+  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]  # channels of the convolutions
   strides: Annotated[tuple[int, ...], each(between(1, MAX_KERNEL)), as_many_as("widths")]
-  num_features: Annotated[int, between(0, MAX_WIDTH)]
-  pooling: Annotated[str, one_of(*POOLINGS)]
+  num_features: Annotated[int, between(0, MAX_WIDTH)]  # d, special features of a part; 0 for none
+  pooling: Annotated[str, one_of(*POOLINGS)]  # `attention`, or the ablations `mean` and `linear`
+  # Width of the uniform noise on presence logits in training.
   presence_noise: Annotated[float, between(0, MAX_NOISE)]
+  # Keep that noise on, with a constant key, as the authors' release does; an example's presences
+  # then depend on its place in the batch and on the batch's size.
   noise_in_evaluation: bool
-  similarity: bool
-  compute_dtype: str | None
+  similarity: bool  # poses are similarity transforms instead of affine ones
+  compute_dtype: str | None  # of the convolutions, such as `bfloat16`; None: the image's
 
   @nn.compact
   @typed
@@ -147,17 +131,11 @@ def mixture_of(
   temperature: Array | None,
   scale: float,
 ) -> mixtures.PixelMixture:
-  """The mixture of one image.
+  """The mixture of one image, from presences [m], colours [m, c] and the background (mean, logit).
 
-  Args:
-    warped: templates at their poses without colour [m, h, w, c], or [m, h, w, c + 1] with their
-      mixing logits.
-    presence: [m], probabilities.
-    colours: [m, c].
-    background: its mean and mixing logit.
-    temperature: where mixing logits are the mean over channels of the coloured, warped templates
-      over this; None where templates have logits of their own.
-    scale: standard deviation of a pixel.
+  `warped` are templates at their poses, without colour, [m, h, w, c]. They have their mixing logits
+  as one more channel; or, with a temperature, those are the mean over channels of the coloured,
+  warped templates over it.
   """
   # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
   mean = warped[..., : colours.shape[-1]] * colours[:, None, None, :]
@@ -169,35 +147,28 @@ def mixture_of(
 
 
 class PartDecoder(nn.Module):
-  """Part capsules to a mixture at every pixel.
+  """Part capsules to a mixture at every pixel."""
 
-  Attributes:
-    num_parts: m.
-    channels: c.
-    template_size: t, side of a template, pixels.
-    nonlinearity: applied to templates at use, `sigmoid` or `relu1`.
-    mixing: `alpha`: each part has a second template of mixing logits. `coupled`: mixing logits are
-      the mean over channels of the coloured, warped template, over a learned temperature.
-    colour: a part's template is multiplied by a colour computed from its special features.
-    pixel_scale: standard deviation of a pixel.
-    likelihood: how `log_prob` computes: `composed`, from the mixture at every pixel, or `fused`, on
-      a GPU by a kernel that keeps no image of any part, elsewhere as `composed`. The same number
-      but for rounding.
-    likelihood_stride: n; in training, `log_prob` is n^2 times that of every n-th pixel in both
-      directions, from a first one that is drawn for each example: an unbiased estimate, in 1 / n^2
-      of the time. 1: of all pixels.
-    warp: method of `warping.warp_templates`, likewise; the fused kernel has its own.
-  """
-
-  num_parts: int
-  channels: int
+  num_parts: int  # m
+  channels: int  # c
+  # t: side of a template, pixels.
   template_size: Annotated[int, between(MIN_TEMPLATE_SIZE, MAX_SIDE)]
+  # Applied to templates at use, `sigmoid` or `relu1`.
   nonlinearity: Annotated[str, one_of(*NONLINEARITIES)]
+  # `alpha`: each part has a second template of mixing logits. `coupled`: mixing logits are the mean
+  # over channels of the coloured, warped template, over a learned temperature.
   mixing: Annotated[str, one_of(*MIXINGS)]
-  colour: bool
-  pixel_scale: Annotated[float, between(*SCALES)]
+  colour: bool  # a part's template is multiplied by a colour computed from its special features
+  pixel_scale: Annotated[float, between(*SCALES)]  # standard deviation of a pixel
+  # How `log_prob` computes: `composed`, from the mixture at every pixel, or `fused`, on a GPU by a
+  # kernel that keeps no image of any part, elsewhere as `composed`. The same number but for
+  # rounding.
   likelihood: Annotated[str, one_of(*LIKELIHOODS), NEEDS_ALPHA]
+  # n: in training, `log_prob` is n^2 times that of every n-th pixel in both directions, from a
+  # first one that is drawn for each example: an unbiased estimate, in 1 / n^2 of the time. 1: of
+  # all pixels.
   likelihood_stride: Annotated[int, between(1, MAX_LIKELIHOOD_STRIDE)]
+  # Method of `warping.warp_templates`, likewise; the fused kernel has its own.
   warp: Annotated[str, one_of(*warping.METHODS)]
 
   def setup(self):
@@ -221,9 +192,6 @@ class PartDecoder(nn.Module):
     """Colour of every part in [0, 1], [b, m, c], from special features [b, m, d].
 
     Ones where parts have no colour.
-
-    Raises:
-      ValueError: parts have a colour and no features.
     """
     if not self.colour:
       return jnp.ones((*features.shape[:2], self.channels))
@@ -239,21 +207,9 @@ class PartDecoder(nn.Module):
   def __call__(
     self, poses: Array, presence: Array, colours: Array, canvas: int
   ) -> mixtures.PixelMixture:
-    """The mixture of every image.
+    """The mixture of every image of canvas x canvas pixels, with a leading batch axis.
 
-    Args:
-      poses: [b, m, 2, 3].
-      presence: [b, m], probabilities.
-      colours: [b, m, c], see `colours`.
-      canvas: side of the image, pixels.
-
-    Returns:
-      mixtures with a leading batch axis. With `coupled` mixing a part's logit at a pixel is the
-      mean over channels of its mean there, which is the coloured, warped template, over the
-      temperature.
-
-    Raises:
-      ValueError: the template is larger than the canvas.
+    Of poses [b, m, 2, 3], presences [b, m] and `colours` [b, m, c].
     """
     if self.template_size > canvas:
       raise ValueError(
@@ -287,16 +243,9 @@ class PartDecoder(nn.Module):
   ) -> Array:
     """log p(target) under the mixture, [], summed over pixels, mean over the batch, nats.
 
-    In training an estimate where `likelihood_stride` is above 1, with phases from the module's
-    `noise` stream.
-
-    Args:
-      poses: [b, m, 2, 3].
-      presence: [b, m], probabilities.
-      colours: [b, m, c].
-      target: [b, h, w, c], a constant: only the composition gives it a gradient.
-      train: see above.
-      interpret: run the fused kernel without a GPU, slowly, to test it.
+    Arguments are those of `__call__`; the target [b, h, w, c] is a constant. In training an
+    estimate where `likelihood_stride` is above 1, with phases from the module's `noise` stream.
+    `interpret` runs the fused kernel without a GPU, slowly, to test it.
     """
     stride = self.likelihood_stride if train else 1
     if stride > 1:

@@ -19,22 +19,15 @@ from scae_jax.typing import Array, Float, typed
 
 @struct.dataclass
 class PointVotes:
-  """What every capsule says of points; gradients flow through every field.
+  """What every capsule says of points; gradients flow through every field."""
 
-  Attributes:
-    votes: [b, k, v, 2], where points should be.
-    vote_scale: [b, k, v], their standard deviations.
-    vote_presence: [b, k, v], probability that the vote has a point.
-    presence: [b, k], the largest vote presence of each capsule.
-    presence_logits: [b, k], of the capsules themselves, before noise and whatever their votes say.
-    dynamic: [b, k, v, 6], raw deformations of the object-part transforms; zero for an MLP.
-  """
-
-  votes: Float[Array, "b k v 2"]
-  vote_scale: Float[Array, "b k v"]
-  vote_presence: Float[Array, "b k v"]
-  presence: Float[Array, "b k"]
+  votes: Float[Array, "b k v 2"]  # where points should be
+  vote_scale: Float[Array, "b k v"]  # their standard deviations
+  vote_presence: Float[Array, "b k v"]  # probability that the vote has a point
+  presence: Float[Array, "b k"]  # the largest vote presence of each capsule
+  # Of the capsules themselves, before noise and whatever their votes say.
   presence_logits: Float[Array, "b k"]
+  # Raw deformations of the object-part transforms; zero for an MLP.
   dynamic: Float[Array, "b k v 6"]
 
 
@@ -51,21 +44,14 @@ def point_votes(objects: ObjectCapsules) -> PointVotes:
 
 
 class MLPDecoder(nn.Module):
-  """The baseline: votes straight from one plain MLP, with no pose that they would share.
+  """The baseline: votes straight from one plain MLP, with no pose that they would share."""
 
-  Attributes:
-    num_objects: k.
-    num_votes: v.
-    widths: of the hidden layers.
-    presence_noise: width of the uniform noise on capsule and vote presence logits in training.
-    learn_vote_scale: standard deviations are predicted; otherwise they are 1.
-  """
-
-  num_objects: int
-  num_votes: int
-  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
+  num_objects: int  # k
+  num_votes: int  # v
+  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]  # of the hidden layers
+  # Width of the uniform noise on capsule and vote presence logits in training.
   presence_noise: Annotated[float, between(0, MAX_NOISE)]
-  learn_vote_scale: bool
+  learn_vote_scale: bool  # standard deviations are predicted; otherwise they are 1
 
   @nn.compact
   @typed

@@ -26,16 +26,16 @@ from scae_jax.models.capsule_inference import (
   unconstrain,
 )
 from scae_jax.models.generative_capsules import GenerativeCapsules
+from scae_jax.models.pictures import part_identity
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules, ProbabilisticOutput
 from scae_jax.models.system import (
   FreeForm,
-  ImageSpec,
   Spec,
   System,
   build_module,
-  require_pixels,
+  build_stage,
+  require_images,
 )
-from scae_jax.models.turned_pictures import part_identity
 from scae_jax.routing import selection
 from scae_jax.schedules import line_through
 from scae_jax.typing import Array, Batch
@@ -50,42 +50,30 @@ ENDS_AT_1 = rule(
 
 @dataclasses.dataclass(frozen=True)
 class BoundSchedule:
-  """The section `loss.schedule`.
+  """The section `loss.schedule`."""
 
-  Attributes:
-    latents: points (step, factor) of all terms but `pixels`; the factor is 1 of held-out examples.
-  """
-
+  # Points (step, factor) of all terms but `pixels`; the factor is 1 of held-out examples.
   latents: Annotated[Points, line(0, MAX_WEIGHT)]
 
 
 @dataclasses.dataclass(frozen=True)
 class BoundOptions:
-  """The config's loss section; the bound has no other weights.
+  """The config's loss section; the bound has no other weights."""
 
-  Attributes:
-    schedule: see `BoundSchedule`.
-    choice_temperature: points (step, temperature) of training down to 1, see `loss_terms`.
-  """
-
-  schedule: BoundSchedule
+  schedule: BoundSchedule  # see `BoundSchedule`
+  # Points (step, temperature) of training down to 1, see `loss_terms`.
   choice_temperature: Annotated[Points, line(1e-3, 1e3), ENDS_AT_1]
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerOptions:
-  """Keys of the model section that several stages share.
+  """Keys of the model section that several stages share."""
 
-  Attributes:
-    capsules: number of each layer, from the parts up.
-    poses: posteriors of poses, points or Gaussian.
-    posterior: deviations of Gaussian ones.
-  """
-
+  # Number of each layer, from the parts up.
   capsules: Annotated[
     tuple[int, ...], each(between(1, MAX_WIDTH), least=2, most=MAX_CAPSULE_LAYERS)
   ]
-  poses: Annotated[str, one_of(*POSES)]
+  poses: Annotated[str, one_of(*POSES)]  # posteriors of poses, points or Gaussian
   posterior: PosteriorScales = dataclasses.field(default_factory=PosteriorScales)
 
 
@@ -112,13 +100,9 @@ def loss_terms(
 ) -> dict[str, Array]:
   """The terms of the negative bound, each a mean over the batch, nats.
 
-  Args:
-    output: of the module.
-    batch: the same batch.
-    step: of training; None for the bound as it is.
-    choice_temperature: of a step; tempers `capsules_<i>` of all layers but the topmost, see
-      `selection.tempered_log_prob`; None for 1, the bound itself. Above 1 these terms are smaller
-      than those of the bound and cannot be compared with held-out ones.
+  `choice_temperature` of a step tempers `capsules_<i>` of all layers but the topmost, see
+  `selection.tempered_log_prob`; without either it is 1, for the bound itself. Above 1 these terms
+  are smaller than those of the bound and cannot be compared with held-out ones.
   """
   terms = {name: jnp.mean(value) for name, value in output.terms.items()}
   if choice_temperature is None or step is None:
@@ -181,87 +165,56 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   centre of the one below, so its bound differs from `ProbabilisticOutput.terms`, where objects are
   inferred from sampled parts.
   """
-
   scales_of = module.part_inference.scales_of
 
-  def encode(variables: Any, batch: Batch) -> list[Posterior]:
-    return nn.apply(ProbabilisticCapsules.infer, module)(variables, batch["image"], None)[0]
-
-  def prior(variables: Any, batch: Batch) -> list[Posterior]:
-    return nn.apply(ProbabilisticCapsules.prior, module)(variables, len(batch["image"]))
-
+  infer = nn.apply(ProbabilisticCapsules.infer, module)
+  prior = nn.apply(ProbabilisticCapsules.prior, module)
+  estimate = nn.apply(ProbabilisticCapsules.free_estimate, module)
+  picture = nn.apply(ProbabilisticCapsules.picture, module)
   names = term_names(len(module.generative.capsules), gaussian=module.part_inference.gaussian)
 
   def terms(
     variables: Any, posterior: list[Posterior], batch: Batch, key: Array
   ) -> dict[str, Array]:
-    estimate = nn.apply(ProbabilisticCapsules.free_estimate, module)
     found = estimate(variables, batch["image"], posterior, key)
     return {name: found[name] for name in names}
 
-  def draw(variables: Any, posterior: list[Posterior], batch: Batch) -> Array:
-    canvas = batch["image"].shape[1]
-    return nn.apply(ProbabilisticCapsules.picture, module)(variables, posterior[0], canvas)
-
   return FreeForm(
-    encode=encode,
-    prior=prior,
+    encode=lambda variables, batch: infer(variables, batch["image"], None)[0],
+    prior=lambda variables, batch: prior(variables, len(batch["image"])),
     unconstrain=lambda posterior: [unconstrain(layer, scales_of) for layer in posterior],
     constrain=lambda free: [constrain(layer, scales_of) for layer in free],
     terms=terms,
     readings=lambda posterior: posterior_readings(posterior[-1]),
-    draw=draw,
+    draw=lambda variables, posterior, batch: picture(
+      variables, posterior[0], batch["image"].shape[1]
+    ),
   )
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
   """Probabilistic capsules from config sections.
 
-  Args:
-    model: `capsules`, the number of each layer from the parts up, `poses`, one of `POSES`,
-      `num_samples`, and the sections `generative`, `part_inference` and `object_inference`, the
-      last for every layer above the parts, and `posterior`, see `PosteriorScales`.
-    loss: see `BoundOptions`.
-    data: canvas and channels.
-
-  Raises:
-    ValueError: a key or value that does not fit, or data that are not images in [0, 1].
+  They are fields of `ProbabilisticCapsules`, with a section for each of its parts, and of
+  `LayerOptions`; and `BoundOptions`. One section is for the networks of all layers above the parts.
   """
-  if not isinstance(data, ImageSpec):
-    raise ValueError(
-      "config.system 'probabilistic' takes images, and config.data.name names scenes of points; the"
-      " system for those is 'ccae'."
-    )
-  require_pixels("probabilistic", data)
+  data = require_images("probabilistic", data, in_unit_range=True)
   options = bounds.read(BoundOptions, "loss", loss)
   layers, model = bounds.read_some(LayerOptions, "model", model)
-  capsules, scales_of, gaussian = layers.capsules, layers.posterior, layers.poses == "gaussian"
-  generative = build_module(
-    GenerativeCapsules,
-    "model.generative",
-    model.pop("generative", {}),
-    capsules=capsules,
-    channels=data.channels,
+  capsules = layers.capsules
+  kind_of_posterior = {"gaussian": layers.poses == "gaussian", "scales_of": layers.posterior}
+  generative = build_stage(
+    model, "generative", GenerativeCapsules, capsules=capsules, channels=data.channels
   )
-  part_inference = build_module(
-    PartInference,
-    "model.part_inference",
-    model.pop("part_inference", {}),
-    num_parts=capsules[0],
-    gaussian=gaussian,
-    scales_of=scales_of,
+  part_inference = build_stage(
+    model, "part_inference", PartInference, num_parts=capsules[0], **kind_of_posterior
   )
   strides = part_inference.strides
   require_sight(data.canvas, windows_of(strides), {"model.part_inference.strides": strides})
   section = model.pop("object_inference", {})
   object_inference = tuple(
     build_module(
-      ObjectInference,
-      "model.object_inference",
-      section,
-      num_capsules=count,
-      gaussian=gaussian,
-      scales_of=scales_of,
+      ObjectInference, "model.object_inference", section, num_capsules=count, **kind_of_posterior
     )
     for count in capsules[1:]
   )
@@ -273,7 +226,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     part_inference=part_inference,
     object_inference=object_inference,
   )
-  names = term_names(len(capsules), gaussian=gaussian)
+  names = term_names(len(capsules), gaussian=part_inference.gaussian)
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
     mixing_of = functools.partial(nn.apply(ProbabilisticCapsules.part_mixing, module), variables)

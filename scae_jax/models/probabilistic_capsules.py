@@ -26,44 +26,33 @@ OFF_POSES = ("broad", "summed_out")
 
 @struct.dataclass
 class ProbabilisticOutput:
-  """Everything that one pass computes.
+  """Everything that one pass computes."""
 
-  Attributes:
-    terms: {name: [b]}, the terms of the negative bound, nats; see `negative_bound`.
-    posteriors: of every layer, from the parts up, without noise: each layer is inferred from the
-      centre of the posterior below.
-    picture: [b, h, w, c], drawn from the centre of the parts' posterior.
-    children: [b, k], expected number of children of the top capsules that are on, appendix D.
-    joints: of every layer but the topmost [b, s, k+1, m], `Selection.joint` of each sample that
-      `terms` are estimated from.
-  """
-
+  # The terms of the negative bound, nats; see `negative_bound`.
   terms: dict[str, Float[Array, "b"]]
+  # Of every layer, from the parts up, without noise: each layer is inferred from the centre of the
+  # posterior below.
   posteriors: list[Posterior]
-  picture: Float[Array, "b h w c"]
+  picture: Float[Array, "b h w c"]  # drawn from the centre of the parts' posterior
+  # Expected number of children of the top capsules that are on, appendix D.
   children: Float[Array, "b k"]
+  # Of every layer but the topmost [b, s, k+1, m], `Selection.joint` of each sample that `terms` are
+  # estimated from.
   joints: list[Float[Array, "b s n m"]]
 
 
 class ProbabilisticCapsules(nn.Module):
-  """The generative model and the networks that infer its latent variables.
+  """The generative model and the networks that infer its latent variables."""
 
-  Attributes:
-    generative: the prior and the picture.
-    part_inference: image to parts.
-    object_inference: each layer to the one above, from the parts up.
-    num_samples: of the Monte Carlo estimate of the bound.
-    off_poses: prior of the pose of a child that is off. `broad` is the article's: a wide Gaussian
-      around the identity. Its density is low next to a sharp posterior, above all a point. Being on
-      where a parent predicts it then gains more nats than wrong pixels cost, and a part that is not
-      in the image hides instead of being off. `summed_out`: such a pose costs nothing, see
-      `Posterior.off_log_prob`; exact where presences are 0 or 1.
-  """
-
-  generative: GenerativeCapsules
-  part_inference: PartInference
-  object_inference: Sequence[ObjectInference]
-  num_samples: Annotated[int, between(1, MAX_WIDTH)]
+  generative: GenerativeCapsules  # the prior and the picture
+  part_inference: PartInference  # image to parts
+  object_inference: Sequence[ObjectInference]  # each layer to the one above, from the parts up
+  num_samples: Annotated[int, between(1, MAX_WIDTH)]  # of the Monte Carlo estimate of the bound
+  # Prior of the pose of a child that is off. `broad` is the article's: a wide Gaussian around the
+  # identity. Its density is low next to a sharp posterior, above all a point. Being on where a
+  # parent predicts it then gains more nats than wrong pixels cost, and a part that is not in the
+  # image hides instead of being off. `summed_out`: such a pose costs nothing, see
+  # `Posterior.off_log_prob`; exact where presences are 0 or 1.
   off_poses: Annotated[str, one_of(*OFF_POSES)] = "broad"
 
   def __call__(self, batch: Batch, *, train: bool) -> ProbabilisticOutput:
@@ -89,10 +78,8 @@ class ProbabilisticCapsules(nn.Module):
   def infer(self, image: Array, key: Array | None) -> tuple[list[Posterior], list[Capsules]]:
     """Posteriors of every layer, from the parts up, and a sample of each.
 
-    Args:
-      image: [b, h, w, c].
-      key: of the samples, `num_samples` an image, in consecutive rows; None for the centre of every
-        posterior, one row an image.
+    With a key there are `num_samples` samples of an image [b, h, w, c], in consecutive rows; with
+    None it is the centre of every posterior, one row an image.
     """
     posterior = self.part_inference(image)
     if key is not None:
@@ -173,15 +160,13 @@ class ProbabilisticCapsules(nn.Module):
     layers: Sequence[Capsules],
     choices: Sequence[Selection],
   ) -> dict[str, Float[Array, "b"]]:
-    """The terms of minus the evidence lower bound for one sample an image; their sum is to be
-    minimised.
+    """The terms of minus the evidence lower bound for one sample an image, nats, [b] each.
 
-    Returns:
-      nats, [b] each: `pixels`, -log density of the image; `capsules_<i>`, -log density of layer i
-      given the one above, or of the topmost, choices of parents summed out; `presences_<i>`, log
-      density of its presences under the posterior; `poses_<i>`, of its poses, with Gaussian
-      posteriors. With point posteriors (delta) the bound lacks an infinite constant, and poses are
-      maximum a posteriori estimates.
+    `pixels`, -log density of the image; `capsules_<i>`, -log density of layer i given the one
+    above, or of the topmost, choices of parents summed out; `presences_<i>`, log density of its
+    presences under the posterior; `poses_<i>`, of its poses, with Gaussian posteriors. With point
+    posteriors (delta) the bound lacks an infinite constant, and poses are maximum a posteriori
+    estimates.
     """
     picture = self.generative.draw(layers[0], image.shape[1])
     terms = {"pixels": -self.generative.image_log_prob(picture, image)}

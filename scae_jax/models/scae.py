@@ -20,9 +20,9 @@ from scae_jax.layers.sight import require_sight
 from scae_jax.models.capsule_loss import CapsuleLoss, SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartDecoder, PartEncoder
+from scae_jax.models.pictures import part_identity
 from scae_jax.models.stacked_capsules import SCAE, SCAEOutput
-from scae_jax.models.system import ImageSpec, Spec, System, build_module, require_pixels
-from scae_jax.models.turned_pictures import part_identity
+from scae_jax.models.system import Spec, System, build_module, build_stage, require_images
 from scae_jax.schedules import line_through
 from scae_jax.typing import Array, Batch
 
@@ -31,38 +31,25 @@ COMPUTE_DTYPES = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class StageOptions:
-  """Keys of the model section that several stages share.
+  """Keys of the model section that several stages share."""
 
-  Attributes:
-    num_parts: m.
-    num_objects: k.
-    compute_dtype: of CNN and set transformer.
-    feature_gradient: points (step, factor) of the argument of `SCAE.__call__` in training, see
-      `schedules.line_through`; () for 1.
-  """
-
-  num_parts: Annotated[int, between(1, MAX_WIDTH)]
-  num_objects: Annotated[int, between(1, MAX_WIDTH)]
-  compute_dtype: Annotated[str, one_of(*COMPUTE_DTYPES)]
+  num_parts: Annotated[int, between(1, MAX_WIDTH)]  # m
+  num_objects: Annotated[int, between(1, MAX_WIDTH)]  # k
+  compute_dtype: Annotated[str, one_of(*COMPUTE_DTYPES)]  # of CNN and set transformer
+  # Points (step, factor) of the argument of `SCAE.__call__` in training, see
+  # `schedules.line_through`; () for 1.
   feature_gradient: Annotated[Points, line(0, MAX_WEIGHT)]
 
 
 def loss_terms(
   output: SCAEOutput, batch: Batch, step: Array | int | None, *, sparsity: SparsityTerms
 ) -> dict[str, Array]:
-  """Terms to minimise, each unweighted.
+  """Terms to minimise, each unweighted and a mean over the batch.
 
-  Args:
-    output: of the module.
-    batch: the same batch.
-    step: of training; no term depends on it.
-    sparsity: terms of presences and mass, with the number of classes as C.
-
-  Returns:
-    `image`: -log-likelihood of the image, nats; `parts`: -log-likelihood of the part poses;
-    `prior_within`, `prior_between`, `posterior_within`, `posterior_between`: sparsity of presences
-    and of mass; `dynamic`: half the summed squares of the deformations; `prior_probe`,
-    `posterior_probe`: cross-entropies of the two probes. Each is a mean over the batch.
+  `image`: -log-likelihood of the image, nats; `parts`: -log-likelihood of the part poses;
+  `prior_within`, `prior_between`, `posterior_within`, `posterior_between`: sparsity of presences
+  and of mass; `dynamic`: half the summed squares of the deformations; `prior_probe`,
+  `posterior_probe`: cross-entropies of the two probes.
   """
   batch_size = batch["image"].shape[0]
   cross_entropy = optax.softmax_cross_entropy_with_integer_labels
@@ -101,37 +88,22 @@ def poses(output: SCAEOutput) -> dict[str, tuple[Array, Array]]:
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
-  """An SCAE from config sections.
+  """An SCAE from config sections: fields of `SCAE` and `StageOptions`, and `CapsuleLoss`.
 
-  Args:
-    model: fields of `SCAE`, with a section for each of its four parts; `num_parts`, `num_objects`
-      and `compute_dtype` stand once, at the top, with `feature_gradient`; see `StageOptions`.
-    loss: see `CapsuleLoss`.
-    data: canvas, channels and number of classes.
-
-  Raises:
-    ValueError: a key or value that does not fit, or data that are not images in [0, 1].
+  `SCAE` has a section for each of its four parts.
   """
-  if not isinstance(data, ImageSpec):
-    raise ValueError(
-      "config.system 'scae' takes images, and config.data.name names scenes of points; the system"
-      " for those is 'ccae'."
-    )
-  require_pixels("scae", data)
+  data = require_images("scae", data, in_unit_range=True)
   options = bounds.read(CapsuleLoss, "loss", loss)
   shared, model = bounds.read_some(StageOptions, "model", model)
   m, k = shared.num_parts, shared.num_objects
   # Parameters and images have float32.
   dtype = None if shared.compute_dtype == "float32" else shared.compute_dtype
-  derived = {
-    "part_encoder": (PartEncoder, {"num_parts": m, "compute_dtype": dtype}),
-    "part_decoder": (PartDecoder, {"num_parts": m, "channels": data.channels}),
-    "object_encoder": (ObjectEncoder, {"num_objects": k, "compute_dtype": dtype}),
-    "object_decoder": (ObjectDecoder, {"num_parts": m}),
-  }
+  stage = functools.partial(build_stage, model)
   stages = {
-    name: build_module(kind, f"model.{name}", model.pop(name, {}), **known)
-    for name, (kind, known) in derived.items()
+    "part_encoder": stage("part_encoder", PartEncoder, num_parts=m, compute_dtype=dtype),
+    "part_decoder": stage("part_decoder", PartDecoder, num_parts=m, channels=data.channels),
+    "object_encoder": stage("object_encoder", ObjectEncoder, num_objects=k, compute_dtype=dtype),
+    "object_decoder": stage("object_decoder", ObjectDecoder, num_parts=m),
   }
   strides = stages["part_encoder"].strides
   require_sight(data.canvas, windows_of(strides), {"model.part_encoder.strides": strides})

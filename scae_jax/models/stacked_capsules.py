@@ -3,6 +3,7 @@
 Kosiorek et al. 2019, "Stacked Capsule Autoencoders", arXiv 1906.06818.
 """
 
+import functools
 from typing import Annotated
 
 import jax
@@ -10,10 +11,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from scae_jax import filters, geometry, mixtures
+from scae_jax import filters, mixtures
 from scae_jax.bounds import one_of
+from scae_jax.models import pictures
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
-from scae_jax.models.part_capsules import PartCapsules, PartDecoder, PartEncoder
+from scae_jax.models.part_capsules import POSE_SIZE, PartCapsules, PartDecoder, PartEncoder
 from scae_jax.routing import mixture as routing_mixture
 from scae_jax.typing import Array, Batch, Float
 
@@ -24,83 +26,55 @@ STOP_GRADIENTS = ("none", "parts", "all")
 
 @struct.dataclass
 class Reconstruction:
-  """How well the drawn image explains the target.
+  """How well the drawn image explains the target."""
 
-  Attributes:
-    target: [b, h, w, c], the image or its Sobel edges; no gradient.
-    mixture: the mixture at every pixel, with a leading batch axis.
-    log_prob: [], log-likelihood of the target, summed over pixels, mean over the batch, nats.
-  """
-
-  target: Float[Array, "b h w c"]
-  mixture: mixtures.PixelMixture
+  target: Float[Array, "b h w c"]  # the image or its Sobel edges; no gradient
+  mixture: mixtures.PixelMixture  # the mixture at every pixel, with a leading batch axis
+  # Log-likelihood of the target, summed over pixels, mean over the batch, nats.
   log_prob: Float[Array, ""]
 
 
 @struct.dataclass
 class Encoding:
-  """What is found in a batch of images; pictures are drawn from it on request (`SCAE.draw`).
+  """What is found in a batch of images; pictures are drawn from it on request (`SCAE.draw`)."""
 
-  Attributes:
-    parts: what the part encoder found.
-    colours: of the parts, [b, m, c].
-    objects: what the object decoder predicts.
-    routing: which object explains which part, with a leading batch axis; its part poses carry no
-      gradient unless `stop_gradients` is `none`.
-    part_log_prob: [b], log-likelihood of the present parts' poses, nats.
-    mass: [b, k], share of all parts that every object explains.
-  """
-
-  parts: PartCapsules
-  colours: Float[Array, "b m c"]
-  objects: ObjectCapsules
+  parts: PartCapsules  # what the part encoder found
+  colours: Float[Array, "b m c"]  # of the parts, [b, m, c]
+  objects: ObjectCapsules  # what the object decoder predicts
+  # Which object explains which part, with a leading batch axis; its part poses carry no gradient
+  # unless `stop_gradients` is `none`.
   routing: routing_mixture.Routing
-  part_log_prob: Float[Array, "b"]
-  mass: Float[Array, "b k"]
+  part_log_prob: Float[Array, "b"]  # log-likelihood of the present parts' poses, nats
+  mass: Float[Array, "b k"]  # share of all parts that every object explains
 
 
 @struct.dataclass
 class SCAEOutput(Encoding):
-  """Everything that a training step needs, and held-out examples.
+  """Everything that a training step needs, and held-out examples."""
 
-  Attributes:
-    reconstruction: the image's likelihood under the drawn parts.
-    prior_logits: [b, classes], linear probe on presences; only the probe learns from it.
-    posterior_logits: [b, classes], linear probe on the mass; only the probe learns from it.
-  """
-
-  reconstruction: Reconstruction
+  reconstruction: Reconstruction  # the image's likelihood under the drawn parts
+  # Linear probe on presences; only the probe learns from it.
   prior_logits: Float[Array, "b classes"]
+  # Linear probe on the mass; only the probe learns from it.
   posterior_logits: Float[Array, "b classes"]
 
 
 class SCAE(nn.Module):
-  """The two autoencoders, stacked.
+  """The two autoencoders, stacked."""
 
-  Attributes:
-    part_encoder: image to parts.
-    part_decoder: parts to image.
-    object_encoder: parts to objects.
-    object_decoder: objects to parts.
-    num_classes: classes of the two linear probes.
-    target: what the parts draw, `image` or `sobel`.
-    reconstruction_vote: whose poses are drawn in training: the part `encoder`'s, or the objects'
-      votes for them, averaged under the posterior (`soft`) or the winner's (`hard`).
-    reconstruction_presence: the same choice for presences.
-    normalize_mixing: normalise the mixing weights of the part mixture.
-    stop_gradients: what is a constant for the object autoencoder: `none`; `parts`, all of them but
-      their special features, as published; `all`, these too.
-  """
-
-  part_encoder: PartEncoder
-  part_decoder: PartDecoder
-  object_encoder: ObjectEncoder
-  object_decoder: ObjectDecoder
-  num_classes: int
-  target: Annotated[str, one_of(*TARGETS)]
+  part_encoder: PartEncoder  # image to parts
+  part_decoder: PartDecoder  # parts to image
+  object_encoder: ObjectEncoder  # parts to objects
+  object_decoder: ObjectDecoder  # objects to parts
+  num_classes: int  # classes of the two linear probes
+  target: Annotated[str, one_of(*TARGETS)]  # what the parts draw, `image` or `sobel`
+  # Whose poses are drawn in training: the part `encoder`'s, or the objects' votes for them,
+  # averaged under the posterior (`soft`) or the winner's (`hard`).
   reconstruction_vote: Annotated[str, one_of(*SOURCES)]
-  reconstruction_presence: Annotated[str, one_of(*SOURCES)]
-  normalize_mixing: bool
+  reconstruction_presence: Annotated[str, one_of(*SOURCES)]  # the same choice for presences
+  normalize_mixing: bool  # normalise the mixing weights of the part mixture
+  # What is a constant for the object autoencoder: `none`; `parts`, all of them but their special
+  # features, as published; `all`, these too.
   stop_gradients: Annotated[str, one_of(*STOP_GRADIENTS)]
 
   def setup(self):
@@ -135,8 +109,8 @@ class SCAE(nn.Module):
     parts = self.part_encoder(image, train=train)
     stop = jax.lax.stop_gradient if self.stop_gradients != "none" else lambda x: x
     stop_features = jax.lax.stop_gradient if self.stop_gradients == "all" else lambda x: x
-    part_poses = stop(jax.vmap(jax.vmap(geometry.pose_vector))(parts.poses))
     part_presence = stop(parts.presence)
+    part_poses = stop(parts.poses.reshape(*part_presence.shape, POSE_SIZE))
     colours = self.part_decoder.colours(parts.features)
     templates = self.part_decoder.templates()[None] * colours[:, :, None, None, :]
     features = _scale_gradient(stop_features(parts.features), feature_gradient)
@@ -173,11 +147,7 @@ class SCAE(nn.Module):
     return self.part_decoder.log_prob(*self._to_draw(found), found.colours, target, train=train)
 
   def _route(self, part_poses: Array, objects: ObjectCapsules) -> routing_mixture.Routing:
-    def route(poses: Array, votes: Array, scale: Array, presence: Array) -> routing_mixture.Routing:
-      return routing_mixture.route(
-        poses, votes, scale, presence, normalize_mixing=self.normalize_mixing
-      )
-
+    route = functools.partial(routing_mixture.route, normalize_mixing=self.normalize_mixing)
     return jax.vmap(route)(part_poses, objects.votes, objects.vote_scale, objects.vote_presence)
 
   def _target(self, image: Array) -> Array:
@@ -195,8 +165,8 @@ class SCAE(nn.Module):
     return poses, presence
 
   def _winning_poses(self, found: Encoding, *, soft: bool) -> Array:
-    vectors = _winner_says(found.routing, found.objects.votes, self.dummy_vote, soft=soft)
-    return jax.vmap(jax.vmap(geometry.pose_from_vector))(vectors)
+    votes = _winner_says(found.routing, found.objects.votes, self.dummy_vote, soft=soft)
+    return votes.reshape(*votes.shape[:2], 2, 3)
 
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
     """Arrays of the figures: what parts draw, what objects draw, and what each draws alone."""
@@ -205,38 +175,24 @@ class SCAE(nn.Module):
     objects, routing, canvas = found.objects, found.routing, image.shape[1]
     target, mode = self._target(image), jax.vmap(mixtures.mode)
 
-    poses = self._winning_poses(found, soft=False)
+    poses_of_winners = self._winning_poses(found, soft=False)
     presence = _winning_presence(found, soft=False)
-    top_down = mode(self.part_decoder(poses, presence, found.colours, canvas))
+    top_down = mode(self.part_decoder(poses_of_winners, presence, found.colours, canvas))
 
     def one_object(k: Array) -> Array:
-      vectors = jnp.take(objects.votes, k, axis=1)
-      poses = jax.vmap(jax.vmap(geometry.pose_from_vector))(vectors)
+      poses = jnp.take(objects.votes, k, axis=1).reshape(poses_of_winners.shape)
       presence = jnp.take(objects.vote_presence, k, axis=1) * (routing.winner == k)
       return mode(self.part_decoder(poses, presence, found.colours, canvas))
 
     num_objects = objects.presence.shape[1]
     alone = jax.lax.map(one_object, jnp.arange(num_objects))
     bottom_up, part_mixing = self._draw_parts(found.parts, found.colours, canvas)
-    pictures = {
-      "templates": {"templates": self.part_decoder.templates()},
-      "reconstructions": {
-        "image": target,
-        "bottom_up": bottom_up,
-        "top_down": top_down,
-        "part_mixing": part_mixing,
-        "part_winner": jnp.argmax(routing.posterior, axis=1),  # k where the dummy has it
-        "object_presence": objects.presence,
-      },
-      "object_reconstructions": {
-        "image": target,
-        "object_reconstruction": jnp.moveaxis(alone, 0, 1),
-        "object_presence": objects.presence,
-      },
-    }
+    templates = {"templates": self.part_decoder.templates()}
     if self.part_decoder.mixing == "alpha":
-      pictures["templates"]["alphas"] = jax.nn.sigmoid(self.part_decoder.alphas)
-    return pictures
+      templates["alphas"] = jax.nn.sigmoid(self.part_decoder.alphas)
+    drawn = {"bottom_up": bottom_up, "top_down": top_down, "part_mixing": part_mixing}
+    shown = pictures.reconstructions(target, routing.posterior, objects.presence, alone, **drawn)
+    return {"templates": templates, **shown}
 
   def part_mixing(self, image: Array) -> Array:
     """Parts of images [b, h, w, c]: share of every pixel times its brightness, [b, m, h, w]."""

@@ -6,22 +6,7 @@ An image has one label, or two where two images of different classes lie on top 
 import jax
 import jax.numpy as jnp
 
-from scae_jax.models.system import ImageSpec, Spec
 from scae_jax.typing import Array, Float, Int, typed
-
-
-def require_images(system: str, data: Spec) -> ImageSpec:
-  """The spec, if it is that of images.
-
-  Raises:
-    ValueError: it is that of points.
-  """
-  if not isinstance(data, ImageSpec):
-    raise ValueError(
-      f"config.system {system!r} takes images, and config.data.name names scenes of points; the"
-      " system for those is 'ccae'."
-    )
-  return data
 
 
 @typed

@@ -13,20 +13,13 @@ from scae_jax.typing import Array, Batch, Float, Int
 
 @dataclasses.dataclass(frozen=True)
 class ImageSpec:
-  """The facts about a data set of images that a model is built from.
+  """The facts about a data set of images that a model is built from."""
 
-  Attributes:
-    canvas: side of the square image that the model sees, pixels.
-    channels: image channels.
-    num_classes: number of labels.
-    num_labels: of an image: 1, or 2 where it is two images of different classes overlaid.
-    normalized: whether pixels are not in [0, 1] but of zero mean and unit variance in each image.
-  """
-
-  canvas: int
-  channels: int
-  num_classes: int
-  num_labels: int = 1
+  canvas: int  # side of the square image that the model sees, pixels
+  channels: int  # image channels
+  num_classes: int  # number of labels
+  num_labels: int = 1  # of an image: 1, or 2 where it is two images of different classes overlaid
+  # Whether pixels are not in [0, 1] but of zero mean and unit variance in each image.
   normalized: bool = False
 
   def blank_batch(self, batch_size: int) -> Batch:
@@ -63,17 +56,11 @@ def pixels_of(batch: Batch) -> Float[Array, "b h w c"]:
 
 @dataclasses.dataclass(frozen=True)
 class PointSpec:
-  """The facts about scenes of points that a model is built from.
+  """The facts about scenes of points that a model is built from."""
 
-  Attributes:
-    num_points: points of a scene, absent ones included.
-    num_patterns: groups that points can belong to.
-    largest_pattern: points of the largest group.
-  """
-
-  num_points: int
-  num_patterns: int
-  largest_pattern: int
+  num_points: int  # points of a scene, absent ones included
+  num_patterns: int  # groups that points can belong to
+  largest_pattern: int  # points of the largest group
 
   def blank_batch(self, batch_size: int) -> Batch:
     """Scenes of present points in the middle, all of the first pattern, for shapes only."""
@@ -94,27 +81,27 @@ class FreeForm:
 
   Free-form inference optimises the parameters of each example's approximate posterior. A posterior
   is a tree of arrays [b, ...]. Examples do not depend on each other. All functions are jittable.
-
-  Attributes:
-    encode: `(variables, batch) -> posterior`, as the model's networks find it.
-    prior: `(variables, batch) -> posterior`, the moments of the prior.
-    unconstrain: `posterior -> tree` of float arrays [b, ...] without constraints, for an optimiser;
-      for example the logarithm of a standard deviation.
-    constrain: `tree -> posterior`, the inverse.
-    terms: `(variables, posterior, batch, key) -> {name: [b]}`, terms whose sum is minus an unbiased
-      estimate of the lower bound on the log-likelihood of each example, nats, differentiable in the
-      posterior; to be minimised. As `System.loss_weights`, in the order in which they are computed.
-    readings: `posterior -> {name: [b, d]}`, as `System.readings` of the model's output.
-    draw: `(variables, posterior, batch) -> [b, h, w, c]`, the reconstruction.
   """
 
+  # `(variables, batch) -> posterior`, as the model's networks find it.
   encode: Callable[[Any, Batch], Any]
-  prior: Callable[[Any, Batch], Any]
+  prior: Callable[[Any, Batch], Any]  # `(variables, batch) -> posterior`, the moments of the prior
+  # `posterior -> tree` of float arrays [b, ...] without constraints, for an optimiser; for example
+  # the logarithm of a standard deviation.
   unconstrain: Callable[[Any], Any]
-  constrain: Callable[[Any], Any]
+  constrain: Callable[[Any], Any]  # `tree -> posterior`, the inverse
+  # `(variables, posterior, batch, key) -> {name: [b]}`, terms whose sum is minus an unbiased
+  # estimate of the lower bound on the log-likelihood of each example, nats, differentiable in the
+  # posterior; to be minimised. As `System.loss_weights`, in the order in which they are computed.
   terms: Callable[[Any, Any, Batch, Array], dict[str, Array]]
+  # `posterior -> {name: [b, d]}`, as `System.readings` of the model's output.
   readings: Callable[[Any], dict[str, Array]]
+  # `(variables, posterior, batch) -> [b, h, w, c]`, the reconstruction.
   draw: Callable[[Any, Any, Batch], Array]
+
+
+def _nothing(*_: Any) -> dict[str, Any]:
+  return {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,53 +110,47 @@ class System:
 
   `make_system(model: dict, loss: dict, data: Spec) -> System` takes the config's model and loss
   sections as plain dicts and raises `ValueError` when they do not fit each other or the data.
-
-  Attributes:
-    module: `module.init({"params": key, "noise": key}, batch, train=True)` gives variables with
-      the one collection `params`;
-      `module.apply(variables, batch, train=..., rngs={"noise": key})` gives the output struct. With
-      `train=False` no rng is needed.
-    loss_terms: `(output, batch, step) -> {name: scalar}`, each term unweighted and to be minimised.
-      A mean over the examples; where examples see each other, or the module draws noise, it uses
-      `shards`, as every device computes these of its own examples.
-      The step of training, counted from 0, is for terms that change with it, such as a margin that
-      grows; None asks for them as they are at last, of held-out examples.
-    loss_weights: weight of every term, same keys; the total is their weighted sum. Where several
-      terms are not finite, they are named in this order: what is computed first comes first.
-    loss_schedule: points (step, factor) of the terms whose weight changes while training; see
-      `training.objective.scheduled_weights`.
-    metrics: `(output, batch) -> {name: [b]}`, numbers an example that are reported and not
-      trained, such as a squared error or whether a probe was right (0. or 1.).
-    features: `output -> {name: [b, d]}`, non-negative activations that evaluation clusters and
-      classifies linearly; {} of a model that has `classify`.
-    pictures: `(variables, batch) -> {figure name: {argument: array}}`: for each figure of
-      `scae_jax.figures` that the model can feed, the arrays that it takes. Jittable.
-    segment: `output -> {name: [b, n]}`, of a model of points: the capsule that each point belongs
-      to, int32, -1 for none; None if there are no points.
-    poses: `output -> {kind of capsule: (poses [b, n, 2, 3], presences [b, n])}`, poses from a
-      capsule's own to image coordinates, see `scae_jax.geometry`; None if the model has none.
-    classify: `output -> [b, classes]`, scores in [0, 1] of a model that is trained with labels; the
-      largest is its answer and its confidence. None for the others.
-    readings: `output -> {name: [b, d]}`, numbers of any sign that evaluation only classifies
-      linearly, such as logits and poses, under other names than `features`; None if there are none.
-    free_form: how to infer without the networks; None if the model cannot.
-    arguments: `step -> {name: value}`, more keyword arguments of the module in training, which
-      change with the step, counted from 0. Without them the module runs as it does at last: so are
-      held-out examples judged. None if there are none.
   """
 
+  # `module.init({"params": key, "noise": key}, batch, train=True)` gives variables with the one
+  # collection `params`; `module.apply(variables, batch, train=..., rngs={"noise": key})` gives the
+  # output struct. With `train=False` no rng is needed.
   module: nn.Module
+  # `(output, batch, step) -> {name: scalar}`, each term unweighted and to be minimised. A mean over
+  # the examples; where examples see each other, or the module draws noise, it uses `shards`, as
+  # every device computes these of its own examples. The step of training, counted from 0, is for
+  # terms that change with it; None asks for them as they are at last, of held-out examples.
   loss_terms: Callable[[Any, Batch, Array | int | None], dict[str, Array]]
+  # Weight of every term, same keys; the total is their weighted sum. Where several terms are not
+  # finite, they are named in this order: what is computed first comes first.
   loss_weights: Mapping[str, float]
+  # Points (step, factor) of the terms whose weight changes while training; see
+  # `training.objective.scheduled_weights`.
   loss_schedule: Mapping[str, tuple[tuple[float, float], ...]]
+  # `(output, batch) -> {name: [b]}`, numbers an example that are reported and not trained, such as
+  # a squared error or whether a probe was right (0. or 1.).
   metrics: Callable[[Any, Batch], dict[str, Array]]
-  features: Callable[[Any], dict[str, Array]]
-  pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]]
+  # `output -> {name: [b, d]}`, non-negative activations that evaluation clusters and classifies
+  # linearly; {} of a model that has `classify`.
+  features: Callable[[Any], dict[str, Array]] = _nothing
+  # `(variables, batch) -> {figure name: {argument: array}}`: for each figure of `scae_jax.figures`
+  # that the model can feed, the arrays that it takes. Jittable.
+  pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]] = _nothing
+  # `output -> {name: [b, n]}`, of a model of points: the capsule that each point belongs to, int32,
+  # -1 for none; None if there are no points.
   segment: Callable[[Any], dict[str, Array]] | None = None
+  # `output -> {kind of capsule: (poses [b, n, 2, 3], presences [b, n])}`, poses from a capsule's
+  # own to image coordinates, see `scae_jax.geometry`; None if the model has none.
   poses: Callable[[Any], dict[str, tuple[Array, Array]]] | None = None
+  # `output -> [b, classes]`, scores in [0, 1] of a model that is trained with labels; the largest
+  # is its answer and its confidence. None for the others.
   classify: Callable[[Any], Array] | None = None
+  # `output -> {name: [b, d]}`, numbers of any sign that evaluation only classifies linearly, such
+  # as logits and poses, under other names than `features`; None if there are none.
   readings: Callable[[Any], dict[str, Array]] | None = None
-  free_form: FreeForm | None = None
+  free_form: FreeForm | None = None  # how to infer without the networks; None if the model cannot
+  # `step -> {name: value}`, more keyword arguments of the module in training. Without them it runs
+  # as it does at last: so are held-out examples judged. None if there are none.
   arguments: Callable[[Array | int], Mapping[str, Any]] | None = None
 
   def all_readings(self, output: Any) -> dict[str, Array]:
@@ -179,14 +160,10 @@ class System:
 
 @dataclasses.dataclass(frozen=True)
 class LossOptions:
-  """The config's loss section of a system without further keys.
+  """The config's loss section of a system without further keys."""
 
-  Attributes:
-    weights: of each loss term.
-    schedule: points (step, factor) of the terms whose weight changes while training.
-  """
-
-  weights: bounds.Weights
+  weights: bounds.Weights  # of each loss term
+  # Points (step, factor) of the terms whose weight changes while training.
   schedule: bounds.Schedules
 
 
@@ -194,24 +171,30 @@ ModuleType = TypeVar("ModuleType", bound=nn.Module)
 
 
 def build_module(kind: type[ModuleType], section: str, values: Any, **derived: Any) -> ModuleType:
-  """A Flax module from a config section, whose keys are the module's fields; see `bounds.read`.
-
-  Args:
-    kind: module class.
-    section: the section's name, for errors.
-    values: the section.
-    **derived: fields that the config does not set because they follow from something else.
-
-  Raises:
-    ValueError: a key is unknown or missing, or a value is not allowed.
-  """
+  """`bounds.read` of a Flax module, whose fields are the keys of a config section."""
   return bounds.read(kind, section, values, parent=None, name=None, **derived)
 
 
-def require_pixels(system: str, data: ImageSpec) -> None:
-  """Raises `ValueError` if images are normalised: for systems that draw them, in [0, 1]."""
-  if data.normalized:
+def build_stage(
+  model: dict[str, Any], name: str, kind: type[ModuleType], **derived: Any
+) -> ModuleType:
+  """`build_module` of a section of the model, which is taken out of it."""
+  return build_module(kind, f"model.{name}", model.pop(name, {}), **derived)
+
+
+def require_images(system: str, data: Spec, *, in_unit_range: bool = False) -> ImageSpec:
+  """The spec, if it is that of images, and, for systems that draw, of pixels in [0, 1].
+
+  Otherwise raises `ValueError`.
+  """
+  if not isinstance(data, ImageSpec):
+    raise ValueError(
+      f"config.system {system!r} takes images, and config.data.name names scenes of points; the"
+      " system for those is 'ccae'."
+    )
+  if in_unit_range and data.normalized:
     raise ValueError(
       f"config.data.normalize must be False with config.system {system!r}, which compares what it"
       " draws with pixels in [0, 1]; it is True."
     )
+  return data

@@ -14,18 +14,15 @@ from scae_jax.typing import Array, Float, typed
 
 @struct.dataclass
 class DynamicRouting:
-  """What the parents are, and how it came about.
+  """What the parents are, and how it came about."""
 
-  Attributes:
-    parents: [k, d], squashed vectors of the last iteration; a vector's length is in [0, 1).
-    coupling: [i, n, k], share of each child that each parent got in each iteration; shares of a
-      child sum to one over parents.
-    agreement: [i, n, k], scalar product of each prediction with the parent of each iteration, which
-      the logits of the next one's coupling grow by.
-  """
-
+  # Squashed vectors of the last iteration; a vector's length is in [0, 1).
   parents: Float[Array, "k d"]
+  # Share of each child that each parent got in each iteration; shares of a child sum to one over
+  # parents.
   coupling: Float[Array, "i n k"]
+  # Scalar product of each prediction with the parent of each iteration, which the logits of the
+  # next one's coupling grow by.
   agreement: Float[Array, "i n k"]
 
 
@@ -56,16 +53,9 @@ def route_by_agreement(
 
   Logits start at zero. In each iteration a child's coupling is their softmax over parents, a parent
   is the squashed sum of predictions weighted by coupling, and logits grow by the agreement of the
-  two. No bias is added, as in the paper; the authors' release has one.
-
-  Args:
-    predictions: what each child says of each parent.
-    iterations: at least 1; with 1 every child is shared evenly.
-    through_all: gradients flow through all iterations. Otherwise the coupling is a constant, and
-      predictions learn from the last sum alone.
-
-  Raises:
-    ValueError: fewer than one iteration.
+  two. No bias is added, as in the paper; the authors' release has one. With one iteration every
+  child is shared evenly. Unless gradients flow `through_all` iterations, the coupling is a
+  constant, and predictions learn from the last sum alone.
   """
   if iterations < 1:
     raise ValueError(f"routing takes at least 1 iteration, got {iterations}")

@@ -25,22 +25,15 @@ LOG_2PI = math.log(2 * math.pi)
 
 @struct.dataclass
 class EMRouting:
-  """What the parents are, and how it came about.
+  """What the parents are, and how it came about."""
 
-  Attributes:
-    poses: [p, k, d], means of the clusters.
-    variance: [p, k, d], of the clusters.
-    activation: [p, k], probability that a parent is there.
-    coupling: [i, p, n, k], share of a child that each parent got in each iteration, before it is
-      multiplied by the child's activation; shares of a child sum to one over the parents that
-      compete for it.
-    agreement: [i, p, n, k], log density of each vote under the cluster of each iteration, nats.
-  """
-
-  poses: Float[Array, "p k d"]
-  variance: Float[Array, "p k d"]
-  activation: Float[Array, "p k"]
+  poses: Float[Array, "p k d"]  # means of the clusters
+  variance: Float[Array, "p k d"]  # of the clusters
+  activation: Float[Array, "p k"]  # probability that a parent is there
+  # Share of a child that each parent got in each iteration, before it is multiplied by the child's
+  # activation; shares of a child sum to one over the parents that compete for it.
   coupling: Float[Array, "i p n k"]
+  # Log density of each vote under the cluster of each iteration, nats.
   agreement: Float[Array, "i p n k"]
 
 
@@ -58,14 +51,9 @@ def inverse_temperature(iteration: int, limit: float) -> float:
 def clusters(
   votes: Float[Array, "p k d n"], assigned: Float[Array, "p k n"]
 ) -> tuple[Float[Array, "p k d"], Float[Array, "p k d"], Float[Array, "p k"]]:
-  """Weighted means and variances of votes, and the sums of the weights.
+  """Means and variances of votes that are weighted by what is assigned, and sums of the weights.
 
-  Args:
-    votes: poses that children vote for.
-    assigned: weight of each vote, at least 0.
-
-  Returns:
-    Means; variances, at least `MIN_VARIANCE`; sums.
+  Variances are at least `MIN_VARIANCE`.
   """
   mass = jnp.sum(assigned, axis=-1)
   total = jnp.maximum(mass, MIN_MASS)[..., None]
@@ -98,7 +86,8 @@ def route_by_em(
 
   M step: a parent's mean and variance of the votes, weighted by coupling times the child's
   activation; its activation is sigmoid(lambda (beta_a - mass sum_d (beta_u + log sigma_d))), where
-  mass is the sum of the weights. E step: coupling proportional to activation times density.
+  mass is the sum of the weights. E step: coupling proportional to activation times density. With
+  one iteration every child is shared evenly.
 
   Args:
     votes: poses that children vote for.
@@ -106,11 +95,8 @@ def route_by_em(
     child: int [p, n], static: which of the m children each entry of a receptive field is.
     beta_u: minus the cost of describing a child without a cluster, of each type.
     beta_a: minus the cost of activating a parent, of each type.
-    iterations: at least 1; with 1 every child is shared evenly.
+    iterations: at least 1.
     inverse_temperature_limit: that lambda tends to, see `inverse_temperature`.
-
-  Raises:
-    ValueError: fewer than one iteration, or `child` does not fit.
   """
   if iterations < 1:
     raise ValueError(f"routing takes at least 1 iteration, got {iterations}")

@@ -20,17 +20,11 @@ DUMMY_LOG = math.log(0.01)
 
 @struct.dataclass
 class Routing:
-  """Which object explains which part.
+  """Which object explains which part."""
 
-  Attributes:
-    log_prob: [m], log-likelihood of every part's pose, nats.
-    posterior: [k+1, m], probability that a part belongs to an object; the dummy is last.
-    winner: [m], the object with the largest posterior, the dummy left out.
-  """
-
-  log_prob: Float[Array, "m"]
-  posterior: Float[Array, "n m"]
-  winner: Int[Array, "m"]
+  log_prob: Float[Array, "m"]  # log-likelihood of every part's pose, nats
+  posterior: Float[Array, "n m"]  # probability that a part belongs to an object; the dummy is last
+  winner: Int[Array, "m"]  # the object with the largest posterior, the dummy left out
 
 
 @typed
@@ -45,15 +39,9 @@ def route(
   """Assigns parts to votes.
 
   Component density: the six numbers of a pose are independent, Normal(pose | vote, scale). Log
-  mixing weight: log presence of the vote. Dummy: log 0.01 for both.
-
-  Args:
-    part_poses: poses as six numbers.
-    votes: predicted poses.
-    vote_scale: standard deviations, positive.
-    vote_presence: probabilities in [0, 1], both ends allowed.
-    normalize_mixing: divide mixing weights by their sum, as a mixture should; the authors' release
-      does not, and so rewards presence as such.
+  mixing weight: log presence of the vote. Dummy: log 0.01 for both. Presences are in [0, 1]. With
+  `normalize_mixing`, mixing weights are divided by their sum, as those of a mixture should be; the
+  authors' release does not, and so rewards presence as such.
   """
   num_objects, num_parts = vote_scale.shape
   shape = (num_objects, num_parts, 6)

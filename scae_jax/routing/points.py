@@ -17,20 +17,13 @@ from scae_jax.typing import Array, Bool, Float, Int, typed
 
 @struct.dataclass
 class PointRouting:
-  """Which capsule explains which point.
+  """Which capsule explains which point."""
 
-  Attributes:
-    log_prob: [n], log-likelihood of every point, nats.
-    posterior: [k+1, n], probability that a point belongs to a capsule, summed over its votes; the
-      dummy is last.
-    winner: [n], the capsule with the largest posterior, the dummy left out.
-    winning_vote: [n], the most probable of the winner's own votes, in [0, v).
-  """
-
-  log_prob: Float[Array, "n"]
+  log_prob: Float[Array, "n"]  # log-likelihood of every point, nats
+  # Probability that a point belongs to a capsule, summed over its votes; the dummy is last.
   posterior: Float[Array, "k_and_dummy n"]
-  winner: Int[Array, "n"]
-  winning_vote: Int[Array, "n"]
+  winner: Int[Array, "n"]  # the capsule with the largest posterior, the dummy left out
+  winning_vote: Int[Array, "n"]  # the most probable of the winner's own votes, in [0, v)
 
 
 @typed
@@ -43,13 +36,8 @@ def route_points(
   """Assigns points to capsules.
 
   Component density: Normal(point | vote, scale) in both coordinates. Mixing weights: presences of
-  the votes and 0.01 for the dummy, divided by their sum; the dummy's log density is log 0.01.
-
-  Args:
-    points: where points are.
-    votes: where the capsules say that points are.
-    vote_scale: standard deviations, positive.
-    vote_presence: probabilities in [0, 1], both ends allowed.
+  the votes, in [0, 1], and 0.01 for the dummy, divided by their sum; the dummy's log density is
+  log 0.01.
   """
   num_capsules, num_votes = vote_scale.shape
   num_points = points.shape[0]
@@ -77,8 +65,8 @@ def route_points(
 
 @typed
 def point_mass(routing: PointRouting, presence: Float[Array, "n"]) -> Float[Array, "k"]:
-  """Share of the points that every capsule explains: its posterior summed over present points, over
-  the number of all, present or not."""
+  """Share of all points, present or not, that every capsule explains by its posterior of present
+  ones."""
   return jnp.mean(routing.posterior[:-1] * presence[None], axis=1)
 
 

@@ -20,15 +20,10 @@ from scae_jax.typing import Array, Float, Int, typed
 
 @struct.dataclass
 class Capsules:
-  """Presences and poses of one layer in one example.
+  """Presences and poses of one layer in one example."""
 
-  Attributes:
-    presence_logits: [n], logits of the relaxed presences.
-    poses: [n, 2, 3], from a capsule's own to image coordinates.
-  """
-
-  presence_logits: Float[Array, "n"]
-  poses: Float[Array, "n 2 3"]
+  presence_logits: Float[Array, "n"]  # logits of the relaxed presences
+  poses: Float[Array, "n 2 3"]  # from a capsule's own to image coordinates
 
   @property
   def presence(self) -> Array:
@@ -38,55 +33,37 @@ class Capsules:
 
 @struct.dataclass
 class Moments:
-  """What is expected of the capsules of one layer, each by itself.
+  """What is expected of the capsules of one layer, each by itself."""
 
-  Attributes:
-    presence_logits: [n], of the probability to be there.
-    poses: [n, 2, 3], means.
-    pose_scales: [n, 6], standard deviations of their entries.
-  """
-
-  presence_logits: Float[Array, "n"]
-  poses: Float[Array, "n 2 3"]
-  pose_scales: Float[Array, "n 6"]
+  presence_logits: Float[Array, "n"]  # of the probability to be there
+  poses: Float[Array, "n 2 3"]  # means
+  pose_scales: Float[Array, "n 6"]  # standard deviations of their entries
 
 
 @struct.dataclass
 class Relations:
-  """What parents say of children; the same for all examples.
+  """What parents say of children; the same for all examples."""
 
-  Attributes:
-    affinity_logits: [k, m], log affinity of parent and child.
-    dummy_logit: [], log affinity of the dummy to every child.
-    presence_logits: [k+1, m], of a child whose parent is known; the dummy is last.
-    offsets: [k, m, 2, 3], added to the identity: a child's pose in its parent's coordinates.
-    scales: [k, m, 6], standard deviations of a child's pose around that.
-    broad_scale: [], standard deviation, around the identity, of the pose of a child that is off or
-      belongs to the dummy.
-    temperature: [], of the relaxed presences.
-  """
-
-  affinity_logits: Float[Array, "k m"]
-  dummy_logit: Float[Array, ""]
-  presence_logits: Float[Array, "n m"]
+  affinity_logits: Float[Array, "k m"]  # log affinity of parent and child
+  dummy_logit: Float[Array, ""]  # log affinity of the dummy to every child
+  presence_logits: Float[Array, "n m"]  # of a child whose parent is known; the dummy is last
+  # Added to the identity: a child's pose in its parent's coordinates.
   offsets: Float[Array, "k m 2 3"]
-  scales: Float[Array, "k m 6"]
+  scales: Float[Array, "k m 6"]  # standard deviations of a child's pose around that
+  # Standard deviation, around the identity, of the pose of a child that is off or belongs to the
+  # dummy.
   broad_scale: Float[Array, ""]
-  temperature: Float[Array, ""]
+  temperature: Float[Array, ""]  # of the relaxed presences
 
 
 @struct.dataclass
 class Selection:
-  """Who is whose child.
+  """Who is whose child."""
 
-  Attributes:
-    joint: [k+1, m], log density of every choice with the child's presence and pose, nats.
-    log_prob: [m], log density of every child's presence and pose, the choice summed out, nats.
-    posterior: [k+1, m], probability of every choice given children and parents; the dummy is last.
-  """
-
-  joint: Float[Array, "n m"]
+  joint: Float[Array, "n m"]  # log density of every choice with the child's presence and pose, nats
+  # Log density of every child's presence and pose, the choice summed out, nats.
   log_prob: Float[Array, "m"]
+  # Probability of every choice given children and parents; the dummy is last.
   posterior: Float[Array, "n m"]
 
 
@@ -133,6 +110,16 @@ def choice_log_prob(
   return jax.nn.log_softmax(logits, axis=0)
 
 
+def _choices_on_and_off(
+  parent_presence_logits: Array, relations: Relations
+) -> tuple[Array, Array, Array]:
+  """log probability of every choice [k+1, m]: alone, with the child on, and with the child off."""
+  choice = choice_log_prob(parent_presence_logits, relations)
+  on = jax.nn.log_sigmoid(relations.presence_logits)
+  off = jax.nn.log_sigmoid(-relations.presence_logits)
+  return choice, choice + on, choice + off
+
+
 @typed
 def predicted_poses(
   parent_poses: Float[Array, "k 2 3"], offsets: Float[Array, "k m 2 3"]
@@ -153,14 +140,8 @@ def child_log_prob(
 
   A relaxed presence t mixes the densities of a child that is on and of one that is off:
   t Normal(parent's pose x (identity + offset), scale) + (1 - t) Normal(identity, broad). At 0 and
-  at 1 that is the model of the article; between, it is a density still.
-
-  Args:
-    children: presences and poses.
-    parent_poses: of their parents.
-    relations: between the two layers.
-    off_log_prob: log density of the pose of every child if it is off, nats, in place of the
-      article's Normal(identity, broad).
+  at 1 that is the model of the article; between, it is a density still. `off_log_prob` is the log
+  density of the pose of every child if it is off, nats, in place of Normal(identity, broad).
   """
   logits = children.presence_logits
   shape = relations.presence_logits.shape
@@ -208,10 +189,6 @@ def tempered_log_prob(
   no parent takes a child for certain before others have come near; as T falls, choices are made one
   after another. Rose 1998, "Deterministic Annealing for Clustering, Compression, Classification,
   Regression, and Related Optimization Problems".
-
-  Args:
-    joint: of `Selection`.
-    choice_temperature: T, above 0.
   """
   return choice_temperature * jax.nn.logsumexp(joint / choice_temperature, axis=0)
 
@@ -245,9 +222,7 @@ def child_moments(parents: Moments, relations: Relations) -> Moments:
   parent and is on; its mean and variance are those of the mixture. Choices are made as if every
   parent were there as much as it is on average.
   """
-  choice = choice_log_prob(parents.presence_logits, relations)
-  on = choice + jax.nn.log_sigmoid(relations.presence_logits)
-  off = choice + jax.nn.log_sigmoid(-relations.presence_logits)
+  _, on, off = _choices_on_and_off(parents.presence_logits, relations)
   logits = jax.nn.logsumexp(on, axis=0) - jax.nn.logsumexp(off, axis=0)
   means = predicted_poses(parents.poses, relations.offsets)
   # A vote is linear in the parent's pose: its variance is that of a sum of independent numbers.
@@ -274,10 +249,9 @@ CERTAIN = 30.0
 
 @typed
 def sample_children(key: Array, parents: Capsules, relations: Relations) -> tuple[Capsules, Array]:
-  """Draws a layer given the one above: presences of 0 or 1, no relaxation.
+  """Draws a layer given the one above, and the parent int32 [m] that each chose, k for the dummy.
 
-  Returns:
-    The children, and int32 [m], the parent that each chose, k for the dummy.
+  Presences are 0 or 1.
   """
   choice_key, presence_key, pose_key = jax.random.split(key, 3)
   choice = jax.random.categorical(
@@ -305,9 +279,7 @@ def mean_children(parents: Capsules, relations: Relations) -> Capsules:
   the dummy depends on no parent. A picture is linear in every presence, so that given one parent,
   and poses as it predicts them, what these children draw is the mean over choices and presences.
   """
-  choice = choice_log_prob(parents.presence_logits, relations)
-  on = choice + jax.nn.log_sigmoid(relations.presence_logits)
-  off = choice + jax.nn.log_sigmoid(-relations.presence_logits)
+  choice, on, off = _choices_on_and_off(parents.presence_logits, relations)
   log_on = jax.nn.logsumexp(on[:-1], axis=0)
   log_off = jax.nn.logsumexp(jnp.concatenate([off[:-1], choice[-1:]]), axis=0)
   poses = chosen_poses(jnp.argmax(on[:-1], axis=0), parents.poses, relations)

@@ -1,0 +1,215 @@
+"""Configs that no model can be built from, the smallest that one can, and data that do not fit."""
+
+import dataclasses
+import re
+
+import pytest
+
+from scae_jax.models import capsnet, ccae, cnn, matrix_capsules, probabilistic, scae
+from scae_jax.models.system import ImageSpec, PointSpec
+from scae_jax.training import build as training_build
+from scae_jax.training.errors import RunError
+from scae_jax.training.loop import train
+from tests.tiny import TINY, build, tiny, tiny_system
+from tests.toy_system import toy_config
+
+
+def leaves(section, path=""):
+  """Keys of a config, such as `part_encoder.pooling`, with their values."""
+  for key, value in section.items():
+    if isinstance(value, dict) and value:
+      yield from leaves(value, f"{path}{key}.")
+    elif value != {}:
+      yield path + key, value
+
+
+KEYS = [
+  (module, key, value)
+  for module, (model, loss, _) in TINY.items()
+  for key, value in leaves({**model, "loss": loss})
+]
+WRONG = {bool: 3, int: 1.5, float: -1.0, str: "unknown"}
+
+
+@pytest.mark.parametrize(
+  ("module", "key", "value"),
+  [pytest.param(*each, id=f"{each[0].__name__.split('.')[-1]}-{each[1]}") for each in KEYS],
+)
+def test_every_key_has_a_type_and_bounds(module, key, value):
+  """What is wrong is named, and what is expected; and so is a key that is missing."""
+  if isinstance(value, tuple):
+    values = [3, (-1.0,), ((0, -1.0),)]
+  elif type(value) is int:
+    values = [1.5, True, -1, 10**9]
+  else:
+    values = [WRONG[type(value)]]
+  for wrong in values:
+    with pytest.raises(ValueError, match=rf"{re.escape(key)}\S* must be .*; it is") as error:
+      tiny(module, **{key: wrong})
+    assert str(wrong) in str(error.value) or isinstance(value, tuple)
+  if not key.startswith("loss.weights."):  # which training.objective checks
+    section, _, name = key.rpartition(".")
+    with pytest.raises(ValueError, match=rf"missing keys .*'{name}'.*valid keys are .*'{name}'"):
+      tiny(module, **{key: ...})
+    with pytest.raises(ValueError, match=r"unknown keys \['unknown'\], missing keys \[\]"):
+      tiny(module, **{f"{section}.unknown".lstrip("."): 1})
+
+
+@pytest.mark.parametrize(
+  ("module", "changes", "message"),
+  [
+    (
+      scae,
+      {"feature_gradient": ((0, 1.0),), "stop_gradients": "all"},
+      r"model.feature_gradient must be \(\) .*stop_gradients is 'all'",
+    ),
+    (
+      scae,
+      {"part_decoder.likelihood": "fused", "part_decoder.mixing": "coupled"},
+      "likelihood must be 'composed' where .*part_decoder.mixing is 'coupled'",
+    ),
+    (scae, {"part_decoder.template_size": 13}, "template_size is 13 .* 12 .*must fit the canvas"),
+    (scae, {"part_encoder.num_features": 0}, "colour needs .*num_features is 0; raise it or set"),
+    (scae, {"part_encoder.strides": (2, 2, 1)}, r"strides must be as many .*which is \(6,\)"),
+    (scae, {"object_encoder.num_heads": 3}, "num_heads must be a divisor .*8.*it is 3"),
+    (
+      scae,
+      {"part_encoder.widths": (6,) * 3, "part_encoder.strides": (2,) * 3},
+      r"config.model.part_encoder.strides \(2, 2, 2\) .*12 -> 5 -> 2 -> 0",
+    ),
+    # What follows from the data or from other keys is not for the config to say.
+    (scae, {"num_classes": 3}, r"unknown keys \['num_classes'\]"),
+    (ccae, {"object_decoder.num_parts": 3}, r"unknown keys \['num_parts'\]"),
+    (probabilistic, {"generative.channels": 1}, r"unknown keys \['channels'\]"),
+    (probabilistic, {"part_inference.gaussian": True}, r"unknown keys \['gaussian'\]"),
+    (ccae, {"num_objects": 2}, "num_objects must be at least 3, the patterns"),
+    (ccae, {"num_votes": 3}, "num_votes must be at least 4, the points"),
+    (
+      probabilistic,
+      {"generative.min_scale": 0.4},
+      r"min_scale must be from 1e-06 to below 0\.4 \(config\.model\.generative\.initial_scale\)",
+    ),
+    (probabilistic, {"generative.max_affinity": 1.0}, "max_affinity must be 0 or above 1"),
+    (probabilistic, {"capsules": (3,)}, r"model\.capsules must be a tuple of 2 to 8 .*\(3,\)"),
+    (probabilistic, {"generative.template_size": 8}, "template_size is 8 and the canvas 7 "),
+    (probabilistic, {"part_inference.strides": (2, 1)}, "strides must be as many"),
+    (
+      probabilistic,
+      {"part_inference.widths": (4,) * 3, "part_inference.strides": (2,) * 3},
+      r"part_inference\.strides \(2, 2, 2\) .*canvas 7 .*\(7 -> 3 -> 1 -> 0\)",
+    ),
+    (probabilistic, {"object_inference.num_heads": 3}, "num_heads must be a divisor of"),
+    (probabilistic, {"posterior": {"min_scale": 0.0}}, r"posterior\.min_scale must be .*is 0\.0"),
+    (
+      probabilistic,
+      {"loss.choice_temperature": ((0, 8.0), (100, 2.0))},
+      r"choice_temperature must be .* end at 1.*\(100.0, 2.0\)",
+    ),
+    (capsnet, {"primary_kernel": 9}, r"primary_kernel 9, .*\(10 -> 8 -> 0\)"),
+    (capsnet, {"primary_stride": 9}, "primary_stride 9 .*features see .* of the pixels"),
+    (matrix_capsules, {"conv_kernel": 13}, r"conv_kernel 13 .*\(19 -> 4 -> 1 -> 0\)"),
+    (matrix_capsules, {"inverse_temperature_limit": 0.0}, "must be above 0"),
+    (matrix_capsules, {"loss.margin_scale": 0.0}, "config.loss.margin_scale must be above 0"),
+    (cnn, {"dropout": 1.0}, r"dropout must be from 0 to below 1; it is 1\.0"),
+    (cnn, {"kernel": 2, "padding": "same"}, "kernel must be an odd number .*'same'"),
+    (cnn, {"pool": 9}, r"config\.model\.pool 9 .*\(14 -> 12 -> 1 -> 0\)"),
+  ],
+)
+def test_values_that_do_not_fit_each_other(module, changes, message):
+  with pytest.raises(ValueError, match=message):
+    build(tiny(module, **changes), TINY[module][2].blank_batch(2))
+
+
+@pytest.mark.parametrize("module", TINY)
+def test_data_of_another_kind_are_refused(module):
+  data = ImageSpec(28, 1, 10) if module is ccae else PointSpec(11, 3, 4)
+  with pytest.raises(ValueError, match="takes scenes.*'scae'" if module is ccae else "'ccae'"):
+    tiny(module, data)
+  normalized = ImageSpec(28, 1, 10, normalized=True)
+  if module in (scae, probabilistic, capsnet):
+    with pytest.raises(ValueError, match=r"config.data.normalize must be False"):
+      tiny(module, normalized)
+
+
+@pytest.mark.parametrize(
+  ("module", "changes"),
+  [
+    (
+      scae,
+      {
+        "part_encoder.presence_noise": 0,
+        "part_encoder.num_features": 0,
+        "part_decoder.colour": False,
+        "part_decoder.pixel_scale": 1,
+        "part_decoder.template_size": 2,
+        "object_encoder.num_layers": 0,
+        "object_decoder.presence_noise": 0.0,
+      },
+    ),
+    (
+      scae,
+      {
+        "part_encoder.widths": (1,),
+        "part_encoder.strides": (1,),
+        "object_encoder.num_inducing": 1,
+        "object_encoder.output_features": 1,
+        "object_encoder.features": 1,
+        "object_decoder.hidden": 1,
+        "object_decoder.capsule_features": 1,
+      },
+    ),
+    (ccae, {"decoder": "mlp", "mlp_decoder.widths": ()}),  # a linear map
+    (
+      probabilistic,
+      {
+        "capsules": [1, 1, 1],
+        "poses": "delta",
+        "generative.template_size": 2,
+        "generative.pixel_scale": 1,
+        "generative.min_scale": 1e-3,
+        "object_inference.num_layers": 0,
+        "object_inference.num_inducing": 0,
+        "object_inference.output_features": 1,
+        "object_inference.hidden": 1,
+        "part_inference.widths": [1],
+        "part_inference.strides": [1],
+      },
+    ),
+  ],
+)
+def test_smallest_values_are_taken(module, changes):
+  build(tiny(module, **changes), TINY[module][2].blank_batch(2))
+
+
+def test_lists_of_a_config_become_tuples():
+  lists = {"part_encoder.widths": [6], "part_encoder.strides": [2]}
+  assert tiny_system(**lists).module == tiny_system().module
+
+
+@pytest.mark.parametrize(("value", "expected"), [("float32", None), ("bfloat16", "bfloat16")])
+def test_config_names_the_type_of_both_encoders(value, expected):
+  module = tiny_system(compute_dtype=value).module
+  assert module.part_encoder.compute_dtype == expected
+  assert module.object_encoder.compute_dtype == expected
+
+
+def test_deviations_of_posteriors_are_those_of_the_section():
+  """Without one they have defaults."""
+  for section, expected in (({}, (0.001, 0.05)), ({"min_scale": 0.2}, (0.2, 0.05))):
+    module = tiny(probabilistic, posterior=section).module
+    for network in (module.part_inference, *module.object_inference):
+      assert dataclasses.astuple(network.scales_of) == expected
+
+
+def test_training_says_so_before_it_writes(tmp_path, monkeypatch):
+  """As one message, which train.py ends on with exit code 2."""
+  config = toy_config()
+  with config.unlocked():
+    config.system = "scae"
+  monkeypatch.setattr(
+    training_build, "make_system", lambda *_: tiny_system(**{"part_encoder.strides": (0,)})
+  )
+  with pytest.raises(RunError, match=r"strides must be .* from 1 to 32; it is \(0,\)") as error:
+    train(config, tmp_path / "run")
+  assert error.value.exit_code == 2
+  assert not (tmp_path / "run").exists()
