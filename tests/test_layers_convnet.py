@@ -61,8 +61,10 @@ def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatc
   weights = tuple(
     (normal(*shape, seed=2 + i), normal(shape[-1], seed=9 + i)) for i, shape in enumerate(shapes)
   )
-  if batch > at_a_time:  # the first layer has the largest patches: 3 * 3 * 2 at 6x5 positions
-    monkeypatch.setattr(patch_convolutions, "MAX_NUMBERS", 6 * 5 * 18 * at_a_time + 1)
+  if batch > at_a_time:
+    # The first layer has the largest patches: 3 * 3 * 2 at 6x5 positions. One more example would
+    # fit, but then blocks would not divide the batch.
+    monkeypatch.setattr(patch_convolutions, "MAX_NUMBERS", 6 * 5 * 18 * (at_a_time + 1))
   found = patch_convolutions.examples_at_a_time(image, weights, strides)
   assert found == at_a_time
   cotangent = None

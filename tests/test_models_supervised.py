@@ -79,3 +79,17 @@ def test_only_training_drops_hidden_units():
   first, second = run(jax.random.key(0)), run(jax.random.key(1))
   assert not np.allclose(first, second)
   assert not np.allclose(first, still)
+
+
+def test_dropping_units_changes_no_mean():
+  """Only an affine layer follows: over many draws its results have the mean of none dropped."""
+  system, batch, draws = tiny(cnn), cnn_batch(), 2000
+  variables = random_variables(system.module, batch, train=False)
+  same = jax.tree.map(lambda array: jnp.repeat(array[:1], draws, axis=0), batch)
+  run = compiled(
+    lambda key: system.module.apply(variables, same, train=True, rngs={"noise": key}).logits
+  )
+  drawn = np.asarray(run(jax.random.key(0)))
+  still = system.module.apply(variables, batch, train=False).logits[0]
+  error = np.abs(drawn.mean(axis=0) - still)
+  assert (error < 5 * drawn.std(axis=0) / np.sqrt(draws)).all()
