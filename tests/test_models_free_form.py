@@ -114,14 +114,14 @@ def test_moments_of_children_are_those_of_samples():
   parents = Moments(
     jnp.full(2, selection.CERTAIN),
     jnp.asarray(rng.normal(size=(2, 2, 3)), "f4"),
-    jnp.asarray(rng.uniform(0.1, 0.5, size=(2, 6)), "f4"),
+    jnp.asarray(rng.uniform(1.5, 2.5, size=(2, 6)), "f4"),
   )
   relations = Relations(
     affinity_logits=jnp.asarray(rng.normal(size=(2, 4)), "f4"),
     dummy_logit=jnp.float32(0.3),
     presence_logits=jnp.asarray(rng.normal(size=(3, 4)), "f4"),
     offsets=jnp.asarray(rng.normal(size=(2, 4, 2, 3)), "f4"),
-    scales=jnp.asarray(rng.uniform(0.1, 1.0, size=(2, 4, 6)), "f4"),
+    scales=jnp.asarray(rng.uniform(1.5, 2.5, size=(2, 4, 6)), "f4"),
     broad_scale=jnp.float32(0.7),
     temperature=jnp.float32(0.5),
   )
