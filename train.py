@@ -29,7 +29,6 @@ from scae_jax.training.errors import ReportError, RunError, exit_with_message, e
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import use_all_cores
 from scae_jax.training.processes import is_first, join, shutdown
-from scae_jax.training.reporting import report_run
 
 DEFAULT_CONFIG = str(pathlib.Path(__file__).parent / "configs" / "digits.py")
 
@@ -58,6 +57,9 @@ def main(arguments: list[str]) -> None:
 
 def report(run: Run, workdir: pathlib.Path) -> None:
   """Writes the report of a finished run; raises `ReportError` if it cannot be written."""
+  # Imported last: statistics and figures take longer to import than all else that training needs.
+  from scae_jax.training.reporting import report_run
+
   try:
     with explained():
       report_run(run, workdir)

@@ -3,7 +3,7 @@
     python -m benchmarks.devices --devices=1,2 --out=results/benchmarks/devices-cpu.json
 
 On a CPU the devices are parts of it, forced on XLA, each number in a process of its own: that shows
-what splitting costs, not what more hardware brings.
+what splitting costs, not what more hardware brings. `--only=N` prints the row of N devices.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 
-from benchmarks.measuring import ROOT, Row, each_step, failing_alone, milliseconds, report
+from benchmarks.measuring import ROOT, Row, each_step, failing_alone, flags, milliseconds, report
 from benchmarks.step import official, whole_step
 
 
@@ -36,14 +36,7 @@ def measure_apart(num_devices: int, options: argparse.Namespace) -> Row:
 
 def main() -> None:
   """Times and reports."""
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("--devices", default="1,2,4", help="each in its turn")
-  parser.add_argument("--batch", type=int, default=128, help="over all devices")
-  parser.add_argument("--steps", type=int, default=5, help="of a dispatch")
-  parser.add_argument("--rounds", type=int, default=3)
-  parser.add_argument("--out", default="")
-  parser.add_argument("--only", type=int, default=0, help=argparse.SUPPRESS)
-  options = parser.parse_args()
+  options = flags(__doc__, devices="1,2,4", batch=128, steps=5, rounds=3, out="", only=0)
   if options.only:
     print(json.dumps(measure(options.only, options.batch, options.steps, options.rounds)))
     return

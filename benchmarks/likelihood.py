@@ -2,12 +2,12 @@
 
     python -m benchmarks.likelihood --block=64,128,256 --out=results/benchmarks/likelihood.json
 
-Sizes are those of configs/mnist.py:official. Fused variants need a GPU, or `--interpret` at tiny
-sizes, where their times mean nothing. Every variant is checked against the composed one before it
+Sizes are those of configs/mnist.py:official; `--template` and `--canvas` are sides in pixels, a
+block is the pixels of a program. Fused variants need a GPU, or `--interpret` at tiny sizes, where
+their times mean nothing. Every variant is checked against the composed one before it
 is timed; the row of one that fails has the error, and the exit code is then 1.
 """
 
-import argparse
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.measuring import checked_milliseconds, report
+from benchmarks.measuring import checked_milliseconds, flags, report
 from scae_jax import geometry, mixtures, warping
 from scae_jax.kernels.template_likelihood import BLOCK, template_log_prob
 from scae_jax.typing import Array
@@ -101,25 +101,14 @@ def compiled(variant: Callable[..., Array], inputs: tuple[Array, ...]) -> tuple[
 
 def main() -> None:
   """Checks, times and reports the variants."""
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("--batch", type=int, default=128)
-  parser.add_argument("--parts", type=int, default=40)
-  parser.add_argument("--template", type=int, default=11, help="side of a template, pixels")
-  parser.add_argument("--canvas", type=int, default=40, help="side of the image, pixels")
-  parser.add_argument("--channels", type=int, default=1)
-  parser.add_argument("--block", default=str(BLOCK), help="pixels of a program; several: 64,128")
-  parser.add_argument("--interpret", action="store_true", help="run fused variants without a GPU")
-  parser.add_argument("--rounds", type=int, default=7)
-  parser.add_argument("--out", default="")
-  options = parser.parse_args()
-
+  sizes = {"batch": 128, "parts": 40, "template": 11, "canvas": 40, "channels": 1}
+  options = flags(__doc__, **sizes, block=str(BLOCK), interpret=False, rounds=7, out="")
   canvas = (options.canvas, options.canvas)
   inputs = random_inputs(options.batch, options.parts, options.template, canvas, options.channels)
   blocks = [int(block) for block in options.block.split(",")]
   found = variants(blocks, interpret=options.interpret)
   calls = {name: compiled(variant, inputs) for name, variant in found.items()}
-  names = ("batch", "parts", "template", "canvas", "channels")
-  settings = {key: getattr(options, key) for key in names}
+  settings = {key: getattr(options, key) for key in sizes}
   report("likelihood", settings, checked_milliseconds(calls, options.rounds), options.out)
 
 

@@ -1,5 +1,6 @@
 """Times compiled functions fairly and writes down what was measured on what."""
 
+import argparse
 import contextlib
 import json
 import os
@@ -23,13 +24,23 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 Row = list[float] | str
 
 
+def flags(description: str | None, **defaults: int | str | bool) -> argparse.Namespace:
+  """The flags of a benchmark: of each its name, default and type."""
+  parser = argparse.ArgumentParser(
+    description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  for name, default in defaults.items():
+    if isinstance(default, bool):
+      parser.add_argument(f"--{name}", action="store_true")
+    else:
+      parser.add_argument(f"--{name}", type=type(default), default=default)
+  return parser.parse_args()
+
+
 def milliseconds(functions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Row]:
   """Times of each function, which take turns, so that a slow moment of the machine hits all.
 
-  Args:
-    functions: by name; each runs once before the clock does, and is waited for. One that raises
-      does not run again.
-    rounds: how often each is timed.
+  Each runs once before the clock does, and is waited for. One that raises does not run again.
   """
   rows: dict[str, Row] = {}
   for name, function in functions.items():
@@ -67,11 +78,8 @@ def checked_milliseconds(
   """Times of several ways to compute the same, after a check that they do.
 
   Values must agree with those of the first that runs to 1e-5, gradients to 1e-4 of the largest
-  entry. One that does not agree is not timed.
-
-  Args:
-    variants: by name, a function's value and its gradient, as calls without arguments.
-    rounds: how often each is timed.
+  entry. One that does not agree is not timed. Variants are a function's value and its gradient, as
+  calls without arguments.
   """
   rows: dict[str, Row] = {}
   functions = {}
@@ -91,13 +99,7 @@ def checked_milliseconds(
 
 
 def report(title: str, settings: dict[str, Any], rows: dict[str, Row], out: str) -> None:
-  """Prints a Markdown table and writes the JSON beside it.
-
-  Args:
-    title: what was measured.
-    settings: sizes.
-    rows: of `milliseconds`.
-    out: path of the JSON file; "" writes none.
+  """Prints a Markdown table of the rows, and writes them as JSON to `out` unless it is empty.
 
   Raises:
     SystemExit: with exit code 1, after all is written, where a row failed.

@@ -5,21 +5,13 @@
 Each number of seeds is the shipped dispatch, timed by itself; a step is one update of every seed.
 """
 
-import argparse
-
-from benchmarks.measuring import Row, each_step, failing_alone, milliseconds, report
+from benchmarks.measuring import Row, each_step, failing_alone, flags, milliseconds, report
 from benchmarks.step import official, whole_step
 
 
 def main() -> None:
   """Times and reports."""
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("--batch", type=int, default=128)
-  parser.add_argument("--seeds", default="1,2,5,8", help="at once, each in its turn")
-  parser.add_argument("--steps", type=int, default=10, help="of a dispatch")
-  parser.add_argument("--rounds", type=int, default=3)
-  parser.add_argument("--out", default="")
-  options = parser.parse_args()
+  options = flags(__doc__, batch=128, seeds="1,2,5,8", steps=10, rounds=3, out="")
   sizes = {"config": "mnist:official", "batch": options.batch, "steps a dispatch": options.steps}
   rows: dict[str, Row] = {}
   for seeds in [int(number) for number in options.seeds.split(",")]:

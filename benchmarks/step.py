@@ -6,10 +6,10 @@ Each part is timed by itself, forward and with the gradients of its parameters a
 compiled function of its own. The whole step is the shipped dispatch, many steps in one scan, with
 data on the device. Beside it stands a straightforward step: one update in one jit, on a batch that
 is there already, with the warp that JAX's library offers (map_coordinates) and XLA's convolutions;
-and the whole step with nothing but its warp replaced by that.
+and the whole step with nothing but its warp replaced by that. `--whole` leaves the parts out,
+`--model=KEY=VALUE[,KEY=VALUE]` changes keys of the config's model.
 """
 
-import argparse
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.measuring import Row, each_step, failing_alone, milliseconds, report
+from benchmarks.measuring import Row, each_step, failing_alone, flags, milliseconds, report
 from benchmarks.warp import library
 from configs import mnist
 from scae_jax import mixtures, warping
@@ -232,14 +232,7 @@ def official(*, batch: int, steps: int, seeds: int = 1, **model: Any) -> tuple[S
 
 def main() -> None:
   """Times and reports."""
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("--batch", type=int, default=128)
-  parser.add_argument("--steps", type=int, default=10, help="of a dispatch")
-  parser.add_argument("--rounds", type=int, default=5)
-  parser.add_argument("--model", default="", help="KEY=VALUE[,KEY=VALUE] of the config's model")
-  parser.add_argument("--whole", action="store_true", help="the whole step and none of its parts")
-  parser.add_argument("--out", default="")
-  options = parser.parse_args()
+  options = flags(__doc__, batch=128, steps=10, rounds=5, model="", whole=False, out="")
   changes = dict(change.split("=") for change in options.model.split(",") if change)
   settings, data = official(batch=options.batch, steps=options.steps, **changes)
   counts, rows = measure(settings, data, options.rounds, parts=not options.whole)

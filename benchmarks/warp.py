@@ -2,18 +2,17 @@
 
     python -m benchmarks.warp --batch=128 --out=results/benchmarks/warp-cpu.json
 
-Sizes are those of configs/mnist.py:official. Every variant is checked against the first before it
-is timed; the row of one that fails has the error, and the exit code is then 1.
+Sizes are those of configs/mnist.py:official, sides in pixels. Every variant is checked against the
+first before it is timed; the row of one that fails has the error, and the exit code is then 1.
 """
 
-import argparse
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.ndimage import map_coordinates
 
-from benchmarks.measuring import checked_milliseconds, report
+from benchmarks.measuring import checked_milliseconds, flags, report
 from scae_jax import geometry, warping
 from scae_jax.typing import Array
 
@@ -59,16 +58,8 @@ VARIANTS = {
 
 def main() -> None:
   """Checks, times and reports the variants."""
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("--batch", type=int, default=128)
-  parser.add_argument("--parts", type=int, default=40)
-  parser.add_argument("--template", type=int, default=11, help="side of a template, pixels")
-  parser.add_argument("--canvas", type=int, default=40, help="side of the image, pixels")
-  parser.add_argument("--rounds", type=int, default=7)
-  parser.add_argument("--variants", default=",".join(VARIANTS))
-  parser.add_argument("--out", default="")
-  options = parser.parse_args()
-
+  sizes = {"batch": 128, "parts": 40, "template": 11, "canvas": 40}
+  options = flags(__doc__, **sizes, rounds=7, variants=",".join(VARIANTS), out="")
   keys = jax.random.split(jax.random.key(0), 3)
   shape = (options.parts, options.template, options.template, 2)
   templates = jax.random.uniform(keys[0], shape)
@@ -92,7 +83,7 @@ def main() -> None:
       lambda gradient=gradient: gradient(templates, poses),
     )
 
-  settings = {key: getattr(options, key) for key in ("batch", "parts", "template", "canvas")}
+  settings = {key: getattr(options, key) for key in sizes}
   report("warp", settings, checked_milliseconds(calls, options.rounds), options.out)
 
 

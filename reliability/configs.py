@@ -10,7 +10,6 @@ a run or one line that names a changed key; `--only=i` repeats the i-th. `--keep
 after every chunk, and the same command goes on from there.
 """
 
-import argparse
 import concurrent.futures
 import contextlib
 import io
@@ -34,6 +33,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from configs import capsnet, cnn, constellations, digits, matrix_capsules, probabilistic
+from reliability.runs import search_flags
 from scae_jax.evaluation.files import write_json
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
@@ -189,11 +189,7 @@ def make_config(system: str, changes: dict[str, Any]) -> ConfigDict:
 
 
 def try_config(seed: int, number: int) -> dict[str, Any]:
-  """Reads, traces and, every tenth time, trains a config.
-
-  Returns:
-    `number`, `system`, `changes`, `outcome`, `message` and `seconds`.
-  """
+  """What came of reading, tracing and, every tenth time, training a config."""
   system, changes = draw(seed, number)
   started = time.perf_counter()
   outcome, message = TRACED, ""
@@ -285,14 +281,8 @@ def summary(seed: int, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
   """Tries configs as the command line says; returns the exit code."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
-  parser.add_argument("--n", type=int, default=1_000)
-  parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("--only", type=int, help="this one alone, and all that came of it")
+  parser = search_flags(__doc__, default_n=1_000)
   parser.add_argument("--keep", type=pathlib.Path, help="JSON of all results, to go on from")
-  parser.add_argument("--out", type=pathlib.Path, help="JSON of the counts and failures")
   options = parser.parse_args(arguments)
   numbers = range(options.n) if options.only is None else [options.only]
   found = summary(options.seed, try_all(options.seed, numbers, options.keep))

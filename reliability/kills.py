@@ -9,7 +9,6 @@ their timing) must be those of an uninterrupted run, bit for bit; else the exit 
 `--only=i` repeats the i-th run, with the same random draws; the moments vary with the machine.
 """
 
-import argparse
 import collections
 import os
 import pathlib
@@ -23,7 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from reliability.runs import are_equal, config_of, flags_of, metrics_of, states_of
+from reliability.runs import (
+  are_equal,
+  config_of,
+  flags_of,
+  metrics_of,
+  search_flags,
+  states_of,
+)
 from scae_jax.evaluation.files import write_json
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -49,8 +55,7 @@ class Processes:
 
   def __init__(self, folder: pathlib.Path):
     self._folder = folder
-    inherited = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    self._environment = inherited | {
+    self._environment = os.environ | {
       "JAX_PLATFORMS": "cpu",
       "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
       "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -70,26 +75,16 @@ class Processes:
         stderr=subprocess.STDOUT,
       )
 
-  def finish(self, name: str, workdir: pathlib.Path) -> float:
-    """Runs to the end; returns the seconds that it took.
-
-    Raises:
-      RuntimeError: it failed, with what it said.
-    """
-    started = time.monotonic()
+  def finish(self, name: str, workdir: pathlib.Path) -> None:
+    """Runs to the end; raises `RuntimeError`, with what it said, if it fails."""
     code = self.start(name, workdir).wait(SECONDS)
     if code:
       said = workdir.with_suffix(".log").read_text(errors="replace")
       raise RuntimeError(f"exit code {code}: {said[-3000:]}")
-    return time.monotonic() - started
 
 
 def kill_once(process: subprocess.Popen, workdir: pathlib.Path, rng: np.random.Generator) -> str:
-  """Kills the process at a random moment.
-
-  Returns:
-    Of `MOMENTS` the one that it was; "" if the run had come to its end before.
-  """
+  """Kills the process at a random one of `MOMENTS`; "" if the run had come to its end before."""
   moment = MOMENTS[rng.choice(len(MOMENTS), p=(0.1, 0.4, 0.5))]
   delay = rng.uniform()
   lines = _num_lines(workdir)
@@ -149,12 +144,8 @@ def search(
 ) -> dict[str, Any]:
   """Kills and compares; returns counts, and all that failed.
 
-  Args:
-    num_kills: of all runs together.
-    seed: of all; what is done to the i-th run is drawn from (seed, i).
-    names: of runs, which take turns.
-    only: this run alone.
-    say: where progress goes, a line a call.
+  Runs of these names take turns until all kills are done; what is done to the i-th is drawn from
+  (seed, i). With `only`, it is done to this one alone. Progress goes to `say`, a line a call.
   """
   counts: collections.Counter[str] = collections.Counter()
   failures, num_runs, started = [], 0, time.monotonic()
@@ -199,14 +190,7 @@ def search(
 
 def main(arguments: Sequence[str]) -> int:
   """Searches as the command line says; returns the exit code."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
-  parser.add_argument("--n", type=int, default=10, help="kills")
-  parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("--only", type=int, help="this run alone")
-  parser.add_argument("--out", type=pathlib.Path, help="JSON of the counts and failures")
-  options = parser.parse_args(arguments)
+  options = search_flags(__doc__, default_n=10).parse_args(arguments)
   found = search(options.n, options.seed, only=options.only)
   if options.out:
     write_json(options.out, found)

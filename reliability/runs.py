@@ -1,5 +1,6 @@
 """Short runs to break, and how two of them are compared."""
 
+import argparse
 import contextlib
 import json
 import pathlib
@@ -38,6 +39,18 @@ def flags_of(name: str, num_steps: int, every: int) -> list[str]:
 def config_of(flags: Sequence[str]) -> ConfigDict:
   """The config that flags of train.py make."""
   return parse_command_line(flags, default_config="").settings.config
+
+
+def search_flags(description: str | None, default_n: int) -> argparse.ArgumentParser:
+  """The flags of a search."""
+  parser = argparse.ArgumentParser(
+    description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--n", type=int, default=default_n, help="how many")
+  parser.add_argument("--seed", type=int, default=0)
+  parser.add_argument("--only", type=int, help="this one alone, and all that came of it")
+  parser.add_argument("--out", type=pathlib.Path, help="JSON of the counts and failures")
+  return parser
 
 
 def states_of(

@@ -15,7 +15,6 @@ is 1, and `--only=i` repeats the i-th (orbax names files at random, so among tho
 another may be drawn).
 """
 
-import argparse
 import collections
 import contextlib
 import dataclasses
@@ -38,7 +37,15 @@ from ml_collections import ConfigDict
 
 from reliability import runs
 from reliability.damages import damage
-from reliability.runs import are_equal, config_of, flags_of, metrics_of, numbers, states_of
+from reliability.runs import (
+  are_equal,
+  config_of,
+  flags_of,
+  metrics_of,
+  numbers,
+  search_flags,
+  states_of,
+)
 from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.history import read_history
 from scae_jax.training import build as build_module
@@ -83,21 +90,13 @@ class SilentError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Original:
-  """A run that is not damaged.
-
-  Attributes:
-    folder: of the run, or of exported parameters.
-    config: of it.
-    params: by step, of the seed or seeds that `folder` has.
-    states: by step, of each checkpoint; none of exported parameters.
-    metrics: lines without their timing.
-  """
+  """A run, or exported parameters, that are not damaged."""
 
   folder: pathlib.Path
   config: ConfigDict
-  params: dict[int, list[np.ndarray]]
-  states: dict[int, list[np.ndarray]]
-  metrics: list[dict[str, Any]]
+  params: dict[int, list[np.ndarray]]  # by step, of the seed or seeds that `folder` has
+  states: dict[int, list[np.ndarray]]  # by step, of each checkpoint; none of exported parameters
+  metrics: list[dict[str, Any]]  # lines without their timing
 
 
 def make_originals(root: pathlib.Path, names: Sequence[str]) -> list[Original]:
@@ -124,7 +123,7 @@ def make_originals(root: pathlib.Path, names: Sequence[str]) -> list[Original]:
 
 
 @contextlib.contextmanager
-def _built_once() -> Iterator[None]:
+def built_once() -> Iterator[None]:
   """Meanwhile `build` loads and traces only what it has not yet: it is most of a check's time."""
   anew, kept = build_module.build, {}
 
@@ -225,11 +224,9 @@ def _resume(original: Original, folder: pathlib.Path) -> str:
 
 
 def _outcome(folder: pathlib.Path, do: Callable[[], str]) -> tuple[str, str]:
-  """Runs a check.
+  """Runs a check, which returns what has changed and must have been said, or "".
 
-  Args:
-    folder: a refusal must name it or something in it.
-    do: the check; returns what has changed and must have been said, or "".
+  A refusal must name the folder or something in it.
   """
   with _listening() as said:
     try:
@@ -282,17 +279,13 @@ def search(
 ) -> dict[str, Any]:
   """Damages and checks; returns counts, and all that failed.
 
-  Args:
-    numbers_: which; what is done to the i-th is drawn from (seed, i).
-    seed: of all.
-    names: of runs, see `reliability.runs`.
-    say: where progress goes, a line a call.
+  What is done to the i-th folder is drawn from (seed, i). Progress goes to `say`, a line a call.
   """
   counts: collections.Counter[str] = collections.Counter()
   ways: dict[str, collections.Counter[str]] = {}
   failures = []
   started = time.monotonic()
-  with tempfile.TemporaryDirectory() as made, _built_once():
+  with tempfile.TemporaryDirectory() as made, built_once():
     root = pathlib.Path(made).resolve()
     originals = make_originals(root, names)
     shares = np.arange(len(originals), 0, -1) / sum(range(len(originals) + 1))
@@ -332,14 +325,7 @@ def search(
 
 def main(arguments: Sequence[str]) -> int:
   """Searches as the command line says; returns the exit code."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
-  parser.add_argument("--n", type=int, default=100)
-  parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("--only", type=int, help="this one alone, and all that came of it")
-  parser.add_argument("--out", type=pathlib.Path, help="JSON of the counts and failures")
-  options = parser.parse_args(arguments)
+  options = search_flags(__doc__, default_n=100).parse_args(arguments)
   absl_logging.set_verbosity(absl_logging.WARNING)
   keep_compiled("")
   chosen = range(options.n) if options.only is None else [options.only]

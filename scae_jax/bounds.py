@@ -41,7 +41,7 @@ class Bound:
 
 
 def rule(words: str, holds: Callable[[Any, Fields], bool]) -> Bound:
-  """A condition of any kind, on a value and the other fields of its section."""
+  """A condition of any kind."""
   return Bound(holds, words)
 
 
@@ -120,16 +120,10 @@ def line(low: float, high: float) -> Bound:
 def read(schema: type[Schema], section: str, values: Any, **derived: Any) -> Schema:
   """A section of the config as an object of its class, every value checked.
 
-  The annotations of the class's fields are of the types bool, int, float, str, tuple, Mapping of
-  str, and these or None, with `Bound`s that a value of the type must keep. A Mapping's bounds are
-  for each of its values. Fields with a default may be left out. In the object lists are tuples, and
-  whole numbers floats where the field is one.
-
-  Args:
-    schema: the class.
-    section: its name, for errors; "model.part_encoder" is config.model.part_encoder.
-    values: its keys.
-    **derived: fields that no key sets because they follow from something else; not checked.
+  The fields of the class have the types bool, int, float, str, tuple, Mapping of str, and these or
+  None, with `Bound`s that a value of the type must keep. A Mapping's bounds are for each of its
+  values. Fields with a default may be left out; `derived` ones follow from something else, have no
+  key and are not checked. Lists become tuples, and whole numbers floats where the field is one.
 
   Raises:
     ValueError: `values` is no section, has an unknown key or lacks one, or a value has the wrong

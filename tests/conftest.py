@@ -38,6 +38,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import gc
 import pathlib
+import shutil
+import tempfile
 
 import jax
 import pytest
@@ -49,6 +51,11 @@ gc.set_threshold(100_000, 20, 100)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
+# What several tests compile, a worker compiles once. JAX keeps to the first folder that it is told.
+COMPILED = tempfile.mkdtemp(prefix="compiled-")
+jax.config.update("jax_compilation_cache_dir", COMPILED)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -56,6 +63,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
   """Files with slow tests first: one that came last would keep one worker while others wait."""
   slow = {item.path for item in items if item.get_closest_marker("slow")}
   items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_unconfigure() -> None:
+  shutil.rmtree(COMPILED, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def earlier_objects_stay():
+  """`gc.collect`, as after a checkpoint that cannot be read, need not look through them."""
+  gc.freeze()
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> pathlib.Path:
+  """The current folder, with the toy's config in toy.py."""
+  from tests.toy_system import CONFIG_FILE
+
+  (tmp_path / "toy.py").write_text(CONFIG_FILE)
+  monkeypatch.chdir(tmp_path)
+  return tmp_path
+
+
+@pytest.fixture(scope="module")
+def built_once():
+  """From its first use on, a module loads and traces each config once."""
+  from reliability.workdirs import built_once
+
+  with built_once():
+    yield
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+  """Runs have a mesh of one device: to split the program over four costs time in each test."""
+  from scae_jax.training import loop, mesh
+
+  monkeypatch.setattr(loop, "make_mesh", lambda: mesh.make_mesh(jax.devices()[:1]))
 
 
 @pytest.fixture(scope="session")

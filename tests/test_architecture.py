@@ -145,12 +145,6 @@ def test_dependencies_are_what_a_build_backend_takes():
         Requirement(requirement)
 
 
-def test_all_reports_take_the_number_of_their_pictures_from_one_place():
-  files = [*FILES, *EXPERIMENTS]
-  having = [path for path in files if re.search(r"^NUM_PICTURED = ", path.read_text(), re.M)]
-  assert having == [PACKAGE / "evaluation" / "examples.py"]
-
-
 def test_results_are_records_and_no_code():
   assert EXPERIMENTS
   assert not list((ROOT / "results").rglob("*.py"))

@@ -15,10 +15,9 @@ from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from tests.test_evaluation_script import quick, run
-from tests.test_training_loop import compilation_cache
 from tests.toy_system import toy_config
 
-__all__ = ["compilation_cache", "quick"]  # fixtures: one compilation, and reports without figures
+__all__ = ["quick"]  # a fixture: reports without figures
 
 
 def mine() -> Dataset:

@@ -19,11 +19,8 @@ from scae_jax.training.build import open_run
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.workdir import check_same_run, load_settings
-from tests.test_training_loop import compilation_cache
 from tests.toy_data import write_affnist
 from tests.toy_system import toy_config
-
-__all__ = ["compilation_cache"]  # a fixture: what every report runs compiles once
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

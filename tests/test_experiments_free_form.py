@@ -17,10 +17,7 @@ from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
 from tests import toy_free_form, toy_system
 from tests.test_figures_pictures import drawn, rendered
-from tests.test_training_loop import compilation_cache
 from tests.toy_system import toy_config
-
-__all__ = ["compilation_cache"]  # a fixture: what runs again compiles once
 
 RNG = np.random.RandomState(0)
 

@@ -11,7 +11,6 @@ import zipfile
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 from ml_collections import ConfigDict
 
 import evaluate
@@ -21,10 +20,8 @@ from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
 from scae_jax.training.pretrained import open_pretrained, pretrained_folder, save_pretrained
-from tests.test_training_loop import compilation_cache, metrics, stop_after
+from tests.runs import evaluate_py, metrics, stop_after
 from tests.toy_system import toy_config
-
-__all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TWO_SEEDS = toy_config(train__seeds=2, train__keep_checkpoints=9)
@@ -94,9 +91,7 @@ def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
 
   monkeypatch.setattr(evaluate, "PRETRAINED", folder.parent)
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
-  with flagsaver.flagsaver():
-    evaluate.main(evaluate.parse_or_exit(["evaluate.py", "--pretrained=toy"]))
+  evaluate_py("--pretrained=toy")
   written = tmp_path / "runs" / "pretrained-toy" / "evaluation" / "metrics.json"
   metrics = json.loads(written.read_text())
   assert (metrics["step"], metrics["seed"]) == (8, source["seed"])
@@ -248,9 +243,8 @@ def test_parameters_of_another_data_set(exported):
 
 def test_pretrained_parameters_have_one_step(exported, monkeypatch, capsys):
   monkeypatch.setattr(evaluate, "PRETRAINED", exported.parent)
-  monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
-  with flagsaver.flagsaver(), pytest.raises(SystemExit):
-    evaluate.main(evaluate.parse_or_exit(["evaluate.py", "--pretrained=toy", "--step=best"]))
+  with pytest.raises(SystemExit):
+    evaluate_py("--pretrained=toy", "--step=best")
   assert "leave out --step=best" in capsys.readouterr().err
 
 

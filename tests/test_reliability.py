@@ -4,9 +4,6 @@ import pytest
 from absl import logging
 
 from reliability import configs, kills, workdirs
-from tests.test_training_loop import compilation_cache
-
-__all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
 
 
 @pytest.fixture
@@ -28,9 +25,10 @@ def test_damaged_folders_are_as_before_or_say_so():
 
 
 @pytest.mark.slow
-def test_killed_run_is_the_uninterrupted_one():
-  """Two seeds at once, killed twice."""
-  found = kills.search(2, 0, ("two-seeds",))
+def test_killed_run_is_the_uninterrupted_one(monkeypatch):
+  """Two seeds at once, killed while it writes a checkpoint and while it trains."""
+  monkeypatch.setattr(kills, "NUM_STEPS", 32)
+  found = kills.search(2, 1, ("two-seeds",))
   assert found["failures"] == []
   assert sum(found["kills"].values()) == 2
 

@@ -7,23 +7,8 @@ import pytest
 from scae_jax.training.errors import RunError
 from scae_jax.training.sweep_file import check_rows, read_sweep
 from scae_jax.training.workdir import open_for_writing
-from tests.toy_system import CONFIG_FILE, toy_config
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch) -> pathlib.Path:
-  """The folder in which a sweep is started."""
-  (tmp_path / "toy.py").write_text(CONFIG_FILE)
-  monkeypatch.chdir(tmp_path)
-  return tmp_path
-
-
-def rows_of(home, text):
-  (home / "sweep.toml").write_text(text)
-  return read_sweep(home / "sweep.toml")
-
+from tests.runs import ROOT, rows_of
+from tests.toy_system import toy_config
 
 SWEEP = """
 config = "toy.py"
@@ -122,39 +107,7 @@ ROW = '[[rows]]\nname = "a"\n'
     ('config = "toy.py"\n' + 2 * ROW, r"row 1 \(a\): another row has this name"),
     (ROW + 'config = "toi.py"', r"row 0 \(a\): --config must name .* there is no 'toi.py'"),
     (ROW + 'config = "toy.py:lon"', r"row 0 \(a\): .*preset must be '' or 'long', got 'lon'"),
-    (
-      'config = "toy.py"\n' + ROW + "overrides = { train.num_stepz = 3 }",
-      r"row 0 \(a\): unknown config key 'train.num_stepz': the keys of config.train are \['batch_",
-    ),
     ('config = "toy.py"\noverrides = 3\n' + ROW, r"row 0 \(a\): overrides must be a table.*is 3"),
-    (
-      'config = "toy.py"\n' + ROW + 'overrides = { train.num_steps = "ten" }',
-      r"row 0 \(a\): .*num_steps=ten.*config.train.num_steps is of type int",
-    ),
-    (
-      'config = "toy.py"\n' + ROW + 'overrides = { train.num_steps = "3" }',
-      r"row 0 \(a\): config.train.num_steps must be of type int; it is '3' of type str",
-    ),
-    (
-      'config = "toy.py"\n' + ROW + 'overrides = { model.noise_scale = "0.5" }',
-      r"row 0 \(a\): config.model.noise_scale must be of type float; it is '0.5' of type str",
-    ),
-    (
-      'config = "toy.py"\n' + ROW + "overrides = { data.name = 3 }",
-      r"row 0 \(a\): config.data.name must be of type str; it is 3 of type int",
-    ),
-    (
-      'config = "toy.py"\n' + ROW + "overrides = { train.tensorboard = 1 }",
-      r"row 0 \(a\): config.train.tensorboard must be of type bool; it is 1",
-    ),
-    (
-      'config = "toy.py"\n' + ROW + "overrides = { train.num_steps = 0 }",
-      r"row 0 \(a\): config.train.num_steps must be from 1 to 2,147,483,646; it is 0",
-    ),
-    (
-      'config = "toy.py"\n' + ROW + "overrides = { train.seeds = 3 }",
-      r"row 0 \(a\): write seeds = 3",
-    ),
     ('config = "toy.py"\nseeds = 0\n' + ROW, r"row 0 \(a\): seeds must be a whole .* it is 0"),
     ('config = "toy.py"\nseeds = true\n' + ROW, r"row 0 \(a\): seeds must be a whole .*is True"),
   ],
@@ -163,6 +116,24 @@ def test_a_wrong_file_is_refused(home, text, message):
   with pytest.raises(RunError, match=message) as info:
     rows_of(home, text)
   assert info.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+  ("override", "message"),
+  [
+    ("train.num_stepz = 3", r"unknown config key 'train.num_stepz': the keys of config.train are"),
+    ('train.num_steps = "ten"', ".*num_steps=ten.*config.train.num_steps is of type int"),
+    ('train.num_steps = "3"', "config.train.num_steps must be of type int; it is '3' of type str"),
+    ('model.noise_scale = "1"', "config.model.noise_scale must be of type float; it is '1' of"),
+    ("data.name = 3", "config.data.name must be of type str; it is 3 of type int"),
+    ("train.tensorboard = 1", "config.train.tensorboard must be of type bool; it is 1"),
+    ("train.num_steps = 0", "config.train.num_steps must be from 1 to 2,147,483,646; it is 0"),
+    ("train.seeds = 3", "write seeds = 3"),
+  ],
+)
+def test_a_wrong_override_is_refused(home, override, message):
+  with pytest.raises(RunError, match=rf"row 0 \(a\): {message}"):
+    rows_of(home, f'config = "toy.py"\n{ROW}overrides = {{ {override} }}')
 
 
 def test_all_mistakes_are_told_at_once(home):

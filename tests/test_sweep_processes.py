@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import jax
 import pytest
 
 import sweep as sweep_script
@@ -16,11 +17,7 @@ from scae_jax.training import sweep
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
 from scae_jax.training.sweep import RowsFailed, read_task, reason, run_logged, run_rows
-from tests.test_sweep_file import ROOT, home, rows_of
-from tests.test_sweep_tables import FOUR, report_of
-from tests.test_training_loop import stop_after
-
-__all__ = ["home"]  # a fixture
+from tests.runs import FOUR, ROOT, report_of, rows_of, stop_after
 
 
 def test_tasks_share_the_rows():
@@ -207,18 +204,16 @@ def test_the_reason_is_the_last_error_or_line(tmp_path, text, expected):
   assert reason(tmp_path / "log", len(b"error: of an earlier run\n")).startswith(expected)
 
 
-KILLED = """
+CUT_OFF = """
 config = "toy.py"
-[overrides]
-train.compilation_cache = "compiled"
-evaluation.max_examples = 40
+overrides = { evaluation.max_examples = 40 }
 
 [[rows]]
 name = "early"
 
 [[rows]]
-name = "long"
-config = "toy.py:long"
+name = "late"
+overrides = { train.seed = 1 }
 """
 
 
@@ -227,46 +222,39 @@ def stamps(folder):
 
 
 @pytest.mark.slow
-def test_a_sweep_that_was_cut_off_loses_nothing(home, monkeypatch):
+def test_a_sweep_that_was_cut_off_loses_nothing(home, monkeypatch, capsys):
   """A row that was finished stands, the one that was cut off resumes; and the report of train.py
   itself says that it is finished. All that a sweep knows is in its folders."""
-  rows, root = rows_of(home, KILLED), home / "runs" / "sweep"
+  rows, root = rows_of(home, CUT_OFF), home / "runs" / "sweep"
   early = root / "early" / "evaluation" / "metrics.json"
   early.parent.mkdir(parents=True)
   early.write_text(json.dumps(report_of(rows[0].config, seed=7)))
   finished = stamps(root / "early")
   with monkeypatch.context() as patch:
     stop_after(patch, 3)
-    with pytest.raises(Interrupted, match="step 12 of 480"):
-      train(rows[1].settings, root / "long")
-  done = subprocess.run(
-    [sys.executable, str(ROOT / "sweep.py"), "sweep.toml"],
-    cwd=home,
-    env=os.environ | {"PYTHONPATH": str(ROOT), "SCAE_JAX_CACHE": str(home / "cache")},
-    capture_output=True,
-    text=True,
-    timeout=900,  # of a busy machine
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr
-  assert "2/2 long: finished in" in done.stdout
-  assert "resuming at step 12" in (root / "long" / "train.log").read_text()
+    with pytest.raises(Interrupted, match="step 12 of 24"):
+      train(rows[1].settings, root / "late")
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", jax.config.jax_compilation_cache_dir)
+  sweep_script.main(["sweep.toml"])
+  assert "2/2 late: finished in" in capsys.readouterr().out
+  assert "resuming at step 12" in (root / "late" / "train.log").read_text()
   lines = list(csv.DictReader((root / "table.csv").read_text().splitlines()))
-  assert [line["seed"] for line in lines] == ["7", "mean", "sd", "0", "mean", "sd"]
-  assert [(line["row"], line["step"]) for line in lines[3:]] == 3 * [("long", "480")]
+  assert [line["seed"] for line in lines] == ["7", "mean", "sd", "1", "mean", "sd"]
+  assert [(line["row"], line["step"]) for line in lines[3:]] == 3 * [("late", "24")]
   assert stamps(root / "early") == finished
 
-  kept, said = stamps(root / "long"), []
+  kept, said = stamps(root / "late"), []
   run_rows(rows, rows, root, ["no such program"], said.append)
-  assert said[:2] == ["1/2 early: finished before", "2/2 long: finished before"]
-  assert stamps(root / "long") == kept
+  assert said[:2] == ["1/2 early: finished before", "2/2 late: finished before"]
+  assert stamps(root / "late") == kept
 
 
 def test_a_typo_is_one_message_before_any_run(home, capsys):
-  (home / "sweep.toml").write_text(KILLED + "overrides = { model.nan_bellow = 1e9 }\n")
+  (home / "sweep.toml").write_text(CUT_OFF.replace("train.seed = 1", "model.nan_bellow = 1e9"))
   with pytest.raises(SystemExit) as stopped:
     sweep_script.main(["sweep.toml"])
   assert stopped.value.code == 2
   said = capsys.readouterr().err
-  assert said.startswith("error: sweep.toml, row 1 (long): unknown config key 'model.nan_bellow'")
+  assert said.startswith("error: sweep.toml, row 1 (late): unknown config key 'model.nan_bellow'")
   assert not (home / "runs").exists()

@@ -12,32 +12,8 @@ import pytest
 from scae_jax.evaluation.comparison import csv_table, markdown_table, write_summary
 from scae_jax.evaluation.table import markdown
 from scae_jax.training.sweep import finished_report, write_tables
-from tests.test_sweep_file import home, rows_of
+from tests.runs import FOUR, report_of, rows_of
 from tests.toy_system import toy_config
-
-__all__ = ["home"]  # a fixture
-
-
-FOUR = 'config = "toy.py"\n' + "".join(f'[[rows]]\nname = "{name}"\n' for name in "abcd")
-
-
-def report_of(config, seed=0, lin_match=0.5):
-  """What a run of this config would report."""
-  scores = {"lin_match": lin_match, "lin_pred": 0.75, "capsules_in_use": 3, "capsules": 8}
-  report = {
-    "fitted_on": {"dataset": "digits", "split": "train", "examples": 1437},
-    "scored_on": {"dataset": "digits", "split": "test", "examples": 360},
-    "max_examples": config.evaluation.max_examples,
-    "step": config.train.num_steps,
-    "date": f"2026-11-2{seed}T10:00:00+00:00",
-    "features": {"code": scores},
-    "pixels": scores,
-    "measures": {"squared_error": 12.5, "probe_accuracy": 0.25},
-    "versions": {"jax": "1.2"},
-    "hardware": {"cpu_count": 2, "cpu_model": "C", "device_count": 1, "device_kind": "D"},
-    "provenance": {"config": json.loads(json.dumps(config.to_dict()))},
-  }
-  return report | {"seed": seed}
 
 
 def several_seeds(folder, lin_matches):

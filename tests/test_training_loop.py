@@ -1,7 +1,6 @@
 """Whole runs in this process: resumption, the best checkpoint, numbers gone wrong, refusals."""
 
 import json
-import os
 import pathlib
 import resource
 import shutil
@@ -20,6 +19,15 @@ from scae_jax.training.errors import Interrupted, NonFiniteError, RunError, Writ
 from scae_jax.training.loop import train
 from scae_jax.training.program import Program
 from scae_jax.training.workdir import load_settings
+from tests.runs import (
+  assert_same_run,
+  metrics,
+  save_images,
+  steps_of,
+  stop_after,
+  terminate,
+  truncate,
+)
 from tests.toy_system import toy_config
 
 # Checkpoints fall between two lines of training metrics, so that a window must survive them.
@@ -30,18 +38,6 @@ CADENCE = {
   "train__checkpoint_every": 24,
 }
 CONFIG = toy_config(train__num_steps=90, **CADENCE)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compilation_cache(tmp_path_factory):
-  """Runs of one config compile once."""
-  keys = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-  before = {key: getattr(jax.config, key) for key in keys}
-  jax.config.update(keys[0], str(tmp_path_factory.mktemp("compiled")))
-  jax.config.update(keys[1], 0.0)
-  yield
-  for key, value in before.items():
-    jax.config.update(key, value)
 
 
 @pytest.fixture(scope="module")
@@ -69,38 +65,6 @@ def each_step(tmp_path_factory) -> list[dict]:
   workdir = tmp_path_factory.mktemp("each_step")
   train(toy_config(train__num_steps=16, **(CADENCE | {"train__log_every": 1})), workdir)
   return [line for line in metrics(workdir) if line["split"] == "train"]
-
-
-def metrics(workdir: pathlib.Path) -> list[dict]:
-  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{key: line[key] for key in line if key != "timing"} for line in lines]
-
-
-def steps_of(workdir: pathlib.Path, split: str) -> list[int]:
-  return [line["step"] for line in metrics(workdir) if line["split"] == split]
-
-
-def assert_same_run(workdir: pathlib.Path, expected: pathlib.Path) -> None:
-  run, other = open_run(workdir), open_run(expected)
-  assert run.step == other.step
-  same = jax.tree.map(np.array_equal, run.variables, other.variables)
-  assert all(jax.tree.leaves(same)), same
-  assert metrics(workdir) == metrics(expected)
-
-
-def stop_after(monkeypatch, num_dispatches: int) -> None:
-  """Sends SIGTERM to this process when so many dispatches have run."""
-  original, count = Program.run, 0
-
-  def run(self, state, step):
-    nonlocal count
-    count += 1
-    if count == num_dispatches:
-      os.kill(os.getpid(), signal.SIGTERM)
-      time.sleep(0.2)  # for the thread that takes note of it
-    return original(self, state, step)
-
-  monkeypatch.setattr(Program, "run", run)
 
 
 def test_lines_and_checkpoints_follow_the_cadence_and_the_end(uninterrupted):
@@ -160,9 +124,7 @@ def test_damaged_checkpoint_costs_only_the_steps_since_the_one_before(
   uninterrupted, tmp_path, capfd
 ):
   workdir = shutil.copytree(uninterrupted, tmp_path / "run")
-  for file in (workdir / "checkpoints" / "90" / "state").rglob("*"):
-    if file.is_file():
-      file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+  truncate(workdir / "checkpoints" / "90" / "state")
   capfd.readouterr()
   train(CONFIG, workdir)
   message = "the checkpoint of step 90 cannot be read, going back to that of step 72"
@@ -308,15 +270,6 @@ def test_refused_runs_write_nothing(tmp_path, uninterrupted):
     train(CONFIG, tmp_path / "file" / "run")
 
 
-def save_images(folder: pathlib.Path) -> pathlib.Path:
-  rng = np.random.RandomState(0)
-  for index in range(40):
-    path = folder / f"class{index % 4}" / f"{index:02}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(rng.randint(0, 256, (12, 12)).astype(np.uint8)).save(path)
-  return folder
-
-
 def test_folder_of_a_run_may_move_but_not_change(tmp_path):
   def config(folder: pathlib.Path, num_steps: int):
     data = {"name": "folder", "dir": str(folder), "cache_dir": str(tmp_path / "cache")}
@@ -324,13 +277,13 @@ def test_folder_of_a_run_may_move_but_not_change(tmp_path):
     return toy_config(train__num_steps=num_steps, **changes)
 
   workdir = tmp_path / "run"
-  train(config(save_images(tmp_path / "here"), 8), workdir)
+  train(config(save_images(tmp_path / "here", 4, 40), 8), workdir)
   (tmp_path / "here").rename(tmp_path / "there")
   assert open_run(workdir, config=config(tmp_path / "there", 8)).step == 8
   assert train(config(tmp_path / "there", 16), workdir).step == 16
   assert open_run(workdir).step == 16
 
-  image = tmp_path / "there" / "class0" / "00.png"
+  image = tmp_path / "there" / "class0" / "000.png"
   Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
   files = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
   with pytest.raises(RunError, match=r"another data set:\n  t\w+: '\d+ examples of 12x12x1.*there"):
@@ -345,8 +298,7 @@ def test_run_stopped_before_its_first_step_does_not_claim_to_be_saved(tmp_path, 
 
   def compile_and_stop(self, state):
     original(self, state)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0.2)  # for the thread that takes note of it
+    terminate()
 
   with monkeypatch.context() as patch:
     patch.setattr(Program, "compile", compile_and_stop)

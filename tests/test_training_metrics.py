@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scae_jax.training.errors import RunError
-from scae_jax.training.metrics import MetricsWriter, Speed, Window, check_tensorboard
+from scae_jax.training.metrics import MetricsWriter, Speed, Window, import_tensorboard
 from scae_jax.training.progress import Display
 
 
@@ -118,7 +118,7 @@ def test_tensorboard_gets_every_number(tmp_path):
 def test_missing_tensorboard_says_how_to_install_it(monkeypatch):
   monkeypatch.setitem(sys.modules, "tensorboardX", None)
   with pytest.raises(RunError, match=r"pip install -r requirements-tensorboard.txt"):
-    check_tensorboard()
+    import_tensorboard()
 
 
 def test_display_prints_plain_lines_where_there_is_no_terminal():

@@ -10,19 +10,16 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from absl import logging
-from PIL import Image
 
 import train as train_script
 from reliability.kills import TRAIN_ONLY
 from scae_jax.data import folder as folder_source
 from scae_jax.training.build import open_run
+from tests.runs import ROOT, metrics, save_images, train_py
 from tests.toy_system import CONFIG_FILE
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 TWO_SIGNALS = """
 import sys, time
@@ -88,11 +85,6 @@ def wait_for_lines(process: subprocess.Popen, workdir: pathlib.Path, count: int)
     time.sleep(0.002)
 
 
-def metrics(workdir: pathlib.Path) -> list[dict]:
-  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{key: line[key] for key in line if key != "timing"} for line in lines]
-
-
 def test_interrupted_process_saves_and_says_so(home):
   """SIGTERM at random. That the run goes on as if nothing were is tested in test_training_loop.py,
   and after SIGKILL in test_reliability.py."""
@@ -130,22 +122,12 @@ def test_second_signal_ends_a_busy_process_at_once(home):
   assert "stopped at once" in output
 
 
-def test_refused_command_line_is_one_message_and_exit_code_2(home):
-  process = start(
-    home,
-    [
-      sys.executable,
-      str(ROOT / "train.py"),
-      f"--config={home / 'toy.py'}",
-      f"--workdir={home / 'none'}",
-      "--config.train.steps=3",
-    ],
-  )
-  output = finish(process)
-  assert process.returncode == 2, output
-  assert output.startswith("error: ")
-  assert "unknown config key 'train.steps': the keys of config.train are [" in output
-  assert "Traceback" not in output
+def test_refused_command_line_is_one_message_and_exit_code_2(home, capsys):
+  with pytest.raises(SystemExit) as ended:
+    train_py(f"--config={home / 'toy.py'}", f"--workdir={home / 'none'}", "--config.train.steps=3")
+  assert ended.value.code == 2
+  (said,) = capsys.readouterr().err.splitlines()
+  assert said.startswith("error: unknown config key 'train.steps': the keys of config.train are [")
   assert not (home / "none").exists()
 
 
@@ -161,23 +143,14 @@ def test_train_py_shows_warnings_but_those_of_orbax(caplog):
   assert caplog.messages == [folder_source.__file__]
 
 
-def save_images(root: pathlib.Path) -> pathlib.Path:
-  """Ten classes of ten images, and a file that is none."""
-  rng = np.random.RandomState(0)
-  for index in range(100):
-    path = root / str(index // 10) / f"{index}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(rng.randint(0, 256, (12, 12)).astype(np.uint8)).save(path)
-  (root / "0" / "notes.txt").write_text("no image")
-  return root
-
-
 @pytest.mark.slow
 def test_train_py_trains_and_reports(home):
+  images = save_images(home / "images", 10, 100)
+  (images / "class0" / "notes.txt").write_text("no image")
   flags = {
     "--config": home / "toy.py",
     "--config.data.name": "folder",
-    "--config.data.dir": save_images(home / "images"),
+    "--config.data.dir": images,
     "--config.data.cache_dir": home / "cache",
     "--config.evaluation.max_examples": 60,
     "--config.train.compilation_cache": home / "kept",

@@ -1,4 +1,4 @@
-"""A run in two processes on this host, with the CPU's collectives, against one in this process."""
+"""Runs on several devices, and in two processes with the CPU's collectives."""
 
 import json
 import os
@@ -9,21 +9,25 @@ import sys
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from reliability.configs import base_configs
 from scae_jax.training import loop, processes
 from scae_jax.training.build import open_run
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh
+from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.processes import Processes, all_or_none, check_agreement, largest
-from tests.test_training_loop import compilation_cache, metrics, stop_after
-from tests.toy_system import toy_config
+from scae_jax.training.state import make_state
+from scae_jax.training.step import update
+from scae_jax.training.systems import make_system
+from tests.runs import ROOT, metrics, stop_after
+from tests.toy_system import toy_config, toy_data
 
-__all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 STARTED: list[subprocess.Popen] = []
 CADENCE = {"train__steps_per_dispatch": 2, "train__log_every": 2}
 CONFIG_FILE = """
@@ -35,33 +39,31 @@ CADENCE = {"train__steps_per_dispatch": 2, "train__log_every": 2}
 def get_config(preset=""):
   if preset == "short":
     return toy_config(**CADENCE)
-  rarely = {"train__eval_every": 0, "train__checkpoint_every": 60}
+  rarely = {"train__eval_every": 0, "train__checkpoint_every": 16}
   return toy_config(train__num_steps=2000, **rarely, **CADENCE)
 """
 
 
-# train.py, but what reports is not even imported, which takes longer than all else, and a process
-# that is gone is missed sooner.
-WITHOUT_REPORT = """
+# train.py with a report of one line, and a process that is gone is missed sooner.
+SCRIPT = """
 import sys, types
 from scae_jax.training import processes
 processes.HEARTBEAT_TIMEOUT = 10  # seconds
 reporting = types.ModuleType("scae_jax.training.reporting")
-reporting.report_run = None
+reporting.report_run = lambda run, workdir: print("reported step", run.step, "in", workdir)
 sys.modules[reporting.__name__] = reporting
 import train
 train.main(sys.argv[1:])
 """
 
 
-def start(folder: pathlib.Path, preset: str, *, report: bool) -> list[subprocess.Popen]:
+def start(folder: pathlib.Path, preset: str) -> list[subprocess.Popen]:
   """Both processes of a run, two devices each; what they say goes to `<folder>/log<process>`."""
   (folder / "toy.py").write_text(CONFIG_FILE)
   with socket.socket() as free:
     free.bind(("localhost", 0))
     port = free.getsockname()[1]
-  script = [str(ROOT / "train.py")] if report else ["-c", WITHOUT_REPORT]
-  command = [sys.executable, *script, f"--config={folder / 'toy.py'}:{preset}"]
+  command = [sys.executable, "-c", SCRIPT, f"--config={folder / 'toy.py'}:{preset}"]
   command += [f"--workdir={folder / 'run'}", f"--coordinator=localhost:{port}"]
   environment = os.environ | {
     "PYTHONPATH": str(ROOT),
@@ -94,6 +96,13 @@ def said(folder: pathlib.Path, process: int) -> str:
   return (folder / f"log{process}").read_text()
 
 
+def wait_for_step(step: int, folder: pathlib.Path, process: subprocess.Popen) -> None:
+  deadline = time.monotonic() + 600
+  while f"step {step}/" not in said(folder, 0) and process.poll() is None:
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+
+
 def assert_close_runs(workdir: pathlib.Path, expected: pathlib.Path) -> None:
   """The same losses to 1e-5: sums over four devices are taken in another order."""
   for line, other in zip(metrics(workdir), metrics(expected), strict=True):
@@ -113,23 +122,20 @@ def alone(tmp_path_factory) -> pathlib.Path:
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(alone, tmp_path):
-  codes = finish(start(tmp_path, "short", report=True))
+  codes = finish(start(tmp_path, "short"))
   assert codes == [0, 0], said(tmp_path, 0) + said(tmp_path, 1)
   assert_close_runs(tmp_path / "run", alone)
   run = open_run(tmp_path / "run")  # what four devices of two processes wrote, read by one
   assert run.step == 24
-  assert (tmp_path / "run" / "evaluation" / "metrics.json").is_file()
   assert "step 24/24" in said(tmp_path, 0)
-  assert "step" not in said(tmp_path, 1)  # process 0 alone talks
+  assert f"reported step 24 in {tmp_path / 'run'}" in said(tmp_path, 0)
+  assert "step" not in said(tmp_path, 1)  # process 0 alone talks and reports
 
 
 @pytest.mark.slow
 def test_process_that_dies_ends_the_run_and_a_restart_resumes(tmp_path):
-  first, second = start(tmp_path, "long", report=False)
-  deadline = time.monotonic() + 600
-  while "step 90/" not in said(tmp_path, 0) and first.poll() is None:
-    assert time.monotonic() < deadline
-    time.sleep(0.05)
+  first, second = start(tmp_path, "long")
+  wait_for_step(22, tmp_path, first)
   assert first.poll() is None, said(tmp_path, 0)  # it is the other's death that ends it
   second.kill()
   code, killed = finish([first, second])
@@ -142,11 +148,9 @@ def test_process_that_dies_ends_the_run_and_a_restart_resumes(tmp_path):
   }
   assert any(message in said(tmp_path, 0) for message in messages[code])
   step = open_run(tmp_path / "run").step
-  assert step >= 60
-  first, second = start(tmp_path, "long", report=False)
-  while f"step {step + 40}/" not in said(tmp_path, 0) and first.poll() is None:
-    assert time.monotonic() < deadline
-    time.sleep(0.05)
+  assert step >= 16
+  first, second = start(tmp_path, "long")
+  wait_for_step(step + 6, tmp_path, first)
   second.terminate()  # one host is asked to stop, both do, after the same step
   assert finish([first, second]) == [143, 143], said(tmp_path, 0)
   assert f"resuming at step {step}" in said(tmp_path, 0)
@@ -167,6 +171,31 @@ def test_checkpoint_goes_on_with_another_number_of_devices(devices, alone, tmp_p
       else:
         train(toy_config(**CADENCE), tmp_path)
   assert_close_runs(tmp_path, alone)
+
+
+@pytest.mark.parametrize("name", ["probabilistic", "cnn"])
+def test_models_that_draw_noise_do_not_depend_on_the_devices(name):
+  """Nor does the SCAE, which sees the whole batch: test_scae_training.py."""
+  config = base_configs()[name]
+  if name == "cnn":
+    config.model.dropout = 0.5
+  settings = read_settings(config)
+  data = toy_data(side=20)
+  system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
+  images = jax.random.uniform(jax.random.key(1), (8, 20, 20, 1))
+  batch = {"image": images, "label": jnp.arange(8)}
+
+  def step(num_devices: int):
+    mesh = make_mesh(jax.devices()[:num_devices])
+    state = make_state(settings, system, data, mesh)
+    run = jax.jit(lambda state: update(system, optimizer, state, batch, jax.random.key(2), mesh))
+    after, metrics = run(state)
+    return jax.device_get((metrics, after.opt_state))
+
+  single, shared = step(1), step(4)
+  rounding = 1e-6 * single[0]["grad_norm"]
+  for one, four in zip(jax.tree.leaves(single), jax.tree.leaves(shared), strict=True):
+    np.testing.assert_allclose(four, one, rtol=1e-4, atol=rounding)
 
 
 def test_processes_must_have_the_same_config_and_data(monkeypatch, tmp_path):

@@ -8,11 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl import logging
-from absl.testing import flagsaver
 from jaxtyping import TypeCheckError
 
-import evaluate
 import train as train_script
 from scae_jax.data.dataset import Dataset, EvalDataset, Split
 from scae_jax.evaluation import report
@@ -26,7 +23,8 @@ from scae_jax.training.loop import train
 from scae_jax.training.reporting import load_scored_set, report_run, scored_examples
 from scae_jax.training.sweep import reason
 from tests import toy_classifier
-from tests.toy_system import CONFIG_FILE, make_system, toy_config, toy_data
+from tests.runs import evaluate_py, train_py
+from tests.toy_system import make_system, toy_config, toy_data
 
 SPLIT = Split(np.zeros((2, 16, 16, 1), np.uint8), np.zeros(2, np.int32))
 PLAIN = Dataset("plain", ("a",), {"train": SPLIT, "test": SPLIT})
@@ -228,15 +226,12 @@ def test_only_clusters_need_examples_enough_for_them():
 def test_a_trained_classifier_is_scored_by_the_script(tmp_path, monkeypatch, capsys):
   """Its own split and a turned one; the scores are those of the module."""
   monkeypatch.setattr(report, "save_figures", lambda folder, drawers: None)
-  monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
   monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
   workdir = tmp_path / "run"
   run = train(toy_classifier.classifier_config(train__num_steps=8), workdir)
   assert run.system.classify is not None
   for flags in [], ["--dataset=rotated_digits:35"]:
-    with flagsaver.flagsaver():
-      arguments = ["evaluate.py", f"--workdir={workdir}", "--max_examples=0", *flags]
-      evaluate.main(evaluate.parse_or_exit(arguments))
+    evaluate_py(f"--workdir={workdir}", "--max_examples=0", *flags)
   folder = workdir / "evaluation"
   own = json.loads((folder / "metrics.json").read_text())
   assert own["scored_on"] == {"dataset": "digits", "split": "test", "examples": 360}
@@ -263,29 +258,23 @@ def test_a_trained_classifier_is_scored_by_the_script(tmp_path, monkeypatch, cap
   ],
 )
 def test_report_that_fails_after_the_training_is_no_refusal(
-  error, remedy, tmp_path, monkeypatch, capsys
+  error, remedy, home, monkeypatch, capsys
 ):
   """Exit code 1, and one line, which a sweep shows, that says what is saved and what to do."""
 
   def fail(run, workdir):
     raise error
 
-  monkeypatch.setattr(train_script, "keep_compiled", lambda folder: None)
   monkeypatch.setattr(train_script, "train", lambda *_: types.SimpleNamespace(step=24))
-  monkeypatch.setattr(train_script, "report_run", fail)
-  (tmp_path / "toy.py").write_text(CONFIG_FILE)
-  workdir = tmp_path / "my run"
-  absl_logger = logging.get_absl_logger()
-  try:
-    with pytest.raises(SystemExit) as info:
-      train_script.main([f"--config={tmp_path / 'toy.py'}", f"--workdir={workdir}"])
-  finally:
-    absl_logger.removeFilter(train_script.is_not_orbax)
+  monkeypatch.setattr(reporting, "report_run", fail)
+  workdir = home / "my run"
+  with pytest.raises(SystemExit) as info:
+    train_py("--config=toy.py", f"--workdir={workdir}")
   assert info.value.code == 1
   said = capsys.readouterr().err
   assert said == (
     "error: the training is finished and saved at step 24, but its report failed;"
     f" `python evaluate.py --workdir='{workdir}'` tries it again. Why: {error}{remedy}\n"
   )
-  (tmp_path / "train.log").write_text(f"compiled\n{said}")
-  assert reason(tmp_path / "train.log", 0) == said.strip()
+  (home / "train.log").write_text(f"compiled\n{said}")
+  assert reason(home / "train.log", 0) == said.strip()

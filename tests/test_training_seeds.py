@@ -14,10 +14,8 @@ from scae_jax.training.build import open_run
 from scae_jax.training.errors import Interrupted, NonFiniteError, RunError
 from scae_jax.training.loop import train
 from scae_jax.training.program import check_finite
-from tests.test_training_loop import compilation_cache, metrics, stop_after
+from tests.runs import metrics, stop_after
 from tests.toy_system import toy_config
-
-__all__ = ["compilation_cache"]  # a fixture: runs of one config compile once
 
 # Checkpoints fall between two lines of training metrics, so that a window must survive them.
 CADENCE = {"train__num_steps": 24, "train__log_every": 16, "train__checkpoint_every": 12}

@@ -21,12 +21,8 @@ from scae_jax.training.start import _summary
 from scae_jax.training.state import by_seed
 from scae_jax.typing import Batch
 from tests import toy_system
-from tests.test_scae_training import one_device, quick_compilation
-from tests.test_training_loop import assert_same_run, stop_after
+from tests.runs import assert_equal, assert_same_run, stop_after, truncate
 from tests.toy_system import Toy, ToyOutput, toy_config
-
-# Fixtures: runs of one config compile once.
-__all__ = ["one_device", "quick_compilation"]
 
 
 class Larger(Toy):
@@ -93,11 +89,6 @@ def source(tmp_path_factory) -> pathlib.Path:
 def sources(tmp_path_factory) -> pathlib.Path:
   """Two seeds at once."""
   return save_run(toy_config(train__seeds=2), tmp_path_factory.mktemp("sources"))
-
-
-def assert_equal(tree, expected):
-  same = jax.tree.map(np.array_equal, jax.device_get(tree), jax.device_get(expected))
-  assert all(jax.tree.leaves(same)), same
 
 
 def params_of(workdir):
@@ -178,9 +169,7 @@ def test_another_number_of_devices_starts_from_the_same(source, tmp_path, monkey
 
 def test_damaged_checkpoint_is_passed_over(source, tmp_path, monkeypatch, capfd):
   damaged = shutil.copytree(source, tmp_path / "source")
-  for file in (damaged / "checkpoints" / "16" / "state").rglob("*"):
-    if file.is_file():
-      file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+  truncate(damaged / "checkpoints" / "16" / "state")
   config = toy_config(train__start_from=str(damaged))
   state = first_state(config, tmp_path / "run", monkeypatch)
   assert "starting from step 8 of" in capfd.readouterr().err

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reliability.configs import base_configs
 from scae_jax.data.batches import epoch_position, evaluation_batch, example_order, training_batch
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.training.config import read_settings
@@ -19,7 +18,6 @@ from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.program import Program
 from scae_jax.training.state import make_state
 from scae_jax.training.step import ORDER_STREAM, STEP_STREAM, update
-from scae_jax.training.systems import make_system as make_known_system
 from tests.toy_system import TERMS, augmentation, feed_of, make_system, toy_config, toy_data
 
 NUM_TRAIN, NUM_TEST = 50, 22
@@ -214,30 +212,6 @@ def test_one_device_and_four_agree():
   results = program.evaluate(state.params)
   single_results = single_program.evaluate(single.params)
   assert results["terms"] == pytest.approx(single_results["terms"], rel=1e-4)
-
-
-@pytest.mark.parametrize("name", ["scae", "probabilistic", "cnn"])
-def test_models_that_draw_noise_or_see_the_whole_batch_do_not_depend_on_the_devices(name):
-  config = base_configs()[name]
-  if name == "cnn":
-    config.model.dropout = 0.5
-  settings = read_settings(config)
-  data = toy_data(side=20)
-  system, optimizer = make_known_system(settings, data), make_optimizer(settings.optimizer)
-  images = jax.random.uniform(jax.random.key(1), (8, 20, 20, 1))
-  batch = {"image": images, "label": jnp.arange(8)}
-
-  def step(num_devices: int):
-    mesh = make_mesh(jax.devices()[:num_devices])
-    state = make_state(settings, system, data, mesh)
-    run = jax.jit(lambda state: update(system, optimizer, state, batch, jax.random.key(2), mesh))
-    after, metrics = run(state)
-    return jax.device_get((metrics, after.opt_state))
-
-  single, shared = step(1), step(4)
-  rounding = 1e-6 * single[0]["grad_norm"]
-  for one, four in zip(jax.tree.leaves(single), jax.tree.leaves(shared), strict=True):
-    np.testing.assert_allclose(four, one, rtol=1e-4, atol=rounding)
 
 
 def test_state_is_donated_and_the_data_is_not():

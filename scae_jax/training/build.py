@@ -33,23 +33,14 @@ from scae_jax.training.workdir import (
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A trained run, as evaluation needs it.
-
-  Attributes:
-    settings: of the run.
-    system: the model.
-    dataset: the data that it was trained on, held-out splits included.
-    variables: `{"params": ...}`, what `system.module.apply` takes, by seed.
-    step: updates that made them.
-    is_latest: whether that is the run's latest step so far.
-  """
+  """A trained run, as evaluation needs it."""
 
   settings: Settings
   system: System
-  dataset: Dataset | Scenes
-  variables: dict[int, dict[str, Any]]
+  dataset: Dataset | Scenes  # that it was trained on, held-out splits included
+  variables: dict[int, dict[str, Any]]  # by seed, `{"params": ...}` for `system.module.apply`
   step: int
-  is_latest: bool
+  is_latest: bool  # whether no later step of the run is saved
 
   @property
   def config(self) -> ConfigDict:
@@ -65,16 +56,11 @@ def open_run(
 ) -> Run:
   """Loads the run in a workdir, without changing anything there.
 
-  Args:
-    workdir: folder of a run.
-    which: checkpoint: 'latest', 'best' (lowest held-out loss) or a step.
-    config: instead of the one in the workdir, for example to read the data elsewhere; or the
-      settings of `load_settings`.
-    dataset: what the run was trained on, of a run that was given it in memory.
+  `which` is 'latest', 'best' (lowest held-out loss) or a step. A `config` replaces that of the
+  workdir, for example to read the data elsewhere. A run on data in memory needs its `dataset`.
 
   Raises:
-    RunError: there is no such run, checkpoint or data set, or they do not fit each other; or the
-      data set is not the one that the run was trained on.
+    RunError: there is no such run, checkpoint or data set, or they do not fit each other.
   """
   workdir = pathlib.Path(workdir)
   if config is None:
@@ -102,16 +88,10 @@ def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[
 def build(
   settings: Settings, dataset: Dataset | None = None, *, training: bool = True
 ) -> tuple[System, Dataset | Scenes, Feed]:
-  """Loads the data, makes the system, and traces it once, so that errors come early.
+  """Loads the data, unless given in memory, and makes and traces the system: errors come early.
 
-  Args:
-    settings: of the run.
-    dataset: in memory, of the name that `data.name` says; None to load it by this name.
-    training: whether it is to be trained, which takes more memory than to evaluate it.
-
-  Returns:
-    The system; the data set, its images as evaluation takes them: where `data.crop` is set, the
-    middle of each; and the batches of training and of the held-out split.
+  Where `data.crop` is set, images of the returned data set are cropped to their middle, as
+  evaluation takes them. To evaluate takes less memory than `training`.
 
   Raises:
     RunError: with the message of the data source, the model or the check that refused.

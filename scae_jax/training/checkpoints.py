@@ -42,19 +42,12 @@ def named_checkpoint(name: str) -> Which:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-  """What a resumed run must know besides the state.
-
-  Attributes:
-    step: updates done.
-    window: the sums of training metrics that no line of metrics has yet reported.
-    selection_loss: held-out loss that ranks the checkpoints; None if it was not computed.
-    lines: checksum of all lines of metrics so far; None where another process writes them.
-  """
+  """What a resumed run must know besides the state."""
 
   step: int
-  window: dict[str, Any]
-  selection_loss: float | None
-  lines: int | None = None
+  window: dict[str, Any]  # `Window.to_json`: sums of metrics that no line has reported yet
+  selection_loss: float | None  # held out, ranks the checkpoints; None if it was not computed
+  lines: int | None = None  # checksum of all lines of metrics; None where another process writes
 
 
 class Checkpoints:
@@ -68,13 +61,10 @@ class Checkpoints:
     writable: bool,
     say: Callable[[str], None] = logging.warning,
   ):
-    """Opens the folder.
+    """Opens a folder, an absolute path; makes it and clears it up if `writable`.
 
-    Args:
-      directory: absolute path; made if `writable`.
-      keep: number of the latest checkpoints that stay, beside that of the lowest held-out loss.
-      writable: False to leave everything as it is.
-      say: takes a message about a checkpoint that could not be read.
+    The `keep` latest checkpoints stay, beside that of the lowest held-out loss. `say` takes a
+    message about a checkpoint that cannot be read.
 
     Raises:
       RunError: it is no folder.
@@ -154,12 +144,9 @@ class Checkpoints:
   def restore(self, template: TrainState, which: Which = "latest") -> tuple[TrainState, Progress]:
     """Reads a checkpoint onto the mesh of the template.
 
-    A checkpoint that is truncated or damaged is passed over, and said so, for the next in order:
-    the one before for 'latest', the next higher held-out loss for 'best'.
-
-    Args:
-      template: shapes, types and placement, see `state.abstract_state`.
-      which: 'latest', 'best' (lowest held-out loss, which labels have no part in) or a step.
+    `which` is 'latest', 'best' (lowest held-out loss, in which labels have no part) or a step. A
+    damaged checkpoint is passed over with a message: for 'latest' follows the one before, for
+    'best' that of the next higher loss.
 
     Raises:
       RunError: there is no such checkpoint, or none can be read.
@@ -179,24 +166,19 @@ class Checkpoints:
     )
 
   def describe_params(self) -> Any:
-    """Shapes and types of the parameters in the latest checkpoint that can be read.
-
-    Raises:
-      RunError: there is no checkpoint, or none says it.
-    """
+    """Shapes and types of the parameters in the latest checkpoint that can be read."""
     for step in self._candidates("latest"):
-      folder = self._directory / str(step) / "state"
-      result = _quietly(lambda folder=folder: _described(folder)["params"])
+      folder: Any = self._directory / str(step) / "state"  # orbax declares a type of its own
+      handler = ocp.StandardCheckpointHandler()
+      result = _quietly(
+        lambda folder=folder, handler=handler: handler.metadata(folder).tree["params"]
+      )
       if not isinstance(result, Unreadable):
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), result)
     raise RunError(f"no checkpoint in {self._directory} can be read. Train in a new --workdir.")
 
   def set_aside_after(self, step: int) -> None:
-    """Moves unreadable checkpoints of later steps away, so that new ones can be written.
-
-    Raises:
-      RunError: there is no place to move them to.
-    """
+    """Moves unreadable checkpoints of later steps away, so that new ones can be written."""
     unreadable = [later for later in self.steps() if later > step]
     barrier("unreadable checkpoints known")
     for later in unreadable:
@@ -302,15 +284,6 @@ def _checksum(state: TrainState | None, progress: Progress) -> int:
     numbers = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
     value = zlib.crc32(numbers.tobytes(), value)
   return value
-
-
-def _described(folder: Any) -> dict[str, Any]:
-  """Metadata of the arrays of a saved state, in a tree of dictionaries.
-
-  Args:
-    folder: a path; orbax has a type of its own for them, and takes others.
-  """
-  return ocp.StandardCheckpointHandler().metadata(folder).tree
 
 
 def _quietly(read: Callable[[], Result]) -> Result | Unreadable:

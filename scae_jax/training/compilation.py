@@ -12,10 +12,8 @@ OFF = "off"
 def keep_compiled(folder: str) -> None:
   """Makes this process read and write JAX's persistent compilation cache; call it once, early.
 
-  Args:
-    folder: where; "" means `$JAX_COMPILATION_CACHE_DIR` or else `compiled` in the cache folder of
-      the data (`$SCAE_JAX_CACHE` or `~/.cache/scae_jax`), "off" means nowhere. What cannot be
-      written there is compiled again at the next start.
+  No folder means `$JAX_COMPILATION_CACHE_DIR` or else `compiled` in the cache folder of the data
+  (`$SCAE_JAX_CACHE` or `~/.cache/scae_jax`); "off" means no cache.
   """
   if folder == OFF:
     jax.config.update("jax_enable_compilation_cache", False)

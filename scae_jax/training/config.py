@@ -31,44 +31,26 @@ SECTIONS = ("model", "loss", "data", "train", "optimizer", "evaluation")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """A config, checked and read: the sections of training as records, the others as plain dicts.
+  """A config, checked and read: the sections of training as records, the others as plain dicts."""
 
-  Attributes:
-    config: a copy of what they were read from; it goes into the workdir and into reports.
-    system: module that exports `make_system`: a name in `scae_jax.models`, or a dotted path.
-    model: arguments of the model.
-    loss: weights and kinds of loss terms.
-    data: see `DataOptions`, or `SceneOptions` where `data.name` is "constellations".
-    train: see `TrainOptions`.
-    optimizer: see `OptimizerOptions`; resolved.
-    evaluation: see `EvaluationOptions`.
-  """
-
-  config: ConfigDict
-  system: str
+  config: ConfigDict  # a copy of what was read; it goes into the workdir and into reports
+  system: str  # module that exports `make_system`: a name in `scae_jax.models`, or a dotted path
   model: dict[str, Any]
   loss: dict[str, Any]
-  data: DataOptions | SceneOptions
+  data: DataOptions | SceneOptions  # the latter where `data.name` is "constellations"
   train: TrainOptions
-  optimizer: OptimizerOptions
+  optimizer: OptimizerOptions  # resolved
   evaluation: EvaluationOptions
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-  """What a command line asks for.
+  """What a command line asks for."""
 
-  Attributes:
-    settings: with the overrides applied.
-    workdir: folder of the run.
-    processes: how to find the other processes of the run; None if this is the only one.
-    ablations: what the config file exports as `ABLATIONS`.
-  """
-
-  settings: Settings
+  settings: Settings  # with the overrides
   workdir: pathlib.Path
-  processes: Processes | None
-  ablations: Mapping[str, str]
+  processes: Processes | None  # None if the run has no others
+  ablations: Mapping[str, str]  # what the config file exports as `ABLATIONS`
 
 
 def read_settings(config: ConfigDict | Settings) -> Settings:
@@ -125,11 +107,7 @@ def _read_data(section: dict[str, Any]) -> DataOptions | SceneOptions:
 
 def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Command:
   """Reads `--config=file[:preset]`, `--config.section.key=value`, `--workdir=folder` and the flags
-  of a run in many processes, see `Processes`.
-
-  Args:
-    arguments: the command line without the program's name.
-    default_config: path of the config file used without `--config`.
+  of `Processes`, from a command line without the program's name.
 
   Raises:
     RunError: a flag or key is unknown, a value has the wrong type, or the file gives no config.

@@ -40,16 +40,11 @@ class ReportError(RunError):
 
 
 class Interrupted(RunError):
-  """The run was asked to stop and has saved its state.
-
-  Args:
-    message: what was saved, and how to resume.
-    signal_number: the signal that asked; the exit code is 128 more, as shells report it.
-  """
+  """The run was asked to stop and has saved its state."""
 
   def __init__(self, message: str, signal_number: int):
     super().__init__(message)
-    self.exit_code = 128 + signal_number
+    self.exit_code = 128 + signal_number  # as shells report it
 
 
 @contextlib.contextmanager
@@ -72,7 +67,8 @@ def exit_with_message() -> Iterator[None]:
   try:
     yield
   except RunError as error:
-    print(f"{_kind(error)}: {error}", file=sys.stderr)
+    kind = "stopped" if isinstance(error, Interrupted) else "error"
+    print(f"{kind}: {error}", file=sys.stderr)
     sys.exit(error.exit_code)
   except KeyboardInterrupt:
     print("stopped: interrupted while no step was running; nothing is lost", file=sys.stderr)
@@ -88,7 +84,3 @@ def parse_or_exit(arguments: list[str]) -> list[str]:
   except flags.Error as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
-
-
-def _kind(error: RunError) -> str:
-  return "stopped" if isinstance(error, Interrupted) else "error"

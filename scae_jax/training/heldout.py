@@ -15,11 +15,7 @@ from scae_jax.typing import Array, Batch
 
 
 def evaluation_order(num_examples: int, batch_size: int) -> np.ndarray:
-  """Every example once, in order, the last one repeated to fill the last batch.
-
-  Returns:
-    int32 [ceil(num_examples / batch_size), batch_size].
-  """
+  """Every example once, [batches, batch_size]; the last one is repeated to fill the last batch."""
   num_batches = -(-num_examples // batch_size)
   order = np.minimum(np.arange(num_batches * batch_size), num_examples - 1)
   return order.astype(np.int32).reshape(num_batches, batch_size)
@@ -34,25 +30,17 @@ def make_heldout(
   num_examples: int,
   num_seeds: int,
 ) -> Callable[[Any, Batch], dict[str, Any]]:
-  """The compiled function `(params, split) -> results`, every result a float32 scalar.
+  """The compiled function of parameters and a split of `num_examples`, whose result is
 
-  Where several seeds train at once, parameters have one more axis in front and results are [n].
+    {"terms": {name: []}, "measures": {name: []}, "total": [], "selection_loss": []}
+
+  in float32; the last is the total without the probes. Where several seeds train at once,
+  parameters have one more axis in front and results are [num_seeds].
 
   Terms that are statistics over a batch depend on its size, so they are means over batches of the
   training size, without the examples that do not fill one. Measures belong to single examples and
   are means over all of them. The model runs without noise, unless it has a switch that keeps it on.
-
-  Args:
-    system: the model.
-    mesh: of devices.
-    evaluation_batch: makes batches of the split, see `data.feed.Feed`.
-    batch_size: of training; a smaller split is one batch.
-    num_examples: of the split.
-    num_seeds: n.
-
-  Returns:
-    A function whose result is `{"terms": {name: []}, "measures": {name: []}, "total": [],
-    "selection_loss": []}`; the last is the total without the probes.
+  `evaluation_batch` is that of `data.feed.Feed`.
   """
   batch_size = min(batch_size, num_examples)
   num_full = num_examples // batch_size

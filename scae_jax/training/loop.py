@@ -31,7 +31,7 @@ from scae_jax.training.metrics import (
   MetricsWriter,
   Speed,
   Window,
-  check_tensorboard,
+  import_tensorboard,
   of_seeds,
 )
 from scae_jax.training.optimizers import check_length
@@ -65,13 +65,7 @@ def train(
   parameters and the same metrics, bit for bit, as one that was never stopped. (A GPU takes some
   sums in no fixed order unless XLA_FLAGS has --xla_gpu_deterministic_ops=true.)
 
-  Args:
-    config: of the run, or the settings read from it.
-    workdir: folder of the run, made if it is not there.
-    dataset: in memory, of the name that `config.data.name` says; None to load it by this name.
-
-  Returns:
-    The run at its last step.
+  A `dataset` in memory must have the name that `config.data.name` says.
 
   Raises:
     RunError: the config, the data, the model or the workdir do not allow the run.
@@ -86,7 +80,7 @@ def train(
   mesh = make_mesh()
   check_batch_size(options.batch_size, mesh)
   if options.tensorboard:
-    check_tensorboard()
+    import_tensorboard()  # or say how to install it
   with all_or_none("load its data"):
     system, data, feed = build(settings, dataset)
   described = describe_data(data)
@@ -113,18 +107,17 @@ def train(
       state, progress = running.run(state, progress)
     checkpoints.wait()
     if number := largest(stop.signal_number or 0):
-      raise Interrupted(_stopped_at(progress.step, options.num_steps, workdir), number)
+      begun = (
+        f"step {progress.step} of {options.num_steps} is saved in {workdir}; the same command"
+        " resumes from there."
+      )
+      fresh = (
+        f"no step of {options.num_steps} was trained, so nothing but the config is in {workdir};"
+        " the same command starts from the beginning."
+      )
+      raise Interrupted(begun if progress.step else fresh, number)
   variables = variables_by_seed(state, options)
   return Run(settings, system, data, variables, progress.step, is_latest=True)
-
-
-def _stopped_at(step: int, num_steps: int, workdir: pathlib.Path) -> str:
-  if step == 0:
-    return (
-      f"no step of {num_steps} was trained, so nothing but the config is in {workdir};"
-      " the same command starts from the beginning."
-    )
-  return f"step {step} of {num_steps} is saved in {workdir}; the same command resumes from there."
 
 
 def _start(

@@ -31,17 +31,7 @@ MUCH_LESS = 0.8  # of the memory that a run needs, when the key that is to blame
 
 
 def require_memory(settings: Settings, feed: Feed, traced: Traced, *, training: bool) -> None:
-  """Raises unless a run fits the memory of its device.
-
-  Args:
-    settings: of the run.
-    feed: its data.
-    traced: its system.
-    training: whether it is to be trained, or evaluated only.
-
-  Raises:
-    ValueError: with the key that is to blame, and the bytes.
-  """
+  """Raises `ValueError` unless a run fits the memory of its device, with the key to blame."""
   needed, memory = _needed(settings, feed, traced, training), device_memory()
   if needed <= memory:
     return

@@ -21,9 +21,6 @@ def use_all_cores(batch_size: int) -> None:
   A loop over examples, as in `kernels.by_example`, runs on one thread of each device. Fewer cores
   are used where they do not divide the batch, or where it is small. Nothing changes on
   accelerators, or where XLA_FLAGS or JAX_NUM_CPU_DEVICES set the number.
-
-  Args:
-    batch_size: examples of a step, over all devices.
   """
   is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
   if is_set or jax.config.values["jax_num_cpu_devices"] != -1:

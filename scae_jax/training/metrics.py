@@ -79,19 +79,11 @@ class Speed:
 class MetricsWriter:
   """Appends lines to `metrics.jsonl` and, if asked for, to TensorBoard's files beside it.
 
-  A line is on its way to the disk when `write` returns.
-
-  Attributes:
-    checksum: CRC-32 of all lines.
+  A line is on its way to the disk when `write` returns; `checksum` is the CRC-32 of all lines.
   """
 
   def __init__(self, workdir: pathlib.Path, *, after_step: int, tensorboard: bool):
-    """Opens the files and drops what an interrupted run wrote after its last checkpoint.
-
-    Args:
-      workdir: of the run.
-      after_step: lines of later steps go, they will be written again.
-      tensorboard: whether TensorBoard gets them too, in `<workdir>/tensorboard`.
+    """Opens the files and drops lines after a step, which will be written again.
 
     Raises:
       RunError: `metrics.jsonl` cannot be read, or a line before the last is not one of metrics.
@@ -108,7 +100,7 @@ class MetricsWriter:
       self._tensorboard = None
       if tensorboard:
         folder = str(workdir / "tensorboard")
-        self._tensorboard = _import_tensorboard().SummaryWriter(folder, purge_step=after_step + 1)
+        self._tensorboard = import_tensorboard().SummaryWriter(folder, purge_step=after_step + 1)
 
   def write(self, line: Mapping[str, Any]) -> None:
     """Records a line; raises `WriteError` if it cannot be."""
@@ -139,11 +131,6 @@ def _full_disk_explained(workdir: pathlib.Path) -> Iterator[None]:
       f"the metrics cannot be written to {workdir}: {error}. The checkpoints stand: make room"
       " there, and the same command goes on from the last one."
     ) from error
-
-
-def check_tensorboard() -> None:
-  """Raises `RunError` if TensorBoard's writer is not installed."""
-  _import_tensorboard()
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -181,11 +168,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def of_seeds(numbers: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
-  """Nested numbers, or arrays [seeds], as entries of a line.
-
-  Returns:
-    The numbers as floats or, of several seeds, their means, and `seeds` with those of each.
-  """
+  """Nested numbers as entries of a line; of arrays [seeds] the means, and `seeds` with each."""
   if len(seeds) == 1:
     return jax.tree.map(float, dict(numbers))
   each = {
@@ -199,7 +182,8 @@ def _dump(line: Mapping[str, Any]) -> str:
   return json.dumps(line) + "\n"
 
 
-def _import_tensorboard() -> Any:
+def import_tensorboard() -> Any:
+  """The module that writes TensorBoard's files; raises `RunError` if it is not installed."""
   try:
     import tensorboardX
   except ImportError as error:

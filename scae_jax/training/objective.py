@@ -13,15 +13,9 @@ PROBE_SUFFIX = "_probe"
 
 
 def weighted_total(terms: Mapping[str, Array], weights: Mapping[str, Any]) -> Array:
-  """Sum of weight times term.
-
-  Raises:
-    ValueError: the names of the terms and of the weights differ.
-  """
-  without_weight, without_term = (
-    sorted(set(terms) - set(weights)),
-    sorted(set(weights) - set(terms)),
-  )
+  """Sum of weight times term; raises `ValueError` where their names differ."""
+  without_weight = sorted(set(terms) - set(weights))
+  without_term = sorted(set(weights) - set(terms))
   if without_weight or without_term:
     raise ValueError(
       f"every loss term needs exactly one weight: terms without a weight {without_weight},"
@@ -37,9 +31,7 @@ def selection_loss(terms: Mapping[str, Array], weights: Mapping[str, float]) -> 
   A term is a probe's by its name, which ends in `_probe`.
   """
   names = [name for name in terms if not name.endswith(PROBE_SUFFIX)]
-  return weighted_total(
-    {name: terms[name] for name in names}, {name: weights[name] for name in names}
-  )
+  return weighted_total({n: terms[n] for n in names}, {n: weights[n] for n in names})
 
 
 def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
@@ -75,13 +67,8 @@ def losses(
 ) -> tuple[Array, tuple[dict[str, Array], Any]]:
   """The weighted total, and beside it the unweighted terms and the model's output.
 
-  Args:
-    system: the model and its terms.
-    params: the `params` collection.
-    batch: of the model.
-    step: of training, counted from 0; None for held-out examples: the model then runs without noise
-      and schedules have their final values, so that steps can be compared.
-    noise_key: feeds the model's noise; None when there is no step.
+  Steps of training count from 0. Held-out examples have no step and no key: the model runs without
+  noise and schedules have their final values, so that steps can be compared.
   """
   weights = system.loss_weights if step is None else scheduled_weights(system, step)
   rngs = None if noise_key is None else {"noise": noise_key}

@@ -86,12 +86,7 @@ def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
 
 
 def check_length(options: OptimizerOptions, train: TrainOptions) -> None:
-  """Raises `RunError` if steps of the run would have a learning rate of 0.
-
-  Args:
-    options: resolved.
-    train: of the same config.
-  """
+  """Raises `RunError` if steps of the run would have a learning rate of 0, by resolved options."""
   end = options.warmup_steps + options.decay_steps
   if options.schedule == "cosine" and options.end_factor == 0 and train.num_steps > end:
     raise RunError(

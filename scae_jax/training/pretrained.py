@@ -31,15 +31,11 @@ def save_pretrained(
 ) -> None:
   """Writes one seed of a run into a folder, made if need be.
 
-  Args:
-    run: the run.
-    seed: which of its seeds.
-    folder: where.
-    dtype: of the numbers in the file; float16 halves it and rounds at the fourth digit.
-    figures: results of its evaluation, for readers of the file.
+  The dtype float16 halves the file and rounds at the fourth digit. The figures are results of the
+  run's evaluation, for readers of the file.
 
   Raises:
-    RunError: no such type, or numbers too large for it.
+    RunError: no such dtype, or numbers too large for it.
   """
   if dtype not in DTYPES:
     raise RunError(f"parameters are saved as {' or '.join(DTYPES)}, not as {dtype!r}.")
@@ -74,14 +70,9 @@ def open_pretrained(
 ) -> Run:
   """Loads what `save_pretrained` wrote, as `build.open_run` loads a run.
 
-  Args:
-    folder: of the parameters.
-    which: 'latest': there are those of one step.
-    config: instead of the one saved there, or the settings of `load_settings`.
-
   Raises:
-    RunError: another step is asked for; the parameters cannot be read or do not fit the config;
-      the data set is missing or is not the one that they were trained on.
+    RunError: a step is asked for; the parameters cannot be read or do not fit the config; the data
+      set is missing or is not the one that they were trained on.
   """
   if which != "latest":
     raise RunError(f"pretrained parameters are of one step; leave out --step={which}.")

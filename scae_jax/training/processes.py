@@ -25,11 +25,8 @@ HEARTBEAT_TIMEOUT = 30
 class Processes:
   """How the processes of a run find each other.
 
-  Attributes:
-    coordinator: `host:port` where process 0 listens; "" lets JAX detect the cluster (TPU pods,
-      Slurm, Open MPI, Kubernetes).
-    num_processes: of the run; read with a coordinator only.
-    process_id: of this one, from 0; read with a coordinator only.
+  Process 0 listens at the coordinator, `host:port`. Without one, JAX detects the cluster (TPU pods,
+  Slurm, Open MPI, Kubernetes), and the numbers are not read.
   """
 
   coordinator: str
@@ -55,16 +52,9 @@ def join(processes: Processes) -> None:
   Raises:
     RunError: there is no cluster to detect, or the processes cannot connect.
   """
+  given = dataclasses.astuple(processes) if processes.coordinator else ()
   try:
-    if processes.coordinator:
-      jax.distributed.initialize(
-        processes.coordinator,
-        processes.num_processes,
-        processes.process_id,
-        heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT,
-      )
-    else:
-      jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
+    jax.distributed.initialize(*given, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
   except (RuntimeError, ValueError) as error:
     raise RunError(
       f"the processes of the run did not meet: {error}. Give --coordinator=host:port,"
@@ -98,11 +88,7 @@ def largest(number: int) -> int:
 
 @contextlib.contextmanager
 def all_or_none(what: str) -> Iterator[None]:
-  """Raises `RunError` in all processes if the block raises one in any of them.
-
-  Args:
-    what: what the block does, for the message in the others.
-  """
+  """Raises `RunError` in all processes if the block, which is to do `what`, raises one in any."""
   failure = None
   try:
     yield
@@ -113,12 +99,7 @@ def all_or_none(what: str) -> Iterator[None]:
 
 
 def check_agreement(what: str, text: str) -> None:
-  """Raises `RunError` in every process unless all pass the same text.
-
-  Args:
-    what: what the text is, for the message.
-    text: the text.
-  """
+  """Raises `RunError` in every process unless all pass the same text."""
   if jax.process_count() == 1:
     return
   own = np.uint32(zlib.crc32(text.encode()))
@@ -143,15 +124,12 @@ def lost_peers_explained() -> Iterator[None]:
   except jax.errors.JaxRuntimeError as error:
     if jax.process_count() == 1:
       raise
+    reason = str(error).strip().splitlines()[0]
     print(
       f"error: process {jax.process_index()} of {jax.process_count()} can no longer work with the"
-      f" others; one of them is most likely gone ({_first_line(error)}). The last checkpoint"
+      f" others; one of them is most likely gone ({reason}). The last checkpoint"
       " stands: start all processes again with the same command to resume.",
       file=sys.stderr,
       flush=True,
     )
     os._exit(1)  # a normal exit would wait minutes for the process that is gone
-
-
-def _first_line(error: Exception) -> str:
-  return str(error).strip().splitlines()[0]

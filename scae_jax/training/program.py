@@ -22,11 +22,7 @@ from scae_jax.typing import Array, Batch
 
 
 class Program:
-  """Runs training steps and held-out evaluations; the data set stays on the mesh.
-
-  Attributes:
-    held_out: the split that `evaluate` runs on.
-  """
+  """Runs training steps and evaluations on the split `held_out`; the data set stays on the mesh."""
 
   def __init__(self, settings: Settings, system: System, feed: Feed, mesh: Mesh):
     """Moves the data set to the mesh; `compile` comes before `run`."""
@@ -59,11 +55,7 @@ class Program:
     self._compiled = self._dispatch.lower(state, *self._inputs(0, 0)).compile()
 
   def run(self, state: TrainState, step: int) -> tuple[TrainState, dict[str, np.ndarray]]:
-    """Runs to the next multiple of the dispatch length, or to the last step.
-
-    Args:
-      state: at `step`; donated.
-      step: updates done.
+    """Runs a state, which is donated, from its step to the next multiple of the dispatch length.
 
     Returns:
       The state after n more steps and their metrics, `{name: float32 [n]}`: `terms/...` unweighted,
@@ -98,17 +90,10 @@ class Program:
 def check_finite(
   rows: Mapping[str, np.ndarray], step: int, seeds: Sequence[int], *, saved: int
 ) -> None:
-  """Raises if a metric is not finite.
+  """Raises `NonFiniteError` if a metric of the n steps after `step` is not finite.
 
-  Args:
-    rows: `{name: [n] or [n, seeds]}`, metrics of the n steps after `step`.
-    step: updates before them.
-    seeds: that train.
-    saved: step of the last checkpoint, 0 if there is none.
-
-  Raises:
-    NonFiniteError: naming the first such step and, in it, all metrics that are not finite, in the
-      order of the rows: the first term is the first cause, if the system orders its terms so.
+  Rows are `{name: [n] or [n, seeds]}`. The message names the first such step, all its metrics that
+  are not finite, in the order of the rows, and the last checkpoint (`saved`; 0 for none).
   """
   values = np.stack([values.reshape(-1, len(seeds)) for values in rows.values()], axis=-1)
   finite = np.isfinite(values)

@@ -64,11 +64,7 @@ class Display:
 
 
 class _BarAboveNumbers(Progress):
-  """A progress bar, and below it numbers in as many columns as fit.
-
-  Attributes:
-    numbers: each "name value".
-  """
+  """A progress bar, and below it numbers, each "name value", in as many columns as fit."""
 
   numbers: Sequence[str] = ()
 

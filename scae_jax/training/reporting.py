@@ -43,12 +43,7 @@ def report_run(
   report on fewer examples than the config says, goes to
   `evaluation/<data set>-<split>[-step<number>][-max<examples>]`. Prints which folder it was.
 
-  Args:
-    run: the run, opened at some step.
-    workdir: its folder.
-    scored: the data set to score on; None for the run's own.
-    split: of it; None for the held-out one.
-    max_examples: most examples of a split to use, 0 for all; None for what the config says.
+  What is None is the run's own: data set, held-out split, most examples of a split (0 for all).
 
   Raises:
     RunError: another data set or split is asked of a run on generated scenes.
@@ -96,19 +91,11 @@ def report_run(
 def scored_examples(
   options: DataOptions, scored: EvalDataset, split: str
 ) -> tuple[Mapping[str, np.ndarray], MakeBatch]:
-  """What a classifier is scored on.
-
-  Args:
-    options: of the run's data.
-    scored: the data set.
-    split: of it.
+  """What a classifier, of a run with these options, is scored on.
 
   Returns:
     Arrays on the host, one entry an example each, and `(arrays, indices) -> batch`, which puts
     images in the middle of the canvas, or, of a run on overlaid pairs, overlays each with another.
-
-  Raises:
-    ValueError: the data set has no such split.
   """
   examples = load_split(scored, split, max_examples=0)
   if options.overlay:
@@ -119,16 +106,9 @@ def scored_examples(
 
 
 def load_scored_set(run: Run, name: str, data_dir: str) -> EvalDataset:
-  """Another data set to score a run on.
+  """Another data set to score a run on, see `data.transfer.load_scored`.
 
-  Args:
-    run: gives the canvas and the folders.
-    name: see `data.transfer.load_scored`.
-    data_dir: folder of the data; "" for the config's.
-
-  Raises:
-    RunError: the run is on generated scenes.
-    ValueError: there is no such data set.
+  Its folder is `data_dir`, or that of the run's config where this is empty.
   """
   data = run.settings.data
   if not isinstance(data, DataOptions):

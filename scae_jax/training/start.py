@@ -30,10 +30,8 @@ MOST_NAMES = 5  # in a message
 class Start:
   """What a run starts from.
 
-  Attributes:
-    params: arrays on the host, of all of the model's parameters or of some; with several seeds at
-      once one more axis in front, as in a state.
-    summary: one line: how much was taken from where, and what is new.
+  Parameters are on the host, all of the model's or some; of several seeds with one more axis in
+  front. The summary is one line: how much was taken from where, and what is new.
   """
 
   params: Any
@@ -48,11 +46,7 @@ def find_start(
   A run of one seed starts all seeds of this one. A run of several must have as many as this one;
   they are taken in order.
 
-  Args:
-    settings, system, data, mesh, workdir: of this run.
-
-  Returns:
-    None where no other run is named, or this one has a checkpoint of its own to resume from.
+  None where no other run is named, or this one, in `workdir`, has a checkpoint to resume from.
 
   Raises:
     RunError: there is no such run or checkpoint, it has another number of seeds, or it has

@@ -46,12 +46,7 @@ def initial_state(
 ) -> TrainState:
   """The state before the first step; a pure function of the seed and the start.
 
-  Args:
-    system: the model.
-    data: what its batches are like.
-    optimizer: of the run.
-    seed: of the run.
-    start: values of all or some parameters, which replace those drawn.
+  A start has values of all or some parameters, which replace those drawn.
   """
   run_key, params_key, noise_key = jax.random.split(jax.random.key(seed), 3)
   variables = system.module.init(

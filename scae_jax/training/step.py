@@ -40,14 +40,6 @@ def update(
   the devices of all these numbers side by side follows: a sum for every array takes longer than
   the step on a CPU.
 
-  Args:
-    system: the model and its terms.
-    optimizer: of the parameters.
-    state: before the step.
-    batch: of the model; over a mesh, as many examples for each device.
-    noise_key: feeds the model's noise.
-    mesh: whose devices share the batch; None for one device.
-
   Returns:
     The next state, and `{"terms": {name: []}, "total": [], "grad_norm": []}` of the parameters
     before the update; the norm is over all parameters, and before weight decay and clipping.

@@ -37,11 +37,7 @@ class RowsFailed(RunError):
 
 
 def read_task(text: str, rows: Sequence[Row]) -> list[Row]:
-  """The rows of task i of n, `i/n`: every n-th from the i-th, both counted from 0.
-
-  Raises:
-    RunError: the text has another form, or i is not below n.
-  """
+  """The rows of task i of n, `i/n`: every n-th from the i-th, both counted from 0."""
   match = re.fullmatch(r"(\d+)/(\d+)", text)
   if not match or int(match[1]) >= int(match[2]):
     raise RunError(f"--task must be i/n, with i from 0 to n - 1; it is {text!r}.")
@@ -55,14 +51,10 @@ def run_rows(
   command: Sequence[str],
   say: Callable[[str], None] = print,
 ) -> None:
-  """Runs rows that are not finished, and writes the tables after each.
+  """Runs those of `mine` that are not finished, and writes the tables of all rows after each.
 
-  Args:
-    mine: rows to run, in this order.
-    rows: all of the sweep, for the tables.
-    root: folder of the sweep.
-    command: that trains; a row's arguments and `--workdir` follow it.
-    say: where progress goes, a line a call.
+  The command trains; a row's arguments and `--workdir` follow it. Progress goes to `say`, a line a
+  call.
 
   Raises:
     RowsFailed: some of `mine` have failed; the others are finished.
@@ -101,7 +93,7 @@ def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:
   """The row's report; None unless it is of this config and of its last step."""
   path = workdir / "evaluation" / "metrics.json"
   try:
-    report = read_json(path, "step", "max_examples", "provenance")
+    report = read_json(path, "step", "max_examples", "provenance", "date")
     trained = parse_config(json.dumps(report["provenance"]["config"]))
     facts = (report["step"], report["max_examples"])
     markdown_table({row.name: report})  # what a table takes of it is there
@@ -111,8 +103,7 @@ def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:
   # What a resumed run may change does not touch the figures, but for the length, which is compared.
   different = set(differences(trained, row.config)) - RESUMABLE_CHANGES
   asked = (row.config.train.num_steps, row.config.evaluation.max_examples)
-  # Reports of several seeds did not always have a date, which the table shows.
-  return report if not different and facts == asked and "date" in report else None
+  return report if not different and facts == asked else None
 
 
 def write_tables(rows: Sequence[Row], root: pathlib.Path) -> None:
@@ -131,13 +122,9 @@ def write_tables(rows: Sequence[Row], root: pathlib.Path) -> None:
 def run_logged(command: Sequence[str], log: pathlib.Path) -> int:
   """Runs a process to its end and returns its exit code (negative: the signal that killed it).
 
-  Ctrl-C and SIGTERM are passed on to the process, which saves and ends; a second one ends it at
-  once. A terminal sends Ctrl-C to the process as well; it takes two in a moment for one, see
-  `interrupt`.
-
-  Args:
-    command: program and arguments.
-    log: file to which its output is added.
+  Its output is added to the log. Ctrl-C and SIGTERM are passed on to the process, which saves and
+  ends; a second one ends it at once. A terminal sends Ctrl-C to the process as well; it takes two
+  in a moment for one, see `interrupt`.
 
   Raises:
     Interrupted: a signal came; the process has ended.

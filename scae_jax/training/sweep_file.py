@@ -40,17 +40,11 @@ ROW_KEYS = ("name", "config", "seeds", "overrides")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One run of a sweep.
+  """One run of a sweep."""
 
-  Attributes:
-    name: of its line in the table and of its folder.
-    arguments: of train.py, without the workdir.
-    settings: what train.py makes of them.
-  """
-
-  name: str
-  arguments: tuple[str, ...]
-  settings: Settings
+  name: str  # of its line in the table and of its folder
+  arguments: tuple[str, ...]  # of train.py, without the workdir
+  settings: Settings  # what train.py makes of them
 
   @property
   def config(self) -> ConfigDict:
@@ -94,10 +88,6 @@ def read_sweep(path: pathlib.Path) -> list[Row]:
 def check_rows(rows: Sequence[Row], root: pathlib.Path) -> None:
   """Loads every row's data and traces its model, as the run would, without training.
 
-  Args:
-    rows: of the sweep.
-    root: folder of the sweep; a row's run is in the folder of its name.
-
   Raises:
     RunError: what some runs would refuse, each with its row: data that is not there, a model that
       does not fit it, a folder that holds a run of another config.
@@ -124,17 +114,7 @@ def _check_keys(where: str, table: Mapping[str, Any], valid: Sequence[str]) -> N
 
 
 def make_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) -> Row:
-  """A row from what a sweep file says of it.
-
-  Args:
-    where: it is written, for errors.
-    shared: `config`, `seeds` and `overrides` of all rows, as far as they are given.
-    table: the same of this row, and its `name`.
-
-  Raises:
-    RunError: an unknown key, a name that is no folder name, a config or override that train.py
-      would refuse.
-  """
+  """A row from its table and what the file says of all; errors begin with `where` it stands."""
   _check_keys(where, table, ROW_KEYS)
   merged = {**shared, **table}
   name, source, seeds = merged.get("name"), merged.get("config"), merged.get("seeds")
@@ -155,7 +135,8 @@ def make_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) ->
       raise RunError(f"{where}: seeds must be a whole number of at least 1; it is {seeds!r}.")
     overrides["train.seeds"] = seeds
   arguments = [f"--config={source}"]
-  arguments += [f"--config.{key}={_flag_value(value)}" for key, value in overrides.items()]
+  # As train.py reads them: TOML's arrays are tuples.
+  arguments += [f"--config.{key}={tuples(value)}" for key, value in overrides.items()]
   try:
     settings = parse_command_line(arguments, default_config="").settings
   except RunError as error:
@@ -164,11 +145,6 @@ def make_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) ->
   for key, given in overrides.items():
     _check_type(where, key, given, values[key])
   return Row(name, tuple(arguments), settings)
-
-
-def _flag_value(value: Any) -> str:
-  """As train.py reads it: TOML's arrays are tuples."""
-  return str(tuples(value))
 
 
 def _check_type(where: str, key: str, given: Any, read: Any) -> None:

@@ -19,17 +19,11 @@ from scae_jax.typing import Array
 
 
 class Traced(NamedTuple):
-  """The size of a system, from tracing it.
+  """The size of a system, from tracing it."""
 
-  Attributes:
-    params: shapes of its parameters.
-    in_training: bytes of the largest array of a training batch's loss.
-    in_evaluation: likewise of a test batch.
-  """
-
-  params: Any
-  in_training: int
-  in_evaluation: int
+  params: Any  # shapes
+  in_training: int  # bytes of the largest array of a training batch's loss
+  in_evaluation: int  # likewise of a test batch
 
 
 def make_system(settings: Settings, data: Spec) -> System:

@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import pathlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -58,11 +57,7 @@ def checkpoint_directory(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
-  """The resolved config of a run, to compare with; `load_settings` gives what to build from.
-
-  Raises:
-    RunError: the folder holds no run, or its config cannot be read.
-  """
+  """The resolved config of a run, to compare with; `load_settings` gives what to build from."""
   path = pathlib.Path(workdir) / "config.json"
   if not path.is_file():
     raise RunError(f"{workdir} holds no run: there is no {path}. Name the --workdir of train.py.")
@@ -88,15 +83,15 @@ def load_settings(
 
   Args:
     workdir: folder of the run.
-    own_system: the dotted path that the user says the config has, to import it; "" for none.
+    own_system: the dotted path that the user says the config has, to import it.
     own_source: the dotted path of the data that the user gives, of a run on data of that path or
-      on data that it was given in memory; "" for none.
+      on data that it was given in memory.
     changes: values of keys `section.key` that replace those saved.
     is_given: whether the caller has the data set, so that none is loaded.
 
   Raises:
-    RunError: as of `saved_config` or `config.read_settings`, with the file's name; the config has
-      no such key to change; or it names another system or data set, or code elsewhere.
+    RunError: the config cannot be read or lacks a key to change; or it names another system or data
+      set, or code elsewhere.
   """
   settings = saved_settings(workdir, changes)
   path, name = pathlib.Path(workdir) / "config.json", settings.system
@@ -185,9 +180,8 @@ def _check_length_is_free(workdir: pathlib.Path, config: ConfigDict, old: int, n
 def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
   """A description by which a data set is recognised in any folder; takes 0.1 s for MNIST.
 
-  Returns:
-    Its name, its class names, and for each split the number and shape of its examples with a hash
-    of all images and labels; ready for JSON. Of generated scenes, the generator's options.
+  Ready for JSON: name, class names, and of each split the number and shape of its examples and a
+  hash of images and labels. Of generated scenes, the generator's options.
   """
   if isinstance(dataset, Scenes):
     return dataset.describe()
@@ -199,22 +193,16 @@ def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
 
 
 def _describe_split(split: Split) -> str:
-  digest = hashlib.blake2b(digest_size=8)
-  for array in (split.images, split.labels):
-    digest.update(array.tobytes())
+  digest = hashlib.blake2b(split.images.tobytes(), digest_size=8)
+  digest.update(split.labels.tobytes())
   shape = "x".join(map(str, split.images.shape[1:]))
   return f"{len(split.labels)} examples of {shape}, hash {digest.hexdigest()}"
 
 
 def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None:
-  """Raises if the folder describes another data set than this.
+  """Raises `RunError`, with all differences, if the folder describes another data set than this.
 
-  Args:
-    workdir: folder of a run; one of an older version has no data.json.
-    described: the data set, by `describe_data`.
-
-  Raises:
-    RunError: the data sets differ; the message lists how.
+  The folder of a run of an older version has no description, and fits all.
   """
   path = workdir / "data.json"
   if not path.exists():
@@ -245,42 +233,25 @@ def open_for_writing(
 
   The lock ends with the process. In a run of many processes, only the first does this.
 
-  Args:
-    workdir: the folder.
-    config: of the run.
-    described: the data set, by `describe_data`.
-
   Raises:
     RunError: the folder cannot be written, or another process trains in it.
   """
   if not is_first():
     yield
     return
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    lock = os.open(workdir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-  except OSError as error:
-    raise RunError(
-      f"the workdir {workdir} cannot be written: {error}. Give a --workdir that can."
-    ) from error
-  try:
-    _lock(lock, workdir)
+  with contextlib.ExitStack() as stack:
     try:
+      workdir.mkdir(parents=True, exist_ok=True)
+      lock = stack.enter_context((workdir / "lock").open("a"))
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
       write_whole(workdir / "config.json", sealed_json(config.to_dict()))
       write_json(workdir / "data.json", described)
+    except BlockingIOError as error:
+      raise RunError(
+        f"another process is training in {workdir}. Wait for it, or give another --workdir."
+      ) from error
     except OSError as error:
       raise RunError(
         f"the workdir {workdir} cannot be written: {error}. Give a --workdir that can."
       ) from error
     yield
-  finally:
-    os.close(lock)
-
-
-def _lock(descriptor: int, workdir: pathlib.Path) -> None:
-  try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError as error:
-    raise RunError(
-      f"another process is training in {workdir}. Wait for it, or give another --workdir."
-    ) from error
