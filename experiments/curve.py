@@ -16,21 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from experiments.findings import plain_parser
-from scae_jax.data.dataset import Dataset
+from experiments.findings import images_of, plain_parser, write_record
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.files import read_json, write_json
+from scae_jax.evaluation.files import read_json
 from scae_jax.evaluation.pictures import save_figures
-from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.scores import score_each
+from scae_jax.evaluation.scores import score
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.metrics import read_lines
-from scae_jax.training.options import DataOptions
 from scae_jax.training.workdir import checkpoint_directory, load_settings
 
 
@@ -62,8 +59,7 @@ def known_points(
 ) -> list[dict[str, Any]]:
   """Points that an earlier call wrote, of this run: no other took the same minutes, to the digit.
 
-  Raises:
-    RunError: they were measured on another number of examples.
+  Points that were measured on another number of examples raise RunError.
   """
   if not path.is_file():
     return []
@@ -80,35 +76,28 @@ def known_points(
 def measured_points(
   workdir: pathlib.Path, steps: Iterable[int], known: Collection[tuple[int, int]], max_examples: int
 ) -> Iterator[dict[str, Any]]:
-  """One point a checkpoint and seed: step, seed, minutes, and accuracies in percent.
-
-  Points whose (step, seed) is `known` are left out.
-  """
+  """One point a checkpoint and seed that is not `known`: step, seed, minutes, and accuracies in
+  percent."""
   minutes, collect = minutes_by_step(workdir), None
-  settings = load_settings(workdir)
+  seeds = load_settings(workdir).train.all_seeds
   for step in steps:
-    missing = [seed for seed in settings.train.all_seeds if (step, seed) not in known]
+    missing = [seed for seed in seeds if (step, seed) not in known]
     if not missing:
       continue
     run = open_run(workdir, step)
-    if not isinstance(run.dataset, Dataset):
-      raise RunError("LIN-MATCH is of images; a run on generated scenes has no such curve.")
-    assert isinstance(settings.data, DataOptions)  # of images
-    sizes = {"canvas": settings.data.canvas, "batch_size": settings.evaluation.batch_size}
+    refusal = "LIN-MATCH is of images; a run on generated scenes has no such curve."
+    dataset, _, sizes = images_of(run, refusal)
     collect = collect or feature_collector(run.system, **sizes)  # compiled once for all steps
-    train, test = (
-      load_split(run.dataset, name, max_examples) for name in ("train", run.dataset.held_out)
-    )
+    splits = [load_split(dataset, name, max_examples) for name in ("train", dataset.held_out)]
     for seed in missing:
-      own = run.variables[seed]
-      fitted, scored = (collect(own, split)["features"] for split in (train, test))
-      labels = train["label"], test["label"]
-      count = run.dataset.num_classes
-      scores = score_each(fitted, labels[0], scored, labels[1], num_classes=count, seed=seed)
+      train, test = (collect(run.variables[seed], split)["features"] for split in splits)
+      labels = [split["label"] for split in splits]
       point: dict[str, Any] = {"step": step, "seed": seed, "minutes": minutes.get(step)}
-      for name, one in scores.items():
-        point[f"LIN-MATCH, {name}"] = 100 * one.entries["lin_match"]
-        point[f"LIN-PRED, {name}"] = 100 * one.entries["lin_pred"]
+      for name in train:
+        fitted, scored = (train[name], labels[0]), (test[name], labels[1])
+        found = score(name, fitted, scored, dataset.num_classes, seed=seed).entries
+        point[f"LIN-MATCH, {name}"] = 100 * found["lin_match"]
+        point[f"LIN-PRED, {name}"] = 100 * found["lin_pred"]
       yield point
 
 
@@ -130,11 +119,10 @@ def curve(workdir: pathlib.Path, folder: pathlib.Path, max_examples: int, named:
   points = known_points(path, max_examples, minutes_by_step(workdir))
   known = {(point["step"], point["seed"]) for point in points}
   steps = chosen_steps(workdir, named)
-  folder.mkdir(parents=True, exist_ok=True)
   for point in measured_points(workdir, steps, known, max_examples):
     print(json.dumps(point), flush=True)
     points = sorted([*points, point], key=lambda point: (point["step"], point["seed"]))
-    write_json(path, {"points": points, "max_examples": max_examples, **measured_with()})
+    write_record(path, {"points": points, "max_examples": max_examples})
     draw(folder, name, points)
   if points:
     draw(folder, name, points)  # also where all was known

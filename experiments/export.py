@@ -22,16 +22,12 @@ from scae_jax.training.pretrained import DTYPES, save_pretrained
 def best_seed(workdir: pathlib.Path, step: int, seeds: list[int]) -> int:
   """The seed of the lowest held-out loss at the last step up to this one that has any; says which.
 
-  Raises:
-    RunError: none has.
+  Without any it raises RunError.
   """
   if len(seeds) == 1:
     return seeds[0]
-  lines = [
-    line
-    for line in read_lines(workdir / "metrics.jsonl")
-    if line["split"] != "train" and line["step"] <= step
-  ]
+  found = read_lines(workdir / "metrics.jsonl")
+  lines = [line for line in found if line["split"] != "train" and line["step"] <= step]
   if not lines:
     raise RunError(
       f"the run has no held-out loss up to step {step} to choose among its seeds by; name one of"

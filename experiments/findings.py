@@ -9,9 +9,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import hardware, measured_with, versions
+from scae_jax.training.build import Run
+from scae_jax.training.errors import RunError
+from scae_jax.training.options import DataOptions
 
 
 def plain_parser(description: str | None) -> argparse.ArgumentParser:
@@ -24,6 +28,20 @@ def plain_parser(description: str | None) -> argparse.ArgumentParser:
 def command_line(name: str) -> str:
   """What was typed to run the command of that name, for its record."""
   return shlex.join(["python", "-m", f"experiments.{name}", *sys.argv[1:]])
+
+
+def images_of(
+  run: Run, refusal: str = "a run on generated scenes has no images; name a run on images."
+) -> tuple[Dataset, DataOptions, dict[str, int]]:
+  """The data set of a run on images, its options, and the `canvas` and `batch_size` of evaluation.
+
+  A run on generated scenes raises RunError with the refusal.
+  """
+  data = run.settings.data
+  if not isinstance(run.dataset, Dataset) or not isinstance(data, DataOptions):
+    raise RunError(refusal)
+  sizes = {"canvas": data.canvas, "batch_size": run.settings.evaluation.batch_size}
+  return run.dataset, data, sizes
 
 
 def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> None:
@@ -41,17 +59,12 @@ def write_findings(
 ) -> None:
   """Writes `<name>.json`, `.md` and, of a figure, `.png` into a folder, and prints the text.
 
-  The text ends with the command, the machine and the date.
-
-  Args:
-    folder: made if need be.
-    name: of the files.
-    record: with `command`, and what `measured_with` gives.
-    paragraphs: of the text.
-    draw: the figure; None for none.
+  The record has `command`; what it was measured on is added. The text ends with the command, the
+  machine and the date.
   """
+  record = {**record, **measured_with()}
   folder.mkdir(parents=True, exist_ok=True)
-  write_json(folder / f"{name}.json", dict(record))
+  write_json(folder / f"{name}.json", record)
   origin = [
     f"Command: `{record['command']}`.",
     f"{hardware(record)} {versions(record)}",

@@ -26,10 +26,10 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from experiments.findings import write_findings
+from experiments.findings import images_of, write_findings
 from experiments.one_run import each_seed, open_named, run_parser
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.data.dataset import Dataset, EvalDataset
+from scae_jax.data.dataset import EvalDataset
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
 from scae_jax.evaluation.free_form import (
@@ -39,7 +39,6 @@ from scae_jax.evaluation.free_form import (
   make_inference,
 )
 from scae_jax.evaluation.probes import Fit, fit_probe
-from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, pixel_features
 from scae_jax.evaluation.table import markdown
 from scae_jax.figures import FIGURES
@@ -47,65 +46,57 @@ from scae_jax.figures.reconstructions import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm
 from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.options import DataOptions
 from scae_jax.training.reporting import load_scored_set
 
 SPLIT = "test"
-WHEN = ("before", "after", "before_alike", "after_alike")
-# Learning rates where the command line has none; L-BFGS searches along each step for how far to go.
-LEARNING_RATES = {"adam": 0.01, "sgd": 1e-4, "lbfgs": None}
-Probes = dict[str, Fit]  # a linear classifier of each kind of readings
-
-
-def fit_readings(
-  readings: Mapping[str, np.ndarray | jax.Array], labels: np.ndarray, num_classes: int
-) -> Probes:
-  """Classifiers of readings [n, d] of training images."""
-  return {
-    name: fit_probe(np.asarray(values), labels, num_classes=num_classes, name=name)
-    for name, values in readings.items()
-  }
+# Classifiers as the record calls them: of the encoder's posteriors of all training images, and of
+# posteriors of some that are inferred as those of test images are, before the steps and after.
+PROBES = ("probes", "probes_before_alike", "probes_alike")
+# Columns of accuracies: of which posteriors, by which classifiers.
+WHEN = {
+  "before": ("before", "probes"),
+  "after": ("after", "probes"),
+  "before_alike": ("before", "probes_before_alike"),
+  "after_alike": ("after", "probes_alike"),
+}
+# In words; what makes it; the learning rate where the command line has none. L-BFGS searches along
+# each step for how far to go.
+OPTIMIZERS = {
+  "adam": ("Adam", optax.adam, 0.01),
+  "sgd": ("gradient descent", optax.sgd, 1e-4),
+  "lbfgs": ("L-BFGS", optax.lbfgs, None),
+}
+Probes = Mapping[str, Fit]  # a linear classifier of each kind of readings
 
 
 def make_stepper(
   name: str, learning_rate: float | None, num_steps: int
 ) -> optax.GradientTransformation:
-  """The optimiser of one name of `LEARNING_RATES`; its rate falls to 0 under a cosine."""
-  if name == "lbfgs":
+  """The optimiser of one name of `OPTIMIZERS`; its rate falls to 0 under a cosine."""
+  _, make, default = OPTIMIZERS[name]
+  if default is None:
     if learning_rate is not None:
       raise RunError(
         "--optimizer=lbfgs searches along each step for how far to go; leave --learning_rate out."
       )
-    return optax.lbfgs()
+    return make()
   if learning_rate is None or not learning_rate > 0:
     raise RunError(f"--learning_rate must be above 0; it is {learning_rate}.")
-  make = {"adam": optax.adam, "sgd": optax.sgd}[name]
   return make(optax.cosine_decay_schedule(learning_rate, max(num_steps, 1)))
 
 
 def described(record: Mapping[str, Any]) -> str:
   """The optimiser in words."""
-  name = {"adam": "Adam", "sgd": "gradient descent", "lbfgs": "L-BFGS"}[record["optimizer"]]
+  name = OPTIMIZERS[record["optimizer"]][0]
   if record["learning_rate"] is None:
     return f"{name} with a line search"
   return f"{name}, learning rate {record['learning_rate']:g} under a cosine"
 
 
-def score(
-  found: FreeInference, labels: np.ndarray, probes: Probes, alike: tuple[Probes, Probes]
-) -> dict[str, Any]:
-  """Bounds, their terms and accuracies before and after, for the JSON file; `before_alike` and
-  `after_alike` are by the classifiers that were fitted to posteriors inferred alike."""
+def score(found: FreeInference, labels: np.ndarray, probes: Mapping[str, Probes]) -> dict[str, Any]:
+  """Bounds, their terms and accuracies before and after, for the JSON file."""
   both = {"before": found.before, "after": found.after}
   low, high = (np.asarray(one.bound, np.float64) for one in both.values())
-
-  def shares(name: str, fitted: Mapping[str, Probes]) -> dict[str, float]:
-    return {
-      when: probes[name].accuracy(np.asarray(both[when.split("_")[0]].readings[name]), labels)
-      for when, probes in fitted.items()
-    }
-
-  fitted: dict[str, Probes] = dict(zip(WHEN, (probes, probes, *alike), strict=True))
   return {
     "examples": len(labels),
     "bound": {
@@ -118,7 +109,13 @@ def score(
       name: {when: float(np.mean(one.terms[name])) for when, one in both.items()}
       for name in found.before.terms
     },
-    "accuracy": {name: shares(name, fitted) for name in probes},
+    "accuracy": {
+      name: {
+        column: probes[which][name].accuracy(np.asarray(both[when].readings[name]), labels)
+        for column, (when, which) in WHEN.items()
+      }
+      for name in probes["probes"]
+    },
   }
 
 
@@ -134,63 +131,41 @@ def pictures(
   shown = one_of_each_class(split["label"], MAX_EXAMPLES)
   chosen = {name: jnp.asarray(values[shown]) for name, values in split.items()}
   batch = evaluation_batch(chosen, jnp.arange(len(shown)), canvas=canvas)
-  draw = jax.jit(free_form.draw)
-
-  def drawn_from(posterior: Any) -> np.ndarray:
-    return np.asarray(draw(variables, jax.tree.map(lambda leaf: leaf[shown], posterior), batch))
-
-  return functools.partial(
-    FIGURES["free_form"],
-    image=np.asarray(batch["image"]),
-    before=drawn_from(found.before.posterior),
-    after=drawn_from(found.after.posterior),
-    bound_before=np.asarray(found.before.bound)[shown],
-    bound_after=np.asarray(found.after.bound)[shown],
-    title=title,
-  )
-
-
-def fits(probes: Probes) -> dict[str, dict[str, Any]]:
-  """What the JSON file says of the classifiers."""
-  return {
-    name: {
-      "fitted_examples": probe.num_examples,
-      "train_accuracy": probe.train_accuracy,
-      "converged": probe.converged,
-    }
-    for name, probe in probes.items()
-  }
+  draw, drawn = jax.jit(free_form.draw), {}
+  for when, one in (("before", found.before), ("after", found.after)):
+    posterior = jax.tree.map(lambda leaf: leaf[shown], one.posterior)
+    drawn[when] = np.asarray(draw(variables, posterior, batch))
+    drawn[f"bound_{when}"] = np.asarray(one.bound)[shown]
+  image = np.asarray(batch["image"])
+  return functools.partial(FIGURES["free_form"], image=image, **drawn, title=title)
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
   """Markdown: bounds and their terms in nats, a row a data set; then accuracies in percent, a row
   for each kind of readings and for pixels of each data set."""
   terms = list(next(iter(results.values()))["terms"])
-  rows = [["", "examples", "bound before", "after", "did not rise", *terms]]
-  for name, result in results.items():
-    bound = result["bound"]
-    cells = [name, f"{result['examples']:,}", f"{bound['before']:.1f}", f"{bound['after']:.1f}"]
-    cells.append(f"{bound['examples_that_did_not_rise']:,}")
-    for term in terms:
-      low, high = (result["terms"][term][when] for when in ("before", "after"))
-      cells.append(f"{low:.1f} to {high:.1f}")
-    rows.append(cells)
+  bounds = [["", "examples", "bound before", "after", "did not rise", *terms]]
   scores = [["", "LIN-PRED", *(when.replace("_alike", ", fitted alike") for when in WHEN)]]
   for name, result in results.items():
+    bound, means = result["bound"], result["terms"]
+    cells = [f"{result['examples']:,}", f"{bound['before']:.1f}", f"{bound['after']:.1f}"]
+    cells.append(f"{bound['examples_that_did_not_rise']:,}")
+    cells += [f"{means[term]['before']:.1f} to {means[term]['after']:.1f}" for term in terms]
+    bounds.append([name, *cells])
     for kind, shares in result["accuracy"].items():
       scores.append([name, kind, *(f"{100 * shares[when]:.1f}" for when in WHEN)])
     every, alike = (f"{100 * result['pixels'][kind]:.1f}" for kind in ("every", "alike"))
     scores.append([name, PIXELS, every, "", alike, ""])
-  return f"{markdown(rows)}\n\n{markdown(scores)}"
+  return f"{markdown(bounds)}\n\n{markdown(scores)}"
 
 
 def remarks(record: Mapping[str, Any]) -> list[str]:
   """What the table was measured on."""
-  kinds = ("probes", "probes_before_alike", "probes_alike")
   fitted, _, alike = (
-    max((one["fitted_examples"] for one in record[kind].values()), default=0) for kind in kinds
+    max((one["fitted_examples"] for one in record[kind].values()), default=0) for kind in PROBES
   )
-  unsettled = [name for kind in kinds for name, one in record[kind].items() if not one["converged"]]
+  fits = [(name, one) for kind in PROBES for name, one in record[kind].items()]
+  unsettled = [name for name, one in fits if not one["converged"]]
   cut = f" Cut before it converged: {', '.join(unsettled)}." if unsettled else ""
   return [
     f"Bounds in nats, mean over examples; each is the mean of {record['num_samples']} estimates, by"
@@ -212,7 +187,7 @@ def options_of_command() -> argparse.Namespace:
   parser.add_argument("--dataset", action="append", help="what to score, see data/transfer.py")
   parser.add_argument("--start", choices=STARTS, default="encoder")
   parser.add_argument("--num_steps", type=int, default=1000)
-  parser.add_argument("--optimizer", choices=LEARNING_RATES, default="adam")
+  parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
   parser.add_argument(
     "--learning_rate", type=float, help="at the start; if not 0.01 of adam, 1e-4 of sgd"
   )
@@ -224,7 +199,7 @@ def options_of_command() -> argparse.Namespace:
   parser.add_argument("--batch_size", type=int, default=1000, help="examples at once")
   options = parser.parse_args()
   if options.learning_rate is None:
-    options.learning_rate = LEARNING_RATES[options.optimizer]
+    options.learning_rate = OPTIMIZERS[options.optimizer][2]
   return options
 
 
@@ -233,21 +208,22 @@ def main() -> None:
   options = options_of_command()
   with exit_with_message(), explained():
     run = open_named(options)
-    if run.system.free_form is None or not isinstance(run.dataset, Dataset):
-      raise RunError(
-        "free-form inference takes a run on images whose system has a `free_form`; this one has"
-        " none. Name a run of system 'probabilistic'."
-      )
+    refusal = (
+      "free-form inference takes a run on images whose system has a `free_form`; this one has"
+      " none. Name a run of system 'probabilistic'."
+    )
+    dataset, _, _ = images_of(run, refusal)
+    if run.system.free_form is None:
+      raise RunError(refusal)
     optimizer = make_stepper(options.optimizer, options.learning_rate, options.num_steps)
-    own = run.dataset.name
+    own = dataset.name
     sets = [
-      run.dataset if name == own else load_scored_set(run, name, options.data_dir)
+      dataset if name == own else load_scored_set(run, name, options.data_dir)
       for name in options.dataset or [own, f"rotated_{own}:35", f"affine_{own}"]
     ]
-    options.folder.mkdir(parents=True, exist_ok=True)
     for stem, variables, head in each_seed("free-form", run, options):
       found, draw = infer_sets(run, run.system.free_form, optimizer, variables, sets, options)
-      record = {**head, **found, **measured_with()}
+      record = {**head, **found}
       paragraphs = [table(record["results"]), *remarks(record)]
       write_findings(options.folder, f"{stem}-{options.start}", record, paragraphs, draw)
 
@@ -262,10 +238,9 @@ def infer_sets(
 ) -> tuple[dict[str, Any], Callable[[], Figure]]:
   """The record of one seed, and the drawer of its picture: of the first set that is rotated, or of
   the first."""
-  dataset, settings = run.dataset, run.settings
-  assert isinstance(settings.data, DataOptions)  # of images
-  assert isinstance(dataset, Dataset)
-  canvas, limit = settings.data.canvas, settings.evaluation.max_examples
+  dataset, _, sizes = images_of(run)
+  canvas, count = sizes["canvas"], dataset.num_classes
+  collect = feature_collector(run.system, **sizes)
   infer = make_inference(
     free_form,
     optimizer,
@@ -273,36 +248,39 @@ def infer_sets(
     start=options.start,
     num_samples=options.num_samples,
   )
-  sizes = {"canvas": canvas, "batch_size": options.batch_size}
   splits = []
   for scored in sets:
     check_transfer(dataset, scored, canvas)
     splits.append(load_split(scored, SPLIT, options.max_examples))
   # Training images as they are: all that the report fits to, and those inferred as test images are.
-  train = {
-    "every": load_split(dataset, "train", limit),
-    "alike": load_split(dataset, "train", options.train_examples),
-  }
-  collect = feature_collector(run.system, canvas=canvas, batch_size=settings.evaluation.batch_size)
+  limits = {"every": run.settings.evaluation.max_examples, "alike": options.train_examples}
+  train = {which: load_split(dataset, "train", limit) for which, limit in limits.items()}
+  sizes["batch_size"] = options.batch_size
   inferred = infer_split(infer, variables, train["alike"], **sizes)
-  probes, before_alike, after_alike = (
-    fit_readings(readings, train[which]["label"], dataset.num_classes)
-    for readings, which in (
-      (collect(variables, train["every"])["readings"], "every"),
-      (inferred.before.readings, "alike"),
-      (inferred.after.readings, "alike"),
-    )
+  fitted_to = (
+    (collect(variables, train["every"])["readings"], train["every"]["label"]),
+    (inferred.before.readings, train["alike"]["label"]),
+    (inferred.after.readings, train["alike"]["label"]),
   )
+  probes = {
+    which: {
+      name: fit_probe(np.asarray(values), labels, num_classes=count, name=name)
+      for name, values in readings.items()
+    }
+    for which, (readings, labels) in zip(PROBES, fitted_to, strict=True)
+  }
   pictured = next((one for one in sets if one.name.startswith("rotated_")), sets[0])
   results, notes, drawers = {}, [], []
   for scored, split in zip(sets, splits, strict=True):
     began = time.perf_counter()
     found = infer_split(infer, variables, split, **sizes)
     seconds = time.perf_counter() - began
+    pixels = ((which, pixel_features(images, split)) for which, images in train.items())
     results[scored.name] = {
-      **score(found, split["label"], probes, (before_alike, after_alike)),
+      **score(found, split["label"], probes),
       "pixels": {
-        which: pixel_accuracy(images, split, dataset.num_classes) for which, images in train.items()
+        which: fit_probe(*fitted, num_classes=count, name=PIXELS).accuracy(*test)
+        for which, (fitted, test) in pixels
       },
       "seconds": seconds,  # with compilation, where the batch is of a new size
     }
@@ -315,21 +293,21 @@ def infer_sets(
   record = {
     "split": SPLIT,
     **{flag: getattr(options, flag) for flag in (*flags, "batch_size")},
-    "probes": fits(probes),
-    "probes_before_alike": fits(before_alike),
-    "probes_alike": fits(after_alike),
+    **{
+      which: {
+        name: {
+          "fitted_examples": probe.num_examples,
+          "train_accuracy": probe.train_accuracy,
+          "converged": probe.converged,
+        }
+        for name, probe in fitted.items()
+      }
+      for which, fitted in probes.items()
+    },
     "results": results,
     "notes": notes,
   }
   return record, drawers[0]
-
-
-def pixel_accuracy(
-  train: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray], num_classes: int
-) -> float:
-  """Share of test images that a linear classifier of their pixels tells; see `pixel_features`."""
-  fitted, scored = pixel_features(train, test)
-  return fit_probe(*fitted, num_classes=num_classes, name=PIXELS).accuracy(*scored)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,7 @@ NEEDED = ("templates", "part_identity")
 def arrays_of(system: System, variables: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
   """Arguments of the figures of templates and of parts by identity.
 
-  Raises:
-    RunError: the system does not feed them.
+  A system that does not feed them raises RunError.
   """
   pictures = jax.eval_shape(system.pictures, variables, batch)
   missing = [name for name in NEEDED if name not in pictures]
@@ -50,20 +49,14 @@ def arrays_of(system: System, variables: Any, batch: Mapping[str, Any]) -> dict[
 
 def table(matches: Mapping[str, Any]) -> str:
   """Markdown: the number of the templates, then the nearest other of each."""
-  below = f"{matches['match_below']:g}"
-  whole = [
-    ["templates with ink", "mean nearest error", f"with a match below {below}"],
-    [
-      f"{len(matches['nearest'])} of {matches['templates']}",
-      f"{matches['mean_error']:.3f}",
-      f"{matches['matched']:.0%}",
-    ],
-  ]
-  each = [["template", "nearest", "relative squared error"]]
-  each += [
-    [f"{one['template']}", f"{one['by']}", f"{one['error']:.3f}"] for one in matches["nearest"]
-  ]
-  return f"{markdown(whole)}\n\n{markdown(each)}"
+  nearest = matches["nearest"]
+  head = ["templates with ink", "mean nearest error"]
+  head.append(f"with a match below {matches['match_below']:g}")
+  inked = f"{len(nearest)} of {matches['templates']}"
+  whole = [inked, f"{matches['mean_error']:.3f}", f"{matches['matched']:.0%}"]
+  each = [[f"{one['template']}", f"{one['by']}", f"{one['error']:.3f}"] for one in nearest]
+  of_each = ["template", "nearest", "relative squared error"]
+  return f"{markdown([head, whole])}\n\n{markdown([of_each, *each])}"
 
 
 def measure(images: ImageRun, variables: Any, head: dict[str, Any], name: str) -> Findings:

@@ -123,12 +123,9 @@ def right_answers(
 ) -> tuple[list[int], np.ndarray]:
   """Which objects of test scenes are recognised, after a match on training scenes.
 
-  Args:
-    found: whether each of the model's objects is on, bool [n, objects], by split.
-    there: whether each of the true objects is there, bool [n, k], by split.
-
-  Returns:
-    The model's objects in the order of the true ones, and right answers, bool [n, k].
+  By split, `found` says whether each of the model's objects is on, bool [n, objects], and `there`
+  whether each of the true ones is there, bool [n, k]. Returned are the model's objects in the order
+  of the true ones, and right answers, bool [n, k].
   """
   order = list(match(found["train"], there["train"]))
   return order, found["test"][:, order] == there["test"]

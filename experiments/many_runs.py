@@ -15,17 +15,18 @@ import jax
 from matplotlib.figure import Figure
 
 from experiments.findings import command_line, plain_parser, write_findings
-from scae_jax.evaluation.provenance import measured_with
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.sweep import RowsFailed, finished_report, run_rows
-from scae_jax.training.sweep_file import Row, check_rows
+from scae_jax.training.sweep_file import Row, check_rows, make_row
 
 # (row, its finished run, its workdir) -> what was found.
 Score = Callable[[Row, Run, pathlib.Path], Mapping[str, Any]]
+Results = Mapping[str, Mapping[str, Any]]  # what was found, by row
 # Entries of the record, paragraphs of the text, the drawer of the figure.
 Described = tuple[dict[str, Any], list[str], Callable[[], Figure]]
+Systems = Mapping[str, tuple[str, Mapping[str, Any]]]  # a config by name, and what is changed in it
 TRAIN = pathlib.Path(__file__).resolve().parent.parent / "train.py"
 
 
@@ -41,13 +42,33 @@ def make_parser(description: str | None, data_sets: Iterable[str]) -> argparse.A
   return parser
 
 
+def rows_of(
+  systems: Systems,
+  rotations: Mapping[str, float],
+  shared: Mapping[str, Any],
+  options: argparse.Namespace,
+) -> list[Row]:
+  """A run `<system>-<name>` of each system for each of the named ranges of rotation, degrees.
+
+  `shared` is changed in every config, and so is what the options of `make_parser` say.
+  """
+  steps = {"train.num_steps": options.num_steps} if options.num_steps else {}
+  rows = []
+  for system, (source, changes) in systems.items():
+    for name, degrees in rotations.items():
+      overrides = {**shared, **changes, **steps, "data.max_rotation": float(degrees)}
+      table = {"name": f"{system}-{name}", "config": source, "seeds": options.seeds}
+      rows.append(make_row(f"system {system}", {}, {**table, "overrides": overrides}))
+  return rows
+
+
 def train_and_score(
   rows: Sequence[Row], root: pathlib.Path, score: Score
-) -> tuple[dict[str, Mapping[str, Any]], RowsFailed | None]:
+) -> tuple[Results, RowsFailed | None]:
   """Trains what is not finished, then scores what is.
 
   Returns:
-    `{row: what was found}`, and which rows failed; to be raised when the results are written.
+    What was found, and which rows failed; to be raised when the results are written.
 
   Raises:
     RunError: some rows would be refused, in which case nothing is trained, or none is finished.
@@ -71,26 +92,21 @@ def train_and_score(
 def run_command(
   kind: str,
   options: argparse.Namespace,
-  make_rows: Callable[[dict[str, Any]], Sequence[Row]],
+  make_rows: Callable[[], Sequence[Row]],
   score: Score,
-  describe: Callable[[Sequence[Row], dict[str, Mapping[str, Any]]], Described],
+  describe: Callable[[Results], Described],
 ) -> None:
   """Trains, scores, writes and prints.
 
-  Args:
-    kind: what the command, its runs and its files are called: "rotation".
-    options: of `make_parser`.
-    make_rows: `overrides -> rows` of what the options change in every config.
-    score: what is to be found of a finished run.
-    describe: `(rows, results) -> entries of the record, paragraphs of the text, the figure`.
+  `kind` is what the command, its runs and its files are called: "rotation". `options` are of
+  `make_parser`.
   """
   with exit_with_message(), explained():
     keep_compiled("")
     root = options.workdir or pathlib.Path("runs") / f"{kind}-{options.data}"
-    rows = make_rows({"train.num_steps": options.num_steps} if options.num_steps else {})
-    results, failed = train_and_score(rows, root, score)
-    entries, paragraphs, draw = describe(rows, results)
-    record = {"command": command_line(kind), **entries, "results": results, **measured_with()}
+    results, failed = train_and_score(make_rows(), root, score)
+    entries, paragraphs, draw = describe(results)
+    record = {"command": command_line(kind), **entries, "results": results}
     write_findings(options.folder, f"{kind}-{options.data}", record, paragraphs, draw)
     if failed:
       raise failed
@@ -109,3 +125,8 @@ def facts_of(run: Run) -> dict[str, Any]:
 def mean_of(by_seed: Mapping[int, float]) -> float:
   """The mean over seeds."""
   return statistics.mean(by_seed.values())
+
+
+def notes_of(results: Results) -> list[str]:
+  """What the runs note, each sentence once."""
+  return list(dict.fromkeys(note for result in results.values() for note in result["notes"]))

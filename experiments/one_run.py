@@ -1,7 +1,6 @@
 """What the commands share that measure one trained run: which run, on which images, file names."""
 
 import argparse
-import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -9,15 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.findings import command_line, plain_parser, write_findings
-from scae_jax.data.dataset import Dataset
+from experiments.findings import command_line, images_of, plain_parser, write_findings
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.provenance import measured_with, recorded_folder
+from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.options import DataOptions
+from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.workdir import load_settings
 
 
@@ -38,22 +35,13 @@ def open_named(options: argparse.Namespace) -> Run:
   return open_run(options.workdir, named_checkpoint(options.step), settings)
 
 
-@dataclasses.dataclass(frozen=True)
-class ImageRun:
-  """A run on images, and those that a command measures it on.
-
-  Attributes:
-    run: the run.
-    examples: what `load_split` takes.
-    scored_on: names of the data set and of the split, and the number of examples.
-    sizes: `canvas`, side of the square that the model sees, pixels; and `batch_size`, examples in a
-      pass of the run's evaluation.
-  """
+class ImageRun(NamedTuple):
+  """A run on images, and those that a command measures it on."""
 
   run: Run
-  examples: dict[str, np.ndarray]
-  scored_on: dict[str, Any]
-  sizes: dict[str, int]
+  examples: dict[str, np.ndarray]  # what `load_split` takes
+  scored_on: dict[str, Any]  # names of the data set and of the split, and the number of examples
+  sizes: dict[str, int]  # `canvas`, pixels a side, and `batch_size` of the run's evaluation
 
 
 class Findings(NamedTuple):
@@ -73,12 +61,8 @@ def measure_images(
 ) -> None:
   """A command that measures each seed of one run on images, and writes what it finds.
 
-  Args:
-    kind: what the command and its files are called.
-    description: for --help.
-    lacks: what generated scenes do not have: "no parts to route".
-    measure: measures one seed.
-    max_examples: default of the flag; None has no flag, and takes all.
+  `kind` is what the command and its files are called, `lacks` what generated scenes do not have:
+  "no parts to route". `max_examples` is the default of the flag; None has no flag, and takes all.
   """
   parser = run_parser(description)
   parser.add_argument("folder", type=pathlib.Path)
@@ -87,30 +71,16 @@ def measure_images(
     parser.add_argument("--max_examples", type=int, default=max_examples, help="0 is all")
   options = parser.parse_args()
   with exit_with_message(), explained():
-    images = open_on_images(options, lacks)
-    options.folder.mkdir(parents=True, exist_ok=True)
-    for name, variables, head in each_seed(kind, images.run, options):
+    run = open_named(options)
+    refusal = f"a run on generated scenes has {lacks}; name a run on images."
+    dataset, _, sizes = images_of(run, refusal)
+    split = options.split or dataset.held_out
+    examples = load_split(dataset, split, getattr(options, "max_examples", 0))
+    scored_on = {"dataset": dataset.name, "split": split, "examples": len(examples["label"])}
+    images = ImageRun(run, examples, scored_on, sizes)
+    for name, variables, head in each_seed(kind, run, options):
       record, paragraphs, draw = measure(images, variables, head, name)
-      record = {**head, **record, **measured_with()}
-      write_findings(options.folder, name, record, paragraphs, draw)
-
-
-def open_on_images(options: argparse.Namespace, lacks: str) -> ImageRun:
-  """The run that the command line names, and images of its `--split`, or of the held-out one.
-
-  Raises:
-    RunError: a run on generated scenes; or as of `open_run`.
-  """
-  run = open_named(options)
-  if not isinstance(run.dataset, Dataset):
-    raise RunError(f"a run on generated scenes has {lacks}; name a run on images.")
-  settings = run.settings
-  assert isinstance(settings.data, DataOptions)  # of images
-  split = options.split or run.dataset.held_out
-  examples = load_split(run.dataset, split, getattr(options, "max_examples", 0))
-  scored_on = {"dataset": run.dataset.name, "split": split, "examples": len(examples["label"])}
-  sizes = {"canvas": settings.data.canvas, "batch_size": settings.evaluation.batch_size}
-  return ImageRun(run, examples, scored_on, sizes)
+      write_findings(options.folder, name, {**head, **record}, paragraphs, draw)
 
 
 def each_seed(
@@ -122,13 +92,10 @@ def each_seed(
   """
   for seed, variables in run.variables.items():
     several = f"-seed-{seed}" if len(run.variables) > 1 else ""
-    yield (
-      f"{kind}-{options.workdir.absolute().name}{several}",
-      variables,
-      {
-        "workdir": recorded_folder(options.workdir),
-        "step": run.step,
-        "seed": seed,
-        "command": command_line(kind.replace("-", "_")),
-      },
-    )
+    head = {
+      "workdir": recorded_folder(options.workdir),
+      "step": run.step,
+      "seed": seed,
+      "command": command_line(kind.replace("-", "_")),
+    }
+    yield f"{kind}-{options.workdir.absolute().name}{several}", variables, head

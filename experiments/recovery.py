@@ -59,9 +59,7 @@ def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
   dataset, batch_size = run.dataset, run.settings.evaluation.batch_size
   assert isinstance(dataset, Dataset)
   collect = feature_collector(run.system, canvas=CANVAS, batch_size=batch_size)
-  collected = {
-    split: collect(variables, dataset.splits[split].arrays) for split in ("train", "test")
-  }
+  collected = {name: collect(variables, dataset.splits[name].arrays) for name in NUM_SCENES}
   order, right = right_answers(
     {split: one["features"]["presences"] > 0.5 for split, one in collected.items()},
     {split: true_presences(dataset, split) for split in collected},
@@ -86,10 +84,11 @@ def score_runs(workdirs: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
     if run.config.system != "probabilistic" or run.dataset.name != "folder":
       raise RunError(f"{workdir} is no run of probabilistic capsules on drawn scenes.")
     results = {str(seed): score(run, variables) for seed, variables in run.variables.items()}
-    name = workdir.absolute().name
-    write_record(
-      folder / f"recovery-{name}.json", {"workdir": recorded_folder(workdir), "by_seed": results}
+    name, record = (
+      workdir.absolute().name,
+      {"workdir": recorded_folder(workdir), "by_seed": results},
     )
+    write_record(folder / f"recovery-{name}.json", record)
     for seed, found in results.items():
       bound = f"{found['training_bound']:.1f} nats on training images"
       print(f"{name}, seed {seed}: {100 * found['accuracy']:.1f} % of presences right, {bound}")

@@ -10,7 +10,7 @@ to training images rotated likewise, and on upright test images, by those fitted
 Writes `rotation-<data>.md`, `.json` and `.png` into the folder.
 """
 
-import dataclasses
+import argparse
 import functools
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from experiments.many_runs import Described, facts_of, make_parser, mean_of, run_command
+from experiments.findings import images_of
+from experiments.many_runs import (
+  Described,
+  Results,
+  facts_of,
+  make_parser,
+  mean_of,
+  notes_of,
+  rows_of,
+  run_command,
+)
 from experiments.rotation_systems import RANGES, SHARED, SYSTEMS
-from scae_jax.data.dataset import Dataset
 from scae_jax.data.transfer import rotated
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, score_pixels
@@ -28,35 +37,20 @@ from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
-from scae_jax.training.options import DataOptions
-from scae_jax.training.sweep_file import Row, make_row
+from scae_jax.training.sweep_file import Row
 
 # The images that are fitted to and scored on, as tables and JSON call them.
 ROTATED, UPRIGHT = "turned within the range", "upright"
 NUM_CLASSES = 10  # of digits and MNIST alike
+# Accuracy in [0, 1] by range of training in degrees, of finished runs; by kind such as LIN-MATCH,
+# images, and name of the system and of its features.
+Lines = Mapping[tuple[str, str, str], Mapping[int, float]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Line:
-  """A row of the table and a line of the figure."""
-
-  images: str  # `ROTATED` or `UPRIGHT`
-  kind: str  # of accuracy, such as LIN-MATCH
-  name: str  # of the system and of its features
-  accuracy: dict[int, float]  # in [0, 1], by range of training in degrees, of finished runs
-
-
-def make_rows(
-  data: str, ranges: Sequence[int], seeds: int, overrides: Mapping[str, Any]
-) -> list[Row]:
+def make_rows(options: argparse.Namespace) -> list[Row]:
   """A run of each system for each range of rotation."""
-  rows = []
-  for name, (source, changes) in SYSTEMS[data].items():
-    for degrees in ranges:
-      own = {**SHARED[data], **changes, **overrides, "data.max_rotation": float(degrees)}
-      table = {"name": f"{name}-{degrees}", "config": source, "seeds": seeds, "overrides": own}
-      rows.append(make_row(f"experiments/rotation_systems.py, {name}", {}, table))
-  return rows
+  ranges = {str(degrees): degrees for degrees in options.ranges}
+  return rows_of(SYSTEMS[options.data], ranges, SHARED[options.data], options)
 
 
 def system_and_range(row: str) -> tuple[str, int]:
@@ -70,27 +64,14 @@ def score_run(
 ) -> dict[str, Any]:
   """Accuracies of a run on rotated and on upright images, those of their pixels, and its size.
 
-  Args:
-    run: trained on rotated images.
-    degrees: images were rotated by up to this angle, 0 to 180.
-    max_examples: of each split, always the same; 0 is all.
-    pixels: accuracies by data set; those that are missing are added.
+  Training images were rotated by up to `degrees`, 0 to 180. Of each split `max_examples` are used,
+  always the same; 0 is all. Accuracies by data set that `pixels` does not have yet are added.
   """
-  settings = run.settings
-  assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
-  assert isinstance(run.dataset, Dataset)
+  dataset, options, sizes = images_of(run)
+  sizes["max_examples"] = max_examples
   found, of_pixels, notes = {}, {}, []
-  sets = {ROTATED: rotated(run.dataset, degrees, settings.data.canvas), UPRIGHT: run.dataset}
-  for images, one in sets.items():
-    by_kind = accuracies(
-      run.system,
-      run.variables,
-      one,
-      [one],
-      canvas=settings.data.canvas,
-      batch_size=settings.evaluation.batch_size,
-      max_examples=max_examples,
-    )
+  for images, one in ((ROTATED, rotated(dataset, degrees, options.canvas)), (UPRIGHT, dataset)):
+    by_kind = accuracies(run.system, run.variables, one, [one], **sizes)
     found[images] = {kind: by_set[one.name] for kind, by_set in by_kind.items()}
     if one.name not in pixels:
       train, test = (load_split(one, name, max_examples) for name in ("train", "test"))
@@ -98,16 +79,11 @@ def score_run(
       pixels[one.name] = {"LIN-MATCH": scores["lin_match"], "LIN-PRED": scores["lin_pred"]}
     of_pixels[images] = pixels[one.name]
     notes += one.notes
-  return {
-    "accuracy": found,
-    "pixels": of_pixels,
-    "notes": notes,
-    **facts_of(run),
-  }
+  return {"accuracy": found, "pixels": of_pixels, "notes": notes, **facts_of(run)}
 
 
-def make_lines(results: Mapping[str, Mapping[str, Any]]) -> list[Line]:
-  """Means over seeds, in the order of the table: by images, kind of accuracy and system."""
+def make_lines(results: Results) -> Lines:
+  """Means over seeds, in the order of the table, pixels below the systems."""
   found: dict[tuple[str, str, str], dict[int, float]] = {}
   for row, result in results.items():
     system, degrees = system_and_range(row)
@@ -115,41 +91,35 @@ def make_lines(results: Mapping[str, Mapping[str, Any]]) -> list[Line]:
       for way, by_seed in by_way.items():
         kind, _, read = way.partition(", ")
         name = f"{system}, {read.replace('_', ' ')}" if read else system
-        found.setdefault((images, kind, name), {})[degrees] = mean_of(by_seed)
-  for row, result in results.items():  # last, so that pixels stand below the systems
-    _, degrees = system_and_range(row)
+        found.setdefault((kind, images, name), {})[degrees] = mean_of(by_seed)
+  for row, result in results.items():
     for images, by_kind in result["pixels"].items():
       for kind, accuracy in by_kind.items():
-        found.setdefault((images, kind, PIXELS), {})[degrees] = accuracy
-  kinds = list(dict.fromkeys(kind for _, kind, _ in found))
-  lines = [Line(*key, accuracy) for key, accuracy in found.items()]
-  return sorted(lines, key=lambda line: (kinds.index(line.kind), line.images != ROTATED))
+        found.setdefault((kind, images, PIXELS), {})[system_and_range(row)[1]] = accuracy
+  kinds = list(dict.fromkeys(kind for kind, _, _ in found))
+  order = sorted(found, key=lambda key: (kinds.index(key[0]), key[1] != ROTATED))
+  return {key: found[key] for key in order}
 
 
-def table(lines: Sequence[Line], ranges: Sequence[int]) -> str:
+def table(lines: Lines, ranges: Sequence[int]) -> str:
   """Markdown: a row for each line, a column for each range, empty where a run is not there."""
   rows = [["scored by", "test images", "of", *(f"up to {degrees}" for degrees in ranges)]]
-  for line in lines:
-    shares = [line.accuracy.get(degrees) for degrees in ranges]
-    cells = ["" if share is None else f"{100 * share:.1f}" for share in shares]
-    rows.append([line.kind, line.images, line.name, *cells])
+  for key, accuracy in lines.items():
+    cells = (f"{100 * accuracy[one]:.1f}" if one in accuracy else "" for one in ranges)
+    rows.append([*key, *cells])
   return markdown(rows)
 
 
-def curves(lines: Sequence[Line], ranges: Sequence[int]) -> dict[str, dict[str, np.ndarray]]:
+def curves(lines: Lines, ranges: Sequence[int]) -> dict[str, dict[str, np.ndarray]]:
   """Accuracy by range for the figure, a panel for each kind and images; NaN where there is none."""
   found: dict[str, dict[str, np.ndarray]] = {}
-  for line in lines:
-    values = np.array([line.accuracy.get(degrees, np.nan) for degrees in ranges])
-    found.setdefault(f"{line.kind}, test images {line.images}", {})[line.name] = values
+  for (kind, images, name), accuracy in lines.items():
+    values = np.array([accuracy.get(degrees, np.nan) for degrees in ranges])
+    found.setdefault(f"{kind}, test images {images}", {})[name] = values
   return found
 
 
-def remarks(
-  results: Mapping[str, Mapping[str, Any]],
-  missing: Sequence[str],
-  record: Mapping[str, Any],
-) -> list[str]:
+def remarks(results: Results, missing: Sequence[str], record: Mapping[str, Any]) -> list[str]:
   """What the table was measured on; `record` has `seeds` and `max_examples`."""
   sizes: dict[str, set[tuple[int, int]]] = {}
   for row, result in results.items():
@@ -169,7 +139,7 @@ def remarks(
       for system, entries in sizes.items()
       for parameters, steps in sorted(entries)
     ),
-    *dict.fromkeys(note for result in results.values() for note in result["notes"]),
+    *notes_of(results),
     *([f"Not finished: {', '.join(missing)}."] if missing else []),
   ]
 
@@ -179,17 +149,18 @@ def main() -> None:
   parser = make_parser(__doc__, SYSTEMS)
   parser.add_argument("--ranges", type=int, nargs="+", default=RANGES, help="degrees, 0 to 180")
   options = parser.parse_args()
-  ranges = sorted(set(options.ranges))
+  ranges = options.ranges = sorted(set(options.ranges))
   pixels: dict[str, dict[str, float]] = {}
 
   def score(row: Row, run: Run, _: pathlib.Path) -> dict[str, Any]:
     degrees = system_and_range(row.name)[1]
     return score_run(run, degrees, options.max_examples, pixels)
 
-  def describe(rows: Sequence[Row], results: Mapping[str, Mapping[str, Any]]) -> Described:
+  def describe(results: Results) -> Described:
     entries = {"ranges": ranges, "seeds": options.seeds, "max_examples": options.max_examples}
     lines = make_lines(results)
-    missing = [row.name for row in rows if row.name not in results]
+    rows = (f"{system}-{degrees}" for system in SYSTEMS[options.data] for degrees in ranges)
+    missing = [row for row in rows if row not in results]
     draw = functools.partial(
       FIGURES["viewpoint"],
       np.array(ranges),
@@ -202,10 +173,7 @@ def main() -> None:
     )
     return entries, [table(lines, ranges), *remarks(results, missing, entries)], draw
 
-  def rows_of(overrides: dict[str, Any]) -> list[Row]:
-    return make_rows(options.data, ranges, options.seeds, overrides)
-
-  run_command("rotation", options, rows_of, score, describe)
+  run_command("rotation", options, functools.partial(make_rows, options), score, describe)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,5 @@
 """The rotation experiment: what objects stand for when training images are turned ever further.
 
-    python -m experiments.rotation digits results/probabilistic
-    python -m experiments.rotation mnist results/probabilistic
-
 Of Smith et al. 2020, arXiv 2004.03553, section 5.3 and figure 4: the further training images are
 turned, the less do the objects of a generative capsule model tell classes apart. Each system is
 trained once for each of `RANGES`, with `data.max_rotation` at that many degrees; the rest is as its

@@ -6,24 +6,24 @@ Writes `routing-<workdir>.json` and `.md` into the folder, of a run with several
 seed. The numbers are explained in `scae_jax/evaluation/routing_use.py`.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
 from experiments.one_run import Findings, ImageRun, measure_images
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.collect import in_batches
+from scae_jax.evaluation.collect import make_collector
 from scae_jax.evaluation.routing_use import measure_routing
 from scae_jax.evaluation.table import markdown
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
 from scae_jax.models.system import System
 from scae_jax.training.errors import RunError
-from scae_jax.typing import Array
+from scae_jax.typing import Array, Batch
 
 
 def infer(
@@ -31,15 +31,13 @@ def infer(
 ) -> dict[str, Any]:
   """The arguments of `measure_routing` for all examples of a split.
 
-  Raises:
-    RunError: the system has no parts that choose among objects.
+  A system without parts that choose among objects raises RunError.
   """
   if system.poses is None:
     raise RunError("this system has no poses; name a run whose parts choose among objects.")
   poses_of = system.poses
 
-  def forward(variables: Any, split: Mapping[str, Array], rows: Array) -> dict[str, Array]:
-    batch = evaluation_batch(split, rows, canvas=canvas)
+  def read(variables: Any, batch: Batch) -> dict[str, Array]:
     drawn = system.pictures(variables, batch).get("reconstructions", {})
     found = poses_of(system.module.apply(variables, batch, train=False))
     if not {"parts", "objects"} <= set(found) or "part_winner" not in drawn:
@@ -52,10 +50,8 @@ def infer(
       "object_poses": object_poses,
     }
 
-  forward = jax.jit(forward)
-  arrays = {name: jnp.asarray(values) for name, values in split.items()}
-  count = len(split["label"])
-  return in_batches(lambda rows: forward(variables, arrays, jnp.asarray(rows)), count, batch_size)
+  make_batch = functools.partial(evaluation_batch, canvas=canvas)
+  return make_collector(read, make_batch, batch_size)(variables, split)
 
 
 def affinities(module: nn.Module, variables: Any) -> list[float] | None:

@@ -31,9 +31,7 @@ MAX_SAMPLES = 99  # of the figure, the expectation beside them
 def draw(run: Run, options: argparse.Namespace) -> np.ndarray:
   """What is expected of the object, then the samples: [1 + samples, h, w, c] in [0, 1].
 
-  Raises:
-    RunError: the run is of another system, or has no such object or seed; or a scale or number of
-      samples that cannot be.
+  A run of another system, and options that cannot be, raise RunError.
   """
   module = run.system.module
   settings = run.settings

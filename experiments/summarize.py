@@ -23,7 +23,7 @@ def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
   Times are the run's; where several seeds trained at once, all of them took that together.
   """
-  reports = sorted(workdir.glob("evaluation/seed-*/metrics.json"))
+  reports = list(workdir.glob("evaluation/seed-*/metrics.json"))
   reports = reports or [workdir / "evaluation" / "metrics.json"]
   lines = read_lines(workdir / "metrics.jsonl")
   timings = [line["timing"] for line in lines if line["split"] == "train"]
@@ -39,14 +39,11 @@ def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def wall_seconds(timings: list[dict[str, float]]) -> float:
-  """Seconds of all sessions of a run, evaluations and checkpoints included.
+  """Seconds of all sessions of a run by its training lines, evaluations and checkpoints included.
 
   Each session counts to its last line of training metrics, before the evaluation that follows. A
   resumed one starts from 0: its clock does not show the time of its own steps on top of the line
   before.
-
-  Args:
-    timings: of the training lines, in order.
   """
   total, before = 0.0, 0.0
   for timing in timings:

@@ -18,46 +18,34 @@ from scae_jax.training.errors import RunError, exit_with_message, explained
 
 
 def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
-  """The reports of a run that can stand in one table.
+  """The reports of a run that can stand in one table, the run's own first.
 
-  Returns:
-    The reports by what they are scored on, the run's own first; and a sentence on each that is left
-    out, because it is of another step or number of examples, or scored on what another one is.
-
-  Raises:
-    RunError: the run has not been evaluated.
+  They are by what they are scored on. Beside them is a sentence on each that is left out, because
+  it is of another step or number of examples, or scored on what another one is. A run without a
+  report raises RunError.
   """
   own = workdir / "evaluation" / "metrics.json"
   if not own.is_file():
     raise RunError(f"{workdir} has no report; run evaluate.py --workdir={workdir} first.")
-  first = read_json(own, "scored_on", "step", "max_examples")
-  reports, left_out = {_scored_on(first): first}, []
-  for path in sorted(own.parent.glob("*/metrics.json")):
+  reports, left_out, expected = {}, [], ()
+  for path in (own, *sorted(own.parent.glob("*/metrics.json"))):
     # A run of several seeds has a folder for each, and its summary above them.
     if path.parent.name.startswith("seed-"):
       continue
     report = read_json(path, "scored_on", "step", "max_examples")
-    name = _scored_on(report)
-    pairs = zip(_extent(report), _extent(first), strict=True)
-    reasons = [f"of {found}, not of {expected}" for found, expected in pairs if found != expected]
+    name = f"{report['scored_on']['dataset']} {report['scored_on']['split']}"
+    limit = report["max_examples"]
+    amount = f"at most {limit:,} examples of each split" if limit else "all examples"
+    extent = f"step {report['step']:,}", amount
+    pairs = zip(extent, expected or extent, strict=True)
+    reasons = [f"of {found}, not of {other}" for found, other in pairs if found != other]
     if not reasons and name in reports:
       reasons = [f"of {name}, as another one is"]
     if reasons:
       left_out.append(f"Left out: the report in {path.parent.name}, {' and '.join(reasons)}.")
     else:
-      reports[name] = report
+      reports[name], expected = report, expected or extent
   return reports, left_out
-
-
-def _extent(report: dict[str, Any]) -> tuple[str, str]:
-  """Its step and the number of its examples, in words."""
-  limit = report["max_examples"]
-  amount = f"at most {limit:,} examples of each split" if limit else "all examples"
-  return f"step {report['step']:,}", amount
-
-
-def _scored_on(report: dict[str, Any]) -> str:
-  return f"{report['scored_on']['dataset']} {report['scored_on']['split']}"
 
 
 def main() -> None:

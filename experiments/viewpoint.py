@@ -9,19 +9,30 @@ stopped and trains nothing twice, and a run that fails does not stop the others.
 `--systems=lenet5,cnn`, of these alone.
 """
 
+import argparse
 import functools
 import pathlib
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.many_runs import Described, facts_of, make_parser, mean_of, run_command
+from experiments.findings import images_of
+from experiments.many_runs import (
+  Described,
+  Results,
+  facts_of,
+  make_parser,
+  mean_of,
+  notes_of,
+  rows_of,
+  run_command,
+)
 from experiments.viewpoint_systems import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from scae_jax.data import affnist
-from scae_jax.data.dataset import Dataset, EvalDataset
+from scae_jax.data.dataset import EvalDataset
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.viewpoint import ACCURACY, accuracies
@@ -29,7 +40,7 @@ from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
 from scae_jax.training.metrics import read_lines
 from scae_jax.training.options import DataOptions
-from scae_jax.training.sweep_file import Row, make_row
+from scae_jax.training.sweep_file import Row
 
 WAYS = {"upright": 0.0, "turned": TRAINED_ROTATION}
 # Columns of the table: the two angles of the seed article.
@@ -42,35 +53,28 @@ NAMES = {
   "matrix_capsules": "matrix capsules",
   "scae": "SCAE",
 }
+NUM_CLASSES = 10  # of digits and MNIST alike
 
 
-def make_rows(
-  data: str, seeds: int, overrides: Mapping[str, Any], systems: Sequence[str] = ()
-) -> list[Row]:
-  """A run of each system, or of those named, for each way of training.
+def make_rows(options: argparse.Namespace) -> list[Row]:
+  """A run of each system, or of those in `options.systems`, for each way of training.
 
-  Raises:
-    ValueError: the set has no such system.
+  A system that the set does not have raises ValueError.
   """
-  unknown = [name for name in systems if name not in SYSTEMS[data]]
-  if unknown:
+  systems = SYSTEMS[options.data]
+  named = options.systems.split(",") if options.systems else list(systems)
+  if unknown := [name for name in named if name not in systems]:
     raise ValueError(
-      f"no systems {', '.join(unknown)} in the set {data!r}; expected some of "
-      f"{', '.join(SYSTEMS[data])}, with commas between them"
+      f"no systems {', '.join(unknown)} in the set {options.data!r}; expected some of "
+      f"{', '.join(systems)}, with commas between them"
     )
-  rows = []
-  for name, (source, changes) in SYSTEMS[data].items():
-    if systems and name not in systems:
-      continue
-    for way, degrees in WAYS.items():
-      table = {
-        "name": f"{name}-{way}",
-        "config": source,
-        "seeds": seeds,
-        "overrides": {**SHARED[data], **changes, **overrides, "data.max_rotation": degrees},
-      }
-      rows.append(make_row(f"experiments/viewpoint_systems.py, {name}", {}, table))
-  return rows
+  chosen = {name: system for name, system in systems.items() if name in named}
+  return rows_of(chosen, WAYS, SHARED[options.data], options)
+
+
+def rotated_set(data: str, angle: int) -> str:
+  """The name of the test images rotated by an angle."""
+  return f"rotated_{SHARED[data]['data.name']}:{angle}"
 
 
 def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[EvalDataset]:
@@ -80,7 +84,7 @@ def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[E
   # affNIST's own files are of 40x40 pixels.
   is_affnist = source == "mnist" and options.canvas >= affnist.SIDE
   affine = "affnist" if is_affnist else f"affine_{source}"
-  for name in [*(f"rotated_{source}:{angle}" for angle in ANGLES), affine]:
+  for name in [*(rotated_set(data, angle) for angle in ANGLES), affine]:
     scored = load_scored(name, options.canvas, *folders, normalize=options.normalize)
     notes += scored.notes
     yield scored
@@ -88,20 +92,12 @@ def scored_sets(data: str, options: DataOptions, notes: list[str]) -> Iterator[E
 
 def score_run(data: str, run: Run, workdir: pathlib.Path, max_examples: int) -> dict[str, Any]:
   """Accuracies of a run, its size, and how long an epoch took."""
-  settings = run.settings
-  assert isinstance(settings.data, DataOptions)  # of images, as all of SYSTEMS
-  assert isinstance(run.dataset, Dataset)
+  dataset, options, sizes = images_of(run)
   notes: list[str] = []
-  found = accuracies(
-    run.system,
-    run.variables,
-    run.dataset,
-    scored_sets(data, settings.data, notes),
-    canvas=settings.data.canvas,
-    batch_size=settings.evaluation.batch_size,
-    max_examples=max_examples,
-  )
-  steps_an_epoch = len(run.dataset.splits["train"].labels) / settings.train.batch_size
+  sets = scored_sets(data, options, notes)
+  sizes["max_examples"] = max_examples
+  found = accuracies(run.system, run.variables, dataset, sets, **sizes)
+  steps_an_epoch = len(dataset.splits["train"].labels) / run.settings.train.batch_size
   return {
     "accuracy": found,
     "notes": notes,
@@ -120,9 +116,8 @@ def seconds_a_step(workdir: pathlib.Path) -> float:
   return 1 / statistics.median(speeds)
 
 
-def table(data: str, results: Mapping[str, Mapping[str, Any]]) -> str:
+def table(data: str, results: Results) -> str:
   """Markdown: a row for each system, way of training and way of scoring."""
-  turned = [f"rotated_{SHARED[data]['data.name']}:{angle}" for angle in SHOWN_ANGLES]
   names = [f"turned by {angle}" if angle else "upright" for angle in SHOWN_ANGLES] + ["affine"]
   last = ["parameters", "seconds an epoch, as trained"]
   rows = [["system", "trained", "scored by", *names, *last]]
@@ -131,29 +126,28 @@ def table(data: str, results: Mapping[str, Mapping[str, Any]]) -> str:
     for kind, by_set in result["accuracy"].items():
       # affNIST's own files or maps like them: its notes say which.
       (affine,) = (name for name in by_set if not name.startswith("rotated_"))
-      shares = [mean_of(by_set[name]) for name in (*turned, affine)]
-      cells = [system, way, kind, *(f"{100 * share:.1f}" for share in shares)]
+      shown = [*(rotated_set(data, angle) for angle in SHOWN_ANGLES), affine]
+      cells = [system, way, kind, *(f"{100 * mean_of(by_set[name]):.1f}" for name in shown)]
       cells += [f"{result['parameters']:,}", f"{result['seconds_an_epoch']:.2f}"]
       rows.append(cells)
   return markdown(rows)
 
 
-def curves(data: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, np.ndarray]]:
+def curves(data: str, results: Results) -> dict[str, dict[str, np.ndarray]]:
   """Accuracy by angle for the figure: of every way of training and of every system."""
-  source, found = SHARED[data]["data.name"], {}
+  found = {}
   for name, result in results.items():
     system, _, way = name.rpartition("-")
     title = f"trained {way}" + (f", up to {WAYS[way]:g} degrees" if WAYS[way] else "")
     for kind, by_set in result["accuracy"].items():
       line = NAMES[system] if kind == ACCURACY else f"{NAMES[system]}, {kind}"
-      values = [mean_of(by_set[f"rotated_{source}:{angle}"]) for angle in ANGLES]
+      values = [mean_of(by_set[rotated_set(data, angle)]) for angle in ANGLES]
       found.setdefault(title, {})[line] = np.array(values)
   return found
 
 
-def remarks(results: Mapping[str, Mapping[str, Any]], seeds: int) -> list[str]:
+def remarks(results: Results, seeds: int) -> list[str]:
   """What the table was measured on: training, and the scored sets."""
-  of_sets = dict.fromkeys(note for result in results.values() for note in result["notes"])
   return [
     f"Accuracy in percent, mean over {seeds} seed(s). `turned` saw training images rotated by up to"
     f" {TRAINED_ROTATION:g} degrees either way. Clusters and probes, of systems that know no"
@@ -161,18 +155,17 @@ def remarks(results: Mapping[str, Mapping[str, Any]], seeds: int) -> list[str]:
     f"Seconds an epoch are those of each run's own log, the median of its lines: of steps alone, of"
     f" all {seeds} seed(s) at once, and longer where the machine did other work beside them. They"
     " compare systems only where each trained alone.",
-    *of_sets,
+    *notes_of(results),
   ]
 
 
-def draw(data: str, results: Mapping[str, Mapping[str, Any]]) -> Figure:
+def draw(data: str, results: Results) -> Figure:
   """Accuracy by angle; lines of clusters and probes are dashed, the article's angles marked."""
   lines = curves(data, results)
-  num_classes = 10  # of digits and MNIST alike
   return FIGURES["viewpoint"](
     np.array(ANGLES),
     lines,
-    1 / num_classes,
+    1 / NUM_CLASSES,
     f"Turned {data}",
     dashed={name for by_name in lines.values() for name in by_name} - set(NAMES.values()),
     marked=[angle for angle in SHOWN_ANGLES if angle],
@@ -184,19 +177,15 @@ def main() -> None:
   parser = make_parser(__doc__, SYSTEMS)
   parser.add_argument("--systems", default="", help="names with commas between them; '' is all")
   options = parser.parse_args()
-  systems = options.systems.split(",") if options.systems else []
 
-  def describe(_: Sequence[Row], results: Mapping[str, Mapping[str, Any]]) -> Described:
+  def score(_: Row, run: Run, workdir: pathlib.Path) -> dict[str, Any]:
+    return score_run(options.data, run, workdir, options.max_examples)
+
+  def describe(results: Results) -> Described:
     paragraphs = [table(options.data, results), *remarks(results, options.seeds)]
     return {"angles": ANGLES}, paragraphs, functools.partial(draw, options.data, results)
 
-  run_command(
-    "viewpoint",
-    options,
-    lambda overrides: make_rows(options.data, options.seeds, overrides, systems),
-    lambda _, run, workdir: score_run(options.data, run, workdir, options.max_examples),
-    describe,
-  )
+  run_command("viewpoint", options, functools.partial(make_rows, options), score, describe)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,5 @@
 """The viewpoint report: every system on the same images, trained upright or on turned ones.
 
-    python -m experiments.viewpoint digits results/viewpoint
-    python -m experiments.viewpoint mnist results/viewpoint
-
 The question is that of an article by Kevin Vu, "Fixing a Major Weakness in Machine Learning of
 Images with Hinton's Capsule Networks": what does a network that was trained on upright digits make
 of turned ones? A system is a config and what is changed in it; each is trained twice, the

@@ -55,9 +55,12 @@ def test_calibration_error_is_that_of_a_loop_over_bins(answers, edges):
   assert found == pytest.approx(by_hand(confidence, is_right), abs=1e-12)
 
 
-def test_who_is_right_as_often_as_said_is_calibrated():
+def test_what_is_calibrated_and_what_is_not():
   assert calibration_error(np.full(5, 0.8), np.array([1, 1, 1, 1, 0])) == pytest.approx(0)
   assert calibration_error(np.ones(4), np.zeros(4)) == 1
+  # A length that was rounded above one is one.
+  found = classify(np.float32([[1 + 1e-6, 0]]), np.array([[0]]))
+  assert found.entries()["expected_calibration_error"] == pytest.approx(0, abs=1e-5)
 
 
 def test_the_two_largest_scores_answer_a_pair_of_labels():
@@ -113,11 +116,6 @@ def test_bins_of_confidence():
 def test_scores_that_are_none_are_refused(scores, message):
   with pytest.raises(ValueError, match=message):
     classify(scores, np.array([[0, 1]] * 4))
-
-
-def test_a_length_rounded_above_one_is_one():
-  found = classify(np.float32([[1 + 1e-6, 0]]), np.array([[0]]))
-  assert found.entries()["expected_calibration_error"] == pytest.approx(0, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax.evaluation.collect import feature_collector, in_batches
-from scae_jax.models.system import System
+from tests.stand_ins import stub
 
 
 @struct.dataclass
@@ -28,22 +28,16 @@ class Toy(nn.Module):
     return Output(columns, noise)
 
 
-def toy_system(calls=None, **changes):
+def toy(calls=None, **changes):
   def features(output):
     if calls is not None:
       calls.append(output.columns.shape)  # runs once a compilation
     return {"columns": output.columns + output.noise, "sum": output.columns.sum(1, keepdims=True)}
 
-  fields = {
-    "module": Toy(),
-    "loss_terms": lambda output, batch: {},
-    "loss_weights": {},
-    "loss_schedule": {},
-    "metrics": lambda output, batch: {"label_squared": batch["label"] ** 2},
-    "features": features,
-    "pictures": lambda variables, batch: {},
-  }
-  return System(**(fields | changes))
+  def metrics(output, batch):
+    return {"label_squared": batch["label"] ** 2}
+
+  return stub(Toy(), **{"features": features, "metrics": metrics, **changes})
 
 
 VARIABLES = {"params": {"scale": jnp.float32(3.0)}}
@@ -61,48 +55,37 @@ def expected_columns(split, canvas=6):
   return 3.0 * padded.mean(axis=(1, 3))
 
 
-@pytest.mark.parametrize("n", [1, 3, 4, 7, 8])
-def test_every_example_once_and_in_order(n):
-  split = make_split(n)
-  found = feature_collector(toy_system(), canvas=6, batch_size=4)(VARIABLES, split)
-  features, metrics = found["features"], found["metrics"]
-  assert features["columns"].dtype == np.float32
-  # float32 of means of at most 24 numbers
-  np.testing.assert_allclose(features["columns"], expected_columns(split), rtol=1e-5)
-  np.testing.assert_allclose(features["sum"][:, 0], expected_columns(split).sum(1), rtol=1e-5)
-  np.testing.assert_array_equal(metrics["label_squared"], np.arange(n) ** 2)
-
-
-def test_one_compilation_serves_all_batches_and_splits():
+def test_every_example_once_and_in_order_by_one_compilation():
+  """Of splits that fill batches and do not, on the host and on the device."""
   calls = []
-  collect = feature_collector(toy_system(calls), canvas=6, batch_size=4)
-  for n in (4, 10):
-    collect(VARIABLES, make_split(n))
+  collect = feature_collector(toy(calls), canvas=6, batch_size=4)
+  for n in (4, 7, 8):
+    split = make_split(n)
+    on_device = {name: jnp.asarray(array) for name, array in split.items()}
+    for found in (collect(VARIABLES, split), collect(VARIABLES, on_device)):
+      features, expected = found["features"], expected_columns(split)
+      assert features["columns"].dtype == np.float32
+      # float32 of means of at most 24 numbers
+      np.testing.assert_allclose(features["columns"], expected, rtol=1e-5)
+      np.testing.assert_allclose(features["sum"][:, 0], expected.sum(1), rtol=1e-5)
+      np.testing.assert_array_equal(found["metrics"]["label_squared"], np.arange(n) ** 2)
   assert calls == [(4, 6)]
 
 
-def test_arrays_may_be_on_the_device():
-  split = make_split(5)
-  on_device = {name: jnp.asarray(array) for name, array in split.items()}
-  found = feature_collector(toy_system(), canvas=6, batch_size=4)(VARIABLES, on_device)
-  features = found["features"]
-  np.testing.assert_allclose(features["columns"], expected_columns(split), rtol=1e-5)
-
-
 def test_half_precision_features_come_as_float32():
-  system = toy_system(features=lambda output: {"half": output.columns.astype(jnp.bfloat16)})
+  system = toy(features=lambda output: {"half": output.columns.astype(jnp.bfloat16)})
   found = feature_collector(system, canvas=6, batch_size=2)(VARIABLES, make_split(3))
   assert found["features"]["half"].dtype == np.float32
 
 
 def test_readings_come_beside_features_and_are_none_where_there_are_none():
   split = make_split(5)
-  system = toy_system(readings=lambda output: {"minus": -output.columns})
+  system = toy(readings=lambda output: {"minus": -output.columns})
   found = feature_collector(system, canvas=6, batch_size=4)(VARIABLES, split)
   assert (set(found["features"]), set(found["readings"])) == ({"columns", "sum"}, {"minus"})
   # Both are in one program, and may be computed apart.
   np.testing.assert_allclose(found["readings"]["minus"], -found["features"]["columns"], rtol=1e-6)
-  assert feature_collector(toy_system(), canvas=6, batch_size=4)(VARIABLES, split)["readings"] == {}
+  assert feature_collector(toy(), canvas=6, batch_size=4)(VARIABLES, split)["readings"] == {}
 
 
 @pytest.mark.parametrize(
@@ -116,19 +99,19 @@ def test_readings_come_beside_features_and_are_none_where_there_are_none():
 )
 def test_a_system_that_breaks_its_contract_is_named(changes, message):
   with pytest.raises(ValueError, match=message):
-    feature_collector(toy_system(**changes), canvas=6, batch_size=2)(VARIABLES, make_split(3))
+    feature_collector(toy(**changes), canvas=6, batch_size=2)(VARIABLES, make_split(3))
 
 
 def test_an_empty_split_and_batch_are_refused():
   with pytest.raises(ValueError, match=r"at least one example, got \{'image': 0"):
-    feature_collector(toy_system(), canvas=6, batch_size=2)(VARIABLES, make_split(0))
+    feature_collector(toy(), canvas=6, batch_size=2)(VARIABLES, make_split(0))
   with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-    feature_collector(toy_system(), canvas=6, batch_size=0)(VARIABLES, make_split(2))
+    feature_collector(toy(), canvas=6, batch_size=0)(VARIABLES, make_split(2))
 
 
 def test_rows_are_collected_in_their_order_from_the_whole_split():
   split, rows = make_split(7), np.array([5, 0, 3, 3, 6])
-  collect = feature_collector(toy_system(), canvas=6, batch_size=2)
+  collect = feature_collector(toy(), canvas=6, batch_size=2)
   found = collect(VARIABLES, split, rows)
   np.testing.assert_array_equal(found["metrics"]["label_squared"], rows**2)
   whole = collect(VARIABLES, split)["features"]["columns"]

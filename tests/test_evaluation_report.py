@@ -20,8 +20,8 @@ from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.evaluation.scores import Scores
 from scae_jax.evaluation.table import print_table
-from scae_jax.models.system import System
 from scae_jax.typing import Array
+from tests.stand_ins import stub
 
 
 @struct.dataclass
@@ -55,15 +55,11 @@ def pictures(variables, batch):
 
 def make_system(**changes):
   fields = {
-    "module": Toy(),
-    "loss_terms": lambda output, batch: {},
-    "loss_weights": {},
-    "loss_schedule": {},
     "metrics": lambda output, batch: {"label_plus_one": batch["label"] + 1.0},
     "features": lambda output: {"alive": output.corner, "dead": output.dead},
     "pictures": pictures,
   }
-  return System(**(fields | changes))
+  return stub(Toy(), **fields | changes)
 
 
 def make_dataset(name="toy", num_wrong=0, num_test=10, side=4):
@@ -170,8 +166,9 @@ def test_a_confusion_matrix_says_that_it_is_of_clusters():
   assert axes.get_xlabel() == "label of the cluster"
 
 
-def test_the_table_shows_every_row(finished, capsys):
-  _, metrics = finished
+def test_the_table_shows_every_row(finished, capsys, monkeypatch):
+  """Plain; framed on a terminal; and with all figures on a narrow one."""
+  metrics = finished[1]
   print_table(metrics)
   lines = capsys.readouterr().out.splitlines()
   assert lines[0] == "toy test, 10 examples; fitted on toy train, 20; step 1,200"
@@ -180,23 +177,19 @@ def test_the_table_shows_every_row(finished, capsys):
   assert lines[4].split() == ["raw", "pixels", "70.0", "%", "70.0", "%"]
   assert lines[5].startswith("label plus one: 1.6")
   assert lines[6].startswith("note: dead: only 1 distinct cluster(s)")
-
-
-def test_a_terminal_gets_a_framed_table(finished, capsys, monkeypatch):
   monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-  print_table(finished[1])
+  print_table(metrics)
   printed = capsys.readouterr().out
-  assert "┃" in printed
-  assert "70.0 %" in printed
-  assert "note: dead: only 1 distinct" in printed
-
-
-def test_a_narrow_terminal_keeps_the_figures(finished, capsys, monkeypatch):
-  monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+  for part in ("┃", "70.0 %", "note: dead: only 1 distinct"):
+    assert part in printed
   monkeypatch.setenv("COLUMNS", "60")
-  named = {f"{name} of a long name" * 2: one for name, one in finished[1]["features"].items()}
-  print_table({**finished[1], "features": named})
+  named = {f"{name} of a long name" * 2: one for name, one in metrics["features"].items()}
+  print_table({**metrics, "features": named})
   assert capsys.readouterr().out.count("70.0 %") == 4
+  print_table({**metrics, "classification": {"accuracy": 0.5}})
+  printed = capsys.readouterr().out
+  assert "│ accuracy " in printed
+  assert "┃" not in printed  # what a head has
 
 
 @pytest.fixture
@@ -224,30 +217,20 @@ def test_readings_are_only_classified_and_may_be_negative(tmp_path, finished, ca
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_readings_whose_probe_was_cut_say_so(tmp_path, monkeypatch):
+def test_what_makes_a_figure_less_than_it_seems_is_noted(tmp_path, monkeypatch):
+  """A limit of examples, a probe that was cut, few pixels."""
   monkeypatch.setattr("scae_jax.evaluation.probes.MAX_STEPS", 1)
-  metrics = run(tmp_path, system=make_system(readings=lambda output: {"minus": -output.corner}))
+  monkeypatch.setattr(scores, "MAX_PIXEL_EXAMPLES", 4)
+  system = make_system(readings=lambda output: {"minus": -output.corner})
+  metrics = run(tmp_path, system=system, max_examples=6)
   assert not metrics["readings"]["minus"]["lin_pred_converged"]
   assert any(note.startswith("minus: the linear probe was cut") for note in metrics["notes"])
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_max_examples_limits_both_sides_and_is_reported(tmp_path):
-  metrics = run(tmp_path, max_examples=6)
-  assert metrics["fitted_on"]["examples"] == 6
-  assert metrics["scored_on"]["examples"] == 6
+  assert metrics["fitted_on"]["examples"] == metrics["scored_on"]["examples"] == 6
   assert metrics["max_examples"] == 6
   assert metrics["features"]["alive"]["fitted_examples"] == 6
   assert np.sum(metrics["features"]["alive"]["confusion"]) == 6
-
-
-@pytest.mark.usefixtures("no_figures")
-def test_pixels_are_fitted_to_a_limited_number(tmp_path, monkeypatch):
-  monkeypatch.setattr(scores, "MAX_PIXEL_EXAMPLES", 8)
-  metrics = run(tmp_path)
-  assert metrics["pixels"]["fitted_examples"] == 8
-  assert metrics["features"]["alive"]["fitted_examples"] == 20
-  assert "raw pixels: fitted on 8 of the training images." in metrics["notes"]
+  assert metrics["pixels"]["fitted_examples"] == 4
+  assert "raw pixels: fitted on 4 of the training images." in metrics["notes"]
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -324,13 +307,10 @@ def test_files_are_not_seen_before_they_are_whole(tmp_path, monkeypatch):
   assert path.stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-def test_json_has_no_nan(tmp_path):
+def test_json_has_no_nan_and_file_names_no_separators(tmp_path):
   with pytest.raises(ValueError, match="JSON"):
     write_json(tmp_path / "metrics.json", {"loss": float("nan")})
   assert list(tmp_path.iterdir()) == []
-
-
-def test_file_names_have_no_separators():
   assert file_name("cifar10_corrupted/fog_1:1.0.0-test") == "cifar10_corrupted_fog_1_1.0.0-test"
 
 

@@ -15,7 +15,7 @@ from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.segmentation import segmentation
 from scae_jax.figures import FIGURES
-from scae_jax.models.system import System
+from tests.stand_ins import stub
 from tests.toy_scenes import OPTIONS
 
 DATASET = Scenes(OPTIONS)
@@ -37,13 +37,8 @@ def segment(output):
   return {"true_presence": moved, "predicted_presence": jnp.where(moved == 2, -1, moved)}
 
 
-SYSTEM = System(
-  module=Told(),
-  loss_terms=lambda output, batch: {},
-  loss_weights={},
-  loss_schedule={},
-  metrics=lambda output, batch: {},
-  features=lambda output: {},
+SYSTEM = stub(
+  Told(),
   pictures=lambda variables, batch: {"constellations": dict(batch)},
   segment=segment,
 )
@@ -138,11 +133,6 @@ def test_the_table_has_a_row_for_each_jitter_and_presence(tmp_path, capsys):
   first = metrics["segmentation"]["0"]["predicted_presence"]
   index, nats = first["adjusted_rand_index"], first["variation_of_information"]
   assert rows[0].split()[1:3] == ["predicted", "presence"]
-  assert rows[0].split()[3:] == [
-    f"{100 * first['accuracy']:.1f}",
-    "%",
-    f"{index:.3f}",
-    f"{nats:.3f}",
-  ]
+  assert rows[0].split()[3:] == f"{100 * first['accuracy']:.1f} % {index:.3f} {nats:.3f}".split()
   assert {len(row) for row in rows} == {len(titles)}
   assert note.startswith("note: ransac knows")

@@ -4,10 +4,10 @@ import json
 import os
 import pathlib
 import resource
-import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from absl.testing import flagsaver
 
@@ -94,31 +94,22 @@ def test_the_runs_own_test_split_goes_to_evaluation(workdir, capsys):
   assert printed.splitlines()[-1] == f"written to {workdir / 'evaluation'}"
 
 
-@pytest.mark.parametrize(
-  ("flags", "folder", "step", "split", "examples"),
-  [
-    (["--step=16"], ".", 16, "test", 60),
-    (["--step=8", "--max_examples=30"], "digits-test-step8-max30", 8, "test", 30),
-    (["--split=train"], "digits-train", 16, "train", 60),
-    (["--max_examples=0"], ".", 16, "test", 360),
-  ],
-)
-def test_flags_choose_what_is_scored_and_where_it_goes(
-  workdir, flags, folder, step, split, examples
-):
-  run(workdir, *flags)
-  written = metrics(workdir / "evaluation" / folder)
-  assert written["step"] == step
-  assert written["scored_on"] == {"dataset": "digits", "split": split, "examples": examples}
+@pytest.fixture
+def asked(monkeypatch):
+  """What reports are asked for, instead of reports."""
+  found = []
+  monkeypatch.setattr(evaluate, "report_run", lambda run, workdir, **kw: found.append((run, kw)))
+  return found
 
 
-def test_a_report_on_fewer_examples_leaves_the_runs_own_as_it_is(workdir):
-  run(workdir)
-  own = (workdir / "evaluation" / "metrics.json").read_bytes()
-  run(workdir, "--max_examples=30")
-  assert (workdir / "evaluation" / "metrics.json").read_bytes() == own
-  written = metrics(workdir / "evaluation" / "digits-test-max30")
-  assert written["scored_on"] == {"dataset": "digits", "split": "test", "examples": 30}
+def test_best_is_the_checkpoint_of_the_lowest_held_out_loss(workdir, asked):
+  texts = (workdir / "metrics.jsonl").read_text().splitlines()
+  held_out = [line for line in map(json.loads, texts) if line["split"] == "test"]
+  assert [line["step"] for line in held_out] == [8, 16]  # the checkpoints
+  best = min(held_out, key=lambda line: line["selection_loss"])["step"]
+  for step, expected in ((8, 8), (16, 16), ("latest", 16), ("best", best)):
+    run(workdir, f"--step={step}")
+    assert asked[-1][0].step == expected
 
 
 @pytest.mark.parametrize(("which", "expected"), [("latest", True), (16, True), (8, False)])
@@ -127,35 +118,24 @@ def test_the_latest_step_of_a_run_that_may_go_on_is_known(workdir, which, expect
   assert open_run(workdir, which, settings).is_latest == expected
 
 
-def test_run_with_a_validation_split_is_judged_there(tmp_path):
-  changes = {"data__num_validation": 40, "evaluation__max_examples": 30}
-  train(toy_config(train__num_steps=8, **changes), tmp_path)
-  lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-  assert {line["split"] for line in lines} == {"train", "validation"}
-  for flags, folder, split in ([], ".", "validation"), (["--split=test"], "digits-test", "test"):
-    run(tmp_path, *flags)
-    written = metrics(tmp_path / "evaluation" / folder)
-    assert written["scored_on"] == {"dataset": "digits", "split": split, "examples": 30}
-
-
-def test_best_is_the_checkpoint_of_the_lowest_held_out_loss(workdir):
-  texts = (workdir / "metrics.jsonl").read_text().splitlines()
-  held_out = [line for line in map(json.loads, texts) if line["split"] == "test"]
-  assert [line["step"] for line in held_out] == [8, 16]  # the checkpoints
-  best = min(held_out, key=lambda line: line["selection_loss"])["step"]
-  shutil.rmtree(workdir / "evaluation", ignore_errors=True)
-  run(workdir, "--step=best", "--split=train", "--max_examples=30")
-  (written,) = (workdir / "evaluation").glob("*/metrics.json")
-  assert metrics(written.parent)["step"] == best
-
-
-def test_another_data_set_is_scored_with_the_runs_own_clusters(workdir, other_digits):
+def test_flags_choose_what_is_scored(workdir, asked, official, other_digits):
+  nothing = {"scored": None, "split": None, "max_examples": None}
+  run(workdir)
+  run(workdir, "--split=train", "--max_examples=0")
+  assert [given for _, given in asked] == [
+    nothing,
+    {**nothing, "split": "train", "max_examples": 0},
+  ]
+  asked.clear()
   run(workdir, "--dataset=folder", f"--data_dir={other_digits}")
-  written = metrics(workdir / "evaluation" / "folder-test")
-  assert written["fitted_on"] == {"dataset": "digits", "split": "train", "examples": 60}
-  assert written["scored_on"] == {"dataset": "folder", "split": "test", "examples": 20}
-  # All images are black, so that they fall into one cluster.
-  assert written["features"]["code"]["lin_match"] == pytest.approx(0.1)
+  run(workdir, "--dataset=rotated_digits:-20..20")
+  run(workdir, "--dataset=affine_digits")
+  run(workdir, "--dataset=affnist", f"--affnist_dir={official}")
+  folder, rotated, drawn, read = (given["scored"] for _, given in asked)
+  assert (folder.name, rotated.name) == ("folder", "rotated_digits:-20..20")
+  assert folder.splits["test"].images.shape == (20, 12, 12, 1)
+  assert read.notes[0] == f"official affNIST: 360 images of 1 file(s) in {official}."
+  np.testing.assert_array_equal(read.splits["test"].images, drawn.splits["test"].images)
 
 
 @pytest.mark.parametrize(
@@ -230,31 +210,18 @@ def test_a_workdir_without_checkpoints_is_refused(workdir, tmp_path, capsys):
 
 
 def test_affine_digits_are_scored_with_clusters_of_the_training_digits(workdir, capsys):
-  run(workdir, "--dataset=affine_digits")
-  written = metrics(workdir / "evaluation" / "affine_digits-test")
-  assert written["fitted_on"] == {"dataset": "digits", "split": "train", "examples": 60}
-  assert written["scored_on"] == {"dataset": "affine_digits", "split": "test", "examples": 60}
+  run(workdir, "--step=8", "--dataset=affine_digits", "--max_examples=30")
+  written = metrics(workdir / "evaluation" / "affine_digits-test-step8-max30")
+  assert written["step"] == 8
+  assert written["fitted_on"] == {"dataset": "digits", "split": "train", "examples": 30}
+  assert written["scored_on"] == {"dataset": "affine_digits", "split": "test", "examples": 30}
   assert written["notes"][0].startswith("affine_digits: affNIST's distribution of maps, drawn for")
   printed = capsys.readouterr().out
-  assert "affine_digits test, 60 examples; fitted on digits train, 60; step 16" in printed
+  assert "affine_digits test, 30 examples; fitted on digits train, 30; step 8" in printed
   assert "note: affine_digits: affNIST's distribution" in printed
 
 
-def test_official_files_give_what_the_same_images_give(workdir, official, capsys):
-  run(workdir, "--dataset=affine_digits", "--max_examples=0")
-  run(workdir, "--dataset=affnist", f"--affnist_dir={official}", "--max_examples=0")
-  drawn, read = (
-    metrics(workdir / "evaluation" / "affine_digits-test"),
-    metrics(workdir / "evaluation" / "affnist-test"),
-  )
-  assert read["scored_on"] == {"dataset": "affnist", "split": "test", "examples": 360}
-  for key in ("features", "pixels", "measures"):
-    assert read[key] == drawn[key]  # one program, the same bytes
-  assert read["notes"][0] == f"official affNIST: 360 images of 1 file(s) in {official}."
-  assert "affnist test, 360 examples; fitted on digits train, 1,437" in capsys.readouterr().out
-
-
-def test_the_folder_may_stand_in_the_config(workdir, official, tmp_path):
+def test_the_folder_may_stand_in_the_config(workdir, official, tmp_path, asked):
   copy = tmp_path / "run"
   copy.mkdir()
   for name in ("checkpoints", "data.json", "metrics.jsonl"):
@@ -262,8 +229,8 @@ def test_the_folder_may_stand_in_the_config(workdir, official, tmp_path):
   saved = json.loads((workdir / "config.json").read_text())
   saved["data"]["affnist_dir"] = str(official)
   (copy / "config.json").write_text(json.dumps(saved))
-  run(copy, "--dataset=affnist", "--max_examples=20")
-  assert metrics(copy / "evaluation" / "affnist-test-max20")["scored_on"]["dataset"] == "affnist"
+  run(copy, "--dataset=affnist")
+  assert asked[0][1]["scored"].name == "affnist"
 
 
 def test_where_files_to_score_on_are_may_change(workdir, tmp_path):
@@ -277,36 +244,6 @@ def test_where_files_to_score_on_are_may_change(workdir, tmp_path):
   (tmp_path / "config.json").write_text(json.dumps(saved))
   with pytest.raises(RunError, match=r"config\.data.*affnist_dir"):
     load_settings(tmp_path)
-
-
-def test_moved_sets_have_folders_of_their_own(workdir):
-  run(workdir, "--dataset=rotated_digits:-20..20", "--max_examples=20")
-  run(workdir, "--dataset=translated_digits:3,-2", "--max_examples=20")
-  for folder, name in (
-    ("rotated_digits_-20..20-test-max20", "rotated_digits:-20..20"),
-    ("translated_digits_3_-2-test-max20", "translated_digits:3,-2"),
-  ):
-    assert metrics(workdir / "evaluation" / folder)["scored_on"]["dataset"] == name
-
-
-def test_figures_fall_with_the_move(workdir):
-  """A linear probe on pixels: 8 pixels are too many."""
-  run(workdir)
-  run(workdir, "--dataset=translated_digits:8")
-  own, moved = (
-    metrics(workdir / "evaluation" / name)["pixels"]["lin_pred"]
-    for name in (".", "translated_digits_8-test")
-  )
-  assert moved < own - 0.2
-
-
-def test_a_truncated_file_is_refused(workdir, official, tmp_path, capsys):
-  whole = (official / "test_batches" / "1.mat").read_bytes()
-  (tmp_path / "1.mat").write_bytes(whole[: len(whole) // 2])
-  with pytest.raises(SystemExit) as stopped:
-    run(workdir, "--dataset=affnist", f"--affnist_dir={tmp_path}")
-  assert stopped.value.code == 2
-  assert f"{tmp_path}/1.mat, which cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -348,16 +285,11 @@ def test_cache_of_programs_is_ones_own(workdir, tmp_path, monkeypatch, saved, us
   assert folders == [used]
 
 
-def test_cache_of_programs_is_named_before_the_run_is_opened(workdir, monkeypatch):
+def test_cache_of_programs_is_named_before_the_run_is_opened(workdir, monkeypatch, asked):
   """JAX reads its folder at the first compilation, and never again."""
   calls = []
   opened = evaluate.open_run
-
-  def open_run(*arguments):
-    calls.append("open")
-    return opened(*arguments)
-
-  monkeypatch.setattr(evaluate, "open_run", open_run)
+  monkeypatch.setattr(evaluate, "open_run", lambda *of: calls.append("open") or opened(*of))
   monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: calls.append("cache"))
-  run(workdir, "--max_examples=30")
+  run(workdir)
   assert calls == ["cache", "open"]

@@ -85,12 +85,8 @@ def test_perfect_whatever_the_names():
   # Float64 of numbers up to 100.
   np.testing.assert_allclose(result.adjusted_rand_index, 1, rtol=1e-12)
   np.testing.assert_allclose(result.variation_of_information, 0, atol=1e-12)
-
-
-def test_equal_partitions_do_not_round_below_zero():
-  """Of sizes 4, 6 and 4 in this order, sums of float64 differ by -7e-15."""
-  capsule = np.repeat([0, 2, 1], [4, 6, 4])
-  pattern = np.repeat([0, 1, 2], [4, 6, 4])
+  # Of sizes 4, 6 and 4 in this order, sums of float64 differ by -7e-15: not below zero.
+  capsule, pattern = (np.repeat(order, [4, 6, 4]) for order in ([0, 2, 1], [0, 1, 2]))
   assert 0 <= score(np.ones(14), pattern, capsule).variation_of_information[0] < 1e-12
 
 
@@ -114,23 +110,14 @@ def test_absent_points_do_not_count():
     assert value == two.means()[name]
 
 
-def test_a_scene_of_one_point():
-  result = score(np.array([1, 0, 0]), np.array([1, 0, 0]), np.array([2, 2, 2]))
-  assert result.means() == {
-    "accuracy": 1.0,
-    "adjusted_rand_index": 1.0,
-    "variation_of_information": 0.0,
-  }
-
-
-def test_means_are_over_scenes_and_not_over_points():
+def test_small_scenes_and_their_means():
+  """One point; means over scenes and not over points; more patterns than capsules."""
+  alone = score(np.array([1, 0, 0]), np.array([1, 0, 0]), np.array([2, 2, 2])).means()
+  assert list(alone.values()) == [1.0, 1.0, 0.0]
   presence = np.array([[1, 0, 0, 0], [1, 1, 1, 1]])
   capsule = np.array([[0, 0, 0, 0], [0, 1, 2, 3]])
   means = score(presence, np.zeros((2, 4), int), capsule).means()
   assert means["accuracy"] == pytest.approx((1 + 1 / 4) / 2)
-
-
-def test_more_patterns_than_capsules():
   result = score(np.ones(3), np.array([0, 1, 2]), np.array([0, 0, 0]), num_capsules=1)
   assert result.accuracy[0] == pytest.approx(1 / 3)
 

@@ -1,19 +1,77 @@
-"""What commands that measure one run share: which run is opened, and how files are called."""
+"""Commands that measure one run on images: which run is opened, what is written, what is refused.
+
+What equivariance and free-form inference write is tested with what they measure.
+"""
 
 import argparse
 import dataclasses
+import functools
+import json
+import os
 import pathlib
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from experiments import one_run
+from configs import probabilistic
+from experiments import (
+  equivariance,
+  findings,
+  free_form,
+  identifiability,
+  one_run,
+  routing,
+  sample_object,
+)
 from scae_jax.data.constellations import SceneOptions
-from scae_jax.data.digits import load_digits
 from scae_jax.data.scenes import Scenes
-from scae_jax.training.build import Run
-from scae_jax.training.config import read_settings
+from scae_jax.evaluation import template_match
+from scae_jax.models.pictures import ANGLES, part_identity
 from scae_jax.training.errors import RunError
-from tests.toy_system import make_system, toy_config, toy_data
+from tests.stand_ins import call, noise, open_for_commands, refusal, stub
+from tests.test_evaluation_template_match import LINES, RING, SEVEN
+from tests.test_models_generative_pictures import (
+  CANVAS,
+  OBJECTS,
+  PARTS,
+  batch,
+  generative,
+  system,
+  variables,
+)
+from tests.test_models_generative_pictures import matrix as in_full
+
+__all__ = ["batch", "generative", "system", "variables"]  # fixtures: tiny probabilistic capsules
+
+NUM_IMAGES = 5
+TEMPLATES = np.stack([SEVEN, RING, SEVEN[:, ::-1], np.zeros_like(RING), LINES])
+SCENES = Scenes(SceneOptions(("square",), 0.5, 0.0, 1.0, 1.0, 2.0, 0.0, 0))
+
+
+def test_a_record_a_text_and_a_figure_are_written(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr("sys.argv", ["/some/where/it.py", "runs/a b", "--split=test"])
+  command = findings.command_line("it")
+  assert command == "python -m experiments.it 'runs/a b' --split=test"
+  folder = tmp_path / "new"
+  given = {"command": command, "share": 0.5}
+  findings.write_findings(folder, "it", given, ["First.", "Second."], Figure)
+  record = json.loads((folder / "it.json").read_text())
+  assert given.items() <= record.items()
+  assert {"date", "versions", "hardware"} <= set(record)
+  text = (folder / "it.md").read_text()
+  assert text.startswith(f"First.\n\nSecond.\n\nCommand: `{command}`.\n\nHardware: ")
+  assert text.endswith(f"\n\nMeasured {record['date'][:10]}.\n")
+  assert f"{os.cpu_count()} x " in text
+  assert (folder / "it.png").read_bytes().startswith(b"\x89PNG")
+  assert capsys.readouterr().out == f"{text}\n"
+  findings.write_findings(folder, "bare", given, ["First."])
+  names = sorted(path.name for path in folder.iterdir())
+  assert names == ["bare.json", "bare.md", "it.json", "it.md", "it.png"]
+  with pytest.raises(ValueError, match="JSON"):
+    findings.write_findings(folder, "none", {**given, "share": float("nan")}, [])
+  assert sorted(path.name for path in folder.iterdir()) == names
 
 
 @pytest.mark.parametrize(
@@ -38,49 +96,183 @@ def test_the_run_is_opened_as_the_command_line_says(monkeypatch, flags, which, f
 
 
 def test_files_and_records_are_called_after_the_run_and_its_seed(monkeypatch, tmp_path):
-  config = toy_config()
-  system = make_system(dict(config.model), dict(config.loss), toy_data())
-
-  def run(*seeds):
-    return Run(read_settings(config), system, None, {seed: {} for seed in seeds}, 7, is_latest=True)
-
+  run = open_for_commands(monkeypatch, stub(), None, {3: {}, 4: {}})
   monkeypatch.setattr("sys.argv", ["free_form", "runs/toy", "out"])
   monkeypatch.chdir(tmp_path)
   options = argparse.Namespace(workdir=tmp_path / "runs" / "toy")
-  ((stem, _, _),) = one_run.each_seed("curve", run(3), options)
-  assert stem == "curve-toy"
-  found = list(one_run.each_seed("free-form", run(3, 4), options))
+  one = dataclasses.replace(run, variables={3: {}})
+  assert [stem for stem, _, _ in one_run.each_seed("curve", one, options)] == ["curve-toy"]
+  found = list(one_run.each_seed("free-form", run, options))
   assert [stem for stem, _, _ in found] == ["free-form-toy-seed-3", "free-form-toy-seed-4"]
-  assert found[1][2] == {
-    "workdir": "runs/toy",
-    "step": 7,
-    "seed": 4,
-    "command": "python -m experiments.free_form runs/toy out",
-  }
+  expected = {"workdir": "runs/toy", "step": 7, "seed": 4}
+  assert found[1][2] == expected | {"command": "python -m experiments.free_form runs/toy out"}
 
 
-def test_what_cannot_be_measured_is_refused_in_one_message(monkeypatch, tmp_path, capsys):
-  """By all commands that measure a run on images."""
-  config = toy_config(data__canvas=18)
-  system = make_system(dict(config.model), dict(config.loss), toy_data())
-  run = Run(read_settings(config), system, load_digits(), {0: {}}, 7, is_latest=True)
-  scenes = Scenes(SceneOptions(("square",), 0.5, 0.0, 1.0, 1.0, 2.0, 0.0, 0))
-  monkeypatch.setattr(one_run, "load_settings", lambda workdir, changes: config)
-  monkeypatch.setattr(one_run, "keep_compiled", lambda folder: None)
+def two_parts(image):
+  """One part draws the upper half, the other the lower one."""
+  shares = jnp.arange(18)[None, None, :, None] < 9
+  picture = image[..., 0][:, None]
+  return jnp.concatenate([shares * picture, ~shares * picture], axis=1)
 
-  def missing(*arguments):
-    raise RunError("there is no checkpoint of step 3")
 
-  for opened, flag, message in (
-    (lambda *arguments: run, "--split=x", "no split 'x'"),
-    (lambda *arguments: run, "--max_examples=-1", "max_examples must be 0"),
-    (lambda *arguments: dataclasses.replace(run, dataset=scenes), "--step=3", "has no parts; name"),
-    (missing, "--step=3", "no checkpoint of step 3"),
-  ):
-    monkeypatch.setattr(one_run, "open_run", opened)
-    monkeypatch.setattr("sys.argv", ["routing", str(tmp_path / "run"), str(tmp_path / "out"), flag])
-    with pytest.raises(SystemExit) as stopped:
-      one_run.measure_images("routing", "What.", "no parts", pytest.fail, max_examples=9)
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
-  assert not (tmp_path / "out").exists()
+def pictures(variables, batch):
+  templates = jnp.asarray(TEMPLATES) * variables["params"]["strength"]
+  turned = part_identity(batch["image"], two_parts)
+  return {"templates": {"templates": templates}, "part_identity": turned, "never drawn": {}}
+
+
+DRAWS = stub(pictures=pictures)
+
+
+@pytest.mark.parametrize(
+  ("command", "stand_in", "flag", "message"),
+  [
+    (routing, stub(), "--split=x", "no split 'x'"),
+    (routing, stub(), "--max_examples=-1", "max_examples must be 0"),
+    (routing, stub(), "--scenes", "no parts to route; name a run on images"),
+    (routing, stub(), "--missing", "no checkpoint of step 3"),
+    (routing, stub(), "", "has no poses"),
+    (routing, stub(poses=lambda image: {}), "", "no parts that choose among objects"),
+    (equivariance, stub(), "", "this system has none"),
+    (identifiability, stub(), "", "no figure templates and part_identity"),
+    (identifiability, DRAWS, "", "0 of 5 templates have ink"),
+    (free_form, stub(), "", "whose system has a `free_form`"),
+    (sample_object, stub(), "", "this run is of system 'tests.toy_system'"),
+  ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_message(
+  monkeypatch, tmp_path, capsys, command, stand_in, flag, message
+):
+  dataset = SCENES if flag == "--scenes" else noise(NUM_IMAGES)
+  open_for_commands(monkeypatch, stand_in, dataset, {0: {"params": {"strength": jnp.float32(0)}}})
+  if flag == "--missing":
+
+    def missing(*arguments):
+      raise RunError("there is no checkpoint of step 3")
+
+    monkeypatch.setattr(one_run, "open_run", missing)
+  out = tmp_path / "out"
+  rest = ["--object=0", f"--out={out / 'it.png'}"] if command is sample_object else [out]
+  flags = [flag] if "=" in flag else []
+  assert message in refusal(capsys, monkeypatch, command, tmp_path / "run", *rest, *flags)
+  assert not out.exists()
+
+
+def test_identifiability_writes_the_number_and_the_picture(monkeypatch, tmp_path, capsys):
+  strengths = [{"params": {"strength": jnp.float32(one)}} for one in (1.0, 0.5)]
+  open_for_commands(monkeypatch, DRAWS, noise(12), dict(enumerate(strengths)))
+  # Mirror images match at the start; how far the steps get is tested with the matches.
+  few = functools.partial(template_match.match_errors, num_steps=20)
+  monkeypatch.setattr(template_match, "match_errors", few)
+  drawings = []
+  draw = identifiability.FIGURES["part_identity"]
+  monkeypatch.setitem(
+    identifiability.FIGURES, "part_identity", lambda **fed: drawings.append(fed) or draw(**fed)
+  )
+  call(monkeypatch, identifiability, tmp_path / "run", tmp_path / "out")
+  ends = ("json", "md", "png")
+  names = [f"identifiability-run-seed-{seed}.{end}" for seed in (0, 1) for end in ends]
+  assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+  first, second = (json.loads((tmp_path / "out" / name).read_text()) for name in names[::3])
+  assert (first["step"], first["seed"], second["seed"]) == (7, 0, 1)
+  assert (first["templates"], first["blank"]) == (5, [3])
+  assert [one["template"] for one in first["nearest"]] == [0, 1, 2, 4]
+  assert [first["nearest"][i]["by"] for i in (0, 2)] == [2, 0]  # mirror images
+  assert first["matched"] == 0.5
+  # Errors are relative: half as bright is the same. Adam's epsilon knows the difference.
+  assert second["mean_error"] == pytest.approx(first["mean_error"], abs=1e-3)
+  text = (tmp_path / "out" / names[1]).read_text()
+  assert text in capsys.readouterr().out
+  assert f"| 4 of 5 | {first['mean_error']:.3f} | 50% |" in text
+  assert "| 0 | 2 | 0.000 |" in text
+  assert "1 of 5 templates have no ink and are left out: 3." in text
+  shown_of = [f"tests.toy_system, run-seed-{seed}, step 7" for seed in (0, 1)]
+  assert [one["source"] for one in drawings] == shown_of
+  assert drawings[0]["degrees"].tolist() == list(ANGLES)
+  # The first of every class, on the canvas and not turned.
+  expected = noise(12).splits["test"].images[:3] / 255
+  np.testing.assert_allclose(drawings[0]["image"][:3, 0, 1:-1, 1:-1], expected, atol=1e-5)
+
+
+@pytest.fixture
+def opened(monkeypatch, system, variables):
+  """Commands find tiny probabilistic capsules of seeds 3 and 4."""
+  config = probabilistic.get_config()
+  config.data.canvas = CANVAS
+  config.evaluation.batch_size = 2  # and one image left
+  seeds = dict.fromkeys((3, 4), variables)
+  open_for_commands(monkeypatch, system, noise(NUM_IMAGES), seeds, config)
+
+
+@pytest.mark.usefixtures("opened")
+def test_routing_writes_what_varies(monkeypatch, tmp_path, capsys, generative):
+  measured = []
+  measure = routing.measure_routing
+  monkeypatch.setattr(
+    routing, "measure_routing", lambda **arrays: measured.append(arrays) or measure(**arrays)
+  )
+  call(monkeypatch, routing, tmp_path / "run", tmp_path / "out")
+  # The image that fills the last batch is left out.
+  assert {len(array) for array in measured[0].values()} == {NUM_IMAGES}
+  record = json.loads((tmp_path / "out" / "routing-run-seed-3.json").read_text())
+  assert (record["step"], record["seed"]) == (7, 3)
+  assert record["scored_on"] == {"dataset": "noise", "split": "test", "examples": NUM_IMAGES}
+  assert [len(record["parts"]), len(record["objects"])] == [PARTS, OBJECTS]
+  shares = [5 * part["on"] for part in record["parts"]]
+  np.testing.assert_allclose(shares, np.round(shares), atol=1e-6)
+  assert any(shares)
+  assert sum(one["wins"] for one in record["objects"]) <= sum(shares) / 5 + 1e-6
+  expected = np.exp(generative.relations()[0].affinity_logits).max(axis=0)
+  np.testing.assert_allclose(record["affinities"], expected, rtol=1e-5)
+  text = (tmp_path / "out" / "routing-run-seed-3.md").read_text()
+  assert text in capsys.readouterr().out
+  assert f"of {PARTS} parts" in text
+  named = sum(one["wins"] >= 0.01 or one["on"] > 0 for one in record["objects"])
+  assert text.count("\n| ") == 2 + PARTS + named
+
+
+@pytest.mark.usefixtures("opened")
+def test_sample_object_draws_the_object_at_its_pose(monkeypatch, tmp_path, capsys, generative):
+  shown = []
+  draw = sample_object.FIGURES["prior_samples"]
+  monkeypatch.setitem(
+    sample_object.FIGURES, "prior_samples", lambda *fed: shown.append(fed) or draw(*fed)
+  )
+  out = tmp_path / "new" / "object.png"
+  flags = ("--turn=90", "--scale=0.8", "--shift", "0.3", "-0.1", "--samples=2", f"--out={out}")
+  call(monkeypatch, sample_object, "runs/tiny", "--object=1", *flags)
+  assert out.stat().st_size > 1000
+  assert f"wrote {out}" in capsys.readouterr().out
+  ((drawings, title),) = shown
+  assert drawings.shape == (3, CANVAS, CANVAS, 1)
+  for word in ("tiny, step 7: object 1", "90°", "× 0.8", "right 0.3, down -0.1", "samples"):
+    assert word in title
+  # Where its parts are expected: a quarter counter-clockwise, then the shift.
+  relations = generative.relations()[0]
+  pose = np.array([[0, 0.8, 0.3], [-0.8, 0, -0.1]])
+  places = [(in_full(pose) @ in_full(np.eye(2, 3) + one))[:2, 2] for one in relations.offsets[1]]
+  seen = [place for place in places if np.abs(place).max() < 0.8]
+  assert seen
+  for x, y in seen:
+    column, row = (int((place + 1) / 2 * CANVAS) for place in (x, y))
+    assert drawings[0, row - 2 : row + 3, column - 2 : column + 3].max() > 0.02
+  assert np.abs(drawings[1] - drawings[2]).max() > 0.05  # samples differ
+
+
+@pytest.mark.usefixtures("opened")
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    (("--object=2",), f"--object must be 0 to {OBJECTS - 1}"),
+    (("--object=-1",), "it is -1"),
+    (("--object=0", "--scale=0"), "--scale must be above 0; it is 0"),
+    (("--object=0", "--turn=nan"), "--turn and --shift must be finite"),
+    (("--object=0", "--samples=100"), "--samples must be 0 to 99; it is 100"),
+    (("--object=0", "--seed=0"), "--seed must be one of 3, 4; it is 0"),
+    (("--object=0", "--out=object.jpg"), "--out must end in .png; it is object.jpg"),
+  ],
+)
+def test_sample_object_refuses_in_one_message(monkeypatch, tmp_path, capsys, flags, message):
+  arguments = ("runs/tiny", f"--out={tmp_path / 'object.png'}", *flags)
+  assert message in refusal(capsys, monkeypatch, sample_object, *arguments)
+  assert not list(tmp_path.iterdir())

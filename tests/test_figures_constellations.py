@@ -6,7 +6,7 @@ import pytest
 from scae_jax.figures import constellations
 from scae_jax.figures.constellations import vote_outline
 from scae_jax.figures.style import NO_OBJECT, palette
-from tests.test_figures_pictures import rendered
+from tests.stand_ins import rendered, texts
 
 CAPSULES = 3
 
@@ -49,8 +49,8 @@ def test_points_have_the_colour_of_their_capsule_and_absent_ones_are_not_drawn()
     (truth,) = cell(figure, 1, i).collections
     np.testing.assert_allclose(truth.get_offsets(), given["points"][i][there])
     assert len(np.unique(truth.get_facecolors(), axis=0)) == 1
-  names = [text.get_text() for text in figure.legends[0].get_texts()]
-  assert names == ["capsule 1", "capsule 2", "no capsule", "votes of a present capsule"]
+  names = ["capsule 1", "capsule 2", "no capsule", "votes of a present capsule"]
+  assert texts(figure.legends[0].get_texts()) == names
 
 
 def corners(patch):
@@ -58,23 +58,14 @@ def corners(patch):
   return np.array(sorted(map(tuple, patch.get_xy()[:-1])))
 
 
-def test_votes_of_present_capsules_are_shapes():
+def test_votes_of_present_capsules_and_points_of_a_pattern_are_shapes():
   given = arguments()
-  axes = cell(constellations(**given), 0, 2)
-  assert len(axes.patches) == 2
-  for k, patch in zip((1, 2), axes.patches, strict=True):
+  figure = constellations(**given)
+  found, truth = cell(figure, 0, 2), cell(figure, 1, 1)
+  for k, counted, patch in zip((1, 2), ([0, 1, 2], [0, 1, 3]), found.patches, strict=True):
     np.testing.assert_allclose(patch.get_facecolor()[:3], palette(CAPSULES)[k])
-    counted = [[0, 1, 2], [0, 1, 3]][k - 1]
-    expected = sorted(map(tuple, given["votes"][2, k, counted]))
-    np.testing.assert_allclose(corners(patch), expected)
-
-
-def test_truth_is_a_shape_a_pattern():
-  given = arguments()
-  axes = cell(constellations(**given), 1, 1)
-  assert len(axes.patches) == 2
-  for index, patch in enumerate(axes.patches):
-    slots = slice(0, 3) if index == 0 else slice(4, 7)
+    np.testing.assert_allclose(corners(patch), sorted(map(tuple, given["votes"][2, k, counted])))
+  for slots, patch in zip((slice(0, 3), slice(4, 7)), truth.patches, strict=True):
     np.testing.assert_allclose(corners(patch), sorted(map(tuple, given["points"][1, slots])))
 
 
@@ -86,21 +77,16 @@ def test_an_outline_goes_round():
     np.testing.assert_array_equal(outline, [[-1, -1], [1, -1], [1, 1], [-1, 1]])
 
 
-def test_every_scene_has_the_same_square():
-  figure = constellations(**arguments())
-  for axes in figure.axes:
-    assert axes.get_xlim() == axes.get_ylim() == (-1.05, 1.05)
-    assert axes.get_aspect() == 1
-
-
-def test_the_first_eight_are_drawn():
+def test_the_first_eight_are_drawn_in_the_same_square():
   given = arguments(11)
   given["capsule"][8:] = 0
   figure = constellations(**given)
   assert len(figure.axes) == 16
-  assert "capsule 0" not in [text.get_text() for text in figure.legends[0].get_texts()]
-  pixels = rendered(figure)
-  assert pixels.std() > 0.01
+  for axes in figure.axes:
+    assert axes.get_xlim() == axes.get_ylim() == (-1.05, 1.05)
+    assert axes.get_aspect() == 1
+  assert "capsule 0" not in texts(figure.legends[0].get_texts())
+  assert rendered(figure).std() > 0.01
 
 
 @pytest.mark.parametrize(("name", "value"), [("capsule_presence", 0.5), ("vote_won", False)])

@@ -1,30 +1,104 @@
-"""Figures of images: what is drawn where, in which grey or colour."""
+"""Figures of images: what is drawn where, in which order, grey or colour."""
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
-from scae_jax.figures import object_reconstructions, reconstructions, templates
-from scae_jax.figures.reconstructions import colour_parts
+from scae_jax.figures import FIGURES
+from scae_jax.figures.mosaics import describe, in_colour, middles, mosaic
+from scae_jax.figures.reconstructions import WRONG, colour_parts, red_and_green
 from scae_jax.figures.style import NO_OBJECT, palette
+from tests.stand_ins import drawn, rendered, texts, turn
+
+RNG = np.random.RandomState(0)
 
 
-def drawn(figure):
-  """The picture in every axes that has one, by row of the grid and column."""
-  cells = {}
-  for axes in figure.axes:
-    if axes.get_images():
-      spec = axes.get_subplotspec()
-      cells[spec.rowspan.start, spec.colspan.start] = np.asarray(axes.get_images()[0].get_array())
-  return cells
+def uniform(*shape):
+  return RNG.uniform(size=shape)
 
 
-def rendered(figure):
-  """Pixels as saved, float [height, width, 3]: draws everything, so that warnings show."""
-  canvas = FigureCanvasAgg(figure)
-  canvas.draw()
-  return np.asarray(canvas.buffer_rgba())[..., :3] / 255
+def reconstruction_arguments(n=3, c=1):
+  """Part 0 draws the upper half and belongs to object 5, part 1 the lower and to object 2."""
+  mixing = np.zeros((n, 2, 4, 4))
+  mixing[:, 0, :2] = mixing[:, 1, 2:] = 1.0
+  return {
+    **{name: uniform(n, 4, 4, c) for name in ("image", "bottom_up", "top_down")},
+    "part_mixing": mixing,
+    "part_winner": np.tile([5, 2], (n, 1)),
+    "object_presence": uniform(n, 6),
+  }
+
+
+def class_arguments(n=3):
+  label = np.arange(n) + 2
+  pictures = {name: uniform(n, 4, 4, 1) for name in ("image", "reconstruction")}
+  return {**pictures, "label": label, "predicted": np.where(label == 3, 7, label)}
+
+
+def overlay_arguments():
+  pairs = {name: uniform(2, 2, 4, 4, 1) for name in ("sources", "reconstructions")}
+  label, predicted = np.array([[3, 8], [0, 1]]), np.array([[3, 8], [0, 5]])
+  return {"image": uniform(2, 4, 4, 1), **pairs, "label": label, "predicted": predicted}
+
+
+def free_form_arguments(n=12):
+  pictures = {name: uniform(n, 4, 4, 1) for name in ("image", "before", "after")}
+  bounds = {"bound_before": -np.arange(n) - 0.4, "bound_after": np.arange(n) + 0.0}
+  return {**pictures, **bounds, "title": "Turned"}
+
+
+def object_arguments(n=2, k=7):
+  drawings = np.zeros((n, k, 4, 4, 1)) + np.arange(k)[:, None, None, None] / 10
+  presence = [[0.1, 0.9, 0.2, 0.3, 0.4, 0.0, 0.8], [0.65, 0.1, 0.0, 0.55, 0.2, 0.9, 0.15]]
+  fields = {"object_reconstruction": drawings, "object_presence": np.array(presence)}
+  return {"image": np.ones((n, 4, 4, 1)), **fields}
+
+
+def identity_arguments(n=2):
+  mixing = np.zeros((n, 3, 5, 4, 4))
+  mixing[0, 1, 3, 0, 1] = 1.0  # wholly part 3
+  mixing[0, 2, 4, 0, 1] = 0.5  # part 4, half bright
+  mixing[1, 0, :2, 2, 2] = 0.5  # parts 0 and 1
+  angles = np.array([0.0, 30.0, 60.0])
+  return {"image": uniform(n, 3, 4, 4, 1), "part_mixing": mixing, "degrees": angles}
+
+
+def dimension_arguments(n=8):
+  return {"perturbed": uniform(n, 18, 3, 2, 2, 1), "offsets": np.array([-0.25, 0.0, 0.25])}
+
+
+def object_sample_arguments(k=3):
+  shift = np.array([[0, 0, 0.3], [0, 0, -0.2]])
+  poses = [turn(0), turn(30), 0.75 * turn(0), turn(0) + shift]
+  return {"samples": uniform(k, 4, 5, 5, 1), "poses": np.stack(poses)}
+
+
+def draw(name, arguments):
+  return FIGURES[name](**arguments)
+
+
+@pytest.mark.parametrize(
+  ("name", "arguments", "shape"),
+  [
+    ("reconstructions", reconstruction_arguments(14), (4, 10)),
+    ("class_reconstructions", class_arguments(12), (2, 10)),
+    ("overlaid_reconstructions", overlay_arguments(), (3, 2)),
+    ("free_form", free_form_arguments(), (3, 10)),
+    ("object_reconstructions", object_arguments(), (2, 6)),
+    ("capsule_dimensions", dimension_arguments(), (2, 3)),
+    ("part_identity", identity_arguments(12), (8, 1)),
+    ("prior_samples", {"samples": uniform(5, 4, 4, 1)}, (1, 1)),
+    ("object_samples", object_sample_arguments(), (1, 1)),
+  ],
+)
+def test_a_figure_has_rows_and_columns_of_pictures_and_cuts_what_does_not_fit(
+  name, arguments, shape
+):
+  """And is rendered without a warning."""
+  figure = draw(name, arguments)
+  rows, columns = shape
+  assert set(drawn(figure)) == {(row, column) for row in range(rows) for column in range(columns)}
+  assert rendered(figure).std() > 0.05
 
 
 def test_pixels_take_the_colour_of_the_object_that_won_their_part():
@@ -33,58 +107,43 @@ def test_pixels_take_the_colour_of_the_object_that_won_their_part():
   mixing[0, 1, 0, 1] = 0.5  # part 1 in a half-bright pixel
   mixing[0, :2, 1, 0] = 0.5  # shared by parts 0 and 1
   mixing[1, 2, 1, 1] = 1.0  # part 2, which no object won
-  winner = np.array([[3, 1, 0], [0, 0, 4]])
-  coloured = colour_parts(mixing, winner, 4)
+  coloured = colour_parts(mixing, np.array([[3, 1, 0], [0, 0, 4]]), 4)
   colours = palette(4)
-  np.testing.assert_allclose(coloured[0, 0, 0], colours[3])
-  np.testing.assert_allclose(coloured[0, 0, 1], 0.5 * colours[1])
-  np.testing.assert_allclose(coloured[0, 1, 0], 0.5 * colours[3] + 0.5 * colours[1])
-  np.testing.assert_allclose(coloured[0, 1, 1], 0.0)
+  expected = [colours[3], 0.5 * colours[1], 0.5 * colours[3] + 0.5 * colours[1], np.zeros(3)]
+  np.testing.assert_allclose(coloured[0].reshape(4, 3), expected)
   np.testing.assert_allclose(coloured[1, 1, 1], NO_OBJECT)
+  assert to_rgb("0.5") == NO_OBJECT
 
 
 @pytest.mark.parametrize(("count", "apart"), [(3, 0.25), (10, 0.25), (24, 0.2), (64, 0.03)])
 def test_objects_have_distinct_colours_that_do_not_depend_on_how_many_there_are(count, apart):
   colours = palette(count)
   assert colours.shape == (count, 3)
-  assert colours.min() >= 0
-  assert colours.max() <= 1
+  assert 0 <= colours.min() <= colours.max() <= 1
   np.testing.assert_array_equal(palette(64)[:count], colours)
   against = np.concatenate([colours, [NO_OBJECT]])
   distances = np.linalg.norm(against[:, None] - against[None], axis=-1)
   assert distances[~np.eye(count + 1, dtype=bool)].min() > apart
 
 
-def reconstruction_arguments(n=3, c=1):
-  rng = np.random.RandomState(0)
-  mixing = np.zeros((n, 2, 4, 4))
-  mixing[:, 0, :2] = 1.0
-  mixing[:, 1, 2:] = 1.0
-  return {
-    "image": rng.uniform(size=(n, 4, 4, c)),
-    "bottom_up": rng.uniform(size=(n, 4, 4, c)),
-    "top_down": rng.uniform(size=(n, 4, 4, c)),
-    "part_mixing": mixing,
-    "part_winner": np.tile([5, 2], (n, 1)),
-    "object_presence": rng.uniform(size=(n, 6)),
-  }
-
-
 def test_reconstructions_stand_in_labelled_rows():
   arguments = reconstruction_arguments()
-  figure = reconstructions(**arguments)
+  figure = draw("reconstructions", arguments)
   cells = drawn(figure)
-  assert set(cells) == {(row, column) for row in range(4) for column in range(3)}
   for row, name in enumerate(("image", "bottom_up", "top_down")):
     for column in range(3):
-      np.testing.assert_allclose(
-        cells[row, column], np.float32(arguments[name][column, ..., 0]), rtol=1e-6
-      )
+      expected = np.float32(arguments[name][column, ..., 0])
+      np.testing.assert_allclose(cells[row, column], expected, rtol=1e-6)
   first, second = np.float32(palette(2))  # objects 2 and 5 win as much
   np.testing.assert_allclose(cells[3, 0][0], np.tile(second, (4, 1)), rtol=1e-6)
   np.testing.assert_allclose(cells[3, 0][3], np.tile(first, (4, 1)), rtol=1e-6)
   labels = [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()]
   assert labels == ["target", "from parts", "from objects", "parts by\nobject"]
+
+
+def legend_of(arguments):
+  (legend,) = draw("reconstructions", arguments).legends
+  return texts(legend.get_texts())
 
 
 def test_the_legend_names_the_objects_that_can_be_seen():
@@ -93,32 +152,24 @@ def test_the_legend_names_the_objects_that_can_be_seen():
   arguments["part_winner"][0, 0] = -1
   assert legend_of(arguments) == ["object 2", "no object", "object 5"]  # by column
   arguments["part_mixing"][:] = 0
-  assert not reconstructions(**arguments).legends
-
-
-def legend_of(arguments):
-  (legend,) = reconstructions(**arguments).legends
-  return [text.get_text() for text in legend.get_texts()]
+  assert not draw("reconstructions", arguments).legends
+  arguments = reconstruction_arguments(14)
+  arguments["part_winner"][:10] = 3  # of those that are drawn
+  assert legend_of(arguments) == ["object 3"]
 
 
 def test_an_object_has_the_colour_of_its_rank_among_the_winners_in_every_column():
   arguments = reconstruction_arguments()
   arguments["part_winner"][:] = [[5, 2], [4, 5], [5, 4]]  # 5 wins 3 of 6, 4 wins 2, 2 wins 1
-  figure = reconstructions(**arguments)
+  figure = draw("reconstructions", arguments)
   colours = np.float32(palette(3))
   shown = [drawn(figure)[3, column][[0, 3], 0] for column in range(3)]
   np.testing.assert_allclose(shown, colours[[[0, 2], [1, 0], [0, 1]]], rtol=1e-6)
   (legend,) = figure.legends
-  faces = [patch.get_facecolor()[:3] for patch in legend.get_patches()]
   # Two columns, of two and of one: along the rows they are 5, 4 and 2.
-  assert [text.get_text() for text in legend.get_texts()] == ["object 5", "object 2", "object 4"]
+  assert texts(legend.get_texts()) == ["object 5", "object 2", "object 4"]
+  faces = [patch.get_facecolor()[:3] for patch in legend.get_patches()]
   np.testing.assert_allclose(faces, colours[[0, 2, 1]], rtol=1e-6)
-
-
-def test_colours_and_legend_are_those_of_the_examples_that_are_drawn():
-  arguments = reconstruction_arguments(14)
-  arguments["part_winner"][:10] = 3
-  assert legend_of(arguments) == ["object 3"]
 
 
 @pytest.mark.parametrize(
@@ -143,60 +194,23 @@ def test_a_legend_without_room_for_all_says_how_many_it_leaves_out(num_winners, 
 def test_the_winners_colours_reach_the_saved_pixels():
   arguments = reconstruction_arguments()
   arguments["part_winner"][:] = 5
-  pixels = rendered(reconstructions(**arguments)).reshape(-1, 3)
-  near = np.abs(pixels - palette(6)[0]).max(axis=1) < 0.01  # eight bits a channel
-  assert near.mean() > 0.05
-  assert not (np.abs(pixels - palette(6)[2]).max(axis=1) < 0.01).any()
+  pixels = rendered(draw("reconstructions", arguments)).reshape(-1, 3)
+  near = np.abs(pixels[:, None] - palette(6)[[0, 2]]).max(axis=2) < 0.01  # eight bits a channel
+  assert near[:, 0].mean() > 0.05
+  assert not near[:, 1].any()
 
 
 def test_one_channel_is_grey_between_zero_and_one_and_three_are_colours(caplog):
   arguments = reconstruction_arguments(n=1)
   arguments["image"] = np.full((1, 4, 4, 1), 0.25)  # autoscaled, it would be black or white
-  figure = reconstructions(**arguments)
-  image = figure.axes[0].get_images()[0]
+  image = draw("reconstructions", arguments).axes[0].get_images()[0]
   assert image.get_clim() == (0.0, 1.0)
   np.testing.assert_allclose(image.to_rgba(image.get_array())[0, 0, :3], 0.25, atol=0.005)
-
   arguments = reconstruction_arguments(n=1, c=3)
   arguments["image"][0, 0, 0] = [2.0, 0.5, -1.0]  # as a reconstruction may be
-  cells = drawn(reconstructions(**arguments))
+  cells = drawn(draw("reconstructions", arguments))
   np.testing.assert_allclose(cells[0, 0][0, 0], [1.0, 0.5, 0.0])
   assert caplog.messages == []  # matplotlib would clip too, and complain
-
-
-def test_more_examples_than_fit_are_cut():
-  assert max(column for _, column in drawn(reconstructions(**reconstruction_arguments(14)))) == 9
-
-
-def test_objects_are_drawn_most_present_first():
-  n, k = 2, 7
-  drawings = np.zeros((n, k, 4, 4, 1)) + np.arange(k)[:, None, None, None] / 10
-  presence = np.array([[0.1, 0.9, 0.2, 0.3, 0.4, 0.0, 0.8], [0.65, 0.1, 0.0, 0.55, 0.2, 0.9, 0.15]])
-  figure = object_reconstructions(np.ones((n, 4, 4, 1)), drawings, presence)
-  cells = drawn(figure)
-  assert set(cells) == {(row, column) for row in range(2) for column in range(6)}
-  order = [[round(float(cells[row, j].max()) * 10) for j in range(1, 6)] for row in range(2)]
-  assert order == [[1, 6, 4, 3, 2], [5, 0, 3, 4, 6]]
-  labels = [axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()]
-  assert labels[:2] == ["object 1: 0.90", "object 6: 0.80"]
-  assert labels[5] == "object 5: 0.90"
-
-
-def test_templates_stand_above_their_alphas_and_those_above_their_product():
-  pictures = np.arange(12)[:, None, None, None] / 20 * np.ones((12, 3, 3, 1))
-  cells = drawn(templates(pictures, 1 - pictures))
-  assert len(cells) == 36
-  for part in range(12):
-    row, column = part // 10 * 3, part % 10
-    np.testing.assert_allclose(cells[row, column], part / 20, rtol=1e-6)
-    np.testing.assert_allclose(cells[row + 1, column], 1 - part / 20, rtol=1e-6)
-    np.testing.assert_allclose(cells[row + 2, column], part / 20 * (1 - part / 20), rtol=1e-6)
-
-
-def test_templates_without_alphas_and_more_than_fit():
-  figure = templates(np.random.RandomState(0).uniform(size=(70, 3, 3, 3)))
-  assert len(drawn(figure)) == 64
-  assert figure.get_suptitle() == "Templates of the 70 parts (first 64)"
 
 
 @pytest.mark.parametrize(
@@ -210,8 +224,151 @@ def test_templates_without_alphas_and_more_than_fit():
 def test_arrays_that_do_not_fit_are_named(change):
   """By `@typed`, as of all figures."""
   with pytest.raises(TypeError, match=next(iter(change))):
-    reconstructions(**(reconstruction_arguments() | change))
+    draw("reconstructions", reconstruction_arguments() | change)
 
 
-def test_no_object_has_its_own_grey():
-  assert to_rgb("0.5") == NO_OBJECT
+def test_objects_are_drawn_most_present_first():
+  figure = draw("object_reconstructions", object_arguments())
+  cells = drawn(figure)
+  order = [[round(float(cells[row, j].max()) * 10) for j in range(1, 6)] for row in range(2)]
+  assert order == [[1, 6, 4, 3, 2], [5, 0, 3, 4, 6]]
+  labels = [axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()]
+  assert labels[:2] == ["object 1: 0.90", "object 6: 0.80"]
+  assert labels[5] == "object 5: 0.90"
+
+
+def test_templates_stand_above_their_alphas_and_those_above_their_product():
+  pictures = np.arange(12)[:, None, None, None] / 20 * np.ones((12, 3, 3, 1))
+  cells = drawn(draw("templates", {"templates": pictures, "alphas": 1 - pictures}))
+  assert len(cells) == 36
+  for part in range(12):
+    row, column, value = part // 10 * 3, part % 10, part / 20
+    shown = [cells[row + i, column].mean() for i in range(3)]
+    np.testing.assert_allclose(shown, [value, 1 - value, value * (1 - value)], rtol=1e-6)
+  figure = draw("templates", {"templates": uniform(70, 3, 3, 3)})
+  assert len(drawn(figure)) == 64
+  assert figure.get_suptitle() == "Templates of the 70 parts (first 64)"
+
+
+def answers(figure):
+  """Texts below pictures, and whether each is in the colour of a wrong answer."""
+  labels = [axes.xaxis.label for axes in figure.axes if axes.get_xlabel()]
+  return [(label.get_text(), label.get_color() == WRONG) for label in labels]
+
+
+def test_reconstructions_stand_below_images_and_wrong_answers_are_red():
+  arguments = class_arguments()
+  figure = draw("class_reconstructions", arguments)
+  for (row, column), picture in drawn(figure).items():
+    expected = arguments[("image", "reconstruction")[row]][column, ..., 0]
+    np.testing.assert_array_equal(picture, np.float32(expected))
+  assert answers(figure) == [("2 → 2", False), ("3 → 7", True), ("4 → 4", False)]
+
+
+def test_overlays_have_sources_and_reconstructions_in_the_same_colours():
+  pairs = np.zeros((1, 2, 2, 2, 3))
+  pairs[0, 0, 0] = 0.5  # of the first, red, the upper row
+  pairs[0, 1, :, 0] = [0.3, 0.6, 0.9]  # of the second the left column, in a colour of mean 0.6
+  expected = [[[0.5, 0.6, 0], [0.5, 0, 0]], [[0, 0.6, 0], [0, 0, 0]]]
+  np.testing.assert_allclose(red_and_green(pairs)[0], expected)
+  arguments = overlay_arguments()
+  figure = draw("overlaid_reconstructions", arguments)
+  cells = drawn(figure)
+  np.testing.assert_array_equal(cells[0, 1], np.float32(arguments["image"][1, ..., 0]))
+  for row, name in ((1, "sources"), (2, "reconstructions")):
+    shown = np.stack([cells[row, column] for column in range(2)])
+    np.testing.assert_array_equal(shown, np.float32(red_and_green(arguments[name])))
+  assert answers(figure) == [("3, 8 → 3, 8", False), ("0, 1 → 0, 5", True)]
+
+
+def test_images_stand_above_what_is_believed_of_them():
+  arguments = free_form_arguments()
+  figure = draw("free_form", arguments)
+  for (row, column), picture in drawn(figure).items():
+    expected = arguments[("image", "before", "after")[row]][column, ..., 0]
+    np.testing.assert_array_equal(picture, np.float32(expected))
+  written = [axes.get_xlabel() for axes in figure.axes]
+  assert written[:10] == [""] * 10
+  assert written[10:13] == ["-0 nats", "-1", "-2"]
+  assert written[20:23] == ["0 nats", "1", "2"]
+
+
+def test_a_mosaic_has_lines_around_pictures_and_ticks_in_their_middles():
+  grey = 0.35
+  pictures = np.array([[0.1, 0.2], [0.3, 2.0]])[:, :, None, None, None] * np.ones((2, 2, 1, 2, 1))
+  expected = [
+    [grey] * 7,
+    [grey, 0.1, 0.1, grey, 0.2, 0.2, grey],
+    [grey] * 7,
+    [grey, 0.3, 0.3, grey, 1.0, 1.0, grey],
+    [grey] * 7,
+  ]
+  np.testing.assert_allclose(mosaic(pictures)[..., 0], expected)
+  table = np.zeros((1, 3, 5, 5, 1))
+  table[:, :, 2, 2] = 1  # the pixel in the middle
+  bright = np.argwhere(mosaic(table)[..., 0] == 1)
+  np.testing.assert_array_equal(bright, [(middles(1, 5)[0], x) for x in middles(3, 5)])
+
+
+def test_dimensions_stand_in_rows_and_offsets_in_columns():
+  arguments = dimension_arguments()
+  blocks = draw("capsule_dimensions", arguments).axes
+  for block, example in zip(blocks, arguments["perturbed"][:6], strict=True):
+    expected = np.float32(mosaic(example[:16])[..., 0])
+    np.testing.assert_array_equal(block.get_images()[0].get_array(), expected)
+  assert texts(blocks[0].get_xticklabels()) == ["-0.25", "+0.00", "+0.25"]
+  np.testing.assert_array_equal(blocks[0].get_xticks(), [1.5, 4.5, 7.5])
+  np.testing.assert_array_equal(blocks[0].get_yticks(), 1.5 + 3 * np.arange(16))
+
+
+def test_samples_of_the_prior_stand_ten_a_row():
+  samples = uniform(12, 4, 4, 1)
+  (cell,) = drawn(draw("prior_samples", {"samples": samples})).values()
+  table = np.concatenate([samples, np.zeros((8, 4, 4, 1))]).reshape(2, 10, 4, 4, 1)
+  np.testing.assert_allclose(cell, mosaic(table)[..., 0], rtol=1e-6)
+  for count, shape in ((3, (6, 16)), (104, (51, 51))):
+    (cell,) = drawn(draw("prior_samples", {"samples": np.zeros((count, 4, 4, 1))})).values()
+    assert cell.shape == shape
+
+
+def test_objects_stand_in_rows_and_columns_say_what_moved_them():
+  arguments = object_sample_arguments()
+  samples = arguments["samples"]
+  (axes,) = draw("object_samples", arguments).axes
+  assert texts(axes.get_xticklabels()) == ["identity", "+30°", "× 0.75", "right 0.3\nup 0.2"]
+  np.testing.assert_array_equal(axes.get_xticks(), middles(4, 5))
+  assert texts(axes.get_yticklabels()) == ["0", "1", "2"]
+  faint = np.concatenate([samples[:1], 0.19 * samples[:2], samples[1:]])
+  figure = draw("object_samples", arguments | {"samples": faint})
+  (cell,) = drawn(figure).values()
+  np.testing.assert_allclose(cell, mosaic(samples)[..., 0], rtol=1e-6)
+  assert texts(figure.axes[0].get_yticklabels()) == ["0", "3", "4"]
+  assert figure.get_suptitle() == "What each object draws, without the 2 of 5 that draw nothing"
+  black = {"samples": np.zeros((40, 1, 4, 4, 1)), "poses": np.eye(2, 3)[None]}
+  (cell,) = drawn(draw("object_samples", black)).values()
+  assert cell.shape == (32 * 5 + 1, 6)
+  pose = 1.25 * turn(-30) + [[0, 0, -0.3], [0, 0, 0.1]]
+  assert describe(pose) == "-30°\n× 1.25\nleft 0.3\ndown 0.1"
+
+
+def test_parts_have_colours_of_their_own_at_every_angle():
+  arguments = identity_arguments()
+  figure = draw("part_identity", arguments)
+  first, second = drawn(figure).values()
+  grey = mosaic(np.repeat(arguments["image"][:1], 3, axis=-1))
+  np.testing.assert_allclose(first[:6], grey[:6], rtol=1e-6)
+  colours = palette(5)
+  # Pictures of 4 pixels with a line of one between: row 1 starts at 6, column 1 at 6.
+  np.testing.assert_allclose(first[6 + 0, 6 + 1], colours[3], rtol=1e-6)
+  np.testing.assert_allclose(first[6 + 0, 11 + 1], colours[4] / 2, rtol=1e-6)
+  np.testing.assert_allclose(second[6 + 2, 1 + 2], (colours[0] + colours[1]) / 2, rtol=1e-6)
+  assert not first[6:10, 1:5].any()
+  top, bottom = figure.axes
+  assert texts(top.get_xticklabels()) == ["0°", "30°", "60°"]
+  assert texts(bottom.get_yticklabels()) == ["image", "parts"]
+
+
+def test_pictures_of_any_number_of_channels_become_colours():
+  colour, two = uniform(2, 4, 4, 3), uniform(2, 4, 4, 2)
+  assert in_colour(colour) is colour
+  np.testing.assert_allclose(in_colour(two), np.repeat(two.mean(-1)[..., None], 3, axis=-1))

@@ -1,13 +1,26 @@
-"""Figures of numbers: order, cells, points and curves."""
+"""Figures of numbers: order, cells, points, bars and curves."""
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
-from scae_jax.figures import confusion, embedding, presences_by_class, training_curves
+from scae_jax.evaluation.classification import by_confidence
+from scae_jax.figures import (
+  confusion,
+  coupling,
+  embedding,
+  presences_by_class,
+  reliability,
+  training_curves,
+)
+from scae_jax.figures.coupling import mean_of_groups
 from scae_jax.figures.statistics import mean_by_class
 from scae_jax.figures.style import palette
+from tests.stand_ins import rendered, texts
 
 NAMES = ("cat", "dog", "ox")
+RNG = np.random.RandomState(0)
+IMAGE = np.ones((4, 4, 1))
 
 
 def test_means_by_class():
@@ -19,22 +32,18 @@ def test_means_by_class():
 def test_capsules_stand_in_the_order_of_their_preferred_class():
   #                     capsule 0    1    2    3
   means = np.array([[0.1, 0.9, 0.0, 0.5], [0.0, 0.0, 0.8, 0.2], [0.6, 0.3, 0.1, 0.0]])
-  figure = presences_by_class(means, np.arange(3), NAMES, "mass")
-  axes = figure.axes[0]
-  assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "3", "2", "0"]
-  assert [tick.get_text() for tick in axes.get_yticklabels()] == list(NAMES)
+  axes = presences_by_class(means, np.arange(3), NAMES, "mass").axes[0]
+  assert texts(axes.get_xticklabels()) == ["1", "3", "2", "0"]
+  assert texts(axes.get_yticklabels()) == list(NAMES)
   np.testing.assert_allclose(axes.get_images()[0].get_array(), means[:, [1, 3, 2, 0]])
   assert axes.get_images()[0].get_clim()[0] == 0.0
   assert "mass" in axes.get_title()
-
-
-def test_of_many_capsules_the_most_present_are_drawn():
   features = np.random.RandomState(0).uniform(0.1, 0.2, (6, 100))
   features[:, 37] = 0.01
-  figure = presences_by_class(features, np.array([0, 1, 2] * 2), NAMES)
-  drawn = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
-  assert len(set(drawn)) == 64
-  assert "37" not in drawn
+  axes = presences_by_class(features, np.array([0, 1, 2] * 2), NAMES).axes[0]
+  shown = texts(axes.get_xticklabels())
+  assert len(set(shown)) == 64  # the most present ones
+  assert "37" not in shown
 
 
 def test_confusion_writes_counts_and_colours_shares_of_a_label():
@@ -46,20 +55,20 @@ def test_confusion_writes_counts_and_colours_shares_of_a_label():
   assert written == {(0, 0): "3", (1, 0): "1", (2, 1): "5"}
   assert axes.get_title() == "LIN-MATCH of mass"
   assert (axes.get_ylabel(), axes.get_xlabel()) == ("label", "cluster")
-
-
-def test_confusion_of_more_classes_than_names_is_refused():
   with pytest.raises(ValueError, match="2 classes were counted, and 3 have names"):
     confusion(np.eye(2), NAMES)
 
 
 def test_points_have_the_colour_of_their_class():
+  from matplotlib import pyplot
+
   points = np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
   figure = embedding(points, np.array([2, 0, 2]), NAMES, "t-SNE")
   (scatter,) = figure.axes[0].collections
   np.testing.assert_array_equal(scatter.get_offsets(), points)
   np.testing.assert_allclose(scatter.get_facecolors()[:, :3], palette(3)[[2, 0, 2]])
-  assert [text.get_text() for text in figure.legends[0].get_texts()] == list(NAMES)
+  assert texts(figure.legends[0].get_texts()) == list(NAMES)
+  assert pyplot.get_fignums() == []  # figures leave it alone
 
 
 def test_curves_of_both_splits_share_a_panel_and_skip_what_was_not_measured():
@@ -78,13 +87,91 @@ def test_curves_of_both_splits_share_a_panel_and_skip_what_was_not_measured():
   (rate,) = panels["lr"].lines
   np.testing.assert_array_equal(rate.get_xydata(), [[20, 0.5]])
   assert rate.get_marker() == "o"  # a line of one point would not be seen
-  assert [text.get_text() for text in figure.legends[0].get_texts()] == ["train", "test"]
+  assert texts(figure.legends[0].get_texts()) == ["train", "test"]
   with pytest.raises(ValueError, match="at least one quantity"):
     training_curves(steps, {})
 
 
-def test_figures_leave_pyplot_alone():
-  from matplotlib import pyplot
+def test_children_are_averaged_in_groups_of_neighbours():
+  shares = RNG.uniform(size=(2, 130, 3))
+  rows = mean_of_groups(shares)
+  assert rows.shape == (2, 64, 3)
+  # 130 = 2 x 3 + 62 x 2, the larger groups first.
+  for row, children in ((1, slice(3, 6)), (2, slice(6, 8)), (63, slice(128, None))):
+    np.testing.assert_allclose(rows[:, row], shares[:, children].mean(axis=1))
+  np.testing.assert_array_equal(mean_of_groups(shares[:, :5]), shares[:, :5])
 
-  embedding(np.zeros((2, 2)), np.array([0, 1]), NAMES)
-  assert pyplot.get_fignums() == []
+
+def maps_and_bars(*arguments):
+  figure = coupling(IMAGE, *arguments)
+  rendered(figure)
+  maps = [axes for axes in figure.axes if axes.get_title().startswith("iteration")]
+  bars = [axes for axes in figure.axes if axes.patches and axes.get_xlabel() == "parent capsule"]
+  ends = [[(bar.get_y(), bar.get_y() + bar.get_height()) for bar in a.patches] for a in bars]
+  return maps, bars, ends
+
+
+def test_every_iteration_has_a_map_and_the_weighted_agreement_below_it():
+  shares = np.array([[[0.5, 0.5], [0.5, 0.5]], [[0.9, 0.1], [0.6, 0.4]]])
+  agreement = np.array([[[1.0, -2.0], [3.0, 0.0]], [[-5.0, 0.5], [-1.0, 0.5]]])
+  maps, bars, ends = maps_and_bars(shares, agreement, ("cat", "dog"))
+  for axes, expected in zip(maps, shares, strict=True):
+    picture = axes.get_images()[0]
+    np.testing.assert_array_equal(picture.get_array(), expected)
+    # The furthest from an even share is 0.9; colours reach as far to the other side.
+    limits = (picture.norm.vmin, picture.norm.vcenter, picture.norm.vmax)
+    np.testing.assert_allclose(limits, (0.1, 0.5, 0.9))
+  assert maps[0].get_ylabel() == "2 child capsules"
+  # Of both signs: all stand on a tenth less than the least, which is -3.4.
+  np.testing.assert_allclose(ends, [[(-3.74, 2), (-3.74, -1)], [(-3.74, -3.4), (-3.74, 0.5)]])
+  dark = [[bar.get_facecolor()[:3] == to_rgb("0.2") for bar in axes.patches] for axes in bars]
+  assert dark == [[True, False], [False, True]]
+  assert texts(bars[1].get_xticklabels()) == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(
+  ("shares", "agreement", "expected"),
+  [
+    # A parent without children has the mean of all agreements.
+    ([[[1.0, 0.0], [1.0, 0.0]]], [[[1.0, 2.0], [3.0, 5.0]]], [[(0, 2), (0, 3.5)]]),
+    # Log densities stand on less than the least of them.
+    (
+      np.full((2, 1, 2), 0.5),
+      [[[-10.0, -20.0]], [[-15.0, -5.0]]],
+      [[(-22, -10), (-22, -20)], [(-22, -15), (-22, -5)]],
+    ),
+  ],
+)
+def test_where_bars_stand(shares, agreement, expected):
+  _, bars, ends = maps_and_bars(np.array(shares), np.array(agreement))
+  np.testing.assert_allclose(ends, expected)
+  assert texts(bars[0].get_xticklabels()) == ["0", "1"]
+
+
+def test_one_iteration_of_even_shares_and_of_sure_ones():
+  sure = np.zeros((1, 66, 4))
+  sure[..., 2] = 1
+  for shares, limits, label in (
+    (np.full((1, 128, 4), 0.25), (0.225, 0.275), "128 child capsules, 2 a row"),
+    (sure, (0, 1), "66 child capsules, about 1 a row"),
+  ):
+    (axes,), _, _ = maps_and_bars(shares, np.zeros(shares.shape))
+    norm = axes.get_images()[0].norm
+    np.testing.assert_allclose((norm.vmin, norm.vmax), limits)
+    assert axes.get_ylabel() == label
+  with pytest.raises(ValueError, match="each of 4 parents, got 3 names"):
+    coupling(IMAGE, sure, sure, ("a", "b", "c"))
+
+
+def test_reliability_draws_the_bins_that_have_examples():
+  confidence = np.array([0.45, 0.41, 0.95, 0.99, 0.97])
+  bins = by_confidence(confidence, np.array([True, False, True, True, True]))
+  figure = reliability(*bins, "ours")
+  rendered(figure)
+  above, below = figure.axes
+  assert above.get_title() == "ours"
+  boxes = [(bar.get_x() * 15, bar.get_height()) for bar in above.patches]
+  np.testing.assert_allclose(boxes, [(6, 0.5), (14, 1.0)])
+  np.testing.assert_allclose([bar.get_height() for bar in below.patches], [0.4, 0.6])
+  np.testing.assert_allclose(above.lines[-1].get_xydata(), [(0.43, 0.5), (0.97, 1.0)])
+  assert above.patches[0].get_width() == pytest.approx(1 / 15)

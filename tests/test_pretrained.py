@@ -150,16 +150,16 @@ def test_curve_has_a_point_a_checkpoint_and_seed(workdir, tmp_path, monkeypatch)
 
 def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch):
   """Stopped at the third of four points; a checkpoint that is gone since keeps its points."""
-  real, scored = curve.score_each, []
+  real, scored = curve.score, []
 
-  def score_each(*arguments, **options):
+  def score(*arguments, **options):
     if len(scored) == 2:
       raise KeyboardInterrupt
     scored.append(options["seed"])
     return real(*arguments, **options)
 
   with monkeypatch.context() as patch:
-    patch.setattr(curve, "score_each", score_each)
+    patch.setattr(curve, "score", score)
     with pytest.raises(SystemExit):
       run_curve(patch, workdir, tmp_path, "--steps=8,24")
   before = json.loads((tmp_path / "curve-toy.json").read_text())["points"]

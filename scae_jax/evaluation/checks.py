@@ -1,6 +1,17 @@
-"""What features and labels must satisfy before anything is fitted to them."""
+"""What arrays must satisfy before anything is fitted to them or measured of them."""
 
 import numpy as np
+
+
+def check_finite(what: str, values: np.ndarray) -> None:
+  """Raises ValueError, which counts the examples, unless all `values` [n, ...] are finite."""
+  broken = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+  if broken.any():
+    raise ValueError(
+      f"{what} must be finite, but {int(broken.sum())} of {len(values)} examples have NaN or "
+      f"infinity (the first is number {int(np.argmax(broken))}). The parameters have most likely "
+      "diverged: evaluate an earlier step."
+    )
 
 
 def check_features(name: str, features: np.ndarray) -> None:
@@ -10,13 +21,7 @@ def check_features(name: str, features: np.ndarray) -> None:
       f"Features '{name}' must have shape [examples, features] with at least one of each, "
       f"got {features.shape}. Flatten what has more axes; look at what `System.features` returns."
     )
-  broken = ~np.isfinite(features).all(axis=1)
-  if broken.any():
-    raise ValueError(
-      f"Features '{name}' must be finite, but {int(broken.sum())} of {len(features)} examples have "
-      f"NaN or infinity (the first is number {int(np.argmax(broken))}). The parameters have most "
-      "likely diverged: evaluate an earlier step."
-    )
+  check_finite(f"Features '{name}'", features)
 
 
 def check_labels(name: str, features: np.ndarray, labels: np.ndarray, num_classes: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import confusion_matrix
 
-from scae_jax.evaluation.checks import check_labels
+from scae_jax.evaluation.checks import check_finite, check_labels
 
 NUM_BINS = 15  # Guo et al. 2017
 _INNER_EDGES = np.arange(1, NUM_BINS) / NUM_BINS
@@ -21,12 +21,11 @@ _ROUNDING = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
-  """Answers to examples of `p` labels each, 1 or 2.
+  """Answers to n examples of p labels each, 1 or 2.
 
   Attributes:
-    answer: int [n, p], the classes of the p largest scores, the largest first; of equal ones the
-      first class.
-    confidence: [n, p] in [0, 1], these scores.
+    confidence: [n, p] in [0, 1], the p largest scores, the largest first.
+    answer: int [n, p], their classes; of equal scores the first class.
     is_right: bool [n, p], whether each answer is one of the labels.
     found: bool [n, p], whether each label is one of the answers.
     confusion: [classes, classes], examples by label (row) and by answer (column). Of pairs, a label
@@ -59,15 +58,11 @@ class Classification:
 
 
 def classify(scores: np.ndarray, labels: np.ndarray) -> Classification:
-  """Compares the largest scores with the labels, whose order means nothing.
-
-  Args:
-    scores: [n, classes] in [0, 1].
-    labels: int [n, 1] or [n, 2] in [0, classes); the two of an example differ.
+  """Compares the largest of scores [n, classes] in [0, 1] with labels int [n, 1] or [n, 2].
 
   Raises:
-    ValueError: scores of another rank, not finite or outside [0, 1]; labels that do not fit them,
-      or twice the same of an example.
+    ValueError: scores of another shape or range, labels that do not fit them, or twice the same
+      label of an example.
   """
   check_scores(scores)
   if labels.ndim != 2 or len(labels) != len(scores):
@@ -87,39 +82,22 @@ def classify(scores: np.ndarray, labels: np.ndarray) -> Classification:
   is_right, found = matches.any(axis=1), matches.any(axis=2)
   if count == 1:
     confusion = confusion_matrix(labels, answer, labels=np.arange(scores.shape[1]))
-  else:
-    confusion = _confusion_of_pairs(labels, answer, found, is_right, scores.shape[1])
+  else:  # scikit-learn's takes one label an example
+    confusion = np.diag(np.bincount(labels[found], minlength=scores.shape[1]).astype(float))
+    # Labels missed with answers that are wrong: one pair of them an example, or all four.
+    example, which, wrong = np.nonzero(~found[:, :, None] & ~is_right[:, None, :])
+    weight = 1 / (~found).sum(axis=1)[example]
+    np.add.at(confusion, (labels[example, which], answer[example, wrong]), weight)
   calibration = calibration_error(confidence.reshape(-1), is_right.reshape(-1))
   return Classification(answer, confidence, is_right, found, confusion, calibration)
-
-
-def _confusion_of_pairs(
-  labels: np.ndarray,
-  answer: np.ndarray,
-  found: np.ndarray,
-  is_right: np.ndarray,
-  num_classes: int,
-) -> np.ndarray:
-  """As `Classification` has it, from [n, 2] each; scikit-learn's takes one label an example."""
-  confusion = np.diag(np.bincount(labels[found], minlength=num_classes).astype(float))
-  # Labels missed with answers that are wrong: one pair of them an example, or all four.
-  missed = ~found[:, :, None] & ~is_right[:, None, :]
-  example, which, wrong = np.nonzero(missed)
-  weight = 1 / (~found).sum(axis=1)[example]
-  np.add.at(confusion, (labels[example, which], answer[example, wrong]), weight)
-  return confusion
 
 
 def by_confidence(
   confidence: np.ndarray, is_right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Sorts answers into 15 equal bins of confidence.
+  """Sorts answers, confidence [n] in [0, 1] and whether right [n], into 15 equal bins.
 
   Bin i holds confidences above i / 15 and up to (i + 1) / 15; the first one holds 0 too.
-
-  Args:
-    confidence: [n] in [0, 1].
-    is_right: [n], 0 or 1.
 
   Returns:
     Of each bin, [15] each: the number of answers, their mean confidence and the share of right
@@ -149,13 +127,7 @@ def check_scores(scores: np.ndarray) -> None:
       "Scores must have shape [examples, classes] with at least one of each, got "
       f"{scores.shape}. Look at what `System.classify` returns."
     )
-  broken = ~np.isfinite(scores).all(axis=1)
-  if broken.any():
-    raise ValueError(
-      f"Scores must be finite, but {int(broken.sum())} of {len(scores)} examples have NaN or "
-      f"infinity (the first is number {int(np.argmax(broken))}). The parameters have most likely "
-      "diverged: evaluate an earlier step."
-    )
+  check_finite("Scores", scores)
   if scores.min() < 0 or scores.max() > 1 + _ROUNDING:
     raise ValueError(
       f"Scores must be in [0, 1], got {scores.min():.6g} ... {scores.max():.6g}. Return "

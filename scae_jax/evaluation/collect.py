@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
+from scae_jax.evaluation.checks import check_finite
 from scae_jax.models.system import System, labels_of
 from scae_jax.typing import Array, Batch
 
@@ -16,7 +17,7 @@ Tree = TypeVar("Tree")
 # (arrays of a split on the device, indices) -> batch; jittable, as `Feed.evaluation_batch`.
 MakeBatch = Callable[[Mapping[str, Array], Array], Batch]
 # (variables, arrays of a split[, indices]) -> arrays with one entry an example or index, in order.
-Collect = Callable[..., dict[str, Any]]
+Collect = Callable[..., Any]
 
 
 def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collect:
@@ -26,21 +27,15 @@ def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collec
   ValueError where the system gives arrays of another shape.
   """
 
-  def read(output: Any, batch: Batch) -> dict[str, Any]:
-    found = {"features": system.features(output), "readings": system.all_readings(output)}
+  def read(variables: Any, batch: Batch) -> dict[str, Any]:
+    output = system.module.apply(variables, batch, train=False)
     count = len(batch["label"])
-    return {
-      "metrics": _checked("metrics", system.metrics(output, batch), count, 1),
-      **{
-        kind: {
-          name: value.astype(jnp.float32) for name, value in _checked(kind, each, count, 2).items()
-        }
-        for kind, each in found.items()
-      },
-    }
+    found = {"features": system.features(output), "readings": system.all_readings(output)}
+    vectors = {kind: _checked(kind, each, count, 2) for kind, each in found.items()}
+    metrics = _checked("metrics", system.metrics(output, batch), count, 1)
+    return {"metrics": metrics, **jax.tree.map(lambda x: x.astype(jnp.float32), vectors)}
 
-  make_batch = functools.partial(evaluation_batch, canvas=canvas)
-  return make_collector(system, read, make_batch, batch_size)
+  return make_collector(read, functools.partial(evaluation_batch, canvas=canvas), batch_size)
 
 
 def answer_collector(
@@ -58,7 +53,8 @@ def answer_collector(
       " `scorers.feature_scorer` scores its features."
     )
 
-  def read(output: Any, batch: Batch) -> dict[str, Any]:
+  def read(variables: Any, batch: Batch) -> dict[str, Any]:
+    output = system.module.apply(variables, batch, train=False)
     labels, scores = labels_of(batch), scores_of(output)
     if scores.shape != (len(labels), num_classes):
       raise ValueError(
@@ -68,7 +64,7 @@ def answer_collector(
     metrics = _checked("metrics", system.metrics(output, batch), len(labels), 1)
     return {"scores": scores, "labels": labels, "metrics": metrics}
 
-  return make_collector(system, read, make_batch, batch_size)
+  return make_collector(read, make_batch, batch_size)
 
 
 def segment_collector(system: System, *, batch_size: int) -> Collect:
@@ -76,41 +72,27 @@ def segment_collector(system: System, *, batch_size: int) -> Collect:
   segment = system.segment
   if segment is None:
     raise ValueError("the system has no `segment`, so scenes of points cannot score it.")
-
-  def make_batch(scenes: Mapping[str, Array], rows: Array) -> Batch:
-    return {name: array[rows] for name, array in scenes.items()}
-
-  return make_collector(system, lambda output, _: segment(output), make_batch, batch_size)
+  return make_collector(
+    lambda variables, batch: segment(system.module.apply(variables, batch, train=False)),
+    lambda scenes, rows: {name: array[rows] for name, array in scenes.items()},
+    batch_size,
+  )
 
 
 def make_collector(
-  system: System,
-  read: Callable[[Any, Batch], dict[str, Any]],
-  make_batch: MakeBatch,
-  batch_size: int,
+  read: Callable[[Any, Batch], Any], make_batch: MakeBatch, batch_size: int
 ) -> Collect:
-  """Compiles a pass over a model: `(variables, examples, rows=None) -> what `read` gives of all`.
+  """Compiles a pass over examples: `(variables, examples, rows=None) -> what `read` gives of all`.
 
-  The model is compiled once for all splits and seeds, unless sizes of batches or images differ.
-  Noise is off (`train=False`), unless the model has a switch that keeps it on: then what is read
-  depends on the batch size. `examples` are arrays of NumPy or JAX with one entry an example each;
-  all go to the device. `rows` are the indices to collect, None for all.
-
-  Args:
-    system: the model.
-    read: `(output, batch) -> arrays with one entry an example`, jittable.
-    make_batch: `(examples, indices) -> batch`, jittable.
-    batch_size: examples a pass.
+  `read` takes variables and a batch and gives arrays with one entry an example; it and
+  `make_batch` are jittable. A model is compiled once for all splits and seeds, unless sizes of
+  batches or images differ. Where a model keeps its noise on in evaluation, what is read depends on
+  the batch size. `examples` are arrays of NumPy or JAX with one entry an example each; all go to
+  the device. `rows` are the indices to collect, None for all.
   """
-  batch_of = jax.jit(make_batch)
+  batch_of, forward = jax.jit(make_batch), jax.jit(read)
 
-  @jax.jit
-  def forward(variables: Any, batch: Batch) -> dict[str, Any]:
-    return read(system.module.apply(variables, batch, train=False), batch)
-
-  def collect(
-    variables: Any, examples: Mapping[str, Any], rows: np.ndarray | None = None
-  ) -> dict[str, Any]:
+  def collect(variables: Any, examples: Mapping[str, Any], rows: np.ndarray | None = None) -> Any:
     chosen = np.arange(num_examples(examples)) if rows is None else rows
     arrays = {name: jnp.asarray(array) for name, array in examples.items()}
     return in_batches(
@@ -153,12 +135,7 @@ def num_examples(examples: Mapping[str, Any]) -> int:
 def mean_metrics(metrics: Mapping[str, np.ndarray]) -> dict[str, float]:
   """Mean over examples of each metric [n]; raises ValueError when an entry is not finite."""
   for name, values in metrics.items():
-    broken = ~np.isfinite(values)
-    if broken.any():
-      raise ValueError(
-        f"Metric '{name}' must be finite, but {int(broken.sum())} of {len(values)} examples have "
-        "NaN or infinity. The parameters have most likely diverged: evaluate an earlier step."
-      )
+    check_finite(f"Metric '{name}'", values)
   return {name: float(np.mean(values, dtype=np.float64)) for name, values in metrics.items()}
 
 

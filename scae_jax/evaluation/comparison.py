@@ -43,14 +43,15 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     return of_answers | means | of_answers
   found = {}
   for name, one in metrics["features"].items():
-    found[f"LIN-MATCH, {name}"] = 100 * one["lin_match"]
-    found[f"LIN-PRED, {name}"] = 100 * one["lin_pred"]
-    found[f"capsules in use, {name}"] = float(one["capsules_in_use"])
+    found |= _linear(name, one) | {f"capsules in use, {name}": float(one["capsules_in_use"])}
   for name, one in metrics.get("readings", {}).items():
-    found[f"LIN-PRED, {name}"] = 100 * one["lin_pred"]
-  found[f"LIN-MATCH, {PIXELS}"] = 100 * metrics["pixels"]["lin_match"]
-  found[f"LIN-PRED, {PIXELS}"] = 100 * metrics["pixels"]["lin_pred"]
-  return found | means
+    found |= _linear(name, one)
+  return found | _linear(PIXELS, metrics["pixels"]) | means
+
+
+def _linear(name: str, entries: Mapping[str, Any]) -> dict[str, float]:
+  ways = {"LIN-MATCH": "lin_match", "LIN-PRED": "lin_pred"}
+  return {f"{way}, {name}": 100 * entries[key] for way, key in ways.items() if key in entries}
 
 
 def figures_by_seed(report: Mapping[str, Any]) -> dict[int, dict[str, float]]:
@@ -73,9 +74,7 @@ def conditions(metrics: Mapping[str, Any]) -> str:
 def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, Any]]) -> None:
   """Writes `metrics.json` of several seeds, and prints them as a table.
 
-  Args:
-    directory: where.
-    reports: what `report.write_reports` makes, by seed; two at least, of one evaluation.
+  `reports` are what `report.write_reports` makes, by seed; two at least, of one evaluation.
   """
   first = next(iter(reports.values()))
   by_seed = {seed: figures(metrics) for seed, metrics in reports.items()}
@@ -92,30 +91,25 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
 
 
 def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
-  """Markdown: one row a figure, one column a seed, then mean and standard deviation.
+  """Markdown: one row a figure that all seeds have, one column a seed, then mean and deviation.
 
-  Args:
-    by_seed: seeds and their figures; only those that all have are shown. A single one has no mean.
+  A single seed has no mean.
   """
   several = len(by_seed) > 1
   rows = [["", *(f"seed {seed}" for seed, _ in by_seed), *["mean (sd)"] * several]]
   for name in by_seed[0][1]:
-    if all(name in found for _, found in by_seed):
-      values = [found[name] for _, found in by_seed]
+    values = [found[name] for _, found in by_seed if name in found]
+    if len(values) == len(by_seed):
       cells = [_mean(name, [value]) for value in values]
       rows.append([name, *cells, *[_mean(name, values)] * several])
   return markdown(rows)
 
 
 def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
-  """One line a seed, and for each row a line of means and one of standard deviations.
+  """CSV of contents of `metrics.json` by the row's name, with a header: row, seed (a number, `mean`
+  or `sd`), step, then every figure.
 
-  Args:
-    reports: contents of `metrics.json` by the row's name.
-
-  Returns:
-    CSV with a header: row, seed (a number, `mean` or `sd`), step, then every figure. A cell is
-    empty where a row has no such figure; so is the standard deviation of a single seed.
+  A cell is empty where a row has no such figure; so is the standard deviation of a single seed.
   """
   names = _names(reports)
   text = io.StringIO()
@@ -136,11 +130,8 @@ def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
 def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequence[str] = ()) -> str:
   """One line a row, one column a figure: mean and, of several seeds, standard deviation.
 
-  Below it stand what was scored, hardware, versions and dates, and the rows that are missing.
-
-  Args:
-    reports: contents of `metrics.json` by the row's name.
-    unfinished: names of rows without a report.
+  `reports` are contents of `metrics.json` by the row's name. Below the table stand what was scored,
+  hardware, versions and dates, and the rows without a report.
   """
   names = _names(reports)
   rows = [["", "seeds", *names]]

@@ -20,18 +20,17 @@ Means are over examples and capsules, weighted by the presence before times the 
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data import affine
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.collect import in_batches
+from scae_jax.evaluation.collect import Collect, make_collector
 from scae_jax.models.system import System
-from scae_jax.typing import Array
+from scae_jax.typing import Array, Batch
 
 # Pixels, degrees and factors. Where nothing moves, every error must be 0.
 SIZES: dict[str, tuple[float, ...]] = {
@@ -40,8 +39,6 @@ SIZES: dict[str, tuple[float, ...]] = {
   "scaling": (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3),
 }
 MIN_SHARE = 0.5  # of the examples whose ink must stay on the canvas, for a size to be measured
-
-Poses = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,17 +79,10 @@ def moved_poses(motion: np.ndarray, poses: np.ndarray) -> np.ndarray:
 def measure_equivariance(
   system: System, variables: Any, images: np.ndarray, *, canvas: int, batch_size: int
 ) -> dict[str, Any]:
-  """Measures every family and size.
+  """Measures every family and size on images uint8 [n, h, w, c], n at least 2.
 
   A size is measured on the examples whose ink stays on the canvas under all of its motions, if they
-  are at least half of all.
-
-  Args:
-    system: the model; it must have `poses`.
-    variables: what its module applies.
-    images: uint8 [n, h, w, c], n at least 2.
-    canvas: side of the square that the model sees, pixels.
-    batch_size: examples a pass.
+  are at least half of all. `canvas` is the side of the square that the model sees, pixels.
 
   Returns:
     `present`: for each kind of capsule its mean presence, and the mean absolute difference of
@@ -111,8 +101,10 @@ def measure_equivariance(
     )
   if len(images) < 2:
     raise ValueError(f"Equivariance takes at least 2 images, got {len(images)}.")
-  encode = _make_encoder(system, variables, canvas=canvas, batch_size=batch_size)
-  before = encode(_moved_images(images, Motion(np.eye(2), np.zeros(2)), canvas)[0])
+  collect = _pose_collector(system, canvas=canvas, batch_size=batch_size)
+  label = np.zeros(len(images), np.int32)  # a batch has some
+  still, _ = _moved_images(images, Motion(np.eye(2), np.zeros(2)), canvas)
+  before = collect(variables, {"image": still, "label": label})
   results: dict[str, Any] = {"present": {}}
   for kind, (_, presence) in before.items():
     other = np.roll(presence, 1, axis=0)
@@ -129,7 +121,7 @@ def measure_equivariance(
         continue
       totals: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in before}
       for motion, pictures, _ in moved:
-        after = encode(pictures)
+        after = collect(variables, {"image": pictures, "label": label})
         for kind in before:
           for name, values in _compare(before[kind], after[kind], motion.of_pose(canvas), canvas):
             totals[kind].setdefault(name, []).append(values[kept])
@@ -174,31 +166,23 @@ def _moved_images(images: np.ndarray, motion: Motion, canvas: int) -> tuple[np.n
   return affine.resample(images, maps, canvas), affine.keeps_ink(images, maps, canvas)
 
 
-def _make_encoder(system: System, variables: Any, *, canvas: int, batch_size: int):
-  """A function from images [n, canvas, canvas, c] to the poses and presences of all capsules.
+def _pose_collector(system: System, *, canvas: int, batch_size: int) -> Collect:
+  """Collects the poses and presences of all capsules.
 
   An example always has the same place in a batch, so that a model that keeps its noise on in
   evaluation has the same before and after.
   """
 
-  @jax.jit
-  def forward(variables: Any, images: Array) -> dict[str, tuple[Array, Array]]:
-    split = {"image": images, "label": jnp.zeros(len(images), jnp.int32)}
-    batch = evaluation_batch(split, jnp.arange(len(images)), canvas=canvas)
+  def read(variables: Any, batch: Batch) -> dict[str, tuple[Array, Array]]:
     assert system.poses is not None  # checked by the caller
     found = system.poses(system.module.apply(variables, batch, train=False))
+    count = len(batch["label"])
     for kind, (poses, presence) in found.items():
-      shape = (len(images), *presence.shape[1:], 2, 3)
-      if presence.ndim != 2 or poses.shape != shape:
+      if presence.ndim != 2 or poses.shape != (count, *presence.shape[1:], 2, 3):
         raise ValueError(
-          f"`System.poses` must give {kind!r} as poses [{len(images)}, n, 2, 3] and presences "
-          f"[{len(images)}, n], got {poses.shape} and {presence.shape}."
+          f"`System.poses` must give {kind!r} as poses [{count}, n, 2, 3] and presences "
+          f"[{count}, n], got {poses.shape} and {presence.shape}."
         )
     return found
 
-  def encode(images: np.ndarray) -> Poses:
-    return in_batches(
-      lambda rows: forward(variables, jnp.asarray(images[rows])), len(images), batch_size
-    )
-
-  return encode
+  return make_collector(read, functools.partial(evaluation_batch, canvas=canvas), batch_size)

@@ -14,12 +14,7 @@ _SHUFFLE_SEED = 0
 def choose(split_size: int, max_examples: int) -> np.ndarray:
   """Indices of the examples to use: all in order, or the first few of a fixed shuffle.
 
-  Args:
-    split_size: examples there are.
-    max_examples: examples to use; 0 stands for all.
-
-  Raises:
-    ValueError: a negative limit.
+  `max_examples` of 0 stands for all; a negative one raises ValueError.
   """
   if max_examples < 0:
     raise ValueError(f"max_examples must be 0 (all) or more, got {max_examples}.")
@@ -44,13 +39,8 @@ def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str,
 
 
 def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
-  """Indices of up to `count` examples: the first of every class, then the second of each, and
-  so on.
-
-  Args:
-    labels: int [n].
-    count: examples wanted.
-  """
+  """Up to `count` indices of labels int [n]: the first of every class, then the second of each,
+  and so on."""
   order = np.argsort(labels, kind="stable")
   _, first, sizes = np.unique(labels[order], return_index=True, return_counts=True)
   rank = np.arange(len(labels)) - np.repeat(first, sizes)  # how many of its class came before
@@ -82,5 +72,5 @@ def check_transfer(trained_on: EvalDataset, scored_on: EvalDataset, canvas: int)
 
 
 def _shorten(names: Sequence[str]) -> str:
-  shown = ", ".join(names[:10])
-  return f"[{shown}, ... {len(names)} in all]" if len(names) > 10 else f"[{shown}]"
+  more = f", ... {len(names)} in all" if len(names) > 10 else ""
+  return f"[{', '.join(names[:10])}{more}]"

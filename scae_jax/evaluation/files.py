@@ -6,7 +6,7 @@ import pathlib
 import re
 import tempfile
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
@@ -17,8 +17,7 @@ _SEAL = "checksum"  # key of the CRC-32 of all others
 def write_whole(path: pathlib.Path, content: bytes) -> None:
   """Writes a file so that whoever looks, or interrupts, finds the old one or the new one.
 
-  Raises:
-    OSError: the folder cannot be written to; the message names the file, nothing is left behind.
+  An OSError names the file, and nothing is left behind.
   """
   descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
   try:
@@ -26,7 +25,9 @@ def write_whole(path: pathlib.Path, content: bytes) -> None:
       file.write(content)
       file.flush()
       os.fsync(file.fileno())
-    pathlib.Path(draft).chmod(0o666 & ~_umask())  # mkstemp makes files for the owner alone
+    umask = os.umask(0)
+    os.umask(umask)
+    pathlib.Path(draft).chmod(0o666 & ~umask)  # mkstemp makes files for the owner alone
     os.replace(draft, path)
   except BaseException as error:
     pathlib.Path(draft).unlink(missing_ok=True)
@@ -46,15 +47,10 @@ def sealed_json(content: Mapping[str, Any]) -> bytes:
 
 
 def read_json(path: pathlib.Path, *keys: str) -> dict[str, Any]:
-  """Reads a JSON object; warns if it was sealed and has changed since.
-
-  Args:
-    path: of the file.
-    *keys: that it must have.
+  """Reads a JSON object that has these keys; warns if it was sealed and has changed since.
 
   Raises:
-    ValueError: it cannot be read, is not JSON in UTF-8, or not an object with these keys; the
-      message names the file.
+    ValueError: it cannot be read, or is no such object; the message names the file.
   """
   try:
     content = json.loads(path.read_text(encoding="utf-8"))
@@ -76,27 +72,6 @@ def file_name(text: str) -> str:
   return re.sub(r"[^\w.-]", "_", text)
 
 
-def make_writable(directory: pathlib.Path) -> None:
-  """Makes the directory; raises OSError when files cannot be written there."""
-  directory.mkdir(parents=True, exist_ok=True)
-  probe = directory / ".writable"
-  probe.write_bytes(b"")
-  probe.unlink()
-
-
-def seed_folders(directory: pathlib.Path, seeds: Collection[int]) -> dict[int, pathlib.Path]:
-  """Where the report on each seed goes: of several, to `seed-<number>` in the directory."""
-  if len(seeds) == 1:
-    return dict.fromkeys(seeds, directory)
-  return {seed: directory / f"seed-{seed}" for seed in seeds}
-
-
 def _checksum(content: Mapping[str, Any]) -> int:
   """CRC-32 of what is saved as JSON, whatever the order of its keys."""
   return zlib.crc32(json.dumps(content, sort_keys=True).encode())
-
-
-def _umask() -> int:
-  mask = os.umask(0)
-  os.umask(mask)
-  return mask

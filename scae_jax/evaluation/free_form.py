@@ -31,30 +31,25 @@ _REMEDY = {
   "before": "The parameters have most likely diverged: evaluate an earlier step.",
   "after": "Lower the learning rate.",
 }
-
-
-Terms = OrderedDict[str, Array]
+Terms = OrderedDict[str, Array]  # JAX sorts the names of other dicts
 
 
 @struct.dataclass
 class Inferred:
-  """A posterior, its bound and its readings.
+  """A posterior, a tree of arrays [b, ...], its bound and its readings.
 
-  Attributes:
-    posterior: tree of arrays [b, ...].
-    terms: {name: [b]}, means of many estimates of the terms of the negative bound, nats, in the
-      order of `FreeForm.terms`.
-    readings: {name: [b, d]}.
+  `terms` of the negative bound, nats, are means of many estimates, in the order of
+  `FreeForm.terms`.
   """
 
   posterior: Any
-  terms: OrderedDict[str, Float[Array, "b"]]  # JAX sorts the names of other dicts
+  terms: OrderedDict[str, Float[Array, "b"]]
   readings: dict[str, Float[Array, "b d"]]
 
   @property
   def bound(self) -> Float[Array, "b"]:
     """The lower bound, nats."""
-    return -sum(self.terms.values(), start=jnp.zeros(()))
+    return -_total(self.terms)
 
 
 @struct.dataclass
@@ -82,15 +77,10 @@ def make_inference(
 ) -> Infer:
   """Compiles the inference of a batch: `(variables, batch, numbers) -> FreeInference`.
 
-  `numbers` are those of the examples, which seed their random numbers. All steps are one scan.
-
-  Args:
-    free_form: of the system.
-    optimizer: any; it steps every example by itself. One that searches along a line, such as
-      `optax.lbfgs`, does so by the random numbers of its step.
-    num_steps: steps; 0 only scores the start.
-    start: one of `STARTS`.
-    num_samples: estimates of which each bound is the mean.
+  `numbers` are those of the examples, which seed their random numbers. All steps are one scan; with
+  none the start, one of `STARTS`, is only scored. Any optimiser steps every example by itself; one
+  that searches along a line, such as `optax.lbfgs`, does so by the random numbers of its step. Each
+  bound is the mean of `num_samples` estimates.
 
   Raises:
     ValueError: an unknown start, a negative number of steps, or no samples.
@@ -117,7 +107,7 @@ def make_inference(
       # Made here, from integers: a line search calls this again, by the same random numbers.
       own = jax.random.fold_in(jax.random.fold_in(_key(number), 0), count)
       found = terms(variables, free_form.constrain(_alone(free)), example, own)
-      return sum(found.values(), start=jnp.zeros(()))
+      return _total(found)
 
     def step(carry: tuple[Any, Any], count: Array) -> tuple[tuple[Any, Any], None]:
       free, state = carry
@@ -136,8 +126,7 @@ def make_inference(
 
     def once(count: Array) -> Terms:
       own = jax.random.fold_in(key, count)
-      of_each = jax.vmap(lambda one: terms(variables, _alone(one), example, own))
-      return of_each(posteriors)
+      return jax.vmap(lambda one: terms(variables, _alone(one), example, own))(posteriors)
 
     found = jax.lax.map(once, jnp.arange(num_samples))
     return jax.tree.map(lambda values: jnp.mean(values, axis=0), found)
@@ -154,11 +143,12 @@ def make_inference(
     free = free_form.unconstrain(before)
     each = jax.vmap(one, in_axes=(None, 0, 0, 0, 0))
     after, both = each(variables, before, free, dict(batch), numbers)
-    of_each = [jax.tree.map(lambda values, i=i: values[:, i], both) for i in range(2)]
-    return FreeInference(
-      Inferred(before, of_each[0], free_form.readings(before)),
-      Inferred(after, of_each[1], free_form.readings(after)),
-    )
+
+    def inferred(posterior: Any, which: int) -> Inferred:
+      terms = jax.tree.map(lambda values: values[:, which], both)
+      return Inferred(posterior, terms, free_form.readings(posterior))
+
+    return FreeInference(inferred(before, 0), inferred(after, 1))
 
   return jax.jit(infer)
 
@@ -168,15 +158,11 @@ def infer_split(
 ) -> FreeInference:
   """Free-form inference of every example of a split, `image` uint8 [n, h, w, c] and `label` [n].
 
-  Returns:
-    Arrays of NumPy, one entry an example.
-
-  Raises:
-    ValueError: an empty split, a batch size below one, or a bound or reading that is not finite.
+  What is returned has arrays of NumPy. An empty split, a batch size below one, and a bound or
+  reading that is not finite raise ValueError.
   """
-  count = num_examples(split)
+  count, arrays = num_examples(split), {name: jnp.asarray(each) for name, each in split.items()}
   place = jax.jit(functools.partial(evaluation_batch, canvas=canvas))
-  arrays = {name: jnp.asarray(values) for name, values in split.items()}
 
   def infer_rows(rows: np.ndarray) -> FreeInference:
     numbers = jnp.asarray(rows)
@@ -204,6 +190,10 @@ def check_finite(found: FreeInference) -> None:
           f"Free-form inference: {name} {when} the steps is not finite for {len(broken)} of "
           f"{len(each)} examples: {shown}. {_REMEDY[when]}"
         )
+
+
+def _total(terms: Terms) -> Array:
+  return sum(terms.values(), start=jnp.zeros(()))
 
 
 def _key(number: Array) -> Array:

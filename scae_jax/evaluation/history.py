@@ -3,7 +3,6 @@
 import json
 import math
 import pathlib
-from typing import Any
 
 import numpy as np
 from absl import logging
@@ -16,7 +15,7 @@ def read_history(path: pathlib.Path, seed: int) -> tuple[np.ndarray, dict[str, n
   """Reads the JSON lines of a training run: an object with `step` and `split` a line.
 
   Where several seeds trained at once, a line has under `seeds` the numbers of each. The incomplete
-  last line that a kill leaves is left out; so are damaged ones, with a warning.
+  last line that a kill leaves is left out, and damaged ones with a warning.
 
   Returns:
     Steps int [n] in ascending order, and `{split/name: float [n]}` of every number, NaN at steps
@@ -29,7 +28,11 @@ def read_history(path: pathlib.Path, seed: int) -> tuple[np.ndarray, dict[str, n
       entry = json.loads(line.decode())
       own = entry["seeds"][str(seed)] if "seeds" in entry else entry
       curves = {name: value for name, value in own.items() if name not in _NOT_CURVES}
-      numbers = _numbers({entry.get("split", "train"): curves})
+      numbers = {
+        name: float(value)
+        for name, value in flatten_dict({entry.get("split", "train"): curves}, sep="/").items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+      }
       rows.setdefault(int(np.int64(entry["step"])), {}).update(numbers)
     except (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
       damaged += line.endswith(b"\n")
@@ -39,12 +42,3 @@ def read_history(path: pathlib.Path, seed: int) -> tuple[np.ndarray, dict[str, n
   names = list(dict.fromkeys(name for step in steps for name in rows[step]))
   values = {name: np.array([rows[step].get(name, math.nan) for step in steps]) for name in names}
   return np.array(steps, dtype=np.int64), values
-
-
-def _numbers(entry: dict[str, Any]) -> dict[str, float]:
-  """Numbers of an object and of the objects in it, under names joined by a slash."""
-  return {
-    name: float(value)
-    for name, value in flatten_dict(entry, sep="/").items()
-    if isinstance(value, int | float) and not isinstance(value, bool)
-  }

@@ -33,8 +33,7 @@ def model_figures(
 ) -> Drawers:
   """The figures of a batch that the model feeds; `class_names` are of capsules that are classes.
 
-  Raises:
-    ValueError: a figure that does not exist.
+  A figure that does not exist raises ValueError.
   """
   fed = jax.device_get(jax.jit(system.pictures)(variables, batch))
   unknown = sorted(set(fed) - set(FIGURES))
@@ -95,9 +94,7 @@ def curve_figures(history: pathlib.Path | None, seed: int) -> Drawers:
   if history is None or not history.is_file():
     return {}
   steps, values = read_history(history, seed)
-  if not values:
-    return {}
-  return {"training_curves": lambda: FIGURES["training_curves"](steps, values)}
+  return {"training_curves": lambda: FIGURES["training_curves"](steps, values)} if values else {}
 
 
 def embed(features: np.ndarray, seed: int) -> np.ndarray:

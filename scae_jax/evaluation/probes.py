@@ -14,6 +14,7 @@ schedule; the probes that train along with a model lag behind it.
 import dataclasses
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -45,9 +46,9 @@ class Fit:
     num_examples: training examples.
     predict: `features [n, d] -> labels int [n]`.
     train_accuracy: share of the training examples that are classified correctly, in [0, 1].
-    num_clusters: clusters that have any training example; fewer than the classes when the features
-      take fewer values than that, as with dead capsules. The accuracy is then what that number of
-      clusters can reach. 0 of a linear classifier.
+    num_clusters: clusters that have any training example; 0 of a linear classifier. Fewer than the
+      classes where the features take fewer values than that, as with dead capsules; the accuracy is
+      then what that number of clusters can reach.
     converged: False when a linear classifier was cut at `MAX_STEPS`; its accuracy is then a lower
       bound.
   """
@@ -90,24 +91,13 @@ def fit_clusters(
   seed: int,
   name: str = "features",
 ) -> Fit:
-  """Clusters features by k-means, and names the clusters: LIN-MATCH.
+  """Clusters features [n, d] by k-means and names the clusters by labels int [n]: LIN-MATCH.
 
-  Args:
-    features: [n, d].
-    labels: int [n], used only to name the clusters.
-    num_classes: number of labels and of clusters.
-    seed: of k-means' starts.
-    name: what the features are called in messages.
-
-  Raises:
-    ValueError: what `checks` says.
+  `seed` is of k-means' starts, `name` what the features are called in messages. What does not
+  satisfy `checks` raises ValueError.
   """
-  _check(name, features, labels, num_classes)
   kmeans = KMeans(num_classes, random_state=seed).set_params(n_init=NUM_STARTS)
-  with warnings.catch_warnings():
-    # Said of features with fewer values than clusters; `num_clusters` says it in the result.
-    warnings.simplefilter("ignore", ConvergenceWarning)
-    clusters = kmeans.fit_predict(features)
+  clusters = _checked_fit(kmeans.fit_predict, name, features, labels, num_classes)
   label_of_cluster = match_clusters(clusters, labels, num_classes)
   return Fit(
     name=name,
@@ -123,10 +113,7 @@ def fit_clusters(
 def match_clusters(clusters: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
   """The label of each cluster, a permutation, for which most examples are correct.
 
-  Args:
-    clusters: int [n] in [0, num_classes).
-    labels: int [n] in [0, num_classes).
-    num_classes: number of labels and of clusters.
+  Both are int [n] in [0, num_classes).
   """
   counts = confusion_matrix(clusters, labels, labels=np.arange(num_classes))
   _, label_of_cluster = linear_sum_assignment(counts, maximize=True)
@@ -140,12 +127,9 @@ def fit_probe(
 
   Features that are the same in all examples carry no weight.
   """
-  _check(name, features, labels, num_classes)
   classifier = LogisticRegression(C=INVERSE_L2, tol=TOLERANCE, max_iter=MAX_STEPS)
   pipeline = make_pipeline(StandardScaler(), classifier)
-  with warnings.catch_warnings():
-    warnings.simplefilter("ignore", ConvergenceWarning)  # `converged` says it in the result
-    pipeline.fit(features, labels)
+  _checked_fit(pipeline.fit, name, features, labels, num_classes)
   return Fit(
     name=name,
     num_classes=num_classes,
@@ -158,20 +142,13 @@ def fit_probe(
 
 
 def capsules_in_use(activations: np.ndarray, *, name: str = "features") -> np.ndarray:
-  """Which capsules are in use.
+  """Which capsules are in use, bool [k], by their non-negative activations [n, k].
 
   Features can be accurate with a few capsules that do everything, or with many that are always half
   on; this count tells them from capsules that specialise. A capsule's share of an example is its
   activation (presence or posterior mass) over the sum of those of all capsules, or zero where that
   sum is. A capsule is in use when its share is at least 0.1 on at least 1 % of the examples. With
   more than ten capsules that are all equally on, none is in use.
-
-  Args:
-    activations: [n, k], non-negative.
-    name: for messages.
-
-  Returns:
-    bool [k].
 
   Raises:
     ValueError: activations that are negative or not finite.
@@ -187,7 +164,17 @@ def capsules_in_use(activations: np.ndarray, *, name: str = "features") -> np.nd
   return np.mean(shares >= MIN_SHARE, axis=0) >= MIN_EXAMPLES
 
 
-def _check(name: str, features: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+def _checked_fit(
+  fit: Callable[..., Any], name: str, features: np.ndarray, labels: np.ndarray, num_classes: int
+) -> Any:
+  """Fits to what satisfies `checks`.
+
+  scikit-learn warns of fewer values than clusters and of a probe that was cut: `num_clusters` and
+  `converged` say both in the result.
+  """
   check_features(name, features)
   check_labels(name, features, labels, num_classes)
   check_enough_to_fit(labels, num_classes)
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    return fit(features, labels)

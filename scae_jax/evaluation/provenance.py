@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,9 +20,7 @@ def measured_with() -> dict[str, Any]:
   Of an accelerator, `platform_version` says which compiler and driver library jax runs on.
   """
   device = jax.devices()[0]
-  driver = {}
-  if device.platform != "cpu":
-    driver["platform_version"] = " ".join(device.client.platform_version.split())
+  driver = {"platform_version": " ".join(device.client.platform_version.split())}
   return {
     "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     "versions": {
@@ -32,7 +31,7 @@ def measured_with() -> dict[str, Any]:
       "platform": device.platform,
       "device_kind": device.device_kind,
       "device_count": jax.device_count(),
-      **driver,
+      **(driver if device.platform != "cpu" else {}),
       "cpu_model": cpu_model(),
       "cpu_count": os.cpu_count(),
     },
@@ -59,16 +58,13 @@ def hardware(measured: Mapping[str, Any]) -> str:
 
 def versions(measured: Mapping[str, Any]) -> str:
   """A sentence on the releases that `measured_with` found."""
-  found = measured["versions"].items()
-  return f"Versions: {', '.join(f'{name} {version}' for name, version in found)}."
+  found = (f"{name} {version}" for name, version in measured["versions"].items())
+  return f"Versions: {', '.join(found)}."
 
 
 def cpu_model() -> str:
   """What the processor calls itself, or its architecture where the system does not tell."""
   cpuinfo = pathlib.Path("/proc/cpuinfo")
-  if cpuinfo.is_file():
-    for line in cpuinfo.read_text(errors="replace").splitlines():
-      key, _, value = line.partition(":")
-      if key.strip() == "model name" and value.strip():
-        return value.strip()
-  return platform.processor() or platform.machine()
+  text = cpuinfo.read_text(errors="replace") if cpuinfo.is_file() else ""
+  found = re.search(r"^model name\s*: *(\S.*?)\s*$", text, re.MULTILINE)
+  return found[1] if found else platform.processor() or platform.machine()

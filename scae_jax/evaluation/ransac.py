@@ -44,19 +44,16 @@ class _Candidates:
 
 
 def ransac(points: np.ndarray, presence: np.ndarray, options: SceneOptions) -> np.ndarray:
-  """Finds the patterns of scenes.
+  """Finds the patterns of scenes: points [s, n, 2] in [-1, 1], presence [s, n], 0 or 1.
 
-  Args:
-    points: [s, n, 2] in [-1, 1].
-    presence: [s, n], 0 or 1; at most `MAX_POINTS` present points a scene.
-    options: that the scenes were drawn with.
+  `options` are those that the scenes were drawn with.
 
   Returns:
     int32 [s, n], the index in `options.patterns` of the pattern that each point is explained by,
     -1 for absent and for unexplained points.
 
   Raises:
-    ValueError: what `check_scenes` says, or more points.
+    ValueError: what `check_scenes` says, or more than `MAX_POINTS` present points in a scene.
   """
   check_scenes(points, presence, np.zeros(np.shape(presence), int), len(options.patterns))
   there = np.asarray(presence).astype(bool)
@@ -69,13 +66,10 @@ def ransac(points: np.ndarray, presence: np.ndarray, options: SceneOptions) -> n
   counts = there.sum(axis=1)
   for count in np.unique(counts):
     alike = np.flatnonzero(counts == count)
-    for start in range(0, len(alike), CHUNK):
-      scenes = alike[start : start + CHUNK]
-      mask = there[scenes]
-      owner = _explain(z[scenes][mask].reshape(len(scenes), count), options)
-      block = found[scenes]
-      block[mask] = owner.reshape(-1)
-      found[scenes] = block
+    for scenes in np.split(alike, range(CHUNK, len(alike), CHUNK)):
+      which, slot = np.nonzero(there[scenes])
+      owner = _explain(z[scenes[which], slot].reshape(len(scenes), count), options)
+      found[scenes[which], slot] = owner.reshape(-1)
   return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from scae_jax.evaluation.comparison import write_summary
-from scae_jax.evaluation.files import make_writable, seed_folders, write_json
+from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.pictures import curve_figures, model_figures, save_figures
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.table import print_table
@@ -23,14 +23,9 @@ from scae_jax.typing import Batch
 class Evaluated:
   """A trained model, and what every report needs to know of it.
 
-  Attributes:
-    system: the model.
-    variables: what its module applies, by seed.
-    step: training step of the parameters.
-    batch_size: examples a pass.
-    max_examples: of each split, always the same; 0 is all.
-    provenance: more entries for `metrics.json`, such as the config.
-    history: `metrics.jsonl` of the training run; drawn as curves if the file is there.
+  `variables` are by seed, `step` is the training step they are of. `max_examples` of each split are
+  used, always the same; 0 is all. `provenance` are more entries for `metrics.json`, such as the
+  config. `history` is the `metrics.jsonl` of the training run; its curves are drawn if it is there.
   """
 
   system: System
@@ -82,10 +77,12 @@ def write_reports(
     ValueError: from the scorer; or the system feeds a figure that does not exist.
     OSError: a folder cannot be written to; found before anything is computed.
   """
-  directory = pathlib.Path(directory)
-  folders = seed_folders(directory, evaluated.variables)
+  directory, seeds = pathlib.Path(directory), evaluated.variables
+  folders = {seed: directory / f"seed-{seed}" if len(seeds) > 1 else directory for seed in seeds}
   for folder in folders.values():
-    make_writable(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".writable").write_bytes(b"")
+    (folder / ".writable").unlink()
   reports = {}
   for seed, folder in folders.items():
     own = evaluated.variables[seed]

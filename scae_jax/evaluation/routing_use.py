@@ -25,11 +25,8 @@ def measure_routing(
 ) -> dict[str, Any]:
   """What varies over examples.
 
-  Args:
-    part_presence: in [0, 1].
-    part_winner: the object that won each part, k or more for none.
-    object_presence: in [0, 1].
-    object_poses: from an object's own to image coordinates.
+  Presences are in [0, 1], poses go from an object's own to image coordinates. `part_winner` is the
+  object that won each part, k or more for none.
 
   Returns:
     `parts` and `objects`, a dict each. Of both `on`, the share of examples in which it is. Of
@@ -74,8 +71,5 @@ def measure_routing(
       kind: sum(SOMETIMES < one["on"] < 1 - SOMETIMES for one in ones)
       for kind, ones in (("parts", parts), ("objects", objects))
     },
-    "routed": sum(
-      one["on"] > SOMETIMES and one["others"] is not None and one["others"] > SOMETIMES
-      for one in parts
-    ),
+    "routed": sum(one["on"] > SOMETIMES and one["others"] > SOMETIMES for one in parts),
   }

@@ -33,7 +33,7 @@ from scae_jax.evaluation.examples import (
 from scae_jax.evaluation.pictures import answer_figures, feature_figures
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.report import Evaluated, Scored, Scorer
-from scae_jax.evaluation.scores import read, score_each, score_pixels
+from scae_jax.evaluation.scores import Features, read, score, score_pixels
 from scae_jax.evaluation.segmentation import segmentation
 
 # Standard deviations of the points, in units of the patterns, whose side is 2.
@@ -46,14 +46,9 @@ def feature_scorer(
 ) -> Scorer:
   """Scores capsule features of images by clusters and linear probes, beside raw pixels.
 
-  Both are always fitted to the training split of the data set that the model was trained on.
-
-  Args:
-    evaluated: the model.
-    dataset: what it was trained on.
-    scored: the data set that is scored.
-    split: of `scored`.
-    canvas: side of the square that images are padded to, pixels.
+  Both are always fitted to the training split of `dataset`, which the model was trained on.
+  `scored` and `split` say what is scored, `canvas` is the side of the square that images are padded
+  to, pixels.
 
   Raises:
     ValueError: an unknown split or a data set that does not fit; from the scorer, features or
@@ -67,20 +62,20 @@ def feature_scorer(
   collect = feature_collector(evaluated.system, canvas=canvas, batch_size=evaluated.batch_size)
 
   def scorer(variables: Any, seed: int) -> Scored:
-    train, test = collect(variables, train_split), collect(variables, test_split)
-    features = score_each(
-      train["features"], labels[0], test["features"], labels[1], num_classes=count, seed=seed
-    )
-    readings = {
-      name: read(name, (values, labels[0]), (test["readings"][name], labels[1]), count)
-      for name, values in train["readings"].items()
-    }
+    found = collect(variables, train_split), collect(variables, test_split)
+
+    def pair(kind: str, name: str) -> tuple[Features, Features]:
+      train, test = ((one[kind][name], own) for one, own in zip(found, labels, strict=True))
+      return train, test
+
+    features = {n: score(n, *pair("features", n), count, seed=seed) for n in found[0]["features"]}
+    readings = {n: read(n, *pair("readings", n), count) for n in found[0]["readings"]}
     pixels = score_pixels(train_split, test_split, count, seed=seed)
     of_readings = {name: one.entries for name, one in readings.items()}
     every = (*features.values(), *readings.values(), pixels)
     drawers = {}
     for name, one in features.items():
-      drawers |= feature_figures(name, test["features"][name], labels[1], one, names, seed=seed)
+      drawers |= feature_figures(name, *pair("features", name)[1], one, names, seed=seed)
     shown = one_of_each_class(labels[1], NUM_PICTURED)
     pictured = {name: jnp.asarray(values[shown]) for name, values in test_split.items()}
     return Scored(
@@ -92,7 +87,7 @@ def feature_scorer(
         "features": {name: one.entries for name, one in features.items()},
         **({"readings": of_readings} if of_readings else {}),
         "pixels": pixels.entries,
-        "measures": mean_metrics(test["metrics"]),
+        "measures": mean_metrics(found[1]["metrics"]),
       },
       notes=(*scored.notes, *(note for one in every for note in one.notes)),
       pictured=evaluation_batch(pictured, jnp.arange(len(shown)), canvas=canvas),
@@ -111,13 +106,9 @@ def answer_scorer(
 ) -> Scorer:
   """Scores the answers of a model that classifies by itself: accuracy and calibration.
 
-  Args:
-    evaluated: the model; it must have `classify`.
-    scored: the data set that the examples are of: its name, classes and notes.
-    split: what the split is called.
-    examples: its arrays, on the host, one entry an example each.
-    make_batch: `(examples, indices) -> batch` with `label` [b], and `other_label` [b] where
-      examples have pairs of labels; jittable.
+  `scored` and `split` give the names, classes and notes of `examples`, arrays on the host with one
+  entry an example each. `make_batch`, jittable, makes of these and of indices a batch with `label`
+  [b], and `other_label` [b] where examples have pairs of labels.
 
   Raises:
     ValueError: the system does not classify; no examples, or arrays that are not of one length; a

@@ -13,6 +13,7 @@ from scae_jax.evaluation.probes import MAX_STEPS, capsules_in_use, fit_clusters,
 # cores. k-means gives the same figure, the linear one a lower one: the report says how many it was.
 MAX_PIXEL_EXAMPLES = 10_000
 PIXELS = "raw pixels"
+Features = tuple[np.ndarray, np.ndarray]  # float32 [n, d], and labels int [n]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,27 +31,6 @@ class Scores:
   notes: tuple[str, ...]
 
 
-Features = tuple[np.ndarray, np.ndarray]  # float32 [n, d], and labels int [n]
-
-
-def score_each(
-  train: Mapping[str, np.ndarray],
-  train_labels: np.ndarray,
-  test: Mapping[str, np.ndarray],
-  test_labels: np.ndarray,
-  *,
-  num_classes: int,
-  seed: int,
-) -> dict[str, Scores]:
-  """`score` of each kind of capsule features, [n, d] each."""
-  return {
-    name: score(
-      name, (train[name], train_labels), (test[name], test_labels), num_classes, seed=seed
-    )
-    for name in train
-  }
-
-
 def score(
   name: str,
   train: Features,
@@ -60,15 +40,10 @@ def score(
   seed: int,
   are_capsules: bool = True,
 ) -> Scores:
-  """Fits clusters and a probe on `train` and scores both on `test`.
+  """Fits as many clusters as classes, and a probe, to `train`; scores both on `test`.
 
-  Args:
-    name: what the features are called.
-    train: examples to fit to.
-    test: examples to score.
-    num_classes: number of labels and of clusters.
-    seed: of k-means' starts.
-    are_capsules: whether each feature is the activation of a capsule, so that those in use count.
+  `seed` is of k-means' starts. `are_capsules`: each feature is the activation of a capsule, so that
+  those in use count.
 
   Raises:
     ValueError: features that are not finite or, of capsules, negative; labels outside the classes;
@@ -120,14 +95,12 @@ def read(name: str, train: Features, test: Features, num_classes: int) -> Scores
 def score_pixels(
   train: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray], num_classes: int, *, seed: int
 ) -> Scores:
-  """`score` of the images' own pixels; arguments are those of `pixel_features`."""
+  """`score` of the images' own pixels, see `pixel_features`."""
   fitted, scored = pixel_features(train, test)
   found = score(PIXELS, fitted, scored, num_classes, seed=seed, are_capsules=False)
   count = len(fitted[1])
-  if count == len(train["label"]):
-    return found
-  note = f"{PIXELS}: fitted on {count:,} of the training images."
-  return Scores(found.entries, (*found.notes, note))
+  few = f"{PIXELS}: fitted on {count:,} of the training images."
+  return Scores(found.entries, (*found.notes, *[few] * (count < len(train["label"]))))
 
 
 def pixel_features(
@@ -135,11 +108,8 @@ def pixel_features(
 ) -> tuple[Features, Features]:
   """Pixels in [0, 1] as features: of training, at most `MAX_PIXEL_EXAMPLES`, and of test images.
 
-  Where sizes differ, smaller images are centred on black, as a canvas does it.
-
-  Args:
-    train: `image` uint8 [n, h, w, c] and `label` int [n].
-    test: the same of the images to score.
+  Both have `image` uint8 [n, h, w, c] and `label` int [n]. Where sizes differ, smaller images are
+  centred on black, as a canvas does it.
   """
   rows = choose(len(train["label"]), MAX_PIXEL_EXAMPLES)
   splits = [(train["image"][rows], train["label"][rows]), (test["image"], test["label"])]

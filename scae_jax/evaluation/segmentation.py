@@ -22,17 +22,11 @@ from scae_jax.data.constellations import check_scenes
 
 @dataclasses.dataclass(frozen=True)
 class Segmentation:
-  """Figures of every scene.
+  """Figures of every scene, [s] each."""
 
-  Attributes:
-    accuracy: [s] share of present points whose capsule was matched to their pattern, in [0, 1].
-    adjusted_rand_index: [s] 1 for equal partitions, 0 on average for random ones, at least -0.5.
-    variation_of_information: [s] nats, 0 for equal partitions, at most log(points).
-  """
-
-  accuracy: np.ndarray
-  adjusted_rand_index: np.ndarray
-  variation_of_information: np.ndarray
+  accuracy: np.ndarray  # share of present points whose capsule was matched to their pattern
+  adjusted_rand_index: np.ndarray  # 1 for equal partitions, 0 on average for random ones
+  variation_of_information: np.ndarray  # nats, 0 for equal partitions, at most log(points)
 
   def means(self) -> dict[str, float]:
     """Each figure's mean over scenes."""
@@ -48,19 +42,11 @@ def segmentation(
   num_patterns: int,
   num_capsules: int,
 ) -> Segmentation:
-  """Compares capsules with patterns.
+  """Compares the capsule of each point, int [s, n] in [-1, num_capsules), with its pattern.
 
   For the accuracy, patterns and capsules are matched one to one in every scene, so that as many
   points as possible are right. The other two compare partitions, in which each point of no capsule
-  is a group of its own.
-
-  Args:
-    points: [s, n, 2]; only checked.
-    presence: [s, n], 0 or 1.
-    pattern: int [s, n] in [0, num_patterns).
-    capsule: int [s, n] in [-1, num_capsules), of absent points anything there.
-    num_patterns: patterns that there are.
-    num_capsules: capsules that there are.
+  is a group of its own. `points`, `presence` and `pattern` are as `check_scenes` wants them.
 
   Raises:
     ValueError: what `check_scenes` says; capsules of another shape, type or range.
@@ -77,28 +63,15 @@ def segmentation(
       f" {capsule.max()}"
     )
   present = presence.astype(bool)
-  counts = _contingency(present, pattern, capsule, num_patterns, num_capsules)
-  alone = _contingency(present & (capsule < 0), pattern, capsule + 1, num_patterns, 1)[..., 0]
+  # Points by scene, pattern and capsule, of no capsule first.
+  table = np.zeros((len(pattern), num_patterns, 1 + num_capsules), np.int64)
+  np.add.at(table, (np.nonzero(present)[0], pattern[present], capsule[present] + 1), 1)
+  alone, counts = table[..., 0], table[..., 1:]
   return Segmentation(
     accuracy=_accuracy(counts, present.sum(axis=1)),
     adjusted_rand_index=_adjusted_rand_index(counts, alone),
     variation_of_information=_variation_of_information(counts, alone),
   )
-
-
-def _contingency(
-  counted: np.ndarray,
-  pattern: np.ndarray,
-  capsule: np.ndarray,
-  num_patterns: int,
-  num_capsules: int,
-) -> np.ndarray:
-  """Int [s, patterns, capsules]: counted points by scene, pattern and capsule; -1 is left out."""
-  scene = np.broadcast_to(np.arange(len(pattern))[:, None], pattern.shape)
-  counts = np.zeros((len(pattern), num_patterns, num_capsules), np.int64)
-  belongs = counted & (capsule >= 0)
-  np.add.at(counts, (scene[belongs], pattern[belongs], capsule[belongs]), 1)
-  return counts
 
 
 def _accuracy(counts: np.ndarray, num_points: np.ndarray) -> np.ndarray:

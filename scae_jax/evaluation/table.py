@@ -15,11 +15,7 @@ WIDTH = 200  # characters, where stdout is no terminal
 
 
 def print_table(metrics: Mapping[str, Any]) -> None:
-  """Prints the figures of a report to stdout: framed on a terminal, plain elsewhere.
-
-  Args:
-    metrics: what `report.write_reports` returns of a seed.
-  """
+  """Prints a seed's `metrics.json` to stdout: framed on a terminal, plain elsewhere."""
   num_names, columns, rows = _cells(metrics)
   is_framed = sys.stdout.isatty()
   table = Table(box=HEAVY_HEAD if is_framed else None, show_header=any(columns), pad_edge=is_framed)

@@ -34,9 +34,7 @@ ROTATIONS = tuple(range(0, 360, 45))
 def match_templates(templates: np.ndarray, alphas: np.ndarray | None = None) -> dict[str, Any]:
   """The nearest other template of each, and how near it is.
 
-  Args:
-    templates: [m, t, t, c] in [0, 1].
-    alphas: [m, t, t, 1] in [0, 1], or None; templates are multiplied by them.
+  `templates` [m, t, t, c] in [0, 1] are multiplied by `alphas` [m, t, t, 1], if there are any.
 
   Returns:
     `templates`, their number; `blank`, indices of those without ink, which are left out;

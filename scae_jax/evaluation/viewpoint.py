@@ -30,32 +30,24 @@ def accuracies(
   """Share of test examples that are classified correctly, of every data set and seed.
 
   Of a model without `classify`, clusters and a linear probe are fitted to the features of the
-  unmoved training images, once a seed, as in a report.
-
-  Args:
-    system: the model.
-    variables: what its module applies, by seed.
-    dataset: what it was trained on.
-    scored: with a split "test" each; of an iterator, one set is held at a time.
-    canvas: side of the square that images are padded to, pixels.
-    batch_size: examples a pass.
-    max_examples: of each split; 0 is all.
+  unmoved training images of `dataset`, once a seed, as in a report. `scored` may be an iterator,
+  of which one set is held at a time. `canvas` is the side of the square that images are padded to,
+  pixels; of each split `max_examples` are used, 0 for all.
 
   Returns:
     `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or `LIN-MATCH` and
     `LIN-PRED` of each kind of features, and `LIN-PRED` of each of readings.
   """
+  fitted = {}
   if system.classify is None:
     collect = feature_collector(system, canvas=canvas, batch_size=batch_size)
     train = load_split(dataset, "train", max_examples)
-    fitted = {
-      seed: _fit(collect(own, train), train["label"], num_classes=dataset.num_classes, seed=seed)
-      for seed, own in variables.items()
-    }
+    for seed, own in variables.items():
+      fitted[seed] = _fit(collect(own, train), train["label"], dataset.num_classes, seed)
   else:
     make_batch = functools.partial(evaluation_batch, canvas=canvas)
     sizes = {"num_classes": dataset.num_classes, "batch_size": batch_size}
-    collect, fitted = answer_collector(system, make_batch, **sizes), {}
+    collect = answer_collector(system, make_batch, **sizes)
   results: dict[str, dict[str, dict[int, float]]] = {}
   for one in scored:
     split = load_split(one, "test", max_examples)
@@ -75,14 +67,13 @@ def accuracies(
 
 
 def _fit(
-  found: dict[str, Any], labels: np.ndarray, *, num_classes: int, seed: int
+  found: dict[str, Any], labels: np.ndarray, num_classes: int, seed: int
 ) -> dict[tuple[str, str], Fit]:
   """Clusters and probe of each kind of features, and a probe of each of readings."""
   fitted = {}
-  for name, values in found["features"].items():
+  for name, values in (found["features"] | found["readings"]).items():
     options: dict[str, Any] = {"num_classes": num_classes, "name": name}
-    fitted["LIN-MATCH", name] = fit_clusters(values, labels, seed=seed, **options)
+    if name in found["features"]:
+      fitted["LIN-MATCH", name] = fit_clusters(values, labels, seed=seed, **options)
     fitted["LIN-PRED", name] = fit_probe(values, labels, **options)
-  for name, values in found["readings"].items():
-    fitted["LIN-PRED", name] = fit_probe(values, labels, num_classes=num_classes, name=name)
   return fitted

@@ -21,12 +21,8 @@ PRESENT = 0.5
 
 
 def vote_outline(votes: np.ndarray, counts: np.ndarray) -> np.ndarray:
-  """Corners of a capsule's shape, [c, 2]: its votes that count, in order around their mean.
-
-  Args:
-    votes: [v, 2].
-    counts: bool [v].
-  """
+  """Corners [c, 2] of a capsule's shape: those of its votes [v, 2] that count, bool [v], in order
+  around their mean."""
   corners = votes[counts]
   x, y = (corners - corners.mean(axis=0, keepdims=True)).T
   return corners[np.argsort(np.arctan2(y, x), kind="stable")]
@@ -44,18 +40,10 @@ def constellations(
 ) -> Figure:
   """Draws, a column a scene, what the capsules found and which points belong together.
 
-  Above, present points have the colour of the capsule that won them, and the votes that won them
-  are the corners of a shape, for each capsule that is present (above 0.5). Below, the points of a
-  pattern are the corners of a grey one.
-
-  Args:
-    points: in [-1, 1]; the first 8 scenes are drawn.
-    presence: 0 or 1.
-    pattern: the pattern of each point.
-    capsule: in [0, k), the capsule of each point; any other number stands for none.
-    votes: where each capsule expects points.
-    vote_won: whether a vote won any present point.
-    capsule_presence: in [0, 1].
+  Above, present points have the colour of the `capsule` that won them (a number outside [0, k)
+  stands for none). The votes, where a capsule expects points, that won any present point are the
+  corners of a shape, for each capsule that is present (above 0.5). Below, the points of a pattern
+  are the corners of a grey one. Points are in [-1, 1]; the first 8 scenes are drawn.
   """
   shown = min(len(points), MAX_SCENES)
   num_capsules = capsule_presence.shape[1]
@@ -67,9 +55,8 @@ def constellations(
   grid = figure.subplots(2, shown, squeeze=False)
   row_label(grid[0, 0], "capsules")
   row_label(grid[1, 0], "truth")
-  for i in range(shown):
+  for i, (found, truth) in enumerate(grid.T):
     there = presence[i] > 0
-    found, truth = grid[:, i]
     for k in range(num_capsules):
       if capsule_presence[i, k] > PRESENT and vote_won[i, k].any():
         _shape(found, vote_outline(votes[i, k], vote_won[i, k]), colours[k])
@@ -78,13 +65,16 @@ def constellations(
       corners = points[i][there & (pattern[i] == index)]
       _shape(truth, vote_outline(corners, np.ones(len(corners), bool)), np.full(3, 0.6))
     _dots(truth, points[i][there], np.full((int(there.sum()), 3), 0.2))
-    for axes in (found, truth):
-      _frame(axes)
+  for axes in grid.flat:
+    # The same square for every scene, also where jitter puts a point outside.
+    axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal", xticks=[], yticks=[])
+    axes.spines[:].set_color("0.8")
 
   seen = np.unique(owner[:shown][presence[:shown] > 0])
-  handles = [Line2D([], [], marker="o", ls="", color=tuple(colours[k])) for k in seen]
-  for handle, k in zip(handles, seen, strict=True):
-    handle.set_label("no capsule" if k == num_capsules else f"capsule {k}")
+  names = [*(f"capsule {k}" for k in range(num_capsules)), "no capsule"]
+  handles = [
+    Line2D([], [], marker="o", ls="", color=tuple(colours[k]), label=names[k]) for k in seen
+  ]
   handles.append(Line2D([], [], color=GREY, lw=1.0, label="votes of a present capsule"))
   legend_below(figure, handles, min(len(handles), max(2, shown)))
   return figure
@@ -97,13 +87,3 @@ def _shape(axes: Axes, corners: np.ndarray, colour: np.ndarray) -> None:
 
 def _dots(axes: Axes, points: np.ndarray, colours: np.ndarray) -> None:
   axes.scatter(*points.T, s=16, c=colours, edgecolors="white", linewidths=0.4, zorder=2)
-
-
-def _frame(axes: Axes) -> None:
-  """The same square for every scene, also where jitter puts a point outside."""
-  axes.set_xlim(-1.05, 1.05)
-  axes.set_ylim(-1.05, 1.05)
-  axes.set_aspect("equal")
-  axes.set_xticks([])
-  axes.set_yticks([])
-  axes.spines[:].set_color("0.8")

@@ -31,15 +31,10 @@ def coupling(
   the shares that it got of them; the largest is dark and the longest, since bars stand on less than
   the least where that is below zero. More than 64 children are averaged in groups of neighbours.
 
-  Args:
-    image: that was routed.
-    coupling: share of each of n children that each of k parents got in each iteration; shares of a
-      child sum to one.
-    agreement: of each child's vote with each parent: a scalar product, or a log density.
-    class_names: a name a parent; () gives them numbers.
-
-  Raises:
-    ValueError: not one name a parent.
+  `coupling` has the share of each of n children that each of k parents got in each iteration;
+  shares of a child sum to one. `agreement` is that of each child's vote with each parent: a scalar
+  product, or a log density. `class_names` of () gives parents numbers; another number of names than
+  of parents raises ValueError.
   """
   iterations, num_children, num_parents = coupling.shape
   names = list(class_names) or [str(k) for k in range(num_parents)]
@@ -81,10 +76,7 @@ def coupling(
 
 
 def mean_of_groups(coupling: np.ndarray) -> np.ndarray:
-  """Averages [i, n, k] over consecutive groups of n: [i, min(n, 64), k].
-
-  Groups differ by at most one child in size; the larger ones come first.
-  """
+  """Averages [i, n, k] over consecutive groups of n, the larger ones first: [i, min(n, 64), k]."""
   groups = np.array_split(coupling, min(coupling.shape[1], MAX_ROWS), axis=1)
   return np.stack([group.mean(axis=1) for group in groups], axis=1)
 

@@ -8,7 +8,15 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from scae_jax.figures.style import GREY, LABEL_SIZE, legend_below, new_figure, palette, plain
+from scae_jax.figures.style import (
+  GREY,
+  LABEL_SIZE,
+  legend_below,
+  new_figure,
+  palette,
+  panels,
+  plain,
+)
 from scae_jax.typing import Num, typed
 
 MAX_PANELS = 24
@@ -31,34 +39,27 @@ def training_curves(
 ) -> Figure:
   """Draws each quantity in its own panel, because each has its own unit.
 
-  Args:
-    steps: training steps.
-    values: `{name: values}`; NaN where a quantity was not measured. `train/x`, `validation/x` and
-      `test/x` share the panel `x`. The first 24 panels are drawn.
-
-  Raises:
-    ValueError: no quantity.
+  Values are NaN where a quantity was not measured; without any quantity ValueError is raised.
+  `train/x`, `validation/x` and `test/x` share the panel `x`. The first 24 panels are drawn.
   """
   if not values:
     raise ValueError("training_curves needs at least one quantity, got none.")
-  panels: dict[str, dict[str, np.ndarray]] = {}
+  by_quantity: dict[str, dict[str, np.ndarray]] = {}
   for name, curve in values.items():
     split, _, quantity = name.partition("/")
     if split not in SPLITS or not quantity:
       split, quantity = "", name
-    panels.setdefault(quantity, {})[split] = curve
+    by_quantity.setdefault(quantity, {})[split] = curve
 
-  shown = list(panels.items())[:MAX_PANELS]
+  shown = list(by_quantity.items())[:MAX_PANELS]
   columns = min(len(shown), NUM_COLUMNS)
   rows = math.ceil(len(shown) / columns)
   figure = new_figure(3.2 * columns + 0.3, 1.9 * rows + 0.7, "Training")
-  grid = figure.subplots(rows, columns, squeeze=False)
-  for axes in grid.flat[len(shown) :]:
-    axes.set_visible(False)
+  grid = panels(figure, len(shown), columns)
   blue, orange = palette(2)
   colours: dict[str, np.ndarray] = {"train": blue, "validation": orange, "test": orange, "": blue}
   lines = {}
-  for i, (axes, (quantity, by_split)) in enumerate(zip(grid.flat, shown, strict=False)):
+  for i, (axes, (quantity, by_split)) in enumerate(zip(grid, shown, strict=True)):
     for split, curve in by_split.items():
       measured = np.isfinite(curve)
       marker = "o" if measured.sum() == 1 else ""  # a line of one point would not be seen
@@ -84,14 +85,9 @@ def equivariance(
   that do not move dashed; the ratio of the two; and the mean change of presences, with that between
   different examples dotted.
 
-  Args:
-    curves: by family, each `size` [n] and for each kind of capsule `<kind>/error`,
-      `<kind>/unmoved` and `<kind>/presence_change`, [n]; NaN where nothing was measured.
-    between: by kind, the mean absolute difference of presences between examples.
-    title: what was measured.
-
-  Raises:
-    ValueError: no family.
+  Of each family, `curves` have `size` [n] and for each kind of capsule `<kind>/error`,
+  `<kind>/unmoved` and `<kind>/presence_change`, [n]; NaN where nothing was measured. `between` has
+  the mean absolute difference of presences between examples, by kind. No family raises ValueError.
   """
   if not curves:
     raise ValueError("equivariance needs at least one family of motions, got none.")
@@ -145,7 +141,8 @@ def viewpoint(
 
   Args:
     angles: degrees.
-    accuracy: `{way of training or of scoring: {system: shares in [0, 1]}}`; NaN leaves a gap.
+    accuracy: `{way of training or of scoring: {system: shares in [0, 1]}}`; NaN leaves a gap,
+      nothing at all raises ValueError.
     chance: the accuracy of a guess, drawn as a dotted line.
     title: of the whole.
     across: what the angles are of.
@@ -153,9 +150,6 @@ def viewpoint(
     baselines: names of systems whose lines are grey and dashed.
     dashed: names of others whose lines are dashed, such as those scored in another way.
     marked: angles at which a thin line stands.
-
-  Raises:
-    ValueError: nothing to draw.
   """
   names = list(dict.fromkeys(name for lines in accuracy.values() for name in lines))
   if not names:
@@ -165,11 +159,9 @@ def viewpoint(
   num_columns = num_columns or len(accuracy)
   num_rows = -(-len(accuracy) // num_columns)
   figure = new_figure(4.2 * num_columns + 0.3, 3.3 * num_rows + 0.6, title)
-  grid = figure.subplots(num_rows, num_columns, squeeze=False, sharey=True)
+  grid = panels(figure, len(accuracy), num_columns, sharey=True)
   drawn: dict[str, Artist] = {}
-  for axes in grid.flat[len(accuracy) :]:
-    axes.set_visible(False)
-  for axes, (way, lines) in zip(grid.flat, accuracy.items(), strict=False):
+  for axes, (way, lines) in zip(grid, accuracy.items(), strict=True):
     for name, values in lines.items():
       is_dashed = name in dashed or name in baselines
       look = {"color": colours.get(name, "0.5"), "ls": "--" if is_dashed else "-", "label": name}
@@ -185,7 +177,7 @@ def viewpoint(
     else:
       axes.xaxis.set_major_locator(MultipleLocator(TICKS))
     plain(axes)
-  for axes in grid[:, 0]:
+  for axes in grid[::num_columns]:
     axes.set_ylabel("accuracy, percent", fontsize=LABEL_SIZE)
   # Baselines last.
   handles = [drawn[name] for name in sorted(drawn, key=lambda name: name in baselines)]

@@ -1,13 +1,15 @@
 """Tables of small pictures in one: capsules perturbed, samples of a model, parts by identity."""
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scae_jax.figures.reconstructions import colour_parts
-from scae_jax.figures.style import GREY, LABEL_SIZE, SMALL_SIZE, new_figure, show_picture
+from scae_jax.figures.style import GREY, LABEL_SIZE, SMALL_SIZE, new_figure, panels, show_picture
 from scae_jax.typing import Num, typed
 
 GAP = 1  # pixels between pictures
@@ -28,11 +30,7 @@ def capsule_dimensions(
 ) -> Figure:
   """Draws a block an example: a row a dimension of its capsule, a column an offset added to it.
 
-  Sabour et al. 2017, figure 4.
-
-  Args:
-    perturbed: reconstructions; the first 6 examples and the first 16 dimensions are drawn.
-    offsets: what was added to the dimension.
+  The first 6 examples and 16 dimensions are drawn. Sabour et al. 2017, figure 4.
   """
   perturbed = perturbed[:MAX_CAPSULES, :MAX_DIMENSIONS]
   shown, num_dimensions, num_offsets, height, width, _ = perturbed.shape
@@ -43,14 +41,10 @@ def capsule_dimensions(
     0.27 * height / width * num_dimensions * rows + 0.55 * rows + 0.5,
     "Capsules with one dimension changed",
   )
-  grid = figure.subplots(rows, columns, squeeze=False)
-  for axes in grid.flat[shown:]:
-    axes.set_visible(False)
-  ticked = sorted({0, (num_offsets - 1) // 2, num_offsets - 1})  # both ends and the middle
-  for i, axes in enumerate(grid.flat[:shown]):
-    show_mosaic(axes, perturbed[i])
-    axes.set_xticks(middles(num_offsets, width)[ticked], [f"{offsets[s]:+.2f}" for s in ticked])
-    axes.set_yticks(middles(num_dimensions, height), [str(d) for d in range(num_dimensions)])
+  named = {0, (num_offsets - 1) // 2, num_offsets - 1}  # both ends and the middle
+  names = [f"{offset:+.2f}" if s in named else "" for s, offset in enumerate(offsets)]
+  for i, axes in enumerate(panels(figure, shown, columns)):
+    show_mosaic(axes, perturbed[i], range(num_dimensions), names)
     if i % columns == 0:
       axes.set_ylabel("dimension", fontsize=LABEL_SIZE, color=GREY)
     if i + columns >= shown:  # nothing below
@@ -79,28 +73,23 @@ def prior_samples(
 def object_samples(
   samples: Num[np.ndarray, "k p h w c"], poses: Num[np.ndarray, "p 2 3"]
 ) -> Figure:
-  """Draws, a row an object, what it draws alone, a column a pose.
+  """Draws, a row an object, what it draws alone, a column a pose of it, with what the pose does.
 
-  Args:
-    samples: the first 32 objects are drawn of those that draw anything brighter than 0.2 at any of
-      the poses, or of all if none does.
-    poses: of the object; a column's title says what the pose does.
+  The first 32 objects are drawn of those that draw anything brighter than 0.2 at any of the poses,
+  or of all if none does.
   """
   numbers = np.flatnonzero(samples.max(axis=(1, 2, 3, 4)) > LEAST_INK)
   if not len(numbers):
     numbers = np.arange(len(samples))  # black pictures say so
-  num_poses, height, width = samples.shape[1:4]
   shown = min(len(numbers), MAX_OBJECTS)
   title = "What each object draws"
   if left_out := len(samples) - len(numbers):
     title += f", without the {left_out} of {len(samples)} that draw nothing"
   if shown < len(numbers):
     title += f" (first {shown})"
-  figure = new_figure(0.62 * num_poses + 0.7, 0.62 * shown + 0.9, title)
+  figure = new_figure(0.62 * len(poses) + 0.7, 0.62 * shown + 0.9, title)
   axes = figure.subplots()
-  show_mosaic(axes, samples[numbers[:shown]])
-  axes.set_xticks(middles(num_poses, width), [describe(pose) for pose in poses])
-  axes.set_yticks(middles(shown, height), [str(k) for k in numbers[:shown]])
+  show_mosaic(axes, samples[numbers[:shown]], numbers[:shown], map(describe, poses))
   axes.xaxis.tick_top()
   axes.set_ylabel("object", fontsize=LABEL_SIZE, color=GREY)
   return figure
@@ -116,36 +105,38 @@ def part_identity(
   """Draws an image rotated by every angle, and below it its parts, each in a colour of its own.
 
   Smith et al. 2020, arXiv 2004.03553, figure 5. Where a stroke keeps its colour through a row, one
-  part stands for it at every angle.
-
-  Args:
-    image: the first 8 are drawn, a pair of rows each.
-    part_mixing: share of each part in each pixel times the brightness of what is drawn there.
-    degrees: counter-clockwise.
-    source: the model, for the title.
+  part stands for it at every angle. The first 8 images are drawn. `part_mixing` is the share of
+  each part in each pixel times the brightness of what is drawn there; `degrees` are
+  counter-clockwise; `source` is the model, for the title.
   """
   shown = min(len(image), MAX_TURNED)
-  num_angles, num_parts, height, width = part_mixing.shape[1:]
+  num_angles, num_parts = part_mixing.shape[1:3]
   width_in_inches = max(0.8 * num_angles + 0.8, 3.6)  # the title's at least
   title = f"The {num_parts} parts, each in its own colour" + (f"\n{source}" if source else "")
   figure = new_figure(width_in_inches, 1.65 * shown + (1.0 if source else 0.8), title)
   parts = np.tile(np.arange(num_parts), (num_angles, 1))
   for i, axes in enumerate(figure.subplots(shown, 1, squeeze=False)[:, 0]):
-    coloured = colour_parts(part_mixing[i], parts, num_parts)
-    show_mosaic(axes, np.stack([in_colour(image[i]), coloured]))
-    axes.set_yticks(middles(2, height), ["image", "parts"])
-    if i == 0:
-      labels = [f"{angle:g}\N{DEGREE SIGN}" for angle in degrees]
-      axes.set_xticks(middles(num_angles, width), labels)
-      axes.xaxis.tick_top()
+    pictures = np.stack([in_colour(image[i]), colour_parts(part_mixing[i], parts, num_parts)])
+    angles = [f"{angle:g}\N{DEGREE SIGN}" for angle in degrees]
+    show_mosaic(axes, pictures, ("image", "parts"), angles if i == 0 else ())
+    axes.xaxis.tick_top()
   return figure
 
 
-def show_mosaic(axes: Axes, pictures: np.ndarray) -> None:
-  """Draws a table of pictures [rows, columns, h, w, c] in [0, 1]; ticks show as labels alone."""
+def show_mosaic(
+  axes: Axes, pictures: np.ndarray, rows: Iterable[Any] = (), columns: Iterable[Any] = ()
+) -> None:
+  """Draws a table of pictures [rows, columns, h, w, c] in [0, 1] and names beside it."""
   show_picture(axes, mosaic(pictures))
   axes.images[0].set_interpolation("auto")  # pictures are not a whole number of dots a pixel
   axes.tick_params(length=0, labelsize=SMALL_SIZE, labelcolor=GREY, pad=3)
+  height, width = pictures.shape[2:4]
+  for set_ticks, names, side in (
+    (axes.set_yticks, rows, height),
+    (axes.set_xticks, columns, width),
+  ):
+    texts = [str(name) for name in names]
+    set_ticks(middles(len(texts), side), texts)
 
 
 def middles(count: int, side: int) -> np.ndarray:

@@ -34,13 +34,9 @@ _ARROW = "\N{RIGHTWARDS ARROW}"
 def templates(
   templates: Num[np.ndarray, "m t t c"], alphas: Num[np.ndarray, "m t t 1"] | None = None
 ) -> Figure:
-  """Draws every template, with its alpha channel and their product below it.
+  """Draws the first 64 templates, with their alpha channel, if any, and their product below.
 
   Where it is transparent a template has no effect, and may be noise.
-
-  Args:
-    templates: the first 64 are drawn.
-    alphas: how opaque each pixel of a template is; None when the model has none.
   """
   num_parts = len(templates)
   shown = min(num_parts, MAX_TEMPLATES)
@@ -82,15 +78,12 @@ def reconstructions(
   """Draws, a column an example, the target, both reconstructions, and whose the parts are.
 
   An object has one colour in all columns. Those that win the most take the first colours, which are
-  the easiest to tell apart, and come first in the legend, which is read along its rows.
+  the easiest to tell apart, and come first in the legend, which is read along its rows. The first
+  10 examples are drawn.
 
-  Args:
-    image: the first 10 are drawn.
-    bottom_up: from the poses of the parts as the encoder sees them.
-    top_down: from the poses that the objects predict.
-    part_mixing: share of each part in each pixel times the pixel's brightness.
-    part_winner: the object that won each part; a number from k on stands for none.
-    object_presence: gives the number of objects.
+  `bottom_up` is from the poses of the parts as the encoder sees them, `top_down` from those that
+  the objects predict. `part_mixing` and `part_winner` are as in `colour_parts`; `object_presence`
+  gives the number of objects.
   """
   shown = min(len(image), MAX_EXAMPLES)
   part_mixing, part_winner = part_mixing[:shown], part_winner[:shown]
@@ -125,13 +118,10 @@ def object_reconstructions(
   object_reconstruction: Num[np.ndarray, "n k h w c"],
   object_presence: Num[np.ndarray, "n k"],
 ) -> Figure:
-  """Draws, a row an example, the target and what its most present objects make by themselves.
+  """Draws, a row an example, the target and what its objects make by themselves.
 
-  Args:
-    image: the first 10 are drawn.
-    object_reconstruction: of each object alone.
-    object_presence: the 5 most present of each example are drawn, the most present first, with
-      their number and presence.
+  Of the first 10 examples the 5 most present objects are drawn, the most present first, with their
+  number and presence.
   """
   shown = min(len(image), MAX_EXAMPLES)
   num_objects = min(object_presence.shape[1], MAX_OBJECTS)
@@ -206,15 +196,9 @@ def overlaid_reconstructions(
   """Draws, a column an example, two overlaid images, and which of the pixels is whose.
 
   Below the overlay stand its two sources, one red and one green, and in the same way what the
-  capsules of the two answers make of them; where both are, it is yellow. Sabour et al. 2017,
+  capsules of the two answers make of them; where both are, it is yellow. Each answer in `predicted`
+  is in the place of the label that it is, if it is one. The first 10 are drawn. Sabour et al. 2017,
   figure 5.
-
-  Args:
-    image: the overlay; the first 10 are drawn.
-    sources: the two images.
-    reconstructions: of the two answers.
-    label: of the sources.
-    predicted: the two answers, each in the place of the label that it is, if it is one.
   """
   shown = min(len(image), MAX_EXAMPLES)
   rows = {
@@ -235,17 +219,12 @@ def overlaid_reconstructions(
 
 
 def colour_parts(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: int) -> np.ndarray:
-  """Gives each pixel the colour of the object that won the part it belongs to.
+  """Gives each pixel the colour of the object that won the part it belongs to: [n, h, w, 3].
 
-  Args:
-    part_mixing: [n, m, h, w] share of each part in each pixel times the pixel's brightness,
-      in [0, 1].
-    part_winner: int [n, m] in [0, num_objects), the object that won each part; any other number
-      stands for no object, and is drawn in grey.
-    num_objects: objects there are.
-
-  Returns:
-    [n, h, w, 3] in [0, 1]; a pixel shared by several parts gets the mean of their colours.
+  `part_mixing` [n, m, h, w] in [0, 1] is the share of each part in each pixel times the pixel's
+  brightness; a pixel shared by several parts gets the mean of their colours. `part_winner` int
+  [n, m] is the object that won each part; a number outside [0, num_objects) stands for none, and is
+  drawn in grey.
   """
   colours = np.concatenate([palette(num_objects), [NO_OBJECT]])
   is_object = (part_winner >= 0) & (part_winner < num_objects)

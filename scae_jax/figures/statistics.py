@@ -34,14 +34,9 @@ def presences_by_class(
   """Draws the mean presence of every capsule for every class, a row a class.
 
   Capsules stand in the order of the class on which they are most present, so that capsules that
-  specialise make a staircase. Within a class the most present comes first.
-
-  Args:
-    features: non-negative presences or masses. Of more than 64 capsules the 64 with the largest
-      mean over their best class are drawn.
-    labels: in [0, len(class_names)).
-    class_names: a name a class.
-    title: what the features are.
+  specialise make a staircase. Within a class the most present comes first. Of more than 64 capsules
+  the 64 with the largest mean over their best class are drawn. `features` are non-negative
+  presences or masses; `title` says which.
   """
   means = mean_by_class(features, labels, len(class_names))
   best, preferred = means.max(axis=0), means.argmax(axis=0)
@@ -70,16 +65,10 @@ def confusion(
   title: str = "",
   columns: str = "answer",
 ) -> Figure:
-  """Draws which answers the examples of each label get, a row a label.
+  """Draws which answers, the columns, the examples of each label get, a row a label.
 
-  Args:
-    matrix: examples by label (row) and by answer (column); halves are counts too.
-    class_names: a name a class.
-    title: what was measured.
-    columns: what an answer is, such as "label of the cluster".
-
-  Raises:
-    ValueError: the matrix has more or fewer classes than there are names.
+  Counts may be halves. `columns` says what an answer is, such as "label of the cluster". Another
+  number of names than of classes raises ValueError.
   """
   if len(class_names) != len(matrix):
     raise ValueError(f"{len(matrix)} classes were counted, and {len(class_names)} have names")
@@ -110,13 +99,10 @@ def embedding(
   class_names: Sequence[str],
   title: str = "",
 ) -> Figure:
-  """Scatters points that were embedded in the plane, as by t-SNE.
+  """Scatters points that were embedded in the plane, as by t-SNE, in the colours of their labels.
 
-  Args:
-    points: only distances mean anything, so the axes bear no numbers.
-    labels: in [0, len(class_names)), the colour of each point.
-    class_names: a name a class; the first 30 stand in the legend.
-    title: what was embedded.
+  Only distances mean anything, so the axes bear no numbers. The first 30 classes stand in the
+  legend.
   """
   colours = palette(len(class_names))
   figure = new_figure(6.4, 5.2)
@@ -151,13 +137,8 @@ def reliability(
 
   A calibrated classifier lies on the dashed line; a bin below it is overconfident. A dot stands at
   the mean confidence of its bin, so that its distance from the line is the bin's part in the
-  expected calibration error.
-
-  Args:
-    count: answers in each of as many equal bins of confidence.
-    confidence: their mean confidence; of an empty bin any number.
-    accuracy: the share of them that is right; of an empty bin any number.
-    title: what was measured.
+  expected calibration error. `count`, `confidence` and `accuracy` are those that
+  `evaluation.classification.by_confidence` returns.
   """
   share = count / max(count.sum(), 1)
   used = count > 0

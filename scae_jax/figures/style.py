@@ -4,6 +4,7 @@ Figures are made without pyplot, so that they keep no global state and can be dr
 """
 
 import colorsys
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,14 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
   if title:
     figure.suptitle(title, fontsize=TITLE_SIZE)
   return figure
+
+
+def panels(figure: Figure, count: int, columns: int, **options: Any) -> list[Axes]:
+  """Axes in rows of `columns`, with nothing after the last; `options` are those of `subplots`."""
+  grid = figure.subplots(math.ceil(count / columns), columns, squeeze=False, **options)
+  for axes in grid.flat[count:]:
+    axes.set_visible(False)
+  return list(grid.flat[:count])
 
 
 def palette(num_colours: int) -> np.ndarray:

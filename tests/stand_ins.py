@@ -1,0 +1,105 @@
+"""Systems, data sets and runs that stand in for trained ones; commands and figures under test."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from flax import linen as nn
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from experiments import one_run
+from scae_jax.data.dataset import Dataset, Split
+from scae_jax.models.system import System
+from scae_jax.training.build import Run
+from scae_jax.training.config import read_settings
+from tests.toy_system import toy_config
+
+STEP = 7  # of the run that a command finds
+
+
+class Pixels(nn.Module):
+  """Gives the image back."""
+
+  @nn.compact
+  def __call__(self, batch, *, train):
+    return batch["image"]
+
+
+def stub(module: nn.Module | None = None, **fields: Any) -> System:
+  """A system that measures, draws and trains nothing, but for the fields given."""
+  nothing: dict[str, Any] = {
+    "loss_terms": lambda output, batch: {},
+    "loss_weights": {},
+    "loss_schedule": {},
+    "metrics": lambda output, batch: {},
+    "features": lambda output: {},
+    "pictures": lambda variables, batch: {},
+  }
+  return System(**{"module": module or Pixels(), **nothing, **fields})
+
+
+def labelled(name: str, images: np.ndarray, labels: np.ndarray, names: str = "abc") -> Dataset:
+  """A data set whose two splits have the same examples; a letter is the name of a class."""
+  split = Split(images, labels.astype(np.int32))
+  return Dataset(name, tuple(names), {"train": split, "test": split})
+
+
+def noise(count: int) -> Dataset:
+  """Images [count, 16, 16, 1] of noise, of three classes in turn."""
+  images = np.random.RandomState(0).randint(0, 255, (count, 16, 16, 1), np.uint8)
+  return labelled("noise", images, np.arange(count) % 3)
+
+
+def open_for_commands(
+  patch: pytest.MonkeyPatch, system, dataset, variables, config: Any = None
+) -> Run:
+  """Commands find this run, of step 7, whatever the workdir; variables are by seed."""
+  config = config or toy_config(data__canvas=18)
+  run = Run(read_settings(config), system, dataset, variables, STEP, is_latest=True)
+  patch.setattr(one_run, "load_settings", lambda workdir, changes: config)
+  patch.setattr(one_run, "keep_compiled", lambda folder: None)
+  patch.setattr(one_run, "open_run", lambda *arguments: run)
+  return run
+
+
+def call(patch: pytest.MonkeyPatch, command: Any, *arguments: object) -> None:
+  """Runs a command of experiments/ in this process."""
+  patch.setattr(sys, "argv", [command.__name__.rpartition(".")[2], *map(str, arguments)])
+  command.main()
+
+
+def refusal(capsys, patch: pytest.MonkeyPatch, command: Any, *arguments: object) -> str:
+  """The message with which a command ends, at exit code 2."""
+  with pytest.raises(SystemExit) as stopped:
+    call(patch, command, *arguments)
+  assert stopped.value.code == 2
+  return capsys.readouterr().err
+
+
+def drawn(figure):
+  """The picture in every axes that has one, by row of the grid and column."""
+  cells = {}
+  for axes in figure.axes:
+    if axes.get_images():
+      spec = axes.get_subplotspec()
+      cells[spec.rowspan.start, spec.colspan.start] = np.asarray(axes.get_images()[0].get_array())
+  return cells
+
+
+def rendered(figure):
+  """Pixels as saved, float [height, width, 3]: draws everything, so that warnings show."""
+  canvas = FigureCanvasAgg(figure)
+  canvas.draw()
+  return np.asarray(canvas.buffer_rgba())[..., :3] / 255
+
+
+def texts(artists) -> list[str]:
+  """What is written."""
+  return [artist.get_text() for artist in artists]
+
+
+def turn(degrees: float) -> np.ndarray:
+  """The pose [2, 3] that turns counter-clockwise: y runs down."""
+  cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+  return np.array([[cos, sin, 0], [-sin, cos, 0]])

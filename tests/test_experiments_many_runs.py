@@ -1,0 +1,434 @@
+"""Commands that train and compare systems: what is trained, scored and written. Nothing trains."""
+
+import argparse
+import dataclasses
+import functools
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import many_runs, rotation, rotation_systems, viewpoint, viewpoint_systems
+from experiments.rotation import ROTATED, UPRIGHT
+from experiments.viewpoint_systems import ANGLES, TRAINED_ROTATION
+from scae_jax.data.dataset import EvalDataset, Split
+from scae_jax.data.digits import load_digits
+from scae_jax.data.transfer import load_scored
+from scae_jax.evaluation import viewpoint as evaluation
+from scae_jax.evaluation.classification import classify
+from scae_jax.evaluation.collect import feature_collector
+from scae_jax.evaluation.examples import load_split
+from scae_jax.evaluation.probes import fit_clusters, fit_probe
+from scae_jax.evaluation.scores import Scores
+from scae_jax.evaluation.viewpoint import accuracies
+from scae_jax.figures import FIGURES
+from scae_jax.models.system import ImageSpec
+from scae_jax.training.build import Run
+from scae_jax.training.config import read_settings
+from scae_jax.training.sweep import RowsFailed
+from scae_jax.training.systems import make_system
+from tests import toy_classifier, toy_system
+from tests.stand_ins import call, texts
+from tests.toy_system import CONFIG_FILE, toy_config
+
+SIZES = {"canvas": 18, "batch_size": 32}
+CHOSEN = 150
+SETS = [(viewpoint, data) for data in viewpoint_systems.SYSTEMS]
+SETS += [(rotation, data) for data in rotation_systems.SYSTEMS]
+
+
+def options(data, **changes):
+  fields = {"seeds": 2, "num_steps": 7, "max_examples": 0, "systems": "", "ranges": (0, 180)}
+  return argparse.Namespace(data=data, **fields | changes)
+
+
+@pytest.mark.parametrize(("module", "data"), SETS)
+def test_every_system_of_a_set_is_trained_on_the_same_images_at_every_rotation(module, data):
+  systems, shared = module.SYSTEMS[data], module.SHARED[data]
+  ways = {"0": 0, "180": 180} if module is rotation else {"upright": 0, "turned": TRAINED_ROTATION}
+  rows = module.make_rows(options(data))
+  assert [row.name for row in rows] == [f"{name}-{way}" for name in systems for way in ways]
+  for row in rows:
+    expected = {"name": data.removesuffix("_small"), "num_validation": 0, "crop": 0}
+    expected |= {key.removeprefix("data."): value for key, value in shared.items()}
+    expected["max_rotation"] = ways[row.name.rpartition("-")[2]]
+    assert {key: row.config.data[key] for key in expected} == expected
+    assert (row.config.train.seeds, row.config.train.num_steps) == (2, 7)
+
+
+def test_systems_of_mnist_have_the_same_capsules():
+  """Smith et al. 2020, appendix C: more of them would share a digit by its turn."""
+  rows = rotation.make_rows(options("mnist", ranges=(0,)))
+  scae, probabilistic = (row.config.model for row in rows)
+  assert (scae.num_parts, scae.num_objects) == probabilistic.capsules == (24, 24)
+
+
+# SCAE's are those of its configs, see test_configs.py: its canvas changes no layer.
+PARAMETERS = {
+  "digits": {"lenet5": 21_386, "cnn": 302_979, "capsnet": 629_200, "matrix_capsules": 30_660},
+  "mnist": {
+    "lenet5": 107_786,
+    "cnn": 69_704_466,
+    "capsnet": 13_475_648,
+    "matrix_capsules": 68_308,
+  },
+  "mnist_small": {
+    "lenet5": 44_426,
+    "cnn": 554_883,
+    "capsnet": 1_280_720,
+    "matrix_capsules": 31_684,
+  },
+}
+
+
+@pytest.mark.parametrize("data", PARAMETERS)
+def test_every_system_has_the_parameters_that_are_stated(data):
+  assert set(PARAMETERS[data]) == set(viewpoint.SYSTEMS[data]) - {"scae"}
+  found = {}
+  for row in viewpoint.make_rows(options(data, systems=",".join(PARAMETERS[data]))):
+    name, _, way = row.name.rpartition("-")
+    if way == "upright":
+      spec = ImageSpec(row.config.data.canvas, channels=1, num_classes=10)
+      module = make_system(read_settings(row.config), spec).module
+      keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
+      start = functools.partial(module.init, train=True)
+      shapes = jax.eval_shape(start, keys, spec.blank_batch(2))
+      found[name] = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+  assert found == PARAMETERS[data]
+
+
+def test_some_systems_alone_are_trained():
+  rows = viewpoint.make_rows(options("mnist_small", systems="capsnet,lenet5"))
+  expected = [f"{name}-{way}" for name in ("lenet5", "capsnet") for way in ("upright", "turned")]
+  assert [row.name for row in rows] == expected
+  with pytest.raises(ValueError, match=r"no systems scae in the set 'mnist_small'; .*lenet5, cnn"):
+    viewpoint.make_rows(options("mnist_small", systems="cnn,scae"))
+
+
+@pytest.fixture(scope="module")
+def scored():
+  return [load_digits(), load_scored("rotated_digits:35", 18)]
+
+
+def start(module, seeds=(0, 1)):
+  """A system, and initial parameters of seeds."""
+  sections = toy_config().to_dict()
+  data = toy_system.toy_data(18)
+  system = module.make_system(sections["model"], sections["loss"], data)
+  init = jax.jit(lambda key: system.module.init(key, data.blank_batch(1), train=False))
+  return system, {seed: init(jax.random.key(seed)) for seed in seeds}
+
+
+def test_a_classifier_is_scored_by_its_answers(scored):
+  system, variables = start(toy_classifier)
+  found = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
+  assert list(found) == ["accuracy"]
+  assert list(found["accuracy"]) == ["digits", "rotated_digits:35"]
+  for one in scored:
+    split = load_split(one, "test", CHOSEN)
+    margin = (18 - split["image"].shape[1]) // 2  # those that were turned fill the canvas
+    sides = (margin, margin)
+    image = np.pad(split["image"], ((0, 0), sides, sides, (0, 0))) / np.float32(255)
+    for seed, own in variables.items():
+      output = system.module.apply(own, {"image": image}, train=False)
+      answers = classify(np.asarray(system.classify(output)), split["label"][:, None])
+      expected = np.mean(answers.is_right)
+      assert found["accuracy"][one.name][seed] == pytest.approx(expected, abs=1e-6)
+
+
+def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, monkeypatch):
+  """Fitted once a seed, with what clusters and probes that are fitted for each set would give."""
+  fits = []
+  for name in ("fit_clusters", "fit_probe"):
+    real = getattr(evaluation, name)
+    monkeypatch.setattr(
+      evaluation, name, lambda *args, f=name, r=real, **kw: fits.append(f) or r(*args, **kw)
+    )
+  system, variables = start(toy_system)
+  system = dataclasses.replace(system, readings=lambda output: {"logits": output.logits})
+  found = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
+  assert fits == ["fit_clusters", "fit_probe", "fit_probe"] * 2
+  assert list(found) == ["LIN-MATCH, code", "LIN-PRED, code", "LIN-PRED, logits"]
+  collect = feature_collector(system, **SIZES)
+  train = load_split(scored[0], "train", CHOSEN)
+  fitted = collect(variables[1], train)["features"]["code"], train["label"]
+  clusters, probe = (
+    fit_clusters(*fitted, num_classes=10, seed=1),
+    fit_probe(*fitted, num_classes=10),
+  )
+  for one in scored:
+    test = load_split(one, "test", CHOSEN)
+    moved = collect(variables[1], test)["features"]["code"], test["label"]
+    assert found["LIN-MATCH, code"][one.name][1] == clusters.accuracy(*moved)
+    assert found["LIN-PRED, code"][one.name][1] == probe.accuracy(*moved)
+
+
+@pytest.mark.parametrize(
+  ("data", "canvas", "expected"),
+  [("mnist", 40, "affnist"), ("mnist_small", 28, "affine_mnist"), ("digits", 20, "affine_digits")],
+)
+def test_every_angle_is_scored_and_affnist_where_its_images_fit(
+  data, canvas, expected, monkeypatch
+):
+  split = Split(np.zeros((1, 2, 2, 1), np.uint8), np.zeros(1, np.int32))
+  normalized = []
+
+  def load(name, *_, normalize):
+    normalized.append(normalize)
+    return EvalDataset(name, ("a",), {"test": split}, (f"{name}: noted",))
+
+  monkeypatch.setattr(viewpoint, "load_scored", load)
+  data_options, notes = toy_config(data__canvas=canvas, data__normalize=True).data, []
+  names = [one.name for one in viewpoint.scored_sets(data, data_options, notes)]
+  source = data.removesuffix("_small")
+  assert names == [*(f"rotated_{source}:{angle}" for angle in ANGLES), expected]
+  assert {0, 15, 35, 180} <= set(ANGLES)
+  assert notes == [f"{name}: noted" for name in names]
+  assert set(normalized) == {True}
+
+
+def test_rotated_and_upright_images_and_their_pixels_are_scored(monkeypatch):
+  """Pixels once a data set: upright ones are the same for all ranges."""
+  scored, pixels = [], []
+
+  def scores(system, variables, dataset, sets, **sizes):
+    scored.append(sizes)
+    return {"LIN-MATCH, code": {one.name: {0: len(one.name) / 100} for one in sets}}
+
+  def of_pixels(train, test, num_classes, seed):
+    pixels.append((len(train["label"]), test["image"].shape))
+    return Scores({"lin_match": 0.1 * len(pixels), "lin_pred": 0.5}, ())
+
+  monkeypatch.setattr(rotation, "accuracies", scores)
+  monkeypatch.setattr(rotation, "score_pixels", of_pixels)
+  settings = read_settings(toy_config(data__canvas=24))
+  system, variables = start(toy_system)
+  run, known = Run(settings, system, load_digits(), variables, 24, is_latest=True), {}
+  first, second = (rotation.score_run(run, degrees, 50, known) for degrees in (90, 180))
+  assert scored == [{"canvas": 24, "batch_size": 32, "max_examples": 50}] * 4
+  assert pixels == [(50, (50, 24, 24, 1)), (50, (50, 16, 16, 1)), (50, (50, 24, 24, 1))]
+  turned = {"LIN-MATCH": 0.1, "LIN-PRED": 0.5}
+  upright = {"LIN-MATCH": 0.2, "LIN-PRED": 0.5}
+  assert first["pixels"] == {ROTATED: turned, UPRIGHT: upright}
+  assert second["pixels"][UPRIGHT] == upright != second["pixels"][ROTATED]
+  found = {images: found["LIN-MATCH, code"][0] for images, found in first["accuracy"].items()}
+  assert found[UPRIGHT] == len("digits") / 100 != found[ROTATED]
+  assert (first["steps"], first["config"]) == (24, run.config.to_dict())
+  sizes = [leaf.size for leaf in jax.tree.leaves(variables[0])]
+  assert first["parameters"] == sum(sizes)
+
+
+TURNED = {
+  "lenet5-upright": {
+    "accuracy": {
+      "accuracy": {
+        **{f"rotated_digits:{angle}": {0: 1 - angle / 200, 1: 1.0} for angle in ANGLES},
+        "affine_digits": {0: 0.5, 1: 0.6},
+      }
+    },
+    "parameters": 44_426,
+    "seconds_an_epoch": 1.234,
+    "notes": ["affine: drawn.", "cut: 3."],
+  }
+}
+
+
+def ranged(rotated, upright, pixels):
+  """Of a run with two seeds, as `rotation.score_run` gives it."""
+  found = {
+    images: {
+      "LIN-MATCH, object_code": dict(enumerate(shares)),
+      "LIN-PRED, object_code": {0: 1.0, 1: 0.5},
+    }
+    for images, shares in {ROTATED: rotated, UPRIGHT: upright}.items()
+  }
+  of_pixels = {ROTATED: {"LIN-MATCH": pixels}, UPRIGHT: {"LIN-MATCH": 0.7}}
+  facts = {"parameters": 1234, "steps": 20, "notes": ["ink of 3 images is cut."]}
+  return {"accuracy": found, "pixels": of_pixels, **facts}
+
+
+RANGED = {
+  "ours-0": ranged((0.8, 0.9), (0.8, 0.9), 0.7),
+  "ours-90": ranged((0.5, 0.6), (0.75, 0.85), 0.4),
+  "theirs-90": ranged((0.3, 0.3), (0.2, 0.2), 0.4),
+}
+
+
+def test_tables_have_means_over_seeds_and_gaps():
+  lines = viewpoint.table("digits", TURNED).splitlines()
+  assert lines[0].startswith("| system | trained | scored by | upright | turned by 15 |")
+  cells = "lenet5 | upright | accuracy | 100.0 | 96.2 | 91.2 | 55.0 | 44,426 | 1.23"
+  assert lines[2:] == [f"| {cells} |"]
+  lines = rotation.table(rotation.make_lines(RANGED), (0, 90)).splitlines()
+  assert lines[0] == "| scored by | test images | of | up to 0 | up to 90 |"
+  assert lines[2:] == [
+    "| LIN-MATCH | turned within the range | ours, object code | 85.0 | 55.0 |",
+    "| LIN-MATCH | turned within the range | theirs, object code |  | 30.0 |",
+    "| LIN-MATCH | turned within the range | raw pixels | 70.0 | 40.0 |",
+    "| LIN-MATCH | upright | ours, object code | 85.0 | 80.0 |",
+    "| LIN-MATCH | upright | theirs, object code |  | 20.0 |",
+    "| LIN-MATCH | upright | raw pixels | 70.0 | 70.0 |",
+    "| LIN-PRED | turned within the range | ours, object code | 75.0 | 75.0 |",
+    "| LIN-PRED | turned within the range | theirs, object code |  | 75.0 |",
+    "| LIN-PRED | upright | ours, object code | 75.0 | 75.0 |",
+    "| LIN-PRED | upright | theirs, object code |  | 75.0 |",
+  ]
+
+
+def test_curves_are_means_by_angle_and_by_range():
+  found = viewpoint.curves("digits", TURNED)
+  assert list(found) == ["trained upright"]
+  expected = [1 - angle / 400 for angle in ANGLES]
+  np.testing.assert_allclose(found["trained upright"]["LeNet-5"], expected)
+  found = rotation.curves(rotation.make_lines(RANGED), (0, 90))
+  assert list(found) == [
+    f"{kind}, test images {images}"
+    for kind in ("LIN-MATCH", "LIN-PRED")
+    for images in (ROTATED, UPRIGHT)
+  ]
+  panel = found["LIN-MATCH, test images turned within the range"]
+  np.testing.assert_allclose(panel["ours, object code"], [0.85, 0.55])
+  np.testing.assert_array_equal(panel["theirs, object code"], [np.nan, 0.3])
+  np.testing.assert_array_equal(panel["raw pixels"], [0.7, 0.4])
+
+
+def test_remarks_say_what_was_trained_and_what_is_missing_once_each():
+  text = "\n".join(viewpoint.remarks({**TURNED, "again": TURNED["lenet5-upright"]}, 2))
+  assert text.count("affine: drawn.") == text.count("cut: 3.") == 1
+  assert "mean over 2 seed(s)" in text
+  assert f"up to {TRAINED_ROTATION:g} degrees" in text
+  record = {"seeds": 2, "max_examples": 50}
+  text = "\n".join(rotation.remarks(RANGED, ["theirs-0"], record))
+  assert "mean over 2 seed(s)" in text
+  assert "At most 50 examples of each split." in text
+  assert text.count("ours: 1,234 parameters, 20 steps.") == 1
+  assert text.count("ink of 3 images is cut.") == 1
+  assert "Not finished: theirs-0." in text
+  whole = "\n".join(rotation.remarks(RANGED, [], {**record, "max_examples": 0}))
+  assert "At most 50" not in whole
+  assert "Not finished" not in whole
+
+
+def test_drawn_are_names_that_one_reads_and_what_is_fitted_is_dashed():
+  by_set = {f"rotated_digits:{angle}": {0: 0.5} for angle in ANGLES}
+  results = {f"{name}-upright": {"accuracy": {"accuracy": by_set}} for name in viewpoint.NAMES}
+  kinds = {"LIN-MATCH, prior": by_set, "LIN-PRED, prior": by_set}
+  results["scae-upright"] = {"accuracy": kinds}
+  figure = viewpoint.draw("digits", results)
+  (axes,) = figure.axes
+  fitted = ["SCAE, LIN-MATCH, prior", "SCAE, LIN-PRED, prior"]
+  names = ["LeNet-5", "CNN", "CapsNet", "matrix capsules", *fitted]
+  assert texts(figure.legends[0].texts) == names
+  assert [line.get_linestyle() for line in axes.lines[:6]] == ["-"] * 4 + ["--"] * 2
+  np.testing.assert_array_equal([line.get_xdata() for line in axes.lines[7:]], [[15] * 2, [35] * 2])
+  low, high = axes.get_xlim()
+  ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+  np.testing.assert_array_equal(ticks, [0, 45, 90, 135, 180])
+
+
+def test_the_figure_has_rows_of_panels_and_baselines_without_colour():
+  angles = np.array([0, 90])
+  accuracy = {
+    "one": {"pixels": np.array([0.7, 0.6]), "a": np.array([0.9, np.nan])},
+    "two": {"b": np.array([0.5, 0.4])},
+    "three": {"a": np.array([0.3, 0.2])},
+  }
+  looks = {"across": "range", "num_columns": 2, "baselines": ("pixels",)}
+  figure = FIGURES["viewpoint"](angles, accuracy, 0.1, **looks)
+  one, two, three, empty = figure.axes
+  assert [axes.get_title() for axes in (one, two, three)] == list(accuracy)
+  assert [axes.get_xlabel() for axes in (one, two, three)] == ["range"] * 3
+  assert (empty.get_visible(), three.get_visible()) == (False, True)
+  assert one.get_position().y0 == two.get_position().y0 > three.get_position().y0
+  pixels, a, chance = one.lines
+  np.testing.assert_allclose(a.get_ydata(), [90, np.nan])
+  np.testing.assert_allclose(chance.get_ydata(), 10)
+  assert (pixels.get_color(), pixels.get_linestyle(), a.get_linestyle()) == ("0.5", "--", "-")
+  assert a.get_color() == pytest.approx(three.lines[0].get_color())
+  assert list(a.get_color()) != list(two.lines[0].get_color())
+  assert texts(figure.legends[0].texts) == ["a", "b", "pixels"]
+  assert one.get_xticks().tolist() == [0, 90]
+  with pytest.raises(ValueError, match="at least one system"):
+    FIGURES["viewpoint"](angles, {"upright": {}}, 0.1)
+  with pytest.raises(TypeError, match="accuracy"):
+    FIGURES["viewpoint"](angles, {"upright": {"a": np.zeros(3)}}, 0.1)
+
+
+def write_log(workdir):
+  """Steps at 100, 50 and 10 a second, of which the median counts."""
+  workdir.mkdir(parents=True, exist_ok=True)
+  lines = [
+    {"split": "train", "step": step, "timing": {"steps_per_second": speed}}
+    for step, speed in enumerate((100.0, 50.0, 10.0), start=1)
+  ]
+  lines.append({"split": "test", "step": 3, "timing": {"steps_per_second": 1.0}})
+  (workdir / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+@pytest.fixture
+def toys(tmp_path, monkeypatch):
+  """Runs a command on toys, all but `broken` "trained"; gives its exit code and its files."""
+  monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
+  (tmp_path / "toy.py").write_text(CONFIG_FILE)
+  both = {name: (str(tmp_path / "toy.py"), {}) for name in ("toy", "broken")}
+  system, variables = start(toy_system)
+
+  def train(mine, rows, root, command):
+    assert pathlib.Path(command[1]).samefile("train.py")
+    for row in rows:
+      write_log(root / row.name)
+    raise RowsFailed("2 of 4 rows failed")
+
+  def open_run(workdir):
+    settings = read_settings(toy_config(data__canvas=18))
+    return Run(settings, system, load_digits(), variables, 24, is_latest=True)
+
+  monkeypatch.setattr(many_runs, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(many_runs, "run_rows", train)
+  monkeypatch.setattr(many_runs, "open_run", open_run)
+  monkeypatch.setattr(many_runs, "finished_report", lambda row, _: row.name.startswith("toy"))
+
+  def run(module, *flags):
+    monkeypatch.setattr(module, "SYSTEMS", {"digits": both})
+    kind, folder = module.__name__.rpartition(".")[2], tmp_path / "results"
+    with pytest.raises(SystemExit) as stopped:
+      call(monkeypatch, module, "digits", folder, f"--workdir={tmp_path / 'runs'}", *flags)
+    stem = f"{kind}-digits"
+    assert {path.name for path in folder.iterdir()} == {
+      f"{stem}.{e}" for e in ("json", "md", "png")
+    }
+    assert (folder / f"{stem}.png").stat().st_size > 10_000
+    record = json.loads((folder / f"{stem}.json").read_text())
+    text = (folder / f"{stem}.md").read_text()
+    assert record["command"].startswith(f"python -m experiments.{kind} digits ")
+    assert f"Command: `{record['command']}`." in text
+    return stopped.value.code, record, text
+
+  return run
+
+
+def test_the_viewpoint_report_is_of_what_is_finished(toys, monkeypatch, capsys):
+  monkeypatch.setattr(viewpoint, "NAMES", {"toy": "Toy"})
+  monkeypatch.setattr(viewpoint, "ANGLES", (0, 15, 35))
+  code, record, _ = toys(viewpoint, "--max_examples=50")
+  printed = capsys.readouterr()
+  assert code == 1
+  assert "2 of 4 rows failed" in printed.err
+  assert "toy-turned: scored" in printed.out
+  assert list(record["results"]) == ["toy-upright", "toy-turned"]
+  for result in record["results"].values():
+    assert result["seconds_an_epoch"] == pytest.approx(1437 / 16 / 50)
+    kinds = {kind: list(by_set) for kind, by_set in result["accuracy"].items()}
+    sets = [*(f"rotated_digits:{angle}" for angle in (0, 15, 35)), "affine_digits"]
+    assert kinds == {"LIN-MATCH, code": sets, "LIN-PRED, code": sets}
+
+
+def test_the_rotation_experiment_is_of_what_is_finished(toys, monkeypatch):
+  monkeypatch.setattr(rotation, "score_run", lambda *arguments: RANGED["ours-0"])
+  code, record, text = toys(rotation, "--max_examples=50", "--ranges", "90", "0")
+  assert code == 1
+  assert (record["ranges"], record["max_examples"]) == ([0, 90], 50)
+  assert list(record["results"]) == ["toy-0", "toy-90"]
+  assert "Not finished: broken-0, broken-90." in text

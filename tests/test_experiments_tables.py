@@ -1,0 +1,218 @@
+"""Tables of runs: the figures of reports, a run's data sets (transfer), and runs (summarize)."""
+
+import json
+import pathlib
+
+import pytest
+
+from experiments import transfer
+from experiments.summarize import read_run, wall_seconds
+from scae_jax.evaluation.comparison import conditions, figures, markdown_table, seeds_table
+from tests.stand_ins import call, refusal
+
+SHARED = {
+  "scored_on": {"dataset": "constellations", "split": "test", "examples": 10_000},
+  "step": 40_000,
+  "seed": 3,
+  "date": "2026-11-21T10:00:00+00:00",
+  "hardware": {"cpu_count": 2, "cpu_model": "Some CPU", "device_count": 1, "device_kind": "cpu"},
+  "versions": {"python": "3.11.7", "jax": "0.10.2"},
+}
+SEGMENTS = {"accuracy": 0.875, "adjusted_rand_index": 0.5, "variation_of_information": 0.25}
+ON_SCENES = SHARED | {"segmentation": {"0.1": {"true_presence": SEGMENTS}}, "measures": {}}
+CODE = {"lin_match": 0.5, "lin_pred": 0.75, "capsules_in_use": 3, "capsules": 8}
+ON_IMAGES = SHARED | {
+  "max_examples": 0,
+  "features": {"code": CODE},
+  "pixels": {"lin_match": 0.25, "lin_pred": 0.875},
+  "measures": {},
+}
+ANSWERS = {"accuracy": 0.99, "error": 0.01, "expected_calibration_error": 0.035}
+ANSWERS |= {"mean_confidence": 0.5, "confusion": [[1, 0], [0, 1]]}
+OF_IMAGES = {"LIN-MATCH, code": 50, "LIN-PRED, code": 75, "capsules in use, code": 3}
+OF_PIXELS = {"LIN-MATCH, raw pixels": 25, "LIN-PRED, raw pixels": 87.5}
+
+
+@pytest.mark.parametrize(
+  ("report", "expected"),
+  [
+    # Shares in percent, counts and errors as they are.
+    (
+      ON_IMAGES | {"measures": {"squared_error": 12.5, "probe_accuracy": 0.625}},
+      OF_IMAGES | OF_PIXELS | {"squared error": 12.5, "probe accuracy": 62.5},
+    ),
+    # Readings have one figure each.
+    (
+      ON_IMAGES | {"readings": {"poses": {"lin_pred": 0.625, "lin_pred_train": 1.0}}},
+      OF_IMAGES | {"LIN-PRED, poses": 62.5} | OF_PIXELS,
+    ),
+    # A measure of the same name as an answer's stands once.
+    (
+      {"classification": ANSWERS, "measures": {"squared_error": 12.5, "accuracy": 0.75}},
+      {
+        "accuracy": 99,
+        "error": 1,
+        "mean confidence": 50,
+        "expected calibration error": 3.5,
+        "squared error": 12.5,
+      },
+    ),
+    (
+      {"classification": {"accuracy": 0.75, "error": 0.25, "both_right": 0.5}, "measures": {}},
+      {"accuracy": 75, "error": 25, "both right": 50},
+    ),
+    (
+      ON_SCENES,
+      {
+        f"{name}, jitter 0.1, true presence": value
+        for name, value in (
+          ("accuracy", 87.5),
+          ("adjusted rand index", 0.5),
+          ("variation of information", 0.25),
+        )
+      },
+    ),
+  ],
+)
+def test_figures_of_a_report(report, expected):
+  found = figures(report)
+  assert found == pytest.approx(expected)
+  assert list(found) == list(expected)
+
+
+def test_conditions_of_a_report():
+  expected = (
+    "10,000 examples of constellations test. Step 40,000.\n"
+    "Hardware: 2 x Some CPU, jax on 1 cpu.\n"
+    "Versions: python 3.11.7, jax 0.10.2."
+  )
+  assert conditions(SHARED) == expected
+  fitted = conditions(SHARED | {"fitted_on": {"split": "train", "examples": 1_437}})
+  assert "test; clusters and probes are fitted on 1,437 of train. Step" in fitted
+
+
+def test_seeds_stand_beside_each_other():
+  """1, 2 and 6 have the mean 3 and the deviation sqrt(7); what one seed lacks is left out."""
+  index = "adjusted rand index, jitter 0"
+  by_seed = [
+    (seed, {"squared error": x, "accuracy": x, index: x / 8})
+    for seed, x in ((4, 1.0), (5, 2.0), (6, 6.0))
+  ]
+  by_seed[0][1]["other"] = 1.0
+  assert seeds_table(by_seed).splitlines() == [
+    "| | seed 4 | seed 5 | seed 6 | mean (sd) |",
+    "|---|---|---|---|---|",
+    "| squared error | 1.0 | 2.0 | 6.0 | 3.0 (2.6) |",
+    "| accuracy | 1.00 | 2.00 | 6.00 | 3.00 (2.65) |",
+    f"| {index} | 0.125 | 0.250 | 0.750 | 0.375 (0.331) |",
+  ]
+  assert seeds_table(by_seed[:2]).splitlines()[2] == "| squared error | 1.0 | 2.0 | 1.5 (0.7) |"
+  alone = ["| | seed 4 |", "|---|---|", "| squared error | 1.0 |", "| accuracy | 1.00 |"]
+  assert seeds_table(by_seed[:1]).splitlines() == [
+    *alone,
+    f"| {index} | 0.125 |",
+    "| other | 1.0 |",
+  ]
+
+
+def test_scenes_stand_in_tables_of_sweeps():
+  table = markdown_table({"base": ON_SCENES, "again": ON_SCENES})
+  assert f"| | seeds | {' | '.join(figures(ON_SCENES))} |" in table
+  assert "| base | 1 | 87.5 | 0.500 | 0.250 |" in table
+  assert table.count("10,000 examples of constellations test.") == 1
+
+
+@pytest.mark.parametrize(
+  ("lines", "expected"),
+  [
+    ([], 0.0),
+    ([(2.0, 2.0), (2.0, 14.0), (2.0, 26.0)], 26.0),
+    # Resumed after the second line; the clock starts again.
+    ([(2.0, 2.0), (2.0, 14.0), (2.0, 2.5), (2.0, 9.0)], 14.0 + 9.0),
+    # Stopped soon: the second session's first line is later on its clock than the one before, but
+    # not by the time of its own steps.
+    ([(2.0, 2.0), (2.0, 2.5), (2.0, 9.0)], 2.0 + 9.0),
+    # Steps without a break between them are one session, however the clock was rounded.
+    ([(0.1, 0.1), (0.2, 0.3), (0.3, 0.6 - 1e-9)], 0.6),
+  ],
+)
+def test_wall_clock_is_summed_over_sessions(lines, expected):
+  timings = [{"seconds": seconds, "wall_seconds": wall} for seconds, wall in lines]
+  assert wall_seconds(timings) == pytest.approx(expected)
+
+
+def test_a_run_below_the_current_folder_has_a_relative_name_and_times_if_it_has_lines(
+  tmp_path, monkeypatch
+):
+  """Stopped before the first line, its time is not known, and no 0."""
+  folder = tmp_path / "runs" / "one"
+  (folder / "evaluation").mkdir(parents=True)
+  (folder / "evaluation" / "metrics.json").write_text(json.dumps(ON_SCENES))
+  (folder / "metrics.jsonl").write_text("")
+  (run,) = read_run(folder)
+  assert (run["workdir"], run["figures"]) == (str(folder), figures(ON_SCENES))
+  monkeypatch.chdir(tmp_path)
+  assert read_run(folder)[0]["workdir"] == "runs/one"
+  assert read_run(pathlib.Path("runs/one"))[0]["workdir"] == "runs/one"
+
+
+def write(path, name, step=40_000, **changes):
+  path.mkdir(parents=True)
+  scored = {"dataset": name, "split": "test", "examples": 360}
+  report = ON_IMAGES | {"scored_on": scored, "step": step} | changes
+  (path / "metrics.json").write_text(json.dumps(report))
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  folder = tmp_path / "digits" / "evaluation"
+  write(folder, "digits")
+  write(folder / "rotated_digits_15-test", "rotated_digits:15", notes=["turned", "both"])
+  write(folder / "affine_digits-test", "affine_digits", notes=["both"])
+  write(folder / "digits-test-step500", "digits", step=500)
+  write(folder / "digits-test-max30", "digits", max_examples=30)
+  write(folder / "affine_digits-test-step500-max1000", "affine_digits", 500, max_examples=1_000)
+  write(folder / "digits-test", "digits")
+  write(folder / "seed-0", "digits", seed=0)
+  return tmp_path / "digits"
+
+
+def test_own_report_is_first_and_other_steps_other_numbers_and_single_seeds_are_left_out(workdir):
+  reports, left_out = transfer.read_reports(workdir)
+  assert list(reports) == ["digits test", "affine_digits test", "rotated_digits:15 test"]
+  assert reports["digits test"]["seed"] == SHARED["seed"]
+  where = "Left out: the report in"
+  few = "at most 1,000 examples of each split, not of all examples"
+  assert left_out == [
+    f"{where} affine_digits-test-step500-max1000, of step 500, not of step 40,000 and of {few}.",
+    f"{where} digits-test, of digits test, as another one is.",
+    f"{where} digits-test-max30, of at most 30 examples of each split, not of all examples.",
+    f"{where} digits-test-step500, of step 500, not of step 40,000.",
+  ]
+
+
+def test_a_run_whose_own_report_is_of_few_examples_leaves_out_those_of_all(tmp_path):
+  write(tmp_path / "evaluation", "digits", max_examples=60)
+  write(tmp_path / "evaluation" / "affine_digits-test", "affine_digits", max_examples=60)
+  write(tmp_path / "evaluation" / "moved-test", "moved")
+  reports, (sentence,) = transfer.read_reports(tmp_path)
+  assert list(reports) == ["digits test", "affine_digits test"]
+  assert sentence.endswith("moved-test, of all examples, not of at most 60 examples of each split.")
+
+
+def test_transfer_writes_one_table_of_a_run(workdir, tmp_path, monkeypatch, capsys):
+  call(monkeypatch, transfer, workdir, tmp_path / "table")
+  table = (tmp_path / "table" / "digits.md").read_text()
+  assert table.strip() == capsys.readouterr().out.strip()
+  assert "| rotated_digits:15 test | 1 | 50.0 | 75.0 | 3.0 | 25.0 | 87.5 |" in table
+  # Three sentences on what was scored, one each on hardware and versions.
+  assert table.count("360 examples of") == 3
+  assert table.count("Hardware") == table.count("Versions") == 1
+  reports, left_out = transfer.read_reports(workdir)
+  # What the reports note stands below, once, and then what is left out.
+  assert table.endswith("\n".join((".", "both", "turned", *left_out, "")))
+  assert json.loads((tmp_path / "table" / "digits.json").read_text()) == reports
+  nowhere = tmp_path / "nowhere"
+  message = refusal(capsys, monkeypatch, transfer, tmp_path, nowhere)
+  assert "run evaluate.py --workdir=" in message
+  assert not nowhere.exists()
