@@ -68,5 +68,10 @@ def main(_: list[str]) -> None:
     )
 
 
-if __name__ == "__main__":
+def run() -> None:
+  """The command, as users start it."""
   app.run(main, flags_parser=parse_or_exit)
+
+
+if __name__ == "__main__":
+  run()

@@ -33,8 +33,9 @@ from scae_jax.training.processes import is_first, join, shutdown
 DEFAULT_CONFIG = str(pathlib.Path(__file__).parent / "configs" / "digits.py")
 
 
-def main(arguments: list[str]) -> None:
-  """Trains as the command line says."""
+def main(arguments: list[str] | None = None) -> None:
+  """Trains as the command line says; None stands for that of this process."""
+  arguments = sys.argv[1:] if arguments is None else arguments
   logging.set_verbosity(logging.WARNING)
   logging.get_absl_logger().addFilter(is_not_orbax)
   with exit_with_message():
@@ -76,4 +77,4 @@ def is_not_orbax(record: LogRecord) -> bool:
 
 
 if __name__ == "__main__":
-  main(sys.argv[1:])
+  main()

@@ -2,6 +2,10 @@
 
     python -m experiments.export runs/mnist-official pretrained/mnist --step=best --dtype=float16
 
+Pretrained parameters themselves are written anew, with their clusters, by
+
+    python -m experiments.export pretrained/digits pretrained/digits --dtype=float32
+
 Without --seed it is the seed of the lowest held-out loss at that step or, of a run that was stopped
 between two of them, at the last one before: labels do not choose.
 """
@@ -16,7 +20,8 @@ from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.metrics import read_lines
-from scae_jax.training.pretrained import DTYPES, save_pretrained
+from scae_jax.training.parameters import DTYPES, FILE
+from scae_jax.training.pretrained import open_pretrained, save_pretrained
 
 
 def best_seed(workdir: pathlib.Path, step: int, seeds: list[int]) -> int:
@@ -60,12 +65,16 @@ def main() -> None:
   parser.add_argument("--dtype", choices=DTYPES, default="float16")
   options = parser.parse_args()
   with exit_with_message(), explained():
-    run = open_run(options.workdir, named_checkpoint(options.step))
+    step, is_exported = named_checkpoint(options.step), (options.workdir / FILE).is_file()
+    run = (open_pretrained if is_exported else open_run)(options.workdir, step)
     seeds = list(run.variables)
     seed = best_seed(options.workdir, run.step, seeds) if options.seed is None else options.seed
     if seed not in seeds:
       parser.error(f"the run has seeds {seeds}, not {seed}")
-    found = measured(options.workdir, run.step, seed)
+    if is_exported:
+      found = read_json(options.workdir / "source.json", "figures")["figures"]
+    else:
+      found = measured(options.workdir, run.step, seed)
     save_pretrained(run, seed, options.folder, options.dtype, found)
   size = (options.folder / "params.npz").stat().st_size
   print(f"step {run.step} of seed {seed}: {options.folder}, {size / 1e6:.1f} MB")

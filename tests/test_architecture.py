@@ -1,12 +1,17 @@
 """The shape of the package: imports go down, files stay small, nothing is hushed up."""
 
 import ast
+import importlib
 import pathlib
 import re
+import subprocess
+import sys
 import tomllib
 
 import pytest
 from packaging.requirements import Requirement
+
+import scae_jax
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "scae_jax"
@@ -17,6 +22,7 @@ EXPERIMENTS = sorted((ROOT / "experiments").glob("*.py"))
 
 # From what imports all the others to what imports none, as in the README's layout.
 FLOORS = (
+  {"library"},
   {"training"},
   {"evaluation"},
   {"figures"},
@@ -75,8 +81,7 @@ def test_every_module_has_a_floor():
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_imports_go_down(path):
-  if room_of(path) == "__init__":
-    assert not rooms_imported(path)
+  if room_of(path) == "__init__":  # imports nothing before it is asked for; below says what
     return
   own = room_of(path)
   for room in rooms_imported(path) - {own}:
@@ -126,7 +131,7 @@ def test_mathematics_needs_no_flax(name, allowed):
   assert {i for i in imported if i.split(".")[0] == "flax"} <= allowed
 
 
-@pytest.mark.parametrize("floor", ["data", "evaluation", "figures", "training"])
+@pytest.mark.parametrize("floor", ["data", "evaluation", "figures", "library", "training"])
 def test_no_model_by_name(floor):
   """The loop, the evaluator, data and figures know systems, never a model."""
   for path in sorted((PACKAGE / floor).rglob("*.py")):
@@ -143,6 +148,37 @@ def test_dependencies_are_what_a_build_backend_takes():
     for line in (ROOT / name).read_text().splitlines():
       if requirement := line.partition("#")[0].strip():
         Requirement(requirement)
+
+
+def test_every_package_is_installed():
+  """setuptools takes what is listed; scae_jax/shipped is what stands at the top of a checkout."""
+  listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+  packages = {".".join(path.parent.relative_to(ROOT).parts) for path in FILES}
+  assert set(listed) == packages | {"scae_jax.shipped"}
+  pretrained = [path for path in (ROOT / "pretrained").rglob("*") if path.is_file()]
+  assert sum(path.stat().st_size for path in pretrained) < 10e6
+
+
+def test_what_the_package_exports_is_where_type_checkers_look():
+  """`if TYPE_CHECKING` and `__getattr__` name the same homes, and `__all__` what they have."""
+  path = PACKAGE / "__init__.py"
+  imported = {
+    alias.name: node.module
+    for node in ast.walk(ast.parse(path.read_text()))
+    if isinstance(node, ast.ImportFrom) and node.module.startswith("scae_jax.")
+    for alias in node.names
+  }
+  assert imported == scae_jax._HOMES
+  assert sorted(imported) == scae_jax.__all__
+  for name, home in imported.items():
+    assert getattr(scae_jax, name) is getattr(importlib.import_module(home), name)
+
+
+def test_import_is_cheap():
+  """Neither JAX nor anything else that takes a second."""
+  heavy = "import sys, scae_jax; print({'jax', 'numpy', 'flax'} & set(sys.modules))"
+  found = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, cwd=ROOT)
+  assert found.stdout == "set()\n", found.stderr
 
 
 def test_results_are_records_and_no_code():

@@ -31,6 +31,15 @@ class Scenes:
 
   name = NAME
 
+  @property
+  def spec(self) -> PointSpec:
+    """The facts that a model is built from."""
+    return PointSpec(
+      num_points=self.options.slots,
+      num_patterns=len(self.options.patterns),
+      largest_pattern=self.options.largest,
+    )
+
   def test_scenes(self, jitter: float, count: int = NUM_TEST) -> dict[str, np.ndarray]:
     """Scenes to score on, with this jitter instead of the options'; always the same."""
     options = dataclasses.replace(self.options, jitter=jitter)
@@ -40,11 +49,7 @@ class Scenes:
     """What training needs; losses are judged on scenes that are not those of the test."""
     heldout = scenes(jax.random.key(VALIDATION_SEED), self.options, NUM_VALIDATION)
     return Feed(
-      spec=PointSpec(
-        num_points=self.options.slots,
-        num_patterns=len(self.options.patterns),
-        largest_pattern=self.options.largest,
-      ),
+      spec=self.spec,
       train={},
       num_train=EPOCH,
       held_out="validation",

@@ -26,6 +26,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from scae_jax.evaluation.checks import check_enough_to_fit, check_features, check_labels
+from scae_jax.evaluation.clusters import Clusters
 
 NUM_STARTS = 10  # k-means runs, of which the best counts: the least sum of squares within clusters
 INVERSE_L2 = 1.0  # weight of the summed cross-entropy against half the squared weights
@@ -49,6 +50,7 @@ class Fit:
     num_clusters: clusters that have any training example; 0 of a linear classifier. Fewer than the
       classes where the features take fewer values than that, as with dead capsules; the accuracy is
       then what that number of clusters can reach.
+    clusters: what `predict` goes by; None of a linear classifier.
     converged: False when a linear classifier was cut at `MAX_STEPS`; its accuracy is then a lower
       bound.
   """
@@ -60,6 +62,7 @@ class Fit:
   predict: Callable[[np.ndarray], np.ndarray]
   train_accuracy: float
   num_clusters: int = 0
+  clusters: Clusters | None = None
   converged: bool = True
 
   def confusion(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -99,14 +102,18 @@ def fit_clusters(
   kmeans = KMeans(num_classes, random_state=seed).set_params(n_init=NUM_STARTS)
   clusters = _checked_fit(kmeans.fit_predict, name, features, labels, num_classes)
   label_of_cluster = match_clusters(clusters, labels, num_classes)
+  accuracy = float(np.mean(label_of_cluster[clusters] == labels))
   return Fit(
     name=name,
     num_classes=num_classes,
     num_features=features.shape[1],
     num_examples=len(features),
     predict=lambda features: label_of_cluster[kmeans.predict(features)],
-    train_accuracy=float(np.mean(label_of_cluster[clusters] == labels)),
+    train_accuracy=accuracy,
     num_clusters=len(np.unique(clusters)),
+    clusters=Clusters(
+      kmeans.cluster_centers_.astype(np.float32), label_of_cluster.astype(np.int32), accuracy
+    ),
   )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from scae_jax.evaluation.clusters import Clusters, write_clusters
 from scae_jax.evaluation.comparison import write_summary
 from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.pictures import curve_figures, model_figures, save_figures
@@ -47,6 +48,7 @@ class Scored:
     notes: sentences on what makes a figure less than it seems.
     pictured: the examples that the model's figures show.
     drawers: further figures, by name.
+    clusters: of each kind of features, for `clusters.json`; {} of a model without any.
     class_names: of the model's figures that name classes; () gives them numbers.
   """
 
@@ -55,6 +57,7 @@ class Scored:
   notes: tuple[str, ...]
   pictured: Batch
   drawers: Mapping[str, Callable[[], Figure]] = dataclasses.field(default_factory=dict)
+  clusters: Mapping[str, Clusters] = dataclasses.field(default_factory=dict)
   class_names: tuple[str, ...] = ()
 
 
@@ -65,7 +68,7 @@ Scorer = Callable[[Any, int], Scored]
 def write_reports(
   directory: str | pathlib.Path, evaluated: Evaluated, scorer: Scorer
 ) -> dict[int, dict[str, Any]]:
-  """Scores every seed: `metrics.json` and PNG figures each, and a table on stdout.
+  """Scores every seed: `metrics.json`, PNG figures and `clusters.json` each, and a table.
 
   Of several seeds each has a folder `seed-<number>`, and there is one summary. `metrics.json` is
   written before the figures are drawn.
@@ -98,6 +101,8 @@ def write_reports(
       "provenance": dict(evaluated.provenance),
     }
     write_json(folder / "metrics.json", reports[seed])
+    if scored.clusters:
+      write_clusters(folder, scored.clusters, evaluated.step, seed)
     print_table(reports[seed])
     drawers = model_figures(evaluated.system, own, scored.pictured, scored.class_names)
     drawers |= {**scored.drawers, **curve_figures(evaluated.history, seed)}

@@ -15,6 +15,7 @@ from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.scenes import NUM_TEST, Scenes
 from scae_jax.evaluation.classification import classify
+from scae_jax.evaluation.clusters import Clusters
 from scae_jax.evaluation.collect import (
   MakeBatch,
   answer_collector,
@@ -31,6 +32,7 @@ from scae_jax.evaluation.examples import (
   one_of_each_class,
 )
 from scae_jax.evaluation.pictures import answer_figures, feature_figures
+from scae_jax.evaluation.probes import fit_clusters
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.report import Evaluated, Scored, Scorer
 from scae_jax.evaluation.scores import Features, read, score, score_pixels
@@ -92,9 +94,25 @@ def feature_scorer(
       notes=(*scored.notes, *(note for one in every for note in one.notes)),
       pictured=evaluation_batch(pictured, jnp.arange(len(shown)), canvas=canvas),
       drawers=drawers,
+      clusters={name: one.clusters for name, one in features.items() if one.clusters},
     )
 
   return scorer
+
+
+def named_clusters(
+  evaluated: Evaluated, dataset: Dataset, canvas: int, seed: int
+) -> dict[str, Clusters]:
+  """The clusters that `feature_scorer` names for one seed, without scoring anything."""
+  split = load_split(dataset, "train", evaluated.max_examples)
+  collect = feature_collector(evaluated.system, canvas=canvas, batch_size=evaluated.batch_size)
+  fitted = {
+    name: fit_clusters(
+      values, split["label"], num_classes=dataset.num_classes, seed=seed, name=name
+    ).clusters
+    for name, values in collect(evaluated.variables[seed], split)["features"].items()
+  }
+  return {name: clusters for name, clusters in fitted.items() if clusters}
 
 
 def answer_scorer(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from scae_jax.evaluation.clusters import Clusters
 from scae_jax.evaluation.examples import choose
 from scae_jax.evaluation.probes import MAX_STEPS, capsules_in_use, fit_clusters, fit_probe
 
@@ -25,10 +26,12 @@ class Scores:
       training examples, `fitted_examples`, `confusion`, and for capsules how many are in use; of
       readings, those of `lin_pred` alone.
     notes: sentences on what makes a figure less than it seems.
+    clusters: of LIN-MATCH; None of readings.
   """
 
   entries: dict[str, Any]
   notes: tuple[str, ...]
+  clusters: Clusters | None = None
 
 
 def score(
@@ -73,7 +76,7 @@ def score(
       "capsules_in_use": int(used.sum()),
       "indices_in_use": np.flatnonzero(used).tolist(),
     }
-  return Scores(entries, notes)
+  return Scores(entries, notes, clusters.clusters)
 
 
 def read(name: str, train: Features, test: Features, num_classes: int) -> Scores:

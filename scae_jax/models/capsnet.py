@@ -22,6 +22,7 @@ from scae_jax.layers.sight import Window, require_sight
 from scae_jax.margins import margin_loss
 from scae_jax.models import supervised
 from scae_jax.models.system import (
+  Found,
   LossOptions,
   Spec,
   System,
@@ -118,6 +119,21 @@ class CapsNet(nn.Module):
     pixels = self.decoder(masked.reshape(*masked.shape[:-2], -1))
     shape = (self.canvas, self.canvas, self.channels)
     return jax.nn.sigmoid(pixels).reshape(*masked.shape[:-2], *shape)
+
+  def find(self, batch: Batch) -> Found:
+    """What `Found` has of images: presences are the lengths of capsules."""
+    output = self(batch, train=False)
+    lengths = output.lengths
+    return Found(object_presence=lengths, object_poses=output.routing.parents, scores=lengths)
+
+  def draw_from_objects(
+    self, found: Found, number: Array, canvas: int, *, num_labels: int
+  ) -> Array:
+    """Images [b, h, w, c] from the capsules that are longest, of two labels the lighter of both;
+    see `system.Draw`."""
+    longest = supervised.answers(jnp.asarray(found.object_presence), num_labels)
+    drawn = jnp.where(number < 0, longest, number)
+    return jnp.max(self._decode_each(jnp.asarray(found.object_poses), drawn), axis=1)
 
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
     """Arrays of the figures: reconstructions, what the numbers of capsules mean, one routing."""
@@ -241,4 +257,10 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     metrics=metrics,
     pictures=nn.apply(CapsNet.draw, module),
     classify=lambda output: output.lengths,
+    find=nn.apply(CapsNet.find, module),
+    draws={
+      "objects": functools.partial(
+        nn.apply(CapsNet.draw_from_objects, module), num_labels=spec.num_labels
+      )
+    },
   )

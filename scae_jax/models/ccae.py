@@ -22,7 +22,7 @@ from scae_jax.models.capsule_loss import CapsuleLoss, SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import SCALES
 from scae_jax.models.point_capsules import MLPDecoder, PointVotes, point_votes
-from scae_jax.models.system import PointSpec, Spec, System, build_module, build_stage
+from scae_jax.models.system import Found, PointSpec, Spec, System, build_module, build_stage
 from scae_jax.routing import points as routing_points
 from scae_jax.typing import Array, Batch, Float
 
@@ -209,6 +209,16 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   module = build_module(
     CCAE, "model", model, object_encoder=encoder, object_decoder=decoders[sizes.decoder]
   )
+
+  def find(variables: Any, batch: Batch) -> Found:
+    output: Any = module.apply(variables, batch, train=False)
+    return Found(
+      object_presence=jax.nn.sigmoid(output.objects.presence_logits),
+      posterior_mass=output.mass,
+      groups=segment(output)["predicted_presence"],
+      features=features(output),
+    )
+
   return System(
     module=module,
     loss_terms=functools.partial(loss_terms, sparsity=sparsity_of(options, data.num_patterns)),
@@ -218,4 +228,5 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     features=features,
     pictures=nn.apply(CCAE.draw, module),
     segment=segment,
+    find=find,
   )

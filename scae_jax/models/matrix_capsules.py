@@ -22,6 +22,7 @@ from scae_jax.layers.sight import Window, require_sight
 from scae_jax.margins import spread_loss, spread_margin
 from scae_jax.models import supervised
 from scae_jax.models.system import (
+  Found,
   LossOptions,
   Spec,
   System,
@@ -132,6 +133,15 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     arrays = {name: getattr(output.routing, name)[0, :, 0] for name in ("coupling", "agreement")}
     return {"coupling": {"image": pixels_of(batch)[0], **arrays}}
 
+  def find(variables: Any, batch: Batch) -> Found:
+    output: Any = module.apply(variables, batch, train=False)
+    poses = output.routing.poses[:, 0]  # of the one position of the class capsules
+    return Found(
+      object_presence=output.activation,
+      object_poses=poses.reshape(*poses.shape[:2], 4, 4),
+      scores=output.activation,
+    )
+
   return System(
     module=module,
     loss_terms=functools.partial(loss_terms, margin_scale=options.margin_scale),
@@ -140,4 +150,5 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     metrics=metrics,
     pictures=pictures,
     classify=lambda output: output.activation,
+    find=find,
   )

@@ -33,6 +33,7 @@ class ObjectCapsules:
   presence: Float[Array, "b k"]  # the largest vote presence of each object
   # Of the capsules themselves, before noise and whatever their votes say.
   presence_logits: Float[Array, "b k"]
+  object_part: Float[Array, "b k m 2 3"]  # poses of parts in object coordinates
   votes: Float[Array, "b k m 6"]  # predicted part poses as six numbers
   vote_scale: Float[Array, "b k m"]  # their standard deviations
   vote_presence: Float[Array, "b k m"]  # probability that object k shows part m
@@ -136,12 +137,13 @@ class ObjectDecoder(nn.Module):
     def matrix(numbers: Array) -> Array:
       return geometry.pose_matrix(numbers, similarity=self.similarity)
 
-    def vote(viewer: Array, object_part: Array) -> Array:
-      return geometry.compose(viewer, matrix(object_part)).reshape(POSE_SIZE)
+    def vote(viewer: Array, numbers: Array) -> tuple[Array, Array]:
+      object_part = matrix(numbers)
+      return object_part, geometry.compose(viewer, object_part).reshape(POSE_SIZE)
 
     poses = jax.vmap(jax.vmap(matrix))(raw["viewer"])
     over_parts = jax.vmap(vote, in_axes=(None, 0))
-    votes = jax.vmap(jax.vmap(over_parts))(poses, static[None] + dynamic)
+    object_part, votes = jax.vmap(jax.vmap(over_parts))(poses, static[None] + dynamic)
 
     noisy_sigmoid_of = functools.partial(
       noisy_sigmoid,
@@ -161,6 +163,7 @@ class ObjectDecoder(nn.Module):
       poses=poses,
       presence=jnp.max(vote_presence, axis=-1),
       presence_logits=raw["presence"][..., 0],
+      object_part=object_part,
       votes=votes,
       vote_scale=vote_scale,
       vote_presence=vote_presence,

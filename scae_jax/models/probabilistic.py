@@ -189,6 +189,7 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
     draw=lambda variables, posterior, batch: picture(
       variables, posterior[0], batch["image"].shape[1]
     ),
+    find=nn.apply(ProbabilisticCapsules.find, module),
   )
 
 
@@ -233,6 +234,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     drawn = nn.apply(ProbabilisticCapsules.draw, module)(variables, batch)
     return {**drawn, "part_identity": part_identity(batch["image"], mixing_of)}
 
+  free_form = make_free_form(module)
   return System(
     module=module,
     loss_terms=functools.partial(
@@ -245,5 +247,10 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     pictures=pictures,
     poses=poses,
     readings=readings,
-    free_form=make_free_form(module),
+    free_form=free_form,
+    find=lambda variables, batch: free_form.find(variables, free_form.encode(variables, batch)),
+    draws={
+      "objects": nn.apply(ProbabilisticCapsules.draw_from_objects, module),
+      "parts": nn.apply(ProbabilisticCapsules.draw_from_parts, module),
+    },
   )

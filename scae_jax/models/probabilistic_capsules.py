@@ -17,6 +17,7 @@ from scae_jax.bounds import MAX_WIDTH, between, one_of
 from scae_jax.models import generative_pictures
 from scae_jax.models.capsule_inference import ObjectInference, PartInference, Posterior
 from scae_jax.models.generative_capsules import GenerativeCapsules
+from scae_jax.models.system import MIN_PRESENCE, Found
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules, Moments, Selection
 from scae_jax.typing import Array, Batch, Float
@@ -194,6 +195,61 @@ class ProbabilisticCapsules(nn.Module):
         self.generative, image, capsules, self._select(posteriors, capsules)[0], presence
       ),
     }
+
+  def find(self, posteriors: Sequence[Posterior]) -> Found:
+    """What `Found` has of the posteriors of all layers, from the parts up; objects are the topmost.
+
+    Of all layers but the topmost, `owner_<i>` is the parent that wins each capsule, the number of
+    parents where none does.
+    """
+    capsules = [
+      posterior.centre(self.generative.temperature_of(i)) for i, posterior in enumerate(posteriors)
+    ]
+    choices = self._select(posteriors, capsules)
+    children = jax.vmap(selection.expected_children)(choices[-1], capsules[-2])
+    first, last = posteriors[0], posteriors[-1]
+    presence = jax.nn.sigmoid(last.presence_logits)
+    owners = {f"owner_{i}": jnp.argmax(one.posterior, axis=1) for i, one in enumerate(choices)}
+    return Found(
+      object_presence=presence,
+      object_poses=last.poses,
+      part_presence=jax.nn.sigmoid(first.presence_logits),
+      part_poses=first.poses,
+      posterior_mass=children / self.generative.capsules[-2],
+      features={"children": children, "presences": presence},
+      details={**owners, "object_presence": presence},
+    )
+
+  def draw_from_parts(self, found: Found, part: Array, canvas: int) -> Array:
+    """Images [b, h, w, c] from poses and presences of parts; see `system.Draw`."""
+    shown = (part < 0) | (jnp.arange(self.generative.capsules[0]) == part)
+    presence = jnp.asarray(found.part_presence) * shown[None]
+    return self._draw_parts(presence, jnp.asarray(found.part_poses), canvas)
+
+  def draw_from_objects(self, found: Found, number: Array, canvas: int) -> Array:
+    """Images [b, h, w, c] from poses and presences of objects; see `system.Draw`.
+
+    Every capsule stands where the parent that wins it predicts it, and a part that none wins is
+    not drawn. Presences of parts are multiplied by the ratio of the object's presence to what it
+    was.
+    """
+    before, after = found.details["object_presence"], jnp.asarray(found.object_presence)
+    top = jnp.arange(self.generative.capsules[-1])
+    ratio = after / jnp.maximum(before, MIN_PRESENCE)
+    factor = jnp.where((number < 0) | (top == number)[None], ratio, 0.0)
+    poses = jnp.asarray(found.object_poses)
+    in_examples = jax.vmap(selection.chosen_poses, in_axes=(0, 0, None))
+    for i, relations in reversed(list(enumerate(self.generative.relations()))):
+      owner, count = found.details[f"owner_{i}"], self.generative.capsules[i + 1]
+      winner = jnp.minimum(owner, count - 1)
+      poses = in_examples(winner, poses, relations)
+      factor = jnp.where(owner < count, jnp.take_along_axis(factor, winner, axis=1), 0.0)
+    presence = jnp.clip(factor * jnp.asarray(found.part_presence), 0.0, 1.0)
+    return self._draw_parts(presence, poses, canvas)
+
+  def _draw_parts(self, presence: Array, poses: Array, canvas: int) -> Array:
+    logits = jax.scipy.special.logit(presence) / self.generative.temperature_of(0)
+    return self.generative.draw(Capsules(logits, poses), canvas)
 
   def draw_objects(
     self, objects: Array, poses: Array, canvas: int, key: Array | None = None

@@ -123,6 +123,11 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     features=features,
     pictures=pictures,
     poses=poses,
+    find=nn.apply(SCAE.find, module),
+    draws={
+      "objects": nn.apply(SCAE.draw_from_objects, module),
+      "parts": nn.apply(SCAE.draw_from_parts, module),
+    },
     arguments=_feature_gradient(shared.feature_gradient, module.stop_gradients),
   )
 

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from scae_jax import filters, mixtures
+from scae_jax import filters, geometry, mixtures
 from scae_jax.bounds import one_of
 from scae_jax.models import pictures
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import POSE_SIZE, PartCapsules, PartDecoder, PartEncoder
+from scae_jax.models.system import MIN_PRESENCE, Found
 from scae_jax.routing import mixture as routing_mixture
 from scae_jax.typing import Array, Batch, Float
 
@@ -193,6 +194,58 @@ class SCAE(nn.Module):
     drawn = {"bottom_up": bottom_up, "top_down": top_down, "part_mixing": part_mixing}
     shown = pictures.reconstructions(target, routing.posterior, objects.presence, alone, **drawn)
     return {"templates": templates, **shown}
+
+  def find(self, batch: Batch) -> Found:
+    """What `Found` has of images."""
+    found = self.encode(batch["image"], train=False)
+    parts, objects = found.parts, found.objects
+    return Found(
+      object_presence=objects.presence,
+      object_poses=objects.poses,
+      part_presence=parts.presence,
+      part_poses=parts.poses,
+      posterior_mass=found.mass,
+      features={"prior": objects.presence, "posterior": found.mass},
+      details={
+        "winner": found.routing.winner,
+        "object_part": objects.object_part,
+        "vote_presence": objects.vote_presence,
+        "colours": found.colours,
+      },
+    )
+
+  def draw_from_parts(self, found: Found, part: Array, canvas: int) -> Array:
+    """Images [b, h, w, c] from poses and presences of parts; see `system.Draw`."""
+    shown = (part < 0) | (jnp.arange(self.part_decoder.num_parts) == part)
+    presence = jnp.asarray(found.part_presence) * shown[None]
+    poses = jnp.asarray(found.part_poses)
+    mixture = self.part_decoder(poses, presence, found.details["colours"], canvas)
+    return jax.vmap(mixtures.mode)(mixture)
+
+  def draw_from_objects(self, found: Found, number: Array, canvas: int) -> Array:
+    """Images [b, h, w, c] from poses and presences of objects; see `system.Draw`.
+
+    A part stands where its winning object votes for it. Winners, the parts' poses in object
+    coordinates and colours stay as they were found. Vote presences are in proportion to the
+    presence of their object, which is the largest of them.
+    """
+
+    details, poses = found.details, jnp.asarray(found.object_poses)
+    before = jnp.max(details["vote_presence"], axis=-1)
+    scale = jnp.asarray(found.object_presence) / jnp.maximum(before, MIN_PRESENCE)
+
+    def winning(winner: Array, poses: Array, object_part: Array, share: Array, scale: Array):
+      m = jnp.arange(len(winner))
+      presence = jnp.clip(scale[winner] * share[winner, m], 0.0, 1.0)
+      return jax.vmap(geometry.compose)(poses[winner], object_part[winner, m]), presence
+
+    winner = details["winner"]
+    poses, presence = jax.vmap(winning)(
+      winner, poses, details["object_part"], details["vote_presence"], scale
+    )
+    shown = (number < 0) | (winner == number)
+    mixture = self.part_decoder(poses, presence * shown, details["colours"], canvas)
+    return jax.vmap(mixtures.mode)(mixture)
 
   def part_mixing(self, image: Array) -> Array:
     """Parts of images [b, h, w, c]: share of every pixel times its brightness, [b, m, h, w]."""

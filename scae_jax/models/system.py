@@ -4,8 +4,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
+from flax import struct
 
 from scae_jax import bounds
 from scae_jax.typing import Array, Batch, Float, Int
@@ -75,6 +78,55 @@ class PointSpec:
 Spec = ImageSpec | PointSpec
 
 
+Numbers = np.ndarray | jax.Array
+# Of an object whose presence is changed by a factor: 0 has none.
+MIN_PRESENCE = 1e-30
+
+
+@struct.dataclass
+class Found:
+  """What a model finds in examples; None where it has no such thing.
+
+  `replace(object_poses=...)` gives a changed copy to draw, `found[3:5]` some of the examples.
+
+  Attributes:
+    object_presence: [b, k], in [0, 1].
+    object_poses: [b, k, 2, 3], from an object's own to image coordinates; of a CapsNet the vectors
+      [b, k, d] of its capsules, of matrix capsules their matrices [b, k, 4, 4].
+    part_presence: [b, m], in [0, 1].
+    part_poses: [b, m, 2, 3].
+    posterior_mass: [b, k], share of all parts that every object explains.
+    scores: [b, classes], in [0, 1], of a model that is trained with labels.
+    groups: int32 [b, n], the object that every point belongs to, -1 for none.
+    features: {name: [b, d]}, what evaluation clusters; {} of a model that is trained with labels.
+    details: {name: [b, ...]}, what else the model draws from; not to be changed.
+  """
+
+  object_presence: Numbers | None = None
+  object_poses: Numbers | None = None
+  part_presence: Numbers | None = None
+  part_poses: Numbers | None = None
+  posterior_mass: Numbers | None = None
+  scores: Numbers | None = None
+  groups: Numbers | None = None
+  features: Mapping[str, Numbers] = dataclasses.field(default_factory=dict)
+  details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def __len__(self) -> int:
+    """Number of examples."""
+    return len(jax.tree.leaves(self)[0])
+
+  def __getitem__(self, rows: int | slice | np.ndarray) -> "Found":
+    """Some of the examples; of a number, this one as a batch of one."""
+    chosen = [rows] if isinstance(rows, int | np.integer) else rows
+    return jax.tree.map(lambda array: np.asarray(array)[chosen], self)
+
+
+# (variables, found, number, canvas) -> images [b, h, w, c]: of one capsule alone, or of all where
+# the number, int32 [], is negative. Jittable.
+Draw = Callable[[Any, Found, Array, int], Array]
+
+
 @dataclasses.dataclass(frozen=True)
 class FreeForm:
   """Encodes, optimises and scores posteriors of single examples without the encoder.
@@ -98,6 +150,7 @@ class FreeForm:
   readings: Callable[[Any], dict[str, Array]]
   # `(variables, posterior, batch) -> [b, h, w, c]`, the reconstruction.
   draw: Callable[[Any, Any, Batch], Array]
+  find: Callable[[Any, Any], Found]  # `(variables, posterior) -> Found`
 
 
 def _nothing(*_: Any) -> dict[str, Any]:
@@ -149,6 +202,11 @@ class System:
   # as logits and poses, under other names than `features`; None if there are none.
   readings: Callable[[Any], dict[str, Array]] | None = None
   free_form: FreeForm | None = None  # how to infer without the networks; None if the model cannot
+  # `(variables, batch) -> Found`, without any label of the batch; None for `look`'s default.
+  find: Callable[[Any, Batch], Found] | None = None
+  # What images can be drawn from, `objects` or `parts`, the usual one first; {} of a model that
+  # draws none.
+  draws: Mapping[str, Draw] = dataclasses.field(default_factory=dict)
   # `step -> {name: value}`, more keyword arguments of the module in training. Without them it runs
   # as it does at last: so are held-out examples judged. None if there are none.
   arguments: Callable[[Array | int], Mapping[str, Any]] | None = None
@@ -156,6 +214,14 @@ class System:
   def all_readings(self, output: Any) -> dict[str, Array]:
     """`readings` of an output; {} where the model has none."""
     return {} if self.readings is None else dict(self.readings(output))
+
+  def look(self, variables: Any, batch: Batch) -> Found:
+    """What the model finds in a batch, whose labels mean nothing; jittable."""
+    if self.find is not None:
+      return self.find(variables, batch)
+    output = self.module.apply(variables, batch, train=False)
+    scores = None if self.classify is None else self.classify(output)
+    return Found(scores=scores, features=self.features(output))
 
 
 @dataclasses.dataclass(frozen=True)

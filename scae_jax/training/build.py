@@ -14,7 +14,7 @@ from scae_jax.data.scenes import NAME, Scenes
 from scae_jax.data.sources import is_dotted, load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
-from scae_jax.models.system import System
+from scae_jax.models.system import Spec, System
 from scae_jax.training.checkpoints import Checkpoints, Which
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError, explained
@@ -66,17 +66,30 @@ def open_run(
   if config is None:
     config = load_settings(workdir, is_given=dataset is not None)
   settings = read_settings(config)
+  require_checkpoints(workdir)
+  system, data, feed = build(settings, dataset, training=False)
+  check_same_data(workdir, describe_data(data))
+  variables, step, is_latest = restore(workdir, which, settings, system, feed.spec)
+  return Run(settings, system, data, variables, step, is_latest)
+
+
+def require_checkpoints(workdir: pathlib.Path) -> pathlib.Path:
+  """The folder of a run's checkpoints; raises `RunError` if there is none."""
   directory = checkpoint_directory(workdir)
   if not directory.is_dir():
     raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
-  system, data, feed = build(settings, dataset, training=False)
-  check_same_data(workdir, describe_data(data))
-  template = abstract_state(settings, system, feed.spec, make_mesh())
-  with Checkpoints(directory, keep=1, writable=False) as checkpoints:
+  return directory
+
+
+def restore(
+  workdir: pathlib.Path, which: Which, settings: Settings, system: System, spec: Spec
+) -> tuple[dict[int, dict[str, Any]], int, bool]:
+  """Variables by seed, their step, and whether it is the latest; see `Run`."""
+  template = abstract_state(settings, system, spec, make_mesh())
+  with Checkpoints(require_checkpoints(workdir), keep=1, writable=False) as checkpoints:
     state, progress = checkpoints.restore(template, which)
     is_latest = which == "latest" or progress.step == checkpoints.steps()[-1]
-  variables = variables_by_seed(state, settings.train)
-  return Run(settings, system, data, variables, progress.step, is_latest)
+  return variables_by_seed(state, settings.train), progress.step, is_latest
 
 
 def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[str, Any]]:

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import pathlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,10 @@ from scae_jax.training.errors import RunError, explained
 from scae_jax.training.optimizers import OptimizerOptions, resolve
 from scae_jax.training.options import DataOptions, EvaluationOptions, TrainOptions
 from scae_jax.training.processes import Processes
+
+PACKAGE = pathlib.Path(__file__).parent.parent
+# What stands beside the package in a checkout, `pip install .` copies to scae_jax/shipped.
+SHIPPED = PACKAGE / "shipped" if (PACKAGE / "shipped").is_dir() else PACKAGE.parent
 
 USAGE = "write --config=FILE[:PRESET], --config.SECTION.KEY=VALUE or --workdir=FOLDER."
 SECTIONS = ("model", "loss", "data", "train", "optimizer", "evaluation")
@@ -199,11 +204,25 @@ def describe(command: Command) -> str:
   return "\n".join(lines)
 
 
+def load_config(source: str) -> ConfigDict:
+  """The config of `file[:preset]`, as `configs/mnist.py:modern`; its values can be changed.
+
+  Raises:
+    RunError: neither is there such a file nor is it one that comes with the package; or it gives no
+      config.
+  """
+  return _load(source)[0]
+
+
 def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
   """The config of `file[:preset]`, locked, without overrides, and the ablations of the file."""
   path, colon, preset = source.partition(":")
+  if not pathlib.Path(path).is_file() and path.startswith("configs/"):
+    path = str(SHIPPED / path)
   if not (path.endswith(".py") and pathlib.Path(path).is_file()):
     raise RunError(f"--config must name a Python file with get_config(); there is no {path!r}.")
+  if str(SHIPPED) not in sys.path:  # last: for `from configs import digits`
+    sys.path.append(str(SHIPPED))
   spec = importlib.util.spec_from_file_location("config_file", path)
   assert spec is not None  # a file that ends in .py has both
   assert spec.loader is not None

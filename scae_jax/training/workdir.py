@@ -9,20 +9,24 @@ evaluation/    the report
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import json
 import pathlib
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from scae_jax.data.constellations import SceneOptions
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import is_dotted
 from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
+from scae_jax.models.system import ImageSpec, Spec
 from scae_jax.training.config import (
   Settings,
   differences,
@@ -31,6 +35,7 @@ from scae_jax.training.config import (
   value_at,
 )
 from scae_jax.training.errors import RunError
+from scae_jax.training.options import DataOptions
 from scae_jax.training.processes import is_first
 
 # What a resumed run may change: none of it changes the parameters of a step.
@@ -197,6 +202,49 @@ def _describe_split(split: Split) -> str:
   digest.update(split.labels.tobytes())
   shape = "x".join(map(str, split.images.shape[1:]))
   return f"{len(split.labels)} examples of {shape}, hash {digest.hexdigest()}"
+
+
+@dataclasses.dataclass(frozen=True)
+class DataFacts:
+  """What the folder of a run says of the data that it was trained on.
+
+  Attributes:
+    spec: what the model is built from.
+    class_names: what each label stands for; () of points.
+    side: height and width of the images, pixels; (0, 0) of points.
+  """
+
+  spec: Spec
+  class_names: tuple[str, ...]
+  side: tuple[int, int]
+
+
+def read_data_facts(workdir: pathlib.Path, options: DataOptions | SceneOptions) -> DataFacts:
+  """What is known without the data set, of a run with these options of its data.
+
+  Raises:
+    RunError: the folder has no `data.json`, or a damaged one.
+  """
+  if isinstance(options, SceneOptions):
+    return DataFacts(Scenes(options).spec, (), (0, 0))
+  path = workdir / "data.json"
+  try:
+    known = read_json(path, "class_names", "train")
+  except ValueError as error:
+    raise RunError(f"{error} A run that is resumed or evaluated anew writes it.") from error
+  shape = re.search(r" of (\d+)x(\d+)x(\d+),", str(known["train"]))
+  if shape is None:
+    raise RunError(f"{path} does not say what the images are like; it is damaged.")
+  height, width, channels = map(int, shape.groups())
+  names = tuple(map(str, known["class_names"]))
+  spec = ImageSpec(
+    canvas=options.canvas,
+    channels=channels,
+    num_classes=len(names),
+    num_labels=2 if options.overlay else 1,
+    normalized=options.normalize,
+  )
+  return DataFacts(spec, names, (height, width))
 
 
 def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None:

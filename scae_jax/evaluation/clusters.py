@@ -1,0 +1,71 @@
+"""Named clusters: what turns capsule features into labels, without what fitted them."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from scae_jax.evaluation.files import read_json, write_whole
+
+FILE = "clusters.json"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clusters:
+  """Clusters of one kind of features, each named by one label; see `probes.fit_clusters`.
+
+  Attributes:
+    centres: float32 [c, d].
+    labels: int32 [c], the name of each cluster.
+    train_accuracy: LIN-MATCH on the training examples, in [0, 1].
+  """
+
+  centres: np.ndarray
+  labels: np.ndarray
+  train_accuracy: float
+
+  def predict(self, features: np.ndarray) -> np.ndarray:
+    """The label of the nearest centre, int32 [n], of features [n, d]."""
+    differences = features[:, None] - self.centres[None]
+    return self.labels[np.argmin(np.sum(np.square(differences), axis=-1), axis=1)]
+
+
+def write_clusters(
+  folder: pathlib.Path, clusters: Mapping[str, Clusters], step: int, seed: int
+) -> None:
+  """Writes `clusters.json`: clusters of each kind of features, of one step and seed of a run."""
+  entries = {
+    name: {
+      "centres": one.centres.tolist(),
+      "labels": one.labels.tolist(),
+      "lin_match_train": one.train_accuracy,
+    }
+    for name, one in clusters.items()
+  }
+  content = {"step": int(step), "seed": int(seed), "clusters": entries}
+  write_whole(folder / FILE, (json.dumps(content) + "\n").encode())
+
+
+def read_clusters(path: pathlib.Path, step: int, seed: int) -> dict[str, Clusters]:
+  """What `write_clusters` wrote; {} if it is of another step or seed.
+
+  Raises:
+    ValueError: the file is damaged.
+  """
+  content = read_json(path, "step", "seed", "clusters")
+  if (content["step"], content["seed"]) != (step, seed):
+    return {}
+  try:
+    return {name: _read(entry) for name, entry in content["clusters"].items()}
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
+    raise ValueError(f"{path} is damaged: {error!r}. Evaluate the run again.") from error
+
+
+def _read(entry: Mapping[str, Any]) -> Clusters:
+  centres, labels = np.array(entry["centres"], np.float32), np.array(entry["labels"], np.int32)
+  if centres.ndim != 2 or labels.shape != centres.shape[:1]:
+    raise ValueError(f"{len(centres)} centres and {len(labels)} labels")
+  return Clusters(centres, labels, float(entry["lin_match_train"]))

@@ -1,0 +1,110 @@
+"""A model's `encode` and `draw` as files that JAX alone reads: StableHLO, for CPU, CUDA and TPU.
+
+<folder>/encode.jax_export          image [b, canvas, canvas, c] -> {name: array}
+<folder>/draw_<by>.jax_export       what `encode` gives, number [] -> image; one for each of `draws`
+<folder>/model.json                 shapes, class names and clusters
+
+The batch is of any size. A file is read by `jax.export.deserialize(file.read_bytes()).call`.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from scae_jax.evaluation.clusters import Clusters
+from scae_jax.evaluation.files import write_json, write_whole
+from scae_jax.layers.convnet import by_definition
+from scae_jax.models.system import Draw, Found, ImageSpec, Spec, System
+from scae_jax.typing import Array
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+SUFFIX = ".jax_export"
+Functions = dict[str, tuple[Any, tuple[Any, ...]]]
+
+
+def functions_of(system: System, variables: Any, spec: Spec, batch_size: Any) -> Functions:
+  """Functions of arrays and dicts of arrays, parameters inside, and the shapes of their arguments.
+
+  Args:
+    system: the model.
+    variables: of its module.
+    spec: of its examples.
+    batch_size: a number, or a dimension of `jax.export.symbolic_shape`.
+  """
+  blank = jax.eval_shape(lambda: spec.blank_batch(1))
+  names = ("image",) if isinstance(spec, ImageSpec) else ("points", "presence")
+  shapes = [jax.ShapeDtypeStruct((batch_size, *blank[n].shape[1:]), blank[n].dtype) for n in names]
+
+  def encode(*examples: Array) -> dict[str, Array]:
+    batch = {**spec.blank_batch(len(examples[0])), **dict(zip(names, examples, strict=True))}
+    with by_definition():
+      return flat(system.look(variables, batch))
+
+  found = jax.eval_shape(encode, *shapes)
+  number = jax.ShapeDtypeStruct((), jnp.int32)
+
+  def drawer(draw: Draw, canvas: int) -> Any:
+    return lambda found, number: draw(variables, nested(found), number, canvas)
+
+  drawers = {}
+  if isinstance(spec, ImageSpec):
+    drawers = {
+      f"draw_{by}": (drawer(draw, spec.canvas), (found, number))
+      for by, draw in system.draws.items()
+    }
+  return {"encode": (encode, tuple(shapes)), **drawers}
+
+
+def flat(found: Found) -> dict[str, Array]:
+  """A dict of arrays; names below others have a slash, as `features/prior`."""
+  given = {name: value for name, value in vars(found).items() if value is not None}
+  arrays: Any = flatten_dict(given, sep="/")
+  return arrays
+
+
+def nested(arrays: Mapping[str, Array]) -> Found:
+  """The inverse of `flat`."""
+  return Found(**unflatten_dict(dict(arrays), sep="/"))
+
+
+def export_functions(
+  folder: pathlib.Path,
+  system: System,
+  variables: Any,
+  spec: Spec,
+  class_names: tuple[str, ...],
+  clusters: Mapping[str, Clusters],
+) -> None:
+  """Writes the files into a folder, made if need be."""
+  folder.mkdir(parents=True, exist_ok=True)
+  (batch_size,) = jax.export.symbolic_shape("b")
+  described = {}
+  for name, (function, shapes) in functions_of(system, variables, spec, batch_size).items():
+    exported = jax.export.export(jax.jit(function), platforms=PLATFORMS)(*shapes)
+    write_whole(folder / f"{name}{SUFFIX}", bytes(exported.serialize()))
+    result = jax.eval_shape(function, *shapes)
+    described[name] = {"arguments": _described(shapes), "result": _described(result)}
+  write_json(
+    folder / "model.json",
+    {
+      "functions": described,
+      "class_names": list(class_names),
+      "clusters": {
+        name: {"centres": one.centres.tolist(), "labels": one.labels.tolist()}
+        for name, one in clusters.items()
+      },
+    },
+  )
+
+
+def _described(shapes: Any) -> Any:
+  """Types and shapes, as `float32[b, 24]`."""
+
+  def in_words(leaf: Any) -> str:
+    return f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"
+
+  return jax.tree.map(in_words, shapes)

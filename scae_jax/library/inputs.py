@@ -1,0 +1,137 @@
+"""From images and points of one's own to the batches that a model sees."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scae_jax.data.augmentation import centre_on_canvas
+from scae_jax.data.dataset import pixel_statistics
+from scae_jax.training.options import DataOptions
+from scae_jax.typing import Batch
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageInput:
+  """What a model takes.
+
+  Attributes:
+    options: of the data that it was trained on.
+    channels: of the images.
+    side: height and width of the images that it was trained on, pixels.
+  """
+
+  options: DataOptions
+  channels: int
+  side: tuple[int, int]
+
+  def check(
+    self, images: np.ndarray, presence: np.ndarray | None, *, resize: bool
+  ) -> dict[str, np.ndarray]:
+    """`image` with a channel axis, of images as `Model.encode` takes them.
+
+    Raises:
+      ValueError: another shape, type, range or size, in one line.
+    """
+    if presence is not None:
+      raise ValueError("presence is of points, and this model takes images; leave it out.")
+    if images.ndim == 3 and self.channels == 1:
+      images = images[..., None]
+    if images.ndim != 4 or images.shape[3] != self.channels or 0 in images.shape[1:]:
+      last = "[n, h, w] or [n, h, w, 1]" if self.channels == 1 else f"[n, h, w, {self.channels}]"
+      raise ValueError(f"images must have shape {last}; they have {list(images.shape)}.")
+    if images.dtype != np.uint8:
+      if not jnp.issubdtype(images.dtype, jnp.floating):
+        raise ValueError(f"images must be uint8 or float; they are {images.dtype}.")
+      # Not min and max: NaN is in no range.
+      if not np.all((images >= 0) & (images <= 1)):
+        raise ValueError("float images must be in [0, 1]; divide by 255, or give them as uint8.")
+    height, width = images.shape[1:3]
+    if not (resize or self._fits(height, width)):
+      side, most = "x".join(map(str, self.side)), self.options.canvas
+      raise ValueError(
+        f"images are {height}x{width} pixels; this model takes at most {most}x{most} and was"
+        f" trained on {side}. Give resize=True to scale them to {side}."
+      )
+    return {"image": images}
+
+  def place(self, arrays: Mapping[str, np.ndarray], *, resize: bool) -> Batch:
+    """A batch of what `check` gave, its images on the canvas, [b, canvas, canvas, c]."""
+    images = arrays["image"]
+    pixels = images.astype(np.float32)
+    if images.dtype == np.uint8:
+      pixels /= np.float32(255)
+    if resize and images.shape[1:3] != self.side:
+      shape = (len(images), *self.side, self.channels)
+      pixels = np.asarray(jnp.clip(jax.image.resize(pixels, shape, "linear"), 0, 1))
+      images = pixels
+    statistics: dict[str, np.ndarray] = {}
+    if self.options.normalize:
+      statistics = dict(zip(("mean", "std"), _statistics(images), strict=True))
+    if self.options.crop and min(pixels.shape[1:3]) >= self.options.crop:
+      rows, columns = (_middle(long, self.options.crop) for long in pixels.shape[1:3])
+      pixels = pixels[:, rows, columns]
+    placed = centre_on_canvas(jnp.asarray(pixels), self.options.canvas)
+    if not statistics:
+      return {"image": placed}
+    mean, std = (jnp.asarray(values)[:, None, None, None] for values in statistics.values())
+    numbers = {name: jnp.asarray(values) for name, values in statistics.items()}
+    return {"image": (placed - mean) / std, **numbers}
+
+  def _fits(self, height: int, width: int) -> bool:
+    can_be_cropped = 0 < self.options.crop <= min(height, width)
+    return can_be_cropped or max(height, width) <= self.options.canvas
+
+
+@dataclasses.dataclass(frozen=True)
+class PointInput:
+  """What a model of points takes: scenes of at most `num_points`."""
+
+  num_points: int
+
+  def check(
+    self, points: np.ndarray, presence: np.ndarray | None, *, resize: bool
+  ) -> dict[str, np.ndarray]:
+    """`points` and `presence`, with absent points up to `num_points`; as `Model.encode` takes them.
+
+    Raises:
+      ValueError: another shape, too many points, or coordinates that are not finite; in one line.
+    """
+    if resize:
+      raise ValueError("resize is of images, and this model takes points; leave it out.")
+    if points.ndim != 3 or points.shape[2] != 2 or points.shape[1] > self.num_points:
+      raise ValueError(
+        f"points must have shape [n, p, 2] with p at most {self.num_points}; they have"
+        f" {list(points.shape)}."
+      )
+    presence = np.ones(points.shape[:2]) if presence is None else presence
+    if presence.shape != points.shape[:2]:
+      raise ValueError(
+        f"presence must have shape {list(points.shape[:2])}; it has {list(presence.shape)}."
+      )
+    if not np.isfinite(points).all():
+      raise ValueError("points must be finite; mark those that are absent by presence 0.")
+    absent = ((0, 0), (0, self.num_points - points.shape[1]))
+    return {
+      "points": np.pad(points, (*absent, (0, 0))).astype(np.float32),
+      "presence": np.pad(presence, absent).astype(np.float32),
+    }
+
+  def place(self, arrays: Mapping[str, np.ndarray], *, resize: bool) -> Batch:
+    """What `check` gave, as a batch."""
+    return {name: jnp.asarray(array) for name, array in arrays.items()}
+
+
+def _middle(long: int, side: int) -> slice:
+  return slice((long - side) // 2, (long + side) // 2)
+
+
+def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Mean and standard deviation of each image as 0 to 1, float32 [n]; see `pixel_statistics`."""
+  if images.dtype == np.uint8:
+    return pixel_statistics(images)
+  pixels = images.reshape(len(images), -1)
+  std = pixels.std(axis=1)
+  return pixels.mean(axis=1), np.where(std == 0, 1, std)

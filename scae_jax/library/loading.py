@@ -1,0 +1,95 @@
+"""Opens a trained model by name or folder, without its data set."""
+
+import os
+import pathlib
+
+from scae_jax.evaluation.clusters import FILE, Clusters, read_clusters
+from scae_jax.library.inputs import ImageInput, PointInput
+from scae_jax.library.model import Model
+from scae_jax.models.system import PointSpec
+from scae_jax.training import parameters
+from scae_jax.training.config import SHIPPED
+from scae_jax.training.errors import RunError, explained
+from scae_jax.training.options import DataOptions
+from scae_jax.training.systems import make_system
+from scae_jax.training.workdir import load_settings, read_data_facts
+
+PRETRAINED = SHIPPED / "pretrained"
+
+
+def load(
+  source: str | os.PathLike[str],
+  *,
+  step: int | str = "latest",
+  seed: int | None = None,
+  batch_size: int = 64,
+) -> Model:
+  """Opens a trained model; its data set need not be there.
+
+  Args:
+    source: name of pretrained parameters, `digits` or `mnist`; or a folder: the workdir of a run,
+      or one that experiments/export.py wrote. A system of one's own is imported before.
+    step: of a workdir: `latest`, `best` (lowest held-out loss) or a number.
+    seed: of a workdir with several; None for the first.
+    batch_size: examples a pass.
+
+  Raises:
+    RunError: there is no such model, step or seed, or it cannot be read.
+  """
+  with explained():
+    folder = _folder(source)
+    settings = load_settings(folder, is_given=True)
+    facts = read_data_facts(folder, settings.data)
+    system = make_system(settings, facts.spec)
+    if (folder / parameters.FILE).is_file():
+      number, only_seed, variables = parameters.read_parameters(folder, system, facts.spec)
+      by_seed = {only_seed: variables}
+      if step not in ("latest", number):
+        raise RunError(f"{folder} has step {number} alone; leave out step={step!r}.")
+    else:
+      # Here, because orbax takes a second to import.
+      from scae_jax.training.build import restore
+      from scae_jax.training.checkpoints import named_checkpoint
+
+      which = named_checkpoint(str(step))
+      by_seed, number, _ = restore(folder, which, settings, system, facts.spec)
+    seed = next(iter(by_seed)) if seed is None else seed
+    if seed not in by_seed:
+      raise RunError(f"{folder} has the seeds {sorted(by_seed)}, not {seed}.")
+    if isinstance(settings.data, DataOptions):
+      assert not isinstance(facts.spec, PointSpec)
+      inputs = ImageInput(settings.data, facts.spec.channels, facts.side)
+    else:
+      inputs = PointInput(settings.data.slots)
+    return Model(
+      settings=settings,
+      spec=facts.spec,
+      class_names=facts.class_names,
+      clusters=_clusters(folder, number, seed),
+      step=number,
+      seed=seed,
+      batch_size=batch_size,
+      system=system,
+      variables=by_seed[seed],
+      inputs=inputs,
+    )
+
+
+def _folder(source: str | os.PathLike[str]) -> pathlib.Path:
+  """Where the model is; a pretrained name comes first."""
+  known = parameters.pretrained_names(PRETRAINED)
+  folder = PRETRAINED / source if source in known else pathlib.Path(source)
+  if not (folder / "config.json").is_file():
+    raise RunError(
+      f"there is no model {str(source)!r}: expected a folder with config.json, or one of {known}."
+    )
+  return folder
+
+
+def _clusters(folder: pathlib.Path, step: int, seed: int) -> dict[str, Clusters]:
+  """Those of this step and seed; of several reports, of the one nearest to the top."""
+  reports = sorted(folder.glob(f"evaluation/**/{FILE}"), key=lambda path: len(path.parts))
+  for path in [folder / FILE, *reports]:
+    if path.is_file() and (found := read_clusters(path, step, seed)):
+      return dict(sorted(found.items(), key=lambda item: -item[1].train_accuracy))
+  return {}

@@ -1,0 +1,78 @@
+"""Parameters of one seed in a folder: `params.npz`, by path, and `source.json`."""
+
+import io
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scae_jax.data.cache import read_arrays
+from scae_jax.evaluation.files import read_json, write_whole
+from scae_jax.models.system import Spec, System
+from scae_jax.training.errors import RunError
+
+DTYPES = ("float16", "float32")
+FILE = "params.npz"
+
+
+def pretrained_names(parent: pathlib.Path) -> list[str]:
+  """Names of the folders with parameters."""
+  return sorted(path.parent.name for path in parent.glob(f"*/{FILE}"))
+
+
+def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:
+  """Writes parameters as numbers of a type; returns them as they will be read.
+
+  Raises:
+    RunError: no such type, or numbers too large for it.
+  """
+  if dtype not in DTYPES:
+    raise RunError(f"parameters are saved as {' or '.join(DTYPES)}, not as {dtype!r}.")
+  arrays = {}
+  for path, leaf in jax.tree.leaves_with_path(params):
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    if np.abs(leaf).max(initial=0) > np.finfo(dtype).max:
+      raise RunError(f"parameter {name} has numbers too large for {dtype}; save as float32.")
+    arrays[name] = np.asarray(leaf).astype(dtype)
+  folder.mkdir(parents=True, exist_ok=True)
+  content = io.BytesIO()
+  np.savez_compressed(content, **arrays)
+  write_whole(folder / FILE, content.getvalue())
+  return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype), leaf.dtype), params)
+
+
+def read_parameters(folder: pathlib.Path, system: System, spec: Spec) -> tuple[int, int, Any]:
+  """Step, seed and variables of the module.
+
+  Raises:
+    RunError: they cannot be read or do not fit the model.
+  """
+  try:
+    source = read_json(folder / "source.json", "step", "seed")
+    arrays = read_arrays(folder / FILE)
+  except (OSError, ValueError) as error:
+    raise RunError(f"{folder} cannot be read: {error}. Fetch it anew.") from error
+  step, seed = source["step"], source["seed"]
+  if type(step) is not int or type(seed) is not int:
+    raise RunError(f"{folder / 'source.json'} must have whole numbers as step and seed.")
+
+  def init() -> Any:
+    keys = {"params": jax.random.key(0), "noise": jax.random.key(0)}
+    return system.module.init(keys, spec.blank_batch(2), train=True)["params"]
+
+  def read(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    found = arrays.pop(name, np.zeros(0))
+    if found.shape != leaf.shape:
+      raise RunError(
+        f"{folder}: parameter {name} must have shape {leaf.shape}; it has {found.shape}. Config"
+        " and parameters are of different versions."
+      )
+    return jnp.asarray(found, leaf.dtype)
+
+  params = jax.tree_util.tree_map_with_path(read, jax.eval_shape(init))
+  if arrays:
+    raise RunError(f"{folder} has parameters that the model does not: {sorted(arrays)}.")
+  return step, seed, {"params": params}

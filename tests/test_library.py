@@ -1,0 +1,353 @@
+"""Trained models on examples of one's own: any number, shape and type of them; changed poses."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scae_jax
+from scae_jax import geometry
+from scae_jax.data.constellations import SceneOptions, scenes
+from scae_jax.data.sources import load_dataset
+from scae_jax.evaluation.clusters import Clusters, read_clusters, write_clusters
+from scae_jax.library.inputs import ImageInput, PointInput
+from scae_jax.library.model import Model
+from scae_jax.models.system import ImageSpec, PointSpec
+from scae_jax.training.config import load_config, read_settings
+from scae_jax.training.systems import make_system
+from tests.test_training_loop import compilation_cache
+from tests.toy_system import toy_config
+
+__all__ = ["compilation_cache"]
+
+
+@pytest.fixture(scope="module")
+def digits() -> scae_jax.Model:
+  """The shipped digits."""
+  return scae_jax.load("digits", batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+  """Ten test digits, uint8 [10, 16, 16]."""
+  return load_dataset("digits").splits["test"].images[:10, ..., 0]
+
+
+@pytest.fixture(scope="module")
+def found(digits, images) -> scae_jax.Found:
+  return digits.encode(images)
+
+
+def assert_same(one, other, tolerance=0.0):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=tolerance), one, other)
+
+
+def test_any_number_of_images_by_one_program(digits, images, found):
+  """Each is encoded by itself, whatever is in its batch; nothing compiles again."""
+  (program,) = (one for name, one in digits._programs.items() if name == "find")
+  for count in (0, 1, 4, 9):
+    assert_same(digits.encode(images[:count]), found[:count])
+    assert len(digits.encode(images[:count])) == count
+  assert program._cache_size() == 1
+  assert len(found[3]) == 1
+  assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(found))
+
+
+def test_what_is_found(digits, found):
+  shapes = {name: np.shape(getattr(found, name)) for name in ("part_poses", "object_poses")}
+  assert shapes == {"part_poses": (10, 16, 2, 3), "object_poses": (10, 24, 2, 3)}
+  assert found.posterior_mass.shape == found.object_presence.shape == (10, 24)
+  assert found.part_presence.shape == (10, 16)
+  assert found.scores is None
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    lambda images: images[..., None],
+    lambda images: images / 255,
+    lambda images: jax.numpy.asarray(images, jax.numpy.float32) / 255,
+    lambda images: np.pad(images, ((0, 0), (2, 2), (2, 2))),
+  ],
+  ids=["channel axis", "float64", "jax", "on the canvas"],
+)
+def test_images_of_other_types_and_shapes(digits, images, found, change):
+  assert_same(digits.encode(change(images)), found, 1e-5)
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    (lambda images: np.zeros((2, 28, 28)), r"28x28 pixels; this model takes at most 20x20 .*16x16"),
+    (lambda images: images[0], r"\[n, h, w\] or \[n, h, w, 1\]; they have \[16, 16\]"),
+    (lambda images: np.zeros((2, 16, 16, 3)), r"they have \[2, 16, 16, 3\]"),
+    (lambda images: images.astype(np.float32), r"in \[0, 1\]; divide by 255"),
+    (lambda images: np.full((1, 16, 16), np.nan), r"in \[0, 1\]"),
+    (lambda images: images.astype(np.int64), "uint8 or float; they are int64"),
+  ],
+)
+def test_images_that_do_not_fit_are_one_line(digits, images, change, message):
+  with pytest.raises(ValueError, match=message) as error:
+    digits.encode(change(images))
+  assert "\n" not in str(error.value)
+
+
+def test_images_of_another_size_are_scaled(digits, images, found):
+  """Digits of twice the size come back to about what they were."""
+  large = images.repeat(2, axis=1).repeat(2, axis=2)
+  again = digits.encode(large, resize=True)
+  assert np.abs(again.object_presence - found.object_presence).mean() < 0.02
+  assert_same(digits.encode(images, resize=True), found)
+
+
+def test_images_are_prepared_as_evaluation_prepares_them():
+  """Cropped in the middle, normalised by the whole image."""
+  options = read_settings(toy_config(data__canvas=12, data__crop=10, data__normalize=True)).data
+  given = ImageInput(options, 1, (10, 10))
+  images = np.random.RandomState(0).randint(0, 255, (3, 16, 16, 1)).astype(np.uint8)
+  arrays = given.check(images, None, resize=False)
+  batch = given.place(arrays, resize=False)
+  whole = images.reshape(3, -1) / 255
+  mean, std = whole.mean(axis=1), whole.std(axis=1)
+  middle = np.pad(images[:, 3:13, 3:13] / 255, ((0, 0), (1, 1), (1, 1), (0, 0)))
+  expected = (middle - mean[:, None, None, None]) / std[:, None, None, None]
+  np.testing.assert_allclose(batch["image"], expected, atol=1e-5)
+  floats = given.place(given.check(images / 255, None, resize=False), resize=False)
+  assert_same(floats, batch, 1e-5)
+
+
+def on_canvas(images):
+  """A batch of digits [n, 16, 16, 1] in the middle of 20 x 20 pixels; labels mean nothing."""
+  placed = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0))).astype(np.float32) / np.float32(255)
+  return {"image": jnp.asarray(placed), "label": jnp.zeros(len(images), jnp.int32)}
+
+
+def test_pictures_are_those_of_the_report(digits, images, found):
+  test = load_dataset("digits").splits["test"].images[:8]
+  many = scae_jax.load("digits", batch_size=8)
+  drawn = many.draw(many.encode(test), "parts")
+  figures = many.system.pictures(many.variables, on_canvas(test))
+  np.testing.assert_allclose(drawn, figures["reconstructions"]["bottom_up"], atol=1e-4)
+  by_objects = many.draw(many.encode(test))
+  np.testing.assert_allclose(by_objects, figures["reconstructions"]["top_down"], atol=1e-4)
+  alone = many.draw(many.encode(test), only=3)
+  each = figures["object_reconstructions"]["object_reconstruction"]
+  np.testing.assert_allclose(alone, each[:, 3], atol=1e-4)
+
+
+def test_parts_follow_their_object(digits, found):
+  """Moving all objects down by two pixels moves the picture; a turned one changes its own alone."""
+  shift = 2 * 2 / 19  # pixels of the canvas, whose corners are at -1 and 1
+  poses = found.object_poses.copy()
+  poses[:, :, 1, 2] += shift
+  still, moved = digits.draw(found), digits.draw(found.replace(object_poses=poses))
+  np.testing.assert_allclose(moved[:, 4:-2], still[:, 2:-4], atol=2e-3)
+
+  turned = found.object_poses.copy()
+  k = int(np.bincount(found.details["winner"][0]).argmax())
+  turn = np.asarray(geometry.rotation(jnp.float32(40)))
+  turned[:, k, :, :2] = turn[:, :2] @ turned[:, k, :, :2]
+  changed = found.replace(object_poses=turned)
+  assert np.abs(digits.draw(changed, only=k) - digits.draw(found, only=k))[0].max() > 0.2
+  other = (k + 1) % 24
+  assert_same(digits.draw(changed, only=other), digits.draw(found, only=other))
+  assert_same(digits.draw(changed, "parts"), digits.draw(found, "parts"))
+
+
+def test_objects_and_parts_are_switched_off(digits, found):
+  nothing = digits.draw(found, only=int(found.object_presence[0].argmin()))
+  off = digits.draw(found.replace(object_presence=np.zeros_like(found.object_presence)))
+  assert off.std() < 1e-3 < digits.draw(found).std()
+  parts_off = found.replace(part_presence=np.zeros_like(found.part_presence))
+  assert_same(digits.draw(parts_off, "parts"), off, 1e-4)
+  assert nothing.shape == off.shape
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    ({"by": "pixels"}, "one of objects, parts; it is 'pixels'"),
+    ({"only": 24}, "from 0 to 23, one of the objects; it is 24"),
+    ({"only": -1}, "from 0 to 23"),
+  ],
+)
+def test_what_cannot_be_drawn(digits, found, arguments, message):
+  with pytest.raises(ValueError, match=message):
+    digits.draw(found, **arguments)
+
+
+def test_what_is_found_of_different_examples_is_not_drawn(digits, found):
+  with pytest.raises(ValueError, match="one length, got"):
+    digits.draw(found.replace(object_poses=found.object_poses[:3]))
+
+
+def test_labels_are_those_of_the_report(digits):
+  """LIN-MATCH of the record, by both kinds of features; the better on training images is used."""
+  test = load_dataset("digits").splits["test"]
+  model = scae_jax.load("digits")
+  source = json.loads((_folder("digits") / "source.json").read_text())
+  figures = source["figures"]["digits test, 360"]
+  for by in ("prior", "posterior"):
+    right = np.mean(model.predict(test.images, by=by) == test.labels)
+    assert 100 * right == pytest.approx(figures[f"LIN-MATCH, {by}"])
+  first = next(iter(model.clusters))
+  assert_same(model.predict(test.images), model.predict(test.images, by=first))
+  accuracies = [one.train_accuracy for one in model.clusters.values()]
+  assert accuracies == sorted(accuracies, reverse=True)
+  with pytest.raises(ValueError, match="by must be one of"):
+    model.predict(test.images, by="parts")
+
+
+def _folder(name):
+  from scae_jax.library.loading import PRETRAINED
+
+  return PRETRAINED / name
+
+
+def test_clusters_come_back(tmp_path):
+  clusters = {"prior": Clusters(np.float32([[0.1, 1], [2, 3]]), np.int32([4, 5]), 0.5)}
+  write_clusters(tmp_path, clusters, 3, 1)
+  (again,) = read_clusters(tmp_path / "clusters.json", 3, 1).values()
+  assert_same(again.centres, clusters["prior"].centres)
+  assert again.predict(np.float32([[2, 2], [0, 0]])).tolist() == [5, 4]
+  assert read_clusters(tmp_path / "clusters.json", 4, 1) == {}
+  (tmp_path / "clusters.json").write_text('{"step": 3, "seed": 1, "clusters": {"prior": {}}}')
+  with pytest.raises(ValueError, match="damaged"):
+    read_clusters(tmp_path / "clusters.json", 3, 1)
+
+
+def test_workdir_of_ones_own(tmp_path, images):
+  """Trained, opened without its data set; labels once it was evaluated."""
+  config = toy_config(train__num_steps=8, train__seeds=2)
+  run = scae_jax.train(config, tmp_path / "run")
+  model = scae_jax.load(str(tmp_path / "run"), seed=1, batch_size=4)
+  assert (model.step, model.seed, model.class_names[3]) == (8, 1, "3")
+  assert_same(model.variables, run.variables[1])
+  assert model.encode(images).features["code"].shape == (10, 8)
+  with pytest.raises(ValueError, match=r"evaluate its run with evaluate\.py"):
+    model.predict(images)
+  with pytest.raises(ValueError, match="draws no images"):
+    model.draw(model.encode(images))
+  with pytest.raises(ValueError, match="has no posteriors"):
+    model.encode(images, refine_steps=3)
+  (tmp_path / "run" / "evaluation" / "seed-1").mkdir(parents=True)
+  clusters = {"code": Clusters(np.zeros((1, 8), np.float32), np.int32([7]), 0.5)}
+  write_clusters(tmp_path / "run" / "evaluation" / "seed-1", clusters, 8, 1)
+  again = scae_jax.load(tmp_path / "run", seed=1, batch_size=4)
+  assert again.predict(images).tolist() == [7] * 10
+  with pytest.raises(scae_jax.RunError, match=r"seeds \[0, 1\], not 5"):
+    scae_jax.load(tmp_path / "run", seed=5)
+
+
+def test_models_that_are_not_there(tmp_path):
+  with pytest.raises(scae_jax.RunError, match=r"no model 'mnits'.*or one of \['digits', 'mnist'\]"):
+    scae_jax.load("mnits")
+  shutil.copytree(_folder("digits"), tmp_path / "own")
+  with pytest.raises(scae_jax.RunError, match="has step 18000 alone"):
+    scae_jax.load(tmp_path / "own", step=3)
+  (tmp_path / "own" / "data.json").unlink()
+  with pytest.raises(scae_jax.RunError, match=r"data\.json cannot be read"):
+    scae_jax.load(tmp_path / "own")
+
+
+def untrained(source: str, spec, **changes) -> scae_jax.Model:
+  """A model of a shipped config at its first parameters."""
+  config = load_config(source)
+  config.update_from_flattened_dict(changes)
+  settings = read_settings(config)
+  system = make_system(settings, spec)
+  keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
+  variables = jax.jit(lambda: system.module.init(keys, spec.blank_batch(2), train=True))()
+  points = isinstance(spec, PointSpec)
+  inputs = (
+    PointInput(spec.num_points) if points else ImageInput(settings.data, spec.channels, (16, 16))
+  )
+  return Model(
+    settings=settings,
+    spec=spec,
+    class_names=(),
+    clusters={},
+    step=0,
+    seed=0,
+    batch_size=3,
+    system=system,
+    variables=variables,
+    inputs=inputs,
+  )
+
+
+DIGITS = ImageSpec(canvas=20, channels=1, num_classes=10)
+
+
+def test_capsnet_draws_its_longest_capsule(images):
+  model = untrained("configs/capsnet.py:digits", DIGITS)
+  found = model.encode(images)
+  assert found.object_presence is not None
+  assert found.scores.shape == (10, 10)
+  assert found.object_poses.ndim == 3
+  labels = model.predict(images)
+  np.testing.assert_array_equal(labels, found.scores.argmax(axis=1))
+  drawn = model.draw(found)
+  for i, label in enumerate(labels[:3]):
+    assert_same(model.draw(found[i], only=int(label))[0], drawn[i], 1e-6)
+  longer = found.replace(object_poses=1.5 * found.object_poses)
+  assert np.abs(model.draw(longer) - drawn).max() > 1e-4
+
+
+def test_other_systems_say_what_they_can(images):
+  cnn = untrained("configs/cnn.py:digits", DIGITS)
+  found = cnn.encode(images)
+  np.testing.assert_allclose(found.scores.sum(axis=1), 1, atol=1e-5)
+  assert found.object_poses is None
+  matrix = untrained("configs/matrix_capsules.py:digits_narrow", DIGITS)
+  found = matrix.encode(images)
+  assert found.object_poses.shape == (10, 10, 4, 4)
+  assert matrix.predict(images).shape == (10,)
+
+
+def test_points_have_groups():
+  options = SceneOptions(**_scene_options())
+  spec = PointSpec(options.slots, len(options.patterns), options.largest)
+  model = untrained("configs/constellations.py", spec)
+  some = jax.device_get(scenes(jax.random.key(0), options, 5))
+  found = model.encode(some["points"], presence=some["presence"])
+  assert found.groups.shape == (5, options.slots)
+  assert (found.groups[some["presence"] == 0] == -1).all()
+  assert_same(model.predict(some["points"], presence=some["presence"]), found.groups)
+  few = model.encode(some["points"][:, :4])
+  assert few.groups.shape == (5, 4)
+  for points, presence, message in (
+    (np.zeros((2, options.slots + 1, 2)), None, "p at most"),
+    (np.zeros((2, 3, 2)), np.ones((2, 4)), r"presence must have shape \[2, 3\]"),
+    (np.full((2, 3, 2), np.nan), None, "must be finite"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      model.encode(points, presence=presence)
+
+
+def _scene_options():
+  section = load_config("configs/constellations.py").data.to_dict()
+  return {key: value for key, value in section.items() if key != "name"}
+
+
+@pytest.mark.parametrize("layers", [(6, 5), (4, 3, 2)])
+def test_posteriors_are_drawn_and_refined(images, layers):
+  """The picture by parts is the model's; by objects the figure's; steps raise the bound."""
+  model = untrained("configs/probabilistic.py:digits", DIGITS, **{"model.capsules": layers})
+  found = model.encode(images)
+  assert found.object_poses.shape == (10, layers[-1], 2, 3)
+  batch = on_canvas(images[..., None])
+  output = model.system.module.apply(model.variables, batch, train=False)
+  np.testing.assert_allclose(model.draw(found, "parts"), output.picture, atol=1e-5)
+  if len(layers) == 2:
+    figure = model.system.pictures(model.variables, batch)["reconstructions"]
+    np.testing.assert_allclose(model.draw(found), figure["top_down"], atol=1e-5)
+  off = found.replace(object_presence=np.zeros_like(found.object_presence))
+  assert model.draw(off).max() == 0
+  if len(layers) > 2:
+    return
+  refined = model.encode(images[:2], refine_steps=2)
+  assert 0 < np.abs(refined.part_poses - found.part_poses[:2]).max() < 0.2
