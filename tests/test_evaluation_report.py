@@ -153,7 +153,7 @@ def test_figures_stand_beside_the_metrics(finished):
   for name in ("alive", "dead"):
     expected |= {f"{kind}-{name}" for kind in ("presences_by_class", "confusion", "embedding")}
   files = {path.name for path in directory.iterdir()}
-  assert files == {f"{name}.png" for name in expected} | {"metrics.json"}
+  assert files == {f"{name}.png" for name in expected} | {"metrics.json", "clusters.json"}
   assert all(path.read_bytes()[:4] == b"\x89PNG" for path in directory.glob("*.png"))
 
 

@@ -40,7 +40,7 @@ def functions_of(system: System, variables: Any, spec: Spec, batch_size: Any) ->
   shapes = [jax.ShapeDtypeStruct((batch_size, *blank[n].shape[1:]), blank[n].dtype) for n in names]
 
   def encode(*examples: Array) -> dict[str, Array]:
-    batch = {**spec.blank_batch(len(examples[0])), **dict(zip(names, examples, strict=True))}
+    batch = {**spec.blank_batch(examples[0].shape[0]), **dict(zip(names, examples, strict=True))}
     with by_definition():
       return flat(system.look(variables, batch))
 
