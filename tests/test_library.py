@@ -18,10 +18,7 @@ from scae_jax.library.model import Model
 from scae_jax.models.system import ImageSpec, PointSpec
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.systems import make_system
-from tests.test_training_loop import compilation_cache
 from tests.toy_system import toy_config
-
-__all__ = ["compilation_cache"]
 
 
 @pytest.fixture(scope="module")
