@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import scae_jax
-from scae_jax import geometry
+from scae_jax import geometry, mixtures
 from scae_jax.data.constellations import SceneOptions, scenes
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.clusters import Clusters, read_clusters, write_clusters
@@ -122,17 +122,24 @@ def on_canvas(images):
   return {"image": jnp.asarray(placed), "label": jnp.zeros(len(images), jnp.int32)}
 
 
-def test_pictures_are_those_of_the_report(digits, images, found):
-  test = load_dataset("digits").splits["test"].images[:8]
-  many = scae_jax.load("digits", batch_size=8)
-  drawn = many.draw(many.encode(test), "parts")
-  figures = many.system.pictures(many.variables, on_canvas(test))
-  np.testing.assert_allclose(drawn, figures["reconstructions"]["bottom_up"], atol=1e-4)
-  by_objects = many.draw(many.encode(test))
-  np.testing.assert_allclose(by_objects, figures["reconstructions"]["top_down"], atol=1e-4)
-  alone = many.draw(many.encode(test), only=3)
-  each = figures["object_reconstructions"]["object_reconstruction"]
-  np.testing.assert_allclose(alone, each[:, 3], atol=1e-4)
+def test_pictures_are_of_what_the_model_says(digits, images, found):
+  """By parts the model's own reconstruction; by objects that of parts at their winners' votes."""
+  apply = jax.jit(
+    lambda variables, batch: digits.system.module.apply(variables, batch, train=False)
+  )
+  output = apply(digits.variables, on_canvas(images[..., None]))
+  expected = jax.vmap(mixtures.mode)(output.reconstruction.mixture)
+  np.testing.assert_allclose(digits.draw(found, "parts"), expected, atol=1e-5)
+
+  rows, m = np.arange(10)[:, None], np.arange(16)
+  winner = np.asarray(output.routing.winner)
+  voted = found.replace(
+    part_poses=np.asarray(output.objects.votes)[rows, winner, m].reshape(10, 16, 2, 3),
+    part_presence=np.asarray(output.objects.vote_presence)[rows, winner, m],
+  )
+  np.testing.assert_allclose(digits.draw(found), digits.draw(voted, "parts"), atol=1e-5)
+  alone = voted.replace(part_presence=voted.part_presence * (winner == 3))
+  np.testing.assert_allclose(digits.draw(found, only=3), digits.draw(alone, "parts"), atol=1e-5)
 
 
 def test_parts_follow_their_object(digits, found):
@@ -330,21 +337,49 @@ def _scene_options():
   return {key: value for key, value in section.items() if key != "name"}
 
 
-@pytest.mark.parametrize("layers", [(6, 5), (4, 3, 2)])
-def test_posteriors_are_drawn_and_refined(images, layers):
-  """The picture by parts is the model's; by objects the figure's; steps raise the bound."""
-  model = untrained("configs/probabilistic.py:digits", DIGITS, **{"model.capsules": layers})
+def test_posteriors_are_drawn_and_refined(images):
+  """By parts the picture of the posterior; by objects that of parts where their parents predict."""
+  layers = {"model.capsules": (6, 5)}
+  model = untrained("configs/probabilistic.py:digits", DIGITS, **layers)
   found = model.encode(images)
-  assert found.object_poses.shape == (10, layers[-1], 2, 3)
-  batch = on_canvas(images[..., None])
-  output = model.system.module.apply(model.variables, batch, train=False)
-  np.testing.assert_allclose(model.draw(found, "parts"), output.picture, atol=1e-5)
-  if len(layers) == 2:
-    figure = model.system.pictures(model.variables, batch)["reconstructions"]
-    np.testing.assert_allclose(model.draw(found), figure["top_down"], atol=1e-5)
-  off = found.replace(object_presence=np.zeros_like(found.object_presence))
-  assert model.draw(off).max() == 0
-  if len(layers) > 2:
-    return
+  free_form, batch = model.system.free_form, on_canvas(images[..., None])
+  posterior = jax.jit(free_form.encode)(model.variables, batch)
+  picture = jax.jit(free_form.draw)(model.variables, posterior, batch)
+  np.testing.assert_allclose(model.draw(found, "parts"), picture, atol=1e-5)
+
+  offsets = np.eye(2, 3) + np.asarray(model.variables["params"]["generative"]["offset_1"])
+  owner, rows, m = found.details["owner_0"], np.arange(10)[:, None], np.arange(6)
+  winner = np.minimum(owner, 4)
+  outer, inner = found.object_poses[rows, winner], offsets[winner, m]
+  predicted = outer[..., :2] @ inner
+  predicted[..., 2] += outer[..., 2]
+  shown = found.part_presence * (owner < 5)
+  parts = found.replace(part_poses=predicted, part_presence=shown)
+  np.testing.assert_allclose(model.draw(found), model.draw(parts, "parts"), atol=1e-5)
+
   refined = model.encode(images[:2], refine_steps=2)
   assert 0 < np.abs(refined.part_poses - found.part_poses[:2]).max() < 0.2
+
+
+@pytest.mark.slow
+def test_objects_of_a_third_layer_hold_those_below(images):
+  layers = {"model.capsules": (4, 3, 2)}
+  model = untrained("configs/probabilistic.py:digits", DIGITS, **layers)
+  found = model.encode(images)
+  assert found.object_poses.shape == (10, 2, 2, 3)
+  drawn = model.draw(found)
+  assert np.isfinite(drawn).all()
+  off = found.replace(object_presence=np.zeros_like(found.object_presence))
+  assert model.draw(off).max() == 0
+
+
+def test_shipped_configs_have_their_names_anywhere(tmp_path, monkeypatch):
+  """From another folder too; a file of one's own of that path comes first."""
+  monkeypatch.chdir(tmp_path)
+  assert load_config("configs/fashion_mnist.py").data.name == "fashion_mnist"
+  (tmp_path / "configs").mkdir()
+  own = "from configs import digits\n\n\ndef get_config(preset=''):\n  return digits.get_config()\n"
+  (tmp_path / "configs" / "mnist.py").write_text(own)
+  assert load_config("configs/mnist.py").data.name == "digits"
+  with pytest.raises(scae_jax.RunError, match=r"there is no .*configs/none\.py"):
+    load_config("configs/none.py")
