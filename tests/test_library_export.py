@@ -67,7 +67,8 @@ def test_functions_without_the_package(tmp_path, images):
   assert {name.split(" ")[1] for name in answers} == set(expected)
   for count in (2, 5):
     for name, values in expected.items():
-      np.testing.assert_allclose(answers[f"{count} {name}"], values[:count], atol=1e-6, rtol=1e-6)
+      # Compiled in two ways: here without optimisation, see conftest.
+      np.testing.assert_allclose(answers[f"{count} {name}"], values[:count], atol=5e-6, rtol=1e-5)
   again = model.encode(images)
   np.testing.assert_allclose(again.object_poses, found.object_poses, atol=1e-5)
 
