@@ -1,0 +1,1 @@
+"""The interactive page: HTML, JavaScript, and what writes them from a model."""

@@ -1,0 +1,182 @@
+// Layers, as in scae_jax/layers. A layer is { kernel, bias }, each { shape, data }; a vector is an
+// array of numbers, a set of them an array of vectors. Products are in float64.
+
+import { safe_log, softmax } from "./mixtures.js";
+
+const LAYER_NORM_EPSILON = 1e-6;
+
+const relu = (x) => Math.max(0, x);
+const ones = (length) => new Array(length).fill(1);
+
+// Also of several heads, which are one wide vector here.
+export function dense(x, { kernel, bias }) {
+  const width = kernel.data.length / x.length;
+  const output = bias ? Array.from(bias.data) : new Array(width).fill(0);
+  x.forEach((value, i) => {
+    if (value === 0) return;
+    for (let j = 0; j < width; j++) output[j] += value * kernel.data[i * width + j];
+  });
+  return output;
+}
+
+// Dense layers with ReLU between them and none after the last.
+export function mlp(x, layers) {
+  const count = Object.keys(layers).length;
+  for (let i = 0; i < count; i++) {
+    x = dense(x, layers[`dense_${i}`]);
+    if (i < count - 1) x = x.map(relu);
+  }
+  return x;
+}
+
+// Part k of arrays [n, ...] in a tree: the weights of one capsule.
+export function one_of(tree, k) {
+  if (!tree.data) {
+    return Object.fromEntries(Object.entries(tree).map(([name, sub]) => [name, one_of(sub, k)]));
+  }
+  const size = tree.data.length / tree.shape[0];
+  return { shape: tree.shape.slice(1), data: tree.data.subarray(k * size, (k + 1) * size) };
+}
+
+// One MLP of the same shape and its own weights for every capsule.
+export function capsule_mlp(x, { capsules }) {
+  return x.map((vector, k) => mlp(vector, one_of(capsules, k)));
+}
+
+// One VALID convolution of a map [side, side, channels], with ReLU.
+function convolve(map, side, kernel, bias, stride) {
+  const [rows, columns, channels, width] = kernel.shape;
+  const output_side = Math.floor((side - rows) / stride) + 1;
+  const output = new Float64Array(output_side * output_side * width);
+  for (let y = 0; y < output_side; y++) {
+    for (let x = 0; x < output_side; x++) {
+      const at = (y * output_side + x) * width;
+      output.set(bias.data, at);
+      for (let r = 0; r < rows; r++) {
+        for (let s = 0; s < columns; s++) {
+          for (let c = 0; c < channels; c++) {
+            const value = map[((y * stride + r) * side + x * stride + s) * channels + c];
+            if (value === 0) continue;
+            const from = ((r * columns + s) * channels + c) * width;
+            for (let d = 0; d < width; d++) output[at + d] += value * kernel.data[from + d];
+          }
+        }
+      }
+    }
+  }
+  return [output.map(relu), output_side];
+}
+
+// 3x3 convolutions, then a bias per position: the feature map as one vector a position.
+export function convnet(image, side, params, strides) {
+  let map = image;
+  for (const [i, stride] of strides.entries()) {
+    [map, side] = convolve(map, side, params[`kernel_${i}`], params[`bias_${i}`], stride);
+  }
+  const { data, shape } = params.position_bias;
+  const channels = shape[2];
+  return Array.from({ length: side * side }, (_, p) =>
+    Array.from({ length: channels }, (_, c) => map[p * channels + c] + data[p * channels + c]),
+  );
+}
+
+const sum_vectors = (vectors, weights) =>
+  vectors[0].map((_, i) => vectors.reduce((sum, vector, n) => sum + weights[n] * vector[i], 0));
+
+const in_parts = (x, count) =>
+  Array.from({ length: count }, (_, m) => x.slice((m * x.length) / count, ((m + 1) * x.length) / count));
+
+// Every capsule looks at the map through its own softmax over positions.
+function attention_pooling(map, num_capsules, params) {
+  const at_positions = map.map((x) => in_parts(dense(x, params.conv_1x1), num_capsules));
+  return at_positions[0].map((_, m) => {
+    const seen = at_positions.map((capsules) => capsules[m]);
+    return sum_vectors(seen, softmax(seen.map((numbers) => numbers.at(-1)))).slice(0, -1);
+  });
+}
+
+function mean_pooling(map, num_capsules, params) {
+  const mean = sum_vectors(map, ones(map.length)).map((sum) => sum / map.length);
+  return in_parts(dense(mean, params.conv_1x1), num_capsules);
+}
+
+function linear_pooling(map, num_capsules, params) {
+  return in_parts(dense(map.flat(), params.linear), num_capsules);
+}
+
+export const POOLINGS = {
+  attention: attention_pooling,
+  mean: mean_pooling,
+  linear: linear_pooling,
+};
+
+// What is added to the attention logits of an element that is present with some probability.
+const MASKS = {
+  log_presence: safe_log,
+  hard: (presence) => -1e32 * (1 - presence),
+  none: () => 0,
+};
+
+// Scaled dot-product attention from queries to values.
+function multi_head_attention(queries, values, mask, params, num_heads) {
+  const keys = values.map((x) => dense(x, params.key));
+  const contents = values.map((x) => dense(x, params.value));
+  const size = keys[0].length / num_heads;
+  return queries.map((x) => {
+    const query = dense(x, params.query);
+    const attended = [];
+    for (let from = 0; from < query.length; from += size) {
+      const logits = keys.map((key, n) => {
+        let product = 0;
+        for (let i = from; i < from + size; i++) product += query[i] * key[i];
+        return product / Math.sqrt(size) + mask[n];
+      });
+      const head = contents.map((content) => content.slice(from, from + size));
+      attended.push(...sum_vectors(head, softmax(logits)));
+    }
+    return dense(attended, params.output);
+  });
+}
+
+function layer_norm(x, { scale, bias }) {
+  const mean = x.reduce((sum, value) => sum + value, 0) / x.length;
+  const variance = x.reduce((sum, value) => sum + (value - mean) ** 2, 0) / x.length;
+  const factor = 1 / Math.sqrt(variance + LAYER_NORM_EPSILON);
+  return x.map((value, i) => (value - mean) * factor * scale.data[i] + bias.data[i]);
+}
+
+// Attention + residual, times presence, layer norm; MLP + residual, layer norm.
+function attention_block(queries, values, mask, query_presence, params, num_heads) {
+  const attended = multi_head_attention(queries, values, mask, params.attention, num_heads);
+  return queries.map((query, n) => {
+    const sum = query.map((value, i) => (value + attended[n][i]) * query_presence[n]);
+    const x = layer_norm(sum, params.norm_attention);
+    const output = dense(dense(x, params.mlp_hidden).map(relu), params.mlp_output);
+    return layer_norm(x.map((value, i) => value + output[i]), params.norm_mlp);
+  });
+}
+
+const rows_of = ({ shape, data }) => in_parts(Array.from(data), shape[0]);
+
+function self_attention_block(x, mask, presence, params, num_heads) {
+  if (!params.inducing_points) {
+    return attention_block(x, x, mask, presence, params.block, num_heads);
+  }
+  const points = rows_of(params.inducing_points);
+  const present = ones(points.length);
+  const induced = attention_block(points, x, mask, present, params.induce, num_heads);
+  const no_mask = present.map(() => 0);
+  return attention_block(x, induced, no_mask, presence, params.block, num_heads);
+}
+
+// Linear map, self-attention blocks, linear map, then attention from learned seeds.
+export function set_transformer(elements, presence, params, options) {
+  const mask = presence.map(MASKS[options.mask]);
+  if (options.mask === "none") presence = ones(presence.length);
+  let x = elements.map((element) => dense(element, params.input));
+  for (let i = 0; i < options.num_layers; i++) {
+    x = self_attention_block(x, mask, presence, params[`self_attention_${i}`], options.num_heads);
+  }
+  x = x.map((element) => dense(element, params.widen));
+  return multi_head_attention(rows_of(params.seeds), x, mask, params.pool, options.num_heads);
+}

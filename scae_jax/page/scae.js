@@ -1,0 +1,189 @@
+// The Stacked Capsule Autoencoder, one image at a time, as in scae_jax/models/part_capsules.py,
+// object_capsules.py and stacked_capsules.py. `model` is { params, options, canvas, channels }, with
+// the options of the config's model section.
+
+import { compose, pose_matrix, sigmoid } from "./geometry.js";
+import { POOLINGS, capsule_mlp, convnet, dense, mlp, set_transformer } from "./layers.js";
+import {
+  argmax, mixing_logits, posterior_mass, route, softmax, warp_template,
+} from "./mixtures.js";
+
+const POSE_SIZE = 6;
+const MIN_VOTE_SCALE = 0.01;
+
+const softplus = (x) => Math.max(x, 0) + Math.log1p(Math.exp(-Math.abs(x)));
+const squash = (x, kind) => (kind === "sigmoid" ? sigmoid(x) : Math.min(Math.max(x, 0), 1));
+
+// Pose, presence and special features of every part of an image [canvas, canvas, channels].
+export function part_encoder(image, { params, options, canvas }) {
+  const { pooling, similarity, strides } = options.part_encoder;
+  const map = convnet(image, canvas, params.part_encoder.convnet, strides);
+  const pooled = POOLINGS[pooling](map, options.num_parts, params.part_encoder.pooling);
+  return pooled.map((x) => ({
+    pose: pose_matrix(x.slice(0, POSE_SIZE), similarity),
+    presence: sigmoid(x[POSE_SIZE]),
+    features: x.slice(POSE_SIZE + 1),
+  }));
+}
+
+// Template of part m in [0, 1], [side, side, channels], without colour.
+export function template({ params, options }, m) {
+  const { data, shape } = params.part_decoder.templates;
+  const size = data.length / shape[0];
+  const raw = data.subarray(m * size, (m + 1) * size);
+  return raw.map((x) => squash(x, options.part_decoder.nonlinearity));
+}
+
+// Mixing logits of part m, [side, side]; null where they are those of its means.
+export function alpha({ params, options }, m) {
+  if (options.part_decoder.mixing !== "alpha") return null;
+  const size = options.part_decoder.template_size ** 2;
+  return params.part_decoder.alphas.data.subarray(m * size, (m + 1) * size);
+}
+
+// Colour of a part in [0, 1] from its special features; ones where parts have no colour.
+export function colour(features, { params, options, channels }) {
+  const { colour, nonlinearity } = options.part_decoder;
+  if (!colour) return new Array(channels).fill(1);
+  const raw = mlp(features, params.part_decoder.colour_mlp);
+  return raw.map((x) => squash(nonlinearity === "sigmoid" ? x : x + 0.99, nonlinearity));
+}
+
+// Brightness and mixing logit of the background.
+function background({ params }) {
+  const { background_mean, background_logit } = params.part_decoder;
+  return [sigmoid(background_mean.data[0]), softplus(background_logit.data[0])];
+}
+
+// One part in an image: its means [canvas, canvas, channels] and mixing logits [canvas, canvas].
+export function warp_part(model, m, pose, part_colour) {
+  const { params, options, canvas, channels } = model;
+  const side = options.part_decoder.template_size;
+  const mean = warp_template(template(model, m), side, channels, pose, canvas);
+  mean.forEach((value, i) => (mean[i] = value * part_colour[i % channels]));
+  const own = alpha(model, m);
+  if (own) return { mean, logits: warp_template(own, side, 1, pose, canvas) };
+  const temperature = softplus(params.part_decoder.temperature.data[0] + 0.5) + 1e-4;
+  const logits = new Float32Array(canvas * canvas);
+  mean.forEach((value, i) => (logits[Math.floor(i / channels)] += value / channels / temperature));
+  return { mean, logits };
+}
+
+// The image that warped parts draw, and whose each pixel is.
+//
+// `picture` [canvas, canvas, channels] has the mean of the component with the largest mixing
+// probability; `share` [canvas, canvas, m] has each part's mixing probability.
+export function mode(model, warped, presence) {
+  const { canvas, channels } = model;
+  const [mean, logit] = background(model);
+  const logits = warped.map((part) => part.logits);
+  const picture = new Float32Array(canvas * canvas * channels);
+  const share = new Float32Array(canvas * canvas * warped.length);
+  for (let i = 0; i < canvas * canvas; i++) {
+    const mixing = mixing_logits(logits, presence, logit, i);
+    const winner = argmax(mixing);
+    for (let c = 0; c < channels; c++) {
+      const at = i * channels + c;
+      picture[at] = winner < warped.length ? warped[winner].mean[at] : mean;
+    }
+    share.set(softmax(mixing).slice(0, -1), i * warped.length);
+  }
+  return { picture, share };
+}
+
+// One vector an object, from rows of what is known of every part.
+export function object_encoder(rows, presence, { params, options }) {
+  const { kind } = options.object_encoder;
+  if (kind === "set_transformer") {
+    return set_transformer(
+      rows, presence, params.object_encoder.set_transformer, options.object_encoder,
+    );
+  }
+  const all = mlp(rows.flat(), params.object_encoder.mlp);
+  const size = all.length / options.num_objects;
+  return Array.from({ length: options.num_objects }, (_, k) => all.slice(k * size, (k + 1) * size));
+}
+
+// What every object says: its pose, and the pose, scale and presence of its vote for each part.
+export function object_decoder(x, { params, options }) {
+  const { similarity, deformations, learn_vote_scale } = options.object_decoder;
+  const p = params.object_decoder;
+  const num_parts = options.num_parts;
+  const hidden = capsule_mlp(x, p.features).map((vector) => [...vector, 1]);
+  return capsule_mlp(hidden, p.outputs).map((output, k) => {
+    let start = 0;
+    const take = (size, bias) => {
+      const numbers = output.slice(start, (start += size));
+      return bias ? numbers.map((value, i) => value + bias.data[k * size + i]) : numbers;
+    };
+    const pose = pose_matrix(take(POSE_SIZE, p.viewer_bias), similarity);
+    const [capsule] = take(1, p.presence_bias);
+    const share = take(num_parts, p.vote_presence_bias);
+    const scale = learn_vote_scale ? take(num_parts, p.vote_scale_bias) : null;
+    const object_part = Array.from({ length: num_parts }, (_, m) => {
+      const from = (k * num_parts + m) * POSE_SIZE;
+      const fixed = Array.from(p.object_part.data.subarray(from, from + POSE_SIZE));
+      const dynamic = deformations ? take(POSE_SIZE) : fixed.map(() => 0);
+      return pose_matrix(fixed.map((value, i) => value + dynamic[i]), similarity);
+    });
+    const vote_presence = share.map((logit) => sigmoid(capsule) * sigmoid(logit));
+    return {
+      pose,
+      presence: Math.max(...vote_presence),
+      object_part,
+      votes: object_part.map((inner) => compose(pose, inner)),
+      vote_scale: share.map((_, m) => (scale ? softplus(scale[m] + 0.5) + MIN_VOTE_SCALE : 1)),
+      vote_presence,
+    };
+  });
+}
+
+// Parts and objects of an image.
+export function encode(model, image) {
+  const { params, options } = model;
+  const parts = part_encoder(image, model);
+  for (const part of parts) part.colour = colour(part.features, model);
+  const presence = parts.map((part) => part.presence);
+  const rows = parts.map((part, m) => {
+    const coloured = Array.from(template(model, m), (value, i) => value * part.colour[i % model.channels]);
+    return [...part.pose, 1 - part.presence, ...part.features, ...coloured];
+  });
+  const objects = object_decoder(object_encoder(rows, presence, model), model);
+  const routing = route(
+    parts.map((part) => part.pose),
+    objects.map((object) => object.votes),
+    objects.map((object) => object.vote_scale),
+    objects.map((object) => object.vote_presence),
+    options.normalize_mixing,
+  );
+  const probe = softmax(dense(objects.map((object) => object.presence), params.prior_probe));
+  return { parts, objects, ...routing, mass: posterior_mass(routing), probe };
+}
+
+// Poses and presences of parts as their winning objects vote, from poses of objects.
+//
+// Winners, the parts' poses in their objects and the presences of votes stay as they were found.
+export function parts_of_objects(found, object_poses) {
+  return {
+    poses: found.winner.map((k, m) => compose(object_poses[k], found.objects[k].object_part[m])),
+    presence: found.winner.map((k, m) => found.objects[k].vote_presence[m]),
+  };
+}
+
+// Parts at some poses, ready for `mode`.
+export function warp_parts(model, found, poses) {
+  return poses.map((pose, m) => warp_part(model, m, pose, found.parts[m].colour));
+}
+
+export function draw_from_parts(model, found) {
+  const poses = found.parts.map((part) => part.pose);
+  const presence = found.parts.map((part) => part.presence);
+  return mode(model, warp_parts(model, found, poses), presence);
+}
+
+// What objects draw; of one object alone where `number` is given.
+export function draw_from_objects(model, found, object_poses, number = null) {
+  const { poses, presence } = parts_of_objects(found, object_poses);
+  const shown = presence.map((p, m) => (number === null || found.winner[m] === number ? p : 0));
+  return mode(model, warp_parts(model, found, poses), shown);
+}
