@@ -16,12 +16,13 @@ import scae_jax
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "scae_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
-SCRIPTS = [ROOT / "train.py", ROOT / "evaluate.py", ROOT / "sweep.py"]
+SCRIPTS = [ROOT / "train.py", ROOT / "evaluate.py", ROOT / "explore.py", ROOT / "sweep.py"]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.py"))
 
 # From what imports all the others to what imports none, as in the README's layout.
 FLOORS = (
+  {"page"},
   {"library"},
   {"training"},
   {"evaluation"},
@@ -103,7 +104,7 @@ def test_mathematics_has_no_circle():
 def test_configs_and_scripts_are_not_imported():
   for path in FILES:
     roots = {name.split(".")[0] for name in modules_imported(path)}
-    assert not roots & {"configs", "experiments", "train", "evaluate", "sweep", "tests"}, path
+    assert not roots & {"configs", "experiments", "train", "evaluate", "explore", "sweep", "tests"}, path
 
 
 def test_configs_are_plain():
@@ -131,7 +132,7 @@ def test_mathematics_needs_no_flax(name, allowed):
   assert {i for i in imported if i.split(".")[0] == "flax"} <= allowed
 
 
-@pytest.mark.parametrize("floor", ["data", "evaluation", "figures", "library", "training"])
+@pytest.mark.parametrize("floor", ["data", "evaluation", "figures", "library", "page", "training"])
 def test_no_model_by_name(floor):
   """The loop, the evaluator, data and figures know systems, never a model."""
   for path in sorted((PACKAGE / floor).rglob("*.py")):

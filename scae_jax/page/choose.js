@@ -1,6 +1,6 @@
 // Where images come from: the strip of test images, their map, and the pen.
 
-import { at, css, element, paint_picture } from "./pictures.js";
+import { at, css, element, paint_picture, set } from "./pictures.js";
 
 const PEN_RADIUS = 1.3; // pixels of the image
 const PEN_EDGE = 0.7; // pixels over which ink fades, inside and outside of the radius
@@ -8,7 +8,8 @@ const DOT = 0.012; // of the map's side
 
 // A strip of images as radio buttons, and a map of them; `choose(n)` is called with a number.
 export function show_test_images(images, facts, choose) {
-  const { canvas, channels, labels, class_names, colours } = facts;
+  const { canvas, channels, labels, class_names } = facts;
+  const colours = facts.label_colours.map(css);
   for (const [n, image] of images.entries()) {
     const input = element("input", { type: "radio", name: "image", value: n });
     input.setAttribute("aria-label", `Test image ${n}, label ${class_names[labels[n]]}`);
@@ -20,8 +21,7 @@ export function show_test_images(images, facts, choose) {
   const map = at("map");
   map.setAttribute("viewBox", "-0.04 -0.04 1.08 1.08");
   for (const [n, [x, y]] of facts.map.entries()) {
-    const fill = css(colours[labels[n] % colours.length]);
-    map.append(element("circle", { cx: x, cy: 1 - y, r: DOT, fill }));
+    map.append(element("circle", { cx: x, cy: 1 - y, fill: colours[labels[n]] }));
   }
   map.addEventListener("pointerdown", (event) => {
     const { x, y } = point_of(event, map);
@@ -29,27 +29,24 @@ export function show_test_images(images, facts, choose) {
     choose(distances.indexOf(Math.min(...distances)));
   });
   class_names.forEach((name, i) => {
-    const dot = element("span", { class: "dot", style: `background: ${css(colours[i % colours.length])}` });
+    const dot = element("span", { class: "dot", style: `background: ${colours[i]}` });
     at("legend").append(element("span", {}, dot, name), " ");
   });
 }
 
 // Marks test image n in strip and map; null for none.
 export function mark_test_image(n) {
-  for (const input of at("strip").querySelectorAll("input")) {
-    input.checked = Number(input.value) === n && n !== null;
-    if (input.checked) {
-      const strip = at("strip");
-      const label = input.parentElement;
-      const hidden = label.offsetLeft < strip.scrollLeft + strip.offsetLeft
-        || label.offsetLeft + 40 > strip.scrollLeft + strip.offsetLeft + strip.clientWidth;
-      if (hidden) strip.scrollLeft = label.offsetLeft - strip.offsetLeft - strip.clientWidth / 2;
-    }
+  const strip = at("strip");
+  for (const [i, label] of strip.querySelectorAll("label").entries()) {
+    label.querySelector("input").checked = i === n;
+    if (i !== n) continue;
+    const [from, to] = [strip.scrollLeft, strip.scrollLeft + strip.clientWidth];
+    const [left, right] = [label.offsetLeft, label.offsetLeft + label.offsetWidth];
+    if (left < from || right > to) strip.scrollLeft = (left + right - strip.clientWidth) / 2;
   }
-  at("map").querySelectorAll("circle").forEach((circle, i) => {
-    circle.classList.toggle("chosen", i === n);
-    circle.setAttribute("r", i === n ? 2 * DOT : DOT);
-  });
+  for (const [i, circle] of at("map").querySelectorAll("circle").entries()) {
+    set(circle, { r: i === n ? 2 * DOT : DOT, class: i === n ? "chosen" : "" });
+  }
 }
 
 // Where a pointer is in the coordinates of an SVG.
@@ -94,5 +91,7 @@ export function listen_to_pen(canvas, side, draw) {
     draw(last, next);
     last = next;
   });
-  for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, () => (last = null));
+  for (const end of ["pointerup", "pointercancel"]) {
+    canvas.addEventListener(end, () => (last = null));
+  }
 }

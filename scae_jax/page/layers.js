@@ -83,8 +83,10 @@ export function convnet(image, side, params, strides) {
 const sum_vectors = (vectors, weights) =>
   vectors[0].map((_, i) => vectors.reduce((sum, vector, n) => sum + weights[n] * vector[i], 0));
 
-const in_parts = (x, count) =>
-  Array.from({ length: count }, (_, m) => x.slice((m * x.length) / count, ((m + 1) * x.length) / count));
+function in_parts(x, count) {
+  const size = x.length / count;
+  return Array.from({ length: count }, (_, m) => x.slice(m * size, (m + 1) * size));
+}
 
 // Every capsule looks at the map through its own softmax over positions.
 function attention_pooling(map, num_capsules, params) {

@@ -12,7 +12,7 @@ export const safe_log = (prob) => Math.log(Math.max(prob, MIN_PROB));
 export const argmax = (values) => values.reduce((best, v, i) => (v > values[best] ? i : best), 0);
 
 export function logsumexp(values) {
-  const most = Math.max(...values);
+  const most = values.reduce((a, b) => Math.max(a, b));
   return most + Math.log(values.reduce((sum, value) => sum + Math.exp(value - most), 0));
 }
 
@@ -32,20 +32,16 @@ export function warp_template(template, side, channels, pose, canvas) {
     const column = ((a * x + b * y + c + 1) * (side - 1)) / 2;
     const row = ((d * x + e * y + f + 1) * (side - 1)) / 2;
     const [left, top] = [Math.floor(column), Math.floor(row)];
-    for (const [s, t] of [[top, left], [top, left + 1], [top + 1, left], [top + 1, left + 1]]) {
-      if (s < 0 || t < 0 || s >= side || t >= side) continue;
-      const weight = (1 - Math.abs(row - s)) * (1 - Math.abs(column - t));
-      for (let j = 0; j < channels; j++) {
-        image[i * channels + j] += weight * template[(s * side + t) * channels + j];
+    for (let s = Math.max(top, 0); s <= Math.min(top + 1, side - 1); s++) {
+      for (let t = Math.max(left, 0); t <= Math.min(left + 1, side - 1); t++) {
+        const weight = (1 - Math.abs(row - s)) * (1 - Math.abs(column - t));
+        for (let j = 0; j < channels; j++) {
+          image[i * channels + j] += weight * template[(s * side + t) * channels + j];
+        }
       }
     }
   }
   return image;
-}
-
-// The mixing logits of every component at pixel i: part logits, log presence added, and background.
-export function mixing_logits(logits, presence, background_logit, i) {
-  return [...logits.map((of_part, m) => of_part[i] + safe_log(presence[m])), background_logit];
 }
 
 function normal_log_prob(value, mean, scale) {

@@ -2,7 +2,7 @@
 
 import { listen_to_pen, mark_test_image, point_of, show_test_images, stroke } from "./choose.js";
 import { change_between, change_pose, sigmoid } from "./geometry.js";
-import { make_handles, show_handles } from "./handles.js";
+import { image_coordinates, make_handles, show_handles, show_marks } from "./handles.js";
 import { argmax } from "./mixtures.js";
 import { at, css, element, paint, paint_owners, paint_picture } from "./pictures.js";
 import {
@@ -10,7 +10,7 @@ import {
 } from "./scae.js";
 import { inflate, read_params } from "./weights.js";
 
-const PRESENT = 0.5; // parts below this have no frame
+const PRESENT = 0.5; // parts below this have no dot
 
 const facts = JSON.parse(at("facts").textContent);
 const { canvas, channels, class_names, colours, labels, options } = facts;
@@ -19,11 +19,12 @@ const model = { params, options, canvas, channels };
 const images = split_images(await inflate(at("images").textContent));
 const pixel = 2 / (canvas - 1); // in coordinates of the image
 
+const IN_PIXELS = { unit: " px", min: -1, max: 1, step: pixel / 4, per: pixel, digits: 1 };
 // Sliders: what a change of pose is called, its unit, and the range that one slides over.
 const SLIDERS = {
   turn: { label: "Turn", unit: "°", min: -180, max: 180, step: 1, digits: 0 },
-  move_x: { label: "Move right", unit: " px", min: -1, max: 1, step: pixel / 4, per: pixel, digits: 1 },
-  move_y: { label: "Move down", unit: " px", min: -1, max: 1, step: pixel / 4, per: pixel, digits: 1 },
+  move_x: { label: "Move right", ...IN_PIXELS },
+  move_y: { label: "Move down", ...IN_PIXELS },
   scale_x: { label: "Stretch across", unit: " ×", min: 0.1, max: 2.5, step: 0.02, digits: 2 },
   scale_y: { label: "Stretch down", unit: " ×", min: 0.1, max: 2.5, step: 0.02, digits: 2 },
   shear: { label: "Shear", unit: "", min: -1.5, max: 1.5, step: 0.02, digits: 2 },
@@ -99,9 +100,10 @@ function show_found() {
   paint_picture(at("from-parts"), canvas, picture, channels);
   at("parts-error").textContent = squared_error(picture, image).toFixed(1);
   const best = argmax(found.probe);
-  const where = number === null ? "Your drawing." : `Test image ${number}, label ${class_names[labels[number]]}.`;
+  const name = number === null ? "" : class_names[labels[number]];
+  const where = number === null ? "Your drawing." : `Test image ${number}, label ${name}.`;
   at("answer").textContent = `${where} The linear probe on object presences answers`
-    + ` ${class_names[best]} (${(100 * found.probe[best]).toFixed(0)} %).`;
+    + ` ${class_names[best]} (${(100 * found.probe[best]).toFixed(0)}\u00a0%).`;
 }
 
 // What follows from the poses of objects and from what is switched on.
@@ -128,10 +130,10 @@ function show_drawn() {
     show_row(row, found.parts[m].presence, colours[winner[m]], parts_on[m], m === part);
   });
 
-  const frames = winner.flatMap((k, m) =>
-    k === object && presence[m] > PRESENT ? [{ part_pose: voted.poses[m], is_chosen: m === part }] : [],
-  );
-  show_handles(at("handles"), object, poses[object], colours[object], frames);
+  const own_poses = voted.poses.filter((_, m) => winner[m] === object && presence[m] > PRESENT);
+  const frame = { pose: voted.poses[part], colour: part_colours[part] };
+  show_marks(at("marks"), frame, own_poses, colours[object]);
+  show_handles(at("handles"), object, poses[object], colours[object]);
   show_sliders();
   show_texts();
 }
@@ -165,7 +167,7 @@ function show_texts() {
   at("alone-text").innerHTML = "";
   at("alone-text").append(
     element("strong", {}, `Object ${object} alone.`),
-    ` Presence ${found.objects[object].presence.toFixed(2)}; it explains ${mass} % of all parts.`,
+    ` Presence ${found.objects[object].presence.toFixed(2)}; it explains ${mass}\u00a0% of all parts.`,
   );
   const k = found.winner[part];
   at("part-text").textContent = `Part ${part}: presence ${found.parts[part].presence.toFixed(2)},`
@@ -215,9 +217,10 @@ function make_sliders() {
 
 // The object that has the largest share of the pixel at a point of the image.
 function object_at(x, y) {
-  const [column, row] = [x, y].map((v) => Math.min(Math.max(Math.round((v + 1) / pixel), 0), canvas - 1));
-  const at_pixel = (row * canvas + column) * options.num_parts;
-  return state.found.winner[argmax(Array.from(state.drawn.share.subarray(at_pixel, at_pixel + options.num_parts)))];
+  const index = (v) => Math.min(Math.max(Math.round((v + 1) / pixel), 0), canvas - 1);
+  const from = (index(y) * canvas + index(x)) * options.num_parts;
+  const shares = state.drawn.share.subarray(from, from + options.num_parts);
+  return state.found.winner[argmax(shares)];
 }
 
 function start() {
@@ -242,6 +245,7 @@ function start() {
   at("parts").querySelectorAll("canvas").forEach((picture, m) => {
     paint_picture(picture, side, template(model, m), channels);
   });
+  for (const id of ["marks", "handles"]) image_coordinates(at(id), canvas);
   make_handles(at("handles"), canvas, () => state.poses[state.object], change_object);
   at("handles").addEventListener("pointerdown", (event) => {
     const { x, y } = point_of(event, at("handles"));
@@ -250,14 +254,17 @@ function start() {
 
   const [top, left, bottom, right] = facts.frame;
   at("guide").setAttribute("viewBox", `0 0 ${canvas} ${canvas}`);
-  at("guide").append(element("rect", { x: left, y: top, width: right - left, height: bottom - top }));
+  const [width, height] = [right - left, bottom - top];
+  at("guide").append(element("rect", { x: left, y: top, width, height }));
   listen_to_pen(at("image"), canvas, (p, q) => {
     state.image = stroke(state.image, canvas, channels, p, q);
     paint_picture(at("image"), canvas, state.image, channels);
     later(look_at_drawing);
   });
   at("clear").addEventListener("click", () => look_at(state.image.map(() => 0), null));
-  at("reset").addEventListener("click", () => change_object(state.found.objects[state.object].pose));
+  at("reset").addEventListener("click", () => {
+    change_object(state.found.objects[state.object].pose);
+  });
   at("reset-all").addEventListener("click", () => {
     state.objects_on.fill(true);
     state.parts_on.fill(true);

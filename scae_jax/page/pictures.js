@@ -39,6 +39,10 @@ export const css = (colour) => `rgb(${colour.join(" ")})`;
 
 export const at = (id) => document.getElementById(id);
 
+export function set(one, attributes) {
+  for (const [name, value] of Object.entries(attributes)) one.setAttribute(name, value);
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set(["circle", "line", "polygon", "rect"]);
 
@@ -47,7 +51,7 @@ export function element(tag, attributes = {}, ...children) {
   const made = SVG_TAGS.has(tag)
     ? document.createElementNS(SVG, tag)
     : document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  set(made, attributes);
   made.append(...children);
   return made;
 }

@@ -1,11 +1,11 @@
-// The Stacked Capsule Autoencoder, one image at a time, as in scae_jax/models/part_capsules.py,
-// object_capsules.py and stacked_capsules.py. `model` is { params, options, canvas, channels }, with
-// the options of the config's model section.
+// The Stacked Capsule Autoencoder, one image at a time, as in part_capsules.py, object_capsules.py
+// and stacked_capsules.py in scae_jax/models. `model` is { params, options, canvas, channels };
+// options are the config's model section.
 
 import { compose, pose_matrix, sigmoid } from "./geometry.js";
 import { POOLINGS, capsule_mlp, convnet, dense, mlp, set_transformer } from "./layers.js";
 import {
-  argmax, mixing_logits, posterior_mass, route, softmax, warp_template,
+  argmax, logsumexp, posterior_mass, route, safe_log, softmax, warp_template,
 } from "./mixtures.js";
 
 const POSE_SIZE = 6;
@@ -55,16 +55,32 @@ function background({ params }) {
   return [sigmoid(background_mean.data[0]), softplus(background_logit.data[0])];
 }
 
+// Template of part m without colour, with its mixing logits if it has any, as one more channel.
+function bank(model, m) {
+  const { channels } = model;
+  const [own, logits] = [template(model, m), alpha(model, m)];
+  if (!logits) return own;
+  return Float32Array.from({ length: own.length + logits.length }, (_, i) => {
+    const [cell, c] = [Math.floor(i / (channels + 1)), i % (channels + 1)];
+    return c < channels ? own[cell * channels + c] : logits[cell];
+  });
+}
+
 // One part in an image: its means [canvas, canvas, channels] and mixing logits [canvas, canvas].
 export function warp_part(model, m, pose, part_colour) {
   const { params, options, canvas, channels } = model;
-  const side = options.part_decoder.template_size;
-  const mean = warp_template(template(model, m), side, channels, pose, canvas);
-  mean.forEach((value, i) => (mean[i] = value * part_colour[i % channels]));
-  const own = alpha(model, m);
-  if (own) return { mean, logits: warp_template(own, side, 1, pose, canvas) };
+  const { template_size, mixing } = options.part_decoder;
+  const width = mixing === "alpha" ? channels + 1 : channels;
+  const warped = warp_template(bank(model, m), template_size, width, pose, canvas);
+  const mean = new Float32Array(canvas * canvas * channels).map(
+    (_, i) => part_colour[i % channels] * warped[Math.floor(i / channels) * width + (i % channels)],
+  );
+  let logits = new Float32Array(canvas * canvas);
+  if (mixing === "alpha") {
+    logits = logits.map((_, i) => warped[i * width + channels]);
+    return { mean, logits };
+  }
   const temperature = softplus(params.part_decoder.temperature.data[0] + 0.5) + 1e-4;
-  const logits = new Float32Array(canvas * canvas);
   mean.forEach((value, i) => (logits[Math.floor(i / channels)] += value / channels / temperature));
   return { mean, logits };
 }
@@ -76,17 +92,20 @@ export function warp_part(model, m, pose, part_colour) {
 export function mode(model, warped, presence) {
   const { canvas, channels } = model;
   const [mean, logit] = background(model);
-  const logits = warped.map((part) => part.logits);
+  const log_presence = presence.map(safe_log);
   const picture = new Float32Array(canvas * canvas * channels);
   const share = new Float32Array(canvas * canvas * warped.length);
   for (let i = 0; i < canvas * canvas; i++) {
-    const mixing = mixing_logits(logits, presence, logit, i);
+    const mixing = warped.map(({ logits }, m) => logits[i] + log_presence[m]);
+    mixing.push(logit);
     const winner = argmax(mixing);
-    for (let c = 0; c < channels; c++) {
-      const at = i * channels + c;
+    for (let at = i * channels; at < (i + 1) * channels; at++) {
       picture[at] = winner < warped.length ? warped[winner].mean[at] : mean;
     }
-    share.set(softmax(mixing).slice(0, -1), i * warped.length);
+    const total = logsumexp(mixing);
+    for (let m = 0; m < warped.length; m++) {
+      share[i * warped.length + m] = Math.exp(mixing[m] - total);
+    }
   }
   return { picture, share };
 }
@@ -145,7 +164,7 @@ export function encode(model, image) {
   for (const part of parts) part.colour = colour(part.features, model);
   const presence = parts.map((part) => part.presence);
   const rows = parts.map((part, m) => {
-    const coloured = Array.from(template(model, m), (value, i) => value * part.colour[i % model.channels]);
+    const coloured = template(model, m).map((x, i) => x * part.colour[i % model.channels]);
     return [...part.pose, 1 - part.presence, ...part.features, ...coloured];
   });
   const objects = object_decoder(object_encoder(rows, presence, model), model);

@@ -14,12 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sklearn.manifold import TSNE
 
 from scae_jax.data.augmentation import centre_on_canvas
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.files import write_whole
-from scae_jax.evaluation.pictures import embed
 from scae_jax.figures.style import palette
 from scae_jax.library.model import Model
 from scae_jax.models.system import ImageSpec
@@ -30,6 +30,7 @@ MATHEMATICS = ("geometry", "mixtures", "layers", "scae", "weights")
 VIEW = ("pictures", "choose", "handles", "page")
 MAX_BYTES = 3_000_000
 MAX_IMAGES = 300
+PERPLEXITY = 8.0  # of the map
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
 
@@ -83,7 +84,10 @@ def carried(model: Model, dataset: Dataset) -> dict[str, str]:
   }
   split = load_split(dataset, "test", MAX_IMAGES)
   images = np.asarray(centre_on_canvas(jnp.asarray(split["image"]), spec.canvas))
-  presence = np.asarray(model.encode(images).object_presence)
+  found = model.encode(images)
+  assert found.object_presence is not None and found.posterior_mass is not None
+  # Objects that explain the most take the colours that are the easiest to tell apart.
+  rank = np.argsort(np.argsort(-np.mean(found.posterior_mass, axis=0), kind="stable"))
   facts = {
     "name": dataset.name,
     "step": model.step,
@@ -94,8 +98,9 @@ def carried(model: Model, dataset: Dataset) -> dict[str, str]:
     "shapes": {name: list(array.shape) for name, array in params.items()},
     "class_names": list(model.class_names),
     "labels": split["label"].tolist(),
-    "map": _in_unit_square(embed(presence, seed=0)).round(3).tolist(),
-    "colours": np.round(255 * palette(presence.shape[1])).astype(int).tolist(),
+    "map": _in_unit_square(embed(np.asarray(found.object_presence))).round(3).tolist(),
+    "colours": _bytes(palette(len(rank))[rank]),
+    "label_colours": _bytes(palette(len(model.class_names))),
   }
   return {
     "title": f"Inside a capsule autoencoder of {dataset.name}",
@@ -130,6 +135,11 @@ def deflated(content: bytes) -> str:
   return base64.b64encode(zlib.compress(content, 9)).decode()
 
 
+def inflated(text: str) -> bytes:
+  """The inverse of `deflated`."""
+  return zlib.decompress(base64.b64decode(text))
+
+
 def script(*names: str) -> str:
   """Modules one after another as one: without their imports of each other and exports."""
   parts = []
@@ -143,6 +153,17 @@ def script(*names: str) -> str:
 def fill(template: str, **texts: str) -> str:
   """The template with each `{{name}}` replaced."""
   return re.sub(r"\{\{(\w+)\}\}", lambda place: texts[place[1]], template)
+
+
+def embed(presence: np.ndarray) -> np.ndarray:
+  """Places images in the plane by t-SNE of their presences [n, k]: [n, 2]."""
+  # Of neighbours: fewer than a class has, or its images fall together into one dot.
+  perplexity = min(PERPLEXITY, (len(presence) - 1) / 3)
+  return TSNE(perplexity=perplexity, init="random", random_state=0).fit_transform(presence)
+
+
+def _bytes(colours: np.ndarray) -> list[list[int]]:
+  return np.round(255 * colours).astype(int).tolist()
 
 
 def _in_unit_square(points: np.ndarray) -> np.ndarray:

