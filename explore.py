@@ -14,6 +14,7 @@ import pathlib
 
 from absl import app, flags, logging
 
+from scae_jax.data.dataset import Dataset
 from scae_jax.library.loading import PRETRAINED, load
 from scae_jax.page.write import require_supported, write_page
 from scae_jax.training.build import build
@@ -44,7 +45,8 @@ def main(_: list[str]) -> None:
     keep_compiled(OFF if settings.train.compilation_cache == OFF else "")
     model = load(folder, step=_STEP.value)
     require_supported(model)
-    _, dataset, _ = build(settings, training=False)
+    dataset = build(settings, training=False)[1]
+    assert isinstance(dataset, Dataset)  # of images
     check_same_data(folder, describe_data(dataset))
     write_page(model, dataset, path)
     print(f"written to {path}")

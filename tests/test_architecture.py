@@ -104,7 +104,15 @@ def test_mathematics_has_no_circle():
 def test_configs_and_scripts_are_not_imported():
   for path in FILES:
     roots = {name.split(".")[0] for name in modules_imported(path)}
-    assert not roots & {"configs", "experiments", "train", "evaluate", "explore", "sweep", "tests"}, path
+    assert not roots & {
+      "configs",
+      "experiments",
+      "train",
+      "evaluate",
+      "explore",
+      "sweep",
+      "tests",
+    }, path
 
 
 def test_configs_are_plain():

@@ -124,11 +124,11 @@ def toy_model(digits: scae_jax.Model, **changes) -> tuple[scae_jax.Model, Datase
   system = make_system(settings, spec)
   keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
   init = jax.jit(lambda: system.module.init(keys, spec.blank_batch(2), train=True))
-  variables = jax.tree.map(lambda x: x + 0.3 * rng.standard_normal(x.shape, np.float32), init())
+  variables = jax.tree.map(lambda x: x + 0.1 * rng.standard_normal(x.shape, np.float32), init())
   # So that parts are seen, not the background alone.
   decoder = variables["params"]["part_decoder"]
   decoder["background_logit"] = jnp.float32(-4)
-  decoder |= {name: 8 * decoder[name] for name in ("alphas",) if name in decoder}
+  decoder |= {name: 20 * decoder[name] for name in ("alphas",) if name in decoder}
   decoder |= {name: jnp.float32(-2) for name in ("temperature",) if name in decoder}
   model = dataclasses.replace(
     digits,
@@ -182,7 +182,9 @@ def test_page_is_one_file_that_fetches_nothing(digits, dataset, tmp_path):
   assert len(text) < write.MAX_BYTES
   assert "{{" not in text.replace("${", "")
   assert not re.search(r"^(import|export) ", text, re.MULTILINE)
-  assert not re.search(r"""(src|href)=|url\(|fetch\(|XMLHttp|https?://(?!www\.w3\.org/2000/svg)""", text)
+  assert not re.search(
+    r"""(src|href)=|url\(|fetch\(|XMLHttp|https?://(?!www\.w3\.org/2000/svg)""", text
+  )
 
 
 def test_a_model_that_the_page_does_not_show(digits):
@@ -203,7 +205,9 @@ def test_a_model_that_the_page_does_not_show(digits):
 
 def test_a_page_that_is_too_large(digits, dataset, tmp_path, monkeypatch):
   monkeypatch.setattr(write, "MAX_BYTES", 1_000_000)
-  with pytest.raises(ValueError, match=r"would have 1\.\d MB, most of it parameters; it may have 1"):
+  with pytest.raises(
+    ValueError, match=r"would have 1\.\d MB, most of it parameters; it may have 1"
+  ):
     write.write_page(digits, first_images(dataset, 6), tmp_path / "explore.html")
   assert not list(tmp_path.iterdir())
 

@@ -162,12 +162,12 @@ function show_sliders() {
 
 function show_texts() {
   const { found, object, part, times } = state;
+  const presence = found.objects[object].presence.toFixed(2);
   const mass = (100 * found.mass[object]).toFixed(0);
   at("object-number").textContent = object;
-  at("alone-text").innerHTML = "";
-  at("alone-text").append(
+  at("alone-text").replaceChildren(
     element("strong", {}, `Object ${object} alone.`),
-    ` Presence ${found.objects[object].presence.toFixed(2)}; it explains ${mass}\u00a0% of all parts.`,
+    ` Presence ${presence}; it explains ${mass}\u00a0% of all parts.`,
   );
   const k = found.winner[part];
   at("part-text").textContent = `Part ${part}: presence ${found.parts[part].presence.toFixed(2)},`

@@ -28,6 +28,7 @@ FOLDER = pathlib.Path(__file__).parent
 # Each after those that it imports.
 MATHEMATICS = ("geometry", "mixtures", "layers", "scae", "weights")
 VIEW = ("pictures", "choose", "handles", "page")
+NOISY = ("part_encoder", "object_decoder")  # stages that may keep their noise on in evaluation
 MAX_BYTES = 3_000_000
 MAX_IMAGES = 300
 PERPLEXITY = 8.0  # of the map
@@ -58,20 +59,22 @@ def write_page(model: Model, dataset: Dataset, path: pathlib.Path) -> None:
 
 def require_supported(model: Model) -> None:
   """Raises ValueError for a model that the JavaScript does not compute."""
-  section, name = model.settings.config.model, model.settings.system
-  if name != "scae":
-    raise ValueError(f"the page shows runs of the system 'scae'; this is one of {name!r}.")
-  needed = {
-    "target": (section.target, "image"),
-    "compute_dtype": (section.compute_dtype, "float32"),
-    "part_encoder.noise_in_evaluation": (section.part_encoder.noise_in_evaluation, False),
-    "object_decoder.noise_in_evaluation": (section.object_decoder.noise_in_evaluation, False),
-  }
-  for key, (value, expected) in needed.items():
-    if value != expected:
+  if (system := model.settings.system) != "scae":
+    raise ValueError(f"the page shows runs of the system 'scae'; this is one of {system!r}.")
+  options = options_of(model)
+  noise = {f"{stage}.noise_in_evaluation": options[stage]["noise_in_evaluation"] for stage in NOISY}
+  given = {name: options[name] for name in ("target", "compute_dtype")} | noise
+  needed = {"target": "image", "compute_dtype": "float32"} | dict.fromkeys(noise, False)
+  for key, value in given.items():
+    if value != needed[key]:
       raise ValueError(
-        f"the page needs config.model.{key} to be {expected!r}; this run has {value!r}."
+        f"the page needs config.model.{key} to be {needed[key]!r}; this run has {value!r}."
       )
+
+
+def options_of(model: Model) -> dict[str, Any]:
+  """The config's model section."""
+  return model.settings.config.to_dict()["model"]
 
 
 def carried(model: Model, dataset: Dataset) -> dict[str, str]:
@@ -85,20 +88,20 @@ def carried(model: Model, dataset: Dataset) -> dict[str, str]:
   split = load_split(dataset, "test", MAX_IMAGES)
   images = np.asarray(centre_on_canvas(jnp.asarray(split["image"]), spec.canvas))
   found = model.encode(images)
-  assert found.object_presence is not None and found.posterior_mass is not None
+  presence, mass = np.asarray(found.object_presence), np.asarray(found.posterior_mass)
   # Objects that explain the most take the colours that are the easiest to tell apart.
-  rank = np.argsort(np.argsort(-np.mean(found.posterior_mass, axis=0), kind="stable"))
+  rank = np.argsort(np.argsort(-mass.mean(axis=0), kind="stable"))
   facts = {
     "name": dataset.name,
     "step": model.step,
     "canvas": spec.canvas,
     "channels": spec.channels,
     "frame": frame_of(images),
-    "options": model.settings.config.model.to_dict(),
+    "options": options_of(model),
     "shapes": {name: list(array.shape) for name, array in params.items()},
     "class_names": list(model.class_names),
     "labels": split["label"].tolist(),
-    "map": _in_unit_square(embed(np.asarray(found.object_presence))).round(3).tolist(),
+    "map": _in_unit_square(embed(presence)).round(3).tolist(),
     "colours": _bytes(palette(len(rank))[rank]),
     "label_colours": _bytes(palette(len(model.class_names))),
   }
