@@ -176,7 +176,7 @@ function show_texts() {
   paint_picture(at("template"), side, template(model, part), channels);
   const logits = alpha(model, part);
   at("alpha-figure").hidden = !logits;
-  if (logits) paint(at("alpha"), side, (i) => new Array(3).fill(sigmoid(logits[i])));
+  if (logits) paint(at("alpha"), side, (i) => sigmoid(logits[i]));
   at("times").textContent = `The last image took ${times.encode.toFixed(0)} ms to encode, the last`
     + ` change ${(times.warp + times.draw).toFixed(0)} ms to draw.`;
 }

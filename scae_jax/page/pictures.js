@@ -2,36 +2,37 @@
 
 const to_byte = (value) => Math.round(255 * Math.min(Math.max(value, 0), 1));
 
-// Paints a square; `rgb` gives the three numbers in [0, 1] of pixel i.
-export function paint(canvas, side, rgb) {
+// Paints a square; `channel(i, c)` is red, green or blue of pixel i, in [0, 1].
+export function paint(canvas, side, channel) {
   canvas.width = canvas.height = side;
   const pixels = new ImageData(side, side);
-  for (let i = 0; i < side * side; i++) pixels.data.set([...rgb(i).map(to_byte), 255], 4 * i);
+  for (let i = 0; i < side * side; i++) {
+    for (let c = 0; c < 3; c++) pixels.data[4 * i + c] = to_byte(channel(i, c));
+    pixels.data[4 * i + 3] = 255;
+  }
   canvas.getContext("2d").putImageData(pixels, 0, 0);
 }
 
 // A picture [side, side, channels]: three channels are red, green and blue, any other number grey.
 export function paint_picture(canvas, side, picture, channels) {
-  paint(canvas, side, (i) => {
-    const pixel = picture.subarray(i * channels, (i + 1) * channels);
-    if (channels === 3) return Array.from(pixel);
-    const grey = pixel.reduce((sum, value) => sum + value, 0) / channels;
-    return [grey, grey, grey];
-  });
+  if (channels === 3) paint(canvas, side, (i, c) => picture[3 * i + c]);
+  else paint(canvas, side, (i) => brightness(picture, channels, i));
+}
+
+function brightness(picture, channels, i) {
+  let sum = 0;
+  for (let c = 0; c < channels; c++) sum += picture[i * channels + c];
+  return sum / channels;
 }
 
 // Each part's share of a pixel, times the pixel's brightness, in the colour of the part.
 export function paint_owners(canvas, side, { picture, share }, channels, part_colours) {
   const num_parts = part_colours.length;
-  paint(canvas, side, (i) => {
-    const pixel = picture.subarray(i * channels, (i + 1) * channels);
-    const brightness = Math.min(Math.max(...pixel, 0), 1);
-    const sum = [0, 0, 0];
-    part_colours.forEach((colour, m) => {
-      const weight = (brightness * share[i * num_parts + m]) / 255;
-      colour.forEach((value, c) => (sum[c] += weight * value));
-    });
-    return sum;
+  paint(canvas, side, (i, c) => {
+    const bright = Math.min(Math.max(...picture.subarray(i * channels, (i + 1) * channels)), 1);
+    return part_colours.reduce(
+      (sum, colour, m) => sum + (bright * share[i * num_parts + m] * colour[c]) / 255, 0,
+    );
   });
 }
 
