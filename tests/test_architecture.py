@@ -20,7 +20,7 @@ SCRIPTS = [ROOT / "train.py", ROOT / "evaluate.py", ROOT / "explore.py", ROOT / 
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.py"))
 
-# From what imports all the others to what imports none, as in the README's layout.
+# From what imports all the others to what imports none, as in docs/code/layout.md.
 FLOORS = (
   {"page"},
   {"library"},

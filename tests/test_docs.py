@@ -1,0 +1,225 @@
+"""README and docs/: every link, command, config and name in them is there; nothing is run."""
+
+import ast
+import importlib.util
+import pathlib
+import re
+import shlex
+import tomllib
+
+import pytest
+
+import train
+from scae_jax.models.ablations import ABLATIONS
+from scae_jax.training.config import load_config, parse_command_line
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+SCRIPTS = ("train.py", "evaluate.py", "sweep.py")
+
+
+def name_of(path):
+  return str(path.relative_to(ROOT))
+
+
+def prose(path):
+  """The page without its fenced blocks."""
+  return FENCE.sub("", path.read_text())
+
+
+def commands(path):
+  """Lines of indented blocks and `code` that start a program of this repository, joined at "\\"."""
+  text = prose(path).replace("\\\n", " ")
+  lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+  lines += re.findall(r"`((?:python |--config=)[^`]+)`", text)
+  for line in lines:
+    line = line.partition("   #")[0].replace("$HOME", "home")
+    words = shlex.split(line.replace(".venv/bin/python", "python"))
+    if words[:1] == ["timeout"]:
+      words = words[2:]
+    if words and words[0].startswith("--config="):
+      words = ["python", "train.py", *words]
+    if words[:1] == ["python"]:
+      yield words[1:]
+
+
+COMMANDS = [
+  pytest.param(words, id=f"{name_of(path)}: {' '.join(words)[:60]}")
+  for path in PAGES
+  for words in commands(path)
+]
+
+
+def flags_of(words):
+  return {word[2:].partition("=")[0] for word in words if word.startswith("--")}
+
+
+def names_defined(path):
+  """Functions, classes, their members and constants of a file, as `name` and `Class.name`."""
+  names = set()
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+      names.add(node.name)
+    if isinstance(node, ast.ClassDef):
+      names |= {f"{node.name}.{n.name}" for n in node.body if isinstance(n, ast.FunctionDef)}
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+      targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+      names |= {target.id for target in targets if isinstance(target, ast.Name)}
+  return names
+
+
+def slug(heading):
+  """The anchor of a heading, as GitHub and MkDocs make it."""
+  return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_links_lead_somewhere(path):
+  for text, target in LINK.findall(prose(path)):
+    if target.startswith("https://"):
+      continue
+    file, _, anchor = target.partition("#")
+    there = (path.parent / file).resolve() if file else path
+    assert there.exists(), f"{name_of(path)}: {target}"
+    if anchor:
+      headings = re.findall(r"^#+ (.*)$", there.read_text(), re.M)
+      assert anchor in map(slug, headings), f"{name_of(path)}: {target}"
+    if there.suffix == ".py" and re.fullmatch(r"`[\w.]+`", text) and not text.endswith(".py`"):
+      name = text.strip("`").removeprefix(f"{there.stem}.")
+      assert name in names_defined(there), f"{name_of(path)}: {text} is not in {name_of(there)}"
+
+
+def test_there_are_commands():
+  assert len(COMMANDS) > 60
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_commands_can_be_given(words):
+  if words[:2] in (["-m", "pip"], ["-m", "venv"]):
+    return
+  if words[0] == "-m":
+    spec = importlib.util.find_spec(words[1])
+    assert spec is not None, words[1]
+    assert spec.origin is not None
+    sources = "".join(path.read_text() for path in pathlib.Path(spec.origin).parent.glob("*.py"))
+    for flag in flags_of(words):
+      assert f'"--{flag}"' in sources, flag
+    return
+  assert words[0] in SCRIPTS, words[0]
+  if words[0] == "train.py":
+    check_training(words[1:])
+  elif words[0] == "evaluate.py":
+    defined = re.findall(r'DEFINE_\w+\("(\w+)"', (ROOT / "evaluate.py").read_text())
+    assert flags_of(words) <= set(defined)
+  else:
+    assert tomllib.loads((ROOT / words[1]).read_text())["rows"]
+    assert flags_of(words) <= {"workdir", "task"}
+
+
+def check_training(arguments):
+  """The whole config is read, as train.py reads it; placeholders have values of their own."""
+  if any("mine/" in argument for argument in arguments):
+    return  # files that the page tells the reader to write
+  source = next((a[9:] for a in arguments if a.startswith("--config=")), train.DEFAULT_CONFIG)
+  if re.search(r"[A-Z]{2}", source):
+    assert source == "FILE:PRESET"
+    return
+  given = [
+    a.replace("=I", "=0").replace("=N", "=2").replace("HOST:PORT", "a:1")
+    for a in arguments
+    if a != "--help"
+  ]
+  parse_command_line(given, default_config=train.DEFAULT_CONFIG)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_configs_keys_and_files_in_code_are_there(path):
+  """`configs/x.py:preset`, `section.key` of a config, and paths below the root."""
+  sections = load_config("configs/digits.py").keys()
+  sources = ["configs/digits.py", "configs/probabilistic.py", "configs/capsnet.py"]
+  configs = [load_config(source) for source in sources]
+  for code in re.findall(r"`([^`\n]+)`", prose(path)):
+    if match := re.fullmatch(r"(configs/\w+\.py)(:\w+)?", code):
+      load_config(code)
+      assert (ROOT / match[1]).is_file()
+    elif match := re.fullmatch(r"(\w+)(\.\w+)+( = .*)?", code.removeprefix("config.")):
+      if match[1] in sections and not code.endswith((".py", ".json")):
+        key = code.removeprefix("config.").partition(" =")[0]
+        assert any(has_key(config, key) for config in configs), f"{name_of(path)}: {code}"
+    elif re.fullmatch(
+      r"(scae_jax|tests|experiments|results|pretrained|docs|sweeps)/[\w./-]*", code
+    ):
+      assert (ROOT / code).exists(), f"{name_of(path)}: {code}"
+
+
+def has_key(config, key):
+  """Whether a config has a key or a section."""
+  node = config
+  for name in key.split("."):
+    if not hasattr(node, "keys") or name not in node:
+      return False
+    node = node[name]
+  return True
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_programs_in_pages_are_sound(path):
+  """They compile, and what they import of this package is there."""
+  for language, block in FENCE.findall(path.read_text()):
+    if language == "toml":
+      assert tomllib.loads(block)["rows"]
+    if language != "python":
+      continue
+    for node in ast.walk(ast.parse(block)):
+      if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("scae_jax", "configs"):
+        module = importlib.import_module(node.module)
+        for alias in node.names:
+          assert hasattr(module, alias.name), alias.name
+
+
+def test_ablations_are_all_described():
+  page = (ROOT / "docs" / "guide" / "configs.md").read_text()
+  for name, sentence in ABLATIONS.items():
+    assert f"| `{name}` | {sentence} |" in page
+
+
+def numbers(text):
+  return set(re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w.]*\d)", text))
+
+
+def test_figures_are_those_of_the_records():
+  """Of every row of the results' table, each number of ours stands in the record it names."""
+  page = ROOT / "docs" / "results.md"
+  rows = [line for line in page.read_text().splitlines() if line.count("|") == 10][2:]
+  assert len(rows) > 15
+  for row in rows:
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    record = (page.parent / LINK.findall(cells[8])[0][1]).resolve().parent
+    known = set().union(*(numbers(path.read_text()) for path in record.rglob("*.md")))
+    assert numbers(cells[4]) | numbers(cells[6]) <= known, row
+
+
+def test_the_table_of_the_readme_is_that_of_the_results():
+  page = (ROOT / "docs" / "results.md").read_text()
+  rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.count("|") == 7]
+  assert len(rows) > 8
+  for row in rows[2:]:
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    figures = numbers(cells[2]) | numbers(cells[3].partition("(")[0]) | numbers(cells[4])
+    assert figures - {"58,000"} <= numbers(page), row
+
+
+def test_diagrams_name_what_is_there():
+  """In every box, `<b>name</b>` is defined somewhere, and files are there."""
+  defined = {"get_config(preset)"}
+  files = (ROOT / "scae_jax").rglob("*.py")
+  for path in files:
+    defined |= names_defined(path)
+  for page in ("config", "image"):
+    block = dict(FENCE.findall((ROOT / "docs" / "code" / f"{page}.md").read_text()))["mermaid"]
+    for name in re.findall(r"<b>([^<]+)</b>", block):
+      assert name.split(".")[-1] in defined or name in SCRIPTS, name
+    for name in re.findall(r"\b[a-z_]+/[a-z_]+\.py", block):
+      assert (ROOT / "scae_jax" / name).is_file(), name
