@@ -1,4 +1,4 @@
-# make train: environment, then the embedded digits; make test: environment, lint, types, tests.
+# make train: environment, then the embedded digits; make test: environment, lint, types, docs, tests.
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests of a file share compiled functions, so a file stays with one worker; tests/conftest.py orders
@@ -6,12 +6,17 @@ BIN := .venv/bin
 WORKERS := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 MATHEMATICS := tests/test_math_*.py tests/test_layers_*.py tests/test_training_step.py
 
-.PHONY: train test lint format fast clean
+.PHONY: train test lint docs format fast clean
 
 .venv/requirements: requirements.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -r requirements.txt
+	touch $@
+
+.venv-docs/requirements: requirements-docs.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet -r requirements-docs.txt
 	touch $@
 
 .venv/requirements-dev: .venv/requirements requirements-dev.txt requirements-tensorboard.txt
@@ -23,7 +28,7 @@ train: .venv/requirements
 
 # The mathematics and training steps come first, as a processor without AVX computes them: tests that
 # pass by the rounding of one processor fail here. tests/conftest.py says what else can be asked for.
-test: lint
+test: lint docs
 	XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 $(BIN)/python -m pytest $(WORKERS) $(MATHEMATICS)
 	$(BIN)/python -m pytest $(WORKERS)
 
@@ -31,6 +36,10 @@ lint: .venv/requirements-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
+
+# The pages of docs/, results/ and the docstrings, in site/; the variable hides an announcement.
+docs: .venv-docs/requirements
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
 
 fast: .venv/requirements-dev
 	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
@@ -40,4 +49,4 @@ format: .venv/requirements-dev
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-docs site runs .pytest_cache .ruff_cache .hypothesis
