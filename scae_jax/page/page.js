@@ -39,7 +39,8 @@ const state = {
   part: 0,
   objects_on: new Array(options.num_objects).fill(true),
   parts_on: new Array(options.num_parts).fill(true),
-  drawn: null,
+  warped: null, // every part at its present pose
+  drawn: null, // from all that is switched on
   times: {},
 };
 
@@ -65,7 +66,7 @@ function look_at(image, number) {
   state.number = number;
   state.found = timed("encode", () => encode(model, image));
   state.poses = state.found.objects.map((object) => object.pose);
-  if (number !== null) state.object = argmax(state.found.mass);
+  state.object = argmax(state.found.mass);
   mark_test_image(number);
   show_found();
   show_drawn();
@@ -78,7 +79,7 @@ function choose_object(k) {
 
 function change_object(pose) {
   state.poses[state.object] = pose;
-  later(show_drawn);
+  later(show_pose);
 }
 
 // Once a frame, however many events there are.
@@ -106,35 +107,52 @@ function show_found() {
     + ` ${class_names[best]} (${(100 * found.probe[best]).toFixed(0)}\u00a0%).`;
 }
 
-// What follows from the poses of objects and from what is switched on.
-function show_drawn() {
+// What follows from the pose of the chosen object: what changes while it is dragged.
+function show_pose() {
   const { found, poses, object, part, objects_on, parts_on } = state;
   const { winner } = found;
   const voted = parts_of_objects(found, poses);
   const presence = voted.presence.map((p, m) => (parts_on[m] && objects_on[winner[m]] ? p : 0));
-  const warped = timed("warp", () => warp_parts(model, found, voted.poses));
-  state.drawn = timed("draw", () => mode(model, warped, presence));
+  state.warped = timed("warp", () => warp_parts(model, found, voted.poses));
+  state.drawn = timed("draw", () => mode(model, state.warped, presence));
   paint_picture(at("drawn"), canvas, state.drawn.picture, channels);
   const part_colours = winner.map((k) => colours[k]);
   paint_owners(at("owners"), canvas, state.drawn, channels, part_colours);
   at("objects-error").textContent = squared_error(state.drawn.picture, state.image).toFixed(1);
-
-  at("objects").querySelectorAll("li").forEach((row, k) => {
-    const own = winner.flatMap((of_part, m) => (of_part === k ? [m] : []));
-    const alone = mode(model, own.map((m) => warped[m]), own.map((m) => voted.presence[m]));
-    paint_picture(row.querySelector("canvas"), canvas, alone.picture, channels);
-    if (k === object) paint_picture(at("alone"), canvas, alone.picture, channels);
-    show_row(row, found.objects[k].presence, colours[k], objects_on[k], k === object);
-  });
-  at("parts").querySelectorAll("li").forEach((row, m) => {
-    show_row(row, found.parts[m].presence, colours[winner[m]], parts_on[m], m === part);
-  });
+  const alone = draw_alone(object);
+  paint_picture(at("alone"), canvas, alone, channels);
+  paint_picture(at("objects").children[object].querySelector("canvas"), canvas, alone, channels);
 
   const own_poses = voted.poses.filter((_, m) => winner[m] === object && presence[m] > PRESENT);
   const frame = { pose: voted.poses[part], colour: part_colours[part] };
   show_marks(at("marks"), frame, own_poses, colours[object]);
   show_handles(at("handles"), object, poses[object], colours[object]);
   show_sliders();
+  const { encode, warp, draw } = state.times;
+  at("times").textContent = `The last image took ${encode.toFixed(0)} ms to encode, the last`
+    + ` change ${(warp + draw).toFixed(0)} ms to draw.`;
+}
+
+// What the parts that an object won draw, at their present poses.
+function draw_alone(k) {
+  const { winner, objects } = state.found;
+  const own = winner.flatMap((of_part, m) => (of_part === k ? [m] : []));
+  const presence = own.map((m) => objects[k].vote_presence[m]);
+  return mode(model, own.map((m) => state.warped[m]), presence).picture;
+}
+
+// All that follows from poses, from what is switched on and from what is chosen.
+function show_drawn() {
+  show_pose();
+  const { found, object, part, objects_on, parts_on } = state;
+  for (const [k, row] of [...at("objects").children].entries()) {
+    paint_picture(row.querySelector("canvas"), canvas, draw_alone(k), channels);
+    show_row(row, found.objects[k].presence, colours[k], objects_on[k], k === object);
+  }
+  for (const [m, row] of [...at("parts").children].entries()) {
+    const colour = colours[found.winner[m]];
+    show_row(row, found.parts[m].presence, colour, parts_on[m], m === part);
+  }
   show_texts();
 }
 
@@ -161,7 +179,7 @@ function show_sliders() {
 }
 
 function show_texts() {
-  const { found, object, part, times } = state;
+  const { found, object, part } = state;
   const presence = found.objects[object].presence.toFixed(2);
   const mass = (100 * found.mass[object]).toFixed(0);
   at("object-number").textContent = object;
@@ -177,8 +195,6 @@ function show_texts() {
   const logits = alpha(model, part);
   at("alpha-figure").hidden = !logits;
   if (logits) paint(at("alpha"), side, (i) => sigmoid(logits[i]));
-  at("times").textContent = `The last image took ${times.encode.toFixed(0)} ms to encode, the last`
-    + ` change ${(times.warp + times.draw).toFixed(0)} ms to draw.`;
 }
 
 // One row for each capsule of a kind: a radio button with a picture, a bar, and a switch.
@@ -275,7 +291,6 @@ function start() {
 
 function look_at_drawing() {
   look_at(state.image, null);
-  choose_object(argmax(state.found.mass));
 }
 
 start();

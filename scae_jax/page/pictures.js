@@ -4,7 +4,7 @@ const to_byte = (value) => Math.round(255 * Math.min(Math.max(value, 0), 1));
 
 // Paints a square; `channel(i, c)` is red, green or blue of pixel i, in [0, 1].
 export function paint(canvas, side, channel) {
-  canvas.width = canvas.height = side;
+  if (canvas.width !== side || canvas.height !== side) canvas.width = canvas.height = side;
   const pixels = new ImageData(side, side);
   for (let i = 0; i < side * side; i++) {
     for (let c = 0; c < 3; c++) pixels.data[4 * i + c] = to_byte(channel(i, c));
