@@ -10,40 +10,46 @@ shows runs of the system `scae`.
 Exit code 2: cannot be shown as asked.
 """
 
+import argparse
 import pathlib
+import sys
 
-from absl import app, flags, logging
+from absl import logging
 
 from scae_jax.data.dataset import Dataset
 from scae_jax.library.loading import PRETRAINED, load
 from scae_jax.page.write import require_supported, write_page
 from scae_jax.training.build import build
 from scae_jax.training.compilation import OFF, keep_compiled
-from scae_jax.training.errors import RunError, exit_with_message, explained, parse_or_exit
+from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.pretrained import pretrained_folder
 from scae_jax.training.workdir import check_same_data, describe_data, load_settings
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run of train.py.")
-_PRETRAINED = flags.DEFINE_string("pretrained", None, "Parameters in pretrained/, not a run's.")
-_STEP = flags.DEFINE_string("step", "latest", "Which checkpoint: a number, 'latest' or 'best'.")
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "Where the run's data set is, if elsewhere.")
-_SOURCE = flags.DEFINE_string("source", None, "Dotted path of the run's data, if of your own.")
-_OUTPUT = flags.DEFINE_string("output", None, "File to write.")
 
-
-def main(_: list[str]) -> None:
-  """Opens the run that the flags name and writes its page."""
+def main(arguments: list[str]) -> None:
+  """Opens the run that the command line names and writes its page."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument("--workdir", default="", help="folder of a run of train.py")
+  parser.add_argument("--pretrained", default="", help="parameters in pretrained/, not a run's")
+  parser.add_argument("--step", default="latest", help="checkpoint: a number, latest or best")
+  parser.add_argument("--data_dir", default="", help="where the run's data set is, if elsewhere")
+  parser.add_argument("--source", default="", help="dotted path of the run's data, if of your own")
+  parser.add_argument("--output", default="", help="file to write")
+  options = parser.parse_args(arguments)
   logging.set_verbosity(logging.WARNING)
   with exit_with_message(), explained():
-    if not _WORKDIR.value and not _PRETRAINED.value:
+    if not options.workdir and not options.pretrained:
       raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
-    workdir = pathlib.Path(_WORKDIR.value or f"runs/pretrained-{_PRETRAINED.value}")
-    path = pathlib.Path(_OUTPUT.value or workdir / "explore.html")
-    folder = pretrained_folder(PRETRAINED, _PRETRAINED.value) if _PRETRAINED.value else workdir
-    changes = {"data.dir": _DATA_DIR.value} if _DATA_DIR.value else {}
-    settings = load_settings(folder, "", _SOURCE.value or "", changes)
+    folder = workdir = pathlib.Path(options.workdir or f"runs/pretrained-{options.pretrained}")
+    if options.pretrained:
+      folder = pretrained_folder(PRETRAINED, options.pretrained)
+    path = pathlib.Path(options.output or workdir / "explore.html")
+    changes = {"data.dir": options.data_dir} if options.data_dir else {}
+    settings = load_settings(folder, "", options.source, changes)
     keep_compiled(OFF if settings.train.compilation_cache == OFF else "")
-    model = load(folder, step=_STEP.value)
+    model = load(folder, step=options.step)
     require_supported(model)
     dataset = build(settings, training=False)[1]
     assert isinstance(dataset, Dataset)  # of images
@@ -54,7 +60,7 @@ def main(_: list[str]) -> None:
 
 def run() -> None:
   """The command, as users start it."""
-  app.run(main, flags_parser=parse_or_exit)
+  main(sys.argv[1:])
 
 
 if __name__ == "__main__":

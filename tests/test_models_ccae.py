@@ -73,7 +73,14 @@ def test_a_vote_is_the_translation_of_a_pose():
   poses = jnp.arange(6.0).reshape(1, 1, 1, 6)
   found = point_votes(
     ObjectCapsules(
-      poses.reshape(1, 1, 2, 3), zeros[0], zeros[0], poses, zeros, zeros, jnp.zeros_like(poses)
+      poses=poses.reshape(1, 1, 2, 3),
+      presence=zeros[0],
+      presence_logits=zeros[0],
+      object_part=poses.reshape(1, 1, 1, 2, 3),
+      votes=poses,
+      vote_scale=zeros,
+      vote_presence=zeros,
+      dynamic=jnp.zeros_like(poses),
     )
   )
   np.testing.assert_array_equal(found.votes, [[[[2, 5]]]])

