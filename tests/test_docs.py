@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-SCRIPTS = ("train.py", "evaluate.py", "sweep.py")
+SCRIPTS = ("train.py", "evaluate.py", "explore.py", "sweep.py")
 
 
 def name_of(path):
@@ -110,12 +110,13 @@ def test_commands_can_be_given(words):
   assert words[0] in SCRIPTS, words[0]
   if words[0] == "train.py":
     check_training(words[1:])
-  elif words[0] == "evaluate.py":
-    defined = re.findall(r'DEFINE_\w+\("(\w+)"', (ROOT / "evaluate.py").read_text())
-    assert flags_of(words) <= set(defined)
-  else:
+    return
+  defined = re.findall(
+    r'(?:DEFINE_\w+|add_argument)\("(?:--)?(\w+)"', (ROOT / words[0]).read_text()
+  )
+  assert flags_of(words) <= set(defined)
+  if words[0] == "sweep.py":
     assert tomllib.loads((ROOT / words[1]).read_text())["rows"]
-    assert flags_of(words) <= {"workdir", "task"}
 
 
 def check_training(arguments):
