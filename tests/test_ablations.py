@@ -21,23 +21,17 @@ from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import initial_state
 from scae_jax.training.step import update
 from scae_jax.training.systems import check_system, make_system
+from tests import runs
 from tests.tiny import compiled
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PARTS, OBJECTS, CANVAS, FEATURES, MAP = 3, 4, 12, 4, 5
 DATA = ImageSpec(CANVAS, 1, 10)
-SIZES = {
+SIZES = {key: size for key, size in runs.SIZES.items() if key.startswith("model.")}
+SIZES |= {
   "model.num_parts": PARTS,
   "model.num_objects": OBJECTS,
-  "model.part_encoder.widths": (6,),
-  "model.part_encoder.strides": (2,),
   "model.part_encoder.num_features": FEATURES,
-  "model.part_decoder.template_size": 5,
-  "model.object_encoder.output_features": 8,
-  "model.object_encoder.num_layers": 1,
-  "model.object_encoder.features": 8,
-  "model.object_decoder.hidden": 8,
-  "model.object_decoder.capsule_features": 6,
   "data.canvas": CANVAS,
 }
 BASES = [

@@ -41,6 +41,7 @@ def test_upsampling_is_bilinear():
     assert abs(actual[(*index, 0)] - total * 255 / 16) <= 0.5
   # 255 * (0, 1/4, 3/4, 1), and a half that is rounded up.
   assert upsample_twice(np.array([[[0, 16]] * 2]))[0, 0, :, 0].tolist() == [0, 64, 191, 255]
+  # Weights are quarters and values multiples of 1/16: no processor rounds them.
   assert upsample_twice(np.full((1, 2, 2), 8)).max() == 128
 
 

@@ -370,7 +370,7 @@ def test_objects_of_a_third_layer_hold_those_below(images):
   drawn = model.draw(found)
   assert np.isfinite(drawn).all()
   off = found.replace(object_presence=np.zeros_like(found.object_presence))
-  assert model.draw(off).max() == 0
+  assert model.draw(off).max() == 0  # pixels are products with a presence of 0
 
 
 def test_shipped_configs_have_their_names_anywhere(tmp_path, monkeypatch):
