@@ -159,6 +159,12 @@ def hold_out_validation(dataset: Dataset, num_validation: int, seed: int = 0) ->
 AnySet = TypeVar("AnySet", bound=EvalDataset)
 
 
+def middle(images: np.ndarray, side: int) -> np.ndarray:
+  """The middle square of each of images [n, h, w, c]."""
+  rows, columns = (slice((long - side) // 2, (long + side) // 2) for long in images.shape[1:3])
+  return images[:, rows, columns]
+
+
 def crop_middle(dataset: AnySet, side: int) -> AnySet:
   """The middle square of every image: what a model that trains on random crops is scored on.
 
@@ -173,9 +179,8 @@ def crop_middle(dataset: AnySet, side: int) -> AnySet:
     )
   if side == 0:
     return dataset
-  rows, columns = (slice((long - side) // 2, (long + side) // 2) for long in (height, width))
   splits = {
-    name: dataclasses.replace(split, images=np.ascontiguousarray(split.images[:, rows, columns]))
+    name: dataclasses.replace(split, images=np.ascontiguousarray(middle(split.images, side)))
     for name, split in dataset.splits.items()
   }
   return dataclasses.replace(dataset, splits=splits)

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scae_jax.data.augmentation import centre_on_canvas
-from scae_jax.data.dataset import pixel_statistics
+from scae_jax.data.augmentation import centre_on_canvas, to_unit_range
+from scae_jax.data.dataset import middle, pixel_statistics
 from scae_jax.training.options import DataOptions
 from scae_jax.typing import Batch
 
@@ -62,7 +62,7 @@ class ImageInput:
     images = arrays["image"]
     pixels = images.astype(np.float32)
     if images.dtype == np.uint8:
-      pixels /= np.float32(255)
+      pixels = np.asarray(to_unit_range(jnp.asarray(images)))
     if resize and images.shape[1:3] != self.side:
       shape = (len(images), *self.side, self.channels)
       pixels = np.asarray(jnp.clip(jax.image.resize(pixels, shape, "linear"), 0, 1))
@@ -71,8 +71,7 @@ class ImageInput:
     if self.options.normalize:
       statistics = dict(zip(("mean", "std"), _statistics(images), strict=True))
     if self.options.crop and min(pixels.shape[1:3]) >= self.options.crop:
-      rows, columns = (_middle(long, self.options.crop) for long in pixels.shape[1:3])
-      pixels = pixels[:, rows, columns]
+      pixels = middle(pixels, self.options.crop)
     placed = centre_on_canvas(jnp.asarray(pixels), self.options.canvas)
     if not statistics:
       return {"image": placed}
@@ -122,10 +121,6 @@ class PointInput:
   def place(self, arrays: Mapping[str, np.ndarray], *, resize: bool) -> Batch:
     """What `check` gave, as a batch."""
     return {name: jnp.asarray(array) for name, array in arrays.items()}
-
-
-def _middle(long: int, side: int) -> slice:
-  return slice((long - side) // 2, (long + side) // 2)
 
 
 def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
