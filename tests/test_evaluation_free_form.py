@@ -116,6 +116,10 @@ def test_no_steps_change_nothing(toy):
   # The same random numbers judge both: only the logarithm and its exponential round.
   np.testing.assert_allclose(found.after.bound, found.before.bound, rtol=1e-5)
   assert np.ptp(found.before.bound) > 0
+  # Two examples with the same image, each judged by the random numbers of its own number.
+  batch = {"image": jnp.ones((2, SIDE, SIDE, 1)), "label": jnp.zeros(2, int)}
+  one, other = still(toy[1], batch, jnp.array([3, 4])).before.bound
+  assert one != other
 
 
 @pytest.mark.parametrize(
