@@ -95,6 +95,7 @@ def _modern() -> ConfigDict:
   config.loss.prior = "l2"  # sparsity of presences: l2, entropy or kl
   config.loss.prior_within_constant = 0.0  # capsules on a scene; 0 is K / C
   config.loss.posterior = "entropy"  # sparsity of the posterior mass
+  config.loss.unbiased_between = False  # of all examples rather than of a batch
   weights = config.loss.weights = ConfigDict()
   weights.points = 1.0  # -log-likelihood of the points
   weights.presence = 10.0  # whether a capsule that won points won two

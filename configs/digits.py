@@ -96,6 +96,7 @@ def get_config(preset: str = "") -> ConfigDict:
   config.loss.prior = "l2"  # sparsity of presences: l2, entropy or kl
   config.loss.prior_within_constant = 0.0  # capsules on an example; 0 is K / C
   config.loss.posterior = "entropy"  # sparsity of the posterior mass
+  config.loss.unbiased_between = False  # of all examples rather than of a batch
   weights = config.loss.weights = ConfigDict()
   weights.image = 1.0  # -log-likelihood of the pixels
   weights.parts = 1.0  # -log-likelihood of the part poses

@@ -4,6 +4,12 @@ These are statistics over a batch, the only functions of the mathematics that se
 Each returns (within, between), two scalars to be minimised. Where a batch is split over devices
 (`shards`), "between" sees all of its examples and "within" is the mean over the device's own.
 Kosiorek et al. 2019, section 2.4.
+
+"Between" is a function of the batch's mean activations, which vary from batch to batch. So its mean
+over batches is larger than its value at the mean over all examples, by a multiple of the variance
+of activations, and to minimise it is to make activations constant: with batches of 64 a capsule
+that is always present a little costs less than one that is present in one class. `unbiased` takes
+an estimate of that excess away, which is not in the paper.
 """
 
 from typing import NamedTuple
@@ -27,43 +33,66 @@ class Sparsity(NamedTuple):
 
 @typed
 def l2(
-  presence: Float[Array, "b k"], num_classes: int, within_constant: float | None = None
+  presence: Float[Array, "b k"],
+  num_classes: int,
+  within_constant: float | None = None,
+  *,
+  unbiased: bool = False,
 ) -> Sparsity:
   """Squared distance of presences from an even share of capsules among classes.
 
   within = mean_b (sum_k a_bk - K / C)^2, between = mean_k (sum_b a_bk - B / C)^2, a a presence.
   `within_constant` stands in for K / C, the number of capsules that an example should switch on.
+  `unbiased` subtracts B var_k from each square, with the sample's variance of a_bk over b.
   """
   num_capsules = presence.shape[1]
   batch = len(presence) * shards.count()
   if within_constant is None:
     within_constant = num_capsules / num_classes
   within = jnp.mean(jnp.square(jnp.sum(presence, axis=1) - within_constant))
-  between = jnp.mean(jnp.square(shards.sum_over_batch(presence) - batch / num_classes))
-  return Sparsity(within, between)
+  squares = jnp.square(shards.sum_over_batch(presence) - batch / num_classes)
+  if unbiased:
+    squares -= batch * _variance(presence)
+  return Sparsity(within, jnp.mean(squares))
 
 
 @typed
-def entropy(mass: Float[Array, "b k"]) -> Sparsity:
+def entropy(mass: Float[Array, "b k"], *, unbiased: bool = False) -> Sparsity:
   """Entropies, nats: within = mean_b H(mass_b / sum), between = -H(sum_b mass_b / sum).
 
   The second is negated because it is to be maximised: activity spreads over all capsules.
+  `unbiased` adds to that H its expected deficit to second order, sum_k var_k / (2 B p_k), with p
+  the shares of the batch's mass and var_k the sample's variance of mass_bk over b, as a share of
+  its mean total.
   """
   within = jnp.mean(_entropy(mass))
-  between = -_entropy(shards.sum_over_batch(mass))
+  total = shards.sum_over_batch(mass)
+  between = -_entropy(total)
+  if unbiased:
+    # var_k / (2 B p_k) with the mean total T / B: (B / T)^2 s_k^2 T / (2 B t_k), t_k = T p_k
+    batch = len(mass) * shards.count()
+    deficits = batch * _variance(mass) / (2 * jnp.sum(total) * (total + EPSILON))
+    between -= jnp.sum(deficits)
   return Sparsity(within, between)
 
 
 @typed
-def kl(mass: Float[Array, "b k"]) -> Sparsity:
+def kl(mass: Float[Array, "b k"], *, unbiased: bool = False) -> Sparsity:
   """Divergences from the uniform distribution over capsules, nats.
 
   within = -mean_b KL(mass_b / sum, uniform), between = KL(sum_b mass_b / sum, uniform). Gradients
   are those of `entropy`; the values say how far from uniform each is.
   """
   log_capsules = jnp.log(mass.shape[1])
-  sparsity = entropy(mass)
+  sparsity = entropy(mass, unbiased=unbiased)
   return Sparsity(sparsity.within - log_capsules, sparsity.between + log_capsules)
+
+
+def _variance(activation: Array) -> Array:
+  """The sample's variance of activations [b, k] over the batch, [k]; 0 of one example."""
+  batch = len(activation) * shards.count()
+  centred = activation - shards.sum_over_batch(activation)[None] / batch
+  return shards.sum_over_batch(jnp.square(centred)) / max(batch - 1, 1)
 
 
 def _entropy(mass: Array) -> Array:

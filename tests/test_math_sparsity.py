@@ -45,6 +45,36 @@ def test_entropy(activations):
   np.testing.assert_allclose(actual, [within, between], rtol=1e-5)  # logarithms in float32
 
 
+def test_unbiased_l2_is_on_average_that_of_all_examples(activations):
+  """Over all batches of two, with replacement, of five examples."""
+  pairs = activations[np.stack(np.meshgrid(*[np.arange(BATCH)] * 2), axis=-1).reshape(-1, 2)]
+  found = {
+    unbiased: np.mean([sparsity.l2(pair, 3, unbiased=unbiased).between for pair in pairs])
+    for unbiased in (False, True)
+  }
+  mean = activations.astype(np.float64).mean(axis=0)
+  expected = np.mean((2 * mean - 2 / 3) ** 2)
+  np.testing.assert_allclose(found[True], expected, rtol=1e-5)
+  # The variance of a sum of two.
+  np.testing.assert_allclose(
+    found[False], expected + np.mean(2 * activations.var(axis=0)), rtol=1e-5
+  )
+
+
+def test_unbiased_entropy_is_nearly_that_of_all_examples(activations):
+  """To second order, so not exactly: a tenth of the deficit of batches of ten may stay."""
+  rows = np.random.RandomState(1).randint(0, BATCH, (4000, 10))
+  found = {
+    unbiased: np.mean(
+      jax.vmap(lambda batch: sparsity.entropy(batch, unbiased=unbiased).between)(activations[rows])
+    )
+    for unbiased in (False, True)
+  }
+  expected = entropy(activations)[1]
+  assert found[False] - expected > 1e-3
+  assert abs(found[True] - expected) < 0.1 * (found[False] - expected)
+
+
 def test_entropy_of_the_ideals():
   """One capsule an example and all in turn is best: 0 within, -log k between. Size is nothing."""
   turns = np.eye(CAPSULES, dtype=np.float32)

@@ -23,6 +23,7 @@ class CapsuleLoss(LossOptions):
   # How many capsules an example should switch on, for l2; 0 for K / C.
   prior_within_constant: Annotated[float, between(0, MAX_WIDTH)]
   posterior: Annotated[str, one_of(*SPARSITIES)]  # kind of sparsity of the mass
+  unbiased_between: bool  # between examples, as of all examples rather than of a batch
 
 
 def sparsity_of(loss: CapsuleLoss, num_classes: int) -> SparsityTerms:
@@ -35,8 +36,9 @@ def sparsity_of(loss: CapsuleLoss, num_classes: int) -> SparsityTerms:
 
   def sparse(kind: str, activation: Array, within_constant: float) -> sparsity.Sparsity:
     if kind == "l2":
-      return sparsity.l2(activation, num_classes, within_constant or None)
-    return SPARSITIES[kind](activation)
+      constant = within_constant or None
+      return sparsity.l2(activation, num_classes, constant, unbiased=loss.unbiased_between)
+    return SPARSITIES[kind](activation, unbiased=loss.unbiased_between)
 
   def terms(presence: Array, mass: Array) -> dict[str, Array]:
     of_presence = sparse(loss.prior, presence, loss.prior_within_constant)
