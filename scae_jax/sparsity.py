@@ -61,18 +61,19 @@ def entropy(mass: Float[Array, "b k"], *, unbiased: bool = False) -> Sparsity:
   """Entropies, nats: within = mean_b H(mass_b / sum), between = -H(sum_b mass_b / sum).
 
   The second is negated because it is to be maximised: activity spreads over all capsules.
-  `unbiased` adds to that H its expected deficit to second order, sum_k var_k / (2 B p_k), with p
-  the shares of the batch's mass and var_k the sample's variance of mass_bk over b, as a share of
-  its mean total.
+  `unbiased` adds to that H its expected deficit to second order, sum_k var_k / (2 p_k), with p the
+  shares of the batch's mass and var_k the sampling variance of p_k.
   """
   within = jnp.mean(_entropy(mass))
   total = shards.sum_over_batch(mass)
   between = -_entropy(total)
   if unbiased:
-    # var_k / (2 B p_k) with the mean total T / B: (B / T)^2 s_k^2 T / (2 B t_k), t_k = T p_k
+    whole = jnp.sum(total) + EPSILON
+    # How far an example's mass is from its share: p_k is a ratio of sums, t_k / T, whose variance
+    # is that of this residual times B / T^2 (delta method).
+    residual = mass - jnp.sum(mass, axis=1, keepdims=True) * (total / whole)[None]
     batch = len(mass) * shards.count()
-    deficits = batch * _variance(mass) / (2 * jnp.sum(total) * (total + EPSILON))
-    between -= jnp.sum(deficits)
+    between -= jnp.sum(batch * _variance(residual) / (2 * whole * (total + EPSILON)))
   return Sparsity(within, between)
 
 

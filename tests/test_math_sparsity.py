@@ -45,34 +45,40 @@ def test_entropy(activations):
   np.testing.assert_allclose(actual, [within, between], rtol=1e-5)  # logarithms in float32
 
 
+def between(kind, batches):
+  """Of batches [n, b, k], plain and unbiased: their means, [2]."""
+  both = [
+    jax.vmap(lambda batch: kind(batch, unbiased=False).between),
+    jax.vmap(lambda batch: kind(batch, unbiased=True).between),
+  ]
+  return [float(jnp.mean(each(jnp.asarray(batches)))) for each in both]
+
+
 def test_unbiased_l2_is_on_average_that_of_all_examples(activations):
   """Over all batches of two, with replacement, of five examples."""
-  pairs = activations[np.stack(np.meshgrid(*[np.arange(BATCH)] * 2), axis=-1).reshape(-1, 2)]
-  found = {
-    unbiased: np.mean([sparsity.l2(pair, 3, unbiased=unbiased).between for pair in pairs])
-    for unbiased in (False, True)
-  }
-  mean = activations.astype(np.float64).mean(axis=0)
-  expected = np.mean((2 * mean - 2 / 3) ** 2)
-  np.testing.assert_allclose(found[True], expected, rtol=1e-5)
-  # The variance of a sum of two.
-  np.testing.assert_allclose(
-    found[False], expected + np.mean(2 * activations.var(axis=0)), rtol=1e-5
-  )
+  rows = np.stack(np.meshgrid(*[np.arange(BATCH)] * 2), axis=-1).reshape(-1, 2)
+  plain, unbiased = between(functools.partial(sparsity.l2, num_classes=3), activations[rows])
+  exact = activations.astype(np.float64)
+  expected = np.mean((2 * exact.mean(axis=0) - 2 / 3) ** 2)
+  np.testing.assert_allclose(unbiased, expected, rtol=1e-5)  # squares of float32
+  variance_of_sums = 2 * exact.var(axis=0)
+  np.testing.assert_allclose(plain, expected + np.mean(variance_of_sums), rtol=1e-5)
 
 
 def test_unbiased_entropy_is_nearly_that_of_all_examples(activations):
-  """To second order, so not exactly: a tenth of the deficit of batches of ten may stay."""
+  """To second order: of batches of ten a tenth of the deficit may stay."""
   rows = np.random.RandomState(1).randint(0, BATCH, (4000, 10))
-  found = {
-    unbiased: np.mean(
-      jax.vmap(lambda batch: sparsity.entropy(batch, unbiased=unbiased).between)(activations[rows])
-    )
-    for unbiased in (False, True)
-  }
+  plain, unbiased = between(sparsity.entropy, activations[rows])
   expected = entropy(activations)[1]
-  assert found[False] - expected > 1e-3
-  assert abs(found[True] - expected) < 0.1 * (found[False] - expected)
+  assert plain - expected > 1e-3
+  assert abs(unbiased - expected) < 0.1 * (plain - expected)
+
+
+def test_unbiased_of_one_example_is_that_of_the_example(activations):
+  one = activations[:1]
+  for kind in (sparsity.entropy, functools.partial(sparsity.l2, num_classes=3)):
+    plain, unbiased = between(kind, one[None])
+    assert unbiased == plain
 
 
 def test_entropy_of_the_ideals():
@@ -99,6 +105,8 @@ KINDS = {
   "l2": lambda a: sparsity.l2(a, 3),
   "entropy": sparsity.entropy,
   "kl": sparsity.kl,
+  "unbiased l2": lambda a: sparsity.l2(a, 3, unbiased=True),
+  "unbiased entropy": lambda a: sparsity.entropy(a, unbiased=True),
 }
 
 
