@@ -11,6 +11,7 @@ LOSS = {
   "prior": "l2",
   "prior_within_constant": 0.0,
   "posterior": "entropy",
+  "unbiased_between": False,
   "weights": {},
   "schedule": {},
 }
@@ -51,3 +52,14 @@ def test_terms_against_numpy(prior, posterior, constant):
   )
   # Differences of entropies of float32, each about 1.
   assert terms == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_both_between_terms_can_be_unbiased():
+  presence, mass = np.random.RandomState(0).uniform(0.1, 1, (2, BATCH, CAPSULES))
+  activations = jnp.float32(presence), jnp.float32(mass)
+  plain, unbiased = (
+    sparsity_of(CapsuleLoss(**LOSS | {"unbiased_between": value}), CLASSES)(*activations)
+    for value in (False, True)
+  )
+  for name, term in plain.items():
+    assert unbiased[name] < term if name.endswith("between") else unbiased[name] == term, name

@@ -76,6 +76,7 @@ LOSS = {
   "prior": "l2",
   "prior_within_constant": 0.0,
   "posterior": "entropy",
+  "unbiased_between": False,
   "weights": dict.fromkeys(TERMS, 1.0),
   "schedule": {},
 }
