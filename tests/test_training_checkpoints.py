@@ -1,8 +1,10 @@
 """What is kept, what comes back, and what happens to a checkpoint that is damaged."""
 
+import asyncio
 import dataclasses
 import pathlib
 import shutil
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -250,3 +252,27 @@ def test_half_written_checkpoint_is_not_seen(tmp_path):
     checkpoints.save(make_state(2), progress(2))
   with open_to_read(tmp_path) as checkpoints:
     assert checkpoints.steps() == [1, 2]
+
+
+def test_reads_that_end_after_a_failed_one_print_no_traceback(tmp_path, monkeypatch):
+  """Python tells of them by `sys.unraisablehook`, as of an error in `__del__`."""
+  save_all(tmp_path, {1: None, 2: None})
+  (tmp_path / "2" / "state" / "_METADATA").write_text("{")
+  told = []
+  monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_value))
+  with open_to_read(tmp_path) as checkpoints:
+    assert checkpoints.restore(template())[1].step == 1
+
+  class Late:
+    def __init__(self, call):
+      self.call = call
+
+    def __del__(self):
+      self.call()
+
+  loop = asyncio.new_event_loop()
+  loop.close()
+  Late(lambda: loop.call_soon_threadsafe(print))
+  assert not told
+  Late(lambda: 1 / 0)
+  assert [type(error) for error in told] == [ZeroDivisionError]

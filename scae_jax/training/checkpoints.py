@@ -290,15 +290,16 @@ def _quietly(read: Callable[[], Result]) -> Result | Unreadable:
   """What `read` returns, or why it failed.
 
   Orbax reads all arrays at once. When one fails, the unfinished reads of the others are dropped,
-  and Python would print a traceback of each when it collects them: here, or when the program ends.
+  and Python would print a traceback of each: when they end, when it collects them, or when the
+  program ends.
   """
+  if not isinstance(sys.unraisablehook, _DroppedReads):
+    sys.unraisablehook = _DroppedReads(sys.unraisablehook)
   try:
     return read()
   except Exception as error:  # which one depends on where the damage is
     text = str(error).strip() or repr(error)
     reason = f"{type(error).__name__}: {text.splitlines()[0][:160]}"
-  if not isinstance(sys.unraisablehook, _DroppedReads):
-    sys.unraisablehook = _DroppedReads(sys.unraisablehook)
   gc.collect()
   return Unreadable(reason)
 
@@ -310,5 +311,6 @@ class _DroppedReads:
   before: Callable[[Any], object]
 
   def __call__(self, unraisable: Any) -> None:
-    if "_read_array" not in repr(unraisable.object):
+    ended_late = str(unraisable.exc_value) == "Event loop is closed"
+    if not ended_late and "_read_array" not in repr(unraisable.object):
       self.before(unraisable)
