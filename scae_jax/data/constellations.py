@@ -160,39 +160,3 @@ def _some_present(key: PRNGKeyArray, count: int, prob: float) -> Array:
     present.append(coins[i] < jnp.where(some, prob, first))
     some |= present[-1]
   return jnp.stack(present)
-
-
-def check_scenes(
-  points: np.ndarray, presence: np.ndarray, pattern: np.ndarray, num_patterns: int
-) -> None:
-  """Raises ValueError unless these are scenes that a model can be trained and scored on.
-
-  Points [s, n, 2] are finite, presences [s, n] 0 or 1, with a point in every scene, and patterns
-  integers [s, n] in [0, num_patterns), of absent points too.
-  """
-  points, presence, pattern = np.asarray(points), np.asarray(presence), np.asarray(pattern)
-  shape = points.shape[:2]
-  if points.ndim != 3 or points.shape[2] != 2 or 0 in shape:
-    raise ValueError(
-      f"points must have shape [scenes, points, 2] with at least one of each, got {points.shape}"
-    )
-  if presence.shape != shape or pattern.shape != shape or pattern.dtype.kind not in "iu":
-    raise ValueError(
-      f"presence and pattern must have one entry a point, shape {shape}, and pattern integers, got "
-      f"{presence.shape} and {pattern.shape} of {pattern.dtype}"
-    )
-  for allowed, expected in (
-    (np.isfinite(points).reshape(len(points), -1), "points must be finite"),
-    (np.isin(presence, (0, 1)), "presence must be 0 or 1"),
-    ((presence != 0).any(axis=1, keepdims=True), "a scene must have at least one present point"),
-    (
-      (pattern >= 0) & (pattern < num_patterns),
-      f"pattern must be in 0 ... {num_patterns - 1}, of absent points too",
-    ),
-  ):
-    broken = np.flatnonzero((~allowed).any(axis=1))
-    if len(broken):
-      raise ValueError(
-        f"{expected}; {len(broken)} of {len(points)} scenes (the first is number {broken[0]}) "
-        "break this. Correct them, or leave them out."
-      )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import confusion_matrix
 
-from scae_jax.evaluation.checks import check_finite, check_labels
+from scae_jax.evaluation.checks import check_finite
 
 NUM_BINS = 15  # Guo et al. 2017
 _INNER_EDGES = np.arange(1, NUM_BINS) / NUM_BINS
@@ -58,24 +58,17 @@ class Classification:
 
 
 def classify(scores: np.ndarray, labels: np.ndarray) -> Classification:
-  """Compares the largest of scores [n, classes] in [0, 1] with labels int [n, 1] or [n, 2].
+  """Compares the largest of scores [n, classes] with labels int [n, 1] or, of pairs, [n, 2].
 
-  Raises:
-    ValueError: scores of another shape or range, labels that do not fit them, or twice the same
-      label of an example.
+  Scores that are not finite or not in [0, 1] raise ValueError.
   """
-  check_scores(scores)
-  if labels.ndim != 2 or len(labels) != len(scores):
-    raise ValueError(f"Labels must be [{len(scores)}, 1 or 2], got {labels.shape}.")
-  for column in labels.T:
-    check_labels("scores", scores, column, scores.shape[1])
-  count = labels.shape[1]
-  same = labels[:, 0] == labels[:, -1]
-  if count == 2 and same.any():
+  check_finite("Scores", scores)
+  if scores.min() < 0 or scores.max() > 1 + _ROUNDING:
     raise ValueError(
-      f"The two labels of an example must differ, but {int(same.sum())} of {len(labels)} have the "
-      f"same twice (the first is number {int(np.argmax(same))}). Overlay images of other classes."
+      f"Scores must be in [0, 1], got {scores.min():.6g} ... {scores.max():.6g}. Return "
+      "probabilities or lengths from `System.classify`, not logits."
     )
+  count = labels.shape[1]
   answer = np.argsort(-scores, axis=1, kind="stable")[:, :count]
   confidence = np.take_along_axis(scores, answer, axis=1)
   matches = labels[:, :, None] == answer[:, None, :]
@@ -118,18 +111,3 @@ def calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
   """
   count, mean_confidence, accuracy = by_confidence(confidence, is_right)
   return float(np.sum(count * np.abs(accuracy - mean_confidence)) / len(confidence))
-
-
-def check_scores(scores: np.ndarray) -> None:
-  """Raises ValueError unless scores are a matrix of numbers in [0, 1], one row an example."""
-  if scores.ndim != 2 or 0 in scores.shape:
-    raise ValueError(
-      "Scores must have shape [examples, classes] with at least one of each, got "
-      f"{scores.shape}. Look at what `System.classify` returns."
-    )
-  check_finite("Scores", scores)
-  if scores.min() < 0 or scores.max() > 1 + _ROUNDING:
-    raise ValueError(
-      f"Scores must be in [0, 1], got {scores.min():.6g} ... {scores.max():.6g}. Return "
-      "probabilities or lengths from `System.classify`, not logits."
-    )

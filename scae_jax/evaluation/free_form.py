@@ -20,7 +20,7 @@ import optax
 from flax import struct
 
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.collect import in_batches, num_examples
+from scae_jax.evaluation.collect import in_batches
 from scae_jax.models.system import FreeForm
 from scae_jax.typing import Array, Batch, Float, Int
 
@@ -158,10 +158,10 @@ def infer_split(
 ) -> FreeInference:
   """Free-form inference of every example of a split, `image` uint8 [n, h, w, c] and `label` [n].
 
-  What is returned has arrays of NumPy. An empty split, a batch size below one, and a bound or
-  reading that is not finite raise ValueError.
+  What is returned has arrays of NumPy. A batch size below one, and a bound or reading that is not
+  finite raise ValueError.
   """
-  count, arrays = num_examples(split), {name: jnp.asarray(each) for name, each in split.items()}
+  count, arrays = len(split["label"]), {name: jnp.asarray(each) for name, each in split.items()}
   place = jax.jit(functools.partial(evaluation_batch, canvas=canvas))
 
   def infer_rows(rows: np.ndarray) -> FreeInference:

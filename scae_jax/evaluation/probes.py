@@ -25,7 +25,7 @@ from sklearn.metrics import confusion_matrix
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from scae_jax.evaluation.checks import check_enough_to_fit, check_features, check_labels
+from scae_jax.evaluation.checks import check_enough_to_fit, check_finite
 from scae_jax.evaluation.clusters import Clusters
 
 NUM_STARTS = 10  # k-means runs, of which the best counts: the least sum of squares within clusters
@@ -43,7 +43,6 @@ class Fit:
   Attributes:
     name: what the features are called in messages.
     num_classes: number of labels.
-    num_features: columns.
     num_examples: training examples.
     predict: `features [n, d] -> labels int [n]`.
     train_accuracy: share of the training examples that are classified correctly, in [0, 1].
@@ -57,7 +56,6 @@ class Fit:
 
   name: str
   num_classes: int
-  num_features: int
   num_examples: int
   predict: Callable[[np.ndarray], np.ndarray]
   train_accuracy: float
@@ -68,17 +66,9 @@ class Fit:
   def confusion(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Examples by label (row) and by predicted label (column), int [num_classes, num_classes].
 
-    Raises:
-      ValueError: features [n, d] that are not finite or of another width, or labels int [n] outside
-        the classes.
+    Features [n, d] that are not finite raise ValueError.
     """
-    check_features(self.name, features)
-    check_labels(self.name, features, labels, self.num_classes)
-    if features.shape[1] != self.num_features:
-      raise ValueError(
-        f"Features '{self.name}' have {self.num_features} columns in training and"
-        f" {features.shape[1]} in the examples to score: both must come from one model."
-      )
+    check_finite(f"Features '{self.name}'", features)
     return confusion_matrix(labels, self.predict(features), labels=np.arange(self.num_classes))
 
   def accuracy(self, features: np.ndarray, labels: np.ndarray) -> float:
@@ -106,7 +96,6 @@ def fit_clusters(
   return Fit(
     name=name,
     num_classes=num_classes,
-    num_features=features.shape[1],
     num_examples=len(features),
     predict=lambda features: label_of_cluster[kmeans.predict(features)],
     train_accuracy=accuracy,
@@ -140,7 +129,6 @@ def fit_probe(
   return Fit(
     name=name,
     num_classes=num_classes,
-    num_features=features.shape[1],
     num_examples=len(features),
     predict=pipeline.predict,
     train_accuracy=float(pipeline.score(features, labels)),
@@ -160,7 +148,7 @@ def capsules_in_use(activations: np.ndarray, *, name: str = "features") -> np.nd
   Raises:
     ValueError: activations that are negative or not finite.
   """
-  check_features(name, activations)
+  check_finite(f"Features '{name}'", activations)
   if activations.min() < 0:
     raise ValueError(
       f"Features '{name}' must be non-negative to be shares of an example, got a minimum of "
@@ -179,8 +167,7 @@ def _checked_fit(
   scikit-learn warns of fewer values than clusters and of a probe that was cut: `num_clusters` and
   `converged` say both in the result.
   """
-  check_features(name, features)
-  check_labels(name, features, labels, num_classes)
+  check_finite(f"Features '{name}'", features)
   check_enough_to_fit(labels, num_classes)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", ConvergenceWarning)

@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 from scipy import stats
 
-from scae_jax.data.constellations import PATTERNS, SceneOptions, check_scenes
+from scae_jax.data.constellations import PATTERNS, SceneOptions
 
 MAX_POINTS = 62  # a set of points is an int64
 CHUNK = 200  # scenes at once, for memory
@@ -53,9 +53,8 @@ def ransac(points: np.ndarray, presence: np.ndarray, options: SceneOptions) -> n
     -1 for absent and for unexplained points.
 
   Raises:
-    ValueError: what `check_scenes` says, or more than `MAX_POINTS` present points in a scene.
+    ValueError: more than `MAX_POINTS` present points in a scene.
   """
-  check_scenes(points, presence, np.zeros(np.shape(presence), int), len(options.patterns))
   there = np.asarray(presence).astype(bool)
   if there.sum(axis=1).max() > MAX_POINTS:
     raise ValueError(

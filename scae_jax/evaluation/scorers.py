@@ -21,7 +21,6 @@ from scae_jax.evaluation.collect import (
   answer_collector,
   feature_collector,
   mean_metrics,
-  num_examples,
   segment_collector,
 )
 from scae_jax.evaluation.examples import (
@@ -129,12 +128,10 @@ def answer_scorer(
   [b], and `other_label` [b] where examples have pairs of labels.
 
   Raises:
-    ValueError: the system does not classify; no examples, or arrays that are not of one length; a
-      negative limit; from the scorer, scores or metrics that are not finite or of another shape.
+    ValueError: a negative limit; from the scorer, scores or metrics that are not finite.
   """
-  rows = choose(num_examples(examples), evaluated.max_examples)
-  sizes = {"num_classes": scored.num_classes, "batch_size": evaluated.batch_size}
-  collect = answer_collector(evaluated.system, make_batch, **sizes)
+  rows = choose(len(examples["label"]), evaluated.max_examples)
+  collect = answer_collector(evaluated.system, make_batch, batch_size=evaluated.batch_size)
   on_device = {name: jnp.asarray(array) for name, array in examples.items()}
 
   def scorer(variables: Any, _: int) -> Scored:
@@ -174,12 +171,8 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
     return agreement(jitter, ransac(scenes[jitter]["points"], scenes[jitter]["presence"], options))
 
   def agreement(jitter: float, capsule: np.ndarray) -> dict[str, float]:
-    return segmentation(
-      **scenes[jitter],
-      capsule=capsule,
-      num_patterns=len(dataset.options.patterns),
-      num_capsules=max(int(capsule.max()) + 1, 1),
-    ).means()
+    presence, pattern = scenes[jitter]["presence"], scenes[jitter]["pattern"]
+    return segmentation(presence, pattern, capsule).means()
 
   def scorer(variables: Any, _: int) -> Scored:
     by_jitter = {}

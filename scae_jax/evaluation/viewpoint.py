@@ -46,8 +46,7 @@ def accuracies(
       fitted[seed] = _fit(collect(own, train), train["label"], dataset.num_classes, seed)
   else:
     make_batch = functools.partial(evaluation_batch, canvas=canvas)
-    sizes = {"num_classes": dataset.num_classes, "batch_size": batch_size}
-    collect = answer_collector(system, make_batch, **sizes)
+    collect = answer_collector(system, make_batch, batch_size=batch_size)
   results: dict[str, dict[str, dict[int, float]]] = {}
   for one in scored:
     split = load_split(one, "test", max_examples)

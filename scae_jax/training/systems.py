@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import scae_jax.models
 from scae_jax import bounds
-from scae_jax.models.system import LossOptions, Spec, System
+from scae_jax.models.system import ImageSpec, LossOptions, Spec, System
 from scae_jax.training.config import Settings
 from scae_jax.training.objective import losses
 from scae_jax.typing import Array
@@ -58,8 +58,8 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
 
   Raises:
     ValueError: from the model; or terms and weights differ, the schedule of weights is not one, a
-      term is not a scalar, a measure, feature or reading has not one entry an example, or a feature
-      and a reading have one name.
+      term is not a scalar, a measure, feature, reading or score has not one entry an example, or a
+      feature and a reading have one name.
   """
   loss = {"weights": system.loss_weights, "schedule": system.loss_schedule}
   bounds.read(LossOptions, "loss", loss)  # also of systems that do not check their own
@@ -71,11 +71,11 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
     names = {"params": keys[0], "noise": keys[1]}
     return system.module.init(names, batch, train=True)["params"]
 
-  def run(params: Any, keys: Array, batch: Any, step: int | None) -> tuple[Any, Any, Any, Any]:
+  def run(params: Any, keys: Array, batch: Any, step: int | None) -> tuple[Any, ...]:
     key = None if step is None else keys[2]
     _, (terms, output) = losses(system, params, batch, step=step, noise_key=key)
-    numbers = (system.metrics(output, batch), system.features(output))
-    return (terms, *numbers, system.all_readings(output))
+    numbers = (system.metrics(output, batch), system.features(output), system.all_readings(output))
+    return terms, *numbers, system.classify and system.classify(output)
 
   params = jax.eval_shape(start, keys, batch)
   largest, results = [], []
@@ -84,7 +84,7 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
     program, shapes = jax.make_jaxpr(traced, return_shape=True)(params, keys, batch)
     largest.append(_largest_array(program.jaxpr))
     results.append(shapes)
-  for terms, measures, features, readings in results:
+  for terms, measures, features, readings, scores in results:
     for name, value in terms.items():
       _check_shape(f"loss term {name!r}", value.shape, (), "()")
     for name, value in measures.items():
@@ -93,6 +93,9 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
       for name, value in values.items():
         shape = (batch_size, *value.shape[-1:])
         _check_shape(f"{kind} {name!r}", value.shape, shape, f"[batch {batch_size}, {kind}s]")
+    if scores is not None and isinstance(data, ImageSpec):
+      shape = (batch_size, data.num_classes)
+      _check_shape("result of `classify`", scores.shape, shape, f"[batch {shape[0]}, {shape[1]}]")
     if both := sorted(set(features) & set(readings)):
       raise ValueError(f"the system's features and readings must differ in name; both have {both}.")
   return Traced(params, *largest)
