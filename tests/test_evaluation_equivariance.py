@@ -327,8 +327,6 @@ def test_the_figure_draws_what_was_measured(results):
   ends = ("", " that do not move", ", between examples")
   named = texts(figure.legends[0].get_texts())
   assert sorted(named) == sorted(f"{kind}{end}" for kind in between for end in ends)
-  with pytest.raises(ValueError, match="at least one family"):
-    FIGURES["equivariance"]({}, between)
 
 
 @pytest.mark.parametrize(("sizes", "are_whole"), [((0, 1), True), ((0.5, 1.5), False)])

@@ -50,11 +50,7 @@ def write_clusters(
 
 
 def read_clusters(path: pathlib.Path, step: int, seed: int) -> dict[str, Clusters]:
-  """What `write_clusters` wrote; {} if it is of another step or seed.
-
-  Raises:
-    ValueError: the file is damaged.
-  """
+  """What `write_clusters` wrote; {} if it is of another step or seed, ValueError if damaged."""
   content = read_json(path, "step", "seed", "clusters")
   if (content["step"], content["seed"]) != (step, seed):
     return {}

@@ -107,10 +107,7 @@ def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
 
 def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
   """CSV of contents of `metrics.json` by the row's name, with a header: row, seed (a number, `mean`
-  or `sd`), step, then every figure.
-
-  A cell is empty where a row has no such figure; so is the standard deviation of a single seed.
-  """
+  or `sd`), step, then every figure; empty where a row has none, or a single seed no deviation."""
   names = _names(reports)
   text = io.StringIO()
   writer = csv.writer(text, lineterminator="\n")

@@ -82,7 +82,8 @@ def measure_equivariance(
   """Measures every family and size on images uint8 [n, h, w, c], n at least 2.
 
   A size is measured on the examples whose ink stays on the canvas under all of its motions, if they
-  are at least half of all. `canvas` is the side of the square that the model sees, pixels.
+  are at least half of all. `canvas` is the side of the square that the model sees, pixels. A system
+  without poses, or with poses of another shape, and fewer than 2 images raise ValueError.
 
   Returns:
     `present`: for each kind of capsule its mean presence, and the mean absolute difference of
@@ -90,9 +91,6 @@ def measure_equivariance(
     by size: `size`, `examples`, and for each kind `pose_error`, `shift_error`, `presence_change`
     (mean absolute difference), and the errors of poses that do not move, `pose_unmoved` and
     `shift_unmoved`. Errors are in pixels; None where no capsule is present.
-
-  Raises:
-    ValueError: a system without poses, or with poses of another shape; fewer than 2 images.
   """
   if system.poses is None:
     raise ValueError(

@@ -27,8 +27,7 @@ def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str,
   """Takes the chosen examples of a split: `image` uint8 [n, h, w, c], `label` int32 [n] and, of
   normalised images, `mean` and `std` float32 [n], see `dataset.Split`.
 
-  Raises:
-    ValueError: a split that the data set does not have, or a negative limit.
+  A split that the data set does not have, and a negative limit raise ValueError.
   """
   if split not in dataset.splits:
     raise ValueError(

@@ -80,13 +80,9 @@ def make_inference(
   `numbers` are those of the examples, which seed their random numbers. All steps are one scan; with
   none the start, one of `STARTS`, is only scored. Any optimiser steps every example by itself; one
   that searches along a line, such as `optax.lbfgs`, does so by the random numbers of its step. Each
-  bound is the mean of `num_samples` estimates.
-
-  Raises:
-    ValueError: an unknown start, a negative number of steps, or no samples.
+  bound is the mean of `num_samples` estimates. A negative number of steps and no samples raise
+  ValueError.
   """
-  if start not in STARTS:
-    raise ValueError(f"start is {start!r}; expected one of {', '.join(STARTS)}")
   if num_steps < 0 or num_samples < 1:
     raise ValueError(
       f"expected num_steps of 0 or more and num_samples of 1 or more, got {num_steps} and "

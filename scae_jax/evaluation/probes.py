@@ -143,10 +143,8 @@ def capsules_in_use(activations: np.ndarray, *, name: str = "features") -> np.nd
   on; this count tells them from capsules that specialise. A capsule's share of an example is its
   activation (presence or posterior mass) over the sum of those of all capsules, or zero where that
   sum is. A capsule is in use when its share is at least 0.1 on at least 1 % of the examples. With
-  more than ten capsules that are all equally on, none is in use.
-
-  Raises:
-    ValueError: activations that are negative or not finite.
+  more than ten capsules that are all equally on, none is in use. Activations that are negative or
+  not finite raise ValueError.
   """
   check_finite(f"Features '{name}'", activations)
   if activations.min() < 0:

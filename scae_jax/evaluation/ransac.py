@@ -46,14 +46,9 @@ class _Candidates:
 def ransac(points: np.ndarray, presence: np.ndarray, options: SceneOptions) -> np.ndarray:
   """Finds the patterns of scenes: points [s, n, 2] in [-1, 1], presence [s, n], 0 or 1.
 
-  `options` are those that the scenes were drawn with.
-
-  Returns:
-    int32 [s, n], the index in `options.patterns` of the pattern that each point is explained by,
-    -1 for absent and for unexplained points.
-
-  Raises:
-    ValueError: more than `MAX_POINTS` present points in a scene.
+  `options` are those that the scenes were drawn with. Returns int32 [s, n], the index in
+  `options.patterns` of the pattern that each point is explained by, -1 for absent and for
+  unexplained points. More than `MAX_POINTS` present points in a scene raise ValueError.
   """
   there = np.asarray(presence).astype(bool)
   if there.sum(axis=1).max() > MAX_POINTS:

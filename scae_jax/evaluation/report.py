@@ -71,14 +71,8 @@ def write_reports(
   """Scores every seed: `metrics.json`, PNG figures and `clusters.json` each, and a table.
 
   Of several seeds each has a folder `seed-<number>`, and there is one summary. `metrics.json` is
-  written before the figures are drawn.
-
-  Returns:
-    The content of each seed's `metrics.json`.
-
-  Raises:
-    ValueError: from the scorer; or the system feeds a figure that does not exist.
-    OSError: a folder cannot be written to; found before anything is computed.
+  written before the figures are drawn; the content of each seed's is returned. A folder that cannot
+  be written to raises OSError before anything is computed, a figure that does not exist ValueError.
   """
   directory, seeds = pathlib.Path(directory), evaluated.variables
   folders = {seed: directory / f"seed-{seed}" if len(seeds) > 1 else directory for seed in seeds}

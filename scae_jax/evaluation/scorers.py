@@ -49,11 +49,8 @@ def feature_scorer(
 
   Both are always fitted to the training split of `dataset`, which the model was trained on.
   `scored` and `split` say what is scored, `canvas` is the side of the square that images are padded
-  to, pixels.
-
-  Raises:
-    ValueError: an unknown split or a data set that does not fit; from the scorer, features or
-      metrics that are not finite, or fewer training examples than classes.
+  to, pixels. An unknown split and a data set that does not fit raise ValueError; in the scorer,
+  features or metrics that are not finite, and fewer training examples than classes.
   """
   check_transfer(dataset, scored, canvas)
   train_split = load_split(dataset, "train", evaluated.max_examples)
@@ -125,10 +122,8 @@ def answer_scorer(
 
   `scored` and `split` give the names, classes and notes of `examples`, arrays on the host with one
   entry an example each. `make_batch`, jittable, makes of these and of indices a batch with `label`
-  [b], and `other_label` [b] where examples have pairs of labels.
-
-  Raises:
-    ValueError: a negative limit; from the scorer, scores or metrics that are not finite.
+  [b], and `other_label` [b] where examples have pairs of labels. ValueError is raised of a negative
+  limit and, in the scorer, of scores and metrics that are not finite.
   """
   rows = choose(len(examples["label"]), evaluated.max_examples)
   collect = answer_collector(evaluated.system, make_batch, batch_size=evaluated.batch_size)
@@ -156,10 +151,8 @@ def answer_scorer(
 def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
   """Scores how well capsules tell the patterns of points apart, by jitter.
 
-  RANSAC, which knows the patterns, stands beside them as the ceiling.
-
-  Raises:
-    ValueError: the system does not segment points, or a negative limit.
+  RANSAC, which knows the patterns, stands beside them as the ceiling. A system that does not
+  segment points and a negative limit raise ValueError.
   """
   collect = segment_collector(evaluated.system, batch_size=evaluated.batch_size)
   count = len(choose(NUM_TEST, evaluated.max_examples))

@@ -46,11 +46,8 @@ def score(
   """Fits as many clusters as classes, and a probe, to `train`; scores both on `test`.
 
   `seed` is of k-means' starts. `are_capsules`: each feature is the activation of a capsule, so that
-  those in use count.
-
-  Raises:
-    ValueError: features that are not finite or, of capsules, negative; labels outside the classes;
-      too few training examples.
+  those in use count. Features that are not finite or, of capsules, negative, and too few training
+  examples raise ValueError.
   """
   clusters = fit_clusters(*train, num_classes=num_classes, seed=seed, name=name)
   confusion = clusters.confusion(*test)

@@ -34,9 +34,8 @@ def accuracies(
   of which one set is held at a time. `canvas` is the side of the square that images are padded to,
   pixels; of each split `max_examples` are used, 0 for all.
 
-  Returns:
-    `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or `LIN-MATCH` and
-    `LIN-PRED` of each kind of features, and `LIN-PRED` of each of readings.
+  Returned is `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or
+  `LIN-MATCH` and `LIN-PRED` of each kind of features, and `LIN-PRED` of each of readings.
   """
   fitted = {}
   if system.classify is None:

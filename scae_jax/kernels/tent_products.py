@@ -16,8 +16,6 @@ from scae_jax.typing import Array
 
 # The least side of a matrix that Triton multiplies.
 MIN_SIDE = 16
-# Bits of a float32's fraction that tensor cores do not read.
-UNREAD_BITS = 13
 
 
 def tent_factors(
@@ -39,26 +37,6 @@ def tent_factors(
   column = jax.lax.iota(jnp.int32, side).astype(rows.dtype)
   left = _tent(rows[None, :] - row[:, None]) * gradient
   return left, _tent(columns[:, None] - column[None, :])
-
-
-def product(left: Array, right: Array, *, tensor_cores: bool) -> Array:
-  """Matrix product [i, j] of [i, p] and [p, j], in float32 or, on tensor cores, nearly.
-
-  These read the first 10 bits of a float32's fraction (TensorFloat-32). Three products, of what
-  they read and of what they do not, have 21 of its 23 bits.
-  """
-  if not tensor_cores:
-    return jnp.matmul(left, right, precision="highest")
-  (left, left_rest), (right, right_rest) = _split(left), _split(right)
-  rest = jnp.matmul(left, right_rest) + jnp.matmul(left_rest, right)
-  return rest + jnp.matmul(left, right)
-
-
-def _split(x: Array) -> tuple[Array, Array]:
-  """What tensor cores read of float32 numbers, and the rest."""
-  bits = jax.lax.bitcast_convert_type(x, jnp.int32) & -(1 << UNREAD_BITS)
-  read = jax.lax.bitcast_convert_type(bits, x.dtype)
-  return read, x - read
 
 
 def _tent(distance: Array) -> Array:

@@ -18,7 +18,6 @@ class Sizes(NamedTuple):
   side: int  # t of a template, pixels
   scale: float  # standard deviation of a pixel
   block: int  # pixels that a program looks at together
-  tensor_cores: bool  # multiply matrices there; see `tent_products`
   interpret: bool  # run as JAX operations
 
   @property

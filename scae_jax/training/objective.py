@@ -38,10 +38,7 @@ def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
   """Weights of the loss terms at a step of training, counted from 0.
 
   A term with points (step, factor) has its weight times the factor, see `schedules.line_through`.
-  Held-out totals use the weights themselves.
-
-  Raises:
-    ValueError: points for no term.
+  Held-out totals use the weights themselves. Points for no term raise `ValueError`.
   """
   unknown = sorted(set(system.loss_schedule) - set(system.loss_weights))
   if unknown:

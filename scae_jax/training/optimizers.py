@@ -67,11 +67,8 @@ def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
   """Replaces zeros that stand for a value computed from the rest of the config.
 
   A cosine's decay_steps becomes what is left of the run after warm-up, so that a longer or shorter
-  run has a whole cosine. RMSProp's epsilon becomes (10 batch_size)^-2, as in the release of the
-  authors of Kosiorek et al. 2019.
-
-  Raises:
-    RunError: warm-up leaves no step for the cosine.
+  run has a whole cosine; `RunError` if nothing is. RMSProp's epsilon becomes (10 batch_size)^-2, as
+  in the release of the authors of Kosiorek et al. 2019.
   """
   if options.schedule == "cosine" and options.decay_steps == 0:
     if options.warmup_steps >= train.num_steps:
@@ -107,9 +104,6 @@ def learning_rate_schedule(options: OptimizerOptions) -> optax.Schedule:
     constant      1
     exponential   max(decay_rate^(t / d), end_factor)    (TF's exponential_decay, not in stairs)
     cosine        end_factor + (1 - end_factor) (1 + cos(pi min(t / d, 1))) / 2
-
-  Raises:
-    ValueError: decay_steps is 0 for a cosine: `resolve` the options first.
   """
   rate, warmup = options.learning_rate, options.warmup_steps
   if options.schedule == "exponential":
@@ -128,7 +122,7 @@ def learning_rate_schedule(options: OptimizerOptions) -> optax.Schedule:
 
 
 def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
-  """Weight decay and clipping if asked for, then the update rule.
+  """Weight decay and clipping if asked for, then the update rule, of options that are resolved.
 
   Weight decay is that of a loss with the term weight_decay / 2 sum(parameter^2), known as L2: it is
   not decoupled from the rule (Loshchilov and Hutter 2019, arXiv 1711.05101), so that a figure that
@@ -143,12 +137,7 @@ def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
     parameter <- parameter - v
 
   so the learning rate of a step stays in the buffer when the schedule has moved on.
-
-  Raises:
-    ValueError: epsilon or a cosine's decay_steps is 0: `resolve` the options first.
   """
-  if options.epsilon == 0:
-    raise ValueError("expected an epsilon above 0, got 0; resolve the options first")
   schedule = learning_rate_schedule(options)
   if options.name == "rmsprop":
     rule = optax.rmsprop(

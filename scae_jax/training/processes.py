@@ -49,8 +49,7 @@ class Processes:
 def join(processes: Processes) -> None:
   """Connects to the other processes of the run; call it once, before JAX uses a device.
 
-  Raises:
-    RunError: there is no cluster to detect, or the processes cannot connect.
+  Raises `RunError` if there is no cluster to detect, or the processes cannot connect.
   """
   given = dataclasses.astuple(processes) if processes.coordinator else ()
   try:

@@ -44,10 +44,8 @@ def report_run(
   `evaluation/<data set>-<split>[-step<number>][-max<examples>]`. Prints which folder it was.
 
   What is None is the run's own: data set, held-out split, most examples of a split (0 for all).
-
-  Raises:
-    RunError: another data set or split is asked of a run on generated scenes.
-    ValueError, OSError: see `evaluation.report.write_reports` and `evaluation.scorers`.
+  Raises `RunError` if another data set or split is asked of a run on generated scenes, and what
+  `evaluation.report.write_reports` and the scorers raise.
   """
   settings = run.settings
   if max_examples is None:
@@ -93,9 +91,9 @@ def scored_examples(
 ) -> tuple[Mapping[str, np.ndarray], MakeBatch]:
   """What a classifier, of a run with these options, is scored on.
 
-  Returns:
-    Arrays on the host, one entry an example each, and `(arrays, indices) -> batch`, which puts
-    images in the middle of the canvas, or, of a run on overlaid pairs, overlays each with another.
+  Returns arrays on the host, one entry an example each, and `(arrays, indices) -> batch`, which
+  puts images in the middle of the canvas, or, of a run on overlaid pairs, overlays each with
+  another.
   """
   examples = load_split(scored, split, max_examples=0)
   if options.overlay:

@@ -47,10 +47,7 @@ def find_start(
   they are taken in order.
 
   None where no other run is named, or this one, in `workdir`, has a checkpoint to resume from.
-
-  Raises:
-    RunError: there is no such run or checkpoint, it has another number of seeds, or it has
-      parameters that this one lacks or that have other shapes here.
+  Raises `RunError` if there is no such run or checkpoint, or it does not fit this one.
   """
   source = settings.train.start_from
   if not source or _has_checkpoints(workdir):

@@ -54,11 +54,7 @@ def run_rows(
   """Runs those of `mine` that are not finished, and writes the tables of all rows after each.
 
   The command trains; a row's arguments and `--workdir` follow it. Progress goes to `say`, a line a
-  call.
-
-  Raises:
-    RowsFailed: some of `mine` have failed; the others are finished.
-    Interrupted: by Ctrl-C or SIGTERM, which the running row has got too.
+  call. Raises `RowsFailed` when all others are finished, and what `run_logged` raises.
   """
   root.mkdir(parents=True, exist_ok=True)
   write_tables(rows, root)
@@ -124,10 +120,7 @@ def run_logged(command: Sequence[str], log: pathlib.Path) -> int:
 
   Its output is added to the log. Ctrl-C and SIGTERM are passed on to the process, which saves and
   ends; a second one ends it at once. A terminal sends Ctrl-C to the process as well; it takes two
-  in a moment for one, see `interrupt`.
-
-  Raises:
-    Interrupted: a signal came; the process has ended.
+  in a moment for one, see `interrupt`. `Interrupted` is raised when the process has ended.
   """
   received: list[int] = []
   processes: list[subprocess.Popen] = []

@@ -29,8 +29,7 @@ class Traced(NamedTuple):
 def make_system(settings: Settings, data: Spec) -> System:
   """The system that the config names, made by its module's `make_system`.
 
-  Raises:
-    ValueError: there is no such system, or it refuses its model or loss section.
+  Raises `ValueError` if there is no such system, or it refuses its model or loss section.
   """
   name = settings.system
   path = name if "." in name else f"scae_jax.models.{name}"

@@ -82,17 +82,11 @@ def load_settings(
 ) -> Settings:
   """The config of a run, to build it from.
 
-  A folder that somebody shares must not run code of its own: its config may name a system of the
-  package, or a module that this program or its user has named already, and no function at all as
-  the source of its data but the one that the user names.
-
-  Args:
-    workdir: folder of the run.
-    own_system: the dotted path that the user says the config has, to import it.
-    own_source: the dotted path of the data that the user gives, of a run on data of that path or
-      on data that it was given in memory.
-    changes: values of keys `section.key` that replace those saved.
-    is_given: whether the caller has the data set, so that none is loaded.
+  A folder that somebody shares must not run code of its own. Its config may name a system of the
+  package, or a module that is imported already. Otherwise the user must name the dotted paths of
+  system and data too: `own_system` and `own_source`; the latter also of a run on data in memory.
+  `changes` are values of keys `section.key` that replace those saved. `is_given` says that the
+  caller has the data set, so that none is loaded.
 
   Raises:
     RunError: the config cannot be read or lacks a key to change; or it names another system or data
@@ -140,12 +134,9 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
   """Raises unless the folder is new or holds a run that `config` may resume.
 
   The keys in `RESUMABLE_CHANGES` may differ, `train.num_steps` only upwards and not at all under
-  a cosine that ends with the run. `evaluation.*` may differ too: it is read after training. Writes
-  nothing.
-
-  Raises:
-    RunError: another key differs; the message lists each with both values. Or the steps already
-      trained would have had other learning rates.
+  a cosine that ends with the run: the steps already trained would have had other learning rates.
+  `evaluation.*` may differ too: it is read after training. Writes nothing. The `RunError` lists
+  each other key with both values.
   """
   if not (workdir / "config.json").exists():
     return
@@ -222,8 +213,7 @@ class DataFacts:
 def read_data_facts(workdir: pathlib.Path, options: DataOptions | SceneOptions) -> DataFacts:
   """What is known without the data set, of a run with these options of its data.
 
-  Raises:
-    RunError: the folder has no `data.json`, or a damaged one.
+  Raises `RunError` if the folder has no `data.json`, or a damaged one.
   """
   if isinstance(options, SceneOptions):
     return DataFacts(Scenes(options).spec, (), (0, 0))
@@ -248,10 +238,7 @@ def read_data_facts(workdir: pathlib.Path, options: DataOptions | SceneOptions) 
 
 
 def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None:
-  """Raises `RunError`, with all differences, if the folder describes another data set than this.
-
-  The folder of a run of an older version has no description, and fits all.
-  """
+  """Raises `RunError`, with all differences, if the folder describes another data set than this."""
   path = workdir / "data.json"
   if not path.exists():
     return
@@ -279,10 +266,8 @@ def open_for_writing(
 ) -> Iterator[None]:
   """Makes the folder, saves config and data description, and locks it against other runs.
 
-  The lock ends with the process. In a run of many processes, only the first does this.
-
-  Raises:
-    RunError: the folder cannot be written, or another process trains in it.
+  The lock ends with the process. In a run of many processes, only the first does this. Raises
+  `RunError` if the folder cannot be written, or another process trains in it.
   """
   if not is_first():
     yield
