@@ -33,10 +33,7 @@ def command_line(name: str) -> str:
 def images_of(
   run: Run, refusal: str = "a run on generated scenes has no images; name a run on images."
 ) -> tuple[Dataset, DataOptions, dict[str, int]]:
-  """The data set of a run on images, its options, and the `canvas` and `batch_size` of evaluation.
-
-  A run on generated scenes raises RunError with the refusal.
-  """
+  """Data set and options of a run on images, and the `canvas` and `batch_size` of evaluation."""
   data = run.settings.data
   if not isinstance(run.dataset, Dataset) or not isinstance(data, DataOptions):
     raise RunError(refusal)

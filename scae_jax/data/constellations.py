@@ -52,27 +52,19 @@ ROOM_FOR_PATTERNS = rule(
 
 @dataclasses.dataclass(frozen=True)
 class SceneOptions:
-  """What a scene may hold. Lengths are in the units of `PATTERNS`, whose side is 2.
+  """What a scene may hold. Lengths are in the units of `PATTERNS`, whose side is 2."""
 
-  Attributes:
-    patterns: names of `PATTERNS`, repeated as often as a scene may hold one.
-    presence_prob: of each pattern, in (0, 1], before empty scenes are left out; see `scene`.
-    max_rotation: patterns rotate by up to this many degrees either way.
-    min_scale: patterns are scaled uniformly between this
-    max_scale: and this.
-    field: side of the square in which the middle of a pattern lies.
-    jitter: standard deviation of what is added to each coordinate, after rotation and scale.
-    num_points: slots of a scene; 0 for as many as the patterns have points, more leaves the other
-      slots absent.
-  """
-
+  # Names of `PATTERNS`, repeated as often as a scene may hold one.
   patterns: Annotated[tuple[str, ...], each(one_of(*PATTERNS), least=1)]
-  presence_prob: Annotated[float, between(MIN_PRESENCE, 1)]
-  max_rotation: Annotated[float, between(0, MAX_LENGTH)]
-  min_scale: Annotated[float, between(1 / MAX_LENGTH, MAX_LENGTH)]
-  max_scale: Annotated[float, between("min_scale", MAX_LENGTH)]
-  field: Annotated[float, between(0, MAX_LENGTH)]
-  jitter: Annotated[float, between(0, MAX_LENGTH)]
+  presence_prob: Annotated[float, between(MIN_PRESENCE, 1)]  # of each pattern; see `scene`
+  max_rotation: Annotated[float, between(0, MAX_LENGTH)]  # degrees, either way
+  min_scale: Annotated[
+    float, between(1 / MAX_LENGTH, MAX_LENGTH)
+  ]  # scales are uniform between this
+  max_scale: Annotated[float, between("min_scale", MAX_LENGTH)]  # and this
+  field: Annotated[float, between(0, MAX_LENGTH)]  # side of the square of the patterns' middles
+  jitter: Annotated[float, between(0, MAX_LENGTH)]  # standard deviation, added to each coordinate
+  # Slots of a scene; 0 for as many as the patterns have points, more leaves the other slots absent.
   num_points: Annotated[int, between(0, MAX_POINTS), ROOM_FOR_PATTERNS]
 
   @property

@@ -21,25 +21,17 @@ _ROUNDING = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
-  """Answers to n examples of p labels each, 1 or 2.
+  """Answers to n examples of p labels each, 1 or 2."""
 
-  Attributes:
-    confidence: [n, p] in [0, 1], the p largest scores, the largest first.
-    answer: int [n, p], their classes; of equal scores the first class.
-    is_right: bool [n, p], whether each answer is one of the labels.
-    found: bool [n, p], whether each label is one of the answers.
-    confusion: [classes, classes], examples by label (row) and by answer (column). Of pairs, a label
-      that was found stands on the diagonal, one that was missed at the wrong answer; where both
-      were missed, each stands half at either answer, since nothing says which belongs to which.
-    calibration_error: expected calibration error of all answers, in [0, 1].
-  """
-
-  answer: np.ndarray
-  confidence: np.ndarray
-  is_right: np.ndarray
-  found: np.ndarray
+  answer: np.ndarray  # int [n, p], classes of the largest scores; of equal scores the first
+  confidence: np.ndarray  # [n, p] in [0, 1], these scores, the largest first
+  is_right: np.ndarray  # bool [n, p], whether each answer is one of the labels
+  found: np.ndarray  # bool [n, p], whether each label is one of the answers
+  # [classes, classes], examples by label (row) and by answer (column). Of pairs, a label that was
+  # found stands on the diagonal, one that was missed at the wrong answer; where both were missed,
+  # each stands half at either answer, since nothing says which belongs to which.
   confusion: np.ndarray
-  calibration_error: float
+  calibration_error: float  # expected calibration error of all answers, in [0, 1]
 
   def entries(self) -> dict[str, Any]:
     """Figures for `metrics.json`; all but the confusion matrix are shares in [0, 1].
@@ -58,10 +50,7 @@ class Classification:
 
 
 def classify(scores: np.ndarray, labels: np.ndarray) -> Classification:
-  """Compares the largest of scores [n, classes] with labels int [n, 1] or, of pairs, [n, 2].
-
-  Scores that are not finite or not in [0, 1] raise ValueError.
-  """
+  """Compares scores [n, classes] with labels int [n, 1] or [n, 2]; ValueError if not in [0, 1]."""
   check_finite("Scores", scores)
   if scores.min() < 0 or scores.max() > 1 + _ROUNDING:
     raise ValueError(

@@ -91,10 +91,7 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
 
 
 def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
-  """Markdown: one row a figure that all seeds have, one column a seed, then mean and deviation.
-
-  A single seed has no mean.
-  """
+  """Markdown: a row a figure that all seeds have, a column a seed, and of several the mean."""
   several = len(by_seed) > 1
   rows = [["", *(f"seed {seed}" for seed, _ in by_seed), *["mean (sd)"] * several]]
   for name in by_seed[0][1]:

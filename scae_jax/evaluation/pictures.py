@@ -30,10 +30,7 @@ Drawers = dict[str, Callable[[], Figure]]  # by name of the file, without its en
 def model_figures(
   system: System, variables: Any, batch: Batch, class_names: tuple[str, ...] = ()
 ) -> Drawers:
-  """The figures of a batch that the model feeds; `class_names` are of capsules that are classes.
-
-  A figure that does not exist raises ValueError.
-  """
+  """The figures of a batch that the model feeds; `class_names` are of capsules that are classes."""
   fed = jax.device_get(jax.jit(system.pictures)(variables, batch))
   unknown = sorted(set(fed) - set(FIGURES))
   if unknown:

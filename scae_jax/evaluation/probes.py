@@ -38,36 +38,21 @@ MIN_EXAMPLES = 0.01  # share of the examples that must count, for the capsule to
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-  """Clusters or a linear classifier, fitted to training features; scores any number of sets.
+  """Clusters or a linear classifier, fitted to training features; scores any number of sets."""
 
-  Attributes:
-    name: what the features are called in messages.
-    num_classes: number of labels.
-    num_examples: training examples.
-    predict: `features [n, d] -> labels int [n]`.
-    train_accuracy: share of the training examples that are classified correctly, in [0, 1].
-    num_clusters: clusters that have any training example; 0 of a linear classifier. Fewer than the
-      classes where the features take fewer values than that, as with dead capsules; the accuracy is
-      then what that number of clusters can reach.
-    clusters: what `predict` goes by; None of a linear classifier.
-    converged: False when a linear classifier was cut at `MAX_STEPS`; its accuracy is then a lower
-      bound.
-  """
-
-  name: str
+  name: str  # of the features, in messages
   num_classes: int
-  num_examples: int
-  predict: Callable[[np.ndarray], np.ndarray]
-  train_accuracy: float
+  num_examples: int  # in training
+  predict: Callable[[np.ndarray], np.ndarray]  # `features [n, d] -> labels int [n]`
+  train_accuracy: float  # share of the training examples that are classified correctly
+  # Those with any training example; 0 of a linear classifier. Fewer than the classes where features
+  # take fewer values than that, as with dead capsules.
   num_clusters: int = 0
-  clusters: Clusters | None = None
-  converged: bool = True
+  clusters: Clusters | None = None  # what `predict` goes by; None of a linear classifier
+  converged: bool = True  # or cut at `MAX_STEPS`: the accuracy is then a lower bound
 
   def confusion(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Examples by label (row) and by predicted label (column), int [num_classes, num_classes].
-
-    Features [n, d] that are not finite raise ValueError.
-    """
+    """Examples by label (row) and by predicted label (column), int [num_classes, num_classes]."""
     check_finite(f"Features '{self.name}'", features)
     return confusion_matrix(labels, self.predict(features), labels=np.arange(self.num_classes))
 
@@ -107,10 +92,7 @@ def fit_clusters(
 
 
 def match_clusters(clusters: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
-  """The label of each cluster, a permutation, for which most examples are correct.
-
-  Both are int [n] in [0, num_classes).
-  """
+  """The label of each cluster, a permutation, for which most examples [n] are correct."""
   counts = confusion_matrix(clusters, labels, labels=np.arange(num_classes))
   _, label_of_cluster = linear_sum_assignment(counts, maximize=True)
   return label_of_cluster

@@ -32,15 +32,10 @@ SLACK = 4.0
 
 @dataclasses.dataclass(frozen=True)
 class _Candidates:
-  """Places where a pattern may be, best first, padded with places of infinite misfit.
+  """Places where a pattern may be, best first, padded with places of infinite misfit."""
 
-  Attributes:
-    members: int64 [s, c], bit i is set where point i belongs to the pattern.
-    misfit: [s, c], sum of squared distances over the variance of the jitter; infinite: none.
-  """
-
-  members: np.ndarray
-  misfit: np.ndarray
+  members: np.ndarray  # int64 [s, c], bit i is set where point i belongs to the pattern
+  misfit: np.ndarray  # [s, c], sum of squared distances over the variance of the jitter
 
 
 def ransac(points: np.ndarray, presence: np.ndarray, options: SceneOptions) -> np.ndarray:

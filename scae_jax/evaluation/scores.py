@@ -19,19 +19,14 @@ Features = tuple[np.ndarray, np.ndarray]  # float32 [n, d], and labels int [n]
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """Figures of one set of features.
+  """Figures of one set of features."""
 
-  Attributes:
-    entries: for `metrics.json`: `lin_match` and `lin_pred` on the scored examples, the same on the
-      training examples, `fitted_examples`, `confusion`, and for capsules how many are in use; of
-      readings, those of `lin_pred` alone.
-    notes: sentences on what makes a figure less than it seems.
-    clusters: of LIN-MATCH; None of readings.
-  """
-
+  # For `metrics.json`: `lin_match` and `lin_pred` on the scored examples, the same on the training
+  # examples, `fitted_examples`, `confusion`, and for capsules how many are in use; of readings,
+  # those of `lin_pred` alone.
   entries: dict[str, Any]
-  notes: tuple[str, ...]
-  clusters: Clusters | None = None
+  notes: tuple[str, ...]  # sentences on what makes a figure less than it seems
+  clusters: Clusters | None = None  # of LIN-MATCH; None of readings
 
 
 def score(

@@ -204,10 +204,7 @@ class GenerativeCapsules(nn.Module):
     return layers, choices
 
   def expect_children(self, top: Capsules) -> list[Capsules]:
-    """`selection.mean_children` of every layer below given top capsules of one example.
-
-    Returns the layers from the parts up to the one given.
-    """
+    """`selection.mean_children` of all layers below top capsules of an example, parts first."""
     layers = [top]
     for relations in reversed(self.relations()):
       layers = [selection.mean_children(layers[0], relations), *layers]

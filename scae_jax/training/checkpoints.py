@@ -102,10 +102,7 @@ class Checkpoints:
     return sorted(self._manager.all_steps())
 
   def save(self, state: TrainState, progress: Progress) -> None:
-    """Starts writing a checkpoint; returns as soon as the state may be donated.
-
-    Raises `WriteError` if this checkpoint or the one before cannot be written.
-    """
+    """Starts writing, or raises `WriteError`; returns as soon as the state may be donated."""
     if progress.selection_loss is not None:
       self._losses[progress.step] = progress.selection_loss
     contents = dataclasses.asdict(progress)

@@ -59,10 +59,7 @@ class Command:
 
 
 def read_settings(config: ConfigDict | Settings) -> Settings:
-  """Checks and reads a whole config; returns settings that are read already as they are.
-
-  Raises `RunError` if a section or key is missing, unknown, of the wrong type or out of bounds.
-  """
+  """Checks and reads a config, or raises `RunError`; settings, read already, stay as they are."""
   if isinstance(config, Settings):
     return config
   content: dict[str, Any] = config.to_dict()

@@ -26,10 +26,7 @@ def weighted_total(terms: Mapping[str, Array], weights: Mapping[str, Any]) -> Ar
 
 
 def selection_loss(terms: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
-  """The held-out total that chooses the best checkpoint: without the probes, which see labels.
-
-  A term is a probe's by its name, which ends in `_probe`.
-  """
+  """The held-out total that ranks checkpoints: without the terms `..._probe`, which see labels."""
   names = [name for name in terms if not name.endswith(PROBE_SUFFIX)]
   return weighted_total({n: terms[n] for n in names}, {n: weights[n] for n in names})
 

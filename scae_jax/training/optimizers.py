@@ -25,42 +25,28 @@ NEEDED_BY_ADAM = rule(
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerOptions:
-  """The keys of the config's `optimizer` section.
+  """The keys of the config's `optimizer` section."""
 
-  Attributes:
-    name: 'rmsprop' (as TensorFlow 1 computes it) or 'adam'.
-    learning_rate: after warm-up and before decay.
-    schedule: 'constant', 'exponential' or 'cosine', see `learning_rate_schedule`.
-    warmup_steps: steps over which the learning rate rises linearly; 0 for none.
-    decay_steps: exponential: steps for one factor of `decay_rate`; cosine: steps from the end of
-      warm-up to the end of the cosine, 0 for until `train.num_steps`, see `resolve`.
-    decay_rate: exponential: the factor.
-    end_factor: the learning rate never decays below this fraction of `learning_rate`.
-    momentum: of rmsprop.
-    decay: of rmsprop's mean square.
-    b1: of adam's mean.
-    b2: of adam's mean square.
-    epsilon: rmsprop: added to the mean square, inside the root, 0. for the rule of the authors'
-      release, see `resolve`; adam: added to the root.
-    clip_norm: gradients longer than this (over all parameters) are scaled down to it; 0. for never.
-    weight_decay: this times a parameter is added to its gradient, before clipping, where the
-      parameter has two axes or more, see `make_optimizer`; 0. for none.
-  """
-
-  name: Annotated[str, one_of(*OPTIMIZERS)]
-  learning_rate: Annotated[float, between(1e-9, 1e3)]
-  schedule: Annotated[str, one_of(*SCHEDULES)]
-  warmup_steps: Annotated[int, between(0, MAX_STEPS)]
+  name: Annotated[str, one_of(*OPTIMIZERS)]  # rmsprop is as TensorFlow 1 computes it
+  learning_rate: Annotated[float, between(1e-9, 1e3)]  # after warm-up and before decay
+  schedule: Annotated[str, one_of(*SCHEDULES)]  # see `learning_rate_schedule`
+  warmup_steps: Annotated[
+    int, between(0, MAX_STEPS)
+  ]  # the learning rate rises linearly; 0 for none
+  # Exponential: steps for one factor of `decay_rate`. Cosine: steps from the end of warm-up to the
+  # end of the cosine, 0 for until `train.num_steps`, see `resolve`.
   decay_steps: Annotated[int, between(0, MAX_STEPS), NEEDED_TO_DECAY]
-  decay_rate: Annotated[float, above(0, 1)]
-  end_factor: Annotated[float, between(0, 1)]
-  momentum: Annotated[float, between(0, MAX_DECAY)]
-  decay: Annotated[float, between(0, MAX_DECAY)]
-  b1: Annotated[float, between(0, MAX_DECAY)]
-  b2: Annotated[float, between(0, MAX_DECAY)]
+  decay_rate: Annotated[float, above(0, 1)]  # exponential: the factor
+  end_factor: Annotated[float, between(0, 1)]  # the least share of `learning_rate` after decay
+  momentum: Annotated[float, between(0, MAX_DECAY)]  # of rmsprop
+  decay: Annotated[float, between(0, MAX_DECAY)]  # of rmsprop's mean square
+  b1: Annotated[float, between(0, MAX_DECAY)]  # of adam's mean
+  b2: Annotated[float, between(0, MAX_DECAY)]  # of adam's mean square
+  # Rmsprop: added to the mean square, inside the root, 0 for the rule of the authors' release, see
+  # `resolve`. Adam: added to the root.
   epsilon: Annotated[float, zero_or(between(1e-12, 1)), NEEDED_BY_ADAM]
-  clip_norm: Annotated[float, zero_or(between(1e-6, 1e12))]
-  weight_decay: Annotated[float, between(0, 1)]
+  clip_norm: Annotated[float, zero_or(between(1e-6, 1e12))]  # of the whole gradient; 0 for none
+  weight_decay: Annotated[float, between(0, 1)]  # see `make_optimizer`; 0 for none
 
 
 def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:

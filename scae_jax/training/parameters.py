@@ -23,10 +23,7 @@ def pretrained_names(parent: pathlib.Path) -> list[str]:
 
 
 def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:
-  """Writes parameters as numbers of a type; returns them as they will be read.
-
-  Raises `RunError` if there is no such type, or a number is too large for it.
-  """
+  """Writes parameters as numbers of a type, or raises `RunError`; returns them as they are read."""
   if dtype not in DTYPES:
     raise RunError(f"parameters are saved as {' or '.join(DTYPES)}, not as {dtype!r}.")
   arrays = {}

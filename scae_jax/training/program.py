@@ -69,10 +69,7 @@ class Program:
     return state, {name: values[:num_active] for name, values in rows.items()}
 
   def evaluate(self, params: Any) -> dict[str, Any]:
-    """The held-out results of `heldout.make_heldout` on the host, float64 [] or [seeds].
-
-    Terms come first, in the system's order.
-    """
+    """The results of `make_heldout`, terms first, in the system's order; float64 [] or [seeds]."""
     results = jax.device_get(self._heldout(params, self._heldout_split))
     return self._in_order(jax.tree.map(np.float64, results))
 

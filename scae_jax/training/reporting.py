@@ -104,10 +104,7 @@ def scored_examples(
 
 
 def load_scored_set(run: Run, name: str, data_dir: str) -> EvalDataset:
-  """Another data set to score a run on, see `data.transfer.load_scored`.
-
-  Its folder is `data_dir`, or that of the run's config where this is empty.
-  """
+  """Another data set to score a run on, in `data_dir` or, where empty, the folder of its config."""
   data = run.settings.data
   if not isinstance(data, DataOptions):
     raise RunError(_ONLY_OWN_SCENES)

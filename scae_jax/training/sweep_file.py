@@ -85,10 +85,7 @@ def read_sweep(path: pathlib.Path) -> list[Row]:
 
 
 def check_rows(rows: Sequence[Row], root: pathlib.Path) -> None:
-  """Loads every row's data and traces its model, as the run would, without training.
-
-  Raises `RunError` with all that runs would refuse, each with its row.
-  """
+  """Loads every row's data and traces its model; `RunError` with all that the runs would refuse."""
   errors = []
   for row in rows:
     try:

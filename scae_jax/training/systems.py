@@ -27,10 +27,7 @@ class Traced(NamedTuple):
 
 
 def make_system(settings: Settings, data: Spec) -> System:
-  """The system that the config names, made by its module's `make_system`.
-
-  Raises `ValueError` if there is no such system, or it refuses its model or loss section.
-  """
+  """The system that the config names; `ValueError` if there is none, or it refuses its sections."""
   name = settings.system
   path = name if "." in name else f"scae_jax.models.{name}"
   try:

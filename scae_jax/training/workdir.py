@@ -197,24 +197,15 @@ def _describe_split(split: Split) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class DataFacts:
-  """What the folder of a run says of the data that it was trained on.
+  """What the folder of a run says of the data that it was trained on."""
 
-  Attributes:
-    spec: what the model is built from.
-    class_names: what each label stands for; () of points.
-    side: height and width of the images, pixels; (0, 0) of points.
-  """
-
-  spec: Spec
-  class_names: tuple[str, ...]
-  side: tuple[int, int]
+  spec: Spec  # what the model is built from
+  class_names: tuple[str, ...]  # what each label stands for; () of points
+  side: tuple[int, int]  # height and width of the images, pixels; (0, 0) of points
 
 
 def read_data_facts(workdir: pathlib.Path, options: DataOptions | SceneOptions) -> DataFacts:
-  """What is known without the data set, of a run with these options of its data.
-
-  Raises `RunError` if the folder has no `data.json`, or a damaged one.
-  """
+  """What is known without the data set; `RunError` if `data.json` is missing or damaged."""
   if isinstance(options, SceneOptions):
     return DataFacts(Scenes(options).spec, (), (0, 0))
   path = workdir / "data.json"
