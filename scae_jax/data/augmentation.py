@@ -135,7 +135,7 @@ def random_shifts(key: Array, num_images: int, max_shift: int) -> Array:
 
 @typed
 def rotate(
-  images: Float[Array, "b h h c"], degrees: Float[Array, "b"], middle: tuple[float, float]
+  images: Float[Array, "b h h c"], degrees: Float[Array, " b"], middle: tuple[float, float]
 ) -> Float[Array, "b h h c"]:
   """Rotates square images bilinearly, counter-clockwise; what comes in from outside is 0.
 

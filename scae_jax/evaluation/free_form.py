@@ -43,11 +43,11 @@ class Inferred:
   """
 
   posterior: Any
-  terms: OrderedDict[str, Float[Array, "b"]]
+  terms: OrderedDict[str, Float[Array, " b"]]
   readings: dict[str, Float[Array, "b d"]]
 
   @property
-  def bound(self) -> Float[Array, "b"]:
+  def bound(self) -> Float[Array, " b"]:
     """The lower bound, nats."""
     return -_total(self.terms)
 
@@ -64,7 +64,7 @@ class FreeInference:
   after: Inferred
 
 
-Infer = Callable[[Any, Batch, Int[Array, "b"]], FreeInference]
+Infer = Callable[[Any, Batch, Int[Array, " b"]], FreeInference]
 
 
 def make_inference(
@@ -134,7 +134,7 @@ def make_inference(
     both = jax.tree.map(lambda *pair: jnp.stack(pair), before, after)
     return after, judge(variables, both, example, jax.random.fold_in(_key(number), 1))
 
-  def infer(variables: Any, batch: Batch, numbers: Int[Array, "b"]) -> FreeInference:
+  def infer(variables: Any, batch: Batch, numbers: Int[Array, " b"]) -> FreeInference:
     before = begin(variables, batch)
     free = free_form.unconstrain(before)
     each = jax.vmap(one, in_axes=(None, 0, 0, 0, 0))

@@ -30,12 +30,12 @@ _ROWS = (
 )
 MAX_TICKS = 8  # as many angles as have room for a tick each
 TICKS = 45.0  # degrees, of more angles than that
-Lines = Mapping[str, Mapping[str, Num[np.ndarray, "n"]]]
+Lines = Mapping[str, Mapping[str, Num[np.ndarray, " n"]]]
 
 
 @typed
 def training_curves(
-  steps: Num[np.ndarray, "n"], values: Mapping[str, Num[np.ndarray, "n"]]
+  steps: Num[np.ndarray, " n"], values: Mapping[str, Num[np.ndarray, " n"]]
 ) -> Figure:
   """Draws each quantity in its own panel, because each has its own unit.
 
@@ -119,7 +119,7 @@ def equivariance(
 
 @typed
 def viewpoint(
-  angles: Num[np.ndarray, "n"],
+  angles: Num[np.ndarray, " n"],
   accuracy: Lines,
   chance: float,
   title: str = "",

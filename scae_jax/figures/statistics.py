@@ -27,7 +27,7 @@ MAX_LEGEND = 30
 @typed
 def presences_by_class(
   features: Num[np.ndarray, "n k"],
-  labels: Int[np.ndarray, "n"],
+  labels: Int[np.ndarray, " n"],
   class_names: Sequence[str],
   title: str = "",
 ) -> Figure:
@@ -95,7 +95,7 @@ def confusion(
 @typed
 def embedding(
   points: Num[np.ndarray, "n 2"],
-  labels: Int[np.ndarray, "n"],
+  labels: Int[np.ndarray, " n"],
   class_names: Sequence[str],
   title: str = "",
 ) -> Figure:
@@ -128,9 +128,9 @@ def embedding(
 
 @typed
 def reliability(
-  count: Num[np.ndarray, "bins"],
-  confidence: Num[np.ndarray, "bins"],
-  accuracy: Num[np.ndarray, "bins"],
+  count: Num[np.ndarray, " bins"],
+  confidence: Num[np.ndarray, " bins"],
+  accuracy: Num[np.ndarray, " bins"],
   title: str = "",
 ) -> Figure:
   """Draws accuracy against confidence by bin, and below it the share of examples in each bin.

@@ -11,7 +11,7 @@ over parts and background; the log-likelihood is joint - mixing. With them the b
 part's posterior, exp(logit + log density - joint), and mixing probability, exp(logit - mixing),
 without looking at any other part, as flash attention does (Dao et al. 2022, arXiv 2205.14135). So
 it runs one program a part and image. Gradients of templates, which all images share, are matrix
-products an image at a time (`tent_products`), summed over images afterwards: nothing is added to
+products an image at a time, summed over images afterwards: nothing is added to
 one address by two programs, and a sum has the same order in every run.
 
 Pallas, lowered by Triton: for GPUs. Blocks are powers of two because Triton takes no others.
@@ -55,7 +55,7 @@ def template_log_prob(
   *,
   block: int = BLOCK,
   interpret: bool = False,
-) -> Float[Array, "b"]:
+) -> Float[Array, " b"]:
   """log p(image), summed over pixels, nats; gradients flow to all arrays but the image.
 
   A template's last channel, of n = c + 1, are its mixing logits; the others are multiplied by the

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from scae_jax.kernels.tent_products import tent_factors
 from scae_jax.kernels.tiles import Sizes
 from scae_jax.typing import Array
 
@@ -141,8 +140,7 @@ def backward_kernel(
     ]
 
     def add_product(matrix: Array) -> Array:
-      left, right = tent_factors(rows, columns, of_values, sizes.padded_side)
-      return matrix + jnp.matmul(left, right, precision="highest")
+      return matrix + _template_gradient(rows, columns, of_values, sizes.padded_side)
 
     # Most blocks see nothing of a part, and the product is most of the work.
     touched = _touches(rows, columns, sizes)
@@ -156,6 +154,29 @@ def backward_kernel(
   for i, number in enumerate(numbers):
     of_part[i] = jnp.sum(number)
   of_bank[:, :] = matrix
+
+
+def _template_gradient(rows: Array, columns: Array, gradients: list[Array], side: int) -> Array:
+  """Gradient of every channel of a template, one below the other, [n * side, side].
+
+  A pixel p that looks at (row_p, column_p) reads template pixel (i, j) with the weight
+  tent(row_p - i) tent(column_p - j), where tent(x) = [1 - |x|]+. So with gradients G_p of what was
+  read, the template's gradient is sum_p tent(row_p - i) G_p tent(column_p - j). A GPU multiplies
+  matrices faster than it adds many numbers to few addresses, and always in the same order. The
+  number of channels is filled up to n, a power of two.
+  """
+  line = jax.lax.iota(jnp.int32, pl.next_power_of_2(len(gradients)) * side)
+  channel, row = line // side, (line % side).astype(rows.dtype)
+  gradient = jnp.zeros((line.shape[0], rows.shape[0]), rows.dtype)
+  for number, values in enumerate(gradients):
+    gradient = jnp.where(channel[:, None] == number, values[None, :], gradient)
+  column = jax.lax.iota(jnp.int32, side).astype(rows.dtype)
+  left = _tent(rows[None, :] - row[:, None]) * gradient
+  return jnp.matmul(left, _tent(columns[:, None] - column[None, :]), precision="highest")
+
+
+def _tent(distance: Array) -> Array:
+  return jnp.maximum(1.0 - jnp.abs(distance), 0.0)
 
 
 def probability(log_prob: Array) -> Array:

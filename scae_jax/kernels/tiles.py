@@ -5,8 +5,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from scae_jax.kernels.tent_products import MIN_SIDE
 from scae_jax.typing import Array
+
+MIN_SIDE = 16  # of a matrix that Triton multiplies
 
 
 class Sizes(NamedTuple):

@@ -138,7 +138,7 @@ class GenerativeCapsules(nn.Module):
     layers = zip(capsules[:-1], capsules[1:], self.relations(), off[:-1], strict=True)
     return [select(*layer) for layer in layers]
 
-  def top_log_prob(self, top: Capsules) -> Float[Array, "b"]:
+  def top_log_prob(self, top: Capsules) -> Float[Array, " b"]:
     """log density of the topmost layer, nats."""
     return jax.vmap(selection.root_log_prob, in_axes=(0, None, None, None))(
       top,
@@ -172,7 +172,7 @@ class GenerativeCapsules(nn.Module):
     warped = presence * warping.warp_templates(bank, parts.poses, canvas, canvas)
     return warped[..., :-1], warped[..., -1]
 
-  def image_log_prob(self, picture: Array, image: Array) -> Float[Array, "b"]:
+  def image_log_prob(self, picture: Array, image: Array) -> Float[Array, " b"]:
     """log density of images [b, h, w, c] around what was drawn, nats."""
     pixels = distributions.Normal(picture, self.pixel_scale).log_prob(image)
     return jnp.sum(pixels, axis=(1, 2, 3))
