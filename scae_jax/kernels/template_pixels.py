@@ -26,33 +26,21 @@ class Sample(NamedTuple):
 
 
 def forward_kernel(
-  grid: Any,
-  tables: Any,
-  background: Any,
-  inverse: Any,
-  colours: Any,
-  log_presence: Any,
-  pixels: Any,
-  mixing: Any,
-  joint: Any,
+  grid: Any,  # [3, p], x, y and 1 of each pixel
+  tables: Any,  # [m, n, (t + 3)^2], templates between rings of zeros
+  background: Any,  # [2], mean and logit
+  inverse: Any,  # [m, 6], inverse poses
+  colours: Any,  # [m, c]
+  log_presence: Any,  # [m]
+  pixels: Any,  # [c, p], the image
+  mixing: Any,  # [p], result, the first of the sums
+  joint: Any,  # [p], result, the second
   *,
   sizes: Sizes,
 ) -> None:
   """Log sums of exp(logit) and of exp(logit + log density) over parts and background.
 
   Log densities are without their constant.
-
-  Args:
-    grid: [3, p], x, y and 1 of each pixel.
-    tables: [m, n, (t + 3)^2], templates between rings of zeros.
-    background: [2], mean and logit.
-    inverse: [m, 6], inverse poses.
-    colours: [m, c].
-    log_presence: [m].
-    pixels: [c, p], the image.
-    mixing: [p], result, the first of the sums.
-    joint: [p], result, the second.
-    sizes: static.
   """
   x, y = grid[0, :], grid[1, :]
   image = [pixels[channel, :] for channel in range(sizes.channels)]
@@ -77,36 +65,21 @@ def forward_kernel(
 
 
 def backward_kernel(
-  grid: Any,
-  tables: Any,
-  inverse: Any,
-  colours: Any,
-  log_presence: Any,
-  pixels: Any,
-  mixing: Any,
-  joint: Any,
-  gradient: Any,
-  of_part: Any,
-  of_bank: Any,
+  grid: Any,  # [3, p], x, y and 1 of each pixel, zeros beyond the image
+  tables: Any,  # [n, (t + 3)^2], the part's template between rings of zeros
+  inverse: Any,  # [6], inverse pose
+  colours: Any,  # [c]
+  log_presence: Any,  # [1]
+  pixels: Any,  # [c, p], the image
+  mixing: Any,  # [p], of the forward pass
+  joint: Any,  # [p], of the forward pass
+  gradient: Any,  # [1], of the image's log-likelihood
+  of_part: Any,  # [6 + 1 + c], result: of inverse pose, logit and colours
+  of_bank: Any,  # [n padded * t padded, t padded], result: of the template, channel below channel
   *,
   sizes: Sizes,
 ) -> None:
-  """Gradients of one part of one image, in steps of a block of pixels.
-
-  Args:
-    grid: [3, p], x, y and 1 of each pixel, zeros beyond the image.
-    tables: [n, (t + 3)^2], the part's template between rings of zeros.
-    inverse: [6], inverse pose.
-    colours: [c].
-    log_presence: [1].
-    pixels: [c, p], the image.
-    mixing: [p], of the forward pass.
-    joint: [p], of the forward pass.
-    gradient: [1], of the image's log-likelihood.
-    of_part: [6 + 1 + c], result: of inverse pose, logit and colours.
-    of_bank: [n padded * t padded, t padded], result: of the template, one channel below the other.
-    sizes: static.
-  """
+  """Gradients of one part of one image, in steps of a block of pixels."""
   pose = [inverse[i] for i in range(POSE_SIZE)]
   colour = [colours[i] for i in range(sizes.channels)]
   half = (sizes.side - 1) / 2

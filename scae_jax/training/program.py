@@ -56,10 +56,9 @@ class Program:
   def run(self, state: TrainState, step: int) -> tuple[TrainState, dict[str, np.ndarray]]:
     """Runs a state, which is donated, from its step to the next multiple of the dispatch length.
 
-    Returns:
-      The state after n more steps and their metrics, `{name: float32 [n]}`: `terms/...` unweighted,
-      `total` and `grad_norm`. Where several seeds train at once, `[n, seeds]`. Terms come first,
-      in the system's order.
+    Returns the state after n more steps and their metrics, `{name: float32 [n]}`: `terms/...`
+    unweighted, in the system's order, then `total` and `grad_norm`. Where several seeds train at
+    once, `[n, seeds]`.
     """
     length = self._train.dispatch_length
     num_active = min(length - step % length, self._train.num_steps - step)
