@@ -55,8 +55,6 @@ def test_confusion_writes_counts_and_colours_shares_of_a_label():
   assert written == {(0, 0): "3", (1, 0): "1", (2, 1): "5"}
   assert axes.get_title() == "LIN-MATCH of mass"
   assert (axes.get_ylabel(), axes.get_xlabel()) == ("label", "cluster")
-  with pytest.raises(ValueError, match="2 classes were counted, and 3 have names"):
-    confusion(np.eye(2), NAMES)
 
 
 def test_points_have_the_colour_of_their_class():

@@ -104,15 +104,9 @@ def centre_on_canvas(
 ) -> Num[Array, "b side side c"]:
   """Puts images in the middle of a square of zeros; an odd rest goes below and to the right.
 
-  The border is added on each side of it, for what is to be shifted. Raises ValueError if the canvas
-  is smaller than the images.
+  The border is added on each side of it, for what is to be shifted.
   """
   height, width = images.shape[1:3]
-  if canvas < max(height, width):
-    raise ValueError(
-      f"expected a canvas at least as large as the images, {height}x{width} pixels, got {canvas}; "
-      f"set config.data.canvas to {max(height, width)} or more"
-    )
   top, left = (canvas - height) // 2, (canvas - width) // 2
   rows = (top + border, canvas - height - top + border)
   columns = (left + border, canvas - width - left + border)

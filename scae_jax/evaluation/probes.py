@@ -49,7 +49,7 @@ class Fit:
   # take fewer values than that, as with dead capsules.
   num_clusters: int = 0
   clusters: Clusters | None = None  # what `predict` goes by; None of a linear classifier
-  converged: bool = True  # or cut at `MAX_STEPS`: the accuracy is then a lower bound
+  converged: bool = True  # False if cut at `MAX_STEPS`: the accuracy is then a lower bound
 
   def confusion(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Examples by label (row) and by predicted label (column), int [num_classes, num_classes]."""

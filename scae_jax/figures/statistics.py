@@ -67,11 +67,8 @@ def confusion(
 ) -> Figure:
   """Draws which answers, the columns, the examples of each label get, a row a label.
 
-  Counts may be halves. `columns` says what an answer is, such as "label of the cluster". Another
-  number of names than of classes raises ValueError.
+  Counts may be halves. `columns` says what an answer is, such as "label of the cluster".
   """
-  if len(class_names) != len(matrix):
-    raise ValueError(f"{len(matrix)} classes were counted, and {len(class_names)} have names")
   shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
   side = float(np.clip(0.42 * len(class_names), 2.5, 11))
   figure = new_figure(side + 1.6, side + 1.2)

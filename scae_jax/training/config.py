@@ -165,9 +165,9 @@ def _processes(values: flags.FlagValues) -> Processes | None:
   return None
 
 
-def parse_config(text: str) -> ConfigDict:
-  """A config from its JSON, with tuples for lists; `ValueError` if the text is not that of one."""
-  content = tuples(json.loads(text))
+def parse_config(saved: Any) -> ConfigDict:
+  """A config from its JSON, with tuples for lists; `ValueError` if it is not that of one."""
+  content = tuples(saved)
   if not isinstance(content, dict):
     raise ValueError(f"expected an object with sections, got {type(content).__name__}")
   return ConfigDict(content).lock()

@@ -22,8 +22,6 @@ from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
 
-__all__ = ["load_scored_set", "report_run", "scored_examples"]
-
 _ONLY_OWN_SCENES = (
   "a run on generated scenes is scored on its own test scenes: leave out --dataset and --split."
 )

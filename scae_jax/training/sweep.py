@@ -13,7 +13,6 @@ says so, and goes on with the other rows.)
 
 import contextlib
 import fcntl
-import json
 import pathlib
 import re
 import signal
@@ -90,7 +89,7 @@ def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:
   path = workdir / "evaluation" / "metrics.json"
   try:
     report = read_json(path, "step", "max_examples", "provenance", "date")
-    trained = parse_config(json.dumps(report["provenance"]["config"]))
+    trained = parse_config(report["provenance"]["config"])
     facts = (report["step"], report["max_examples"])
     markdown_table({row.name: report})  # what a table takes of it is there
     csv_table({row.name: report})

@@ -54,8 +54,8 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
 
   Raises:
     ValueError: from the model; or terms and weights differ, the schedule of weights is not one, a
-      term is not a scalar, a measure, feature, reading or score has not one entry an example, or a
-      feature and a reading have one name.
+      term is not a scalar, what stands for an example has not one entry an example, or a feature
+      and a reading have one name.
   """
   loss = {"weights": system.loss_weights, "schedule": system.loss_schedule}
   bounds.read(LossOptions, "loss", loss)  # also of systems that do not check their own
@@ -71,7 +71,8 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
     key = None if step is None else keys[2]
     _, (terms, output) = losses(system, params, batch, step=step, noise_key=key)
     numbers = (system.metrics(output, batch), system.features(output), system.all_readings(output))
-    return terms, *numbers, system.classify and system.classify(output)
+    others = (of and of(output) for of in (system.classify, system.poses))
+    return terms, *numbers, *others
 
   params = jax.eval_shape(start, keys, batch)
   largest, results = [], []
@@ -80,7 +81,7 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
     program, shapes = jax.make_jaxpr(traced, return_shape=True)(params, keys, batch)
     largest.append(_largest_array(program.jaxpr))
     results.append(shapes)
-  for terms, measures, features, readings, scores in results:
+  for terms, measures, features, readings, scores, poses in results:
     for name, value in terms.items():
       _check_shape(f"loss term {name!r}", value.shape, (), "()")
     for name, value in measures.items():
@@ -92,6 +93,10 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
     if scores is not None and isinstance(data, ImageSpec):
       shape = (batch_size, data.num_classes)
       _check_shape("result of `classify`", scores.shape, shape, f"[batch {shape[0]}, {shape[1]}]")
+    for kind, (found, presence) in (poses or {}).items():
+      shape = (batch_size, *presence.shape[1:2], 2, 3)
+      _check_shape(f"poses of {kind!r}", found.shape, shape, f"[batch {batch_size}, n, 2, 3]")
+      _check_shape(f"presences of {kind!r}", presence.shape, shape[:2], f"[batch {batch_size}, n]")
     if both := sorted(set(features) & set(readings)):
       raise ValueError(f"the system's features and readings must differ in name; both have {both}.")
   return Traced(params, *largest)

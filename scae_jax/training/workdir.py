@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
-import json
 import pathlib
 import re
 import sys
@@ -67,7 +66,7 @@ def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
   if not path.is_file():
     raise RunError(f"{workdir} holds no run: there is no {path}. Name the --workdir of train.py.")
   try:
-    return parse_config(json.dumps(read_json(path)))
+    return parse_config(read_json(path))
   except (ValueError, AttributeError) as error:  # the latter of keys such as __class__
     raise RunError(f"{path} cannot be read: {error} Train in a new --workdir.") from error
 
