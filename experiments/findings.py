@@ -41,10 +41,12 @@ def images_of(
   return run.dataset, data, sizes
 
 
-def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> None:
-  """Writes what a command found, and on what it was measured, into a JSON file."""
+def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> dict[str, Any]:
+  """Writes what a command found, and on what it was measured, into a JSON file; returns both."""
+  record = {**record, **measured_with()}
   path.parent.mkdir(parents=True, exist_ok=True)
-  write_json(path, {**record, **measured_with()})
+  write_json(path, record)
+  return record
 
 
 def write_findings(
@@ -59,9 +61,7 @@ def write_findings(
   The record has `command`; what it was measured on is added. The text ends with the command, the
   machine and the date.
   """
-  record = {**record, **measured_with()}
-  folder.mkdir(parents=True, exist_ok=True)
-  write_json(folder / f"{name}.json", record)
+  record = write_record(folder / f"{name}.json", record)
   origin = [
     f"Command: `{record['command']}`.",
     f"{hardware(record)} {versions(record)}",
