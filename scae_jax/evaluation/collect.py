@@ -66,11 +66,10 @@ def make_collector(
 ) -> Collect:
   """Compiles a pass over examples: `(variables, examples, rows=None) -> what `read` gives of all`.
 
-  `read` takes variables and a batch and gives arrays with one entry an example; it and
-  `make_batch` are jittable. A model is compiled once for all splits and seeds, unless sizes of
-  batches or images differ. Where a model keeps its noise on in evaluation, what is read depends on
-  the batch size. `examples` are arrays of NumPy or JAX with one entry an example each; all go to
-  the device. `rows` are the indices to collect, None for all.
+  `read(variables, batch)` and `make_batch` are jittable, and compiled once for all splits and seeds
+  of one size. Arrays have one entry an example each; all `examples` go to the device, and those of
+  the indices `rows`, None for all, are read. Where a model keeps its noise on in evaluation, what
+  is read depends on the batch size.
   """
   batch_of, forward = jax.jit(make_batch), jax.jit(read)
 
@@ -89,10 +88,9 @@ def make_collector(
 def in_batches(run: Callable[[np.ndarray], Tree], count: int, batch_size: int) -> Tree:
   """What `run` gives of `count` examples, in order: arrays of NumPy, one entry an example each.
 
-  `run` takes indices and gives a tree of arrays with one entry each. Every batch has the same size,
-  so that one compiled pass serves all: the last one is filled up with its last example. Results
-  wait on the device until the end, so that the device never waits for the host. Raises ValueError
-  for a batch size below one.
+  `run` takes indices. Every batch has the same size, so that one compiled pass serves all: the last
+  one is filled up with its last example. Results wait on the device until the end, so that it never
+  waits for the host. Raises ValueError for a batch size below one.
   """
   if batch_size < 1:
     raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
