@@ -81,10 +81,8 @@ def variants(blocks: Sequence[int], *, interpret: bool) -> dict[str, Callable[..
     print("No GPU: only the composed likelihood is timed; --interpret would run the others.\n")
     return found
   for block in blocks:
-    for name, tensor_cores in (("fused", False), ("fused on tensor cores", True)):
-      found[f"{name}, block {block}"] = functools.partial(
-        template_log_prob, block=block, tensor_cores=tensor_cores, interpret=interpret
-      )
+    fused = functools.partial(template_log_prob, block=block, interpret=interpret)
+    found[f"fused, block {block}"] = fused
   return found
 
 

@@ -33,10 +33,7 @@ def command_line(name: str) -> str:
 def images_of(
   run: Run, refusal: str = "a run on generated scenes has no images; name a run on images."
 ) -> tuple[Dataset, DataOptions, dict[str, int]]:
-  """The data set of a run on images, its options, and the `canvas` and `batch_size` of evaluation.
-
-  A run on generated scenes raises RunError with the refusal.
-  """
+  """Data set and options of a run on images, and the `canvas` and `batch_size` of evaluation."""
   data = run.settings.data
   if not isinstance(run.dataset, Dataset) or not isinstance(data, DataOptions):
     raise RunError(refusal)
@@ -44,10 +41,12 @@ def images_of(
   return run.dataset, data, sizes
 
 
-def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> None:
-  """Writes what a command found, and on what it was measured, into a JSON file."""
+def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> dict[str, Any]:
+  """Writes what a command found, and on what it was measured, into a JSON file; returns both."""
+  record = {**record, **measured_with()}
   path.parent.mkdir(parents=True, exist_ok=True)
-  write_json(path, {**record, **measured_with()})
+  write_json(path, record)
+  return record
 
 
 def write_findings(
@@ -62,9 +61,7 @@ def write_findings(
   The record has `command`; what it was measured on is added. The text ends with the command, the
   machine and the date.
   """
-  record = {**record, **measured_with()}
-  folder.mkdir(parents=True, exist_ok=True)
-  write_json(folder / f"{name}.json", record)
+  record = write_record(folder / f"{name}.json", record)
   origin = [
     f"Command: `{record['command']}`.",
     f"{hardware(record)} {versions(record)}",

@@ -27,10 +27,7 @@ NEEDED = ("templates", "part_identity")
 
 
 def arrays_of(system: System, variables: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-  """Arguments of the figures of templates and of parts by identity.
-
-  A system that does not feed them raises RunError.
-  """
+  """Arguments of the figures of templates and of parts by identity; RunError if there are none."""
   pictures = jax.eval_shape(system.pictures, variables, batch)
   missing = [name for name in NEEDED if name not in pictures]
   if missing:

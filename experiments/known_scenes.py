@@ -123,9 +123,9 @@ def right_answers(
 ) -> tuple[list[int], np.ndarray]:
   """Which objects of test scenes are recognised, after a match on training scenes.
 
-  By split, `found` says whether each of the model's objects is on, bool [n, objects], and `there`
-  whether each of the true ones is there, bool [n, k]. Returned are the model's objects in the order
-  of the true ones, and right answers, bool [n, k].
+  By split, `found` says which of the model's objects are on, bool [n, objects], and `there` which
+  of the true ones, bool [n, k]. Returns the model's in the order of the true ones, and right
+  answers, bool [n, k].
   """
   order = list(match(found["train"], there["train"]))
   return order, found["test"][:, order] == there["test"]

@@ -67,11 +67,8 @@ def train_and_score(
 ) -> tuple[Results, RowsFailed | None]:
   """Trains what is not finished, then scores what is.
 
-  Returns:
-    What was found, and which rows failed; to be raised when the results are written.
-
-  Raises:
-    RunError: some rows would be refused, in which case nothing is trained, or none is finished.
+  Returns what was found, and which rows failed; to be raised when the results are written. Raises
+  `RunError` if some rows would be refused, in which case nothing is trained, or none is finished.
   """
   check_rows(rows, root)
   failed = None
@@ -96,11 +93,7 @@ def run_command(
   score: Score,
   describe: Callable[[Results], Described],
 ) -> None:
-  """Trains, scores, writes and prints.
-
-  `kind` is what the command, its runs and its files are called: "rotation". `options` are of
-  `make_parser`.
-  """
+  """Trains, scores, writes and prints; the command, its runs and its files are called `kind`."""
   with exit_with_message(), explained():
     keep_compiled("")
     root = options.workdir or pathlib.Path("runs") / f"{kind}-{options.data}"

@@ -84,10 +84,8 @@ def score_runs(workdirs: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
     if run.config.system != "probabilistic" or run.dataset.name != "folder":
       raise RunError(f"{workdir} is no run of probabilistic capsules on drawn scenes.")
     results = {str(seed): score(run, variables) for seed, variables in run.variables.items()}
-    name, record = (
-      workdir.absolute().name,
-      {"workdir": recorded_folder(workdir), "by_seed": results},
-    )
+    name = workdir.absolute().name
+    record = {"workdir": recorded_folder(workdir), "by_seed": results}
     write_record(folder / f"recovery-{name}.json", record)
     for seed, found in results.items():
       bound = f"{found['training_bound']:.1f} nats on training images"

@@ -29,10 +29,7 @@ from scae_jax.typing import Array, Batch
 def infer(
   system: System, variables: Any, split: Mapping[str, np.ndarray], *, canvas: int, batch_size: int
 ) -> dict[str, Any]:
-  """The arguments of `measure_routing` for all examples of a split.
-
-  A system without parts that choose among objects raises RunError.
-  """
+  """The arguments of `measure_routing`; RunError where no parts choose among objects."""
   if system.poses is None:
     raise RunError("this system has no poses; name a run whose parts choose among objects.")
   poses_of = system.poses

@@ -29,10 +29,7 @@ MAX_SAMPLES = 99  # of the figure, the expectation beside them
 
 
 def draw(run: Run, options: argparse.Namespace) -> np.ndarray:
-  """What is expected of the object, then the samples: [1 + samples, h, w, c] in [0, 1].
-
-  A run of another system, and options that cannot be, raise RunError.
-  """
+  """What is expected of the object, then the samples: [1 + samples, h, w, c] in [0, 1]."""
   module = run.system.module
   settings = run.settings
   if not isinstance(module, ProbabilisticCapsules) or not isinstance(settings.data, DataOptions):

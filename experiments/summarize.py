@@ -41,9 +41,8 @@ def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
 def wall_seconds(timings: list[dict[str, float]]) -> float:
   """Seconds of all sessions of a run by its training lines, evaluations and checkpoints included.
 
-  Each session counts to its last line of training metrics, before the evaluation that follows. A
-  resumed one starts from 0: its clock does not show the time of its own steps on top of the line
-  before.
+  A resumed session starts from 0: its clock does not show the time of its own steps on top of the
+  line before.
   """
   total, before = 0.0, 0.0
   for timing in timings:

@@ -57,10 +57,7 @@ NUM_CLASSES = 10  # of digits and MNIST alike
 
 
 def make_rows(options: argparse.Namespace) -> list[Row]:
-  """A run of each system, or of those in `options.systems`, for each way of training.
-
-  A system that the set does not have raises ValueError.
-  """
+  """A run of each system, or of those in `options.systems`, for each way of training."""
   systems = SYSTEMS[options.data]
   named = options.systems.split(",") if options.systems else list(systems)
   if unknown := [name for name in named if name not in systems]:
@@ -107,10 +104,7 @@ def score_run(data: str, run: Run, workdir: pathlib.Path, max_examples: int) -> 
 
 
 def seconds_a_step(workdir: pathlib.Path) -> float:
-  """Median over the lines of training metrics, without compilation and evaluation.
-
-  What else the machine did while the run trained is in it.
-  """
+  """Median over the lines of training metrics, without compilation and evaluation."""
   lines = read_lines(workdir / "metrics.jsonl")
   speeds = [line["timing"]["steps_per_second"] for line in lines if line["split"] == "train"]
   return 1 / statistics.median(speeds)

@@ -11,8 +11,8 @@ FIRST_MARGIN, MARGIN_RISE, MARGIN_MIDDLE = 0.2, 0.79, 4.0
 
 @typed
 def margin_loss(
-  lengths: Float[Array, "k"],
-  present: Float[Array, "k"],
+  lengths: Float[Array, " k"],
+  present: Float[Array, " k"],
   *,
   present_margin: float,
   absent_margin: float,
@@ -31,7 +31,7 @@ def margin_loss(
 
 @typed
 def spread_loss(
-  activation: Float[Array, "k"], present: Float[Array, "k"], margin: Float[Array, ""]
+  activation: Float[Array, " k"], present: Float[Array, " k"], margin: Float[Array, ""]
 ) -> Float[Array, ""]:
   """sum over absent classes i of max(0, m - (a_t - a_i))^2, t being the present class.
 

@@ -45,7 +45,7 @@ class PixelMixture:
 def pixel_mixture(
   part_mean: Float[Array, "m h w c"],
   part_logits: Float[Array, "m h w"],
-  presence: Float[Array, "m"],
+  presence: Float[Array, " m"],
   background_mean: Float[Array, ""],
   background_logit: Float[Array, ""],
   scale: Float[Array, ""],

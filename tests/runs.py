@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl import logging
-from absl.testing import flagsaver
 from ml_collections import ConfigDict
 from PIL import Image
 
@@ -105,9 +104,9 @@ def train_py(*arguments: str) -> None:
 
 def evaluate_py(*arguments: str) -> None:
   """What evaluate.py does with these arguments, in this process."""
-  with pytest.MonkeyPatch.context() as patch, flagsaver.flagsaver():
+  with pytest.MonkeyPatch.context() as patch:
     patch.setattr(evaluate_script, "keep_compiled", lambda folder: None)
-    evaluate_script.main(evaluate_script.parse_or_exit(["evaluate.py", *arguments]))
+    evaluate_script.main(list(arguments))
 
 
 # All that `shrink` changes: sizes and lengths, nothing that says what is computed.

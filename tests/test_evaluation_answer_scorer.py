@@ -191,18 +191,9 @@ def test_pairs_of_labels(tmp_path, drawn):
   assert set(summary["mean"]) == names | {"label squared"}
 
 
-@pytest.mark.parametrize(
-  ("changes", "message"),
-  [
-    ({"system": dataclasses.replace(SYSTEM, classify=None)}, "has no `classify`"),
-    ({"examples": EXAMPLES | {"label": LABELS[:5]}}, r"'image': 11, 'label': 5"),
-    ({"examples": {name: array[:0] for name, array in EXAMPLES.items()}}, "at least one example"),
-    ({"max_examples": -1}, "max_examples must be 0 "),
-  ],
-)
-def test_what_cannot_be_scored_leaves_no_folder(tmp_path, changes, message):
-  with pytest.raises(ValueError, match=message):
-    write(tmp_path / "new", **changes)
+def test_what_cannot_be_scored_leaves_no_folder(tmp_path):
+  with pytest.raises(ValueError, match="max_examples must be 0 "):
+    write(tmp_path / "new", max_examples=-1)
   assert not (tmp_path / "new").exists()
 
 
@@ -210,13 +201,11 @@ def test_what_cannot_be_scored_leaves_no_folder(tmp_path, changes, message):
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"classify": lambda output: output[:, 1:]}, r"must give \[4, 4\].* got \(4, 3\)"),
     ({"classify": lambda output: output * jnp.nan}, "Scores must be finite, but 11 of 11"),
     (
       {"metrics": lambda output, batch: {"error": jnp.log(output[:, 0] - 1)}},
       "'error' must be fi",
     ),
-    ({"metrics": lambda output, batch: {"error": output}}, r"'error' as \[4\]"),
   ],
 )
 def test_a_system_that_breaks_its_contract_leaves_no_metrics(tmp_path, changes, message):

@@ -106,8 +106,6 @@ def test_bins_of_confidence():
 @pytest.mark.parametrize(
   ("scores", "message"),
   [
-    (SCORES[0], r"shape \[examples, classes\].*got \(3,\)"),
-    (SCORES[:0], r"got \(0, 3\)"),
     (SCORES * np.array([[1], [1], [np.nan], [1]]), r"1 of 4 .* \(the first is number 2\)"),
     (SCORES - 0.5, r"in \[0, 1\], got -0\.5 \.\.\. 0\.4"),
     (SCORES + 0.2, r"in \[0, 1\], got 0\.2 \.\.\. 1\.1"),
@@ -116,18 +114,3 @@ def test_bins_of_confidence():
 def test_scores_that_are_none_are_refused(scores, message):
   with pytest.raises(ValueError, match=message):
     classify(scores, np.array([[0, 1]] * 4))
-
-
-@pytest.mark.parametrize(
-  ("labels", "message"),
-  [
-    ([[0, 1]] * 3, r"must be \[4, 1 or 2\], got \(3, 2\)"),
-    ([0, 1, 2, 0], r"must be \[4, 1 or 2\], got \(4,\)"),
-    ([[0], [1], [2], [3]], r"in 0 \.\.\. 2, got 0 \.\.\. 3"),
-    ([[0, 1]] * 3 + [[1, 3]], r"in 0 \.\.\. 2, got 1 \.\.\. 3"),
-    ([[0, 1], [1, 1], [0, 2], [2, 2]], r"2 of 4 have the same twice \(the first is number 1\)"),
-  ],
-)
-def test_pairs_that_are_none_are_refused(labels, message):
-  with pytest.raises(ValueError, match=message):
-    classify(SCORES, np.array(labels))

@@ -94,12 +94,6 @@ def test_fewer_distinct_values_than_classes_still_score_what_they_separate():
   [
     ({"train": np.array([[0.0], [np.nan], [1.0]])}, "1 of 3 examples.*number 1"),
     ({"test": np.array([[np.inf], [0.0]])}, "'rows' must be finite, but 1 of 2.*number 0"),
-    ({"train": np.zeros((3, 2, 1))}, r"\(3, 2, 1\)"),
-    ({"test": np.zeros((2, 4))}, "'rows' have 1 columns in training and 4 in the examples"),
-    ({"train_labels": np.array([0, 1, 5])}, r"0 \.\.\. 1, got 0 \.\.\. 5"),
-    ({"test_labels": np.array([-1, 0])}, r"got -1 \.\.\. 0"),
-    ({"train_labels": np.array([0, 1])}, "3 rows"),
-    ({"train_labels": np.array([0.0, 1.0, 1.0])}, "float64"),
     ({"train_labels": np.array([1, 1, 1])}, "only class 1"),
     ({"num_classes": 4}, "at least 4 training examples, got 3"),
   ],

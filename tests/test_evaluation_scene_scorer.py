@@ -66,8 +66,7 @@ def write(directory, system=SYSTEM, variables=VARIABLES, **more):
 
 
 def scores(scenes, capsule):
-  fields = (scenes[name] for name in ("points", "presence", "pattern"))
-  return segmentation(*fields, capsule, num_patterns=3, num_capsules=3).means()
+  return segmentation(scenes["presence"], scenes["pattern"], capsule).means()
 
 
 def test_every_figure_of_every_seed(tmp_path):

@@ -118,10 +118,6 @@ def test_moments_are_those_of_a_cloud_of_squares():
 
 
 def test_what_cannot_be_matched_is_refused():
-  with pytest.raises(ValueError, match=r"shape \(2, 3, 4, 1\); expected \[m, t, t, c\]"):
-    match_templates(np.ones((2, 3, 4, 1)))
-  with pytest.raises(ValueError, match=r"alphas have shape \(2, 3, 3, 2\).*\(2, 3, 3, 1\)"):
-    match_templates(np.ones((2, 3, 3, 1)), np.ones((2, 3, 3, 2)))
   blank = np.zeros((3, 3, 3, 1))
   blank[1] = 1
   with pytest.raises(ValueError, match="1 of 3 templates have ink"):

@@ -17,7 +17,6 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_me
 
 from benchmarks.likelihood import composed, random_inputs
 from benchmarks.step import official
-from scae_jax.kernels import tent_products
 from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.kernels.tiles import Sizes, by_tile, pixel_grid
 from scae_jax.training.mesh import make_mesh, split_examples
@@ -215,10 +214,10 @@ def lowered_of(function, *arrays, num_devices=1):
     return jax.jit(function).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
 
 
-@pytest.mark.parametrize(("channels", "tensor_cores"), [(1, False), (3, True)])
-def test_lowers_for_cuda_and_keeps_no_image_of_a_part(channels, tensor_cores):
+@pytest.mark.parametrize("channels", [1, 3])
+def test_lowers_for_cuda_and_keeps_no_image_of_a_part(channels):
   def total(*inputs):
-    return jnp.sum(template_log_prob(*inputs, SCALE, tensor_cores=tensor_cores))
+    return jnp.sum(template_log_prob(*inputs, SCALE))
 
   b, m, t, side = 128, 40, 11, 40
   shapes = [(m, t, t, channels + 1), (b, m, 2, 3), (b, m, channels), (b, m), (), ()]
@@ -287,7 +286,7 @@ def test_of_warnings_that_a_release_deprecates_only_that_of_triton_passes():
 
 
 def test_blocks_are_squares_of_pixels():
-  sizes = Sizes(6, 5, 1, 5, SCALE, 16, tensor_cores=False, interpret=True)
+  sizes = Sizes(6, 5, 1, 5, SCALE, 16, interpret=True)
   image = np.arange(30.0).reshape(6, 5)
   blocks = np.asarray(by_tile(sizes, jnp.asarray(image), mode="constant")).reshape(4, 4, 4)
   np.testing.assert_array_equal(blocks[0], image[:4, :4])
@@ -298,59 +297,12 @@ def test_blocks_are_squares_of_pixels():
   np.testing.assert_array_equal(inside[2], np.array([[1.0], [1], [0], [0]]) * np.ones((1, 4)))
 
 
-def test_products_on_tensor_cores_are_nearly_float32(monkeypatch):
-  """With operands cut to the 10 bits that tensor cores read, as an H100 cuts them."""
-  rng = np.random.RandomState(0)
-  rows, columns = jnp.asarray(rng.uniform(-2, 12, (2, 64)), jnp.float32)
-  gradients = [jnp.asarray(rng.normal(0, 1, 64), jnp.float32) for _ in range(2)]
-  factors = compiled(tent_products.tent_factors, static_argnums=3)
-  left, right = factors(rows, columns, gradients, 16)
-  assert left.shape == (32, 64)
-  exact = np.asarray(left, np.float64) @ np.asarray(right, np.float64)
-  multiply = jnp.matmul
-
-  def on_tensor_cores(left, right, precision=None):
-    assert precision is None
-    cut = (
-      (np.asarray(x).view(np.int32) & ~np.int32(2**13 - 1)).view(np.float32) for x in (left, right)
-    )
-    return multiply(*cut, precision="highest")
-
-  monkeypatch.setattr(jnp, "matmul", on_tensor_cores)
-  np.testing.assert_allclose(
-    tent_products.product(left, right, tensor_cores=True), exact, rtol=0, atol=3e-6
-  )
-  assert np.abs(on_tensor_cores(left, right) - exact).max() > 1e-4, "and one product is not"
-
-
 def test_products_are_in_float32():
-  matrices = jnp.ones((16, 16)), jnp.ones((16, 16))
-  program = jax.make_jaxpr(functools.partial(tent_products.product, tensor_cores=False))
-  assert set(product_precisions(program(*matrices).jaxpr)) == {(jax.lax.Precision.HIGHEST,) * 2}
+  """On a GPU a shorter float would blur the templates' gradient."""
 
+  def total(*inputs):
+    return jnp.sum(template_log_prob(*inputs, SCALE, block=CASES["plain"][1], interpret=True))
 
-@pytest.mark.parametrize(
-  ("options", "words"),
-  [
-    ({"block": 24}, "block is 24; expected a power of two from 16 to 512"),
-    ({"block": 8}, "block is 8; expected a power of two from 16 to 512"),
-    ({"block": 1024}, "block is 1024; expected a power of two from 16 to 512"),
-    ({"scale": 0.0}, "scale is 0.0; expected a positive number"),
-    ({"scale": float("inf")}, "scale is inf; expected a positive number"),
-  ],
-)
-def test_numbers_that_do_not_fit(options, words):
-  with pytest.raises(ValueError, match=words):
-    template_log_prob(*plain_with(), **{"scale": SCALE, **options})
-
-
-def test_arrays_that_do_not_fit():
-  inputs = plain_with(bank=lambda bank: bank[..., :1])
-  with pytest.raises(ValueError, match="bank has 1 channels and the image 1; expected one more"):
-    template_log_prob(*inputs, SCALE)
-  inputs = plain_with()
-  with jax.enable_x64(True):
-    shapes = [jax.ShapeDtypeStruct(x.shape, jnp.float64) for x in inputs]
-    fused = functools.partial(template_log_prob, scale=SCALE, tensor_cores=True)
-    with pytest.raises(ValueError, match="needs float32 arrays; these are float64"):
-      jax.eval_shape(fused, *shapes)
+  program = jax.make_jaxpr(jax.grad(total))(*plain_with())
+  found = set(product_precisions(program.jaxpr))
+  assert found == {(jax.lax.Precision.HIGHEST,) * 2}

@@ -163,6 +163,19 @@ def test_readings_have_one_row_an_example_and_names_of_their_own(readings, messa
     check_system(dataclasses.replace(system, readings=readings), toy_data(side=4), 4)
 
 
+def test_scores_have_a_column_for_each_class_and_poses_six_numbers():
+  model = {"num_features": 3, "noise_scale": 0.0, "nan_below": 0.0}
+  system = make_system(model, dict(toy_config().loss), toy_data(side=4))
+  system = dataclasses.replace(system, classify=lambda output: output.code)
+  with pytest.raises(ValueError, match=r"`classify` .* \[batch 4, 10\]; it has \(4, 3\)"):
+    check_system(system, toy_data(side=4), 4)
+  poses = dataclasses.replace(system, classify=None, poses=lambda o: {"parts": (o.code, o.code)})
+  with pytest.raises(
+    ValueError, match=r"poses of 'parts' .* \[batch 4, n, 2, 3\]; it has \(4, 3\)"
+  ):
+    check_system(poses, toy_data(side=4), 4)
+
+
 @pytest.mark.parametrize(
   ("cores", "batch_size", "devices"),
   [(2, 64, 2), (1, 64, 1), (6, 64, 4), (64, 64, 8), (3, 20, 2), (4, 7, 1)],

@@ -141,7 +141,7 @@ def test_sections_must_have_exactly_their_keys():
 def test_saved_config_comes_back_with_its_tuples():
   config = toy_config().unlock()
   config.model.strides = (2, (1, 3))
-  restored = parse_config(json.dumps(config.to_dict()))
+  restored = parse_config(json.loads(json.dumps(config.to_dict())))
   assert restored.to_dict() == config.to_dict()
   assert restored.model.strides == (2, (1, 3))
   assert restored.is_locked

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scae_jax.training.errors import RunError
-from scae_jax.training.metrics import MetricsWriter, Speed, Window, import_tensorboard
+from scae_jax.training.metrics import MetricsWriter, Window, import_tensorboard
 from scae_jax.training.progress import Display
 
 
@@ -40,10 +40,6 @@ def test_window_means_do_not_depend_on_how_it_was_filled():
   assert parts.means() == whole.means()  # Python adds the same numbers in the same order
   assert whole.means()["terms"]["image"] == pytest.approx(np.mean(values, dtype=np.float64))
   assert whole.count == 100
-
-
-def test_speed_counts_steps_over_their_seconds():
-  assert Speed(steps=40, seconds=2.0).steps_per_second == 20.0
 
 
 def open_writer(path, after_step) -> MetricsWriter:

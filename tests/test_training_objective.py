@@ -12,9 +12,8 @@ import pytest
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import NonFiniteError
-from scae_jax.training.heldout import evaluation_order
 from scae_jax.training.objective import scheduled_weights, selection_loss, weighted_total
-from scae_jax.training.program import check_finite
+from scae_jax.training.program import check_finite, evaluation_order
 from scae_jax.training.systems import check_system, make_system
 from tests.toy_system import toy_config, toy_data
 

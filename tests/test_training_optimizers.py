@@ -253,12 +253,6 @@ def test_what_is_set_stays_as_it_is():
   assert resolve(constant, TRAIN) == constant
 
 
-@pytest.mark.parametrize("changes", [{"schedule": "cosine", "decay_steps": 0}, {"epsilon": 0.0}])
-def test_options_that_are_not_resolved_make_no_optimizer(changes):
-  with pytest.raises(ValueError, match=r"resolve the options first|positive decay_steps"):
-    make_optimizer(dataclasses.replace(OPTIONS, **changes))
-
-
 def test_run_beyond_its_cosine_is_refused():
   train = dataclasses.replace(TRAIN, num_steps=15)
   options = dataclasses.replace(OPTIONS, schedule="cosine", warmup_steps=4, decay_steps=10)

@@ -186,7 +186,7 @@ def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
   refused = {
     (run, ()): "holds no run: there is no .*config.json",  # itself
     (tmp_path / "none", ()): "holds no run: there is no .*config.json",
-    (tmp_path / "untrained", ()): "has no checkpoints. Train it first",
+    (tmp_path / "untrained", ()): "has no checkpoints. Train first",
     (tmp_path / "stopped", ()): "there is no checkpoint in .*stopped",
     (sources, ()): "has 2 seeds and this run 1. Start .* or set config.train.seeds to 2",
     (sources, (("train__seeds", 3),)): "has 2 seeds and this run 3",

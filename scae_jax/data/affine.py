@@ -101,10 +101,7 @@ def keeps_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
 
 
 def lost_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
-  """Share of every image's ink, the sum of its pixels, that is drawn off the canvas: float64 [n].
-
-  It is 0 of images that keep theirs, or have none.
-  """
+  """Share of every image's ink, the sum of its pixels, that is drawn off the canvas, [n]."""
   lost, cut = np.zeros(len(images)), np.flatnonzero(~keeps_ink(images, maps, canvas))
   if not len(cut):
     return lost

@@ -18,10 +18,7 @@ _STRUCT = "affNISTdata"
 
 
 def load_affnist(folder: str) -> EvalDataset:
-  """The set `affnist`, [n, 40, 40, 1], of the official test files in a folder, one after the other.
-
-  Raises ValueError if there are none, or one is damaged or not of affNIST.
-  """
+  """The set `affnist`, [n, 40, 40, 1], of the official test files in a folder."""
   paths = find_batches(folder)
   batches = [read_batch(path) for path in paths]
   images = np.concatenate([batch.images for batch in batches])
@@ -62,10 +59,7 @@ def find_batches(folder: str) -> list[pathlib.Path]:
 
 
 def read_batch(path: pathlib.Path) -> Split:
-  """One file: images uint8 [n, 40, 40, 1], read row by row, and labels int32 [n].
-
-  Raises ValueError if it cannot be read, or has not the fields in their shapes.
-  """
+  """Images uint8 [n, 40, 40, 1], read row by row, and labels int32 [n]; ValueError if damaged."""
   try:
     with warnings.catch_warnings():
       warnings.simplefilter("error")

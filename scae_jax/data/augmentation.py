@@ -36,31 +36,22 @@ HALF_IN_VIEW = rule(
 class Augmentation:
   """How an image becomes the model's input; the fields are keys of `config.data`.
 
-  In the order in which it is done to training images. In evaluation an image is normalised, its
-  middle is cut out, and it lies in the middle of the canvas.
-
-  Attributes:
-    normalize: whether each image is brought to zero mean and unit variance; see
-      `dataset.normalized`.
-    crop: side of the square that is cut out at random, pixels; 0 keeps images whole.
-    brightness: up to this much is added or subtracted, of normalised images in their standard
-      deviations; 0 is off.
-    contrast: the contrast is multiplied by a factor that differs from 1 by up to this; 0 is off.
-    max_rotation: images rotate about their middle by up to this many degrees in either direction;
-      0 is off.
-    max_shift: images move by up to this many pixels in each direction.
-    canvas: side of the black square that they are put on, pixels.
-    overlay: whether two images of different classes are overlaid, in training and evaluation, each
-      moved on its own; see `scae_jax.data.overlay`.
+  In the order in which it is done to training images; 0 leaves a change out. In evaluation an image
+  is normalised, its middle is cut out, and it lies in the middle of the canvas.
   """
 
+  # Whether each image is brought to zero mean and unit variance; see `dataset.normalized`.
   normalize: Annotated[bool, _off_with_overlay(False)]
+  # Side of the square that is cut out at random, pixels.
   crop: Annotated[int, zero_or(between(MIN_CROP, "canvas")), _off_with_overlay(0)]
+  # Up to this is added or subtracted, of normalised images in their standard deviations.
   brightness: Annotated[float, between(0, 1), _off_with_overlay(0)]
+  # The contrast is multiplied by a factor that differs from 1 by up to this.
   contrast: Annotated[float, between(0, 1), _off_with_overlay(0)]
-  max_rotation: Annotated[float, between(0, 180), _off_with_overlay(0)]
-  max_shift: Annotated[int, HALF_IN_VIEW]
-  canvas: Annotated[int, between(1, MAX_SIDE)]
+  max_rotation: Annotated[float, between(0, 180), _off_with_overlay(0)]  # degrees, either way
+  max_shift: Annotated[int, HALF_IN_VIEW]  # pixels, in each direction
+  canvas: Annotated[int, between(1, MAX_SIDE)]  # side of the black square under an image, pixels
+  # Two images of different classes are overlaid, in evaluation too; see `scae_jax.data.overlay`.
   overlay: bool
 
 
@@ -113,15 +104,9 @@ def centre_on_canvas(
 ) -> Num[Array, "b side side c"]:
   """Puts images in the middle of a square of zeros; an odd rest goes below and to the right.
 
-  The border is added on each side of it, for what is to be shifted. Raises ValueError if the canvas
-  is smaller than the images.
+  The border is added on each side of it, for what is to be shifted.
   """
   height, width = images.shape[1:3]
-  if canvas < max(height, width):
-    raise ValueError(
-      f"expected a canvas at least as large as the images, {height}x{width} pixels, got {canvas}; "
-      f"set config.data.canvas to {max(height, width)} or more"
-    )
   top, left = (canvas - height) // 2, (canvas - width) // 2
   rows = (top + border, canvas - height - top + border)
   columns = (left + border, canvas - width - left + border)
@@ -132,10 +117,7 @@ def centre_on_canvas(
 def shift_on_canvas(
   centred: Num[Array, "b h h c"], shifts: Int[Array, "b 2"], canvas: int
 ) -> Num[Array, "b {canvas} {canvas} c"]:
-  """The canvas of each image, shifted down and to the right by no more than the border around it.
-
-  What a shift moves off the canvas is lost.
-  """
+  """The canvas of each image, shifted down and to the right by at most the border around it."""
   # One border serves every shift: each example is then a window of the image with its border.
   return windows(centred, (centred.shape[1] - canvas) // 2 - shifts, canvas)
 
@@ -147,7 +129,7 @@ def random_shifts(key: Array, num_images: int, max_shift: int) -> Array:
 
 @typed
 def rotate(
-  images: Float[Array, "b h h c"], degrees: Float[Array, "b"], middle: tuple[float, float]
+  images: Float[Array, "b h h c"], degrees: Float[Array, " b"], middle: tuple[float, float]
 ) -> Float[Array, "b h h c"]:
   """Rotates square images bilinearly, counter-clockwise; what comes in from outside is 0.
 

@@ -61,7 +61,7 @@ def example_order(
 
 @typed
 def training_batch(
-  key: PRNGKeyArray, split: Mapping[str, Array], indices: Int[Array, "b"], options: Augmentation
+  key: PRNGKeyArray, split: Mapping[str, Array], indices: Int[Array, " b"], options: Augmentation
 ) -> dict[str, Array]:
   """Gathers examples and changes their images at random, in the order of `Augmentation`.
 
@@ -105,7 +105,7 @@ def training_batch(
 
 @typed
 def evaluation_batch(
-  split: Mapping[str, Array], indices: Int[Array, "b"], *, canvas: int
+  split: Mapping[str, Array], indices: Int[Array, " b"], *, canvas: int
 ) -> dict[str, Array]:
   """Gathers examples as `training_batch` does, in the middle of the canvas and unshifted."""
   images = to_unit_range(centre_on_canvas(split["image"][indices], canvas))

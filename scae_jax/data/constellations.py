@@ -52,27 +52,19 @@ ROOM_FOR_PATTERNS = rule(
 
 @dataclasses.dataclass(frozen=True)
 class SceneOptions:
-  """What a scene may hold. Lengths are in the units of `PATTERNS`, whose side is 2.
+  """What a scene may hold. Lengths are in the units of `PATTERNS`, whose side is 2."""
 
-  Attributes:
-    patterns: names of `PATTERNS`, repeated as often as a scene may hold one.
-    presence_prob: of each pattern, in (0, 1], before empty scenes are left out; see `scene`.
-    max_rotation: patterns rotate by up to this many degrees either way.
-    min_scale: patterns are scaled uniformly between this
-    max_scale: and this.
-    field: side of the square in which the middle of a pattern lies.
-    jitter: standard deviation of what is added to each coordinate, after rotation and scale.
-    num_points: slots of a scene; 0 for as many as the patterns have points, more leaves the other
-      slots absent.
-  """
-
+  # Names of `PATTERNS`, repeated as often as a scene may hold one.
   patterns: Annotated[tuple[str, ...], each(one_of(*PATTERNS), least=1)]
-  presence_prob: Annotated[float, between(MIN_PRESENCE, 1)]
-  max_rotation: Annotated[float, between(0, MAX_LENGTH)]
-  min_scale: Annotated[float, between(1 / MAX_LENGTH, MAX_LENGTH)]
-  max_scale: Annotated[float, between("min_scale", MAX_LENGTH)]
-  field: Annotated[float, between(0, MAX_LENGTH)]
-  jitter: Annotated[float, between(0, MAX_LENGTH)]
+  presence_prob: Annotated[float, between(MIN_PRESENCE, 1)]  # of each pattern; see `scene`
+  max_rotation: Annotated[float, between(0, MAX_LENGTH)]  # degrees, either way
+  min_scale: Annotated[
+    float, between(1 / MAX_LENGTH, MAX_LENGTH)
+  ]  # scales are uniform between this
+  max_scale: Annotated[float, between("min_scale", MAX_LENGTH)]  # and this
+  field: Annotated[float, between(0, MAX_LENGTH)]  # side of the square of the patterns' middles
+  jitter: Annotated[float, between(0, MAX_LENGTH)]  # standard deviation, added to each coordinate
+  # Slots of a scene; 0 for as many as the patterns have points, more leaves the other slots absent.
   num_points: Annotated[int, between(0, MAX_POINTS), ROOM_FOR_PATTERNS]
 
   @property
@@ -160,39 +152,3 @@ def _some_present(key: PRNGKeyArray, count: int, prob: float) -> Array:
     present.append(coins[i] < jnp.where(some, prob, first))
     some |= present[-1]
   return jnp.stack(present)
-
-
-def check_scenes(
-  points: np.ndarray, presence: np.ndarray, pattern: np.ndarray, num_patterns: int
-) -> None:
-  """Raises ValueError unless these are scenes that a model can be trained and scored on.
-
-  Points [s, n, 2] are finite, presences [s, n] 0 or 1, with a point in every scene, and patterns
-  integers [s, n] in [0, num_patterns), of absent points too.
-  """
-  points, presence, pattern = np.asarray(points), np.asarray(presence), np.asarray(pattern)
-  shape = points.shape[:2]
-  if points.ndim != 3 or points.shape[2] != 2 or 0 in shape:
-    raise ValueError(
-      f"points must have shape [scenes, points, 2] with at least one of each, got {points.shape}"
-    )
-  if presence.shape != shape or pattern.shape != shape or pattern.dtype.kind not in "iu":
-    raise ValueError(
-      f"presence and pattern must have one entry a point, shape {shape}, and pattern integers, got "
-      f"{presence.shape} and {pattern.shape} of {pattern.dtype}"
-    )
-  for allowed, expected in (
-    (np.isfinite(points).reshape(len(points), -1), "points must be finite"),
-    (np.isin(presence, (0, 1)), "presence must be 0 or 1"),
-    ((presence != 0).any(axis=1, keepdims=True), "a scene must have at least one present point"),
-    (
-      (pattern >= 0) & (pattern < num_patterns),
-      f"pattern must be in 0 ... {num_patterns - 1}, of absent points too",
-    ),
-  ):
-    broken = np.flatnonzero((~allowed).any(axis=1))
-    if len(broken):
-      raise ValueError(
-        f"{expected}; {len(broken)} of {len(points)} scenes (the first is number {broken[0]}) "
-        "break this. Correct them, or leave them out."
-      )

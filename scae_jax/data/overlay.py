@@ -66,7 +66,7 @@ def fixed_overlays(split: Split, max_shift: int) -> dict[str, np.ndarray]:
 def overlay_training_batch(
   key: PRNGKeyArray,
   train: Mapping[str, Array],
-  indices: Int[Array, "b"],
+  indices: Int[Array, " b"],
   options: Augmentation,
 ) -> dict[str, Array]:
   """Overlays each example with another, uniform over the training images of other classes.
@@ -82,7 +82,7 @@ def overlay_training_batch(
 
 @typed
 def overlay_evaluation_batch(
-  split: Mapping[str, Array], indices: Int[Array, "b"], *, canvas: int, max_shift: int
+  split: Mapping[str, Array], indices: Int[Array, " b"], *, canvas: int, max_shift: int
 ) -> dict[str, Array]:
   """Overlays each example with its partner, from the arrays of `fixed_overlays`, on the device.
 

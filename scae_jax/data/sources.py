@@ -29,17 +29,14 @@ _TFDS_NAME = re.compile(r"(\w+)(?:/([\w.\-]+?))?(?::(\d+\.\d+\.\d+))?(?::(.*))?"
 def load_dataset(name: str, data_dir: str = "", cache_dir: str = "") -> Dataset:
   """Loads a data set into host memory.
 
-  Images of folders and of TFDS are decoded once and kept in one file of the cache folder, from
-  which the next start reads them. A TFDS set that is not prepared under `data_dir` is read from the
-  newest version in the cache, which needs no TFDS.
+  The name is `digits`, `folder`, the dotted path of a function that returns a `Dataset`, or a TFDS
+  name: `mnist`, `mnist:3.0.1`, `cifar10_corrupted/fog_1`, `smallnorb:novel_azimuth`. `data_dir` is
+  for `folder` the folder of images; for a function its one argument, where it is not ""; for TFDS
+  sets the folder of prepared sets, "" for `$TFDS_DATA_DIR` or else `~/tensorflow_datasets`.
 
-  Args:
-    name: `digits`, `folder`, the dotted path of a function that returns a `Dataset`, or a TFDS
-      name: `mnist`, `mnist:3.0.1`, `cifar10_corrupted/fog_1`, `smallnorb:novel_azimuth`.
-    data_dir: for `folder` the folder of images; for a function its one argument, where it is not
-      ""; for TFDS sets the folder of prepared sets, "" for `$TFDS_DATA_DIR` or else
-      `~/tensorflow_datasets`.
-    cache_dir: the cache folder; "" means `$SCAE_JAX_CACHE` or else `~/.cache/scae_jax`.
+  Images of folders and of TFDS are decoded once and kept in one file of `cache_folder(cache_dir)`,
+  from which the next start reads them. A TFDS set that is not prepared under `data_dir` is read
+  from the newest version in the cache, which needs no TFDS.
 
   Raises:
     ValueError: the name is unknown, the data set is not usable, the function fails, or the data set

@@ -56,17 +56,15 @@ def load_scored(
 ) -> EvalDataset:
   """Loads what a model is to be scored on.
 
-  Sets that are drawn take the test split of the data set that they name, are the same at every
-  call, and are not cached: 10,000 digits take some seconds.
+  The name is one of the above, or any that `load_dataset` takes, as it takes `data_dir` and
+  `cache_dir`. Sets that are drawn take the test split of the data set that they name, are the same
+  at every call, and are not cached: 10,000 digits take some seconds.
 
-  Args:
-    name: as above, or any name that `load_dataset` takes, with `data_dir` and `cache_dir`.
-    canvas: side of the square that the model sees, pixels; moved images are drawn at this size,
-      `affine_mnist` at affNIST's 40 where the canvas is larger.
-    affnist_dir: folder of the official files of `affnist`; "" if there are none.
-    crop: side of the square that is cut out of the middle of every image before it is moved,
-      pixels, for a model that trains on crops; 0 keeps images whole. affNIST is never cut.
-    normalize: whether batches are normalised, by what an image was before it was cut and moved.
+  Moved images are drawn on a square of `canvas` pixels a side, `affine_mnist` at affNIST's 40 where
+  the canvas is larger. `affnist_dir` has the official files of `affnist`, "" if there are none. The
+  middle `crop` x `crop` pixels are cut out of every image before it is moved, for a model that
+  trains on crops; 0 keeps images whole, and affNIST is never cut. Batches are normalised by what an
+  image was before all this.
 
   Raises:
     ValueError: what `load_dataset` or `load_affnist` says; a range that is none; a canvas too small
@@ -101,8 +99,6 @@ def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
   call. The name is `rotated_<name>:-degrees..degrees`, or `:0`, and the test split is that of this
   name. Notes tell of ink that leaves the canvas.
   """
-  if not 0 <= degrees <= 180:
-    raise ValueError(f"expected to turn by 0 to 180 degrees, got {degrees:g}")
   moves = f"{-degrees:g}..{degrees:g}" if degrees else "0"
   request = _Request("rotated", dataset.name, moves, [(-degrees, degrees)])
   splits, notes = {}, list(dataset.notes)

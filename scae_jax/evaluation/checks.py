@@ -14,30 +14,6 @@ def check_finite(what: str, values: np.ndarray) -> None:
     )
 
 
-def check_features(name: str, features: np.ndarray) -> None:
-  """Raises ValueError unless `features` is a matrix [n, d] of finite numbers."""
-  if features.ndim != 2 or 0 in features.shape:
-    raise ValueError(
-      f"Features '{name}' must have shape [examples, features] with at least one of each, "
-      f"got {features.shape}. Flatten what has more axes; look at what `System.features` returns."
-    )
-  check_finite(f"Features '{name}'", features)
-
-
-def check_labels(name: str, features: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
-  """Raises ValueError unless every row of `features` has an integer label in [0, num_classes)."""
-  if labels.shape != (len(features),) or not np.issubdtype(labels.dtype, np.integer):
-    raise ValueError(
-      f"Features '{name}' have {len(features)} rows, so labels must be that many integers, "
-      f"got {labels.dtype} {labels.shape}."
-    )
-  if labels.min() < 0 or labels.max() >= num_classes:
-    raise ValueError(
-      f"Labels must be in 0 ... {num_classes - 1}, got {labels.min()} ... {labels.max()}. "
-      "Give the number of classes of the data set, or leave the other labels out."
-    )
-
-
 def check_enough_to_fit(train_labels: np.ndarray, num_classes: int) -> None:
   """Raises ValueError where labels int [n] are fewer than the classes, or all the same."""
   if len(train_labels) < num_classes:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import confusion_matrix
 
-from scae_jax.evaluation.checks import check_finite, check_labels
+from scae_jax.evaluation.checks import check_finite
 
 NUM_BINS = 15  # Guo et al. 2017
 _INNER_EDGES = np.arange(1, NUM_BINS) / NUM_BINS
@@ -21,25 +21,17 @@ _ROUNDING = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
-  """Answers to n examples of p labels each, 1 or 2.
+  """Answers to n examples of p labels each, 1 or 2."""
 
-  Attributes:
-    confidence: [n, p] in [0, 1], the p largest scores, the largest first.
-    answer: int [n, p], their classes; of equal scores the first class.
-    is_right: bool [n, p], whether each answer is one of the labels.
-    found: bool [n, p], whether each label is one of the answers.
-    confusion: [classes, classes], examples by label (row) and by answer (column). Of pairs, a label
-      that was found stands on the diagonal, one that was missed at the wrong answer; where both
-      were missed, each stands half at either answer, since nothing says which belongs to which.
-    calibration_error: expected calibration error of all answers, in [0, 1].
-  """
-
-  answer: np.ndarray
-  confidence: np.ndarray
-  is_right: np.ndarray
-  found: np.ndarray
+  answer: np.ndarray  # int [n, p], classes of the largest scores; of equal scores the first
+  confidence: np.ndarray  # [n, p] in [0, 1], these scores, the largest first
+  is_right: np.ndarray  # bool [n, p], whether each answer is one of the labels
+  found: np.ndarray  # bool [n, p], whether each label is one of the answers
+  # [classes, classes], examples by label (row) and by answer (column). Of pairs, a label that was
+  # found stands on the diagonal, one that was missed at the wrong answer; where both were missed,
+  # each stands half at either answer, since nothing says which belongs to which.
   confusion: np.ndarray
-  calibration_error: float
+  calibration_error: float  # expected calibration error of all answers, in [0, 1]
 
   def entries(self) -> dict[str, Any]:
     """Figures for `metrics.json`; all but the confusion matrix are shares in [0, 1].
@@ -58,24 +50,14 @@ class Classification:
 
 
 def classify(scores: np.ndarray, labels: np.ndarray) -> Classification:
-  """Compares the largest of scores [n, classes] in [0, 1] with labels int [n, 1] or [n, 2].
-
-  Raises:
-    ValueError: scores of another shape or range, labels that do not fit them, or twice the same
-      label of an example.
-  """
-  check_scores(scores)
-  if labels.ndim != 2 or len(labels) != len(scores):
-    raise ValueError(f"Labels must be [{len(scores)}, 1 or 2], got {labels.shape}.")
-  for column in labels.T:
-    check_labels("scores", scores, column, scores.shape[1])
-  count = labels.shape[1]
-  same = labels[:, 0] == labels[:, -1]
-  if count == 2 and same.any():
+  """Compares scores [n, classes] with labels int [n, 1] or [n, 2]; ValueError if not in [0, 1]."""
+  check_finite("Scores", scores)
+  if scores.min() < 0 or scores.max() > 1 + _ROUNDING:
     raise ValueError(
-      f"The two labels of an example must differ, but {int(same.sum())} of {len(labels)} have the "
-      f"same twice (the first is number {int(np.argmax(same))}). Overlay images of other classes."
+      f"Scores must be in [0, 1], got {scores.min():.6g} ... {scores.max():.6g}. Return "
+      "probabilities or lengths from `System.classify`, not logits."
     )
+  count = labels.shape[1]
   answer = np.argsort(-scores, axis=1, kind="stable")[:, :count]
   confidence = np.take_along_axis(scores, answer, axis=1)
   matches = labels[:, :, None] == answer[:, None, :]
@@ -97,11 +79,9 @@ def by_confidence(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Sorts answers, confidence [n] in [0, 1] and whether right [n], into 15 equal bins.
 
-  Bin i holds confidences above i / 15 and up to (i + 1) / 15; the first one holds 0 too.
-
-  Returns:
-    Of each bin, [15] each: the number of answers, their mean confidence and the share of right
-    ones; the last two are 0 of a bin without answers.
+  Bin i holds confidences above i / 15 and up to (i + 1) / 15; the first one holds 0 too. Returned
+  are of each bin, [15] each, the number of answers, their mean confidence and the share of right
+  ones; the last two are 0 of a bin without answers.
   """
   bins = np.digitize(confidence, _INNER_EDGES, right=True)
   count = np.bincount(bins, minlength=NUM_BINS)
@@ -118,18 +98,3 @@ def calibration_error(confidence: np.ndarray, is_right: np.ndarray) -> float:
   """
   count, mean_confidence, accuracy = by_confidence(confidence, is_right)
   return float(np.sum(count * np.abs(accuracy - mean_confidence)) / len(confidence))
-
-
-def check_scores(scores: np.ndarray) -> None:
-  """Raises ValueError unless scores are a matrix of numbers in [0, 1], one row an example."""
-  if scores.ndim != 2 or 0 in scores.shape:
-    raise ValueError(
-      "Scores must have shape [examples, classes] with at least one of each, got "
-      f"{scores.shape}. Look at what `System.classify` returns."
-    )
-  check_finite("Scores", scores)
-  if scores.min() < 0 or scores.max() > 1 + _ROUNDING:
-    raise ValueError(
-      f"Scores must be in [0, 1], got {scores.min():.6g} ... {scores.max():.6g}. Return "
-      "probabilities or lengths from `System.classify`, not logits."
-    )

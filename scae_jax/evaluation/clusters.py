@@ -15,17 +15,11 @@ FILE = "clusters.json"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Clusters:
-  """Clusters of one kind of features, each named by one label; see `probes.fit_clusters`.
+  """Clusters of one kind of features, each named by one label; see `probes.fit_clusters`."""
 
-  Attributes:
-    centres: float32 [c, d].
-    labels: int32 [c], the name of each cluster.
-    train_accuracy: LIN-MATCH on the training examples, in [0, 1].
-  """
-
-  centres: np.ndarray
-  labels: np.ndarray
-  train_accuracy: float
+  centres: np.ndarray  # float32 [c, d]
+  labels: np.ndarray  # int32 [c], the name of each cluster
+  train_accuracy: float  # LIN-MATCH on the training examples, in [0, 1]
 
   def predict(self, features: np.ndarray) -> np.ndarray:
     """The label of the nearest centre, int32 [n], of features [n, d]."""
@@ -50,11 +44,7 @@ def write_clusters(
 
 
 def read_clusters(path: pathlib.Path, step: int, seed: int) -> dict[str, Clusters]:
-  """What `write_clusters` wrote; {} if it is of another step or seed.
-
-  Raises:
-    ValueError: the file is damaged.
-  """
+  """What `write_clusters` wrote; {} if it is of another step or seed, ValueError if damaged."""
   content = read_json(path, "step", "seed", "clusters")
   if (content["step"], content["seed"]) != (step, seed):
     return {}

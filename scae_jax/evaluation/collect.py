@@ -23,46 +23,28 @@ Collect = Callable[..., Any]
 def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collect:
   """Collects `features` and `readings`, {name: float32 [n, d]}, and `metrics`, {name: [n]}.
 
-  Images are padded to `canvas` pixels a side. What is returned, see `make_collector`, raises
-  ValueError where the system gives arrays of another shape.
+  Images are padded to `canvas` pixels a side.
   """
 
   def read(variables: Any, batch: Batch) -> dict[str, Any]:
     output = system.module.apply(variables, batch, train=False)
-    count = len(batch["label"])
-    found = {"features": system.features(output), "readings": system.all_readings(output)}
-    vectors = {kind: _checked(kind, each, count, 2) for kind, each in found.items()}
-    metrics = _checked("metrics", system.metrics(output, batch), count, 1)
-    return {"metrics": metrics, **jax.tree.map(lambda x: x.astype(jnp.float32), vectors)}
+    vectors = {"features": system.features(output), "readings": system.all_readings(output)}
+    vectors = jax.tree.map(lambda x: x.astype(jnp.float32), vectors)
+    return {"metrics": system.metrics(output, batch), **vectors}
 
   return make_collector(read, functools.partial(evaluation_batch, canvas=canvas), batch_size)
 
 
-def answer_collector(
-  system: System, make_batch: MakeBatch, *, num_classes: int, batch_size: int
-) -> Collect:
-  """Collects `scores` [n, num_classes], `labels` int32 [n, 1] or, of pairs, [n, 2], and `metrics`.
-
-  Raises:
-    ValueError: the system does not classify; from the result, as of `feature_collector`.
-  """
+def answer_collector(system: System, make_batch: MakeBatch, *, batch_size: int) -> Collect:
+  """Collects of a system that classifies `scores` [n, classes], `labels` int32 [n, 1] or, of pairs,
+  [n, 2], and `metrics`."""
   scores_of = system.classify
-  if scores_of is None:
-    raise ValueError(
-      "the system has no `classify`, so it does not classify by itself;"
-      " `scorers.feature_scorer` scores its features."
-    )
+  assert scores_of is not None
 
   def read(variables: Any, batch: Batch) -> dict[str, Any]:
     output = system.module.apply(variables, batch, train=False)
-    labels, scores = labels_of(batch), scores_of(output)
-    if scores.shape != (len(labels), num_classes):
-      raise ValueError(
-        f"`System.classify` must give [{len(labels)}, {num_classes}], one score for each class of"
-        f" the data set, got {scores.shape}."
-      )
-    metrics = _checked("metrics", system.metrics(output, batch), len(labels), 1)
-    return {"scores": scores, "labels": labels, "metrics": metrics}
+    metrics = system.metrics(output, batch)
+    return {"scores": scores_of(output), "labels": labels_of(batch), "metrics": metrics}
 
   return make_collector(read, make_batch, batch_size)
 
@@ -84,16 +66,15 @@ def make_collector(
 ) -> Collect:
   """Compiles a pass over examples: `(variables, examples, rows=None) -> what `read` gives of all`.
 
-  `read` takes variables and a batch and gives arrays with one entry an example; it and
-  `make_batch` are jittable. A model is compiled once for all splits and seeds, unless sizes of
-  batches or images differ. Where a model keeps its noise on in evaluation, what is read depends on
-  the batch size. `examples` are arrays of NumPy or JAX with one entry an example each; all go to
-  the device. `rows` are the indices to collect, None for all.
+  `read(variables, batch)` and `make_batch` are jittable, and compiled once for all splits and seeds
+  of one size. Arrays have one entry an example each; all `examples` go to the device, and those of
+  the indices `rows`, None for all, are read. Where a model keeps its noise on in evaluation, what
+  is read depends on the batch size.
   """
   batch_of, forward = jax.jit(make_batch), jax.jit(read)
 
   def collect(variables: Any, examples: Mapping[str, Any], rows: np.ndarray | None = None) -> Any:
-    chosen = np.arange(num_examples(examples)) if rows is None else rows
+    chosen = np.arange(len(next(iter(examples.values())))) if rows is None else rows
     arrays = {name: jnp.asarray(array) for name, array in examples.items()}
     return in_batches(
       lambda some: forward(variables, batch_of(arrays, jnp.asarray(chosen[some]))),
@@ -107,10 +88,9 @@ def make_collector(
 def in_batches(run: Callable[[np.ndarray], Tree], count: int, batch_size: int) -> Tree:
   """What `run` gives of `count` examples, in order: arrays of NumPy, one entry an example each.
 
-  `run` takes indices and gives a tree of arrays with one entry each. Every batch has the same size,
-  so that one compiled pass serves all: the last one is filled up with its last example. Results
-  wait on the device until the end, so that the device never waits for the host. Raises ValueError
-  for a batch size below one.
+  `run` takes indices. Every batch has the same size, so that one compiled pass serves all: the last
+  one is filled up with its last example. Results wait on the device until the end, so that it never
+  waits for the host. Raises ValueError for a batch size below one.
   """
   if batch_size < 1:
     raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
@@ -121,30 +101,8 @@ def in_batches(run: Callable[[np.ndarray], Tree], count: int, batch_size: int) -
   return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *jax.device_get(passes))
 
 
-def num_examples(examples: Mapping[str, Any]) -> int:
-  """Number of examples; raises ValueError unless all arrays have one length above 0."""
-  lengths = {name: len(array) for name, array in examples.items()}
-  if len(set(lengths.values())) != 1 or 0 in lengths.values():
-    raise ValueError(
-      "The arrays of a split must have one entry an example each, and at least one example, got"
-      f" {lengths}."
-    )
-  return next(iter(lengths.values()))
-
-
 def mean_metrics(metrics: Mapping[str, np.ndarray]) -> dict[str, float]:
   """Mean over examples of each metric [n]; raises ValueError when an entry is not finite."""
   for name, values in metrics.items():
     check_finite(f"Metric '{name}'", values)
   return {name: float(np.mean(values, dtype=np.float64)) for name, values in metrics.items()}
-
-
-def _checked(kind: str, values: Mapping[str, Array], count: int, rank: int) -> dict[str, Array]:
-  """The arrays; raises ValueError unless each has `count` rows and `rank` axes."""
-  for name, value in values.items():
-    if value.ndim != rank or value.shape[0] != count:
-      expected = f"[{count}, d]" if rank == 2 else f"[{count}]"
-      raise ValueError(
-        f"`System.{kind}` must give '{name}' as {expected}, one row an example, got {value.shape}."
-      )
-  return dict(values)

@@ -91,10 +91,7 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
 
 
 def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
-  """Markdown: one row a figure that all seeds have, one column a seed, then mean and deviation.
-
-  A single seed has no mean.
-  """
+  """Markdown: a row a figure that all seeds have, a column a seed, and of several the mean."""
   several = len(by_seed) > 1
   rows = [["", *(f"seed {seed}" for seed, _ in by_seed), *["mean (sd)"] * several]]
   for name in by_seed[0][1]:
@@ -107,10 +104,7 @@ def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
 
 def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
   """CSV of contents of `metrics.json` by the row's name, with a header: row, seed (a number, `mean`
-  or `sd`), step, then every figure.
-
-  A cell is empty where a row has no such figure; so is the standard deviation of a single seed.
-  """
+  or `sd`), step, then every figure; empty where a row has none, or a single seed no deviation."""
   names = _names(reports)
   text = io.StringIO()
   writer = csv.writer(text, lineterminator="\n")

@@ -28,9 +28,8 @@ import numpy as np
 
 from scae_jax.data import affine
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.collect import Collect, make_collector
+from scae_jax.evaluation.collect import make_collector
 from scae_jax.models.system import System
-from scae_jax.typing import Array, Batch
 
 # Pixels, degrees and factors. Where nothing moves, every error must be 0.
 SIZES: dict[str, tuple[float, ...]] = {
@@ -82,7 +81,8 @@ def measure_equivariance(
   """Measures every family and size on images uint8 [n, h, w, c], n at least 2.
 
   A size is measured on the examples whose ink stays on the canvas under all of its motions, if they
-  are at least half of all. `canvas` is the side of the square that the model sees, pixels.
+  are at least half of all. `canvas` is the side of the square that the model sees, pixels. A system
+  without poses and fewer than 2 images raise ValueError.
 
   Returns:
     `present`: for each kind of capsule its mean presence, and the mean absolute difference of
@@ -90,9 +90,6 @@ def measure_equivariance(
     by size: `size`, `examples`, and for each kind `pose_error`, `shift_error`, `presence_change`
     (mean absolute difference), and the errors of poses that do not move, `pose_unmoved` and
     `shift_unmoved`. Errors are in pixels; None where no capsule is present.
-
-  Raises:
-    ValueError: a system without poses, or with poses of another shape; fewer than 2 images.
   """
   if system.poses is None:
     raise ValueError(
@@ -101,7 +98,14 @@ def measure_equivariance(
     )
   if len(images) < 2:
     raise ValueError(f"Equivariance takes at least 2 images, got {len(images)}.")
-  collect = _pose_collector(system, canvas=canvas, batch_size=batch_size)
+  poses_of = system.poses
+  # An example always has the same place in a batch, so that a model that keeps its noise on in
+  # evaluation has the same before and after.
+  collect = make_collector(
+    lambda variables, batch: poses_of(system.module.apply(variables, batch, train=False)),
+    functools.partial(evaluation_batch, canvas=canvas),
+    batch_size,
+  )
   label = np.zeros(len(images), np.int32)  # a batch has some
   still, _ = _moved_images(images, Motion(np.eye(2), np.zeros(2)), canvas)
   before = collect(variables, {"image": still, "label": label})
@@ -164,25 +168,3 @@ def _moved_images(images: np.ndarray, motion: Motion, canvas: int) -> tuple[np.n
   moved[:, 2] += middle + motion.shift - motion.linear @ np.full(2, middle)
   maps = np.broadcast_to(moved, (len(images), 2, 3))
   return affine.resample(images, maps, canvas), affine.keeps_ink(images, maps, canvas)
-
-
-def _pose_collector(system: System, *, canvas: int, batch_size: int) -> Collect:
-  """Collects the poses and presences of all capsules.
-
-  An example always has the same place in a batch, so that a model that keeps its noise on in
-  evaluation has the same before and after.
-  """
-
-  def read(variables: Any, batch: Batch) -> dict[str, tuple[Array, Array]]:
-    assert system.poses is not None  # checked by the caller
-    found = system.poses(system.module.apply(variables, batch, train=False))
-    count = len(batch["label"])
-    for kind, (poses, presence) in found.items():
-      if presence.ndim != 2 or poses.shape != (count, *presence.shape[1:], 2, 3):
-        raise ValueError(
-          f"`System.poses` must give {kind!r} as poses [{count}, n, 2, 3] and presences "
-          f"[{count}, n], got {poses.shape} and {presence.shape}."
-        )
-    return found
-
-  return make_collector(read, functools.partial(evaluation_batch, canvas=canvas), batch_size)

@@ -12,10 +12,7 @@ _SHUFFLE_SEED = 0
 
 
 def choose(split_size: int, max_examples: int) -> np.ndarray:
-  """Indices of the examples to use: all in order, or the first few of a fixed shuffle.
-
-  `max_examples` of 0 stands for all; a negative one raises ValueError.
-  """
+  """Indices of the examples to use: all in order (0), or the first few of a fixed shuffle."""
   if max_examples < 0:
     raise ValueError(f"max_examples must be 0 (all) or more, got {max_examples}.")
   if max_examples == 0 or max_examples >= split_size:
@@ -27,8 +24,7 @@ def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str,
   """Takes the chosen examples of a split: `image` uint8 [n, h, w, c], `label` int32 [n] and, of
   normalised images, `mean` and `std` float32 [n], see `dataset.Split`.
 
-  Raises:
-    ValueError: a split that the data set does not have, or a negative limit.
+  A split that the data set does not have, and a negative limit raise ValueError.
   """
   if split not in dataset.splits:
     raise ValueError(

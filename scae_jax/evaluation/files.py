@@ -49,8 +49,7 @@ def sealed_json(content: Mapping[str, Any]) -> bytes:
 def read_json(path: pathlib.Path, *keys: str) -> dict[str, Any]:
   """Reads a JSON object that has these keys; warns if it was sealed and has changed since.
 
-  Raises:
-    ValueError: it cannot be read, or is no such object; the message names the file.
+  Raises ValueError, which names the file, if it cannot be read or is no such object.
   """
   try:
     content = json.loads(path.read_text(encoding="utf-8"))

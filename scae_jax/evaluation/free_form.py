@@ -20,7 +20,7 @@ import optax
 from flax import struct
 
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.collect import in_batches, num_examples
+from scae_jax.evaluation.collect import in_batches
 from scae_jax.models.system import FreeForm
 from scae_jax.typing import Array, Batch, Float, Int
 
@@ -43,11 +43,11 @@ class Inferred:
   """
 
   posterior: Any
-  terms: OrderedDict[str, Float[Array, "b"]]
+  terms: OrderedDict[str, Float[Array, " b"]]
   readings: dict[str, Float[Array, "b d"]]
 
   @property
-  def bound(self) -> Float[Array, "b"]:
+  def bound(self) -> Float[Array, " b"]:
     """The lower bound, nats."""
     return -_total(self.terms)
 
@@ -64,7 +64,7 @@ class FreeInference:
   after: Inferred
 
 
-Infer = Callable[[Any, Batch, Int[Array, "b"]], FreeInference]
+Infer = Callable[[Any, Batch, Int[Array, " b"]], FreeInference]
 
 
 def make_inference(
@@ -80,13 +80,9 @@ def make_inference(
   `numbers` are those of the examples, which seed their random numbers. All steps are one scan; with
   none the start, one of `STARTS`, is only scored. Any optimiser steps every example by itself; one
   that searches along a line, such as `optax.lbfgs`, does so by the random numbers of its step. Each
-  bound is the mean of `num_samples` estimates.
-
-  Raises:
-    ValueError: an unknown start, a negative number of steps, or no samples.
+  bound is the mean of `num_samples` estimates. A negative number of steps and no samples raise
+  ValueError.
   """
-  if start not in STARTS:
-    raise ValueError(f"start is {start!r}; expected one of {', '.join(STARTS)}")
   if num_steps < 0 or num_samples < 1:
     raise ValueError(
       f"expected num_steps of 0 or more and num_samples of 1 or more, got {num_steps} and "
@@ -138,7 +134,7 @@ def make_inference(
     both = jax.tree.map(lambda *pair: jnp.stack(pair), before, after)
     return after, judge(variables, both, example, jax.random.fold_in(_key(number), 1))
 
-  def infer(variables: Any, batch: Batch, numbers: Int[Array, "b"]) -> FreeInference:
+  def infer(variables: Any, batch: Batch, numbers: Int[Array, " b"]) -> FreeInference:
     before = begin(variables, batch)
     free = free_form.unconstrain(before)
     each = jax.vmap(one, in_axes=(None, 0, 0, 0, 0))
@@ -158,10 +154,10 @@ def infer_split(
 ) -> FreeInference:
   """Free-form inference of every example of a split, `image` uint8 [n, h, w, c] and `label` [n].
 
-  What is returned has arrays of NumPy. An empty split, a batch size below one, and a bound or
-  reading that is not finite raise ValueError.
+  What is returned has arrays of NumPy. A batch size below one, and a bound or reading that is not
+  finite raise ValueError.
   """
-  count, arrays = num_examples(split), {name: jnp.asarray(each) for name, each in split.items()}
+  count, arrays = len(split["label"]), {name: jnp.asarray(each) for name, each in split.items()}
   place = jax.jit(functools.partial(evaluation_batch, canvas=canvas))
 
   def infer_rows(rows: np.ndarray) -> FreeInference:

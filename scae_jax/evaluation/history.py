@@ -12,14 +12,11 @@ _NOT_CURVES = ("step", "split", "timing")
 
 
 def read_history(path: pathlib.Path, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-  """Reads the JSON lines of a training run: an object with `step` and `split` a line.
+  """Reads the JSON lines of a training run, of one of its seeds; see `training.metrics`.
 
-  Where several seeds trained at once, a line has under `seeds` the numbers of each. The incomplete
-  last line that a kill leaves is left out, and damaged ones with a warning.
-
-  Returns:
-    Steps int [n] in ascending order, and `{split/name: float [n]}` of every number, NaN at steps
-    that have none. Numbers of an object in the line are `split/object/name`; timings are left out.
+  The incomplete last line that a kill leaves is left out, and damaged ones with a warning. Returns
+  steps int [n] in ascending order, and `{split/name: float [n]}` of every number, NaN at steps that
+  have none. Numbers of an object in the line are `split/object/name`; timings are left out.
   """
   rows: dict[int, dict[str, float]] = {}
   damaged = 0

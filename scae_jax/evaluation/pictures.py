@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
-from scae_jax.evaluation.checks import check_features
 from scae_jax.evaluation.classification import Classification, by_confidence
 from scae_jax.evaluation.files import write_whole
 from scae_jax.evaluation.history import read_history
@@ -31,10 +30,7 @@ Drawers = dict[str, Callable[[], Figure]]  # by name of the file, without its en
 def model_figures(
   system: System, variables: Any, batch: Batch, class_names: tuple[str, ...] = ()
 ) -> Drawers:
-  """The figures of a batch that the model feeds; `class_names` are of capsules that are classes.
-
-  A figure that does not exist raises ValueError.
-  """
+  """The figures of a batch that the model feeds; `class_names` are of capsules that are classes."""
   fed = jax.device_get(jax.jit(system.pictures)(variables, batch))
   unknown = sorted(set(fed) - set(FIGURES))
   if unknown:
@@ -99,7 +95,6 @@ def curve_figures(history: pathlib.Path | None, seed: int) -> Drawers:
 
 def embed(features: np.ndarray, seed: int) -> np.ndarray:
   """Places examples [n, d], n at least 5, in the plane by t-SNE: float32 [n, 2]."""
-  check_features("to embed", features)
   # Principal components give a start that keeps clusters in place, where there are two that vary.
   varies = features.shape[1] >= 2 and bool(np.ptp(features, axis=0).any())
   tsne = TSNE(

@@ -25,7 +25,7 @@ from sklearn.metrics import confusion_matrix
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from scae_jax.evaluation.checks import check_enough_to_fit, check_features, check_labels
+from scae_jax.evaluation.checks import check_enough_to_fit, check_finite
 from scae_jax.evaluation.clusters import Clusters
 
 NUM_STARTS = 10  # k-means runs, of which the best counts: the least sum of squares within clusters
@@ -38,47 +38,22 @@ MIN_EXAMPLES = 0.01  # share of the examples that must count, for the capsule to
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-  """Clusters or a linear classifier, fitted to training features; scores any number of sets.
+  """Clusters or a linear classifier, fitted to training features; scores any number of sets."""
 
-  Attributes:
-    name: what the features are called in messages.
-    num_classes: number of labels.
-    num_features: columns.
-    num_examples: training examples.
-    predict: `features [n, d] -> labels int [n]`.
-    train_accuracy: share of the training examples that are classified correctly, in [0, 1].
-    num_clusters: clusters that have any training example; 0 of a linear classifier. Fewer than the
-      classes where the features take fewer values than that, as with dead capsules; the accuracy is
-      then what that number of clusters can reach.
-    clusters: what `predict` goes by; None of a linear classifier.
-    converged: False when a linear classifier was cut at `MAX_STEPS`; its accuracy is then a lower
-      bound.
-  """
-
-  name: str
+  name: str  # of the features, in messages
   num_classes: int
-  num_features: int
-  num_examples: int
-  predict: Callable[[np.ndarray], np.ndarray]
-  train_accuracy: float
+  num_examples: int  # in training
+  predict: Callable[[np.ndarray], np.ndarray]  # `features [n, d] -> labels int [n]`
+  train_accuracy: float  # share of the training examples that are classified correctly
+  # Those with any training example; 0 of a linear classifier. Fewer than the classes where features
+  # take fewer values than that, as with dead capsules.
   num_clusters: int = 0
-  clusters: Clusters | None = None
-  converged: bool = True
+  clusters: Clusters | None = None  # what `predict` goes by; None of a linear classifier
+  converged: bool = True  # False if cut at `MAX_STEPS`: the accuracy is then a lower bound
 
   def confusion(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Examples by label (row) and by predicted label (column), int [num_classes, num_classes].
-
-    Raises:
-      ValueError: features [n, d] that are not finite or of another width, or labels int [n] outside
-        the classes.
-    """
-    check_features(self.name, features)
-    check_labels(self.name, features, labels, self.num_classes)
-    if features.shape[1] != self.num_features:
-      raise ValueError(
-        f"Features '{self.name}' have {self.num_features} columns in training and"
-        f" {features.shape[1]} in the examples to score: both must come from one model."
-      )
+    """Examples by label (row) and by predicted label (column), int [num_classes, num_classes]."""
+    check_finite(f"Features '{self.name}'", features)
     return confusion_matrix(labels, self.predict(features), labels=np.arange(self.num_classes))
 
   def accuracy(self, features: np.ndarray, labels: np.ndarray) -> float:
@@ -106,7 +81,6 @@ def fit_clusters(
   return Fit(
     name=name,
     num_classes=num_classes,
-    num_features=features.shape[1],
     num_examples=len(features),
     predict=lambda features: label_of_cluster[kmeans.predict(features)],
     train_accuracy=accuracy,
@@ -118,10 +92,7 @@ def fit_clusters(
 
 
 def match_clusters(clusters: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
-  """The label of each cluster, a permutation, for which most examples are correct.
-
-  Both are int [n] in [0, num_classes).
-  """
+  """The label of each cluster, a permutation, for which most examples [n] are correct."""
   counts = confusion_matrix(clusters, labels, labels=np.arange(num_classes))
   _, label_of_cluster = linear_sum_assignment(counts, maximize=True)
   return label_of_cluster
@@ -140,7 +111,6 @@ def fit_probe(
   return Fit(
     name=name,
     num_classes=num_classes,
-    num_features=features.shape[1],
     num_examples=len(features),
     predict=pipeline.predict,
     train_accuracy=float(pipeline.score(features, labels)),
@@ -155,12 +125,10 @@ def capsules_in_use(activations: np.ndarray, *, name: str = "features") -> np.nd
   on; this count tells them from capsules that specialise. A capsule's share of an example is its
   activation (presence or posterior mass) over the sum of those of all capsules, or zero where that
   sum is. A capsule is in use when its share is at least 0.1 on at least 1 % of the examples. With
-  more than ten capsules that are all equally on, none is in use.
-
-  Raises:
-    ValueError: activations that are negative or not finite.
+  more than ten capsules that are all equally on, none is in use. Activations that are negative or
+  not finite raise ValueError.
   """
-  check_features(name, activations)
+  check_finite(f"Features '{name}'", activations)
   if activations.min() < 0:
     raise ValueError(
       f"Features '{name}' must be non-negative to be shares of an example, got a minimum of "
@@ -179,8 +147,7 @@ def _checked_fit(
   scikit-learn warns of fewer values than clusters and of a probe that was cut: `num_clusters` and
   `converged` say both in the result.
   """
-  check_features(name, features)
-  check_labels(name, features, labels, num_classes)
+  check_finite(f"Features '{name}'", features)
   check_enough_to_fit(labels, num_classes)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", ConvergenceWarning)

@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 from scipy import stats
 
-from scae_jax.data.constellations import PATTERNS, SceneOptions, check_scenes
+from scae_jax.data.constellations import PATTERNS, SceneOptions
 
 MAX_POINTS = 62  # a set of points is an int64
 CHUNK = 200  # scenes at once, for memory
@@ -32,30 +32,19 @@ SLACK = 4.0
 
 @dataclasses.dataclass(frozen=True)
 class _Candidates:
-  """Places where a pattern may be, best first, padded with places of infinite misfit.
+  """Places where a pattern may be, best first, padded with places of infinite misfit."""
 
-  Attributes:
-    members: int64 [s, c], bit i is set where point i belongs to the pattern.
-    misfit: [s, c], sum of squared distances over the variance of the jitter; infinite: none.
-  """
-
-  members: np.ndarray
-  misfit: np.ndarray
+  members: np.ndarray  # int64 [s, c], bit i is set where point i belongs to the pattern
+  misfit: np.ndarray  # [s, c], sum of squared distances over the variance of the jitter
 
 
 def ransac(points: np.ndarray, presence: np.ndarray, options: SceneOptions) -> np.ndarray:
   """Finds the patterns of scenes: points [s, n, 2] in [-1, 1], presence [s, n], 0 or 1.
 
-  `options` are those that the scenes were drawn with.
-
-  Returns:
-    int32 [s, n], the index in `options.patterns` of the pattern that each point is explained by,
-    -1 for absent and for unexplained points.
-
-  Raises:
-    ValueError: what `check_scenes` says, or more than `MAX_POINTS` present points in a scene.
+  `options` are those that the scenes were drawn with. Returns int32 [s, n], the index in
+  `options.patterns` of the pattern that each point is explained by, -1 for absent and for
+  unexplained points. More than `MAX_POINTS` present points in a scene raise ValueError.
   """
-  check_scenes(points, presence, np.zeros(np.shape(presence), int), len(options.patterns))
   there = np.asarray(presence).astype(bool)
   if there.sum(axis=1).max() > MAX_POINTS:
     raise ValueError(

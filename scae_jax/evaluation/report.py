@@ -40,25 +40,15 @@ class Evaluated:
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-  """What a scorer finds of one seed.
+  """What a scorer finds of one seed."""
 
-  Attributes:
-    sources: entries of `metrics.json` on what was used: `scored_on` and, if any, `fitted_on`.
-    entries: entries of `metrics.json` on what was found.
-    notes: sentences on what makes a figure less than it seems.
-    pictured: the examples that the model's figures show.
-    drawers: further figures, by name.
-    clusters: of each kind of features, for `clusters.json`; {} of a model without any.
-    class_names: of the model's figures that name classes; () gives them numbers.
-  """
-
-  sources: Mapping[str, Any]
-  entries: Mapping[str, Any]
-  notes: tuple[str, ...]
-  pictured: Batch
-  drawers: Mapping[str, Callable[[], Figure]] = dataclasses.field(default_factory=dict)
-  clusters: Mapping[str, Clusters] = dataclasses.field(default_factory=dict)
-  class_names: tuple[str, ...] = ()
+  sources: Mapping[str, Any]  # for `metrics.json`: `scored_on` and, if any, `fitted_on`
+  entries: Mapping[str, Any]  # for `metrics.json`, what was found
+  notes: tuple[str, ...]  # sentences on what makes a figure less than it seems
+  pictured: Batch  # the examples that the model's figures show
+  drawers: Mapping[str, Callable[[], Figure]] = dataclasses.field(default_factory=dict)  # more
+  clusters: Mapping[str, Clusters] = dataclasses.field(default_factory=dict)  # by kind of features
+  class_names: tuple[str, ...] = ()  # of figures that name classes; () gives them numbers
 
 
 # (variables, seed) -> what was found; made by `scorers`.
@@ -71,14 +61,8 @@ def write_reports(
   """Scores every seed: `metrics.json`, PNG figures and `clusters.json` each, and a table.
 
   Of several seeds each has a folder `seed-<number>`, and there is one summary. `metrics.json` is
-  written before the figures are drawn.
-
-  Returns:
-    The content of each seed's `metrics.json`.
-
-  Raises:
-    ValueError: from the scorer; or the system feeds a figure that does not exist.
-    OSError: a folder cannot be written to; found before anything is computed.
+  written before the figures are drawn; the content of each seed's is returned. A folder that cannot
+  be written to raises OSError before anything is computed, a figure that does not exist ValueError.
   """
   directory, seeds = pathlib.Path(directory), evaluated.variables
   folders = {seed: directory / f"seed-{seed}" if len(seeds) > 1 else directory for seed in seeds}

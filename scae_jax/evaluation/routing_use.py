@@ -23,10 +23,7 @@ def measure_routing(
   object_presence: Float[np.ndarray, "b k"],
   object_poses: Float[np.ndarray, "b k 2 3"],
 ) -> dict[str, Any]:
-  """What varies over examples.
-
-  Presences are in [0, 1], poses go from an object's own to image coordinates. `part_winner` is the
-  object that won each part, k or more for none.
+  """What varies over examples. `part_winner` is the object that won each part, k or more for none.
 
   Returns:
     `parts` and `objects`, a dict each. Of both `on`, the share of examples in which it is. Of

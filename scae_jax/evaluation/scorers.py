@@ -21,7 +21,6 @@ from scae_jax.evaluation.collect import (
   answer_collector,
   feature_collector,
   mean_metrics,
-  num_examples,
   segment_collector,
 )
 from scae_jax.evaluation.examples import (
@@ -50,11 +49,8 @@ def feature_scorer(
 
   Both are always fitted to the training split of `dataset`, which the model was trained on.
   `scored` and `split` say what is scored, `canvas` is the side of the square that images are padded
-  to, pixels.
-
-  Raises:
-    ValueError: an unknown split or a data set that does not fit; from the scorer, features or
-      metrics that are not finite, or fewer training examples than classes.
+  to, pixels. An unknown split and a data set that does not fit raise ValueError; in the scorer,
+  features or metrics that are not finite, and fewer training examples than classes.
   """
   check_transfer(dataset, scored, canvas)
   train_split = load_split(dataset, "train", evaluated.max_examples)
@@ -126,15 +122,11 @@ def answer_scorer(
 
   `scored` and `split` give the names, classes and notes of `examples`, arrays on the host with one
   entry an example each. `make_batch`, jittable, makes of these and of indices a batch with `label`
-  [b], and `other_label` [b] where examples have pairs of labels.
-
-  Raises:
-    ValueError: the system does not classify; no examples, or arrays that are not of one length; a
-      negative limit; from the scorer, scores or metrics that are not finite or of another shape.
+  [b], and `other_label` [b] where examples have pairs of labels. ValueError is raised of a negative
+  limit and, in the scorer, of scores and metrics that are not finite.
   """
-  rows = choose(num_examples(examples), evaluated.max_examples)
-  sizes = {"num_classes": scored.num_classes, "batch_size": evaluated.batch_size}
-  collect = answer_collector(evaluated.system, make_batch, **sizes)
+  rows = choose(len(examples["label"]), evaluated.max_examples)
+  collect = answer_collector(evaluated.system, make_batch, batch_size=evaluated.batch_size)
   on_device = {name: jnp.asarray(array) for name, array in examples.items()}
 
   def scorer(variables: Any, _: int) -> Scored:
@@ -159,10 +151,8 @@ def answer_scorer(
 def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
   """Scores how well capsules tell the patterns of points apart, by jitter.
 
-  RANSAC, which knows the patterns, stands beside them as the ceiling.
-
-  Raises:
-    ValueError: the system does not segment points, or a negative limit.
+  RANSAC, which knows the patterns, stands beside them as the ceiling. A system that does not
+  segment points and a negative limit raise ValueError.
   """
   collect = segment_collector(evaluated.system, batch_size=evaluated.batch_size)
   count = len(choose(NUM_TEST, evaluated.max_examples))
@@ -174,12 +164,8 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
     return agreement(jitter, ransac(scenes[jitter]["points"], scenes[jitter]["presence"], options))
 
   def agreement(jitter: float, capsule: np.ndarray) -> dict[str, float]:
-    return segmentation(
-      **scenes[jitter],
-      capsule=capsule,
-      num_patterns=len(dataset.options.patterns),
-      num_capsules=max(int(capsule.max()) + 1, 1),
-    ).means()
+    presence, pattern = scenes[jitter]["presence"], scenes[jitter]["pattern"]
+    return segmentation(presence, pattern, capsule).means()
 
   def scorer(variables: Any, _: int) -> Scored:
     by_jitter = {}

@@ -19,19 +19,14 @@ Features = tuple[np.ndarray, np.ndarray]  # float32 [n, d], and labels int [n]
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """Figures of one set of features.
+  """Figures of one set of features."""
 
-  Attributes:
-    entries: for `metrics.json`: `lin_match` and `lin_pred` on the scored examples, the same on the
-      training examples, `fitted_examples`, `confusion`, and for capsules how many are in use; of
-      readings, those of `lin_pred` alone.
-    notes: sentences on what makes a figure less than it seems.
-    clusters: of LIN-MATCH; None of readings.
-  """
-
+  # For `metrics.json`: `lin_match` and `lin_pred` on the scored examples, the same on the training
+  # examples, `fitted_examples`, `confusion`, and for capsules how many are in use; of readings,
+  # those of `lin_pred` alone.
   entries: dict[str, Any]
-  notes: tuple[str, ...]
-  clusters: Clusters | None = None
+  notes: tuple[str, ...]  # sentences on what makes a figure less than it seems
+  clusters: Clusters | None = None  # of LIN-MATCH; None of readings
 
 
 def score(
@@ -46,11 +41,8 @@ def score(
   """Fits as many clusters as classes, and a probe, to `train`; scores both on `test`.
 
   `seed` is of k-means' starts. `are_capsules`: each feature is the activation of a capsule, so that
-  those in use count.
-
-  Raises:
-    ValueError: features that are not finite or, of capsules, negative; labels outside the classes;
-      too few training examples.
+  those in use count. Features that are not finite or, of capsules, negative, and too few training
+  examples raise ValueError.
   """
   clusters = fit_clusters(*train, num_classes=num_classes, seed=seed, name=name)
   confusion = clusters.confusion(*test)

@@ -17,8 +17,6 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.special import xlogy
 
-from scae_jax.data.constellations import check_scenes
-
 
 @dataclasses.dataclass(frozen=True)
 class Segmentation:
@@ -33,38 +31,16 @@ class Segmentation:
     return {name: float(values.mean()) for name, values in dataclasses.asdict(self).items()}
 
 
-def segmentation(
-  points: np.ndarray,
-  presence: np.ndarray,
-  pattern: np.ndarray,
-  capsule: np.ndarray,
-  *,
-  num_patterns: int,
-  num_capsules: int,
-) -> Segmentation:
-  """Compares the capsule of each point, int [s, n] in [-1, num_capsules), with its pattern.
+def segmentation(presence: np.ndarray, pattern: np.ndarray, capsule: np.ndarray) -> Segmentation:
+  """Compares the capsule of each point with its pattern, both int [s, n], -1 for no capsule.
 
   For the accuracy, patterns and capsules are matched one to one in every scene, so that as many
   points as possible are right. The other two compare partitions, in which each point of no capsule
-  is a group of its own. `points`, `presence` and `pattern` are as `check_scenes` wants them.
-
-  Raises:
-    ValueError: what `check_scenes` says; capsules of another shape, type or range.
+  is a group of its own. `presence` [s, n] is 0 or 1, and a scene has a point.
   """
-  check_scenes(points, presence, pattern, num_patterns)
-  if capsule.shape != presence.shape or not np.issubdtype(capsule.dtype, np.integer):
-    raise ValueError(
-      f"capsule must be one integer a point, shape {presence.shape}, got {capsule.dtype}"
-      f" {capsule.shape}"
-    )
-  if capsule.min() < -1 or capsule.max() >= num_capsules:
-    raise ValueError(
-      f"capsule must be -1 (none) or in 0 ... {num_capsules - 1}, got {capsule.min()} ..."
-      f" {capsule.max()}"
-    )
   present = presence.astype(bool)
   # Points by scene, pattern and capsule, of no capsule first.
-  table = np.zeros((len(pattern), num_patterns, 1 + num_capsules), np.int64)
+  table = np.zeros((len(pattern), pattern.max() + 1, capsule.max() + 2), np.int64)
   np.add.at(table, (np.nonzero(present)[0], pattern[present], capsule[present] + 1), 1)
   alone, counts = table[..., 0], table[..., 1:]
   return Segmentation(

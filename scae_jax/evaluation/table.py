@@ -1,30 +1,21 @@
 """Tables: of one report on stdout, and of any cells in Markdown."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.box import HEAVY_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 # Of a classifier, by their keys in `metrics.json`.
 OF_ANSWERS = ("accuracy", "error", "both_right", "mean_confidence", "expected_calibration_error")
-WIDTH = 200  # characters, where stdout is no terminal
 
 
 def print_table(metrics: Mapping[str, Any]) -> None:
-  """Prints a seed's `metrics.json` to stdout: framed on a terminal, plain elsewhere."""
-  num_names, columns, rows = _cells(metrics)
-  is_framed = sys.stdout.isatty()
-  table = Table(box=HEAVY_HEAD if is_framed else None, show_header=any(columns), pad_edge=is_framed)
-  for i, column in enumerate(columns):
-    table.add_column(column, justify="left" if i < num_names else "right", no_wrap=i >= num_names)
-  for row in rows:
-    table.add_row(*map(Text, row))  # as they are: rich would read brackets as markup
+  """Prints a seed's `metrics.json`: names on the left, numbers under each other on the right."""
+  num_names, rows = _cells(metrics)
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   print(_heading(metrics))
-  Console(highlight=False, width=None if is_framed else WIDTH).print(table)
+  for row in rows:
+    cells = [*map(str.ljust, row[:num_names], widths)]
+    cells += map(str.rjust, row[num_names:], widths[num_names:])
+    print("  ".join(cells).rstrip())
   for name, value in metrics.get("measures", {}).items():
     print(f"{words(name)}: {value:.4g} (mean over examples)")
   for note in metrics["notes"]:
@@ -57,20 +48,21 @@ def _heading(metrics: Mapping[str, Any]) -> str:
   return f"{text} step {metrics['step']:,}"
 
 
-def _cells(metrics: Mapping[str, Any]) -> tuple[int, tuple[str, ...], list[tuple[str, ...]]]:
-  """The number of columns, from the left, that name a row; titles of columns, "" for none; rows."""
+def _cells(metrics: Mapping[str, Any]) -> tuple[int, list[tuple[str, ...]]]:
+  """The number of columns, from the left, that name a row; and the rows, titles first, if any."""
   if "segmentation" in metrics:
     others = ("adjusted_rand_index", "variation_of_information")
-    rows = [
+    rows = [("jitter", "", "accuracy", "Rand index", "VI, nats")]
+    rows += [
       (jitter, words(kind), _percent(one["accuracy"]), *(f"{one[name]:.3f}" for name in others))
       for jitter, kinds in metrics["segmentation"].items()
       for kind, one in kinds.items()
     ]
-    return 2, ("jitter", "", "accuracy", "Rand index", "VI, nats"), rows
+    return 2, rows
   if "classification" in metrics:
     found = classification_figures(metrics["classification"])
-    return 1, ("", ""), [(name, f"{value:.2f} %") for name, value in found.items()]
-  rows = []
+    return 1, [(name, f"{value:.2f} %") for name, value in found.items()]
+  rows = [("", "LIN-MATCH", "LIN-PRED", "capsules in use")]
   for name, one in [*metrics["features"].items(), ("raw_pixels", metrics["pixels"])]:
     used = f"{one['capsules_in_use']} of {one['capsules']}" if "capsules" in one else ""
     rows.append((words(name), _percent(one["lin_match"]), _percent(one["lin_pred"]), used))
@@ -78,7 +70,7 @@ def _cells(metrics: Mapping[str, Any]) -> tuple[int, tuple[str, ...], list[tuple
     (words(name), "", _percent(one["lin_pred"]), "")
     for name, one in metrics.get("readings", {}).items()
   ]
-  return 1, ("", "LIN-MATCH", "LIN-PRED", "capsules in use"), rows
+  return 1, rows
 
 
 def _percent(share: float) -> str:

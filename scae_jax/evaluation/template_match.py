@@ -35,25 +35,17 @@ def match_templates(templates: np.ndarray, alphas: np.ndarray | None = None) -> 
   """The nearest other template of each, and how near it is.
 
   `templates` [m, t, t, c] in [0, 1] are multiplied by `alphas` [m, t, t, 1], if there are any.
+  Fewer than two with ink raise ValueError.
 
   Returns:
     `templates`, their number; `blank`, indices of those without ink, which are left out;
     `mean_error`, the mean over the others of the least error; `matched`, the share of them with an
     error below `match_below`; `nearest`, of each its index `template`, that of the nearest, `by`,
     and the `error`; and `notes`.
-
-  Raises:
-    ValueError: arrays of another shape, or fewer than two templates with ink.
   """
-  templates = np.asarray(templates, np.float32)
-  if templates.ndim != 4 or templates.shape[1] != templates.shape[2]:
-    raise ValueError(f"templates have shape {templates.shape}; expected [m, t, t, c].")
-  if alphas is not None and np.shape(alphas) != (*templates.shape[:3], 1):
-    raise ValueError(
-      f"alphas have shape {np.shape(alphas)}; expected one channel of every template,"
-      f" {(*templates.shape[:3], 1)}."
-    )
-  ink = templates if alphas is None else templates * np.asarray(alphas, np.float32)
+  ink = np.asarray(templates, np.float32)
+  if alphas is not None:
+    ink = ink * np.asarray(alphas, np.float32)
   has_ink = np.sqrt(np.mean(np.square(ink), axis=(1, 2, 3))) >= BLANK
   kept, blank = np.flatnonzero(has_ink), np.flatnonzero(~has_ink)
   if len(kept) < 2:

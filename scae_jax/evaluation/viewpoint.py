@@ -34,9 +34,8 @@ def accuracies(
   of which one set is held at a time. `canvas` is the side of the square that images are padded to,
   pixels; of each split `max_examples` are used, 0 for all.
 
-  Returns:
-    `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or `LIN-MATCH` and
-    `LIN-PRED` of each kind of features, and `LIN-PRED` of each of readings.
+  Returned is `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or
+  `LIN-MATCH` and `LIN-PRED` of each kind of features, and `LIN-PRED` of each of readings.
   """
   fitted = {}
   if system.classify is None:
@@ -46,8 +45,7 @@ def accuracies(
       fitted[seed] = _fit(collect(own, train), train["label"], dataset.num_classes, seed)
   else:
     make_batch = functools.partial(evaluation_batch, canvas=canvas)
-    sizes = {"num_classes": dataset.num_classes, "batch_size": batch_size}
-    collect = answer_collector(system, make_batch, **sizes)
+    collect = answer_collector(system, make_batch, batch_size=batch_size)
   results: dict[str, dict[str, dict[int, float]]] = {}
   for one in scored:
     split = load_split(one, "test", max_examples)

@@ -30,20 +30,18 @@ _ROWS = (
 )
 MAX_TICKS = 8  # as many angles as have room for a tick each
 TICKS = 45.0  # degrees, of more angles than that
-Lines = Mapping[str, Mapping[str, Num[np.ndarray, "n"]]]
+Lines = Mapping[str, Mapping[str, Num[np.ndarray, " n"]]]
 
 
 @typed
 def training_curves(
-  steps: Num[np.ndarray, "n"], values: Mapping[str, Num[np.ndarray, "n"]]
+  steps: Num[np.ndarray, " n"], values: Mapping[str, Num[np.ndarray, " n"]]
 ) -> Figure:
   """Draws each quantity in its own panel, because each has its own unit.
 
-  Values are NaN where a quantity was not measured; without any quantity ValueError is raised.
-  `train/x`, `validation/x` and `test/x` share the panel `x`. The first 24 panels are drawn.
+  Values are NaN where a quantity was not measured. `train/x`, `validation/x` and `test/x` share the
+  panel `x`. The first 24 panels are drawn.
   """
-  if not values:
-    raise ValueError("training_curves needs at least one quantity, got none.")
   by_quantity: dict[str, dict[str, np.ndarray]] = {}
   for name, curve in values.items():
     split, _, quantity = name.partition("/")
@@ -87,10 +85,8 @@ def equivariance(
 
   Of each family, `curves` have `size` [n] and for each kind of capsule `<kind>/error`,
   `<kind>/unmoved` and `<kind>/presence_change`, [n]; NaN where nothing was measured. `between` has
-  the mean absolute difference of presences between examples, by kind. No family raises ValueError.
+  the mean absolute difference of presences between examples, by kind.
   """
-  if not curves:
-    raise ValueError("equivariance needs at least one family of motions, got none.")
   figure = new_figure(3.0 * len(curves) + 1.2, 6.4, title)
   grid = figure.subplots(len(_ROWS), len(curves), squeeze=False, sharey="row", sharex="col")
   colours = dict(zip(between, palette(len(between)), strict=True))
@@ -123,7 +119,7 @@ def equivariance(
 
 @typed
 def viewpoint(
-  angles: Num[np.ndarray, "n"],
+  angles: Num[np.ndarray, " n"],
   accuracy: Lines,
   chance: float,
   title: str = "",
@@ -136,24 +132,14 @@ def viewpoint(
 ) -> Figure:
   """Draws accuracy by angle: a panel for each way of training, a line for each system.
 
-  A system has the same colour in all panels. Up to 8 angles have a tick each; of more there is one
-  every 45 degrees.
-
-  Args:
-    angles: degrees.
-    accuracy: `{way of training or of scoring: {system: shares in [0, 1]}}`; NaN leaves a gap,
-      nothing at all raises ValueError.
-    chance: the accuracy of a guess, drawn as a dotted line.
-    title: of the whole.
-    across: what the angles are of.
-    num_columns: panels side by side; 0 is all.
-    baselines: names of systems whose lines are grey and dashed.
-    dashed: names of others whose lines are dashed, such as those scored in another way.
-    marked: angles at which a thin line stands.
+  `accuracy` is `{way of training or of scoring: {system: shares in [0, 1]}}`; NaN leaves a gap. A
+  system has the same colour in all panels; `baselines` are grey and dashed, and so are the lines of
+  others that are `dashed`, such as those scored in another way. The accuracy of a guess, `chance`,
+  is a dotted line, and a thin one stands at angles that are `marked`. Up to 8 angles, in degrees,
+  have a tick each; of more there is one every 45. `num_columns` panels stand side by side, 0 for
+  all.
   """
   names = list(dict.fromkeys(name for lines in accuracy.values() for name in lines))
-  if not names:
-    raise ValueError("viewpoint needs the accuracies of at least one system, got none.")
   in_colour = [name for name in names if name not in baselines]
   colours = dict(zip(in_colour, palette(len(in_colour)), strict=True))
   num_columns = num_columns or len(accuracy)

@@ -26,7 +26,7 @@ MAX_TURNED = 8
 
 @typed
 def capsule_dimensions(
-  perturbed: Num[np.ndarray, "n d s h w c"], offsets: Num[np.ndarray, "s"]
+  perturbed: Num[np.ndarray, "n d s h w c"], offsets: Num[np.ndarray, " s"]
 ) -> Figure:
   """Draws a block an example: a row a dimension of its capsule, a column an offset added to it.
 
@@ -99,7 +99,7 @@ def object_samples(
 def part_identity(
   image: Num[np.ndarray, "n r h w c"],
   part_mixing: Num[np.ndarray, "n r m h w"],
-  degrees: Num[np.ndarray, "r"],
+  degrees: Num[np.ndarray, " r"],
   source: str = "",
 ) -> Figure:
   """Draws an image rotated by every angle, and below it its parts, each in a colour of its own.

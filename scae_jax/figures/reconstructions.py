@@ -145,8 +145,8 @@ def free_form(
   image: Num[np.ndarray, "n h w c"],
   before: Num[np.ndarray, "n h w c"],
   after: Num[np.ndarray, "n h w c"],
-  bound_before: Num[np.ndarray, "n"],
-  bound_after: Num[np.ndarray, "n"],
+  bound_before: Num[np.ndarray, " n"],
+  bound_after: Num[np.ndarray, " n"],
   title: str = "",
 ) -> Figure:
   """Draws, a column an example, the image, and the picture of its posterior and its bound in nats
@@ -168,8 +168,8 @@ def free_form(
 def class_reconstructions(
   image: Num[np.ndarray, "n h w c"],
   reconstruction: Num[np.ndarray, "n h w c"],
-  label: Int[np.ndarray, "n"],
-  predicted: Int[np.ndarray, "n"],
+  label: Int[np.ndarray, " n"],
+  predicted: Int[np.ndarray, " n"],
 ) -> Figure:
   """Draws, a column an example, the image, its reconstruction, and below it label and answer.
 

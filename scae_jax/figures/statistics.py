@@ -27,7 +27,7 @@ MAX_LEGEND = 30
 @typed
 def presences_by_class(
   features: Num[np.ndarray, "n k"],
-  labels: Int[np.ndarray, "n"],
+  labels: Int[np.ndarray, " n"],
   class_names: Sequence[str],
   title: str = "",
 ) -> Figure:
@@ -67,11 +67,8 @@ def confusion(
 ) -> Figure:
   """Draws which answers, the columns, the examples of each label get, a row a label.
 
-  Counts may be halves. `columns` says what an answer is, such as "label of the cluster". Another
-  number of names than of classes raises ValueError.
+  Counts may be halves. `columns` says what an answer is, such as "label of the cluster".
   """
-  if len(class_names) != len(matrix):
-    raise ValueError(f"{len(matrix)} classes were counted, and {len(class_names)} have names")
   shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
   side = float(np.clip(0.42 * len(class_names), 2.5, 11))
   figure = new_figure(side + 1.6, side + 1.2)
@@ -95,7 +92,7 @@ def confusion(
 @typed
 def embedding(
   points: Num[np.ndarray, "n 2"],
-  labels: Int[np.ndarray, "n"],
+  labels: Int[np.ndarray, " n"],
   class_names: Sequence[str],
   title: str = "",
 ) -> Figure:
@@ -128,9 +125,9 @@ def embedding(
 
 @typed
 def reliability(
-  count: Num[np.ndarray, "bins"],
-  confidence: Num[np.ndarray, "bins"],
-  accuracy: Num[np.ndarray, "bins"],
+  count: Num[np.ndarray, " bins"],
+  confidence: Num[np.ndarray, " bins"],
+  accuracy: Num[np.ndarray, " bins"],
   title: str = "",
 ) -> Figure:
   """Draws accuracy against confidence by bin, and below it the share of examples in each bin.

@@ -42,11 +42,7 @@ def cells_of(bank: Float[Array, "m t t c"]) -> Float[Array, "cells q"]:
 def sample_cells(side: int, cells: Array, rows: Array, columns: Array) -> tuple[Array, ...]:
   """Each template at its positions: `warping.sample_bilinear`, one array [m, p] a channel.
 
-  Args:
-    side: of a template, pixels.
-    cells: as of `cells_of`.
-    rows: [m, p], in template pixels.
-    columns: [m, p].
+  `cells` are as of `cells_of`, rows and columns [m, p] in template pixels.
   """
   return _sample_forward(side, cells, rows, columns)[0]
 
@@ -114,13 +110,8 @@ def mixture_log_prob(
 ) -> Array:
   """Sum over pixels of `mixtures.log_prob`, [], nats.
 
-  Args:
-    means: of each part, [m, p] a channel.
-    logits: mixing logits of the parts, presence included, [m, p].
-    background_mean: [].
-    background_logit: [].
-    target: [p] a channel; it gets no gradient.
-    scale: standard deviation of a pixel.
+  Means of each part are [m, p] a channel, its mixing logits, presence included, [m, p]; background
+  mean and logit []; the target [p] a channel, without a gradient; `scale` is of a pixel.
   """
   return _mixture_forward(means, logits, background_mean, background_logit, target, scale)[0]
 
@@ -174,17 +165,13 @@ def image_log_prob(
   side: int,
   scale: float,
 ) -> Array:
-  """log p(target) of one image, [], summed over pixels, nats; a term of `sum_by_example`.
+  """log p(target [h, w, c]) of one image, [], summed over pixels, nats; a term of `sum_by_example`.
 
-  Args:
-    shared: `cells_of` the templates, without colour, with their mixing logits as the last channel
-      if they have any; mean and mixing logit of the background; and where templates have no logits,
-      the temperature: their logits are then the mean over channels of the coloured, warped
-      templates over it.
-    parts: poses [m, 2, 3], presence [m] and colours [m, c].
-    target: [h, w, c].
-    side: of a template, pixels.
-    scale: standard deviation of a pixel.
+  `shared` are `cells_of` the templates, without colour, with their mixing logits as the last
+  channel if they have any; mean and mixing logit of the background; and where templates have no
+  logits, the temperature: their logits are then the mean over channels of the coloured, warped
+  templates over it. `parts` are poses [m, 2, 3], presence [m] and colours [m, c]; `side` is of a
+  template, pixels, `scale` the standard deviation of a pixel.
   """
   cells, *background, temperature = shared
   poses, presence, colours = parts

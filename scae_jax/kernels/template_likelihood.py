@@ -11,7 +11,7 @@ over parts and background; the log-likelihood is joint - mixing. With them the b
 part's posterior, exp(logit + log density - joint), and mixing probability, exp(logit - mixing),
 without looking at any other part, as flash attention does (Dao et al. 2022, arXiv 2205.14135). So
 it runs one program a part and image. Gradients of templates, which all images share, are matrix
-products an image at a time (`tent_products`), summed over images afterwards: nothing is added to
+products an image at a time, summed over images afterwards: nothing is added to
 one address by two programs, and a sum has the same order in every run.
 
 Pallas, lowered by Triton: for GPUs. Blocks are powers of two because Triton takes no others.
@@ -32,16 +32,14 @@ from scae_jax.kernels.template_pixels import (
   forward_kernel,
   probability,
 )
-from scae_jax.kernels.tent_products import MIN_SIDE
 from scae_jax.kernels.tiles import Sizes, by_tile, pixel_grid
 from scae_jax.shards import on_each_device
 from scae_jax.typing import Array, Float, typed
 
 # Pixels that a program looks at together, unless told otherwise.
 BLOCK = 64
-# Threads that a GPU runs in step; a program has at most 32 such groups, two threads for a pixel.
+# Threads that a GPU runs in step.
 WARP = 32
-MAX_BLOCK = 512
 
 
 @typed
@@ -56,49 +54,22 @@ def template_log_prob(
   scale: float,
   *,
   block: int = BLOCK,
-  tensor_cores: bool = False,
   interpret: bool = False,
-) -> Float[Array, "b"]:
+) -> Float[Array, " b"]:
   """log p(image), summed over pixels, nats; gradients flow to all arrays but the image.
 
-  A pixel's log-likelihood is a difference of two sums, known to 1e-7 of the largest mixing logit.
+  A template's last channel, of n = c + 1, are its mixing logits; the others are multiplied by the
+  part's colour. A pose that has collapsed draws nothing and gets no gradient, as in
+  `geometry.invert`, nor does a presence below `mixtures.MIN_PROB`. The background has one
+  brightness in every channel; `scale` is the standard deviation of a pixel. A pixel's
+  log-likelihood is a difference of two sums, known to 1e-7 of the largest mixing logit.
 
-  On a mesh of several devices each computes its own images; see `shards`.
-
-  Args:
-    bank: templates, with their mixing logits as the last of n = c + 1 channels.
-    poses: from template to image coordinates; one that has collapsed draws nothing and gets no
-      gradient, as in `geometry.invert`.
-    colours: what the other channels of a template are multiplied by.
-    presence: probabilities in [0, 1]; gets no gradient below `mixtures.MIN_PROB`.
-    background_mean: brightness of the background, in every channel.
-    background_logit: its mixing logit.
-    image: a constant, whose gradient is zero: no model draws what it also computes.
-    scale: standard deviation of a pixel.
-    block: pixels that a program looks at together, a power of two from 16 to 512. Changes the speed
-      alone.
-    tensor_cores: multiply the matrices of the templates' gradient there, as three products of
-      TensorFloat-32 that together are nearly float32, instead of in float32.
-    interpret: run the kernels as JAX operations, slowly: the only way without a GPU.
-
-  Raises:
-    ValueError: bank, scale, block or type do not fit.
+  On a mesh of several devices each computes its own images; see `shards`. A `block` is the number
+  of pixels that a program looks at together, a power of two from 16 to 512; it changes the speed
+  alone. `interpret` runs the kernels as JAX operations, slowly: the only way without a GPU.
   """
   height, width, channels = image.shape[1:]
-  if bank.shape[-1] != channels + 1:
-    raise ValueError(
-      f"bank has {bank.shape[-1]} channels and the image {channels}; expected one more in the "
-      "bank than in the image: the mixing logits, last"
-    )
-  if not 0 < scale < math.inf:
-    raise ValueError(f"scale is {scale!r}; expected a positive number")
-  if not MIN_SIDE <= block <= MAX_BLOCK or block & (block - 1):
-    raise ValueError(f"block is {block}; expected a power of two from {MIN_SIDE} to {MAX_BLOCK}")
-  if tensor_cores and bank.dtype != jnp.float32:
-    raise ValueError(f"tensor_cores needs float32 arrays; these are {bank.dtype}")
-  sizes = Sizes(
-    height, width, channels, bank.shape[1], float(scale), block, tensor_cores, interpret
-  )
+  sizes = Sizes(height, width, channels, bank.shape[1], float(scale), block, interpret)
   inverse = jax.vmap(jax.vmap(geometry.invert))(poses).reshape(*presence.shape, POSE_SIZE)
   background = jnp.stack([background_mean, background_logit])
   pixels = by_tile(sizes, jnp.moveaxis(image, -1, 1), mode="constant")
@@ -216,9 +187,7 @@ def _backward(sizes: Sizes, *inputs: Array) -> list[Array]:
       jax.ShapeDtypeStruct((batch, parts, *matrix), grid.dtype),
     ],
     # With fewer warps the matrices in float32 do not fit in registers.
-    compiler_params=plgpu.CompilerParams(
-      num_warps=max(1, sizes.block // (WARP if sizes.tensor_cores else WARP // 2)), num_stages=1
-    ),
+    compiler_params=plgpu.CompilerParams(num_warps=max(1, 2 * sizes.block // WARP), num_stages=1),
     interpret=sizes.interpret,
     name="template_log_prob_backward",
   )(*inputs)

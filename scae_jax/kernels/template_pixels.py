@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from scae_jax.kernels.tent_products import product, tent_factors
 from scae_jax.kernels.tiles import Sizes
 from scae_jax.typing import Array
 
@@ -27,33 +26,21 @@ class Sample(NamedTuple):
 
 
 def forward_kernel(
-  grid: Any,
-  tables: Any,
-  background: Any,
-  inverse: Any,
-  colours: Any,
-  log_presence: Any,
-  pixels: Any,
-  mixing: Any,
-  joint: Any,
+  grid: Any,  # [3, p], x, y and 1 of each pixel
+  tables: Any,  # [m, n, (t + 3)^2], templates between rings of zeros
+  background: Any,  # [2], mean and logit
+  inverse: Any,  # [m, 6], inverse poses
+  colours: Any,  # [m, c]
+  log_presence: Any,  # [m]
+  pixels: Any,  # [c, p], the image
+  mixing: Any,  # [p], result, the first of the sums
+  joint: Any,  # [p], result, the second
   *,
   sizes: Sizes,
 ) -> None:
   """Log sums of exp(logit) and of exp(logit + log density) over parts and background.
 
   Log densities are without their constant.
-
-  Args:
-    grid: [3, p], x, y and 1 of each pixel.
-    tables: [m, n, (t + 3)^2], templates between rings of zeros.
-    background: [2], mean and logit.
-    inverse: [m, 6], inverse poses.
-    colours: [m, c].
-    log_presence: [m].
-    pixels: [c, p], the image.
-    mixing: [p], result, the first of the sums.
-    joint: [p], result, the second.
-    sizes: static.
   """
   x, y = grid[0, :], grid[1, :]
   image = [pixels[channel, :] for channel in range(sizes.channels)]
@@ -78,36 +65,21 @@ def forward_kernel(
 
 
 def backward_kernel(
-  grid: Any,
-  tables: Any,
-  inverse: Any,
-  colours: Any,
-  log_presence: Any,
-  pixels: Any,
-  mixing: Any,
-  joint: Any,
-  gradient: Any,
-  of_part: Any,
-  of_bank: Any,
+  grid: Any,  # [3, p], x, y and 1 of each pixel, zeros beyond the image
+  tables: Any,  # [n, (t + 3)^2], the part's template between rings of zeros
+  inverse: Any,  # [6], inverse pose
+  colours: Any,  # [c]
+  log_presence: Any,  # [1]
+  pixels: Any,  # [c, p], the image
+  mixing: Any,  # [p], of the forward pass
+  joint: Any,  # [p], of the forward pass
+  gradient: Any,  # [1], of the image's log-likelihood
+  of_part: Any,  # [6 + 1 + c], result: of inverse pose, logit and colours
+  of_bank: Any,  # [n padded * t padded, t padded], result: of the template, channel below channel
   *,
   sizes: Sizes,
 ) -> None:
-  """Gradients of one part of one image, in steps of a block of pixels.
-
-  Args:
-    grid: [3, p], x, y and 1 of each pixel, zeros beyond the image.
-    tables: [n, (t + 3)^2], the part's template between rings of zeros.
-    inverse: [6], inverse pose.
-    colours: [c].
-    log_presence: [1].
-    pixels: [c, p], the image.
-    mixing: [p], of the forward pass.
-    joint: [p], of the forward pass.
-    gradient: [1], of the image's log-likelihood.
-    of_part: [6 + 1 + c], result: of inverse pose, logit and colours.
-    of_bank: [n padded * t padded, t padded], result: of the template, one channel below the other.
-    sizes: static.
-  """
+  """Gradients of one part of one image, in steps of a block of pixels."""
   pose = [inverse[i] for i in range(POSE_SIZE)]
   colour = [colours[i] for i in range(sizes.channels)]
   half = (sizes.side - 1) / 2
@@ -141,8 +113,7 @@ def backward_kernel(
     ]
 
     def add_product(matrix: Array) -> Array:
-      left, right = tent_factors(rows, columns, of_values, sizes.padded_side)
-      return matrix + product(left, right, tensor_cores=sizes.tensor_cores)
+      return matrix + _template_gradient(rows, columns, of_values, sizes.padded_side)
 
     # Most blocks see nothing of a part, and the product is most of the work.
     touched = _touches(rows, columns, sizes)
@@ -156,6 +127,29 @@ def backward_kernel(
   for i, number in enumerate(numbers):
     of_part[i] = jnp.sum(number)
   of_bank[:, :] = matrix
+
+
+def _template_gradient(rows: Array, columns: Array, gradients: list[Array], side: int) -> Array:
+  """Gradient of every channel of a template, one below the other, [n * side, side].
+
+  A pixel p that looks at (row_p, column_p) reads template pixel (i, j) with the weight
+  tent(row_p - i) tent(column_p - j), where tent(x) = [1 - |x|]+. So with gradients G_p of what was
+  read, the template's gradient is sum_p tent(row_p - i) G_p tent(column_p - j). A GPU multiplies
+  matrices faster than it adds many numbers to few addresses, and always in the same order. The
+  number of channels is filled up to n, a power of two.
+  """
+  line = jax.lax.iota(jnp.int32, pl.next_power_of_2(len(gradients)) * side)
+  channel, row = line // side, (line % side).astype(rows.dtype)
+  gradient = jnp.zeros((line.shape[0], rows.shape[0]), rows.dtype)
+  for number, values in enumerate(gradients):
+    gradient = jnp.where(channel[:, None] == number, values[None, :], gradient)
+  column = jax.lax.iota(jnp.int32, side).astype(rows.dtype)
+  left = _tent(rows[None, :] - row[:, None]) * gradient
+  return jnp.matmul(left, _tent(columns[:, None] - column[None, :]), precision="highest")
+
+
+def _tent(distance: Array) -> Array:
+  return jnp.maximum(1.0 - jnp.abs(distance), 0.0)
 
 
 def probability(log_prob: Array) -> Array:

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from scae_jax.kernels.tent_products import MIN_SIDE
 from scae_jax.typing import Array
+
+MIN_SIDE = 16  # of a matrix that Triton multiplies
 
 
 class Sizes(NamedTuple):
@@ -18,7 +19,6 @@ class Sizes(NamedTuple):
   side: int  # t of a template, pixels
   scale: float  # standard deviation of a pixel
   block: int  # pixels that a program looks at together
-  tensor_cores: bool  # multiply matrices there; see `tent_products`
   interpret: bool  # run as JAX operations
 
   @property

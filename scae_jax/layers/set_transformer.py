@@ -130,7 +130,7 @@ class SeedAttention(nn.Module):
     seeds: Float[Array, "k f"],
     elements: Float[Array, "b n d"],
     mask: Float[Array, "b n"],
-    widen: tuple[Float[Array, "d f"], Float[Array, "f"]],
+    widen: tuple[Float[Array, "d f"], Float[Array, " f"]],
   ) -> Float[Array, "b k f"]:
     """`mask` is added to the logits of each element; `widen` is kernel and bias."""
     wide, heads = (self.features,), (self.num_heads, self.features // self.num_heads)

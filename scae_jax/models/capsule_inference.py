@@ -80,14 +80,14 @@ class Posterior:
       poses = poses + shards.draw(jax.random.normal, pose_key, poses.shape) * scales
     return Capsules(logits, poses)
 
-  def presence_log_prob(self, capsules: Capsules, temperature: float) -> Float[Array, "b"]:
+  def presence_log_prob(self, capsules: Capsules, temperature: float) -> Float[Array, " b"]:
     """log density of the relaxed presences, nats."""
     log_prob = selection.relaxed_bernoulli_log_prob(
       capsules.presence_logits, self.presence_logits, jnp.float32(temperature)
     )
     return jnp.sum(log_prob, axis=-1)
 
-  def pose_log_prob(self, capsules: Capsules) -> Float[Array, "b"]:
+  def pose_log_prob(self, capsules: Capsules) -> Float[Array, " b"]:
     """log density of the poses, nats; 0 for a point posterior."""
     if self.pose_scales is None:
       return jnp.zeros(len(self.poses))

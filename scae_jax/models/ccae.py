@@ -59,7 +59,7 @@ class CCAEOutput:
   # Which capsule explains which point, with a leading batch axis.
   routing: routing_points.PointRouting
   point_presence: Float[Array, "b n"]  # of the batch
-  log_prob: Float[Array, "b"]  # log-likelihood of the present points, nats
+  log_prob: Float[Array, " b"]  # log-likelihood of the present points, nats
   mass: Float[Array, "b k"]  # share of all points that every capsule explains
   won: Float[Array, "b k"]  # present points that every capsule won; no gradient
 

@@ -138,7 +138,7 @@ class GenerativeCapsules(nn.Module):
     layers = zip(capsules[:-1], capsules[1:], self.relations(), off[:-1], strict=True)
     return [select(*layer) for layer in layers]
 
-  def top_log_prob(self, top: Capsules) -> Float[Array, "b"]:
+  def top_log_prob(self, top: Capsules) -> Float[Array, " b"]:
     """log density of the topmost layer, nats."""
     return jax.vmap(selection.root_log_prob, in_axes=(0, None, None, None))(
       top,
@@ -172,7 +172,7 @@ class GenerativeCapsules(nn.Module):
     warped = presence * warping.warp_templates(bank, parts.poses, canvas, canvas)
     return warped[..., :-1], warped[..., -1]
 
-  def image_log_prob(self, picture: Array, image: Array) -> Float[Array, "b"]:
+  def image_log_prob(self, picture: Array, image: Array) -> Float[Array, " b"]:
     """log density of images [b, h, w, c] around what was drawn, nats."""
     pixels = distributions.Normal(picture, self.pixel_scale).log_prob(image)
     return jnp.sum(pixels, axis=(1, 2, 3))
@@ -204,10 +204,7 @@ class GenerativeCapsules(nn.Module):
     return layers, choices
 
   def expect_children(self, top: Capsules) -> list[Capsules]:
-    """`selection.mean_children` of every layer below given top capsules of one example.
-
-    Returns the layers from the parts up to the one given.
-    """
+    """`selection.mean_children` of all layers below top capsules of an example, parts first."""
     layers = [top]
     for relations in reversed(self.relations()):
       layers = [selection.mean_children(layers[0], relations), *layers]

@@ -58,7 +58,7 @@ def object_samples(generative: GenerativeCapsules, canvas: int) -> dict[str, Arr
 
 def draw_objects(
   generative: GenerativeCapsules,
-  objects: Int[Array, "n"],
+  objects: Int[Array, " n"],
   poses: Float[Array, "n 2 3"],
   canvas: int,
   key: Array | None = None,

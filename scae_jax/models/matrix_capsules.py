@@ -102,10 +102,7 @@ class MatrixCapsules(nn.Module):
 def loss_terms(
   output: MatrixCapsulesOutput, batch: Batch, step: Array | int | None, *, margin_scale: float
 ) -> dict[str, Array]:
-  """`spread`, the spread loss, mean over the batch, with the margin of a step or, None, the last.
-
-  `margin_scale` is in steps, see `spread_margin`.
-  """
+  """`spread`, the mean spread loss, with the margin of a step; None stands for the last."""
   steps = jnp.asarray(math.inf if step is None else step, jnp.float32)
   margin = spread_margin(steps, margin_scale)
   present = supervised.present(labels_of(batch), output.activation.shape[1])

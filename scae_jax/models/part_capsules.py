@@ -189,10 +189,7 @@ class PartDecoder(nn.Module):
     return squash(self.raw_templates, self.nonlinearity)
 
   def colours(self, features: Array) -> Array:
-    """Colour of every part in [0, 1], [b, m, c], from special features [b, m, d].
-
-    Ones where parts have no colour.
-    """
+    """Colour of every part in [0, 1], [b, m, c], from special features [b, m, d], or ones."""
     if not self.colour:
       return jnp.ones((*features.shape[:2], self.channels))
     if features.shape[-1] == 0:

@@ -30,7 +30,7 @@ class ProbabilisticOutput:
   """Everything that one pass computes."""
 
   # The terms of the negative bound, nats; see `negative_bound`.
-  terms: dict[str, Float[Array, "b"]]
+  terms: dict[str, Float[Array, " b"]]
   # Of every layer, from the parts up, without noise: each layer is inferred from the centre of the
   # posterior below.
   posteriors: list[Posterior]
@@ -160,7 +160,7 @@ class ProbabilisticCapsules(nn.Module):
     posteriors: Sequence[Posterior],
     layers: Sequence[Capsules],
     choices: Sequence[Selection],
-  ) -> dict[str, Float[Array, "b"]]:
+  ) -> dict[str, Float[Array, " b"]]:
     """The terms of minus the evidence lower bound for one sample an image, nats, [b] each.
 
     `pixels`, -log density of the image; `capsules_<i>`, -log density of layer i given the one

@@ -88,10 +88,7 @@ def poses(output: SCAEOutput) -> dict[str, tuple[Array, Array]]:
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
-  """An SCAE from config sections: fields of `SCAE` and `StageOptions`, and `CapsuleLoss`.
-
-  `SCAE` has a section for each of its four parts.
-  """
+  """An SCAE from config sections: `SCAE` and its stages, `StageOptions`, `CapsuleLoss`."""
   data = require_images("scae", data, in_unit_range=True)
   options = bounds.read(CapsuleLoss, "loss", loss)
   shared, model = bounds.read_some(StageOptions, "model", model)

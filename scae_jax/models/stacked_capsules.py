@@ -45,7 +45,7 @@ class Encoding:
   # Which object explains which part, with a leading batch axis; its part poses carry no gradient
   # unless `stop_gradients` is `none`.
   routing: routing_mixture.Routing
-  part_log_prob: Float[Array, "b"]  # log-likelihood of the present parts' poses, nats
+  part_log_prob: Float[Array, " b"]  # log-likelihood of the present parts' poses, nats
   mass: Float[Array, "b k"]  # share of all parts that every object explains
 
 

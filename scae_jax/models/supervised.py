@@ -22,7 +22,7 @@ def answers(scores: Float[Array, "b k"], num_labels: int) -> Int[Array, "b {num_
 
 
 @typed
-def accuracy(scores: Float[Array, "b k"], labels: Int[Array, "b labels"]) -> Float[Array, "b"]:
+def accuracy(scores: Float[Array, "b k"], labels: Int[Array, "b labels"]) -> Float[Array, " b"]:
   """Share of an image's labels that are among its classes of the largest scores, one a label."""
   said = answers(scores, labels.shape[1])
   found = jnp.any(said[:, :, None] == labels[:, None, :], axis=1)

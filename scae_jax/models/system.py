@@ -249,10 +249,7 @@ def build_stage(
 
 
 def require_images(system: str, data: Spec, *, in_unit_range: bool = False) -> ImageSpec:
-  """The spec, if it is that of images, and, for systems that draw, of pixels in [0, 1].
-
-  Otherwise raises `ValueError`.
-  """
+  """The spec, if it is of images and, for systems that draw, pixels in [0, 1]; or `ValueError`."""
   if not isinstance(data, ImageSpec):
     raise ValueError(
       f"config.system {system!r} takes images, and config.data.name names scenes of points; the"

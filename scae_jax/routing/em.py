@@ -74,11 +74,11 @@ def log_density(
 @typed
 def route_by_em(
   votes: Float[Array, "p k d n"],
-  activation: Float[Array, "m"],
+  activation: Float[Array, " m"],
   child: np.ndarray,
   *,
-  beta_u: Float[Array, "k"],
-  beta_a: Float[Array, "k"],
+  beta_u: Float[Array, " k"],
+  beta_a: Float[Array, " k"],
   iterations: int,
   inverse_temperature_limit: float,
 ) -> EMRouting:

@@ -22,9 +22,9 @@ DUMMY_LOG = math.log(0.01)
 class Routing:
   """Which object explains which part."""
 
-  log_prob: Float[Array, "m"]  # log-likelihood of every part's pose, nats
+  log_prob: Float[Array, " m"]  # log-likelihood of every part's pose, nats
   posterior: Float[Array, "n m"]  # probability that a part belongs to an object; the dummy is last
-  winner: Int[Array, "m"]  # the object with the largest posterior, the dummy left out
+  winner: Int[Array, " m"]  # the object with the largest posterior, the dummy left out
 
 
 @typed
@@ -79,6 +79,6 @@ def soft_winner(
 
 
 @typed
-def posterior_mass(routing: Routing) -> Float[Array, "k"]:
+def posterior_mass(routing: Routing) -> Float[Array, " k"]:
   """Share of the parts that every object explains: its posterior summed over parts, over m."""
   return jnp.mean(routing.posterior[:-1], axis=1)

@@ -19,11 +19,11 @@ from scae_jax.typing import Array, Bool, Float, Int, typed
 class PointRouting:
   """Which capsule explains which point."""
 
-  log_prob: Float[Array, "n"]  # log-likelihood of every point, nats
+  log_prob: Float[Array, " n"]  # log-likelihood of every point, nats
   # Probability that a point belongs to a capsule, summed over its votes; the dummy is last.
   posterior: Float[Array, "k_and_dummy n"]
-  winner: Int[Array, "n"]  # the capsule with the largest posterior, the dummy left out
-  winning_vote: Int[Array, "n"]  # the most probable of the winner's own votes, in [0, v)
+  winner: Int[Array, " n"]  # the capsule with the largest posterior, the dummy left out
+  winning_vote: Int[Array, " n"]  # the most probable of the winner's own votes, in [0, v)
 
 
 @typed
@@ -64,14 +64,14 @@ def route_points(
 
 
 @typed
-def point_mass(routing: PointRouting, presence: Float[Array, "n"]) -> Float[Array, "k"]:
+def point_mass(routing: PointRouting, presence: Float[Array, " n"]) -> Float[Array, " k"]:
   """Share of all points, present or not, that every capsule explains by its posterior of present
   ones."""
   return jnp.mean(routing.posterior[:-1] * presence[None], axis=1)
 
 
 @typed
-def points_won(routing: PointRouting, presence: Float[Array, "n"]) -> Float[Array, "k"]:
+def points_won(routing: PointRouting, presence: Float[Array, " n"]) -> Float[Array, " k"]:
   """How many present points every capsule won; no gradient."""
   num_capsules = routing.posterior.shape[0] - 1
   won = jax.nn.one_hot(routing.winner, num_capsules, axis=0) * presence[None]
@@ -80,7 +80,7 @@ def points_won(routing: PointRouting, presence: Float[Array, "n"]) -> Float[Arra
 
 @typed
 def votes_won(
-  routing: PointRouting, presence: Float[Array, "n"], num_votes: int
+  routing: PointRouting, presence: Float[Array, " n"], num_votes: int
 ) -> Bool[Array, "k v"]:
   """Whether every vote won a present point."""
   num_capsules = routing.posterior.shape[0] - 1

@@ -22,7 +22,7 @@ from scae_jax.typing import Array, Float, Int, typed
 class Capsules:
   """Presences and poses of one layer in one example."""
 
-  presence_logits: Float[Array, "n"]  # logits of the relaxed presences
+  presence_logits: Float[Array, " n"]  # logits of the relaxed presences
   poses: Float[Array, "n 2 3"]  # from a capsule's own to image coordinates
 
   @property
@@ -35,7 +35,7 @@ class Capsules:
 class Moments:
   """What is expected of the capsules of one layer, each by itself."""
 
-  presence_logits: Float[Array, "n"]  # of the probability to be there
+  presence_logits: Float[Array, " n"]  # of the probability to be there
   poses: Float[Array, "n 2 3"]  # means
   pose_scales: Float[Array, "n 6"]  # standard deviations of their entries
 
@@ -62,7 +62,7 @@ class Selection:
 
   joint: Float[Array, "n m"]  # log density of every choice with the child's presence and pose, nats
   # Log density of every child's presence and pose, the choice summed out, nats.
-  log_prob: Float[Array, "m"]
+  log_prob: Float[Array, " m"]
   # Probability of every choice given children and parents; the dummy is last.
   posterior: Float[Array, "n m"]
 
@@ -97,7 +97,7 @@ def pose_log_prob(
 
 @typed
 def choice_log_prob(
-  parent_presence_logits: Float[Array, "k"], relations: Relations
+  parent_presence_logits: Float[Array, " k"], relations: Relations
 ) -> Float[Array, "n m"]:
   """log probability of every choice of every child, [k+1, m].
 
@@ -134,7 +134,7 @@ def child_log_prob(
   children: Capsules,
   parent_poses: Float[Array, "k 2 3"],
   relations: Relations,
-  off_log_prob: Float[Array, "m"] | None = None,
+  off_log_prob: Float[Array, " m"] | None = None,
 ) -> Float[Array, "n m"]:
   """log density of every child's presence and pose, given that it chose a parent, [k+1, m].
 
@@ -168,7 +168,7 @@ def select(
   children: Capsules,
   parents: Capsules,
   relations: Relations,
-  off_log_prob: Float[Array, "m"] | None = None,
+  off_log_prob: Float[Array, " m"] | None = None,
 ) -> Selection:
   """Sums out every child's choice, and says how likely each is (equation 9 of the article).
 
@@ -182,7 +182,7 @@ def select(
 @typed
 def tempered_log_prob(
   joint: Float[Array, "n m"], choice_temperature: Float[Array, ""]
-) -> Float[Array, "m"]:
+) -> Float[Array, " m"]:
   """T logsumexp(joint / T): of every child, the most of E_q[joint] + T H(q) over beliefs q.
 
   At T = 1 it is `Selection.log_prob`. Above, the entropy of a choice counts more than once, so that
@@ -194,7 +194,7 @@ def tempered_log_prob(
 
 
 @typed
-def expected_children(selection: Selection, children: Capsules) -> Float[Array, "k"]:
+def expected_children(selection: Selection, children: Capsules) -> Float[Array, " k"]:
   """Expected number of children of every parent that are on: appendix D, with their presences."""
   return jnp.sum(selection.posterior[:-1] * children.presence[None], axis=1)
 
@@ -202,7 +202,7 @@ def expected_children(selection: Selection, children: Capsules) -> Float[Array, 
 @typed
 def root_log_prob(
   roots: Capsules,
-  presence_logits: Float[Array, "n"],
+  presence_logits: Float[Array, " n"],
   scale: Float[Array, ""],
   temperature: Float[Array, ""],
 ) -> Float[Array, ""]:
@@ -288,7 +288,7 @@ def mean_children(parents: Capsules, relations: Relations) -> Capsules:
 
 @typed
 def chosen_poses(
-  choice: Int[Array, "m"], parent_poses: Float[Array, "k 2 3"], relations: Relations
+  choice: Int[Array, " m"], parent_poses: Float[Array, "k 2 3"], relations: Relations
 ) -> Float[Array, "m 2 3"]:
   """Where the parent that every child chose, a number below k, would have it."""
   votes = predicted_poses(parent_poses, relations.offsets)
@@ -297,7 +297,7 @@ def chosen_poses(
 
 @typed
 def sample_roots(
-  key: Array, presence_logits: Float[Array, "n"], scale: Float[Array, ""]
+  key: Array, presence_logits: Float[Array, " n"], scale: Float[Array, ""]
 ) -> Capsules:
   """Draws the topmost layer, presences of 0 or 1."""
   presence_key, pose_key = jax.random.split(key)

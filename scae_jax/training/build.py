@@ -58,9 +58,7 @@ def open_run(
 
   `which` is 'latest', 'best' (lowest held-out loss) or a step. A `config` replaces that of the
   workdir, for example to read the data elsewhere. A run on data in memory needs its `dataset`.
-
-  Raises:
-    RunError: there is no such run, checkpoint or data set, or they do not fit each other.
+  Raises `RunError` if run, checkpoint or data set are not there, or do not fit each other.
   """
   workdir = pathlib.Path(workdir)
   if config is None:
@@ -104,10 +102,8 @@ def build(
   """Loads the data, unless given in memory, and makes and traces the system: errors come early.
 
   Where `data.crop` is set, images of the returned data set are cropped to their middle, as
-  evaluation takes them. To evaluate takes less memory than `training`.
-
-  Raises:
-    RunError: with the message of the data source, the model or the check that refused.
+  evaluation takes them. To evaluate takes less memory than `training`. The `RunError` has the
+  message of the data source, the model or the check that refused.
   """
   with explained():
     if isinstance(settings.data, DataOptions):

@@ -64,10 +64,7 @@ class Checkpoints:
     """Opens a folder, an absolute path; makes it and clears it up if `writable`.
 
     The `keep` latest checkpoints stay, beside that of the lowest held-out loss. `say` takes a
-    message about a checkpoint that cannot be read.
-
-    Raises:
-      RunError: it is no folder.
+    message about a checkpoint that cannot be read. Raises `RunError` if it is a file.
     """
     if directory.exists() and not directory.is_dir():
       raise RunError(f"{directory} must be a folder; it is a file. Move it away.")
@@ -105,11 +102,7 @@ class Checkpoints:
     return sorted(self._manager.all_steps())
 
   def save(self, state: TrainState, progress: Progress) -> None:
-    """Starts writing a checkpoint; returns as soon as the state may be donated.
-
-    Raises:
-      WriteError: this checkpoint or the one before cannot be written.
-    """
+    """Starts writing, or raises `WriteError`; returns as soon as the state may be donated."""
     if progress.selection_loss is not None:
       self._losses[progress.step] = progress.selection_loss
     contents = dataclasses.asdict(progress)
@@ -146,10 +139,7 @@ class Checkpoints:
 
     `which` is 'latest', 'best' (lowest held-out loss, in which labels have no part) or a step. A
     damaged checkpoint is passed over with a message: for 'latest' follows the one before, for
-    'best' that of the next higher loss.
-
-    Raises:
-      RunError: there is no such checkpoint, or none can be read.
+    'best' that of the next higher loss. Raises `RunError` if there is none that can be read.
     """
     candidates = self._candidates(which)
     failures = []

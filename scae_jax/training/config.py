@@ -59,11 +59,7 @@ class Command:
 
 
 def read_settings(config: ConfigDict | Settings) -> Settings:
-  """Checks and reads a whole config; returns settings that are read already as they are.
-
-  Raises:
-    RunError: a section or key is missing, unknown, of the wrong type or out of bounds.
-  """
+  """Checks and reads a config, or raises `RunError`; settings, read already, stay as they are."""
   if isinstance(config, Settings):
     return config
   content: dict[str, Any] = config.to_dict()
@@ -114,8 +110,8 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
   """Reads `--config=file[:preset]`, `--config.section.key=value`, `--workdir=folder` and the flags
   of `Processes`, from a command line without the program's name.
 
-  Raises:
-    RunError: a flag or key is unknown, a value has the wrong type, or the file gives no config.
+  Raises `RunError` if a flag or key is unknown, a value has the wrong type, or the file gives no
+  config.
   """
   values = flags.FlagValues()
   values.set_gnu_getopt()  # values may stand apart from their flags, also of those not known yet
@@ -169,13 +165,9 @@ def _processes(values: flags.FlagValues) -> Processes | None:
   return None
 
 
-def parse_config(text: str) -> ConfigDict:
-  """A config from its JSON; configs hold tuples, never lists.
-
-  Raises:
-    ValueError: the text is not that of a config.
-  """
-  content = tuples(json.loads(text))
+def parse_config(saved: Any) -> ConfigDict:
+  """A config from its JSON, with tuples for lists; `ValueError` if it is not that of one."""
+  content = tuples(saved)
   if not isinstance(content, dict):
     raise ValueError(f"expected an object with sections, got {type(content).__name__}")
   return ConfigDict(content).lock()
@@ -207,9 +199,8 @@ def describe(command: Command) -> str:
 def load_config(source: str) -> ConfigDict:
   """The config of `file[:preset]`, as `configs/mnist.py:modern`; its values can be changed.
 
-  Raises:
-    RunError: neither is there such a file nor is it one that comes with the package; or it gives no
-      config.
+  The file is one of the user's, or one that comes with the package. Raises `RunError` if there is
+  none, or it gives no config.
   """
   return _load(source)[0]
 
@@ -244,11 +235,7 @@ def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
 
 
 def value_at(config: ConfigDict, key: str) -> Any:
-  """The value of `section.key`.
-
-  Raises:
-    RunError: there is no such key, with the valid ones, or it is a section.
-  """
+  """The value of `section.key`; `RunError`, which lists the valid keys, if there is none."""
   node: Any = config
   names = key.split(".")
   for depth, name in enumerate(names):

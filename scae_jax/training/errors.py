@@ -12,8 +12,6 @@ import errno
 import sys
 from collections.abc import Iterator
 
-from absl import flags
-
 
 class RunError(Exception):
   """The run cannot start as asked; the message says what was expected, what came, what to do."""
@@ -73,14 +71,3 @@ def exit_with_message() -> Iterator[None]:
   except KeyboardInterrupt:
     print("stopped: interrupted while no step was running; nothing is lost", file=sys.stderr)
     sys.exit(130)
-
-
-def parse_or_exit(arguments: list[str]) -> list[str]:
-  """Reads absl's flags for `app.run`; what they do not allow is one message and exit code 2."""
-  try:
-    if rest := flags.FLAGS(arguments)[1:]:
-      raise flags.Error(f"cannot read '{' '.join(rest)}'; write --flag=value.")
-    return arguments[:1]
-  except flags.Error as error:
-    print(f"error: {error}", file=sys.stderr)
-    sys.exit(2)

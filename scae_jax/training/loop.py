@@ -27,13 +27,7 @@ from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import Interrupted
 from scae_jax.training.interrupt import StopRequest
 from scae_jax.training.mesh import check_batch_size, make_mesh, put
-from scae_jax.training.metrics import (
-  MetricsWriter,
-  Speed,
-  Window,
-  import_tensorboard,
-  of_seeds,
-)
+from scae_jax.training.metrics import MetricsWriter, Window, import_tensorboard, of_seeds
 from scae_jax.training.optimizers import check_length
 from scae_jax.training.options import TrainOptions
 from scae_jax.training.processes import (
@@ -179,7 +173,8 @@ class _Loop:
   def run(self, state: TrainState, progress: Progress) -> tuple[TrainState, Progress]:
     """Trains until the last step or a request to stop; the result is being saved."""
     options, step = self.options, progress.step
-    window, speed = Window(progress.window), Speed()
+    # Of this line of metrics.
+    window, num_steps, seconds = Window(progress.window), 0, 0.0
     saved = step  # 0 if nothing is
     started = time.perf_counter()
     self.program.compile(state)
@@ -190,19 +185,18 @@ class _Loop:
       started = time.perf_counter()
       state, rows = self.program.run(state, step)
       num_done = len(rows["total"])
-      speed.steps += num_done
-      speed.seconds += time.perf_counter() - started
+      num_steps, seconds = num_steps + num_done, seconds + time.perf_counter() - started
       check_finite(rows, step, options.all_seeds, saved=saved)
       step += num_done
       last = step == options.num_steps
       window.add(rows)
-      self.display.advance(step, speed.steps_per_second)
+      self.display.advance(step, num_steps / seconds)
       if last or _due(step, options.log_every):
-        timing = {"steps_per_second": speed.steps_per_second, "seconds": speed.seconds}
+        timing = {"steps_per_second": num_steps / seconds, "seconds": seconds}
         timing["wall_seconds"] = time.perf_counter() - began
         means = of_seeds(window.means(), options.all_seeds)
         self._record({"split": "train", "step": step, **means, "timing": timing})
-        window, speed = Window(), Speed()
+        window, num_steps, seconds = Window(), 0, 0.0
       selection_loss = None
       save = last or _due(step, options.checkpoint_every)
       if save or _due(step, options.eval_every):

@@ -6,13 +6,12 @@ same lines as an uninterrupted one. Where several seeds train at once, numbers a
 and `"seeds": {"0": {"terms", "total", ...}, ...}` has those of each.
 
 `timing` of a training line has `steps_per_second` and `seconds`, of the steps alone since the last
-line (see `Speed`), and `wall_seconds` since this process began to train: after compilation, with
-the evaluations and checkpoints before the line. A resumed run counts from 0 again. A held-out line
-has the `seconds` of its evaluation.
+line, without compilation, evaluation and checkpoints; and `wall_seconds` since this process began
+to train: after compilation, with the evaluations and checkpoints before the line. A resumed run
+counts from 0 again. A held-out line has the `seconds` of its evaluation.
 """
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -64,18 +63,6 @@ class Window:
     return {"count": self.count, "sums": sums}
 
 
-@dataclasses.dataclass
-class Speed:
-  """Steps of a window and the seconds they took, without compilation, evaluation, checkpoints."""
-
-  steps: int = 0
-  seconds: float = 0.0
-
-  @property
-  def steps_per_second(self) -> float:
-    return self.steps / self.seconds
-
-
 class MetricsWriter:
   """Appends lines to `metrics.jsonl` and, if asked for, to TensorBoard's files beside it.
 
@@ -85,9 +72,7 @@ class MetricsWriter:
   def __init__(self, workdir: pathlib.Path, *, after_step: int, tensorboard: bool):
     """Opens the files and drops lines after a step, which will be written again.
 
-    Raises:
-      RunError: `metrics.jsonl` cannot be read, or a line before the last is not one of metrics.
-      WriteError: it cannot be written.
+    Raises `RunError` as `read_lines`, and `WriteError` if the file cannot be written.
     """
     self._workdir = workdir
     path = workdir / "metrics.jsonl"
@@ -136,8 +121,7 @@ def _full_disk_explained(workdir: pathlib.Path) -> Iterator[None]:
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
   """The lines of the file, without an unfinished last one.
 
-  Raises:
-    RunError: the file cannot be read, or a line before the last is not one of metrics.
+  Raises `RunError` if the file cannot be read, or a line before the last is not one of metrics.
   """
   try:
     texts = path.read_bytes().split(b"\n")

@@ -26,10 +26,7 @@ def weighted_total(terms: Mapping[str, Array], weights: Mapping[str, Any]) -> Ar
 
 
 def selection_loss(terms: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
-  """The held-out total that chooses the best checkpoint: without the probes, which see labels.
-
-  A term is a probe's by its name, which ends in `_probe`.
-  """
+  """The held-out total that ranks checkpoints: without the terms `..._probe`, which see labels."""
   names = [name for name in terms if not name.endswith(PROBE_SUFFIX)]
   return weighted_total({n: terms[n] for n in names}, {n: weights[n] for n in names})
 
@@ -38,10 +35,7 @@ def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
   """Weights of the loss terms at a step of training, counted from 0.
 
   A term with points (step, factor) has its weight times the factor, see `schedules.line_through`.
-  Held-out totals use the weights themselves.
-
-  Raises:
-    ValueError: points for no term.
+  Held-out totals use the weights themselves. Points for no term raise `ValueError`.
   """
   unknown = sorted(set(system.loss_schedule) - set(system.loss_weights))
   if unknown:

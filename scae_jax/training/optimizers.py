@@ -25,53 +25,36 @@ NEEDED_BY_ADAM = rule(
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerOptions:
-  """The keys of the config's `optimizer` section.
+  """The keys of the config's `optimizer` section."""
 
-  Attributes:
-    name: 'rmsprop' (as TensorFlow 1 computes it) or 'adam'.
-    learning_rate: after warm-up and before decay.
-    schedule: 'constant', 'exponential' or 'cosine', see `learning_rate_schedule`.
-    warmup_steps: steps over which the learning rate rises linearly; 0 for none.
-    decay_steps: exponential: steps for one factor of `decay_rate`; cosine: steps from the end of
-      warm-up to the end of the cosine, 0 for until `train.num_steps`, see `resolve`.
-    decay_rate: exponential: the factor.
-    end_factor: the learning rate never decays below this fraction of `learning_rate`.
-    momentum: of rmsprop.
-    decay: of rmsprop's mean square.
-    b1: of adam's mean.
-    b2: of adam's mean square.
-    epsilon: rmsprop: added to the mean square, inside the root, 0. for the rule of the authors'
-      release, see `resolve`; adam: added to the root.
-    clip_norm: gradients longer than this (over all parameters) are scaled down to it; 0. for never.
-    weight_decay: this times a parameter is added to its gradient, before clipping, where the
-      parameter has two axes or more, see `make_optimizer`; 0. for none.
-  """
-
-  name: Annotated[str, one_of(*OPTIMIZERS)]
-  learning_rate: Annotated[float, between(1e-9, 1e3)]
-  schedule: Annotated[str, one_of(*SCHEDULES)]
-  warmup_steps: Annotated[int, between(0, MAX_STEPS)]
+  name: Annotated[str, one_of(*OPTIMIZERS)]  # rmsprop is as TensorFlow 1 computes it
+  learning_rate: Annotated[float, between(1e-9, 1e3)]  # after warm-up and before decay
+  schedule: Annotated[str, one_of(*SCHEDULES)]  # see `learning_rate_schedule`
+  warmup_steps: Annotated[
+    int, between(0, MAX_STEPS)
+  ]  # the learning rate rises linearly; 0 for none
+  # Exponential: steps for one factor of `decay_rate`. Cosine: steps from the end of warm-up to the
+  # end of the cosine, 0 for until `train.num_steps`, see `resolve`.
   decay_steps: Annotated[int, between(0, MAX_STEPS), NEEDED_TO_DECAY]
-  decay_rate: Annotated[float, above(0, 1)]
-  end_factor: Annotated[float, between(0, 1)]
-  momentum: Annotated[float, between(0, MAX_DECAY)]
-  decay: Annotated[float, between(0, MAX_DECAY)]
-  b1: Annotated[float, between(0, MAX_DECAY)]
-  b2: Annotated[float, between(0, MAX_DECAY)]
+  decay_rate: Annotated[float, above(0, 1)]  # exponential: the factor
+  end_factor: Annotated[float, between(0, 1)]  # the least share of `learning_rate` after decay
+  momentum: Annotated[float, between(0, MAX_DECAY)]  # of rmsprop
+  decay: Annotated[float, between(0, MAX_DECAY)]  # of rmsprop's mean square
+  b1: Annotated[float, between(0, MAX_DECAY)]  # of adam's mean
+  b2: Annotated[float, between(0, MAX_DECAY)]  # of adam's mean square
+  # Rmsprop: added to the mean square, inside the root, 0 for the rule of the authors' release, see
+  # `resolve`. Adam: added to the root.
   epsilon: Annotated[float, zero_or(between(1e-12, 1)), NEEDED_BY_ADAM]
-  clip_norm: Annotated[float, zero_or(between(1e-6, 1e12))]
-  weight_decay: Annotated[float, between(0, 1)]
+  clip_norm: Annotated[float, zero_or(between(1e-6, 1e12))]  # of the whole gradient; 0 for none
+  weight_decay: Annotated[float, between(0, 1)]  # see `make_optimizer`; 0 for none
 
 
 def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
   """Replaces zeros that stand for a value computed from the rest of the config.
 
   A cosine's decay_steps becomes what is left of the run after warm-up, so that a longer or shorter
-  run has a whole cosine. RMSProp's epsilon becomes (10 batch_size)^-2, as in the release of the
-  authors of Kosiorek et al. 2019.
-
-  Raises:
-    RunError: warm-up leaves no step for the cosine.
+  run has a whole cosine; `RunError` if nothing is. RMSProp's epsilon becomes (10 batch_size)^-2, as
+  in the release of the authors of Kosiorek et al. 2019.
   """
   if options.schedule == "cosine" and options.decay_steps == 0:
     if options.warmup_steps >= train.num_steps:
@@ -107,9 +90,6 @@ def learning_rate_schedule(options: OptimizerOptions) -> optax.Schedule:
     constant      1
     exponential   max(decay_rate^(t / d), end_factor)    (TF's exponential_decay, not in stairs)
     cosine        end_factor + (1 - end_factor) (1 + cos(pi min(t / d, 1))) / 2
-
-  Raises:
-    ValueError: decay_steps is 0 for a cosine: `resolve` the options first.
   """
   rate, warmup = options.learning_rate, options.warmup_steps
   if options.schedule == "exponential":
@@ -128,7 +108,7 @@ def learning_rate_schedule(options: OptimizerOptions) -> optax.Schedule:
 
 
 def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
-  """Weight decay and clipping if asked for, then the update rule.
+  """Weight decay and clipping if asked for, then the update rule, of options that are resolved.
 
   Weight decay is that of a loss with the term weight_decay / 2 sum(parameter^2), known as L2: it is
   not decoupled from the rule (Loshchilov and Hutter 2019, arXiv 1711.05101), so that a figure that
@@ -143,12 +123,7 @@ def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
     parameter <- parameter - v
 
   so the learning rate of a step stays in the buffer when the schedule has moved on.
-
-  Raises:
-    ValueError: epsilon or a cosine's decay_steps is 0: `resolve` the options first.
   """
-  if options.epsilon == 0:
-    raise ValueError("expected an epsilon above 0, got 0; resolve the options first")
   schedule = learning_rate_schedule(options)
   if options.name == "rmsprop":
     rule = optax.rmsprop(

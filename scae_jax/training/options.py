@@ -16,22 +16,16 @@ MAX_DISPATCH = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions(Augmentation):
-  """Which data set, and, as `Augmentation` says, how an image becomes the model's input.
+  """Which data set, and, as `Augmentation` says, how an image becomes the model's input."""
 
-  Attributes:
-    name: a source, see `scae_jax.data.sources.load_dataset`.
-    dir: folder of the prepared data; empty for the source's own default.
-    cache_dir: folder for decoded arrays; empty for the default.
-    affnist_dir: folder of affNIST's official files, for `evaluate.py --dataset=affnist`; empty to
-      draw the same distribution from MNIST's test images.
-    num_validation: training examples that are held out as the split "validation", on which the run
-      is then judged instead of the test split.
-  """
-
-  name: str
-  dir: str
-  cache_dir: str
+  name: str  # a source, see `scae_jax.data.sources.load_dataset`
+  dir: str  # folder of the prepared data; empty for the source's own default
+  cache_dir: str  # folder for decoded arrays; empty for the default
+  # Folder of affNIST's official files, for `evaluate.py --dataset=affnist`; empty to draw the same
+  # distribution from MNIST's test images.
   affnist_dir: str
+  # Training examples that are held out as the split "validation", on which the run is then judged
+  # instead of the test split.
   num_validation: Annotated[int, between(0, MAX_EXAMPLES)]
 
 
@@ -43,38 +37,25 @@ SEED = rule(
 
 @dataclasses.dataclass(frozen=True)
 class TrainOptions:
-  """Length, batch, seed and cadence of a run.
+  """Length, batch, seed and cadence of a run; a cadence is a number of steps."""
 
-  Attributes:
-    num_steps: parameter updates in all; a finished run is extended by a larger number.
-    batch_size: examples a step, over all devices.
-    seed: of the parameters, the order of examples and the noise.
-    seeds: number of runs that train at once, with the seeds seed, seed + 1, ...; each is the run
-      that it would be alone.
-    steps_per_dispatch: most steps that run on the device without the host; only speed and the time
-      to react to Ctrl-C depend on it.
-    log_every: steps between lines of training metrics, each the mean over the steps since the last.
-    eval_every: steps between held-out losses; 0 for only at checkpoints and at the end.
-    checkpoint_every: steps between checkpoints, each with its held-out loss; 0 for only at the end.
-    keep_checkpoints: number of the latest checkpoints that are kept, beside the best one.
-    tensorboard: whether metrics also go to `<workdir>/tensorboard`.
-    compilation_cache: folder for compiled programs, see `compilation.keep_compiled`.
-    start_from: workdir of another run, whose latest parameters this one starts from, see `start`;
-      empty for parameters drawn by the seed.
-  """
-
-  num_steps: Annotated[int, between(1, MAX_STEPS)]
-  batch_size: Annotated[int, between(1, MAX_EXAMPLES)]
-  seed: Annotated[int, SEED]
+  num_steps: Annotated[int, between(1, MAX_STEPS)]  # in all; a larger number extends a run
+  batch_size: Annotated[int, between(1, MAX_EXAMPLES)]  # examples a step, over all devices
+  seed: Annotated[int, SEED]  # of the parameters, the order of examples and the noise
+  # Number of runs that train at once, with the seeds seed, seed + 1, ...; each is the run that it
+  # would be alone.
   seeds: Annotated[int, between(1, MAX_SEEDS)]
+  # Most steps without the host; only speed and the time to react to Ctrl-C depend on it.
   steps_per_dispatch: Annotated[int, between(1, MAX_DISPATCH)]
-  log_every: Annotated[int, between(1, MAX_STEPS)]
-  eval_every: Annotated[int, between(0, MAX_STEPS)]
-  checkpoint_every: Annotated[int, between(0, MAX_STEPS)]
-  keep_checkpoints: Annotated[int, between(1, MAX_STEPS)]
-  tensorboard: bool
-  compilation_cache: str
-  start_from: str
+  log_every: Annotated[int, between(1, MAX_STEPS)]  # means of training metrics
+  eval_every: Annotated[
+    int, between(0, MAX_STEPS)
+  ]  # held-out losses; 0: at checkpoints and the end
+  checkpoint_every: Annotated[int, between(0, MAX_STEPS)]  # with a held-out loss; 0: at the end
+  keep_checkpoints: Annotated[int, between(1, MAX_STEPS)]  # number of the latest, beside the best
+  tensorboard: bool  # whether metrics also go to `<workdir>/tensorboard`
+  compilation_cache: str  # folder for compiled programs, see `compilation.keep_compiled`
+  start_from: str  # workdir whose latest parameters to start from, see `start`; "" for none
 
   @property
   def all_seeds(self) -> tuple[int, ...]:
@@ -94,12 +75,7 @@ class TrainOptions:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationOptions:
-  """The report that ends a run.
+  """The report that ends a run."""
 
-  Attributes:
-    batch_size: examples a pass through the model.
-    max_examples: most examples of each split that are fitted to and scored; 0 for all.
-  """
-
-  batch_size: Annotated[int, between(1, MAX_EXAMPLES)]
-  max_examples: Annotated[int, between(0, MAX_EXAMPLES)]
+  batch_size: Annotated[int, between(1, MAX_EXAMPLES)]  # examples a pass through the model
+  max_examples: Annotated[int, between(0, MAX_EXAMPLES)]  # of each split, fitted and scored; 0: all

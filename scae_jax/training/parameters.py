@@ -23,11 +23,7 @@ def pretrained_names(parent: pathlib.Path) -> list[str]:
 
 
 def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:
-  """Writes parameters as numbers of a type; returns them as they will be read.
-
-  Raises:
-    RunError: no such type, or numbers too large for it.
-  """
+  """Writes parameters as numbers of a type, or raises `RunError`; returns them as they are read."""
   if dtype not in DTYPES:
     raise RunError(f"parameters are saved as {' or '.join(DTYPES)}, not as {dtype!r}.")
   arrays = {}
@@ -44,11 +40,7 @@ def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:
 
 
 def read_parameters(folder: pathlib.Path, system: System, spec: Spec) -> tuple[int, int, Any]:
-  """Step, seed and variables of the module.
-
-  Raises:
-    RunError: they cannot be read or do not fit the model.
-  """
+  """Step, seed and variables of the module; `RunError` if they are damaged or do not fit it."""
   try:
     source = read_json(folder / "source.json", "step", "seed")
     arrays = read_arrays(folder / FILE)

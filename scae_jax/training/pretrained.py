@@ -32,11 +32,8 @@ def save_pretrained(
 ) -> None:
   """Writes one seed of a run into a folder, made if need be.
 
-  The dtype float16 halves the file and rounds at the fourth digit. The figures are results of the
-  run's evaluation, for readers of the file.
-
-  Raises:
-    RunError: no such dtype, or numbers too large for it.
+  The dtype float16 halves the file and rounds at the fourth digit; numbers too large for it raise
+  `RunError`. The figures are results of the run's evaluation, for readers of the file.
   """
   variables = {"params": write_parameters(folder, run.variables[seed]["params"], dtype)}
   config = run.config.to_dict()
@@ -67,9 +64,8 @@ def open_pretrained(
 ) -> Run:
   """Loads what `save_pretrained` wrote, as `build.open_run` loads a run.
 
-  Raises:
-    RunError: a step is asked for; the parameters cannot be read or do not fit the config; the data
-      set is missing or is not the one that they were trained on.
+  Raises `RunError` if a step is asked for, or the parameters cannot be read or do not fit config
+  and data set.
   """
   if which != "latest":
     raise RunError(f"pretrained parameters are of one step; leave out --step={which}.")

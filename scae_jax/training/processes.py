@@ -47,11 +47,7 @@ class Processes:
 
 
 def join(processes: Processes) -> None:
-  """Connects to the other processes of the run; call it once, before JAX uses a device.
-
-  Raises:
-    RunError: there is no cluster to detect, or the processes cannot connect.
-  """
+  """Connects to the other processes, or raises `RunError`; comes before JAX uses a device."""
   given = dataclasses.astuple(processes) if processes.coordinator else ()
   try:
     jax.distributed.initialize(*given, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)

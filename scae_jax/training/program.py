@@ -1,9 +1,14 @@
-"""The part of a run on the device: the data set and the two compiled functions of the loop."""
+"""The part of a run on the device: the data set and the two compiled functions of the loop.
 
-from collections.abc import Mapping, Sequence
+One is `step.make_dispatch`, the other `make_heldout`, for loss terms and measures of held-out
+examples.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
@@ -13,9 +18,10 @@ from scae_jax.data.feed import Feed
 from scae_jax.models.system import System
 from scae_jax.training.config import Settings
 from scae_jax.training.errors import NonFiniteError
-from scae_jax.training.heldout import make_heldout
-from scae_jax.training.mesh import put
+from scae_jax.training.mesh import put, replicated, split_examples
+from scae_jax.training.objective import losses, selection_loss, weighted_total
 from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.options import TrainOptions
 from scae_jax.training.state import TrainState
 from scae_jax.training.step import make_dispatch
 from scae_jax.typing import Array, Batch
@@ -41,14 +47,7 @@ class Program:
       settings.train,
       num_examples=feed.num_train,
     )
-    self._heldout = make_heldout(
-      system,
-      mesh,
-      feed.evaluation_batch,
-      batch_size=settings.train.batch_size,
-      num_examples=feed.num_heldout,
-      num_seeds=settings.train.seeds,
-    )
+    self._heldout = make_heldout(system, mesh, feed, settings.train)
 
   def compile(self, state: TrainState) -> None:
     """Compiles the dispatch ahead of its first use, so that timings leave compilation out."""
@@ -57,10 +56,9 @@ class Program:
   def run(self, state: TrainState, step: int) -> tuple[TrainState, dict[str, np.ndarray]]:
     """Runs a state, which is donated, from its step to the next multiple of the dispatch length.
 
-    Returns:
-      The state after n more steps and their metrics, `{name: float32 [n]}`: `terms/...` unweighted,
-      `total` and `grad_norm`. Where several seeds train at once, `[n, seeds]`. Terms come first,
-      in the system's order.
+    Returns the state after n more steps and their metrics, `{name: float32 [n]}`: `terms/...`
+    unweighted, in the system's order, then `total` and `grad_norm`. Where several seeds train at
+    once, `[n, seeds]`.
     """
     length = self._train.dispatch_length
     num_active = min(length - step % length, self._train.num_steps - step)
@@ -69,10 +67,7 @@ class Program:
     return state, {name: values[:num_active] for name, values in rows.items()}
 
   def evaluate(self, params: Any) -> dict[str, Any]:
-    """The held-out results of `heldout.make_heldout` on the host, float64 [] or [seeds].
-
-    Terms come first, in the system's order.
-    """
+    """The results of `make_heldout`, terms first, in the system's order; float64 [] or [seeds]."""
     results = jax.device_get(self._heldout(params, self._heldout_split))
     return self._in_order(jax.tree.map(np.float64, results))
 
@@ -112,3 +107,51 @@ def check_finite(
     f"not finite at step {step + first + 1}: {', '.join(bad)}. {stands}"
     " Lower config.optimizer.learning_rate or set config.optimizer.clip_norm, in a new --workdir."
   )
+
+
+def evaluation_order(num_examples: int, batch_size: int) -> np.ndarray:
+  """Every example once, [batches, batch_size]; the last one is repeated to fill the last batch."""
+  num_batches = -(-num_examples // batch_size)
+  order = np.minimum(np.arange(num_batches * batch_size), num_examples - 1)
+  return order.astype(np.int32).reshape(num_batches, batch_size)
+
+
+def make_heldout(
+  system: System, mesh: Mesh, feed: Feed, train: TrainOptions
+) -> Callable[[Any, Batch], dict[str, Any]]:
+  """The compiled function of parameters and the held-out split, whose result is
+
+    {"terms": {name: []}, "measures": {name: []}, "total": [], "selection_loss": []}
+
+  in float32; the last is the total without the probes. Where several seeds train at once,
+  parameters have one more axis in front and results are [seeds].
+
+  Terms that are statistics over a batch depend on its size, so they are means over batches of the
+  training size, without the examples that do not fill one. Measures belong to single examples and
+  are means over all of them. The model runs without noise, unless it has a switch that keeps it on.
+  """
+  num_examples, batch_size = feed.num_heldout, min(train.batch_size, feed.num_heldout)
+  num_full = num_examples // batch_size
+  order = evaluation_order(num_examples, batch_size)
+
+  def heldout(params: Any, split: Batch) -> dict[str, Any]:
+    def body(_: Any, indices: Array) -> tuple[None, tuple[Any, Any]]:
+      batch = feed.evaluation_batch(split, split_examples(indices, mesh))
+      batch = jax.tree.map(lambda array: split_examples(array, mesh), batch)
+      _, (terms, output) = losses(system, params, batch, step=None, noise_key=None)
+      return None, (terms, system.metrics(output, batch))
+
+    _, (terms, measures) = jax.lax.scan(body, None, jnp.asarray(order))
+    terms = jax.tree.map(lambda values: jnp.mean(values[:num_full]), terms)
+    measures = jax.tree.map(lambda values: jnp.mean(values.reshape(-1)[:num_examples]), measures)
+    return {
+      "terms": terms,
+      "measures": measures,
+      "total": weighted_total(terms, system.loss_weights),
+      "selection_loss": selection_loss(terms, system.loss_weights),
+    }
+
+  if train.seeds > 1:
+    heldout = jax.vmap(heldout, in_axes=(0, None))
+  everywhere = replicated(mesh)
+  return jax.jit(heldout, in_shardings=everywhere, out_shardings=everywhere)

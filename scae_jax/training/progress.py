@@ -57,8 +57,6 @@ class Display:
     self.say(f"step {line['step']}/{self._num_steps}  {line['split']:10}  {'  '.join(numbers)}")
 
   def _speed(self, step: int, steps_per_second: float) -> str:
-    if not steps_per_second:
-      return ""
     left = datetime.timedelta(seconds=round((self._num_steps - step) / steps_per_second))
     return f"{steps_per_second:.4g} steps/s  {left} left"
 

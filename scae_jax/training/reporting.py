@@ -22,8 +22,6 @@ from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
 
-__all__ = ["load_scored_set", "report_run", "scored_examples"]
-
 _ONLY_OWN_SCENES = (
   "a run on generated scenes is scored on its own test scenes: leave out --dataset and --split."
 )
@@ -44,10 +42,8 @@ def report_run(
   `evaluation/<data set>-<split>[-step<number>][-max<examples>]`. Prints which folder it was.
 
   What is None is the run's own: data set, held-out split, most examples of a split (0 for all).
-
-  Raises:
-    RunError: another data set or split is asked of a run on generated scenes.
-    ValueError, OSError: see `evaluation.report.write_reports` and `evaluation.scorers`.
+  Raises `RunError` if another data set or split is asked of a run on generated scenes, and what
+  `evaluation.report.write_reports` and the scorers raise.
   """
   settings = run.settings
   if max_examples is None:
@@ -93,9 +89,9 @@ def scored_examples(
 ) -> tuple[Mapping[str, np.ndarray], MakeBatch]:
   """What a classifier, of a run with these options, is scored on.
 
-  Returns:
-    Arrays on the host, one entry an example each, and `(arrays, indices) -> batch`, which puts
-    images in the middle of the canvas, or, of a run on overlaid pairs, overlays each with another.
+  Returns arrays on the host, one entry an example each, and `(arrays, indices) -> batch`, which
+  puts images in the middle of the canvas, or, of a run on overlaid pairs, overlays each with
+  another.
   """
   examples = load_split(scored, split, max_examples=0)
   if options.overlay:
@@ -106,10 +102,7 @@ def scored_examples(
 
 
 def load_scored_set(run: Run, name: str, data_dir: str) -> EvalDataset:
-  """Another data set to score a run on, see `data.transfer.load_scored`.
-
-  Its folder is `data_dir`, or that of the run's config where this is empty.
-  """
+  """Another data set to score a run on, in `data_dir` or, where empty, the folder of its config."""
   data = run.settings.data
   if not isinstance(data, DataOptions):
     raise RunError(_ONLY_OWN_SCENES)

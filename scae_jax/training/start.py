@@ -16,6 +16,7 @@ from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
 from scae_jax.models.system import Spec, System
+from scae_jax.training.build import require_checkpoints
 from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError
@@ -47,10 +48,7 @@ def find_start(
   they are taken in order.
 
   None where no other run is named, or this one, in `workdir`, has a checkpoint to resume from.
-
-  Raises:
-    RunError: there is no such run or checkpoint, it has another number of seeds, or it has
-      parameters that this one lacks or that have other shapes here.
+  Raises `RunError` if there is no such run or checkpoint, or it does not fit this one.
   """
   source = settings.train.start_from
   if not source or _has_checkpoints(workdir):
@@ -72,9 +70,7 @@ def _has_checkpoints(workdir: pathlib.Path) -> bool:
 
 def _read(source: pathlib.Path, own: Any, num_seeds: int, mesh: Mesh) -> Start:
   settings = saved_settings(source)
-  directory = checkpoint_directory(source)
-  if not directory.is_dir():
-    raise RunError(f"{source} has no checkpoints. Train it first, with train.py.")
+  directory = require_checkpoints(source)
   found = settings.train.seeds
   if found not in (1, num_seeds):
     raise RunError(

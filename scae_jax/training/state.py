@@ -22,18 +22,12 @@ class TrainState:
   """Everything that changes in training; arrays only, no functions or settings.
 
   Where several seeds train at once, every array has one more axis in front, over the seeds.
-
-  Attributes:
-    step: updates done so far, int32 [].
-    params: the model's parameters.
-    opt_state: of the optimiser.
-    rng: the run's key, which never changes; the keys of a step are folded in from its number.
   """
 
-  step: Array
+  step: Array  # updates done so far, int32 []
   params: Any
   opt_state: Any
-  rng: Array
+  rng: Array  # the run's key, which never changes; keys of a step are folded in from its number
 
 
 def initial_state(
@@ -44,10 +38,7 @@ def initial_state(
   seed: Array | int,
   start: Any = None,
 ) -> TrainState:
-  """The state before the first step; a pure function of the seed and the start.
-
-  A start has values of all or some parameters, which replace those drawn.
-  """
+  """The state before the first step, of a seed; the parameters of a start replace those drawn."""
   run_key, params_key, noise_key = jax.random.split(jax.random.key(seed), 3)
   variables = system.module.init(
     {"params": params_key, "noise": noise_key}, data.blank_batch(2), train=True

@@ -40,9 +40,8 @@ def update(
   the devices of all these numbers side by side follows: a sum for every array takes longer than
   the step on a CPU.
 
-  Returns:
-    The next state, and `{"terms": {name: []}, "total": [], "grad_norm": []}` of the parameters
-    before the update; the norm is over all parameters, and before weight decay and clipping.
+  Returns the next state, and `{"terms": {name: []}, "total": [], "grad_norm": []}` before the
+  update; the norm is over all parameters, and before weight decay and clipping.
   """
 
   def loss_and_gradient(params: Any, batch: Batch, step: Array, noise_key: Array) -> Any:

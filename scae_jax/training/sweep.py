@@ -13,7 +13,6 @@ says so, and goes on with the other rows.)
 
 import contextlib
 import fcntl
-import json
 import pathlib
 import re
 import signal
@@ -54,11 +53,7 @@ def run_rows(
   """Runs those of `mine` that are not finished, and writes the tables of all rows after each.
 
   The command trains; a row's arguments and `--workdir` follow it. Progress goes to `say`, a line a
-  call.
-
-  Raises:
-    RowsFailed: some of `mine` have failed; the others are finished.
-    Interrupted: by Ctrl-C or SIGTERM, which the running row has got too.
+  call. Raises `RowsFailed` when all others are finished, and what `run_logged` raises.
   """
   root.mkdir(parents=True, exist_ok=True)
   write_tables(rows, root)
@@ -94,7 +89,7 @@ def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:
   path = workdir / "evaluation" / "metrics.json"
   try:
     report = read_json(path, "step", "max_examples", "provenance", "date")
-    trained = parse_config(json.dumps(report["provenance"]["config"]))
+    trained = parse_config(report["provenance"]["config"])
     facts = (report["step"], report["max_examples"])
     markdown_table({row.name: report})  # what a table takes of it is there
     csv_table({row.name: report})
@@ -124,10 +119,7 @@ def run_logged(command: Sequence[str], log: pathlib.Path) -> int:
 
   Its output is added to the log. Ctrl-C and SIGTERM are passed on to the process, which saves and
   ends; a second one ends it at once. A terminal sends Ctrl-C to the process as well; it takes two
-  in a moment for one, see `interrupt`.
-
-  Raises:
-    Interrupted: a signal came; the process has ended.
+  in a moment for one, see `interrupt`. `Interrupted` is raised when the process has ended.
   """
   received: list[int] = []
   processes: list[subprocess.Popen] = []

@@ -55,10 +55,9 @@ class Row:
 def read_sweep(path: pathlib.Path) -> list[Row]:
   """The rows of a sweep file.
 
-  Raises:
-    RunError: the file is not one, or some rows are wrong: an unknown key, a name that is no folder
-      name or stands twice, a config or override that train.py would refuse. The message has all of
-      them, each with its row.
+  Raises `RunError` if the file is not one, or some rows are wrong: an unknown key, a name that is
+  no folder name or stands twice, a config or override that train.py would refuse. The message has
+  all of them, each with its row.
   """
   try:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -86,12 +85,7 @@ def read_sweep(path: pathlib.Path) -> list[Row]:
 
 
 def check_rows(rows: Sequence[Row], root: pathlib.Path) -> None:
-  """Loads every row's data and traces its model, as the run would, without training.
-
-  Raises:
-    RunError: what some runs would refuse, each with its row: data that is not there, a model that
-      does not fit it, a folder that holds a run of another config.
-  """
+  """Loads every row's data and traces its model; `RunError` with all that the runs would refuse."""
   errors = []
   for row in rows:
     try:

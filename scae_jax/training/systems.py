@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import scae_jax.models
 from scae_jax import bounds
-from scae_jax.models.system import LossOptions, Spec, System
+from scae_jax.models.system import ImageSpec, LossOptions, Spec, System
 from scae_jax.training.config import Settings
 from scae_jax.training.objective import losses
 from scae_jax.typing import Array
@@ -27,11 +27,7 @@ class Traced(NamedTuple):
 
 
 def make_system(settings: Settings, data: Spec) -> System:
-  """The system that the config names, made by its module's `make_system`.
-
-  Raises:
-    ValueError: there is no such system, or it refuses its model or loss section.
-  """
+  """The system that the config names; `ValueError` if there is none, or it refuses its sections."""
   name = settings.system
   path = name if "." in name else f"scae_jax.models.{name}"
   try:
@@ -58,7 +54,7 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
 
   Raises:
     ValueError: from the model; or terms and weights differ, the schedule of weights is not one, a
-      term is not a scalar, a measure, feature or reading has not one entry an example, or a feature
+      term is not a scalar, what stands for an example has not one entry an example, or a feature
       and a reading have one name.
   """
   loss = {"weights": system.loss_weights, "schedule": system.loss_schedule}
@@ -71,11 +67,12 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
     names = {"params": keys[0], "noise": keys[1]}
     return system.module.init(names, batch, train=True)["params"]
 
-  def run(params: Any, keys: Array, batch: Any, step: int | None) -> tuple[Any, Any, Any, Any]:
+  def run(params: Any, keys: Array, batch: Any, step: int | None) -> tuple[Any, ...]:
     key = None if step is None else keys[2]
     _, (terms, output) = losses(system, params, batch, step=step, noise_key=key)
-    numbers = (system.metrics(output, batch), system.features(output))
-    return (terms, *numbers, system.all_readings(output))
+    numbers = (system.metrics(output, batch), system.features(output), system.all_readings(output))
+    others = (of and of(output) for of in (system.classify, system.poses))
+    return terms, *numbers, *others
 
   params = jax.eval_shape(start, keys, batch)
   largest, results = [], []
@@ -84,7 +81,7 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
     program, shapes = jax.make_jaxpr(traced, return_shape=True)(params, keys, batch)
     largest.append(_largest_array(program.jaxpr))
     results.append(shapes)
-  for terms, measures, features, readings in results:
+  for terms, measures, features, readings, scores, poses in results:
     for name, value in terms.items():
       _check_shape(f"loss term {name!r}", value.shape, (), "()")
     for name, value in measures.items():
@@ -93,6 +90,13 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
       for name, value in values.items():
         shape = (batch_size, *value.shape[-1:])
         _check_shape(f"{kind} {name!r}", value.shape, shape, f"[batch {batch_size}, {kind}s]")
+    if scores is not None and isinstance(data, ImageSpec):
+      shape = (batch_size, data.num_classes)
+      _check_shape("result of `classify`", scores.shape, shape, f"[batch {shape[0]}, {shape[1]}]")
+    for kind, (found, presence) in (poses or {}).items():
+      shape = (batch_size, *presence.shape[1:2], 2, 3)
+      _check_shape(f"poses of {kind!r}", found.shape, shape, f"[batch {batch_size}, n, 2, 3]")
+      _check_shape(f"presences of {kind!r}", presence.shape, shape[:2], f"[batch {batch_size}, n]")
     if both := sorted(set(features) & set(readings)):
       raise ValueError(f"the system's features and readings must differ in name; both have {both}.")
   return Traced(params, *largest)

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
-import json
 import pathlib
 import re
 import sys
@@ -67,7 +66,7 @@ def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
   if not path.is_file():
     raise RunError(f"{workdir} holds no run: there is no {path}. Name the --workdir of train.py.")
   try:
-    return parse_config(json.dumps(read_json(path)))
+    return parse_config(read_json(path))
   except (ValueError, AttributeError) as error:  # the latter of keys such as __class__
     raise RunError(f"{path} cannot be read: {error} Train in a new --workdir.") from error
 
@@ -82,17 +81,11 @@ def load_settings(
 ) -> Settings:
   """The config of a run, to build it from.
 
-  A folder that somebody shares must not run code of its own: its config may name a system of the
-  package, or a module that this program or its user has named already, and no function at all as
-  the source of its data but the one that the user names.
-
-  Args:
-    workdir: folder of the run.
-    own_system: the dotted path that the user says the config has, to import it.
-    own_source: the dotted path of the data that the user gives, of a run on data of that path or
-      on data that it was given in memory.
-    changes: values of keys `section.key` that replace those saved.
-    is_given: whether the caller has the data set, so that none is loaded.
+  A folder that somebody shares must not run code of its own. Its config may name a system of the
+  package, or a module that is imported already. Otherwise the user must name the dotted paths of
+  system and data too: `own_system` and `own_source`; the latter also of a run on data in memory.
+  `changes` are values of keys `section.key` that replace those saved. `is_given` says that the
+  caller has the data set, so that none is loaded.
 
   Raises:
     RunError: the config cannot be read or lacks a key to change; or it names another system or data
@@ -140,12 +133,9 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
   """Raises unless the folder is new or holds a run that `config` may resume.
 
   The keys in `RESUMABLE_CHANGES` may differ, `train.num_steps` only upwards and not at all under
-  a cosine that ends with the run. `evaluation.*` may differ too: it is read after training. Writes
-  nothing.
-
-  Raises:
-    RunError: another key differs; the message lists each with both values. Or the steps already
-      trained would have had other learning rates.
+  a cosine that ends with the run: the steps already trained would have had other learning rates.
+  `evaluation.*` may differ too: it is read after training. Writes nothing. The `RunError` lists
+  each other key with both values.
   """
   if not (workdir / "config.json").exists():
     return
@@ -206,25 +196,15 @@ def _describe_split(split: Split) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class DataFacts:
-  """What the folder of a run says of the data that it was trained on.
+  """What the folder of a run says of the data that it was trained on."""
 
-  Attributes:
-    spec: what the model is built from.
-    class_names: what each label stands for; () of points.
-    side: height and width of the images, pixels; (0, 0) of points.
-  """
-
-  spec: Spec
-  class_names: tuple[str, ...]
-  side: tuple[int, int]
+  spec: Spec  # what the model is built from
+  class_names: tuple[str, ...]  # what each label stands for; () of points
+  side: tuple[int, int]  # height and width of the images, pixels; (0, 0) of points
 
 
 def read_data_facts(workdir: pathlib.Path, options: DataOptions | SceneOptions) -> DataFacts:
-  """What is known without the data set, of a run with these options of its data.
-
-  Raises:
-    RunError: the folder has no `data.json`, or a damaged one.
-  """
+  """What is known without the data set; `RunError` if `data.json` is missing or damaged."""
   if isinstance(options, SceneOptions):
     return DataFacts(Scenes(options).spec, (), (0, 0))
   path = workdir / "data.json"
@@ -248,10 +228,7 @@ def read_data_facts(workdir: pathlib.Path, options: DataOptions | SceneOptions) 
 
 
 def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None:
-  """Raises `RunError`, with all differences, if the folder describes another data set than this.
-
-  The folder of a run of an older version has no description, and fits all.
-  """
+  """Raises `RunError`, with all differences, if the folder describes another data set than this."""
   path = workdir / "data.json"
   if not path.exists():
     return
@@ -279,10 +256,8 @@ def open_for_writing(
 ) -> Iterator[None]:
   """Makes the folder, saves config and data description, and locks it against other runs.
 
-  The lock ends with the process. In a run of many processes, only the first does this.
-
-  Raises:
-    RunError: the folder cannot be written, or another process trains in it.
+  The lock ends with the process. In a run of many processes, only the first does this. Raises
+  `RunError` if the folder cannot be written, or another process trains in it.
   """
   if not is_first():
     yield
