@@ -85,6 +85,8 @@ def report_run(
   if suffix or not is_own:
     directory /= file_name(f"{name}{suffix}")
   write_reports(directory, evaluated, scorer)
+  if run.system.draws and (workdir / "config.json").is_file():  # not of pretrained parameters
+    print(f"to look inside: python explore.py --workdir={workdir}")
   print(f"written to {directory}")
 
 
