@@ -186,6 +186,16 @@ def test_without_an_encoder_the_page_says_why(digits, browser, tmp_path, monkeyp
 
 
 @pytest.mark.slow
+def test_pages_are_timed(browser, path, monkeypatch):
+  from benchmarks import page as timing  # needs playwright, as the browser does
+
+  monkeypatch.setattr(timing, "LOADS", 1)
+  title, *times = (cell.strip() for cell in timing.measure(browser, path).strip("|").split("|"))
+  assert title == "Inside a capsule autoencoder of digits"
+  assert all(float(time) > 0 for time in times)
+
+
+@pytest.mark.slow
 def test_numbers_of_a_class_capsule(digits, browser, tmp_path):
   model, images = toy_model(digits, "capsnet")
   write.write_page(model, images, tmp_path / "page.html")
