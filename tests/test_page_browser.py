@@ -196,6 +196,23 @@ def test_pages_are_timed(browser, path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_objects_of_probabilistic_capsules_are_turned(digits, browser, tmp_path):
+  """Some parts belong to none; the page is as before but for the module that computes."""
+  model, images = toy_model(digits, "probabilistic")
+  write.write_page(model, images, tmp_path / "page.html")
+  with opened(browser, tmp_path / "page.html") as page:
+    found = model.encode(images.splits["test"].images[:1])
+    chosen = int(page.locator("#object-number").text_content())
+    assert chosen == found.posterior_mass.argmax()
+    page.locator("#turn").fill("90")
+    next_frame(page)
+    poses = np.array(found.object_poses)
+    poses[:, chosen] = turned(poses[:, chosen], 90.0)
+    assert_shows(page, "drawn", model.draw(found.replace(object_poses=poses))[..., :1])
+    assert_shows(page, "from-parts", model.draw(found, by="parts")[..., :1])
+
+
+@pytest.mark.slow
 def test_numbers_of_a_class_capsule(digits, browser, tmp_path):
   model, images = toy_model(digits, "capsnet")
   write.write_page(model, images, tmp_path / "page.html")
