@@ -6,7 +6,7 @@
 Choose a test image or draw one; turn, move, scale and shear an object and watch its parts follow.
 The model runs in the browser: no server, no network. The page goes to `<workdir>/explore.html`, of
 pretrained parameters to `runs/pretrained-<name>/explore.html`, unless `--output` names a file. It
-shows runs of the system `scae`.
+shows runs of the systems `scae`, `probabilistic` and `capsnet`.
 Exit code 2: cannot be shown as asked.
 """
 
@@ -18,7 +18,8 @@ from absl import logging
 
 from scae_jax.data.dataset import Dataset
 from scae_jax.library.loading import PRETRAINED, load
-from scae_jax.page.write import require_supported, write_page
+from scae_jax.page.systems import shown
+from scae_jax.page.write import write_page
 from scae_jax.training.build import build
 from scae_jax.training.compilation import OFF, keep_compiled
 from scae_jax.training.errors import RunError, exit_with_message, explained
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> None:
     settings = load_settings(folder, "", options.source, changes)
     keep_compiled(OFF if settings.train.compilation_cache == OFF else "")
     model = load(folder, step=options.step)
-    require_supported(model)
+    shown(model)  # before the data set is read, which may take a while
     dataset = build(settings, training=False)[1]
     assert isinstance(dataset, Dataset)  # of images
     check_same_data(folder, describe_data(dataset))

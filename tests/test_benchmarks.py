@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import commits, devices, likelihood, measuring, seeds, step, warp
+from benchmarks import commits, devices, encode, likelihood, measuring, seeds, step, warp
 from configs import mnist
 from scae_jax import warping
 from scae_jax.kernels.template_likelihood import template_log_prob
@@ -243,6 +243,18 @@ def test_devices_benchmark_gives_each_process_its_devices(tmp_path, monkeypatch)
   assert calls == [(["--only=1", *sizes], f"{flag}=1"), (["--only=4", *sizes], f"{flag}=4")]
   times = json.loads(out.read_text())["milliseconds"]
   assert times == {"devices: 1": [1.5], "devices: 4": [2.5]}
+
+
+@pytest.mark.slow
+def test_encode_benchmark_times_both(tmp_path, monkeypatch, capsys):
+  out = tmp_path / "encode.json"
+  options = ["--model=digits", "--images=70", "--rounds=1", f"--out={out}"]
+  monkeypatch.setattr(sys, "argv", ["encode.py", *options])
+  encode.main()
+  record = json.loads(out.read_text())
+  assert record["settings"]["images"] == 64
+  assert set(record["milliseconds"]) == {"encode", "forward pass"}
+  assert capsys.readouterr().out.count("images a second") == 2
 
 
 def test_official_settings_are_those_of_the_config():

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-SCRIPTS = ("train.py", "evaluate.py", "explore.py", "sweep.py")
+SCRIPTS = ("train.py", "evaluate.py", "explore.py", "sweep.py", "docs/pictures.py")
 
 
 def name_of(path):

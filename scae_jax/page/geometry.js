@@ -5,11 +5,13 @@ const MIN_DETERMINANT = 1e-12;
 const FAR = 1e4;
 
 export const sigmoid = (x) => 1 / (1 + Math.exp(-x));
+export const IDENTITY = [1, 0, 0, 0, 1, 0];
 
 // Affine pose from six unconstrained numbers.
-export function affine_matrix(raw) {
-  const scale_x = MIN_SCALE + sigmoid(raw[0]);
-  const scale_y = MIN_SCALE + sigmoid(raw[1]);
+export function affine_matrix(raw, min_scale = MIN_SCALE) {
+  const range = 1 + MIN_SCALE - min_scale;
+  const scale_x = min_scale + range * sigmoid(raw[0]);
+  const scale_y = min_scale + range * sigmoid(raw[1]);
   const cos = Math.cos(2 * Math.PI * raw[2]);
   const sin = Math.sin(2 * Math.PI * raw[2]);
   const [shear, shift_x, shift_y] = [3, 4, 5].map((i) => Math.tanh(5 * raw[i]));

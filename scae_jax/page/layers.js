@@ -5,7 +5,8 @@ import { safe_log, softmax } from "./mixtures.js";
 
 const LAYER_NORM_EPSILON = 1e-6;
 
-const relu = (x) => Math.max(0, x);
+export const relu = (x) => Math.max(0, x);
+export const elu = (x) => (x > 0 ? x : Math.expm1(x));
 const ones = (length) => new Array(length).fill(1);
 
 // Also of several heads, which are one wide vector here.
@@ -43,8 +44,8 @@ export function capsule_mlp(x, { capsules }) {
   return x.map((vector, k) => mlp(vector, one_of(capsules, k)));
 }
 
-// One VALID convolution of a map [side, side, channels], with ReLU.
-function convolve(map, side, kernel, bias, stride) {
+// One VALID convolution of a map [side, side, channels]: the new map and its side.
+export function convolve(map, side, kernel, bias, stride, activation) {
   const [rows, columns, channels, width] = kernel.shape;
   const output_side = Math.floor((side - rows) / stride) + 1;
   const output = new Float64Array(output_side * output_side * width);
@@ -64,14 +65,15 @@ function convolve(map, side, kernel, bias, stride) {
       }
     }
   }
-  return [output.map(relu), output_side];
+  return [output.map(activation), output_side];
 }
 
 // 3x3 convolutions, then a bias per position: the feature map as one vector a position.
-export function convnet(image, side, params, strides) {
+export function convnet(image, side, params, strides, activation = relu) {
   let map = image;
   for (const [i, stride] of strides.entries()) {
-    [map, side] = convolve(map, side, params[`kernel_${i}`], params[`bias_${i}`], stride);
+    const [kernel, bias] = [params[`kernel_${i}`], params[`bias_${i}`]];
+    [map, side] = convolve(map, side, kernel, bias, stride, activation);
   }
   const { data, shape } = params.position_bias;
   const channels = shape[2];
@@ -83,13 +85,14 @@ export function convnet(image, side, params, strides) {
 const sum_vectors = (vectors, weights) =>
   vectors[0].map((_, i) => vectors.reduce((sum, vector, n) => sum + weights[n] * vector[i], 0));
 
-function in_parts(x, count) {
+// A vector as `count` vectors, one after another.
+export function in_parts(x, count) {
   const size = x.length / count;
   return Array.from({ length: count }, (_, m) => x.slice(m * size, (m + 1) * size));
 }
 
 // Every capsule looks at the map through its own softmax over positions.
-function attention_pooling(map, num_capsules, params) {
+export function attention_pooling(map, num_capsules, params) {
   const at_positions = map.map((x) => in_parts(dense(x, params.conv_1x1), num_capsules));
   return at_positions[0].map((_, m) => {
     const seen = at_positions.map((capsules) => capsules[m]);

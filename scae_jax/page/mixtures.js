@@ -1,13 +1,20 @@
 // Templates at their poses and the mixture at every pixel, as in scae_jax/warping.py, mixtures.py
 // and routing/mixture.py.
 
-import { invert } from "./geometry.js";
+import { invert, sigmoid } from "./geometry.js";
 
 const MIN_PROB = 1e-16;
 const HALF_LOG_2PI = 0.9189385332046727;
 const DUMMY_LOG = Math.log(0.01); // log mixing weight and log density of the dummy object
 
 export const safe_log = (prob) => Math.log(Math.max(prob, MIN_PROB));
+
+export const softplus = (x) => Math.max(x, 0) + Math.log1p(Math.exp(-Math.abs(x)));
+
+// Values of templates in [0, 1]; `kind` is `sigmoid` or `relu1`.
+export function to_unit_range(x, kind) {
+  return kind === "sigmoid" ? sigmoid(x) : Math.min(Math.max(x, 0), 1);
+}
 
 export const argmax = (values) => values.reduce((best, v, i) => (v > values[best] ? i : best), 0);
 
@@ -44,7 +51,7 @@ export function warp_template(template, side, channels, pose, canvas) {
   return image;
 }
 
-function normal_log_prob(value, mean, scale) {
+export function normal_log_prob(value, mean, scale) {
   return -0.5 * ((value - mean) / scale) ** 2 - Math.log(scale) - HALF_LOG_2PI;
 }
 
@@ -66,7 +73,7 @@ export function route(part_poses, votes, vote_scale, vote_presence, normalize_mi
 }
 
 // Share of the parts that every object explains.
-export function posterior_mass({ posterior }) {
+export function posterior_mass(posterior) {
   const num_objects = posterior[0].length - 1;
   return Array.from({ length: num_objects }, (_, k) =>
     posterior.reduce((sum, of_part) => sum + of_part[k] / posterior.length, 0),

@@ -5,14 +5,13 @@
 import { compose, pose_matrix, sigmoid } from "./geometry.js";
 import { POOLINGS, capsule_mlp, convnet, dense, mlp, set_transformer } from "./layers.js";
 import {
-  argmax, logsumexp, posterior_mass, route, safe_log, softmax, warp_template,
+  argmax, logsumexp, posterior_mass, route, safe_log, softmax, softplus, to_unit_range,
+  warp_template,
 } from "./mixtures.js";
 
 const POSE_SIZE = 6;
 const MIN_VOTE_SCALE = 0.01;
 
-const softplus = (x) => Math.max(x, 0) + Math.log1p(Math.exp(-Math.abs(x)));
-const squash = (x, kind) => (kind === "sigmoid" ? sigmoid(x) : Math.min(Math.max(x, 0), 1));
 
 // Pose, presence and special features of every part of an image [canvas, canvas, channels].
 export function part_encoder(image, { params, options, canvas }) {
@@ -31,22 +30,25 @@ export function template({ params, options }, m) {
   const { data, shape } = params.part_decoder.templates;
   const size = data.length / shape[0];
   const raw = data.subarray(m * size, (m + 1) * size);
-  return raw.map((x) => squash(x, options.part_decoder.nonlinearity));
+  return raw.map((x) => to_unit_range(x, options.part_decoder.nonlinearity));
 }
 
 // Mixing logits of part m, [side, side]; null where they are those of its means.
-export function alpha({ params, options }, m) {
+function mixing_logits({ params, options }, m) {
   if (options.part_decoder.mixing !== "alpha") return null;
   const size = options.part_decoder.template_size ** 2;
   return params.part_decoder.alphas.data.subarray(m * size, (m + 1) * size);
 }
+
+// The same as probabilities.
+export const alpha = (model, m) => mixing_logits(model, m)?.map(sigmoid);
 
 // Colour of a part in [0, 1] from its special features; ones where parts have no colour.
 export function colour(features, { params, options, channels }) {
   const { colour, nonlinearity } = options.part_decoder;
   if (!colour) return new Array(channels).fill(1);
   const raw = mlp(features, params.part_decoder.colour_mlp);
-  return raw.map((x) => squash(nonlinearity === "sigmoid" ? x : x + 0.99, nonlinearity));
+  return raw.map((x) => to_unit_range(nonlinearity === "sigmoid" ? x : x + 0.99, nonlinearity));
 }
 
 // Brightness and mixing logit of the background.
@@ -58,7 +60,7 @@ function background({ params }) {
 // Template of part m without colour, with its mixing logits if it has any, as one more channel.
 function bank(model, m) {
   const { channels } = model;
-  const [own, logits] = [template(model, m), alpha(model, m)];
+  const [own, logits] = [template(model, m), mixing_logits(model, m)];
   if (!logits) return own;
   return Float32Array.from({ length: own.length + logits.length }, (_, i) => {
     const [cell, c] = [Math.floor(i / (channels + 1)), i % (channels + 1)];
@@ -89,7 +91,7 @@ export function warp_part(model, m, pose, part_colour) {
 //
 // `picture` [canvas, canvas, channels] has the mean of the component with the largest mixing
 // probability; `share` [canvas, canvas, m] has each part's mixing probability.
-export function mode(model, warped, presence) {
+export function draw(model, warped, presence) {
   const { canvas, channels } = model;
   const [mean, logit] = background(model);
   const log_presence = presence.map(safe_log);
@@ -157,7 +159,7 @@ export function object_decoder(x, { params, options }) {
   });
 }
 
-// Parts and objects of an image.
+// Parts and objects of an image, in the form of found.js.
 export function encode(model, image) {
   const { params, options } = model;
   const parts = part_encoder(image, model);
@@ -168,41 +170,24 @@ export function encode(model, image) {
     return [...part.pose, 1 - part.presence, ...part.features, ...coloured];
   });
   const objects = object_decoder(object_encoder(rows, presence, model), model);
-  const routing = route(
+  const { posterior, winner } = route(
     parts.map((part) => part.pose),
     objects.map((object) => object.votes),
     objects.map((object) => object.vote_scale),
     objects.map((object) => object.vote_presence),
     options.normalize_mixing,
   );
+  for (const [m, part] of parts.entries()) {
+    const k = winner[m];
+    const { object_part, vote_presence } = objects[k];
+    Object.assign(part, { winner: k, certainty: posterior[m][k] });
+    Object.assign(part, { inner: object_part[m], vote_presence: vote_presence[m] });
+  }
   const probe = softmax(dense(objects.map((object) => object.presence), params.prior_probe));
-  return { parts, objects, ...routing, mass: posterior_mass(routing), probe };
+  return { parts, objects, mass: posterior_mass(posterior), probe };
 }
 
-// Poses and presences of parts as their winning objects vote, from poses of objects.
-//
-// Winners, the parts' poses in their objects and the presences of votes stay as they were found.
-export function parts_of_objects(found, object_poses) {
-  return {
-    poses: found.winner.map((k, m) => compose(object_poses[k], found.objects[k].object_part[m])),
-    presence: found.winner.map((k, m) => found.objects[k].vote_presence[m]),
-  };
-}
-
-// Parts at some poses, ready for `mode`.
+// Parts at some poses, ready for `draw`.
 export function warp_parts(model, found, poses) {
   return poses.map((pose, m) => warp_part(model, m, pose, found.parts[m].colour));
-}
-
-export function draw_from_parts(model, found) {
-  const poses = found.parts.map((part) => part.pose);
-  const presence = found.parts.map((part) => part.presence);
-  return mode(model, warp_parts(model, found, poses), presence);
-}
-
-// What objects draw; of one object alone where `number` is given.
-export function draw_from_objects(model, found, object_poses, number = null) {
-  const { poses, presence } = parts_of_objects(found, object_poses);
-  const shown = presence.map((p, m) => (number === null || found.winner[m] === number ? p : 0));
-  return mode(model, warp_parts(model, found, poses), shown);
 }

@@ -9,107 +9,113 @@ import json
 import pathlib
 import re
 import zlib
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from sklearn.manifold import TSNE
 
-from scae_jax.data.augmentation import centre_on_canvas
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.files import write_whole
 from scae_jax.figures.style import palette
+from scae_jax.library.inputs import ImageInput
 from scae_jax.library.model import Model
 from scae_jax.models.system import ImageSpec
+from scae_jax.page.systems import shown
 
 FOLDER = pathlib.Path(__file__).parent
-# Each after those that it imports.
-MATHEMATICS = ("geometry", "mixtures", "layers", "scae", "weights")
-VIEW = ("pictures", "choose", "handles", "page")
-NOISY = ("part_encoder", "object_decoder")  # stages that may keep their noise on in evaluation
 MAX_BYTES = 3_000_000
 MAX_IMAGES = 300
 PERPLEXITY = 8.0  # of the map
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
+GREY = (128, 128, 128)  # of a part that belongs to no object
 
 
 def write_page(model: Model, dataset: Dataset, path: pathlib.Path) -> None:
   """Writes the page of a model and of test images of a data set.
 
+  Where the page would be too large, it has no encoder, but what was found in the test images.
+
   Raises:
-    ValueError: the JavaScript does not support the model, or the page would be too large.
+    ValueError: the JavaScript does not support the model, or the page would still be too large.
   """
-  require_supported(model)
-  content = fill(
-    (FOLDER / "page.html").read_text(encoding="utf-8"),
-    style=(FOLDER / "style.css").read_text(encoding="utf-8"),
-    script=script(*MATHEMATICS, *VIEW),
-    **carried(model, dataset),
-  ).encode()
+  content = page_of(model, carried(model, dataset))
+  if len(content) > MAX_BYTES:
+    left_out = f"the encoder, with which this page would have {in_megabytes(len(content))}"
+    content = page_of(model, carried(model, dataset, left_out=left_out))
   if len(content) > MAX_BYTES:
     raise ValueError(
-      f"the page would have {len(content) / 1e6:.1f} MB, most of it parameters; it may have"
-      f" {MAX_BYTES / 1e6:.0f}. Train a model of fewer or narrower capsules."
+      f"the page would have {in_megabytes(len(content))}, most of it parameters; it may have"
+      f" {in_megabytes(MAX_BYTES)}. Train a model of fewer or narrower capsules."
     )
   path.parent.mkdir(parents=True, exist_ok=True)
   write_whole(path, content)
 
 
-def require_supported(model: Model) -> None:
-  """Raises ValueError for a model that the JavaScript does not compute."""
-  if (system := model.settings.system) != "scae":
-    raise ValueError(f"the page shows runs of the system 'scae'; this is one of {system!r}.")
-  options = options_of(model)
-  noise = {f"{stage}.noise_in_evaluation": options[stage]["noise_in_evaluation"] for stage in NOISY}
-  given = {name: options[name] for name in ("target", "compute_dtype")} | noise
-  needed = {"target": "image", "compute_dtype": "float32"} | dict.fromkeys(noise, False)
-  for key, value in given.items():
-    if value != needed[key]:
-      raise ValueError(
-        f"the page needs config.model.{key} to be {needed[key]!r}; this run has {value!r}."
-      )
+def page_of(model: Model, texts: dict[str, str]) -> bytes:
+  """The file, with what it carries."""
+  how = shown(model)
+  files = {"style": "style.css", "body": how.body, "page": "page.html"}
+  text = {name: (FOLDER / file).read_text(encoding="utf-8") for name, file in files.items()}
+  places = {"style": text["style"], "script": script(how.mathematics + how.view)}
+  return fill(text["page"], body=text["body"], **places, **texts).encode()
 
 
-def options_of(model: Model) -> dict[str, Any]:
-  """The config's model section."""
-  return model.settings.config.to_dict()["model"]
+def in_megabytes(count: int) -> str:
+  """A number of bytes in words."""
+  return f"{count / 1e6:.1f} MB"
 
 
-def carried(model: Model, dataset: Dataset) -> dict[str, str]:
-  """What the page carries, by the name of the place in page.html."""
-  spec = model.spec
+def carried(model: Model, dataset: Dataset, *, left_out: str = "") -> dict[str, str]:
+  """What the page carries, by the name of the place in page.html.
+
+  Where something is left out, these are the parameters that draw, and what was found in the images.
+  """
+  spec, inputs, how = model.spec, model.inputs, shown(model)
   assert isinstance(spec, ImageSpec)
+  assert isinstance(inputs, ImageInput)
   params = {
     jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
     for path, leaf in jax.tree.leaves_with_path(model.variables["params"])
   }
   split = load_split(dataset, "test", MAX_IMAGES)
-  images = np.asarray(centre_on_canvas(jnp.asarray(split["image"]), spec.canvas))
+  placed = inputs.place({"image": np.asarray(split["image"])}, resize=False)["image"]
+  images = np.round(255 * np.asarray(placed)).astype(np.uint8)
   found = model.encode(images)
-  presence, mass = np.asarray(found.object_presence), np.asarray(found.posterior_mass)
+  presence = np.asarray(found.object_presence)
+  weight = presence if found.posterior_mass is None else np.asarray(found.posterior_mass)
   # Objects that explain the most take the colours that are the easiest to tell apart.
-  rank = np.argsort(np.argsort(-mass.mean(axis=0), kind="stable"))
+  rank = np.argsort(np.argsort(-weight.mean(axis=0), kind="stable"))
+  kept: dict[str, np.ndarray] = {}
+  if left_out:
+    params = {name: value for name, value in params.items() if name.startswith(how.drawer)}
+    arrays = how.carry(model.variables, found)
+    kept = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
   facts = {
     "name": dataset.name,
     "step": model.step,
     "canvas": spec.canvas,
     "channels": spec.channels,
     "frame": frame_of(images),
-    "options": options_of(model),
-    "shapes": {name: list(array.shape) for name, array in params.items()},
+    "options": model.settings.config.to_dict()["model"],
+    "num_objects": presence.shape[1],
+    "num_parts": 0 if found.part_poses is None else np.shape(found.part_poses)[1],
+    "shapes": _shapes(params),
+    "found_shapes": _shapes(kept),
+    "left_out": left_out,
     "class_names": list(model.class_names),
     "labels": split["label"].tolist(),
-    "map": _in_unit_square(embed(presence)).round(3).tolist(),
-    "colours": _bytes(palette(len(rank))[rank]),
+    "map": [[round(x, 3) for x in point] for point in _in_unit_square(embed(presence)).tolist()],
+    "colours": [*_bytes(palette(len(rank))[rank]), GREY],
     "label_colours": _bytes(palette(len(model.class_names))),
   }
   return {
-    "title": f"Inside a capsule autoencoder of {dataset.name}",
+    "title": f"Inside {how.title} of {dataset.name}",
+    "paper": how.paper,
     "facts": json.dumps(facts).replace("<", "\\u003c"),
     "images": deflated(images.tobytes()),
     "params": deflated(float16_bytes(params)),
+    "found": deflated(float16_bytes(kept)),
   }
 
 
@@ -127,8 +133,8 @@ def frame_of(images: np.ndarray) -> list[float]:
 
 def float16_bytes(params: dict[str, np.ndarray]) -> bytes:
   """All low bytes, then all high bytes, which deflate better apart."""
-  numbers = np.concatenate([array.ravel() for array in params.values()])
-  if np.abs(numbers).max() > MAX_FLOAT16:
+  numbers = np.concatenate([np.zeros(0), *(array.ravel() for array in params.values())])
+  if np.abs(numbers).max(initial=0) > MAX_FLOAT16:
     raise ValueError(f"the page has float16 parameters, and one is larger than {MAX_FLOAT16:.0f}.")
   return numbers.astype("<f2").view(np.uint8).reshape(-1, 2).T.tobytes()
 
@@ -143,7 +149,7 @@ def inflated(text: str) -> bytes:
   return zlib.decompress(base64.b64decode(text))
 
 
-def script(*names: str) -> str:
+def script(names: tuple[str, ...]) -> str:
   """Modules one after another as one: without their imports of each other and exports."""
   parts = []
   for name in names:
@@ -163,6 +169,10 @@ def embed(presence: np.ndarray) -> np.ndarray:
   # Of neighbours: fewer than a class has, or its images fall together into one dot.
   perplexity = min(PERPLEXITY, (len(presence) - 1) / 3)
   return TSNE(perplexity=perplexity, init="random", random_state=0).fit_transform(presence)
+
+
+def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, list[int]]:
+  return {name: list(array.shape) for name, array in arrays.items()}
 
 
 def _bytes(colours: np.ndarray) -> list[list[int]]:

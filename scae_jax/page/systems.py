@@ -1,0 +1,140 @@
+"""How runs of each system are shown: which files, what the JavaScript computes, what it draws from.
+
+The JavaScript of a system, `system.js` in its imports, computes what the Python of the same names
+computes.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from scae_jax.library.model import Model
+from scae_jax.models.system import Found
+
+# JavaScript that all pages have, each after what it imports.
+MATHEMATICS = ("geometry", "mixtures", "layers")
+VIEW = ("weights", "pictures", "choose", "page")
+NOISY = ("part_encoder", "object_decoder")  # stages that may keep their noise on in evaluation
+Needs = Mapping[str, tuple[Any, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+  """The page of a system.
+
+  Attributes:
+    title: what the page is inside of.
+    paper: the source, for the footer.
+    body: the HTML file that shows what is found.
+    mathematics: modules that compute, in order.
+    view: modules that show, in order.
+    drawer: how those parameters begin that drawing needs.
+    needed: `config -> {key: (needed, given)}`.
+    carry: `(variables, found) -> {name: [n, ...]}`, what the module's `found_in` reads.
+  """
+
+  title: str
+  paper: str
+  body: str
+  mathematics: tuple[str, ...]
+  view: tuple[str, ...]
+  drawer: str
+  needed: Callable[[Mapping[str, Any]], Needs]
+  carry: Callable[[Any, Found], Mapping[str, Any]]
+
+
+def shown(model: Model) -> Shown:
+  """How a model is shown; ValueError of one that the JavaScript does not compute."""
+  name = model.settings.system
+  if name not in SYSTEMS:
+    raise ValueError(f"the page shows runs of {', '.join(SYSTEMS)}; this is one of {name!r}.")
+  for key, (needed, given) in SYSTEMS[name].needed(model.settings.config.to_dict()).items():
+    if given != needed:
+      raise ValueError(f"the page needs config.{key} to be {needed!r}; this run has {given!r}.")
+  return SYSTEMS[name]
+
+
+def _scae_needs(config: Mapping[str, Any]) -> Needs:
+  model = config["model"]
+  noise = {
+    f"model.{stage}.noise_in_evaluation": (False, model[stage]["noise_in_evaluation"])
+    for stage in NOISY
+  }
+  return {
+    "model.target": ("image", model["target"]),
+    "model.compute_dtype": ("float32", model["compute_dtype"]),
+    **noise,
+  }
+
+
+def _scae_found(variables: Any, found: Found) -> dict[str, Any]:
+  winner = np.asarray(found.details["winner"])
+  n, m = np.indices(winner.shape)
+  return {
+    **_capsules(found),
+    "winner": winner,
+    "inner": found.details["object_part"][n, winner, m],
+    "vote_presence": found.details["vote_presence"][n, winner, m],
+    "colours": found.details["colours"],
+  }
+
+
+def _probabilistic_needs(config: Mapping[str, Any]) -> Needs:
+  model = config["model"]
+  layers = tuple(model["capsules"])
+  # Densities of poses that are summed out need standard deviations, which the page does not infer.
+  off_poses = "broad" if model["poses"] == "gaussian" else model["off_poses"]
+  return {
+    "model.capsules": (layers[:2], layers),
+    "model.off_poses": (off_poses, model["off_poses"]),
+  }
+
+
+def _probabilistic_found(variables: Any, found: Found) -> dict[str, Any]:
+  offsets = np.asarray(variables["params"]["generative"]["offset_1"])
+  winner = np.asarray(found.details["owner_0"])
+  is_won = winner < len(offsets)
+  inner = (np.eye(2, 3) + offsets)[np.where(is_won, winner, 0), np.arange(winner.shape[1])]
+  presence = is_won * np.asarray(found.part_presence)
+  return {**_capsules(found), "winner": winner, "inner": inner, "vote_presence": presence}
+
+
+def _capsules(found: Found) -> dict[str, Any]:
+  names = ("part_poses", "part_presence", "object_poses", "object_presence", "posterior_mass")
+  return {name: getattr(found, name) for name in names}
+
+
+SYSTEMS = {
+  "scae": Shown(
+    title="a capsule autoencoder",
+    paper="Kosiorek, Sabour, Teh and Hinton, Stacked Capsule Autoencoders, 2019, arXiv 1906.06818.",
+    body="parts.html",
+    mathematics=(*MATHEMATICS, "scae", "found"),
+    view=(*VIEW, "handles", "parts"),
+    drawer="part_decoder/",
+    needed=_scae_needs,
+    carry=_scae_found,
+  ),
+  "probabilistic": Shown(
+    title="probabilistic capsules",
+    paper="Smith et al., Capsule Networks - A Probabilistic Perspective, 2020, arXiv 2004.03553.",
+    body="parts.html",
+    mathematics=(*MATHEMATICS, "probabilistic", "found"),
+    view=(*VIEW, "handles", "parts"),
+    drawer="generative/",
+    needed=_probabilistic_needs,
+    carry=_probabilistic_found,
+  ),
+  "capsnet": Shown(
+    title="a CapsNet",
+    paper="Sabour, Frosst and Hinton, Dynamic Routing Between Capsules, 2017, arXiv 1710.09829.",
+    body="vectors.html",
+    mathematics=(*MATHEMATICS, "capsnet"),
+    view=(*VIEW, "vectors"),
+    drawer="decoder/",
+    needed=lambda config: {"data.overlay": (False, config["data"]["overlay"])},
+    carry=lambda variables, found: {"object_poses": found.object_poses},
+  ),
+}
