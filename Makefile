@@ -4,6 +4,8 @@ BIN := .venv/bin
 # Tests of a file share compiled functions, so a file stays with one worker; tests/conftest.py orders
 # the files.
 WORKERS := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+# Lint and documentation take a core each.
+MAKEFLAGS += --jobs=2
 MATHEMATICS := tests/test_math_*.py tests/test_layers_*.py tests/test_training_step.py
 
 .PHONY: train test lint docs format fast clean

@@ -193,12 +193,7 @@ def test_published_settings_of_the_baseline_of_capsnet():
   """Sabour, Frosst and Hinton 2017, section 5; batch and decay are those of CapsNet."""
   config, paper = cnn.get_config("baseline"), capsnet.get_config("paper")
   model = config.model
-  assert (model.widths, model.kernel, model.padding, model.pool) == (
-    (256, 256, 128),
-    5,
-    "same",
-    1,
-  )
+  assert (model.widths, model.kernel, model.padding, model.pool) == ((256, 256, 128), 5, "same", 1)
   assert (model.hidden, model.dropout) == ((328, 192), 0.5)
   assert config.optimizer.to_dict() == paper.optimizer.to_dict()
   assert config.optimizer.learning_rate == 1e-3

@@ -212,10 +212,7 @@ def test_what_cannot_be_scored_leaves_no_folder(tmp_path, changes, message):
   [
     ({"classify": lambda output: output[:, 1:]}, r"must give \[4, 4\].* got \(4, 3\)"),
     ({"classify": lambda output: output * jnp.nan}, "Scores must be finite, but 11 of 11"),
-    (
-      {"metrics": lambda output, batch: {"error": jnp.log(output[:, 0] - 1)}},
-      "'error' must be fi",
-    ),
+    ({"metrics": lambda output, batch: {"error": jnp.log(output[:, 0] - 1)}}, "'error' must be fi"),
     ({"metrics": lambda output, batch: {"error": output}}, r"'error' as \[4\]"),
   ],
 )

@@ -7,7 +7,6 @@ Triton compiles what they are lowered to.
 import dataclasses
 import functools
 import re
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -187,10 +186,7 @@ def test_seeds_at_once_in_a_scan():
     for number in range(2):
       wanted, gradients = both(composed)(*inputs)
       np.testing.assert_allclose(values[seed, number], np.sum(WEIGHTS * wanted), rtol=1e-5)
-      inputs = (
-        *(x + rate * g for x, g in zip(inputs[:-1], gradients, strict=False)),
-        inputs[-1],
-      )
+      inputs = (*(x + rate * g for x, g in zip(inputs[:-1], gradients, strict=False)), inputs[-1])
     for name, actual, wanted in zip(NAMES, moved, inputs, strict=True):
       np.testing.assert_allclose(actual[seed], wanted, rtol=1e-5, atol=1e-5, err_msg=name)
   assert np.abs(values[:, 1] - values[:, 0]).min() > 1e-2
@@ -276,14 +272,6 @@ def test_a_step_of_training_lowers_for_cuda(seeds, num_devices, monkeypatch):
   program = lowered_of(step, state, jax.eval_shape(lambda: batch), num_devices=num_devices)
   assert program.count("xla.gpu.triton") == 2, "one kernel forward, one backward"
   assert examples_of_kernels(program, seeds) == [128 // num_devices] * 2
-
-
-def test_of_warnings_that_a_release_deprecates_only_that_of_triton_passes():
-  """The text is jax 0.11.2's, pallas/triton/pallas_call_registration.py; 0.10 has none."""
-  text = "The Pallas Triton backend is deprecated and will be removed in a future JAX version."
-  warnings.warn(text, DeprecationWarning, stacklevel=1)
-  with pytest.raises(DeprecationWarning, match="Mosaic"):
-    warnings.warn(text.replace("Triton", "Mosaic"), DeprecationWarning, stacklevel=1)
 
 
 def test_blocks_are_squares_of_pixels():

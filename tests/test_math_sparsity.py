@@ -65,11 +65,7 @@ def test_kl(activations):
   np.testing.assert_allclose(kl(activations), [within, between], atol=5e-6)
 
 
-KINDS = {
-  "l2": lambda a: sparsity.l2(a, 3),
-  "entropy": sparsity.entropy,
-  "kl": sparsity.kl,
-}
+KINDS = {"l2": lambda a: sparsity.l2(a, 3), "entropy": sparsity.entropy, "kl": sparsity.kl}
 
 
 @functools.partial(jax.jit, static_argnums=0)

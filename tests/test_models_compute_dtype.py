@@ -10,14 +10,7 @@ import pytest
 from scae_jax.models.object_capsules import ObjectEncoder
 from scae_jax.models.part_capsules import PartEncoder
 from tests.references import equations
-from tests.tiny import (
-  BATCH,
-  MODEL,
-  OBJECTS,
-  PARTS,
-  random_variables,
-  tiny_batch,
-)
+from tests.tiny import BATCH, MODEL, OBJECTS, PARTS, random_variables, tiny_batch
 
 # Eight bits of mantissa, through some products and layer norms.
 PRECISION = 0.03

@@ -17,6 +17,8 @@ from scae_jax.training.program import check_finite
 from tests.runs import metrics, stop_after
 from tests.toy_system import toy_config
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 # Checkpoints fall between two lines of training metrics, so that a window must survive them.
 CADENCE = {"train__num_steps": 24, "train__log_every": 16, "train__checkpoint_every": 12}
 TOGETHER = toy_config(train__seed=5, train__seeds=3, **CADENCE)
@@ -119,10 +121,7 @@ def test_number_of_seeds_belongs_to_a_run(together):
   ("changes", "message"),
   [
     ({"train__seeds": 0}, "train.seeds must be from 1 to 65,536; it is 0"),
-    (
-      {"train__seed": 2**31 - 2, "train__seeds": 3},
-      "train.seed must be from 0 to .* less .*, 3",
-    ),
+    ({"train__seed": 2**31 - 2, "train__seeds": 3}, "train.seed must be from 0 to .* less .*, 3"),
   ],
 )
 def test_numbers_that_are_no_seeds(changes, message, tmp_path):
