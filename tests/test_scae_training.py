@@ -263,7 +263,7 @@ def assert_reported(folder, split):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_device", "built_once")
+@pytest.mark.usefixtures("one_device", "compiled_once")
 def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
   """train.py on a config file of the user's, which reports, and evaluate.py on what it leaves; then
   the same six steps with a stop after the third, between two lines of metrics.
