@@ -4,7 +4,10 @@ BIN := .venv/bin
 # Tests of a file share compiled functions, so a file stays with one worker; tests/conftest.py orders
 # the files.
 WORKERS := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
-MATHEMATICS := tests/test_math_*.py tests/test_layers_*.py tests/test_training_step.py
+# Lint and documentation take a core each.
+MAKEFLAGS += --jobs=2
+MATHEMATICS := tests/test_math_*.py tests/test_layers_*.py \
+  tests/test_training_step.py::test_update_is_one_step_of_the_rule_down_the_weighted_total
 
 .PHONY: train test lint docs format fast clean
 
@@ -26,7 +29,7 @@ MATHEMATICS := tests/test_math_*.py tests/test_layers_*.py tests/test_training_s
 train: .venv/requirements
 	$(BIN)/python train.py
 
-# The mathematics and training steps come first, as a processor without AVX computes them: tests that
+# The mathematics and a training step come first, as a processor without AVX computes them: tests that
 # pass by the rounding of one processor fail here. tests/conftest.py says what else can be asked for.
 test: lint docs
 	XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 $(BIN)/python -m pytest $(WORKERS) $(MATHEMATICS)

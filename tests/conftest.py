@@ -9,6 +9,7 @@ Two variables of the environment choose how the tests are compiled:
 
 import importlib.metadata
 import os
+import tempfile
 
 if os.environ.setdefault("TEST_COMPILATION", "quick") not in ("quick", "default"):
   raise ValueError(
@@ -32,6 +33,12 @@ os.environ["XLA_FLAGS"] = " ".join(
   ]
 )
 os.environ.setdefault("MPLBACKEND", "Agg")
+# What several tests compile is compiled once, by whichever worker or process comes first. Whoever
+# reads this first makes the folder, and removes it in the end.
+if "TEST_CACHE_OF" not in os.environ:
+  os.environ["TEST_CACHE_OF"] = str(os.getpid())
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="compiled-")
+  os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 # Workers share the cores; threads of scikit-learn that wait for each other in circles do not.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -39,7 +46,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import gc
 import pathlib
 import shutil
-import tempfile
 
 import jax
 import pytest
@@ -50,11 +56,8 @@ gc.set_threshold(100_000, 20, 100)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
-
-# What several tests compile, a worker compiles once. JAX keeps to the first folder that it is told.
-COMPILED = tempfile.mkdtemp(prefix="compiled-")
-jax.config.update("jax_compilation_cache_dir", COMPILED)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+# Ten frames for each operation are a tenth of the time of tracing and lowering.
+jax.config.update("jax_traceback_in_locations_limit", 0)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -66,7 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_unconfigure() -> None:
-  shutil.rmtree(COMPILED, ignore_errors=True)
+  if os.environ["TEST_CACHE_OF"] == str(os.getpid()):
+    shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,6 +95,29 @@ def built_once():
   from reliability.workdirs import built_once
 
   with built_once():
+    yield
+
+
+@pytest.fixture(scope="module")
+def compiled_once(built_once):
+  """And compiles the programs of each config once; they hold no state of a run."""
+  from scae_jax.training import loop
+  from scae_jax.training.program import Program
+
+  compile_program, kept = Program.compile, {}
+
+  def program(settings, system, feed, mesh):
+    if (key := (repr(settings), mesh.size)) not in kept:
+      kept[key] = Program(settings, system, feed, mesh)
+    return kept[key]
+
+  def compile_new(self, state):
+    if not hasattr(self, "_compiled"):
+      compile_program(self, state)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(loop, "Program", program)
+    patch.setattr(Program, "compile", compile_new)
     yield
 
 

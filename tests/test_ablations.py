@@ -115,12 +115,9 @@ def made_small(names):
 
 
 @functools.cache
-def traced(name):
-  """The system of one ablation (or none), and the shapes of its parameters."""
-  system, settings = made_small((name,) if name else ())
-  optimizer = make_optimizer(settings.optimizer)
-  state = jax.eval_shape(lambda: initial_state(system, DATA, optimizer, seed=0))
-  return system, state.params
+def system_of(name):
+  """The system of one ablation, or of none."""
+  return made_small((name,) if name else ())[0]
 
 
 @functools.cache
@@ -149,10 +146,7 @@ def test_a_step_is_finite_and_moves_the_parameters(names):
   assert np.mean(moved) > 0.8  # all but a dummy vote, biases of keys and the like
 
 
-PRIOR, POSTERIOR = (
-  {"prior_within", "prior_between"},
-  {"posterior_within", "posterior_between"},
-)
+PRIOR, POSTERIOR = ({"prior_within", "prior_between"}, {"posterior_within", "posterior_between"})
 
 
 @pytest.mark.parametrize(
@@ -165,76 +159,30 @@ PRIOR, POSTERIOR = (
 )
 @pytest.mark.parametrize("step", [0, 5_000, 8_000, 20_000])
 def test_what_is_off_stays_off_under_the_schedule(name, off, step):
-  base, weights = (scheduled_weights(traced(n)[0], step) for n in ("", name))
+  base, weights = (scheduled_weights(system_of(n), step) for n in ("", name))
   assert {term for term in weights if weights[term] == 0} == off
   assert all(weights[term] == base[term] for term in set(weights) - off)
 
 
-@pytest.mark.parametrize(
-  ("name", "part", "objects"),
-  [
-    ("", 4.0, 4.0),
-    ("no_part_noise", 0.0, 4.0),
-    ("no_object_noise", 4.0, 0.0),
-    ("no_noise", 0.0, 0.0),
-  ],
-)
-def test_noise(name, part, objects):
-  module = traced(name)[0].module
-  assert module.part_encoder.presence_noise == part
-  assert module.object_decoder.presence_noise == objects
+# What an ablated model has and the whole one has not; what that does: test_models_*.py.
+EFFECTS = {
+  "no_part_noise": lambda m: m.part_encoder.presence_noise == 0 < m.object_decoder.presence_noise,
+  "no_object_noise": lambda m: m.object_decoder.presence_noise == 0 < m.part_encoder.presence_noise,
+  "no_noise": lambda m: m.object_decoder.presence_noise == m.part_encoder.presence_noise == 0,
+  "similarity_transforms": lambda m: m.part_encoder.similarity and m.object_decoder.similarity,
+  "no_deformations": lambda m: not m.object_decoder.deformations,
+  "linear_part_encoder": lambda m: m.part_encoder.pooling == "linear",
+  "mean_pooled_part_encoder": lambda m: m.part_encoder.pooling == "mean",
+  "mlp_object_encoder": lambda m: (m.object_encoder.kind, m.object_encoder.features) == ("mlp", 16),
+  "no_special_features": lambda m: not (m.part_encoder.num_features or m.part_decoder.colour),
+  "coupled_mixing": lambda m: m.part_decoder.mixing == "coupled",
+}
 
 
-@pytest.mark.parametrize(("name", "expected"), [("", False), ("similarity_transforms", True)])
-def test_similarities(name, expected):
-  module = traced(name)[0].module
-  assert module.part_encoder.similarity == module.object_decoder.similarity == expected
-
-
-def test_no_deformations():
-  # Viewer, presence, vote presence and scale are left of the decoder's outputs.
-  for name, size in {"no_deformations": 0, "": PARTS * 6}.items():
-    last = traced(name)[1]["object_decoder"]["outputs"]["capsules"]["dense_1"]["kernel"]
-    assert last.shape == (OBJECTS, 8, 6 + 1 + 2 * PARTS + size)
-
-
-@pytest.mark.parametrize(
-  ("name", "layer", "shape"),
-  [
-    ("", "conv_1x1", (6, PARTS * (7 + FEATURES + 1))),  # and the attention logit
-    ("mean_pooled_part_encoder", "conv_1x1", (6, PARTS * (7 + FEATURES))),
-    ("linear_part_encoder", "linear", (MAP * MAP * 6, PARTS * (7 + FEATURES))),
-  ],
-)
-def test_part_encoders(name, layer, shape):
-  pooling = traced(name)[1]["part_encoder"]["pooling"]
-  assert set(pooling) == {layer}
-  assert pooling[layer]["kernel"].shape == shape
-
-
-def test_mlp_of_objects():
-  encoder = traced("mlp_object_encoder")[1]["object_encoder"]
-  assert set(encoder) == {"mlp"}
-  row = 6 + 1 + FEATURES + 5 * 5  # pose, absence, special features, template
-  assert encoder["mlp"]["dense_0"]["kernel"].shape == (PARTS * row, OBJECTS * 16)
-
-
-def test_special_features_are_gone_wherever_they_were_read():
-  system, params = traced("no_special_features")
-  assert system.module.part_encoder.num_features == 0
-  assert "colour_mlp" in traced("")[1]["part_decoder"]
-  assert "colour_mlp" not in params["part_decoder"]
-  # Of a part, pose and presence are left of the pooled numbers, and attention's logit.
-  assert params["part_encoder"]["pooling"]["conv_1x1"]["kernel"].shape == (6, PARTS * 8)
-  rows = params["object_encoder"]["set_transformer"]["input"]["kernel"]
-  assert rows.shape == (6 + 1 + 5 * 5, 8)
-
-
-def test_coupled_mixing():
-  assert "alphas" in traced("")[1]["part_decoder"]
-  decoder = traced("coupled_mixing")[1]["part_decoder"]
-  assert "alphas" not in decoder
-  assert "temperature" in decoder
+@pytest.mark.parametrize("name", EFFECTS)
+def test_effects_on_the_model(name):
+  assert EFFECTS[name](system_of(name).module)
+  assert not EFFECTS[name](system_of("").module)
 
 
 @pytest.mark.parametrize(

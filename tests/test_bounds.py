@@ -154,10 +154,7 @@ def test_a_section_becomes_its_record():
     ({"widths": ()}, "config.model.widths must be a tuple of 1 to 3 values, each from 1 to 9"),
     ({"widths": (1, 10)}, r"config.model.widths must be .*; it is \(1, 10\)"),
     ({"widths": (1, 2.0)}, "config.model.widths must be a tuple, each entry a whole number"),
-    (
-      {"strides": (1,)},
-      r"strides must be as many .*model.widths has, which is \(2, 3",
-    ),
+    ({"strides": (1,)}, r"strides must be as many .*model.widths has, which is \(2, 3"),
     ({"heads": 3}, r"config.model.heads must be a divisor of config.model.size, 4; it is 3"),
     ({"least": 4}, r"config.model.least must be from 0 to below 4 \(config.model.size\); it is 4"),
     ({"least": 10**400}, "config.model.least must be from 0 to below 4"),

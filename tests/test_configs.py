@@ -50,7 +50,13 @@ PRESETS = {
   ],
 }
 CHANNELS = {"svhn_cropped": 3, "cifar10": 3, "smallnorb": 2}
-ALL = [(name, preset) for name, presets in PRESETS.items() for preset in presets]
+# fashion_mnist is mnist but for its pictures, see below.
+ALL = [
+  (name, preset)
+  for name, presets in PRESETS.items()
+  for preset in presets
+  if name != "fashion_mnist"
+]
 
 
 def test_every_config_is_tested():
@@ -103,8 +109,6 @@ def test_it_builds_and_every_loss_term_has_a_weight(name, preset):
   [
     ("mnist", "official", 3_540_823),
     ("mnist", "paper", 2_420_351),
-    ("fashion_mnist", "official", 3_540_823),
-    ("fashion_mnist", "paper", 2_420_351),
     # Not those of `paper`: see configs/svhn.py.
     ("svhn", "alpha", 2_384_777),
     ("cifar10", "alpha", 4_570_201),
@@ -193,12 +197,7 @@ def test_published_settings_of_the_baseline_of_capsnet():
   """Sabour, Frosst and Hinton 2017, section 5; batch and decay are those of CapsNet."""
   config, paper = cnn.get_config("baseline"), capsnet.get_config("paper")
   model = config.model
-  assert (model.widths, model.kernel, model.padding, model.pool) == (
-    (256, 256, 128),
-    5,
-    "same",
-    1,
-  )
+  assert (model.widths, model.kernel, model.padding, model.pool) == ((256, 256, 128), 5, "same", 1)
   assert (model.hidden, model.dropout) == ((328, 192), 0.5)
   assert config.optimizer.to_dict() == paper.optimizer.to_dict()
   assert config.optimizer.learning_rate == 1e-3

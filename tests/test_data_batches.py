@@ -16,13 +16,7 @@ from scae_jax.data.augmentation import (
 )
 from scae_jax.data.dataset import Dataset, crop_middle
 from scae_jax.models.system import ImageSpec
-from tests.toy_data import (
-  dataset_of,
-  feed_batch,
-  heldout_batch,
-  random_images,
-  training_images,
-)
+from tests.toy_data import dataset_of, feed_batch, heldout_batch, random_images, training_images
 from tests.toy_system import feed_of
 
 NUM_EXAMPLES = 7

@@ -154,10 +154,7 @@ def test_unusable_files_are_named(undivided, load, content, message):
 def test_black_and_white_and_palettes_are_exact():
   black_and_white = Image.fromarray(np.asarray([[0, 255]], np.uint8)).convert("1")
   palette = Image.fromarray(picture(60)).quantize(4)
-  for image, expected in (
-    (black_and_white, np.asarray([[[0], [255]]])),
-    (palette, picture(60)),
-  ):
+  for image, expected in ((black_and_white, np.asarray([[[0], [255]]])), (palette, picture(60))):
     np.testing.assert_array_equal(pictures.decode_picture(encoded(image)), expected)
 
 

@@ -1,11 +1,13 @@
-"""Data sets of one's own: given in memory, and by the dotted path of a function."""
+"""Data sets of one's own: in memory, by the dotted path of a function, and a folder of images."""
 
 import dataclasses
 import json
+import pathlib
 
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from configs import constellations
 from scae_jax.data.dataset import Dataset
@@ -14,6 +16,7 @@ from scae_jax.training.build import build, open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
+from tests.runs import save_images
 from tests.test_evaluation_script import quick, run
 from tests.toy_system import toy_config
 
@@ -83,3 +86,26 @@ def test_a_function_is_not_called_because_a_folder_says_so(workdirs, capsys):
     run(workdirs / "memory", "--source=scae_jax.data.digits.load_digits")
   assert stopped.value.code == 2
   assert "holds a run on another data set" in capsys.readouterr().err
+
+
+def test_folder_of_a_run_may_move_but_not_change(tmp_path):
+  def config(folder: pathlib.Path, num_steps: int):
+    data = {"name": "folder", "dir": str(folder), "cache_dir": str(tmp_path / "cache")}
+    changes = {f"data__{key}": value for key, value in data.items()}
+    return toy_config(train__num_steps=num_steps, **changes)
+
+  workdir = tmp_path / "run"
+  train(config(save_images(tmp_path / "here", 4, 40), 8), workdir)
+  (tmp_path / "here").rename(tmp_path / "there")
+  assert open_run(workdir, config=config(tmp_path / "there", 8)).step == 8
+  assert train(config(tmp_path / "there", 16), workdir).step == 16
+  assert open_run(workdir).step == 16
+
+  image = tmp_path / "there" / "class0" / "000.png"
+  Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
+  files = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+  with pytest.raises(RunError, match=r"another data set:\n  t\w+: '\d+ examples of 12x12x1.*there"):
+    train(config(tmp_path / "there", 24), workdir)
+  with pytest.raises(RunError, match=r"(?s)another data set.*put back what was changed"):
+    open_run(workdir)
+  assert files == {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}

@@ -202,10 +202,7 @@ def test_what_cannot_be_scored_leaves_no_folder(tmp_path):
   ("changes", "message"),
   [
     ({"classify": lambda output: output * jnp.nan}, "Scores must be finite, but 11 of 11"),
-    (
-      {"metrics": lambda output, batch: {"error": jnp.log(output[:, 0] - 1)}},
-      "'error' must be fi",
-    ),
+    ({"metrics": lambda output, batch: {"error": jnp.log(output[:, 0] - 1)}}, "'error' must be fi"),
   ],
 )
 def test_a_system_that_breaks_its_contract_leaves_no_metrics(tmp_path, changes, message):

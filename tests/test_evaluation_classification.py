@@ -5,11 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scae_jax.evaluation.classification import (
-  by_confidence,
-  calibration_error,
-  classify,
-)
+from scae_jax.evaluation.classification import by_confidence, calibration_error, classify
 
 SCORES = np.array([[0.9, 0.1, 0.3], [0.2, 0.7, 0.7], [0.5, 0.0, 0.1], [0.1, 0.2, 0.6]], np.float32)
 

@@ -1,7 +1,6 @@
 """Equivariance of systems whose poses follow perfectly, not at all, or in part; its command."""
 
 import json
-import types
 
 import jax
 import jax.numpy as jnp
@@ -267,13 +266,6 @@ def test_what_cannot_be_measured_is_refused(images):
 
 
 def test_scae_gives_part_and_object_poses():
-  named = {
-    name: types.SimpleNamespace(poses=f"{name}' poses", presence=f"{name}' presence")
-    for name in ("parts", "objects")
-  }
-  assert scae.poses(types.SimpleNamespace(**named)) == {
-    name: (f"{name}' poses", f"{name}' presence") for name in named
-  }
   sections = digits.get_config().to_dict()
   made = scae.make_system(sections["model"], sections["loss"], ImageSpec(20, 1, 10))
 

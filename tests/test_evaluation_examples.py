@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.evaluation.examples import (
-  check_transfer,
-  choose,
-  load_split,
-  one_of_each_class,
-)
+from scae_jax.evaluation.examples import check_transfer, choose, load_split, one_of_each_class
 
 
 def dataset(name="toy", side=4, channels=1, names=("a", "b"), n=6):

@@ -38,9 +38,7 @@ def segment(output):
 
 
 SYSTEM = stub(
-  Told(),
-  pictures=lambda variables, batch: {"constellations": dict(batch)},
-  segment=segment,
+  Told(), pictures=lambda variables, batch: {"constellations": dict(batch)}, segment=segment
 )
 VARIABLES = {3: {"params": {"shift": jnp.float32(-2)}}, 4: {"params": {"shift": jnp.float32(0)}}}
 

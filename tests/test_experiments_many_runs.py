@@ -23,7 +23,6 @@ from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_clusters, fit_probe
 from scae_jax.evaluation.scores import Scores
 from scae_jax.evaluation.viewpoint import accuracies
-from scae_jax.figures import FIGURES
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.build import Run
 from scae_jax.training.config import read_settings
@@ -68,12 +67,7 @@ def test_systems_of_mnist_have_the_same_capsules():
 # SCAE's are those of its configs, see test_configs.py: its canvas changes no layer.
 PARAMETERS = {
   "digits": {"lenet5": 21_386, "cnn": 302_979, "capsnet": 629_200, "matrix_capsules": 30_660},
-  "mnist": {
-    "lenet5": 107_786,
-    "cnn": 69_704_466,
-    "capsnet": 13_475_648,
-    "matrix_capsules": 68_308,
-  },
+  "mnist": {"lenet5": 107_786, "cnn": 69_704_466, "capsnet": 13_475_648, "matrix_capsules": 68_308},
   "mnist_small": {
     "lenet5": 44_426,
     "cnn": 554_883,
@@ -326,32 +320,6 @@ def test_drawn_are_names_that_one_reads_and_what_is_fitted_is_dashed():
   low, high = axes.get_xlim()
   ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
   np.testing.assert_array_equal(ticks, [0, 45, 90, 135, 180])
-
-
-def test_the_figure_has_rows_of_panels_and_baselines_without_colour():
-  angles = np.array([0, 90])
-  accuracy = {
-    "one": {"pixels": np.array([0.7, 0.6]), "a": np.array([0.9, np.nan])},
-    "two": {"b": np.array([0.5, 0.4])},
-    "three": {"a": np.array([0.3, 0.2])},
-  }
-  looks = {"across": "range", "num_columns": 2, "baselines": ("pixels",)}
-  figure = FIGURES["viewpoint"](angles, accuracy, 0.1, **looks)
-  one, two, three, empty = figure.axes
-  assert [axes.get_title() for axes in (one, two, three)] == list(accuracy)
-  assert [axes.get_xlabel() for axes in (one, two, three)] == ["range"] * 3
-  assert (empty.get_visible(), three.get_visible()) == (False, True)
-  assert one.get_position().y0 == two.get_position().y0 > three.get_position().y0
-  pixels, a, chance = one.lines
-  np.testing.assert_allclose(a.get_ydata(), [90, np.nan])
-  np.testing.assert_allclose(chance.get_ydata(), 10)
-  assert (pixels.get_color(), pixels.get_linestyle(), a.get_linestyle()) == ("0.5", "--", "-")
-  assert a.get_color() == pytest.approx(three.lines[0].get_color())
-  assert list(a.get_color()) != list(two.lines[0].get_color())
-  assert texts(figure.legends[0].texts) == ["a", "b", "pixels"]
-  assert one.get_xticks().tolist() == [0, 90]
-  with pytest.raises(TypeError, match="accuracy"):
-    FIGURES["viewpoint"](angles, {"upright": {"a": np.zeros(3)}}, 0.1)
 
 
 def write_log(workdir):

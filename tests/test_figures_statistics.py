@@ -6,6 +6,7 @@ from matplotlib.colors import to_rgb
 
 from scae_jax.evaluation.classification import by_confidence
 from scae_jax.figures import (
+  FIGURES,
   confusion,
   coupling,
   embedding,
@@ -171,3 +172,31 @@ def test_reliability_draws_the_bins_that_have_examples():
   np.testing.assert_allclose([bar.get_height() for bar in below.patches], [0.4, 0.6])
   np.testing.assert_allclose(above.lines[-1].get_xydata(), [(0.43, 0.5), (0.97, 1.0)])
   assert above.patches[0].get_width() == pytest.approx(1 / 15)
+
+
+def test_rows_of_panels_have_baselines_without_colour():
+  angles = np.array([0, 90])
+  accuracy = {
+    "one": {"pixels": np.array([0.7, 0.6]), "a": np.array([0.9, np.nan])},
+    "two": {"b": np.array([0.5, 0.4])},
+    "three": {"a": np.array([0.3, 0.2])},
+  }
+  looks = {"across": "range", "num_columns": 2, "baselines": ("pixels",)}
+  figure = FIGURES["viewpoint"](angles, accuracy, 0.1, **looks)
+  one, two, three, empty = figure.axes
+  assert [axes.get_title() for axes in (one, two, three)] == list(accuracy)
+  assert [axes.get_xlabel() for axes in (one, two, three)] == ["range"] * 3
+  assert (empty.get_visible(), three.get_visible()) == (False, True)
+  assert one.get_position().y0 == two.get_position().y0 > three.get_position().y0
+  pixels, a, chance = one.lines
+  np.testing.assert_allclose(a.get_ydata(), [90, np.nan])
+  np.testing.assert_allclose(chance.get_ydata(), 10)
+  assert (pixels.get_color(), pixels.get_linestyle(), a.get_linestyle()) == ("0.5", "--", "-")
+  assert a.get_color() == pytest.approx(three.lines[0].get_color())
+  assert list(a.get_color()) != list(two.lines[0].get_color())
+  assert texts(figure.legends[0].texts) == ["a", "b", "pixels"]
+  assert one.get_xticks().tolist() == [0, 90]
+  with pytest.raises(ValueError, match="at least one system"):
+    FIGURES["viewpoint"](angles, {"upright": {}}, 0.1)
+  with pytest.raises(TypeError, match="accuracy"):
+    FIGURES["viewpoint"](angles, {"upright": {"a": np.zeros(3)}}, 0.1)

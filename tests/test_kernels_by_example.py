@@ -63,7 +63,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("mixing", ["alpha", "coupled"])
-@pytest.mark.parametrize("batch", [1, 4, 7])
+@pytest.mark.parametrize("batch", [1, 7])
 def test_value_and_gradients_are_those_of_the_composition(batch, mixing):
   module = decoder(mixing)
   *parts, target = inputs(batch)
@@ -135,18 +135,19 @@ def test_every_nth_pixel_is_an_unbiased_estimate(mixing):
   module = decoder(mixing, template_size=3)  # fits the small image
   variables = random_variables(module, *parts, method=draw_with_features)
 
-  def in_phase(module, phase, poses, presence, features, target):
+  def in_phase(module, poses, presence, features, images):
+    target, phase = images
     some = functools.partial(warping.every_nth_pixel, phase=phase, stride=stride)
     poses, target = jax.vmap(some)(poses, target)
     mixture = module(poses, presence, module.colours(features), CANVAS // stride)
     return jnp.mean(jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2)))
 
-  def in_all_phases(module, *arguments):
-    grid = np.stack(np.meshgrid(np.arange(stride), np.arange(stride)), -1).reshape(-1, 2)
-    return sum(in_phase(module, jnp.asarray(phase), *arguments) for phase in grid)
-
+  run = value_and_gradients(in_phase, module)  # one program for all phases
+  phases = [
+    run(variables, parts, (target, jnp.array(phase))) for phase in np.ndindex(stride, stride)
+  ]
   expected = value_and_gradients(composed, module)(variables, parts, target)
-  assert_same(value_and_gradients(in_all_phases, module)(variables, parts, target), expected)
+  assert_same(jax.tree.map(lambda *every: sum(every), *phases), expected)
 
 
 def test_training_draws_a_phase_for_each_example():

@@ -67,14 +67,17 @@ def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatc
     monkeypatch.setattr(patch_convolutions, "MAX_NUMBERS", 6 * 5 * 18 * (at_a_time + 1))
   found = patch_convolutions.examples_at_a_time(image, weights, strides)
   assert found == at_a_time
-  cotangent = None
-  results = []
-  for convolve in (patch_convolutions.convolve_patches, convolve_layers):
-    value, gradients = jax.vjp(
-      lambda x, w, convolve=convolve: convolve(x, w, strides, activation), image, weights
-    )
-    cotangent = normal(*value.shape, seed=20) if cotangent is None else cotangent
-    results.append((value, gradients(cotangent)))
+  shape = jax.eval_shape(lambda: convolve_layers(image, weights, strides, activation)).shape
+  cotangent = normal(*shape, seed=20)
+
+  def value_and_gradients(convolve):
+    def total(image, weights):
+      value = convolve(image, weights, strides, activation)
+      return jnp.sum(value * cotangent), value
+
+    return jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))(image, weights)
+
+  results = map(value_and_gradients, (patch_convolutions.convolve_patches, convolve_layers))
   # Sums of up to 24 products in three layers; of weights, over all examples and positions.
   chex.assert_trees_all_close(*results, rtol=1e-4, atol=1e-3)
 

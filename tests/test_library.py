@@ -284,6 +284,12 @@ def untrained(source: str, spec, **changes) -> scae_jax.Model:
 
 
 DIGITS = ImageSpec(canvas=20, channels=1, num_classes=10)
+# Probabilistic capsules whose networks compile in moments.
+SMALL_NETWORKS = {
+  "model.part_inference.widths": (4,),
+  "model.part_inference.strides": (2,),
+  "model.object_inference.num_layers": 0,
+}
 
 
 def test_capsnet_draws_its_longest_capsule(images):
@@ -339,7 +345,7 @@ def _scene_options():
 
 def test_posteriors_are_drawn_and_refined(images):
   """By parts the picture of the posterior; by objects that of parts where their parents predict."""
-  layers = {"model.capsules": (6, 5)}
+  layers = {"model.capsules": (6, 5), **SMALL_NETWORKS}
   model = untrained("configs/probabilistic.py:digits", DIGITS, **layers)
   found = model.encode(images)
   free_form, batch = model.system.free_form, on_canvas(images[..., None])
@@ -361,9 +367,8 @@ def test_posteriors_are_drawn_and_refined(images):
   assert 0 < np.abs(refined.part_poses - found.part_poses[:2]).max() < 0.2
 
 
-@pytest.mark.slow
 def test_objects_of_a_third_layer_hold_those_below(images):
-  layers = {"model.capsules": (4, 3, 2)}
+  layers = {"model.capsules": (4, 3, 2), **SMALL_NETWORKS}
   model = untrained("configs/probabilistic.py:digits", DIGITS, **layers)
   found = model.encode(images)
   assert found.object_poses.shape == (10, 2, 2, 3)

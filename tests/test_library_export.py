@@ -12,7 +12,7 @@ import pytest
 import scae_jax
 from scae_jax.layers.convnet import by_definition
 from scae_jax.library import export
-from tests.test_library import DIGITS, untrained
+from tests.test_library import DIGITS, SMALL_NETWORKS, untrained
 
 READER = """
 import pathlib, sys
@@ -83,7 +83,7 @@ def test_functions_without_the_package(tmp_path, images):
   ("source", "changes"),
   [
     ("configs/capsnet.py:digits", {"model.conv_width": 4, "model.decoder_widths": (8,)}),
-    ("configs/probabilistic.py:digits", {"model.capsules": (4, 3)}),
+    ("configs/probabilistic.py:digits", {"model.capsules": (4, 3), **SMALL_NETWORKS}),
   ],
 )
 def test_other_systems(tmp_path, images, source, changes):

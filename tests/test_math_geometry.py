@@ -26,10 +26,7 @@ def poses(raws):
 
 @pytest.mark.parametrize(
   ("function", "reference"),
-  [
-    (geometry.affine_matrix, affine_reference),
-    (geometry.similarity_matrix, similarity_reference),
-  ],
+  [(geometry.affine_matrix, affine_reference), (geometry.similarity_matrix, similarity_reference)],
 )
 def test_pose_formula(function, reference, raws):
   actual = jax.jit(jax.vmap(function))(raws)

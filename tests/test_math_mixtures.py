@@ -55,11 +55,7 @@ def reference(arguments, image):
   density = stats.norm.logpdf(np.asarray(image, np.float64)[None], mean, scale).sum(axis=-1)
   joint = log_mixing + density
   shown = np.where(log_mixing[..., None] == log_mixing.max(axis=0)[..., None], mean, -np.inf)
-  return {
-    "log_mixing": log_mixing,
-    "log_prob": logsumexp(joint, axis=0),
-    "mode": shown.max(axis=0),
-  }
+  return {"log_mixing": log_mixing, "log_prob": logsumexp(joint, axis=0), "mode": shown.max(axis=0)}
 
 
 def test_against_scipy():

@@ -14,12 +14,7 @@ from scipy.special import softmax, xlogy
 
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules, Relations
-from tests.references import (
-  IDENTITY,
-  in_float64,
-  reference_concrete,
-  reference_selection,
-)
+from tests.references import IDENTITY, in_float64, reference_concrete, reference_selection
 
 PARENTS, CHILDREN = 2, 3
 

@@ -10,14 +10,7 @@ import pytest
 from scae_jax.models.object_capsules import ObjectEncoder
 from scae_jax.models.part_capsules import PartEncoder
 from tests.references import equations
-from tests.tiny import (
-  BATCH,
-  MODEL,
-  OBJECTS,
-  PARTS,
-  random_variables,
-  tiny_batch,
-)
+from tests.tiny import BATCH, MODEL, OBJECTS, PARTS, random_variables, tiny_batch
 
 # Eight bits of mantissa, through some products and layer norms.
 PRECISION = 0.03
@@ -31,8 +24,8 @@ INPUTS = {
 
 
 @functools.cache
-def encode(name: str, compute_dtype: str | None, kind: str = "set_transformer"):
-  """Output and gradients of an encoder, and the equations of that computation."""
+def traced(name: str, compute_dtype: str | None, kind: str = "set_transformer"):
+  """The program of the gradients and the output of an encoder, and its variables."""
   fields = MODEL[name] | {"compute_dtype": compute_dtype}
   if name == "part_encoder":
     module, options = PartEncoder(num_parts=PARTS, **fields), {"train": False}
@@ -45,9 +38,17 @@ def encode(name: str, compute_dtype: str | None, kind: str = "set_transformer"):
     output = module.apply(variables, *INPUTS[name], **options)
     return sum((jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(output)), jnp.zeros(())), output
 
-  traced = jax.jit(jax.grad(total, has_aux=True)).trace(variables)
-  grads, output = traced.lower().compile()(variables)
-  return output, grads, list(equations(traced.jaxpr.jaxpr))
+  return jax.jit(jax.grad(total, has_aux=True)).trace(variables), variables
+
+
+def encode(name: str, compute_dtype: str | None):
+  """Gradients and output of an encoder."""
+  program, variables = traced(name, compute_dtype)
+  return program.lower().compile()(variables)
+
+
+def equations_of(*encoder):
+  return list(equations(traced(*encoder)[0].jaxpr.jaxpr))
 
 
 def low(equation) -> bool:
@@ -57,8 +58,8 @@ def low(equation) -> bool:
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_bfloat16_is_near_float32_and_all_that_leaves_is_float32(name):
-  output, grads, _ = encode(name, None)
-  low_output, low_grads, _ = encode(name, "bfloat16")
+  grads, output = encode(name, None)
+  low_grads, low_output = encode(name, "bfloat16")
   for own, exact in zip(
     jax.tree.leaves((low_output, low_grads)), jax.tree.leaves((output, grads)), strict=True
   ):
@@ -71,13 +72,13 @@ def test_bfloat16_is_near_float32_and_all_that_leaves_is_float32(name):
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_products_are_short_and_exponentials_are_not(name):
-  short = {equation.primitive.name for equation in encode(name, "bfloat16")[2] if low(equation)}
+  short = {equation.primitive.name for equation in equations_of(name, "bfloat16") if low(equation)}
   assert short & {"dot_general", "conv_general_dilated"}
   assert not short & {"exp", "log", "logistic", "sin", "cos", "tanh", "reduce_max"}
-  assert not [equation for equation in encode(name, None)[2] if low(equation)]
+  assert not [equation for equation in equations_of(name, None) if low(equation)]
 
 
 def test_mlp_encoder_is_always_float32():
-  found = encode("object_encoder", "bfloat16", kind="mlp")[2]
+  found = equations_of("object_encoder", "bfloat16", "mlp")
   assert found
   assert not [equation for equation in found if low(equation)]

@@ -26,12 +26,7 @@ def tiny_system(poses):
   model |= {"capsules": (PARTS, OBJECTS), "poses": poses, "num_samples": 2}
   model["generative"]["template_size"] = 3
   model["part_inference"] |= {"widths": (4,), "strides": (2,)}
-  model["object_inference"] |= {
-    "num_layers": 0,
-    "features": 4,
-    "output_features": 4,
-    "hidden": 4,
-  }
+  model["object_inference"] |= {"num_layers": 0, "features": 4, "output_features": 4, "hidden": 4}
   spec = ImageSpec(canvas=CANVAS, channels=1, num_classes=10)
   return make_system(model, config["loss"], spec)
 

@@ -24,11 +24,7 @@ from tests.references import (
 from tests.tiny import PROBABILISTIC, build, compiled, random_variables, tiny
 
 CANVAS, TEMPLATE, BATCH = 7, 3, 4
-THREE = {
-  "capsules": (3, 2, 2),
-  "generative.shared_scales": True,
-  "object_inference.num_layers": 0,
-}
+THREE = {"capsules": (3, 2, 2), "generative.shared_scales": True, "object_inference.num_layers": 0}
 
 
 tiny_system = functools.partial(tiny, probabilistic)

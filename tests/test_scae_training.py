@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import cifar10, digits, fashion_mnist, mnist, svhn
+from configs import digits, mnist
 from scae_jax import mixtures
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
@@ -19,7 +19,7 @@ from scae_jax.evaluation import report
 from scae_jax.models.part_capsules import PartDecoder
 from scae_jax.models.system import ImageSpec
 from scae_jax.training import loop
-from scae_jax.training.config import differences, read_settings
+from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh, replicated
@@ -28,7 +28,6 @@ from scae_jax.training.program import Program
 from scae_jax.training.state import make_state
 from scae_jax.training.systems import make_system
 from tests.runs import (
-  SIZES,
   assert_golden,
   assert_same_run,
   evaluate_py,
@@ -38,19 +37,9 @@ from tests.runs import (
   stop_after,
   train_py,
 )
-from tests.test_configs import ALL
 from tests.tiny import LOSS, random_variables, tiny_batch, tiny_system
 from tests.toy_system import feed_of
 
-CONFIGS = {
-  "digits": digits,
-  "mnist": mnist,
-  "fashion_mnist": fashion_mnist,
-  "svhn": svhn,
-  "cifar10": cifar10,
-}
-
-OF_IMAGES = [(name, preset) for name, preset in ALL if name in CONFIGS]
 # Below, digits:modern is trained by both scripts, mnist:official by `train`, and mnist:paper on one
 # device and on four. Made small, other presets are one of these or of svhn, see
 # test_same_when_small. The options of svhn have tests of their own; test_configs.py builds all.
@@ -87,37 +76,6 @@ def test_official_preset_trains(tmp_path, monkeypatch):
   # The hard mask leaves one element to attend to, whatever queries, seeds and keys say.
   assert "['object_encoder']['set_transformer']['seeds']" in still
   assert not {name for name in still if not re.search("'seeds'|'query'|'key'", name)}
-
-
-@pytest.mark.parametrize(
-  ("name", "same", "presets"),
-  [
-    ("fashion_mnist", "mnist", ("official", "paper", "modern")),
-    ("cifar10", "svhn", ("paper", "alpha")),
-    ("mnist", "digits", ("modern",)),
-  ],
-)
-def test_same_when_small(name, same, presets):
-  """So that one of them need not be trained."""
-  for preset in presets:
-    config, other = (shrink(CONFIGS[which].get_config(preset)) for which in (name, same))
-    assert set(differences(config, other)) <= {"data.name"}
-
-
-@pytest.mark.parametrize(("name", "preset"), OF_IMAGES)
-def test_shrinking_leaves_what_a_config_is_about(name, preset):
-  config = CONFIGS[name].get_config(preset)
-  tiny = shrink(CONFIGS[name].get_config(preset))
-  assert set(differences(config, tiny)) <= set(SIZES)
-  settings = read_settings(tiny)
-  module = make_system(settings, ImageSpec(canvas=18, channels=1, num_classes=10)).module
-  official = preset == "official"
-  assert module.object_encoder.mask == ("hard" if official else "log_presence")
-  assert module.part_encoder.noise_in_evaluation == official
-  assert module.object_decoder.noise_in_evaluation == official
-  assert module.normalize_mixing == (preset in ("paper", "alpha"))
-  assert module.target == ("sobel" if name in ("svhn", "cifar10") else "image")
-  assert settings.optimizer.name == ("adam" if preset == "modern" else "rmsprop")
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +263,7 @@ def assert_reported(folder, split):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_device", "built_once")
+@pytest.mark.usefixtures("one_device", "compiled_once")
 def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
   """train.py on a config file of the user's, which reports, and evaluate.py on what it leaves; then
   the same six steps with a stop after the third, between two lines of metrics.

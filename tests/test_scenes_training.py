@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from configs import constellations, digits
+from configs import constellations
 from scae_jax.data.digits import load_digits
 from scae_jax.data.scenes import NUM_VALIDATION, Scenes
 from scae_jax.evaluation import report
@@ -99,9 +99,9 @@ def test_segmentation_does_not_depend_on_the_size_of_a_pass(workdir):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["paper", "mlp"])
-def test_other_presets_train(preset, tmp_path):
-  run = train(small_config(preset, **{"train.num_steps": 2, "train.log_every": 2}), tmp_path)
+def test_the_baseline_trains(tmp_path):
+  """`paper` differs from `modern` in values alone: test_configs.py."""
+  run = train(small_config("mlp", **{"train.num_steps": 2, "train.log_every": 2}), tmp_path)
   assert run.step == 2
   for line in metrics(tmp_path):
     assert all(np.isfinite(value) for value in line["terms"].values())
@@ -150,43 +150,14 @@ def test_a_report_is_on_the_runs_own_scenes(workdir):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"data.patterns": ("square", "circle")}, r"config\.data\.patterns .*'circle'"),
-    ({"data.patterns": ()}, r"config\.data\.patterns must be a tuple of 1 to"),
-    ({"data.num_points": 3}, r"config\.data\.num_points must be 0 or at least as many"),
-    ({"data.jitter": -1.0}, r"config\.data\.jitter must be from 0 to"),
-    ({"data.max_rotation": float("inf")}, r"config\.data\.max_rotation must be a finite number"),
     ({"data.presence_prob": 1e-17}, r"config\.data\.presence_prob must be from 0\.001 to 1"),
-    ({"data.patterns": ([],)}, r"config\.data\.patterns must be a tuple, each entry a string"),
-    (
-      {"data.patterns": ("square",) * 3},
-      r"num_objects must be at least 3, .* it is 2",
-    ),
-    (
-      {"data.patterns": ("square", "l")},
-      r"num_votes must be at least 5, .* it is 4",
-    ),
+    ({"data.patterns": ("square", "l")}, r"num_votes must be at least 5, .* it is 4"),
     ({"system": "scae"}, r"'scae' takes images"),
   ],
 )
 def test_bad_settings_are_refused_before_training(change, message):
   with pytest.raises(RunError, match=message):
     build(read_settings(small_config(**change)))
-
-
-def test_points_model_refuses_images():
-  config = digits.get_config()
-  sections = small_config()
-  config.system, config.model, config.loss = "ccae", sections.model, sections.loss
-  with pytest.raises(RunError, match="'ccae' takes scenes of points"):
-    build(read_settings(config))
-
-
-def test_data_section_of_scenes_has_no_other_keys():
-  config = small_config()
-  with config.unlocked():
-    config.data.canvas = 20
-  with pytest.raises(RunError, match=r"config\.data: unknown keys \['canvas'\]"):
-    read_settings(config)
 
 
 def test_training_scenes_are_new_and_fixed_ones_the_same():

@@ -31,11 +31,7 @@ overrides = { train.num_steps = 9, train.tensorboard = true, data.name = "mnist"
 
 def test_a_row_is_what_the_command_line_would_be(home):
   base, other = rows_of(home, SWEEP)
-  shared = {
-    "loss__image": 2.0,
-    "evaluation__max_examples": 50,
-    "evaluation__batch_size": 16,
-  }
+  shared = {"loss__image": 2.0, "evaluation__max_examples": 50, "evaluation__batch_size": 16}
   expected = toy_config(train__num_steps=8, train__seeds=2, **shared)
   assert base.config.to_dict() == expected.to_dict()
   assert base.name == "base"

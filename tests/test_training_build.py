@@ -10,7 +10,7 @@ from PIL import Image
 from scae_jax.data.overlay import overlay_training_batch
 from scae_jax.models.system import ImageSpec
 from scae_jax.training import memory, mesh
-from scae_jax.training.build import Run, build
+from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.systems import check_system, systems
@@ -39,16 +39,11 @@ def test_what_does_not_fit_is_refused_before_training(changes, message):
     ({"max_shift": 10}, r"max_shift must be from 0 to half of config.data.canvas, 18 pixels"),
     ({"crop": 1}, r"crop must be 0 or from 8 to 18"),
     ({"max_rotation": 181.0}, r"max_rotation must be from 0 to 180; it is 181.0"),
-    ({"max_rotation": float("nan")}, r"max_rotation must be a finite number; it is nan"),
     ({"crop": 19}, r"crop must be 0 or from 8 to 18 \(config.data.canvas\); it is 19"),
-    ({"crop": -1}, r"crop must be 0 or from 8 to 18 \(config.data.canvas\); it is -1"),
     ({"brightness": 1.5}, r"brightness must be from 0 to 1; it is 1.5"),
     ({"contrast": -0.1}, r"contrast must be from 0 to 1; it is -0.1"),
     ({"overlay": True, "crop": 8}, r"crop must be 0 with config.data.overlay.*; it is 8"),
-    (
-      {"overlay": True, "contrast": 0.2},
-      r"contrast must be 0 with config.data.overlay",
-    ),
+    ({"overlay": True, "contrast": 0.2}, r"contrast must be 0 with config.data.overlay"),
     ({"overlay": True, "max_rotation": 9.0}, r"max_rotation must be 0 with config.data.overlay"),
     ({"overlay": True, "brightness": 0.1}, r"brightness must be 0 with config.data.overlay"),
   ],
@@ -91,10 +86,7 @@ def test_images_of_one_class_are_refused(tmp_path):
     ({"train__batch_size": 10**8}, r"config.train.batch_size is 10{8}, and the run needs at"),
     ({"train__seeds": 60_000}, "config.train.seeds is 60000, and the run needs at least"),
     ({"data__canvas": 1_000, "train__batch_size": 800}, r"config.data.canvas is 1000, and the"),
-    (
-      {"model__num_features": 10**9},
-      r"config.model.num_features is 10{9}, .* [\d.]+ TB of",
-    ),
+    ({"model__num_features": 10**9}, r"config.model.num_features is 10{9}, .* [\d.]+ TB of"),
   ],
 )
 def test_a_run_that_fits_no_memory_is_refused_by_its_key(changes, message, monkeypatch):
@@ -110,11 +102,6 @@ def test_a_report_takes_no_more_memory_than_there_are_examples(monkeypatch):
   monkeypatch.setattr(memory, "device_memory", lambda: 10**6)
   with pytest.raises(RunError, match=r"at least .* MB of memory; expected at most 1 MB"):
     build(read_settings(toy_config(evaluation__batch_size=10**9)))
-
-
-def test_a_run_takes_nothing_for_granted():
-  """Where a report goes depends on whether its step is the latest: whoever opens a run says so."""
-  assert all(field.default is dataclasses.MISSING for field in dataclasses.fields(Run))
 
 
 def test_overlays_have_two_labels():

@@ -86,11 +86,7 @@ def test_overrides_have_the_types_of_the_config(config_file, separator):
     ("--config.train.num_steps=1.5", r"num_steps=1.5.*config.train.num_steps is of type int"),
     ("--config.optimizer.decay=x", r"config.optimizer.decay is of type float"),
     ("--config.train.tensorboard=maybe", r"config.train.tensorboard is of type bool"),
-    (
-      "--config.train.num_steps=0",
-      r"config.train.num_steps must be from 1 to 2,147,.*; it is 0",
-    ),
-    ("--config.optimizer.name=sgd", r"config.optimizer.name must be one of.*rmsprop.*'sgd'"),
+    ("--config.train.num_steps=0", r"config.train.num_steps must be from 1 to 2,147,.*; it is 0"),
     ("--steps=3", r"steps.*write --config=FILE"),
     ("num_steps=3", r"cannot read 'num_steps=3'; write --config=FILE"),
     ("--config=nowhere.py", r"there is no 'nowhere.py'"),
@@ -182,6 +178,7 @@ def test_resumed_run_may_change_cadence_and_grow(tmp_path):
     train__log_every=1,
     train__keep_checkpoints=9,
     data__dir="/elsewhere",
+    data__affnist_dir="/elsewhere",
     evaluation__batch_size=1,
   )
   workdirs.check_same_run(workdir, grown)
@@ -337,15 +334,6 @@ def test_broken_config_is_explained(tmp_path, content):
   for read in (workdirs.load_settings, workdirs.saved_settings):
     with pytest.raises(RunError, match=r"config.json"):
       read(tmp_path)
-
-
-def test_section_that_became_a_value_is_another_config(tmp_path):
-  write_workdir(tmp_path)
-  content = json.loads((tmp_path / "config.json").read_text())
-  content["train"]["num_steps"] = "24"
-  (tmp_path / "config.json").write_text(json.dumps(content))
-  with pytest.raises(RunError, match=r"train.num_steps: '24' there, 24 given"):
-    workdirs.check_same_run(tmp_path, toy_config())
 
 
 def test_config_that_is_not_as_it_was_written_is_used_with_a_warning(tmp_path, caplog):

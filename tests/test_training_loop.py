@@ -10,7 +10,6 @@ import time
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 from scae_jax.training import loop
 from scae_jax.training.build import open_run
@@ -19,16 +18,10 @@ from scae_jax.training.errors import Interrupted, NonFiniteError, RunError, Writ
 from scae_jax.training.loop import train
 from scae_jax.training.program import Program
 from scae_jax.training.workdir import load_settings
-from tests.runs import (
-  assert_same_run,
-  metrics,
-  save_images,
-  steps_of,
-  stop_after,
-  terminate,
-  truncate,
-)
+from tests.runs import assert_same_run, metrics, steps_of, stop_after, terminate, truncate
 from tests.toy_system import toy_config
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 # Checkpoints fall between two lines of training metrics, so that a window must survive them.
 CADENCE = {
@@ -268,29 +261,6 @@ def test_refused_runs_write_nothing(tmp_path, uninterrupted):
   (tmp_path / "file").write_text("")
   with pytest.raises(RunError, match="cannot be written"):
     train(CONFIG, tmp_path / "file" / "run")
-
-
-def test_folder_of_a_run_may_move_but_not_change(tmp_path):
-  def config(folder: pathlib.Path, num_steps: int):
-    data = {"name": "folder", "dir": str(folder), "cache_dir": str(tmp_path / "cache")}
-    changes = {f"data__{key}": value for key, value in data.items()}
-    return toy_config(train__num_steps=num_steps, **changes)
-
-  workdir = tmp_path / "run"
-  train(config(save_images(tmp_path / "here", 4, 40), 8), workdir)
-  (tmp_path / "here").rename(tmp_path / "there")
-  assert open_run(workdir, config=config(tmp_path / "there", 8)).step == 8
-  assert train(config(tmp_path / "there", 16), workdir).step == 16
-  assert open_run(workdir).step == 16
-
-  image = tmp_path / "there" / "class0" / "000.png"
-  Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
-  files = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
-  with pytest.raises(RunError, match=r"another data set:\n  t\w+: '\d+ examples of 12x12x1.*there"):
-    train(config(tmp_path / "there", 24), workdir)
-  with pytest.raises(RunError, match=r"(?s)another data set.*put back what was changed"):
-    open_run(workdir)
-  assert files == {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
 
 
 def test_run_stopped_before_its_first_step_does_not_claim_to_be_saved(tmp_path, monkeypatch):

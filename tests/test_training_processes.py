@@ -179,6 +179,9 @@ def test_models_that_draw_noise_do_not_depend_on_the_devices(name):
   config = base_configs()[name]
   if name == "cnn":
     config.model.dropout = 0.5
+  else:  # networks that compile sooner
+    config.model.object_inference.num_layers = 0
+    config.model.part_inference.update({"widths": (4,), "strides": (2,)})
   settings = read_settings(config)
   data = toy_data(side=20)
   system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)

@@ -1,7 +1,6 @@
 """What a report on a run is asked for, and the folder that it goes to."""
 
 import dataclasses
-import json
 import types
 
 import jax
@@ -12,18 +11,15 @@ from jaxtyping import TypeCheckError
 
 import train as train_script
 from scae_jax.data.dataset import Dataset, EvalDataset, Split
-from scae_jax.evaluation import report
-from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.report import Evaluated
 from scae_jax.training import reporting
 from scae_jax.training.build import Run, build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
-from scae_jax.training.loop import train
 from scae_jax.training.reporting import load_scored_set, report_run, scored_examples
 from scae_jax.training.sweep import reason
 from tests import toy_classifier
-from tests.runs import evaluate_py, train_py
+from tests.runs import train_py
 from tests.toy_system import make_system, toy_config, toy_data
 
 SPLIT = Split(np.zeros((2, 16, 16, 1), np.uint8), np.zeros(2, np.int32))
@@ -235,31 +231,6 @@ def test_only_clusters_need_examples_enough_for_them():
   with pytest.raises(RunError, match="at least 10 training examples, got 5"):
     build(read_settings(toy_config(**few)))
   build(read_settings(toy_classifier.classifier_config(**few)))
-
-
-def test_a_trained_classifier_is_scored_by_the_script(tmp_path, monkeypatch, capsys):
-  """Its own split and a turned one; the scores are those of the module."""
-  monkeypatch.setattr(report, "save_figures", lambda folder, drawers: None)
-  monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
-  workdir = tmp_path / "run"
-  run = train(toy_classifier.classifier_config(train__num_steps=8), workdir)
-  assert run.system.classify is not None
-  for flags in [], ["--dataset=rotated_digits:35"]:
-    evaluate_py(f"--workdir={workdir}", "--max_examples=0", *flags)
-  folder = workdir / "evaluation"
-  own = json.loads((folder / "metrics.json").read_text())
-  assert own["scored_on"] == {"dataset": "digits", "split": "test", "examples": 360}
-  settings = read_settings(run.config)
-  examples, make_batch = scored_examples(settings.data, run.dataset, "test")
-  batch = make_batch(jax.tree.map(jnp.asarray, examples), jnp.arange(360))
-  output = run.system.module.apply(run.variables[0], batch, train=False)
-  expected = classify(np.asarray(run.system.classify(output)), examples["label"][:, None])
-  assert own["classification"]["accuracy"] == pytest.approx(np.mean(expected.is_right))
-  assert own["measures"]["probe_right"] == pytest.approx(own["classification"]["accuracy"])
-  turned = json.loads((folder / "rotated_digits_35-test" / "metrics.json").read_text())
-  assert turned["scored_on"] == {"dataset": "rotated_digits:35", "split": "test", "examples": 360}
-  assert turned["classification"] != own["classification"]
-  assert "digits test, 360 examples; step 8" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

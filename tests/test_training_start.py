@@ -24,6 +24,8 @@ from tests import toy_system
 from tests.runs import assert_equal, assert_same_run, stop_after, truncate
 from tests.toy_system import Toy, ToyOutput, toy_config
 
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
 
 class Larger(Toy):
   """The toy with one more parameter."""

@@ -195,10 +195,7 @@ def tiny(module, data=None, **changes):
 # Half the time to compile. The tests of one model compile some thirty functions and run each once.
 compiled = functools.partial(
   jax.jit,
-  compiler_options={
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-  },
+  compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True},
 )
 
 
