@@ -196,7 +196,5 @@ def test_rows_of_panels_have_baselines_without_colour():
   assert list(a.get_color()) != list(two.lines[0].get_color())
   assert texts(figure.legends[0].texts) == ["a", "b", "pixels"]
   assert one.get_xticks().tolist() == [0, 90]
-  with pytest.raises(ValueError, match="at least one system"):
-    FIGURES["viewpoint"](angles, {"upright": {}}, 0.1)
   with pytest.raises(TypeError, match="accuracy"):
     FIGURES["viewpoint"](angles, {"upright": {"a": np.zeros(3)}}, 0.1)
