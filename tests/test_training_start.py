@@ -130,6 +130,16 @@ def test_what_the_other_run_lacks_is_drawn_as_ever(source, tmp_path, monkeypatch
   assert_equal(params, params_of(source)[0])
 
 
+def test_named_modules_are_taken_and_the_others_drawn_as_ever(source, tmp_path, monkeypatch, capfd):
+  config = toy_config(train__start_from=str(source), train__start_modules=("encoder",))
+  params = dict(first_state(config, tmp_path / "run", monkeypatch).params)
+  assert "2,600 parameters taken, 3,006 are new" in capfd.readouterr().err
+  assert_equal(params.pop("encoder"), params_of(source)[0]["encoder"])
+  drawn = dict(first_state(toy_config(), tmp_path / "drawn", monkeypatch).params)
+  del drawn["encoder"]
+  assert_equal(params, drawn)
+
+
 def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path, monkeypatch):
   seeds = {"train__seed": 5, "train__seeds": 2}
   config = toy_config(train__start_from=str(source), **seeds)
@@ -194,6 +204,9 @@ def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
     (sources, (("train__seeds", 3),)): "has 2 seeds and this run 3",
     (source, (("model__num_features", 9),)): (
       r"has parameters of other shapes: .*encoder/kernel \(324, 8\) there, \(324, 9\) here"
+    ),
+    (source, (("train__start_modules", ("encoder", "head")),)): (
+      "has no module head, which config.train.start_modules names; it has .*encoder"
     ),
     (larger, ()): "has parameters that this model lacks: extra. Give this run",
     (source, (("train__seeds", 2), ("model__num_features", 9))): r"\(8,\) there, \(9,\) here",

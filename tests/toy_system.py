@@ -147,6 +147,7 @@ def toy_config(**changes: Any) -> ConfigDict:
         "tensorboard": False,
         "compilation_cache": "",
         "start_from": "",
+        "start_modules": (),
       },
       "optimizer": {
         "name": "rmsprop",

@@ -33,6 +33,10 @@ SEED = rule(
   "from 0 to 2147483648 less {section}.seeds, {seeds}",
   lambda value, fields: 0 <= value <= 2**31 - fields["seeds"],
 )
+OF_A_START = rule(
+  "() where {section}.start_from is ''",
+  lambda value, fields: not value or fields["start_from"] != "",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +60,7 @@ class TrainOptions:
   tensorboard: bool  # whether metrics also go to `<workdir>/tensorboard`
   compilation_cache: str  # folder for compiled programs, see `compilation.keep_compiled`
   start_from: str  # workdir whose latest parameters to start from, see `start`; "" for none
+  start_modules: Annotated[tuple[str, ...], OF_A_START]  # to take from there; () for all
 
   @property
   def all_seeds(self) -> tuple[int, ...]:

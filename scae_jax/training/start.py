@@ -1,7 +1,7 @@
 """The parameters that a run starts from, where its config names another run.
 
-This run must have all parameters of the other one, with the same shapes; its other parameters are
-newly initialised. The optimiser and the count of steps are new.
+This run must have all parameters of the other one, or of the modules that it names, with the same
+shapes; its other parameters are newly initialised. The optimiser and the count of steps are new.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.options import TrainOptions
 from scae_jax.training.state import abstract_state, placed, state_shapes
 from scae_jax.training.workdir import checkpoint_directory, saved_settings
 
@@ -55,7 +56,7 @@ def find_start(
     return None
   own = abstract_state(settings, system, data, mesh).params
   try:
-    return _read(pathlib.Path(source), own, settings.train.seeds, mesh)
+    return _read(pathlib.Path(source), settings.train, own, mesh)
   except RunError as error:
     raise RunError(f"config.train.start_from: {error}") from error
 
@@ -68,8 +69,8 @@ def _has_checkpoints(workdir: pathlib.Path) -> bool:
     return bool(checkpoints.steps())
 
 
-def _read(source: pathlib.Path, own: Any, num_seeds: int, mesh: Mesh) -> Start:
-  settings = saved_settings(source)
+def _read(source: pathlib.Path, options: TrainOptions, own: Any, mesh: Mesh) -> Start:
+  settings, num_seeds = saved_settings(source), options.seeds
   directory = require_checkpoints(source)
   found = settings.train.seeds
   if found not in (1, num_seeds):
@@ -79,12 +80,19 @@ def _read(source: pathlib.Path, own: Any, num_seeds: int, mesh: Mesh) -> Start:
     )
   with Checkpoints(directory, keep=1, writable=False) as checkpoints:
     theirs = checkpoints.describe_params()
-    own_shapes, shapes = _shapes(own, num_seeds > 1), _shapes(theirs, found > 1)
+    modules = options.start_modules or tuple(theirs)
+    if absent := [name for name in modules if name not in theirs]:
+      raise RunError(
+        f"{source} has no module {', '.join(absent)}, which config.train.start_modules names; it"
+        f" has {', '.join(sorted(theirs))}."
+      )
+    own_shapes = _shapes(own, num_seeds > 1)
+    shapes = _shapes({name: theirs[name] for name in modules}, found > 1)
     _check_fit(source, own_shapes, shapes)
     optimizer = make_optimizer(settings.optimizer)
     template = placed(state_shapes(theirs, optimizer, num_seeds=found), mesh)
     state, progress = checkpoints.restore(template)
-  params = jax.device_get(state.params)
+  params = jax.device_get({name: state.params[name] for name in modules})
   if found < num_seeds:
     params = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (num_seeds, *leaf.shape)), params)
   summary = _summary(own_shapes, shapes)
