@@ -165,9 +165,9 @@ def _open(original: Original, folder: pathlib.Path, which: Which) -> str:
 
 
 def _check_opened(original: Original, run: Run) -> str:
-  if run.step not in original.params or not are_equal(
-    numbers(run.variables), original.params[run.step]
-  ):
+  # Exported parameters have one step, which their source.json names.
+  step = run.step if original.states else max(original.params)
+  if not are_equal(numbers(run.variables), original.params.get(step, [])):
     raise SilentError(f"other parameters at step {run.step}")
   if run.config.to_dict() != original.config.to_dict():
     return "another config"
