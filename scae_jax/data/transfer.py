@@ -97,8 +97,10 @@ def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
 
   Angles are uniform up to this many degrees, 0 to 180, in either direction, and the same at every
   call. The name is `rotated_<name>:-degrees..degrees`, or `:0`, and the test split is that of this
-  name. Notes tell of ink that leaves the canvas.
+  name. Notes tell of ink that leaves the canvas. Raises ValueError of other degrees.
   """
+  if not 0 <= degrees <= 180:
+    raise ValueError(f"expected to rotate by 0 to 180 degrees, got {degrees:g}")
   moves = f"{-degrees:g}..{degrees:g}" if degrees else "0"
   request = _Request("rotated", dataset.name, moves, [(-degrees, degrees)])
   splits, notes = {}, list(dataset.notes)
