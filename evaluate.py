@@ -23,8 +23,8 @@ from absl import logging
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import OFF, keep_compiled
-from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.pretrained import open_pretrained, pretrained_folder
+from scae_jax.training.errors import exit_with_message, explained
+from scae_jax.training.pretrained import named_folders, open_pretrained
 from scae_jax.training.reporting import load_scored_set, report_run
 from scae_jax.training.workdir import load_settings
 
@@ -49,11 +49,7 @@ def main(arguments: list[str]) -> None:
   options = parser.parse_args(arguments)
   logging.set_verbosity(logging.WARNING)
   with exit_with_message(), explained():
-    if not options.workdir and not options.pretrained:
-      raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
-    folder = workdir = pathlib.Path(options.workdir or f"runs/pretrained-{options.pretrained}")
-    if options.pretrained:
-      folder = pretrained_folder(PRETRAINED, options.pretrained)
+    folder, workdir = named_folders(PRETRAINED, options.workdir, options.pretrained)
     own_dir = "" if options.dataset else options.data_dir
     given = {"data.dir": own_dir, "data.affnist_dir": options.affnist_dir}
     changes = {key: value for key, value in given.items() if value}

@@ -22,8 +22,8 @@ from scae_jax.page.systems import shown
 from scae_jax.page.write import write_page
 from scae_jax.training.build import build
 from scae_jax.training.compilation import OFF, keep_compiled
-from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.pretrained import pretrained_folder
+from scae_jax.training.errors import exit_with_message, explained
+from scae_jax.training.pretrained import named_folders
 from scae_jax.training.workdir import check_same_data, describe_data, load_settings
 
 
@@ -41,11 +41,7 @@ def main(arguments: list[str]) -> None:
   options = parser.parse_args(arguments)
   logging.set_verbosity(logging.WARNING)
   with exit_with_message(), explained():
-    if not options.workdir and not options.pretrained:
-      raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
-    folder = workdir = pathlib.Path(options.workdir or f"runs/pretrained-{options.pretrained}")
-    if options.pretrained:
-      folder = pretrained_folder(PRETRAINED, options.pretrained)
+    folder, workdir = named_folders(PRETRAINED, options.workdir, options.pretrained)
     path = pathlib.Path(options.output or workdir / "explore.html")
     changes = {"data.dir": options.data_dir} if options.data_dir else {}
     settings = load_settings(folder, "", options.source, changes)

@@ -1,9 +1,11 @@
 """The page's JavaScript against JAX, in Node; what the page carries, and what it refuses."""
 
+import base64
 import dataclasses
 import json
 import re
 import subprocess
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +58,7 @@ def turned(poses: np.ndarray, degrees: float) -> np.ndarray:
 
 
 def images_of(page: dict[str, str], canvas: int, channels: int) -> np.ndarray:
-  content = write.inflated(page["images"])
+  content = zlib.decompress(base64.b64decode(page["images"]))
   return np.frombuffer(content, np.uint8).reshape(-1, canvas, canvas, channels)
 
 

@@ -17,7 +17,7 @@ from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
-from scae_jax.training.pretrained import open_pretrained, pretrained_folder, save_pretrained
+from scae_jax.training.pretrained import named_folders, open_pretrained, save_pretrained
 from tests.runs import evaluate_py, metrics, stop_after
 from tests.toy_system import toy_config
 
@@ -197,13 +197,13 @@ def test_curve_names_the_steps_that_are_there(workdir, tmp_path, monkeypatch, ca
   assert "there are 8, 16, 24" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["tpy", "../../x", "../pretrained/toy", ".", "", "toy/"])
+@pytest.mark.parametrize("name", ["tpy", "../../x", "../pretrained/toy", ".", "toy/"])
 def test_name_of_parameters_is_of_those_that_are_there_and_no_path(exported, name):
   save = exported.parent.parent.parent / "x"
   save.mkdir(exist_ok=True)
   (save / "params.npz").write_bytes(b"")
   with pytest.raises(RunError, match=r"no parameters .*; it has \['toy'\]"):
-    pretrained_folder(exported.parent, name)
+    named_folders(exported.parent, "", name)
 
 
 @pytest.mark.parametrize(

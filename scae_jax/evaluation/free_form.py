@@ -88,7 +88,7 @@ def make_inference(
       f"expected num_steps of 0 or more and num_samples of 1 or more, got {num_steps} and "
       f"{num_samples}"
     )
-  begin = free_form.encode if start == "encoder" else free_form.prior
+  begin = {"encoder": free_form.encode, "prior": free_form.prior}[start]
   optimizer = optax.with_extra_args_support(optimizer)
 
   def terms(variables: Any, posterior: Any, example: Batch, key: Array) -> Terms:

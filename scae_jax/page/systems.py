@@ -22,26 +22,16 @@ Needs = Mapping[str, tuple[Any, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-  """The page of a system.
+  """The page of a system."""
 
-  Attributes:
-    title: what the page is inside of.
-    paper: the source, for the footer.
-    body: the HTML file that shows what is found.
-    mathematics: modules that compute, in order.
-    view: modules that show, in order.
-    drawer: how those parameters begin that drawing needs.
-    needed: `config -> {key: (needed, given)}`.
-    carry: `(variables, found) -> {name: [n, ...]}`, what the module's `found_in` reads.
-  """
-
-  title: str
-  paper: str
-  body: str
-  mathematics: tuple[str, ...]
-  view: tuple[str, ...]
-  drawer: str
-  needed: Callable[[Mapping[str, Any]], Needs]
+  title: str  # what the page is inside of
+  paper: str  # the source, for the footer
+  body: str  # the HTML file that shows what is found
+  mathematics: tuple[str, ...]  # modules that compute, in order
+  view: tuple[str, ...]  # modules that show, in order
+  drawer: str  # how those parameters begin that drawing needs
+  needed: Callable[[Mapping[str, Any]], Needs]  # of a config, {key: (needed, given)}
+  # Of variables and what was found, {name: [n, ...]}, which the module's `found_in` reads.
   carry: Callable[[Any, Found], Mapping[str, Any]]
 
 

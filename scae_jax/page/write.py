@@ -144,11 +144,6 @@ def deflated(content: bytes) -> str:
   return base64.b64encode(zlib.compress(content, 9)).decode()
 
 
-def inflated(text: str) -> bytes:
-  """The inverse of `deflated`."""
-  return zlib.decompress(base64.b64decode(text))
-
-
 def script(names: tuple[str, ...]) -> str:
   """Modules one after another as one: without their imports of each other and exports."""
   parts = []

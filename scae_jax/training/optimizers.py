@@ -30,9 +30,8 @@ class OptimizerOptions:
   name: Annotated[str, one_of(*OPTIMIZERS)]  # rmsprop is as TensorFlow 1 computes it
   learning_rate: Annotated[float, between(1e-9, 1e3)]  # after warm-up and before decay
   schedule: Annotated[str, one_of(*SCHEDULES)]  # see `learning_rate_schedule`
-  warmup_steps: Annotated[
-    int, between(0, MAX_STEPS)
-  ]  # the learning rate rises linearly; 0 for none
+  # The learning rate rises linearly; 0 for none.
+  warmup_steps: Annotated[int, between(0, MAX_STEPS)]
   # Exponential: steps for one factor of `decay_rate`. Cosine: steps from the end of warm-up to the
   # end of the cosine, 0 for until `train.num_steps`, see `resolve`.
   decay_steps: Annotated[int, between(0, MAX_STEPS), NEEDED_TO_DECAY]

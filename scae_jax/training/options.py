@@ -52,9 +52,8 @@ class TrainOptions:
   # Most steps without the host; only speed and the time to react to Ctrl-C depend on it.
   steps_per_dispatch: Annotated[int, between(1, MAX_DISPATCH)]
   log_every: Annotated[int, between(1, MAX_STEPS)]  # means of training metrics
-  eval_every: Annotated[
-    int, between(0, MAX_STEPS)
-  ]  # held-out losses; 0: at checkpoints and the end
+  # Held-out losses; 0: at checkpoints and the end.
+  eval_every: Annotated[int, between(0, MAX_STEPS)]
   checkpoint_every: Annotated[int, between(0, MAX_STEPS)]  # with a held-out loss; 0: at the end
   keep_checkpoints: Annotated[int, between(1, MAX_STEPS)]  # number of the latest, beside the best
   tensorboard: bool  # whether metrics also go to `<workdir>/tensorboard`

@@ -51,12 +51,20 @@ def save_pretrained(
     write_clusters(folder, clusters, run.step, seed)
 
 
-def pretrained_folder(parent: pathlib.Path, name: str) -> pathlib.Path:
-  """The folder of parameters with this name; raises `RunError` if there is none."""
+def named_folders(
+  parent: pathlib.Path, workdir: str, name: str
+) -> tuple[pathlib.Path, pathlib.Path]:
+  """The folder of a run or, if named, of parameters in `parent`, and where results of it go.
+
+  Raises `RunError` if neither is named, or there are no such parameters.
+  """
+  if not workdir and not name:
+    raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
+  results = pathlib.Path(workdir or f"runs/pretrained-{name}")
   known = pretrained_names(parent)
-  if name not in known:  # so that a name is never a path to elsewhere
+  if name and name not in known:  # so that a name is never a path to elsewhere
     raise RunError(f"there are no parameters {name!r} in {parent}; it has {known}.")
-  return parent / name
+  return (parent / name if name else results), results
 
 
 def open_pretrained(
