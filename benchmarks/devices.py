@@ -13,12 +13,13 @@ import subprocess
 import sys
 
 from benchmarks.measuring import ROOT, Row, each_step, failing_alone, flags, milliseconds, report
-from benchmarks.step import official, whole_step
+from benchmarks.step import noise, official, whole_step
 
 
 def measure(num_devices: int, batch: int, steps: int, rounds: int) -> Row:
   """Milliseconds a step, in this process."""
-  run, _ = whole_step(*official(batch=batch, steps=steps), num_devices=num_devices)
+  config = official(batch=batch, steps=steps)
+  run, _ = whole_step(*config, noise(*config), num_devices=num_devices)
   return each_step(milliseconds({"step": run}, rounds)["step"], steps)
 
 

@@ -6,7 +6,7 @@ Each number of seeds is the shipped dispatch, timed by itself; a step is one upd
 """
 
 from benchmarks.measuring import Row, each_step, failing_alone, flags, milliseconds, report
-from benchmarks.step import official, whole_step
+from benchmarks.step import noise, official, whole_step
 
 
 def main() -> None:
@@ -18,7 +18,8 @@ def main() -> None:
     # One after the other, so that only one of them is held in memory.
     name = f"seeds at once: {seeds}"
     with failing_alone(rows, name):
-      run, counts = whole_step(*official(batch=options.batch, steps=options.steps, seeds=seeds))
+      config = official(batch=options.batch, steps=options.steps, seeds=seeds)
+      run, counts = whole_step(*config, noise(*config))
       whole = milliseconds({name: run}, options.rounds)[name]
       rows[name] = each_step(whole, options.steps)
       sizes |= {f"{count}, {seeds} seeds": value for count, value in counts.items()}

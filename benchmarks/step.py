@@ -4,27 +4,35 @@
 
 Each part is timed by itself, forward and with the gradients of its parameters and inputs, in a
 compiled function of its own. The whole step is the shipped dispatch, many steps in one scan, with
-data on the device. Beside it stands a straightforward step: one update in one jit, on a batch that
-is there already, with the warp that JAX's library offers (map_coordinates) and XLA's convolutions;
-and the whole step with nothing but its warp replaced by that. `--whole` leaves the parts out,
-`--model=KEY=VALUE[,KEY=VALUE]` changes keys of the config's model.
+data on the device. Beside it stand the same with the likelihood as it is defined, composed of warp
+and mixture, and a straightforward step: one update in one jit, on a batch that is there already,
+with that likelihood, the warp that JAX's library offers (map_coordinates) and XLA's convolutions.
+`--whole` leaves the parts out, `--model=KEY=VALUE[,KEY=VALUE]` changes keys of the config's model.
+
+Parameters are as training starts, images are noise. `--pretrained=mnist` takes the config of those
+parameters instead, and the images of their data set, and times all at the start and, in turns, with
+these parameters.
 """
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
+import scae_jax
 from benchmarks.measuring import Row, each_step, failing_alone, flags, milliseconds, report
 from benchmarks.warp import library
 from configs import mnist
 from scae_jax import mixtures, warping
-from scae_jax.data.batches import epoch_position, training_batch
+from scae_jax.data.batches import epoch_position, evaluation_batch, training_batch
+from scae_jax.data.sources import load_dataset
 from scae_jax.layers import convnet
+from scae_jax.models.stacked_capsules import SCAE, Encoding
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.mesh import make_mesh, put
@@ -33,9 +41,33 @@ from scae_jax.training.options import DataOptions
 from scae_jax.training.state import make_state
 from scae_jax.training.step import make_dispatch, update
 from scae_jax.training.systems import make_system
+from scae_jax.typing import Batch
 
-NUM_EXAMPLES = 4096  # pictures are noise: only their number and size matter
+NUM_EXAMPLES = 4096
 Call = Callable[[], Any]
+
+
+class Start(NamedTuple):
+  """What a step begins with."""
+
+  split: dict[str, np.ndarray]  # training images and labels
+  params: Any = None  # None for those that training starts with
+
+
+def noise(settings: Settings, data: ImageSpec) -> Start:
+  """Images of noise: only their number and size matter."""
+  rng = np.random.RandomState(0)
+  options = settings.data
+  assert isinstance(options, DataOptions)  # images
+  side = options.canvas - 2 * options.max_shift
+  images = rng.randint(0, 256, (NUM_EXAMPLES, side, side, data.channels), np.uint8)
+  return Start({"image": images, "label": rng.randint(0, data.num_classes, NUM_EXAMPLES, np.int32)})
+
+
+def first_batch(settings: Settings, data: ImageSpec, start: Start) -> Batch:
+  """Its first images, in the middle of the canvas."""
+  rows = jnp.arange(settings.train.batch_size)
+  return evaluation_batch(jax.tree.map(jnp.asarray, start.split), rows, canvas=data.canvas)
 
 
 def both(name: str, function: Callable[..., Any], *arguments: Any) -> dict[str, Call]:
@@ -56,23 +88,20 @@ def both(name: str, function: Callable[..., Any], *arguments: Any) -> dict[str, 
   }
 
 
-def parts_of_a_step(settings: Settings, data: ImageSpec) -> dict[str, Call]:
-  """The stages of the model on one batch of noise, and the update of the optimiser."""
+def parts_of_a_step(settings: Settings, data: ImageSpec, start: Start) -> dict[str, Call]:
+  """The stages of the model on one batch, and the update of the optimiser."""
   system = make_system(settings, data)
   module = system.module
-  keys = jax.random.split(jax.random.key(0), 4)
-  blank = data.blank_batch(settings.train.batch_size)
-  batch = {**blank, "image": jax.random.uniform(keys[0], blank["image"].shape)}
-  noise = {"noise": keys[1]}
-  variables = jax.jit(lambda: module.init({"params": keys[2], **noise}, batch, train=True))()
+  keys = jax.random.split(jax.random.key(0))
+  batch, noise = first_batch(settings, data, start), {"noise": keys[0]}
+  init = jax.jit(lambda: module.init({"params": keys[1], **noise}, batch, train=True))
+  variables = init() if start.params is None else {"params": start.params}
   params = variables["params"]
   output = jax.jit(lambda: module.apply(variables, batch, train=True, rngs=noise))()
   poses, presence, features = output.parts.poses, output.parts.presence, output.parts.features
   rows = jnp.concatenate([poses.reshape(*presence.shape, 6), 1 - presence[..., None], features], -1)
-  side = module.part_decoder.template_size
   missing = params["object_encoder"]["set_transformer"]["input"]["kernel"].shape[0] - rows.shape[-1]
   rows = jnp.concatenate([rows, jnp.zeros((*presence.shape, missing))], axis=-1)
-  bank = jax.random.uniform(keys[3], (module.part_decoder.num_parts, side, side, data.channels + 1))
   encoded = jnp.zeros(
     (len(rows), module.object_encoder.num_objects, module.object_encoder.output_features)
   )
@@ -86,14 +115,9 @@ def parts_of_a_step(settings: Settings, data: ImageSpec) -> dict[str, Call]:
   def vote(params: Any, encoded: jax.Array) -> Any:
     return module.object_decoder.apply({"params": params}, encoded, train=True, rngs=noise)
 
-  def draw(params: Any, poses: jax.Array, presence: jax.Array, features: jax.Array) -> Any:
-    decoder = module.part_decoder.bind({"params": params})
-    mixture = decoder(poses, presence, decoder.colours(features), data.canvas)
-    return jax.vmap(mixtures.log_prob)(mixture, batch["image"])
-
-  def warp(bank: jax.Array, poses: jax.Array) -> jax.Array:
-    method = module.part_decoder.warp
-    return warping.warp_templates(bank, poses, data.canvas, data.canvas, method)
+  def explain(params: Any, poses: jax.Array, presence: jax.Array, features: jax.Array) -> Any:
+    decoder = module.part_decoder.bind({"params": params}, rngs=noise)
+    return decoder.log_prob(poses, presence, decoder.colours(features), batch["image"], train=True)
 
   optimizer = make_optimizer(settings.optimizer)
   opt_state = optimizer.init(params)
@@ -102,34 +126,27 @@ def parts_of_a_step(settings: Settings, data: ImageSpec) -> dict[str, Call]:
     **both("CNN", encode, params["part_encoder"], batch["image"]),
     **both("set transformer", attend, params["object_encoder"], rows, presence),
     **both("object decoder", vote, params["object_decoder"], encoded),
-    **both("warp", warp, bank, poses),
-    **both("warp and mixture", draw, params["part_decoder"], poses, presence, features),
+    **both("image likelihood", explain, params["part_decoder"], poses, presence, features),
     "optimiser": step,
   }
 
 
 def whole_step(
-  settings: Settings, data: ImageSpec, num_devices: int = 1
+  settings: Settings, data: ImageSpec, start: Start, num_devices: int = 1
 ) -> tuple[Call, dict[str, float]]:
   """The shipped dispatch, and what XLA counts in it: operations and bytes a step, and memory."""
   system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
   mesh = make_mesh(jax.devices()[:num_devices])
-  state = make_state(settings, system, data, mesh)
-  rng = np.random.RandomState(0)
-  options = settings.data
-  assert isinstance(options, DataOptions)  # images
-  side = options.canvas - 2 * options.max_shift
-  split = {
-    "image": rng.randint(0, 256, (NUM_EXAMPLES, side, side, data.channels), np.uint8),
-    "label": rng.randint(0, data.num_classes, NUM_EXAMPLES, np.int32),
-  }
-  split = put(split, mesh)
-  batches = functools.partial(training_batch, options=options)
+  given = None if start.params is None else put(start.params, mesh)
+  state = make_state(settings, system, data, mesh, given)
+  split, num_examples = put(start.split, mesh), len(start.split["label"])
+  assert isinstance(settings.data, DataOptions)  # images
+  batches = functools.partial(training_batch, options=settings.data)
   dispatch = make_dispatch(
-    system, optimizer, mesh, batches, settings.train, num_examples=NUM_EXAMPLES
+    system, optimizer, mesh, batches, settings.train, num_examples=num_examples
   )
   length = settings.train.dispatch_length
-  epoch, offset = epoch_position(0, settings.train.batch_size, NUM_EXAMPLES)
+  epoch, offset = epoch_position(0, settings.train.batch_size, num_examples)
   numbers = put([np.int32(n) for n in (epoch, offset, length)], mesh)
   compiled = dispatch.lower(state, split, *numbers).compile()
   held = [state]  # donated: each call needs what the last one returned
@@ -148,17 +165,15 @@ def whole_step(
   return run, counts
 
 
-def straightforward_step(settings: Settings, data: ImageSpec) -> Call:
+def straightforward_step(settings: Settings, data: ImageSpec, start: Start) -> Call:
   """One update in one jit, on a batch at hand, from what JAX and its library offer."""
   system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
-  mesh = make_mesh(jax.devices()[:1])
-  batch = data.blank_batch(settings.train.batch_size)
-  batch = {**batch, "image": jax.random.uniform(jax.random.key(0), batch["image"].shape)}
+  mesh, batch = make_mesh(jax.devices()[:1]), first_batch(settings, data, start)
   step = jax.jit(functools.partial(update, system, optimizer), donate_argnums=0)
-  state = make_state(settings, system, data, mesh)
+  state = make_state(settings, system, data, mesh, start.params)
   held = [jax.device_put(state, jax.devices()[0])]
   key = jax.random.key(1)
-  with library_warp(), library_convolution():
+  with composed_likelihood(), library_warp(), library_convolution():
     compiled = step.lower(held[0], batch, key).compile()
 
   def run() -> Any:
@@ -166,6 +181,22 @@ def straightforward_step(settings: Settings, data: ImageSpec) -> Call:
     return metrics["total"]
 
   return run
+
+
+@contextlib.contextmanager
+def composed_likelihood() -> Iterator[None]:
+  """While it lasts, models compute the likelihood as it is defined, on every backend."""
+  own = SCAE.log_prob
+
+  def log_prob(self: SCAE, found: Encoding, target: jax.Array, **_: Any) -> jax.Array:
+    mixture = self.decode(found, target.shape[1])
+    return jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target)) / len(target)
+
+  SCAE.log_prob = log_prob
+  try:
+    yield
+  finally:
+    SCAE.log_prob = own
 
 
 @contextlib.contextmanager
@@ -194,25 +225,36 @@ def library_convolution() -> Iterator[None]:
 
 
 def measure(
-  settings: Settings, data: ImageSpec, rounds: int, *, parts: bool = True
+  settings: Settings,
+  data: ImageSpec,
+  starts: Mapping[str, Start],
+  rounds: int,
+  *,
+  parts: bool = True,
 ) -> tuple[dict[str, float], dict[str, Row]]:
   """XLA's counts of the whole dispatch, and milliseconds by name: of one step, or a part of it.
 
-  What cannot be compiled has its error as its row, and the others are measured.
+  Of several starts, the name of each ends that of its rows. What cannot be compiled has its error
+  as its row, and the others are measured.
   """
   rows: dict[str, Row] = {}
   functions: dict[str, Call] = {}
   counts: dict[str, float] = {}
-  with failing_alone(rows, "whole step"):
-    functions["whole step"], counts = whole_step(settings, data)
-  if parts:
-    name = "whole step, on map_coordinates"
-    with failing_alone(rows, name), library_warp():
-      functions[name], _ = whole_step(settings, data)
-    with failing_alone(rows, "a straightforward step"):
-      functions["a straightforward step"] = straightforward_step(settings, data)
-    with failing_alone(rows, "parts of a step"):
-      functions |= parts_of_a_step(settings, data)
+  for end, start in starts.items():
+    name = f"whole step{end}"
+    with failing_alone(rows, name):
+      functions[name], counts = whole_step(settings, data, start)
+    if not parts:
+      continue
+    name = f"whole step, likelihood composed{end}"
+    with failing_alone(rows, name), composed_likelihood():
+      functions[name], _ = whole_step(settings, data, start)
+    name = f"a straightforward step{end}"
+    with failing_alone(rows, name):
+      functions[name] = straightforward_step(settings, data, start)
+    with failing_alone(rows, f"parts of a step{end}"):
+      found = parts_of_a_step(settings, data, start)
+      functions |= {f"{name}{end}": part for name, part in found.items()}
   rows |= milliseconds(functions, rounds)
   for name in functions:
     if name.startswith("whole step"):
@@ -222,22 +264,39 @@ def measure(
 
 def official(*, batch: int, steps: int, seeds: int = 1, **model: Any) -> tuple[Settings, ImageSpec]:
   """configs/mnist.py:official with dispatches of `steps` steps, and keys of `model` changed."""
-  config = mnist.get_config("official")
+  settings = resized(mnist.get_config("official"), batch, steps, seeds, **model)
+  return settings, ImageSpec(canvas=40, channels=1, num_classes=10)
+
+
+def resized(config: ConfigDict, batch: int, steps: int, seeds: int = 1, **model: Any) -> Settings:
+  """A config with dispatches of `steps` steps of a batch, and keys of `model` changed."""
   config.train.update({"batch_size": batch, "seeds": seeds, "num_steps": steps, "log_every": steps})
   config.train.eval_every = config.train.checkpoint_every = 0
   config.model.update_from_flattened_dict(model)
-  settings = read_settings(config)
-  return settings, ImageSpec(canvas=config.data.canvas, channels=1, num_classes=10)
+  return read_settings(config)
 
 
 def main() -> None:
   """Times and reports."""
-  options = flags(__doc__, batch=128, steps=10, rounds=5, model="", whole=False, out="")
+  options = flags(
+    __doc__, batch=128, steps=10, rounds=5, model="", pretrained="", whole=False, out=""
+  )
   changes = dict(change.split("=") for change in options.model.split(",") if change)
-  settings, data = official(batch=options.batch, steps=options.steps, **changes)
-  counts, rows = measure(settings, data, options.rounds, parts=not options.whole)
-  sizes = {"config": "mnist:official", "batch": options.batch, "steps a dispatch": options.steps}
-  sizes |= changes
+  if options.pretrained:
+    trained = scae_jax.load(options.pretrained)
+    settings = resized(trained.settings.config, options.batch, options.steps, **changes)
+    data, images = trained.spec, settings.data
+    assert isinstance(data, ImageSpec)
+    assert isinstance(images, DataOptions)
+    split = load_dataset(images.name).splits["train"].arrays
+    params = trained.variables["params"]
+    starts = {", at the start": Start(split), ", trained": Start(split, params)}
+  else:
+    settings, data = official(batch=options.batch, steps=options.steps, **changes)
+    starts = {"": noise(settings, data)}
+  counts, rows = measure(settings, data, starts, options.rounds, parts=not options.whole)
+  name = options.pretrained or "mnist:official"
+  sizes = {"config": name, "batch": options.batch, "steps a dispatch": options.steps, **changes}
   report("training step", sizes | counts, rows, options.out)
 
 

@@ -15,10 +15,13 @@ from configs import mnist
 from scae_jax import warping
 from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.layers import convnet
+from scae_jax.models import part_capsules
+from scae_jax.models.stacked_capsules import SCAE
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import read_settings
 from tests.references import random_pose
 from tests.runs import shrink
+from tests.tiny import compiled, random_variables, tiny_batch, tiny_system
 from tests.toy_system import toy_config
 
 
@@ -154,42 +157,64 @@ def test_step_benchmark_has_the_parts_of_a_step(monkeypatch):
     },
   )
   settings = read_settings(shrink(mnist.get_config("official"), num_steps=2))
-  _, times = step.measure(settings, TINY, rounds=1, parts=False)
-  assert set(times) == {"whole step"}
-  counts, times = step.measure(settings, TINY, rounds=1)
+  start = step.noise(settings, TINY)
+  both = {"": start, ", again": start}
+  _, times = step.measure(settings, TINY, both, rounds=1, parts=False)
+  assert set(times) == {"whole step", "whole step, again"}
+  counts, times = step.measure(settings, TINY, {"": start}, rounds=1)
   assert counts == {"GB held": 1.5}
-  assert {"whole step, on map_coordinates", "a straightforward step", "optimiser"} <= set(times)
-  assert {"warp, with gradient", "CNN, forward", "object decoder, with gradient"} <= set(times)
+  assert {"whole step, likelihood composed", "a straightforward step", "optimiser"} <= set(times)
+  assert {
+    "image likelihood, with gradient",
+    "CNN, forward",
+    "object decoder, with gradient",
+  } <= set(times)
   assert all(isinstance(row, list) and row[0] > 0 for row in times.values()), times
 
 
 def test_whole_and_straightforward_step_train():
   """On the toy; the benchmarks' own config takes minutes to compile here."""
-  run, counts = step.whole_step(toy_settings(), TINY)
+  start = step.noise(toy_settings(), TINY)
+  run, counts = step.whole_step(toy_settings(), TINY, start)
   totals = [float(np.asarray(run()).mean()) for _ in range(3)]
   assert totals == sorted(totals, reverse=True)
   assert {"GFLOP a step", "GB moved a step", "GB held"} == set(counts)
-  straightforward = step.straightforward_step(toy_settings(), TINY)
+  straightforward = step.straightforward_step(toy_settings(), TINY, start)
   totals = [float(straightforward()) for _ in range(3)]
   assert totals == sorted(totals, reverse=True)
 
 
 def test_step_that_does_not_compile_leaves_the_others(monkeypatch):
   def whole_step(*inputs):
-    if warping.warp_templates is own:
+    if SCAE.log_prob is own:
       raise RuntimeError("out of memory")
     return (lambda: jnp.zeros(())), {}
 
-  own = warping.warp_templates
+  own = SCAE.log_prob
   monkeypatch.setattr(step, "whole_step", whole_step)
   monkeypatch.setattr(step, "straightforward_step", lambda *inputs: lambda: jnp.ones(()))
   monkeypatch.setattr(step, "parts_of_a_step", lambda *inputs: 1 / 0)
-  counts, rows = step.measure(toy_settings(), TINY, rounds=2)
+  starts = {"": step.noise(toy_settings(), TINY)}
+  counts, rows = step.measure(toy_settings(), TINY, starts, rounds=2)
   assert counts == {}
   assert rows["whole step"] == "RuntimeError: out of memory"
   assert rows["parts of a step"].startswith("ZeroDivisionError")
-  assert len(rows["whole step, on map_coordinates"]) == len(rows["a straightforward step"]) == 2
-  assert warping.warp_templates is own
+  assert len(rows["whole step, likelihood composed"]) == len(rows["a straightforward step"]) == 2
+  assert SCAE.log_prob is own
+
+
+def test_composed_likelihood_is_the_same_number(monkeypatch):
+  system, batch = tiny_system(), tiny_batch()
+  variables = random_variables(system.module, batch, train=False)
+
+  def log_prob(variables):
+    return system.module.apply(variables, batch, train=False).reconstruction.log_prob
+
+  own = compiled(log_prob)(variables)
+  monkeypatch.setattr(part_capsules, "sum_by_example", None)  # what a CPU has instead
+  with step.composed_likelihood():
+    other = compiled(lambda variables: log_prob(variables))(variables)
+  np.testing.assert_allclose(other, own, rtol=1e-5)
 
 
 def test_straightforward_step_is_made_of_library_functions():
