@@ -1,9 +1,12 @@
 """Sweep files: the rows that are read from one, and what is refused before anything runs."""
 
 import pathlib
+import re
+import shlex
 
 import pytest
 
+from scae_jax.training.config import parse_command_line
 from scae_jax.training.errors import RunError
 from scae_jax.training.sweep_file import check_rows, read_sweep
 from scae_jax.training.workdir import open_for_writing
@@ -79,6 +82,27 @@ def test_shipped_sweeps_have_the_whole_menu(name, monkeypatch):
     assert {type(point) for point in (points, *points)} == {tuple}  # as in a config file
   else:
     assert (length, base.config.train.seeds, points) == (300_000, 5, ())
+
+
+def test_shipped_table_is_that_of_the_readme(monkeypatch):
+  monkeypatch.chdir(ROOT)
+  rows = {row.name: row for row in read_sweep(pathlib.Path("sweeps/table.toml"))}
+  table = (ROOT / "README.md").read_text().partition("## Results")[2]
+  named = re.findall(r"^\|.*\[`(?:python train.py|--config=(\S+))`\]", table, re.MULTILINE)
+  configs = {name: row.arguments[0].removeprefix("--config=") for name, row in rows.items()}
+  assert {config or "configs/digits.py" for config in named} == {
+    config for name, config in configs.items() if not name.startswith("mnist")
+  }
+  # The two runs of results/mnist, as they stand there.
+  commands = (ROOT / "results" / "mnist" / "README.md").read_text().replace("\\\n", " ")
+  common = re.search(r'common="(.*?)"', commands)[1].split()
+  for name, workdir in (("mnist-first", "runs/long"), ("mnist", "runs/sharpened")):
+    lines = re.findall(r"python train\.py \$common (.*)", commands)
+    (line,) = (line for line in lines if f"--workdir={workdir} " in line)
+    given = [*common, *(word for word in shlex.split(line) if "workdir" not in word)]
+    given = [word.replace("=runs/long", "=runs/table/mnist-first") for word in given]
+    settings = parse_command_line(given, default_config="").settings
+    assert settings.config.to_dict() == rows[name].config.to_dict()
 
 
 ROW = '[[rows]]\nname = "a"\n'
