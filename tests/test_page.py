@@ -84,7 +84,7 @@ def run_in_node(model, page: dict[str, str], found, poses, alone: int, folder) -
 
 
 def assert_agrees(model: scae_jax.Model, page: dict[str, str], count: int, folder) -> None:
-  """Encoding to 2e-5, drawing from the same numbers to 2e-6, in float64 here and float32 there."""
+  """Encoding to 2e-5, drawing from the same numbers to 5e-6, in float64 here and float32 there."""
   assert isinstance(model.spec, ImageSpec)
   images = images_of(page, model.spec.canvas, model.spec.channels)[:count]
   found = model.encode(images)
@@ -103,7 +103,7 @@ def assert_agrees(model: scae_jax.Model, page: dict[str, str], count: int, folde
   for name, expected in drawn.items():
     assert name == "alone" or np.ptp(expected) > 0.01
     np.testing.assert_allclose(
-      values.pop(name).reshape(expected.shape), expected, rtol=0, atol=2e-6
+      values.pop(name).reshape(expected.shape), expected, rtol=0, atol=5e-6
     )
   for name, given in values.items():
     expected = getattr(found, name)
