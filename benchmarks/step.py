@@ -9,9 +9,9 @@ and mixture, and a straightforward step: one update in one jit, on a batch that 
 with that likelihood, the warp that JAX's library offers (map_coordinates) and XLA's convolutions.
 `--whole` leaves the parts out, `--model=KEY=VALUE[,KEY=VALUE]` changes keys of the config's model.
 
-Parameters are as training starts, images are noise. `--pretrained=mnist` takes the config of those
-parameters instead, and the images of their data set, and times all at the start and, in turns, with
-these parameters.
+Parameters are newly initialised and images are noise. `--pretrained=mnist` takes the config and
+the data set of those parameters instead. It times everything with new and with pretrained
+parameters, in turns.
 """
 
 import contextlib

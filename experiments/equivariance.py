@@ -58,7 +58,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> Findings:
-  """Of one seed."""
+  """Measures one seed."""
   run, on = images.run, images.scored_on
   results = measure_equivariance(run.system, variables, images.examples["image"], **images.sizes)
   title = f"Poses of moved images: {on['dataset']} {on['split']}, step {head['step']:,}"

@@ -6,8 +6,8 @@ Pretrained parameters themselves are written anew, with their clusters, by
 
     python -m experiments.export pretrained/digits pretrained/digits --dtype=float32
 
-Without --seed it is the seed of the lowest held-out loss at that step or, of a run that was stopped
-between two of them, at the last one before: labels do not choose.
+Without --seed it writes the seed with the lowest held-out loss at that step or, if the step has no
+held-out loss, at the last one before. Labels do not choose.
 """
 
 import pathlib

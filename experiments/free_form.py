@@ -4,10 +4,10 @@
 
 Each test image's posterior is optimised on its own bound, from the encoder's or the prior
 (`scae_jax/evaluation/free_form.py`); the model is fixed. A linear classifier, fitted to the
-encoder's posteriors of the training images, classifies the posteriors before and after. Numbers
-that the bound hardly depends on end where no encoder puts them, so two more classifiers are fitted
-alike, to posteriors of training images that are inferred in the same way, before the steps and
-after. Beside them stands a classifier of the images' pixels. Writes
+encoder's posteriors of the training images, classifies the posteriors before and after. The
+steps move numbers that the bound hardly depends on to where no encoder puts them. So two more
+classifiers are fitted, to posteriors of training images inferred in the same way, before and after
+the steps. A classifier of the images' pixels is the baseline. Writes
 `free-form-<workdir>-<start>.md`, `.json` and `.png` into the folder, of a run with several seeds
 `free-form-<workdir>-seed-<seed>-<start>` of each. Images are the test split as it is, rotated by 35
 degrees and under affNIST's maps, or what `--dataset` names, which may be given several times.

@@ -2,13 +2,13 @@
 
     python -m experiments.gradients runs/mnist results/mnist --split=train --max_examples=5120
 
-The gradient of each term, and of the cross-entropies of the run's own linear probes, held fixed,
-for the parameters of the object half and of the part encoder: the norm of its mean over batches,
-the noise of one batch around that, and the cosine with the cross-entropy's. Where it is positive, a
-step down the term is a step towards the labels. Terms have their weights, batches the size that
-they have in training, and neither follows a schedule: the objects' gradient reaches the part
-encoder as much as `model.stop_gradients` lets it. Terms between examples are taken as of a batch,
-unbiased, and as what the first has in excess of the second (`scae_jax/sparsity.py`).
+Each loss term, and the cross-entropy of each linear probe of the run, is differentiated by the
+parameters of the object half and of the part encoder. The probes are held fixed. Reported are the
+norm of the mean gradient over batches, the noise of one batch around it, and its cosine with the
+cross-entropy's gradient. Where that is positive, a step down the term is a step towards the labels.
+Terms have the config's weights, batches their size in training. No schedule applies: only
+`model.stop_gradients` limits the objects' gradient to the part encoder. "Between" terms are given
+biased, unbiased, and as the excess of the first over the second (`scae_jax/sparsity.py`).
 
 Writes `gradients-<workdir>.json` and `.md` into the folder, of a run with several seeds one of each
 a seed.
@@ -91,7 +91,7 @@ def statistics(gradients: Mapping[str, np.ndarray]) -> dict[str, dict[str, float
 
 
 def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> Findings:
-  """Of one seed."""
+  """Measures one seed."""
   terms, on, num = terms_of(images.run), images.scored_on, len(images.examples["label"])
   batch_size = images.run.settings.train.batch_size
   if num < 2 * batch_size:

@@ -57,7 +57,7 @@ def table(matches: Mapping[str, Any]) -> str:
 
 
 def measure(images: ImageRun, variables: Any, head: dict[str, Any], name: str) -> Findings:
-  """Of one seed."""
+  """Measures one seed."""
   run = images.run
   rows = one_of_each_class(images.examples["label"], NUM_PICTURED)
   shown = {name: jnp.asarray(values[rows]) for name, values in images.examples.items()}

@@ -113,7 +113,7 @@ def _draw(keys: Array) -> tuple[Array, Capsules, Array]:
 
 
 def match(found: np.ndarray, there: np.ndarray) -> tuple[int, ...]:
-  """Numbers of the model's objects, bool [n, objects], that match the true ones [n, k] best."""
+  """Indices of the k columns of `found` [n, objects] that agree best with those of `there`."""
   agreement = np.sum(found[:, None, :] == there[:, :, None], axis=0)  # [k, objects]
   return tuple(linear_sum_assignment(agreement, maximize=True)[1].tolist())
 

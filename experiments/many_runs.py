@@ -1,4 +1,4 @@
-"""What the commands share that train several systems, score them all and compare them.
+"""Shared by the commands that train several systems, score them all and compare them.
 
 Rows are runs; a row's workdir is `<root>/<row>`. The same command goes on where it was stopped and
 trains nothing twice, and a run that fails does not stop the others.
@@ -67,8 +67,8 @@ def train_and_score(
 ) -> tuple[Results, RowsFailed | None]:
   """Trains what is not finished, then scores what is.
 
-  Returns what was found, and which rows failed; to be raised when the results are written. Raises
-  `RunError` if some rows would be refused, in which case nothing is trained, or none is finished.
+  Returns the results, and the error of failed rows, to raise once the results are written. Raises
+  `RunError` if some rows would be refused, and then trains nothing, or if no run is finished.
   """
   check_rows(rows, root)
   failed = None

@@ -1,13 +1,12 @@
-"""Do objects find their parts where the parts are known? The upper layer alone.
+"""Trains the upper layer of probabilistic capsules alone, on known parts.
 
     python -m experiments.object_layer results/probabilistic/object-layer.json
 
-Trains what probabilistic capsules have above the parts, the network that infers objects and what
-objects say of parts, on presences and poses that are known: those of `experiments/known_scenes.py`,
-and of two parts more that are always off. All seeds are trained at once. A row is a treatment of
-poses that are off, a temperature of the objects' presences and a limit of their affinities; what it
-says is the share of right presences of other scenes, at a cut of 0.5, with the objects matched by
-the training scenes.
+Trained are the network that infers objects and the prior of parts given objects. The parts'
+presences and poses are known: those of `experiments/known_scenes.py`, and two more parts that are
+always off. All seeds are trained at once. A row has one treatment of poses that are off, one
+temperature of the objects' presences and one limit of their affinities. Its figure is the share of
+right presences in test scenes, at a threshold of 0.5. Objects are matched on training scenes.
 """
 
 import functools

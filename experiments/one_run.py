@@ -1,4 +1,4 @@
-"""What the commands share that measure one trained run: which run, on which images, file names."""
+"""Shared by the commands that measure one trained run: their flags, images and file names."""
 
 import argparse
 import pathlib

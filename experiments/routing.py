@@ -52,8 +52,8 @@ def infer(
 
 
 def affinities(module: nn.Module, variables: Any) -> list[float] | None:
-  """Of every part the greatest affinity of an object, where the dummy's is `dummy_affinity`; None
-  of a model without."""
+  """Each part's greatest affinity to an object; the dummy's is `dummy_affinity`. None for a model
+  without affinities."""
   if not isinstance(module, ProbabilisticCapsules):
     return None
 
@@ -85,7 +85,7 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> Findings:
-  """Of one seed."""
+  """Measures one seed."""
   run, on = images.run, images.scored_on
   found = measure_routing(**infer(run.system, variables, images.examples, **images.sizes))
   found |= {"affinities": affinities(run.system.module, variables)}

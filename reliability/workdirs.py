@@ -159,7 +159,7 @@ def check(original: Original, folder: pathlib.Path, i: int) -> dict[str, tuple[s
 def _open(original: Original, folder: pathlib.Path, which: Which) -> str:
   run = open_run(folder, which)
   if run.step != max(original.params) and not (folder / "checkpoints" / str(NUM_STEPS)).exists():
-    # Nothing is left of the one after: that there was one, nothing knows. The report says the step.
+    # The last checkpoint is gone without a trace; only the step in the report shows it.
     absl_logging.warning("step %d stands for latest", run.step)
   return _check_opened(original, run)
 

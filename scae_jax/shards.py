@@ -3,8 +3,8 @@
 On several devices a training step runs inside `jax.shard_map`: each device computes the loss and
 the gradient of its own examples, see `training.step`. Models treat every example alike, so they
 need not know. The functions below are for the few places that see more than one example or draw
-noise. Outside of a training step, and on one device, they do what their first lines say with the
-whole batch.
+noise. Outside of a training step, and on one device, their arguments and results are of the whole
+batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ AXIS = "data"  # of the mesh
 
 
 def count() -> int:
-  """Number of shards of the batch of which this function sees one; 1 where it sees all examples."""
+  """Number of shards of the batch, if the caller sees one of them; 1 if it sees all examples."""
   mesh = jax.sharding.get_abstract_mesh()
   return mesh.size if AXIS in mesh.manual_axes else 1
 

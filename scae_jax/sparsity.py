@@ -6,10 +6,10 @@ Each returns (within, between), two scalars to be minimised. Where a batch is sp
 Kosiorek et al. 2019, section 2.4.
 
 "Between" is a function of the batch's mean activations, which vary from batch to batch. So its mean
-over batches is larger than its value at the mean over all examples, by a multiple of the variance
-of activations, and to minimise it is to make activations constant: with batches of 64 a capsule
-that is always present a little costs less than one that is present in one class. `unbiased` takes
-an estimate of that excess away, which is not in the paper.
+over batches exceeds its value at the mean over all examples, by a multiple of the variance of
+activations. Minimising this excess makes activations constant: with batches of 64, a capsule that
+is always slightly present costs less than one that is present in one class. `unbiased`, which is
+not in the paper, subtracts an estimate of the excess.
 """
 
 from typing import NamedTuple

@@ -47,7 +47,7 @@ def templates_gradient(
   columns: Float[Array, "b m h w"],
   side: int,
 ) -> Float[Array, "m t t c"]:
-  """What `gradient` of the samples is of the templates: one matrix product a template."""
+  """Gradient of the templates from that of the samples: one matrix product a template."""
   by_row, by_column = (tent_weights(x, side) for x in (rows, columns))
   left = by_row[..., None] * gradient[..., None, :]
   return jnp.einsum("bmhwic,bmhwj->mijc", left, by_column, precision="highest")

@@ -53,11 +53,10 @@ def place(
 def draw_affine(images: np.ndarray, canvas: int, seed: int) -> Drawn:
   """Draws a map for every image [n, h, w, c] from affNIST's distribution.
 
-  It rotates first, then stretches along x and y, then shears x by y, as a pose does: rotation
-  uniform within 20 degrees, scale of each axis from 0.8 to 1.2, shear within 0.2; the shift uniform
-  over all at which every bit of ink stays on the canvas. Where the canvas is too small for the ink
-  under a map, that map is drawn again, so that a small canvas has fewer of the large ones; after a
-  hundred draws of one image, a ValueError says so.
+  A map rotates, then stretches along x and y, then shears x by y, as a pose does. Rotation is
+  uniform within 20 degrees, the scale of each axis from 0.8 to 1.2, shear within 0.2. The shift is
+  uniform over those that keep all ink on the canvas. A map whose ink does not fit the canvas is
+  drawn again, so a small canvas has fewer large maps; ValueError after a hundred draws of an image.
 
   A fixed function of its arguments: NumPy promises never to change the stream of `RandomState`.
   """
@@ -90,10 +89,9 @@ def draw_affine(images: np.ndarray, canvas: int, seed: int) -> Drawn:
 
 
 def keeps_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
-  """Tells of which images [n, h, w, c] all ink stays on the canvas under their maps: bool [n].
+  """Whether all ink of each image [n, h, w, c] stays on the canvas under its map: bool [n].
 
-  An image that is said to keep its ink loses none; of the others some lose none either, by less
-  than a pixel.
+  True is certain. False may be wrong where the ink fits by less than a pixel.
   """
   low, high = _ink_range(images, maps)
   # What is no more than rounding of the map is not a loss.

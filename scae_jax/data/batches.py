@@ -65,8 +65,8 @@ def training_batch(
 ) -> dict[str, Array]:
   """Gathers examples and changes their images at random, in the order of `Augmentation`.
 
-  What is zero is not done. Pixels that are not normalised stay in [0, 1] when they are jittered:
-  they are clipped. Takes `Split.arrays`, on the device, and indices in [0, n). Gives `image`
+  An option of 0 leaves its change out. Jittered pixels are clipped to [0, 1] unless they are
+  normalised. Takes `Split.arrays`, on the device, and indices in [0, n). Gives `image`
   float32 [b, canvas, canvas, c], in [0, 1] unless normalised, `label` int32 [b] and, if it was
   given, the `mean` and `std` float32 [b] by which images are normalised.
   """

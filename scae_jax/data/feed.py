@@ -38,10 +38,10 @@ class Feed:
 
 
 def image_feed(train: Split, dataset: Dataset, options: Augmentation) -> Feed:
-  """Images, in training changed and moved at random, otherwise in the middle of the canvas.
+  """A feed of images: augmented in training, in the middle of the canvas in evaluation.
 
-  Training images are whole where `options.crop` cuts them at random; the data set is as evaluation
-  takes it, cropped to the middle then. Raises ValueError if images of one class are to be overlaid.
+  With `options.crop`, `train` holds whole images, which are cropped at random, and `dataset` holds
+  images cropped to their middle. Raises ValueError if images of one class are to be overlaid.
   """
   heldout = dataset.splits[dataset.held_out]
   if options.overlay:

@@ -20,7 +20,7 @@ from scae_jax.data.dataset import Dataset, EvalDataset, Split, crop_middle, norm
 from scae_jax.data.sources import load_dataset
 
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
-# Of the splits that `rotated` turns: no training image has its angle from a test image.
+# `rotated` gives each split its own seed: splits do not share their angles.
 _SEEDS = {"test": SEED, "train": SEED + 1, "validation": SEED + 2}
 _EXPECTED = {
   "rotated": "degrees, as in rotated_mnist:35, or a range, as in rotated_mnist:-20..20",
@@ -63,8 +63,8 @@ def load_scored(
   Moved images are drawn on a square of `canvas` pixels a side, `affine_mnist` at affNIST's 40 where
   the canvas is larger. `affnist_dir` has the official files of `affnist`, "" if there are none. The
   middle `crop` x `crop` pixels are cut out of every image before it is moved, for a model that
-  trains on crops; 0 keeps images whole, and affNIST is never cut. Batches are normalised by what an
-  image was before all this.
+  trains on crops; 0 keeps images whole, and affNIST is never cut. Normalisation uses
+  the whole, unmoved image.
 
   Raises:
     ValueError: what `load_dataset` or `load_affnist` says; a range that is none; a canvas too small

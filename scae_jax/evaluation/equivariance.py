@@ -1,9 +1,9 @@
 """Equivariance: how the poses of capsules move when the image is moved by a known map.
 
 If an image moves by T, the pose P of each of its parts and objects should become T P. The error is
-the distance of the pose that the model finds from that; beside it stands the distance of T P from
-P, the error of poses that do not move. Their ratio is 0 for a model that follows perfectly and 1
-for one that does not follow; above 1, its poses go elsewhere.
+the distance of the found pose from T P. It is compared with the distance of P from T P, the error
+of poses that do not move. The ratio of the two is 0 for a model that follows perfectly and 1 for
+one that does not follow; above 1, its poses go elsewhere.
 
 The distance of two poses is the root mean square of the distances between the four corners
 (+-1, +-1) of a capsule's own frame, in image pixels. As the corners have mean zero and no

@@ -26,12 +26,12 @@ def measure_routing(
   """What varies over examples. `part_winner` is the object that won each part, k or more for none.
 
   Returns:
-    `parts` and `objects`, a dict each. Of both `on`, the share of examples in which it is. Of
-    objects `presence` and `presence_deviation`, mean and standard deviation over examples;
-    `pose_deviation`, the root mean square of those of the pose's entries; and `wins`, the mean
-    number of parts that are on and that it wins. Of parts `commonest`, the object that wins it most
-    often where it is on, None for no object; and `others`, the share of those examples in which
-    another wins, None for a part that is never on.
+    `parts` and `objects`: a dict for each capsule. All have `on`, the share of examples in which
+    it is on. Objects have `presence` and `presence_deviation`, mean and standard deviation over
+    examples; `pose_deviation`, the root mean square deviation of the pose's entries; and `wins`,
+    the mean number of parts that are on and that it wins. Parts have `commonest`, the most
+    frequent winner where the part is on, None for no object; and `others`, the share of those
+    examples with another winner, None for a part that is never on.
 
     `switched`: the number of parts and objects that are on in some examples and off in others, see
     `SOMETIMES`. `routed`: the number of parts that are on in more than `SOMETIMES` of the examples,

@@ -10,8 +10,8 @@ from scae_jax.evaluation.clusters import Clusters
 from scae_jax.evaluation.examples import choose
 from scae_jax.evaluation.probes import MAX_STEPS, capsules_in_use, fit_clusters, fit_probe
 
-# Of the baselines on raw pixels only, which would take minutes on 60,000 x 784 numbers and two
-# cores. k-means gives the same figure, the linear one a lower one: the report says how many it was.
+# Training examples of the baselines on raw pixels: 60,000 x 784 numbers take minutes on two cores.
+# With fewer, k-means scores the same and the linear probe lower; the report gives the number.
 MAX_PIXEL_EXAMPLES = 10_000
 PIXELS = "raw pixels"
 Features = tuple[np.ndarray, np.ndarray]  # float32 [n, d], and labels int [n]

@@ -39,9 +39,9 @@ def match_templates(templates: np.ndarray, alphas: np.ndarray | None = None) -> 
 
   Returns:
     `templates`, their number; `blank`, indices of those without ink, which are left out;
-    `mean_error`, the mean over the others of the least error; `matched`, the share of them with an
-    error below `match_below`; `nearest`, of each its index `template`, that of the nearest, `by`,
-    and the `error`; and `notes`.
+    `mean_error`, the mean of the others' least errors; `matched`, the share of these errors below
+    `match_below`; `nearest`, for each of the others its index `template`, that of its nearest,
+    `by`, and the `error`; and `notes`.
   """
   ink = np.asarray(templates, np.float32)
   if alphas is not None:

@@ -27,9 +27,9 @@ def coupling(
   """Draws the coupling coefficients of one image, a heat map an iteration of routing.
 
   White is an even share, 1 / parents: red parents get more of a child, blue ones less. Below each
-  map stand the agreements of that iteration, for each parent the mean over children, weighted by
-  the shares that it got of them; the largest is dark and the longest, since bars stand on less than
-  the least where that is below zero. More than 64 children are averaged in groups of neighbours.
+  map, bars show each parent's agreement in that iteration: the mean over children, weighted by the
+  parent's shares of them. The largest bar is dark. Where an agreement is negative, all bars start
+  below the least. More than 64 children are averaged in groups of neighbours.
 
   `coupling` has the share of each of n children that each of k parents got in each iteration;
   shares of a child sum to one. `agreement` is that of each child's vote with each parent: a scalar

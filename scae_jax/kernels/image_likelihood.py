@@ -110,8 +110,8 @@ def mixture_log_prob(
 ) -> Array:
   """Sum over pixels of `mixtures.log_prob`, [], nats.
 
-  Means of each part are [m, p] a channel, its mixing logits, presence included, [m, p]; background
-  mean and logit []; the target [p] a channel, without a gradient; `scale` is of a pixel.
+  Each channel has the parts' means [m, p] and the target [p], which gets no gradient. Mixing
+  logits [m, p] include presence. Background mean and logit are []; `scale` is of a pixel.
   """
   return _mixture_forward(means, logits, background_mean, background_logit, target, scale)[0]
 
@@ -167,11 +167,11 @@ def image_log_prob(
 ) -> Array:
   """log p(target [h, w, c]) of one image, [], summed over pixels, nats; a term of `sum_by_example`.
 
-  `shared` are `cells_of` the templates, without colour, with their mixing logits as the last
-  channel if they have any; mean and mixing logit of the background; and where templates have no
-  logits, the temperature: their logits are then the mean over channels of the coloured, warped
-  templates over it. `parts` are poses [m, 2, 3], presence [m] and colours [m, c]; `side` is of a
-  template, pixels, `scale` the standard deviation of a pixel.
+  `shared` has `cells_of` the templates, without colour; mean and mixing logit of the background;
+  and a temperature or None. With None, the templates' last channel is their mixing logits. With a
+  temperature, mixing logits are the mean over channels of the coloured, warped templates over it.
+  `parts` has poses [m, 2, 3], presence [m] and colours [m, c]; `side` is of a template, pixels,
+  `scale` the standard deviation of a pixel.
   """
   cells, *background, temperature = shared
   poses, presence, colours = parts

@@ -207,7 +207,7 @@ class Model:
     return self._programs.setdefault(name, jax.jit(function))
 
   def _in_batches(self, run: Callable[[Any, int], Any], arrays: Any) -> Any:
-    """What `run` gives of batches of one size, made of a tree of arrays [n, ...], as NumPy's."""
+    """Applies `run` to a tree of arrays [n, ...] in batches of one size; joins the results."""
     lengths = {len(leaf) for leaf in jax.tree.leaves(arrays)}
     if len(lengths) != 1:
       raise ValueError(f"expected arrays of one length, got {sorted(lengths)} examples.")

@@ -97,8 +97,8 @@ class Posterior:
     """log density of each pose, nats, for capsules that are off.
 
     Their prior is the posterior itself: the two cancel in the bound, and the pose is summed out. A
-    point posterior counts as a Gaussian of standard deviation `min_scale`, the sharpest that the
-    prior has, so that being on brings no density.
+    point posterior counts as a Gaussian of standard deviation `min_scale`, the sharpest in the
+    prior, so that a capsule gains no density when on.
     """
     scales = self.pose_scales
     if scales is None:

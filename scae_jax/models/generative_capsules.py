@@ -60,9 +60,9 @@ class GenerativeCapsules(nn.Module):
   min_scale: Annotated[float, below(1e-6, "initial_scale")]
   initial_scale: Annotated[float, between(*SCALES)]
   shared_scales: bool  # whether all parents share the standard deviations of a child
-  # Of all other presences; None is the same. A relaxed presence is never 0, so a parent that is off
-  # can still be chosen before the dummy. At 0.5 presences of objects need not tell which objects
-  # are there, and one object can serve as two.
+  # Temperature above the parts; None: that of the parts. A relaxed presence is never 0: a parent
+  # that is off can still be chosen before the dummy. At 0.5 presences of objects need not tell
+  # which are there, and one object can serve as two.
   upper_temperature: Annotated[float | None, between(*TEMPERATURES)] = None
   # Upper limit of the parents' affinities, above 1; 0 is no limit. Without a limit they can grow
   # until a parent of presence 1e-6 is chosen before the dummy. Presences then carry no information.

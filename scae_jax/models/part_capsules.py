@@ -59,11 +59,11 @@ def noisy_sigmoid(
 ) -> Array:
   """sigmoid(logits + uniform noise in [-scale / 2, scale / 2]).
 
-  In training the key comes from the module's `noise` stream. In evaluation there is no noise, or,
-  with `in_evaluation`, the same at every call: from a constant key of this `use`, a number that
-  each of a model's noises has for itself. It is drawn in the shape of the batch, so what an example
-  gets depends on its place in the batch and on how large that is (`config.evaluation.batch_size`):
-  a quirk of the authors' release, kept as a switch.
+  In training the key comes from the module's `noise` stream. In evaluation there is no noise
+  unless `in_evaluation`: then the key is constant, made from `use`, a different number for each
+  noise of a model. Noise has the shape of the batch, so an example's noise depends on its place in
+  the batch and on the batch's size (`config.evaluation.batch_size`): a quirk of the authors'
+  release, kept as a switch.
   """
   if scale == 0 or not (train or in_evaluation):
     return jax.nn.sigmoid(logits)
@@ -164,9 +164,8 @@ class PartDecoder(nn.Module):
   # kernel that keeps no image of any part, elsewhere as `composed`. The same number but for
   # rounding.
   likelihood: Annotated[str, one_of(*LIKELIHOODS), NEEDS_ALPHA]
-  # n: in training, `log_prob` is n^2 times that of every n-th pixel in both directions, from a
-  # first one that is drawn for each example: an unbiased estimate, in 1 / n^2 of the time. 1: of
-  # all pixels.
+  # n: in training, `log_prob` sums every n-th pixel in both directions, times n^2. The first pixel
+  # is drawn for each example: an unbiased estimate, in 1 / n^2 of the time. 1: all pixels.
   likelihood_stride: Annotated[int, between(1, MAX_LIKELIHOOD_STRIDE)]
   # Method of `warping.warp_templates`, likewise; the fused kernel has its own.
   warp: Annotated[str, one_of(*warping.METHODS)]
@@ -255,7 +254,7 @@ class PartDecoder(nn.Module):
       phases = shards.draw(randint, self.make_rng("noise"), (len(target), 2))
       every_nth_pixel = functools.partial(warping.every_nth_pixel, stride=stride)
       poses, target = jax.vmap(every_nth_pixel)(poses, target, phases)
-    # What was trained on a GPU is evaluated anywhere: where the kernel cannot run, its definition.
+    # Without a GPU `fused` falls back on the definition, so that runs can be evaluated anywhere.
     backend, scale = jax.default_backend(), float(self.pixel_scale)
     if self.likelihood == "fused" and (interpret or backend == "gpu"):
       inputs = (self._bank(), poses, colours, presence, *self._background())

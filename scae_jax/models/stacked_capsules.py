@@ -74,7 +74,7 @@ class SCAE(nn.Module):
   reconstruction_vote: Annotated[str, one_of(*SOURCES)]
   reconstruction_presence: Annotated[str, one_of(*SOURCES)]  # the same choice for presences
   normalize_mixing: bool  # normalise the mixing weights of the part mixture
-  # What is a constant for the object autoencoder: `none`; `parts`, all of them but their special
+  # What gets no gradient from the object autoencoder: `none`; `parts`, all but their special
   # features, as published; `all`, these too.
   stop_gradients: Annotated[str, one_of(*STOP_GRADIENTS)]
 

@@ -79,7 +79,7 @@ Spec = ImageSpec | PointSpec
 
 
 Numbers = np.ndarray | jax.Array
-# Of an object whose presence is changed by a factor: 0 has none.
+# Least found presence by which a changed one is divided.
 MIN_PRESENCE = 1e-30
 
 
@@ -169,10 +169,10 @@ class System:
   # collection `params`; `module.apply(variables, batch, train=..., rngs={"noise": key})` gives the
   # output struct. With `train=False` no rng is needed.
   module: nn.Module
-  # `(output, batch, step) -> {name: scalar}`, each term unweighted and to be minimised. A mean over
-  # the examples; where examples see each other, or the module draws noise, it uses `shards`, as
-  # every device computes these of its own examples. The step of training, counted from 0, is for
-  # terms that change with it; None asks for them as they are at last, of held-out examples.
+  # `(output, batch, step) -> {name: scalar}`, each term unweighted, to be minimised, and a mean
+  # over the examples. Every device computes the terms of its own examples: terms that compare
+  # examples, and noise in the module, use `shards`. `step` counts from 0, for terms that change
+  # in training; None, for held-out examples, gives their final form.
   loss_terms: Callable[[Any, Batch, Array | int | None], dict[str, Array]]
   # Weight of every term, same keys; the total is their weighted sum. Where several terms are not
   # finite, they are named in this order: what is computed first comes first.

@@ -1,7 +1,7 @@
-"""How runs of each system are shown: which files, what the JavaScript computes, what it draws from.
+"""How the page shows runs of each system: its files, its modules, and the arrays that it carries.
 
-The JavaScript of a system, `system.js` in its imports, computes what the Python of the same names
-computes.
+The JavaScript of a system, `system.js` in imports, computes what Python functions of the same
+names compute.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class Shown:
   body: str  # the HTML file that shows what is found
   mathematics: tuple[str, ...]  # modules that compute, in order
   view: tuple[str, ...]  # modules that show, in order
-  drawer: str  # how those parameters begin that drawing needs
+  drawer: str  # prefix of the parameters that drawing needs
   needed: Callable[[Mapping[str, Any]], Needs]  # of a config, {key: (needed, given)}
   # Of variables and what was found, {name: [n, ...]}, which the module's `found_in` reads.
   carry: Callable[[Any, Found], Mapping[str, Any]]

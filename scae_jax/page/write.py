@@ -34,7 +34,7 @@ GREY = (128, 128, 128)  # of a part that belongs to no object
 def write_page(model: Model, dataset: Dataset, path: pathlib.Path) -> None:
   """Writes the page of a model and of test images of a data set.
 
-  Where the page would be too large, it has no encoder, but what was found in the test images.
+  A page that would be too large has the test images' results in place of the encoder.
 
   Raises:
     ValueError: the JavaScript does not support the model, or the page would still be too large.
@@ -69,7 +69,7 @@ def in_megabytes(count: int) -> str:
 def carried(model: Model, dataset: Dataset, *, left_out: str = "") -> dict[str, str]:
   """What the page carries, by the name of the place in page.html.
 
-  Where something is left out, these are the parameters that draw, and what was found in the images.
+  With `left_out`, only the parameters that draw, and the results for the images, are carried.
   """
   spec, inputs, how = model.spec, model.inputs, shown(model)
   assert isinstance(spec, ImageSpec)

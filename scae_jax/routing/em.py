@@ -18,7 +18,7 @@ from scae_jax.typing import Array, Float, typed
 
 # Variances are at least this: votes that all agree would make a density without bound.
 MIN_VARIANCE = 5e-4
-# Of the sum of a parent's assignments: one without children then has means of zero.
+# Least sum of a parent's assignments, so that one without children has means of zero.
 MIN_MASS = 1e-8
 LOG_2PI = math.log(2 * math.pi)
 
@@ -40,9 +40,9 @@ class EMRouting:
 def inverse_temperature(iteration: int, limit: float) -> float:
   """lambda_i = limit (1 - 0.95^(i + 1)) of iteration i, counted from 0; published with 0.01.
 
-  Costs grow with what is assigned to a parent. With 0.01 that takes a layer in which each parent
-  has dozens of children to itself, as classes have on smallNORB; elsewhere activations stay near
-  a half until the costs have grown.
+  Costs grow with a parent's assigned mass. With 0.01 they matter where each parent has dozens of
+  children to itself, as classes have on smallNORB; elsewhere activations stay near a half until
+  the costs have grown.
   """
   return limit * (1 - 0.95 ** (iteration + 1))
 

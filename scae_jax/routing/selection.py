@@ -75,8 +75,8 @@ def relaxed_bernoulli_log_prob(
 ) -> Float[Array, "*shape"]:
   """log density of a relaxed Bernoulli (binary concrete) variable, by the logit of its value.
 
-  Of a number in (0, 1) it would be the density less the log derivative of the sigmoid, which two
-  densities of one number share. Maddison et al. 2016, arXiv 1611.00712.
+  The density of the value itself differs by the log derivative of the sigmoid, which cancels
+  between two densities of one value. Maddison et al. 2016, arXiv 1611.00712.
   """
   # The logit of numpyro's RelaxedBernoulliLogits: its distribution before the sigmoid.
   shape = value_logits.shape

@@ -27,7 +27,7 @@ from scae_jax.training.options import DataOptions, EvaluationOptions, TrainOptio
 from scae_jax.training.processes import Processes
 
 PACKAGE = pathlib.Path(__file__).parent.parent
-# What stands beside the package in a checkout, `pip install .` copies to scae_jax/shipped.
+# Files beside the package in a checkout; `pip install .` copies them to scae_jax/shipped.
 SHIPPED = PACKAGE / "shipped" if (PACKAGE / "shipped").is_dir() else PACKAGE.parent
 
 USAGE = "write --config=FILE[:PRESET], --config.SECTION.KEY=VALUE or --workdir=FOLDER."

@@ -5,10 +5,10 @@ Everything but `timing` is a function of the config alone: an interrupted and re
 same lines as an uninterrupted one. Where several seeds train at once, numbers are means over them
 and `"seeds": {"0": {"terms", "total", ...}, ...}` has those of each.
 
-`timing` of a training line has `steps_per_second` and `seconds`, of the steps alone since the last
-line, without compilation, evaluation and checkpoints; and `wall_seconds` since this process began
-to train: after compilation, with the evaluations and checkpoints before the line. A resumed run
-counts from 0 again. A held-out line has the `seconds` of its evaluation.
+`timing` of a training line has `steps_per_second` and `seconds` of the steps since the last line,
+without compilation, evaluation and checkpoints. Its `wall_seconds` count from when this process
+began to train, after compilation, and include evaluations and checkpoints. A resumed run counts
+from 0 again. A held-out line has the `seconds` of its evaluation.
 """
 
 import contextlib

@@ -54,7 +54,7 @@ def save_pretrained(
 def named_folders(
   parent: pathlib.Path, workdir: str, name: str
 ) -> tuple[pathlib.Path, pathlib.Path]:
-  """The folder of a run or, if named, of parameters in `parent`, and where results of it go.
+  """The folder of a run, or of the named parameters in `parent`, and that of its results.
 
   Raises `RunError` if neither is named, or there are no such parameters.
   """

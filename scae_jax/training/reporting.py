@@ -81,7 +81,7 @@ def report_run(
   if suffix or not is_own:
     directory /= file_name(f"{name}{suffix}")
   write_reports(directory, evaluated, scorer)
-  # Neither of pretrained parameters, nor of a system of one's own, for which there is no page.
+  # Not for pretrained parameters, nor for a system outside the package, which has no page.
   if run.system.draws and "." not in settings.system and (workdir / "config.json").is_file():
     print(f"to look inside: python explore.py --workdir={workdir}")
   print(f"written to {directory}")

@@ -95,7 +95,7 @@ def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:
     csv_table({row.name: report})
   except (ValueError, LookupError, TypeError, AttributeError):
     return None  # none, or one that the run will write again
-  # What a resumed run may change does not touch the figures, but for the length, which is compared.
+  # `RESUMABLE_CHANGES` do not change the figures, except the length, which is compared below.
   different = set(differences(trained, row.config)) - RESUMABLE_CHANGES
   asked = (row.config.train.num_steps, row.config.evaluation.max_examples)
   return report if not different and facts == asked else None

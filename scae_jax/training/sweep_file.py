@@ -108,7 +108,7 @@ def _check_keys(where: str, table: Mapping[str, Any], valid: Sequence[str]) -> N
 
 
 def make_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) -> Row:
-  """A row from its table and what the file says of all; errors begin with `where` it stands."""
+  """A row from its table and the keys shared by all rows; errors begin with `where`."""
   _check_keys(where, table, ROW_KEYS)
   merged = {**shared, **table}
   name, source, seeds = merged.get("name"), merged.get("config"), merged.get("seeds")

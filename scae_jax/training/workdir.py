@@ -81,11 +81,11 @@ def load_settings(
 ) -> Settings:
   """The config of a run, to build it from.
 
-  A folder that somebody shares must not run code of its own. Its config may name a system of the
-  package, or a module that is imported already. Otherwise the user must name the dotted paths of
-  system and data too: `own_system` and `own_source`; the latter also of a run on data in memory.
-  `changes` are values of keys `section.key` that replace those saved. `is_given` says that the
-  caller has the data set, so that none is loaded.
+  A shared folder must not run code of its own. Its config may name a system of the package, or a
+  module that is imported already. The caller must name any other system too, as `own_system`, and a
+  function that loads the data as `own_source`, also for a run on data in memory.
+  `changes` replaces saved values, by key `section.key`. With `is_given` the caller has the data
+  set, and none is loaded.
 
   Raises:
     RunError: the config cannot be read or lacks a key to change; or it names another system or data
@@ -106,7 +106,7 @@ def load_settings(
     return saved_settings(workdir, {**(changes or {}), "data.name": own_source})
   if own_source and source != own_source:
     raise RunError(f"{path} names the data set {source!r}, and {own_source!r} is given.")
-  # Not even of modules that are imported: data.dir would be an argument of os.system.
+  # Imported modules are no exception: data.dir could be an argument of `os.system`.
   if is_dotted(source) and not own_source and not is_given:
     raise RunError(
       f"{path} names the data set {source!r}, which is a function to call. If you trust it, give"
