@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import zlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +31,11 @@ WINNER = {"scae": "winner", "probabilistic": "owner_0"}  # which of `Found.detai
 
 def in_float16(model: scae_jax.Model) -> scae_jax.Model:
   """The model with the parameters that the page carries."""
-  rounded = jax.tree.map(lambda x: x.astype(jnp.float16).astype(jnp.float32), model.variables)
-  return dataclasses.replace(model, variables=rounded)
+
+  def rounded(array: Any) -> Any:  # by NumPy: XLA has no float16 for processors without F16C
+    return jnp.asarray(np.asarray(array).astype(np.float16).astype(np.float32))
+
+  return dataclasses.replace(model, variables=jax.tree.map(rounded, model.variables))
 
 
 @pytest.fixture(scope="module")
