@@ -42,7 +42,7 @@ lint: .venv/requirements-dev
 
 # The pages of docs/, results/ and the docstrings, in site/; the variable hides an announcement.
 docs: .venv-docs/requirements
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 fast: .venv/requirements-dev
 	$(BIN)/python -m pytest $(WORKERS) -m "not slow"

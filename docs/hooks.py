@@ -56,6 +56,7 @@ def _rooms():
   rooms = {"mathematics": sorted(PACKAGE.glob("[a-z]*.py"))}
   for init in sorted(PACKAGE.glob("*/__init__.py")):
     rooms[init.parent.name] = sorted(init.parent.glob("*.py"))
+  rooms["library"] = [PACKAGE / "__init__.py", *rooms["library"]]
   return {name: [_module(path) for path in paths] for name, paths in rooms.items()}
 
 

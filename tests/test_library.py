@@ -1,6 +1,7 @@
 """Trained models on examples of one's own: any number, shape and type of them; changed poses."""
 
 import json
+import pathlib
 import shutil
 
 import jax
@@ -81,6 +82,8 @@ def test_images_of_other_types_and_shapes(digits, images, found, change):
     (lambda images: np.zeros((2, 28, 28)), r"28x28 pixels; this model takes at most 20x20 .*16x16"),
     (lambda images: images[0], r"\[n, h, w\] or \[n, h, w, 1\]; they have \[16, 16\]"),
     (lambda images: np.zeros((2, 16, 16, 3)), r"they have \[2, 16, 16, 3\]"),
+    (lambda images: images[0, :, :, None], r"they have \[16, 16, 1\]"),
+    (lambda images: np.zeros((16, 16, 3)), r"they have \[16, 16, 3\]"),
     (lambda images: images.astype(np.float32), r"in \[0, 1\]; divide by 255"),
     (lambda images: np.full((1, 16, 16), np.nan), r"in \[0, 1\]"),
     (lambda images: images.astype(np.int64), "uint8 or float; they are int64"),
@@ -90,6 +93,38 @@ def test_images_that_do_not_fit_are_one_line(digits, images, change, message):
   with pytest.raises(ValueError, match=message) as error:
     digits.encode(change(images))
   assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    (
+      lambda one: {"object_poses": one.object_poses[:, :23]},
+      r"object_poses must have shape \[n, 24,",
+    ),
+    (
+      lambda one: {"object_poses": one.object_poses.reshape(10, 24, 6)},
+      r"2, 3\]; it has \[10, 24, 6\]",
+    ),
+    (
+      lambda one: {"object_presence": one.object_presence * np.nan},
+      "object_presence must be finite",
+    ),
+    (lambda one: {"object_presence": 0.5}, r"object_presence must have shape .* it has \[\]"),
+    (lambda one: {"object_presence": one.object_presence[:3]}, "arrays of one length"),
+    (lambda one: {"object_poses": None}, "of this model's encode, or a changed copy"),
+  ],
+)
+def test_changes_that_cannot_be_drawn_are_one_line(digits, found, change, message):
+  with pytest.raises(ValueError, match=message) as error:
+    digits.draw(found.replace(**change(found)))
+  assert "\n" not in str(error.value)
+
+
+def test_found_shows_its_shapes(digits, found):
+  assert repr(found).startswith("Found(object_presence=[10, 24], object_poses=[10, 24, 2, 3], ")
+  listed = found.replace(object_poses=found.object_poses.tolist())
+  assert_same(digits.draw(listed), digits.draw(found))
 
 
 def test_images_of_another_size_are_scaled(digits, images, found):
@@ -103,7 +138,9 @@ def test_images_of_another_size_are_scaled(digits, images, found):
 def test_images_are_prepared_as_evaluation_prepares_them():
   """Cropped in the middle, normalised by the whole image."""
   options = read_settings(toy_config(data__canvas=12, data__crop=10, data__normalize=True)).data
-  given = ImageInput(options, 1, (10, 10))
+  given = ImageInput(options, 1, (16, 16))
+  with pytest.raises(ValueError, match="14x14 pixels; this model takes at most 12x12"):
+    given.check(np.zeros((3, 14, 14, 1), np.uint8), None, resize=False)
   images = np.random.RandomState(0).randint(0, 255, (3, 16, 16, 1)).astype(np.uint8)
   arrays = given.check(images, None, resize=False)
   batch = given.place(arrays, resize=False)
@@ -252,6 +289,9 @@ def test_models_that_are_not_there(tmp_path):
   shutil.copytree(_folder("digits"), tmp_path / "own")
   with pytest.raises(scae_jax.RunError, match="has step 18000 alone"):
     scae_jax.load(tmp_path / "own", step=3)
+  assert scae_jax.load(pathlib.Path("digits"), step="18000").step == 18_000
+  with pytest.raises(scae_jax.RunError, match="batch_size must be 1 or more; it is 0"):
+    scae_jax.load("digits", batch_size=0)
   (tmp_path / "own" / "data.json").unlink()
   with pytest.raises(scae_jax.RunError, match=r"data\.json cannot be read"):
     scae_jax.load(tmp_path / "own")

@@ -308,6 +308,16 @@ def test_frame_is_where_the_ink_is():
   images = np.zeros((3, 10, 12, 1), np.uint8)
   images[:2, 2:7, 3:5] = 200
   assert write.frame_of(images) == [2, 3, 7, 5]
+  assert write.frame_of(images // 2) == [0, 0, 10, 12]  # no ink
+
+
+def test_name_of_a_data_set_is_text(digits, dataset, tmp_path):
+  """Also one image alone, of which there is no map."""
+  named = dataclasses.replace(first_images(dataset, 1), name="<img src=x onerror=alert(1)>")
+  write.write_page(digits, named, tmp_path / "page.html")
+  text = (tmp_path / "page.html").read_text()
+  assert "<img" not in text
+  assert "<h1>Inside a capsule autoencoder of &lt;img src=x" in text
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -11,6 +11,7 @@ import pytest
 from experiments.summarize import read_run
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
+from scae_jax.training import step
 from scae_jax.training.build import open_run
 from scae_jax.training.errors import Interrupted, NonFiniteError, RunError
 from scae_jax.training.loop import train
@@ -36,12 +37,23 @@ def test_a_seed_is_the_run_that_it_would_be_alone(together, tmp_path):
   run = open_run(together)
   assert list(run.variables) == [5, 6, 7]
   alone = train(toy_config(train__seed=7, **CADENCE), tmp_path)
-  # The same products in batches of three: sums may be taken in another order.
+  # Compiled in another program: sums may be taken in another order.
   close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
   jax.tree.map(close, run.variables[7], alone.variables[7])
   for line, own in zip(metrics(together), metrics(tmp_path), strict=True):
     assert (line["step"], line["split"]) == (own.pop("step"), own.pop("split"))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), line["seeds"]["7"], own)
+
+
+def test_seeds_side_by_side_are_those_one_after_another(together, tmp_path, monkeypatch):
+  """As a GPU computes them."""
+  monkeypatch.setattr(step, "_one_after_another", step._side_by_side)
+  # Programs of another config are not there yet.
+  run = train(
+    toy_config(train__seed=5, train__seeds=3, train__keep_checkpoints=9, **CADENCE), tmp_path
+  )
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+  jax.tree.map(close, run.variables, open_run(together).variables)
 
 
 def test_seeds_differ_and_a_line_has_their_mean(together):

@@ -37,7 +37,8 @@ class ImageInput:
     """
     if presence is not None:
       raise ValueError("presence is of points, and this model takes images; leave it out.")
-    if images.ndim == 3 and self.channels == 1:
+    # A last axis of 1 or 3 is of channels, and the image a single one.
+    if images.ndim == 3 and self.channels == 1 and images.shape[2] not in (1, 3):
       images = images[..., None]
     if images.ndim != 4 or images.shape[3] != self.channels or 0 in images.shape[1:]:
       last = "[n, h, w] or [n, h, w, 1]" if self.channels == 1 else f"[n, h, w, {self.channels}]"
@@ -80,8 +81,8 @@ class ImageInput:
     return {"image": (placed - mean) / std, **numbers}
 
   def _fits(self, height: int, width: int) -> bool:
-    can_be_cropped = 0 < self.options.crop <= min(height, width)
-    return can_be_cropped or max(height, width) <= self.options.canvas
+    # Training images may be larger than the canvas: their middle is cropped out.
+    return (height, width) == self.side or max(height, width) <= self.options.canvas
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,6 +36,8 @@ def load(
   Raises:
     RunError: there is no such model, step or seed, or it cannot be read.
   """
+  if batch_size < 1:
+    raise RunError(f"batch_size must be 1 or more; it is {batch_size}.")
   with explained():
     folder = _folder(source)
     settings = load_settings(folder, is_given=True)
@@ -44,7 +46,7 @@ def load(
     if (folder / parameters.FILE).is_file():
       number, only_seed, variables = parameters.read_parameters(folder, system, facts.spec)
       by_seed = {only_seed: variables}
-      if step not in ("latest", number):
+      if str(step) not in ("latest", str(number)):
         raise RunError(f"{folder} has step {number} alone; leave out step={step!r}.")
     else:
       # Here, because orbax takes a second to import.
@@ -78,7 +80,7 @@ def load(
 def _folder(source: str | os.PathLike[str]) -> pathlib.Path:
   """Where the model is; a pretrained name comes first."""
   known = parameters.pretrained_names(PRETRAINED)
-  folder = PRETRAINED / source if source in known else pathlib.Path(source)
+  folder = PRETRAINED / source if str(source) in known else pathlib.Path(source)
   if not (folder / "config.json").is_file():
     raise RunError(
       f"there is no model {str(source)!r}: expected a folder with config.json, or one of {known}."

@@ -1,6 +1,7 @@
 """A trained model on examples of one's own: encode, draw, predict, export."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -84,6 +85,8 @@ class Model:
     known = None if presence is None else np.asarray(presence)
     examples = np.asarray(examples)
     arrays = self.inputs.check(examples, known, resize=resize)
+    if refine_steps < 0:
+      raise ValueError(f"refine_steps must be 0 or more; it is {refine_steps}.")
     find = self._refined(refine_steps) if refine_steps else self._compiled("find", self._find)
 
     def run(chunk: dict[str, np.ndarray], start: int) -> Found:
@@ -107,8 +110,8 @@ class Model:
       [n, canvas, canvas, c], in [0, 1].
 
     Raises:
-      ValueError: the model draws no images or not by these, there is no such capsule, or arrays of
-        different lengths.
+      ValueError: the model draws no images or not by these, there is no such capsule, or arrays
+        that are not as `encode` gives them: of other shapes or lengths, or not finite.
     """
     draws = self.system.draws
     if not draws:
@@ -116,9 +119,10 @@ class Model:
     by = by or next(iter(draws))
     if by not in draws:
       raise ValueError(f"by must be one of {', '.join(draws)}; it is {by!r}.")
+    found = self._as_found(found)
     presence = found.object_presence if by == "objects" else found.part_presence
-    count = 0 if presence is None else presence.shape[1]
-    if only is not None and not 0 <= only < count:
+    count = 0 if presence is None else np.shape(presence)[1]
+    if only is not None and only not in range(count):
       raise ValueError(f"only must be from 0 to {count - 1}, one of the {by}; it is {only}.")
     number = jnp.int32(-1 if only is None else only)
     assert isinstance(self.spec, ImageSpec)  # of all that draw
@@ -129,8 +133,7 @@ class Model:
 
     program = self._compiled(f"draw by {by}", one)
     return self._in_batches(
-      lambda chunk, _: program(self.variables, jax.tree.map(jnp.asarray, chunk), number),
-      jax.tree.map(_single, found),
+      lambda chunk, _: program(self.variables, jax.tree.map(jnp.asarray, chunk), number), found
     )
 
   def predict(
@@ -177,6 +180,28 @@ class Model:
     export_functions(
       pathlib.Path(folder), self.system, self.variables, self.spec, self.class_names, self.clusters
     )
+
+  @functools.cached_property
+  def _found_shapes(self) -> Found:
+    """Shapes of what `encode` finds in a batch."""
+    blank = self.spec.blank_batch(self.batch_size)
+    return jax.eval_shape(self.system.look, self.variables, blank)
+
+  def _as_found(self, found: Found) -> Found:
+    """The arrays on the host; ValueError unless their shapes are as `encode` gives them."""
+    paths, expected = zip(*jax.tree.leaves_with_path(self._found_shapes), strict=True)
+    given = dict(jax.tree.leaves_with_path(found, is_leaf=lambda x: isinstance(x, list)))
+    if set(given) != set(paths):
+      raise ValueError("found must be of this model's encode, or a changed copy of it.")
+    arrays = {path: _single(array) for path, array in given.items()}
+    for path, shape in zip(paths, expected, strict=True):
+      name, array = jax.tree_util.keystr(path, simple=True, separator="."), arrays[path]
+      if array.ndim == 0 or array.shape[1:] != shape.shape[1:]:
+        sizes = ", ".join(["n", *map(str, shape.shape[1:])])
+        raise ValueError(f"{name} must have shape [{sizes}]; it has {list(array.shape)}.")
+      if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite.")
+    return jax.tree.unflatten(jax.tree.structure(self._found_shapes), [arrays[p] for p in paths])
 
   def _find(self, variables: Any, batch: Batch, start: Array) -> Found:
     """The program of `encode`; labels of the batch are blank."""

@@ -116,6 +116,13 @@ class Found:
     """Number of examples."""
     return len(jax.tree.leaves(self)[0])
 
+  def __repr__(self) -> str:
+    """Shapes, not numbers."""
+    leaves = jax.tree.leaves_with_path(self)
+    names = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves)
+    shapes = (f"{n}={list(np.shape(leaf))}" for n, (_, leaf) in zip(names, leaves, strict=True))
+    return f"Found({', '.join(shapes)})"
+
   def __getitem__(self, rows: int | slice | np.ndarray) -> "Found":
     """Some of the examples; of a number, this one as a batch of one."""
     chosen = [rows] if isinstance(rows, int | np.integer) else rows

@@ -72,8 +72,9 @@ export function stroke(image, side, channels, p, q) {
   });
 }
 
-// Calls `draw(p, q)` for each piece of a stroke over a canvas of side x side pixels.
-export function listen_to_pen(canvas, side, draw) {
+// Calls `draw(p, q)` for each piece of a stroke over a canvas of side x side pixels. A finger scrolls
+// unless `fingers_draw()`.
+export function listen_to_pen(canvas, side, draw, fingers_draw) {
   let last = null;
   const position = (event) => {
     const box = canvas.getBoundingClientRect();
@@ -81,6 +82,7 @@ export function listen_to_pen(canvas, side, draw) {
     return [along(event.clientX - box.left, box.width), along(event.clientY - box.top, box.height)];
   };
   canvas.addEventListener("pointerdown", (event) => {
+    if (event.pointerType === "touch" && !fingers_draw()) return;
     canvas.setPointerCapture(event.pointerId);
     last = position(event);
     draw(last, last);

@@ -118,6 +118,7 @@ export function start(view) {
   function look_at(image, number) {
     const find = () => (facts.left_out ? view.found_in(carried, number) : encode(model, image));
     Object.assign(state, { image, number, found: timed("encode", find) });
+    at("image").classList.toggle("drawing", number === null);
     mark_test_image(number);
     show_image(view.answer(state.found));
     view.show();
@@ -132,7 +133,7 @@ export function start(view) {
   if (facts.left_out) {
     at("pen-note").textContent = `It cannot be drawn on: ${facts.left_out}, is left out.`;
     at("clear").hidden = true;
-    at("image").style = "cursor: default; touch-action: auto";
+    at("image").style = "cursor: default";
   } else {
     const [top, left, bottom, right] = facts.frame;
     at("guide").setAttribute("viewBox", `0 0 ${canvas} ${canvas}`);
@@ -143,7 +144,7 @@ export function start(view) {
       state.image = stroke(state.image, canvas, channels, p, q);
       paint_picture(at("image"), canvas, state.image, channels);
       later(look_at_drawing);
-    });
+    }, () => state.number === null);
     at("clear").addEventListener("click", () => look_at(state.image.map(() => 0), null));
   }
   look_at(images[0], 0);

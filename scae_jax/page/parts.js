@@ -140,12 +140,16 @@ function change_object(pose) {
   later(show_pose);
 }
 
-// The object that has the largest share of the pixel at a point of the image.
+// The object that has the largest share of the pixel at a point of the image; the chosen one where
+// the background has a larger one.
 function object_at(x, y) {
   const index = (v) => Math.min(Math.max(Math.round((v + 1) / pixel), 0), canvas - 1);
   const from = (index(y) * canvas + index(x)) * num_parts;
-  const { winner } = state.found.parts[argmax(chosen.drawn.share.subarray(from, from + num_parts))];
-  return winner < num_objects ? winner : chosen.object;
+  const shares = chosen.drawn.share.subarray(from, from + num_parts);
+  const part = argmax(shares);
+  const { winner } = state.found.parts[part];
+  const is_inked = shares[part] > 1 - shares.reduce((sum, share) => sum + share, 0);
+  return is_inked && winner < num_objects ? winner : chosen.object;
 }
 
 // Rows that set `chosen[which]` and switch `switches[i]`.
@@ -184,7 +188,7 @@ at("reset").addEventListener("click", () => {
 
 start({
   summary: `${num_objects} object capsules predict the poses of ${num_parts} part capsules, and`
-    + ` these draw the image. Trained without labels for ${facts.step.toLocaleString("en")} steps.`
+    + ` these draw the image. Trained without labels; step ${facts.step.toLocaleString("en")} of its last run.`
     + " Choose an image; then turn an object and watch its parts follow.",
   found_in,
   answer({ probe }) {

@@ -70,7 +70,7 @@ at("reset").addEventListener("click", () => {
 start({
   summary: `${class_names.length} class capsules of ${num_numbers} numbers each: the length of a`
     + " capsule is the score of its class, and a decoder draws the image from one capsule. Trained"
-    + ` with labels for ${facts.step.toLocaleString("en")} steps. Choose an image; then change the`
+    + ` with labels; step ${facts.step.toLocaleString("en")} of its last run. Choose an image; then change the`
     + " numbers of a capsule and watch what it draws.",
   found_in,
   answer({ vectors }) {

@@ -5,6 +5,7 @@ computes what the Python of the same names computes, from parameters rounded to 
 """
 
 import base64
+import html
 import json
 import pathlib
 import re
@@ -110,9 +111,9 @@ def carried(model: Model, dataset: Dataset, *, left_out: str = "") -> dict[str, 
     "label_colours": _bytes(palette(len(model.class_names))),
   }
   return {
-    "title": f"Inside {how.title} of {dataset.name}",
-    "paper": how.paper,
-    "facts": json.dumps(facts).replace("<", "\\u003c"),
+    "title": html.escape(f"Inside {how.title} of {dataset.name}"),
+    "paper": html.escape(how.paper),
+    "facts": json.dumps(facts, allow_nan=False).replace("<", "\\u003c"),
     "images": deflated(images.tobytes()),
     "params": deflated(float16_bytes(params)),
     "found": deflated(float16_bytes(kept)),
@@ -120,8 +121,13 @@ def carried(model: Model, dataset: Dataset, *, left_out: str = "") -> dict[str, 
 
 
 def frame_of(images: np.ndarray) -> list[float]:
-  """Where the ink of most images [n, h, w, c] lies: top, left, bottom and right, in pixels."""
+  """Where the ink of most images [n, h, w, c] lies: top, left, bottom and right, in pixels.
+
+  All of the canvas where no image has a pixel of more than half the brightness.
+  """
   inked = images.max(axis=-1) > 127
+  if not inked.any():
+    return [0.0, 0.0, float(images.shape[1]), float(images.shape[2])]
   edges = []
   for axis in (2, 1):
     lines = inked.any(axis=axis)[inked.any(axis=(1, 2))]
@@ -161,6 +167,8 @@ def fill(template: str, **texts: str) -> str:
 
 def embed(presence: np.ndarray) -> np.ndarray:
   """Places images in the plane by t-SNE of their presences [n, k]: [n, 2]."""
+  if len(presence) < 2:
+    return np.zeros((len(presence), 2))
   # Of neighbours: fewer than a class has, or its images fall together into one dot.
   perplexity = min(PERPLEXITY, (len(presence) - 1) / 3)
   return TSNE(perplexity=perplexity, init="random", random_state=0).fit_transform(presence)

@@ -121,7 +121,8 @@ def make_dispatch(
     return jax.lax.scan(body, state, (jnp.arange(length), order))
 
   if train.seeds > 1:
-    dispatch = jax.vmap(dispatch, in_axes=(0, None, None, None, None), out_axes=(0, 1))
+    on_cpu = mesh.devices.flat[0].platform == "cpu"
+    dispatch = _one_after_another(dispatch) if on_cpu else _side_by_side(dispatch)
   everywhere = replicated(mesh)
   return jax.jit(
     dispatch,
@@ -129,6 +130,24 @@ def make_dispatch(
     in_shardings=everywhere,
     out_shardings=everywhere,
   )
+
+
+Dispatch = Callable[..., tuple[TrainState, StepMetrics]]
+
+
+def _side_by_side(dispatch: Dispatch) -> Dispatch:
+  """A dispatch of several seeds, in batched operations, which fill a GPU."""
+  return jax.vmap(dispatch, in_axes=(0, None, None, None, None), out_axes=(0, 1))
+
+
+def _one_after_another(dispatch: Dispatch) -> Dispatch:
+  """The same, each seed by itself: one keeps a CPU busy, and five do not fit its cache."""
+
+  def dispatch_all(states: TrainState, *of_all: Any) -> tuple[TrainState, StepMetrics]:
+    states, metrics = jax.lax.map(lambda state: dispatch(state, *of_all), states)
+    return states, jax.tree.map(lambda of_seeds: jnp.moveaxis(of_seeds, 0, 1), metrics)
+
+  return dispatch_all
 
 
 def _choose(first: Array, when_true: TrainState, when_false: TrainState) -> TrainState:
