@@ -12,7 +12,7 @@ import pytest
 import scae_jax
 from scae_jax.layers.convnet import by_definition
 from scae_jax.library import export
-from tests.test_library import DIGITS, SMALL_NETWORKS, untrained
+from tests.test_library_systems import DIGITS, SMALL_NETWORKS, untrained
 
 READER = """
 import pathlib, sys

@@ -118,6 +118,11 @@ def test_draw_a_digit_and_turn_an_object(digits, page):
   as_found = digits.draw(found)
   assert_shows(page, "drawn", as_found)
 
+  # A click on the background, in a corner, leaves the object as it is.
+  page.locator("#handles").click(position={"x": 3, "y": 3})
+  next_frame(page)
+  assert int(page.locator("#object-number").text_content()) == object_number
+
   page.locator("#turn").fill("40")
   next_frame(page)
   poses = np.array(found.object_poses)
