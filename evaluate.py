@@ -5,12 +5,12 @@
   python evaluate.py --workdir=runs/mnist-official --dataset=affnist
   python evaluate.py --pretrained=NAME
 
-The run's own held-out split at its latest step goes to `<workdir>/evaluation/`. Anything else, and
-a report on fewer examples than the run's config says, goes to
-`<workdir>/evaluation/<data set>-<split>[-step<number>][-max<examples>]/`. The last line printed
-names the folder. The workdir of pretrained parameters is `runs/pretrained-<name>` unless given. A
-run of a system or a data set of your own needs `--system` or `--source` with its dotted path: what
-is saved in a folder imports no code.
+The run's own held-out split at its latest step goes to `<workdir>/evaluation/`, and the page of
+explore.py, where the system has one, to `<workdir>/explore.html`. Anything else, and a report on
+fewer examples than the run's config says, goes to
+`<workdir>/evaluation/<data set>-<split>[-step<number>][-max<examples>]/`. The workdir of pretrained
+parameters is `runs/pretrained-<name>` unless given. A run of a system or a data set of your own
+needs `--system` or `--source` with its dotted path: what is saved in a folder imports no code.
 Exit code 2: cannot evaluate as asked.
 """
 
@@ -20,6 +20,7 @@ import sys
 
 from absl import logging
 
+from scae_jax.page.write import look_inside
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import OFF, keep_compiled
@@ -62,7 +63,8 @@ def main(arguments: list[str]) -> None:
     if options.dataset:
       scored = load_scored_set(run, options.dataset, options.data_dir)
     more = {"split": options.split, "max_examples": options.max_examples}
-    report_run(run, workdir, scored=scored, **more)
+    if report_run(run, workdir, scored=scored, **more) == workdir / "evaluation":
+      look_inside(run, folder, workdir)
 
 
 def run() -> None:

@@ -1,8 +1,7 @@
 """Trains a system and reports on it.
 
   python train.py
-  python train.py --config=configs/mnist.py:official,ablation=no_noise --config.train.num_steps=20
-  python train.py --config=FILE[:PRESET] --workdir=FOLDER --config.SECTION.KEY=VALUE ...
+  python train.py --config=FILE[:PRESET[,ablation=NAME]] --config.SECTION.KEY=VALUE --workdir=FOLDER
 
 The default config is configs/digits.py, the default workdir runs/<config file>[-<preset>]. The same
 command again resumes. Ctrl-C or SIGTERM saves and stops. `--help` lists keys and ablations.
@@ -57,13 +56,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def report(run: Run, workdir: pathlib.Path) -> None:
-  """Writes the report of a finished run; raises `ReportError` if it cannot be written."""
-  # Imported last: statistics and figures take longer to import than all else that training needs.
+  """Writes the report and the page of a finished run; raises `ReportError` if it cannot."""
+  from scae_jax.page.write import look_inside  # late, because statistics take long to import
   from scae_jax.training.reporting import report_run
 
   try:
     with explained():
       report_run(run, workdir)
+      look_inside(run, workdir, workdir)
   except (RunError, TypeCheckError) as error:  # the latter of arrays of a system of one's own
     raise ReportError(
       f"the training is finished and saved at step {run.step}, but its report failed;"

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import json
+import pathlib
 import re
 import subprocess
 import zlib
@@ -21,7 +22,8 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.sources import load_dataset
 from scae_jax.models.system import ImageSpec
 from scae_jax.page import write
-from scae_jax.page.systems import SYSTEMS, shown
+from scae_jax.page.systems import SYSTEMS, no_encoder, shown
+from scae_jax.training.build import Run
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.systems import make_system
 from tests.conftest import ROOT
@@ -269,20 +271,59 @@ def test_explore_needs_a_run(tmp_path, capsys):
   assert str(tmp_path) in missing
 
 
-def test_a_model_that_the_page_does_not_show(digits):
-  def with_settings(**changes):
-    config = digits.settings.config.copy_and_resolve_references()
-    with config.unlocked():
-      config.update_from_flattened_dict(changes)
-    return dataclasses.replace(digits, settings=dataclasses.replace(digits.settings, config=config))
+def with_settings(model, **changes):
+  config = model.settings.config.copy_and_resolve_references()
+  with config.unlocked():
+    config.update_from_flattened_dict(changes)
+  return dataclasses.replace(model, settings=dataclasses.replace(model.settings, config=config))
 
+
+def test_a_model_that_the_page_does_not_show(digits):
   with pytest.raises(ValueError, match=r"needs config.model.target to be 'image'.*has 'sobel'"):
-    shown(with_settings(**{"model.target": "sobel"}))
+    shown(with_settings(digits, **{"model.target": "sobel"}))
   other = dataclasses.replace(digits, settings=dataclasses.replace(digits.settings, system="cnn"))
   with pytest.raises(
     ValueError, match="runs of scae, probabilistic, capsnet; this is one of 'cnn'"
   ):
     shown(other)
+
+
+@pytest.mark.parametrize(
+  ("key", "value"),
+  [("part_encoder.noise_in_evaluation", True), ("compute_dtype", "bfloat16")],
+)
+def test_a_page_whose_encoder_javascript_lacks_says_so(digits, dataset, tmp_path, key, value):
+  model = with_settings(digits, **{f"model.{key}": value})
+  write.write_page(model, first_images(dataset, 6), tmp_path / "explore.html")
+  assert f"config.model.{key}" in no_encoder(model)
+  assert f'"left_out": "{no_encoder(model)}"' in (tmp_path / "explore.html").read_text()
+
+
+@pytest.mark.parametrize(
+  ("system", "error", "said"),
+  [
+    ("scae", None, "to look inside: {path}\n"),
+    ("scae", ValueError("why"), "no page to look inside: why\n"),
+    ("cnn", None, ""),
+  ],
+)
+def test_a_report_has_its_page(digits, dataset, tmp_path, monkeypatch, capsys, system, error, said):
+  written = []
+
+  def write_page(*arguments):
+    if error is not None:
+      raise error
+    written.append(arguments)
+
+  settings = dataclasses.replace(digits.settings, system=system)
+  run = Run(settings, digits.system, dataset, {0: digits.variables}, 1, is_latest=True)
+  monkeypatch.setattr(write, "write_page", write_page)
+  monkeypatch.setattr(write, "load", lambda folder: (folder, digits))
+  write.look_inside(run, pathlib.Path("parameters"), tmp_path)
+  path = tmp_path / "explore.html"
+  assert capsys.readouterr().out == said.format(path=path)
+  if said.startswith("to"):
+    assert written == [((pathlib.Path("parameters"), digits), dataset, path)]
 
 
 def test_a_page_that_is_too_large_has_no_encoder(digits, dataset, tmp_path, monkeypatch):
@@ -292,7 +333,7 @@ def test_a_page_that_is_too_large_has_no_encoder(digits, dataset, tmp_path, monk
   write.write_page(digits, images, tmp_path / "explore.html")
   text = (tmp_path / "explore.html").read_text()
   assert len(text) < 200_000
-  assert '"left_out": "the encoder, with which this page would have 1.2 MB"' in text
+  assert '"left_out": "the encoder, with which this page would have 1.2 MB, is left out"' in text
   monkeypatch.setattr(write, "MAX_BYTES", 50_000)
   with pytest.raises(ValueError, match=r"would have 0\.1 MB, most of it parameters"):
     write.write_page(digits, images, tmp_path / "none.html")

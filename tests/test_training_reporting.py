@@ -87,20 +87,6 @@ def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
   assert (found, canvas) == (split, 18)
 
 
-def test_the_report_on_a_run_that_draws_names_its_page(reports, tmp_path, capsys):
-  run = run_on()
-  draws = {"objects": lambda *_: jnp.zeros(())}
-  own = dataclasses.replace(run, system=dataclasses.replace(run.system, draws=draws))
-  run = dataclasses.replace(own, settings=dataclasses.replace(run.settings, system="scae"))
-  report_run(run, tmp_path)  # of pretrained parameters, which have no config there
-  (tmp_path / "config.json").write_text("{}")
-  report_run(own, tmp_path)  # of a system of one's own
-  report_run(run, tmp_path)
-  written = f"written to {tmp_path / 'evaluation'}"
-  look = f"to look inside: python explore.py --workdir={tmp_path}"
-  assert capsys.readouterr().out.splitlines() == [written, written, look, written]
-
-
 def test_fewer_examples_than_all_have_a_folder_of_their_own(reports, tmp_path):
   report_run(run_on(evaluation__max_examples=0), tmp_path, max_examples=9)
   ((directory, *_),) = reports["written"]

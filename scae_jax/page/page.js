@@ -131,7 +131,7 @@ export function start(view) {
     look_at(state.image, state.number);
   });
   if (facts.left_out) {
-    at("pen-note").textContent = `It cannot be drawn on: ${facts.left_out}, is left out.`;
+    at("pen-note").textContent = `It cannot be drawn on: ${facts.left_out}.`;
     at("clear").hidden = true;
     at("image").style = "cursor: default";
   } else {

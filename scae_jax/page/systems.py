@@ -30,7 +30,9 @@ class Shown:
   mathematics: tuple[str, ...]  # modules that compute, in order
   view: tuple[str, ...]  # modules that show, in order
   drawer: str  # prefix of the parameters that drawing needs
-  needed: Callable[[Mapping[str, Any]], Needs]  # of a config, {key: (needed, given)}
+  # Of a config, {key: (needed, given)}: what drawing needs, and what encoding needs besides.
+  to_draw: Callable[[Mapping[str, Any]], Needs]
+  to_encode: Callable[[Mapping[str, Any]], Needs]
   # Of variables and what was found, {name: [n, ...]}, which the module's `found_in` reads.
   carry: Callable[[Any, Found], Mapping[str, Any]]
 
@@ -40,23 +42,28 @@ def shown(model: Model) -> Shown:
   name = model.settings.system
   if name not in SYSTEMS:
     raise ValueError(f"the page shows runs of {', '.join(SYSTEMS)}; this is one of {name!r}.")
-  for key, (needed, given) in SYSTEMS[name].needed(model.settings.config.to_dict()).items():
+  for key, (needed, given) in SYSTEMS[name].to_draw(model.settings.config.to_dict()).items():
     if given != needed:
       raise ValueError(f"the page needs config.{key} to be {needed!r}; this run has {given!r}.")
   return SYSTEMS[name]
 
 
-def _scae_needs(config: Mapping[str, Any]) -> Needs:
+def no_encoder(model: Model) -> str:
+  """Why the page of a model that is shown cannot have its encoder; "" where it can."""
+  needs = shown(model).to_encode(model.settings.config.to_dict())
+  for key, (needed, given) in needs.items():
+    if given != needed:
+      return f"an encoder in JavaScript needs config.{key} to be {needed!r}, and it is {given!r}"
+  return ""
+
+
+def _scae_encodes(config: Mapping[str, Any]) -> Needs:
   model = config["model"]
   noise = {
     f"model.{stage}.noise_in_evaluation": (False, model[stage]["noise_in_evaluation"])
     for stage in NOISY
   }
-  return {
-    "model.target": ("image", model["target"]),
-    "model.compute_dtype": ("float32", model["compute_dtype"]),
-    **noise,
-  }
+  return {"model.compute_dtype": ("float32", model["compute_dtype"]), **noise}
 
 
 def _scae_found(variables: Any, found: Found) -> dict[str, Any]:
@@ -71,7 +78,7 @@ def _scae_found(variables: Any, found: Found) -> dict[str, Any]:
   }
 
 
-def _probabilistic_needs(config: Mapping[str, Any]) -> Needs:
+def _probabilistic_draws(config: Mapping[str, Any]) -> Needs:
   model = config["model"]
   layers = tuple(model["capsules"])
   # Densities of poses that are summed out need standard deviations, which the page does not infer.
@@ -104,7 +111,8 @@ SYSTEMS = {
     mathematics=(*MATHEMATICS, "scae", "found"),
     view=(*VIEW, "handles", "parts"),
     drawer="part_decoder/",
-    needed=_scae_needs,
+    to_draw=lambda config: {"model.target": ("image", config["model"]["target"])},
+    to_encode=_scae_encodes,
     carry=_scae_found,
   ),
   "probabilistic": Shown(
@@ -114,7 +122,8 @@ SYSTEMS = {
     mathematics=(*MATHEMATICS, "probabilistic", "found"),
     view=(*VIEW, "handles", "parts"),
     drawer="generative/",
-    needed=_probabilistic_needs,
+    to_draw=_probabilistic_draws,
+    to_encode=lambda config: {},
     carry=_probabilistic_found,
   ),
   "capsnet": Shown(
@@ -124,7 +133,8 @@ SYSTEMS = {
     mathematics=(*MATHEMATICS, "capsnet"),
     view=(*VIEW, "vectors"),
     drawer="decoder/",
-    needed=lambda config: {"data.overlay": (False, config["data"]["overlay"])},
+    to_draw=lambda config: {"data.overlay": (False, config["data"]["overlay"])},
+    to_encode=lambda config: {},
     carry=lambda variables, found: {"object_poses": found.object_poses},
   ),
 }

@@ -20,9 +20,11 @@ from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.files import write_whole
 from scae_jax.figures.style import palette
 from scae_jax.library.inputs import ImageInput
+from scae_jax.library.loading import load
 from scae_jax.library.model import Model
 from scae_jax.models.system import ImageSpec
-from scae_jax.page.systems import shown
+from scae_jax.page.systems import SYSTEMS, no_encoder, shown
+from scae_jax.training.build import Run
 
 FOLDER = pathlib.Path(__file__).parent
 MAX_BYTES = 3_000_000
@@ -35,14 +37,17 @@ GREY = (128, 128, 128)  # of a part that belongs to no object
 def write_page(model: Model, dataset: Dataset, path: pathlib.Path) -> None:
   """Writes the page of a model and of test images of a data set.
 
-  A page that would be too large has the test images' results in place of the encoder.
+  A page that would be too large, or whose encoder the JavaScript does not compute, has the test
+  images' results in place of the encoder.
 
   Raises:
     ValueError: the JavaScript does not support the model, or the page would still be too large.
   """
-  content = page_of(model, carried(model, dataset))
-  if len(content) > MAX_BYTES:
-    left_out = f"the encoder, with which this page would have {in_megabytes(len(content))}"
+  left_out = no_encoder(model)
+  content = page_of(model, carried(model, dataset, left_out=left_out))
+  if not left_out and len(content) > MAX_BYTES:
+    size = in_megabytes(len(content))
+    left_out = f"the encoder, with which this page would have {size}, is left out"
     content = page_of(model, carried(model, dataset, left_out=left_out))
   if len(content) > MAX_BYTES:
     raise ValueError(
@@ -51,6 +56,23 @@ def write_page(model: Model, dataset: Dataset, path: pathlib.Path) -> None:
     )
   path.parent.mkdir(parents=True, exist_ok=True)
   write_whole(path, content)
+
+
+def look_inside(run: Run, folder: pathlib.Path, workdir: pathlib.Path) -> None:
+  """Writes `<workdir>/explore.html` for the run in a folder, and says where it is, or why not.
+
+  A system that has no page gets none, and no word.
+  """
+  if run.settings.system not in SYSTEMS:
+    return
+  assert isinstance(run.dataset, Dataset)  # of images, as these systems take
+  path = workdir / "explore.html"
+  try:
+    write_page(load(folder), run.dataset, path)
+  except ValueError as error:
+    print(f"no page to look inside: {error}")
+  else:
+    print(f"to look inside: {path}")
 
 
 def page_of(model: Model, texts: dict[str, str]) -> bytes:

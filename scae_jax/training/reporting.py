@@ -34,8 +34,8 @@ def report_run(
   scored: EvalDataset | None = None,
   split: str | None = None,
   max_examples: int | None = None,
-) -> None:
-  """Writes tables and figures to `<workdir>/evaluation`, or to a folder below it.
+) -> pathlib.Path:
+  """Writes tables and figures to `<workdir>/evaluation`, or to a folder below it, and returns it.
 
   The run's own held-out split at its latest step goes to `evaluation` itself. Anything else, and a
   report on fewer examples than the config says, goes to
@@ -81,10 +81,8 @@ def report_run(
   if suffix or not is_own:
     directory /= file_name(f"{name}{suffix}")
   write_reports(directory, evaluated, scorer)
-  # Not for pretrained parameters, nor for a system outside the package, which has no page.
-  if run.system.draws and "." not in settings.system and (workdir / "config.json").is_file():
-    print(f"to look inside: python explore.py --workdir={workdir}")
   print(f"written to {directory}")
+  return directory
 
 
 def scored_examples(
