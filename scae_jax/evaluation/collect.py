@@ -86,7 +86,7 @@ def make_collector(
 
 
 def in_batches(run: Callable[[np.ndarray], Tree], count: int, batch_size: int) -> Tree:
-  """What `run` gives of `count` examples, in order: arrays of NumPy, one entry an example each.
+  """Results of `run` for `count` examples, in order: NumPy arrays with one entry an example.
 
   `run` takes indices. Every batch has the same size, so that one compiled pass serves all: the last
   one is filled up with its last example. Results wait on the device until the end, so that it never

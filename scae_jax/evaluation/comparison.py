@@ -62,7 +62,7 @@ def figures_by_seed(report: Mapping[str, Any]) -> dict[int, dict[str, float]]:
 
 
 def conditions(metrics: Mapping[str, Any]) -> str:
-  """What was scored, at which step, on what hardware and with what versions: a sentence a line."""
+  """Lines of text: the examples and the step that were scored, the hardware and the versions."""
   scored = metrics["scored_on"]
   sentence = f"{scored['examples']:,} examples of {scored['dataset']} {scored['split']}"
   if "fitted_on" in metrics:

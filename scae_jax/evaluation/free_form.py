@@ -92,7 +92,7 @@ def make_inference(
   optimizer = optax.with_extra_args_support(optimizer)
 
   def terms(variables: Any, posterior: Any, example: Batch, key: Array) -> Terms:
-    """Of one example, [] each; its posterior has a leading axis of 1, as all that a system sees."""
+    """Terms of one example, [] each; its posterior has a leading axis of 1."""
     found = free_form.terms(variables, posterior, _alone(dict(example)), key)
     return OrderedDict((name, value[0]) for name, value in found.items())
 
@@ -193,7 +193,7 @@ def _total(terms: Terms) -> Array:
 
 
 def _key(number: Array) -> Array:
-  """Of all random numbers of one example."""
+  """The key of all random numbers of one example."""
   return jax.random.fold_in(jax.random.key(SEED), number)
 
 

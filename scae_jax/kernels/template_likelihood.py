@@ -205,7 +205,7 @@ def _tables(bank: Array) -> Array:
 def _background_gradient(
   sizes: Sizes, background: Array, pixels: Array, mixing: Array, joint: Array, gradient: Array
 ) -> Array:
-  """Of mean and logit, [2]: the background is the same at every pixel, so no kernel is needed."""
+  """Gradient by the background's mean and logit, [2]; they are the same at every pixel."""
   mean, logit = background
   error = (pixels - mean) / sizes.scale
   prior = probability(logit - mixing)

@@ -196,13 +196,13 @@ def _samples(look_up: Any, rows: Array, columns: Array, sizes: Sizes) -> list[Sa
 
 
 def _touches(rows: Array, columns: Array, sizes: Sizes) -> Array:
-  """Whether any of the positions is inside the template, or no number."""
+  """Whether any of the positions is inside the template, or is NaN."""
   outside = (rows <= -1) | (rows >= sizes.side) | (columns <= -1) | (columns >= sizes.side)
   return jnp.min(outside.astype(jnp.int32)) == 0
 
 
 def _log_density(image: list[Array], means: list[Array], sizes: Sizes) -> Array:
-  """Of a pixel, without the constant -c log(scale sqrt(2 pi))."""
+  """Log density of a pixel, without the constant -c log(scale sqrt(2 pi))."""
   errors = [(value - mean) / sizes.scale for value, mean in zip(image, means, strict=True)]
   return -0.5 * sum((jnp.square(error) for error in errors[1:]), start=jnp.square(errors[0]))
 

@@ -17,7 +17,7 @@ _by_definition = contextvars.ContextVar("by_definition", default=False)
 
 @contextlib.contextmanager
 def by_definition() -> Iterator[None]:
-  """What is traced in the block convolves by XLA on every platform, in batches of any size."""
+  """In this block, convolutions are traced for XLA, on every platform and for any batch size."""
   token = _by_definition.set(True)
   try:
     yield

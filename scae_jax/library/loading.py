@@ -89,7 +89,7 @@ def _folder(source: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def _clusters(folder: pathlib.Path, step: int, seed: int) -> dict[str, Clusters]:
-  """Those of this step and seed; of several reports, of the one nearest to the top."""
+  """Clusters of this step and seed; where several reports have them, the topmost one's."""
   reports = sorted(folder.glob(f"evaluation/**/{FILE}"), key=lambda path: len(path.parts))
   for path in [folder / FILE, *reports]:
     if path.is_file() and (found := read_clusters(path, step, seed)):

@@ -117,7 +117,7 @@ class GenerativeCapsules(nn.Module):
     return jnp.log(self.max_affinity) + jax.nn.log_sigmoid(raw + start)
 
   def temperature_of(self, layer: int) -> float:
-    """Of the relaxed presences of a layer; 0 is that of the parts."""
+    """Temperature of the relaxed presences of a layer; layer 0 is the parts."""
     upper = self.temperature if self.upper_temperature is None else self.upper_temperature
     return upper if layer else self.temperature
 

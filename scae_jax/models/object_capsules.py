@@ -31,7 +31,7 @@ class ObjectCapsules:
 
   poses: Float[Array, "b k 2 3"]  # object-viewer transforms
   presence: Float[Array, "b k"]  # the largest vote presence of each object
-  # Of the capsules themselves, before noise and whatever their votes say.
+  # Logits of the capsules' own presences, before noise; vote presences do not enter.
   presence_logits: Float[Array, "b k"]
   object_part: Float[Array, "b k m 2 3"]  # poses of parts in object coordinates
   votes: Float[Array, "b k m 6"]  # predicted part poses as six numbers
@@ -109,8 +109,8 @@ class ObjectDecoder(nn.Module):
     x = CapsuleMLP((self.hidden, self.capsule_features), name="features")(x)
     x = jnp.concatenate([x, jnp.ones((batch, num_objects, 1))], axis=-1)
 
-    # The constant lets the bias-free last layer be switched off with the capsule (the release drops
-    # whole capsules so); every output but the deformations then gets a bias of its own capsule.
+    # As in the release, a constant 1 is appended and the last layer has no bias. Every output but
+    # the deformations then gets a bias of its own capsule.
     sizes = {"viewer": POSE_SIZE, "presence": 1, "vote_presence": m}
     if self.learn_vote_scale:
       sizes["vote_scale"] = m

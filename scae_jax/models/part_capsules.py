@@ -270,7 +270,7 @@ class PartDecoder(nn.Module):
     return stride**2 * jnp.sum(log_probs) / len(target)
 
   def _temperature(self) -> Array:
-    """Of coupled mixing."""
+    """Temperature of coupled mixing, above 0."""
     return jax.nn.softplus(self.temperature_logit + 0.5) + 1e-4
 
   def _bank(self) -> Array:

@@ -19,13 +19,13 @@ from scae_jax.typing import Array, Float, typed
 
 @struct.dataclass
 class PointVotes:
-  """What every capsule says of points; gradients flow through every field."""
+  """Votes of every capsule for points; gradients flow through every field."""
 
   votes: Float[Array, "b k v 2"]  # where points should be
   vote_scale: Float[Array, "b k v"]  # their standard deviations
   vote_presence: Float[Array, "b k v"]  # probability that the vote has a point
   presence: Float[Array, "b k"]  # the largest vote presence of each capsule
-  # Of the capsules themselves, before noise and whatever their votes say.
+  # Logits of the capsules' own presences, before noise; vote presences do not enter.
   presence_logits: Float[Array, "b k"]
   # Raw deformations of the object-part transforms; zero for an MLP.
   dynamic: Float[Array, "b k v 6"]

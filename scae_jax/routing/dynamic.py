@@ -14,7 +14,7 @@ from scae_jax.typing import Array, Float, typed
 
 @struct.dataclass
 class DynamicRouting:
-  """What the parents are, and how it came about."""
+  """Parents, and what each iteration of routing made of them."""
 
   # Squashed vectors of the last iteration; a vector's length is in [0, 1).
   parents: Float[Array, "k d"]

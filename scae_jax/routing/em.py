@@ -25,7 +25,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 @struct.dataclass
 class EMRouting:
-  """What the parents are, and how it came about."""
+  """Parents, and what each iteration of routing made of them."""
 
   poses: Float[Array, "p k d"]  # means of the clusters
   variance: Float[Array, "p k d"]  # of the clusters

@@ -33,7 +33,7 @@ class Capsules:
 
 @struct.dataclass
 class Moments:
-  """What is expected of the capsules of one layer, each by itself."""
+  """Mean and spread of each capsule of one layer."""
 
   presence_logits: Float[Array, " n"]  # of the probability to be there
   poses: Float[Array, "n 2 3"]  # means
@@ -42,7 +42,7 @@ class Moments:
 
 @struct.dataclass
 class Relations:
-  """What parents say of children; the same for all examples."""
+  """Predictions of children by their parents; the same for all examples."""
 
   affinity_logits: Float[Array, "k m"]  # log affinity of parent and child
   dummy_logit: Float[Array, ""]  # log affinity of the dummy to every child
@@ -216,7 +216,7 @@ def root_log_prob(
 
 @typed
 def child_moments(parents: Moments, relations: Relations) -> Moments:
-  """What is expected of children whose parents have these moments.
+  """Moments of children whose parents have these.
 
   A child's pose is one of k Gaussians, or the broad one, by the probability that it chose that
   parent and is on; its mean and variance are those of the mixture. Choices are made as if every
@@ -272,7 +272,7 @@ def sample_children(key: Array, parents: Capsules, relations: Relations) -> tupl
 
 @typed
 def mean_children(parents: Capsules, relations: Relations) -> Capsules:
-  """What to expect of a layer given the one above, without noise.
+  """The mean of a layer given the one above.
 
   A child's relaxed presence is the probability that it chose a parent, not the dummy, and is on.
   Its pose is the prediction of the parent by which it is most probably on; the pose of a child of

@@ -261,7 +261,7 @@ class _Best(checkpoint_managers.PreservationPolicy):
 
 
 def _progress(contents: Mapping[str, Any]) -> tuple[int, int, Progress]:
-  """What is saved beside a state: the checksum of both, that of the progress, and the progress."""
+  """The contents beside a state: checksum of both, checksum of the progress, the progress."""
   contents = dict(contents)
   return contents.pop("checksum"), contents.pop("progress_checksum"), Progress(**contents)
 
