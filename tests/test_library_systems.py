@@ -1,4 +1,10 @@
-"""Models of every system, untrained: what they find, draw and predict."""
+"""Models of every system: what they find, draw and predict; exported, without the package."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -6,14 +12,16 @@ import pytest
 
 import scae_jax
 from scae_jax.data.constellations import SceneOptions, scenes
+from scae_jax.layers.convnet import by_definition
+from scae_jax.library import export
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
 from scae_jax.models.system import ImageSpec, PointSpec
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.systems import make_system
-from tests.test_library import assert_same, images, on_canvas
+from tests.test_library import assert_same, digits, images, on_canvas
 
-__all__ = ["images"]  # a fixture
+__all__ = ["digits", "images"]  # fixtures
 
 
 def untrained(source: str, spec, **changes) -> scae_jax.Model:
@@ -42,17 +50,28 @@ def untrained(source: str, spec, **changes) -> scae_jax.Model:
   )
 
 
-DIGITS = ImageSpec(canvas=20, channels=1, num_classes=10)
-# Probabilistic capsules whose networks compile in moments.
-SMALL_NETWORKS = {
-  "model.part_inference.widths": (4,),
-  "model.part_inference.strides": (2,),
-  "model.object_inference.num_layers": 0,
+# Whose networks compile in moments.
+SMALL = {
+  "capsnet": {"model.conv_width": 4, "model.decoder_widths": (8,)},
+  "probabilistic": {
+    "model.capsules": (6, 5),
+    "model.part_inference.widths": (4,),
+    "model.part_inference.strides": (2,),
+    "model.object_inference.num_layers": 0,
+  },
+  "cnn": {"model.widths": (2, 3), "model.hidden": (7, 5)},
+  "matrix_capsules": {"model.conv_width": 3, "model.routing_iterations": 2},
 }
 
 
+@functools.cache
+def of_digits(name, preset="digits", **changes):
+  spec = ImageSpec(canvas=20, channels=1, num_classes=10)
+  return untrained(f"configs/{name}.py:{preset}", spec, **SMALL[name], **changes)
+
+
 def test_capsnet_draws_its_longest_capsule(images):
-  model = untrained("configs/capsnet.py:digits", DIGITS)
+  model = of_digits("capsnet")
   found = model.encode(images)
   assert found.object_presence is not None
   assert found.scores.shape == (10, 10)
@@ -67,20 +86,22 @@ def test_capsnet_draws_its_longest_capsule(images):
 
 
 def test_other_systems_say_what_they_can(images):
-  cnn = untrained("configs/cnn.py:digits", DIGITS)
-  found = cnn.encode(images)
+  found = of_digits("cnn").encode(images)
   np.testing.assert_allclose(found.scores.sum(axis=1), 1, atol=1e-5)
   assert found.object_poses is None
-  matrix = untrained("configs/matrix_capsules.py:digits_narrow", DIGITS)
+  matrix = of_digits("matrix_capsules", "digits_narrow")
   found = matrix.encode(images)
   assert found.object_poses.shape == (10, 10, 4, 4)
   assert matrix.predict(images).shape == (10,)
 
 
 def test_points_have_groups():
-  options = SceneOptions(**_scene_options())
+  section = load_config("configs/constellations.py").data.to_dict()
+  del section["name"]
+  options = SceneOptions(**section)
   spec = PointSpec(options.slots, len(options.patterns), options.largest)
-  model = untrained("configs/constellations.py", spec)
+  one_layer = {"model.object_encoder.num_layers": 1}
+  model = untrained("configs/constellations.py", spec, **one_layer)
   some = jax.device_get(scenes(jax.random.key(0), options, 5))
   found = model.encode(some["points"], presence=some["presence"])
   assert found.groups.shape == (5, options.slots)
@@ -97,15 +118,9 @@ def test_points_have_groups():
       model.encode(points, presence=presence)
 
 
-def _scene_options():
-  section = load_config("configs/constellations.py").data.to_dict()
-  return {key: value for key, value in section.items() if key != "name"}
-
-
 def test_posteriors_are_drawn_and_refined(images):
   """By parts the picture of the posterior; by objects that of parts where their parents predict."""
-  layers = {"model.capsules": (6, 5), **SMALL_NETWORKS}
-  model = untrained("configs/probabilistic.py:digits", DIGITS, **layers)
+  model = of_digits("probabilistic")
   found = model.encode(images)
   free_form, batch = model.system.free_form, on_canvas(images[..., None])
   posterior = jax.jit(free_form.encode)(model.variables, batch)
@@ -126,12 +141,89 @@ def test_posteriors_are_drawn_and_refined(images):
   assert 0 < np.abs(refined.part_poses - found.part_poses[:2]).max() < 0.2
 
 
-def test_objects_of_a_third_layer_hold_those_below(images):
-  layers = {"model.capsules": (4, 3, 2), **SMALL_NETWORKS}
-  model = untrained("configs/probabilistic.py:digits", DIGITS, **layers)
-  found = model.encode(images)
-  assert found.object_poses.shape == (10, 2, 2, 3)
-  drawn = model.draw(found)
+def test_objects_of_a_third_layer_hold_those_below():
+  """Of made-up findings, whose every capsule belongs to the first one above it."""
+  layers = SMALL["probabilistic"] | {"model.capsules": (4, 3, 2)}
+  spec = ImageSpec(canvas=20, channels=1, num_classes=10)
+  model = untrained("configs/probabilistic.py:digits", spec, **layers)
+  found = jax.tree.map(
+    lambda leaf: np.full(leaf.shape, 0.5 * (leaf.dtype == np.float32), leaf.dtype),
+    model._found_shapes,
+  )
+  assert found.object_poses.shape == (3, 2, 2, 3)
+  drawn = model.draw(found.replace(object_poses=np.tile(np.eye(2, 3), (3, 2, 1, 1))))
   assert np.isfinite(drawn).all()
+  assert drawn.max() > 0
   off = found.replace(object_presence=np.zeros_like(found.object_presence))
   assert model.draw(off).max() == 0  # pixels are products with a presence of 0
+
+
+READER = """
+import pathlib, sys
+import jax.export, numpy as np
+
+folder, counts = pathlib.Path(sys.argv[1]), map(int, sys.argv[2:])
+functions = {
+  path.stem: jax.export.deserialize(bytearray(path.read_bytes()))
+  for path in folder.glob("*.jax_export")
+}
+assert all(one.platforms == ("cpu", "cuda", "tpu") for one in functions.values())
+given = dict(np.load(folder / "given.npz"))
+image = given.pop("image")
+answers = {}
+for count in counts:
+  found = functions["encode"].call(image[:count])
+  answers |= {f"{count} {name}": value for name, value in found.items()}
+  for name in sorted(functions.keys() - {"encode"}):
+    some = {name: array[:count] for name, array in given.items()}
+    answers[f"{count} {name}"] = functions[name].call(some, np.int32(-1))
+  answers[f"{count} one"] = functions["draw_objects"].call(some, np.int32(3))
+assert not {"flax", "scae_jax"} & set(sys.modules)
+np.savez(folder / "answers.npz", **answers)
+"""
+
+
+def read_back(folder, images, found, *counts):
+  """What exported functions give of so many images and findings; JAX and NumPy alone are there."""
+  np.savez(folder / "given.npz", image=images, **export.flat(found))
+  command = [sys.executable, "-c", READER, str(folder), *map(str, counts)]
+  environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+  done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+  assert done.returncode == 0, done.stderr
+  with np.load(folder / "answers.npz") as answers:
+    return dict(answers)
+
+
+def test_functions_without_the_package(tmp_path, digits):
+  images = np.random.RandomState(0).rand(5, 20, 20, 1).astype(np.float32)
+  digits.export(tmp_path)
+  batch = digits.inputs.place({"image": images}, resize=False)
+  with by_definition():
+    found = jax.device_get(jax.jit(digits.system.look)(digits.variables, batch))
+  answers = read_back(tmp_path, images, found, 2, 5)
+  drawn = {"draw_objects": digits.draw(found), "draw_parts": digits.draw(found, "parts")}
+  expected = {**export.flat(found), **drawn, "one": digits.draw(found, only=3)}
+  assert {name.split(" ")[1] for name in answers} == set(expected)
+  for count in (2, 5):
+    for name, values in expected.items():
+      # Compiled in two ways: here without optimisation, see conftest.
+      np.testing.assert_allclose(answers[f"{count} {name}"], values[:count], atol=5e-6, rtol=1e-5)
+  again = digits.encode(images)
+  np.testing.assert_allclose(again.object_poses, found.object_poses, atol=1e-5)
+
+  described = json.loads((tmp_path / "model.json").read_text())
+  assert described["functions"]["encode"]["arguments"] == ["float32[b, 20, 20, 1]"]
+  assert described["class_names"] == list(digits.class_names)
+  assert set(described["clusters"]) == {"prior", "posterior"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["capsnet", "probabilistic"])
+def test_functions_of_other_systems(tmp_path, images, name):
+  model = of_digits(name)
+  model.export(tmp_path)
+  found = model.encode(images)
+  answers = read_back(tmp_path, on_canvas(images[..., None])["image"], found, 5)
+  presence = found.object_presence[:5]
+  np.testing.assert_allclose(answers["5 object_presence"], presence, atol=1e-5)
+  np.testing.assert_allclose(answers["5 draw_objects"], model.draw(found[:5]), atol=1e-6)
