@@ -1,6 +1,7 @@
 """Parameters exported from a run, read back by evaluate.py, and what is wrong with them."""
 
 import dataclasses
+import io
 import json
 import pathlib
 import shutil
@@ -14,18 +15,25 @@ from ml_collections import ConfigDict
 import evaluate
 import scae_jax
 from experiments import curve, export
+from scae_jax.training import loop
 from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
+from scae_jax.training.mesh import make_mesh
 from scae_jax.training.pretrained import named_folders, open_pretrained, save_pretrained
 from tests.runs import evaluate_py, metrics, stop_after
 from tests.toy_system import toy_config
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-pytestmark = pytest.mark.usefixtures("compiled_once")
-
 TWO_SEEDS = toy_config(train__seeds=2, train__keep_checkpoints=9)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device(compiled_once):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(loop, "make_mesh", lambda: make_mesh(jax.devices()[:1]))
+    yield
 
 
 @pytest.fixture(scope="module")
@@ -138,19 +146,8 @@ def run_curve(monkeypatch, workdir, folder, *flags):
   return json.loads((folder / "curve-toy.json").read_text())["points"]
 
 
-def test_curve_has_a_point_a_checkpoint_and_seed(workdir, tmp_path, monkeypatch):
-  points = run_curve(monkeypatch, workdir, tmp_path)
-  assert [(point["step"], point["seed"]) for point in points] == [
-    (step, seed) for step in (8, 16, 24) for seed in (0, 1)
-  ]
-  minutes = [point["minutes"] for point in points[::2]]
-  assert 0 < minutes[0] < minutes[1] < minutes[2]
-  assert all(0 <= point["LIN-MATCH, code"] <= 100 for point in points)
-  assert (tmp_path / "curve-toy.png").stat().st_size > 1000
-
-
-def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch):
-  """Stopped at the third of four points; a checkpoint that is gone since keeps its points."""
+def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, capsys):
+  """Stopped at the third of four points; what is known, is kept, also without its checkpoint."""
   real, scored = curve.score, []
 
   def score(*arguments, **options):
@@ -159,46 +156,52 @@ def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch):
     scored.append(options["seed"])
     return real(*arguments, **options)
 
+  def of(points):
+    return [(point["step"], point["seed"]) for point in points]
+
+  path = tmp_path / "curve-toy.json"
   with monkeypatch.context() as patch:
     patch.setattr(curve, "score", score)
     with pytest.raises(SystemExit):
       run_curve(patch, workdir, tmp_path, "--steps=8,24")
-  before = json.loads((tmp_path / "curve-toy.json").read_text())["points"]
-  assert [(point["step"], point["seed"]) for point in before] == [(8, 0), (8, 1)]
+  before = json.loads(path.read_text())["points"]
+  assert of(before) == [(8, 0), (8, 1)]
 
   opened = []
   monkeypatch.setattr(
     curve, "open_run", lambda folder, step: opened.append(step) or open_run(folder, step)
   )
-  after = run_curve(monkeypatch, workdir, tmp_path, "--steps=24")
+  some = run_curve(monkeypatch, workdir, tmp_path, "--steps=24")
   assert opened == [24]
-  assert after[:2] == before
-  assert [(point["step"], point["seed"]) for point in after[2:]] == [(24, 0), (24, 1)]
-  assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8,24") == after
-  assert opened == [24]
+  assert some[:2] == before
+  points = run_curve(monkeypatch, workdir, tmp_path)
+  assert opened == [24, 16]
+  assert of(points) == [(step, seed) for step in (8, 16, 24) for seed in (0, 1)]
+  assert [point for point in points if point["step"] != 16] == some
+  assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8,24") == points
+  assert opened == [24, 16]
+  minutes = [point["minutes"] for point in points[::2]]
+  assert 0 < minutes[0] < minutes[1] < minutes[2]
+  assert all(0 <= point["LIN-MATCH, code"] <= 100 for point in points)
+  assert (tmp_path / "curve-toy.png").stat().st_size > 1000
 
-
-def test_curve_measures_anew_what_is_of_another_training(workdir, tmp_path, monkeypatch, capsys):
-  (point,) = run_curve(monkeypatch, workdir, tmp_path, "--steps=8")[:1]
-  path = tmp_path / "curve-toy.json"
+  # What is of another training is measured anew.
   record = json.loads(path.read_text())
-  other = {**point, "minutes": 2 * point["minutes"], "LIN-MATCH, code": -1.0}
-  path.write_text(json.dumps(record | {"points": [other]}))
-  points = run_curve(monkeypatch, workdir, tmp_path, "--steps=8")
-  assert points == record["points"]
+  other = points[0] | {"minutes": 2 * points[0]["minutes"], "LIN-MATCH, code": -1.0}
+  path.write_text(json.dumps(record | {"points": [other, *points[1:]]}))
+  assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8") == points
   path.write_text(json.dumps(record | {"max_examples": 61}))
-  with pytest.raises(SystemExit):
-    run_curve(monkeypatch, workdir, tmp_path)
-  assert "measured with --max_examples=61, 60 given" in capsys.readouterr().err
+  for flag, message in (
+    ("--steps=8", "measured with --max_examples=61, 60 given"),
+    ("--steps=8,12", "there are 8, 16, 24"),
+  ):
+    folder = tmp_path if "61" in message else tmp_path / "new"
+    with pytest.raises(SystemExit):
+      run_curve(monkeypatch, workdir, folder, flag)
+    assert message in capsys.readouterr().err
 
 
-def test_curve_names_the_steps_that_are_there(workdir, tmp_path, monkeypatch, capsys):
-  with pytest.raises(SystemExit):
-    run_curve(monkeypatch, workdir, tmp_path, "--steps=8,12")
-  assert "there are 8, 16, 24" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["tpy", "../../x", "../pretrained/toy", ".", "toy/"])
+@pytest.mark.parametrize("name", ["tpy", "../../x", "toy/"])
 def test_name_of_parameters_is_of_those_that_are_there_and_no_path(exported, name):
   save = exported.parent.parent.parent / "x"
   save.mkdir(exist_ok=True)
@@ -207,22 +210,32 @@ def test_name_of_parameters_is_of_those_that_are_there_and_no_path(exported, nam
     named_folders(exported.parent, "", name)
 
 
-@pytest.mark.parametrize(
-  "content",
-  [b"[1]", b"{}", b'{"step": "x", "seed": 0}', b'{"step": 1, "seed": [0]}', b"\xff", b"[" * 10**5],
-  ids=lambda content: repr(content[:20]),
-)
-def test_source_that_is_wrong(exported, content):
-  (exported / "source.json").write_bytes(content)
-  with pytest.raises(RunError, match=r"source.json"):
-    open_pretrained(exported)
+def test_files_that_are_damaged_or_do_not_fit(exported):
+  def assert_refused(name, content, message):
+    path = exported / name
+    own = path.read_bytes()
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=message):
+      open_pretrained(exported)
+    path.write_bytes(own)
 
-
-def test_parameters_of_another_data_set(exported):
-  path = exported / "data.json"
-  path.write_text(json.dumps(json.loads(path.read_text()) | {"name": "other"}))
-  with pytest.raises(RunError, match="name: 'other' there, 'digits' given"):
-    open_pretrained(exported)
+  wrong = [b"[1]", b"{}", b'{"step": "x", "seed": 0}', b'{"step": 1, "seed": [0]}', b"\xff"]
+  for content in (*wrong, b"[" * 10**5):
+    assert_refused("source.json", content, r"source.json")
+  data = json.loads((exported / "data.json").read_text()) | {"name": "other"}
+  assert_refused("data.json", json.dumps(data).encode(), "name: 'other' there, 'digits' given")
+  config = json.loads((exported / "config.json").read_text())
+  config["model"]["num_features"] = 9
+  message = r"decoder/kernel must have shape \(9, 324\); it has \(8, 324\)"
+  assert_refused("config.json", json.dumps(config).encode(), message)
+  params = (exported / "params.npz").read_bytes()
+  assert_refused("params.npz", params[:-200], r"cannot be read.*Fetch it anew")
+  with np.load(exported / "params.npz") as file:
+    arrays = dict(file) | {"more/kernel": np.zeros(3)}
+  more = io.BytesIO()
+  np.savez(more, **arrays)
+  message = r"parameters that the model does not: \['more/kernel'\]"
+  assert_refused("params.npz", more.getvalue(), message)
 
 
 def test_pretrained_parameters_have_one_step(exported, monkeypatch, capsys):
@@ -230,32 +243,6 @@ def test_pretrained_parameters_have_one_step(exported, monkeypatch, capsys):
   with pytest.raises(SystemExit):
     evaluate_py("--pretrained=toy", "--step=best")
   assert "leave out --step=best" in capsys.readouterr().err
-
-
-def test_truncated_parameters(exported):
-  path = exported / "params.npz"
-  path.write_bytes(path.read_bytes()[:-200])
-  with pytest.raises(RunError, match=r"cannot be read.*Fetch it anew"):
-    open_pretrained(exported)
-
-
-def test_parameters_of_another_model(exported):
-  path = exported / "config.json"
-  config = json.loads(path.read_text())
-  config["model"]["num_features"] = 9
-  path.write_text(json.dumps(config))
-  with pytest.raises(
-    RunError, match=r"decoder/kernel must have shape \(9, 324\); it has \(8, 324\)"
-  ):
-    open_pretrained(exported)
-
-
-def test_parameters_that_the_model_does_not_have(exported):
-  with np.load(exported / "params.npz") as file:
-    arrays = dict(file) | {"more/kernel": np.zeros(3)}
-  np.savez(exported / "params.npz", **arrays)
-  with pytest.raises(RunError, match=r"parameters that the model does not: \['more/kernel'\]"):
-    open_pretrained(exported)
 
 
 def test_numbers_too_large_for_float16(run, tmp_path):
