@@ -60,9 +60,8 @@ SCENES = {
 
 
 @pytest.mark.parametrize("case", SCENES)
-@pytest.mark.parametrize("jitter", [0.0, 0.05])
-def test_scenes_by_hand(case, jitter):
-  options = dataclasses.replace(OPTIONS, jitter=jitter)
+def test_scenes_by_hand(case):
+  options = dataclasses.replace(OPTIONS, jitter=0.05)
   points, presence, pattern = one_scene(*SCENES[case], options=options)
   found = ransac(points, presence, options)
   assert found.dtype == np.int32
@@ -104,15 +103,6 @@ def test_what_the_ranges_forbid_is_not_explained(index, placement, change):
   points = points * options.extent / wide.extent
   found = ransac(points, presence, wide)
   np.testing.assert_array_equal(found[presence > 0], index)
-
-
-def test_a_spare_point_is_left_over():
-  points, presence, _ = one_scene((0, FAR), (1, (3.0, 30.0, (5, 5))))
-  spare = np.flatnonzero(presence[0] == 0)[0]
-  points[0, spare], presence[0, spare] = (0.9, -0.9), 1
-  found = ransac(points, presence, OPTIONS)[0]
-  assert found[spare] == -1
-  assert (found >= 0).sum() == 7
 
 
 def refit_fits(z, options):

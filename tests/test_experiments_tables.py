@@ -58,10 +58,6 @@ OF_PIXELS = {"LIN-MATCH, raw pixels": 25, "LIN-PRED, raw pixels": 87.5}
       },
     ),
     (
-      {"classification": {"accuracy": 0.75, "error": 0.25, "both_right": 0.5}, "measures": {}},
-      {"accuracy": 75, "error": 25, "both right": 50},
-    ),
-    (
       ON_SCENES,
       {
         f"{name}, jitter 0.1, true presence": value
