@@ -1,10 +1,14 @@
-"""README and docs/: every link, command, config and name in them is there; nothing is run."""
+"""README and docs/: every link, command, config and name in them is there; nothing is run.
+
+And what the repository keeps of finished runs names no folder of one machine.
+"""
 
 import ast
 import importlib.util
 import pathlib
 import re
 import shlex
+import subprocess
 import tomllib
 
 import pytest
@@ -52,6 +56,9 @@ COMMANDS = [
 ]
 
 
+assert len(COMMANDS) > 60
+
+
 def flags_of(words):
   return {word[2:].partition("=")[0] for word in words if word.startswith("--")}
 
@@ -89,10 +96,6 @@ def test_links_lead_somewhere(path):
     if there.suffix == ".py" and re.fullmatch(r"`[\w.]+`", text) and not text.endswith(".py`"):
       name = text.strip("`").removeprefix(f"{there.stem}.")
       assert name in names_defined(there), f"{name_of(path)}: {text} is not in {name_of(there)}"
-
-
-def test_there_are_commands():
-  assert len(COMMANDS) > 60
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -224,3 +227,25 @@ def test_diagrams_name_what_is_there():
       assert name.split(".")[-1] in defined or name in SCRIPTS, name
     for name in re.findall(r"\b[a-z_]+/[a-z_]+\.py", block):
       assert (ROOT / "scae_jax" / name).is_file(), name
+
+
+# A root folder at the start of a path: "../home/x" and "https://a.org/home/x" are other things.
+ABSOLUTE = re.compile(r"(?<![\w./~$}-])/(home|media|mnt|opt|private|root|tmp|Users|var|work)/\S*")
+
+
+def test_records_have_no_absolute_path():
+  """Text files that git tracks in the folders of records; what somebody tries out is not."""
+  for text in ('"workdir": "/tmp/runs/a"', "--workdir=/home/me/runs", "`/work/main/x`"):
+    assert ABSOLUTE.search(text)
+  for text in ("runs/tmp/a", "../root/a", "https://a.org/home/x", "$HOME/work/x", "~/work/x"):
+    assert not ABSOLUTE.search(text)
+  if not (ROOT / ".git").exists():
+    pytest.skip("not a checkout: what is tracked is not known")
+  command = ["git", "-C", str(ROOT), "ls-files", "-z", "results", "pretrained", "sweeps"]
+  listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+  paths = [ROOT / name for name in listed.split("\0") if name]
+  kinds = {".csv", ".json", ".jsonl", ".md", ".toml"}
+  records = [path for path in paths if path.suffix in kinds and path.exists()]
+  assert len(records) > 50
+  found = {str(path.relative_to(ROOT)): ABSOLUTE.search(path.read_text()) for path in records}
+  assert not {name: match[0] for name, match in found.items() if match}
