@@ -8,8 +8,7 @@ from scae_jax.evaluation.routing_use import measure_routing
 BATCH, NONE = 40, 2
 
 
-@pytest.fixture(scope="module")
-def found():
+def test_parts_and_objects():
   """Five parts: always on and one object's; switched, and now one's, now the other's; never on; on
   in one image, and nobody's; on in one in twenty, and once each object's. Two objects: always
   there; there in every second image."""
@@ -27,10 +26,8 @@ def found():
   object_presence = np.stack([np.full(BATCH, 0.6), 0.2 + 0.6 * half], axis=1).astype(np.float32)
   poses = np.zeros((BATCH, 2, 2, 3), np.float32)
   poses[:, 1, 0, 2] = 2 * half - 1.0
-  return measure_routing(part_presence, winner, object_presence, poses)
+  found = measure_routing(part_presence, winner, object_presence, poses)
 
-
-def test_parts(found):
   owners = [(part["on"], part["commonest"], part["others"]) for part in found["parts"]]
   expected = [(1, 0, 0), (0.5, 1, 0.3), (0, None, None), (1 / 40, None, 0), (0.05, 0, 0.5)]
   for one, (on, commonest, others) in zip(owners, expected, strict=True):
@@ -40,8 +37,6 @@ def test_parts(found):
       others if others is None else pytest.approx(others),
     )
 
-
-def test_objects(found):
   always, sometimes = found["objects"]
   expected = {"on": 1, "presence": 0.6, "presence_deviation": 0, "pose_deviation": 0}
   # The first part in every image, the second in six of twenty, the last in one.
@@ -51,8 +46,6 @@ def test_objects(found):
   expected |= {"pose_deviation": 6**-0.5, "wins": 15 / 40}
   assert sometimes == pytest.approx(expected, abs=1e-6)
 
-
-def test_what_is_switched_and_routed(found):
-  """One image in twenty is not more than a twentieth."""
+  # One image in twenty is not more than a twentieth.
   assert found["switched"] == {"parts": 1, "objects": 1}
   assert found["routed"] == 1
