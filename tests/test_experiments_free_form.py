@@ -32,6 +32,7 @@ def toy():
 def opened(toy, monkeypatch, tmp_path):
   monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
   monkeypatch.setattr(scores, "MAX_PIXEL_EXAMPLES", 60)
+  monkeypatch.setattr(toy_free_form, "NUM_SAMPLES", 4)
   config = toy_config(evaluation__max_examples=100, data__canvas=18)
   open_for_commands(monkeypatch, toy[0], load_digits(), {0: toy[1]}, config)
 
@@ -131,7 +132,6 @@ def test_optimisers_are_of_the_name_and_their_rates_fall():
     ("--optimizer=newton", "invalid choice: 'newton' (choose from"),
     ("--learning_rate=0", "--learning_rate must be above 0; it is 0.0"),
     ("--optimizer=lbfgs --learning_rate=1", "leave --learning_rate out"),
-    ("--num_steps=-1", "num_steps of 0 or more"),
     ("--max_examples=-1", "max_examples must be 0 (all) or more, got -1"),
     ("--dataset=rotated_digits", "does not say how far"),
   ],
