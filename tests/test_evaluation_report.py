@@ -105,9 +105,7 @@ def test_metrics_say_what_was_measured_how_and_on_what(finished):
   assert json.loads((directory / "metrics.json").read_text()) == metrics
   assert metrics["fitted_on"] == {"dataset": "toy", "split": "train", "examples": 20}
   assert metrics["scored_on"] == {"dataset": "toy", "split": "test", "examples": 10}
-  assert metrics["step"] == 1200
-  assert metrics["seed"] == 0
-  assert metrics["max_examples"] == 0
+  assert (metrics["step"], metrics["seed"], metrics["max_examples"]) == (1200, 0, 0)
   assert metrics["provenance"] == {"config": "toy.py"}
   assert metrics["hardware"]["platform"] == "cpu"
   assert metrics["hardware"]["cpu_count"] == os.cpu_count()
@@ -258,45 +256,38 @@ def test_a_failing_figure_does_not_cost_the_metrics(tmp_path):
   assert json.loads((tmp_path / "metrics.json").read_text())["step"] == 1200
 
 
-def test_an_interrupted_write_keeps_the_old_file_and_leaves_no_draft(tmp_path, monkeypatch):
+def test_files_are_whole_or_as_they_were(tmp_path, monkeypatch):
+  """Where a write is interrupted, the old file is kept and no draft is left."""
   path = tmp_path / "metrics.json"
-  write_json(path, {"step": 1})
+  replace = os.replace
+
+  def watching(source, target):
+    assert not path.exists()
+    assert pathlib.Path(source).read_bytes() == b'{"step": 1}'
+    replace(source, target)
 
   def interrupted(descriptor):
     raise KeyboardInterrupt
 
   with monkeypatch.context() as patch:
+    patch.setattr(os, "replace", watching)
+    write_whole(path, b'{"step": 1}')
+  umask = os.umask(0)
+  os.umask(umask)
+  assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+  with monkeypatch.context() as patch:
     patch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
       write_json(path, {"step": 2})
+  with pytest.raises(ValueError, match="JSON"):
+    write_json(path, {"loss": float("nan")})
   assert json.loads(path.read_text()) == {"step": 1}
   assert list(tmp_path.iterdir()) == [path]
   write_json(path, {"step": 3})
   assert json.loads(path.read_text()) == {"step": 3}
 
 
-def test_files_are_not_seen_before_they_are_whole(tmp_path, monkeypatch):
-  path = tmp_path / "figure.png"
-  seen = []
-  replace = os.replace
-
-  def watching(source, target):
-    seen.append((pathlib.Path(source).read_bytes(), path.exists()))
-    replace(source, target)
-
-  monkeypatch.setattr(os, "replace", watching)
-  write_whole(path, b"whole")
-  assert seen == [(b"whole", False)]
-  assert path.read_bytes() == b"whole"
-  umask = os.umask(0)
-  os.umask(umask)
-  assert path.stat().st_mode & 0o777 == 0o666 & ~umask
-
-
-def test_json_has_no_nan_and_file_names_no_separators(tmp_path):
-  with pytest.raises(ValueError, match="JSON"):
-    write_json(tmp_path / "metrics.json", {"loss": float("nan")})
-  assert list(tmp_path.iterdir()) == []
+def test_file_names_have_no_separators():
   assert file_name("cifar10_corrupted/fog_1:1.0.0-test") == "cifar10_corrupted_fog_1_1.0.0-test"
 
 
