@@ -28,10 +28,6 @@ def strokes(*ends, width=0.13):
 # its mirror image.
 SEVEN = strokes((-0.5, -0.5, 0.4, -0.5), (0.4, -0.5, -0.1, 0.6), (-0.1, 0.6, 0.3, 0.6))
 RING = np.exp(-0.5 * ((np.hypot(X, Y) - 0.55) / 0.15) ** 2)[..., None].astype(np.float32)
-DOTS = np.maximum(
-  strokes((-0.6, -0.6, -0.59, -0.6)),
-  np.maximum(strokes((0.6, -0.5, 0.61, -0.5)), strokes((0, 0.6, 0.01, 0.6))),
-)
 LINES = strokes((-0.6, -0.4, 0.6, -0.4), (-0.6, 0.4, 0.6, 0.4))
 
 
@@ -49,38 +45,38 @@ def turned(picture, degrees, **others):
 def errors():
   """Least errors between shapes; the last two are the first one turned, and sheared and shrunk."""
   leaning = moved(SEVEN, [[0.8, 0.4], [-0.1, 0.7]], (0.1, -0.1))
-  shapes = [SEVEN, RING, DOTS, LINES, turned(SEVEN, 112), leaning]
+  shapes = [SEVEN, RING, LINES, turned(SEVEN, 112), leaning]
   return np.asarray(match_errors(jnp.asarray(np.stack(shapes))))
 
 
 def test_a_template_matches_itself_and_its_moved_copies(errors):
   # The first start fits centre and moments: of itself, it is the identity.
   assert np.diag(errors).max() < 1e-6
-  for copy in (4, 5):
+  for copy in (3, 4):
     assert errors[copy, 0] < 1e-4  # the pose that made it
     # Brought back, it is blurred: of 13 pixels a side, a smaller copy has kept half.
     assert errors[0, copy] < MATCH
 
 
 def test_other_shapes_do_not_match(errors):
-  different = errors[:4, :4][~np.eye(4, dtype=bool)]
+  different = errors[:3, :3][~np.eye(3, dtype=bool)]
   assert different.min() > 2 * MATCH
   assert different.max() <= 1
 
 
 def test_a_mirror_image_matches_and_all_numbers_are_told():
-  shapes = np.stack([SEVEN, RING, DOTS, LINES, SEVEN[:, ::-1], np.zeros_like(SEVEN), LINES])
+  shapes = np.stack([SEVEN, RING, LINES, SEVEN[:, ::-1], np.zeros_like(SEVEN), LINES])
   found = match_templates(shapes)
-  assert (found["templates"], found["blank"]) == (7, [5])
-  assert found["notes"] == ["1 of 7 templates have no ink and are left out: 5."]
-  assert [one["template"] for one in found["nearest"]] == [0, 1, 2, 3, 4, 6]
+  assert (found["templates"], found["blank"]) == (6, [4])
+  assert found["notes"] == ["1 of 6 templates have no ink and are left out: 4."]
+  assert [one["template"] for one in found["nearest"]] == [0, 1, 2, 3, 5]
   nearest = {one["template"]: one for one in found["nearest"]}
-  for one, other in ((0, 4), (4, 0), (3, 6), (6, 3)):
+  for one, other in ((0, 3), (3, 0), (2, 5), (5, 2)):
     assert nearest[one]["by"] == other
     assert nearest[one]["error"] < 1e-6  # mirrored, pixels fall on pixels
   least = [one["error"] for one in found["nearest"]]
   assert found["mean_error"] == pytest.approx(np.mean(least))
-  assert found["matched"] == pytest.approx(4 / 6)
+  assert found["matched"] == pytest.approx(4 / 5)
   assert found["match_below"] == MATCH
 
 
