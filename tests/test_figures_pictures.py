@@ -191,15 +191,6 @@ def test_a_legend_without_room_for_all_says_how_many_it_leaves_out(num_winners, 
   assert legend_of(arguments) == [*entries[::2], *entries[1::2]]
 
 
-def test_the_winners_colours_reach_the_saved_pixels():
-  arguments = reconstruction_arguments()
-  arguments["part_winner"][:] = 5
-  pixels = rendered(draw("reconstructions", arguments)).reshape(-1, 3)
-  near = np.abs(pixels[:, None] - palette(6)[[0, 2]]).max(axis=2) < 0.01  # eight bits a channel
-  assert near[:, 0].mean() > 0.05
-  assert not near[:, 1].any()
-
-
 def test_one_channel_is_grey_between_zero_and_one_and_three_are_colours(caplog):
   arguments = reconstruction_arguments(n=1)
   arguments["image"] = np.full((1, 4, 4, 1), 0.25)  # autoscaled, it would be black or white
@@ -213,18 +204,10 @@ def test_one_channel_is_grey_between_zero_and_one_and_three_are_colours(caplog):
   assert caplog.messages == []  # matplotlib would clip too, and complain
 
 
-@pytest.mark.parametrize(
-  "change",
-  [
-    {"top_down": np.zeros((2, 4, 4, 1))},
-    {"top_down": np.zeros((3, 4, 4))},
-    {"part_winner": np.zeros((3, 2))},
-  ],
-)
-def test_arrays_that_do_not_fit_are_named(change):
+def test_arrays_that_do_not_fit_are_named():
   """By `@typed`, as of all figures."""
-  with pytest.raises(TypeError, match=next(iter(change))):
-    draw("reconstructions", reconstruction_arguments() | change)
+  with pytest.raises(TypeError, match="top_down"):
+    draw("reconstructions", reconstruction_arguments() | {"top_down": np.zeros((2, 4, 4, 1))})
 
 
 def test_objects_are_drawn_most_present_first():
