@@ -27,6 +27,7 @@ from scae_jax.training.build import Run
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.systems import make_system
 from tests.conftest import ROOT
+from tests.runs import SIZES
 
 WINNER = {"scae": "winner", "probabilistic": "owner_0"}  # which of `Found.details` has it
 
@@ -42,7 +43,7 @@ def in_float16(model: scae_jax.Model) -> scae_jax.Model:
 
 @pytest.fixture(scope="module")
 def digits() -> scae_jax.Model:
-  return in_float16(scae_jax.load("digits", batch_size=100))
+  return in_float16(scae_jax.load("digits", batch_size=12))
 
 
 @pytest.fixture(scope="module")
@@ -118,24 +119,12 @@ def assert_agrees(model: scae_jax.Model, page: dict[str, str], count: int, folde
 
 @pytest.mark.slow
 def test_javascript_computes_what_jax_does(digits, dataset, tmp_path):
-  page = write.carried(digits, first_images(dataset, 100))
-  assert_agrees(digits, page, 100, tmp_path)
+  assert_agrees(digits, write.carried(digits, first_images(dataset, 36)), 36, tmp_path)
 
 
 TINY = {
-  "scae": {
-    "model.num_parts": 5,
-    "model.num_objects": 4,
-    "model.part_encoder.widths": (6, 6),
-    "model.part_encoder.strides": (2, 1),
-    "model.part_encoder.num_features": 3,
-    "model.part_decoder.template_size": 4,
-    "model.object_encoder.features": 8,
-    "model.object_encoder.output_features": 8,
-    "model.object_encoder.num_layers": 1,
-    "model.object_decoder.hidden": 8,
-    "model.object_decoder.capsule_features": 4,
-  },
+  "scae": {key: size for key, size in SIZES.items() if key.startswith("model.")}
+  | {"model.num_parts": 5},
   "probabilistic": {
     "model.capsules": (5, 4),
     "model.generative.template_size": 4,
@@ -197,7 +186,7 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
 @pytest.mark.parametrize(
   ("name", "changes"),
   [
-    pytest.param(
+    (
       "scae",
       {
         "model.normalize_mixing": True,
@@ -210,9 +199,8 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
         "model.object_encoder.num_inducing": 3,
         "model.object_decoder.similarity": True,
       },
-      id="scae, set_transformer",
     ),
-    pytest.param(
+    (
       "scae",
       {
         "model.part_encoder.pooling": "linear",
@@ -221,10 +209,9 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
         "model.object_decoder.deformations": False,
         "model.object_decoder.learn_vote_scale": False,
       },
-      id="scae, mlp",
     ),
-    pytest.param("probabilistic", {}, id="probabilistic"),
-    pytest.param(
+    ("probabilistic", {}),
+    (
       "probabilistic",
       {
         "model.off_poses": "summed_out",
@@ -234,10 +221,10 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
         "model.generative.upper_temperature": 0.25,
         "model.generative.shared_scales": False,
       },
-      id="probabilistic, summed out",
     ),
-    pytest.param("capsnet", {}, id="capsnet"),
+    ("capsnet", {}),
   ],
+  ids=["set transformer", "mlp", "probabilistic", "summed out", "capsnet"],
 )
 @pytest.mark.slow
 def test_javascript_knows_every_option(digits, name, changes, tmp_path):
@@ -327,12 +314,17 @@ def test_a_report_has_its_page(digits, dataset, tmp_path, monkeypatch, capsys, s
 
 
 def test_a_page_that_is_too_large_has_no_encoder(digits, dataset, tmp_path, monkeypatch):
-  """It draws from what JAX found; it is refused if it is too large all the same."""
+  """It draws from what JAX found; it is refused if it is too large all the same.
+
+  Of one image alone there is no map; the name of a data set is text.
+  """
   monkeypatch.setattr(write, "MAX_BYTES", 1_000_000)
-  images = first_images(dataset, 6)
+  images = dataclasses.replace(first_images(dataset, 1), name="<img src=x onerror=alert(1)>")
   write.write_page(digits, images, tmp_path / "explore.html")
   text = (tmp_path / "explore.html").read_text()
   assert len(text) < 200_000
+  assert "<img" not in text
+  assert "<h1>Inside a capsule autoencoder of &lt;img src=x" in text
   assert '"left_out": "the encoder, with which this page would have 1.2 MB, is left out"' in text
   monkeypatch.setattr(write, "MAX_BYTES", 50_000)
   with pytest.raises(ValueError, match=r"would have 0\.1 MB, most of it parameters"):
@@ -350,15 +342,6 @@ def test_frame_is_where_the_ink_is():
   images[:2, 2:7, 3:5] = 200
   assert write.frame_of(images) == [2, 3, 7, 5]
   assert write.frame_of(images // 2) == [0, 0, 10, 12]  # no ink
-
-
-def test_name_of_a_data_set_is_text(digits, dataset, tmp_path):
-  """Also one image alone, of which there is no map."""
-  named = dataclasses.replace(first_images(dataset, 1), name="<img src=x onerror=alert(1)>")
-  write.write_page(digits, named, tmp_path / "page.html")
-  text = (tmp_path / "page.html").read_text()
-  assert "<img" not in text
-  assert "<h1>Inside a capsule autoencoder of &lt;img src=x" in text
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

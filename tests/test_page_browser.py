@@ -169,19 +169,20 @@ def test_draw_a_digit_and_turn_an_object(digits, page):
 
 
 @pytest.mark.slow
-def test_step_through_images_objects_and_parts_by_keyboard(digits, page):
-  first = page.get_by_role("radio", name="Test image 0,")
-  first.focus()
-  first.press("ArrowRight")
-  images = first_images(load_dataset("digits"), 12).splits["test"].images
-  assert "Test image 1," in page.locator("#answer").text_content()
-  assert_shows(page, "from-parts", digits.draw(digits.encode(images[1:2]), by="parts"))
-  page.get_by_role("radio", name="object 5", exact=True).focus()
-  page.keyboard.press("ArrowDown")
-  assert page.locator("#object-number").text_content() == "6"
-  page.get_by_role("radio", name="part 15", exact=True).focus()
-  page.keyboard.press("ArrowDown")
-  assert "Part 0:" in page.locator("#part-text").text_content()
+def test_step_through_images_objects_and_parts_by_keyboard(digits, browser, path):
+  with opened(browser, path) as page:
+    first = page.get_by_role("radio", name="Test image 0,")
+    first.focus()
+    first.press("ArrowRight")
+    images = load_dataset("digits").splits["test"].images
+    assert "Test image 1," in page.locator("#answer").text_content()
+    assert_shows(page, "from-parts", digits.draw(digits.encode(images[1:2]), by="parts"))
+    page.get_by_role("radio", name="object 5", exact=True).focus()
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#object-number").text_content() == "6"
+    page.get_by_role("radio", name="part 15", exact=True).focus()
+    page.keyboard.press("ArrowDown")
+    assert "Part 0:" in page.locator("#part-text").text_content()
 
 
 @pytest.mark.slow
