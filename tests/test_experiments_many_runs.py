@@ -106,13 +106,14 @@ def scored():
   return [load_digits(), load_scored("rotated_digits:35", 18)]
 
 
-def start(module, seeds=(0, 1)):
-  """A system, and initial parameters of seeds."""
+@functools.cache
+def start(module):
+  """A system, and initial parameters of two seeds."""
   sections = toy_config().to_dict()
   data = toy_system.toy_data(18)
   system = module.make_system(sections["model"], sections["loss"], data)
   init = jax.jit(lambda key: system.module.init(key, data.blank_batch(1), train=False))
-  return system, {seed: init(jax.random.key(seed)) for seed in seeds}
+  return system, {seed: init(jax.random.key(seed)) for seed in (0, 1)}
 
 
 def test_a_classifier_is_scored_by_its_answers(scored):
@@ -301,7 +302,7 @@ def test_remarks_say_what_was_trained_and_what_is_missing_once_each():
   assert text.count("ink of 3 images is cut.") == 1
   assert "Not finished: theirs-0." in text
   whole = "\n".join(rotation.remarks(RANGED, [], {**record, "max_examples": 0}))
-  assert "At most 50" not in whole
+  assert "At most" not in whole
   assert "Not finished" not in whole
 
 

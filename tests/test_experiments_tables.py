@@ -30,6 +30,8 @@ ON_IMAGES = SHARED | {
 ANSWERS = {"accuracy": 0.99, "error": 0.01, "expected_calibration_error": 0.035}
 ANSWERS |= {"mean_confidence": 0.5, "confusion": [[1, 0], [0, 1]]}
 OF_IMAGES = {"LIN-MATCH, code": 50, "LIN-PRED, code": 75, "capsules in use, code": 3}
+OF_ANSWERS = {"accuracy": 99, "error": 1, "mean confidence": 50, "expected calibration error": 3.5}
+OF_SEGMENTS = {"accuracy": 87.5, "adjusted rand index": 0.5, "variation of information": 0.25}
 OF_PIXELS = {"LIN-MATCH, raw pixels": 25, "LIN-PRED, raw pixels": 87.5}
 
 
@@ -49,25 +51,9 @@ OF_PIXELS = {"LIN-MATCH, raw pixels": 25, "LIN-PRED, raw pixels": 87.5}
     # A measure of the same name as an answer's stands once.
     (
       {"classification": ANSWERS, "measures": {"squared_error": 12.5, "accuracy": 0.75}},
-      {
-        "accuracy": 99,
-        "error": 1,
-        "mean confidence": 50,
-        "expected calibration error": 3.5,
-        "squared error": 12.5,
-      },
+      OF_ANSWERS | {"squared error": 12.5},
     ),
-    (
-      ON_SCENES,
-      {
-        f"{name}, jitter 0.1, true presence": value
-        for name, value in (
-          ("accuracy", 87.5),
-          ("adjusted rand index", 0.5),
-          ("variation of information", 0.25),
-        )
-      },
-    ),
+    (ON_SCENES, {f"{name}, jitter 0.1, true presence": x for name, x in OF_SEGMENTS.items()}),
   ],
 )
 def test_figures_of_a_report(report, expected):

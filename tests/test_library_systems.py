@@ -142,7 +142,7 @@ def test_posteriors_are_drawn_and_refined(images):
 
 
 def test_objects_of_a_third_layer_hold_those_below():
-  """Of made-up findings, whose every capsule belongs to the first one above it."""
+  """Of made-up findings: all parts are the last middle capsule's, which is the last object's."""
   layers = SMALL["probabilistic"] | {"model.capsules": (4, 3, 2)}
   spec = ImageSpec(canvas=20, channels=1, num_classes=10)
   model = untrained("configs/probabilistic.py:digits", spec, **layers)
@@ -151,11 +151,14 @@ def test_objects_of_a_third_layer_hold_those_below():
     model._found_shapes,
   )
   assert found.object_poses.shape == (3, 2, 2, 3)
-  drawn = model.draw(found.replace(object_poses=np.tile(np.eye(2, 3), (3, 2, 1, 1))))
+  owners = {"owner_0": np.full((3, 4), 2), "owner_1": np.tile([0, 0, 1], (3, 1))}
+  poses = np.tile(np.eye(2, 3), (3, 2, 1, 1))
+  found = found.replace(object_poses=poses, details=found.details | owners)
+  drawn = model.draw(found)
   assert np.isfinite(drawn).all()
   assert drawn.max() > 0
-  off = found.replace(object_presence=np.zeros_like(found.object_presence))
-  assert model.draw(off).max() == 0  # pixels are products with a presence of 0
+  assert_same(model.draw(found, only=1), drawn)
+  assert model.draw(found, only=0).max() == 0  # pixels are products with a presence of 0
 
 
 READER = """
