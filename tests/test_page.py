@@ -119,7 +119,7 @@ def assert_agrees(model: scae_jax.Model, page: dict[str, str], count: int, folde
 
 @pytest.mark.slow
 def test_javascript_computes_what_jax_does(digits, dataset, tmp_path):
-  assert_agrees(digits, write.carried(digits, first_images(dataset, 36)), 36, tmp_path)
+  assert_agrees(digits, write.carried(digits, first_images(dataset, 100)), 100, tmp_path)
 
 
 TINY = {
