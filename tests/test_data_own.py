@@ -29,9 +29,10 @@ def mine() -> Dataset:
   return Dataset("mine", load_digits().class_names, splits)
 
 
-def config_of(name: str, num_steps: int = 2):
+def config_of(name: str, num_steps: int = 2, **data: str):
   cadence = ("steps_per_dispatch", "log_every", "eval_every", "checkpoint_every")
   changes = {f"train__{key}": 2 for key in cadence}
+  changes |= {f"data__{key}": value for key, value in data.items()}
   return toy_config(data__name=name, train__num_steps=num_steps, **changes)
 
 
@@ -90,22 +91,20 @@ def test_a_function_is_not_called_because_a_folder_says_so(workdirs, capsys):
 
 def test_folder_of_a_run_may_move_but_not_change(tmp_path):
   def config(folder: pathlib.Path, num_steps: int):
-    data = {"name": "folder", "dir": str(folder), "cache_dir": str(tmp_path / "cache")}
-    changes = {f"data__{key}": value for key, value in data.items()}
-    return toy_config(train__num_steps=num_steps, **changes)
+    return config_of("folder", num_steps, dir=str(folder), cache_dir=str(tmp_path / "cache"))
 
   workdir = tmp_path / "run"
-  train(config(save_images(tmp_path / "here", 4, 40), 8), workdir)
+  train(config(save_images(tmp_path / "here", 4, 40), 2), workdir)
   (tmp_path / "here").rename(tmp_path / "there")
-  assert open_run(workdir, config=config(tmp_path / "there", 8)).step == 8
-  assert train(config(tmp_path / "there", 16), workdir).step == 16
-  assert open_run(workdir).step == 16
+  assert open_run(workdir, config=config(tmp_path / "there", 2)).step == 2
+  assert train(config(tmp_path / "there", 4), workdir).step == 4
+  assert open_run(workdir).step == 4
 
   image = tmp_path / "there" / "class0" / "000.png"
   Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
   files = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
   with pytest.raises(RunError, match=r"another data set:\n  t\w+: '\d+ examples of 12x12x1.*there"):
-    train(config(tmp_path / "there", 24), workdir)
+    train(config(tmp_path / "there", 6), workdir)
   with pytest.raises(RunError, match=r"(?s)another data set.*put back what was changed"):
     open_run(workdir)
   assert files == {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}

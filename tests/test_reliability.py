@@ -25,6 +25,7 @@ def test_damaged_folders_are_as_before_or_say_so():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("built_once")
 def test_killed_run_is_the_uninterrupted_one(monkeypatch):
   """Two seeds at once, killed while it writes a checkpoint and while it trains."""
   monkeypatch.setattr(kills, "NUM_STEPS", 32)

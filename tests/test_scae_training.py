@@ -13,12 +13,12 @@ import pytest
 
 from configs import digits, mnist
 from scae_jax import mixtures
-from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
 from scae_jax.evaluation import report
 from scae_jax.models.part_capsules import PartDecoder
 from scae_jax.models.system import ImageSpec
 from scae_jax.training import loop
+from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted
 from scae_jax.training.loop import train
@@ -40,9 +40,9 @@ from tests.runs import (
 from tests.tiny import LOSS, random_variables, tiny_batch, tiny_system
 from tests.toy_system import feed_of
 
-# Below, digits:modern is trained by both scripts, mnist:official by `train`, and mnist:paper on one
-# device and on four. Made small, other presets are one of these or of svhn, see
-# test_same_when_small. The options of svhn have tests of their own; test_configs.py builds all.
+# Below, mnist:official is trained by both scripts, digits:modern takes single steps, mnist:paper
+# trains on one device and on four. digits:modern is trained in test_examples.py; all presets are
+# built in test_configs.py.
 
 
 def unmoved(start, end) -> set[str]:
@@ -51,31 +51,6 @@ def unmoved(start, end) -> set[str]:
   still = {jax.tree_util.keystr(path) for path, equal in jax.tree.leaves_with_path(same) if equal}
   # Softly drawing objects alone read the dummy vote, and a softmax sees no shift by a key's bias.
   return {name for name in still if not re.search("dummy_vote|'key'.*'bias'", name)}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_device")
-def test_official_preset_trains(tmp_path, monkeypatch):
-  """On digits, called mnist."""
-  digits_only = load_digits()
-  data = Dataset("mnist", digits_only.class_names, digits_only.splits)
-  started = []
-
-  def start(*arguments, **options):
-    state = make_state(*arguments, **options)
-    started.append(jax.device_get(state.params))
-    return state
-
-  monkeypatch.setattr(loop, "make_state", start)
-  run = train(shrink(mnist.get_config("official")), tmp_path, data)
-  assert [line["split"] for line in metrics(tmp_path)] == ["train", "test"]
-  for line in metrics(tmp_path):
-    assert line["step"] == 2
-    assert all(np.isfinite(value) for value in (line["total"], *line["terms"].values()))
-  still = unmoved(started[0], run.variables[0]["params"])
-  # The hard mask leaves one element to attend to, whatever queries, seeds and keys say.
-  assert "['object_encoder']['set_transformer']['seeds']" in still
-  assert not {name for name in still if not re.search("'seeds'|'query'|'key'", name)}
 
 
 @pytest.fixture(scope="module")
@@ -271,24 +246,37 @@ def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
   In this process, where what was trained before is compiled: that they are programs is tested with
   the toy, see test_training_process.py and test_evaluation_script.py.
   """
-  config = shrink(digits.get_config(), num_steps=6, log_every=4).unlock()
+  config = shrink(mnist.get_config("official"), num_steps=6, log_every=4).unlock()
+  config.data.name = "digits"
   config.evaluation.max_examples = 60
   (tmp_path / "tiny.py").write_text(
     "from ml_collections import ConfigDict\n\n\n"
     f"def get_config():\n  return ConfigDict({config.to_dict()!r})\n"
   )
-  flag = f"--workdir={tmp_path / 'run'}"
-  train_py(f"--config={tmp_path / 'tiny.py'}", flag)
+  started = []
+
+  def start(*arguments, **options):
+    state = make_state(*arguments, **options)
+    started.append(jax.device_get(state.params))
+    return state
+
+  monkeypatch.setattr(loop, "make_state", start)
+  workdir = tmp_path / "run"
+  train_py(f"--config={tmp_path / 'tiny.py'}", f"--workdir={workdir}")
   out = capsys.readouterr().out
   assert "LIN-MATCH" in out
   assert "LIN-PRED" in out
-  folder = tmp_path / "run" / "evaluation"
+  folder = workdir / "evaluation"
   assert {path.stem for path in folder.glob("*.png")} == FIGURES
   assert_reported(folder, "test")
+  still = unmoved(started[0], open_run(workdir).variables[0]["params"])
+  # The hard mask leaves one element to attend to, whatever queries, seeds and keys say.
+  assert "['object_encoder']['set_transformer']['seeds']" in still
+  assert not {name for name in still if not re.search("'seeds'|'query'|'key'", name)}
 
   drawn = set()
   monkeypatch.setattr(report, "save_figures", lambda folder, drawers: drawn.update(drawers))
-  evaluate_py(flag, "--max_examples=60", "--split=train")
+  evaluate_py(f"--workdir={workdir}", "--max_examples=60", "--split=train")
   assert drawn == FIGURES
   assert_reported(folder / "digits-train", "train")
 
@@ -297,6 +285,6 @@ def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
     with pytest.raises(Interrupted, match="step 3 of 6 is saved"):
       train(config, tmp_path / "interrupted")
   train(config, tmp_path / "interrupted")
-  assert_same_run(tmp_path / "interrupted", tmp_path / "run")
-  lines = [(line["split"], line["step"]) for line in metrics(tmp_path / "run")]
+  assert_same_run(tmp_path / "interrupted", workdir)
+  lines = [(line["split"], line["step"]) for line in metrics(workdir)]
   assert lines == [("train", 4), ("train", 6), ("test", 6)]

@@ -32,6 +32,9 @@ overrides = { train.num_steps = 9, train.tensorboard = true, data.name = "mnist"
 """
 
 
+ROW = '[[rows]]\nname = "a"\n'
+
+
 def test_a_row_is_what_the_command_line_would_be(home):
   base, other = rows_of(home, SWEEP)
   shared = {"loss__image": 2.0, "evaluation__max_examples": 50, "evaluation__batch_size": 16}
@@ -43,19 +46,16 @@ def test_a_row_is_what_the_command_line_would_be(home):
   )
   assert other.config.to_dict() == expected.to_dict()
   assert other.name == "other-1+2_3"
-  assert base.arguments[0] == "--config=toy.py"
-  assert set(base.arguments) == {
+  assert base.arguments == (
     "--config=toy.py",
     "--config.train.num_steps=8",
-    "--config.train.seeds=2",
     "--config.loss.image=2",
     "--config.evaluation.max_examples=50",
     "--config.evaluation.batch_size=16",
-  }
-
-
-def test_without_seeds_the_config_says_how_many(home):
-  (row,) = rows_of(home, 'config = "toy.py"\n[[rows]]\nname = "a"\n')
+    "--config.train.seeds=2",
+  )
+  # Without seeds, the config says how many.
+  (row,) = rows_of(home, f'config = "toy.py"\n{ROW}')
   assert row.arguments == ("--config=toy.py",)
   assert row.config.train.seeds == 1
 
@@ -105,25 +105,17 @@ def test_shipped_table_is_that_of_the_readme(monkeypatch):
     assert settings.config.to_dict() == rows[name].config.to_dict()
 
 
-ROW = '[[rows]]\nname = "a"\n'
-
-
 @pytest.mark.parametrize(
   ("text", "message"),
   [
     ("rows = ", r"sweep.toml cannot be read: Invalid value"),
-    ("", r"must have at least one \[\[rows\]\]"),
     ("rows = [3]", r"must have at least one \[\[rows\]\], each with a name; it has \[3\]"),
     ('seed = 3\nconfig = "toy.py"\n' + ROW, r"unknown keys \['seed'\]; valid ones are \['config'"),
-    (
-      ROW + "confg = 3",
-      r"row 0 \(a\): unknown keys \['confg'\]; valid ones are \['name', 'config'",
-    ),
+    (ROW + "confg = 3", r"row 0 \(a\): unknown keys \['confg'\]; valid ones are \['name', 'conf"),
     (ROW, r"row 0 \(a\): config must be 'FILE\[:PRESET\]'; it is None"),
     ('[[rows]]\nconfig = "toy.py"', r"row 0 \(without a name\): name must be letters.*it is None"),
     ('config = "toy.py"\n[[rows]]\nname = "a/b"', r"row 0 \(a/b\): name must be letters"),
     ('config = "toy.py"\n[[rows]]\nname = "table.md"', r"name must be letters"),
-    ('config = "toy.py"\n[[rows]]\nname = ""', r"name must be letters"),
     ('config = "toy.py"\n' + 2 * ROW, r"row 1 \(a\): another row has this name"),
     (ROW + 'config = "toi.py"', r"row 0 \(a\): --config must name .* there is no 'toi.py'"),
     (ROW + 'config = "toy.py:lon"', r"row 0 \(a\): .*preset must be '' or 'long', got 'lon'"),
@@ -147,7 +139,6 @@ def test_a_wrong_file_is_refused(home, text, message):
     ('model.noise_scale = "1"', "config.model.noise_scale must be of type float; it is '1' of"),
     ("data.name = 3", "config.data.name must be of type str; it is 3 of type int"),
     ("train.tensorboard = 1", "config.train.tensorboard must be of type bool; it is 1"),
-    ("train.num_steps = 0", "config.train.num_steps must be from 1 to 2,147,483,646; it is 0"),
     ("train.seeds = 3", "write seeds = 3"),
   ],
 )
@@ -170,8 +161,6 @@ def test_what_a_run_would_refuse_is_refused_before_any_run(home):
     for name, override in {
       "good": "",
       "small": "data.canvas = 15",
-      "nowhere": 'data.name = "no_such_set"',
-      "empty": "model.num_features = 0",
       "taken": "train.batch_size = 8",
       "long": 'optimizer = { schedule = "cosine", decay_steps = 3, end_factor = 0 }',
     }.items()
@@ -185,8 +174,6 @@ def test_what_a_run_would_refuse_is_refused_before_any_run(home):
   assert "row 'good'" not in message
   for name, words in {
     "small": "config.data.canvas",
-    "nowhere": "no_such_set",
-    "empty": "num_features must be at least 1",
     "taken": "train.batch_size: 16 there, 8 given",
     "long": "decay_steps",
   }.items():

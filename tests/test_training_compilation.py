@@ -23,31 +23,25 @@ def as_before():
     jax.config.update(key, value)
 
 
-@pytest.mark.parametrize(
-  ("folder", "environment", "expected"),
-  [
-    ("/given", {"JAX_COMPILATION_CACHE_DIR": "/jax", "SCAE_JAX_CACHE": "/ours"}, "/given"),
-    ("", {"JAX_COMPILATION_CACHE_DIR": "/jax", "SCAE_JAX_CACHE": "/ours"}, "/jax"),
+def test_folder_is_given_or_from_the_environment(monkeypatch):
+  home = pathlib.Path.home()
+  both = {"JAX_COMPILATION_CACHE_DIR": "/jax", "SCAE_JAX_CACHE": "/ours"}
+  for folder, environment, expected in (
+    ("~/here", both, home / "here"),
+    ("", both, "/jax"),
     ("", {"SCAE_JAX_CACHE": "/ours"}, "/ours/compiled"),
-    ("", {}, str(pathlib.Path.home() / ".cache" / "scae_jax" / "compiled")),
-    ("~/here", {}, str(pathlib.Path.home() / "here")),
-  ],
-)
-def test_folder_is_given_or_from_the_environment(folder, environment, expected, monkeypatch):
-  for name in ("JAX_COMPILATION_CACHE_DIR", "SCAE_JAX_CACHE"):
-    monkeypatch.delenv(name, raising=False)
-  for name, value in environment.items():
-    monkeypatch.setenv(name, value)
-  keep_compiled(folder)
-  assert jax.config.jax_compilation_cache_dir == expected
-  assert jax.config.jax_enable_compilation_cache
-
-
-def test_off_keeps_nothing():
-  before = jax.config.jax_compilation_cache_dir
+    ("", {}, home / ".cache" / "scae_jax" / "compiled"),
+  ):
+    for name in both:
+      monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+      monkeypatch.setenv(name, value)
+    keep_compiled(folder)
+    assert jax.config.jax_compilation_cache_dir == str(expected)
+    assert jax.config.jax_enable_compilation_cache
   keep_compiled("off")
   assert not jax.config.jax_enable_compilation_cache
-  assert jax.config.jax_compilation_cache_dir == before
+  assert jax.config.jax_compilation_cache_dir == str(expected)
 
 
 def test_step_and_evaluation_are_compiled_once_each(tmp_path, caplog):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.training import workdir as workdirs
 from scae_jax.training.config import (
-  Command,
   describe,
   differences,
   parse_command_line,
@@ -33,16 +33,16 @@ def parse(config_file: str, *arguments: str):
   return parse_command_line(arguments, default_config=config_file)
 
 
-def test_defaults_come_from_the_default_config(config_file):
+def test_file_and_preset_name_the_workdir_and_reach_get_config(config_file):
   command = parse(config_file)
   assert command.settings.config.to_dict() == toy_config().to_dict()
   assert command.workdir == pathlib.Path("runs/toy")
-
-
-def test_preset_names_the_workdir_and_reaches_get_config(config_file):
   command = parse("missing.py", f"--config={config_file}:long")
   assert command.settings.train.num_steps == 480
   assert command.workdir == pathlib.Path("runs/toy-long")
+  text = describe(command)
+  assert "  --config.train.num_steps=480\n" in text
+  assert "  --config.data.name='digits'\n" in text
 
 
 @pytest.mark.parametrize("separator", ["=", " "])
@@ -75,18 +75,12 @@ def test_overrides_have_the_types_of_the_config(config_file, separator):
 @pytest.mark.parametrize(
   ("argument", "message"),
   [
-    (
-      "--config.train.steps=3",
-      r"'train.steps': the keys of config.train are \['batch_size'.*num_st",
-    ),
     ("--config.trian.num_steps=3", r"'trian.num_steps': the keys of config are \['data', 'eval"),
     ("--config.train.seed.x=3", r"config.train.seed is a value"),
     ("--config.train=3", r"config.train is a section; set one of its keys \['batch_size'"),
-    ("--config.train.num_steps=ten", r"num_steps=ten.*config.train.num_steps is of type int"),
     ("--config.train.num_steps=1.5", r"num_steps=1.5.*config.train.num_steps is of type int"),
     ("--config.optimizer.decay=x", r"config.optimizer.decay is of type float"),
     ("--config.train.tensorboard=maybe", r"config.train.tensorboard is of type bool"),
-    ("--config.train.num_steps=0", r"config.train.num_steps must be from 1 to 2,147,.*; it is 0"),
     ("--steps=3", r"steps.*write --config=FILE"),
     ("num_steps=3", r"cannot read 'num_steps=3'; write --config=FILE"),
     ("--config=nowhere.py", r"there is no 'nowhere.py'"),
@@ -104,10 +98,7 @@ def test_wrong_command_lines_name_what_is_valid(config_file, argument, message):
     ("def get_config(:", "SyntaxError"),
     ("x = 1", "get_config"),
     ("def get_config(preset=''):\n  return {'a': 1}", "must return a ConfigDict.*{'a': 1}"),
-    (
-      "def get_config(preset=''):\n  raise ValueError('presets: a, b')",
-      "cannot be loaded: ValueError: presets: a, b",
-    ),
+    ("def get_config(preset=''):\n  raise ValueError('a, b')", "be loaded: ValueError: a, b"),
   ],
 )
 def test_broken_config_files_are_explained(tmp_path, text, message):
@@ -143,12 +134,6 @@ def test_saved_config_comes_back_with_its_tuples():
   assert restored.is_locked
 
 
-def test_every_key_is_described():
-  text = describe(Command(read_settings(toy_config()), pathlib.Path("runs"), None, {}))
-  assert "  --config.train.num_steps=24\n" in text
-  assert "  --config.data.name='digits'\n" in text
-
-
 DATA = {"name": "digits"}
 
 
@@ -160,34 +145,27 @@ def write_workdir(path: pathlib.Path) -> pathlib.Path:
 def test_another_config_in_a_workdir_is_printed_key_by_key(tmp_path):
   workdir = write_workdir(tmp_path / "run")
   other = toy_config(train__batch_size=32, optimizer__learning_rate=0.5, train__num_steps=30)
+  other.unlock().model.new = 1
   with pytest.raises(RunError) as info:
     workdirs.check_same_run(workdir, other)
-  lines = str(info.value).splitlines()
-  assert "  optimizer.learning_rate: 0.001 there, 0.5 given" in lines
-  assert "  train.batch_size: 16 there, 32 given" in lines
-  assert not any("num_steps:" in line for line in lines)
+  _, *lines, _ = str(info.value).splitlines()
+  assert lines == [
+    "  model.new: '(no such key)' there, 1 given",
+    "  optimizer.learning_rate: 0.001 there, 0.5 given",
+    "  train.batch_size: 16 there, 32 given",
+  ]
   assert workdirs.load_settings(workdir).config.to_dict() == toy_config().to_dict()
 
 
 def test_resumed_run_may_change_cadence_and_grow(tmp_path):
   workdir = write_workdir(tmp_path / "run")
   workdirs.check_same_run(tmp_path / "new", toy_config())
-  grown = toy_config(
-    train__num_steps=30,
-    train__steps_per_dispatch=1,
-    train__log_every=1,
-    train__keep_checkpoints=9,
-    data__dir="/elsewhere",
-    data__affnist_dir="/elsewhere",
-    evaluation__batch_size=1,
-  )
-  workdirs.check_same_run(workdir, grown)
+  allowed = {"num_steps": 30, "steps_per_dispatch": 1, "log_every": 1, "keep_checkpoints": 9}
+  changes = {f"train__{key}": value for key, value in allowed.items()}
+  changes |= dict.fromkeys(("data__dir", "data__affnist_dir"), "/elsewhere")
+  workdirs.check_same_run(workdir, toy_config(**changes, evaluation__batch_size=1))
   with pytest.raises(RunError, match=r"train.num_steps: 24 there, 23 given"):
     workdirs.check_same_run(workdir, toy_config(train__num_steps=23))
-  unlocked = toy_config().unlock()
-  unlocked.model.new = 1
-  with pytest.raises(RunError, match=r"model.new: '\(no such key\)' there, 1 given"):
-    workdirs.check_same_run(workdir, unlocked)
 
 
 def test_cosine_that_ends_with_the_run_cannot_have_another_length(tmp_path):
@@ -203,15 +181,9 @@ def test_cosine_that_ends_with_the_run_cannot_have_another_length(tmp_path):
     message = rf"num_steps 24, {num_steps} given.*other learning rates. Give 24.*set optimizer.dec"
     with pytest.raises(RunError, match=message):
       workdirs.check_same_run(tmp_path, cosine(num_steps, 0))
-  with pytest.raises(RunError, match=r"optimizer.decay_steps: 0 there, 24 given"):
-    workdirs.check_same_run(tmp_path, cosine(24, 24))
   # Where more differs, the list has all of it.
   with pytest.raises(RunError, match=r"optimizer.decay_steps: 0 there, 30 given"):
     workdirs.check_same_run(tmp_path, cosine(30, 30))
-  other = cosine(30, 0).unlock()
-  other.train.seed = 1
-  with pytest.raises(RunError, match=r"train.seed: 0 there, 1 given"):
-    workdirs.check_same_run(tmp_path, other)
   with workdirs.open_for_writing(tmp_path / "free", cosine(24, 40), DATA):
     pass
   workdirs.check_same_run(tmp_path / "free", cosine(30, 40))
@@ -233,8 +205,6 @@ def changed_data(what: str) -> Dataset:
     splits["train"].images[2, 1, 1, 0] ^= 1
   elif what == "label":
     splits["test"].labels[0] = 1
-  elif what == "length":
-    splits["train"] = Split(splits["train"].images[:4], splits["train"].labels[:4])
   elif what == "shape":
     splits = {name: Split(s.images.swapaxes(1, 2), s.labels) for name, s in splits.items()}
   elif what == "split":
@@ -245,50 +215,29 @@ def changed_data(what: str) -> Dataset:
 
 
 def test_data_set_of_a_run_is_known_again(tmp_path):
-  workdirs.check_same_data(tmp_path, workdirs.describe_data(some_data()))  # a new folder
-  with workdirs.open_for_writing(tmp_path, toy_config(), workdirs.describe_data(some_data())):
+  described = workdirs.describe_data(some_data())
+  workdirs.check_same_data(tmp_path, described)  # a new folder
+  with workdirs.open_for_writing(tmp_path, toy_config(), described):
     pass
-  for same in (some_data(), changed_data("nothing")):
-    workdirs.check_same_data(tmp_path, workdirs.describe_data(same))
+  workdirs.check_same_data(tmp_path, workdirs.describe_data(changed_data("nothing")))
+  for what, messages in {
+    "pixel": [r"train: '5 examples .*' there, '5 examples .*' given"],
+    "label": [r"test: '3 examples .*' there, '3 examples .*' given"],
+    "shape": [r"train: .*4x3x1.* there, .*3x4x1.* given", "test: "],
+    "split": [r"validation: '\(none\)' there, '3 examples"],
+    "classes": [r"class_names: \['cat', 'dog'\] there, \['cat', 'bird'\] given"],
+  }.items():
+    with pytest.raises(RunError) as info:
+      workdirs.check_same_data(tmp_path, workdirs.describe_data(changed_data(what)))
+    _, *lines, last = str(info.value).splitlines()
+    for message, line in zip(messages, lines, strict=True):
+      assert re.search(message, line)
+    assert "config.data.dir" in last
   (tmp_path / "data.json").unlink()  # a run from before there was such a file
   workdirs.check_same_data(tmp_path, workdirs.describe_data(changed_data("pixel")))
 
 
-@pytest.mark.parametrize(
-  ("what", "message"),
-  [
-    ("pixel", r"train: '5 examples .*' there, '5 examples .*' given"),
-    ("label", r"test: '3 examples .*' there, '3 examples .*' given"),
-    ("length", r"train: '5 examples .*' there, '4 examples .*' given"),
-    ("shape", r"train: .*4x3x1.* there, .*3x4x1.* given"),
-    ("split", r"validation: '\(none\)' there, '3 examples"),
-    ("classes", r"class_names: \['cat', 'dog'\] there, \['cat', 'bird'\] given"),
-  ],
-)
-def test_another_data_set_is_refused(tmp_path, what, message):
-  with workdirs.open_for_writing(tmp_path, toy_config(), workdirs.describe_data(some_data())):
-    pass
-  with pytest.raises(RunError, match=message) as info:
-    workdirs.check_same_data(tmp_path, workdirs.describe_data(changed_data(what)))
-  assert "config.data.dir" in str(info.value)
-  assert len(str(info.value).splitlines()) == (3 if what != "shape" else 4)
-
-
-WRONG_JSON = (b'{"name": ', b"[1]", b"null", b"[" * 100_000, b"\xff\xfe", None)
-
-
-def write_wrong(path, content):
-  if content is None:
-    path.mkdir()
-  else:
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("content", WRONG_JSON, ids=lambda content: repr(content)[:20])
-def test_broken_description_of_the_data_is_explained(tmp_path, content):
-  write_wrong(tmp_path / "data.json", content)
-  with pytest.raises(RunError, match=r"data.json (cannot be read|must be a JSON obj).*Remove it"):
-    workdirs.check_same_data(tmp_path, workdirs.describe_data(some_data()))
+WRONG_JSON = (b'{"name": ', b"[1]", b"[" * 100_000, b"\xff\xfe", None)
 
 
 def test_workdir_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
@@ -324,16 +273,23 @@ def test_two_processes_cannot_train_in_one_workdir(tmp_path):
 def test_folder_without_a_run_is_explained(tmp_path):
   with pytest.raises(RunError, match=r"holds no run.*config.json"):
     workdirs.load_settings(tmp_path)
+  (tmp_path / "config.json").write_text('{"system": 3}')
+  with pytest.raises(RunError, match=r"config.json: a config must have exactly"):
+    workdirs.load_settings(tmp_path)
 
 
-@pytest.mark.parametrize(
-  "content", [*WRONG_JSON, b"{}", b'{"system": 3}'], ids=lambda c: repr(c)[:20]
-)
-def test_broken_config_is_explained(tmp_path, content):
-  write_wrong(tmp_path / "config.json", content)
+@pytest.mark.parametrize("content", WRONG_JSON, ids=lambda content: repr(content)[:20])
+def test_broken_files_are_explained(tmp_path, content):
+  for name in ("data.json", "config.json"):
+    if content is None:
+      (tmp_path / name).mkdir()
+    else:
+      (tmp_path / name).write_bytes(content)
   for read in (workdirs.load_settings, workdirs.saved_settings):
     with pytest.raises(RunError, match=r"config.json"):
       read(tmp_path)
+  with pytest.raises(RunError, match=r"data.json .*Remove it"):
+    workdirs.check_same_data(tmp_path, workdirs.describe_data(some_data()))
 
 
 def test_config_that_is_not_as_it_was_written_is_used_with_a_warning(tmp_path, caplog):

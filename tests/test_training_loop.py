@@ -35,12 +35,19 @@ CONFIG = toy_config(train__num_steps=90, **CADENCE)
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory) -> pathlib.Path:
-  """A finished run, whose lines of a step were there before its checkpoint."""
+  """A finished run, whose lines of a step were there before its checkpoint.
+
+  The best checkpoint is that of the lowest loss without the probe.
+  """
   workdir = tmp_path_factory.mktemp("uninterrupted")
   original, saved = Checkpoints.save, {}
 
   def save(self, state, progress):
     saved[progress.step] = {split: steps_of(workdir, split)[-1] for split in ("train", "test")}
+    line = metrics(workdir)[-1]
+    assert progress.selection_loss == line["selection_loss"]
+    rest = line["total"] - line["terms"]["code_probe"]
+    assert line["selection_loss"] == pytest.approx(rest, rel=1e-6)
     original(self, state, progress)
 
   with pytest.MonkeyPatch.context() as patch:
@@ -80,37 +87,34 @@ def test_line_is_the_mean_over_its_steps(uninterrupted, each_step):
     assert value == pytest.approx(np.mean([line["terms"][name] for line in each]), rel=1e-6)
 
 
-def test_stopped_and_resumed_run_is_the_uninterrupted_one(uninterrupted, tmp_path, monkeypatch):
-  handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-  for num_dispatches, step in ((9, 36), (4, 52)):  # between lines and checkpoints, and again
+def test_run_that_is_stopped_resumed_and_extended_is_the_uninterrupted_one(
+  uninterrupted, tmp_path, monkeypatch, capfd
+):
+  """Stopped between lines and checkpoints."""
+  short = toy_config(train__num_steps=48, **CADENCE)
+
+  def stop(config, num_dispatches, said):
     with monkeypatch.context() as patch:
       stop_after(patch, num_dispatches)
-      with pytest.raises(Interrupted, match=f"step {step} of 90 is saved.*same command") as info:
-        train(CONFIG, tmp_path)
-      assert info.value.exit_code == 143
-    assert open_run(tmp_path).step == step
+      with pytest.raises(Interrupted, match=f"{said} is saved.*same command") as info:
+        train(config, tmp_path)
+    assert info.value.exit_code == 143
+
+  handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+  stop(short, 9, "step 36 of 48")
+  assert open_run(tmp_path).step == 36
   assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+  train(short, tmp_path)
+  content = (tmp_path / "metrics.jsonl").read_text()
+  with monkeypatch.context() as patch:
+    patch.setattr(loop, "Program", None)  # nothing is compiled
+    assert train(short, tmp_path).step == 48
+  assert (tmp_path / "metrics.jsonl").read_text() == content
+  stop(CONFIG, 1, "step 52 of 90")
   run = train(CONFIG, tmp_path)
   assert (run.step, run.is_latest) == (90, True)
   assert_same_run(tmp_path, uninterrupted)
-
-
-def test_lines_without_a_checkpoint_are_written_again(uninterrupted, tmp_path, monkeypatch):
-  original = Program.run
-
-  def run(self, state, step):
-    if step >= 68:
-      raise KeyboardInterrupt  # nothing is saved, as at a kill
-    return original(self, state, step)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(Program, "run", run)
-    with pytest.raises(KeyboardInterrupt):
-      train(CONFIG, tmp_path)
-  assert steps_of(tmp_path, "train")[-1] == 64
-  assert open_run(tmp_path).step == 48
-  train(CONFIG, tmp_path)
-  assert_same_run(tmp_path, uninterrupted)
+  assert "has not the lines" not in capfd.readouterr().err
 
 
 def test_damaged_checkpoint_costs_only_the_steps_since_the_one_before(
@@ -131,6 +135,7 @@ def test_damaged_checkpoint_costs_only_the_steps_since_the_one_before(
 def test_full_disk_stops_the_run_until_there_is_room(
   size, uninterrupted, tmp_path, monkeypatch, capsys
 ):
+  """Lines since the checkpoint are written again, as after a kill."""
   original, limits = Program.run, resource.getrlimit(resource.RLIMIT_FSIZE)
 
   def run(self, state, step):
@@ -171,43 +176,6 @@ def test_changed_lines_are_kept_and_it_is_said_once(uninterrupted, tmp_path, cap
   assert "has not the lines" not in capfd.readouterr().err
 
 
-def test_finished_run_is_extended_but_not_repeated(uninterrupted, tmp_path, monkeypatch, capfd):
-  train(toy_config(train__num_steps=48, **CADENCE), tmp_path)
-  content = (tmp_path / "metrics.jsonl").read_text()
-  with monkeypatch.context() as patch:
-    patch.setattr(loop, "Program", None)  # nothing is compiled
-    run = train(toy_config(train__num_steps=48, **CADENCE), tmp_path)
-  assert run.step == 48
-  assert (tmp_path / "metrics.jsonl").read_text() == content
-  train(CONFIG, tmp_path)
-  assert_same_run(tmp_path, uninterrupted)
-  assert "has not the lines" not in capfd.readouterr().err
-
-
-def test_best_checkpoint_ignores_the_probes(tmp_path, monkeypatch):
-  original = Program.evaluate
-  # By the held-out total with its probe step 16 is best, without it step 8.
-  image = {8: 1.0, 16: 2.0, 24: 3.0, 32: 4.0, 40: 5.0}
-  probe = {8: 9.0, 16: 0.0, 24: 9.0, 32: 9.0, 40: 9.0}
-  steps = iter(image)
-
-  def evaluate(self, params):
-    step = next(steps)
-    results = original(self, params)
-    total = image[step] + probe[step]
-    return results | {"selection_loss": image[step], "total": total}
-
-  monkeypatch.setattr(Program, "evaluate", evaluate)
-  train(toy_config(train__num_steps=40), tmp_path)
-  kept = sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
-  assert kept == [8, 32, 40]
-  assert open_run(tmp_path, "best").step == 8
-  assert open_run(tmp_path).step == 40
-  assert open_run(tmp_path, 32).step == 32
-  with pytest.raises(RunError, match=r"no checkpoint of step 16; there are those of \[8, 32, 40\]"):
-    open_run(tmp_path, 16)
-
-
 def test_number_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(each_step, tmp_path):
   errors = [line["terms"]["image"] for line in each_step]  # of steps 1, 2, ...
   # A step whose error is the lowest so far becomes the one at which the toy breaks.
@@ -243,11 +211,8 @@ def test_heldout_loss_that_is_not_finite_stops_before_the_checkpoint(tmp_path, m
 def test_refused_runs_write_nothing(tmp_path, uninterrupted):
   refused = [
     toy_config(data__canvas=15),
-    toy_config(data__name="no_such_set"),
     toy_config(train__batch_size=10),
-    toy_config(model__num_features=0),
     toy_config(optimizer__schedule="cosine", optimizer__decay_steps=20, optimizer__end_factor=0.0),
-    toy_config(evaluation__max_examples=5),  # fewer than there are classes
     toy_config(data__num_validation=1437),
   ]
   for config in refused:

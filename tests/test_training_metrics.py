@@ -1,16 +1,115 @@
-"""Windows of training metrics, `metrics.jsonl` across a kill, TensorBoard, and the display."""
+"""The weighted total and what becomes of it: windows, `metrics.jsonl`, TensorBoard, the display."""
 
+import dataclasses
+import functools
 import io
 import json
+import math
 import re
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.training.errors import RunError
+from scae_jax.models.system import ImageSpec
+from scae_jax.training.config import read_settings
+from scae_jax.training.errors import NonFiniteError, RunError
 from scae_jax.training.metrics import MetricsWriter, Window, import_tensorboard
+from scae_jax.training.objective import scheduled_weights, selection_loss, weighted_total
+from scae_jax.training.program import check_finite, evaluation_order
 from scae_jax.training.progress import Display
+from scae_jax.training.systems import check_system, make_system
+from tests.toy_system import toy_config, toy_data
+
+
+def test_evaluation_order_has_every_example_and_fills_up_with_the_last():
+  np.testing.assert_array_equal(evaluation_order(7, 3), [[0, 1, 2], [3, 4, 5], [6, 6, 6]])
+
+
+def test_total_is_the_weighted_sum_and_needs_the_same_names():
+  terms = {"a": jnp.float32(2.0), "b_probe": jnp.float32(3.0)}
+  assert float(weighted_total(terms, {"a": 10.0, "b_probe": 0.5})) == 21.5
+  assert float(selection_loss(terms, {"a": 10.0, "b_probe": 0.5})) == 20.0
+  with pytest.raises(ValueError, match=r"without a weight \['b_probe'\].*without a term \[\]"):
+    weighted_total(terms, {"a": 1.0})
+  with pytest.raises(ValueError, match=r"without a weight \[\].*without a term \['c'\]"):
+    weighted_total(terms, {"a": 1.0, "b_probe": 1.0, "c": 1.0})
+
+
+def toy_system(**schedule):
+  settings = read_settings(toy_config())
+  system = make_system(settings, ImageSpec(canvas=4, channels=1, num_classes=2))
+  return dataclasses.replace(system, loss_schedule=schedule)
+
+
+def test_scheduled_weight_is_a_line_between_points():
+  system = toy_system(image=((10, 0.5), (20, 2.0), (40, 0.0)), between=())
+  weights = jax.jit(jax.vmap(functools.partial(scheduled_weights, system)))
+  found = weights(jnp.array([0, 10, 15, 20, 30, 99]))
+  np.testing.assert_allclose(found["image"], [0.5, 0.5, 1.25, 2.0, 1.0, 0.0], rtol=1e-6)
+  assert (found["between"] == 0.5).all()
+
+
+@pytest.mark.parametrize(
+  ("schedule", "message"),
+  [
+    ({"images": ((0, 1.0),)}, r"has \['images'\], which are no loss terms; the terms are \['betw"),
+    ({"image": (0, 1.0)}, r"config.loss.schedule.image must be points .*it is \(0, 1.0\)"),
+    ({"image": ((0, -1.0),)}, r"schedule.image must be .* from 0 to .*; it is \(\(0.0, -1.0\),\)"),
+    ({"image": ((5, 1.0), (5, 2.0))}, r"schedule.image must be points .* with rising steps"),
+  ],
+)
+def test_schedule_that_is_none_is_refused(schedule, message):
+  with pytest.raises(ValueError, match=message):
+    check_system(toy_system(**schedule), toy_data(side=4), 2)
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf, (1.0, 2.0), "1"])
+def test_weight_that_is_none_is_refused(weight):
+  """Also of systems that do not check their own: a negative one would be maximised."""
+  system = dataclasses.replace(toy_system(), loss_weights={"image": weight})
+  with pytest.raises(ValueError, match=r"config.loss.weights.image must be"):
+    check_system(system, toy_data(side=4), 2)
+
+
+def test_first_step_that_is_not_finite_is_named():
+  rows = {"terms/image": np.ones(4), "terms/code": np.ones(4), "grad_norm": np.ones(4)}
+  check_finite(rows, 100, [0], saved=96)
+  rows["grad_norm"] = np.array([1.0, 1.0, np.inf, np.nan])
+  rows["terms/code"] = np.array([1.0, 1.0, 1.0, np.nan])
+  message = r"step 103: grad_norm = inf\. The checkpoint of step 96 stands\. "
+  with pytest.raises(NonFiniteError, match=message) as info:
+    check_finite(rows, 100, [0], saved=96)
+  assert info.value.exit_code == 1
+  rows["terms/code"][1] = np.nan
+  with pytest.raises(NonFiniteError, match=r"step 102: code = nan\. "):
+    check_finite(rows, 100, [0], saved=96)
+  of_seeds = {name: np.stack([np.ones(4), values], axis=1) for name, values in rows.items()}
+  with pytest.raises(NonFiniteError, match=r"step 102: code = nan \(seed 6\)\. No checkpoint"):
+    check_finite(of_seeds, 100, [5, 6], saved=0)
+
+
+@pytest.mark.parametrize(
+  ("changes", "length"),
+  [
+    ({}, 100),
+    ({"log_every": 30}, 10),
+    ({"num_steps": 20}, 20),
+    ({"num_steps": 30}, 25),
+    ({"eval_every": 7}, 1),
+    ({"eval_every": 0, "checkpoint_every": 0}, 100),
+    ({"steps_per_dispatch": 1000}, 100),
+  ],
+)
+def test_dispatch_length_divides_every_cadence(changes, length):
+  options = {"num_steps": 5000, "steps_per_dispatch": 100, "log_every": 100, "eval_every": 500}
+  options |= {"checkpoint_every": 1000, **changes}
+  train = toy_config().train.to_dict() | options
+  settings = read_settings(toy_config(**{f"train__{key}": train[key] for key in train}))
+  assert settings.train.dispatch_length == length
+  assert dataclasses.replace(settings.train, log_every=length).dispatch_length == length
 
 
 def line(step: int, split: str = "train") -> dict:
@@ -75,22 +174,16 @@ def test_unfinished_line_that_is_whole_json_is_not_kept_without_its_end(tmp_path
   assert read(path) == [line(10)]
 
 
-def test_damage_in_the_middle_is_not_passed_over(tmp_path):
-  path = tmp_path / "metrics.jsonl"
-  path.write_text(json.dumps(line(10)) + "\n{broken\n" + json.dumps(line(20)) + "\n")
-  with pytest.raises(RunError, match=r"metrics.jsonl line 2 is not JSON.*Repair or remove"):
-    open_writer(path, after_step=20)
-
-
 @pytest.mark.parametrize(
   "text",
-  [b"[1]", b"null", b'{"split": "train"}', b"\xff\xfe", b"[" * 100_000, b'{"step": true}'],
+  [b"{broken", b"[1]", b'{"split": "train"}', b"\xff\xfe", b"[" * 100_000, b'{"step": true}'],
   ids=lambda text: repr(text[:20]),
 )
 def test_what_is_no_line_of_metrics_is_named(tmp_path, text):
   path = tmp_path / "metrics.jsonl"
-  path.write_bytes(json.dumps(line(10)).encode() + b"\n" + text + b"\n")
-  with pytest.raises(RunError, match=r"metrics.jsonl line 2 is not JSON of a line of metrics"):
+  first, third = (json.dumps(line(step)).encode() for step in (10, 20))
+  path.write_bytes(b"\n".join([first, text, third, b""]))
+  with pytest.raises(RunError, match=r"metrics.jsonl line 2 is not JSON of .*Repair or remove"):
     open_writer(path, after_step=20)
   path.unlink()
   path.mkdir()

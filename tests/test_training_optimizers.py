@@ -87,12 +87,7 @@ def assert_same_history(actual: list, expected: list) -> None:
 
 
 def test_rmsprop_is_tensorflows_rule():
-  grads = gradients(30)
-  expected = tensorflow_rmsprop(grads, [0.01] * 30, OPTIONS)
-  assert_same_history(apply_optimizer(OPTIONS, grads), expected)
-
-
-def test_rmsprop_keeps_old_learning_rates_in_its_momentum():
+  """It keeps old learning rates in its momentum."""
   options = dataclasses.replace(OPTIONS, schedule="exponential", decay_steps=3, decay_rate=0.2)
   learning_rates = [0.01 * 0.2 ** (step / 3) for step in range(30)]
   expected = tensorflow_rmsprop(gradients(30), learning_rates, options)
@@ -127,8 +122,7 @@ def test_clipping_bounds_the_norm_over_all_parameters():
   assert_same_history(apply_optimizer(options, grads), expected)
 
 
-@pytest.mark.parametrize("clip_norm", [0.0, 0.5])
-@pytest.mark.parametrize("name", ["rmsprop", "adam"])
+@pytest.mark.parametrize(("name", "clip_norm"), [("adam", 0.0), ("rmsprop", 0.5)])
 def test_weight_decay_is_a_term_of_the_loss(name, clip_norm):
   """Without it, the same steps with gradients of a loss that has the term, of kernels alone."""
   options = dataclasses.replace(OPTIONS, name=name, clip_norm=clip_norm)
@@ -172,7 +166,7 @@ def test_a_run_without_weight_decay_has_the_state_that_it_had_before_there_was_a
   ("changes", "expected"),
   [
     ({"schedule": "constant"}, {0: 1.0, 1000: 1.0}),
-    ({"schedule": "exponential"}, {0: 1.0, 5: 0.5**0.5, 10: 0.5, 30: 0.125}),
+    ({"schedule": "exponential"}, {0: 1.0, 5: 0.5**0.5, 30: 0.125}),
     ({"schedule": "exponential", "end_factor": 0.2}, {10: 0.5, 30: 0.2}),
     ({"schedule": "exponential", "decay_rate": 1.0, "end_factor": 0.2}, {0: 1.0, 30: 1.0}),
     ({"schedule": "cosine"}, {0: 1.0, 5: 0.5, 10: 0.0, 11: 0.0}),
@@ -208,8 +202,7 @@ def test_options_refuse_what_makes_no_sense(changes, message):
 TRAIN = read_settings(toy_config()).train
 
 
-@pytest.mark.parametrize("num_steps", [24, 90])
-@pytest.mark.parametrize("warmup_steps", [0, 4])
+@pytest.mark.parametrize(("num_steps", "warmup_steps"), [(24, 0), (90, 4)])
 def test_cosine_without_decay_steps_ends_with_the_run(num_steps, warmup_steps):
   config = toy_config(
     train__num_steps=num_steps,
@@ -235,12 +228,10 @@ def test_warm_up_must_leave_steps_for_the_cosine():
     resolve(options, TRAIN)
 
 
-@pytest.mark.parametrize("batch_size", [128, 256])
-def test_epsilon_0_is_the_rule_of_the_release(batch_size):
+def test_epsilon_0_is_the_rule_of_the_release():
   """The authors' release sets epsilon of RMSProp to (10 batch)^-2."""
-  settings = read_settings(toy_config(train__batch_size=batch_size, optimizer__epsilon=0.0))
-  expected = {128: 1 / 1280**2, 256: 1 / 2560**2}
-  assert settings.optimizer.epsilon == pytest.approx(expected[batch_size], rel=1e-12)
+  settings = read_settings(toy_config(train__batch_size=128, optimizer__epsilon=0.0))
+  assert settings.optimizer.epsilon == pytest.approx(1 / 1280**2, rel=1e-12)
 
 
 def test_what_is_set_stays_as_it_is():

@@ -1,5 +1,6 @@
-"""Runs as processes of their own: killed, interrupted, refused, and from train.py to the report."""
+"""train.py as a process: interrupted, resumed by a sweep, and from there to its report."""
 
+import csv
 import json
 import os
 import pathlib
@@ -14,15 +15,35 @@ import orbax.checkpoint as ocp
 import pytest
 from absl import logging
 
+import sweep as sweep_script
 import train as train_script
-from reliability.kills import TRAIN_ONLY
 from scae_jax.data import folder as folder_source
-from scae_jax.training.build import open_run
-from tests.runs import ROOT, metrics, save_images, train_py
-from tests.toy_system import CONFIG_FILE
+from scae_jax.training.sweep import run_rows
+from tests.runs import ROOT, metrics, report_of, rows_of, save_images, steps_of, train_py
 
+# Two runs on the user's images, of which the first has its report.
+SWEEP = """
+config = "toy.py:long"
+
+[overrides]
+train = {{ log_every = 16, eval_every = 32, checkpoint_every = 48, compilation_cache = "{0}/kept" }}
+data = {{ name = "folder", dir = "{0}/images", cache_dir = "{0}/cache" }}
+evaluation.max_examples = 60
+
+[[rows]]
+name = "early"
+
+[[rows]]
+name = "late"
+overrides = {{ train.seed = 1 }}
+"""
+# What train.py says while it trains.
+OURS = (
+  r"tests.toy_system: \S+ parameters|compiled in \S+ s|resuming at step \d+|"
+  r"step \d+/480  (train|test)"
+)
 TWO_SIGNALS = """
-import sys, time
+import time
 from scae_jax.training.interrupt import StopRequest
 
 with StopRequest() as stop:
@@ -31,46 +52,10 @@ with StopRequest() as stop:
 """
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory) -> pathlib.Path:
-  """Folder with the config and a compilation cache that all processes share."""
-  folder = tmp_path_factory.mktemp("home")
-  (folder / "toy.py").write_text(CONFIG_FILE)
-  return folder
-
-
-def environment(home: pathlib.Path) -> dict[str, str]:
-  """Without the flags of conftest.py: the program is compiled as for users."""
-  return os.environ | {
-    "XLA_FLAGS": os.environ["TEST_XLA_FLAGS"],
-    "PYTHONPATH": str(ROOT),
-    "PYTHONWARNINGS": "error",
-    "JAX_COMPILATION_CACHE_DIR": str(home / "compiled"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-  }
-
-
-def command(home: pathlib.Path, workdir: str) -> list[str]:
-  flags = [f"--config={home / 'toy.py'}:long", f"--workdir={home / workdir}"]
-  cadence = {"log_every": 16, "eval_every": 32, "checkpoint_every": 24}
-  flags += [f"--config.train.{key}={value}" for key, value in cadence.items()]
-  return [sys.executable, "-c", TRAIN_ONLY, *flags]
-
-
-def start(home: pathlib.Path, arguments: list[str]) -> subprocess.Popen:
+def start(*arguments: str) -> subprocess.Popen:
   return subprocess.Popen(
-    arguments,
-    cwd=home,
-    env=environment(home),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
+    [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
   )
-
-
-def finish(process: subprocess.Popen) -> str:
-  output, _ = process.communicate(timeout=600)
-  return output
 
 
 def num_lines(workdir: pathlib.Path) -> int:
@@ -85,28 +70,74 @@ def wait_for_lines(process: subprocess.Popen, workdir: pathlib.Path, count: int)
     time.sleep(0.002)
 
 
-def test_interrupted_process_saves_and_says_so(home):
+def stamps(folder: pathlib.Path) -> dict[pathlib.Path, int]:
+  return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
   """SIGTERM at random. That the run goes on as if nothing were is tested in test_training_loop.py,
-  and after SIGKILL in test_reliability.py."""
+  and after SIGKILL in test_reliability.py. All that a sweep knows is in its folders."""
+  images = save_images(home / "images", 10, 100)
+  (images / "class0" / "notes.txt").write_text("no image")
+  rows, root = rows_of(home, SWEEP.format(home)), home / "runs" / "sweep"
+  workdir, early = root / "late", root / "early" / "evaluation" / "metrics.json"
+  early.parent.mkdir(parents=True)
+  early.write_text(json.dumps(report_of(rows[0].config, seed=7)))
+  finished = stamps(root / "early")
+
+  # Without the flags of conftest.py: the program is compiled as for users.
+  monkeypatch.setenv("XLA_FLAGS", os.environ["TEST_XLA_FLAGS"])
+  monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  monkeypatch.setenv("PYTHONWARNINGS", "error")
   seed = int.from_bytes(os.urandom(4))
   print(f"interrupted at a time drawn by random.Random({seed})")  # shown if the test fails
   rng = random.Random(seed)
-  workdir = home / "interrupted"
-  process = start(home, command(home, "interrupted"))
+  process = start(str(ROOT / "train.py"), *rows[1].arguments, f"--workdir={workdir}")
   wait_for_lines(process, workdir, rng.randint(1, 12))
   time.sleep(rng.uniform(0, 0.03))  # inside a dispatch, an evaluation or a checkpoint
   process.send_signal(signal.SIGTERM)
-  output = finish(process)
+  output, _ = process.communicate(timeout=600)
   assert process.returncode == 143, output
-  assert "SIGTERM: saving" in output
-  step = open_run(workdir).step
-  assert f"step {step} of 480 is saved in {workdir}; the same command resumes from there" in output
-  assert "Traceback" not in output
-  assert all(line["step"] <= step for line in metrics(workdir))
+  # Warnings about the data are seen, and nothing else but what the run itself says.
+  warning, *said = output.splitlines()
+  assert "1 entries of" in warning
+  assert "are passed over" in warning
+  assert "notes.txt" in warning
+  others = [line for line in said if line and not re.match(OURS, line)]
+  assert len(others) == 2, output
+  assert others[0].startswith("SIGTERM: saving")
+  where = re.escape(str(workdir))
+  saved = rf"stopped: step (\d+) of 480 is saved in {where}; the same command resumes"
+  found = re.match(saved, others[1])
+  assert found, output
+  assert max(line["step"] for line in metrics(workdir)) <= int(found[1])
+
+  sweep_script.main(["sweep.toml"])
+  assert "2/2 late: finished in" in capsys.readouterr().out
+  log = (workdir / "train.log").read_text()
+  assert f"resuming at step {found[1]}\n" in log
+  training, _, report = log.partition("folder test, 20 examples; ")  # stdout follows at the end
+  assert all(re.match(OURS, line) for line in training.splitlines()[1:]), log
+  assert "LIN-MATCH" in report
+  assert steps_of(workdir, "train")[-1] == 480
+  lines = list(csv.DictReader((root / "table.csv").read_text().splitlines()))
+  assert [line["seed"] for line in lines] == ["7", "mean", "sd", "1", "mean", "sd"]
+  assert [(line["row"], line["step"]) for line in lines[3:]] == 3 * [("late", "480")]
+  assert stamps(root / "early") == finished
+  for name in ("dispatch", "heldout", "read"):  # of training, held-out loss and report
+    assert list((home / "kept").glob(f"jit_{name}-*")), name
+
+  kept, said = stamps(workdir), []
+  run_rows(rows, rows, root, ["no such program"], said.append)
+  assert said[:2] == ["1/2 early: finished before", "2/2 late: finished before"]
+  assert stamps(workdir) == kept
 
 
-def test_second_signal_ends_a_busy_process_at_once(home):
-  process = start(home, [sys.executable, "-c", TWO_SIGNALS])
+def test_second_signal_ends_a_busy_process_at_once(monkeypatch):
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  process = start("-c", TWO_SIGNALS)
   assert process.stdout is not None
   assert process.stdout.readline() == "ready\n"
   process.send_signal(signal.SIGINT)
@@ -117,14 +148,14 @@ def test_second_signal_ends_a_busy_process_at_once(home):
   time.sleep(0.5)
   assert process.poll() is None
   process.send_signal(signal.SIGINT)
-  output = finish(process)
+  output, _ = process.communicate(timeout=600)
   assert process.returncode == 130
   assert "stopped at once" in output
 
 
 def test_refused_command_line_is_one_message_and_exit_code_2(home, capsys):
   with pytest.raises(SystemExit) as ended:
-    train_py(f"--config={home / 'toy.py'}", f"--workdir={home / 'none'}", "--config.train.steps=3")
+    train_py("--config=toy.py", "--workdir=none", "--config.train.steps=3")
   assert ended.value.code == 2
   (said,) = capsys.readouterr().err.splitlines()
   assert said.startswith("error: unknown config key 'train.steps': the keys of config.train are [")
@@ -141,43 +172,3 @@ def test_train_py_shows_warnings_but_those_of_orbax(caplog):
   finally:
     absl_logger.removeFilter(train_script.is_not_orbax)
   assert caplog.messages == [folder_source.__file__]
-
-
-@pytest.mark.slow
-def test_train_py_trains_and_reports(home):
-  images = save_images(home / "images", 10, 100)
-  (images / "class0" / "notes.txt").write_text("no image")
-  flags = {
-    "--config": home / "toy.py",
-    "--config.data.name": "folder",
-    "--config.data.dir": images,
-    "--config.data.cache_dir": home / "cache",
-    "--config.evaluation.max_examples": 60,
-    "--config.train.compilation_cache": home / "kept",
-  }
-  done = subprocess.run(
-    [sys.executable, str(ROOT / "train.py"), *(f"{key}={flags[key]}" for key in flags)],
-    cwd=home,
-    env=environment(home),
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr
-  # Warnings about the data are seen, and nothing else but what the run itself says.
-  warning, *said = done.stderr.splitlines()
-  assert "1 entries of" in warning
-  assert "are passed over" in warning
-  assert "notes.txt" in warning
-  ours = r"tests.toy_system: \S+ parameters|compiled in \S+ s|step \d+/24  (train|test) "
-  assert said, done.stderr
-  assert all(re.match(ours, line) for line in said), done.stderr
-  output = done.stdout
-  workdir = home / "runs" / "toy"
-  assert metrics(workdir)[-1]["step"] == 24
-  report = json.loads((workdir / "evaluation" / "metrics.json").read_text())
-  assert report["step"] == 24
-  assert "LIN-MATCH" in output
-  for name in ("dispatch", "heldout", "read"):  # of training, held-out loss and report
-    assert list((home / "kept").glob(f"jit_{name}-*")), name

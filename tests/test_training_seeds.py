@@ -13,9 +13,8 @@ from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.training import step
 from scae_jax.training.build import open_run
-from scae_jax.training.errors import Interrupted, NonFiniteError, RunError
+from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
-from scae_jax.training.program import check_finite
 from tests.runs import metrics, stop_after
 from tests.toy_system import toy_config
 
@@ -105,17 +104,6 @@ def test_report_of_each_seed_and_one_table(together, capsys):
   runs = read_run(together)  # for a table over several runs
   assert [one["metrics"]["seed"] for one in runs] == [5, 6, 7]
   assert [one["figures"]["squared error"] for one in runs] == errors
-
-
-def test_seed_that_breaks_is_named():
-  names = ("terms/image", "terms/between", "total")
-  rows = {name: np.ones((4, 3), np.float32) for name in names}
-  check_finite(rows, 100, [5, 6, 7], saved=0)
-  rows["total"][3, 0] = np.inf
-  rows["terms/image"][2, 1] = rows["terms/between"][2, 1] = np.nan
-  message = r"at step 103: image = nan \(seed 6\), between = nan \(seed 6\)\. No checkpoint"
-  with pytest.raises(NonFiniteError, match=message):
-    check_finite(rows, 100, [5, 6, 7], saved=0)
 
 
 def test_number_of_seeds_belongs_to_a_run(together):

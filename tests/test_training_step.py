@@ -37,14 +37,14 @@ DATASET = tiny_dataset()
 
 
 @functools.cache
-def compiled_program(*, num_devices: int, steps_per_dispatch: int):
+def compiled_program():
   """Compiled once for all tests; the state is on the host, because running donates it."""
   changes = {"data__canvas": 8, "train__batch_size": 8, "train__num_steps": 420}
   changes |= {"train__log_every": 420, "train__eval_every": 0, "train__checkpoint_every": 0}
-  settings = read_settings(toy_config(train__steps_per_dispatch=steps_per_dispatch, **changes))
+  settings = read_settings(toy_config(train__steps_per_dispatch=7, **changes))
   data = toy_data(side=8)
   system = make_system(settings.model, settings.loss, data)
-  mesh = make_mesh(jax.devices()[:num_devices])
+  mesh = make_mesh(jax.devices()[:4])
   state = make_state(settings, system, data, mesh)
   program = Program(settings, system, feed_of(DATASET, 8, max_shift=1), mesh)
   program.compile(state)
@@ -52,10 +52,9 @@ def compiled_program(*, num_devices: int, steps_per_dispatch: int):
   return settings, system, mesh, program, jax.device_get(dataclasses.replace(state, rng=key_data))
 
 
-def make_program(*, num_devices: int = 4, steps_per_dispatch: int = 7):
-  settings, system, mesh, program, host = compiled_program(
-    num_devices=num_devices, steps_per_dispatch=steps_per_dispatch
-  )
+def make_program():
+  """Settings, system, the program on four devices, in dispatches of seven steps, and its state."""
+  settings, system, mesh, program, host = compiled_program()
   state = dataclasses.replace(host, rng=jax.random.wrap_key_data(host.rng))
   return settings, system, program, jax.device_put(state, replicated(mesh))
 
@@ -107,28 +106,17 @@ def by_hand(settings, system, state, num_steps: int):
   return state, np.array(totals), np.concatenate(seen)
 
 
-def test_terms_are_told_the_step_in_training_and_none_on_held_out_examples():
-  """As a margin that grows needs it; the fragile term of the toy is put to that use."""
+def test_update_is_one_step_of_the_rule_down_the_weighted_total():
   settings, system, _, state = make_program()
   own = system.loss_terms
 
   def loss_terms(output, batch, step):
+    """As a margin that grows needs it; the fragile term of the toy is put to that use."""
     return own(output, batch, step) | {"fragile": jnp.float32(-1.0 if step is None else step)}
 
-  system = dataclasses.replace(system, loss_terms=loss_terms)
-  batch = toy_data(8).blank_batch(4)
-  state = jax.device_get(dataclasses.replace(state, rng=jnp.zeros(2), step=jnp.int32(5)))
-  step = functools.partial(update, system, make_optimizer(settings.optimizer))
-  _, metrics = jax.jit(step)(state, batch, jax.random.key(0))
-  assert float(metrics["terms"]["fragile"]) == 5.0
-  _, (terms, _) = losses(system, state.params, batch, step=None, noise_key=None)
-  assert float(terms["fragile"]) == -1.0
-
-
-def test_update_is_one_step_of_the_rule_down_the_weighted_total():
-  settings, system, _, state = make_program()
   # Half way between the points, so that the weight of 0.5 is doubled.
-  system = dataclasses.replace(system, loss_schedule={"between": ((0, 1.0), (8, 3.0))})
+  schedule = {"between": ((0, 1.0), (8, 3.0))}
+  system = dataclasses.replace(system, loss_terms=loss_terms, loss_schedule=schedule)
   state = jax.device_get(dataclasses.replace(state, rng=jnp.zeros(2), step=jnp.int32(4)))
   key = jax.random.key(3)
   images = jax.random.uniform(jax.random.key(4), (8, 8, 8, 1))
@@ -138,7 +126,7 @@ def test_update_is_one_step_of_the_rule_down_the_weighted_total():
     noise = {"noise": jax.random.clone(key)}
     output = system.module.apply({"params": params}, batch, train=True, rngs=noise)
     terms = system.loss_terms(output, batch, None)
-    return terms["image"] + terms["between"] + terms["fragile"] + terms["code_probe"]
+    return terms["image"] + terms["between"] + terms["code_probe"]
 
   value, grads = jax.jit(jax.value_and_grad(total))(state.params)
   step = functools.partial(update, system, make_optimizer(settings.optimizer))
@@ -151,12 +139,16 @@ def test_update_is_one_step_of_the_rule_down_the_weighted_total():
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
   norm = np.sqrt(sum(float(np.sum(np.square(grad))) for grad in jax.tree.leaves(grads)))
   assert float(metrics["grad_norm"]) == pytest.approx(norm, rel=1e-5)
-  assert float(metrics["total"]) == pytest.approx(float(value), rel=1e-6)
+  assert float(metrics["terms"]["fragile"]) == 4.0
+  assert float(metrics["total"]) == pytest.approx(float(value) + 4.0, rel=1e-6)
   assert set(metrics["terms"]) == {"image", "between", "fragile", "code_probe"}
   assert int(new.step) == 5
+  # Held-out examples have no step.
+  _, (terms, _) = losses(system, state.params, batch, step=None, noise_key=None)
+  assert float(terms["fragile"]) == -1.0
 
 
-def test_dispatches_are_steps_one_after_the_other():
+def test_dispatches_on_four_devices_are_steps_one_after_the_other_on_one():
   settings, system, program, state = make_program()
   expected, totals, seen = by_hand(settings, system, state, 14)
   state, rows = run_steps(program, state, 14)
@@ -167,19 +159,6 @@ def test_dispatches_are_steps_one_after_the_other():
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
   assert sorted(seen[:NUM_TRAIN]) == list(range(NUM_TRAIN))  # an epoch sees each example once
   assert len(np.unique(rows["total"])) == 14
-
-
-def test_length_of_a_dispatch_changes_only_the_rounding():
-  """A scan of one step is compiled in another way than one of seven."""
-  _, _, program, state = make_program()
-  state, rows = run_steps(program, state, 21)
-  _, _, other_program, other = make_program(steps_per_dispatch=1)
-  other, other_rows = run_steps(other_program, other, 21)
-  # As in the test above; another order of examples changes totals by 1 to 10 %.
-  for a, b in zip(leaves(state), leaves(other), strict=True):
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-  for name, values in rows.items():
-    np.testing.assert_allclose(values, other_rows[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_steps_that_do_not_count_leave_the_state():
@@ -201,19 +180,6 @@ def test_steps_that_do_not_count_leave_the_state():
   np.testing.assert_array_equal(joined, rows["total"])
 
 
-def test_one_device_and_four_agree():
-  _, _, program, state = make_program(num_devices=4)
-  assert len(state.params["encoder"]["kernel"].sharding.device_set) == 4
-  state, rows = run_steps(program, state, 21)
-  _, _, single_program, single = make_program(num_devices=1)
-  single, single_rows = run_steps(single_program, single, 21)
-  for name in rows:
-    np.testing.assert_allclose(rows[name], single_rows[name], rtol=1e-5, atol=1e-7, err_msg=name)
-  results = program.evaluate(state.params)
-  single_results = single_program.evaluate(single.params)
-  assert results["terms"] == pytest.approx(single_results["terms"], rel=1e-4)
-
-
 def test_state_is_donated_and_the_data_is_not():
   _, _, program, state = make_program()
   new, _ = program.run(state, 0)
@@ -222,26 +188,19 @@ def test_state_is_donated_and_the_data_is_not():
 
 
 def test_batch_is_shared_out_among_the_devices():
-  _, _, program, _ = make_program(num_devices=4)
-  _, _, single, _ = make_program(num_devices=1)
-  assert "all-reduce" in program._compiled.as_text()
-  # 8 images of 6x6 pixels on a canvas of 8x8: the encoder multiplies 8 rows, or 2 on each device.
-  assert "f32[2,64]" in program._compiled.as_text()
-  assert "f32[2,64]" not in single._compiled.as_text()
+  _, _, program, state = make_program()
+  assert len(state.params["encoder"]["kernel"].sharding.device_set) == 4
+  compiled = program._compiled.as_text()
+  assert "all-reduce" in compiled
+  # 8 images of 6x6 pixels on a canvas of 8x8: the encoder multiplies 2 rows on each device, not 8.
+  assert "f32[2,64]" in compiled
+  assert "f32[8,64]" not in compiled
 
 
 def test_batch_that_does_not_split_over_the_devices_is_refused():
   check_batch_size(8, make_mesh())
   with pytest.raises(RunError, match=r"multiple of the number of devices, 4; it is 10"):
     check_batch_size(10, make_mesh())
-
-
-def test_training_lowers_the_loss():
-  _, _, program, state = make_program()
-  before = program.evaluate(state.params)
-  state, rows = run_steps(program, state, 63)
-  assert rows["total"][-5:].mean() < 0.6 * rows["total"][:5].mean()
-  assert program.evaluate(state.params)["terms"]["image"] < 0.6 * before["terms"]["image"]
 
 
 def test_heldout_terms_are_over_full_batches_and_measures_over_all_examples():

@@ -1,6 +1,9 @@
-"""Rows as processes: tasks that share them, failures, signals, and a run that was cut off."""
+"""The rows of a sweep: which are finished, their tables against NumPy, their processes: tasks that
+share them, failures, signals. For train.py as such a process see test_training_process.py."""
 
 import csv
+import fcntl
+import io
 import json
 import os
 import signal
@@ -9,14 +12,120 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import sweep as sweep_script
+from scae_jax.evaluation.comparison import csv_table, markdown_table, write_summary
+from scae_jax.evaluation.table import markdown
 from scae_jax.training import sweep
 from scae_jax.training.errors import Interrupted, RunError
-from scae_jax.training.loop import train
-from scae_jax.training.sweep import RowsFailed, read_task, reason, run_logged, run_rows
-from tests.runs import FOUR, ROOT, report_of, rows_of, stop_after
+from scae_jax.training.sweep import (
+  RowsFailed,
+  finished_report,
+  read_task,
+  reason,
+  run_logged,
+  run_rows,
+  write_tables,
+)
+from tests.runs import FOUR, report_of, rows_of
+from tests.toy_system import toy_config
+
+
+def several_seeds(folder, lin_matches):
+  """The summary of a run of several seeds at once, which have these shares of LIN-MATCH."""
+  reports = {i: report_of(toy_config(), i, share) for i, share in enumerate(lin_matches)}
+  for report in reports.values():
+    del report["measures"]["squared_error"]
+  write_summary(folder, reports)
+  return json.loads((folder / "metrics.json").read_text())
+
+
+def test_a_row_is_finished_by_its_report(home):
+  (row,) = rows_of(home, FOUR)[:1]
+  path = home / "run" / "evaluation" / "metrics.json"
+  path.parent.mkdir(parents=True)
+  assert finished_report(row, home / "run") is None
+  report = report_of(toy_config())
+  undated = {key: value for key, value in report.items() if key != "date"}
+  # A report of another evaluation of the run, as evaluate.py writes it there; and an old one.
+  for other in ({}, [], {"provenance": {}}, report | {"max_examples": 3}, undated):
+    path.write_text(json.dumps(other))
+    assert finished_report(row, home / "run") is None
+  path.write_text("{")
+  assert finished_report(row, home / "run") is None
+  for change, finished in (
+    ({}, True),
+    ({"data__dir": "/elsewhere"}, True),  # a resumed run may change it
+    ({"train__num_steps": 30}, False),  # was trained further, or is to be
+    ({"evaluation__max_examples": 7}, False),
+    ({"evaluation__batch_size": 7}, False),
+    ({"train__seed": 1}, False),
+    ({"loss__image": 3.0}, False),
+  ):
+    report = report_of(toy_config(**change))
+    path.write_text(json.dumps(report))
+    assert finished_report(row, home / "run") == (report if finished else None)
+  summary = several_seeds(path.parent, [0.5, 0.75])
+  assert finished_report(row, home / "run") == summary
+
+
+def test_tables_against_numpy(tmp_path):
+  values = np.array([51.25, 60.5, 72.125])
+  reports = {
+    "three": several_seeds(tmp_path, list(values / 100)),
+    "one": report_of(toy_config(), seed=7, lin_match=0.875),
+  }
+  lines = list(csv.DictReader(io.StringIO(csv_table(reports))))
+  assert [(line["row"], line["seed"]) for line in lines] == [
+    *(("three", seed) for seed in ("0", "1", "2", "mean", "sd")),
+    *(("one", seed) for seed in ("7", "mean", "sd")),
+  ]
+  of_code = ["LIN-MATCH, code", "LIN-PRED, code", "capsules in use, code"]
+  others = ["LIN-MATCH, raw pixels", "LIN-PRED, raw pixels", "probe accuracy", "squared error"]
+  assert list(lines[0]) == ["row", "seed", "step", *of_code, *others]
+  column = [line["LIN-MATCH, code"] for line in lines]
+  expected = [*values, np.mean(values), np.std(values, ddof=1), 87.5, 87.5]
+  np.testing.assert_allclose([float(cell) for cell in column[:7]], expected, rtol=1e-12)
+  assert column[7] == ""  # one seed has no deviation
+  assert {line["step"] for line in lines} == {"24"}
+  assert [line["squared error"] for line in lines] == [*5 * [""], "12.5", "12.5", ""]
+
+  header, _, three, one, *rest = markdown_table(reports, ["x", "y"]).splitlines()
+  names = [cell.strip() for cell in header.split("|")[3:-1]]
+  assert names[:2] == ["LIN-MATCH, code", "LIN-PRED, code"]
+  assert names[-1] == "squared error"  # which the first row does not have
+  cells = dict(zip(names, (cell.strip() for cell in three.split("|")[3:-1]), strict=True))
+  mean, deviation = np.mean(values), np.std(values, ddof=1)
+  assert cells.pop("LIN-MATCH, code") == f"{mean:.1f} ({deviation:.1f})"
+  assert cells.pop("squared error") == ""
+  assert cells["LIN-PRED, code"] == "75.0 (0.0)"
+  assert one.startswith("| one | 1 | 87.5 | 75.0 |")
+  assert [line for line in rest if "360 examples of digits test" in line] == [rest[2]]
+  dates = "Measured 2026-11-20 to 2026-11-27."
+  assert dates in rest
+  assert dates in markdown_table(dict(reversed(reports.items())))
+  assert rest[-1] == "Not finished: x, y."
+  assert "Measured 2026-11-27." in markdown_table({"one": reports["one"]}).splitlines()
+
+
+def test_tasks_take_turns_at_the_tables(home):
+  rows = rows_of(home, FOUR)
+  (home / "root").mkdir()
+  with (home / "root" / "table.lock").open("a") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    writer = threading.Thread(target=write_tables, args=(rows, home / "root"))
+    writer.start()
+    writer.join(0.2)
+    assert writer.is_alive()
+    assert not (home / "root" / "table.md").exists()
+  writer.join(10)
+  assert (home / "root" / "table.md").exists()
+
+
+def test_a_table_has_its_first_row_as_the_head():
+  assert markdown([["", "x"], ["a", "1"], ["b", ""]]) == ("| | x |\n|---|---|\n| a | 1 |\n| b |  |")
 
 
 def test_tasks_share_the_rows():
@@ -98,18 +207,13 @@ def test_a_failing_row_does_not_stop_the_others(home, trainer):
   assert (home / "root" / "b" / "train.log").read_text().count("training\n") == 2
 
 
-def test_a_run_without_its_report_has_failed(home, trainer):
+def test_a_run_without_a_report_or_that_fails_after_it_has_failed(home, trainer):
   rows = rows_of(home, FOUR)[:1]
   with pytest.raises(RowsFailed, match="a: exit code 0, training"):
     trainer({"a": {}}, rows, rows)
-
-
-def test_a_run_that_fails_after_its_report_has_failed(home, trainer):
-  rows = rows_of(home, FOUR)[:1]
+  plan = {"report": report_of(rows[0].config), "code": 1, "say": "error: disk full"}
   with pytest.raises(RowsFailed, match="a: exit code 1, error: disk full"):
-    trainer(
-      {"a": {"report": report_of(rows[0].config), "code": 1, "say": "error: disk full"}}, rows, rows
-    )
+    trainer({"a": plan}, rows, rows)
 
 
 def test_a_task_runs_its_rows_and_tables_all(home, trainer):
@@ -203,53 +307,18 @@ def test_the_reason_is_the_last_error_or_line(tmp_path, text, expected):
   assert reason(tmp_path / "log", len(b"error: of an earlier run\n")).startswith(expected)
 
 
-CUT_OFF = """
+TYPO = """
 config = "toy.py"
-overrides = { evaluation.max_examples = 40 }
-
 [[rows]]
-name = "early"
-
+name = "good"
 [[rows]]
 name = "late"
-overrides = { train.seed = 1 }
+overrides = { model.nan_bellow = 1e9 }
 """
 
 
-def stamps(folder):
-  return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.slow
-def test_a_sweep_that_was_cut_off_loses_nothing(home, monkeypatch, capsys):
-  """A row that was finished stands, the one that was cut off resumes; and the report of train.py
-  itself says that it is finished. All that a sweep knows is in its folders."""
-  rows, root = rows_of(home, CUT_OFF), home / "runs" / "sweep"
-  early = root / "early" / "evaluation" / "metrics.json"
-  early.parent.mkdir(parents=True)
-  early.write_text(json.dumps(report_of(rows[0].config, seed=7)))
-  finished = stamps(root / "early")
-  with monkeypatch.context() as patch:
-    stop_after(patch, 3)
-    with pytest.raises(Interrupted, match="step 12 of 24"):
-      train(rows[1].settings, root / "late")
-  monkeypatch.setenv("PYTHONPATH", str(ROOT))
-  sweep_script.main(["sweep.toml"])
-  assert "2/2 late: finished in" in capsys.readouterr().out
-  assert "resuming at step 12" in (root / "late" / "train.log").read_text()
-  lines = list(csv.DictReader((root / "table.csv").read_text().splitlines()))
-  assert [line["seed"] for line in lines] == ["7", "mean", "sd", "1", "mean", "sd"]
-  assert [(line["row"], line["step"]) for line in lines[3:]] == 3 * [("late", "24")]
-  assert stamps(root / "early") == finished
-
-  kept, said = stamps(root / "late"), []
-  run_rows(rows, rows, root, ["no such program"], said.append)
-  assert said[:2] == ["1/2 early: finished before", "2/2 late: finished before"]
-  assert stamps(root / "late") == kept
-
-
 def test_a_typo_is_one_message_before_any_run(home, capsys):
-  (home / "sweep.toml").write_text(CUT_OFF.replace("train.seed = 1", "model.nan_bellow = 1e9"))
+  (home / "sweep.toml").write_text(TYPO)
   with pytest.raises(SystemExit) as stopped:
     sweep_script.main(["sweep.toml"])
   assert stopped.value.code == 2
