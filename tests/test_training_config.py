@@ -81,6 +81,8 @@ def test_overrides_have_the_types_of_the_config(config_file, separator):
     ("--config.train.num_steps=1.5", r"num_steps=1.5.*config.train.num_steps is of type int"),
     ("--config.optimizer.decay=x", r"config.optimizer.decay is of type float"),
     ("--config.train.tensorboard=maybe", r"config.train.tensorboard is of type bool"),
+    ("--config.train.seeds=0", r"train.seeds must be from 1 to 65,536; it is 0"),
+    ("--config.train.seed=2147483648", r"train.seed must be from 0 to .* less .*seeds, 1"),
     ("--steps=3", r"steps.*write --config=FILE"),
     ("num_steps=3", r"cannot read 'num_steps=3'; write --config=FILE"),
     ("--config=nowhere.py", r"there is no 'nowhere.py'"),

@@ -22,7 +22,7 @@ from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh
 from scae_jax.training.optimizers import make_optimizer
-from scae_jax.training.processes import Processes, all_or_none, check_agreement, largest
+from scae_jax.training.processes import Processes, check_agreement
 from scae_jax.training.state import make_state
 from scae_jax.training.step import update
 from scae_jax.training.systems import make_system
@@ -258,13 +258,6 @@ def test_processes_must_have_the_same_config_and_data(monkeypatch, tmp_path):
   assert json.loads(compared["config"])["train"]["seed"] == 0
   assert json.loads(compared["data set"])["name"] == "digits"
   assert not (tmp_path / "run").exists()
-
-
-def test_one_process_agrees_with_itself():
-  check_agreement("config", "anything")
-  assert largest(3) == 3
-  with pytest.raises(RunError, match="own trouble"), all_or_none("do it"):
-    raise RunError("own trouble")
 
 
 @pytest.mark.parametrize(

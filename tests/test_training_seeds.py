@@ -109,15 +109,3 @@ def test_report_of_each_seed_and_one_table(together, capsys):
 def test_number_of_seeds_belongs_to_a_run(together):
   with pytest.raises(RunError, match=r"train\.seeds: 3 there, 2 given"):
     train(toy_config(train__seed=5, train__seeds=2, **CADENCE), together)
-
-
-@pytest.mark.parametrize(
-  ("changes", "message"),
-  [
-    ({"train__seeds": 0}, "train.seeds must be from 1 to 65,536; it is 0"),
-    ({"train__seed": 2**31 - 2, "train__seeds": 3}, "train.seed must be from 0 to .* less .*, 3"),
-  ],
-)
-def test_numbers_that_are_no_seeds(changes, message, tmp_path):
-  with pytest.raises(RunError, match=message):
-    train(toy_config(**changes), tmp_path)

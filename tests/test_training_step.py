@@ -41,6 +41,7 @@ def compiled_program():
   """Compiled once for all tests; the state is on the host, because running donates it."""
   changes = {"data__canvas": 8, "train__batch_size": 8, "train__num_steps": 420}
   changes |= {"train__log_every": 420, "train__eval_every": 0, "train__checkpoint_every": 0}
+  changes |= {"model__num_features": 5}  # another number than that of a batch
   settings = read_settings(toy_config(train__steps_per_dispatch=7, **changes))
   data = toy_data(side=8)
   system = make_system(settings.model, settings.loss, data)
@@ -192,9 +193,9 @@ def test_batch_is_shared_out_among_the_devices():
   assert len(state.params["encoder"]["kernel"].sharding.device_set) == 4
   compiled = program._compiled.as_text()
   assert "all-reduce" in compiled
-  # 8 images of 6x6 pixels on a canvas of 8x8: the encoder multiplies 2 rows on each device, not 8.
-  assert "f32[2,64]" in compiled
-  assert "f32[8,64]" not in compiled
+  # The code of 8 examples has 5 numbers each: of 2 examples on each device.
+  assert "f32[2,5]" in compiled
+  assert "f32[8,5]" not in compiled
 
 
 def test_batch_that_does_not_split_over_the_devices_is_refused():
