@@ -1,6 +1,7 @@
 """The shape of the package: imports go down, files stay small, nothing is hushed up."""
 
 import ast
+import functools
 import importlib
 import pathlib
 import re
@@ -16,7 +17,8 @@ import scae_jax
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "scae_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
-SCRIPTS = [ROOT / "train.py", ROOT / "evaluate.py", ROOT / "explore.py", ROOT / "sweep.py"]
+COMMANDS = ("train", "evaluate", "explore", "sweep")
+SCRIPTS = [ROOT / f"{name}.py" for name in COMMANDS]
 CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.py"))
 
@@ -31,23 +33,14 @@ FLOORS = (
   {"models"},
   {"layers"},
   {"kernels", "routing"},
-  {
-    "geometry",
-    "tents",
-    "warping",
-    "compositing",
-    "mixtures",
-    "sparsity",
-    "margins",
-    "filters",
-    "schedules",
-    "shards",
-  },
+  {"geometry", "tents", "warping", "compositing", "mixtures", "sparsity", "margins"}
+  | {"filters", "schedules", "shards"},
   {"bounds", "typing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 
 
+@functools.cache
 def modules_imported(path):
   """Dotted names that a file imports; the names of `from a import b` are followed: a, a.b."""
   names = set()
@@ -104,15 +97,7 @@ def test_mathematics_has_no_circle():
 def test_configs_and_scripts_are_not_imported():
   for path in FILES:
     roots = {name.split(".")[0] for name in modules_imported(path)}
-    assert not roots & {
-      "configs",
-      "experiments",
-      "train",
-      "evaluate",
-      "explore",
-      "sweep",
-      "tests",
-    }, path
+    assert not roots & {"configs", "experiments", "tests", *COMMANDS}, path
 
 
 def test_configs_are_plain():

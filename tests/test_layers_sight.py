@@ -1,4 +1,4 @@
-"""How much of an image a stack of convolutions sees, against gradients of real ones."""
+"""How much of an image a stack of convolutions sees, against a loop over its pixels."""
 
 import jax
 import jax.numpy as jnp
@@ -14,25 +14,21 @@ from scae_jax.layers.sight import Window, require_sight, seen_share, sides
 WINDOWS = st.builds(Window, st.integers(1, 5), st.integers(1, 7), st.integers(0, 2))
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(1, 24), st.lists(WINDOWS, min_size=0, max_size=3))
-def test_share_is_that_of_the_pixels_with_a_gradient(side, windows):
+def test_share_is_that_of_the_pixels_that_reach_the_last_map(side, windows):
   """Kernels of ones: every way from a pixel to the last map counts, and none cancels."""
 
   def last_map(line):
     for window in windows:
-      kernel = jnp.ones((1, 1, window.kernel))
-      margin = [(window.margin, window.margin)]
-      line = jax.lax.conv_general_dilated(line, kernel, (window.stride,), margin)
-    return jnp.sum(line)
+      line = np.pad(line, window.margin)
+      starts = range(0, len(line) - window.kernel + 1, window.stride)
+      line = np.array([line[start : start + window.kernel].sum() for start in starts])
+    return line
 
-  found = sides(side, windows)
-  if found[-1] == 0:
-    assert seen_share(side, windows) == 0
-    return
-  gradient = jax.grad(last_map)(jnp.ones((1, 1, side)))
-  share = np.mean(np.asarray(gradient) > 0) ** 2
-  assert seen_share(side, windows) == pytest.approx(share)
+  reaches = [last_map(pixel).sum() > 0 for pixel in np.eye(side)]
+  assert seen_share(side, windows) == pytest.approx(np.mean(reaches) ** 2)
+  assert sides(side, windows)[-1] == len(last_map(np.ones(side)))
 
 
 def test_published_layouts_see_enough():
@@ -48,9 +44,8 @@ def test_published_layouts_see_enough():
 @pytest.mark.parametrize(
   ("side", "windows", "message"),
   [
-    # What trained without a word: 2, 20 and 42 % of the pixels.
+    # What trained without a word: 2 and 42 % of the pixels.
     (20, [Window(3, 18)], r"config.model.strides 18 and config.data.canvas 20 features see 2.2%"),
-    (20, [Window(5, 1), Window(5, 50)], "features see 20.2%"),
     (20, [Window(5, 1), Window(9, 9)], "features see 42.3%.*or set config.data.canvas to 22"),
     (20, [Window(3, 2)] * 5, r"the feature map shrinks to nothing \(20 -> 9 -> 4 -> 1 -> 0\)"),
   ],

@@ -1,5 +1,6 @@
 """Poses against NumPy: formulas, group laws, extremes."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,8 +122,7 @@ def test_extreme_numbers_are_finite(largest):
   extremes = np.array([-largest, -30.0, 0.0, 30.0, largest], np.float32)
   raws = np.concatenate([np.repeat(extremes[:, None], 6, axis=1), largest * np.eye(6)])
   raws = np.concatenate([raws, -largest * np.eye(6)]).astype(np.float32)
-  for number in through_everything(raws):
-    assert np.isfinite(number).all()
+  chex.assert_tree_all_finite(through_everything(raws))
 
 
 def test_numbers_of_turns_that_are_whole_turn_nothing():
@@ -155,16 +155,13 @@ def invert_with_gradient(pose):
 
 @pytest.mark.parametrize("case", COLLAPSED)
 def test_inverse_of_a_collapsed_pose_is_finite(case):
+  """Without area it throws points out of the template: a template that has shrunk to a point is not
+  seen by pixels a tenth of an image away."""
   pose = jnp.asarray(COLLAPSED[case], jnp.float32)
-  for number in invert_with_gradient(pose):
-    assert np.isfinite(number).all()
-
-
-@pytest.mark.parametrize("case", list(COLLAPSED)[:3])
-def test_inverse_of_a_pose_without_area_throws_points_out_of_the_template(case):
-  """A template that has shrunk to a point is not seen by pixels a tenth of an image away."""
-  pose = jnp.asarray(COLLAPSED[case], jnp.float32)
+  inverse, gradient = invert_with_gradient(pose)
+  chex.assert_tree_all_finite((inverse, gradient))
+  if case == "a line":
+    return
   near = pose[None, :, 2] + jnp.array([[0.1, 0.0], [0.0, 0.1], [-0.1, 0.1]])
-  inverse = geometry.invert(pose)
   seen = near @ inverse[:, :2].T + inverse[None, :, 2]
   assert (np.abs(seen).max(axis=1) > 10).all(), seen

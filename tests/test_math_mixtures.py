@@ -1,5 +1,6 @@
 """Pixel mixtures against SciPy in float64, hand-set values, extremes."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,13 +114,12 @@ def test_safe_log():
 
 
 @pytest.mark.parametrize("logit", [0.0, 1e30, -1e30])
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_extremes_are_finite(logit, scale):
   arguments = list(random_inputs())
   arguments[1][0], arguments[1][1] = logit, -logit
   arguments[5] = np.float32(scale)
-  for number in jax.tree.leaves(value_and_gradient(tuple(arguments))):
-    assert np.isfinite(number).all()
+  chex.assert_tree_all_finite(value_and_gradient(tuple(arguments)))
 
 
 @jax.jit

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -113,5 +114,4 @@ def test_extremes_are_finite(case, normalize_mixing):
   scale = np.full_like(scale, size)
   presence = np.full_like(scale, probability)
   numbers = value_and_gradient(poses, votes, scale, presence, normalize_mixing=normalize_mixing)
-  for number in jax.tree.leaves(numbers):
-    assert np.isfinite(number).all()
+  chex.assert_tree_all_finite(numbers)

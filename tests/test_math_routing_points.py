@@ -1,5 +1,6 @@
 """Routing of points without order: against a SciPy loop, symmetries, winners, extremes."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -128,5 +129,4 @@ def test_extremes_are_finite(case):
   numbers = value_and_gradient(
     points, votes, np.full_like(scale, size), np.full_like(scale, probability)
   )
-  for number in jax.tree.leaves(numbers):
-    assert np.isfinite(number).all()
+  chex.assert_tree_all_finite(numbers)

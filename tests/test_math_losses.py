@@ -1,0 +1,166 @@
+"""Sparsity and margin losses against NumPy and by hand; which sparsity a loss section asks for."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from scae_jax import sparsity
+from scae_jax.margins import margin_loss, spread_loss, spread_margin
+from scae_jax.models.capsule_loss import CapsuleLoss, sparsity_of
+from tests.tiny import LOSS, MARGINS
+
+BATCH, CAPSULES, CLASSES = 5, 6, 3
+KINDS = {
+  "l2": functools.partial(sparsity.l2, num_classes=CLASSES),
+  "entropy": sparsity.entropy,
+  "kl": sparsity.kl,
+}
+entropy = jax.jit(sparsity.entropy)
+
+
+@pytest.fixture(scope="module")
+def activations():
+  return np.random.RandomState(0).uniform(0.01, 1, (BATCH, CAPSULES)).astype(np.float32)
+
+
+@pytest.mark.parametrize("constant", [None, 4.3])
+def test_l2(activations, constant):
+  target = CAPSULES / CLASSES if constant is None else constant
+  within = np.mean([(sum(row) - target) ** 2 for row in activations])
+  between = np.mean([(sum(column) - BATCH / CLASSES) ** 2 for column in activations.T])
+  actual = sparsity.l2(jnp.asarray(activations), CLASSES, constant)
+  np.testing.assert_allclose(actual, [within, between], rtol=1e-5)  # sums of six in float32
+
+
+def test_entropy_and_kl(activations):
+  exact, uniform = activations.astype(np.float64), np.full(CAPSULES, 1 / CAPSULES)
+  within = np.mean([stats.entropy(row) for row in exact])
+  between = -stats.entropy(exact.sum(axis=0))
+  # Logarithms in float32.
+  np.testing.assert_allclose(entropy(activations), [within, between], rtol=1e-5)
+  within = -np.mean([stats.entropy(row / row.sum(), uniform) for row in exact])
+  between = stats.entropy(exact.sum(axis=0), uniform)
+  # Differences of entropies of size 2, known to 1e-6.
+  np.testing.assert_allclose(sparsity.kl(jnp.asarray(activations)), [within, between], atol=5e-6)
+
+
+def test_entropy_of_the_ideals():
+  """One capsule an example and all in turn is best: 0 within, -log k between. Size is nothing."""
+  turns = np.eye(CAPSULES, dtype=np.float32)
+  log_k = np.log(CAPSULES)
+  # 1e-8 in a sum of 0.1 changes a logarithm by 1e-7.
+  np.testing.assert_allclose(entropy(0.1 * turns), [0, -log_k], atol=1e-5)
+  np.testing.assert_allclose(entropy(np.full_like(turns, 0.2)), [log_k, -log_k], atol=1e-5)
+  np.testing.assert_allclose(entropy(turns[:1].repeat(CAPSULES, axis=0)), [0, 0], atol=1e-5)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def between(kind, batches):
+  """Of batches [n, b, k], plain and unbiased: their means."""
+  kinds = [functools.partial(KINDS[kind], unbiased=unbiased) for unbiased in (False, True)]
+  return [jnp.mean(jax.vmap(each)(batches).between) for each in kinds]
+
+
+def test_unbiased_l2_is_on_average_that_of_all_examples(activations):
+  """Over all batches of two, with replacement, of five examples."""
+  rows = np.stack(np.meshgrid(*[np.arange(BATCH)] * 2), axis=-1).reshape(-1, 2)
+  plain, unbiased = between("l2", activations[rows])
+  exact = activations.astype(np.float64)
+  expected = np.mean((2 * exact.mean(axis=0) - 2 / CLASSES) ** 2)
+  np.testing.assert_allclose(unbiased, expected, rtol=1e-5)  # squares of float32
+  variance_of_sums = 2 * exact.var(axis=0)
+  np.testing.assert_allclose(plain, expected + np.mean(variance_of_sums), rtol=1e-5)
+
+
+def test_unbiased_entropy_is_nearly_that_of_all_examples(activations):
+  """To second order: of batches of ten a tenth of the deficit may stay."""
+  rows = np.random.RandomState(1).randint(0, BATCH, (4000, 10))
+  plain, unbiased = between("entropy", activations[rows])
+  expected = entropy(activations)[1]
+  assert plain - expected > 1e-3
+  assert abs(unbiased - expected) < 0.1 * (plain - expected)
+
+
+@jax.jit
+def value_and_gradients(activations):
+  """Of (within, between) of every kind, plain and unbiased, a gradient each."""
+
+  def stacked(activations):
+    kinds = (KINDS[name] for name in ("l2", "entropy"))
+    pairs = [kind(activations, unbiased=each) for kind in kinds for each in (False, True)]
+    return jnp.stack([jnp.stack(pair) for pair in pairs])
+
+  return stacked(activations), jax.jacrev(stacked)(activations)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1e-8, 1.0])
+def test_extremes_are_finite(size):
+  activations = np.full((BATCH, CAPSULES), size, np.float32)
+  activations[0] = activations[1, 2] = 0
+  chex.assert_tree_all_finite(value_and_gradients(activations))
+  # Of one example there is no bias: the unbiased value is the plain one.
+  of_one, _ = value_and_gradients(activations[1:2])
+  np.testing.assert_array_equal(of_one[0::2], of_one[1::2])
+
+
+@pytest.mark.parametrize(
+  ("prior", "posterior", "constant", "unbiased"),
+  [("l2", "entropy", 0.0, False), ("kl", "l2", 1.0, True), ("l2", "kl", 1.0, True)],
+)
+def test_capsule_loss_has_the_kinds_asked_for(prior, posterior, constant, unbiased, activations):
+  """The constant is of the presences' l2 alone; without it, it is an even share of capsules."""
+  presence, mass = jnp.asarray(activations), jnp.asarray(activations[::-1, ::-1] ** 2)
+  loss = {"prior": prior, "prior_within_constant": constant, "posterior": posterior}
+  section = CapsuleLoss(**LOSS | loss | {"unbiased_between": unbiased})
+  of_presence = KINDS[prior](presence, unbiased=unbiased)
+  of_mass = KINDS[posterior](mass, unbiased=unbiased)
+  within = of_presence.within
+  if prior == "l2" and constant:
+    within = np.mean((activations.sum(axis=1) - constant) ** 2)
+  expected = {
+    "prior_within": float(within),
+    "prior_between": float(of_presence.between),
+    "posterior_within": float(of_mass.within),
+    "posterior_between": float(of_mass.between),
+  }
+  terms = sparsity_of(section, CLASSES)(presence, mass)
+  assert terms == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def example(seed, num_present):
+  rng = np.random.RandomState(seed)
+  present = np.zeros(CAPSULES)
+  present[rng.permutation(CAPSULES)[:num_present]] = 1
+  return rng.uniform(0, 1, CAPSULES).astype(np.float32), present.astype(np.float32)
+
+
+@pytest.mark.parametrize("num_present", [0, 1, 2, CAPSULES])
+def test_margin_losses_against_loops(num_present):
+  for seed in range(3):
+    lengths, present = example(seed, num_present)
+    margins = spread = 0.0
+    for length, there in zip(lengths, present, strict=True):
+      margins += max(0, 0.9 - length) ** 2 if there else 0.5 * max(0, length - 0.1) ** 2
+    found = margin_loss(jnp.asarray(lengths), jnp.asarray(present), **MARGINS)
+    assert float(found) == pytest.approx(margins, rel=1e-5, abs=1e-7)
+    for t in np.flatnonzero(present):
+      for i in np.flatnonzero(1 - present):
+        spread += max(0, 0.6 - (lengths[t] - lengths[i])) ** 2
+    found = spread_loss(jnp.asarray(lengths), jnp.asarray(present), jnp.float32(0.6))
+    assert float(found) == pytest.approx(spread, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("step", "expected"),
+  [(0, 0.2142085), (200, 0.595), (400, 0.9757915), (700, 0.9899641), (np.inf, 0.9899641)],
+)
+def test_spread_margin_rises_from_a_fifth_to_nearly_one(step, expected):
+  """0.2 + 0.79 / (1 + exp(-x)) of x = -4, 0, 4, 10 and, however long it takes, 10."""
+  assert float(spread_margin(jnp.float32(step), 50.0)) == pytest.approx(
+    expected, rel=1e-5, abs=1e-6
+  )
