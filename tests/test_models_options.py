@@ -27,6 +27,7 @@ from tests.tiny import (
 # Two models that share no option with each other or with the published one.
 SOFT = {
   "target": "sobel",
+  "stop_gradients": "all",
   "reconstruction_vote": "soft",
   "reconstruction_presence": "soft",
   "normalize_mixing": True,
@@ -72,9 +73,11 @@ def hard():
 
 
 def test_gradients_where_objects_draw_softly(soft):
-  """The image now teaches the objects; parts stay constants of the routing."""
-  objects = {"convnet", "features", "object_encoder", "object_decoder"}
-  drawn = objects | {"dummy_vote", "templates", "temperature", "colour", "background"}
+  """The image now teaches the objects, and by the colours it draws special features; parts and all
+  that they say are constants of the object half."""
+  objects = {"object_encoder", "object_decoder"}
+  drawn = objects | {"convnet", "features", "dummy_vote", "templates", "temperature", "colour"}
+  drawn |= {"background"}
   assert_flows(
     group_gradients(soft[0]),
     {"image": drawn, "parts": objects, "dynamic": set(), **PROBES}
@@ -105,12 +108,11 @@ def test_sobel_target(soft):
 @pytest.mark.parametrize(("case", "normalised"), [("soft", True), ("hard", False)])
 def test_mixing_is_normalised_on_request(case, normalised, request):
   output = request.getfixturevalue(case)[2]
+  objects = output.objects
   for b in range(BATCH):
     log_prob, posterior = reference_routing(
       output.parts.poses[b].reshape(PARTS, 6),
-      output.objects.votes[b],
-      output.objects.vote_scale[b],
-      output.objects.vote_presence[b],
+      *(objects.votes[b], objects.vote_scale[b], objects.vote_presence[b]),
       normalised,
     )
     np.testing.assert_allclose(output.routing.log_prob[b], log_prob, rtol=1e-4, atol=1e-4)
