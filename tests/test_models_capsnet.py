@@ -32,17 +32,18 @@ def tiny_batch(num_labels=1):
 
 def runner(num_labels):
   """Parameters, and a compiled function of parameters and batch: of `train` and not, outputs,
-  terms and measures."""
+  terms and measures; and pictures."""
   system = tiny_system(num_labels)
   variables = random_variables(system.module, tiny_batch(num_labels), train=False)
 
   @compiled
   def run(variables, batch):
     outputs = [system.module.apply(variables, batch, train=train) for train in (True, False)]
-    return [
+    found = [
       (output, system.loss_terms(output, batch, 0), system.metrics(output, batch))
       for output in outputs
     ]
+    return *found, system.pictures(variables, batch)
 
   return variables, lambda variables, batch: jax.device_get(run(variables, batch))
 
@@ -50,6 +51,13 @@ def runner(num_labels):
 @pytest.fixture(scope="module")
 def trained():
   return runner(num_labels=1)
+
+
+def decoded(params, capsules):
+  """The pixels of capsules of which all but one are zero."""
+  hidden, last = params["dense_0"], params["dense_1"]
+  hidden = np.maximum(capsules.reshape(-1) @ hidden["kernel"] + hidden["bias"], 0)
+  return 1 / (1 + np.exp(-(hidden @ last["kernel"] + last["bias"])))
 
 
 def test_capsules_and_reconstruction_against_numpy(trained):
@@ -76,9 +84,7 @@ def test_capsules_and_reconstruction_against_numpy(trained):
     np.testing.assert_allclose(output.lengths[b], lengths, rtol=1e-4)
     alone = np.zeros_like(capsules)
     alone[labels[b]] = capsules[labels[b]]
-    hidden, last = params["decoder"]["dense_0"], params["decoder"]["dense_1"]
-    hidden = np.maximum(alone.reshape(-1) @ hidden["kernel"] + hidden["bias"], 0)
-    drawn = 1 / (1 + np.exp(-(hidden @ last["kernel"] + last["bias"])))
+    drawn = decoded(params["decoder"], alone)
     np.testing.assert_allclose(output.reconstruction[b, 0].reshape(-1), drawn, rtol=1e-3, atol=1e-4)
     there = np.arange(CLASSES) == labels[b]
     costs = np.where(
@@ -95,7 +101,7 @@ def test_capsules_and_reconstruction_against_numpy(trained):
 def test_training_draws_the_true_class_and_evaluation_the_longest(trained):
   variables, run = trained
   batch = tiny_batch()
-  (training, _, _), (evaluation, _, _) = run(variables, batch)
+  (training, _, _), (evaluation, _, _), _ = run(variables, batch)
   np.testing.assert_array_equal(training.drawn[:, 0], batch["label"])
   np.testing.assert_array_equal(evaluation.drawn[:, 0], evaluation.lengths.argmax(1))
   # Both are in one program, and may be computed apart; so here and below.
@@ -103,7 +109,7 @@ def test_training_draws_the_true_class_and_evaluation_the_longest(trained):
   close(training.lengths, evaluation.lengths)
   # Labels that are what the capsules say: then both draw the same.
   said = batch | {"label": jnp.asarray(evaluation.drawn[:, 0])}
-  (training, _, _), (again, _, _) = run(variables, said)
+  (training, _, _), (again, _, _), _ = run(variables, said)
   close(training.reconstruction, again.reconstruction)
   close(evaluation.reconstruction, again.reconstruction)
 
@@ -117,7 +123,7 @@ def test_gradient_through_the_last_iteration_alone_on_request():
 def test_two_labels_have_a_reconstruction_each():
   check_system(tiny_system(num_labels=2), ImageSpec(CANVAS, 1, CLASSES, 2), BATCH)
   batch, (variables, run) = tiny_batch(num_labels=2), runner(num_labels=2)
-  (training, terms, measures), (evaluation, _, _) = run(variables, batch)
+  (training, terms, measures), (evaluation, _, _), _ = run(variables, batch)
   labels = np.stack([batch["label"], batch["other_label"]], axis=1)
   np.testing.assert_array_equal(training.drawn, labels)
   error = np.square(training.reconstruction - np.asarray(batch["sources"])).sum((1, 2, 3, 4))
@@ -140,9 +146,8 @@ def test_answers_stand_in_the_place_of_the_label_that_they_are():
 
 
 def test_pictures(trained):
-  variables, _ = trained
-  system, batch = tiny_system(), tiny_batch()
-  drawn = jax.device_get(jax.jit(system.pictures)(variables, batch))
+  (variables, run), batch = trained, tiny_batch()
+  _, (output, _, _), drawn = run(variables, batch)
   assert set(drawn) == {"class_reconstructions", "capsule_dimensions", "coupling"}
   perturbed = drawn["capsule_dimensions"]["perturbed"]
   assert perturbed.shape == (3, SIZE, len(OFFSETS), CANVAS, CANVAS, 1)
@@ -151,7 +156,6 @@ def test_pictures(trained):
   for d in range(SIZE):  # without a change each is the reconstruction
     np.testing.assert_allclose(perturbed[:, d, middle], reconstruction[:3], rtol=1e-5)
   # A change of one number, as the decoder sees it.
-  output = system.module.apply(variables, batch, train=False)
   changed = np.zeros((CLASSES, SIZE), np.float32)
   said = int(output.drawn[1, 0])
   np.testing.assert_allclose(reconstruction, output.reconstruction[:, 0], rtol=1e-5)
@@ -160,11 +164,7 @@ def test_pictures(trained):
   jax.tree.map(np.testing.assert_array_equal, fed, expected)
   changed[said] = output.routing.parents[1, said]
   changed[said, 2] += OFFSETS[-1]
-  decoder = variables["params"]["decoder"]
-  hidden = jax.nn.relu(
-    changed.reshape(-1) @ decoder["dense_0"]["kernel"] + decoder["dense_0"]["bias"]
-  )
-  pixels = jax.nn.sigmoid(hidden @ decoder["dense_1"]["kernel"] + decoder["dense_1"]["bias"])
+  pixels = decoded(jax.device_get(variables["params"]["decoder"]), changed)
   np.testing.assert_allclose(perturbed[1, 2, -1].reshape(-1), pixels, rtol=1e-4, atol=1e-5)
   # Of the first example, by iteration; couplings start even, which agreements are not.
   fed, routing = drawn["coupling"], output.routing

@@ -1,5 +1,6 @@
 """CCAE: votes, losses and measures against NumPy, gradients, symmetries, and bad configs."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -16,7 +17,7 @@ from scae_jax.models.point_capsules import PointVotes, point_votes
 from scae_jax.routing.points import PointRouting
 from tests.references import reference_points
 from tests.tiny import CCAE_TERMS as TERMS
-from tests.tiny import compiled, random_variables, tiny
+from tests.tiny import build, compiled, random_variables, tiny
 from tests.toy_scenes import OPTIONS as SCENES
 from tests.toy_scenes import numpy_batch
 
@@ -68,22 +69,15 @@ def moved(gradients):
   return any(np.any(gradient) for gradient in jax.tree.leaves(gradients))
 
 
+def record_of(kind, **fields):
+  """A record whose other fields are zero."""
+  others = dict.fromkeys((field.name for field in dataclasses.fields(kind)), jnp.zeros(()))
+  return kind(**{**others, **fields})
+
+
 def test_a_vote_is_the_translation_of_a_pose():
-  zeros = jnp.zeros((1, 1, 1))
-  poses = jnp.arange(6.0).reshape(1, 1, 1, 6)
-  found = point_votes(
-    ObjectCapsules(
-      poses=poses.reshape(1, 1, 2, 3),
-      presence=zeros[0],
-      presence_logits=zeros[0],
-      object_part=poses.reshape(1, 1, 1, 2, 3),
-      votes=poses,
-      vote_scale=zeros,
-      vote_presence=zeros,
-      dynamic=jnp.zeros_like(poses),
-    )
-  )
-  np.testing.assert_array_equal(found.votes, [[[[2, 5]]]])
+  found = point_votes(record_of(ObjectCapsules, votes=jnp.arange(6.0)))
+  np.testing.assert_array_equal(found.votes, [2, 5])
 
 
 def test_loss_terms_against_numpy(both_decoders):
@@ -201,31 +195,12 @@ def test_measures_against_brute_force(capsules):
   np.testing.assert_allclose(measures["unexplained_points"], share, rtol=1e-6)
 
 
-def hand_set_output(presence_logits, winner, point_presence):
-  batch, points = np.shape(winner)
-  k = np.shape(presence_logits)[1]
-  zeros = jnp.zeros((batch, k))
-  objects = PointVotes(
-    votes=jnp.zeros((batch, k, 1, 2)),
-    vote_scale=zeros[..., None],
-    vote_presence=zeros[..., None],
-    presence=zeros,
-    presence_logits=jnp.asarray(presence_logits, jnp.float32),
-    dynamic=jnp.zeros((batch, k, 1, 6)),
-  )
-  routing = PointRouting(
-    log_prob=jnp.zeros((batch, points)),
-    posterior=jnp.zeros((batch, k + 1, points)),
-    winner=jnp.asarray(winner),
-    winning_vote=jnp.zeros((batch, points), jnp.int32),
-  )
-  presence = jnp.asarray(point_presence, jnp.float32)
-  return CCAEOutput(objects, routing, presence, zeros[:, 0], zeros, zeros)
-
-
 def test_segments_by_hand():
-  output = hand_set_output(
-    [[0.1, -0.1], [9.0, -9.0]], [[0, 1, 0], [1, 1, 0]], [[1, 1, 0], [1, 0, 1]]
+  output = record_of(
+    CCAEOutput,
+    objects=record_of(PointVotes, presence_logits=jnp.array([[0.1, -0.1], [9.0, -9.0]])),
+    routing=record_of(PointRouting, winner=jnp.array([[0, 1, 0], [1, 1, 0]])),
+    point_presence=jnp.array([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]]),
   )
   groups = segment(output)
   np.testing.assert_array_equal(groups["true_presence"], [[0, 1, -1], [1, -1, 0]])
@@ -255,11 +230,12 @@ def test_pictures_and_features_show_the_output(capsules):
   np.testing.assert_array_equal(features["posterior"], output.mass)
 
 
-@pytest.mark.parametrize("decoder", ["capsules", "mlp"])
-def test_scales_that_are_not_learnt_are_one_for_all(decoder):
-  """Its outputs are as many fewer; what the others say is still told apart."""
-  name = {"capsules": "object_decoder", "mlp": "mlp_decoder"}[decoder]
-  system = tiny(ccae, decoder=decoder, **{f"{name}.learn_vote_scale": False})
+def test_scales_that_are_not_learnt_are_one_for_all():
+  """Of the baseline, whose outputs are as many fewer; what the others say is still told apart.
+
+  Of the capsules: test_models_objects.py.
+  """
+  system = tiny(ccae, decoder="mlp", **{"mlp_decoder.learn_vote_scale": False})
   variables = random_variables(system.module, tiny_batch(), train=False)
   objects = compiled(functools.partial(system.module.apply, train=False))(
     variables, tiny_batch()
@@ -267,14 +243,9 @@ def test_scales_that_are_not_learnt_are_one_for_all(decoder):
   np.testing.assert_array_equal(objects.vote_scale, np.full((BATCH, CAPSULES, VOTES), 0.5))
   for values in (objects.votes, objects.vote_presence, objects.presence_logits):
     assert np.ptp(values) > 1e-3
-  learnt = tiny(ccae, decoder=decoder).module
-  shapes = jax.eval_shape(functools.partial(learnt.init, train=False), NOISE["noise"], tiny_batch())
-  sizes = [
-    sum(leaf.size for leaf in jax.tree.leaves(params))
-    for params in (shapes["params"], variables["params"])
-  ]
-  width = {"capsules": 8, "mlp": 16}[decoder]
-  assert sizes[0] - sizes[1] == CAPSULES * VOTES * (width + 1)
+  learnt = build(tiny(ccae, decoder="mlp"), tiny_batch())
+  sizes = [sum(leaf.size for leaf in jax.tree.leaves(params)) for params in (learnt, variables)]
+  assert sizes[0] - sizes[1] == CAPSULES * VOTES * (16 + 1)
 
 
 def test_noise_of_training(both_decoders):

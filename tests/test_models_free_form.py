@@ -7,51 +7,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import probabilistic
-from scae_jax.models.probabilistic import make_system
-from scae_jax.models.system import ImageSpec
+from scae_jax.models import probabilistic
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Moments, Relations
+from tests.tiny import PROBABILISTIC, build, compiled, random_variables, tiny
 
-CANVAS, COUNT, PARTS, OBJECTS = 9, 3, 3, 2
+COUNT, PARTS, OBJECTS = 3, 3, 2
 BATCH = {
-  "image": jnp.asarray(np.random.RandomState(0).uniform(size=(COUNT, CANVAS, CANVAS, 1)), "f4"),
+  "image": jnp.asarray(np.random.RandomState(0).uniform(size=(COUNT, 7, 7, 1)), "f4"),
   "label": jnp.zeros(COUNT, jnp.int32),
 }
 
 
 def tiny_system(poses):
-  config = probabilistic.get_config().to_dict()
-  model = config["model"]
-  model |= {"capsules": (PARTS, OBJECTS), "poses": poses, "num_samples": 2}
-  model["generative"]["template_size"] = 3
-  model["part_inference"] |= {"widths": (4,), "strides": (2,)}
-  model["object_inference"] |= {"num_layers": 0, "features": 4, "output_features": 4, "hidden": 4}
-  spec = ImageSpec(canvas=CANVAS, channels=1, num_classes=10)
-  return make_system(model, config["loss"], spec)
-
-
-def shapes(system):
-  keys = jax.random.split(jax.random.key(0))
-  rngs = {"params": keys[0], "noise": keys[1]}
-  return jax.eval_shape(lambda: system.module.init(rngs, BATCH, train=True))
-
-
-def random_variables(system):
-  """Small numbers for all parameters, without compiling their initialisation."""
-  rng = np.random.RandomState(2)
-  return jax.tree.map(
-    lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), "f4"), shapes(system)
-  )
+  return tiny(probabilistic, poses=poses, num_samples=2, **{"object_inference.num_layers": 0})
 
 
 @pytest.fixture(scope="module")
 def gaussian():
   """System, variables, and of the batch: output, posteriors of encoder and prior, and a picture."""
   system = tiny_system("gaussian")
-  variables = random_variables(system)
+  variables = random_variables(system.module, BATCH, train=True)
 
-  @jax.jit
+  @compiled
   def run(variables):
     output = system.module.apply(variables, BATCH, train=False)
     encoded = system.free_form.encode(variables, BATCH)
@@ -79,7 +57,7 @@ def test_the_encoder_starts_from_what_the_output_holds(gaussian):
 def test_posteriors_in_a_point_have_no_deviations():
   system = tiny_system("delta")
   assert system.free_form is not None
-  variables = shapes(system)
+  variables = build(system, BATCH)
   for start in (system.free_form.encode, system.free_form.prior):
     posterior = jax.eval_shape(start, variables, BATCH)
     assert [layer.pose_scales for layer in posterior] == [None, None]
@@ -90,12 +68,12 @@ def test_posteriors_in_a_point_have_no_deviations():
 
 def test_the_prior_is_what_the_config_says_of_the_top_and_the_same_for_all(gaussian):
   parts, top = gaussian[4]
-  generative = probabilistic.get_config().model.generative
+  generative = PROBABILISTIC["generative"]
   presence = jax.nn.sigmoid(top.presence_logits)
-  np.testing.assert_allclose(presence, generative.top_presence, rtol=1e-5)
+  np.testing.assert_allclose(presence, generative["top_presence"], rtol=1e-5)
   # A constant that is not computed.
   np.testing.assert_array_equal(top.poses, np.broadcast_to(np.eye(2, 3), top.poses.shape))
-  np.testing.assert_allclose(top.pose_scales, generative.top_scale, rtol=1e-6)
+  np.testing.assert_allclose(top.pose_scales, generative["top_scale"], rtol=1e-6)
   for leaf in jax.tree.leaves((parts, top)):
     assert leaf.shape[0] == COUNT
     # A compiler may treat some examples of a batch in another way than others.

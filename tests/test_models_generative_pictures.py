@@ -11,31 +11,28 @@ import pytest
 from scipy.special import expit
 
 from scae_jax.figures import FIGURES
-from scae_jax.models import generative_pictures
-from scae_jax.models.probabilistic import make_system
+from scae_jax.models import generative_pictures, probabilistic
 from scae_jax.models.system import ImageSpec
 from scae_jax.routing import selection
 from scae_jax.routing.selection import CERTAIN, Capsules
-from tests.tiny import PROBABILISTIC, compiled, random_variables
+from tests.tiny import compiled, random_variables, tiny
 
 PARTS, OBJECTS, CANVAS, TEMPLATE, BATCH = 3, 2, 24, 9, 3
-MODEL = PROBABILISTIC | {  # its networks, another generative model
+MODEL = {  # another generative model than the tiny one's, by the same networks
   "capsules": (PARTS, OBJECTS),
   "poses": "delta",
-  "generative": {
-    "template_size": TEMPLATE,
-    "nonlinearity": "relu1",
-    "pixel_scale": 0.3,
-    "temperature": 0.5,
-    "top_presence": 0.5,
-    "top_scale": 0.1,
-    "dummy_affinity": 0.5,
-    "broad_scale": 0.5,
-    "min_scale": 0.01,
-    "initial_scale": 0.05,
-    "shared_scales": False,
-  },
+  "generative.template_size": TEMPLATE,
+  "generative.nonlinearity": "relu1",
+  "generative.pixel_scale": 0.3,
+  "generative.temperature": 0.5,
+  "generative.top_presence": 0.5,
+  "generative.top_scale": 0.1,
+  "generative.dummy_affinity": 0.5,
+  "generative.broad_scale": 0.5,
+  "generative.min_scale": 0.01,
+  "generative.initial_scale": 0.05,
 }
+mean_children = jax.jit(selection.mean_children)
 
 
 def matrix(pose):
@@ -50,8 +47,7 @@ def batch():
 
 @pytest.fixture(scope="module")
 def system():
-  loss = {"schedule": {"latents": ()}, "choice_temperature": ()}
-  return make_system(MODEL, loss, ImageSpec(CANVAS, 1, 10))
+  return tiny(probabilistic, ImageSpec(CANVAS, 1, 10), **MODEL)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +117,7 @@ def test_expected_children_are_means_over_choices_and_presences(relations):
   presence = np.array([0.3, 0.8])
   logits = jnp.asarray(np.log(presence / (1 - presence)), jnp.float32)
   poses = rng.normal(size=(OBJECTS, 2, 3)).astype(np.float32)
-  children = selection.mean_children(Capsules(logits, jnp.asarray(poses)), relations)
+  children = mean_children(Capsules(logits, jnp.asarray(poses)), relations)
   chosen, on = outcomes(relations, presence)
   for child in range(PARTS):
     # float32 throughout: 1e-5 of numbers of size 1.
@@ -135,14 +131,14 @@ def test_expected_children_are_means_over_choices_and_presences(relations):
 
 def test_children_of_nobody_are_hardly_there_and_those_who_are_certain_are_finite(relations):
   nobody = Capsules(jnp.full(OBJECTS, -CERTAIN), jnp.tile(jnp.eye(2, 3), (OBJECTS, 1, 1)))
-  logits = selection.mean_children(nobody, relations).presence_logits
+  logits = mean_children(nobody, relations).presence_logits
   assert (np.asarray(logits) < -25).all()
   sure = relations.replace(
     affinity_logits=jnp.full_like(relations.affinity_logits, 60.0),
     presence_logits=jnp.full_like(relations.presence_logits, 60.0),
   )
   everybody = nobody.replace(presence_logits=-nobody.presence_logits)
-  logits = np.asarray(selection.mean_children(everybody, sure).presence_logits)
+  logits = np.asarray(mean_children(everybody, sure).presence_logits)
   assert np.isfinite(logits).all()
   assert (logits > 25).all()
 

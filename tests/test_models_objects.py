@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from scipy.special import logit
 
-from scae_jax.models.object_capsules import ObjectDecoder, ObjectEncoder, vote_scale_of
+from scae_jax.models.object_capsules import ObjectDecoder, ObjectEncoder
 from tests.references import affine_reference, similarity_reference, square
 from tests.tiny import MODEL, OBJECTS, PARTS, compiled, random_variables
 
-FIELDS = ("poses", "presence", "votes", "vote_scale", "vote_presence", "dynamic")
 BATCH = 2
 
 
@@ -27,12 +26,6 @@ def compiled_decoder(**changes):
   variables = random_variables(module, x, train=False)
   apply = compiled(functools.partial(module.apply, train=False))
   return lambda *inputs: jax.device_get(apply(*inputs)), variables, x
-
-
-def test_vote_scales_are_above_a_floor():
-  raw = np.array([[-200.0, -1.0], [0.0, 90.0]])
-  expected = np.logaddexp(0, raw + 0.5) + 0.01
-  np.testing.assert_allclose(vote_scale_of(jnp.asarray(raw, jnp.float32)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("similarity", "deformations"), [(False, True), (True, False)])
@@ -58,7 +51,7 @@ def test_a_vote_is_viewer_times_object_part(similarity, deformations):
 
 
 def test_by_hand():
-  """With weights of zero, outputs are what the biases say."""
+  """With weights of zero, outputs are what the biases say: each its own and of its own capsule."""
   apply, variables, x = compiled_decoder(similarity=False, deformations=True)
   params = jax.tree.map(jnp.zeros_like, variables["params"])
   params["presence_bias"] = params["presence_bias"].at[1, 0].set(1.0)
@@ -68,42 +61,25 @@ def test_by_hand():
   objects = jax.tree.map(lambda a: a[0], apply({"params": params}, x))
   # sigmoid(0) = 0.5; scales 0.51; softplus(0.5) = 0.974077, softplus(0) = 0.693147; tanh(0.5).
   close = functools.partial(np.testing.assert_allclose, rtol=1e-5)
-  close(objects.poses[0], [[0.51, 0, 0], [0, 0.51, 0]])
-  close(objects.votes[0], [[0.2601, 0, 0, 0, 0.2601, 0]] * PARTS)
+  close(objects.poses[1], [[0.51, 0, 0.462117], [0, 0.51, 0]])
   close(objects.votes[1], [[0.2601, 0, 0.462117, 0, 0.2601, 0]] * PARTS)
-  close(objects.vote_scale[0], [0.984077] * PARTS)
   close(objects.vote_scale[1], [0.703147, 0.01, 0.984077])
-  close(objects.vote_presence[0], [0.25] * PARTS)
   close(objects.vote_presence[1], [0.365529, 0.365529, 0.643914])
+  for other in (0, 2, 3):
+    close(objects.poses[other], [[0.51, 0, 0], [0, 0.51, 0]])
+    close(objects.votes[other], [[0.2601, 0, 0, 0, 0.2601, 0]] * PARTS)
+    close(objects.vote_scale[other], [0.984077] * PARTS)
+    close(objects.vote_presence[other], [0.25] * PARTS)
   close(objects.presence, [0.25, 0.643914, 0.25, 0.25])
   np.testing.assert_array_equal(objects.presence_logits, [0, 1, 0, 0])  # zeros and a bias
   assert not objects.dynamic.any()
 
 
-HEADS = {
-  "viewer_bias": {"poses", "votes"},
-  "object_part": {"votes"},
-  "presence_bias": {"presence", "vote_presence"},
-  "vote_presence_bias": {"presence", "vote_presence"},
-  "vote_scale_bias": {"vote_scale"},
-}
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_every_head_moves_only_its_own_output(head):
-  """One program: of the same numbers it makes the same, to the bit; here and below."""
-  apply, variables, x = compiled_decoder(similarity=False, deformations=True)
-  params = dict(variables["params"])
-  params[head] = params[head].at[1].add(0.7)
-  before, after = apply(variables, x), apply({"params": params}, x)
-  for name in FIELDS:
-    moved = getattr(before, name) != getattr(after, name)
-    assert moved[:, 1].any() == (name in HEADS[head]), name
-    assert not moved[:, [0, 2, 3]].any(), "other capsules stay"
-
-
 def test_the_last_layer_without_bias_is_all_that_moves_deformations():
-  """And so a capsule whose features are switched off, their constant too, does not deform."""
+  """And so a capsule whose features are switched off, their constant too, does not deform.
+
+  One program: of the same numbers it makes the same, to the bit.
+  """
   apply, variables, x = compiled_decoder(similarity=False, deformations=True)
   params = dict(variables["params"])
   assert not any("dynamic" in name for name in params)
@@ -144,20 +120,6 @@ def test_constant_noise_in_evaluation():
   capsule = capsule[..., 0].ravel()
   # 200 independent pairs are correlated by 0.07 on average.
   assert abs(np.corrcoef(capsule, vote.ravel()[: capsule.size])[0, 1]) < 0.3
-
-
-def test_noise_in_training():
-  module = decoder()
-  x = jnp.zeros((BATCH, OBJECTS, 5))
-  variables = random_variables(module, x, train=False)
-
-  @compiled
-  def presence(key):
-    return module.apply(variables, x, train=True, rngs={"noise": key}).vote_presence
-
-  first, again, other = (np.asarray(presence(jax.random.key(i))) for i in (0, 0, 1))
-  np.testing.assert_array_equal(first, again)  # the same program of the same key
-  assert np.abs(logit(first) - logit(other)).max() > 0.1
 
 
 def test_mlp_encoder_is_an_mlp_on_flattened_parts():

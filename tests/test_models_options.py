@@ -16,6 +16,7 @@ from tests.tiny import (
   PROBES,
   SPARSITY,
   assert_flows,
+  changed,
   compiled,
   group_gradients,
   random_variables,
@@ -105,16 +106,13 @@ def test_sobel_target(soft):
     np.testing.assert_allclose(soft[2].reconstruction.target[b], edges, atol=5e-6)  # as in float32
 
 
-@pytest.mark.parametrize(("case", "normalised"), [("soft", True), ("hard", False)])
-def test_mixing_is_normalised_on_request(case, normalised, request):
-  output = request.getfixturevalue(case)[2]
-  objects = output.objects
+def test_mixing_is_normalised_on_request(soft):
+  """As published it is not: test_models_scae.py."""
+  output, objects = soft[2], soft[2].objects
   for b in range(BATCH):
-    log_prob, posterior = reference_routing(
-      output.parts.poses[b].reshape(PARTS, 6),
-      *(objects.votes[b], objects.vote_scale[b], objects.vote_presence[b]),
-      normalised,
-    )
+    votes = objects.votes[b], objects.vote_scale[b], objects.vote_presence[b]
+    poses = output.parts.poses[b].reshape(PARTS, 6)
+    log_prob, posterior = reference_routing(poses, *votes, normalize_mixing=True)
     np.testing.assert_allclose(output.routing.log_prob[b], log_prob, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(output.routing.posterior[b], posterior, atol=1e-4)
     present = output.parts.presence[b] @ log_prob
@@ -124,19 +122,10 @@ def test_mixing_is_normalised_on_request(case, normalised, request):
 def drawn(case, poses, presence, changes):
   """Pictures by NumPy against those of the model, for poses [b, m, 6] and presences [b, m]."""
   _, _, output, params = case
-  options = {"nonlinearity": "sigmoid", "mixing": "alpha", "colour": True}
-  prefix = "part_decoder."
-  options |= {k.removeprefix(prefix): v for k, v in changes.items() if k.startswith(prefix)}
-  mixture = output.reconstruction.mixture
+  options, mixture = changed(MODEL, changes)["part_decoder"], output.reconstruction.mixture
   for b in range(BATCH):
-    mean, log_mixing = reference_picture(
-      params["part_decoder"],
-      poses[b].reshape(PARTS, 2, 3),
-      presence[b],
-      output.parts.features[b],
-      options,
-      CANVAS,
-    )
+    part = poses[b].reshape(PARTS, 2, 3), presence[b], output.parts.features[b]
+    mean, log_mixing = reference_picture(params["part_decoder"], *part, options, CANVAS)
     # Votes are known to 1e-6 and have scales down to 0.05: positions to 1e-4 of a pixel.
     np.testing.assert_allclose(mixture.mean[b], mean, atol=1e-3)
     np.testing.assert_allclose(mixture.log_mixing[b], log_mixing, atol=3e-3)
@@ -157,15 +146,6 @@ def test_drawn_from_hard_winners(hard):
   winner = output.routing.posterior[:, :-1].argmax(axis=1)
   poses = np.take_along_axis(output.objects.votes, winner[:, None, :, None], axis=1)[:, 0]
   drawn(hard, poses, output.parts.presence, HARD)
-
-
-def test_no_deformations_and_a_fixed_scale(soft):
-  objects = soft[2].objects
-  assert not objects.dynamic.any()
-  assert soft[1]["dynamic"] == 0
-  np.testing.assert_array_equal(objects.vote_scale, np.ones((BATCH, OBJECTS, PARTS)))
-  for poses in (objects.poses, soft[2].parts.poses):  # and similarities
-    np.testing.assert_allclose(poses[..., 0, 0], poses[..., 1, 1], atol=1e-6)  # entries of size 1
 
 
 @pytest.fixture(scope="module")
@@ -232,15 +212,10 @@ def test_pictures_of_templates_and_mixing(pictures):
 
 
 def test_pictures_of_turned_images(pictures):
-  """Parts of the image as it is and of the image upside down, as the model sees each."""
-  (shown, _), turned = pictures, {0: lambda x: x, 180: lambda x: x[:, ::-1, ::-1]}
-  fed = shown["part_identity"]
-  for angle, turn in turned.items():
-    (column,) = np.flatnonzero(fed["degrees"] == angle)
-    # The sine of 180 degrees is not quite 0 in float32: positions are off by 1e-6 pixels.
-    np.testing.assert_allclose(fed["image"][:, column], turn(tiny_batch()["image"]), atol=1e-5)
+  """Parts as the model sees them; how images are turned: test_models_generative_pictures.py."""
+  shown, _ = pictures
+  fed, expected = shown["part_identity"], shown["reconstructions"]["part_mixing"]
   upright = np.flatnonzero(fed["degrees"] == 0)[0]
   # Another compilation of the same numbers: five layers and a warp, rounded in another order.
-  expected = shown["reconstructions"]["part_mixing"]
   np.testing.assert_allclose(fed["part_mixing"][:, upright], expected, atol=1e-4)
   assert np.abs(fed["part_mixing"] - expected[:, None]).max() > 0.01  # turned, parts differ

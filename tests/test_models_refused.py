@@ -38,8 +38,6 @@ from tests.toy_system import toy_config
     # What follows from the data or from other keys is not for the config to say.
     (scae, {"num_classes": 3}, r"unknown keys \['num_classes'\]"),
     (ccae, {"object_decoder.num_parts": 3}, r"unknown keys \['num_parts'\]"),
-    (probabilistic, {"generative.channels": 1}, r"unknown keys \['channels'\]"),
-    (probabilistic, {"part_inference.gaussian": True}, r"unknown keys \['gaussian'\]"),
     (ccae, {"num_objects": 2}, "num_objects must be at least 3, the patterns"),
     (ccae, {"num_votes": 3}, "num_votes must be at least 4, the points"),
     (
@@ -64,7 +62,6 @@ from tests.toy_system import toy_config
       r"choice_temperature must be .* end at 1.*\(100.0, 2.0\)",
     ),
     (capsnet, {"primary_kernel": 9}, r"primary_kernel 9, .*\(10 -> 8 -> 0\)"),
-    (capsnet, {"primary_stride": 9}, "primary_stride 9 .*features see .* of the pixels"),
     (matrix_capsules, {"conv_kernel": 13}, r"conv_kernel 13 .*\(19 -> 4 -> 1 -> 0\)"),
     (matrix_capsules, {"inverse_temperature_limit": 0.0}, "must be above 0"),
     (matrix_capsules, {"loss.margin_scale": 0.0}, "config.loss.margin_scale must be above 0"),
@@ -97,26 +94,21 @@ def test_data_of_another_kind_are_refused(module):
       {
         "part_encoder.presence_noise": 0,
         "part_encoder.num_features": 0,
+        "part_encoder.widths": (1,),
+        "part_encoder.strides": (1,),
         "part_decoder.colour": False,
         "part_decoder.pixel_scale": 1,
         "part_decoder.template_size": 2,
-        "object_encoder.num_layers": 0,
-        "object_decoder.presence_noise": 0.0,
-      },
-    ),
-    (
-      scae,
-      {
-        "part_encoder.widths": (1,),
-        "part_encoder.strides": (1,),
         "object_encoder.num_inducing": 1,
         "object_encoder.output_features": 1,
         "object_encoder.features": 1,
+        "object_decoder.presence_noise": 0.0,
         "object_decoder.hidden": 1,
         "object_decoder.capsule_features": 1,
       },
     ),
-    (ccae, {"decoder": "mlp", "mlp_decoder.widths": ()}),  # a linear map
+    # A linear map.
+    (ccae, {"object_encoder.num_layers": 0, "decoder": "mlp", "mlp_decoder.widths": ()}),
     (
       probabilistic,
       {

@@ -2,7 +2,6 @@
 
 import functools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,27 +73,14 @@ def test_gradients_flow_where_they_are_not_stopped(stop, reached, tiny, result, 
   assert_flows(group_gradients(jacobian), expected | dict.fromkeys(SPARSITY, reached))
 
 
-def test_gradients_reach_only_the_heads_that_a_term_is_about(result):
-  decoder = result[0]["params"]["object_decoder"]
-  heads = ("viewer_bias", "object_part", "presence_bias", "vote_presence_bias", "vote_scale_bias")
-  prior = {"presence_bias", "vote_presence_bias"}
-  expected = {"parts": set(heads), "prior_within": prior, "prior_between": prior, "dynamic": set()}
-  for term, wanted in expected.items():
-    flows = {head for head in heads if np.any(decoder[head][TERMS.index(term)])}
-    assert flows == wanted, term
-
-
 def test_gradient_of_features_follows_its_schedule(tiny, result):
   """What objects make of the part encoder's gradient: none, half, all; their own is as it was."""
   _, variables, batch = tiny
   jacobian, terms, _ = result
-  # Without noise, as in `result`; of an image nothing would be left of a gradient times 0.
-  noise = {"part_encoder.presence_noise": 0.0, "object_decoder.presence_noise": 0.0}
-  system = tiny_system(
-    feature_gradient=((10, 0.0), (20, 1.0), (30, 0.5)),
-    loss=LOSS | {"weights": LOSS["weights"] | {"image": 0.0}},
-    **noise,
-  )
+  no_noise = {"part_encoder.presence_noise": 0.0, "object_decoder.presence_noise": 0.0}
+  schedule = ((10, 0.0), (20, 1.0), (30, 0.5))
+  loss = LOSS | {"weights": LOSS["weights"] | {"image": 0.0}}
+  system = tiny_system(loss=loss, feature_gradient=schedule, **no_noise)
 
   def total(params, step):
     return losses(system, params, batch, step=step, noise_key=None)[0]
@@ -180,12 +166,3 @@ def test_measures_and_features(tiny, result):
   np.testing.assert_array_equal(features["prior"], output.objects.presence)
   np.testing.assert_array_equal(features["posterior"], output.mass)
   assert set(features) == {"prior", "posterior"}
-
-
-def test_encode_takes_images_and_finds_what_the_whole_model_finds(tiny, result):
-  system, variables, batch = tiny
-  encode = compiled(functools.partial(system.module.apply, train=False, method="encode"))
-  found, output = encode(variables, batch["image"]), result[2]
-  for name in ("parts", "colours", "objects", "routing", "part_log_prob", "mass"):
-    # Two compilations; positions of parts are tanh(5 x).
-    chex.assert_trees_all_close(getattr(found, name), getattr(output, name), atol=1e-4)
