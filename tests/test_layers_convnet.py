@@ -138,29 +138,20 @@ def test_attention_pooling_is_a_softmax_over_positions():
   np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)  # float32 sums of 12
 
 
-def test_mean_pooling_is_attention_pooling_under_constant_attention():
-  x = normal(2, 3, 4, 5)
-  attention, mean = AttentionPooling(2, 3), MeanPooling(2, 3)
-  dense = random_variables(attention, x)["params"]["conv_1x1"]
-  split = {k: v.reshape(*v.shape[:-1], 2, 4).copy() for k, v in dense.items()}
-  split["kernel"][..., 3] = 0
-  constant = {k: v.reshape(*v.shape[:-2], 8) for k, v in split.items()}
-  values = {k: v[..., :3].reshape(*v.shape[:-2], 6) for k, v in split.items()}
-  np.testing.assert_allclose(
-    attention.apply({"params": {"conv_1x1": constant}}, x),
-    mean.apply({"params": {"conv_1x1": values}}, x),
-    rtol=1e-5,
-    atol=1e-6,  # a weighted sum against a mean, both of 12
-  )
-
-
-def test_linear_pooling_reads_every_position():
-  pooling, x = LinearPooling(num_capsules=2, features=3), normal(2, 3, 4, 5)
-  variables = random_variables(pooling, x)
-  dense = variables["params"]["linear"]
-  flat = np.asarray(x).reshape(2, 60)
-  expected = (flat @ dense["kernel"] + dense["bias"]).reshape(2, 2, 3)
-  np.testing.assert_allclose(pooling.apply(variables, x), expected, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(
+  ("pooling", "layer", "read"),
+  [
+    (MeanPooling, "conv_1x1", lambda x: x.mean(axis=(1, 2))),
+    (LinearPooling, "linear", lambda x: x.reshape(2, 60)),
+  ],
+)
+def test_pooling_by_one_dense_layer(pooling, layer, read):
+  """Of the mean over positions, or of all of them."""
+  module, x = pooling(num_capsules=2, features=3), normal(2, 3, 4, 5)
+  variables = random_variables(module, x)
+  dense = variables["params"][layer]
+  expected = (read(np.asarray(x)) @ dense["kernel"] + dense["bias"]).reshape(2, 2, 3)
+  np.testing.assert_allclose(module.apply(variables, x), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("last_bias", [True, False])

@@ -34,22 +34,6 @@ def test_pose_formula(function, reference, raws):
   np.testing.assert_allclose(actual, [reference(r) for r in raws], atol=TOLERANCE)
 
 
-def test_literal_poses():
-  raw = jnp.array([0.0, 100.0, 0.25, 0.0, 0.1, -100.0])  # scales 0.51, 1.01; a quarter turn
-  np.testing.assert_allclose(
-    geometry.affine_matrix(raw), [[0, -0.51, 0.46211716], [1.01, 0, -1]], atol=1e-6
-  )
-  np.testing.assert_allclose(
-    geometry.similarity_matrix(raw), [[0, -0.51, 0.46211716], [0.51, 0, -1]], atol=1e-6
-  )
-
-
-def test_similarity_reads_neither_second_scale_nor_shear(raws):
-  jacobian = jax.jit(jax.jacobian(geometry.similarity_matrix))(jnp.asarray(raws[0]))
-  moves = np.abs(jacobian).max(axis=(0, 1)) > 0
-  np.testing.assert_array_equal(moves, [True, False, True, False, True, True])
-
-
 def test_composition_is_the_matrix_product(poses):
   outer, inner = poses[:20], poses[20:]
   actual = jax.jit(jax.vmap(geometry.compose))(outer, inner)

@@ -49,16 +49,6 @@ def test_entropy_and_kl(activations):
   np.testing.assert_allclose(sparsity.kl(jnp.asarray(activations)), [within, between], atol=5e-6)
 
 
-def test_entropy_of_the_ideals():
-  """One capsule an example and all in turn is best: 0 within, -log k between. Size is nothing."""
-  turns = np.eye(CAPSULES, dtype=np.float32)
-  log_k = np.log(CAPSULES)
-  # 1e-8 in a sum of 0.1 changes a logarithm by 1e-7.
-  np.testing.assert_allclose(entropy(0.1 * turns), [0, -log_k], atol=1e-5)
-  np.testing.assert_allclose(entropy(np.full_like(turns, 0.2)), [log_k, -log_k], atol=1e-5)
-  np.testing.assert_allclose(entropy(turns[:1].repeat(CAPSULES, axis=0)), [0, 0], atol=1e-5)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def between(kind, batches):
   """Of batches [n, b, k], plain and unbiased: their means."""

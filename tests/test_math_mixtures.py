@@ -84,27 +84,6 @@ def test_probabilities_sum_to_one_and_order_does_not_matter(seed, order):
     np.testing.assert_allclose(permuted[name], actual[name], rtol=1e-5, atol=2e-6)
 
 
-def test_by_hand():
-  """Two pixels, two parts and the background, weights 1/2, 1/4, 1/4 and the other way round."""
-  log = np.log(np.array([[2.0, 1.0], [1.0, 2.0]], np.float32))
-  arguments = (
-    np.array([0.2, 0.4, 0.6, 0.8], np.float32).reshape(2, 1, 2, 1),
-    log.reshape(2, 1, 2),
-    np.ones(2, np.float32),
-    np.float32(1.0),
-    np.float32(0.0),
-    np.float32(0.5),
-  )
-  actual = everything(arguments, np.ones((1, 2, 1), np.float32))
-  np.testing.assert_allclose(np.ravel(actual["mode"]), [0.2, 0.8], rtol=1e-6)
-  # Densities of an image of ones: Normal(1 | mean, 0.5) = 0.7979 exp(-2 (1 - mean)^2).
-  weights = np.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
-  kernels = np.array([[0.278037, 0.726149, 1.0], [0.486752, 0.923116, 1.0]])
-  expected = np.log(0.797885 * (weights * kernels).sum(axis=1))
-  # The literals have six digits.
-  np.testing.assert_allclose(np.ravel(actual["log_prob"]), expected, atol=1e-5)
-
-
 def test_safe_log():
   prob = jnp.array([0.0, 1e-30, 1e-16, 0.5, 1.0])
   value, pullback = jax.vjp(mixtures.safe_log, prob)

@@ -33,13 +33,6 @@ def test_against_a_loop(iterations):
     np.testing.assert_allclose(found.agreement[i], agreement, rtol=1e-5, atol=1e-6)
 
 
-def test_squash_by_hand():
-  """Lengths 1/10, 1, 3 and 0 become 1/101, 1/2, 9/10 and 0."""
-  vectors = jnp.array([[0.1, 0.0], [0.6, 0.8], [0.0, -3.0], [0.0, 0.0]])
-  expected = [[1 / 101, 0], [0.3, 0.4], [0, -0.9], [0, 0]]
-  np.testing.assert_allclose(squash(vectors), expected, rtol=1e-6)
-
-
 squash_and_slope = jax.jit(lambda vector: (squash(vector), jax.jacobian(squash)(vector)))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import expit, softmax, xlogy
+from scipy.special import expit
 
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules, Relations
@@ -64,7 +64,7 @@ def test_sum_over_choices_is_the_sum_over_all_assignments(seed, off):
 
 @pytest.mark.parametrize("temperature", [0.3, 2.0])
 def test_concrete_density(temperature):
-  """By the formula; test_models_capsule_inference.py has numpyro's. And it is a density."""
+  """By the formula; and it is a density."""
   values, logits = (x.ravel() for x in np.meshgrid(np.linspace(-6, 6, 13), [-4.0, 0.0, 1.5]))
   arguments = in_float32((values, logits, temperature))
   actual = jax.jit(selection.relaxed_bernoulli_log_prob)(*arguments)
@@ -93,41 +93,6 @@ def test_posterior_sums_to_one_and_follows_the_parents(seed, order):
   # Sums in another order.
   np.testing.assert_allclose(after.posterior, before.posterior[rows], rtol=1e-5, atol=1e-7)
   np.testing.assert_allclose(after.log_prob, before.log_prob, rtol=1e-6, atol=1e-6)
-
-
-def test_expected_children_by_hand():
-  """The first and half of the second, a fourth of the second; the third is off."""
-  posterior = jnp.array([[1.0, 0.5, 0.25], [0.0, 0.25, 0.75], [0.0, 0.25, 0.0]])
-  chosen = selection.Selection(jnp.zeros((3, 3)), jnp.zeros(3), posterior)
-  children = Capsules(jnp.array([1e4, 0.0, -1e4]), jnp.zeros((3, 2, 3)))
-  found = jax.jit(selection.expected_children)(chosen, children)
-  np.testing.assert_allclose(found, [1 + 0.5 * 0.5, 0.25 * 0.5], rtol=1e-6)  # sigmoids in float32
-
-
-@pytest.mark.parametrize("temperature", [1.0, 4.0])
-def test_tempered_choices_are_the_best_of_all_beliefs(temperature):
-  """E_q[joint] + T H(q) of ten thousand beliefs is never more, and of the tempered one as much."""
-  rng = np.random.RandomState(0)
-  joint = rng.normal(scale=3, size=(3, CHILDREN))
-  found = selection.tempered_log_prob(jnp.asarray(joint, jnp.float32), jnp.float32(temperature))
-  beliefs = rng.dirichlet(np.ones(3), size=(10_000, CHILDREN)).transpose(0, 2, 1)
-  best = softmax(joint / temperature, axis=0)
-  value = np.sum(beliefs * joint - temperature * xlogy(beliefs, beliefs), axis=1)
-  assert np.all(value <= np.asarray(found) + 1e-4)
-  of_best = np.sum(best * joint - temperature * xlogy(best, best), axis=0)
-  np.testing.assert_allclose(found, of_best, rtol=1e-5)
-
-
-def test_root_by_hand():
-  """Two concrete variables at even odds and twelve normal numbers, two of which are off by one."""
-  poses = np.tile(IDENTITY, (2, 1, 1))
-  poses[0, 0, 2] = 0.5
-  poses[1, 1, 1] = 1.5
-  roots = in_float32((Capsules(np.zeros(2), poses), np.zeros(2), 0.5, 0.25))
-  found = jax.jit(selection.root_log_prob)(*roots)
-  # The density of a logistic variable at its middle is a fourth of its temperature.
-  pose = -12 * np.log(0.5 * np.sqrt(2 * np.pi)) - 2 * 0.5
-  np.testing.assert_allclose(found, 2 * np.log(0.25 / 4) + pose, rtol=1e-6)
 
 
 OFF, ON = -1e4, 1e4

@@ -1,4 +1,4 @@
-"""Posteriors against numpyro's densities and by their samples; the networks that state them."""
+"""Posteriors by their samples and their middle; the networks that state them."""
 
 import functools
 
@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpyro.distributions import Normal, RelaxedBernoulliLogits
 from scipy.special import expit
 
 from scae_jax.models.capsule_inference import (
@@ -26,8 +25,8 @@ IDENTITY = np.eye(2, 3)
 SCALES = PosteriorScales(min_scale=0.02, initial_scale=0.3)
 
 
-def posterior(*, gaussian=True, seed=0):
-  rng = np.random.RandomState(seed)
+def posterior(*, gaussian=True):
+  rng = np.random.RandomState(0)
   return Posterior(
     jnp.asarray(rng.normal(0, 1, (BATCH, CAPSULES)), jnp.float32),
     jnp.asarray(rng.normal(0, 1, (BATCH, CAPSULES, 2, 3)), jnp.float32),
@@ -35,39 +34,8 @@ def posterior(*, gaussian=True, seed=0):
   )
 
 
-@compiled
-def drawn(posterior, key):
-  """A sample and its two densities, and numpyro's density of the numbers in (0, 1)."""
-  capsules = posterior.sample(key, TEMPERATURE)
-  concrete = RelaxedBernoulliLogits(jnp.float32(TEMPERATURE), posterior.presence_logits)
-  log_prob = concrete.log_prob(capsules.presence)
-  return (
-    capsules,
-    posterior.presence_log_prob(capsules, TEMPERATURE),
-    posterior.pose_log_prob(capsules),
-    # Change of variables: the derivative of the sigmoid.
-    log_prob + jnp.log(capsules.presence) + jnp.log1p(-capsules.presence),
-  )
-
-
-def test_densities_of_a_sample():
-  belief = posterior()
-  capsules, presences, poses, expected = drawn(belief, jax.random.key(0))
-  assert np.abs(capsules.presence_logits).max() < 8
-  # numpyro takes the number, whose distance from 1 is known to 6e-8 of 3e-4.
-  np.testing.assert_allclose(presences, expected.sum(axis=1), rtol=1e-3)
-  normal = Normal(belief.poses, belief.pose_scales.reshape(belief.poses.shape))
-  expected = np.asarray(normal.log_prob(capsules.poses)).sum(axis=(1, 2, 3))
-  np.testing.assert_allclose(poses, expected, rtol=1e-5)
-
-
 def test_density_of_a_pose_that_is_off():
-  """The posterior's own; of a posterior in one point, a Gaussian's at its mean."""
-  capsules = posterior(seed=1).centre(TEMPERATURE)
-  belief = posterior()
-  found = belief.off_log_prob(capsules, 0.05)
-  np.testing.assert_allclose(found.sum(axis=1), belief.pose_log_prob(capsules), rtol=1e-6)
-  assert np.ptp(found, axis=1).min() > 0.1, "each its own"
+  """Of a posterior in one point, a Gaussian's at its mean; others: test_models_probabilistic.py."""
   point = posterior(gaussian=False)
   found = point.off_log_prob(point.centre(TEMPERATURE), 0.05)
   peak = -6 * np.log(0.05 * np.sqrt(2 * np.pi))
@@ -97,25 +65,8 @@ def test_samples_are_of_the_posterior():
   assert np.abs(correlation).max() < 6 / np.sqrt(draws)
 
 
-def test_samples_move_with_the_posterior():
-  """By the noise that they were drawn with: gradients reach logits, poses and deviations."""
-  belief, key = posterior(), jax.random.key(1)
-
-  def total(belief):
-    capsules = belief.sample(key, TEMPERATURE)
-    return jnp.sum(capsules.presence_logits) + jnp.sum(capsules.poses), capsules
-
-  gradient, capsules = compiled(jax.grad(total, has_aux=True))(belief)
-  np.testing.assert_allclose(gradient.presence_logits, 1 / TEMPERATURE, rtol=1e-6)
-  np.testing.assert_array_equal(gradient.poses, 1)  # of a sum of sums: nothing is computed
-  noise = (capsules.poses - belief.poses).reshape(BATCH, CAPSULES, 6) / belief.pose_scales
-  # The difference of two numbers of size 1, over a deviation of 0.1.
-  np.testing.assert_allclose(gradient.pose_scales, noise, atol=1e-5)
-
-
-@pytest.mark.parametrize("gaussian", [True, False])
-def test_centre_is_the_median_and_the_mean(gaussian):
-  belief = posterior(gaussian=gaussian)
+def test_centre_is_the_median_and_the_mean():
+  belief = posterior()
   centre = belief.centre(TEMPERATURE)
   np.testing.assert_array_equal(centre.poses, belief.poses)
   # Half of all samples are below it.
@@ -151,18 +102,23 @@ def softplus(x):
   return np.logaddexp(0, x)
 
 
-@pytest.mark.parametrize("gaussian", [True, False])
-def test_part_inference_by_its_bias(gaussian):
-  """A logit and the six numbers of a pose, in this order; deviations are pooled by themselves."""
-  sizes = {"widths": (4,), "strides": (2,), "min_part_scale": 0.01, "scales_of": SCALES}
-  module = PartInference(PARTS, gaussian=gaussian, **sizes)
+def part_inference(**options):
+  """A network whose pooling says the same of every image: what its bias says. And its variables."""
+  module = PartInference(PARTS, widths=(4,), strides=(2,), **options)
   variables = random_variables(module, IMAGE)
-  biases = {}
-  for name in ("pooling", "scales") if gaussian else ("pooling",):
+  for name in {"pooling", "scales"} & set(variables["params"]):
     layer = variables["params"][name]["conv_1x1"]
     layer["kernel"] = jnp.zeros_like(layer["kernel"])
-    biases[name] = np.asarray(layer["bias"], np.float64).reshape(PARTS, -1)
-  bias = biases["pooling"]
+  return module, variables
+
+
+def test_part_inference_by_its_bias():
+  """A logit and the six numbers of a pose, in this order; deviations are pooled by themselves."""
+  module, variables = part_inference(gaussian=True, min_part_scale=0.01, scales_of=SCALES)
+  bias, scales = (
+    np.float64(variables["params"][name]["conv_1x1"]["bias"]).reshape(PARTS, -1)
+    for name in ("pooling", "scales")
+  )
   found = read(module, variables, IMAGE)
   # float32, with an angle of 2 pi x.
   close = functools.partial(np.testing.assert_allclose, atol=5e-6)
@@ -170,23 +126,18 @@ def test_part_inference_by_its_bias(gaussian):
   for m in range(PARTS):
     close(found.presence_logits[1, m], bias[m, 0])
     close(found.poses[1, m], affine_reference(bias[m, 1:7]))
-    if gaussian:
-      least = SCALES.min_scale
-      close(found.pose_scales[1, m], least + softplus(biases["scales"][m, :6] + start))
-  assert (found.pose_scales is None) != gaussian
+    close(found.pose_scales[1, m], SCALES.min_scale + softplus(scales[m, :6] + start))
 
 
 def test_parts_have_a_least_size():
   """With every scale's number far below 0, a part is as large as it must be, turned or not."""
-  module = PartInference(PARTS, gaussian=False, widths=(4,), strides=(2,), min_part_scale=0.2)
-  variables = random_variables(module, IMAGE)
+  module, variables = part_inference(gaussian=False, min_part_scale=0.2)
   layer = variables["params"]["pooling"]["conv_1x1"]
-  layer["kernel"] = jnp.zeros_like(layer["kernel"])
-  numbers = layer["bias"].reshape(PARTS, -1).at[:, 1:3].set(-50.0)
-  layer["bias"] = numbers.reshape(-1)
-  poses = read(module, variables, IMAGE).poses
+  layer["bias"] = layer["bias"].reshape(PARTS, -1).at[:, 1:3].set(-50.0).reshape(-1)
+  found = read(module, variables, IMAGE)
   # The determinant is the product of the scales, whatever rotation and shear; float32.
-  np.testing.assert_allclose(np.linalg.det(poses[..., :2]), 0.2**2, rtol=1e-4)
+  np.testing.assert_allclose(np.linalg.det(found.poses[..., :2]), 0.2**2, rtol=1e-4)
+  assert found.pose_scales is None
 
 
 def object_inference(**changes):
