@@ -4,6 +4,7 @@ import json
 import warnings
 
 import pytest
+from matplotlib import pyplot
 
 from tests.runs import ROOT, SIZES
 
@@ -22,5 +23,6 @@ def test_quickstart(tmp_path, monkeypatch, capsys):
   with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "FigureCanvasAgg is non-interactive")
     exec(compile(code, "quickstart.ipynb", "exec"), {})
+  pyplot.close("all")
   assert "labels: [0 1" in capsys.readouterr().out
   assert (tmp_path / "runs" / "quickstart" / "checkpoints").is_dir()
