@@ -141,6 +141,7 @@ def get_config(preset: str = "") -> ConfigDict:
   config.train.compilation_cache = ""  # folder; "" is the default one, "off" is none
   config.train.start_from = ""  # workdir of a run whose latest parameters to start from; "" is off
   config.train.start_modules = ()  # to take from there, such as part_encoder; () is all
+  config.train.revive_idle = ()  # steps before which idle objects become copies of busy ones
 
   config.optimizer = ConfigDict()
   config.optimizer.name = "adam"  # adam or rmsprop

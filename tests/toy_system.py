@@ -148,6 +148,7 @@ def toy_config(**changes: Any) -> ConfigDict:
         "compilation_cache": "",
         "start_from": "",
         "start_modules": (),
+        "revive_idle": (),
       },
       "optimizer": {
         "name": "rmsprop",

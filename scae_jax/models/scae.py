@@ -125,8 +125,14 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
       "objects": nn.apply(SCAE.draw_from_objects, module),
       "parts": nn.apply(SCAE.draw_from_parts, module),
     },
+    # The objects of an MLP are slices of its last layer.
+    object_params=_is_of_object if module.object_encoder.kind == "set_transformer" else None,
     arguments=_feature_gradient(shared.feature_gradient, module.stop_gradients),
   )
+
+
+def _is_of_object(path: str) -> bool:
+  return path.startswith("object_decoder/") or path == "object_encoder/set_transformer/seeds"
 
 
 def _feature_gradient(

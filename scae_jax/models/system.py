@@ -214,6 +214,9 @@ class System:
   # What images can be drawn from, `objects` or `parts`, the usual one first; {} of a model that
   # draws none.
   draws: Mapping[str, Draw] = dataclasses.field(default_factory=dict)
+  # `path -> bool`, whether a parameter, such as "object_decoder/object_part", has one entry an
+  # object capsule in front, so that one object can become a copy of another; None if none can.
+  object_params: Callable[[str], bool] | None = None
   # `step -> {name: value}`, more keyword arguments of the module in training. Without them it runs
   # as it does at last: so are held-out examples judged. None if there are none.
   arguments: Callable[[Array | int], Mapping[str, Any]] | None = None

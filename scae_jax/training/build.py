@@ -119,6 +119,11 @@ def build(
         f" memory; expected the name of that, {dataset.name!r}."
       )
     system = make_system(settings, feed.spec)
+    if system.object_params is None and settings.train.revive_idle:
+      raise ValueError(
+        "config.train.revive_idle must be () with this model, which has no object capsules with"
+        f" parameters of their own; it is {settings.train.revive_idle!r}."
+      )
     traced = check_system(system, feed.spec, settings.train.batch_size)
     require_memory(settings, feed, traced, training=training)
     if isinstance(data, Dataset) and system.classify is None:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Annotated
 
-from scae_jax.bounds import MAX_STEPS, between, rule
+from scae_jax.bounds import MAX_STEPS, between, each, rule
 from scae_jax.data.augmentation import Augmentation
 
 # Examples of a batch, and of a data set. More do not fit any device; see `training.memory`.
@@ -60,6 +60,8 @@ class TrainOptions:
   compilation_cache: str  # folder for compiled programs, see `compilation.keep_compiled`
   start_from: str  # workdir whose latest parameters to start from, see `start`; "" for none
   start_modules: Annotated[tuple[str, ...], OF_A_START]  # to take from there; () for all
+  # Before these steps, counted from 0, idle object capsules become copies, see `revival`.
+  revive_idle: Annotated[tuple[int, ...], each(between(0, MAX_STEPS), most=1000)]
 
   @property
   def all_seeds(self) -> tuple[int, ...]:
@@ -72,7 +74,8 @@ class TrainOptions:
 
     Everything that the host does falls between dispatches, so the length divides every cadence.
     """
-    cadence = math.gcd(self.log_every, self.eval_every, self.checkpoint_every)
+    cadences = (self.log_every, self.eval_every, self.checkpoint_every, *self.revive_idle)
+    cadence = math.gcd(*cadences)
     longest = min(self.steps_per_dispatch, cadence, self.num_steps)
     return next(n for n in range(longest, 0, -1) if cadence % n == 0)
 

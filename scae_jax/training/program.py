@@ -22,6 +22,7 @@ from scae_jax.training.mesh import put, replicated, split_examples
 from scae_jax.training.objective import losses, selection_loss, weighted_total
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import TrainOptions
+from scae_jax.training.revival import make_revival
 from scae_jax.training.state import TrainState
 from scae_jax.training.step import make_dispatch
 from scae_jax.typing import Array, Batch
@@ -48,6 +49,11 @@ class Program:
       num_examples=feed.num_train,
     )
     self._heldout = make_heldout(system, mesh, feed, settings.train)
+    self._revive = None
+    if settings.train.revive_idle:
+      self._revive = make_revival(
+        system, make_optimizer(settings.optimizer), mesh, feed, settings.train
+      )
 
   def compile(self, state: TrainState) -> None:
     """Compiles the dispatch ahead of its first use, so that timings leave compilation out."""
@@ -61,6 +67,8 @@ class Program:
     once, `[n, seeds]`.
     """
     length = self._train.dispatch_length
+    if self._revive is not None and step in self._train.revive_idle:
+      state = self._revive(state, self._train_split)
     num_active = min(length - step % length, self._train.num_steps - step)
     state, metrics = self._compiled(state, *self._inputs(step, num_active))
     rows: dict[str, Any] = flatten_dict(self._in_order(jax.device_get(metrics)), sep="/")

@@ -1,0 +1,109 @@
+"""Idle object capsules become copies of busy ones, before the steps in `train.revive_idle`.
+
+An object that wins no example still holds the parts that are absent from an image, in every image
+alike, and no gradient leads it away from there. As a copy of the object with the most examples it
+shares them, and the two grow apart. Vector quantisation resets its unused codes in the same way.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.sharding import Mesh
+
+from scae_jax.data.feed import Feed
+from scae_jax.models.system import System
+from scae_jax.training.mesh import replicated
+from scae_jax.training.options import TrainOptions
+from scae_jax.training.state import TrainState
+from scae_jax.typing import Array, Batch, Bool, Float, Int, PRNGKeyArray, typed
+
+REVIVAL_STREAM = 2  # a use of the run's key, beside those in `step`
+NUM_BATCHES, BATCH_SIZE = 16, 256  # training examples that are looked at
+IDLE_SHARE = 0.25  # of an even share of the examples; below it an object is idle
+NOISE = 0.02  # of a copy, in standard deviations of what is copied
+
+
+def make_revival(
+  system: System,
+  optimizer: optax.GradientTransformation,
+  mesh: Mesh,
+  feed: Feed,
+  train: TrainOptions,
+) -> Callable[[TrainState, Batch], TrainState]:
+  """The compiled function of a state and the training split that revives idle objects.
+
+  The optimiser's moments are copied with the parameters. The result depends on the state alone, so
+  that a resumed run repeats it. The system has `object_params`.
+  """
+  is_of_object = system.object_params
+  assert is_of_object is not None
+
+  def revive(state: TrainState, split: Batch) -> TrainState:
+    key = jax.random.fold_in(jax.random.fold_in(state.rng, REVIVAL_STREAM), state.step)
+
+    def winners(number: Array) -> Array:
+      batch_key, index_key = jax.random.split(jax.random.fold_in(key, number))
+      indices = jax.random.randint(index_key, (BATCH_SIZE,), 0, feed.num_train)
+      batch = feed.training_batch(batch_key, split, indices)
+      mass = jnp.asarray(system.look({"params": state.params}, batch).posterior_mass)
+      return jnp.mean(jax.nn.one_hot(jnp.argmax(mass, axis=1), mass.shape[1]), axis=0)
+
+    usage = jnp.mean(jax.lax.map(winners, jnp.arange(NUM_BATCHES)), axis=0)
+    source, is_copy = sources_of(usage)
+    flat = flatten_dict(state.params, sep="/")
+    of_object = unflatten_dict({path: is_of_object(path) for path in flat}, sep="/")
+    noise_keys = jax.random.split(jax.random.fold_in(key, NUM_BATCHES), len(flat))
+    keys = dict(zip(flat, noise_keys, strict=True))
+
+    def moved(leaf: Array, own: bool) -> Array:
+      return leaf[source] if own else leaf
+
+    def copied(path: Any, leaf: Array, own: bool) -> Array:
+      name = jax.tree_util.keystr(path, simple=True, separator="/")
+      return noisy_copies(leaf, source, is_copy, keys[name]) if own else leaf
+
+    return state.replace(  # pyright: ignore
+      params=jax.tree_util.tree_map_with_path(copied, state.params, of_object),
+      opt_state=optax.tree.map_params(optimizer, moved, state.opt_state, of_object),
+    )
+
+  everywhere = replicated(mesh)
+  over_seeds = jax.vmap(revive, in_axes=(0, None)) if train.seeds > 1 else revive
+  return jax.jit(over_seeds, in_shardings=everywhere, out_shardings=everywhere)
+
+
+@typed
+def sources_of(usage: Float[Array, " k"]) -> tuple[Int[Array, " k"], Bool[Array, " k"]]:
+  """The object that each is to be a copy of, itself if it is busy, and whether it is a copy.
+
+  `usage` is the share of the examples that each object wins. An idle one copies the object whose
+  share, divided by the number of its copies so far, is the largest.
+  """
+  k = len(usage)
+  idle = usage < IDLE_SHARE / k
+
+  def choose(copies: Array, i: Array) -> tuple[Array, Array]:
+    busiest = jnp.argmax(jnp.where(idle, -1.0, usage / copies))
+    return copies.at[busiest].add(idle[i]), jnp.where(idle[i], busiest, i)
+
+  _, source = jax.lax.scan(choose, jnp.ones(k), jnp.arange(k))
+  return source, idle
+
+
+@typed
+def noisy_copies(
+  leaf: Float[Array, "k ..."],
+  source: Int[Array, " k"],
+  is_copy: Bool[Array, " k"],
+  key: PRNGKeyArray,
+) -> Float[Array, "k ..."]:
+  """Entries `source` of a parameter; copies get noise of `NOISE` times the std of an entry."""
+  new = leaf[source]
+  own = tuple(range(1, leaf.ndim))
+  std = jnp.std(new, axis=own, keepdims=True)
+  noise = NOISE * std * jax.random.normal(key, leaf.shape)
+  return new + jnp.where(is_copy.reshape(-1, *[1] * len(own)), noise, 0.0)

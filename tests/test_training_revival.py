@@ -1,0 +1,121 @@
+"""Idle object capsules that become copies of busy ones."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from scae_jax.models.system import Found
+from scae_jax.training import revival
+from scae_jax.training.build import open_run
+from scae_jax.training.errors import Interrupted, RunError
+from scae_jax.training.loop import train
+from scae_jax.training.program import Program
+from scae_jax.training.revival import NOISE, noisy_copies, sources_of
+from tests import toy_system
+from tests.runs import assert_same_run, stop_after
+from tests.tiny import random_variables, tiny_batch, tiny_system
+from tests.toy_system import toy_config
+
+pytestmark = pytest.mark.usefixtures("compiled_once")
+
+
+def make_system(model, loss, data):
+  """The toy system, whose code is the mass of objects and whose decoder has a row for each."""
+  system = toy_system.make_system(model, loss, data)
+
+  def find(variables, batch):
+    return Found(posterior_mass=system.module.apply(variables, batch, train=False).code)
+
+  return dataclasses.replace(system, find=find, object_params=lambda path: path == "decoder/kernel")
+
+
+def config_of(**changes):
+  config = toy_config(train__num_steps=24, train__checkpoint_every=8, **changes).unlock()
+  config.system = "tests.test_training_revival"
+  return config.lock()
+
+
+def test_an_idle_object_copies_the_busiest_which_is_then_half_as_busy():
+  """Of five, those with less than a quarter of a fifth are idle."""
+  source, is_copy = sources_of(jnp.array([0.5, 0.0, 0.3, 0.151, 0.049]))
+  assert source.tolist() == [0, 0, 2, 3, 2]
+  assert is_copy.tolist() == [False, True, False, False, True]
+  source, is_copy = sources_of(jnp.full(4, 0.25))
+  assert source.tolist() == [0, 1, 2, 3]
+  assert not is_copy.any()
+
+
+def test_parameters_and_moments_of_idle_objects_are_copied_and_nothing_else(tmp_path, monkeypatch):
+  """With one object that wins all examples, the others become it."""
+  seen = []
+  original = Program.run
+
+  def run(self, state, step):
+    if step == 8:
+      bias = state.params["encoder"]["bias"].at[2].set(100.0)
+      encoder = {**state.params["encoder"], "bias": bias}
+      state = dataclasses.replace(state, params={**state.params, "encoder": encoder})
+      revived = self._revive(state, self._train_split)
+      seen.extend(jax.device_get([(s.params, s.opt_state) for s in (state, revived)]))
+    return original(self, state, step)
+
+  monkeypatch.setattr(Program, "run", run)
+  config = config_of(train__revive_idle=(8,))
+  train(config, tmp_path)
+  (params, moments), (new, new_moments) = seen
+  kernel, copies = params["decoder"]["kernel"], new["decoder"]["kernel"]
+  np.testing.assert_array_equal(copies[2], kernel[2])
+  noise = (np.delete(copies, 2, axis=0) - kernel[2]) / kernel[2].std()
+  assert 0.5 * NOISE < noise.std() < 2 * NOISE
+  changed = jax.tree.map(lambda a, b: bool(np.any(a != b)), params, new)
+  assert changed.pop("decoder") == {"bias": False, "kernel": True}
+  assert not any(jax.tree.leaves(changed))
+  for old, moved in zip(jax.tree.leaves(moments), jax.tree.leaves(new_moments), strict=True):
+    if old.shape == kernel.shape:
+      np.testing.assert_array_equal(moved, np.broadcast_to(old[2], kernel.shape))
+    else:
+      np.testing.assert_array_equal(moved, old)
+
+
+def test_resumed_run_revives_again_and_seeds_are_what_they_are_alone(tmp_path, monkeypatch):
+  config = config_of(train__revive_idle=(8, 16), train__seeds=2)
+  train(config, tmp_path / "whole")
+  with monkeypatch.context() as patch:
+    stop_after(patch, 2)  # at step 8, before objects are revived
+    with pytest.raises(Interrupted, match="step 8 of 24"):
+      train(config, tmp_path / "stopped")
+  train(config, tmp_path / "stopped")
+  assert_same_run(tmp_path / "stopped", tmp_path / "whole")
+  alone = train(config_of(train__revive_idle=(8, 16), train__seed=1), tmp_path / "alone")
+  together = open_run(tmp_path / "whole").variables[1]
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+  jax.tree.map(close, together, alone.variables[1])
+
+
+def test_model_without_such_objects_is_refused(tmp_path):
+  with pytest.raises(RunError, match=r"config.train.revive_idle must be \(\) with this model"):
+    train(toy_config(train__revive_idle=(8,)), tmp_path)
+  assert not any(tmp_path.iterdir())
+  assert tiny_system(**{"object_encoder.kind": "mlp"}).object_params is None
+
+
+def test_copies_of_an_scae_object_say_what_it_says(monkeypatch):
+  """Without noise: poses, presences and votes."""
+  monkeypatch.setattr(revival, "NOISE", 0.0)
+  system, batch = tiny_system(), tiny_batch()
+  variables = random_variables(system.module, batch, train=True)
+  source = jnp.array([1, 1, 2, 1])
+  flat = flatten_dict(variables["params"], sep="/")
+  for path, leaf in flat.items():
+    if system.object_params(path):
+      flat[path] = noisy_copies(leaf, source, source != jnp.arange(4), jax.random.key(0))
+  copied = {"params": unflatten_dict(flat, sep="/")}
+  found, before = system.find(copied, batch), system.find(variables, batch)
+  for name in ("object_presence", "object_poses"):
+    new, old = getattr(found, name), getattr(before, name)
+    np.testing.assert_allclose(new, old[:, source], rtol=1e-5, atol=1e-6)
