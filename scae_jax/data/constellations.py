@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scae_jax.bounds import between, each, one_of, rule
+from scae_jax.bounds import Bound, between, each, one_of
 from scae_jax.typing import Array, PRNGKeyArray, typed
 
 
@@ -42,7 +42,7 @@ PATTERNS: dict[str, np.ndarray] = {
 MIN_PRESENCE = 1e-3
 MAX_LENGTH = 1e4  # of anything in a scene
 MAX_POINTS = 10_000
-ROOM_FOR_PATTERNS = rule(
+ROOM_FOR_PATTERNS = Bound(
   "0 or at least as many as {section}.patterns have, {patterns}",
   lambda value, fields: (
     value == 0 or value >= sum(len(PATTERNS[name]) for name in fields["patterns"])
@@ -89,10 +89,8 @@ def scene(key: PRNGKeyArray, options: SceneOptions) -> dict[str, Array]:
   """Draws one scene.
 
   Every pattern is rotated, scaled and moved uniformly within the ranges of the options, and is
-  present with `presence_prob`, independently of the others, given that one is: a scene without any
-  point would have nothing to explain and no accuracy, so none is drawn. Coordinates are divided by
-  `options.extent`, a constant, so that without jitter every point lies in [-1, 1], and the size of
-  a pattern means the same in every scene.
+  present with `presence_prob`, independently of the others, given that one is. Coordinates are
+  divided by `options.extent`, a constant, so that without jitter every point lies in [-1, 1].
 
   Returns `points` float32 [n, 2], zero where absent; `presence` float32 [n], 0 or 1; `pattern`
   int32 [n], which of `options.patterns` a point belongs to, an absent pattern's own for its absent

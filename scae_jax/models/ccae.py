@@ -17,7 +17,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import bounds
-from scae_jax.bounds import MAX_WIDTH, between, one_of, rule
+from scae_jax.bounds import MAX_WIDTH, Bound, between, one_of
 from scae_jax.models.capsule_loss import CapsuleLoss, SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import SCALES
@@ -30,11 +30,11 @@ DECODERS = ("capsules", "mlp")
 # A capsule is there when it won this many points: one may be chance, two have a distance.
 MIN_POINTS = 2
 PRESENT = 0.5
-FOR_EACH_PATTERN = rule(
+FOR_EACH_PATTERN = Bound(
   "at least {num_patterns}, the patterns that a scene may hold: each needs a capsule",
   lambda value, fields: value >= fields["num_patterns"],
 )
-FOR_EACH_POINT = rule(
+FOR_EACH_POINT = Bound(
   "at least {largest_pattern}, the points that a pattern may have: each needs a vote",
   lambda value, fields: value >= fields["largest_pattern"],
 )

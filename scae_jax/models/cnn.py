@@ -14,7 +14,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import bounds, shards
-from scae_jax.bounds import MAX_KERNEL, MAX_WIDTH, below, between, each, one_of, rule
+from scae_jax.bounds import MAX_KERNEL, MAX_WIDTH, Bound, below, between, each, one_of
 from scae_jax.layers.convolution import PADDINGS, Convolution
 from scae_jax.layers.sight import Window, require_sight
 from scae_jax.models import supervised
@@ -28,7 +28,7 @@ from scae_jax.models.system import (
 )
 from scae_jax.typing import Array, Batch, Float
 
-ODD_IF_SAME = rule(
+ODD_IF_SAME = Bound(
   "an odd number of pixels where {section}.padding is {padding!r}",
   lambda value, fields: fields["padding"] != "same" or value % 2 == 1,
 )

@@ -11,17 +11,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from scae_jax import geometry, mixtures, shards, warping
-from scae_jax.bounds import (
-  MAX_KERNEL,
-  MAX_SIDE,
-  MAX_WIDTH,
-  as_many_as,
-  between,
-  each,
-  one_of,
-  rule,
-)
+from scae_jax import bounds, geometry, mixtures, shards, warping
+from scae_jax.bounds import MAX_KERNEL, MAX_SIDE, MAX_WIDTH, as_many_as, between, each, one_of
 from scae_jax.kernels.by_example import sum_by_example
 from scae_jax.kernels.image_likelihood import cells_of, image_log_prob
 from scae_jax.kernels.template_likelihood import template_log_prob
@@ -39,7 +30,7 @@ LIKELIHOODS = ("composed", "fused")
 MAX_LIKELIHOOD_STRIDE = 4
 MAX_NOISE = 1_000.0  # of logits
 SCALES = (1e-4, 1e4)  # of standard deviations; squares and logarithms are still good float32
-NEEDS_ALPHA = rule(
+NEEDS_ALPHA = bounds.Bound(
   "'composed' where {section}.mixing is {mixing!r}; 'fused' needs 'alpha'",
   lambda value, fields: value != "fused" or fields["mixing"] == "alpha",
 )

@@ -6,7 +6,7 @@ in `probabilistic_capsules.py`.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from scae_jax import bounds
-from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Points, between, each, line, one_of, rule
+from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Bound, Points, between, each, line, one_of
 from scae_jax.layers.convnet import windows_of
 from scae_jax.layers.sight import require_sight
 from scae_jax.models.capsule_inference import (
@@ -28,21 +28,14 @@ from scae_jax.models.capsule_inference import (
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.pictures import part_identity
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules, ProbabilisticOutput
-from scae_jax.models.system import (
-  FreeForm,
-  Spec,
-  System,
-  build_module,
-  build_stage,
-  require_images,
-)
+from scae_jax.models.system import FreeForm, Spec, System, build_module, build_stage, require_images
 from scae_jax.routing import selection
 from scae_jax.schedules import line_through
 from scae_jax.typing import Array, Batch
 
 POSES = ("delta", "gaussian")
 MAX_CAPSULE_LAYERS = 8
-ENDS_AT_1 = rule(
+ENDS_AT_1 = Bound(
   "() or points that end at 1, where the loss is the bound",
   lambda points, fields: not points or points[-1][1] == 1,
 )
@@ -135,14 +128,10 @@ def features(output: ProbabilisticOutput) -> dict[str, Array]:
   return {"children": output.children, "presences": presences}
 
 
-def readings(output: ProbabilisticOutput) -> dict[str, Array]:
+def readings(posteriors: Sequence[Posterior]) -> dict[str, Array]:
   """What a linear classifier reads: `presence_logits` [b, k] of the top capsules, and
   `presences_and_poses` [b, 7 k], the logits and the six numbers of each pose."""
-  return posterior_readings(output.posteriors[-1])
-
-
-def posterior_readings(top: Posterior) -> dict[str, Array]:
-  """`readings` of a posterior of the topmost layer."""
+  top = posteriors[-1]
   poses = top.poses.reshape(len(top.poses), -1)
   return {
     "presence_logits": top.presence_logits,
@@ -166,7 +155,6 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   inferred from sampled parts.
   """
   scales_of = module.part_inference.scales_of
-
   infer = nn.apply(ProbabilisticCapsules.infer, module)
   prior = nn.apply(ProbabilisticCapsules.prior, module)
   estimate = nn.apply(ProbabilisticCapsules.free_estimate, module)
@@ -185,7 +173,7 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
     unconstrain=lambda posterior: [unconstrain(layer, scales_of) for layer in posterior],
     constrain=lambda free: [constrain(layer, scales_of) for layer in free],
     terms=terms,
-    readings=lambda posterior: posterior_readings(posterior[-1]),
+    readings=readings,
     draw=lambda variables, posterior, batch: picture(
       variables, posterior[0], batch["image"].shape[1]
     ),
@@ -246,7 +234,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     features=features,
     pictures=pictures,
     poses=poses,
-    readings=readings,
+    readings=lambda output: readings(output.posteriors),
     free_form=free_form,
     find=lambda variables, batch: free_form.find(variables, free_form.encode(variables, batch)),
     draws={
