@@ -244,8 +244,7 @@ class Unreadable:
 class _Best(checkpoint_managers.PreservationPolicy):
   """Keeps the checkpoint of the lowest held-out loss.
 
-  Orbax's `BestN` has no losses of the checkpoints of an earlier process: to read them, it would
-  read all at once and fail at a damaged one.
+  Orbax's `BestN` would read the losses of an earlier process all at once and fail at a damaged one.
   """
 
   losses: Mapping[int, float]  # by step; `Checkpoints` goes on filling it
@@ -279,9 +278,8 @@ def _checksum(state: TrainState | None, progress: Progress) -> int:
 def _quietly(read: Callable[[], Result]) -> Result | Unreadable:
   """What `read` returns, or why it failed.
 
-  Orbax reads all arrays at once. When one fails, the unfinished reads of the others are dropped,
-  and Python would print a traceback of each: when they end, when it collects them, or when the
-  program ends.
+  When one array cannot be read, orbax drops the unfinished reads of the others, and Python would
+  print a traceback of each: when they end, when it collects them, or when the program ends.
   """
   if not isinstance(sys.unraisablehook, _DroppedReads):
     sys.unraisablehook = _DroppedReads(sys.unraisablehook)

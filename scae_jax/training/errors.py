@@ -47,10 +47,7 @@ class Interrupted(RunError):
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-  """Turns a `ValueError` or `OSError` of the block into a `RunError` with the same message.
-
-  Data sources, models and layers know nothing of runs and raise `ValueError` for what does not fit.
-  """
+  """Turns a `ValueError` or `OSError` of the block into a `RunError` with the same message."""
   try:
     yield
   except (ValueError, OSError) as error:

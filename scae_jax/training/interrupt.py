@@ -18,10 +18,9 @@ ONE_REQUEST = 0.2
 class StopRequest:
   """While entered, `signal_number` becomes the signal that asked to stop.
 
-  A flag that a handler sets would not do: Python runs handlers only between two instructions of the
-  main thread, which may be inside a compilation for a minute, and a second signal could not end it.
-  So a thread reads the numbers of signals, which the interpreter writes to its wakeup socket at
-  once.
+  Python runs handlers only between two instructions of the main thread, which may be inside a
+  compilation for a minute. So a thread reads the numbers of signals, which the interpreter writes
+  to its wakeup socket at once.
   """
 
   def __init__(self):

@@ -68,9 +68,9 @@ def in_words(count: float) -> str:
 def _needed(settings: Settings, feed: Feed, traced: Traced, training: bool) -> int:
   """Bytes that a device needs at least.
 
-  That is, for all seeds, the parameters and, in training, the gradient, the optimiser's state and
-  the examples of a dispatch; and the largest array, either of a training step, whose batch
-  accelerators share, or of a pass of the report, which runs one seed at a time on one device.
+  For all seeds the parameters and, in training, the gradient, the optimiser's state and the order
+  of examples; and the largest array of a step, whose batch accelerators share, or of a pass of the
+  report, of one seed on one device.
   """
   train = settings.train
   in_pass = min(settings.evaluation.batch_size, max(feed.num_train, feed.num_heldout))

@@ -57,8 +57,7 @@ class Program:
     """Runs a state, which is donated, from its step to the next multiple of the dispatch length.
 
     Returns the state after n more steps and their metrics, `{name: float32 [n]}`: `terms/...`
-    unweighted, in the system's order, then `total` and `grad_norm`. Where several seeds train at
-    once, `[n, seeds]`.
+    unweighted, in the system's order, then `total` and `grad_norm`; of several seeds `[n, seeds]`.
     """
     length = self._train.dispatch_length
     num_active = min(length - step % length, self._train.num_steps - step)
@@ -126,9 +125,8 @@ def make_heldout(
   in float32; the last is the total without the probes. Where several seeds train at once,
   parameters have one more axis in front and results are [seeds].
 
-  Terms that are statistics over a batch depend on its size, so they are means over batches of the
-  training size, without the examples that do not fill one. Measures belong to single examples and
-  are means over all of them. The model runs without noise, unless it has a switch that keeps it on.
+  Terms may depend on the size of the batch, so they are means over batches of the training size,
+  without the examples that do not fill one. Measures are means over all examples.
   """
   num_examples, batch_size = feed.num_heldout, min(train.batch_size, feed.num_heldout)
   num_full = num_examples // batch_size

@@ -53,12 +53,7 @@ class Row:
 
 
 def read_sweep(path: pathlib.Path) -> list[Row]:
-  """The rows of a sweep file.
-
-  Raises `RunError` if the file is not one, or some rows are wrong: an unknown key, a name that is
-  no folder name or stands twice, a config or override that train.py would refuse. The message has
-  all of them, each with its row.
-  """
+  """The rows of a sweep file; `RunError` with all that is wrong in it, each with its row."""
   try:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError) as error:
