@@ -124,8 +124,7 @@ def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
 def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequence[str] = ()) -> str:
   """One line a row, one column a figure: mean and, of several seeds, standard deviation.
 
-  `reports` are contents of `metrics.json` by the row's name. Below the table stand what was scored,
-  hardware, versions and dates, and the rows without a report.
+  `reports` are contents of `metrics.json` by the row's name. Below stands what they are of.
   """
   names = _names(reports)
   rows = [["", "seeds", *names]]

@@ -39,10 +39,7 @@ def measured_with() -> dict[str, Any]:
 
 
 def recorded_folder(folder: pathlib.Path) -> str:
-  """A folder as records name it: from the current folder if it lies below it, else as given.
-
-  Records are read on other machines, where checkouts are elsewhere.
-  """
+  """A folder as records name it: from the current folder if it lies below it, else as given."""
   here = pathlib.Path.cwd()
   return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 

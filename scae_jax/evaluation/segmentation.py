@@ -7,8 +7,7 @@ one of eleven. Only present points count. A point belongs to a capsule, or to no
 - with *predicted presence*, to the capsule that won it only if that capsule's presence probability
   exceeds 0.5, else to none. A point of no capsule is wrong.
 
-`System.segment` gives both. All scenes are scored at once: scikit-learn's functions take one scene
-each, and there are 10,000.
+`System.segment` gives both. All scenes are scored at once: scikit-learn's functions take one each.
 """
 
 import dataclasses
@@ -34,9 +33,8 @@ class Segmentation:
 def segmentation(presence: np.ndarray, pattern: np.ndarray, capsule: np.ndarray) -> Segmentation:
   """Compares the capsule of each point with its pattern, both int [s, n], -1 for no capsule.
 
-  For the accuracy, patterns and capsules are matched one to one in every scene, so that as many
-  points as possible are right. The other two compare partitions, in which each point of no capsule
-  is a group of its own. `presence` [s, n] is 0 or 1, and a scene has a point.
+  For the accuracy, patterns and capsules are matched one to one in every scene. The others compare
+  partitions, in which each point of no capsule is a group. `presence` [s, n] is 0 or 1, not all 0.
   """
   present = presence.astype(bool)
   # Points by scene, pattern and capsule, of no capsule first.
