@@ -116,14 +116,8 @@ def mixture_log_prob(
   return _mixture_forward(means, logits, background_mean, background_logit, target, scale)[0]
 
 
-def _mixture_forward(
-  means: Sequence[Array],
-  logits: Array,
-  background_mean: Array,
-  background_logit: Array,
-  target: Sequence[Array],
-  scale: float,
-) -> tuple:
+def _mixture_forward(*inputs: Any) -> tuple:
+  means, logits, background_mean, background_logit, target, scale = inputs
   errors = [(x[None] - mean) / scale for x, mean in zip(target, means, strict=True)]
   background_errors = [(x - background_mean) / scale for x in target]
   joint = logits - 0.5 * sum(jnp.square(error) for error in errors)

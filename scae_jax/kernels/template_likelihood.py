@@ -26,12 +26,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from scae_jax import geometry, mixtures
-from scae_jax.kernels.template_pixels import (
-  POSE_SIZE,
-  backward_kernel,
-  forward_kernel,
-  probability,
-)
+from scae_jax.kernels.template_pixels import POSE_SIZE, backward_kernel, forward_kernel, probability
 from scae_jax.kernels.tiles import Sizes, by_tile, pixel_grid
 from scae_jax.shards import on_each_device
 from scae_jax.typing import Array, Float, typed
@@ -78,17 +73,8 @@ def template_log_prob(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _log_prob(
-  sizes: Sizes,
-  bank: Array,
-  inverse: Array,
-  colours: Array,
-  log_presence: Array,
-  background: Array,
-  pixels: Array,
-) -> Array:
+def _log_prob(sizes: Sizes, *inputs: Array) -> Array:
   """The same, of inverse poses [b, m, 6], background [mean, logit] and pixels [b, c, p]."""
-  inputs = (bank, inverse, colours, log_presence, background, pixels)
   return _log_prob_forward(sizes, *inputs)[0]
 
 

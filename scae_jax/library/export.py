@@ -29,11 +29,7 @@ Functions = dict[str, tuple[Any, tuple[Any, ...]]]
 def functions_of(system: System, variables: Any, spec: Spec, batch_size: Any) -> Functions:
   """Functions of arrays and dicts of arrays, parameters inside, and the shapes of their arguments.
 
-  Args:
-    system: the model.
-    variables: of its module.
-    spec: of its examples.
-    batch_size: a number, or a dimension of `jax.export.symbolic_shape`.
+  The batch size is a number, or a dimension of `jax.export.symbolic_shape`.
   """
   blank = jax.eval_shape(lambda: spec.blank_batch(1))
   names = ("image",) if isinstance(spec, ImageSpec) else ("points", "presence")
@@ -50,13 +46,11 @@ def functions_of(system: System, variables: Any, spec: Spec, batch_size: Any) ->
   def drawer(draw: Draw, canvas: int) -> Any:
     return lambda found, number: draw(variables, nested(found), number, canvas)
 
-  drawers = {}
+  functions: Functions = {"encode": (encode, tuple(shapes))}
   if isinstance(spec, ImageSpec):
-    drawers = {
-      f"draw_{by}": (drawer(draw, spec.canvas), (found, number))
-      for by, draw in system.draws.items()
-    }
-  return {"encode": (encode, tuple(shapes)), **drawers}
+    for by, draw in system.draws.items():
+      functions[f"draw_{by}"] = drawer(draw, spec.canvas), (found, number)
+  return functions
 
 
 def flat(found: Found) -> dict[str, Array]:
@@ -88,23 +82,14 @@ def export_functions(
     write_whole(folder / f"{name}{SUFFIX}", bytes(exported.serialize()))
     result = jax.eval_shape(function, *shapes)
     described[name] = {"arguments": _described(shapes), "result": _described(result)}
-  write_json(
-    folder / "model.json",
-    {
-      "functions": described,
-      "class_names": list(class_names),
-      "clusters": {
-        name: {"centres": one.centres.tolist(), "labels": one.labels.tolist()}
-        for name, one in clusters.items()
-      },
-    },
-  )
+  named = {
+    name: {"centres": one.centres.tolist(), "labels": one.labels.tolist()}
+    for name, one in clusters.items()
+  }
+  content = {"functions": described, "class_names": list(class_names), "clusters": named}
+  write_json(folder / "model.json", content)
 
 
 def _described(shapes: Any) -> Any:
   """Types and shapes, as `float32[b, 24]`."""
-
-  def in_words(leaf: Any) -> str:
-    return f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"
-
-  return jax.tree.map(in_words, shapes)
+  return jax.tree.map(lambda leaf: f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]", shapes)

@@ -15,15 +15,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import geometry, shards
-from scae_jax.bounds import (
-  MAX_KERNEL,
-  MAX_LAYERS,
-  MAX_WIDTH,
-  as_many_as,
-  between,
-  dividing,
-  each,
-)
+from scae_jax.bounds import MAX_KERNEL, MAX_LAYERS, MAX_WIDTH, as_many_as, between, dividing, each
 from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import CapsuleMLP
 from scae_jax.layers.pooling import AttentionPooling
