@@ -3,11 +3,10 @@
     python -m experiments.rotation digits results/probabilistic
 
 The systems and ranges are in `rotation_systems.py`. Runs are in `runs/rotation-<data>`: in
-`<system>-<n>` that of training images rotated by up to n degrees either way. The same command goes
-on where it was stopped and trains nothing twice, and a run that fails does not stop the others.
+`<system>-<n>` that of training images rotated by up to n degrees either way; see `many_runs.py`.
 Each run is scored twice: on test images rotated within its own range, by clusters and probes fitted
-to training images rotated likewise, and on upright test images, by those fitted to upright ones.
-Writes `rotation-<data>.md`, `.json` and `.png` into the folder.
+to training images rotated likewise, and on upright ones, by those fitted to upright ones. Writes
+`rotation-<data>.md`, `.json` and `.png` into the folder.
 """
 
 import argparse
@@ -56,8 +55,7 @@ def score_run(
 ) -> dict[str, Any]:
   """Accuracies of a run on rotated and on upright images, those of their pixels, and its size.
 
-  Training images were rotated by up to `degrees`, 0 to 180. Of each split `max_examples` are used,
-  always the same; 0 is all. Accuracies by data set that `pixels` does not have yet are added.
+  `max_examples` of each split are used; 0 is all. What `pixels` does not have yet is added to it.
   """
   dataset, options, sizes = images_of(run)
   sizes["max_examples"] = max_examples

@@ -3,8 +3,7 @@
     python -m experiments.viewpoint digits results/viewpoint
 
 The sets, systems, angles and the rotation in training are in `viewpoint_systems.py`. Runs are in
-`runs/viewpoint-<set>/<system>-upright` and `-turned`; the same command goes on where it was
-stopped and trains nothing twice, and a run that fails does not stop the others. Writes
+`runs/viewpoint-<set>/<system>-upright` and `-turned`; see `many_runs.py`. Writes
 `viewpoint-<set>.md`, `.json` and `.png` into the folder, of all systems or, with
 `--systems=lenet5,cnn`, of these alone.
 """
