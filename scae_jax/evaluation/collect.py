@@ -28,7 +28,7 @@ def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collec
 
   def read(variables: Any, batch: Batch) -> dict[str, Any]:
     output = system.module.apply(variables, batch, train=False)
-    vectors = {"features": system.features(output), "readings": system.all_readings(output)}
+    vectors = {"features": system.features(output), "readings": system.readings(output)}
     vectors = jax.tree.map(lambda x: x.astype(jnp.float32), vectors)
     return {"metrics": system.metrics(output, batch), **vectors}
 

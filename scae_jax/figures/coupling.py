@@ -26,15 +26,12 @@ def coupling(
 ) -> Figure:
   """Draws the coupling coefficients of one image, a heat map an iteration of routing.
 
-  White is an even share, 1 / parents: red parents get more of a child, blue ones less. Below each
-  map, bars show each parent's agreement in that iteration: the mean over children, weighted by the
-  parent's shares of them. The largest bar is dark. Where an agreement is negative, all bars start
-  below the least. More than 64 children are averaged in groups of neighbours.
-
-  `coupling` has the share of each of n children that each of k parents got in each iteration;
-  shares of a child sum to one. `agreement` is that of each child's vote with each parent: a scalar
-  product, or a log density. `class_names` of () gives parents numbers; another number of names than
-  of parents raises ValueError.
+  `coupling` has the share of each of n children that each of k parents got, shares of a child sum
+  to one; white is an even share, red is more, blue less. More than 64 children are averaged in
+  groups of neighbours. `agreement` is that of each child's vote with each parent, a scalar product
+  or a log density. Bars show each parent's mean, weighted by its shares; the largest is dark, and
+  where one is negative all start below the least. `class_names` of () gives parents numbers;
+  another number of names than of parents raises ValueError.
   """
   iterations, num_children, num_parents = coupling.shape
   names = list(class_names) or [str(k) for k in range(num_parents)]

@@ -77,13 +77,10 @@ def reconstructions(
 ) -> Figure:
   """Draws, a column an example, the target, both reconstructions, and whose the parts are.
 
-  An object has one colour in all columns. Those that win the most take the first colours, which are
-  the easiest to tell apart, and come first in the legend, which is read along its rows. The first
-  10 examples are drawn.
-
-  `bottom_up` is from the poses of the parts as the encoder sees them, `top_down` from those that
-  the objects predict. `part_mixing` and `part_winner` are as in `colour_parts`; `object_presence`
-  gives the number of objects.
+  An object has one colour in all columns; those that win the most come first. The first 10 examples
+  are drawn. `bottom_up` is from the poses of the parts as the encoder sees them, `top_down` from
+  those that the objects predict. `part_mixing` and `part_winner` are as in `colour_parts`;
+  `object_presence` gives the number of objects.
   """
   shown = min(len(image), MAX_EXAMPLES)
   part_mixing, part_winner = part_mixing[:shown], part_winner[:shown]
@@ -118,10 +115,9 @@ def object_reconstructions(
   object_reconstruction: Num[np.ndarray, "n k h w c"],
   object_presence: Num[np.ndarray, "n k"],
 ) -> Figure:
-  """Draws, a row an example, the target and what its objects make by themselves.
+  """Draws, a row an example, the target and what its 5 most present objects make by themselves.
 
-  Of the first 10 examples the 5 most present objects are drawn, the most present first, with their
-  number and presence.
+  The most present comes first, with its number and presence. The first 10 examples are drawn.
   """
   shown = min(len(image), MAX_EXAMPLES)
   num_objects = min(object_presence.shape[1], MAX_OBJECTS)
@@ -150,10 +146,7 @@ def free_form(
   title: str = "",
 ) -> Figure:
   """Draws, a column an example, the image, and the picture of its posterior and its bound in nats
-  before and after free-form inference.
-
-  The first 10 are drawn.
-  """
+  before and after free-form inference; the first 10."""
   shown = min(len(image), MAX_EXAMPLES)
   figure = new_figure(max(0.95 * shown + 1.0, 3.2), 4.1, title)
   grid = _show_rows(figure, {"image": image, "before": before, "after": after}, shown)
@@ -195,10 +188,9 @@ def overlaid_reconstructions(
 ) -> Figure:
   """Draws, a column an example, two overlaid images, and which of the pixels is whose.
 
-  Below the overlay stand its two sources, one red and one green, and in the same way what the
-  capsules of the two answers make of them; where both are, it is yellow. Each answer in `predicted`
-  is in the place of the label that it is, if it is one. The first 10 are drawn. Sabour et al. 2017,
-  figure 5.
+  Below the overlay stand its two sources, one red and one green, and likewise what the capsules of
+  the two answers make of them. Each answer in `predicted` is in the place of the label that it is,
+  if it is one. The first 10 are drawn. Sabour et al. 2017, figure 5.
   """
   shown = min(len(image), MAX_EXAMPLES)
   rows = {
@@ -222,9 +214,8 @@ def colour_parts(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: 
   """Gives each pixel the colour of the object that won the part it belongs to: [n, h, w, 3].
 
   `part_mixing` [n, m, h, w] in [0, 1] is the share of each part in each pixel times the pixel's
-  brightness; a pixel shared by several parts gets the mean of their colours. `part_winner` int
-  [n, m] is the object that won each part; a number outside [0, num_objects) stands for none, and is
-  drawn in grey.
+  brightness. `part_winner` int [n, m] is the object that won each part; a number outside [0,
+  num_objects) stands for none, and is drawn in grey.
   """
   colours = np.concatenate([palette(num_objects), [NO_OBJECT]])
   is_object = (part_winner >= 0) & (part_winner < num_objects)
@@ -233,10 +224,7 @@ def colour_parts(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: 
 
 
 def red_and_green(pairs: np.ndarray) -> np.ndarray:
-  """The first of two pictures in red, the second in green: [n, h, w, 3] of [n, 2, h, w, c].
-
-  Channels of each picture are averaged.
-  """
+  """The first of two pictures in red, the second in green: [n, h, w, 3] of [n, 2, h, w, c]."""
   red, green = np.moveaxis(np.mean(pairs, axis=-1), 1, 0)
   return np.stack([red, green, np.zeros_like(red)], axis=-1)
 

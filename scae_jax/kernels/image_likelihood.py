@@ -27,8 +27,7 @@ def cells_of(bank: Float[Array, "m t t c"]) -> Float[Array, "cells q"]:
 
   A row has, for each channel, the value at the cell's upper left pixel; then for each its change to
   the right, its change downwards, and how much the one changes along the other. Row and column of a
-  cell in its template's (t + 3) x (t + 3) are those of that pixel, plus one; there is one ring of
-  zeros before the template, and there are two after it, for positions that were clipped.
+  cell in its template's (t + 3) x (t + 3) are those of that pixel, plus one.
   """
   value = jnp.pad(bank, ((0, 0), (1, 2), (1, 2), (0, 0)))
   right, below = jnp.roll(value, -1, axis=2), jnp.roll(value, -1, axis=1)
@@ -162,10 +161,9 @@ def image_log_prob(
   """log p(target [h, w, c]) of one image, [], summed over pixels, nats; a term of `sum_by_example`.
 
   `shared` has `cells_of` the templates, without colour; mean and mixing logit of the background;
-  and a temperature or None. With None, the templates' last channel is their mixing logits. With a
-  temperature, mixing logits are the mean over channels of the coloured, warped templates over it.
-  `parts` has poses [m, 2, 3], presence [m] and colours [m, c]; `side` is of a template, pixels,
-  `scale` the standard deviation of a pixel.
+  and a temperature or None, as `part_capsules.mixture_of` takes it. `parts` has poses [m, 2, 3],
+  presence [m] and colours [m, c]; `side` is of a template, pixels, `scale` the standard deviation
+  of a pixel.
   """
   cells, *background, temperature = shared
   poses, presence, colours = parts

@@ -54,14 +54,13 @@ def template_log_prob(
   """log p(image), summed over pixels, nats; gradients flow to all arrays but the image.
 
   A template's last channel, of n = c + 1, are its mixing logits; the others are multiplied by the
-  part's colour. A pose that has collapsed draws nothing and gets no gradient, as in
-  `geometry.invert`, nor does a presence below `mixtures.MIN_PROB`. The background has one
-  brightness in every channel; `scale` is the standard deviation of a pixel. A pixel's
-  log-likelihood is a difference of two sums, known to 1e-7 of the largest mixing logit.
+  part's colour. A pose that has collapsed draws nothing and gets no gradient, nor does a presence
+  below `mixtures.MIN_PROB`. The background has one brightness in every channel; `scale` is the
+  standard deviation of a pixel. The result is known to 1e-7 of the largest mixing logit.
 
-  On a mesh of several devices each computes its own images; see `shards`. A `block` is the number
-  of pixels that a program looks at together, a power of two from 16 to 512; it changes the speed
-  alone. `interpret` runs the kernels as JAX operations, slowly: the only way without a GPU.
+  Each device of a mesh computes its own images; see `shards`. A `block` is the number of pixels
+  that a program looks at together, a power of two from 16 to 512. `interpret` runs the kernels as
+  JAX operations, slowly: the only way without a GPU.
   """
   height, width, channels = image.shape[1:]
   sizes = Sizes(height, width, channels, bank.shape[1], float(scale), block, interpret)

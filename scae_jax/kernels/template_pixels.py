@@ -132,10 +132,9 @@ def backward_kernel(
 def _template_gradient(rows: Array, columns: Array, gradients: list[Array], side: int) -> Array:
   """Gradient of every channel of a template, one below the other, [n * side, side].
 
-  A pixel p that looks at (row_p, column_p) reads template pixel (i, j) with the weight
-  tent(row_p - i) tent(column_p - j), where tent(x) = [1 - |x|]+. So with gradients G_p of what was
-  read, the template's gradient is sum_p tent(row_p - i) G_p tent(column_p - j). A GPU multiplies
-  matrices faster than it adds many numbers to few addresses, and always in the same order. The
+  A pixel p that looks at (row_p, column_p) reads template pixel (i, j) with the weight tent(row_p -
+  i) tent(column_p - j), tent(x) = [1 - |x|]+. With gradients G_p of what was read, the template's
+  is sum_p tent(row_p - i) G_p tent(column_p - j), a matrix product, always in the same order. The
   number of channels is filled up to n, a power of two.
   """
   line = jax.lax.iota(jnp.int32, pl.next_power_of_2(len(gradients)) * side)

@@ -50,10 +50,7 @@ class Sizes(NamedTuple):
 
 
 def by_tile(sizes: Sizes, planes: Array, *, mode: str) -> Array:
-  """Pixels [..., h, w] in the order of blocks, [..., p], and more of them beyond the image.
-
-  A part covers fewer square blocks than blocks of whole rows.
-  """
+  """Pixels [..., h, w] in the order of blocks, [..., p], and more of them beyond the image."""
   (height, width), (below, beside) = sizes.tile, sizes.tiles
   rest = (below * height - sizes.height, beside * width - sizes.width)
   leading = [(0, 0)] * (planes.ndim - 2)

@@ -80,11 +80,10 @@ class ConvCapsules(nn.Module):
 
 
 class ClassCapsules(nn.Module):
-  """One capsule a class, which all capsules below see.
+  """One capsule a class, which all capsules below see, with transforms shared by positions.
 
-  Transforms are shared by positions. Where a capsule stands is told by coordinate addition: the
-  middle of its cell of the grid, as shares of width and height, is added to two entries of its
-  votes. A grid of one cell tells nothing: all votes get the same.
+  Coordinate addition tells where a capsule stands: the middle of its cell of the grid, as shares of
+  width and height, is added to two entries of its votes.
   """
 
   num_classes: int  # k

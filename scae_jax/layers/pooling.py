@@ -11,10 +11,9 @@ from scae_jax.typing import Array, Float, typed
 class AttentionPooling(nn.Module):
   """Every capsule looks at the map through its own softmax over positions.
 
-  A 1x1 convolution gives each capsule d numbers and one attention logit a position; the result
-  is the sum of the numbers weighted by the softmax of the logits over positions. Kosiorek et al.
-  2019, appendix A. The sum is taken before the convolution, of the map itself: the result is the
-  same, and a capsule needs one product instead of one a position.
+  A 1x1 convolution gives each capsule d numbers and one attention logit a position; the result is
+  the sum of the numbers weighted by the softmax of the logits. Kosiorek et al. 2019, appendix A.
+  The sum is taken before the convolution, of the map itself, with the same result.
   """
 
   num_capsules: int  # m

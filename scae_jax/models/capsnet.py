@@ -20,16 +20,8 @@ from scae_jax.layers.convolution import Convolution
 from scae_jax.layers.mlp import MLP
 from scae_jax.layers.sight import Window, require_sight
 from scae_jax.margins import margin_loss
-from scae_jax.models import supervised
-from scae_jax.models.system import (
-  Found,
-  LossOptions,
-  Spec,
-  System,
-  build_module,
-  labels_of,
-  require_images,
-)
+from scae_jax.models import supervised, system
+from scae_jax.models.system import Found, LossOptions, Spec, System, build_module, require_images
 from scae_jax.routing import dynamic
 from scae_jax.typing import Array, Batch, Float, Int, typed
 
@@ -67,9 +59,8 @@ class CapsNet(nn.Module):
   """A convolution, convolutional primary capsules, class capsules and a decoder.
 
   In the paper's size (256 channels, 32 types of 8 numbers, 9x9 kernels, classes of 16 numbers,
-  decoder of 512 and 1,024) it has 8,215,568 parameters on 28x28 grey images of ten classes. An
-  article on rotated MNIST prints 8,215,570 of another implementation; the two are unexplained,
-  unless that is the same number in six digits. Routing has no biases.
+  decoder of 512 and 1,024) it has 8,215,568 parameters on 28x28 grey images of ten classes. Routing
+  has no biases.
   """
 
   conv_width: Annotated[int, between(1, MAX_WIDTH)]  # channels of the first convolution
@@ -100,7 +91,7 @@ class CapsNet(nn.Module):
 
   def __call__(self, batch: Batch, *, train: bool) -> CapsNetOutput:
     """One pass over a batch; see `CapsNetOutput`."""
-    image, labels = batch["image"], labels_of(batch)
+    image, labels = batch["image"], system.labels_of(batch)
     x = self.primary(jax.nn.relu(self.convolution(image)))
     primary = dynamic.squash(x.reshape(image.shape[0], -1, self.primary_features))
     routing = self.class_capsules(primary)
@@ -138,7 +129,7 @@ class CapsNet(nn.Module):
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
     """Arrays of the figures: reconstructions, what the numbers of capsules mean, one routing."""
     output = self(batch, train=False)
-    labels = labels_of(batch)
+    labels = system.labels_of(batch)
     first = jax.tree.map(lambda array: array[0], output.routing)
     return {
       **_reconstructions(batch, labels, output),
@@ -217,7 +208,7 @@ def loss_terms(
   `margin`: the margin loss, summed over classes; `reconstruction`: squared error summed over
   pixels, of two labels over both images.
   """
-  present = supervised.present(labels_of(batch), output.lengths.shape[1])
+  present = supervised.present(system.labels_of(batch), output.lengths.shape[1])
   one_margin = functools.partial(
     margin_loss,
     present_margin=loss.present_margin,
@@ -230,7 +221,7 @@ def loss_terms(
 
 def metrics(output: CapsNetOutput, batch: Batch) -> dict[str, Array]:
   """`accuracy` [b], the share of labels found; `squared_error` [b] of the reconstructions."""
-  accuracy = supervised.accuracy(output.lengths, labels_of(batch))
+  accuracy = supervised.accuracy(output.lengths, system.labels_of(batch))
   return {"accuracy": accuracy, "squared_error": _squared_error(output, batch)}
 
 

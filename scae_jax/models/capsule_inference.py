@@ -1,8 +1,7 @@
 """Approximate posteriors of probabilistic capsules, and the networks that amortise them.
 
 Smith et al. 2020, sections 2.2, 2.3 and 4, appendix B. Standard deviations of poses have a head of
-their own. So networks with Gaussian posteriors have all parameters of those with point posteriors
-and can start from them.
+their own, so that networks with Gaussian posteriors can start from those with point posteriors.
 """
 
 import dataclasses

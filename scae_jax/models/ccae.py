@@ -1,8 +1,7 @@
 """Constellation capsule autoencoder (CCAE): the object half of SCAE alone, on points of the plane.
 
-Points stand where parts would: a set transformer reads them, every object capsule casts a few votes
-for where points should be, and nothing says which vote is for which point. Kosiorek et al. 2019,
-sections 2.1 and 3.1.
+A set transformer reads the points, every object capsule casts a few votes for where points should
+be, and nothing says which vote is for which point. Kosiorek et al. 2019, sections 2.1 and 3.1.
 """
 
 import dataclasses
@@ -119,10 +118,8 @@ def loss_terms(
   `points`: -log-likelihood of the present points, nats; `presence`: cross-entropy of each capsule's
   presence logit with whether it won two points or more, summed over the capsules that won any;
   `prior_within`, `prior_between`, `posterior_within`, `posterior_between`: sparsity of presences
-  and of mass; `dynamic`: half the summed squares of the deformations.
-
-  The number of patterns is C of the sparsity: scenes hold more than the K / C capsules that l2 asks
-  for, and each pattern is in more than B / C of them.
+  and of mass, with the number of patterns for C; `dynamic`: half the summed squares of the
+  deformations.
   """
   is_there = (output.won >= MIN_POINTS).astype(jnp.float32)
   logits = output.objects.presence_logits
@@ -137,11 +134,10 @@ def loss_terms(
 
 
 def segment(output: CCAEOutput) -> dict[str, Array]:
-  """Which capsule every point belongs to, int32 [b, n], -1 for none.
+  """Which capsule every point belongs to, int32 [b, n], -1 for none, as for absent points.
 
   `true_presence`: the capsule that won the point, whatever presence the model predicts for it.
-  `predicted_presence`: the same where the capsule's own presence probability exceeds 0.5, none
-  elsewhere. Absent points belong to none.
+  `predicted_presence`: the same where the capsule's own presence probability exceeds 0.5.
   """
   winner = output.routing.winner
   probability = jax.nn.sigmoid(output.objects.presence_logits)

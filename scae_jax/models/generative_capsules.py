@@ -148,10 +148,7 @@ class GenerativeCapsules(nn.Module):
     )
 
   def draw(self, parts: Capsules, canvas: int) -> Float[Array, "b h w c"]:
-    """What the parts of every example paint on canvas x canvas pixels, in [0, 1].
-
-    A template's alpha is multiplied by its relaxed presence.
-    """
+    """What the parts paint on canvas x canvas pixels, alphas times relaxed presences, in [0, 1]."""
     return jax.vmap(compositing.over)(*self._layers(parts, canvas))
 
   def draw_parts(self, parts: Capsules, canvas: int) -> Float[Array, "b m h w c"]:

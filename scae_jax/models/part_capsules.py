@@ -50,11 +50,10 @@ def noisy_sigmoid(
 ) -> Array:
   """sigmoid(logits + uniform noise in [-scale / 2, scale / 2]).
 
-  In training the key comes from the module's `noise` stream. In evaluation there is no noise
-  unless `in_evaluation`: then the key is constant, made from `use`, a different number for each
-  noise of a model. Noise has the shape of the batch, so an example's noise depends on its place in
-  the batch and on the batch's size (`config.evaluation.batch_size`): a quirk of the authors'
-  release, kept as a switch.
+  In training the key comes from the module's `noise` stream. In evaluation there is no noise unless
+  `in_evaluation`, as in the authors' release: then the key is made from `use`, a different number
+  for each noise of a model, and an example's noise depends on its place in the batch and on the
+  batch's size (`config.evaluation.batch_size`).
   """
   if scale == 0 or not (train or in_evaluation):
     return jax.nn.sigmoid(logits)
@@ -124,9 +123,8 @@ def mixture_of(
 ) -> mixtures.PixelMixture:
   """The mixture of one image, from presences [m], colours [m, c] and the background (mean, logit).
 
-  `warped` are templates at their poses, without colour, [m, h, w, c]. They have their mixing logits
-  as one more channel; or, with a temperature, those are the mean over channels of the coloured,
-  warped templates over it.
+  `warped` are templates at their poses, without colour, [m, h, w, c]. Their last channel are mixing
+  logits; or, with a temperature, those are the mean of the coloured, warped templates over it.
   """
   # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
   mean = warped[..., : colours.shape[-1]] * colours[:, None, None, :]
@@ -194,10 +192,8 @@ class PartDecoder(nn.Module):
   def __call__(
     self, poses: Array, presence: Array, colours: Array, canvas: int
   ) -> mixtures.PixelMixture:
-    """The mixture of every image of canvas x canvas pixels, with a leading batch axis.
-
-    Of poses [b, m, 2, 3], presences [b, m] and `colours` [b, m, c].
-    """
+    """The mixture of every image of canvas x canvas pixels, with a leading batch axis, from poses
+    [b, m, 2, 3], presences [b, m] and `colours` [b, m, c]."""
     if self.template_size > canvas:
       raise ValueError(
         f"config.model.part_decoder.template_size is {self.template_size} and the canvas "

@@ -71,11 +71,8 @@ class LayerOptions:
 
 
 def term_names(num_layers: int, *, gaussian: bool) -> list[str]:
-  """Names of the terms of the bound, layer by layer from the parts up, in the order of sampling.
-
-  So the first term that is not finite names the cause: `presences_<i>` and `poses_<i>` depend on
-  layers up to i, `pixels` on the first, `capsules_<i>` on those up to i + 1.
-  """
+  """Names of the terms of the bound, layer by layer from the parts up, in the order of sampling:
+  the first one that is not finite names the cause."""
   posterior_terms = ("presences", "poses") if gaussian else ("presences",)
   names = []
   for i in range(1, num_layers + 1):
@@ -150,9 +147,8 @@ def poses(output: ProbabilisticOutput) -> dict[str, tuple[Array, Array]]:
 def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   """Free-form inference, section 2.4 of the article: posteriors of all layers, from the parts up.
 
-  Layers of such a posterior are independent of each other. `encode` infers each layer from the
-  centre of the one below, so its bound differs from `ProbabilisticOutput.terms`, where objects are
-  inferred from sampled parts.
+  `encode` infers each layer from the centre of the one below, so its bound differs from
+  `ProbabilisticOutput.terms`, where objects are inferred from sampled parts.
   """
   scales_of = module.part_inference.scales_of
   infer = nn.apply(ProbabilisticCapsules.infer, module)
@@ -182,11 +178,8 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
-  """Probabilistic capsules from config sections.
-
-  They are fields of `ProbabilisticCapsules`, with a section for each of its parts, and of
-  `LayerOptions`; and `BoundOptions`. One section is for the networks of all layers above the parts.
-  """
+  """Probabilistic capsules from config sections: fields of `ProbabilisticCapsules`, with a section
+  for each of its parts (one for all layers above the parts), `LayerOptions` and `BoundOptions`."""
   data = require_images("probabilistic", data, in_unit_range=True)
   options = bounds.read(BoundOptions, "loss", loss)
   layers, model = bounds.read_some(LayerOptions, "model", model)

@@ -67,7 +67,7 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
   def run(params: Any, keys: Array, batch: Any, step: int | None) -> tuple[Any, ...]:
     key = None if step is None else keys[2]
     _, (terms, output) = losses(system, params, batch, step=step, noise_key=key)
-    numbers = (system.metrics(output, batch), system.features(output), system.all_readings(output))
+    numbers = (system.metrics(output, batch), system.features(output), system.readings(output))
     others = (of and of(output) for of in (system.classify, system.poses))
     return terms, *numbers, *others
 
