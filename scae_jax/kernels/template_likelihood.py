@@ -26,8 +26,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from scae_jax import geometry, mixtures
-from scae_jax.kernels.template_pixels import POSE_SIZE, backward_kernel, forward_kernel, probability
-from scae_jax.kernels.tiles import Sizes, by_tile, pixel_grid
+from scae_jax.kernels import template_pixels
+from scae_jax.kernels.template_pixels import POSE_SIZE, Sizes, by_tile, pixel_grid
 from scae_jax.shards import on_each_device
 from scae_jax.typing import Array, Float, typed
 
@@ -122,7 +122,7 @@ def _forward(sizes: Sizes, *inputs: Array) -> list[Array]:
   block = pl.BlockSpec((None, sizes.block), lambda b, i: (b, i))
   kept = jax.ShapeDtypeStruct((batch, grid.shape[1]), grid.dtype)
   return pl.pallas_call(
-    functools.partial(forward_kernel, sizes=sizes),
+    functools.partial(template_pixels.forward_kernel, sizes=sizes),
     grid=(batch, sizes.num_blocks),
     in_specs=[
       pl.BlockSpec((3, sizes.block), lambda b, i: (0, i)),
@@ -149,7 +149,7 @@ def _backward(sizes: Sizes, *inputs: Array) -> list[Array]:
   matrix = (sizes.padded_channels * sizes.padded_side, sizes.padded_side)
   kept = pl.BlockSpec((None, grid.shape[1]), lambda m, b: (b, 0))
   return pl.pallas_call(
-    functools.partial(backward_kernel, sizes=sizes),
+    functools.partial(template_pixels.backward_kernel, sizes=sizes),
     # Programs of one image are neighbours: they read the same pixels.
     grid=(parts, batch),
     in_specs=[
@@ -193,8 +193,8 @@ def _background_gradient(
   """Gradient by the background's mean and logit, [2]; they are the same at every pixel."""
   mean, logit = background
   error = (pixels - mean) / sizes.scale
-  prior = probability(logit - mixing)
-  posterior = probability(logit - 0.5 * jnp.sum(jnp.square(error), axis=1) - joint)
+  prior = template_pixels.probability(logit - mixing)
+  posterior = template_pixels.probability(logit - 0.5 * jnp.sum(jnp.square(error), axis=1) - joint)
   weight = gradient[:, None] * pixel_grid(sizes, pixels.dtype)[2][None]
   of_mean = jnp.sum(weight * posterior * jnp.sum(error, axis=1)) / sizes.scale
   return jnp.stack([of_mean, jnp.sum(weight * (posterior - prior))])

@@ -16,7 +16,7 @@ from flax import struct
 
 from scae_jax import bounds
 from scae_jax.bounds import MAX_ITERATIONS, MAX_KERNEL, MAX_WIDTH, between, each, one_of
-from scae_jax.layers.convolution import Convolution
+from scae_jax.layers.convnet import Convolution
 from scae_jax.layers.mlp import MLP
 from scae_jax.layers.sight import Window, require_sight
 from scae_jax.margins import margin_loss

@@ -14,7 +14,7 @@ from flax import struct
 
 from scae_jax import bounds, shards
 from scae_jax.bounds import MAX_KERNEL, MAX_WIDTH, Bound, below, between, each, one_of
-from scae_jax.layers.convolution import PADDINGS, Convolution
+from scae_jax.layers.convnet import PADDINGS, Convolution
 from scae_jax.layers.sight import Window, require_sight
 from scae_jax.models import supervised, system
 from scae_jax.models.system import LossOptions, Spec, System, build_module, require_images

@@ -16,7 +16,7 @@ from flax import struct
 
 from scae_jax import bounds
 from scae_jax.bounds import MAX_ITERATIONS, MAX_KERNEL, MAX_STEPS, MAX_WIDTH, above, between
-from scae_jax.layers.convolution import Convolution
+from scae_jax.layers.convnet import Convolution
 from scae_jax.layers.matrix_capsules import ClassCapsules, ConvCapsules, PrimaryCapsules
 from scae_jax.layers.sight import Window, require_sight
 from scae_jax.margins import spread_loss, spread_margin
