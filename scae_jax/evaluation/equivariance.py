@@ -66,13 +66,6 @@ def pose_distance(first: np.ndarray, second: np.ndarray, canvas: int) -> np.ndar
   return np.sqrt(np.sum(np.square(first - second), axis=(-2, -1))) * (canvas - 1) / 2
 
 
-def moved_poses(motion: np.ndarray, poses: np.ndarray) -> np.ndarray:
-  """What poses [..., 2, 3] should become when the image moves by [2, 3]: motion after pose."""
-  moved = motion[:, :2] @ poses
-  moved[..., 2] += motion[:, 2]
-  return moved
-
-
 def measure_equivariance(
   system: System, variables: Any, images: np.ndarray, *, canvas: int, batch_size: int
 ) -> dict[str, Any]:
@@ -139,7 +132,8 @@ def _compare(
 ) -> Iterator[tuple[str, np.ndarray]]:
   """Names and values [n, capsules] of the distances, and the `weight` of each."""
   (poses, presence), (new_poses, new_presence) = before, after
-  ideal = moved_poses(motion, poses)
+  ideal = motion[:, :2] @ poses
+  ideal[..., 2] += motion[:, 2]
   yield "weight", presence * new_presence
   yield "presence_change", np.abs(new_presence - presence)
   for name, found in (("error", new_poses), ("unmoved", poses)):

@@ -41,17 +41,12 @@ def segmentation(presence: np.ndarray, pattern: np.ndarray, capsule: np.ndarray)
   table = np.zeros((len(pattern), pattern.max() + 1, capsule.max() + 2), np.int64)
   np.add.at(table, (np.nonzero(present)[0], pattern[present], capsule[present] + 1), 1)
   alone, counts = table[..., 0], table[..., 1:]
+  right = [one[linear_sum_assignment(one, maximize=True)].sum() for one in counts]
   return Segmentation(
-    accuracy=_accuracy(counts, present.sum(axis=1)),
+    accuracy=np.asarray(right) / present.sum(axis=1),
     adjusted_rand_index=_adjusted_rand_index(counts, alone),
     variation_of_information=_variation_of_information(counts, alone),
   )
-
-
-def _accuracy(counts: np.ndarray, num_points: np.ndarray) -> np.ndarray:
-  """The largest sum of a one-to-one choice of entries, over the number of points."""
-  right = [table[linear_sum_assignment(table, maximize=True)].sum() for table in counts]
-  return np.asarray(right) / num_points
 
 
 def _adjusted_rand_index(counts: np.ndarray, alone: np.ndarray) -> np.ndarray:

@@ -44,7 +44,10 @@ def functions_of(system: System, variables: Any, spec: Spec, batch_size: Any) ->
   number = jax.ShapeDtypeStruct((), jnp.int32)
 
   def drawer(draw: Draw, canvas: int) -> Any:
-    return lambda found, number: draw(variables, nested(found), number, canvas)
+    def drawn(found: dict[str, Array], number: Array) -> Array:
+      return draw(variables, Found(**unflatten_dict(found, sep="/")), number, canvas)
+
+    return drawn
 
   functions: Functions = {"encode": (encode, tuple(shapes))}
   if isinstance(spec, ImageSpec):
@@ -58,11 +61,6 @@ def flat(found: Found) -> dict[str, Array]:
   given = {name: value for name, value in vars(found).items() if value is not None}
   arrays: Any = flatten_dict(given, sep="/")
   return arrays
-
-
-def nested(arrays: Mapping[str, Array]) -> Found:
-  """The inverse of `flat`."""
-  return Found(**unflatten_dict(dict(arrays), sep="/"))
 
 
 def export_functions(

@@ -132,16 +132,11 @@ def make_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) ->
     raise RunError(f"{where}: {error}") from error
   values = flatten_dict(settings.config.to_dict(), sep=".")
   for key, given in overrides.items():
-    _check_type(where, key, given, values[key])
+    # A command line would read the number 3 as the name '3'; TOML has types.
+    expected, found = type(values[key]), type(tuples(given))
+    if found is not expected and (expected, found) != (float, int):
+      raise RunError(
+        f"{where}: config.{key} must be of type {expected.__name__}; it is {given!r} of type"
+        f" {type(given).__name__}."
+      )
   return Row(name, tuple(arguments), settings)
-
-
-def _check_type(where: str, key: str, given: Any, read: Any) -> None:
-  """Compares types: a command line would read the number 3 as the name '3'; TOML has types."""
-  expected = type(read)
-  if type(tuples(given)) is expected or (expected is float and type(given) is int):
-    return
-  raise RunError(
-    f"{where}: config.{key} must be of type {expected.__name__}; it is {given!r} of type"
-    f" {type(given).__name__}."
-  )

@@ -131,10 +131,11 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
     return
   different = differences(saved_config(workdir), config)
   changed = {
-    key: pair
-    for key, pair in different.items()
+    key: (old, new)
+    for key, (old, new) in different.items()
     if not key.startswith("evaluation.")
-    and (key not in RESUMABLE_CHANGES or (key == "train.num_steps" and not _is_longer(*pair)))
+    and not (key == "train.num_steps" and type(old) is int and new > old)
+    and key not in RESUMABLE_CHANGES - {"train.num_steps"}
   }
   ends_with_run = config.optimizer.schedule == "cosine" and config.optimizer.decay_steps == 0
   if "train.num_steps" in different and set(changed) <= {"train.num_steps"} and ends_with_run:
@@ -153,10 +154,6 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
       + "\nGive another --workdir, or the same config. A resumed run may change"
       f" {', '.join(sorted(RESUMABLE_CHANGES))} (num_steps only upwards)."
     )
-
-
-def _is_longer(old: Any, new: int) -> bool:
-  return type(old) is int and new > old
 
 
 def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
