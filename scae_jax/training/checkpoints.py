@@ -107,13 +107,9 @@ class Checkpoints:
       self._losses[progress.step] = progress.selection_loss
     contents = dataclasses.asdict(progress)
     sums = {"progress_checksum": _checksum(None, progress), "checksum": _checksum(state, progress)}
+    items = {"state": ocp.args.StandardSave(state), "progress": ocp.args.JsonSave(contents | sums)}
     with self._writing():
-      saved = self._manager.save(
-        progress.step,
-        args=ocp.args.Composite(
-          state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(contents | sums)
-        ),
-      )
+      saved = self._manager.save(progress.step, args=ocp.args.Composite(**items))
     if not saved:
       raise RuntimeError(f"orbax declined step {progress.step}; it has {self.steps()}")
 
@@ -207,12 +203,8 @@ class Checkpoints:
     return [which]
 
   def _read(self, step: int, template: TrainState) -> tuple[TrainState, Progress]:
-    restored = self._manager.restore(
-      step,
-      args=ocp.args.Composite(
-        state=ocp.args.StandardRestore(template), progress=ocp.args.JsonRestore()
-      ),
-    )
+    items = {"state": ocp.args.StandardRestore(template), "progress": ocp.args.JsonRestore()}
+    restored = self._manager.restore(step, args=ocp.args.Composite(**items))
     checksum, _, progress = _progress(restored["progress"])
     if checksum != _checksum(restored["state"], progress) or progress.step != step:
       raise ValueError("its checksum does not match its contents")

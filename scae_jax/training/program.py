@@ -39,13 +39,9 @@ class Program:
     self._train_split = put(feed.train, mesh)
     self.held_out = feed.held_out
     self._heldout_split = put(feed.heldout, mesh)
+    optimizer = make_optimizer(settings.optimizer)
     self._dispatch = make_dispatch(
-      system,
-      make_optimizer(settings.optimizer),
-      mesh,
-      feed.training_batch,
-      settings.train,
-      num_examples=feed.num_train,
+      system, optimizer, mesh, feed.training_batch, settings.train, num_examples=feed.num_train
     )
     self._heldout = make_heldout(system, mesh, feed, settings.train)
 

@@ -64,13 +64,9 @@ def update(
   total, terms, grads = compute(state.params, batch, state.step, noise_key)
   updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
   metrics = {"terms": terms, "total": total, "grad_norm": optax.tree.norm(grads)}
-  next_state = dataclasses.replace(
-    state,
-    step=state.step + 1,
-    params=optax.apply_updates(state.params, updates),
-    opt_state=opt_state,
-  )
-  return next_state, metrics
+  params = optax.apply_updates(state.params, updates)
+  state = dataclasses.replace(state, step=state.step + 1, params=params, opt_state=opt_state)
+  return state, metrics
 
 
 def make_dispatch(
