@@ -58,10 +58,9 @@ class SceneOptions:
   patterns: Annotated[tuple[str, ...], each(one_of(*PATTERNS), least=1)]
   presence_prob: Annotated[float, between(MIN_PRESENCE, 1)]  # of each pattern; see `scene`
   max_rotation: Annotated[float, between(0, MAX_LENGTH)]  # degrees, either way
-  min_scale: Annotated[
-    float, between(1 / MAX_LENGTH, MAX_LENGTH)
-  ]  # scales are uniform between this
-  max_scale: Annotated[float, between("min_scale", MAX_LENGTH)]  # and this
+  # Scales are uniform between these two.
+  min_scale: Annotated[float, between(1 / MAX_LENGTH, MAX_LENGTH)]
+  max_scale: Annotated[float, between("min_scale", MAX_LENGTH)]
   field: Annotated[float, between(0, MAX_LENGTH)]  # side of the square of the patterns' middles
   jitter: Annotated[float, between(0, MAX_LENGTH)]  # standard deviation, added to each coordinate
   # Slots of a scene; 0 for as many as the patterns have points, more leaves the other slots absent.
@@ -112,13 +111,9 @@ def scene(key: PRNGKeyArray, options: SceneOptions) -> dict[str, Array]:
 
   radians = jnp.deg2rad(degrees)[pattern]
   cos, sin = scale[pattern] * jnp.cos(radians), scale[pattern] * jnp.sin(radians)
-  points = jnp.stack(
-    [
-      cos * template[:, 0] - sin * template[:, 1] + x[pattern],
-      sin * template[:, 0] + cos * template[:, 1] + y[pattern],
-    ],
-    axis=1,
-  )
+  right, down = template.T
+  both = (cos * right - sin * down + x[pattern], sin * right + cos * down + y[pattern])
+  points = jnp.stack(both, axis=1)
   points += options.jitter * jax.random.normal(jitter_key, points.shape)
   presence = jnp.where(owned, present[pattern], False)
   points = jnp.where(presence[:, None], points / options.extent, 0.0)

@@ -177,15 +177,9 @@ class SetTransformer(nn.Module):
     if self.mask == "none":
       presence = jnp.ones_like(presence)
     x = nn.Dense(self.features, dtype=self.compute_dtype, name="input")(elements)
+    sizes = (self.num_heads, self.features, self.num_inducing, self.compute_dtype)
     for i in range(self.num_layers):
-      block = SelfAttentionBlock(
-        self.num_heads,
-        self.features,
-        self.num_inducing,
-        self.compute_dtype,
-        name=f"self_attention_{i}",
-      )
-      x = block(x, mask, presence)
+      x = SelfAttentionBlock(*sizes, name=f"self_attention_{i}")(x, mask, presence)
     widen = Affine((self.features,), (self.output_features,), name="widen")()
     shape = (self.num_outputs, self.output_features)
     seeds = self.param("seeds", nn.initializers.glorot_uniform(), shape)

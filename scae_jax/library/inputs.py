@@ -61,17 +61,14 @@ class ImageInput:
       shape = (len(images), *self.side, self.channels)
       pixels = np.asarray(jnp.clip(jax.image.resize(pixels, shape, "linear"), 0, 1))
       images = pixels
-    statistics: dict[str, np.ndarray] = {}
-    if self.options.normalize:
-      statistics = dict(zip(("mean", "std"), _statistics(images), strict=True))
     if self.options.crop and min(pixels.shape[1:3]) >= self.options.crop:
       pixels = middle(pixels, self.options.crop)
     placed = centre_on_canvas(jnp.asarray(pixels), self.options.canvas)
-    if not statistics:
+    if not self.options.normalize:
       return {"image": placed}
-    mean, std = (jnp.asarray(values)[:, None, None, None] for values in statistics.values())
-    numbers = {name: jnp.asarray(values) for name, values in statistics.items()}
-    return {"image": (placed - mean) / std, **numbers}
+    mean, std = map(jnp.asarray, _statistics(images))  # of the whole image, as in training
+    pixels = (placed - mean[:, None, None, None]) / std[:, None, None, None]
+    return {"image": pixels, "mean": mean, "std": std}
 
 
 @dataclasses.dataclass(frozen=True)

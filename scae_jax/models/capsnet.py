@@ -129,16 +129,11 @@ class CapsNet(nn.Module):
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
     """Arrays of the figures: reconstructions, what the numbers of capsules mean, one routing."""
     output = self(batch, train=False)
-    labels = system.labels_of(batch)
-    first = jax.tree.map(lambda array: array[0], output.routing)
+    routing = {name: getattr(output.routing, name)[0] for name in ("coupling", "agreement")}
     return {
-      **_reconstructions(batch, labels, output),
+      **_reconstructions(batch, output),
       "capsule_dimensions": {"perturbed": self._perturbed(output), "offsets": jnp.asarray(OFFSETS)},
-      "coupling": {
-        "image": batch["image"][0],
-        "coupling": first.coupling,
-        "agreement": first.agreement,
-      },
+      "coupling": {"image": batch["image"][0], **routing},
     }
 
   def _perturbed(self, output: CapsNetOutput) -> Array:
@@ -182,11 +177,9 @@ def in_order_of(
   return jnp.where(is_better, exchanged, said)
 
 
-def _reconstructions(
-  batch: Batch, labels: Array, output: CapsNetOutput
-) -> dict[str, dict[str, Array]]:
-  drawn = {"label": labels, "predicted": output.drawn}
-  if labels.shape[1] == 1:
+def _reconstructions(batch: Batch, output: CapsNetOutput) -> dict[str, dict[str, Array]]:
+  drawn = {"label": system.labels_of(batch), "predicted": output.drawn}
+  if "sources" not in batch:
     drawn = {name: array[:, 0] for name, array in drawn.items()}
     shown = drawn | {"image": batch["image"], "reconstruction": output.reconstruction[:, 0]}
     return {"class_reconstructions": shown}
@@ -209,13 +202,9 @@ def loss_terms(
   pixels, of two labels over both images.
   """
   present = supervised.present(system.labels_of(batch), output.lengths.shape[1])
-  one_margin = functools.partial(
-    margin_loss,
-    present_margin=loss.present_margin,
-    absent_margin=loss.absent_margin,
-    absent_weight=loss.absent_weight,
-  )
-  margin = jax.vmap(one_margin)(output.lengths, present)
+  names = ("present_margin", "absent_margin", "absent_weight")
+  options = {name: getattr(loss, name) for name in names}
+  margin = jax.vmap(functools.partial(margin_loss, **options))(output.lengths, present)
   return {"margin": jnp.mean(margin), "reconstruction": jnp.mean(_squared_error(output, batch))}
 
 
@@ -229,14 +218,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   """A CapsNet from config sections: fields of `CapsNet`, and `CapsNetLoss`."""
   spec = require_images("capsnet", data, in_unit_range=True)
   options = bounds.read(CapsNetLoss, "loss", loss)
-  module = build_module(
-    CapsNet,
-    "model",
-    model,
-    canvas=spec.canvas,
-    channels=spec.channels,
-    num_classes=spec.num_classes,
-  )
+  facts = {name: getattr(spec, name) for name in ("canvas", "channels", "num_classes")}
+  module = build_module(CapsNet, "model", model, **facts)
   windows = [Window(module.conv_kernel, 1), Window(module.primary_kernel, module.primary_stride)]
   keys = ("conv_kernel", "primary_kernel", "primary_stride")
   require_sight(spec.canvas, windows, {f"model.{key}": getattr(module, key) for key in keys})

@@ -162,16 +162,10 @@ class ObjectInference(nn.Module):
     rows = jnp.concatenate(
       [children.poses.reshape(batch, num_children, -1), presence[..., None], identity], axis=-1
     )
-    x = SetTransformer(
-      self.num_capsules,
-      self.output_features,
-      self.num_layers,
-      self.num_heads,
-      self.features,
-      self.num_inducing,
-      "log_presence",
-      name="set_transformer",
-    )(rows, presence)
+    outputs = (self.num_capsules, self.output_features)
+    sizes = (self.num_layers, self.num_heads, self.features, self.num_inducing)
+    transformer = SetTransformer(*outputs, *sizes, "log_presence", name="set_transformer")
+    x = transformer(rows, presence)
     raw = CapsuleMLP((self.hidden, 1 + POSE_SIZE), name="heads")(x)
     offsets = raw[..., 1:].reshape(batch, self.num_capsules, 2, 3)
     poses = geometry.identity()[None, None] + offsets

@@ -188,13 +188,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
       " for those is 'scae'."
     )
   options = bounds.read(CapsuleLoss, "loss", loss)
-  sizes, model = bounds.read_some(
-    CCAEOptions,
-    "model",
-    model,
-    num_patterns=data.num_patterns,
-    largest_pattern=data.largest_pattern,
-  )
+  facts = {"num_patterns": data.num_patterns, "largest_pattern": data.largest_pattern}
+  sizes, model = bounds.read_some(CCAEOptions, "model", model, **facts)
   k, v = sizes.num_objects, sizes.num_votes
   stage = functools.partial(build_stage, model)
   encoder = stage("object_encoder", ObjectEncoder, num_objects=k, compute_dtype=None)

@@ -91,18 +91,10 @@ class PartEncoder(nn.Module):
     size = POSE_SIZE + 1 + self.num_features
     x = POOLINGS[self.pooling](self.num_parts, size, name="pooling")(x)
     raw, logits, features = jnp.split(x, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
-    return PartCapsules(
-      poses=jax.vmap(jax.vmap(lambda r: geometry.pose_matrix(r, similarity=self.similarity)))(raw),
-      presence=noisy_sigmoid(
-        self,
-        logits[..., 0],
-        self.presence_noise,
-        train=train,
-        in_evaluation=self.noise_in_evaluation,
-        use=0,
-      ),
-      features=features,
-    )
+    poses = jax.vmap(jax.vmap(lambda r: geometry.pose_matrix(r, similarity=self.similarity)))(raw)
+    noise = {"scale": self.presence_noise, "in_evaluation": self.noise_in_evaluation}
+    presence = noisy_sigmoid(self, logits[..., 0], **noise, train=train, use=0)
+    return PartCapsules(poses, presence, features)
 
 
 def template_init(key: Array, shape: tuple[int, ...]) -> Array:

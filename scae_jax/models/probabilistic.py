@@ -194,20 +194,12 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   strides = part_inference.strides
   require_sight(data.canvas, windows_of(strides), {"model.part_inference.strides": strides})
   section = model.pop("object_inference", {})
-  object_inference = tuple(
-    build_module(
-      ObjectInference, "model.object_inference", section, num_capsules=count, **kind_of_posterior
-    )
-    for count in capsules[1:]
+  above = functools.partial(
+    build_module, ObjectInference, "model.object_inference", section, **kind_of_posterior
   )
-  module = build_module(
-    ProbabilisticCapsules,
-    "model",
-    model,
-    generative=generative,
-    part_inference=part_inference,
-    object_inference=object_inference,
-  )
+  object_inference = tuple(above(num_capsules=count) for count in capsules[1:])
+  networks = {"part_inference": part_inference, "object_inference": object_inference}
+  module = build_module(ProbabilisticCapsules, "model", model, generative=generative, **networks)
   names = term_names(len(capsules), gaussian=part_inference.gaussian)
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
