@@ -83,11 +83,8 @@ def _sample_backward(side: int, saved: tuple, gradients: tuple[Array, ...]) -> t
   by_column = (1 - second) + second * right[..., None]
   weights = by_row[..., :, None] * by_column[..., None, :]
   shares = weights[..., None] * jnp.stack(gradients, axis=-1)[..., None, None, :]
-  of_cells = (
-    jnp.zeros_like(cells)
-    .at[index]
-    .add(shares.reshape(-1, cells.shape[1]), mode="promise_in_bounds")
-  )
+  shares = shares.reshape(-1, cells.shape[1])
+  of_cells = jnp.zeros_like(cells).at[index].add(shares, mode="promise_in_bounds")
 
   def inside(position: Array) -> Array:
     return (position > -1) & (position < side)

@@ -105,14 +105,8 @@ def _log_prob_backward(
   of_bank = jnp.sum(of_bank, axis=0).reshape(-1, sizes.padded_channels, side, side)
   of_bank = of_bank[:, : sizes.channels + 1, : sizes.side, : sizes.side]
   of_background = _background_gradient(sizes, background, pixels, mixing, joint, gradient)
-  return (
-    jnp.moveaxis(of_bank, 1, -1),
-    of_inverse,
-    of_colours,
-    of_presence[..., 0],
-    of_background,
-    jnp.zeros_like(pixels),
-  )
+  of_parts = jnp.moveaxis(of_bank, 1, -1), of_inverse, of_colours, of_presence[..., 0]
+  return *of_parts, of_background, jnp.zeros_like(pixels)
 
 
 def _forward(sizes: Sizes, *inputs: Array) -> list[Array]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from scae_jax.kernels.patch_convolutions import ACTIVATIONS, convolve_patches
+from scae_jax.kernels.patch_convolutions import ACTIVATIONS, Weights, convolve_patches
 from scae_jax.layers.sight import Window, map_side
 from scae_jax.typing import Array, Float, typed
 
@@ -34,20 +34,15 @@ def windows_of(strides: Sequence[int]) -> list[Window]:
 
 @typed
 def convolve(
-  image: Float[Array, "b h w c"],
-  weights: tuple[tuple[Array, Array], ...],
-  strides: tuple[int, ...],
-  activation: str,
+  image: Float[Array, "b h w c"], weights: Weights, strides: tuple[int, ...], activation: str
 ) -> Float[Array, "b h2 w2 d"]:
   """VALID convolutions (correlations) one after another, by what is fastest on the backend.
 
   Each layer has a kernel [r, r, c, d], a bias [d], a stride in both directions, and after it the
   activation, a name in `ACTIVATIONS`. `ValueError` if a kernel is larger than what it sees.
   """
-  windows = [
-    Window(len(kernel), stride) for (kernel, _), stride in zip(weights, strides, strict=True)
-  ]
-  map_side(min(image.shape[1:3]), windows)
+  layers = zip(weights, strides, strict=True)
+  map_side(min(image.shape[1:3]), [Window(len(kernel), stride) for (kernel, _), stride in layers])
   if _by_definition.get():
     return convolve_layers(image, weights, strides, activation)
   return jax.lax.platform_dependent(
@@ -59,10 +54,7 @@ def convolve(
 
 
 def convolve_layers(
-  image: Array,
-  weights: tuple[tuple[Array, Array], ...],
-  strides: tuple[int, ...],
-  activation: str,
+  image: Array, weights: Weights, strides: tuple[int, ...], activation: str
 ) -> Array:
   """The definition of `convolve`, by XLA's convolutions."""
   function, _ = ACTIVATIONS[activation]

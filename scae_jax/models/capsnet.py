@@ -223,6 +223,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   windows = [Window(module.conv_kernel, 1), Window(module.primary_kernel, module.primary_stride)]
   keys = ("conv_kernel", "primary_kernel", "primary_stride")
   require_sight(spec.canvas, windows, {f"model.{key}": getattr(module, key) for key in keys})
+  draw_from_objects = nn.apply(CapsNet.draw_from_objects, module)
   return System(
     module=module,
     loss_terms=functools.partial(loss_terms, loss=options),
@@ -232,9 +233,5 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     pictures=nn.apply(CapsNet.draw, module),
     classify=lambda output: output.lengths,
     find=nn.apply(CapsNet.find, module),
-    draws={
-      "objects": functools.partial(
-        nn.apply(CapsNet.draw_from_objects, module), num_labels=spec.num_labels
-      )
-    },
+    draws={"objects": functools.partial(draw_from_objects, num_labels=spec.num_labels)},
   )

@@ -97,17 +97,13 @@ class CCAE(nn.Module):
     output = self(batch, train=False)
     objects, presence = output.objects, batch["presence"]
     votes_won = jax.vmap(routing_points.votes_won, in_axes=(0, 0, None))
-    return {
-      "constellations": {
-        "points": batch["points"],
-        "presence": presence,
-        "pattern": batch["pattern"],
-        "capsule": segment(output)["true_presence"],
-        "votes": objects.votes,
-        "vote_won": votes_won(output.routing, presence, objects.votes.shape[2]),
-        "capsule_presence": jax.nn.sigmoid(objects.presence_logits),
-      }
+    drawn = {
+      "capsule": segment(output)["true_presence"],
+      "votes": objects.votes,
+      "vote_won": votes_won(output.routing, presence, objects.votes.shape[2]),
+      "capsule_presence": jax.nn.sigmoid(objects.presence_logits),
     }
+    return {"constellations": {n: batch[n] for n in ("points", "presence", "pattern")} | drawn}
 
 
 def loss_terms(
