@@ -48,17 +48,14 @@ def terms_of(run: Run) -> Callable[[Any, Batch, Array], dict[str, Array]]:
   if not isinstance(module, SCAE):
     raise RunError("the probes of an SCAE are needed; name a run of one.")
   options = bounds.read(CapsuleLoss, "loss", run.settings.loss)
+  biased, unbiased = (dataclasses.replace(options, unbiased_between=x) for x in (False, True))
+  both = [sparsity_of(loss, module.num_classes) for loss in (biased, unbiased)]
   cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
   def terms(params: Any, batch: Batch, key: Array) -> dict[str, Array]:
     output: Any = module.apply({"params": params}, batch, train=True, rngs={"noise": key})
     found = dict(system.loss_terms(output, batch, None))
-    of_batch, of_all = (
-      sparsity_of(dataclasses.replace(options, unbiased_between=unbiased), module.num_classes)(
-        output.objects.presence, output.mass
-      )
-      for unbiased in (False, True)
-    )
+    of_batch, of_all = (sparse(output.objects.presence, output.mass) for sparse in both)
     for name in BETWEEN:
       found |= {name: of_batch[name], f"{name}, unbiased": of_all[name]}
       found[f"{name}, excess"] = of_batch[name] - of_all[name]

@@ -112,12 +112,8 @@ def table(data: str, results: Results) -> str:
       # affNIST's own files or maps like them: its notes say which.
       (affine,) = (name for name in by_set if not name.startswith("rotated_"))
       shown = [*(rotated_set(data, angle) for angle in SHOWN_ANGLES), affine]
-      cells = [
-        system,
-        way,
-        kind,
-        *(f"{100 * many_runs.mean_of(by_set[name]):.1f}" for name in shown),
-      ]
+      shares = (f"{100 * many_runs.mean_of(by_set[one]):.1f}" for one in shown)
+      cells = [system, way, kind, *shares]
       cells += [f"{result['parameters']:,}", f"{result['seconds_an_epoch']:.2f}"]
       rows.append(cells)
   return markdown(rows)
@@ -175,9 +171,8 @@ def main() -> None:
     paragraphs = [table(options.data, results), *remarks(results, options.seeds)]
     return {"angles": ANGLES}, paragraphs, functools.partial(draw, options.data, results)
 
-  many_runs.run_command(
-    "viewpoint", options, functools.partial(make_rows, options), score, describe
-  )
+  rows = functools.partial(make_rows, options)
+  many_runs.run_command("viewpoint", options, rows, score, describe)
 
 
 if __name__ == "__main__":

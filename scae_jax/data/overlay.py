@@ -106,11 +106,10 @@ def _overlay(
   max_shift: int,
 ) -> dict[str, Array]:
   """A batch of the examples `both` [b], shifted by `shifts` [b, 2] each."""
+  centred = (centre_on_canvas(split["image"][rows], canvas, max_shift) for rows in both)
   first, second = (
-    to_unit_range(
-      shift_on_canvas(centre_on_canvas(split["image"][rows], canvas, max_shift), shift, canvas)
-    )
-    for rows, shift in zip(both, shifts, strict=True)
+    to_unit_range(shift_on_canvas(image, shift, canvas))
+    for image, shift in zip(centred, shifts, strict=True)
   )
   return {
     "image": jnp.minimum(first + second, 1.0),

@@ -30,9 +30,9 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     for name, value in metrics.get("measures", {}).items()
   }
   if "segmentation" in metrics:
+    percent = {"accuracy": 100}
     return {
-      f"{words(name)}, jitter {jitter}, {words(kind)}": one[name]
-      * (100 if name == "accuracy" else 1)
+      f"{words(name)}, jitter {jitter}, {words(kind)}": one[name] * percent.get(name, 1)
       for name in _OF_SEGMENTS
       for jitter, kinds in metrics["segmentation"].items()
       for kind, one in kinds.items()

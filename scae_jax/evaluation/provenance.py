@@ -23,10 +23,8 @@ def measured_with() -> dict[str, Any]:
   driver = {"platform_version": " ".join(device.client.platform_version.split())}
   return {
     "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    "versions": {
-      "python": platform.python_version(),
-      **{name: importlib.metadata.version(name) for name in _PACKAGES},
-    },
+    "versions": {"python": platform.python_version()}
+    | {name: importlib.metadata.version(name) for name in _PACKAGES},
     "hardware": {
       "platform": device.platform,
       "device_kind": device.device_kind,

@@ -101,12 +101,9 @@ def named_clusters(
   """The clusters that `feature_scorer` names for one seed, without scoring anything."""
   split = load_split(dataset, "train", evaluated.max_examples)
   collect = feature_collector(evaluated.system, canvas=canvas, batch_size=evaluated.batch_size)
-  fitted = {
-    name: fit_clusters(
-      values, split["label"], num_classes=dataset.num_classes, seed=seed, name=name
-    ).clusters
-    for name, values in collect(evaluated.variables[seed], split)["features"].items()
-  }
+  labels, options = split["label"], {"num_classes": dataset.num_classes, "seed": seed}
+  features = collect(evaluated.variables[seed], split)["features"]
+  fitted = {n: fit_clusters(one, labels, **options, name=n).clusters for n, one in features.items()}
   return {name: clusters for name, clusters in fitted.items() if clusters}
 
 

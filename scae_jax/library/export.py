@@ -80,10 +80,7 @@ def export_functions(
     write_whole(folder / f"{name}{SUFFIX}", bytes(exported.serialize()))
     result = jax.eval_shape(function, *shapes)
     described[name] = {"arguments": _described(shapes), "result": _described(result)}
-  named = {
-    name: {"centres": one.centres.tolist(), "labels": one.labels.tolist()}
-    for name, one in clusters.items()
-  }
+  named = {name: one.to_json() for name, one in clusters.items()}
   content = {"functions": described, "class_names": list(class_names), "clusters": named}
   write_json(folder / "model.json", content)
 

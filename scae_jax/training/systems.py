@@ -74,8 +74,8 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
   params = jax.eval_shape(start, keys, batch)
   largest, results = [], []
   for step in (0, None):
-    traced = functools.partial(run, step=step)
-    program, shapes = jax.make_jaxpr(traced, return_shape=True)(params, keys, batch)
+    trace = jax.make_jaxpr(functools.partial(run, step=step), return_shape=True)
+    program, shapes = trace(params, keys, batch)
     largest.append(_largest_array(program.jaxpr))
     results.append(shapes)
   for terms, measures, features, readings, scores, poses in results:
