@@ -172,39 +172,30 @@ def _typed(key: str, kind: Any, value: Any) -> Any:
     if not isinstance(value, Mapping):
       raise ValueError(f"{key} must be a section; it is {value!r}.")
     return {name: _typed(f"{key}.{name}", arguments[1], item) for name, item in value.items()}
-  if not _fits(kind, value):
-    raise ValueError(f"{key} must be {_kind_words(kind)}; it is {value!r}.")
-  return _converted(kind, value)
-
-
-def _fits(kind: Any, value: Any) -> bool:
-  origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-  if origin is tuple:
-    if not isinstance(value, tuple | list):
-      return False
-    if arguments[-1] is Ellipsis:
-      return all(_fits(arguments[0], item) for item in value)
-    pairs = len(value) == len(arguments)
-    return pairs and all(_fits(*both) for both in zip(arguments, value, strict=True))
-  if arguments:  # a union
-    return any(_fits(argument, value) for argument in arguments)
-  if kind is float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and -math.inf < value < math.inf
-  if kind is int:
-    return isinstance(value, int) and not isinstance(value, bool)
-  return isinstance(value, kind)
+  try:
+    return _converted(kind, value)
+  except TypeError as error:
+    raise ValueError(f"{key} must be {_kind_words(kind)}; it is {value!r}.") from error
 
 
 def _converted(kind: Any, value: Any) -> Any:
-  if isinstance(value, tuple | list):
-    inner = typing.get_args(kind)
-    kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-    return tuple(_converted(*both) for both in zip(kinds, value, strict=True))
-  # Integers beyond the range of floats stay, for a bound to refuse.
-  if kind is float and abs(value) <= 2**1000:
-    return float(value)
-  return value
+  """The value as one of a type without bounds; TypeError if it is none."""
+  arguments = typing.get_args(kind)
+  is_number = isinstance(value, int | float) and not isinstance(value, bool)
+  if typing.get_origin(kind) is tuple:
+    if isinstance(value, tuple | list):
+      kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+      if len(kinds) == len(value):
+        return tuple(map(_converted, kinds, value))
+  elif arguments:  # of a type and None
+    return None if value is None else _converted(arguments[0], value)
+  elif kind is float:
+    if is_number and -math.inf < value < math.inf:
+      # Integers beyond the range of floats stay, for a bound to refuse.
+      return float(value) if abs(value) <= 2**1000 else value
+  elif isinstance(value, kind) and (kind is not int or is_number):
+    return value
+  raise TypeError
 
 
 def _kind_words(kind: Any) -> str:
