@@ -166,10 +166,9 @@ def _processes(values: flags.FlagValues) -> Processes | None:
 
 def parse_config(saved: Any) -> ConfigDict:
   """A config from its JSON, with tuples for lists; `ValueError` if it is not that of one."""
-  content = tuples(saved)
-  if not isinstance(content, dict):
-    raise ValueError(f"expected an object with sections, got {type(content).__name__}")
-  return ConfigDict(content).lock()
+  if not isinstance(saved, dict):
+    raise ValueError(f"expected an object with sections, got {type(saved).__name__}")
+  return ConfigDict(tuples(saved)).lock()
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:

@@ -22,15 +22,13 @@ from typing import Any
 from scae_jax.evaluation.comparison import csv_table, markdown_table
 from scae_jax.evaluation.files import read_json, write_whole
 from scae_jax.training.config import differences, parse_config
-from scae_jax.training.errors import Interrupted, RunError
+from scae_jax.training.errors import FailedError, Interrupted, RunError
 from scae_jax.training.sweep_file import Row
 from scae_jax.training.workdir import RESUMABLE_CHANGES
 
 
-class RowsFailed(RunError):
+class RowsFailed(FailedError):
   """Some rows of a sweep have no report; the message says which and why."""
-
-  exit_code = 1
 
 
 def read_task(text: str, rows: Sequence[Row]) -> list[Row]:
