@@ -16,8 +16,9 @@ parameters, in turns.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -183,45 +184,28 @@ def straightforward_step(settings: Settings, data: ImageSpec, start: Start) -> C
   return run
 
 
-@contextlib.contextmanager
-def composed_likelihood() -> Iterator[None]:
+def composed_likelihood() -> contextlib.AbstractContextManager[Any]:
   """While it lasts, models compute the likelihood as it is defined, on every backend."""
-  own = SCAE.log_prob
 
   def log_prob(self: SCAE, found: Encoding, target: jax.Array, **_: Any) -> jax.Array:
     mixture = self.decode(found, target.shape[1])
     return jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target)) / len(target)
 
-  SCAE.log_prob = log_prob
-  try:
-    yield
-  finally:
-    SCAE.log_prob = own
+  return mock.patch.object(SCAE, "log_prob", log_prob)
 
 
-@contextlib.contextmanager
-def library_warp() -> Iterator[None]:
+def library_warp() -> contextlib.AbstractContextManager[Any]:
   """While it lasts, models warp with `jax.scipy.ndimage.map_coordinates`."""
-  own = warping.warp_templates
 
   def warp(bank: jax.Array, poses: jax.Array, height: int, *_: Any) -> jax.Array:
     return library(bank, poses, height)
 
-  warping.warp_templates = warp
-  try:
-    yield
-  finally:
-    warping.warp_templates = own
+  return mock.patch.object(warping, "warp_templates", warp)
 
 
-@contextlib.contextmanager
-def library_convolution() -> Iterator[None]:
+def library_convolution() -> contextlib.AbstractContextManager[Any]:
   """While it lasts, models convolve as XLA does on every backend."""
-  own, convnet.convolve = convnet.convolve, convnet.convolve_layers
-  try:
-    yield
-  finally:
-    convnet.convolve = own
+  return mock.patch.object(convnet, "convolve", convnet.convolve_layers)
 
 
 def measure(

@@ -3,10 +3,9 @@
     python -m experiments.curve runs/mnist-modern results/mnist --max_examples=10000 \\
       --steps=5000,30000
 
-Train with `--config.train.keep_checkpoints` large enough. Writes `curve-<workdir>.json` into the
-folder, and `.png`, after each point; the same command goes on where it was stopped.
-Points that were measured before stay, also those whose checkpoint is gone. Minutes are of the steps
-alone, without compilation, evaluation and checkpoints.
+Train with `--config.train.keep_checkpoints` large enough. Writes `curve-<workdir>.json` and `.png`
+into the folder after each point; the same command goes on where it was stopped, and keeps points
+whose checkpoint is gone. Minutes are of the steps alone.
 """
 
 import json

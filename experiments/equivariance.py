@@ -30,14 +30,10 @@ def curves(results: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
     if entries := results[family]:
       found[family] = {"size": np.array([entry["size"] for entry in entries])}
       for kind in results["present"]:
-        for name, key in (("error", "pose_error"), ("unmoved", "pose_unmoved")):
-          found[family][f"{kind}/{name}"] = _column(entries, kind, key)
-        found[family][f"{kind}/presence_change"] = _column(entries, kind, "presence_change")
+        for key in ("pose_error", "pose_unmoved", "presence_change"):
+          column = np.array([entry[kind][key] for entry in entries], float)  # None becomes NaN
+          found[family][f"{kind}/{key.removeprefix('pose_')}"] = column
   return found
-
-
-def _column(entries: list[dict[str, Any]], kind: str, key: str) -> np.ndarray:
-  return np.array([entry[kind][key] for entry in entries], float)  # None becomes NaN
 
 
 def table(results: dict[str, Any]) -> str:

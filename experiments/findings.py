@@ -56,11 +56,8 @@ def write_findings(
   paragraphs: Sequence[str],
   draw: Callable[[], Figure] | None = None,
 ) -> None:
-  """Writes `<name>.json`, `.md` and, of a figure, `.png` into a folder, and prints the text.
-
-  The record has `command`; what it was measured on is added. The text ends with the command, the
-  machine and the date.
-  """
+  """Writes `<name>.json`, `.md` and, of a figure, `.png` into a folder, and prints the text, which
+  ends with the record's `command`, the machine and the date."""
   record = write_record(folder / f"{name}.json", record)
   origin = [
     f"Command: `{record['command']}`.",

@@ -4,13 +4,12 @@
 
 Each test image's posterior is optimised on its own bound, from the encoder's or the prior
 (`scae_jax/evaluation/free_form.py`); the model is fixed. A linear classifier, fitted to the
-encoder's posteriors of the training images, classifies the posteriors before and after. The
-steps move numbers that the bound hardly depends on to where no encoder puts them. So two more
-classifiers are fitted, to posteriors of training images inferred in the same way, before and after
-the steps. A classifier of the images' pixels is the baseline. Writes
-`free-form-<workdir>-<start>.md`, `.json` and `.png` into the folder, of a run with several seeds
-`free-form-<workdir>-seed-<seed>-<start>` of each. Images are the test split as it is, rotated by 35
-degrees and under affNIST's maps, or what `--dataset` names, which may be given several times.
+encoder's posteriors of the training images, classifies the posteriors before and after. Two more
+are fitted to posteriors of training images inferred in the same way, before and after the steps,
+and one to the images' pixels. Writes `free-form-<workdir>-<start>.md`, `.json` and `.png` into the
+folder, of a run with several seeds `free-form-<workdir>-seed-<seed>-<start>` of each. Images are
+the test split as it is, rotated by 35 degrees and under affNIST's maps, or what `--dataset` names,
+which may be given several times.
 """
 
 import argparse
@@ -32,12 +31,7 @@ from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import EvalDataset
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
-from scae_jax.evaluation.free_form import (
-  STARTS,
-  FreeInference,
-  infer_split,
-  make_inference,
-)
+from scae_jax.evaluation.free_form import STARTS, FreeInference, infer_split, make_inference
 from scae_jax.evaluation.probes import Fit, fit_probe
 from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, pixel_features
 from scae_jax.evaluation.table import markdown
@@ -87,10 +81,9 @@ def make_stepper(
 
 def described(record: Mapping[str, Any]) -> str:
   """The optimiser in words."""
-  name = OPTIMIZERS[record["optimizer"]][0]
-  if record["learning_rate"] is None:
-    return f"{name} with a line search"
-  return f"{name}, learning rate {record['learning_rate']:g} under a cosine"
+  rate = record["learning_rate"]
+  how = f", learning rate {rate:g} under a cosine" if rate else " with a line search"
+  return f"{OPTIMIZERS[record['optimizer']][0]}{how}"
 
 
 def score(found: FreeInference, labels: np.ndarray, probes: Mapping[str, Probes]) -> dict[str, Any]:
@@ -241,13 +234,8 @@ def infer_sets(
   dataset, _, sizes = images_of(run)
   canvas, count = sizes["canvas"], dataset.num_classes
   collect = feature_collector(run.system, **sizes)
-  infer = make_inference(
-    free_form,
-    optimizer,
-    num_steps=options.num_steps,
-    start=options.start,
-    num_samples=options.num_samples,
-  )
+  given = {name: getattr(options, name) for name in ("num_steps", "start", "num_samples")}
+  infer = make_inference(free_form, optimizer, **given)
   splits = []
   for scored in sets:
     check_transfer(dataset, scored, canvas)

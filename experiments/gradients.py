@@ -2,16 +2,14 @@
 
     python -m experiments.gradients runs/mnist results/mnist --split=train --max_examples=5120
 
-Each loss term, and the cross-entropy of each linear probe of the run, is differentiated by the
-parameters of the object half and of the part encoder. The probes are held fixed. Reported are the
-norm of the mean gradient over batches, the noise of one batch around it, and its cosine with the
-cross-entropy's gradient. Where that is positive, a step down the term is a step towards the labels.
-Terms have the config's weights, batches their size in training. No schedule applies: only
-`model.stop_gradients` limits the objects' gradient to the part encoder. "Between" terms are given
-biased, unbiased, and as the excess of the first over the second (`scae_jax/sparsity.py`).
+Each loss term, and the cross-entropy of each linear probe, held fixed, is differentiated by the
+parameters of the object half and of the part encoder. Reported are the norm of the mean gradient
+over batches, the noise of one batch around it, and its cosine with the cross-entropy's gradient:
+positive where a step down the term is a step towards the labels. Terms have the config's weights,
+no schedule, and the batch size of training. "Between" terms are given biased, unbiased, and as the
+excess of the first over the second (`scae_jax/sparsity.py`).
 
-Writes `gradients-<workdir>.json` and `.md` into the folder, of a run with several seeds one of each
-a seed.
+Writes `gradients-<workdir>.json` and `.md` into the folder, one of each seed.
 """
 
 import dataclasses
@@ -50,17 +48,14 @@ def terms_of(run: Run) -> Callable[[Any, Batch, Array], dict[str, Array]]:
   if not isinstance(module, SCAE):
     raise RunError("the probes of an SCAE are needed; name a run of one.")
   options = bounds.read(CapsuleLoss, "loss", run.settings.loss)
+  biased, unbiased = (dataclasses.replace(options, unbiased_between=x) for x in (False, True))
+  both = [sparsity_of(loss, module.num_classes) for loss in (biased, unbiased)]
   cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
   def terms(params: Any, batch: Batch, key: Array) -> dict[str, Array]:
     output: Any = module.apply({"params": params}, batch, train=True, rngs={"noise": key})
     found = dict(system.loss_terms(output, batch, None))
-    of_batch, of_all = (
-      sparsity_of(dataclasses.replace(options, unbiased_between=unbiased), module.num_classes)(
-        output.objects.presence, output.mass
-      )
-      for unbiased in (False, True)
-    )
+    of_batch, of_all = (sparse(output.objects.presence, output.mass) for sparse in both)
     for name in BETWEEN:
       found |= {name: of_batch[name], f"{name}, unbiased": of_all[name]}
       found[f"{name}, excess"] = of_batch[name] - of_all[name]

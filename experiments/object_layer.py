@@ -2,11 +2,10 @@
 
     python -m experiments.object_layer results/probabilistic/object-layer.json
 
-Trained are the network that infers objects and the prior of parts given objects. The parts'
-presences and poses are known: those of `experiments/known_scenes.py`, and two more parts that are
-always off. All seeds are trained at once. A row has one treatment of poses that are off, one
-temperature of the objects' presences and one limit of their affinities. Its figure is the share of
-right presences in test scenes, at a threshold of 0.5. Objects are matched on training scenes.
+Trained are the network that infers objects and the prior of parts given objects. The parts are
+those of `experiments/known_scenes.py`, and two more that are always off. All seeds are trained at
+once. A row's figure is the share of right presences in test scenes, at a threshold of 0.5; objects
+are matched on training scenes.
 """
 
 import functools
@@ -20,15 +19,9 @@ import numpy as np
 import optax
 from flax import linen as nn
 
+from experiments import known_scenes
 from experiments.findings import plain_parser, write_record
-from experiments.known_scenes import (
-  GLYPHS,
-  NUM_SCENES,
-  PART_SIZE,
-  draw_parts,
-  right_answers,
-  true_model,
-)
+from experiments.known_scenes import GLYPHS, NUM_SCENES, PART_SIZE
 from scae_jax.models.capsule_inference import ObjectInference, Posterior
 from scae_jax.routing import selection
 from scae_jax.typing import Array
@@ -56,7 +49,7 @@ def known_parts(seed: int, count: int) -> tuple[Posterior, np.ndarray]:
 
   A part that is off is where it is in no scene: nobody knows its pose.
   """
-  parts, there = draw_parts(seed, count)
+  parts, there = known_scenes.draw_parts(seed, count)
   on = np.pad(np.asarray(parts.presence) > 0.5, ((0, 0), (0, IDLE)))
   poses = np.pad(np.asarray(parts.poses), ((0, 0), (0, IDLE), (0, 0), (0, 0)))
   nowhere = PART_SIZE * np.eye(2, 3)
@@ -73,7 +66,7 @@ class UpperLayer(nn.Module):
   max_affinity: float
 
   def setup(self):
-    self.generative = true_model().clone(
+    self.generative = known_scenes.true_model().clone(
       capsules=(len(GLYPHS) + IDLE, OBJECTS),
       top_scale=0.3,
       min_scale=0.03,
@@ -142,16 +135,14 @@ def train(module: UpperLayer, known: Posterior, num_seeds: int, num_steps: int) 
 
 
 def score(
-  module: UpperLayer,
-  variables: Any,
-  scenes: dict[str, tuple[Posterior, np.ndarray]],
+  module: UpperLayer, variables: Any, scenes: dict[str, tuple[Posterior, np.ndarray]]
 ) -> list[float]:
   """Share of right presences in test scenes, by seed."""
   infer = jax.jit(jax.vmap(functools.partial(module.apply, method="infer"), in_axes=(0, None)))
   found = {name: np.asarray(infer(variables, known)) > 0 for name, (known, _) in scenes.items()}
   there = {name: objects for name, (_, objects) in scenes.items()}
   return [
-    float(np.mean(right_answers({"train": train_found, "test": test_found}, there)[1]))
+    float(np.mean(known_scenes.right_answers({"train": train_found, "test": test_found}, there)[1]))
     for train_found, test_found in zip(found["train"], found["test"], strict=True)
   ]
 

@@ -4,12 +4,10 @@
     python train.py --config=configs/probabilistic.py:recovery
     python -m experiments.recovery score runs/probabilistic-recovery results/probabilistic
 
-`draw` makes images from the model of `experiments/known_scenes.py`, whose parameters are known, and
-sorts them into folders by the objects that are there, so that those of one folder are one class to
-`train.py`. `score` asks of every object of the trained model whether it is there (a posterior
-probability above 0.5), matches the three to the true ones on training images, and writes the share
-of right answers on the test images to `recovery-<workdir>.json`, with the bounds, which do not rank
-runs as these shares do.
+`draw` makes images from the model of `experiments/known_scenes.py`, in a folder, which is a class,
+for each set of objects. `score` asks of every object of the trained model whether it is there (a
+posterior probability above 0.5), matches the three to the true ones on training images, and writes
+the share of right answers on test images, and the bounds, to `recovery-<workdir>.json`.
 """
 
 import pathlib
@@ -31,17 +29,13 @@ from scae_jax.training.errors import RunError, exit_with_message, explained
 FIRST_SEED = 2
 
 
-def folder_name(there: np.ndarray) -> str:
-  """`objects-0-2` where the first and the last object are there, `objects-` where none is."""
-  return "objects-" + "-".join(str(k) for k in np.flatnonzero(there))
-
-
 def write_scenes(folder: pathlib.Path, num_scenes: Mapping[str, int]) -> None:
-  """Writes <folder>/<split>/<objects that are there>/<number>.png; numbers of scenes by split."""
+  """Writes <folder>/<split>/objects-0-2/<number>.png, 0 and 2 being the objects that are there."""
   for seed, (split, count) in enumerate(num_scenes.items(), start=FIRST_SEED):
     images, there = draw_scenes(seed, count)
     for number, (image, present) in enumerate(zip(images, there, strict=True)):
-      path = folder / split / folder_name(present) / f"{number:05}.png"
+      objects = "-".join(map(str, np.flatnonzero(present)))
+      path = folder / split / f"objects-{objects}" / f"{number:05}.png"
       path.parent.mkdir(parents=True, exist_ok=True)
       Image.fromarray(image[..., 0]).save(path)
 

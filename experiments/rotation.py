@@ -3,11 +3,10 @@
     python -m experiments.rotation digits results/probabilistic
 
 The systems and ranges are in `rotation_systems.py`. Runs are in `runs/rotation-<data>`: in
-`<system>-<n>` that of training images rotated by up to n degrees either way. The same command goes
-on where it was stopped and trains nothing twice, and a run that fails does not stop the others.
+`<system>-<n>` that of training images rotated by up to n degrees either way; see `many_runs.py`.
 Each run is scored twice: on test images rotated within its own range, by clusters and probes fitted
-to training images rotated likewise, and on upright test images, by those fitted to upright ones.
-Writes `rotation-<data>.md`, `.json` and `.png` into the folder.
+to training images rotated likewise, and on upright ones, by those fitted to upright ones. Writes
+`rotation-<data>.md`, `.json` and `.png` into the folder.
 """
 
 import argparse
@@ -18,17 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments import many_runs
 from experiments.findings import images_of
-from experiments.many_runs import (
-  Described,
-  Results,
-  facts_of,
-  make_parser,
-  mean_of,
-  notes_of,
-  rows_of,
-  run_command,
-)
+from experiments.many_runs import Described, Results
 from experiments.rotation_systems import RANGES, SHARED, SYSTEMS
 from scae_jax.data.transfer import rotated
 from scae_jax.evaluation.examples import load_split
@@ -50,7 +41,7 @@ Lines = Mapping[tuple[str, str, str], Mapping[int, float]]
 def make_rows(options: argparse.Namespace) -> list[Row]:
   """A run of each system for each range of rotation."""
   ranges = {str(degrees): degrees for degrees in options.ranges}
-  return rows_of(SYSTEMS[options.data], ranges, SHARED[options.data], options)
+  return many_runs.rows_of(SYSTEMS[options.data], ranges, SHARED[options.data], options)
 
 
 def system_and_range(row: str) -> tuple[str, int]:
@@ -64,8 +55,7 @@ def score_run(
 ) -> dict[str, Any]:
   """Accuracies of a run on rotated and on upright images, those of their pixels, and its size.
 
-  Training images were rotated by up to `degrees`, 0 to 180. Of each split `max_examples` are used,
-  always the same; 0 is all. Accuracies by data set that `pixels` does not have yet are added.
+  `max_examples` of each split are used; 0 is all. What `pixels` does not have yet is added to it.
   """
   dataset, options, sizes = images_of(run)
   sizes["max_examples"] = max_examples
@@ -79,7 +69,7 @@ def score_run(
       pixels[one.name] = {"LIN-MATCH": scores["lin_match"], "LIN-PRED": scores["lin_pred"]}
     of_pixels[images] = pixels[one.name]
     notes += one.notes
-  return {"accuracy": found, "pixels": of_pixels, "notes": notes, **facts_of(run)}
+  return {"accuracy": found, "pixels": of_pixels, "notes": notes, **many_runs.facts_of(run)}
 
 
 def make_lines(results: Results) -> Lines:
@@ -91,7 +81,7 @@ def make_lines(results: Results) -> Lines:
       for way, by_seed in by_way.items():
         kind, _, read = way.partition(", ")
         name = f"{system}, {read.replace('_', ' ')}" if read else system
-        found.setdefault((kind, images, name), {})[degrees] = mean_of(by_seed)
+        found.setdefault((kind, images, name), {})[degrees] = many_runs.mean_of(by_seed)
   for row, result in results.items():
     for images, by_kind in result["pixels"].items():
       for kind, accuracy in by_kind.items():
@@ -139,14 +129,14 @@ def remarks(results: Results, missing: Sequence[str], record: Mapping[str, Any])
       for system, entries in sizes.items()
       for parameters, steps in sorted(entries)
     ),
-    *notes_of(results),
+    *many_runs.notes_of(results),
     *([f"Not finished: {', '.join(missing)}."] if missing else []),
   ]
 
 
 def main() -> None:
   """Trains, scores, writes and prints."""
-  parser = make_parser(__doc__, SYSTEMS)
+  parser = many_runs.make_parser(__doc__, SYSTEMS)
   parser.add_argument("--ranges", type=int, nargs="+", default=RANGES, help="degrees, 0 to 180")
   options = parser.parse_args()
   ranges = options.ranges = sorted(set(options.ranges))
@@ -173,7 +163,7 @@ def main() -> None:
     )
     return entries, [table(lines, ranges), *remarks(results, missing, entries)], draw
 
-  run_command("rotation", options, functools.partial(make_rows, options), score, describe)
+  many_runs.run_command("rotation", options, functools.partial(make_rows, options), score, describe)
 
 
 if __name__ == "__main__":

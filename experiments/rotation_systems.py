@@ -1,13 +1,10 @@
 """The rotation experiment: what objects stand for when training images are turned ever further.
 
-Of Smith et al. 2020, arXiv 2004.03553, section 5.3 and figure 4: the further training images are
-turned, the less do the objects of a generative capsule model tell classes apart. Each system is
-trained once for each of `RANGES`, with `data.max_rotation` at that many degrees; the rest is as its
-config has it. `SHARED` is the same for all systems of a data set.
-
-`digits` is the embedded digits, small enough for two CPU cores; `mnist` wants a GPU. There the SCAE
-has the loss of the authors' release and 24 parts and objects, as the article's appendix C has it:
-with more, several objects may share a digit by its turn.
+Of Smith et al. 2020, arXiv 2004.03553, section 5.3 and figure 4. Each system is trained once for
+each of `RANGES`, with `data.max_rotation` at that many degrees; the rest is as its config and
+`SHARED` have it. `digits` is small enough for two CPU cores; `mnist` wants a GPU. There the SCAE
+has the loss of the authors' release and 24 parts and objects, as in the article's appendix C: with
+more, several objects may share a digit by its turn.
 """
 
 # Degrees either way, of training images, and of the images that a run is fitted to and scored on.

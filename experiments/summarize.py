@@ -39,11 +39,7 @@ def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def wall_seconds(timings: list[dict[str, float]]) -> float:
-  """Seconds of all sessions of a run by its training lines, evaluations and checkpoints included.
-
-  A resumed session starts from 0: its clock does not show the time of its own steps on top of the
-  line before.
-  """
+  """Seconds of all sessions of a run by its training lines; a resumed session starts from 0."""
   total, before = 0.0, 0.0
   for timing in timings:
     # A thousandth: the sum of the steps is rounded differently from the clock.

@@ -20,8 +20,7 @@ from scae_jax.training.errors import RunError, exit_with_message, explained
 def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
   """The reports of a run that can stand in one table, by what they are scored on, its own first.
 
-  Beside them is a sentence on each that is left out, because it is of another step or number of
-  examples, or scored on what another one is. A run without a report raises RunError.
+  Beside them is a sentence on each that is left out. A run without a report raises RunError.
   """
   own = workdir / "evaluation" / "metrics.json"
   if not own.is_file():

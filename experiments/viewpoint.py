@@ -3,8 +3,7 @@
     python -m experiments.viewpoint digits results/viewpoint
 
 The sets, systems, angles and the rotation in training are in `viewpoint_systems.py`. Runs are in
-`runs/viewpoint-<set>/<system>-upright` and `-turned`; the same command goes on where it was
-stopped and trains nothing twice, and a run that fails does not stop the others. Writes
+`runs/viewpoint-<set>/<system>-upright` and `-turned`; see `many_runs.py`. Writes
 `viewpoint-<set>.md`, `.json` and `.png` into the folder, of all systems or, with
 `--systems=lenet5,cnn`, of these alone.
 """
@@ -19,17 +18,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments import many_runs
 from experiments.findings import images_of
-from experiments.many_runs import (
-  Described,
-  Results,
-  facts_of,
-  make_parser,
-  mean_of,
-  notes_of,
-  rows_of,
-  run_command,
-)
+from experiments.many_runs import Described, Results
 from experiments.viewpoint_systems import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from scae_jax.data import affnist
 from scae_jax.data.dataset import EvalDataset
@@ -66,7 +57,7 @@ def make_rows(options: argparse.Namespace) -> list[Row]:
       f"{', '.join(systems)}, with commas between them"
     )
   chosen = {name: system for name, system in systems.items() if name in named}
-  return rows_of(chosen, WAYS, SHARED[options.data], options)
+  return many_runs.rows_of(chosen, WAYS, SHARED[options.data], options)
 
 
 def rotated_set(data: str, angle: int) -> str:
@@ -99,7 +90,7 @@ def score_run(data: str, run: Run, workdir: pathlib.Path, max_examples: int) -> 
     "accuracy": found,
     "notes": notes,
     "seconds_an_epoch": seconds_a_step(workdir) * steps_an_epoch,
-    **facts_of(run),
+    **many_runs.facts_of(run),
   }
 
 
@@ -121,7 +112,8 @@ def table(data: str, results: Results) -> str:
       # affNIST's own files or maps like them: its notes say which.
       (affine,) = (name for name in by_set if not name.startswith("rotated_"))
       shown = [*(rotated_set(data, angle) for angle in SHOWN_ANGLES), affine]
-      cells = [system, way, kind, *(f"{100 * mean_of(by_set[name]):.1f}" for name in shown)]
+      shares = (f"{100 * many_runs.mean_of(by_set[one]):.1f}" for one in shown)
+      cells = [system, way, kind, *shares]
       cells += [f"{result['parameters']:,}", f"{result['seconds_an_epoch']:.2f}"]
       rows.append(cells)
   return markdown(rows)
@@ -135,7 +127,7 @@ def curves(data: str, results: Results) -> dict[str, dict[str, np.ndarray]]:
     title = f"trained {way}" + (f", up to {WAYS[way]:g} degrees" if WAYS[way] else "")
     for kind, by_set in result["accuracy"].items():
       line = NAMES[system] if kind == ACCURACY else f"{NAMES[system]}, {kind}"
-      values = [mean_of(by_set[rotated_set(data, angle)]) for angle in ANGLES]
+      values = [many_runs.mean_of(by_set[rotated_set(data, angle)]) for angle in ANGLES]
       found.setdefault(title, {})[line] = np.array(values)
   return found
 
@@ -149,7 +141,7 @@ def remarks(results: Results, seeds: int) -> list[str]:
     f"Seconds an epoch are those of each run's own log, the median of its lines: of steps alone, of"
     f" all {seeds} seed(s) at once, and longer where the machine did other work beside them. They"
     " compare systems only where each trained alone.",
-    *notes_of(results),
+    *many_runs.notes_of(results),
   ]
 
 
@@ -168,7 +160,7 @@ def draw(data: str, results: Results) -> Figure:
 
 def main() -> None:
   """Trains, scores, writes and prints."""
-  parser = make_parser(__doc__, SYSTEMS)
+  parser = many_runs.make_parser(__doc__, SYSTEMS)
   parser.add_argument("--systems", default="", help="names with commas between them; '' is all")
   options = parser.parse_args()
 
@@ -179,7 +171,8 @@ def main() -> None:
     paragraphs = [table(options.data, results), *remarks(results, options.seeds)]
     return {"angles": ANGLES}, paragraphs, functools.partial(draw, options.data, results)
 
-  run_command("viewpoint", options, functools.partial(make_rows, options), score, describe)
+  rows = functools.partial(make_rows, options)
+  many_runs.run_command("viewpoint", options, rows, score, describe)
 
 
 if __name__ == "__main__":

@@ -2,24 +2,21 @@
 
 The question is that of an article by Kevin Vu, "Fixing a Major Weakness in Machine Learning of
 Images with Hinton's Capsule Networks": what does a network that was trained on upright digits make
-of turned ones? A system is a config and what is changed in it; each is trained twice, the
-second time with `data.max_rotation` at `TRAINED_ROTATION`, and scored on test images that are
-upright, turned by each of `ANGLES`, and moved by affNIST's maps. `SHARED` is the same for all
-systems of a set, so that all see the same images.
+of turned ones? Each system is trained twice, the second time with `data.max_rotation` at
+`TRAINED_ROTATION`, and scored on test images turned by each of `ANGLES`, and moved by affNIST's
+maps.
 
-`digits` is the embedded digits, small enough for two CPU cores. Its baseline has an eighth of the
-channels and of the hidden units of configs/cnn.py:baseline, and its matrix capsules are narrow
-ones.
+`digits` is small enough for two CPU cores. Its baseline has an eighth of the channels and of the
+hidden units of configs/cnn.py:baseline, and its matrix capsules are narrow ones.
 
-`mnist` has the images of the expanded set, 40x40 pixels and shifted by up to 6, not each system's
-own, and wants a GPU. Layers are as wide as published, but on 40x40 pixels there are more positions
-for the dense ones: LeNet-5 has 107,786 parameters (44,426 on 28x28), the CNN baseline 69,704,466
-(35,445,522), CapsNet 13,475,648 (8,215,568). Matrix capsules have 68,308 on either, and SCAE, which
-is published on 40x40, 3,540,823.
+`mnist` has the images of the expanded set, 40x40 pixels and shifted by up to 6, and wants a GPU.
+Layers are as wide as published, but the dense ones see more positions than on 28x28: LeNet-5 has
+107,786 parameters (44,426), the CNN baseline 69,704,466 (35,445,522), CapsNet 13,475,648
+(8,215,568). Matrix capsules have 68,308 on either, SCAE 3,540,823.
 
 `mnist_small` has MNIST as it is, 28x28 pixels and shifted by up to 2, for two CPU cores: LeNet-5 as
-published, and the narrow ones of the others that have labels. SCAE's configs for MNIST are for
-40x40 or 32x32 pixels. Of it LeNet-5 and CapsNet have been trained (results/viewpoint).
+published, and the narrow ones of the others that have labels. Of it LeNet-5 and CapsNet have been
+trained (results/viewpoint).
 """
 
 # Degrees either way, of training images. The test angles of the article, 15 and 35, are within.

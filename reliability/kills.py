@@ -22,14 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from reliability.runs import (
-  are_equal,
-  config_of,
-  flags_of,
-  metrics_of,
-  search_flags,
-  states_of,
-)
+from reliability import runs
 from scae_jax.evaluation.files import write_json
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -64,7 +57,7 @@ class Processes:
 
   def start(self, name: str, workdir: pathlib.Path) -> subprocess.Popen:
     """The run `name` in this workdir; what it says goes to `<workdir>.log`."""
-    flags = [*flags_of(name, NUM_STEPS, EVERY), f"--workdir={workdir}"]
+    flags = [*runs.flags_of(name, NUM_STEPS, EVERY), f"--workdir={workdir}"]
     with workdir.with_suffix(".log").open("ab") as log:
       return subprocess.Popen(
         [sys.executable, "-c", TRAIN_ONLY, *flags],
@@ -127,12 +120,12 @@ def difference(
 ) -> str:
   """What differs between a run and the uninterrupted one; "" if nothing does."""
   name = other.name
-  found = states_of(own, config_of(flags_of(name, NUM_STEPS, EVERY)))
+  found = runs.states_of(own, runs.config_of(runs.flags_of(name, NUM_STEPS, EVERY)))
   if found.keys() != states[name].keys():
     return f"checkpoints {list(found)}, not {list(states[name])}"
-  if different := [step for step in found if not are_equal(found[step], states[name][step])]:
+  if different := [step for step in found if not runs.are_equal(found[step], states[name][step])]:
     return f"states of steps {different}"
-  return "" if metrics_of(own) == metrics_of(other) else "metrics"
+  return "" if runs.metrics_of(own) == runs.metrics_of(other) else "metrics"
 
 
 def search(
@@ -155,7 +148,9 @@ def search(
     expected = {}
     for name in names:
       processes.finish(name, root / name)
-      expected[name] = states_of(root / name, config_of(flags_of(name, NUM_STEPS, EVERY)))
+      expected[name] = runs.states_of(
+        root / name, runs.config_of(runs.flags_of(name, NUM_STEPS, EVERY))
+      )
     say(f"uninterrupted runs made in {time.monotonic() - started:.0f} s")
     i = only or 0
     while counts.total() < num_kills and (only is None or num_runs == 0):
@@ -190,7 +185,7 @@ def search(
 
 def main(arguments: Sequence[str]) -> int:
   """Searches as the command line says; returns the exit code."""
-  options = search_flags(__doc__, default_n=10).parse_args(arguments)
+  options = runs.search_flags(__doc__, default_n=10).parse_args(arguments)
   found = search(options.n, options.seed, only=options.only)
   if options.out:
     write_json(options.out, found)

@@ -30,6 +30,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from absl import logging as absl_logging
@@ -37,15 +38,6 @@ from ml_collections import ConfigDict
 
 from reliability import runs
 from reliability.damages import damage
-from reliability.runs import (
-  are_equal,
-  config_of,
-  flags_of,
-  metrics_of,
-  numbers,
-  search_flags,
-  states_of,
-)
 from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.history import read_history
 from scae_jax.training import build as build_module
@@ -103,7 +95,7 @@ def make_originals(root: pathlib.Path, names: Sequence[str]) -> list[Original]:
   """Trains a run of each name, with a report, and exports the first."""
   originals = []
   for name in names:
-    config = config_of(flags_of(name, NUM_STEPS, EVERY))
+    config = runs.config_of(runs.flags_of(name, NUM_STEPS, EVERY))
     config.unlock()
     config.evaluation.max_examples = 60
     config.lock()
@@ -112,13 +104,13 @@ def make_originals(root: pathlib.Path, names: Sequence[str]) -> list[Original]:
       report_run(run, root / name)
     for picture in (root / name).rglob("*.png"):
       picture.unlink()
-    states = states_of(root / name, config)
-    params = {step: numbers(open_run(root / name, step).variables) for step in states}
-    originals.append(Original(root / name, config, params, states, metrics_of(root / name)))
+    states = runs.states_of(root / name, config)
+    params = {step: runs.numbers(open_run(root / name, step).variables) for step in states}
+    originals.append(Original(root / name, config, params, states, runs.metrics_of(root / name)))
   exported = root / "exported"
   run = open_run(root / names[0])
   save_pretrained(run, run.config.train.seed, exported, "float32", {})
-  params = {run.step: numbers(run.variables)}
+  params = {run.step: runs.numbers(run.variables)}
   return [originals[0], Original(exported, run.config, params, {}, []), *originals[1:]]
 
 
@@ -133,14 +125,10 @@ def built_once() -> Iterator[None]:
       kept[key] = anew(settings, **options)
     return kept[key]
 
-  modules = (build_module, loop, runs)
-  try:
-    for module in modules:
-      vars(module)["build"] = build
+  with contextlib.ExitStack() as stack:
+    for module in (build_module, loop, runs):
+      stack.enter_context(mock.patch.object(module, "build", build))
     yield
-  finally:
-    for module in modules:
-      vars(module)["build"] = anew
 
 
 def check(original: Original, folder: pathlib.Path, i: int) -> dict[str, tuple[str, str]]:
@@ -167,7 +155,7 @@ def _open(original: Original, folder: pathlib.Path, which: Which) -> str:
 def _check_opened(original: Original, run: Run) -> str:
   # Exported parameters have one step, which their source.json names.
   step = run.step if original.states else max(original.params)
-  if not are_equal(numbers(run.variables), original.params.get(step, [])):
+  if not runs.are_equal(runs.numbers(run.variables), original.params.get(step, [])):
     raise SilentError(f"other parameters at step {run.step}")
   if run.config.to_dict() != original.config.to_dict():
     return "another config"
@@ -183,7 +171,7 @@ def _start_from(original: Original, folder: pathlib.Path) -> str:
   assert start is not None
   absl_logging.warning("%s", start.summary)  # as the run says it
   for step, state in original.params.items():
-    if are_equal(numbers(start.params), _stacked(state, settings.train.seeds)):
+    if runs.are_equal(runs.numbers(start.params), _stacked(state, settings.train.seeds)):
       return "" if step == max(original.params) else f"step {step}"
   raise SilentError(f"other parameters: {start.summary}")
 
@@ -213,14 +201,14 @@ def _write_tables(original: Original, folder: pathlib.Path) -> str:
 def _resume(original: Original, folder: pathlib.Path) -> str:
   run = train(original.config, folder)
   last = max(original.states)
-  if run.step != last or not are_equal(numbers(run.variables), original.params[last]):
+  if run.step != last or not runs.are_equal(runs.numbers(run.variables), original.params[last]):
     raise SilentError(f"other parameters at step {run.step}")
-  found = states_of(folder, original.config, [last])
-  if not are_equal(found.get(last, []), original.states[last]):
+  found = runs.states_of(folder, original.config, [last])
+  if not runs.are_equal(found.get(last, []), original.states[last]):
     raise SilentError(f"another state at step {last}")
   if load_settings(folder).config.to_dict() != original.config.to_dict():
     raise SilentError("another config is saved")
-  return "" if metrics_of(folder) == original.metrics else "metrics differ"
+  return "" if runs.metrics_of(folder) == original.metrics else "metrics differ"
 
 
 def _outcome(folder: pathlib.Path, do: Callable[[], str]) -> tuple[str, str]:
@@ -325,7 +313,7 @@ def search(
 
 def main(arguments: Sequence[str]) -> int:
   """Searches as the command line says; returns the exit code."""
-  options = search_flags(__doc__, default_n=100).parse_args(arguments)
+  options = runs.search_flags(__doc__, default_n=100).parse_args(arguments)
   absl_logging.set_verbosity(absl_logging.WARNING)
   keep_compiled("")
   chosen = range(options.n) if options.only is None else [options.only]

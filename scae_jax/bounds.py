@@ -35,50 +35,43 @@ MAX_WEIGHT = 1e9  # of a loss term, or a factor of one
 class Bound:
   """One condition on a value."""
 
+  words: str  # what is expected, after "must be"; `{name}` stands for the field of that name
   # Whether a value, given all fields of its section, is allowed.
   holds: Callable[[Any, Fields], bool]
-  words: str  # what is expected, after "must be"; `{name}` stands for the field of that name
-
-
-def rule(words: str, holds: Callable[[Any, Fields], bool]) -> Bound:
-  """A condition of any kind."""
-  return Bound(holds, words)
 
 
 def between(low: Limit, high: Limit) -> Bound:
   """From low to high, both included; a limit may be the name of another field."""
   return Bound(
-    lambda value, fields: _limit(low, fields) <= value <= _limit(high, fields),
     f"from {_words(low)} to {_words(high)}",
+    lambda value, fields: _limit(low, fields) <= value <= _limit(high, fields),
   )
 
 
 def above(low: Limit, high: Limit) -> Bound:
   """Above low and at most high; a limit may be the name of another field."""
   return Bound(
-    lambda value, fields: _limit(low, fields) < value <= _limit(high, fields),
     f"above {_words(low)} and at most {_words(high)}",
+    lambda value, fields: _limit(low, fields) < value <= _limit(high, fields),
   )
 
 
 def below(low: Limit, high: Limit) -> Bound:
   """From low up to high, high left out; a limit may be the name of another field."""
   return Bound(
-    lambda value, fields: _limit(low, fields) <= value < _limit(high, fields),
     f"from {_words(low)} to below {_words(high)}",
+    lambda value, fields: _limit(low, fields) <= value < _limit(high, fields),
   )
 
 
 def zero_or(bound: Bound) -> Bound:
   """0, which switches off what the key sets, or within a bound."""
-  return Bound(
-    lambda value, fields: value == 0 or bound.holds(value, fields), f"0 or {bound.words}"
-  )
+  return Bound(f"0 or {bound.words}", lambda value, fields: not value or bound.holds(value, fields))
 
 
 def one_of(*names: str) -> Bound:
   """One of some names."""
-  return Bound(lambda value, fields: value in names, f"one of {', '.join(names)}")
+  return Bound(f"one of {', '.join(names)}", lambda value, fields: value in names)
 
 
 def each(bound: Bound, *, least: int = 0, most: int = MAX_LAYERS) -> Bound:
@@ -87,21 +80,19 @@ def each(bound: Bound, *, least: int = 0, most: int = MAX_LAYERS) -> Bound:
   def holds(values: Any, fields: Fields) -> bool:
     return least <= len(values) <= most and all(bound.holds(value, fields) for value in values)
 
-  return Bound(holds, f"a tuple of {least} to {most} values, each {bound.words}")
+  return Bound(f"a tuple of {least} to {most} values, each {bound.words}", holds)
 
 
 def as_many_as(name: str) -> Bound:
   """Of a tuple: as many entries as another field has."""
   words = f"as many values as {{section}}.{name} has, which is {{{name}}}"
-  return Bound(lambda values, fields: len(values) == len(fields[name]), words)
+  return Bound(words, lambda values, fields: len(values) == len(fields[name]))
 
 
 def dividing(*names: str) -> Bound:
   """Of a whole number: other fields are multiples of it."""
-  words = " and of ".join(f"{{section}}.{name}, {{{name}}}" for name in names)
-  return Bound(
-    lambda value, fields: all(fields[name] % value == 0 for name in names), f"a divisor of {words}"
-  )
+  words = "a divisor of " + " and of ".join(f"{{section}}.{name}, {{{name}}}" for name in names)
+  return Bound(words, lambda value, fields: all(fields[name] % value == 0 for name in names))
 
 
 def line(low: float, high: float) -> Bound:
@@ -114,36 +105,34 @@ def line(low: float, high: float) -> Bound:
     return rise and in_time and all(low <= value <= high for _, value in points)
 
   words = f"points ((step, value), ...) with rising steps and values from {low:,g} to {high:,g}"
-  return Bound(holds, words)
+  return Bound(words, holds)
 
 
 def read(schema: type[Schema], section: str, values: Any, **derived: Any) -> Schema:
   """A section of the config as an object of its class, every value checked.
 
-  The fields of the class have the types bool, int, float, str, tuple, Mapping of str, and these or
-  None, with `Bound`s that a value of the type must keep. A Mapping's bounds are for each of its
-  values. Fields with a default may be left out; `derived` ones follow from something else, have no
-  key and are not checked. Lists become tuples, and whole numbers floats where the field is one.
-
-  Raises:
-    ValueError: `values` is no section, has an unknown key or lacks one, or a value has the wrong
-      type or is out of bounds; the message names the key, what came and what is expected.
+  Fields are bool, int, float, str, tuple, Mapping of str, or one of these or None, with `Bound`s; a
+  Mapping's are for each of its values. `derived` fields have no key and are not checked. Lists
+  become tuples, and whole numbers floats where the field is one. Raises ValueError, with the key,
+  what came and what is expected, for an unknown or missing key, a wrong type or value.
   """
   section = f"config.{section}"
   fields = {name: f for name, f in _fields(schema).items() if name not in derived}
   if not isinstance(values, Mapping):
     raise ValueError(f"{section} must be a section with keys {sorted(fields)}; it is {values!r}.")
-  optional = {name for name, f in fields.items() if _has_default(f)}
+  none = dataclasses.MISSING
+  required = {n for n, f in fields.items() if f.default is none and f.default_factory is none}
   unknown = sorted(map(str, set(values) - set(fields)))
-  missing = sorted(set(fields) - set(values) - optional)
+  missing = sorted(required - set(values))
   if unknown or missing:
     raise ValueError(
       f"{section}: unknown keys {unknown}, missing keys {missing}; valid keys are {sorted(fields)}."
     )
-  bounds = {}
-  found = {}
+  bounds, found = {}, {}
   for name, value in values.items():
-    kind, bounds[name] = _parts(fields[name].type)
+    annotation: Any = fields[name].type
+    bounds[name] = getattr(annotation, "__metadata__", ())
+    kind = annotation.__origin__ if bounds[name] else annotation
     found[name] = _typed(f"{section}.{name}", kind, value)
   # Bounds that other fields set come last, when these are known to be sound themselves.
   for of_others in (False, True):
@@ -174,18 +163,6 @@ def _fields(schema: Any) -> dict[str, dataclasses.Field]:
   return {field.name: field for field in dataclasses.fields(schema)}
 
 
-def _has_default(field: dataclasses.Field) -> bool:
-  return not (field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
-
-
-def _parts(annotation: Any) -> tuple[Any, tuple[Bound, ...]]:
-  """The type of an annotation, and its bounds."""
-  if typing.get_origin(annotation) is not Annotated:
-    return annotation, ()
-  kind, *others = typing.get_args(annotation)
-  return kind, tuple(other for other in others if isinstance(other, Bound))
-
-
 def _typed(key: str, kind: Any, value: Any) -> Any:
   """The value as one of the type; `ValueError` if it is none."""
   if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -195,39 +172,30 @@ def _typed(key: str, kind: Any, value: Any) -> Any:
     if not isinstance(value, Mapping):
       raise ValueError(f"{key} must be a section; it is {value!r}.")
     return {name: _typed(f"{key}.{name}", arguments[1], item) for name, item in value.items()}
-  if not _fits(kind, value):
-    raise ValueError(f"{key} must be {_kind_words(kind)}; it is {value!r}.")
-  return _converted(kind, value)
-
-
-def _fits(kind: Any, value: Any) -> bool:
-  origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-  if origin is tuple:
-    if not isinstance(value, tuple | list):
-      return False
-    if arguments[-1] is Ellipsis:
-      return all(_fits(arguments[0], item) for item in value)
-    pairs = len(value) == len(arguments)
-    return pairs and all(_fits(*both) for both in zip(arguments, value, strict=True))
-  if arguments:  # a union
-    return any(_fits(argument, value) for argument in arguments)
-  if kind is float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and -math.inf < value < math.inf
-  if kind is int:
-    return isinstance(value, int) and not isinstance(value, bool)
-  return isinstance(value, kind)
+  try:
+    return _converted(kind, value)
+  except TypeError as error:
+    raise ValueError(f"{key} must be {_kind_words(kind)}; it is {value!r}.") from error
 
 
 def _converted(kind: Any, value: Any) -> Any:
-  if isinstance(value, tuple | list):
-    inner = typing.get_args(kind)
-    kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-    return tuple(_converted(*both) for both in zip(kinds, value, strict=True))
-  # Integers beyond the range of floats stay, for a bound to refuse.
-  if kind is float and abs(value) <= 2**1000:
-    return float(value)
-  return value
+  """The value as one of a type without bounds; TypeError if it is none."""
+  arguments = typing.get_args(kind)
+  is_number = isinstance(value, int | float) and not isinstance(value, bool)
+  if typing.get_origin(kind) is tuple:
+    if isinstance(value, tuple | list):
+      kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+      if len(kinds) == len(value):
+        return tuple(map(_converted, kinds, value))
+  elif arguments:  # of a type and None
+    return None if value is None else _converted(arguments[0], value)
+  elif kind is float:
+    if is_number and -math.inf < value < math.inf:
+      # Integers beyond the range of floats stay, for a bound to refuse.
+      return float(value) if abs(value) <= 2**1000 else value
+  elif isinstance(value, kind) and (kind is not int or is_number):
+    return value
+  raise TypeError
 
 
 def _kind_words(kind: Any) -> str:

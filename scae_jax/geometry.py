@@ -22,38 +22,25 @@ FAR = 1e4
 def affine_matrix(raw: Float[Array, "6"], *, min_scale: float = MIN_SCALE) -> Float[Array, "2 3"]:
   """Affine pose from six unconstrained numbers.
 
-  Their order is scale x, scale y, rotation, shear, shift x, shift y. Scales are
-  in (min_scale, 1.01), shear and shifts in (-1, 1), rotation in turns (1 is 2 pi). The determinant
-  of the matrix is the product of the two scales. Kosiorek et al. 2019, appendix A.
+  They are scale x, scale y, in (min_scale, 1.01), rotation in turns (1 is 2 pi), shear, shift x and
+  shift y, in (-1, 1). The determinant is the product of the scales. Kosiorek et al. 2019, appendix
+  A.
   """
   scale_x, scale_y = min_scale + (1 + MIN_SCALE - min_scale) * jax.nn.sigmoid(raw[:2])
   cos, sin = jnp.cos(_radians(raw[2])), jnp.sin(_radians(raw[2]))
   shear, shift_x, shift_y = jnp.tanh(5 * raw[3]), jnp.tanh(5 * raw[4]), jnp.tanh(5 * raw[5])
-  return jnp.stack(
-    [
-      jnp.stack(
-        [scale_x * cos + shear * scale_y * sin, -scale_x * sin + shear * scale_y * cos, shift_x]
-      ),
-      jnp.stack([scale_y * sin, scale_y * cos, shift_y]),
-    ]
-  )
+  x = (scale_x * cos + shear * scale_y * sin, -scale_x * sin + shear * scale_y * cos, shift_x)
+  return jnp.stack([jnp.stack(x), jnp.stack([scale_y * sin, scale_y * cos, shift_y])])
 
 
 @typed
 def similarity_matrix(raw: Float[Array, "6"]) -> Float[Array, "2 3"]:
-  """Similarity pose from the same six numbers; the second scale and the shear are not read.
-
-  One scale in (0.01, 1.01), a rotation in turns, shifts in (-1, 1).
-  """
+  """Similarity pose from the same six numbers; the second scale and the shear are not read."""
   scale = jax.nn.sigmoid(raw[0]) + MIN_SCALE
   cos, sin = jnp.cos(_radians(raw[2])), jnp.sin(_radians(raw[2]))
   shift_x, shift_y = jnp.tanh(5 * raw[4]), jnp.tanh(5 * raw[5])
-  return jnp.stack(
-    [
-      jnp.stack([scale * cos, -scale * sin, shift_x]),
-      jnp.stack([scale * sin, scale * cos, shift_y]),
-    ]
-  )
+  x, y = (scale * cos, -scale * sin, shift_x), (scale * sin, scale * cos, shift_y)
+  return jnp.stack([jnp.stack(x), jnp.stack(y)])
 
 
 @typed
@@ -80,10 +67,7 @@ def identity() -> Float[Array, "2 3"]:
 
 @typed
 def compose(outer: Float[Array, "2 3"], inner: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
-  """The pose that applies `inner` first: `outer @ inner` of the 3x3 matrices.
-
-  A vote is `compose(object_viewer, object_part)`.
-  """
+  """The pose that applies `inner` first: `outer @ inner` of the 3x3 matrices."""
   linear = _product(outer[:, :2], inner[:, :2])
   shift = _product(outer[:, :2], inner[:, 2]) + outer[:, 2]
   return jnp.concatenate([linear, shift[:, None]], axis=1)

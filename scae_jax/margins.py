@@ -20,9 +20,8 @@ def margin_loss(
 ) -> Float[Array, ""]:
   """sum_k T_k max(0, m+ - |v_k|)^2 + lambda (1 - T_k) max(0, |v_k| - m-)^2.
 
-  v are the class capsules' vectors. T is 1 for classes in the image, of which there may be any
-  number, and 0 for the others. m+, m- and lambda are the last three arguments. Sabour, Frosst and
-  Hinton 2017, equation 4.
+  v are the class capsules' vectors, T is 1 for the classes in the image and 0 for the others, m+,
+  m- and lambda are the last three arguments. Sabour, Frosst and Hinton 2017, equation 4.
   """
   short = jnp.square(jax.nn.relu(present_margin - lengths))
   long = jnp.square(jax.nn.relu(lengths - absent_margin))
@@ -48,8 +47,7 @@ def spread_margin(step: Float[Array, ""], scale: float) -> Float[Array, ""]:
   """0.2 + 0.79 sigmoid(min(10, step / scale - 4)): small first, so that no capsule dies early.
 
   Hinton, Sabour and Frosst 2018 raise it from 0.2 to 0.9 along a line; this is the schedule that
-  the authors gave when asked, there with a scale of 50,000 steps. The margin is halfway after four
-  times the scale.
+  the authors gave when asked, there with a scale of 50,000 steps.
   """
   progress = jnp.minimum(10.0, step / scale - MARGIN_MIDDLE)
   return FIRST_MARGIN + MARGIN_RISE * jax.nn.sigmoid(progress)

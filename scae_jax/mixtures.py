@@ -1,8 +1,7 @@
 """Gaussian mixtures over templates: every pixel is explained by one part or by the background.
 
-Functions take one example. Component m of the parts has at each pixel a mean (its warped, coloured
-template) and a mixing logit; the background is one more component with the same mean and logit
-everywhere. Kosiorek et al. 2019, section 2.2.
+Functions take one example. A part has at each pixel a mean (its warped, coloured template) and a
+mixing logit; the background has the same everywhere. Kosiorek et al. 2019, section 2.2.
 """
 
 import jax
@@ -66,10 +65,7 @@ def pixel_mixture(
 
 @typed
 def log_prob(mixture: PixelMixture, image: Float[Array, "h w c"]) -> Float[Array, "h w"]:
-  """log sum_j mixing_j Normal(pixel | mean_j, scale) at every pixel, nats.
-
-  Channels are independent.
-  """
+  """log sum_j mixing_j Normal(pixel | mean_j, scale) at every pixel, channels independent, nats."""
   value = jnp.broadcast_to(image[None], mixture.mean.shape)
   scale = jnp.broadcast_to(mixture.scale, mixture.mean.shape)
   density = jnp.sum(normal_log_prob(value, mixture.mean, scale), axis=-1)

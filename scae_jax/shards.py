@@ -34,12 +34,10 @@ def sum_over_batch(x: Array) -> Array:
 def draw(
   sampler: Callable[[Array, Sequence[int]], Array], key: Array, shape: Sequence[int]
 ) -> Array:
-  """`sampler(key, shape)`, shape [b, ...]: what an example gets does not depend on the devices.
-
-  Each device draws for the whole batch and keeps the rows of its own examples.
-  """
+  """`sampler(key, shape)`, shape [b, ...]: what an example gets does not depend on the devices."""
   if count() == 1:
     return sampler(key, shape)
+  # Each device draws for the whole batch and keeps the rows of its own examples.
   rows, *rest = shape
   whole = sampler(key, (rows * count(), *rest))
   return jax.lax.dynamic_slice_in_dim(whole, jax.lax.axis_index(AXIS) * rows, rows)
@@ -50,14 +48,13 @@ def on_each_device(
 ) -> Any:
   """`kernel(*shared, *examples)`, computed by each device on its own rows of `examples`.
 
-  Over the devices of a mesh the compiler splits its own operations, but not a kernel: each device
-  would compute all examples. The mesh need not be handed down: once `with_sharding_constraint` has
-  spread a batch over it, the type of the batch names it, and so do the types of all that is
-  computed from the batch.
+  The compiler splits its own operations over a mesh, but not a kernel. The mesh need not be handed
+  down: once `with_sharding_constraint` has spread a batch over it, the types of all arrays that are
+  computed from the batch name it.
 
   For the inside of a `custom_vjp`: no gradient is taken through it. `shared` and `examples` are
-  trees of arrays. The kernel treats every example alike and returns arrays [b, ...], or one row a
-  device. Where b does not divide by the devices, each computes all.
+  trees of arrays. The kernel returns arrays [b, ...], or one row a device. Where b does not divide
+  by the devices, each computes all.
   """
   # A constant is on no mesh.
   arrays = jax.tree.leaves(examples)

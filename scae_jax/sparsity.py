@@ -1,15 +1,13 @@
 """Sparsity of capsule activations: few capsules an example, every capsule in some examples.
 
-These are statistics over a batch, the only functions of the mathematics that see the batch axis.
-Each returns (within, between), two scalars to be minimised. Where a batch is split over devices
+Statistics over a batch, two scalars to be minimised. Where a batch is split over devices
 (`shards`), "between" sees all of its examples and "within" is the mean over the device's own.
 Kosiorek et al. 2019, section 2.4.
 
-"Between" is a function of the batch's mean activations, which vary from batch to batch. So its mean
-over batches exceeds its value at the mean over all examples, by a multiple of the variance of
-activations. Minimising this excess makes activations constant: with batches of 64, a capsule that
-is always slightly present costs less than one that is present in one class. `unbiased`, which is
-not in the paper, subtracts an estimate of the excess.
+"Between" is a function of the batch's mean activations. Its mean over batches exceeds its value at
+the mean over all examples, by a multiple of the variance of activations. Minimising this excess
+makes activations constant: with batches of 64, a capsule that is always slightly present costs less
+than one that is present in one class. `unbiased`, which is not in the paper, subtracts an estimate.
 """
 
 from typing import NamedTuple
@@ -25,7 +23,7 @@ EPSILON = 1e-8
 
 
 class Sparsity(NamedTuple):
-  """Sparsity within an example and between examples."""
+  """Sparsity within an example and between examples, [] each."""
 
   within: Array
   between: Array

@@ -4,9 +4,8 @@ A pixel that looks at row r and column c of a template sees
 
   sum_ij [1 - |r - i|]+ [1 - |c - j|]+ template[i, j]
 
-with tent-shaped kernels of width 1 (Jaderberg et al. 2015, "Spatial Transformer Networks", equation
-5). All entries take part and all but four weights are zero, so it costs t^2 products where a gather
-costs four; but no number is looked up or added to by index. Positions are `warping`'s: in template
+(Jaderberg et al. 2015, "Spatial Transformer Networks", equation 5): t^2 products where a gather
+takes four, but no number is looked up or added to by index. Positions are `warping`'s: in template
 pixels, zero outside.
 """
 

@@ -5,7 +5,7 @@ zero outside; within one pixel of its outermost pixel centres it falls to zero l
 result is continuous in the pose.
 
 `warp_template` is the definition, for one template. `warp_templates` warps a bank that all examples
-share, with the same result, by one of several methods: which is fastest depends on the machine.
+share, with the same result, by one of several methods.
 """
 
 import functools
@@ -123,9 +123,8 @@ def locate(side: int, rows: Array, columns: Array) -> tuple[Int[Array, "..."], A
 def _neighbours(template: Array) -> Array:
   """Every pixel beside its right, lower and lower right neighbour, [(t + 3)^2, 4 c].
 
-  One gather of 4 c numbers then replaces four. There is one ring of zeros around the template, and
-  a second one at the far end for positions that were clipped; so a roll never brings values of
-  another row to a pixel that is read.
+  One gather of 4 c numbers then replaces four. There is a ring of zeros around the template, and a
+  second one at the far end, so that no pixel that is read has values of another row.
   """
   side, _, channels = template.shape
   stride = side + 3
@@ -148,9 +147,8 @@ def _bank_corners(
   """Corners of every position [b, m, h, w] in a bank [m, t, t, c].
 
   Returns the index into `_bank_table`, distance down and right of the first corner, and the
-  corners: top left, top right, low left, low right, each a list of c arrays [b, m, h, w]. Arrays
-  without a channel axis are what keeps XLA's CPU loops long and simple: with channels last the
-  gradient takes five times as long.
+  corners: top left, top right, low left, low right, each a list of c arrays [b, m, h, w]. With
+  channels last the gradient would take a CPU five times as long.
   """
   num_templates, side, _, channels = templates.shape
   index, down, right = locate(side, rows, columns)
@@ -169,22 +167,17 @@ def _bank_table(templates: Array) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _gather_bank(by_products: bool, templates: Array, rows: Array, columns: Array) -> Array:
-  """`sample_bilinear` of every template [m, t, t, c] at its positions [b, m, h, w].
-
-  With `by_products` the templates' gradient is a matrix product, not a scatter.
-  """
-  del by_products
+  """`sample_bilinear` of every template [m, t, t, c] at its positions [b, m, h, w]."""
+  del by_products  # whether the templates' gradient is a matrix product, not a scatter
   return jax.vmap(jax.vmap(sample_bilinear), in_axes=(None, 0, 0))(templates, rows, columns)
 
 
-def _gather_bank_forward(
-  by_products: bool, templates: Array, rows: Array, columns: Array
-) -> tuple[Array, tuple[Array, Array, Array]]:
-  return _gather_bank(by_products, templates, rows, columns), (templates, rows, columns)
+def _gather_bank_forward(by_products: bool, *inputs: Array) -> tuple[Array, tuple[Array, ...]]:
+  return _gather_bank(by_products, *inputs), inputs
 
 
 def _gather_bank_backward(
-  by_products: bool, saved: tuple[Array, Array, Array], gradient: Array
+  by_products: bool, saved: tuple[Array, ...], gradient: Array
 ) -> tuple[Array, Array, Array]:
   templates, rows, columns = saved
   side = templates.shape[2]

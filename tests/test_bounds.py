@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from reliability.configs import base_configs
 from scae_jax import bounds
-from scae_jax.bounds import above, as_many_as, below, between, dividing, each, line, one_of, rule
+from scae_jax.bounds import Bound, above, as_many_as, below, between, dividing, each, line, one_of
 from scae_jax.models.system import ImageSpec, PointSpec
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
@@ -103,7 +103,7 @@ def test_sections_have_exactly_their_keys(system):
       build(without)
 
 
-ONLY_A = rule("'a' where {section}.on", lambda value, fields: value == "a" or not fields["on"])
+ONLY_A = Bound("'a' where {section}.on", lambda value, fields: value == "a" or not fields["on"])
 
 
 @dataclasses.dataclass(frozen=True)

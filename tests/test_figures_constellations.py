@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from scae_jax.figures import constellations
-from scae_jax.figures.constellations import vote_outline
+from scae_jax.figures.constellations import constellations, vote_outline
 from scae_jax.figures.style import NO_OBJECT, palette
 from tests.stand_ins import rendered, texts
 

@@ -5,17 +5,16 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from scae_jax.evaluation.classification import by_confidence
-from scae_jax.figures import (
-  FIGURES,
+from scae_jax.figures import FIGURES
+from scae_jax.figures.coupling import coupling, mean_of_groups
+from scae_jax.figures.curves import training_curves
+from scae_jax.figures.statistics import (
   confusion,
-  coupling,
   embedding,
+  mean_by_class,
   presences_by_class,
   reliability,
-  training_curves,
 )
-from scae_jax.figures.coupling import mean_of_groups
-from scae_jax.figures.statistics import mean_by_class
 from scae_jax.figures.style import palette
 from tests.stand_ins import rendered, texts
 

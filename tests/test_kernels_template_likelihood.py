@@ -17,7 +17,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_me
 
 from benchmarks.likelihood import composed, random_inputs
 from scae_jax.kernels.template_likelihood import template_log_prob
-from scae_jax.kernels.tiles import Sizes, by_tile, pixel_grid
+from scae_jax.kernels.template_pixels import Sizes, by_tile, pixel_grid
 from scae_jax.training.config import read_settings
 from scae_jax.training.mesh import make_mesh, split_examples
 from scae_jax.training.optimizers import make_optimizer

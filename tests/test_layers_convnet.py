@@ -11,8 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from scipy import signal
 
 from scae_jax.kernels import patch_convolutions
-from scae_jax.layers.convnet import ConvNet, convolve_layers
-from scae_jax.layers.convolution import Convolution
+from scae_jax.layers.convnet import ConvNet, Convolution, convolve_layers
 from scae_jax.layers.mlp import MLP, CapsuleMLP
 from scae_jax.layers.pooling import AttentionPooling, LinearPooling, MeanPooling
 from scae_jax.training.mesh import make_mesh

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scae_jax.layers.convnet import ConvNet
-from scae_jax.layers.convolution import Convolution
+from scae_jax.layers.convnet import ConvNet, Convolution
 from scae_jax.layers.sight import Window, require_sight, seen_share
 
 WINDOWS = st.builds(Window, st.integers(1, 5), st.integers(1, 7), st.integers(0, 2))

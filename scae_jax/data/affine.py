@@ -28,8 +28,7 @@ class Drawn(NamedTuple):
 def rotation(degrees: np.ndarray) -> np.ndarray:
   """Rotations [n, 2, 2] by angles [n] in degrees, counter-clockwise as one sees the picture.
 
-  So do Pillow, SciPy and torchvision, and `scae_jax.geometry.rotation` in float32. The rotation in
-  a pose's six numbers has the opposite sign, because its y runs down too.
+  So does `scae_jax.geometry.rotation`; the rotation in a pose's six numbers has the opposite sign.
   """
   cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
   return np.stack([np.stack([cos, sin], axis=-1), np.stack([-sin, cos], axis=-1)], axis=-2)
@@ -54,11 +53,10 @@ def draw_affine(images: np.ndarray, canvas: int, seed: int) -> Drawn:
   """Draws a map for every image [n, h, w, c] from affNIST's distribution.
 
   A map rotates, then stretches along x and y, then shears x by y, as a pose does. Rotation is
-  uniform within 20 degrees, the scale of each axis from 0.8 to 1.2, shear within 0.2. The shift is
-  uniform over those that keep all ink on the canvas. A map whose ink does not fit the canvas is
-  drawn again, so a small canvas has fewer large maps; ValueError after a hundred draws of an image.
-
-  A fixed function of its arguments: NumPy promises never to change the stream of `RandomState`.
+  uniform within 20 degrees, the scale of each axis from 0.8 to 1.2, shear within 0.2, the shift
+  over those that keep all ink on the canvas. A map whose ink does not fit the canvas is drawn
+  again; ValueError after a hundred draws. A fixed function: the stream of `RandomState` never
+  changes.
   """
   generator = np.random.RandomState(seed)
   maps, waiting = np.zeros((len(images), 2, 3)), np.arange(len(images))

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from scae_jax import geometry
-from scae_jax.bounds import MAX_SIDE, Bound, between, rule, zero_or
+from scae_jax.bounds import MAX_SIDE, Bound, between, zero_or
 from scae_jax.typing import Array, Float, Int, Num, PRNGKeyArray, UInt8, typed
 from scae_jax.warping import sample_bilinear
 
@@ -19,14 +19,14 @@ MIN_CROP = 8  # pixels; of less nobody could tell what it shows
 
 
 def _off_with_overlay(off: object) -> Bound:
-  return rule(
+  return Bound(
     f"{off} with {{section}}.overlay, which only moves images with pixels in [0, 1]",
     lambda value, fields: value == off or not fields["overlay"],
   )
 
 
 # The middle of every image stays on the canvas.
-HALF_IN_VIEW = rule(
+HALF_IN_VIEW = Bound(
   "from 0 to half of {section}.canvas, {canvas} pixels",
   lambda value, fields: 0 <= value <= fields["canvas"] / 2,
 )

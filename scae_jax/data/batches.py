@@ -45,8 +45,7 @@ def example_order(
 
   Epoch e is its own permutation, drawn from fold_in(key, e), where the key is the run's. Epochs
   follow each other without a gap: a batch may end one and begin the next, and may be larger than
-  the data set. A call computes ceil(num_steps * batch_size / num_examples) + 1 permutations,
-  however many steps it covers.
+  the data set.
   """
   num_indices = num_steps * batch_size
   num_epochs = -(-num_indices // num_examples) + 1
@@ -65,10 +64,9 @@ def training_batch(
 ) -> dict[str, Array]:
   """Gathers examples and changes their images at random, in the order of `Augmentation`.
 
-  An option of 0 leaves its change out. Jittered pixels are clipped to [0, 1] unless they are
-  normalised. Takes `Split.arrays`, on the device, and indices in [0, n). Gives `image`
-  float32 [b, canvas, canvas, c], in [0, 1] unless normalised, `label` int32 [b] and, if it was
-  given, the `mean` and `std` float32 [b] by which images are normalised.
+  Takes `Split.arrays`, on the device, and indices in [0, n). Gives `image` float32 [b, canvas,
+  canvas, c], clipped to [0, 1] unless normalised, `label` int32 [b] and, if it was given, the
+  `mean` and `std` float32 [b] by which images are normalised.
   """
   images, statistics = split["image"][indices], _statistics(split, indices)
   changes = options.max_rotation or options.crop or options.brightness or options.contrast

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scae_jax.bounds import between, each, one_of, rule
+from scae_jax.bounds import Bound, between, each, one_of
 from scae_jax.typing import Array, PRNGKeyArray, typed
 
 
@@ -42,7 +42,7 @@ PATTERNS: dict[str, np.ndarray] = {
 MIN_PRESENCE = 1e-3
 MAX_LENGTH = 1e4  # of anything in a scene
 MAX_POINTS = 10_000
-ROOM_FOR_PATTERNS = rule(
+ROOM_FOR_PATTERNS = Bound(
   "0 or at least as many as {section}.patterns have, {patterns}",
   lambda value, fields: (
     value == 0 or value >= sum(len(PATTERNS[name]) for name in fields["patterns"])
@@ -58,10 +58,9 @@ class SceneOptions:
   patterns: Annotated[tuple[str, ...], each(one_of(*PATTERNS), least=1)]
   presence_prob: Annotated[float, between(MIN_PRESENCE, 1)]  # of each pattern; see `scene`
   max_rotation: Annotated[float, between(0, MAX_LENGTH)]  # degrees, either way
-  min_scale: Annotated[
-    float, between(1 / MAX_LENGTH, MAX_LENGTH)
-  ]  # scales are uniform between this
-  max_scale: Annotated[float, between("min_scale", MAX_LENGTH)]  # and this
+  # Scales are uniform between these two.
+  min_scale: Annotated[float, between(1 / MAX_LENGTH, MAX_LENGTH)]
+  max_scale: Annotated[float, between("min_scale", MAX_LENGTH)]
   field: Annotated[float, between(0, MAX_LENGTH)]  # side of the square of the patterns' middles
   jitter: Annotated[float, between(0, MAX_LENGTH)]  # standard deviation, added to each coordinate
   # Slots of a scene; 0 for as many as the patterns have points, more leaves the other slots absent.
@@ -89,10 +88,8 @@ def scene(key: PRNGKeyArray, options: SceneOptions) -> dict[str, Array]:
   """Draws one scene.
 
   Every pattern is rotated, scaled and moved uniformly within the ranges of the options, and is
-  present with `presence_prob`, independently of the others, given that one is: a scene without any
-  point would have nothing to explain and no accuracy, so none is drawn. Coordinates are divided by
-  `options.extent`, a constant, so that without jitter every point lies in [-1, 1], and the size of
-  a pattern means the same in every scene.
+  present with `presence_prob`, independently of the others, given that one is. Coordinates are
+  divided by `options.extent`, a constant, so that without jitter every point lies in [-1, 1].
 
   Returns `points` float32 [n, 2], zero where absent; `presence` float32 [n], 0 or 1; `pattern`
   int32 [n], which of `options.patterns` a point belongs to, an absent pattern's own for its absent
@@ -114,13 +111,9 @@ def scene(key: PRNGKeyArray, options: SceneOptions) -> dict[str, Array]:
 
   radians = jnp.deg2rad(degrees)[pattern]
   cos, sin = scale[pattern] * jnp.cos(radians), scale[pattern] * jnp.sin(radians)
-  points = jnp.stack(
-    [
-      cos * template[:, 0] - sin * template[:, 1] + x[pattern],
-      sin * template[:, 0] + cos * template[:, 1] + y[pattern],
-    ],
-    axis=1,
-  )
+  right, down = template.T
+  both = (cos * right - sin * down + x[pattern], sin * right + cos * down + y[pattern])
+  points = jnp.stack(both, axis=1)
   points += options.jitter * jax.random.normal(jitter_key, points.shape)
   presence = jnp.where(owned, present[pattern], False)
   points = jnp.where(presence[:, None], points / options.extent, 0.0)

@@ -121,8 +121,7 @@ def holdout(labels: np.ndarray, num_test: int, seed: int) -> np.ndarray:
   """Chooses a test set with the class proportions of the whole: sorted indices [num_test].
 
   Each class gives its share, rounded so that the total is exact (largest remainders first, then
-  lower labels). Own code: scikit-learn's stratified split would choose other examples and change
-  recorded figures. NumPy promises never to change the stream of `RandomState`.
+  lower labels). Scikit-learn's stratified split would choose others and change recorded figures.
   """
   classes, counts = np.unique(labels, return_counts=True)
   # Shares as integers with a common denominator: no rounding can change the split.
@@ -166,10 +165,9 @@ def middle(images: np.ndarray, side: int) -> np.ndarray:
 
 
 def crop_middle(dataset: AnySet, side: int) -> AnySet:
-  """The middle square of every image: what a model that trains on random crops is scored on.
+  """The middle square of every image, its side in pixels; 0 returns the data set as it is.
 
-  The side is in pixels; 0 returns the data set as it is. Of an odd rest, the larger part is cut off
-  below and to the right. Raises ValueError if the images are smaller.
+  The larger part of an odd rest is cut off below and to the right; smaller images raise ValueError.
   """
   height, width, _ = dataset.image_shape
   if side > min(height, width):
@@ -190,8 +188,7 @@ def normalized(dataset: AnySet) -> AnySet:
   """A data set whose batches have zero mean and unit variance (Hinton et al. 2018, section 5).
 
   Images stay bytes; beside them stand the mean and standard deviation of each as it is here, by
-  which `scae_jax.data.batches` normalises it. What is cut from it later, and its jitter, do not
-  change them.
+  which `scae_jax.data.batches` normalises it.
   """
   splits = {}
   for name, split in dataset.splits.items():

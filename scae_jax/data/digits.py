@@ -12,9 +12,8 @@ def load_digits() -> Dataset:
   """Loads the 1,797 digits of 8x8 pixels, upsampled to 16x16.
 
   They are the test part of the UCI set 'Optical Recognition of Handwritten Digits'. The first 1,437
-  are for training and the last 360 for testing, in scikit-learn's order, which goes by writer: part
-  of the test is by hands that training never saw, and it is harder than a random split. k-means
-  finds 74 % of it, and about 80 % of a random one.
+  are for training and the last 360 for testing, in scikit-learn's order, which goes by writer: it
+  is harder than a random split. k-means finds 74 % of it, and about 80 % of a random one.
   """
   # Imported here because it takes a second that the other sources need not spend.
   from sklearn import datasets

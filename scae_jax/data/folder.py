@@ -48,9 +48,8 @@ class FolderListing:
 def list_folder(data_dir: str) -> FolderListing:
   """Lists the images of a folder without opening them: `<class>/*`, or below `train` and `test`.
 
-  Hidden files are passed over; other files and folders that are not images are counted in a
-  warning. Raises ValueError if there is no such folder, no class in it, a class without images, or
-  other classes in `train` than in `test`.
+  What is hidden is passed over, and with a warning what is no image. Raises ValueError if there is
+  no such folder or class, a class without images, or other classes in `train` than in `test`.
   """
   root = pathlib.Path(os.path.abspath(os.path.expanduser(data_dir)))
   if not data_dir or not root.is_dir():

@@ -1,9 +1,8 @@
 """MultiMNIST: two images of different classes, overlaid (Sabour et al. 2017, section 6).
 
 Each image is shifted on its own, the two are added, and the sum is clipped to 1. For training,
-pairs are drawn anew in the jitted step; for evaluation there is one fixed set. The paper overlays
-digits of 28x28, shifted by up to 4 pixels, on a canvas of 36x36, and scores a thousand pairs for
-each test digit; here it is one.
+pairs are drawn anew in the jitted step; for evaluation there is one fixed set, of one pair for each
+test digit, where the paper has a thousand.
 
 A batch has `image` [b, h, w, c], the sum; `label` [b] and `other_label` [b], the classes of the
 first and of the second image; and `sources` [b, 2, h, w, c], the two images alone.
@@ -52,9 +51,7 @@ def fixed_overlays(split: Split, max_shift: int) -> dict[str, np.ndarray]:
 
   `image` and `label` of the split; `partner` int32 [n], the index of the second image, uniform over
   those of other classes; `shifts` int32 [n, 2, 2], of the first and the second image, down and to
-  the right, pixels. Raises ValueError if all images are of one class.
-
-  A fixed function of its arguments: NumPy promises never to change the stream of `RandomState`.
+  the right, pixels. Raises ValueError if all images are of one class. A fixed function.
   """
   generator = np.random.RandomState(SEED)
   partner = _partners(overlay_arrays(split), split.labels, functools.partial(generator.randint, 0))
@@ -109,11 +106,10 @@ def _overlay(
   max_shift: int,
 ) -> dict[str, Array]:
   """A batch of the examples `both` [b], shifted by `shifts` [b, 2] each."""
+  centred = (centre_on_canvas(split["image"][rows], canvas, max_shift) for rows in both)
   first, second = (
-    to_unit_range(
-      shift_on_canvas(centre_on_canvas(split["image"][rows], canvas, max_shift), shift, canvas)
-    )
-    for rows, shift in zip(both, shifts, strict=True)
+    to_unit_range(shift_on_canvas(image, shift, canvas))
+    for image, shift in zip(centred, shifts, strict=True)
   )
   return {
     "image": jnp.minimum(first + second, 1.0),

@@ -1,8 +1,6 @@
 """Constellations as a data set: for training drawn anew at every step, for evaluation fixed."""
 
 import dataclasses
-import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,7 +9,6 @@ import numpy as np
 from scae_jax.data.constellations import SceneOptions, scenes
 from scae_jax.data.feed import Feed
 from scae_jax.models.system import PointSpec
-from scae_jax.typing import Array, Batch
 
 NAME = "constellations"
 NUM_TEST = 10_000
@@ -55,22 +52,11 @@ class Scenes:
       held_out="validation",
       heldout=jax.device_get(heldout),
       num_heldout=NUM_VALIDATION,
-      training_batch=functools.partial(_training_batch, options=self.options),
-      evaluation_batch=_evaluation_batch,
+      training_batch=lambda key, _, indices: scenes(key, self.options, len(indices)),
+      evaluation_batch=lambda heldout, indices: {n: one[indices] for n, one in heldout.items()},
     )
 
   def describe(self) -> dict[str, Any]:
     """What tells one generator from another; ready for JSON."""
     options = dataclasses.asdict(self.options)
     return {"name": NAME, **options, "patterns": list(self.options.patterns)}
-
-
-def _training_batch(
-  key: Array, train: Mapping[str, Array], indices: Array, *, options: SceneOptions
-) -> Batch:
-  """As many new scenes as there are indices."""
-  return scenes(key, options, len(indices))
-
-
-def _evaluation_batch(heldout: Mapping[str, Array], indices: Array) -> Batch:
-  return {name: array[indices] for name, array in heldout.items()}

@@ -34,13 +34,11 @@ def load_dataset(name: str, data_dir: str = "", cache_dir: str = "") -> Dataset:
   for `folder` the folder of images; for a function its one argument, where it is not ""; for TFDS
   sets the folder of prepared sets, "" for `$TFDS_DATA_DIR` or else `~/tensorflow_datasets`.
 
-  Images of folders and of TFDS are decoded once and kept in one file of `cache_folder(cache_dir)`,
-  from which the next start reads them. A TFDS set that is not prepared under `data_dir` is read
-  from the newest version in the cache, which needs no TFDS.
+  Images of folders and of TFDS are decoded once and kept in `cache_folder(cache_dir)`. A TFDS set
+  that is not prepared under `data_dir` is read from the newest version there, which needs no TFDS.
 
-  Raises:
-    ValueError: the name is unknown, the data set is not usable, the function fails, or the data set
-      is not prepared; the message then has the commands that prepare it.
+  Raises ValueError if the name is unknown, the data set is not usable, the function fails, or the
+  data set is not prepared; the message then has the commands that prepare it.
   """
   cache = cache_folder(cache_dir)
   if name == "digits":

@@ -112,10 +112,8 @@ def read_records(
 
   The keys are the names of the image and of the labels to read; () stands for the supervised pair
   that the set declares, or else its only image and its only class label. Returns class names of the
-  first label; and by split images uint8 [n, h, w, c] and labels int32 [n, number of labels].
-
-  Raises ValueError of files that need TensorFlow or cannot be read, of missing splits or features,
-  of images not uint8, not grey or RGB, or of different sizes, and where TFDS is not installed.
+  first label; and by split images uint8 [n, h, w, c] and labels int32 [n, number of labels]. Raises
+  ValueError where TFDS is not installed, and of files or features that cannot be read or used.
   """
   where = f"data set {str(source)!r}"
   again = f"remove {folder} and prepare it again:\n{source.prepare_commands}"

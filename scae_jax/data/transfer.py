@@ -57,18 +57,15 @@ def load_scored(
   """Loads what a model is to be scored on.
 
   The name is one of the above, or any that `load_dataset` takes, as it takes `data_dir` and
-  `cache_dir`. Sets that are drawn take the test split of the data set that they name, are the same
-  at every call, and are not cached: 10,000 digits take some seconds.
+  `cache_dir`. Sets that are drawn take the test split that they name, and are always the same.
 
   Moved images are drawn on a square of `canvas` pixels a side, `affine_mnist` at affNIST's 40 where
   the canvas is larger. `affnist_dir` has the official files of `affnist`, "" if there are none. The
-  middle `crop` x `crop` pixels are cut out of every image before it is moved, for a model that
-  trains on crops; 0 keeps images whole, and affNIST is never cut. Normalisation uses
-  the whole, unmoved image.
+  middle `crop` x `crop` pixels are cut out of every image but affNIST's before it is moved; 0 keeps
+  images whole. Normalisation uses the whole, unmoved image.
 
-  Raises:
-    ValueError: what `load_dataset` or `load_affnist` says; a range that is none; a canvas too small
-      for affNIST, or for ink that must stay on it; images smaller than the crop.
+  Raises ValueError as `load_dataset` or `load_affnist` does, and for a range that is none, a canvas
+  too small for affNIST or its ink, or images smaller than the crop.
   """
   if name == "affnist" and affnist_dir:
     if canvas < affnist.SIDE:
@@ -95,9 +92,8 @@ def load_scored(
 def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
   """Every image of a data set rotated by an angle of its own, for models to be fitted and scored.
 
-  Angles are uniform up to this many degrees, 0 to 180, in either direction, and the same at every
-  call. The name is `rotated_<name>:-degrees..degrees`, or `:0`, and the test split is that of this
-  name. Notes tell of ink that leaves the canvas. Raises ValueError of other degrees.
+  Angles are uniform up to this many degrees, 0 to 180 or ValueError, in either direction, and the
+  same at every call. The name, and the test split, are those of `rotated_<name>:-degrees..degrees`.
   """
   if not 0 <= degrees <= 180:
     raise ValueError(f"expected to rotate by 0 to 180 degrees, got {degrees:g}")

@@ -79,9 +79,8 @@ def by_confidence(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Sorts answers, confidence [n] in [0, 1] and whether right [n], into 15 equal bins.
 
-  Bin i holds confidences above i / 15 and up to (i + 1) / 15; the first one holds 0 too. Returned
-  are of each bin, [15] each, the number of answers, their mean confidence and the share of right
-  ones; the last two are 0 of a bin without answers.
+  Bin i holds confidences above i / 15 and up to (i + 1) / 15. Returned are, [15] each, the number
+  of answers, their mean confidence and the share of right ones; these two are 0 of an empty bin.
   """
   bins = np.digitize(confidence, _INNER_EDGES, right=True)
   count = np.bincount(bins, minlength=NUM_BINS)

@@ -26,18 +26,17 @@ class Clusters:
     differences = features[:, None] - self.centres[None]
     return self.labels[np.argmin(np.sum(np.square(differences), axis=-1), axis=1)]
 
+  def to_json(self) -> dict[str, Any]:
+    """Centres and labels as lists."""
+    return {"centres": self.centres.tolist(), "labels": self.labels.tolist()}
+
 
 def write_clusters(
   folder: pathlib.Path, clusters: Mapping[str, Clusters], step: int, seed: int
 ) -> None:
   """Writes `clusters.json`: clusters of each kind of features, of one step and seed of a run."""
   entries = {
-    name: {
-      "centres": one.centres.tolist(),
-      "labels": one.labels.tolist(),
-      "lin_match_train": one.train_accuracy,
-    }
-    for name, one in clusters.items()
+    name: one.to_json() | {"lin_match_train": one.train_accuracy} for name, one in clusters.items()
   }
   content = {"step": int(step), "seed": int(seed), "clusters": entries}
   write_whole(folder / FILE, (json.dumps(content) + "\n").encode())

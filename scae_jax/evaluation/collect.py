@@ -28,7 +28,7 @@ def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collec
 
   def read(variables: Any, batch: Batch) -> dict[str, Any]:
     output = system.module.apply(variables, batch, train=False)
-    vectors = {"features": system.features(output), "readings": system.all_readings(output)}
+    vectors = {"features": system.features(output), "readings": system.readings(output)}
     vectors = jax.tree.map(lambda x: x.astype(jnp.float32), vectors)
     return {"metrics": system.metrics(output, batch), **vectors}
 
@@ -66,10 +66,9 @@ def make_collector(
 ) -> Collect:
   """Compiles a pass over examples: `(variables, examples, rows=None) -> what `read` gives of all`.
 
-  `read(variables, batch)` and `make_batch` are jittable, and compiled once for all splits and seeds
-  of one size. Arrays have one entry an example each; all `examples` go to the device, and those of
-  the indices `rows`, None for all, are read. Where a model keeps its noise on in evaluation, what
-  is read depends on the batch size.
+  `read(variables, batch)` and `make_batch` are jittable. All `examples`, arrays with one entry
+  each, go to the device, and those of the indices `rows`, None for all, are read. Where a model
+  keeps its noise on in evaluation, what is read depends on the batch size.
   """
   batch_of, forward = jax.jit(make_batch), jax.jit(read)
 
@@ -88,9 +87,8 @@ def make_collector(
 def in_batches(run: Callable[[np.ndarray], Tree], count: int, batch_size: int) -> Tree:
   """Results of `run` for `count` examples, in order: NumPy arrays with one entry an example.
 
-  `run` takes indices. Every batch has the same size, so that one compiled pass serves all: the last
-  one is filled up with its last example. Results wait on the device until the end, so that it never
-  waits for the host. Raises ValueError for a batch size below one.
+  `run` takes indices; every batch has the same size, the last one filled up with its last example.
+  Results wait on the device until the end. Raises ValueError for a batch size below one.
   """
   if batch_size < 1:
     raise ValueError(f"batch_size must be at least 1, got {batch_size}.")

@@ -30,9 +30,9 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     for name, value in metrics.get("measures", {}).items()
   }
   if "segmentation" in metrics:
+    percent = {"accuracy": 100}
     return {
-      f"{words(name)}, jitter {jitter}, {words(kind)}": one[name]
-      * (100 if name == "accuracy" else 1)
+      f"{words(name)}, jitter {jitter}, {words(kind)}": one[name] * percent.get(name, 1)
       for name in _OF_SEGMENTS
       for jitter, kinds in metrics["segmentation"].items()
       for kind, one in kinds.items()
@@ -124,8 +124,7 @@ def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
 def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequence[str] = ()) -> str:
   """One line a row, one column a figure: mean and, of several seeds, standard deviation.
 
-  `reports` are contents of `metrics.json` by the row's name. Below the table stand what was scored,
-  hardware, versions and dates, and the rows without a report.
+  `reports` are contents of `metrics.json` by the row's name. Below stands what they are of.
   """
   names = _names(reports)
   rows = [["", "seeds", *names]]

@@ -5,16 +5,14 @@ the distance of the found pose from T P. It is compared with the distance of P f
 of poses that do not move. The ratio of the two is 0 for a model that follows perfectly and 1 for
 one that does not follow; above 1, its poses go elsewhere.
 
-The distance of two poses is the root mean square of the distances between the four corners
-(+-1, +-1) of a capsule's own frame, in image pixels. As the corners have mean zero and no
-correlation, it is the Frobenius norm of the difference of the 2x3 matrices. The distance of the two
-frames' middles, the translations alone, is given too.
+The distance of two poses is the root mean square of the distances between the four corners (+-1,
++-1) of a capsule's own frame, in image pixels: the Frobenius norm of the difference of the 2x3
+matrices. The distance of the two frames' middles, the translations alone, is given too.
 
-Limits. A template that looks the same under some map, such as a stroke rotated by 180 degrees or a
-disc, has several poses that are equally right; a model that goes from one to another counts as
-wrong, although nothing can be seen of it. The middles are less ambiguous. A stroke may change its
-part: presences then change. And an object's frame is learned, so that pixels of objects cannot be
-compared with those of parts, nor with those of other models; ratios can.
+Limits. A template that looks the same under some map, such as a disc, has several poses that are
+equally right; a model that goes from one to another counts as wrong. The middles are less
+ambiguous. A stroke may change its part: presences then change. An object's frame is learned: its
+pixels cannot be compared with those of parts or of other models; ratios can.
 
 Means are over examples and capsules, weighted by the presence before times the presence after.
 """
@@ -68,28 +66,20 @@ def pose_distance(first: np.ndarray, second: np.ndarray, canvas: int) -> np.ndar
   return np.sqrt(np.sum(np.square(first - second), axis=(-2, -1))) * (canvas - 1) / 2
 
 
-def moved_poses(motion: np.ndarray, poses: np.ndarray) -> np.ndarray:
-  """What poses [..., 2, 3] should become when the image moves by [2, 3]: motion after pose."""
-  moved = motion[:, :2] @ poses
-  moved[..., 2] += motion[:, 2]
-  return moved
-
-
 def measure_equivariance(
   system: System, variables: Any, images: np.ndarray, *, canvas: int, batch_size: int
 ) -> dict[str, Any]:
   """Measures every family and size on images uint8 [n, h, w, c], n at least 2.
 
   A size is measured on the examples whose ink stays on the canvas under all of its motions, if they
-  are at least half of all. `canvas` is the side of the square that the model sees, pixels. A system
-  without poses and fewer than 2 images raise ValueError.
+  are at least half of all. A system without poses and fewer than 2 images raise ValueError.
 
   Returns:
     `present`: for each kind of capsule its mean presence, and the mean absolute difference of
     presences between an example and the next, unrelated one; and for each family a list of entries
-    by size: `size`, `examples`, and for each kind `pose_error`, `shift_error`, `presence_change`
-    (mean absolute difference), and the errors of poses that do not move, `pose_unmoved` and
-    `shift_unmoved`. Errors are in pixels; None where no capsule is present.
+    by size: `size`, `examples`, and for each kind `pose_error`, `shift_error`, `presence_change`,
+    and the errors of poses that do not move, `pose_unmoved` and `shift_unmoved`. Errors are in
+    pixels; None where no capsule is present.
   """
   if system.poses is None:
     raise ValueError(
@@ -142,7 +132,8 @@ def _compare(
 ) -> Iterator[tuple[str, np.ndarray]]:
   """Names and values [n, capsules] of the distances, and the `weight` of each."""
   (poses, presence), (new_poses, new_presence) = before, after
-  ideal = moved_poses(motion, poses)
+  ideal = motion[:, :2] @ poses
+  ideal[..., 2] += motion[:, 2]
   yield "weight", presence * new_presence
   yield "presence_change", np.abs(new_presence - presence)
   for name, found in (("error", new_poses), ("unmoved", poses)):

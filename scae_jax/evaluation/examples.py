@@ -21,11 +21,8 @@ def choose(split_size: int, max_examples: int) -> np.ndarray:
 
 
 def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str, np.ndarray]:
-  """Takes the chosen examples of a split: `image` uint8 [n, h, w, c], `label` int32 [n] and, of
-  normalised images, `mean` and `std` float32 [n], see `dataset.Split`.
-
-  A split that the data set does not have, and a negative limit raise ValueError.
-  """
+  """The chosen examples of a split, as `dataset.Split.arrays`; ValueError if there is no such
+  split, or the limit is negative."""
   if split not in dataset.splits:
     raise ValueError(
       f"Data set '{dataset.name}' has no split '{split}'; it has {', '.join(dataset.splits)}."
@@ -44,10 +41,7 @@ def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
 
 
 def check_transfer(trained_on: EvalDataset, scored_on: EvalDataset, canvas: int) -> None:
-  """Raises ValueError unless a model of one data set can be scored on another.
-
-  Both must have the same channels and classes, and images must fit on the canvas, pixels a side.
-  """
+  """Raises ValueError unless channels and classes are the same, and images fit on the canvas."""
   where = f"Data set '{scored_on.name}' cannot score a model of '{trained_on.name}':"
   if scored_on.channels != trained_on.channels:
     raise ValueError(

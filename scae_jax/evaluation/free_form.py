@@ -77,10 +77,9 @@ def make_inference(
 ) -> Infer:
   """Compiles the inference of a batch: `(variables, batch, numbers) -> FreeInference`.
 
-  `numbers` are those of the examples, which seed their random numbers. All steps are one scan; with
-  none the start, one of `STARTS`, is only scored. Any optimiser steps every example by itself; one
-  that searches along a line, such as `optax.lbfgs`, does so by the random numbers of its step. Each
-  bound is the mean of `num_samples` estimates. A negative number of steps and no samples raise
+  `numbers` are those of the examples, which seed their random numbers. With no steps the start, one
+  of `STARTS`, is only scored. A line search, as of `optax.lbfgs`, is by the random numbers of its
+  step. Each bound is the mean of `num_samples` estimates. Negative steps and no samples raise
   ValueError.
   """
   if num_steps < 0 or num_samples < 1:
@@ -152,10 +151,9 @@ def make_inference(
 def infer_split(
   infer: Infer, variables: Any, split: Mapping[str, np.ndarray], *, canvas: int, batch_size: int
 ) -> FreeInference:
-  """Free-form inference of every example of a split, `image` uint8 [n, h, w, c] and `label` [n].
+  """Free-form inference of every example of a split, in arrays of NumPy.
 
-  What is returned has arrays of NumPy. A batch size below one, and a bound or reading that is not
-  finite raise ValueError.
+  A batch size below one, and a bound or reading that is not finite raise ValueError.
   """
   count, arrays = len(split["label"]), {name: jnp.asarray(each) for name, each in split.items()}
   place = jax.jit(functools.partial(evaluation_batch, canvas=canvas))

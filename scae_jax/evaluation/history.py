@@ -14,9 +14,9 @@ _NOT_CURVES = ("step", "split", "timing")
 def read_history(path: pathlib.Path, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
   """Reads the JSON lines of a training run, of one of its seeds; see `training.metrics`.
 
-  The incomplete last line that a kill leaves is left out, and damaged ones with a warning. Returns
-  steps int [n] in ascending order, and `{split/name: float [n]}` of every number, NaN at steps that
-  have none. Numbers of an object in the line are `split/object/name`; timings are left out.
+  An incomplete last line is left out, and damaged ones with a warning. Returns steps int [n] in
+  ascending order, and `{split/name: float [n]}` of all but timings, NaN at steps that have none.
+  Numbers of an object in the line are `split/object/name`.
   """
   rows: dict[int, dict[str, float]] = {}
   damaged = 0

@@ -37,10 +37,9 @@ def model_figures(
     raise ValueError(
       f"`System.pictures` feeds {', '.join(unknown)}, but the figures are {', '.join(FIGURES)}."
     )
+  named = {"class_names": class_names}
   return {
-    name: functools.partial(
-      FIGURES[name], **arrays, **({"class_names": class_names} if name in OF_CLASSES else {})
-    )
+    name: functools.partial(FIGURES[name], **arrays, **(named if name in OF_CLASSES else {}))
     for name, arrays in fed.items()
   }
 

@@ -6,9 +6,8 @@ as many training examples as possible are classified correctly (Hungarian matchi
 cluster, one cluster a label). Kosiorek et al. 2019, section 3.1. The authors' release refits the
 clusters on the test split; here nothing is fitted there.
 
-LIN-PRED: multinomial logistic regression on standardised training features. It is fitted to
-convergence with L-BFGS from zero, so that the figure is a property of the features and not of a
-schedule; the probes that train along with a model lag behind it.
+LIN-PRED: multinomial logistic regression on standardised training features, fitted to convergence
+with L-BFGS from zero; the probes that train along with a model lag behind it.
 """
 
 import dataclasses
@@ -78,16 +77,14 @@ def fit_clusters(
   clusters = _checked_fit(kmeans.fit_predict, name, features, labels, num_classes)
   label_of_cluster = match_clusters(clusters, labels, num_classes)
   accuracy = float(np.mean(label_of_cluster[clusters] == labels))
+  centres, names = kmeans.cluster_centers_.astype(np.float32), label_of_cluster.astype(np.int32)
+  about = (name, num_classes, len(features))
   return Fit(
-    name=name,
-    num_classes=num_classes,
-    num_examples=len(features),
+    *about,
     predict=lambda features: label_of_cluster[kmeans.predict(features)],
     train_accuracy=accuracy,
     num_clusters=len(np.unique(clusters)),
-    clusters=Clusters(
-      kmeans.cluster_centers_.astype(np.float32), label_of_cluster.astype(np.int32), accuracy
-    ),
+    clusters=Clusters(centres, names, accuracy),
   )
 
 
@@ -108,10 +105,9 @@ def fit_probe(
   classifier = LogisticRegression(C=INVERSE_L2, tol=TOLERANCE, max_iter=MAX_STEPS)
   pipeline = make_pipeline(StandardScaler(), classifier)
   _checked_fit(pipeline.fit, name, features, labels, num_classes)
+  about = (name, num_classes, len(features))
   return Fit(
-    name=name,
-    num_classes=num_classes,
-    num_examples=len(features),
+    *about,
     predict=pipeline.predict,
     train_accuracy=float(pipeline.score(features, labels)),
     converged=int(np.max(classifier.n_iter_)) < MAX_STEPS,
@@ -121,12 +117,10 @@ def fit_probe(
 def capsules_in_use(activations: np.ndarray, *, name: str = "features") -> np.ndarray:
   """Which capsules are in use, bool [k], by their non-negative activations [n, k].
 
-  Features can be accurate with a few capsules that do everything, or with many that are always half
-  on; this count tells them from capsules that specialise. A capsule's share of an example is its
-  activation (presence or posterior mass) over the sum of those of all capsules, or zero where that
-  sum is. A capsule is in use when its share is at least 0.1 on at least 1 % of the examples. With
-  more than ten capsules that are all equally on, none is in use. Activations that are negative or
-  not finite raise ValueError.
+  A capsule's share of an example is its activation (presence or posterior mass) over the sum of
+  those of all capsules. It is in use when its share is at least 0.1 on at least 1 % of the
+  examples: of more than ten capsules that are all equally on, none is. Activations that are
+  negative or not finite raise ValueError.
   """
   check_finite(f"Features '{name}'", activations)
   if activations.min() < 0:
@@ -142,11 +136,7 @@ def capsules_in_use(activations: np.ndarray, *, name: str = "features") -> np.nd
 def _checked_fit(
   fit: Callable[..., Any], name: str, features: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> Any:
-  """Fits to what satisfies `checks`.
-
-  scikit-learn warns of fewer values than clusters and of a probe that was cut: `num_clusters` and
-  `converged` say both in the result.
-  """
+  """Fits to what satisfies `checks`; what scikit-learn warns of, `Fit` says."""
   check_finite(f"Features '{name}'", features)
   check_enough_to_fit(labels, num_classes)
   with warnings.catch_warnings():

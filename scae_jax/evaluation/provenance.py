@@ -23,10 +23,8 @@ def measured_with() -> dict[str, Any]:
   driver = {"platform_version": " ".join(device.client.platform_version.split())}
   return {
     "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    "versions": {
-      "python": platform.python_version(),
-      **{name: importlib.metadata.version(name) for name in _PACKAGES},
-    },
+    "versions": {"python": platform.python_version()}
+    | {name: importlib.metadata.version(name) for name in _PACKAGES},
     "hardware": {
       "platform": device.platform,
       "device_kind": device.device_kind,
@@ -39,10 +37,7 @@ def measured_with() -> dict[str, Any]:
 
 
 def recorded_folder(folder: pathlib.Path) -> str:
-  """A folder as records name it: from the current folder if it lies below it, else as given.
-
-  Records are read on other machines, where checkouts are elsewhere.
-  """
+  """A folder as records name it: from the current folder if it lies below it, else as given."""
   here = pathlib.Path.cwd()
   return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 

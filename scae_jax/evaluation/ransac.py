@@ -2,10 +2,9 @@
 
 Every ordered pair of a scene's points, taken for a pair of a pattern's points, fixes a similarity
 transform. The pattern's other points are assigned to the nearest scene points, and the transform is
-fitted again to all by least squares. With a dozen points a scene has about a thousand such
-hypotheses, so all are tried instead of random ones. Of those that fit the ranges and the jitter,
-the explanation of a scene is the set that leaves the fewest points over and, among such sets, fits
-best, found by a beam search over patterns.
+fitted again to all by least squares. All such hypotheses are tried instead of random ones. Of those
+that fit the ranges and the jitter, a scene's explanation is the set that leaves the fewest points
+over and then fits best, found by a beam search over patterns.
 
 Points are complex numbers here: a similarity transform is z -> a z + b, |a| its scale.
 """

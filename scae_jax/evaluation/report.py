@@ -22,20 +22,15 @@ from scae_jax.typing import Batch
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-  """A trained model, and what every report needs to know of it.
-
-  `variables` are by seed, `step` is the training step they are of. `max_examples` of each split are
-  used, always the same; 0 is all. `provenance` are more entries for `metrics.json`, such as the
-  config. `history` is the `metrics.jsonl` of the training run; its curves are drawn if it is there.
-  """
+  """A trained model, and what every report needs to know of it."""
 
   system: System
-  variables: Mapping[int, Any]
+  variables: Mapping[int, Any]  # by seed
   step: int
   batch_size: int
-  max_examples: int = 0
-  provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  history: pathlib.Path | None = None
+  max_examples: int = 0  # of each split, always the same; 0 is all
+  provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for `metrics.json`
+  history: pathlib.Path | None = None  # the run's `metrics.jsonl`, whose curves are drawn
 
 
 @dataclasses.dataclass(frozen=True)

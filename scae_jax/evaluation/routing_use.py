@@ -27,15 +27,14 @@ def measure_routing(
 
   Returns:
     `parts` and `objects`: a dict for each capsule. All have `on`, the share of examples in which
-    it is on. Objects have `presence` and `presence_deviation`, mean and standard deviation over
-    examples; `pose_deviation`, the root mean square deviation of the pose's entries; and `wins`,
-    the mean number of parts that are on and that it wins. Parts have `commonest`, the most
-    frequent winner where the part is on, None for no object; and `others`, the share of those
-    examples with another winner, None for a part that is never on.
+    it is on. Objects have `presence` and `presence_deviation`, mean and standard deviation;
+    `pose_deviation`, the root mean square one of the pose's entries; and `wins`, the mean number of
+    parts that are on and that it wins. Parts have `commonest`, the most frequent winner where the
+    part is on, None for no object; and `others`, the share of those examples with another winner.
 
-    `switched`: the number of parts and objects that are on in some examples and off in others, see
-    `SOMETIMES`. `routed`: the number of parts that are on in more than `SOMETIMES` of the examples,
-    and have another winner than their commonest in more than `SOMETIMES` of those.
+    `switched`: the number of parts and objects that are on in some examples and off in others.
+    `routed`: the number of parts that are on in more than `SOMETIMES` of the examples, and have
+    another winner than their commonest in more than `SOMETIMES` of those.
   """
   num_objects = object_presence.shape[1]
   is_on = part_presence > ON

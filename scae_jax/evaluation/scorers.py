@@ -47,10 +47,9 @@ def feature_scorer(
 ) -> Scorer:
   """Scores capsule features of images by clusters and linear probes, beside raw pixels.
 
-  Both are always fitted to the training split of `dataset`, which the model was trained on.
-  `scored` and `split` say what is scored, `canvas` is the side of the square that images are padded
-  to, pixels. An unknown split and a data set that does not fit raise ValueError; in the scorer,
-  features or metrics that are not finite, and fewer training examples than classes.
+  Both are fitted to the training split of `dataset`, which the model was trained on; `split` of
+  `scored` is scored. An unknown split and a data set that does not fit raise ValueError; in the
+  scorer, numbers that are not finite, and fewer training examples than classes.
   """
   check_transfer(dataset, scored, canvas)
   train_split = load_split(dataset, "train", evaluated.max_examples)
@@ -102,12 +101,9 @@ def named_clusters(
   """The clusters that `feature_scorer` names for one seed, without scoring anything."""
   split = load_split(dataset, "train", evaluated.max_examples)
   collect = feature_collector(evaluated.system, canvas=canvas, batch_size=evaluated.batch_size)
-  fitted = {
-    name: fit_clusters(
-      values, split["label"], num_classes=dataset.num_classes, seed=seed, name=name
-    ).clusters
-    for name, values in collect(evaluated.variables[seed], split)["features"].items()
-  }
+  labels, options = split["label"], {"num_classes": dataset.num_classes, "seed": seed}
+  features = collect(evaluated.variables[seed], split)["features"]
+  fitted = {n: fit_clusters(one, labels, **options, name=n).clusters for n, one in features.items()}
   return {name: clusters for name, clusters in fitted.items() if clusters}
 
 
@@ -120,10 +116,9 @@ def answer_scorer(
 ) -> Scorer:
   """Scores the answers of a model that classifies by itself: accuracy and calibration.
 
-  `scored` and `split` give the names, classes and notes of `examples`, arrays on the host with one
-  entry an example each. `make_batch`, jittable, makes of these and of indices a batch with `label`
-  [b], and `other_label` [b] where examples have pairs of labels. ValueError is raised of a negative
-  limit and, in the scorer, of scores and metrics that are not finite.
+  `scored` and `split` give names, classes and notes of `examples`, arrays on the host, of which
+  `make_batch` makes batches with `label` [b] and, of pairs, `other_label` [b]. A negative limit
+  raises ValueError, and in the scorer scores and metrics that are not finite.
   """
   rows = choose(len(examples["label"]), evaluated.max_examples)
   collect = answer_collector(evaluated.system, make_batch, batch_size=evaluated.batch_size)
@@ -133,12 +128,10 @@ def answer_scorer(
     found = collect(variables, on_device, rows)
     answers = classify(found["scores"], found["labels"])
     shown = rows[one_of_each_class(found["labels"][:, 0], NUM_PICTURED)]
+    measures = mean_metrics(found["metrics"])
     return Scored(
       sources={"scored_on": _source(scored, split, len(rows))},
-      entries={
-        "classification": answers.entries(),
-        "measures": mean_metrics(found["metrics"]),
-      },
+      entries={"classification": answers.entries(), "measures": measures},
       notes=scored.notes,
       pictured=make_batch(on_device, jnp.asarray(shown)),
       drawers=answer_figures(answers, scored.class_names),

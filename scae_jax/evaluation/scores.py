@@ -40,9 +40,8 @@ def score(
 ) -> Scores:
   """Fits as many clusters as classes, and a probe, to `train`; scores both on `test`.
 
-  `seed` is of k-means' starts. `are_capsules`: each feature is the activation of a capsule, so that
-  those in use count. Features that are not finite or, of capsules, negative, and too few training
-  examples raise ValueError.
+  `seed` is of k-means' starts. Features that are not finite or, of capsules, negative, and too few
+  training examples raise ValueError.
   """
   clusters = fit_clusters(*train, num_classes=num_classes, seed=seed, name=name)
   confusion = clusters.confusion(*test)
@@ -103,8 +102,7 @@ def pixel_features(
 ) -> tuple[Features, Features]:
   """Pixels in [0, 1] as features: of training, at most `MAX_PIXEL_EXAMPLES`, and of test images.
 
-  Both have `image` uint8 [n, h, w, c] and `label` int [n]. Where sizes differ, smaller images are
-  centred on black, as a canvas does it.
+  Where sizes differ, smaller images are centred on black, as a canvas does it.
   """
   rows = choose(len(train["label"]), MAX_PIXEL_EXAMPLES)
   splits = [(train["image"][rows], train["label"][rows]), (test["image"], test["label"])]

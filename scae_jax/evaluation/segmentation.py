@@ -7,8 +7,7 @@ one of eleven. Only present points count. A point belongs to a capsule, or to no
 - with *predicted presence*, to the capsule that won it only if that capsule's presence probability
   exceeds 0.5, else to none. A point of no capsule is wrong.
 
-`System.segment` gives both. All scenes are scored at once: scikit-learn's functions take one scene
-each, and there are 10,000.
+`System.segment` gives both. All scenes are scored at once: scikit-learn's functions take one each.
 """
 
 import dataclasses
@@ -34,26 +33,20 @@ class Segmentation:
 def segmentation(presence: np.ndarray, pattern: np.ndarray, capsule: np.ndarray) -> Segmentation:
   """Compares the capsule of each point with its pattern, both int [s, n], -1 for no capsule.
 
-  For the accuracy, patterns and capsules are matched one to one in every scene, so that as many
-  points as possible are right. The other two compare partitions, in which each point of no capsule
-  is a group of its own. `presence` [s, n] is 0 or 1, and a scene has a point.
+  For the accuracy, patterns and capsules are matched one to one in every scene. The others compare
+  partitions, in which each point of no capsule is a group. `presence` [s, n] is 0 or 1, not all 0.
   """
   present = presence.astype(bool)
   # Points by scene, pattern and capsule, of no capsule first.
   table = np.zeros((len(pattern), pattern.max() + 1, capsule.max() + 2), np.int64)
   np.add.at(table, (np.nonzero(present)[0], pattern[present], capsule[present] + 1), 1)
   alone, counts = table[..., 0], table[..., 1:]
+  right = [one[linear_sum_assignment(one, maximize=True)].sum() for one in counts]
   return Segmentation(
-    accuracy=_accuracy(counts, present.sum(axis=1)),
+    accuracy=np.asarray(right) / present.sum(axis=1),
     adjusted_rand_index=_adjusted_rand_index(counts, alone),
     variation_of_information=_variation_of_information(counts, alone),
   )
-
-
-def _accuracy(counts: np.ndarray, num_points: np.ndarray) -> np.ndarray:
-  """The largest sum of a one-to-one choice of entries, over the number of points."""
-  right = [table[linear_sum_assignment(table, maximize=True)].sum() for table in counts]
-  return np.asarray(right) / num_points
 
 
 def _adjusted_rand_index(counts: np.ndarray, alone: np.ndarray) -> np.ndarray:

@@ -11,7 +11,12 @@ def print_table(metrics: Mapping[str, Any]) -> None:
   """Prints a seed's `metrics.json`: names on the left, numbers under each other on the right."""
   num_names, rows = _cells(metrics)
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  print(_heading(metrics))
+  scored, fitted = metrics["scored_on"], metrics.get("fitted_on")
+  unit = "scenes" if "segmentation" in metrics else "examples"
+  heading = f"{scored['dataset']} {scored['split']}, {scored['examples']:,} {unit};"
+  if fitted:
+    heading += f" fitted on {fitted['dataset']} {fitted['split']}, {fitted['examples']:,};"
+  print(f"{heading} step {metrics['step']:,}")
   for row in rows:
     cells = [*map(str.ljust, row[:num_names], widths)]
     cells += map(str.rjust, row[num_names:], widths[num_names:])
@@ -37,15 +42,6 @@ def classification_figures(entries: Mapping[str, Any]) -> dict[str, float]:
 def words(name: str) -> str:
   """A key of `metrics.json` as tables show it."""
   return name.replace("_", " ")
-
-
-def _heading(metrics: Mapping[str, Any]) -> str:
-  scored, fitted = metrics["scored_on"], metrics.get("fitted_on")
-  unit = "scenes" if "segmentation" in metrics else "examples"
-  text = f"{scored['dataset']} {scored['split']}, {scored['examples']:,} {unit};"
-  if fitted:
-    text += f" fitted on {fitted['dataset']} {fitted['split']}, {fitted['examples']:,};"
-  return f"{text} step {metrics['step']:,}"
 
 
 def _cells(metrics: Mapping[str, Any]) -> tuple[int, list[tuple[str, ...]]]:

@@ -5,12 +5,10 @@ draw the same stroke: parts have no identity (Smith et al. 2020, arXiv 2004.0355
 error of template j as an image of template i is, at the best affine pose,
 |warp(T_j, pose) - T_i|^2 / |T_i|^2, over the pixels of T_i; template times alpha where there is
 one. It is 0 for a perfect match, and at most 1, because a pose may move T_j out of sight. It is not
-symmetric: a piece of T_j, enlarged, may be all of T_i; so templates without contrast all match each
-other.
+symmetric: a piece of T_j, enlarged, may be all of T_i.
 
-The pose is found by gradient descent from 16 starts. Every start takes centre and second moments of
-one template to those of the other, which leaves a rotation or a mirror image open: starts differ by
-rotations in steps of 45 degrees, mirrored or not.
+The pose is found by gradient descent from 16 starts. Each takes centre and second moments of one
+template to those of the other; they differ by rotations in steps of 45 degrees, mirrored or not.
 """
 
 import functools

@@ -30,9 +30,8 @@ def accuracies(
   """Share of test examples that are classified correctly, of every data set and seed.
 
   Of a model without `classify`, clusters and a linear probe are fitted to the features of the
-  unmoved training images of `dataset`, once a seed, as in a report. `scored` may be an iterator,
-  of which one set is held at a time. `canvas` is the side of the square that images are padded to,
-  pixels; of each split `max_examples` are used, 0 for all.
+  training images of `dataset`, once a seed. `scored` may be an iterator, of which one set is held
+  at a time. Of each split `max_examples` are used, 0 for all.
 
   Returned is `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or
   `LIN-MATCH` and `LIN-PRED` of each kind of features, and `LIN-PRED` of each of readings.

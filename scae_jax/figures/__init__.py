@@ -9,46 +9,29 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
-from scae_jax.figures.constellations import constellations
-from scae_jax.figures.coupling import coupling
-from scae_jax.figures.curves import equivariance, training_curves, viewpoint
-from scae_jax.figures.mosaics import (
-  capsule_dimensions,
-  object_samples,
-  part_identity,
-  prior_samples,
-)
-from scae_jax.figures.reconstructions import (
-  class_reconstructions,
-  free_form,
-  object_reconstructions,
-  overlaid_reconstructions,
-  reconstructions,
-  templates,
-)
-from scae_jax.figures.statistics import confusion, embedding, presences_by_class, reliability
+from scae_jax.figures import constellations, coupling, curves, mosaics, reconstructions, statistics
 
 FIGURES: dict[str, Callable[..., Figure]] = {
   figure.__name__: figure
   for figure in (
-    templates,
-    reconstructions,
-    object_reconstructions,
-    prior_samples,
-    object_samples,
-    part_identity,
-    constellations,
-    class_reconstructions,
-    overlaid_reconstructions,
-    capsule_dimensions,
-    coupling,
-    presences_by_class,
-    embedding,
-    confusion,
-    reliability,
-    training_curves,
-    equivariance,
-    free_form,
-    viewpoint,
+    reconstructions.templates,
+    reconstructions.reconstructions,
+    reconstructions.object_reconstructions,
+    mosaics.prior_samples,
+    mosaics.object_samples,
+    mosaics.part_identity,
+    constellations.constellations,
+    reconstructions.class_reconstructions,
+    reconstructions.overlaid_reconstructions,
+    mosaics.capsule_dimensions,
+    coupling.coupling,
+    statistics.presences_by_class,
+    statistics.embedding,
+    statistics.confusion,
+    statistics.reliability,
+    curves.training_curves,
+    curves.equivariance,
+    reconstructions.free_form,
+    curves.viewpoint,
   )
 }

@@ -6,14 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Polygon
 
-from scae_jax.figures.style import (
-  GREY,
-  NO_OBJECT,
-  legend_below,
-  new_figure,
-  palette,
-  row_label,
-)
+from scae_jax.figures.style import GREY, NO_OBJECT, legend_below, new_figure, palette, row_label
 from scae_jax.typing import Bool, Int, Num, typed
 
 MAX_SCENES = 8

@@ -26,22 +26,22 @@ def coupling(
 ) -> Figure:
   """Draws the coupling coefficients of one image, a heat map an iteration of routing.
 
-  White is an even share, 1 / parents: red parents get more of a child, blue ones less. Below each
-  map, bars show each parent's agreement in that iteration: the mean over children, weighted by the
-  parent's shares of them. The largest bar is dark. Where an agreement is negative, all bars start
-  below the least. More than 64 children are averaged in groups of neighbours.
-
-  `coupling` has the share of each of n children that each of k parents got in each iteration;
-  shares of a child sum to one. `agreement` is that of each child's vote with each parent: a scalar
-  product, or a log density. `class_names` of () gives parents numbers; another number of names than
-  of parents raises ValueError.
+  `coupling` has the share of each of n children that each of k parents got, shares of a child sum
+  to one; white is an even share, red is more, blue less. More than 64 children are averaged in
+  groups of neighbours. `agreement` is that of each child's vote with each parent, a scalar product
+  or a log density. Bars show each parent's mean, weighted by its shares; the largest is dark, and
+  where one is negative all start below the least. `class_names` of () gives parents numbers;
+  another number of names than of parents raises ValueError.
   """
   iterations, num_children, num_parents = coupling.shape
   names = list(class_names) or [str(k) for k in range(num_parents)]
   if len(names) != num_parents:
     raise ValueError(f"expected a name for each of {num_parents} parents, got {len(names)} names.")
   rows = mean_of_groups(coupling)
-  ends = _around_even(rows)
+  # An even share, and shares as far from it on both sides as the furthest.
+  even = 1 / num_parents
+  furthest = max(float(np.abs(rows - even).max()), MIN_RANGE * even)
+  ends = max(even - furthest, 0.0), even, even + furthest
   scale = TwoSlopeNorm(vmin=ends[0], vcenter=ends[1], vmax=ends[2])
   side = min(float(np.clip(0.19 * num_parents, 1.6, 5.0)), MAX_WIDTH / iterations)
   figure = new_figure(side * iterations + 3.2, 4.4, "Coupling of children with parents")
@@ -54,10 +54,12 @@ def coupling(
     axes.set_title(f"iteration {i + 1}", fontsize=LABEL_SIZE)
     axes.set_xticks([])
     axes.set_yticks([])
-  maps[0].set_ylabel(_rows_label(num_children, rows.shape[1]), fontsize=LABEL_SIZE)
+  each, rest = divmod(num_children, rows.shape[1])
+  grouped = f", {'about ' if rest else ''}{each} a row" if num_children > rows.shape[1] else ""
+  maps[0].set_ylabel(f"{num_children:,} child capsules{grouped}", fontsize=LABEL_SIZE)
   bar = figure.colorbar(maps[-1].images[0], ax=maps, pad=0.015, fraction=0.05, aspect=30)
-  least, even, most = (f"{end:.2g}" for end in ends)
-  bar.set_ticks(ends, labels=[least, f"{even}\neven", most])
+  least, middle, most = (f"{end:.2g}" for end in ends)
+  bar.set_ticks(ends, labels=[least, f"{middle}\neven", most])
   bar.set_label("share of a child", fontsize=LABEL_SIZE)
   bar.ax.tick_params(labelsize=SMALL_SIZE)
 
@@ -79,20 +81,6 @@ def mean_of_groups(coupling: np.ndarray) -> np.ndarray:
   """Averages [i, n, k] over consecutive groups of n, the larger ones first: [i, min(n, 64), k]."""
   groups = np.array_split(coupling, min(coupling.shape[1], MAX_ROWS), axis=1)
   return np.stack([group.mean(axis=1) for group in groups], axis=1)
-
-
-def _around_even(rows: np.ndarray) -> tuple[float, float, float]:
-  """An even share, and shares as far from it on both sides as the furthest of [i, n, k]."""
-  even = 1 / rows.shape[-1]
-  furthest = max(float(np.abs(rows - even).max()), MIN_RANGE * even)
-  return max(even - furthest, 0.0), even, even + furthest
-
-
-def _rows_label(num_children: int, num_rows: int) -> str:
-  each, rest = divmod(num_children, num_rows)
-  if num_children == num_rows:
-    return f"{num_children:,} child capsules"
-  return f"{num_children:,} child capsules, {'about ' if rest else ''}{each} a row"
 
 
 def _draw_agreement(axes: Axes, means: np.ndarray, bottom: float, names: Sequence[str]) -> None:

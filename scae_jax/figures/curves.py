@@ -79,13 +79,12 @@ def equivariance(
 ) -> Figure:
   """Draws, for each family of motions, the error of poses and the change of presences.
 
-  Three rows: the mean distance of poses from where they should be, in pixels, with that of poses
-  that do not move dashed; the ratio of the two; and the mean change of presences, with that between
-  different examples dotted.
+  Three rows: the mean distance of poses from where they should be, pixels, with that of poses that
+  do not move dashed; the ratio of the two; and the mean change of presences, with that between
+  different examples dotted, by kind in `between`.
 
   Of each family, `curves` have `size` [n] and for each kind of capsule `<kind>/error`,
-  `<kind>/unmoved` and `<kind>/presence_change`, [n]; NaN where nothing was measured. `between` has
-  the mean absolute difference of presences between examples, by kind.
+  `<kind>/unmoved` and `<kind>/presence_change`, [n]; NaN where nothing was measured.
   """
   figure = new_figure(3.0 * len(curves) + 1.2, 6.4, title)
   grid = figure.subplots(len(_ROWS), len(curves), squeeze=False, sharey="row", sharex="col")
@@ -133,11 +132,10 @@ def viewpoint(
   """Draws accuracy by angle: a panel for each way of training, a line for each system.
 
   `accuracy` is `{way of training or of scoring: {system: shares in [0, 1]}}`; NaN leaves a gap. A
-  system has the same colour in all panels; `baselines` are grey and dashed, and so are the lines of
-  others that are `dashed`, such as those scored in another way. The accuracy of a guess, `chance`,
-  is a dotted line, and a thin one stands at angles that are `marked`. Up to 8 angles, in degrees,
-  have a tick each; of more there is one every 45. `num_columns` panels stand side by side, 0 for
-  all.
+  system has the same colour in all panels; `baselines` are grey and dashed, and the lines of others
+  in `dashed` are too. The accuracy of a guess, `chance`, is a dotted line, and a thin one stands at
+  angles that are `marked`. Up to 8 angles, in degrees, have a tick each; of more there is one every
+  45. `num_columns` panels stand side by side, 0 for all.
   """
   names = list(dict.fromkeys(name for lines in accuracy.values() for name in lines))
   in_colour = [name for name in names if name not in baselines]

@@ -104,9 +104,8 @@ def part_identity(
 ) -> Figure:
   """Draws an image rotated by every angle, and below it its parts, each in a colour of its own.
 
-  Smith et al. 2020, arXiv 2004.03553, figure 5. Where a stroke keeps its colour through a row, one
-  part stands for it at every angle. The first 8 images are drawn. `part_mixing` is the share of
-  each part in each pixel times the brightness of what is drawn there; `degrees` are
+  Smith et al. 2020, arXiv 2004.03553, figure 5. The first 8 images are drawn. `part_mixing` is the
+  share of each part in each pixel times the brightness of what is drawn there; `degrees` are
   counter-clockwise; `source` is the model, for the title.
   """
   shown = min(len(image), MAX_TURNED)

@@ -77,13 +77,10 @@ def reconstructions(
 ) -> Figure:
   """Draws, a column an example, the target, both reconstructions, and whose the parts are.
 
-  An object has one colour in all columns. Those that win the most take the first colours, which are
-  the easiest to tell apart, and come first in the legend, which is read along its rows. The first
-  10 examples are drawn.
-
-  `bottom_up` is from the poses of the parts as the encoder sees them, `top_down` from those that
-  the objects predict. `part_mixing` and `part_winner` are as in `colour_parts`; `object_presence`
-  gives the number of objects.
+  An object has one colour in all columns; those that win the most come first. The first 10 examples
+  are drawn. `bottom_up` is from the poses of the parts as the encoder sees them, `top_down` from
+  those that the objects predict. `part_mixing` and `part_winner` are as in `colour_parts`;
+  `object_presence` gives the number of objects.
   """
   shown = min(len(image), MAX_EXAMPLES)
   part_mixing, part_winner = part_mixing[:shown], part_winner[:shown]
@@ -103,8 +100,7 @@ def reconstructions(
     "parts by\nobject": coloured,
   }
   height = 0.98 * len(rows) + 0.6 + 0.2 * legend_rows
-  figure = new_figure(0.95 * shown + 1.2, height, "Reconstructions")
-  _show_rows(figure, rows, shown)
+  figure, _ = _show_rows(rows, "Reconstructions", height, margin=1.2)
   if handles:
     # Matplotlib fills columns, the longer ones first: this order reads along the rows.
     in_rows = [handle for i in range(columns) for handle in handles[i::columns]]
@@ -118,10 +114,9 @@ def object_reconstructions(
   object_reconstruction: Num[np.ndarray, "n k h w c"],
   object_presence: Num[np.ndarray, "n k"],
 ) -> Figure:
-  """Draws, a row an example, the target and what its objects make by themselves.
+  """Draws, a row an example, the target and what its 5 most present objects make by themselves.
 
-  Of the first 10 examples the 5 most present objects are drawn, the most present first, with their
-  number and presence.
+  The most present comes first, with its number and presence. The first 10 examples are drawn.
   """
   shown = min(len(image), MAX_EXAMPLES)
   num_objects = min(object_presence.shape[1], MAX_OBJECTS)
@@ -150,17 +145,13 @@ def free_form(
   title: str = "",
 ) -> Figure:
   """Draws, a column an example, the image, and the picture of its posterior and its bound in nats
-  before and after free-form inference.
-
-  The first 10 are drawn.
-  """
-  shown = min(len(image), MAX_EXAMPLES)
-  figure = new_figure(max(0.95 * shown + 1.0, 3.2), 4.1, title)
-  grid = _show_rows(figure, {"image": image, "before": before, "after": after}, shown)
-  for row, bounds in ((1, bound_before), (2, bound_after)):
-    for i in range(shown):
+  before and after free-form inference; the first 10."""
+  rows = {"image": image, "before": before, "after": after}
+  figure, grid = _show_rows(rows, title, 4.1, margin=1.0)
+  for row, bounds in zip(grid[1:], (bound_before, bound_after), strict=True):
+    for i, axes in enumerate(row):
       nats = f"{bounds[i]:.0f}" + (" nats" if i == 0 else "")
-      grid[row, i].set_xlabel(nats, fontsize=LABEL_SIZE, labelpad=3, color=GREY)
+      axes.set_xlabel(nats, fontsize=LABEL_SIZE, labelpad=3, color=GREY)
   return figure
 
 
@@ -176,10 +167,8 @@ def class_reconstructions(
   The first 10 are drawn; an answer that is not the label is red. `predicted` is the answer, whose
   capsule was decoded.
   """
-  shown = min(len(image), MAX_EXAMPLES)
-  title = f"Reconstructions: label {_ARROW} answer"
-  figure = new_figure(max(0.95 * shown + 1.6, 3.2), 2.7, title)
-  grid = _show_rows(figure, {"image": image, "reconstruction": reconstruction}, shown)
+  rows = {"image": image, "reconstruction": reconstruction}
+  figure, grid = _show_rows(rows, f"Reconstructions: label {_ARROW} answer", 2.7)
   for axes, own, answer in zip(grid[1], label, predicted, strict=False):
     _write_answer(axes, str(own), str(answer), is_right=own == answer)
   return figure
@@ -195,20 +184,16 @@ def overlaid_reconstructions(
 ) -> Figure:
   """Draws, a column an example, two overlaid images, and which of the pixels is whose.
 
-  Below the overlay stand its two sources, one red and one green, and in the same way what the
-  capsules of the two answers make of them; where both are, it is yellow. Each answer in `predicted`
-  is in the place of the label that it is, if it is one. The first 10 are drawn. Sabour et al. 2017,
-  figure 5.
+  Below the overlay stand its two sources, one red and one green, and likewise what the capsules of
+  the two answers make of them. Each answer in `predicted` is in the place of the label that it is,
+  if it is one. The first 10 are drawn. Sabour et al. 2017, figure 5.
   """
-  shown = min(len(image), MAX_EXAMPLES)
   rows = {
     "overlay": image,
     "sources": red_and_green(sources),
     "reconstructions": red_and_green(reconstructions),
   }
-  title = f"Overlays: labels {_ARROW} answers"
-  figure = new_figure(max(0.95 * shown + 1.6, 3.2), 3.9, title)
-  grid = _show_rows(figure, rows, shown)
+  figure, grid = _show_rows(rows, f"Overlays: labels {_ARROW} answers", 3.9)
   for axes, own, answers in zip(grid[-1], label, predicted, strict=False):
     texts = (", ".join(map(str, pair)) for pair in (own, answers))
     _write_answer(axes, *texts, is_right=set(own) == set(answers))
@@ -222,9 +207,8 @@ def colour_parts(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: 
   """Gives each pixel the colour of the object that won the part it belongs to: [n, h, w, 3].
 
   `part_mixing` [n, m, h, w] in [0, 1] is the share of each part in each pixel times the pixel's
-  brightness; a pixel shared by several parts gets the mean of their colours. `part_winner` int
-  [n, m] is the object that won each part; a number outside [0, num_objects) stands for none, and is
-  drawn in grey.
+  brightness. `part_winner` int [n, m] is the object that won each part; a number outside [0,
+  num_objects) stands for none, and is drawn in grey.
   """
   colours = np.concatenate([palette(num_objects), [NO_OBJECT]])
   is_object = (part_winner >= 0) & (part_winner < num_objects)
@@ -233,22 +217,26 @@ def colour_parts(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: 
 
 
 def red_and_green(pairs: np.ndarray) -> np.ndarray:
-  """The first of two pictures in red, the second in green: [n, h, w, 3] of [n, 2, h, w, c].
-
-  Channels of each picture are averaged.
-  """
+  """The first of two pictures in red, the second in green: [n, h, w, 3] of [n, 2, h, w, c]."""
   red, green = np.moveaxis(np.mean(pairs, axis=-1), 1, 0)
   return np.stack([red, green, np.zeros_like(red)], axis=-1)
 
 
-def _show_rows(figure: Figure, rows: dict[str, np.ndarray], shown: int) -> np.ndarray:
-  """Draws the first pictures [n, h, w, c] of each row, with its name; returns the grid of axes."""
+def _show_rows(
+  rows: dict[str, np.ndarray], title: str, height: float, margin: float = 1.6
+) -> tuple[Figure, np.ndarray]:
+  """A figure of the first pictures [n, h, w, c] of each row, with its name, and the grid of axes.
+
+  The height of the figure and the margin beside the pictures are in inches.
+  """
+  shown = min(len(next(iter(rows.values()))), MAX_EXAMPLES)
+  figure = new_figure(max(0.95 * shown + margin, 3.2), height, title)
   grid = figure.subplots(len(rows), shown, squeeze=False)
   for row, (name, pictures) in zip(grid, rows.items(), strict=True):
     row_label(row[0], name)
     for axes, picture in zip(row, pictures, strict=False):
       show_picture(axes, picture)
-  return grid
+  return figure, grid
 
 
 def _write_answer(axes: Axes, label: str, predicted: str, is_right: bool) -> None:

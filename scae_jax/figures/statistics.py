@@ -33,10 +33,9 @@ def presences_by_class(
 ) -> Figure:
   """Draws the mean presence of every capsule for every class, a row a class.
 
-  Capsules stand in the order of the class on which they are most present, so that capsules that
-  specialise make a staircase. Within a class the most present comes first. Of more than 64 capsules
-  the 64 with the largest mean over their best class are drawn. `features` are non-negative
-  presences or masses; `title` says which.
+  Capsules stand in the order of the class on which they are most present, and within it the most
+  present first. Of more than 64 the 64 with the largest mean over their best class are drawn.
+  `features` are non-negative presences or masses; `title` says which.
   """
   means = mean_by_class(features, labels, len(class_names))
   best, preferred = means.max(axis=0), means.argmax(axis=0)
@@ -98,8 +97,7 @@ def embedding(
 ) -> Figure:
   """Scatters points that were embedded in the plane, as by t-SNE, in the colours of their labels.
 
-  Only distances mean anything, so the axes bear no numbers. The first 30 classes stand in the
-  legend.
+  The first 30 classes stand in the legend.
   """
   colours = palette(len(class_names))
   figure = new_figure(6.4, 5.2)
@@ -133,9 +131,8 @@ def reliability(
   """Draws accuracy against confidence by bin, and below it the share of examples in each bin.
 
   A calibrated classifier lies on the dashed line; a bin below it is overconfident. A dot stands at
-  the mean confidence of its bin, so that its distance from the line is the bin's part in the
-  expected calibration error. `count`, `confidence` and `accuracy` are those that
-  `evaluation.classification.by_confidence` returns.
+  the mean confidence of its bin. Arguments are what `evaluation.classification.by_confidence`
+  returns.
   """
   share = count / max(count.sum(), 1)
   used = count > 0

@@ -49,8 +49,7 @@ def panels(figure: Figure, count: int, columns: int, **options: Any) -> list[Axe
 def palette(num_colours: int) -> np.ndarray:
   """Distinct colours, float [num_colours, 3] in [0, 1]; colour i is the same for every length.
 
-  After 24 chosen ones, hues go round the circle by the golden ratio, alternately light and dark, so
-  that neighbours differ; some of those resemble a chosen one.
+  After 24 chosen ones, hues go round the circle by the golden ratio, alternately light and dark.
   """
   colours = [to_rgb(colour) for colour in _CHOSEN.split()[:num_colours]]
   for i in range(len(colours), num_colours):
@@ -61,10 +60,9 @@ def palette(num_colours: int) -> np.ndarray:
 
 
 def show_picture(axes: Axes, picture: np.ndarray) -> None:
-  """Draws [h, w] or [h, w, c] in [0, 1] without axes: black is 0, white is 1.
+  """Draws [h, w] or [h, w, c] in [0, 1], clipped, without axes: black is 0, white is 1.
 
-  Three channels are red, green and blue; one is grey; any other number is drawn as its mean. Values
-  outside [0, 1], which a reconstruction may have, are clipped.
+  Three channels are red, green and blue; one is grey; any other number is drawn as its mean.
   """
   picture = np.clip(np.asarray(picture, np.float32), 0.0, 1.0)
   if picture.ndim == 3 and picture.shape[-1] != 3:

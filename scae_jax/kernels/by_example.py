@@ -1,8 +1,7 @@
 """Sums over examples that are computed one example at a time, value and gradient together.
 
 XLA's CPU backend computes an operation for the whole batch before the next one starts. Arrays of
-batch x parts x pixels then go through memory several times, forward and backward. Those of one
-example stay in the cache of its core.
+one example stay in the cache of its core; those of a batch go through memory several times.
 """
 
 import functools
@@ -22,11 +21,10 @@ Term = Callable[[Any, Any, Any], Array]
 def sum_by_example(term: Term, shared: Any, examples: Any, constants: Any) -> Array:
   """sum_i term(shared, examples_i, constants_i), [].
 
-  It is the sum of `term` vmapped over examples: a pure function that returns a number and closes
-  over no array. The others are trees of arrays: `shared` ones, that all examples have in common,
-  `examples` [b, ...], and `constants` [b, ...] that get no gradient. The pass that a gradient needs
-  computes value and gradient in one loop over examples; as the cotangent is one number, the
-  backward pass multiplies. Each device of a mesh computes its own examples; see `shards`.
+  `term` is a pure function that returns a number and closes over no array. The others are trees of
+  arrays: `shared` ones, that all examples have in common, `examples` [b, ...], and `constants` [b,
+  ...] that get no gradient. The pass that a gradient needs computes value and gradient in one loop
+  over examples. Each device of a mesh computes its own; see `shards`.
   """
 
   def device_sum(shared: Any, examples: Any, constants: Any) -> Array:

@@ -27,8 +27,7 @@ def cells_of(bank: Float[Array, "m t t c"]) -> Float[Array, "cells q"]:
 
   A row has, for each channel, the value at the cell's upper left pixel; then for each its change to
   the right, its change downwards, and how much the one changes along the other. Row and column of a
-  cell in its template's (t + 3) x (t + 3) are those of that pixel, plus one; there is one ring of
-  zeros before the template, and there are two after it, for positions that were clipped.
+  cell in its template's (t + 3) x (t + 3) are those of that pixel, plus one.
   """
   value = jnp.pad(bank, ((0, 0), (1, 2), (1, 2), (0, 0)))
   right, below = jnp.roll(value, -1, axis=2), jnp.roll(value, -1, axis=1)
@@ -84,11 +83,8 @@ def _sample_backward(side: int, saved: tuple, gradients: tuple[Array, ...]) -> t
   by_column = (1 - second) + second * right[..., None]
   weights = by_row[..., :, None] * by_column[..., None, :]
   shares = weights[..., None] * jnp.stack(gradients, axis=-1)[..., None, None, :]
-  of_cells = (
-    jnp.zeros_like(cells)
-    .at[index]
-    .add(shares.reshape(-1, cells.shape[1]), mode="promise_in_bounds")
-  )
+  shares = shares.reshape(-1, cells.shape[1])
+  of_cells = jnp.zeros_like(cells).at[index].add(shares, mode="promise_in_bounds")
 
   def inside(position: Array) -> Array:
     return (position > -1) & (position < side)
@@ -116,14 +112,8 @@ def mixture_log_prob(
   return _mixture_forward(means, logits, background_mean, background_logit, target, scale)[0]
 
 
-def _mixture_forward(
-  means: Sequence[Array],
-  logits: Array,
-  background_mean: Array,
-  background_logit: Array,
-  target: Sequence[Array],
-  scale: float,
-) -> tuple:
+def _mixture_forward(*inputs: Any) -> tuple:
+  means, logits, background_mean, background_logit, target, scale = inputs
   errors = [(x[None] - mean) / scale for x, mean in zip(target, means, strict=True)]
   background_errors = [(x - background_mean) / scale for x in target]
   joint = logits - 0.5 * sum(jnp.square(error) for error in errors)
@@ -168,10 +158,9 @@ def image_log_prob(
   """log p(target [h, w, c]) of one image, [], summed over pixels, nats; a term of `sum_by_example`.
 
   `shared` has `cells_of` the templates, without colour; mean and mixing logit of the background;
-  and a temperature or None. With None, the templates' last channel is their mixing logits. With a
-  temperature, mixing logits are the mean over channels of the coloured, warped templates over it.
-  `parts` has poses [m, 2, 3], presence [m] and colours [m, c]; `side` is of a template, pixels,
-  `scale` the standard deviation of a pixel.
+  and a temperature or None, as `part_capsules.mixture_of` takes it. `parts` has poses [m, 2, 3],
+  presence [m] and colours [m, c]; `side` is of a template, pixels, `scale` the standard deviation
+  of a pixel.
   """
   cells, *background, temperature = shared
   poses, presence, colours = parts

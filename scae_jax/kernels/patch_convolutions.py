@@ -52,18 +52,14 @@ def _patches(image: Array, rows: int, columns: int, stride: int) -> Array:
 
   They are in the order of the first three axes of a kernel [rows, columns, c, d].
   """
-  height = (image.shape[1] - rows) // stride + 1
-  width = (image.shape[2] - columns) // stride + 1
-  shifts = [
-    image[
-      :,
-      row : row + (height - 1) * stride + 1 : stride,
-      column : column + (width - 1) * stride + 1 : stride,
-    ]
-    for row in range(rows)
-    for column in range(columns)
-  ]
-  return jnp.concatenate(shifts, axis=-1)
+
+  def seen_by(entry: int, side: int, kernel: int) -> slice:
+    """What an entry of the kernel sees along one axis."""
+    return slice(entry, entry + (side - kernel) // stride * stride + 1, stride)
+
+  down = [seen_by(row, image.shape[1], rows) for row in range(rows)]
+  across = [seen_by(column, image.shape[2], columns) for column in range(columns)]
+  return jnp.concatenate([image[:, row, column] for row in down for column in across], axis=-1)
 
 
 def _patches_for(kernel: Array, stride: int) -> Callable[[Array], Array]:

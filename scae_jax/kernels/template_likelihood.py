@@ -26,13 +26,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from scae_jax import geometry, mixtures
-from scae_jax.kernels.template_pixels import (
-  POSE_SIZE,
-  backward_kernel,
-  forward_kernel,
-  probability,
-)
-from scae_jax.kernels.tiles import Sizes, by_tile, pixel_grid
+from scae_jax.kernels import template_pixels
+from scae_jax.kernels.template_pixels import POSE_SIZE, Sizes, by_tile, pixel_grid
 from scae_jax.shards import on_each_device
 from scae_jax.typing import Array, Float, typed
 
@@ -59,14 +54,13 @@ def template_log_prob(
   """log p(image), summed over pixels, nats; gradients flow to all arrays but the image.
 
   A template's last channel, of n = c + 1, are its mixing logits; the others are multiplied by the
-  part's colour. A pose that has collapsed draws nothing and gets no gradient, as in
-  `geometry.invert`, nor does a presence below `mixtures.MIN_PROB`. The background has one
-  brightness in every channel; `scale` is the standard deviation of a pixel. A pixel's
-  log-likelihood is a difference of two sums, known to 1e-7 of the largest mixing logit.
+  part's colour. A pose that has collapsed draws nothing and gets no gradient, nor does a presence
+  below `mixtures.MIN_PROB`. The background has one brightness in every channel; `scale` is the
+  standard deviation of a pixel. The result is known to 1e-7 of the largest mixing logit.
 
-  On a mesh of several devices each computes its own images; see `shards`. A `block` is the number
-  of pixels that a program looks at together, a power of two from 16 to 512; it changes the speed
-  alone. `interpret` runs the kernels as JAX operations, slowly: the only way without a GPU.
+  Each device of a mesh computes its own images; see `shards`. A `block` is the number of pixels
+  that a program looks at together, a power of two from 16 to 512. `interpret` runs the kernels as
+  JAX operations, slowly: the only way without a GPU.
   """
   height, width, channels = image.shape[1:]
   sizes = Sizes(height, width, channels, bank.shape[1], float(scale), block, interpret)
@@ -78,17 +72,8 @@ def template_log_prob(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _log_prob(
-  sizes: Sizes,
-  bank: Array,
-  inverse: Array,
-  colours: Array,
-  log_presence: Array,
-  background: Array,
-  pixels: Array,
-) -> Array:
+def _log_prob(sizes: Sizes, *inputs: Array) -> Array:
   """The same, of inverse poses [b, m, 6], background [mean, logit] and pixels [b, c, p]."""
-  inputs = (bank, inverse, colours, log_presence, background, pixels)
   return _log_prob_forward(sizes, *inputs)[0]
 
 
@@ -120,14 +105,8 @@ def _log_prob_backward(
   of_bank = jnp.sum(of_bank, axis=0).reshape(-1, sizes.padded_channels, side, side)
   of_bank = of_bank[:, : sizes.channels + 1, : sizes.side, : sizes.side]
   of_background = _background_gradient(sizes, background, pixels, mixing, joint, gradient)
-  return (
-    jnp.moveaxis(of_bank, 1, -1),
-    of_inverse,
-    of_colours,
-    of_presence[..., 0],
-    of_background,
-    jnp.zeros_like(pixels),
-  )
+  of_parts = jnp.moveaxis(of_bank, 1, -1), of_inverse, of_colours, of_presence[..., 0]
+  return *of_parts, of_background, jnp.zeros_like(pixels)
 
 
 def _forward(sizes: Sizes, *inputs: Array) -> list[Array]:
@@ -137,7 +116,7 @@ def _forward(sizes: Sizes, *inputs: Array) -> list[Array]:
   block = pl.BlockSpec((None, sizes.block), lambda b, i: (b, i))
   kept = jax.ShapeDtypeStruct((batch, grid.shape[1]), grid.dtype)
   return pl.pallas_call(
-    functools.partial(forward_kernel, sizes=sizes),
+    functools.partial(template_pixels.forward_kernel, sizes=sizes),
     grid=(batch, sizes.num_blocks),
     in_specs=[
       pl.BlockSpec((3, sizes.block), lambda b, i: (0, i)),
@@ -164,7 +143,7 @@ def _backward(sizes: Sizes, *inputs: Array) -> list[Array]:
   matrix = (sizes.padded_channels * sizes.padded_side, sizes.padded_side)
   kept = pl.BlockSpec((None, grid.shape[1]), lambda m, b: (b, 0))
   return pl.pallas_call(
-    functools.partial(backward_kernel, sizes=sizes),
+    functools.partial(template_pixels.backward_kernel, sizes=sizes),
     # Programs of one image are neighbours: they read the same pixels.
     grid=(parts, batch),
     in_specs=[
@@ -208,8 +187,8 @@ def _background_gradient(
   """Gradient by the background's mean and logit, [2]; they are the same at every pixel."""
   mean, logit = background
   error = (pixels - mean) / sizes.scale
-  prior = probability(logit - mixing)
-  posterior = probability(logit - 0.5 * jnp.sum(jnp.square(error), axis=1) - joint)
+  prior = template_pixels.probability(logit - mixing)
+  posterior = template_pixels.probability(logit - 0.5 * jnp.sum(jnp.square(error), axis=1) - joint)
   weight = gradient[:, None] * pixel_grid(sizes, pixels.dtype)[2][None]
   of_mean = jnp.sum(weight * posterior * jnp.sum(error, axis=1)) / sizes.scale
   return jnp.stack([of_mean, jnp.sum(weight * (posterior - prior))])

@@ -1,17 +1,19 @@
-"""Convolutional encoder with a learned bias per position."""
+"""Convolutions, alone or as an encoder with a learned bias per position."""
 
 import contextlib
 import contextvars
 from collections.abc import Iterator, Sequence
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
-from scae_jax.kernels.patch_convolutions import ACTIVATIONS, convolve_patches
+from scae_jax.kernels.patch_convolutions import ACTIVATIONS, Weights, convolve_patches
 from scae_jax.layers.sight import Window, map_side
 from scae_jax.typing import Array, Float, typed
 
 KERNEL = 3
+PADDINGS = ("valid", "same")
 _by_definition = contextvars.ContextVar("by_definition", default=False)
 
 
@@ -32,20 +34,15 @@ def windows_of(strides: Sequence[int]) -> list[Window]:
 
 @typed
 def convolve(
-  image: Float[Array, "b h w c"],
-  weights: tuple[tuple[Array, Array], ...],
-  strides: tuple[int, ...],
-  activation: str,
+  image: Float[Array, "b h w c"], weights: Weights, strides: tuple[int, ...], activation: str
 ) -> Float[Array, "b h2 w2 d"]:
   """VALID convolutions (correlations) one after another, by what is fastest on the backend.
 
   Each layer has a kernel [r, r, c, d], a bias [d], a stride in both directions, and after it the
   activation, a name in `ACTIVATIONS`. `ValueError` if a kernel is larger than what it sees.
   """
-  windows = [
-    Window(len(kernel), stride) for (kernel, _), stride in zip(weights, strides, strict=True)
-  ]
-  map_side(min(image.shape[1:3]), windows)
+  layers = zip(weights, strides, strict=True)
+  map_side(min(image.shape[1:3]), [Window(len(kernel), stride) for (kernel, _), stride in layers])
   if _by_definition.get():
     return convolve_layers(image, weights, strides, activation)
   return jax.lax.platform_dependent(
@@ -57,10 +54,7 @@ def convolve(
 
 
 def convolve_layers(
-  image: Array,
-  weights: tuple[tuple[Array, Array], ...],
-  strides: tuple[int, ...],
-  activation: str,
+  image: Array, weights: Weights, strides: tuple[int, ...], activation: str
 ) -> Array:
   """The definition of `convolve`, by XLA's convolutions."""
   function, _ = ACTIVATIONS[activation]
@@ -99,3 +93,27 @@ class ConvNet(nn.Module):
     x = convolve(x, tuple(weights), self.strides, self.activation)
     bias = self.param("position_bias", nn.initializers.zeros_init(), x.shape[1:])
     return x.astype(image.dtype) + bias[None]
+
+
+class Convolution(nn.Module):
+  """One convolution of any size, without an activation."""
+
+  width: int  # output channels
+  kernel: int  # side, pixels; odd where the padding is `same`
+  stride: int = 1  # in both directions
+  # `valid`, or `same`: zeros around the map, as many as keep its size at stride 1.
+  padding: str = "valid"
+  bias: bool = True  # whether there is one, a number a channel
+  kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+
+  @nn.compact
+  @typed
+  def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 d"]:
+    if self.padding == "same":
+      margin = self.kernel // 2
+      x = jnp.pad(x, ((0, 0), (margin, margin), (margin, margin), (0, 0)))
+    shape = (self.kernel, self.kernel, x.shape[-1], self.width)
+    kernel, bias = self.param("kernel", self.kernel_init, shape), jnp.zeros(self.width, x.dtype)
+    if self.bias:
+      bias = self.param("bias", nn.initializers.zeros_init(), (self.width,))
+    return convolve(x, ((kernel, bias),), (self.stride,), "none")

@@ -11,7 +11,7 @@ import numpy as np
 from flax import linen as nn
 from flax import struct
 
-from scae_jax.layers.convolution import Convolution
+from scae_jax.layers.convnet import Convolution
 from scae_jax.layers.sight import Window, map_side
 from scae_jax.routing import em
 from scae_jax.typing import Array, Float, typed
@@ -80,11 +80,10 @@ class ConvCapsules(nn.Module):
 
 
 class ClassCapsules(nn.Module):
-  """One capsule a class, which all capsules below see.
+  """One capsule a class, which all capsules below see, with transforms shared by positions.
 
-  Transforms are shared by positions. Where a capsule stands is told by coordinate addition: the
-  middle of its cell of the grid, as shares of width and height, is added to two entries of its
-  votes. A grid of one cell tells nothing: all votes get the same.
+  Coordinate addition tells where a capsule stands: the middle of its cell of the grid, as shares of
+  width and height, is added to two entries of its votes.
   """
 
   num_classes: int  # k

@@ -8,17 +8,20 @@ from scae_jax.layers.affine import Affine
 from scae_jax.typing import Array, Float, typed
 
 
-class AttentionPooling(nn.Module):
-  """Every capsule looks at the map through its own softmax over positions.
-
-  A 1x1 convolution gives each capsule d numbers and one attention logit a position; the result
-  is the sum of the numbers weighted by the softmax of the logits over positions. Kosiorek et al.
-  2019, appendix A. The sum is taken before the convolution, of the map itself: the result is the
-  same, and a capsule needs one product instead of one a position.
-  """
+class _Pooling(nn.Module):
+  """What all have: the numbers of capsules, and of what each gets."""
 
   num_capsules: int  # m
   features: int  # d, numbers a capsule
+
+
+class AttentionPooling(_Pooling):
+  """Every capsule looks at the map through its own softmax over positions.
+
+  A 1x1 convolution gives each capsule d numbers and one attention logit a position; the result is
+  the sum of the numbers weighted by the softmax of the logits. Kosiorek et al. 2019, appendix A.
+  The sum is taken before the convolution, of the map itself, with the same result.
+  """
 
   @nn.compact
   @typed
@@ -34,11 +37,8 @@ class AttentionPooling(nn.Module):
     return jnp.einsum("bme,emd->bmd", seen, kernel[..., :-1]) + bias[None, :, :-1]
 
 
-class MeanPooling(nn.Module):
+class MeanPooling(_Pooling):
   """The ablation without attention: a 1x1 convolution, then the mean over positions."""
-
-  num_capsules: int  # m
-  features: int  # d, numbers a capsule
 
   @nn.compact
   @typed
@@ -48,11 +48,8 @@ class MeanPooling(nn.Module):
     return x.reshape(-1, self.num_capsules, self.features)
 
 
-class LinearPooling(nn.Module):
+class LinearPooling(_Pooling):
   """The ablation with a linear encoder: one fully connected layer on the flattened map."""
-
-  num_capsules: int  # m
-  features: int  # d, numbers a capsule
 
   @nn.compact
   @typed

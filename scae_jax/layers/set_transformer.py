@@ -12,10 +12,9 @@ from scae_jax.typing import Array, Float, typed
 
 
 def hard_mask(presence: Array) -> Array:
-  """-1e32 (1 - presence), as in the authors' release.
+  """-1e32 (1 - presence), as in the authors' release; no gradient flows to presences.
 
-  Unless presences are exactly 1, attention falls wholly on the most present element. No gradient
-  flows to presences, because 1e32 is no slope to follow.
+  Unless presences are exactly 1, attention falls wholly on the most present element.
   """
   return -1e32 * (1.0 - jax.lax.stop_gradient(presence))
 
@@ -86,8 +85,7 @@ class AttentionBlock(nn.Module):
 
 class SelfAttentionBlock(nn.Module):
   """Every element attends to every element (SAB), or, when `num_inducing` is positive, to learned
-  points that have attended to all elements (ISAB): n times fewer products for large sets.
-  """
+  points that have attended to all elements (ISAB)."""
 
   num_heads: int  # heads of the attention
   features: int  # width
@@ -114,9 +112,8 @@ class SelfAttentionBlock(nn.Module):
 class SeedAttention(nn.Module):
   """Widens elements by an affine map, then attends to them from learned seeds.
 
-  The result is that of `MultiHeadAttention(seeds, widened elements)`. All maps between elements and
-  logits, and between elements and output, are affine, so they are multiplied with one another,
-  which takes no account of the batch; only the narrow elements are multiplied by the result.
+  The result is that of `MultiHeadAttention(seeds, widened elements)`. All its maps are affine, so
+  they are multiplied with one another first; only the narrow elements meet the result.
   """
 
   num_heads: int  # must divide features
@@ -180,15 +177,9 @@ class SetTransformer(nn.Module):
     if self.mask == "none":
       presence = jnp.ones_like(presence)
     x = nn.Dense(self.features, dtype=self.compute_dtype, name="input")(elements)
+    sizes = (self.num_heads, self.features, self.num_inducing, self.compute_dtype)
     for i in range(self.num_layers):
-      block = SelfAttentionBlock(
-        self.num_heads,
-        self.features,
-        self.num_inducing,
-        self.compute_dtype,
-        name=f"self_attention_{i}",
-      )
-      x = block(x, mask, presence)
+      x = SelfAttentionBlock(*sizes, name=f"self_attention_{i}")(x, mask, presence)
     widen = Affine((self.features,), (self.output_features,), name="widen")()
     shape = (self.num_outputs, self.output_features)
     seeds = self.param("seeds", nn.initializers.glorot_uniform(), shape)

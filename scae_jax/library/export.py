@@ -29,11 +29,7 @@ Functions = dict[str, tuple[Any, tuple[Any, ...]]]
 def functions_of(system: System, variables: Any, spec: Spec, batch_size: Any) -> Functions:
   """Functions of arrays and dicts of arrays, parameters inside, and the shapes of their arguments.
 
-  Args:
-    system: the model.
-    variables: of its module.
-    spec: of its examples.
-    batch_size: a number, or a dimension of `jax.export.symbolic_shape`.
+  The batch size is a number, or a dimension of `jax.export.symbolic_shape`.
   """
   blank = jax.eval_shape(lambda: spec.blank_batch(1))
   names = ("image",) if isinstance(spec, ImageSpec) else ("points", "presence")
@@ -48,15 +44,16 @@ def functions_of(system: System, variables: Any, spec: Spec, batch_size: Any) ->
   number = jax.ShapeDtypeStruct((), jnp.int32)
 
   def drawer(draw: Draw, canvas: int) -> Any:
-    return lambda found, number: draw(variables, nested(found), number, canvas)
+    def drawn(found: dict[str, Array], number: Array) -> Array:
+      return draw(variables, Found(**unflatten_dict(found, sep="/")), number, canvas)
 
-  drawers = {}
+    return drawn
+
+  functions: Functions = {"encode": (encode, tuple(shapes))}
   if isinstance(spec, ImageSpec):
-    drawers = {
-      f"draw_{by}": (drawer(draw, spec.canvas), (found, number))
-      for by, draw in system.draws.items()
-    }
-  return {"encode": (encode, tuple(shapes)), **drawers}
+    for by, draw in system.draws.items():
+      functions[f"draw_{by}"] = drawer(draw, spec.canvas), (found, number)
+  return functions
 
 
 def flat(found: Found) -> dict[str, Array]:
@@ -64,11 +61,6 @@ def flat(found: Found) -> dict[str, Array]:
   given = {name: value for name, value in vars(found).items() if value is not None}
   arrays: Any = flatten_dict(given, sep="/")
   return arrays
-
-
-def nested(arrays: Mapping[str, Array]) -> Found:
-  """The inverse of `flat`."""
-  return Found(**unflatten_dict(dict(arrays), sep="/"))
 
 
 def export_functions(
@@ -88,23 +80,11 @@ def export_functions(
     write_whole(folder / f"{name}{SUFFIX}", bytes(exported.serialize()))
     result = jax.eval_shape(function, *shapes)
     described[name] = {"arguments": _described(shapes), "result": _described(result)}
-  write_json(
-    folder / "model.json",
-    {
-      "functions": described,
-      "class_names": list(class_names),
-      "clusters": {
-        name: {"centres": one.centres.tolist(), "labels": one.labels.tolist()}
-        for name, one in clusters.items()
-      },
-    },
-  )
+  named = {name: one.to_json() for name, one in clusters.items()}
+  content = {"functions": described, "class_names": list(class_names), "clusters": named}
+  write_json(folder / "model.json", content)
 
 
 def _described(shapes: Any) -> Any:
   """Types and shapes, as `float32[b, 24]`."""
-
-  def in_words(leaf: Any) -> str:
-    return f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]"
-
-  return jax.tree.map(in_words, shapes)
+  return jax.tree.map(lambda leaf: f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]", shapes)

@@ -15,26 +15,17 @@ from scae_jax.typing import Batch
 
 @dataclasses.dataclass(frozen=True)
 class ImageInput:
-  """What a model takes.
+  """What a model of images takes."""
 
-  Attributes:
-    options: of the data that it was trained on.
-    channels: of the images.
-    side: height and width of the images that it was trained on, pixels.
-  """
-
-  options: DataOptions
-  channels: int
-  side: tuple[int, int]
+  options: DataOptions  # of the data that it was trained on
+  channels: int  # of the images
+  side: tuple[int, int]  # height and width of the images that it was trained on, pixels
 
   def check(
     self, images: np.ndarray, presence: np.ndarray | None, *, resize: bool
   ) -> dict[str, np.ndarray]:
-    """`image` with a channel axis, of images as `Model.encode` takes them.
-
-    Raises:
-      ValueError: another shape, type, range or size, in one line.
-    """
+    """`image` with a channel axis, of images as `Model.encode` takes them; or ValueError in one
+    line."""
     if presence is not None:
       raise ValueError("presence is of points, and this model takes images; leave it out.")
     # A last axis of 1 or 3 is of channels, and the image a single one.
@@ -50,7 +41,9 @@ class ImageInput:
       if not np.all((images >= 0) & (images <= 1)):
         raise ValueError("float images must be in [0, 1]; divide by 255, or give them as uint8.")
     height, width = images.shape[1:3]
-    if not (resize or self._fits(height, width)):
+    # Training images may be larger than the canvas: their middle is cropped out.
+    fits = (height, width) == self.side or max(height, width) <= self.options.canvas
+    if not (resize or fits):
       side, most = "x".join(map(str, self.side)), self.options.canvas
       raise ValueError(
         f"images are {height}x{width} pixels; this model takes at most {most}x{most} and was"
@@ -68,21 +61,14 @@ class ImageInput:
       shape = (len(images), *self.side, self.channels)
       pixels = np.asarray(jnp.clip(jax.image.resize(pixels, shape, "linear"), 0, 1))
       images = pixels
-    statistics: dict[str, np.ndarray] = {}
-    if self.options.normalize:
-      statistics = dict(zip(("mean", "std"), _statistics(images), strict=True))
     if self.options.crop and min(pixels.shape[1:3]) >= self.options.crop:
       pixels = middle(pixels, self.options.crop)
     placed = centre_on_canvas(jnp.asarray(pixels), self.options.canvas)
-    if not statistics:
+    if not self.options.normalize:
       return {"image": placed}
-    mean, std = (jnp.asarray(values)[:, None, None, None] for values in statistics.values())
-    numbers = {name: jnp.asarray(values) for name, values in statistics.items()}
-    return {"image": (placed - mean) / std, **numbers}
-
-  def _fits(self, height: int, width: int) -> bool:
-    # Training images may be larger than the canvas: their middle is cropped out.
-    return (height, width) == self.side or max(height, width) <= self.options.canvas
+    mean, std = map(jnp.asarray, _statistics(images))  # of the whole image, as in training
+    pixels = (placed - mean[:, None, None, None]) / std[:, None, None, None]
+    return {"image": pixels, "mean": mean, "std": std}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +80,7 @@ class PointInput:
   def check(
     self, points: np.ndarray, presence: np.ndarray | None, *, resize: bool
   ) -> dict[str, np.ndarray]:
-    """`points` and `presence`, with absent points up to `num_points`; as `Model.encode` takes them.
-
-    Raises:
-      ValueError: another shape, too many points, or coordinates that are not finite; in one line.
-    """
+    """`points` and `presence`, with absent points up to `num_points`; or ValueError in one line."""
     if resize:
       raise ValueError("resize is of images, and this model takes points; leave it out.")
     if points.ndim != 3 or points.shape[2] != 2 or points.shape[1] > self.num_points:

@@ -3,14 +3,10 @@
     python train.py --config=configs/mnist.py:official,ablation=no_posterior_sparsity
     python train.py --config=configs/digits.py:ablation=no_noise+no_deformations
 
-An entry of `MENU` is a name, what it leaves out, and the config keys that do it; nothing else
-changes. Kosiorek et al. 2019, section 3.3, has most of them.
-
-- A weight of zero stays zero under `loss.schedule`, whose points are factors of it.
-- Without special features nothing can be coloured by them, so colour goes too: a colour that
-  depends on nothing would be part of the template.
-- The MLP has hidden layers of 16 an object capsule, the width of the set transformer on MNIST. With
-  the 64 of the colour configs it would have some 150 million parameters.
+Kosiorek et al. 2019, section 3.3, has most of them. A weight of zero stays zero under
+`loss.schedule`. Without special features nothing can be coloured by them, so colour goes too. The
+MLP has hidden layers of 16 an object capsule, as the set transformer on MNIST; with the 64 of the
+colour configs it would have some 150 million parameters.
 """
 
 from ml_collections import ConfigDict
@@ -19,6 +15,7 @@ POSTERIOR = {"loss.weights.posterior_within": 0.0, "loss.weights.posterior_betwe
 PRIOR = {"loss.weights.prior_within": 0.0, "loss.weights.prior_between": 0.0}
 OBJECT_NOISE = {"model.object_decoder.presence_noise": 0.0}
 PART_NOISE = {"model.part_encoder.presence_noise": 0.0}
+# Name, what it leaves out, and the config keys that do it; nothing else changes.
 MENU = {
   "no_posterior_sparsity": ("posterior mass need not be sparse", POSTERIOR),
   "no_prior_sparsity": ("presences of objects need not be sparse", PRIOR),

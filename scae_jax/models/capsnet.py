@@ -16,20 +16,12 @@ from flax import struct
 
 from scae_jax import bounds
 from scae_jax.bounds import MAX_ITERATIONS, MAX_KERNEL, MAX_WIDTH, between, each, one_of
-from scae_jax.layers.convolution import Convolution
+from scae_jax.layers.convnet import Convolution
 from scae_jax.layers.mlp import MLP
 from scae_jax.layers.sight import Window, require_sight
 from scae_jax.margins import margin_loss
-from scae_jax.models import supervised
-from scae_jax.models.system import (
-  Found,
-  LossOptions,
-  Spec,
-  System,
-  build_module,
-  labels_of,
-  require_images,
-)
+from scae_jax.models import supervised, system
+from scae_jax.models.system import Found, LossOptions, Spec, System, build_module, require_images
 from scae_jax.routing import dynamic
 from scae_jax.typing import Array, Batch, Float, Int, typed
 
@@ -67,9 +59,8 @@ class CapsNet(nn.Module):
   """A convolution, convolutional primary capsules, class capsules and a decoder.
 
   In the paper's size (256 channels, 32 types of 8 numbers, 9x9 kernels, classes of 16 numbers,
-  decoder of 512 and 1,024) it has 8,215,568 parameters on 28x28 grey images of ten classes. An
-  article on rotated MNIST prints 8,215,570 of another implementation; the two are unexplained,
-  unless that is the same number in six digits. Routing has no biases.
+  decoder of 512 and 1,024) it has 8,215,568 parameters on 28x28 grey images of ten classes. Routing
+  has no biases.
   """
 
   conv_width: Annotated[int, between(1, MAX_WIDTH)]  # channels of the first convolution
@@ -100,7 +91,7 @@ class CapsNet(nn.Module):
 
   def __call__(self, batch: Batch, *, train: bool) -> CapsNetOutput:
     """One pass over a batch; see `CapsNetOutput`."""
-    image, labels = batch["image"], labels_of(batch)
+    image, labels = batch["image"], system.labels_of(batch)
     x = self.primary(jax.nn.relu(self.convolution(image)))
     primary = dynamic.squash(x.reshape(image.shape[0], -1, self.primary_features))
     routing = self.class_capsules(primary)
@@ -138,16 +129,11 @@ class CapsNet(nn.Module):
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
     """Arrays of the figures: reconstructions, what the numbers of capsules mean, one routing."""
     output = self(batch, train=False)
-    labels = labels_of(batch)
-    first = jax.tree.map(lambda array: array[0], output.routing)
+    routing = {name: getattr(output.routing, name)[0] for name in ("coupling", "agreement")}
     return {
-      **_reconstructions(batch, labels, output),
+      **_reconstructions(batch, output),
       "capsule_dimensions": {"perturbed": self._perturbed(output), "offsets": jnp.asarray(OFFSETS)},
-      "coupling": {
-        "image": batch["image"][0],
-        "coupling": first.coupling,
-        "agreement": first.agreement,
-      },
+      "coupling": {"image": batch["image"][0], **routing},
     }
 
   def _perturbed(self, output: CapsNetOutput) -> Array:
@@ -191,11 +177,9 @@ def in_order_of(
   return jnp.where(is_better, exchanged, said)
 
 
-def _reconstructions(
-  batch: Batch, labels: Array, output: CapsNetOutput
-) -> dict[str, dict[str, Array]]:
-  drawn = {"label": labels, "predicted": output.drawn}
-  if labels.shape[1] == 1:
+def _reconstructions(batch: Batch, output: CapsNetOutput) -> dict[str, dict[str, Array]]:
+  drawn = {"label": system.labels_of(batch), "predicted": output.drawn}
+  if "sources" not in batch:
     drawn = {name: array[:, 0] for name, array in drawn.items()}
     shown = drawn | {"image": batch["image"], "reconstruction": output.reconstruction[:, 0]}
     return {"class_reconstructions": shown}
@@ -217,20 +201,16 @@ def loss_terms(
   `margin`: the margin loss, summed over classes; `reconstruction`: squared error summed over
   pixels, of two labels over both images.
   """
-  present = supervised.present(labels_of(batch), output.lengths.shape[1])
-  one_margin = functools.partial(
-    margin_loss,
-    present_margin=loss.present_margin,
-    absent_margin=loss.absent_margin,
-    absent_weight=loss.absent_weight,
-  )
-  margin = jax.vmap(one_margin)(output.lengths, present)
+  present = supervised.present(system.labels_of(batch), output.lengths.shape[1])
+  names = ("present_margin", "absent_margin", "absent_weight")
+  options = {name: getattr(loss, name) for name in names}
+  margin = jax.vmap(functools.partial(margin_loss, **options))(output.lengths, present)
   return {"margin": jnp.mean(margin), "reconstruction": jnp.mean(_squared_error(output, batch))}
 
 
 def metrics(output: CapsNetOutput, batch: Batch) -> dict[str, Array]:
   """`accuracy` [b], the share of labels found; `squared_error` [b] of the reconstructions."""
-  accuracy = supervised.accuracy(output.lengths, labels_of(batch))
+  accuracy = supervised.accuracy(output.lengths, system.labels_of(batch))
   return {"accuracy": accuracy, "squared_error": _squared_error(output, batch)}
 
 
@@ -238,17 +218,12 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   """A CapsNet from config sections: fields of `CapsNet`, and `CapsNetLoss`."""
   spec = require_images("capsnet", data, in_unit_range=True)
   options = bounds.read(CapsNetLoss, "loss", loss)
-  module = build_module(
-    CapsNet,
-    "model",
-    model,
-    canvas=spec.canvas,
-    channels=spec.channels,
-    num_classes=spec.num_classes,
-  )
+  facts = {name: getattr(spec, name) for name in ("canvas", "channels", "num_classes")}
+  module = build_module(CapsNet, "model", model, **facts)
   windows = [Window(module.conv_kernel, 1), Window(module.primary_kernel, module.primary_stride)]
   keys = ("conv_kernel", "primary_kernel", "primary_stride")
   require_sight(spec.canvas, windows, {f"model.{key}": getattr(module, key) for key in keys})
+  draw_from_objects = nn.apply(CapsNet.draw_from_objects, module)
   return System(
     module=module,
     loss_terms=functools.partial(loss_terms, loss=options),
@@ -258,9 +233,5 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     pictures=nn.apply(CapsNet.draw, module),
     classify=lambda output: output.lengths,
     find=nn.apply(CapsNet.find, module),
-    draws={
-      "objects": functools.partial(
-        nn.apply(CapsNet.draw_from_objects, module), num_labels=spec.num_labels
-      )
-    },
+    draws={"objects": functools.partial(draw_from_objects, num_labels=spec.num_labels)},
   )

@@ -1,8 +1,7 @@
 """Approximate posteriors of probabilistic capsules, and the networks that amortise them.
 
 Smith et al. 2020, sections 2.2, 2.3 and 4, appendix B. Standard deviations of poses have a head of
-their own. So networks with Gaussian posteriors have all parameters of those with point posteriors
-and can start from them.
+their own, so that networks with Gaussian posteriors can start from those with point posteriors.
 """
 
 import dataclasses
@@ -15,15 +14,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import geometry, shards
-from scae_jax.bounds import (
-  MAX_KERNEL,
-  MAX_LAYERS,
-  MAX_WIDTH,
-  as_many_as,
-  between,
-  dividing,
-  each,
-)
+from scae_jax.bounds import MAX_KERNEL, MAX_LAYERS, MAX_WIDTH, as_many_as, between, dividing, each
 from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import CapsuleMLP
 from scae_jax.layers.pooling import AttentionPooling
@@ -171,16 +162,10 @@ class ObjectInference(nn.Module):
     rows = jnp.concatenate(
       [children.poses.reshape(batch, num_children, -1), presence[..., None], identity], axis=-1
     )
-    x = SetTransformer(
-      self.num_capsules,
-      self.output_features,
-      self.num_layers,
-      self.num_heads,
-      self.features,
-      self.num_inducing,
-      "log_presence",
-      name="set_transformer",
-    )(rows, presence)
+    outputs = (self.num_capsules, self.output_features)
+    sizes = (self.num_layers, self.num_heads, self.features, self.num_inducing)
+    transformer = SetTransformer(*outputs, *sizes, "log_presence", name="set_transformer")
+    x = transformer(rows, presence)
     raw = CapsuleMLP((self.hidden, 1 + POSE_SIZE), name="heads")(x)
     offsets = raw[..., 1:].reshape(batch, self.num_capsules, 2, 3)
     poses = geometry.identity()[None, None] + offsets

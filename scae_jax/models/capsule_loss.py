@@ -41,13 +41,9 @@ def sparsity_of(loss: CapsuleLoss, num_classes: int) -> SparsityTerms:
     return SPARSITIES[kind](activation, unbiased=loss.unbiased_between)
 
   def terms(presence: Array, mass: Array) -> dict[str, Array]:
-    of_presence = sparse(loss.prior, presence, loss.prior_within_constant)
-    of_mass = sparse(loss.posterior, mass, 0.0)
-    return {
-      "prior_within": of_presence.within,
-      "prior_between": of_presence.between,
-      "posterior_within": of_mass.within,
-      "posterior_between": of_mass.between,
-    }
+    prior = sparse(loss.prior, presence, loss.prior_within_constant)
+    posterior = sparse(loss.posterior, mass, 0.0)
+    both = {"prior": prior, "posterior": posterior}
+    return {f"{of}_{name}": x for of, one in both.items() for name, x in one._asdict().items()}
 
   return terms

@@ -1,8 +1,7 @@
 """Constellation capsule autoencoder (CCAE): the object half of SCAE alone, on points of the plane.
 
-Points stand where parts would: a set transformer reads them, every object capsule casts a few votes
-for where points should be, and nothing says which vote is for which point. Kosiorek et al. 2019,
-sections 2.1 and 3.1.
+A set transformer reads the points, every object capsule casts a few votes for where points should
+be, and nothing says which vote is for which point. Kosiorek et al. 2019, sections 2.1 and 3.1.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import bounds
-from scae_jax.bounds import MAX_WIDTH, between, one_of, rule
+from scae_jax.bounds import MAX_WIDTH, Bound, between, one_of
 from scae_jax.models.capsule_loss import CapsuleLoss, SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import SCALES
@@ -30,11 +29,11 @@ DECODERS = ("capsules", "mlp")
 # A capsule is there when it won this many points: one may be chance, two have a distance.
 MIN_POINTS = 2
 PRESENT = 0.5
-FOR_EACH_PATTERN = rule(
+FOR_EACH_PATTERN = Bound(
   "at least {num_patterns}, the patterns that a scene may hold: each needs a capsule",
   lambda value, fields: value >= fields["num_patterns"],
 )
-FOR_EACH_POINT = rule(
+FOR_EACH_POINT = Bound(
   "at least {largest_pattern}, the points that a pattern may have: each needs a vote",
   lambda value, fields: value >= fields["largest_pattern"],
 )
@@ -98,17 +97,13 @@ class CCAE(nn.Module):
     output = self(batch, train=False)
     objects, presence = output.objects, batch["presence"]
     votes_won = jax.vmap(routing_points.votes_won, in_axes=(0, 0, None))
-    return {
-      "constellations": {
-        "points": batch["points"],
-        "presence": presence,
-        "pattern": batch["pattern"],
-        "capsule": segment(output)["true_presence"],
-        "votes": objects.votes,
-        "vote_won": votes_won(output.routing, presence, objects.votes.shape[2]),
-        "capsule_presence": jax.nn.sigmoid(objects.presence_logits),
-      }
+    drawn = {
+      "capsule": segment(output)["true_presence"],
+      "votes": objects.votes,
+      "vote_won": votes_won(output.routing, presence, objects.votes.shape[2]),
+      "capsule_presence": jax.nn.sigmoid(objects.presence_logits),
     }
+    return {"constellations": {n: batch[n] for n in ("points", "presence", "pattern")} | drawn}
 
 
 def loss_terms(
@@ -119,10 +114,8 @@ def loss_terms(
   `points`: -log-likelihood of the present points, nats; `presence`: cross-entropy of each capsule's
   presence logit with whether it won two points or more, summed over the capsules that won any;
   `prior_within`, `prior_between`, `posterior_within`, `posterior_between`: sparsity of presences
-  and of mass; `dynamic`: half the summed squares of the deformations.
-
-  The number of patterns is C of the sparsity: scenes hold more than the K / C capsules that l2 asks
-  for, and each pattern is in more than B / C of them.
+  and of mass, with the number of patterns for C; `dynamic`: half the summed squares of the
+  deformations.
   """
   is_there = (output.won >= MIN_POINTS).astype(jnp.float32)
   logits = output.objects.presence_logits
@@ -137,11 +130,10 @@ def loss_terms(
 
 
 def segment(output: CCAEOutput) -> dict[str, Array]:
-  """Which capsule every point belongs to, int32 [b, n], -1 for none.
+  """Which capsule every point belongs to, int32 [b, n], -1 for none, as for absent points.
 
   `true_presence`: the capsule that won the point, whatever presence the model predicts for it.
-  `predicted_presence`: the same where the capsule's own presence probability exceeds 0.5, none
-  elsewhere. Absent points belong to none.
+  `predicted_presence`: the same where the capsule's own presence probability exceeds 0.5.
   """
   winner = output.routing.winner
   probability = jax.nn.sigmoid(output.objects.presence_logits)
@@ -192,13 +184,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
       " for those is 'scae'."
     )
   options = bounds.read(CapsuleLoss, "loss", loss)
-  sizes, model = bounds.read_some(
-    CCAEOptions,
-    "model",
-    model,
-    num_patterns=data.num_patterns,
-    largest_pattern=data.largest_pattern,
-  )
+  facts = {"num_patterns": data.num_patterns, "largest_pattern": data.largest_pattern}
+  sizes, model = bounds.read_some(CCAEOptions, "model", model, **facts)
   k, v = sizes.num_objects, sizes.num_votes
   stage = functools.partial(build_stage, model)
   encoder = stage("object_encoder", ObjectEncoder, num_objects=k, compute_dtype=None)

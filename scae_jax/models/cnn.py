@@ -1,8 +1,7 @@
 """Convolutional networks without capsules, to compare with: LeNet-5, and the baseline of CapsNet.
 
 LeCun, Bottou, Bengio and Haffner 1998, "Gradient-Based Learning Applied to Document Recognition",
-in the form that is common today, with ReLU and plain average pooling; Sabour, Frosst and Hinton
-2017, section 5.
+with ReLU and plain average pooling; Sabour, Frosst and Hinton 2017, section 5.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,21 +13,14 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import bounds, shards
-from scae_jax.bounds import MAX_KERNEL, MAX_WIDTH, below, between, each, one_of, rule
-from scae_jax.layers.convolution import PADDINGS, Convolution
+from scae_jax.bounds import MAX_KERNEL, MAX_WIDTH, Bound, below, between, each, one_of
+from scae_jax.layers.convnet import PADDINGS, Convolution
 from scae_jax.layers.sight import Window, require_sight
-from scae_jax.models import supervised
-from scae_jax.models.system import (
-  LossOptions,
-  Spec,
-  System,
-  build_module,
-  labels_of,
-  require_images,
-)
+from scae_jax.models import supervised, system
+from scae_jax.models.system import LossOptions, Spec, System, build_module, require_images
 from scae_jax.typing import Array, Batch, Float
 
-ODD_IF_SAME = rule(
+ODD_IF_SAME = Bound(
   "an odd number of pixels where {section}.padding is {padding!r}",
   lambda value, fields: fields["padding"] != "same" or value % 2 == 1,
 )
@@ -95,7 +87,7 @@ def loss_terms(output: CNNOutput, batch: Batch, step: Array | int | None) -> dic
   """`cross_entropy` of the labels, nats, mean over labels and batch; it does not change by step."""
   # Not optax's cross-entropy, which rounds otherwise.
   log_prob = jax.nn.log_softmax(output.logits)
-  of_labels = jnp.take_along_axis(log_prob, labels_of(batch), axis=1)
+  of_labels = jnp.take_along_axis(log_prob, system.labels_of(batch), axis=1)
   return {"cross_entropy": -jnp.mean(of_labels)}
 
 
@@ -106,7 +98,7 @@ def classify(output: CNNOutput) -> Array:
 
 def metrics(output: CNNOutput, batch: Batch) -> dict[str, Array]:
   """`accuracy` [b], the share of labels found."""
-  return {"accuracy": supervised.accuracy(output.logits, labels_of(batch))}
+  return {"accuracy": supervised.accuracy(output.logits, system.labels_of(batch))}
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:

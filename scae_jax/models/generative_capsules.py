@@ -73,18 +73,15 @@ class GenerativeCapsules(nn.Module):
     zeros, faint = nn.initializers.zeros_init(), nn.initializers.constant(ALPHA_INIT)
     self.raw_templates = self.param("templates", template_init, (*shape, self.channels))
     self.raw_alphas = self.param("alphas", faint, (*shape, 1))
-    raw_scale = jnp.log(jnp.expm1(self.initial_scale - self.min_scale))
+    unconstrained = jnp.log(jnp.expm1(self.initial_scale - self.min_scale))
+    raw_scale, near = nn.initializers.constant(unconstrained), nn.initializers.normal(OFFSET_INIT)
     self.layers = [
       {
         "affinity": self.param(f"affinity_{i}", zeros, (parents, children)),
         "presence": self.param(f"presence_{i}", zeros, (parents + 1, children)),
-        "offset": self.param(
-          f"offset_{i}", nn.initializers.normal(OFFSET_INIT), (parents, children, 2, 3)
-        ),
+        "offset": self.param(f"offset_{i}", near, (parents, children, 2, 3)),
         "scale": self.param(
-          f"scale_{i}",
-          nn.initializers.constant(raw_scale),
-          (1 if self.shared_scales else parents, children, 6),
+          f"scale_{i}", raw_scale, (1 if self.shared_scales else parents, children, 6)
         ),
       }
       for i, (children, parents) in enumerate(
@@ -140,18 +137,12 @@ class GenerativeCapsules(nn.Module):
 
   def top_log_prob(self, top: Capsules) -> Float[Array, " b"]:
     """log density of the topmost layer, nats."""
-    return jax.vmap(selection.root_log_prob, in_axes=(0, None, None, None))(
-      top,
-      self._top_logits(),
-      jnp.float32(self.top_scale),
-      jnp.float32(self.temperature_of(len(self.layers))),
-    )
+    scale, temperature = self.top_scale, self.temperature_of(len(self.layers))
+    log_prob = jax.vmap(selection.root_log_prob, in_axes=(0, None, None, None))
+    return log_prob(top, self._top_logits(), jnp.float32(scale), jnp.float32(temperature))
 
   def draw(self, parts: Capsules, canvas: int) -> Float[Array, "b h w c"]:
-    """What the parts of every example paint on canvas x canvas pixels, in [0, 1].
-
-    A template's alpha is multiplied by its relaxed presence.
-    """
+    """What the parts paint on canvas x canvas pixels, alphas times relaxed presences, in [0, 1]."""
     return jax.vmap(compositing.over)(*self._layers(parts, canvas))
 
   def draw_parts(self, parts: Capsules, canvas: int) -> Float[Array, "b m h w c"]:
@@ -180,13 +171,8 @@ class GenerativeCapsules(nn.Module):
   def prior_moments(self) -> list[Moments]:
     """Moments of every layer under the prior, from the parts up."""
     top = self.capsules[-1]
-    layers = [
-      Moments(
-        self._top_logits(),
-        jnp.broadcast_to(geometry.identity(), (top, 2, 3)),
-        jnp.full((top, 6), self.top_scale),
-      )
-    ]
+    poses = jnp.broadcast_to(geometry.identity(), (top, 2, 3))
+    layers = [Moments(self._top_logits(), poses, jnp.full((top, 6), self.top_scale))]
     for relations in reversed(self.relations()):
       layers.insert(0, selection.child_moments(layers[0], relations))
     return layers

@@ -29,10 +29,8 @@ MOVES = (
 
 
 def prior_samples(generative: GenerativeCapsules, canvas: int) -> dict[str, Array]:
-  """Arguments of the figure of this name: images [n, h, w, c] drawn from the prior.
-
-  Presences are 0 or 1, and pixels have no noise. The samples are the same on every call.
-  """
+  """Arguments of the figure of this name: the same images [n, h, w, c], drawn from the prior, every
+  time; presences are 0 or 1."""
 
   def sample(key: Array) -> Capsules:
     top_key, below_key = jax.random.split(key)
@@ -98,10 +96,9 @@ def reconstructions(
 ) -> dict[str, dict[str, Array]]:
   """Arguments of the figures `reconstructions` and `object_reconstructions`.
 
-  The top-down picture draws parts at the poses that their winning parents predict, without the
-  parts that the dummy has won. `capsules` are those of every layer, from the parts up; `choices`
-  are of the parts' parents, and `object_presence` [b, k] of the layer above the parts. All have a
-  leading batch axis.
+  The top-down picture draws the parts that have a parent at the poses that it predicts. `capsules`
+  are those of every layer, from the parts up; `choices` are of the parts' parents,
+  `object_presence` [b, k] of the layer above the parts. All have a leading batch axis.
   """
   canvas = image.shape[1]
   parts, objects = capsules[:2]

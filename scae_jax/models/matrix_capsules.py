@@ -16,21 +16,12 @@ from flax import struct
 
 from scae_jax import bounds
 from scae_jax.bounds import MAX_ITERATIONS, MAX_KERNEL, MAX_STEPS, MAX_WIDTH, above, between
-from scae_jax.layers.convolution import Convolution
+from scae_jax.layers.convnet import Convolution
 from scae_jax.layers.matrix_capsules import ClassCapsules, ConvCapsules, PrimaryCapsules
 from scae_jax.layers.sight import Window, require_sight
 from scae_jax.margins import spread_loss, spread_margin
-from scae_jax.models import supervised
-from scae_jax.models.system import (
-  Found,
-  LossOptions,
-  Spec,
-  System,
-  build_module,
-  labels_of,
-  pixels_of,
-  require_images,
-)
+from scae_jax.models import supervised, system
+from scae_jax.models.system import Found, LossOptions, Spec, System, build_module, require_images
 from scae_jax.routing import em
 from scae_jax.typing import Array, Batch, Float
 
@@ -105,14 +96,14 @@ def loss_terms(
   """`spread`, the mean spread loss, with the margin of a step; None stands for the last."""
   steps = jnp.asarray(math.inf if step is None else step, jnp.float32)
   margin = spread_margin(steps, margin_scale)
-  present = supervised.present(labels_of(batch), output.activation.shape[1])
+  present = supervised.present(system.labels_of(batch), output.activation.shape[1])
   spread = jax.vmap(spread_loss, in_axes=(0, 0, None))(output.activation, present, margin)
   return {"spread": jnp.mean(spread)}
 
 
 def metrics(output: MatrixCapsulesOutput, batch: Batch) -> dict[str, Array]:
   """`accuracy` [b], the share of labels found."""
-  return {"accuracy": supervised.accuracy(output.activation, labels_of(batch))}
+  return {"accuracy": supervised.accuracy(output.activation, system.labels_of(batch))}
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
@@ -128,7 +119,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     output: Any = module.apply(variables, batch, train=False)
     # Of the first example; class capsules have one position.
     arrays = {name: getattr(output.routing, name)[0, :, 0] for name in ("coupling", "agreement")}
-    return {"coupling": {"image": pixels_of(batch)[0], **arrays}}
+    return {"coupling": {"image": system.pixels_of(batch)[0], **arrays}}
 
   def find(variables: Any, batch: Batch) -> Found:
     output: Any = module.apply(variables, batch, train=False)

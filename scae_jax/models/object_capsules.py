@@ -3,7 +3,6 @@
 Kosiorek et al. 2019, section 2.3 and appendix A.
 """
 
-import functools
 from typing import Annotated
 
 import jax
@@ -70,17 +69,9 @@ class ObjectEncoder(nn.Module):
     self, parts: Float[Array, "b m d"], presence: Float[Array, "b m"]
   ) -> Float[Array, "b k e"]:
     if self.kind == "set_transformer":
-      return SetTransformer(
-        self.num_objects,
-        self.output_features,
-        self.num_layers,
-        self.num_heads,
-        self.features,
-        self.num_inducing,
-        self.mask,
-        self.compute_dtype,
-        name="set_transformer",
-      )(parts, presence)
+      outputs, last = (self.num_objects, self.output_features), (self.mask, self.compute_dtype)
+      sizes = (self.num_layers, self.num_heads, self.features, self.num_inducing)
+      return SetTransformer(*outputs, *sizes, *last, name="set_transformer")(parts, presence)
     hidden = (self.num_objects * self.features,) * self.num_layers
     widths = (*hidden, self.num_objects * self.output_features)
     x = MLP(widths, name="mlp")(parts.reshape(parts.shape[0], -1))
@@ -129,10 +120,9 @@ class ObjectDecoder(nn.Module):
       return jax.random.uniform(key, shape, minval=-STATIC_INIT, maxval=STATIC_INIT)
 
     static = self.param("object_part", static_init, (num_objects, m, POSE_SIZE))
+    dynamic = jnp.zeros((batch, num_objects, m, POSE_SIZE))
     if self.deformations:
-      dynamic = raw["dynamic"].reshape(batch, num_objects, m, POSE_SIZE)
-    else:
-      dynamic = jnp.zeros((batch, num_objects, m, POSE_SIZE))
+      dynamic = raw["dynamic"].reshape(dynamic.shape)
 
     def matrix(numbers: Array) -> Array:
       return geometry.pose_matrix(numbers, similarity=self.similarity)
@@ -145,20 +135,13 @@ class ObjectDecoder(nn.Module):
     over_parts = jax.vmap(vote, in_axes=(None, 0))
     object_part, votes = jax.vmap(jax.vmap(over_parts))(poses, static[None] + dynamic)
 
-    noisy_sigmoid_of = functools.partial(
-      noisy_sigmoid,
-      self,
-      scale=self.presence_noise,
-      train=train,
-      in_evaluation=self.noise_in_evaluation,
-    )
-    capsule = noisy_sigmoid_of(raw["presence"], use=1)
-    share = noisy_sigmoid_of(raw["vote_presence"], use=2)
+    noise = {"scale": self.presence_noise, "in_evaluation": self.noise_in_evaluation}
+    capsule = noisy_sigmoid(self, raw["presence"], **noise, train=train, use=1)
+    share = noisy_sigmoid(self, raw["vote_presence"], **noise, train=train, use=2)
     vote_presence = capsule * share
+    vote_scale = jnp.ones((batch, num_objects, m))
     if self.learn_vote_scale:
       vote_scale = vote_scale_of(raw["vote_scale"])
-    else:
-      vote_scale = jnp.ones((batch, num_objects, m))
     return ObjectCapsules(
       poses=poses,
       presence=jnp.max(vote_presence, axis=-1),

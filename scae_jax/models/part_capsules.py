@@ -11,17 +11,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from scae_jax import geometry, mixtures, shards, warping
-from scae_jax.bounds import (
-  MAX_KERNEL,
-  MAX_SIDE,
-  MAX_WIDTH,
-  as_many_as,
-  between,
-  each,
-  one_of,
-  rule,
-)
+from scae_jax import bounds, geometry, mixtures, shards, warping
+from scae_jax.bounds import MAX_KERNEL, MAX_SIDE, MAX_WIDTH, as_many_as, between, each, one_of
 from scae_jax.kernels.by_example import sum_by_example
 from scae_jax.kernels.image_likelihood import cells_of, image_log_prob
 from scae_jax.kernels.template_likelihood import template_log_prob
@@ -39,7 +30,7 @@ LIKELIHOODS = ("composed", "fused")
 MAX_LIKELIHOOD_STRIDE = 4
 MAX_NOISE = 1_000.0  # of logits
 SCALES = (1e-4, 1e4)  # of standard deviations; squares and logarithms are still good float32
-NEEDS_ALPHA = rule(
+NEEDS_ALPHA = bounds.Bound(
   "'composed' where {section}.mixing is {mixing!r}; 'fused' needs 'alpha'",
   lambda value, fields: value != "fused" or fields["mixing"] == "alpha",
 )
@@ -59,11 +50,10 @@ def noisy_sigmoid(
 ) -> Array:
   """sigmoid(logits + uniform noise in [-scale / 2, scale / 2]).
 
-  In training the key comes from the module's `noise` stream. In evaluation there is no noise
-  unless `in_evaluation`: then the key is constant, made from `use`, a different number for each
-  noise of a model. Noise has the shape of the batch, so an example's noise depends on its place in
-  the batch and on the batch's size (`config.evaluation.batch_size`): a quirk of the authors'
-  release, kept as a switch.
+  In training the key comes from the module's `noise` stream. In evaluation there is no noise unless
+  `in_evaluation`, as in the authors' release: then the key is made from `use`, a different number
+  for each noise of a model, and an example's noise depends on its place in the batch and on the
+  batch's size (`config.evaluation.batch_size`).
   """
   if scale == 0 or not (train or in_evaluation):
     return jax.nn.sigmoid(logits)
@@ -101,18 +91,10 @@ class PartEncoder(nn.Module):
     size = POSE_SIZE + 1 + self.num_features
     x = POOLINGS[self.pooling](self.num_parts, size, name="pooling")(x)
     raw, logits, features = jnp.split(x, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
-    return PartCapsules(
-      poses=jax.vmap(jax.vmap(lambda r: geometry.pose_matrix(r, similarity=self.similarity)))(raw),
-      presence=noisy_sigmoid(
-        self,
-        logits[..., 0],
-        self.presence_noise,
-        train=train,
-        in_evaluation=self.noise_in_evaluation,
-        use=0,
-      ),
-      features=features,
-    )
+    poses = jax.vmap(jax.vmap(lambda r: geometry.pose_matrix(r, similarity=self.similarity)))(raw)
+    noise = {"scale": self.presence_noise, "in_evaluation": self.noise_in_evaluation}
+    presence = noisy_sigmoid(self, logits[..., 0], **noise, train=train, use=0)
+    return PartCapsules(poses, presence, features)
 
 
 def template_init(key: Array, shape: tuple[int, ...]) -> Array:
@@ -133,9 +115,8 @@ def mixture_of(
 ) -> mixtures.PixelMixture:
   """The mixture of one image, from presences [m], colours [m, c] and the background (mean, logit).
 
-  `warped` are templates at their poses, without colour, [m, h, w, c]. They have their mixing logits
-  as one more channel; or, with a temperature, those are the mean over channels of the coloured,
-  warped templates over it.
+  `warped` are templates at their poses, without colour, [m, h, w, c]. Their last channel are mixing
+  logits; or, with a temperature, those are the mean of the coloured, warped templates over it.
   """
   # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
   mean = warped[..., : colours.shape[-1]] * colours[:, None, None, :]
@@ -203,10 +184,8 @@ class PartDecoder(nn.Module):
   def __call__(
     self, poses: Array, presence: Array, colours: Array, canvas: int
   ) -> mixtures.PixelMixture:
-    """The mixture of every image of canvas x canvas pixels, with a leading batch axis.
-
-    Of poses [b, m, 2, 3], presences [b, m] and `colours` [b, m, c].
-    """
+    """The mixture of every image of canvas x canvas pixels, with a leading batch axis, from poses
+    [b, m, 2, 3], presences [b, m] and `colours` [b, m, c]."""
     if self.template_size > canvas:
       raise ValueError(
         f"config.model.part_decoder.template_size is {self.template_size} and the canvas "

@@ -15,11 +15,9 @@ NUM_TURNED = 5  # images of a batch that are turned
 def reconstructions(
   image: Array, posterior: Array, object_presence: Array, alone: Array, **drawn: Array
 ) -> dict[str, dict[str, Array]]:
-  """Arguments of the figures `reconstructions` and `object_reconstructions`.
-
-  Of images [b, h, w, c], the parts' posterior [b, k+1, m], presences [b, k], what each object draws
-  alone [k, b, h, w, c], and `bottom_up`, `top_down` and `part_mixing` as the figure takes them.
-  """
+  """Arguments of the figures `reconstructions` and `object_reconstructions`, of images [b, h, w,
+  c], the parts' posterior [b, k+1, m], presences [b, k], what each object draws alone [k, b, h, w,
+  c], and `bottom_up`, `top_down` and `part_mixing`."""
   shown = {"image": image, "object_presence": object_presence}
   part_winner = jnp.argmax(posterior, axis=1)  # k where the dummy has it
   return {
@@ -31,14 +29,11 @@ def reconstructions(
 def part_identity(image: Array, mixing_of: Callable[[Array], Array]) -> dict[str, Array]:
   """The first images of a batch, rotated by every angle, and what each part draws of them.
 
-  It shows whether a part draws one stroke at every rotation.
-
   Arguments of the figure `part_identity`: `image` [n, r, h, h, c], `part_mixing` [n, r, m, h, h]
   and `degrees` [r]. Smith et al. 2020, arXiv 2004.03553, figure 5.
 
-  `mixing_of` maps images [n, h, h, c] to the share of each part in each pixel times the brightness
-  of what is drawn there, [n, m, h, h]. It sees all images at one angle together. So noise that
-  depends on an example's place in the batch is the same at every angle.
+  `mixing_of` maps images [n, h, h, c], all of one angle, to the share of each part in each pixel
+  times the brightness of what is drawn there, [n, m, h, h].
   """
   degrees = jnp.array(ANGLES, jnp.float32)
   side = image.shape[1]

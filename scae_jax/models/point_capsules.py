@@ -33,14 +33,9 @@ class PointVotes:
 
 def point_votes(objects: ObjectCapsules) -> PointVotes:
   """The votes of object capsules for points, which have no pose: the translation of each vote."""
-  return PointVotes(
-    votes=objects.votes[..., jnp.array([2, 5])],
-    vote_scale=objects.vote_scale,
-    vote_presence=objects.vote_presence,
-    presence=objects.presence,
-    presence_logits=objects.presence_logits,
-    dynamic=objects.dynamic,
-  )
+  names = ("vote_scale", "vote_presence", "presence", "presence_logits", "dynamic")
+  same = {name: getattr(objects, name) for name in names}
+  return PointVotes(votes=objects.votes[..., jnp.array([2, 5])], **same)
 
 
 class MLPDecoder(nn.Module):
@@ -71,10 +66,9 @@ class MLPDecoder(nn.Module):
 
     capsule = presence_of(raw["presence"], 1)[..., None]
     vote_presence = capsule * presence_of(raw["vote_presence"].reshape(batch, k, v), 2)
+    vote_scale = jnp.ones((batch, k, v))
     if self.learn_vote_scale:
       vote_scale = vote_scale_of(raw["vote_scale"].reshape(batch, k, v))
-    else:
-      vote_scale = jnp.ones((batch, k, v))
     return PointVotes(
       votes=raw["positions"].reshape(batch, k, v, 2),
       vote_scale=vote_scale,

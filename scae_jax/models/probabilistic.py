@@ -6,7 +6,7 @@ in `probabilistic_capsules.py`.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from scae_jax import bounds
-from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Points, between, each, line, one_of, rule
+from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Bound, Points, between, each, line, one_of
 from scae_jax.layers.convnet import windows_of
 from scae_jax.layers.sight import require_sight
 from scae_jax.models.capsule_inference import (
@@ -28,21 +28,14 @@ from scae_jax.models.capsule_inference import (
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.pictures import part_identity
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules, ProbabilisticOutput
-from scae_jax.models.system import (
-  FreeForm,
-  Spec,
-  System,
-  build_module,
-  build_stage,
-  require_images,
-)
+from scae_jax.models.system import FreeForm, Spec, System, build_module, build_stage, require_images
 from scae_jax.routing import selection
 from scae_jax.schedules import line_through
 from scae_jax.typing import Array, Batch
 
 POSES = ("delta", "gaussian")
 MAX_CAPSULE_LAYERS = 8
-ENDS_AT_1 = rule(
+ENDS_AT_1 = Bound(
   "() or points that end at 1, where the loss is the bound",
   lambda points, fields: not points or points[-1][1] == 1,
 )
@@ -78,11 +71,8 @@ class LayerOptions:
 
 
 def term_names(num_layers: int, *, gaussian: bool) -> list[str]:
-  """Names of the terms of the bound, layer by layer from the parts up, in the order of sampling.
-
-  So the first term that is not finite names the cause: `presences_<i>` and `poses_<i>` depend on
-  layers up to i, `pixels` on the first, `capsules_<i>` on those up to i + 1.
-  """
+  """Names of the terms of the bound, layer by layer from the parts up, in the order of sampling:
+  the first one that is not finite names the cause."""
   posterior_terms = ("presences", "poses") if gaussian else ("presences",)
   names = []
   for i in range(1, num_layers + 1):
@@ -135,14 +125,10 @@ def features(output: ProbabilisticOutput) -> dict[str, Array]:
   return {"children": output.children, "presences": presences}
 
 
-def readings(output: ProbabilisticOutput) -> dict[str, Array]:
+def readings(posteriors: Sequence[Posterior]) -> dict[str, Array]:
   """What a linear classifier reads: `presence_logits` [b, k] of the top capsules, and
   `presences_and_poses` [b, 7 k], the logits and the six numbers of each pose."""
-  return posterior_readings(output.posteriors[-1])
-
-
-def posterior_readings(top: Posterior) -> dict[str, Array]:
-  """`readings` of a posterior of the topmost layer."""
+  top = posteriors[-1]
   poses = top.poses.reshape(len(top.poses), -1)
   return {
     "presence_logits": top.presence_logits,
@@ -161,12 +147,10 @@ def poses(output: ProbabilisticOutput) -> dict[str, tuple[Array, Array]]:
 def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   """Free-form inference, section 2.4 of the article: posteriors of all layers, from the parts up.
 
-  Layers of such a posterior are independent of each other. `encode` infers each layer from the
-  centre of the one below, so its bound differs from `ProbabilisticOutput.terms`, where objects are
-  inferred from sampled parts.
+  `encode` infers each layer from the centre of the one below, so its bound differs from
+  `ProbabilisticOutput.terms`, where objects are inferred from sampled parts.
   """
   scales_of = module.part_inference.scales_of
-
   infer = nn.apply(ProbabilisticCapsules.infer, module)
   prior = nn.apply(ProbabilisticCapsules.prior, module)
   estimate = nn.apply(ProbabilisticCapsules.free_estimate, module)
@@ -185,7 +169,7 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
     unconstrain=lambda posterior: [unconstrain(layer, scales_of) for layer in posterior],
     constrain=lambda free: [constrain(layer, scales_of) for layer in free],
     terms=terms,
-    readings=lambda posterior: posterior_readings(posterior[-1]),
+    readings=readings,
     draw=lambda variables, posterior, batch: picture(
       variables, posterior[0], batch["image"].shape[1]
     ),
@@ -194,11 +178,8 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
-  """Probabilistic capsules from config sections.
-
-  They are fields of `ProbabilisticCapsules`, with a section for each of its parts, and of
-  `LayerOptions`; and `BoundOptions`. One section is for the networks of all layers above the parts.
-  """
+  """Probabilistic capsules from config sections: fields of `ProbabilisticCapsules`, with a section
+  for each of its parts (one for all layers above the parts), `LayerOptions` and `BoundOptions`."""
   data = require_images("probabilistic", data, in_unit_range=True)
   options = bounds.read(BoundOptions, "loss", loss)
   layers, model = bounds.read_some(LayerOptions, "model", model)
@@ -213,20 +194,12 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   strides = part_inference.strides
   require_sight(data.canvas, windows_of(strides), {"model.part_inference.strides": strides})
   section = model.pop("object_inference", {})
-  object_inference = tuple(
-    build_module(
-      ObjectInference, "model.object_inference", section, num_capsules=count, **kind_of_posterior
-    )
-    for count in capsules[1:]
+  above = functools.partial(
+    build_module, ObjectInference, "model.object_inference", section, **kind_of_posterior
   )
-  module = build_module(
-    ProbabilisticCapsules,
-    "model",
-    model,
-    generative=generative,
-    part_inference=part_inference,
-    object_inference=object_inference,
-  )
+  object_inference = tuple(above(num_capsules=count) for count in capsules[1:])
+  networks = {"part_inference": part_inference, "object_inference": object_inference}
+  module = build_module(ProbabilisticCapsules, "model", model, generative=generative, **networks)
   names = term_names(len(capsules), gaussian=part_inference.gaussian)
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
@@ -246,7 +219,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     features=features,
     pictures=pictures,
     poses=poses,
-    readings=readings,
+    readings=lambda output: readings(output.posteriors),
     free_form=free_form,
     find=lambda variables, batch: free_form.find(variables, free_form.encode(variables, batch)),
     draws={

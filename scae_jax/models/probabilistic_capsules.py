@@ -1,8 +1,6 @@
 """The module of probabilistic capsules: all layers inferred, and the bound estimated from samples.
 
 Smith et al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.03553, section 2.
-The prior and the picture are in `generative_capsules.py`, the approximate posterior in
-`capsule_inference.py`, the system in `probabilistic.py`.
 """
 
 from collections.abc import Sequence
@@ -57,11 +55,7 @@ class ProbabilisticCapsules(nn.Module):
   off_poses: Annotated[str, one_of(*OFF_POSES)] = "broad"
 
   def __call__(self, batch: Batch, *, train: bool) -> ProbabilisticOutput:
-    """One pass over a batch; see `ProbabilisticOutput`.
-
-    In training the samples' key comes from the `noise` stream; in evaluation it is constant, so
-    that held-out bounds are reproducible.
-    """
+    """One pass over a batch; see `ProbabilisticOutput`. In evaluation the key is constant."""
     image = batch["image"]
     key = self.make_rng("noise") if train else jax.random.key(0)
     posteriors, capsules = self.infer(image, None)
@@ -108,10 +102,7 @@ class ProbabilisticCapsules(nn.Module):
   def free_estimate(
     self, image: Array, posteriors: Sequence[Posterior], key: Array
   ) -> dict[str, Array]:
-    """`negative_bound` of images under given posteriors instead of the networks', [b] each.
-
-    Each layer is independent of the others.
-    """
+    """`negative_bound` of images under given posteriors, independent of each other, [b] each."""
     posteriors = repeat(list(posteriors), self.num_samples)
     layers = [self._draw(posterior, key, i) for i, posterior in enumerate(posteriors)]
     return self._mean_terms(image, posteriors, layers, self._select(posteriors, layers))
@@ -199,8 +190,7 @@ class ProbabilisticCapsules(nn.Module):
   def find(self, posteriors: Sequence[Posterior]) -> Found:
     """What `Found` has of the posteriors of all layers, from the parts up; objects are the topmost.
 
-    Of all layers but the topmost, `owner_<i>` is the parent that wins each capsule, the number of
-    parents where none does.
+    `owner_<i>` is the parent that wins each capsule, the number of parents where none does.
     """
     capsules = [
       posterior.centre(self.generative.temperature_of(i)) for i, posterior in enumerate(posteriors)
@@ -229,9 +219,8 @@ class ProbabilisticCapsules(nn.Module):
   def draw_from_objects(self, found: Found, number: Array, canvas: int) -> Array:
     """Images [b, h, w, c] from poses and presences of objects; see `system.Draw`.
 
-    Every capsule stands where the parent that wins it predicts it, and a part that none wins is
-    not drawn. Presences of parts are multiplied by the ratio of the object's presence to what it
-    was.
+    Every capsule stands where the parent that wins it predicts it; a part that none wins is not
+    drawn. Presences of parts are multiplied by the ratio of the object's presence to what it was.
     """
     before, after = found.details["object_presence"], jnp.asarray(found.object_presence)
     top = jnp.arange(self.generative.capsules[-1])

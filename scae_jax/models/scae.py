@@ -67,13 +67,10 @@ def metrics(output: SCAEOutput, batch: Batch) -> dict[str, Array]:
   """Numbers an example, [b]: squared error of the reconstruction, whether each probe is right."""
   image = jax.vmap(mixtures.mode)(output.reconstruction.mixture)
   error = jnp.sum(jnp.square(image - output.reconstruction.target), axis=(1, 2, 3))
-  prior = jnp.argmax(output.prior_logits, axis=-1) == batch["label"]
-  posterior = jnp.argmax(output.posterior_logits, axis=-1) == batch["label"]
-  return {
-    "squared_error": error,
-    "prior_accuracy": prior.astype(jnp.float32),
-    "posterior_accuracy": posterior.astype(jnp.float32),
-  }
+  probes = {"prior": output.prior_logits, "posterior": output.posterior_logits}
+  right = {name: jnp.argmax(one, axis=-1) == batch["label"] for name, one in probes.items()}
+  accuracies = {f"{name}_accuracy": one.astype(jnp.float32) for name, one in right.items()}
+  return {"squared_error": error, **accuracies}
 
 
 def features(output: SCAEOutput) -> dict[str, Array]:

@@ -115,18 +115,13 @@ class SCAE(nn.Module):
     colours = self.part_decoder.colours(parts.features)
     templates = self.part_decoder.templates()[None] * colours[:, :, None, None, :]
     features = _scale_gradient(stop_features(parts.features), feature_gradient)
-    rows = jnp.concatenate(
-      [
-        part_poses,
-        1.0 - part_presence[..., None],
-        features,
-        stop(templates).reshape(*part_presence.shape, -1),
-      ],
-      axis=-1,
-    )
+    seen = stop(templates).reshape(*part_presence.shape, -1)
+    absence = 1.0 - part_presence[..., None]
+    rows = jnp.concatenate([part_poses, absence, features, seen], axis=-1)
     encoded = self.object_encoder(rows, part_presence)
     objects = self.object_decoder(encoded, train=train)
-    routing = self._route(part_poses, objects)
+    route = functools.partial(routing_mixture.route, normalize_mixing=self.normalize_mixing)
+    routing = jax.vmap(route)(part_poses, objects.votes, objects.vote_scale, objects.vote_presence)
     return Encoding(
       parts=parts,
       colours=colours,
@@ -146,10 +141,6 @@ class SCAE(nn.Module):
     In training an estimate, where `PartDecoder.likelihood_stride` is above 1.
     """
     return self.part_decoder.log_prob(*self._to_draw(found), found.colours, target, train=train)
-
-  def _route(self, part_poses: Array, objects: ObjectCapsules) -> routing_mixture.Routing:
-    route = functools.partial(routing_mixture.route, normalize_mixing=self.normalize_mixing)
-    return jax.vmap(route)(part_poses, objects.votes, objects.vote_scale, objects.vote_presence)
 
   def _target(self, image: Array) -> Array:
     """What parts are to draw; no gradient."""

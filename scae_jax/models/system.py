@@ -28,19 +28,14 @@ class ImageSpec:
   def blank_batch(self, batch_size: int) -> Batch:
     """Black images of the first class, overlaid with the second, for shapes only."""
     size = (self.canvas, self.canvas, self.channels)
-    batch = {
-      "image": jnp.zeros((batch_size, *size)),
-      "label": jnp.zeros((batch_size,), jnp.int32),
-    }
+    label = jnp.zeros((batch_size,), jnp.int32)
+    batch = {"image": jnp.zeros((batch_size, *size)), "label": label}
     if self.normalized:
       batch |= {"mean": jnp.zeros((batch_size,)), "std": jnp.ones((batch_size,))}
-    if self.num_labels == 1:
-      return batch
-    return {
-      **batch,
-      "other_label": jnp.ones((batch_size,), jnp.int32),
-      "sources": jnp.zeros((batch_size, 2, *size)),
-    }
+    if self.num_labels == 2:
+      batch["other_label"] = jnp.ones((batch_size,), jnp.int32)
+      batch["sources"] = jnp.zeros((batch_size, 2, *size))
+    return batch
 
 
 def labels_of(batch: Batch) -> Int[Array, "b labels"]:
@@ -76,8 +71,6 @@ class PointSpec:
 
 
 Spec = ImageSpec | PointSpec
-
-
 Numbers = np.ndarray | jax.Array
 # Least found presence by which a changed one is divided.
 MIN_PRESENCE = 1e-30
@@ -138,8 +131,7 @@ Draw = Callable[[Any, Found, Array, int], Array]
 class FreeForm:
   """Encodes, optimises and scores posteriors of single examples without the encoder.
 
-  Free-form inference optimises the parameters of each example's approximate posterior. A posterior
-  is a tree of arrays [b, ...]. Examples do not depend on each other. All functions are jittable.
+  A posterior is a tree of arrays [b, ...] of independent examples. All functions are jittable.
   """
 
   # `(variables, batch) -> posterior`, as the model's networks find it.
@@ -206,8 +198,8 @@ class System:
   # is its answer and its confidence. None for the others.
   classify: Callable[[Any], Array] | None = None
   # `output -> {name: [b, d]}`, numbers of any sign that evaluation only classifies linearly, such
-  # as logits and poses, under other names than `features`; None if there are none.
-  readings: Callable[[Any], dict[str, Array]] | None = None
+  # as logits and poses, under other names than `features`.
+  readings: Callable[[Any], dict[str, Array]] = _nothing
   free_form: FreeForm | None = None  # how to infer without the networks; None if the model cannot
   # `(variables, batch) -> Found`, without any label of the batch; None for `look`'s default.
   find: Callable[[Any, Batch], Found] | None = None
@@ -220,10 +212,6 @@ class System:
   # `step -> {name: value}`, more keyword arguments of the module in training. Without them it runs
   # as it does at last: so are held-out examples judged. None if there are none.
   arguments: Callable[[Array | int], Mapping[str, Any]] | None = None
-
-  def all_readings(self, output: Any) -> dict[str, Array]:
-    """`readings` of an output; {} where the model has none."""
-    return {} if self.readings is None else dict(self.readings(output))
 
   def look(self, variables: Any, batch: Batch) -> Found:
     """What the model finds in a batch, whose labels mean nothing; jittable."""

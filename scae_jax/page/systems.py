@@ -5,19 +5,20 @@ names compute.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from scae_jax.library.model import Model
 from scae_jax.models.system import Found
+from scae_jax.training.config import value_at
 
 # JavaScript that all pages have, each after what it imports.
 MATHEMATICS = ("geometry", "mixtures", "layers")
 VIEW = ("weights", "pictures", "choose", "page")
 NOISY = ("part_encoder", "object_decoder")  # stages that may keep their noise on in evaluation
-Needs = Mapping[str, tuple[Any, Any]]
+Needs = Mapping[str, Any]  # values of config keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +31,9 @@ class Shown:
   mathematics: tuple[str, ...]  # modules that compute, in order
   view: tuple[str, ...]  # modules that show, in order
   drawer: str  # prefix of the parameters that drawing needs
-  # Of a config, {key: (needed, given)}: what drawing needs, and what encoding needs besides.
+  # Of the config's model section: what drawing needs, and what encoding needs besides.
   to_draw: Callable[[Mapping[str, Any]], Needs]
-  to_encode: Callable[[Mapping[str, Any]], Needs]
+  to_encode: Needs
   # Of variables and what was found, {name: [n, ...]}, which the module's `found_in` reads.
   carry: Callable[[Any, Found], Mapping[str, Any]]
 
@@ -42,28 +43,23 @@ def shown(model: Model) -> Shown:
   name = model.settings.system
   if name not in SYSTEMS:
     raise ValueError(f"the page shows runs of {', '.join(SYSTEMS)}; this is one of {name!r}.")
-  for key, (needed, given) in SYSTEMS[name].to_draw(model.settings.config.to_dict()).items():
-    if given != needed:
-      raise ValueError(f"the page needs config.{key} to be {needed!r}; this run has {given!r}.")
+  for key, needed, given in _unmet(model, SYSTEMS[name].to_draw(model.settings.model)):
+    raise ValueError(f"the page needs config.{key} to be {needed!r}; this run has {given!r}.")
   return SYSTEMS[name]
 
 
 def no_encoder(model: Model) -> str:
   """Why the page of a model that is shown cannot have its encoder; "" where it can."""
-  needs = shown(model).to_encode(model.settings.config.to_dict())
-  for key, (needed, given) in needs.items():
-    if given != needed:
-      return f"an encoder in JavaScript needs config.{key} to be {needed!r}, and it is {given!r}"
+  for key, needed, given in _unmet(model, shown(model).to_encode):
+    return f"an encoder in JavaScript needs config.{key} to be {needed!r}, and it is {given!r}"
   return ""
 
 
-def _scae_encodes(config: Mapping[str, Any]) -> Needs:
-  model = config["model"]
-  noise = {
-    f"model.{stage}.noise_in_evaluation": (False, model[stage]["noise_in_evaluation"])
-    for stage in NOISY
-  }
-  return {"model.compute_dtype": ("float32", model["compute_dtype"]), **noise}
+def _unmet(model: Model, needs: Needs) -> Iterator[tuple[str, Any, Any]]:
+  """Keys whose values are not what is needed, with both values."""
+  for key, needed in needs.items():
+    if (given := value_at(model.settings.config, key)) != needed:
+      yield key, needed, given
 
 
 def _scae_found(variables: Any, found: Found) -> dict[str, Any]:
@@ -78,15 +74,10 @@ def _scae_found(variables: Any, found: Found) -> dict[str, Any]:
   }
 
 
-def _probabilistic_draws(config: Mapping[str, Any]) -> Needs:
-  model = config["model"]
-  layers = tuple(model["capsules"])
+def _probabilistic_draws(model: Mapping[str, Any]) -> Needs:
   # Densities of poses that are summed out need standard deviations, which the page does not infer.
-  off_poses = "broad" if model["poses"] == "gaussian" else model["off_poses"]
-  return {
-    "model.capsules": (layers[:2], layers),
-    "model.off_poses": (off_poses, model["off_poses"]),
-  }
+  off_poses = {"model.off_poses": "broad"} if model["poses"] == "gaussian" else {}
+  return {"model.capsules": tuple(model["capsules"])[:2], **off_poses}
 
 
 def _probabilistic_found(variables: Any, found: Found) -> dict[str, Any]:
@@ -111,8 +102,11 @@ SYSTEMS = {
     mathematics=(*MATHEMATICS, "scae", "found"),
     view=(*VIEW, "handles", "parts"),
     drawer="part_decoder/",
-    to_draw=lambda config: {"model.target": ("image", config["model"]["target"])},
-    to_encode=_scae_encodes,
+    to_draw=lambda _: {"model.target": "image"},
+    to_encode={
+      "model.compute_dtype": "float32",
+      **{f"model.{stage}.noise_in_evaluation": False for stage in NOISY},
+    },
     carry=_scae_found,
   ),
   "probabilistic": Shown(
@@ -123,7 +117,7 @@ SYSTEMS = {
     view=(*VIEW, "handles", "parts"),
     drawer="generative/",
     to_draw=_probabilistic_draws,
-    to_encode=lambda config: {},
+    to_encode={},
     carry=_probabilistic_found,
   ),
   "capsnet": Shown(
@@ -133,8 +127,8 @@ SYSTEMS = {
     mathematics=(*MATHEMATICS, "capsnet"),
     view=(*VIEW, "vectors"),
     drawer="decoder/",
-    to_draw=lambda config: {"data.overlay": (False, config["data"]["overlay"])},
-    to_encode=lambda config: {},
+    to_draw=lambda _: {"data.overlay": False},
+    to_encode={},
     carry=lambda variables, found: {"object_poses": found.object_poses},
   ),
 }

@@ -38,31 +38,27 @@ def write_page(model: Model, dataset: Dataset, path: pathlib.Path) -> None:
   """Writes the page of a model and of test images of a data set.
 
   A page that would be too large, or whose encoder the JavaScript does not compute, has the test
-  images' results in place of the encoder.
-
-  Raises:
-    ValueError: the JavaScript does not support the model, or the page would still be too large.
+  images' results in place of the encoder. Raises ValueError if the JavaScript does not support the
+  model, or the page would still be too large.
   """
   left_out = no_encoder(model)
   content = page_of(model, carried(model, dataset, left_out=left_out))
   if not left_out and len(content) > MAX_BYTES:
-    size = in_megabytes(len(content))
+    size = f"{len(content) / 1e6:.1f} MB"
     left_out = f"the encoder, with which this page would have {size}, is left out"
     content = page_of(model, carried(model, dataset, left_out=left_out))
   if len(content) > MAX_BYTES:
     raise ValueError(
-      f"the page would have {in_megabytes(len(content))}, most of it parameters; it may have"
-      f" {in_megabytes(MAX_BYTES)}. Train a model of fewer or narrower capsules."
+      f"the page would have {len(content) / 1e6:.1f} MB, most of it parameters; it may have"
+      f" {MAX_BYTES / 1e6:.1f} MB. Train a model of fewer or narrower capsules."
     )
   path.parent.mkdir(parents=True, exist_ok=True)
   write_whole(path, content)
 
 
 def look_inside(run: Run, folder: pathlib.Path, workdir: pathlib.Path) -> None:
-  """Writes `<workdir>/explore.html` for the run in a folder, and says where it is, or why not.
-
-  A system that has no page gets none, and no word.
-  """
+  """Writes `<workdir>/explore.html` for the run in a folder, if its system has a page, and says
+  where it is, or why not."""
   if run.settings.system not in SYSTEMS:
     return
   assert isinstance(run.dataset, Dataset)  # of images, as these systems take
@@ -82,11 +78,6 @@ def page_of(model: Model, texts: dict[str, str]) -> bytes:
   text = {name: (FOLDER / file).read_text(encoding="utf-8") for name, file in files.items()}
   places = {"style": text["style"], "script": script(how.mathematics + how.view)}
   return fill(text["page"], body=text["body"], **places, **texts).encode()
-
-
-def in_megabytes(count: int) -> str:
-  """A number of bytes in words."""
-  return f"{count / 1e6:.1f} MB"
 
 
 def carried(model: Model, dataset: Dataset, *, left_out: str = "") -> dict[str, str]:
@@ -143,10 +134,8 @@ def carried(model: Model, dataset: Dataset, *, left_out: str = "") -> dict[str, 
 
 
 def frame_of(images: np.ndarray) -> list[float]:
-  """Where the ink of most images [n, h, w, c] lies: top, left, bottom and right, in pixels.
-
-  All of the canvas where no image has a pixel of more than half the brightness.
-  """
+  """Where the ink of most images [n, h, w, c] lies: top, left, bottom and right, in pixels; all of
+  the canvas where no pixel has more than half the brightness."""
   inked = images.max(axis=-1) > 127
   if not inked.any():
     return [0.0, 0.0, float(images.shape[1]), float(images.shape[2])]

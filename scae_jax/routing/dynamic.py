@@ -38,8 +38,7 @@ def length(vectors: Float[Array, "*shape d"]) -> Float[Array, "*shape"]:
 def squash(vectors: Float[Array, "*shape d"]) -> Float[Array, "*shape d"]:
   """|s|^2 / (1 + |s|^2) s / |s|: the direction stays, the length comes to lie in [0, 1).
 
-  Equation 1. Zero stays zero, with a gradient of zero. Lengths must be below 1e19, whose squares
-  float32 can hold.
+  Equation 1. Zero stays zero, with a gradient of zero. Lengths must be below 1e19.
   """
   squared = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
   return vectors * (length(vectors)[..., None] / (1.0 + squared))
@@ -53,9 +52,8 @@ def route_by_agreement(
 
   Logits start at zero. In each iteration a child's coupling is their softmax over parents, a parent
   is the squashed sum of predictions weighted by coupling, and logits grow by the agreement of the
-  two. No bias is added, as in the paper; the authors' release has one. With one iteration every
-  child is shared evenly. Unless gradients flow `through_all` iterations, the coupling is a
-  constant, and predictions learn from the last sum alone.
+  two. No bias is added, as in the paper; the authors' release has one. Unless gradients flow
+  `through_all` iterations, the coupling is a constant.
   """
   if iterations < 1:
     raise ValueError(f"routing takes at least 1 iteration, got {iterations}")

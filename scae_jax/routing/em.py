@@ -1,10 +1,9 @@
 """Routing by expectation maximisation: parents are Gaussian clusters of their children's votes.
 
-Functions take one example. Parents stand on a grid of p positions, k types at each; a parent sees
-n children, its receptive field. Positions overlap, so a child may be seen from several of them, and
-all parents that see it compete for it. A layer that sees everything has one position. Children are
-the last axis of votes, because most sums are over them: on a CPU that halves the time of a step.
-Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing", procedure 1.
+Functions take one example. Parents stand on a grid of p positions, k types at each; a parent sees n
+children, its receptive field. All parents that see a child, at several positions, compete for it.
+Children are the last axis of votes, which halves the time of a step on a CPU. Hinton, Sabour and
+Frosst 2018, "Matrix Capsules with EM Routing", procedure 1.
 """
 
 import math
@@ -40,9 +39,8 @@ class EMRouting:
 def inverse_temperature(iteration: int, limit: float) -> float:
   """lambda_i = limit (1 - 0.95^(i + 1)) of iteration i, counted from 0; published with 0.01.
 
-  Costs grow with a parent's assigned mass. With 0.01 they matter where each parent has dozens of
-  children to itself, as classes have on smallNORB; elsewhere activations stay near a half until
-  the costs have grown.
+  With 0.01 costs matter where each parent has dozens of children to itself, as classes have on
+  smallNORB; elsewhere activations stay near a half until the costs have grown.
   """
   return limit * (1 - 0.95 ** (iteration + 1))
 
@@ -51,10 +49,8 @@ def inverse_temperature(iteration: int, limit: float) -> float:
 def clusters(
   votes: Float[Array, "p k d n"], assigned: Float[Array, "p k n"]
 ) -> tuple[Float[Array, "p k d"], Float[Array, "p k d"], Float[Array, "p k"]]:
-  """Means and variances of votes that are weighted by what is assigned, and sums of the weights.
-
-  Variances are at least `MIN_VARIANCE`.
-  """
+  """Means, variances (at least `MIN_VARIANCE`) and sums of weights of votes, weighted by what is
+  assigned."""
   mass = jnp.sum(assigned, axis=-1)
   total = jnp.maximum(mass, MIN_MASS)[..., None]
   mean = jnp.einsum("pkn,pkdn->pkd", assigned, votes) / total

@@ -1,8 +1,7 @@
 """Routing of points without order: every point may be explained by any vote, or by none.
 
 Functions take one example: k object capsules, each of which casts v votes for where points are. A
-part of an image has a name, and each object one vote for it (`routing.mixture`); a point has none,
-so it sees a mixture over all k v votes and one dummy component, which catches points that no
+point sees a mixture over all k v votes and one dummy component, which catches points that no
 capsule explains. Kosiorek et al. 2019, section 2.1 and equations 2 to 4.
 """
 

@@ -2,8 +2,7 @@
 
 The conditional of one layer of capsules given the layer above, in the generative model of Smith et
 al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.03553, section 2.1. Given the
-parents, the children are independent, and so are their choices: the sum over all choices of all
-children is a product of sums over parents.
+parents, the children and their choices are independent.
 
 Functions take one example: k parents, m children. A dummy parent, always there, comes last.
 Presences are relaxed: a number in (0, 1) is known by its logit, so that none is lost to rounding.
@@ -185,9 +184,8 @@ def tempered_log_prob(
 ) -> Float[Array, " m"]:
   """T logsumexp(joint / T): of every child, the most of E_q[joint] + T H(q) over beliefs q.
 
-  At T = 1 it is `Selection.log_prob`. Above, the entropy of a choice counts more than once, so that
-  no parent takes a child for certain before others have come near; as T falls, choices are made one
-  after another. Rose 1998, "Deterministic Annealing for Clustering, Compression, Classification,
+  At T = 1 it is `Selection.log_prob`. Above, no parent takes a child for certain before others have
+  come near. Rose 1998, "Deterministic Annealing for Clustering, Compression, Classification,
   Regression, and Related Optimization Problems".
   """
   return choice_temperature * jax.nn.logsumexp(joint / choice_temperature, axis=0)
@@ -219,8 +217,7 @@ def child_moments(parents: Moments, relations: Relations) -> Moments:
   """Moments of children whose parents have these.
 
   A child's pose is one of k Gaussians, or the broad one, by the probability that it chose that
-  parent and is on; its mean and variance are those of the mixture. Choices are made as if every
-  parent were there as much as it is on average.
+  parent, taken as there on average, and is on; its mean and variance are those of the mixture.
   """
   _, on, off = _choices_on_and_off(parents.presence_logits, relations)
   logits = jax.nn.logsumexp(on, axis=0) - jax.nn.logsumexp(off, axis=0)
@@ -249,10 +246,7 @@ CERTAIN = 30.0
 
 @typed
 def sample_children(key: Array, parents: Capsules, relations: Relations) -> tuple[Capsules, Array]:
-  """Draws a layer given the one above, and the parent int32 [m] that each chose, k for the dummy.
-
-  Presences are 0 or 1.
-  """
+  """Draws a layer, presences of 0 or 1, and the choices int32 [m], k for the dummy."""
   choice_key, presence_key, pose_key = jax.random.split(key, 3)
   choice = jax.random.categorical(
     choice_key, choice_log_prob(parents.presence_logits, relations), 0
@@ -274,10 +268,9 @@ def sample_children(key: Array, parents: Capsules, relations: Relations) -> tupl
 def mean_children(parents: Capsules, relations: Relations) -> Capsules:
   """The mean of a layer given the one above.
 
-  A child's relaxed presence is the probability that it chose a parent, not the dummy, and is on.
-  Its pose is the prediction of the parent by which it is most probably on; the pose of a child of
-  the dummy depends on no parent. A picture is linear in every presence, so that given one parent,
-  and poses as it predicts them, what these children draw is the mean over choices and presences.
+  A child's relaxed presence is the probability that it chose a parent, not the dummy, and is on;
+  its pose is the prediction of the parent by which it is most probably on. Given one parent, what
+  these children draw is the mean over choices and presences.
   """
   choice, on, off = _choices_on_and_off(parents.presence_logits, relations)
   log_on = jax.nn.logsumexp(on[:-1], axis=0)

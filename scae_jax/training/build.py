@@ -101,9 +101,8 @@ def build(
 ) -> tuple[System, Dataset | Scenes, Feed]:
   """Loads the data, unless given in memory, and makes and traces the system: errors come early.
 
-  Where `data.crop` is set, images of the returned data set are cropped to their middle, as
-  evaluation takes them. To evaluate takes less memory than `training`. The `RunError` has the
-  message of the data source, the model or the check that refused.
+  Images of the returned data set are cropped to their middle where `data.crop` is set. To evaluate
+  takes less memory than `training`. `RunError` is for what the source, model or a check refuses.
   """
   with explained():
     if isinstance(settings.data, DataOptions):

@@ -107,13 +107,9 @@ class Checkpoints:
       self._losses[progress.step] = progress.selection_loss
     contents = dataclasses.asdict(progress)
     sums = {"progress_checksum": _checksum(None, progress), "checksum": _checksum(state, progress)}
+    items = {"state": ocp.args.StandardSave(state), "progress": ocp.args.JsonSave(contents | sums)}
     with self._writing():
-      saved = self._manager.save(
-        progress.step,
-        args=ocp.args.Composite(
-          state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(contents | sums)
-        ),
-      )
+      saved = self._manager.save(progress.step, args=ocp.args.Composite(**items))
     if not saved:
       raise RuntimeError(f"orbax declined step {progress.step}; it has {self.steps()}")
 
@@ -207,12 +203,8 @@ class Checkpoints:
     return [which]
 
   def _read(self, step: int, template: TrainState) -> tuple[TrainState, Progress]:
-    restored = self._manager.restore(
-      step,
-      args=ocp.args.Composite(
-        state=ocp.args.StandardRestore(template), progress=ocp.args.JsonRestore()
-      ),
-    )
+    items = {"state": ocp.args.StandardRestore(template), "progress": ocp.args.JsonRestore()}
+    restored = self._manager.restore(step, args=ocp.args.Composite(**items))
     checksum, _, progress = _progress(restored["progress"])
     if checksum != _checksum(restored["state"], progress) or progress.step != step:
       raise ValueError("its checksum does not match its contents")
@@ -244,8 +236,7 @@ class Unreadable:
 class _Best(checkpoint_managers.PreservationPolicy):
   """Keeps the checkpoint of the lowest held-out loss.
 
-  Orbax's `BestN` has no losses of the checkpoints of an earlier process: to read them, it would
-  read all at once and fail at a damaged one.
+  Orbax's `BestN` would read the losses of an earlier process all at once and fail at a damaged one.
   """
 
   losses: Mapping[int, float]  # by step; `Checkpoints` goes on filling it
@@ -279,9 +270,8 @@ def _checksum(state: TrainState | None, progress: Progress) -> int:
 def _quietly(read: Callable[[], Result]) -> Result | Unreadable:
   """What `read` returns, or why it failed.
 
-  Orbax reads all arrays at once. When one fails, the unfinished reads of the others are dropped,
-  and Python would print a traceback of each: when they end, when it collects them, or when the
-  program ends.
+  When one array cannot be read, orbax drops the unfinished reads of the others, and Python would
+  print a traceback of each: when they end, when it collects them, or when the program ends.
   """
   if not isinstance(sys.unraisablehook, _DroppedReads):
     sys.unraisablehook = _DroppedReads(sys.unraisablehook)

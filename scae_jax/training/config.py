@@ -107,11 +107,10 @@ def _read_data(section: dict[str, Any]) -> DataOptions | SceneOptions:
 
 
 def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Command:
-  """Reads `--config=file[:preset]`, `--config.section.key=value`, `--workdir=folder` and the flags
-  of `Processes`, from a command line without the program's name.
+  """Reads `--config`, `--config.section.key=value`, `--workdir` and the flags of `Processes`.
 
-  Raises `RunError` if a flag or key is unknown, a value has the wrong type, or the file gives no
-  config.
+  Arguments are without the program's name. Raises `RunError` for an unknown flag or key, a value of
+  the wrong type, or a file that gives no config.
   """
   values = flags.FlagValues()
   values.set_gnu_getopt()  # values may stand apart from their flags, also of those not known yet
@@ -167,10 +166,9 @@ def _processes(values: flags.FlagValues) -> Processes | None:
 
 def parse_config(saved: Any) -> ConfigDict:
   """A config from its JSON, with tuples for lists; `ValueError` if it is not that of one."""
-  content = tuples(saved)
-  if not isinstance(content, dict):
-    raise ValueError(f"expected an object with sections, got {type(content).__name__}")
-  return ConfigDict(content).lock()
+  if not isinstance(saved, dict):
+    raise ValueError(f"expected an object with sections, got {type(saved).__name__}")
+  return ConfigDict(tuples(saved)).lock()
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
@@ -199,8 +197,7 @@ def describe(command: Command) -> str:
 def load_config(source: str) -> ConfigDict:
   """The config of `file[:preset]`, as `configs/mnist.py:modern`; its values can be changed.
 
-  The file is one of the user's, or one that comes with the package. Raises `RunError` if there is
-  none, or it gives no config.
+  The file is the user's or the package's. Raises `RunError` if there is none, or no config in it.
   """
   return _load(source)[0]
 

@@ -19,22 +19,22 @@ class RunError(Exception):
   exit_code = 2
 
 
-class NonFiniteError(RunError):
+class FailedError(RunError):
+  """The run started, and failed."""
+
+  exit_code = 1
+
+
+class NonFiniteError(FailedError):
   """A loss term or a gradient is not finite; the message names it and the step."""
 
-  exit_code = 1
 
-
-class WriteError(RunError):
+class WriteError(FailedError):
   """The run cannot be saved, for example on a full disk; what was saved before stands."""
 
-  exit_code = 1
 
-
-class ReportError(RunError):
+class ReportError(FailedError):
   """The training is finished and saved, but its report failed; the message says why."""
-
-  exit_code = 1
 
 
 class Interrupted(RunError):
@@ -47,10 +47,7 @@ class Interrupted(RunError):
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-  """Turns a `ValueError` or `OSError` of the block into a `RunError` with the same message.
-
-  Data sources, models and layers know nothing of runs and raise `ValueError` for what does not fit.
-  """
+  """Turns a `ValueError` or `OSError` of the block into a `RunError` with the same message."""
   try:
     yield
   except (ValueError, OSError) as error:

@@ -6,7 +6,6 @@ import socket
 import sys
 import threading
 import time
-from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -18,10 +17,9 @@ ONE_REQUEST = 0.2
 class StopRequest:
   """While entered, `signal_number` becomes the signal that asked to stop.
 
-  A flag that a handler sets would not do: Python runs handlers only between two instructions of the
-  main thread, which may be inside a compilation for a minute, and a second signal could not end it.
-  So a thread reads the numbers of signals, which the interpreter writes to its wakeup socket at
-  once.
+  Python runs handlers only between two instructions of the main thread, which may be inside a
+  compilation for a minute. So a thread reads the numbers of signals, which the interpreter writes
+  to its wakeup socket at once.
   """
 
   def __init__(self):
@@ -35,7 +33,8 @@ class StopRequest:
     self._writing.setblocking(False)
     self._wakeup_before = signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
     for number in _SIGNALS:
-      self._before[number] = signal.signal(number, _ignore)
+      # Python writes to the wakeup socket only for signals that have a Python handler.
+      self._before[number] = signal.signal(number, lambda *_: None)
     self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
     self._thread.start()
     return self
@@ -65,10 +64,6 @@ class StopRequest:
       elif time.monotonic() - first > ONE_REQUEST:
         _tell("stopped at once; the same command resumes from the last checkpoint, if there is one")
         os._exit(128 + number)
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-  """Python writes to the wakeup socket only for signals that have a Python handler."""
 
 
 def _tell(message: str) -> None:

@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from scae_jax.data.dataset import Dataset
 from scae_jax.models.system import Spec, System
+from scae_jax.training import processes
 from scae_jax.training.build import Run, build, variables_by_seed
 from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import Settings, read_settings
@@ -30,13 +31,6 @@ from scae_jax.training.mesh import check_batch_size, make_mesh, put
 from scae_jax.training.metrics import MetricsWriter, Window, import_tensorboard, of_seeds
 from scae_jax.training.optimizers import check_length
 from scae_jax.training.options import TrainOptions
-from scae_jax.training.processes import (
-  all_or_none,
-  check_agreement,
-  is_first,
-  largest,
-  lost_peers_explained,
-)
 from scae_jax.training.program import Program, check_finite
 from scae_jax.training.progress import Display
 from scae_jax.training.start import Start, find_start
@@ -75,24 +69,26 @@ def train(
   check_batch_size(options.batch_size, mesh)
   if options.tensorboard:
     import_tensorboard()  # or say how to install it
-  with all_or_none("load its data"):
+  with processes.all_or_none("load its data"):
     system, data, feed = build(settings, dataset)
   described = describe_data(data)
   check_same_data(workdir, described)
-  check_agreement("config", json.dumps(settings.config.to_dict()))
-  check_agreement("data set", json.dumps(described))
-  with all_or_none("read the run to start from"):
+  processes.check_agreement("config", json.dumps(settings.config.to_dict()))
+  processes.check_agreement("data set", json.dumps(described))
+  with processes.all_or_none("read the run to start from"):
     start = find_start(settings, system, feed.spec, mesh, workdir)
   with contextlib.ExitStack() as stack:
-    with all_or_none("open the workdir"):
+    with processes.all_or_none("open the workdir"):
       stack.enter_context(open_for_writing(workdir, settings.config, described))
-    display = stack.enter_context(Display(num_steps=options.num_steps, silent=not is_first()))
+    display = stack.enter_context(
+      Display(num_steps=options.num_steps, silent=not processes.is_first())
+    )
     folder, keep = checkpoint_directory(workdir), options.keep_checkpoints
     checkpoints = stack.enter_context(
       Checkpoints(folder, keep=keep, writable=True, say=display.say)
     )
     stop = stack.enter_context(StopRequest())
-    stack.enter_context(lost_peers_explained())
+    stack.enter_context(processes.lost_peers_explained())
     state, progress = _start(settings, system, feed.spec, mesh, start, checkpoints, display)
     writer = stack.enter_context(_metrics_writer(options, workdir, progress, display))
     if progress.step < options.num_steps:
@@ -100,7 +96,7 @@ def train(
       running = _Loop(options, program, checkpoints, display, writer, stop)
       state, progress = running.run(state, progress)
     checkpoints.wait()
-    if number := largest(stop.signal_number or 0):
+    if number := processes.largest(stop.signal_number or 0):
       begun = (
         f"step {progress.step} of {options.num_steps} is saved in {workdir}; the same command"
         " resumes from there."
@@ -146,7 +142,7 @@ def _metrics_writer(
   options: TrainOptions, workdir: pathlib.Path, progress: Progress, display: Display
 ) -> Iterator[MetricsWriter | None]:
   """The writer of metrics; says so if earlier lines in the file have changed."""
-  if not is_first():
+  if not processes.is_first():
     yield None
     return
   writer = MetricsWriter(workdir, after_step=progress.step, tensorboard=options.tensorboard)
@@ -232,7 +228,7 @@ class _Loop:
 
   def _is_stopping(self) -> bool:
     """Whether any process was asked to stop: all do so after the same step."""
-    return largest(self.stop.signal_number or 0) > 0
+    return processes.largest(self.stop.signal_number or 0) > 0
 
 
 def _due(step: int, every: int) -> bool:

@@ -1,6 +1,7 @@
 """A lower bound of the memory that a run needs, checked before anything runs."""
 
 import dataclasses
+import functools
 import math
 import os
 from typing import Any
@@ -38,11 +39,9 @@ def require_memory(settings: Settings, feed: Feed, traced: Traced, *, training: 
   sizes = _sizes(settings)
   # To blame is the largest number that the memory depends on; tracing all would take long.
   candidates = sorted(sizes, key=lambda key: np.max(sizes[key], initial=0), reverse=True)
-  grows = (
-    key
-    for key in candidates
-    if _needed_with_half(settings, feed, key, sizes[key], training) <= MUCH_LESS * needed
-  )
+  needed_with_half = functools.partial(_needed_with_half, settings, feed, training)
+  enough = MUCH_LESS * needed
+  grows = (key for key in candidates if needed_with_half(key, sizes[key]) <= enough)
   key = next(grows, candidates[0])
   raise ValueError(
     f"config.{key} is {sizes[key]!r}, and the run needs at least {in_words(needed)} of memory;"
@@ -68,9 +67,9 @@ def in_words(count: float) -> str:
 def _needed(settings: Settings, feed: Feed, traced: Traced, training: bool) -> int:
   """Bytes that a device needs at least.
 
-  That is, for all seeds, the parameters and, in training, the gradient, the optimiser's state and
-  the examples of a dispatch; and the largest array, either of a training step, whose batch
-  accelerators share, or of a pass of the report, which runs one seed at a time on one device.
+  For all seeds the parameters and, in training, the gradient, the optimiser's state and the order
+  of examples; and the largest array of a step, whose batch accelerators share, or of a pass of the
+  report, of one seed on one device.
   """
   train = settings.train
   in_pass = min(settings.evaluation.batch_size, max(feed.num_train, feed.num_heldout))
@@ -87,7 +86,7 @@ def _needed(settings: Settings, feed: Feed, traced: Traced, training: bool) -> i
 
 
 def _needed_with_half(
-  settings: Settings, feed: Feed, key: str, value: Any, training: bool
+  settings: Settings, feed: Feed, training: bool, key: str, value: Any
 ) -> float:
   """`_needed` with half the number, or numbers, at a key; infinite if there is no such run."""
   spec = feed.spec

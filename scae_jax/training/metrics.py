@@ -6,9 +6,8 @@ same lines as an uninterrupted one. Where several seeds train at once, numbers a
 and `"seeds": {"0": {"terms", "total", ...}, ...}` has those of each.
 
 `timing` of a training line has `steps_per_second` and `seconds` of the steps since the last line,
-without compilation, evaluation and checkpoints. Its `wall_seconds` count from when this process
-began to train, after compilation, and include evaluations and checkpoints. A resumed run counts
-from 0 again. A held-out line has the `seconds` of its evaluation.
+without compilation, evaluation and checkpoints. `wall_seconds`, with both, count from when this
+process had compiled. A held-out line has the `seconds` of its evaluation.
 """
 
 import contextlib
@@ -28,10 +27,9 @@ from scae_jax.training.errors import RunError, WriteError
 
 
 class Window:
-  """Running sums of per-step training metrics since the last line; exact for any dispatch length.
+  """Running sums of per-step training metrics since the last line, or [seeds] of several at once.
 
-  Sums are taken step by step in float64, so that neither the length of a dispatch nor a resumption
-  in the middle changes a mean. They are numbers or, where several seeds train at once, [seeds].
+  They are taken step by step in float64: neither the dispatch length nor a resumption changes them.
   """
 
   def __init__(self, contents: Mapping[str, Any] | None = None):

@@ -32,10 +32,9 @@ def selection_loss(terms: Mapping[str, Array], weights: Mapping[str, float]) -> 
 
 
 def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
-  """Weights of the loss terms at a step of training, counted from 0.
+  """Weights of the loss terms at a step, counted from 0, times the factors of `loss_schedule`.
 
-  A term with points (step, factor) has its weight times the factor, see `schedules.line_through`.
-  Held-out totals use the weights themselves. Points for no term raise `ValueError`.
+  Points for no term raise `ValueError`.
   """
   unknown = sorted(set(system.loss_schedule) - set(system.loss_weights))
   if unknown:
@@ -45,8 +44,7 @@ def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
     )
   weights = {}
   for name, weight in system.loss_weights.items():
-    points = system.loss_schedule.get(name, ())
-    factor = line_through(points)
+    factor = line_through(system.loss_schedule.get(name, ()))
     weights[name] = jnp.float32(weight) if factor is None else weight * factor(step)
   return weights
 
@@ -61,16 +59,11 @@ def losses(
 ) -> tuple[Array, tuple[dict[str, Array], Any]]:
   """The weighted total, and beside it the unweighted terms and the model's output.
 
-  Steps of training count from 0. Held-out examples have no step and no key: the model runs without
-  noise and schedules have their final values, so that steps can be compared.
+  Held-out examples have no step and no key: no noise, and schedules at their final values.
   """
   weights = system.loss_weights if step is None else scheduled_weights(system, step)
   rngs = None if noise_key is None else {"noise": noise_key}
-  changing: Mapping[str, Any] = (
-    {} if step is None or system.arguments is None else system.arguments(step)
-  )
-  output = system.module.apply(
-    {"params": params}, batch, train=step is not None, rngs=rngs, **changing
-  )
+  more = {} if step is None or system.arguments is None else system.arguments(step)
+  output = system.module.apply({"params": params}, batch, train=step is not None, rngs=rngs, **more)
   terms = system.loss_terms(output, batch, step)
   return weighted_total(terms, weights), (terms, output)

@@ -1,23 +1,24 @@
 """Optimisers and learning-rate schedules from the config's `optimizer` section."""
 
 import dataclasses
-from typing import Annotated, Any
+import functools
+from typing import Annotated
 
 import jax
 import optax
 
-from scae_jax.bounds import MAX_STEPS, above, between, one_of, rule, zero_or
+from scae_jax.bounds import MAX_STEPS, Bound, above, between, one_of, zero_or
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import TrainOptions
 
 OPTIMIZERS = ("rmsprop", "adam")
 SCHEDULES = ("constant", "exponential", "cosine")
 MAX_DECAY = 0.999999  # nearer to 1, a running mean in float32 would forget nothing
-NEEDED_TO_DECAY = rule(
+NEEDED_TO_DECAY = Bound(
   "at least 1 step where {section}.schedule is 'exponential'",
   lambda value, fields: value > 0 or fields["schedule"] != "exponential",
 )
-NEEDED_BY_ADAM = rule(
+NEEDED_BY_ADAM = Bound(
   "above 0 where {section}.name is 'adam' (1e-8 is usual)",
   lambda value, fields: value > 0 or fields["name"] != "adam",
 )
@@ -51,9 +52,8 @@ class OptimizerOptions:
 def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
   """Replaces zeros that stand for a value computed from the rest of the config.
 
-  A cosine's decay_steps becomes what is left of the run after warm-up, so that a longer or shorter
-  run has a whole cosine; `RunError` if nothing is. RMSProp's epsilon becomes (10 batch_size)^-2, as
-  in the release of the authors of Kosiorek et al. 2019.
+  A cosine's decay_steps becomes what is left of the run after warm-up; `RunError` if nothing is.
+  RMSProp's epsilon becomes (10 batch_size)^-2, as in the release of Kosiorek et al. 2019.
   """
   if options.schedule == "cosine" and options.decay_steps == 0:
     if options.warmup_steps >= train.num_steps:
@@ -109,10 +109,9 @@ def learning_rate_schedule(options: OptimizerOptions) -> optax.Schedule:
 def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
   """Weight decay and clipping if asked for, then the update rule, of options that are resolved.
 
-  Weight decay is that of a loss with the term weight_decay / 2 sum(parameter^2), known as L2: it is
-  not decoupled from the rule (Loshchilov and Hutter 2019, arXiv 1711.05101), so that a figure that
-  was published for a loss means the same here. Biases and all else with fewer than two axes do not
-  decay.
+  Weight decay is that of a loss with the term weight_decay / 2 sum(parameter^2), known as L2, not
+  decoupled from the rule (Loshchilov and Hutter 2019, arXiv 1711.05101). Biases and all else with
+  fewer than two axes do not decay.
 
   RMSProp is tf.train.RMSPropOptimizer of TensorFlow 1: with mean square s (starting at one) and
   momentum buffer v (starting at zero),
@@ -137,13 +136,9 @@ def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
     rule = optax.adam(schedule, b1=options.b1, b2=options.b2, eps=options.epsilon)
   first = []
   if options.weight_decay:
-    first.append(optax.add_decayed_weights(options.weight_decay, mask=_decays))
+    has_axes = functools.partial(jax.tree.map, lambda leaf: leaf.ndim >= 2)
+    first.append(optax.add_decayed_weights(options.weight_decay, mask=has_axes))
   if options.clip_norm:
     first.append(optax.clip_by_global_norm(options.clip_norm))
   # A rule alone is not in a chain, as in the checkpoints of earlier runs.
   return optax.chain(*first, rule) if first else rule
-
-
-def _decays(params: Any) -> Any:
-  """Whether each parameter has two axes or more; the same tree."""
-  return jax.tree.map(lambda leaf: leaf.ndim >= 2, params)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Annotated
 
-from scae_jax.bounds import MAX_STEPS, between, each, rule
+from scae_jax.bounds import MAX_STEPS, Bound, between, each
 from scae_jax.data.augmentation import Augmentation
 
 # Examples of a batch, and of a data set. More do not fit any device; see `training.memory`.
@@ -29,11 +29,11 @@ class DataOptions(Augmentation):
   num_validation: Annotated[int, between(0, MAX_EXAMPLES)]
 
 
-SEED = rule(
+SEED = Bound(
   "from 0 to 2147483648 less {section}.seeds, {seeds}",
   lambda value, fields: 0 <= value <= 2**31 - fields["seeds"],
 )
-OF_A_START = rule(
+OF_A_START = Bound(
   "() where {section}.start_from is ''",
   lambda value, fields: not value or fields["start_from"] != "",
 )

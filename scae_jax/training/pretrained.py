@@ -30,10 +30,9 @@ from scae_jax.training.workdir import check_same_data, describe_data, load_setti
 def save_pretrained(
   run: Run, seed: int, folder: pathlib.Path, dtype: str, figures: dict[str, Any]
 ) -> None:
-  """Writes one seed of a run into a folder, made if need be.
+  """Writes one seed of a run, and results of its evaluation, into a folder, made if need be.
 
-  The dtype float16 halves the file and rounds at the fourth digit; numbers too large for it raise
-  `RunError`. The figures are results of the run's evaluation, for readers of the file.
+  Numbers too large for the dtype, float16 or float32, raise `RunError`.
   """
   variables = {"params": write_parameters(folder, run.variables[seed]["params"], dtype)}
   config = run.config.to_dict()
@@ -54,10 +53,7 @@ def save_pretrained(
 def named_folders(
   parent: pathlib.Path, workdir: str, name: str
 ) -> tuple[pathlib.Path, pathlib.Path]:
-  """The folder of a run, or of the named parameters in `parent`, and that of its results.
-
-  Raises `RunError` if neither is named, or there are no such parameters.
-  """
+  """Folders of a run, or of the named parameters in `parent`, and of its results; or `RunError`."""
   if not workdir and not name:
     raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
   results = pathlib.Path(workdir or f"runs/pretrained-{name}")
@@ -70,11 +66,8 @@ def named_folders(
 def open_pretrained(
   folder: pathlib.Path, which: Which = "latest", config: ConfigDict | Settings | None = None
 ) -> Run:
-  """Loads what `save_pretrained` wrote, as `build.open_run` loads a run.
-
-  Raises `RunError` if a step is asked for, or the parameters cannot be read or do not fit config
-  and data set.
-  """
+  """Loads what `save_pretrained` wrote; `RunError` if a step is asked for, or something cannot be
+  read or does not fit."""
   if which != "latest":
     raise RunError(f"pretrained parameters are of one step; leave out --step={which}.")
   settings = load_settings(folder) if config is None else read_settings(config)

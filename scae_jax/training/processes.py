@@ -109,11 +109,9 @@ def check_agreement(what: str, text: str) -> None:
 
 @contextlib.contextmanager
 def lost_peers_explained() -> Iterator[None]:
-  """Ends this process with a message when another process of the run has died.
+  """Ends this process with a message when a collective operation fails: another one has died.
 
-  A collective operation fails when the process at its other end dies. Where a host vanishes without
-  closing its connections, or dies while the others wait for its part of a checkpoint, JAX's
-  heartbeat notices, aborts the others and says that another task has died.
+  Where a host vanishes without closing its connections, JAX's heartbeat notices and says so itself.
   """
   try:
     yield

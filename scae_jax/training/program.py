@@ -40,13 +40,9 @@ class Program:
     self._train_split = put(feed.train, mesh)
     self.held_out = feed.held_out
     self._heldout_split = put(feed.heldout, mesh)
+    optimizer = make_optimizer(settings.optimizer)
     self._dispatch = make_dispatch(
-      system,
-      make_optimizer(settings.optimizer),
-      mesh,
-      feed.training_batch,
-      settings.train,
-      num_examples=feed.num_train,
+      system, optimizer, mesh, feed.training_batch, settings.train, num_examples=feed.num_train
     )
     self._heldout = make_heldout(system, mesh, feed, settings.train)
     self._revive = None
@@ -63,8 +59,7 @@ class Program:
     """Runs a state, which is donated, from its step to the next multiple of the dispatch length.
 
     Returns the state after n more steps and their metrics, `{name: float32 [n]}`: `terms/...`
-    unweighted, in the system's order, then `total` and `grad_norm`. Where several seeds train at
-    once, `[n, seeds]`.
+    unweighted, in the system's order, then `total` and `grad_norm`; of several seeds `[n, seeds]`.
     """
     length = self._train.dispatch_length
     if self._revive is not None and step in self._train.revive_idle:
@@ -134,9 +129,8 @@ def make_heldout(
   in float32; the last is the total without the probes. Where several seeds train at once,
   parameters have one more axis in front and results are [seeds].
 
-  Terms that are statistics over a batch depend on its size, so they are means over batches of the
-  training size, without the examples that do not fill one. Measures belong to single examples and
-  are means over all of them. The model runs without noise, unless it has a switch that keeps it on.
+  Terms may depend on the size of the batch, so they are means over batches of the training size,
+  without the examples that do not fill one. Measures are means over all examples.
   """
   num_examples, batch_size = feed.num_heldout, min(train.batch_size, feed.num_heldout)
   num_full = num_examples // batch_size

@@ -41,9 +41,8 @@ def report_run(
   report on fewer examples than the config says, goes to
   `evaluation/<data set>-<split>[-step<number>][-max<examples>]`. Prints which folder it was.
 
-  What is None is the run's own: data set, held-out split, most examples of a split (0 for all).
-  Raises `RunError` if another data set or split is asked of a run on generated scenes, and what
-  `evaluation.report.write_reports` and the scorers raise.
+  What is None is the run's own; 0 `max_examples` are all. Raises `RunError` if another data set or
+  split is asked of a run on generated scenes, and what `write_reports` and the scorers raise.
   """
   settings = run.settings
   if max_examples is None:
@@ -88,12 +87,8 @@ def report_run(
 def scored_examples(
   options: DataOptions, scored: EvalDataset, split: str
 ) -> tuple[Mapping[str, np.ndarray], MakeBatch]:
-  """What a classifier, of a run with these options, is scored on.
-
-  Returns arrays on the host, one entry an example each, and `(arrays, indices) -> batch`, which
-  puts images in the middle of the canvas, or, of a run on overlaid pairs, overlays each with
-  another.
-  """
+  """What a classifier is scored on: arrays on the host, one entry an example each, and `(arrays,
+  indices) -> batch`, with images in the middle of the canvas or, of such a run, overlaid pairs."""
   examples = load_split(scored, split, max_examples=0)
   if options.overlay:
     sizes = {"canvas": options.canvas, "max_shift": options.max_shift}

@@ -30,14 +30,10 @@ MOST_NAMES = 5  # in a message
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-  """What a run starts from.
+  """What a run starts from."""
 
-  Parameters are on the host, all of the model's or some; of several seeds with one more axis in
-  front. The summary is one line: how much was taken from where, and what is new.
-  """
-
-  params: Any
-  summary: str
+  params: Any  # all of the model's or some, on the host; of several seeds with an axis in front
+  summary: str  # one line: how much was taken from where, and what is new
 
 
 def find_start(
@@ -45,11 +41,9 @@ def find_start(
 ) -> Start | None:
   """Reads the latest checkpoint of the run in `train.start_from`, whatever its model and data.
 
-  A run of one seed starts all seeds of this one. A run of several must have as many as this one;
-  they are taken in order.
-
-  None where no other run is named, or this one, in `workdir`, has a checkpoint to resume from.
-  Raises `RunError` if there is no such run or checkpoint, or it does not fit this one.
+  A run of one seed starts all seeds of this one; one of several must have as many. None where no
+  run is named, or this one, in `workdir`, has a checkpoint to resume from. Raises `RunError` if
+  there is no such run or checkpoint, or it does not fit this one.
   """
   source = settings.train.start_from
   if not source or _has_checkpoints(workdir):

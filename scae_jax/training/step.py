@@ -36,12 +36,11 @@ def update(
 ) -> tuple[TrainState, StepMetrics]:
   """One optimiser step on the weighted total.
 
-  Over a mesh of several devices, each computes loss and gradient of its own examples. One sum over
-  the devices of all these numbers side by side follows: a sum for every array takes longer than
-  the step on a CPU.
+  Over a mesh of several devices, each computes loss and gradient of its own examples. They are
+  summed side by side: a sum for every array takes longer than the step on a CPU.
 
   Returns the next state, and `{"terms": {name: []}, "total": [], "grad_norm": []}` before the
-  update; the norm is over all parameters, and before weight decay and clipping.
+  update, before weight decay and clipping.
   """
 
   def loss_and_gradient(params: Any, batch: Batch, step: Array, noise_key: Array) -> Any:
@@ -65,13 +64,9 @@ def update(
   total, terms, grads = compute(state.params, batch, state.step, noise_key)
   updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
   metrics = {"terms": terms, "total": total, "grad_norm": optax.tree.norm(grads)}
-  next_state = dataclasses.replace(
-    state,
-    step=state.step + 1,
-    params=optax.apply_updates(state.params, updates),
-    opt_state=opt_state,
-  )
-  return next_state, metrics
+  params = optax.apply_updates(state.params, updates)
+  state = dataclasses.replace(state, step=state.step + 1, params=params, opt_state=opt_state)
+  return state, metrics
 
 
 def make_dispatch(
@@ -85,17 +80,13 @@ def make_dispatch(
 ) -> jax.stages.Wrapped:
   """The function that runs `train.dispatch_length` steps on the device.
 
-  It takes `(state, split, epoch, offset, num_active)`: the data set on the mesh, the position of
-  the state's step in the order of examples (`data.batches.epoch_position`), and the number of steps
-  that are taken; the others leave the state as it was, so that one compiled program serves the
-  whole run, its last steps and any point of resumption. It returns the state and the metrics by
-  step, each array `[dispatch_length]`, of which the first `num_active` entries are valid. Where
-  several seeds train at once, the state has one more axis in front and metrics one at the end.
-
-  The state is donated. The batch of a step is made on the device by `training_batch` (see
-  `data.feed.Feed`), from the step's number alone.
+  It takes `(state, split, epoch, offset, num_active)`: the state, which is donated, the data set on
+  the mesh, the position in the order of examples (`data.batches.epoch_position`), and the number of
+  steps that are taken; the others leave the state as it was, so that one program serves the whole
+  run. It returns the state and the metrics by step, `[dispatch_length]`, of which the first
+  `num_active` are valid. Of several seeds at once, the state has an axis in front and metrics one
+  at the end. `training_batch` is of `data.feed.Feed`.
   """
-  length = train.dispatch_length
 
   def dispatch(
     state: TrainState, split: Batch, epoch: Array, offset: Array, num_active: Array
@@ -104,7 +95,7 @@ def make_dispatch(
       jax.random.fold_in(state.rng, ORDER_STREAM),
       epoch,
       offset,
-      num_steps=length,
+      num_steps=train.dispatch_length,
       batch_size=train.batch_size,
       num_examples=num_examples,
     )
@@ -118,18 +109,13 @@ def make_dispatch(
       next_state, metrics = update(system, optimizer, state, batch, noise_key, mesh)
       return _choose(position < num_active, next_state, state), metrics
 
-    return jax.lax.scan(body, state, (jnp.arange(length), order))
+    return jax.lax.scan(body, state, (jnp.arange(len(order)), order))
 
   if train.seeds > 1:
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     dispatch = _one_after_another(dispatch) if on_cpu else _side_by_side(dispatch)
   everywhere = replicated(mesh)
-  return jax.jit(
-    dispatch,
-    donate_argnums=0,
-    in_shardings=everywhere,
-    out_shardings=everywhere,
-  )
+  return jax.jit(dispatch, donate_argnums=0, in_shardings=everywhere, out_shardings=everywhere)
 
 
 Dispatch = Callable[..., tuple[TrainState, StepMetrics]]
@@ -153,13 +139,7 @@ def _one_after_another(dispatch: Dispatch) -> Dispatch:
 def _choose(first: Array, when_true: TrainState, when_false: TrainState) -> TrainState:
   """A select, not a `lax.cond`: a condition would make a GPU wait for the host at every step."""
 
-  def select(a: Array, b: Array) -> Array:
-    return jnp.where(first, a, b)
-
-  chosen = jax.tree.map(
-    select,
-    (when_true.step, when_true.params, when_true.opt_state),
-    (when_false.step, when_false.params, when_false.opt_state),
-  )
-  step, params, opt_state = chosen
-  return dataclasses.replace(when_false, step=step, params=params, opt_state=opt_state)
+  key = when_false.rng  # is the same in both
+  both = (dataclasses.replace(state, rng=None) for state in (when_true, when_false))
+  chosen = jax.tree.map(lambda a, b: jnp.where(first, a, b), *both)
+  return dataclasses.replace(chosen, rng=key)

@@ -1,10 +1,8 @@
 """Runs the rows of a sweep one after another, and writes tables of those that are finished.
 
-Every row is a process of its own, so that a crash, an exhausted memory or a loss that is not finite
-ends the row and not the sweep, and the device is free for the next one. The state of a sweep is in
-the folders of its rows: one that was killed, or runs in several tasks, goes on from there. (If the
-sweep alone is killed, its run goes on. Started again meanwhile, the sweep finds that folder locked,
-says so, and goes on with the other rows.)
+Every row is a process of its own, so that whatever ends it does not end the sweep. The state of a
+sweep is in the folders of its rows: one that was killed, or runs in several tasks, goes on from
+there. A folder in which another process trains is locked: its row fails, the others go on.
 
 <root>/<row>/            the workdir of the run, see `workdir`
 <root>/<row>/train.log   the output of its processes
@@ -18,21 +16,19 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scae_jax.evaluation.comparison import csv_table, markdown_table
 from scae_jax.evaluation.files import read_json, write_whole
 from scae_jax.training.config import differences, parse_config
-from scae_jax.training.errors import Interrupted, RunError
+from scae_jax.training.errors import FailedError, Interrupted, RunError
 from scae_jax.training.sweep_file import Row
 from scae_jax.training.workdir import RESUMABLE_CHANGES
 
 
-class RowsFailed(RunError):
+class RowsFailed(FailedError):
   """Some rows of a sweep have no report; the message says which and why."""
-
-  exit_code = 1
 
 
 def read_task(text: str, rows: Sequence[Row]) -> list[Row]:
@@ -102,11 +98,9 @@ def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:
 
 
 def write_tables(rows: Sequence[Row], root: pathlib.Path) -> None:
-  """Writes `table.csv` and `table.md` of all rows that are finished now.
-
-  Tasks that share the folder take turns, so that the last to write has seen all.
-  """
-  with _turn(root / "table.lock"):
+  """Writes `table.csv` and `table.md` of all rows that are finished now; tasks take turns."""
+  with (root / "table.lock").open("a") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed, or the process dies
     found = {row.name: finished_report(row, root / row.name) for row in rows}
     reports = {name: report for name, report in found.items() if report}
     missing = [name for name, report in found.items() if not report]
@@ -118,8 +112,7 @@ def run_logged(command: Sequence[str], log: pathlib.Path) -> int:
   """Runs a process to its end and returns its exit code (negative: the signal that killed it).
 
   Its output is added to the log. Ctrl-C and SIGTERM are passed on to the process, which saves and
-  ends; a second one ends it at once. A terminal sends Ctrl-C to the process as well; it takes two
-  in a moment for one, see `interrupt`. `Interrupted` is raised when the process has ended.
+  ends; a second one ends it at once. `Interrupted` is raised when the process has ended.
   """
   received: list[int] = []
   processes: list[subprocess.Popen] = []
@@ -155,11 +148,3 @@ def reason(log: pathlib.Path, start: int) -> str:
     lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
   errors = [line for line in lines if re.match(r"error: |\w+(\.\w+)*Error\b", line)]
   return (errors or lines or ["it said nothing"])[-1].strip()
-
-
-@contextlib.contextmanager
-def _turn(path: pathlib.Path) -> Iterator[None]:
-  """Holds a lock on a file; a process that dies releases it."""
-  with path.open("a") as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    yield

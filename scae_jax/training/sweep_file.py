@@ -53,12 +53,7 @@ class Row:
 
 
 def read_sweep(path: pathlib.Path) -> list[Row]:
-  """The rows of a sweep file.
-
-  Raises `RunError` if the file is not one, or some rows are wrong: an unknown key, a name that is
-  no folder name or stands twice, a config or override that train.py would refuse. The message has
-  all of them, each with its row.
-  """
+  """The rows of a sweep file; `RunError` with all that is wrong in it, each with its row."""
   try:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError) as error:
@@ -137,16 +132,11 @@ def make_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) ->
     raise RunError(f"{where}: {error}") from error
   values = flatten_dict(settings.config.to_dict(), sep=".")
   for key, given in overrides.items():
-    _check_type(where, key, given, values[key])
+    # A command line would read the number 3 as the name '3'; TOML has types.
+    expected, found = type(values[key]), type(tuples(given))
+    if found is not expected and (expected, found) != (float, int):
+      raise RunError(
+        f"{where}: config.{key} must be of type {expected.__name__}; it is {given!r} of type"
+        f" {type(given).__name__}."
+      )
   return Row(name, tuple(arguments), settings)
-
-
-def _check_type(where: str, key: str, given: Any, read: Any) -> None:
-  """Compares types: a command line would read the number 3 as the name '3'; TOML has types."""
-  expected = type(read)
-  if type(tuples(given)) is expected or (expected is float and type(given) is int):
-    return
-  raise RunError(
-    f"{where}: config.{key} must be of type {expected.__name__}; it is {given!r} of type"
-    f" {type(given).__name__}."
-  )

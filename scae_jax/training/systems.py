@@ -52,15 +52,12 @@ def systems() -> list[str]:
 def check_system(system: System, data: Spec, batch_size: int) -> Traced:
   """Traces a training and a test batch, without computing anything.
 
-  Raises:
-    ValueError: from the model; or terms and weights differ, the schedule of weights is not one, a
-      term is not a scalar, what stands for an example has not one entry an example, or a feature
-      and a reading have one name.
+  Raises ValueError if the model does; if terms and weights differ, the schedule is none, a shape is
+  wrong, or a feature and a reading have one name.
   """
   loss = {"weights": system.loss_weights, "schedule": system.loss_schedule}
   bounds.read(LossOptions, "loss", loss)  # also of systems that do not check their own
   batch = jax.eval_shape(lambda: data.blank_batch(batch_size))
-
   keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))
 
   def start(keys: Array, batch: Any) -> Any:
@@ -70,15 +67,15 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
   def run(params: Any, keys: Array, batch: Any, step: int | None) -> tuple[Any, ...]:
     key = None if step is None else keys[2]
     _, (terms, output) = losses(system, params, batch, step=step, noise_key=key)
-    numbers = (system.metrics(output, batch), system.features(output), system.all_readings(output))
+    numbers = (system.metrics(output, batch), system.features(output), system.readings(output))
     others = (of and of(output) for of in (system.classify, system.poses))
     return terms, *numbers, *others
 
   params = jax.eval_shape(start, keys, batch)
   largest, results = [], []
   for step in (0, None):
-    traced = functools.partial(run, step=step)
-    program, shapes = jax.make_jaxpr(traced, return_shape=True)(params, keys, batch)
+    trace = jax.make_jaxpr(functools.partial(run, step=step), return_shape=True)
+    program, shapes = trace(params, keys, batch)
     largest.append(_largest_array(program.jaxpr))
     results.append(shapes)
   for terms, measures, features, readings, scores, poses in results:
@@ -108,10 +105,7 @@ def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> Non
 
 
 def _largest_array(program: Jaxpr) -> int:
-  """Bytes of the largest array that a traced program computes.
-
-  A program may need much more, for values that the gradient keeps; it seldom needs less.
-  """
+  """Bytes of the largest array that a traced program computes; it seldom needs less memory."""
   largest = 0
   for equation in program.eqns:
     largest = max([largest, *(num_bytes(variable.aval) for variable in equation.outvars)])

@@ -26,13 +26,7 @@ from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import is_dotted
 from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.models.system import ImageSpec, Spec
-from scae_jax.training.config import (
-  Settings,
-  differences,
-  parse_config,
-  read_settings,
-  value_at,
-)
+from scae_jax.training.config import Settings, differences, parse_config, read_settings, value_at
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
 from scae_jax.training.processes import is_first
@@ -81,15 +75,11 @@ def load_settings(
 ) -> Settings:
   """The config of a run, to build it from.
 
-  A shared folder must not run code of its own. Its config may name a system of the package, or a
-  module that is imported already. The caller must name any other system too, as `own_system`, and a
-  function that loads the data as `own_source`, also for a run on data in memory.
-  `changes` replaces saved values, by key `section.key`. With `is_given` the caller has the data
-  set, and none is loaded.
-
-  Raises:
-    RunError: the config cannot be read or lacks a key to change; or it names another system or data
-      set, or code elsewhere.
+  A shared folder must not run code of its own: the caller must name a system that is neither of the
+  package nor imported already as `own_system`, and a function that loads the data as `own_source`,
+  also for a run on data in memory. `changes` replaces saved values, by `section.key`. With
+  `is_given` the caller has the data set. Raises `RunError` if the config cannot be read, lacks a
+  key to change, or names another system or data set, or code elsewhere.
   """
   settings = saved_settings(workdir, changes)
   path, name = pathlib.Path(workdir) / "config.json", settings.system
@@ -141,13 +131,21 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
     return
   different = differences(saved_config(workdir), config)
   changed = {
-    key: pair
-    for key, pair in different.items()
+    key: (old, new)
+    for key, (old, new) in different.items()
     if not key.startswith("evaluation.")
-    and (key not in RESUMABLE_CHANGES or (key == "train.num_steps" and not _is_longer(*pair)))
+    and not (key == "train.num_steps" and type(old) is int and new > old)
+    and key not in RESUMABLE_CHANGES - {"train.num_steps"}
   }
-  if "train.num_steps" in different and set(changed) <= {"train.num_steps"}:
-    _check_length_is_free(workdir, config, *different["train.num_steps"])
+  ends_with_run = config.optimizer.schedule == "cosine" and config.optimizer.decay_steps == 0
+  if "train.num_steps" in different and set(changed) <= {"train.num_steps"} and ends_with_run:
+    old, new = different["train.num_steps"]
+    raise RunError(
+      f"{workdir} holds a run of train.num_steps {old}, {new} given, whose cosine ends with the run"
+      " (config.optimizer.decay_steps = 0): with another length, the steps already trained would"
+      f" have had other learning rates. Give {old}, or train anew in another --workdir; to extend"
+      " a run, set optimizer.decay_steps from its start, as long as the run may become."
+    )
   if changed:
     lines = [f"  {key}: {old!r} there, {new!r} given" for key, (old, new) in changed.items()]
     raise RunError(
@@ -158,25 +156,11 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
     )
 
 
-def _is_longer(old: Any, new: int) -> bool:
-  return type(old) is int and new > old
-
-
-def _check_length_is_free(workdir: pathlib.Path, config: ConfigDict, old: int, new: int) -> None:
-  if config.optimizer.schedule == "cosine" and config.optimizer.decay_steps == 0:
-    raise RunError(
-      f"{workdir} holds a run of train.num_steps {old}, {new} given, whose cosine ends with the run"
-      " (config.optimizer.decay_steps = 0): with another length, the steps already trained would"
-      f" have had other learning rates. Give {old}, or train anew in another --workdir; to extend"
-      " a run, set optimizer.decay_steps from its start, as long as the run may become."
-    )
-
-
 def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
-  """A description by which a data set is recognised in any folder; takes 0.1 s for MNIST.
+  """A description, ready for JSON, by which a data set is recognised in any folder.
 
-  Ready for JSON: name, class names, and of each split the number and shape of its examples and a
-  hash of images and labels. Of generated scenes, the generator's options.
+  Name, class names, and of each split the number and shape of its examples and a hash; of generated
+  scenes, the generator's options.
   """
   if isinstance(dataset, Scenes):
     return dataset.describe()
@@ -256,8 +240,8 @@ def open_for_writing(
 ) -> Iterator[None]:
   """Makes the folder, saves config and data description, and locks it against other runs.
 
-  The lock ends with the process. In a run of many processes, only the first does this. Raises
-  `RunError` if the folder cannot be written, or another process trains in it.
+  Only the first of many processes does. Raises `RunError` if the folder cannot be written, or
+  another process trains in it.
   """
   if not is_first():
     yield
