@@ -139,7 +139,7 @@ def get_config(preset: str = "") -> ConfigDict:
   config.train.keep_checkpoints = 2  # number of the latest ones, beside the best
   config.train.tensorboard = False
   config.train.compilation_cache = ""  # folder; "" is the default one, "off" is none
-  config.train.start_from = ""  # workdir of a run whose latest parameters to start from; "" is off
+  config.train.start_from = ""  # workdir or folder of pretrained parameters; "" is off
   config.train.start_modules = ()  # to take from there, such as part_encoder; () is all
   config.train.revive_idle = ()  # steps before which idle objects become copies of busy ones
 

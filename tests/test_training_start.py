@@ -5,10 +5,12 @@ import pathlib
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
 
+from scae_jax.evaluation.files import write_json
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import read_settings
@@ -16,6 +18,7 @@ from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
 from scae_jax.training.metrics import Window
 from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.parameters import write_parameters
 from scae_jax.training.program import Program
 from scae_jax.training.start import _summary
 from scae_jax.training.state import by_seed
@@ -152,6 +155,16 @@ def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path
     by_seed(state.params, (5, 6)).values(), params_of(sources).values(), strict=True
   ):
     assert_equal(params, expected)
+
+
+def test_pretrained_parameters_start_a_run(tmp_path, monkeypatch):
+  state = first_state(toy_config(), tmp_path / "other", monkeypatch)
+  params = jax.tree.map(lambda leaf: jnp.round(leaf, 1) + 1, state.params)
+  saved = write_parameters(tmp_path / "saved", params, "float16")
+  write_json(tmp_path / "saved" / "source.json", {"step": 7, "seed": 0})
+  config = toy_config(train__start_from=str(tmp_path / "saved"), train__seeds=2)
+  started = first_state(config, tmp_path / "run", monkeypatch).params
+  assert_equal(started, jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), saved))
 
 
 def test_resumed_run_does_not_start_again(source, tmp_path, monkeypatch):

@@ -58,7 +58,8 @@ class TrainOptions:
   keep_checkpoints: Annotated[int, between(1, MAX_STEPS)]  # number of the latest, beside the best
   tensorboard: bool  # whether metrics also go to `<workdir>/tensorboard`
   compilation_cache: str  # folder for compiled programs, see `compilation.keep_compiled`
-  start_from: str  # workdir whose latest parameters to start from, see `start`; "" for none
+  # Workdir or folder of pretrained parameters to start from, see `start`; "" for none.
+  start_from: str
   start_modules: Annotated[tuple[str, ...], OF_A_START]  # to take from there; () for all
   # Before these steps, counted from 0, idle object capsules become copies, see `revival`.
   revive_idle: Annotated[tuple[int, ...], each(between(0, MAX_STEPS), most=1000)]

@@ -39,8 +39,8 @@ def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:
   return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype), leaf.dtype), params)
 
 
-def read_parameters(folder: pathlib.Path, system: System, spec: Spec) -> tuple[int, int, Any]:
-  """Step, seed and variables of the module; `RunError` if they are damaged or do not fit it."""
+def read_stored(folder: pathlib.Path) -> tuple[int, int, dict[str, np.ndarray]]:
+  """Step, seed and parameters by path, as they were stored; `RunError` if they are damaged."""
   try:
     source = read_json(folder / "source.json", "step", "seed")
     arrays = read_arrays(folder / FILE)
@@ -49,6 +49,12 @@ def read_parameters(folder: pathlib.Path, system: System, spec: Spec) -> tuple[i
   step, seed = source["step"], source["seed"]
   if type(step) is not int or type(seed) is not int:
     raise RunError(f"{folder / 'source.json'} must have whole numbers as step and seed.")
+  return step, seed, arrays
+
+
+def read_parameters(folder: pathlib.Path, system: System, spec: Spec) -> tuple[int, int, Any]:
+  """Step, seed and variables of the module; `RunError` if they are damaged or do not fit it."""
+  step, seed, arrays = read_stored(folder)
 
   def init() -> Any:
     keys = {"params": jax.random.key(0), "noise": jax.random.key(0)}

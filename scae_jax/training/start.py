@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from scae_jax.models.system import Spec, System
@@ -22,6 +22,7 @@ from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import TrainOptions
+from scae_jax.training.parameters import FILE, read_stored
 from scae_jax.training.state import abstract_state, placed, state_shapes
 from scae_jax.training.workdir import checkpoint_directory, saved_settings
 
@@ -39,7 +40,8 @@ class Start:
 def find_start(
   settings: Settings, system: System, data: Spec, mesh: Mesh, workdir: pathlib.Path
 ) -> Start | None:
-  """Reads the latest checkpoint of the run in `train.start_from`, whatever its model and data.
+  """Reads the latest checkpoint of the run in `train.start_from`, or the parameters of a folder
+  of `pretrained/`, whatever their model and data.
 
   A run of one seed starts all seeds of this one; one of several must have as many. None where no
   run is named, or this one, in `workdir`, has a checkpoint to resume from. Raises `RunError` if
@@ -64,33 +66,43 @@ def _has_checkpoints(workdir: pathlib.Path) -> bool:
 
 
 def _read(source: pathlib.Path, options: TrainOptions, own: Any, mesh: Mesh) -> Start:
-  settings, num_seeds = saved_settings(source), options.seeds
-  directory = require_checkpoints(source)
-  found = settings.train.seeds
+  num_seeds, is_pretrained = options.seeds, (source / FILE).is_file()
+  found = 1 if is_pretrained else saved_settings(source).train.seeds
   if found not in (1, num_seeds):
     raise RunError(
       f"{source} has {found} seeds and this run {num_seeds}. Start from a run of one seed, which"
       f" all share, or set config.train.seeds to {found}."
     )
-  with Checkpoints(directory, keep=1, writable=False) as checkpoints:
-    theirs = checkpoints.describe_params()
+  own_shapes = _shapes(own, num_seeds > 1)
+
+  def taken(theirs: Any) -> dict[str, Any]:
+    """The modules to take; `RunError` if they are not there or do not fit."""
     modules = options.start_modules or tuple(theirs)
     if absent := [name for name in modules if name not in theirs]:
       raise RunError(
         f"{source} has no module {', '.join(absent)}, which config.train.start_modules names; it"
         f" has {', '.join(sorted(theirs))}."
       )
-    own_shapes = _shapes(own, num_seeds > 1)
-    shapes = _shapes({name: theirs[name] for name in modules}, found > 1)
-    _check_fit(source, own_shapes, shapes)
-    optimizer = make_optimizer(settings.optimizer)
-    template = placed(state_shapes(theirs, optimizer, num_seeds=found), mesh)
-    state, progress = checkpoints.restore(template)
-  params = jax.device_get({name: state.params[name] for name in modules})
+    chosen = {name: theirs[name] for name in modules}
+    _check_fit(source, own_shapes, _shapes(chosen, found > 1))
+    return chosen
+
+  if is_pretrained:
+    step, _, arrays = read_stored(source)
+    arrays = {path: array.astype(np.float32) for path, array in arrays.items()}
+    params = taken(unflatten_dict(arrays, sep="/"))
+  else:
+    with Checkpoints(require_checkpoints(source), keep=1, writable=False) as checkpoints:
+      theirs = checkpoints.describe_params()
+      taken(theirs)  # before they are read
+      optimizer = make_optimizer(saved_settings(source).optimizer)
+      template = placed(state_shapes(theirs, optimizer, num_seeds=found), mesh)
+      state, progress = checkpoints.restore(template)
+    params, step = jax.device_get(taken(state.params)), progress.step
+  summary = _summary(own_shapes, _shapes(params, found > 1))
   if found < num_seeds:
     params = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (num_seeds, *leaf.shape)), params)
-  summary = _summary(own_shapes, shapes)
-  return Start(params, f"starting from step {progress.step} of {source}: {summary}")
+  return Start(params, f"starting from step {step} of {source}: {summary}")
 
 
 Shapes = dict[str, tuple[int, ...]]  # of parameters, by path
