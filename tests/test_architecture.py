@@ -3,7 +3,6 @@
 import ast
 import functools
 import importlib
-import pathlib
 import re
 import subprocess
 import sys
@@ -13,8 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 
 import scae_jax
+from tests.conftest import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "scae_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
 COMMANDS = ("train", "evaluate", "explore", "sweep")

@@ -59,19 +59,6 @@ def test_warp_benchmark_refuses_a_variant_that_is_wrong_and_times_the_others(
   assert "| wrong, forward | failed | | |" in printed
 
 
-def test_what_raises_costs_its_own_row_alone():
-  def fail():
-    raise MemoryError("no room")
-
-  def one():
-    return np.ones(3)
-
-  rows = measuring.checked_milliseconds({"first": (one, fail), "second": (fail, one)}, rounds=3)
-  failed = "MemoryError: no room"
-  assert rows["first, with gradient"] == rows["second, forward"] == failed
-  assert len(rows["first, forward"]) == len(rows["second, with gradient"]) == 3
-
-
 def test_functions_take_turns_and_what_raises_late_is_not_called_again():
   calls = []
 

@@ -3,7 +3,6 @@ affNIST's MATLAB files, on small files in their format."""
 
 import warnings
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.io
@@ -11,7 +10,6 @@ from scipy import ndimage
 
 from scae_jax.data import affine
 from scae_jax.data.affnist import find_batches, load_affnist, read_batch
-from scae_jax.data.augmentation import centre_on_canvas
 from scae_jax.data.sources import load_dataset
 from tests.toy_data import assert_uniform, random_images, write_affnist
 
@@ -143,13 +141,6 @@ def placed(images, canvas, degrees=0.0, shift=(0, 0)):
   return affine.resample(images, maps, canvas), maps
 
 
-@pytest.mark.parametrize(("height", "width", "canvas"), [(5, 4, 8), (4, 7, 7)])
-def test_an_image_that_is_not_moved_lies_where_batches_put_it(height, width, canvas):
-  images = random_images(2, height, width)
-  expected = centre_on_canvas(jnp.asarray(images), canvas)
-  np.testing.assert_array_equal(placed(images, canvas)[0], expected)
-
-
 def test_rotation_is_counter_clockwise_and_about_the_middle():
   images = random_images(2, 6, 6)
   padded = placed(images, 10)[0]
@@ -215,19 +206,6 @@ def test_images_and_labels_come_back_upright(tmp_path, official, column_order, c
   assert loaded.class_names == load_dataset("digits").class_names
   assert_holds(loaded, *official, turned=column_order)
   assert f"official affNIST: 60 images of 1 file(s) in {tmp_path}." in loaded.notes
-
-
-def test_mnists_own_digits_stand(tfds_dir, tmp_path):
-  """The test for digits that lie on their sides, on the pictures that it is for."""
-  import tensorflow_datasets as tfds
-
-  source = tfds.builder_from_directory(f"{tfds_dir}/mnist/3.0.1").as_data_source("test")
-  images = np.stack([example["image"] for example in source.__getitems__(range(300))])
-  images = affine.resample(images, affine.draw_affine(images, 40, 0).maps, 40)
-  labels = np.zeros(len(images), int)
-  for order in (False, True):
-    write_affnist(tmp_path / "test.mat", images, labels, column_order=order)
-    assert_holds(load_affnist(str(tmp_path)), images, labels, turned=order)
 
 
 def test_images_that_show_nothing_lie_as_they_are(tmp_path):

@@ -51,23 +51,18 @@ def distances(points):
 def test_patterns_have_side_two_and_stand_in_the_middle():
   sizes = {"square": 4, "triangle": 3, "pentagon": 5, "l": 5}
   assert {name: len(points) for name, points in PATTERNS.items()} == sizes
+  r2, r5, r8 = np.sqrt([2, 5, 8])
+  # The L has two legs of length 2, a pentagon diagonals in the golden ratio to its sides.
+  expected = {"square": [2] * 4 + [r8] * 2, "triangle": [2] * 3}
+  expected |= {"pentagon": [2] * 5 + [1 + r5] * 5, "l": [1, 1, 1, 1, r2, 2, 2, r5, r5, r8]}
   for name, points in PATTERNS.items():
     np.testing.assert_allclose(points.mean(axis=0), 0, atol=1e-6, err_msg=name)
-    if name != "l":
-      sides = np.linalg.norm(points - np.roll(points, 1, axis=0), axis=1)
-      np.testing.assert_allclose(sides, 2, rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(distances(points[None])[0], expected[name], rtol=1e-6)
+  for name in ("triangle", "pentagon"):  # a corner on the y axis
+    np.testing.assert_allclose(PATTERNS[name][0, 0], 0, atol=1e-6)
+    assert PATTERNS[name][0, 1] > 1
   assert OPTIONS.extent == pytest.approx(EXTENT, rel=1e-6)
-  pentagon = 1 / np.sin(np.pi / 5)
-  assert LETTERS.extent == pytest.approx(12 + 4 * pentagon, rel=1e-6)
-  # A corner on the y axis, and a side below.
-  high, low = 2 / np.sqrt(3), -1 / np.sqrt(3)
-  np.testing.assert_allclose(PATTERNS["triangle"], [[0, high], [1, low], [-1, low]], atol=1e-6)
-  np.testing.assert_allclose(PATTERNS["pentagon"][0], [0, pentagon], atol=1e-6)
-  # The square is none of the rhombi: its diagonals are equal. The L has two legs of length 2.
-  np.testing.assert_allclose(distances(PATTERNS["square"][None])[0, 4:], np.sqrt(8), rtol=1e-6)
-  r5, r8 = np.sqrt(5), np.sqrt(8)
-  expected = [1, 1, 1, 1, np.sqrt(2), 2, 2, r5, r5, r8]
-  np.testing.assert_allclose(distances(PATTERNS["l"][None])[0], expected, rtol=1e-6)
+  assert LETTERS.extent == pytest.approx(12 + 4 / np.sin(np.pi / 5), rel=1e-6)
 
 
 def test_slots_shapes_and_types(basic, letters):

@@ -8,10 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from scae_jax.data import affine, pictures
+from scae_jax.data import pictures
 from scae_jax.data.sources import load_dataset
-from scae_jax.data.transfer import SEED, load_scored
-from tests.test_data_affine import RANGES, parameters
 
 
 @pytest.fixture(scope="module")
@@ -75,26 +73,3 @@ def test_real_images_decode_as_tfds_decodes_them(tfds_dir):
     np.testing.assert_array_equal(
       pictures.decode_picture(raw[index]["image"], 1), decoded[index]["image"]
     )
-
-
-@pytest.mark.slow
-def test_affine_mnist_has_affnists_maps_and_all_ink(tfds_dir, cache):
-  """The 10,000 test digits: ranges of the four parameters, and no map reaches off the canvas."""
-  scored = load_scored("affine_mnist", 40, tfds_dir, str(cache / "mnist"), "")
-  images = scored.splits["test"].images
-  assert images.shape == (10_000, 40, 40, 1)
-  plain = load_dataset("mnist", tfds_dir, str(cache / "mnist")).splits["test"]
-  np.testing.assert_array_equal(scored.splits["test"].labels, plain.labels)
-
-  drawn = affine.draw_affine(plain.images, 40, SEED)
-  assert drawn.num_redrawn == 0
-  for values, (low, high) in zip(parameters(drawn.maps).T, RANGES, strict=True):
-    assert low - 1e-9 <= values.min() < low + 0.01 * (high - low)
-    assert high - 0.01 * (high - low) < values.max() <= high + 1e-9
-  assert affine.keeps_ink(plain.images, drawn.maps, 40).all()
-  np.testing.assert_array_equal(
-    images[:500], affine.resample(plain.images[:500], drawn.maps[:500], 40)
-  )
-  # A map makes ink more by its area.
-  ink = images.sum(axis=(1, 2, 3)) / plain.images.sum(axis=(1, 2, 3))
-  np.testing.assert_allclose(ink, np.abs(np.linalg.det(drawn.maps[:, :, :2])), rtol=0.05)

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from scae_jax.evaluation.free_form import STARTS, infer_split, make_inference
+from tests.tiny import initial
 from tests.toy_free_form import NOISE, NUM_SAMPLES, START_SCALE, make_system
 from tests.toy_system import toy_config, toy_data
 
@@ -29,10 +30,7 @@ def split_of(count=COUNT):
 def toy():
   model = {"num_features": 2, "noise_scale": 0.0, "nan_below": 0.0}
   system = make_system(model, dict(toy_config().loss), toy_data(side=SIDE))
-  keys = jax.random.split(jax.random.key(0))
-  batch = toy_data(side=SIDE).blank_batch(1)
-  rngs = {"params": keys[0], "noise": keys[1]}
-  return system, system.module.init(rngs, batch, train=True)
+  return system, initial(system, toy_data(side=SIDE))
 
 
 @pytest.fixture(scope="module")

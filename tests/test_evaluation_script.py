@@ -20,11 +20,10 @@ from scae_jax.training import loop
 from scae_jax.training.build import open_run
 from scae_jax.training.mesh import make_mesh
 from scae_jax.training.workdir import load_settings
+from tests.runs import ROOT, save_images
+from tests.stand_ins import refused
 from tests.toy_data import write_affnist
 from tests.toy_system import toy_config
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-
 
 pytestmark = pytest.mark.usefixtures("built_once")
 
@@ -50,20 +49,6 @@ def official(tmp_path_factory) -> pathlib.Path:
   test = load_dataset("digits").splits["test"]
   images = affine.resample(test.images, affine.draw_affine(test.images, 40, 0).maps, 40)
   write_affnist(folder / "test_batches" / "1.mat", images, test.labels)
-  return folder
-
-
-@pytest.fixture(scope="module")
-def other_digits(tmp_path_factory) -> pathlib.Path:
-  """A user's folder with two black images of each digit, smaller than the run's."""
-  from PIL import Image
-
-  folder = tmp_path_factory.mktemp("images")
-  for split in ("train", "test"):
-    for digit in range(10):
-      (folder / split / str(digit)).mkdir(parents=True)
-      for i in range(2):
-        Image.new("L", (12, 12)).save(folder / split / str(digit) / f"{i}.png")
   return folder
 
 
@@ -123,22 +108,19 @@ def test_the_latest_step_of_a_run_that_may_go_on_is_known(workdir, which, expect
   assert open_run(workdir, which, settings).is_latest == expected
 
 
-def test_flags_choose_what_is_scored(workdir, asked, official, other_digits):
-  nothing = {"scored": None, "split": None, "max_examples": None}
+def test_flags_choose_what_is_scored(workdir, asked, official, tmp_path):
+  """The folder of affNIST may stand in the config: test_training_reporting.py."""
+  images = save_images(tmp_path / "images", 10, 40)
   run(workdir)
   run(workdir, "--split=train", "--max_examples=0")
-  assert [given for _, given in asked] == [
-    nothing,
-    {**nothing, "split": "train", "max_examples": 0},
-  ]
-  asked.clear()
-  run(workdir, "--dataset=folder", f"--data_dir={other_digits}")
-  run(workdir, "--dataset=rotated_digits:-20..20")
+  run(workdir, "--dataset=folder", f"--data_dir={images}")
   run(workdir, "--dataset=affine_digits")
   run(workdir, "--dataset=affnist", f"--affnist_dir={official}")
-  folder, rotated, drawn, read = (given["scored"] for _, given in asked)
-  assert (folder.name, rotated.name) == ("folder", "rotated_digits:-20..20")
-  assert folder.splits["test"].images.shape == (20, 12, 12, 1)
+  nothing, of_train, *others = (given for _, given in asked)
+  assert nothing == {"scored": None, "split": None, "max_examples": None}
+  assert of_train == {**nothing, "split": "train", "max_examples": 0}
+  folder, drawn, read = (given["scored"] for given in others)
+  assert folder.splits["test"].images.shape == (10, 12, 12, 1)
   assert read.notes[0] == f"official affNIST: 360 images of 1 file(s) in {official}."
   np.testing.assert_array_equal(read.splits["test"].images, drawn.splits["test"].images)
 
@@ -161,14 +143,10 @@ def test_flags_choose_what_is_scored(workdir, asked, official, other_digits):
   ],
 )
 def test_refusals_are_one_message_and_exit_code_2(workdir, capsys, flags, message):
-  with pytest.raises(SystemExit) as stopped:
-    run(workdir, *flags)
-  assert stopped.value.code == 2
-  captured = capsys.readouterr()
-  assert captured.out == ""
-  assert re.match(r"error: |usage: ", captured.err)
-  assert message in captured.err
-  assert "Traceback" not in captured.err
+  said = refused(capsys, run, workdir, *flags)
+  assert re.match(r"error: |usage: ", said)
+  assert message in said
+  assert "Traceback" not in said
 
 
 def test_full_disk_is_named(workdir, capsys):
@@ -176,41 +154,20 @@ def test_full_disk_is_named(workdir, capsys):
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
   try:
-    with pytest.raises(SystemExit) as stopped:
-      run(workdir, "--max_examples=30")
+    said = refused(capsys, run, workdir, "--max_examples=30")
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-  assert stopped.value.code == 2
-  error = capsys.readouterr().err
-  assert "File too large" in error
-  assert f"{workdir / 'evaluation' / 'digits-test-max30' / 'metrics.json'}'. Make room" in error
+  assert "File too large" in said
+  assert f"{workdir / 'evaluation' / 'digits-test-max30' / 'metrics.json'}'. Make room" in said
 
 
 def test_a_system_of_ones_own_must_be_named(workdir, monkeypatch, capsys):
   """Where the program has not imported it."""
   monkeypatch.delitem(sys.modules, "tests.toy_system")
-  for flags, message in (
-    ((), "names the system 'tests.toy_system', which is code outside"),
-    (("--system=tests.toy_classifier",), "and --system=tests.toy_classifier is given"),
-  ):
-    with pytest.raises(SystemExit) as stopped:
-      run(workdir, *flags)
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
+  said = refused(capsys, run, workdir)
+  assert "names the system 'tests.toy_system', which is code outside" in said
   assert "tests.toy_system" not in sys.modules
   run(workdir, "--system=tests.toy_system", "--max_examples=30")
-
-
-def test_the_folder_may_stand_in_the_config(workdir, official, tmp_path, asked):
-  copy = tmp_path / "run"
-  copy.mkdir()
-  for name in ("checkpoints", "data.json", "metrics.jsonl"):
-    (copy / name).symlink_to(workdir / name)
-  saved = json.loads((workdir / "config.json").read_text())
-  saved["data"]["affnist_dir"] = str(official)
-  (copy / "config.json").write_text(json.dumps(saved))
-  run(copy, "--dataset=affnist")
-  assert asked[0][1]["scored"].name == "affnist"
 
 
 @pytest.mark.slow
@@ -244,9 +201,6 @@ def test_a_run_without_checkpoints_is_refused_after_the_cache_of_programs_is_one
   opened = evaluate.open_run
   monkeypatch.setattr(evaluate, "open_run", lambda *of: calls.append("open") or opened(*of))
   monkeypatch.setattr(evaluate, "keep_compiled", calls.append)
-  with pytest.raises(SystemExit) as stopped:
-    run(tmp_path)
-  assert stopped.value.code == 2
-  assert "no checkpoint" in capsys.readouterr().err
+  assert "no checkpoint" in refused(capsys, run, tmp_path)
   assert calls == [used, "open"]
   assert not (tmp_path / "evaluation").exists()

@@ -30,11 +30,8 @@ def arguments(n=4):
 
 
 def cell(figure, row, column):
-  for axes in figure.axes:
-    spec = axes.get_subplotspec()
-    if (spec.rowspan.start, spec.colspan.start) == (row, column):
-      return axes
-  raise AssertionError(f"nothing at {row}, {column}")
+  places = [(axes.get_subplotspec(), axes) for axes in figure.axes]
+  return {(spec.rowspan.start, spec.colspan.start): axes for spec, axes in places}[row, column]
 
 
 def test_points_have_the_colour_of_their_capsule_and_absent_ones_are_not_drawn():

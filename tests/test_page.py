@@ -28,6 +28,8 @@ from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.systems import make_system
 from tests.conftest import ROOT
 from tests.runs import SIZES
+from tests.stand_ins import refused
+from tests.tiny import initial
 
 WINNER = {"scae": "winner", "probabilistic": "owner_0"}  # which of `Found.details` has it
 
@@ -162,9 +164,9 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
   settings = read_settings(config)
   spec = ImageSpec(canvas=12, channels=3, num_classes=2)
   system = make_system(settings, spec)
-  keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
-  init = jax.jit(lambda: system.module.init(keys, spec.blank_batch(2), train=True))
-  variables = jax.tree.map(lambda x: x + 0.1 * rng.standard_normal(x.shape, np.float32), init())
+  variables = jax.tree.map(
+    lambda x: x + 0.1 * rng.standard_normal(x.shape, np.float32), initial(system, spec)
+  )
   if name == "scae":  # so that parts are seen, not the background alone
     decoder = variables["params"]["part_decoder"]
     decoder["background_logit"] = jnp.float32(-4)
@@ -248,14 +250,8 @@ def test_page_is_one_file_that_fetches_nothing(tmp_path, monkeypatch, capsys):
 
 
 def test_explore_needs_a_run(tmp_path, capsys):
-  with pytest.raises(SystemExit) as exit_of_none:
-    explore.main([])
-  assert exit_of_none.value.code == 2
-  with pytest.raises(SystemExit):
-    explore.main([f"--workdir={tmp_path}"])
-  none, missing = capsys.readouterr().err.splitlines()
-  assert "name a run by --workdir=FOLDER" in none
-  assert str(tmp_path) in missing
+  assert "name a run by --workdir=FOLDER" in refused(capsys, explore.main, [])
+  assert str(tmp_path) in refused(capsys, explore.main, [f"--workdir={tmp_path}"])
 
 
 def with_settings(model, **changes):

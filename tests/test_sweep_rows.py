@@ -30,6 +30,7 @@ from scae_jax.training.sweep import (
   write_tables,
 )
 from tests.runs import FOUR, report_of, rows_of
+from tests.stand_ins import refused
 from tests.toy_system import toy_config
 
 
@@ -307,21 +308,8 @@ def test_the_reason_is_the_last_error_or_line(tmp_path, text, expected):
   assert reason(tmp_path / "log", len(b"error: of an earlier run\n")).startswith(expected)
 
 
-TYPO = """
-config = "toy.py"
-[[rows]]
-name = "good"
-[[rows]]
-name = "late"
-overrides = { model.nan_bellow = 1e9 }
-"""
-
-
 def test_a_typo_is_one_message_before_any_run(home, capsys):
-  (home / "sweep.toml").write_text(TYPO)
-  with pytest.raises(SystemExit) as stopped:
-    sweep_script.main(["sweep.toml"])
-  assert stopped.value.code == 2
-  said = capsys.readouterr().err
-  assert said.startswith("error: sweep.toml, row 1 (late): unknown config key 'model.nan_bellow'")
+  (home / "sweep.toml").write_text(f"{FOUR}overrides = {{ model.nan_bellow = 1e9 }}")
+  said = refused(capsys, sweep_script.main, ["sweep.toml"])
+  assert said.startswith("error: sweep.toml, row 3 (d): unknown config key 'model.nan_bellow'")
   assert not (home / "runs").exists()

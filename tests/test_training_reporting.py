@@ -162,18 +162,6 @@ def test_what_a_classifier_cannot_be_scored_on_is_refused(tmp_path, asked, messa
     report_run(classifier_run(PLAIN), tmp_path, **asked)
 
 
-def test_examples_of_a_split_and_their_batches():
-  images = np.arange(3 * 4, dtype=np.uint8).reshape(3, 2, 2, 1)
-  dataset = EvalDataset("x", ("a", "b"), {"test": Split(images, np.array([0, 1, 1], np.int32))})
-  data = read_settings(toy_config(data__canvas=4)).data
-  examples, make_batch = scored_examples(data, dataset, "test")
-  batch = make_batch(jax.tree.map(jnp.asarray, examples), jnp.array([2, 0]))
-  np.testing.assert_array_equal(batch["label"], [1, 0])
-  middle = np.asarray(batch["image"])[:, 1:3, 1:3]
-  np.testing.assert_allclose(255 * middle, images[[2, 0]], rtol=1e-6)
-  assert np.asarray(batch["image"]).sum() == pytest.approx(middle.sum())
-
-
 def test_a_run_on_overlays_is_scored_on_the_pairs_that_it_was_held_out_on():
   """The batches are those of the run's own feed; other data sets are overlaid likewise."""
   config = toy_classifier.classifier_config(data__canvas=20, data__overlay=True, data__max_shift=2)
