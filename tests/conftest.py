@@ -121,9 +121,19 @@ def compiled_once(built_once):
     yield
 
 
+@pytest.fixture(scope="module")
+def one_device_always():
+  """Runs have a mesh of one device: to split the program over four costs time in each test."""
+  from scae_jax.training import loop, mesh
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(loop, "make_mesh", lambda: mesh.make_mesh(jax.devices()[:1]))
+    yield
+
+
 @pytest.fixture
 def one_device(monkeypatch):
-  """Runs have a mesh of one device: to split the program over four costs time in each test."""
+  """And in a module whose other tests have four."""
   from scae_jax.training import loop, mesh
 
   monkeypatch.setattr(loop, "make_mesh", lambda: mesh.make_mesh(jax.devices()[:1]))

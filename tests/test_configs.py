@@ -180,7 +180,7 @@ def test_what_presets_of_capsnet_change():
     assert differences(capsnet.get_config("paper"), capsnet.get_config(preset)) == changes
 
 
-def test_published_settings_of_the_baseline_of_capsnet():
+def test_published_settings_of_convolutional_networks():
   """Sabour, Frosst and Hinton 2017, section 5; batch and decay are those of CapsNet."""
   config, paper = cnn.get_config("baseline"), capsnet.get_config("paper")
   model = config.model
@@ -190,6 +190,11 @@ def test_published_settings_of_the_baseline_of_capsnet():
   assert config.optimizer.learning_rate == 1e-3
   assert config.data.to_dict() == paper.data.to_dict()
   assert (config.train.batch_size, config.train.num_steps) == (128, 50_000)
+  # What the config's docstring says of LeNet-5.
+  config = cnn.get_config("lenet5")
+  assert (config.optimizer.name, config.optimizer.learning_rate) == ("adam", 1e-4)
+  assert config.optimizer.schedule == "constant"
+  assert (config.train.batch_size, config.data.max_shift, config.data.canvas) == (8, 2, 28)
 
 
 def test_published_settings_of_matrix_capsules():
@@ -225,14 +230,6 @@ def test_published_settings_of_matrix_capsules():
     assert set(changes) == {data.name == "smallnorb"}
 
 
-def test_settings_of_the_seed_article():
-  """What the config's docstring says of LeNet-5."""
-  config = cnn.get_config("lenet5")
-  assert (config.optimizer.name, config.optimizer.learning_rate) == ("adam", 1e-4)
-  assert config.optimizer.schedule == "constant"
-  assert (config.train.batch_size, config.data.max_shift, config.data.canvas) == (8, 2, 28)
-
-
 def test_published_settings():
   """Kosiorek et al. 2019, and the authors' release."""
   official, paper = mnist.get_config("official"), mnist.get_config("paper")
@@ -262,15 +259,6 @@ def test_published_settings():
     assert (config.model.object_encoder.mask == "hard") == quirky
 
 
-def test_the_baseline_of_constellations_differs_in_its_decoder_and_its_own_scales():
-  presets = (constellations.get_config(preset) for preset in ("modern", "mlp"))
-  assert differences(*presets) == {
-    "model.decoder": ("capsules", "mlp"),
-    "model.vote_scale": (0.05, 1.0),
-    "model.mlp_decoder.learn_vote_scale": (False, True),
-  }
-
-
 def test_published_settings_of_constellations():
   """Kosiorek et al. 2019, of constellations."""
   config = constellations.get_config("paper")
@@ -289,6 +277,12 @@ def test_published_settings_of_constellations():
   assert (weights.points, weights.presence, weights.dynamic) == (1.0, 10.0, 10.0)
   assert weights.prior_within == weights.prior_between == 1.0
   assert weights.posterior_within == weights.posterior_between == 0.0
+  presets = (constellations.get_config(preset) for preset in ("modern", "mlp"))
+  assert differences(*presets) == {
+    "model.decoder": ("capsules", "mlp"),
+    "model.vote_scale": (0.05, 1.0),
+    "model.mlp_decoder.learn_vote_scale": (False, True),
+  }
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist"])

@@ -157,6 +157,11 @@ def test_ink_that_leaves_the_canvas_is_told():
   for shift in ((0, 0), (3, -3), (4, 0), (0, -4), (3.5, 0)):
     maps = placed(images, 10, shift=shift)[1]
     assert affine.keeps_ink(images, maps, 10).tolist() == [np.abs(shift).max() <= 3] * 2
+  # A square that touches each border in a channel of its own.
+  images = np.zeros((1, 8, 8, 3), np.uint8)
+  images[0, 3, 0, 0] = images[0, 0, 4, 1] = images[0, 7, 7, 2] = 1
+  for shift, kept in (((0, 0), True), ((-1, 0), False), ((0, -1), False), ((1, 0), False)):
+    assert affine.keeps_ink(images, placed(images, 8, shift=shift)[1], 8).tolist() == [kept]
 
 
 def test_share_of_ink_that_is_lost():
@@ -173,14 +178,6 @@ def test_share_of_ink_that_is_lost():
   # Half of a pixel's tent lies off the canvas when it is moved by half a pixel.
   maps = placed(images, 4, shift=(0, -1.5))[1]
   np.testing.assert_allclose(affine.lost_ink(images, maps, 4), [0.375, 0, 0.5])
-
-
-def test_ink_of_any_colour_counts():
-  """A square that touches each border in a channel of its own."""
-  images = np.zeros((1, 8, 8, 3), np.uint8)
-  images[0, 3, 0, 0] = images[0, 0, 4, 1] = images[0, 7, 7, 2] = 1
-  for shift, kept in (((0, 0), True), ((-1, 0), False), ((0, -1), False), ((1, 0), False)):
-    assert affine.keeps_ink(images, placed(images, 8, shift=shift)[1], 8).tolist() == [kept]
 
 
 @pytest.fixture(scope="module")
@@ -275,14 +272,12 @@ def test_other_files_are_refused(tmp_path, content):
     read_batch(path)
 
 
-def test_a_file_without_the_struct_is_refused(tmp_path):
+def test_what_holds_no_struct_is_damage(tmp_path, monkeypatch):
   for content in ({"other": np.zeros(3)}, {"affNISTdata": np.zeros((2, 2))}):
     scipy.io.savemat(tmp_path / "1.mat", content)
     with pytest.raises(ValueError, match=r"1\.mat: expected a struct 'affNISTdata'"):
       read_batch(tmp_path / "1.mat")
 
-
-def test_what_scipy_warns_of_is_damage(tmp_path, monkeypatch):
   def loadmat(*_, **__):
     warnings.warn("half of it", stacklevel=1)
 

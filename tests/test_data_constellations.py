@@ -83,7 +83,7 @@ def test_slots_shapes_and_types(basic, letters):
       pattern_points(batch, i)
 
 
-def test_sides_are_two_times_a_scale_between_the_ends(basic):
+def test_sides_and_middles_are_uniform(basic):
   for index, name in enumerate(OPTIONS.patterns):
     found = distances(pattern_points(basic, index, EXTENT))
     scale = found[:, 0] / 2
@@ -91,9 +91,6 @@ def test_sides_are_two_times_a_scale_between_the_ends(basic):
     template = distances(PATTERNS[name][None])
     np.testing.assert_allclose(found, scale[:, None] * template, atol=2e-5)
     assert_uniform(scale, 1, 4)
-
-
-def test_middles_fill_the_field(basic):
   for index in range(3):
     middle = pattern_points(basic, index, EXTENT).mean(axis=1)
     for axis in middle.T:

@@ -142,13 +142,16 @@ def path(tmp_path) -> pathlib.Path:
   return tmp_path / "new" / "folder" / "toy-1.0.0.npz"
 
 
-def test_it_is_built_once_and_again_when_the_source_changes(path):
+def test_it_is_built_once_and_again_when_the_source_changes(path, caplog):
   assert cache.read_cached(path, "toy") is None
   cache.load_or_build(path, "toy", "first", toy)
   assert_is(cache.load_or_build(path, "toy", "first", unexpected), toy())
   assert os.listdir(path.parent) == [path.name]  # No partial file is left.
   assert_is(cache.load_or_build(path, "toy", "second", lambda: toy(8)), toy(8))
   assert_is(cache.load_or_build(path, "toy", "second", unexpected), toy(8))
+  cache.write_cached(path, toy(), "f")
+  assert cache.read_cached(path, "mnist") is None
+  assert "expected the data set 'mnist', got 'toy'" in caplog.text
 
 
 def test_any_damage_is_reported_removed_and_rebuilt(path, caplog):
@@ -192,12 +195,6 @@ def test_an_array_of_36_tib_is_damage(path, caplog):
       file.writestr(name, content)
   assert cache.read_cached(path, "toy", "f") is None
   assert "is damaged" in caplog.text
-
-
-def test_a_file_of_another_set_is_not_used(path, caplog):
-  cache.write_cached(path, toy(), "f")
-  assert cache.read_cached(path, "mnist") is None
-  assert "expected the data set 'mnist', got 'toy'" in caplog.text
 
 
 @pytest.mark.parametrize("fails", ["replace", "write"])

@@ -108,14 +108,6 @@ def test_examples_do_not_couple(toy, infer):
   assert other_number != own  # its own random numbers
 
 
-def test_no_steps_change_nothing(toy):
-  still = make_inference(toy[0].free_form, OPTIMIZER, num_steps=0, start="encoder", num_samples=3)
-  found = infer_split(still, toy[1], split_of(), **SIZES)
-  # The same random numbers judge both: only the logarithm and its exponential round.
-  np.testing.assert_allclose(found.after.bound, found.before.bound, rtol=1e-5)
-  assert np.ptp(found.before.bound) > 0
-
-
 @pytest.mark.parametrize(
   ("changes", "message"),
   [

@@ -8,7 +8,6 @@ import resource
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
 
@@ -18,7 +17,6 @@ from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation import report, scores
 from scae_jax.training import loop
 from scae_jax.training.build import open_run
-from scae_jax.training.mesh import make_mesh
 from scae_jax.training.workdir import load_settings
 from tests.runs import ROOT, save_images
 from tests.stand_ins import refused
@@ -28,17 +26,11 @@ from tests.toy_system import toy_config
 pytestmark = pytest.mark.usefixtures("built_once")
 
 
-def config():
-  return toy_config(train__num_steps=16, evaluation__max_examples=60, data__canvas=40)
-
-
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory) -> pathlib.Path:
+def workdir(tmp_path_factory, one_device_always) -> pathlib.Path:
   """A run with checkpoints of steps 8 and 16, in affNIST's canvas of 40."""
   folder = tmp_path_factory.mktemp("run")
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(loop, "make_mesh", lambda: make_mesh(jax.devices()[:1]))
-    loop.train(config(), folder)
+  loop.train(toy_config(train__num_steps=16, evaluation__max_examples=60, data__canvas=40), folder)
   return folder
 
 

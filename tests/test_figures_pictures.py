@@ -204,6 +204,9 @@ def test_one_channel_is_grey_between_zero_and_one_and_three_are_colours(caplog):
   cells = drawn(draw("reconstructions", arguments))
   np.testing.assert_allclose(cells[0, 0][0, 0], [1.0, 0.5, 0.0])
   assert caplog.messages == []  # matplotlib would clip too, and complain
+  colour, two = uniform(2, 4, 4, 3), uniform(2, 4, 4, 2)
+  assert in_colour(colour) is colour
+  np.testing.assert_allclose(in_colour(two), np.repeat(two.mean(-1)[..., None], 3, axis=-1))
 
 
 def test_arrays_that_do_not_fit_are_named():
@@ -328,21 +331,11 @@ def test_objects_stand_in_rows_and_columns_say_what_moved_them():
 def test_parts_have_colours_of_their_own_at_every_angle():
   arguments = identity_arguments()
   figure = draw("part_identity", arguments)
-  first, second = drawn(figure).values()
-  grey = mosaic(np.repeat(arguments["image"][:1], 3, axis=-1))
-  np.testing.assert_allclose(first[:6], grey[:6], rtol=1e-6)
-  colours = palette(5)
-  # Pictures of 4 pixels with a line of one between: row 1 starts at 6, column 1 at 6.
-  np.testing.assert_allclose(first[6 + 0, 6 + 1], colours[3], rtol=1e-6)
-  np.testing.assert_allclose(first[6 + 0, 11 + 1], colours[4] / 2, rtol=1e-6)
-  np.testing.assert_allclose(second[6 + 2, 1 + 2], (colours[0] + colours[1]) / 2, rtol=1e-6)
-  assert not first[6:10, 1:5].any()
   top, bottom = figure.axes
+  for shown, image, mixing in zip(
+    drawn(figure).values(), arguments["image"], arguments["part_mixing"], strict=True
+  ):
+    rows = [image.repeat(3, axis=-1), colour_parts(mixing, np.tile(np.arange(5), (3, 1)), 5)]
+    np.testing.assert_allclose(shown, mosaic(np.stack(rows)), rtol=1e-6)
   assert texts(top.get_xticklabels()) == ["0°", "30°", "60°"]
   assert texts(bottom.get_yticklabels()) == ["image", "parts"]
-
-
-def test_pictures_of_any_number_of_channels_become_colours():
-  colour, two = uniform(2, 4, 4, 3), uniform(2, 4, 4, 2)
-  assert in_colour(colour) is colour
-  np.testing.assert_allclose(in_colour(two), np.repeat(two.mean(-1)[..., None], 3, axis=-1))

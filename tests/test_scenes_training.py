@@ -15,7 +15,6 @@ from scae_jax.data.scenes import NUM_VALIDATION, Scenes
 from scae_jax.evaluation import report
 from scae_jax.evaluation.collect import segment_collector
 from scae_jax.models.system import PointSpec
-from scae_jax.training import loop
 from scae_jax.training.build import build, open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
@@ -45,16 +44,12 @@ def small_config(preset="modern", **changes) -> ConfigDict:
   return config.lock()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_device(built_once):
-  """A mesh of one device, to compile faster; that others see the same scenes has its own test."""
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(loop, "make_mesh", lambda: make_mesh(jax.devices()[:1]))
-    yield
+# To compile faster; that others see the same scenes has its own test.
+pytestmark = pytest.mark.usefixtures("built_once", "one_device_always")
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
+def workdir(tmp_path_factory, built_once, one_device_always):
   """A finished run of two seeds, with its report."""
   folder = tmp_path_factory.mktemp("scenes")
   run = train(small_config(**{"train.seeds": 2}), folder)
@@ -69,22 +64,16 @@ def test_training_lowers_the_loss_on_scenes_that_it_never_saw(workdir):
 
 
 def test_report_has_every_jitter_and_kind_for_each_seed(workdir):
+  """What the figures are: test_evaluation_scene_scorer.py."""
   for seed in (0, 1):
     folder = workdir / "evaluation" / f"seed-{seed}"
     found = json.loads((folder / "metrics.json").read_text())
     assert found["scored_on"] == {"dataset": "constellations", "split": "test", "examples": 24}
-    assert list(found["segmentation"]) == ["0", "0.1", "0.25"]
     for kinds in found["segmentation"].values():
-      assert set(kinds) == {"true_presence", "predicted_presence", "ransac"}
       accuracy = {kind: scores["accuracy"] for kind, scores in kinds.items()}
       assert accuracy["predicted_presence"] <= accuracy["true_presence"] <= accuracy["ransac"]
-    assert found["segmentation"]["0"]["ransac"]["accuracy"] == pytest.approx(1.0, abs=0.05)
     assert (folder / "constellations.png").stat().st_size > 0
     assert (folder / "training_curves.png").stat().st_size > 0
-  summary = json.loads((workdir / "evaluation" / "metrics.json").read_text())
-  assert summary["seeds"] == [0, 1]
-  values = [found["accuracy, jitter 0, true presence"] for found in summary["by_seed"].values()]
-  assert summary["mean"]["accuracy, jitter 0, true presence"] == pytest.approx(np.mean(values))
 
 
 def test_segmentation_does_not_depend_on_the_size_of_a_pass(workdir):
@@ -107,9 +96,11 @@ def test_the_baseline_trains(tmp_path):
     assert all(np.isfinite(value) for value in line["terms"].values())
 
 
-def test_another_generator_does_not_resume_the_run(workdir):
+def test_another_generator_and_other_data_are_refused(workdir):
   with pytest.raises(RunError, match=r"data\.jitter: 0\.0 there, 0\.5 given"):
     train(small_config(**{"train.seeds": 2, "data.jitter": 0.5}), workdir)
+  with pytest.raises(RunError, match="scored on its own test scenes: leave out"):
+    report_run(open_run(workdir), workdir, scored=load_digits())
 
 
 def test_evaluate_opens_the_run(workdir, monkeypatch, capsys):
@@ -135,11 +126,6 @@ def test_evaluate_opens_the_run(workdir, monkeypatch, capsys):
 )
 def test_what_scenes_do_not_have_is_refused(workdir, capsys, flag, message):
   assert message in refused(capsys, evaluate_py, f"--workdir={workdir}", flag)
-
-
-def test_a_report_is_on_the_runs_own_scenes(workdir):
-  with pytest.raises(RunError, match="scored on its own test scenes: leave out"):
-    report_run(open_run(workdir), workdir, scored=load_digits())
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,7 @@ def test_tables_against_numpy(tmp_path):
   assert dates in markdown_table(dict(reversed(reports.items())))
   assert rest[-1] == "Not finished: x, y."
   assert "Measured 2026-11-27." in markdown_table({"one": reports["one"]}).splitlines()
+  assert markdown([["", "x"], ["a", "1"], ["b", ""]]) == ("| | x |\n|---|---|\n| a | 1 |\n| b |  |")
 
 
 def test_tasks_take_turns_at_the_tables(home):
@@ -123,10 +124,6 @@ def test_tasks_take_turns_at_the_tables(home):
     assert not (home / "root" / "table.md").exists()
   writer.join(10)
   assert (home / "root" / "table.md").exists()
-
-
-def test_a_table_has_its_first_row_as_the_head():
-  assert markdown([["", "x"], ["a", "1"], ["b", ""]]) == ("| | x |\n|---|---|\n| a | 1 |\n| b |  |")
 
 
 def test_tasks_share_the_rows():

@@ -6,8 +6,6 @@ import functools
 import numpy as np
 import pytest
 
-from scae_jax.data.overlay import overlay_training_batch
-from scae_jax.models.system import ImageSpec
 from scae_jax.training import memory, mesh
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
@@ -96,14 +94,6 @@ def test_a_report_takes_no_more_memory_than_there_are_examples(monkeypatch):
   monkeypatch.setattr(memory, "device_memory", lambda: 10**6)
   with pytest.raises(RunError, match=r"at least .* MB of memory; expected at most 1 MB"):
     build(read_settings(toy_config(evaluation__batch_size=10**9)))
-
-
-def test_overlays_have_two_labels():
-  _, dataset, feed = build(read_settings(classifier_config(data__overlay=True)))
-  assert feed.spec == ImageSpec(canvas=18, channels=1, num_classes=10, num_labels=2)
-  assert dataset.image_shape == (16, 16, 1)
-  assert isinstance(feed.training_batch, functools.partial)
-  assert feed.training_batch.func is overlay_training_batch
 
 
 def test_unknown_system_lists_the_known_ones():

@@ -164,9 +164,6 @@ def test_lines_after_the_restored_step_are_dropped(tmp_path):
   assert path.read_text() == whole
   write_lines(path, [])  # a run without a checkpoint begins anew
   assert read(path) == []
-
-
-def test_unfinished_line_that_is_whole_json_is_not_kept_without_its_end(tmp_path):
   path = tmp_path / "metrics.jsonl"
   write_lines(path, [10, 20])
   path.write_text(path.read_text()[:-1])

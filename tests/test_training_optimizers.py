@@ -222,27 +222,10 @@ def test_cosine_without_decay_steps_ends_with_the_run(num_steps, warmup_steps):
   assert float(schedule(num_steps)) == pytest.approx(0.0, abs=1e-8)
 
 
-def test_warm_up_must_leave_steps_for_the_cosine():
+def test_a_cosine_must_last_as_long_as_the_run():
   options = dataclasses.replace(OPTIONS, schedule="cosine", decay_steps=0, warmup_steps=24)
   with pytest.raises(RunError, match=r"warmup_steps must be below .*, 24.* it is 24"):
     resolve(options, TRAIN)
-
-
-def test_epsilon_0_is_the_rule_of_the_release():
-  """The authors' release sets epsilon of RMSProp to (10 batch)^-2."""
-  settings = read_settings(toy_config(train__batch_size=128, optimizer__epsilon=0.0))
-  assert settings.optimizer.epsilon == pytest.approx(1 / 1280**2, rel=1e-12)
-
-
-def test_what_is_set_stays_as_it_is():
-  for changes in ({"schedule": "cosine"}, {"schedule": "exponential"}, {"name": "adam"}):
-    options = dataclasses.replace(OPTIONS, **changes)
-    assert resolve(options, TRAIN) == options
-  constant = dataclasses.replace(OPTIONS, decay_steps=0)
-  assert resolve(constant, TRAIN) == constant
-
-
-def test_run_beyond_its_cosine_is_refused():
   train = dataclasses.replace(TRAIN, num_steps=15)
   options = dataclasses.replace(OPTIONS, schedule="cosine", warmup_steps=4, decay_steps=10)
   with pytest.raises(RunError, match=r"at most 14.*optimizer.decay_steps.*it is 15: steps after"):
@@ -250,3 +233,8 @@ def test_run_beyond_its_cosine_is_refused():
   check_length(options, dataclasses.replace(train, num_steps=14))
   check_length(dataclasses.replace(options, end_factor=0.1), train)
   check_length(dataclasses.replace(options, schedule="exponential"), train)
+  for changes in ({"schedule": "cosine"}, {"schedule": "exponential"}, {"name": "adam"}):
+    options = dataclasses.replace(OPTIONS, **changes)
+    assert resolve(options, TRAIN) == options
+  constant = dataclasses.replace(OPTIONS, decay_steps=0)
+  assert resolve(constant, TRAIN) == constant

@@ -59,14 +59,9 @@ def start(*arguments: str) -> subprocess.Popen:
   )
 
 
-def num_lines(workdir: pathlib.Path) -> int:
-  path = workdir / "metrics.jsonl"
-  return path.read_text().count("\n") if path.exists() else 0
-
-
 def wait_for_lines(process: subprocess.Popen, workdir: pathlib.Path, count: int) -> None:
-  deadline = time.monotonic() + 600
-  while num_lines(workdir) < count and process.poll() is None:
+  path, deadline = workdir / "metrics.jsonl", time.monotonic() + 600
+  while process.poll() is None and not (path.exists() and path.read_text().count("\n") >= count):
     assert time.monotonic() < deadline
     time.sleep(0.002)
 
