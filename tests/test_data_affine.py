@@ -56,20 +56,6 @@ def test_the_maps_that_figures_are_of():
   np.testing.assert_allclose(maps[-1], last, atol=1e-6)
 
 
-def test_shifts_fill_the_room_that_the_ink_leaves(digits, drawn):
-  """Against a loop over the corners of the square that each pixel of ink spreads over."""
-  shares = []
-  for image, one in zip(digits, drawn.maps, strict=True):
-    rows, columns = np.nonzero(image[..., 0])
-    corners = [(columns + i, rows + j) for i in (-1, 1) for j in (-1, 1)]
-    ends = one[:, :2] @ np.concatenate(corners, axis=1)
-    least, most = -1 - ends.min(axis=1), CANVAS - ends.max(axis=1)
-    shares.append((one[:, 2] - least) / (most - least))
-  for share in np.array(shares).T:
-    assert_uniform(share, 0, 1)
-  assert abs(np.corrcoef(np.array(shares).T)[0, 1]) < 4 / np.sqrt(len(shares))
-
-
 @pytest.mark.parametrize("canvas", [CANVAS, 20])
 def test_no_ink_is_cut_off(digits, canvas):
   """On a canvas with a margin of 8 all round, nothing is drawn in the margin."""

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import capsnet, digits, probabilistic
 from scae_jax.data import transfer
 from scae_jax.data.dataset import (
   Dataset,
@@ -20,7 +19,6 @@ from scae_jax.evaluation.examples import load_split
 from scae_jax.models.system import ImageSpec, labels_of, pixels_of
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError
 from scae_jax.training.reporting import scored_examples
 from scae_jax.training.systems import check_system
 from tests import toy_classifier, toy_system
@@ -217,17 +215,3 @@ def test_features_are_of_normalised_images():
   found = collect(variables, split)["features"]["code"]
   expected = system.module.apply(variables, batch, train=False).code
   np.testing.assert_allclose(found, expected, atol=ROUNDING)
-
-
-@pytest.mark.parametrize(
-  ("config", "name"), [(digits, "scae"), (capsnet, "capsnet"), (probabilistic, "probabilistic")]
-)
-def test_systems_that_draw_pixels_and_overlays_refuse_it(config, name):
-  config = config.get_config("modern" if config is digits else "digits")
-  config.data.normalize = True
-  message = r"config\.data\.normalize must be False with config\."
-  with pytest.raises(RunError, match=rf"{message}system '{name}'.*it is True"):
-    build(read_settings(config))
-  config.data.overlay = True
-  with pytest.raises(RunError, match=rf"{message}data\.overlay.*; it is True"):
-    read_settings(config)

@@ -178,10 +178,7 @@ def test_identifiability_writes_the_number_and_the_picture(monkeypatch, tmp_path
   first, text = written(capsys, out, stems[0])
   second = json.loads((out / f"{stems[1]}.json").read_text())
   assert (first["step"], first["seed"], second["seed"]) == (7, 0, 1)
-  assert (first["templates"], first["blank"]) == (5, [3])
-  assert [one["template"] for one in first["nearest"]] == [0, 1, 2, 4]
-  assert [first["nearest"][i]["by"] for i in (0, 2)] == [2, 0]  # mirror images
-  assert first["matched"] == 0.5
+  assert first["matched"] == 0.5  # mirror images; see test_evaluation_template_match.py
   # Errors are relative: half as bright is the same. Adam's epsilon knows the difference.
   assert second["mean_error"] == pytest.approx(first["mean_error"], abs=1e-3)
   assert f"| 4 of 5 | {first['mean_error']:.3f} | 50% |" in text

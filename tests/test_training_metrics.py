@@ -21,6 +21,7 @@ from scae_jax.training.objective import scheduled_weights, selection_loss, weigh
 from scae_jax.training.program import check_finite, evaluation_order
 from scae_jax.training.progress import Display
 from scae_jax.training.systems import check_system, make_system
+from tests import tiny
 from tests.toy_system import toy_config, toy_data
 
 
@@ -235,17 +236,8 @@ class Terminal(io.StringIO):
     return [text.rstrip() for text in re.sub(r"\x1b\[[?\d;]*\w", "", frame).splitlines()]
 
 
-SCAE_TERMS = {
-  "image": 156.2,
-  "parts": -2410.0,
-  "prior_within": 12.34,
-  "prior_between": 0.01234,
-  "posterior_within": 1.234e-05,
-  "posterior_between": 2.303,
-  "dynamic": 0.5,
-  "prior_probe": 2.3,
-  "posterior_probe": 2.3,
-}
+VALUES = (156.2, -2410.0, 12.34, 0.01234, 1.234e-05, 2.303, 0.5, 2.3, 2.3)
+SCAE_TERMS = dict(zip(tiny.TERMS, VALUES, strict=True))
 
 
 @pytest.mark.parametrize(("columns", "num_lines"), [(80, 4), (120, 2)])
