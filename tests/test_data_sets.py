@@ -51,7 +51,7 @@ def test_upsampling_is_bilinear():
   assert upsample_twice(np.full((1, 2, 2), 8)).max() == 128
 
 
-def test_holdout_shares_by_largest_remainder():
+def test_validation_comes_out_of_training_alone_by_largest_remainders():
   labels = np.asarray([0] * 5 + [1] * 3 + [2] * 2)
   # Shares of 4 in 10 are 2, 1.2 and 0.8: class 2 has the largest remainder.
   chosen = holdout(labels, 4, seed=1)
@@ -59,9 +59,6 @@ def test_holdout_shares_by_largest_remainder():
   assert len(set(chosen.tolist())) == 4
   assert holdout(labels, 10, seed=1).tolist() == list(range(10))
   assert holdout(labels, 0, seed=1).tolist() == []
-
-
-def test_validation_comes_out_of_training_alone():
   images = np.arange(20, dtype=np.uint8).reshape(20, 1, 1, 1)
   labels = np.asarray([0] * 10 + [1] * 10, np.int32)
   whole = Dataset("toy", ("cat", "dog"), dict.fromkeys(("train", "test"), Split(images, labels)))

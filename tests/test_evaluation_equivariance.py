@@ -165,7 +165,7 @@ def test_results_do_not_depend_on_the_batch_size(images, results, monkeypatch):
     assert other["rotation"][0][kind] == pytest.approx(same[kind], abs=1e-5)
 
 
-def test_examples_whose_ink_would_leave_the_canvas_are_left_out(images, monkeypatch):
+def test_what_cannot_be_measured_is_refused_or_left_out(images, monkeypatch):
   """All have room for 1 pixel, five of ten for 3, and two for 4: less than half, not measured."""
   room = np.zeros((10, 12, 12, 3), np.uint8)
   room[:2, 4:8, 4:8] = 100
@@ -176,6 +176,11 @@ def test_examples_whose_ink_would_leave_the_canvas_are_left_out(images, monkeypa
   assert [(entry["size"], entry["examples"]) for entry in found["translation"]] == [(1, 10), (3, 5)]
   # The mean is over those five: their presence is the same wherever they are.
   assert found["translation"][1]["bright"]["presence_change"] < 1e-6
+  sizes = {"canvas": CANVAS, "batch_size": 4}
+  with pytest.raises(ValueError, match="this system has none"):
+    measure_equivariance(stub(), {}, images, **sizes)
+  with pytest.raises(ValueError, match="at least 2 images, got 1"):
+    measure_equivariance(stub(poses=all_kinds), {}, images[:1], **sizes)
 
 
 def test_sizes_of_a_family_go_all_ways():
@@ -183,14 +188,6 @@ def test_sizes_of_a_family_go_all_ways():
   assert shifts == [(-3, 0), (0, -3), (0, 3), (3, 0)]
   left, right = motions("rotation", 30)
   np.testing.assert_allclose(left.linear @ right.linear, np.eye(2), atol=1e-12)
-
-
-def test_what_cannot_be_measured_is_refused(images):
-  sizes = {"canvas": CANVAS, "batch_size": 4}
-  with pytest.raises(ValueError, match="this system has none"):
-    measure_equivariance(stub(), {}, images, **sizes)
-  with pytest.raises(ValueError, match="at least 2 images, got 1"):
-    measure_equivariance(stub(poses=all_kinds), {}, images[:1], **sizes)
 
 
 def test_the_figure_draws_what_was_measured(results):

@@ -100,7 +100,7 @@ def finished(tmp_path_factory):
   return directory, metrics
 
 
-def test_metrics_say_what_was_measured_how_and_on_what(finished):
+def test_metrics_and_figures_are_written(finished):
   directory, metrics = finished
   assert read_json(directory / "metrics.json") == metrics
   assert metrics["fitted_on"] == {"dataset": "toy", "split": "train", "examples": 20}
@@ -112,6 +112,13 @@ def test_metrics_say_what_was_measured_how_and_on_what(finished):
   assert {"jax", "flax", "numpy", "scikit-learn"} <= set(metrics["versions"])
   assert metrics["versions"]["numpy"] == np.__version__
   assert metrics["date"].endswith("+00:00")
+  directory, _ = finished
+  expected = {"templates", "object_reconstructions", "training_curves"}
+  for name in ("alive", "dead"):
+    expected |= {f"{kind}-{name}" for kind in ("presences_by_class", "confusion", "embedding")}
+  files = {path.name for path in directory.iterdir()}
+  assert files == {f"{name}.png" for name in expected} | {"metrics.json", "clusters.json"}
+  assert all(path.read_bytes()[:4] == b"\x89PNG" for path in directory.glob("*.png"))
 
 
 def test_metrics_of_an_accelerator_say_what_jax_runs_on(monkeypatch):
@@ -142,16 +149,6 @@ def test_metrics_have_the_known_figures(finished):
   assert metrics["measures"] == {"label_plus_one": pytest.approx(np.mean(labels) + 1)}
   (note,) = metrics["notes"]
   assert note.startswith("dead: only 1 distinct cluster(s) for 2 classes")
-
-
-def test_figures_stand_beside_the_metrics(finished):
-  directory, _ = finished
-  expected = {"templates", "object_reconstructions", "training_curves"}
-  for name in ("alive", "dead"):
-    expected |= {f"{kind}-{name}" for kind in ("presences_by_class", "confusion", "embedding")}
-  files = {path.name for path in directory.iterdir()}
-  assert files == {f"{name}.png" for name in expected} | {"metrics.json", "clusters.json"}
-  assert all(path.read_bytes()[:4] == b"\x89PNG" for path in directory.glob("*.png"))
 
 
 def test_a_confusion_matrix_says_that_it_is_of_clusters():

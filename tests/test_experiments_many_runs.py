@@ -245,7 +245,7 @@ RANGED = {
 }
 
 
-def test_tables_have_means_over_seeds_and_gaps():
+def test_tables_and_curves_have_means_over_seeds_and_gaps():
   lines = viewpoint.table("digits", TURNED).splitlines()
   assert lines[0].startswith("| system | trained | scored by | upright | turned by 15 |")
   cells = "lenet5 | upright | accuracy | 100.0 | 96.2 | 91.2 | 55.0 | 44,426 | 1.23"
@@ -264,9 +264,6 @@ def test_tables_have_means_over_seeds_and_gaps():
     "| LIN-PRED | upright | ours, object code | 75.0 | 75.0 |",
     "| LIN-PRED | upright | theirs, object code |  | 75.0 |",
   ]
-
-
-def test_curves_are_means_by_angle_and_by_range():
   (panel,) = viewpoint.curves("digits", TURNED).values()
   np.testing.assert_allclose(panel["LeNet-5"], [1 - angle / 400 for angle in ANGLES])
   found = rotation.curves(rotation.make_lines(RANGED), (0, 90))

@@ -64,10 +64,7 @@ def test_votes_of_present_capsules_and_points_of_a_pattern_are_shapes():
     np.testing.assert_allclose(corners(patch), sorted(map(tuple, given["votes"][2, k, counted])))
   for slots, patch in zip((slice(0, 3), slice(4, 7)), truth.patches, strict=True):
     np.testing.assert_allclose(corners(patch), sorted(map(tuple, given["points"][1, slots])))
-
-
-def test_an_outline_goes_round():
-  """Corners of a square given crosswise, here and there; what does not count is left out."""
+  # Corners of a square given crosswise, here and there; what does not count is left out.
   votes = np.array([[1.0, 1], [-1, -1], [1, -1], [-1, 1], [5, 5]])
   for middle in (0, 8):
     outline = vote_outline(votes + middle, np.array([True, True, True, True, False])) - middle

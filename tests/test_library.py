@@ -99,12 +99,16 @@ def test_changes_that_cannot_be_drawn_are_one_line(digits, found, change, messag
   assert "\n" not in str(error.value)
 
 
-def test_found_shows_its_shapes(digits, found):
+def test_what_found_holds_is_shown_and_can_be_switched_off(digits, found):
   assert repr(found).startswith("Found(object_presence=[10, 24], object_poses=[10, 24, 2, 3], ")
   assert (found.part_poses.shape, found.part_presence.shape) == ((10, 16, 2, 3), (10, 16))
   assert found.scores is None
   listed = found.replace(object_poses=found.object_poses.tolist())
   assert_same(digits.draw(listed), digits.draw(found))
+  off = digits.draw(found.replace(object_presence=np.zeros_like(found.object_presence)))
+  assert off.std() < 1e-3 < digits.draw(found).std()
+  parts_off = found.replace(part_presence=np.zeros_like(found.part_presence))
+  assert_same(digits.draw(parts_off, "parts"), off, 1e-4)
 
 
 def test_images_of_another_size_are_scaled(digits, images, found):
@@ -176,13 +180,6 @@ def test_parts_follow_their_object(digits, found):
   other = (k + 1) % 24
   assert_same(digits.draw(changed, only=other), digits.draw(found, only=other))
   assert_same(digits.draw(changed, "parts"), digits.draw(found, "parts"))
-
-
-def test_objects_and_parts_are_switched_off(digits, found):
-  off = digits.draw(found.replace(object_presence=np.zeros_like(found.object_presence)))
-  assert off.std() < 1e-3 < digits.draw(found).std()
-  parts_off = found.replace(part_presence=np.zeros_like(found.part_presence))
-  assert_same(digits.draw(parts_off, "parts"), off, 1e-4)
 
 
 def test_what_cannot_be_drawn(digits, found):

@@ -97,16 +97,13 @@ def test_a_report_takes_no_more_memory_than_there_are_examples(monkeypatch):
     build(read_settings(toy_config(evaluation__batch_size=10**9)))
 
 
-def test_unknown_system_lists_the_known_ones():
+def test_systems_and_weights_that_there_are_not_are_named():
   config = toy_config().unlock()
   for name in ("nothing", "no_package.system", "tests.conftest"):
     config.system = name
     with pytest.raises(RunError, match=rf"'{name}' is none. scae_jax.models has \["):
       build(read_settings(config))
   assert "system" not in systems()
-
-
-def test_loss_weights_must_match_the_terms():
   config = toy_config().unlock()
   del config.loss["between"]
   config.loss.typo = 1.0
