@@ -89,6 +89,16 @@ def home(tmp_path, monkeypatch) -> pathlib.Path:
   return tmp_path
 
 
+@pytest.fixture
+def not_drawn(monkeypatch) -> list:
+  """What would be drawn for each report, instead of pictures."""
+  drawers = []
+  monkeypatch.setattr(
+    "scae_jax.evaluation.report.save_figures", lambda folder, own: drawers.append(own)
+  )
+  return drawers
+
+
 @pytest.fixture(scope="module")
 def built_once():
   """From its first use on, a module loads and traces each config once."""

@@ -64,17 +64,7 @@ def assert_answers(report, expected):
   assert found == pytest.approx(expected)  # the device may divide by 255 in its own way
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-  """What would be drawn, instead of pictures."""
-  found = []
-  monkeypatch.setattr(
-    "scae_jax.evaluation.report.save_figures", lambda folder, drawers: found.append(drawers)
-  )
-  return found
-
-
-@pytest.mark.usefixtures("drawn")
+@pytest.mark.usefixtures("not_drawn")
 def test_every_figure_of_every_seed(tmp_path, capsys):
   """Of all examples; of some: below."""
   calls = []
@@ -122,9 +112,9 @@ def test_figures_of_one_seed_stand_in_the_directory_itself(tmp_path, capsys):
   assert lines[-1] == "note: a note"
 
 
-def test_figures_show_what_was_measured(tmp_path, drawn):
+def test_figures_show_what_was_measured(tmp_path, not_drawn):
   write(tmp_path, variables={4: VARIABLES[4]})
-  (drawers,) = drawn
+  (drawers,) = not_drawn
   expected = classify(np.roll(np.float32(IMAGES[:, 0, :, 0]) / 255, 1, axis=1), LABELS[:, None])
   (axes,) = drawers["confusion"]().axes
   assert axes.get_title() == f"Accuracy {np.mean(expected.is_right):.2%}"
@@ -142,14 +132,14 @@ def test_figures_show_what_was_measured(tmp_path, drawn):
   np.testing.assert_array_equal(shown, LABELS[one_of_each_class(LABELS, 10)])
 
 
-def test_parents_of_a_coupling_bear_the_names_of_classes(tmp_path, drawn):
+def test_parents_of_a_coupling_bear_the_names_of_classes(tmp_path, not_drawn):
   def fed(variables, batch):
     shares = jnp.full((1, 2, CLASSES), 1 / CLASSES)
     return {"coupling": {"image": batch["image"][0], "coupling": shares, "agreement": shares}}
 
   system = dataclasses.replace(SYSTEM, pictures=fed)
   write(tmp_path, system=system, variables={3: VARIABLES[3]})
-  figure = drawn[0]["coupling"]()
+  figure = not_drawn[0]["coupling"]()
   (bars,) = (axes for axes in figure.axes if axes.get_xlabel() == "parent capsule")
   assert texts(bars.get_xticklabels()) == ["a", "b", "c", "d"]
 
@@ -161,7 +151,7 @@ def overlay(examples, indices):
   return batch | {"other_label": other}
 
 
-def test_pairs_of_labels(tmp_path, drawn):
+def test_pairs_of_labels(tmp_path, not_drawn):
   """Partners are indices into the whole split, of which some examples are scored."""
   partner = np.array([next(j for j in range(COUNT) if LABELS[j] != own) for own in LABELS])
   examples = EXAMPLES | {"partner": partner}
@@ -172,12 +162,12 @@ def test_pairs_of_labels(tmp_path, drawn):
   answers = classify(scores, labels)
   assert_answers(reports[3], answers)
   assert reports[3]["scored_on"]["examples"] == reports[3]["max_examples"] == 6
-  assert set(drawn[0]) == {"class_reconstructions", "confusion", "reliability"}
-  (axes,) = drawn[0]["confusion"]().axes
+  assert set(not_drawn[0]) == {"class_reconstructions", "confusion", "reliability"}
+  (axes,) = not_drawn[0]["confusion"]().axes
   written = {text.get_position(): float(text.get_text()) for text in axes.texts}
   rows, columns = np.nonzero(answers.confusion)
   assert written == {(c, r): answers.confusion[r, c] for r, c in zip(rows, columns, strict=True)}
-  _, below = drawn[0]["reliability"]().axes
+  _, below = not_drawn[0]["reliability"]().axes
   # Of twelve answers, two an example.
   count, _, _ = by_confidence(answers.confidence.reshape(-1), answers.is_right.reshape(-1))
   heights = [bar.get_height() for bar in below.patches]

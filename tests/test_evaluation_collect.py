@@ -5,16 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from flax import struct
 
 from scae_jax.evaluation.collect import feature_collector, in_batches
 from tests.stand_ins import stub
-
-
-@struct.dataclass
-class Output:
-  columns: jax.Array
-  noise: jax.Array
 
 
 class Toy(nn.Module):
@@ -23,16 +16,15 @@ class Toy(nn.Module):
   @nn.compact
   def __call__(self, batch, *, train):
     scale = self.param("scale", nn.initializers.constant(2.0), ())
-    columns = scale * jnp.mean(batch["image"], axis=(1, 3))
-    noise = jax.random.uniform(self.make_rng("noise")) if train else jnp.zeros(())
-    return Output(columns, noise)
+    noise = jax.random.uniform(self.make_rng("noise")) if train else 0.0
+    return scale * jnp.mean(batch["image"], axis=(1, 3)) + noise
 
 
 def toy(calls=None, **changes):
-  def features(output):
+  def features(columns):
     if calls is not None:
-      calls.append(output.columns.shape)  # runs once a compilation
-    return {"columns": output.columns + output.noise, "sum": output.columns.sum(1, keepdims=True)}
+      calls.append(columns.shape)  # runs once a compilation
+    return {"columns": columns, "sum": columns.sum(1, keepdims=True)}
 
   def metrics(output, batch):
     return {"label_squared": batch["label"] ** 2}
@@ -78,13 +70,13 @@ def test_every_example_once_and_in_order_by_one_compilation():
 
 def test_readings_come_beside_features_in_float32():
   split = make_split(5)
-  system = toy(readings=lambda output: {"minus": -output.columns})
+  system = toy(readings=lambda output: {"minus": -output})
   found = feature_collector(system, canvas=6, batch_size=4)(VARIABLES, split)
   assert (set(found["features"]), set(found["readings"])) == ({"columns", "sum"}, {"minus"})
   # Both are in one program, and may be computed apart.
   np.testing.assert_allclose(found["readings"]["minus"], -found["features"]["columns"], rtol=1e-6)
   assert feature_collector(toy(), canvas=6, batch_size=4)(VARIABLES, split)["readings"] == {}
-  system = toy(features=lambda output: {"half": output.columns.astype(jnp.bfloat16)})
+  system = toy(features=lambda output: {"half": output.astype(jnp.bfloat16)})
   found = feature_collector(system, canvas=6, batch_size=2)(VARIABLES, make_split(3))
   assert found["features"]["half"].dtype == np.float32
 

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from flax import struct
 
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.evaluation import provenance, report, scores
+from scae_jax.evaluation import provenance, scores
 from scae_jax.evaluation.files import file_name, read_json, write_json, write_whole
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.pictures import embed, feature_figures
@@ -20,14 +19,7 @@ from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.evaluation.scores import Scores
 from scae_jax.evaluation.table import print_table
-from scae_jax.typing import Array
 from tests.stand_ins import stub
-
-
-@struct.dataclass
-class Output:
-  corner: Array
-  dead: Array
 
 
 class Toy(nn.Module):
@@ -37,8 +29,7 @@ class Toy(nn.Module):
   def __call__(self, batch, *, train):
     scale = self.param("scale", nn.initializers.ones, ())
     bright = batch["image"].max(axis=(1, 2, 3)) * scale
-    corner = jnp.stack([1 - bright, bright], axis=1)
-    return Output(corner, jnp.full_like(corner, 0.5))
+    return jnp.stack([1 - bright, bright], axis=1)
 
 
 def pictures(variables, batch):
@@ -56,7 +47,7 @@ def pictures(variables, batch):
 def make_system(**changes):
   fields = {
     "metrics": lambda output, batch: {"label_plus_one": batch["label"] + 1.0},
-    "features": lambda output: {"alive": output.corner, "dead": output.dead},
+    "features": lambda output: {"alive": output, "dead": jnp.full_like(output, 0.5)},
     "pictures": pictures,
   }
   return stub(Toy(), **fields | changes)
@@ -172,15 +163,10 @@ def test_the_table_shows_every_row(finished, capsys):
   assert lines[6].startswith("note: dead: only 1 distinct cluster(s)")
 
 
-@pytest.fixture
-def no_figures(monkeypatch):
-  monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)
-
-
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("not_drawn")
 def test_readings_are_only_classified_and_may_be_negative(tmp_path, finished, capsys):
   def readings(output):
-    return {"minus_corner": -output.corner, "nothing": 0 * output.corner}
+    return {"minus_corner": -output, "nothing": 0 * output}
 
   metrics = run(tmp_path, system=make_system(readings=readings))
   expected = {"lin_pred": pytest.approx(0.7), "lin_pred_train": 1.0}
@@ -194,12 +180,12 @@ def test_readings_are_only_classified_and_may_be_negative(tmp_path, finished, ca
   assert lines[6].startswith("raw pixels")
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("not_drawn")
 def test_what_makes_a_figure_less_than_it_seems_is_noted(tmp_path, monkeypatch):
   """A limit of examples, a probe that was cut, few pixels."""
   monkeypatch.setattr("scae_jax.evaluation.probes.MAX_STEPS", 1)
   monkeypatch.setattr(scores, "MAX_PIXEL_EXAMPLES", 4)
-  system = make_system(readings=lambda output: {"minus": -output.corner})
+  system = make_system(readings=lambda output: {"minus": -output})
   metrics = run(tmp_path, system=system, max_examples=6)
   assert not metrics["readings"]["minus"]["lin_pred_converged"]
   assert any(note.startswith("minus: the linear probe was cut") for note in metrics["notes"])
@@ -211,7 +197,7 @@ def test_what_makes_a_figure_less_than_it_seems_is_noted(tmp_path, monkeypatch):
   assert "raw pixels: fitted on 4 of the training images." in metrics["notes"]
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("not_drawn")
 def test_another_split_or_data_set_is_scored_with_what_the_own_training_split_gives(tmp_path):
   other = make_dataset("other", num_wrong=7, num_test=14, side=6)
   for split, count, share in (("train", 20, 1.0), ("test", 14, 0.5)):
@@ -221,7 +207,7 @@ def test_another_split_or_data_set_is_scored_with_what_the_own_training_split_gi
     assert metrics["features"]["alive"]["lin_match"] == pytest.approx(share)
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("not_drawn")
 def test_what_is_not_finite_leaves_no_metrics(tmp_path):
   broken = {"params": {"scale": jnp.float32(np.nan)}}
   with pytest.raises(ValueError, match=r"Features 'alive' must be finite, but 20 of 20"):

@@ -14,7 +14,7 @@ import pytest
 import evaluate
 from scae_jax.data import affine
 from scae_jax.data.sources import load_dataset
-from scae_jax.evaluation import report, scores
+from scae_jax.evaluation import scores
 from scae_jax.training import loop
 from scae_jax.training.build import open_run
 from scae_jax.training.workdir import load_settings
@@ -45,9 +45,8 @@ def official(tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path):
+def quick(monkeypatch, tmp_path, not_drawn):
   """No figures, a small baseline, and a cache of this test's own."""
-  monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)
   monkeypatch.setattr(scores, "MAX_PIXEL_EXAMPLES", 60)
   monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "no_tfds"))

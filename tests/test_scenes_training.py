@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 from configs import constellations
 from scae_jax.data.digits import load_digits
 from scae_jax.data.scenes import NUM_VALIDATION, Scenes
-from scae_jax.evaluation import report
 from scae_jax.evaluation.collect import segment_collector
 from scae_jax.models.system import PointSpec
 from scae_jax.training.build import open_run
@@ -102,8 +101,8 @@ def test_another_generator_and_other_data_are_refused(workdir):
     report_run(open_run(workdir), workdir, scored=load_digits())
 
 
-def test_evaluate_opens_the_run(workdir, monkeypatch, capsys):
-  monkeypatch.setattr(report, "save_figures", lambda folder, drawers: None)
+@pytest.mark.usefixtures("not_drawn")
+def test_evaluate_opens_the_run(workdir, capsys):
   evaluate_py(f"--workdir={workdir}", "--step=16", "--max_examples=10")
   found = json.loads(
     (workdir / "evaluation" / "constellations-test-step16-max10" / "metrics.json").read_text()

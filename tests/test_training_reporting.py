@@ -49,11 +49,9 @@ def reports(monkeypatch):
   ("dataset", "asked", "folder", "split"),
   [
     (PLAIN, {}, ".", "test"),
-    (PLAIN, {"split": "test"}, ".", "test"),
     (PLAIN, {"split": "train"}, "plain-train", "train"),
     (PLAIN, {"is_latest": False}, "plain-test-step12", "test"),
     (PLAIN, {"max_examples": 60}, ".", "test"),
-    (PLAIN, {"max_examples": 61}, ".", "test"),
     (PLAIN, {"max_examples": 0}, ".", "test"),
     (PLAIN, {"max_examples": 59}, "plain-test-max59", "test"),
     (PLAIN, {"max_examples": 9, "is_latest": False}, "plain-test-step12-max9", "test"),
