@@ -157,14 +157,6 @@ def test_change_of_presence_is_measured(results, images):
   np.testing.assert_allclose(present["presence_between_examples"], others, rtol=1e-4)
 
 
-def test_results_do_not_depend_on_the_batch_size(images, results, monkeypatch):
-  monkeypatch.setattr(equivariance, "SIZES", {"rotation": (20,)})
-  other = measure_equivariance(stub(poses=all_kinds), {}, images, canvas=CANVAS, batch_size=32)
-  (same,) = [entry for entry in results["rotation"] if entry["size"] == 20]
-  for kind in other["present"]:
-    assert other["rotation"][0][kind] == pytest.approx(same[kind], abs=1e-5)
-
-
 def test_what_cannot_be_measured_is_refused_or_left_out(images, monkeypatch):
   """All have room for 1 pixel, five of ten for 3, and two for 4: less than half, not measured."""
   room = np.zeros((10, 12, 12, 3), np.uint8)

@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 from configs import constellations
 from scae_jax.data.digits import load_digits
 from scae_jax.data.scenes import NUM_VALIDATION, Scenes
-from scae_jax.evaluation.collect import segment_collector
 from scae_jax.models.system import PointSpec
 from scae_jax.training.build import open_run
 from scae_jax.training.errors import RunError
@@ -72,17 +71,6 @@ def test_report_has_every_jitter_and_kind_for_each_seed(workdir):
       assert accuracy["predicted_presence"] <= accuracy["true_presence"] <= accuracy["ransac"]
     assert (folder / "constellations.png").stat().st_size > 0
     assert (folder / "training_curves.png").stat().st_size > 0
-
-
-def test_segmentation_does_not_depend_on_the_size_of_a_pass(workdir):
-  """24 scenes in passes of 16: the last is filled up, and what fills it is dropped."""
-  run = open_run(workdir)
-  scenes = run.dataset.test_scenes(0.1, 24)
-  collectors = [segment_collector(run.system, batch_size=size) for size in (16, 24)]
-  found = [collect(run.variables[0], scenes) for collect in collectors]
-  for name in found[0]:
-    assert found[0][name].shape == scenes["presence"].shape
-    np.testing.assert_array_equal(found[0][name], found[1][name])
 
 
 @pytest.mark.slow

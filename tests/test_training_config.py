@@ -141,7 +141,8 @@ def write_workdir(path: pathlib.Path) -> pathlib.Path:
 
 def test_another_config_in_a_workdir_is_printed_key_by_key(tmp_path):
   workdir = write_workdir(tmp_path / "run")
-  other = toy_config(train__batch_size=32, optimizer__learning_rate=0.5, train__num_steps=30)
+  changes = {"train__batch_size": 32, "train__seeds": 2, "train__num_steps": 30}
+  other = toy_config(**changes, optimizer__learning_rate=0.5)
   other.unlock().model.new = 1
   with pytest.raises(RunError) as info:
     workdirs.check_same_run(workdir, other)
@@ -150,6 +151,7 @@ def test_another_config_in_a_workdir_is_printed_key_by_key(tmp_path):
     "  model.new: '(no such key)' there, 1 given",
     "  optimizer.learning_rate: 0.001 there, 0.5 given",
     "  train.batch_size: 16 there, 32 given",
+    "  train.seeds: 1 there, 2 given",
   ]
   assert workdirs.load_settings(workdir).config.to_dict() == toy_config().to_dict()
 

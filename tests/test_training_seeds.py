@@ -13,7 +13,7 @@ from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.training import step
 from scae_jax.training.build import open_run
-from scae_jax.training.errors import Interrupted, RunError
+from scae_jax.training.errors import Interrupted
 from scae_jax.training.loop import train
 from tests.runs import metrics, stop_after
 from tests.toy_system import toy_config
@@ -96,8 +96,3 @@ def test_report_of_each_seed_and_one_table(together, capsys):
   runs = read_run(together)  # for a table over several runs
   assert [one["metrics"]["seed"] for one in runs] == [5, 6, 7]
   assert [one["figures"]["squared error"] for one in runs] == errors
-
-
-def test_number_of_seeds_belongs_to_a_run(together):
-  with pytest.raises(RunError, match=r"train\.seeds: 3 there, 2 given"):
-    train(toy_config(train__seed=5, train__seeds=2, **CADENCE), together)
