@@ -19,14 +19,14 @@ from tests.references import reference_points
 from tests.tiny import CCAE_TERMS as TERMS
 from tests.tiny import build, compiled, random_variables, tiny
 from tests.toy_scenes import OPTIONS as SCENES
-from tests.toy_scenes import drawn_scenes
+from tests.toy_scenes import numpy_batch
 
 CAPSULES, VOTES, POINTS, PATTERNS, BATCH = 3, 4, 11, 3, 5
 NOISE = {"noise": jax.random.key(1)}
 
 
 def tiny_batch():
-  return {name: jnp.asarray(array) for name, array in drawn_scenes(0, SCENES, BATCH).items()}
+  return {name: jnp.asarray(array) for name, array in numpy_batch(0, SCENES, BATCH).items()}
 
 
 @pytest.fixture(scope="module", params=["capsules", "mlp"])
