@@ -89,6 +89,16 @@ def home(tmp_path, monkeypatch) -> pathlib.Path:
   return tmp_path
 
 
+@pytest.fixture
+def not_drawn(monkeypatch) -> list:
+  """What would be drawn for each report, instead of pictures."""
+  drawers = []
+  monkeypatch.setattr(
+    "scae_jax.evaluation.report.save_figures", lambda folder, own: drawers.append(own)
+  )
+  return drawers
+
+
 @pytest.fixture(scope="module")
 def built_once():
   """From its first use on, a module loads and traces each config once."""
@@ -121,9 +131,19 @@ def compiled_once(built_once):
     yield
 
 
+@pytest.fixture(scope="module")
+def one_device_always():
+  """Runs have a mesh of one device: to split the program over four costs time in each test."""
+  from scae_jax.training import loop, mesh
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(loop, "make_mesh", lambda: mesh.make_mesh(jax.devices()[:1]))
+    yield
+
+
 @pytest.fixture
 def one_device(monkeypatch):
-  """Runs have a mesh of one device: to split the program over four costs time in each test."""
+  """And in a module whose other tests have four."""
   from scae_jax.training import loop, mesh
 
   monkeypatch.setattr(loop, "make_mesh", lambda: mesh.make_mesh(jax.devices()[:1]))

@@ -1,5 +1,7 @@
 """Systems, data sets and runs that stand in for trained ones; commands and figures under test."""
 
+import json
+import pathlib
 import sys
 from typing import Any
 
@@ -69,12 +71,24 @@ def call(patch: pytest.MonkeyPatch, command: Any, *arguments: object) -> None:
   command.main()
 
 
-def refusal(capsys, patch: pytest.MonkeyPatch, command: Any, *arguments: object) -> str:
-  """The message with which a command ends, at exit code 2."""
+def refused(capsys, function: Any, *arguments: object) -> str:
+  """What a program says that ends in this function, at exit code 2."""
   with pytest.raises(SystemExit) as stopped:
-    call(patch, command, *arguments)
+    function(*arguments)
   assert stopped.value.code == 2
   return capsys.readouterr().err
+
+
+def refusal(capsys, patch: pytest.MonkeyPatch, command: Any, *arguments: object) -> str:
+  """The same of a command of experiments/."""
+  return refused(capsys, call, patch, command, *arguments)
+
+
+def written(capsys, folder: pathlib.Path, stem: str) -> tuple[dict[str, Any], str]:
+  """Record and text of a command, which it has printed too."""
+  text = (folder / f"{stem}.md").read_text()
+  assert text in capsys.readouterr().out
+  return json.loads((folder / f"{stem}.json").read_text()), text
 
 
 def drawn(figure):

@@ -20,9 +20,9 @@ from scae_jax.training.state import initial_state
 from scae_jax.training.step import update
 from scae_jax.training.systems import check_system, make_system
 from tests import runs
+from tests.conftest import ROOT
 from tests.tiny import compiled
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PARTS, OBJECTS, CANVAS, FEATURES, MAP = 3, 4, 12, 4, 5
 DATA = ImageSpec(CANVAS, 1, 10)
 SIZES = {key: size for key, size in runs.SIZES.items() if key.startswith("model.")}
@@ -36,6 +36,7 @@ BASES = [
   (digits, "modern"),
   (mnist, "official"),
   (mnist, "paper"),
+  (fashion_mnist, "paper"),
   (svhn, "paper"),
   (svhn, "alpha"),
   (cifar10, "paper"),
@@ -157,17 +158,12 @@ def test_presets_are_split(preset, expected):
   assert ablations.split(preset) == expected
 
 
-@pytest.mark.parametrize("config", [digits, mnist, fashion_mnist, svhn, cifar10])
-def test_every_config_of_scae_knows_ablations(config):
-  with pytest.raises(ValueError, match=r"no ablation 'no_nois'; expected one of\n  no_posterior"):
-    config.get_config("ablation=no_nois")
-
-
 @pytest.mark.parametrize(
   ("preset", "message"),
   [
     ("ablation=", r"cannot read 'ablation=' of the preset 'ablation='; expected \[PRESET\]"),
     ("ablate=no_noise", r"cannot read 'ablate=no_noise'"),
+    ("ablation=no_nois", r"no ablation 'no_nois'; expected one of\n  no_posterior"),
     ("ablation=no_noise+", r"no ablation ''"),
     ("ablation=no_sparsity+no_prior_sparsity", r"'no_prior_sparsity' changes nothing"),
     (
@@ -203,14 +199,11 @@ def test_default_workdir(source, folder):
   assert command.workdir == pathlib.Path("runs") / folder
 
 
-def test_help_lists_them_and_an_unknown_one_is_refused(capsys):
+def test_help_lists_them(capsys):
   runs.train_py("--help", f"--config={ROOT}/configs/mnist.py:paper")
   lines = [line.split() for line in capsys.readouterr().out.splitlines()]
   for name, sentence in ablations.ABLATIONS.items():
     assert [name, *sentence.split()] in lines
-  source = f"--config={ROOT / 'configs' / 'mnist.py'}:official,ablation=typo"
-  with pytest.raises(RunError, match=r"no ablation 'typo'; expected one of\n  no_posterior"):
-    parse_command_line([source], default_config="")
 
 
 def test_a_config_without_ablations_says_so():

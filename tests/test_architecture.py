@@ -3,7 +3,6 @@
 import ast
 import functools
 import importlib
-import pathlib
 import re
 import subprocess
 import sys
@@ -13,8 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 
 import scae_jax
+from tests.conftest import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "scae_jax"
 FILES = sorted(PACKAGE.rglob("*.py"))
 COMMANDS = ("train", "evaluate", "explore", "sweep")
@@ -94,13 +93,10 @@ def test_mathematics_has_no_circle():
     left -= free
 
 
-def test_configs_and_scripts_are_not_imported():
+def test_configs_are_plain_and_nothing_imports_them():
   for path in FILES:
     roots = {name.split(".")[0] for name in modules_imported(path)}
     assert not roots & {"configs", "experiments", "tests", *COMMANDS}, path
-
-
-def test_configs_are_plain():
   for path in CONFIGS:
     modules = modules_imported(path) - {"scae_jax.models", "scae_jax.models.ablations"}
     assert {name.split(".")[0] for name in modules} <= {"ml_collections", "configs"}, path

@@ -3,7 +3,6 @@ affNIST's MATLAB files, on small files in their format."""
 
 import warnings
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.io
@@ -11,7 +10,6 @@ from scipy import ndimage
 
 from scae_jax.data import affine
 from scae_jax.data.affnist import find_batches, load_affnist, read_batch
-from scae_jax.data.augmentation import centre_on_canvas
 from scae_jax.data.sources import load_dataset
 from tests.toy_data import assert_uniform, random_images, write_affnist
 
@@ -56,20 +54,6 @@ def test_the_maps_that_figures_are_of():
   last = [[0.8051820, -0.0106503, 6.3299737], [-0.0512301, 0.8117479, 7.8525578]]
   np.testing.assert_allclose(maps[0], first, atol=1e-6)
   np.testing.assert_allclose(maps[-1], last, atol=1e-6)
-
-
-def test_shifts_fill_the_room_that_the_ink_leaves(digits, drawn):
-  """Against a loop over the corners of the square that each pixel of ink spreads over."""
-  shares = []
-  for image, one in zip(digits, drawn.maps, strict=True):
-    rows, columns = np.nonzero(image[..., 0])
-    corners = [(columns + i, rows + j) for i in (-1, 1) for j in (-1, 1)]
-    ends = one[:, :2] @ np.concatenate(corners, axis=1)
-    least, most = -1 - ends.min(axis=1), CANVAS - ends.max(axis=1)
-    shares.append((one[:, 2] - least) / (most - least))
-  for share in np.array(shares).T:
-    assert_uniform(share, 0, 1)
-  assert abs(np.corrcoef(np.array(shares).T)[0, 1]) < 4 / np.sqrt(len(shares))
 
 
 @pytest.mark.parametrize("canvas", [CANVAS, 20])
@@ -143,13 +127,6 @@ def placed(images, canvas, degrees=0.0, shift=(0, 0)):
   return affine.resample(images, maps, canvas), maps
 
 
-@pytest.mark.parametrize(("height", "width", "canvas"), [(5, 4, 8), (4, 7, 7)])
-def test_an_image_that_is_not_moved_lies_where_batches_put_it(height, width, canvas):
-  images = random_images(2, height, width)
-  expected = centre_on_canvas(jnp.asarray(images), canvas)
-  np.testing.assert_array_equal(placed(images, canvas)[0], expected)
-
-
 def test_rotation_is_counter_clockwise_and_about_the_middle():
   images = random_images(2, 6, 6)
   padded = placed(images, 10)[0]
@@ -166,6 +143,11 @@ def test_ink_that_leaves_the_canvas_is_told():
   for shift in ((0, 0), (3, -3), (4, 0), (0, -4), (3.5, 0)):
     maps = placed(images, 10, shift=shift)[1]
     assert affine.keeps_ink(images, maps, 10).tolist() == [np.abs(shift).max() <= 3] * 2
+  # A square that touches each border in a channel of its own.
+  images = np.zeros((1, 8, 8, 3), np.uint8)
+  images[0, 3, 0, 0] = images[0, 0, 4, 1] = images[0, 7, 7, 2] = 1
+  for shift, kept in (((0, 0), True), ((-1, 0), False), ((0, -1), False), ((1, 0), False)):
+    assert affine.keeps_ink(images, placed(images, 8, shift=shift)[1], 8).tolist() == [kept]
 
 
 def test_share_of_ink_that_is_lost():
@@ -182,14 +164,6 @@ def test_share_of_ink_that_is_lost():
   # Half of a pixel's tent lies off the canvas when it is moved by half a pixel.
   maps = placed(images, 4, shift=(0, -1.5))[1]
   np.testing.assert_allclose(affine.lost_ink(images, maps, 4), [0.375, 0, 0.5])
-
-
-def test_ink_of_any_colour_counts():
-  """A square that touches each border in a channel of its own."""
-  images = np.zeros((1, 8, 8, 3), np.uint8)
-  images[0, 3, 0, 0] = images[0, 0, 4, 1] = images[0, 7, 7, 2] = 1
-  for shift, kept in (((0, 0), True), ((-1, 0), False), ((0, -1), False), ((1, 0), False)):
-    assert affine.keeps_ink(images, placed(images, 8, shift=shift)[1], 8).tolist() == [kept]
 
 
 @pytest.fixture(scope="module")
@@ -215,19 +189,6 @@ def test_images_and_labels_come_back_upright(tmp_path, official, column_order, c
   assert loaded.class_names == load_dataset("digits").class_names
   assert_holds(loaded, *official, turned=column_order)
   assert f"official affNIST: 60 images of 1 file(s) in {tmp_path}." in loaded.notes
-
-
-def test_mnists_own_digits_stand(tfds_dir, tmp_path):
-  """The test for digits that lie on their sides, on the pictures that it is for."""
-  import tensorflow_datasets as tfds
-
-  source = tfds.builder_from_directory(f"{tfds_dir}/mnist/3.0.1").as_data_source("test")
-  images = np.stack([example["image"] for example in source.__getitems__(range(300))])
-  images = affine.resample(images, affine.draw_affine(images, 40, 0).maps, 40)
-  labels = np.zeros(len(images), int)
-  for order in (False, True):
-    write_affnist(tmp_path / "test.mat", images, labels, column_order=order)
-    assert_holds(load_affnist(str(tmp_path)), images, labels, turned=order)
 
 
 def test_images_that_show_nothing_lie_as_they_are(tmp_path):
@@ -297,14 +258,12 @@ def test_other_files_are_refused(tmp_path, content):
     read_batch(path)
 
 
-def test_a_file_without_the_struct_is_refused(tmp_path):
+def test_what_holds_no_struct_is_damage(tmp_path, monkeypatch):
   for content in ({"other": np.zeros(3)}, {"affNISTdata": np.zeros((2, 2))}):
     scipy.io.savemat(tmp_path / "1.mat", content)
     with pytest.raises(ValueError, match=r"1\.mat: expected a struct 'affNISTdata'"):
       read_batch(tmp_path / "1.mat")
 
-
-def test_what_scipy_warns_of_is_damage(tmp_path, monkeypatch):
   def loadmat(*_, **__):
     warnings.warn("half of it", stacklevel=1)
 

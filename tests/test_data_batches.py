@@ -1,6 +1,7 @@
 """The order of examples and the batches of images, against loops and the host's resampling."""
 
 import functools
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,6 @@ import pytest
 from scae_jax.data import affine, batches
 from scae_jax.data.augmentation import (
   centre_on_canvas,
-  jitter,
-  random_crop,
   random_shifts,
   rotate,
   shift_on_canvas,
@@ -89,10 +88,6 @@ def test_images_are_centred_as_numpy_does():
   # Height 4 leaves 3 rows, 1 above; width 3 leaves 4 columns, 2 on the left.
   expected = np.pad(images, ((0, 0), (1, 2), (2, 2), (0, 0)))
   np.testing.assert_array_equal(centre_on_canvas(jnp.asarray(images), 7), expected)
-  batch = heldout_batch(feed_of(dataset_of(images), 7), np.arange(5))
-  assert batch["image"].dtype == np.float32
-  # One division in float32 on either side: at most one rounding apart.
-  np.testing.assert_allclose(batch["image"], expected / np.float32(255), rtol=1.2e-7, atol=0)
   # 255 / 255, and 255 times the float32 of 1 / 255, are 1 by the rules of rounding.
   assert float(to_unit_range(jnp.full((1, 2, 2, 1), 255, jnp.uint8)).min()) == 1.0
 
@@ -129,22 +124,6 @@ def test_shift_is_a_roll_of_each_image(max_shift):
   assert set(downs) == set(rights) == set(span)
   # Independent axes: each of 9 pairs is missed by 200 draws with probability below 1e-9.
   assert max_shift > 1 or len(set(seen)) == 9
-
-
-def test_shifts_are_uniform():
-  shifts = np.asarray(random_shifts(jax.random.key(2), 9_000, 1))
-  counts = np.bincount((shifts + 1) @ [3, 1], minlength=9)
-  # Each of 9 pairs expects 1,000 with a deviation of 30: five deviations.
-  np.testing.assert_allclose(counts, 1_000, atol=150)
-
-
-def test_placed_images_are_where_they_are_told_to_be():
-  images = random_images()
-  told = np.array([[0, 0], [2, -2], [-1, 0], [-2, -2], [1, 2]])
-  centred = centre_on_canvas(jnp.asarray(images), 6, border=2)
-  placed = shift_on_canvas(centred, jnp.asarray(told), 6)
-  for image, (down, right), actual in zip(images, told, np.asarray(placed), strict=True):
-    np.testing.assert_array_equal(actual, shifted_by_numpy(image, 6, down, right))
 
 
 @pytest.mark.parametrize("held_out", ["validation", "test"])
@@ -194,9 +173,10 @@ def test_a_feed_of_crops_cuts_at_random_in_training_and_the_middle_otherwise():
   assert feed.spec == ImageSpec(canvas=3, channels=3, num_classes=5)
   np.testing.assert_array_equal(feed.heldout["image"], images[:3, 1:3, 0:2])
   assert heldout_batch(feed, [2])["image"].shape == (1, 3, 3, 3)
-  made = feed_batch(feed, np.full(60, 3))["image"]
-  cut = {image[:2, :2].tobytes() for image in np.round(made * 255).astype(np.uint8)}
-  assert cut == {images[3, i : i + 2, j : j + 2].tobytes() for i in range(3) for j in range(2)}
+  made = feed_batch(feed, np.full(300, 3))["image"]
+  cut = Counter(image[:2, :2].tobytes() for image in np.round(made * 255).astype(np.uint8))
+  assert set(cut) == {images[3, i : i + 2, j : j + 2].tobytes() for i in range(3) for j in range(2)}
+  assert min(cut.values()) > 25  # of 50 with a deviation of 6.5
 
 
 def on_the_host(images: np.ndarray, degrees: np.ndarray, shifts: np.ndarray, canvas: int):
@@ -234,41 +214,6 @@ def test_every_image_turns_by_its_own_angle_and_then_shifts():
   assert_uniform(found, -limit, limit)
   assert len(set(zip(right[best], down[best], strict=True))) == 9
   assert abs(np.corrcoef(found, right[best])[0, 1]) < 0.4  # three deviations of 60 pairs
-
-
-def test_crops_are_windows_at_every_place():
-  num_images, side = 300, 3
-  images = random_images(num_images, 5, 4)
-  crops = random_crop(jax.random.key(2), jnp.asarray(images, jnp.float32), side)
-  places = []
-  for image, crop in zip(images, np.asarray(crops), strict=True):
-    places += [
-      (top, left)
-      for top in range(3)
-      for left in range(2)
-      if np.array_equal(image[top : top + side, left : left + side], crop)
-    ]
-  assert len(places) == num_images  # one each: 27 random bytes do not recur
-  counts = [places.count((top, left)) for top in range(3) for left in range(2)]
-  # 50 are expected, with a deviation of 6.5.
-  assert min(counts) > 25
-
-
-def test_jitter_is_a_line_through_the_mean_of_each_image():
-  """Grey values near the middle are never clipped: a fit of the result to the image tells both."""
-  images = 0.45 + random_images(400, 5, 4) / 2550  # in [0.45, 0.55]
-  made = jitter(jax.random.key(3), jnp.asarray(images, jnp.float32), brightness=0.2, contrast=0.5)
-  factors, added = [], []
-  for image, changed in zip(
-    images.reshape(400, -1), np.asarray(made).reshape(400, -1), strict=True
-  ):
-    factor, offset = np.polyfit(image, changed, 1)
-    np.testing.assert_allclose(changed, factor * image + offset, atol=1e-5)
-    factors.append(factor)
-    added.append(factor * image.mean() + offset - image.mean())
-  assert_uniform(factors, 0.5, 1.5)
-  assert_uniform(added, -0.2, 0.2)
-  assert abs(np.corrcoef(factors, added)[0, 1]) < 0.2  # four deviations
 
 
 def test_jittered_pixels_of_a_batch_are_clipped_where_they_leave_the_range():

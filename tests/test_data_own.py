@@ -17,6 +17,7 @@ from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from tests.runs import save_images
+from tests.stand_ins import refused
 from tests.test_evaluation_script import quick, run
 from tests.toy_system import toy_config
 
@@ -75,18 +76,14 @@ def test_what_is_not_the_runs_own_data_is_refused(workdirs):
 
 def test_a_function_is_not_called_because_a_folder_says_so(workdirs, capsys):
   path = f"{__name__}.mine"
-  with pytest.raises(SystemExit) as stopped:
-    run(workdirs / "path")
-  assert stopped.value.code == 2
-  assert f"names the data set '{path}', which is a function to call" in capsys.readouterr().err
+  said = refused(capsys, run, workdirs / "path")
+  assert f"names the data set '{path}', which is a function to call" in said
   for name in ("path", "memory"):
     run(workdirs / name, f"--source={path}")
     written = json.loads((workdirs / name / "evaluation" / "metrics.json").read_text())
     assert written["scored_on"] == {"dataset": "mine", "split": "test", "examples": 60}
-  with pytest.raises(SystemExit) as stopped:
-    run(workdirs / "memory", "--source=scae_jax.data.digits.load_digits")
-  assert stopped.value.code == 2
-  assert "holds a run on another data set" in capsys.readouterr().err
+  other = "--source=scae_jax.data.digits.load_digits"
+  assert "holds a run on another data set" in refused(capsys, run, workdirs / "memory", other)
 
 
 def test_folder_of_a_run_may_move_but_not_change(tmp_path):

@@ -1,100 +1,21 @@
-"""The real prepared TFDS sets, where they are at hand."""
-
-import itertools
-import os
-import pathlib
-import sys
+"""The real prepared MNIST, where it is at hand."""
 
 import numpy as np
 import pytest
 
-from scae_jax.data import affine, pictures
 from scae_jax.data.sources import load_dataset
-from scae_jax.data.transfer import SEED, load_scored
-from tests.test_data_affine import RANGES, parameters
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-  """A folder of one cache for each set: MNIST is decoded once."""
-  return tmp_path_factory.mktemp("cache")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ("name", "shape", "num_train", "class_names"),
-  [
-    ("mnist", (28, 28, 1), 60_000, "0 1 2 3 4 5 6 7 8 9"),
-    ("cifar10", (32, 32, 3), 50_000, "airplane automobile bird cat deer dog frog horse ship truck"),
-  ],
-)
-def test_real_sets(tfds_dir, cache, monkeypatch, name, shape, num_train, class_names):
-  if not (pathlib.Path(tfds_dir) / name).is_dir():
-    pytest.skip(f"{name} is not prepared in {tfds_dir}")
-  if name == "cifar10":
-    # One image of a hundred, the others black: to compress all of them takes ten seconds.
-    decode, numbers = pictures.decode_picture, itertools.count()
-    blank = np.zeros(shape, np.uint8)
-    monkeypatch.setattr(
-      pictures, "decode_picture", lambda *given: blank if next(numbers) % 100 else decode(*given)
-    )
-  dataset = load_dataset(name, tfds_dir, str(cache / name))
-  assert dataset.image_shape == shape
-  assert " ".join(dataset.class_names) == class_names
+def test_mnist(tfds_dir, tmp_path):
+  """Literal facts about the published files; reading and caching: test_data_tfds.py."""
+  dataset = load_dataset("mnist", tfds_dir, str(tmp_path))
+  assert dataset.image_shape == (28, 28, 1)
+  assert dataset.class_names == tuple("0123456789")
   train, test = dataset.splits["train"], dataset.splits["test"]
-  assert (len(train.images), len(test.images)) == (num_train, 10_000)
-  # MNIST's classes differ by a quarter; those of CIFAR-10 are equal.
-  spread = 0.14 if name == "mnist" else 0
-  for split in (train, test):
-    assert split.images[::100].any(axis=(1, 2, 3)).all()
-    counts = np.bincount(split.labels, minlength=10)
-    np.testing.assert_allclose(counts, len(split.labels) / 10, rtol=spread)
-  monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-  monkeypatch.setattr(pictures, "decode_picture", None)
-  again = load_dataset(name, os.devnull, str(cache / name))
-  for split_name, split in dataset.splits.items():
-    np.testing.assert_array_equal(again.splits[split_name].images, split.images)
-    np.testing.assert_array_equal(again.splits[split_name].labels, split.labels)
-  if name == "mnist":
-    (path,) = (cache / name).iterdir()
-    assert path.stat().st_size < 12e6
-    # Literal facts about the published files: the sizes of classes, and the mean of all pixels.
-    sizes = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
-    assert np.bincount(test.labels).tolist() == sizes
-    assert abs(train.images.mean() / 255 - 0.1307) < 1e-4
-
-
-def test_real_images_decode_as_tfds_decodes_them(tfds_dir):
-  """A few of the real records, against TFDS's own decoding."""
-  import tensorflow_datasets as tfds
-
-  builder = tfds.builder_from_directory(f"{tfds_dir}/mnist/3.0.1")
-  raw = builder.as_data_source("test", decoders={"image": tfds.decode.SkipDecoding()})
-  decoded = builder.as_data_source("test")
-  for index in range(0, 10_000, 2_500):
-    np.testing.assert_array_equal(
-      pictures.decode_picture(raw[index]["image"], 1), decoded[index]["image"]
-    )
-
-
-@pytest.mark.slow
-def test_affine_mnist_has_affnists_maps_and_all_ink(tfds_dir, cache):
-  """The 10,000 test digits: ranges of the four parameters, and no map reaches off the canvas."""
-  scored = load_scored("affine_mnist", 40, tfds_dir, str(cache / "mnist"), "")
-  images = scored.splits["test"].images
-  assert images.shape == (10_000, 40, 40, 1)
-  plain = load_dataset("mnist", tfds_dir, str(cache / "mnist")).splits["test"]
-  np.testing.assert_array_equal(scored.splits["test"].labels, plain.labels)
-
-  drawn = affine.draw_affine(plain.images, 40, SEED)
-  assert drawn.num_redrawn == 0
-  for values, (low, high) in zip(parameters(drawn.maps).T, RANGES, strict=True):
-    assert low - 1e-9 <= values.min() < low + 0.01 * (high - low)
-    assert high - 0.01 * (high - low) < values.max() <= high + 1e-9
-  assert affine.keeps_ink(plain.images, drawn.maps, 40).all()
-  np.testing.assert_array_equal(
-    images[:500], affine.resample(plain.images[:500], drawn.maps[:500], 40)
-  )
-  # A map makes ink more by its area.
-  ink = images.sum(axis=(1, 2, 3)) / plain.images.sum(axis=(1, 2, 3))
-  np.testing.assert_allclose(ink, np.abs(np.linalg.det(drawn.maps[:, :, :2])), rtol=0.05)
+  assert len(train.images) == 60_000
+  sizes = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+  assert np.bincount(test.labels).tolist() == sizes
+  assert abs(train.images.mean() / 255 - 0.1307) < 1e-4
+  (path,) = tmp_path.iterdir()
+  assert path.stat().st_size < 12e6

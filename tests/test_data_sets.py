@@ -51,7 +51,7 @@ def test_upsampling_is_bilinear():
   assert upsample_twice(np.full((1, 2, 2), 8)).max() == 128
 
 
-def test_holdout_shares_by_largest_remainder():
+def test_validation_comes_out_of_training_alone_by_largest_remainders():
   labels = np.asarray([0] * 5 + [1] * 3 + [2] * 2)
   # Shares of 4 in 10 are 2, 1.2 and 0.8: class 2 has the largest remainder.
   chosen = holdout(labels, 4, seed=1)
@@ -59,9 +59,6 @@ def test_holdout_shares_by_largest_remainder():
   assert len(set(chosen.tolist())) == 4
   assert holdout(labels, 10, seed=1).tolist() == list(range(10))
   assert holdout(labels, 0, seed=1).tolist() == []
-
-
-def test_validation_comes_out_of_training_alone():
   images = np.arange(20, dtype=np.uint8).reshape(20, 1, 1, 1)
   labels = np.asarray([0] * 10 + [1] * 10, np.int32)
   whole = Dataset("toy", ("cat", "dog"), dict.fromkeys(("train", "test"), Split(images, labels)))
@@ -142,13 +139,16 @@ def path(tmp_path) -> pathlib.Path:
   return tmp_path / "new" / "folder" / "toy-1.0.0.npz"
 
 
-def test_it_is_built_once_and_again_when_the_source_changes(path):
+def test_it_is_built_once_and_again_when_the_source_changes(path, caplog):
   assert cache.read_cached(path, "toy") is None
   cache.load_or_build(path, "toy", "first", toy)
   assert_is(cache.load_or_build(path, "toy", "first", unexpected), toy())
   assert os.listdir(path.parent) == [path.name]  # No partial file is left.
   assert_is(cache.load_or_build(path, "toy", "second", lambda: toy(8)), toy(8))
   assert_is(cache.load_or_build(path, "toy", "second", unexpected), toy(8))
+  cache.write_cached(path, toy(), "f")
+  assert cache.read_cached(path, "mnist") is None
+  assert "expected the data set 'mnist', got 'toy'" in caplog.text
 
 
 def test_any_damage_is_reported_removed_and_rebuilt(path, caplog):
@@ -192,12 +192,6 @@ def test_an_array_of_36_tib_is_damage(path, caplog):
       file.writestr(name, content)
   assert cache.read_cached(path, "toy", "f") is None
   assert "is damaged" in caplog.text
-
-
-def test_a_file_of_another_set_is_not_used(path, caplog):
-  cache.write_cached(path, toy(), "f")
-  assert cache.read_cached(path, "mnist") is None
-  assert "expected the data set 'mnist', got 'toy'" in caplog.text
 
 
 @pytest.mark.parametrize("fails", ["replace", "write"])

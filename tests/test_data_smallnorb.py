@@ -2,16 +2,11 @@
 
 import sys
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import matrix_capsules
 from scae_jax.data.smallnorb import halve
 from scae_jax.data.sources import load_dataset
-from scae_jax.training import build
-from scae_jax.training.config import read_settings
 from tests.toy_data import random_images
 from tests.toy_tfds import image_feature, label_feature, png, write_tfds
 
@@ -112,27 +107,6 @@ def test_splits_and_their_own_cache_files(prepared, tmp_path, monkeypatch, name,
   with pytest.raises(ValueError, match=r"'smallnorb:3\.0\.0' is not prepared") as raised:
     load_dataset(name.replace("smallnorb", "smallnorb:3.0.0"), "nothing", str(tmp_path))
   assert "tfds.builder('smallnorb:3.0.0', data_dir='nothing')" in str(raised.value)
-
-
-def test_the_preset_sees_the_middle_of_pairs_that_are_normalised_whole(
-  prepared, tmp_path, monkeypatch
-):
-  monkeypatch.setattr(build, "check_system", lambda *_: None)  # which takes seconds
-  monkeypatch.setattr(build, "require_memory", lambda *_, **__: None)
-  config = matrix_capsules.get_config("smallnorb_small")
-  config.data.update(dir=str(prepared), cache_dir=str(tmp_path))
-  _, dataset, feed = build.build(read_settings(config))
-  assert dataset.image_shape == (32, 32, 2)
-  heldout, train = (jax.tree.map(jnp.asarray, dict(x)) for x in (feed.heldout, feed.train))
-  found = feed.evaluation_batch(heldout, jnp.array([3]))["image"][0]
-  whole = halved_pair(TEST[3]) / 255
-  expected = (whole - whole.mean()) / whole.std()
-  np.testing.assert_allclose(found, expected[8:40, 8:40], atol=1e-5)
-  made = jax.jit(feed.training_batch)(jax.random.key(0), train, jnp.arange(4))["image"]
-  assert made.shape == (4, 32, 32, 2)
-  # Of 2,048 random bytes: the mean of a window is off by 0.03 and the jitter, their spread by 0.5.
-  assert np.abs(np.mean(made, axis=(1, 2, 3))).max() < 0.125 + 0.1
-  assert np.abs(np.std(made, axis=(1, 2, 3)) - 1).max() < 0.5 + 0.1
 
 
 def test_names():

@@ -151,7 +151,20 @@ def test_tensorflow_is_never_imported(tmp_path, root):
   assert result.stdout.split() == ["False", "True", "False"]
 
 
-def test_a_set_that_is_not_prepared_gets_the_commands(root, load, monkeypatch):
+def test_sets_of_unknown_names_or_not_prepared_say_what_to_do(load, root, monkeypatch):
+  with pytest.raises(ValueError, match="unknown data set 'fashion_minst'") as raised:
+    load("fashion_minst")
+  message = str(raised.value)
+  assert "did you mean 'fashion_mnist'" in message
+  for valid in ("'digits' (embedded)", "'folder'", "any TFDS image classification set", "'mnist'"):
+    assert valid in message
+  with pytest.raises(ValueError, match=r"did you mean 'digits'"):
+    load("digit")
+  for name in ("", "../mnist", "mnist 2", "mnist:latest"):
+    with pytest.raises(ValueError, match=r"expected the name of a data set.*valid names: 'digits'"):
+      load(name)
+  with pytest.raises(ValueError, match=r"expected a local folder .*gs://bucket"):
+    load_dataset("mnist", "gs://bucket")
   commands = (
     "  pip install -r requirements-prepare.txt\n"
     '  python -c "import tensorflow_datasets as tfds; '
@@ -170,22 +183,6 @@ def test_a_set_that_is_not_prepared_gets_the_commands(root, load, monkeypatch):
     load()
   with pytest.raises(ValueError, match=r"'mnist' is not prepared.*If it is a TFDS set"):
     load("mnist")
-
-
-def test_unknown_names_list_the_valid_ones(load):
-  with pytest.raises(ValueError, match="unknown data set 'fashion_minst'") as raised:
-    load("fashion_minst")
-  message = str(raised.value)
-  assert "did you mean 'fashion_mnist'" in message
-  for valid in ("'digits' (embedded)", "'folder'", "any TFDS image classification set", "'mnist'"):
-    assert valid in message
-  with pytest.raises(ValueError, match=r"did you mean 'digits'"):
-    load("digit")
-  for name in ("", "../mnist", "mnist 2", "mnist:latest"):
-    with pytest.raises(ValueError, match=r"expected the name of a data set.*valid names: 'digits'"):
-      load(name)
-  with pytest.raises(ValueError, match=r"expected a local folder .*gs://bucket"):
-    load_dataset("mnist", "gs://bucket")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def shifts(name):
   return np.array(found)
 
 
-def test_one_shift_is_of_all_images(four):
+def test_shifts_are_of_all_images_or_drawn_once_for_all_runs(four):
   assert shifts("translated_four:2,-3").tolist() == [[2, -3]] * 4
   assert shifts("translated_four:1").tolist() == [[1, 1]] * 4
   assert four[0] == ("four", "", "")
@@ -51,15 +51,16 @@ def test_one_shift_is_of_all_images(four):
   assert (loaded.name, loaded.class_names) == ("translated_four:2,-3", ("a", "b"))
   assert (list(loaded.splits), loaded.held_out, loaded.notes) == (["test"], "test", ())
   assert not isinstance(loaded, Dataset)
-
-
-def test_a_range_of_shifts_is_drawn_once_for_all_runs(four):
   found = shifts("translated_many:-3..2,0..1")
   assert sorted(set(found[:, 0])) == [-3, -2, -1, 0, 1, 2]
   assert sorted(set(found[:, 1])) == [0, 1]
   assert np.bincount(found[:, 0] + 3).min() > 120  # of 167 each
   np.testing.assert_array_equal(found, shifts("translated_many:-3..2,0..1"))
   assert len(set(map(tuple, shifts("translated_many:-3..3")))) == 49
+  for moves, furthest in (("8", 8), ("0,-8", 8), ("-9..0", 9), ("0,0..12", 12)):
+    with pytest.raises(ValueError, match=rf"below the 8 pixels of the canvas, got {furthest};"):
+      load_scored(f"translated_four:{moves}", 8)
+  assert load_scored("translated_four:7,-7", 8).name == "translated_four:7,-7"
 
 
 def test_crops_are_cut_before_images_move(four):
@@ -88,13 +89,6 @@ def test_ink_off_the_canvas_is_told(four):
   assert first == "made up."
   for note, split in zip(rest, ("train", "test"), strict=True):
     assert note.startswith(f"rotated_full:-180..180, {split}: {words.format(3, 4)}")
-
-
-def test_shifts_by_which_nothing_would_be_left_are_refused(four):
-  for moves, furthest in (("8", 8), ("0,-8", 8), ("-9..0", 9), ("0,0..12", 12)):
-    with pytest.raises(ValueError, match=rf"below the 8 pixels of the canvas, got {furthest};"):
-      load_scored(f"translated_four:{moves}", 8)
-  assert load_scored("translated_four:7,-7", 8).name == "translated_four:7,-7"
 
 
 def test_rotation_by_an_angle_and_by_a_range(four):

@@ -16,8 +16,8 @@ import pytest
 import train
 from scae_jax.models.ablations import ABLATIONS
 from scae_jax.training.config import load_config, parse_command_line
+from tests.runs import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)

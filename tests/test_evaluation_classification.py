@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scae_jax.evaluation.classification import by_confidence, calibration_error, classify
+from scae_jax.evaluation.classification import calibration_error, classify
 
 SCORES = np.array([[0.9, 0.1, 0.3], [0.2, 0.7, 0.7], [0.5, 0.0, 0.1], [0.1, 0.2, 0.6]], np.float32)
 
@@ -36,6 +36,8 @@ def test_the_largest_score_is_answer_and_confidence():
     "mean_confidence": pytest.approx(0.675),
     "confusion": [[1, 0, 0], [1, 0, 0], [0, 1, 1]],
   }
+  found = classify(np.float32([[1 + 1e-6, 0]]), np.array([[0]]))
+  assert found.entries()["expected_calibration_error"] == pytest.approx(0, abs=1e-5)
 
 
 @settings(deadline=None, max_examples=50)
@@ -49,11 +51,6 @@ def test_calibration_error_is_that_of_a_loop_over_bins(answers, edges):
   is_right = np.array([right for _, right in answers] + [True] * len(edges))
   found = calibration_error(confidence, is_right)
   assert found == pytest.approx(by_hand(confidence, is_right), abs=1e-12)
-
-
-def test_a_length_that_was_rounded_above_one_is_one():
-  found = classify(np.float32([[1 + 1e-6, 0]]), np.array([[0]]))
-  assert found.entries()["expected_calibration_error"] == pytest.approx(0, abs=1e-5)
 
 
 def test_the_two_largest_scores_answer_a_pair_of_labels():
@@ -75,25 +72,10 @@ def test_the_two_largest_scores_answer_a_pair_of_labels():
     "confusion": [[1, 0, 1], [1, 2, 0], [0, 0, 3]],
   }
   np.testing.assert_array_equal(classify(SCORES, labels[:, ::-1]).found, found.found[:, ::-1])
-
-
-def test_two_labels_that_were_missed_stand_half_at_either_answer():
   scores = np.array([[0.9, 0.8, 0.0, 0.1], [0.0, 0.2, 0.9, 0.3]])
   found = classify(scores, np.array([[2, 3], [0, 2]]))
   expected = [[0, 0, 0, 1], [0, 0, 0, 0], [0.5, 0.5, 1, 0], [0.5, 0.5, 0, 0]]
   np.testing.assert_array_equal(found.confusion, expected)
-
-
-def test_bins_of_confidence():
-  """An edge belongs to the bin below it, and 0 to the first."""
-  confidence = np.array([0.0, 1 / 15, 0.07, 0.5, 0.52, 1.0, 0.95])
-  is_right = np.array([True, False, True, True, False, True, True])
-  count, mean, accuracy = by_confidence(confidence, is_right)
-  expected = np.zeros(15, int)
-  expected[[0, 1, 7, 14]] = 2, 1, 2, 2
-  np.testing.assert_array_equal(count, expected)
-  np.testing.assert_allclose(mean[[0, 1, 7, 14]], [1 / 30, 0.07, 0.51, 0.975])
-  np.testing.assert_allclose(accuracy[[0, 1, 7, 14]], [0.5, 1, 0.5, 1])
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from flax import struct
 
 from scae_jax.evaluation.collect import feature_collector, in_batches
 from tests.stand_ins import stub
-
-
-@struct.dataclass
-class Output:
-  columns: jax.Array
-  noise: jax.Array
 
 
 class Toy(nn.Module):
@@ -23,16 +16,15 @@ class Toy(nn.Module):
   @nn.compact
   def __call__(self, batch, *, train):
     scale = self.param("scale", nn.initializers.constant(2.0), ())
-    columns = scale * jnp.mean(batch["image"], axis=(1, 3))
-    noise = jax.random.uniform(self.make_rng("noise")) if train else jnp.zeros(())
-    return Output(columns, noise)
+    noise = jax.random.uniform(self.make_rng("noise")) if train else 0.0
+    return scale * jnp.mean(batch["image"], axis=(1, 3)) + noise
 
 
 def toy(calls=None, **changes):
-  def features(output):
+  def features(columns):
     if calls is not None:
-      calls.append(output.columns.shape)  # runs once a compilation
-    return {"columns": output.columns + output.noise, "sum": output.columns.sum(1, keepdims=True)}
+      calls.append(columns.shape)  # runs once a compilation
+    return {"columns": columns, "sum": columns.sum(1, keepdims=True)}
 
   def metrics(output, batch):
     return {"label_squared": batch["label"] ** 2}
@@ -69,37 +61,24 @@ def test_every_example_once_and_in_order_by_one_compilation():
       np.testing.assert_allclose(features["columns"], expected, rtol=1e-5)
       np.testing.assert_allclose(features["sum"][:, 0], expected.sum(1), rtol=1e-5)
       np.testing.assert_array_equal(found["metrics"]["label_squared"], np.arange(n) ** 2)
+  rows = np.array([5, 0, 3, 3, 6])  # in their order, from the whole split
+  found = collect(VARIABLES, split, rows)
+  np.testing.assert_array_equal(found["metrics"]["label_squared"], rows**2)
+  np.testing.assert_allclose(found["features"]["columns"], expected[rows], rtol=1e-5)
   assert calls == [(4, 6)]
 
 
-def test_half_precision_features_come_as_float32():
-  system = toy(features=lambda output: {"half": output.columns.astype(jnp.bfloat16)})
-  found = feature_collector(system, canvas=6, batch_size=2)(VARIABLES, make_split(3))
-  assert found["features"]["half"].dtype == np.float32
-
-
-def test_readings_come_beside_features_and_are_none_where_there_are_none():
+def test_readings_come_beside_features_in_float32():
   split = make_split(5)
-  system = toy(readings=lambda output: {"minus": -output.columns})
+  system = toy(readings=lambda output: {"minus": -output})
   found = feature_collector(system, canvas=6, batch_size=4)(VARIABLES, split)
   assert (set(found["features"]), set(found["readings"])) == ({"columns", "sum"}, {"minus"})
   # Both are in one program, and may be computed apart.
   np.testing.assert_allclose(found["readings"]["minus"], -found["features"]["columns"], rtol=1e-6)
   assert feature_collector(toy(), canvas=6, batch_size=4)(VARIABLES, split)["readings"] == {}
-
-
-def test_an_empty_batch_is_refused():
-  with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
-    feature_collector(toy(), canvas=6, batch_size=0)(VARIABLES, make_split(2))
-
-
-def test_rows_are_collected_in_their_order_from_the_whole_split():
-  split, rows = make_split(7), np.array([5, 0, 3, 3, 6])
-  collect = feature_collector(toy(), canvas=6, batch_size=2)
-  found = collect(VARIABLES, split, rows)
-  np.testing.assert_array_equal(found["metrics"]["label_squared"], rows**2)
-  whole = collect(VARIABLES, split)["features"]["columns"]
-  np.testing.assert_array_equal(found["features"]["columns"], whole[rows])
+  system = toy(features=lambda output: {"half": output.astype(jnp.bfloat16)})
+  found = feature_collector(system, canvas=6, batch_size=2)(VARIABLES, make_split(3))
+  assert found["features"]["half"].dtype == np.float32
 
 
 def test_batches_are_full_and_joined_and_what_fills_the_last_is_dropped():
@@ -116,3 +95,5 @@ def test_batches_are_full_and_joined_and_what_fills_the_last_is_dropped():
   seen.clear()
   in_batches(run, 3, 10**9)
   assert seen == [[0, 1, 2]]
+  with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    feature_collector(toy(), canvas=6, batch_size=0)(VARIABLES, make_split(2))

@@ -13,7 +13,7 @@ def dataset(name="toy", side=4, channels=1, names=("a", "b"), n=6):
   return Dataset(name, names, {"train": split, "test": split})
 
 
-def test_all_examples_stand_in_order_and_a_limit_shuffles_the_same_way_each_time():
+def test_all_examples_stand_in_order_and_few_are_a_shuffle_that_is_the_same_each_time():
   np.testing.assert_array_equal(choose(5, 0), np.arange(5))
   np.testing.assert_array_equal(choose(5, 9), np.arange(5))
   few = choose(1000, 100)
@@ -23,6 +23,9 @@ def test_all_examples_stand_in_order_and_a_limit_shuffles_the_same_way_each_time
   np.testing.assert_array_equal(few[:50], choose(1000, 50))
   with pytest.raises(ValueError, match="got -1"):
     choose(5, -1)
+  labels = np.array([1, 1, 0, 1, 2, 0])
+  np.testing.assert_array_equal(one_of_each_class(labels, 10), [2, 0, 4, 5, 1, 3])
+  np.testing.assert_array_equal(one_of_each_class(labels, 4), [2, 0, 4, 5])
 
 
 def test_images_and_labels_of_chosen_examples_stay_together():
@@ -33,12 +36,6 @@ def test_images_and_labels_of_chosen_examples_stay_together():
     assert label == index % 2
   with pytest.raises(ValueError, match="no split 'validation'; it has train, test"):
     load_split(toy, "validation", 0)
-
-
-def test_shown_examples_take_classes_in_turn():
-  labels = np.array([1, 1, 0, 1, 2, 0])
-  np.testing.assert_array_equal(one_of_each_class(labels, 10), [2, 0, 4, 5, 1, 3])
-  np.testing.assert_array_equal(one_of_each_class(labels, 4), [2, 0, 4, 5])
 
 
 @pytest.mark.parametrize(

@@ -9,25 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from flax import struct
 
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.evaluation import provenance, report, scores
-from scae_jax.evaluation.files import file_name, write_json, write_whole
+from scae_jax.evaluation import provenance, scores
+from scae_jax.evaluation.files import file_name, read_json, write_json, write_whole
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.pictures import embed, feature_figures
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.evaluation.scores import Scores
 from scae_jax.evaluation.table import print_table
-from scae_jax.typing import Array
 from tests.stand_ins import stub
-
-
-@struct.dataclass
-class Output:
-  corner: Array
-  dead: Array
 
 
 class Toy(nn.Module):
@@ -37,8 +29,7 @@ class Toy(nn.Module):
   def __call__(self, batch, *, train):
     scale = self.param("scale", nn.initializers.ones, ())
     bright = batch["image"].max(axis=(1, 2, 3)) * scale
-    corner = jnp.stack([1 - bright, bright], axis=1)
-    return Output(corner, jnp.full_like(corner, 0.5))
+    return jnp.stack([1 - bright, bright], axis=1)
 
 
 def pictures(variables, batch):
@@ -56,7 +47,7 @@ def pictures(variables, batch):
 def make_system(**changes):
   fields = {
     "metrics": lambda output, batch: {"label_plus_one": batch["label"] + 1.0},
-    "features": lambda output: {"alive": output.corner, "dead": output.dead},
+    "features": lambda output: {"alive": output, "dead": jnp.full_like(output, 0.5)},
     "pictures": pictures,
   }
   return stub(Toy(), **fields | changes)
@@ -100,9 +91,9 @@ def finished(tmp_path_factory):
   return directory, metrics
 
 
-def test_metrics_say_what_was_measured_how_and_on_what(finished):
+def test_metrics_and_figures_are_written(finished):
   directory, metrics = finished
-  assert json.loads((directory / "metrics.json").read_text()) == metrics
+  assert read_json(directory / "metrics.json") == metrics
   assert metrics["fitted_on"] == {"dataset": "toy", "split": "train", "examples": 20}
   assert metrics["scored_on"] == {"dataset": "toy", "split": "test", "examples": 10}
   assert (metrics["step"], metrics["seed"], metrics["max_examples"]) == (1200, 0, 0)
@@ -112,6 +103,13 @@ def test_metrics_say_what_was_measured_how_and_on_what(finished):
   assert {"jax", "flax", "numpy", "scikit-learn"} <= set(metrics["versions"])
   assert metrics["versions"]["numpy"] == np.__version__
   assert metrics["date"].endswith("+00:00")
+  directory, _ = finished
+  expected = {"templates", "object_reconstructions", "training_curves"}
+  for name in ("alive", "dead"):
+    expected |= {f"{kind}-{name}" for kind in ("presences_by_class", "confusion", "embedding")}
+  files = {path.name for path in directory.iterdir()}
+  assert files == {f"{name}.png" for name in expected} | {"metrics.json", "clusters.json"}
+  assert all(path.read_bytes()[:4] == b"\x89PNG" for path in directory.glob("*.png"))
 
 
 def test_metrics_of_an_accelerator_say_what_jax_runs_on(monkeypatch):
@@ -129,30 +127,19 @@ def test_metrics_of_an_accelerator_say_what_jax_runs_on(monkeypatch):
 
 def test_metrics_have_the_known_figures(finished):
   _, metrics = finished
-  alive, dead = metrics["features"]["alive"], metrics["features"]["dead"]
+  alive = metrics["features"]["alive"]
   # Three of ten test labels are wrong.
   assert alive["lin_match"] == alive["lin_pred"] == pytest.approx(0.7)
   assert alive["lin_match_train"] == alive["lin_pred_train"] == 1.0
   assert alive["confusion"] == [[3, 1], [2, 4]]
   assert (alive["capsules"], alive["capsules_in_use"]) == (2, 2)
-  # Training classes are equally frequent, so which of them a constant is named by is a tie.
-  assert dead["lin_match"] in (pytest.approx(0.4), pytest.approx(0.6))
   assert metrics["pixels"]["lin_match"] == metrics["pixels"]["lin_pred"] == pytest.approx(0.7)
   assert metrics["pixels"]["fitted_examples"] == 20
+  assert "capsules" not in metrics["pixels"]
   labels = make_dataset(num_wrong=3).splits["test"].labels
   assert metrics["measures"] == {"label_plus_one": pytest.approx(np.mean(labels) + 1)}
   (note,) = metrics["notes"]
   assert note.startswith("dead: only 1 distinct cluster(s) for 2 classes")
-
-
-def test_figures_stand_beside_the_metrics(finished):
-  directory, _ = finished
-  expected = {"templates", "object_reconstructions", "training_curves"}
-  for name in ("alive", "dead"):
-    expected |= {f"{kind}-{name}" for kind in ("presences_by_class", "confusion", "embedding")}
-  files = {path.name for path in directory.iterdir()}
-  assert files == {f"{name}.png" for name in expected} | {"metrics.json", "clusters.json"}
-  assert all(path.read_bytes()[:4] == b"\x89PNG" for path in directory.glob("*.png"))
 
 
 def test_a_confusion_matrix_says_that_it_is_of_clusters():
@@ -176,36 +163,29 @@ def test_the_table_shows_every_row(finished, capsys):
   assert lines[6].startswith("note: dead: only 1 distinct cluster(s)")
 
 
-@pytest.fixture
-def no_figures(monkeypatch):
-  monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)
-
-
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("not_drawn")
 def test_readings_are_only_classified_and_may_be_negative(tmp_path, finished, capsys):
   def readings(output):
-    return {"minus_corner": -output.corner, "nothing": 0 * output.corner}
+    return {"minus_corner": -output, "nothing": 0 * output}
 
   metrics = run(tmp_path, system=make_system(readings=readings))
   expected = {"lin_pred": pytest.approx(0.7), "lin_pred_train": 1.0}
   expected |= {"lin_pred_converged": True, "fitted_examples": 20}
   assert metrics["readings"]["minus_corner"] == expected
-  assert set(metrics["readings"]) == {"minus_corner", "nothing"}
-  without = {key: value for key, value in metrics.items() if key != "readings"}
-  assert set(without) == set(finished[1])
-  assert without["features"] == finished[1]["features"]
+  assert set(metrics) - set(finished[1]) == {"readings"}
+  assert metrics["features"] == finished[1]["features"]
   lines = capsys.readouterr().out.splitlines()
   assert lines[4].split() == ["minus", "corner", "70.0", "%"]
   assert lines[4].index("70.0") == lines[2].rindex("70.0")  # under LIN-PRED
   assert lines[6].startswith("raw pixels")
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("not_drawn")
 def test_what_makes_a_figure_less_than_it_seems_is_noted(tmp_path, monkeypatch):
   """A limit of examples, a probe that was cut, few pixels."""
   monkeypatch.setattr("scae_jax.evaluation.probes.MAX_STEPS", 1)
   monkeypatch.setattr(scores, "MAX_PIXEL_EXAMPLES", 4)
-  system = make_system(readings=lambda output: {"minus": -output.corner})
+  system = make_system(readings=lambda output: {"minus": -output})
   metrics = run(tmp_path, system=system, max_examples=6)
   assert not metrics["readings"]["minus"]["lin_pred_converged"]
   assert any(note.startswith("minus: the linear probe was cut") for note in metrics["notes"])
@@ -217,21 +197,17 @@ def test_what_makes_a_figure_less_than_it_seems_is_noted(tmp_path, monkeypatch):
   assert "raw pixels: fitted on 4 of the training images." in metrics["notes"]
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("not_drawn")
 def test_another_split_or_data_set_is_scored_with_what_the_own_training_split_gives(tmp_path):
-  metrics = run(tmp_path, split="train")
-  assert metrics["scored_on"] == {"dataset": "toy", "split": "train", "examples": 20}
-  assert metrics["features"]["alive"]["lin_match"] == 1.0
   other = make_dataset("other", num_wrong=7, num_test=14, side=6)
-  metrics = run(tmp_path, scored_dataset=other)
-  assert metrics["fitted_on"] == {"dataset": "toy", "split": "train", "examples": 20}
-  assert metrics["scored_on"] == {"dataset": "other", "split": "test", "examples": 14}
-  assert metrics["features"]["alive"]["lin_match"] == pytest.approx(0.5)
-  with pytest.raises(ValueError, match="has no split 'validation'; it has train, test"):
-    run(tmp_path, split="validation")
+  for split, count, share in (("train", 20, 1.0), ("test", 14, 0.5)):
+    metrics = run(tmp_path, scored_dataset=other, split=split)
+    assert metrics["fitted_on"] == {"dataset": "toy", "split": "train", "examples": 20}
+    assert metrics["scored_on"] == {"dataset": "other", "split": split, "examples": count}
+    assert metrics["features"]["alive"]["lin_match"] == pytest.approx(share)
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("not_drawn")
 def test_what_is_not_finite_leaves_no_metrics(tmp_path):
   broken = {"params": {"scale": jnp.float32(np.nan)}}
   with pytest.raises(ValueError, match=r"Features 'alive' must be finite, but 20 of 20"):
@@ -242,18 +218,15 @@ def test_what_is_not_finite_leaves_no_metrics(tmp_path):
   assert list(tmp_path.iterdir()) == []
 
 
-def test_figures_that_do_not_exist_are_named(tmp_path):
-  system = make_system(pictures=lambda variables, batch: {"holiday": {}})
-  with pytest.raises(ValueError, match=r"feeds holiday, but the figures are templates, "):
-    run(tmp_path, system=system)
-
-
-def test_a_failing_figure_does_not_cost_the_metrics(tmp_path):
+def test_figures_that_fail_cost_no_metrics(tmp_path):
   wrong = {"templates": {"templates": jnp.zeros((2, 2))}}
   system = make_system(pictures=lambda variables, batch: wrong)
   with pytest.raises(TypeError, match="templates"):
     run(tmp_path, system=system)
   assert json.loads((tmp_path / "metrics.json").read_text())["step"] == 1200
+  system = make_system(pictures=lambda variables, batch: {"holiday": {}})
+  with pytest.raises(ValueError, match=r"feeds holiday, but the figures are templates, "):
+    run(tmp_path, system=system)
 
 
 def test_files_are_whole_or_as_they_were(tmp_path, monkeypatch):
@@ -285,9 +258,6 @@ def test_files_are_whole_or_as_they_were(tmp_path, monkeypatch):
   assert list(tmp_path.iterdir()) == [path]
   write_json(path, {"step": 3})
   assert json.loads(path.read_text()) == {"step": 3}
-
-
-def test_file_names_have_no_separators():
   assert file_name("cifar10_corrupted/fog_1:1.0.0-test") == "cifar10_corrupted_fog_1_1.0.0-test"
 
 

@@ -44,18 +44,13 @@ VARIABLES = {3: {"params": {"shift": jnp.float32(-2)}}, 4: {"params": {"shift": 
 
 
 @pytest.fixture(autouse=True)
-def drawn(monkeypatch):
-  """Few test scenes; what would be drawn, instead of pictures."""
-  found = []
+def few(monkeypatch, not_drawn):
+  """Few test scenes, which are not drawn."""
   monkeypatch.setattr(scorers, "NUM_TEST", COUNT)
-  monkeypatch.setattr(
-    "scae_jax.evaluation.report.save_figures", lambda folder, drawers: found.append(drawers)
-  )
   monkeypatch.setattr(
     "scae_jax.evaluation.report.model_figures",
     lambda system, variables, batch, class_names: {"scenes": lambda: batch},
   )
-  return found
 
 
 def write(directory, system=SYSTEM, variables=VARIABLES, **more):
@@ -87,7 +82,7 @@ def test_every_figure_of_every_seed(tmp_path):
   assert perfect["accuracy"] == 1 > half["accuracy"]
 
 
-def test_first_scenes_without_jitter_are_drawn_and_each_seeds_own_curves(tmp_path, drawn):
+def test_first_scenes_without_jitter_are_drawn_and_each_seeds_own_curves(tmp_path, not_drawn):
   history = tmp_path / "metrics.jsonl"
   line = {"step": 8, "split": "train", "total": 2.5}
   line["seeds"] = {"3": {"total": 2.0}, "4": {"total": 3.0}}
@@ -96,7 +91,7 @@ def test_first_scenes_without_jitter_are_drawn_and_each_seeds_own_curves(tmp_pat
   with pytest.MonkeyPatch.context() as patch:
     patch.setitem(FIGURES, "training_curves", lambda steps, values: seen.append((steps, values)))
     write(tmp_path / "evaluation", history=history)
-    for drawers in drawn:
+    for drawers in not_drawn:
       pictured = drawers["scenes"]()
       expected = DATASET.test_scenes(0.0, 8)
       jax.tree.map(np.testing.assert_array_equal, dict(pictured), expected)
@@ -126,7 +121,7 @@ def test_the_table_has_a_row_for_each_jitter_and_presence(tmp_path, capsys):
   ]
   first = metrics["segmentation"]["0"]["predicted_presence"]
   index, nats = first["adjusted_rand_index"], first["variation_of_information"]
-  assert rows[0].split()[1:3] == ["predicted", "presence"]
-  assert rows[0].split()[3:] == f"{100 * first['accuracy']:.1f} % {index:.3f} {nats:.3f}".split()
+  numbers = f"{100 * first['accuracy']:.1f} % {index:.3f} {nats:.3f}"
+  assert rows[0].split()[1:] == ["predicted", "presence", *numbers.split()]
   assert {len(row) for row in rows} == {len(titles)}
   assert note.startswith("note: ransac knows")

@@ -8,38 +8,29 @@ import resource
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
 
 import evaluate
 from scae_jax.data import affine
 from scae_jax.data.sources import load_dataset
-from scae_jax.evaluation import report, scores
+from scae_jax.evaluation import scores
 from scae_jax.training import loop
 from scae_jax.training.build import open_run
-from scae_jax.training.mesh import make_mesh
 from scae_jax.training.workdir import load_settings
+from tests.runs import ROOT, save_images
+from tests.stand_ins import refused
 from tests.toy_data import write_affnist
 from tests.toy_system import toy_config
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-
 
 pytestmark = pytest.mark.usefixtures("built_once")
 
 
-def config():
-  return toy_config(train__num_steps=16, evaluation__max_examples=60, data__canvas=40)
-
-
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory) -> pathlib.Path:
+def workdir(tmp_path_factory, one_device_always) -> pathlib.Path:
   """A run with checkpoints of steps 8 and 16, in affNIST's canvas of 40."""
   folder = tmp_path_factory.mktemp("run")
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(loop, "make_mesh", lambda: make_mesh(jax.devices()[:1]))
-    loop.train(config(), folder)
+  loop.train(toy_config(train__num_steps=16, evaluation__max_examples=60, data__canvas=40), folder)
   return folder
 
 
@@ -53,24 +44,9 @@ def official(tmp_path_factory) -> pathlib.Path:
   return folder
 
 
-@pytest.fixture(scope="module")
-def other_digits(tmp_path_factory) -> pathlib.Path:
-  """A user's folder with two black images of each digit, smaller than the run's."""
-  from PIL import Image
-
-  folder = tmp_path_factory.mktemp("images")
-  for split in ("train", "test"):
-    for digit in range(10):
-      (folder / split / str(digit)).mkdir(parents=True)
-      for i in range(2):
-        Image.new("L", (12, 12)).save(folder / split / str(digit) / f"{i}.png")
-  return folder
-
-
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path):
+def quick(monkeypatch, tmp_path, not_drawn):
   """No figures, a small baseline, and a cache of this test's own."""
-  monkeypatch.setattr(report, "save_figures", lambda directory, drawers: None)
   monkeypatch.setattr(scores, "MAX_PIXEL_EXAMPLES", 60)
   monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "no_tfds"))
@@ -114,31 +90,24 @@ def test_best_is_the_checkpoint_of_the_lowest_held_out_loss(workdir, asked):
   best = min(held_out, key=lambda line: line["selection_loss"])["step"]
   for step, expected in ((8, 8), (16, 16), ("latest", 16), ("best", best)):
     run(workdir, f"--step={step}")
-    assert asked[-1][0].step == expected
-
-
-@pytest.mark.parametrize(("which", "expected"), [("latest", True), (16, True), (8, False)])
-def test_the_latest_step_of_a_run_that_may_go_on_is_known(workdir, which, expected):
+    assert (asked[-1][0].step, asked[-1][0].is_latest) == (expected, expected == 16)
   settings = load_settings(workdir, changes={"train.num_steps": 24})
-  assert open_run(workdir, which, settings).is_latest == expected
+  assert open_run(workdir, "latest", settings).is_latest  # of a run that may go on
 
 
-def test_flags_choose_what_is_scored(workdir, asked, official, other_digits):
-  nothing = {"scored": None, "split": None, "max_examples": None}
+def test_flags_choose_what_is_scored(workdir, asked, official, tmp_path):
+  """The folder of affNIST may stand in the config: test_training_reporting.py."""
+  images = save_images(tmp_path / "images", 10, 40)
   run(workdir)
   run(workdir, "--split=train", "--max_examples=0")
-  assert [given for _, given in asked] == [
-    nothing,
-    {**nothing, "split": "train", "max_examples": 0},
-  ]
-  asked.clear()
-  run(workdir, "--dataset=folder", f"--data_dir={other_digits}")
-  run(workdir, "--dataset=rotated_digits:-20..20")
+  run(workdir, "--dataset=folder", f"--data_dir={images}")
   run(workdir, "--dataset=affine_digits")
   run(workdir, "--dataset=affnist", f"--affnist_dir={official}")
-  folder, rotated, drawn, read = (given["scored"] for _, given in asked)
-  assert (folder.name, rotated.name) == ("folder", "rotated_digits:-20..20")
-  assert folder.splits["test"].images.shape == (20, 12, 12, 1)
+  nothing, of_train, *others = (given for _, given in asked)
+  assert nothing == {"scored": None, "split": None, "max_examples": None}
+  assert of_train == {**nothing, "split": "train", "max_examples": 0}
+  folder, drawn, read = (given["scored"] for given in others)
+  assert folder.splits["test"].images.shape == (10, 12, 12, 1)
   assert read.notes[0] == f"official affNIST: 360 images of 1 file(s) in {official}."
   np.testing.assert_array_equal(read.splits["test"].images, drawn.splits["test"].images)
 
@@ -161,14 +130,10 @@ def test_flags_choose_what_is_scored(workdir, asked, official, other_digits):
   ],
 )
 def test_refusals_are_one_message_and_exit_code_2(workdir, capsys, flags, message):
-  with pytest.raises(SystemExit) as stopped:
-    run(workdir, *flags)
-  assert stopped.value.code == 2
-  captured = capsys.readouterr()
-  assert captured.out == ""
-  assert re.match(r"error: |usage: ", captured.err)
-  assert message in captured.err
-  assert "Traceback" not in captured.err
+  said = refused(capsys, run, workdir, *flags)
+  assert re.match(r"error: |usage: ", said)
+  assert message in said
+  assert "Traceback" not in said
 
 
 def test_full_disk_is_named(workdir, capsys):
@@ -176,41 +141,20 @@ def test_full_disk_is_named(workdir, capsys):
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
   try:
-    with pytest.raises(SystemExit) as stopped:
-      run(workdir, "--max_examples=30")
+    said = refused(capsys, run, workdir, "--max_examples=30")
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-  assert stopped.value.code == 2
-  error = capsys.readouterr().err
-  assert "File too large" in error
-  assert f"{workdir / 'evaluation' / 'digits-test-max30' / 'metrics.json'}'. Make room" in error
+  assert "File too large" in said
+  assert f"{workdir / 'evaluation' / 'digits-test-max30' / 'metrics.json'}'. Make room" in said
 
 
 def test_a_system_of_ones_own_must_be_named(workdir, monkeypatch, capsys):
   """Where the program has not imported it."""
   monkeypatch.delitem(sys.modules, "tests.toy_system")
-  for flags, message in (
-    ((), "names the system 'tests.toy_system', which is code outside"),
-    (("--system=tests.toy_classifier",), "and --system=tests.toy_classifier is given"),
-  ):
-    with pytest.raises(SystemExit) as stopped:
-      run(workdir, *flags)
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
+  said = refused(capsys, run, workdir)
+  assert "names the system 'tests.toy_system', which is code outside" in said
   assert "tests.toy_system" not in sys.modules
   run(workdir, "--system=tests.toy_system", "--max_examples=30")
-
-
-def test_the_folder_may_stand_in_the_config(workdir, official, tmp_path, asked):
-  copy = tmp_path / "run"
-  copy.mkdir()
-  for name in ("checkpoints", "data.json", "metrics.jsonl"):
-    (copy / name).symlink_to(workdir / name)
-  saved = json.loads((workdir / "config.json").read_text())
-  saved["data"]["affnist_dir"] = str(official)
-  (copy / "config.json").write_text(json.dumps(saved))
-  run(copy, "--dataset=affnist")
-  assert asked[0][1]["scored"].name == "affnist"
 
 
 @pytest.mark.slow
@@ -244,9 +188,6 @@ def test_a_run_without_checkpoints_is_refused_after_the_cache_of_programs_is_one
   opened = evaluate.open_run
   monkeypatch.setattr(evaluate, "open_run", lambda *of: calls.append("open") or opened(*of))
   monkeypatch.setattr(evaluate, "keep_compiled", calls.append)
-  with pytest.raises(SystemExit) as stopped:
-    run(tmp_path)
-  assert stopped.value.code == 2
-  assert "no checkpoint" in capsys.readouterr().err
+  assert "no checkpoint" in refused(capsys, run, tmp_path)
   assert calls == [used, "open"]
   assert not (tmp_path / "evaluation").exists()

@@ -46,14 +46,11 @@ def test_accuracy_is_that_of_the_best_matching():
   assert 0.4 < np.mean(expected) < 0.9
 
 
-def test_adjusted_rand_index_is_that_of_scikit_learn():
+def test_index_and_variation_are_those_of_scikit_learn_and_of_entropies():
   for agreement in (0.0, 0.6, 1.0):
     scenes = random_scenes(agreement=agreement, num_points=7)
     expected = [adjusted_rand_score(*groups(*scene)) for scene in zip(*scenes, strict=True)]
     np.testing.assert_allclose(score(*scenes).adjusted_rand_index, expected, atol=1e-12)
-
-
-def test_variation_of_information_is_that_of_entropies():
   scenes = random_scenes()
   expected = []
   for scene in zip(*scenes, strict=True):
@@ -63,7 +60,7 @@ def test_variation_of_information_is_that_of_entropies():
   np.testing.assert_allclose(score(*scenes).variation_of_information, expected, atol=1e-12)
 
 
-def test_perfect_groups_and_no_variation_below_zero():
+def test_small_scenes_and_perfect_groups():
   """Of sizes 4, 6 and 4 in this order, sums of float64 differ by -7e-15."""
   capsule, pattern = (np.repeat(order, [4, 6, 4]) for order in ([0, 2, 1], [0, 1, 2]))
   result = score(np.ones(14), pattern, capsule)
@@ -71,10 +68,7 @@ def test_perfect_groups_and_no_variation_below_zero():
   assert result.accuracy[0] == 1
   one_group = score(np.ones(3), np.zeros(3, int), np.ones(3, int))
   assert one_group.adjusted_rand_index[0] == 1
-
-
-def test_small_scenes_and_their_means():
-  """One point; means over scenes and not over points; more patterns than capsules."""
+  # One point; means over scenes and not over points; more patterns than capsules.
   alone = score(np.array([1, 0, 0]), np.array([1, 0, 0]), np.array([2, 2, 2])).means()
   assert list(alone.values()) == [1.0, 1.0, 0.0]
   presence = np.array([[1, 0, 0, 0], [1, 1, 1, 1]])

@@ -49,16 +49,13 @@ def errors():
   return np.asarray(match_errors(jnp.asarray(np.stack(shapes))))
 
 
-def test_a_template_matches_itself_and_its_moved_copies(errors):
+def test_moved_copies_match_and_other_shapes_do_not(errors):
   # The first start fits centre and moments: of itself, it is the identity.
   assert np.diag(errors).max() < 1e-6
   for copy in (3, 4):
     assert errors[copy, 0] < 1e-4  # the pose that made it
     # Brought back, it is blurred: of 13 pixels a side, a smaller copy has kept half.
     assert errors[0, copy] < MATCH
-
-
-def test_other_shapes_do_not_match(errors):
   different = errors[:3, :3][~np.eye(3, dtype=bool)]
   assert different.min() > 2 * MATCH
   assert different.max() <= 1
@@ -99,6 +96,10 @@ def test_templates_are_seen_through_their_alphas(monkeypatch):
   assert [one["error"] for one in told["nearest"]] == pytest.approx([0.3, 0.2, 0.3])
   assert match_templates(alphas) == told
   np.testing.assert_array_equal(seen, np.stack([alphas[[0, 2, 3]]] * 2))
+  blank = np.zeros((3, 3, 3, 1))
+  blank[1] = 1
+  with pytest.raises(ValueError, match="1 of 3 templates have ink"):
+    match_templates(blank)
 
 
 def test_moments_are_those_of_a_cloud_of_squares():
@@ -111,10 +112,3 @@ def test_moments_are_those_of_a_cloud_of_squares():
   np.testing.assert_allclose(centre, np.average(points, axis=1, weights=weights), atol=1e-6)
   np.testing.assert_allclose(root @ root, expected, atol=1e-6)
   np.testing.assert_allclose(root, root.T, atol=1e-7)
-
-
-def test_what_cannot_be_matched_is_refused():
-  blank = np.zeros((3, 3, 3, 1))
-  blank[1] = 1
-  with pytest.raises(ValueError, match="1 of 3 templates have ink"):
-    match_templates(blank)

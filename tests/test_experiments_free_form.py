@@ -1,9 +1,5 @@
 """experiments/free_form.py on an untrained toy: what is written, and what is refused."""
 
-import functools
-import json
-
-import jax
 import numpy as np
 import optax
 import pytest
@@ -14,7 +10,8 @@ from scae_jax.evaluation import scores
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_probe
 from tests import toy_free_form
-from tests.stand_ins import call, open_for_commands, refusal
+from tests.stand_ins import call, open_for_commands, refusal, written
+from tests.tiny import initial
 from tests.toy_system import toy_config, toy_data
 
 
@@ -23,9 +20,7 @@ def toy():
   """The toy with a free form, and initial parameters."""
   config, data = toy_config(), toy_data(side=18)
   system = toy_free_form.make_system(dict(config.model), dict(config.loss), data)
-  keys = dict(zip(("params", "noise"), jax.random.split(jax.random.key(0)), strict=True))
-  init = jax.jit(functools.partial(system.module.init, train=True))
-  return system, init(keys, data.blank_batch(1))
+  return system, initial(system, data)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +43,7 @@ def test_the_command_writes_a_table_numbers_and_a_picture(monkeypatch, tmp_path,
   call(monkeypatch, command, tmp_path / "toy", out, *flags)
   names = [f"free-form-toy-encoder.{end}" for end in ("json", "md", "png")]
   assert sorted(path.name for path in out.iterdir()) == names
-  record = json.loads((out / names[0]).read_text())
+  record, text = written(capsys, out, "free-form-toy-encoder")
   assert (record["step"], record["seed"], record["start"]) == (7, 0, "encoder")
   assert record["command"].startswith(f"python -m experiments.free_form {tmp_path / 'toy'}")
   assert record["command"].endswith(" ".join(flags))
@@ -66,8 +61,6 @@ def test_the_command_writes_a_table_numbers_and_a_picture(monkeypatch, tmp_path,
     for when in ("before", "after"):
       # Sums of float32 numbers of size 1,000
       assert -sum(term[when] for term in means.values()) == pytest.approx(bound[when], rel=1e-5)
-  text = (out / names[1]).read_text()
-  assert text.strip() in capsys.readouterr().out
   lines = text.splitlines()
   assert lines[0] == "| | examples | bound before | after | did not rise | pixels | latents |"
   own, rotated = (record["results"][name] for name in ("digits", "rotated_digits:35"))
@@ -97,13 +90,14 @@ def test_the_command_writes_a_table_numbers_and_a_picture(monkeypatch, tmp_path,
     assert part in text
 
 
-def test_bounds_that_do_not_rise_are_counted_and_the_prior_is_a_start(monkeypatch, tmp_path):
+def test_bounds_that_do_not_rise_are_counted_and_the_prior_is_a_start(
+  monkeypatch, tmp_path, capsys
+):
   flags = ("--num_steps=0", "--num_samples=1", "--max_examples=3", "--train_examples=40")
   flags += ("--dataset=digits", "--optimizer=sgd")
   call(monkeypatch, command, tmp_path / "toy", tmp_path, "--start=prior", *flags)
-  record = json.loads((tmp_path / "free-form-toy-prior.json").read_text())
+  record, text = written(capsys, tmp_path, "free-form-toy-prior")
   assert (record["optimizer"], record["learning_rate"]) == ("sgd", 1e-4)
-  text = (tmp_path / "free-form-toy-prior.md").read_text()
   assert "prior: 0 steps of gradient descent, learning rate 0.0001 under a cosine. Step 7" in text
   (result,) = record["results"].values()
   assert result["bound"]["examples_that_did_not_rise"] == 3

@@ -1,7 +1,6 @@
 """Images drawn from a known model, what was found in them, and the upper layer alone."""
 
 import json
-import sys
 import types
 
 import numpy as np
@@ -11,6 +10,7 @@ from experiments import known_scenes, object_layer, recovery
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.template_match import match_templates
 from scae_jax.models.capsule_inference import ObjectInference
+from tests.stand_ins import call, refused
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,7 @@ def test_several_runs_and_seeds_are_scored_by_one_command(tmp_path, monkeypatch,
   workdirs = [tmp_path / name for name in runs]
 
   def score_into(folder):
-    monkeypatch.setattr(sys, "argv", ["recovery", "score", *map(str, workdirs), str(folder)])
-    recovery.main()
+    call(monkeypatch, recovery, "score", *workdirs, folder)
 
   score_into(tmp_path / "results")
   said = capsys.readouterr().out.splitlines()
@@ -113,9 +112,8 @@ def test_several_runs_and_seeds_are_scored_by_one_command(tmp_path, monkeypatch,
   assert record["by_seed"]["2"]["training_bound"] == 7
   assert (tmp_path / "results" / "recovery-one.json").is_file()
   dataset.name = "digits"
-  with pytest.raises(SystemExit):
-    score_into(tmp_path / "other")
-  assert "is no run of probabilistic capsules on drawn scenes" in capsys.readouterr().err
+  said = refused(capsys, score_into, tmp_path / "other")
+  assert "is no run of probabilistic capsules on drawn scenes" in said
   assert not (tmp_path / "other").exists()
 
 
@@ -144,8 +142,7 @@ def test_rows_are_written(monkeypatch, tmp_path, capsys):
     lambda **sizes: ObjectInference(**sizes | {"num_layers": 0}),  # compiles sooner
   )
   file = tmp_path / "new" / "rows.json"
-  monkeypatch.setattr(sys, "argv", ["object_layer", str(file), "--seeds=2", "--num_steps=3"])
-  object_layer.main()
+  call(monkeypatch, object_layer, file, "--seeds=2", "--num_steps=3")
   assert "summed_out, temperature 0.25, affinities below 2.0" in capsys.readouterr().out
   record = json.loads(file.read_text())
   [row] = record["rows"]

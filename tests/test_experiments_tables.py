@@ -159,7 +159,9 @@ def workdir(tmp_path):
   return tmp_path / "digits"
 
 
-def test_own_report_is_first_and_other_steps_other_numbers_and_single_seeds_are_left_out(workdir):
+def test_own_report_is_first_and_other_steps_other_numbers_and_single_seeds_are_left_out(
+  workdir, tmp_path
+):
   reports, left_out = transfer.read_reports(workdir)
   assert list(reports) == ["digits test", "affine_digits test", "rotated_digits:15 test"]
   assert reports["digits test"]["seed"] == SHARED["seed"]
@@ -171,9 +173,6 @@ def test_own_report_is_first_and_other_steps_other_numbers_and_single_seeds_are_
     f"{where} digits-test-max30, of at most 30 examples of each split, not of all examples.",
     f"{where} digits-test-step500, of step 500, not of step 40,000.",
   ]
-
-
-def test_a_run_whose_own_report_is_of_few_examples_leaves_out_those_of_all(tmp_path):
   write(tmp_path / "evaluation", "digits", max_examples=60)
   write(tmp_path / "evaluation" / "affine_digits-test", "affine_digits", max_examples=60)
   write(tmp_path / "evaluation" / "moved-test", "moved")

@@ -29,11 +29,8 @@ def arguments(n=4):
 
 
 def cell(figure, row, column):
-  for axes in figure.axes:
-    spec = axes.get_subplotspec()
-    if (spec.rowspan.start, spec.colspan.start) == (row, column):
-      return axes
-  raise AssertionError(f"nothing at {row}, {column}")
+  places = [(axes.get_subplotspec(), axes) for axes in figure.axes]
+  return {(spec.rowspan.start, spec.colspan.start): axes for spec, axes in places}[row, column]
 
 
 def test_points_have_the_colour_of_their_capsule_and_absent_ones_are_not_drawn():
@@ -66,10 +63,7 @@ def test_votes_of_present_capsules_and_points_of_a_pattern_are_shapes():
     np.testing.assert_allclose(corners(patch), sorted(map(tuple, given["votes"][2, k, counted])))
   for slots, patch in zip((slice(0, 3), slice(4, 7)), truth.patches, strict=True):
     np.testing.assert_allclose(corners(patch), sorted(map(tuple, given["points"][1, slots])))
-
-
-def test_an_outline_goes_round():
-  """Corners of a square given crosswise, here and there; what does not count is left out."""
+  # Corners of a square given crosswise, here and there; what does not count is left out.
   votes = np.array([[1.0, 1], [-1, -1], [1, -1], [-1, 1], [5, 5]])
   for middle in (0, 8):
     outline = vote_outline(votes + middle, np.array([True, True, True, True, False])) - middle

@@ -126,17 +126,19 @@ def test_objects_have_distinct_colours_that_do_not_depend_on_how_many_there_are(
   assert distances[~np.eye(count + 1, dtype=bool)].min() > apart
 
 
+def assert_rows(figure, arguments, *names):
+  """Rows of grey pictures, an example a column."""
+  cells = drawn(figure)
+  columns = max(column for _, column in cells) + 1
+  for row, name in enumerate(names):
+    shown = np.stack([cells[row, column] for column in range(columns)])
+    np.testing.assert_array_equal(shown, np.float32(arguments[name][:columns, ..., 0]))
+
+
 def test_reconstructions_stand_in_labelled_rows():
   arguments = reconstruction_arguments()
   figure = draw("reconstructions", arguments)
-  cells = drawn(figure)
-  for row, name in enumerate(("image", "bottom_up", "top_down")):
-    for column in range(3):
-      expected = np.float32(arguments[name][column, ..., 0])
-      np.testing.assert_allclose(cells[row, column], expected, rtol=1e-6)
-  first, second = np.float32(palette(2))  # objects 2 and 5 win as much
-  np.testing.assert_allclose(cells[3, 0][0], np.tile(second, (4, 1)), rtol=1e-6)
-  np.testing.assert_allclose(cells[3, 0][3], np.tile(first, (4, 1)), rtol=1e-6)
+  assert_rows(figure, arguments, "image", "bottom_up", "top_down")
   labels = [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()]
   assert labels == ["target", "from parts", "from objects", "parts by\nobject"]
 
@@ -202,6 +204,9 @@ def test_one_channel_is_grey_between_zero_and_one_and_three_are_colours(caplog):
   cells = drawn(draw("reconstructions", arguments))
   np.testing.assert_allclose(cells[0, 0][0, 0], [1.0, 0.5, 0.0])
   assert caplog.messages == []  # matplotlib would clip too, and complain
+  colour, two = uniform(2, 4, 4, 3), uniform(2, 4, 4, 2)
+  assert in_colour(colour) is colour
+  np.testing.assert_allclose(in_colour(two), np.repeat(two.mean(-1)[..., None], 3, axis=-1))
 
 
 def test_arrays_that_do_not_fit_are_named():
@@ -242,9 +247,7 @@ def answers(figure):
 def test_reconstructions_stand_below_images_and_wrong_answers_are_red():
   arguments = class_arguments()
   figure = draw("class_reconstructions", arguments)
-  for (row, column), picture in drawn(figure).items():
-    expected = arguments[("image", "reconstruction")[row]][column, ..., 0]
-    np.testing.assert_array_equal(picture, np.float32(expected))
+  assert_rows(figure, arguments, "image", "reconstruction")
   assert answers(figure) == [("2 → 2", False), ("3 → 7", True), ("4 → 4", False)]
 
 
@@ -256,10 +259,9 @@ def test_overlays_have_sources_and_reconstructions_in_the_same_colours():
   np.testing.assert_allclose(red_and_green(pairs)[0], expected)
   arguments = overlay_arguments()
   figure = draw("overlaid_reconstructions", arguments)
-  cells = drawn(figure)
-  np.testing.assert_array_equal(cells[0, 1], np.float32(arguments["image"][1, ..., 0]))
+  assert_rows(figure, arguments, "image")
   for row, name in ((1, "sources"), (2, "reconstructions")):
-    shown = np.stack([cells[row, column] for column in range(2)])
+    shown = np.stack([drawn(figure)[row, column] for column in range(2)])
     np.testing.assert_array_equal(shown, np.float32(red_and_green(arguments[name])))
   assert answers(figure) == [("3, 8 → 3, 8", False), ("0, 1 → 0, 5", True)]
 
@@ -267,9 +269,7 @@ def test_overlays_have_sources_and_reconstructions_in_the_same_colours():
 def test_images_stand_above_what_is_believed_of_them():
   arguments = free_form_arguments()
   figure = draw("free_form", arguments)
-  for (row, column), picture in drawn(figure).items():
-    expected = arguments[("image", "before", "after")[row]][column, ..., 0]
-    np.testing.assert_array_equal(picture, np.float32(expected))
+  assert_rows(figure, arguments, "image", "before", "after")
   written = [axes.get_xlabel() for axes in figure.axes]
   assert written[:10] == [""] * 10
   assert written[10:13] == ["-0 nats", "-1", "-2"]
@@ -277,20 +277,15 @@ def test_images_stand_above_what_is_believed_of_them():
 
 
 def test_a_mosaic_has_lines_around_pictures_and_ticks_in_their_middles():
-  grey = 0.35
-  pictures = np.array([[0.1, 0.2], [0.3, 2.0]])[:, :, None, None, None] * np.ones((2, 2, 1, 2, 1))
-  expected = [
-    [grey] * 7,
-    [grey, 0.1, 0.1, grey, 0.2, 0.2, grey],
-    [grey] * 7,
-    [grey, 0.3, 0.3, grey, 1.0, 1.0, grey],
-    [grey] * 7,
-  ]
-  np.testing.assert_allclose(mosaic(pictures)[..., 0], expected)
-  table = np.zeros((1, 3, 5, 5, 1))
-  table[:, :, 2, 2] = 1  # the pixel in the middle
-  bright = np.argwhere(mosaic(table)[..., 0] == 1)
-  np.testing.assert_array_equal(bright, [(middles(1, 5)[0], x) for x in middles(3, 5)])
+  pictures = np.array([[0.1, 0.2], [0.3, 2.0]])[:, :, None, None, None] * np.ones((2, 2, 3, 3, 1))
+  found, grey = mosaic(pictures)[..., 0], 0.35
+  assert found.shape == (9, 9)
+  np.testing.assert_allclose(found[::4], grey)
+  np.testing.assert_allclose(found[:, ::4], grey)
+  for row, column in np.ndindex(2, 2):
+    y, x = (int(middles(2, 3)[place]) for place in (row, column))
+    expected = np.minimum(pictures[row, column, ..., 0], 1)
+    np.testing.assert_allclose(found[y - 1 : y + 2, x - 1 : x + 2], expected)
 
 
 def test_dimensions_stand_in_rows_and_offsets_in_columns():
@@ -309,9 +304,8 @@ def test_samples_of_the_prior_stand_ten_a_row():
   (cell,) = drawn(draw("prior_samples", {"samples": samples})).values()
   table = np.concatenate([samples, np.zeros((8, 4, 4, 1))]).reshape(2, 10, 4, 4, 1)
   np.testing.assert_allclose(cell, mosaic(table)[..., 0], rtol=1e-6)
-  for count, shape in ((3, (6, 16)), (104, (51, 51))):
-    (cell,) = drawn(draw("prior_samples", {"samples": np.zeros((count, 4, 4, 1))})).values()
-    assert cell.shape == shape
+  (cell,) = drawn(draw("prior_samples", {"samples": np.zeros((104, 4, 4, 1))})).values()
+  assert cell.shape == (51, 51)  # a hundred of them
 
 
 def test_objects_stand_in_rows_and_columns_say_what_moved_them():
@@ -337,21 +331,11 @@ def test_objects_stand_in_rows_and_columns_say_what_moved_them():
 def test_parts_have_colours_of_their_own_at_every_angle():
   arguments = identity_arguments()
   figure = draw("part_identity", arguments)
-  first, second = drawn(figure).values()
-  grey = mosaic(np.repeat(arguments["image"][:1], 3, axis=-1))
-  np.testing.assert_allclose(first[:6], grey[:6], rtol=1e-6)
-  colours = palette(5)
-  # Pictures of 4 pixels with a line of one between: row 1 starts at 6, column 1 at 6.
-  np.testing.assert_allclose(first[6 + 0, 6 + 1], colours[3], rtol=1e-6)
-  np.testing.assert_allclose(first[6 + 0, 11 + 1], colours[4] / 2, rtol=1e-6)
-  np.testing.assert_allclose(second[6 + 2, 1 + 2], (colours[0] + colours[1]) / 2, rtol=1e-6)
-  assert not first[6:10, 1:5].any()
   top, bottom = figure.axes
+  for shown, image, mixing in zip(
+    drawn(figure).values(), arguments["image"], arguments["part_mixing"], strict=True
+  ):
+    rows = [image.repeat(3, axis=-1), colour_parts(mixing, np.tile(np.arange(5), (3, 1)), 5)]
+    np.testing.assert_allclose(shown, mosaic(np.stack(rows)), rtol=1e-6)
   assert texts(top.get_xticklabels()) == ["0°", "30°", "60°"]
   assert texts(bottom.get_yticklabels()) == ["image", "parts"]
-
-
-def test_pictures_of_any_number_of_channels_become_colours():
-  colour, two = uniform(2, 4, 4, 3), uniform(2, 4, 4, 2)
-  assert in_colour(colour) is colour
-  np.testing.assert_allclose(in_colour(two), np.repeat(two.mean(-1)[..., None], 3, axis=-1))

@@ -23,13 +23,10 @@ RNG = np.random.RandomState(0)
 IMAGE = np.ones((4, 4, 1))
 
 
-def test_means_by_class():
+def test_capsules_stand_in_the_order_of_their_preferred_class():
   features = np.array([[1.0, 0.0], [3.0, 0.5], [0.0, 4.0]])
   means = mean_by_class(features, np.array([0, 0, 2]), 3)
   np.testing.assert_allclose(means, [[2.0, 0.25], [0.0, 0.0], [0.0, 4.0]])
-
-
-def test_capsules_stand_in_the_order_of_their_preferred_class():
   #                     capsule 0    1    2    3
   means = np.array([[0.1, 0.9, 0.0, 0.5], [0.0, 0.0, 0.8, 0.2], [0.6, 0.3, 0.1, 0.0]])
   axes = presences_by_class(means, np.arange(3), NAMES, "mass").axes[0]

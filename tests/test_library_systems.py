@@ -20,6 +20,7 @@ from scae_jax.models.system import ImageSpec, PointSpec
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.systems import make_system
 from tests.test_library import assert_same, digits, images, on_canvas
+from tests.tiny import initial
 
 __all__ = ["digits", "images"]  # fixtures
 
@@ -30,8 +31,6 @@ def untrained(source: str, spec, **changes) -> scae_jax.Model:
   config.update_from_flattened_dict(changes)
   settings = read_settings(config)
   system = make_system(settings, spec)
-  keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
-  variables = jax.jit(lambda: system.module.init(keys, spec.blank_batch(2), train=True))()
   points = isinstance(spec, PointSpec)
   inputs = (
     PointInput(spec.num_points) if points else ImageInput(settings.data, spec.channels, (16, 16))
@@ -45,7 +44,7 @@ def untrained(source: str, spec, **changes) -> scae_jax.Model:
     seed=0,
     batch_size=3,
     system=system,
-    variables=variables,
+    variables=initial(system, spec),
     inputs=inputs,
   )
 

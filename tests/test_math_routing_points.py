@@ -82,7 +82,7 @@ def hand_set_routing():
   return routing_points.PointRouting(jnp.zeros(4), posterior, winner, jnp.array([2, 1, 1, 0]))
 
 
-def test_mass_and_wins_count_present_points_by_hand():
+def test_mass_and_wins_count_present_points_and_wins_have_no_gradient():
   routing, presence = hand_set_routing(), jnp.array([1.0, 0.0, 1.0, 1.0])
   np.testing.assert_allclose(mass(routing, presence), [0.75 / 4, 0.375 / 4], rtol=1e-6)
   np.testing.assert_array_equal(won(routing, presence), [2, 1])
@@ -91,10 +91,7 @@ def test_mass_and_wins_count_present_points_by_hand():
   np.testing.assert_array_equal(votes, [[True, False, True], [False, True, False]])
   votes = routing_points.votes_won(routing, jnp.array([0.0, 1.0, 0.0, 1.0]), 3)
   np.testing.assert_array_equal(votes, [[True, False, False], [False, True, False]])
-
-
-def test_wins_have_no_gradient():
-  """Nor by the presence of points, which a count would be linear in."""
+  # Nor by the presence of points, which a count would be linear in.
   gradient = jax.grad(lambda x: jnp.sum(won(hand_set_routing(), x)))(jnp.full(4, 0.5))
   np.testing.assert_array_equal(gradient, np.zeros(4))
 

@@ -69,7 +69,7 @@ def noise_of(**changes):
   return lambda key: [logit(np.float64(x)) - bias[:, 6] for x in presences(key)]
 
 
-def test_presence_noise_is_uniform():
+def test_presence_noise_is_uniform_and_can_be_off_or_stay_on():
   noise_for = noise_of()
   noise, in_evaluation = noise_for(jax.random.key(3))
   assert np.abs(noise).max() < 2 + 1e-4  # rounding of a presence of 0.9
@@ -78,9 +78,6 @@ def test_presence_noise_is_uniform():
   assert np.unique(noise.round(5)).size > 500, "every part of every image has its own"
   assert np.abs(noise - noise_for(jax.random.key(4))[0]).max() > 1
   np.testing.assert_allclose(in_evaluation, 0, atol=1e-5)  # rounding of the sigmoid
-
-
-def test_noise_can_be_off_or_stay_on():
   for noise in noise_of(presence_noise=0.0)(jax.random.key(3)):
     np.testing.assert_allclose(noise, 0, atol=1e-5)
   _, noise = noise_of(noise_in_evaluation=True)(jax.random.key(3))

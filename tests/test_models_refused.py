@@ -6,11 +6,7 @@ import pytest
 
 from scae_jax.models import capsnet, ccae, cnn, matrix_capsules, probabilistic, scae
 from scae_jax.models.system import ImageSpec, PointSpec
-from scae_jax.training import build as training_build
-from scae_jax.training.errors import RunError
-from scae_jax.training.loop import train
 from tests.tiny import TINY, build, tiny, tiny_system
-from tests.toy_system import toy_config
 
 
 @pytest.mark.parametrize(
@@ -144,17 +140,3 @@ def test_deviations_of_posteriors_are_those_of_the_section():
     module = tiny(probabilistic, posterior=section).module
     for network in (module.part_inference, *module.object_inference):
       assert dataclasses.astuple(network.scales_of) == expected
-
-
-def test_training_says_so_before_it_writes(tmp_path, monkeypatch):
-  """As one message, which train.py ends on with exit code 2."""
-  config = toy_config()
-  with config.unlocked():
-    config.system = "scae"
-  monkeypatch.setattr(
-    training_build, "make_system", lambda *_: tiny_system(**{"part_encoder.strides": (0,)})
-  )
-  with pytest.raises(RunError, match=r"strides must be .* from 1 to 32; it is \(0,\)") as error:
-    train(config, tmp_path / "run")
-  assert error.value.exit_code == 2
-  assert not (tmp_path / "run").exists()

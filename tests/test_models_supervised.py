@@ -14,12 +14,9 @@ CLASSES = 4
 SCORES = jnp.array([[0.1, 0.7, 0.2, 0.6], [0.9, 0.0, 0.3, 0.5], [0.2, 0.1, 0.4, 0.3]])
 
 
-def test_accuracy_of_one_label_is_whether_the_largest_score_has_it():
+def test_accuracy_is_the_share_of_labels_among_as_many_largest_scores():
   labels = jnp.array([[1], [3], [2]])
   np.testing.assert_array_equal(supervised.accuracy(SCORES, labels), [1, 0, 1])
-
-
-def test_accuracy_of_two_labels_is_the_share_among_the_two_largest():
   labels = jnp.array([[3, 1], [0, 2], [0, 1]])
   np.testing.assert_array_equal(supervised.answers(SCORES, 2), [[1, 3], [0, 3], [2, 3]])
   np.testing.assert_array_equal(supervised.accuracy(SCORES, labels), [1, 0.5, 0])

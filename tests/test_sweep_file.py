@@ -147,15 +147,12 @@ def test_a_wrong_override_is_refused(home, override, message):
     rows_of(home, f'config = "toy.py"\n{ROW}overrides = {{ {override} }}')
 
 
-def test_all_mistakes_are_told_at_once(home):
+def test_all_mistakes_are_told_at_once_before_any_run(home):
   text = 'config = "toy.py"\n' + ROW + "seed = 3\n" + ROW.replace("a", "b") + 'config = "c.py"\n'
   with pytest.raises(RunError, match=r"row 0(.|\n)*row 1(.|\n)*Nothing was started."):
     rows_of(home, text)
   with pytest.raises(RunError, match=r"nowhere.toml cannot be read"):
     read_sweep(home / "nowhere.toml")
-
-
-def test_what_a_run_would_refuse_is_refused_before_any_run(home):
   text = 'config = "toy.py"\n' + "".join(
     f'[[rows]]\nname = "{name}"\noverrides = {{ {override} }}\n'
     for name, override in {

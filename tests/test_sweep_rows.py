@@ -30,6 +30,7 @@ from scae_jax.training.sweep import (
   write_tables,
 )
 from tests.runs import FOUR, report_of, rows_of
+from tests.stand_ins import refused
 from tests.toy_system import toy_config
 
 
@@ -108,6 +109,7 @@ def test_tables_against_numpy(tmp_path):
   assert dates in markdown_table(dict(reversed(reports.items())))
   assert rest[-1] == "Not finished: x, y."
   assert "Measured 2026-11-27." in markdown_table({"one": reports["one"]}).splitlines()
+  assert markdown([["", "x"], ["a", "1"], ["b", ""]]) == ("| | x |\n|---|---|\n| a | 1 |\n| b |  |")
 
 
 def test_tasks_take_turns_at_the_tables(home):
@@ -122,10 +124,6 @@ def test_tasks_take_turns_at_the_tables(home):
     assert not (home / "root" / "table.md").exists()
   writer.join(10)
   assert (home / "root" / "table.md").exists()
-
-
-def test_a_table_has_its_first_row_as_the_head():
-  assert markdown([["", "x"], ["a", "1"], ["b", ""]]) == ("| | x |\n|---|---|\n| a | 1 |\n| b |  |")
 
 
 def test_tasks_share_the_rows():
@@ -307,21 +305,8 @@ def test_the_reason_is_the_last_error_or_line(tmp_path, text, expected):
   assert reason(tmp_path / "log", len(b"error: of an earlier run\n")).startswith(expected)
 
 
-TYPO = """
-config = "toy.py"
-[[rows]]
-name = "good"
-[[rows]]
-name = "late"
-overrides = { model.nan_bellow = 1e9 }
-"""
-
-
 def test_a_typo_is_one_message_before_any_run(home, capsys):
-  (home / "sweep.toml").write_text(TYPO)
-  with pytest.raises(SystemExit) as stopped:
-    sweep_script.main(["sweep.toml"])
-  assert stopped.value.code == 2
-  said = capsys.readouterr().err
-  assert said.startswith("error: sweep.toml, row 1 (late): unknown config key 'model.nan_bellow'")
+  (home / "sweep.toml").write_text(f"{FOUR}overrides = {{ model.nan_bellow = 1e9 }}")
+  said = refused(capsys, sweep_script.main, ["sweep.toml"])
+  assert said.startswith("error: sweep.toml, row 3 (d): unknown config key 'model.nan_bellow'")
   assert not (home / "runs").exists()

@@ -6,8 +6,6 @@ import functools
 import numpy as np
 import pytest
 
-from scae_jax.data.overlay import overlay_training_batch
-from scae_jax.models.system import ImageSpec
 from scae_jax.training import memory, mesh
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
@@ -42,7 +40,7 @@ def test_what_does_not_fit_is_refused_before_training(changes, message):
     ({"crop": 1}, r"crop must be 0 or from 8 to 18"),
     ({"max_rotation": 181.0}, r"max_rotation must be from 0 to 180; it is 181.0"),
     ({"brightness": 1.5}, r"brightness must be from 0 to 1; it is 1.5"),
-    ({"contrast": -0.1}, r"contrast must be from 0 to 1; it is -0.1"),
+    ({"overlay": True, "normalize": True}, r"normalize must be False with .*overlay.*; it is True"),
     ({"overlay": True, "crop": 8}, r"crop must be 0 with config.data.overlay.*; it is 8"),
     ({"overlay": True, "contrast": 0.2}, r"contrast must be 0 with config.data.overlay"),
     ({"overlay": True, "max_rotation": 9.0}, r"max_rotation must be 0 with config.data.overlay"),
@@ -99,24 +97,13 @@ def test_a_report_takes_no_more_memory_than_there_are_examples(monkeypatch):
     build(read_settings(toy_config(evaluation__batch_size=10**9)))
 
 
-def test_overlays_have_two_labels():
-  _, dataset, feed = build(read_settings(classifier_config(data__overlay=True)))
-  assert feed.spec == ImageSpec(canvas=18, channels=1, num_classes=10, num_labels=2)
-  assert dataset.image_shape == (16, 16, 1)
-  assert isinstance(feed.training_batch, functools.partial)
-  assert feed.training_batch.func is overlay_training_batch
-
-
-def test_unknown_system_lists_the_known_ones():
+def test_systems_and_weights_that_there_are_not_are_named():
   config = toy_config().unlock()
   for name in ("nothing", "no_package.system", "tests.conftest"):
     config.system = name
     with pytest.raises(RunError, match=rf"'{name}' is none. scae_jax.models has \["):
       build(read_settings(config))
   assert "system" not in systems()
-
-
-def test_loss_weights_must_match_the_terms():
   config = toy_config().unlock()
   del config.loss["between"]
   config.loss.typo = 1.0

@@ -15,6 +15,7 @@ from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.errors import RunError
 from scae_jax.training.mesh import make_mesh, replicated
 from scae_jax.training.state import TrainState, placed
+from tests.runs import truncate
 
 
 def make_state(step: int, num_devices: int = 4) -> TrainState:
@@ -109,25 +110,20 @@ def test_missing_checkpoints_are_explained(tmp_path):
       checkpoints.restore(template(), "best")
 
 
-def largest_file(folder: pathlib.Path) -> pathlib.Path:
-  return max((file for file in folder.rglob("*") if file.is_file()), key=lambda f: f.stat().st_size)
-
-
-def truncate(folder: pathlib.Path) -> None:
-  file = largest_file(folder)
-  file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+def truncate_the_state(folder: pathlib.Path) -> None:
+  truncate(folder / "state")
 
 
 def flip_a_bit(folder: pathlib.Path) -> None:
-  file = largest_file(folder)
+  files = (file for file in folder.rglob("*") if file.is_file())
+  file = max(files, key=lambda file: file.stat().st_size)
   content = bytearray(file.read_bytes())
   content[len(content) // 2] ^= 1
   file.write_bytes(bytes(content))
 
 
 def empty_the_progress(folder: pathlib.Path) -> None:
-  (file,) = [file for file in (folder / "progress").iterdir() if file.name == "metadata"]
-  file.write_bytes(b"")
+  (folder / "progress" / "metadata").write_bytes(b"")
 
 
 def change_the_progress(folder: pathlib.Path) -> None:
@@ -137,7 +133,7 @@ def change_the_progress(folder: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(
   "damage",
-  [truncate, flip_a_bit, empty_the_progress, change_the_progress],
+  [truncate_the_state, flip_a_bit, empty_the_progress, change_the_progress],
   ids=lambda f: f.__name__,
 )
 def test_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path, damage):
@@ -156,7 +152,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path, d
   assert any(message.startswith(said) for message in messages)
   # When none can be read, nothing is lost.
   for step in "12":
-    truncate(directory / step)
+    truncate_the_state(directory / step)
   with (
     Checkpoints(directory, keep=2, writable=True) as checkpoints,
     pytest.raises(RunError, match=r"no checkpoint .* can be read .*step 3: .*step 2: .*step 1: "),
@@ -170,7 +166,7 @@ def test_training_moves_a_damaged_checkpoint_out_of_the_way(tmp_path):
   directory = tmp_path / "checkpoints"
   save_all(directory, {1: None, 2: None, 3: 0.1}, keep=3)
   (directory / "2" / "_CHECKPOINT_METADATA").write_text("3")
-  truncate(directory / "3")
+  truncate_the_state(directory / "3")
   with Checkpoints(directory, keep=1, writable=True) as checkpoints:
     state, restored = checkpoints.restore(template())
     assert_is_state_of(state, 2)
@@ -214,7 +210,7 @@ def test_what_is_no_folder_is_named(tmp_path):
   assert messages == [f"{tmp_path / 'run' / '2'} is no checkpoint that can be read: passed over"]
   (tmp_path / "unreadable_checkpoints").write_text("")
   save_all(tmp_path / "run", {3: None}, keep=3)
-  truncate(tmp_path / "run" / "3")
+  truncate_the_state(tmp_path / "run" / "3")
   with Checkpoints(tmp_path / "run", keep=3, writable=True) as checkpoints:
     _, restored = checkpoints.restore(template())
     with pytest.raises(RunError, match=r"cannot be moved to .*unreadable_checkpoints"):

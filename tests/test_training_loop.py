@@ -67,16 +67,13 @@ def each_step(tmp_path_factory) -> list[dict]:
   return [line for line in metrics(workdir) if line["split"] == "train"]
 
 
-def test_lines_and_checkpoints_follow_the_cadence_and_the_end(uninterrupted):
+def test_lines_follow_the_cadence_and_are_means_over_their_steps(uninterrupted, each_step):
   assert steps_of(uninterrupted, "train") == [16, 32, 48, 64, 80, 90]
   # On its own cadence, at every checkpoint, and at the end.
   assert steps_of(uninterrupted, "test") == [24, 32, 48, 64, 72, 90]
   steps = sorted(int(path.name) for path in (uninterrupted / "checkpoints").iterdir())
   assert steps[-2:] == [72, 90]
   assert load_settings(uninterrupted).config.to_dict() == CONFIG.to_dict()
-
-
-def test_line_is_the_mean_over_its_steps(uninterrupted, each_step):
   each = each_step
   assert [line["step"] for line in each] == list(range(1, 17))
   first = metrics(uninterrupted)[0]

@@ -21,6 +21,7 @@ from scae_jax.training.objective import scheduled_weights, selection_loss, weigh
 from scae_jax.training.program import check_finite, evaluation_order
 from scae_jax.training.progress import Display
 from scae_jax.training.systems import check_system, make_system
+from tests import tiny
 from tests.toy_system import toy_config, toy_data
 
 
@@ -164,9 +165,6 @@ def test_lines_after_the_restored_step_are_dropped(tmp_path):
   assert path.read_text() == whole
   write_lines(path, [])  # a run without a checkpoint begins anew
   assert read(path) == []
-
-
-def test_unfinished_line_that_is_whole_json_is_not_kept_without_its_end(tmp_path):
   path = tmp_path / "metrics.jsonl"
   write_lines(path, [10, 20])
   path.write_text(path.read_text()[:-1])
@@ -238,33 +236,8 @@ class Terminal(io.StringIO):
     return [text.rstrip() for text in re.sub(r"\x1b\[[?\d;]*\w", "", frame).splitlines()]
 
 
-def test_display_draws_a_bar_on_a_terminal(monkeypatch):
-  monkeypatch.setenv("TERM", "xterm")
-  monkeypatch.setenv("COLUMNS", "150")
-  file = Terminal()
-  with Display(num_steps=40, file=file) as display:
-    display.advance(10, 2.0)
-    display.line(line(10))
-    display.line(line(10, "test"))
-  text = file.getvalue()
-  assert "10/40" in text
-  assert "2 steps/s  0:00:15 left" in text
-  assert "image 1" in text
-  assert "step 10/40  test" in text
-  assert "step 10/40  train" not in text  # the bar has it
-
-
-SCAE_TERMS = {
-  "image": 156.2,
-  "parts": -2410.0,
-  "prior_within": 12.34,
-  "prior_between": 0.01234,
-  "posterior_within": 1.234e-05,
-  "posterior_between": 2.303,
-  "dynamic": 0.5,
-  "prior_probe": 2.3,
-  "posterior_probe": 2.3,
-}
+VALUES = (156.2, -2410.0, 12.34, 0.01234, 1.234e-05, 2.303, 0.5, 2.3, 2.3)
+SCAE_TERMS = dict(zip(tiny.TERMS, VALUES, strict=True))
 
 
 @pytest.mark.parametrize(("columns", "num_lines"), [(80, 4), (120, 2)])
@@ -274,7 +247,10 @@ def test_losses_leave_bar_count_speed_and_time_on_the_terminal(monkeypatch, colu
   file = Terminal()
   with Display(num_steps=300_000, file=file) as display:
     display.line(line(22_000) | {"total": 156.25, "terms": SCAE_TERMS})
+    display.line(line(22_000, "test"))
     display.advance(22_000, 2.345)
+  assert "step 22000/300000  test" in file.getvalue()
+  assert "step 22000/300000  train" not in file.getvalue()  # the bar has it
   bar, *losses = file.last_frame()
   assert re.fullmatch(r"training ━.{20,}━  22000/300000 2.345 steps/s  1 day, 8:55:50 left", bar)
   assert len(bar) <= columns

@@ -21,22 +21,9 @@ from scae_jax.training.optimizers import (
 )
 from tests.toy_system import toy_config
 
-OPTIONS = OptimizerOptions(
-  name="rmsprop",
-  learning_rate=0.01,
-  schedule="constant",
-  warmup_steps=0,
-  decay_steps=10,
-  decay_rate=0.5,
-  end_factor=0.0,
-  momentum=0.9,
-  decay=0.9,
-  b1=0.8,
-  b2=0.95,
-  epsilon=1e-3,
-  clip_norm=0.0,
-  weight_decay=0.0,
-)
+TOY = read_settings(toy_config())
+RATE = {"learning_rate": 0.01, "schedule": "constant", "warmup_steps": 0, "decay_steps": 10}
+OPTIONS = dataclasses.replace(TOY.optimizer, **RATE, end_factor=0.0, b1=0.8, b2=0.95, epsilon=1e-3)
 
 
 def gradients(num_steps: int) -> list[dict[str, np.ndarray]]:
@@ -199,9 +186,6 @@ def test_options_refuse_what_makes_no_sense(changes, message):
     bounds.read(OptimizerOptions, "optimizer", dataclasses.asdict(OPTIONS) | changes)
 
 
-TRAIN = read_settings(toy_config()).train
-
-
 @pytest.mark.parametrize(("num_steps", "warmup_steps"), [(24, 0), (90, 4)])
 def test_cosine_without_decay_steps_ends_with_the_run(num_steps, warmup_steps):
   config = toy_config(
@@ -222,31 +206,19 @@ def test_cosine_without_decay_steps_ends_with_the_run(num_steps, warmup_steps):
   assert float(schedule(num_steps)) == pytest.approx(0.0, abs=1e-8)
 
 
-def test_warm_up_must_leave_steps_for_the_cosine():
+def test_a_cosine_must_last_as_long_as_the_run():
   options = dataclasses.replace(OPTIONS, schedule="cosine", decay_steps=0, warmup_steps=24)
   with pytest.raises(RunError, match=r"warmup_steps must be below .*, 24.* it is 24"):
-    resolve(options, TRAIN)
-
-
-def test_epsilon_0_is_the_rule_of_the_release():
-  """The authors' release sets epsilon of RMSProp to (10 batch)^-2."""
-  settings = read_settings(toy_config(train__batch_size=128, optimizer__epsilon=0.0))
-  assert settings.optimizer.epsilon == pytest.approx(1 / 1280**2, rel=1e-12)
-
-
-def test_what_is_set_stays_as_it_is():
-  for changes in ({"schedule": "cosine"}, {"schedule": "exponential"}, {"name": "adam"}):
-    options = dataclasses.replace(OPTIONS, **changes)
-    assert resolve(options, TRAIN) == options
-  constant = dataclasses.replace(OPTIONS, decay_steps=0)
-  assert resolve(constant, TRAIN) == constant
-
-
-def test_run_beyond_its_cosine_is_refused():
-  train = dataclasses.replace(TRAIN, num_steps=15)
+    resolve(options, TOY.train)
+  train = dataclasses.replace(TOY.train, num_steps=15)
   options = dataclasses.replace(OPTIONS, schedule="cosine", warmup_steps=4, decay_steps=10)
   with pytest.raises(RunError, match=r"at most 14.*optimizer.decay_steps.*it is 15: steps after"):
     check_length(options, train)
   check_length(options, dataclasses.replace(train, num_steps=14))
   check_length(dataclasses.replace(options, end_factor=0.1), train)
   check_length(dataclasses.replace(options, schedule="exponential"), train)
+  for changes in ({"schedule": "cosine"}, {"schedule": "exponential"}, {"name": "adam"}):
+    options = dataclasses.replace(OPTIONS, **changes)
+    assert resolve(options, TOY.train) == options
+  constant = dataclasses.replace(OPTIONS, decay_steps=0)
+  assert resolve(constant, TOY.train) == constant

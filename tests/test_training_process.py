@@ -20,6 +20,7 @@ import train as train_script
 from scae_jax.data import folder as folder_source
 from scae_jax.training.sweep import run_rows
 from tests.runs import ROOT, metrics, report_of, rows_of, save_images, steps_of, train_py
+from tests.stand_ins import refused
 
 # Two runs on the user's images, of which the first has its report.
 SWEEP = """
@@ -58,14 +59,9 @@ def start(*arguments: str) -> subprocess.Popen:
   )
 
 
-def num_lines(workdir: pathlib.Path) -> int:
-  path = workdir / "metrics.jsonl"
-  return path.read_text().count("\n") if path.exists() else 0
-
-
 def wait_for_lines(process: subprocess.Popen, workdir: pathlib.Path, count: int) -> None:
-  deadline = time.monotonic() + 600
-  while num_lines(workdir) < count and process.poll() is None:
+  path, deadline = workdir / "metrics.jsonl", time.monotonic() + 600
+  while process.poll() is None and not (path.exists() and path.read_text().count("\n") >= count):
     assert time.monotonic() < deadline
     time.sleep(0.002)
 
@@ -154,10 +150,8 @@ def test_second_signal_ends_a_busy_process_at_once(monkeypatch):
 
 
 def test_refused_command_line_is_one_message_and_exit_code_2(home, capsys):
-  with pytest.raises(SystemExit) as ended:
-    train_py("--config=toy.py", "--workdir=none", "--config.train.steps=3")
-  assert ended.value.code == 2
-  (said,) = capsys.readouterr().err.splitlines()
+  given = ("--config=toy.py", "--workdir=none", "--config.train.steps=3")
+  (said,) = refused(capsys, train_py, *given).splitlines()
   assert said.startswith("error: unknown config key 'train.steps': the keys of config.train are [")
   assert not (home / "none").exists()
 

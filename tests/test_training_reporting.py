@@ -49,11 +49,9 @@ def reports(monkeypatch):
   ("dataset", "asked", "folder", "split"),
   [
     (PLAIN, {}, ".", "test"),
-    (PLAIN, {"split": "test"}, ".", "test"),
     (PLAIN, {"split": "train"}, "plain-train", "train"),
     (PLAIN, {"is_latest": False}, "plain-test-step12", "test"),
     (PLAIN, {"max_examples": 60}, ".", "test"),
-    (PLAIN, {"max_examples": 61}, ".", "test"),
     (PLAIN, {"max_examples": 0}, ".", "test"),
     (PLAIN, {"max_examples": 59}, "plain-test-max59", "test"),
     (PLAIN, {"max_examples": 9, "is_latest": False}, "plain-test-step12-max9", "test"),
@@ -150,28 +148,11 @@ def test_a_model_that_classifies_gets_the_report_on_its_answers(
   assert batch["image"].shape[1:] == (18, 18, 1)  # the canvas
 
 
-@pytest.mark.parametrize(
-  ("asked", "message"),
-  [
-    ({"scored": dataclasses.replace(OTHER, class_names=("b",))}, "knows the classes"),
-    ({"split": "validation"}, "no split 'validation'; it has train, test"),
-  ],
-)
-def test_what_a_classifier_cannot_be_scored_on_is_refused(tmp_path, asked, message):
-  with pytest.raises(ValueError, match=message):
-    report_run(classifier_run(PLAIN), tmp_path, **asked)
-
-
-def test_examples_of_a_split_and_their_batches():
-  images = np.arange(3 * 4, dtype=np.uint8).reshape(3, 2, 2, 1)
-  dataset = EvalDataset("x", ("a", "b"), {"test": Split(images, np.array([0, 1, 1], np.int32))})
-  data = read_settings(toy_config(data__canvas=4)).data
-  examples, make_batch = scored_examples(data, dataset, "test")
-  batch = make_batch(jax.tree.map(jnp.asarray, examples), jnp.array([2, 0]))
-  np.testing.assert_array_equal(batch["label"], [1, 0])
-  middle = np.asarray(batch["image"])[:, 1:3, 1:3]
-  np.testing.assert_allclose(255 * middle, images[[2, 0]], rtol=1e-6)
-  assert np.asarray(batch["image"]).sum() == pytest.approx(middle.sum())
+def test_other_classes_are_none_to_score_a_classifier_on(tmp_path):
+  with pytest.raises(ValueError, match="knows the classes"):
+    report_run(
+      classifier_run(PLAIN), tmp_path, scored=dataclasses.replace(OTHER, class_names=("b",))
+    )
 
 
 def test_a_run_on_overlays_is_scored_on_the_pairs_that_it_was_held_out_on():

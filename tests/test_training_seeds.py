@@ -13,7 +13,7 @@ from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.training import step
 from scae_jax.training.build import open_run
-from scae_jax.training.errors import Interrupted, RunError
+from scae_jax.training.errors import Interrupted
 from scae_jax.training.loop import train
 from tests.runs import metrics, stop_after
 from tests.toy_system import toy_config
@@ -55,13 +55,16 @@ def test_seeds_side_by_side_are_those_one_after_another(together, tmp_path, monk
   jax.tree.map(close, run.variables, open_run(together).variables)
 
 
-def test_seeds_differ_and_a_line_has_their_mean(together):
+def test_seeds_differ_and_their_mean_is_what_counts(together):
   for line in metrics(together):
     totals = [line["seeds"][seed]["total"] for seed in ("5", "6", "7")]
     assert len(set(totals)) == 3
     assert line["total"] == pytest.approx(np.mean(totals), rel=1e-12)
     terms = [line["seeds"][seed]["terms"]["image"] for seed in ("5", "6", "7")]
     assert line["terms"]["image"] == pytest.approx(np.mean(terms), rel=1e-12)
+  lines = [line for line in metrics(together) if line["split"] == "test"]
+  means = {line["step"]: line["selection_loss"] for line in lines}
+  assert open_run(together, "best").step == min(means, key=means.__getitem__)
 
 
 def test_stopped_and_resumed_seeds_are_the_uninterrupted_ones(together, tmp_path, monkeypatch):
@@ -75,37 +78,21 @@ def test_stopped_and_resumed_seeds_are_the_uninterrupted_ones(together, tmp_path
   assert metrics(tmp_path) == metrics(together)
 
 
-def test_best_checkpoint_is_that_of_the_lowest_mean(together):
-  lines = [line for line in metrics(together) if line["split"] == "test"]
-  means = {line["step"]: line["selection_loss"] for line in lines}
-  assert open_run(together, "best").step == min(means, key=means.__getitem__)
-
-
 def test_report_of_each_seed_and_one_table(together, capsys):
   run, folder = open_run(together), together / "evaluation"
   fields = {"step": run.step, "max_examples": 100, "history": together / "metrics.jsonl"}
   evaluated = Evaluated(run.system, run.variables, batch_size=32, **fields)
   scorer = feature_scorer(evaluated, run.dataset, run.dataset, "test", 18)
   reports = write_reports(folder, evaluated, scorer)
-  assert [report["seed"] for report in reports.values()] == [5, 6, 7]
+  assert list(reports) == [5, 6, 7]
   errors = [report["measures"]["squared_error"] for report in reports.values()]
   assert len(set(errors)) == 3
   summary = json.loads((folder / "metrics.json").read_text())
-  assert summary["seeds"] == [5, 6, 7]
-  assert summary["mean"]["squared error"] == pytest.approx(np.mean(errors))
   assert summary["standard_deviation"]["squared error"] == pytest.approx(np.std(errors, ddof=1))
-  for seed in (5, 6, 7):
-    own = json.loads((folder / f"seed-{seed}" / "metrics.json").read_text())
-    assert own["features"] == reports[seed]["features"]
-    assert (folder / f"seed-{seed}" / "training_curves.png").is_file()
+  assert all((folder / f"seed-{seed}" / "training_curves.png").is_file() for seed in reports)
   row = next(line for line in capsys.readouterr().out.splitlines() if "| squared error" in line)
   mean, deviation = np.mean(errors), np.std(errors, ddof=1)
   assert row.endswith(f"| {mean:.1f} ({deviation:.1f}) |")
   runs = read_run(together)  # for a table over several runs
   assert [one["metrics"]["seed"] for one in runs] == [5, 6, 7]
   assert [one["figures"]["squared error"] for one in runs] == errors
-
-
-def test_number_of_seeds_belongs_to_a_run(together):
-  with pytest.raises(RunError, match=r"train\.seeds: 3 there, 2 given"):
-    train(toy_config(train__seed=5, train__seeds=2, **CADENCE), together)

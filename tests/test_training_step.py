@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from scae_jax.data.batches import epoch_position, evaluation_batch, example_order, training_batch
-from scae_jax.data.dataset import Dataset, Split
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.mesh import check_batch_size, make_mesh, replicated
@@ -18,22 +17,19 @@ from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.program import Program
 from scae_jax.training.state import make_state
 from scae_jax.training.step import ORDER_STREAM, STEP_STREAM, update
+from tests.runs import assert_equal
+from tests.toy_data import dataset_of, random_images
 from tests.toy_system import TERMS, augmentation, feed_of, make_system, toy_config, toy_data
 
 NUM_TRAIN, NUM_TEST = 50, 22
 
 
-def tiny_dataset() -> Dataset:
-  rng = np.random.RandomState(0)
-
-  def split(n: int) -> Split:
-    return Split(rng.randint(0, 256, (n, 6, 6, 1), np.uint8), rng.randint(0, 10, n, np.int32))
-
-  names = tuple(str(digit) for digit in range(10))
-  return Dataset("tiny", names, {"train": split(NUM_TRAIN), "test": split(NUM_TEST)})
-
-
-DATASET = tiny_dataset()
+IMAGES = random_images(NUM_TRAIN + NUM_TEST, 6, 6, 1)
+DATASET = dataset_of(
+  IMAGES[:NUM_TRAIN],
+  IMAGES[NUM_TRAIN:],
+  labels=np.random.RandomState(0).permutation(NUM_TRAIN) % 10,
+)
 
 
 @functools.cache
@@ -60,13 +56,8 @@ def make_program():
   return settings, system, program, jax.device_put(state, replicated(mesh))
 
 
-def leaves(state) -> list[np.ndarray]:
-  return [np.asarray(leaf) for leaf in jax.tree.leaves((state.step, state.params, state.opt_state))]
-
-
-def assert_same_bits(state, other) -> None:
-  for a, b in zip(leaves(state), leaves(other), strict=True):
-    np.testing.assert_array_equal(a, b)
+def numbers(state):
+  return jax.device_get((state.step, state.params, state.opt_state))
 
 
 def run_steps(program: Program, state, num_steps: int):
@@ -136,8 +127,8 @@ def test_update_is_one_step_of_the_rule_down_the_weighted_total():
   expected = jax.tree.map(
     lambda w, g: w - 0.5e-3 * g / np.sqrt(0.9 + 0.1 * g**2 + 1e-4), state.params, grads
   )
-  for a, b in zip(jax.tree.leaves(new.params), jax.tree.leaves(expected), strict=True):
-    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7)
+  jax.tree.map(close, new.params, expected)
   norm = np.sqrt(sum(float(np.sum(np.square(grad))) for grad in jax.tree.leaves(grads)))
   assert float(metrics["grad_norm"]) == pytest.approx(norm, rel=1e-5)
   assert float(metrics["terms"]["fragile"]) == 4.0
@@ -156,18 +147,17 @@ def test_dispatches_on_four_devices_are_steps_one_after_the_other_on_one():
   # In the order of the system, in which what is not finite is named; not of the alphabet.
   assert [name for name in rows if "/" in name] == [f"terms/{name}" for name in TERMS]
   np.testing.assert_allclose(rows["total"], totals, rtol=1e-5)  # four devices sum in another order
-  for a, b in zip(leaves(state), leaves(expected), strict=True):
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+  jax.tree.map(close, numbers(state), numbers(expected))
   assert sorted(seen[:NUM_TRAIN]) == list(range(NUM_TRAIN))  # an epoch sees each example once
   assert len(np.unique(rows["total"])) == 14
 
 
 def test_steps_that_do_not_count_leave_the_state():
   _, _, program, state = make_program()
-  before = leaves(state)
+  before = numbers(state)
   state, _ = program._compiled(state, *program._inputs(0, 0))
-  for a, b in zip(leaves(state), before, strict=True):
-    np.testing.assert_array_equal(a, b)  # chosen as they are
+  assert_equal(numbers(state), before)  # chosen as they are
   # 2 steps, then 5 more to the next multiple of 7: the same as 7 at once, to the bit, because one
   # compiled program runs all of them, and each step is one round of its loop.
   state, first = program._compiled(state, *program._inputs(0, 2))
@@ -175,7 +165,7 @@ def test_steps_that_do_not_count_leave_the_state():
   _, _, other_program, other = make_program()
   other, rows = run_steps(other_program, other, 7)
   assert int(state.step) == 7
-  assert_same_bits(state, other)
+  assert_equal(numbers(state), numbers(other))
   assert len(second["total"]) == 5
   joined = np.concatenate([np.asarray(first["total"])[:2], second["total"]])
   np.testing.assert_array_equal(joined, rows["total"])
@@ -196,9 +186,6 @@ def test_batch_is_shared_out_among_the_devices():
   # The code of 8 examples has 5 numbers each: of 2 examples on each device.
   assert "f32[2,5]" in compiled
   assert "f32[8,5]" not in compiled
-
-
-def test_batch_that_does_not_split_over_the_devices_is_refused():
   check_batch_size(8, make_mesh())
   with pytest.raises(RunError, match=r"multiple of the number of devices, 4; it is 10"):
     check_batch_size(10, make_mesh())

@@ -223,6 +223,12 @@ def random_variables(module, *inputs, scale=0.3, **options):
   return jax.tree_util.tree_map_with_path(random, shapes)
 
 
+def initial(system, data, seed=0):
+  """What a system's parameters are before training."""
+  keys = {"params": jax.random.key(seed), "noise": jax.random.key(seed + 1)}
+  return jax.jit(lambda: system.module.init(keys, data.blank_batch(2), train=True))()
+
+
 def build(system, batch):
   """Traces the module, as a program does that starts to train; computes nothing."""
   keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
