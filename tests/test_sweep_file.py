@@ -93,14 +93,18 @@ def test_shipped_table_is_that_of_the_readme(monkeypatch):
   assert {config or "configs/digits.py" for config in named} == {
     config for name, config in configs.items() if not name.startswith("mnist")
   }
-  # The two runs of results/mnist, as they stand there.
+  # The three runs of results/mnist, as they stand there.
   commands = (ROOT / "results" / "mnist" / "README.md").read_text().replace("\\\n", " ")
-  common = re.search(r'common="(.*?)"', commands)[1].split()
-  for name, workdir in (("mnist-first", "runs/long"), ("mnist", "runs/sharpened")):
-    lines = re.findall(r"python train\.py \$common (.*)", commands)
-    (line,) = (line for line in lines if f"--workdir={workdir} " in line)
-    given = [*common, *(word for word in shlex.split(line) if "workdir" not in word)]
-    given = [word.replace("=runs/long", "=runs/table/mnist-first") for word in given]
+  for name in ("common", "objects"):
+    commands = commands.replace(f"${name} ", re.search(rf'{name}="(.*?)"', commands)[1] + " ")
+  names = {"long": "mnist-first", "sharpened": "mnist-second", "revived": "mnist"}
+  for workdir, name in names.items():
+    lines = re.findall(r"python train\.py (.*)", commands)
+    line = next(line for line in lines if f"--workdir=runs/{workdir} " in line)
+    given = [word for word in shlex.split(line) if "workdir" not in word]
+    given = [
+      re.sub("=runs/(.*)", lambda start: f"=runs/table/{names[start[1]]}", word) for word in given
+    ]
     settings = parse_command_line(given, default_config="").settings
     assert settings.config.to_dict() == rows[name].config.to_dict()
 
