@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from reliability.configs import base_configs
-from scae_jax.training import loop, processes
+from scae_jax.training import processes
 from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted, RunError
@@ -252,7 +252,7 @@ def test_processes_must_have_the_same_config_and_data(monkeypatch, tmp_path):
     if what == "data set":
       raise RunError("differs")
 
-  monkeypatch.setattr(loop, "check_agreement", differ)
+  monkeypatch.setattr(processes, "check_agreement", differ)
   with pytest.raises(RunError, match="differs"):
     train(toy_config(**CADENCE), tmp_path / "run")
   assert json.loads(compared["config"])["train"]["seed"] == 0

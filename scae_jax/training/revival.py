@@ -5,6 +5,7 @@ alike, and no gradient leads it away from there. As a copy of the object with th
 shares them, and the two grow apart. Vector quantisation resets its unused codes in the same way.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -66,7 +67,8 @@ def make_revival(
       name = jax.tree_util.keystr(path, simple=True, separator="/")
       return noisy_copies(leaf, source, is_copy, keys[name]) if own else leaf
 
-    return state.replace(  # pyright: ignore
+    return dataclasses.replace(
+      state,
       params=jax.tree_util.tree_map_with_path(copied, state.params, of_object),
       opt_state=optax.tree.map_params(optimizer, moved, state.opt_state, of_object),
     )
