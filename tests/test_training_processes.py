@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from reliability.configs import base_configs
-from scae_jax.training import processes
+from scae_jax.training import loop, processes
 from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted, RunError
