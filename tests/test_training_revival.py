@@ -10,7 +10,7 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from scae_jax.models.system import Found
-from scae_jax.training import revival
+from scae_jax.training import program, revival
 from scae_jax.training.build import open_run
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
@@ -62,6 +62,8 @@ def test_parameters_and_moments_of_idle_objects_are_copied_and_nothing_else(tmp_
       state = dataclasses.replace(state, params={**state.params, "encoder": encoder})
       revived = self._revive(state, self._train_split)
       seen.extend(jax.device_get([(s.params, s.opt_state) for s in (state, revived)]))
+      later = self._revive(dataclasses.replace(state, step=state.step + 1), self._train_split)
+      assert np.any(later.params["decoder"]["kernel"] != seen[1][0]["decoder"]["kernel"])
     return original(self, state, step)
 
   monkeypatch.setattr(Program, "run", run)
@@ -83,15 +85,31 @@ def test_parameters_and_moments_of_idle_objects_are_copied_and_nothing_else(tmp_
 
 
 def test_resumed_run_revives_again_and_seeds_are_what_they_are_alone(tmp_path, monkeypatch):
-  config = config_of(train__revive_idle=(8, 16), train__seeds=2)
+  """Step 6 is no multiple of the dispatch that the rest of the config allows."""
+  steps, original = [], program.make_revival
+
+  def make_revival(*arguments):
+    revive = original(*arguments)
+
+    def noted(state, split):
+      steps.append(int(np.ravel(state.step)[0]))
+      return revive(state, split)
+
+    return noted
+
+  monkeypatch.setattr(program, "make_revival", make_revival)
+  config = config_of(train__revive_idle=(6, 16), train__seeds=2)
   train(config, tmp_path / "whole")
+  assert steps == [6, 16]
   with monkeypatch.context() as patch:
-    stop_after(patch, 2)  # at step 8, before objects are revived
-    with pytest.raises(Interrupted, match="step 8 of 24"):
+    stop_after(patch, 3)
+    with pytest.raises(Interrupted, match="step 6 of 24"):
       train(config, tmp_path / "stopped")
+  assert steps == [6, 16]
   train(config, tmp_path / "stopped")
+  assert steps == [6, 16, 6, 16]
   assert_same_run(tmp_path / "stopped", tmp_path / "whole")
-  alone = train(config_of(train__revive_idle=(8, 16), train__seed=1), tmp_path / "alone")
+  alone = train(config_of(train__revive_idle=(6, 16), train__seed=1), tmp_path / "alone")
   together = open_run(tmp_path / "whole").variables[1]
   close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
   jax.tree.map(close, together, alone.variables[1])

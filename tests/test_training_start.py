@@ -162,6 +162,7 @@ def test_pretrained_parameters_start_a_run(tmp_path, monkeypatch):
   config = toy_config(train__start_from=str(tmp_path / "saved"), train__seeds=2)
   started = first_state(config, tmp_path / "run", monkeypatch).params
   assert_equal(started, jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), saved))
+  assert {leaf.dtype for leaf in jax.tree.leaves(started)} == {np.dtype(np.float32)}
 
 
 def test_resumed_run_does_not_start_again(source, tmp_path, monkeypatch):
