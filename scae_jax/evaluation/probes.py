@@ -78,9 +78,10 @@ def fit_clusters(
   label_of_cluster = match_clusters(clusters, labels, num_classes)
   accuracy = float(np.mean(label_of_cluster[clusters] == labels))
   centres, names = kmeans.cluster_centers_.astype(np.float32), label_of_cluster.astype(np.int32)
-  about = (name, num_classes, len(features))
   return Fit(
-    *about,
+    name=name,
+    num_classes=num_classes,
+    num_examples=len(features),
     predict=lambda features: label_of_cluster[kmeans.predict(features)],
     train_accuracy=accuracy,
     num_clusters=len(np.unique(clusters)),
@@ -105,9 +106,10 @@ def fit_probe(
   classifier = LogisticRegression(C=INVERSE_L2, tol=TOLERANCE, max_iter=MAX_STEPS)
   pipeline = make_pipeline(StandardScaler(), classifier)
   _checked_fit(pipeline.fit, name, features, labels, num_classes)
-  about = (name, num_classes, len(features))
   return Fit(
-    *about,
+    name=name,
+    num_classes=num_classes,
+    num_examples=len(features),
     predict=pipeline.predict,
     train_accuracy=float(pipeline.score(features, labels)),
     converged=int(np.max(classifier.n_iter_)) < MAX_STEPS,

@@ -33,7 +33,8 @@ def load(
     seed: of a workdir with several; None for the first.
     batch_size: examples a pass.
 
-  Raises `RunError` if there is no such model, step or seed, or it cannot be read.
+  Raises:
+    RunError: there is no such model, step or seed, or it cannot be read.
   """
   if batch_size < 1:
     raise RunError(f"batch_size must be 1 or more; it is {batch_size}.")

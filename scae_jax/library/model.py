@@ -29,20 +29,31 @@ class Model:
 
   Examples pass in batches of one size, the last one filled up, so that one compiled program serves
   any number of them.
+
+  Attributes:
+    settings: of the run that trained it.
+    spec: canvas, channels and classes, or points.
+    class_names: what labels stand for; () of points.
+    clusters: of each kind of features, the most accurate on the training images first; {} where
+      `predict` needs none.
+    step: of the training.
+    seed: of the training.
+    batch_size: examples a pass.
+    system: the model and what it can say.
+    variables: of its module.
+    inputs: what it takes.
   """
 
-  settings: Settings = dataclasses.field(repr=False)  # of the run that trained it
-  spec: Spec  # canvas, channels and classes, or points
-  class_names: tuple[str, ...]  # what labels stand for; () of points
-  # Of each kind of features, the most accurate on the training images first; {} where `predict`
-  # needs none.
+  settings: Settings = dataclasses.field(repr=False)
+  spec: Spec
+  class_names: tuple[str, ...]
   clusters: Mapping[str, Clusters] = dataclasses.field(repr=False)
-  step: int  # of the training
-  seed: int  # of the training
-  batch_size: int  # examples a pass
-  system: System = dataclasses.field(repr=False)  # the model and what it can say
-  variables: Any = dataclasses.field(repr=False)  # of its module
-  inputs: ImageInput | PointInput = dataclasses.field(repr=False)  # what it takes
+  step: int
+  seed: int
+  batch_size: int
+  system: System = dataclasses.field(repr=False)
+  variables: Any = dataclasses.field(repr=False)
+  inputs: ImageInput | PointInput = dataclasses.field(repr=False)
   _programs: dict[str, Callable[..., Any]] = dataclasses.field(
     default_factory=dict, init=False, repr=False
   )
@@ -65,8 +76,11 @@ class Model:
       refine_steps: of free-form inference, which moves each example's posterior uphill on its bound
         (`evaluation.free_form`); for systems with posteriors.
 
-    Returns arrays of NumPy, one entry an example each. Raises ValueError for examples that the
-    model does not take, or to refine without posteriors.
+    Returns:
+      Arrays of NumPy, one entry an example each.
+
+    Raises:
+      ValueError: examples that the model does not take, or a system without posteriors.
     """
     known = None if presence is None else np.asarray(presence)
     examples = np.asarray(examples)
@@ -92,8 +106,12 @@ class Model:
       by: `objects` or `parts`, whose poses and presences are drawn; "" for `system.draws`' first.
       only: number of one object or part that is drawn alone; None for all.
 
-    Returns [n, canvas, canvas, c], in [0, 1]. Raises ValueError if the model draws no images or not
-    by these, there is no such capsule, or arrays are not as `encode` gives them.
+    Returns:
+      [n, canvas, canvas, c], in [0, 1].
+
+    Raises:
+      ValueError: the model draws no images or not by these, there is no such capsule, or arrays
+        that are not as `encode` gives them: of other shapes or lengths, or not finite.
     """
     draws = self.system.draws
     if not draws:
@@ -133,8 +151,15 @@ class Model:
     images: k-means of `Found.features`, each cluster named by the label that most of its examples
     have, one label a cluster; the accuracy is LIN-MATCH.
 
-    Arguments are as of `encode`; `by` names the features whose clusters count, "" for those that
-    name the training images best. Raises ValueError as `encode`, or if there are no such clusters.
+    Args:
+      examples: as of `encode`.
+      by: which features' clusters; "" for those that name the training images best, `clusters`'
+        first.
+      resize: as of `encode`.
+      presence: likewise.
+
+    Raises:
+      ValueError: as of `encode`; or there are no such clusters.
     """
     found = self.encode(examples, resize=resize, presence=presence)
     if found.groups is not None:

@@ -207,7 +207,8 @@ class System:
   # draws none.
   draws: Mapping[str, Draw] = dataclasses.field(default_factory=dict)
   # `path -> bool`, whether a parameter, such as "object_decoder/object_part", has one entry an
-  # object capsule in front, so that one object can become a copy of another; None if none can.
+  # object capsule in front, so that one object can become a copy of another; None if none can. What
+  # `find` gives then has `posterior_mass`.
   object_params: Callable[[str], bool] | None = None
   # `step -> {name: value}`, more keyword arguments of the module in training. Without them it runs
   # as it does at last: so are held-out examples judged. None if there are none.

@@ -47,9 +47,7 @@ class Program:
     self._heldout = make_heldout(system, mesh, feed, settings.train)
     self._revive = None
     if settings.train.revive_idle:
-      self._revive = make_revival(
-        system, make_optimizer(settings.optimizer), mesh, feed, settings.train
-      )
+      self._revive = make_revival(system, optimizer, mesh, feed, settings.train)
 
   def compile(self, state: TrainState) -> None:
     """Compiles the dispatch ahead of its first use, so that timings leave compilation out."""

@@ -55,21 +55,20 @@ def make_revival(
 
     usage = jnp.mean(jax.lax.map(winners, jnp.arange(NUM_BATCHES)), axis=0)
     source, is_copy = sources_of(usage)
-    flat = flatten_dict(state.params, sep="/")
-    of_object = unflatten_dict({path: is_of_object(path) for path in flat}, sep="/")
-    noise_keys = jax.random.split(jax.random.fold_in(key, NUM_BATCHES), len(flat))
-    keys = dict(zip(flat, noise_keys, strict=True))
+    params: dict[str, Any] = flatten_dict(state.params, sep="/")
+    of_object = {path: is_of_object(path) for path in params}
+    noise_keys = jax.random.split(jax.random.fold_in(key, NUM_BATCHES), len(params))
+    for path, noise_key in zip(params, noise_keys, strict=True):
+      if of_object[path]:
+        params[path] = noisy_copies(params[path], source, is_copy, noise_key)
 
     def moved(leaf: Array, own: bool) -> Array:
       return leaf[source] if own else leaf
 
-    def copied(path: Any, leaf: Array, own: bool) -> Array:
-      name = jax.tree_util.keystr(path, simple=True, separator="/")
-      return noisy_copies(leaf, source, is_copy, keys[name]) if own else leaf
-
+    of_object = unflatten_dict(of_object, sep="/")
     return dataclasses.replace(
       state,
-      params=jax.tree_util.tree_map_with_path(copied, state.params, of_object),
+      params=unflatten_dict(params, sep="/"),
       opt_state=optax.tree.map_params(optimizer, moved, state.opt_state, of_object),
     )
 
