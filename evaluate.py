@@ -24,6 +24,7 @@ from scae_jax.page.write import look_inside
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import OFF, keep_compiled
+from scae_jax.training.config import as_started
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.pretrained import named_folders, open_pretrained
 from scae_jax.training.reporting import load_scored_set, report_run
@@ -35,7 +36,7 @@ PRETRAINED = pathlib.Path(__file__).parent / "pretrained"
 def main(arguments: list[str]) -> None:
   """Opens the run that the command line names and writes its report."""
   parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    description=as_started(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument("--workdir", default="", help="folder of a run of train.py")
   parser.add_argument("--pretrained", default="", help="parameters in pretrained/, not a run's")

@@ -22,6 +22,7 @@ from scae_jax.page.systems import shown
 from scae_jax.page.write import write_page
 from scae_jax.training.build import build
 from scae_jax.training.compilation import OFF, keep_compiled
+from scae_jax.training.config import as_started
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.pretrained import named_folders
 from scae_jax.training.workdir import check_same_data, describe_data, load_settings
@@ -30,7 +31,7 @@ from scae_jax.training.workdir import check_same_data, describe_data, load_setti
 def main(arguments: list[str]) -> None:
   """Opens the run that the command line names and writes its page."""
   parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    description=as_started(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument("--workdir", default="", help="folder of a run of train.py")
   parser.add_argument("--pretrained", default="", help="parameters in pretrained/, not a run's")

@@ -23,7 +23,7 @@ from jaxtyping import TypeCheckError
 
 from scae_jax.training.build import Run
 from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import describe, parse_command_line
+from scae_jax.training.config import as_started, describe, parse_command_line
 from scae_jax.training.errors import ReportError, RunError, exit_with_message, explained
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import use_all_cores
@@ -38,11 +38,10 @@ def main(arguments: list[str] | None = None) -> None:
   logging.set_verbosity(logging.WARNING)
   logging.get_absl_logger().addFilter(is_not_orbax)
   with exit_with_message():
-    wants_help = {"--help", "-h"} & set(arguments)
-    rest = [argument for argument in arguments if argument not in wants_help]
+    rest = [argument for argument in arguments if argument not in ("--help", "-h")]
     command = parse_command_line(rest, default_config=DEFAULT_CONFIG)
-    if wants_help:
-      print(f"{__doc__}\n{describe(command)}")
+    if rest != arguments:  # help is wanted
+      print(f"{as_started(__doc__)}\n{describe(command)}")
       return
     if command.processes is None:
       use_all_cores(command.settings.train.batch_size)
@@ -65,9 +64,10 @@ def report(run: Run, workdir: pathlib.Path) -> None:
       report_run(run, workdir)
       look_inside(run, workdir, workdir)
   except (RunError, TypeCheckError) as error:  # the latter of arrays of a system of one's own
+    again = as_started(f"python evaluate.py --workdir={shlex.quote(str(workdir))}")
     raise ReportError(
-      f"the training is finished and saved at step {run.step}, but its report failed;"
-      f" `python evaluate.py --workdir={shlex.quote(str(workdir))}` tries it again. Why: {error}"
+      f"the training is finished and saved at step {run.step}, but its report failed; `{again}`"
+      f" tries it again. Why: {error}"
     ) from error
 
 

@@ -194,6 +194,12 @@ def describe(command: Command) -> str:
   return "\n".join(lines)
 
 
+def as_started(text: str | None) -> str:
+  """A text with commands such as `python train.py`, which are `scae-train` where installed."""
+  replaced = r"scae-\1" if SHIPPED.parent == PACKAGE else r"\g<0>"
+  return re.sub(r"python (\w+)\.py", replaced, text or "")
+
+
 def load_config(source: str) -> ConfigDict:
   """The config of `file[:preset]`, as `configs/mnist.py:modern`; its values can be changed.
 
