@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from sklearn.manifold import TSNE
 
-from scae_jax.data.dataset import Dataset
+from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.files import write_whole
 from scae_jax.figures.style import palette
@@ -34,7 +34,7 @@ MAX_FLOAT16 = float(np.finfo(np.float16).max)
 GREY = (128, 128, 128)  # of a part that belongs to no object
 
 
-def write_page(model: Model, dataset: Dataset, path: pathlib.Path) -> None:
+def write_page(model: Model, dataset: EvalDataset, path: pathlib.Path) -> None:
   """Writes the page of a model and of test images of a data set.
 
   A page that would be too large, or whose encoder the JavaScript does not compute, has the test
@@ -80,7 +80,7 @@ def page_of(model: Model, texts: dict[str, str]) -> bytes:
   return fill(text["page"], body=text["body"], **places, **texts).encode()
 
 
-def carried(model: Model, dataset: Dataset, *, left_out: str = "") -> dict[str, str]:
+def carried(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict[str, str]:
   """What the page carries, by the name of the place in page.html.
 
   With `left_out`, only the parameters that draw, and the results for the images, are carried.
