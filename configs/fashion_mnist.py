@@ -2,7 +2,7 @@
 
     python train.py --config=configs/fashion_mnist.py:modern
 
-Not trained to its end with this code yet, so no figure stands here.
+results/fashion_mnist has a run of `modern` with another schedule: 58.9 % (LIN-MATCH, one seed).
 """
 
 from ml_collections import ConfigDict
