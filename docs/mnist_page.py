@@ -1,6 +1,6 @@
 """Writes docs/pages/mnist.html: pretrained/mnist, with scikit-learn's digits to look at.
 
-  python docs/mnist_page.py
+  python -m docs.mnist_page
 
 MNIST's own digits are not this project's to give away. scikit-learn's are as large here as MNIST's
 are, with as much contrast; the model was not trained on them, and names 83 % of them right.

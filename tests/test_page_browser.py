@@ -97,6 +97,14 @@ def drag(page, points) -> None:
 @pytest.mark.slow
 def test_draw_a_digit_and_turn_an_object(digits, page):
   shown = pixels(page, "image")
+  # A finger that starts to scroll on the map chooses nothing, a click does.
+  page.locator("#map").dispatch_event("pointerdown", {"clientX": 9, "clientY": 9})
+  next_frame(page)
+  np.testing.assert_array_equal(pixels(page, "image"), shown)
+  page.locator("#map").click(position={"x": 9, "y": 9})
+  next_frame(page)
+  assert (pixels(page, "image") != shown).any()
+  shown = pixels(page, "image")
   page.locator("#image").scroll_into_view_if_needed()
   if page.evaluate("navigator.maxTouchPoints"):
     page.locator("#image").tap(position={"x": 9, "y": 9})  # scrolls; draws once there is no image
@@ -155,6 +163,7 @@ def test_draw_a_digit_and_turn_an_object(digits, page):
   x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
   drag(page, [(x, y), (x - 30, y + 10)])
   assert page.locator("#move_x-value").text_content() != "3.0 px"
+  assert page.locator("#object-number").text_content() == str(object_number)
 
   page.get_by_role("button", name="Pose as found").click()
   next_frame(page)

@@ -33,10 +33,16 @@ class ImageInput:
       images = images[..., None]
     if images.ndim != 4 or images.shape[3] != self.channels or 0 in images.shape[1:]:
       last = "[n, h, w] or [n, h, w, 1]" if self.channels == 1 else f"[n, h, w, {self.channels}]"
-      raise ValueError(f"images must have shape {last}; they have {list(images.shape)}.")
+      raise ValueError(
+        f"images must have shape {last}; they have {list(images.shape)}. A single image is"
+        " images[None]; the mean of colours is images.mean(axis=-1)."
+      )
     if images.dtype != np.uint8:
       if not jnp.issubdtype(images.dtype, jnp.floating):
-        raise ValueError(f"images must be uint8 or float; they are {images.dtype}.")
+        raise ValueError(
+          f"images must be uint8 or float; they are {images.dtype}. Numbers from 0 to 255 are"
+          " given as images.astype(np.uint8)."
+        )
       # Not min and max: NaN is in no range.
       if not np.all((images >= 0) & (images <= 1)):
         raise ValueError("float images must be in [0, 1]; divide by 255, or give them as uint8.")

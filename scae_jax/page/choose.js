@@ -23,7 +23,7 @@ export function show_test_images(images, facts, choose) {
   for (const [n, [x, y]] of facts.map.entries()) {
     map.append(element("circle", { cx: x, cy: 1 - y, fill: colours[labels[n]] }));
   }
-  map.addEventListener("pointerdown", (event) => {
+  map.addEventListener("click", (event) => {
     const { x, y } = point_of(event, map);
     const distances = facts.map.map(([u, v]) => Math.hypot(u - x, 1 - v - y));
     choose(distances.indexOf(Math.min(...distances)));

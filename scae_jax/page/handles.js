@@ -57,10 +57,8 @@ export function make_handles(svg, canvas, pose, change) {
       : element("circle", { r: 0.05, class: "handle" });
     const reach = element("circle", { r: 0.11, class: "reach", tabindex: 0, role: "button" });
     reach.dataset.handle = knob.dataset.handle = name;
-    reach.addEventListener("pointerdown", (event) => {
-      event.stopPropagation();
-      reach.setPointerCapture(event.pointerId);
-    });
+    reach.addEventListener("pointerdown", (event) => reach.setPointerCapture(event.pointerId));
+    reach.addEventListener("click", (event) => event.stopPropagation()); // chooses no object
     reach.addEventListener("pointermove", (event) => {
       if (!reach.hasPointerCapture(event.pointerId)) return;
       const { x, y } = point_of(event, svg);

@@ -39,11 +39,15 @@ const chosen = {
   drawn: null, // from all that is switched on
 };
 
-// A new image: the object that explains the most is chosen, and all poses are as found.
+// A new image: the object that explains the most is chosen, and of its parts the most present one;
+// all poses are as found.
 function show() {
   const { found, image } = state;
   chosen.poses = found.objects.map((object) => object.pose);
   chosen.object = argmax(found.mass);
+  chosen.part = argmax(
+    found.parts.map(({ winner, presence }) => (winner === chosen.object ? presence : -1)),
+  );
   const { picture } = draw_from_parts(model, found);
   paint_picture(at("from-parts"), canvas, picture, channels);
   at("parts-error").textContent = squared_error(picture, image);
@@ -177,7 +181,7 @@ at("parts").querySelectorAll("canvas").forEach((picture, m) => {
 });
 for (const id of ["marks", "handles"]) image_coordinates(at(id), canvas);
 make_handles(at("handles"), canvas, () => chosen.poses[chosen.object], change_object);
-at("handles").addEventListener("pointerdown", (event) => {
+at("handles").addEventListener("click", (event) => {
   const { x, y } = point_of(event, at("handles"));
   chosen.object = object_at(x, y);
   show_all();
@@ -188,7 +192,7 @@ at("reset").addEventListener("click", () => {
 
 start({
   summary: `${num_objects} object capsules predict the poses of ${num_parts} part capsules, and`
-    + ` these draw the image. Trained without labels; step ${facts.step.toLocaleString("en")} of its last run.`
+    + ` these draw the image. Trained without labels; checkpoint of step ${facts.step.toLocaleString("en")}.`
     + " Choose an image; then turn an object and watch its parts follow.",
   found_in,
   answer({ probe }) {
