@@ -1,4 +1,5 @@
-"""CapsNet: presets `paper`, `release`, `expanded`, `multi_mnist`, `cifar10`, `small`, `digits`.
+"""CapsNet: presets `paper`, `short`, `release`, `expanded`, `multi_mnist`, `cifar10`, `small`,
+`digits`.
 
     python train.py --config=configs/capsnet.py:small --config.data.dir=$TFDS_DATA_DIR
 
@@ -32,6 +33,13 @@ SMALL = {
 }
 PRESETS = {
   "paper": {},
+  "short": {
+    "train.num_steps": 2_600,
+    "train.steps_per_dispatch": 20,
+    "train.checkpoint_every": 100,
+    "optimizer.schedule": "cosine",
+    "optimizer.decay_steps": 0,
+  },
   "release": {"loss.weights.margin": 0.05},
   "expanded": {"data.canvas": 40, "data.max_shift": 6},
   "multi_mnist": {

@@ -150,8 +150,13 @@ def main():
     browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
     record(opened(browser, **window), FOLDER / "turning.gif")
     opened(browser, **window).screenshot(path=FOLDER / "light.png", full_page=True)
-    opened(browser, **window, color_scheme="dark").screenshot(path=FOLDER / "dark.png")
-    opened(browser, **phone).screenshot(path=FOLDER / "phone.png")
+    dark = opened(browser, **window, color_scheme="dark")
+    end = dark.get_by_role("heading", name="Objects").bounding_box()["y"] - 10
+    clip = {"x": 0, "y": 0, "width": WIDTH, "height": end}
+    dark.screenshot(path=FOLDER / "dark.png", full_page=True, clip=clip)
+    on_phone = opened(browser, **phone)
+    on_phone.locator("#drawn").evaluate("one => one.scrollIntoView()")
+    on_phone.screenshot(path=FOLDER / "phone.png")
     browser.close()
 
 
