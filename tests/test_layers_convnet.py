@@ -81,6 +81,15 @@ def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatc
   chex.assert_trees_all_close(*results, rtol=1e-4, atol=1e-3)
 
 
+def test_a_kernel_larger_than_a_cache_meets_many_examples_at_a_time():
+  """CapsNet's primary capsules: 21 MB, which blocks of one example would read 128 times."""
+  image, kernel, bias = (
+    jax.ShapeDtypeStruct(shape, jnp.float32)
+    for shape in ((128, 20, 20, 256), (9, 9, 256, 256), (256,))
+  )
+  assert patch_convolutions.examples_at_a_time(image, ((kernel, bias),), (2,)) == 128
+
+
 def test_gradients_of_weights_are_sums_over_the_devices():
   """Four devices, two of eight images each, outside of a training step."""
   mesh, image = make_mesh(), normal(8, 9, 7, 2)
