@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
       print(f"{as_started(__doc__)}\n{describe(command)}")
       return
     if command.processes is None:
-      use_all_cores(command.settings.train.batch_size)
+      use_all_cores(command.settings.train.batch_size, command.settings.views)
     else:
       join(command.processes)
     keep_compiled(command.settings.train.compilation_cache)

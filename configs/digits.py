@@ -105,12 +105,13 @@ def get_config(preset: str = "") -> ConfigDict:
   weights.posterior_within = 2.0  # sparsity of the posterior mass, in an example
   weights.posterior_between = 30.0  # and over the batch
   weights.dynamic = 300.0  # deformations of objects
+  weights.views = 0.0  # divergence of the posterior mass of an image's two views
   weights.prior_probe = 1.0  # cross-entropies of the two linear probes
   weights.posterior_probe = 1.0
   schedule = config.loss.schedule = ConfigDict()  # factors of weights: ((step, factor), ...)
   schedule.prior_within = schedule.prior_between = schedule.posterior_between = ()
   schedule.posterior_within = ((0, 2.5), (8_000, 15.0), (10_000, 1.0))
-  schedule.dynamic = ()
+  schedule.dynamic = schedule.views = ()
 
   config.data = ConfigDict()
   config.data.name = "digits"
@@ -121,6 +122,9 @@ def get_config(preset: str = "") -> ConfigDict:
   config.data.canvas = 20  # pixels
   config.data.max_shift = 2  # pixels
   config.data.max_rotation = 0.0  # degrees in either direction, in training; 0 is off
+  config.data.max_stretch = 0.0  # scales of x and y differ from 1 by up to this, in training
+  config.data.max_shear = 0.0  # in training, pixels to the right for each pixel down
+  config.data.two_views = False  # a training batch has each image twice, changed differently
   config.data.overlay = False  # two images of different classes, added: MultiMNIST
   config.data.normalize = False  # each whole image to zero mean and unit variance
   config.data.crop = 0  # pixels; random in training, the middle otherwise; 0 is off

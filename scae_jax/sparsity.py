@@ -20,6 +20,7 @@ from scae_jax.typing import Array, Float, typed
 
 # Added to a sum before dividing by it, so that an example with no activation gives zeros.
 EPSILON = 1e-8
+MIN_SHARE = 1e-6  # of an object in an image's mass, where it is compared with another's
 
 
 class Sparsity(NamedTuple):
@@ -85,6 +86,20 @@ def kl(mass: Float[Array, "b k"], *, unbiased: bool = False) -> Sparsity:
   log_capsules = jnp.log(mass.shape[1])
   sparsity = entropy(mass, unbiased=unbiased)
   return Sparsity(sparsity.within - log_capsules, sparsity.between + log_capsules)
+
+
+@typed
+def view_divergence(mass: Float[Array, "b k"]) -> Float[Array, ""]:
+  """How far the shares of mass differ in two views of an image, nats; not in the paper.
+
+  Examples 2 i and 2 i + 1 are views of one image. The mean over images of KL(p, q) + KL(q, p), with
+  p and q the masses divided by their sums. It asks objects between which other views of an image
+  move to explain it together. Alone it would be least where one object explains every image.
+  """
+  share = mass / (jnp.sum(mass, axis=1, keepdims=True) + EPSILON) + MIN_SHARE
+  share = share.reshape(-1, 2, mass.shape[1])
+  difference = share[:, 0] - share[:, 1], jnp.log(share[:, 0]) - jnp.log(share[:, 1])
+  return jnp.mean(jnp.sum(difference[0] * difference[1], axis=1))
 
 
 def _variance(activation: Array) -> Array:

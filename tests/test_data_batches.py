@@ -10,9 +10,10 @@ import pytest
 
 from scae_jax.data import affine, batches
 from scae_jax.data.augmentation import (
+  Motion,
   centre_on_canvas,
+  move,
   random_shifts,
-  rotate,
   shift_on_canvas,
   to_unit_range,
 )
@@ -179,19 +180,25 @@ def test_a_feed_of_crops_cuts_at_random_in_training_and_the_middle_otherwise():
   assert min(cut.values()) > 25  # of 50 with a deviation of 6.5
 
 
-def on_the_host(images: np.ndarray, degrees: np.ndarray, shifts: np.ndarray, canvas: int):
-  maps = affine.place(affine.rotation(degrees), shifts, images.shape[1:], canvas)
+def on_the_host(images: np.ndarray, linear: np.ndarray, shifts: np.ndarray, canvas: int):
+  maps = affine.place(linear, shifts, images.shape[1:], canvas)
   return affine.resample(images, maps, canvas) / 255
 
 
 @pytest.mark.parametrize(("height", "width", "canvas"), [(5, 4, 9), (4, 5, 5)])
-def test_turns_are_those_of_the_host(height, width, canvas):
-  degrees = np.array([0.0, 90.0, -90.0, 180.0, 35.0, -7.3, 133.0, 360.0])
+def test_motions_are_those_of_the_host(height, width, canvas):
+  degrees = np.array([0.0, 90.0, -90.0, 180.0, 35.0, -7.3, 133.0, 360.0, 0.0, 0.0, 20.0])
+  scales, shears = np.ones((len(degrees), 2)), np.zeros(len(degrees))
+  scales[-3:], shears[-2:] = [[1.2, 0.8], [1.0, 1.0], [0.9, 1.3]], [0.2, -0.3]
+  stretch = scales[:, :, None] * np.eye(2)
+  stretch[:, 0, 1] = shears * scales[:, 1]
   images = random_images(len(degrees), height, width)
   middle = (canvas - height) // 2 + (height - 1) / 2, (canvas - width) // 2 + (width - 1) / 2
   padded = to_unit_range(centre_on_canvas(jnp.asarray(images), canvas))
-  actual = jax.jit(lambda x: rotate(x, jnp.asarray(degrees, jnp.float32), middle))(padded)
-  expected = on_the_host(images, degrees, np.zeros((len(degrees), 2)), canvas)
+  motion = Motion(*(jnp.asarray(numbers, jnp.float32) for numbers in (degrees, scales, shears)))
+  actual = jax.jit(lambda x: move(x, motion, middle))(padded)
+  linear = stretch @ affine.rotation(degrees)
+  expected = on_the_host(images, linear, np.zeros((len(degrees), 2)), canvas)
   np.testing.assert_allclose(actual, expected, rtol=0, atol=HALF_A_BYTE + FLOATS)
   np.testing.assert_allclose(actual[0], padded[0], atol=1e-6)  # by cosines and sines of 0
 
@@ -205,7 +212,7 @@ def test_every_image_turns_by_its_own_angle_and_then_shifts():
   grid = np.meshgrid(np.arange(-35, 35.01, 0.2), (-1, 0, 1), (-1, 0, 1), indexing="ij")
   angles, right, down = (axis.reshape(-1) for axis in grid)
   tried = np.repeat(image, len(angles), axis=0)
-  known = on_the_host(tried, angles, np.stack([right, down], axis=1), canvas)
+  known = on_the_host(tried, affine.rotation(angles), np.stack([right, down], axis=1), canvas)
   errors = np.abs(made[:, None] - known[None]).max(axis=(2, 3, 4))
   best = errors.argmin(axis=1)
   # 0.1 degrees, three pixels from the middle: 0.005 pixels along two axes.
@@ -214,6 +221,48 @@ def test_every_image_turns_by_its_own_angle_and_then_shifts():
   assert_uniform(found, -limit, limit)
   assert len(set(zip(right[best], down[best], strict=True))) == 9
   assert abs(np.corrcoef(found, right[best])[0, 1]) < 0.4  # three deviations of 60 pairs
+
+
+@pytest.mark.parametrize(
+  ("option", "parameter"), [("max_stretch", 0), ("max_stretch", 1), ("max_shear", 2)]
+)
+def test_every_image_is_stretched_and_sheared_by_its_own_number(option, parameter):
+  num_images, canvas, limit = 60, 10, 0.3
+  image = random_images(1, 5, 4, 1, seed=1)
+  made = training_images(np.repeat(image, num_images, axis=0), canvas, 4, **{option: limit})
+  grid = np.arange(-0.35, 0.3501, 0.01)
+  # The other scale is free where both are drawn.
+  numbers = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
+  linear = np.tile(np.eye(2), (len(numbers), 1, 1))
+  if option == "max_shear":
+    linear[:, 0, 1] = numbers[:, 0]
+  else:
+    linear[:, range(2), range(2)] += numbers[:, :: 1 - 2 * parameter]
+  known = on_the_host(
+    np.repeat(image, len(numbers), axis=0), linear, np.zeros((len(numbers), 2)), canvas
+  )
+  errors = np.abs(made[:, None] - known[None]).max(axis=(2, 3, 4))
+  assert errors.min(axis=1).max() < HALF_A_BYTE + 0.02  # half a step of the grid, 3 pixels away
+  assert_uniform(numbers[errors.argmin(axis=1), 0], -limit, limit)
+
+
+def test_two_views_are_of_one_image_and_changed_each_by_itself():
+  images = random_images(6, 5, 4, 1)
+  feed = feed_of(dataset_of(images, images[:3]), 9, max_shift=2, two_views=True)
+  assert feed.spec.two_views
+  indices = np.tile([4, 0, 2, 5], 8)
+  made, plain = (
+    feed_batch(one, indices)
+    for one in (feed, feed_of(dataset_of(images, images[:3]), 9, max_shift=0, two_views=True))
+  )
+  assert made["image"].shape == (32, 9, 9, 1)
+  expected = np.asarray(to_unit_range(centre_on_canvas(jnp.asarray(images), 9)))
+  np.testing.assert_allclose(plain["image"], expected[np.tile([4, 4, 2, 2], 8)])
+  np.testing.assert_array_equal(made["label"], plain["label"])
+  pairs = np.asarray(made["image"]).reshape(16, 2, -1)
+  differ = np.any(pairs[:, 0] != pairs[:, 1], axis=1)
+  assert differ.sum() > 8  # one pair in 25 shifts alike
+  assert heldout_batch(feed, [0, 1])["image"].shape == (2, 9, 9, 1)
 
 
 def test_jittered_pixels_of_a_batch_are_clipped_where_they_leave_the_range():

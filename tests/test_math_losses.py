@@ -88,6 +88,19 @@ def value_and_gradients(activations):
   return stacked(activations), jax.jacrev(stacked)(activations)
 
 
+def test_view_divergence_is_of_neighbours(activations):
+  pairs = [(activations[i], activations[i + 1]) for i in (0, 2)]
+  expected = np.mean([stats.entropy(p, q) + stats.entropy(q, p) for p, q in pairs])
+  diverge = jax.jit(sparsity.view_divergence)
+  np.testing.assert_allclose(diverge(activations[:4]), expected, rtol=1e-4)  # shares of 1e-6 added
+  # Of shares: what an image has in all makes no difference.
+  scaled = activations[[0, 0, 1, 1]] * np.array([[1], [3], [1], [2]], np.float32)
+  np.testing.assert_allclose(diverge(scaled), 0, atol=1e-6)
+  nothing, all_of_one = np.zeros((2, 3), np.float32), np.eye(3, dtype=np.float32)[[0, 1]]
+  for extreme in (nothing, all_of_one):
+    chex.assert_tree_all_finite(jax.value_and_grad(sparsity.view_divergence)(extreme))
+
+
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1e-8, 1.0])
 def test_extremes_are_finite(size):
   activations = np.full((BATCH, CAPSULES), size, np.float32)

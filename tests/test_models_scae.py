@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 from scipy.special import log_softmax, logsumexp
 
+from scae_jax import sparsity
 from scae_jax.training.objective import losses
 from tests.references import reference_routing
 from tests.tiny import (
@@ -148,6 +149,20 @@ def test_loss_terms_against_numpy(tiny, result):
   for term in TERMS:
     # Sums of 144 pixels and of densities of size 10, in float32.
     np.testing.assert_allclose(terms[term], expected[term], rtol=2e-5, atol=1e-5, err_msg=term)
+
+
+def test_two_views_of_an_image_agree_in_training_alone(tiny):
+  loss = LOSS | {"weights": LOSS["weights"] | {"views": 2.0}}
+  system, batch = tiny_system(loss=loss, two_views=True), tiny_batch(batch=4)
+  output = system.module.apply(tiny[1], batch, train=False)
+  found = {step: system.loss_terms(output, batch, step)["views"] for step in (None, 7)}
+  assert found == {None: 0.0, 7: sparsity.view_divergence(output.mass)}
+  assert found[7] > 0
+  assert "views" not in tiny[0].loss_terms(output, batch, 7)
+  with pytest.raises(
+    ValueError, match=r"weights\.views must be 0 where .*two_views is False; it is 2"
+  ):
+    tiny_system(loss=loss)
 
 
 def test_measures_and_features(tiny, result):

@@ -43,6 +43,7 @@ def test_what_does_not_fit_is_refused_before_training(changes, message):
     ({"overlay": True, "normalize": True}, r"normalize must be False with .*overlay.*; it is True"),
     ({"overlay": True, "crop": 8}, r"crop must be 0 with config.data.overlay.*; it is 8"),
     ({"overlay": True, "contrast": 0.2}, r"contrast must be 0 with config.data.overlay"),
+    ({"overlay": True, "two_views": True}, r"two_views must be False with config.data.overlay"),
     ({"overlay": True, "max_rotation": 9.0}, r"max_rotation must be 0 with config.data.overlay"),
     ({"overlay": True, "brightness": 0.1}, r"brightness must be 0 with config.data.overlay"),
   ],
@@ -137,15 +138,17 @@ def test_what_a_system_reads_has_one_row_an_example_and_names_of_its_own(changes
 
 
 @pytest.mark.parametrize(
-  ("cores", "batch_size", "devices"),
-  [(2, 64, 2), (6, 64, 4), (64, 64, 8), (4, 7, 1)],
+  ("cores", "batch_size", "views", "devices"),
+  [(2, 64, 1, 2), (6, 64, 1, 4), (64, 64, 1, 8), (4, 7, 1, 1), (4, 36, 2, 3), (2, 17, 2, 1)],
 )
-def test_cores_are_devices_as_far_as_the_batch_divides(monkeypatch, cores, batch_size, devices):
+def test_cores_are_devices_as_far_as_the_batch_divides(
+  monkeypatch, cores, batch_size, views, devices
+):
   said = {}
   monkeypatch.setattr(mesh.os, "sched_getaffinity", lambda process: range(cores))
   monkeypatch.setattr(mesh.jax.config, "update", said.__setitem__)
-  mesh.use_all_cores(batch_size)
+  mesh.use_all_cores(batch_size, views)
   assert said == {}  # XLA_FLAGS says how many
   monkeypatch.setenv("XLA_FLAGS", "")
-  mesh.use_all_cores(batch_size)
+  mesh.use_all_cores(batch_size, views)
   assert said == {"jax_num_cpu_devices": devices}

@@ -199,9 +199,10 @@ compiled = functools.partial(
 )
 
 
-def tiny_system(channels=1, loss=LOSS, **changes):
+def tiny_system(channels=1, loss=LOSS, two_views=False, **changes):
   """The tiny SCAE."""
-  return tiny(scae, ImageSpec(CANVAS, channels, CLASSES), **changes, loss=loss)
+  spec = ImageSpec(CANVAS, channels, CLASSES, two_views=two_views)
+  return tiny(scae, spec, **changes, loss=loss)
 
 
 def tiny_batch(channels=1, batch=BATCH):

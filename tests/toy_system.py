@@ -98,8 +98,9 @@ def _squared_error(output: ToyOutput, batch: Batch) -> Array:
 
 def augmentation(canvas: int, **changes: Any) -> Augmentation:
   """Nothing but the canvas, and the changes."""
-  off = {"normalize": False, "crop": 0, "brightness": 0.0, "contrast": 0.0, "max_rotation": 0.0}
-  return Augmentation(**{"canvas": canvas, "max_shift": 0, "overlay": False, **off, **changes})
+  numbers = ("brightness", "contrast", "max_rotation", "max_stretch", "max_shear")
+  off = dict.fromkeys(numbers, 0.0) | dict.fromkeys(("normalize", "two_views", "overlay"), False)
+  return Augmentation(**{"canvas": canvas, "crop": 0, "max_shift": 0, **off, **changes})
 
 
 def feed_of(dataset: Dataset, canvas: int, **changes: Any) -> Feed:
@@ -128,6 +129,9 @@ def toy_config(**changes: Any) -> ConfigDict:
         "canvas": 18,
         "max_shift": 1,
         "max_rotation": 0.0,
+        "max_stretch": 0.0,
+        "max_shear": 0.0,
+        "two_views": False,
         "overlay": False,
         "normalize": False,
         "crop": 0,

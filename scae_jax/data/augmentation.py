@@ -1,11 +1,11 @@
-"""From images of a data set to those that a model sees: crops, jitter, rotation, a black canvas.
+"""From images of a data set to those that a model sees: crops, jitter, motions, a black canvas.
 
 All functions are pure and jittable, and change each image [b, h, w, c] by numbers of its own. Sides
 and shifts are in pixels.
 """
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,8 +49,14 @@ class Augmentation:
   # The contrast is multiplied by a factor that differs from 1 by up to this.
   contrast: Annotated[float, between(0, 1), _off_with_overlay(0)]
   max_rotation: Annotated[float, between(0, 180), _off_with_overlay(0)]  # degrees, either way
+  # The scales of x and y differ from 1 by up to this, each by its own number; 0.2 in affNIST.
+  max_stretch: Annotated[float, between(0, 0.9), _off_with_overlay(0)]
+  # Pixels to the right for each pixel down, either way; 0.2 in affNIST.
+  max_shear: Annotated[float, between(0, 1), _off_with_overlay(0)]
   max_shift: Annotated[int, HALF_IN_VIEW]  # pixels, in each direction
   canvas: Annotated[int, between(1, MAX_SIDE)]  # side of the black square under an image, pixels
+  # Half the images of a training batch, each twice in succession and changed at random each time.
+  two_views: Annotated[bool, _off_with_overlay(False)]
   # Two images of different classes are overlaid, in evaluation too; see `scae_jax.data.overlay`.
   overlay: bool
 
@@ -127,13 +133,29 @@ def random_shifts(key: Array, num_images: int, max_shift: int) -> Array:
   return jax.random.randint(key, (num_images, 2), -max_shift, max_shift + 1)
 
 
-@typed
-def rotate(
-  images: Float[Array, "b h h c"], degrees: Float[Array, " b"], middle: tuple[float, float]
-) -> Float[Array, "b h h c"]:
-  """Rotates square images bilinearly, counter-clockwise; what comes in from outside is 0.
+class Motion(NamedTuple):
+  """Linear maps of images about their middle: a rotation, then a stretch, then a shear."""
 
-  Pixel q of the result has the image's value at R^-1 (q - middle) + middle, as on the host in
+  degrees: Float[Array, " b"]  # counter-clockwise
+  scales: Float[Array, "b 2"]  # of x and y, positive
+  shears: Float[Array, " b"]  # pixels to the right for each pixel down
+
+
+def random_motions(key: PRNGKeyArray, num_images: int, options: Augmentation) -> Motion:
+  """Independent motions, each number uniform within the bounds that `Augmentation` sets."""
+  rotation_key, stretch_key, shear_key = key, *jax.random.split(jax.random.fold_in(key, 1))
+  degrees = options.max_rotation * _share(rotation_key, (num_images,))
+  scales = 1.0 + options.max_stretch * _share(stretch_key, (num_images, 2))
+  return Motion(degrees, scales, options.max_shear * _share(shear_key, (num_images,)))
+
+
+@typed
+def move(
+  images: Float[Array, "b h h c"], motion: Motion, middle: tuple[float, float]
+) -> Float[Array, "b h h c"]:
+  """Moves square images bilinearly; what comes in from outside is 0.
+
+  Pixel q of the result has the image's value at M^-1 (q - middle) + middle, as on the host in
   `scae_jax.data.affine.resample`, which rounds to bytes. The middle, row and column, is the point
   that stays; 0 is the centre of the first pixel.
   """
@@ -141,9 +163,14 @@ def rotate(
   row, column = middle
   y, x = jnp.meshgrid(jnp.arange(side) - row, jnp.arange(side) - column, indexing="ij")
 
-  def one(image: Array, angle: Array) -> Array:
+  def one(image: Array, motion: Motion) -> Array:
     # By elements, not by a matrix product: an accelerator's shorter floats would show.
-    cos, sin = geometry.rotation(angle)[0, :2]
-    return sample_bilinear(image, sin * x + cos * y + row, cos * x - sin * y + column)
+    u, v = (x - motion.shears * y) / motion.scales[0], y / motion.scales[1]
+    cos, sin = geometry.rotation(motion.degrees)[0, :2]
+    return sample_bilinear(image, sin * u + cos * v + row, cos * u - sin * v + column)
 
-  return jax.vmap(one)(images, degrees)
+  return jax.vmap(one)(images, motion)
+
+
+def _share(key: Array, shape: tuple[int, ...]) -> Array:
+  return jax.random.uniform(key, shape, minval=-1.0)

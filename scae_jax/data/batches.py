@@ -14,9 +14,10 @@ from scae_jax.data.augmentation import (
   Augmentation,
   centre_on_canvas,
   jitter,
+  move,
   random_crop,
+  random_motions,
   random_shifts,
-  rotate,
   shift_on_canvas,
   to_unit_range,
 )
@@ -66,14 +67,18 @@ def training_batch(
 
   Takes `Split.arrays`, on the device, and indices in [0, n). Gives `image` float32 [b, canvas,
   canvas, c], clipped to [0, 1] unless normalised, `label` int32 [b] and, if it was given, the
-  `mean` and `std` float32 [b] by which images are normalised.
+  `mean` and `std` float32 [b] by which images are normalised. With `two_views` the indices of odd
+  places are left out, and each other one is taken twice.
   """
+  if options.two_views:
+    indices = jnp.repeat(indices[::2], 2)
   images, statistics = split["image"][indices], _statistics(split, indices)
-  changes = options.max_rotation or options.crop or options.brightness or options.contrast
-  rotation_key = shift_key = key
+  moves = options.max_rotation or options.max_stretch or options.max_shear
+  changes = moves or options.crop or options.brightness or options.contrast
+  motion_key = shift_key = key
   if changes or statistics:
     place_key, crop_key, jitter_key = jax.random.split(key, 3)
-    rotation_key, shift_key = jax.random.split(place_key)
+    motion_key, shift_key = jax.random.split(place_key)
     images = to_unit_range(images)
     if statistics:
       # The mean is subtracted last, so that what is black around an image is the image's own black.
@@ -86,12 +91,12 @@ def training_batch(
         images = jnp.clip(images, 0.0, 1.0)
   height, width = images.shape[1:3]
   images = centre_on_canvas(images, options.canvas, options.max_shift)
-  if options.max_rotation:
-    # Ink that turns out of the image is not lost while the canvas and its border have room for it.
-    shares = jax.random.uniform(rotation_key, (len(images),), minval=-1.0)
+  if moves:
+    # Ink that leaves the image is not lost while the canvas and its border have room for it.
+    motions = random_motions(motion_key, len(images), options)
     side = images.shape[1]
     middle = (side - height) // 2 + (height - 1) / 2, (side - width) // 2 + (width - 1) / 2
-    images = rotate(images, options.max_rotation * shares, middle)
+    images = move(images, motions, middle)
   shifts = random_shifts(shift_key, len(images), options.max_shift)
   images = shift_on_canvas(images, shifts, options.canvas)
   if statistics:

@@ -59,6 +59,7 @@ def image_feed(train: Split, dataset: Dataset, options: Augmentation) -> Feed:
       num_classes=dataset.num_classes,
       num_labels=2 if options.overlay else 1,
       normalized=train.mean is not None,
+      two_views=options.two_views,
     ),
     train=arrays[0],
     num_train=len(train.labels),

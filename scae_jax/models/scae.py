@@ -24,6 +24,7 @@ from scae_jax.models.pictures import part_identity
 from scae_jax.models.stacked_capsules import SCAE, SCAEOutput
 from scae_jax.models.system import Spec, System, build_module, build_stage, require_images
 from scae_jax.schedules import line_through
+from scae_jax.sparsity import view_divergence
 from scae_jax.typing import Array, Batch
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
@@ -42,22 +43,32 @@ class StageOptions:
 
 
 def loss_terms(
-  output: SCAEOutput, batch: Batch, step: Array | int | None, *, sparsity: SparsityTerms
+  output: SCAEOutput,
+  batch: Batch,
+  step: Array | int | None,
+  *,
+  sparsity: SparsityTerms,
+  two_views: bool,
 ) -> dict[str, Array]:
   """Terms to minimise, each unweighted and a mean over the batch.
 
   `image`: -log-likelihood of the image, nats; `parts`: -log-likelihood of the part poses;
   `prior_within`, `prior_between`, `posterior_within`, `posterior_between`: sparsity of presences
   and of mass; `dynamic`: half the summed squares of the deformations; `prior_probe`,
-  `posterior_probe`: cross-entropies of the two probes.
+  `posterior_probe`: cross-entropies of the two probes. With `two_views` also `views`:
+  `view_divergence` of the mass in training, 0 otherwise.
   """
   batch_size = batch["image"].shape[0]
+  views = {}
+  if two_views:
+    views["views"] = jnp.zeros(()) if step is None else view_divergence(output.mass)
   cross_entropy = optax.softmax_cross_entropy_with_integer_labels
   return {
     "image": -output.reconstruction.log_prob,
     "parts": -jnp.mean(output.part_log_prob),
     **sparsity(output.objects.presence, output.mass),
     "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / batch_size,
+    **views,
     "prior_probe": jnp.mean(cross_entropy(output.prior_logits, batch["label"])),
     "posterior_probe": jnp.mean(cross_entropy(output.posterior_logits, batch["label"])),
   }
@@ -88,6 +99,14 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   """An SCAE from config sections: `SCAE` and its stages, `StageOptions`, `CapsuleLoss`."""
   data = require_images("scae", data, in_unit_range=True)
   options = bounds.read(CapsuleLoss, "loss", loss)
+  weights, schedule = dict(options.weights), dict(options.schedule)
+  if not data.two_views:
+    schedule.pop("views", None)
+    if weight := weights.pop("views", 0):
+      raise ValueError(
+        "config.loss.weights.views must be 0 where config.data.two_views is False;"
+        f" it is {weight!r}."
+      )
   shared, model = bounds.read_some(StageOptions, "model", model)
   m, k = shared.num_parts, shared.num_objects
   # Parameters and images have float32.
@@ -110,9 +129,11 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   return System(
     module=module,
-    loss_terms=functools.partial(loss_terms, sparsity=sparsity_of(options, data.num_classes)),
-    loss_weights=options.weights,
-    loss_schedule=options.schedule,
+    loss_terms=functools.partial(
+      loss_terms, sparsity=sparsity_of(options, data.num_classes), two_views=data.two_views
+    ),
+    loss_weights=weights,
+    loss_schedule=schedule,
     metrics=metrics,
     features=features,
     pictures=pictures,

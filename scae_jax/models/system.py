@@ -24,6 +24,8 @@ class ImageSpec:
   num_labels: int = 1  # of an image: 1, or 2 where it is two images of different classes overlaid
   # Whether pixels are not in [0, 1] but of zero mean and unit variance in each image.
   normalized: bool = False
+  # Whether a training batch has two views of each image, in succession.
+  two_views: bool = False
 
   def blank_batch(self, batch_size: int) -> Batch:
     """Black images of the first class, overlaid with the second, for shapes only."""

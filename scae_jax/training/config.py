@@ -47,6 +47,11 @@ class Settings:
   optimizer: OptimizerOptions  # resolved
   evaluation: EvaluationOptions
 
+  @property
+  def views(self) -> int:
+    """How often a training batch has each of its images."""
+    return 2 if isinstance(self.data, DataOptions) and self.data.two_views else 1
+
 
 @dataclasses.dataclass(frozen=True)
 class Command:

@@ -66,7 +66,7 @@ def train(
   check_same_run(workdir, settings.config)
   check_length(settings.optimizer, options)
   mesh = make_mesh()
-  check_batch_size(options.batch_size, mesh)
+  check_batch_size(options.batch_size, mesh, settings.views)
   if options.tensorboard:
     import_tensorboard()  # or say how to install it
   with processes.all_or_none("load its data"):

@@ -15,19 +15,20 @@ from scae_jax.typing import Array
 MIN_EXAMPLES = 8  # of a device; with fewer, communication takes longer than computation
 
 
-def use_all_cores(batch_size: int) -> None:
+def use_all_cores(batch_size: int, views: int = 1) -> None:
   """Makes every core of this machine's processor a device; call it before JAX is first used.
 
   A loop over examples, as in `kernels.by_example`, runs on one thread of each device. Fewer cores
-  are used where they do not divide the batch, or where it is small. Nothing changes on
-  accelerators, or where XLA_FLAGS or JAX_NUM_CPU_DEVICES set the number.
+  are used where they do not divide the batch, or its images with `views` of each, or where it is
+  small. Nothing changes on accelerators, or where XLA_FLAGS or JAX_NUM_CPU_DEVICES set the number.
   """
   is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
   if is_set or jax.config.values["jax_num_cpu_devices"] != -1:
     return
   cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
   most = max(1, min(cores, batch_size // MIN_EXAMPLES))
-  devices = next(count for count in range(most, 0, -1) if batch_size % count == 0)
+  divide = (count for count in range(most, 0, -1) if batch_size % (views * count) == 0)
+  devices = next(divide, 1)
   jax.config.update("jax_num_cpu_devices", devices)
 
 
@@ -51,11 +52,12 @@ def put(tree: Any, mesh: Mesh) -> Any:
   return jax.tree.map(lambda array: place(np.asarray(array)), tree)
 
 
-def check_batch_size(batch_size: int, mesh: Mesh) -> None:
-  """Raises `RunError` unless the batch splits evenly over the mesh."""
-  if batch_size % mesh.size:
+def check_batch_size(batch_size: int, mesh: Mesh, views: int = 1) -> None:
+  """Raises `RunError` unless the images of a batch, of which it has `views`, split evenly."""
+  if batch_size % (views * mesh.size):
+    of_each = f" times {views}, the views of an image" if views > 1 else ""
     raise RunError(
-      f"config.train.batch_size must be a multiple of the number of devices, {mesh.size};"
+      f"config.train.batch_size must be a multiple of the number of devices, {mesh.size}{of_each};"
       f" it is {batch_size}. Change it, or show fewer devices (CUDA_VISIBLE_DEVICES)."
     )
 

@@ -207,6 +207,7 @@ def read_data_facts(workdir: pathlib.Path, options: DataOptions | SceneOptions) 
     num_classes=len(names),
     num_labels=2 if options.overlay else 1,
     normalized=options.normalize,
+    two_views=options.two_views,
   )
   return DataFacts(spec, names, (height, width))
 
