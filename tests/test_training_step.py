@@ -190,7 +190,7 @@ def test_batch_is_shared_out_among_the_devices():
   with pytest.raises(RunError, match=r"multiple of the number of devices, 4; it is 10"):
     check_batch_size(10, make_mesh())
   check_batch_size(8, make_mesh(), views=2)
-  with pytest.raises(RunError, match=r"devices, 4 times 2, the views of an image; it is 12"):
+  with pytest.raises(RunError, match=r"devices, 4 times 2 with config.data.two_views; it is 12"):
     check_batch_size(12, make_mesh(), views=2)
 
 

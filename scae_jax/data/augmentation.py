@@ -143,6 +143,7 @@ class Motion(NamedTuple):
 
 def random_motions(key: PRNGKeyArray, num_images: int, options: Augmentation) -> Motion:
   """Independent motions, each number uniform within the bounds that `Augmentation` sets."""
+  # Angles are drawn from the key itself, as before there were other motions.
   rotation_key, stretch_key, shear_key = key, *jax.random.split(jax.random.fold_in(key, 1))
   degrees = options.max_rotation * _share(rotation_key, (num_images,))
   scales = 1.0 + options.max_stretch * _share(stretch_key, (num_images, 2))

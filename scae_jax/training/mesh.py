@@ -55,7 +55,7 @@ def put(tree: Any, mesh: Mesh) -> Any:
 def check_batch_size(batch_size: int, mesh: Mesh, views: int = 1) -> None:
   """Raises `RunError` unless the images of a batch, of which it has `views`, split evenly."""
   if batch_size % (views * mesh.size):
-    of_each = f" times {views}, the views of an image" if views > 1 else ""
+    of_each = f" times {views} with config.data.two_views" if views > 1 else ""
     raise RunError(
       f"config.train.batch_size must be a multiple of the number of devices, {mesh.size}{of_each};"
       f" it is {batch_size}. Change it, or show fewer devices (CUDA_VISIBLE_DEVICES)."
