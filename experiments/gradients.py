@@ -55,6 +55,7 @@ def terms_of(run: Run) -> Callable[[Any, Batch, Array], dict[str, Array]]:
   def terms(params: Any, batch: Batch, key: Array) -> dict[str, Array]:
     output: Any = module.apply({"params": params}, batch, train=True, rngs={"noise": key})
     found = dict(system.loss_terms(output, batch, None))
+    found.pop("views", None)  # these batches have one view of each image
     of_batch, of_all = (sparse(output.objects.presence, output.mass) for sparse in both)
     for name in BETWEEN:
       found |= {name: of_batch[name], f"{name}, unbiased": of_all[name]}

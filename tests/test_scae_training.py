@@ -16,7 +16,6 @@ from scae_jax import mixtures
 from scae_jax.data.digits import load_digits
 from scae_jax.evaluation import report
 from scae_jax.models.part_capsules import PartDecoder
-from scae_jax.models.system import ImageSpec
 from scae_jax.training import loop
 from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
@@ -142,11 +141,12 @@ def test_gradient_of_the_total_by_differences():
 
 @pytest.fixture(scope="module")
 def twenty_steps():
-  """The paper's preset for twenty steps, `(num_devices, likelihood) -> program, state`."""
+  """The paper's preset, two views, twenty steps: `(num_devices, likelihood) -> program, state`."""
   config = shrink(mnist.get_config("paper"), num_steps=20)
-  spec = ImageSpec(canvas=18, channels=1, num_classes=10)
-  feed = feed_of(load_digits(), 18, max_shift=1)
-  settings = read_settings(config)
+  with config.unlocked():
+    config.data.two_views, config.loss.weights.views = True, 1.0
+  feed = feed_of(load_digits(), 18, max_shift=1, two_views=True)
+  settings, spec = read_settings(config), feed.spec
   start = make_state(settings, make_system(settings, spec), spec, make_mesh(jax.devices()[:1]))
   start = jax.device_get(dataclasses.replace(start, rng=jax.random.key_data(start.rng)))
 
@@ -184,13 +184,13 @@ def on_one_device(twenty_steps):
 
 @pytest.mark.slow
 def test_one_device_and_four_agree(on_one_device, twenty_steps):
-  """Of eight examples each device has two; between-example sparsity is over all eight.
+  """Of eight examples each device has two, the views of an image; sparsity is over all eight.
 
   In twenty steps the largest difference was 3e-6, in the image's term; compiling is all that takes
   time.
   """
   four, _ = rows_of(*twenty_steps(4))
-  assert {"terms/prior_between", "terms/posterior_between", "grad_norm"} <= set(four)
+  assert {"terms/prior_between", "terms/posterior_between", "terms/views", "grad_norm"} <= set(four)
   for name, values in on_one_device.items():
     assert len(np.unique(values)) == 20
     np.testing.assert_allclose(four[name], values, rtol=1e-5, err_msg=name)

@@ -6,11 +6,13 @@ import functools
 import numpy as np
 import pytest
 
+from scae_jax.evaluation.files import write_json
 from scae_jax.training import memory, mesh
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.systems import check_system, systems
+from scae_jax.training.workdir import describe_data, read_data_facts
 from tests.toy_classifier import classifier_config
 from tests.toy_data import dataset_of, random_images
 from tests.toy_system import make_system, toy_config, toy_data
@@ -23,6 +25,7 @@ from tests.toy_system import make_system, toy_config, toy_data
     ({"data__name": "no_such_set"}, r"config.data.name is 'no_such_set': "),
     ({"evaluation__max_examples": 3}, r"config.evaluation.max_examples is 3: .* at least 10"),
     ({"model__num_features": 0}, r"num_features must be at least 1, got 0; raise it"),
+    ({"train__batch_size": 15, "data__two_views": True}, r"train.batch_size must be even where"),
     ({"data__crop": 17}, r"'digits', 16x16 pixels; it is 17"),
     ({"data__canvas": 20, "data__overlay": True}, r"config.data.overlay .* 'tests.toy_system'"),
   ],
@@ -52,6 +55,14 @@ def test_changes_of_images_that_make_no_sense_are_refused(changes, message):
   config = toy_config(**{f"data__{key}": value for key, value in changes.items()})
   with pytest.raises(RunError, match=f"config.data.{message}"):
     read_settings(config)
+
+
+def test_what_is_known_without_the_data_is_what_training_saw(tmp_path):
+  settings = read_settings(toy_config(data__two_views=True))
+  _, dataset, feed = build(settings)
+  write_json(tmp_path / "data.json", describe_data(dataset))
+  assert read_data_facts(tmp_path, settings.data).spec == feed.spec
+  assert feed.spec.two_views
 
 
 def test_what_a_config_says_of_its_images_reaches_the_batches():

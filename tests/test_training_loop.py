@@ -209,6 +209,7 @@ def test_refused_runs_write_nothing(tmp_path, uninterrupted):
   refused = [
     toy_config(data__canvas=15),
     toy_config(train__batch_size=10),
+    toy_config(train__batch_size=12, data__two_views=True),
     toy_config(optimizer__schedule="cosine", optimizer__decay_steps=20, optimizer__end_factor=0.0),
     toy_config(data__num_validation=1437),
   ]

@@ -117,6 +117,11 @@ def build(
         f"config.data.name is {NAME!r}, whose scenes are generated, and a data set is given in"
         f" memory; expected the name of that, {dataset.name!r}."
       )
+    if settings.train.batch_size % settings.views:
+      raise ValueError(
+        "config.train.batch_size must be even where config.data.two_views is True;"
+        f" it is {settings.train.batch_size}."
+      )
     system = make_system(settings, feed.spec)
     if system.object_params is None and settings.train.revive_idle:
       raise ValueError(
