@@ -93,11 +93,21 @@ def test_shipped_table_is_that_of_the_readme(monkeypatch):
   assert {config or "configs/digits.py" for config in named} == {
     config for name, config in configs.items() if not name.startswith(("mnist", "fashion-mnist"))
   }  # the README names those by the sweep itself
-  # The two runs of results/mnist, as they stand there.
-  commands = (ROOT / "results" / "mnist" / "README.md").read_text().replace("\\\n", " ")
-  for name in ("run", "affine"):
-    commands = commands.replace(f"${name} ", re.search(rf'{name}="(.*?)"', commands)[1] + " ")
-  names = {"sharp": "mnist-first", "views": "mnist"}
+
+
+@pytest.mark.parametrize(
+  ("record", "names"),
+  [
+    ("mnist", {"sharp": "mnist-first", "views": "mnist"}),
+    ("digits", {"five": "digits", "five-views": "digits-views"}),
+  ],
+)
+def test_shipped_table_has_the_two_runs_of_a_record(record, names, monkeypatch):
+  monkeypatch.chdir(ROOT)
+  rows = {row.name: row for row in read_sweep(pathlib.Path("sweeps/table.toml"))}
+  commands = (ROOT / "results" / record / "README.md").read_text().replace("\\\n", " ")
+  for name, value in re.findall(r'^ *(run|affine)="([^"]*)"', commands, re.MULTILINE):
+    commands = commands.replace(f"${name} ", f"{value} ")
   for workdir, name in names.items():
     lines = re.findall(r"python train\.py (.*)", commands)
     line = next(line for line in lines if f"--workdir=runs/{workdir} " in f"{line} ")
@@ -105,7 +115,7 @@ def test_shipped_table_is_that_of_the_readme(monkeypatch):
     given = [
       re.sub("=runs/(.*)", lambda start: f"=runs/table/{names[start[1]]}", word) for word in given
     ]
-    settings = parse_command_line(given, default_config="").settings
+    settings = parse_command_line(given, default_config="configs/digits.py").settings
     assert settings.config.to_dict() == rows[name].config.to_dict()
 
 
