@@ -106,8 +106,8 @@ def test_shipped_table_has_the_two_runs_of_a_record(record, names, monkeypatch):
   monkeypatch.chdir(ROOT)
   rows = {row.name: row for row in read_sweep(pathlib.Path("sweeps/table.toml"))}
   commands = (ROOT / "results" / record / "README.md").read_text().replace("\\\n", " ")
-  for name, value in re.findall(r'^ *(run|affine)="([^"]*)"', commands, re.MULTILINE):
-    commands = commands.replace(f"${name} ", f"{value} ")
+  for value in re.findall(r'^ *run="([^"]*)"', commands, re.MULTILINE):
+    commands = commands.replace("$run ", f"{value} ")
   for workdir, name in names.items():
     lines = re.findall(r"python train\.py (.*)", commands)
     line = next(line for line in lines if f"--workdir=runs/{workdir} " in f"{line} ")
