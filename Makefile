@@ -1,4 +1,5 @@
-# make train: environment, then the embedded digits; make test: environment, lint, types, docs, tests.
+# make train: environment, then the embedded digits, in two runs.
+# make test: environment, lint, types, docs, tests.
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests of a file share compiled functions, so a file stays with one worker; tests/conftest.py orders
@@ -28,6 +29,7 @@ MATHEMATICS := tests/test_math_*.py tests/test_layers_*.py \
 
 train: .venv/requirements
 	$(BIN)/python train.py
+	$(BIN)/python train.py --config=configs/digits.py:views
 
 # The mathematics and a training step come first, as a processor without AVX computes them: tests that
 # pass by the rounding of one processor fail here. tests/conftest.py says what else can be asked for.
