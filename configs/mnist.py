@@ -15,7 +15,8 @@ that decays, a mask proportional to presence. 2,420,351 parameters.
 part-object relations, sparsity that comes and goes, Adam. Deformations cost nothing in the first
 steps, so that no part is pushed into a corner; idle objects become copies of busy ones; no gradient
 of the objects reaches the parts after step 38,000. `views` goes on from its run with two views of
-each image: LIN-MATCH 94.9 % in the mean of three seeds (results/mnist).
+each image, and lets the objects' gradient reach the parts again until step 30,000: LIN-MATCH 98.0 %
+in the mean of three seeds (results/mnist).
 
 `official` and `paper` have not been trained to their end with this code.
 """
@@ -42,14 +43,19 @@ MODERN = SMALL | {
   "train.num_steps": 60_000,
   "train.revive_idle": (10_000, 14_000, 18_000, 26_000),
 }
-VIEWS = {
-  **SMALL,
-  **digits.VIEWS,
+VIEWS = SMALL | {
+  "data.two_views": True,
   "data.max_rotation": 20.0,
   "data.max_stretch": 0.2,
   "data.max_shear": 0.2,
-  "train.num_steps": 8_000,
+  "model.feature_gradient": ((0, 1.0), (30_000, 1.0), (32_000, 0.0)),
+  "loss.weights.views": 30.0,
+  "loss.schedule.posterior_within": ((0, 15.0), (30_000, 15.0), (34_000, 1.0)),
+  "train.num_steps": 40_000,
+  "train.revive_idle": (4_000, 8_000, 12_000),
   "train.start_from": "runs/mnist-modern",
+  "optimizer.learning_rate": 1e-3,
+  "optimizer.warmup_steps": 200,
 }
 PAPER = {
   "data.canvas": 40,
