@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.interpolate
 from flax import linen as nn
 
 from scae_jax.evaluation.files import write_json
+from scae_jax.training import start
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import read_settings
@@ -20,7 +22,6 @@ from scae_jax.training.metrics import Window
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.parameters import write_parameters
 from scae_jax.training.program import Program
-from scae_jax.training.start import _summary
 from scae_jax.training.state import by_seed
 from scae_jax.typing import Batch
 from tests import toy_system
@@ -154,6 +155,30 @@ def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path
   assert_equal([*by_seed(state.params, (5, 6)).values()], [*params_of(sources).values()])
 
 
+def test_bias_of_places_is_resized_to_another_canvas(tmp_path):
+  """Of two seeds at once; by scipy along one side after the other."""
+  bias, kernel = np.random.default_rng(0).normal(size=(2, 2, 3, 3, 4)).astype("float32")
+  own = {"code/position_bias": (5, 7, 4), "code/kernel": (3, 3, 4)}
+  theirs = {"code/position_bias": (3, 3, 4), "code/kernel": (3, 3, 4)}
+  start._check_fit(tmp_path, own, theirs)
+  params = {"code": {"position_bias": bias, "kernel": kernel}}
+  resized = start._resized(params, own)["code"]
+  np.testing.assert_array_equal(resized["kernel"], kernel)
+  expected = bias
+  for axis, size in ((1, 5), (2, 7)):
+    # Middles of places, as shares of the side; beyond the outermost, its own value.
+    places, wanted = (np.arange(n) + 0.5 for n in (3, size))
+    wanted = np.clip(3 / size * wanted, places[0], places[-1])
+    expected = scipy.interpolate.interp1d(places, expected, axis=axis)(wanted)
+  np.testing.assert_allclose(resized["position_bias"], expected, rtol=1e-4, atol=1e-6)
+  assert start._resized(params, theirs)["code"]["position_bias"] is bias
+  for name in ("code/position_bias", "code/kernel"):
+    with pytest.raises(RunError, match=rf"other shapes: {name} \(3, 3, 4\) there, \(3, 3, 5\)"):
+      start._check_fit(tmp_path, {**own, name: (3, 3, 5)}, theirs)
+  with pytest.raises(RunError, match="other shapes: code/kernel"):
+    start._check_fit(tmp_path, {**own, "code/kernel": (5, 5, 4)}, theirs)
+
+
 def test_pretrained_parameters_start_a_run(tmp_path, monkeypatch):
   state = first_state(toy_config(), tmp_path / "other", monkeypatch)
   params = jax.tree.map(lambda leaf: jnp.round(leaf, 1) + 1, state.params)
@@ -214,8 +239,8 @@ def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
     (larger, ()): "has parameters that this model lacks: extra. Give this run",
     (source, (("train__seeds", 2), ("model__num_features", 9))): r"\(8,\) there, \(9,\) here",
   }
-  for (start, changes), message in refused.items():
-    config = toy_config(train__start_from=str(start), **dict(changes))
+  for (other, changes), message in refused.items():
+    config = toy_config(train__start_from=str(other), **dict(changes))
     with pytest.raises(RunError, match=rf"config.train.start_from: .*{message}"):
       train(config, run)
     assert not run.exists()
@@ -224,4 +249,4 @@ def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
 def test_modules_that_are_new_are_named_as_a_whole():
   theirs = {"a/b/kernel": (2,)}
   own = {**theirs, "a/c/kernel": (3, 2), "a/c/bias": (3,), "a/b/scale": ()}
-  assert _summary(own, theirs) == "2 parameters taken, 10 are new (a/c, a/b/scale)"
+  assert start._summary(own, theirs) == "2 parameters taken, 10 are new (a/c, a/b/scale)"

@@ -1,7 +1,8 @@
 """The parameters that a run starts from, where its config names another run.
 
 This run must have all parameters of the other one, or of the modules that it names, with the same
-shapes; its other parameters are newly initialised. The optimiser and the count of steps are new.
+shapes; its other parameters are newly initialised. A bias of each place in a feature map is resized
+to another canvas. The optimiser and the count of steps are new.
 """
 
 import dataclasses
@@ -27,6 +28,7 @@ from scae_jax.training.state import abstract_state, placed, state_shapes
 from scae_jax.training.workdir import checkpoint_directory, saved_settings
 
 MOST_NAMES = 5  # in a message
+PLACES = "position_bias"  # parameters [height, width, channels] of this name may be resized
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +102,7 @@ def _read(source: pathlib.Path, options: TrainOptions, own: Any, mesh: Mesh) -> 
       state, progress = checkpoints.restore(template)
     params, step = jax.device_get(taken(state.params)), progress.step
   summary = _summary(own_shapes, _shapes(params, found > 1))
+  params = _resized(params, own_shapes)
   if found < num_seeds:
     params = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (num_seeds, *leaf.shape)), params)
   return Start(params, f"starting from step {step} of {source}: {summary}")
@@ -119,7 +122,7 @@ def _check_fit(source: pathlib.Path, own: Shapes, theirs: Shapes) -> None:
   others = [
     f"{name} {shape} there, {own[name]} here"
     for name, shape in theirs.items()
-    if own.get(name, shape) != shape
+    if not _fits(name, own.get(name, shape), shape)
   ]
   problems = []
   if lacking:
@@ -131,6 +134,20 @@ def _check_fit(source: pathlib.Path, own: Shapes, theirs: Shapes) -> None:
       f"{source} {'; and it '.join(problems)}. Give this run the config.model of that one but for"
       " what is added, or start from another run."
     )
+
+
+def _fits(name: str, own: tuple[int, ...], theirs: tuple[int, ...]) -> bool:
+  return own == theirs or (name.endswith(PLACES) and own[2:] == theirs[2:])
+
+
+def _resized(params: Any, own: Shapes) -> Any:
+  """With biases of places interpolated to this run's shapes."""
+  flat: dict[str, Any] = flatten_dict(params, sep="/")
+  for name, leaf in flat.items():
+    shape = (*leaf.shape[: leaf.ndim - len(own[name])], *own[name])
+    if leaf.shape != shape:
+      flat[name] = np.asarray(jax.image.resize(leaf, shape, "linear"))
+  return unflatten_dict(flat, sep="/")
 
 
 def _summary(own: Shapes, theirs: Shapes) -> str:
