@@ -15,8 +15,8 @@ that decays, a mask proportional to presence. 2,420,351 parameters.
 part-object relations, sparsity that comes and goes, Adam. Deformations cost nothing in the first
 steps, so that no part is pushed into a corner; idle objects become copies of busy ones; no gradient
 of the objects reaches the parts after step 38,000. `views` goes on from its run with two views of
-each image, and lets the objects' gradient reach the parts again until step 30,000: LIN-MATCH 98.0 %
-in the mean of three seeds (results/mnist). `views_40` goes on from there on the published canvas,
+each image, and lets that gradient reach the parts again until step 32,000: LIN-MATCH 98.0 % in the
+mean of three seeds (results/mnist). `views_40` goes on from there on the published canvas,
 with shifts of up to 6 pixels, for affNIST's maps.
 
 `official` and `paper` have not been trained to their end with this code.
