@@ -32,11 +32,11 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 class Larger(Toy):
-  """The toy with one more parameter."""
+  """The toy with one more parameter, which may be resized."""
 
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> ToyOutput:
-    self.param("extra", nn.initializers.normal(), (3, 5))
+    self.param("position_bias", nn.initializers.normal(), (1, 3, 5))
     return super().__call__(batch, train=train)
 
 
@@ -127,10 +127,10 @@ def test_what_the_other_run_lacks_and_modules_not_named_are_drawn_as_ever(
   source, tmp_path, monkeypatch, capfd
 ):
   drawn = first_state(larger_config(), tmp_path / "drawn", monkeypatch).params
-  assert np.any(drawn["extra"])
+  assert np.any(drawn["position_bias"])
   taken = params_of(source)[0]
   for modules, said in (
-    ((), f"of {source}: 5,606 parameters taken, 15 are new (extra)\n"),
+    ((), f"of {source}: 5,606 parameters taken, 15 are new (position_bias)\n"),
     (("encoder",), "2,600 parameters taken, 3,021 are new"),
   ):
     config = larger_config(train__start_from=str(source), train__start_modules=modules)
@@ -177,6 +177,22 @@ def test_bias_of_places_is_resized_to_another_canvas(tmp_path):
       start._check_fit(tmp_path, {**own, name: (3, 3, 5)}, theirs)
   with pytest.raises(RunError, match="other shapes: code/kernel"):
     start._check_fit(tmp_path, {**own, "code/kernel": (5, 5, 4)}, theirs)
+
+
+def test_a_run_starts_with_the_resized_bias(tmp_path, monkeypatch, capfd):
+  """From two rows of places, whose mean is the one row of this run; it has two seeds."""
+  state = first_state(larger_config(), tmp_path / "other", monkeypatch)
+  rows = np.random.default_rng(0).normal(size=(2, 3, 5)).astype("float32")
+  params = {**state.params, "position_bias": rows}
+  write_parameters(tmp_path / "saved", params, "float32")
+  write_json(tmp_path / "saved" / "source.json", {"step": 7, "seed": 0})
+  config = larger_config(train__start_from=str(tmp_path / "saved"), train__seeds=2)
+  started = dict(first_state(config, tmp_path / "run", monkeypatch).params)
+  assert "5,636 parameters taken, none is new; position_bias resized\n" in capfd.readouterr().err
+  bias = started.pop("position_bias")
+  np.testing.assert_allclose(bias, np.stack([rows.mean(axis=0, keepdims=True)] * 2), rtol=1e-5)
+  del params["position_bias"]
+  assert_equal(started, jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), params))
 
 
 def test_pretrained_parameters_start_a_run(tmp_path, monkeypatch):
@@ -236,7 +252,7 @@ def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
     (source, (("train__start_modules", ("encoder", "head")),)): (
       "has no module head, which config.train.start_modules names; it has .*encoder"
     ),
-    (larger, ()): "has parameters that this model lacks: extra. Give this run",
+    (larger, ()): "has parameters that this model lacks: position_bias. Give this run",
     (source, (("train__seeds", 2), ("model__num_features", 9))): r"\(8,\) there, \(9,\) here",
   }
   for (other, changes), message in refused.items():

@@ -151,12 +151,15 @@ def _resized(params: Any, own: Shapes) -> Any:
 
 
 def _summary(own: Shapes, theirs: Shapes) -> str:
-  """Numbers of parameters, and the largest modules (or parameters) that are new as a whole."""
+  """Numbers of parameters, the largest modules (or parameters) that are new as a whole, and what is
+  resized."""
   new = {name: shape for name, shape in own.items() if name not in theirs}
   taken = {prefix for name in theirs for prefix in _prefixes(name)}
   wholes = {next(p for p in _prefixes(name) if p not in taken): None for name in new}
   added = f"{_count(new)} are new ({_some(list(wholes), ', ')})" if new else "none is new"
-  return f"{_count(theirs)} parameters taken, {added}"
+  resized = [name for name, shape in theirs.items() if own[name] != shape]
+  changed = f"; {_some(resized, ', ')} resized" if resized else ""
+  return f"{_count(theirs)} parameters taken, {added}{changed}"
 
 
 def _prefixes(name: str) -> list[str]:
