@@ -1,8 +1,9 @@
 """SCAE on Fashion-MNIST: the presets of configs/mnist.py on another data set of the same form.
 
     python train.py --config=configs/fashion_mnist.py:modern
+    python train.py --config=configs/fashion_mnist.py:views
 
-results/fashion_mnist has a run of `modern` with another schedule: 58.9 % (LIN-MATCH, one seed).
+The second goes on from the first: LIN-MATCH 59.9 % by mass, one seed (results/fashion_mnist).
 """
 
 from ml_collections import ConfigDict
