@@ -49,7 +49,7 @@ def test_lines_of_the_readme(installed, tmp_path):
   path = tmp_path / "lines.py"
   path.write_text(before + lines + after)
   printed = start(installed, tmp_path, sys.executable, str(path))
-  assert printed == f"{installed}/scae_jax/__init__.py (3, 24, 2, 3) (3, 32, 32, 1) (3,)\n"
+  assert printed == f"{installed}/scae_jax/__init__.py (3, 24, 2, 3) (3, 40, 40, 1) (3,)\n"
 
 
 @pytest.mark.parametrize("name", ["train", "evaluate", "explore"])
