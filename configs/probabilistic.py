@@ -14,7 +14,9 @@ and 90.3 (results/probabilistic).
 `recovery_annealed` goes on from it: a quarter of an hour together, 95.2, 95.3 and 93.8 % of
 presences right, seeds 0, 1 and 2.
 
-`mnist` has 24 parts, and `mnist_variational` goes on from it as above.
+`mnist` has 24 parts and 32x32 pixels: an hour on one core of an EPYC, 96.5 % from presences and
+poses, 77.9 from presences (seed 0, 2026-11-25). `mnist_variational` goes on from it as above and
+has not been trained yet.
 """
 
 from ml_collections import ConfigDict
