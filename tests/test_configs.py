@@ -284,7 +284,7 @@ def test_published_settings_of_constellations():
   }
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist"])
+@pytest.mark.parametrize("name", ["digits", "mnist", "svhn", "cifar10"])
 def test_modern_cosine_ends_with_the_run_however_long(name):
   config = config_of(name, "modern")
   assert config.optimizer.schedule == "cosine"
