@@ -76,6 +76,7 @@ def _modern() -> ConfigDict:
   encoder.features = 64  # width of the blocks
   encoder.num_inducing = 0  # 0 is full self-attention
   encoder.mask = "log_presence"  # log_presence, hard or none
+  encoder.norm_epsilon = 1e-6  # added to the variance in layer norm
 
   votes = config.model.object_decoder = ConfigDict()  # of decoder capsules
   votes.hidden = 128  # width of the hidden layers

@@ -99,6 +99,7 @@ def get_config(preset: str = "") -> ConfigDict:
   objects.features = 16  # width of the blocks
   objects.num_inducing = 0  # 0 is full self-attention
   objects.mask = "log_presence"  # log_presence, hard or none
+  objects.norm_epsilon = 1e-6  # added to the variance in layer norm
 
   votes = config.model.object_decoder = ConfigDict()
   votes.hidden = 64  # width of the hidden layers

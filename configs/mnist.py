@@ -103,6 +103,7 @@ OFFICIAL = PAPER | {
   "model.normalize_mixing": False,
   "model.part_encoder.noise_in_evaluation": True,
   "model.object_encoder.mask": "hard",
+  "model.object_encoder.norm_epsilon": 1e-5,
   "model.object_decoder.noise_in_evaluation": True,
   "loss.weights.prior_within": 2.0,
   "loss.weights.prior_between": 0.35,

@@ -256,6 +256,7 @@ def test_published_settings():
     assert config.model.part_encoder.noise_in_evaluation == quirky
     assert config.model.object_decoder.noise_in_evaluation == quirky
     assert (config.model.object_encoder.mask == "hard") == quirky
+    assert config.model.object_encoder.norm_epsilon == (1e-5 if quirky else 1e-6)
 
 
 def test_published_settings_of_constellations():

@@ -184,6 +184,7 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
         "model.part_decoder.mixing": "coupled",
         "model.part_decoder.nonlinearity": "relu1",
         "model.object_encoder.mask": "hard",
+        "model.object_encoder.norm_epsilon": 1e-2,
         "model.object_encoder.num_heads": 2,
         "model.object_encoder.num_inducing": 3,
         "model.object_decoder.similarity": True,

@@ -50,6 +50,7 @@ MODEL = {
     "features": 8,
     "num_inducing": 0,
     "mask": "log_presence",
+    "norm_epsilon": 1e-6,
   },
   "object_decoder": {
     "hidden": 8,

@@ -64,6 +64,7 @@ class AttentionBlock(nn.Module):
   features: int  # width of the block; the MLP is twice as wide inside
   # As for `MultiHeadAttention`; layer norm takes its statistics in float32.
   compute_dtype: str | None = None
+  norm_epsilon: float = 1e-6  # added to the variance in layer norm
 
   @nn.compact
   @typed
@@ -77,10 +78,10 @@ class AttentionBlock(nn.Module):
     dtype = self.compute_dtype
     attend = MultiHeadAttention(self.num_heads, self.features, dtype, name="attention")
     x = (queries + attend(queries, values, mask)) * query_presence[..., None].astype(queries.dtype)
-    x = nn.LayerNorm(dtype=dtype, name="norm_attention")(x)
+    x = nn.LayerNorm(self.norm_epsilon, dtype=dtype, name="norm_attention")(x)
     hidden = jax.nn.relu(nn.Dense(2 * self.features, dtype=dtype, name="mlp_hidden")(x))
     output = nn.Dense(self.features, dtype=dtype, name="mlp_output")(hidden)
-    return nn.LayerNorm(dtype=dtype, name="norm_mlp")(x + output)
+    return nn.LayerNorm(self.norm_epsilon, dtype=dtype, name="norm_mlp")(x + output)
 
 
 class SelfAttentionBlock(nn.Module):
@@ -91,13 +92,14 @@ class SelfAttentionBlock(nn.Module):
   features: int  # width
   num_inducing: int = 0  # number of inducing points; 0 is full self-attention
   compute_dtype: str | None = None  # as for `AttentionBlock`
+  norm_epsilon: float = 1e-6
 
   @nn.compact
   @typed
   def __call__(
     self, x: Float[Array, "b n d"], mask: Float[Array, "b n"], presence: Float[Array, "b n"]
   ) -> Float[Array, "b n d"]:
-    sizes = (self.num_heads, self.features, self.compute_dtype)
+    sizes = (self.num_heads, self.features, self.compute_dtype, self.norm_epsilon)
     block = AttentionBlock(*sizes, name="block")
     if not self.num_inducing:
       return block(x, x, mask, presence)
@@ -167,6 +169,7 @@ class SetTransformer(nn.Module):
   # Of products and activations, such as `bfloat16`, with softmax and mask in float32; None: that of
   # the elements, which is the result's in any case.
   compute_dtype: str | None = None
+  norm_epsilon: float = 1e-6  # added to the variance in layer norm
 
   @nn.compact
   @typed
@@ -177,9 +180,11 @@ class SetTransformer(nn.Module):
     if self.mask == "none":
       presence = jnp.ones_like(presence)
     x = nn.Dense(self.features, dtype=self.compute_dtype, name="input")(elements)
-    sizes = (self.num_heads, self.features, self.num_inducing, self.compute_dtype)
+    sizes = (self.num_heads, self.features, self.num_inducing)
+    numerics = (self.compute_dtype, self.norm_epsilon)
     for i in range(self.num_layers):
-      x = SelfAttentionBlock(*sizes, name=f"self_attention_{i}")(x, mask, presence)
+      block = SelfAttentionBlock(*sizes, *numerics, name=f"self_attention_{i}")
+      x = block(x, mask, presence)
     widen = Affine((self.features,), (self.output_features,), name="widen")()
     shape = (self.num_outputs, self.output_features)
     seeds = self.param("seeds", nn.initializers.glorot_uniform(), shape)

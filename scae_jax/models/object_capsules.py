@@ -60,6 +60,8 @@ class ObjectEncoder(nn.Module):
   # Inducing points of each block; 0 is full self-attention.
   num_inducing: Annotated[int, between(0, MAX_WIDTH)]
   mask: Annotated[str, one_of(*MASKS)]  # `log_presence`, `hard` or `none`
+  # Added to the variance in layer norm.
+  norm_epsilon: Annotated[float, between(1e-12, 1)]
   # Of the set transformer, such as `bfloat16`; None: the parts'. The MLP has theirs.
   compute_dtype: str | None
 
@@ -69,8 +71,9 @@ class ObjectEncoder(nn.Module):
     self, parts: Float[Array, "b m d"], presence: Float[Array, "b m"]
   ) -> Float[Array, "b k e"]:
     if self.kind == "set_transformer":
-      outputs, last = (self.num_objects, self.output_features), (self.mask, self.compute_dtype)
+      outputs = (self.num_objects, self.output_features)
       sizes = (self.num_layers, self.num_heads, self.features, self.num_inducing)
+      last = (self.mask, self.compute_dtype, self.norm_epsilon)
       return SetTransformer(*outputs, *sizes, *last, name="set_transformer")(parts, presence)
     hidden = (self.num_objects * self.features,) * self.num_layers
     widths = (*hidden, self.num_objects * self.output_features)

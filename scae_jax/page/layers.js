@@ -3,8 +3,6 @@
 
 import { safe_log, softmax } from "./mixtures.js";
 
-const LAYER_NORM_EPSILON = 1e-6;
-
 export const relu = (x) => Math.max(0, x);
 export const elu = (x) => (x > 0 ? x : Math.expm1(x));
 const ones = (length) => new Array(length).fill(1);
@@ -143,35 +141,36 @@ function multi_head_attention(queries, values, mask, params, num_heads) {
   });
 }
 
-function layer_norm(x, { scale, bias }) {
+function layer_norm(x, { scale, bias }, epsilon) {
   const mean = x.reduce((sum, value) => sum + value, 0) / x.length;
   const variance = x.reduce((sum, value) => sum + (value - mean) ** 2, 0) / x.length;
-  const factor = 1 / Math.sqrt(variance + LAYER_NORM_EPSILON);
+  const factor = 1 / Math.sqrt(variance + epsilon);
   return x.map((value, i) => (value - mean) * factor * scale.data[i] + bias.data[i]);
 }
 
 // Attention + residual, times presence, layer norm; MLP + residual, layer norm.
-function attention_block(queries, values, mask, query_presence, params, num_heads) {
+function attention_block(queries, values, mask, query_presence, params, options) {
+  const { num_heads, norm_epsilon } = options;
   const attended = multi_head_attention(queries, values, mask, params.attention, num_heads);
   return queries.map((query, n) => {
     const sum = query.map((value, i) => (value + attended[n][i]) * query_presence[n]);
-    const x = layer_norm(sum, params.norm_attention);
+    const x = layer_norm(sum, params.norm_attention, norm_epsilon);
     const output = dense(dense(x, params.mlp_hidden).map(relu), params.mlp_output);
-    return layer_norm(x.map((value, i) => value + output[i]), params.norm_mlp);
+    return layer_norm(x.map((value, i) => value + output[i]), params.norm_mlp, norm_epsilon);
   });
 }
 
 const rows_of = ({ shape, data }) => in_parts(Array.from(data), shape[0]);
 
-function self_attention_block(x, mask, presence, params, num_heads) {
+function self_attention_block(x, mask, presence, params, options) {
   if (!params.inducing_points) {
-    return attention_block(x, x, mask, presence, params.block, num_heads);
+    return attention_block(x, x, mask, presence, params.block, options);
   }
   const points = rows_of(params.inducing_points);
   const present = ones(points.length);
-  const induced = attention_block(points, x, mask, present, params.induce, num_heads);
+  const induced = attention_block(points, x, mask, present, params.induce, options);
   const no_mask = present.map(() => 0);
-  return attention_block(x, induced, no_mask, presence, params.block, num_heads);
+  return attention_block(x, induced, no_mask, presence, params.block, options);
 }
 
 // Linear map, self-attention blocks, linear map, then attention from learned seeds.
@@ -180,7 +179,7 @@ export function set_transformer(elements, presence, params, options) {
   if (options.mask === "none") presence = ones(presence.length);
   let x = elements.map((element) => dense(element, params.input));
   for (let i = 0; i < options.num_layers; i++) {
-    x = self_attention_block(x, mask, presence, params[`self_attention_${i}`], options.num_heads);
+    x = self_attention_block(x, mask, presence, params[`self_attention_${i}`], options);
   }
   x = x.map((element) => dense(element, params.widen));
   return multi_head_attention(rows_of(params.seeds), x, mask, params.pool, options.num_heads);

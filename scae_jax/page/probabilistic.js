@@ -33,7 +33,7 @@ function object_inference(parts, { params, options }) {
   const rows = parts.map(({ pose }, m) => [
     ...pose, presence[m], ...parts.map((_, other) => (other === m ? 1 : 0)),
   ]);
-  const settings = { ...options.object_inference, mask: "log_presence" };
+  const settings = { ...options.object_inference, mask: "log_presence", norm_epsilon: 1e-6 };
   const x = set_transformer(rows, presence, own.set_transformer, settings);
   return capsule_mlp(x, own.heads).map(([logit, ...offset]) => ({
     logit, pose: IDENTITY.map((value, i) => value + offset[i]),
