@@ -15,7 +15,7 @@ from scae_jax.typing import Array
 MIN_EXAMPLES = 8  # of a device; with fewer, communication takes longer than computation
 
 
-def use_all_cores(batch_size: int, views: int = 1) -> None:
+def use_all_cores(batch_size: int, views: int) -> None:
   """Makes every core of this machine's processor a device; call it before JAX is first used.
 
   A loop over examples, as in `kernels.by_example`, runs on one thread of each device. Fewer cores
