@@ -75,7 +75,7 @@ def traced(name, preset):
     batch = spec.blank_batch(2)
     keys = dict(zip(("params", "noise"), jax.random.split(key), strict=True))
     output, variables = system.module.init_with_output(keys, batch, train=True)
-    return system.loss_terms(output, batch, None), variables
+    return system.loss_terms(output, batch, 0), variables
 
   terms, variables = jax.eval_shape(start, jax.random.key(0))
   return terms, variables, system.loss_weights

@@ -55,23 +55,22 @@ def loss_terms(
   `image`: -log-likelihood of the image, nats; `parts`: -log-likelihood of the part poses;
   `prior_within`, `prior_between`, `posterior_within`, `posterior_between`: sparsity of presences
   and of mass; `dynamic`: half the summed squares of the deformations; `prior_probe`,
-  `posterior_probe`: cross-entropies of the two probes. With `two_views` also `views`:
-  `view_divergence` of the mass in training, 0 otherwise.
+  `posterior_probe`: cross-entropies of the two probes. With `two_views` training also has
+  `views`: `view_divergence` of the mass.
   """
   batch_size = batch["image"].shape[0]
-  views = {}
-  if two_views:
-    views["views"] = jnp.zeros(()) if step is None else view_divergence(output.mass)
   cross_entropy = optax.softmax_cross_entropy_with_integer_labels
-  return {
+  terms = {
     "image": -output.reconstruction.log_prob,
     "parts": -jnp.mean(output.part_log_prob),
     **sparsity(output.objects.presence, output.mass),
     "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / batch_size,
-    **views,
     "prior_probe": jnp.mean(cross_entropy(output.prior_logits, batch["label"])),
     "posterior_probe": jnp.mean(cross_entropy(output.posterior_logits, batch["label"])),
   }
+  if two_views and step is not None:
+    terms["views"] = view_divergence(output.mass)
+  return terms
 
 
 def metrics(output: SCAEOutput, batch: Batch) -> dict[str, Array]:

@@ -173,7 +173,8 @@ class System:
   # `(output, batch, step) -> {name: scalar}`, each term unweighted, to be minimised, and a mean
   # over the examples. Every device computes the terms of its own examples: terms that compare
   # examples, and noise in the module, use `shards`. `step` counts from 0, for terms that change
-  # in training; None, for held-out examples, gives their final form.
+  # in training; None, for held-out examples, gives their final form, and leaves out what is of
+  # training alone.
   loss_terms: Callable[[Any, Batch, Array | int | None], dict[str, Array]]
   # Weight of every term, same keys; the total is their weighted sum. Where several terms are not
   # finite, they are named in this order: what is computed first comes first.

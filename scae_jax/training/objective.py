@@ -61,9 +61,12 @@ def losses(
 
   Held-out examples have no step and no key: no noise, and schedules at their final values.
   """
-  weights = system.loss_weights if step is None else scheduled_weights(system, step)
   rngs = None if noise_key is None else {"noise": noise_key}
   more = {} if step is None or system.arguments is None else system.arguments(step)
   output = system.module.apply({"params": params}, batch, train=step is not None, rngs=rngs, **more)
   terms = system.loss_terms(output, batch, step)
+  if step is None:  # without the terms that only training has
+    weights = {name: weight for name, weight in system.loss_weights.items() if name in terms}
+  else:
+    weights = scheduled_weights(system, step)
   return weighted_total(terms, weights), (terms, output)
