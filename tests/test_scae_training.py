@@ -179,6 +179,13 @@ def on_one_device(twenty_steps):
   start = jax.device_get(state.params)
   rows, end = rows_of(program, state)
   assert not unmoved(start, end)
+  heldout = program.evaluate(end)
+  assert rows.keys() - {f"terms/{name}" for name in heldout["terms"]} == {
+    "terms/views",
+    "total",
+    "grad_norm",
+  }
+  assert np.isfinite(heldout["total"])
   return rows
 
 

@@ -31,6 +31,11 @@ def selection_loss(terms: Mapping[str, Array], weights: Mapping[str, float]) -> 
   return weighted_total({n: terms[n] for n in names}, {n: weights[n] for n in names})
 
 
+def heldout_weights(system: System, terms: Mapping[str, Array]) -> dict[str, float]:
+  """Weights of the terms of held-out examples, which need not have all that training has."""
+  return {name: weight for name, weight in system.loss_weights.items() if name in terms}
+
+
 def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
   """Weights of the loss terms at a step, counted from 0, times the factors of `loss_schedule`.
 
@@ -65,8 +70,5 @@ def losses(
   more = {} if step is None or system.arguments is None else system.arguments(step)
   output = system.module.apply({"params": params}, batch, train=step is not None, rngs=rngs, **more)
   terms = system.loss_terms(output, batch, step)
-  if step is None:  # without the terms that only training has
-    weights = {name: weight for name, weight in system.loss_weights.items() if name in terms}
-  else:
-    weights = scheduled_weights(system, step)
+  weights = heldout_weights(system, terms) if step is None else scheduled_weights(system, step)
   return weighted_total(terms, weights), (terms, output)

@@ -19,7 +19,7 @@ from scae_jax.models.system import System
 from scae_jax.training.config import Settings
 from scae_jax.training.errors import NonFiniteError
 from scae_jax.training.mesh import put, replicated, split_examples
-from scae_jax.training.objective import losses, selection_loss, weighted_total
+from scae_jax.training.objective import heldout_weights, losses, selection_loss, weighted_total
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import TrainOptions
 from scae_jax.training.revival import make_revival
@@ -74,7 +74,8 @@ class Program:
 
   def _in_order(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Metrics in the order of the system; JAX sorts the keys of dicts."""
-    terms = {name: metrics["terms"][name] for name in self._terms}
+    found = metrics["terms"]
+    terms = {name: found[name] for name in self._terms if name in found}
     return {"terms": terms, **{name: metrics[name] for name in metrics if name != "terms"}}
 
   def _inputs(self, step: int, num_active: int) -> tuple[Batch, Array, Array, Array]:
@@ -147,7 +148,7 @@ def make_heldout(
     return {
       "terms": terms,
       "measures": measures,
-      "total": weighted_total(terms, system.loss_weights),
+      "total": weighted_total(terms, heldout_weights(system, terms)),
       "selection_loss": selection_loss(terms, system.loss_weights),
     }
 
