@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.findings import plain_parser
 from scae_jax.evaluation.comparison import figures
-from scae_jax.evaluation.files import read_json
+from scae_jax.files import read_json
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.errors import RunError, exit_with_message, explained

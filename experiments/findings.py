@@ -10,9 +10,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from scae_jax.data.dataset import Dataset
-from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import hardware, measured_with, versions
+from scae_jax.files import write_json, write_whole
 from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions

@@ -34,7 +34,7 @@ from ml_collections import ConfigDict
 
 from configs import capsnet, cnn, constellations, digits, matrix_capsules, probabilistic
 from reliability.runs import search_flags
-from scae_jax.evaluation.files import write_json
+from scae_jax.files import write_json
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import NonFiniteError, RunError

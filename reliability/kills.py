@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from reliability import runs
-from scae_jax.evaluation.files import write_json
+from scae_jax.files import write_json
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAMES = ("cnn", "two-seeds")

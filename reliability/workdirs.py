@@ -38,8 +38,8 @@ from ml_collections import ConfigDict
 
 from reliability import runs
 from reliability.damages import damage
-from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.history import read_history
+from scae_jax.files import write_json
 from scae_jax.training import build as build_module
 from scae_jax.training import loop
 from scae_jax.training.build import Run, open_run

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from scae_jax.evaluation.clusters import Clusters
-from scae_jax.evaluation.files import write_json, write_whole
+from scae_jax.files import write_json, write_whole
 from scae_jax.layers.convnet import by_definition
 from scae_jax.models.system import Draw, Found, ImageSpec, Spec, System
 from scae_jax.typing import Array

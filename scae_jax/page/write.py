@@ -17,8 +17,8 @@ from sklearn.manifold import TSNE
 
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.files import write_whole
 from scae_jax.figures.style import palette
+from scae_jax.files import write_whole
 from scae_jax.library.inputs import ImageInput
 from scae_jax.library.loading import load
 from scae_jax.library.model import Model

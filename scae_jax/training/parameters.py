@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.cache import read_arrays
-from scae_jax.evaluation.files import read_json, write_whole
+from scae_jax.files import read_json, write_whole
 from scae_jax.models.system import Spec, System
 from scae_jax.training.errors import RunError
 
