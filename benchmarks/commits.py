@@ -8,7 +8,6 @@ for three dispatches of `--steps` steps. Of each process the last two count: the
 of compilation. The CPU is shared out as train.py does it at that commit.
 """
 
-import argparse
 import json
 import pathlib
 import subprocess
@@ -17,6 +16,7 @@ import tempfile
 import time
 
 from benchmarks.measuring import ROOT, Row, commit, failing_alone, report
+from scae_jax.training.config import plain_parser
 
 DISPATCHES = 3
 PATIENCE = 1800.0  # seconds for one training
@@ -61,9 +61,7 @@ def times_of(path: pathlib.Path, steps: int) -> list[float]:
 
 def main() -> None:
   """Times and reports."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = plain_parser(__doc__)
   parser.add_argument("other", help="a commit, such as ae9cc33")
   parser.add_argument("--config", default="configs/digits.py")
   parser.add_argument("--change", default="", help="KEY=VALUE[;KEY=VALUE] of the config, both")

@@ -1,6 +1,5 @@
 """What all commands share: their help, their name in a record, and how findings are written."""
 
-import argparse
 import pathlib
 import shlex
 import sys
@@ -16,13 +15,6 @@ from scae_jax.files import write_json, write_whole
 from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
-
-
-def plain_parser(description: str | None) -> argparse.ArgumentParser:
-  """A parser whose help shows a docstring line by line."""
-  return argparse.ArgumentParser(
-    description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
 
 
 def command_line(name: str) -> str:

@@ -10,10 +10,10 @@ import json
 import pathlib
 from typing import Any
 
-from experiments.findings import plain_parser
 from scae_jax.evaluation.comparison import conditions, figures, seeds_table
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.files import read_json
+from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.metrics import read_lines
 
