@@ -124,9 +124,7 @@ def report(title: str, settings: dict[str, Any], rows: dict[str, Row], out: str)
     f"{record['date'][:10]}"
   )
   if out:
-    path = pathlib.Path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, record)
+    write_json(pathlib.Path(out), record)
   if failed:
     sys.exit(f"{len(failed)} of {len(rows)} rows failed: {'; '.join(failed)}")
 

@@ -36,7 +36,6 @@ def images_of(
 def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> dict[str, Any]:
   """Writes what a command found, and on what it was measured, into a JSON file; returns both."""
   record = {**record, **measured_with()}
-  path.parent.mkdir(parents=True, exist_ok=True)
   write_json(path, record)
   return record
 

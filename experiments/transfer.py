@@ -54,7 +54,6 @@ def main() -> None:
   options = parser.parse_args()
   with exit_with_message(), explained():
     reports, left_out = read_reports(options.workdir)
-    options.folder.mkdir(parents=True, exist_ok=True)
     name = options.workdir.absolute().name
     write_json(options.folder / f"{name}.json", reports)
     notes = dict.fromkeys(note for report in reports.values() for note in report.get("notes", ()))

@@ -108,7 +108,6 @@ def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None
   content = io.BytesIO()
   np.savez_compressed(content, **arrays)
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content.getvalue())
   except OSError as error:
     logging.warning(

@@ -72,7 +72,6 @@ def export_functions(
   clusters: Mapping[str, Clusters],
 ) -> None:
   """Writes the files into a folder, made if need be."""
-  folder.mkdir(parents=True, exist_ok=True)
   (batch_size,) = jax.export.symbolic_shape("b")
   described = {}
   for name, (function, shapes) in functions_of(system, variables, spec, batch_size).items():

@@ -52,7 +52,6 @@ def write_page(model: Model, dataset: EvalDataset, path: pathlib.Path) -> None:
       f"the page would have {len(content) / 1e6:.1f} MB, most of it parameters; it may have"
       f" {MAX_BYTES / 1e6:.1f} MB. Train a model of fewer or narrower capsules."
     )
-  path.parent.mkdir(parents=True, exist_ok=True)
   write_whole(path, content)
 
 

@@ -32,7 +32,6 @@ def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:
     if np.abs(leaf).max(initial=0) > np.finfo(dtype).max:
       raise RunError(f"parameter {name} has numbers too large for {dtype}; save as float32.")
     arrays[name] = np.asarray(leaf).astype(dtype)
-  folder.mkdir(parents=True, exist_ok=True)
   content = io.BytesIO()
   np.savez_compressed(content, **arrays)
   write_whole(folder / FILE, content.getvalue())
