@@ -203,7 +203,7 @@ def describe(command: Command) -> str:
 def as_started(text: str | None) -> str:
   """A text with commands such as `python train.py`, which are `scae-train` where installed."""
   replaced = r"scae-\1" if SHIPPED.parent == PACKAGE else r"\g<0>"
-  return re.sub(r"python (\w+)\.py", replaced, text or "")
+  return re.sub(r"python (train|evaluate|explore)\.py", replaced, text or "")
 
 
 def plain_parser(description: str | None) -> argparse.ArgumentParser:
