@@ -14,9 +14,7 @@ needs `--system` or `--source` with its dotted path: what is saved in a folder i
 Exit code 2: cannot evaluate as asked.
 """
 
-import argparse
 import pathlib
-import sys
 
 from absl import logging
 
@@ -24,7 +22,7 @@ from scae_jax.page.write import look_inside
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import OFF, keep_compiled
-from scae_jax.training.config import as_started
+from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.pretrained import named_folders, open_pretrained
 from scae_jax.training.reporting import load_scored_set, report_run
@@ -33,11 +31,9 @@ from scae_jax.training.workdir import load_settings
 PRETRAINED = pathlib.Path(__file__).parent / "pretrained"
 
 
-def main(arguments: list[str]) -> None:
-  """Opens the run that the command line names and writes its report."""
-  parser = argparse.ArgumentParser(
-    description=as_started(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+def main(arguments: list[str] | None = None) -> None:
+  """Opens the run that the command line names and writes its report; None stands for this one's."""
+  parser = plain_parser(__doc__)
   parser.add_argument("--workdir", default="", help="folder of a run of train.py")
   parser.add_argument("--pretrained", default="", help="parameters in pretrained/, not a run's")
   parser.add_argument("--step", default="latest", help="checkpoint: a number, latest or best")
@@ -68,10 +64,5 @@ def main(arguments: list[str]) -> None:
       look_inside(run, folder, workdir)
 
 
-def run() -> None:
-  """The command, as users start it."""
-  main(sys.argv[1:])
-
-
 if __name__ == "__main__":
-  run()
+  main()

@@ -10,9 +10,7 @@ shows runs of the systems `scae`, `probabilistic` and `capsnet`.
 Exit code 2: cannot be shown as asked.
 """
 
-import argparse
 import pathlib
-import sys
 
 from absl import logging
 
@@ -22,17 +20,15 @@ from scae_jax.page.systems import shown
 from scae_jax.page.write import write_page
 from scae_jax.training.build import build
 from scae_jax.training.compilation import OFF, keep_compiled
-from scae_jax.training.config import as_started
+from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.pretrained import named_folders
 from scae_jax.training.workdir import check_same_data, describe_data, load_settings
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str] | None = None) -> None:
   """Opens the run that the command line names and writes its page."""
-  parser = argparse.ArgumentParser(
-    description=as_started(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = plain_parser(__doc__)
   parser.add_argument("--workdir", default="", help="folder of a run of train.py")
   parser.add_argument("--pretrained", default="", help="parameters in pretrained/, not a run's")
   parser.add_argument("--step", default="latest", help="checkpoint: a number, latest or best")
@@ -56,10 +52,5 @@ def main(arguments: list[str]) -> None:
     print(f"written to {path}")
 
 
-def run() -> None:
-  """The command, as users start it."""
-  main(sys.argv[1:])
-
-
 if __name__ == "__main__":
-  run()
+  main()

@@ -19,13 +19,13 @@ Exit codes: 0 all rows are finished; 1 some failed; 2 the sweep cannot start as 
 interrupted.
 """
 
-import argparse
 import pathlib
 import sys
 
 import jax
 from absl import logging
 
+from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.sweep import read_task, run_rows
 from scae_jax.training.sweep_file import check_rows, read_sweep
@@ -33,11 +33,9 @@ from scae_jax.training.sweep_file import check_rows, read_sweep
 TRAIN = pathlib.Path(__file__).parent / "train.py"
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str] | None = None) -> None:
   """Runs the sweep that the command line names."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = plain_parser(__doc__)
   parser.add_argument("file", type=pathlib.Path, help="sweep file, TOML")
   parser.add_argument("--workdir", type=pathlib.Path, help="folder of all runs and the tables")
   parser.add_argument("--task", default="0/1", metavar="i/n", help="run a share of the rows")
@@ -55,4 +53,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  main(sys.argv[1:])
+  main()

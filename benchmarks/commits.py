@@ -8,8 +8,6 @@ for three dispatches of `--steps` steps. Of each process the last two count: the
 of compilation. The CPU is shared out as train.py does it at that commit.
 """
 
-import argparse
-import json
 import pathlib
 import subprocess
 import sys
@@ -17,6 +15,8 @@ import tempfile
 import time
 
 from benchmarks.measuring import ROOT, Row, commit, failing_alone, report
+from scae_jax.training.config import plain_parser
+from scae_jax.training.metrics import read_lines
 
 DISPATCHES = 3
 PATIENCE = 1800.0  # seconds for one training
@@ -53,17 +53,14 @@ def train(
 
 def times_of(path: pathlib.Path, steps: int) -> list[float]:
   """Seconds a step of the whole dispatches in a file of metrics."""
-  lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-  rows = [json.loads(line) for line in lines if line.endswith("\n")]
+  rows = read_lines(path) if path.exists() else []
   whole = [row for row in rows if row["split"] == "train" and row["step"] % steps == 0]
   return [1 / row["timing"]["steps_per_second"] for row in whole]
 
 
 def main() -> None:
   """Times and reports."""
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = plain_parser(__doc__)
   parser.add_argument("other", help="a commit, such as ae9cc33")
   parser.add_argument("--config", default="configs/digits.py")
   parser.add_argument("--change", default="", help="KEY=VALUE[;KEY=VALUE] of the config, both")

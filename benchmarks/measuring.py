@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import os
 import pathlib
 import statistics
@@ -16,6 +15,8 @@ import jax
 import numpy as np
 
 from scae_jax.evaluation.provenance import measured_with
+from scae_jax.files import write_json
+from scae_jax.training.config import plain_parser
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -26,9 +27,7 @@ Row = list[float] | str
 
 def flags(description: str | None, **defaults: int | str | bool) -> argparse.Namespace:
   """The flags of a benchmark: of each its name, default and type."""
-  parser = argparse.ArgumentParser(
-    description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = plain_parser(description)
   for name, default in defaults.items():
     if isinstance(default, bool):
       parser.add_argument(f"--{name}", action="store_true")
@@ -125,9 +124,7 @@ def report(title: str, settings: dict[str, Any], rows: dict[str, Row], out: str)
     f"{record['date'][:10]}"
   )
   if out:
-    path = pathlib.Path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    write_json(pathlib.Path(out), record)
   if failed:
     sys.exit(f"{len(failed)} of {len(rows)} rows failed: {'; '.join(failed)}")
 

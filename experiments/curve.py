@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from experiments.findings import images_of, plain_parser, write_record
+from experiments.findings import images_of, write_record
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.files import read_json
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.scores import score
 from scae_jax.figures import FIGURES
+from scae_jax.files import read_json
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.metrics import read_lines
 from scae_jax.training.workdir import checkpoint_directory, load_settings

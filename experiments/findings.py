@@ -1,6 +1,5 @@
 """What all commands share: their help, their name in a record, and how findings are written."""
 
-import argparse
 import pathlib
 import shlex
 import sys
@@ -10,19 +9,12 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from scae_jax.data.dataset import Dataset
-from scae_jax.evaluation.files import write_json, write_whole
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import hardware, measured_with, versions
+from scae_jax.files import write_json, write_whole
 from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
-
-
-def plain_parser(description: str | None) -> argparse.ArgumentParser:
-  """A parser whose help shows a docstring line by line."""
-  return argparse.ArgumentParser(
-    description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
 
 
 def command_line(name: str) -> str:
@@ -44,7 +36,6 @@ def images_of(
 def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> dict[str, Any]:
   """Writes what a command found, and on what it was measured, into a JSON file; returns both."""
   record = {**record, **measured_with()}
-  path.parent.mkdir(parents=True, exist_ok=True)
   write_json(path, record)
   return record
 

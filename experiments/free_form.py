@@ -173,8 +173,8 @@ def remarks(record: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def options_of_command() -> argparse.Namespace:
-  """What the command line says."""
+def main() -> None:
+  """Infers, scores, writes, prints and draws."""
   parser = run_parser(__doc__)
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("--dataset", action="append", help="what to score, see data/transfer.py")
@@ -193,12 +193,6 @@ def options_of_command() -> argparse.Namespace:
   options = parser.parse_args()
   if options.learning_rate is None:
     options.learning_rate = OPTIMIZERS[options.optimizer][2]
-  return options
-
-
-def main() -> None:
-  """Infers, scores, writes, prints and draws."""
-  options = options_of_command()
   with exit_with_message(), explained():
     run = open_named(options)
     refusal = (

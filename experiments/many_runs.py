@@ -14,9 +14,10 @@ from typing import Any
 import jax
 from matplotlib.figure import Figure
 
-from experiments.findings import command_line, plain_parser, write_findings
+from experiments.findings import command_line, write_findings
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.sweep import RowsFailed, finished_report, run_rows
 from scae_jax.training.sweep_file import Row, check_rows, make_row

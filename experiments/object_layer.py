@@ -20,10 +20,11 @@ import optax
 from flax import linen as nn
 
 from experiments import known_scenes
-from experiments.findings import plain_parser, write_record
+from experiments.findings import write_record
 from experiments.known_scenes import GLYPHS, NUM_SCENES, PART_SIZE
 from scae_jax.models.capsule_inference import ObjectInference, Posterior
 from scae_jax.routing import selection
+from scae_jax.training.config import plain_parser
 from scae_jax.typing import Array
 
 # Scenes of these seeds chose nothing that `experiments/recovery.py` reports.

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.findings import command_line, images_of, plain_parser, write_findings
+from experiments.findings import command_line, images_of, write_findings
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.workdir import load_settings
 

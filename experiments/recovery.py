@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from experiments.findings import plain_parser, write_record
+from experiments.findings import write_record
 from experiments.known_scenes import CANVAS, NUM_SCENES, PLACES, draw_scenes, right_answers
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.collect import feature_collector, mean_metrics
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.training.build import Run, open_run
+from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import RunError, exit_with_message, explained
 
 # The first seed of the splits. The config was chosen on images of others.

@@ -63,8 +63,8 @@ def draw(run: Run, options: argparse.Namespace) -> np.ndarray:
   return np.concatenate(pictures)
 
 
-def options_of_command() -> argparse.Namespace:
-  """What the command line says."""
+def main() -> None:
+  """Draws, and writes the picture."""
   parser = run_parser(__doc__)
   parser.add_argument("--object", type=int, required=True, help="its number, from 0")
   parser.add_argument("--turn", type=float, default=0.0, help="degrees, counter-clockwise")
@@ -81,12 +81,7 @@ def options_of_command() -> argparse.Namespace:
   parser.add_argument("--samples", type=int, default=0, help="beside what is expected")
   parser.add_argument("--key", type=int, default=0, help="of the samples' random numbers")
   parser.add_argument("--seed", type=int, help="of a run that has several; if not the first")
-  return parser.parse_args()
-
-
-def main() -> None:
-  """Draws, and writes the picture."""
-  options = options_of_command()
+  options = parser.parse_args()
   with exit_with_message(), explained():
     if options.out.suffix != ".png":
       raise RunError(f"--out must end in .png; it is {options.out}.")
@@ -98,7 +93,6 @@ def main() -> None:
       f" {options.turn:g}\N{DEGREE SIGN}, \N{MULTIPLICATION SIGN} {options.scale:g},\n"
       f"right {right:g}, down {down:g}; expected" + (", then samples" if options.samples else "")
     )
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     save_figures(
       options.out.parent, {options.out.stem: lambda: FIGURES["prior_samples"](pictures, title)}
     )

@@ -6,14 +6,13 @@ Reads each run's `evaluation/metrics.json` and `metrics.jsonl`, and writes `tabl
 `runs.json` into the folder. Nothing in either is typed by hand.
 """
 
-import json
 import pathlib
 from typing import Any
 
-from experiments.findings import plain_parser
 from scae_jax.evaluation.comparison import conditions, figures, seeds_table
-from scae_jax.evaluation.files import read_json
 from scae_jax.evaluation.provenance import recorded_folder
+from scae_jax.files import read_json, write_json, write_whole
+from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.metrics import read_lines
 
@@ -65,10 +64,10 @@ def main() -> None:
   options = parser.parse_args()
   with exit_with_message(), explained():
     runs = [run for workdir in options.workdirs for run in read_run(workdir)]
-    options.folder.mkdir(parents=True, exist_ok=True)
-    (options.folder / "runs.json").write_text(json.dumps(runs, indent=1) + "\n")
-    (options.folder / "table.md").write_text(table(runs))
-    print(table(runs))
+    text = table(runs)
+    write_json(options.folder / "runs.json", runs)
+    write_whole(options.folder / "table.md", text.encode())
+    print(text)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ note of the images, and which reports are left out and why. Nothing in either is
 import pathlib
 from typing import Any
 
-from experiments.findings import plain_parser
 from scae_jax.evaluation.comparison import markdown_table
-from scae_jax.evaluation.files import read_json, write_json, write_whole
+from scae_jax.files import read_json, write_json, write_whole
+from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import RunError, exit_with_message, explained
 
 
@@ -54,7 +54,6 @@ def main() -> None:
   options = parser.parse_args()
   with exit_with_message(), explained():
     reports, left_out = read_reports(options.workdir)
-    options.folder.mkdir(parents=True, exist_ok=True)
     name = options.workdir.absolute().name
     write_json(options.folder / f"{name}.json", reports)
     notes = dict.fromkeys(note for report in reports.values() for note in report.get("notes", ()))

@@ -17,7 +17,6 @@ import json
 import multiprocessing
 import pathlib
 import re
-import signal
 import sys
 import tempfile
 import time
@@ -33,8 +32,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from configs import capsnet, cnn, constellations, digits, matrix_capsules, probabilistic
-from reliability.runs import search_flags
-from scae_jax.evaluation.files import write_json
+from reliability import runs
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import NonFiniteError, RunError
@@ -193,32 +191,25 @@ def try_config(seed: int, number: int) -> dict[str, Any]:
   system, changes = draw(seed, number)
   started = time.perf_counter()
   outcome, message = TRACED, ""
-  signal.signal(signal.SIGALRM, _give_up)
-  signal.alarm(PATIENCE)
   try:
-    config = make_config(system, changes)
-    if number % TRAIN_EVERY == 0:
-      with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-        train(config, pathlib.Path(folder) / "run")
-      outcome = TRAINED
-    else:
-      build(read_settings(config))
+    with runs.ending(PATIENCE):
+      config = make_config(system, changes)
+      if number % TRAIN_EVERY == 0:
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+          train(config, pathlib.Path(folder) / "run")
+        outcome = TRAINED
+      else:
+        build(read_settings(config))
   except NonFiniteError as error:
     outcome, message = STOPPED, str(error)
   except RunError as error:
     message = str(error)
     named = any(re.search(rf"config\.{re.escape(key)}\b", message) for key in changes)
     outcome = REFUSED if named and "\n" not in message else "refused without the key"
-  except (Exception, SystemExit) as error:
+  except (Exception, SystemExit, runs.WithoutEndError) as error:
     outcome, message = type(error).__name__, traceback.format_exc()
-  finally:
-    signal.alarm(0)
   found = {"number": number, "system": system, "changes": repr(changes), "outcome": outcome}
   return {**found, "message": message, "seconds": round(time.perf_counter() - started, 2)}
-
-
-def _give_up(*_: object) -> None:
-  raise TimeoutError(f"no answer after {PATIENCE} seconds")
 
 
 def try_configs(seed: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
@@ -281,15 +272,13 @@ def summary(seed: int, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
   """Tries configs as the command line says; returns the exit code."""
-  parser = search_flags(__doc__, default_n=1_000)
+  parser = runs.search_flags(__doc__, default_n=1_000)
   parser.add_argument("--keep", type=pathlib.Path, help="JSON of all results, to go on from")
   options = parser.parse_args(arguments)
   numbers = range(options.n) if options.only is None else [options.only]
   found = summary(options.seed, try_all(options.seed, numbers, options.keep))
-  if options.out:
-    write_json(options.out, found)
   print(json.dumps(found, indent=1))
-  return 1 if found["failures"] else 0
+  return runs.finish(found, options.out)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def append(folder: pathlib.Path, rng: np.random.Generator) -> str:
 
 def delete(folder: pathlib.Path, rng: np.random.Generator) -> str:
   path = _draw(_paths(folder), rng)
-  _remove(path)
+  shutil.rmtree(path) if path.is_dir() else path.unlink()
   return _name(folder, path)
 
 
@@ -110,7 +110,7 @@ def make_file(folder: pathlib.Path, rng: np.random.Generator) -> str:
 
 
 def put_other_json(folder: pathlib.Path, rng: np.random.Generator) -> str:
-  path, _ = _draw_json(folder, rng)
+  path, _ = _draw_file(folder, rng, _is_json)
   content = _draw(WRONG_JSON, rng)
   path.write_bytes(content)
   return f"{_name(folder, path)}: {content[:30]!r}"
@@ -118,7 +118,7 @@ def put_other_json(folder: pathlib.Path, rng: np.random.Generator) -> str:
 
 def change_json(folder: pathlib.Path, rng: np.random.Generator) -> str:
   """One value or key of a JSON file, or of one of its lines, becomes another."""
-  path, content = _draw_json(folder, rng)
+  path, content = _draw_file(folder, rng, _is_json)
   lines = content.splitlines() if path.suffix == ".jsonl" else [content]
   if not lines:
     return "nothing"
@@ -166,34 +166,27 @@ def _draw(items: Sequence[Any], rng: np.random.Generator) -> Any:
   return items[int(rng.integers(len(items)))]
 
 
-def _draw_file(folder: pathlib.Path, rng: np.random.Generator) -> tuple[pathlib.Path, bytes]:
+def _draw_file(
+  folder: pathlib.Path,
+  rng: np.random.Generator,
+  may_be: Callable[[pathlib.Path], bool] = lambda path: True,
+) -> tuple[pathlib.Path, bytes]:
   """Of the folder itself every second time: checkpoints have many more files."""
-  files = [path for path in _paths(folder) if path.is_file()]
+  files = [path for path in _paths(folder) if path.is_file() and may_be(path)]
   own = [path for path in files if path.parent == folder]
   path = _draw(own if own and rng.integers(2) else files or [_new(folder)], rng)
   return path, path.read_bytes()
 
 
-def _draw_json(folder: pathlib.Path, rng: np.random.Generator) -> tuple[pathlib.Path, bytes]:
+def _is_json(path: pathlib.Path) -> bool:
   names = ("_METADATA", "_CHECKPOINT_METADATA", "_sharding", "metadata", "process_0")
-  files = [
-    path
-    for path in _paths(folder)
-    if path.is_file() and (path.suffix in (".json", ".jsonl") or path.name in names)
-  ]
-  own = [path for path in files if path.parent == folder]
-  path = _draw(own if own and rng.integers(2) else files or [_new(folder)], rng)
-  return path, path.read_bytes()
+  return path.suffix in (".json", ".jsonl") or path.name in names
 
 
 def _new(folder: pathlib.Path) -> pathlib.Path:
   path = folder / "new"
   path.write_bytes(b"")
   return path
-
-
-def _remove(path: pathlib.Path) -> None:
-  shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _name(folder: pathlib.Path, path: pathlib.Path) -> str:

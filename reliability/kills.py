@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from reliability import runs
-from scae_jax.evaluation.files import write_json
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAMES = ("cnn", "two-seeds")
@@ -115,12 +114,16 @@ def _unfinished(workdir: pathlib.Path) -> list[pathlib.Path]:
   return list((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"))
 
 
+def _states_of(workdir: pathlib.Path, name: str) -> dict[int, list[np.ndarray]]:
+  return runs.states_of(workdir, runs.config_of(runs.flags_of(name, NUM_STEPS, EVERY)))
+
+
 def difference(
   own: pathlib.Path, other: pathlib.Path, states: Mapping[str, dict[int, list[np.ndarray]]]
 ) -> str:
   """What differs between a run and the uninterrupted one; "" if nothing does."""
   name = other.name
-  found = runs.states_of(own, runs.config_of(runs.flags_of(name, NUM_STEPS, EVERY)))
+  found = _states_of(own, name)
   if found.keys() != states[name].keys():
     return f"checkpoints {list(found)}, not {list(states[name])}"
   if different := [step for step in found if not runs.are_equal(found[step], states[name][step])]:
@@ -148,9 +151,7 @@ def search(
     expected = {}
     for name in names:
       processes.finish(name, root / name)
-      expected[name] = runs.states_of(
-        root / name, runs.config_of(runs.flags_of(name, NUM_STEPS, EVERY))
-      )
+      expected[name] = _states_of(root / name, name)
     say(f"uninterrupted runs made in {time.monotonic() - started:.0f} s")
     i = only or 0
     while counts.total() < num_kills and (only is None or num_runs == 0):
@@ -187,11 +188,9 @@ def main(arguments: Sequence[str]) -> int:
   """Searches as the command line says; returns the exit code."""
   options = runs.search_flags(__doc__, default_n=10).parse_args(arguments)
   found = search(options.n, options.seed, only=options.only)
-  if options.out:
-    write_json(options.out, found)
   kills = ", ".join(f"{count} {moment}" for moment, count in found["kills"].items())
   print(f"{found['runs']} runs in {found['seconds']} s, {found['equal']} equal; kills: {kills}")
-  return 1 if found["failures"] else 0
+  return runs.finish(found, options.out)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,18 @@ import argparse
 import contextlib
 import json
 import pathlib
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from scae_jax.files import write_json
 from scae_jax.training.build import build
 from scae_jax.training.checkpoints import Checkpoints
-from scae_jax.training.config import parse_command_line, read_settings
+from scae_jax.training.config import parse_command_line, plain_parser, read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.mesh import make_mesh
 from scae_jax.training.state import TrainState, abstract_state
@@ -43,14 +45,39 @@ def config_of(flags: Sequence[str]) -> ConfigDict:
 
 def search_flags(description: str | None, default_n: int) -> argparse.ArgumentParser:
   """The flags of a search."""
-  parser = argparse.ArgumentParser(
-    description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-  )
+  parser = plain_parser(description)
   parser.add_argument("--n", type=int, default=default_n, help="how many")
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--only", type=int, help="this one alone, and all that came of it")
   parser.add_argument("--out", type=pathlib.Path, help="JSON of the counts and failures")
   return parser
+
+
+def finish(found: dict[str, Any], out: pathlib.Path | None) -> int:
+  """Writes what a search found, if asked for; returns the exit code."""
+  if out:
+    write_json(out, found)
+  return 1 if found["failures"] else 0
+
+
+class WithoutEndError(BaseException):
+  """Something took too long; no handler of `Exception` takes it."""
+
+
+@contextlib.contextmanager
+def ending(seconds: int) -> Iterator[None]:
+  """Raises `WithoutEndError` in the block once it has taken so long."""
+
+  def stop(*_: object) -> None:
+    raise WithoutEndError(f"no end after {seconds} seconds")
+
+  before = signal.signal(signal.SIGALRM, stop)
+  signal.alarm(seconds)
+  try:
+    yield
+  finally:
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def states_of(

@@ -23,7 +23,6 @@ import json
 import logging
 import pathlib
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -38,7 +37,6 @@ from ml_collections import ConfigDict
 
 from reliability import runs
 from reliability.damages import damage
-from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.history import read_history
 from scae_jax.training import build as build_module
 from scae_jax.training import loop
@@ -70,10 +68,6 @@ SAID = (
   "starting from step",
   "stands for latest",
 )
-
-
-class WithoutEndError(BaseException):
-  """Something took longer than `SECONDS`; no handler of `Exception` takes it."""
 
 
 class SilentError(Exception):
@@ -218,12 +212,12 @@ def _outcome(folder: pathlib.Path, do: Callable[[], str]) -> tuple[str, str]:
   """
   with _listening() as said:
     try:
-      with _ending():
+      with runs.ending(SECONDS):
         different = do()
     except RunError as error:
       text = f"{said()}{error}"
       return ("refused", text) if str(folder) in text else ("failed", f"names no file: {text}")
-    except (Exception, WithoutEndError):
+    except (Exception, runs.WithoutEndError):
       return "failed", traceback.format_exc()
   messages = said()
   if "Traceback" in messages or (different and not any(word in messages for word in SAID)):
@@ -246,20 +240,6 @@ def _listening() -> Iterator[Callable[[], str]]:
       yield text.getvalue
   finally:
     logger.handlers, logger.propagate = before, True
-
-
-@contextlib.contextmanager
-def _ending() -> Iterator[None]:
-  def stop(number: int, frame: object) -> None:
-    raise WithoutEndError
-
-  before = signal.signal(signal.SIGALRM, stop)
-  signal.alarm(SECONDS)
-  try:
-    yield
-  finally:
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def search(
@@ -318,10 +298,8 @@ def main(arguments: Sequence[str]) -> int:
   keep_compiled("")
   chosen = range(options.n) if options.only is None else [options.only]
   found = search(chosen, options.seed, ("cnn", "two-seeds", "ccae"))
-  if options.out:
-    write_json(options.out, found)
   print(f"{found['n']} damaged folders in {found['seconds']} s: {found['counts']}")
-  return 1 if found["failures"] else 0
+  return runs.finish(found, options.out)
 
 
 if __name__ == "__main__":

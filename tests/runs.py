@@ -17,6 +17,7 @@ from PIL import Image
 
 import evaluate as evaluate_script
 import train as train_script
+from reliability.runs import metrics_of as metrics
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.digits import load_digits
 from scae_jax.models.system import ImageSpec
@@ -30,12 +31,6 @@ from scae_jax.training.sweep_file import Row, read_sweep
 from scae_jax.training.systems import make_system
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-
-def metrics(workdir: pathlib.Path) -> list[dict]:
-  """The lines of metrics, without their timing."""
-  lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-  return [{key: line[key] for key in line if key != "timing"} for line in lines]
 
 
 def steps_of(workdir: pathlib.Path, split: str) -> list[int]:

@@ -34,7 +34,7 @@ FLOORS = (
   {"kernels", "routing"},
   {"geometry", "tents", "warping", "compositing", "mixtures", "sparsity", "margins"}
   | {"filters", "schedules", "shards"},
-  {"bounds", "typing"},
+  {"bounds", "files", "typing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 

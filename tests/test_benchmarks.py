@@ -273,7 +273,7 @@ def test_commits_reads_the_dispatches_that_are_whole(tmp_path):
     {"split": "train", "step": step, "timing": {"steps_per_second": rate}}
     for step, rate in ((50, 2.0), (100, 4.0), (101, 8.0))
   ]
-  rows.insert(1, {"split": "test", "step": 50})
+  rows.insert(1, {"split": "test", "step": 50, "timing": {}})
   text = "".join(json.dumps(row) + "\n" for row in rows)
   path.write_text(text + json.dumps(rows[0])[:-3])  # a line that is being written
   assert commits.times_of(path, 50) == [0.5, 0.25]

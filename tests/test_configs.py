@@ -334,12 +334,6 @@ def test_settings_in_colour(config, name, parts, objects, preset, mixing):
   assert config.model.part_decoder.colour
 
 
-def test_configs_share_no_state():
-  one, two = mnist.get_config("paper"), mnist.get_config("paper")
-  one.loss.weights.image = 7.0
-  assert two.loss.weights.image == 1.0
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_unknown_preset(name):
   with pytest.raises(ValueError, match=r"no preset 'offical'; expected .*(modern|paper|digits)"):

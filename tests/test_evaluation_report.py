@@ -12,13 +12,13 @@ from flax import linen as nn
 
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.evaluation import provenance, scores
-from scae_jax.evaluation.files import file_name, read_json, write_json, write_whole
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.pictures import embed, feature_figures
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.evaluation.scores import Scores
 from scae_jax.evaluation.table import print_table
+from scae_jax.files import file_name, read_json, write_json, write_whole
 from tests.stand_ins import stub
 
 

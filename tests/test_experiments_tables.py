@@ -7,7 +7,7 @@ import pytest
 
 from experiments import transfer
 from experiments.summarize import read_run, wall_seconds
-from scae_jax.evaluation.comparison import conditions, figures, markdown_table, seeds_table
+from scae_jax.evaluation.comparison import conditions, figures, seeds_table
 from tests.stand_ins import call, refusal
 
 SHARED = {
@@ -95,13 +95,6 @@ def test_seeds_stand_beside_each_other():
     f"| {index} | 0.125 |",
     "| other | 1.0 |",
   ]
-
-
-def test_scenes_stand_in_tables_of_sweeps():
-  table = markdown_table({"base": ON_SCENES, "again": ON_SCENES})
-  assert f"| | seeds | {' | '.join(figures(ON_SCENES))} |" in table
-  assert "| base | 1 | 87.5 | 0.500 | 0.250 |" in table
-  assert table.count("10,000 examples of constellations test.") == 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import pytest
 
-from scae_jax.evaluation.files import write_json
+from scae_jax.files import write_json
 from scae_jax.training import memory, mesh
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings

@@ -11,7 +11,7 @@ import pytest
 import scipy.interpolate
 from flax import linen as nn
 
-from scae_jax.evaluation.files import write_json
+from scae_jax.files import write_json
 from scae_jax.training import start
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints, Progress

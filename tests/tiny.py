@@ -8,60 +8,42 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from configs import digits
 from scae_jax.models import capsnet, ccae, cnn, matrix_capsules, probabilistic, scae
 from scae_jax.models.system import ImageSpec, PointSpec
 
 PARTS, OBJECTS, CANVAS, TEMPLATE, FEATURES, CLASSES, BATCH = 3, 4, 12, 5, 4, 6, 3
 
-MODEL = {
-  "num_parts": PARTS,
-  "num_objects": OBJECTS,
-  "target": "image",
-  "reconstruction_vote": "encoder",
-  "reconstruction_presence": "encoder",
-  "normalize_mixing": False,
-  "stop_gradients": "parts",
-  "feature_gradient": (),
-  "compute_dtype": "float32",
-  "part_encoder": {
-    "widths": (6,),
-    "strides": (2,),
-    "num_features": FEATURES,
-    "pooling": "attention",
-    "presence_noise": 4.0,
-    "noise_in_evaluation": False,
-    "similarity": False,
+
+def changed(section, changes):
+  """A config with some keys changed, such as `part_encoder.pooling`; ... is one left out."""
+  section = copy.deepcopy(section)
+  for path, value in changes.items():
+    *outer, key = path.split(".")
+    inner = functools.reduce(lambda found, name: found[name], outer, section)
+    if value is ...:
+      del inner[key]
+    else:
+      inner[key] = value
+  return section
+
+
+MODEL = changed(
+  digits.get_config().model.to_dict(),
+  {
+    "num_parts": PARTS,
+    "num_objects": OBJECTS,
+    "part_encoder.widths": (6,),
+    "part_encoder.strides": (2,),
+    "part_encoder.num_features": FEATURES,
+    "part_decoder.template_size": TEMPLATE,
+    "object_encoder.output_features": 8,
+    "object_encoder.num_layers": 1,
+    "object_encoder.features": 8,
+    "object_decoder.hidden": 8,
+    "object_decoder.capsule_features": 6,
   },
-  "part_decoder": {
-    "template_size": TEMPLATE,
-    "nonlinearity": "sigmoid",
-    "mixing": "alpha",
-    "colour": True,
-    "pixel_scale": 1.0,
-    "likelihood": "composed",
-    "likelihood_stride": 1,
-    "warp": "gather",
-  },
-  "object_encoder": {
-    "kind": "set_transformer",
-    "output_features": 8,
-    "num_layers": 1,
-    "num_heads": 1,
-    "features": 8,
-    "num_inducing": 0,
-    "mask": "log_presence",
-    "norm_epsilon": 1e-6,
-  },
-  "object_decoder": {
-    "hidden": 8,
-    "capsule_features": 6,
-    "presence_noise": 4.0,
-    "noise_in_evaluation": False,
-    "similarity": False,
-    "deformations": True,
-    "learn_vote_scale": True,
-  },
-}
+)
 TERMS = (
   "image",
   "parts",
@@ -73,14 +55,7 @@ TERMS = (
   "prior_probe",
   "posterior_probe",
 )
-LOSS = {
-  "prior": "l2",
-  "prior_within_constant": 0.0,
-  "posterior": "entropy",
-  "unbiased_between": False,
-  "weights": dict.fromkeys(TERMS, 1.0),
-  "schedule": {},
-}
+LOSS = digits.get_config().loss.to_dict() | {"weights": dict.fromkeys(TERMS, 1.0), "schedule": {}}
 
 CCAE = {
   "num_objects": 3,
@@ -170,19 +145,6 @@ TINY = {
   matrix_capsules: (MATRIX_CAPSULES, weighted("spread", margin_scale=50.0), ImageSpec(19, 1, 3)),
   cnn: (LENET, weighted("cross_entropy"), ImageSpec(14, 1, 4)),
 }
-
-
-def changed(section, changes):
-  """A config with some keys changed, such as `part_encoder.pooling`; ... is one left out."""
-  section = copy.deepcopy(section)
-  for path, value in changes.items():
-    *outer, key = path.split(".")
-    inner = functools.reduce(lambda found, name: found[name], outer, section)
-    if value is ...:
-      del inner[key]
-    else:
-      inner[key] = value
-  return section
 
 
 def tiny(module, data=None, **changes):

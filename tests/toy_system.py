@@ -11,6 +11,7 @@ from flax import linen as nn
 from flax import struct
 from ml_collections import ConfigDict
 
+from configs.digits import shared_sections
 from scae_jax import shards
 from scae_jax.data.augmentation import Augmentation
 from scae_jax.data.dataset import Dataset, crop_middle
@@ -115,64 +116,16 @@ def toy_config(**changes: Any) -> ConfigDict:
   Args:
     **changes: `section__key=value`.
   """
-  config = ConfigDict(
-    {
-      "system": "tests.toy_system",
-      "model": {"num_features": 8, "noise_scale": 0.1, "nan_below": 0.0},
-      "loss": {"image": 1.0, "between": 0.5, "fragile": 1.0, "code_probe": 1.0},
-      "data": {
-        "name": "digits",
-        "dir": "",
-        "cache_dir": "",
-        "affnist_dir": "",
-        "num_validation": 0,
-        "canvas": 18,
-        "max_shift": 1,
-        "max_rotation": 0.0,
-        "max_stretch": 0.0,
-        "max_shear": 0.0,
-        "two_views": False,
-        "overlay": False,
-        "normalize": False,
-        "crop": 0,
-        "brightness": 0.0,
-        "contrast": 0.0,
-      },
-      "train": {
-        "num_steps": 24,
-        "batch_size": 16,
-        "seed": 0,
-        "seeds": 1,
-        "steps_per_dispatch": 4,
-        "log_every": 8,
-        "eval_every": 8,
-        "checkpoint_every": 8,
-        "keep_checkpoints": 2,
-        "tensorboard": False,
-        "compilation_cache": "",
-        "start_from": "",
-        "start_modules": (),
-        "revive_idle": (),
-      },
-      "optimizer": {
-        "name": "rmsprop",
-        "learning_rate": 1e-3,
-        "schedule": "exponential",
-        "warmup_steps": 2,
-        "decay_steps": 100,
-        "decay_rate": 0.5,
-        "end_factor": 0.1,
-        "momentum": 0.9,
-        "decay": 0.9,
-        "b1": 0.9,
-        "b2": 0.999,
-        "epsilon": 1e-4,
-        "clip_norm": 0.0,
-        "weight_decay": 0.0,
-      },
-      "evaluation": {"batch_size": 32, "max_examples": 100},
-    }
-  )
+  config = shared_sections("tests.toy_system")
+  config.model = ConfigDict({"num_features": 8, "noise_scale": 0.1, "nan_below": 0.0})
+  config.loss = ConfigDict({"image": 1.0, "between": 0.5, "fragile": 1.0, "code_probe": 1.0})
+  config.data.update({"canvas": 18, "max_shift": 1})
+  config.train.update({"num_steps": 24, "batch_size": 16, "steps_per_dispatch": 4})
+  config.train.update(dict.fromkeys(("log_every", "eval_every", "checkpoint_every"), 8))
+  schedule = {"schedule": "exponential", "warmup_steps": 2, "decay_steps": 100, "decay_rate": 0.5}
+  config.optimizer.update({"name": "rmsprop", "learning_rate": 1e-3, "end_factor": 0.1, **schedule})
+  config.optimizer.epsilon = 1e-4
+  config.evaluation.update({"batch_size": 32, "max_examples": 100})
   for name, value in changes.items():
     section, key = name.split("__")
     config[section][key] = value

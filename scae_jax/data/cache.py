@@ -17,6 +17,7 @@ import numpy as np
 from absl import logging
 
 from scae_jax.data.dataset import Dataset, Split
+from scae_jax.files import write_whole
 
 
 def cache_folder(cache_dir: str) -> pathlib.Path:
@@ -104,15 +105,11 @@ def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None
   arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
   for name, split in dataset.splits.items():
     arrays |= {f"{name}_images": split.images, f"{name}_labels": split.labels}
-  # A name of its own for each process: two that start together must not write into one file.
-  partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+  content = io.BytesIO()
+  np.savez_compressed(content, **arrays)
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with partial.open("wb") as file:
-      np.savez_compressed(file, **arrays)
-    os.replace(partial, path)
+    write_whole(path, content.getvalue())
   except OSError as error:
-    _remove(partial)
     logging.warning(
       "%s cannot be cached in %s (%s): the next start decodes it again. Name a folder that can be "
       "written in cache_dir or SCAE_JAX_CACHE.",

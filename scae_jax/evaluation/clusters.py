@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scae_jax.evaluation.files import read_json, write_whole
+from scae_jax.files import read_json, write_whole
 
 FILE = "clusters.json"
 

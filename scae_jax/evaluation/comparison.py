@@ -10,10 +10,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.provenance import hardware, versions
 from scae_jax.evaluation.scores import PIXELS
 from scae_jax.evaluation.table import OF_ANSWERS, classification_figures, markdown, words
+from scae_jax.files import write_json
 
 _OF_SEGMENTS = ("accuracy", "adjusted_rand_index", "variation_of_information")
 # Indices and nats lie near 0 or 1; classifiers with few errors differ by hundredths of a percent.

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
 from scae_jax.evaluation.classification import Classification, by_confidence
-from scae_jax.evaluation.files import write_whole
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.scores import Scores
 from scae_jax.figures import FIGURES
+from scae_jax.files import write_whole
 from scae_jax.models.system import System
 from scae_jax.typing import Batch
 

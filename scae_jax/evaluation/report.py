@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 
 from scae_jax.evaluation.clusters import Clusters, write_clusters
 from scae_jax.evaluation.comparison import write_summary
-from scae_jax.evaluation.files import write_json
 from scae_jax.evaluation.pictures import curve_figures, model_figures, save_figures
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.table import print_table
+from scae_jax.files import write_json
 from scae_jax.models.system import System
 from scae_jax.typing import Batch
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from scae_jax.evaluation.clusters import Clusters
-from scae_jax.evaluation.files import write_json, write_whole
+from scae_jax.files import write_json, write_whole
 from scae_jax.layers.convnet import by_definition
 from scae_jax.models.system import Draw, Found, ImageSpec, Spec, System
 from scae_jax.typing import Array
@@ -72,7 +72,6 @@ def export_functions(
   clusters: Mapping[str, Clusters],
 ) -> None:
   """Writes the files into a folder, made if need be."""
-  folder.mkdir(parents=True, exist_ok=True)
   (batch_size,) = jax.export.symbolic_shape("b")
   described = {}
   for name, (function, shapes) in functions_of(system, variables, spec, batch_size).items():

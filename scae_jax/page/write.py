@@ -17,8 +17,8 @@ from sklearn.manifold import TSNE
 
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.files import write_whole
 from scae_jax.figures.style import palette
+from scae_jax.files import write_whole
 from scae_jax.library.inputs import ImageInput
 from scae_jax.library.loading import load
 from scae_jax.library.model import Model
@@ -52,7 +52,6 @@ def write_page(model: Model, dataset: EvalDataset, path: pathlib.Path) -> None:
       f"the page would have {len(content) / 1e6:.1f} MB, most of it parameters; it may have"
       f" {MAX_BYTES / 1e6:.1f} MB. Train a model of fewer or narrower capsules."
     )
-  path.parent.mkdir(parents=True, exist_ok=True)
   write_whole(path, content)
 
 

@@ -5,6 +5,7 @@ A config file exports `get_config(preset="")` and is chosen by `--config=configs
 `--help` to list: what `get_config` takes as `official,ablation=NAME`.
 """
 
+import argparse
 import dataclasses
 import importlib.util
 import json
@@ -202,7 +203,14 @@ def describe(command: Command) -> str:
 def as_started(text: str | None) -> str:
   """A text with commands such as `python train.py`, which are `scae-train` where installed."""
   replaced = r"scae-\1" if SHIPPED.parent == PACKAGE else r"\g<0>"
-  return re.sub(r"python (\w+)\.py", replaced, text or "")
+  return re.sub(r"python (train|evaluate|explore)\.py", replaced, text or "")
+
+
+def plain_parser(description: str | None) -> argparse.ArgumentParser:
+  """A parser whose help shows a docstring line by line, with commands as they are started."""
+  return argparse.ArgumentParser(
+    description=as_started(description), formatter_class=argparse.RawDescriptionHelpFormatter
+  )
 
 
 def load_config(source: str) -> ConfigDict:

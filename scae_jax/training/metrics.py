@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from scae_jax.evaluation.files import write_whole
+from scae_jax.files import write_whole
 from scae_jax.training.errors import RunError, WriteError
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.cache import read_arrays
-from scae_jax.evaluation.files import read_json, write_whole
+from scae_jax.files import read_json, write_whole
 from scae_jax.models.system import Spec, System
 from scae_jax.training.errors import RunError
 
@@ -32,7 +32,6 @@ def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:
     if np.abs(leaf).max(initial=0) > np.finfo(dtype).max:
       raise RunError(f"parameter {name} has numbers too large for {dtype}; save as float32.")
     arrays[name] = np.asarray(leaf).astype(dtype)
-  folder.mkdir(parents=True, exist_ok=True)
   content = io.BytesIO()
   np.savez_compressed(content, **arrays)
   write_whole(folder / FILE, content.getvalue())

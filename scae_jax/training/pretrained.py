@@ -15,9 +15,9 @@ from ml_collections import ConfigDict
 
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.clusters import write_clusters
-from scae_jax.evaluation.files import sealed_json, write_json, write_whole
 from scae_jax.evaluation.report import Evaluated
 from scae_jax.evaluation.scorers import named_clusters
+from scae_jax.files import sealed_json, write_json, write_whole
 from scae_jax.training.build import Run, build
 from scae_jax.training.checkpoints import Which
 from scae_jax.training.config import Settings, read_settings

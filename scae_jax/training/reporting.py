@@ -14,10 +14,10 @@ from scae_jax.data.scenes import Scenes
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.collect import MakeBatch
 from scae_jax.evaluation.examples import check_transfer, load_split
-from scae_jax.evaluation.files import file_name
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import answer_scorer, feature_scorer, scene_scorer
+from scae_jax.files import file_name
 from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions

@@ -1,5 +1,6 @@
 """The training state."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,10 +71,7 @@ def make_state(
   settings: Settings, system: System, data: Spec, mesh: Mesh, start: Any = None
 ) -> TrainState:
   """`initial_states`, computed inside jit and placed on every device of the mesh, as `start` is."""
-
-  def make(start: Any) -> TrainState:
-    return initial_states(settings, system, data, start)
-
+  make = functools.partial(initial_states, settings, system, data)
   # It runs once, and optimising it takes a CPU ten seconds longer than running it as it is.
   on_cpu = mesh.devices.flat[0].platform == "cpu"
   options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"} if on_cpu else {}

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from scae_jax.evaluation.comparison import csv_table, markdown_table
-from scae_jax.evaluation.files import read_json, write_whole
+from scae_jax.files import read_json, write_whole
 from scae_jax.training.config import differences, parse_config
 from scae_jax.training.errors import FailedError, Interrupted, RunError
 from scae_jax.training.sweep_file import Row

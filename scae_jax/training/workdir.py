@@ -24,7 +24,7 @@ from scae_jax.data.constellations import SceneOptions
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import is_dotted
-from scae_jax.evaluation.files import read_json, sealed_json, write_json, write_whole
+from scae_jax.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.models.system import ImageSpec, Spec
 from scae_jax.training.config import Settings, differences, parse_config, read_settings, value_at
 from scae_jax.training.errors import RunError

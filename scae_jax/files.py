@@ -17,8 +17,9 @@ _SEAL = "checksum"  # key of the CRC-32 of all others
 def write_whole(path: pathlib.Path, content: bytes) -> None:
   """Writes a file so that whoever looks, or interrupts, finds the old one or the new one.
 
-  An OSError names the file, and nothing is left behind.
+  Its folder is made if need be. An OSError names the file, and nothing is left behind.
   """
+  path.parent.mkdir(parents=True, exist_ok=True)
   descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
   try:
     with os.fdopen(descriptor, "wb") as file:
