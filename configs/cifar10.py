@@ -4,8 +4,8 @@
 
 `paper` has 4,563,930 parameters and `alpha` 4,570,201, the published number. On a CPU a step of 128
 images takes less than three seconds of processor time (an Intel Xeon), so neither has been trained
-to its end yet. `modern` is for a CPU; its objects are the same for every image, and LIN-MATCH is
-18.2 % (results/cifar10).
+to its end yet. `modern` is for a CPU; its presences have a LIN-MATCH of 18.6 % and a
+LIN-PRED of 32.0 (results/cifar10).
 """
 
 from ml_collections import ConfigDict
