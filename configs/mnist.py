@@ -18,8 +18,8 @@ of the objects reaches the parts after step 38,000. `views` goes on from its run
 each image, and lets that gradient reach the parts again until step 32,000: LIN-MATCH 98.0 % in the
 mean of three seeds (results/mnist). `views_40` goes on from there on the published canvas,
 with shifts of up to 6 pixels, for affNIST's maps. `quick` and `quick_views` are the two runs in 30
-percent of their steps, 96.5 %: the first one stops a quarter of the way down its cosine, because
-the second one goes on from there.
+percent of their steps, 97.0 % of one seed; the first one stops a quarter of the way down its
+cosine.
 
 `official` and `paper` have not been trained to their end with this code: 12,000 steps of
 `official` are in results/mnist.

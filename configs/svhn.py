@@ -17,7 +17,7 @@ rate of 1e-4; images fill the canvas and are not shifted.
 
 `modern` is for a CPU: configs/mnist.py:modern on edges, with 32 objects, larger templates and fewer
 steps, which see a quarter of the pixels. Pixels have a standard deviation of 0.3: with 1, all that
-parts could draw of edges so faint is worth at most 40 nats, and they draw nothing. Objects do not
+parts could draw of edges so faint is worth at most 40 nats. Objects do not
 deform, because the price on deformations shuts all their ReLUs off; and the gradient is clipped,
 without which a run was lost at step 4,600 (results/cifar10). None has been trained to its end on
 SVHN yet.

@@ -92,7 +92,7 @@ class SelfAttentionBlock(nn.Module):
   features: int  # width
   num_inducing: int = 0  # number of inducing points; 0 is full self-attention
   compute_dtype: str | None = None  # as for `AttentionBlock`
-  norm_epsilon: float = 1e-6
+  norm_epsilon: float = 1e-6  # likewise
 
   @nn.compact
   @typed
