@@ -23,21 +23,16 @@ from absl import logging
 from orbax.checkpoint import checkpoint_managers
 
 from scae_jax.training.errors import RunError, WriteError
+from scae_jax.training.parameters import Which
 from scae_jax.training.processes import barrier, is_first
 from scae_jax.training.state import TrainState
 
 Result = TypeVar("Result")
-Which = int | str  # a step, 'latest' or 'best'
 # What a message of tensorstore has to say to the user, somewhere in its many lines.
 _DISK = (
   "No space left on device|Disk quota exceeded|File too large|Read-only file system"
   "|Permission denied|Input/output error"
 )
-
-
-def named_checkpoint(name: str) -> Which:
-  """The checkpoint that a command line names: a step in decimals, or a word as it is."""
-  return int(name) if name.isdecimal() else name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,11 +191,11 @@ class Checkpoints:
       if not self._losses:
         raise RunError(f"no checkpoint in {self._directory} has a held-out loss; name a step.")
       return sorted(self._losses, key=self._losses.__getitem__)
-    if not isinstance(which, int) or which not in steps:
+    if str(which) not in map(str, steps):
       raise RunError(
         f"there is no checkpoint of step {which}; there are those of {steps}, 'latest' and 'best'."
       )
-    return [which]
+    return [int(which)]
 
   def _read(self, step: int, template: TrainState) -> tuple[TrainState, Progress]:
     items = {"state": ocp.args.StandardRestore(template), "progress": ocp.args.JsonRestore()}

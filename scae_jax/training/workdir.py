@@ -54,6 +54,14 @@ def checkpoint_directory(workdir: pathlib.Path) -> pathlib.Path:
   return workdir.absolute() / "checkpoints"
 
 
+def require_checkpoints(workdir: pathlib.Path) -> pathlib.Path:
+  """The folder of a run's checkpoints; raises `RunError` if there is none."""
+  directory = checkpoint_directory(workdir)
+  if not directory.is_dir():
+    raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
+  return directory
+
+
 def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
   """The resolved config of a run, to compare with; `load_settings` gives what to build from."""
   path = pathlib.Path(workdir) / "config.json"
