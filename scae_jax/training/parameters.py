@@ -3,6 +3,7 @@
 An exported folder has those of one seed: `params.npz`, by path, and `source.json`.
 """
 
+import functools
 import io
 import pathlib
 from typing import Any
@@ -18,6 +19,7 @@ from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.mesh import make_mesh
 from scae_jax.training.state import abstract_state, variables_by_seed
+from scae_jax.training.systems import init_params
 from scae_jax.training.workdir import require_checkpoints
 
 DTYPES = ("float16", "float32")
@@ -95,10 +97,8 @@ def read_stored(folder: pathlib.Path) -> tuple[int, int, dict[str, np.ndarray]]:
 def read_parameters(folder: pathlib.Path, system: System, spec: Spec) -> tuple[int, int, Any]:
   """Step, seed and variables of the module; `RunError` if they are damaged or do not fit it."""
   step, seed, arrays = read_stored(folder)
-
-  def init() -> Any:
-    keys = {"params": jax.random.key(0), "noise": jax.random.key(0)}
-    return system.module.init(keys, spec.blank_batch(2), train=True)["params"]
+  key = jax.random.key(0)
+  shapes = jax.eval_shape(functools.partial(init_params, system, spec), key, key)
 
   def read(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -110,7 +110,7 @@ def read_parameters(folder: pathlib.Path, system: System, spec: Spec) -> tuple[i
       )
     return jnp.asarray(found, leaf.dtype)
 
-  params = jax.tree_util.tree_map_with_path(read, jax.eval_shape(init))
+  params = jax.tree_util.tree_map_with_path(read, shapes)
   if arrays:
     raise RunError(f"{folder} has parameters that the model does not: {sorted(arrays)}.")
   return step, seed, {"params": params}
