@@ -20,11 +20,10 @@ from absl import logging
 
 from scae_jax.page.write import look_inside
 from scae_jax.training.build import open_run
-from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import OFF, keep_compiled
 from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
-from scae_jax.training.pretrained import named_folders, open_pretrained
+from scae_jax.training.pretrained import named_folders
 from scae_jax.training.reporting import load_scored_set, report_run
 from scae_jax.training.workdir import load_settings
 
@@ -54,8 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
     settings = load_settings(folder, options.system, options.source, changes)
     # Never the folder that the config names: who shares a run may have put programs there.
     keep_compiled(OFF if settings.train.compilation_cache == OFF else "")
-    opened = open_pretrained if options.pretrained else open_run
-    run = opened(folder, named_checkpoint(options.step), settings)
+    run = open_run(folder, options.step, settings)
     scored = None
     if options.dataset:
       scored = load_scored_set(run, options.dataset, options.data_dir)

@@ -16,12 +16,11 @@ from typing import Any
 from scae_jax.evaluation.comparison import figures
 from scae_jax.files import read_json
 from scae_jax.training.build import open_run
-from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.metrics import read_lines
-from scae_jax.training.parameters import DTYPES, FILE
-from scae_jax.training.pretrained import open_pretrained, save_pretrained
+from scae_jax.training.parameters import DTYPES, FILE, is_exported
+from scae_jax.training.pretrained import save_pretrained
 
 
 def best_seed(workdir: pathlib.Path, step: int, seeds: list[int]) -> int:
@@ -65,18 +64,17 @@ def main() -> None:
   parser.add_argument("--dtype", choices=DTYPES, default="float16")
   options = parser.parse_args()
   with exit_with_message(), explained():
-    step, is_exported = named_checkpoint(options.step), (options.workdir / FILE).is_file()
-    run = (open_pretrained if is_exported else open_run)(options.workdir, step)
+    run = open_run(options.workdir, options.step)
     seeds = list(run.variables)
     seed = best_seed(options.workdir, run.step, seeds) if options.seed is None else options.seed
     if seed not in seeds:
       parser.error(f"the run has seeds {seeds}, not {seed}")
-    if is_exported:
+    if is_exported(options.workdir):
       found = read_json(options.workdir / "source.json", "figures")["figures"]
     else:
       found = measured(options.workdir, run.step, seed)
     save_pretrained(run, seed, options.folder, options.dtype, found)
-  size = (options.folder / "params.npz").stat().st_size
+  size = (options.folder / FILE).stat().st_size
   print(f"step {run.step} of seed {seed}: {options.folder}, {size / 1e6:.1f} MB")
 
 

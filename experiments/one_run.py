@@ -12,7 +12,6 @@ from experiments.findings import command_line, images_of, write_findings
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.training.build import Run, open_run
-from scae_jax.training.checkpoints import named_checkpoint
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
@@ -33,7 +32,7 @@ def open_named(options: argparse.Namespace) -> Run:
   keep_compiled("")
   changes = {"data.dir": options.data_dir} if options.data_dir else {}
   settings = load_settings(options.workdir, changes=changes)
-  return open_run(options.workdir, named_checkpoint(options.step), settings)
+  return open_run(options.workdir, options.step, settings)
 
 
 class ImageRun(NamedTuple):

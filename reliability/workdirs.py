@@ -41,13 +41,13 @@ from scae_jax.evaluation.history import read_history
 from scae_jax.training import build as build_module
 from scae_jax.training import loop
 from scae_jax.training.build import Run, open_run
-from scae_jax.training.checkpoints import Which
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh
-from scae_jax.training.pretrained import open_pretrained, save_pretrained
+from scae_jax.training.parameters import Which
+from scae_jax.training.pretrained import save_pretrained
 from scae_jax.training.reporting import report_run
 from scae_jax.training.start import find_start
 from scae_jax.training.sweep import write_tables
@@ -128,7 +128,7 @@ def built_once() -> Iterator[None]:
 def check(original: Original, folder: pathlib.Path, i: int) -> dict[str, tuple[str, str]]:
   """What becomes of the i-th damaged copy: by what is done with it, the outcome and why."""
   if not original.states:
-    return {"open": _outcome(folder, lambda: _check_opened(original, open_pretrained(folder)))}
+    return {"open": _outcome(folder, lambda: _check_opened(original, open_run(folder)))}
   found = {"open": _outcome(folder, lambda: _open(original, folder, ("latest", "best")[i % 2]))}
   if i % 3 == 0:  # takes longest
     found["start"] = _outcome(folder, lambda: _start_from(original, folder))

@@ -13,13 +13,13 @@ from scae_jax.data.dataset import (
   normalized,
   pixel_statistics,
 )
+from scae_jax.data.feed import evaluation_examples
 from scae_jax.data.transfer import load_scored, rotated
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
 from scae_jax.models.system import ImageSpec, labels_of, pixels_of
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
-from scae_jax.training.reporting import scored_examples
 from scae_jax.training.systems import check_system
 from tests import toy_classifier, toy_system
 from tests.tiny import initial
@@ -183,7 +183,7 @@ def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
   system, dataset, feed = build(settings)
   assert feed.spec.normalized
   assert feed.held_out == "validation"
-  examples, make_batch = scored_examples(settings.data, dataset, "validation")
+  examples, make_batch = evaluation_examples(dataset.splits["validation"], settings.data)
   rows = jnp.array([5, 0, 7])
   found = jax.jit(make_batch)(on_device(examples), rows)
   expected = heldout_batch(feed, rows)

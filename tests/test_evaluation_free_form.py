@@ -140,8 +140,8 @@ def test_what_is_not_finite_is_named_with_its_examples(toy):
   split = split_of()
   split["image"][[1, 4]] = 0
   message = (
-    r"the bound \(latents, children\) before the steps is not finite for 2 of 5 examples: 1, 4\."
-    r" .*diverged"
+    r"the bound \(latents, children\) before the steps must be finite, but 2 of 5 examples have"
+    r" NaN or infinity: 1, 4\. .*diverged"
   )
   with pytest.raises(ValueError, match=message):
     infer_split(broken(toy, terms=of_dark), variables, split, canvas=SIDE, batch_size=2)
@@ -150,6 +150,6 @@ def test_what_is_not_finite_is_named_with_its_examples(toy):
     moved = jnp.max(jnp.abs(posterior["mean"]), axis=1, keepdims=True) > 0
     return {"moved": jnp.where(moved, jnp.inf, 0.0)}
 
-  message = r"the reading 'moved' after the steps is .*Lower the learning rate"
+  message = r"the reading 'moved' after the steps must .*Lower the learning rate"
   with pytest.raises(ValueError, match=message):
     infer_split(broken(toy, readings=readings), variables, split, **SIZES)

@@ -18,7 +18,7 @@ from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted, RunError
 from scae_jax.training.loop import train
-from scae_jax.training.pretrained import named_folders, open_pretrained, save_pretrained
+from scae_jax.training.pretrained import named_folders, save_pretrained
 from tests.runs import ROOT, evaluate_py, metrics, stop_after
 from tests.stand_ins import call, refusal, refused
 from tests.toy_system import toy_config
@@ -58,7 +58,7 @@ def exported(saved, tmp_path) -> pathlib.Path:
 @pytest.mark.parametrize(("dtype", "precision"), [("float32", 0.0), ("float16", 1e-3)])
 def test_saved_parameters_come_back(run, tmp_path, dtype, precision):
   save_pretrained(run, 1, tmp_path / "toy", dtype, {})
-  found = open_pretrained(tmp_path / "toy")
+  found = open_run(tmp_path / "toy")
   assert (found.step, found.is_latest) == (24, True)
   assert list(found.variables) == [1]
   assert found.config.to_dict() == run.config.to_dict()
@@ -199,7 +199,7 @@ def test_files_that_are_damaged_or_do_not_fit(exported):
     own = path.read_bytes()
     path.write_bytes(content)
     with pytest.raises(RunError, match=message):
-      open_pretrained(exported)
+      open_run(exported)
     path.write_bytes(own)
 
   wrong = [b"[1]", b"{}", b'{"step": "x", "seed": 0}', b'{"step": 1, "seed": [0]}', b"\xff"]

@@ -11,12 +11,13 @@ from jaxtyping import TypeCheckError
 
 import train as train_script
 from scae_jax.data.dataset import Dataset, EvalDataset, Split
+from scae_jax.data.feed import evaluation_examples
 from scae_jax.evaluation.report import Evaluated
 from scae_jax.training import reporting
 from scae_jax.training.build import Run, build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
-from scae_jax.training.reporting import load_scored_set, report_run, scored_examples
+from scae_jax.training.reporting import load_scored_set, report_run
 from scae_jax.training.sweep import reason
 from tests import toy_classifier
 from tests.runs import train_py
@@ -161,7 +162,7 @@ def test_a_run_on_overlays_is_scored_on_the_pairs_that_it_was_held_out_on():
   settings = read_settings(config)
   system, dataset, feed = build(settings)
   assert system.classify is not None
-  examples, make_batch = scored_examples(settings.data, dataset, "test")
+  examples, make_batch = evaluation_examples(dataset.splits["test"], settings.data)
   rows = jnp.array([5, 0, 7])
   found = make_batch(jax.tree.map(jnp.asarray, examples), rows)
   expected = feed.evaluation_batch(jax.tree.map(jnp.asarray, feed.heldout), rows)

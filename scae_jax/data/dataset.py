@@ -198,15 +198,16 @@ def normalized(dataset: AnySet) -> AnySet:
 
 
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Mean and standard deviation, float32 [n], of the pixels of uint8 [n, h, w, c], as 0 to 1.
+  """Mean and standard deviation, float32 [n], of the pixels of [n, h, w, c], bytes as 0 to 1.
 
   An image of one grey has a deviation of 1 instead of 0, so it is all zeros when normalised.
   """
   pixels = images.reshape(len(images), -1)
-  count = pixels.shape[1]
-  # Whole numbers up to the root: one grey has a variance of 0 exactly.
-  total = pixels.sum(axis=1, dtype=np.int64)
-  squares = np.einsum("np,np->n", pixels, pixels, dtype=np.int64)
-  std = np.sqrt(count * squares - np.square(total)) / count / 255
-  std[std == 0] = 1
-  return (total / count / 255).astype(np.float32), std.astype(np.float32)
+  if images.dtype != np.uint8:
+    mean, std = pixels.mean(axis=1), pixels.std(axis=1)
+  else:
+    # Whole numbers up to the root: one grey has a variance of 0 exactly.
+    count, total = pixels.shape[1], pixels.sum(axis=1, dtype=np.int64)
+    squares = np.einsum("np,np->n", pixels, pixels, dtype=np.int64)
+    mean, std = total / count / 255, np.sqrt(count * squares - np.square(total)) / count / 255
+  return mean.astype(np.float32), np.where(std == 0, 1, std).astype(np.float32)

@@ -17,6 +17,10 @@ from scae_jax.data.overlay import (
   overlay_training_batch,
 )
 from scae_jax.models.system import ImageSpec, Spec
+from scae_jax.typing import Array, Batch
+
+# (arrays of a split on the device, indices) -> batch; jittable.
+MakeBatch = Callable[[Mapping[str, Array], Array], Batch]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,7 +38,31 @@ class Feed:
   heldout: Mapping[str, np.ndarray]
   num_heldout: int
   training_batch: Callable[..., Any]
-  evaluation_batch: Callable[..., Any]
+  evaluation_batch: MakeBatch
+
+
+def evaluation_examples(
+  split: Split, options: Augmentation
+) -> tuple[Mapping[str, np.ndarray], MakeBatch]:
+  """What a model is judged on: arrays on the host, one entry an example each, and `(arrays,
+  indices) -> batch`, with images in the middle of the canvas or, where asked, overlaid pairs."""
+  if options.overlay:
+    sizes = {"canvas": options.canvas, "max_shift": options.max_shift}
+    pairs = fixed_overlays(split, options.max_shift)
+    return pairs, functools.partial(overlay_evaluation_batch, **sizes)
+  return split.arrays, functools.partial(evaluation_batch, canvas=options.canvas)
+
+
+def spec_of(options: Augmentation, channels: int, num_classes: int) -> ImageSpec:
+  """The facts that a model of images is built from."""
+  return ImageSpec(
+    canvas=options.canvas,
+    channels=channels,
+    num_classes=num_classes,
+    num_labels=2 if options.overlay else 1,
+    normalized=options.normalize,
+    two_views=options.two_views,
+  )
 
 
 def image_feed(train: Split, dataset: Dataset, options: Augmentation) -> Feed:
@@ -44,28 +72,16 @@ def image_feed(train: Split, dataset: Dataset, options: Augmentation) -> Feed:
   images cropped to their middle. Raises ValueError if images of one class are to be overlaid.
   """
   heldout = dataset.splits[dataset.held_out]
-  if options.overlay:
-    arrays = overlay_arrays(train), fixed_overlays(heldout, options.max_shift)
-    batches = overlay_training_batch, overlay_evaluation_batch
-    sizes = {"canvas": options.canvas, "max_shift": options.max_shift}
-  else:
-    arrays = train.arrays, heldout.arrays
-    batches = training_batch, evaluation_batch
-    sizes = {"canvas": options.canvas}
+  examples, make_batch = evaluation_examples(heldout, options)
   return Feed(
-    spec=ImageSpec(
-      canvas=options.canvas,
-      channels=dataset.channels,
-      num_classes=dataset.num_classes,
-      num_labels=2 if options.overlay else 1,
-      normalized=train.mean is not None,
-      two_views=options.two_views,
-    ),
-    train=arrays[0],
+    spec=spec_of(options, dataset.channels, dataset.num_classes),
+    train=overlay_arrays(train) if options.overlay else train.arrays,
     num_train=len(train.labels),
     held_out=dataset.held_out,
-    heldout=arrays[1],
+    heldout=examples,
     num_heldout=len(heldout.labels),
-    training_batch=functools.partial(batches[0], options=options),
-    evaluation_batch=functools.partial(batches[1], **sizes),
+    training_batch=functools.partial(
+      overlay_training_batch if options.overlay else training_batch, options=options
+    ),
+    evaluation_batch=make_batch,
   )

@@ -2,15 +2,17 @@
 
 import numpy as np
 
+DIVERGED = "The parameters have most likely diverged: evaluate an earlier step."
 
-def check_finite(what: str, values: np.ndarray) -> None:
-  """Raises ValueError, which counts the examples, unless all `values` [n, ...] are finite."""
-  broken = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-  if broken.any():
+
+def check_finite(what: str, values: np.ndarray, remedy: str = DIVERGED) -> None:
+  """Raises ValueError, which names examples, unless all `values` [n, ...] are finite."""
+  broken = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+  if len(broken):
+    shown = ", ".join(map(str, broken[:10])) + (", ..." if len(broken) > 10 else "")
     raise ValueError(
-      f"{what} must be finite, but {int(broken.sum())} of {len(values)} examples have NaN or "
-      f"infinity (the first is number {int(np.argmax(broken))}). The parameters have most likely "
-      "diverged: evaluate an earlier step."
+      f"{what} must be finite, but {len(broken)} of {len(values)} examples have NaN or infinity:"
+      f" {shown}. {remedy}"
     )
 
 

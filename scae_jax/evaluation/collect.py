@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
+from scae_jax.data.feed import MakeBatch
 from scae_jax.evaluation.checks import check_finite
 from scae_jax.models.system import System, labels_of
-from scae_jax.typing import Array, Batch
+from scae_jax.typing import Batch
 
 Tree = TypeVar("Tree")
-# (arrays of a split on the device, indices) -> batch; jittable, as `Feed.evaluation_batch`.
-MakeBatch = Callable[[Mapping[str, Array], Array], Batch]
 # (variables, arrays of a split[, indices]) -> arrays with one entry an example or index, in order.
 Collect = Callable[..., Any]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scae_jax.data.dataset import EvalDataset
+from scae_jax.data.dataset import EvalDataset, Split
 
 NUM_PICTURED = 10  # examples that a report's figures show
 # Apart from the run's seed, so that runs with different seeds are scored on the same examples.
@@ -20,14 +20,19 @@ def choose(split_size: int, max_examples: int) -> np.ndarray:
   return np.random.RandomState(_SHUFFLE_SEED).permutation(split_size)[:max_examples]
 
 
-def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str, np.ndarray]:
-  """The chosen examples of a split, as `dataset.Split.arrays`; ValueError if there is no such
-  split, or the limit is negative."""
-  if split not in dataset.splits:
+def named_split(dataset: EvalDataset, name: str) -> Split:
+  """A split of a data set; ValueError if there is none of that name."""
+  if name not in dataset.splits:
     raise ValueError(
-      f"Data set '{dataset.name}' has no split '{split}'; it has {', '.join(dataset.splits)}."
+      f"Data set '{dataset.name}' has no split '{name}'; it has {', '.join(dataset.splits)}."
     )
-  examples = dataset.splits[split]
+  return dataset.splits[name]
+
+
+def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str, np.ndarray]:
+  """The chosen examples of a split, as `dataset.Split.arrays`; ValueError as of `named_split`, or
+  if the limit is negative."""
+  examples = named_split(dataset, split)
   return examples.take(choose(len(examples.labels), max_examples)).arrays
 
 

@@ -20,6 +20,7 @@ import optax
 from flax import struct
 
 from scae_jax.data.batches import evaluation_batch
+from scae_jax.evaluation.checks import DIVERGED, check_finite
 from scae_jax.evaluation.collect import in_batches
 from scae_jax.models.system import FreeForm
 from scae_jax.typing import Array, Batch, Float, Int
@@ -27,10 +28,6 @@ from scae_jax.typing import Array, Batch, Float, Int
 STARTS = ("encoder", "prior")
 SEED = 0  # of all samples; not the run's, so that all runs are judged by the same
 
-_REMEDY = {
-  "before": "The parameters have most likely diverged: evaluate an earlier step.",
-  "after": "Lower the learning rate.",
-}
 Terms = OrderedDict[str, Array]  # JAX sorts the names of other dicts
 
 
@@ -163,27 +160,17 @@ def infer_split(
     return infer(variables, place(arrays, numbers), numbers)
 
   whole = in_batches(infer_rows, count, batch_size)
-  check_finite(whole)
-  return whole
-
-
-def check_finite(found: FreeInference) -> None:
-  """Raises `ValueError`, which names terms and examples, unless all numbers are finite.
-
-  Terms stand in the order in which they are computed: the first one is the cause.
-  """
-  for when, inferred in (("before", found.before), ("after", found.after)):
+  for when, inferred, remedy in (
+    ("before", whole.before, DIVERGED),
+    ("after", whole.after, "Lower the learning rate."),
+  ):
+    # In the order in which they are computed: the first one is the cause.
     terms = [name for name, each in inferred.terms.items() if not np.isfinite(each).all()]
     values = {f"the bound ({', '.join(terms)})": np.stack(list(inferred.terms.values()), axis=1)}
-    values |= {f"the reading '{name}'": each for name, each in inferred.readings.items()}
+    values |= {f"the reading '{name}'": np.asarray(x) for name, x in inferred.readings.items()}
     for name, each in values.items():
-      broken = np.flatnonzero(~np.isfinite(np.asarray(each)).all(axis=1))
-      if len(broken):
-        shown = ", ".join(map(str, broken[:10])) + (", ..." if len(broken) > 10 else "")
-        raise ValueError(
-          f"Free-form inference: {name} {when} the steps is not finite for {len(broken)} of "
-          f"{len(each)} examples: {shown}. {_REMEDY[when]}"
-        )
+      check_finite(f"Free-form inference: {name} {when} the steps", each, remedy)
+  return whole
 
 
 def _total(terms: Terms) -> Array:

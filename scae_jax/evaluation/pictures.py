@@ -92,12 +92,12 @@ def curve_figures(history: pathlib.Path | None, seed: int) -> Drawers:
   return {"training_curves": lambda: FIGURES["training_curves"](steps, values)} if values else {}
 
 
-def embed(features: np.ndarray, seed: int) -> np.ndarray:
-  """Places examples [n, d], n at least 5, in the plane by t-SNE: float32 [n, 2]."""
+def embed(features: np.ndarray, seed: int, perplexity: float = PERPLEXITY) -> np.ndarray:
+  """Places examples [n, d], two at least, in the plane by t-SNE: float32 [n, 2]."""
   # Principal components give a start that keeps clusters in place, where there are two that vary.
   varies = features.shape[1] >= 2 and bool(np.ptp(features, axis=0).any())
   tsne = TSNE(
-    perplexity=min(PERPLEXITY, (len(features) - 1) / 3),
+    perplexity=min(perplexity, (len(features) - 1) / 3),
     init="pca" if varies else "random",
     random_state=seed,
   )

@@ -15,7 +15,7 @@ from scae_jax.evaluation.comparison import write_summary
 from scae_jax.evaluation.pictures import curve_figures, model_figures, save_figures
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.table import print_table
-from scae_jax.files import write_json
+from scae_jax.files import write_json, write_whole
 from scae_jax.models.system import System
 from scae_jax.typing import Batch
 
@@ -62,8 +62,7 @@ def write_reports(
   directory, seeds = pathlib.Path(directory), evaluated.variables
   folders = {seed: directory / f"seed-{seed}" if len(seeds) > 1 else directory for seed in seeds}
   for folder in folders.values():
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / ".writable").write_bytes(b"")
+    write_whole(folder / ".writable", b"")
     (folder / ".writable").unlink()
   reports = {}
   for seed, folder in folders.items():

@@ -13,11 +13,11 @@ import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, EvalDataset
+from scae_jax.data.feed import MakeBatch
 from scae_jax.data.scenes import NUM_TEST, Scenes
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.clusters import Clusters
 from scae_jax.evaluation.collect import (
-  MakeBatch,
   answer_collector,
   feature_collector,
   mean_metrics,

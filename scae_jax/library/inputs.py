@@ -72,7 +72,7 @@ class ImageInput:
     placed = centre_on_canvas(jnp.asarray(pixels), self.options.canvas)
     if not self.options.normalize:
       return {"image": placed}
-    mean, std = map(jnp.asarray, _statistics(images))  # of the whole image, as in training
+    mean, std = map(jnp.asarray, pixel_statistics(images))  # of the whole image, as in training
     pixels = (placed - mean[:, None, None, None]) / std[:, None, None, None]
     return {"image": pixels, "mean": mean, "std": std}
 
@@ -110,12 +110,3 @@ class PointInput:
   def place(self, arrays: Mapping[str, np.ndarray], *, resize: bool) -> Batch:
     """What `check` gave, as a batch."""
     return {name: jnp.asarray(array) for name, array in arrays.items()}
-
-
-def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Mean and standard deviation of each image as 0 to 1, float32 [n]; see `pixel_statistics`."""
-  if images.dtype == np.uint8:
-    return pixel_statistics(images)
-  pixels = images.reshape(len(images), -1)
-  std = pixels.std(axis=1)
-  return pixels.mean(axis=1), np.where(std == 0, 1, std)

@@ -7,10 +7,10 @@ from scae_jax.evaluation.clusters import FILE, Clusters, read_clusters
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
 from scae_jax.models.system import PointSpec
-from scae_jax.training import parameters
 from scae_jax.training.config import SHIPPED
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.options import DataOptions
+from scae_jax.training.parameters import pretrained_names, restore
 from scae_jax.training.systems import make_system
 from scae_jax.training.workdir import load_settings, read_data_facts
 
@@ -43,18 +43,7 @@ def load(
     settings = load_settings(folder, is_given=True)
     facts = read_data_facts(folder, settings.data)
     system = make_system(settings, facts.spec)
-    if (folder / parameters.FILE).is_file():
-      number, only_seed, variables = parameters.read_parameters(folder, system, facts.spec)
-      by_seed = {only_seed: variables}
-      if str(step) not in ("latest", str(number)):
-        raise RunError(f"{folder} has step {number} alone; leave out step={step!r}.")
-    else:
-      # Here, because orbax takes a second to import.
-      from scae_jax.training.build import restore
-      from scae_jax.training.checkpoints import named_checkpoint
-
-      which = named_checkpoint(str(step))
-      by_seed, number, _ = restore(folder, which, settings, system, facts.spec)
+    by_seed, number, _ = restore(folder, step, settings, system, facts.spec)
     seed = next(iter(by_seed)) if seed is None else seed
     if seed not in by_seed:
       raise RunError(f"{folder} has the seeds {sorted(by_seed)}, not {seed}.")
@@ -79,7 +68,7 @@ def load(
 
 def _folder(source: str | os.PathLike[str]) -> pathlib.Path:
   """Where the model is; a pretrained name comes first."""
-  known = parameters.pretrained_names(PRETRAINED)
+  known = pretrained_names(PRETRAINED)
   folder = PRETRAINED / source if str(source) in known else pathlib.Path(source)
   if not (folder / "config.json").is_file():
     raise RunError(

@@ -13,10 +13,10 @@ import zlib
 
 import jax
 import numpy as np
-from sklearn.manifold import TSNE
 
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.evaluation.examples import load_split
+from scae_jax.evaluation.pictures import embed
 from scae_jax.figures.style import palette
 from scae_jax.files import write_whole
 from scae_jax.library.inputs import ImageInput
@@ -29,7 +29,7 @@ from scae_jax.training.build import Run
 FOLDER = pathlib.Path(__file__).parent
 MAX_BYTES = 3_000_000
 MAX_IMAGES = 300
-PERPLEXITY = 8.0  # of the map
+PERPLEXITY = 8.0  # of the map: fewer than a class has, or its images fall together into one dot
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
 GREY = (128, 128, 128)  # of a part that belongs to no object
 
@@ -96,6 +96,7 @@ def carried(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict[s
   images = np.round(255 * np.asarray(placed)).astype(np.uint8)
   found = model.encode(images)
   presence = np.asarray(found.object_presence)
+  places = embed(presence, 0, PERPLEXITY) if len(presence) > 1 else np.zeros((1, 2))
   weight = presence if found.posterior_mass is None else np.asarray(found.posterior_mass)
   # Objects that explain the most take the colours that are the easiest to tell apart.
   rank = np.argsort(np.argsort(-weight.mean(axis=0), kind="stable"))
@@ -118,7 +119,7 @@ def carried(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict[s
     "left_out": left_out,
     "class_names": list(model.class_names),
     "labels": split["label"].tolist(),
-    "map": [[round(x, 3) for x in point] for point in _in_unit_square(embed(presence)).tolist()],
+    "map": [[round(x, 3) for x in point] for point in _in_unit_square(places).tolist()],
     "colours": [*_bytes(palette(len(rank))[rank]), GREY],
     "label_colours": _bytes(palette(len(model.class_names))),
   }
@@ -173,15 +174,6 @@ def script(names: tuple[str, ...]) -> str:
 def fill(template: str, **texts: str) -> str:
   """The template with each `{{name}}` replaced."""
   return re.sub(r"\{\{(\w+)\}\}", lambda place: texts[place[1]], template)
-
-
-def embed(presence: np.ndarray) -> np.ndarray:
-  """Places images in the plane by t-SNE of their presences [n, k]: [n, 2]."""
-  if len(presence) < 2:
-    return np.zeros((len(presence), 2))
-  # Of neighbours: fewer than a class has, or its images fall together into one dot.
-  perplexity = min(PERPLEXITY, (len(presence) - 1) / 3)
-  return TSNE(perplexity=perplexity, init="random", random_state=0).fit_transform(presence)
 
 
 def _shapes(arrays: dict[str, np.ndarray]) -> dict[str, list[int]]:

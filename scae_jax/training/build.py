@@ -4,8 +4,6 @@ import dataclasses
 import pathlib
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from scae_jax.data.dataset import Dataset, crop_middle, hold_out_validation, normalized
@@ -14,21 +12,14 @@ from scae_jax.data.scenes import NAME, Scenes
 from scae_jax.data.sources import is_dotted, load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
-from scae_jax.models.system import Spec, System
-from scae_jax.training.checkpoints import Checkpoints, Which
+from scae_jax.models.system import System
 from scae_jax.training.config import Settings, read_settings
-from scae_jax.training.errors import RunError, explained
+from scae_jax.training.errors import explained
 from scae_jax.training.memory import require_memory
-from scae_jax.training.mesh import make_mesh
-from scae_jax.training.options import DataOptions, TrainOptions
-from scae_jax.training.state import TrainState, abstract_state, by_seed
+from scae_jax.training.options import DataOptions
+from scae_jax.training.parameters import Which, require_stored, restore
 from scae_jax.training.systems import check_system, make_system
-from scae_jax.training.workdir import (
-  check_same_data,
-  checkpoint_directory,
-  describe_data,
-  load_settings,
-)
+from scae_jax.training.workdir import check_same_data, describe_data, load_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,46 +45,21 @@ def open_run(
   config: ConfigDict | Settings | None = None,
   dataset: Dataset | None = None,
 ) -> Run:
-  """Loads the run in a workdir, without changing anything there.
+  """Loads the run in a workdir, or what `save_pretrained` wrote, without changing anything there.
 
-  `which` is 'latest', 'best' (lowest held-out loss) or a step. A `config` replaces that of the
-  workdir, for example to read the data elsewhere. A run on data in memory needs its `dataset`.
+  `which` is as in `restore`. A `config` replaces that of the folder, for example to read the data
+  elsewhere. A run on data in memory needs its `dataset`.
   Raises `RunError` if run, checkpoint or data set are not there, or do not fit each other.
   """
   workdir = pathlib.Path(workdir)
   if config is None:
     config = load_settings(workdir, is_given=dataset is not None)
   settings = read_settings(config)
-  require_checkpoints(workdir)
+  require_stored(workdir)
   system, data, feed = build(settings, dataset, training=False)
   check_same_data(workdir, describe_data(data))
   variables, step, is_latest = restore(workdir, which, settings, system, feed.spec)
   return Run(settings, system, data, variables, step, is_latest)
-
-
-def require_checkpoints(workdir: pathlib.Path) -> pathlib.Path:
-  """The folder of a run's checkpoints; raises `RunError` if there is none."""
-  directory = checkpoint_directory(workdir)
-  if not directory.is_dir():
-    raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
-  return directory
-
-
-def restore(
-  workdir: pathlib.Path, which: Which, settings: Settings, system: System, spec: Spec
-) -> tuple[dict[int, dict[str, Any]], int, bool]:
-  """Variables by seed, their step, and whether it is the latest; see `Run`."""
-  template = abstract_state(settings, system, spec, make_mesh())
-  with Checkpoints(require_checkpoints(workdir), keep=1, writable=False) as checkpoints:
-    state, progress = checkpoints.restore(template, which)
-    is_latest = which == "latest" or progress.step == checkpoints.steps()[-1]
-  return variables_by_seed(state, settings.train), progress.step, is_latest
-
-
-def variables_by_seed(state: TrainState, train: TrainOptions) -> dict[int, dict[str, Any]]:
-  """Variables of the module for each seed of a state, on one device of this process."""
-  params = jax.tree.map(jnp.asarray, jax.device_get(state.params))
-  return {seed: {"params": own} for seed, own in by_seed(params, train.all_seeds).items()}
 
 
 def build(

@@ -23,21 +23,16 @@ from absl import logging
 from orbax.checkpoint import checkpoint_managers
 
 from scae_jax.training.errors import RunError, WriteError
+from scae_jax.training.parameters import Which
 from scae_jax.training.processes import barrier, is_first
 from scae_jax.training.state import TrainState
 
 Result = TypeVar("Result")
-Which = int | str  # a step, 'latest' or 'best'
 # What a message of tensorstore has to say to the user, somewhere in its many lines.
 _DISK = (
   "No space left on device|Disk quota exceeded|File too large|Read-only file system"
   "|Permission denied|Input/output error"
 )
-
-
-def named_checkpoint(name: str) -> Which:
-  """The checkpoint that a command line names: a step in decimals, or a word as it is."""
-  return int(name) if name.isdecimal() else name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,33 +191,32 @@ class Checkpoints:
       if not self._losses:
         raise RunError(f"no checkpoint in {self._directory} has a held-out loss; name a step.")
       return sorted(self._losses, key=self._losses.__getitem__)
-    if not isinstance(which, int) or which not in steps:
+    if str(which) not in map(str, steps):
       raise RunError(
         f"there is no checkpoint of step {which}; there are those of {steps}, 'latest' and 'best'."
       )
-    return [which]
+    return [int(which)]
 
-  def _read(self, step: int, template: TrainState) -> tuple[TrainState, Progress]:
-    items = {"state": ocp.args.StandardRestore(template), "progress": ocp.args.JsonRestore()}
+  def _read(self, step: int, template: TrainState | None) -> tuple[Any, Progress]:
+    """State, None without a template, and progress of a step; ValueError if they are damaged."""
+    items: dict[str, Any] = {"progress": ocp.args.JsonRestore()}
+    if template is not None:
+      items["state"] = ocp.args.StandardRestore(template)
     restored = self._manager.restore(step, args=ocp.args.Composite(**items))
-    checksum, _, progress = _progress(restored["progress"])
-    if checksum != _checksum(restored["state"], progress) or progress.step != step:
+    contents, state = dict(restored["progress"]), restored.get("state")
+    of_all, of_progress = contents.pop("checksum"), contents.pop("progress_checksum")
+    progress = Progress(**contents)
+    expected = of_progress if state is None else of_all
+    if expected != _checksum(state, progress) or progress.step != step:
       raise ValueError("its checksum does not match its contents")
-    return restored["state"], progress
+    return state, progress
 
   def _remember_loss(self, step: int) -> None:
-    result = _quietly(lambda: self._read_loss(step))
+    result = _quietly(lambda: self._read(step, None)[1].selection_loss)
     if isinstance(result, Unreadable):
       self._say(f"the checkpoint of step {step} has no readable held-out loss ({result.reason})")
     elif result is not None:
       self._losses[step] = result
-
-  def _read_loss(self, step: int) -> float | None:
-    item = ocp.args.Composite(progress=ocp.args.JsonRestore())
-    _, checksum, progress = _progress(self._manager.restore(step, args=item)["progress"])
-    if checksum != _checksum(None, progress):
-      raise ValueError("its checksum does not match its contents")
-    return progress.selection_loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,12 +243,6 @@ class _Best(checkpoint_managers.PreservationPolicy):
       (step for step in steps if step in self.losses), key=self.losses.__getitem__, default=None
     )
     return [step == best for step in steps]
-
-
-def _progress(contents: Mapping[str, Any]) -> tuple[int, int, Progress]:
-  """The contents beside a state: checksum of both, checksum of the progress, the progress."""
-  contents = dict(contents)
-  return contents.pop("checksum"), contents.pop("progress_checksum"), Progress(**contents)
 
 
 def _checksum(state: TrainState | None, progress: Progress) -> int:

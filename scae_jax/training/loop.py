@@ -22,7 +22,7 @@ from ml_collections import ConfigDict
 from scae_jax.data.dataset import Dataset
 from scae_jax.models.system import Spec, System
 from scae_jax.training import processes
-from scae_jax.training.build import Run, build, variables_by_seed
+from scae_jax.training.build import Run, build
 from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import Interrupted
@@ -34,7 +34,7 @@ from scae_jax.training.options import TrainOptions
 from scae_jax.training.program import Program, check_finite
 from scae_jax.training.progress import Display
 from scae_jax.training.start import Start, find_start
-from scae_jax.training.state import TrainState, abstract_state, make_state
+from scae_jax.training.state import TrainState, abstract_state, make_state, variables_by_seed
 from scae_jax.training.workdir import (
   check_same_data,
   check_same_run,
@@ -106,7 +106,7 @@ def train(
         " the same command starts from the beginning."
       )
       raise Interrupted(begun if progress.step else fresh, number)
-  variables = variables_by_seed(state, options)
+  variables = variables_by_seed(state, options.all_seeds)
   return Run(settings, system, data, variables, progress.step, is_latest=True)
 
 

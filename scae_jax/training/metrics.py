@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from scae_jax.files import write_whole
 from scae_jax.training.errors import RunError, WriteError
@@ -47,13 +47,8 @@ class Window:
 
   def means(self) -> dict[str, Any]:
     """Mean of each metric over the window, `terms/...` in a dict of their own."""
-    means: dict[str, Any] = {"terms": {}}
-    for name, total in self._sums.items():
-      if name.startswith("terms/"):
-        means["terms"][name.removeprefix("terms/")] = total / self.count
-      else:
-        means[name] = total / self.count
-    return means
+    means = {name: total / self.count for name, total in self._sums.items()}
+    return unflatten_dict(means, sep="/")
 
   def to_json(self) -> dict[str, Any]:
     """What a checkpoint stores."""

@@ -1,5 +1,9 @@
-"""Parameters of one seed in a folder: `params.npz`, by path, and `source.json`."""
+"""Stored parameters: in the checkpoints of a run, or exported to a folder.
 
+An exported folder has those of one seed: `params.npz`, by path, and `source.json`.
+"""
+
+import functools
 import io
 import pathlib
 from typing import Any
@@ -11,15 +15,54 @@ import numpy as np
 from scae_jax.data.cache import read_arrays
 from scae_jax.files import read_json, write_whole
 from scae_jax.models.system import Spec, System
+from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError
+from scae_jax.training.mesh import make_mesh
+from scae_jax.training.state import abstract_state, variables_by_seed
+from scae_jax.training.systems import init_params
+from scae_jax.training.workdir import require_checkpoints
 
 DTYPES = ("float16", "float32")
 FILE = "params.npz"
+Which = int | str  # a step, which may be in decimals, 'latest' or 'best' (lowest held-out loss)
 
 
 def pretrained_names(parent: pathlib.Path) -> list[str]:
   """Names of the folders with parameters."""
   return sorted(path.parent.name for path in parent.glob(f"*/{FILE}"))
+
+
+def is_exported(folder: pathlib.Path) -> bool:
+  """Whether a folder has exported parameters, and no checkpoints."""
+  return (folder / FILE).is_file()
+
+
+def require_stored(folder: pathlib.Path) -> None:
+  """Raises `RunError` unless a folder has exported parameters or checkpoints."""
+  if not is_exported(folder):
+    require_checkpoints(folder)
+
+
+def restore(
+  folder: pathlib.Path, which: Which, settings: Settings, system: System, spec: Spec
+) -> tuple[dict[int, dict[str, Any]], int, bool]:
+  """Variables by seed, their step, and whether it is the latest; see `build.Run`.
+
+  Raises `RunError` if there is no such step, or it cannot be read or does not fit the system.
+  """
+  if is_exported(folder):
+    step, seed, variables = read_parameters(folder, system, spec)
+    if str(which) not in ("latest", str(step)):
+      raise RunError(f"{folder} has step {step} alone; leave out --step={which}.")
+    return {seed: variables}, step, True
+  # Here, because orbax takes a second to import.
+  from scae_jax.training.checkpoints import Checkpoints
+
+  template = abstract_state(settings, system, spec, make_mesh())
+  with Checkpoints(require_checkpoints(folder), keep=1, writable=False) as checkpoints:
+    state, progress = checkpoints.restore(template, which)
+    is_latest = which == "latest" or progress.step == checkpoints.steps()[-1]
+  return variables_by_seed(state, settings.train.all_seeds), progress.step, is_latest
 
 
 def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:
@@ -54,10 +97,8 @@ def read_stored(folder: pathlib.Path) -> tuple[int, int, dict[str, np.ndarray]]:
 def read_parameters(folder: pathlib.Path, system: System, spec: Spec) -> tuple[int, int, Any]:
   """Step, seed and variables of the module; `RunError` if they are damaged or do not fit it."""
   step, seed, arrays = read_stored(folder)
-
-  def init() -> Any:
-    keys = {"params": jax.random.key(0), "noise": jax.random.key(0)}
-    return system.module.init(keys, spec.blank_batch(2), train=True)["params"]
+  key = jax.random.key(0)
+  shapes = jax.eval_shape(functools.partial(init_params, system, spec), key, key)
 
   def read(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -69,7 +110,7 @@ def read_parameters(folder: pathlib.Path, system: System, spec: Spec) -> tuple[i
       )
     return jnp.asarray(found, leaf.dtype)
 
-  params = jax.tree_util.tree_map_with_path(read, jax.eval_shape(init))
+  params = jax.tree_util.tree_map_with_path(read, shapes)
   if arrays:
     raise RunError(f"{folder} has parameters that the model does not: {sorted(arrays)}.")
   return step, seed, {"params": params}

@@ -11,20 +11,16 @@
 import pathlib
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.clusters import write_clusters
 from scae_jax.evaluation.report import Evaluated
 from scae_jax.evaluation.scorers import named_clusters
 from scae_jax.files import sealed_json, write_json, write_whole
-from scae_jax.training.build import Run, build
-from scae_jax.training.checkpoints import Which
-from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
-from scae_jax.training.parameters import pretrained_names, read_parameters, write_parameters
-from scae_jax.training.workdir import check_same_data, describe_data, load_settings
+from scae_jax.training.parameters import pretrained_names, write_parameters
+from scae_jax.training.workdir import describe_data
 
 
 def save_pretrained(
@@ -61,17 +57,3 @@ def named_folders(
   if name and name not in known:  # so that a name is never a path to elsewhere
     raise RunError(f"there are no parameters {name!r} in {parent}; it has {known}.")
   return (parent / name if name else results), results
-
-
-def open_pretrained(
-  folder: pathlib.Path, which: Which = "latest", config: ConfigDict | Settings | None = None
-) -> Run:
-  """Loads what `save_pretrained` wrote; `RunError` if a step is asked for, or something cannot be
-  read or does not fit."""
-  if which != "latest":
-    raise RunError(f"pretrained parameters are of one step; leave out --step={which}.")
-  settings = load_settings(folder) if config is None else read_settings(config)
-  system, dataset, feed = build(settings, training=False)
-  check_same_data(folder, describe_data(dataset))
-  step, seed, variables = read_parameters(folder, system, feed.spec)
-  return Run(settings, system, dataset, {seed: variables}, step, is_latest=True)

@@ -1,19 +1,13 @@
 """Reports on a run, at the end of its training and for evaluate.py."""
 
-import functools
 import math
 import pathlib
-from collections.abc import Mapping
 
-import numpy as np
-
-from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import EvalDataset
-from scae_jax.data.overlay import fixed_overlays, overlay_evaluation_batch
+from scae_jax.data.feed import evaluation_examples
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.transfer import load_scored
-from scae_jax.evaluation.collect import MakeBatch
-from scae_jax.evaluation.examples import check_transfer, load_split
+from scae_jax.evaluation.examples import check_transfer, named_split
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import answer_scorer, feature_scorer, scene_scorer
@@ -74,7 +68,7 @@ def report_run(
       scorer = feature_scorer(evaluated, run.dataset, scored, split, settings.data.canvas)
     else:
       check_transfer(run.dataset, scored, settings.data.canvas)
-      examples, make_batch = scored_examples(settings.data, scored, split)
+      examples, make_batch = evaluation_examples(named_split(scored, split), settings.data)
       scorer = answer_scorer(evaluated, scored, split, examples, make_batch)
   directory = workdir / "evaluation"
   if suffix or not is_own:
@@ -82,19 +76,6 @@ def report_run(
   write_reports(directory, evaluated, scorer)
   print(f"written to {directory}")
   return directory
-
-
-def scored_examples(
-  options: DataOptions, scored: EvalDataset, split: str
-) -> tuple[Mapping[str, np.ndarray], MakeBatch]:
-  """What a classifier is scored on: arrays on the host, one entry an example each, and `(arrays,
-  indices) -> batch`, with images in the middle of the canvas or, of such a run, overlaid pairs."""
-  examples = load_split(scored, split, max_examples=0)
-  if options.overlay:
-    sizes = {"canvas": options.canvas, "max_shift": options.max_shift}
-    pairs = fixed_overlays(scored.splits[split], options.max_shift)
-    return pairs, functools.partial(overlay_evaluation_batch, **sizes)
-  return examples, functools.partial(evaluation_batch, canvas=options.canvas)
 
 
 def load_scored_set(run: Run, name: str, data_dir: str) -> EvalDataset:

@@ -17,15 +17,14 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
 from scae_jax.models.system import Spec, System
-from scae_jax.training.build import require_checkpoints
 from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import TrainOptions
-from scae_jax.training.parameters import FILE, read_stored
+from scae_jax.training.parameters import is_exported, read_stored
 from scae_jax.training.state import abstract_state, placed, state_shapes
-from scae_jax.training.workdir import checkpoint_directory, saved_settings
+from scae_jax.training.workdir import checkpoint_directory, require_checkpoints, saved_settings
 
 MOST_NAMES = 5  # in a message
 PLACES = "position_bias"  # parameters [height, width, channels] of this name may be resized
@@ -68,7 +67,7 @@ def _has_checkpoints(workdir: pathlib.Path) -> bool:
 
 
 def _read(source: pathlib.Path, options: TrainOptions, own: Any, mesh: Mesh) -> Start:
-  num_seeds, is_pretrained = options.seeds, (source / FILE).is_file()
+  num_seeds, is_pretrained = options.seeds, is_exported(source)
   found = 1 if is_pretrained else saved_settings(source).train.seeds
   if found not in (1, num_seeds):
     raise RunError(

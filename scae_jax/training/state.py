@@ -15,6 +15,7 @@ from scae_jax.models.system import Spec, System
 from scae_jax.training.config import Settings
 from scae_jax.training.mesh import replicated
 from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.systems import init_params
 from scae_jax.typing import Array
 
 
@@ -41,10 +42,7 @@ def initial_state(
 ) -> TrainState:
   """The state before the first step, of a seed; the parameters of a start replace those drawn."""
   run_key, params_key, noise_key = jax.random.split(jax.random.key(seed), 3)
-  variables = system.module.init(
-    {"params": params_key, "noise": noise_key}, data.blank_batch(2), train=True
-  )
-  params = variables["params"]
+  params = init_params(system, data, params_key, noise_key)
   if start is not None:
     params = unflatten_dict({**flatten_dict(params), **flatten_dict(start)})
   return state_of(params, optimizer, run_key)
@@ -107,3 +105,9 @@ def by_seed(params: Any, seeds: Sequence[int]) -> dict[int, Any]:
   if len(seeds) == 1:
     return {seeds[0]: params}
   return {seed: jax.tree.map(lambda leaf, i=i: leaf[i], params) for i, seed in enumerate(seeds)}
+
+
+def variables_by_seed(state: TrainState, seeds: Sequence[int]) -> dict[int, dict[str, Any]]:
+  """Variables of the module for each seed of a state, on one device of this process."""
+  params = jax.tree.map(jnp.asarray, jax.device_get(state.params))
+  return {seed: {"params": own} for seed, own in by_seed(params, seeds).items()}

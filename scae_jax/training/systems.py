@@ -49,6 +49,12 @@ def systems() -> list[str]:
   return sorted(file.stem for file in files if "\ndef make_system(" in file.read_text())
 
 
+def init_params(system: System, data: Spec, params_key: Array, noise_key: Array) -> Any:
+  """The parameters of a system's module, newly drawn."""
+  keys = {"params": params_key, "noise": noise_key}
+  return system.module.init(keys, data.blank_batch(2), train=True)["params"]
+
+
 def check_system(system: System, data: Spec, batch_size: int) -> Traced:
   """Traces a training and a test batch, without computing anything.
 
@@ -58,24 +64,20 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
   loss = {"weights": system.loss_weights, "schedule": system.loss_schedule}
   bounds.read(LossOptions, "loss", loss)  # also of systems that do not check their own
   batch = jax.eval_shape(lambda: data.blank_batch(batch_size))
-  keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))
+  key = jax.eval_shape(lambda: jax.random.key(0))
 
-  def start(keys: Array, batch: Any) -> Any:
-    names = {"params": keys[0], "noise": keys[1]}
-    return system.module.init(names, batch, train=True)["params"]
-
-  def run(params: Any, keys: Array, batch: Any, step: int | None) -> tuple[Any, ...]:
-    key = None if step is None else keys[2]
-    _, (terms, output) = losses(system, params, batch, step=step, noise_key=key)
+  def run(params: Any, key: Array, batch: Any, step: int | None) -> tuple[Any, ...]:
+    noise_key = None if step is None else key
+    _, (terms, output) = losses(system, params, batch, step=step, noise_key=noise_key)
     numbers = (system.metrics(output, batch), system.features(output), system.readings(output))
     others = (of and of(output) for of in (system.classify, system.poses))
     return terms, *numbers, *others
 
-  params = jax.eval_shape(start, keys, batch)
+  params = jax.eval_shape(functools.partial(init_params, system, data), key, key)
   largest, results = [], []
   for step in (0, None):
     trace = jax.make_jaxpr(functools.partial(run, step=step), return_shape=True)
-    program, shapes = trace(params, keys, batch)
+    program, shapes = trace(params, key, batch)
     largest.append(_largest_array(program.jaxpr))
     results.append(shapes)
   for terms, measures, features, readings, scores, poses in results:

@@ -22,10 +22,11 @@ from ml_collections import ConfigDict
 
 from scae_jax.data.constellations import SceneOptions
 from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.feed import spec_of
 from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import is_dotted
 from scae_jax.files import read_json, sealed_json, write_json, write_whole
-from scae_jax.models.system import ImageSpec, Spec
+from scae_jax.models.system import Spec
 from scae_jax.training.config import Settings, differences, parse_config, read_settings, value_at
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
@@ -52,6 +53,14 @@ RESUMABLE_CHANGES = frozenset(
 def checkpoint_directory(workdir: pathlib.Path) -> pathlib.Path:
   """Where a run's checkpoints are; absolute, as orbax wants it."""
   return workdir.absolute() / "checkpoints"
+
+
+def require_checkpoints(workdir: pathlib.Path) -> pathlib.Path:
+  """The folder of a run's checkpoints; raises `RunError` if there is none."""
+  directory = checkpoint_directory(workdir)
+  if not directory.is_dir():
+    raise RunError(f"{workdir} has no checkpoints. Train first, with train.py.")
+  return directory
 
 
 def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
@@ -201,15 +210,7 @@ def read_data_facts(workdir: pathlib.Path, options: DataOptions | SceneOptions) 
     raise RunError(f"{path} does not say what the images are like; it is damaged.")
   height, width, channels = map(int, shape.groups())
   names = tuple(map(str, known["class_names"]))
-  spec = ImageSpec(
-    canvas=options.canvas,
-    channels=channels,
-    num_classes=len(names),
-    num_labels=2 if options.overlay else 1,
-    normalized=options.normalize,
-    two_views=options.two_views,
-  )
-  return DataFacts(spec, names, (height, width))
+  return DataFacts(spec_of(options, channels, len(names)), names, (height, width))
 
 
 def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None:
