@@ -49,8 +49,12 @@ def sample_bilinear(
 ) -> Float[Array, "h w c"]:
   """Template values at fractional positions, in template pixels; bilinear, zero outside."""
   index, down, right = locate(template.shape[0], rows, columns)
-  corners = _neighbours(template).at[index].get(mode="clip")
-  return _interpolate(corners, down[..., None], right[..., None])
+  packed = _neighbours(template).at[index].get(mode="clip")
+  down, right = down[..., None], right[..., None]
+  top_left, top_right, low_left, low_right = jnp.split(packed, 4, axis=-1)
+  top = top_left + right * (top_right - top_left)
+  low = low_left + right * (low_right - low_left)
+  return top + down * (low - top)
 
 
 @typed
@@ -133,32 +137,6 @@ def _neighbours(template: Array) -> Array:
   return jnp.concatenate(shifted, axis=-1)
 
 
-def _interpolate(corners: Array, down: Array, right: Array) -> Array:
-  """Bilinear mean of packed corners; `down` and `right` in [0, 1] have a last axis of 1."""
-  top_left, top_right, low_left, low_right = jnp.split(corners, 4, axis=-1)
-  top = top_left + right * (top_right - top_left)
-  low = low_left + right * (low_right - low_left)
-  return top + down * (low - top)
-
-
-def _bank_corners(
-  templates: Array, rows: Array, columns: Array
-) -> tuple[Array, Array, Array, list[list[Array]]]:
-  """Corners of every position [b, m, h, w] in a bank [m, t, t, c].
-
-  Returns the index into `_bank_table`, distance down and right of the first corner, and the
-  corners: top left, top right, low left, low right, each a list of c arrays [b, m, h, w]. With
-  channels last the gradient would take a CPU five times as long.
-  """
-  num_templates, side, _, channels = templates.shape
-  index, down, right = locate(side, rows, columns)
-  start = jnp.arange(num_templates, dtype=jnp.int32) * (side + 3) ** 2
-  index = index + start[None, :, None, None]
-  packed = _bank_table(templates).at[index].get(mode="clip")
-  corners = [[packed[..., corner * channels + i] for i in range(channels)] for corner in range(4)]
-  return index, down, right, corners
-
-
 def _bank_table(templates: Array) -> Array:
   """`_neighbours` of all templates, one below the other."""
   tables = jax.vmap(_neighbours)(templates)
@@ -180,8 +158,14 @@ def _gather_bank_backward(
   by_products: bool, saved: tuple[Array, ...], gradient: Array
 ) -> tuple[Array, Array, Array]:
   templates, rows, columns = saved
-  side = templates.shape[2]
-  index, down, right, corners = _bank_corners(templates, rows, columns)
+  num_templates, side, _, channels = templates.shape
+  index, down, right = locate(side, rows, columns)
+  start = jnp.arange(num_templates, dtype=jnp.int32) * (side + 3) ** 2
+  index = index + start[None, :, None, None]
+  packed = _bank_table(templates).at[index].get(mode="clip")
+  # Top left, top right, low left and low right, each channel an array [b, m, h, w] of its own: with
+  # channels last the gradient would take a CPU five times as long.
+  corners = [[packed[..., corner * channels + i] for i in range(channels)] for corner in range(4)]
   rows_gradient, columns_gradient = jnp.zeros_like(rows), jnp.zeros_like(columns)
   for i, (top_left, top_right, low_left, low_right) in enumerate(zip(*corners, strict=True)):
     across, lower_across = top_right - top_left, low_right - low_left

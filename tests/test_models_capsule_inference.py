@@ -13,8 +13,7 @@ from scae_jax.models.capsule_inference import (
   PartInference,
   Posterior,
   PosteriorScales,
-  constrain,
-  unconstrain,
+  change_scales,
 )
 from scae_jax.routing.selection import Capsules
 from tests.references import affine_reference
@@ -76,18 +75,19 @@ def test_centre_is_the_median_and_the_mean():
 
 def test_deviations_have_a_floor_and_what_is_free_may_have_any_values():
   belief = posterior()
-  free = unconstrain(belief, SCALES)
+  (free,) = change_scales(SCALES.unconstrain, [belief])
   expected = np.log(np.expm1(np.float64(belief.pose_scales) - 0.02))
   np.testing.assert_allclose(free.pose_scales, expected, rtol=1e-4, atol=1e-5)
   np.testing.assert_array_equal(free.poses, belief.poses)
-  back = constrain(free, SCALES)
+  (back,) = change_scales(SCALES.constrain, [free])
   np.testing.assert_allclose(back.pose_scales, belief.pose_scales, rtol=1e-5)
-  low = constrain(free.replace(pose_scales=free.pose_scales - 80.0), SCALES)
+  lower = free.replace(pose_scales=free.pose_scales - 80.0)
+  (low,) = change_scales(SCALES.constrain, [lower])
   np.testing.assert_allclose(low.pose_scales, np.full((BATCH, CAPSULES, 6), 0.02), rtol=1e-6)
   # From the floor, where rounding may leave one, the way back is finite.
-  assert np.isfinite(unconstrain(low, SCALES).pose_scales).all()
+  assert np.isfinite(SCALES.unconstrain(low.pose_scales)).all()
   point = posterior(gaussian=False)
-  assert constrain(unconstrain(point, SCALES), SCALES).pose_scales is None
+  assert change_scales(SCALES.unconstrain, [point])[0].pose_scales is None
 
 
 PARTS = 3

@@ -11,9 +11,8 @@ import pytest
 from scipy.special import expit, log_expit
 
 from scae_jax.models import ccae
-from scae_jax.models.ccae import CCAEOutput, segment
-from scae_jax.models.object_capsules import ObjectCapsules
-from scae_jax.models.point_capsules import PointVotes, point_votes
+from scae_jax.models.ccae import CCAEOutput, point_votes, segment
+from scae_jax.models.object_capsules import ObjectCapsules, Votes
 from scae_jax.routing.points import PointRouting
 from tests.references import reference_points
 from tests.tiny import CCAE_TERMS as TERMS
@@ -198,7 +197,7 @@ def test_measures_against_brute_force(capsules):
 def test_segments_by_hand():
   output = record_of(
     CCAEOutput,
-    objects=record_of(PointVotes, presence_logits=jnp.array([[0.1, -0.1], [9.0, -9.0]])),
+    objects=record_of(Votes, presence_logits=jnp.array([[0.1, -0.1], [9.0, -9.0]])),
     routing=record_of(PointRouting, winner=jnp.array([[0, 1, 0], [1, 1, 0]])),
     point_presence=jnp.array([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]]),
   )

@@ -6,6 +6,7 @@ their own, so that networks with Gaussian posteriors can start from those with p
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import jax
@@ -97,18 +98,16 @@ class Posterior:
     return selection.pose_log_prob(capsules.poses, self.poses, scales)
 
 
-def unconstrain(posterior: Posterior, scales_of: PosteriorScales) -> Posterior:
-  """The posterior with unconstrained standard deviations, see `PosteriorScales.unconstrain`."""
-  if posterior.pose_scales is None:
-    return posterior
-  return dataclasses.replace(posterior, pose_scales=scales_of.unconstrain(posterior.pose_scales))
+def change_scales(
+  change: Callable[[Array], Array], posteriors: Sequence[Posterior]
+) -> list[Posterior]:
+  """Posteriors with changed standard deviations, by a method of `PosteriorScales`."""
 
+  def changed(posterior: Posterior) -> Posterior:
+    scales = jax.tree.map(change, posterior.pose_scales)  # None, of a point, stays None
+    return dataclasses.replace(posterior, pose_scales=scales)
 
-def constrain(free: Posterior, scales_of: PosteriorScales) -> Posterior:
-  """The inverse of `unconstrain`."""
-  if free.pose_scales is None:
-    return free
-  return dataclasses.replace(free, pose_scales=scales_of.constrain(free.pose_scales))
+  return [changed(posterior) for posterior in posteriors]
 
 
 class PartInference(nn.Module):

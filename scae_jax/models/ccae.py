@@ -6,6 +6,7 @@ be, and nothing says which vote is for which point. Kosiorek et al. 2019, sectio
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -16,14 +17,20 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import bounds
-from scae_jax.bounds import MAX_WIDTH, Bound, between, one_of
+from scae_jax.bounds import MAX_WIDTH, Bound, between, each, one_of
+from scae_jax.layers.mlp import MLP
 from scae_jax.models.capsule_loss import CapsuleLoss, SparsityTerms, sparsity_of
-from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
-from scae_jax.models.part_capsules import SCALES
-from scae_jax.models.point_capsules import MLPDecoder, PointVotes, point_votes
+from scae_jax.models.object_capsules import (
+  ObjectCapsules,
+  ObjectDecoder,
+  ObjectEncoder,
+  Votes,
+  votes_from,
+)
+from scae_jax.models.part_capsules import MAX_NOISE, POSE_SIZE, SCALES
 from scae_jax.models.system import Found, PointSpec, Spec, System, build_module, build_stage
 from scae_jax.routing import points as routing_points
-from scae_jax.typing import Array, Batch, Float
+from scae_jax.typing import Array, Batch, Float, typed
 
 DECODERS = ("capsules", "mlp")
 # A capsule is there when it won this many points: one may be chance, two have a distance.
@@ -54,13 +61,48 @@ class CCAEOptions:
 class CCAEOutput:
   """Everything that one pass computes."""
 
-  objects: PointVotes  # the votes of every capsule
+  objects: Votes  # the votes of every capsule
   # Which capsule explains which point, with a leading batch axis.
   routing: routing_points.PointRouting
   point_presence: Float[Array, "b n"]  # of the batch
   log_prob: Float[Array, " b"]  # log-likelihood of the present points, nats
   mass: Float[Array, "b k"]  # share of all points that every capsule explains
   won: Float[Array, "b k"]  # present points that every capsule won; no gradient
+
+
+def point_votes(objects: ObjectCapsules) -> Votes:
+  """The votes of object capsules for points, which have no pose: the translation of each vote."""
+  return dataclasses.replace(objects, votes=objects.votes[..., jnp.array([2, 5])])
+
+
+class MLPDecoder(nn.Module):
+  """The baseline: votes straight from one plain MLP, with no pose that they would share."""
+
+  num_objects: int  # k
+  num_votes: int  # v
+  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]  # of the hidden layers
+  # Width of the uniform noise on capsule and vote presence logits in training.
+  presence_noise: Annotated[float, between(0, MAX_NOISE)]
+  learn_vote_scale: bool  # standard deviations are predicted; otherwise they are 1
+
+  @nn.compact
+  @typed
+  def __call__(self, x: Float[Array, "b k e"], *, train: bool) -> Votes:
+    batch, k, v = x.shape[0], self.num_objects, self.num_votes
+    widths = {"positions": 2 * v, "vote_presence": v, "presence": 1}
+    if self.learn_vote_scale:
+      widths["vote_scale"] = v
+    ends = list(itertools.accumulate(k * width for width in widths.values()))
+    x = MLP((*self.widths, ends[-1]), name="mlp")(x.reshape(batch, -1))
+    pieces = zip(widths.items(), jnp.split(x, ends[:-1], axis=-1), strict=True)
+    raw = {name: piece.reshape(batch, k, width) for (name, width), piece in pieces}
+    said = (raw["presence"], raw["vote_presence"], raw.get("vote_scale"))
+    noise = {"scale": self.presence_noise, "in_evaluation": False}
+    return Votes(
+      votes=raw["positions"].reshape(batch, k, v, 2),
+      dynamic=jnp.zeros((batch, k, v, POSE_SIZE)),
+      **votes_from(self, *said, train=train, **noise),
+    )
 
 
 class CCAE(nn.Module):

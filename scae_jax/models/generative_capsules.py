@@ -145,10 +145,10 @@ class GenerativeCapsules(nn.Module):
     """What the parts paint on canvas x canvas pixels, alphas times relaxed presences, in [0, 1]."""
     return jax.vmap(compositing.over)(*self._layers(parts, canvas))
 
-  def draw_parts(self, parts: Capsules, canvas: int) -> Float[Array, "b m h w c"]:
-    """The visible share of each part's drawing; they add up to the picture."""
+  def part_mixing(self, parts: Capsules, canvas: int) -> Float[Array, "b m h w"]:
+    """The visible share of each part's drawing, mean over channels; the sum is the picture's."""
     colours, alphas = self._layers(parts, canvas)
-    return jax.vmap(compositing.visibility)(alphas)[..., None] * colours
+    return jnp.mean(jax.vmap(compositing.visibility)(alphas)[..., None] * colours, axis=-1)
 
   def _layers(self, parts: Capsules, canvas: int) -> tuple[Array, Array]:
     """What each part paints: colours times alphas [b, m, h, w, c], and alphas [b, m, h, w]."""

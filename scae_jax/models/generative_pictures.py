@@ -121,12 +121,5 @@ def reconstructions(
     alone,
     bottom_up=generative.draw(parts, canvas),
     top_down=draw_where(owner < num_objects),
-    part_mixing=part_mixing(generative, parts, canvas),
+    part_mixing=generative.part_mixing(parts, canvas),
   )
-
-
-def part_mixing(
-  generative: GenerativeCapsules, parts: Capsules, canvas: int
-) -> Float[Array, "b m h w"]:
-  """The visible share of every part's drawing, mean over channels; the sum is the picture's."""
-  return jnp.mean(generative.draw_parts(parts, canvas), axis=-1)

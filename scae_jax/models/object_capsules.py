@@ -3,7 +3,7 @@
 Kosiorek et al. 2019, section 2.3 and appendix A.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -25,24 +25,50 @@ STATIC_INIT = 0.064
 
 
 @struct.dataclass
-class ObjectCapsules:
-  """What the decoder says of every object; gradients flow through every field."""
+class Votes:
+  """What objects say of parts, or of points; gradients flow through every field."""
 
-  poses: Float[Array, "b k 2 3"]  # object-viewer transforms
+  votes: Float[Array, "b k m n"]  # predicted part poses as six numbers, or places of points as two
+  vote_scale: Float[Array, "b k m"]  # their standard deviations
+  vote_presence: Float[Array, "b k m"]  # probability that object k shows part m
   presence: Float[Array, "b k"]  # the largest vote presence of each object
   # Logits of the capsules' own presences, before noise; vote presences do not enter.
   presence_logits: Float[Array, "b k"]
+  # Raw deformations of the object-part transforms; zero where there are none.
+  dynamic: Float[Array, "b k m 6"]
+
+
+@struct.dataclass
+class ObjectCapsules(Votes):
+  """What the decoder says of every object; gradients flow through every field."""
+
+  poses: Float[Array, "b k 2 3"]  # object-viewer transforms
   object_part: Float[Array, "b k m 2 3"]  # poses of parts in object coordinates
-  votes: Float[Array, "b k m 6"]  # predicted part poses as six numbers
-  vote_scale: Float[Array, "b k m"]  # their standard deviations
-  vote_presence: Float[Array, "b k m"]  # probability that object k shows part m
-  dynamic: Float[Array, "b k m 6"]  # raw deformations of the object-part transforms
 
 
-@typed
-def vote_scale_of(raw: Float[Array, "..."]) -> Float[Array, "..."]:
-  """Standard deviations of votes from unconstrained numbers: softplus(x + 0.5) + 0.01."""
-  return jax.nn.softplus(raw + 0.5) + MIN_VOTE_SCALE
+def votes_from(
+  module: nn.Module,
+  logits: Float[Array, "b k 1"],
+  vote_logits: Float[Array, "b k m"],
+  raw_scale: Float[Array, "b k m"] | None,
+  **noise: Any,
+) -> dict[str, Array]:
+  """Presences and scales of `Votes`, from logits of capsules and votes, before noise.
+
+  Standard deviations are softplus(raw + 0.5) + 0.01, or 1 without `raw_scale`. `noise` are options
+  of `noisy_sigmoid`.
+  """
+  capsule = noisy_sigmoid(module, logits, use=1, **noise)
+  vote_presence = capsule * noisy_sigmoid(module, vote_logits, use=2, **noise)
+  vote_scale = jnp.ones(vote_logits.shape)
+  if raw_scale is not None:
+    vote_scale = jax.nn.softplus(raw_scale + 0.5) + MIN_VOTE_SCALE
+  return {
+    "presence": jnp.max(vote_presence, axis=-1),
+    "presence_logits": logits[..., 0],
+    "vote_presence": vote_presence,
+    "vote_scale": vote_scale,
+  }
 
 
 class ObjectEncoder(nn.Module):
@@ -139,19 +165,8 @@ class ObjectDecoder(nn.Module):
     object_part, votes = jax.vmap(jax.vmap(over_parts))(poses, static[None] + dynamic)
 
     noise = {"scale": self.presence_noise, "in_evaluation": self.noise_in_evaluation}
-    capsule = noisy_sigmoid(self, raw["presence"], **noise, train=train, use=1)
-    share = noisy_sigmoid(self, raw["vote_presence"], **noise, train=train, use=2)
-    vote_presence = capsule * share
-    vote_scale = jnp.ones((batch, num_objects, m))
-    if self.learn_vote_scale:
-      vote_scale = vote_scale_of(raw["vote_scale"])
+    said = (raw["presence"], raw["vote_presence"], raw.get("vote_scale"))
+    presences = votes_from(self, *said, train=train, **noise)
     return ObjectCapsules(
-      poses=poses,
-      presence=jnp.max(vote_presence, axis=-1),
-      presence_logits=raw["presence"][..., 0],
-      object_part=object_part,
-      votes=votes,
-      vote_scale=vote_scale,
-      vote_presence=vote_presence,
-      dynamic=dynamic,
+      poses=poses, object_part=object_part, votes=votes, dynamic=dynamic, **presences
     )

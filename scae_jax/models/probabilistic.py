@@ -22,8 +22,7 @@ from scae_jax.models.capsule_inference import (
   PartInference,
   Posterior,
   PosteriorScales,
-  constrain,
-  unconstrain,
+  change_scales,
 )
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.pictures import part_identity
@@ -153,21 +152,21 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   scales_of = module.part_inference.scales_of
   infer = nn.apply(ProbabilisticCapsules.infer, module)
   prior = nn.apply(ProbabilisticCapsules.prior, module)
-  estimate = nn.apply(ProbabilisticCapsules.free_estimate, module)
+  estimate = nn.apply(ProbabilisticCapsules.estimate, module)
   picture = nn.apply(ProbabilisticCapsules.picture, module)
   names = term_names(len(module.generative.capsules), gaussian=module.part_inference.gaussian)
 
   def terms(
     variables: Any, posterior: list[Posterior], batch: Batch, key: Array
   ) -> dict[str, Array]:
-    found = estimate(variables, batch["image"], posterior, key)
+    found, _ = estimate(variables, batch["image"], key, posterior)
     return {name: found[name] for name in names}
 
   return FreeForm(
     encode=lambda variables, batch: infer(variables, batch["image"], None)[0],
     prior=lambda variables, batch: prior(variables, len(batch["image"])),
-    unconstrain=lambda posterior: [unconstrain(layer, scales_of) for layer in posterior],
-    constrain=lambda free: [constrain(layer, scales_of) for layer in free],
+    unconstrain=functools.partial(change_scales, scales_of.unconstrain),
+    constrain=functools.partial(change_scales, scales_of.constrain),
     terms=terms,
     readings=readings,
     draw=lambda variables, posterior, batch: picture(

@@ -91,21 +91,24 @@ class ProbabilisticCapsules(nn.Module):
       return posterior.centre(temperature)
     return posterior.sample(jax.random.fold_in(key, layer), temperature)
 
-  def estimate(self, image: Array, key: Array) -> tuple[dict[str, Array], list[Array]]:
-    """`negative_bound` of images [b, h, w, c] under the networks' posteriors, [b] each; and
-    `ProbabilisticOutput.joints`."""
-    posteriors, layers = self.infer(image, key)
+  def estimate(
+    self, image: Array, key: Array, given: Sequence[Posterior] | None = None
+  ) -> tuple[dict[str, Array], list[Array]]:
+    """`negative_bound` of images [b, h, w, c], a mean over samples, [b] each; and
+    `ProbabilisticOutput.joints`.
+
+    Posteriors are the networks', or those of all layers that are given, independent of each other.
+    """
+    if given is None:
+      posteriors, layers = self.infer(image, key)
+    else:
+      posteriors = repeat(list(given), self.num_samples)
+      layers = [self._draw(posterior, key, i) for i, posterior in enumerate(posteriors)]
     choices = self._select(posteriors, layers)
     joints = [choice.joint.reshape(len(image), -1, *choice.joint.shape[1:]) for choice in choices]
-    return self._mean_terms(image, posteriors, layers, choices), joints
-
-  def free_estimate(
-    self, image: Array, posteriors: Sequence[Posterior], key: Array
-  ) -> dict[str, Array]:
-    """`negative_bound` of images under given posteriors, independent of each other, [b] each."""
-    posteriors = repeat(list(posteriors), self.num_samples)
-    layers = [self._draw(posterior, key, i) for i, posterior in enumerate(posteriors)]
-    return self._mean_terms(image, posteriors, layers, self._select(posteriors, layers))
+    terms = self.negative_bound(repeat(image, self.num_samples), posteriors, layers, choices)
+    samples = (len(image), self.num_samples)
+    return {name: jnp.mean(term.reshape(samples), axis=1) for name, term in terms.items()}, joints
 
   def prior(self, batch_size: int) -> list[Posterior]:
     """The prior's own moments as posteriors of every layer, the same for all examples."""
@@ -131,19 +134,6 @@ class ProbabilisticCapsules(nn.Module):
       for posterior, capsules in zip(posteriors, layers, strict=True)
     ]
     return self.generative.select(layers, off)
-
-  def _mean_terms(
-    self,
-    image: Array,
-    posteriors: Sequence[Posterior],
-    layers: Sequence[Capsules],
-    choices: Sequence[Selection],
-  ) -> dict[str, Array]:
-    terms = self.negative_bound(repeat(image, self.num_samples), posteriors, layers, choices)
-    return {
-      name: jnp.mean(value.reshape(len(image), self.num_samples), axis=1)
-      for name, value in terms.items()
-    }
 
   def negative_bound(
     self,
@@ -247,9 +237,9 @@ class ProbabilisticCapsules(nn.Module):
     return generative_pictures.draw_objects(self.generative, objects, poses, canvas, key)
 
   def part_mixing(self, image: Array) -> Array:
-    """`generative_pictures.part_mixing` of what parts draw of images [b, h, w, c]: [b, m, h, w]."""
+    """`GenerativeCapsules.part_mixing` of images [b, h, w, c]."""
     parts = self.part_inference(image).centre(self.generative.temperature_of(0))
-    return generative_pictures.part_mixing(self.generative, parts, image.shape[1])
+    return self.generative.part_mixing(parts, image.shape[1])
 
 
 def repeat(tree: Any, times: int) -> Any:

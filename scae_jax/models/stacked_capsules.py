@@ -151,44 +151,43 @@ class SCAE(nn.Module):
     """Poses [b, m, 2, 3] and presences [b, m] of the parts that the image is drawn from."""
     poses, presence = found.parts.poses, found.parts.presence
     if self.reconstruction_vote != "encoder":
-      poses = self._winning_poses(found, soft=self.reconstruction_vote == "soft")
+      votes = found.objects.votes
+      votes = _winner_says(found.routing, votes, self.dummy_vote, by=self.reconstruction_vote)
+      poses = votes.reshape(*votes.shape[:2], 2, 3)
     if self.reconstruction_presence != "encoder":
-      presence = _winning_presence(found, soft=self.reconstruction_presence == "soft")
+      said = found.objects.vote_presence[..., None]
+      nothing = jnp.zeros((said.shape[2], 1))
+      said = _winner_says(found.routing, said, nothing, by=self.reconstruction_presence)
+      presence = said[..., 0]
     return poses, presence
-
-  def _winning_poses(self, found: Encoding, *, soft: bool) -> Array:
-    votes = _winner_says(found.routing, found.objects.votes, self.dummy_vote, soft=soft)
-    return votes.reshape(*votes.shape[:2], 2, 3)
 
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
     """Arrays of the figures: what parts draw, what objects draw, and what each draws alone."""
-    image = batch["image"]
-    found = self.encode(image, train=False)
-    objects, routing, canvas = found.objects, found.routing, image.shape[1]
-    target, mode = self._target(image), jax.vmap(mixtures.mode)
-
-    poses_of_winners = self._winning_poses(found, soft=False)
-    presence = _winning_presence(found, soft=False)
-    top_down = mode(self.part_decoder(poses_of_winners, presence, found.colours, canvas))
-
-    def one_object(k: Array) -> Array:
-      poses = jnp.take(objects.votes, k, axis=1).reshape(poses_of_winners.shape)
-      presence = jnp.take(objects.vote_presence, k, axis=1) * (routing.winner == k)
-      return mode(self.part_decoder(poses, presence, found.colours, canvas))
-
-    num_objects = objects.presence.shape[1]
-    alone = jax.lax.map(one_object, jnp.arange(num_objects))
-    bottom_up, part_mixing = self._draw_parts(found.parts, found.colours, canvas)
+    image, canvas = batch["image"], batch["image"].shape[1]
+    encoding = self.encode(image, train=False)
+    found = self._found(encoding)
+    bottom_up, part_mixing = self._draw_parts(encoding.parts, encoding.colours, canvas)
+    numbers = jnp.arange(-1, encoding.objects.presence.shape[1])  # -1 for all objects
+    by_objects = jax.lax.map(lambda number: self.draw_from_objects(found, number, canvas), numbers)
     templates = {"templates": self.part_decoder.templates()}
     if self.part_decoder.mixing == "alpha":
       templates["alphas"] = jax.nn.sigmoid(self.part_decoder.alphas)
-    drawn = {"bottom_up": bottom_up, "top_down": top_down, "part_mixing": part_mixing}
-    shown = pictures.reconstructions(target, routing.posterior, objects.presence, alone, **drawn)
+    shown = pictures.reconstructions(
+      self._target(image),
+      encoding.routing.posterior,
+      encoding.objects.presence,
+      by_objects[1:],
+      bottom_up=bottom_up,
+      top_down=by_objects[0],
+      part_mixing=part_mixing,
+    )
     return {"templates": templates, **shown}
 
   def find(self, batch: Batch) -> Found:
     """What `Found` has of images."""
-    found = self.encode(batch["image"], train=False)
+    return self._found(self.encode(batch["image"], train=False))
+
+  def _found(self, found: Encoding) -> Found:
     parts, objects = found.parts, found.objects
     return Found(
       object_presence=objects.presence,
@@ -253,18 +252,13 @@ class SCAE(nn.Module):
 
 
 def _winner_says(
-  routing: routing_mixture.Routing, values: Array, dummy: Array, *, soft: bool
+  routing: routing_mixture.Routing, values: Array, dummy: Array, *, by: str
 ) -> Array:
-  """What the winning object says of each part, of values [b, k, m, d] and a dummy's [m, d]."""
-  if soft:
+  """What the winning object (`soft` or `hard`) says of each part, of values [b, k, m, d] and a
+  dummy's [m, d]."""
+  if by == "soft":
     return jax.vmap(routing_mixture.soft_winner, in_axes=(0, 0, None))(routing, values, dummy)
   return jax.vmap(routing_mixture.hard_winner)(routing, values)
-
-
-def _winning_presence(found: Encoding, *, soft: bool) -> Array:
-  presence = found.objects.vote_presence[..., None]
-  nothing = jnp.zeros((presence.shape[2], 1))
-  return _winner_says(found.routing, presence, nothing, soft=soft)[..., 0]
 
 
 def _scale_gradient(x: Array, factor: Array | float) -> Array:
