@@ -33,36 +33,16 @@ def route(*arguments, normalize_mixing=False):
   return mixture.route(*arguments, normalize_mixing=normalize_mixing)
 
 
-@pytest.mark.parametrize("normalize_mixing", [False, True])
-def test_against_scipy(normalize_mixing):
-  arguments = random_inputs()
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 1000), normalize_mixing=st.booleans())
+def test_against_scipy(seed, normalize_mixing):
+  arguments = random_inputs(seed)
   log_prob, posterior = reference_routing(*arguments, normalize_mixing)
   actual = route(*arguments, normalize_mixing=normalize_mixing)
   # Densities at scale 0.01 are of size 1e4, known to 1e-3; they lose against any other.
   np.testing.assert_allclose(actual.log_prob, log_prob, rtol=2e-5, atol=1e-5)
   np.testing.assert_allclose(actual.posterior, posterior, rtol=1e-4, atol=1e-6)
   np.testing.assert_array_equal(actual.winner, np.argmax(posterior[:-1], axis=0))
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 1000), order=st.permutations(range(OBJECTS)), normalised=st.booleans())
-def test_posterior_properties(seed, order, normalised):
-  order = np.array(order)
-  poses, votes, scale, presence = random_inputs(seed)
-  routing = route(poses, votes, scale, presence, normalize_mixing=normalised)
-  posterior = np.asarray(routing.posterior)
-  np.testing.assert_allclose(posterior.sum(axis=0), 1, atol=1e-6)  # rounding of four terms
-  # Each object's mass is the mean over parts of its posterior; the dummy's share is missing.
-  mass = np.asarray(mixture.posterior_mass(routing))
-  np.testing.assert_allclose(mass, posterior[:-1].mean(axis=1), atol=1e-6)
-  np.testing.assert_allclose(mass.sum(), 1 - posterior[-1].mean(), atol=1e-6)
-
-  permuted = route(poses, votes[order], scale[order], presence[order], normalize_mixing=normalised)
-  # Sums in another order.
-  np.testing.assert_allclose(permuted.posterior[:-1], posterior[order], rtol=1e-5, atol=1e-6)
-  np.testing.assert_allclose(permuted.posterior[-1], posterior[-1], rtol=1e-5, atol=1e-6)
-  np.testing.assert_allclose(permuted.log_prob, routing.log_prob, rtol=1e-5, atol=1e-5)
-  np.testing.assert_array_equal(order[np.asarray(permuted.winner)], routing.winner)
 
 
 def hand_set_routing():
