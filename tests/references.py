@@ -120,6 +120,17 @@ def reference_agreement(given, iterations):
   return history
 
 
+def reference_sparsity(presence, masses, num_classes):
+  """Kosiorek et al. 2019, section 2.3: l2 of presences [b, k], entropies of masses [b, k]."""
+  (num_examples, num_objects), shares = presence.shape, np.asarray(masses, np.float64)
+  return {
+    "prior_within": np.mean((presence.sum(axis=1) - num_objects / num_classes) ** 2),
+    "prior_between": np.mean((presence.sum(axis=0) - num_examples / num_classes) ** 2),
+    "posterior_within": np.mean([stats.entropy(row) for row in shares]),
+    "posterior_between": -stats.entropy(shares.sum(axis=0)),
+  }
+
+
 def reference_points(points, votes, scale, presence):
   """Kosiorek et al. 2019, equations 2 to 4, one number at a time: log-probability, posteriors."""
   points, votes, scale, presence = (
@@ -261,6 +272,22 @@ def correlate(x, kernel, bias, stride=1):
     window = np.asarray(x[b, top : top + side, left : left + side], np.float64)
     result[b, row, column] = np.einsum("rsc,rscd->d", window, kernel) + bias
   return result
+
+
+def assert_slope(run, inputs, rng, step, **tolerances):
+  """In float64, the gradient along a random direction of all inputs is that of differences.
+
+  `run` gives value and gradient: compiling is what takes time, and `check_grads` compiles thrice.
+  """
+  direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), inputs)
+  (ahead, _), (behind, _) = (
+    run(jax.tree.map(lambda x, d, move=move: x + move * d, inputs, direction))
+    for move in (step, -step)
+  )
+  assert ahead.dtype == np.float64
+  products = jax.tree.map(lambda g, d: np.sum(g * d), run(inputs)[1], direction)
+  slope, difference = sum(jax.tree.leaves(products)), (ahead - behind) / (2 * step)
+  np.testing.assert_allclose(slope, difference, **tolerances)
 
 
 def equations(jaxpr):

@@ -23,6 +23,8 @@ from scae_jax.data.digits import load_digits
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
+from scae_jax.training.errors import Interrupted
+from scae_jax.training.loop import train
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.program import Program
 from scae_jax.training.state import initial_state
@@ -49,8 +51,8 @@ def assert_same_run(workdir: pathlib.Path, expected: pathlib.Path) -> None:
   assert metrics(workdir) == metrics(expected)
 
 
-def stop_after(monkeypatch, num_dispatches: int) -> None:
-  """Sends SIGTERM to this process when this many dispatches have run."""
+def stop_after(num_dispatches: int, config, workdir: pathlib.Path, said: str) -> None:
+  """Trains until SIGTERM comes after this many dispatches; `said` is what the run says then."""
   original, count = Program.run, 0
 
   def run(self, state, step):
@@ -60,7 +62,11 @@ def stop_after(monkeypatch, num_dispatches: int) -> None:
       terminate()
     return original(self, state, step)
 
-  monkeypatch.setattr(Program, "run", run)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(Program, "run", run)
+    with pytest.raises(Interrupted, match=said) as stopped:
+      train(config, workdir)
+  assert stopped.value.exit_code == 143
 
 
 def terminate() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from scae_jax import compositing, geometry, margins, mixtures, sparsity, warping
 from scae_jax.routing import dynamic, em, mixture, points, selection
+from tests.references import assert_slope
 from tests.test_math_routing_selection import random_layers
 
 
@@ -103,19 +104,13 @@ PURE = {
 
 @pytest.mark.parametrize("name", PURE)
 def test_gradients_of_the_mathematics_by_differences(name):
-  """In float64, along a random direction of all inputs, of a random sum of all outputs.
-
-  One program for values and gradients: compiling is what takes time.
-  """
+  """Of a random sum of all outputs, along a random direction of all inputs."""
   function, make_inputs = PURE[name]
-  rng, step = np.random.RandomState(0), 1e-6
-
-  def random_like(tree):
-    return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), tree)
-
+  rng = np.random.RandomState(0)
   with jax.enable_x64(True):
     inputs = make_inputs()
-    weights = random_like(jax.eval_shape(function, *inputs))
+    shapes = jax.eval_shape(function, *inputs)
+    weights = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), shapes)
 
     @jax.jit
     @jax.value_and_grad
@@ -125,12 +120,5 @@ def test_gradients_of_the_mathematics_by_differences(name):
       )
       return sum(jax.tree.leaves(products))
 
-    direction = random_like(inputs)
-    ahead, behind = (
-      total(jax.tree.map(lambda x, d, size=size: x + size * d, inputs, direction))[0]
-      for size in (step, -step)
-    )
-    products = jax.tree.map(lambda g, d: jnp.sum(g * d), total(inputs)[1], direction)
     # Differences over 1e-6 leave 1e-8 of values of size 1 to 100; curvature adds about as much.
-    slope, difference = sum(jax.tree.leaves(products)), (ahead - behind) / (2 * step)
-    np.testing.assert_allclose(slope, difference, rtol=1e-6, atol=1e-6)
+    assert_slope(total, inputs, rng, 1e-6, rtol=1e-6, atol=1e-6)

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from scae_jax import sparsity
-from scae_jax.margins import margin_loss, spread_loss, spread_margin
+from scae_jax.margins import margin_loss, spread_loss
 from scae_jax.models.capsule_loss import CapsuleLoss, sparsity_of
 from tests.tiny import LOSS, MARGINS
 
@@ -156,14 +156,3 @@ def test_margin_losses_against_loops(num_present):
         spread += max(0, 0.6 - (lengths[t] - lengths[i])) ** 2
     found = spread_loss(jnp.asarray(lengths), jnp.asarray(present), jnp.float32(0.6))
     assert float(found) == pytest.approx(spread, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-  ("step", "expected"),
-  [(0, 0.2142085), (200, 0.595), (400, 0.9757915), (700, 0.9899641), (np.inf, 0.9899641)],
-)
-def test_spread_margin_rises_from_a_fifth_to_nearly_one(step, expected):
-  """0.2 + 0.79 / (1 + exp(-x)) of x = -4, 0, 4, 10 and, however long it takes, 10."""
-  assert float(spread_margin(jnp.float32(step), 50.0)) == pytest.approx(
-    expected, rel=1e-5, abs=1e-6
-  )

@@ -1,4 +1,4 @@
-"""Routing by vote mixture against a SciPy loop; dummy, winners, extremes."""
+"""Routing by vote mixture, of parts and of points without order: against SciPy loops, extremes."""
 
 import functools
 
@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scae_jax.routing import mixture
-from tests.references import reference_routing
+from scae_jax.routing import points as routing_points
+from tests.references import reference_points, reference_routing
 
 OBJECTS, PARTS = 3, 4
+CAPSULES, VOTES, POINTS = 3, 4, 6
 
 
-def random_inputs(seed=0):
+def random_parts(seed=0):
   """Votes near the poses, presences that include 0 and 1, scales that include the floor."""
   rng = np.random.RandomState(seed)
   poses = rng.normal(0, 0.5, (PARTS, 6))
@@ -28,61 +30,70 @@ def random_inputs(seed=0):
   return tuple(x.astype(np.float32) for x in (poses, votes, scale, presence))
 
 
-@functools.partial(jax.jit, static_argnames="normalize_mixing")
-def route(*arguments, normalize_mixing=False):
-  return mixture.route(*arguments, normalize_mixing=normalize_mixing)
+def random_points(seed=0):
+  """Votes around points, presences that include 0 and 1, a scale at the floor."""
+  rng = np.random.RandomState(seed)
+  points = rng.uniform(-1, 1, (POINTS, 2))
+  votes = rng.uniform(-1, 1, (CAPSULES, VOTES, 2))
+  votes[0, :3] = points[:3] + rng.normal(0, 0.05, (3, 2))
+  scale = rng.uniform(0.05, 0.5, (CAPSULES, VOTES))
+  scale[0, 0] = 0.01
+  presence = rng.uniform(0.05, 1, (CAPSULES, VOTES))
+  presence[1, 1], presence[2, 2] = 0, 1
+  return tuple(x.astype(np.float32) for x in (points, votes, scale, presence))
 
 
-@pytest.mark.parametrize("normalize_mixing", [False, True])
-def test_against_scipy(normalize_mixing):
-  arguments = random_inputs()
-  log_prob, posterior = reference_routing(*arguments, normalize_mixing)
-  actual = route(*arguments, normalize_mixing=normalize_mixing)
-  # Densities at scale 0.01 are of size 1e4, known to 1e-3; they lose against any other.
+route = jax.jit(mixture.route, static_argnames="normalize_mixing")
+route_points = jax.jit(routing_points.route_points)
+
+
+def assert_routed(actual, log_prob, posterior):
+  # Log densities at scale 0.01 are of size 1e4, known to 1e-3; they lose against any other.
   np.testing.assert_allclose(actual.log_prob, log_prob, rtol=2e-5, atol=1e-5)
   np.testing.assert_allclose(actual.posterior, posterior, rtol=1e-4, atol=1e-6)
   np.testing.assert_array_equal(actual.winner, np.argmax(posterior[:-1], axis=0))
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 1000), order=st.permutations(range(OBJECTS)), normalised=st.booleans())
-def test_posterior_properties(seed, order, normalised):
-  order = np.array(order)
-  poses, votes, scale, presence = random_inputs(seed)
-  routing = route(poses, votes, scale, presence, normalize_mixing=normalised)
-  posterior = np.asarray(routing.posterior)
-  np.testing.assert_allclose(posterior.sum(axis=0), 1, atol=1e-6)  # rounding of four terms
-  # Each object's mass is the mean over parts of its posterior; the dummy's share is missing.
-  mass = np.asarray(mixture.posterior_mass(routing))
-  np.testing.assert_allclose(mass, posterior[:-1].mean(axis=1), atol=1e-6)
-  np.testing.assert_allclose(mass.sum(), 1 - posterior[-1].mean(), atol=1e-6)
-
-  permuted = route(poses, votes[order], scale[order], presence[order], normalize_mixing=normalised)
-  # Sums in another order.
-  np.testing.assert_allclose(permuted.posterior[:-1], posterior[order], rtol=1e-5, atol=1e-6)
-  np.testing.assert_allclose(permuted.posterior[-1], posterior[-1], rtol=1e-5, atol=1e-6)
-  np.testing.assert_allclose(permuted.log_prob, routing.log_prob, rtol=1e-5, atol=1e-5)
-  np.testing.assert_array_equal(order[np.asarray(permuted.winner)], routing.winner)
+@given(seed=st.integers(0, 1000), normalize_mixing=st.booleans())
+def test_parts_against_scipy(seed, normalize_mixing):
+  arguments = random_parts(seed)
+  actual = route(*arguments, normalize_mixing=normalize_mixing)
+  assert_routed(actual, *reference_routing(*arguments, normalize_mixing))
 
 
-def hand_set_routing():
-  """Two objects, three parts: the first object, the second, and a dummy that beats both."""
-  posterior = jnp.array([[0.5, 0.25, 0.0], [0.25, 0.5, 0.125], [0.25, 0.25, 0.875]])
-  winner = jnp.argmax(posterior[:2], axis=0)
-  return mixture.Routing(log_prob=jnp.zeros(3), posterior=posterior, winner=winner)
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 1000))
+def test_points_against_scipy(seed):
+  """A capsule has the posterior of all its votes; the dummy is the last."""
+  arguments = random_points(seed)
+  actual = route_points(*arguments)
+  log_prob, posterior = reference_points(*arguments)
+  by_vote = posterior[:-1].reshape(CAPSULES, VOTES, POINTS)
+  assert_routed(actual, log_prob, np.concatenate([by_vote.sum(axis=1), posterior[-1:]]))
+  best = by_vote[actual.winner, :, np.arange(POINTS)].argmax(axis=1)
+  np.testing.assert_array_equal(actual.winning_vote, best)
 
 
-def test_winners_by_hand():
-  votes = jnp.array([[[1.0], [2.0], [4.0]], [[10.0], [20.0], [40.0]]])
-  dummy = jnp.array([[100.0], [200.0], [400.0]])
-  routing = hand_set_routing()
-  # Whole numbers and powers of two: nothing is rounded.
-  np.testing.assert_array_equal(mixture.hard_winner(routing, votes), [[1], [20], [40]])
-  # 1/2 + 10/4 + 100/4, 2/4 + 20/2 + 200/4, 40/8 + 400 7/8.
-  np.testing.assert_array_equal(mixture.soft_winner(routing, votes, dummy), [[28], [60.5], [355]])
-  np.testing.assert_allclose(mixture.posterior_mass(routing), [0.25, 0.875 / 3], rtol=1e-6)
+def of_parts(*arguments, normalize_mixing):
+  routing = mixture.route(*arguments, normalize_mixing=normalize_mixing)
+  mass = mixture.posterior_mass(routing)
+  return jnp.sum(routing.log_prob) + jnp.sum(jnp.square(mass)), routing
 
 
+def of_points(*arguments):
+  routing = routing_points.route_points(*arguments)
+  share = routing_points.point_mass(routing, jnp.ones(POINTS))
+  wins = routing_points.points_won(routing, jnp.ones(POINTS))
+  return jnp.sum(routing.log_prob) + jnp.sum(share) + jnp.sum(wins), routing
+
+
+KINDS = {
+  "parts": (functools.partial(of_parts, normalize_mixing=False), random_parts()),
+  "parts, normalised": (functools.partial(of_parts, normalize_mixing=True), random_parts()),
+  "points": (of_points, random_points()),
+}
+# Distance of the votes, their scale and their presence.
 EXTREMES = {
   "presence 0": (0.5, 1.0, 0.0),
   "presence 1": (0.5, 1.0, 1.0),
@@ -94,24 +105,17 @@ EXTREMES = {
 }
 
 
-@functools.partial(jax.jit, static_argnames="normalize_mixing")
-def value_and_gradient(*arguments, normalize_mixing):
-  def total(*arguments):
-    routing = mixture.route(*arguments, normalize_mixing=normalize_mixing)
-    mass = mixture.posterior_mass(routing)
-    return jnp.sum(routing.log_prob) + jnp.sum(jnp.square(mass)), routing
-
-  return jax.value_and_grad(total, argnums=(0, 1, 2, 3), has_aux=True)(*arguments)
+@functools.cache
+def value_and_gradient(kind):
+  return jax.jit(jax.value_and_grad(KINDS[kind][0], argnums=(0, 1, 2, 3), has_aux=True))
 
 
-@pytest.mark.parametrize("normalize_mixing", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", EXTREMES)
-def test_extremes_are_finite(case, normalize_mixing):
+def test_extremes_are_finite(case, kind):
   distance, size, probability = EXTREMES[case]
-  poses, _, scale, _ = random_inputs()
-  signs = np.random.RandomState(0).choice([-1.0, 1.0], (OBJECTS, PARTS, 6))
-  votes = (poses + distance * signs).astype(np.float32)
-  scale = np.full_like(scale, size)
-  presence = np.full_like(scale, probability)
-  numbers = value_and_gradient(poses, votes, scale, presence, normalize_mixing=normalize_mixing)
-  chex.assert_tree_all_finite(numbers)
+  poses, votes, scale, _ = KINDS[kind][1]
+  about = poses[0] if kind == "points" else poses
+  votes = about + distance * np.random.RandomState(0).choice(np.float32([-1, 1]), votes.shape)
+  like = (np.full_like(scale, number) for number in (size, probability))
+  chex.assert_tree_all_finite(value_and_gradient(kind)(poses, np.float32(votes), *like))

@@ -10,12 +10,8 @@ import pytest
 from scae_jax.routing.dynamic import route_by_agreement, squash
 from tests.references import reference_agreement
 
-CHILDREN, PARENTS, SIZE = 7, 3, 4
-
-
-def predictions(seed=0, scale=1.0):
-  shape = (CHILDREN, PARENTS, SIZE)
-  return (scale * np.random.RandomState(seed).normal(size=shape)).astype(np.float32)
+# Children, parents, numbers of each.
+GIVEN = np.random.RandomState(0).normal(size=(7, 3, 4)).astype(np.float32)
 
 
 @functools.partial(jax.jit, static_argnames=("iterations", "through_all"))
@@ -25,7 +21,7 @@ def route(given, iterations=3, through_all=True):
 
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_against_a_loop(iterations):
-  found, expected = route(predictions(), iterations), reference_agreement(predictions(), iterations)
+  found, expected = route(GIVEN, iterations), reference_agreement(GIVEN, iterations)
   # Sums of a few float32 products.
   np.testing.assert_allclose(found.parents, expected[-1][0], rtol=1e-5, atol=1e-6)
   for i, (_, coupling, agreement) in enumerate(expected):
@@ -48,7 +44,7 @@ def test_squash_of_extremes(length):
 
 def test_gradients_of_the_last_sum_alone():
   """Then they are those of a sum with a coupling that is given."""
-  given = jnp.asarray(predictions())
+  given = jnp.asarray(GIVEN)
   coupling = route(given).coupling[-1]
 
   @jax.jit
@@ -73,4 +69,4 @@ def test_gradients_of_the_last_sum_alone():
 
 def test_no_iterations():
   with pytest.raises(ValueError, match="at least 1 iteration, got 0"):
-    route_by_agreement(jnp.asarray(predictions()), iterations=0, through_all=True)
+    route_by_agreement(jnp.asarray(GIVEN), iterations=0, through_all=True)

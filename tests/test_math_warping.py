@@ -17,9 +17,7 @@ from tests.references import product_precisions, random_pose, reference_warp
 TOLERANCE = 1e-5
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def warp(template, pose, height, width):
-  return warping.warp_template(template, pose, height, width)
+warp = jax.jit(warping.warp_template, static_argnums=(2, 3))
 
 
 @pytest.fixture(scope="module")
@@ -120,16 +118,6 @@ def test_gradients_agree_where_the_slope_jumps(bank):
 def test_a_method_that_does_not_exist(bank):
   with pytest.raises(ValueError, match="no method 'tent'; expected one of gather, gather_products"):
     warping.warp_templates(*bank, HEIGHT, WIDTH, "tent")
-
-
-def test_sample_bilinear_by_hand():
-  template = jnp.array([[1.0, 2.0], [3.0, 4.0]])[..., None]
-  rows = jnp.array([[0.0, 0.5, -0.5, -1.0, 1.0, 1.5, 2.0, 5.0, 0.25, -1e9]])
-  columns = jnp.array([[0.0, 0.5, 0.0, 0.0, 1.0, 1.0, 1.0, -7.0, 1.0, 1e9]])
-  expected = [[1.0, 2.5, 0.5, 0.0, 4.0, 2.0, 0.0, 0.0, 2.5, 0.0]]
-  actual = jax.jit(warping.sample_bilinear)(template, rows, columns)[..., 0]
-  # Halves and quarters of small whole numbers: nothing is rounded.
-  np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("method", warping.METHODS)

@@ -1,4 +1,4 @@
-"""CCAE: votes, losses and measures against NumPy, gradients, symmetries, and bad configs."""
+"""CCAE: votes, losses and measures against NumPy, gradients, symmetries."""
 
 import dataclasses
 import functools
@@ -11,10 +11,9 @@ import pytest
 from scipy.special import expit, log_expit
 
 from scae_jax.models import ccae
-from scae_jax.models.ccae import CCAEOutput, point_votes, segment
-from scae_jax.models.object_capsules import ObjectCapsules, Votes
-from scae_jax.routing.points import PointRouting
-from tests.references import reference_points
+from scae_jax.models.ccae import point_votes, segment
+from scae_jax.models.object_capsules import ObjectCapsules
+from tests.references import reference_points, reference_sparsity
 from tests.tiny import CCAE_TERMS as TERMS
 from tests.tiny import build, compiled, random_variables, tiny
 from tests.toy_scenes import OPTIONS as SCENES
@@ -68,14 +67,11 @@ def moved(gradients):
   return any(np.any(gradient) for gradient in jax.tree.leaves(gradients))
 
 
-def record_of(kind, **fields):
-  """A record whose other fields are zero."""
-  others = dict.fromkeys((field.name for field in dataclasses.fields(kind)), jnp.zeros(()))
-  return kind(**{**others, **fields})
-
-
 def test_a_vote_is_the_translation_of_a_pose():
-  found = point_votes(record_of(ObjectCapsules, votes=jnp.arange(6.0)))
+  fields = dict.fromkeys(
+    (field.name for field in dataclasses.fields(ObjectCapsules)), jnp.zeros(())
+  )
+  found = point_votes(ObjectCapsules(**fields | {"votes": jnp.arange(6.0)}))
   np.testing.assert_array_equal(found.votes, [2, 5])
 
 
@@ -105,15 +101,7 @@ def test_loss_terms_against_numpy(both_decoders):
   presence = objects.vote_presence.max(axis=-1)
   # A compiler may compute probabilities anew where it takes their largest.
   np.testing.assert_allclose(objects.presence, presence, rtol=1e-6)
-  expected["prior_within"] = np.mean((presence.sum(axis=1) - CAPSULES / PATTERNS) ** 2)
-  expected["prior_between"] = np.mean((presence.sum(axis=0) - BATCH / PATTERNS) ** 2)
-
-  def entropy(mass):
-    share = mass / mass.sum(axis=-1, keepdims=True)
-    return -np.sum(share * np.log(share), axis=-1)
-
-  expected["posterior_within"] = entropy(masses).mean()
-  expected["posterior_between"] = -entropy(masses.sum(axis=0))
+  expected |= reference_sparsity(presence, masses, PATTERNS)
   for term in TERMS:
     # Sums of 35 points of densities of size 10, in float32.
     np.testing.assert_allclose(terms[term], expected[term], rtol=2e-5, atol=1e-5, err_msg=term)
@@ -194,17 +182,16 @@ def test_measures_against_brute_force(capsules):
   np.testing.assert_allclose(measures["unexplained_points"], share, rtol=1e-6)
 
 
-def test_segments_by_hand():
-  output = record_of(
-    CCAEOutput,
-    objects=record_of(Votes, presence_logits=jnp.array([[0.1, -0.1], [9.0, -9.0]])),
-    routing=record_of(PointRouting, winner=jnp.array([[0, 1, 0], [1, 1, 0]])),
-    point_presence=jnp.array([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]]),
-  )
-  groups = segment(output)
-  np.testing.assert_array_equal(groups["true_presence"], [[0, 1, -1], [1, -1, 0]])
-  np.testing.assert_array_equal(groups["predicted_presence"], [[0, -1, -1], [-1, -1, 0]])
-  assert all(group.dtype == jnp.int32 for group in groups.values())
+def test_segments_are_of_winners_and_of_those_that_are_present(capsules):
+  variables, run = capsules
+  output, _, _ = run(variables, tiny_batch())
+  logits = np.tile(np.float32([1, -1, 1]), (BATCH, 1))
+  groups = segment(output.replace(objects=output.objects.replace(presence_logits=logits)))
+  winner, there = output.routing.winner, tiny_batch()["presence"] > 0
+  np.testing.assert_array_equal(groups["true_presence"], np.where(there, winner, -1))
+  expected = np.where(there & (winner != 1), winner, -1)
+  np.testing.assert_array_equal(groups["predicted_presence"], expected)
+  assert set(np.unique(winner[there])) > {1}
 
 
 def test_pictures_and_features_show_the_output(capsules):
@@ -230,10 +217,7 @@ def test_pictures_and_features_show_the_output(capsules):
 
 
 def test_scales_that_are_not_learnt_are_one_for_all():
-  """Of the baseline, whose outputs are as many fewer; what the others say is still told apart.
-
-  Of the capsules: test_models_objects.py.
-  """
+  """Of the baseline, which has fewer outputs then; of the capsules: test_models_objects.py."""
   system = tiny(ccae, decoder="mlp", **{"mlp_decoder.learn_vote_scale": False})
   variables = random_variables(system.module, tiny_batch(), train=False)
   objects = compiled(functools.partial(system.module.apply, train=False))(

@@ -42,7 +42,6 @@ def traced(name: str, compute_dtype: str | None, kind: str = "set_transformer"):
 
 
 def encode(name: str, compute_dtype: str | None):
-  """Gradients and output of an encoder."""
   program, variables = traced(name, compute_dtype)
   return program.lower().compile()(variables)
 

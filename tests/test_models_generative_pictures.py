@@ -17,13 +17,12 @@ from scae_jax.routing import selection
 from scae_jax.routing.selection import CERTAIN, Capsules
 from tests.tiny import compiled, random_variables, tiny
 
-PARTS, OBJECTS, CANVAS, TEMPLATE, BATCH = 3, 2, 24, 9, 3
+PARTS, OBJECTS, CANVAS, TEMPLATE, COUNT = 3, 2, 24, 9, 3
 MODEL = {  # another generative model than the tiny one's, by the same networks
   "capsules": (PARTS, OBJECTS),
   "poses": "delta",
   "generative.template_size": TEMPLATE,
   "generative.nonlinearity": "relu1",
-  "generative.pixel_scale": 0.3,
   "generative.temperature": 0.5,
   "generative.top_presence": 0.5,
   "generative.top_scale": 0.1,
@@ -32,6 +31,9 @@ MODEL = {  # another generative model than the tiny one's, by the same networks
   "generative.min_scale": 0.01,
   "generative.initial_scale": 0.05,
 }
+SYSTEM = tiny(probabilistic, ImageSpec(CANVAS, 1, 10), **MODEL)
+IMAGE = np.random.RandomState(0).uniform(size=(COUNT, CANVAS, CANVAS, 1)).astype(np.float32)
+BATCH = {"image": jnp.asarray(IMAGE), "label": jnp.zeros(COUNT, jnp.int32)}
 mean_children = jax.jit(selection.mean_children)
 
 
@@ -40,20 +42,9 @@ def matrix(pose):
 
 
 @pytest.fixture(scope="module")
-def batch():
-  image = np.random.RandomState(0).uniform(size=(BATCH, CANVAS, CANVAS, 1))
-  return {"image": jnp.asarray(image, jnp.float32), "label": jnp.zeros(BATCH, jnp.int32)}
-
-
-@pytest.fixture(scope="module")
-def system():
-  return tiny(probabilistic, ImageSpec(CANVAS, 1, 10), **MODEL)
-
-
-@pytest.fixture(scope="module")
-def variables(system, batch):
+def variables():
   """Random, but for smooth blobs as templates, which lie well inside the picture."""
-  params = random_variables(system.module, batch, train=False)["params"]
+  params = random_variables(SYSTEM.module, BATCH, train=False)["params"]
   line = np.linspace(-1, 1, TEMPLATE)
   y, x = np.meshgrid(line, line, indexing="ij")
   centres = np.array([[0.2, 0], [-0.2, 0.3], [0, -0.3]])[:, :, None, None]
@@ -68,14 +59,13 @@ def variables(system, batch):
 
 
 @pytest.fixture(scope="module")
-def shown(system, variables, batch):
-  return jax.device_get(compiled(system.pictures)(variables, batch))
+def shown(variables):
+  return jax.device_get(compiled(SYSTEM.pictures)(variables, BATCH))
 
 
 @pytest.fixture(scope="module")
-def generative(system, variables):
-  """The generative model, whose methods can be called."""
-  return system.module.generative.clone().bind({"params": variables["params"]["generative"]})
+def generative(variables):
+  return SYSTEM.module.generative.clone().bind({"params": variables["params"]["generative"]})
 
 
 @pytest.fixture(scope="module")
@@ -190,19 +180,15 @@ def test_samples_of_the_prior_are_drawn_by_what_was_drawn(shown, generative, dra
 
 
 @pytest.fixture(scope="module")
-def inferred(system, variables, batch):
-  def infer(variables, batch):
-    return system.module.apply(variables, batch["image"], None, method="infer")[1]
-
-  return jax.device_get(compiled(infer)(variables, batch))
+def inferred(variables):
+  infer = compiled(functools.partial(SYSTEM.module.apply, method="infer"))
+  return jax.device_get(infer(variables, IMAGE, None)[1])
 
 
-def test_reconstructions_show_parts_winners_and_what_winners_say(
-  shown, inferred, generative, draw, batch
-):
+def test_reconstructions_show_parts_winners_and_what_winners_say(shown, inferred, generative, draw):
   parts, objects = inferred
   fed, alone = shown["reconstructions"], shown["object_reconstructions"]
-  np.testing.assert_array_equal(fed["image"], batch["image"])
+  np.testing.assert_array_equal(fed["image"], IMAGE)
   # Another compilation of the same numbers, here and below.
   close = functools.partial(np.testing.assert_allclose, atol=1e-4)
   close(fed["bottom_up"], draw(parts))
@@ -219,8 +205,8 @@ def test_reconstructions_show_parts_winners_and_what_winners_say(
   assert (owner == OBJECTS).any()  # the dummy wins some
   assert (owner < OBJECTS).any()
   offsets = jax.device_get(generative.relations()[0].offsets)
-  said = np.zeros((BATCH, PARTS, 2, 3), np.float32)
-  for b, part in itertools.product(range(BATCH), range(PARTS)):
+  said = np.zeros((COUNT, PARTS, 2, 3), np.float32)
+  for b, part in itertools.product(range(COUNT), range(PARTS)):
     k = min(owner[b, part], OBJECTS - 1)
     said[b, part] = (matrix(objects.poses[b, k]) @ matrix(np.eye(2, 3) + offsets[k, part]))[:2]
 
@@ -236,19 +222,14 @@ def test_reconstructions_show_parts_winners_and_what_winners_say(
     close(shown[name]["object_presence"], expit(objects.presence_logits * 0.5))
 
 
-def test_parts_by_identity_are_those_of_the_turned_images(shown, system, variables, batch):
+def test_parts_by_identity_are_those_of_the_turned_images(shown, variables):
   fed = shown["part_identity"]
   close = functools.partial(np.testing.assert_allclose, atol=1e-4)  # compiled otherwise
-  image = np.asarray(batch["image"])
   upright, quarter = (np.flatnonzero(fed["degrees"] == angle)[0] for angle in (0, 90))
-  close(fed["image"][:, upright], image)
-  turned = np.rot90(image, axes=(1, 2))  # counter-clockwise as one sees it
+  close(fed["image"][:, upright], IMAGE)
+  turned = np.rot90(IMAGE, axes=(1, 2))  # counter-clockwise as one sees it
   close(fed["image"][:, quarter], turned)
   close(fed["part_mixing"][:, upright], shown["reconstructions"]["part_mixing"])
-
-  def mixing_of(variables, image):
-    return system.module.apply(variables, image, method="part_mixing")
-
-  mixing = compiled(mixing_of)(variables, jnp.asarray(turned))
-  close(fed["part_mixing"][:, quarter], mixing)
+  mixing = compiled(functools.partial(SYSTEM.module.apply, method="part_mixing"))
+  close(fed["part_mixing"][:, quarter], mixing(variables, jnp.asarray(turned)))
   assert np.abs(fed["part_mixing"][:, quarter] - fed["part_mixing"][:, upright]).max() > 0.01

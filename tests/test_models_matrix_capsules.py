@@ -1,6 +1,7 @@
-"""Matrix capsules: layers against loops, coordinates, losses by step, and bad configs."""
+"""Matrix capsules: layers against loops, coordinates, losses by step."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -12,49 +13,35 @@ from scae_jax.layers.matrix_capsules import (
   ClassCapsules,
   ConvCapsules,
   PrimaryCapsules,
-  receptive_fields,
-  transform_init,
 )
 from scae_jax.models import matrix_capsules
 from scae_jax.routing.em import route_by_em
 from tests.tiny import compiled, random_variables, tiny
 
 HEIGHT, WIDTH, TYPES, PARENTS, BATCH, CLASSES = 5, 4, 2, 3, 2, 3
-LIMIT = 0.1
-
-
-def capsule_map(seed=0, height=HEIGHT, width=WIDTH):
-  rng = np.random.RandomState(seed)
-  shape = (BATCH, height, width, TYPES)
-  poses = rng.normal(0, 1, (*shape, 4, 4)).astype(np.float32)
-  return CapsuleMap(jnp.asarray(poses), jnp.asarray(rng.uniform(0, 1, shape), jnp.float32))
+ROUTING = {"iterations": 2, "inverse_temperature_limit": 0.1}
+RNG = np.random.RandomState(0)
+BELOW = CapsuleMap(
+  jnp.asarray(RNG.normal(size=(BATCH, HEIGHT, WIDTH, TYPES, 4, 4)), jnp.float32),
+  jnp.asarray(RNG.uniform(size=(BATCH, HEIGHT, WIDTH, TYPES)), jnp.float32),
+)
 
 
 @functools.partial(jax.jit, static_argnames="child")
 def routed(votes, activation, routing, child):
   """Routing of one example, from its votes [p, n, k, 16] as loops made them."""
-  return route_by_em(
-    jnp.moveaxis(votes, 1, -1),
-    activation.reshape(-1),
-    np.array(child),
-    **routing,
-    iterations=2,
-    inverse_temperature_limit=LIMIT,
-  )
+  votes, activation = jnp.moveaxis(votes, 1, -1), activation.reshape(-1)
+  return route_by_em(votes, activation, np.array(child), **routing, **ROUTING)
 
 
-@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2)])
-def test_receptive_fields_against_a_loop(kernel, stride):
-  found = receptive_fields(HEIGHT, WIDTH, TYPES, kernel, stride)
-  expected = []
+def fields_by_loop(kernel, stride):
+  """Numbers of the children in every square of positions."""
+  fields = []
   for top in range(0, HEIGHT - kernel + 1, stride):
     for left in range(0, WIDTH - kernel + 1, stride):
-      square = []
-      for row in range(top, top + kernel):
-        for column in range(left, left + kernel):
-          square += [(row * WIDTH + column) * TYPES + m for m in range(TYPES)]
-      expected.append(square)
-  np.testing.assert_array_equal(found, expected)
+      square = itertools.product(range(top, top + kernel), range(left, left + kernel), range(TYPES))
+      fields.append([(row * WIDTH + column) * TYPES + m for row, column, m in square])
+  return np.array(fields)
 
 
 @pytest.mark.parametrize("normalize", [False, True])
@@ -77,44 +64,35 @@ def test_primary_capsules_against_numpy(normalize):
 
 def test_votes_of_convolutional_capsules_against_a_loop():
   """Squares of 3x3 at stride 2 in a map of 5x4: two of them, one above the other."""
-  layer, below = (
-    ConvCapsules(PARENTS, kernel=3, stride=2, iterations=2, inverse_temperature_limit=LIMIT),
-    capsule_map(),
-  )
-  variables = random_variables(layer, below)
-  found = compiled(layer.apply)(variables, below)
+  layer = ConvCapsules(PARENTS, kernel=3, stride=2, **ROUTING)
+  variables = random_variables(layer, BELOW)
+  found = compiled(layer.apply)(variables, BELOW)
   assert found.activation.shape == (BATCH, 2, 1, PARENTS)
   params = jax.device_get(variables["params"])
-  child = receptive_fields(HEIGHT, WIDTH, TYPES, 3, 2)
+  child = fields_by_loop(3, 2)
   for b in range(BATCH):
-    poses = np.asarray(below.poses[b]).reshape(-1, 4, 4)
+    poses = np.asarray(BELOW.poses[b]).reshape(-1, 4, 4)
     votes = np.zeros((*child.shape, PARENTS, 16))
     for p, n, k in np.ndindex(*child.shape, PARENTS):
       votes[p, n, k] = (poses[child[p, n]] @ params["transforms"][n, k]).reshape(-1)
     seen = tuple(map(tuple, child.tolist()))
-    expected = routed(np.float32(votes), below.activation[b], params["routing"], seen)
+    expected = routed(np.float32(votes), BELOW.activation[b], params["routing"], seen)
     # Two rounds of float32 sums over 18 children.
-    np.testing.assert_allclose(
-      found.poses[b].reshape(2, PARENTS, 16), expected.poses, rtol=1e-3, atol=1e-4
-    )
-    np.testing.assert_allclose(
-      found.activation[b].reshape(2, PARENTS), expected.activation, rtol=1e-4
-    )
+    poses, activation = found.poses[b].reshape(2, PARENTS, 16), found.activation[b, :, 0]
+    np.testing.assert_allclose(poses, expected.poses, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(activation, expected.activation, rtol=1e-4)
 
 
 @pytest.mark.parametrize("add_coordinates", [True, False])
 def test_votes_for_classes_against_a_loop(add_coordinates):
   """One transform for all positions; places are added to the last entries of two rows."""
-  layer, below = (
-    ClassCapsules(CLASSES, add_coordinates, iterations=2, inverse_temperature_limit=LIMIT),
-    capsule_map(),
-  )
-  variables = random_variables(layer, below)
-  found = compiled(layer.apply)(variables, below)
+  layer = ClassCapsules(CLASSES, add_coordinates, **ROUTING)
+  variables = random_variables(layer, BELOW)
+  found = compiled(layer.apply)(variables, BELOW)
   params = jax.device_get(variables["params"])
   votes = np.zeros((BATCH, HEIGHT, WIDTH, TYPES, CLASSES, 4, 4))
   for b, row, column, m, k in np.ndindex(votes.shape[:5]):
-    vote = np.asarray(below.poses[b, row, column, m]) @ params["transforms"][m, k]
+    vote = np.asarray(BELOW.poses[b, row, column, m]) @ params["transforms"][m, k]
     if add_coordinates:
       vote[0, 3] += (column + 0.5) / WIDTH
       vote[1, 3] += (row + 0.5) / HEIGHT
@@ -122,7 +100,7 @@ def test_votes_for_classes_against_a_loop(add_coordinates):
   everything = (tuple(range(HEIGHT * WIDTH * TYPES)),)
   for b in range(BATCH):
     flat = np.float32(votes[b].reshape(1, -1, CLASSES, 16))
-    expected = routed(flat, below.activation[b], params["routing"], everything)
+    expected = routed(flat, BELOW.activation[b], params["routing"], everything)
     np.testing.assert_allclose(found.poses[b], expected.poses, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(found.activation[b], expected.activation, rtol=1e-4)
 
@@ -172,13 +150,6 @@ def test_loss_measures_and_figure_against_numpy(images):
   of_normalized = compiled(system.pictures)(variables, batch)["coupling"]
   np.testing.assert_allclose(of_normalized["image"], images[0], atol=1e-6)
   assert np.abs(of_normalized["agreement"] - fed["agreement"]).max() > 1e-2
-
-
-def test_transforms_start_near_the_identity():
-  """Off by a normal distribution with a deviation of 0.1; of 16,000: four standard errors."""
-  off = np.asarray(transform_init(jax.random.key(0), (50, 20, 4, 4))) - np.eye(4)
-  assert np.std(off) == pytest.approx(0.1, rel=0.0225)
-  np.testing.assert_allclose(np.mean(off, axis=(0, 1)), 0, atol=0.013)
 
 
 @pytest.mark.parametrize("scaled", [False, True])

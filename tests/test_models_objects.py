@@ -1,4 +1,4 @@
-"""Object capsules: the decoder's heads against NumPy and by hand, the encoder's two kinds."""
+"""Object capsules: the decoder's heads against NumPy and by hand."""
 
 import functools
 
@@ -8,20 +8,16 @@ import numpy as np
 import pytest
 from scipy.special import logit
 
-from scae_jax.models.object_capsules import ObjectDecoder, ObjectEncoder
+from scae_jax.models.object_capsules import ObjectDecoder
 from tests.references import affine_reference, similarity_reference, square
 from tests.tiny import MODEL, OBJECTS, PARTS, compiled, random_variables
 
 BATCH = 2
 
 
-def decoder(**changes):
-  return ObjectDecoder(num_parts=PARTS, **(MODEL["object_decoder"] | changes))
-
-
 @functools.cache
 def compiled_decoder(**changes):
-  module = decoder(**changes)
+  module = ObjectDecoder(num_parts=PARTS, **(MODEL["object_decoder"] | changes))
   x = jnp.asarray(np.random.RandomState(0).normal(0, 1, (BATCH, OBJECTS, 5)), jnp.float32)
   variables = random_variables(module, x, train=False)
   apply = compiled(functools.partial(module.apply, train=False))
@@ -102,7 +98,8 @@ def test_fixed_vote_scale():
 
 def test_constant_noise_in_evaluation():
   """One number a capsule, and one a vote; not the same numbers twice."""
-  module = decoder(noise_in_evaluation=True)
+  options = MODEL["object_decoder"] | {"noise_in_evaluation": True}
+  module = ObjectDecoder(num_parts=PARTS, **options)
   x = jnp.zeros((50, OBJECTS, 5))
   params = jax.tree.map(jnp.zeros_like, random_variables(module, x, train=False)["params"])
   apply = compiled(functools.partial(module.apply, train=False))
@@ -120,19 +117,3 @@ def test_constant_noise_in_evaluation():
   capsule = capsule[..., 0].ravel()
   # 200 independent pairs are correlated by 0.07 on average.
   assert abs(np.corrcoef(capsule, vote.ravel()[: capsule.size])[0, 1]) < 0.3
-
-
-def test_mlp_encoder_is_an_mlp_on_flattened_parts():
-  fields = MODEL["object_encoder"] | {"kind": "mlp", "compute_dtype": None}
-  module = ObjectEncoder(num_objects=OBJECTS, **fields)
-  rng = np.random.RandomState(0)
-  parts = jnp.asarray(rng.normal(0, 1, (BATCH, PARTS, 7)), jnp.float32)
-  presence = jnp.ones((BATCH, PARTS))
-  variables = random_variables(module, parts, presence)
-  mlp = variables["params"]["mlp"]
-  flat = np.asarray(parts).reshape(BATCH, -1)
-  hidden = np.maximum(flat @ mlp["dense_0"]["kernel"] + mlp["dense_0"]["bias"].reshape(1, -1), 0)
-  expected = hidden @ mlp["dense_1"]["kernel"] + mlp["dense_1"]["bias"].reshape(1, -1)
-  actual = jax.jit(module.apply)(variables, parts, presence)
-  # Sums of 32 in float32.
-  np.testing.assert_allclose(actual, expected.reshape(BATCH, OBJECTS, 8), rtol=1e-4, atol=1e-5)

@@ -23,14 +23,10 @@ from tests.tiny import MODEL, PARTS, compiled, random_variables, tiny_batch
 CANVAS = 8
 
 
-def encoder(**changes):
-  fields = MODEL["part_encoder"] | {"compute_dtype": None} | changes
-  return PartEncoder(num_parts=PARTS, **fields)
-
-
 def encoder_and_variables(**changes):
   """An encoder that says the same of every image: what its last bias says."""
-  module = encoder(**changes)
+  fields = MODEL["part_encoder"] | {"compute_dtype": None} | changes
+  module = PartEncoder(num_parts=PARTS, **fields)
   variables = random_variables(module, tiny_batch()["image"], train=False)
   (layer,) = variables["params"]["pooling"].values()
   layer["kernel"] = jnp.zeros_like(layer["kernel"])

@@ -1,34 +1,165 @@
-"""Labels, answers and accuracy of systems that are trained with labels; LeNet-5."""
+"""Models that are trained with labels, CapsNet and LeNet-5, against NumPy."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.models import cnn, supervised
-from scae_jax.models.system import labels_of
-from tests.references import correlate
+from scae_jax.models import capsnet, cnn
+from scae_jax.models.capsnet import OFFSETS, in_order_of
+from scae_jax.models.system import ImageSpec
+from scae_jax.training.systems import check_system
+from tests.references import correlate, reference_agreement
 from tests.tiny import compiled, random_variables, tiny
 
-CLASSES = 4
-SCORES = jnp.array([[0.1, 0.7, 0.2, 0.6], [0.9, 0.0, 0.3, 0.5], [0.2, 0.1, 0.4, 0.3]])
+CLASSES, CANVAS, BATCH, TYPES, NUMBERS, SIZE = 3, 10, 4, 2, 3, 5
 
 
-def test_accuracy_is_the_share_of_labels_among_as_many_largest_scores():
-  labels = jnp.array([[1], [3], [2]])
-  np.testing.assert_array_equal(supervised.accuracy(SCORES, labels), [1, 0, 1])
-  labels = jnp.array([[3, 1], [0, 2], [0, 1]])
-  np.testing.assert_array_equal(supervised.answers(SCORES, 2), [[1, 3], [0, 3], [2, 3]])
-  np.testing.assert_array_equal(supervised.accuracy(SCORES, labels), [1, 0.5, 0])
+def tiny_system(num_labels=1, **changes):
+  return tiny(capsnet, ImageSpec(CANVAS, 1, CLASSES, num_labels), **changes)
 
 
-def test_labels_of_batches():
-  one = {"label": jnp.array([2, 0])}
-  two = one | {"other_label": jnp.array([1, 3])}
-  np.testing.assert_array_equal(labels_of(one), [[2], [0]])
-  np.testing.assert_array_equal(labels_of(two), [[2, 1], [0, 3]])
-  present = supervised.present(labels_of(two), CLASSES)
-  np.testing.assert_array_equal(present, [[0, 1, 1, 0], [1, 0, 0, 1]])
+def tiny_batch(num_labels=1):
+  rng = np.random.RandomState(0)
+  sources = rng.uniform(0, 0.5, (BATCH, num_labels, CANVAS, CANVAS, 1)).astype(np.float32)
+  batch = {"image": sources.sum(1), "label": np.array([0, 2, 1, 1], np.int32)}
+  if num_labels == 2:
+    batch |= {"sources": sources, "other_label": np.array([1, 0, 2, 0], np.int32)}
+  return jax.tree.map(jnp.asarray, batch)
+
+
+def runner(num_labels):
+  """Parameters, and a compiled function of parameters and batch: of `train` and not, outputs,
+  terms and measures; and pictures."""
+  system = tiny_system(num_labels)
+  variables = random_variables(system.module, tiny_batch(num_labels), train=False)
+
+  @compiled
+  def run(variables, batch):
+    outputs = [system.module.apply(variables, batch, train=train) for train in (True, False)]
+    found = [
+      (output, system.loss_terms(output, batch, 0), system.metrics(output, batch))
+      for output in outputs
+    ]
+    return *found, system.pictures(variables, batch)
+
+  return variables, lambda variables, batch: jax.device_get(run(variables, batch))
+
+
+@pytest.fixture(scope="module")
+def trained():
+  return runner(num_labels=1)
+
+
+def decoded(params, capsules):
+  """The pixels of capsules of which all but one are zero."""
+  hidden, last = params["dense_0"], params["dense_1"]
+  hidden = np.maximum(capsules.reshape(-1) @ hidden["kernel"] + hidden["bias"], 0)
+  return 1 / (1 + np.exp(-(hidden @ last["kernel"] + last["bias"])))
+
+
+def test_capsules_and_reconstruction_against_numpy(trained):
+  variables, run = trained
+  batch, params = tiny_batch(), jax.device_get(variables["params"])
+  output, terms, measures = run(variables, batch)[0]
+  x = np.asarray(batch["image"])
+  layer = params["convolution"]
+  x = np.maximum(correlate(x, layer["kernel"], layer["bias"], 1), 0)
+  layer = params["primary"]
+  primary = correlate(x, layer["kernel"], layer["bias"], 2).reshape(BATCH, -1, NUMBERS)
+  length = np.linalg.norm(primary, axis=-1, keepdims=True)
+  primary = length**2 / (1 + length**2) * primary / length
+  assert primary.shape[1] == 3 * 3 * TYPES
+  maps = params["class_capsules"]["maps"]
+  labels, margin, error = np.asarray(batch["label"]), [], []
+  for b in range(BATCH):
+    predictions = np.einsum("nd,nkde->nke", primary[b], maps)
+    capsules, coupling, _ = reference_agreement(predictions, 3)[-1]
+    # Three rounds of float32 sums over 18 children.
+    np.testing.assert_allclose(output.routing.parents[b], capsules, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(output.routing.coupling[b, -1], coupling, rtol=1e-4, atol=1e-5)
+    lengths = np.linalg.norm(capsules, axis=1)
+    np.testing.assert_allclose(output.lengths[b], lengths, rtol=1e-4)
+    alone = np.zeros_like(capsules)
+    alone[labels[b]] = capsules[labels[b]]
+    drawn = decoded(params["decoder"], alone)
+    np.testing.assert_allclose(output.reconstruction[b, 0].reshape(-1), drawn, rtol=1e-3, atol=1e-4)
+    there = np.arange(CLASSES) == labels[b]
+    costs = np.where(
+      there, np.maximum(0, 0.9 - lengths) ** 2, 0.5 * np.maximum(0, lengths - 0.1) ** 2
+    )
+    margin.append(costs.sum())
+    error.append(((drawn - np.asarray(batch["image"][b]).reshape(-1)) ** 2).sum())
+  assert terms["margin"] == pytest.approx(np.mean(margin), rel=1e-4)
+  assert terms["reconstruction"] == pytest.approx(np.mean(error), rel=1e-4)
+  np.testing.assert_allclose(measures["squared_error"], error, rtol=1e-3)
+  np.testing.assert_array_equal(measures["accuracy"], output.lengths.argmax(1) == labels)
+
+
+def test_gradient_through_the_last_iteration_alone_on_request():
+  for kind in ("all", "last"):
+    module = tiny_system(routing_gradient=kind).module
+    assert module.bind({}).class_capsules.through_all == (kind == "all")
+
+
+def test_two_labels_have_a_reconstruction_each():
+  check_system(tiny_system(num_labels=2), ImageSpec(CANVAS, 1, CLASSES, 2), BATCH)
+  batch, (variables, run) = tiny_batch(num_labels=2), runner(num_labels=2)
+  (training, terms, measures), (evaluation, _, _), _ = run(variables, batch)
+  labels = np.stack([batch["label"], batch["other_label"]], axis=1)
+  np.testing.assert_array_equal(training.drawn, labels)
+  error = np.square(training.reconstruction - np.asarray(batch["sources"])).sum((1, 2, 3, 4))
+  np.testing.assert_allclose(measures["squared_error"], error, rtol=1e-5)
+  assert terms["reconstruction"] == pytest.approx(error.mean(), rel=1e-5)
+  there = (labels[..., None] == np.arange(CLASSES)).any(axis=1)
+  short, long = np.maximum(0, 0.9 - training.lengths), np.maximum(0, training.lengths - 0.1)
+  margin = np.where(there, short**2, 0.5 * long**2).sum(axis=1)
+  assert terms["margin"] == pytest.approx(margin.mean(), rel=1e-5)
+  order = np.argsort(-training.lengths, axis=1)[:, :2]
+  np.testing.assert_array_equal(np.sort(evaluation.drawn), np.sort(order))
+  right = [len(set(label) & set(said)) / 2 for label, said in zip(labels, order, strict=True)]
+  np.testing.assert_array_equal(measures["accuracy"], right)
+  again = in_order_of(jnp.asarray(labels), jnp.asarray(evaluation.drawn))
+  np.testing.assert_array_equal(again, evaluation.drawn)
+
+
+def test_answers_stand_in_the_place_of_the_label_that_they_are():
+  labels = jnp.array([[1, 2], [1, 2], [1, 2], [1, 2], [1, 2]])
+  said = jnp.array([[1, 2], [2, 1], [5, 1], [2, 5], [5, 6]])
+  expected = [[1, 2], [1, 2], [1, 5], [5, 2], [5, 6]]
+  np.testing.assert_array_equal(in_order_of(labels, said), expected)
+  np.testing.assert_array_equal(in_order_of(labels[:, :1], said[:, :1]), said[:, :1])
+
+
+def test_pictures(trained):
+  (variables, run), batch = trained, tiny_batch()
+  _, (output, _, _), drawn = run(variables, batch)
+  assert set(drawn) == {"class_reconstructions", "capsule_dimensions", "coupling"}
+  perturbed = drawn["capsule_dimensions"]["perturbed"]
+  assert perturbed.shape == (3, SIZE, len(OFFSETS), CANVAS, CANVAS, 1)
+  middle = list(OFFSETS).index(0.0)
+  reconstruction = drawn["class_reconstructions"]["reconstruction"]
+  for d in range(SIZE):  # without a change each is the reconstruction
+    np.testing.assert_allclose(perturbed[:, d, middle], reconstruction[:3], rtol=1e-5)
+  # A change of one number, as the decoder sees it.
+  changed = np.zeros((CLASSES, SIZE), np.float32)
+  said = int(output.drawn[1, 0])
+  np.testing.assert_allclose(reconstruction, output.reconstruction[:, 0], rtol=1e-5)
+  fed = {name: drawn["class_reconstructions"][name] for name in ("image", "label", "predicted")}
+  expected = {"image": batch["image"], "label": batch["label"], "predicted": output.drawn[:, 0]}
+  jax.tree.map(np.testing.assert_array_equal, fed, expected)
+  changed[said] = output.routing.parents[1, said]
+  changed[said, 2] += OFFSETS[-1]
+  pixels = decoded(jax.device_get(variables["params"]["decoder"]), changed)
+  np.testing.assert_allclose(perturbed[1, 2, -1].reshape(-1), pixels, rtol=1e-4, atol=1e-5)
+  # Of the first example, by iteration; couplings start even, which agreements are not.
+  fed, routing = drawn["coupling"], output.routing
+  np.testing.assert_array_equal(fed["image"], batch["image"][0])
+  np.testing.assert_allclose(fed["coupling"], routing.coupling[0], rtol=1e-5)
+  np.testing.assert_allclose(fed["agreement"], routing.agreement[0], rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(fed["coupling"][0], 1 / CLASSES, rtol=1e-6)
+  others = np.abs(routing.coupling[1:] - routing.coupling[:1]).max(axis=(1, 2, 3))
+  assert (others > 1e-3).all()
 
 
 def cnn_batch():

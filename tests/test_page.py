@@ -67,11 +67,6 @@ def turned(poses: np.ndarray, degrees: float) -> np.ndarray:
   return np.concatenate([turn @ poses[..., :2], poses[..., 2:]], axis=-1)
 
 
-def images_of(page: dict[str, str], canvas: int, channels: int) -> np.ndarray:
-  content = zlib.decompress(base64.b64decode(page["images"]))
-  return np.frombuffer(content, np.uint8).reshape(-1, canvas, canvas, channels)
-
-
 def run_in_node(model, page: dict[str, str], found, poses, alone: int, folder) -> dict:
   """What tests/page_values.js computes: arrays, an entry an image."""
   how = shown(model)
@@ -96,7 +91,9 @@ def run_in_node(model, page: dict[str, str], found, poses, alone: int, folder) -
 def assert_agrees(model: scae_jax.Model, page: dict[str, str], count: int, folder) -> None:
   """Encoding to 2e-5, drawing from the same numbers to 5e-6, in float64 here and float32 there."""
   assert isinstance(model.spec, ImageSpec)
-  images = images_of(page, model.spec.canvas, model.spec.channels)[:count]
+  content = zlib.decompress(base64.b64decode(page["images"]))
+  shape = (-1, model.spec.canvas, model.spec.canvas, model.spec.channels)
+  images = np.frombuffer(content, np.uint8).reshape(shape)[:count]
   found = model.encode(images)
   weight = found.object_presence if found.posterior_mass is None else found.posterior_mass
   alone = int(np.argmax(np.mean(weight, axis=0)))
@@ -125,15 +122,11 @@ def test_javascript_computes_what_jax_does(digits, dataset, tmp_path):
   assert_agrees(digits, write.carried(digits, first_images(dataset, 100)), 100, tmp_path)
 
 
-def under_model(section):
-  return flatten_dict({"model": section}, sep=".")
-
-
 TINY = {
   "scae": {key: size for key, size in SIZES.items() if key.startswith("model.")}
   | {"model.num_parts": 5},
-  "probabilistic": under_model(tiny.PROBABILISTIC | {"poses": "delta"}),
-  "capsnet": under_model(tiny.CAPSNET),
+  "probabilistic": flatten_dict({"model": tiny.PROBABILISTIC | {"poses": "delta"}}, sep="."),
+  "capsnet": flatten_dict({"model": tiny.CAPSNET}, sep="."),
 }
 CONFIG = {"scae": "digits", "probabilistic": "probabilistic", "capsnet": "capsnet"}
 

@@ -14,6 +14,8 @@ from tests.test_page import digits, first_images, toy_model, turned
 
 __all__ = ["digits"]  # a fixture
 
+pytestmark = pytest.mark.slow
+
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 ROUNDING = 1.01  # of pixels in [0, 255]: rounded, at most one apart
 READ = """canvas => {
@@ -94,7 +96,6 @@ def drag(page, points) -> None:
   next_frame(page)
 
 
-@pytest.mark.slow
 def test_draw_a_digit_and_turn_an_object(digits, page):
   shown = pixels(page, "image")
   # A finger that starts to scroll on the map chooses nothing, a click does.
@@ -177,7 +178,6 @@ def test_draw_a_digit_and_turn_an_object(digits, page):
   assert_shows(page, "drawn", digits.draw(without.replace(object_presence=presence)))
 
 
-@pytest.mark.slow
 def test_step_through_images_objects_and_parts_by_keyboard(digits, browser, path):
   with opened(browser, path) as page:
     first = page.get_by_role("radio", name="Test image 0,")
@@ -194,7 +194,6 @@ def test_step_through_images_objects_and_parts_by_keyboard(digits, browser, path
     assert "Part 0:" in page.locator("#part-text").text_content()
 
 
-@pytest.mark.slow
 def test_without_an_encoder_the_page_says_why(digits, browser, tmp_path, monkeypatch):
   """And shows what JAX found in the test images, rounded to float16."""
   monkeypatch.setattr(write, "MAX_BYTES", 1_000_000)
@@ -212,7 +211,6 @@ def test_without_an_encoder_the_page_says_why(digits, browser, tmp_path, monkeyp
     np.testing.assert_array_equal(pixels(page, "image"), before)
 
 
-@pytest.mark.slow
 def test_pages_are_timed(browser, path, monkeypatch):
   from benchmarks import page as timing  # needs playwright, as the browser does
 
@@ -222,7 +220,6 @@ def test_pages_are_timed(browser, path, monkeypatch):
   assert all(float(time) > 0 for time in times)
 
 
-@pytest.mark.slow
 def test_objects_of_probabilistic_capsules_are_turned(digits, browser, tmp_path):
   """Some parts belong to none; the page is as before but for the module that computes."""
   model, images = toy_model(digits, "probabilistic")
@@ -239,7 +236,6 @@ def test_objects_of_probabilistic_capsules_are_turned(digits, browser, tmp_path)
     assert_shows(page, "from-parts", model.draw(found, by="parts")[..., :1])
 
 
-@pytest.mark.slow
 def test_numbers_of_a_class_capsule(digits, browser, tmp_path):
   model, images = toy_model(digits, "capsnet")
   write.write_page(model, images, tmp_path / "page.html")

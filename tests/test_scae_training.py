@@ -19,13 +19,13 @@ from scae_jax.models.part_capsules import PartDecoder
 from scae_jax.training import loop
 from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
-from scae_jax.training.errors import Interrupted
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh, replicated
 from scae_jax.training.objective import losses
 from scae_jax.training.program import Program
 from scae_jax.training.state import make_state
 from scae_jax.training.systems import make_system
+from tests.references import assert_slope
 from tests.runs import (
   assert_golden,
   assert_same_run,
@@ -54,7 +54,6 @@ def unmoved(start, end) -> set[str]:
 
 @pytest.fixture(scope="module")
 def eight():
-  """The tiny SCAE on eight digits, see `on_eight_digits`."""
   return on_eight_digits(shrink(digits.get_config()).unlock(), 18)
 
 
@@ -96,10 +95,7 @@ def test_one_batch_is_learnt_by_heart(eight):
 
 @pytest.mark.slow
 def test_gradient_of_the_total_by_differences():
-  """With objects drawing softly and no gradient stopped, so that all mathematics is passed.
-
-  Probes are left out: what they read is stopped for good, which differences do not see.
-  """
+  """With soft draws and no gradient stopped, but for those of the probes, which are left out."""
   weights = {name: 0.0 if name.endswith("_probe") else 1.0 for name in LOSS["weights"]}
   changes = {
     "stop_gradients": "none",
@@ -121,22 +117,11 @@ def test_gradient_of_the_total_by_differences():
     def total(params):
       return losses(system, params, batch, step=None, noise_key=None)[0]
 
-    # One program, where `check_grads` would compile three: compiling is all that takes time.
-    rng, eps = np.random.RandomState(0), 1e-7
+    rng = np.random.RandomState(0)
     for scale in (0.5, 1.0, 1.5):
       params = jax.tree.map(lambda leaf, scale=scale: scale * leaf, start)
-      direction = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), params)
-      value, gradient = total(params)
-      assert value.dtype == jnp.float64
-      products = jax.tree.map(lambda a, b: jnp.sum(a * b), gradient, direction)
-      ahead, behind = (
-        total(jax.tree.map(lambda a, b, move=move: a + move * b, params, direction))[0]
-        for move in (eps, -eps)
-      )
       # The total is of size 1e3; a direction through all parameters has a slope of 1e3 to 1e5.
-      np.testing.assert_allclose(
-        sum(jax.tree.leaves(products)), (ahead - behind) / (2 * eps), atol=1e-4, rtol=1e-5
-      )
+      assert_slope(total, params, rng, 1e-7, atol=1e-4, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -193,8 +178,7 @@ def on_one_device(twenty_steps):
 def test_one_device_and_four_agree(on_one_device, twenty_steps):
   """Of eight examples each device has two, the views of an image; sparsity is over all eight.
 
-  In twenty steps the largest difference was 3e-6, in the image's term; compiling is all that takes
-  time.
+  In twenty steps the largest difference was 3e-6, in the image's term.
   """
   four, _ = rows_of(*twenty_steps(4))
   assert {"terms/prior_between", "terms/posterior_between", "terms/views", "grad_norm"} <= set(four)
@@ -250,8 +234,7 @@ def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
   """train.py on a config file of the user's, which reports, and evaluate.py on what it leaves; then
   the same six steps with a stop after the third, between two lines of metrics.
 
-  In this process, where what was trained before is compiled: that they are programs is tested with
-  the toy, see test_training_process.py and test_evaluation_script.py.
+  As programs of their own: test_training_process.py and test_evaluation_script.py.
   """
   config = shrink(mnist.get_config("official"), num_steps=6, log_every=4).unlock()
   config.data.name = "digits"
@@ -287,10 +270,7 @@ def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
   assert drawn == FIGURES
   assert_reported(folder / "digits-train", "train")
 
-  with monkeypatch.context() as patch:
-    stop_after(patch, 3)
-    with pytest.raises(Interrupted, match="step 3 of 6 is saved"):
-      train(config, tmp_path / "interrupted")
+  stop_after(3, config, tmp_path / "interrupted", "step 3 of 6 is saved")
   train(config, tmp_path / "interrupted")
   assert_same_run(tmp_path / "interrupted", workdir)
   lines = [(line["split"], line["step"]) for line in metrics(workdir)]

@@ -30,8 +30,6 @@ config = "toy.py:long"
 seeds = 3
 overrides = { train.num_steps = 9, train.tensorboard = true, data.name = "mnist" }
 """
-
-
 ROW = '[[rows]]\nname = "a"\n'
 
 
@@ -131,29 +129,24 @@ def test_shipped_table_has_the_runs_of_a_record(record, names, monkeypatch):
     ('config = "toy.py"\noverrides = 3\n' + ROW, r"row 0 \(a\): overrides must be a table.*is 3"),
     ('config = "toy.py"\nseeds = 0\n' + ROW, r"row 0 \(a\): seeds must be a whole .* it is 0"),
     ('config = "toy.py"\nseeds = true\n' + ROW, r"row 0 \(a\): seeds must be a whole .*is True"),
+    *(
+      (f'config = "toy.py"\n{ROW}overrides = {{ {override} }}', rf"row 0 \(a\): {message}")
+      for override, message in {
+        "train.num_stepz = 3": r"unknown config key 'train.num_stepz': the keys of config.train",
+        'train.num_steps = "ten"': ".*num_steps=ten.*config.train.num_steps is of type int",
+        'train.num_steps = "3"': "config.train.num_steps must be of type int; it is '3' of type",
+        'model.noise_scale = "1"': "config.model.noise_scale must be of type float; it is '1' of",
+        "data.name = 3": "config.data.name must be of type str; it is 3 of type int",
+        "train.tensorboard = 1": "config.train.tensorboard must be of type bool; it is 1",
+        "train.seeds = 3": "write seeds = 3",
+      }.items()
+    ),
   ],
 )
 def test_a_wrong_file_is_refused(home, text, message):
   with pytest.raises(RunError, match=message) as info:
     rows_of(home, text)
   assert info.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-  ("override", "message"),
-  [
-    ("train.num_stepz = 3", r"unknown config key 'train.num_stepz': the keys of config.train are"),
-    ('train.num_steps = "ten"', ".*num_steps=ten.*config.train.num_steps is of type int"),
-    ('train.num_steps = "3"', "config.train.num_steps must be of type int; it is '3' of type str"),
-    ('model.noise_scale = "1"', "config.model.noise_scale must be of type float; it is '1' of"),
-    ("data.name = 3", "config.data.name must be of type str; it is 3 of type int"),
-    ("train.tensorboard = 1", "config.train.tensorboard must be of type bool; it is 1"),
-    ("train.seeds = 3", "write seeds = 3"),
-  ],
-)
-def test_a_wrong_override_is_refused(home, override, message):
-  with pytest.raises(RunError, match=rf"row 0 \(a\): {message}"):
-    rows_of(home, f'config = "toy.py"\n{ROW}overrides = {{ {override} }}')
 
 
 def test_all_mistakes_are_told_at_once_before_any_run(home):

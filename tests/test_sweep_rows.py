@@ -20,15 +20,6 @@ from scae_jax.evaluation.comparison import csv_table, markdown_table, write_summ
 from scae_jax.evaluation.table import markdown
 from scae_jax.training import sweep
 from scae_jax.training.errors import Interrupted, RunError
-from scae_jax.training.sweep import (
-  RowsFailed,
-  finished_report,
-  read_task,
-  reason,
-  run_logged,
-  run_rows,
-  write_tables,
-)
 from tests.runs import FOUR, report_of, rows_of
 from tests.stand_ins import refused
 from tests.toy_system import toy_config
@@ -47,15 +38,15 @@ def test_a_row_is_finished_by_its_report(home):
   (row,) = rows_of(home, FOUR)[:1]
   path = home / "run" / "evaluation" / "metrics.json"
   path.parent.mkdir(parents=True)
-  assert finished_report(row, home / "run") is None
+  assert sweep.finished_report(row, home / "run") is None
   report = report_of(toy_config())
   undated = {key: value for key, value in report.items() if key != "date"}
   # A report of another evaluation of the run, as evaluate.py writes it there; and an old one.
   for other in ({}, [], {"provenance": {}}, report | {"max_examples": 3}, undated):
     path.write_text(json.dumps(other))
-    assert finished_report(row, home / "run") is None
+    assert sweep.finished_report(row, home / "run") is None
   path.write_text("{")
-  assert finished_report(row, home / "run") is None
+  assert sweep.finished_report(row, home / "run") is None
   for change, finished in (
     ({}, True),
     ({"data__dir": "/elsewhere"}, True),  # a resumed run may change it
@@ -67,9 +58,9 @@ def test_a_row_is_finished_by_its_report(home):
   ):
     report = report_of(toy_config(**change))
     path.write_text(json.dumps(report))
-    assert finished_report(row, home / "run") == (report if finished else None)
+    assert sweep.finished_report(row, home / "run") == (report if finished else None)
   summary = several_seeds(path.parent, [0.5, 0.75])
-  assert finished_report(row, home / "run") == summary
+  assert sweep.finished_report(row, home / "run") == summary
 
 
 def test_tables_against_numpy(tmp_path):
@@ -117,7 +108,7 @@ def test_tasks_take_turns_at_the_tables(home):
   (home / "root").mkdir()
   with (home / "root" / "table.lock").open("a") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
-    writer = threading.Thread(target=write_tables, args=(rows, home / "root"))
+    writer = threading.Thread(target=sweep.write_tables, args=(rows, home / "root"))
     writer.start()
     writer.join(0.2)
     assert writer.is_alive()
@@ -128,12 +119,13 @@ def test_tasks_take_turns_at_the_tables(home):
 
 def test_tasks_share_the_rows():
   rows = list("abcdefg")
-  assert read_task("0/1", rows) == rows
-  assert [read_task(f"{i}/3", rows) for i in range(3)] == [list("adg"), list("be"), list("cf")]
-  assert read_task("9/10", rows) == []
+  assert sweep.read_task("0/1", rows) == rows
+  thirds = [sweep.read_task(f"{i}/3", rows) for i in range(3)]
+  assert thirds == [list("adg"), list("be"), list("cf")]
+  assert sweep.read_task("9/10", rows) == []
   for text in ("3/3", "1", "-1/3", "1/0", "a/b", "1/3/4", ""):
     with pytest.raises(RunError, match=r"--task must be i/n, with i from 0 to n - 1; it is "):
-      read_task(text, rows)
+      sweep.read_task(text, rows)
 
 
 # Stands for train.py: does what `plan.json` says of the row whose workdir it is given.
@@ -163,7 +155,7 @@ def trainer(home):
     (home / "plan.json").write_text(json.dumps(plan))
     (home / "calls.txt").write_text("")
     said = []
-    run_rows(mine, rows, home / "root", command, said.append)
+    sweep.run_rows(mine, rows, home / "root", command, said.append)
     return said
 
   return run
@@ -180,14 +172,15 @@ def test_a_failing_row_does_not_stop_the_others(home, trainer):
     "a": good,
     "b": {"code": 1, "say": "step 3\nerror: loss term 'image' is not finite at step 3\nbye"},
     "c": {"code": -9, "say": "cut short"},
-    "d": good,
+    "d": good | {"code": 1, "say": "error: disk full"},
   }
-  with pytest.raises(RowsFailed) as info:
+  with pytest.raises(sweep.RowsFailed) as info:
     trainer(plan, rows, rows)
   assert info.value.exit_code == 1
-  assert "2 of 4 rows failed" in str(info.value)
+  assert "3 of 4 rows failed" in str(info.value)
   assert "b: exit code 1, error: loss term 'image' is not finite at step 3" in str(info.value)
   assert "c: exit code -9, cut short" in str(info.value)
+  assert "d: exit code 1, error: disk full" in str(info.value)  # though it has a report
   assert calls(home) == ["a", "b", "c", "d"]
   table = (home / "root" / "table.md").read_text()
   assert "| a | 1 |" in table
@@ -200,27 +193,18 @@ def test_a_failing_row_does_not_stop_the_others(home, trainer):
   assert "Not finished" not in (home / "root" / "table.md").read_text()
   # The log has both attempts, and errors of the first are not those of the second.
   (home / "root" / "b" / "evaluation" / "metrics.json").unlink()
-  with pytest.raises(RowsFailed, match="b: exit code 3, training"):
-    trainer({"b": {"code": 3}}, rows, rows)
+  with pytest.raises(sweep.RowsFailed, match="b: exit code 0, training"):
+    trainer({"b": {}}, rows, rows)  # it writes no report
   assert (home / "root" / "b" / "train.log").read_text().count("training\n") == 2
-
-
-def test_a_run_without_a_report_or_that_fails_after_it_has_failed(home, trainer):
-  rows = rows_of(home, FOUR)[:1]
-  with pytest.raises(RowsFailed, match="a: exit code 0, training"):
-    trainer({"a": {}}, rows, rows)
-  plan = {"report": report_of(rows[0].config), "code": 1, "say": "error: disk full"}
-  with pytest.raises(RowsFailed, match="a: exit code 1, error: disk full"):
-    trainer({"a": plan}, rows, rows)
 
 
 def test_a_task_runs_its_rows_and_tables_all(home, trainer):
   rows = rows_of(home, FOUR)
   plan = {name: {"report": report_of(rows[0].config)} for name in "abcd"}
-  trainer(plan, read_task("1/2", rows), rows)
+  trainer(plan, sweep.read_task("1/2", rows), rows)
   assert calls(home) == ["b", "d"]
   assert "Not finished: a, c." in (home / "root" / "table.md").read_text()
-  trainer(plan, read_task("0/2", rows), rows)
+  trainer(plan, sweep.read_task("0/2", rows), rows)
   assert calls(home) == ["a", "c"]
   lines = (home / "root" / "table.md").read_text().splitlines()
   assert [line[2] for line in lines[2:6]] == list("abcd")
@@ -251,9 +235,10 @@ def test_a_signal_goes_on_to_the_run_and_ends_the_sweep(home, number):
     os.kill(os.getpid(), number)
 
   thread = threading.Thread(target=interrupt)
+  command = [sys.executable, "-S", "-c", PATIENT]
   thread.start()
   with pytest.raises(Interrupted, match=r"has ended, see .*train.log; the same command") as info:
-    run_rows(rows, rows, home / "root", [sys.executable, "-S", "-c", PATIENT], lambda line: None)
+    sweep.run_rows(rows, rows, home / "root", command, lambda line: None)
   thread.join()
   assert info.value.exit_code == 128 + number
   assert f"saved at {signal.Signals(number).name}" in log.read_text()
@@ -272,7 +257,7 @@ def test_a_signal_before_the_process_is_not_lost(home, monkeypatch):
   monkeypatch.setattr(sweep.subprocess, "Popen", Late)
   started = time.monotonic()
   with pytest.raises(Interrupted):
-    run_logged([sys.executable, "-S", "-c", "import time; time.sleep(60)"], home / "log")
+    sweep.run_logged([sys.executable, "-S", "-c", "import time; time.sleep(60)"], home / "log")
   assert time.monotonic() - started < 30
 
 
@@ -283,7 +268,7 @@ def test_a_run_does_not_read_what_is_typed(tmp_path):
   before = os.dup(0)
   os.dup2(reader, 0)
   try:
-    run_logged([sys.executable, "-S", "-c", "print([*open(0)])"], tmp_path / "log")
+    sweep.run_logged([sys.executable, "-S", "-c", "print([*open(0)])"], tmp_path / "log")
   finally:
     os.dup2(before, 0)
     os.close(before)
@@ -302,7 +287,7 @@ def test_a_run_does_not_read_what_is_typed(tmp_path):
 )
 def test_the_reason_is_the_last_error_or_line(tmp_path, text, expected):
   (tmp_path / "log").write_bytes(b"error: of an earlier run\n" + text.encode())
-  assert reason(tmp_path / "log", len(b"error: of an earlier run\n")).startswith(expected)
+  assert sweep.reason(tmp_path / "log", len(b"error: of an earlier run\n")).startswith(expected)
 
 
 def test_a_typo_is_one_message_before_any_run(home, capsys):

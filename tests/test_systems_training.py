@@ -3,7 +3,6 @@
 For LeNet-5 see test_reliability.py.
 """
 
-import dataclasses
 import importlib
 import json
 
@@ -15,20 +14,17 @@ import pytest
 
 from scae_jax.evaluation import pictures
 from scae_jax.figures import FIGURES
-from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
 from tests.runs import assert_golden, metrics, on_eight_digits
-from tests.test_models_probabilistic import CANVAS, THREE, tiny_batch, tiny_system, tiny_variables
+from tests.test_models_probabilistic import CANVAS, tiny_system
 from tests.tiny import random_variables
 
 CADENCE = {
+  **dict.fromkeys(("train.log_every", "train.eval_every", "train.steps_per_dispatch"), 12),
   "train.num_steps": 24,
   "train.batch_size": 16,
-  "train.log_every": 12,
-  "train.eval_every": 12,
   "train.checkpoint_every": 24,
-  "train.steps_per_dispatch": 12,
   "evaluation.batch_size": 40,
   "evaluation.max_examples": 40,
 }
@@ -55,7 +51,7 @@ SYSTEMS = {
   "overlaid": ("capsnet", CAPSNET | OVERLAY),
   "matrix": ("matrix_capsules", MATRIX | {"data.normalize": True}),
 }
-# Plain CapsNet has the golden step below, and its pictures test_models_capsnet.py.
+# Plain CapsNet has the golden step below, and its pictures test_models_supervised.py.
 DRAWN = {"overlaid": {"overlaid_reconstructions", "capsule_dimensions"}, "matrix": set()}
 
 
@@ -157,24 +153,3 @@ def test_one_batch_of_images_is_learnt():
   # From -48 nats to -1, and from 5.7 to 1.9.
   assert last["bound"] > first["bound"] + 30
   assert last["squared_error"] < 3
-
-
-def test_what_is_not_finite_is_named_by_its_layer(monkeypatch):
-  """The deviations between the second layer and the third are broken."""
-  original = GenerativeCapsules.relations
-
-  def relations(self):
-    first, second = original(self)
-    return [first, dataclasses.replace(second, scales=jnp.nan * second.scales)]
-
-  system, batch = tiny_system(**THREE), tiny_batch()
-  variables = tiny_variables(system)
-  monkeypatch.setattr(GenerativeCapsules, "relations", relations)
-
-  @jax.jit
-  def terms(key):
-    output = system.module.apply(variables, batch, train=True, rngs={"noise": key})
-    return system.loss_terms(output, batch, None)
-
-  found = terms(jax.random.key(0))
-  assert {name for name, value in found.items() if not np.isfinite(value)} == {"capsules_2"}

@@ -1,7 +1,6 @@
 """What is kept, what comes back, and what happens to a checkpoint that is damaged."""
 
 import asyncio
-import dataclasses
 import pathlib
 import shutil
 import sys
@@ -33,9 +32,7 @@ def template(num_devices: int = 4) -> TrainState:
 
 
 def progress(step: int, loss: float | None = None) -> Progress:
-  return Progress(
-    step=step, window={"count": 1, "sums": {"total": 0.1 * step}}, selection_loss=loss
-  )
+  return Progress(step, {"count": 1, "sums": {"total": 0.1 * step}}, loss)
 
 
 def save_all(directory: pathlib.Path, losses: dict[int, float | None], keep: int = 2) -> None:
@@ -49,6 +46,11 @@ def open_to_read(directory: pathlib.Path, messages: list[str] | None = None) -> 
   return Checkpoints(directory, keep=1, writable=False, say=say)
 
 
+def steps_in(directory: pathlib.Path) -> list[int]:
+  with open_to_read(directory) as checkpoints:
+    return checkpoints.steps()
+
+
 def assert_is_state_of(state: TrainState, step: int) -> None:
   expected = make_state(step)
   assert int(state.step) == step
@@ -57,32 +59,9 @@ def assert_is_state_of(state: TrainState, step: int) -> None:
   np.testing.assert_array_equal(jax.random.key_data(state.rng), jax.random.key_data(expected.rng))
 
 
-def test_state_and_progress_come_back_on_any_mesh(tmp_path):
-  save_all(tmp_path, {1: 0.25})
-  with open_to_read(tmp_path) as checkpoints:
-    for num_devices in (4, 1):
-      state, restored = checkpoints.restore(template(num_devices))
-      assert_is_state_of(state, 1)
-      assert restored == progress(1, 0.25)
-      assert len(state.params["weights"].sharding.device_set) == num_devices
-
-
-def test_saved_values_are_those_before_the_state_is_donated(tmp_path):
-  overwrite = jax.jit(
-    lambda state: dataclasses.replace(state, params=jax.tree.map(jnp.zeros_like, state.params)),
-    donate_argnums=0,
-  )
-  with Checkpoints(tmp_path, keep=9, writable=True) as checkpoints:
-    for step in range(1, 4):
-      state = make_state(step)
-      checkpoints.save(state, progress(step))
-      overwrite(state)
-  with open_to_read(tmp_path) as checkpoints:
-    for step in range(1, 4):
-      assert_is_state_of(checkpoints.restore(template(), step)[0], step)
-
-
 def test_latest_n_and_the_best_are_kept(tmp_path):
+  (tmp_path / "3.orbax-checkpoint-tmp").mkdir()  # of a process that was killed
+  assert steps_in(tmp_path) == []
   save_all(tmp_path, {1: 3.0, 2: 1.0, 3: 2.0, 4: 5.0, 5: None})
   with open_to_read(tmp_path) as checkpoints:
     assert checkpoints.steps() == [2, 4, 5]
@@ -90,11 +69,9 @@ def test_latest_n_and_the_best_are_kept(tmp_path):
       assert checkpoints.restore(template(), which)[1].step == step
   # A later process knows which was best.
   save_all(tmp_path, {6: 4.0, 7: 4.0})
-  with open_to_read(tmp_path) as checkpoints:
-    assert checkpoints.steps() == [2, 6, 7]
+  assert steps_in(tmp_path) == [2, 6, 7]
   save_all(tmp_path, {8: 0.5, 9: 4.0, 10: 4.0})
-  with open_to_read(tmp_path) as checkpoints:
-    assert checkpoints.steps() == [8, 9, 10]
+  assert steps_in(tmp_path) == [8, 9, 10]
 
 
 def test_missing_checkpoints_are_explained(tmp_path):
@@ -161,26 +138,6 @@ def test_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path, d
   assert all((directory / step).is_dir() for step in "123")
 
 
-def test_training_moves_a_damaged_checkpoint_out_of_the_way(tmp_path):
-  """And needs no dates of the others."""
-  directory = tmp_path / "checkpoints"
-  save_all(directory, {1: None, 2: None, 3: 0.1}, keep=3)
-  (directory / "2" / "_CHECKPOINT_METADATA").write_text("3")
-  truncate_the_state(directory / "3")
-  with Checkpoints(directory, keep=1, writable=True) as checkpoints:
-    state, restored = checkpoints.restore(template())
-    assert_is_state_of(state, 2)
-    checkpoints.set_aside_after(restored.step)
-    assert checkpoints.steps() == [1, 2]
-    checkpoints.save(make_state(3), progress(3, 0.5))
-  assert (tmp_path / "unreadable_checkpoints" / "3").is_dir()
-  with open_to_read(directory) as checkpoints:
-    assert checkpoints.steps() == [3]
-    state, restored = checkpoints.restore(template())
-    assert_is_state_of(state, 3)
-    assert restored.selection_loss == 0.5
-
-
 def test_held_out_loss_that_is_damaged_ranks_no_checkpoint(tmp_path):
   """Though the checkpoint that is then the best is whole."""
   save_all(tmp_path, {1: 3.0, 2: 2.0, 3: 2.5}, keep=3)
@@ -215,16 +172,6 @@ def test_what_is_no_folder_is_named(tmp_path):
     _, restored = checkpoints.restore(template())
     with pytest.raises(RunError, match=r"cannot be moved to .*unreadable_checkpoints"):
       checkpoints.set_aside_after(restored.step)
-
-
-def test_half_written_checkpoint_is_not_seen(tmp_path):
-  save_all(tmp_path, {1: None})
-  (tmp_path / "2.orbax-checkpoint-tmp").mkdir()
-  with Checkpoints(tmp_path, keep=2, writable=True) as checkpoints:
-    assert checkpoints.steps() == [1]
-    checkpoints.save(make_state(2), progress(2))
-  with open_to_read(tmp_path) as checkpoints:
-    assert checkpoints.steps() == [1, 2]
 
 
 def test_reads_that_end_after_a_failed_one_print_no_traceback(tmp_path, monkeypatch):

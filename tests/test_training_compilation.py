@@ -62,7 +62,6 @@ def test_step_and_evaluation_are_compiled_once_each(tmp_path, caplog):
 
 
 def compilations(caplog) -> dict[str, int]:
-  """How often each function with a name of its own was compiled."""
   names = ("dispatch", "heldout", "read")
   messages = [record.getMessage() for record in caplog.records]
   counts = {name: sum(f"Compiling jit({name}) " in m for m in messages) for name in names}

@@ -22,35 +22,31 @@ from tests.toy_data import random_images
 from tests.toy_system import toy_config
 
 
-@pytest.fixture
-def config_file(home) -> str:
-  return str(home / "toy.py")
+def parse(*arguments: str, default_config="toy.py"):
+  return parse_command_line(arguments, default_config=default_config)
 
 
-def parse(config_file: str, *arguments: str):
-  return parse_command_line(arguments, default_config=config_file)
-
-
-def test_file_preset_and_processes_are_named_on_the_command_line(config_file):
-  command = parse(config_file)
+def test_file_preset_and_processes_are_named_on_the_command_line(home):
+  command = parse()
   assert command.settings.config.to_dict() == toy_config().to_dict()
   assert command.workdir == pathlib.Path("runs/toy")
-  command = parse("missing.py", f"--config={config_file}:long")
+  command = parse(f"--config={home / 'toy.py'}:long", default_config="missing.py")
   assert command.settings.train.num_steps == 480
   assert command.workdir == pathlib.Path("runs/toy-long")
   text = describe(command)
   assert "  --config.train.num_steps=480\n" in text
   assert "  --config.data.name='digits'\n" in text
-  assert parse(config_file).processes is None
-  found = parse(config_file, "--coordinator=host:12", "--num_processes=3", "--process_id=2")
+  assert command.processes is None
+  found = parse("--coordinator=host:12", "--num_processes=3", "--process_id=2")
   assert found.processes == Processes("host:12", 3, 2)
-  assert parse(config_file, "--distributed").processes == Processes("", 0, 0)
+  assert parse("--distributed").processes == Processes("", 0, 0)
   with pytest.raises(RunError, match="--process_id need --coordinator=host:port"):
-    parse(config_file, "--process_id=1")
+    parse("--process_id=1")
 
 
 @pytest.mark.parametrize("separator", ["=", " "])
-def test_overrides_have_the_types_of_the_config(config_file, separator):
+@pytest.mark.usefixtures("home")
+def test_overrides_have_the_types_of_the_config(separator):
   given = {
     "train.num_steps": "20",
     "optimizer.learning_rate": "1",
@@ -63,7 +59,8 @@ def test_overrides_have_the_types_of_the_config(config_file, separator):
     flags = [part for flag in flags if "tensorboard" not in flag for part in flag.split(" ")]
     flags.append("--config.train.tensorboard")
   # The overrides come before the file that they override.
-  command = parse("missing.py", *flags, "--workdir=/tmp/somewhere", f"--config={config_file}")
+  flags += ["--workdir=/tmp/somewhere", "--config=toy.py"]
+  command = parse(*flags, default_config="missing.py")
   expected = toy_config(
     train__num_steps=20,
     optimizer__learning_rate=1.0,
@@ -92,9 +89,10 @@ def test_overrides_have_the_types_of_the_config(config_file, separator):
     ("--config=nowhere.py", r"there is no 'nowhere.py'"),
   ],
 )
-def test_wrong_command_lines_name_what_is_valid(config_file, argument, message):
+@pytest.mark.usefixtures("home")
+def test_wrong_command_lines_name_what_is_valid(argument, message):
   with pytest.raises(RunError, match=message) as info:
-    parse(config_file, argument)
+    parse(argument)
   assert info.value.exit_code == 2
 
 
@@ -110,7 +108,7 @@ def test_wrong_command_lines_name_what_is_valid(config_file, argument, message):
 def test_broken_config_files_are_explained(tmp_path, text, message):
   (tmp_path / "broken.py").write_text(text)
   with pytest.raises(RunError, match=message):
-    parse(str(tmp_path / "broken.py"))
+    parse(default_config=str(tmp_path / "broken.py"))
 
 
 def test_a_config_has_exactly_its_sections():
@@ -134,8 +132,8 @@ def test_saved_config_comes_back_with_its_tuples():
 DATA = {"name": "digits"}
 
 
-def write_workdir(path: pathlib.Path) -> pathlib.Path:
-  with workdirs.open_for_writing(path, toy_config(), DATA):
+def write_workdir(path: pathlib.Path, config=None, data=DATA) -> pathlib.Path:
+  with workdirs.open_for_writing(path, config or toy_config(), data):
     return path
 
 
@@ -173,8 +171,7 @@ def test_cosine_that_ends_with_the_run_cannot_have_another_length(tmp_path):
       train__num_steps=num_steps, optimizer__schedule="cosine", optimizer__decay_steps=decay_steps
     )
 
-  with workdirs.open_for_writing(tmp_path, cosine(24, 0), DATA):
-    pass
+  write_workdir(tmp_path, cosine(24, 0))
   workdirs.check_same_run(tmp_path, cosine(24, 0))
   for num_steps in (23, 30):
     message = rf"num_steps 24, {num_steps} given.*other learning rates. Give 24.*set optimizer.dec"
@@ -183,8 +180,7 @@ def test_cosine_that_ends_with_the_run_cannot_have_another_length(tmp_path):
   # Where more differs, the list has all of it.
   with pytest.raises(RunError, match=r"optimizer.decay_steps: 0 there, 30 given"):
     workdirs.check_same_run(tmp_path, cosine(30, 30))
-  with workdirs.open_for_writing(tmp_path / "free", cosine(24, 40), DATA):
-    pass
+  write_workdir(tmp_path / "free", cosine(24, 40))
   workdirs.check_same_run(tmp_path / "free", cosine(30, 40))
 
 
@@ -201,8 +197,7 @@ def described(images=IMAGES, labels=LABELS, names=("cat", "dog"), **more):
 
 def test_data_set_of_a_run_is_known_again(tmp_path):
   workdirs.check_same_data(tmp_path, described())  # a new folder
-  with workdirs.open_for_writing(tmp_path, toy_config(), described()):
-    pass
+  write_workdir(tmp_path, data=described())
   workdirs.check_same_data(tmp_path, described(IMAGES.copy()))
   for given, *messages in (
     (described(PIXEL), r"train: '5 examples .*' there, '5 examples .*' given"),
@@ -225,29 +220,21 @@ WRONG_JSON = (b'{"name": ', b"[1]", b"[" * 100_000, b"\xff\xfe", None)
 
 
 def test_workdir_that_cannot_be_written_or_is_taken_is_refused(tmp_path, monkeypatch):
-  with (
-    workdirs.open_for_writing(tmp_path, toy_config(), DATA),
-    pytest.raises(RunError, match="another process is training"),
-    workdirs.open_for_writing(tmp_path, toy_config(), DATA),
-  ):
-    pass
+  def assert_refused(path, message):
+    with pytest.raises(RunError, match=message):
+      write_workdir(path)
+
+  with workdirs.open_for_writing(tmp_path, toy_config(), DATA):
+    assert_refused(tmp_path, "another process is training")
   write_workdir(tmp_path)  # the lock is gone
   (tmp_path / "file").write_text("")
-  with (
-    pytest.raises(RunError, match=r"cannot be written.*Give a --workdir that can"),
-    workdirs.open_for_writing(tmp_path / "file" / "run", toy_config(), DATA),
-  ):
-    pass
+  assert_refused(tmp_path / "file" / "run", r"cannot be written.*Give a --workdir that can")
 
   def full(path, text):
     raise OSError(30, "Read-only file system", str(path))
 
   monkeypatch.setattr(workdirs, "write_whole", full)
-  with (
-    pytest.raises(RunError, match=r"cannot be written.*Read-only file system.*config.json"),
-    workdirs.open_for_writing(tmp_path / "run", toy_config(), DATA),
-  ):
-    pass
+  assert_refused(tmp_path / "run", r"cannot be written.*Read-only file system.*config.json")
   assert not (tmp_path / "run" / "config.json").exists()
 
 

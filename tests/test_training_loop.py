@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import time
+import types
 
 import jax
 import numpy as np
@@ -90,15 +91,8 @@ def test_run_that_is_stopped_resumed_and_extended_is_the_uninterrupted_one(
   """Stopped between lines and checkpoints."""
   short = toy_config(train__num_steps=48, **CADENCE)
 
-  def stop(config, num_dispatches, said):
-    with monkeypatch.context() as patch:
-      stop_after(patch, num_dispatches)
-      with pytest.raises(Interrupted, match=f"{said} is saved.*same command") as info:
-        train(config, tmp_path)
-    assert info.value.exit_code == 143
-
   handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-  stop(short, 9, "step 36 of 48")
+  stop_after(9, short, tmp_path, "step 36 of 48 is saved.*same command")
   assert open_run(tmp_path).step == 36
   assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
   train(short, tmp_path)
@@ -107,7 +101,7 @@ def test_run_that_is_stopped_resumed_and_extended_is_the_uninterrupted_one(
     patch.setattr(loop, "Program", None)  # nothing is compiled
     assert train(short, tmp_path).step == 48
   assert (tmp_path / "metrics.jsonl").read_text() == content
-  stop(CONFIG, 1, "step 52 of 90")
+  stop_after(1, CONFIG, tmp_path, "step 52 of 90")
   run = train(CONFIG, tmp_path)
   assert (run.step, run.is_latest) == (90, True)
   assert_same_run(tmp_path, uninterrupted)
@@ -119,10 +113,13 @@ def test_damaged_checkpoint_costs_only_the_steps_since_the_one_before(
 ):
   workdir = shutil.copytree(uninterrupted, tmp_path / "run")
   truncate(workdir / "checkpoints" / "90" / "state")
+  # Where it is moved out of the way, the date of another is not asked for.
+  (workdir / "checkpoints" / "72" / "_CHECKPOINT_METADATA").write_text("3")
   capfd.readouterr()
   train(CONFIG, workdir)
   message = "the checkpoint of step 90 cannot be read, going back to that of step 72"
   assert message in capfd.readouterr().err
+  assert (workdir / "unreadable_checkpoints" / "90").is_dir()
   # The lines of step 90 were dropped and written again.
   assert_same_run(workdir, uninterrupted)
 
@@ -241,30 +238,24 @@ def test_run_stopped_before_its_first_step_does_not_claim_to_be_saved(tmp_path, 
     open_run(tmp_path)
 
 
-class Clock:
-  """Stands for `time` in the loop; only `taking` moves it."""
-
-  def __init__(self):
-    self.seconds = 0.0
-
-  def perf_counter(self) -> float:
-    return self.seconds
-
-  def taking(self, seconds: float, function):
-    def wrapped(*args):
-      self.seconds += seconds
-      return function(*args)
-
-    return wrapped
-
-
 def test_wall_clock_counts_all_but_compilation_and_each_session_anew(tmp_path, monkeypatch):
-  clock = Clock()
+  """By a clock that only what follows moves; `run` has four steps."""
+  clock = types.SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
   monkeypatch.setattr(loop, "time", clock)
-  monkeypatch.setattr(Program, "compile", clock.taking(1000.0, Program.compile))
-  monkeypatch.setattr(Program, "run", clock.taking(1.0, Program.run))  # 4 steps
-  monkeypatch.setattr(Program, "evaluate", clock.taking(10.0, Program.evaluate))
-  monkeypatch.setattr(Checkpoints, "save", clock.taking(100.0, Checkpoints.save))
+
+  def takes(seconds, owner, name):
+    original = getattr(owner, name)
+
+    def wrapped(*arguments):
+      clock.now += seconds
+      return original(*arguments)
+
+    monkeypatch.setattr(owner, name, wrapped)
+
+  takes(1000.0, Program, "compile")
+  takes(1.0, Program, "run")
+  takes(10.0, Program, "evaluate")
+  takes(100.0, Checkpoints, "save")
   for num_steps in (16, 24):
     train(toy_config(train__num_steps=num_steps), tmp_path)
   lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

@@ -16,63 +16,50 @@ import pytest
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import NonFiniteError, RunError
-from scae_jax.training.metrics import MetricsWriter, Window, import_tensorboard
-from scae_jax.training.objective import scheduled_weights, selection_loss, weighted_total
-from scae_jax.training.program import check_finite, evaluation_order
+from scae_jax.training.metrics import MetricsWriter, import_tensorboard
+from scae_jax.training.objective import scheduled_weights
+from scae_jax.training.program import check_finite
 from scae_jax.training.progress import Display
 from scae_jax.training.systems import check_system, make_system
 from tests import tiny
 from tests.toy_system import toy_config, toy_data
 
 
-def test_evaluation_order_has_every_example_and_fills_up_with_the_last():
-  np.testing.assert_array_equal(evaluation_order(7, 3), [[0, 1, 2], [3, 4, 5], [6, 6, 6]])
-
-
-def test_total_is_the_weighted_sum_and_needs_the_same_names():
-  terms = {"a": jnp.float32(2.0), "b_probe": jnp.float32(3.0)}
-  assert float(weighted_total(terms, {"a": 10.0, "b_probe": 0.5})) == 21.5
-  assert float(selection_loss(terms, {"a": 10.0, "b_probe": 0.5})) == 20.0
-  with pytest.raises(ValueError, match=r"without a weight \['b_probe'\].*without a term \[\]"):
-    weighted_total(terms, {"a": 1.0})
-  with pytest.raises(ValueError, match=r"without a weight \[\].*without a term \['c'\]"):
-    weighted_total(terms, {"a": 1.0, "b_probe": 1.0, "c": 1.0})
-
-
-def toy_system(**schedule):
+def toy_system(**changes):
   settings = read_settings(toy_config())
   system = make_system(settings, ImageSpec(canvas=4, channels=1, num_classes=2))
-  return dataclasses.replace(system, loss_schedule=schedule)
+  return dataclasses.replace(system, **changes)
 
 
 def test_scheduled_weight_is_a_line_between_points():
-  system = toy_system(image=((10, 0.5), (20, 2.0), (40, 0.0)), between=())
+  schedule = {"image": ((10, 0.5), (20, 2.0), (40, 0.0)), "between": ()}
+  system = toy_system(loss_schedule=schedule)
   weights = jax.jit(jax.vmap(functools.partial(scheduled_weights, system)))
   found = weights(jnp.array([0, 10, 15, 20, 30, 99]))
   np.testing.assert_allclose(found["image"], [0.5, 0.5, 1.25, 2.0, 1.0, 0.0], rtol=1e-6)
   assert (found["between"] == 0.5).all()
 
 
+POINTS = r"config.loss.schedule.image must be points "
+
+
 @pytest.mark.parametrize(
-  ("schedule", "message"),
+  ("changes", "message"),
   [
-    ({"images": ((0, 1.0),)}, r"has \['images'\], which are no loss terms; the terms are \['betw"),
-    ({"image": (0, 1.0)}, r"config.loss.schedule.image must be points .*it is \(0, 1.0\)"),
-    ({"image": ((0, -1.0),)}, r"schedule.image must be .* from 0 to .*; it is \(\(0.0, -1.0\),\)"),
-    ({"image": ((5, 1.0), (5, 2.0))}, r"schedule.image must be points .* with rising steps"),
+    ({"loss_schedule": {"images": ((0, 1.0),)}}, r"has \['images'\], .*; the terms are \['betw"),
+    ({"loss_schedule": {"image": (0, 1.0)}}, POINTS + r".*it is \(0, 1.0\)"),
+    ({"loss_schedule": {"image": ((0, -1.0),)}}, POINTS + r".* from 0 to .*\(\(0.0, -1.0\),\)"),
+    ({"loss_schedule": {"image": ((5, 1.0), (5, 2.0))}}, POINTS + ".* with rising steps"),
+    *(
+      ({"loss_weights": {"image": weight}}, r"config.loss.weights.image must be")
+      for weight in (-1.0, math.nan, math.inf, (1.0, 2.0), "1")
+    ),
   ],
 )
-def test_schedule_that_is_none_is_refused(schedule, message):
+def test_weights_and_schedules_that_are_none_are_refused(changes, message):
+  """Also of systems that do not check their own: a negative weight would be maximised."""
   with pytest.raises(ValueError, match=message):
-    check_system(toy_system(**schedule), toy_data(side=4), 2)
-
-
-@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf, (1.0, 2.0), "1"])
-def test_weight_that_is_none_is_refused(weight):
-  """Also of systems that do not check their own: a negative one would be maximised."""
-  system = dataclasses.replace(toy_system(), loss_weights={"image": weight})
-  with pytest.raises(ValueError, match=r"config.loss.weights.image must be"):
-    check_system(system, toy_data(side=4), 2)
+    check_system(toy_system(**changes), toy_data(side=4), 2)
 
 
 def test_first_step_that_is_not_finite_is_named():
@@ -128,20 +115,6 @@ def read(path) -> list[dict]:
   return [json.loads(text) for text in path.read_text().splitlines()]
 
 
-def test_window_means_do_not_depend_on_how_it_was_filled():
-  values = np.random.RandomState(0).rand(100).astype(np.float32) * 1e3
-  rows = {"terms/image": values, "total": values[::-1]}
-  whole = Window()
-  whole.add(rows)
-  parts = Window()
-  for start in range(0, 100, 7):
-    parts.add({name: array[start : start + 7] for name, array in rows.items()})
-    parts = Window(json.loads(json.dumps(parts.to_json())))  # as a checkpoint stores it
-  assert parts.means() == whole.means()  # Python adds the same numbers in the same order
-  assert whole.means()["terms"]["image"] == pytest.approx(np.mean(values, dtype=np.float64))
-  assert whole.count == 100
-
-
 def open_writer(path, after_step) -> MetricsWriter:
   return MetricsWriter(path.parent, after_step=after_step, tensorboard=False)
 
@@ -163,13 +136,11 @@ def test_lines_after_the_restored_step_are_dropped(tmp_path):
   writer.write(line(30))
   writer.close()
   assert path.read_text() == whole
+  path.write_text(whole[:-1])  # in the middle of the line's end
+  open_writer(path, after_step=30).close()
+  assert read(path) == [line(10), line(20)]
   write_lines(path, [])  # a run without a checkpoint begins anew
   assert read(path) == []
-  path = tmp_path / "metrics.jsonl"
-  write_lines(path, [10, 20])
-  path.write_text(path.read_text()[:-1])
-  open_writer(path, after_step=20).close()
-  assert read(path) == [line(10)]
 
 
 @pytest.mark.parametrize(

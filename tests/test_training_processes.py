@@ -18,7 +18,7 @@ from reliability.configs import base_configs
 from scae_jax.training import loop, processes
 from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
-from scae_jax.training.errors import Interrupted, RunError
+from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh
 from scae_jax.training.optimizers import make_optimizer
@@ -107,10 +107,6 @@ def start(folder: pathlib.Path, preset: str, before: str = "") -> list[subproces
   return STARTED[-2:]
 
 
-def finish(started: list[subprocess.Popen]) -> list[int]:
-  return [process.wait(timeout=600) for process in started]
-
-
 @pytest.fixture(autouse=True)
 def ended():
   """No process of a test that fails runs on."""
@@ -145,7 +141,6 @@ def assert_close_runs(workdir: pathlib.Path, expected: pathlib.Path) -> None:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> pathlib.Path:
-  """The run on the four devices of this process."""
   workdir = tmp_path_factory.mktemp("alone")
   train(toy_config(**CADENCE), workdir)
   return workdir
@@ -154,7 +149,7 @@ def alone(tmp_path_factory) -> pathlib.Path:
 @pytest.mark.slow
 def test_two_processes_train_as_one(alone, tmp_path):
   """Stopped between two checkpoints, too: one host is asked to, both do, after the same step."""
-  codes = finish(start(tmp_path, "short", STOPPED_ONCE))
+  codes = [process.wait(600) for process in start(tmp_path, "short", STOPPED_ONCE)]
   assert codes == [0, 0], said(tmp_path, 0) + said(tmp_path, 1)
   assert_close_runs(tmp_path / "run", alone)
   run = open_run(tmp_path / "run")  # what four devices of two processes wrote, read by one
@@ -171,12 +166,12 @@ def test_two_processes_train_as_one(alone, tmp_path):
 
 
 @pytest.mark.slow
-def test_process_that_dies_ends_the_run_and_another_resumes(tmp_path, monkeypatch, capfd):
+def test_process_that_dies_ends_the_run_and_another_resumes(tmp_path, capfd):
   first, second = start(tmp_path, "long")
   wait_for_checkpoint(16, tmp_path, first)
   assert first.poll() is None, said(tmp_path, 0)  # it is the other's death that ends it
   second.kill()
-  code, killed = finish([first, second])
+  code, killed = first.wait(600), second.wait(600)
   assert killed == -9
   # A collective operation that fails; or the heartbeat, where the death falls into a checkpoint; or
   # Gloo, the CPU's transport, which aborts where it falls between two of its messages.
@@ -188,24 +183,18 @@ def test_process_that_dies_ends_the_run_and_another_resumes(tmp_path, monkeypatc
   # On the four devices of this process, which go on where the last checkpoint stands.
   step = open_run(tmp_path / "run").step
   assert step >= 16
-  stop_after(monkeypatch, 3)
   settings = load_settings(tmp_path / "run")
-  with pytest.raises(Interrupted, match=f"step {step + 6} of 2000"):
-    train(settings, tmp_path / "run")
+  stop_after(3, settings, tmp_path / "run", f"step {step + 6} of 2000")
   assert f"resuming at step {step}\n" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("devices", [(1, 4), (4, 1)])
 def test_checkpoint_goes_on_with_another_number_of_devices(devices, alone, tmp_path, monkeypatch):
-  for number, num_dispatches in zip(devices, (6, 0), strict=True):
-    with monkeypatch.context() as patch:
-      patch.setattr(loop, "make_mesh", lambda number=number: make_mesh(jax.devices()[:number]))
-      if num_dispatches:
-        stop_after(patch, num_dispatches)
-        with pytest.raises(Interrupted, match="step 12 of 24"):
-          train(toy_config(**CADENCE), tmp_path)
-      else:
-        train(toy_config(**CADENCE), tmp_path)
+  before, after = (make_mesh(jax.devices()[:number]) for number in devices)
+  monkeypatch.setattr(loop, "make_mesh", lambda: before)
+  stop_after(6, toy_config(**CADENCE), tmp_path, "step 12 of 24")
+  monkeypatch.setattr(loop, "make_mesh", lambda: after)
+  train(toy_config(**CADENCE), tmp_path)
   assert_close_runs(tmp_path, alone)
 
 

@@ -123,37 +123,24 @@ def classifier_run(dataset, **changes):
   return dataclasses.replace(run, system=toy_classifier.make_system(model, loss, toy_data()))
 
 
-@pytest.mark.parametrize(
-  ("asked", "folder", "split"),
-  [
-    ({}, ".", "validation"),
-    ({"scored": OTHER}, "other-test", "test"),
-  ],
-)
-def test_a_model_that_classifies_gets_the_report_on_its_answers(
-  reports, tmp_path, asked, folder, split
-):
+def test_a_model_that_classifies_gets_the_report_on_its_answers(reports, tmp_path):
   run = classifier_run(HELD_OUT, evaluation__max_examples=7)
-  report_run(run, tmp_path, **asked)
-  ((directory, evaluated, scorer),) = reports["written"]
-  assert directory == tmp_path / "evaluation" / folder
-  assert scorer is reports["answer_scorer"]
-  given, scored, found, examples, make_batch = scorer
-  assert given is evaluated
+  report_run(run, tmp_path, scored=OTHER)
+  ((_, evaluated, scorer),) = reports["written"]
   assert (evaluated.system, evaluated.variables) == (run.system, run.variables)
   assert evaluated.max_examples == 7
-  assert scored is asked.get("scored", HELD_OUT)
-  assert found == split
+  assert scorer is reports["answer_scorer"]
+  *given, examples, make_batch = scorer
+  assert given == [evaluated, OTHER, "test"]
   np.testing.assert_array_equal(examples["image"], SPLIT.images)
   batch = make_batch(jax.tree.map(jnp.asarray, examples), jnp.arange(1))
   assert batch["image"].shape[1:] == (18, 18, 1)  # the canvas
 
 
 def test_other_classes_are_none_to_score_a_classifier_on(tmp_path):
+  other = dataclasses.replace(OTHER, class_names=("b",))
   with pytest.raises(ValueError, match="knows the classes"):
-    report_run(
-      classifier_run(PLAIN), tmp_path, scored=dataclasses.replace(OTHER, class_names=("b",))
-    )
+    report_run(classifier_run(PLAIN), tmp_path, scored=other)
 
 
 def test_a_run_on_overlays_is_scored_on_the_pairs_that_it_was_held_out_on():

@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from scae_jax.models.system import Found
 from scae_jax.training import program, revival
 from scae_jax.training.build import open_run
-from scae_jax.training.errors import Interrupted, RunError
+from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.program import Program
 from scae_jax.training.revival import NOISE, noisy_copies, sources_of
@@ -101,10 +101,7 @@ def test_resumed_run_revives_again_and_seeds_are_what_they_are_alone(tmp_path, m
   config = config_of(train__revive_idle=(6, 16), train__seeds=2)
   train(config, tmp_path / "whole")
   assert steps == [6, 16]
-  with monkeypatch.context() as patch:
-    stop_after(patch, 3)
-    with pytest.raises(Interrupted, match="step 6 of 24"):
-      train(config, tmp_path / "stopped")
+  stop_after(3, config, tmp_path / "stopped", "step 6 of 24")
   assert steps == [6, 16]
   train(config, tmp_path / "stopped")
   assert steps == [6, 16, 6, 16]

@@ -1,6 +1,7 @@
 """Runs that start from another run's parameters: what they take, what is new, what is refused."""
 
 import dataclasses
+import functools
 import pathlib
 import shutil
 
@@ -16,7 +17,7 @@ from scae_jax.training import start
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import read_settings
-from scae_jax.training.errors import Interrupted, RunError
+from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.metrics import Window
 from scae_jax.training.optimizers import make_optimizer
@@ -55,29 +56,24 @@ def larger_config(**changes):
   return config.lock()
 
 
-class NotTrainedError(Exception):
-  """Ends a run where its first step would be compiled."""
-
-
-def first_state(config, workdir, monkeypatch):
+def first_state(config, workdir):
   """The state that training would begin with, on the host; nothing is trained."""
   states = []
 
   def compile_nothing(self, state):
     states.append(state)
-    raise NotTrainedError
+    raise SystemExit
 
-  with monkeypatch.context() as patch:
+  with pytest.MonkeyPatch.context() as patch:
     patch.setattr(Program, "compile", compile_nothing)
-    with pytest.raises(NotTrainedError):
+    with pytest.raises(SystemExit):
       train(config, workdir)
   return states[0]
 
 
 def save_run(config, workdir, steps=(8,)) -> pathlib.Path:
   """A run with checkpoints of these steps, of parameters that no seed draws."""
-  with pytest.MonkeyPatch.context() as patch:
-    state = first_state(config, workdir, patch)
+  state = first_state(config, workdir)
   with Checkpoints(workdir / "checkpoints", keep=9, writable=True) as checkpoints:
     for step in steps:
       params = jax.tree.map(lambda leaf, step=step: leaf + step, state.params)
@@ -93,7 +89,6 @@ def source(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory) -> pathlib.Path:
-  """Two seeds at once."""
   return save_run(toy_config(train__seeds=2), tmp_path_factory.mktemp("sources"))
 
 
@@ -101,9 +96,9 @@ def params_of(workdir):
   return {seed: variables["params"] for seed, variables in open_run(workdir).variables.items()}
 
 
-def test_parameters_are_taken_and_nothing_else(source, tmp_path, monkeypatch, capfd):
+def test_parameters_are_taken_and_nothing_else(source, tmp_path, capfd):
   config = toy_config(train__start_from=str(source), train__seed=3, optimizer__name="adam")
-  state = first_state(config, tmp_path / "run", monkeypatch)
+  state = first_state(config, tmp_path / "run")
   assert_equal(state.params, params_of(source)[0])
   assert len(jax.tree.leaves(state.params)[0].sharding.device_set) == 4
   # The other run's optimiser is not even of this kind.
@@ -113,9 +108,7 @@ def test_parameters_are_taken_and_nothing_else(source, tmp_path, monkeypatch, ca
   said = capfd.readouterr().err
   # 324 x 8 + 8 to the code, 8 x 324 + 324 from it, 8 x 10 + 10 of the probe.
   assert f"starting from step 16 of {source}: 5,606 parameters taken, none is new\n" in said
-  drawn = first_state(
-    toy_config(train__seed=3, optimizer__name="adam"), tmp_path / "drawn", monkeypatch
-  )
+  drawn = first_state(toy_config(train__seed=3, optimizer__name="adam"), tmp_path / "drawn")
   assert not np.array_equal(state.params["encoder"]["kernel"], drawn.params["encoder"]["kernel"])
   key = jax.random.split(jax.random.key(3), 3)[0]
   for own in (state.rng, drawn.rng):
@@ -123,10 +116,8 @@ def test_parameters_are_taken_and_nothing_else(source, tmp_path, monkeypatch, ca
   assert "starting from" not in capfd.readouterr().err
 
 
-def test_what_the_other_run_lacks_and_modules_not_named_are_drawn_as_ever(
-  source, tmp_path, monkeypatch, capfd
-):
-  drawn = first_state(larger_config(), tmp_path / "drawn", monkeypatch).params
+def test_what_the_other_run_lacks_and_modules_not_named_are_drawn_as_ever(source, tmp_path, capfd):
+  drawn = first_state(larger_config(), tmp_path / "drawn").params
   assert np.any(drawn["position_bias"])
   taken = params_of(source)[0]
   for modules, said in (
@@ -134,24 +125,24 @@ def test_what_the_other_run_lacks_and_modules_not_named_are_drawn_as_ever(
     (("encoder",), "2,600 parameters taken, 3,021 are new"),
   ):
     config = larger_config(train__start_from=str(source), train__start_modules=modules)
-    params = first_state(config, tmp_path / f"run{len(modules)}", monkeypatch).params
+    params = first_state(config, tmp_path / f"run{len(modules)}").params
     assert said in capfd.readouterr().err
     for name, own in params.items():
       is_taken = name in (modules or taken)
       assert_equal(own, taken[name] if is_taken else drawn[name])
 
 
-def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path, monkeypatch):
+def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path):
   seeds = {"train__seed": 5, "train__seeds": 2}
   config = toy_config(train__start_from=str(source), **seeds)
-  state = first_state(config, tmp_path / "shared", monkeypatch)
+  state = first_state(config, tmp_path / "shared")
   for params in by_seed(state.params, (5, 6)).values():
     assert_equal(params, params_of(source)[0])
   keys = jax.random.key_data(state.rng)
   assert not np.array_equal(keys[0], keys[1])  # they go on each in its own way
   np.testing.assert_array_equal(state.step, [0, 0])
   config = toy_config(train__start_from=str(sources), **seeds)
-  state = first_state(config, tmp_path / "own", monkeypatch)
+  state = first_state(config, tmp_path / "own")
   assert_equal([*by_seed(state.params, (5, 6)).values()], [*params_of(sources).values()])
 
 
@@ -179,42 +170,27 @@ def test_bias_of_places_is_resized_to_another_canvas(tmp_path):
     start._check_fit(tmp_path, {**own, "code/kernel": (5, 5, 4)}, theirs)
 
 
-def test_a_run_starts_with_the_resized_bias(tmp_path, monkeypatch, capfd):
+def test_pretrained_parameters_start_a_run_and_its_bias_is_resized(tmp_path, capfd):
   """From two rows of places, whose mean is the one row of this run; it has two seeds."""
-  state = first_state(larger_config(), tmp_path / "other", monkeypatch)
-  rows = np.random.default_rng(0).normal(size=(2, 3, 5)).astype("float32")
-  params = {**state.params, "position_bias": rows}
-  write_parameters(tmp_path / "saved", params, "float32")
-  write_json(tmp_path / "saved" / "source.json", {"step": 7, "seed": 0})
-  config = larger_config(train__start_from=str(tmp_path / "saved"), train__seeds=2)
-  started = dict(first_state(config, tmp_path / "run", monkeypatch).params)
-  assert "5,636 parameters taken, none is new; position_bias resized\n" in capfd.readouterr().err
-  bias = started.pop("position_bias")
-  np.testing.assert_allclose(bias, np.stack([rows.mean(axis=0, keepdims=True)] * 2), rtol=1e-5)
-  del params["position_bias"]
-  assert_equal(started, jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), params))
-
-
-def test_pretrained_parameters_start_a_run(tmp_path, monkeypatch):
-  state = first_state(toy_config(), tmp_path / "other", monkeypatch)
-  params = jax.tree.map(lambda leaf: jnp.round(leaf, 1) + 1, state.params)
+  params = jax.tree.map(lambda leaf: leaf + 1, first_state(larger_config(), tmp_path / "o").params)
+  params["position_bias"] = np.random.default_rng(0).normal(size=(2, 3, 5)).astype("float32")
   saved = write_parameters(tmp_path / "saved", params, "float16")
   write_json(tmp_path / "saved" / "source.json", {"step": 7, "seed": 0})
-  config = toy_config(train__start_from=str(tmp_path / "saved"), train__seeds=2)
-  started = first_state(config, tmp_path / "run", monkeypatch).params
-  assert_equal(started, jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), saved))
+  config = larger_config(train__start_from=str(tmp_path / "saved"), train__seeds=2)
+  started = first_state(config, tmp_path / "run").params
+  assert "5,636 parameters taken, none is new; position_bias resized\n" in capfd.readouterr().err
+  saved["position_bias"] = saved["position_bias"].mean(axis=0, keepdims=True)
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5)  # a mean of two
+  jax.tree.map(close, started, jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), saved))
   assert {leaf.dtype for leaf in jax.tree.leaves(started)} == {np.dtype(np.float32)}
 
 
-def test_resumed_run_does_not_start_again(source, tmp_path, monkeypatch):
+def test_resumed_run_does_not_start_again(source, tmp_path):
   """Nor does it need what it started from."""
   elsewhere = shutil.copytree(source, tmp_path / "source")
   config = toy_config(train__start_from=str(elsewhere))
   train(config, tmp_path / "whole")
-  with monkeypatch.context() as patch:
-    stop_after(patch, 3)
-    with pytest.raises(Interrupted, match="step 12 of 24"):
-      train(config, tmp_path / "run")
+  stop_after(3, config, tmp_path / "run", "step 12 of 24")
   shutil.rmtree(elsewhere)
   train(config, tmp_path / "run")
   assert_same_run(tmp_path / "run", tmp_path / "whole")
@@ -223,12 +199,12 @@ def test_resumed_run_does_not_start_again(source, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("one_device")
-def test_damaged_checkpoint_is_passed_over(source, tmp_path, monkeypatch, capfd):
+def test_damaged_checkpoint_is_passed_over(source, tmp_path, capfd):
   """On another number of devices than the run that it is of."""
   damaged = shutil.copytree(source, tmp_path / "source")
   truncate(damaged / "checkpoints" / "16" / "state")
   config = toy_config(train__start_from=str(damaged))
-  state = first_state(config, tmp_path / "run", monkeypatch)
+  state = first_state(config, tmp_path / "run")
   assert "starting from step 8 of" in capfd.readouterr().err
   assert_equal(state.params, open_run(source, 8).variables[0]["params"])
 

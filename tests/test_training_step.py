@@ -22,8 +22,6 @@ from tests.toy_data import dataset_of, random_images
 from tests.toy_system import TERMS, augmentation, feed_of, make_system, toy_config, toy_data
 
 NUM_TRAIN, NUM_TEST = 50, 22
-
-
 IMAGES = random_images(NUM_TRAIN + NUM_TEST, 6, 6, 1)
 DATASET = dataset_of(
   IMAGES[:NUM_TRAIN],

@@ -199,8 +199,6 @@ def build(system, batch):
   return jax.eval_shape(lambda k: system.module.init(k, batch, train=True), keys)
 
 
-SPARSITY = ("prior_within", "prior_between", "posterior_within", "posterior_between")
-PROBES = {"prior_probe": {"prior_probe"}, "posterior_probe": {"posterior_probe"}}
 GROUPS = {
   "part_encoder/convnet": "convnet",
   "part_decoder/templates": "templates",
@@ -262,8 +260,12 @@ def group_gradients(jacobian, num_features=FEATURES):
   return sizes
 
 
-def assert_flows(sizes, expected):
-  """Gradients are exactly zero everywhere but in the groups that are expected, by term."""
+def assert_flows(jacobian, *, image, objects, dynamic, num_features=FEATURES):
+  """Gradients are exactly zero but in the groups named: of the image's term, of those about objects
+  (of parts and sparsity) and of that about deformations; probes move themselves."""
+  sizes = group_gradients(jacobian, num_features)
+  expected = dict.fromkeys(TERMS, objects) | {"image": image, "dynamic": dynamic}
+  expected |= {name: {name} for name in ("prior_probe", "posterior_probe")}
   for term in TERMS:
     flows = {group for group, size in sizes[term].items() if size > 0}
     assert all(np.isfinite(size) for size in sizes[term].values()), term
