@@ -21,7 +21,7 @@ PAGE = DOCS / "pages" / "digits.html"
 FOLDER = DOCS / "pictures"
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 
-IMAGE = 8  # test image that is chosen in the moving picture
+IMAGE = 15  # test image that is chosen in the moving picture
 WIDTH, HEIGHT = 920, 700  # of the window, CSS pixels
 FRAME_MS = 70
 REST_MS = 900
