@@ -203,10 +203,6 @@ def test_sets_of_unknown_names_or_not_prepared_say_what_to_do(load, root, monkey
       | other(image=image_feature(("-1", "-1", "3"))),
       r"'train', example 7: .*, as of .*example 0, got \(6, 9, 3\); .*data\.name='folder'",
     ),
-    (
-      {"splits": {"train": [{"id": b"x", "image": b"junk", "label": 0}], "test": TEST}},
-      "split 'train', example 0: expected a whole image file",
-    ),
   ],
 )
 def test_unusable_sets_are_refused(root, load, tmp_path, changes, message):

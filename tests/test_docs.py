@@ -21,13 +21,7 @@ from tests.runs import ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-SCRIPTS = (
-  "train.py",
-  "evaluate.py",
-  "explore.py",
-  "sweep.py",
-  "docs/pictures.py",
-)
+SCRIPTS = ("train.py", "evaluate.py", "explore.py", "sweep.py", "docs/pictures.py")
 
 
 def name_of(path):
