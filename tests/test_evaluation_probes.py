@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scae_jax.evaluation.probes import capsules_in_use, fit_clusters, fit_probe, match_clusters
-from scae_jax.evaluation.scores import pixel_features, score
+from scae_jax.evaluation.scores import pixel_features
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
 
@@ -129,17 +129,6 @@ def test_a_capsule_is_in_use_by_its_share_of_enough_examples():
   assert capsules_in_use(np.full((10, 9), 0.7)).all()
   with pytest.raises(ValueError, match=r"non-negative.*minimum of -0\.5"):
     capsules_in_use(np.array([[1.0, -0.5]]))
-
-
-def test_scores_say_what_is_wrong_with_the_features():
-  labels = np.array([0, 0, 0, 1, 2, 2])
-  dead = np.full((6, 4), 0.25, np.float32), labels
-  scores = score("prior_presence", dead, dead, 3, seed=0)
-  assert scores.entries["lin_match"] == 0.5
-  assert scores.entries["clusters"] == 1
-  assert scores.entries["capsules_in_use"] == 4  # a quarter each
-  (note,) = scores.notes
-  assert "prior presence: only 1 distinct cluster(s) for 3 classes" in note
 
 
 def test_smaller_images_are_centred_among_pixels():
