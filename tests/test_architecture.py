@@ -9,7 +9,6 @@ import sys
 import tomllib
 
 import pytest
-from packaging.requirements import Requirement
 
 import scae_jax
 from tests.conftest import ROOT
@@ -96,17 +95,6 @@ def test_no_model_by_name(floor):
   for path in sorted((PACKAGE / floor).rglob("*.py")):
     models = {name for name in modules_imported(path) if name.startswith("scae_jax.models.")}
     assert all(name.startswith("scae_jax.models.system") for name in models), path
-
-
-def test_dependencies_are_what_a_build_backend_takes():
-  """setuptools refuses files that include others, and then nothing can be installed."""
-  project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-  dynamic = project["tool"]["setuptools"]["dynamic"]
-  groups = [dynamic["dependencies"], *dynamic["optional-dependencies"].values()]
-  for name in [name for group in groups for name in group["file"]]:
-    for line in (ROOT / name).read_text().splitlines():
-      if requirement := line.partition("#")[0].strip():
-        Requirement(requirement)
 
 
 def test_every_package_is_installed():

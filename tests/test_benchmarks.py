@@ -91,7 +91,7 @@ def test_commit_is_that_of_the_repository_or_else_what_travelled(tmp_path, monke
   assert measuring.commit() == "unknown"
 
 
-def test_likelihood_benchmark_times_every_variant_and_block(record_of, monkeypatch):
+def test_likelihood_benchmark_times_every_variant_and_block(record_of, monkeypatch, capsys):
   calls = []
 
   def stand_in(*inputs, **options):
@@ -100,16 +100,17 @@ def test_likelihood_benchmark_times_every_variant_and_block(record_of, monkeypat
     return likelihood.composed(*inputs)
 
   monkeypatch.setattr(likelihood, "template_log_prob", stand_in)
-  options = ["--batch=2", "--parts=2", "--template=4", "--canvas=6", "--rounds=2", "--block=64"]
+  options = ["--batch=2", "--parts=2", "--template=4", "--canvas=6", "--rounds=2", "--block=64,32"]
   record = record_of(likelihood, *options, "--interpret")
-  found = ("composed", "fused, block 64")
+  found = ("composed", "fused, block 64", "fused, block 32")
   names = {f"{name}, {what}" for name in found for what in ("forward", "with gradient")}
-  assert {(call["block"], call["interpret"]) for call in calls} == {(64, True)}
+  assert {(call["block"], call["interpret"]) for call in calls} == {(64, True), (32, True)}
   assert set(record["milliseconds"]) == names
   assert all(len(times) == 2 and min(times) > 0 for times in record["milliseconds"].values())
   sizes = {"batch": 2, "parts": 2, "template": 4, "canvas": 6, "channels": 1}
   assert record["settings"] == sizes
-  assert set(likelihood.variants([64], interpret=False)) == {"composed"}  # without a GPU
+  assert set(likelihood.variants([64], interpret=False)) == {"composed"}
+  assert "No GPU: only the composed likelihood is timed" in capsys.readouterr().out
 
 
 TINY = ImageSpec(canvas=18, channels=1, num_classes=10)

@@ -57,6 +57,13 @@ def test_every_system_of_a_set_is_trained_on_the_same_images_at_every_rotation(m
     assert (row.config.train.seeds, row.config.train.num_steps) == (2, 7)
 
 
+def test_systems_of_mnist_have_the_same_capsules():
+  """Smith et al. 2020, appendix C: more of them would share a digit by its turn."""
+  rows = rotation.make_rows(options("mnist", ranges=(0,)))
+  scae, probabilistic = (row.config.model for row in rows)
+  assert (scae.num_parts, scae.num_objects) == probabilistic.capsules == (24, 24)
+
+
 # SCAE's are those of its configs, see test_configs.py: its canvas changes no layer.
 PARAMETERS = {
   "digits": {"lenet5": 21_386, "cnn": 302_979, "capsnet": 629_200, "matrix_capsules": 30_660},
