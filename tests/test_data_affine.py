@@ -1,6 +1,8 @@
 """Affine maps: drawn within their ranges, carried out as SciPy does, and no ink lost. The reader of
 affNIST's MATLAB files, on small files in their format."""
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.io
@@ -238,7 +240,7 @@ def test_every_truncation_is_one_clear_error(tmp_path, official, compress):
       read_batch(path)
 
 
-def test_other_files_are_refused(tmp_path):
+def test_other_files_are_refused(tmp_path, monkeypatch):
   path = tmp_path / "1.mat"
   # Of HDF5, which SciPy leaves out, there is a header alone.
   hdf5 = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(600)
@@ -250,6 +252,9 @@ def test_other_files_are_refused(tmp_path):
     scipy.io.savemat(path, content)
     with pytest.raises(ValueError, match=r"1\.mat: expected a struct 'affNISTdata'"):
       read_batch(path)
+  monkeypatch.setattr(scipy.io, "loadmat", lambda *_, **__: warnings.warn("half", stacklevel=1))
+  with pytest.raises(ValueError, match=r"1\.mat, which cannot be read \(UserWarning: half\)"):
+    read_batch(path)
 
 
 @pytest.mark.parametrize(
@@ -260,6 +265,7 @@ def test_other_files_are_refused(tmp_path):
     ({"image": np.zeros((784, 3), np.uint8)}, r"'image' uint8 \[784, 3\]"),
     ({"image": np.zeros((1600, 3))}, r"'image' float64 \[1600, 3\]"),
     ({"image": np.zeros((1600, 0), np.uint8), "label_int": np.zeros((1, 0))}, r"\[1600, 0\]"),
+    ({"label_int": np.zeros((1, 4), np.uint8)}, "and 4 labels"),
     ({"label_int": np.array([["a", "b", "c"]])}, r"of which are no digits, as \['"),
     ({"label_int": np.array([[1, 10, np.nan]])}, r"2 of which are no digits, as \[10\.0\]"),
   ],

@@ -81,6 +81,14 @@ def test_readings_come_beside_features_in_float32():
   assert found["features"]["half"].dtype == np.float32
 
 
+def test_images_that_have_statistics_are_normalised():
+  split, mean, std = make_split(5), np.linspace(0.2, 0.6, 5), np.linspace(0.1, 0.3, 5)
+  expected = (expected_columns(split) - 3.0 * mean[:, None]) / std[:, None]
+  split |= {"mean": np.float32(mean), "std": np.float32(std)}
+  found = feature_collector(toy(), canvas=6, batch_size=4)(VARIABLES, split)
+  np.testing.assert_allclose(found["features"]["columns"], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_a_batch_has_at_least_one_example_and_no_more_than_there_are():
   calls = []
   feature_collector(toy(calls), canvas=6, batch_size=10**9)(VARIABLES, make_split(3))
