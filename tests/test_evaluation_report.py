@@ -13,7 +13,7 @@ from flax import linen as nn
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.evaluation import provenance, scores
 from scae_jax.evaluation.history import read_history
-from scae_jax.evaluation.pictures import embed
+from scae_jax.evaluation.pictures import embed, feature_figures
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.evaluation.table import print_table
@@ -139,6 +139,15 @@ def test_metrics_have_the_known_figures(finished):
   assert (metrics["features"]["dead"]["clusters"], alive["clusters"]) == (1, 2)
   (note,) = metrics["notes"]
   assert note.startswith("dead: only 1 distinct cluster(s) for 2 classes")
+
+
+def test_a_confusion_matrix_says_that_it_is_of_clusters():
+  test = np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0])
+  found = scores.Scores({"lin_match": 0.7, "confusion": [[3, 1], [2, 4]]}, ())
+  drawers = feature_figures("the_mass", *test, found, ("dark", "bright"), seed=0)
+  (axes,) = drawers["confusion-the_mass"]().axes
+  assert axes.get_title() == "LIN-MATCH 70.0%: the mass"
+  assert axes.get_xlabel() == "label of the cluster"
 
 
 def test_the_table_shows_every_row(finished, capsys):

@@ -317,7 +317,11 @@ def test_the_viewpoint_report_is_of_what_is_finished(toys, monkeypatch):
     assert kinds == {"LIN-MATCH, code": sets, "LIN-PRED, code": sets}
 
 
-def test_the_rotation_experiment_is_of_what_is_finished(toys):
+def test_the_rotation_experiment_is_of_what_is_finished(toys, monkeypatch):
+  scored, score_pixels = [], rotation.score_pixels
+  monkeypatch.setattr(
+    rotation, "score_pixels", lambda *of, **how: scored.append(of) or score_pixels(*of, **how)
+  )
   record, text = toys(rotation, "--max_examples=50", "--ranges", "90", "0")
   assert (record["ranges"], record["max_examples"]) == ([0, 90], 50)
   assert list(record["results"]) == ["toy-0", "toy-90"]
@@ -328,6 +332,7 @@ def test_the_rotation_experiment_is_of_what_is_finished(toys):
   np.testing.assert_allclose(shares, np.round(shares), atol=1e-9)
   still, turned = (result["pixels"] for result in record["results"].values())
   assert still[UPRIGHT] == turned[UPRIGHT] != turned[ROTATED]
+  assert len(scored) == 3  # upright ones are the same for all ranges
   for remark in (
     "At most 50 examples of each split.",
     "toy: 5,606 parameters, 24 steps.",
