@@ -41,6 +41,7 @@ def test_the_command_writes_a_table_numbers_and_a_picture(monkeypatch, tmp_path,
   assert sorted(path.name for path in out.iterdir()) == names
   record, text = written(capsys, out, "free-form-toy-encoder")
   assert (record["step"], record["seed"], record["start"]) == (7, 0, "encoder")
+  assert record["command"].startswith(f"python -m experiments.free_form {tmp_path / 'toy'}")
   assert record["command"].endswith(" ".join(flags))
   fitted = [record[kind]["reconstruction"]["fitted_examples"] for kind in command.PROBES]
   assert fitted == [100, 40, 40]
@@ -56,6 +57,8 @@ def test_the_command_writes_a_table_numbers_and_a_picture(monkeypatch, tmp_path,
     for when in ("before", "after"):
       # Sums of float32 numbers of size 1,000
       assert -sum(term[when] for term in means.values()) == pytest.approx(bound[when], rel=1e-5)
+  assert text.startswith("| | examples | bound before | after | did not rise | pixels | latents |")
+  assert "| | LIN-PRED | before | after | before, fitted alike | after, fitted alike |" in text
   own, rotated = (record["results"][name] for name in ("digits", "rotated_digits:35"))
   bounds = " | ".join(f"{own['bound'][when]:.1f}" for when in ("before", "after"))
   terms = (f"{one['before']:.1f} to {one['after']:.1f}" for one in own["terms"].values())

@@ -17,7 +17,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, use_abstract_me
 
 from benchmarks.likelihood import composed, random_inputs
 from scae_jax.kernels.template_likelihood import template_log_prob
-from scae_jax.kernels.template_pixels import Sizes, by_tile
+from scae_jax.kernels.template_pixels import Sizes, by_tile, pixel_grid
 from scae_jax.training.config import read_settings
 from scae_jax.training.mesh import make_mesh, split_examples
 from scae_jax.training.optimizers import make_optimizer
@@ -260,6 +260,10 @@ def test_blocks_are_squares_of_pixels():
   blocks = np.asarray(by_tile(sizes, jnp.asarray(image), mode="constant")).reshape(4, 4, 4)
   np.testing.assert_array_equal(blocks[0], image[:4, :4])
   np.testing.assert_array_equal(blocks[3], np.pad(image[4:, 4:], ((0, 2), (0, 3))))
+  x, y, inside = np.asarray(pixel_grid(sizes, jnp.float32)).reshape(3, 4, 4, 4)
+  assert (x[3] == 1).all()
+  np.testing.assert_allclose(y[3, :, 0], [0.6, 1, 1, 1], rtol=1e-6)
+  np.testing.assert_array_equal(inside[2], np.array([[1.0], [1], [0], [0]]) * np.ones((1, 4)))
 
 
 def test_products_are_in_float32():
