@@ -1,6 +1,5 @@
 """The order of examples and the batches of images, against loops and the host's resampling."""
 
-import functools
 from collections import Counter
 
 import jax
@@ -17,7 +16,6 @@ from scae_jax.data.augmentation import (
   shift_on_canvas,
   to_unit_range,
 )
-from scae_jax.data.dataset import Dataset, crop_middle
 from scae_jax.models.system import ImageSpec
 from tests.toy_data import (
   assert_uniform,
@@ -29,21 +27,8 @@ from tests.toy_data import (
 )
 from tests.toy_system import augmentation, feed_of
 
-NUM_EXAMPLES = 7
-KEY_SEED = 3
 HALF_A_BYTE = 0.5 / 255  # what the host's rounding changes at most
 FLOATS = 1e-4  # positions in float32: 1e-6 of a pixel times differences of up to 1, with room
-
-
-@functools.partial(jax.jit, static_argnames=("num_steps", "batch_size"))
-def traced(epoch, offset, *, num_steps, batch_size):
-  sizes = {"num_steps": num_steps, "batch_size": batch_size, "num_examples": NUM_EXAMPLES}
-  return batches.example_order(jax.random.key(KEY_SEED), epoch, offset, **sizes)
-
-
-def order(step: int, num_steps: int, batch_size: int):
-  epoch, offset = batches.epoch_position(step, batch_size, NUM_EXAMPLES)
-  return np.asarray(traced(epoch, offset, num_steps=num_steps, batch_size=batch_size))
 
 
 def test_epoch_position_survives_int32():
@@ -55,22 +40,16 @@ def test_epoch_position_survives_int32():
 
 @pytest.mark.parametrize("batch_size", [1, 3, 20])
 def test_every_epoch_is_a_permutation_of_its_own(batch_size):
-  num_steps = 2 * NUM_EXAMPLES  # A multiple of the epoch for every batch size.
-  sequence = order(0, num_steps, batch_size).reshape(-1, NUM_EXAMPLES)
-  key = jax.random.key(KEY_SEED)
+  """From wherever a run goes on: test_training_step.py."""
+  # A multiple of the epoch for every batch size.
+  sizes = {"num_steps": 14, "batch_size": batch_size, "num_examples": 7}
+  key = jax.random.key(3)
+  sequence = jax.jit(lambda: batches.example_order(key, 0, 0, **sizes))().reshape(-1, 7)
   for epoch, indices in enumerate(sequence):
-    expected = jax.random.permutation(jax.random.fold_in(key, epoch), NUM_EXAMPLES)
+    expected = jax.random.permutation(jax.random.fold_in(key, epoch), 7)
     np.testing.assert_array_equal(indices, expected)
   # Of 7! orders, all equal would be a bug, not chance.
   assert len(np.unique(sequence, axis=0)) > 1
-
-
-def test_a_run_cut_anywhere_sees_the_same_batches():
-  num_steps, batch_size = 3, 16
-  whole = order(0, num_steps, batch_size)
-  for cut in range(1, num_steps):
-    resumed = np.concatenate([order(0, cut, batch_size), order(cut, num_steps - cut, batch_size)])
-    np.testing.assert_array_equal(resumed, whole, err_msg=f"cut at step {cut}")
 
 
 def test_a_dispatch_computes_few_permutations():
@@ -82,15 +61,6 @@ def test_a_dispatch_computes_few_permutations():
     return str(made).count("[2,100]")
 
   assert sorted_elements(1) == sorted_elements(100) > 0
-
-
-def test_images_are_centred_as_numpy_does():
-  images = random_images()
-  # Height 4 leaves 3 rows, 1 above; width 3 leaves 4 columns, 2 on the left.
-  expected = np.pad(images, ((0, 0), (1, 2), (2, 2), (0, 0)))
-  np.testing.assert_array_equal(centre_on_canvas(jnp.asarray(images), 7), expected)
-  # 255 / 255, and 255 times the float32 of 1 / 255, are 1 by the rules of rounding.
-  assert float(to_unit_range(jnp.full((1, 2, 2, 1), 255, jnp.uint8)).min()) == 1.0
 
 
 def shifted_by_numpy(image: np.ndarray, canvas: int, down: int, right: int) -> np.ndarray:
@@ -151,33 +121,20 @@ def test_a_feed_has_the_splits_and_what_a_model_is_built_from(held_out):
     np.testing.assert_array_equal(one["label"], [1, 0])
 
 
-def test_the_middle_of_every_image_of_every_split():
-  images = random_images(5)
-  whole = dataset_of(images[:2], images[2:])
-  middle = crop_middle(whole, 2)
-  for name, split in whole.splits.items():
-    # Of 4 rows one goes above and one below, of 3 columns the odd one goes from the right.
-    np.testing.assert_array_equal(middle.splits[name].images, split.images[:, 1:3, 0:2])
-    assert middle.splits[name].labels is split.labels
-  assert isinstance(middle, Dataset)
-  assert crop_middle(whole, 0) is whole
-  message = (
-    r"config\.data\.crop must be at most .* 'toy', 4x3 pixels; it is 4\. Set it to 3 or less"
-  )
-  with pytest.raises(ValueError, match=message):
-    crop_middle(whole, 4)
-
-
 def test_a_feed_of_crops_cuts_at_random_in_training_and_the_middle_otherwise():
   images = random_images(5)
   feed = feed_of(dataset_of(images, images[:3]), 3, crop=2)
   assert feed.spec == ImageSpec(canvas=3, channels=3, num_classes=5)
+  # Of 4 rows one goes above and one below, of 3 columns the odd one goes from the right.
   np.testing.assert_array_equal(feed.heldout["image"], images[:3, 1:3, 0:2])
   assert heldout_batch(feed, [2])["image"].shape == (1, 3, 3, 3)
   made = feed_batch(feed, np.full(300, 3))["image"]
   cut = Counter(image[:2, :2].tobytes() for image in np.round(made * 255).astype(np.uint8))
   assert set(cut) == {images[3, i : i + 2, j : j + 2].tobytes() for i in range(3) for j in range(2)}
   assert min(cut.values()) > 25  # of 50 with a deviation of 6.5
+  message = r"config\.data\.crop .* 'toy', 4x3 pixels; it is 4\. Set it to 3 or less"
+  with pytest.raises(ValueError, match=message):
+    feed_of(dataset_of(images), 4, crop=4)
 
 
 def on_the_host(images: np.ndarray, linear: np.ndarray, shifts: np.ndarray, canvas: int):
@@ -203,48 +160,44 @@ def test_motions_are_those_of_the_host(height, width, canvas):
   np.testing.assert_allclose(actual[0], padded[0], atol=1e-6)  # by cosines and sines of 0
 
 
+def closest(linear: np.ndarray, shifts: np.ndarray, room: float, **options) -> np.ndarray:
+  """Which of these maps on the host made each of 60 training images, but for half a byte and
+  `room`."""
+  image, canvas = random_images(1, 5, 4, 1, seed=1), 10
+  made = training_images(np.repeat(image, 60, axis=0), canvas, 4, **options)
+  known = on_the_host(np.repeat(image, len(linear), axis=0), linear, shifts, canvas)
+  errors = np.abs(made[:, None] - known[None]).max(axis=(2, 3, 4))
+  assert errors.min(axis=1).max() < HALF_A_BYTE + room
+  return errors.argmin(axis=1)
+
+
+def assert_independent(one: np.ndarray, other: np.ndarray) -> None:
+  assert abs(np.corrcoef(one, other)[0, 1]) < 0.4  # three deviations of 60 pairs
+
+
 def test_every_image_turns_by_its_own_angle_and_then_shifts():
-  """Each result is that of one of 3,159 maps on the host, which tells its angle and its shifts."""
-  num_images, canvas, limit = 60, 10, 30.0
-  image = random_images(1, 5, 4, 1, seed=1)
-  images = np.repeat(image, num_images, axis=0)
-  made = training_images(images, canvas, 4, max_shift=1, max_rotation=limit)
   grid = np.meshgrid(np.arange(-35, 35.01, 0.2), (-1, 0, 1), (-1, 0, 1), indexing="ij")
   angles, right, down = (axis.reshape(-1) for axis in grid)
-  tried = np.repeat(image, len(angles), axis=0)
-  known = on_the_host(tried, affine.rotation(angles), np.stack([right, down], axis=1), canvas)
-  errors = np.abs(made[:, None] - known[None]).max(axis=(2, 3, 4))
-  best = errors.argmin(axis=1)
+  shifts = np.stack([right, down], axis=1)
   # 0.1 degrees, three pixels from the middle: 0.005 pixels along two axes.
-  assert errors.min(axis=1).max() < HALF_A_BYTE + 0.011
-  found = angles[best]
-  assert_uniform(found, -limit, limit)
-  assert len(set(zip(right[best], down[best], strict=True))) == 9
-  assert abs(np.corrcoef(found, right[best])[0, 1]) < 0.4  # three deviations of 60 pairs
+  found = closest(affine.rotation(angles), shifts, 0.011, max_shift=1, max_rotation=30.0)
+  assert_uniform(angles[found], -30, 30)
+  assert len(np.unique(shifts[found], axis=0)) == 9
+  assert_independent(angles[found], right[found])
 
 
-@pytest.mark.parametrize("option", ["max_stretch", "max_shear"])
-def test_every_image_is_stretched_and_sheared_by_its_own_numbers(option):
-  num_images, canvas, limit = 60, 10, 0.3
-  image = random_images(1, 5, 4, 1, seed=1)
-  made = training_images(np.repeat(image, num_images, axis=0), canvas, 4, **{option: limit})
-  steps = np.arange(-0.35, 0.3501, 0.01)
-  grid = {"max_stretch": np.meshgrid(steps, steps), "max_shear": [steps]}[option]
-  numbers = np.stack(grid, axis=-1).reshape(-1, len(grid))
-  linear = np.tile(np.eye(2), (len(numbers), 1, 1))
-  if option == "max_shear":
-    linear[:, 0, 1] = numbers[:, 0]
-  else:
-    linear[:, range(2), range(2)] += numbers
-  tried = np.repeat(image, len(numbers), axis=0)
-  known = on_the_host(tried, linear, np.zeros((len(numbers), 2)), canvas)
-  errors = np.abs(made[:, None] - known[None]).max(axis=(2, 3, 4))
-  assert errors.min(axis=1).max() < HALF_A_BYTE + 0.02  # half a step of the grid, 3 pixels away
-  found = numbers[errors.argmin(axis=1)].T
-  for drawn in found:
-    assert_uniform(drawn, -limit, limit)
-  if option == "max_stretch":
-    assert abs(np.corrcoef(found)[0, 1]) < 0.4  # three deviations of 60 pairs
+def test_every_image_is_stretched_and_sheared_by_its_own_numbers():
+  steps = np.arange(-0.35, 0.3501, 0.01)  # half a step, 3 pixels away: 0.02 of a pixel
+  wide, high = (axis.reshape(-1) for axis in np.meshgrid(steps, steps))
+  stretched = np.eye(2) * np.stack([1 + wide, 1 + high], axis=-1)[:, None]
+  found = closest(stretched, np.zeros((len(wide), 2)), 0.02, max_stretch=0.3)
+  assert_uniform(wide[found], -0.3, 0.3)
+  assert_uniform(high[found], -0.3, 0.3)
+  assert_independent(wide[found], high[found])
+  sheared = np.tile(np.eye(2), (len(steps), 1, 1))
+  sheared[:, 0, 1] = steps
+  found = closest(sheared, np.zeros((len(steps), 2)), 0.02, max_shear=0.3)
+  assert_uniform(steps[found], -0.3, 0.3)
 
 
 def test_two_views_are_of_one_image_and_changed_each_by_itself():

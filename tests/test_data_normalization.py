@@ -15,14 +15,12 @@ from scae_jax.data.dataset import (
 )
 from scae_jax.data.feed import evaluation_examples
 from scae_jax.data.transfer import load_scored, rotated
-from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
 from scae_jax.models.system import ImageSpec, labels_of, pixels_of
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
 from scae_jax.training.systems import check_system
-from tests import toy_classifier, toy_system
-from tests.tiny import initial
+from tests import toy_classifier
 from tests.toy_data import assert_uniform, dataset_of, feed_batch, heldout_batch, on_device
 from tests.toy_system import feed_of
 
@@ -196,22 +194,3 @@ def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
   _, plain, feed = build(read_settings(toy_classifier.classifier_config(**changes)))
   assert not feed.spec.normalized
   assert plain.splits["test"].mean is None
-
-
-def test_features_are_of_normalised_images():
-  data = normalized(some_data())
-  system = toy_system.make_system(
-    {"num_features": 3, "noise_scale": 0.0, "nan_below": 0.0},
-    dict(toy_system.toy_config().loss),
-    ImageSpec(HEIGHT, CHANNELS, 3, normalized=True),
-  )
-  images = by_numpy(data.splits["test"].images)
-  whole = np.tile(black(data.splits["test"].images), (1, HEIGHT, HEIGHT, CHANNELS))
-  whole[:, :, :WIDTH] = images
-  batch = {"image": jnp.asarray(whole, jnp.float32), "label": jnp.zeros(8, jnp.int32)}
-  variables = initial(system, ImageSpec(HEIGHT, CHANNELS, 3, normalized=True))
-  split = load_split(data, "test", 0)
-  collect = feature_collector(system, canvas=HEIGHT, batch_size=3)
-  found = collect(variables, split)["features"]["code"]
-  expected = system.module.apply(variables, batch, train=False).code
-  np.testing.assert_allclose(found, expected, atol=ROUNDING)

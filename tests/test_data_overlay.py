@@ -133,9 +133,7 @@ def test_a_feed_has_the_held_out_split_and_batches_of_its_form(held_out):
   np.testing.assert_array_equal(feed.train["image"], some_split().images)
   np.testing.assert_array_equal(feed.train["label"], LABELS)
   expected = fixed_overlays(split, MAX_SHIFT)
-  assert sorted(feed.heldout) == sorted(expected)
-  for name, array in expected.items():
-    np.testing.assert_array_equal(feed.heldout[name], array)
+  jax.tree.map(np.testing.assert_array_equal, dict(feed.heldout), dict(expected))
   blank = feed.spec.blank_batch(3)
   assert blank["sources"].shape == (3, 2, CANVAS, CANVAS, 1)
   assert (blank["label"] != blank["other_label"]).all()

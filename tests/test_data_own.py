@@ -1,13 +1,11 @@
-"""Data sets of one's own: in memory, by the dotted path of a function, and a folder of images."""
+"""Data sets of one's own: in memory, and by the dotted path of a function."""
 
 import dataclasses
 import json
-import pathlib
 
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 from configs import constellations
 from scae_jax.data.dataset import Dataset
@@ -16,7 +14,6 @@ from scae_jax.training.build import build, open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
-from tests.runs import save_images
 from tests.stand_ins import refused
 from tests.test_evaluation_script import quick, run
 from tests.toy_system import toy_config
@@ -30,10 +27,9 @@ def mine() -> Dataset:
   return Dataset("mine", load_digits().class_names, splits)
 
 
-def config_of(name: str, num_steps: int = 2, **data: str):
+def config_of(name: str, num_steps: int = 2):
   cadence = ("steps_per_dispatch", "log_every", "eval_every", "checkpoint_every")
   changes = {f"train__{key}": 2 for key in cadence}
-  changes |= {f"data__{key}": value for key, value in data.items()}
   return toy_config(data__name=name, train__num_steps=num_steps, **changes)
 
 
@@ -64,8 +60,12 @@ def test_what_is_not_the_runs_own_data_is_refused(workdirs):
     open_run(workdirs / "memory")
   test = mine().splits["test"]
   other = dataclasses.replace(mine(), splits={"train": test, "test": test})
+  files = {path: path.stat().st_mtime_ns for path in workdirs.rglob("*")}
   with pytest.raises(RunError, match=r"holds a run on another data set:\n  train: "):
     open_run(workdirs / "memory", dataset=other)
+  with pytest.raises(RunError, match=r"another data set:(?s:.*)put back what was changed"):
+    train(config_of("mine", 6), workdirs / "memory", dataset=other)
+  assert files == {path: path.stat().st_mtime_ns for path in workdirs.rglob("*")}
   with pytest.raises(RunError, match=r"'digits', and the data set given in memory is named 'mine'"):
     build(read_settings(config_of("digits")), mine())
   with pytest.raises(RunError, match=r"'mine', and the data set given in memory is named 'digits'"):
@@ -84,24 +84,3 @@ def test_a_function_is_not_called_because_a_folder_says_so(workdirs, capsys):
     assert written["scored_on"] == {"dataset": "mine", "split": "test", "examples": 60}
   other = "--source=scae_jax.data.digits.load_digits"
   assert "holds a run on another data set" in refused(capsys, run, workdirs / "memory", other)
-
-
-def test_folder_of_a_run_may_move_but_not_change(tmp_path):
-  def config(folder: pathlib.Path, num_steps: int):
-    return config_of("folder", num_steps, dir=str(folder), cache_dir=str(tmp_path / "cache"))
-
-  workdir = tmp_path / "run"
-  train(config(save_images(tmp_path / "here", 4, 40), 2), workdir)
-  (tmp_path / "here").rename(tmp_path / "there")
-  assert open_run(workdir, config=config(tmp_path / "there", 2)).step == 2
-  assert train(config(tmp_path / "there", 4), workdir).step == 4
-  assert open_run(workdir).step == 4
-
-  image = tmp_path / "there" / "class0" / "000.png"
-  Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
-  files = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
-  with pytest.raises(RunError, match=r"another data set:\n  t\w+: '\d+ examples of 12x12x1.*there"):
-    train(config(tmp_path / "there", 6), workdir)
-  with pytest.raises(RunError, match=r"(?s)another data set.*put back what was changed"):
-    open_run(workdir)
-  assert files == {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}

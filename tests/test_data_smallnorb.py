@@ -5,7 +5,6 @@ import sys
 import numpy as np
 import pytest
 
-from scae_jax.data.smallnorb import halve
 from scae_jax.data.sources import load_dataset
 from tests.toy_data import random_images
 from tests.toy_tfds import image_feature, label_feature, png, write_tfds
@@ -138,9 +137,3 @@ def test_sets_that_are_not_as_tfds_prepares_them_are_refused(tmp_path, changes, 
   write(tmp_path, **changes)
   with pytest.raises(ValueError, match=message):
     load_dataset("smallnorb:novel_azimuth", str(tmp_path), str(tmp_path / "cache"))
-
-
-def test_means_are_rounded_to_the_nearest_halves_up():
-  image = np.array([[0, 1, 255, 255, 0, 0], [0, 1, 255, 255, 0, 1]], np.uint8)[None, ..., None]
-  assert halve(image)[0, 0, :, 0].tolist() == [1, 255, 0]
-  assert halve(image).dtype == np.uint8

@@ -1,4 +1,4 @@
-"""TFDS sets: small ones that the tests write in TFDS's format."""
+"""TFDS sets: small ones that the tests write in TFDS's format, and MNIST where it is at hand."""
 
 import json
 import subprocess
@@ -203,10 +203,6 @@ def test_sets_of_unknown_names_or_not_prepared_say_what_to_do(load, root, monkey
       | other(image=image_feature(("-1", "-1", "3"))),
       r"'train', example 7: .*, as of .*example 0, got \(6, 9, 3\); .*data\.name='folder'",
     ),
-    (
-      {"splits": {"train": [{"id": b"x", "image": b"junk", "label": 0}], "test": TEST}},
-      "split 'train', example 0: expected a whole image file",
-    ),
   ],
 )
 def test_unusable_sets_are_refused(root, load, tmp_path, changes, message):
@@ -243,3 +239,17 @@ def test_damaged_files_are_refused(root, load, name, content):
     path.unlink()
   with pytest.raises(ValueError, match=r"expected whole TFDS files, .*prepare it again"):
     load()
+
+
+@pytest.mark.slow
+def test_real_mnist(tfds_dir, tmp_path):
+  """Literal facts about the published files: the sizes of classes, and the mean of all pixels."""
+  dataset = load_dataset("mnist", tfds_dir, str(tmp_path))
+  assert dataset.image_shape == (28, 28, 1)
+  assert dataset.class_names == tuple("0123456789")
+  train, test = dataset.splits["train"], dataset.splits["test"]
+  sizes = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+  assert np.bincount(train.labels).tolist() == sizes
+  sizes = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+  assert np.bincount(test.labels).tolist() == sizes
+  assert abs(train.images.mean() / 255 - 0.1307) < 1e-4

@@ -21,13 +21,7 @@ from tests.runs import ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-SCRIPTS = (
-  "train.py",
-  "evaluate.py",
-  "explore.py",
-  "sweep.py",
-  "docs/pictures.py",
-)
+SCRIPTS = ("train.py", "evaluate.py", "explore.py", "sweep.py", "docs/pictures.py")
 
 
 def name_of(path):
@@ -199,29 +193,33 @@ def numbers(text):
   return set(re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w.]*\d)", text))
 
 
+def rows_of(page, num_columns):
+  """Cells of the table of a page that has so many columns, without its heading."""
+  rows = [line for line in page.read_text().splitlines() if line.count("|") == num_columns + 1]
+  return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
 def test_figures_are_those_of_the_records():
   """Of every row of the results' table, each number of ours stands in the record it names."""
   page = ROOT / "docs" / "results.md"
-  rows = [line for line in page.read_text().splitlines() if line.count("|") == 10][2:]
+  rows = rows_of(page, 9)
   assert len(rows) > 15
-  for row in rows:
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
+  for cells in rows:
     record = (page.parent / LINK.findall(cells[8])[0][1]).resolve().parent
     known = set().union(*(numbers(path.read_text()) for path in record.rglob("*.md")))
-    assert numbers(cells[4]) | numbers(cells[6]) <= known, row
+    assert numbers(cells[4]) | numbers(cells[6]) <= known, cells
 
 
 def test_the_table_of_the_readme_is_that_of_the_results():
   """Figures of a row stand in the rows of docs/results.md that name the same record."""
   page = (ROOT / "docs" / "results.md").read_text().splitlines()
-  rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.count("|") == 7]
-  assert len(rows) > 8
-  for row in rows[2:]:
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
+  rows = rows_of(ROOT / "README.md", 6)
+  assert len(rows) > 6
+  for cells in rows:
     figures = numbers(cells[2]) | numbers(cells[3].partition("(")[0]) | numbers(cells[4])
     record = LINK.findall(cells[5])[0][1]
     known = set().union(*(numbers(line) for line in page if f"../{record}/README.md" in line))
-    assert figures <= known, row
+    assert figures <= known, cells
 
 
 def test_diagrams_name_what_is_there():

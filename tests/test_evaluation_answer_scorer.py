@@ -93,31 +93,23 @@ def test_every_figure_of_every_seed(tmp_path, capsys):
   assert "| accuracy | " in capsys.readouterr().out
 
 
-def test_figures_of_one_seed_stand_in_the_directory_itself(tmp_path, capsys):
+def test_the_table_and_figures_of_one_seed_show_what_was_measured(tmp_path, not_drawn, capsys):
   history = tmp_path / "metrics.jsonl"
   history.write_text('{"step": 1, "split": "train", "total": 2.0}\n')
-  folder = tmp_path / "new" / "evaluation"
-  write(folder, variables={3: VARIABLES[3]}, history=history)
-  names = ("class_reconstructions", "confusion", "reliability", "training_curves")
-  assert {path.name for path in folder.iterdir()} == {
-    "metrics.json",
-    *(f"{name}.png" for name in names),
-  }
-  right = np.mean(IMAGES[:, 0, :, 0].argmax(axis=1) == LABELS)
+  write(tmp_path / "evaluation", variables={4: VARIABLES[4]}, history=history)
+  assert [path.name for path in (tmp_path / "evaluation").iterdir()] == ["metrics.json"]
+  expected = classify(np.roll(np.float32(IMAGES[:, 0, :, 0]) / 255, 1, axis=1), LABELS[:, None])
+  right = np.mean(expected.is_right)
   lines = capsys.readouterr().out.splitlines()
   assert lines[0] == "columns test, 11 examples; step 1,200"
   assert lines[1].split() == ["accuracy", f"{100 * right:.2f}", "%"]
   assert lines[2].split() == ["error", f"{100 * (1 - right):.2f}", "%"]
   assert lines[-2].startswith("label squared: ")
   assert lines[-1] == "note: a note"
-
-
-def test_figures_show_what_was_measured(tmp_path, not_drawn):
-  write(tmp_path, variables={4: VARIABLES[4]})
   (drawers,) = not_drawn
-  expected = classify(np.roll(np.float32(IMAGES[:, 0, :, 0]) / 255, 1, axis=1), LABELS[:, None])
+  assert set(drawers) == {"class_reconstructions", "confusion", "reliability", "training_curves"}
   (axes,) = drawers["confusion"]().axes
-  assert axes.get_title() == f"Accuracy {np.mean(expected.is_right):.2%}"
+  assert axes.get_title() == f"Accuracy {right:.2%}"
   assert axes.get_xlabel() == "answer"
   counts = {text.get_position(): int(text.get_text()) for text in axes.texts}
   assert all(expected.confusion[row, column] == n for (column, row), n in counts.items())

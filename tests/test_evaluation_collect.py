@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from scae_jax.evaluation.collect import feature_collector, in_batches
+from scae_jax.evaluation.collect import feature_collector
 from tests.stand_ins import stub
 
 
@@ -81,19 +81,17 @@ def test_readings_come_beside_features_in_float32():
   assert found["features"]["half"].dtype == np.float32
 
 
-def test_batches_are_full_and_joined_and_what_fills_the_last_is_dropped():
-  seen = []
+def test_images_that_have_statistics_are_normalised():
+  split, mean, std = make_split(5), np.linspace(0.2, 0.6, 5), np.linspace(0.1, 0.3, 5)
+  expected = (expected_columns(split) - 3.0 * mean[:, None]) / std[:, None]
+  split |= {"mean": np.float32(mean), "std": np.float32(std)}
+  found = feature_collector(toy(), canvas=6, batch_size=4)(VARIABLES, split)
+  np.testing.assert_allclose(found["features"]["columns"], expected, rtol=1e-4, atol=1e-5)
 
-  def run(rows):
-    seen.append(rows.tolist())
-    return {"a": (jnp.asarray(rows), np.stack([rows, -rows], 1))}
 
-  found = in_batches(run, 5, 2)
-  assert seen == [[0, 1], [2, 3], [4, 4]]
-  np.testing.assert_array_equal(found["a"][0], np.arange(5))
-  np.testing.assert_array_equal(found["a"][1][:, 1], -np.arange(5))
-  seen.clear()
-  in_batches(run, 3, 10**9)
-  assert seen == [[0, 1, 2]]
+def test_a_batch_has_at_least_one_example_and_no_more_than_there_are():
+  calls = []
+  feature_collector(toy(calls), canvas=6, batch_size=10**9)(VARIABLES, make_split(3))
+  assert calls == [(3, 6)]
   with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
     feature_collector(toy(), canvas=6, batch_size=0)(VARIABLES, make_split(2))

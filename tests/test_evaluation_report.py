@@ -16,7 +16,6 @@ from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.pictures import embed, feature_figures
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
-from scae_jax.evaluation.scores import Scores
 from scae_jax.evaluation.table import print_table
 from scae_jax.files import file_name, read_json, write_json, write_whole
 from tests.stand_ins import stub
@@ -103,7 +102,6 @@ def test_metrics_and_figures_are_written(finished):
   assert {"jax", "flax", "numpy", "scikit-learn"} <= set(metrics["versions"])
   assert metrics["versions"]["numpy"] == np.__version__
   assert metrics["date"].endswith("+00:00")
-  directory, _ = finished
   expected = {"templates", "object_reconstructions", "training_curves"}
   for name in ("alive", "dead"):
     expected |= {f"{kind}-{name}" for kind in ("presences_by_class", "confusion", "embedding")}
@@ -138,13 +136,14 @@ def test_metrics_have_the_known_figures(finished):
   assert "capsules" not in metrics["pixels"]
   labels = make_dataset(num_wrong=3).splits["test"].labels
   assert metrics["measures"] == {"label_plus_one": pytest.approx(np.mean(labels) + 1)}
+  assert (metrics["features"]["dead"]["clusters"], alive["clusters"]) == (1, 2)
   (note,) = metrics["notes"]
   assert note.startswith("dead: only 1 distinct cluster(s) for 2 classes")
 
 
 def test_a_confusion_matrix_says_that_it_is_of_clusters():
   test = np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0])
-  found = Scores({"lin_match": 0.7, "confusion": [[3, 1], [2, 4]]}, ())
+  found = scores.Scores({"lin_match": 0.7, "confusion": [[3, 1], [2, 4]]}, ())
   drawers = feature_figures("the_mass", *test, found, ("dark", "bright"), seed=0)
   (axes,) = drawers["confusion-the_mass"]().axes
   assert axes.get_title() == "LIN-MATCH 70.0%: the mass"

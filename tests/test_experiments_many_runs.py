@@ -21,7 +21,6 @@ from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_clusters, fit_probe
-from scae_jax.evaluation.scores import Scores
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.build import Run
@@ -178,37 +177,6 @@ def test_every_angle_is_scored_and_affnist_where_its_images_fit(
   assert set(normalized) == {True}
 
 
-def test_rotated_and_upright_images_and_their_pixels_are_scored(monkeypatch):
-  """Pixels once a data set: upright ones are the same for all ranges."""
-  scored, pixels = [], []
-
-  def scores(system, variables, dataset, sets, **sizes):
-    scored.append(sizes)
-    return {"LIN-MATCH, code": {one.name: {0: len(one.name) / 100} for one in sets}}
-
-  def of_pixels(train, test, num_classes, seed):
-    pixels.append((len(train["label"]), test["image"].shape))
-    return Scores({"lin_match": 0.1 * len(pixels), "lin_pred": 0.5}, ())
-
-  monkeypatch.setattr(rotation, "accuracies", scores)
-  monkeypatch.setattr(rotation, "score_pixels", of_pixels)
-  settings = read_settings(toy_config(data__canvas=24))
-  system, variables = start(toy_system)
-  run, known = Run(settings, system, load_digits(), variables, 24, is_latest=True), {}
-  first, second = (rotation.score_run(run, degrees, 50, known) for degrees in (90, 180))
-  assert scored == [{"canvas": 24, "batch_size": 32, "max_examples": 50}] * 4
-  assert pixels == [(50, (50, 24, 24, 1)), (50, (50, 16, 16, 1)), (50, (50, 24, 24, 1))]
-  turned = {"LIN-MATCH": 0.1, "LIN-PRED": 0.5}
-  upright = {"LIN-MATCH": 0.2, "LIN-PRED": 0.5}
-  assert first["pixels"] == {ROTATED: turned, UPRIGHT: upright}
-  assert second["pixels"][UPRIGHT] == upright != second["pixels"][ROTATED]
-  found = {images: found["LIN-MATCH, code"][0] for images, found in first["accuracy"].items()}
-  assert found[UPRIGHT] == len("digits") / 100 != found[ROTATED]
-  assert (first["steps"], first["config"]) == (24, run.config.to_dict())
-  sizes = [leaf.size for leaf in jax.tree.leaves(variables[0])]
-  assert first["parameters"] == sum(sizes)
-
-
 TURNED = {
   "lenet5-upright": {
     "accuracy": {
@@ -219,7 +187,6 @@ TURNED = {
     },
     "parameters": 44_426,
     "seconds_an_epoch": 1.234,
-    "notes": ["affine: drawn.", "cut: 3."],
   }
 }
 
@@ -272,20 +239,6 @@ def test_tables_and_curves_have_means_over_seeds_and_gaps():
   np.testing.assert_allclose(panel["ours, object code"], [0.85, 0.55])
   np.testing.assert_array_equal(panel["theirs, object code"], [np.nan, 0.3])
   np.testing.assert_array_equal(panel["raw pixels"], [0.7, 0.4])
-
-
-def test_remarks_say_what_was_trained_and_what_is_missing_once_each():
-  training, _, *notes = viewpoint.remarks({**TURNED, "again": TURNED["lenet5-upright"]}, 2)
-  assert notes == ["affine: drawn.", "cut: 3."]
-  assert "mean over 2 seed(s)" in training
-  assert f"up to {TRAINED_ROTATION:g} degrees" in training
-  sizes = ["ours: 1,234 parameters, 20 steps.", "theirs: 1,234 parameters, 20 steps."]
-  ink, few = "ink of 3 images is cut.", "At most 50 examples of each split."
-  record = {"seeds": 2, "max_examples": 50}
-  training, _, *rest = rotation.remarks(RANGED, ["theirs-0"], record)
-  assert "mean over 2 seed(s)" in training
-  assert rest == [few, *sizes, ink, "Not finished: theirs-0."]
-  assert rotation.remarks(RANGED, [], {**record, "max_examples": 0})[2:] == [*sizes, ink]
 
 
 def test_drawn_are_names_that_one_reads_and_what_is_fitted_is_dashed():
@@ -355,6 +308,7 @@ def test_the_viewpoint_report_is_of_what_is_finished(toys, monkeypatch):
   record, text = toys(viewpoint, "--max_examples=50")
   assert record["command"].startswith("python -m experiments.viewpoint digits ")
   assert f"Command: `{record['command']}`." in text
+  assert text.count("affine_digits: affNIST's distribution of maps") == 1  # of two runs
   assert list(record["results"]) == ["toy-upright", "toy-turned"]
   for result in record["results"].values():
     assert result["seconds_an_epoch"] == pytest.approx(1437 / 16 / 50)
@@ -364,8 +318,24 @@ def test_the_viewpoint_report_is_of_what_is_finished(toys, monkeypatch):
 
 
 def test_the_rotation_experiment_is_of_what_is_finished(toys, monkeypatch):
-  monkeypatch.setattr(rotation, "score_run", lambda *arguments: RANGED["ours-0"])
+  scored, score_pixels = [], rotation.score_pixels
+  monkeypatch.setattr(
+    rotation, "score_pixels", lambda *of, **how: scored.append(of) or score_pixels(*of, **how)
+  )
   record, text = toys(rotation, "--max_examples=50", "--ranges", "90", "0")
   assert (record["ranges"], record["max_examples"]) == ([0, 90], 50)
   assert list(record["results"]) == ["toy-0", "toy-90"]
-  assert "Not finished: broken-0, broken-90." in text
+  # Of the same parameters in both.
+  still, turned = (result["accuracy"] for result in record["results"].values())
+  assert still[ROTATED] == still[UPRIGHT] == turned[UPRIGHT] != turned[ROTATED]
+  shares = 50 * np.array([[*by_seed.values()] for by_seed in turned[ROTATED].values()])
+  np.testing.assert_allclose(shares, np.round(shares), atol=1e-9)
+  still, turned = (result["pixels"] for result in record["results"].values())
+  assert still[UPRIGHT] == turned[UPRIGHT] != turned[ROTATED]
+  assert len(scored) == 3  # upright ones are the same for all ranges
+  for remark in (
+    "At most 50 examples of each split.",
+    "toy: 5,606 parameters, 24 steps.",
+    "Not finished: broken-0, broken-90.",
+  ):
+    assert text.count(remark) == 1

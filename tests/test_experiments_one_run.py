@@ -73,9 +73,6 @@ def test_a_record_a_text_and_a_figure_are_written(tmp_path, monkeypatch, capsys)
   findings.write_findings(folder, "bare", given, ["First."])
   names = sorted(path.name for path in folder.iterdir())
   assert names == ["bare.json", "bare.md", "it.json", "it.md", "it.png"]
-  with pytest.raises(ValueError, match="JSON"):
-    findings.write_findings(folder, "none", {**given, "share": float("nan")}, [])
-  assert sorted(path.name for path in folder.iterdir()) == names
 
 
 @pytest.mark.parametrize(

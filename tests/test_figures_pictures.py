@@ -141,6 +141,8 @@ def test_reconstructions_stand_in_labelled_rows():
   assert_rows(figure, arguments, "image", "bottom_up", "top_down")
   labels = [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()]
   assert labels == ["target", "from parts", "from objects", "parts by\nobject"]
+  with pytest.raises(TypeError, match="top_down"):  # by `@typed`, as of all figures
+    draw("reconstructions", arguments | {"top_down": np.zeros((2, 4, 4, 1))})
 
 
 def legend_of(arguments):
@@ -207,12 +209,6 @@ def test_one_channel_is_grey_between_zero_and_one_and_three_are_colours(caplog):
   colour, two = uniform(2, 4, 4, 3), uniform(2, 4, 4, 2)
   assert in_colour(colour) is colour
   np.testing.assert_allclose(in_colour(two), np.repeat(two.mean(-1)[..., None], 3, axis=-1))
-
-
-def test_arrays_that_do_not_fit_are_named():
-  """By `@typed`, as of all figures."""
-  with pytest.raises(TypeError, match="top_down"):
-    draw("reconstructions", reconstruction_arguments() | {"top_down": np.zeros((2, 4, 4, 1))})
 
 
 def test_objects_are_drawn_most_present_first():

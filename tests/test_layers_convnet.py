@@ -27,6 +27,18 @@ def normal(*shape, seed=1):
   return jnp.asarray(np.random.RandomState(seed).normal(0, 1, shape), jnp.float32)
 
 
+def correlate(maps, kernel, stride, mode="valid"):
+  """Maps [b, h, w, d] of maps [b, h, w, c], plane by plane, in the kernel's type."""
+  planes = [
+    [
+      sum(signal.correlate2d(one[..., c], kernel[..., c, d], mode) for c in range(one.shape[-1]))
+      for d in range(kernel.shape[-1])
+    ]
+    for one in np.asarray(maps)
+  ]
+  return np.moveaxis(planes, 1, -1)[:, ::stride, ::stride]
+
+
 def test_convnet_against_scipy():
   """ReLU after each layer, the last too, and then a bias per position and channel."""
   net, image = ConvNet((3, 2), (1, 2)), normal(2, 9, 7, 2)
@@ -34,15 +46,7 @@ def test_convnet_against_scipy():
   params = variables["params"]
   x = np.asarray(image, np.float64)
   for i, stride in enumerate((1, 2)):
-    kernel, bias = params[f"kernel_{i}"], params[f"bias_{i}"]
-    planes = [
-      sum(
-        np.array([signal.correlate2d(e[..., c], kernel[..., c, o], "valid") for e in x])
-        for c in range(x.shape[-1])
-      )
-      for o in range(kernel.shape[-1])
-    ]
-    x = np.maximum(np.stack(planes, axis=-1)[:, ::stride, ::stride] + bias, 0)
+    x = np.maximum(correlate(x, params[f"kernel_{i}"], stride) + params[f"bias_{i}"], 0)
   expected = x + params["position_bias"]
   actual = jax.jit(net.apply)(variables, image)
   np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)  # sums of 27 products
@@ -115,16 +119,11 @@ def test_gradients_of_weights_are_sums_over_the_devices():
 def test_convolution_against_scipy(kernel, stride, padding, bias):
   layer, image = Convolution(3, kernel, stride, padding, bias), normal(2, 9, 8, 2)
   variables = random_variables(layer, image)
-  assert ("bias" in variables["params"]) == bias
-  weights = variables["params"]["kernel"]
+  params = variables["params"]
+  assert ("bias" in params) == bias
   found = jax.jit(layer.apply)(variables, image)
-  for b in range(2):
-    for d in range(3):
-      total = sum(
-        signal.correlate2d(image[b, :, :, c], weights[:, :, c, d], mode=padding) for c in range(2)
-      )
-      total = total[::stride, ::stride] + (variables["params"]["bias"][d] if bias else 0)
-      np.testing.assert_allclose(found[b, :, :, d], total, rtol=1e-4, atol=1e-4)
+  expected = correlate(image, params["kernel"], stride, padding) + params.get("bias", 0)
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_attention_pooling_is_a_softmax_over_positions():

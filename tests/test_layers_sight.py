@@ -29,16 +29,6 @@ def test_share_is_that_of_the_pixels_that_reach_the_last_map(side, windows):
   assert seen_share(side, windows) == pytest.approx(np.mean(reaches) ** 2)
 
 
-def test_published_layouts_see_enough():
-  """And what they see, by hand: 39 of 40 pixels, 27 of 28 and 29 of 32 along an axis."""
-  scae = [Window(3, stride) for stride in (2, 2, 1, 1)]
-  capsnet = [Window(9, 1), Window(9, 2)]
-  matrix = [Window(5, 2), Window(3, 2), Window(3, 1)]
-  for side, windows, seen in ((40, scae, 39), (28, capsnet, 27), (32, matrix, 29)):
-    require_sight(side, windows, {})
-    assert seen_share(side, windows) == pytest.approx((seen / side) ** 2)
-
-
 @pytest.mark.parametrize(
   ("side", "windows", "message"),
   [
