@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.one_run import Findings, ImageRun, measure_images
+from experiments.findings import Findings, ImageRun, measure_images
 from scae_jax.data.batches import evaluation_batch
+from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.examples import NUM_PICTURED, one_of_each_class
-from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.template_match import match_templates
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System

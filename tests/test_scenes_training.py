@@ -97,8 +97,8 @@ def test_evaluate_opens_the_run(workdir, capsys):
   )
   assert found["step"] == 16
   out = capsys.readouterr().out
-  assert "constellations test, 10 scenes; step 16" in out
-  assert "note: ransac knows the patterns" in out
+  assert "10 examples of constellations test. Step 16." in out
+  assert "Note: ransac knows the patterns" in out
 
 
 @pytest.mark.parametrize(

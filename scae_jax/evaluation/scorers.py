@@ -16,7 +16,6 @@ from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.feed import MakeBatch
 from scae_jax.data.scenes import NUM_TEST, Scenes
 from scae_jax.evaluation.classification import classify
-from scae_jax.evaluation.clusters import Clusters
 from scae_jax.evaluation.collect import (
   answer_collector,
   feature_collector,
@@ -31,7 +30,6 @@ from scae_jax.evaluation.examples import (
   one_of_each_class,
 )
 from scae_jax.evaluation.pictures import answer_figures, feature_figures
-from scae_jax.evaluation.probes import fit_clusters
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.report import Evaluated, Scored, Scorer
 from scae_jax.evaluation.scores import Features, read, score, score_pixels
@@ -93,18 +91,6 @@ def feature_scorer(
     )
 
   return scorer
-
-
-def named_clusters(
-  evaluated: Evaluated, dataset: Dataset, canvas: int, seed: int
-) -> dict[str, Clusters]:
-  """The clusters that `feature_scorer` names for one seed, without scoring anything."""
-  split = load_split(dataset, "train", evaluated.max_examples)
-  collect = feature_collector(evaluated.system, canvas=canvas, batch_size=evaluated.batch_size)
-  labels, options = split["label"], {"num_classes": dataset.num_classes, "seed": seed}
-  features = collect(evaluated.variables[seed], split)["features"]
-  fitted = {n: fit_clusters(one, labels, **options, name=n).clusters for n, one in features.items()}
-  return {name: clusters for name, clusters in fitted.items() if clusters}
 
 
 def answer_scorer(
