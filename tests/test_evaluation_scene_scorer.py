@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from scae_jax.data.scenes import Scenes
 from scae_jax.evaluation import scorers
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.report import Evaluated, write_reports
@@ -18,7 +17,7 @@ from scae_jax.figures import FIGURES
 from tests.stand_ins import stub
 from tests.toy_scenes import OPTIONS
 
-DATASET = Scenes(OPTIONS)
+DATASET = OPTIONS
 COUNT = 12  # of test scenes, instead of 10,000
 
 

@@ -26,8 +26,7 @@ from experiments import (
   routing,
   sample_object,
 )
-from scae_jax.data.constellations import SceneOptions
-from scae_jax.data.scenes import Scenes
+from scae_jax.data.constellations import Scenes
 from scae_jax.evaluation import template_match
 from scae_jax.models.pictures import ANGLES, part_identity
 from scae_jax.training.errors import RunError
@@ -50,7 +49,7 @@ __all__ = ["batch", "generative", "system", "variables"]  # fixtures: tiny proba
 
 NUM_IMAGES = 5
 TEMPLATES = np.stack([SEVEN, RING, SEVEN[:, ::-1], np.zeros_like(RING), LINES])
-SCENES = Scenes(SceneOptions(("square",), 0.5, 0.0, 1.0, 1.0, 2.0, 0.0, 0))
+SCENES = Scenes(("square",), 0.5, 0.0, 1.0, 1.0, 2.0, 0.0, 0)
 
 
 def test_a_record_a_text_and_a_figure_are_written(tmp_path, monkeypatch, capsys):

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
+from scae_jax.data.constellations import NUM_TEST, Scenes
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.feed import MakeBatch
-from scae_jax.data.scenes import NUM_TEST, Scenes
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.collect import (
   answer_collector,
@@ -139,7 +139,7 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
 
   @functools.cache  # the same for all seeds
   def ceiling(jitter: float) -> dict[str, float]:
-    options = dataclasses.replace(dataset.options, jitter=jitter)
+    options = dataclasses.replace(dataset, jitter=jitter)
     return agreement(jitter, ransac(scenes[jitter]["points"], scenes[jitter]["presence"], options))
 
   def agreement(jitter: float, capsule: np.ndarray) -> dict[str, float]:

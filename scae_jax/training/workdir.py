@@ -20,10 +20,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from scae_jax.data.constellations import SceneOptions
+from scae_jax.data.constellations import Scenes
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.feed import spec_of
-from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import is_dotted
 from scae_jax.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.models.system import Spec
@@ -196,10 +195,10 @@ class DataFacts:
   side: tuple[int, int]  # height and width of the images, pixels; (0, 0) of points
 
 
-def read_data_facts(workdir: pathlib.Path, options: DataOptions | SceneOptions) -> DataFacts:
+def read_data_facts(workdir: pathlib.Path, options: DataOptions | Scenes) -> DataFacts:
   """What is known without the data set; `RunError` if `data.json` is missing or damaged."""
-  if isinstance(options, SceneOptions):
-    return DataFacts(Scenes(options).spec, (), (0, 0))
+  if isinstance(options, Scenes):
+    return DataFacts(options.spec, (), (0, 0))
   path = workdir / "data.json"
   try:
     known = read_json(path, "class_names", "train")
