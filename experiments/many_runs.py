@@ -6,7 +6,6 @@ trains nothing twice, and a run that fails does not stop the others.
 
 import argparse
 import pathlib
-import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -104,11 +103,6 @@ def facts_of(run: Run) -> dict[str, Any]:
     "steps": run.step,
     "config": run.config.to_dict(),
   }
-
-
-def mean_of(by_seed: Mapping[int, float]) -> float:
-  """The mean over seeds."""
-  return statistics.mean(by_seed.values())
 
 
 def notes_of(results: Results) -> list[str]:

@@ -18,6 +18,7 @@ to training images rotated likewise, and on upright ones, by those fitted to upr
 import argparse
 import functools
 import pathlib
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -106,7 +107,7 @@ def make_lines(results: Results) -> Lines:
       for way, by_seed in by_way.items():
         kind, _, read = way.partition(", ")
         name = f"{system}, {read.replace('_', ' ')}" if read else system
-        found.setdefault((kind, images, name), {})[degrees] = many_runs.mean_of(by_seed)
+        found.setdefault((kind, images, name), {})[degrees] = statistics.mean(by_seed.values())
   for row, result in results.items():
     for images, by_kind in result["pixels"].items():
       for kind, accuracy in by_kind.items():

@@ -112,7 +112,7 @@ def table(data: str, results: Results) -> str:
       # affNIST's own files or maps like them: its notes say which.
       (affine,) = (name for name in by_set if not name.startswith("rotated_"))
       shown = [*(rotated_set(data, angle) for angle in SHOWN_ANGLES), affine]
-      shares = (f"{100 * many_runs.mean_of(by_set[one]):.1f}" for one in shown)
+      shares = (f"{100 * statistics.mean(by_set[one].values()):.1f}" for one in shown)
       cells = [system, way, kind, *shares]
       cells += [f"{result['parameters']:,}", f"{result['seconds_an_epoch']:.2f}"]
       rows.append(cells)
@@ -127,7 +127,7 @@ def curves(data: str, results: Results) -> dict[str, dict[str, np.ndarray]]:
     title = f"trained {way}" + (f", up to {WAYS[way]:g} degrees" if WAYS[way] else "")
     for kind, by_set in result["accuracy"].items():
       line = NAMES[system] if kind == ACCURACY else f"{NAMES[system]}, {kind}"
-      values = [many_runs.mean_of(by_set[rotated_set(data, angle)]) for angle in ANGLES]
+      values = [statistics.mean(by_set[rotated_set(data, angle)].values()) for angle in ANGLES]
       found.setdefault(title, {})[line] = np.array(values)
   return found
 
