@@ -28,20 +28,13 @@ NEEDED = ("templates", "part_identity")
 
 def arrays_of(system: System, variables: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
   """Arguments of the figures of templates and of parts by identity; RunError if there are none."""
-  pictures = jax.eval_shape(system.pictures, variables, batch)
-  missing = [name for name in NEEDED if name not in pictures]
-  if missing:
+  drawn = jax.jit(system.pictures)(variables, batch)
+  if missing := [name for name in NEEDED if name not in drawn]:
     raise RunError(
       f"this system feeds no figure {' and '.join(missing)}; name a run of a system whose parts"
       " draw templates."
     )
-
-  @jax.jit
-  def draw(variables: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-    drawn = system.pictures(variables, batch)
-    return {name: drawn[name] for name in NEEDED}  # nothing else is computed
-
-  return jax.device_get(draw(variables, batch))
+  return jax.device_get({name: drawn[name] for name in NEEDED})
 
 
 def table(matches: Mapping[str, Any]) -> str:

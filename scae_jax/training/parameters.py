@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from scae_jax.data.cache import read_arrays
 from scae_jax.files import read_json
@@ -69,10 +70,10 @@ def restore(
   Raises `RunError` if there is no such step, or it cannot be read or does not fit the system.
   """
   if is_exported(folder):
-    step, seed, variables = read_parameters(folder, system, spec)
+    step, seed, arrays = read_stored(folder)
     if str(which) not in ("latest", str(step)):
       raise RunError(f"{folder} has step {step} alone; leave out --step={which}.")
-    return {seed: variables}, step, True
+    return {seed: {"params": _fitted(folder, arrays, system, spec)}}, step, True
   # Here, because orbax takes a second to import.
   from scae_jax.training.checkpoints import Checkpoints
 
@@ -96,23 +97,19 @@ def read_stored(folder: pathlib.Path) -> tuple[int, int, dict[str, np.ndarray]]:
   return step, seed, arrays
 
 
-def read_parameters(folder: pathlib.Path, system: System, spec: Spec) -> tuple[int, int, Any]:
-  """Step, seed and variables of the module; `RunError` if they are damaged or do not fit it."""
-  step, seed, arrays = read_stored(folder)
+def _fitted(folder: pathlib.Path, arrays: dict[str, np.ndarray], system: System, spec: Spec) -> Any:
+  """Parameters of the module from those by path; `RunError` if they do not fit it."""
   key = jax.random.key(0)
   shapes = jax.eval_shape(functools.partial(init_params, system, spec), key, key)
-
-  def read(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    found = arrays.pop(name, np.zeros(0))
+  flat: dict[str, Any] = flatten_dict(shapes, sep="/")
+  for name, leaf in flat.items():
+    found = arrays.get(name, np.zeros(0))
     if found.shape != leaf.shape:
       raise RunError(
         f"{folder}: parameter {name} must have shape {leaf.shape}; it has {found.shape}. Config"
         " and parameters are of different versions."
       )
-    return jnp.asarray(found, leaf.dtype)
-
-  params = jax.tree_util.tree_map_with_path(read, shapes)
-  if arrays:
-    raise RunError(f"{folder} has parameters that the model does not: {sorted(arrays)}.")
-  return step, seed, {"params": params}
+    flat[name] = jnp.asarray(found, leaf.dtype)
+  if unknown := sorted(set(arrays) - set(flat)):
+    raise RunError(f"{folder} has parameters that the model does not: {unknown}.")
+  return unflatten_dict(flat, sep="/")
