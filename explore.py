@@ -22,7 +22,7 @@ from scae_jax.training.build import build
 from scae_jax.training.compilation import OFF, keep_compiled
 from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
-from scae_jax.training.pretrained import named_folders
+from scae_jax.training.parameters import named_folders
 from scae_jax.training.workdir import check_same_data, describe_data, load_settings
 
 

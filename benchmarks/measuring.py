@@ -14,7 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.comparison import markdown
+from scae_jax.evaluation.provenance import hardware, measured_with, versions
 from scae_jax.files import write_json
 from scae_jax.training.config import plain_parser
 
@@ -109,19 +110,15 @@ def report(title: str, settings: dict[str, Any], rows: dict[str, Row], out: str)
     name: {"error": row} if isinstance(row, str) else row for name, row in rows.items()
   }
   print(f"{title}: {', '.join(f'{key} {value}' for key, value in settings.items())}\n")
-  print("| | median, ms | fastest | slowest |\n|---|---|---|---|")
+  table = [["", "median, ms", "fastest", "slowest"]]
   for name, row in rows.items():
-    if isinstance(row, str):
-      print(f"| {name} | failed | | |")
-    else:
-      print(f"| {name} | {statistics.median(row):.2f} | {min(row):.2f} | {max(row):.2f} |")
+    times = None if isinstance(row, str) else (statistics.median(row), min(row), max(row))
+    table.append([name, *([f"{time:.2f}" for time in times] if times else ("failed", "", ""))])
+  print(markdown(table))
   for name, error in failed.items():
     print(f"\n{name}: {error}")
-  hardware = record["hardware"]
   print(
-    f"\n{hardware['device_count']} x {hardware['device_kind']}, {hardware['cpu_count']} x "
-    f"{hardware['cpu_model']}, jax {record['versions']['jax']}, commit {record['commit']}, "
-    f"{record['date'][:10]}"
+    f"\n{hardware(record)} {versions(record)} Commit {record['commit']}, {record['date'][:10]}."
   )
   if out:
     write_json(pathlib.Path(out), record)

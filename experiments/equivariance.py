@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.one_run import Findings, ImageRun, measure_images
+from experiments.findings import Findings, ImageRun, measure_images
+from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
-from scae_jax.evaluation.table import markdown
 from scae_jax.figures import FIGURES
 
 REMARK = (

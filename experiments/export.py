@@ -10,17 +10,30 @@ Without --seed it writes the seed with the lowest held-out loss at that step or,
 held-out loss, at the last one before. Labels do not choose.
 """
 
+import io
 import pathlib
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.findings import images_of
+from scae_jax.data.dataset import Dataset
+from scae_jax.evaluation.clusters import write_clusters
+from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.comparison import figures
-from scae_jax.files import read_json
-from scae_jax.training.build import open_run
+from scae_jax.evaluation.examples import load_split
+from scae_jax.evaluation.probes import fit_clusters
+from scae_jax.files import read_json, sealed_json, write_json, write_whole
+from scae_jax.training.build import Run, open_run
 from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.metrics import read_lines
-from scae_jax.training.parameters import DTYPES, FILE, is_exported
-from scae_jax.training.pretrained import save_pretrained
+from scae_jax.training.parameters import FILE, is_exported
+from scae_jax.training.workdir import describe_data
+
+DTYPES = ("float16", "float32")
 
 
 def best_seed(workdir: pathlib.Path, step: int, seeds: list[int]) -> int:
@@ -52,6 +65,46 @@ def measured(workdir: pathlib.Path, step: int, seed: int) -> dict[str, Any]:
       scored = metrics["scored_on"]
       found[f"{scored['dataset']} {scored['split']}, {scored['examples']}"] = figures(metrics)
   return found
+
+
+def save_pretrained(
+  run: Run, seed: int, folder: pathlib.Path, dtype: str, figures: dict[str, Any]
+) -> None:
+  """Writes one seed of a run, and results of its evaluation, into a folder, made if need be.
+
+  Numbers too large for the dtype, float16 or float32, raise `RunError`.
+  """
+  variables = {"params": write_parameters(folder, run.variables[seed]["params"], dtype)}
+  config = run.config.to_dict()
+  config["train"]["start_from"] = ""  # a folder of this machine, and no more to be read
+  write_whole(folder / "config.json", sealed_json(config))
+  write_json(folder / "data.json", describe_data(run.dataset))
+  source = {"step": run.step, "seed": seed, "figures": figures}
+  write_whole(folder / "source.json", sealed_json(source))
+  if isinstance(run.dataset, Dataset) and not run.system.classify:
+    dataset, _, sizes = images_of(run)
+    split = load_split(dataset, "train", run.settings.evaluation.max_examples)
+    features = feature_collector(run.system, **sizes)(variables, split)["features"]
+    shared = {"num_classes": dataset.num_classes, "seed": seed}
+    fits = {n: fit_clusters(one, split["label"], **shared, name=n) for n, one in features.items()}
+    clusters = {name: fit.clusters for name, fit in fits.items() if fit.clusters}
+    write_clusters(folder, clusters, run.step, seed)
+
+
+def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:
+  """Writes parameters as numbers of a type, or raises `RunError`; returns them as they are read."""
+  if dtype not in DTYPES:
+    raise RunError(f"parameters are saved as {' or '.join(DTYPES)}, not as {dtype!r}.")
+  arrays = {}
+  for path, leaf in jax.tree.leaves_with_path(params):
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    if np.abs(leaf).max(initial=0) > np.finfo(dtype).max:
+      raise RunError(f"parameter {name} has numbers too large for {dtype}; save as float32.")
+    arrays[name] = np.asarray(leaf).astype(dtype)
+  content = io.BytesIO()
+  np.savez_compressed(content, **arrays)
+  write_whole(folder / FILE, content.getvalue())
+  return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype), leaf.dtype), params)
 
 
 def main() -> None:

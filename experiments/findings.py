@@ -1,25 +1,65 @@
-"""What all commands share: their help, their name in a record, and how findings are written."""
+"""What commands share: flags, images and file names of one trained run, and how findings are
+written."""
 
+import argparse
 import pathlib
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from scae_jax.data.dataset import Dataset
+from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.pictures import save_figures
-from scae_jax.evaluation.provenance import hardware, measured_with, versions
+from scae_jax.evaluation.provenance import hardware, measured_with, recorded_folder, versions
 from scae_jax.files import write_json, write_whole
-from scae_jax.training.build import Run
-from scae_jax.training.errors import RunError
+from scae_jax.training.build import Run, open_run
+from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.config import plain_parser
+from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.options import DataOptions
+from scae_jax.training.workdir import load_settings
 
 
-def command_line(name: str) -> str:
-  """What was typed to run the command of that name, for its record."""
-  return shlex.join(["python", "-m", f"experiments.{name}", *sys.argv[1:]])
+class ImageRun(NamedTuple):
+  """A run on images, and those that a command measures it on."""
+
+  run: Run
+  examples: dict[str, np.ndarray]  # what `load_split` takes
+  scored_on: dict[str, Any]  # names of the data set and of the split, and the number of examples
+  sizes: dict[str, int]  # `canvas`, pixels a side, and `batch_size` of the run's evaluation
+
+
+class Findings(NamedTuple):
+  """What a command found: entries of its record, paragraphs of its text, drawer of its figure."""
+
+  record: Mapping[str, Any]
+  paragraphs: Sequence[str]
+  draw: Callable[[], Figure] | None = None
+
+
+# (run, variables of a seed, head of its record, name of its files) -> what was found
+Measure = Callable[[ImageRun, Any, dict[str, Any], str], Findings]
+
+
+def run_parser(description: str | None) -> argparse.ArgumentParser:
+  """A parser of the run, the checkpoint and where the data set is."""
+  parser = plain_parser(description)
+  parser.add_argument("workdir", type=pathlib.Path)
+  parser.add_argument("--step", default="latest", help="a number, latest or best")
+  parser.add_argument("--data_dir", default="", help="where the data set is, if elsewhere")
+  return parser
+
+
+def open_named(options: argparse.Namespace) -> Run:
+  """The run that the command line names; compiled programs are kept from here on."""
+  keep_compiled("")
+  changes = {"data.dir": options.data_dir} if options.data_dir else {}
+  settings = load_settings(options.workdir, changes=changes)
+  return open_run(options.workdir, options.step, settings)
 
 
 def images_of(
@@ -33,6 +73,55 @@ def images_of(
   return run.dataset, data, sizes
 
 
+def measure_images(
+  kind: str, description: str | None, lacks: str, measure: Measure, max_examples: int | None = None
+) -> None:
+  """A command that measures each seed of one run on images, and writes what it finds.
+
+  `kind` is what the command and its files are called, `lacks` what generated scenes do not have:
+  "no parts to route". `max_examples` is the default of the flag; None has no flag, and takes all.
+  """
+  parser = run_parser(description)
+  parser.add_argument("folder", type=pathlib.Path)
+  parser.add_argument("--split", default=None, help="of the images, if not the held-out one")
+  if max_examples is not None:
+    parser.add_argument("--max_examples", type=int, default=max_examples, help="0 is all")
+  options = parser.parse_args()
+  with exit_with_message(), explained():
+    run = open_named(options)
+    refusal = f"a run on generated scenes has {lacks}; name a run on images."
+    dataset, _, sizes = images_of(run, refusal)
+    split = options.split or dataset.held_out
+    examples = load_split(dataset, split, getattr(options, "max_examples", 0))
+    scored_on = {"dataset": dataset.name, "split": split, "examples": len(examples["label"])}
+    images = ImageRun(run, examples, scored_on, sizes)
+    for name, variables, head in each_seed(kind, run, options):
+      write_findings(options.folder, name, head, measure(images, variables, head, name))
+
+
+def each_seed(
+  kind: str, run: Run, options: argparse.Namespace
+) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+  """Of each seed of a run: what its files are called, its variables, and the head of its record.
+
+  `kind` is that of the findings, after which the command is called: "free-form".
+  """
+  for seed, variables in run.variables.items():
+    several = f"-seed-{seed}" if len(run.variables) > 1 else ""
+    head = {
+      "workdir": recorded_folder(options.workdir),
+      "step": run.step,
+      "seed": seed,
+      "command": command_line(kind.replace("-", "_")),
+    }
+    yield f"{kind}-{options.workdir.absolute().name}{several}", variables, head
+
+
+def command_line(name: str) -> str:
+  """What was typed to run the command of that name, for its record."""
+  return shlex.join(["python", "-m", f"experiments.{name}", *sys.argv[1:]])
+
+
 def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> dict[str, Any]:
   """Writes what a command found, and on what it was measured, into a JSON file; returns both."""
   record = {**record, **measured_with()}
@@ -41,22 +130,18 @@ def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> dict[str, Any
 
 
 def write_findings(
-  folder: pathlib.Path,
-  name: str,
-  record: Mapping[str, Any],
-  paragraphs: Sequence[str],
-  draw: Callable[[], Figure] | None = None,
+  folder: pathlib.Path, name: str, head: Mapping[str, Any], found: Findings
 ) -> None:
   """Writes `<name>.json`, `.md` and, of a figure, `.png` into a folder, and prints the text, which
-  ends with the record's `command`, the machine and the date."""
-  record = write_record(folder / f"{name}.json", record)
+  ends with the `command` in the record's head, the machine and the date."""
+  record = write_record(folder / f"{name}.json", {**head, **found.record})
   origin = [
     f"Command: `{record['command']}`.",
     f"{hardware(record)} {versions(record)}",
     f"Measured {record['date'][:10]}.",
   ]
-  text = "\n\n".join([*paragraphs, *origin]) + "\n"
+  text = "\n\n".join([*found.paragraphs, *origin]) + "\n"
   write_whole(folder / f"{name}.md", text.encode())
   print(text, flush=True)
-  if draw is not None:
-    save_figures(folder, {name: draw})
+  if found.draw is not None:
+    save_figures(folder, {name: found.draw})

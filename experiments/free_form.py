@@ -25,16 +25,22 @@ import numpy as np
 import optax
 from matplotlib.figure import Figure
 
-from experiments.findings import images_of, write_findings
-from experiments.one_run import each_seed, open_named, run_parser
+from experiments.findings import (
+  Findings,
+  each_seed,
+  images_of,
+  open_named,
+  run_parser,
+  write_findings,
+)
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import EvalDataset
 from scae_jax.evaluation.collect import feature_collector
+from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
 from scae_jax.evaluation.free_form import STARTS, FreeInference, infer_split, make_inference
 from scae_jax.evaluation.probes import Fit, fit_probe
 from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, pixel_features
-from scae_jax.evaluation.table import markdown
 from scae_jax.figures import FIGURES
 from scae_jax.figures.reconstructions import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm
@@ -209,10 +215,9 @@ def main() -> None:
       for name in options.dataset or [own, f"rotated_{own}:35", f"affine_{own}"]
     ]
     for stem, variables, head in each_seed("free-form", run, options):
-      found, draw = infer_sets(run, run.system.free_form, optimizer, variables, sets, options)
-      record = {**head, **found}
-      paragraphs = [table(record["results"]), *remarks(record)]
-      write_findings(options.folder, f"{stem}-{options.start}", record, paragraphs, draw)
+      record, draw = infer_sets(run, run.system.free_form, optimizer, variables, sets, options)
+      found = Findings(record, [table(record["results"]), *remarks({**head, **record})], draw)
+      write_findings(options.folder, f"{stem}-{options.start}", head, found)
 
 
 def infer_sets(

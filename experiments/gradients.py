@@ -23,10 +23,10 @@ import optax
 from flax import linen as nn
 from jax.flatten_util import ravel_pytree
 
-from experiments.one_run import Findings, ImageRun, measure_images
+from experiments.findings import Findings, ImageRun, measure_images
 from scae_jax import bounds
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.table import markdown
+from scae_jax.evaluation.comparison import markdown
 from scae_jax.models.capsule_loss import CapsuleLoss, sparsity_of
 from scae_jax.models.stacked_capsules import SCAE
 from scae_jax.training.build import Run

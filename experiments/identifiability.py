@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.one_run import Findings, ImageRun, measure_images
+from experiments.findings import Findings, ImageRun, measure_images
 from scae_jax.data.batches import evaluation_batch
+from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.examples import NUM_PICTURED, one_of_each_class
-from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.template_match import match_templates
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import System
@@ -28,20 +28,13 @@ NEEDED = ("templates", "part_identity")
 
 def arrays_of(system: System, variables: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
   """Arguments of the figures of templates and of parts by identity; RunError if there are none."""
-  pictures = jax.eval_shape(system.pictures, variables, batch)
-  missing = [name for name in NEEDED if name not in pictures]
-  if missing:
+  drawn = jax.jit(system.pictures)(variables, batch)
+  if missing := [name for name in NEEDED if name not in drawn]:
     raise RunError(
       f"this system feeds no figure {' and '.join(missing)}; name a run of a system whose parts"
       " draw templates."
     )
-
-  @jax.jit
-  def draw(variables: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-    drawn = system.pictures(variables, batch)
-    return {name: drawn[name] for name in NEEDED}  # nothing else is computed
-
-  return jax.device_get(draw(variables, batch))
+  return jax.device_get({name: drawn[name] for name in NEEDED})
 
 
 def table(matches: Mapping[str, Any]) -> str:

@@ -6,15 +6,13 @@ trains nothing twice, and a run that fails does not stop the others.
 
 import argparse
 import pathlib
-import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-from matplotlib.figure import Figure
 
-from experiments.findings import command_line, write_findings
+from experiments.findings import Findings, command_line, write_findings
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import plain_parser
@@ -25,8 +23,6 @@ from scae_jax.training.sweep_file import Row, check_rows, make_row
 # (row, its finished run, its workdir) -> what was found.
 Score = Callable[[Row, Run, pathlib.Path], Mapping[str, Any]]
 Results = Mapping[str, Mapping[str, Any]]  # what was found, by row
-# Entries of the record, paragraphs of the text, the drawer of the figure.
-Described = tuple[dict[str, Any], list[str], Callable[[], Figure]]
 Systems = Mapping[str, tuple[str, Mapping[str, Any]]]  # a config by name, and what is changed in it
 TRAIN = pathlib.Path(__file__).resolve().parent.parent / "train.py"
 
@@ -63,45 +59,38 @@ def rows_of(
   return rows
 
 
-def train_and_score(
-  rows: Sequence[Row], root: pathlib.Path, score: Score
-) -> tuple[Results, RowsFailed | None]:
-  """Trains what is not finished, then scores what is.
-
-  Returns the results, and the error of failed rows, to raise once the results are written. Raises
-  `RunError` if some rows would be refused, and then trains nothing, or if no run is finished.
-  """
-  check_rows(rows, root)
-  failed = None
-  try:
-    run_rows(rows, rows, root, [sys.executable, str(TRAIN)])
-  except RowsFailed as error:
-    failed = error
-  results = {}
-  for row in rows:
-    if finished_report(row, root / row.name):
-      results[row.name] = score(row, open_run(root / row.name), root / row.name)
-      print(f"{row.name}: scored", flush=True)
-  if not results:
-    raise failed or RunError(f"no run in {root} is finished.")
-  return results, failed
-
-
 def run_command(
   kind: str,
   options: argparse.Namespace,
   make_rows: Callable[[], Sequence[Row]],
   score: Score,
-  describe: Callable[[Results], Described],
+  describe: Callable[[Results], Findings],
 ) -> None:
-  """Trains, scores, writes and prints; the command, its runs and its files are called `kind`."""
+  """Trains what is not finished, scores what is, writes and prints.
+
+  The command, its runs and its files are called `kind`. If any row would be refused, nothing is
+  trained; if some rows fail, the results of the others are written first.
+  """
   with exit_with_message(), explained():
     keep_compiled("")
     root = options.workdir or pathlib.Path("runs") / f"{kind}-{options.data}"
-    results, failed = train_and_score(make_rows(), root, score)
-    entries, paragraphs, draw = describe(results)
-    record = {"command": command_line(kind), **entries, "results": results}
-    write_findings(options.folder, f"{kind}-{options.data}", record, paragraphs, draw)
+    rows = make_rows()
+    check_rows(rows, root)
+    failed = None
+    try:
+      run_rows(rows, rows, root, [sys.executable, str(TRAIN)])
+    except RowsFailed as error:
+      failed = error
+    results = {}
+    for row in rows:
+      if finished_report(row, root / row.name):
+        results[row.name] = score(row, open_run(root / row.name), root / row.name)
+        print(f"{row.name}: scored", flush=True)
+    if not results:
+      raise failed or RunError(f"no run in {root} is finished.")
+    found = describe(results)
+    found = found._replace(record={**found.record, "results": results})
+    write_findings(options.folder, f"{kind}-{options.data}", {"command": command_line(kind)}, found)
     if failed:
       raise failed
 
@@ -114,11 +103,6 @@ def facts_of(run: Run) -> dict[str, Any]:
     "steps": run.step,
     "config": run.config.to_dict(),
   }
-
-
-def mean_of(by_seed: Mapping[int, float]) -> float:
-  """The mean over seeds."""
-  return statistics.mean(by_seed.values())
 
 
 def notes_of(results: Results) -> list[str]:

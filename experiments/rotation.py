@@ -2,8 +2,14 @@
 
     python -m experiments.rotation digits results/probabilistic
 
-The systems and ranges are in `rotation_systems.py`. Runs are in `runs/rotation-<data>`: in
-`<system>-<n>` that of training images rotated by up to n degrees either way; see `many_runs.py`.
+What objects stand for when training images are turned ever further: Smith et al. 2020, arXiv
+2004.03553, section 5.3 and figure 4. Each of `SYSTEMS` is trained once for each of `RANGES`; the
+rest is as its config and `SHARED` have it. `digits` is small enough for two CPU cores; `mnist`
+wants a GPU. There the SCAE has the loss of the authors' release and 24 parts and objects, as in the
+article's appendix C: with more, several objects may share a digit by its turn.
+
+Runs are in `runs/rotation-<data>`: in `<system>-<n>` that of training images rotated by up to n
+degrees either way; see `many_runs.py`.
 Each run is scored twice: on test images rotated within its own range, by clusters and probes fitted
 to training images rotated likewise, and on upright ones, by those fitted to upright ones. Writes
 `rotation-<data>.md`, `.json` and `.png` into the folder.
@@ -12,24 +18,44 @@ to training images rotated likewise, and on upright ones, by those fitted to upr
 import argparse
 import functools
 import pathlib
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from experiments import many_runs
-from experiments.findings import images_of
-from experiments.many_runs import Described, Results
-from experiments.rotation_systems import RANGES, SHARED, SYSTEMS
+from experiments.findings import Findings, images_of
+from experiments.many_runs import Results
 from scae_jax.data.transfer import rotated
+from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, score_pixels
-from scae_jax.evaluation.table import markdown
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
 from scae_jax.training.sweep_file import Row
 
+# Degrees either way, of training images, and of the images that a run is fitted to and scored on.
+RANGES = (0, 30, 60, 90, 135, 180)
+
+# Of every system, for each data set.
+SHARED = {
+  # A square of 16x16 pixels is up to 23 wide when it is turned.
+  "digits": {"data.canvas": 24, "data.max_shift": 2},
+  "mnist": {"data.canvas": 40, "data.max_shift": 6},
+}
+# For each data set the systems: their name, the config, and what is changed in it.
+SYSTEMS = {
+  "digits": {
+    "scae": ("configs/digits.py", {}),
+    "probabilistic": ("configs/probabilistic.py:digits", {}),
+  },
+  "mnist": {
+    "scae": ("configs/mnist.py:official", {"model.num_parts": 24, "model.num_objects": 24}),
+    "probabilistic": ("configs/probabilistic.py:mnist", {}),
+  },
+}
 # The images that are fitted to and scored on, as tables and JSON call them.
 ROTATED, UPRIGHT = "turned within the range", "upright"
 NUM_CLASSES = 10  # of digits and MNIST alike
@@ -81,7 +107,7 @@ def make_lines(results: Results) -> Lines:
       for way, by_seed in by_way.items():
         kind, _, read = way.partition(", ")
         name = f"{system}, {read.replace('_', ' ')}" if read else system
-        found.setdefault((kind, images, name), {})[degrees] = many_runs.mean_of(by_seed)
+        found.setdefault((kind, images, name), {})[degrees] = statistics.mean(by_seed.values())
   for row, result in results.items():
     for images, by_kind in result["pixels"].items():
       for kind, accuracy in by_kind.items():
@@ -146,7 +172,7 @@ def main() -> None:
     degrees = system_and_range(row.name)[1]
     return score_run(run, degrees, options.max_examples, pixels)
 
-  def describe(results: Results) -> Described:
+  def describe(results: Results) -> Findings:
     entries = {"ranges": ranges, "seeds": options.seeds, "max_examples": options.max_examples}
     lines = make_lines(results)
     rows = (f"{system}-{degrees}" for system in SYSTEMS[options.data] for degrees in ranges)
@@ -161,7 +187,7 @@ def main() -> None:
       num_columns=2,
       baselines=(PIXELS,),
     )
-    return entries, [table(lines, ranges), *remarks(results, missing, entries)], draw
+    return Findings(entries, [table(lines, ranges), *remarks(results, missing, entries)], draw)
 
   many_runs.run_command("rotation", options, functools.partial(make_rows, options), score, describe)
 

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from experiments.one_run import Findings, ImageRun, measure_images
+from experiments.findings import Findings, ImageRun, measure_images
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.collect import make_collector
+from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.routing_use import measure_routing
-from scae_jax.evaluation.table import markdown
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
 from scae_jax.models.system import System

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from experiments.one_run import open_named, run_parser
+from experiments.findings import open_named, run_parser
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.figures import FIGURES
 from scae_jax.models.generative_pictures import move_pose

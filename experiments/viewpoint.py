@@ -19,13 +19,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import many_runs
-from experiments.findings import images_of
-from experiments.many_runs import Described, Results
+from experiments.findings import Findings, images_of
+from experiments.many_runs import Results
 from experiments.viewpoint_systems import ANGLES, SHARED, SYSTEMS, TRAINED_ROTATION
 from scae_jax.data import affnist
 from scae_jax.data.dataset import EvalDataset
 from scae_jax.data.transfer import load_scored
-from scae_jax.evaluation.table import markdown
+from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.viewpoint import ACCURACY, accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
@@ -112,7 +112,7 @@ def table(data: str, results: Results) -> str:
       # affNIST's own files or maps like them: its notes say which.
       (affine,) = (name for name in by_set if not name.startswith("rotated_"))
       shown = [*(rotated_set(data, angle) for angle in SHOWN_ANGLES), affine]
-      shares = (f"{100 * many_runs.mean_of(by_set[one]):.1f}" for one in shown)
+      shares = (f"{100 * statistics.mean(by_set[one].values()):.1f}" for one in shown)
       cells = [system, way, kind, *shares]
       cells += [f"{result['parameters']:,}", f"{result['seconds_an_epoch']:.2f}"]
       rows.append(cells)
@@ -127,7 +127,7 @@ def curves(data: str, results: Results) -> dict[str, dict[str, np.ndarray]]:
     title = f"trained {way}" + (f", up to {WAYS[way]:g} degrees" if WAYS[way] else "")
     for kind, by_set in result["accuracy"].items():
       line = NAMES[system] if kind == ACCURACY else f"{NAMES[system]}, {kind}"
-      values = [many_runs.mean_of(by_set[rotated_set(data, angle)]) for angle in ANGLES]
+      values = [statistics.mean(by_set[rotated_set(data, angle)].values()) for angle in ANGLES]
       found.setdefault(title, {})[line] = np.array(values)
   return found
 
@@ -167,9 +167,10 @@ def main() -> None:
   def score(_: Row, run: Run, workdir: pathlib.Path) -> dict[str, Any]:
     return score_run(options.data, run, workdir, options.max_examples)
 
-  def describe(results: Results) -> Described:
+  def describe(results: Results) -> Findings:
     paragraphs = [table(options.data, results), *remarks(results, options.seeds)]
-    return {"angles": ANGLES}, paragraphs, functools.partial(draw, options.data, results)
+    drawer = functools.partial(draw, options.data, results)
+    return Findings({"angles": ANGLES}, paragraphs, drawer)
 
   rows = functools.partial(make_rows, options)
   many_runs.run_command("viewpoint", options, rows, score, describe)

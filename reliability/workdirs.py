@@ -35,6 +35,7 @@ import numpy as np
 from absl import logging as absl_logging
 from ml_collections import ConfigDict
 
+from experiments.export import save_pretrained
 from reliability import runs
 from reliability.damages import damage
 from scae_jax.evaluation.history import read_history
@@ -47,7 +48,6 @@ from scae_jax.training.errors import RunError, explained
 from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh
 from scae_jax.training.parameters import Which
-from scae_jax.training.pretrained import save_pretrained
 from scae_jax.training.reporting import report_run
 from scae_jax.training.start import find_start
 from scae_jax.training.sweep import write_tables

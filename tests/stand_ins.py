@@ -10,7 +10,7 @@ import pytest
 from flax import linen as nn
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from experiments import one_run
+from experiments import findings
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.models.system import System
 from scae_jax.training.build import Run
@@ -59,9 +59,9 @@ def open_for_commands(
   """Commands find this run, of step 7, whatever the workdir; variables are by seed."""
   config = config or toy_config(data__canvas=18)
   run = Run(read_settings(config), system, dataset, variables, STEP, is_latest=True)
-  patch.setattr(one_run, "load_settings", lambda workdir, changes: config)
-  patch.setattr(one_run, "keep_compiled", lambda folder: None)
-  patch.setattr(one_run, "open_run", lambda *arguments: run)
+  patch.setattr(findings, "load_settings", lambda workdir, changes: config)
+  patch.setattr(findings, "keep_compiled", lambda folder: None)
+  patch.setattr(findings, "open_run", lambda *arguments: run)
   return run
 
 

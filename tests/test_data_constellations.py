@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from scae_jax import bounds
-from scae_jax.data.constellations import PATTERNS, SceneOptions, scenes
-from scae_jax.data.scenes import NUM_TEST, Scenes
+from scae_jax.data.constellations import NUM_TEST, PATTERNS, Scenes, scenes
 from tests.toy_data import assert_uniform
 from tests.toy_scenes import OPTIONS
 
@@ -140,12 +139,12 @@ def test_a_scene_depends_on_the_key_and_its_number_alone(basic):
 def test_the_test_scenes_are_those_that_figures_are_of():
   """All 10,000 begin with them: another seed or another order of draws would be another set."""
   assert NUM_TEST == 10_000
-  found = Scenes(OPTIONS).test_scenes(0.25, 2)
+  found = OPTIONS.test_scenes(0.25, 2)
   np.testing.assert_array_equal(found["pattern"][0], [1, 2, 1, 0, 2, 1, 2, 0, 2, 0, 0])
   np.testing.assert_array_equal(found["presence"][0], [1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0])
   expected = [[0.6091516, 0.2978781], [-0.0402638, 0.1883995], [0.7725561, 0.4632289]]
   np.testing.assert_allclose(found["points"][0, :3], expected, atol=1e-5)
-  still = Scenes(OPTIONS).test_scenes(0.0, 2)["points"]
+  still = OPTIONS.test_scenes(0.0, 2)["points"]
   np.testing.assert_allclose(still[0, 0], [0.6212326, 0.3085978], atol=1e-5)
 
 
@@ -158,4 +157,4 @@ def test_the_test_scenes_are_those_that_figures_are_of():
 )
 def test_options_that_are_none(change, message):
   with pytest.raises(ValueError, match=rf"config\.data\.{message}"):
-    bounds.read(SceneOptions, "data", dataclasses.asdict(OPTIONS) | change)
+    bounds.read(Scenes, "data", dataclasses.asdict(OPTIONS) | change)

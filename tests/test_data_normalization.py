@@ -72,7 +72,7 @@ def test_statistics_are_those_of_all_pixels_of_an_image():
 
 def test_evaluation_sees_the_middle_of_images_that_were_normalised_whole():
   data, side, canvas = normalized(some_data()), 4, 6
-  feed = feed_of(data, canvas, max_shift=1, crop=side)
+  feed = feed_of(data, canvas, max_shift=1, crop=side, normalize=True)
   assert feed.spec == ImageSpec(canvas=canvas, channels=CHANNELS, num_classes=3, normalized=True)
   rows = np.array([5, 0, 2])
   batch = heldout_batch(feed, rows)

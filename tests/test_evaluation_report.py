@@ -12,11 +12,11 @@ from flax import linen as nn
 
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.evaluation import provenance, scores
+from scae_jax.evaluation.comparison import seeds_text
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.pictures import embed, feature_figures
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
-from scae_jax.evaluation.table import print_table
 from scae_jax.files import file_name, read_json, write_json, write_whole
 from tests.stand_ins import stub
 
@@ -150,16 +150,18 @@ def test_a_confusion_matrix_says_that_it_is_of_clusters():
   assert axes.get_xlabel() == "label of the cluster"
 
 
-def test_the_table_shows_every_row(finished, capsys):
-  metrics = finished[1]
-  print_table(metrics)
-  lines = capsys.readouterr().out.splitlines()
-  assert lines[0] == "toy test, 10 examples; fitted on toy train, 20; step 1,200"
-  assert lines[1].split() == ["LIN-MATCH", "LIN-PRED", "capsules", "in", "use"]
-  assert lines[2].split() == ["alive", "70.0", "%", "70.0", "%", "2", "of", "2"]
-  assert lines[4].split() == ["raw", "pixels", "70.0", "%", "70.0", "%"]
-  assert lines[5].startswith("label plus one: 1.6")
-  assert lines[6].startswith("note: dead: only 1 distinct cluster(s)")
+def test_the_table_shows_every_figure(finished):
+  lines = seeds_text({0: finished[1]}).splitlines()
+  assert lines[0] == "| | seed 0 |"
+  assert lines[2:5] == [
+    "| LIN-MATCH, alive | 70.0 |",
+    "| LIN-PRED, alive | 70.0 |",
+    "| capsules in use, alive | 2.0 |",
+  ]
+  assert lines[8] == "| LIN-MATCH, raw pixels | 70.0 |"
+  assert lines[10] == "| label plus one | 1.6 |"
+  assert lines[13].startswith("10 examples of toy test; clusters and probes are fitted on 20 of")
+  assert lines[16].startswith("Note: dead: only 1 distinct cluster(s)")
 
 
 @pytest.mark.usefixtures("not_drawn")
@@ -173,10 +175,7 @@ def test_readings_are_only_classified_and_may_be_negative(tmp_path, finished, ca
   assert metrics["readings"]["minus_corner"] == expected
   assert set(metrics) - set(finished[1]) == {"readings"}
   assert metrics["features"] == finished[1]["features"]
-  lines = capsys.readouterr().out.splitlines()
-  assert lines[4].split() == ["minus", "corner", "70.0", "%"]
-  assert lines[4].index("70.0") == lines[2].rindex("70.0")  # under LIN-PRED
-  assert lines[6].startswith("raw pixels")
+  assert "| LIN-PRED, minus_corner | 70.0 |" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("not_drawn")

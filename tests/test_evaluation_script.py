@@ -71,7 +71,7 @@ def test_the_runs_own_test_split_goes_to_evaluation(workdir, capsys):
   assert written["provenance"]["config"]["train"]["num_steps"] == 16
   assert set(written["measures"]) == {"squared_error", "probe_right"}
   printed = capsys.readouterr().out
-  assert "digits test, 60 examples; fitted on digits train, 60; step 16" in printed
+  assert "60 examples of digits test; clusters and probes are fitted on 60 of" in printed
   assert printed.splitlines()[-1] == f"written to {workdir / 'evaluation'}"
 
 
@@ -170,7 +170,7 @@ def test_the_script_as_a_process(workdir, tmp_path):
     check=False,
   )
   assert done.returncode == 0, done.stderr
-  assert "digits train, 20 examples" in done.stdout
+  assert "20 examples of digits train" in done.stdout
   folder = workdir / "evaluation" / "digits-train-max20"
   assert done.stdout.splitlines()[-1] == f"written to {folder}"
   assert (folder / "embedding-code.png").is_file()

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import many_runs, rotation, rotation_systems, viewpoint, viewpoint_systems
+from experiments import many_runs, rotation, viewpoint, viewpoint_systems
 from experiments.rotation import ROTATED, UPRIGHT
 from experiments.viewpoint_systems import ANGLES, TRAINED_ROTATION
 from scae_jax.data.dataset import EvalDataset, Split
@@ -35,7 +35,7 @@ from tests.toy_system import CONFIG_FILE, toy_config
 SIZES = {"canvas": 18, "batch_size": 32}
 CHOSEN = 150
 SETS = [(viewpoint, data) for data in viewpoint_systems.SYSTEMS]
-SETS += [(rotation, data) for data in rotation_systems.SYSTEMS]
+SETS += [(rotation, data) for data in rotation.SYSTEMS]
 
 
 def options(data, **changes):

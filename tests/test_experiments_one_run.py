@@ -23,12 +23,10 @@ from experiments import (
   free_form,
   gradients,
   identifiability,
-  one_run,
   routing,
   sample_object,
 )
-from scae_jax.data.constellations import SceneOptions
-from scae_jax.data.scenes import Scenes
+from scae_jax.data.constellations import Scenes
 from scae_jax.evaluation import template_match
 from scae_jax.models.pictures import ANGLES, part_identity
 from scae_jax.training.errors import RunError
@@ -51,7 +49,7 @@ __all__ = ["batch", "generative", "system", "variables"]  # fixtures: tiny proba
 
 NUM_IMAGES = 5
 TEMPLATES = np.stack([SEVEN, RING, SEVEN[:, ::-1], np.zeros_like(RING), LINES])
-SCENES = Scenes(SceneOptions(("square",), 0.5, 0.0, 1.0, 1.0, 2.0, 0.0, 0))
+SCENES = Scenes(("square",), 0.5, 0.0, 1.0, 1.0, 2.0, 0.0, 0)
 
 
 def test_a_record_a_text_and_a_figure_are_written(tmp_path, monkeypatch, capsys):
@@ -59,10 +57,11 @@ def test_a_record_a_text_and_a_figure_are_written(tmp_path, monkeypatch, capsys)
   command = findings.command_line("it")
   assert command == "python -m experiments.it 'runs/a b' --split=test"
   folder = tmp_path / "new"
-  given = {"command": command, "share": 0.5}
-  findings.write_findings(folder, "it", given, ["First.", "Second."], Figure)
+  given, head = {"share": 0.5}, {"command": command}
+  found = findings.Findings(given, ["First.", "Second."], Figure)
+  findings.write_findings(folder, "it", head, found)
   record = json.loads((folder / "it.json").read_text())
-  assert given.items() <= record.items()
+  assert {**head, **given}.items() <= record.items()
   assert {"date", "versions", "hardware"} <= set(record)
   text = (folder / "it.md").read_text()
   assert text.startswith(f"First.\n\nSecond.\n\nCommand: `{command}`.\n\nHardware: ")
@@ -70,7 +69,7 @@ def test_a_record_a_text_and_a_figure_are_written(tmp_path, monkeypatch, capsys)
   assert f"{os.cpu_count()} x " in text
   assert (folder / "it.png").read_bytes().startswith(b"\x89PNG")
   assert capsys.readouterr().out == f"{text}\n"
-  findings.write_findings(folder, "bare", given, ["First."])
+  findings.write_findings(folder, "bare", head, findings.Findings(given, ["First."]))
   names = sorted(path.name for path in folder.iterdir())
   assert names == ["bare.json", "bare.md", "it.json", "it.md", "it.png"]
 
@@ -81,11 +80,11 @@ def test_a_record_a_text_and_a_figure_are_written(tmp_path, monkeypatch, capsys)
 )
 def test_the_run_is_opened_as_the_command_line_says(monkeypatch, flags, which, folder):
   kept, opened, changed = [], [], []
-  monkeypatch.setattr(one_run, "keep_compiled", kept.append)
-  monkeypatch.setattr(one_run, "load_settings", lambda _, changes: changed.append(changes))
-  monkeypatch.setattr(one_run, "open_run", lambda *arguments: opened.append(arguments))
-  options = one_run.run_parser("What it does.").parse_args(["runs/toy", *flags])
-  one_run.open_named(options)
+  monkeypatch.setattr(findings, "keep_compiled", kept.append)
+  monkeypatch.setattr(findings, "load_settings", lambda _, changes: changed.append(changes))
+  monkeypatch.setattr(findings, "open_run", lambda *arguments: opened.append(arguments))
+  options = findings.run_parser("What it does.").parse_args(["runs/toy", *flags])
+  findings.open_named(options)
   ((workdir, found, _),) = opened
   assert (workdir, found) == (pathlib.Path("runs/toy"), which)
   assert changed == [{"data.dir": folder} if folder else {}]
@@ -98,8 +97,8 @@ def test_files_and_records_are_called_after_the_run_and_its_seed(monkeypatch, tm
   monkeypatch.chdir(tmp_path)
   options = argparse.Namespace(workdir=tmp_path / "runs" / "toy")
   one = dataclasses.replace(run, variables={3: {}})
-  assert [stem for stem, _, _ in one_run.each_seed("curve", one, options)] == ["curve-toy"]
-  found = list(one_run.each_seed("free-form", run, options))
+  assert [stem for stem, _, _ in findings.each_seed("curve", one, options)] == ["curve-toy"]
+  found = list(findings.each_seed("free-form", run, options))
   assert [stem for stem, _, _ in found] == ["free-form-toy-seed-3", "free-form-toy-seed-4"]
   expected = {"workdir": "runs/toy", "step": 7, "seed": 4}
   assert found[1][2] == expected | {"command": "python -m experiments.free_form runs/toy out"}
@@ -148,7 +147,7 @@ def test_what_cannot_be_measured_is_refused_in_one_message(
     def missing(*arguments):
       raise RunError("there is no checkpoint of step 3")
 
-    monkeypatch.setattr(one_run, "open_run", missing)
+    monkeypatch.setattr(findings, "open_run", missing)
   out = tmp_path / "out"
   rest = ["--object=0", f"--out={out / 'it.png'}"] if command is sample_object else [out]
   flags = [flag] if "=" in flag else []

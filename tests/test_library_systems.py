@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import scae_jax
-from scae_jax.data.constellations import SceneOptions, scenes
+from scae_jax.data.constellations import Scenes, scenes
 from scae_jax.layers.convnet import by_definition
 from scae_jax.library import export
 from scae_jax.library.inputs import ImageInput, PointInput
@@ -97,8 +97,8 @@ def test_other_systems_say_what_they_can(images):
 def test_points_have_groups():
   section = load_config("configs/constellations.py").data.to_dict()
   del section["name"]
-  options = SceneOptions(**section)
-  spec = PointSpec(options.slots, len(options.patterns), options.largest)
+  options = Scenes(**section)
+  spec = options.spec
   one_layer = {"model.object_encoder.num_layers": 1}
   model = untrained("configs/constellations.py", spec, **one_layer)
   some = jax.device_get(scenes(jax.random.key(0), options, 5))

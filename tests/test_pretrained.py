@@ -15,11 +15,12 @@ from ml_collections import ConfigDict
 import evaluate
 import scae_jax
 from experiments import curve, export
+from experiments.export import save_pretrained
 from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
-from scae_jax.training.pretrained import named_folders, save_pretrained
+from scae_jax.training.parameters import named_folders
 from tests.runs import ROOT, evaluate_py, metrics, stop_after
 from tests.stand_ins import call, refusal, refused
 from tests.toy_system import toy_config

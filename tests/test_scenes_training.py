@@ -10,8 +10,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs import constellations
+from scae_jax.data.constellations import NUM_VALIDATION
 from scae_jax.data.digits import load_digits
-from scae_jax.data.scenes import NUM_VALIDATION, Scenes
 from scae_jax.models.system import PointSpec
 from scae_jax.training.build import open_run
 from scae_jax.training.errors import RunError
@@ -87,8 +87,8 @@ def test_evaluate_opens_the_run(workdir, capsys):
   )
   assert found["step"] == 16
   out = capsys.readouterr().out
-  assert "constellations test, 10 scenes; step 16" in out
-  assert "note: ransac knows the patterns" in out
+  assert "10 examples of constellations test. Step 16." in out
+  assert "Note: ransac knows the patterns" in out
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_what_scenes_do_not_have_is_refused(workdir, capsys, flag, message):
 
 
 def test_training_scenes_are_new_and_fixed_ones_the_same():
-  scenes = Scenes(OPTIONS)
+  scenes = OPTIONS
   feed = scenes.feed()
   key, indices = jax.random.key(0), np.arange(8)
   first = feed.training_batch(key, {}, indices)
@@ -123,7 +123,7 @@ def test_training_scenes_are_new_and_fixed_ones_the_same():
 
 
 def test_training_scenes_do_not_depend_on_the_devices():
-  training_batch = Scenes(OPTIONS).feed().training_batch
+  training_batch = OPTIONS.feed().training_batch
   mesh = make_mesh(jax.devices()[:4])
 
   def batch(key, mesh=None):
@@ -137,7 +137,7 @@ def test_training_scenes_do_not_depend_on_the_devices():
 
 
 def test_scenes_are_described_by_their_generator():
-  described = json.loads(json.dumps(Scenes(OPTIONS).describe()))
+  described = json.loads(json.dumps(OPTIONS.describe()))
   assert described["name"] == "constellations"
   assert described["patterns"] == ["square", "triangle"]
-  assert Scenes(dataclasses.replace(OPTIONS, field=3.0)).describe() != Scenes(OPTIONS).describe()
+  assert dataclasses.replace(OPTIONS, field=3.0).describe() != OPTIONS.describe()

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 import sweep as sweep_script
-from scae_jax.evaluation.comparison import csv_table, markdown_table, write_summary
-from scae_jax.evaluation.table import markdown
+from scae_jax.evaluation.comparison import csv_table, markdown, markdown_table, write_summary
 from scae_jax.training import sweep
 from scae_jax.training.errors import Interrupted, RunError
 from tests.runs import FOUR, report_of, rows_of

@@ -12,7 +12,7 @@ from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.systems import check_system, systems
-from scae_jax.training.workdir import describe_data, read_data_facts
+from scae_jax.training.workdir import describe_data, read_image_facts
 from tests.toy_classifier import classifier_config
 from tests.toy_data import dataset_of, random_images
 from tests.toy_system import make_system, toy_config, toy_data
@@ -70,7 +70,7 @@ def test_what_is_known_without_the_data_is_what_training_saw(tmp_path):
   settings = read_settings(toy_config(data__two_views=True))
   _, dataset, feed = build(settings)
   write_json(tmp_path / "data.json", describe_data(dataset))
-  assert read_data_facts(tmp_path, settings.data).spec == feed.spec
+  assert read_image_facts(tmp_path, settings.data)[0] == feed.spec
   assert feed.spec.two_views
 
 

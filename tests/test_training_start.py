@@ -12,6 +12,7 @@ import pytest
 import scipy.interpolate
 from flax import linen as nn
 
+from experiments.export import write_parameters
 from scae_jax.files import write_json
 from scae_jax.training import start
 from scae_jax.training.build import open_run
@@ -21,9 +22,8 @@ from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.metrics import Window
 from scae_jax.training.optimizers import make_optimizer
-from scae_jax.training.parameters import write_parameters
 from scae_jax.training.program import Program
-from scae_jax.training.state import by_seed
+from scae_jax.training.state import variables_by_seed
 from scae_jax.typing import Batch
 from tests import toy_system
 from tests.runs import assert_equal, assert_same_run, stop_after, truncate
@@ -136,14 +136,15 @@ def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path
   seeds = {"train__seed": 5, "train__seeds": 2}
   config = toy_config(train__start_from=str(source), **seeds)
   state = first_state(config, tmp_path / "shared")
-  for params in by_seed(state.params, (5, 6)).values():
-    assert_equal(params, params_of(source)[0])
+  for variables in variables_by_seed(state, (5, 6)).values():
+    assert_equal(variables["params"], params_of(source)[0])
   keys = jax.random.key_data(state.rng)
   assert not np.array_equal(keys[0], keys[1])  # they go on each in its own way
   np.testing.assert_array_equal(state.step, [0, 0])
   config = toy_config(train__start_from=str(sources), **seeds)
   state = first_state(config, tmp_path / "own")
-  assert_equal([*by_seed(state.params, (5, 6)).values()], [*params_of(sources).values()])
+  found = [one["params"] for one in variables_by_seed(state, (5, 6)).values()]
+  assert_equal(found, [*params_of(sources).values()])
 
 
 def test_bias_of_places_is_resized_to_another_canvas(tmp_path):

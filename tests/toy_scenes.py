@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from scae_jax.data.constellations import PATTERNS, SceneOptions
+from scae_jax.data.constellations import PATTERNS, Scenes
 
-OPTIONS = SceneOptions(
+OPTIONS = Scenes(
   patterns=("square", "triangle", "square"),
   presence_prob=0.5,
   max_rotation=90.0,

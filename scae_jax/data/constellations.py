@@ -2,18 +2,21 @@
 
 Kosiorek et al. 2019, section 3.1. A scene is a pure function of a key: whole patterns are present
 or absent, each turned, scaled and moved by itself, and their points are shuffled, so that nothing
-but geometry says which points belong together.
+but geometry says which points belong together. For training they are drawn anew at every step, for
+evaluation they are fixed.
 """
 
 import dataclasses
 import functools
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.bounds import Bound, between, each, one_of
+from scae_jax.data.feed import Feed
+from scae_jax.models.system import PointSpec
 from scae_jax.typing import Array, PRNGKeyArray, typed
 
 
@@ -37,7 +40,14 @@ PATTERNS: dict[str, np.ndarray] = {
   "l": _centred([(0, 2), (0, 1), (0, 0), (1, 0), (2, 0)]),
 }
 
-
+NAME = "constellations"
+NUM_TEST = 10_000
+NUM_VALIDATION = 1_024
+# Scenes that are the same for every run, up to a device's rounding; those that a run trains on are
+# drawn from keys that its seed makes.
+TEST_SEED, VALIDATION_SEED = 1_000_003, 1_000_033
+# The generator has no end: the number of scenes in an epoch changes nothing but the bookkeeping.
+EPOCH = 10_000
 # Below it, that one of the patterns is there would have a probability of rounding errors.
 MIN_PRESENCE = 1e-3
 MAX_LENGTH = 1e4  # of anything in a scene
@@ -51,8 +61,11 @@ ROOM_FOR_PATTERNS = Bound(
 
 
 @dataclasses.dataclass(frozen=True)
-class SceneOptions:
-  """What a scene may hold. Lengths are in the units of `PATTERNS`, whose side is 2."""
+class Scenes:
+  """Generated scenes of points: a data set, whose fields say what a scene may hold.
+
+  Lengths are in the units of `PATTERNS`, whose side is 2.
+  """
 
   # Names of `PATTERNS`, repeated as often as a scene may hold one.
   patterns: Annotated[tuple[str, ...], each(one_of(*PATTERNS), least=1)]
@@ -71,10 +84,16 @@ class SceneOptions:
     """Points of a scene, present or not."""
     return self.num_points or sum(len(PATTERNS[name]) for name in self.patterns)
 
+  name = NAME
+
   @property
-  def largest(self) -> int:
-    """Points of the largest pattern."""
-    return max(len(PATTERNS[name]) for name in self.patterns)
+  def spec(self) -> PointSpec:
+    """The facts that a model is built from."""
+    return PointSpec(
+      num_points=self.slots,
+      num_patterns=len(self.patterns),
+      largest_pattern=max(len(PATTERNS[name]) for name in self.patterns),
+    )
 
   @property
   def extent(self) -> float:
@@ -82,9 +101,32 @@ class SceneOptions:
     radius = max(np.linalg.norm(PATTERNS[name], axis=1).max() for name in self.patterns)
     return self.field / 2 + self.max_scale * float(radius)
 
+  def test_scenes(self, jitter: float, count: int = NUM_TEST) -> dict[str, np.ndarray]:
+    """Scenes to score on, with this jitter instead of their own; always the same."""
+    options = dataclasses.replace(self, jitter=jitter)
+    return jax.device_get(scenes(jax.random.key(TEST_SEED), options, count))
+
+  def feed(self) -> Feed:
+    """What training needs; losses are judged on scenes that are not those of the test."""
+    heldout = scenes(jax.random.key(VALIDATION_SEED), self, NUM_VALIDATION)
+    return Feed(
+      spec=self.spec,
+      train={},
+      num_train=EPOCH,
+      held_out="validation",
+      heldout=jax.device_get(heldout),
+      num_heldout=NUM_VALIDATION,
+      training_batch=lambda key, _, indices: scenes(key, self, len(indices)),
+      evaluation_batch=lambda heldout, indices: {n: one[indices] for n, one in heldout.items()},
+    )
+
+  def describe(self) -> dict[str, Any]:
+    """What tells one generator from another; ready for JSON."""
+    return {"name": NAME, **dataclasses.asdict(self), "patterns": list(self.patterns)}
+
 
 @typed
-def scene(key: PRNGKeyArray, options: SceneOptions) -> dict[str, Array]:
+def scene(key: PRNGKeyArray, options: Scenes) -> dict[str, Array]:
   """Draws one scene.
 
   Every pattern is rotated, scaled and moved uniformly within the ranges of the options, and is
@@ -126,7 +168,7 @@ def scene(key: PRNGKeyArray, options: SceneOptions) -> dict[str, Array]:
 
 
 @functools.partial(jax.jit, static_argnames=("options", "count"))
-def scenes(key: PRNGKeyArray, options: SceneOptions, count: int) -> dict[str, Array]:
+def scenes(key: PRNGKeyArray, options: Scenes, count: int) -> dict[str, Array]:
   """`count` scenes, stacked; scene i depends on the key and i alone, not on the count."""
   keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(count))
   return jax.vmap(functools.partial(scene, options=options))(keys)

@@ -12,13 +12,14 @@ from typing import Any
 
 from scae_jax.evaluation.provenance import hardware, versions
 from scae_jax.evaluation.scores import PIXELS
-from scae_jax.evaluation.table import OF_ANSWERS, classification_figures, markdown, words
 from scae_jax.files import write_json
 
+# By their keys in `metrics.json`.
 _OF_SEGMENTS = ("accuracy", "adjusted_rand_index", "variation_of_information")
+_OF_ANSWERS = ("accuracy", "error", "both_right", "mean_confidence", "expected_calibration_error")
 # Indices and nats lie near 0 or 1; classifiers with few errors differ by hundredths of a percent.
-_THOUSANDTHS = tuple(map(words, _OF_SEGMENTS[1:]))
-_HUNDREDTHS = tuple(map(words, OF_ANSWERS))
+_THOUSANDTHS = ("adjusted rand index", "variation of information")
+_HUNDREDTHS = tuple(name.replace("_", " ") for name in _OF_ANSWERS)
 # What all reports of one evaluation share, in `metrics.json`; the date is the first one's.
 _SHARED = ("scored_on", "max_examples", "step", "date", "versions", "hardware", "provenance")
 
@@ -26,19 +27,20 @@ _SHARED = ("scored_on", "max_examples", "step", "date", "versions", "hardware", 
 def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
   """The figures of one report to compare with others; accuracies in percent."""
   means = {
-    words(name): (100 if name.endswith("accuracy") else 1) * value
+    _words(name): (100 if name.endswith("accuracy") else 1) * value
     for name, value in metrics.get("measures", {}).items()
   }
   if "segmentation" in metrics:
     percent = {"accuracy": 100}
     return {
-      f"{words(name)}, jitter {jitter}, {words(kind)}": one[name] * percent.get(name, 1)
+      f"{_words(name)}, jitter {jitter}, {_words(kind)}": one[name] * percent.get(name, 1)
       for name in _OF_SEGMENTS
       for jitter, kinds in metrics["segmentation"].items()
       for kind, one in kinds.items()
     }
   if "classification" in metrics:
-    of_answers = classification_figures(metrics["classification"])
+    found = metrics["classification"]
+    of_answers = {_words(name): 100 * found[name] for name in _OF_ANSWERS if name in found}
     # The answers' figures stand first, and win where a metric has the same name.
     return of_answers | means | of_answers
   found = {}
@@ -47,6 +49,11 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
   for name, one in metrics.get("readings", {}).items():
     found |= _linear(name, one)
   return found | _linear(PIXELS, metrics["pixels"]) | means
+
+
+def _words(name: str) -> str:
+  """A key of `metrics.json` as tables show it."""
+  return name.replace("_", " ")
 
 
 def _linear(name: str, entries: Mapping[str, Any]) -> dict[str, float]:
@@ -72,7 +79,7 @@ def conditions(metrics: Mapping[str, Any]) -> str:
 
 
 def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, Any]]) -> None:
-  """Writes `metrics.json` of several seeds, and prints them as a table.
+  """Writes `metrics.json` of several seeds.
 
   `reports` are what `report.write_reports` makes, by seed; two at least, of one evaluation.
   """
@@ -87,7 +94,14 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
     **{key: first[key] for key in ("fitted_on", *_SHARED) if key in first},
   }
   write_json(directory / "metrics.json", summary)
-  print(f"\n{seeds_table(list(by_seed.items()))}")
+
+
+def seeds_text(reports: Mapping[int, Mapping[str, Any]]) -> str:
+  """The table of reports by seed, what they are of, and what they note, each sentence once."""
+  table = seeds_table([(seed, figures(metrics)) for seed, metrics in reports.items()])
+  notes = dict.fromkeys(note for metrics in reports.values() for note in metrics["notes"])
+  facts = ["Accuracies in percent.", conditions(next(iter(reports.values())))]
+  return "\n".join([table, "", *facts, *(f"Note: {note}" for note in notes)])
 
 
 def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
@@ -161,6 +175,15 @@ def _mean(name: str, values: Sequence[float]) -> str:
   """Mean and, of several values, standard deviation of a figure, as tables show it."""
   if not values:
     return ""
-  digits = 2 if name in _HUNDREDTHS else 3 if name.startswith(_THOUSANDTHS) else 1
-  mean = f"{statistics.mean(values):.{digits}f}"
-  return f"{mean} ({statistics.stdev(values):.{digits}f})" if len(values) > 1 else mean
+  mean = statistics.mean(values)
+  is_small = name.startswith(_THOUSANDTHS) or 0 < abs(mean) < 1
+  digits = 2 if name in _HUNDREDTHS else 3 if is_small else 1
+  deviation = f" ({statistics.stdev(values):.{digits}f})" if len(values) > 1 else ""
+  return f"{mean:.{digits}f}{deviation}"
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+  """A table of cells in Markdown, whose first row is the head."""
+  head = "".join(f" {cell} |" if cell else " |" for cell in rows[0])
+  lines = [f"| {' | '.join(cells)} |" for cells in rows[1:]]
+  return "\n".join([f"|{head}", "|---" * len(rows[0]) + "|", *lines])

@@ -14,7 +14,7 @@ import dataclasses
 import numpy as np
 from scipy import stats
 
-from scae_jax.data.constellations import PATTERNS, SceneOptions
+from scae_jax.data.constellations import PATTERNS, Scenes
 
 MAX_POINTS = 62  # a set of points is an int64
 CHUNK = 200  # scenes at once, for memory
@@ -37,7 +37,7 @@ class _Candidates:
   misfit: np.ndarray  # [s, c], sum of squared distances over the variance of the jitter
 
 
-def ransac(points: np.ndarray, presence: np.ndarray, options: SceneOptions) -> np.ndarray:
+def ransac(points: np.ndarray, presence: np.ndarray, options: Scenes) -> np.ndarray:
   """Finds the patterns of scenes: points [s, n, 2] in [-1, 1], presence [s, n], 0 or 1.
 
   `options` are those that the scenes were drawn with. Returns int32 [s, n], the index in
@@ -61,7 +61,7 @@ def ransac(points: np.ndarray, presence: np.ndarray, options: SceneOptions) -> n
   return found
 
 
-def _explain(z: np.ndarray, options: SceneOptions) -> np.ndarray:
+def _explain(z: np.ndarray, options: Scenes) -> np.ndarray:
   """Int [s, n], the pattern of each of the points [s, n], -1 for none; a beam search."""
   num_scenes, num_points = z.shape
   of_name = {name: _candidates(z, name, options) for name in set(options.patterns)}
@@ -89,7 +89,7 @@ def _explain(z: np.ndarray, options: SceneOptions) -> np.ndarray:
   return np.where(belongs.any(axis=1), belongs.argmax(axis=1), -1)
 
 
-def _candidates(z: np.ndarray, name: str, options: SceneOptions) -> _Candidates:
+def _candidates(z: np.ndarray, name: str, options: Scenes) -> _Candidates:
   """Sets of points [s, n] that may be the pattern, each once, with its best fit."""
   template = PATTERNS[name].astype(np.float64) @ np.array([1, 1j])
   num_scenes, num_points = z.shape
@@ -151,7 +151,7 @@ def _refit(
   scene: np.ndarray,
   nearest: np.ndarray,
   template: np.ndarray,
-  options: SceneOptions,
+  options: Scenes,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Least squares of each hypothesis: its misfit [h], and whether it may be true [h].
 

@@ -11,10 +11,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from scae_jax.evaluation.clusters import Clusters, write_clusters
-from scae_jax.evaluation.comparison import write_summary
+from scae_jax.evaluation.comparison import seeds_text, write_summary
 from scae_jax.evaluation.pictures import curve_figures, model_figures, save_figures
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.table import print_table
 from scae_jax.files import write_json, write_whole
 from scae_jax.models.system import System
 from scae_jax.typing import Batch
@@ -81,10 +80,11 @@ def write_reports(
     write_json(folder / "metrics.json", reports[seed])
     if scored.clusters:
       write_clusters(folder, scored.clusters, evaluated.step, seed)
-    print_table(reports[seed])
+    print(seeds_text({seed: reports[seed]}))
     drawers = model_figures(evaluated.system, own, scored.pictured, scored.class_names)
     drawers |= {**scored.drawers, **curve_figures(evaluated.history, seed)}
     save_figures(folder, drawers)
   if len(reports) > 1:
     write_summary(directory, reports)
+    print(seeds_text(reports))
   return reports

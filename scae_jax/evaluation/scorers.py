@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch
+from scae_jax.data.constellations import NUM_TEST, Scenes
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.feed import MakeBatch
-from scae_jax.data.scenes import NUM_TEST, Scenes
 from scae_jax.evaluation.classification import classify
-from scae_jax.evaluation.clusters import Clusters
 from scae_jax.evaluation.collect import (
   answer_collector,
   feature_collector,
@@ -31,7 +30,6 @@ from scae_jax.evaluation.examples import (
   one_of_each_class,
 )
 from scae_jax.evaluation.pictures import answer_figures, feature_figures
-from scae_jax.evaluation.probes import fit_clusters
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.report import Evaluated, Scored, Scorer
 from scae_jax.evaluation.scores import Features, read, score, score_pixels
@@ -95,18 +93,6 @@ def feature_scorer(
   return scorer
 
 
-def named_clusters(
-  evaluated: Evaluated, dataset: Dataset, canvas: int, seed: int
-) -> dict[str, Clusters]:
-  """The clusters that `feature_scorer` names for one seed, without scoring anything."""
-  split = load_split(dataset, "train", evaluated.max_examples)
-  collect = feature_collector(evaluated.system, canvas=canvas, batch_size=evaluated.batch_size)
-  labels, options = split["label"], {"num_classes": dataset.num_classes, "seed": seed}
-  features = collect(evaluated.variables[seed], split)["features"]
-  fitted = {n: fit_clusters(one, labels, **options, name=n).clusters for n, one in features.items()}
-  return {name: clusters for name, clusters in fitted.items() if clusters}
-
-
 def answer_scorer(
   evaluated: Evaluated,
   scored: EvalDataset,
@@ -153,7 +139,7 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
 
   @functools.cache  # the same for all seeds
   def ceiling(jitter: float) -> dict[str, float]:
-    options = dataclasses.replace(dataset.options, jitter=jitter)
+    options = dataclasses.replace(dataset, jitter=jitter)
     return agreement(jitter, ransac(scenes[jitter]["points"], scenes[jitter]["presence"], options))
 
   def agreement(jitter: float, capsule: np.ndarray) -> dict[str, float]:

@@ -6,13 +6,12 @@ import pathlib
 from scae_jax.evaluation.clusters import FILE, Clusters, read_clusters
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
-from scae_jax.models.system import PointSpec
 from scae_jax.training.config import SHIPPED
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.options import DataOptions
 from scae_jax.training.parameters import pretrained_names, restore
 from scae_jax.training.systems import make_system
-from scae_jax.training.workdir import load_settings, read_data_facts
+from scae_jax.training.workdir import load_settings, read_image_facts
 
 PRETRAINED = SHIPPED / "pretrained"
 
@@ -41,21 +40,21 @@ def load(
   with explained():
     folder = _folder(source)
     settings = load_settings(folder, is_given=True)
-    facts = read_data_facts(folder, settings.data)
-    system = make_system(settings, facts.spec)
-    by_seed, number, _ = restore(folder, step, settings, system, facts.spec)
+    if isinstance(settings.data, DataOptions):
+      spec, class_names, side = read_image_facts(folder, settings.data)
+      inputs = ImageInput(settings.data, spec.channels, side)
+    else:
+      spec, class_names = settings.data.spec, ()
+      inputs = PointInput(settings.data.slots)
+    system = make_system(settings, spec)
+    by_seed, number, _ = restore(folder, step, settings, system, spec)
     seed = next(iter(by_seed)) if seed is None else seed
     if seed not in by_seed:
       raise RunError(f"{folder} has the seeds {sorted(by_seed)}, not {seed}.")
-    if isinstance(settings.data, DataOptions):
-      assert not isinstance(facts.spec, PointSpec)
-      inputs = ImageInput(settings.data, facts.spec.channels, facts.side)
-    else:
-      inputs = PointInput(settings.data.slots)
     return Model(
       settings=settings,
-      spec=facts.spec,
-      class_names=facts.class_names,
+      spec=spec,
+      class_names=class_names,
       clusters=_clusters(folder, number, seed),
       step=number,
       seed=seed,

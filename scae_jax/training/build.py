@@ -6,9 +6,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from scae_jax.data.constellations import NAME, Scenes
 from scae_jax.data.dataset import Dataset, crop_middle, hold_out_validation, normalized
 from scae_jax.data.feed import Feed, image_feed
-from scae_jax.data.scenes import NAME, Scenes
 from scae_jax.data.sources import is_dotted, load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
@@ -76,7 +76,7 @@ def build(
       data = crop_middle(whole, settings.data.crop)
       feed = image_feed(whole.splits["train"], data, settings.data)
     elif dataset is None:
-      data = Scenes(settings.data)
+      data = settings.data
       feed = data.feed()
     else:
       raise ValueError(

@@ -20,8 +20,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
 
 from scae_jax import bounds
-from scae_jax.data import scenes
-from scae_jax.data.constellations import SceneOptions
+from scae_jax.data.constellations import NAME, Scenes
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.optimizers import OptimizerOptions, resolve
 from scae_jax.training.options import DataOptions, EvaluationOptions, TrainOptions
@@ -43,7 +42,7 @@ class Settings:
   system: str  # module that exports `make_system`: a name in `scae_jax.models`, or a dotted path
   model: dict[str, Any]
   loss: dict[str, Any]
-  data: DataOptions | SceneOptions  # the latter where `data.name` is "constellations"
+  data: DataOptions | Scenes  # the latter where `data.name` is "constellations"
   train: TrainOptions
   optimizer: OptimizerOptions  # resolved
   evaluation: EvaluationOptions
@@ -95,12 +94,12 @@ def read_settings(config: ConfigDict | Settings) -> Settings:
     )
 
 
-def _read_data(section: dict[str, Any]) -> DataOptions | SceneOptions:
+def _read_data(section: dict[str, Any]) -> DataOptions | Scenes:
   """The data section, whose keys depend on the name of the data."""
   if not isinstance(section.get("name", ""), str):
     raise RunError(f"config.data.name must be a string; it is {section['name']!r}.")
-  is_scenes = section.get("name") == scenes.NAME
-  kind: type[DataOptions | SceneOptions] = SceneOptions if is_scenes else DataOptions
+  is_scenes = section.get("name") == NAME
+  kind: type[DataOptions | Scenes] = Scenes if is_scenes else DataOptions
   if is_scenes:
     section = {key: value for key, value in section.items() if key != "name"}
   try:
@@ -108,7 +107,7 @@ def _read_data(section: dict[str, Any]) -> DataOptions | SceneOptions:
   except ValueError as error:
     if "valid keys" not in str(error):
       raise
-    name = scenes.NAME if is_scenes else section.get("name")
+    name = NAME if is_scenes else section.get("name")
     raise ValueError(f"{error} These are the keys where config.data.name is {name!r}.") from error
 
 

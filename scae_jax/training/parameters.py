@@ -1,19 +1,26 @@
 """Stored parameters: in the checkpoints of a run, or exported to a folder.
 
-An exported folder has those of one seed: `params.npz`, by path, and `source.json`.
+An exported folder, which experiments/export.py writes, has what evaluation needs of one seed:
+
+<folder>/config.json    the run's resolved config
+<folder>/params.npz     parameters by path, float16 or float32
+<folder>/data.json      what the data set is that it was trained on
+<folder>/source.json    step, seed and the run's figures
+<folder>/clusters.json  clusters of the training images, named by their labels, of a model without
+                        labels of its own; see `evaluation.clusters`
 """
 
 import functools
-import io
 import pathlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from scae_jax.data.cache import read_arrays
-from scae_jax.files import read_json, write_whole
+from scae_jax.files import read_json
 from scae_jax.models.system import Spec, System
 from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError
@@ -22,7 +29,6 @@ from scae_jax.training.state import abstract_state, variables_by_seed
 from scae_jax.training.systems import init_params
 from scae_jax.training.workdir import require_checkpoints
 
-DTYPES = ("float16", "float32")
 FILE = "params.npz"
 Which = int | str  # a step, which may be in decimals, 'latest' or 'best' (lowest held-out loss)
 
@@ -30,6 +36,19 @@ Which = int | str  # a step, which may be in decimals, 'latest' or 'best' (lowes
 def pretrained_names(parent: pathlib.Path) -> list[str]:
   """Names of the folders with parameters."""
   return sorted(path.parent.name for path in parent.glob(f"*/{FILE}"))
+
+
+def named_folders(
+  parent: pathlib.Path, workdir: str, name: str
+) -> tuple[pathlib.Path, pathlib.Path]:
+  """Folders of a run, or of the named parameters in `parent`, and of its results; or `RunError`."""
+  if not workdir and not name:
+    raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
+  results = pathlib.Path(workdir or f"runs/pretrained-{name}")
+  known = pretrained_names(parent)
+  if name and name not in known:  # so that a name is never a path to elsewhere
+    raise RunError(f"there are no parameters {name!r} in {parent}; it has {known}.")
+  return (parent / name if name else results), results
 
 
 def is_exported(folder: pathlib.Path) -> bool:
@@ -51,10 +70,10 @@ def restore(
   Raises `RunError` if there is no such step, or it cannot be read or does not fit the system.
   """
   if is_exported(folder):
-    step, seed, variables = read_parameters(folder, system, spec)
+    step, seed, arrays = read_stored(folder)
     if str(which) not in ("latest", str(step)):
       raise RunError(f"{folder} has step {step} alone; leave out --step={which}.")
-    return {seed: variables}, step, True
+    return {seed: {"params": _fitted(folder, arrays, system, spec)}}, step, True
   # Here, because orbax takes a second to import.
   from scae_jax.training.checkpoints import Checkpoints
 
@@ -63,22 +82,6 @@ def restore(
     state, progress = checkpoints.restore(template, which)
     is_latest = which == "latest" or progress.step == checkpoints.steps()[-1]
   return variables_by_seed(state, settings.train.all_seeds), progress.step, is_latest
-
-
-def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:
-  """Writes parameters as numbers of a type, or raises `RunError`; returns them as they are read."""
-  if dtype not in DTYPES:
-    raise RunError(f"parameters are saved as {' or '.join(DTYPES)}, not as {dtype!r}.")
-  arrays = {}
-  for path, leaf in jax.tree.leaves_with_path(params):
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    if np.abs(leaf).max(initial=0) > np.finfo(dtype).max:
-      raise RunError(f"parameter {name} has numbers too large for {dtype}; save as float32.")
-    arrays[name] = np.asarray(leaf).astype(dtype)
-  content = io.BytesIO()
-  np.savez_compressed(content, **arrays)
-  write_whole(folder / FILE, content.getvalue())
-  return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype), leaf.dtype), params)
 
 
 def read_stored(folder: pathlib.Path) -> tuple[int, int, dict[str, np.ndarray]]:
@@ -94,23 +97,19 @@ def read_stored(folder: pathlib.Path) -> tuple[int, int, dict[str, np.ndarray]]:
   return step, seed, arrays
 
 
-def read_parameters(folder: pathlib.Path, system: System, spec: Spec) -> tuple[int, int, Any]:
-  """Step, seed and variables of the module; `RunError` if they are damaged or do not fit it."""
-  step, seed, arrays = read_stored(folder)
+def _fitted(folder: pathlib.Path, arrays: dict[str, np.ndarray], system: System, spec: Spec) -> Any:
+  """Parameters of the module from those by path; `RunError` if they do not fit it."""
   key = jax.random.key(0)
   shapes = jax.eval_shape(functools.partial(init_params, system, spec), key, key)
-
-  def read(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    found = arrays.pop(name, np.zeros(0))
+  flat: dict[str, Any] = flatten_dict(shapes, sep="/")
+  for name, leaf in flat.items():
+    found = arrays.get(name, np.zeros(0))
     if found.shape != leaf.shape:
       raise RunError(
         f"{folder}: parameter {name} must have shape {leaf.shape}; it has {found.shape}. Config"
         " and parameters are of different versions."
       )
-    return jnp.asarray(found, leaf.dtype)
-
-  params = jax.tree_util.tree_map_with_path(read, shapes)
-  if arrays:
-    raise RunError(f"{folder} has parameters that the model does not: {sorted(arrays)}.")
-  return step, seed, {"params": params}
+    flat[name] = jnp.asarray(found, leaf.dtype)
+  if unknown := sorted(set(arrays) - set(flat)):
+    raise RunError(f"{folder} has parameters that the model does not: {unknown}.")
+  return unflatten_dict(flat, sep="/")

@@ -3,9 +3,9 @@
 import math
 import pathlib
 
+from scae_jax.data.constellations import Scenes
 from scae_jax.data.dataset import EvalDataset
 from scae_jax.data.feed import evaluation_examples
-from scae_jax.data.scenes import Scenes
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.examples import check_transfer, named_split
 from scae_jax.evaluation.provenance import recorded_folder

@@ -48,22 +48,18 @@ def find_start(
   run is named, or this one, in `workdir`, has a checkpoint to resume from. Raises `RunError` if
   there is no such run or checkpoint, or it does not fit this one.
   """
-  source = settings.train.start_from
-  if not source or _has_checkpoints(workdir):
+  source, directory = settings.train.start_from, checkpoint_directory(workdir)
+  if not source:
     return None
+  if directory.is_dir():
+    with Checkpoints(directory, keep=1, writable=False, say=lambda _: None) as checkpoints:
+      if checkpoints.steps():
+        return None
   own = abstract_state(settings, system, data, mesh).params
   try:
     return _read(pathlib.Path(source), settings.train, own, mesh)
   except RunError as error:
     raise RunError(f"config.train.start_from: {error}") from error
-
-
-def _has_checkpoints(workdir: pathlib.Path) -> bool:
-  directory = checkpoint_directory(workdir)
-  if not directory.is_dir():
-    return False
-  with Checkpoints(directory, keep=1, writable=False, say=lambda _: None) as checkpoints:
-    return bool(checkpoints.steps())
 
 
 def _read(source: pathlib.Path, options: TrainOptions, own: Any, mesh: Mesh) -> Start:
@@ -121,7 +117,7 @@ def _check_fit(source: pathlib.Path, own: Shapes, theirs: Shapes) -> None:
   others = [
     f"{name} {shape} there, {own[name]} here"
     for name, shape in theirs.items()
-    if not _fits(name, own.get(name, shape), shape)
+    if own.get(name, shape) != shape and not (name.endswith(PLACES) and own[name][2:] == shape[2:])
   ]
   problems = []
   if lacking:
@@ -133,10 +129,6 @@ def _check_fit(source: pathlib.Path, own: Shapes, theirs: Shapes) -> None:
       f"{source} {'; and it '.join(problems)}. Give this run the config.model of that one but for"
       " what is added, or start from another run."
     )
-
-
-def _fits(name: str, own: tuple[int, ...], theirs: tuple[int, ...]) -> bool:
-  return own == theirs or (name.endswith(PLACES) and own[2:] == theirs[2:])
 
 
 def _resized(params: Any, own: Shapes) -> Any:

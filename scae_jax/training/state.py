@@ -100,14 +100,10 @@ def placed(shapes: Any, mesh: Mesh) -> Any:
   )
 
 
-def by_seed(params: Any, seeds: Sequence[int]) -> dict[int, Any]:
-  """The parameters of a state, one tree a seed."""
-  if len(seeds) == 1:
-    return {seeds[0]: params}
-  return {seed: jax.tree.map(lambda leaf, i=i: leaf[i], params) for i, seed in enumerate(seeds)}
-
-
 def variables_by_seed(state: TrainState, seeds: Sequence[int]) -> dict[int, dict[str, Any]]:
   """Variables of the module for each seed of a state, on one device of this process."""
   params = jax.tree.map(jnp.asarray, jax.device_get(state.params))
-  return {seed: {"params": own} for seed, own in by_seed(params, seeds).items()}
+  if len(seeds) == 1:
+    return {seeds[0]: {"params": params}}
+  each = {seed: jax.tree.map(lambda leaf, i=i: leaf[i], params) for i, seed in enumerate(seeds)}
+  return {seed: {"params": own} for seed, own in each.items()}

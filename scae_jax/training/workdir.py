@@ -9,7 +9,6 @@ evaluation/    the report
 """
 
 import contextlib
-import dataclasses
 import fcntl
 import hashlib
 import pathlib
@@ -20,13 +19,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from scae_jax.data.constellations import SceneOptions
+from scae_jax.data.constellations import Scenes
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.feed import spec_of
-from scae_jax.data.scenes import Scenes
 from scae_jax.data.sources import is_dotted
 from scae_jax.files import read_json, sealed_json, write_json, write_whole
-from scae_jax.models.system import Spec
+from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import Settings, differences, parse_config, read_settings, value_at
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
@@ -187,19 +185,14 @@ def _describe_split(split: Split) -> str:
   return f"{len(split.labels)} examples of {shape}, hash {digest.hexdigest()}"
 
 
-@dataclasses.dataclass(frozen=True)
-class DataFacts:
-  """What the folder of a run says of the data that it was trained on."""
+def read_image_facts(
+  workdir: pathlib.Path, options: DataOptions
+) -> tuple[ImageSpec, tuple[str, ...], tuple[int, int]]:
+  """What the folder of a run says of the images that it was trained on.
 
-  spec: Spec  # what the model is built from
-  class_names: tuple[str, ...]  # what each label stands for; () of points
-  side: tuple[int, int]  # height and width of the images, pixels; (0, 0) of points
-
-
-def read_data_facts(workdir: pathlib.Path, options: DataOptions | SceneOptions) -> DataFacts:
-  """What is known without the data set; `RunError` if `data.json` is missing or damaged."""
-  if isinstance(options, SceneOptions):
-    return DataFacts(Scenes(options).spec, (), (0, 0))
+  Returns what the model is built from, the name of each label, and height and width, pixels.
+  Raises `RunError` if `data.json` is missing or damaged.
+  """
   path = workdir / "data.json"
   try:
     known = read_json(path, "class_names", "train")
@@ -210,7 +203,7 @@ def read_data_facts(workdir: pathlib.Path, options: DataOptions | SceneOptions) 
     raise RunError(f"{path} does not say what the images are like; it is damaged.")
   height, width, channels = map(int, shape.groups())
   names = tuple(map(str, known["class_names"]))
-  return DataFacts(spec_of(options, channels, len(names)), names, (height, width))
+  return spec_of(options, channels, len(names)), names, (height, width)
 
 
 def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None:
