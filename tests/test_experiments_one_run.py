@@ -38,14 +38,13 @@ from tests.test_models_generative_pictures import (
   CANVAS,
   OBJECTS,
   PARTS,
-  batch,
+  SYSTEM,
   generative,
-  system,
   variables,
 )
 from tests.test_models_generative_pictures import matrix as in_full
 
-__all__ = ["batch", "generative", "system", "variables"]  # fixtures: tiny probabilistic capsules
+__all__ = ["generative", "variables"]  # fixtures: tiny probabilistic capsules
 
 NUM_IMAGES = 5
 TEMPLATES = np.stack([SEVEN, RING, SEVEN[:, ::-1], np.zeros_like(RING), LINES])
@@ -189,13 +188,13 @@ def test_identifiability_writes_the_number_and_the_picture(monkeypatch, tmp_path
 
 
 @pytest.fixture
-def opened(monkeypatch, system, variables):
+def opened(monkeypatch, variables):
   """Commands find tiny probabilistic capsules of seeds 3 and 4."""
   config = probabilistic.get_config()
   config.data.canvas = CANVAS
   config.evaluation.batch_size = 2  # and one image left
   seeds = dict.fromkeys((3, 4), variables)
-  open_for_commands(monkeypatch, system, noise(NUM_IMAGES), seeds, config)
+  open_for_commands(monkeypatch, SYSTEM, noise(NUM_IMAGES), seeds, config)
 
 
 @pytest.mark.usefixtures("opened")
