@@ -75,7 +75,7 @@ def test_a_record_a_text_and_a_figure_are_written(tmp_path, monkeypatch, capsys)
 
 @pytest.mark.parametrize(
   ("flags", "which", "folder"),
-  [((), "latest", ""), (("--step=30", "--data_dir=elsewhere"), 30, "elsewhere")],
+  [((), "latest", ""), (("--step=30", "--data_dir=elsewhere"), "30", "elsewhere")],
 )
 def test_the_run_is_opened_as_the_command_line_says(monkeypatch, flags, which, folder):
   kept, opened, changed = [], [], []
