@@ -114,7 +114,7 @@ def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
   assert "2/2 late: finished in" in capsys.readouterr().out
   log = (workdir / "train.log").read_text()
   assert f"resuming at step {found[1]}\n" in log
-  training, _, report = log.partition("folder test, 20 examples; ")  # stdout follows at the end
+  training, _, report = log.partition("| | seed 1 |")  # stdout follows at the end
   assert all(re.match(OURS, line) for line in training.splitlines()[1:]), log
   assert "LIN-MATCH" in report
   assert steps_of(workdir, "train")[-1] == 480
