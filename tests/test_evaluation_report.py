@@ -156,7 +156,7 @@ def test_the_table_shows_every_figure(finished):
   assert lines[2:5] == [
     "| LIN-MATCH, alive | 70.0 |",
     "| LIN-PRED, alive | 70.0 |",
-    "| capsules in use, alive | 2.0 |",
+    "| capsules in use, alive | 2 |",
   ]
   assert lines[8] == "| LIN-MATCH, raw pixels | 70.0 |"
   assert lines[10] == "| label plus one | 1.6 |"

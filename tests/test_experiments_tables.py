@@ -178,7 +178,7 @@ def test_transfer_writes_one_table_of_a_run(workdir, tmp_path, monkeypatch, caps
   call(monkeypatch, transfer, workdir, tmp_path / "table")
   table = (tmp_path / "table" / "digits.md").read_text()
   assert table.strip() == capsys.readouterr().out.strip()
-  assert "| rotated_digits:15 test | 1 | 50.0 | 75.0 | 3.0 | 25.0 | 87.5 |" in table
+  assert "| rotated_digits:15 test | 1 | 50.0 | 75.0 | 3 | 25.0 | 87.5 |" in table
   # Three sentences on what was scored, one each on hardware and versions.
   assert table.count("360 examples of") == 3
   assert table.count("Hardware") == table.count("Versions") == 1

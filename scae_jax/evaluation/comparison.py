@@ -14,12 +14,18 @@ from scae_jax.evaluation.provenance import hardware, versions
 from scae_jax.evaluation.scores import PIXELS
 from scae_jax.files import write_json
 
+
+def _words(name: str) -> str:
+  """A key of `metrics.json` as tables show it."""
+  return name.replace("_", " ")
+
+
 # By their keys in `metrics.json`.
 _OF_SEGMENTS = ("accuracy", "adjusted_rand_index", "variation_of_information")
 _OF_ANSWERS = ("accuracy", "error", "both_right", "mean_confidence", "expected_calibration_error")
 # Indices and nats lie near 0 or 1; classifiers with few errors differ by hundredths of a percent.
-_THOUSANDTHS = ("adjusted rand index", "variation of information")
-_HUNDREDTHS = tuple(name.replace("_", " ") for name in _OF_ANSWERS)
+_THOUSANDTHS = tuple(map(_words, _OF_SEGMENTS[1:]))
+_HUNDREDTHS = tuple(map(_words, _OF_ANSWERS))
 # What all reports of one evaluation share, in `metrics.json`; the date is the first one's.
 _SHARED = ("scored_on", "max_examples", "step", "date", "versions", "hardware", "provenance")
 
@@ -45,15 +51,10 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     return of_answers | means | of_answers
   found = {}
   for name, one in metrics["features"].items():
-    found |= _linear(name, one) | {f"capsules in use, {name}": float(one["capsules_in_use"])}
+    found |= _linear(name, one) | {f"capsules in use, {name}": one["capsules_in_use"]}
   for name, one in metrics.get("readings", {}).items():
     found |= _linear(name, one)
   return found | _linear(PIXELS, metrics["pixels"]) | means
-
-
-def _words(name: str) -> str:
-  """A key of `metrics.json` as tables show it."""
-  return name.replace("_", " ")
 
 
 def _linear(name: str, entries: Mapping[str, Any]) -> dict[str, float]:
@@ -176,6 +177,8 @@ def _mean(name: str, values: Sequence[float]) -> str:
   if not values:
     return ""
   mean = statistics.mean(values)
+  if len(values) == 1 and isinstance(mean, int):  # a count
+    return str(mean)
   is_small = name.startswith(_THOUSANDTHS) or 0 < abs(mean) < 1
   digits = 2 if name in _HUNDREDTHS else 3 if is_small else 1
   deviation = f" ({statistics.stdev(values):.{digits}f})" if len(values) > 1 else ""

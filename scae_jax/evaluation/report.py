@@ -80,11 +80,10 @@ def write_reports(
     write_json(folder / "metrics.json", reports[seed])
     if scored.clusters:
       write_clusters(folder, scored.clusters, evaluated.step, seed)
-    print(seeds_text({seed: reports[seed]}))
     drawers = model_figures(evaluated.system, own, scored.pictured, scored.class_names)
     drawers |= {**scored.drawers, **curve_figures(evaluated.history, seed)}
     save_figures(folder, drawers)
   if len(reports) > 1:
     write_summary(directory, reports)
-    print(seeds_text(reports))
+  print(seeds_text(reports))
   return reports
