@@ -19,10 +19,12 @@ CAPSULES, VOTES, POINTS = 3, 4, 6
 
 
 def random_parts(seed=0):
-  """Votes near the poses, presences that include 0 and 1, scales that include the floor."""
+  """Votes near the poses, but for a part that no object explains; presences that include 0 and 1,
+  scales that include the floor."""
   rng = np.random.RandomState(seed)
   poses = rng.normal(0, 0.5, (PARTS, 6))
   votes = poses[None] + rng.normal(0, 0.3, (OBJECTS, PARTS, 6))
+  votes[:, -1] += 2
   scale = rng.uniform(0.1, 1, (OBJECTS, PARTS))
   scale[0, 0] = scale[1, 2] = 0.01
   presence = rng.uniform(0.05, 1, (OBJECTS, PARTS))
