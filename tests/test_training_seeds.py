@@ -10,6 +10,7 @@ import pytest
 from experiments.summarize import read_run
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
+from scae_jax.files import read_json
 from scae_jax.training import step
 from scae_jax.training.build import open_run
 from scae_jax.training.loop import train
@@ -73,7 +74,7 @@ def test_stopped_and_resumed_seeds_are_the_uninterrupted_ones(together, tmp_path
   assert metrics(tmp_path) == metrics(together)
 
 
-def test_report_of_each_seed(together):
+def test_report_of_each_seed_and_one_table(together, capsys):
   run, folder = open_run(together), together / "evaluation"
   fields = {"step": run.step, "max_examples": 100, "history": together / "metrics.jsonl"}
   evaluated = Evaluated(run.system, run.variables, batch_size=32, **fields)
@@ -82,6 +83,11 @@ def test_report_of_each_seed(together):
   assert list(reports) == [5, 6, 7]
   errors = [report["measures"]["squared_error"] for report in reports.values()]
   assert len(set(errors)) == 3
+  mean, deviation = np.mean(errors), np.std(errors, ddof=1)
+  summary = read_json(folder / "metrics.json")
+  assert summary["standard_deviation"]["squared error"] == pytest.approx(deviation)
+  (row,) = (line for line in capsys.readouterr().out.splitlines() if "| squared error" in line)
+  assert row.endswith(f"| {mean:.1f} ({deviation:.1f}) |")
   assert all((folder / f"seed-{seed}" / "training_curves.png").is_file() for seed in reports)
   runs = read_run(together)  # for a table over several runs
   assert [one["metrics"]["seed"] for one in runs] == [5, 6, 7]
