@@ -60,9 +60,10 @@ def assert_is_state_of(state: TrainState, step: int) -> None:
 
 
 def test_latest_n_and_the_best_are_kept(tmp_path):
-  (tmp_path / "3.orbax-checkpoint-tmp").mkdir()  # of a process that was killed
+  (tmp_path / "99.orbax-checkpoint-tmp").mkdir()  # of a process that was killed
   assert steps_in(tmp_path) == []
   save_all(tmp_path, {1: 3.0, 2: 1.0, 3: 2.0, 4: 5.0, 5: None})
+  assert not (tmp_path / "99.orbax-checkpoint-tmp").exists()
   with open_to_read(tmp_path) as checkpoints:
     assert checkpoints.steps() == [2, 4, 5]
     for which, step in (("latest", 5), ("best", 2), (4, 4)):
