@@ -236,15 +236,15 @@ def test_diagrams_name_what_is_there():
       assert (ROOT / "scae_jax" / name).is_file(), name
 
 
-# A root folder at the start of a path: "../home/x" and "https://a.org/home/x" are other things.
-ABSOLUTE = re.compile(r"(?<![\w./~$}-])/(home|media|mnt|opt|private|root|tmp|Users|var|work)/\S*")
+# "../home/x" and "https://a.org/home/x" are other things.
+ABSOLUTE = re.compile(r"(?<![\w./~$}*)-])/[A-Za-z]\w*/\S*")
 
 
 def test_records_have_no_absolute_path():
   """Text files that git tracks in the folders of records; what somebody tries out is not."""
-  for text in ('"workdir": "/tmp/runs/a"', "--workdir=/home/me/runs", "`/work/main/x`"):
+  for text in ('"workdir": "/tmp/runs/a"', "--workdir=/home/me/runs", "`/srv/a/x`"):
     assert ABSOLUTE.search(text)
-  for text in ("runs/tmp/a", "../root/a", "https://a.org/home/x", "$HOME/work/x", "~/work/x"):
+  for text in ("runs/tmp/a", "../root/a", "https://a.org/home/x", "$HOME/data/x", "~/data/x"):
     assert not ABSOLUTE.search(text)
   if not (ROOT / ".git").exists():
     pytest.skip("not a checkout: what is tracked is not known")
