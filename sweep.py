@@ -4,7 +4,7 @@
   python sweep.py sweeps/mnist-ablations.toml --workdir=FOLDER --task=2/7
 
 The file lists rows, each a config with overrides and a number of seeds; its form is described in
-scae_jax/training/sweep_file.py. All of it is checked before anything runs. Each row is a run of
+scae_jax/training/sweep.py. All of it is checked before anything runs. Each row is a run of
 train.py in <workdir>/<row>, by default runs/<sweep file>/<row>; <workdir>/table.md and table.csv
 have the mean and standard deviation of all that are finished. A row that fails does not stop the
 others. The same command again skips what is finished, resumes what was interrupted, and tries
@@ -27,8 +27,7 @@ from absl import logging
 
 from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
-from scae_jax.training.sweep import read_task, run_rows
-from scae_jax.training.sweep_file import check_rows, read_sweep
+from scae_jax.training.sweep import check_rows, read_sweep, read_task, run_rows
 
 TRAIN = pathlib.Path(__file__).parent / "train.py"
 

@@ -17,8 +17,14 @@ from scae_jax.training.build import Run, open_run
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.sweep import RowsFailed, finished_report, run_rows
-from scae_jax.training.sweep_file import Row, check_rows, make_row
+from scae_jax.training.sweep import (
+  Row,
+  RowsFailed,
+  check_rows,
+  finished_report,
+  make_row,
+  run_rows,
+)
 
 # (row, its finished run, its workdir) -> what was found.
 Score = Callable[[Row, Run, pathlib.Path], Mapping[str, Any]]

@@ -31,7 +31,7 @@ from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
 from scae_jax.training.metrics import read_lines
 from scae_jax.training.options import DataOptions
-from scae_jax.training.sweep_file import Row
+from scae_jax.training.sweep import Row
 
 WAYS = {"upright": 0.0, "turned": TRAINED_ROTATION}
 # Columns of the table: the two angles of the seed article.

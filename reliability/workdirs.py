@@ -50,8 +50,7 @@ from scae_jax.training.mesh import make_mesh
 from scae_jax.training.parameters import Which
 from scae_jax.training.reporting import report_run
 from scae_jax.training.start import find_start
-from scae_jax.training.sweep import write_tables
-from scae_jax.training.sweep_file import Row
+from scae_jax.training.sweep import Row, write_tables
 from scae_jax.training.workdir import load_settings
 
 OUTCOMES = ("same", "stated", "refused", "failed")  # from the best to the worst

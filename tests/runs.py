@@ -29,7 +29,7 @@ from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.program import Program
 from scae_jax.training.state import initial_state
 from scae_jax.training.step import update
-from scae_jax.training.sweep_file import Row, read_sweep
+from scae_jax.training.sweep import Row, read_sweep
 from scae_jax.training.systems import make_system
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

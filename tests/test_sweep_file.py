@@ -8,7 +8,7 @@ import pytest
 
 from scae_jax.training.config import parse_command_line
 from scae_jax.training.errors import RunError
-from scae_jax.training.sweep_file import check_rows, read_sweep
+from scae_jax.training.sweep import check_rows, read_sweep
 from scae_jax.training.workdir import open_for_writing
 from tests.runs import ROOT, rows_of
 from tests.toy_system import toy_config
