@@ -17,7 +17,6 @@ pixels cannot be compared with those of parts or of other models; ratios can.
 Means are over examples and capsules, weighted by the presence before times the presence after.
 """
 
-import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -38,27 +37,18 @@ SIZES: dict[str, tuple[float, ...]] = {
 MIN_SHARE = 0.5  # of the examples whose ink must stay on the canvas, for a size to be measured
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Motion:
-  """A map of the image about its middle, in pixels: `linear` [2, 2], then `shift` [2] (x, y)."""
+def motions(family: str, size: float) -> np.ndarray:
+  """The motions of a family and size: four directions, two rotations, one scaling.
 
-  linear: np.ndarray
-  shift: np.ndarray
-
-  def of_pose(self, canvas: int) -> np.ndarray:
-    """The same map [2, 3] in the coordinates of poses, [-1, 1] from the first pixel to the last."""
-    return np.column_stack([self.linear, self.shift * 2 / (canvas - 1)])
-
-
-def motions(family: str, size: float) -> list[Motion]:
-  """The motions of a family and size: four directions, two rotations, one scaling."""
-  still, upright = np.zeros(2), np.eye(2)
+  Maps [n, 2, 3] of points (x, y) around an image's middle, pixels.
+  """
   if family == "translation":
-    directions = ((1, 0), (-1, 0), (0, 1), (0, -1))
-    return [Motion(upright, size * np.array(one, float)) for one in directions]
+    shifts = size * np.array([(1, 0), (-1, 0), (0, 1), (0, -1)], float)
+    return np.concatenate([np.broadcast_to(np.eye(2), (4, 2, 2)), shifts[..., None]], axis=2)
+  linear = size * np.eye(2)[None]
   if family == "rotation":
-    return [Motion(one, still) for one in affine.rotation(np.array([size, -size]))]
-  return [Motion(size * upright, still)]
+    linear = affine.rotation(np.array([size, -size]))
+  return np.pad(linear, ((0, 0), (0, 0), (0, 1)))
 
 
 def pose_distance(first: np.ndarray, second: np.ndarray, canvas: int) -> np.ndarray:
@@ -97,7 +87,7 @@ def measure_equivariance(
     batch_size,
   )
   label = np.zeros(len(images), np.int32)  # a batch has some
-  still, _ = _moved_images(images, Motion(np.eye(2), np.zeros(2)), canvas)
+  still, _ = _moved_images(images, np.eye(2, 3), canvas)
   before = collect(variables, {"image": still, "label": label})
   results: dict[str, Any] = {"present": {}}
   for kind, (_, presence) in before.items():
@@ -116,8 +106,10 @@ def measure_equivariance(
       totals: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in before}
       for motion, pictures, _ in moved:
         after = collect(variables, {"image": pictures, "label": label})
+        # In the coordinates of poses, which are [-1, 1] from the first pixel to the last.
+        of_pose = np.column_stack([motion[:, :2], motion[:, 2] * 2 / (canvas - 1)])
         for kind in before:
-          for name, values in _compare(before[kind], after[kind], motion.of_pose(canvas), canvas):
+          for name, values in _compare(before[kind], after[kind], of_pose, canvas):
             totals[kind].setdefault(name, []).append(values[kept])
       entry = {"size": size, "examples": int(kept.sum())}
       results[family].append(entry | {kind: _means(found) for kind, found in totals.items()})
@@ -151,11 +143,13 @@ def _means(found: dict[str, list[np.ndarray]]) -> dict[str, float | None]:
   return means
 
 
-def _moved_images(images: np.ndarray, motion: Motion, canvas: int) -> tuple[np.ndarray, np.ndarray]:
+def _moved_images(
+  images: np.ndarray, motion: np.ndarray, canvas: int
+) -> tuple[np.ndarray, np.ndarray]:
   """Images placed on the canvas and moved about its middle, resampled once; which keep all ink."""
   placed = affine.place(np.eye(2)[None], np.zeros((1, 2)), images.shape[1:], canvas)
   middle = (canvas - 1) / 2
-  moved = motion.linear @ placed[0]
-  moved[:, 2] += middle + motion.shift - motion.linear @ np.full(2, middle)
+  moved = motion[:, :2] @ placed[0]
+  moved[:, 2] += middle + motion[:, 2] - motion[:, :2] @ np.full(2, middle)
   maps = np.broadcast_to(moved, (len(images), 2, 3))
   return affine.resample(images, maps, canvas), affine.keeps_ink(images, maps, canvas)
