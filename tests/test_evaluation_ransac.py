@@ -215,7 +215,7 @@ def test_ceiling(jitter, at_least, at_most):
   batch = numpy_batch(0, options, 500)
   found = ransac(batch["points"], batch["presence"], options)
   result = segmentation(batch["presence"], batch["pattern"], found)
-  assert at_least <= result.means()["accuracy"] <= at_most
+  assert at_least <= result["accuracy"].mean() <= at_most
 
 
 def test_scenes_are_explained_one_by_one(monkeypatch):

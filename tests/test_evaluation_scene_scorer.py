@@ -10,6 +10,7 @@ import pytest
 from flax import linen as nn
 
 from scae_jax.evaluation import scorers
+from scae_jax.evaluation.collect import mean_metrics
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.segmentation import segmentation
@@ -58,7 +59,7 @@ def write(directory, system=SYSTEM, variables=VARIABLES, **more):
 
 
 def scores(scenes, capsule):
-  return segmentation(scenes["presence"], scenes["pattern"], capsule).means()
+  return mean_metrics(segmentation(scenes["presence"], scenes["pattern"], capsule))
 
 
 def test_every_figure_of_every_seed(tmp_path):

@@ -144,7 +144,7 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
 
   def agreement(jitter: float, capsule: np.ndarray) -> dict[str, float]:
     presence, pattern = scenes[jitter]["presence"], scenes[jitter]["pattern"]
-    return segmentation(presence, pattern, capsule).means()
+    return mean_metrics(segmentation(presence, pattern, capsule))
 
   def scorer(variables: Any, _: int) -> Scored:
     by_jitter = {}

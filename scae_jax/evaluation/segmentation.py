@@ -10,31 +10,22 @@ one of eleven. Only present points count. A point belongs to a capsule, or to no
 `System.segment` gives both. All scenes are scored at once: scikit-learn's functions take one each.
 """
 
-import dataclasses
-
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.special import xlogy
 
 
-@dataclasses.dataclass(frozen=True)
-class Segmentation:
-  """Figures of every scene, [s] each."""
-
-  accuracy: np.ndarray  # share of present points whose capsule was matched to their pattern
-  adjusted_rand_index: np.ndarray  # 1 for equal partitions, 0 on average for random ones
-  variation_of_information: np.ndarray  # nats, 0 for equal partitions, at most log(points)
-
-  def means(self) -> dict[str, float]:
-    """Each figure's mean over scenes."""
-    return {name: float(values.mean()) for name, values in dataclasses.asdict(self).items()}
-
-
-def segmentation(presence: np.ndarray, pattern: np.ndarray, capsule: np.ndarray) -> Segmentation:
+def segmentation(
+  presence: np.ndarray, pattern: np.ndarray, capsule: np.ndarray
+) -> dict[str, np.ndarray]:
   """Compares the capsule of each point with its pattern, both int [s, n], -1 for no capsule.
 
   For the accuracy, patterns and capsules are matched one to one in every scene. The others compare
   partitions, in which each point of no capsule is a group. `presence` [s, n] is 0 or 1, not all 0.
+
+  Returns figures of every scene, [s] each: `accuracy`, the share of present points whose capsule
+  was matched to their pattern; `adjusted_rand_index`, 1 for equal partitions, 0 on average for
+  random ones; `variation_of_information`, nats, 0 for equal partitions, at most log(points).
   """
   present = presence.astype(bool)
   # Points by scene, pattern and capsule, of no capsule first.
@@ -42,11 +33,11 @@ def segmentation(presence: np.ndarray, pattern: np.ndarray, capsule: np.ndarray)
   np.add.at(table, (np.nonzero(present)[0], pattern[present], capsule[present] + 1), 1)
   alone, counts = table[..., 0], table[..., 1:]
   right = [one[linear_sum_assignment(one, maximize=True)].sum() for one in counts]
-  return Segmentation(
-    accuracy=np.asarray(right) / present.sum(axis=1),
-    adjusted_rand_index=_adjusted_rand_index(counts, alone),
-    variation_of_information=_variation_of_information(counts, alone),
-  )
+  return {
+    "accuracy": np.asarray(right) / present.sum(axis=1),
+    "adjusted_rand_index": _adjusted_rand_index(counts, alone),
+    "variation_of_information": _variation_of_information(counts, alone),
+  }
 
 
 def _adjusted_rand_index(counts: np.ndarray, alone: np.ndarray) -> np.ndarray:
