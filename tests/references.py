@@ -34,7 +34,7 @@ def square(pose):
 def reference_warp(template, pose, height, width):
   """As `scae_jax.warping` says it, in float64: pixel p looks up the template at pose^-1 p."""
   template = np.asarray(template, np.float64)
-  inverse = np.linalg.inv(np.vstack([np.asarray(pose, np.float64), [0, 0, 1]]))
+  inverse = np.linalg.inv(square(pose))
   y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
   u, v, _ = np.einsum("ij,jhw->ihw", inverse, np.stack([x, y, np.ones_like(x)]))
   side = template.shape[0]
@@ -170,8 +170,7 @@ def reference_normal(pose, mean, scale):
 
 def reference_vote(parent_pose, offset):
   """A child's pose by its parent: 3x3 matrices, equation 5."""
-  homogeneous = [np.vstack([pose, [0, 0, 1]]) for pose in (parent_pose, IDENTITY + offset)]
-  return (homogeneous[0] @ homogeneous[1])[:2]
+  return (square(parent_pose) @ square(IDENTITY + offset))[:2]
 
 
 def reference_choices(parents, relations):

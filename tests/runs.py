@@ -69,6 +69,17 @@ def stop_after(num_dispatches: int, config, workdir: pathlib.Path, said: str) ->
   assert stopped.value.exit_code == 143
 
 
+def run_steps(program: Program, state, num_steps: int):
+  """The state after this many steps from the first, and the metrics of each."""
+  collected, step = [], 0
+  while step < num_steps:
+    state, rows = program.run(state, step)
+    step += len(rows["total"])
+    collected.append(rows)
+  assert step == num_steps
+  return state, {name: np.concatenate([rows[name] for rows in collected]) for name in collected[0]}
+
+
 def terminate() -> None:
   """Sends SIGTERM to this process, and waits for the thread that takes note of it."""
   os.kill(os.getpid(), signal.SIGTERM)

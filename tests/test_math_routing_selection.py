@@ -26,10 +26,6 @@ from tests.references import (
 PARENTS, CHILDREN, DRAWS = 2, 3, 20_000
 
 
-def in_float32(tree):
-  return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
-
-
 def random_layers(seed=0, dtype=jnp.float32):
   """Children about where parents have them, parents, and relations; some of all are off."""
   rng = np.random.RandomState(seed)
@@ -66,7 +62,7 @@ def test_sum_over_choices_is_the_sum_over_all_assignments(seed, off):
 def test_concrete_density(temperature):
   """By the formula; and it is a density."""
   values, logits = (x.ravel() for x in np.meshgrid(np.linspace(-6, 6, 13), [-4.0, 0.0, 1.5]))
-  arguments = in_float32((values, logits, temperature))
+  arguments = tuple(map(jnp.float32, (values, logits, temperature)))
   actual = jax.jit(selection.relaxed_bernoulli_log_prob)(*arguments)
   expected = reference_concrete(*in_float64(arguments))
   np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

@@ -15,6 +15,7 @@ from scae_jax.models import generative_pictures, probabilistic
 from scae_jax.models.system import ImageSpec
 from scae_jax.routing import selection
 from scae_jax.routing.selection import CERTAIN, Capsules
+from tests.references import reference_choices, reference_vote
 from tests.tiny import compiled, random_variables, tiny
 
 PARTS, OBJECTS, CANVAS, TEMPLATE, COUNT = 3, 2, 24, 9, 3
@@ -35,10 +36,6 @@ SYSTEM = tiny(probabilistic, ImageSpec(CANVAS, 1, 10), **MODEL)
 IMAGE = np.random.RandomState(0).uniform(size=(COUNT, CANVAS, CANVAS, 1)).astype(np.float32)
 BATCH = {"image": jnp.asarray(IMAGE), "label": jnp.zeros(COUNT, jnp.int32)}
 mean_children = jax.jit(selection.mean_children)
-
-
-def matrix(pose):
-  return np.concatenate([pose, [[0, 0, 1]]])
 
 
 @pytest.fixture(scope="module")
@@ -95,28 +92,19 @@ def test_pictures_are_what_figures_take(shown):
     assert needed <= set(arrays) <= {one.name for one in parameters}, name
 
 
-def outcomes(relations, parent_presence):
-  """Probability of every choice of parent, [k+1, m], and of being on, [k+1, m]."""
-  weights = np.exp(relations.affinity_logits) * parent_presence[:, None]
-  weights = np.concatenate([weights, np.full((1, PARTS), 0.5)])  # the dummy's affinity
-  return weights / weights.sum(axis=0), expit(relations.presence_logits)
-
-
 def test_expected_children_are_means_over_choices_and_presences(relations):
   rng = np.random.RandomState(1)
-  presence = np.array([0.3, 0.8])
-  logits = jnp.asarray(np.log(presence / (1 - presence)), jnp.float32)
-  poses = rng.normal(size=(OBJECTS, 2, 3)).astype(np.float32)
-  children = mean_children(Capsules(logits, jnp.asarray(poses)), relations)
-  chosen, on = outcomes(relations, presence)
+  logits, poses = np.float32([-0.8, 1.4]), rng.normal(size=(OBJECTS, 2, 3)).astype(np.float32)
+  parents = Capsules(jnp.asarray(logits), jnp.asarray(poses))
+  children = mean_children(parents, relations)
+  chosen, on = np.exp(reference_choices(parents, relations)), expit(relations.presence_logits)
   for child in range(PARTS):
     # float32 throughout: 1e-5 of numbers of size 1.
     expected = sum(chosen[parent, child] * on[parent, child] for parent in range(OBJECTS))
     np.testing.assert_allclose(children.presence[child], expected, atol=1e-5)
     likeliest = np.argmax(chosen[:-1, child] * on[:-1, child])
-    offset = np.eye(2, 3) + relations.offsets[likeliest, child]
-    predicted = matrix(poses[likeliest]) @ matrix(offset)
-    np.testing.assert_allclose(children.poses[child], predicted[:2], atol=1e-5)
+    predicted = reference_vote(poses[likeliest], relations.offsets[likeliest, child])
+    np.testing.assert_allclose(children.poses[child], predicted, atol=1e-5)
 
 
 def test_children_of_nobody_are_hardly_there_and_those_who_are_certain_are_finite(relations):
@@ -137,12 +125,9 @@ def test_an_object_alone_draws_the_mean_over_its_choices_and_presences(shown, dr
   """Each part is on with the object's word on it, or not: all 8 pictures with their weights."""
   poses = shown["object_samples"]["poses"]
   for k, move in ((0, 1), (1, 5)):
-    presence = np.eye(OBJECTS)[k]
-    chosen, on = outcomes(relations, presence)
-    there = chosen[k] * on[k]
-    predicted = [
-      (matrix(poses[move]) @ matrix(np.eye(2, 3) + offset))[:2] for offset in relations.offsets[k]
-    ]
+    parents = Capsules(np.where(np.arange(OBJECTS) == k, CERTAIN, -CERTAIN), poses)
+    there = np.exp(reference_choices(parents, relations)[k]) * expit(relations.presence_logits[k])
+    predicted = [reference_vote(poses[move], offset) for offset in relations.offsets[k]]
     cases = np.array(list(itertools.product([0, 1], repeat=PARTS)))
     logits = jnp.asarray(np.where(cases, CERTAIN, -CERTAIN), jnp.float32)
     tiled = jnp.asarray(np.tile(predicted, (len(cases), 1, 1, 1)), jnp.float32)
@@ -208,7 +193,7 @@ def test_reconstructions_show_parts_winners_and_what_winners_say(shown, inferred
   said = np.zeros((COUNT, PARTS, 2, 3), np.float32)
   for b, part in itertools.product(range(COUNT), range(PARTS)):
     k = min(owner[b, part], OBJECTS - 1)
-    said[b, part] = (matrix(objects.poses[b, k]) @ matrix(np.eye(2, 3) + offsets[k, part]))[:2]
+    said[b, part] = reference_vote(objects.poses[b, k], offsets[k, part])
 
   def said_where(there):
     return draw(Capsules(np.where(there, parts.presence_logits, -CERTAIN), said))

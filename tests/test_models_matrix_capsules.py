@@ -8,12 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.layers.matrix_capsules import (
-  CapsuleMap,
-  ClassCapsules,
-  ConvCapsules,
-  PrimaryCapsules,
-)
+from scae_jax.layers.matrix_capsules import CapsuleMap, ClassCapsules, ConvCapsules, PrimaryCapsules
 from scae_jax.models import matrix_capsules
 from scae_jax.routing.em import route_by_em
 from tests.tiny import compiled, random_variables, tiny
@@ -27,11 +22,17 @@ BELOW = CapsuleMap(
 )
 
 
-@functools.partial(jax.jit, static_argnames="child")
-def routed(votes, activation, routing, child):
-  """Routing of one example, from its votes [p, n, k, 16] as loops made them."""
-  votes, activation = jnp.moveaxis(votes, 1, -1), activation.reshape(-1)
-  return route_by_em(votes, activation, np.array(child), **routing, **ROUTING)
+def assert_routed(found, votes, routing, child):
+  """Parents are those of routing from votes [b, p, n, k, 16] as loops made them."""
+  route = jax.jit(functools.partial(route_by_em, child=child, **routing, **ROUTING))
+  for b in range(BATCH):
+    activation = BELOW.activation[b].reshape(-1)
+    expected = route(jnp.asarray(np.moveaxis(votes[b], 1, -1), jnp.float32), activation)
+    poses = found.poses[b].reshape(expected.poses.shape)
+    # Two rounds of float32 sums over 18 children.
+    np.testing.assert_allclose(poses, expected.poses, rtol=1e-3, atol=1e-4)
+    activation = found.activation[b].reshape(expected.activation.shape)
+    np.testing.assert_allclose(activation, expected.activation, rtol=1e-4)
 
 
 def fields_by_loop(kernel, stride):
@@ -70,17 +71,11 @@ def test_votes_of_convolutional_capsules_against_a_loop():
   assert found.activation.shape == (BATCH, 2, 1, PARENTS)
   params = jax.device_get(variables["params"])
   child = fields_by_loop(3, 2)
-  for b in range(BATCH):
-    poses = np.asarray(BELOW.poses[b]).reshape(-1, 4, 4)
-    votes = np.zeros((*child.shape, PARENTS, 16))
-    for p, n, k in np.ndindex(*child.shape, PARENTS):
-      votes[p, n, k] = (poses[child[p, n]] @ params["transforms"][n, k]).reshape(-1)
-    seen = tuple(map(tuple, child.tolist()))
-    expected = routed(np.float32(votes), BELOW.activation[b], params["routing"], seen)
-    # Two rounds of float32 sums over 18 children.
-    poses, activation = found.poses[b].reshape(2, PARENTS, 16), found.activation[b, :, 0]
-    np.testing.assert_allclose(poses, expected.poses, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(activation, expected.activation, rtol=1e-4)
+  poses = np.asarray(BELOW.poses).reshape(BATCH, -1, 4, 4)
+  votes = np.zeros((BATCH, *child.shape, PARENTS, 16))
+  for b, p, n, k in np.ndindex(votes.shape[:4]):
+    votes[b, p, n, k] = (poses[b, child[p, n]] @ params["transforms"][n, k]).reshape(-1)
+  assert_routed(found, votes, params["routing"], child)
 
 
 @pytest.mark.parametrize("add_coordinates", [True, False])
@@ -97,12 +92,8 @@ def test_votes_for_classes_against_a_loop(add_coordinates):
       vote[0, 3] += (column + 0.5) / WIDTH
       vote[1, 3] += (row + 0.5) / HEIGHT
     votes[b, row, column, m, k] = vote
-  everything = (tuple(range(HEIGHT * WIDTH * TYPES)),)
-  for b in range(BATCH):
-    flat = np.float32(votes[b].reshape(1, -1, CLASSES, 16))
-    expected = routed(flat, BELOW.activation[b], params["routing"], everything)
-    np.testing.assert_allclose(found.poses[b], expected.poses, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(found.activation[b], expected.activation, rtol=1e-4)
+  votes = votes.reshape(BATCH, 1, -1, CLASSES, 16)
+  assert_routed(found, votes, params["routing"], np.arange(HEIGHT * WIDTH * TYPES)[None])
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from scipy import stats
 from scipy.special import expit
 
 from scae_jax.models import probabilistic
-from scae_jax.models.capsule_inference import ObjectInference
 from scae_jax.models.probabilistic_capsules import ProbabilisticOutput, repeat
 from scae_jax.routing.selection import Capsules, Relations
 from tests.references import (
@@ -86,10 +85,7 @@ def trained(two):
 
 @pytest.fixture(scope="module")
 def three():
-  """Without attention among the children, which is the same for two layers, to compile faster.
-
-  Deviations are shared by the parents, which they are not with two layers.
-  """
+  """To compile faster without attention; deviations are shared by the parents."""
   return Tiny(**THREE)
 
 
@@ -121,9 +117,7 @@ def log_affinity(raw, limit):
 
 def temperature_of(layer, options):
   """Of relaxed presences; layer 0 is the parts."""
-  return (
-    options.get("upper_temperature", options["temperature"]) if layer else options["temperature"]
-  )
+  return options.get("upper_temperature" if layer else "temperature", options["temperature"])
 
 
 def reference_parts(params, parts):
@@ -311,20 +305,6 @@ def test_picture_is_drawn_from_the_middle_of_belief(case, own, two, three, reque
     np.testing.assert_allclose(output.children[b], expected, rtol=1e-4)
 
 
-def test_the_top_is_inferred_from_the_layer_below_alone(three):
-  """Its posterior is what its network says of the sample below: nothing comes from the image."""
-  image, key = tiny_batch()["image"], jax.random.key(2)
-  posteriors, layers = three.infer(three.variables, image, key)
-  network = ObjectInference(
-    2, gaussian=True, **PROBABILISTIC["object_inference"] | {"num_layers": 0}
-  )
-  infer = compiled(network.apply)
-  alone = infer({"params": three.variables["params"]["object_inference_1"]}, layers[1])
-  # Another compilation of the same numbers.
-  same = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
-  jax.tree.map(same, alone, posteriors[2])
-
-
 def test_samples_of_three_layers(three):
   """All on and certain: every child is where the pose of the parent that it chose has it."""
   params = dict(three.variables["params"])
@@ -384,6 +364,5 @@ def test_broken_parameter_spoils_its_own_terms(path, three):
   variables = jax.tree_util.tree_map_with_path(broken, three.variables)
   _, terms = three.run(variables, tiny_batch())
   # numpyro's density of what is not a number is zero, whose logarithm is infinite.
-  assert [name for name in three.system.loss_weights if not np.isfinite(terms[name])] == BROKEN[
-    path
-  ]
+  spoilt = [name for name in three.system.loss_weights if not np.isfinite(terms[name])]
+  assert spoilt == BROKEN[path]

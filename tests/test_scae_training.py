@@ -32,6 +32,7 @@ from tests.runs import (
   evaluate_py,
   metrics,
   on_eight_digits,
+  run_steps,
   shrink,
   stop_after,
   train_py,
@@ -148,23 +149,13 @@ def twenty_steps():
   return make
 
 
-def rows_of(program, state):
-  """Metrics of the twenty steps, and the parameters after them."""
-  collected = []
-  for step in range(20):
-    state, rows = program.run(state, step)
-    collected.append(rows)
-  rows = {name: np.concatenate([rows[name] for rows in collected]) for name in collected[0]}
-  return rows, state.params
-
-
 @pytest.fixture(scope="module")
 def on_one_device(twenty_steps):
   program, state = twenty_steps(1)
   start = jax.device_get(state.params)
-  rows, end = rows_of(program, state)
-  assert not unmoved(start, end)
-  heldout = program.evaluate(end)
+  end, rows = run_steps(program, state, 20)
+  assert not unmoved(start, end.params)
+  heldout = program.evaluate(end.params)
   assert rows.keys() - {f"terms/{name}" for name in heldout["terms"]} == {
     "terms/views",
     "total",
@@ -180,7 +171,7 @@ def test_one_device_and_four_agree(on_one_device, twenty_steps):
 
   In twenty steps the largest difference was 3e-6, in the image's term.
   """
-  four, _ = rows_of(*twenty_steps(4))
+  _, four = run_steps(*twenty_steps(4), 20)
   assert {"terms/prior_between", "terms/posterior_between", "terms/views", "grad_norm"} <= set(four)
   for name, values in on_one_device.items():
     assert len(np.unique(values)) == 20
@@ -199,7 +190,7 @@ def test_four_devices_agree_with_the_kernel(on_one_device, twenty_steps, monkeyp
   compiled = program._compiled.as_text()
   assert "f32[2,576]" in compiled
   assert "f32[8,576]" not in compiled
-  four, _ = rows_of(program, state)
+  _, four = run_steps(program, state, 20)
   for name, values in on_one_device.items():
     np.testing.assert_allclose(four[name], values, rtol=1e-5, err_msg=name)
 

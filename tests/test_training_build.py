@@ -39,17 +39,11 @@ OVERLAY = {"data__overlay": True}
     (OVERLAY | {"data__crop": 8}, r"data.crop must be 0 with config.data.overlay.*; it is 8"),
     (OVERLAY | {"data__contrast": 0.2}, r"data.contrast must be 0 with config.data.overlay"),
     (OVERLAY | {"data__two_views": True}, r"data.two_views must be False with config.data.overlay"),
-    (
-      OVERLAY | {"data__max_rotation": 9.0},
-      r"data.max_rotation must be 0 with .*overlay",
-    ),
+    (OVERLAY | {"data__max_rotation": 9.0}, r"data.max_rotation must be 0 with .*overlay"),
     (OVERLAY | {"data__brightness": 0.1}, r"data.brightness must be 0 with config.data.overlay"),
     ({"optimizer__decay_steps": 0}, "config.optimizer.decay_steps must be at least 1"),
     ({"optimizer__momentum": 1.0}, "config.optimizer.momentum must be from 0 to 0.999999"),
-    (
-      {"optimizer__name": "adam", "optimizer__epsilon": 0.0},
-      "epsilon must be above 0 .*'adam'",
-    ),
+    ({"optimizer__name": "adam", "optimizer__epsilon": 0.0}, "epsilon must be above 0 .*'adam'"),
     # Trained without an update.
     ({"optimizer__clip_norm": 1e-60}, "config.optimizer.clip_norm must be 0 or from 1e-06"),
     # Numbers of which some gave a MemoryError, an OverflowError or a traceback of XLA.

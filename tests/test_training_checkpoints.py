@@ -17,18 +17,18 @@ from scae_jax.training.state import TrainState, placed
 from tests.runs import truncate
 
 
-def make_state(step: int, num_devices: int = 4) -> TrainState:
+def make_state(step: int) -> TrainState:
   state = TrainState(
     step=jnp.int32(step),
     params={"weights": jax.random.normal(jax.random.key(step), (64, 32)), "bias": jnp.ones(3)},
     opt_state=(jnp.float32(step), ()),
     rng=jax.random.key(7),
   )
-  return jax.device_put(state, replicated(make_mesh(jax.devices()[:num_devices])))
+  return jax.device_put(state, replicated(make_mesh()))
 
 
-def template(num_devices: int = 4) -> TrainState:
-  return placed(jax.eval_shape(lambda: make_state(0)), make_mesh(jax.devices()[:num_devices]))
+def template() -> TrainState:
+  return placed(jax.eval_shape(lambda: make_state(0)), make_mesh())
 
 
 def progress(step: int, loss: float | None = None) -> Progress:
@@ -88,10 +88,6 @@ def test_missing_checkpoints_are_explained(tmp_path):
       checkpoints.restore(template(), "best")
 
 
-def truncate_the_state(folder: pathlib.Path) -> None:
-  truncate(folder / "state")
-
-
 def flip_a_bit(folder: pathlib.Path) -> None:
   files = (file for file in folder.rglob("*") if file.is_file())
   file = max(files, key=lambda file: file.stat().st_size)
@@ -100,20 +96,20 @@ def flip_a_bit(folder: pathlib.Path) -> None:
   file.write_bytes(bytes(content))
 
 
-def empty_the_progress(folder: pathlib.Path) -> None:
-  (folder / "progress" / "metadata").write_bytes(b"")
-
-
-def change_the_progress(folder: pathlib.Path) -> None:
+def change_the_progress(folder: pathlib.Path, old='"count": 1', new='"count": 2') -> None:
   file = folder / "progress" / "metadata"
-  file.write_text(file.read_text().replace('"count": 1', '"count": 2'))
+  file.write_text(file.read_text().replace(old, new))
 
 
-@pytest.mark.parametrize(
-  "damage",
-  [truncate_the_state, flip_a_bit, empty_the_progress, change_the_progress],
-  ids=lambda f: f.__name__,
-)
+DAMAGES = {
+  "truncated state": lambda folder: truncate(folder / "state"),
+  "flipped bit": flip_a_bit,
+  "empty progress": lambda folder: (folder / "progress" / "metadata").write_bytes(b""),
+  "changed progress": change_the_progress,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path, damage):
   directory = tmp_path / "checkpoints"
   save_all(directory, {1: 3.0, 2: 2.0, 3: 1.0}, keep=3)
@@ -130,7 +126,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path, d
   assert any(message.startswith(said) for message in messages)
   # When none can be read, nothing is lost.
   for step in "12":
-    truncate_the_state(directory / step)
+    truncate(directory / step / "state")
   with (
     Checkpoints(directory, keep=2, writable=True) as checkpoints,
     pytest.raises(RunError, match=r"no checkpoint .* can be read .*step 3: .*step 2: .*step 1: "),
@@ -142,8 +138,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path, d
 def test_held_out_loss_that_is_damaged_ranks_no_checkpoint(tmp_path):
   """Though the checkpoint that is then the best is whole."""
   save_all(tmp_path, {1: 3.0, 2: 2.0, 3: 2.5}, keep=3)
-  file = tmp_path / "2" / "progress" / "metadata"
-  file.write_text(file.read_text().replace('"selection_loss": 2.0', '"selection_loss": 6.0'))
+  change_the_progress(tmp_path / "2", '"selection_loss": 2.0', '"selection_loss": 6.0')
   messages: list[str] = []
   with open_to_read(tmp_path, messages) as checkpoints:
     assert checkpoints.restore(template(), "best")[1].step == 3
@@ -168,7 +163,7 @@ def test_what_is_no_folder_is_named(tmp_path):
   assert messages == [f"{tmp_path / 'run' / '2'} is no checkpoint that can be read: passed over"]
   (tmp_path / "unreadable_checkpoints").write_text("")
   save_all(tmp_path / "run", {3: None}, keep=3)
-  truncate_the_state(tmp_path / "run" / "3")
+  truncate(tmp_path / "run" / "3" / "state")
   with Checkpoints(tmp_path / "run", keep=3, writable=True) as checkpoints:
     _, restored = checkpoints.restore(template())
     with pytest.raises(RunError, match=r"cannot be moved to .*unreadable_checkpoints"):

@@ -14,7 +14,7 @@ from scae_jax.files import read_json
 from scae_jax.training import step
 from scae_jax.training.build import open_run
 from scae_jax.training.loop import train
-from tests.runs import metrics, stop_after
+from tests.runs import assert_same_run, metrics, stop_after
 from tests.toy_system import toy_config
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -69,9 +69,7 @@ def test_seeds_differ_and_their_mean_is_what_counts(together):
 def test_stopped_and_resumed_seeds_are_the_uninterrupted_ones(together, tmp_path):
   stop_after(3, TOGETHER, tmp_path, "step 12 of 24")
   train(TOGETHER, tmp_path)
-  same = jax.tree.map(np.array_equal, open_run(tmp_path).variables, open_run(together).variables)
-  assert all(jax.tree.leaves(same)), same
-  assert metrics(tmp_path) == metrics(together)
+  assert_same_run(tmp_path, together)
 
 
 def test_report_of_each_seed_and_one_table(together, capsys):
