@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
 from scae_jax import mixtures, warping
-from scae_jax.kernels.by_example import sum_by_example
+from scae_jax.kernels.image_likelihood import sum_by_example
 from scae_jax.models.part_capsules import PartDecoder
 from scae_jax.training.mesh import make_mesh
 from tests.references import random_pose

@@ -13,8 +13,7 @@ from flax import struct
 
 from scae_jax import bounds, geometry, mixtures, shards, warping
 from scae_jax.bounds import MAX_KERNEL, MAX_SIDE, MAX_WIDTH, as_many_as, between, each, one_of
-from scae_jax.kernels.by_example import sum_by_example
-from scae_jax.kernels.image_likelihood import cells_of, image_log_prob
+from scae_jax.kernels.image_likelihood import cells_of, image_log_prob, sum_by_example
 from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import MLP

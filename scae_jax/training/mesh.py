@@ -18,7 +18,7 @@ MIN_EXAMPLES = 8  # of a device; with fewer, communication takes longer than com
 def use_all_cores(batch_size: int, views: int) -> None:
   """Makes every core of this machine's processor a device; call it before JAX is first used.
 
-  A loop over examples, as in `kernels.by_example`, runs on one thread of each device. Fewer cores
+  A loop over examples, as in `sum_by_example`, runs on one thread of each device. Fewer cores
   are used where they do not divide the batch, or its images with `views` of each, or where it is
   small. Nothing changes on accelerators, or where XLA_FLAGS or JAX_NUM_CPU_DEVICES set the number.
   """
