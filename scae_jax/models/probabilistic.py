@@ -70,8 +70,7 @@ class LayerOptions:
 
 
 def term_names(num_layers: int, *, gaussian: bool) -> list[str]:
-  """Names of the terms of the bound, layer by layer from the parts up, in the order of sampling:
-  the first one that is not finite names the cause."""
+  """Names of the terms of `ProbabilisticCapsules.negative_bound`, in their order."""
   posterior_terms = ("presences", "poses") if gaussian else ("presences",)
   names = []
   for i in range(1, num_layers + 1):
@@ -154,20 +153,14 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   prior = nn.apply(ProbabilisticCapsules.prior, module)
   estimate = nn.apply(ProbabilisticCapsules.estimate, module)
   picture = nn.apply(ProbabilisticCapsules.picture, module)
-  names = term_names(len(module.generative.capsules), gaussian=module.part_inference.gaussian)
-
-  def terms(
-    variables: Any, posterior: list[Posterior], batch: Batch, key: Array
-  ) -> dict[str, Array]:
-    found, _ = estimate(variables, batch["image"], key, posterior)
-    return {name: found[name] for name in names}
-
   return FreeForm(
     encode=lambda variables, batch: infer(variables, batch["image"], None)[0],
     prior=lambda variables, batch: prior(variables, len(batch["image"])),
     unconstrain=functools.partial(change_scales, scales_of.unconstrain),
     constrain=functools.partial(change_scales, scales_of.constrain),
-    terms=terms,
+    terms=lambda variables, posterior, batch, key: estimate(
+      variables, batch["image"], key, posterior
+    )[0],
     readings=readings,
     draw=lambda variables, posterior, batch: picture(
       variables, posterior[0], batch["image"].shape[1]

@@ -144,6 +144,7 @@ class ProbabilisticCapsules(nn.Module):
   ) -> dict[str, Float[Array, " b"]]:
     """The terms of minus the evidence lower bound for one sample an image, nats, [b] each.
 
+    They are in the order of sampling: the first one that is not finite names the cause.
     `pixels`, -log density of the image; `capsules_<i>`, -log density of layer i given the one
     above, or of the topmost, choices of parents summed out; `presences_<i>`, log density of its
     presences under the posterior; `poses_<i>`, of its poses, with Gaussian posteriors. With point
@@ -151,16 +152,16 @@ class ProbabilisticCapsules(nn.Module):
     estimates.
     """
     picture = self.generative.draw(layers[0], image.shape[1])
-    terms = {"pixels": -self.generative.image_log_prob(picture, image)}
+    pixels = self.generative.image_log_prob(picture, image)
     below = [jnp.sum(choice.log_prob, axis=-1) for choice in choices]
-    for i, log_prob in enumerate([*below, self.generative.top_log_prob(layers[-1])], start=1):
-      terms[f"capsules_{i}"] = -log_prob
-    for i, (posterior, capsules) in enumerate(zip(posteriors, layers, strict=True), start=1):
-      temperature = self.generative.temperature_of(i - 1)
-      terms[f"presences_{i}"] = posterior.presence_log_prob(capsules, temperature)
+    log_probs, terms = [pixels, *below, self.generative.top_log_prob(layers[-1])], {}
+    for i, (posterior, capsules) in enumerate(zip(posteriors, layers, strict=True)):
+      temperature = self.generative.temperature_of(i)
+      terms[f"presences_{i + 1}"] = posterior.presence_log_prob(capsules, temperature)
       if posterior.pose_scales is not None:
-        terms[f"poses_{i}"] = posterior.pose_log_prob(capsules)
-    return terms
+        terms[f"poses_{i + 1}"] = posterior.pose_log_prob(capsules)
+      terms[f"capsules_{i}" if i else "pixels"] = -log_probs[i]
+    return terms | {f"capsules_{len(layers)}": -log_probs[-1]}
 
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
     """Arrays of the figures: what the prior, objects and parts draw, and the parts' objects."""
