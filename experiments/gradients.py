@@ -27,7 +27,7 @@ from experiments.findings import Findings, ImageRun, measure_images
 from scae_jax import bounds
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.comparison import markdown
-from scae_jax.models.capsule_loss import CapsuleLoss, sparsity_of
+from scae_jax.models.object_capsules import CapsuleLoss
 from scae_jax.models.stacked_capsules import SCAE
 from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError
@@ -48,15 +48,15 @@ def terms_of(run: Run) -> Callable[[Any, Batch, Array], dict[str, Array]]:
   if not isinstance(module, SCAE):
     raise RunError("the probes of an SCAE are needed; name a run of one.")
   options = bounds.read(CapsuleLoss, "loss", run.settings.loss)
-  biased, unbiased = (dataclasses.replace(options, unbiased_between=x) for x in (False, True))
-  both = [sparsity_of(loss, module.num_classes) for loss in (biased, unbiased)]
+  both = [dataclasses.replace(options, unbiased_between=x) for x in (False, True)]
   cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
   def terms(params: Any, batch: Batch, key: Array) -> dict[str, Array]:
     output: Any = module.apply({"params": params}, batch, train=True, rngs={"noise": key})
     found = dict(system.loss_terms(output, batch, None))
     found.pop("views", None)  # these batches have one view of each image
-    of_batch, of_all = (sparse(output.objects.presence, output.mass) for sparse in both)
+    activations = (output.objects.presence, output.mass, module.num_classes)
+    of_batch, of_all = (loss.sparsity(*activations) for loss in both)
     for name in BETWEEN:
       found |= {name: of_batch[name], f"{name}, unbiased": of_all[name]}
       found[f"{name}, excess"] = of_batch[name] - of_all[name]

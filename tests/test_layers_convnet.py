@@ -13,7 +13,7 @@ from scipy import signal
 from scae_jax.kernels import patch_convolutions
 from scae_jax.layers.convnet import ConvNet, Convolution, convolve_layers
 from scae_jax.layers.mlp import MLP, CapsuleMLP
-from scae_jax.layers.pooling import AttentionPooling, LinearPooling, MeanPooling
+from scae_jax.layers.pooling import Pooling
 from scae_jax.training.mesh import make_mesh
 from tests import tiny
 
@@ -127,7 +127,7 @@ def test_convolution_against_scipy(kernel, stride, padding, bias):
 
 
 def test_attention_pooling_is_a_softmax_over_positions():
-  pooling, x = AttentionPooling(num_capsules=2, features=3), normal(2, 3, 4, 5)
+  pooling, x = Pooling("attention", num_capsules=2, features=3), normal(2, 3, 4, 5)
   variables = random_variables(pooling, x)
   dense = variables["params"]["conv_1x1"]
   expected = np.zeros((2, 2, 3))
@@ -148,13 +148,13 @@ def test_attention_pooling_is_a_softmax_over_positions():
 @pytest.mark.parametrize(
   ("pooling", "layer", "read"),
   [
-    (MeanPooling, "conv_1x1", lambda x: x.mean(axis=(1, 2))),
-    (LinearPooling, "linear", lambda x: x.reshape(2, 60)),
+    ("mean", "conv_1x1", lambda x: x.mean(axis=(1, 2))),
+    ("linear", "linear", lambda x: x.reshape(2, 60)),
   ],
 )
 def test_pooling_by_one_dense_layer(pooling, layer, read):
   """Of the mean over positions, or of all of them."""
-  module, x = pooling(num_capsules=2, features=3), normal(2, 3, 4, 5)
+  module, x = Pooling(pooling, num_capsules=2, features=3), normal(2, 3, 4, 5)
   variables = random_variables(module, x)
   dense = variables["params"][layer]
   expected = (read(np.asarray(x)) @ dense["kernel"] + dense["bias"]).reshape(2, 2, 3)

@@ -11,7 +11,7 @@ from scipy import stats
 
 from scae_jax import sparsity
 from scae_jax.margins import margin_loss, spread_loss
-from scae_jax.models.capsule_loss import CapsuleLoss, sparsity_of
+from scae_jax.models.object_capsules import CapsuleLoss
 from tests.tiny import LOSS, MARGINS
 
 BATCH, CAPSULES, CLASSES = 5, 6, 3
@@ -131,7 +131,7 @@ def test_capsule_loss_has_the_kinds_asked_for(prior, posterior, constant, unbias
     "posterior_within": float(of_mass.within),
     "posterior_between": float(of_mass.between),
   }
-  terms = sparsity_of(section, CLASSES)(presence, mass)
+  terms = section.sparsity(presence, mass, CLASSES)
   assert terms == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 

@@ -165,7 +165,7 @@ def image_log_prob(
   """log p(target [h, w, c]) of one image, [], summed over pixels, nats; a term of `sum_by_example`.
 
   `shared` has `cells_of` the templates, without colour; mean and mixing logit of the background;
-  and a temperature or None, as `part_capsules.mixture_of` takes it. `parts` has poses [m, 2, 3],
+  and the temperature of coupled mixing or None, see `PartDecoder`. `parts` has poses [m, 2, 3],
   presence [m] and colours [m, c]; `side` is of a template, pixels, `scale` the standard deviation
   of a pixel.
   """

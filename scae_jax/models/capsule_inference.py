@@ -18,7 +18,7 @@ from scae_jax import geometry, shards
 from scae_jax.bounds import MAX_KERNEL, MAX_LAYERS, MAX_WIDTH, as_many_as, between, dividing, each
 from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import CapsuleMLP
-from scae_jax.layers.pooling import AttentionPooling
+from scae_jax.layers.pooling import Pooling
 from scae_jax.layers.set_transformer import SetTransformer
 from scae_jax.models.part_capsules import POSE_SIZE, SCALES
 from scae_jax.routing import selection
@@ -126,12 +126,12 @@ class PartInference(nn.Module):
   @typed
   def __call__(self, image: Float[Array, "b h w c"]) -> Posterior:
     x = ConvNet(self.widths, self.strides, activation="elu", name="convnet")(image)
-    raw = AttentionPooling(self.num_parts, 1 + POSE_SIZE, name="pooling")(x)
+    raw = Pooling("attention", self.num_parts, 1 + POSE_SIZE, name="pooling")(x)
     affine = functools.partial(geometry.affine_matrix, min_scale=self.min_part_scale)
     poses = jax.vmap(jax.vmap(affine))(raw[..., 1:])
     scales = None
     if self.gaussian:
-      raw_scales = AttentionPooling(self.num_parts, POSE_SIZE, name="scales")(x)
+      raw_scales = Pooling("attention", self.num_parts, POSE_SIZE, name="scales")(x)
       scales = self.scales_of.from_raw(raw_scales)
     return Posterior(raw[..., 0], poses, scales)
 

@@ -19,8 +19,8 @@ from flax import struct
 from scae_jax import bounds
 from scae_jax.bounds import MAX_WIDTH, Bound, between, each, one_of
 from scae_jax.layers.mlp import MLP
-from scae_jax.models.capsule_loss import CapsuleLoss, SparsityTerms, sparsity_of
 from scae_jax.models.object_capsules import (
+  CapsuleLoss,
   ObjectCapsules,
   ObjectDecoder,
   ObjectEncoder,
@@ -149,7 +149,12 @@ class CCAE(nn.Module):
 
 
 def loss_terms(
-  output: CCAEOutput, batch: Batch, step: Array | int | None, *, sparsity: SparsityTerms
+  output: CCAEOutput,
+  batch: Batch,
+  step: Array | int | None,
+  *,
+  loss: CapsuleLoss,
+  num_patterns: int,
 ) -> dict[str, Array]:
   """Terms to minimise, each unweighted and a mean over the batch.
 
@@ -166,7 +171,7 @@ def loss_terms(
   return {
     "points": -jnp.mean(output.log_prob),
     "presence": jnp.mean(jnp.sum(jnp.where(output.won > 0, cross_entropy, 0.0), axis=-1)),
-    **sparsity(output.objects.presence, output.mass),
+    **loss.sparsity(output.objects.presence, output.mass, num_patterns),
     "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / len(batch["points"]),
   }
 
@@ -250,7 +255,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   return System(
     module=module,
-    loss_terms=functools.partial(loss_terms, sparsity=sparsity_of(options, data.num_patterns)),
+    loss_terms=functools.partial(loss_terms, loss=options, num_patterns=data.num_patterns),
     loss_weights=options.weights,
     loss_schedule=options.schedule,
     metrics=functools.partial(metrics, num_patterns=data.num_patterns),

@@ -3,6 +3,7 @@
 Kosiorek et al. 2019, section 2.3 and appendix A.
 """
 
+import dataclasses
 from typing import Annotated, Any
 
 import jax
@@ -10,11 +11,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from scae_jax import geometry
+from scae_jax import geometry, sparsity
 from scae_jax.bounds import MAX_LAYERS, MAX_WIDTH, between, dividing, one_of
 from scae_jax.layers.mlp import MLP, CapsuleMLP
 from scae_jax.layers.set_transformer import MASKS, SetTransformer
 from scae_jax.models.part_capsules import MAX_NOISE, POSE_SIZE, noisy_sigmoid
+from scae_jax.models.system import LossOptions
 from scae_jax.typing import Array, Float, typed
 
 MIN_VOTE_SCALE = 0.01
@@ -22,6 +24,38 @@ ENCODERS = ("set_transformer", "mlp")
 # Uniform within this of zero: a different arrangement of parts for every object, none of them
 # extreme. The release's Glorot bound for [1, 32, 40, 6] is 0.064.
 STATIC_INIT = 0.064
+SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
+
+
+@dataclasses.dataclass(frozen=True)
+class CapsuleLoss(LossOptions):
+  """The config's loss section of systems with object capsules."""
+
+  # Kind of sparsity of the presences, a key of `SPARSITIES`.
+  prior: Annotated[str, one_of(*SPARSITIES)]
+  # How many capsules an example should switch on, for l2; 0 for K / C.
+  prior_within_constant: Annotated[float, between(0, MAX_WIDTH)]
+  posterior: Annotated[str, one_of(*SPARSITIES)]  # kind of sparsity of the mass
+  unbiased_between: bool  # between examples, as of all examples rather than of a batch
+
+  def sparsity(
+    self, presence: Float[Array, "b k"], mass: Float[Array, "b k"], num_classes: int
+  ) -> dict[str, Array]:
+    """The sparsity of presences of object capsules, and of the share of the parts that each has.
+
+    The terms are unweighted: `prior_within`, `prior_between`, `posterior_within` and
+    `posterior_between`. `num_classes` is C of the l2 sparsity.
+    """
+    terms = {}
+    for of, kind, activation, constant in (
+      ("prior", self.prior, presence, self.prior_within_constant),
+      ("posterior", self.posterior, mass, 0.0),
+    ):
+      sizes = {"num_classes": num_classes, "within_constant": constant or None}
+      options: dict[str, Any] = sizes if kind == "l2" else {}
+      found = SPARSITIES[kind](activation, unbiased=self.unbiased_between, **options)
+      terms |= {f"{of}_{name}": value for name, value in found._asdict().items()}
+    return terms
 
 
 @struct.dataclass

@@ -17,7 +17,7 @@ from scae_jax.kernels.image_likelihood import cells_of, image_log_prob, sum_by_e
 from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import MLP
-from scae_jax.layers.pooling import POOLINGS
+from scae_jax.layers.pooling import POOLINGS, Pooling
 from scae_jax.typing import Array, Float, typed
 
 POSE_SIZE = 6
@@ -88,7 +88,7 @@ class PartEncoder(nn.Module):
   def __call__(self, image: Float[Array, "b h w c"], *, train: bool) -> PartCapsules:
     x = ConvNet(self.widths, self.strides, self.compute_dtype, name="convnet")(image)
     size = POSE_SIZE + 1 + self.num_features
-    x = POOLINGS[self.pooling](self.num_parts, size, name="pooling")(x)
+    x = Pooling(self.pooling, self.num_parts, size, name="pooling")(x)
     raw, logits, features = jnp.split(x, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
     poses = jax.vmap(jax.vmap(lambda r: geometry.pose_matrix(r, similarity=self.similarity)))(raw)
     noise = {"scale": self.presence_noise, "in_evaluation": self.noise_in_evaluation}
@@ -101,29 +101,6 @@ def template_init(key: Array, shape: tuple[int, ...]) -> Array:
   rows = nn.initializers.orthogonal()(key, (shape[0], shape[1] * shape[2] * shape[3]))
   rows = (rows - jnp.min(rows)) / (jnp.max(rows) - jnp.min(rows))
   return rows.reshape(shape)
-
-
-def mixture_of(
-  warped: Array,
-  presence: Array,
-  colours: Array,
-  *,
-  background: tuple[Array, Array],
-  temperature: Array | None,
-  scale: float,
-) -> mixtures.PixelMixture:
-  """The mixture of one image, from presences [m], colours [m, c] and the background (mean, logit).
-
-  `warped` are templates at their poses, without colour, [m, h, w, c]. Their last channel are mixing
-  logits; or, with a temperature, those are the mean of the coloured, warped templates over it.
-  """
-  # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
-  mean = warped[..., : colours.shape[-1]] * colours[:, None, None, :]
-  if temperature is None:
-    logits = warped[..., -1]
-  else:
-    logits = jnp.mean(mean, axis=-1) / temperature
-  return mixtures.pixel_mixture(mean, logits, presence, *background, jnp.asarray(scale))
 
 
 class PartDecoder(nn.Module):
@@ -195,14 +172,17 @@ class PartDecoder(nn.Module):
   def _mixture(
     self, poses: Array, presence: Array, colours: Array, canvas: int
   ) -> mixtures.PixelMixture:
-    temperature = None if self.mixing == "alpha" else self._temperature()
+    temperature = self._temperature()
+    # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
     warped = warping.warp_templates(self._bank(), poses, canvas, canvas, self.warp)
-    mixture = functools.partial(
-      mixture_of,
-      background=self._background(),
-      temperature=temperature,
-      scale=float(self.pixel_scale),
-    )
+    background = self._background()
+
+    def mixture(warped: Array, presence: Array, colours: Array) -> mixtures.PixelMixture:
+      mean = warped[..., : self.channels] * colours[:, None, None, :]
+      logits = warped[..., -1] if temperature is None else jnp.mean(mean, axis=-1) / temperature
+      scale = jnp.asarray(float(self.pixel_scale))
+      return mixtures.pixel_mixture(mean, logits, presence, *background, scale)
+
     return jax.vmap(mixture)(warped, presence, colours)
 
   def log_prob(
@@ -241,15 +221,14 @@ class PartDecoder(nn.Module):
       mixture = self._mixture(poses, presence, colours, target.shape[1])
       log_probs = jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2))
     else:
-      temperature = None if self.mixing == "alpha" else self._temperature()
-      shared = (cells_of(self._bank()), *self._background(), temperature)
+      shared = (cells_of(self._bank()), *self._background(), self._temperature())
       term = functools.partial(image_log_prob, side=self.template_size, scale=scale)
       log_probs: Any = sum_by_example(term, shared, (poses, presence, colours), target)
     return stride**2 * jnp.sum(log_probs) / len(target)
 
-  def _temperature(self) -> Array:
-    """Temperature of coupled mixing, above 0."""
-    return jax.nn.softplus(self.temperature_logit + 0.5) + 1e-4
+  def _temperature(self) -> Array | None:
+    """Temperature of coupled mixing, above 0; None of the other."""
+    return None if self.mixing == "alpha" else jax.nn.softplus(self.temperature_logit + 0.5) + 1e-4
 
   def _bank(self) -> Array:
     """Templates without colour, with their mixing logits if they have any, [m, t, t, c or c+1]."""

@@ -17,8 +17,7 @@ from scae_jax import bounds, mixtures
 from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Points, between, line, one_of
 from scae_jax.layers.convnet import windows_of
 from scae_jax.layers.sight import require_sight
-from scae_jax.models.capsule_loss import CapsuleLoss, SparsityTerms, sparsity_of
-from scae_jax.models.object_capsules import ObjectDecoder, ObjectEncoder
+from scae_jax.models.object_capsules import CapsuleLoss, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartDecoder, PartEncoder
 from scae_jax.models.pictures import part_identity
 from scae_jax.models.stacked_capsules import SCAE, SCAEOutput
@@ -47,7 +46,8 @@ def loss_terms(
   batch: Batch,
   step: Array | int | None,
   *,
-  sparsity: SparsityTerms,
+  loss: CapsuleLoss,
+  num_classes: int,
   two_views: bool,
 ) -> dict[str, Array]:
   """Terms to minimise, each unweighted and a mean over the batch.
@@ -63,7 +63,7 @@ def loss_terms(
   terms = {
     "image": -output.reconstruction.log_prob,
     "parts": -jnp.mean(output.part_log_prob),
-    **sparsity(output.objects.presence, output.mass),
+    **loss.sparsity(output.objects.presence, output.mass, num_classes),
     "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / batch_size,
     "prior_probe": jnp.mean(cross_entropy(output.prior_logits, batch["label"])),
     "posterior_probe": jnp.mean(cross_entropy(output.posterior_logits, batch["label"])),
@@ -129,7 +129,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   return System(
     module=module,
     loss_terms=functools.partial(
-      loss_terms, sparsity=sparsity_of(options, data.num_classes), two_views=data.two_views
+      loss_terms, loss=options, num_classes=data.num_classes, two_views=data.two_views
     ),
     loss_weights=weights,
     loss_schedule=schedule,
