@@ -24,10 +24,10 @@ BELOW = CapsuleMap(
 
 def assert_routed(found, votes, routing, child):
   """Parents are those of routing from votes [b, p, n, k, 16] as loops made them."""
-  route = jax.jit(functools.partial(route_by_em, child=child, **routing, **ROUTING))
+  route = jax.jit(functools.partial(route_by_em, child=child, **ROUTING))
   for b in range(BATCH):
     activation = BELOW.activation[b].reshape(-1)
-    expected = route(jnp.asarray(np.moveaxis(votes[b], 1, -1), jnp.float32), activation)
+    expected = route(jnp.asarray(np.moveaxis(votes[b], 1, -1), jnp.float32), activation, **routing)
     poses = found.poses[b].reshape(expected.poses.shape)
     # Two rounds of float32 sums over 18 children.
     np.testing.assert_allclose(poses, expected.poses, rtol=1e-3, atol=1e-4)
