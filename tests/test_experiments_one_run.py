@@ -32,6 +32,7 @@ from scae_jax.models.pictures import ANGLES, part_identity
 from scae_jax.training.errors import RunError
 from scae_jax.training.objective import losses
 from tests import tiny
+from tests.references import reference_vote
 from tests.stand_ins import call, labelled, noise, open_for_commands, refusal, stub, written
 from tests.test_evaluation_template_match import LINES, RING, SEVEN
 from tests.test_models_generative_pictures import (
@@ -42,7 +43,6 @@ from tests.test_models_generative_pictures import (
   generative,
   variables,
 )
-from tests.test_models_generative_pictures import matrix as in_full
 
 __all__ = ["generative", "variables"]  # fixtures: tiny probabilistic capsules
 
@@ -295,7 +295,7 @@ def test_sample_object_draws_the_object_at_its_pose(monkeypatch, tmp_path, capsy
   # Where its parts are expected: a quarter counter-clockwise, then the shift.
   relations = generative.relations()[0]
   pose = np.array([[0, 0.8, 0.3], [-0.8, 0, -0.1]])
-  places = [(in_full(pose) @ in_full(np.eye(2, 3) + one))[:2, 2] for one in relations.offsets[1]]
+  places = [reference_vote(pose, one)[:, 2] for one in relations.offsets[1]]
   seen = [place for place in places if np.abs(place).max() < 0.8]
   assert seen
   for x, y in seen:
