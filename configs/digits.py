@@ -6,7 +6,7 @@
 `views` goes on from the first run, with two views of each image (docs/systems/scae.md).
 
 Some fifteen minutes for both on a core of an AMD EPYC. LIN-MATCH on the 360 test digits, mean of
-five seeds: 93.9 % by posterior mass and 95.0 % by prior presences; after the first run 85.1 and
+five seeds: 95.2 % by posterior mass and 95.0 % by prior presences; after the first run 85.1 and
 85.9; k-means on the pixels 74.1 % (results/digits). Results vary by seed and by machine.
 
 What differs from the paper:

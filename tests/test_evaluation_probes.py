@@ -51,6 +51,16 @@ def test_matching_is_optimal_and_not_greedy():
   np.testing.assert_array_equal(match_clusters(clusters, labels, 2), [1, 0])
 
 
+def test_clusters_that_few_starts_find_are_found():
+  # Each class is shared by two capsules, mostly by one of them, as digits by the objects of a run.
+  labels, examples = np.arange(500) % 10, np.arange(500)
+  share = np.random.RandomState(0).beta(0.4, 0.4, 500)
+  features = np.zeros((500, 20), np.float32)
+  features[examples, 2 * labels], features[examples, 2 * labels + 1] = share, 1 - share
+  found = [fit_clusters(features, labels, num_classes=10, seed=seed) for seed in range(8)]
+  assert [fit.train_accuracy for fit in found] == [1.0] * 8
+
+
 def test_clusters_are_found_and_named_on_the_training_set_only():
   train, train_centres = blobs([10, 10])  # centres differ in x
   fit = fit_clusters(train, train_centres, num_classes=2, seed=0)

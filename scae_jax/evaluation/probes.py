@@ -27,7 +27,10 @@ from sklearn.preprocessing import StandardScaler
 from scae_jax.evaluation.checks import check_enough_to_fit, check_finite
 from scae_jax.evaluation.clusters import Clusters
 
-NUM_STARTS = 10  # k-means runs, of which the best counts: the least sum of squares within clusters
+# k-means runs, of which the best counts: the least sum of squares within clusters. Of the objects
+# of an MNIST run one start in eight ends there. The LIN-MATCH of the best of 10 starts has a
+# standard deviation of 1.8 points, that of the best of 50 has none (results/mnist).
+NUM_STARTS = 50
 INVERSE_L2 = 1.0  # weight of the summed cross-entropy against half the squared weights
 MAX_STEPS = 2000
 TOLERANCE = 1e-4  # largest gradient of the mean loss at which the fit ends
@@ -67,13 +70,14 @@ def fit_clusters(
   num_classes: int,
   seed: int,
   name: str = "features",
+  num_starts: int = NUM_STARTS,
 ) -> Fit:
   """Clusters features [n, d] by k-means and names the clusters by labels int [n]: LIN-MATCH.
 
-  `seed` is of k-means' starts, `name` what the features are called in messages. What does not
-  satisfy `checks` raises ValueError.
+  `seed` is of k-means' starts, of which the best of `num_starts` counts; `name` is what the
+  features are called in messages. What does not satisfy `checks` raises ValueError.
   """
-  kmeans = KMeans(num_classes, random_state=seed).set_params(n_init=NUM_STARTS)
+  kmeans = KMeans(num_classes, random_state=seed).set_params(n_init=num_starts)
   clusters = _checked_fit(kmeans.fit_predict, name, features, labels, num_classes)
   label_of_cluster = match_clusters(clusters, labels, num_classes)
   accuracy = float(np.mean(label_of_cluster[clusters] == labels))
