@@ -29,7 +29,7 @@ from scae_jax.evaluation.clusters import Clusters
 
 # k-means runs, of which the best counts: the least sum of squares within clusters. Of the objects
 # of an MNIST run one start in eight ends there. The LIN-MATCH of the best of 10 starts has a
-# standard deviation of 1.8 points, that of the best of 50 has none (results/mnist).
+# standard deviation of 1.8 points, that of the best of 50 hardly varies (results/mnist).
 NUM_STARTS = 50
 INVERSE_L2 = 1.0  # weight of the summed cross-entropy against half the squared weights
 MAX_STEPS = 2000
