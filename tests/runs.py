@@ -205,7 +205,7 @@ def report_of(config, seed=0, lin_match=0.5):
     "date": f"2026-11-2{seed}T10:00:00+00:00",
     "features": {"code": scores},
     "pixels": scores,
-    "measures": {"squared_error": 12.5, "probe_accuracy": 0.25},
+    "metrics": {"squared_error": 12.5, "probe_accuracy": 0.25},
     "versions": {"jax": "1.2"},
     "hardware": {"cpu_count": 2, "cpu_model": "C", "device_count": 1, "device_kind": "D"},
     "provenance": {"config": json.loads(json.dumps(config.to_dict()))},

@@ -85,7 +85,7 @@ def test_every_figure_of_every_seed(tmp_path, capsys):
     assert report["scored_on"] == {"dataset": "columns", "split": "test", "examples": COUNT}
     assert (report["seed"], report["step"], report["max_examples"]) == (seed, 1200, 0)
     assert_answers(report, classify(np.roll(scores, shift, axis=1), LABELS[:, None]))
-    assert report["measures"] == {"label_squared": pytest.approx(np.mean(LABELS**2.0))}
+    assert report["metrics"] == {"label_squared": pytest.approx(np.mean(LABELS**2.0))}
   summary = json.loads((tmp_path / "metrics.json").read_text())
   accuracies = [100 * reports[seed]["classification"]["accuracy"] for seed in (3, 4)]
   assert summary["seeds"] == [3, 4]

@@ -135,7 +135,7 @@ def test_metrics_have_the_known_figures(finished):
   assert metrics["pixels"]["fitted_examples"] == 20
   assert "capsules" not in metrics["pixels"]
   labels = make_dataset(num_wrong=3).splits["test"].labels
-  assert metrics["measures"] == {"label_plus_one": pytest.approx(np.mean(labels) + 1)}
+  assert metrics["metrics"] == {"label_plus_one": pytest.approx(np.mean(labels) + 1)}
   assert (metrics["features"]["dead"]["clusters"], alive["clusters"]) == (1, 2)
   (note,) = metrics["notes"]
   assert note.startswith("dead: only 1 distinct cluster(s) for 2 classes")

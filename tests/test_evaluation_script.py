@@ -69,7 +69,7 @@ def test_the_runs_own_test_split_goes_to_evaluation(workdir, capsys):
   assert written["scored_on"] == {"dataset": "digits", "split": "test", "examples": 60}
   assert written["provenance"]["workdir"] == str(workdir)
   assert written["provenance"]["config"]["train"]["num_steps"] == 16
-  assert set(written["measures"]) == {"squared_error", "probe_right"}
+  assert set(written["metrics"]) == {"squared_error", "probe_right"}
   printed = capsys.readouterr().out
   assert "60 examples of digits test; clusters and probes are fitted on 60 of" in printed
   assert printed.splitlines()[-1] == f"written to {workdir / 'evaluation'}"

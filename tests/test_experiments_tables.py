@@ -19,13 +19,13 @@ SHARED = {
   "versions": {"python": "3.11.7", "jax": "0.10.2"},
 }
 SEGMENTS = {"accuracy": 0.875, "adjusted_rand_index": 0.5, "variation_of_information": 0.25}
-ON_SCENES = SHARED | {"segmentation": {"0.1": {"true_presence": SEGMENTS}}, "measures": {}}
+ON_SCENES = SHARED | {"segmentation": {"0.1": {"true_presence": SEGMENTS}}, "metrics": {}}
 CODE = {"lin_match": 0.5, "lin_pred": 0.75, "capsules_in_use": 3, "capsules": 8}
 ON_IMAGES = SHARED | {
   "max_examples": 0,
   "features": {"code": CODE},
   "pixels": {"lin_match": 0.25, "lin_pred": 0.875},
-  "measures": {},
+  "metrics": {},
 }
 ANSWERS = {"accuracy": 0.99, "error": 0.01, "expected_calibration_error": 0.035}
 ANSWERS |= {"mean_confidence": 0.5, "confusion": [[1, 0], [0, 1]]}
@@ -40,7 +40,7 @@ OF_PIXELS = {"LIN-MATCH, raw pixels": 25, "LIN-PRED, raw pixels": 87.5}
   [
     # Shares in percent, counts and errors as they are.
     (
-      ON_IMAGES | {"measures": {"squared_error": 12.5, "probe_accuracy": 0.625}},
+      ON_IMAGES | {"metrics": {"squared_error": 12.5, "probe_accuracy": 0.625}},
       OF_IMAGES | OF_PIXELS | {"squared error": 12.5, "probe accuracy": 62.5},
     ),
     # Readings have one figure each.
@@ -50,7 +50,7 @@ OF_PIXELS = {"LIN-MATCH, raw pixels": 25, "LIN-PRED, raw pixels": 87.5}
     ),
     # A measure of the same name as an answer's stands once.
     (
-      {"classification": ANSWERS, "measures": {"squared_error": 12.5, "accuracy": 0.75}},
+      {"classification": ANSWERS, "metrics": {"squared_error": 12.5, "accuracy": 0.75}},
       OF_ANSWERS | {"squared error": 12.5},
     ),
     (ON_SCENES, {f"{name}, jitter 0.1, true presence": x for name, x in OF_SEGMENTS.items()}),

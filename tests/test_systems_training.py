@@ -83,7 +83,7 @@ def test_it_learns_and_is_reported(name, tmp_path, monkeypatch):
   found = report["classification"]
   assert found["accuracy"] == pytest.approx(1 - found["error"])
   # Of the report, on the same digits as the measure.
-  assert found["accuracy"] == pytest.approx(report["measures"]["accuracy"], abs=1e-6)
+  assert found["accuracy"] == pytest.approx(report["metrics"]["accuracy"], abs=1e-6)
   assert np.sum(found["confusion"]) == 40
 
 

@@ -106,7 +106,7 @@ def line(step: int, split: str = "train") -> dict:
     "step": step,
     "terms": {"image": 0.1 * step},
     "total": 0.3,
-    "measures": {"right": 0.5},
+    "metrics": {"right": 0.5},
     "timing": {"steps_per_second": 2.0, "seconds": 1.0},
   }
 

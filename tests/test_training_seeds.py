@@ -79,7 +79,7 @@ def test_report_of_each_seed_and_one_table(together, capsys):
   scorer = feature_scorer(evaluated, run.dataset, run.dataset, "test", 18)
   reports = write_reports(folder, evaluated, scorer)
   assert list(reports) == [5, 6, 7]
-  errors = [report["measures"]["squared_error"] for report in reports.values()]
+  errors = [report["metrics"]["squared_error"] for report in reports.values()]
   assert len(set(errors)) == 3
   mean, deviation = np.mean(errors), np.std(errors, ddof=1)
   summary = read_json(folder / "metrics.json")

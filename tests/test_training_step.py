@@ -193,7 +193,7 @@ def test_heldout_terms_are_over_full_batches_and_measures_over_all_examples():
   for name, value in results["terms"].items():
     assert value == pytest.approx(float(first[name] + second[name]) / 2, rel=1e-5), name
   measures = forward(np.arange(NUM_TEST))[1]
-  for name, value in results["measures"].items():
+  for name, value in results["metrics"].items():
     assert value == pytest.approx(float(jnp.mean(measures[name])), rel=1e-5), name
   terms = results["terms"]
   total = terms["image"] + 0.5 * terms["between"] + terms["fragile"] + terms["code_probe"]

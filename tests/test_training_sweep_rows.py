@@ -28,7 +28,7 @@ def several_seeds(folder, lin_matches):
   """The summary of a run of several seeds at once, which have these shares of LIN-MATCH."""
   reports = {i: report_of(toy_config(), i, share) for i, share in enumerate(lin_matches)}
   for report in reports.values():
-    del report["measures"]["squared_error"]
+    del report["metrics"]["squared_error"]
   write_summary(folder, reports)
   return json.loads((folder / "metrics.json").read_text())
 

@@ -34,7 +34,7 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
   """The figures of one report to compare with others; accuracies in percent."""
   means = {
     _words(name): (100 if name.endswith("accuracy") else 1) * value
-    for name, value in metrics.get("measures", {}).items()
+    for name, value in metrics.get("metrics", {}).items()
   }
   if "segmentation" in metrics:
     percent = {"accuracy": 100}

@@ -82,7 +82,7 @@ def feature_scorer(
         "features": {name: one.entries for name, one in features.items()},
         **({"readings": of_readings} if of_readings else {}),
         "pixels": pixels.entries,
-        "measures": mean_metrics(found[1]["metrics"]),
+        "metrics": mean_metrics(found[1]["metrics"]),
       },
       notes=(*scored.notes, *(note for one in every for note in one.notes)),
       pictured=evaluation_batch(pictured, jnp.arange(len(shown)), canvas=canvas),
@@ -114,10 +114,9 @@ def answer_scorer(
     found = collect(variables, on_device, rows)
     answers = classify(found["scores"], found["labels"])
     shown = rows[one_of_each_class(found["labels"][:, 0], NUM_PICTURED)]
-    measures = mean_metrics(found["metrics"])
     return Scored(
       sources={"scored_on": _source(scored, split, len(rows))},
-      entries={"classification": answers.entries(), "measures": measures},
+      entries={"classification": answers.entries(), "metrics": mean_metrics(found["metrics"])},
       notes=scored.notes,
       pictured=make_batch(on_device, jnp.asarray(shown)),
       drawers=answer_figures(answers, scored.class_names),

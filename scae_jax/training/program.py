@@ -1,6 +1,6 @@
 """The part of a run on the device: the data set and the two compiled functions of the loop.
 
-One is `step.make_dispatch`, the other `make_heldout`, for loss terms and measures of held-out
+One is `step.make_dispatch`, the other `make_heldout`, for loss terms and metrics of held-out
 examples.
 """
 
@@ -123,13 +123,13 @@ def make_heldout(
 ) -> Callable[[Any, Batch], dict[str, Any]]:
   """The compiled function of parameters and the held-out split, whose result is
 
-    {"terms": {name: []}, "measures": {name: []}, "total": [], "selection_loss": []}
+    {"terms": {name: []}, "metrics": {name: []}, "total": [], "selection_loss": []}
 
   in float32; the last is the total without the probes. Where several seeds train at once,
   parameters have one more axis in front and results are [seeds].
 
   Terms may depend on the size of the batch, so they are means over batches of the training size,
-  without the examples that do not fill one. Measures are means over all examples.
+  without the examples that do not fill one. Metrics are means over all examples.
   """
   num_examples, batch_size = feed.num_heldout, min(train.batch_size, feed.num_heldout)
   num_full = num_examples // batch_size
@@ -142,12 +142,12 @@ def make_heldout(
       _, (terms, output) = losses(system, params, batch, step=None, noise_key=None)
       return None, (terms, system.metrics(output, batch))
 
-    _, (terms, measures) = jax.lax.scan(body, None, jnp.asarray(order))
+    _, (terms, metrics) = jax.lax.scan(body, None, jnp.asarray(order))
     terms = jax.tree.map(lambda values: jnp.mean(values[:num_full]), terms)
-    measures = jax.tree.map(lambda values: jnp.mean(values.reshape(-1)[:num_examples]), measures)
+    metrics = jax.tree.map(lambda values: jnp.mean(values.reshape(-1)[:num_examples]), metrics)
     return {
       "terms": terms,
-      "measures": measures,
+      "metrics": metrics,
       "total": weighted_total(terms, heldout_weights(system, terms)),
       "selection_loss": selection_loss(terms, system.loss_weights),
     }

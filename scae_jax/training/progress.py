@@ -52,7 +52,7 @@ class Display:
         return
       numbers.append(self._speed(line["step"], line["timing"]["steps_per_second"]))
     else:
-      numbers += _numbers(line["measures"])
+      numbers += _numbers(line["metrics"])
     # The longest name of a split, validation, has ten letters.
     self.say(f"step {line['step']}/{self._num_steps}  {line['split']:10}  {'  '.join(numbers)}")
 

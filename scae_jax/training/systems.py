@@ -80,11 +80,11 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
     program, shapes = trace(params, key, batch)
     largest.append(_largest_array(program.jaxpr))
     results.append(shapes)
-  for terms, measures, features, readings, scores, poses in results:
+  for terms, metrics, features, readings, scores, poses in results:
     for name, value in terms.items():
       _check_shape(f"loss term {name!r}", value.shape, (), "()")
-    for name, value in measures.items():
-      _check_shape(f"measure {name!r}", value.shape, (batch_size,), f"[batch {batch_size}]")
+    for name, value in metrics.items():
+      _check_shape(f"metric {name!r}", value.shape, (batch_size,), f"[batch {batch_size}]")
     for kind, values in (("feature", features), ("reading", readings)):
       for name, value in values.items():
         shape = (batch_size, *value.shape[-1:])
