@@ -4,15 +4,15 @@
     python train.py --config=configs/capsnet.py:small --config.data.dir=$TFDS_DATA_DIR
 
 `paper` is the published network on MNIST, 8,215,568 parameters, for a GPU: Adam at 1e-3, decaying
-by 0.96 every 2,000 steps, batches of 128, shifts of up to 2 pixels. `release` weighs the margin
-loss as the authors' code does, half of it, and the mean over classes, not the sum; the code's
-biases of routing are left out. `expanded` sees MNIST on 40x40 pixels, shifted by up to 6, to be
-scored with `evaluate.py --dataset=affnist` and, shifted like the training images,
-`translated_mnist:-6..6`; its own test digits stand in the middle. `multi_mnist` overlays two digits
-on 36x36 pixels, each shifted by up to 4, and is scored on one pair for each test digit, where the
-paper makes a thousand; its rate falls ten times as slowly, as the paper's does there. `cifar10` has
-colour, crops of 24x24 and 64 types of primary capsules; it is one model without a class for none of
-the above, where the paper has that and seven models.
+by 0.96 every 2,000 steps, batches of 128, shifts of up to 2 pixels. `release` weights the margin
+loss as the authors' code does: half of it, averaged over classes and not summed. That code's
+routing biases are left out. `expanded` sees MNIST on 40x40 pixels, shifted by up to 6, to be scored
+with `evaluate.py --dataset=affnist` and, shifted like the training images,
+`translated_mnist:-6..6`; its own test digits are centred. `multi_mnist` overlays two digits on
+36x36 pixels, each shifted by up to 4. It is scored on one pair for each test digit; the paper makes
+a thousand. Its rate falls ten times as slowly, as the paper's does there. `cifar10` has colour,
+crops of 24x24 and 64 types of primary capsules. It is one model, without a class for none of the
+above; the paper has that class and seven models.
 
 `small` is for two CPU cores, MNIST with a quarter of the channels and of the types: ten minutes on
 an Intel Xeon, 99.26 % of the test digits, seed 0. `digits` is the same on the embedded digits with

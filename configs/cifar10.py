@@ -3,9 +3,9 @@
     python train.py --config=configs/cifar10.py
 
 `paper` has 4,563,930 parameters and `alpha` 4,570,201, the published number. On a CPU a step of 128
-images takes less than three seconds of processor time (an Intel Xeon), so neither has been trained
-to its end yet. `modern` is for a CPU; its presences have a LIN-MATCH of 18.6 % and a
-LIN-PRED of 32.0 (results/cifar10).
+images takes almost three seconds of processor time (an Intel Xeon), so neither has been trained to
+its end yet. `modern` is for a CPU; its presences have a LIN-MATCH of 18.6 % and a LIN-PRED of 32.0
+(results/cifar10).
 """
 
 from ml_collections import ConfigDict

@@ -4,8 +4,8 @@
 
 `paper` is what the paper says: a set transformer of 4 layers and 128 features, deformations, noise
 on presences, prior sparsity of weight 1, 300,000 steps of 32 scenes at 1e-4. `mlp` is its baseline
-in the size of `modern`: votes straight from an MLP, which knows no pose, with standard deviations
-of their own.
+in the size of `modern`: an MLP outputs the votes, without poses, each with a standard deviation of
+its own.
 
 `modern` is for two CPU cores. What differs from the paper: a set transformer of 3 layers and 64
 features, Adam at 1e-3 under a cosine, batches of 64, no noise on presences, no prior sparsity, one
@@ -19,10 +19,10 @@ with true presence, no jitter, 10,000 test scenes, seeds 0, 1 and 2: 96.7, 97.0 
 scene among more capsules than it needs: 97.9, 97.7 and 97.6 % in 13 to 17 minutes of one core of an
 AMD EPYC (2026-11-26).
 
-Tried before with a throw-away loop, one seed: rigid patterns (`deformations` off) are worse, no
-capsule becomes a triangle then; with a presence loss of weight 1 instead of 10 capsules split
-patterns more. With scales of votes that depend on the scene the third capsule learns to take what
-is left over, and 40,000 steps end at 89.2 %.
+Tried before with a throw-away loop, one seed: rigid patterns (`deformations` off) are worse, and no
+capsule becomes a triangle. With a presence loss of weight 1 instead of 10, capsules split patterns
+more. With scales of votes that depend on the scene, the third capsule takes what is left over, and
+40,000 steps end at 89.2 %.
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@
     python train.py
     python train.py --config=configs/digits.py:views
 
-`views` goes on from the first run, with two views of each image (docs/systems/scae.md).
+`views` continues the first run with two views of each image (docs/systems/scae.md).
 
 Some fifteen minutes for both on a core of an AMD EPYC. LIN-MATCH on the 360 test digits, mean of
 five seeds: 95.2 % by posterior mass and 95.0 % by prior presences; after the first run 85.1 and
@@ -11,16 +11,15 @@ five seeds: 95.2 % by posterior mass and 95.0 % by prior presences; after the fi
 
 What differs from the paper:
 - Everything is smaller; Adam under a cosine instead of RMSProp.
-- Deformations of objects cost 30 times as much. While part-object relations may bend freely, one
-  object explains every digit by bending; stiff ones need different objects for different digits,
-  early.
+- Deformations of objects cost 30 times as much. If part-object relations bend freely, one object
+  explains every digit. If they are stiff, different digits soon need different objects.
 - Prior sparsity costs 10 within and 2 between examples instead of 1, posterior sparsity between
   examples 30 instead of 10.
 - Posterior sparsity within an example comes and goes: 5 at first, so that parts form before objects
-  commit to them, 30 by step 8,000, 2 from step 10,000 on. Kept at 30, every part belongs to one
-  object for certain, a digit has an object for each way of writing it, and k-means splits some
-  digits and lumps others together; let go, the objects of a digit share it. `views` keeps it at 30
-  until objects are pure, and lets it go to 0.
+  commit to them, 30 by step 8,000, 2 from step 10,000 on. If it stays at 30, every part belongs to
+  one object for certain, and a digit has one object for each way of writing it; k-means splits some
+  digits and merges others. At 2 the objects of a digit share it. `views` keeps it at 30 until
+  objects are pure, and then lowers it to 0.
 - Mixing weights of the part mixture are not normalised, as in the authors' release.
 """
 

@@ -3,7 +3,8 @@
     python train.py --config=configs/fashion_mnist.py:modern
     python train.py --config=configs/fashion_mnist.py:views
 
-The second goes on from the first: LIN-MATCH 59.9 % by mass, one seed (results/fashion_mnist).
+The second continues the run of the first: LIN-MATCH 59.9 % by mass, one seed
+(results/fashion_mnist).
 """
 
 from ml_collections import ConfigDict

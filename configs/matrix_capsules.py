@@ -4,13 +4,13 @@
     python train.py --config=configs/matrix_capsules.py:digits
 
 `smallnorb` has 32 of everything (A = B = C = D), 316,650 parameters. Images of 48x48 pixels are
-normalised to zero mean and unit variance, both cameras' together; training takes random crops of
-32x32 and changes their brightness and contrast, testing the middle. `smallnorb_small` has 64, 8, 16
-and 16, 68,618 parameters. `mnist` and `mnist_small` are the same on MNIST, which is not normalised.
+normalised to zero mean and unit variance, both cameras' together. Training takes random crops of
+32x32 and changes their brightness and contrast; testing takes the middle. `smallnorb_small` has 64,
+8, 16 and 16, 68,618 parameters. `mnist` and `mnist_small` are the same on MNIST, not normalised.
 All four are for a GPU, and none has been trained yet. Splits by viewpoint:
 `--config.data.name=smallnorb:novel_azimuth` or `:novel_elevation`. What differs from the paper:
-weights do not decay (`--config.optimizer.weight_decay` makes them), and the margin of the spread
-loss rises within the 300,000 steps. By how much brightness and contrast change is not the paper's.
+there is no weight decay (`--config.optimizer.weight_decay` adds it), the margin of the spread loss
+rises within the 300,000 steps, and the ranges of brightness and contrast are chosen here.
 
 `digits` is the smaller one on the embedded digits, for a CPU: a first kernel of 3, activations ten
 times as steep, a cosine, and poses of the primary capsules scaled to a mean square of one, without

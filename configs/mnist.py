@@ -1,25 +1,25 @@
-"""SCAE on MNIST: presets `official`, `paper`, and for a CPU `modern`, `views`, `views_40`, `quick`.
+"""SCAE on MNIST: presets `official` and `paper`; for a CPU `modern`, `views`, `views_40`, `quick`,
+`quick_views`.
 
     python train.py --config=configs/mnist.py:official
 
 `official` is what the authors' release runs, its quirks included: a learning rate that never
 decays, noise on presences in evaluation too, mixing weights of the part mixture that are not
 normalised, a hard mask in attention. 3,540,823 parameters; published with 300,000 steps at batch
-128. Two of its habits are left out, because they fit to the test split: k-means refitted there, and
-test images shifted at random.
+128. Two of its habits are left out: k-means is not refitted on the test split, and test images are
+not shifted at random.
 
 `paper` is what the paper says: 24 parts and objects, sparsity weights 10 and 1, a learning rate
 that decays, a mask proportional to presence. 2,420,351 parameters.
 
 `modern` is the recipe of configs/digits.py at a size that two CPU cores can train: stiff
 part-object relations, sparsity that comes and goes, Adam. Deformations cost nothing in the first
-steps, so that no part is pushed into a corner; idle objects become copies of busy ones; no gradient
-of the objects reaches the parts after step 38,000. `views` goes on from its run with two views of
-each image, and lets that gradient reach the parts again until step 32,000: LIN-MATCH 98.0 % in the
-mean of three seeds (results/mnist). `views_40` goes on from there on the published canvas,
-with shifts of up to 6 pixels, for affNIST's maps. `quick` and `quick_views` are the two runs in 30
-percent of their steps, 97.0 % of one seed; the first one stops a quarter of the way down its
-cosine.
+steps, so that no part is pushed into a corner. Idle objects become copies of busy ones. No gradient
+of the objects reaches the parts after step 38,000. `views` continues its run with two views of each
+image, and lets that gradient reach the parts again until step 32,000: LIN-MATCH 98.0 %, mean of
+three seeds (results/mnist). `views_40` continues from there on the published canvas, with shifts of
+up to 6 pixels, for affNIST's maps. `quick` and `quick_views` are the first two runs in 30 percent
+of their steps: 97.0 %, one seed. `quick` stops a quarter of the way down its cosine.
 
 `official` and `paper` have not been trained to their end with this code: 12,000 steps of
 `official` are in results/mnist.

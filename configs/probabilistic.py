@@ -4,18 +4,17 @@
     python train.py --config=configs/probabilistic.py:digits_variational
     python train.py --config=configs/probabilistic.py:mnist
 
-`digits` knows poses by their likeliest values alone: fifteen minutes on one core of an Intel Xeon,
-and a linear classifier reads 93.3 % of the test digits from presences and poses, 90.3 from
-presences (seed 0, 2026-11-22). `digits_variational` starts from what it has learnt, in
-runs/probabilistic-digits, and goes on with Gaussian posteriors of poses: four minutes, 94.2
-and 90.3 (results/probabilistic).
+`digits` has point estimates of poses: fifteen minutes on one core of an Intel Xeon. A linear
+classifier finds 93.3 % of the test digits from presences and poses, 90.3 from presences (seed 0,
+2026-11-22). `digits_variational` continues its run, in runs/probabilistic-digits, with Gaussian
+posteriors of poses: four minutes, 94.2 and 90.3 (results/probabilistic).
 
-`recovery` learns images that experiments/recovery.py draws from a known model of three objects, and
-`recovery_annealed` goes on from it: a quarter of an hour together, 95.2, 95.3 and 93.8 % of
+`recovery` trains on images that experiments/recovery.py draws from a known model of three objects.
+`recovery_annealed` continues its run: a quarter of an hour together, 95.2, 95.3 and 93.8 % of
 presences right, seeds 0, 1 and 2.
 
 `mnist` has 24 parts and 32x32 pixels: an hour on one core of an EPYC, 96.5 % from presences and
-poses, 77.9 from presences (seed 0, 2026-11-25). `mnist_variational` goes on from it as above and
+poses, 77.9 from presences (seed 0, 2026-11-25). `mnist_variational` continues its run as above and
 has not been trained yet.
 """
 

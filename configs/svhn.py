@@ -2,7 +2,7 @@
 
     python train.py --config=configs/svhn.py
 
-The encoder sees the pixels; what the parts draw, in colour, is the Sobel-filtered image.
+The encoder sees the pixels; the parts draw the Sobel-filtered image, in colour.
 
 `paper` is what the paper says: a part's mixing logits are its coloured template ("coupled").
 2,380,074 parameters.
@@ -16,11 +16,10 @@ Sparsity weights, decay and optimiser of both are those of configs/mnist.py:pape
 rate of 1e-4; images fill the canvas and are not shifted.
 
 `modern` is for a CPU: configs/mnist.py:modern on edges, with 32 objects, larger templates and fewer
-steps, which see a quarter of the pixels. Pixels have a standard deviation of 0.3: with 1, all that
-parts could draw of edges so faint is worth at most 40 nats. Objects do not
-deform, because the price on deformations shuts all their ReLUs off; and the gradient is clipped,
-without which a run was lost at step 4,600 (results/cifar10). None has been trained to its end on
-SVHN yet.
+steps, which see a quarter of the pixels. Pixels have a standard deviation of 0.3: with 1, edges are
+so faint that drawing them gains at most 40 nats. Objects do not deform, because the price on
+deformations shuts all their ReLUs off. The gradient is clipped; without that a run was lost after
+step 4,500 (results/cifar10). No preset has been trained to its end on SVHN yet.
 """
 
 from ml_collections import ConfigDict
