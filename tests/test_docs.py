@@ -14,6 +14,7 @@ import tomllib
 import pytest
 
 import train
+from scae_jax.data.tfds_source import TfdsSet
 from scae_jax.models.ablations import ABLATIONS
 from scae_jax.training.config import load_config, parse_command_line
 from tests.runs import ROOT
@@ -101,6 +102,10 @@ def test_links_lead_somewhere(path):
 @pytest.mark.parametrize("words", COMMANDS)
 def test_commands_can_be_given(words):
   if words[:2] in (["-m", "pip"], ["-m", "venv"]):
+    return
+  if words[0] == "-c":
+    whole = TfdsSet("mnist", "", "", pathlib.Path("folder")).prepare_commands
+    assert words[1] in whole.replace(", data_dir='folder'", "")
     return
   if words[0] == "-m":
     spec = importlib.util.find_spec(words[1])
