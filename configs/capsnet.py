@@ -40,26 +40,18 @@ MULTI_MNIST = {
   "data.max_shift": 4,
   "optimizer.decay_steps": 20_000,
 }
+COSINE = {
+  "train.steps_per_dispatch": 20,
+  "optimizer.schedule": "cosine",
+  "optimizer.decay_steps": 0,
+}
 PRESETS = {
   "paper": {},
-  "short": {
-    "train.num_steps": 2_600,
-    "train.steps_per_dispatch": 20,
-    "train.checkpoint_every": 100,
-    "optimizer.schedule": "cosine",
-    "optimizer.decay_steps": 0,
-  },
+  "short": COSINE | {"train.num_steps": 2_600, "train.checkpoint_every": 100},
   "release": {"loss.weights.margin": 0.05},
   "expanded": {"data.canvas": 40, "data.max_shift": 6},
   "multi_mnist": MULTI_MNIST,
-  "multi_mnist_small": MULTI_MNIST
-  | SMALL
-  | {
-    "train.steps_per_dispatch": 20,
-    "train.checkpoint_every": 500,
-    "optimizer.schedule": "cosine",
-    "optimizer.decay_steps": 0,
-  },
+  "multi_mnist_small": MULTI_MNIST | SMALL | COSINE | {"train.checkpoint_every": 500},
   "cifar10": {
     "data.name": "cifar10",
     "data.canvas": 24,

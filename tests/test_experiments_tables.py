@@ -48,7 +48,7 @@ OF_PIXELS = {"LIN-MATCH, raw pixels": 25, "LIN-PRED, raw pixels": 87.5}
       ON_IMAGES | {"readings": {"poses": {"lin_pred": 0.625, "lin_pred_train": 1.0}}},
       OF_IMAGES | {"LIN-PRED, poses": 62.5} | OF_PIXELS,
     ),
-    # A measure of the same name as an answer's stands once.
+    # A metric of the same name as an answer's stands once.
     (
       {"classification": ANSWERS, "metrics": {"squared_error": 12.5, "accuracy": 0.75}},
       OF_ANSWERS | {"squared error": 12.5},

@@ -1,4 +1,4 @@
-"""CCAE: votes, losses and measures against NumPy, gradients, symmetries."""
+"""CCAE: votes, losses and metrics against NumPy, gradients, symmetries."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ def tiny_batch():
 @pytest.fixture(scope="module", params=["capsules", "mlp"])
 def both_decoders(request):
   """Of both decoders: the system, parameters, and a compiled function of parameters, batch and key
-  that returns gradients of every term, terms, output and measures; in training."""
+  that returns gradients of every term, terms, output and metrics; in training."""
   system = tiny(ccae, decoder=request.param)
   variables = random_variables(system.module, tiny_batch(), train=False)
 
@@ -165,10 +165,10 @@ def test_a_scene_without_points_is_harmless(both_decoders):
   assert terms["presence"] == 0
 
 
-def test_measures_against_brute_force(capsules):
+def test_metrics_against_brute_force(capsules):
   variables, run = capsules
   batch = jax.device_get(tiny_batch())
-  output, measures, _ = run(variables, batch)
+  output, metrics, _ = run(variables, batch)
   groups = jax.device_get(segment(output))
   for name in ("true_presence", "predicted_presence"):
     for b in range(BATCH):
@@ -176,10 +176,10 @@ def test_measures_against_brute_force(capsules):
       true, found = batch["pattern"][b][there], groups[name][b][there]
       matchings = itertools.permutations(range(CAPSULES), PATTERNS)
       best = max(np.mean(np.array(m)[true] == found) for m in matchings)
-      np.testing.assert_allclose(measures[f"accuracy_{name}"][b], best, rtol=1e-6)
+      np.testing.assert_allclose(metrics[f"accuracy_{name}"][b], best, rtol=1e-6)
   dummy = output.routing.posterior.argmax(axis=1) == CAPSULES
   share = (dummy * batch["presence"]).sum(axis=1) / batch["presence"].sum(axis=1)
-  np.testing.assert_allclose(measures["unexplained_points"], share, rtol=1e-6)
+  np.testing.assert_allclose(metrics["unexplained_points"], share, rtol=1e-6)
 
 
 def test_segments_are_of_winners_and_of_those_that_are_present(capsules):

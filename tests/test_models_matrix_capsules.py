@@ -101,7 +101,7 @@ def images():
   return jnp.asarray(np.random.RandomState(0).uniform(size=(4, 19, 19, 1)), jnp.float32)
 
 
-def test_loss_measures_and_figure_against_numpy(images):
+def test_loss_metrics_and_figure_against_numpy(images):
   """19 -> 8 -> 3 -> 1 positions; the margin is that of the step, or the last."""
   system = tiny(matrix_capsules)
   batch = {"image": images, "label": jnp.array([0, 2, 1, 1])}
@@ -113,7 +113,7 @@ def test_loss_measures_and_figure_against_numpy(images):
     terms = [system.loss_terms(output, batch, each)["spread"] for each in (step, None)]
     return output, terms, system.metrics(output, batch), system.pictures(variables, batch)
 
-  output, terms, measures, drawn = jax.device_get(run(jnp.int32(200)))
+  output, terms, metrics, drawn = jax.device_get(run(jnp.int32(200)))
   assert np.ptp(output.activation) > 0
   for found, margin in zip(terms, (0.595, 0.9899641), strict=True):
     expected = 0.0
@@ -122,7 +122,7 @@ def test_loss_measures_and_figure_against_numpy(images):
       expected += np.sum(np.maximum(0, margin - lead) ** 2)
     assert found == pytest.approx(expected / 4, rel=1e-4)
   np.testing.assert_array_equal(
-    measures["accuracy"], output.activation.argmax(1) == np.asarray(batch["label"])
+    metrics["accuracy"], output.activation.argmax(1) == np.asarray(batch["label"])
   )
   # Of the first example, whose classes have one position; no other has the same.
   fed = drawn["coupling"]

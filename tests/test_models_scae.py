@@ -152,18 +152,18 @@ def test_two_views_of_an_image_agree_in_training_alone(tiny):
     tiny_system(loss=loss)
 
 
-def test_measures_and_features(tiny, result):
+def test_metrics_and_features(tiny, result):
   system, _, batch = tiny
   output = result[2]
-  measures = compiled(system.metrics)(output, batch)
+  metrics = compiled(system.metrics)(output, batch)
   mixture = output.reconstruction.mixture
   winner = mixture.log_mixing.argmax(axis=1)
   shown = np.take_along_axis(mixture.mean, winner[:, None, ..., None], axis=1)[:, 0]
   error = ((shown - batch["image"]) ** 2).sum(axis=(1, 2, 3))
-  np.testing.assert_allclose(measures["squared_error"], error, rtol=1e-5)  # sums of 144
+  np.testing.assert_allclose(metrics["squared_error"], error, rtol=1e-5)  # sums of 144
   for name in ("prior", "posterior"):
     right = getattr(output, f"{name}_logits").argmax(axis=1) == batch["label"]
-    np.testing.assert_array_equal(measures[f"{name}_accuracy"], right.astype(np.float32))
+    np.testing.assert_array_equal(metrics[f"{name}_accuracy"], right.astype(np.float32))
   features = system.features(output)
   np.testing.assert_array_equal(features["prior"], output.objects.presence)
   np.testing.assert_array_equal(features["posterior"], output.mass)

@@ -82,7 +82,7 @@ def test_it_learns_and_is_reported(name, tmp_path, monkeypatch):
     return
   found = report["classification"]
   assert found["accuracy"] == pytest.approx(1 - found["error"])
-  # Of the report, on the same digits as the measure.
+  # Of the report, on the same digits as the metric.
   assert found["accuracy"] == pytest.approx(report["metrics"]["accuracy"], abs=1e-6)
   assert np.sum(found["confusion"]) == 40
 
@@ -132,9 +132,9 @@ def test_one_batch_of_images_is_learnt():
 
   def step(carry, key):
     variables, state = carry
-    gradient, measures = jax.grad(loss, has_aux=True)(variables, key)
+    gradient, metrics = jax.grad(loss, has_aux=True)(variables, key)
     updates, state = optimizer.update(gradient, state)
-    return (optax.apply_updates(variables, updates), state), measures
+    return (optax.apply_updates(variables, updates), state), metrics
 
   @jax.jit
   @jax.vmap
@@ -144,10 +144,10 @@ def test_one_batch_of_images_is_learnt():
 
   # The median of five draws of the noise: one now and then falls back to an error of 4, and
   # rounding decides which and when.
-  measures = learn(jax.random.split(jax.random.key(0), 5))
-  measures = {name: np.asarray(values).mean(axis=2) for name, values in measures.items()}
+  metrics = learn(jax.random.split(jax.random.key(0), 5))
+  metrics = {name: np.asarray(values).mean(axis=2) for name, values in metrics.items()}
   first, last = (
-    {name: np.median(m[:, when].mean(axis=1)) for name, m in measures.items()}
+    {name: np.median(m[:, when].mean(axis=1)) for name, m in metrics.items()}
     for when in (slice(10), slice(-10, None))
   )
   # From -48 nats to -1, and from 5.7 to 1.9.

@@ -177,7 +177,7 @@ def test_batch_is_shared_out_among_the_devices():
     check_batch_size(12, make_mesh(), views=2)
 
 
-def test_heldout_terms_are_over_full_batches_and_measures_over_all_examples():
+def test_heldout_terms_are_over_full_batches_and_metrics_over_all_examples():
   _, system, program, state = make_program()
   results = program.evaluate(state.params)
   params = jax.tree.map(np.asarray, state.params)
@@ -192,9 +192,9 @@ def test_heldout_terms_are_over_full_batches_and_measures_over_all_examples():
   first, second = forward(np.arange(8))[0], forward(np.arange(8, 16))[0]  # 16 to 21: no full batch
   for name, value in results["terms"].items():
     assert value == pytest.approx(float(first[name] + second[name]) / 2, rel=1e-5), name
-  measures = forward(np.arange(NUM_TEST))[1]
+  metrics = forward(np.arange(NUM_TEST))[1]
   for name, value in results["metrics"].items():
-    assert value == pytest.approx(float(jnp.mean(measures[name])), rel=1e-5), name
+    assert value == pytest.approx(float(jnp.mean(metrics[name])), rel=1e-5), name
   terms = results["terms"]
   total = terms["image"] + 0.5 * terms["between"] + terms["fragile"] + terms["code_probe"]
   assert results["total"] == pytest.approx(total, rel=1e-5)
