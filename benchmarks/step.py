@@ -7,7 +7,8 @@ compiled function of its own. The whole step is the shipped dispatch, many steps
 data on the device. Beside it stand the same with the likelihood as it is defined, composed of warp
 and mixture, and a straightforward step: one update in one jit, on a batch that is there already,
 with that likelihood, the warp that JAX's library offers (map_coordinates) and XLA's convolutions.
-`--whole` leaves the parts out, `--model=KEY=VALUE[,KEY=VALUE]` changes keys of the config's model.
+`--whole` leaves the parts out, `--model=KEY=VALUE[,KEY=VALUE]` changes keys of the config's model;
+variants with `;` between them, of which one may be empty, take turns.
 
 Parameters are newly initialised and images are noise. `--pretrained=mnist` takes the config and
 the data set of those parameters instead. It times everything with new and with pretrained
@@ -46,6 +47,14 @@ from scae_jax.typing import Batch
 
 NUM_EXAMPLES = 4096
 Call = Callable[[], Any]
+
+
+class Case(NamedTuple):
+  """What is timed."""
+
+  settings: Settings
+  data: ImageSpec
+  start: "Start"
 
 
 class Start(NamedTuple):
@@ -209,41 +218,36 @@ def library_convolution() -> contextlib.AbstractContextManager[Any]:
 
 
 def measure(
-  settings: Settings,
-  data: ImageSpec,
-  starts: Mapping[str, Start],
-  rounds: int,
-  *,
-  parts: bool = True,
+  cases: Mapping[str, Case], rounds: int, *, parts: bool = True
 ) -> tuple[dict[str, float], dict[str, Row]]:
-  """XLA's counts of the whole dispatch, and milliseconds by name: of one step, or a part of it.
+  """XLA's counts of the whole dispatches, and milliseconds by name: of one step, or a part of it.
 
-  Of several starts, the name of each ends that of its rows. What cannot be compiled has its error
-  as its row, and the others are measured.
+  The name of a case ends that of its counts and rows. What cannot be compiled has its error as its
+  row, and the others are measured.
   """
   rows: dict[str, Row] = {}
   functions: dict[str, Call] = {}
   counts: dict[str, float] = {}
-  for end, start in starts.items():
+  lengths: dict[str, int] = {}
+  for end, case in cases.items():
     name = f"whole step{end}"
     with failing_alone(rows, name):
-      functions[name], counts = whole_step(settings, data, start)
+      functions[name], of_case = whole_step(*case)
+      counts |= {f"{count}{end}": value for count, value in of_case.items()}
+    composed = f"whole step, likelihood composed{end}"
+    lengths |= dict.fromkeys((name, composed), case.settings.train.dispatch_length)
     if not parts:
       continue
-    name = f"whole step, likelihood composed{end}"
-    with failing_alone(rows, name), composed_likelihood():
-      functions[name], _ = whole_step(settings, data, start)
+    with failing_alone(rows, composed), composed_likelihood():
+      functions[composed], _ = whole_step(*case)
     name = f"a straightforward step{end}"
     with failing_alone(rows, name):
-      functions[name] = straightforward_step(settings, data, start)
+      functions[name] = straightforward_step(*case)
     with failing_alone(rows, f"parts of a step{end}"):
-      found = parts_of_a_step(settings, data, start)
+      found = parts_of_a_step(*case)
       functions |= {f"{name}{end}": part for name, part in found.items()}
   rows |= milliseconds(functions, rounds)
-  for name in functions:
-    if name.startswith("whole step"):
-      rows[name] = each_step(rows[name], settings.train.dispatch_length)
-  return counts, rows
+  return counts, {name: each_step(row, lengths.get(name, 1)) for name, row in rows.items()}
 
 
 def official(*, batch: int, steps: int, seeds: int = 1, **model: Any) -> tuple[Settings, ImageSpec]:
@@ -265,22 +269,27 @@ def main() -> None:
   options = flags(
     __doc__, batch=128, steps=10, rounds=5, model="", pretrained="", whole=False, out=""
   )
-  changes = dict(change.split("=") for change in options.model.split(",") if change)
-  if options.pretrained:
-    trained = scae_jax.load(options.pretrained)
-    settings = resized(trained.settings.config, options.batch, options.steps, **changes)
-    data, images = trained.spec, settings.data
-    assert isinstance(data, ImageSpec)
-    assert isinstance(images, DataOptions)
-    split = load_dataset(images.name).splits["train"].arrays
-    params = trained.variables["params"]
-    starts = {", at the start": Start(split), ", trained": Start(split, params)}
-  else:
-    settings, data = official(batch=options.batch, steps=options.steps, **changes)
-    starts = {"": noise(settings, data)}
-  counts, rows = measure(settings, data, starts, options.rounds, parts=not options.whole)
-  name = options.pretrained or "mnist:official"
-  sizes = {"config": name, "batch": options.batch, "steps a dispatch": options.steps, **changes}
+  cases: dict[str, Case] = {}
+  for variant in options.model.split(";"):
+    changes = dict(change.split("=") for change in variant.split(",") if change)
+    end = f", {variant}" if variant and ";" in options.model else ""
+    if options.pretrained:
+      trained = scae_jax.load(options.pretrained)
+      settings = resized(trained.settings.config, options.batch, options.steps, **changes)
+      data, images = trained.spec, settings.data
+      assert isinstance(data, ImageSpec)
+      assert isinstance(images, DataOptions)
+      split = load_dataset(images.name).splits["train"].arrays
+      cases[f", at the start{end}"] = Case(settings, data, Start(split))
+      cases[f", trained{end}"] = Case(settings, data, Start(split, trained.variables["params"]))
+    else:
+      settings, data = official(batch=options.batch, steps=options.steps, **changes)
+      cases[end] = Case(settings, data, noise(settings, data))
+  counts, rows = measure(cases, options.rounds, parts=not options.whole)
+  sizes = {"config": options.pretrained or "mnist:official", "batch": options.batch}
+  sizes |= {"steps a dispatch": options.steps}
+  if options.model and ";" not in options.model:
+    sizes["model"] = options.model
   report("training step", sizes | counts, rows, options.out)
 
 

@@ -132,11 +132,11 @@ def test_step_benchmark_has_the_parts_of_a_step(monkeypatch):
   monkeypatch.setattr(step, "straightforward_step", lambda *inputs: lambda: jnp.ones(()))
   monkeypatch.setattr(step, "milliseconds", traced)
   settings = read_settings(shrink(mnist.get_config("official"), num_steps=2))
-  start = step.noise(settings, TINY)
-  both = {"": start, ", again": start}
-  _, times = step.measure(settings, TINY, both, rounds=1, parts=False)
+  case = step.Case(settings, TINY, step.noise(settings, TINY))
+  counts, times = step.measure({"": case, ", again": case}, rounds=1, parts=False)
   assert set(times) == {"whole step", "whole step, again"}
-  counts, times = step.measure(settings, TINY, {"": start}, rounds=1)
+  assert set(counts) == {"GB held", "GB held, again"}
+  counts, times = step.measure({"": case}, rounds=1)
   assert counts == {"GB held": 1.5}
   assert {"whole step, likelihood composed", "a straightforward step", "optimiser"} <= set(times)
   assert {"image likelihood, with gradient", "CNN, forward"} <= set(times)
@@ -165,8 +165,8 @@ def test_step_that_does_not_compile_leaves_the_others(monkeypatch):
   monkeypatch.setattr(step, "whole_step", whole_step)
   monkeypatch.setattr(step, "straightforward_step", lambda *inputs: lambda: jnp.ones(()))
   monkeypatch.setattr(step, "parts_of_a_step", lambda *inputs: 1 / 0)
-  starts = {"": step.noise(toy_settings(), TINY)}
-  counts, rows = step.measure(toy_settings(), TINY, starts, rounds=2)
+  case = step.Case(toy_settings(), TINY, step.noise(toy_settings(), TINY))
+  counts, rows = step.measure({"": case}, rounds=2)
   assert counts == {}
   assert rows["whole step"] == "RuntimeError: out of memory"
   assert rows["parts of a step"].startswith("ZeroDivisionError")
