@@ -7,8 +7,8 @@ compiled function of its own. The whole step is the shipped dispatch, many steps
 data on the device. Beside it stand the same with the likelihood as it is defined, composed of warp
 and mixture, and a straightforward step: one update in one jit, on a batch that is there already,
 with that likelihood, the warp that JAX's library offers (map_coordinates) and XLA's convolutions.
-`--whole` leaves the parts out, `--model=KEY=VALUE[,KEY=VALUE]` changes keys of the config's model;
-variants with `;` between them, of which one may be empty, take turns.
+`--whole` times the whole step alone, `--model=KEY=VALUE[,KEY=VALUE]` changes keys of the config's
+model; several such lists with `;` between them take turns, and an empty one changes nothing.
 
 Parameters are newly initialised and images are noise. `--pretrained=mnist` takes the config and
 the data set of those parameters instead. It times everything with new and with pretrained
@@ -49,19 +49,19 @@ NUM_EXAMPLES = 4096
 Call = Callable[[], Any]
 
 
-class Case(NamedTuple):
-  """What is timed."""
-
-  settings: Settings
-  data: ImageSpec
-  start: "Start"
-
-
 class Start(NamedTuple):
   """What a step begins with."""
 
   split: dict[str, np.ndarray]  # training images and labels
   params: Any = None  # None for those that training starts with
+
+
+class Case(NamedTuple):
+  """A config's step, and what it begins with."""
+
+  settings: Settings
+  data: ImageSpec
+  start: Start
 
 
 def noise(settings: Settings, data: ImageSpec) -> Start:

@@ -17,7 +17,7 @@ from scae_jax import geometry, tents
 from scae_jax.typing import Array, Float, Int, typed
 
 # How `warp_templates` computes; results and gradients are the same but for rounding. On a CPU
-# `gather` is the fastest (results/benchmarks). No accelerator has been asked yet.
+# and on an H100 `gather` is the fastest (results/benchmarks).
 METHODS = ("gather", "gather_products", "products")
 
 
