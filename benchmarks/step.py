@@ -258,7 +258,8 @@ def official(*, batch: int, steps: int, seeds: int = 1, **model: Any) -> tuple[S
 
 def resized(config: ConfigDict, batch: int, steps: int, seeds: int = 1, **model: Any) -> Settings:
   """A config with dispatches of `steps` steps of a batch, and keys of `model` changed."""
-  config.train.update({"batch_size": batch, "seeds": seeds, "num_steps": steps, "log_every": steps})
+  config.train.update({"batch_size": batch, "seeds": seeds, "revive_idle": ()})
+  config.train.steps_per_dispatch = config.train.log_every = steps
   config.train.eval_every = config.train.checkpoint_every = 0
   config.model.update_from_flattened_dict(model)
   return read_settings(config)
@@ -270,26 +271,24 @@ def main() -> None:
     __doc__, batch=128, steps=10, rounds=5, model="", pretrained="", whole=False, out=""
   )
   cases: dict[str, Case] = {}
+  trained = scae_jax.load(options.pretrained) if options.pretrained else None
   for variant in options.model.split(";"):
     changes = dict(change.split("=") for change in variant.split(",") if change)
-    end = f", {variant}" if variant and ";" in options.model else ""
-    if options.pretrained:
-      trained = scae_jax.load(options.pretrained)
-      settings = resized(trained.settings.config, options.batch, options.steps, **changes)
-      data, images = trained.spec, settings.data
-      assert isinstance(data, ImageSpec)
-      assert isinstance(images, DataOptions)
-      split = load_dataset(images.name).splits["train"].arrays
-      cases[f", at the start{end}"] = Case(settings, data, Start(split))
-      cases[f", trained{end}"] = Case(settings, data, Start(split, trained.variables["params"]))
-    else:
+    end = f" ({variant})" if variant else ""
+    if trained is None:
       settings, data = official(batch=options.batch, steps=options.steps, **changes)
       cases[end] = Case(settings, data, noise(settings, data))
+      continue
+    config = trained.settings.config.copy_and_resolve_references()
+    settings, data = resized(config, options.batch, options.steps, **changes), trained.spec
+    assert isinstance(settings.data, DataOptions)
+    assert isinstance(data, ImageSpec)
+    split = load_dataset(settings.data.name).splits["train"].arrays
+    cases[f", at the start{end}"] = Case(settings, data, Start(split))
+    cases[f", trained{end}"] = Case(settings, data, Start(split, trained.variables["params"]))
   counts, rows = measure(cases, options.rounds, parts=not options.whole)
-  sizes = {"config": options.pretrained or "mnist:official", "batch": options.batch}
-  sizes |= {"steps a dispatch": options.steps}
-  if options.model and ";" not in options.model:
-    sizes["model"] = options.model
+  name = options.pretrained or "mnist:official"
+  sizes = {"config": name, "batch": options.batch, "steps a dispatch": options.steps}
   report("training step", sizes | counts, rows, options.out)
 
 

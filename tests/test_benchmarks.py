@@ -131,10 +131,10 @@ def test_step_benchmark_has_the_parts_of_a_step(monkeypatch):
   monkeypatch.setattr(step, "whole_step", lambda *inputs: (lambda: jnp.zeros(()), {"GB held": 1.5}))
   monkeypatch.setattr(step, "straightforward_step", lambda *inputs: lambda: jnp.ones(()))
   monkeypatch.setattr(step, "milliseconds", traced)
-  settings = read_settings(shrink(mnist.get_config("official"), num_steps=2))
+  settings = step.resized(shrink(mnist.get_config("official"), num_steps=2), batch=4, steps=2)
   case = step.Case(settings, TINY, step.noise(settings, TINY))
   counts, times = step.measure({"": case, ", again": case}, rounds=1, parts=False)
-  assert set(times) == {"whole step", "whole step, again"}
+  assert times == {"whole step": [0.5], "whole step, again": [0.5]}  # of two steps
   assert set(counts) == {"GB held", "GB held, again"}
   counts, times = step.measure({"": case}, rounds=1)
   assert counts == {"GB held": 1.5}
@@ -186,6 +186,36 @@ def test_composed_likelihood_is_the_same_number(monkeypatch):
   with step.composed_likelihood():
     other = compiled(lambda variables: log_prob(variables))(variables)
   np.testing.assert_allclose(other, own, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("flags", "names"),
+  [
+    ((), ["whole step (compute_dtype=bfloat16)", "whole step"]),
+    (
+      ("--pretrained=digits",),
+      [
+        "whole step, at the start (compute_dtype=bfloat16)",
+        "whole step, trained (compute_dtype=bfloat16)",
+        "whole step, at the start",
+        "whole step, trained",
+      ],
+    ),
+  ],
+)
+def test_step_benchmark_times_variants_of_the_model(record_of, monkeypatch, flags, names):
+  def whole_step(settings, data, start):
+    half = settings.config.model.compute_dtype == "bfloat16"
+    return (lambda: 0), {"half": half, "trained": start.params is not None}
+
+  monkeypatch.setattr(step, "whole_step", whole_step)
+  variants = "--model=compute_dtype=bfloat16;"
+  record = record_of(step, "--whole", "--rounds=1", "--batch=8", "--steps=2", variants, *flags)
+  assert list(record["milliseconds"]) == names
+  for name in names:
+    end = name.removeprefix("whole step")
+    assert record["settings"][f"half{end}"] == ("bfloat16" in name)
+    assert record["settings"][f"trained{end}"] == ("trained" in name)
 
 
 def test_straightforward_step_is_made_of_library_functions():
