@@ -37,16 +37,3 @@ def sample_bank(
   # In full precision: products in an accelerator's shorter floats would blur a template.
   across = jnp.einsum("bmhwj,mijc->bmhwic", by_column, templates, precision="highest")
   return jnp.einsum("bmhwic,bmhwi->bmhwc", across, by_row, precision="highest")
-
-
-@typed
-def templates_gradient(
-  gradient: Float[Array, "b m h w c"],
-  rows: Float[Array, "b m h w"],
-  columns: Float[Array, "b m h w"],
-  side: int,
-) -> Float[Array, "m t t c"]:
-  """Gradient of the templates from that of the samples: one matrix product a template."""
-  by_row, by_column = (tent_weights(x, side) for x in (rows, columns))
-  left = by_row[..., None] * gradient[..., None, :]
-  return jnp.einsum("bmhwic,bmhwj->mijc", left, by_column, precision="highest")

@@ -5,10 +5,8 @@ zero outside; within one pixel of its outermost pixel centres it falls to zero l
 result is continuous in the pose.
 
 `warp_template` is the definition, for one template. `warp_templates` warps a bank that all examples
-share, with the same result, by one of several methods.
+share, with the same result, by one of two methods.
 """
-
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +16,7 @@ from scae_jax.typing import Array, Float, Int, typed
 
 # How `warp_templates` computes; results and gradients are the same but for rounding. On a CPU
 # and on an H100 `gather` is the fastest (results/benchmarks).
-METHODS = ("gather", "gather_products", "products")
+METHODS = ("gather", "products")
 
 
 @typed
@@ -78,8 +76,7 @@ def warp_templates(
 
   It is `warp_template` vmapped, with a faster gradient. `gather`: the backward pass gathers the
   corners again instead of keeping them, and adds to the bank in one scatter of packed shares.
-  `gather_products`: the same, but the bank's gradient is a matrix product (`tents`), which adds to
-  no address twice. `products`: matrix products forward, too, and nothing is gathered.
+  `products`: matrix products (`tents`); nothing is gathered or scattered.
   """
   if method not in METHODS:
     raise ValueError(f"no method {method!r}; expected one of {', '.join(METHODS)}")
@@ -90,7 +87,7 @@ def warp_templates(
   rows, columns = jax.vmap(jax.vmap(position))(poses)
   if method == "products":
     return tents.sample_bank(templates, rows, columns)
-  return _gather_bank(method == "gather_products", templates, rows, columns)
+  return _gather_bank(templates, rows, columns)
 
 
 @typed
@@ -143,20 +140,17 @@ def _bank_table(templates: Array) -> Array:
   return tables.reshape(-1, tables.shape[-1])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _gather_bank(by_products: bool, templates: Array, rows: Array, columns: Array) -> Array:
+@jax.custom_vjp
+def _gather_bank(templates: Array, rows: Array, columns: Array) -> Array:
   """`sample_bilinear` of every template [m, t, t, c] at its positions [b, m, h, w]."""
-  del by_products  # whether the templates' gradient is a matrix product, not a scatter
   return jax.vmap(jax.vmap(sample_bilinear), in_axes=(None, 0, 0))(templates, rows, columns)
 
 
-def _gather_bank_forward(by_products: bool, *inputs: Array) -> tuple[Array, tuple[Array, ...]]:
-  return _gather_bank(by_products, *inputs), inputs
+def _gather_bank_forward(*inputs: Array) -> tuple[Array, tuple[Array, ...]]:
+  return _gather_bank(*inputs), inputs
 
 
-def _gather_bank_backward(
-  by_products: bool, saved: tuple[Array, ...], gradient: Array
-) -> tuple[Array, Array, Array]:
+def _gather_bank_backward(saved: tuple[Array, ...], gradient: Array) -> tuple[Array, Array, Array]:
   templates, rows, columns = saved
   num_templates, side, _, channels = templates.shape
   index, down, right = locate(side, rows, columns)
@@ -176,10 +170,7 @@ def _gather_bank_backward(
   def inside(position: Array) -> Array:
     return ((position > -1) & (position < side)).astype(position.dtype)
 
-  if by_products:
-    of_bank = tents.templates_gradient(gradient, rows, columns, side)
-  else:
-    of_bank = _scattered(templates, index, down, right, gradient)
+  of_bank = _scattered(templates, index, down, right, gradient)
   return of_bank, inside(rows) * rows_gradient, inside(columns) * columns_gradient
 
 
