@@ -23,9 +23,9 @@ from scae_jax.training.loop import train
 from scae_jax.training.mesh import make_mesh, replicated
 from scae_jax.training.objective import losses
 from scae_jax.training.program import Program
-from scae_jax.training.state import make_state
+from scae_jax.training.state import initial_states, make_state
 from scae_jax.training.systems import make_system
-from tests.references import assert_slope
+from tests.references import assert_slope, equations
 from tests.runs import (
   assert_golden,
   assert_same_run,
@@ -123,6 +123,17 @@ def test_gradient_of_the_total_by_differences():
       params = jax.tree.map(lambda leaf, scale=scale: scale * leaf, start)
       # The total is of size 1e3; a direction through all parameters has a slope of 1e3 to 1e5.
       assert_slope(total, params, rng, 1e-7, atol=1e-4, rtol=1e-5)
+
+
+def test_seeds_decompose_one_matrix_at_a_time():
+  """On two devices of a CPU jaxlib 0.10 never ends a QR decomposition of several matrices."""
+  config = shrink(digits.get_config(), seeds=3)
+  settings, spec = read_settings(config), feed_of(load_digits(), 18, max_shift=1).spec
+  system = make_system(settings, spec)
+  program = jax.make_jaxpr(lambda: initial_states(settings, system, spec))()
+  found = [each for each in equations(program.jaxpr) if each.primitive.name == "qr"]
+  assert found, "without a decomposition this test sees nothing"
+  assert {each.invars[0].aval.ndim for each in found} == {2}
 
 
 @pytest.fixture(scope="module")

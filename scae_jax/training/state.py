@@ -62,7 +62,10 @@ def initial_states(settings: Settings, system: System, data: Spec, start: Any = 
   def make(seed: Array | int, start: Any) -> TrainState:
     return initial_state(system, data, optimizer, seed=seed, start=start)
 
-  return make(seeds[0], start) if len(seeds) == 1 else jax.vmap(make)(jnp.array(seeds), start)
+  if len(seeds) == 1:
+    return make(seeds[0], start)
+  # Not side by side: on several devices of a CPU a QR decomposition of several matrices never ends.
+  return jax.lax.map(lambda own: make(*own), (jnp.array(seeds), start))
 
 
 def make_state(
