@@ -6,9 +6,9 @@
 The file lists rows, each a config with overrides and a number of seeds; its form is described in
 scae_jax/training/sweep.py. All of it is checked before anything runs. Each row is a run of
 train.py in <workdir>/<row>, by default runs/<sweep file>/<row>; <workdir>/table.md and table.csv
-have the mean and standard deviation of all that are finished. A row that fails does not stop the
-others. The same command again skips what is finished, resumes what was interrupted, and tries
-again what failed. Ctrl-C or SIGTERM saves and stops, a second one stops at once.
+have the mean and standard deviation of all that are finished. A row that fails stops only those
+that start from it. The same command again skips what is finished, resumes what was interrupted, and
+tries again what failed. Ctrl-C or SIGTERM saves and stops, a second one stops at once.
 
 --task=i/n runs every n-th row from the i-th, counted from 0, for example in a Slurm array:
 
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
   jax.config.update("jax_platforms", "cpu")
   with exit_with_message(), explained():
     root = options.workdir or pathlib.Path("runs") / options.file.stem
-    rows = read_sweep(options.file)
+    rows = read_sweep(options.file, root)
     mine = read_task(options.task, rows)
     print(f"checking {len(rows)} rows", flush=True)
     check_rows(rows, root)

@@ -76,7 +76,8 @@ def save_pretrained(
   """
   variables = {"params": write_parameters(folder, run.variables[seed]["params"], dtype)}
   config = run.config.to_dict()
-  config["train"]["start_from"] = ""  # a folder of this machine, and no more to be read
+  # A folder of this machine, and no more to be read.
+  config["train"] |= {"start_from": "", "start_modules": ()}
   write_whole(folder / "config.json", sealed_json(config))
   write_json(folder / "data.json", describe_data(run.dataset))
   source = {"step": run.step, "seed": seed, "figures": figures}

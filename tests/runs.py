@@ -216,4 +216,4 @@ def report_of(config, seed=0, lin_match=0.5):
 def rows_of(home: pathlib.Path, text: str) -> list[Row]:
   """The rows of a sweep file with this text."""
   (home / "sweep.toml").write_text(text)
-  return read_sweep(home / "sweep.toml")
+  return read_sweep(home / "sweep.toml", home / "root")

@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import json
-import pathlib
 import re
 import subprocess
 import zlib
@@ -268,7 +267,6 @@ def test_a_report_has_its_page_or_says_why_not(digits, dataset, tmp_path, monkey
     raise ValueError("why")
 
   written, path = [], tmp_path / "explore.html"
-  monkeypatch.setattr(write, "load", lambda folder: (folder, digits))
   for system, write_page, said in (
     ("scae", lambda *given: written.append(given), f"to look inside: {path}\n"),
     ("scae", refuse, "no page to look inside: why\n"),
@@ -277,9 +275,13 @@ def test_a_report_has_its_page_or_says_why_not(digits, dataset, tmp_path, monkey
     settings = dataclasses.replace(digits.settings, system=system)
     run = Run(settings, digits.system, dataset, {0: digits.variables}, 1, is_latest=True)
     monkeypatch.setattr(write, "write_page", write_page)
-    write.look_inside(run, pathlib.Path("parameters"), tmp_path)
+    write.look_inside(run, ROOT / "pretrained" / "digits", tmp_path)
     assert capsys.readouterr().out == said
-  assert written == [((pathlib.Path("parameters"), digits), dataset, path)]
+  ((model, *others),) = written
+  assert others == [dataset, path]
+  # The run's, and not read once more: after a run of many processes, orbax cannot.
+  assert (model.variables, model.step) == (digits.variables, 1)
+  assert (model.class_names, model.inputs) == (digits.class_names, digits.inputs)
 
 
 def test_a_page_that_is_too_large_has_no_encoder(digits, dataset, tmp_path, monkeypatch):

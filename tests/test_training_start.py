@@ -84,7 +84,8 @@ def save_run(config, workdir, steps=(8,)) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> pathlib.Path:
-  return save_run(toy_config(), tmp_path_factory.mktemp("source"), steps=(8, 16))
+  config = toy_config(train__num_steps=16)
+  return save_run(config, tmp_path_factory.mktemp("source"), steps=(8, 16))
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,7 @@ def test_what_the_other_run_lacks_and_modules_not_named_are_drawn_as_ever(source
       assert_equal(own, taken[name] if is_taken else drawn[name])
 
 
-def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path):
+def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path, capfd):
   seeds = {"train__seed": 5, "train__seeds": 2}
   config = toy_config(train__start_from=str(source), **seeds)
   state = first_state(config, tmp_path / "shared")
@@ -145,6 +146,8 @@ def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path
   state = first_state(config, tmp_path / "own")
   found = [one["params"] for one in variables_by_seed(state, (5, 6)).values()]
   assert_equal(found, [*params_of(sources).values()])
+  unfinished = f"starting from step 8 of {sources}, which has 24 and is not finished: "
+  assert unfinished in capfd.readouterr().err
 
 
 def test_bias_of_places_is_resized_to_another_canvas(tmp_path):

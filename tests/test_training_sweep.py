@@ -31,6 +31,7 @@ seeds = 3
 overrides = { train.num_steps = 9, train.tensorboard = true, data.name = "mnist" }
 """
 ROW = '[[rows]]\nname = "a"\n'
+TABLE = (pathlib.Path("sweeps/table.toml"), pathlib.Path("runs/table"))  # where sweep.py has it
 
 
 def test_a_row_is_what_the_command_line_would_be(home):
@@ -63,7 +64,7 @@ def test_shipped_sweeps_have_the_whole_menu(name, monkeypatch):
   monkeypatch.chdir(ROOT)
   from scae_jax.models.ablations import MENU
 
-  base, *rows = read_sweep(pathlib.Path(f"sweeps/{name}-ablations.toml"))
+  base, *rows = read_sweep(pathlib.Path(f"sweeps/{name}-ablations.toml"), pathlib.Path("runs"))
   assert base.name == "base"
   assert [row.name for row in rows] == list(MENU)
   for row in rows:
@@ -78,7 +79,7 @@ def test_shipped_sweeps_have_the_whole_menu(name, monkeypatch):
 
 def test_shipped_table_is_that_of_the_readme(monkeypatch):
   monkeypatch.chdir(ROOT)
-  rows = {row.name: row for row in read_sweep(pathlib.Path("sweeps/table.toml"))}
+  rows = {row.name: row for row in read_sweep(*TABLE)}
   table = (ROOT / "README.md").read_text().partition("## Results")[2]
   named = re.findall(r"^\|.*\[`(?:python train.py|--config=(\S+))`\]", table, re.MULTILINE)
   configs = {name: row.arguments[0].removeprefix("--config=") for name, row in rows.items()}
@@ -97,7 +98,7 @@ def test_shipped_table_is_that_of_the_readme(monkeypatch):
 )
 def test_shipped_table_has_the_runs_of_a_record(record, names, monkeypatch):
   monkeypatch.chdir(ROOT)
-  rows = {row.name: row for row in read_sweep(pathlib.Path("sweeps/table.toml"))}
+  rows = {row.name: row for row in read_sweep(*TABLE)}
   commands = (ROOT / "results" / record / "README.md").read_text().replace("\\\n", " ")
   for value in re.findall(r'^ *run="([^"]*)"', commands, re.MULTILINE):
     commands = commands.replace("$run ", f"{value} ")
@@ -129,6 +130,12 @@ def test_shipped_table_has_the_runs_of_a_record(record, names, monkeypatch):
     ('config = "toy.py"\noverrides = 3\n' + ROW, r"row 0 \(a\): overrides must be a table.*is 3"),
     ('config = "toy.py"\nseeds = 0\n' + ROW, r"row 0 \(a\): seeds must be a whole .* it is 0"),
     ('config = "toy.py"\nseeds = true\n' + ROW, r"row 0 \(a\): seeds must be a whole .*is True"),
+    ('config = "toy.py"\n' + ROW + "start_from = 3", r"row 0 \(a\): start_from must be .* it is 3"),
+    ('config = "toy.py"\n' + ROW + 'start_from = "a"', r"must be the name of a row above.*is 'a'"),
+    (
+      f'config = "toy.py"\n{ROW}start_from = "b"\noverrides.train.start_from = "runs/b"',
+      "give start_from or an override of train.start_from, not both",
+    ),
     *(
       (f'config = "toy.py"\n{ROW}overrides = {{ {override} }}', rf"row 0 \(a\): {message}")
       for override, message in {
@@ -154,7 +161,7 @@ def test_all_mistakes_are_told_at_once_before_any_run(home):
   with pytest.raises(RunError, match=r"row 0(.|\n)*row 1(.|\n)*Nothing was started."):
     rows_of(home, text)
   with pytest.raises(RunError, match=r"nowhere.toml cannot be read"):
-    read_sweep(home / "nowhere.toml")
+    read_sweep(home / "nowhere.toml", home)
   text = 'config = "toy.py"\n' + "".join(
     f'[[rows]]\nname = "{name}"\noverrides = {{ {override} }}\n'
     for name, override in {

@@ -197,6 +197,19 @@ def test_a_failing_row_does_not_stop_the_others(home, trainer):
   assert (home / "root" / "b" / "train.log").read_text().count("training\n") == 2
 
 
+def test_a_row_waits_for_the_one_it_starts_from(home, trainer):
+  """It would start from a checkpoint in the middle of the other run, and never again."""
+  rows = rows_of(home, f'{FOUR}start_from = "b"\n')  # the last row
+  assert rows[3].config.train.start_from == str(home / "root" / "b")
+  plan = {name: {"report": report_of(row.config)} for name, row in zip("abcd", rows, strict=True)}
+  with pytest.raises(sweep.RowsFailed) as info:
+    trainer(plan | {"b": {"code": 1}}, rows, rows)
+  assert "d: b, from which it starts, is not finished" in str(info.value)
+  assert calls(home) == ["a", "b", "c"]
+  trainer(plan, rows, rows)
+  assert calls(home) == ["b", "d"]
+
+
 def test_a_task_runs_its_rows_and_tables_all(home, trainer):
   rows = rows_of(home, FOUR)
   plan = {name: {"report": report_of(rows[0].config)} for name in "abcd"}

@@ -42,6 +42,7 @@ class EvalDataset:
   class_names: tuple[str, ...]  # what each label stands for
   splits: Mapping[str, Split]  # "test" at least; all have images of one shape
   notes: tuple[str, ...] = ()  # sentences to stand beside every figure measured on it
+  cropped_from: tuple[int, int] | None = None  # height and width, pixels, of the whole images
 
   required_splits: ClassVar[tuple[str, ...]] = ("test",)
 
@@ -181,7 +182,7 @@ def crop_middle(dataset: AnySet, side: int) -> AnySet:
     name: dataclasses.replace(split, images=np.ascontiguousarray(middle(split.images, side)))
     for name, split in dataset.splits.items()
   }
-  return dataclasses.replace(dataset, splits=splits)
+  return dataclasses.replace(dataset, splits=splits, cropped_from=(height, width))
 
 
 def normalized(dataset: AnySet) -> AnySet:
@@ -205,6 +206,7 @@ def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   pixels = images.reshape(len(images), -1)
   if images.dtype != np.uint8:
     mean, std = pixels.mean(axis=1), pixels.std(axis=1)
+    std = np.where(np.ptp(pixels, axis=1) == 0, 0, std)  # which rounding makes of one grey
   else:
     # Whole numbers up to the root: one grey has a variance of 0 exactly.
     count, total = pixels.shape[1], pixels.sum(axis=1, dtype=np.int64)

@@ -2,11 +2,14 @@
 
 import os
 import pathlib
+from typing import Any
 
 from scae_jax.evaluation.clusters import FILE, Clusters, read_clusters
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
-from scae_jax.training.config import SHIPPED
+from scae_jax.models.system import Spec, System
+from scae_jax.training.build import Run
+from scae_jax.training.config import SHIPPED, Settings
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.options import DataOptions
 from scae_jax.training.parameters import pretrained_names, restore
@@ -40,29 +43,53 @@ def load(
   with explained():
     folder = _folder(source)
     settings = load_settings(folder, is_given=True)
-    if isinstance(settings.data, DataOptions):
-      spec, class_names, side = read_image_facts(folder, settings.data)
-      inputs = ImageInput(settings.data, spec.channels, side)
-    else:
-      spec, class_names = settings.data.spec, ()
-      inputs = PointInput(settings.data.slots)
+    spec = _facts(folder, settings)[0]
     system = make_system(settings, spec)
     by_seed, number, _ = restore(folder, step, settings, system, spec)
     seed = next(iter(by_seed)) if seed is None else seed
     if seed not in by_seed:
       raise RunError(f"{folder} has the seeds {sorted(by_seed)}, not {seed}.")
-    return Model(
-      settings=settings,
-      spec=spec,
-      class_names=class_names,
-      clusters=_clusters(folder, number, seed),
-      step=number,
-      seed=seed,
-      batch_size=batch_size,
-      system=system,
-      variables=by_seed[seed],
-      inputs=inputs,
-    )
+    return _model(folder, settings, system, number, seed, by_seed[seed], batch_size)
+
+
+def model_of(run: Run, folder: pathlib.Path, *, batch_size: int = 64) -> Model:
+  """The model of the first seed of a run that is open, and stored in the folder."""
+  seed, variables = next(iter(run.variables.items()))
+  return _model(folder, run.settings, run.system, run.step, seed, variables, batch_size)
+
+
+def _model(
+  folder: pathlib.Path,
+  settings: Settings,
+  system: System,
+  step: int,
+  seed: int,
+  variables: Any,
+  batch_size: int,
+) -> Model:
+  spec, class_names, inputs = _facts(folder, settings)
+  return Model(
+    settings=settings,
+    spec=spec,
+    class_names=class_names,
+    clusters=_clusters(folder, step, seed),
+    step=step,
+    seed=seed,
+    batch_size=batch_size,
+    system=system,
+    variables=variables,
+    inputs=inputs,
+  )
+
+
+def _facts(
+  folder: pathlib.Path, settings: Settings
+) -> tuple[Spec, tuple[str, ...], ImageInput | PointInput]:
+  """What the model is built from, the names of the labels, and what the model takes."""
+  if isinstance(settings.data, DataOptions):
+    spec, class_names, side = read_image_facts(folder, settings.data)
+    return spec, class_names, ImageInput(settings.data, spec.channels, side)
+  return settings.data.spec, (), PointInput(settings.data.slots)
 
 
 def _folder(source: str | os.PathLike[str]) -> pathlib.Path:

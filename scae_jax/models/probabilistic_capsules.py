@@ -204,7 +204,7 @@ class ProbabilisticCapsules(nn.Module):
   def draw_from_parts(self, found: Found, part: Array, canvas: int) -> Array:
     """Images [b, h, w, c] from poses and presences of parts; see `system.Draw`."""
     shown = (part < 0) | (jnp.arange(self.generative.capsules[0]) == part)
-    presence = jnp.asarray(found.part_presence) * shown[None]
+    presence = jnp.clip(jnp.asarray(found.part_presence), 0, 1) * shown[None]
     return self._draw_parts(presence, jnp.asarray(found.part_poses), canvas)
 
   def draw_from_objects(self, found: Found, number: Array, canvas: int) -> Array:

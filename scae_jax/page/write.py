@@ -20,7 +20,7 @@ from scae_jax.evaluation.pictures import embed
 from scae_jax.figures.style import palette
 from scae_jax.files import write_whole
 from scae_jax.library.inputs import ImageInput
-from scae_jax.library.loading import load
+from scae_jax.library.loading import model_of
 from scae_jax.library.model import Model
 from scae_jax.models.system import ImageSpec
 from scae_jax.page.systems import SYSTEMS, no_encoder, shown
@@ -63,7 +63,7 @@ def look_inside(run: Run, folder: pathlib.Path, workdir: pathlib.Path) -> None:
   assert isinstance(run.dataset, Dataset)  # of images, as these systems take
   path = workdir / "explore.html"
   try:
-    write_page(load(folder), run.dataset, path)
+    write_page(model_of(run, folder), run.dataset, path)
   except ValueError as error:
     print(f"no page to look inside: {error}")
   else:

@@ -32,18 +32,17 @@ def report_run(
   """Writes tables and figures to `<workdir>/evaluation`, or to a folder below it, and returns it.
 
   The run's own held-out split at its latest step goes to `evaluation` itself. Anything else, and a
-  report on fewer examples than the config says, goes to
-  `evaluation/<data set>-<split>[-step<number>][-max<examples>]`. Prints which folder it was.
+  report on another number of examples than the config says, goes to
+  `evaluation/<data set>-<split>[-step<number>][-max<examples>|-all]`; the last is left out where
+  another split or data set has all or more. Prints which folder it was.
 
   What is None is the run's own; 0 `max_examples` are all. Raises `RunError` if another data set or
   split is asked of a run on generated scenes, and what `write_reports` and the scorers raise.
   """
   settings = run.settings
+  usual = settings.evaluation.max_examples
   if max_examples is None:
-    max_examples = settings.evaluation.max_examples
-  suffix = "" if run.is_latest else f"-step{run.step}"
-  if 0 < max_examples < (settings.evaluation.max_examples or math.inf):
-    suffix += f"-max{max_examples}"
+    max_examples = usual
   evaluated = Evaluated(
     system=run.system,
     variables=run.variables,
@@ -70,6 +69,10 @@ def report_run(
       check_transfer(run.dataset, scored, settings.data.canvas)
       examples, make_batch = evaluation_examples(named_split(scored, split), settings.data)
       scorer = answer_scorer(evaluated, scored, split, examples, make_batch)
+  suffix = "" if run.is_latest else f"-step{run.step}"
+  is_less = 0 < max_examples < (usual or math.inf)
+  if is_less or (is_own and max_examples != usual):
+    suffix += f"-max{max_examples}" if max_examples else "-all"
   directory = workdir / "evaluation"
   if suffix or not is_own:
     directory /= file_name(f"{name}{suffix}")

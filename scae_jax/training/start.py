@@ -84,6 +84,7 @@ def _read(source: pathlib.Path, options: TrainOptions, own: Any, mesh: Mesh) -> 
     _check_fit(source, own_shapes, _shapes(chosen, found > 1))
     return chosen
 
+  unfinished = ""
   if is_pretrained:
     step, _, arrays = read_stored(source)
     arrays = {path: array.astype(np.float32) for path, array in arrays.items()}
@@ -96,11 +97,14 @@ def _read(source: pathlib.Path, options: TrainOptions, own: Any, mesh: Mesh) -> 
       template = placed(state_shapes(theirs, optimizer, num_seeds=found), mesh)
       state, progress = checkpoints.restore(template)
     params, step = jax.device_get(taken(state.params)), progress.step
+    length = saved_settings(source).train.num_steps
+    if step < length:
+      unfinished = f", which has {length} and is not finished"
   summary = _summary(own_shapes, _shapes(params, found > 1))
   params = _resized(params, own_shapes)
   if found < num_seeds:
     params = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (num_seeds, *leaf.shape)), params)
-  return Start(params, f"starting from step {step} of {source}: {summary}")
+  return Start(params, f"starting from step {step} of {source}{unfinished}: {summary}")
 
 
 Shapes = dict[str, tuple[int, ...]]  # of parameters, by path

@@ -14,6 +14,11 @@
     seeds = 5
     overrides = { model.part_decoder.template_size = 5 }
 
+    [[rows]]
+    name = "views"
+    config = "configs/digits.py:views"
+    start_from = "base"                         # a row above; it trains when that one is finished
+
 Paths are relative to the folder in which the sweep is started, as on the command line of train.py.
 A row's overrides come after those of all rows.
 
@@ -56,7 +61,7 @@ from scae_jax.training.optimizers import check_length
 from scae_jax.training.workdir import RESUMABLE_CHANGES, check_same_run
 
 SHARED_KEYS = ("config", "seeds", "overrides", "rows")
-ROW_KEYS = ("name", "config", "seeds", "overrides")
+ROW_KEYS = ("name", "config", "seeds", "overrides", "start_from")
 
 
 class RowsFailed(FailedError):
@@ -70,6 +75,7 @@ class Row:
   name: str  # of its line in the table and of its folder
   arguments: tuple[str, ...]  # of train.py, without the workdir
   settings: Settings  # what train.py makes of them
+  start_from: str = ""  # the row whose run it goes on from, if any
 
   @property
   def config(self) -> ConfigDict:
@@ -77,8 +83,9 @@ class Row:
     return self.settings.config
 
 
-def read_sweep(path: pathlib.Path) -> list[Row]:
-  """The rows of a sweep file; `RunError` with all that is wrong in it, each with its row."""
+def read_sweep(path: pathlib.Path, root: pathlib.Path) -> list[Row]:
+  """The rows of a sweep file whose runs are in `root`; `RunError` with all that is wrong in it,
+  each with its row."""
   try:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError) as error:
@@ -92,9 +99,13 @@ def read_sweep(path: pathlib.Path) -> list[Row]:
   for number, table in enumerate(tables):
     where = f"{path}, row {number} ({table.get('name', 'without a name')})"
     try:
-      row = make_row(where, shared, table)
+      row = make_row(where, shared, table, root)
       if row.name in names:
         raise RunError(f"{where}: another row has this name; names are folders, give it its own.")
+      if row.start_from and row.start_from not in names:
+        raise RunError(
+          f"{where}: start_from must be the name of a row above; it is {row.start_from!r}."
+        )
     except RunError as error:
       errors.append(str(error))
     else:
@@ -127,11 +138,18 @@ def _check_keys(where: str, table: Mapping[str, Any], valid: Sequence[str]) -> N
     raise RunError(f"{where}: unknown keys {unknown}; valid ones are {list(valid)}.")
 
 
-def make_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) -> Row:
-  """A row from its table and the keys shared by all rows; errors begin with `where`."""
+def make_row(
+  where: str,
+  shared: Mapping[str, Any],
+  table: Mapping[str, Any],
+  root: pathlib.Path = pathlib.Path(),
+) -> Row:
+  """A row of a sweep in `root`, from its table and the keys shared by all rows; errors begin with
+  `where`."""
   _check_keys(where, table, ROW_KEYS)
   merged = {**shared, **table}
   name, source, seeds = merged.get("name"), merged.get("config"), merged.get("seeds")
+  start_from = merged.get("start_from", "")
   # A dot would let a name be that of a table, and a slash leave the folder.
   if not (isinstance(name, str) and re.fullmatch(r"[\w+-]+", name)):
     raise RunError(f"{where}: name must be letters, digits, '_', '-' or '+'; it is {name!r}.")
@@ -148,6 +166,12 @@ def make_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) ->
     if type(seeds) is not int or seeds < 1:
       raise RunError(f"{where}: seeds must be a whole number of at least 1; it is {seeds!r}.")
     overrides["train.seeds"] = seeds
+  if not isinstance(start_from, str):
+    raise RunError(f"{where}: start_from must be the name of a row above; it is {start_from!r}.")
+  if start_from:
+    if "train.start_from" in overrides:
+      raise RunError(f"{where}: give start_from or an override of train.start_from, not both.")
+    overrides["train.start_from"] = str(root / start_from)
   arguments = [f"--config={source}"]
   # As train.py reads them: TOML's arrays are tuples.
   arguments += [f"--config.{key}={tuples(value)}" for key, value in overrides.items()]
@@ -164,7 +188,7 @@ def make_row(where: str, shared: Mapping[str, Any], table: Mapping[str, Any]) ->
         f"{where}: config.{key} must be of type {expected.__name__}; it is {given!r} of type"
         f" {type(given).__name__}."
       )
-  return Row(name, tuple(arguments), settings)
+  return Row(name, tuple(arguments), settings, start_from)
 
 
 def read_task(text: str, rows: Sequence[Row]) -> list[Row]:
@@ -190,21 +214,27 @@ def run_rows(
   root.mkdir(parents=True, exist_ok=True)
   write_tables(rows, root)
   failures = []
+  by_name = {row.name: row for row in rows}
   for number, row in enumerate(mine, start=1):
     workdir, where = root / row.name, f"{number}/{len(mine)} {row.name}"
     if finished_report(row, workdir):
       say(f"{where}: finished before")
       continue
+    start = by_name.get(row.start_from)
+    if start is not None and not finished_report(start, root / start.name):
+      failures.append(f"{row.name}: {start.name}, from which it starts, is not finished")
+      say(f"{where}: FAILED; {failures[-1]}")
+      continue
     log = workdir / "train.log"
     say(f"{where}: training, see {log}")
     workdir.mkdir(exist_ok=True)
-    started, start = time.monotonic(), log.stat().st_size if log.exists() else 0
+    started, size = time.monotonic(), log.stat().st_size if log.exists() else 0
     code = run_logged([*command, *row.arguments, f"--workdir={workdir}"], log)
     minutes = (time.monotonic() - started) / 60
     if code == 0 and finished_report(row, workdir):
       say(f"{where}: finished in {minutes:.1f} min")
     else:
-      failures.append(f"{row.name}: exit code {code}, {reason(log, start)}")
+      failures.append(f"{row.name}: exit code {code}, {reason(log, size)}")
       say(f"{where}: FAILED after {minutes:.1f} min; {failures[-1]}")
     write_tables(rows, root)
   say(f"tables: {root / 'table.md'}, {root / 'table.csv'}")

@@ -166,15 +166,17 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
 def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
   """A description, ready for JSON, by which a data set is recognised in any folder.
 
-  Name, class names, and of each split the number and shape of its examples and a hash; of generated
-  scenes, the generator's options.
+  Name, class names, and of each split the number and shape of its examples and a hash; of cropped
+  images also the size of the whole ones. Of generated scenes, the generator's options.
   """
   if isinstance(dataset, Scenes):
     return dataset.describe()
+  whole = dataset.cropped_from
   return {
     "name": dataset.name,
     "class_names": list(dataset.class_names),
     **{name: _describe_split(split) for name, split in dataset.splits.items()},
+    **({} if whole is None else {"cropped_from": f"{whole[0]}x{whole[1]}"}),
   }
 
 
@@ -190,7 +192,8 @@ def read_image_facts(
 ) -> tuple[ImageSpec, tuple[str, ...], tuple[int, int]]:
   """What the folder of a run says of the images that it was trained on.
 
-  Returns what the model is built from, the name of each label, and height and width, pixels.
+  Returns what the model is built from, the name of each label, and height and width, pixels, before
+  `data.crop`.
   Raises `RunError` if `data.json` is missing or damaged.
   """
   path = workdir / "data.json"
@@ -199,9 +202,12 @@ def read_image_facts(
   except ValueError as error:
     raise RunError(f"{error} A run that is resumed or evaluated anew writes it.") from error
   shape = re.search(r" of (\d+)x(\d+)x(\d+),", str(known["train"]))
-  if shape is None:
+  whole = re.fullmatch(r"(\d+)x(\d+)", str(known.get("cropped_from", "0x0")))
+  if shape is None or whole is None:
     raise RunError(f"{path} does not say what the images are like; it is damaged.")
   height, width, channels = map(int, shape.groups())
+  if "cropped_from" in known:
+    height, width = map(int, whole.groups())
   names = tuple(map(str, known["class_names"]))
   return spec_of(options, channels, len(names)), names, (height, width)
 
