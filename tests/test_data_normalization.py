@@ -60,6 +60,7 @@ def test_statistics_are_those_of_all_pixels_of_an_image():
     assert mean[i] == pytest.approx(image.mean(), rel=1e-6)
     assert deviation[i] == pytest.approx(image.std() if i < 8 else 1, rel=1e-6)
   assert deviation[8] == 1  # of one grey: sums of whole numbers have no rounding to divide by
+  assert pixel_statistics(images / np.float32(255))[1][8] == 1
 
   # What is largest is the sum of squares times the pixels: 4e16 of 512x512x3 white ones.
   images = np.full((2, 512, 512, 3), 255, np.uint8)

@@ -53,6 +53,14 @@ def few(monkeypatch, not_drawn):
   )
 
 
+def test_scenes_with_too_many_points_have_no_ransac(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(scorers, "MAX_POINTS", DATASET.slots - 1)
+  monkeypatch.setattr(scorers, "ransac", None)
+  for report in write(tmp_path).values():
+    assert "ransac" not in report["segmentation"]["0"]
+  assert "Note: ransac is left out" in capsys.readouterr().out
+
+
 def write(directory, system=SYSTEM, variables=VARIABLES, **more):
   evaluated = Evaluated(system, variables, step=9, batch_size=5, **more)
   return write_reports(directory, evaluated, scorers.scene_scorer(evaluated, DATASET))

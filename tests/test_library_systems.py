@@ -125,6 +125,8 @@ def test_posteriors_are_drawn_and_refined(images):
   posterior = jax.jit(free_form.encode)(model.variables, batch)
   picture = jax.jit(free_form.draw)(model.variables, posterior, batch)
   np.testing.assert_allclose(model.draw(found, "parts"), picture, atol=1e-5)
+  whole, more = (found.replace(part_presence=x * np.ones_like(found.part_presence)) for x in (1, 2))
+  assert_same(model.draw(more, "parts"), model.draw(whole, "parts"), 0)
 
   offsets = np.eye(2, 3) + np.asarray(model.variables["params"]["generative"]["offset_1"])
   owner, rows, m = found.details["owner_0"], np.arange(10)[:, None], np.arange(6)

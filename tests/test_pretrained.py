@@ -70,10 +70,11 @@ def test_saved_parameters_come_back(run, tmp_path, dtype, precision):
 
 def test_exported_config_does_not_name_the_folder_that_the_run_started_from(run, tmp_path):
   config = ConfigDict(run.config.to_dict())
-  config.train.start_from = "/somewhere/runs/first"
+  config.train.start_from, config.train.start_modules = "/somewhere/runs/first", ("encoder",)
   started = dataclasses.replace(run, settings=read_settings(config))
   save_pretrained(started, 1, tmp_path, "float16", {})
   assert "/somewhere" not in (tmp_path / "config.json").read_text()
+  assert open_run(tmp_path).step == run.step  # the config is one that can be read
 
 
 def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):

@@ -65,8 +65,13 @@ def test_what_is_known_without_the_data_is_what_training_saw(tmp_path):
   settings = read_settings(toy_config(data__two_views=True))
   _, dataset, feed = build(settings)
   write_json(tmp_path / "data.json", describe_data(dataset))
-  assert read_image_facts(tmp_path, settings.data)[0] == feed.spec
+  spec, _, side = read_image_facts(tmp_path, settings.data)
+  assert spec == feed.spec
   assert feed.spec.two_views
+  assert side == (16, 16)
+  settings = read_settings(toy_config(data__crop=12))
+  write_json(tmp_path / "data.json", describe_data(build(settings)[1]))
+  assert read_image_facts(tmp_path, settings.data)[2] == (16, 16)  # before it is cropped
 
 
 def test_what_a_config_says_of_its_images_reaches_the_batches():

@@ -53,7 +53,10 @@ def reports(monkeypatch):
     (PLAIN, {"split": "train"}, "plain-train", "train"),
     (PLAIN, {"is_latest": False}, "plain-test-step12", "test"),
     (PLAIN, {"max_examples": 60}, ".", "test"),
-    (PLAIN, {"max_examples": 0}, ".", "test"),
+    # The report of the config's number of examples stays.
+    (PLAIN, {"max_examples": 0}, "plain-test-all", "test"),
+    (PLAIN, {"max_examples": 61}, "plain-test-max61", "test"),
+    (PLAIN, {"max_examples": 0, "split": "train"}, "plain-train", "train"),
     (PLAIN, {"max_examples": 59}, "plain-test-max59", "test"),
     (PLAIN, {"max_examples": 9, "is_latest": False}, "plain-test-step12-max9", "test"),
     (PLAIN, {"scored": OTHER}, "other-test", "test"),
