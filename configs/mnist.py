@@ -19,7 +19,7 @@ of the objects reaches the parts after step 38,000. `views` continues its run wi
 image, and lets that gradient reach the parts again until step 32,000: LIN-MATCH 98.0 %, mean of
 three seeds (results/mnist). `views_40` continues from there on the published canvas, with shifts of
 up to 6 pixels, for affNIST's maps. `quick` and `quick_views` are the first two runs in 30 percent
-of their steps: 97.2 %, two seeds. `quick` stops a quarter of the way down its cosine.
+of their steps: 97.1 %, three seeds. `quick` stops a quarter of the way down its cosine.
 
 `official` and `paper` have not been trained to their end with this code. 121,500 steps of
 `official`, seven minutes of an H100, are in results/mnist.
