@@ -12,7 +12,7 @@ from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.systems import check_system, systems
-from scae_jax.training.workdir import describe_data, read_image_facts
+from scae_jax.training.workdir import check_same_data, describe_data, read_image_facts
 from tests.toy_classifier import classifier_config
 from tests.toy_data import dataset_of, random_images
 from tests.toy_system import make_system, toy_config, toy_data
@@ -70,8 +70,15 @@ def test_what_is_known_without_the_data_is_what_training_saw(tmp_path):
   assert feed.spec.two_views
   assert side == (16, 16)
   settings = read_settings(toy_config(data__crop=12))
-  write_json(tmp_path / "data.json", describe_data(build(settings)[1]))
+  described = describe_data(build(settings)[1])
+  write_json(tmp_path / "data.json", described)
   assert read_image_facts(tmp_path, settings.data)[2] == (16, 16)  # before it is cropped
+  write_json(tmp_path / "data.json", {**described, "cropped_from": "large"})
+  with pytest.raises(RunError, match="does not say what the images are like"):
+    read_image_facts(tmp_path, settings.data)
+  older = {key: value for key, value in described.items() if key != "cropped_from"}
+  write_json(tmp_path / "data.json", older)
+  check_same_data(tmp_path, described)
 
 
 def test_what_a_config_says_of_its_images_reaches_the_batches():

@@ -8,7 +8,6 @@ from scae_jax.evaluation.clusters import FILE, Clusters, read_clusters
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
 from scae_jax.models.system import Spec, System
-from scae_jax.training.build import Run
 from scae_jax.training.config import SHIPPED, Settings
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.options import DataOptions
@@ -49,24 +48,20 @@ def load(
     seed = next(iter(by_seed)) if seed is None else seed
     if seed not in by_seed:
       raise RunError(f"{folder} has the seeds {sorted(by_seed)}, not {seed}.")
-    return _model(folder, settings, system, number, seed, by_seed[seed], batch_size)
+    return model_of(folder, settings, system, number, seed, by_seed[seed], batch_size=batch_size)
 
 
-def model_of(run: Run, folder: pathlib.Path, *, batch_size: int = 64) -> Model:
-  """The model of the first seed of a run that is open, and stored in the folder."""
-  seed, variables = next(iter(run.variables.items()))
-  return _model(folder, run.settings, run.system, run.step, seed, variables, batch_size)
-
-
-def _model(
+def model_of(
   folder: pathlib.Path,
   settings: Settings,
   system: System,
   step: int,
   seed: int,
   variables: Any,
-  batch_size: int,
+  *,
+  batch_size: int = 64,
 ) -> Model:
+  """The model of a run that is open, with what its folder says of images and clusters."""
   spec, class_names, inputs = _facts(folder, settings)
   return Model(
     settings=settings,

@@ -63,7 +63,9 @@ def look_inside(run: Run, folder: pathlib.Path, workdir: pathlib.Path) -> None:
   assert isinstance(run.dataset, Dataset)  # of images, as these systems take
   path = workdir / "explore.html"
   try:
-    write_page(model_of(run, folder), run.dataset, path)
+    seed, variables = next(iter(run.variables.items()))
+    model = model_of(folder, run.settings, run.system, run.step, seed, variables)
+    write_page(model, run.dataset, path)
   except ValueError as error:
     print(f"no page to look inside: {error}")
   else:

@@ -64,8 +64,8 @@ def losses(
 ) -> tuple[Array, tuple[dict[str, Array], Any]]:
   """The weighted total, and beside it the unweighted terms and the model's output.
 
-  Held-out examples have no step and no key: no noise, and the weights of the config without the
-  factors of `loss.schedule`, so that losses of different steps compare.
+  Held-out examples have no step and no key: no noise, the module as it runs at last, and the
+  weights of the config without the factors of `loss.schedule`, so that losses of all steps compare.
   """
   rngs = None if noise_key is None else {"noise": noise_key}
   more = {} if step is None or system.arguments is None else system.arguments(step)

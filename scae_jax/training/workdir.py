@@ -193,23 +193,19 @@ def read_image_facts(
   """What the folder of a run says of the images that it was trained on.
 
   Returns what the model is built from, the name of each label, and height and width, pixels, before
-  `data.crop`.
-  Raises `RunError` if `data.json` is missing or damaged.
+  `data.crop`. Raises `RunError` if `data.json` is missing or damaged.
   """
   path = workdir / "data.json"
   try:
     known = read_json(path, "class_names", "train")
   except ValueError as error:
     raise RunError(f"{error} A run that is resumed or evaluated anew writes it.") from error
-  shape = re.search(r" of (\d+)x(\d+)x(\d+),", str(known["train"]))
-  whole = re.fullmatch(r"(\d+)x(\d+)", str(known.get("cropped_from", "0x0")))
+  shape = re.search(r" of (\d+x\d+)x(\d+),", str(known["train"]))
+  whole = shape and re.fullmatch(r"(\d+)x(\d+)", str(known.get("cropped_from", shape[1])))
   if shape is None or whole is None:
     raise RunError(f"{path} does not say what the images are like; it is damaged.")
-  height, width, channels = map(int, shape.groups())
-  if "cropped_from" in known:
-    height, width = map(int, whole.groups())
   names = tuple(map(str, known["class_names"]))
-  return spec_of(options, channels, len(names)), names, (height, width)
+  return spec_of(options, int(shape[2]), len(names)), names, (int(whole[1]), int(whole[2]))
 
 
 def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None:
@@ -222,6 +218,8 @@ def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None
   except ValueError as error:
     raise RunError(f"{error} Remove it if you are sure that the data set is the same.") from error
   none = "(none)"
+  known.pop("cropped_from", None)  # older folders have none; the hashes tell images apart
+  described = {key: value for key, value in described.items() if key != "cropped_from"}
   pairs = {key: (known.get(key, none), described.get(key, none)) for key in {**known, **described}}
   lines = [
     f"  {key}: {old!r} there, {new!r} given" for key, (old, new) in pairs.items() if old != new
