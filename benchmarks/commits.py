@@ -35,12 +35,14 @@ def train(
     "checkpoint_every": 0,
   }
   command += [f"--config.train.{key}={value}" for key, value in changes.items()]
-  process = subprocess.Popen(command, cwd=checkout, stderr=subprocess.PIPE, text=True)
+  log = workdir.with_suffix(".log")
+  with log.open("w") as file:
+    process = subprocess.Popen(command, cwd=checkout, stderr=file)
   started, seconds = time.monotonic(), []
   try:
     while len(seconds) < DISPATCHES:
       if process.poll() is not None and process.returncode:
-        raise RuntimeError(process.stderr.read()[-500:] if process.stderr else "")
+        raise RuntimeError(log.read_text()[-500:])
       if time.monotonic() - started > PATIENCE:
         raise TimeoutError(f"no {DISPATCHES} dispatches in {PATIENCE:.0f} seconds")
       time.sleep(0.2)
@@ -61,7 +63,7 @@ def times_of(path: pathlib.Path, steps: int) -> list[float]:
 def main() -> None:
   """Times and reports."""
   parser = plain_parser(__doc__)
-  parser.add_argument("other", help="a commit, such as ae9cc33")
+  parser.add_argument("other", help="a commit, such as ae9cc33; with --change_here, HEAD too")
   parser.add_argument("--config", default="configs/digits.py")
   parser.add_argument("--change", default="", help="KEY=VALUE[;KEY=VALUE] of the config, both")
   parser.add_argument("--change_here", default="", help="the same, of this commit alone")
@@ -73,7 +75,9 @@ def main() -> None:
     [f"--config.{change}" for change in changes.split(";") if change]
     for changes in (options.change, options.change_here)
   )
-  flags = {options.other: both, commit(): both + here}
+  if commit().endswith("-dirty"):
+    parser.error("commit first: what is timed here is HEAD, not the files")
+  flags = {options.other: both, f"{commit()}, here": both + here}
   rows: dict[str, Row] = {name: [] for name in flags}
   with tempfile.TemporaryDirectory() as folder:
     trees = {name: pathlib.Path(folder, f"tree{i}") for i, name in enumerate(flags)}

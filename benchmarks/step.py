@@ -8,13 +8,15 @@ data on the device. Beside it stand the same with the likelihood as it is define
 and mixture, and a straightforward step: one update in one jit, on a batch that is there already,
 with that likelihood, the warp that JAX's library offers (map_coordinates) and XLA's convolutions.
 `--whole` times the whole step alone, `--model=KEY=VALUE[,KEY=VALUE]` changes keys of the config's
-model; several such lists with `;` between them take turns, and an empty one changes nothing.
+model that are no tuples; several such lists with `;` between them take turns, and an empty one
+changes nothing.
 
 Parameters are newly initialised and images are noise. `--pretrained=mnist` takes the config and
 the data set of those parameters instead. It times everything with new and with pretrained
 parameters, in turns.
 """
 
+import ast
 import contextlib
 import functools
 from collections.abc import Callable, Mapping
@@ -265,6 +267,14 @@ def resized(config: ConfigDict, batch: int, steps: int, seeds: int = 1, **model:
   return read_settings(config)
 
 
+def value_of(text: str) -> Any:
+  """A Python literal, or else the text itself."""
+  try:
+    return ast.literal_eval(text)
+  except (SyntaxError, ValueError):
+    return text
+
+
 def main() -> None:
   """Times and reports."""
   options = flags(
@@ -273,7 +283,8 @@ def main() -> None:
   cases: dict[str, Case] = {}
   trained = scae_jax.load(options.pretrained) if options.pretrained else None
   for variant in options.model.split(";"):
-    changes = dict(change.split("=") for change in variant.split(",") if change)
+    pairs = (change.split("=", 1) for change in variant.split(",") if change)
+    changes = {key: value_of(text) for key, text in pairs}
     end = f" ({variant})" if variant else ""
     if trained is None:
       settings, data = official(batch=options.batch, steps=options.steps, **changes)

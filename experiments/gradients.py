@@ -54,7 +54,6 @@ def terms_of(run: Run) -> Callable[[Any, Batch, Array], dict[str, Array]]:
   def terms(params: Any, batch: Batch, key: Array) -> dict[str, Array]:
     output: Any = module.apply({"params": params}, batch, train=True, rngs={"noise": key})
     found = dict(system.loss_terms(output, batch, None))
-    found.pop("views", None)  # these batches have one view of each image
     activations = (output.objects.presence, output.mass, module.num_classes)
     of_batch, of_all = (loss.sparsity(*activations) for loss in both)
     for name in BETWEEN:

@@ -1,6 +1,6 @@
 """A generative model with known parameters, the scenes that it draws, and a score of objects found.
 
-Three objects of two parts each, any number of them in a scene, and one over another.
+Three objects of two parts each; each is at most once in a scene, and one may cover another.
 """
 
 from collections.abc import Mapping

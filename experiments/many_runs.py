@@ -55,7 +55,7 @@ def rows_of(
 
   `shared` is changed in every config, and so is what the options of `make_parser` say.
   """
-  steps = {"train.num_steps": options.num_steps} if options.num_steps else {}
+  steps = {"train.num_steps": options.num_steps} if options.num_steps is not None else {}
   rows = []
   for system, (source, changes) in systems.items():
     for name, degrees in rotations.items():

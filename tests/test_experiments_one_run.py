@@ -116,7 +116,19 @@ def pictures(variables, batch):
   return {"templates": {"templates": templates}, "part_identity": turned, "never drawn": {}}
 
 
+def two_of_each(output):
+  poses, presence = jnp.zeros((len(output), 2, 2, 3)), jnp.zeros((len(output), 2))
+  return {"parts": (poses, presence), "objects": (poses, presence)}
+
+
+def winners_among_four(variables, batch):
+  count = len(batch["image"])
+  winners = {"part_winner": jnp.zeros((count, 2)), "object_presence": jnp.zeros((count, 4))}
+  return {"reconstructions": winners}
+
+
 DRAWS = stub(pictures=pictures)
+DEEP = stub(pictures=winners_among_four, poses=two_of_each)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +140,7 @@ DRAWS = stub(pictures=pictures)
     (routing, stub(), "--missing", "no checkpoint of step 3"),
     (routing, stub(), "", "has no poses"),
     (routing, stub(poses=lambda image: {}), "", "no parts that choose among objects"),
+    (routing, DEEP, "", "a layer below the topmost"),
     (equivariance, stub(), "", "this system has none"),
     (identifiability, stub(), "", "no figure templates and part_identity"),
     (identifiability, DRAWS, "", "0 of 5 templates have ink"),

@@ -113,7 +113,7 @@ def test_extremes_are_finite(size):
 
 @pytest.mark.parametrize(
   ("prior", "posterior", "constant", "unbiased"),
-  [("l2", "entropy", 0.0, False), ("kl", "l2", 1.0, True), ("l2", "kl", 1.0, True)],
+  [("l2", "entropy", 0.0, False), ("kl", "entropy", 0.0, True), ("l2", "kl", 1.0, True)],
 )
 def test_capsule_loss_has_the_kinds_asked_for(prior, posterior, constant, unbiased, activations):
   """The constant is of the presences' l2 alone; without it, it is an even share of capsules."""

@@ -25,6 +25,17 @@ from tests.tiny import TINY, build, tiny, tiny_system
     (scae, {"part_decoder.template_size": 13}, "template_size is 13 .* 12 .*must fit the canvas"),
     (scae, {"part_encoder.num_features": 0}, "colour needs .*num_features is 0; raise it or set"),
     (scae, {"part_encoder.strides": (2, 2, 1)}, r"strides must be as many .*which is \(6,\)"),
+    (
+      scae,
+      {"part_encoder.widths": (), "part_encoder.strides": ()},
+      r"part_encoder\.widths must be a tuple of 1 to 32 values",
+    ),
+    (scae, {"loss.posterior": "l2"}, "posterior must be one of entropy, kl; it is 'l2'"),
+    (
+      scae,
+      {"loss.prior": "kl", "loss.prior_within_constant": 2.0},
+      r"prior_within_constant must be 0 where config\.loss\.prior is 'kl'",
+    ),
     (scae, {"object_encoder.num_heads": 3}, "num_heads must be a divisor .*8.*it is 3"),
     (
       scae,
@@ -45,6 +56,11 @@ from tests.tiny import TINY, build, tiny, tiny_system
     (probabilistic, {"capsules": (3,)}, r"model\.capsules must be a tuple of 2 to 8 .*\(3,\)"),
     (probabilistic, {"generative.template_size": 8}, "template_size is 8 and the canvas 7 "),
     (probabilistic, {"part_inference.strides": (2, 1)}, "strides must be as many"),
+    (
+      probabilistic,
+      {"part_inference.widths": (), "part_inference.strides": ()},
+      r"part_inference\.widths must be a tuple of 1 to 32 values",
+    ),
     (
       probabilistic,
       {"part_inference.widths": (4,) * 3, "part_inference.strides": (2,) * 3},

@@ -73,6 +73,7 @@ def test_what_is_known_without_the_data_is_what_training_saw(tmp_path):
   described = describe_data(build(settings)[1])
   write_json(tmp_path / "data.json", described)
   assert read_image_facts(tmp_path, settings.data)[2] == (16, 16)  # before it is cropped
+  check_same_data(tmp_path, described)
   write_json(tmp_path / "data.json", {**described, "cropped_from": "large"})
   with pytest.raises(RunError, match="does not say what the images are like"):
     read_image_facts(tmp_path, settings.data)

@@ -5,8 +5,8 @@
 
 Kosiorek et al. 2019, section 3.3, has most of them. A weight of zero stays zero under
 `loss.schedule`. Without special features nothing can be coloured by them, so colour goes too. The
-MLP has hidden layers of 16 an object capsule, as the set transformer on MNIST; with the 64 of the
-colour configs it would have some 150 million parameters.
+MLP has hidden layers of 16 an object capsule, as the set transformer on MNIST; with the width of 64
+of the colour configs it would have some 150 million parameters.
 """
 
 from ml_collections import ConfigDict

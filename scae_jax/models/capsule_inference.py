@@ -20,6 +20,7 @@ from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import CapsuleMLP
 from scae_jax.layers.pooling import Pooling
 from scae_jax.layers.set_transformer import SetTransformer
+from scae_jax.mixtures import inverse_softplus
 from scae_jax.models.part_capsules import POSE_SIZE, SCALES
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules
@@ -36,7 +37,7 @@ class PosteriorScales:
 
   def from_raw(self, raw: Array) -> Array:
     """Standard deviations from outputs of the networks, of any shape, which start near 0."""
-    return self.constrain(raw + jnp.log(jnp.expm1(self.initial_scale)))
+    return self.constrain(raw + inverse_softplus(self.initial_scale))
 
   def constrain(self, free: Array) -> Array:
     """Standard deviations from unconstrained numbers: `min_scale` plus their softplus."""
@@ -44,8 +45,7 @@ class PosteriorScales:
 
   def unconstrain(self, scales: Array) -> Array:
     """The inverse of `constrain`; values at or below `min_scale` count as slightly above it."""
-    excess = jnp.maximum(scales - self.min_scale, 1e-6 * self.min_scale)
-    return excess + jnp.log(-jnp.expm1(-excess))
+    return inverse_softplus(jnp.maximum(scales - self.min_scale, 1e-6 * self.min_scale))
 
 
 @struct.dataclass
@@ -115,7 +115,8 @@ class PartInference(nn.Module):
 
   num_parts: int  # m
   gaussian: bool  # whether poses have standard deviations
-  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]  # channels of the convolutions
+  # Channels of the convolutions.
+  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH), least=1)]
   strides: Annotated[tuple[int, ...], each(between(1, MAX_KERNEL)), as_many_as("widths")]
   # Smallest scale of a part relative to the image, before shear. If parts can shrink to nothing, an
   # absent part is drawn at size 0 instead of being off, and presences carry no information.

@@ -14,6 +14,7 @@ from numpyro import distributions
 
 from scae_jax import compositing, geometry, warping
 from scae_jax.bounds import MAX_SIDE, above, below, between, one_of, zero_or
+from scae_jax.mixtures import inverse_softplus
 from scae_jax.models.part_capsules import (
   MIN_TEMPLATE_SIZE,
   NONLINEARITIES,
@@ -61,8 +62,8 @@ class GenerativeCapsules(nn.Module):
   initial_scale: Annotated[float, between(*SCALES)]
   shared_scales: bool  # whether all parents share the standard deviations of a child
   # Temperature above the parts; None: that of the parts. A relaxed presence is never 0: a parent
-  # that is off can still be chosen before the dummy. At 0.5 presences of objects need not tell
-  # which are there, and one object can serve as two.
+  # that is off can still be chosen before the dummy. At 0.5 presences of all objects may stay
+  # between 0 and 1, so that they do not say which are there, and one object can serve as two.
   upper_temperature: Annotated[float | None, between(*TEMPERATURES)] = None
   # Upper limit of the parents' affinities, above 1; 0 is no limit. Without a limit they can grow
   # until a parent of presence 1e-6 is chosen before the dummy. Presences then carry no information.
@@ -73,7 +74,7 @@ class GenerativeCapsules(nn.Module):
     zeros, faint = nn.initializers.zeros_init(), nn.initializers.constant(ALPHA_INIT)
     self.raw_templates = self.param("templates", template_init, (*shape, self.channels))
     self.raw_alphas = self.param("alphas", faint, (*shape, 1))
-    unconstrained = jnp.log(jnp.expm1(self.initial_scale - self.min_scale))
+    unconstrained = inverse_softplus(self.initial_scale - self.min_scale)
     raw_scale, near = nn.initializers.constant(unconstrained), nn.initializers.normal(OFFSET_INIT)
     self.layers = [
       {

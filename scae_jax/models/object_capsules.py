@@ -12,7 +12,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import geometry, sparsity
-from scae_jax.bounds import MAX_LAYERS, MAX_WIDTH, between, dividing, one_of
+from scae_jax.bounds import MAX_LAYERS, MAX_WIDTH, Bound, between, dividing, one_of
 from scae_jax.layers.mlp import MLP, CapsuleMLP
 from scae_jax.layers.set_transformer import MASKS, SetTransformer
 from scae_jax.models.part_capsules import MAX_NOISE, POSE_SIZE, noisy_sigmoid
@@ -25,6 +25,10 @@ ENCODERS = ("set_transformer", "mlp")
 # extreme. The release's Glorot bound for [1, 32, 40, 6] is 0.064.
 STATIC_INIT = 0.064
 SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
+OF_L2 = Bound(
+  "0 where {section}.prior is {prior!r}; only 'l2' has such a number",
+  lambda value, fields: value == 0 or fields["prior"] == "l2",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +38,10 @@ class CapsuleLoss(LossOptions):
   # Kind of sparsity of the presences, a key of `SPARSITIES`.
   prior: Annotated[str, one_of(*SPARSITIES)]
   # How many capsules an example should switch on, for l2; 0 for K / C.
-  prior_within_constant: Annotated[float, between(0, MAX_WIDTH)]
-  posterior: Annotated[str, one_of(*SPARSITIES)]  # kind of sparsity of the mass
-  unbiased_between: bool  # between examples, as of all examples rather than of a batch
+  prior_within_constant: Annotated[float, between(0, MAX_WIDTH), OF_L2]
+  # Kind of sparsity of the mass. It is a share of the parts, at most 1 in all, so l2 does not fit.
+  posterior: Annotated[str, one_of("entropy", "kl")]
+  unbiased_between: bool  # estimate the between terms for all examples, not for the batch
 
   def sparsity(
     self, presence: Float[Array, "b k"], mass: Float[Array, "b k"], num_classes: int
@@ -46,16 +51,15 @@ class CapsuleLoss(LossOptions):
     The terms are unweighted: `prior_within`, `prior_between`, `posterior_within` and
     `posterior_between`. `num_classes` is C of the l2 sparsity.
     """
-    terms = {}
-    for of, kind, activation, constant in (
-      ("prior", self.prior, presence, self.prior_within_constant),
-      ("posterior", self.posterior, mass, 0.0),
-    ):
-      sizes = {"num_classes": num_classes, "within_constant": constant or None}
-      options: dict[str, Any] = sizes if kind == "l2" else {}
-      found = SPARSITIES[kind](activation, unbiased=self.unbiased_between, **options)
-      terms |= {f"{of}_{name}": value for name, value in found._asdict().items()}
-    return terms
+    options: dict[str, Any] = {}
+    if self.prior == "l2":
+      constant = self.prior_within_constant or None
+      options = {"num_classes": num_classes, "within_constant": constant}
+    found = {
+      "prior": SPARSITIES[self.prior](presence, unbiased=self.unbiased_between, **options),
+      "posterior": SPARSITIES[self.posterior](mass, unbiased=self.unbiased_between),
+    }
+    return {f"{of}_{name}": x for of, terms in found.items() for name, x in terms._asdict().items()}
 
 
 @struct.dataclass
@@ -122,7 +126,7 @@ class ObjectEncoder(nn.Module):
   mask: Annotated[str, one_of(*MASKS)]  # `log_presence`, `hard` or `none`
   # Added to the variance in layer norm.
   norm_epsilon: Annotated[float, between(1e-12, 1)]
-  # Of the set transformer, such as `bfloat16`; None: the parts'. The MLP has theirs.
+  # Of the set transformer, such as `bfloat16`; None: that of the parts, which the MLP always has.
   compute_dtype: str | None
 
   @nn.compact

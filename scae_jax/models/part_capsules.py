@@ -51,8 +51,8 @@ def noisy_sigmoid(
 
   In training the key comes from the module's `noise` stream. In evaluation there is no noise unless
   `in_evaluation`, as in the authors' release: then the key is made from `use`, a different number
-  for each noise of a model, and an example's noise depends on its place in the batch and on the
-  batch's size (`config.evaluation.batch_size`).
+  for each noise of a model, and an example's noise depends on its place in the batch
+  (`config.evaluation.batch_size`).
   """
   if scale == 0 or not (train or in_evaluation):
     return jax.nn.sigmoid(logits)
@@ -71,14 +71,15 @@ class PartEncoder(nn.Module):
   """Image to part capsules."""
 
   num_parts: int  # m
-  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]  # channels of the convolutions
+  # Channels of the convolutions.
+  widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH), least=1)]
   strides: Annotated[tuple[int, ...], each(between(1, MAX_KERNEL)), as_many_as("widths")]
   num_features: Annotated[int, between(0, MAX_WIDTH)]  # d, special features of a part; 0 for none
   pooling: Annotated[str, one_of(*POOLINGS)]  # `attention`, or the ablations `mean` and `linear`
   # Width of the uniform noise on presence logits in training.
   presence_noise: Annotated[float, between(0, MAX_NOISE)]
   # Keep that noise on, with a constant key, as the authors' release does; an example's presences
-  # then depend on its place in the batch and on the batch's size.
+  # then depend on its place in the batch.
   noise_in_evaluation: bool
   similarity: bool  # poses are similarity transforms instead of affine ones
   compute_dtype: str | None  # of the convolutions, such as `bfloat16`; None: the image's
@@ -124,7 +125,8 @@ class PartDecoder(nn.Module):
   # n: in training, `log_prob` sums every n-th pixel in both directions, times n^2. The first pixel
   # is drawn for each example: an unbiased estimate, in 1 / n^2 of the time. 1: all pixels.
   likelihood_stride: Annotated[int, between(1, MAX_LIKELIHOOD_STRIDE)]
-  # Method of `warping.warp_templates`, likewise; the fused kernel has its own.
+  # Method of `warping.warp_templates` for pictures and, on a GPU or TPU, for the `composed`
+  # likelihood; the result differs by rounding.
   warp: Annotated[str, one_of(*warping.METHODS)]
 
   def setup(self):

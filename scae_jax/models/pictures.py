@@ -1,12 +1,15 @@
 """Arrays of the figures that models of parts and objects have in common."""
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from scae_jax import geometry, warping
-from scae_jax.typing import Array
+from scae_jax.typing import Array, Batch
 
 ANGLES = (0, 30, 60, 90, 120, 150, 180)  # degrees, counter-clockwise
 NUM_TURNED = 5  # images of a batch that are turned
@@ -24,6 +27,17 @@ def reconstructions(
     "reconstructions": shown | drawn | {"part_winner": part_winner},
     "object_reconstructions": shown | {"object_reconstruction": jnp.moveaxis(alone, 0, 1)},
   }
+
+
+def of_parts_and_objects(module: Any) -> Callable[[Any, Batch], dict[str, dict[str, Array]]]:
+  """`System.pictures` of a module with methods `draw` and `part_mixing`."""
+
+  def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
+    mixing_of = functools.partial(nn.apply(type(module).part_mixing, module), variables)
+    drawn = nn.apply(type(module).draw, module)(variables, batch)
+    return {**drawn, "part_identity": part_identity(batch["image"], mixing_of)}
+
+  return pictures
 
 
 def part_identity(image: Array, mixing_of: Callable[[Array], Array]) -> dict[str, Array]:

@@ -17,6 +17,7 @@ from scae_jax import bounds
 from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Bound, Points, between, each, line, one_of
 from scae_jax.layers.convnet import windows_of
 from scae_jax.layers.sight import require_sight
+from scae_jax.models import pictures
 from scae_jax.models.capsule_inference import (
   ObjectInference,
   PartInference,
@@ -25,7 +26,6 @@ from scae_jax.models.capsule_inference import (
   change_scales,
 )
 from scae_jax.models.generative_capsules import GenerativeCapsules
-from scae_jax.models.pictures import part_identity
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules, ProbabilisticOutput
 from scae_jax.models.system import FreeForm, Spec, System, build_module, build_stage, require_images
 from scae_jax.routing import selection
@@ -194,11 +194,6 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   module = build_module(ProbabilisticCapsules, "model", model, generative=generative, **networks)
   names = term_names(len(capsules), gaussian=part_inference.gaussian)
 
-  def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
-    mixing_of = functools.partial(nn.apply(ProbabilisticCapsules.part_mixing, module), variables)
-    drawn = nn.apply(ProbabilisticCapsules.draw, module)(variables, batch)
-    return {**drawn, "part_identity": part_identity(batch["image"], mixing_of)}
-
   free_form = make_free_form(module)
   return System(
     module=module,
@@ -209,7 +204,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_schedule={name: options.schedule.latents for name in names if name != "pixels"},
     metrics=metrics,
     features=features,
-    pictures=pictures,
+    pictures=pictures.of_parts_and_objects(module),
     poses=poses,
     readings=lambda output: readings(output.posteriors),
     free_form=free_form,

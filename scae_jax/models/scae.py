@@ -17,9 +17,9 @@ from scae_jax import bounds, mixtures
 from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Points, between, line, one_of
 from scae_jax.layers.convnet import windows_of
 from scae_jax.layers.sight import require_sight
+from scae_jax.models import pictures
 from scae_jax.models.object_capsules import CapsuleLoss, ObjectDecoder, ObjectEncoder
 from scae_jax.models.part_capsules import PartDecoder, PartEncoder
-from scae_jax.models.pictures import part_identity
 from scae_jax.models.stacked_capsules import SCAE, SCAEOutput
 from scae_jax.models.system import Spec, System, build_module, build_stage, require_images
 from scae_jax.schedules import line_through
@@ -121,11 +121,6 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   require_sight(data.canvas, windows_of(strides), {"model.part_encoder.strides": strides})
   module = build_module(SCAE, "model", model, num_classes=data.num_classes, **stages)
 
-  def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
-    mixing_of = functools.partial(nn.apply(SCAE.part_mixing, module), variables)
-    drawn = nn.apply(SCAE.draw, module)(variables, batch)
-    return {**drawn, "part_identity": part_identity(batch["image"], mixing_of)}
-
   return System(
     module=module,
     loss_terms=functools.partial(
@@ -135,7 +130,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_schedule=schedule,
     metrics=metrics,
     features=features,
-    pictures=pictures,
+    pictures=pictures.of_parts_and_objects(module),
     poses=poses,
     find=nn.apply(SCAE.find, module),
     draws={

@@ -40,7 +40,7 @@ class Encoding:
   """What is found in a batch of images; pictures are drawn from it on request (`SCAE.draw`)."""
 
   parts: PartCapsules  # what the part encoder found
-  colours: Float[Array, "b m c"]  # of the parts, [b, m, c]
+  colours: Float[Array, "b m c"]  # of the parts
   objects: ObjectCapsules  # what the object decoder predicts
   # Which object explains which part, with a leading batch axis; its part poses carry no gradient
   # unless `stop_gradients` is `none`.
@@ -69,8 +69,8 @@ class SCAE(nn.Module):
   object_decoder: ObjectDecoder  # objects to parts
   num_classes: int  # classes of the two linear probes
   target: Annotated[str, one_of(*TARGETS)]  # what the parts draw, `image` or `sobel`
-  # Whose poses are drawn in training: the part `encoder`'s, or the objects' votes for them,
-  # averaged under the posterior (`soft`) or the winner's (`hard`).
+  # Whose poses the likelihood is of, in training and evaluation: the part `encoder`'s, or the
+  # objects' votes for them, averaged under the posterior (`soft`) or the winner's (`hard`).
   reconstruction_vote: Annotated[str, one_of(*SOURCES)]
   reconstruction_presence: Annotated[str, one_of(*SOURCES)]  # the same choice for presences
   normalize_mixing: bool  # normalise the mixing weights of the part mixture

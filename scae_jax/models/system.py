@@ -145,7 +145,7 @@ class FreeForm:
   constrain: Callable[[Any], Any]  # `tree -> posterior`, the inverse
   # `(variables, posterior, batch, key) -> {name: [b]}`, terms whose sum is minus an unbiased
   # estimate of the lower bound on the log-likelihood of each example, nats, differentiable in the
-  # posterior; to be minimised. As `System.loss_weights`, in the order in which they are computed.
+  # posterior; to be minimised. In the order of computation, as in `System.loss_weights`.
   terms: Callable[[Any, Any, Batch, Array], dict[str, Array]]
   # `posterior -> {name: [b, d]}`, as `System.readings` of the model's output.
   readings: Callable[[Any], dict[str, Array]]
