@@ -7,11 +7,11 @@
 
 The run's own held-out split at its latest step goes to `<workdir>/evaluation/`, and the page of
 explore.py, where the system has one, to `<workdir>/explore.html`. Anything else, and a report on
-fewer examples than the run's config says, goes to
-`<workdir>/evaluation/<data set>-<split>[-step<number>][-max<examples>]/`. The workdir of pretrained
-parameters is `runs/pretrained-<name>` unless given. A run of a system or a data set of your own
-needs `--system` or `--source` with its dotted path: what is saved in a folder imports no code.
-Exit code 2: cannot evaluate as asked.
+another number of examples than the run's config says, goes to
+`<workdir>/evaluation/<data set>-<split>[-step<number>][-max<examples>|-all]/`. The workdir of
+pretrained parameters is `runs/pretrained-<name>` unless given. A run of a system or a data set of
+your own needs `--system` or `--source` with its dotted path: what is saved in a folder imports no
+code. Exit code 2: cannot evaluate as asked.
 """
 
 import pathlib

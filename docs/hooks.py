@@ -13,7 +13,7 @@ from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "scae_jax"
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s:]+?)(#[^)\s]*)?\)|!\[([^\]]*)\]\(([^)\s:]+)\)")
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s:#]+)(#[^)\s]*)?\)|!\[([^\]]*)\]\(([^)\s:]+)\)")
 CODE = re.compile(r"`([\w.]+)`")
 
 

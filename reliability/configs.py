@@ -33,6 +33,7 @@ from ml_collections import ConfigDict
 
 from configs import capsnet, cnn, constellations, digits, matrix_capsules, probabilistic
 from reliability import runs
+from scae_jax.files import write_json
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import NonFiniteError, RunError
@@ -208,8 +209,13 @@ def try_config(seed: int, number: int) -> dict[str, Any]:
     outcome = REFUSED if named and "\n" not in message else "refused without the key"
   except (Exception, SystemExit, runs.WithoutEndError) as error:
     outcome, message = type(error).__name__, traceback.format_exc()
-  found = {"number": number, "system": system, "changes": repr(changes), "outcome": outcome}
-  return {**found, "message": message, "seconds": round(time.perf_counter() - started, 2)}
+  found = {"seed": seed, "number": number, "system": system, "changes": repr(changes)}
+  return {
+    **found,
+    "outcome": outcome,
+    "message": message,
+    "seconds": round(time.perf_counter() - started, 2),
+  }
 
 
 def try_configs(seed: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
@@ -221,8 +227,10 @@ def try_configs(seed: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
 def try_all(
   seed: int, numbers: Sequence[int], keep: pathlib.Path | None = None
 ) -> list[dict[str, Any]]:
-  """Results of all configs, in a process of their own for each chunk; kept in a file, if any."""
-  results = json.loads(keep.read_text()) if keep is not None and keep.exists() else []
+  """Results of all configs, in a process of their own for each chunk; kept in a file, if any, of
+  which those of this seed and these numbers count."""
+  kept = json.loads(keep.read_text()) if keep is not None and keep.exists() else []
+  results = [one for one in kept if one["seed"] == seed and one["number"] in numbers]
   done = {result["number"] for result in results}
   left = [number for number in numbers if number not in done]
   for start in range(0, len(left), CHUNK):
@@ -234,7 +242,7 @@ def try_all(
       found = [_alone(seed, number) for number in chunk]
     results += found
     if keep is not None:
-      keep.write_text(json.dumps(results, indent=1) + "\n")
+      write_json(keep, results)
     print(f"{len(results)} of {len(numbers)}: {dict(_counts(results))}", flush=True)
   return results
 
@@ -251,7 +259,7 @@ def _alone(seed: int, number: int) -> dict[str, Any]:
   except BrokenProcessPool:
     system, changes = draw(seed, number)
     ended = {"outcome": "process ended", "message": "", "seconds": 0.0}
-    return {"number": number, "system": system, "changes": repr(changes), **ended}
+    return {"seed": seed, "number": number, "system": system, "changes": repr(changes), **ended}
 
 
 def _counts(results: Sequence[Mapping[str, Any]]) -> Counter[str]:
@@ -276,7 +284,8 @@ def main(arguments: Sequence[str]) -> int:
   parser.add_argument("--keep", type=pathlib.Path, help="JSON of all results, to go on from")
   options = parser.parse_args(arguments)
   numbers = range(options.n) if options.only is None else [options.only]
-  found = summary(options.seed, try_all(options.seed, numbers, options.keep))
+  keep = options.keep if options.only is None else None
+  found = summary(options.seed, try_all(options.seed, numbers, keep))
   print(json.dumps(found, indent=1))
   return runs.finish(found, options.out)
 

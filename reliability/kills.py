@@ -69,14 +69,25 @@ class Processes:
 
   def finish(self, name: str, workdir: pathlib.Path) -> None:
     """Runs to the end; raises `RuntimeError`, with what it said, if it fails."""
-    code = self.start(name, workdir).wait(SECONDS)
+    process = self.start(name, workdir)
+    try:
+      code = process.wait(SECONDS)
+    finally:
+      process.kill()  # one that hangs
     if code:
-      said = workdir.with_suffix(".log").read_text(errors="replace")
-      raise RuntimeError(f"exit code {code}: {said[-3000:]}")
+      raise RuntimeError(_failed(code, workdir))
+
+
+def _failed(code: int, workdir: pathlib.Path) -> str:
+  said = workdir.with_suffix(".log").read_text(errors="replace")
+  return f"exit code {code}: {said[-3000:]}"
 
 
 def kill_once(process: subprocess.Popen, workdir: pathlib.Path, rng: np.random.Generator) -> str:
-  """Kills the process at a random one of `MOMENTS`; "" if the run had come to its end before."""
+  """Kills the process at a random one of `MOMENTS`; "" if the run had come to its end before.
+
+  Raises `RuntimeError`, with what it said, if it had failed before.
+  """
   moment = MOMENTS[rng.choice(len(MOMENTS), p=(0.1, 0.4, 0.5))]
   delay = rng.uniform()
   lines = _num_lines(workdir)
@@ -90,8 +101,11 @@ def kill_once(process: subprocess.Popen, workdir: pathlib.Path, rng: np.random.G
     _wait(process, lambda: bool(_unfinished(workdir)), SECONDS)
     _wait(process, lambda: False, 0.03 * rng.uniform())
   process.send_signal(signal.SIGKILL)
-  if process.wait() != -signal.SIGKILL:
+  code = process.wait()
+  if code == 0:
     return ""
+  if code != -signal.SIGKILL:
+    raise RuntimeError(_failed(code, workdir))
   if _unfinished(workdir):
     return "checkpoint"
   return "training" if _num_lines(workdir) > lines else "starting"
@@ -158,13 +172,12 @@ def search(
       rng = np.random.default_rng((seed, i))
       name = names[i % len(names)]
       workdir = root / f"run{i}"
-      moments = []
-      for _ in range(min(rng.integers(1, 9), num_kills - counts.total())):
-        moments.append(kill_once(processes.start(name, workdir), workdir, rng))
-        if not moments[-1]:
-          break
-      counts.update(moment for moment in moments if moment)
+      moments: list[str] = []
       try:
+        for _ in range(min(rng.integers(1, 9), num_kills - counts.total())):
+          moments.append(kill_once(processes.start(name, workdir), workdir, rng))
+          if not moments[-1]:
+            break
         processes.finish(name, workdir)
         wrong = difference(workdir, root / name, expected)
       except Exception as error:  # whatever it is, it is a failure of the run
@@ -172,6 +185,7 @@ def search(
       if wrong:
         failures.append({"i": i, "run": name, "killed": moments, "why": wrong})
         say(f"FAILED --seed={seed} --only={i}: {name} killed {moments}: {wrong}")
+      counts.update(moment for moment in moments if moment)
       num_runs, i = num_runs + 1, i + 1
       say(f"{num_runs} runs, {counts.total()} kills, {time.monotonic() - started:.0f} s")
   return {

@@ -14,7 +14,7 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.evaluation import provenance, scores
 from scae_jax.evaluation.comparison import seeds_text
 from scae_jax.evaluation.history import read_history
-from scae_jax.evaluation.pictures import embed, feature_figures
+from scae_jax.evaluation.pictures import FIGURES, embed, feature_figures
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.files import file_name, read_json, write_json, write_whole
@@ -284,6 +284,20 @@ def test_embedding_keeps_neighbours():
   np.fill_diagonal(distances, np.inf)
   nearest = distances.argmin(axis=1)
   np.testing.assert_array_equal(nearest // 8, np.arange(24) // 8)
+
+
+def test_examples_of_every_class_are_embedded(monkeypatch):
+  """Also where a split is sorted by class."""
+  shown = []
+  monkeypatch.setattr("scae_jax.evaluation.pictures.MAX_EMBEDDED", 60)
+  monkeypatch.setitem(FIGURES, "embedding", lambda _, labels, *rest: shown.append(labels))
+  entries, labels = {"lin_match": 1.0, "confusion": [[1]]}, np.repeat(np.arange(5), 40)
+  drawers = feature_figures(
+    "of", np.eye(200), labels, scores.Scores(entries, ()), tuple("abcde"), seed=0
+  )
+  drawers["embedding-of"]()
+  assert len(shown[0]) == 60
+  assert set(shown[0]) == set(range(5))
 
 
 @pytest.mark.parametrize("features", [np.full((6, 3), 0.5), np.arange(6.0)[:, None]])

@@ -1,5 +1,9 @@
 """A few of the configs, damaged folders and kills of `reliability`, the same ones each time."""
 
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 from absl import logging
 
@@ -43,6 +47,28 @@ def test_random_configs_train_or_are_refused_by_a_key_that_was_changed():
   assert found["counts"][configs.TRAINED] >= 1
   assert found["counts"][configs.TRACED] >= 5
   assert found["counts"][configs.REFUSED] >= 15
+
+
+def test_kept_results_are_those_of_the_seed_and_the_numbers(monkeypatch, tmp_path):
+  tried = []
+
+  def traced(seed, numbers):
+    tried.append((seed, list(numbers)))
+    return [{"seed": seed, "number": number, "outcome": configs.TRACED} for number in numbers]
+
+  monkeypatch.setattr(configs, "_in_a_process", traced)
+  for seed, numbers in ((0, range(3)), (0, range(5)), (1, range(2))):
+    found = configs.try_all(seed, numbers, tmp_path / "kept.json")
+    assert [one["number"] for one in found] == list(numbers)
+  assert tried == [(0, [0, 1, 2]), (0, [3, 4]), (1, [0, 1])]
+
+
+def test_a_run_that_fails_before_it_is_killed_is_a_failure(tmp_path):
+  process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+  process.wait()
+  (tmp_path / "run.log").write_text("out of luck")
+  with pytest.raises(RuntimeError, match="exit code 3: out of luck"):
+    kills.kill_once(process, tmp_path / "run", np.random.default_rng(0))
 
 
 def test_what_is_drawn_depends_on_the_seed_and_the_number_alone():

@@ -90,7 +90,9 @@ def measure_equivariance(
   still, _ = _moved_images(images, np.eye(2, 3), canvas)
   before = collect(variables, {"image": still, "label": label})
   results: dict[str, Any] = {"present": {}}
+  order = np.random.RandomState(0).permutation(len(images))
   for kind, (_, presence) in before.items():
+    presence = presence[order]
     other = np.roll(presence, 1, axis=0)
     results["present"][kind] = {
       "presence": float(presence.mean()),

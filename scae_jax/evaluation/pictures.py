@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
 from scae_jax.evaluation.classification import Classification, by_confidence
+from scae_jax.evaluation.examples import choose
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.scores import Scores
 from scae_jax.figures import FIGURES
@@ -60,7 +61,7 @@ def feature_figures(
   title = name.replace("_", " ")
   matched = f"LIN-MATCH {scores.entries['lin_match']:.1%}: {title}"
   confusion = np.asarray(scores.entries["confusion"])
-  shown = slice(MAX_EMBEDDED)
+  shown = choose(len(labels), MAX_EMBEDDED)
   drawers: Drawers = {
     f"presences_by_class-{name}": lambda: FIGURES["presences_by_class"](
       features, labels, class_names, title

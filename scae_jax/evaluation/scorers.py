@@ -32,7 +32,15 @@ from scae_jax.evaluation.examples import (
 from scae_jax.evaluation.pictures import answer_figures, feature_figures
 from scae_jax.evaluation.ransac import MAX_POINTS, ransac
 from scae_jax.evaluation.report import Evaluated, Scored, Scorer
-from scae_jax.evaluation.scores import Features, read, score, score_pixels
+from scae_jax.evaluation.scores import (
+  PIXELS,
+  Features,
+  Scores,
+  pixel_features,
+  read,
+  score,
+  score_pixels,
+)
 from scae_jax.evaluation.segmentation import segmentation
 
 # Standard deviations of the points, in units of the patterns, whose side is 2.
@@ -56,6 +64,10 @@ def feature_scorer(
   count, names = dataset.num_classes, dataset.class_names
   collect = feature_collector(evaluated.system, canvas=canvas, batch_size=evaluated.batch_size)
 
+  @functools.cache
+  def pixel_probe() -> Scores:
+    return read(PIXELS, *pixel_features(train_split, test_split), count)
+
   def scorer(variables: Any, seed: int) -> Scored:
     found = collect(variables, train_split), collect(variables, test_split)
 
@@ -65,7 +77,7 @@ def feature_scorer(
 
     features = {n: score(n, *pair("features", n), count, seed=seed) for n in found[0]["features"]}
     readings = {n: read(n, *pair("readings", n), count) for n in found[0]["readings"]}
-    pixels = score_pixels(train_split, test_split, count, seed=seed)
+    pixels = score_pixels(train_split, test_split, count, seed=seed, probe=pixel_probe())
     of_readings = {name: one.entries for name, one in readings.items()}
     every = (*features.values(), *readings.values(), pixels)
     drawers = {}

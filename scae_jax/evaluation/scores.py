@@ -44,16 +44,17 @@ def score(
   *,
   seed: int,
   are_capsules: bool = True,
+  probe: Scores | None = None,
 ) -> Scores:
   """Fits as many clusters as classes, and a probe, to `train`; scores both on `test`.
 
-  `seed` is of k-means' starts. Features that are not finite or, of capsules, negative, and too few
-  training examples raise ValueError.
+  `seed` is of k-means' starts. `probe` is what `read` finds, where it is known. Features that are
+  not finite or, of capsules, negative, and too few training examples raise ValueError.
   """
   starts = NUM_STARTS if are_capsules else PIXEL_STARTS
   clusters = fit_clusters(*train, num_classes=num_classes, seed=seed, name=name, num_starts=starts)
   confusion = clusters.confusion(*test)
-  probe = read(name, train, test, num_classes)
+  probe = probe or read(name, train, test, num_classes)
   entries = {
     "lin_match": float(np.trace(confusion) / confusion.sum()),
     "lin_match_train": clusters.train_accuracy,
@@ -95,11 +96,16 @@ def read(name: str, train: Features, test: Features, num_classes: int) -> Scores
 
 
 def score_pixels(
-  train: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray], num_classes: int, *, seed: int
+  train: Mapping[str, np.ndarray],
+  test: Mapping[str, np.ndarray],
+  num_classes: int,
+  *,
+  seed: int,
+  probe: Scores | None = None,
 ) -> Scores:
   """`score` of the images' own pixels, see `pixel_features`."""
   fitted, scored = pixel_features(train, test)
-  found = score(PIXELS, fitted, scored, num_classes, seed=seed, are_capsules=False)
+  found = score(PIXELS, fitted, scored, num_classes, seed=seed, are_capsules=False, probe=probe)
   count = len(fitted[1])
   few = f"{PIXELS}: fitted on {count:,} of the training images."
   return Scores(found.entries, (*found.notes, *[few] * (count < len(train["label"]))))

@@ -42,6 +42,7 @@ function route_by_agreement(predicted, iterations) {
       });
       return squash(Array.from(sum));
     });
+    if (i === iterations - 1) break; // no coupling follows
     predicted.forEach((of_capsule, n) => {
       of_capsule.forEach((vector, k) => (logits[n][k] += dot(vector, parents[k])));
     });

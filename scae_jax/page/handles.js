@@ -48,7 +48,8 @@ export function make_handles(svg, canvas, pose, change) {
   const pixel = 2 / (canvas - 1);
   const drag = (handle, point) => {
     const next = dragged(pose(), handle, point);
-    if (Math.abs(determinant(next)) > MIN_AREA) change(next);
+    const [area, before] = [next, pose()].map((one) => Math.abs(determinant(one)));
+    if (area > Math.min(MIN_AREA, 0.999 * before)) change(next); // moves and turns keep the area
   };
   svg.append(element("line"), element("line"));
   for (const name of Object.keys(NAMES)) {

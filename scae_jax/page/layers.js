@@ -116,7 +116,7 @@ export const POOLINGS = {
 // What is added to the attention logits of an element that is present with some probability.
 const MASKS = {
   log_presence: safe_log,
-  hard: (presence) => -1e32 * (1 - presence),
+  hard: (presence) => -1e32 * (1 - Math.fround(presence)), // a float32 near 1 is 1
   none: () => 0,
 };
 

@@ -78,7 +78,8 @@ function select(part, m, objects, { affinity, presence, inner, scales }, { gener
   const choice = objects.map((object, k) => log_sigmoid(object.relaxed) + affinity[k][m]);
   const [all_broad, all_sharp] = [broad_scale, min_scale].map((x) => new Array(POSE_SIZE).fill(x));
   const broad = pose_log_prob(part.pose, IDENTITY, all_broad);
-  const if_off = off_poses === "broad" ? broad : pose_log_prob(part.pose, part.pose, all_sharp);
+  const if_off =
+    off_poses === "summed_out" ? pose_log_prob(part.pose, part.pose, all_sharp) : broad;
   const if_on = objects.map(({ pose }, k) =>
     pose_log_prob(part.pose, compose(pose, inner[k][m]), scales[k][m]),
   );

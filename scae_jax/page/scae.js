@@ -12,7 +12,6 @@ import {
 const POSE_SIZE = 6;
 const MIN_VOTE_SCALE = 0.01;
 
-
 // Pose, presence and special features of every part of an image [canvas, canvas, channels].
 export function part_encoder(image, { params, options, canvas }) {
   const { pooling, similarity, strides } = options.part_encoder;

@@ -76,7 +76,8 @@ def _scae_found(variables: Any, found: Found) -> dict[str, Any]:
 
 def _probabilistic_draws(model: Mapping[str, Any]) -> Needs:
   # Densities of poses that are summed out need standard deviations, which the page does not infer.
-  off_poses = {"model.off_poses": "broad"} if model["poses"] == "gaussian" else {}
+  are_summed_out = model["poses"] == "gaussian" and "off_poses" in model
+  off_poses = {"model.off_poses": "broad"} if are_summed_out else {}
   return {"model.capsules": tuple(model["capsules"])[:2], **off_poses}
 
 

@@ -108,7 +108,6 @@ def carried(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict[s
     arrays = how.carry(model.variables, found)
     kept = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
   facts = {
-    "name": dataset.name,
     "step": model.step,
     "canvas": spec.canvas,
     "channels": spec.channels,
