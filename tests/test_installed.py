@@ -14,7 +14,8 @@ import pytest
 from tests.runs import ROOT
 
 pytestmark = pytest.mark.slow
-KEPT = ("HOME", "LANG", "PATH", "TMPDIR")
+# Compiled as all tests are: as users compile it takes several times longer, and tests no more.
+KEPT = ("HOME", "LANG", "PATH", "TMPDIR", "XLA_FLAGS")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def installed(tmp_path_factory):
 
 
 def start(installed: pathlib.Path, folder: pathlib.Path, *command: str) -> str:
-  """What a command prints, with no variable of the tests, no GPU and no data set."""
+  """What a command prints, with no other variable of the tests, no GPU and no data set."""
   environment = {name: os.environ[name] for name in KEPT if name in os.environ}
   environment |= {"PYTHONPATH": str(installed), "MPLBACKEND": "Agg", "JAX_PLATFORMS": "cpu"}
   environment["TFDS_DATA_DIR"] = str(folder / "none")

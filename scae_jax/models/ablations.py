@@ -41,7 +41,12 @@ MENU = {
   ),
   "mlp_object_encoder": (
     "objects by an MLP on all parts in order, not by a set transformer",
-    {"model.object_encoder.kind": "mlp", "model.object_encoder.features": 16},
+    # The MLP's objects share their parameters, so an idle one cannot become a copy of another.
+    {
+      "model.object_encoder.kind": "mlp",
+      "model.object_encoder.features": 16,
+      "train.revive_idle": (),
+    },
   ),
   "no_special_features": (
     "parts have no special features, and so no colour",
