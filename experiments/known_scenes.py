@@ -1,16 +1,14 @@
-"""A generative model with known parameters, the scenes that it draws, and a score of objects found.
+"""A generative model with known parameters, and the scenes that it draws.
 
 Three objects of two parts each; each is at most once in a scene, and one may cover another.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from scipy.optimize import linear_sum_assignment
 
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.routing.selection import Capsules
@@ -82,50 +80,23 @@ def true_parameters() -> dict[str, Any]:
 
 def draw_scenes(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
   """Images uint8 [n, h, w, 1] and which objects are there, bool [n, k]."""
-  picture, _, there = _draw(jax.random.split(jax.random.key(seed), count))
+  picture, there = _draw(jax.random.split(jax.random.key(seed), count))
   noise = np.random.default_rng(seed).normal(0, true_model().pixel_scale, picture.shape)
   image = np.clip(np.asarray(picture) + noise, 0, 1)
   return np.round(255 * image).astype(np.uint8), np.asarray(there)
 
 
-def draw_parts(seed: int, count: int) -> tuple[Capsules, np.ndarray]:
-  """Presences [n, m] and poses [n, m, 2, 3] of the parts of the scenes of `draw_scenes`, and which
-  objects are there, bool [n, k]."""
-  parts, there = _draw(jax.random.split(jax.random.key(seed), count))[1:]
-  return parts, np.asarray(there)
-
-
 @jax.jit
-def _draw(keys: Array) -> tuple[Array, Capsules, Array]:
-  """What the true model draws with each key, without noise, the parts, and which objects are
-  there."""
+def _draw(keys: Array) -> tuple[Array, Array]:
+  """What the true model draws with each key, without noise, and which objects are there."""
 
-  def scenes(module: GenerativeCapsules) -> tuple[Array, Capsules, Array]:
-    def layers(key: Array) -> tuple[Any, Any]:
+  def scenes(module: GenerativeCapsules) -> tuple[Array, Array]:
+    def layers(key: Array) -> tuple[Capsules, Capsules]:
       top_key, below_key = jax.random.split(key)
-      drawn, _ = module.sample(below_key, module.sample_top(top_key))
-      return drawn[0], drawn[1]
+      (parts, objects), _ = module.sample(below_key, module.sample_top(top_key))
+      return parts, objects
 
     parts, objects = jax.vmap(layers)(keys)
-    return module.draw(parts, CANVAS), parts, objects.presence > 0.5
+    return module.draw(parts, CANVAS), objects.presence > 0.5
 
   return nn.apply(scenes, true_model())({"params": true_parameters()})
-
-
-def match(found: np.ndarray, there: np.ndarray) -> tuple[int, ...]:
-  """Indices of the k columns of `found` [n, objects] that agree best with those of `there`."""
-  agreement = np.sum(found[:, None, :] == there[:, :, None], axis=0)  # [k, objects]
-  return tuple(linear_sum_assignment(agreement, maximize=True)[1].tolist())
-
-
-def right_answers(
-  found: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]
-) -> tuple[list[int], np.ndarray]:
-  """Which objects of test scenes are recognised, after a match on training scenes.
-
-  By split, `found` says which of the model's objects are on, bool [n, objects], and `there` which
-  of the true ones, bool [n, k]. Returns the model's in the order of the true ones, and right
-  answers, bool [n, k].
-  """
-  order = list(match(found["train"], there["train"]))
-  return order, found["test"][:, order] == there["test"]

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from scipy.optimize import linear_sum_assignment
 
 from experiments.findings import write_record
-from experiments.known_scenes import CANVAS, NUM_SCENES, PLACES, draw_scenes, right_answers
+from experiments.known_scenes import CANVAS, NUM_SCENES, PLACES, draw_scenes
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.collect import feature_collector, mean_metrics
 from scae_jax.evaluation.provenance import recorded_folder
@@ -55,10 +56,12 @@ def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
   assert isinstance(dataset, Dataset)
   collect = feature_collector(run.system, canvas=CANVAS, batch_size=batch_size)
   collected = {name: collect(variables, dataset.splits[name].arrays) for name in NUM_SCENES}
-  order, right = right_answers(
-    {split: one["features"]["presences"] > 0.5 for split, one in collected.items()},
-    {split: true_presences(dataset, split) for split in collected},
-  )
+  found = {split: one["features"]["presences"] > 0.5 for split, one in collected.items()}
+  there = {split: true_presences(dataset, split) for split in collected}
+  # Of [k, objects], how often a true object and one of the model agree on training images.
+  agreement = np.sum(there["train"][:, :, None] == found["train"][:, None, :], axis=0)
+  order = linear_sum_assignment(agreement, maximize=True)[1].tolist()
+  right = found["test"][:, order] == there["test"]
   bounds = {split: mean_metrics(one["metrics"])["bound"] for split, one in collected.items()}
   return {
     "accuracy": float(right.mean()),

@@ -1,4 +1,4 @@
-"""Images drawn from a known model, what was found in them, and the upper layer alone."""
+"""Images drawn from a known model, and what was found in them."""
 
 import json
 import types
@@ -6,10 +6,9 @@ import types
 import numpy as np
 import pytest
 
-from experiments import known_scenes, object_layer, recovery
+from experiments import known_scenes, recovery
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.template_match import match_templates
-from scae_jax.models.capsule_inference import ObjectInference
 from tests.stand_ins import call, refused
 
 
@@ -115,39 +114,3 @@ def test_several_runs_and_seeds_are_scored_by_one_command(tmp_path, monkeypatch,
   said = refused(capsys, score_into, tmp_path / "other")
   assert "is no run of probabilistic capsules on drawn scenes" in said
   assert not (tmp_path / "other").exists()
-
-
-def test_parts_are_known_as_they_were_drawn():
-  """On or off for certain; those that are off, and two that always are, are all alike."""
-  known, there = object_layer.known_parts(0, 50)
-  on = np.asarray(known.presence_logits) > 0
-  assert on.shape == (50, len(known_scenes.GLYPHS) + object_layer.IDLE)
-  assert not on[:, -object_layer.IDLE :].any()
-  np.testing.assert_array_equal(np.abs(known.presence_logits), object_layer.KNOWN)
-  # Each object's two parts are there with it, nearly always.
-  own = on[:, : len(known_scenes.GLYPHS)].reshape(50, 3, 2).mean(axis=2)
-  assert np.mean((own > 0.5) == there) > 0.9
-  off = np.asarray(known.poses)[~on]
-  assert np.ptp(off, axis=0).max() == 0  # copies of one constant
-  assert np.ptp(np.asarray(known.poses)[on], axis=0).max() > 0.1
-  assert known.pose_scales is None
-
-
-def test_rows_are_written(monkeypatch, tmp_path, capsys):
-  monkeypatch.setattr(object_layer, "ROWS", (("summed_out", 0.25, 2.0),))
-  monkeypatch.setattr(object_layer, "NUM_SCENES", {"train": 64, "test": 32})
-  monkeypatch.setattr(
-    object_layer,
-    "ObjectInference",
-    lambda **sizes: ObjectInference(**sizes | {"num_layers": 0}),  # compiles sooner
-  )
-  file = tmp_path / "new" / "rows.json"
-  call(monkeypatch, object_layer, file, "--seeds=2", "--num_steps=3")
-  assert "summed_out, temperature 0.25, affinities below 2.0" in capsys.readouterr().out
-  record = json.loads(file.read_text())
-  [row] = record["rows"]
-  found = [row[name] for name in ("off_poses", "upper_temperature", "max_affinity")]
-  assert found == ["summed_out", 0.25, 2.0]
-  assert len(row["right"]) == 2
-  assert all(0.3 < share < 0.8 for share in row["right"])  # untrained
-  assert "jax" in record["versions"]
