@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from experiments import known_scenes, recovery
+from experiments import recovery
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.template_match import match_templates
 from tests.stand_ins import call, refused
@@ -14,21 +14,21 @@ from tests.stand_ins import call, refused
 
 @pytest.fixture(scope="module")
 def scenes():
-  return known_scenes.draw_scenes(0, 64)
+  return recovery.draw_scenes(0, 64)
 
 
 def test_objects_draw_where_they_stand(scenes):
   """Each object's own places are brighter in images that have it than in those that have none."""
   images, there = scenes
-  assert images.shape == (64, known_scenes.CANVAS, known_scenes.CANVAS, 1)
-  np.testing.assert_array_equal(known_scenes.draw_scenes(0, 64)[0], images)
-  assert (known_scenes.draw_scenes(1, 64)[1] != there).any()
+  assert images.shape == (64, recovery.CANVAS, recovery.CANVAS, 1)
+  np.testing.assert_array_equal(recovery.draw_scenes(0, 64)[0], images)
+  assert (recovery.draw_scenes(1, 64)[1] != there).any()
   assert 0.3 < there.mean() < 0.7
   empty = images[~there.any(axis=1)].mean()
   assert empty < 20  # noise of a twentieth, cut at black, of 255
   alone = [images[(there == np.eye(3, dtype=bool)[k]).all(axis=1)] for k in range(3)]
   assert all(len(one) for one in alone)
-  middle = known_scenes.CANVAS // 2
+  middle = recovery.CANVAS // 2
   # The first object's parts stand in the upper half, the last one's in the middle and below.
   assert alone[0][:, :middle].mean() > 3 * alone[0][:, middle + 2 :].mean()
   assert alone[2][:, middle:].mean() > 1.5 * alone[2][:, :middle].mean()
@@ -36,9 +36,7 @@ def test_objects_draw_where_they_stand(scenes):
 
 def test_no_part_can_draw_the_glyph_of_another():
   """At any affine pose: the cross, turned by 45 degrees, drew an X that is gone."""
-  ink = np.array(
-    [[[cell == "#" for cell in row] for row in glyph] for glyph in known_scenes.GLYPHS]
-  )
+  ink = np.array([[[cell == "#" for cell in row] for row in glyph] for glyph in recovery.GLYPHS])
   found = match_templates(np.pad(ink, ((0, 0), (1, 1), (1, 1)))[..., None].astype(np.float32))
   assert found["matched"] == 0
   assert found["mean_error"] > 0.2
@@ -49,7 +47,7 @@ def test_folders_say_what_is_there(tmp_path):
   recovery.write_scenes(tmp_path / "scenes", counts)
   dataset = load_dataset("folder", str(tmp_path / "scenes"), str(tmp_path / "cache"))
   for seed, (split, count) in enumerate(counts.items(), start=recovery.FIRST_SEED):
-    _, there = known_scenes.draw_scenes(seed, count)
+    _, there = recovery.draw_scenes(seed, count)
     found = recovery.true_presences(dataset, split)
     assert found.shape == (count, 3)
     # The order is the folders'.
