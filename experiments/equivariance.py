@@ -53,7 +53,7 @@ def table(results: dict[str, Any]) -> str:
   return markdown(rows)
 
 
-def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> Findings:
+def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
   """Measures one seed."""
   run, on = images.run, images.scored_on
   results = measure_equivariance(run.system, variables, images.examples["image"], **images.sizes)

@@ -41,8 +41,8 @@ class Findings(NamedTuple):
   draw: Callable[[], Figure] | None = None
 
 
-# (run, variables of a seed, head of its record, name of its files) -> what was found
-Measure = Callable[[ImageRun, Any, dict[str, Any], str], Findings]
+# (run, variables of a seed, head of its record) -> what was found
+Measure = Callable[[ImageRun, Any, dict[str, Any]], Findings]
 
 
 def run_parser(description: str | None) -> argparse.ArgumentParser:
@@ -96,7 +96,7 @@ def measure_images(
     scored_on = {"dataset": dataset.name, "split": split, "examples": len(examples["label"])}
     images = ImageRun(run, examples, scored_on, sizes)
     for name, variables, head in each_seed(kind, run, options):
-      write_findings(options.folder, name, head, measure(images, variables, head, name))
+      write_findings(options.folder, name, head, measure(images, variables, head))
 
 
 def each_seed(

@@ -86,7 +86,7 @@ def table(found: Mapping[str, Any]) -> str:
   return f"{markdown(parts)}\n\n{markdown(objects)}"
 
 
-def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> Findings:
+def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
   """Measures one seed."""
   run, on = images.run, images.scored_on
   found = measure_routing(**infer(run.system, variables, images.examples, **images.sizes))

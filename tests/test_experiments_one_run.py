@@ -26,7 +26,6 @@ from experiments import (
 )
 from scae_jax.data.constellations import Scenes
 from scae_jax.evaluation import template_match
-from scae_jax.models.pictures import ANGLES, part_identity
 from scae_jax.training.errors import RunError
 from tests.references import reference_vote
 from tests.stand_ins import call, noise, open_for_commands, refusal, stub, written
@@ -99,17 +98,9 @@ def test_files_and_records_are_called_after_the_run_and_its_seed(monkeypatch, tm
   assert found[1][2] == expected | {"command": "python -m experiments.free_form runs/toy out"}
 
 
-def two_parts(image):
-  """One part draws the upper half, the other the lower one."""
-  shares = jnp.arange(18)[None, None, :, None] < 9
-  picture = image[..., 0][:, None]
-  return jnp.concatenate([shares * picture, ~shares * picture], axis=1)
-
-
 def pictures(variables, batch):
   templates = jnp.asarray(TEMPLATES) * variables["params"]["strength"]
-  turned = part_identity(batch["image"], two_parts)
-  return {"templates": {"templates": templates}, "part_identity": turned, "never drawn": {}}
+  return {"templates": {"templates": templates}, "never drawn": {}}
 
 
 def two_of_each(output):
@@ -138,7 +129,7 @@ DEEP = stub(pictures=winners_among_four, poses=two_of_each)
     (routing, stub(poses=lambda image: {}), "", "no parts that choose among objects"),
     (routing, DEEP, "", "a layer below the topmost"),
     (equivariance, stub(), "", "this system has none"),
-    (identifiability, stub(), "", "no figure templates and part_identity"),
+    (identifiability, stub(), "", "this system draws no templates"),
     (identifiability, DRAWS, "", "0 of 5 templates have ink"),
     (free_form, stub(), "", "whose system has a `free_form`"),
     (sample_object, stub(), "", "this run is of system 'tests.toy_system'"),
@@ -162,20 +153,15 @@ def test_what_cannot_be_measured_is_refused_in_one_message(
   assert not out.exists()
 
 
-def test_identifiability_writes_the_number_and_the_picture(monkeypatch, tmp_path, capsys):
+def test_identifiability_writes_the_number_of_each_seed(monkeypatch, tmp_path, capsys):
   strengths = [{"params": {"strength": jnp.float32(one)}} for one in (1.0, 0.5)]
   open_for_commands(monkeypatch, DRAWS, noise(12), dict(enumerate(strengths)))
   # Mirror images match at the start; how far the steps get is tested with the matches.
   few = functools.partial(template_match.match_errors, num_steps=20)
   monkeypatch.setattr(template_match, "match_errors", few)
-  drawings = []
-  draw = identifiability.FIGURES["part_identity"]
-  monkeypatch.setitem(
-    identifiability.FIGURES, "part_identity", lambda **fed: drawings.append(fed) or draw(**fed)
-  )
   out = tmp_path / "out"
   call(monkeypatch, identifiability, tmp_path / "run", out)
-  ends = ("json", "md", "png")
+  ends = ("json", "md")
   stems = [f"identifiability-run-seed-{seed}" for seed in (0, 1)]
   assert {path.name for path in out.iterdir()} == {f"{s}.{end}" for s in stems for end in ends}
   first, text = written(capsys, out, stems[0])
@@ -187,12 +173,6 @@ def test_identifiability_writes_the_number_and_the_picture(monkeypatch, tmp_path
   assert f"| 4 of 5 | {first['mean_error']:.3f} | 50% |" in text
   assert "| 0 | 2 | 0.000 |" in text
   assert "1 of 5 templates have no ink and are left out: 3." in text
-  shown_of = [f"tests.toy_system, run-seed-{seed}, step 7" for seed in (0, 1)]
-  assert [one["source"] for one in drawings] == shown_of
-  assert drawings[0]["degrees"].tolist() == list(ANGLES)
-  # The first of every class, on the canvas and not turned.
-  expected = noise(12).splits["test"].images[:3] / 255
-  np.testing.assert_allclose(drawings[0]["image"][:3, 0, 1:-1, 1:-1], expected, atol=1e-5)
 
 
 @pytest.fixture
