@@ -65,7 +65,7 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
 
 def main() -> None:
   """Measures, writes and prints."""
-  measure_images("equivariance", __doc__, "no image to move", measure, max_examples=1000)
+  measure_images("equivariance", __doc__, measure, max_examples=1000)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
 
 def main() -> None:
   """Measures, writes and prints."""
-  measure_images("identifiability", __doc__, "no templates", measure)
+  measure_images("identifiability", __doc__, measure)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
 
 def main() -> None:
   """Measures, writes and prints."""
-  measure_images("routing", __doc__, "no parts to route", measure, max_examples=1000)
+  measure_images("routing", __doc__, measure, max_examples=1000)
 
 
 if __name__ == "__main__":

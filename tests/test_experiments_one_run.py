@@ -123,7 +123,7 @@ DEEP = stub(pictures=winners_among_four, poses=two_of_each)
   [
     (routing, stub(), "--split=x", "no split 'x'"),
     (routing, stub(), "--max_examples=-1", "max_examples must be 0"),
-    (routing, stub(), "--scenes", "no parts to route; name a run on images"),
+    (routing, stub(), "--scenes", "has no images; name a run on images"),
     (routing, stub(), "--missing", "no checkpoint of step 3"),
     (routing, stub(), "", "has no poses"),
     (routing, stub(poses=lambda image: {}), "", "no parts that choose among objects"),
