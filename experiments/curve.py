@@ -25,20 +25,14 @@ from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.metrics import read_lines
 
 
-def minutes_by_step(workdir: pathlib.Path) -> dict[int, float]:
-  """Minutes that the steps up to each line of training metrics took."""
-  total, found = 0.0, {}
+def points_of(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """A point a step and seed, in order: step, seed, minutes, and accuracies in percent."""
+  total, minutes, points = 0.0, {}, {}
   for line in read_lines(workdir / "metrics.jsonl"):
     if line["split"] == "train":
       total += line["timing"]["seconds"] / 60
-      found[line["step"]] = total
-  return found
-
-
-def points_of(workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """A point a step and seed, in order: step, seed, minutes, and accuracies in percent."""
-  minutes, reports = minutes_by_step(workdir), [report for _, report in each_report(workdir)]
-  points = {}
+      minutes[line["step"]] = total
+  reports = [report for _, report in each_report(workdir)]
   for report in reports:
     if any(report[key] != reports[0][key] for key in ("scored_on", "max_examples")):
       continue

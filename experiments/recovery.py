@@ -12,7 +12,7 @@ of right answers on test images, and the bounds, to `recovery-<workdir>.json`.
 """
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -165,21 +165,6 @@ def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
   }
 
 
-def score_runs(workdirs: Sequence[pathlib.Path], folder: pathlib.Path) -> None:
-  """Scores every seed of every run, and writes and prints what is found."""
-  for workdir in workdirs:
-    run = open_run(workdir)
-    if run.config.system != "probabilistic" or run.dataset.name != "folder":
-      raise RunError(f"{workdir} is no run of probabilistic capsules on drawn scenes.")
-    results = {str(seed): score(run, variables) for seed, variables in run.variables.items()}
-    name = workdir.absolute().name
-    record = {"workdir": recorded_folder(workdir), "by_seed": results}
-    write_record(folder / f"recovery-{name}.json", record)
-    for seed, found in results.items():
-      bound = f"{found['training_bound']:.1f} nats on training images"
-      print(f"{name}, seed {seed}: {100 * found['accuracy']:.1f} % of presences right, {bound}")
-
-
 def main() -> None:
   """Draws or scores."""
   parser = plain_parser(__doc__)
@@ -193,8 +178,17 @@ def main() -> None:
   with exit_with_message(), explained():
     if options.what == "draw":
       write_scenes(options.folder, NUM_SCENES)
-    else:
-      score_runs(options.workdirs, options.folder)
+    for workdir in options.workdirs if options.what == "score" else ():
+      run = open_run(workdir)
+      if run.config.system != "probabilistic" or run.dataset.name != "folder":
+        raise RunError(f"{workdir} is no run of probabilistic capsules on drawn scenes.")
+      results = {str(seed): score(run, variables) for seed, variables in run.variables.items()}
+      name = workdir.absolute().name
+      record = {"workdir": recorded_folder(workdir), "by_seed": results}
+      write_record(options.folder / f"recovery-{name}.json", record)
+      for seed, found in results.items():
+        bound = f"{found['training_bound']:.1f} nats on training images"
+        print(f"{name}, seed {seed}: {100 * found['accuracy']:.1f} % of presences right, {bound}")
 
 
 if __name__ == "__main__":

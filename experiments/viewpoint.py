@@ -154,19 +154,15 @@ def score_run(options: argparse.Namespace, run: Run, workdir: pathlib.Path) -> d
   sets = scored_sets(options.data, data_options)
   sizes["max_examples"] = options.max_examples
   steps_an_epoch = len(dataset.splits["train"].labels) / run.settings.train.batch_size
+  lines = read_lines(workdir / "metrics.jsonl")
+  speeds = [line["timing"]["steps_per_second"] for line in lines if line["split"] == "train"]
   return {
     "accuracy": accuracies(run.system, run.variables, dataset, sets, **sizes),
     "notes": [note for one in sets for note in one.notes],
-    "seconds_an_epoch": seconds_a_step(workdir) * steps_an_epoch,
+    # Of steps alone, without compilation and evaluation.
+    "seconds_an_epoch": steps_an_epoch / statistics.median(speeds),
     **many_runs.facts_of(run),
   }
-
-
-def seconds_a_step(workdir: pathlib.Path) -> float:
-  """Median over the lines of training metrics, without compilation and evaluation."""
-  lines = read_lines(workdir / "metrics.jsonl")
-  speeds = [line["timing"]["steps_per_second"] for line in lines if line["split"] == "train"]
-  return 1 / statistics.median(speeds)
 
 
 def table(data: str, results: Results) -> str:

@@ -3,8 +3,6 @@
 What equivariance and free-form inference write is tested with what they measure.
 """
 
-import argparse
-import dataclasses
 import functools
 import json
 import os
@@ -85,19 +83,6 @@ def test_the_run_is_opened_as_the_command_line_says(monkeypatch, flags, which, f
   assert kept == [""]
 
 
-def test_files_and_records_are_called_after_the_run_and_its_seed(monkeypatch, tmp_path):
-  run = open_for_commands(monkeypatch, stub(), None, {3: {}, 4: {}})
-  monkeypatch.setattr("sys.argv", ["free_form", "runs/toy", "out"])
-  monkeypatch.chdir(tmp_path)
-  options = argparse.Namespace(workdir=tmp_path / "runs" / "toy")
-  one = dataclasses.replace(run, variables={3: {}})
-  assert [stem for stem, _, _ in findings.each_seed("curve", one, options)] == ["curve-toy"]
-  found = list(findings.each_seed("free-form", run, options))
-  assert [stem for stem, _, _ in found] == ["free-form-toy-seed-3", "free-form-toy-seed-4"]
-  expected = {"workdir": "runs/toy", "step": 7, "seed": 4}
-  assert found[1][2] == expected | {"command": "python -m experiments.free_form runs/toy out"}
-
-
 def pictures(variables, batch):
   templates = jnp.asarray(TEMPLATES) * variables["params"]["strength"]
   return {"templates": {"templates": templates}, "never drawn": {}}
@@ -167,6 +152,7 @@ def test_identifiability_writes_the_number_of_each_seed(monkeypatch, tmp_path, c
   first, text = written(capsys, out, stems[0])
   second = json.loads((out / f"{stems[1]}.json").read_text())
   assert (first["step"], first["seed"], second["seed"]) == (7, 0, 1)
+  assert first["workdir"] == str(tmp_path / "run")
   assert first["matched"] == 0.5  # mirror images; see test_evaluation_template_match.py
   # Errors are relative: half as bright is the same. Adam's epsilon knows the difference.
   assert second["mean_error"] == pytest.approx(first["mean_error"], abs=1e-3)
