@@ -2,7 +2,7 @@
 
     python train.py --config=configs/cnn.py:lenet5 --config.data.dir=$TFDS_DATA_DIR
 
-`lenet5` is LeNet-5 on MNIST as the article of experiments/viewpoint_systems.py trains it: Adam at
+`lenet5` is LeNet-5 on MNIST as the article of experiments/viewpoint.py trains it: Adam at
 1e-4, batches of 8, shifts of up to 2 pixels, ten epochs. 1.3 minutes of steps on two cores of an
 Intel Xeon; 98.69 % (sd 0.10) of the test digits, and 72.3 of those turned by 35 degrees, seeds 0, 1
 and 2 (results/supervised, 2026-11-22). `baseline` is the convolutional network that CapsNet was

@@ -53,7 +53,7 @@ def table(results: dict[str, Any]) -> str:
   return markdown(rows)
 
 
-def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> Findings:
+def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
   """Measures one seed."""
   run, on = images.run, images.scored_on
   results = measure_equivariance(run.system, variables, images.examples["image"], **images.sizes)
@@ -65,7 +65,7 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> F
 
 def main() -> None:
   """Measures, writes and prints."""
-  measure_images("equivariance", __doc__, "no image to move", measure, max_examples=1000)
+  measure_images("equivariance", __doc__, measure, max_examples=1000)
 
 
 if __name__ == "__main__":

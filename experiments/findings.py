@@ -41,8 +41,8 @@ class Findings(NamedTuple):
   draw: Callable[[], Figure] | None = None
 
 
-# (run, variables of a seed, head of its record, name of its files) -> what was found
-Measure = Callable[[ImageRun, Any, dict[str, Any], str], Findings]
+# (run, variables of a seed, head of its record) -> what was found
+Measure = Callable[[ImageRun, Any, dict[str, Any]], Findings]
 
 
 def run_parser(description: str | None) -> argparse.ArgumentParser:
@@ -62,24 +62,22 @@ def open_named(options: argparse.Namespace) -> Run:
   return open_run(options.workdir, options.step, settings)
 
 
-def images_of(
-  run: Run, refusal: str = "a run on generated scenes has no images; name a run on images."
-) -> tuple[Dataset, DataOptions, dict[str, int]]:
+def images_of(run: Run) -> tuple[Dataset, DataOptions, dict[str, int]]:
   """Data set and options of a run on images, and the `canvas` and `batch_size` of evaluation."""
   data = run.settings.data
   if not isinstance(run.dataset, Dataset) or not isinstance(data, DataOptions):
-    raise RunError(refusal)
+    raise RunError("a run on generated scenes has no images; name a run on images.")
   sizes = {"canvas": data.canvas, "batch_size": run.settings.evaluation.batch_size}
   return run.dataset, data, sizes
 
 
 def measure_images(
-  kind: str, description: str | None, lacks: str, measure: Measure, max_examples: int | None = None
+  kind: str, description: str | None, measure: Measure, max_examples: int | None = None
 ) -> None:
   """A command that measures each seed of one run on images, and writes what it finds.
 
-  `kind` is what the command and its files are called, `lacks` what generated scenes do not have:
-  "no parts to route". `max_examples` is the default of the flag; None has no flag, and takes all.
+  The command and its files are called `kind`. `max_examples` is the default of the flag; None has
+  no flag, and takes all.
   """
   parser = run_parser(description)
   parser.add_argument("folder", type=pathlib.Path)
@@ -89,14 +87,13 @@ def measure_images(
   options = parser.parse_args()
   with exit_with_message(), explained():
     run = open_named(options)
-    refusal = f"a run on generated scenes has {lacks}; name a run on images."
-    dataset, _, sizes = images_of(run, refusal)
+    dataset, _, sizes = images_of(run)
     split = options.split or dataset.held_out
     examples = load_split(dataset, split, getattr(options, "max_examples", 0))
     scored_on = {"dataset": dataset.name, "split": split, "examples": len(examples["label"])}
     images = ImageRun(run, examples, scored_on, sizes)
     for name, variables, head in each_seed(kind, run, options):
-      write_findings(options.folder, name, head, measure(images, variables, head, name))
+      write_findings(options.folder, name, head, measure(images, variables, head))
 
 
 def each_seed(

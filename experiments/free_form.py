@@ -201,13 +201,12 @@ def main() -> None:
     options.learning_rate = OPTIMIZERS[options.optimizer][2]
   with exit_with_message(), explained():
     run = open_named(options)
-    refusal = (
-      "free-form inference takes a run on images whose system has a `free_form`; this one has"
-      " none. Name a run of system 'probabilistic'."
-    )
-    dataset, _, _ = images_of(run, refusal)
+    dataset, _, _ = images_of(run)
     if run.system.free_form is None:
-      raise RunError(refusal)
+      raise RunError(
+        "free-form inference takes a run on images whose system has a `free_form`; this one has"
+        " none. Name a run of system 'probabilistic'."
+      )
     optimizer = make_stepper(options.optimizer, options.learning_rate, options.num_steps)
     own = dataset.name
     sets = [

@@ -26,8 +26,8 @@ from scae_jax.training.sweep import (
   run_rows,
 )
 
-# (row, its finished run, its workdir) -> what was found.
-Score = Callable[[Row, Run, pathlib.Path], Mapping[str, Any]]
+# (command line, finished run, its workdir, named as the row) -> what was found.
+Score = Callable[[argparse.Namespace, Run, pathlib.Path], Mapping[str, Any]]
 Results = Mapping[str, Mapping[str, Any]]  # what was found, by row
 Systems = Mapping[str, tuple[str, Mapping[str, Any]]]  # a config by name, and what is changed in it
 TRAIN = pathlib.Path(__file__).resolve().parent.parent / "train.py"
@@ -68,7 +68,7 @@ def rows_of(
 def run_command(
   kind: str,
   options: argparse.Namespace,
-  make_rows: Callable[[], Sequence[Row]],
+  make_rows: Callable[[argparse.Namespace], Sequence[Row]],
   score: Score,
   describe: Callable[[Results], Findings],
 ) -> None:
@@ -80,7 +80,7 @@ def run_command(
   with exit_with_message(), explained():
     keep_compiled("")
     root = options.workdir or pathlib.Path("runs") / f"{kind}-{options.data}"
-    rows = make_rows()
+    rows = make_rows(options)
     check_rows(rows, root)
     failed = None
     try:
@@ -90,7 +90,7 @@ def run_command(
     results = {}
     for row in rows:
       if finished_report(row, root / row.name):
-        results[row.name] = score(row, open_run(root / row.name), root / row.name)
+        results[row.name] = score(options, open_run(root / row.name), root / row.name)
         print(f"{row.name}: scored", flush=True)
     if not results:
       raise failed or RunError(f"no run in {root} is finished.")

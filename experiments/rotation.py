@@ -77,20 +77,25 @@ def system_and_range(row: str) -> tuple[str, int]:
 
 
 def score_run(
-  run: Run, degrees: int, max_examples: int, pixels: dict[str, dict[str, float]]
+  options: argparse.Namespace,
+  run: Run,
+  workdir: pathlib.Path,
+  *,
+  pixels: dict[str, dict[str, float]],
 ) -> dict[str, Any]:
   """Accuracies of a run on rotated and on upright images, those of their pixels, and its size.
 
-  `max_examples` of each split are used; 0 is all. What `pixels` does not have yet is added to it.
+  What `pixels`, accuracies by data set, does not have yet is added to it.
   """
-  dataset, options, sizes = images_of(run)
-  sizes["max_examples"] = max_examples
+  dataset, _, sizes = images_of(run)
+  turned = rotated(dataset, system_and_range(workdir.name)[1], sizes["canvas"])
+  sizes["max_examples"] = options.max_examples
   found, of_pixels, notes = {}, {}, []
-  for images, one in ((ROTATED, rotated(dataset, degrees, options.canvas)), (UPRIGHT, dataset)):
+  for images, one in ((ROTATED, turned), (UPRIGHT, dataset)):
     by_kind = accuracies(run.system, run.variables, one, [one], **sizes)
     found[images] = {kind: by_set[one.name] for kind, by_set in by_kind.items()}
     if one.name not in pixels:
-      train, test = (load_split(one, name, max_examples) for name in ("train", "test"))
+      train, test = (load_split(one, name, options.max_examples) for name in ("train", "test"))
       scores = score_pixels(train, test, one.num_classes, seed=0).entries
       pixels[one.name] = {"LIN-MATCH": scores["lin_match"], "LIN-PRED": scores["lin_pred"]}
     of_pixels[images] = pixels[one.name]
@@ -166,11 +171,7 @@ def main() -> None:
   parser.add_argument("--ranges", type=int, nargs="+", default=RANGES, help="degrees, 0 to 180")
   options = parser.parse_args()
   ranges = options.ranges = sorted(set(options.ranges))
-  pixels: dict[str, dict[str, float]] = {}
-
-  def score(row: Row, run: Run, _: pathlib.Path) -> dict[str, Any]:
-    degrees = system_and_range(row.name)[1]
-    return score_run(run, degrees, options.max_examples, pixels)
+  score = functools.partial(score_run, pixels={})
 
   def describe(results: Results) -> Findings:
     entries = {"ranges": ranges, "seeds": options.seeds, "max_examples": options.max_examples}
@@ -189,7 +190,7 @@ def main() -> None:
     )
     return Findings(entries, [table(lines, ranges), *remarks(results, missing, entries)], draw)
 
-  many_runs.run_command("rotation", options, functools.partial(make_rows, options), score, describe)
+  many_runs.run_command("rotation", options, make_rows, score, describe)
 
 
 if __name__ == "__main__":

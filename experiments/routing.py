@@ -86,7 +86,7 @@ def table(found: Mapping[str, Any]) -> str:
   return f"{markdown(parts)}\n\n{markdown(objects)}"
 
 
-def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> Findings:
+def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
   """Measures one seed."""
   run, on = images.run, images.scored_on
   found = measure_routing(**infer(run.system, variables, images.examples, **images.sizes))
@@ -106,7 +106,7 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> F
 
 def main() -> None:
   """Measures, writes and prints."""
-  measure_images("routing", __doc__, "no parts to route", measure, max_examples=1000)
+  measure_images("routing", __doc__, measure, max_examples=1000)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from flax import linen as nn
 from experiments.findings import open_named, run_parser
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.figures import FIGURES
-from scae_jax.models.generative_pictures import move_pose
+from scae_jax.models.generative_pictures import draw_objects, move_pose
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
 from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError, exit_with_message, explained
@@ -52,7 +52,8 @@ def draw(run: Run, options: argparse.Namespace) -> np.ndarray:
   seed = next(iter(run.variables)) if options.seed is None else options.seed
   if seed not in run.variables:
     raise RunError(f"--seed must be one of {', '.join(map(str, run.variables))}; it is {seed}.")
-  drawn = jax.jit(nn.apply(ProbabilisticCapsules.draw_objects, module), static_argnums=3)
+  of_model = nn.apply(lambda module, *given: draw_objects(module.generative, *given), module)
+  drawn = jax.jit(of_model, static_argnums=3)
   pose = move_pose(options.turn, options.scale, *options.shift)
   pictures = []
   for number, key in ((1, None), (options.samples, jax.random.key(options.key))):

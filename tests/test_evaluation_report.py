@@ -12,7 +12,6 @@ from flax import linen as nn
 
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.evaluation import provenance, scores
-from scae_jax.evaluation.comparison import seeds_text
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.pictures import FIGURES, embed, feature_figures
 from scae_jax.evaluation.report import Evaluated, write_reports
@@ -150,20 +149,6 @@ def test_a_confusion_matrix_says_that_it_is_of_clusters():
   assert axes.get_xlabel() == "label of the cluster"
 
 
-def test_the_table_shows_every_figure(finished):
-  lines = seeds_text({0: finished[1]}).splitlines()
-  assert lines[0] == "| | seed 0 |"
-  assert lines[2:5] == [
-    "| LIN-MATCH, alive | 70.0 |",
-    "| LIN-PRED, alive | 70.0 |",
-    "| capsules in use, alive | 2 |",
-  ]
-  assert lines[8] == "| LIN-MATCH, raw pixels | 70.0 |"
-  assert lines[10] == "| label plus one | 1.6 |"
-  assert lines[13].startswith("10 examples of toy test; clusters and probes are fitted on 20 of")
-  assert lines[16].startswith("Note: dead: only 1 distinct cluster(s)")
-
-
 @pytest.mark.usefixtures("not_drawn")
 def test_readings_are_only_classified_and_may_be_negative(tmp_path, finished, capsys):
   def readings(output):
@@ -273,17 +258,6 @@ def test_history_joins_splits_by_step(tmp_path):
   np.testing.assert_array_equal(values["train/total"], [2.5, 1.0])
   np.testing.assert_array_equal(values["train/terms/image"], [np.nan, 0.5])
   np.testing.assert_array_equal(values["test/total"], [np.nan, 3.0])
-
-
-def test_embedding_keeps_neighbours():
-  features = np.repeat(np.eye(3, dtype=np.float32), 8, axis=0)
-  features += np.random.RandomState(0).uniform(0, 0.01, features.shape).astype(np.float32)
-  points = embed(features, 0)
-  assert points.shape == (24, 2)
-  distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
-  np.fill_diagonal(distances, np.inf)
-  nearest = distances.argmin(axis=1)
-  np.testing.assert_array_equal(nearest // 8, np.arange(24) // 8)
 
 
 def test_examples_of_every_class_are_embedded(monkeypatch):

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import many_runs, rotation, viewpoint, viewpoint_systems
+from experiments import many_runs, rotation, viewpoint
 from experiments.rotation import ROTATED, UPRIGHT
-from experiments.viewpoint_systems import ANGLES, TRAINED_ROTATION
+from experiments.viewpoint import ANGLES, TRAINED_ROTATION
 from scae_jax.data.dataset import EvalDataset, Split
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
@@ -34,7 +34,7 @@ from tests.toy_system import CONFIG_FILE, toy_config
 
 SIZES = {"canvas": 18, "batch_size": 32}
 CHOSEN = 150
-SETS = [(viewpoint, data) for data in viewpoint_systems.SYSTEMS]
+SETS = [(viewpoint, data) for data in viewpoint.SYSTEMS]
 SETS += [(rotation, data) for data in rotation.SYSTEMS]
 
 
@@ -165,15 +165,14 @@ def test_every_angle_is_scored_and_affnist_where_its_images_fit(
 
   def load(name, *_, normalize):
     normalized.append(normalize)
-    return EvalDataset(name, ("a",), {"test": split}, (f"{name}: noted",))
+    return EvalDataset(name, ("a",), {"test": split})
 
   monkeypatch.setattr(viewpoint, "load_scored", load)
-  data_options, notes = toy_config(data__canvas=canvas, data__normalize=True).data, []
-  names = [one.name for one in viewpoint.scored_sets(data, data_options, notes)]
+  data_options = toy_config(data__canvas=canvas, data__normalize=True).data
+  names = [one.name for one in viewpoint.scored_sets(data, data_options)]
   source = data.removesuffix("_small")
   assert names == [*(f"rotated_{source}:{angle}" for angle in ANGLES), expected]
   assert {0, 15, 35, 180} <= set(ANGLES)
-  assert notes == [f"{name}: noted" for name in names]
   assert set(normalized) == {True}
 
 

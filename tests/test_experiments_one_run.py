@@ -3,37 +3,30 @@
 What equivariance and free-form inference write is tested with what they measure.
 """
 
-import argparse
-import dataclasses
 import functools
 import json
 import os
 import pathlib
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from configs import digits, probabilistic
+from configs import probabilistic
 from experiments import (
   equivariance,
   findings,
   free_form,
-  gradients,
   identifiability,
   routing,
   sample_object,
 )
 from scae_jax.data.constellations import Scenes
 from scae_jax.evaluation import template_match
-from scae_jax.models.pictures import ANGLES, part_identity
 from scae_jax.training.errors import RunError
-from scae_jax.training.objective import losses
-from tests import tiny
 from tests.references import reference_vote
-from tests.stand_ins import call, labelled, noise, open_for_commands, refusal, stub, written
+from tests.stand_ins import call, noise, open_for_commands, refusal, stub, written
 from tests.test_evaluation_template_match import LINES, RING, SEVEN
 from tests.test_models_generative_pictures import (
   CANVAS,
@@ -90,30 +83,9 @@ def test_the_run_is_opened_as_the_command_line_says(monkeypatch, flags, which, f
   assert kept == [""]
 
 
-def test_files_and_records_are_called_after_the_run_and_its_seed(monkeypatch, tmp_path):
-  run = open_for_commands(monkeypatch, stub(), None, {3: {}, 4: {}})
-  monkeypatch.setattr("sys.argv", ["free_form", "runs/toy", "out"])
-  monkeypatch.chdir(tmp_path)
-  options = argparse.Namespace(workdir=tmp_path / "runs" / "toy")
-  one = dataclasses.replace(run, variables={3: {}})
-  assert [stem for stem, _, _ in findings.each_seed("curve", one, options)] == ["curve-toy"]
-  found = list(findings.each_seed("free-form", run, options))
-  assert [stem for stem, _, _ in found] == ["free-form-toy-seed-3", "free-form-toy-seed-4"]
-  expected = {"workdir": "runs/toy", "step": 7, "seed": 4}
-  assert found[1][2] == expected | {"command": "python -m experiments.free_form runs/toy out"}
-
-
-def two_parts(image):
-  """One part draws the upper half, the other the lower one."""
-  shares = jnp.arange(18)[None, None, :, None] < 9
-  picture = image[..., 0][:, None]
-  return jnp.concatenate([shares * picture, ~shares * picture], axis=1)
-
-
 def pictures(variables, batch):
   templates = jnp.asarray(TEMPLATES) * variables["params"]["strength"]
-  turned = part_identity(batch["image"], two_parts)
-  return {"templates": {"templates": templates}, "part_identity": turned, "never drawn": {}}
+  return {"templates": {"templates": templates}, "never drawn": {}}
 
 
 def two_of_each(output):
@@ -136,16 +108,15 @@ DEEP = stub(pictures=winners_among_four, poses=two_of_each)
   [
     (routing, stub(), "--split=x", "no split 'x'"),
     (routing, stub(), "--max_examples=-1", "max_examples must be 0"),
-    (routing, stub(), "--scenes", "no parts to route; name a run on images"),
+    (routing, stub(), "--scenes", "has no images; name a run on images"),
     (routing, stub(), "--missing", "no checkpoint of step 3"),
     (routing, stub(), "", "has no poses"),
     (routing, stub(poses=lambda image: {}), "", "no parts that choose among objects"),
     (routing, DEEP, "", "a layer below the topmost"),
     (equivariance, stub(), "", "this system has none"),
-    (identifiability, stub(), "", "no figure templates and part_identity"),
+    (identifiability, stub(), "", "this system draws no templates"),
     (identifiability, DRAWS, "", "0 of 5 templates have ink"),
     (free_form, stub(), "", "whose system has a `free_form`"),
-    (gradients, stub(), "", "the probes of an SCAE are needed"),
     (sample_object, stub(), "", "this run is of system 'tests.toy_system'"),
   ],
 )
@@ -167,37 +138,27 @@ def test_what_cannot_be_measured_is_refused_in_one_message(
   assert not out.exists()
 
 
-def test_identifiability_writes_the_number_and_the_picture(monkeypatch, tmp_path, capsys):
+def test_identifiability_writes_the_number_of_each_seed(monkeypatch, tmp_path, capsys):
   strengths = [{"params": {"strength": jnp.float32(one)}} for one in (1.0, 0.5)]
   open_for_commands(monkeypatch, DRAWS, noise(12), dict(enumerate(strengths)))
   # Mirror images match at the start; how far the steps get is tested with the matches.
   few = functools.partial(template_match.match_errors, num_steps=20)
   monkeypatch.setattr(template_match, "match_errors", few)
-  drawings = []
-  draw = identifiability.FIGURES["part_identity"]
-  monkeypatch.setitem(
-    identifiability.FIGURES, "part_identity", lambda **fed: drawings.append(fed) or draw(**fed)
-  )
   out = tmp_path / "out"
   call(monkeypatch, identifiability, tmp_path / "run", out)
-  ends = ("json", "md", "png")
+  ends = ("json", "md")
   stems = [f"identifiability-run-seed-{seed}" for seed in (0, 1)]
   assert {path.name for path in out.iterdir()} == {f"{s}.{end}" for s in stems for end in ends}
   first, text = written(capsys, out, stems[0])
   second = json.loads((out / f"{stems[1]}.json").read_text())
   assert (first["step"], first["seed"], second["seed"]) == (7, 0, 1)
+  assert first["workdir"] == str(tmp_path / "run")
   assert first["matched"] == 0.5  # mirror images; see test_evaluation_template_match.py
   # Errors are relative: half as bright is the same. Adam's epsilon knows the difference.
   assert second["mean_error"] == pytest.approx(first["mean_error"], abs=1e-3)
   assert f"| 4 of 5 | {first['mean_error']:.3f} | 50% |" in text
   assert "| 0 | 2 | 0.000 |" in text
   assert "1 of 5 templates have no ink and are left out: 3." in text
-  shown_of = [f"tests.toy_system, run-seed-{seed}, step 7" for seed in (0, 1)]
-  assert [one["source"] for one in drawings] == shown_of
-  assert drawings[0]["degrees"].tolist() == list(ANGLES)
-  # The first of every class, on the canvas and not turned.
-  expected = noise(12).splits["test"].images[:3] / 255
-  np.testing.assert_allclose(drawings[0]["image"][:3, 0, 1:-1, 1:-1], expected, atol=1e-5)
 
 
 @pytest.fixture
@@ -233,60 +194,6 @@ def test_routing_writes_what_varies(monkeypatch, tmp_path, capsys, generative):
   assert f"of {PARTS} parts" in text
   named = sum(one["wins"] >= 0.01 or one["on"] > 0 for one in record["objects"])
   assert text.count("\n| ") == 2 + PARTS + named
-
-
-def test_statistics_of_gradients():
-  # Two batches whose means are (2, 0), (0, 3) and (-1, -1).
-  first = {"a": [1.0, 0.0], "towards x": [0.0, 4.0], "b": [-1.0, -1.0]}
-  second = {"a": [3.0, 0.0], "towards x": [0.0, 2.0], "b": [-1.0, -1.0]}
-  found = gradients.statistics({term: np.array([first[term], second[term]]) for term in first})
-  assert found["a"] == pytest.approx({"norm": 2, "noise": 2**0.5, "towards x": 0})
-  assert found["b"] == pytest.approx({"norm": 2**0.5, "noise": 0, "towards x": -(0.5**0.5)})
-  assert found["towards x"] == pytest.approx({"norm": 3, "noise": 2**0.5, "towards x": 1})
-
-
-def test_gradients_are_of_the_terms_that_training_has(monkeypatch, tmp_path, capsys):
-  config = digits.get_config()
-  config.data.canvas, config.train.batch_size = tiny.CANVAS, 4
-  system, batch = tiny.tiny_system(), tiny.tiny_batch()
-  variables = tiny.random_variables(system.module, batch, train=False)
-  images = noise(11).splits["test"].images[:, : tiny.CANVAS, : tiny.CANVAS]
-  # Two batches, and three images left.
-  dataset = labelled("noise", images, np.arange(11) % 3)
-  run = open_for_commands(monkeypatch, system, dataset, {0: variables}, config)
-
-  params, key = variables["params"], jax.random.key(0)
-  terms = tiny.compiled(gradients.terms_of(run))(params, batch, key)
-  in_training = functools.partial(losses, system, step=0)
-  _, (expected, output) = tiny.compiled(in_training)(params, batch=batch, noise_key=key)
-  for name, probe in gradients.PROBES.items():
-    assert terms[f"towards {name}"] == pytest.approx(float(expected.pop(probe)), rel=1e-5)
-  for name, value in expected.items():
-    weighted = float(system.loss_weights[name] * value)
-    assert terms[name] == pytest.approx(weighted, rel=1e-5)
-  excess = terms["prior_between"] - terms["prior_between, unbiased"]
-  variance = np.asarray(output.objects.presence).var(axis=0, ddof=1).mean()
-  weight = system.loss_weights["prior_between"]
-  assert excess == pytest.approx(weight * len(batch["image"]) * float(variance), rel=1e-4)
-  assert terms["prior_between, excess"] == pytest.approx(float(excess))
-
-  call(monkeypatch, gradients, tmp_path / "run", tmp_path / "out")
-  record, text = written(capsys, tmp_path / "out", "gradients-run")
-  assert record["batch_size"] == 4
-  assert set(record["objects"]) == set(record["parts"]) == set(terms)
-  assert record["objects"]["image"] == {"norm": 0, "noise": 0} | dict.fromkeys(
-    ("towards prior", "towards posterior"), 0
-  )
-  assert record["parts"]["image"]["norm"] > 0
-  # Batches differ by images and by noise.
-  assert all(record["parts"][name]["noise"] > 0 for name in terms)
-  assert "2 batches of 4 images" in text
-  few = labelled("noise", images[:7], np.arange(7) % 3)
-  open_for_commands(monkeypatch, system, few, {0: variables}, config)
-  arguments = (tmp_path / "run", tmp_path / "few")
-  assert "two batches of 4 are needed; there are 7" in refusal(
-    capsys, monkeypatch, gradients, *arguments
-  )
 
 
 @pytest.mark.usefixtures("opened")

@@ -48,18 +48,6 @@ def answer_collector(system: System, make_batch: MakeBatch, *, batch_size: int) 
   return make_collector(read, make_batch, batch_size)
 
 
-def segment_collector(system: System, *, batch_size: int) -> Collect:
-  """Collects `System.segment` of scenes of points; raises ValueError if the system has none."""
-  segment = system.segment
-  if segment is None:
-    raise ValueError("the system has no `segment`, so scenes of points cannot score it.")
-  return make_collector(
-    lambda variables, batch: segment(system.module.apply(variables, batch, train=False)),
-    lambda scenes, rows: {name: array[rows] for name, array in scenes.items()},
-    batch_size,
-  )
-
-
 def make_collector(
   read: Callable[[Any, Batch], Any], make_batch: MakeBatch, batch_size: int
 ) -> Collect:

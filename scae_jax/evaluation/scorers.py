@@ -19,8 +19,8 @@ from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.collect import (
   answer_collector,
   feature_collector,
+  make_collector,
   mean_metrics,
-  segment_collector,
 )
 from scae_jax.evaluation.examples import (
   NUM_PICTURED,
@@ -144,7 +144,14 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
   RANSAC, which knows the patterns, stands beside them as the ceiling, unless scenes have too many
   points for it. A system that does not segment points and a negative limit raise ValueError.
   """
-  collect = segment_collector(evaluated.system, batch_size=evaluated.batch_size)
+  module, segment = evaluated.system.module, evaluated.system.segment
+  if segment is None:
+    raise ValueError("the system has no `segment`, so scenes of points cannot score it.")
+  collect = make_collector(
+    lambda variables, batch: segment(module.apply(variables, batch, train=False)),
+    lambda scenes, rows: {name: array[rows] for name, array in scenes.items()},
+    evaluated.batch_size,
+  )
   count = len(choose(NUM_TEST, evaluated.max_examples))
   scenes = {jitter: dataset.test_scenes(jitter, count) for jitter in JITTERS}
   has_ceiling = dataset.slots <= MAX_POINTS

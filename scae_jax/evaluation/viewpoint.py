@@ -4,8 +4,6 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.evaluation.classification import classify
@@ -36,12 +34,18 @@ def accuracies(
   Returned is `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or
   `LIN-MATCH` and `LIN-PRED` of each kind of features, and `LIN-PRED` of each of readings.
   """
-  fitted = {}
+  fitted: dict[int, dict[str, Fit]] = {}
   if system.classify is None:
     collect = feature_collector(system, canvas=canvas, batch_size=batch_size)
     train = load_split(dataset, "train", max_examples)
     for seed, own in variables.items():
-      fitted[seed] = _fit(collect(own, train), train["label"], dataset.num_classes, seed)
+      found, labels = collect(own, train), train["label"]
+      fitted[seed] = fits = {}
+      for name, values in (found["features"] | found["readings"]).items():
+        options: dict[str, Any] = {"num_classes": dataset.num_classes, "name": name}
+        if name in found["features"]:
+          fits[f"LIN-MATCH, {name}"] = fit_clusters(values, labels, seed=seed, **options)
+        fits[f"LIN-PRED, {name}"] = fit_probe(values, labels, **options)
   else:
     make_batch = functools.partial(evaluation_batch, canvas=canvas)
     collect = answer_collector(system, make_batch, batch_size=batch_size)
@@ -53,24 +57,10 @@ def accuracies(
       if fitted:
         values = found["features"] | found["readings"]
         shares = {
-          f"{way}, {name}": fit.accuracy(values[name], split["label"])
-          for (way, name), fit in fitted[seed].items()
+          way: fit.accuracy(values[fit.name], split["label"]) for way, fit in fitted[seed].items()
         }
       else:
         shares = {ACCURACY: classify(found["scores"], found["labels"]).entries()["accuracy"]}
       for way, share in shares.items():
         results.setdefault(way, {}).setdefault(one.name, {})[seed] = share
   return results
-
-
-def _fit(
-  found: dict[str, Any], labels: np.ndarray, num_classes: int, seed: int
-) -> dict[tuple[str, str], Fit]:
-  """Clusters and probe of each kind of features, and a probe of each of readings."""
-  fitted = {}
-  for name, values in (found["features"] | found["readings"]).items():
-    options: dict[str, Any] = {"num_classes": num_classes, "name": name}
-    if name in found["features"]:
-      fitted["LIN-MATCH", name] = fit_clusters(values, labels, seed=seed, **options)
-    fitted["LIN-PRED", name] = fit_probe(values, labels, **options)
-  return fitted

@@ -100,19 +100,18 @@ def part_identity(
   image: Num[np.ndarray, "n r h w c"],
   part_mixing: Num[np.ndarray, "n r m h w"],
   degrees: Num[np.ndarray, " r"],
-  source: str = "",
 ) -> Figure:
   """Draws an image rotated by every angle, and below it its parts, each in a colour of its own.
 
   Smith et al. 2020, arXiv 2004.03553, figure 5. The first 8 images are drawn. `part_mixing` is the
   share of each part in each pixel times the brightness of what is drawn there; `degrees` are
-  counter-clockwise; `source` is the model, for the title.
+  counter-clockwise.
   """
   shown = min(len(image), MAX_TURNED)
   num_angles, num_parts = part_mixing.shape[1:3]
   width_in_inches = max(0.8 * num_angles + 0.8, 3.6)  # the title's at least
-  title = f"The {num_parts} parts, each in its own colour" + (f"\n{source}" if source else "")
-  figure = new_figure(width_in_inches, 1.65 * shown + (1.0 if source else 0.8), title)
+  title = f"The {num_parts} parts, each in its own colour"
+  figure = new_figure(width_in_inches, 1.65 * shown + 0.8, title)
   parts = np.tile(np.arange(num_parts), (num_angles, 1))
   for i, axes in enumerate(figure.subplots(shown, 1, squeeze=False)[:, 0]):
     pictures = np.stack([in_colour(image[i]), colour_parts(part_mixing[i], parts, num_parts)])

@@ -25,6 +25,7 @@ from scae_jax.models.object_capsules import (
   ObjectDecoder,
   ObjectEncoder,
   Votes,
+  features,
   votes_from,
 )
 from scae_jax.models.part_capsules import MAX_NOISE, POSE_SIZE, SCALES
@@ -212,11 +213,6 @@ def metrics(output: CCAEOutput, batch: Batch, *, num_patterns: int) -> dict[str,
   lost = jnp.argmax(output.routing.posterior, axis=1) == num_capsules
   unexplained = jnp.sum(lost * present, axis=1) / jnp.sum(present, axis=1)
   return accuracies | {"unexplained_points": unexplained}
-
-
-def features(output: CCAEOutput) -> dict[str, Array]:
-  """What evaluation clusters: `prior` presences and `posterior` mass, [b, k] each."""
-  return {"prior": output.objects.presence, "posterior": output.mass}
 
 
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:

@@ -91,11 +91,6 @@ def loss_terms(output: CNNOutput, batch: Batch, step: Array | int | None) -> dic
   return {"cross_entropy": -jnp.mean(of_labels)}
 
 
-def classify(output: CNNOutput) -> Array:
-  """Probabilities [b, k] of the classes."""
-  return jax.nn.softmax(output.logits)
-
-
 def metrics(output: CNNOutput, batch: Batch) -> dict[str, Array]:
   """`accuracy` [b], the share of labels found."""
   return {"accuracy": supervised.accuracy(output.logits, system.labels_of(batch))}
@@ -116,5 +111,5 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_weights=options.weights,
     loss_schedule=options.schedule,
     metrics=metrics,
-    classify=classify,
+    classify=lambda output: jax.nn.softmax(output.logits),
   )

@@ -76,6 +76,11 @@ class Votes:
   dynamic: Float[Array, "b k m 6"]
 
 
+def features(output: Any) -> dict[str, Array]:
+  """What evaluation clusters of an output: `prior` presences and `posterior` mass, [b, k] each."""
+  return {"prior": output.objects.presence, "posterior": output.mass}
+
+
 @struct.dataclass
 class ObjectCapsules(Votes):
   """What the decoder says of every object; gradients flow through every field."""

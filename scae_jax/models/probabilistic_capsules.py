@@ -231,12 +231,6 @@ class ProbabilisticCapsules(nn.Module):
     logits = jax.scipy.special.logit(presence) / self.generative.temperature_of(0)
     return self.generative.draw(Capsules(logits, poses), canvas)
 
-  def draw_objects(
-    self, objects: Array, poses: Array, canvas: int, key: Array | None = None
-  ) -> Float[Array, "n h w c"]:
-    """`generative_pictures.draw_objects` of the generative model."""
-    return generative_pictures.draw_objects(self.generative, objects, poses, canvas, key)
-
   def part_mixing(self, image: Array) -> Array:
     """`GenerativeCapsules.part_mixing` of images [b, h, w, c]."""
     parts = self.part_inference(image).centre(self.generative.temperature_of(0))

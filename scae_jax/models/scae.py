@@ -18,7 +18,7 @@ from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Points, between, line, one_of
 from scae_jax.layers.convnet import windows_of
 from scae_jax.layers.sight import require_sight
 from scae_jax.models import pictures
-from scae_jax.models.object_capsules import CapsuleLoss, ObjectDecoder, ObjectEncoder
+from scae_jax.models.object_capsules import CapsuleLoss, ObjectDecoder, ObjectEncoder, features
 from scae_jax.models.part_capsules import PartDecoder, PartEncoder
 from scae_jax.models.stacked_capsules import SCAE, SCAEOutput
 from scae_jax.models.system import Spec, System, build_module, build_stage, require_images
@@ -81,11 +81,6 @@ def metrics(output: SCAEOutput, batch: Batch) -> dict[str, Array]:
   right = {name: jnp.argmax(one, axis=-1) == batch["label"] for name, one in probes.items()}
   accuracies = {f"{name}_accuracy": one.astype(jnp.float32) for name, one in right.items()}
   return {"squared_error": error, **accuracies}
-
-
-def features(output: SCAEOutput) -> dict[str, Array]:
-  """What evaluation clusters: `prior` presences and `posterior` mass, [b, k] each."""
-  return {"prior": output.objects.presence, "posterior": output.mass}
 
 
 def poses(output: SCAEOutput) -> dict[str, tuple[Array, Array]]:

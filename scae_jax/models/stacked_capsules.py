@@ -14,7 +14,12 @@ from flax import struct
 from scae_jax import filters, geometry, mixtures
 from scae_jax.bounds import one_of
 from scae_jax.models import pictures
-from scae_jax.models.object_capsules import ObjectCapsules, ObjectDecoder, ObjectEncoder
+from scae_jax.models.object_capsules import (
+  ObjectCapsules,
+  ObjectDecoder,
+  ObjectEncoder,
+  features,
+)
 from scae_jax.models.part_capsules import POSE_SIZE, PartCapsules, PartDecoder, PartEncoder
 from scae_jax.models.system import MIN_PRESENCE, Found
 from scae_jax.routing import mixture as routing_mixture
@@ -195,7 +200,7 @@ class SCAE(nn.Module):
       part_presence=parts.presence,
       part_poses=parts.poses,
       posterior_mass=found.mass,
-      features={"prior": objects.presence, "posterior": found.mass},
+      features=features(found),
       details={
         "winner": found.routing.winner,
         "object_part": objects.object_part,

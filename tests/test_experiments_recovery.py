@@ -1,4 +1,4 @@
-"""Images drawn from a known model, what was found in them, and the upper layer alone."""
+"""Images drawn from a known model, and what was found in them."""
 
 import json
 import types
@@ -6,30 +6,29 @@ import types
 import numpy as np
 import pytest
 
-from experiments import known_scenes, object_layer, recovery
+from experiments import recovery
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.template_match import match_templates
-from scae_jax.models.capsule_inference import ObjectInference
 from tests.stand_ins import call, refused
 
 
 @pytest.fixture(scope="module")
 def scenes():
-  return known_scenes.draw_scenes(0, 64)
+  return recovery.draw_scenes(0, 64)
 
 
 def test_objects_draw_where_they_stand(scenes):
   """Each object's own places are brighter in images that have it than in those that have none."""
   images, there = scenes
-  assert images.shape == (64, known_scenes.CANVAS, known_scenes.CANVAS, 1)
-  np.testing.assert_array_equal(known_scenes.draw_scenes(0, 64)[0], images)
-  assert (known_scenes.draw_scenes(1, 64)[1] != there).any()
+  assert images.shape == (64, recovery.CANVAS, recovery.CANVAS, 1)
+  np.testing.assert_array_equal(recovery.draw_scenes(0, 64)[0], images)
+  assert (recovery.draw_scenes(1, 64)[1] != there).any()
   assert 0.3 < there.mean() < 0.7
   empty = images[~there.any(axis=1)].mean()
   assert empty < 20  # noise of a twentieth, cut at black, of 255
   alone = [images[(there == np.eye(3, dtype=bool)[k]).all(axis=1)] for k in range(3)]
   assert all(len(one) for one in alone)
-  middle = known_scenes.CANVAS // 2
+  middle = recovery.CANVAS // 2
   # The first object's parts stand in the upper half, the last one's in the middle and below.
   assert alone[0][:, :middle].mean() > 3 * alone[0][:, middle + 2 :].mean()
   assert alone[2][:, middle:].mean() > 1.5 * alone[2][:, :middle].mean()
@@ -37,9 +36,7 @@ def test_objects_draw_where_they_stand(scenes):
 
 def test_no_part_can_draw_the_glyph_of_another():
   """At any affine pose: the cross, turned by 45 degrees, drew an X that is gone."""
-  ink = np.array(
-    [[[cell == "#" for cell in row] for row in glyph] for glyph in known_scenes.GLYPHS]
-  )
+  ink = np.array([[[cell == "#" for cell in row] for row in glyph] for glyph in recovery.GLYPHS])
   found = match_templates(np.pad(ink, ((0, 0), (1, 1), (1, 1)))[..., None].astype(np.float32))
   assert found["matched"] == 0
   assert found["mean_error"] > 0.2
@@ -50,7 +47,7 @@ def test_folders_say_what_is_there(tmp_path):
   recovery.write_scenes(tmp_path / "scenes", counts)
   dataset = load_dataset("folder", str(tmp_path / "scenes"), str(tmp_path / "cache"))
   for seed, (split, count) in enumerate(counts.items(), start=recovery.FIRST_SEED):
-    _, there = known_scenes.draw_scenes(seed, count)
+    _, there = recovery.draw_scenes(seed, count)
     found = recovery.true_presences(dataset, split)
     assert found.shape == (count, 3)
     # The order is the folders'.
@@ -115,39 +112,3 @@ def test_several_runs_and_seeds_are_scored_by_one_command(tmp_path, monkeypatch,
   said = refused(capsys, score_into, tmp_path / "other")
   assert "is no run of probabilistic capsules on drawn scenes" in said
   assert not (tmp_path / "other").exists()
-
-
-def test_parts_are_known_as_they_were_drawn():
-  """On or off for certain; those that are off, and two that always are, are all alike."""
-  known, there = object_layer.known_parts(0, 50)
-  on = np.asarray(known.presence_logits) > 0
-  assert on.shape == (50, len(known_scenes.GLYPHS) + object_layer.IDLE)
-  assert not on[:, -object_layer.IDLE :].any()
-  np.testing.assert_array_equal(np.abs(known.presence_logits), object_layer.KNOWN)
-  # Each object's two parts are there with it, nearly always.
-  own = on[:, : len(known_scenes.GLYPHS)].reshape(50, 3, 2).mean(axis=2)
-  assert np.mean((own > 0.5) == there) > 0.9
-  off = np.asarray(known.poses)[~on]
-  assert np.ptp(off, axis=0).max() == 0  # copies of one constant
-  assert np.ptp(np.asarray(known.poses)[on], axis=0).max() > 0.1
-  assert known.pose_scales is None
-
-
-def test_rows_are_written(monkeypatch, tmp_path, capsys):
-  monkeypatch.setattr(object_layer, "ROWS", (("summed_out", 0.25, 2.0),))
-  monkeypatch.setattr(object_layer, "NUM_SCENES", {"train": 64, "test": 32})
-  monkeypatch.setattr(
-    object_layer,
-    "ObjectInference",
-    lambda **sizes: ObjectInference(**sizes | {"num_layers": 0}),  # compiles sooner
-  )
-  file = tmp_path / "new" / "rows.json"
-  call(monkeypatch, object_layer, file, "--seeds=2", "--num_steps=3")
-  assert "summed_out, temperature 0.25, affinities below 2.0" in capsys.readouterr().out
-  record = json.loads(file.read_text())
-  [row] = record["rows"]
-  found = [row[name] for name in ("off_poses", "upper_temperature", "max_affinity")]
-  assert found == ["summed_out", 0.25, 2.0]
-  assert len(row["right"]) == 2
-  assert all(0.3 < share < 0.8 for share in row["right"])  # untrained
-  assert "jax" in record["versions"]
