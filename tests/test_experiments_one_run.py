@@ -8,16 +8,18 @@ import json
 import os
 import pathlib
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from configs import probabilistic
+from configs import digits, probabilistic
 from experiments import (
   equivariance,
   findings,
   free_form,
+  gradients,
   identifiability,
   routing,
   sample_object,
@@ -25,8 +27,10 @@ from experiments import (
 from scae_jax.data.constellations import Scenes
 from scae_jax.evaluation import template_match
 from scae_jax.training.errors import RunError
+from scae_jax.training.objective import losses
+from tests import tiny
 from tests.references import reference_vote
-from tests.stand_ins import call, noise, open_for_commands, refusal, stub, written
+from tests.stand_ins import call, labelled, noise, open_for_commands, refusal, stub, written
 from tests.test_evaluation_template_match import LINES, RING, SEVEN
 from tests.test_models_generative_pictures import (
   CANVAS,
@@ -117,6 +121,7 @@ DEEP = stub(pictures=winners_among_four, poses=two_of_each)
     (identifiability, stub(), "", "this system draws no templates"),
     (identifiability, DRAWS, "", "0 of 5 templates have ink"),
     (free_form, stub(), "", "whose system has a `free_form`"),
+    (gradients, stub(), "", "the probes of an SCAE are needed"),
     (sample_object, stub(), "", "this run is of system 'tests.toy_system'"),
   ],
 )
@@ -194,6 +199,60 @@ def test_routing_writes_what_varies(monkeypatch, tmp_path, capsys, generative):
   assert f"of {PARTS} parts" in text
   named = sum(one["wins"] >= 0.01 or one["on"] > 0 for one in record["objects"])
   assert text.count("\n| ") == 2 + PARTS + named
+
+
+def test_statistics_of_gradients():
+  # Two batches whose means are (2, 0), (0, 3) and (-1, -1).
+  first = {"a": [1.0, 0.0], "towards x": [0.0, 4.0], "b": [-1.0, -1.0]}
+  second = {"a": [3.0, 0.0], "towards x": [0.0, 2.0], "b": [-1.0, -1.0]}
+  found = gradients.statistics({term: np.array([first[term], second[term]]) for term in first})
+  assert found["a"] == pytest.approx({"norm": 2, "noise": 2**0.5, "towards x": 0})
+  assert found["b"] == pytest.approx({"norm": 2**0.5, "noise": 0, "towards x": -(0.5**0.5)})
+  assert found["towards x"] == pytest.approx({"norm": 3, "noise": 2**0.5, "towards x": 1})
+
+
+def test_gradients_are_of_the_terms_that_training_has(monkeypatch, tmp_path, capsys):
+  config = digits.get_config()
+  config.data.canvas, config.train.batch_size = tiny.CANVAS, 4
+  system, batch = tiny.tiny_system(), tiny.tiny_batch()
+  variables = tiny.random_variables(system.module, batch, train=False)
+  images = noise(11).splits["test"].images[:, : tiny.CANVAS, : tiny.CANVAS]
+  # Two batches, and three images left.
+  dataset = labelled("noise", images, np.arange(11) % 3)
+  run = open_for_commands(monkeypatch, system, dataset, {0: variables}, config)
+
+  params, key = variables["params"], jax.random.key(0)
+  terms = tiny.compiled(gradients.terms_of(run))(params, batch, key)
+  in_training = functools.partial(losses, system, step=0)
+  _, (expected, output) = tiny.compiled(in_training)(params, batch=batch, noise_key=key)
+  for name, probe in gradients.PROBES.items():
+    assert terms[f"towards {name}"] == pytest.approx(float(expected.pop(probe)), rel=1e-5)
+  for name, value in expected.items():
+    weighted = float(system.loss_weights[name] * value)
+    assert terms[name] == pytest.approx(weighted, rel=1e-5)
+  excess = terms["prior_between"] - terms["prior_between, unbiased"]
+  variance = np.asarray(output.objects.presence).var(axis=0, ddof=1).mean()
+  weight = system.loss_weights["prior_between"]
+  assert excess == pytest.approx(weight * len(batch["image"]) * float(variance), rel=1e-4)
+  assert terms["prior_between, excess"] == pytest.approx(float(excess))
+
+  call(monkeypatch, gradients, tmp_path / "run", tmp_path / "out")
+  record, text = written(capsys, tmp_path / "out", "gradients-run")
+  assert record["batch_size"] == 4
+  assert set(record["objects"]) == set(record["parts"]) == set(terms)
+  assert record["objects"]["image"] == {"norm": 0, "noise": 0} | dict.fromkeys(
+    ("towards prior", "towards posterior"), 0
+  )
+  assert record["parts"]["image"]["norm"] > 0
+  # Batches differ by images and by noise.
+  assert all(record["parts"][name]["noise"] > 0 for name in terms)
+  assert "2 batches of 4 images" in text
+  few = labelled("noise", images[:7], np.arange(7) % 3)
+  open_for_commands(monkeypatch, system, few, {0: variables}, config)
+  arguments = (tmp_path / "run", tmp_path / "few")
+  assert "two batches of 4 are needed; there are 7" in refusal(
+    capsys, monkeypatch, gradients, *arguments
+  )
 
 
 @pytest.mark.usefixtures("opened")
