@@ -1,68 +1,143 @@
-"""LIN-MATCH against steps and minutes, from the reports on a run's checkpoints.
+"""LIN-MATCH against steps and minutes, from the checkpoints that a run has kept.
 
-    for step in 1000 2000 4000 8000; do
-      python evaluate.py --workdir=runs/digits --step=$step
-    done
-    python -m experiments.curve runs/digits results/digits
+    python -m experiments.curve runs/mnist-modern results/mnist --max_examples=10000 \\
+      --steps=5000,30000
 
 Train with `--config.train.keep_checkpoints` large enough. Writes `curve-<workdir>.json` and `.png`
-into the folder, of all reports on the same examples as the run's own. Minutes are of the steps
-alone.
+into the folder after each point; the same command goes on where it was stopped, and keeps points
+whose checkpoint is gone. Minutes are of the steps alone.
 """
 
+import json
 import pathlib
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from experiments.findings import write_record
-from experiments.transfer import each_report
-from scae_jax.evaluation.comparison import figures_by_seed
+from experiments.findings import images_of, write_record
+from scae_jax.evaluation.collect import feature_collector
+from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.pictures import save_figures
+from scae_jax.evaluation.scores import score
 from scae_jax.figures import FIGURES
+from scae_jax.files import read_json
+from scae_jax.training.build import open_run
+from scae_jax.training.checkpoints import Checkpoints
+from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.metrics import read_lines
+from scae_jax.training.workdir import checkpoint_directory, load_settings
 
 
-def points_of(workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """A point a step and seed, in order: step, seed, minutes, and accuracies in percent."""
-  total, minutes, points = 0.0, {}, {}
+def minutes_by_step(workdir: pathlib.Path) -> dict[int, float]:
+  """Minutes that the steps up to each line of training metrics took."""
+  total, found = 0.0, {}
   for line in read_lines(workdir / "metrics.jsonl"):
     if line["split"] == "train":
       total += line["timing"]["seconds"] / 60
-      minutes[line["step"]] = total
-  reports = [report for _, report in each_report(workdir)]
-  for report in reports:
-    if any(report[key] != reports[0][key] for key in ("scored_on", "max_examples")):
+      found[line["step"]] = total
+  return found
+
+
+def chosen_steps(workdir: pathlib.Path, named: str) -> list[int]:
+  """Steps to measure, in order: those named, with commas between them, or "" for all there are."""
+  with Checkpoints(checkpoint_directory(workdir), keep=1, writable=False) as checkpoints:
+    steps = checkpoints.steps()
+  if not named:
+    return steps
+  chosen = sorted({int(step) if step.isdecimal() else -1 for step in named.split(",")})
+  if not set(chosen) <= set(steps):
+    there = ", ".join(map(str, steps)) or "none"
+    raise RunError(f"--steps={named} must name steps that have a checkpoint; there are {there}.")
+  return chosen
+
+
+def known_points(
+  path: pathlib.Path, max_examples: int, minutes: dict[int, float]
+) -> list[dict[str, Any]]:
+  """Points that an earlier call wrote, of this run: no other took the same minutes, to the digit.
+
+  Points that were measured on another number of examples raise RunError.
+  """
+  if not path.is_file():
+    return []
+  record = read_json(path, "max_examples", "points")
+  if record["max_examples"] != max_examples:
+    raise RunError(
+      f"{path} was measured with --max_examples={record['max_examples']}, {max_examples} given."
+      " Give the same, or name another folder."
+    )
+  points = record["points"]
+  return [point for point in points if point["minutes"] == minutes.get(point["step"])]
+
+
+def measured_points(
+  workdir: pathlib.Path, steps: Iterable[int], known: Collection[tuple[int, int]], max_examples: int
+) -> Iterator[dict[str, Any]]:
+  """One point a checkpoint and seed that is not `known`: step, seed, minutes, and accuracies in
+  percent."""
+  minutes, collect = minutes_by_step(workdir), None
+  seeds = load_settings(workdir).train.all_seeds
+  for step in steps:
+    missing = [seed for seed in seeds if (step, seed) not in known]
+    if not missing:
       continue
-    for seed, figures in figures_by_seed(report).items():
-      head = {"step": report["step"], "seed": seed, "minutes": minutes.get(report["step"])}
-      shown = {name: value for name, value in figures.items() if name.startswith("LIN-")}
-      points.setdefault((report["step"], seed), head | shown)
-  if not any(name.startswith("LIN-") for point in points.values() for name in point):
-    raise RunError(f"the reports in {workdir} have no LIN-MATCH; name a run that they cluster.")
-  return [points[key] for key in sorted(points)]
+    run = open_run(workdir, step)
+    dataset, _, sizes = images_of(run)
+    collect = collect or feature_collector(run.system, **sizes)  # compiled once for all steps
+    splits = [load_split(dataset, name, max_examples) for name in ("train", dataset.held_out)]
+    for seed in missing:
+      train, test = (collect(run.variables[seed], split)["features"] for split in splits)
+      labels = [split["label"] for split in splits]
+      point: dict[str, Any] = {"step": step, "seed": seed, "minutes": minutes.get(step)}
+      for name in train:
+        fitted, scored = (train[name], labels[0]), (test[name], labels[1])
+        found = score(name, fitted, scored, dataset.num_classes, seed=seed).entries
+        point[f"LIN-MATCH, {name}"] = 100 * found["lin_match"]
+        point[f"LIN-PRED, {name}"] = 100 * found["lin_pred"]
+      yield point
+
+
+def draw(folder: pathlib.Path, name: str, points: list[dict[str, Any]]) -> None:
+  """Draws means over seeds against the step."""
+  steps = np.unique([point["step"] for point in points])
+  means = {
+    key: np.array([np.mean([p[key] for p in points if p["step"] == step]) for step in steps])
+    for key in points[0]
+    if key.startswith("LIN-")
+  }
+  save_figures(folder, {name: lambda: FIGURES["training_curves"](steps, means)})
+
+
+def curve(workdir: pathlib.Path, folder: pathlib.Path, max_examples: int, named: str) -> None:
+  """Measures what is not known yet, writes after each point, and draws."""
+  name = f"curve-{workdir.absolute().name}"
+  path = folder / f"{name}.json"
+  points = known_points(path, max_examples, minutes_by_step(workdir))
+  known = {(point["step"], point["seed"]) for point in points}
+  steps = chosen_steps(workdir, named)
+  for point in measured_points(workdir, steps, known, max_examples):
+    print(json.dumps(point), flush=True)
+    points = sorted([*points, point], key=lambda point: (point["step"], point["seed"]))
+    write_record(path, {"points": points, "max_examples": max_examples})
+    draw(folder, name, points)
+  if points:
+    draw(folder, name, points)  # also where all was known
 
 
 def main() -> None:
-  """Collects, writes, prints and draws; of several seeds the means are drawn."""
+  """Measures, writes and draws."""
   parser = plain_parser(__doc__)
   parser.add_argument("workdir", type=pathlib.Path)
   parser.add_argument("folder", type=pathlib.Path)
+  parser.add_argument("--max_examples", type=int, default=0, help="of each split; 0 is all")
+  parser.add_argument("--steps", default="", help="of checkpoints, with commas; all if not given")
   options = parser.parse_args()
   with exit_with_message(), explained():
-    points = points_of(options.workdir)
-    name = f"curve-{options.workdir.absolute().name}"
-    write_record(options.folder / f"{name}.json", {"points": points})
-    steps = np.unique([point["step"] for point in points])
-    means = {
-      key: np.array([np.mean([p[key] for p in points if p["step"] == step]) for step in steps])
-      for key in points[0]
-      if key.startswith("LIN-")
-    }
-    save_figures(options.folder, {name: lambda: FIGURES["training_curves"](steps, means)})
-    print(*points, sep="\n")
+    keep_compiled("")
+    curve(options.workdir, options.folder, options.max_examples, options.steps)
 
 
 if __name__ == "__main__":

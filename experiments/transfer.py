@@ -9,7 +9,6 @@ note of the images, and which reports are left out and why. Nothing in either is
 """
 
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 from scae_jax.evaluation.comparison import markdown_table
@@ -18,24 +17,20 @@ from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import RunError, exit_with_message, explained
 
 
-def each_report(workdir: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
-  """The reports of a run and their folders' names, its own first; without it RunError."""
-  own = workdir / "evaluation" / "metrics.json"
-  if not own.is_file():
-    raise RunError(f"{workdir} has no report; run evaluate.py --workdir={workdir} first.")
-  for path in (own, *sorted(own.parent.glob("*/metrics.json"))):
-    # A run of several seeds has a folder for each, and its summary above them.
-    if not path.parent.name.startswith("seed-"):
-      yield path.parent.name, read_json(path, "scored_on", "step", "max_examples")
-
-
 def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
   """The reports of a run that can stand in one table, by what they are scored on, its own first.
 
-  Beside them is a sentence on each that is left out.
+  Beside them is a sentence on each that is left out. A run without a report raises RunError.
   """
+  own = workdir / "evaluation" / "metrics.json"
+  if not own.is_file():
+    raise RunError(f"{workdir} has no report; run evaluate.py --workdir={workdir} first.")
   reports, left_out, expected = {}, [], ()
-  for folder, report in each_report(workdir):
+  for path in (own, *sorted(own.parent.glob("*/metrics.json"))):
+    # A run of several seeds has a folder for each, and its summary above them.
+    if path.parent.name.startswith("seed-"):
+      continue
+    report = read_json(path, "scored_on", "step", "max_examples")
     name = f"{report['scored_on']['dataset']} {report['scored_on']['split']}"
     limit = report["max_examples"]
     amount = f"at most {limit:,} examples of each split" if limit else "all examples"
@@ -45,7 +40,7 @@ def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list
     if not reasons and name in reports:
       reasons = [f"of {name}, as another one is"]
     if reasons:
-      left_out.append(f"Left out: the report in {folder}, {' and '.join(reasons)}.")
+      left_out.append(f"Left out: the report in {path.parent.name}, {' and '.join(reasons)}.")
     else:
       reports[name], expected = report, expected or extent
   return reports, left_out

@@ -1,14 +1,13 @@
-"""Tables of runs: figures of reports, a run's data sets (transfer) and steps (curve), and runs."""
+"""Tables of runs: the figures of reports, a run's data sets (transfer), and runs (summarize)."""
 
 import json
 import pathlib
 
 import pytest
 
-from experiments import curve, transfer
+from experiments import transfer
 from experiments.summarize import read_run, wall_seconds
 from scae_jax.evaluation.comparison import conditions, figures, seeds_table
-from scae_jax.figures import FIGURES
 from tests.stand_ins import call, refusal
 
 SHARED = {
@@ -191,29 +190,3 @@ def test_transfer_writes_one_table_of_a_run(workdir, tmp_path, monkeypatch, caps
   message = refusal(capsys, monkeypatch, transfer, tmp_path, nowhere)
   assert "run evaluate.py --workdir=" in message
   assert not nowhere.exists()
-
-
-def test_a_curve_is_of_all_steps_that_are_scored_on_the_same_examples(
-  workdir, monkeypatch, tmp_path, capsys
-):
-  """Seconds of steps are summed; where seeds trained together, the drawn value is their mean."""
-  seconds = ((250, 30), (500, 30), (40_000, 600))
-  lines = [{"split": "train", "step": step, "timing": {"seconds": each}} for step, each in seconds]
-  (workdir / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-  by_seed = {str(seed): OF_IMAGES | {"LIN-MATCH, code": 30 + seed} for seed in (3, 4)}
-  write(workdir / "evaluation" / "digits-test-step250", "digits", step=250, by_seed=by_seed)
-  drawn = []
-  draw = FIGURES["training_curves"]
-  monkeypatch.setitem(FIGURES, "training_curves", lambda *fed: drawn.append(fed) or draw(*fed))
-  call(monkeypatch, curve, workdir, tmp_path / "out")
-  points = json.loads((tmp_path / "out" / "curve-digits.json").read_text())["points"]
-  found = [[point[n] for n in ("step", "seed", "minutes", "LIN-MATCH, code")] for point in points]
-  assert found == [[250, 3, 0.5, 33], [250, 4, 0.5, 34], [500, 3, 1, 50], [40_000, 3, 11, 50]]
-  assert set(points[0]) & set(OF_IMAGES) == {"LIN-MATCH, code", "LIN-PRED, code"}
-  ((steps, means),) = drawn
-  assert steps.tolist() == [250, 500, 40_000]
-  assert means["LIN-MATCH, code"].tolist() == [33.5, 50, 50]
-  assert (tmp_path / "out" / "curve-digits.png").stat().st_size > 1000
-  report = workdir / "evaluation" / "metrics.json"
-  report.write_text(json.dumps(ON_SCENES | {"max_examples": 0}))
-  assert "have no LIN-MATCH" in refusal(capsys, monkeypatch, curve, workdir, tmp_path / "none")

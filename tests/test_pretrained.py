@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 import evaluate
 import scae_jax
-from experiments import export
+from experiments import curve, export
 from experiments.export import save_pretrained
 from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
@@ -118,6 +118,66 @@ def test_of_a_run_stopped_between_evaluations_the_last_one_chooses(tmp_path, mon
   assert "no held-out loss up to step 4 to choose" in said
   call(*arguments, "--step=4", "--seed=1")
   assert json.loads((tmp_path / "out" / "source.json").read_text())["seed"] == 1
+
+
+def run_curve(monkeypatch, workdir, folder, *flags):
+  """Runs the command; returns the points of its file."""
+  monkeypatch.setattr(curve, "keep_compiled", lambda folder: None)
+  call(monkeypatch, curve, workdir, folder, "--max_examples=60", *flags)
+  return json.loads((folder / "curve-toy.json").read_text())["points"]
+
+
+def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, capsys):
+  """Stopped at the third of four points; what is known, is kept, also without its checkpoint."""
+  real, scored = curve.score, []
+
+  def score(*arguments, **options):
+    if len(scored) == 2:
+      raise KeyboardInterrupt
+    scored.append(options["seed"])
+    return real(*arguments, **options)
+
+  def of(points):
+    return [(point["step"], point["seed"]) for point in points]
+
+  path = tmp_path / "curve-toy.json"
+  with monkeypatch.context() as patch:
+    patch.setattr(curve, "score", score)
+    with pytest.raises(SystemExit):
+      run_curve(patch, workdir, tmp_path, "--steps=8,24")
+  before = json.loads(path.read_text())["points"]
+  assert of(before) == [(8, 0), (8, 1)]
+
+  opened = []
+  monkeypatch.setattr(
+    curve, "open_run", lambda folder, step: opened.append(step) or open_run(folder, step)
+  )
+  some = run_curve(monkeypatch, workdir, tmp_path, "--steps=24")
+  assert opened == [24]
+  assert some[:2] == before
+  points = run_curve(monkeypatch, workdir, tmp_path)
+  assert opened == [24, 16]
+  assert of(points) == [(step, seed) for step in (8, 16, 24) for seed in (0, 1)]
+  assert [point for point in points if point["step"] != 16] == some
+  assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8,24") == points
+  assert opened == [24, 16]
+  minutes = [point["minutes"] for point in points[::2]]
+  assert 0 < minutes[0] < minutes[1] < minutes[2]
+  assert all(0 <= point["LIN-MATCH, code"] <= 100 for point in points)
+  assert (tmp_path / "curve-toy.png").stat().st_size > 1000
+
+  # What is of another training is measured anew.
+  record = json.loads(path.read_text())
+  other = points[0] | {"minutes": 2 * points[0]["minutes"], "LIN-MATCH, code": -1.0}
+  path.write_text(json.dumps(record | {"points": [other, *points[1:]]}))
+  assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8") == points
+  path.write_text(json.dumps(record | {"max_examples": 61}))
+  for flag, message in (
+    ("--steps=8", "measured with --max_examples=61, 60 given"),
+    ("--steps=8,12", "there are 8, 16, 24"),
+  ):
+    folder = tmp_path if "61" in message else tmp_path / "new"
+    assert message in refused(capsys, run_curve, monkeypatch, workdir, folder, flag)
 
 
 @pytest.mark.parametrize("name", ["tpy", "../../x", "toy/"])
