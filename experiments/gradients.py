@@ -85,7 +85,7 @@ def statistics(gradients: Mapping[str, np.ndarray]) -> dict[str, dict[str, float
   return found
 
 
-def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> Findings:
+def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
   """Measures one seed."""
   terms, on, num = terms_of(images.run), images.scored_on, len(images.examples["label"])
   batch_size = images.run.settings.train.batch_size
@@ -122,7 +122,7 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any], _: str) -> F
 
 def main() -> None:
   """Measures, writes and prints."""
-  measure_images("gradients", __doc__, "no labels to compare with", measure, max_examples=5120)
+  measure_images("gradients", __doc__, measure, max_examples=5120)
 
 
 if __name__ == "__main__":
