@@ -27,7 +27,7 @@ from scae_jax.training.errors import Interrupted
 from scae_jax.training.loop import train
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.program import Program
-from scae_jax.training.state import initial_state
+from scae_jax.training.state import initial_states
 from scae_jax.training.step import update
 from scae_jax.training.sweep import Row, read_sweep
 from scae_jax.training.systems import make_system
@@ -162,7 +162,7 @@ def on_eight_digits(config, canvas: int):
   split = load_digits().splits["train"].take(np.arange(8))
   arrays = {"image": jnp.asarray(split.images), "label": jnp.asarray(split.labels)}
   batch = evaluation_batch(arrays, jnp.arange(8), canvas=canvas)
-  state = jax.jit(lambda: initial_state(system, spec, optimizer, seed=0))()
+  state = jax.jit(lambda: initial_states(settings, system, spec))()
   return jax.jit(functools.partial(update, system, optimizer)), state, batch
 
 

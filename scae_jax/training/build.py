@@ -17,9 +17,14 @@ from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import explained
 from scae_jax.training.memory import require_memory
 from scae_jax.training.options import DataOptions
-from scae_jax.training.parameters import Which, require_stored, restore
+from scae_jax.training.parameters import Which, is_exported, restore
 from scae_jax.training.systems import check_system, make_system
-from scae_jax.training.workdir import check_same_data, describe_data, load_settings
+from scae_jax.training.workdir import (
+  check_same_data,
+  describe_data,
+  load_settings,
+  require_checkpoints,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +60,8 @@ def open_run(
   if config is None:
     config = load_settings(workdir, is_given=dataset is not None)
   settings = read_settings(config)
-  require_stored(workdir)
+  if not is_exported(workdir):
+    require_checkpoints(workdir)
   system, data, feed = build(settings, dataset, training=False)
   check_same_data(workdir, describe_data(data))
   variables, step, is_latest = restore(workdir, which, settings, system, feed.spec)

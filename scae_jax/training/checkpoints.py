@@ -76,7 +76,11 @@ class Checkpoints:
     )
     self._manager = ocp.CheckpointManager(directory, options=self._options)
     for step in self._manager.all_steps():
-      self._remember_loss(step)
+      loss = _quietly(lambda step=step: self._read(step, None)[1].selection_loss)
+      if isinstance(loss, Unreadable):
+        self._say(f"the checkpoint of step {step} has no readable held-out loss ({loss.reason})")
+      elif loss is not None:
+        self._losses[step] = loss
     for path in directory.iterdir() if directory.is_dir() else ():
       if path.name.isdecimal() and int(path.name) not in self._manager.all_steps():
         self._say(f"{path} is no checkpoint that can be read: passed over")
@@ -210,13 +214,6 @@ class Checkpoints:
     if expected != _checksum(state, progress) or progress.step != step:
       raise ValueError("its checksum does not match its contents")
     return state, progress
-
-  def _remember_loss(self, step: int) -> None:
-    result = _quietly(lambda: self._read(step, None)[1].selection_loss)
-    if isinstance(result, Unreadable):
-      self._say(f"the checkpoint of step {step} has no readable held-out loss ({result.reason})")
-    elif result is not None:
-      self._losses[step] = result
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,13 +49,7 @@ from ml_collections import ConfigDict
 from scae_jax.evaluation.comparison import csv_table, markdown_table
 from scae_jax.files import read_json, write_whole
 from scae_jax.training.build import build
-from scae_jax.training.config import (
-  Settings,
-  differences,
-  parse_command_line,
-  parse_config,
-  tuples,
-)
+from scae_jax.training.config import Settings, differences, parse_command_line, tuples
 from scae_jax.training.errors import FailedError, Interrupted, RunError
 from scae_jax.training.optimizers import check_length
 from scae_jax.training.workdir import RESUMABLE_CHANGES, check_same_run
@@ -251,7 +245,7 @@ def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:
   path = workdir / "evaluation" / "metrics.json"
   try:
     report = read_json(path, "step", "max_examples", "provenance", "date")
-    trained = parse_config(report["provenance"]["config"])
+    trained = ConfigDict(tuples(report["provenance"]["config"]))
     facts = (report["step"], report["max_examples"])
     markdown_table({row.name: report})  # what a table takes of it is there
     csv_table({row.name: report})
