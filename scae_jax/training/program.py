@@ -13,7 +13,6 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
-from scae_jax.data.batches import epoch_position
 from scae_jax.data.feed import Feed
 from scae_jax.models.system import System
 from scae_jax.training.config import Settings
@@ -79,8 +78,10 @@ class Program:
     return {"terms": terms, **{name: metrics[name] for name in metrics if name != "terms"}}
 
   def _inputs(self, step: int, num_active: int) -> tuple[Any, ...]:
-    position = epoch_position(step, self._train.batch_size, self._num_examples)
-    return self._train_split, *put([np.int32(n) for n in (*position, num_active)], self._mesh)
+    # In Python's ints: a long run's count of examples does not fit into int32.
+    epoch, offset = divmod(step * self._train.batch_size, self._num_examples)
+    numbers = put([np.int32(n) for n in (epoch, offset, num_active)], self._mesh)
+    return self._train_split, *numbers
 
 
 def check_finite(
