@@ -4,16 +4,14 @@ Each step has a folder in `<workdir>/checkpoints`. Orbax writes it in the backgr
 into place when it is complete, so that a kill leaves either a whole checkpoint or none.
 """
 
-import contextlib
 import dataclasses
 import gc
 import json
 import pathlib
-import re
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -22,17 +20,12 @@ import orbax.checkpoint as ocp
 from absl import logging
 from orbax.checkpoint import checkpoint_managers
 
-from scae_jax.training.errors import RunError, WriteError
+from scae_jax.training.errors import RunError, WriteError, writing
 from scae_jax.training.parameters import Which
 from scae_jax.training.processes import barrier, is_first
 from scae_jax.training.state import TrainState
 
 Result = TypeVar("Result")
-# What a message of tensorstore has to say to the user, somewhere in its many lines.
-_DISK = (
-  "No space left on device|Disk quota exceeded|File too large|Read-only file system"
-  "|Permission denied|Input/output error"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +83,7 @@ class Checkpoints:
 
   def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
     try:
-      with self._writing():
+      with writing("a checkpoint", self._directory):
         self._manager.close()
     except WriteError:
       if kind is None:  # else it is said already
@@ -101,33 +94,24 @@ class Checkpoints:
     return sorted(self._manager.all_steps())
 
   def save(self, state: TrainState, progress: Progress) -> None:
-    """Starts writing, or raises `WriteError`; returns as soon as the state may be donated."""
+    """Starts writing; returns as soon as the state may be donated.
+
+    Orbax writes in the background: an error is a `WriteError` of the next call of any method.
+    """
     if progress.selection_loss is not None:
       self._losses[progress.step] = progress.selection_loss
     contents = dataclasses.asdict(progress)
     sums = {"progress_checksum": _checksum(None, progress), "checksum": _checksum(state, progress)}
     items = {"state": ocp.args.StandardSave(state), "progress": ocp.args.JsonSave(contents | sums)}
-    with self._writing():
+    with writing("a checkpoint", self._directory):
       saved = self._manager.save(progress.step, args=ocp.args.Composite(**items))
     if not saved:
       raise RuntimeError(f"orbax declined step {progress.step}; it has {self.steps()}")
 
   def wait(self) -> None:
     """Returns when everything saved is on the disk; raises `WriteError` if it cannot be."""
-    with self._writing():
+    with writing("a checkpoint", self._directory):
       self._manager.wait_until_finished()
-
-  @contextlib.contextmanager
-  def _writing(self) -> Iterator[None]:
-    """Orbax writes in the background and reports an error at its next call."""
-    try:
-      yield
-    except (OSError, ValueError) as error:
-      cause = re.search(_DISK, str(error))
-      raise WriteError(
-        f"a checkpoint cannot be written to {self._directory}: {cause[0] if cause else error}."
-        " Those before it stand: make room there, and the same command goes on from the last one."
-      ) from error
 
   def restore(self, template: TrainState, which: Which = "latest") -> tuple[TrainState, Progress]:
     """Reads a checkpoint onto the mesh of the template.
