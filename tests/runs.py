@@ -7,6 +7,7 @@ import pathlib
 import signal
 import time
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,15 +40,10 @@ def steps_of(workdir: pathlib.Path, split: str) -> list[int]:
   return [line["step"] for line in metrics(workdir) if line["split"] == split]
 
 
-def assert_equal(tree, expected) -> None:
-  same = jax.tree.map(np.array_equal, jax.device_get(tree), jax.device_get(expected))
-  assert all(jax.tree.leaves(same)), same
-
-
 def assert_same_run(workdir: pathlib.Path, expected: pathlib.Path) -> None:
   run, other = open_run(workdir), open_run(expected)
   assert run.step == other.step
-  assert_equal(run.variables, other.variables)
+  chex.assert_trees_all_equal(run.variables, other.variables)
   assert metrics(workdir) == metrics(expected)
 
 

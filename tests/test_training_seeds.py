@@ -1,9 +1,8 @@
 """Several seeds trained at once are the runs that each would be alone."""
 
-import functools
 import pathlib
 
-import jax
+import chex
 import numpy as np
 import pytest
 
@@ -36,11 +35,10 @@ def test_a_seed_is_the_run_that_it_would_be_alone(together, tmp_path):
   assert list(run.variables) == [5, 6, 7]
   alone = train(toy_config(train__seed=7, **CADENCE), tmp_path)
   # Compiled in another program: sums may be taken in another order.
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
-  jax.tree.map(close, run.variables[7], alone.variables[7])
+  chex.assert_trees_all_close(run.variables[7], alone.variables[7], rtol=1e-5, atol=1e-6)
   for line, own in zip(metrics(together), metrics(tmp_path), strict=True):
     assert (line["step"], line["split"]) == (own.pop("step"), own.pop("split"))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), line["seeds"]["7"], own)
+    chex.assert_trees_all_close(line["seeds"]["7"], own, rtol=1e-5)
 
 
 def test_seeds_side_by_side_are_those_one_after_another(together, tmp_path, monkeypatch):
@@ -50,8 +48,7 @@ def test_seeds_side_by_side_are_those_one_after_another(together, tmp_path, monk
   run = train(
     toy_config(train__seed=5, train__seeds=3, train__keep_checkpoints=9, **CADENCE), tmp_path
   )
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
-  jax.tree.map(close, run.variables, open_run(together).variables)
+  chex.assert_trees_all_close(run.variables, open_run(together).variables, rtol=1e-5, atol=1e-6)
 
 
 def test_seeds_differ_and_their_mean_is_what_counts(together):

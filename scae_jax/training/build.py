@@ -16,6 +16,7 @@ from scae_jax.models.system import System
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import explained
 from scae_jax.training.memory import require_memory
+from scae_jax.training.optimizers import check_length
 from scae_jax.training.options import DataOptions
 from scae_jax.training.parameters import Which, is_exported, restore
 from scae_jax.training.systems import check_system, make_system
@@ -76,6 +77,8 @@ def build(
   Images of the returned data set are cropped to their middle where `data.crop` is set. To evaluate
   takes less memory than `training`. `RunError` is for what the source, model or a check refuses.
   """
+  if training:
+    check_length(settings.optimizer, settings.train)
   with explained():
     if isinstance(settings.data, DataOptions):
       whole = _load_images(settings.data, dataset)

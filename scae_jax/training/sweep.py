@@ -1,26 +1,7 @@
 """Sweeps: a list of runs in TOML, checked as a whole, trained one after another, and tabled.
 
-    seeds = 3                                   # number at once, of every row that says nothing
-    config = "configs/digits.py"                # of every row that names none
-    [overrides]                                 # of every row
-    train.num_steps = 3000
-
-    [[rows]]
-    name = "base"
-
-    [[rows]]
-    name = "small_parts"
-    config = "configs/digits.py:ablation=no_noise"
-    seeds = 5
-    overrides = { model.part_decoder.template_size = 5 }
-
-    [[rows]]
-    name = "views"
-    config = "configs/digits.py:views"
-    start_from = "base"                         # a row above; it trains when that one is finished
-
-Paths are relative to the folder in which the sweep is started, as on the command line of train.py.
-A row's overrides come after those of all rows.
+docs/guide/running.md has the form of the file. Its paths are relative to the folder in which the
+sweep is started, as on the command line of train.py.
 
 Every row is a process of its own, so that whatever ends it does not end the sweep. The state of a
 sweep is in the folders of its rows: one that was killed, or runs in several tasks, goes on from
@@ -51,7 +32,6 @@ from scae_jax.files import read_json, write_whole
 from scae_jax.training.build import build
 from scae_jax.training.config import Settings, differences, parse_command_line, tuples
 from scae_jax.training.errors import FailedError, Interrupted, RunError
-from scae_jax.training.optimizers import check_length
 from scae_jax.training.workdir import RESUMABLE_CHANGES, check_same_run
 
 SHARED_KEYS = ("config", "seeds", "overrides", "rows")
@@ -115,7 +95,6 @@ def check_rows(rows: Sequence[Row], root: pathlib.Path) -> None:
   for row in rows:
     try:
       check_same_run(root / row.name, row.config)
-      check_length(row.settings.optimizer, row.settings.train)
       build(row.settings)
     except RunError as error:
       errors.append(f"row {row.name!r}: {error}")
