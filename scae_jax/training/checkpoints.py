@@ -71,7 +71,7 @@ class Checkpoints:
     for step in self._manager.all_steps():
       loss = _quietly(lambda step=step: self._read(step, None)[1].selection_loss)
       if isinstance(loss, Unreadable):
-        self._say(f"the checkpoint of step {step} has no readable held-out loss ({loss.reason})")
+        self._say(f"the checkpoint of step {step} has no readable held-out loss ({loss})")
       elif loss is not None:
         self._losses[step] = loss
     for path in directory.iterdir() if directory.is_dir() else ():
@@ -126,9 +126,9 @@ class Checkpoints:
       result = _quietly(lambda step=step: self._read(step, template))
       if not isinstance(result, Unreadable):
         return result
-      failures.append(f"step {step}: {result.reason}")
+      failures.append(f"step {step}: {result}")
       then = "no other is left" if fallback is None else f"going back to that of step {fallback}"
-      self._say(f"the checkpoint of step {step} cannot be read, {then} ({result.reason})")
+      self._say(f"the checkpoint of step {step} cannot be read, {then} ({result})")
     raise RunError(
       f"no checkpoint in {self._directory} can be read by this program and config"
       f" ({'; '.join(failures)}). Evaluate another --step, or train in a new --workdir."
@@ -200,11 +200,8 @@ class Checkpoints:
     return state, progress
 
 
-@dataclasses.dataclass(frozen=True)
-class Unreadable:
+class Unreadable(str):
   """Why a checkpoint could not be read."""
-
-  reason: str
 
 
 @dataclasses.dataclass(frozen=True)

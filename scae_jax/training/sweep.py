@@ -136,8 +136,6 @@ def make_row(
   if "train.seeds" in overrides:
     raise RunError(f"{where}: write seeds = {overrides['train.seeds']!r}, not an override of it.")
   if seeds is not None:
-    if type(seeds) is not int or seeds < 1:
-      raise RunError(f"{where}: seeds must be a whole number of at least 1; it is {seeds!r}.")
     overrides["train.seeds"] = seeds
   if not isinstance(start_from, str):
     raise RunError(f"{where}: start_from must be the name of a row above; it is {start_from!r}.")
@@ -254,11 +252,11 @@ def run_logged(command: Sequence[str], log: pathlib.Path) -> int:
   ends; a second one ends it at once. `Interrupted` is raised when the process has ended.
   """
   received: list[int] = []
-  processes: list[subprocess.Popen] = []
+  process: subprocess.Popen | None = None
 
   def pass_on(number: int, _: object) -> None:
     received.append(number)
-    for process in processes:
+    if process is not None:
       process.send_signal(number)
 
   with contextlib.ExitStack() as stack:
@@ -268,7 +266,6 @@ def run_logged(command: Sequence[str], log: pathlib.Path) -> int:
     process = subprocess.Popen(
       command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
     )
-    processes.append(process)
     for number in received:  # those that came before there was a process
       process.send_signal(number)
     code = process.wait()
