@@ -4,7 +4,7 @@
   python sweep.py sweeps/mnist-ablations.toml --workdir=FOLDER --task=2/7
 
 The file lists rows, each a config with overrides and a number of seeds; its form is described in
-scae_jax/training/sweep.py. All of it is checked before anything runs. Each row is a run of
+docs/guide/running.md. All of it is checked before anything runs. Each row is a run of
 train.py in <workdir>/<row>, by default runs/<sweep file>/<row>; <workdir>/table.md and table.csv
 have the mean and standard deviation of all that are finished. A row that fails stops only those
 that start from it. The same command again skips what is finished, resumes what was interrupted, and

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import time
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +28,7 @@ from scae_jax.training.errors import Interrupted
 from scae_jax.training.loop import train
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.program import Program
-from scae_jax.training.state import initial_state
+from scae_jax.training.state import initial_states
 from scae_jax.training.step import update
 from scae_jax.training.sweep import Row, read_sweep
 from scae_jax.training.systems import make_system
@@ -39,15 +40,10 @@ def steps_of(workdir: pathlib.Path, split: str) -> list[int]:
   return [line["step"] for line in metrics(workdir) if line["split"] == split]
 
 
-def assert_equal(tree, expected) -> None:
-  same = jax.tree.map(np.array_equal, jax.device_get(tree), jax.device_get(expected))
-  assert all(jax.tree.leaves(same)), same
-
-
 def assert_same_run(workdir: pathlib.Path, expected: pathlib.Path) -> None:
   run, other = open_run(workdir), open_run(expected)
   assert run.step == other.step
-  assert_equal(run.variables, other.variables)
+  chex.assert_trees_all_equal(run.variables, other.variables)
   assert metrics(workdir) == metrics(expected)
 
 
@@ -162,7 +158,7 @@ def on_eight_digits(config, canvas: int):
   split = load_digits().splits["train"].take(np.arange(8))
   arrays = {"image": jnp.asarray(split.images), "label": jnp.asarray(split.labels)}
   batch = evaluation_batch(arrays, jnp.arange(8), canvas=canvas)
-  state = jax.jit(lambda: initial_state(system, spec, optimizer, seed=0))()
+  state = jax.jit(lambda: initial_states(settings, system, spec))()
   return jax.jit(functools.partial(update, system, optimizer)), state, batch
 
 

@@ -31,13 +31,6 @@ HALF_A_BYTE = 0.5 / 255  # what the host's rounding changes at most
 FLOATS = 1e-4  # positions in float32: 1e-6 of a pixel times differences of up to 1, with room
 
 
-def test_epoch_position_survives_int32():
-  step, batch_size, num_examples = 10**9, 4096, 60_000
-  epoch, offset = batches.epoch_position(step, batch_size, num_examples)
-  assert epoch * num_examples + offset == 4_096_000_000_000
-  assert 0 <= offset < num_examples
-
-
 @pytest.mark.parametrize("batch_size", [1, 3, 20])
 def test_every_epoch_is_a_permutation_of_its_own(batch_size):
   """From wherever a run goes on: test_training_step.py."""

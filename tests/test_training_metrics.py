@@ -17,7 +17,7 @@ from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import NonFiniteError, RunError
 from scae_jax.training.metrics import MetricsWriter, import_tensorboard
-from scae_jax.training.objective import scheduled_weights, weighted_total
+from scae_jax.training.objective import scheduled_weights
 from scae_jax.training.program import check_finite
 from scae_jax.training.progress import Display
 from scae_jax.training.systems import check_system, make_system
@@ -229,11 +229,3 @@ def test_losses_leave_bar_count_speed_and_time_on_the_terminal(monkeypatch, colu
   assert len(losses) == num_lines
   numbers = [number for text in losses for number in re.split(r"\s{2,}", text)]
   assert numbers == ["total 156.2", *(f"{name} {value:.4g}" for name, value in SCAE_TERMS.items())]
-
-
-def test_terms_and_weights_need_the_same_names():
-  terms = {"a": jnp.float32(2.0), "b_probe": jnp.float32(3.0)}
-  with pytest.raises(ValueError, match=r"without a weight \['b_probe'\].*without a term \[\]"):
-    weighted_total(terms, {"a": 1.0})
-  with pytest.raises(ValueError, match=r"without a weight \[\].*without a term \['c'\]"):
-    weighted_total(terms, {"a": 1.0, "b_probe": 1.0, "c": 1.0})

@@ -59,6 +59,7 @@ def reports(monkeypatch):
     (PLAIN, {"max_examples": 0, "split": "train"}, "plain-train", "train"),
     (PLAIN, {"max_examples": 59}, "plain-test-max59", "test"),
     (PLAIN, {"max_examples": 9, "is_latest": False}, "plain-test-step12-max9", "test"),
+    (PLAIN, {"max_examples": 9, "own": 0}, "plain-test-max9", "test"),
     (PLAIN, {"scored": OTHER}, "other-test", "test"),
     (PLAIN, {"scored": SAME_NAME}, "plain-test", "test"),
     (HELD_OUT, {}, ".", "validation"),
@@ -67,46 +68,33 @@ def reports(monkeypatch):
   ],
 )
 def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
-  reports, tmp_path, capsys, dataset, asked, folder, split
-):
-  run = dataclasses.replace(
-    run_on(dataset, evaluation__max_examples=60), is_latest=asked.get("is_latest", True)
-  )
-  asked = {name: value for name, value in asked.items() if name != "is_latest"}
-  report_run(run, tmp_path, **asked)
-  assert capsys.readouterr().out == f"written to {tmp_path / 'evaluation' / folder}\n"
-  ((directory, evaluated, scorer),) = reports["written"]
-  assert directory == tmp_path / "evaluation" / folder
-  assert scorer is reports["feature_scorer"]
-  given, fitted, scored, found, canvas = scorer
-  assert given is evaluated
-  assert (evaluated.system, evaluated.variables) == (run.system, run.variables)
-  assert fitted is dataset
-  assert scored is asked.get("scored", dataset)
-  assert (found, canvas) == (split, 18)
-
-
-@pytest.mark.parametrize(("own", "asked", "expected"), [(60, None, 60), (60, 7, 7), (0, 9, 9)])
-def test_settings_of_a_report_are_those_of_the_run(
-  reports, tmp_path, monkeypatch, own, asked, expected
+  reports, tmp_path, monkeypatch, capsys, dataset, asked, folder, split
 ):
   """A workdir below the current folder is recorded by its relative name."""
   monkeypatch.chdir(tmp_path)
-  workdir = tmp_path / "runs" / "one"
-  run = run_on(data__canvas=20, evaluation__batch_size=5, evaluation__max_examples=own)
-  report_run(run, workdir, max_examples=asked)
+  workdir, asked = tmp_path / "runs" / "one", {**asked}
+  sizes = {"evaluation__batch_size": 5, "evaluation__max_examples": asked.pop("own", 60)}
+  run = run_on(dataset, data__canvas=20, **sizes)
+  run = dataclasses.replace(run, is_latest=asked.pop("is_latest", True))
+  report_run(run, workdir, **asked)
+  assert capsys.readouterr().out == f"written to {workdir / 'evaluation' / folder}\n"
   ((directory, evaluated, scorer),) = reports["written"]
-  assert directory.name == (f"plain-test-max{asked}" if asked else "evaluation")
+  assert directory == workdir / "evaluation" / folder
   assert evaluated == Evaluated(
     run.system,
     run.variables,
     step=12,
     batch_size=5,
-    max_examples=expected,
+    max_examples=asked.get("max_examples", 60),
     provenance={"workdir": "runs/one", "config": run.config.to_dict()},
     history=workdir / "metrics.jsonl",
   )
-  assert scorer[-1] == 20  # the canvas
+  assert scorer is reports["feature_scorer"]
+  given, fitted, scored, found, canvas = scorer
+  assert given is evaluated
+  assert fitted is dataset
+  assert scored is asked.get("scored", dataset)
+  assert (found, canvas) == (split, 20)
 
 
 @pytest.mark.parametrize(("flag", "expected"), [("/flag", "/flag"), ("", "/config")])

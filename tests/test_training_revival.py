@@ -1,8 +1,8 @@
 """Idle object capsules that become copies of busy ones."""
 
 import dataclasses
-import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -108,8 +108,7 @@ def test_resumed_run_revives_again_and_seeds_are_what_they_are_alone(tmp_path, m
   assert_same_run(tmp_path / "stopped", tmp_path / "whole")
   alone = train(config_of(train__revive_idle=(6, 16), train__seed=1), tmp_path / "alone")
   together = open_run(tmp_path / "whole").variables[1]
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-  jax.tree.map(close, together, alone.variables[1])
+  chex.assert_trees_all_close(together, alone.variables[1], rtol=1e-4, atol=1e-5)
 
 
 def test_model_without_such_objects_is_refused(tmp_path):

@@ -1,9 +1,11 @@
-"""Several seeds trained at once are the runs that each would be alone."""
+"""Several seeds trained at once are the runs that each would be alone.
 
-import functools
+That they go on when they are stopped: test_training_revival.py.
+"""
+
 import pathlib
 
-import jax
+import chex
 import numpy as np
 import pytest
 
@@ -14,20 +16,18 @@ from scae_jax.files import read_json
 from scae_jax.training import step
 from scae_jax.training.build import open_run
 from scae_jax.training.loop import train
-from tests.runs import assert_same_run, metrics, stop_after
+from tests.runs import metrics
 from tests.toy_system import toy_config
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
 
-# Checkpoints fall between two lines of training metrics, so that a window must survive them.
 CADENCE = {"train__num_steps": 24, "train__log_every": 16, "train__checkpoint_every": 12}
-TOGETHER = toy_config(train__seed=5, train__seeds=3, **CADENCE)
 
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory) -> pathlib.Path:
   workdir = tmp_path_factory.mktemp("together")
-  train(TOGETHER, workdir)
+  train(toy_config(train__seed=5, train__seeds=3, **CADENCE), workdir)
   return workdir
 
 
@@ -36,11 +36,10 @@ def test_a_seed_is_the_run_that_it_would_be_alone(together, tmp_path):
   assert list(run.variables) == [5, 6, 7]
   alone = train(toy_config(train__seed=7, **CADENCE), tmp_path)
   # Compiled in another program: sums may be taken in another order.
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
-  jax.tree.map(close, run.variables[7], alone.variables[7])
+  chex.assert_trees_all_close(run.variables[7], alone.variables[7], rtol=1e-5, atol=1e-6)
   for line, own in zip(metrics(together), metrics(tmp_path), strict=True):
     assert (line["step"], line["split"]) == (own.pop("step"), own.pop("split"))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), line["seeds"]["7"], own)
+    chex.assert_trees_all_close(line["seeds"]["7"], own, rtol=1e-5)
 
 
 def test_seeds_side_by_side_are_those_one_after_another(together, tmp_path, monkeypatch):
@@ -50,8 +49,7 @@ def test_seeds_side_by_side_are_those_one_after_another(together, tmp_path, monk
   run = train(
     toy_config(train__seed=5, train__seeds=3, train__keep_checkpoints=9, **CADENCE), tmp_path
   )
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
-  jax.tree.map(close, run.variables, open_run(together).variables)
+  chex.assert_trees_all_close(run.variables, open_run(together).variables, rtol=1e-5, atol=1e-6)
 
 
 def test_seeds_differ_and_their_mean_is_what_counts(together):
@@ -64,12 +62,6 @@ def test_seeds_differ_and_their_mean_is_what_counts(together):
   lines = [line for line in metrics(together) if line["split"] == "test"]
   means = {line["step"]: line["selection_loss"] for line in lines}
   assert open_run(together, "best").step == min(means, key=means.__getitem__)
-
-
-def test_stopped_and_resumed_seeds_are_the_uninterrupted_ones(together, tmp_path):
-  stop_after(3, TOGETHER, tmp_path, "step 12 of 24")
-  train(TOGETHER, tmp_path)
-  assert_same_run(tmp_path, together)
 
 
 def test_report_of_each_seed_and_one_table(together, capsys):

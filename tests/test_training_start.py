@@ -1,10 +1,10 @@
 """Runs that start from another run's parameters: what they take, what is new, what is refused."""
 
 import dataclasses
-import functools
 import pathlib
 import shutil
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +26,7 @@ from scae_jax.training.program import Program
 from scae_jax.training.state import variables_by_seed
 from scae_jax.typing import Batch
 from tests import toy_system
-from tests.runs import assert_equal, assert_same_run, stop_after, truncate
+from tests.runs import assert_same_run, stop_after, truncate
 from tests.toy_system import Toy, ToyOutput, toy_config
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -100,11 +100,11 @@ def params_of(workdir):
 def test_parameters_are_taken_and_nothing_else(source, tmp_path, capfd):
   config = toy_config(train__start_from=str(source), train__seed=3, optimizer__name="adam")
   state = first_state(config, tmp_path / "run")
-  assert_equal(state.params, params_of(source)[0])
+  chex.assert_trees_all_equal(state.params, params_of(source)[0])
   assert len(jax.tree.leaves(state.params)[0].sharding.device_set) == 4
   # The other run's optimiser is not even of this kind.
   optimizer = make_optimizer(read_settings(config).optimizer)
-  assert_equal(state.opt_state, optimizer.init(state.params))
+  chex.assert_trees_all_equal(state.opt_state, optimizer.init(state.params))
   assert int(state.step) == 0
   said = capfd.readouterr().err
   # 324 x 8 + 8 to the code, 8 x 324 + 324 from it, 8 x 10 + 10 of the probe.
@@ -130,7 +130,7 @@ def test_what_the_other_run_lacks_and_modules_not_named_are_drawn_as_ever(source
     assert said in capfd.readouterr().err
     for name, own in params.items():
       is_taken = name in (modules or taken)
-      assert_equal(own, taken[name] if is_taken else drawn[name])
+      chex.assert_trees_all_equal(own, taken[name] if is_taken else drawn[name])
 
 
 def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path, capfd):
@@ -138,14 +138,14 @@ def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path
   config = toy_config(train__start_from=str(source), **seeds)
   state = first_state(config, tmp_path / "shared")
   for variables in variables_by_seed(state, (5, 6)).values():
-    assert_equal(variables["params"], params_of(source)[0])
+    chex.assert_trees_all_equal(variables["params"], params_of(source)[0])
   keys = jax.random.key_data(state.rng)
   assert not np.array_equal(keys[0], keys[1])  # they go on each in its own way
   np.testing.assert_array_equal(state.step, [0, 0])
   config = toy_config(train__start_from=str(sources), **seeds)
   state = first_state(config, tmp_path / "own")
   found = [one["params"] for one in variables_by_seed(state, (5, 6)).values()]
-  assert_equal(found, [*params_of(sources).values()])
+  chex.assert_trees_all_equal(found, [*params_of(sources).values()])
   unfinished = f"starting from step 8 of {sources}, which has 24 and is not finished: "
   assert unfinished in capfd.readouterr().err
 
@@ -184,8 +184,8 @@ def test_pretrained_parameters_start_a_run_and_its_bias_is_resized(tmp_path, cap
   started = first_state(config, tmp_path / "run").params
   assert "5,636 parameters taken, none is new; position_bias resized\n" in capfd.readouterr().err
   saved["position_bias"] = saved["position_bias"].mean(axis=0, keepdims=True)
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-5)  # a mean of two
-  jax.tree.map(close, started, jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), saved))
+  expected = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), saved)
+  chex.assert_trees_all_close(started, expected, rtol=1e-5)  # a mean of two
   assert {leaf.dtype for leaf in jax.tree.leaves(started)} == {np.dtype(np.float32)}
 
 
@@ -210,7 +210,7 @@ def test_damaged_checkpoint_is_passed_over(source, tmp_path, capfd):
   config = toy_config(train__start_from=str(damaged))
   state = first_state(config, tmp_path / "run")
   assert "starting from step 8 of" in capfd.readouterr().err
-  assert_equal(state.params, open_run(source, 8).variables[0]["params"])
+  chex.assert_trees_all_equal(state.params, open_run(source, 8).variables[0]["params"])
 
 
 def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):

@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.data.batches import epoch_position, evaluation_batch, example_order, training_batch
+from scae_jax.data.batches import evaluation_batch, example_order, training_batch
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.mesh import check_batch_size, make_mesh, replicated
@@ -17,7 +18,7 @@ from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.program import Program
 from scae_jax.training.state import make_state
 from scae_jax.training.step import ORDER_STREAM, STEP_STREAM, update
-from tests.runs import assert_equal, run_steps
+from tests.runs import run_steps
 from tests.toy_data import dataset_of, random_images
 from tests.toy_system import TERMS, augmentation, feed_of, make_system, toy_config, toy_data
 
@@ -75,7 +76,7 @@ def by_hand(settings, system, state, num_steps: int):
 
   totals, seen = [], []
   for step in range(num_steps):
-    epoch, offset = epoch_position(step, 8, NUM_TRAIN)
+    epoch, offset = divmod(8 * step, NUM_TRAIN)
     indices = example_order(
       order_key, epoch, offset, num_steps=1, batch_size=8, num_examples=NUM_TRAIN
     )[0]
@@ -114,8 +115,7 @@ def test_update_is_one_step_of_the_rule_down_the_weighted_total():
   expected = jax.tree.map(
     lambda w, g: w - 0.5e-3 * g / np.sqrt(0.9 + 0.1 * g**2 + 1e-4), state.params, grads
   )
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7)
-  jax.tree.map(close, new.params, expected)
+  chex.assert_trees_all_close(new.params, expected, rtol=1e-5, atol=1e-7)
   norm = np.sqrt(sum(float(np.sum(np.square(grad))) for grad in jax.tree.leaves(grads)))
   assert float(metrics["grad_norm"]) == pytest.approx(norm, rel=1e-5)
   assert float(metrics["terms"]["fragile"]) == 4.0
@@ -134,8 +134,7 @@ def test_dispatches_on_four_devices_are_steps_one_after_the_other_on_one():
   # In the order of the system, in which what is not finite is named; not of the alphabet.
   assert [name for name in rows if "/" in name] == [f"terms/{name}" for name in TERMS]
   np.testing.assert_allclose(rows["total"], totals, rtol=1e-5)  # four devices sum in another order
-  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
-  jax.tree.map(close, numbers(state), numbers(expected))
+  chex.assert_trees_all_close(numbers(state), numbers(expected), rtol=1e-4, atol=1e-6)
   assert sorted(seen[:NUM_TRAIN]) == list(range(NUM_TRAIN))  # an epoch sees each example once
   assert len(np.unique(rows["total"])) == 14
 
@@ -144,7 +143,7 @@ def test_steps_that_do_not_count_leave_the_state():
   _, _, program, state = make_program()
   before = numbers(state)
   state, _ = program._compiled(state, *program._inputs(0, 0))
-  assert_equal(numbers(state), before)  # chosen as they are
+  chex.assert_trees_all_equal(numbers(state), before)  # chosen as they are
   # 2 steps, then 5 more to the next multiple of 7: the same as 7 at once, to the bit, because one
   # compiled program runs all of them, and each step is one round of its loop.
   state, first = program._compiled(state, *program._inputs(0, 2))
@@ -155,10 +154,16 @@ def test_steps_that_do_not_count_leave_the_state():
   # The state is donated; the data set, which was read before, is not.
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves((given.params, given.opt_state)))
   assert int(state.step) == 7
-  assert_equal(numbers(state), numbers(other))
+  chex.assert_trees_all_equal(numbers(state), numbers(other))
   assert len(second["total"]) == 5
   joined = np.concatenate([np.asarray(first["total"])[:2], second["total"]])
   np.testing.assert_array_equal(joined, rows["total"])
+
+
+def test_position_in_the_order_of_a_long_run_survives_int32():
+  _, _, program, _ = make_program()
+  _, epoch, offset, _ = program._inputs(10**9, 7)
+  assert int(epoch) * NUM_TRAIN + int(offset) == 8 * 10**9
 
 
 def test_batch_is_shared_out_among_the_devices():

@@ -128,8 +128,8 @@ def test_shipped_table_has_the_runs_of_a_record(record, names, monkeypatch):
     (ROW + 'config = "toi.py"', r"row 0 \(a\): --config must name .* there is no 'toi.py'"),
     (ROW + 'config = "toy.py:lon"', r"row 0 \(a\): .*preset must be '' or 'long', got 'lon'"),
     ('config = "toy.py"\noverrides = 3\n' + ROW, r"row 0 \(a\): overrides must be a table.*is 3"),
-    ('config = "toy.py"\nseeds = 0\n' + ROW, r"row 0 \(a\): seeds must be a whole .* it is 0"),
-    ('config = "toy.py"\nseeds = true\n' + ROW, r"row 0 \(a\): seeds must be a whole .*is True"),
+    ('config = "toy.py"\nseeds = 0\n' + ROW, r"row 0 \(a\): .*train.seeds must be .* it is 0"),
+    ('config = "toy.py"\nseeds = true\n' + ROW, r"row 0 \(a\): .*train.seeds is of type int"),
     ('config = "toy.py"\n' + ROW + "start_from = 3", r"row 0 \(a\): start_from must be .* it is 3"),
     ('config = "toy.py"\n' + ROW + 'start_from = "a"', r"must be the name of a row above.*is 'a'"),
     (

@@ -24,14 +24,6 @@ from scae_jax.data.augmentation import (
 from scae_jax.typing import Array, Int, PRNGKeyArray, typed
 
 
-def epoch_position(step: int, batch_size: int, num_examples: int) -> tuple[int, int]:
-  """Where a step begins: the epoch, and the number of its examples that earlier steps have used.
-
-  Both count from 0. In Python's ints: a long run's count of examples does not fit into int32.
-  """
-  return divmod(step * batch_size, num_examples)
-
-
 @typed
 def example_order(
   key: PRNGKeyArray,
@@ -42,7 +34,7 @@ def example_order(
   batch_size: int,
   num_examples: int,
 ) -> Int[Array, "{num_steps} {batch_size}"]:
-  """Indices of the examples of some consecutive steps, the first as `epoch_position` says.
+  """Indices of the examples of some consecutive steps; the first begins `offset` into its epoch.
 
   Epoch e is its own permutation, drawn from fold_in(key, e), where the key is the run's. Epochs
   follow each other without a gap: a batch may end one and begin the next, and may be larger than

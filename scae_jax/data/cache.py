@@ -4,6 +4,7 @@ A file holds its own description, so one file copied to another machine's cache 
 fingerprint of the source says whether a file is still up to date; files are replaced atomically.
 """
 
+import contextlib
 import io
 import json
 import os
@@ -73,7 +74,8 @@ def read_cached(path: pathlib.Path, name: str, fingerprint: str | None = None) -
     return Dataset(name, tuple(about["class_names"]), splits)
   except (ValueError, KeyError, TypeError, RecursionError) as error:
     logging.warning("The cache file %s is damaged (%s); it is removed.", path, error)
-    _remove(path)
+    with contextlib.suppress(OSError):  # in a folder that cannot be written
+      path.unlink(missing_ok=True)
   except OSError as error:
     logging.warning("The cache file %s cannot be read: %s", path, error)
   return None
@@ -117,10 +119,3 @@ def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None
       path.parent,
       error,
     )
-
-
-def _remove(path: pathlib.Path) -> None:
-  try:
-    path.unlink(missing_ok=True)
-  except OSError as error:
-    logging.warning("%s cannot be removed: %s", path, error)

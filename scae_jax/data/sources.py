@@ -13,7 +13,7 @@ from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
 from scae_jax.data.folder import list_folder, load_listing
 from scae_jax.data.smallnorb import DIVISIONS, SIDE, decode_smallnorb
-from scae_jax.data.tfds_source import TfdsSet, catalogue_names, decode_prepared, tfds_folder
+from scae_jax.data.tfds_source import TfdsSet, decode_prepared, import_tfds, tfds_folder
 
 _VALID_NAMES = (
   "valid names: 'digits' (embedded), 'folder' (your images by class), and any TFDS image "
@@ -109,7 +109,7 @@ def _absent(source: TfdsSet, cache: pathlib.Path) -> str:
   )
   remedy = f"prepare it once:\n{source.prepare_commands}"
   try:
-    catalogue = catalogue_names()
+    catalogue = import_tfds().list_builders(with_community_datasets=False)
   except ImportError:
     remedy = f"{_VALID_NAMES}. If it is a TFDS set, {remedy}"
   else:

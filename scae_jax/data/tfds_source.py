@@ -90,11 +90,6 @@ def tfds_folder(data_dir: str) -> pathlib.Path:
   return pathlib.Path(folder).expanduser()
 
 
-def catalogue_names() -> list[str]:
-  """The data sets that TFDS can prepare; raises ImportError where TFDS is not installed."""
-  return _tfds().list_builders(with_community_datasets=False)
-
-
 def decode_prepared(source: TfdsSet, folder: pathlib.Path) -> Dataset:
   """Decodes a prepared set of images with one label each; raises as `read_records` does."""
   class_names, records = read_records(source, folder)
@@ -118,7 +113,7 @@ def read_records(
   where = f"data set {str(source)!r}"
   again = f"remove {folder} and prepare it again:\n{source.prepare_commands}"
   try:
-    tfds = _tfds()
+    tfds = import_tfds()
   except ImportError as error:
     raise ValueError(
       f"{where}: expected tensorflow_datasets to be installed to read {folder}, got "
@@ -226,7 +221,7 @@ def _refuse_code(where: str, described: Any) -> None:
         )
 
 
-def _tfds() -> types.ModuleType:
+def import_tfds() -> types.ModuleType:
   import tensorflow_datasets  # on a cache miss only: a machine with a cache file needs none
 
   return tensorflow_datasets

@@ -16,10 +16,16 @@ from scae_jax.models.system import System
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import explained
 from scae_jax.training.memory import require_memory
+from scae_jax.training.optimizers import check_length
 from scae_jax.training.options import DataOptions
-from scae_jax.training.parameters import Which, require_stored, restore
+from scae_jax.training.parameters import Which, is_exported, restore
 from scae_jax.training.systems import check_system, make_system
-from scae_jax.training.workdir import check_same_data, describe_data, load_settings
+from scae_jax.training.workdir import (
+  check_same_data,
+  describe_data,
+  load_settings,
+  require_checkpoints,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +61,8 @@ def open_run(
   if config is None:
     config = load_settings(workdir, is_given=dataset is not None)
   settings = read_settings(config)
-  require_stored(workdir)
+  if not is_exported(workdir):
+    require_checkpoints(workdir)
   system, data, feed = build(settings, dataset, training=False)
   check_same_data(workdir, describe_data(data))
   variables, step, is_latest = restore(workdir, which, settings, system, feed.spec)
@@ -70,6 +77,8 @@ def build(
   Images of the returned data set are cropped to their middle where `data.crop` is set. To evaluate
   takes less memory than `training`. `RunError` is for what the source, model or a check refuses.
   """
+  if training:
+    check_length(settings.optimizer, settings.train)
   with explained():
     if isinstance(settings.data, DataOptions):
       whole = _load_images(settings.data, dataset)

@@ -4,16 +4,14 @@ Each step has a folder in `<workdir>/checkpoints`. Orbax writes it in the backgr
 into place when it is complete, so that a kill leaves either a whole checkpoint or none.
 """
 
-import contextlib
 import dataclasses
 import gc
 import json
 import pathlib
-import re
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -22,17 +20,12 @@ import orbax.checkpoint as ocp
 from absl import logging
 from orbax.checkpoint import checkpoint_managers
 
-from scae_jax.training.errors import RunError, WriteError
+from scae_jax.training.errors import RunError, WriteError, writing
 from scae_jax.training.parameters import Which
 from scae_jax.training.processes import barrier, is_first
 from scae_jax.training.state import TrainState
 
 Result = TypeVar("Result")
-# What a message of tensorstore has to say to the user, somewhere in its many lines.
-_DISK = (
-  "No space left on device|Disk quota exceeded|File too large|Read-only file system"
-  "|Permission denied|Input/output error"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +69,11 @@ class Checkpoints:
     )
     self._manager = ocp.CheckpointManager(directory, options=self._options)
     for step in self._manager.all_steps():
-      self._remember_loss(step)
+      loss = _quietly(lambda step=step: self._read(step, None)[1].selection_loss)
+      if isinstance(loss, Unreadable):
+        self._say(f"the checkpoint of step {step} has no readable held-out loss ({loss})")
+      elif loss is not None:
+        self._losses[step] = loss
     for path in directory.iterdir() if directory.is_dir() else ():
       if path.name.isdecimal() and int(path.name) not in self._manager.all_steps():
         self._say(f"{path} is no checkpoint that can be read: passed over")
@@ -86,7 +83,7 @@ class Checkpoints:
 
   def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
     try:
-      with self._writing():
+      with writing("a checkpoint", self._directory):
         self._manager.close()
     except WriteError:
       if kind is None:  # else it is said already
@@ -97,33 +94,24 @@ class Checkpoints:
     return sorted(self._manager.all_steps())
 
   def save(self, state: TrainState, progress: Progress) -> None:
-    """Starts writing, or raises `WriteError`; returns as soon as the state may be donated."""
+    """Starts writing; returns as soon as the state may be donated.
+
+    Orbax writes in the background: an error is a `WriteError` of the next call of any method.
+    """
     if progress.selection_loss is not None:
       self._losses[progress.step] = progress.selection_loss
     contents = dataclasses.asdict(progress)
     sums = {"progress_checksum": _checksum(None, progress), "checksum": _checksum(state, progress)}
     items = {"state": ocp.args.StandardSave(state), "progress": ocp.args.JsonSave(contents | sums)}
-    with self._writing():
+    with writing("a checkpoint", self._directory):
       saved = self._manager.save(progress.step, args=ocp.args.Composite(**items))
     if not saved:
       raise RuntimeError(f"orbax declined step {progress.step}; it has {self.steps()}")
 
   def wait(self) -> None:
     """Returns when everything saved is on the disk; raises `WriteError` if it cannot be."""
-    with self._writing():
+    with writing("a checkpoint", self._directory):
       self._manager.wait_until_finished()
-
-  @contextlib.contextmanager
-  def _writing(self) -> Iterator[None]:
-    """Orbax writes in the background and reports an error at its next call."""
-    try:
-      yield
-    except (OSError, ValueError) as error:
-      cause = re.search(_DISK, str(error))
-      raise WriteError(
-        f"a checkpoint cannot be written to {self._directory}: {cause[0] if cause else error}."
-        " Those before it stand: make room there, and the same command goes on from the last one."
-      ) from error
 
   def restore(self, template: TrainState, which: Which = "latest") -> tuple[TrainState, Progress]:
     """Reads a checkpoint onto the mesh of the template.
@@ -138,9 +126,9 @@ class Checkpoints:
       result = _quietly(lambda step=step: self._read(step, template))
       if not isinstance(result, Unreadable):
         return result
-      failures.append(f"step {step}: {result.reason}")
+      failures.append(f"step {step}: {result}")
       then = "no other is left" if fallback is None else f"going back to that of step {fallback}"
-      self._say(f"the checkpoint of step {step} cannot be read, {then} ({result.reason})")
+      self._say(f"the checkpoint of step {step} cannot be read, {then} ({result})")
     raise RunError(
       f"no checkpoint in {self._directory} can be read by this program and config"
       f" ({'; '.join(failures)}). Evaluate another --step, or train in a new --workdir."
@@ -211,19 +199,9 @@ class Checkpoints:
       raise ValueError("its checksum does not match its contents")
     return state, progress
 
-  def _remember_loss(self, step: int) -> None:
-    result = _quietly(lambda: self._read(step, None)[1].selection_loss)
-    if isinstance(result, Unreadable):
-      self._say(f"the checkpoint of step {step} has no readable held-out loss ({result.reason})")
-    elif result is not None:
-      self._losses[step] = result
 
-
-@dataclasses.dataclass(frozen=True)
-class Unreadable:
+class Unreadable(str):
   """Why a checkpoint could not be read."""
-
-  reason: str
 
 
 @dataclasses.dataclass(frozen=True)

@@ -169,13 +169,6 @@ def _processes(values: flags.FlagValues) -> Processes | None:
   return None
 
 
-def parse_config(saved: Any) -> ConfigDict:
-  """A config from its JSON, with tuples for lists; `ValueError` if it is not that of one."""
-  if not isinstance(saved, dict):
-    raise ValueError(f"expected an object with sections, got {type(saved).__name__}")
-  return ConfigDict(tuples(saved)).lock()
-
-
 def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
   """Keys (`section.key`) whose values differ, with both values; '(no such key)' for a missing one.
 

@@ -9,8 +9,16 @@
 
 import contextlib
 import errno
+import pathlib
+import re
 import sys
 from collections.abc import Iterator
+
+# What a message of tensorstore has to say to the user, somewhere in its many lines.
+_DISK = (
+  "No space left on device|Disk quota exceeded|File too large|Read-only file system"
+  "|Permission denied|Input/output error"
+)
 
 
 class RunError(Exception):
@@ -54,6 +62,19 @@ def explained() -> Iterator[None]:
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     hint = ". Make room there and give the same command again." if full else ""
     raise RunError(f"{error}{hint}") from error
+
+
+@contextlib.contextmanager
+def writing(what: str, folder: pathlib.Path) -> Iterator[None]:
+  """Turns an error of the block into a `WriteError`."""
+  try:
+    yield
+  except (OSError, ValueError) as error:
+    cause = re.search(_DISK, str(error))
+    raise WriteError(
+      f"{what} cannot be written to {folder}: {cause[0] if cause else error}. The checkpoints"
+      " before it stand: make room there, and the same command goes on from the last one."
+    ) from error
 
 
 @contextlib.contextmanager

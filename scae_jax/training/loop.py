@@ -29,7 +29,6 @@ from scae_jax.training.errors import Interrupted
 from scae_jax.training.interrupt import StopRequest
 from scae_jax.training.mesh import check_batch_size, make_mesh, put
 from scae_jax.training.metrics import MetricsWriter, Window, import_tensorboard, of_seeds
-from scae_jax.training.optimizers import check_length
 from scae_jax.training.options import TrainOptions
 from scae_jax.training.program import Program, check_finite
 from scae_jax.training.progress import Display
@@ -64,7 +63,6 @@ def train(
   settings = read_settings(config)
   options = settings.train
   check_same_run(workdir, settings.config)
-  check_length(settings.optimizer, options)
   mesh = make_mesh()
   check_batch_size(options.batch_size, mesh, settings.views)
   if options.tensorboard:

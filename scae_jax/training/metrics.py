@@ -15,7 +15,7 @@ import json
 import os
 import pathlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from scae_jax.files import write_whole
-from scae_jax.training.errors import RunError, WriteError
+from scae_jax.training.errors import RunError, writing
 
 
 class Window:
@@ -72,7 +72,7 @@ class MetricsWriter:
     written = read_lines(path) if path.exists() else []
     kept = "".join(_dump(line) for line in written if line["step"] <= after_step).encode()
     self.checksum = zlib.crc32(kept)
-    with _full_disk_explained(workdir):
+    with writing("a line of metrics", workdir):
       write_whole(path, kept)
       self._file = path.open("ab")
       self._tensorboard = None
@@ -83,7 +83,7 @@ class MetricsWriter:
   def write(self, line: Mapping[str, Any]) -> None:
     """Records a line; raises `WriteError` if it cannot be."""
     text = _dump(line).encode()
-    with _full_disk_explained(self._workdir):
+    with writing("a line of metrics", self._workdir):
       self._file.write(text)
       self._file.flush()
       os.fsync(self._file.fileno())
@@ -98,17 +98,6 @@ class MetricsWriter:
       self._file.close()
     if self._tensorboard is not None:
       self._tensorboard.close()
-
-
-@contextlib.contextmanager
-def _full_disk_explained(workdir: pathlib.Path) -> Iterator[None]:
-  try:
-    yield
-  except OSError as error:
-    raise WriteError(
-      f"the metrics cannot be written to {workdir}: {error}. The checkpoints stand: make room"
-      " there, and the same command goes on from the last one."
-    ) from error
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -56,12 +56,6 @@ def is_exported(folder: pathlib.Path) -> bool:
   return (folder / FILE).is_file()
 
 
-def require_stored(folder: pathlib.Path) -> None:
-  """Raises `RunError` unless a folder has exported parameters or checkpoints."""
-  if not is_exported(folder):
-    require_checkpoints(folder)
-
-
 def restore(
   folder: pathlib.Path, which: Which, settings: Settings, system: System, spec: Spec
 ) -> tuple[dict[int, dict[str, Any]], int, bool]:

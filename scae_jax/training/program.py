@@ -13,7 +13,6 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
-from scae_jax.data.batches import epoch_position
 from scae_jax.data.feed import Feed
 from scae_jax.models.system import System
 from scae_jax.training.config import Settings
@@ -78,10 +77,11 @@ class Program:
     terms = {name: found[name] for name in self._terms if name in found}
     return {"terms": terms, **{name: metrics[name] for name in metrics if name != "terms"}}
 
-  def _inputs(self, step: int, num_active: int) -> tuple[Batch, Array, Array, Array]:
-    epoch, offset = epoch_position(step, self._train.batch_size, self._num_examples)
+  def _inputs(self, step: int, num_active: int) -> tuple[Any, ...]:
+    # In Python's ints: a long run's count of examples does not fit into int32.
+    epoch, offset = divmod(step * self._train.batch_size, self._num_examples)
     numbers = put([np.int32(n) for n in (epoch, offset, num_active)], self._mesh)
-    return self._train_split, numbers[0], numbers[1], numbers[2]
+    return self._train_split, *numbers
 
 
 def check_finite(
@@ -111,13 +111,6 @@ def check_finite(
   )
 
 
-def evaluation_order(num_examples: int, batch_size: int) -> np.ndarray:
-  """Every example once, [batches, batch_size]; the last one is repeated to fill the last batch."""
-  num_batches = -(-num_examples // batch_size)
-  order = np.minimum(np.arange(num_batches * batch_size), num_examples - 1)
-  return order.astype(np.int32).reshape(num_batches, batch_size)
-
-
 def make_heldout(
   system: System, mesh: Mesh, feed: Feed, train: TrainOptions
 ) -> Callable[[Any, Batch], dict[str, Any]]:
@@ -133,7 +126,9 @@ def make_heldout(
   """
   num_examples, batch_size = feed.num_heldout, min(train.batch_size, feed.num_heldout)
   num_full = num_examples // batch_size
-  order = evaluation_order(num_examples, batch_size)
+  # Every example once; the last one is repeated to fill the last batch.
+  order = np.arange(num_examples, dtype=np.int32)
+  order = np.pad(order, (0, -num_examples % batch_size), "edge").reshape(-1, batch_size)
 
   def heldout(params: Any, split: Batch) -> dict[str, Any]:
     def body(_: Any, indices: Array) -> tuple[None, tuple[Any, Any]]:

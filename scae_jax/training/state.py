@@ -32,22 +32,6 @@ class TrainState:
   rng: Array  # the run's key, which never changes; keys of a step are folded in from its number
 
 
-def initial_state(
-  system: System,
-  data: Spec,
-  optimizer: optax.GradientTransformation,
-  *,
-  seed: Array | int,
-  start: Any = None,
-) -> TrainState:
-  """The state before the first step, of a seed; the parameters of a start replace those drawn."""
-  run_key, params_key, noise_key = jax.random.split(jax.random.key(seed), 3)
-  params = init_params(system, data, params_key, noise_key)
-  if start is not None:
-    params = unflatten_dict({**flatten_dict(params), **flatten_dict(start)})
-  return state_of(params, optimizer, run_key)
-
-
 def state_of(params: Any, optimizer: optax.GradientTransformation, rng: Array) -> TrainState:
   """The state before the first step, from its parameters and key."""
   return TrainState(
@@ -56,11 +40,18 @@ def state_of(params: Any, optimizer: optax.GradientTransformation, rng: Array) -
 
 
 def initial_states(settings: Settings, system: System, data: Spec, start: Any = None) -> TrainState:
-  """`initial_state` of a run: of one seed, or of several side by side, each with its own start."""
+  """The state before the first step: of one seed, or of several, each with its own start.
+
+  The parameters of a start replace those drawn.
+  """
   optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
 
   def make(seed: Array | int, start: Any) -> TrainState:
-    return initial_state(system, data, optimizer, seed=seed, start=start)
+    run_key, params_key, noise_key = jax.random.split(jax.random.key(seed), 3)
+    params = init_params(system, data, params_key, noise_key)
+    if start is not None:
+      params = unflatten_dict({**flatten_dict(params), **flatten_dict(start)})
+    return state_of(params, optimizer, run_key)
 
   if len(seeds) == 1:
     return make(seeds[0], start)

@@ -81,7 +81,7 @@ def make_dispatch(
   """The function that runs `train.dispatch_length` steps on the device.
 
   It takes `(state, split, epoch, offset, num_active)`: the state, which is donated, the data set on
-  the mesh, the position in the order of examples (`data.batches.epoch_position`), and the number of
+  the mesh, the epoch and the number of its examples that earlier steps have used, and the number of
   steps that are taken; the others leave the state as it was, so that one program serves the whole
   run. It returns the state and the metrics by step, `[dispatch_length]`, of which the first
   `num_active` are valid. Of several seeds at once, the state has an axis in front and metrics one

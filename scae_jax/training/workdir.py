@@ -25,7 +25,7 @@ from scae_jax.data.feed import spec_of
 from scae_jax.data.sources import is_dotted
 from scae_jax.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.config import Settings, differences, parse_config, read_settings, value_at
+from scae_jax.training.config import Settings, differences, read_settings, tuples, value_at
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
 from scae_jax.training.processes import is_first
@@ -67,7 +67,7 @@ def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
   if not path.is_file():
     raise RunError(f"{workdir} holds no run: there is no {path}. Name the --workdir of train.py.")
   try:
-    return parse_config(read_json(path))
+    return ConfigDict(tuples(read_json(path))).lock()
   except (ValueError, AttributeError) as error:  # the latter of keys such as __class__
     raise RunError(f"{path} cannot be read: {error} Train in a new --workdir.") from error
 
@@ -136,31 +136,33 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
   """
   if not (workdir / "config.json").exists():
     return
-  different = differences(saved_config(workdir), config)
+  ends_with_run = config.optimizer.schedule == "cosine" and config.optimizer.decay_steps == 0
   changed = {
     key: (old, new)
-    for key, (old, new) in different.items()
+    for key, (old, new) in differences(saved_config(workdir), config).items()
     if not key.startswith("evaluation.")
-    and not (key == "train.num_steps" and type(old) is int and new > old)
-    and key not in RESUMABLE_CHANGES - {"train.num_steps"}
+    and not (key in RESUMABLE_CHANGES and key != "train.num_steps")
+    and not (key == "train.num_steps" and type(old) is int and new > old and not ends_with_run)
   }
-  ends_with_run = config.optimizer.schedule == "cosine" and config.optimizer.decay_steps == 0
-  if "train.num_steps" in different and set(changed) <= {"train.num_steps"} and ends_with_run:
-    old, new = different["train.num_steps"]
-    raise RunError(
-      f"{workdir} holds a run of train.num_steps {old}, {new} given, whose cosine ends with the run"
-      " (config.optimizer.decay_steps = 0): with another length, the steps already trained would"
-      f" have had other learning rates. Give {old}, or train anew in another --workdir; to extend"
-      " a run, set optimizer.decay_steps from its start, as long as the run may become."
-    )
   if changed:
-    lines = [f"  {key}: {old!r} there, {new!r} given" for key, (old, new) in changed.items()]
+    why = ""
+    if ends_with_run and "train.num_steps" in changed:
+      why = (
+        " The cosine ends with the run (config.optimizer.decay_steps = 0): with another length, the"
+        " steps already trained would have had other learning rates. To extend a run, set"
+        " optimizer.decay_steps from its start, as long as the run may become."
+      )
     raise RunError(
-      f"{workdir} holds a run with another config:\n"
-      + "\n".join(lines)
-      + "\nGive another --workdir, or the same config. A resumed run may change"
-      f" {', '.join(sorted(RESUMABLE_CHANGES))} (num_steps only upwards)."
+      f"{workdir} holds a run with another config:\n{_listed(changed)}\nGive another --workdir, or"
+      f" the same config. A resumed run may change {', '.join(sorted(RESUMABLE_CHANGES))}"
+      f" (num_steps only upwards).{why}"
     )
+
+
+def _listed(different: Mapping[str, tuple[Any, Any]]) -> str:
+  return "\n".join(
+    f"  {key}: {old!r} there, {new!r} given" for key, (old, new) in different.items()
+  )
 
 
 def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
@@ -175,12 +177,12 @@ def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
   return {
     "name": dataset.name,
     "class_names": list(dataset.class_names),
-    **{name: _describe_split(split) for name, split in dataset.splits.items()},
+    **{name: _described(split) for name, split in dataset.splits.items()},
     **({} if whole is None else {"cropped_from": f"{whole[0]}x{whole[1]}"}),
   }
 
 
-def _describe_split(split: Split) -> str:
+def _described(split: Split) -> str:
   digest = hashlib.blake2b(split.images.tobytes(), digest_size=8)
   digest.update(split.labels.tobytes())
   shape = "x".join(map(str, split.images.shape[1:]))
@@ -221,15 +223,11 @@ def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None
   known.pop("cropped_from", None)  # older folders have none; the hashes tell images apart
   described = {key: value for key, value in described.items() if key != "cropped_from"}
   pairs = {key: (known.get(key, none), described.get(key, none)) for key in {**known, **described}}
-  lines = [
-    f"  {key}: {old!r} there, {new!r} given" for key, (old, new) in pairs.items() if old != new
-  ]
-  if lines:
+  if different := {key: (old, new) for key, (old, new) in pairs.items() if old != new}:
     raise RunError(
-      f"{workdir} holds a run on another data set:\n"
-      + "\n".join(lines)
-      + "\nName the folder of the same data in config.data.dir (--data_dir of evaluate.py), put"
-      " back what was changed there, or train in another --workdir."
+      f"{workdir} holds a run on another data set:\n{_listed(different)}\nName the folder of the"
+      " same data in config.data.dir (--data_dir of evaluate.py), put back what was changed there,"
+      " or train in another --workdir."
     )
 
 
