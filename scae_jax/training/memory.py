@@ -1,5 +1,7 @@
 """A lower bound of the memory that a run needs, checked before anything runs."""
 
+import dataclasses
+import functools
 import math
 import os
 from typing import Any
@@ -7,12 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict
 
 from scae_jax.data.feed import Feed
-from scae_jax.training.config import Settings
+from scae_jax.models.system import ImageSpec
+from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.errors import RunError
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import state_shapes
-from scae_jax.training.systems import Traced, num_bytes
+from scae_jax.training.systems import Traced, check_system, make_system, num_bytes
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 # Keys besides those of the model.
@@ -23,20 +28,24 @@ MAY_GROW = (
   "evaluation.batch_size",
   "data.canvas",
 )
-MOST_NAMES = 3  # in a message
+MUCH_LESS = 0.8  # of the memory that a run needs, when the key that is to blame is halved
 
 
 def require_memory(settings: Settings, feed: Feed, traced: Traced, *, training: bool) -> None:
-  """Raises `ValueError` unless a run fits the memory of its device; names its largest numbers."""
+  """Raises `ValueError` unless a run fits the memory of its device, with the key to blame."""
   needed, memory = _needed(settings, feed, traced, training), device_memory()
   if needed <= memory:
     return
   sizes = _sizes(settings)
-  largest = sorted(sizes, key=lambda key: np.max(sizes[key], initial=0), reverse=True)[:MOST_NAMES]
+  # To blame is the largest number that the memory depends on; tracing all would take long.
+  candidates = sorted(sizes, key=lambda key: np.max(sizes[key], initial=0), reverse=True)
+  needed_with_half = functools.partial(_needed_with_half, settings, feed, training)
+  enough = MUCH_LESS * needed
+  grows = (key for key in candidates if needed_with_half(key, sizes[key]) <= enough)
+  key = next(grows, candidates[0])
   raise ValueError(
-    f"the run needs at least {in_words(needed)} of memory; expected at most"
-    f" {in_words(memory)}, which the device has. Lower one of the largest numbers that it grows"
-    f" with: {', '.join(f'config.{key} is {sizes[key]!r}' for key in largest)}."
+    f"config.{key} is {sizes[key]!r}, and the run needs at least {in_words(needed)} of memory;"
+    f" expected at most {in_words(memory)}, which the device has. Lower it."
   )
 
 
@@ -76,6 +85,24 @@ def _needed(settings: Settings, feed: Feed, traced: Traced, training: bool) -> i
   return train.seeds * (params + _tree_bytes(state) + indices) + max(a_step, a_pass)
 
 
+def _needed_with_half(
+  settings: Settings, feed: Feed, training: bool, key: str, value: Any
+) -> float:
+  """`_needed` with half the number, or numbers, at a key; infinite if there is no such run."""
+  spec = feed.spec
+  half = tuple(map(_half, value)) if isinstance(value, tuple) else _half(value)
+  config = ConfigDict(settings.config.to_dict())
+  config.update_from_flattened_dict({key: half})
+  if key == "data.canvas" and isinstance(spec, ImageSpec):
+    spec = dataclasses.replace(spec, canvas=half)
+  try:
+    settings = read_settings(config)
+    traced = check_system(make_system(settings, spec), spec, settings.train.batch_size)
+  except (ValueError, RunError):
+    return math.inf
+  return _needed(settings, feed, traced, training)
+
+
 def _sizes(settings: Settings) -> dict[str, int | tuple[int, ...]]:
   """The whole numbers of a config that a run's memory may grow with, by key."""
   found = {}
@@ -85,6 +112,10 @@ def _sizes(settings: Settings) -> dict[str, int | tuple[int, ...]]:
     if are_whole and (key.startswith("model.") or key in MAY_GROW):
       found[key] = value
   return found
+
+
+def _half(value: int) -> int:
+  return max(1, value // 2)
 
 
 def _tree_bytes(tree: Any) -> int:
