@@ -45,29 +45,6 @@ def same_groups(found, pattern, presence):
 
 
 FAR = (2.0, 20.0, (-8, 5))
-SCENES = {
-  "the same pattern twice": [(0, FAR), (2, (3.0, -60.0, (4, -4)))],
-  "one inside another": [(0, (4.0, 10.0, (0, 0))), (2, (1.5, 70.0, (0.3, 0.1)))],
-  "all on top of each other": [
-    (0, (3.0, 10.0, (0, 0))),
-    (1, (2.7, 40.0, (0.5, 0.3))),
-    (2, (3.3, -75.0, (-0.4, 0.6))),
-  ],
-  "at the ends of the ranges": [(0, (4.0, 90.0, (12, 12))), (1, (1.0, -90.0, (-12, -12)))],
-}
-
-
-@pytest.mark.parametrize("case", SCENES)
-def test_scenes_by_hand(case):
-  options = dataclasses.replace(OPTIONS, jitter=0.05)
-  points, presence, pattern = one_scene(*SCENES[case], options=options)
-  found = ransac(points, presence, options)
-  assert found.dtype == np.int32
-  np.testing.assert_array_equal(found[presence == 0], -1)
-  assert same_groups(found[0], pattern[0], presence[0])
-  # A name is a pattern of that many points.
-  for index in set(found[presence > 0]):
-    assert (found == index).sum() == len(PATTERNS[OPTIONS.patterns[index]])
 
 
 def test_all_kinds_of_patterns_but_one_that_the_ranges_forbid():
