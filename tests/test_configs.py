@@ -259,8 +259,11 @@ def test_published_settings_of_constellations():
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "svhn", "cifar10"])
 def test_modern_cosine_ends_with_the_run_however_long(name):
-  optimizer = config_of(name, "modern").optimizer
-  assert (optimizer.schedule, optimizer.decay_steps) == ("cosine", 0)
+  config = config_of(name, "modern")
+  assert config.optimizer.schedule == "cosine"
+  assert read_settings(config).optimizer.decay_steps == config.train.num_steps
+  config.train.num_steps = 20
+  assert read_settings(config).optimizer.decay_steps == 20
 
 
 def test_fashion_is_mnist_with_other_pictures():

@@ -10,7 +10,7 @@ from scae_jax.data.constellations import PATTERNS
 from scae_jax.evaluation import ransac as module
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.segmentation import segmentation
-from tests.toy_scenes import OPTIONS, numpy_batch
+from tests.toy_scenes import OPTIONS, batch_of_scenes
 
 ALL_KINDS = dataclasses.replace(OPTIONS, patterns=("l", "triangle", "pentagon", "square"))
 
@@ -177,7 +177,7 @@ def test_against_all_subsets():
   options = dataclasses.replace(
     OPTIONS, patterns=("square", "triangle"), field=2.0, jitter=0.35, presence_prob=1.0
   )
-  batch = numpy_batch(3, options, 12)
+  batch = batch_of_scenes(3, options, 12)
   found = ransac(batch["points"], batch["presence"], options)
   wrong = 0
   for points, row, pattern in zip(batch["points"], found, batch["pattern"], strict=True):
@@ -189,7 +189,7 @@ def test_against_all_subsets():
 @pytest.mark.parametrize(("jitter", "at_least", "at_most"), [(0.0, 1.0, 1.0), (0.25, 0.99, 0.9999)])
 def test_ceiling(jitter, at_least, at_most):
   options = dataclasses.replace(OPTIONS, jitter=jitter)
-  batch = numpy_batch(0, options, 500)
+  batch = batch_of_scenes(0, options, 500)
   found = ransac(batch["points"], batch["presence"], options)
   result = segmentation(batch["presence"], batch["pattern"], found)
   assert at_least <= result["accuracy"].mean() <= at_most
@@ -198,7 +198,7 @@ def test_ceiling(jitter, at_least, at_most):
 def test_scenes_are_explained_one_by_one(monkeypatch):
   """Neither the others of a chunk nor the order of points matters."""
   monkeypatch.setattr(module, "CHUNK", 3)  # of three to seven scenes of a size
-  batch = numpy_batch(0, OPTIONS, 25)
+  batch = batch_of_scenes(0, OPTIONS, 25)
   points, presence = batch["points"], batch["presence"]
   together = ransac(points, presence, OPTIONS)
   order = np.random.RandomState(0).permutation(11)

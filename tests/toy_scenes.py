@@ -16,6 +16,6 @@ OPTIONS = Scenes(
 )
 
 
-def numpy_batch(seed, options, count):
+def batch_of_scenes(seed, options, count):
   """A batch of scenes; that they are what they should be: test_data_constellations.py."""
   return jax.device_get(scenes(jax.random.key(seed), options, count))
