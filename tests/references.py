@@ -5,7 +5,7 @@ import itertools
 import jax
 import numpy as np
 from jax.extend.core import jaxprs_in_params
-from scipy import ndimage, stats
+from scipy import ndimage, signal, stats
 from scipy.special import expit, log_expit, log_softmax, logsumexp
 
 LOG_DUMMY = np.log(0.01)
@@ -261,16 +261,17 @@ def reference_picture(params, poses, presence, features, options, canvas):
   return np.stack(means), log_softmax(np.stack(logits), axis=0)
 
 
-def correlate(x, kernel, bias, stride=1):
-  """VALID convolution of square maps in float64, one window after the other."""
-  side = len(kernel)
-  rows = (x.shape[1] - side) // stride + 1
-  result = np.zeros((len(x), rows, rows, kernel.shape[3]))
-  for b, row, column in np.ndindex(result.shape[:3]):
-    top, left = row * stride, column * stride
-    window = np.asarray(x[b, top : top + side, left : left + side], np.float64)
-    result[b, row, column] = np.einsum("rsc,rscd->d", window, kernel) + bias
-  return result
+def correlate(maps, kernel, bias, stride=1, mode="valid"):
+  """Convolution of maps [b, h, w, c] in float64, plane by plane: [b, h', w', d]."""
+  kernel = np.asarray(kernel, np.float64)
+  planes = [
+    [
+      sum(signal.correlate2d(one[..., c], kernel[..., c, d], mode) for c in range(one.shape[-1]))
+      for d in range(kernel.shape[-1])
+    ]
+    for one in np.asarray(maps)
+  ]
+  return np.moveaxis(planes, 1, -1)[:, ::stride, ::stride] + bias
 
 
 def assert_slope(run, inputs, rng, step, **tolerances):

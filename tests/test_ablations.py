@@ -12,7 +12,7 @@ from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import differences, parse_command_line, read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.objective import scheduled_weights
-from scae_jax.training.systems import check_system, make_system
+from scae_jax.training.systems import make_system
 from tests import runs
 from tests.conftest import ROOT
 
@@ -27,13 +27,6 @@ BASES = [
   (svhn, "alpha"),
   (cifar10, "paper"),
 ]
-TOGETHER = (
-  "no_prior_sparsity",
-  "no_object_noise",
-  "mean_pooled_part_encoder",
-  "mlp_object_encoder",
-  "no_special_features",
-)
 
 
 @pytest.mark.parametrize(("config", "preset"), BASES)
@@ -53,22 +46,11 @@ def test_exactly_the_named_keys_change(config, preset):
     assert set(named) - set(expected) <= {"model.object_encoder.features", "train.revive_idle"}
 
 
-def made_small(names):
-  """System and settings of a tiny digits model with some ablations."""
-  settings = read_settings(ablations.apply(runs.shrink(digits.get_config()), names))
-  return make_system(settings, DATA), settings
-
-
 @functools.cache
 def system_of(name):
-  """The system of one ablation, or of none."""
-  return made_small((name,) if name else ())[0]
-
-
-def test_many_at_once_are_a_model():
-  """Gradients under the options of all ablations: test_models_options.py."""
-  system, settings = made_small(TOGETHER)
-  check_system(system, DATA, settings.train.batch_size)
+  """A tiny model of digits with one ablation, or none."""
+  names = (name,) if name else ()
+  return make_system(read_settings(ablations.apply(runs.shrink(digits.get_config()), names)), DATA)
 
 
 PRIOR, POSTERIOR = ({"prior_within", "prior_between"}, {"posterior_within", "posterior_between"})

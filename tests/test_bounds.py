@@ -143,13 +143,10 @@ def test_a_section_becomes_its_record():
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"widths": ()}, "config.model.widths must be a tuple of 1 to 3 values, each from 1 to 9"),
-    ({"widths": (1, 10)}, r"config.model.widths must be .*; it is \(1, 10\)"),
     ({"least": 10**400}, "config.model.least must be from 0 to below 4"),
-    ({"mode": "c"}, "config.model.mode must be one of a, b; it is 'c'"),
+    ({"widths": (1, 10)}, r"config.model.widths must be a tuple .*; it is \(1, 10\)"),
     ({"points": ((-1, 1),)}, "config.model.points must be points"),
     ({"points": ((0, 6),)}, "config.model.points must be .* values from 0 to 5"),
-    ({"named": {"x": 2}}, "config.model.named.x must be from 0 to 1; it is 2"),
     ({"named": 3}, "config.model.named must be a section; it is 3"),
     ({"inner": {"factor": 0}}, "config.model.inner.factor must be above 0 and at most 2; it is 0"),
     ({"inner": 1}, r"config.model.inner must be a section with keys \['factor'\]; it is 1"),

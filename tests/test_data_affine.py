@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 import scipy.io
-from scipy import ndimage
 
 from scae_jax.data import affine
 from scae_jax.data.affnist import find_batches, load_affnist, read_batch
@@ -118,13 +117,6 @@ def test_resampling_is_bilinear():
       assert np.abs(actual[row, column] - bilinear(image, x, y)).max() <= 0.5 + 1e-6
   assert not drawn[5].any()
   assert all(drawn[i].any() for i in (0, 1, 2, 3, 4, 6, 7))
-
-
-def test_rotation_is_counter_clockwise_and_about_the_middle():
-  images = np.pad(random_images(1, 6, 6, 1), ((0, 0), (2, 2), (2, 2), (0, 0)))
-  maps = affine.place(affine.rotation(np.array([30.0])), np.zeros((1, 2)), (10, 10), 10)
-  seen = ndimage.rotate(images[0, ..., 0].astype(float), 30, reshape=False, order=1)
-  assert np.abs(affine.resample(images, maps, 10)[0, ..., 0] - seen).max() <= 0.5 + 1e-6
 
 
 def shifted(images, canvas, shift):

@@ -127,10 +127,7 @@ def test_baseline_is_what_the_motion_does_to_a_pose(results):
 
 
 def test_means_by_hand():
-  """Errors of 3, 0 and 0 pixels, weighted by 0.5, 0.25 and 1; changes of presence are not.
-
-  Presence before times presence after.
-  """
+  """Errors of 3, 0 and 0 pixels are weighted by presence before times after: 0.5, 0.25 and 1."""
   poses = np.broadcast_to(np.eye(2, 3), (3, 1, 2, 3))
   new_poses = poses.copy()
   new_poses[0, 0, 0, 2] += 3 * 2 / (CANVAS - 1)

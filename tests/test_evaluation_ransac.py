@@ -10,7 +10,7 @@ from scae_jax.data.constellations import PATTERNS
 from scae_jax.evaluation import ransac as module
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.segmentation import segmentation
-from tests.toy_scenes import OPTIONS, numpy_batch
+from tests.toy_scenes import OPTIONS, batch_of_scenes
 
 ALL_KINDS = dataclasses.replace(OPTIONS, patterns=("l", "triangle", "pentagon", "square"))
 
@@ -45,29 +45,6 @@ def same_groups(found, pattern, presence):
 
 
 FAR = (2.0, 20.0, (-8, 5))
-SCENES = {
-  "the same pattern twice": [(0, FAR), (2, (3.0, -60.0, (4, -4)))],
-  "one inside another": [(0, (4.0, 10.0, (0, 0))), (2, (1.5, 70.0, (0.3, 0.1)))],
-  "all on top of each other": [
-    (0, (3.0, 10.0, (0, 0))),
-    (1, (2.7, 40.0, (0.5, 0.3))),
-    (2, (3.3, -75.0, (-0.4, 0.6))),
-  ],
-  "at the ends of the ranges": [(0, (4.0, 90.0, (12, 12))), (1, (1.0, -90.0, (-12, -12)))],
-}
-
-
-@pytest.mark.parametrize("case", SCENES)
-def test_scenes_by_hand(case):
-  options = dataclasses.replace(OPTIONS, jitter=0.05)
-  points, presence, pattern = one_scene(*SCENES[case], options=options)
-  found = ransac(points, presence, options)
-  assert found.dtype == np.int32
-  np.testing.assert_array_equal(found[presence == 0], -1)
-  assert same_groups(found[0], pattern[0], presence[0])
-  # A name is a pattern of that many points.
-  for index in set(found[presence > 0]):
-    assert (found == index).sum() == len(PATTERNS[OPTIONS.patterns[index]])
 
 
 def test_all_kinds_of_patterns_but_one_that_the_ranges_forbid():
@@ -200,7 +177,7 @@ def test_against_all_subsets():
   options = dataclasses.replace(
     OPTIONS, patterns=("square", "triangle"), field=2.0, jitter=0.35, presence_prob=1.0
   )
-  batch = numpy_batch(3, options, 12)
+  batch = batch_of_scenes(3, options, 12)
   found = ransac(batch["points"], batch["presence"], options)
   wrong = 0
   for points, row, pattern in zip(batch["points"], found, batch["pattern"], strict=True):
@@ -212,7 +189,7 @@ def test_against_all_subsets():
 @pytest.mark.parametrize(("jitter", "at_least", "at_most"), [(0.0, 1.0, 1.0), (0.25, 0.99, 0.9999)])
 def test_ceiling(jitter, at_least, at_most):
   options = dataclasses.replace(OPTIONS, jitter=jitter)
-  batch = numpy_batch(0, options, 500)
+  batch = batch_of_scenes(0, options, 500)
   found = ransac(batch["points"], batch["presence"], options)
   result = segmentation(batch["presence"], batch["pattern"], found)
   assert at_least <= result["accuracy"].mean() <= at_most
@@ -221,7 +198,7 @@ def test_ceiling(jitter, at_least, at_most):
 def test_scenes_are_explained_one_by_one(monkeypatch):
   """Neither the others of a chunk nor the order of points matters."""
   monkeypatch.setattr(module, "CHUNK", 3)  # of three to seven scenes of a size
-  batch = numpy_batch(0, OPTIONS, 25)
+  batch = batch_of_scenes(0, OPTIONS, 25)
   points, presence = batch["points"], batch["presence"]
   together = ransac(points, presence, OPTIONS)
   order = np.random.RandomState(0).permutation(11)

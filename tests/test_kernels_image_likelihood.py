@@ -10,7 +10,6 @@ from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
 from scae_jax import mixtures, warping
-from scae_jax.kernels.image_likelihood import sum_by_example
 from scae_jax.models.part_capsules import PartDecoder
 from scae_jax.training.mesh import make_mesh
 from tests.references import random_pose
@@ -106,26 +105,6 @@ def test_each_device_computes_its_own_examples(batch):
   if batch == 8:
     expected = value_and_gradients(composed, module)(variables, parts, target)
     assert_same(lowered.compile()(variables, parts, target), expected)
-
-
-def test_constants_get_no_gradient_and_shared_ones_the_sum():
-  shared, examples = jnp.array([1.0, 2.0]), jnp.array([[1.0, 0.0], [0.5, 2.0], [3.0, 1.0]])
-  constants = jnp.array([1.0, 10.0, 100.0])
-
-  def term(shared, example, constant):
-    return constant * jnp.sum(shared * example**2)
-
-  def total(*arguments):
-    return 2.0 * sum_by_example(term, *arguments)
-
-  # 1 + 10 (0.25 + 8) + 100 (9 + 2), twice; all numbers are exact in float32.
-  assert float(total(shared, examples, constants)) == 2 * 1183.5
-  gradients = jax.grad(total, argnums=(0, 1, 2))(shared, examples, constants)
-  expected = 2 * np.sum(constants[:, None] * examples**2, axis=0)
-  np.testing.assert_allclose(gradients[0], expected, rtol=1e-6)
-  expected = 4 * constants[:, None] * examples * shared[None]
-  np.testing.assert_allclose(gradients[1], expected, rtol=1e-6)
-  np.testing.assert_array_equal(gradients[2], np.zeros(3))
 
 
 def test_every_nth_pixel_is_an_unbiased_estimate():

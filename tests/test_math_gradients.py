@@ -1,4 +1,7 @@
-"""Gradients of the mathematics against differences, at generic points."""
+"""Gradients of the mathematics against differences, at generic points.
+
+Of selection: test_models_probabilistic.py, of warping: test_math_warping.py.
+"""
 
 import functools
 
@@ -7,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax import compositing, geometry, margins, mixtures, sparsity, warping
-from scae_jax.routing import dynamic, em, mixture, points, selection
+from scae_jax import compositing, geometry, margins, mixtures, sparsity
+from scae_jax.routing import dynamic, em, mixture, points
 from tests.references import assert_slope
-from tests.test_math_routing_selection import random_layers
 
 
-def normal(*shape, seed=0, scale=1.0):
-  return jnp.asarray(np.random.RandomState(seed).normal(0, scale, shape))
+def normal(*shape, seed=0):
+  return jnp.asarray(np.random.RandomState(seed).normal(size=shape))
 
 
 def uniform(*shape, seed=0):
@@ -59,19 +61,8 @@ def routed_by_em(votes, activation, u, a):
   return em.route_by_em(votes, activation, child, beta_u=u, beta_a=10 * a, **options)
 
 
-def selected(children, parents, relations):
-  found = selection.select(children, parents, relations)
-  scales = relations.broad_scale, relations.temperature
-  root = selection.root_log_prob(parents, relations.affinity_logits[:, 0], *scales)
-  return found, root, selection.expected_children(found, children)
-
-
 PURE = {
   "poses": (poses, lambda: (normal(6), normal(2, 3), normal(2, 3, seed=1))),
-  "warp_template": (
-    lambda template, raw: warping.warp_template(template, geometry.affine_matrix(raw), 6, 7),
-    lambda: (normal(4, 4, 2), normal(6, scale=0.3)),
-  ),
   "log_prob": (
     pixels_log_prob,
     lambda: (normal(2, 3, 4, 1), normal(2, 3, 4), uniform(2), normal(2), normal(3, 4, 1, seed=1)),
@@ -98,7 +89,6 @@ PURE = {
     routed_by_em,
     lambda: (normal(2, 3, 4, 3), uniform(4), normal(3), normal(3, seed=1)),
   ),
-  "select": (selected, lambda: random_layers(dtype=jnp.float64)),
 }
 
 

@@ -120,17 +120,12 @@ def test_capsule_loss_has_the_kinds_asked_for(prior, posterior, constant, unbias
   presence, mass = jnp.asarray(activations), jnp.asarray(activations[::-1, ::-1] ** 2)
   loss = {"prior": prior, "prior_within_constant": constant, "posterior": posterior}
   section = CapsuleLoss(**LOSS | loss | {"unbiased_between": unbiased})
-  of_presence = KINDS[prior](presence, unbiased=unbiased)
-  of_mass = KINDS[posterior](mass, unbiased=unbiased)
-  within = of_presence.within
-  if prior == "l2" and constant:
-    within = np.mean((activations.sum(axis=1) - constant) ** 2)
-  expected = {
-    "prior_within": float(within),
-    "prior_between": float(of_presence.between),
-    "posterior_within": float(of_mass.within),
-    "posterior_between": float(of_mass.between),
-  }
+  expected = {}
+  for name, kind, values in (("prior", prior, presence), ("posterior", posterior, mass)):
+    found = KINDS[kind](values, unbiased=unbiased)
+    expected |= {f"{name}_within": float(found.within), f"{name}_between": float(found.between)}
+  if constant:
+    expected["prior_within"] = np.mean((activations.sum(axis=1) - constant) ** 2)
   terms = section.sparsity(presence, mass, CLASSES)
   assert terms == pytest.approx(expected, rel=1e-5, abs=1e-6)
 

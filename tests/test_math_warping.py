@@ -17,9 +17,6 @@ from tests.references import product_precisions, random_pose, reference_warp
 TOLERANCE = 1e-5
 
 
-warp = jax.jit(warping.warp_template, static_argnums=(2, 3))
-
-
 @pytest.fixture(scope="module")
 def bank():
   """Three templates of side 5 with 2 channels, and their poses in two examples."""
@@ -30,17 +27,6 @@ def bank():
 
 
 HEIGHT, WIDTH = 9, 12
-
-
-@pytest.mark.parametrize(("side", "height", "width"), [(4, 9, 12), (1, 5, 5)])
-def test_one_template(side, height, width):
-  rng = np.random.RandomState(side)
-  template = rng.uniform(0, 1, (side, side, 2)).astype(np.float32)
-  for _ in range(8):
-    pose = random_pose(rng)
-    expected = reference_warp(template, pose, height, width)
-    actual = warp(template, pose, height, width)
-    np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
 
 
 COTANGENT = np.random.RandomState(2).normal(0, 1, (2, 3, HEIGHT, WIDTH, 2)).astype(np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import logit
 
-from scae_jax.models.object_capsules import ObjectDecoder, ObjectEncoder
+from scae_jax.models.object_capsules import ObjectDecoder
 from tests.references import affine_reference, similarity_reference, square
 from tests.tiny import MODEL, OBJECTS, PARTS, compiled, random_variables
 
@@ -71,25 +71,6 @@ def test_by_hand():
   assert not objects.dynamic.any()
 
 
-def test_the_last_layer_without_bias_is_all_that_moves_deformations():
-  """And so a capsule whose features are switched off, their constant too, does not deform.
-
-  One program: of the same numbers it makes the same, to the bit.
-  """
-  apply, variables, x = compiled_decoder(similarity=False, deformations=True)
-  params = dict(variables["params"])
-  assert not any("dynamic" in name for name in params)
-  assert list(params["outputs"]["capsules"]["dense_1"]) == ["kernel"]
-  outputs = params["outputs"]["capsules"]
-  kernel = outputs["dense_1"]["kernel"].at[1, :, -6 * PARTS :].set(0.0)
-  params["outputs"] = {"capsules": outputs | {"dense_1": {"kernel": kernel}}}
-  before, after = apply(variables, x), apply({"params": params}, x)
-  assert not np.any(after.dynamic[:, 1])
-  np.testing.assert_array_equal(after.dynamic[:, 2:], before.dynamic[:, 2:])
-  for name in ("poses", "presence", "vote_scale", "vote_presence"):
-    np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
-
-
 def test_fixed_vote_scale():
   apply, variables, x = compiled_decoder(learn_vote_scale=False)
   np.testing.assert_array_equal(apply(variables, x).vote_scale, np.ones((BATCH, OBJECTS, PARTS)))
@@ -117,20 +98,3 @@ def test_constant_noise_in_evaluation():
   capsule = capsule[..., 0].ravel()
   # 200 independent pairs are correlated by 0.07 on average.
   assert abs(np.corrcoef(capsule, vote.ravel()[: capsule.size])[0, 1]) < 0.3
-
-
-def test_mlp_encoder_is_an_mlp_on_flattened_parts():
-  fields = MODEL["object_encoder"] | {"kind": "mlp", "compute_dtype": None}
-  module = ObjectEncoder(num_objects=OBJECTS, **fields)
-  rng = np.random.RandomState(0)
-  parts = jnp.asarray(rng.normal(0, 1, (BATCH, PARTS, 7)), jnp.float32)
-  presence = jnp.ones((BATCH, PARTS))
-  variables = random_variables(module, parts, presence)
-  mlp = variables["params"]["mlp"]
-  assert mlp["dense_0"]["kernel"].shape == (PARTS * 7, OBJECTS * fields["features"])
-  flat = np.asarray(parts).reshape(BATCH, -1)
-  hidden = np.maximum(flat @ mlp["dense_0"]["kernel"] + mlp["dense_0"]["bias"].reshape(1, -1), 0)
-  expected = hidden @ mlp["dense_1"]["kernel"] + mlp["dense_1"]["bias"].reshape(1, -1)
-  actual = jax.jit(module.apply)(variables, parts, presence)
-  # Sums of 32 in float32.
-  np.testing.assert_allclose(actual, expected.reshape(BATCH, OBJECTS, 8), rtol=1e-4, atol=1e-5)

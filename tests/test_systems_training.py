@@ -1,15 +1,12 @@
-"""CapsNet and matrix capsules through training and report, probabilistic capsules in steps.
+"""CapsNet and matrix capsules through training and report.
 
-For LeNet-5 see test_reliability.py.
+For LeNet-5 see test_reliability.py, for probabilistic capsules test_models_probabilistic.py.
 """
 
 import importlib
 import json
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from scae_jax.evaluation import pictures
@@ -17,8 +14,6 @@ from scae_jax.figures import FIGURES
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
 from tests.runs import assert_golden, metrics, on_eight_digits
-from tests.test_models_probabilistic import CANVAS, tiny_system
-from tests.tiny import random_variables
 
 CADENCE = {
   **dict.fromkeys(("train.log_every", "train.eval_every", "train.steps_per_dispatch"), 12),
@@ -111,45 +106,3 @@ def test_golden_step(name):
   config = importlib.import_module(f"configs.{file}").get_config("digits")
   config.update_from_flattened_dict(changes)
   assert_golden(on_eight_digits(config, 20), GOLDEN[name])
-
-
-def test_one_batch_of_images_is_learnt():
-  """Eight images of a bar each, by the gradients of one bound from end to end."""
-  system = tiny_system(poses="delta")
-  row = np.arange(CANVAS)
-  image = np.zeros((8, CANVAS, CANVAS, 1), np.float32)
-  for i in range(8):  # upright bars, then lying ones
-    bar = (np.abs(row - 2 - i % 4) < 1).astype(np.float32)
-    image[i, :, :, 0] = bar[None] if i < 4 else bar[:, None]
-  batch = {"image": jnp.asarray(image), "label": jnp.zeros(8, jnp.int32)}
-  optimizer = optax.adam(0.01)
-  variables = random_variables(system.module, batch, scale=0.1, train=True)
-
-  def loss(variables, key):
-    output = system.module.apply(variables, batch, train=True, rngs={"noise": key})
-    terms = system.loss_terms(output, batch, None)
-    return sum(terms.values(), start=jnp.zeros(())), system.metrics(output, batch)
-
-  def step(carry, key):
-    variables, state = carry
-    gradient, metrics = jax.grad(loss, has_aux=True)(variables, key)
-    updates, state = optimizer.update(gradient, state)
-    return (optax.apply_updates(variables, updates), state), metrics
-
-  @jax.jit
-  @jax.vmap
-  def learn(key):
-    keys = jax.random.split(key, 600)
-    return jax.lax.scan(step, (variables, optimizer.init(variables)), keys)[1]
-
-  # The median of five draws of the noise: one now and then falls back to an error of 4, and
-  # rounding decides which and when.
-  metrics = learn(jax.random.split(jax.random.key(0), 5))
-  metrics = {name: np.asarray(values).mean(axis=2) for name, values in metrics.items()}
-  first, last = (
-    {name: np.median(m[:, when].mean(axis=1)) for name, m in metrics.items()}
-    for when in (slice(10), slice(-10, None))
-  )
-  # From -48 nats to -1, and from 5.7 to 1.9.
-  assert last["bound"] > first["bound"] + 30
-  assert last["squared_error"] < 3
