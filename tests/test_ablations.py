@@ -9,6 +9,7 @@ from flax.traverse_util import flatten_dict
 from configs import cifar10, digits, fashion_mnist, mnist, svhn
 from scae_jax.models import ablations
 from scae_jax.models.system import ImageSpec
+from scae_jax.training.build import build
 from scae_jax.training.config import differences, parse_command_line, read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.objective import scheduled_weights
@@ -90,6 +91,12 @@ def test_effects_on_the_model():
   for name, has_effect in EFFECTS.items():
     assert has_effect(system_of(name).module), name
     assert not has_effect(system_of("").module), name
+
+
+def test_an_mlp_is_trained_by_presets_that_revive_idle_objects():
+  """Nothing is revived then; else the model is refused (test_training_revival.py)."""
+  assert digits.get_config("views").train.revive_idle
+  build(read_settings(runs.shrink(digits.get_config("views,ablation=mlp_object_encoder"))))
 
 
 @pytest.mark.parametrize(
