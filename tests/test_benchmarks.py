@@ -237,8 +237,9 @@ def test_straightforward_step_is_made_of_library_functions():
 
 
 def test_seeds_benchmark_times_each_number_of_seeds(record_of, monkeypatch):
-  def whole_step(settings, data, start):
-    assert (settings.train.batch_size, settings.train.dispatch_length) == (8, 2)
+  def whole_step(settings, data, start, num_devices):
+    train = settings.train
+    assert (train.batch_size, train.dispatch_length, num_devices) == (8, 2, jax.device_count())
     return (lambda: 0), {"GB held": settings.train.seeds}
 
   monkeypatch.setattr(seeds, "whole_step", whole_step)

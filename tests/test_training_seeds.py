@@ -3,9 +3,11 @@
 That they go on when they are stopped: test_training_revival.py.
 """
 
+import functools
 import pathlib
 
 import chex
+import jax
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from experiments.summarize import read_run
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.files import read_json
-from scae_jax.training import step
+from scae_jax.training import loop, mesh, step
 from scae_jax.training.build import open_run
 from scae_jax.training.loop import train
 from tests.runs import metrics
@@ -26,25 +28,31 @@ CADENCE = {"train__num_steps": 24, "train__log_every": 16, "train__checkpoint_ev
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory) -> pathlib.Path:
+  """Three seeds on two devices: one on each, then the third on both."""
   workdir = tmp_path_factory.mktemp("together")
-  train(toy_config(train__seed=5, train__seeds=3, **CADENCE), workdir)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(loop, "make_mesh", lambda: mesh.make_mesh(jax.devices()[:2]))
+    train(toy_config(train__seed=5, train__seeds=3, **CADENCE), workdir)
   return workdir
 
 
-def test_a_seed_is_the_run_that_it_would_be_alone(together, tmp_path):
+@pytest.mark.parametrize("seed", [6, 7])
+def test_a_seed_is_the_run_that_it_would_be_alone(together, tmp_path, seed):
   run = open_run(together)
   assert list(run.variables) == [5, 6, 7]
-  alone = train(toy_config(train__seed=7, **CADENCE), tmp_path)
+  alone = train(toy_config(train__seed=seed, **CADENCE), tmp_path)
   # Compiled in another program: sums may be taken in another order.
-  chex.assert_trees_all_close(run.variables[7], alone.variables[7], rtol=1e-5, atol=1e-6)
+  chex.assert_trees_all_close(run.variables[seed], alone.variables[seed], rtol=1e-5, atol=1e-6)
   for line, own in zip(metrics(together), metrics(tmp_path), strict=True):
     assert (line["step"], line["split"]) == (own.pop("step"), own.pop("split"))
-    chex.assert_trees_all_close(line["seeds"]["7"], own, rtol=1e-5)
+    chex.assert_trees_all_close(line["seeds"][str(seed)], own, rtol=1e-5)
 
 
 def test_seeds_side_by_side_are_those_one_after_another(together, tmp_path, monkeypatch):
   """As a GPU computes them."""
-  monkeypatch.setattr(step, "_one_after_another", step._side_by_side)
+  monkeypatch.setattr(
+    step, "_seeds_on_cores", lambda run, mesh: step._side_by_side(functools.partial(run, mesh))
+  )
   # Programs of another config are not there yet.
   run = train(
     toy_config(train__seed=5, train__seeds=3, train__keep_checkpoints=9, **CADENCE), tmp_path

@@ -1,6 +1,8 @@
 """One update of the parameters, and the compiled dispatch of many."""
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -89,7 +91,12 @@ def make_dispatch(
   """
 
   def dispatch(
-    state: TrainState, split: Batch, epoch: Array, offset: Array, num_active: Array
+    mesh: Mesh | None,
+    state: TrainState,
+    split: Batch,
+    epoch: Array,
+    offset: Array,
+    num_active: Array,
   ) -> tuple[TrainState, StepMetrics]:
     order = example_order(
       jax.random.fold_in(state.rng, ORDER_STREAM),
@@ -100,22 +107,26 @@ def make_dispatch(
       num_examples=num_examples,
     )
 
+    def spread(array: Array) -> Array:
+      return array if mesh is None else split_examples(array, mesh)
+
     def body(state: TrainState, inputs: tuple[Array, Array]) -> tuple[TrainState, StepMetrics]:
       position, indices = inputs
       step_key = jax.random.fold_in(jax.random.fold_in(state.rng, STEP_STREAM), state.step)
       batch_key, noise_key = jax.random.split(step_key)
-      batch = training_batch(batch_key, split, split_examples(indices, mesh))
-      batch = jax.tree.map(lambda array: split_examples(array, mesh), batch)
+      batch = training_batch(batch_key, split, spread(indices))
+      batch = jax.tree.map(spread, batch)
       next_state, metrics = update(system, optimizer, state, batch, noise_key, mesh)
       return _choose(position < num_active, next_state, state), metrics
 
     return jax.lax.scan(body, state, (jnp.arange(len(order)), order))
 
+  run = functools.partial(dispatch, mesh)
   if train.seeds > 1:
     on_cpu = mesh.devices.flat[0].platform == "cpu"
-    dispatch = _one_after_another(dispatch) if on_cpu else _side_by_side(dispatch)
+    run = _seeds_on_cores(dispatch, mesh) if on_cpu else _side_by_side(run)
   everywhere = replicated(mesh)
-  return jax.jit(dispatch, donate_argnums=0, in_shardings=everywhere, out_shardings=everywhere)
+  return jax.jit(run, donate_argnums=0, in_shardings=everywhere, out_shardings=everywhere)
 
 
 Dispatch = Callable[..., tuple[TrainState, StepMetrics]]
@@ -127,11 +138,42 @@ def _side_by_side(dispatch: Dispatch) -> Dispatch:
 
 
 def _one_after_another(dispatch: Dispatch) -> Dispatch:
-  """The same, each seed by itself: one keeps a CPU busy, and five do not fit its cache."""
+  """The same, each seed by itself: one keeps a core busy, and five do not fit its cache."""
 
   def dispatch_all(states: TrainState, *of_all: Any) -> tuple[TrainState, StepMetrics]:
     states, metrics = jax.lax.map(lambda state: dispatch(state, *of_all), states)
     return states, jax.tree.map(lambda of_seeds: jnp.moveaxis(of_seeds, 0, 1), metrics)
+
+  return dispatch_all
+
+
+def _seeds_on_cores(dispatch: Dispatch, mesh: Mesh) -> Dispatch:
+  """The same, a seed on each device, so that none waits for the others at every step.
+
+  Of the seeds that are left over, one after another is split over all devices.
+  """
+  alone = jax.shard_map(
+    _one_after_another(functools.partial(dispatch, None)),
+    mesh=Mesh(mesh.devices, ("seed",)),
+    in_specs=(PartitionSpec("seed"), *[PartitionSpec()] * 4),
+    out_specs=(PartitionSpec("seed"), PartitionSpec(None, "seed")),
+    check_vma=False,
+  )
+  split = _one_after_another(functools.partial(dispatch, mesh))
+
+  def dispatch_all(states: TrainState, *of_all: Any) -> tuple[TrainState, StepMetrics]:
+    seeds = len(states.step)
+    even = seeds - seeds % mesh.size
+    parts = [
+      run(jax.tree.map(operator.itemgetter(slice(first, last)), states), *of_all)
+      for run, first, last in ((alone, 0, even), (split, even, seeds))
+      if first < last
+    ]
+    found, metrics = zip(*parts, strict=True)
+    return (
+      jax.tree.map(lambda *of: jnp.concatenate(of), *found),
+      jax.tree.map(lambda *of: jnp.concatenate(of, axis=1), *metrics),
+    )
 
   return dispatch_all
 
