@@ -9,12 +9,11 @@ import pytest
 
 from scae_jax import bounds
 from scae_jax.data.constellations import NUM_TEST, PATTERNS, Scenes, scenes
-from tests.toy_data import assert_uniform
-from tests.toy_scenes import OPTIONS
+from tests.toy_data import SCENES, assert_uniform
 
 # No pattern but the square has a symmetry that hides a turn: an L shows its angle.
 LETTERS = dataclasses.replace(
-  OPTIONS, patterns=("l", "pentagon"), presence_prob=0.8, max_rotation=30.0, num_points=13
+  SCENES, patterns=("l", "pentagon"), presence_prob=0.8, max_rotation=30.0, num_points=13
 )
 COUNT = 3000
 EXTENT = 12 + 4 * np.sqrt(2)
@@ -23,7 +22,7 @@ EXTENT = 12 + 4 * np.sqrt(2)
 @pytest.fixture(scope="module")
 def basic():
   """Scenes of the published kind, as NumPy."""
-  return jax.device_get(scenes(jax.random.key(0), OPTIONS, COUNT))
+  return jax.device_get(scenes(jax.random.key(0), SCENES, COUNT))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +59,7 @@ def test_patterns_have_side_two_and_stand_in_the_middle():
   for name in ("triangle", "pentagon"):  # a corner on the y axis
     np.testing.assert_allclose(PATTERNS[name][0, 0], 0, atol=1e-6)
     assert PATTERNS[name][0, 1] > 1
-  assert OPTIONS.extent == pytest.approx(EXTENT, rel=1e-6)
+  assert SCENES.extent == pytest.approx(EXTENT, rel=1e-6)
   assert LETTERS.extent == pytest.approx(12 + 4 / np.sin(np.pi / 5), rel=1e-6)
 
 
@@ -83,7 +82,7 @@ def test_slots_shapes_and_types(basic, letters):
 
 
 def test_sides_and_middles_are_uniform(basic):
-  for index, name in enumerate(OPTIONS.patterns):
+  for index, name in enumerate(SCENES.patterns):
     found = distances(pattern_points(basic, index, EXTENT))
     scale = found[:, 0] / 2
     # Float32 of coordinates up to 18.
@@ -111,7 +110,7 @@ def test_subsets_of_patterns_have_the_probabilities_of_coins_that_are_not_all_ze
 
 def test_jitter_is_added_to_every_coordinate_in_units_of_the_side(basic):
   """The same key draws the same scenes but for the noise."""
-  loud = scenes(jax.random.key(0), dataclasses.replace(OPTIONS, jitter=0.25), COUNT)
+  loud = scenes(jax.random.key(0), dataclasses.replace(SCENES, jitter=0.25), COUNT)
   there = basic["presence"] > 0
   noise = (loud["points"] - basic["points"])[there] * EXTENT
   assert abs(noise.mean()) < 0.01
@@ -125,8 +124,8 @@ def test_jitter_is_added_to_every_coordinate_in_units_of_the_side(basic):
 
 
 def test_a_scene_depends_on_the_key_and_its_number_alone(basic):
-  again = jax.device_get(scenes(jax.random.key(0), OPTIONS, 2))
-  other = jax.device_get(scenes(jax.random.key(9), OPTIONS, COUNT))
+  again = jax.device_get(scenes(jax.random.key(0), SCENES, 2))
+  other = jax.device_get(scenes(jax.random.key(9), SCENES, COUNT))
   for name in ("presence", "pattern"):
     np.testing.assert_array_equal(again[name], basic[name][:2])
   # Coordinates up to 1, with cosines that another compilation may round in its own way.
@@ -139,12 +138,12 @@ def test_a_scene_depends_on_the_key_and_its_number_alone(basic):
 def test_the_test_scenes_are_those_that_figures_are_of():
   """All 10,000 begin with them: another seed or another order of draws would be another set."""
   assert NUM_TEST == 10_000
-  found = OPTIONS.test_scenes(0.25, 2)
+  found = SCENES.test_scenes(0.25, 2)
   np.testing.assert_array_equal(found["pattern"][0], [1, 2, 1, 0, 2, 1, 2, 0, 2, 0, 0])
   np.testing.assert_array_equal(found["presence"][0], [1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0])
   expected = [[0.6091516, 0.2978781], [-0.0402638, 0.1883995], [0.7725561, 0.4632289]]
   np.testing.assert_allclose(found["points"][0, :3], expected, atol=1e-5)
-  still = OPTIONS.test_scenes(0.0, 2)["points"]
+  still = SCENES.test_scenes(0.0, 2)["points"]
   np.testing.assert_allclose(still[0, 0], [0.6212326, 0.3085978], atol=1e-5)
 
 
@@ -157,4 +156,4 @@ def test_the_test_scenes_are_those_that_figures_are_of():
 )
 def test_options_that_are_none(change, message):
   with pytest.raises(ValueError, match=rf"config\.data\.{message}"):
-    bounds.read(Scenes, "data", dataclasses.asdict(OPTIONS) | change)
+    bounds.read(Scenes, "data", dataclasses.asdict(SCENES) | change)

@@ -3,16 +3,17 @@
 import dataclasses
 import itertools
 
+import jax
 import numpy as np
 import pytest
 
-from scae_jax.data.constellations import PATTERNS
+from scae_jax.data.constellations import PATTERNS, scenes
 from scae_jax.evaluation import ransac as module
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.segmentation import segmentation
-from tests.toy_scenes import OPTIONS, batch_of_scenes
+from tests.toy_data import SCENES
 
-ALL_KINDS = dataclasses.replace(OPTIONS, patterns=("l", "triangle", "pentagon", "square"))
+ALL_KINDS = dataclasses.replace(SCENES, patterns=("l", "triangle", "pentagon", "square"))
 
 
 def placed(name, scale, degrees, middle):
@@ -21,7 +22,7 @@ def placed(name, scale, degrees, middle):
   return np.stack([z.real, z.imag], axis=1) + middle
 
 
-def one_scene(*patterns, options=OPTIONS, seed=0):
+def one_scene(*patterns, options=SCENES, seed=0):
   """Shuffled points of some patterns, absent slots among them: points, presence, pattern."""
   rng = np.random.RandomState(seed)
   slots = options.slots
@@ -71,7 +72,7 @@ def refit_fits(z, options):
 
 def test_a_true_pattern_is_missed_once_in_ten_thousand():
   """Corners moved to and fro by turns are what no similarity does: four degrees of freedom."""
-  options = dataclasses.replace(OPTIONS, jitter=0.2)
+  options = dataclasses.replace(SCENES, jitter=0.2)
   square = 2 * PATTERNS["square"] @ np.array([1, 1j])
   for misfit, expected in ((23.51, True), (23.52, False)):
     # The chance of more, by the chi-square distribution's closed form.
@@ -96,7 +97,7 @@ def test_a_true_pattern_is_missed_once_in_ten_thousand():
   ],
 )
 def test_ranges_have_slack_for_the_jitter(scale, degrees, expected):
-  options = dataclasses.replace(OPTIONS, jitter=0.1, max_rotation=30.0)
+  options = dataclasses.replace(SCENES, jitter=0.1, max_rotation=30.0)
   z = placed("square", scale, degrees, (0, 0)) @ np.array([1, 1j])
   assert refit_fits(z, options) == expected
 
@@ -108,14 +109,14 @@ def test_points_left_over_count_more_than_a_fit(monkeypatch):
     "pentagon": module._Candidates(np.array([[0b11111]]), np.array([[27.0]])),
   }
   monkeypatch.setattr(module, "_candidates", lambda z, name, options: found[name])
-  options = dataclasses.replace(OPTIONS, patterns=("square", "pentagon"))
+  options = dataclasses.replace(SCENES, patterns=("square", "pentagon"))
   assert module._explain(np.zeros((1, 5)), options).tolist() == [[1] * 5]
 
 
 def test_patterns_of_many_points_come_first(monkeypatch):
   """In loud noise three corners of a square may be a triangle; with one guess it is not taken."""
   monkeypatch.setattr(module, "BEAM", 1)
-  options = dataclasses.replace(OPTIONS, patterns=("triangle", "square"), jitter=0.5)
+  options = dataclasses.replace(SCENES, patterns=("triangle", "square"), jitter=0.5)
   points, presence, pattern = one_scene((1, FAR), options=dataclasses.replace(options, jitter=0.0))
   assert np.isfinite(
     module._candidates(
@@ -175,9 +176,9 @@ def brute_force(points, options):
 
 def test_against_all_subsets():
   options = dataclasses.replace(
-    OPTIONS, patterns=("square", "triangle"), field=2.0, jitter=0.35, presence_prob=1.0
+    SCENES, patterns=("square", "triangle"), field=2.0, jitter=0.35, presence_prob=1.0
   )
-  batch = batch_of_scenes(3, options, 12)
+  batch = jax.device_get(scenes(jax.random.key(3), options, 12))
   found = ransac(batch["points"], batch["presence"], options)
   wrong = 0
   for points, row, pattern in zip(batch["points"], found, batch["pattern"], strict=True):
@@ -188,8 +189,8 @@ def test_against_all_subsets():
 
 @pytest.mark.parametrize(("jitter", "at_least", "at_most"), [(0.0, 1.0, 1.0), (0.25, 0.99, 0.9999)])
 def test_ceiling(jitter, at_least, at_most):
-  options = dataclasses.replace(OPTIONS, jitter=jitter)
-  batch = batch_of_scenes(0, options, 500)
+  options = dataclasses.replace(SCENES, jitter=jitter)
+  batch = jax.device_get(scenes(jax.random.key(0), options, 500))
   found = ransac(batch["points"], batch["presence"], options)
   result = segmentation(batch["presence"], batch["pattern"], found)
   assert at_least <= result["accuracy"].mean() <= at_most
@@ -198,18 +199,18 @@ def test_ceiling(jitter, at_least, at_most):
 def test_scenes_are_explained_one_by_one(monkeypatch):
   """Neither the others of a chunk nor the order of points matters."""
   monkeypatch.setattr(module, "CHUNK", 3)  # of three to seven scenes of a size
-  batch = batch_of_scenes(0, OPTIONS, 25)
+  batch = jax.device_get(scenes(jax.random.key(0), SCENES, 25))
   points, presence = batch["points"], batch["presence"]
-  together = ransac(points, presence, OPTIONS)
+  together = ransac(points, presence, SCENES)
   order = np.random.RandomState(0).permutation(11)
   for i in range(25):
-    alone = ransac(points[i : i + 1, order], presence[i : i + 1, order], OPTIONS)
+    alone = ransac(points[i : i + 1, order], presence[i : i + 1, order], SCENES)
     assert same_groups(alone[0], together[i, order], presence[i, order])
 
 
 def test_as_many_points_as_a_set_holds():
   """A square among scattered points, in the last of 62 slots; one more is refused."""
-  options = dataclasses.replace(OPTIONS, patterns=("square",), num_points=63)
+  options = dataclasses.replace(SCENES, patterns=("square",), num_points=63)
   points = np.random.RandomState(0).uniform(-0.9, 0.9, (1, 63, 2))
   points[0, 58:62] = placed("square", *FAR) / options.extent
   presence = np.ones((1, 63))

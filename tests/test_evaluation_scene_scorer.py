@@ -16,9 +16,9 @@ from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.segmentation import segmentation
 from scae_jax.figures import FIGURES
 from tests.stand_ins import stub
-from tests.toy_scenes import OPTIONS
+from tests.toy_data import SCENES
 
-DATASET = OPTIONS
+DATASET = SCENES
 COUNT = 12  # of test scenes, instead of 10,000
 
 
@@ -86,7 +86,7 @@ def test_every_figure_of_every_seed(tmp_path, capsys):
       groups = segment((scenes, VARIABLES[seed]["params"]["shift"]))
       for name, capsule in groups.items():
         assert kinds[name] == scores(scenes, np.asarray(capsule)), (seed, jitter, name)
-      options = dataclasses.replace(OPTIONS, jitter=float(jitter))  # which RANSAC knows
+      options = dataclasses.replace(SCENES, jitter=float(jitter))  # which RANSAC knows
       expected = scores(scenes, ransac(scenes["points"], scenes["presence"], options))
       assert kinds["ransac"] == expected
       assert expected["accuracy"] > 0.9

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_expit
 
+from scae_jax.data.constellations import scenes
 from scae_jax.models import ccae
 from scae_jax.models.ccae import point_votes, segment
 from scae_jax.models.object_capsules import ObjectCapsules
 from tests.references import reference_points, reference_sparsity
 from tests.tiny import CCAE_TERMS as TERMS
 from tests.tiny import compiled, random_variables, tiny
-from tests.toy_scenes import OPTIONS as SCENES
-from tests.toy_scenes import batch_of_scenes
+from tests.toy_data import SCENES
 
 CAPSULES, VOTES, POINTS, PATTERNS, BATCH = 3, 4, 11, 3, 5
 NOISE = {"noise": jax.random.key(1)}
 
 
 def tiny_batch():
-  return {name: jnp.asarray(array) for name, array in batch_of_scenes(0, SCENES, BATCH).items()}
+  return scenes(jax.random.key(0), SCENES, BATCH)
 
 
 @pytest.fixture(scope="module", params=["capsules", "mlp"])

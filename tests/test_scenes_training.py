@@ -20,7 +20,7 @@ from scae_jax.training.mesh import make_mesh, split_examples
 from scae_jax.training.reporting import report_run
 from tests.runs import evaluate_py, metrics
 from tests.stand_ins import refused
-from tests.toy_scenes import OPTIONS as SCENES
+from tests.toy_data import SCENES
 
 OPTIONS = dataclasses.replace(SCENES, patterns=("square", "triangle"))
 

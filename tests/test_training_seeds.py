@@ -50,13 +50,11 @@ def test_a_seed_is_the_run_that_it_would_be_alone(together, tmp_path, seed):
 
 def test_seeds_side_by_side_are_those_one_after_another(together, tmp_path, monkeypatch):
   """As a GPU computes them."""
-  monkeypatch.setattr(
-    step, "_seeds_on_cores", lambda run, mesh: step._side_by_side(functools.partial(run, mesh))
-  )
+  gpu = step._side_by_side
+  monkeypatch.setattr(step, "_seeds_on_cores", lambda run, mesh: gpu(functools.partial(run, mesh)))
   # Programs of another config are not there yet.
-  run = train(
-    toy_config(train__seed=5, train__seeds=3, train__keep_checkpoints=9, **CADENCE), tmp_path
-  )
+  config = toy_config(train__seed=5, train__seeds=3, train__keep_checkpoints=9, **CADENCE)
+  run = train(config, tmp_path)
   chex.assert_trees_all_close(run.variables, open_run(together).variables, rtol=1e-5, atol=1e-6)
 
 

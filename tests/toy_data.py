@@ -1,4 +1,4 @@
-"""Small data sets: random images, their batches, and files of affNIST."""
+"""Small data sets: random images, their batches, files of affNIST, and scenes of points."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,7 @@ import numpy as np
 import scipy.io
 from scipy import stats
 
+from scae_jax.data.constellations import Scenes
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.feed import Feed
 from tests.toy_system import feed_of
@@ -66,3 +67,16 @@ def write_affnist(path, images, labels, *, column_order=False, compress=True, **
   }
   fields = {name: value for name, value in (fields | changes).items() if value is not None}
   scipy.io.savemat(path, {"affNISTdata": fields}, do_compression=compress)
+
+
+# Constellations as published, without jitter.
+SCENES = Scenes(
+  patterns=("square", "triangle", "square"),
+  presence_prob=0.5,
+  max_rotation=90.0,
+  min_scale=1.0,
+  max_scale=4.0,
+  field=24.0,
+  jitter=0.0,
+  num_points=0,
+)
