@@ -166,7 +166,8 @@ def whole_step(
     held[0], metrics = compiled(held[0], split, *numbers)
     return metrics["total"]
 
-  # XLA counts the body of a loop once, so these are of one step.
+  # XLA counts the body of a loop once, so these are of one step; of several seeds, of one on a
+  # device and, where some are left over, of one that is split.
   cost, memory = compiled.cost_analysis() or {}, compiled.memory_analysis()
   names = {"flops": "GFLOP a step", "bytes accessed": "GB moved a step"}
   counts = {to: round(float(cost[name]) / 1e9, 2) for name, to in names.items() if name in cost}

@@ -2,9 +2,9 @@
 
 On several devices a training step runs inside `jax.shard_map`: each device computes the loss and
 the gradient of its own examples, see `training.step`. Models treat every example alike, so they
-need not know. The functions below are for the few places that see more than one example or draw
-noise. Outside of a training step, and on one device, their arguments and results are of the whole
-batch.
+need not know. A device that trains seeds of its own sees whole batches. The functions below are for
+the few places that see more than one example or draw noise. Outside of a training step, and on one
+device, their arguments and results are of the whole batch.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The mesh of all devices: batches are split over it, everything else is on each device."""
+"""The mesh of all devices: batches, or on a CPU seeds, are split over it, the rest is on each."""
 
 import os
 from collections.abc import Sequence

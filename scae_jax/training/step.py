@@ -21,6 +21,7 @@ from scae_jax.training.options import TrainOptions
 from scae_jax.training.state import TrainState
 from scae_jax.typing import Array, Batch
 
+SEEDS = "seeds"  # the mesh's axis where each device trains seeds of its own
 # Names of the two uses of the run's key.
 ORDER_STREAM, STEP_STREAM = 0, 1
 
@@ -117,6 +118,10 @@ def make_dispatch(
       batch = training_batch(batch_key, split, spread(indices))
       batch = jax.tree.map(spread, batch)
       next_state, metrics = update(system, optimizer, state, batch, noise_key, mesh)
+      if mesh is None:
+        # The devices meet at every step: XLA ends the process where one waits for 40 s.
+        step = jax.lax.pmax(next_state.step, SEEDS)  # is the same on all
+        next_state = dataclasses.replace(next_state, step=step)
       return _choose(position < num_active, next_state, state), metrics
 
     return jax.lax.scan(body, state, (jnp.arange(len(order)), order))
@@ -148,15 +153,16 @@ def _one_after_another(dispatch: Dispatch) -> Dispatch:
 
 
 def _seeds_on_cores(dispatch: Dispatch, mesh: Mesh) -> Dispatch:
-  """The same, a seed on each device, so that none waits for the others at every step.
+  """The same, as many seeds on each device, so that no sum over devices is part of a step.
 
-  Of the seeds that are left over, one after another is split over all devices.
+  The batches of seeds that are left over are split over all devices, those of every seed where
+  there are fewer than devices.
   """
   alone = jax.shard_map(
     _one_after_another(functools.partial(dispatch, None)),
-    mesh=Mesh(mesh.devices, ("seed",)),
-    in_specs=(PartitionSpec("seed"), *[PartitionSpec()] * 4),
-    out_specs=(PartitionSpec("seed"), PartitionSpec(None, "seed")),
+    mesh=Mesh(mesh.devices, (SEEDS,)),
+    in_specs=(PartitionSpec(SEEDS), *[PartitionSpec()] * 4),
+    out_specs=(PartitionSpec(SEEDS), PartitionSpec(None, SEEDS)),
     check_vma=False,
   )
   split = _one_after_another(functools.partial(dispatch, mesh))
