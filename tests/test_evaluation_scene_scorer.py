@@ -18,7 +18,6 @@ from scae_jax.figures import FIGURES
 from tests.stand_ins import stub
 from tests.toy_data import SCENES
 
-DATASET = SCENES
 COUNT = 12  # of test scenes, instead of 10,000
 
 
@@ -54,7 +53,7 @@ def few(monkeypatch, not_drawn):
 
 
 def test_scenes_with_too_many_points_have_no_ransac(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(scorers, "MAX_POINTS", DATASET.slots - 1)
+  monkeypatch.setattr(scorers, "MAX_POINTS", SCENES.slots - 1)
   monkeypatch.setattr(scorers, "ransac", None)
   for report in write(tmp_path).values():
     assert "ransac" not in report["segmentation"]["0"]
@@ -63,7 +62,7 @@ def test_scenes_with_too_many_points_have_no_ransac(tmp_path, monkeypatch, capsy
 
 def write(directory, system=SYSTEM, variables=VARIABLES, **more):
   evaluated = Evaluated(system, variables, step=9, batch_size=5, **more)
-  return write_reports(directory, evaluated, scorers.scene_scorer(evaluated, DATASET))
+  return write_reports(directory, evaluated, scorers.scene_scorer(evaluated, SCENES))
 
 
 def scores(scenes, capsule):
@@ -82,7 +81,7 @@ def test_every_figure_of_every_seed(tmp_path, capsys):
     assert report["scored_on"] == {"dataset": "constellations", "split": "test", "examples": COUNT}
     assert list(report["segmentation"]) == ["0", "0.1", "0.25"]
     for jitter, kinds in report["segmentation"].items():
-      scenes = DATASET.test_scenes(float(jitter), COUNT)
+      scenes = SCENES.test_scenes(float(jitter), COUNT)
       groups = segment((scenes, VARIABLES[seed]["params"]["shift"]))
       for name, capsule in groups.items():
         assert kinds[name] == scores(scenes, np.asarray(capsule)), (seed, jitter, name)
@@ -105,7 +104,7 @@ def test_first_scenes_without_jitter_are_drawn_and_each_seeds_own_curves(tmp_pat
     write(tmp_path / "evaluation", history=history)
     for drawers in not_drawn:
       pictured = drawers["scenes"]()
-      expected = DATASET.test_scenes(0.0, 8)
+      expected = SCENES.test_scenes(0.0, 8)
       jax.tree.map(np.testing.assert_array_equal, dict(pictured), expected)
       drawers["training_curves"]()
   assert [(steps.tolist(), values["train/total"].tolist()) for steps, values in seen] == [

@@ -79,6 +79,7 @@ def test_report_of_each_seed_and_one_table(together, capsys):
   reports = write_reports(folder, evaluated, scorer)
   assert list(reports) == [5, 6, 7]
   errors = [report["metrics"]["squared_error"] for report in reports.values()]
+  assert len(set(errors)) == 3
   mean, deviation = np.mean(errors), np.std(errors, ddof=1)
   summary = read_json(folder / "metrics.json")
   assert summary["standard_deviation"]["squared error"] == pytest.approx(deviation)

@@ -91,6 +91,7 @@ def make_dispatch(
   at the end. `training_batch` is of `data.feed.Feed`.
   """
 
+  # Without a mesh a device trains seeds of its own, and sees whole batches.
   def dispatch(
     mesh: Mesh | None,
     state: TrainState,
