@@ -94,7 +94,6 @@ def test_effects_on_the_model():
 
 
 def test_an_mlp_is_trained_by_presets_that_revive_idle_objects():
-  """Nothing is revived then; else the model is refused (test_training_revival.py)."""
   assert digits.get_config("views").train.revive_idle
   build(read_settings(runs.shrink(digits.get_config("views,ablation=mlp_object_encoder"))))
 

@@ -142,7 +142,6 @@ def test_full_disk_stops_the_run_until_there_is_room(
   try:
     with monkeypatch.context() as patch:
       patch.setattr(Program, "run", run)
-      # Of the many lines of tensorstore's message, what matters.
       there = rf"cannot be written to {tmp_path}(/checkpoints)?: File too large\. .*make room"
       with pytest.raises(WriteError, match=there):
         train(CONFIG, tmp_path)

@@ -1,7 +1,4 @@
-"""Several seeds trained at once are the runs that each would be alone.
-
-That they go on when they are stopped: test_training_revival.py.
-"""
+"""Several seeds trained at once are the runs that each would be alone."""
 
 import functools
 import pathlib
@@ -30,12 +27,17 @@ CADENCE = {"train__num_steps": 24, "train__log_every": 16, "train__checkpoint_ev
 def together(tmp_path_factory) -> pathlib.Path:
   """Three seeds on two devices: one on each, then the third on both."""
   workdir = tmp_path_factory.mktemp("together")
-  two, update, meshes = mesh.make_mesh(jax.devices()[:2]), step.update, []
+  two, seen = mesh.make_mesh(jax.devices()[:2]), []
+
+  def spy(rule):
+    return lambda *given: seen.append(given[-1]) or rule(*given)
+
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(loop, "make_mesh", lambda: two)
-    patch.setattr(step, "update", lambda *given: meshes.append(given[-1]) or update(*given))
+    patch.setattr(step, "update", spy(step.update))
+    patch.setattr(jax.lax, "pmax", spy(jax.lax.pmax))  # where devices of their own seeds meet
     train(toy_config(train__seed=5, train__seeds=3, **CADENCE), workdir)
-  assert set(meshes) == {None, two}
+  assert set(seen) == {None, step.SEEDS, two}
   return workdir
 
 
