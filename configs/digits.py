@@ -87,9 +87,7 @@ def get_config(preset: str = "") -> ConfigDict:
   decoder.mixing = "alpha"  # alpha or coupled
   decoder.colour = True
   decoder.pixel_scale = 1.0  # standard deviation
-  decoder.likelihood = "composed"  # composed, or fused: on a GPU by one kernel
   decoder.likelihood_stride = 1  # in training, of every n-th pixel in both directions
-  decoder.warp = "gather"  # gather or products: only the speed differs
 
   objects = config.model.object_encoder = ConfigDict()
   objects.kind = "set_transformer"  # set_transformer or mlp

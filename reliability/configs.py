@@ -98,8 +98,8 @@ NUMBERS = (-1.0, 0.0, 1e-60, 1e-30, 1e-8, 1e-3, 0.3, 1.0, 2.0, 10.0, 1e3, 1e6, 1
 NOT_NUMBERS = (float("nan"), float("inf"), float("-inf"))
 OTHERS = (None, True, "1", "", 1.5, (1, 2), {}, {"a": 1}, "nonsense", ((0, 1.0), (5, 2.0)))
 WORDS = (
-  *("attention", "mean", "linear", "sigmoid", "relu1", "alpha", "coupled", "composed", "fused"),
-  *("gather", "products", "set_transformer", "mlp", "hard", "soft", "none", "parts", "all"),
+  *("attention", "mean", "linear", "sigmoid", "relu1", "alpha", "coupled"),
+  *("set_transformer", "mlp", "hard", "soft", "none", "parts", "all"),
   *("l2", "entropy", "kl", "adam", "rmsprop", "constant", "exponential", "cosine", "same", "last"),
   *("gaussian", "summed_out", "sobel", "bfloat16", "digits", "constellations", "nowhere", ""),
 )

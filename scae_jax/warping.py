@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from scae_jax import geometry, tents
 from scae_jax.typing import Array, Float, Int, typed
 
-# How `warp_templates` computes; results and gradients are the same but for rounding. On a CPU
-# and on an H100 `gather` is the fastest (results/benchmarks).
+# How `warp_templates` computes; results and gradients are the same but for rounding.
 METHODS = ("gather", "products")
 
 
@@ -70,14 +69,17 @@ def warp_templates(
   poses: Float[Array, "b m 2 3"],
   height: int,
   width: int,
-  method: str = "gather",
+  method: str | None = None,
 ) -> Float[Array, "b m h w c"]:
   """Every template of a shared bank, warped by its pose in every example.
 
   It is `warp_template` vmapped, with a faster gradient. `gather`: the backward pass gathers the
   corners again instead of keeping them, and adds to the bank in one scatter of packed shares.
-  `products`: matrix products (`tents`); nothing is gathered or scattered.
+  `products`: matrix products (`tents`); nothing is gathered or scattered. None: `products` on a
+  TPU, whose units multiply (no TPU was measured), and elsewhere `gather`, the faster one on a CPU
+  and on an H100 (results/benchmarks).
   """
+  method = method or ("products" if jax.default_backend() == "tpu" else "gather")
   if method not in METHODS:
     raise ValueError(f"no method {method!r}; expected one of {', '.join(METHODS)}")
 

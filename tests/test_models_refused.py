@@ -17,11 +17,6 @@ from tests.tiny import TINY, build, tiny, tiny_system
       {"feature_gradient": ((0, 1.0),), "stop_gradients": "all"},
       r"model.feature_gradient must be \(\) .*stop_gradients is 'all'",
     ),
-    (
-      scae,
-      {"part_decoder.likelihood": "fused", "part_decoder.mixing": "coupled"},
-      "likelihood must be 'composed' where .*part_decoder.mixing is 'coupled'",
-    ),
     (scae, {"part_decoder.template_size": 13}, "template_size is 13 .* 12 .*must fit the canvas"),
     (scae, {"part_encoder.num_features": 0}, "colour needs .*num_features is 0; raise it or set"),
     (scae, {"part_encoder.strides": (2, 2, 1)}, r"strides must be as many .*which is \(6,\)"),

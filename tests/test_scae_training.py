@@ -138,7 +138,7 @@ def test_seeds_decompose_one_matrix_at_a_time():
 
 @pytest.fixture(scope="module")
 def twenty_steps():
-  """The paper's preset, two views, twenty steps: `(num_devices, likelihood) -> program, state`."""
+  """The paper's preset, two views, twenty steps: `num_devices -> program, state`."""
   config = shrink(mnist.get_config("paper"), num_steps=20)
   with config.unlocked():
     config.data.two_views, config.loss.weights.views = True, 1.0
@@ -147,10 +147,8 @@ def twenty_steps():
   start = make_state(settings, make_system(settings, spec), spec, make_mesh(jax.devices()[:1]))
   start = jax.device_get(dataclasses.replace(start, rng=jax.random.key_data(start.rng)))
 
-  def make(num_devices, likelihood="composed"):
-    with config.unlocked():
-      config.model.part_decoder.likelihood = likelihood
-    settings, mesh = read_settings(config), make_mesh(jax.devices()[:num_devices])
+  def make(num_devices):
+    mesh = make_mesh(jax.devices()[:num_devices])
     state = dataclasses.replace(start, rng=jax.random.wrap_key_data(start.rng))
     state = jax.device_put(state, replicated(mesh))
     program = Program(settings, make_system(settings, spec), feed, mesh)
@@ -197,7 +195,7 @@ def test_four_devices_agree_with_the_kernel(on_one_device, twenty_steps, monkeyp
   """
   run_anywhere = functools.partialmethod(PartDecoder.log_prob, interpret=True)
   monkeypatch.setattr(PartDecoder, "log_prob", run_anywhere)
-  program, state = twenty_steps(4, "fused")
+  program, state = twenty_steps(4)
   compiled = program._compiled.as_text()
   assert "f32[2,576]" in compiled
   assert "f32[8,576]" not in compiled

@@ -19,9 +19,11 @@ Pallas, lowered by Triton: for GPUs. Blocks are powers of two because Triton tak
 
 import functools
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
+from absl import logging
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
@@ -69,6 +71,30 @@ def template_log_prob(
   pixels = by_tile(sizes, jnp.moveaxis(image, -1, 1), mode="constant")
   log_presence = mixtures.safe_log(presence)
   return _log_prob(sizes, bank, inverse, colours, log_presence, background, pixels)
+
+
+@functools.cache
+def compiles(parts: int, side: int, height: int, width: int, channels: int) -> bool:
+  """Whether this machine's GPU takes the kernels at these sizes; if not, a warning says why.
+
+  So a GPU, a template or a release of JAX that they do not suit costs time and not the run.
+  """
+  shapes = ((parts, side, side, channels + 1), (1, parts, 2, 3), (1, parts, channels), (1, parts))
+  arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (*shapes, (), ())]
+  image = jax.ShapeDtypeStruct((1, height, width, channels), jnp.float32)
+
+  def compile_gradient() -> None:
+    gradient = jax.grad(lambda *inputs: jnp.sum(template_log_prob(*inputs, scale=1.0)))
+    jax.jit(gradient).lower(*arrays, image).compile()
+
+  try:
+    # In a thread of its own, around which there is no trace and no mesh.
+    with ThreadPoolExecutor(1) as thread:
+      thread.submit(compile_gradient).result()
+  except Exception as error:  # the compiler's errors have no class of their own
+    logging.warning("The likelihood is computed without its kernel, which fails here: %s", error)
+    return False
+  return True
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

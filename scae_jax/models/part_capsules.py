@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from scae_jax import bounds, geometry, mixtures, shards, warping
+from scae_jax import geometry, mixtures, shards, warping
 from scae_jax.bounds import MAX_KERNEL, MAX_SIDE, MAX_WIDTH, as_many_as, between, each, one_of
+from scae_jax.kernels import template_likelihood
 from scae_jax.kernels.image_likelihood import cells_of, image_log_prob, sum_by_example
-from scae_jax.kernels.template_likelihood import template_log_prob
 from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import MLP
 from scae_jax.layers.pooling import POOLINGS, Pooling
@@ -25,14 +25,9 @@ POSE_SIZE = 6
 MIN_TEMPLATE_SIZE = 2
 NONLINEARITIES = ("sigmoid", "relu1")
 MIXINGS = ("alpha", "coupled")
-LIKELIHOODS = ("composed", "fused")
 MAX_LIKELIHOOD_STRIDE = 4
 MAX_NOISE = 1_000.0  # of logits
 SCALES = (1e-4, 1e4)  # of standard deviations; squares and logarithms are still good float32
-NEEDS_ALPHA = bounds.Bound(
-  "'composed' where {section}.mixing is {mixing!r}; 'fused' needs 'alpha'",
-  lambda value, fields: value != "fused" or fields["mixing"] == "alpha",
-)
 
 
 @struct.dataclass
@@ -118,16 +113,9 @@ class PartDecoder(nn.Module):
   mixing: Annotated[str, one_of(*MIXINGS)]
   colour: bool  # a part's template is multiplied by a colour computed from its special features
   pixel_scale: Annotated[float, between(*SCALES)]  # standard deviation of a pixel
-  # How `log_prob` computes: `composed`, from the mixture at every pixel, or `fused`, on a GPU by a
-  # kernel that keeps no image of any part, elsewhere as `composed`. The same number but for
-  # rounding.
-  likelihood: Annotated[str, one_of(*LIKELIHOODS), NEEDS_ALPHA]
   # n: in training, `log_prob` sums every n-th pixel in both directions, times n^2. The first pixel
   # is drawn for each example: an unbiased estimate, in 1 / n^2 of the time. 1: all pixels.
   likelihood_stride: Annotated[int, between(1, MAX_LIKELIHOOD_STRIDE)]
-  # Method of `warping.warp_templates` for pictures and, on a GPU or TPU, for the `composed`
-  # likelihood; the result differs by rounding.
-  warp: Annotated[str, one_of(*warping.METHODS)]
 
   def setup(self):
     zeros = nn.initializers.zeros_init()
@@ -176,7 +164,7 @@ class PartDecoder(nn.Module):
   ) -> mixtures.PixelMixture:
     temperature = self._temperature()
     # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
-    warped = warping.warp_templates(self._bank(), poses, canvas, canvas, self.warp)
+    warped = warping.warp_templates(self._bank(), poses, canvas, canvas)
     background = self._background()
 
     def mixture(warped: Array, presence: Array, colours: Array) -> mixtures.PixelMixture:
@@ -201,7 +189,10 @@ class PartDecoder(nn.Module):
 
     Arguments are those of `__call__`; the target [b, h, w, c] is a constant. In training an
     estimate where `likelihood_stride` is above 1, with phases from the module's `noise` stream.
-    `interpret` runs the fused kernel without a GPU, slowly, to test it.
+    The backend says how it is computed, and the number is the same but for rounding: on a GPU by a
+    kernel that keeps no image of any part, where mixing is `alpha` and the GPU takes it; on a CPU
+    an example at a time; elsewhere by the definition. `interpret` runs the GPU's kernel anywhere,
+    slowly, to test it.
     """
     stride = self.likelihood_stride if train else 1
     if stride > 1:
@@ -214,11 +205,12 @@ class PartDecoder(nn.Module):
       phases = shards.draw(randint, self.make_rng("noise"), (len(target), 2))
       every_nth_pixel = functools.partial(warping.every_nth_pixel, stride=stride)
       poses, target = jax.vmap(every_nth_pixel)(poses, target, phases)
-    # Without a GPU `fused` falls back on the definition, so that runs can be evaluated anywhere.
     backend, scale = jax.default_backend(), float(self.pixel_scale)
-    if self.likelihood == "fused" and (interpret or backend == "gpu"):
-      inputs = (self._bank(), poses, colours, presence, *self._background())
-      log_probs = template_log_prob(*inputs, target, scale, interpret=interpret)
+    sizes = (self.num_parts, self.template_size, *target.shape[1:])
+    kernel = backend == "gpu" and self.mixing == "alpha" and template_likelihood.compiles(*sizes)
+    if kernel or interpret:
+      inputs = (self._bank(), poses, colours, presence, *self._background(), target, scale)
+      log_probs = template_likelihood.template_log_prob(*inputs, interpret=interpret)
     elif backend != "cpu":
       mixture = self._mixture(poses, presence, colours, target.shape[1])
       log_probs = jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2))
