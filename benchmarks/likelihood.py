@@ -34,7 +34,7 @@ def composed(
   image: Array,
   scale: float,
 ) -> Array:
-  """What the model computes by default; arguments and result of `template_log_prob`."""
+  """The likelihood as it is defined; arguments and result of `template_log_prob`."""
   height, width, channels = image.shape[1:]
   warped = warping.warp_templates(bank, poses, height, width)
   mixture = jax.vmap(mixtures.pixel_mixture, in_axes=(0, 0, 0, None, None, None))(

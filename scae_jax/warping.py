@@ -76,8 +76,8 @@ def warp_templates(
   It is `warp_template` vmapped, with a faster gradient. `gather`: the backward pass gathers the
   corners again instead of keeping them, and adds to the bank in one scatter of packed shares.
   `products`: matrix products (`tents`); nothing is gathered or scattered. None: `products` on a
-  TPU, whose units multiply (no TPU was measured), and elsewhere `gather`, the faster one on a CPU
-  and on an H100 (results/benchmarks).
+  TPU, where it is expected to be faster (no TPU was measured), and elsewhere `gather`, which is the
+  faster one on a CPU and on an H100 (results/benchmarks).
   """
   method = method or ("products" if jax.default_backend() == "tpu" else "gather")
   if method not in METHODS:

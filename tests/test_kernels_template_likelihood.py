@@ -58,9 +58,9 @@ def fused_of(block):
   return both(functools.partial(template_log_prob, block=block, interpret=True))
 
 
-def assert_agree(actual, expected, of_gradients=1e-4):
-  """Values to 1e-5, gradients to 1e-4 of the largest number of each, unless told otherwise."""
-  np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)
+def assert_agree(actual, expected, of_gradients=1e-5):
+  """Values to 1e-6, gradients to 1e-5 of the largest number of each, unless told otherwise."""
+  np.testing.assert_allclose(actual[0], expected[0], rtol=1e-6)
   for name, value, wanted in zip(NAMES[:-1], actual[1], expected[1], strict=False):
     tolerance = of_gradients * np.abs(wanted).max()
     np.testing.assert_allclose(value, wanted, rtol=0, atol=tolerance, err_msg=name)
@@ -106,8 +106,10 @@ EDGES = {
 def test_equal_at_the_edges(edge):
   inputs = plain_with(**EDGES[edge])
   actual, expected = fused_of(CASES["plain"][1])(*inputs), both(composed)(*inputs)
-  # Logits that are twenty times as steep magnify what is rounded of a position.
-  assert_agree(actual, expected, of_gradients=5e-4 if edge == "sure logits" else 1e-4)
+  # Logits that are twenty times as steep magnify what is rounded of a position. Without parts their
+  # gradients are of numbers next to nothing.
+  known = {"sure logits": 5e-4, "no parts": 1e-4}.get(edge, 1e-5)
+  assert_agree(actual, expected, of_gradients=known)
   if edge == "sure parts":
     absent = np.asarray(inputs[3]) == 0
     assert absent.any()
@@ -158,7 +160,7 @@ def test_seeds_at_once_in_a_scan():
   for seed, inputs in enumerate(seeds):
     for number in range(2):
       wanted, gradients = both(composed)(*inputs)
-      np.testing.assert_allclose(values[seed, number], np.sum(WEIGHTS * wanted), rtol=1e-5)
+      np.testing.assert_allclose(values[seed, number], np.sum(WEIGHTS * wanted), rtol=1e-6)
       inputs = (*(x + rate * g for x, g in zip(inputs[:-1], gradients, strict=False)), inputs[-1])
     for name, actual, wanted in zip(NAMES, moved, inputs, strict=True):
       np.testing.assert_allclose(actual[seed], wanted, rtol=1e-5, atol=1e-5, err_msg=name)
@@ -229,10 +231,12 @@ def test_a_step_of_training_lowers_for_cuda(monkeypatch, caplog):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   inputs = (state, jax.eval_shape(lambda: batch))
   # A backend that does not take the kernels goes without, with a warning.
-  compiles = template_likelihood.compiles
+  template_likelihood.compiles.cache_clear()
   assert not examples_of_kernels(lowered(step, *inputs, num_devices=4), seeds=5)
   assert "fails here: Only interpret mode is supported on CPU" in caplog.text
-  monkeypatch.setattr(template_likelihood, "compiles", lambda *sizes: not compiles(*sizes))
+  assert not template_likelihood.compiles(2, 65, 80, 80, 1)  # too large to be tried
+  assert len(caplog.records) == 1
+  monkeypatch.setattr(template_likelihood, "compiles", lambda *sizes: True)
   program = lowered(step, *inputs, num_devices=4)
   assert examples_of_kernels(program, seeds=5) == [8 // 4] * 2
 

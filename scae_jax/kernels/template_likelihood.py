@@ -37,6 +37,9 @@ from scae_jax.typing import Array, Float, typed
 BLOCK = 64
 # Threads that a GPU runs in step.
 WARP = 32
+# Numbers of a template, each axis filled up to a power of two, that a program may keep in its
+# registers: three colours and the logits of 32 x 32 pixels.
+MAX_KEPT = 4 * 32 * 32
 
 
 @typed
@@ -75,10 +78,13 @@ def template_log_prob(
 
 @functools.cache
 def compiles(parts: int, side: int, height: int, width: int, channels: int) -> bool:
-  """Whether this machine's GPU takes the kernels at these sizes; if not, a warning says why.
+  """Whether a template fits the kernels and they compile, for one example; warns if they do not.
 
-  So a GPU, a template or a release of JAX that they do not suit costs time and not the run.
+  So a GPU or a release of JAX that they do not suit costs time and not the run.
   """
+  sizes = Sizes(height, width, channels, side, 1.0, BLOCK, interpret=False)
+  if sizes.padded_channels * sizes.padded_side**2 > MAX_KEPT:
+    return False
   shapes = ((parts, side, side, channels + 1), (1, parts, 2, 3), (1, parts, channels), (1, parts))
   arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (*shapes, (), ())]
   image = jax.ShapeDtypeStruct((1, height, width, channels), jnp.float32)
@@ -92,7 +98,8 @@ def compiles(parts: int, side: int, height: int, width: int, channels: int) -> b
     with ThreadPoolExecutor(1) as thread:
       thread.submit(compile_gradient).result()
   except Exception as error:  # the compiler's errors have no class of their own
-    logging.warning("The likelihood is computed without its kernel, which fails here: %s", error)
+    why = str(error).partition("\n")[0]
+    logging.warning("The likelihood is computed without its kernel, which fails here: %s", why)
     return False
   return True
 

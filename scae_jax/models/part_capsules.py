@@ -189,10 +189,10 @@ class PartDecoder(nn.Module):
 
     Arguments are those of `__call__`; the target [b, h, w, c] is a constant. In training an
     estimate where `likelihood_stride` is above 1, with phases from the module's `noise` stream.
-    The backend says how it is computed, and the number is the same but for rounding: on a GPU by a
-    kernel that keeps no image of any part, where mixing is `alpha` and the GPU takes it; on a CPU
-    an example at a time; elsewhere by the definition. `interpret` runs the GPU's kernel anywhere,
-    slowly, to test it.
+    The backend says how it is computed; the number is the same but for rounding. A GPU has a kernel
+    that keeps no image of any part, if mixing is `alpha` and `template_likelihood.compiles`. A CPU
+    computes an example at a time. Everything else is computed by the definition. `interpret` runs
+    the GPU's kernel anywhere, slowly, to test it.
     """
     stride = self.likelihood_stride if train else 1
     if stride > 1:
