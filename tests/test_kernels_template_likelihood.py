@@ -108,8 +108,7 @@ def test_equal_at_the_edges(edge):
   actual, expected = fused_of(CASES["plain"][1])(*inputs), both(composed)(*inputs)
   # Logits that are twenty times as steep magnify what is rounded of a position. Without parts their
   # gradients are of numbers next to nothing.
-  known = {"sure logits": 5e-4, "no parts": 1e-4}.get(edge, 1e-5)
-  assert_agree(actual, expected, of_gradients=known)
+  assert_agree(actual, expected, {"sure logits": 5e-4, "no parts": 1e-4}.get(edge, 1e-5))
   if edge == "sure parts":
     absent = np.asarray(inputs[3]) == 0
     assert absent.any()
@@ -229,16 +228,24 @@ def test_a_step_of_training_lowers_for_cuda(monkeypatch, caplog):
   init, step = jax.vmap(init), jax.vmap(step, in_axes=(0, None))
   state = jax.eval_shape(init, jax.random.split(jax.random.key(0), 5))
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-  inputs = (state, jax.eval_shape(lambda: batch))
+  lower = functools.partial(lowered, step, state, jax.eval_shape(lambda: batch), num_devices=4)
   # A backend that does not take the kernels goes without, with a warning.
   template_likelihood.compiles.cache_clear()
-  assert not examples_of_kernels(lowered(step, *inputs, num_devices=4), seeds=5)
+  assert not examples_of_kernels(lower(), seeds=5)
   assert "fails here: Only interpret mode is supported on CPU" in caplog.text
   assert not template_likelihood.compiles(2, 65, 80, 80, 1)  # too large to be tried
   assert len(caplog.records) == 1
   monkeypatch.setattr(template_likelihood, "compiles", lambda *sizes: True)
-  program = lowered(step, *inputs, num_devices=4)
-  assert examples_of_kernels(program, seeds=5) == [8 // 4] * 2
+  assert examples_of_kernels(lower(), seeds=5) == [8 // 4] * 2
+
+
+def test_a_kernel_is_tried_outside_of_the_trace_around_it(monkeypatch):
+  """Inside a `shard_map` it would fail."""
+  anywhere = functools.partial(template_log_prob, interpret=True)
+  monkeypatch.setattr(template_likelihood, "template_log_prob", anywhere)
+  options = {"mesh": make_mesh(jax.devices()[:2]), "in_specs": jax.P(), "out_specs": jax.P()}
+  tried = jax.shard_map(lambda x: x * template_likelihood.compiles(2, 5, 9, 12, 1), **options)
+  assert jax.jit(tried)(jnp.float32(1)) == 1
 
 
 def test_blocks_are_squares_of_pixels():

@@ -69,20 +69,6 @@ def test_bank_of_templates(bank, method):
       np.testing.assert_allclose(actual, slope, rtol=1e-4, atol=1e-3)
 
 
-def test_products_gather_nothing_and_scatter_nothing(bank):
-  """What each method is for, in the program that JAX makes of its gradient."""
-
-  def program(method):
-    def total(templates, poses):
-      return jnp.sum(jnp.square(warping.warp_templates(templates, poses, HEIGHT, WIDTH, method)))
-
-    return str(jax.make_jaxpr(jax.grad(total, argnums=(0, 1)))(*bank))
-
-  found = {method: program(method) for method in warping.METHODS}
-  for operation in (" gather[", " scatter-add["):
-    assert {method for method, text in found.items() if operation in text} == {"gather"}
-
-
 def test_gradients_agree_where_the_slope_jumps(bank):
   """A template of 5 on a grid of 9: every other position is a whole one."""
   poses = jnp.broadcast_to(geometry.identity(), (1, 3, 2, 3))

@@ -9,7 +9,8 @@ import pytest
 from flax import linen as nn
 from scipy.special import expit, logit
 
-from scae_jax.models.part_capsules import PartDecoder, PartEncoder, template_init
+from scae_jax.kernels import template_likelihood
+from scae_jax.models.part_capsules import MIXINGS, PartDecoder, PartEncoder, template_init
 from tests.references import (
   affine_reference,
   random_pose,
@@ -141,33 +142,41 @@ def test_decoder_against_numpy(case):
     np.testing.assert_allclose(found[b], colours, atol=1e-6)
 
 
+def explain(decoder, poses, presence, features, interpret=False):
+  """log p of a random image under the decoder's mixture."""
+  image = jax.random.uniform(jax.random.key(0), (2, CANVAS, CANVAS, 3))
+  inputs = (poses, presence, decoder.colours(features), image)
+  return decoder.log_prob(*inputs, train=False, interpret=interpret)
+
+
+def decoder_and_inputs(**options):
+  """A decoder, and variables and arguments to draw with or to explain."""
+  module = PartDecoder(num_parts=PARTS, channels=3, **MODEL["part_decoder"] | options)
+  inputs = decoder_inputs()
+  return module, (random_variables(module, *inputs, method=draw_with_features), *inputs)
+
+
 def test_the_kernel_of_a_gpu_gives_the_same_likelihood():
   """Of the same parameters; tests/test_kernels_template_likelihood.py has the gradients."""
-  poses, presence, features = decoder_inputs()
-  rng = np.random.RandomState(0)
-  target = jnp.asarray(rng.uniform(0, 1, (2, CANVAS, CANVAS, 3)), jnp.float32)
-  options = MODEL["part_decoder"] | {"pixel_scale": 0.5}
-  module = PartDecoder(num_parts=PARTS, channels=3, **options)
-  variables = random_variables(module, poses, presence, features, method=draw_with_features)
-
-  def explain(decoder, interpret):
-    colours = decoder.colours(features)
-    return decoder.log_prob(poses, presence, colours, target, train=False, interpret=interpret)
-
-  values = {}
-  for kernel in (True, False):
-    log_prob = nn.apply(functools.partial(explain, interpret=kernel), module)
-    assert ("pallas_call" in str(jax.make_jaxpr(log_prob)(variables))) == kernel
-    values[kernel] = compiled(log_prob)(variables)
-  np.testing.assert_allclose(values[True], values[False], rtol=1e-6)
+  module, inputs = decoder_and_inputs(pixel_scale=0.5)
+  own = compiled(nn.apply(explain, module))(*inputs)
+  kernel = compiled(nn.apply(functools.partial(explain, interpret=True), module))(*inputs)
+  np.testing.assert_allclose(kernel, own, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("backend", "gathers"), [("cpu", True), ("gpu", True), ("tpu", False)])
-def test_a_picture_is_warped_as_suits_the_backend(monkeypatch, backend, gathers):
-  """What each method makes: test_math_warping.py."""
-  inputs = decoder_inputs()
-  module = PartDecoder(num_parts=PARTS, channels=3, **MODEL["part_decoder"])
-  variables = random_variables(module, *inputs, method=draw_with_features)
+@pytest.mark.parametrize("mixing", MIXINGS)
+@pytest.mark.parametrize("backend", ["cpu", "gpu", "tpu"])
+def test_each_backend_has_what_suits_it(monkeypatch, backend, mixing):
+  """Kernel and warp; what each makes: above, and test_math_warping.py.
+
+  Products gather nothing, and scatter nothing in the gradient.
+  """
+  module, inputs = decoder_and_inputs(mixing=mixing)
   monkeypatch.setattr(jax, "default_backend", lambda: backend)
+  monkeypatch.setattr(template_likelihood, "compiles", lambda *sizes: sizes == (PARTS, 5, 8, 8, 3))
   draw = nn.apply(draw_with_features, module)
-  assert (" gather[" in str(jax.make_jaxpr(draw)(variables, *inputs))) == gathers
+  gradient = jax.grad(lambda *inputs: jnp.sum(jnp.square(draw(*inputs).mean)))
+  picture = str(jax.make_jaxpr(gradient)(*inputs))
+  assert {name in picture for name in (" gather[", " scatter-add[")} == {backend != "tpu"}
+  likelihood = str(jax.make_jaxpr(nn.apply(explain, module))(*inputs))
+  assert ("pallas_call" in likelihood) == (backend == "gpu" and mixing == "alpha")

@@ -94,7 +94,7 @@ def compiles(parts: int, side: int, height: int, width: int, channels: int) -> b
     jax.jit(gradient).lower(*arrays, image).compile()
 
   try:
-    # In a thread of its own, around which there is no trace and no mesh.
+    # In a thread of its own, around which there is no trace and no mesh: a `shard_map` refuses it.
     with ThreadPoolExecutor(1) as thread:
       thread.submit(compile_gradient).result()
   except Exception as error:  # the compiler's errors have no class of their own
