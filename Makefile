@@ -1,5 +1,6 @@
 # make train: environment, then the embedded digits, in two runs.
 # make test: environment, lint, types, docs, tests.
+# make table: every row of the README's table; what is finished is not done again.
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests of a file share compiled functions, so a file stays with one worker; tests/conftest.py orders
@@ -10,7 +11,7 @@ MAKEFLAGS += --jobs=2
 MATHEMATICS := tests/test_math_*.py tests/test_layers_*.py \
   tests/test_training_step.py::test_update_is_one_step_of_the_rule_down_the_weighted_total
 
-.PHONY: train test lint docs format fast clean
+.PHONY: train test table lint docs format fast clean
 
 .venv/requirements: requirements.txt
 	$(PYTHON) -m venv .venv
@@ -30,6 +31,19 @@ MATHEMATICS := tests/test_math_*.py tests/test_layers_*.py \
 train: .venv/requirements
 	$(BIN)/python train.py
 	$(BIN)/python train.py --config=configs/digits.py:views
+
+# Runs that hold training images out are scored on the test images afterwards.
+SCORED := $(foreach set,mnist/evaluation/mnist mnist-quick-views/evaluation/mnist \
+  fashion-mnist/evaluation/fashion_mnist cifar10/evaluation/cifar10 mnist-40/evaluation/affine_mnist, \
+  runs/table/$(set)-test/metrics.json)
+
+table: .venv/requirements
+	$(BIN)/python sweep.py sweeps/table.toml
+	$(MAKE) $(SCORED)
+
+$(SCORED):
+	$(BIN)/python evaluate.py --workdir=$(word 1,$(subst /evaluation/, ,$@)) --split=test \
+	  $(if $(findstring affine,$@),--dataset=affine_mnist --max_examples=10000,--max_examples=0)
 
 # The mathematics and a training step come first, as a processor without AVX computes them: tests that
 # pass by the rounding of one processor fail here. tests/conftest.py says what else can be asked for.

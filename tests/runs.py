@@ -34,6 +34,8 @@ from scae_jax.training.sweep import Row, read_sweep
 from scae_jax.training.systems import make_system
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# XLA's flags for processes that need not have four devices.
+ONE_DEVICE = os.environ["XLA_FLAGS"].replace("device_count=4", "device_count=1")
 
 
 def steps_of(workdir: pathlib.Path, split: str) -> list[int]:

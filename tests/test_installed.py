@@ -11,11 +11,10 @@ import textwrap
 
 import pytest
 
-from tests.runs import ROOT
+from tests.runs import ONE_DEVICE, ROOT
 
 pytestmark = pytest.mark.slow
-# Compiled as all tests are: as users compile it takes several times longer, and tests no more.
-KEPT = ("HOME", "LANG", "PATH", "TMPDIR", "XLA_FLAGS")
+KEPT = ("HOME", "LANG", "PATH", "TMPDIR")
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +35,8 @@ def start(installed: pathlib.Path, folder: pathlib.Path, *command: str) -> str:
   environment = {name: os.environ[name] for name in KEPT if name in os.environ}
   environment |= {"PYTHONPATH": str(installed), "MPLBACKEND": "Agg", "JAX_PLATFORMS": "cpu"}
   environment["TFDS_DATA_DIR"] = str(folder / "none")
+  # Compiled as all tests are: as users compile it takes several times longer, and tests no more.
+  environment["XLA_FLAGS"] = ONE_DEVICE
   done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
   return done.stdout

@@ -8,6 +8,7 @@ import pytest
 from absl import logging
 
 from reliability import configs, kills, workdirs
+from tests.runs import ONE_DEVICE
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def test_damaged_folders_are_as_before_or_say_so():
 def test_killed_run_is_the_uninterrupted_one(monkeypatch):
   """Two seeds at once, killed while it writes a checkpoint and while it trains."""
   monkeypatch.setattr(kills, "NUM_STEPS", 32)
+  monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE)
   found = kills.search(2, 1, ("two-seeds",))
   assert found["failures"] == []
   assert sum(found["kills"].values()) == 2
@@ -41,12 +43,12 @@ def test_killed_run_is_the_uninterrupted_one(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("only_warnings")
 def test_random_configs_train_or_are_refused_by_a_key_that_was_changed():
-  results = configs.try_configs(0, range(150, 190))
+  results = configs.try_configs(0, range(150, 170))
   found = configs.summary(0, results)
   assert found["failures"] == []
   assert found["counts"][configs.TRAINED] >= 1
-  assert found["counts"][configs.TRACED] >= 5
-  assert found["counts"][configs.REFUSED] >= 15
+  assert found["counts"][configs.TRACED] >= 2
+  assert found["counts"][configs.REFUSED] >= 7
 
 
 def test_kept_results_are_those_of_the_seed_and_the_numbers(monkeypatch, tmp_path):

@@ -18,10 +18,10 @@ from scae_jax.training.program import Program
 from scae_jax.training.revival import NOISE, noisy_copies, sources_of
 from tests import toy_system
 from tests.runs import assert_same_run, stop_after
-from tests.tiny import random_variables, tiny_batch, tiny_system
+from tests.tiny import compiled, random_variables, tiny_batch, tiny_system
 from tests.toy_system import toy_config
 
-pytestmark = pytest.mark.usefixtures("compiled_once")
+pytestmark = pytest.mark.usefixtures("compiled_once", "one_device_always")
 
 
 def make_system(model, loss, data):
@@ -124,12 +124,13 @@ def test_copies_of_an_scae_object_say_what_it_says(monkeypatch):
   system, batch = tiny_system(), tiny_batch()
   variables = random_variables(system.module, batch, train=True)
   source = jnp.array([1, 1, 2, 1])
+  find = compiled(system.find)
+  before = find(variables, batch)
   flat = flatten_dict(variables["params"], sep="/")
   for path, leaf in flat.items():
     if system.object_params(path):
       flat[path] = noisy_copies(leaf, source, source != jnp.arange(4), jax.random.key(0))
-  copied = {"params": unflatten_dict(flat, sep="/")}
-  found, before = system.find(copied, batch), system.find(variables, batch)
+  found = find({"params": unflatten_dict(flat, sep="/")}, batch)
   for name in ("object_presence", "object_poses"):
     new, old = getattr(found, name), getattr(before, name)
     np.testing.assert_allclose(new, old[:, source], rtol=1e-5, atol=1e-6)

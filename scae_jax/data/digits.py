@@ -1,5 +1,7 @@
 """scikit-learn's embedded handwritten digits: real data that needs no file and no network."""
 
+import functools
+
 import numpy as np
 from scipy import ndimage
 
@@ -8,6 +10,7 @@ from scae_jax.data.dataset import Dataset, Split
 NUM_TEST = 360
 
 
+@functools.cache
 def load_digits() -> Dataset:
   """Loads the 1,797 digits of 8x8 pixels, upsampled to 16x16.
 
@@ -21,6 +24,7 @@ def load_digits() -> Dataset:
   raw_images, labels = datasets.load_digits(return_X_y=True)
   images = upsample_twice(np.asarray(raw_images).reshape(-1, 8, 8))
   labels = np.asarray(labels).astype(np.int32)
+  images.flags.writeable = labels.flags.writeable = False  # all who load them share them
   train, test = slice(0, -NUM_TEST), slice(-NUM_TEST, None)
   splits = {"train": Split(images[train], labels[train]), "test": Split(images[test], labels[test])}
   return Dataset("digits", tuple(str(digit) for digit in range(10)), splits)

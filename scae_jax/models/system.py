@@ -158,7 +158,7 @@ def _nothing(*_: Any) -> dict[str, Any]:
   return {}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # each is itself: what is traced of it is kept by it
 class System:
   """A model as `training` and `evaluation` see it; each model's file exports `make_system`.
 

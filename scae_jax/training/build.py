@@ -103,7 +103,7 @@ def build(
         "config.train.revive_idle must be () with this model, which has no object capsules with"
         f" parameters of their own; it is {settings.train.revive_idle!r}."
       )
-    traced = check_system(system, feed.spec, settings.train.batch_size)
+    traced = check_system(system, feed.spec, settings.train.batch_size, training=training)
     require_memory(settings, feed, traced, training=training)
     if isinstance(data, Dataset) and system.classify is None:
       _check_clusters(data, settings)

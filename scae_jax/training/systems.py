@@ -22,7 +22,7 @@ class Traced(NamedTuple):
   """The size of a system, from tracing it."""
 
   params: Any  # shapes
-  in_training: int  # bytes of the largest array of a training batch's loss
+  in_training: int  # bytes of the largest array of a training batch's loss, if that is traced
   in_evaluation: int  # likewise of a test batch
 
 
@@ -49,14 +49,15 @@ def systems() -> list[str]:
   return sorted(file.stem for file in files if "\ndef make_system(" in file.read_text())
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))  # so that it is traced once a system
 def init_params(system: System, data: Spec, params_key: Array, noise_key: Array) -> Any:
   """The parameters of a system's module, newly drawn."""
   keys = {"params": params_key, "noise": noise_key}
   return system.module.init(keys, data.blank_batch(2), train=True)["params"]
 
 
-def check_system(system: System, data: Spec, batch_size: int) -> Traced:
-  """Traces a training and a test batch, without computing anything.
+def check_system(system: System, data: Spec, batch_size: int, *, training: bool = True) -> Traced:
+  """Traces a training batch, unless not for `training`, and a test batch; computes nothing.
 
   Raises ValueError if the model does; if terms and weights differ, the schedule is none, a shape is
   wrong, or a feature and a reading have one name.
@@ -75,7 +76,7 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
 
   params = jax.eval_shape(functools.partial(init_params, system, data), key, key)
   largest, results = [], []
-  for step in (0, None):
+  for step in (0, None) if training else (None,):
     trace = jax.make_jaxpr(functools.partial(run, step=step), return_shape=True)
     program, shapes = trace(params, key, batch)
     largest.append(_largest_array(program.jaxpr))
@@ -98,7 +99,7 @@ def check_system(system: System, data: Spec, batch_size: int) -> Traced:
       _check_shape(f"presences of {kind!r}", presence.shape, shape[:2], f"[batch {batch_size}, n]")
     if both := sorted(set(features) & set(readings)):
       raise ValueError(f"the system's features and readings must differ in name; both have {both}.")
-  return Traced(params, *largest)
+  return Traced(params, largest[0], largest[-1])
 
 
 def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> None:
