@@ -29,6 +29,7 @@ CHANNELS = {"svhn_cropped": 3, "cifar10": 3, "smallnorb": 2}
 # They build what another preset does; what differs is said below.
 ALIKE = {
   *(("fashion_mnist", preset) for preset in mnist.PRESETS),
+  *(("mnist", preset) for preset in ("quick", "quick_views", "views_40")),
   ("matrix_capsules", "mnist"),
   ("matrix_capsules", "mnist_small"),
   ("probabilistic", "mnist_variational"),
