@@ -105,10 +105,8 @@ def test_gradient_of_the_total_by_differences():
   start = random_variables(system.module, batch, train=False)["params"]
 
   with jax.enable_x64(True):
-    start, image = jax.tree.map(
-      lambda leaf: jnp.asarray(leaf, jnp.float64), (start, batch["image"])
-    )
-    batch = {"image": image, "label": batch["label"]}
+    start = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), start)
+    batch = {"image": jnp.asarray(batch["image"], jnp.float64), "label": batch["label"]}
 
     @jax.jit
     @jax.value_and_grad
