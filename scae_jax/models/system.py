@@ -158,7 +158,7 @@ def _nothing(*_: Any) -> dict[str, Any]:
   return {}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # each is itself: what is traced of it is kept by it
+@dataclasses.dataclass(frozen=True, eq=False)  # hashed by identity: jit takes it as a static one
 class System:
   """A model as `training` and `evaluation` see it; each model's file exports `make_system`.
 
