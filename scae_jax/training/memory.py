@@ -81,7 +81,7 @@ def _needed(settings: Settings, feed: Feed, traced: Traced, training: bool) -> i
   indices = 4 * train.dispatch_length * train.batch_size
   # Devices of a CPU have one memory.
   shares = 1 if jax.default_backend() == "cpu" else jax.device_count()
-  a_step = train.seeds * max(traced.in_training, traced.in_evaluation) // shares
+  a_step = train.seeds * traced.largest // shares
   return train.seeds * (params + _tree_bytes(state) + indices) + max(a_step, a_pass)
 
 
@@ -97,7 +97,8 @@ def _needed_with_half(
     spec = dataclasses.replace(spec, canvas=half)
   try:
     settings = read_settings(config)
-    traced = check_system(make_system(settings, spec), spec, settings.train.batch_size)
+    system, batch_size = make_system(settings, spec), settings.train.batch_size
+    traced = check_system(system, spec, batch_size, training=training)
   except (ValueError, RunError):
     return math.inf
   return _needed(settings, feed, traced, training)

@@ -22,8 +22,8 @@ class Traced(NamedTuple):
   """The size of a system, from tracing it."""
 
   params: Any  # shapes
-  in_training: int  # bytes of the largest array of a training batch's loss, if that is traced
-  in_evaluation: int  # likewise of a test batch
+  largest: int  # bytes of the largest array in all that was traced
+  in_evaluation: int  # likewise in a test batch alone
 
 
 def make_system(settings: Settings, data: Spec) -> System:
@@ -99,7 +99,7 @@ def check_system(system: System, data: Spec, batch_size: int, *, training: bool 
       _check_shape(f"presences of {kind!r}", presence.shape, shape[:2], f"[batch {batch_size}, n]")
     if both := sorted(set(features) & set(readings)):
       raise ValueError(f"the system's features and readings must differ in name; both have {both}.")
-  return Traced(params, largest[0], largest[-1])
+  return Traced(params, max(largest), largest[-1])
 
 
 def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> None:
