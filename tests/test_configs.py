@@ -26,7 +26,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init
 # Those of another file.
 PRESETS = {"cifar10": svhn.PRESETS, "fashion_mnist": mnist.PRESETS}
 CHANNELS = {"svhn_cropped": 3, "cifar10": 3, "smallnorb": 2}
-# They build what another preset does; what differs is said below.
+# They build what another preset does.
 ALIKE = {
   *(("fashion_mnist", preset) for preset in mnist.PRESETS),
   *(("mnist", preset) for preset in ("quick", "quick_views", "views_40")),

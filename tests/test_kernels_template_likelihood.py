@@ -167,6 +167,24 @@ def test_seeds_at_once_in_a_scan():
   assert np.abs(values[0] - values[1]).min() > 1e-2
 
 
+def test_devices_of_a_training_step_see_their_own_examples():
+  """Inside a `shard_map` a gradient is of a device's own image; their sum is that of both."""
+  sizes, block = CASES["plain"]
+  mesh, each, split = make_mesh(jax.devices()[:2]), jax.P(), jax.P("data")
+  specs = (each, split, split, split, each, each, split)
+
+  def total(*inputs):
+    return jnp.sum(template_log_prob(*inputs, SCALE, block=block, interpret=True))
+
+  def summed(*inputs):
+    return jax.lax.psum(gradient(*inputs), "data")
+
+  gradient = jax.value_and_grad(total, argnums=(0, 4, 5))  # by what all examples share
+  shared = jax.shard_map(summed, mesh=mesh, in_specs=specs, out_specs=each, check_vma=False)
+  found, wanted = (compiled(run)(*random_inputs(*sizes)) for run in (shared, gradient))
+  chex.assert_trees_all_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 def lowered(function, *arrays, num_devices=1):
   """The program for CUDA, as text, of what has shapes and types; no GPU is needed to write it."""
   fields = {"device_kind": "NVIDIA H100 80GB HBM3", "num_cores": None, "platform": "gpu"}

@@ -145,15 +145,15 @@ def test_two_views_of_an_image_agree_in_training_alone(tiny):
   @compiled
   def terms_of(variables):
     output = system.module.apply(variables, batch, train=False)
-    one_view, none, training = (
+    one_view, held_out, training = (
       of.loss_terms(output, batch, step) for of, step in ((tiny[0], 7), (system, None), (system, 7))
     )
-    return one_view, none, training, sparsity.view_divergence(output.mass)
+    return one_view, held_out, training, sparsity.view_divergence(output.mass)
 
-  one_view, none, training, divergence = terms_of(tiny[1])
+  one_view, held_out, training, divergence = terms_of(tiny[1])
   np.testing.assert_allclose(training.pop("views"), divergence, rtol=1e-6)
   assert divergence > 0
-  assert training.keys() == none.keys() == one_view.keys()
+  assert training.keys() == held_out.keys() == one_view.keys()
   with pytest.raises(
     ValueError, match=r"weights\.views must be 0 where .*two_views is False; it is 2"
   ):
