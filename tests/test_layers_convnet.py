@@ -1,6 +1,7 @@
 """Convolutions, ConvNet, poolings and MLPs against SciPy and NumPy."""
 
 import math
+import re
 
 import chex
 import jax
@@ -10,6 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from scae_jax.kernels import patch_convolutions
+from scae_jax.kernels.frequency_convolution import convolve_frequencies, is_faster
 from scae_jax.layers.convnet import ConvNet, Convolution, convolve_layers
 from scae_jax.layers.mlp import MLP, CapsuleMLP
 from scae_jax.layers.pooling import Pooling
@@ -73,13 +75,37 @@ def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatc
   chex.assert_trees_all_close(*results, rtol=1e-4, atol=1e-3)
 
 
-def test_a_kernel_larger_than_a_cache_meets_many_examples_at_a_time():
-  """CapsNet's primary capsules: 21 MB, which blocks of one example would read 128 times."""
-  image, kernel, bias = (
-    jax.ShapeDtypeStruct(shape, jnp.float32)
-    for shape in ((128, 20, 20, 256), (9, 9, 256, 256), (256,))
+@pytest.mark.parametrize(
+  ("sides", "taps", "stride"), [((9, 12), (3, 4), 1), ((12, 9), (5, 4), 2), ((11, 10), (2, 1), 3)]
+)
+def test_products_of_frequencies_are_the_convolution(sides, taps, stride):
+  """Even and odd periods, taps that the stride does not divide, and columns that no tap sees."""
+  image, weights = normal(3, *sides, 2), ((normal(*taps, 2, 4, seed=2), jnp.zeros(4)),)
+
+  def value_and_gradients(convolve):
+    def total(image, kernel):
+      value = convolve(image, kernel)
+      return jnp.sum(jnp.sin(value)), value
+
+    return jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))(image, weights[0][0])
+
+  chex.assert_trees_all_close(
+    value_and_gradients(lambda x, k: convolve_frequencies(x, k, stride)),
+    value_and_gradients(lambda x, k: convolve_layers(x, ((k, weights[0][1]),), (stride,), "none")),
+    rtol=1e-4,
+    atol=1e-4,
   )
-  assert patch_convolutions.examples_at_a_time(image, ((kernel, bias),), (2,)) == 128
+
+
+def test_a_large_kernel_is_multiplied_by_frequency():
+  """CapsNet's primary capsules, unless the batch is small; a third of the multiplications."""
+  kernel = jax.ShapeDtypeStruct((9, 9, 256, 256), jnp.float32)
+  images = {n: jax.ShapeDtypeStruct((n, 20, 20, 256), jnp.float32) for n in (1, 128)}
+  assert [is_faster(image, kernel, 2) for image in images.values()] == [False, True]
+  layer = Convolution(256, 9, 2)
+  shapes = jax.eval_shape(layer.init, jax.random.key(0), images[128])
+  text = jax.jit(layer.apply).lower(shapes, images[128]).as_text()
+  assert re.search(r"dot_general .* -> tensor<148x128x256xf32>", text)
 
 
 def test_gradients_of_weights_are_sums_over_the_devices():

@@ -23,9 +23,6 @@ ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]
   "elu": (jax.nn.elu, lambda y: jnp.where(y > 0, 1, y + 1)),
 }
 MAX_NUMBERS = 2**20  # in the patches of a layer, of all examples that are computed at a time
-# A larger kernel is read from memory again for each block, so its blocks are larger: at most this
-# many numbers of patches for each number of the kernel.
-LARGE_KERNELS = 32
 
 Weights = tuple[tuple[Array, Array], ...]
 
@@ -45,8 +42,7 @@ def examples_at_a_time(image: Array, weights: Weights, strides: tuple[int, ...])
   for (kernel, _), stride in zip(weights, strides, strict=True):
     rows, columns, channels, _ = kernel.shape
     height, width = (height - rows) // stride + 1, (width - columns) // stride + 1
-    limit = MAX_NUMBERS if kernel.size <= MAX_NUMBERS else LARGE_KERNELS * kernel.size
-    most = min(most, limit // (height * width * rows * columns * channels))
+    most = min(most, MAX_NUMBERS // (height * width * rows * columns * channels))
   return max((n for n in range(1, most + 1) if batch % n == 0), default=1)
 
 

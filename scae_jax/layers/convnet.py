@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from scae_jax.kernels import frequency_convolution
 from scae_jax.kernels.patch_convolutions import ACTIVATIONS, Weights, convolve_patches
 from scae_jax.layers.sight import Window, map_side
 from scae_jax.typing import Array, Float, typed
@@ -48,9 +49,20 @@ def convolve(
   return jax.lax.platform_dependent(
     image,
     weights,
-    cpu=lambda x, w: convolve_patches(x, w, strides, activation),
+    cpu=lambda x, w: _convolve_on_cpu(x, w, strides, activation),
     default=lambda x, w: convolve_layers(x, w, strides, activation),
   )
+
+
+def _convolve_on_cpu(
+  image: Array, weights: Weights, strides: tuple[int, ...], activation: str
+) -> Array:
+  function, _ = ACTIVATIONS[activation]
+  if len(weights) == 1 and frequency_convolution.is_faster(image, weights[0][0], strides[0]):
+    kernel, bias = weights[0]
+    x = frequency_convolution.convolve_frequencies(image, kernel, strides[0])
+    return function(x + bias[None, None, None])
+  return convolve_patches(image, weights, strides, activation)
 
 
 def convolve_layers(

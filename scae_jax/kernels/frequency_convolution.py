@@ -1,0 +1,108 @@
+"""A convolution as products of frequencies: the form for a CPU where the kernel is large.
+
+By the convolution theorem a frequency of the result is a matrix product, over channels, of those of
+image and kernel: fewer products than the kernel has pixels at each position. Three products of real
+sums take the place of a complex one (Gauss). With a stride, every s-th row and column is an image
+of its own. All this is one constant matrix before the products, for image and kernel, and one after
+them, so gradients are products alike.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from scae_jax.typing import Array, Float, typed
+
+MIN_KERNEL = 2**20  # numbers; a smaller kernel stays in a cache
+Sides = tuple[int, ...]
+
+
+class Grid(NamedTuple):
+  """Rows and columns where every s-th pixel is one image."""
+
+  positions: Sides  # of the result
+  taps: Sides  # pixels of the kernel
+  period: Sides  # pixels of the image that are seen; what follows may be the first again
+
+
+def grid_of(image: Array, kernel: Array, stride: int) -> Grid:
+  """Of an image [b, h, w, c] and a kernel [r, r2, c, d]."""
+  sides = list(zip(image.shape[1:3], kernel.shape[:2], strict=True))
+  positions = tuple((side - taps) // stride + 1 for side, taps in sides)
+  taps = tuple(math.ceil(taps / stride) for _, taps in sides)
+  return Grid(positions, taps, tuple(p + t - 1 for p, t in zip(positions, taps, strict=True)))
+
+
+def is_faster(image: Array, kernel: Array, stride: int) -> bool:
+  """Whether the kernel is large, and at most half of a convolution's multiplications are left."""
+  grid, batch = grid_of(image, kernel, stride), len(image)
+  channels, width = stride**2 * kernel.shape[2], kernel.shape[3]
+  positions, taps, period = map(math.prod, grid)
+  of_each = (
+    batch * period * channels + (taps + batch) * channels * width + batch * positions * width
+  )
+  left = _num_products(grid.period) * of_each
+  return kernel.size > MIN_KERNEL and 2 * left <= batch * positions * kernel.size
+
+
+def _num_products(period: Sides) -> int:
+  """One for a frequency that is its own opposite, three for two that are each other's."""
+  alone = math.prod(2 - side % 2 for side in period)
+  return alone + 3 * (math.prod(period) - alone) // 2
+
+
+@functools.cache
+def _matrices(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Of the image's pixels [n, period] and of the kernel's [n, taps], and back [positions, n]."""
+  rows, columns = grid.period
+  number = np.arange(rows * columns).reshape(rows, columns)
+  opposite = np.roll(number[::-1, ::-1], (1, 1), axis=(0, 1))
+  kept = number <= opposite
+  pair = (number < opposite)[kept]
+
+  def waves(sides: Sides) -> np.ndarray:
+    """[frequencies, pixels], complex."""
+    pixels = np.eye(math.prod(sides)).reshape(-1, *sides)
+    return np.fft.fft2(pixels, s=grid.period)[:, kept].T
+
+  def real(z: np.ndarray) -> np.ndarray:
+    return np.concatenate([z.real, z.imag[pair], (z.real + z.imag)[pair]])
+
+  # With products a, b and c of these sums, a frequency is a - b + i (c - a - b).
+  back = np.conj(waves(grid.positions)) * np.where(pair, 2, 1)[:, None] / number.size
+  products = [back.real + back.imag, (back.imag - back.real)[pair], -back.imag[pair]]
+  return real(waves(grid.period)), real(np.conj(waves(grid.taps))), np.concatenate(products).T
+
+
+def _every(x: Array, sides: Sides, stride: int) -> Array:
+  """[h, w, b, c] as [h' w', b s s c]: every s-th pixel of h' s rows and w' s columns.
+
+  Rows and columns that x does not have are zero.
+  """
+  rows, columns = (side * stride for side in sides)
+  x = x[:rows, :columns]
+  x = jnp.pad(x, ((0, rows - x.shape[0]), (0, columns - x.shape[1]), (0, 0), (0, 0)))
+  x = x.reshape(sides[0], stride, sides[1], stride, *x.shape[2:])
+  return x.transpose(0, 2, 4, 1, 3, 5).reshape(math.prod(sides), -1)
+
+
+@typed
+def convolve_frequencies(
+  image: Float[Array, "b h w c"], kernel: Float[Array, "r r2 c d"], stride: int
+) -> Float[Array, "b h2 w2 d"]:
+  """The VALID convolution (correlation), with a stride in both directions."""
+  grid = grid_of(image, kernel, stride)
+  of_image, of_kernel, back = (jnp.asarray(m, jnp.float32) for m in _matrices(grid))
+  batch, (*taps, channels, width) = len(image), kernel.shape
+  images = of_image @ _every(image.transpose(1, 2, 0, 3), grid.period, stride)
+  kernels = of_kernel @ _every(kernel.reshape(*taps, 1, -1), grid.taps, stride)
+  products = jnp.einsum(
+    "nbc,ncd->nbd",
+    images.reshape(-1, batch, stride**2 * channels),
+    kernels.reshape(-1, stride**2 * channels, width),
+  )
+  result = jnp.einsum("pn,nbd->bpd", back, products).astype(image.dtype)
+  return result.reshape(batch, *grid.positions, width)
