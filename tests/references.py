@@ -96,27 +96,17 @@ def reference_routing(part_poses, votes, scale, presence, normalize_mixing):
 
 
 def reference_agreement(given, iterations):
-  """Procedure 1 of the paper, one child and parent after the other, in float64."""
+  """Procedure 1 of the paper, in float64."""
   given = np.asarray(given, np.float64)
-  children, num_parents, _ = given.shape
-  logits = np.zeros((children, num_parents))
+  logits = np.zeros(given.shape[:2])
   history = []
   for _ in range(iterations):
-    coupling = np.zeros_like(logits)
-    for n in range(children):
-      powers = np.exp(logits[n])
-      coupling[n] = powers / powers.sum()
-    parents = []
-    for k in range(num_parents):
-      s = sum(coupling[n, k] * given[n, k] for n in range(children))
-      length = np.linalg.norm(s)
-      parents.append(length**2 / (1 + length**2) * s / length)
-    agreement = np.zeros_like(logits)
-    for n in range(children):
-      for k in range(num_parents):
-        agreement[n, k] = np.dot(given[n, k], parents[k])
-    logits = logits + agreement
-    history.append((np.array(parents), coupling, agreement))
+    coupling = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    s = np.einsum("nk,nkd->kd", coupling, given)
+    length = np.linalg.norm(s, axis=1, keepdims=True)
+    parents = length**2 / (1 + length**2) * s / length
+    history.append((parents, coupling, np.sum(given * parents, axis=2)))
+    logits = logits + history[-1][2]
   return history
 
 

@@ -1,6 +1,5 @@
 """Convolutions, ConvNet, poolings and MLPs against SciPy and NumPy."""
 
-import math
 import re
 
 import chex
@@ -27,6 +26,16 @@ def random_variables(module, *inputs):
 
 def normal(*shape, seed=1):
   return jnp.asarray(np.random.RandomState(seed).normal(0, 1, shape), jnp.float32)
+
+
+def value_and_gradients(convolve, image, weights):
+  """The convolution, and gradients of a sum that slopes differently at each number."""
+
+  def total(image, weights):
+    value = convolve(image, weights)
+    return jnp.sum(value * jnp.cos(jnp.arange(value.size)).reshape(value.shape)), value
+
+  return jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))(image, weights)
 
 
 def test_convnet_against_scipy():
@@ -60,17 +69,10 @@ def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatc
     monkeypatch.setattr(patch_convolutions, "MAX_NUMBERS", 6 * 5 * 18 * (at_a_time + 1))
   found = patch_convolutions.examples_at_a_time(image, weights, strides)
   assert found == at_a_time
-  shape = jax.eval_shape(lambda: convolve_layers(image, weights, strides, activation)).shape
-  cotangent = normal(*shape, seed=20)
-
-  def value_and_gradients(convolve):
-    def total(image, weights):
-      value = convolve(image, weights, strides, activation)
-      return jnp.sum(value * cotangent), value
-
-    return jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))(image, weights)
-
-  results = map(value_and_gradients, (patch_convolutions.convolve_patches, convolve_layers))
+  results = (
+    value_and_gradients(lambda x, w, form=form: form(x, w, strides, activation), image, weights)
+    for form in (patch_convolutions.convolve_patches, convolve_layers)
+  )
   # Sums of up to 24 products in three layers; of weights, over all examples and positions.
   chex.assert_trees_all_close(*results, rtol=1e-4, atol=1e-3)
 
@@ -80,32 +82,23 @@ def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatc
 )
 def test_products_of_frequencies_are_the_convolution(sides, taps, stride):
   """Even and odd periods, taps that the stride does not divide, and columns that no tap sees."""
-  image, weights = normal(3, *sides, 2), ((normal(*taps, 2, 4, seed=2), jnp.zeros(4)),)
-
-  def value_and_gradients(convolve):
-    def total(image, kernel):
-      value = convolve(image, kernel)
-      return jnp.sum(jnp.sin(value)), value
-
-    return jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))(image, weights[0][0])
-
-  chex.assert_trees_all_close(
-    value_and_gradients(lambda x, k: convolve_frequencies(x, k, stride)),
-    value_and_gradients(lambda x, k: convolve_layers(x, ((k, weights[0][1]),), (stride,), "none")),
-    rtol=1e-4,
-    atol=1e-4,
+  image, kernel = normal(3, *sides, 2), normal(*taps, 2, 4, seed=2)
+  forms = (
+    lambda x, k: convolve_frequencies(x, k, stride),
+    lambda x, k: convolve_layers(x, ((k, jnp.zeros(4)),), (stride,), "none"),
   )
+  results = (value_and_gradients(form, image, kernel) for form in forms)
+  chex.assert_trees_all_close(*results, rtol=1e-4, atol=1e-4)
 
 
 def test_a_large_kernel_is_multiplied_by_frequency():
   """CapsNet's primary capsules, unless the batch is small; a third of the multiplications."""
-  kernel = jax.ShapeDtypeStruct((9, 9, 256, 256), jnp.float32)
-  images = {n: jax.ShapeDtypeStruct((n, 20, 20, 256), jnp.float32) for n in (1, 128)}
-  assert [is_faster(image, kernel, 2) for image in images.values()] == [False, True]
+  kernel, image = normal(9, 9, 256, 256), jax.ShapeDtypeStruct((128, 20, 20, 256), jnp.float32)
+  assert is_faster(image, kernel, 2)
+  assert not is_faster(image.update(shape=(1, 20, 20, 256)), kernel, 2)
   layer = Convolution(256, 9, 2)
-  shapes = jax.eval_shape(layer.init, jax.random.key(0), images[128])
-  text = jax.jit(layer.apply).lower(shapes, images[128]).as_text()
-  assert re.search(r"dot_general .* -> tensor<148x128x256xf32>", text)
+  text = jax.jit(layer.apply).lower({"params": {"kernel": kernel, "bias": kernel[0, 0, 0]}}, image)
+  assert re.search(r"dot_general .* -> tensor<148x128x256xf32>", text.as_text())
 
 
 def test_gradients_of_weights_are_sums_over_the_devices():
@@ -144,17 +137,9 @@ def test_attention_pooling_is_a_softmax_over_positions():
   pooling, x = Pooling("attention", num_capsules=2, features=3), normal(2, 3, 4, 5)
   variables = random_variables(pooling, x)
   dense = variables["params"]["conv_1x1"]
-  expected = np.zeros((2, 2, 3))
-  for b in range(2):
-    for m in range(2):
-      weights, values = [], []
-      for row in range(3):
-        for column in range(4):
-          numbers = np.asarray(x)[b, row, column] @ dense["kernel"] + dense["bias"]
-          of_capsule = numbers[4 * m : 4 * (m + 1)]
-          values.append(of_capsule[:3])
-          weights.append(math.exp(of_capsule[3]))
-      expected[b, m] = np.array(weights) @ np.array(values) / sum(weights)
+  numbers = np.asarray(x).reshape(2, 12, 5) @ dense["kernel"] + dense["bias"]
+  values, logits = np.split(numbers.reshape(2, 12, 2, 4), [3], axis=-1)
+  expected = (np.exp(logits) * values).sum(axis=1) / np.exp(logits).sum(axis=1)
   actual = jax.jit(pooling.apply)(variables, x)
   np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)  # float32 sums of 12
 

@@ -68,13 +68,15 @@ def _matrices(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     pixels = np.eye(math.prod(sides)).reshape(-1, *sides)
     return np.fft.fft2(pixels, s=grid.period)[:, kept].T
 
-  def real(z: np.ndarray) -> np.ndarray:
-    return np.concatenate([z.real, z.imag[pair], (z.real + z.imag)[pair]])
+  def sums(z: np.ndarray) -> np.ndarray:
+    real, imag = np.real(z), np.imag(z)
+    return np.concatenate([real, imag[pair], (real + imag)[pair]])
 
   # With products a, b and c of these sums, a frequency is a - b + i (c - a - b).
   back = np.conj(waves(grid.positions)) * np.where(pair, 2, 1)[:, None] / number.size
-  products = [back.real + back.imag, (back.imag - back.real)[pair], -back.imag[pair]]
-  return real(waves(grid.period)), real(np.conj(waves(grid.taps))), np.concatenate(products).T
+  real, imag = np.real(back), np.imag(back)
+  products = [real + imag, (imag - real)[pair], -imag[pair]]
+  return sums(waves(grid.period)), sums(np.conj(waves(grid.taps))), np.concatenate(products).T
 
 
 def _every(x: Array, sides: Sides, stride: int) -> Array:
