@@ -1,10 +1,10 @@
 """A convolution as products of frequencies: the form for a CPU where the kernel is large.
 
 By the convolution theorem a frequency of the result is a matrix product, over channels, of those of
-image and kernel: fewer products than the kernel has pixels at each position. Three products of real
-sums take the place of a complex one (Gauss). With a stride, every s-th row and column is an image
-of its own. All this is one constant matrix before the products, for image and kernel, and one after
-them, so gradients are products alike.
+image and kernel. There are fewer frequencies than pairs of a position and a pixel of the kernel.
+Three products of real sums take the place of a complex one (Gauss). With a stride s, an image is
+s^2 images of every s-th row and column, as further channels. Image, kernel and result are
+multiplied with constant matrices, so gradients are matrix products too.
 """
 
 import functools
@@ -25,7 +25,7 @@ class Grid(NamedTuple):
 
   positions: Sides  # of the result
   taps: Sides  # pixels of the kernel
-  period: Sides  # pixels of the image that are seen; what follows may be the first again
+  period: Sides  # pixels of the image that the kernel sees; the image may repeat itself after them
 
 
 def grid_of(image: Array, kernel: Array, stride: int) -> Grid:
@@ -37,15 +37,15 @@ def grid_of(image: Array, kernel: Array, stride: int) -> Grid:
 
 
 def is_faster(image: Array, kernel: Array, stride: int) -> bool:
-  """Whether the kernel is large, and at most half of a convolution's multiplications are left."""
+  """Whether the kernel is large, and this takes fewer multiplications than the convolution."""
   grid, batch = grid_of(image, kernel, stride), len(image)
   channels, width = stride**2 * kernel.shape[2], kernel.shape[3]
   positions, taps, period = map(math.prod, grid)
   of_each = (
     batch * period * channels + (taps + batch) * channels * width + batch * positions * width
   )
-  left = _num_products(grid.period) * of_each
-  return kernel.size > MIN_KERNEL and 2 * left <= batch * positions * kernel.size
+  ours = _num_products(grid.period) * of_each
+  return kernel.size > MIN_KERNEL and ours < batch * positions * kernel.size
 
 
 def _num_products(period: Sides) -> int:
