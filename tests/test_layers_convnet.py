@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from scae_jax.kernels import patch_convolutions
-from scae_jax.kernels.frequency_convolution import convolve_frequencies, is_faster
+from scae_jax.kernels import frequency_convolution, patch_convolutions
+from scae_jax.layers import convnet
 from scae_jax.layers.convnet import ConvNet, Convolution, convolve_layers
 from scae_jax.layers.mlp import MLP, CapsuleMLP
 from scae_jax.layers.pooling import Pooling
@@ -67,8 +67,7 @@ def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatc
     # The first layer has the largest patches: 3 * 3 * 2 at 6x5 positions. One more example would
     # fit, but then blocks would not divide the batch.
     monkeypatch.setattr(patch_convolutions, "MAX_NUMBERS", 6 * 5 * 18 * (at_a_time + 1))
-  found = patch_convolutions.examples_at_a_time(image, weights, strides)
-  assert found == at_a_time
+  assert patch_convolutions.examples_at_a_time(image, weights, strides) == at_a_time
   results = (
     value_and_gradients(lambda x, w, form=form: form(x, w, strides, activation), image, weights)
     for form in (patch_convolutions.convolve_patches, convolve_layers)
@@ -80,24 +79,25 @@ def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatc
 @pytest.mark.parametrize(
   ("sides", "taps", "stride"), [((9, 12), (3, 4), 1), ((12, 9), (5, 4), 2), ((11, 10), (2, 1), 3)]
 )
-def test_products_of_frequencies_are_the_convolution(sides, taps, stride):
+def test_products_of_frequencies_are_the_convolution(sides, taps, stride, monkeypatch):
   """Even and odd periods, taps that the stride does not divide, and columns that no tap sees."""
-  image, kernel = normal(3, *sides, 2), normal(*taps, 2, 4, seed=2)
-  forms = (
-    lambda x, k: convolve_frequencies(x, k, stride),
-    lambda x, k: convolve_layers(x, ((k, jnp.zeros(4)),), (stride,), "none"),
+  monkeypatch.setattr(frequency_convolution, "is_faster", lambda *given: True)
+  monkeypatch.setattr(convnet, "convolve_patches", None)
+  image, weights = normal(3, *sides, 2), ((normal(*taps, 2, 4, seed=2), normal(4, seed=3)),)
+  results = (
+    value_and_gradients(lambda x, w, form=form: form(x, w, (stride,), "elu"), image, weights)
+    for form in (convnet.convolve, convolve_layers)
   )
-  results = (value_and_gradients(form, image, kernel) for form in forms)
   chex.assert_trees_all_close(*results, rtol=1e-4, atol=1e-4)
 
 
 def test_a_large_kernel_is_multiplied_by_frequency():
   """CapsNet's primary capsules, unless the batch is small; a third of the multiplications."""
   kernel, image = normal(9, 9, 256, 256), jax.ShapeDtypeStruct((128, 20, 20, 256), jnp.float32)
-  assert is_faster(image, kernel, 2)
-  assert not is_faster(image.update(shape=(1, 20, 20, 256)), kernel, 2)
-  layer = Convolution(256, 9, 2)
-  text = jax.jit(layer.apply).lower({"params": {"kernel": kernel, "bias": kernel[0, 0, 0]}}, image)
+  assert frequency_convolution.is_faster(image, kernel, 2)
+  assert not frequency_convolution.is_faster(image.update(shape=(1, 20, 20, 256)), kernel, 2)
+  given = {"params": {"kernel": kernel, "bias": kernel[0, 0, 0]}}, image
+  text = jax.jit(Convolution(256, 9, 2).apply).lower(*given)
   assert re.search(r"dot_general .* -> tensor<148x128x256xf32>", text.as_text())
 
 

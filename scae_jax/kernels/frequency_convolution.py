@@ -56,7 +56,10 @@ def _num_products(period: Sides) -> int:
 
 @functools.cache
 def _matrices(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Of the image's pixels [n, period] and of the kernel's [n, taps], and back [positions, n]."""
+  """For pixels of the image [n, period], pixels of the kernel [n, taps], and the way back.
+
+  The last one, [positions, n], is for the products of both.
+  """
   rows, columns = grid.period
   number = np.arange(rows * columns).reshape(rows, columns)
   opposite = np.roll(number[::-1, ::-1], (1, 1), axis=(0, 1))
