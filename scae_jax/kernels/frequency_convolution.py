@@ -44,11 +44,11 @@ def is_faster(image: Array, kernel: Array, stride: int) -> bool:
   of_each = (
     batch * period * channels + (taps + batch) * channels * width + batch * positions * width
   )
-  ours = _num_products(grid.period) * of_each
+  ours = num_products(grid.period) * of_each
   return kernel.size > MIN_KERNEL and ours < batch * positions * kernel.size
 
 
-def _num_products(period: Sides) -> int:
+def num_products(period: Sides) -> int:
   """One for a frequency that is its own opposite, three for two that are each other's."""
   alone = math.prod(2 - side % 2 for side in period)
   return alone + 3 * (math.prod(period) - alone) // 2
