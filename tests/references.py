@@ -98,8 +98,7 @@ def reference_routing(part_poses, votes, scale, presence, normalize_mixing):
 def reference_agreement(given, iterations):
   """Procedure 1 of the paper, in float64."""
   given = np.asarray(given, np.float64)
-  logits = np.zeros(given.shape[:2])
-  history = []
+  history, logits = [], np.zeros(given.shape[:2])
   for _ in range(iterations):
     coupling = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     s = np.einsum("nk,nkd->kd", coupling, given)
