@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from scae_jax.models.ablations import MENU
 from scae_jax.training.config import parse_command_line
 from scae_jax.training.errors import RunError
 from scae_jax.training.sweep import check_rows, read_sweep
@@ -62,19 +63,18 @@ def test_a_row_is_what_the_command_line_would_be(home):
 @pytest.mark.parametrize("name", ["digits", "mnist"])
 def test_shipped_sweeps_have_the_whole_menu(name, monkeypatch):
   monkeypatch.chdir(ROOT)
-  from scae_jax.models.ablations import MENU
-
-  base, *rows = read_sweep(pathlib.Path(f"sweeps/{name}-ablations.toml"), pathlib.Path("runs"))
-  assert base.name == "base"
-  assert [row.name for row in rows] == list(MENU)
+  found = read_sweep(pathlib.Path(f"sweeps/{name}-ablations.toml"), pathlib.Path("runs"))
+  base, *rows = [row for row in found if not row.start_from]
+  assert [base.name, *(row.name for row in rows)] == ["base", *MENU]
   for row in rows:
-    assert row.arguments[0].endswith(f"ablation={row.name}")
     assert row.arguments[1:] == base.arguments[1:]
-    assert row.arguments[0].startswith(base.arguments[0])
+    assert re.fullmatch(f"{base.arguments[0]}[:,]ablation={row.name}", row.arguments[0])
   settings = ("configs/digits.py", 18_000, 3) if name == "digits" else ("official", 300_000, 5)
   assert base.arguments[0].endswith(settings[0])
   assert (base.config.train.num_steps, base.config.train.seeds) == settings[1:]
   assert len(base.arguments) == 2  # the config and its seeds: nothing is shortened
+  second = [row.arguments[0].partition(":")[2] for row in found if row.start_from]
+  assert second == ["views", *(f"views,ablation={row}" for row in MENU)] * (name == "digits")
 
 
 def test_shipped_table_is_that_of_the_readme(monkeypatch):
