@@ -37,7 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
   parser.add_argument("--pretrained", default="", help="parameters in pretrained/, not a run's")
   parser.add_argument("--step", default="latest", help="checkpoint: a number, latest or best")
   parser.add_argument("--dataset", default="", help="score on this: scae_jax/data/transfer.py")
-  parser.add_argument("--data_dir", default="", help="where the set to score is, if elsewhere")
+  parser.add_argument("--data_dir", default="", help="instead of config.data.dir")
+  parser.add_argument("--scored_dir", default="", help="where --dataset is, if elsewhere")
   parser.add_argument("--affnist_dir", default="", help="instead of config.data.affnist_dir")
   parser.add_argument("--system", default="", help="dotted path of the run's, if of your own")
   parser.add_argument("--source", default="", help="dotted path of the run's data, if of your own")
@@ -47,8 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
   logging.set_verbosity(logging.WARNING)
   with exit_with_message(), explained():
     folder, workdir = named_folders(PRETRAINED, options.workdir, options.pretrained)
-    own_dir = "" if options.dataset else options.data_dir
-    given = {"data.dir": own_dir, "data.affnist_dir": options.affnist_dir}
+    given = {"data.dir": options.data_dir, "data.affnist_dir": options.affnist_dir}
     changes = {key: value for key, value in given.items() if value}
     settings = load_settings(folder, options.system, options.source, changes)
     # Never the folder that the config names: who shares a run may have put programs there.
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
     run = open_run(folder, options.step, settings)
     scored = None
     if options.dataset:
-      scored = load_scored_set(run, options.dataset, options.data_dir)
+      scored = load_scored_set(run, options.dataset, options.scored_dir)
     more = {"split": options.split, "max_examples": options.max_examples}
     if report_run(run, workdir, scored=scored, **more) == workdir / "evaluation":
       look_inside(run, folder, workdir)

@@ -79,6 +79,8 @@ def run_command(
   """
   with exit_with_message(), explained():
     keep_compiled("")
+    # As in sweep.py: this process must leave the device to the runs. So it scores on the CPU.
+    jax.config.update("jax_platforms", "cpu")
     root = options.workdir or pathlib.Path("runs") / f"{kind}-{options.data}"
     rows = make_rows(options)
     check_rows(rows, root)

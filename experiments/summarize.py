@@ -9,7 +9,7 @@ Reads each run's `evaluation/metrics.json` and `metrics.jsonl`, and writes `tabl
 import pathlib
 from typing import Any
 
-from scae_jax.evaluation.comparison import conditions, figures, seeds_table
+from scae_jax.evaluation.comparison import conditions_of_all, figures, seeds_table
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.files import read_json, write_json, write_whole
 from scae_jax.training.config import plain_parser
@@ -52,8 +52,7 @@ def wall_seconds(timings: list[dict[str, float]]) -> float:
 def table(runs: list[dict[str, Any]]) -> str:
   """Markdown: one row a figure, one column a run, then mean and standard deviation (n - 1)."""
   text = seeds_table([(run["metrics"]["seed"], run["figures"]) for run in runs])
-  first = runs[0]["metrics"]
-  return f"{text}\n\n{conditions(first)}\nDate: {first['date'][:10]}.\n"
+  return "\n".join([text, "", *conditions_of_all([run["metrics"] for run in runs])]) + "\n"
 
 
 def main() -> None:

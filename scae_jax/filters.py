@@ -20,8 +20,14 @@ def sobel_edges(image: Float[Array, "h w c"]) -> Float[Array, "h w c 2"]:
   kernels = jnp.stack([jnp.outer(derive, smooth), jnp.outer(smooth, derive)], axis=-1)
   padded = jnp.pad(image, ((1, 1), (1, 1), (0, 0)), mode="reflect")
   planes = jnp.moveaxis(padded, -1, 0)[..., None]
+  # An accelerator's shorter floats would move the target by more than a step of a pixel.
   edges = jax.lax.conv_general_dilated(
-    planes, kernels[:, :, None, :], (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    planes,
+    kernels[:, :, None, :],
+    (1, 1),
+    "VALID",
+    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    precision="highest",
   )
   return jnp.moveaxis(edges, 0, 2)
 

@@ -3,6 +3,7 @@
 import io
 import os
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -59,10 +60,15 @@ def test_a_fifth_of_each_class_is_held_out(undivided, load):
       assert (image[1, 1, 0] >= 100) == label
 
 
-def test_train_and_test_folders_are_kept(root, load):
-  for index, folder in enumerate(("train/a", "train/b", "train/b", "test/a", "test/b")):
+def test_train_and_test_folders_are_kept(root, load, caplog):
+  for index, folder in enumerate(("train/a", "train/b", "train/b", "test/a", "test/b", "val/a")):
     save(root / folder / f"{index}.png", picture(index, channels=1))
+  (root / "train" / "stray.txt").write_text("")
   dataset = load(root)
+  assert re.findall(r"1 entries of .* (\S+) among", caplog.text) == [
+    f"{root}/train/stray.txt",
+    f"{root}/val",
+  ]
   assert dataset.channels == 1
   assert dataset.splits["train"].images[:, 1, 1, 0].tolist() == [0, 1, 2]
   assert dataset.splits["train"].labels.tolist() == [0, 1, 1]

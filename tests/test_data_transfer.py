@@ -81,7 +81,7 @@ def test_ink_off_the_canvas_is_told(four):
   words = "ink of {0} of {0} images reaches off the canvas of {1} pixels: "
   assert load_scored("translated_four:4", 8).notes == (
     f"translated_four:4: {words.format(4, 8)}"
-    f"{lost.mean():.2g} % of an image's ink is lost in the mean, {lost.max():.2g} % at most.",
+    f"{lost.mean():.3g} % of an image's ink is lost in the mean, {lost.max():.3g} % at most.",
   )
   full = dataset_of(np.full((3, 4, 4, 1), 9, np.uint8))
   full = Dataset("full", full.class_names, full.splits, ("made up.",))

@@ -100,7 +100,7 @@ def test_flags_choose_what_is_scored(workdir, asked, official, tmp_path):
   images = save_images(tmp_path / "images", 10, 40)
   run(workdir)
   run(workdir, "--split=train", "--max_examples=0")
-  run(workdir, "--dataset=folder", f"--data_dir={images}")
+  run(workdir, "--dataset=folder", f"--scored_dir={images}")
   run(workdir, "--dataset=affine_digits")
   run(workdir, "--dataset=affnist", f"--affnist_dir={official}")
   nothing, of_train, *others = (given for _, given in asked)

@@ -1,5 +1,6 @@
 """Trained models on examples of one's own: any number, shape and type of them; changed poses."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -135,6 +136,8 @@ def test_images_are_prepared_as_evaluation_prepares_them():
   np.testing.assert_allclose(batch["image"], expected, atol=1e-5)
   floats = given.place(given.check(images / 255, None, resize=False), resize=False)
   assert_same(floats, batch, 1e-5)
+  half = given.check(np.asarray(images / 255, jnp.bfloat16), None, resize=False)
+  assert_same(given.place(half, resize=False), batch, 0.1)
 
 
 def on_canvas(images):
@@ -161,6 +164,15 @@ def test_pictures_are_of_what_the_model_says(digits, images, found):
   np.testing.assert_allclose(digits.draw(found), digits.draw(voted, "parts"), atol=1e-5)
   alone = voted.replace(part_presence=voted.part_presence * (winner == 3))
   np.testing.assert_allclose(digits.draw(found, only=3), digits.draw(alone, "parts"), atol=1e-5)
+  # Nothing is left of absent parts, though alphas of 60 outweigh log(1e-16); above 1 is 1.
+  variables = jax.tree_util.tree_map_with_path(
+    lambda path, x: x + 60 * ("alphas" in str(path)), digits.variables
+  )
+  strong = dataclasses.replace(digits, variables=variables)
+  given = (0 * winner, np.sign(winner), winner)
+  pictures = [strong.draw(found.replace(part_presence=each), "parts") for each in given]
+  assert [np.ptp(picture) > 0.5 for picture in pictures] == [False, True, True]
+  np.testing.assert_array_equal(pictures[1], pictures[2])
 
 
 def test_parts_follow_their_object(digits, found):

@@ -106,11 +106,14 @@ def test_points_have_groups():
   assert found.groups.shape == (5, options.slots)
   assert (found.groups[some["presence"] == 0] == -1).all()
   assert_same(model.predict(some["points"], presence=some["presence"]), found.groups)
+  with pytest.raises(ValueError, match="by must be one of"):
+    model.predict(some["points"], by="prior")
   few = model.encode(some["points"][:, :4])
   assert few.groups.shape == (5, 4)
   for points, presence, message in (
     (np.zeros((2, options.slots + 1, 2)), None, "p at most"),
     (np.zeros((2, 3, 2)), np.ones((2, 4)), r"presence must have shape \[2, 3\]"),
+    (np.zeros((2, 3, 2)), np.full((2, 3), 0.5), "presence must be 1 or 0"),
     (np.full((2, 3, 2), np.nan), None, "must be finite"),
   ):
     with pytest.raises(ValueError, match=message):
@@ -153,7 +156,7 @@ def test_objects_of_a_third_layer_hold_those_below():
   )
   assert found.object_poses.shape == (3, 2, 2, 3)
   owners = {"owner_0": np.full((3, 4), 2), "owner_1": np.tile([0, 0, 1], (3, 1))}
-  poses = np.tile(np.eye(2, 3), (3, 2, 1, 1))
+  poses = np.tile(np.eye(2, 3, dtype=int), (3, 2, 1, 1))
   found = found.replace(object_poses=poses, details=found.details | owners)
   drawn = model.draw(found)
   assert np.isfinite(drawn).all()

@@ -174,6 +174,7 @@ def test_all_mistakes_are_told_at_once_before_any_run(home):
       "small": "data.canvas = 15",
       "taken": "train.batch_size = 8",
       "long": 'optimizer = { schedule = "cosine", decay_steps = 3, end_factor = 0 }',
+      "nowhere": 'train.start_from = "nowhere"',
     }.items()
   )
   rows = rows_of(home, text)
@@ -187,6 +188,7 @@ def test_all_mistakes_are_told_at_once_before_any_run(home):
     "small": "config.data.canvas",
     "taken": "train.batch_size: 16 there, 8 given",
     "long": "decay_steps",
+    "nowhere": "nowhere holds no run",
   }.items():
     (line,) = (part for part in message.split("row '") if part.startswith(f"{name}'"))
     assert words in line

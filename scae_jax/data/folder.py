@@ -48,8 +48,9 @@ class FolderListing:
 def list_folder(data_dir: str) -> FolderListing:
   """Lists the images of a folder without opening them: `<class>/*`, or below `train` and `test`.
 
-  What is hidden is passed over, and with a warning what is no image. Raises ValueError if there is
-  no such folder or class, a class without images, or other classes in `train` than in `test`.
+  What is hidden is passed over, and with a warning what is no image of a class. Raises ValueError
+  if there is no such folder or class, a class without images, or other classes in `train` than in
+  `test`.
   """
   root = pathlib.Path(os.path.abspath(os.path.expanduser(data_dir)))
   if not data_dir or not root.is_dir():
@@ -60,6 +61,8 @@ def list_folder(data_dir: str) -> FolderListing:
   is_divided = any(_subfolders(root / split) for split in ("train", "test"))
   splits = ("train", "test") if is_divided else ("",)
   files = {split: _list_classes(root / split) for split in splits}
+  if is_divided:
+    _warn_of(root, [path for path in _visible(root) if path.name not in splits])
   classes = [list(by_class) for by_class in files.values()]
   if classes[0] != classes[-1]:
     raise ValueError(
@@ -88,14 +91,28 @@ def load_listing(listing: FolderListing) -> Dataset:
   return Dataset("folder", classes, splits)
 
 
+def _visible(folder: pathlib.Path) -> list[pathlib.Path]:
+  """What is not hidden in a folder, sorted; nothing of what is no folder."""
+  return sorted(path for path in folder.glob("*") if path.name[0] != ".")
+
+
 def _subfolders(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Folders that are not hidden, sorted; none of what is no folder."""
-  return sorted(path for path in folder.glob("*") if path.is_dir() and path.name[0] != ".")
+  return [path for path in _visible(folder) if path.is_dir()]
+
+
+def _warn_of(folder: pathlib.Path, passed_over: list[pathlib.Path]) -> None:
+  if passed_over:
+    logging.warning(
+      "%d entries of %s are no classes or images and are passed over, %s among them.",
+      len(passed_over),
+      folder,
+      passed_over[0],
+    )
 
 
 def _list_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
   """Image files by class name, sorted."""
-  files, passed_over = {}, []
+  files, passed_over = {}, [path for path in _visible(folder) if not path.is_dir()]
   for class_folder in _subfolders(folder):
     name = class_folder.name
     if name != name.encode(errors="replace").decode():  # Linux allows any bytes
@@ -103,7 +120,7 @@ def _list_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
         f"data set 'folder': expected names of classes in UTF-8, got {os.fsencode(class_folder)!r};"
         " rename that folder"
       )
-    visible = sorted(path for path in class_folder.iterdir() if path.name[0] != ".")
+    visible = _visible(class_folder)
     files[name] = [p for p in visible if p.suffix.lower() in SUFFIXES and p.is_file()]
     passed_over += sorted(set(visible) - set(files[name]))
   empty = folder if not files else next((folder / name for name in files if not files[name]), None)
@@ -112,13 +129,7 @@ def _list_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
       f"data set 'folder': expected images ({', '.join(SUFFIXES)}) in {empty}, got none; lay them "
       f"out as {_LAYOUTS}, and remove classes that have none"
     )
-  if passed_over:
-    logging.warning(
-      "%d entries of %s are not images and are passed over, %s among them.",
-      len(passed_over),
-      folder,
-      passed_over[0],
-    )
+  _warn_of(folder, passed_over)
   return files
 
 

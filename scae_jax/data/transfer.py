@@ -127,7 +127,7 @@ def _moved(request: _Request, split: Split, side: int, seed: int) -> tuple[Split
       lost = 100 * affine.lost_ink(images, maps, side)
       notes.append(
         f"ink of {num_cut:,} of {len(images):,} images reaches off the canvas of {side} pixels: "
-        f"{lost.mean():.2g} % of an image's ink is lost in the mean, {lost.max():.2g} % at most."
+        f"{lost.mean():.3g} % of an image's ink is lost in the mean, {lost.max():.3g} % at most."
       )
   return dataclasses.replace(split, images=affine.resample(images, maps, side)), notes
 

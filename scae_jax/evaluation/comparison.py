@@ -79,6 +79,16 @@ def conditions(metrics: Mapping[str, Any]) -> str:
   return f"{sentence}. Step {metrics['step']:,}.\n{hardware(metrics)}\n{versions(metrics)}"
 
 
+def conditions_of_all(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+  """The conditions of several reports, each sentence once, and when they were measured."""
+  each = [conditions(report).splitlines() for report in reports]
+  lines = [sentence for sentences in zip(*each, strict=True) for sentence in sentences]
+  dates = sorted(report["date"][:10] for report in reports)
+  if dates:
+    lines.append(f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.")
+  return list(dict.fromkeys(lines))
+
+
 def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, Any]]) -> None:
   """Writes `metrics.json` of several seeds.
 
@@ -149,14 +159,7 @@ def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequenc
     rows.append([row, str(len(by_seed)), *cells])
   mean = "Mean over seeds (standard deviation, n - 1). Accuracies in percent."
   lines = [markdown(rows), "", mean]
-  # A sentence that holds for several rows stands once.
-  each = [conditions(report).splitlines() for report in reports.values()]
-  lines += dict.fromkeys(
-    sentence for sentences in zip(*each, strict=True) for sentence in sentences
-  )
-  dates = sorted(report["date"][:10] for report in reports.values())
-  if dates:
-    lines.append(f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.")
+  lines += conditions_of_all(list(reports.values()))
   if unfinished:
     lines += ["", f"Not finished: {', '.join(unfinished)}."]
   return "\n".join(lines) + "\n"

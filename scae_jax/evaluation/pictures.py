@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
@@ -112,5 +113,6 @@ def save_figures(directory: pathlib.Path, drawers: Mapping[str, Callable[[], Fig
   """Draws each figure into `<directory>/<name>.png`, whole or not at all."""
   for name, draw in drawers.items():
     buffer = io.BytesIO()
-    draw().savefig(buffer, format="png")
+    with matplotlib.rc_context({"text.parse_math": False}):  # classes may have a $ in their names
+      draw().savefig(buffer, format="png")
     write_whole(directory / f"{name}.png", buffer.getvalue())

@@ -1,1 +1,1 @@
-"""Hand-written kernels for accelerators, each equal to a composition of the mathematics."""
+"""Faster forms of the mathematics for one backend each; each equals its definition."""

@@ -65,9 +65,11 @@ def template_log_prob(
 
   Each device of a mesh computes its own images; see `shards`. A `block` is the number of pixels
   that a program looks at together, a power of two from 16 to 512. `interpret` runs the kernels as
-  JAX operations, slowly: the only way without a GPU.
+  JAX operations, slowly: the only way without a GPU. ValueError if n is not c + 1.
   """
   height, width, channels = image.shape[1:]
+  if bank.shape[-1] != channels + 1:
+    raise ValueError(f"bank must have {channels + 1} channels, the last the mixing logits")
   sizes = Sizes(height, width, channels, bank.shape[1], float(scale), block, interpret)
   inverse = jax.vmap(jax.vmap(geometry.invert))(poses).reshape(*presence.shape, POSE_SIZE)
   background = jnp.stack([background_mean, background_logit])
@@ -78,12 +80,15 @@ def template_log_prob(
 
 @functools.cache
 def compiles(parts: int, side: int, height: int, width: int, channels: int) -> bool:
-  """Whether a template fits the kernels and they compile, for one example; warns if they do not.
+  """Whether a template fits the kernels and they compile, for one example; warns if not.
 
   So a GPU or a release of JAX that they do not suit costs time and not the run.
   """
   sizes = Sizes(height, width, channels, side, 1.0, BLOCK, interpret=False)
   if sizes.padded_channels * sizes.padded_side**2 > MAX_KEPT:
+    logging.warning(
+      "The likelihood is computed without its kernel: templates of %d pixels are too large", side
+    )
     return False
   shapes = ((parts, side, side, channels + 1), (1, parts, 2, 3), (1, parts, channels), (1, parts))
   arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (*shapes, (), ())]

@@ -60,9 +60,10 @@ class ImageInput:
   def place(self, arrays: Mapping[str, np.ndarray], *, resize: bool) -> Batch:
     """A batch of what `check` gave, its images on the canvas, [b, canvas, canvas, c]."""
     images = arrays["image"]
-    pixels = images.astype(np.float32)
     if images.dtype == np.uint8:
       pixels = np.asarray(to_unit_range(jnp.asarray(images)))
+    else:
+      pixels = images = images.astype(np.float32)
     if resize and images.shape[1:3] != self.side:
       shape = (len(images), *self.side, self.channels)
       pixels = np.asarray(jnp.clip(jax.image.resize(pixels, shape, "linear"), 0, 1))
@@ -99,6 +100,8 @@ class PointInput:
       raise ValueError(
         f"presence must have shape {list(points.shape[:2])}; it has {list(presence.shape)}."
       )
+    if not np.isin(presence, (0, 1)).all():
+      raise ValueError("presence must be 1 or 0 of every point.")
     if not np.isfinite(points).all():
       raise ValueError("points must be finite; mark those that are absent by presence 0.")
     absent = ((0, 0), (0, self.num_points - points.shape[1]))

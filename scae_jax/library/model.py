@@ -161,6 +161,8 @@ class Model:
     Raises:
       ValueError: as of `encode`; or there are no such clusters.
     """
+    if by and by not in self.clusters:
+      raise ValueError(f"by must be one of {list(self.clusters)}; it is {by!r}.")
     found = self.encode(examples, resize=resize, presence=presence)
     if found.groups is not None:
       return np.asarray(found.groups)
@@ -171,8 +173,6 @@ class Model:
     if not self.clusters:
       raise ValueError("no clusters were named for this model; evaluate its run with evaluate.py.")
     by = by or next(iter(self.clusters))
-    if by not in self.clusters:
-      raise ValueError(f"by must be one of {', '.join(self.clusters)}; it is {by!r}.")
     return self.clusters[by].predict(np.asarray(found.features[by]))
 
   def export(self, folder: str | os.PathLike[str]) -> None:
@@ -196,6 +196,8 @@ class Model:
     arrays = {path: _single(array) for path, array in given.items()}
     for path, shape in zip(paths, expected, strict=True):
       name, array = jax.tree_util.keystr(path, simple=True, separator="."), arrays[path]
+      if jnp.issubdtype(shape.dtype, jnp.floating):  # for whole numbers too
+        arrays[path] = array = array.astype(np.float32)
       if array.ndim == 0 or array.shape[1:] != shape.shape[1:]:
         sizes = ", ".join(["n", *map(str, shape.shape[1:])])
         raise ValueError(f"{name} must have shape [{sizes}]; it has {list(array.shape)}.")

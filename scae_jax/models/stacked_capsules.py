@@ -212,10 +212,9 @@ class SCAE(nn.Module):
   def draw_from_parts(self, found: Found, part: Array, canvas: int) -> Array:
     """Images [b, h, w, c] from poses and presences of parts; see `system.Draw`."""
     shown = (part < 0) | (jnp.arange(self.part_decoder.num_parts) == part)
-    presence = jnp.asarray(found.part_presence) * shown[None]
+    presence = jnp.clip(jnp.asarray(found.part_presence), 0.0, 1.0) * shown[None]
     poses = jnp.asarray(found.part_poses)
-    mixture = self.part_decoder(poses, presence, found.details["colours"], canvas)
-    return jax.vmap(mixtures.mode)(mixture)
+    return self._draw_present(poses, presence, found.details["colours"], canvas)
 
   def draw_from_objects(self, found: Found, number: Array, canvas: int) -> Array:
     """Images [b, h, w, c] from poses and presences of objects; see `system.Draw`.
@@ -239,8 +238,13 @@ class SCAE(nn.Module):
       winner, poses, details["object_part"], details["vote_presence"], scale
     )
     shown = (number < 0) | (winner == number)
-    mixture = self.part_decoder(poses, presence * shown, details["colours"], canvas)
-    return jax.vmap(mixtures.mode)(mixture)
+    return self._draw_present(poses, presence * shown, details["colours"], canvas)
+
+  def _draw_present(self, poses: Array, presence: Array, colours: Array, canvas: int) -> Array:
+    """Images [b, h, w, c] that parts of presence above 0 draw."""
+    # Presence 0 leaves a logit of alpha + log(1e-16), which may win; a collapsed pose has no alpha.
+    poses = jnp.where(presence[..., None, None] > 0, poses, 0.0)
+    return jax.vmap(mixtures.mode)(self.part_decoder(poses, presence, colours, canvas))
 
   def part_mixing(self, image: Array) -> Array:
     """Parts of images [b, h, w, c]: share of every pixel times its brightness, [b, m, h, w]."""

@@ -93,7 +93,8 @@ export function warp_part(model, m, pose, part_colour) {
 export function draw(model, warped, presence) {
   const { canvas, channels } = model;
   const [mean, logit] = background(model);
-  const log_presence = presence.map(safe_log);
+  // Of presence 0 nothing is left, whatever the logits are.
+  const log_presence = presence.map((one) => (one > 0 ? safe_log(one) : -Infinity));
   const picture = new Float32Array(canvas * canvas * channels);
   const share = new Float32Array(canvas * canvas * warped.length);
   for (let i = 0; i < canvas * canvas; i++) {

@@ -15,6 +15,7 @@ there. A folder in which another process trains is locked: its row fails, the ot
 import contextlib
 import dataclasses
 import fcntl
+import itertools
 import pathlib
 import re
 import signal
@@ -32,7 +33,15 @@ from scae_jax.files import read_json, write_whole
 from scae_jax.training.build import build
 from scae_jax.training.config import Settings, differences, parse_command_line, tuples
 from scae_jax.training.errors import FailedError, Interrupted, RunError
-from scae_jax.training.workdir import RESUMABLE_CHANGES, check_same_run
+from scae_jax.training.mesh import make_mesh
+from scae_jax.training.metrics import import_tensorboard
+from scae_jax.training.start import find_start
+from scae_jax.training.workdir import (
+  RESUMABLE_CHANGES,
+  check_same_data,
+  check_same_run,
+  describe_data,
+)
 
 SHARED_KEYS = ("config", "seeds", "overrides", "rows")
 ROW_KEYS = ("name", "config", "seeds", "overrides", "start_from")
@@ -90,12 +99,19 @@ def read_sweep(path: pathlib.Path, root: pathlib.Path) -> list[Row]:
 
 
 def check_rows(rows: Sequence[Row], root: pathlib.Path) -> None:
-  """Loads every row's data and traces its model; `RunError` with all that the runs would refuse."""
+  """Loads every row's data and traces its model; `RunError` with all that the runs would refuse,
+  whatever devices they have."""
   errors = []
   for row in rows:
+    workdir = root / row.name
     try:
-      check_same_run(root / row.name, row.config)
-      build(row.settings)
+      check_same_run(workdir, row.config)
+      if row.settings.train.tensorboard:
+        import_tensorboard()
+      system, data, feed = build(row.settings)
+      check_same_data(workdir, describe_data(data))
+      if not row.start_from:
+        find_start(row.settings, system, feed.spec, make_mesh(), workdir)
     except RunError as error:
       errors.append(f"row {row.name!r}: {error}")
   _raise_all(errors)
@@ -163,11 +179,18 @@ def make_row(
 
 
 def read_task(text: str, rows: Sequence[Row]) -> list[Row]:
-  """The rows of task i of n, `i/n`: every n-th from the i-th, both counted from 0."""
+  """The rows of task i of n, `i/n`: every n-th from the i-th, both counted from 0.
+
+  Only rows that start from no other are counted; the others go with the one they start from.
+  """
   match = re.fullmatch(r"(\d+)/(\d+)", text)
   if not match or int(match[1]) >= int(match[2]):
     raise RunError(f"--task must be i/n, with i from 0 to n - 1; it is {text!r}.")
-  return list(rows[int(match[1]) :: int(match[2])])
+  first = itertools.count()
+  numbers: dict[str, int] = {}
+  for row in rows:
+    numbers[row.name] = numbers[row.start_from] if row.start_from else next(first)
+  return [row for row in rows if numbers[row.name] % int(match[2]) == int(match[1])]
 
 
 def run_rows(
