@@ -65,10 +65,8 @@ def test_train_and_test_folders_are_kept(root, load, caplog):
     save(root / folder / f"{index}.png", picture(index, channels=1))
   (root / "train" / "stray.txt").write_text("")
   dataset = load(root)
-  assert re.findall(r"1 entries of .* (\S+) among", caplog.text) == [
-    f"{root}/train/stray.txt",
-    f"{root}/val",
-  ]
+  found = re.findall(r"1 entries of .* (\S+) among", caplog.text)
+  assert found == [f"{root}/train/stray.txt", f"{root}/val"]
   assert dataset.channels == 1
   assert dataset.splits["train"].images[:, 1, 1, 0].tolist() == [0, 1, 2]
   assert dataset.splits["train"].labels.tolist() == [0, 1, 1]
@@ -113,8 +111,7 @@ def test_names_of_files_and_what_is_not_an_image(undivided, load, caplog):
   (undivided / "cat" / ".hidden").write_text("")
   (undivided / ".git").mkdir()
   assert load(undivided).class_names == ("cat", "dog")
-  assert "1 entries" in caplog.text
-  assert "notes.txt" in caplog.text
+  assert re.search(r"1 entries of .*notes.txt", caplog.text)
   (undivided / "cat").rename(os.fsdecode(os.fsencode(undivided) + b"/\xffowl"))
   with pytest.raises(ValueError, match=r"names of classes in UTF-8, got .*xffowl.*; rename"):
     load(undivided)

@@ -137,8 +137,7 @@ def test_all_splits_are_turned_each_image_by_its_own_angle():
 
 
 @pytest.mark.parametrize(
-  ("name", "canvas", "side"),
-  [("affnist", 32, 32), ("affnist", 48, 40), ("affine_four", 48, 48)],
+  ("name", "canvas", "side"), [("affnist", 32, 32), ("affnist", 48, 40), ("affine_four", 48, 48)]
 )
 def test_affine_is_drawn_and_says_so(four, name, canvas, side):
   """As affNIST where its files are not there."""

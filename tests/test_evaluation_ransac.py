@@ -85,15 +85,9 @@ def test_a_true_pattern_is_missed_once_in_ten_thousand():
   ("scale", "degrees", "expected"),
   [
     # The scale of a fitted square is off by jitter / sqrt(8); four of that at 0.1 are 0.1414.
-    (4.141, 0.0, True),
-    (4.142, 0.0, False),
-    (0.859, 0.0, True),
-    (0.858, 0.0, False),
+    *((scale, 0.0, scale in (0.859, 4.141)) for scale in (0.858, 0.859, 4.141, 4.142)),
     # At a scale of 2, its angle by half of that in radians: 4.05 degrees.
-    (2.0, 34.04, True),
-    (2.0, -34.04, True),
-    (2.0, 34.06, False),
-    (2.0, -34.06, False),
+    *((2.0, degrees, abs(degrees) < 34.05) for degrees in (34.04, -34.04, 34.06, -34.06)),
   ],
 )
 def test_ranges_have_slack_for_the_jitter(scale, degrees, expected):

@@ -53,8 +53,7 @@ def test_convnet_against_scipy():
 
 
 @pytest.mark.parametrize(
-  ("batch", "at_a_time", "activation"),
-  [(7, 7, "elu"), (12, 4, "relu"), (13, 1, "none")],
+  ("batch", "at_a_time", "activation"), [(7, 7, "elu"), (12, 4, "relu"), (13, 1, "none")]
 )
 def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatch):
   """The products over patches that CPUs run in blocks, and the convolutions of other devices."""

@@ -72,8 +72,7 @@ def of_digits(name, preset="digits", **changes):
 def test_capsnet_draws_its_longest_capsule(images):
   model = of_digits("capsnet")
   found = model.encode(images)
-  assert found.object_presence is not None
-  assert found.scores.shape == (10, 10)
+  assert found.object_presence.shape == found.scores.shape == (10, 10)
   assert found.object_poses.ndim == 3
   labels = model.predict(images)
   np.testing.assert_array_equal(labels, found.scores.argmax(axis=1))
@@ -98,9 +97,8 @@ def test_points_have_groups():
   section = load_config("configs/constellations.py").data.to_dict()
   del section["name"]
   options = Scenes(**section)
-  spec = options.spec
   one_layer = {"model.object_encoder.num_layers": 1}
-  model = untrained("configs/constellations.py", spec, **one_layer)
+  model = untrained("configs/constellations.py", options.spec, **one_layer)
   some = jax.device_get(scenes(jax.random.key(0), options, 5))
   found = model.encode(some["points"], presence=some["presence"])
   assert found.groups.shape == (5, options.slots)
@@ -108,8 +106,7 @@ def test_points_have_groups():
   assert_same(model.predict(some["points"], presence=some["presence"]), found.groups)
   with pytest.raises(ValueError, match="by must be one of"):
     model.predict(some["points"], by="prior")
-  few = model.encode(some["points"][:, :4])
-  assert few.groups.shape == (5, 4)
+  assert model.encode(some["points"][:, :4]).groups.shape == (5, 4)
   for points, presence, message in (
     (np.zeros((2, options.slots + 1, 2)), None, "p at most"),
     (np.zeros((2, 3, 2)), np.ones((2, 4)), r"presence must have shape \[2, 3\]"),

@@ -254,8 +254,7 @@ def test_a_model_that_the_page_does_not_show(digits):
 
 
 @pytest.mark.parametrize(
-  ("key", "value"),
-  [("part_encoder.noise_in_evaluation", True), ("compute_dtype", "bfloat16")],
+  ("key", "value"), [("part_encoder.noise_in_evaluation", True), ("compute_dtype", "bfloat16")]
 )
 def test_a_page_whose_encoder_javascript_lacks_says_so(digits, dataset, tmp_path, key, value):
   model = with_settings(digits, **{f"model.{key}": value})

@@ -9,12 +9,7 @@ import pytest
 
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.training import workdir as workdirs
-from scae_jax.training.config import (
-  describe,
-  differences,
-  parse_command_line,
-  read_settings,
-)
+from scae_jax.training.config import describe, differences, parse_command_line, read_settings
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.processes import Processes
 from tests.toy_data import random_images
