@@ -7,8 +7,8 @@
 normalised to zero mean and unit variance, both cameras' together. Training takes random crops of
 32x32 and changes their brightness and contrast; testing takes the middle. `smallnorb_small` has 64,
 8, 16 and 16, 68,618 parameters. `mnist` and `mnist_small` are the same on MNIST, not normalised.
-All four are for a GPU. 3,000 steps of `mnist` under a cosine have 96.33 % (results/supervised, 2026-11-26);
-the others have not been trained yet. Splits by viewpoint:
+All four are for a GPU. 3,000 steps of `mnist` under a cosine have 96.33 % (results/supervised,
+2026-11-26); the others have not been trained yet. Splits by viewpoint:
 `--config.data.name=smallnorb:novel_azimuth` or `:novel_elevation`. What differs from the paper:
 there is no weight decay (`--config.optimizer.weight_decay` adds it), the margin of the spread loss
 rises within the 300,000 steps, and the ranges of brightness and contrast are chosen here.

@@ -112,9 +112,10 @@ def read(schema: type[Schema], section: str, values: Any, **derived: Any) -> Sch
   """A section of the config as an object of its class, every value checked.
 
   Fields are bool, int, float, str, tuple, Mapping of str, or one of these or None, with `Bound`s; a
-  Mapping's are for each of its values. `derived` fields have no key and are not checked. Lists
-  become tuples, and whole numbers floats where the field is one. Raises ValueError, with the key,
-  what came and what is expected, for an unknown or missing key, a wrong type or value.
+  Mapping's are for each of its values. A dataclass is a section of its own. `derived` fields have
+  no key and are not checked. Lists become tuples, and whole numbers floats where the field is one.
+  Raises ValueError, with the key, what came and what is expected, for an unknown or missing key, a
+  wrong type or value.
   """
   section = f"config.{section}"
   fields = {name: f for name, f in _fields(schema).items() if name not in derived}

@@ -92,10 +92,10 @@ def kl(mass: Float[Array, "b k"], *, unbiased: bool = False) -> Sparsity:
 def view_divergence(mass: Float[Array, "b k"]) -> Float[Array, ""]:
   """How far the shares of mass differ in two views of an image, nats; not in the paper.
 
-  Examples 2 i and 2 i + 1 are views of one image. The mean over images of KL(p, q) + KL(q, p), with
-  p and q the masses divided by their sums, plus 1e-6 each so that logarithms are finite. It asks
-  that no mass moves from one object to another when the image is turned, so such objects share it.
-  Alone it would be least where one object explains every image.
+  Examples 2 i and 2 i + 1 are views of one image, so b is even. The mean over images of KL(p, q) +
+  KL(q, p), with p and q the masses divided by their sums, plus 1e-6 each so that logarithms are
+  finite. It asks that no mass moves from one object to another when the image is turned, so such
+  objects share it. Alone it would be least where one object explains every image.
   """
   share = mass / (jnp.sum(mass, axis=1, keepdims=True) + EPSILON) + MIN_SHARE
   share = share.reshape(-1, 2, mass.shape[1])

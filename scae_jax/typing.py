@@ -6,8 +6,8 @@ Axis letters in annotations (never in variable names):
   h   image height, pixels         k  object capsules        d  features
   w   image width, pixels          t  template side, pixels  n  anything counted: points, rows
   h2  height after a convolution   r  kernel height, pixels  e  features of another width than d
-  w2  width after a convolution    s  kernel width, pixels   f  and of a third
-  v   votes of an object capsule   q  queries of attention
+  w2  width after a convolution    r2 kernel width, pixels   f  and of a third
+  v   votes of an object capsule   q  queries of attention   s  samples, or steps of a change
   p   positions of a grid          i  iterations of routing
 
 Checks happen while a function is traced, so a compiled step does not pay for them.

@@ -77,7 +77,7 @@ def warp_templates(
   corners again instead of keeping them, and adds to the bank in one scatter of packed shares.
   `products`: matrix products (`tents`); nothing is gathered or scattered. None: `products` on a
   TPU, where it is expected to be faster (no TPU was measured), and elsewhere `gather`, which is the
-  faster one on a CPU and on an H100 (results/benchmarks).
+  faster one on a CPU and on an H100 (results/benchmarks). ValueError of another method.
   """
   method = method or ("products" if jax.default_backend() == "tpu" else "gather")
   if method not in METHODS:

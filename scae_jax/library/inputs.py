@@ -104,6 +104,7 @@ class PointInput:
       raise ValueError("presence must be 1 or 0 of every point.")
     if not np.isfinite(points).all():
       raise ValueError("points must be finite; mark those that are absent by presence 0.")
+    points = points * presence[..., None]  # absent ones are at 0, as in training
     absent = ((0, 0), (0, self.num_points - points.shape[1]))
     return {
       "points": np.pad(points, (*absent, (0, 0))).astype(np.float32),

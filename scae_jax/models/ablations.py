@@ -62,7 +62,10 @@ ABLATIONS = {name: sentence for name, (sentence, _) in MENU.items()}
 
 
 def split(preset: str) -> tuple[str, tuple[str, ...]]:
-  """`official,ablation=a+b` is ("official", ("a", "b")); both halves may be missing."""
+  """`official,ablation=a+b` is ("official", ("a", "b")); both halves may be missing.
+
+  ValueError of what cannot be read so.
+  """
   base, *items = preset.split(",")
   if "=" in base:
     base, items = "", [base, *items]

@@ -152,7 +152,10 @@ class GenerativeCapsules(nn.Module):
     return jnp.mean(jax.vmap(compositing.visibility)(alphas)[..., None] * colours, axis=-1)
 
   def _layers(self, parts: Capsules, canvas: int) -> tuple[Array, Array]:
-    """What each part paints: colours times alphas [b, m, h, w, c], and alphas [b, m, h, w]."""
+    """What each part paints: colours times alphas [b, m, h, w, c], and alphas [b, m, h, w].
+
+    ValueError if a template is larger than the canvas.
+    """
     if self.template_size > canvas:
       raise ValueError(
         f"config.model.generative.template_size is {self.template_size} and the canvas {canvas}"

@@ -118,7 +118,8 @@ class ObjectEncoder(nn.Module):
   """Part capsules to one vector an object capsule."""
 
   num_objects: int  # k
-  # `set_transformer`, or the ablation `mlp`: one MLP on all parts, flattened.
+  # `set_transformer`, or the ablation `mlp`: one MLP on all parts, flattened, which does not read
+  # presences, heads, inducing points, mask or epsilon.
   kind: Annotated[str, one_of(*ENCODERS)]
   output_features: Annotated[int, between(1, MAX_WIDTH)]  # width of each output
   # Self-attention blocks (hidden layers of the MLP).

@@ -135,7 +135,10 @@ class PartDecoder(nn.Module):
     return squash(self.raw_templates, self.nonlinearity)
 
   def colours(self, features: Array) -> Array:
-    """Colour of every part in [0, 1], [b, m, c], from special features [b, m, d], or ones."""
+    """Colour of every part in [0, 1], [b, m, c], from special features [b, m, d], or ones.
+
+    ValueError if it needs features and d is 0.
+    """
     if not self.colour:
       return jnp.ones((*features.shape[:2], self.channels))
     if features.shape[-1] == 0:
@@ -151,7 +154,7 @@ class PartDecoder(nn.Module):
     self, poses: Array, presence: Array, colours: Array, canvas: int
   ) -> mixtures.PixelMixture:
     """The mixture of every image of canvas x canvas pixels, with a leading batch axis, from poses
-    [b, m, 2, 3], presences [b, m] and `colours` [b, m, c]."""
+    [b, m, 2, 3], presences [b, m] and `colours` [b, m, c]. ValueError if a template is larger."""
     if self.template_size > canvas:
       raise ValueError(
         f"config.model.part_decoder.template_size is {self.template_size} and the canvas "
@@ -188,7 +191,8 @@ class PartDecoder(nn.Module):
     """log p(target) under the mixture, [], summed over pixels, mean over the batch, nats.
 
     Arguments are those of `__call__`; the target [b, h, w, c] is a constant. In training an
-    estimate where `likelihood_stride` is above 1, with phases from the module's `noise` stream.
+    estimate where `likelihood_stride` is above 1, with phases from the module's `noise` stream;
+    ValueError if it does not divide the side at least twice.
     The backend says how it is computed; the number is the same but for rounding. A GPU has a kernel
     that keeps no image of any part, if mixing is `alpha` and `template_likelihood.compiles`. A CPU
     computes an example at a time. Everything else is computed by the definition. `interpret` runs

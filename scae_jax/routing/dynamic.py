@@ -53,7 +53,7 @@ def route_by_agreement(
   Logits start at zero. In each iteration a child's coupling is their softmax over parents, a parent
   is the squashed sum of predictions weighted by coupling, and logits grow by the agreement of the
   two. No bias is added, as in the paper; the authors' release has one. Unless gradients flow
-  `through_all` iterations, the coupling is a constant.
+  `through_all` iterations, the coupling is a constant. ValueError below one iteration.
   """
   if iterations < 1:
     raise ValueError(f"routing takes at least 1 iteration, got {iterations}")

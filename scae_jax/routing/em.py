@@ -93,6 +93,9 @@ def route_by_em(
     beta_a: minus the cost of activating a parent, of each type.
     iterations: at least 1.
     inverse_temperature_limit: that lambda tends to, see `inverse_temperature`.
+
+  Raises:
+    ValueError: below one iteration, or `child` is of another shape or names no child.
   """
   if iterations < 1:
     raise ValueError(f"routing takes at least 1 iteration, got {iterations}")
