@@ -69,8 +69,8 @@ def known_points(
       f"{path} was measured with --max_examples={record['max_examples']}, {max_examples} given."
       " Give the same, or name another folder."
     )
-  points = record["points"]
-  return [point for point in points if point["minutes"] == minutes.get(point["step"])]
+  known = [point for point in record["points"] if point["minutes"] is not None]
+  return [point for point in known if point["minutes"] == minutes.get(point["step"])]
 
 
 def measured_points(
