@@ -62,7 +62,7 @@ def make_dataset(name="toy", num_wrong=0, num_test=10, side=4):
     return Split(images, labels)
 
   return Dataset(
-    name, ("dark", "bright"), {"train": split(20, 0), "test": split(num_test, num_wrong)}
+    name, ("US$_a_b_$", "bright"), {"train": split(20, 0), "test": split(num_test, num_wrong)}
   )
 
 
