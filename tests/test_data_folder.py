@@ -50,8 +50,7 @@ def test_a_fifth_of_each_class_is_held_out(undivided, load):
   assert dataset.class_names == ("cat", "dog")
   assert dataset.image_shape == (4, 5, 3)
   train, test = dataset.splits["train"], dataset.splits["test"]
-  assert np.bincount(train.labels).tolist() == [8, 4]
-  assert np.bincount(test.labels).tolist() == [2, 1]
+  assert [np.bincount(split.labels).tolist() for split in (train, test)] == [[8, 4], [2, 1]]
   values = np.concatenate([train.images, test.images])[:, 1, 1, 0]
   assert sorted(values.tolist()) == [*range(10), *range(100, 105)]
   for split in (train, test):

@@ -96,8 +96,7 @@ def test_metrics_and_figures_are_written(finished):
   assert metrics["scored_on"] == {"dataset": "toy", "split": "test", "examples": 10}
   assert (metrics["step"], metrics["seed"], metrics["max_examples"]) == (1200, 0, 0)
   assert metrics["provenance"] == {"config": "toy.py"}
-  assert metrics["hardware"]["platform"] == "cpu"
-  assert metrics["hardware"]["cpu_count"] == os.cpu_count()
+  assert {"platform": "cpu", "cpu_count": os.cpu_count()}.items() <= metrics["hardware"].items()
   assert {"jax", "flax", "numpy", "scikit-learn"} <= set(metrics["versions"])
   assert metrics["versions"]["numpy"] == np.__version__
   assert metrics["date"].endswith("+00:00")

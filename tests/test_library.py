@@ -246,9 +246,10 @@ def test_workdir_of_ones_own(tmp_path, images):
     model.draw(model.encode(images))
   with pytest.raises(ValueError, match="has no posteriors"):
     model.encode(images, refine_steps=3)
-  (tmp_path / "run" / "evaluation" / "seed-1").mkdir(parents=True)
-  clusters = {"code": Clusters(np.zeros((1, 8), np.float32), np.int32([7]), 0.5)}
-  write_clusters(tmp_path / "run" / "evaluation" / "seed-1", clusters, 8, 1)
+  for folder, label in (("a-max2", 6), ("seed-1", 7), ("z", 8)):
+    (tmp_path / "run" / "evaluation" / folder).mkdir(parents=True)
+    clusters = {"code": Clusters(np.zeros((1, 8), np.float32), np.int32([label]), 0.5)}
+    write_clusters(tmp_path / "run" / "evaluation" / folder, clusters, 8, 1)
   again = scae_jax.load(tmp_path / "run", seed=1, batch_size=4)
   assert again.predict(images).tolist() == [7] * 10
   with pytest.raises(scae_jax.RunError, match=r"seeds \[0, 1\], not 5"):

@@ -104,6 +104,8 @@ def test_points_have_groups():
   assert found.groups.shape == (5, options.slots)
   assert (found.groups[some["presence"] == 0] == -1).all()
   assert_same(model.predict(some["points"], presence=some["presence"]), found.groups)
+  moved = model.inputs.check(some["points"] + 1, some["presence"], resize=False)["points"]
+  assert_same(moved, (some["points"] + 1) * some["presence"][..., None])
   with pytest.raises(ValueError, match="by must be one of"):
     model.predict(some["points"], by="prior")
   assert model.encode(some["points"][:, :4]).groups.shape == (5, 4)
@@ -151,13 +153,11 @@ def test_objects_of_a_third_layer_hold_those_below():
     lambda leaf: np.full(leaf.shape, 0.5 * (leaf.dtype == np.float32), leaf.dtype),
     model._found_shapes,
   )
-  assert found.object_poses.shape == (3, 2, 2, 3)
   owners = {"owner_0": np.full((3, 4), 2), "owner_1": np.tile([0, 0, 1], (3, 1))}
   poses = np.tile(np.eye(2, 3, dtype=int), (3, 2, 1, 1))
   found = found.replace(object_poses=poses, details=found.details | owners)
   drawn = model.draw(found)
-  assert np.isfinite(drawn).all()
-  assert drawn.max() > 0
+  assert 0 < drawn.max() < np.inf
   assert_same(model.draw(found, only=1), drawn)
   assert model.draw(found, only=0).max() == 0  # pixels are products with a presence of 0
 

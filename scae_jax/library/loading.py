@@ -100,8 +100,11 @@ def _folder(source: str | os.PathLike[str]) -> pathlib.Path:
 
 def _clusters(folder: pathlib.Path, step: int, seed: int) -> dict[str, Clusters]:
   """Clusters of this step and seed; where several reports have them, the topmost one's, and of
-  these the first by name: a report on all examples comes before one on some."""
-  reports = sorted(folder.glob(f"evaluation/**/{FILE}"), key=lambda path: (len(path.parts), path))
+  these one on all examples, the first by name."""
+  reports = sorted(
+    folder.glob(f"evaluation/**/{FILE}"),
+    key=lambda path: (len(path.parts), "-max" in path.parent.name, path),
+  )
   for path in [folder / FILE, *reports]:
     if path.is_file() and (found := read_clusters(path, step, seed)):
       return dict(sorted(found.items(), key=lambda item: -item[1].train_accuracy))
