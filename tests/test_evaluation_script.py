@@ -97,11 +97,11 @@ def test_best_is_the_checkpoint_of_the_lowest_held_out_loss(workdir, asked):
 
 def test_flags_choose_what_is_scored(workdir, asked, official, tmp_path):
   """The folder of affNIST may stand in the config: test_training_reporting.py."""
-  images = save_images(tmp_path / "images", 10, 40)
   run(workdir)
   run(workdir, "--split=train", "--max_examples=0")
-  run(workdir, "--dataset=folder", f"--scored_dir={images}")
-  run(workdir, "--dataset=affine_digits")
+  run(workdir, "--dataset=folder", f"--scored_dir={save_images(tmp_path / 'images', 10, 40)}")
+  run(workdir, "--dataset=affine_digits", "--data_dir=moved")
+  assert asked[-1][0].config.data.dir == "moved"  # the run's own
   run(workdir, "--dataset=affnist", f"--affnist_dir={official}")
   nothing, of_train, *others = (given for _, given in asked)
   assert nothing == {"scored": None, "split": None, "max_examples": None}

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from experiments import transfer
-from experiments.summarize import read_run, wall_seconds
+from experiments.summarize import read_run, table, wall_seconds
 from scae_jax.evaluation.comparison import conditions, figures, seeds_table
 from tests.stand_ins import call, refusal
 
@@ -126,9 +126,9 @@ def test_a_run_below_the_current_folder_has_a_relative_name_and_times_if_it_has_
   (folder / "metrics.jsonl").write_text("")
   (run,) = read_run(folder)
   assert (run["workdir"], run["figures"]) == (str(folder), figures(ON_SCENES))
+  assert table([run, run | {"metrics": ON_SCENES | {"step": 7}}]).count("Step ") == 2
   monkeypatch.chdir(tmp_path)
-  assert read_run(folder)[0]["workdir"] == "runs/one"
-  assert read_run(pathlib.Path("runs/one"))[0]["workdir"] == "runs/one"
+  assert read_run(pathlib.Path("runs/one")) == read_run(folder) == [run | {"workdir": "runs/one"}]
 
 
 def write(path, name, step=40_000, **changes):
