@@ -13,19 +13,23 @@ MATHEMATICS := tests/test_math_*.py tests/test_layers_*.py \
 
 .PHONY: train test table lint docs format fast clean
 
-.venv/requirements: requirements.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -r requirements.txt
+# uv installs in a quarter of the time. Where it finds no packages, as behind a mirror that only pip's
+# configuration names, pip installs them.
+install = $(1)/bin/uv pip install --quiet --python $(1)/bin/python -r $(2) \
+  || $(1)/bin/python -m pip install --quiet -r $(2)
+
+%/requirements:
+	$(PYTHON) -m venv $*
+	-$*/bin/python -m pip install --quiet uv
+	$(call install,$*,$<)
 	touch $@
+
+.venv/requirements: requirements.txt
 
 .venv-docs/requirements: requirements-docs.txt
-	$(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/python -m pip install --quiet -r requirements-docs.txt
-	touch $@
 
-.venv/requirements-dev: .venv/requirements requirements-dev.txt requirements-tensorboard.txt
-	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+.venv/requirements-dev: requirements-dev.txt .venv/requirements requirements-tensorboard.txt
+	$(call install,.venv,$<)
 	touch $@
 
 train: .venv/requirements

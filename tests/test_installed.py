@@ -64,10 +64,10 @@ def test_commands_have_their_names_in_their_help(installed, tmp_path, name):
 def test_notebook(installed, tmp_path):
   cells = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text())["cells"]
   code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-  shorter = code.replace("num_steps = 200", "num_steps = 20").replace("every = 100", "every = 10")
-  assert len(shorter) == len(code) - 2
+  shorter = code.replace("num_steps = 200", "num_steps = 2").replace("every = 100", "every = 1")
+  assert len(shorter) == len(code) - 4
   path = tmp_path / "quickstart.py"
   path.write_text(shorter)
   printed = start(installed, tmp_path, sys.executable, str(path))
   assert "labels: [0 1" in printed
-  assert (tmp_path / "runs" / "quickstart" / "checkpoints" / "20").is_dir()
+  assert (tmp_path / "runs" / "quickstart" / "checkpoints" / "2").is_dir()
