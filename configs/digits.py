@@ -84,6 +84,7 @@ def get_config(preset: str = "") -> ConfigDict:
   decoder = config.model.part_decoder = ConfigDict()
   decoder.template_size = 7  # pixels
   decoder.nonlinearity = "sigmoid"  # sigmoid or relu1
+  decoder.bright_start = False  # for images without a dark background
   decoder.mixing = "alpha"  # alpha or coupled
   decoder.colour = True
   decoder.pixel_scale = 1.0  # standard deviation

@@ -10,7 +10,7 @@ from flax import linen as nn
 from scipy.special import expit, logit
 
 from scae_jax.kernels import template_likelihood
-from scae_jax.models.part_capsules import MIXINGS, PartDecoder, PartEncoder, template_init
+from scae_jax.models.part_capsules import MIXINGS, PartDecoder, PartEncoder
 from tests.references import (
   affine_reference,
   random_pose,
@@ -81,18 +81,22 @@ def test_presence_noise_is_uniform_and_can_be_off_or_stay_on():
   assert np.unique(noise.round(5)).size > 500
 
 
-def test_templates_start_as_rows_of_an_orthogonal_matrix_between_0_and_1():
-  templates = np.asarray(jax.jit(template_init, static_argnums=1)(jax.random.key(0), (4, 5, 5, 1)))
-  assert templates.min() == 0  # a number minus itself, and a multiple of that
-  # Divided by the range, or times what a compiler rounds its reciprocal to.
-  assert 1 - 2e-7 < templates.max() <= 1
-  rows = templates.reshape(4, 25).astype(np.float64)
+@pytest.mark.parametrize("start", [(0, "sigmoid", 0), (1, "sigmoid", 3), (1, "relu1", 0)])
+def test_templates_start_as_rows_of_an_orthogonal_matrix_between_0_and_1(start):
+  bright, squash, shift = start
+  module, inputs = decoder_and_inputs(bright_start=bool(bright), nonlinearity=squash)
+  init = compiled(functools.partial(module.init, method=draw_with_features))
+  params = jax.device_get(init(jax.random.key(0), *inputs[1:])["params"])
+  np.testing.assert_array_equal(params["alphas"], 2 * bright)
+  rows = params["templates"].reshape(PARTS, -1).astype(np.float64) - shift
+  np.testing.assert_allclose([rows.min(), rows.max()], [0, 1], atol=3e-7)  # rounding at 3
   # One scale s and one shift a make the rows orthonormal:
   # s^2 r_i.r_j + s a (sum r_i + sum r_j) + a^2 n = delta_ij, linear in the three products.
-  sums = rows.sum(axis=1)
-  design = np.stack([rows @ rows.T, sums[:, None] + sums[None], np.full((4, 4), 25.0)], axis=-1)
-  solution, *_ = np.linalg.lstsq(design.reshape(16, 3), np.eye(4).ravel(), rcond=None)
-  np.testing.assert_allclose(design @ solution, np.eye(4), atol=1e-5)  # rows in float32
+  sums, products = rows.sum(axis=1), rows @ rows.T
+  sizes = np.full_like(products, rows.shape[1])
+  design = np.stack([products, sums[:, None] + sums, sizes], axis=-1)
+  solution, *_ = np.linalg.lstsq(design.reshape(-1, 3), np.eye(PARTS).ravel(), rcond=None)
+  np.testing.assert_allclose(design @ solution, np.eye(PARTS), atol=1e-5)  # rows in float32
   np.testing.assert_allclose(solution[1] ** 2, solution[0] * solution[2], rtol=1e-3)
 
 
@@ -167,15 +171,11 @@ def test_the_kernel_of_a_gpu_gives_the_same_likelihood():
 @pytest.mark.parametrize("mixing", MIXINGS)
 @pytest.mark.parametrize("backend", ["cpu", "gpu", "tpu"])
 def test_each_backend_has_what_suits_it(monkeypatch, backend, mixing):
-  """Kernel and warp; what each makes: above, and test_math_warping.py.
-
-  Products gather nothing, and scatter nothing in the gradient.
-  """
+  """Kernel and warp. Products gather nothing, and scatter nothing in the gradient."""
   module, inputs = decoder_and_inputs(mixing=mixing)
   monkeypatch.setattr(jax, "default_backend", lambda: backend)
   monkeypatch.setattr(template_likelihood, "compiles", lambda *sizes: sizes == (PARTS, 5, 8, 8, 3))
-  draw = nn.apply(draw_with_features, module)
-  gradient = jax.grad(lambda *inputs: jnp.sum(jnp.square(draw(*inputs).mean)))
+  gradient = jax.grad(lambda *x: jnp.sum(nn.apply(draw_with_features, module)(*x).mean ** 2))
   picture = str(jax.make_jaxpr(gradient)(*inputs))
   assert {name in picture for name in (" gather[", " scatter-add[")} == {backend != "tpu"}
   likelihood = str(jax.make_jaxpr(nn.apply(explain, module))(*inputs))

@@ -92,11 +92,11 @@ class PartEncoder(nn.Module):
     return PartCapsules(poses, presence, features)
 
 
-def template_init(key: Array, shape: tuple[int, ...]) -> Array:
-  """Rows of a random orthogonal matrix, scaled together to [0, 1]; shape [m, t, t, c]."""
+def template_init(key: Array, shape: tuple[int, ...], shift: float = 0.0) -> Array:
+  """Rows of a random orthogonal matrix, scaled together to [0, 1], + shift; shape [m, t, t, c]."""
   rows = nn.initializers.orthogonal()(key, (shape[0], shape[1] * shape[2] * shape[3]))
   rows = (rows - jnp.min(rows)) / (jnp.max(rows) - jnp.min(rows))
-  return rows.reshape(shape)
+  return rows.reshape(shape) + shift
 
 
 class PartDecoder(nn.Module):
@@ -108,6 +108,10 @@ class PartDecoder(nn.Module):
   template_size: Annotated[int, between(MIN_TEMPLATE_SIZE, MAX_SIDE)]
   # Applied to templates at use, `sigmoid` or `relu1`.
   nonlinearity: Annotated[str, one_of(*NONLINEARITIES)]
+  # Templates under a sigmoid start above 0.95 instead of 0.5, and mixing logits of `alpha` at 2,
+  # over the background's 0.7, instead of 0. Where images have no dark background, parts that start
+  # dim and behind it vanish before they draw (results/cifar10).
+  bright_start: bool
   # `alpha`: each part has a second template of mixing logits. `coupled`: mixing logits are the mean
   # over channels of the coloured, warped template, over a learned temperature.
   mixing: Annotated[str, one_of(*MIXINGS)]
@@ -120,9 +124,11 @@ class PartDecoder(nn.Module):
   def setup(self):
     zeros = nn.initializers.zeros_init()
     shape = (self.num_parts, self.template_size, self.template_size)
-    self.raw_templates = self.param("templates", template_init, (*shape, self.channels))
+    shift = 3.0 if self.bright_start and self.nonlinearity == "sigmoid" else 0.0
+    self.raw_templates = self.param("templates", template_init, (*shape, self.channels), shift)
     if self.mixing == "alpha":
-      self.alphas = self.param("alphas", zeros, (*shape, 1))
+      alphas = nn.initializers.constant(2.0 if self.bright_start else 0.0)
+      self.alphas = self.param("alphas", alphas, (*shape, 1))
     else:
       self.temperature_logit = self.param("temperature", zeros, ())
     self.background_value = self.param("background_mean", zeros, ())
