@@ -2,7 +2,7 @@
 
     python train.py --config=configs/svhn.py
 
-The encoder sees the pixels; the parts draw the Sobel-filtered image, in colour.
+The encoder sees the pixels; the parts draw the Sobel-filtered image, in colour (`modern`: pixels).
 
 `paper` is what the paper says: a part's mixing logits are its coloured template ("coupled").
 2,380,074 parameters.
@@ -15,11 +15,12 @@ these strides, 1, 1, 2, 2 (each other order is off by 1,000 or more), and this s
 Sparsity weights, decay and optimiser of both are those of configs/mnist.py:paper, with a learning
 rate of 1e-4; images fill the canvas and are not shifted.
 
-`modern` is for a CPU: configs/mnist.py:modern on edges, with 32 objects, larger templates and fewer
-steps, which see a quarter of the pixels. Pixels have a standard deviation of 0.3: with 1, edges are
-so faint that drawing them gains at most 40 nats. Objects do not deform, because the price on
-deformations shuts all their ReLUs off. The gradient is clipped; without that a run was lost after
-step 4,500 (results/cifar10). No preset has been trained to its end on SVHN yet.
+`modern` is for a CPU: configs/mnist.py:modern with 32 objects, larger templates and fewer steps,
+which see a quarter of the pixels. Its parts draw the pixels themselves, and start bright: edges are
+not drawn in the hours of a CPU, and dim parts vanish. Pixels have a standard deviation of 0.3.
+Objects do not deform, because the price on deformations shuts all their ReLUs off. The gradient is
+clipped; without that a run was lost after step 4,500 (results/cifar10 has the measurements). No
+preset has been trained to its end on SVHN yet.
 """
 
 from ml_collections import ConfigDict
@@ -48,8 +49,8 @@ MODERN = {
   "data.name": "svhn_cropped",
   "data.max_shift": 0,
   "model.num_objects": 32,
-  "model.target": "sobel",
   "model.part_decoder.template_size": 11,
+  "model.part_decoder.bright_start": True,
   "model.part_decoder.pixel_scale": 0.3,
   "model.part_decoder.likelihood_stride": 2,
   "model.object_decoder.deformations": False,
