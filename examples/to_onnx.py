@@ -70,7 +70,7 @@ def main(source: str, folder: str) -> None:
   model = scae_jax.load(source)
   directory = pathlib.Path(folder)
   directory.mkdir(parents=True, exist_ok=True)
-  functions = functions_of(model.system, model.variables, model.spec, 1)
+  functions = functions_of(model, 1)
   (shape,) = functions["encode"][1]
   arguments: tuple[Any, ...] = (np.random.RandomState(0).rand(*shape.shape).astype(shape.dtype),)
   for name, (function, shapes) in functions.items():

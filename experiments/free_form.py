@@ -43,7 +43,7 @@ from scae_jax.evaluation.probes import Fit, fit_probe
 from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, pixel_features
 from scae_jax.figures import FIGURES
 from scae_jax.figures.reconstructions import MAX_EXAMPLES
-from scae_jax.models.system import FreeForm
+from scae_jax.models.system import FreeForm, System
 from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.reporting import load_scored_set
@@ -119,6 +119,7 @@ def score(found: FreeInference, labels: np.ndarray, probes: Mapping[str, Probes]
 
 
 def pictures(
+  system: System,
   free_form: FreeForm,
   variables: Any,
   split: Mapping[str, np.ndarray],
@@ -130,10 +131,13 @@ def pictures(
   shown = one_of_each_class(split["label"], MAX_EXAMPLES)
   chosen = {name: jnp.asarray(values[shown]) for name, values in split.items()}
   batch = evaluation_batch(chosen, jnp.arange(len(shown)), canvas=canvas)
-  draw, drawn = jax.jit(free_form.draw), {}
+
+  drawn = {}
+  find, draw_parts = free_form.find, system.draws["parts"]
+  draw = jax.jit(lambda one: draw_parts(variables, find(variables, one), jnp.int32(-1), canvas))
   for when, one in (("before", found.before), ("after", found.after)):
     posterior = jax.tree.map(lambda leaf: leaf[shown], one.posterior)
-    drawn[when] = np.asarray(draw(variables, posterior, batch))
+    drawn[when] = np.asarray(draw(posterior))
     drawn[f"bound_{when}"] = np.asarray(one.bound)[shown]
   image = np.asarray(batch["image"])
   return functools.partial(FIGURES["free_form"], image=image, **drawn, title=title)
@@ -274,7 +278,7 @@ def infer_sets(
     print(f"{scored.name}: {len(split['label']):,} examples in {seconds:.1f} s", flush=True)
     if scored is pictured:
       title = f"Free-form inference from the {options.start}: {scored.name}, step {run.step:,}"
-      drawers.append(pictures(free_form, variables, split, found, canvas, title))
+      drawers.append(pictures(run.system, free_form, variables, split, found, canvas, title))
   flags = ("start", "num_steps", "optimizer", "learning_rate", "num_samples", "max_examples")
   record = {
     "split": SPLIT,

@@ -39,14 +39,11 @@ def infer(
     found = poses_of(system.module.apply(variables, batch, train=False))
     if not {"parts", "objects"} <= set(found) or "part_winner" not in drawn:
       raise RunError("this system has no parts that choose among objects.")
-    object_poses, object_presence = found["objects"]
-    if drawn["object_presence"].shape != object_presence.shape:
-      raise RunError("its parts choose among a layer below the topmost; name a run of two layers.")
     return {
       "part_presence": found["parts"][1],
       "part_winner": drawn["part_winner"],
-      "object_presence": object_presence,
-      "object_poses": object_poses,
+      "object_presence": found["objects"][1],
+      "object_poses": found["objects"][0],
     }
 
   make_batch = functools.partial(evaluation_batch, canvas=canvas)

@@ -92,19 +92,7 @@ def pictures(variables, batch):
   return {"templates": {"templates": templates}, "never drawn": {}}
 
 
-def two_of_each(output):
-  poses, presence = jnp.zeros((len(output), 2, 2, 3)), jnp.zeros((len(output), 2))
-  return {"parts": (poses, presence), "objects": (poses, presence)}
-
-
-def winners_among_four(variables, batch):
-  count = len(batch["image"])
-  winners = {"part_winner": jnp.zeros((count, 2)), "object_presence": jnp.zeros((count, 4))}
-  return {"reconstructions": winners}
-
-
 DRAWS = stub(pictures=pictures)
-DEEP = stub(pictures=winners_among_four, poses=two_of_each)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +104,6 @@ DEEP = stub(pictures=winners_among_four, poses=two_of_each)
     (routing, stub(), "--missing", "no checkpoint of step 3"),
     (routing, stub(), "", "has no poses"),
     (routing, stub(poses=lambda image: {}), "", "no parts that choose among objects"),
-    (routing, DEEP, "", "a layer below the topmost"),
     (equivariance, stub(), "", "this system has none"),
     (identifiability, stub(), "", "this system draws no templates"),
     (identifiability, DRAWS, "", "0 of 5 templates have ink"),

@@ -106,6 +106,8 @@ def test_points_have_groups():
   assert_same(model.predict(some["points"], presence=some["presence"]), found.groups)
   moved = model.inputs.check(some["points"] + 1, some["presence"], resize=False)["points"]
   assert_same(moved, (some["points"] + 1) * some["presence"][..., None])
+  unknown = np.where(some["presence"][..., None], some["points"], np.nan)
+  assert_same(model.encode(unknown, presence=some["presence"]).groups, found.groups)
   with pytest.raises(ValueError, match="by must be one of"):
     model.predict(some["points"], by="prior")
   assert model.encode(some["points"][:, :4]).groups.shape == (5, 4)
@@ -123,9 +125,9 @@ def test_posteriors_are_drawn_and_refined(images):
   """By parts the picture of the posterior; by objects that of parts where their parents predict."""
   model = of_digits("probabilistic")
   found = model.encode(images)
-  free_form, batch = model.system.free_form, on_canvas(images[..., None])
-  posterior = jax.jit(free_form.encode)(model.variables, batch)
-  picture = jax.jit(free_form.draw)(model.variables, posterior, batch)
+  batch = on_canvas(images[..., None])
+  apply = jax.jit(functools.partial(model.system.module.apply, train=False))
+  picture = apply(model.variables, batch).picture
   np.testing.assert_allclose(model.draw(found, "parts"), picture, atol=1e-5)
   whole, more = (found.replace(part_presence=x * np.ones_like(found.part_presence)) for x in (1, 2))
   assert_same(model.draw(more, "parts"), model.draw(whole, "parts"), 0)

@@ -51,7 +51,8 @@ def routed(poses, votes, scale, presence):
   found = []
   for normalize in (False, True):
     result = mixture.route(poses, votes, scale, presence, normalize_mixing=normalize)
-    found += [result, mixture.soft_winner(result, votes, poses), mixture.posterior_mass(result)]
+    word = mixture.word_of_winner(result, votes, poses, by="soft")
+    found += [result, word, mixture.posterior_mass(result)]
   return found
 
 

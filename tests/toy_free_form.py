@@ -53,7 +53,11 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     constrain=lambda free: free | {"scale": jnp.exp(free["scale"])},
     terms=terms,
     readings=lambda posterior: {"reconstruction": posterior["mean"]},
-    draw=lambda variables, posterior, batch: posterior["mean"].reshape(batch["image"].shape),
     find=lambda variables, posterior: Found(object_presence=posterior["mean"]),
   )
-  return dataclasses.replace(system, readings=readings, free_form=free_form)
+
+  def draw(variables, found, part, canvas):
+    return found.object_presence.reshape(-1, canvas, canvas, 1)
+
+  system = dataclasses.replace(system, readings=readings, free_form=free_form)
+  return dataclasses.replace(system, draws={"parts": draw})

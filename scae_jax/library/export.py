@@ -8,29 +8,31 @@ The batch is of any size. A file is read by `jax.export.deserialize(file.read_by
 """
 
 import pathlib
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from scae_jax.evaluation.clusters import Clusters
 from scae_jax.files import write_json, write_whole
 from scae_jax.layers.convnet import by_definition
-from scae_jax.models.system import Draw, Found, ImageSpec, Spec, System
+from scae_jax.models.system import Draw, Found, ImageSpec
 from scae_jax.typing import Array
+
+if TYPE_CHECKING:
+  from scae_jax.library.model import Model
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 SUFFIX = ".jax_export"
 Functions = dict[str, tuple[Any, tuple[Any, ...]]]
 
 
-def functions_of(system: System, variables: Any, spec: Spec, batch_size: Any) -> Functions:
+def functions_of(model: "Model", batch_size: Any) -> Functions:
   """Functions of arrays and dicts of arrays, parameters inside, and the shapes of their arguments.
 
   The batch size is a number, or a dimension of `jax.export.symbolic_shape`.
   """
+  system, variables, spec = model.system, model.variables, model.spec
   blank = jax.eval_shape(lambda: spec.blank_batch(1))
   names = ("image",) if isinstance(spec, ImageSpec) else ("points", "presence")
   shapes = [jax.ShapeDtypeStruct((batch_size, *blank[n].shape[1:]), blank[n].dtype) for n in names]
@@ -63,24 +65,17 @@ def flat(found: Found) -> dict[str, Array]:
   return arrays
 
 
-def export_functions(
-  folder: pathlib.Path,
-  system: System,
-  variables: Any,
-  spec: Spec,
-  class_names: tuple[str, ...],
-  clusters: Mapping[str, Clusters],
-) -> None:
+def export_functions(folder: pathlib.Path, model: "Model") -> None:
   """Writes the files into a folder, made if need be."""
   (batch_size,) = jax.export.symbolic_shape("b")
   described = {}
-  for name, (function, shapes) in functions_of(system, variables, spec, batch_size).items():
+  for name, (function, shapes) in functions_of(model, batch_size).items():
     exported = jax.export.export(jax.jit(function), platforms=PLATFORMS)(*shapes)
     write_whole(folder / f"{name}{SUFFIX}", bytes(exported.serialize()))
     result = jax.eval_shape(function, *shapes)
     described[name] = {"arguments": _described(shapes), "result": _described(result)}
-  named = {name: one.to_json() for name, one in clusters.items()}
-  content = {"functions": described, "class_names": list(class_names), "clusters": named}
+  named = {name: one.to_json() for name, one in model.clusters.items()}
+  content = {"functions": described, "class_names": list(model.class_names), "clusters": named}
   write_json(folder / "model.json", content)
 
 

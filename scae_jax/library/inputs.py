@@ -102,9 +102,9 @@ class PointInput:
       )
     if not np.isin(presence, (0, 1)).all():
       raise ValueError("presence must be 1 or 0 of every point.")
+    points = np.where(presence[..., None] > 0, points, 0.0)  # absent ones are at 0, as in training
     if not np.isfinite(points).all():
       raise ValueError("points must be finite; mark those that are absent by presence 0.")
-    points = points * presence[..., None]  # absent ones are at 0, as in training
     absent = ((0, 0), (0, self.num_points - points.shape[1]))
     return {
       "points": np.pad(points, (*absent, (0, 0))).astype(np.float32),

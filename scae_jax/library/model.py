@@ -177,9 +177,7 @@ class Model:
 
   def export(self, folder: str | os.PathLike[str]) -> None:
     """Writes `encode` and `draw` as StableHLO that needs JAX alone; see `library.export`."""
-    export_functions(
-      pathlib.Path(folder), self.system, self.variables, self.spec, self.class_names, self.clusters
-    )
+    export_functions(pathlib.Path(folder), self)
 
   @functools.cached_property
   def _found_shapes(self) -> Found:

@@ -1,17 +1,14 @@
-"""Arrays of the figures of a generative model of capsules: samples and reconstructions.
+"""Arrays of the figures of a generative model of capsules: samples of its prior and its objects.
 
-Smith et al. 2020, arXiv 2004.03553. In reconstructions, objects are the layer above the parts; in
-samples of chosen objects, the topmost layer.
+Smith et al. 2020, arXiv 2004.03553. Objects are the topmost layer.
 """
 
 import jax
 import jax.numpy as jnp
 
 from scae_jax import geometry
-from scae_jax.models import pictures
 from scae_jax.models.generative_capsules import GenerativeCapsules
-from scae_jax.routing import selection
-from scae_jax.routing.selection import CERTAIN, Capsules, Selection
+from scae_jax.routing.selection import CERTAIN, Capsules
 from scae_jax.typing import Array, Float, Int
 
 NUM_SAMPLES = 50
@@ -85,41 +82,3 @@ def move_pose(degrees: float, scale: float, right: float, down: float) -> Float[
   """The pose that scales and rotates about the middle, then shifts."""
   rotation = geometry.rotation(jnp.float32(degrees))
   return jnp.float32(scale) * rotation + jnp.array([[0.0, 0.0, right], [0.0, 0.0, down]])
-
-
-def reconstructions(
-  generative: GenerativeCapsules,
-  image: Array,
-  capsules: list[Capsules],
-  choices: Selection,
-  object_presence: Array,
-) -> dict[str, dict[str, Array]]:
-  """Arguments of the figures `reconstructions` and `object_reconstructions`.
-
-  The top-down picture draws the parts that have a parent at the poses that it predicts. `capsules`
-  are those of every layer, from the parts up; `choices` are of the parts' parents,
-  `object_presence` [b, k] of the layer above the parts. All have a leading batch axis.
-  """
-  canvas = image.shape[1]
-  parts, objects = capsules[:2]
-  relations = generative.relations()[0]
-  owner = jnp.argmax(choices.posterior, axis=1)  # k where the dummy has it
-  num_objects = choices.posterior.shape[1] - 1
-  winner = jnp.minimum(owner, num_objects - 1)
-  in_examples = jax.vmap(selection.chosen_poses, in_axes=(0, 0, None))
-  poses = in_examples(winner, objects.poses, relations)
-
-  def draw_where(shown: Array) -> Array:
-    logits = jnp.where(shown, parts.presence_logits, -CERTAIN)
-    return generative.draw(Capsules(logits, poses), canvas)
-
-  alone = jax.lax.map(lambda number: draw_where(owner == number), jnp.arange(num_objects))
-  return pictures.reconstructions(
-    image,
-    choices.posterior,
-    object_presence,
-    alone,
-    bottom_up=generative.draw(parts, canvas),
-    top_down=draw_where(owner < num_objects),
-    part_mixing=generative.part_mixing(parts, canvas),
-  )

@@ -16,16 +16,24 @@ NUM_TURNED = 5  # images of a batch that are turned
 
 
 def reconstructions(
-  image: Array, posterior: Array, object_presence: Array, alone: Array, **drawn: Array
+  image: Array,
+  part_winner: Array,
+  object_presence: Array,
+  draw: Callable[[Array], Array],
+  **drawn: Array,
 ) -> dict[str, dict[str, Array]]:
-  """Arguments of the figures `reconstructions` and `object_reconstructions`, of images [b, h, w,
-  c], the parts' posterior [b, k+1, m], presences [b, k], what each object draws alone [k, b, h, w,
-  c], and `bottom_up`, `top_down` and `part_mixing`."""
+  """Arguments of the figures `reconstructions` and `object_reconstructions`.
+
+  Of images [b, h, w, c], the winning objects of parts [b, m], k where the dummy has one, presences
+  [b, k], images that one object draws alone, or with -1 all of them, and `bottom_up` and
+  `part_mixing`.
+  """
+  by_objects = jax.lax.map(draw, jnp.arange(-1, object_presence.shape[1]))
   shown = {"image": image, "object_presence": object_presence}
-  part_winner = jnp.argmax(posterior, axis=1)  # k where the dummy has it
+  alone = {"object_reconstruction": jnp.moveaxis(by_objects[1:], 0, 1)}
   return {
-    "reconstructions": shown | drawn | {"part_winner": part_winner},
-    "object_reconstructions": shown | {"object_reconstruction": jnp.moveaxis(alone, 0, 1)},
+    "reconstructions": shown | drawn | {"part_winner": part_winner, "top_down": by_objects[0]},
+    "object_reconstructions": shown | alone,
   }
 
 

@@ -152,7 +152,6 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   infer = nn.apply(ProbabilisticCapsules.infer, module)
   prior = nn.apply(ProbabilisticCapsules.prior, module)
   estimate = nn.apply(ProbabilisticCapsules.estimate, module)
-  picture = nn.apply(ProbabilisticCapsules.picture, module)
   return FreeForm(
     encode=lambda variables, batch: infer(variables, batch["image"], None)[0],
     prior=lambda variables, batch: prior(variables, len(batch["image"])),
@@ -162,9 +161,6 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
       variables, batch["image"], key, posterior
     )[0],
     readings=readings,
-    draw=lambda variables, posterior, batch: picture(
-      variables, posterior[0], batch["image"].shape[1]
-    ),
     find=nn.apply(ProbabilisticCapsules.find, module),
   )
 

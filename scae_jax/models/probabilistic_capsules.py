@@ -12,7 +12,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax.bounds import MAX_WIDTH, between, one_of
-from scae_jax.models import generative_pictures
+from scae_jax.models import generative_pictures, pictures
 from scae_jax.models.capsule_inference import ObjectInference, PartInference, Posterior
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.system import MIN_PRESENCE, Found
@@ -121,10 +121,6 @@ class ProbabilisticCapsules(nn.Module):
     alone = [belief(moments) for moments in self.generative.prior_moments()]
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *leaf.shape)), alone)
 
-  def picture(self, parts: Posterior, canvas: int) -> Float[Array, "b h w c"]:
-    """What the centre of the parts' posterior draws; see `GenerativeCapsules.draw`."""
-    return self.generative.draw(parts.centre(self.generative.temperature_of(0)), canvas)
-
   def _select(self, posteriors: Sequence[Posterior], layers: Sequence[Capsules]) -> list[Selection]:
     if self.off_poses == "broad":
       return self.generative.select(layers)
@@ -167,14 +163,24 @@ class ProbabilisticCapsules(nn.Module):
     """Arrays of the figures: what the prior, objects and parts draw, and the parts' objects."""
     image, canvas = batch["image"], batch["image"].shape[1]
     posteriors, capsules = self.infer(image, None)
+    found = self.find(posteriors)
     templates, alphas = self.generative.templates()
-    presence = jax.nn.sigmoid(posteriors[1].presence_logits)
+    owner, last = found.details["owner_0"], self.generative.capsules[-1]
+    for i, count in enumerate(self.generative.capsules[1:-1], start=1):
+      above = found.details[f"owner_{i}"]
+      above = jnp.take_along_axis(above, jnp.minimum(owner, count - 1), axis=1)
+      owner = jnp.where(owner < count, above, last)
     return {
       "templates": {"templates": templates, "alphas": alphas},
       "prior_samples": generative_pictures.prior_samples(self.generative, canvas),
       "object_samples": generative_pictures.object_samples(self.generative, canvas),
-      **generative_pictures.reconstructions(
-        self.generative, image, capsules, self._select(posteriors, capsules)[0], presence
+      **pictures.reconstructions(
+        image,
+        owner,
+        found.details["object_presence"],
+        lambda number: self.draw_from_objects(found, number, canvas),
+        bottom_up=self.generative.draw(capsules[0], canvas),
+        part_mixing=self.generative.part_mixing(capsules[0], canvas),
       ),
     }
 

@@ -155,15 +155,18 @@ class SCAE(nn.Module):
   def _to_draw(self, found: Encoding) -> tuple[Array, Array]:
     """Poses [b, m, 2, 3] and presences [b, m] of the parts that the image is drawn from."""
     poses, presence = found.parts.poses, found.parts.presence
+
+    def said(by: str, values: Array, dummy: Array) -> Array:
+      word = functools.partial(routing_mixture.word_of_winner, by=by)
+      return jax.vmap(word, in_axes=(0, 0, None))(found.routing, values, dummy)
+
     if self.reconstruction_vote != "encoder":
-      votes = found.objects.votes
-      votes = _winner_says(found.routing, votes, self.dummy_vote, by=self.reconstruction_vote)
+      votes = said(self.reconstruction_vote, found.objects.votes, self.dummy_vote)
       poses = votes.reshape(*votes.shape[:2], 2, 3)
     if self.reconstruction_presence != "encoder":
-      said = found.objects.vote_presence[..., None]
-      nothing = jnp.zeros((said.shape[2], 1))
-      said = _winner_says(found.routing, said, nothing, by=self.reconstruction_presence)
-      presence = said[..., 0]
+      presence = found.objects.vote_presence[..., None]
+      nothing = jnp.zeros((presence.shape[2], 1))
+      presence = said(self.reconstruction_presence, presence, nothing)[..., 0]
     return poses, presence
 
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
@@ -172,18 +175,15 @@ class SCAE(nn.Module):
     encoding = self.encode(image, train=False)
     found = self._found(encoding)
     bottom_up, part_mixing = self._draw_parts(encoding.parts, encoding.colours, canvas)
-    numbers = jnp.arange(-1, encoding.objects.presence.shape[1])  # -1 for all objects
-    by_objects = jax.lax.map(lambda number: self.draw_from_objects(found, number, canvas), numbers)
     templates = {"templates": self.part_decoder.templates()}
     if self.part_decoder.mixing == "alpha":
       templates["alphas"] = jax.nn.sigmoid(self.part_decoder.alphas)
     shown = pictures.reconstructions(
       self._target(image),
-      encoding.routing.posterior,
+      jnp.argmax(encoding.routing.posterior, axis=1),
       encoding.objects.presence,
-      by_objects[1:],
+      lambda number: self.draw_from_objects(found, number, canvas),
       bottom_up=bottom_up,
-      top_down=by_objects[0],
       part_mixing=part_mixing,
     )
     return {"templates": templates, **shown}
@@ -258,16 +258,6 @@ class SCAE(nn.Module):
     picture = jax.vmap(mixtures.mode)(mixture)
     brightness = jnp.max(jnp.clip(picture, 0.0, 1.0), axis=-1)
     return picture, jnp.exp(mixture.log_mixing[:, :-1]) * brightness[:, None]
-
-
-def _winner_says(
-  routing: routing_mixture.Routing, values: Array, dummy: Array, *, by: str
-) -> Array:
-  """What the winning object (`soft` or `hard`) says of each part, of values [b, k, m, d] and a
-  dummy's [m, d]."""
-  if by == "soft":
-    return jax.vmap(routing_mixture.soft_winner, in_axes=(0, 0, None))(routing, values, dummy)
-  return jax.vmap(routing_mixture.hard_winner)(routing, values)
 
 
 def _scale_gradient(x: Array, factor: Array | float) -> Array:

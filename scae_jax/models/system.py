@@ -149,8 +149,6 @@ class FreeForm:
   terms: Callable[[Any, Any, Batch, Array], dict[str, Array]]
   # `posterior -> {name: [b, d]}`, as `System.readings` of the model's output.
   readings: Callable[[Any], dict[str, Array]]
-  # `(variables, posterior, batch) -> [b, h, w, c]`, the reconstruction.
-  draw: Callable[[Any, Any, Batch], Array]
   find: Callable[[Any, Any], Found]  # `(variables, posterior) -> Found`
 
 

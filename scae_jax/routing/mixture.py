@@ -64,17 +64,14 @@ def route(
 
 
 @typed
-def hard_winner(routing: Routing, votes: Float[Array, "k m d"]) -> Float[Array, "m d"]:
-  """What the winning object says of every part."""
-  return jnp.take_along_axis(votes, routing.winner[None, :, None], axis=0)[0]
-
-
-@typed
-def soft_winner(
-  routing: Routing, votes: Float[Array, "k m d"], dummy: Float[Array, "m d"]
+def word_of_winner(
+  routing: Routing, values: Float[Array, "k m d"], dummy: Float[Array, "m d"], *, by: str
 ) -> Float[Array, "m d"]:
-  """What the objects say of every part, averaged under the posterior, the dummy included."""
-  everyone = jnp.concatenate([votes, dummy[None]])
+  """What objects say of every part: the winner alone, by `hard`; by `soft` the mean under the
+  posterior, the dummy included."""
+  if by == "hard":
+    return jnp.take_along_axis(values, routing.winner[None, :, None], axis=0)[0]
+  everyone = jnp.concatenate([values, dummy[None]])
   return jnp.sum(routing.posterior[..., None] * everyone, axis=0)
 
 
