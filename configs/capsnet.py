@@ -77,10 +77,6 @@ PRESETS = {
 
 def get_config(preset: str = "") -> ConfigDict:
   """The config of a preset; ValueError of an unknown one."""
-  return configs.preset(_paper(), PRESETS, preset)
-
-
-def _paper() -> ConfigDict:
   # Keys of the sections that are not listed here are explained in configs/digits.py.
   config = digits.shared_sections("capsnet")
 
@@ -116,4 +112,4 @@ def _paper() -> ConfigDict:
   config.optimizer.schedule = "exponential"
   config.optimizer.decay_steps = 2_000
   config.optimizer.decay_rate = 0.96
-  return config
+  return configs.preset(config, PRESETS, preset)

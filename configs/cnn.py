@@ -53,10 +53,6 @@ PRESETS = {"lenet5": {}, "baseline": BASELINE, "small": BASELINE | SMALL, "digit
 
 def get_config(preset: str = "") -> ConfigDict:
   """The config of a preset; ValueError of an unknown one."""
-  return configs.preset(_lenet5(), PRESETS, preset)
-
-
-def _lenet5() -> ConfigDict:
   # Keys of the sections that are not listed here are explained in configs/digits.py.
   config = digits.shared_sections("cnn")
 
@@ -86,4 +82,4 @@ def _lenet5() -> ConfigDict:
   config.optimizer.learning_rate = 1e-4
   config.optimizer.schedule = "constant"
   config.evaluation.batch_size = 1_000
-  return config
+  return configs.preset(config, PRESETS, preset)

@@ -65,10 +65,6 @@ PRESETS = {"modern": {}, "long": LONG, "paper": PAPER, "mlp": MLP}
 
 def get_config(preset: str = "") -> ConfigDict:
   """The config of a preset; ValueError of an unknown one."""
-  return configs.preset(_modern(), PRESETS, preset)
-
-
-def _modern() -> ConfigDict:
   # Keys of the sections that are not listed here are explained in configs/digits.py.
   config = digits.shared_sections("ccae")
 
@@ -139,4 +135,4 @@ def _modern() -> ConfigDict:
   config.optimizer.learning_rate = 1e-3
   config.optimizer.schedule = "cosine"
   config.evaluation.batch_size = 500
-  return config
+  return configs.preset(config, PRESETS, preset)

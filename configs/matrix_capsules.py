@@ -69,10 +69,6 @@ PRESETS = {
 
 def get_config(preset: str = "") -> ConfigDict:
   """The config of a preset; ValueError of an unknown one."""
-  return configs.preset(_smallnorb(), PRESETS, preset)
-
-
-def _smallnorb() -> ConfigDict:
   # Keys of the sections that are not listed here are explained in configs/digits.py.
   config = digits.shared_sections("matrix_capsules")
 
@@ -108,4 +104,4 @@ def _smallnorb() -> ConfigDict:
   config.optimizer.schedule = "exponential"
   config.optimizer.decay_steps = 20_000
   config.optimizer.decay_rate = 0.96
-  return config
+  return configs.preset(config, PRESETS, preset)

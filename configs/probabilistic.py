@@ -87,10 +87,6 @@ PRESETS = {
 
 def get_config(preset: str = "") -> ConfigDict:
   """The config of a preset; ValueError of an unknown one."""
-  return configs.preset(_digits(), PRESETS, preset)
-
-
-def _digits() -> ConfigDict:
   # Keys of the sections that are not listed here are explained in configs/digits.py.
   config = digits.shared_sections("probabilistic")
 
@@ -141,4 +137,4 @@ def _digits() -> ConfigDict:
   config.loss.choice_temperature = ()  # of choices of parents, by step; () is 1 throughout
 
   config.train.num_steps = 14_000
-  return config
+  return configs.preset(config, PRESETS, preset)
