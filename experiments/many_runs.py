@@ -61,7 +61,7 @@ def rows_of(
     for name, degrees in rotations.items():
       overrides = {**shared, **changes, **steps, "data.max_rotation": float(degrees)}
       table = {"name": f"{system}-{name}", "config": source, "seeds": options.seeds}
-      rows.append(make_row(f"system {system}", {}, {**table, "overrides": overrides}))
+      rows.append(make_row({}, {**table, "overrides": overrides}))
   return rows
 
 

@@ -258,6 +258,19 @@ def value_at(config: ConfigDict, key: str) -> Any:
   return node
 
 
+def with_changes(config: ConfigDict, changes: Mapping[str, Any]) -> Settings:
+  """The settings of a config with other values, by `section.key`; the config is changed too.
+
+  Raises `RunError` if there is no such key, or the value is of another type or refused.
+  """
+  for key, value in changes.items():
+    expected, found = type(value_at(config, key)), type(value)
+    if found is not expected and (expected, found) != (float, int):
+      raise RunError(f"config.{key} must be of type {expected.__name__}; it is {value!r}.")
+  config.update_from_flattened_dict(changes)
+  return read_settings(config)
+
+
 def tuples(value: Any) -> Any:
   """A value of JSON or TOML with tuples in place of lists, as configs have them."""
   if isinstance(value, dict):

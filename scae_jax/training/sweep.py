@@ -31,7 +31,7 @@ from ml_collections import ConfigDict
 from scae_jax.evaluation.comparison import csv_table, markdown_table
 from scae_jax.files import read_json, write_whole
 from scae_jax.training.build import build
-from scae_jax.training.config import Settings, differences, parse_command_line, tuples
+from scae_jax.training.config import Settings, differences, load_config, tuples, with_changes
 from scae_jax.training.errors import FailedError, Interrupted, RunError
 from scae_jax.training.mesh import make_mesh
 from scae_jax.training.metrics import import_tensorboard
@@ -73,7 +73,7 @@ def read_sweep(path: pathlib.Path, root: pathlib.Path) -> list[Row]:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError) as error:
     raise RunError(f"the sweep file {path} cannot be read: {error}.") from error
-  _check_keys(str(path), content, SHARED_KEYS)
+  _check_keys(content, SHARED_KEYS)
   tables = content.get("rows", [])
   if not (isinstance(tables, list) and tables and all(isinstance(t, dict) for t in tables)):
     raise RunError(f"{path} must have at least one [[rows]], each with a name; it has {tables!r}.")
@@ -82,15 +82,13 @@ def read_sweep(path: pathlib.Path, root: pathlib.Path) -> list[Row]:
   for number, table in enumerate(tables):
     where = f"{path}, row {number} ({table.get('name', 'without a name')})"
     try:
-      row = make_row(where, shared, table, root)
+      row = make_row(shared, table, root)
       if row.name in names:
-        raise RunError(f"{where}: another row has this name; names are folders, give it its own.")
+        raise RunError("another row has this name; names are folders, give it its own.")
       if row.start_from and row.start_from not in names:
-        raise RunError(
-          f"{where}: start_from must be the name of a row above; it is {row.start_from!r}."
-        )
+        raise RunError(f"start_from must be the name of a row above; it is {row.start_from!r}.")
     except RunError as error:
-      errors.append(str(error))
+      errors.append(f"{where}: {error}")
     else:
       names.add(row.name)
       rows.append(row)
@@ -122,60 +120,42 @@ def _raise_all(errors: Sequence[str]) -> None:
     raise RunError("\n".join(errors) + "\nNothing was started.")
 
 
-def _check_keys(where: str, table: Mapping[str, Any], valid: Sequence[str]) -> None:
+def _check_keys(table: Mapping[str, Any], valid: Sequence[str]) -> None:
   if unknown := sorted(set(table) - set(valid)):
-    raise RunError(f"{where}: unknown keys {unknown}; valid ones are {list(valid)}.")
+    raise RunError(f"unknown keys {unknown}; valid ones are {list(valid)}.")
 
 
 def make_row(
-  where: str,
-  shared: Mapping[str, Any],
-  table: Mapping[str, Any],
-  root: pathlib.Path = pathlib.Path(),
+  shared: Mapping[str, Any], table: Mapping[str, Any], root: pathlib.Path = pathlib.Path()
 ) -> Row:
-  """A row of a sweep in `root`, from its table and the keys shared by all rows; errors begin with
-  `where`."""
-  _check_keys(where, table, ROW_KEYS)
+  """A row of a sweep in `root`, from its table and the keys shared by all rows; or `RunError`."""
+  _check_keys(table, ROW_KEYS)
   merged = {**shared, **table}
   name, source, seeds = merged.get("name"), merged.get("config"), merged.get("seeds")
   start_from = merged.get("start_from", "")
   # A dot would let a name be that of a table, and a slash leave the folder.
   if not (isinstance(name, str) and re.fullmatch(r"[\w+-]+", name)):
-    raise RunError(f"{where}: name must be letters, digits, '_', '-' or '+'; it is {name!r}.")
+    raise RunError(f"name must be letters, digits, '_', '-' or '+'; it is {name!r}.")
   if not isinstance(source, str):
-    raise RunError(f"{where}: config must be 'FILE[:PRESET]'; it is {source!r}.")
+    raise RunError(f"config must be 'FILE[:PRESET]'; it is {source!r}.")
   overrides = {}
   for given in (shared.get("overrides", {}), table.get("overrides", {})):
     if not isinstance(given, dict):
-      raise RunError(f"{where}: overrides must be a table, section.key = value; it is {given!r}.")
-    overrides |= flatten_dict(given, sep=".")
+      raise RunError(f"overrides must be a table, section.key = value; it is {given!r}.")
+    overrides |= flatten_dict(tuples(given), sep=".")
   if "train.seeds" in overrides:
-    raise RunError(f"{where}: write seeds = {overrides['train.seeds']!r}, not an override of it.")
+    raise RunError(f"write seeds = {overrides['train.seeds']!r}, not an override of it.")
   if seeds is not None:
     overrides["train.seeds"] = seeds
   if not isinstance(start_from, str):
-    raise RunError(f"{where}: start_from must be the name of a row above; it is {start_from!r}.")
+    raise RunError(f"start_from must be the name of a row above; it is {start_from!r}.")
   if start_from:
     if "train.start_from" in overrides:
-      raise RunError(f"{where}: give start_from or an override of train.start_from, not both.")
+      raise RunError("give start_from or an override of train.start_from, not both.")
     overrides["train.start_from"] = str(root / start_from)
-  arguments = [f"--config={source}"]
-  # As train.py reads them: TOML's arrays are tuples.
-  arguments += [f"--config.{key}={tuples(value)}" for key, value in overrides.items()]
-  try:
-    settings = parse_command_line(arguments, default_config="").settings
-  except RunError as error:
-    raise RunError(f"{where}: {error}") from error
-  values = flatten_dict(settings.config.to_dict(), sep=".")
-  for key, given in overrides.items():
-    # A command line would read the number 3 as the name '3'; TOML has types.
-    expected, found = type(values[key]), type(tuples(given))
-    if found is not expected and (expected, found) != (float, int):
-      raise RunError(
-        f"{where}: config.{key} must be of type {expected.__name__}; it is {given!r} of type"
-        f" {type(given).__name__}."
-      )
-  return Row(name, tuple(arguments), settings, start_from)
+  settings = with_changes(load_config(source), overrides)
+  arguments = (f"--config.{key}={value}" for key, value in overrides.items())
+  return Row(name, (f"--config={source}", *arguments), settings, start_from)
 
 
 def read_task(text: str, rows: Sequence[Row]) -> list[Row]:

@@ -25,7 +25,7 @@ from scae_jax.data.feed import spec_of
 from scae_jax.data.sources import is_dotted
 from scae_jax.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.config import Settings, differences, read_settings, tuples, value_at
+from scae_jax.training.config import Settings, differences, tuples, with_changes
 from scae_jax.training.errors import RunError
 from scae_jax.training.options import DataOptions
 from scae_jax.training.processes import is_first
@@ -116,12 +116,9 @@ def saved_settings(
   workdir: str | pathlib.Path, changes: Mapping[str, Any] | None = None
 ) -> Settings:
   """`load_settings` of any system, for callers that do not build it."""
-  config, changes = saved_config(workdir), changes or {}
+  config = saved_config(workdir)
   try:
-    for key in changes:
-      value_at(config, key)
-    config.update_from_flattened_dict(changes)
-    return read_settings(config)
+    return with_changes(config, changes or {})
   except RunError as error:
     raise RunError(f"{pathlib.Path(workdir) / 'config.json'}: {error}") from error
 
