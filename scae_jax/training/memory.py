@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
+from rich.filesize import decimal
 
 from scae_jax.data.feed import Feed
 from scae_jax.models.system import ImageSpec
@@ -19,7 +20,6 @@ from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.state import state_shapes
 from scae_jax.training.systems import Traced, check_system, make_system, num_bytes
 
-UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 # Keys besides those of the model.
 MAY_GROW = (
   "train.batch_size",
@@ -44,8 +44,8 @@ def require_memory(settings: Settings, feed: Feed, traced: Traced, *, training: 
   grows = (key for key in candidates if needed_with_half(key, sizes[key]) <= enough)
   key = next(grows, candidates[0])
   raise ValueError(
-    f"config.{key} is {sizes[key]!r}, and the run needs at least {in_words(needed)} of memory;"
-    f" expected at most {in_words(memory)}, which the device has. Lower it."
+    f"config.{key} is {sizes[key]!r}, and the run needs at least {decimal(needed)} of memory;"
+    f" expected at most {decimal(memory)}, which the device has. Lower it."
   )
 
 
@@ -56,12 +56,6 @@ def device_memory() -> int:
   if statistics and "bytes_limit" in statistics:
     return statistics["bytes_limit"]
   return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def in_words(count: float) -> str:
-  """Bytes as `23.4 GB`."""
-  power = min(int(math.log(max(count, 1), 1000)), len(UNITS) - 1)
-  return f"{count / 1000**power:.3g} {UNITS[power]}"
 
 
 def _needed(settings: Settings, feed: Feed, traced: Traced, training: bool) -> int:
@@ -90,7 +84,7 @@ def _needed_with_half(
 ) -> float:
   """`_needed` with half the number, or numbers, at a key; infinite if there is no such run."""
   spec = feed.spec
-  half = tuple(map(_half, value)) if isinstance(value, tuple) else _half(value)
+  half = jax.tree.map(lambda number: max(1, number // 2), value)
   config = ConfigDict(settings.config.to_dict())
   config.update_from_flattened_dict({key: half})
   if key == "data.canvas" and isinstance(spec, ImageSpec):
@@ -106,17 +100,14 @@ def _needed_with_half(
 
 def _sizes(settings: Settings) -> dict[str, int | tuple[int, ...]]:
   """The whole numbers of a config that a run's memory may grow with, by key."""
-  found = {}
-  for key, value in flatten_dict(settings.config.to_dict(), sep=".").items():
-    each = value if isinstance(value, tuple) else (value,)
-    are_whole = all(isinstance(number, int) and not isinstance(number, bool) for number in each)
-    if are_whole and (key.startswith("model.") or key in MAY_GROW):
-      found[key] = value
-  return found
-
-
-def _half(value: int) -> int:
-  return max(1, value // 2)
+  keys: dict[str, Any] = flatten_dict(settings.config.to_dict(), sep=".")
+  return {
+    key: value
+    for key, value in keys.items()
+    if (key.startswith("model.") or key in MAY_GROW)
+    and isinstance(value, int | tuple)
+    and all(type(number) is int for number in jax.tree.leaves(value))
+  }
 
 
 def _tree_bytes(tree: Any) -> int:

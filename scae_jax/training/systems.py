@@ -8,7 +8,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Jaxpr, subjaxprs
 
 import scae_jax.models
 from scae_jax import bounds
@@ -109,18 +109,8 @@ def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> Non
 
 def _largest_array(program: Jaxpr) -> int:
   """Bytes of the largest array that a traced program computes; it seldom needs less memory."""
-  largest = 0
-  for equation in program.eqns:
-    largest = max([largest, *(num_bytes(variable.aval) for variable in equation.outvars)])
-    for inner in jax.tree.leaves(equation.params, is_leaf=_is_program):
-      if _is_program(inner):
-        inner = inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner
-        largest = max(largest, _largest_array(inner))
-  return largest
-
-
-def _is_program(value: Any) -> bool:
-  return isinstance(value, ClosedJaxpr | Jaxpr)
+  own = (num_bytes(variable.aval) for equation in program.eqns for variable in equation.outvars)
+  return max([*own, *map(_largest_array, subjaxprs(program))], default=0)
 
 
 def num_bytes(array: Any) -> int:
