@@ -6,7 +6,6 @@ whatever is not black is ink.
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from scipy import ndimage
@@ -16,13 +15,6 @@ MAX_DEGREES = 20.0
 MAX_SHEAR = 0.2
 SCALES = (0.8, 1.2)
 MAX_DRAWS = 100  # of one image's map, before it counts as one that cannot fit
-
-
-class Drawn(NamedTuple):
-  """Maps float64 [n, 2, 3] drawn for some images, and how many first ones would not have fitted."""
-
-  maps: np.ndarray
-  num_redrawn: int
 
 
 def rotation(degrees: np.ndarray) -> np.ndarray:
@@ -49,9 +41,10 @@ def place(
   return np.concatenate([linear, offsets[..., None]], axis=-1)
 
 
-def draw_affine(images: np.ndarray, canvas: int, seed: int) -> Drawn:
+def draw_affine(images: np.ndarray, canvas: int, seed: int) -> tuple[np.ndarray, int]:
   """Draws a map for every image [n, h, w, c] from affNIST's distribution.
 
+  Returns maps float64 [n, 2, 3], and the number of images whose first map would not have fitted.
   A map rotates, then stretches along x and y, then shears x by y, as a pose does. Rotation is
   uniform within 20 degrees, the scale of each axis from 0.8 to 1.2, shear within 0.2, the shift
   over those that keep all ink on the canvas. A map whose ink does not fit the canvas is drawn
@@ -78,7 +71,7 @@ def draw_affine(images: np.ndarray, canvas: int, seed: int) -> Drawn:
     if attempt == 0:
       num_redrawn = len(waiting)
     if not len(waiting):
-      return Drawn(maps, num_redrawn)
+      return maps, num_redrawn
   raise ValueError(
     f"expected a canvas that holds every image when it is turned, sheared and stretched, got "
     f"{canvas} pixels, on which image {waiting[0]} ({len(waiting)} such) did not fit in "
