@@ -4,7 +4,7 @@ import json
 import os
 import pathlib
 import re
-import tempfile
+import uuid
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -20,18 +20,15 @@ def write_whole(path: pathlib.Path, content: bytes) -> None:
   Its folder is made if need be. An OSError names the file, and nothing is left behind.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
-  descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+  draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
   try:
-    with os.fdopen(descriptor, "wb") as file:
+    with draft.open("xb") as file:
       file.write(content)
       file.flush()
       os.fsync(file.fileno())
-    umask = os.umask(0)
-    os.umask(umask)
-    pathlib.Path(draft).chmod(0o666 & ~umask)  # mkstemp makes files for the owner alone
-    os.replace(draft, path)
+    draft.replace(path)
   except BaseException as error:
-    pathlib.Path(draft).unlink(missing_ok=True)
+    draft.unlink(missing_ok=True)
     if isinstance(error, OSError) and error.errno:  # a full disk does not say by itself which
       raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
     raise
