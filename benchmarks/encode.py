@@ -14,8 +14,8 @@ import numpy as np
 
 import scae_jax
 from benchmarks.measuring import flags, milliseconds, report
+from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import load_dataset
-from scae_jax.training.options import DataOptions
 from scae_jax.typing import Batch
 
 

@@ -34,6 +34,7 @@ from benchmarks.warp import library
 from configs import mnist
 from scae_jax import mixtures, warping
 from scae_jax.data.batches import evaluation_batch, training_batch
+from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import load_dataset
 from scae_jax.layers import convnet
 from scae_jax.models.stacked_capsules import SCAE, Encoding
@@ -41,7 +42,6 @@ from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.mesh import make_mesh, put
 from scae_jax.training.optimizers import make_optimizer
-from scae_jax.training.options import DataOptions
 from scae_jax.training.state import make_state
 from scae_jax.training.step import make_dispatch, update
 from scae_jax.training.systems import make_system

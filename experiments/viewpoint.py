@@ -37,13 +37,13 @@ from experiments.findings import Findings, images_of
 from experiments.many_runs import Results
 from scae_jax.data import affnist
 from scae_jax.data.dataset import EvalDataset
+from scae_jax.data.options import DataOptions
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.viewpoint import ACCURACY, accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.build import Run
 from scae_jax.training.metrics import read_lines
-from scae_jax.training.options import DataOptions
 from scae_jax.training.sweep import Row
 
 # Degrees either way, of training images. The test angles of the article, 15 and 35, are within.
@@ -139,13 +139,12 @@ def rotated_set(data: str, angle: int) -> str:
 
 def scored_sets(data: str, options: DataOptions) -> list[EvalDataset]:
   """Test images rotated by every angle, then those moved by affNIST's maps."""
-  folders = (options.dir, options.cache_dir, options.affnist_dir)
   source = SHARED[data]["data.name"]
   # affNIST's own files are of 40x40 pixels.
   is_affnist = source == "mnist" and options.canvas >= affnist.SIDE
   affine = "affnist" if is_affnist else f"affine_{source}"
   names = [*(rotated_set(data, angle) for angle in ANGLES), affine]
-  return [load_scored(n, options.canvas, *folders, normalize=options.normalize) for n in names]
+  return [load_scored(n, options) for n in names]
 
 
 def score_run(options: argparse.Namespace, run: Run, workdir: pathlib.Path) -> dict[str, Any]:

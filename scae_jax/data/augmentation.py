@@ -4,61 +4,15 @@ All functions are pure and jittable, and change each image [b, h, w, c] by numbe
 and shifts are in pixels.
 """
 
-import dataclasses
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from scae_jax import geometry
-from scae_jax.bounds import MAX_SIDE, Bound, between, zero_or
+from scae_jax.data.options import DataOptions
 from scae_jax.typing import Array, Float, Int, Num, PRNGKeyArray, UInt8, typed
 from scae_jax.warping import sample_bilinear
-
-MIN_CROP = 8  # pixels; of less nobody could tell what it shows
-
-
-def _off_with_overlay(off: object) -> Bound:
-  return Bound(
-    f"{off} with {{section}}.overlay, which only moves images with pixels in [0, 1]",
-    lambda value, fields: value == off or not fields["overlay"],
-  )
-
-
-# The middle of every image stays on the canvas.
-HALF_IN_VIEW = Bound(
-  "from 0 to half of {section}.canvas, {canvas} pixels",
-  lambda value, fields: 0 <= value <= fields["canvas"] / 2,
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Augmentation:
-  """How an image becomes the model's input; the fields are keys of `config.data`.
-
-  In the order in which it is done to training images; 0 leaves a change out. In evaluation an image
-  is normalised, its middle is cut out, and it lies in the middle of the canvas.
-  """
-
-  # Whether each image is brought to zero mean and unit variance; see `dataset.normalized`.
-  normalize: Annotated[bool, _off_with_overlay(False)]
-  # Side of the square that is cut out at random, pixels.
-  crop: Annotated[int, zero_or(between(MIN_CROP, "canvas")), _off_with_overlay(0)]
-  # Up to this is added or subtracted, of normalised images in their standard deviations.
-  brightness: Annotated[float, between(0, 1), _off_with_overlay(0)]
-  # The contrast is multiplied by a factor that differs from 1 by up to this.
-  contrast: Annotated[float, between(0, 1), _off_with_overlay(0)]
-  max_rotation: Annotated[float, between(0, 180), _off_with_overlay(0)]  # degrees, either way
-  # The scales of x and y differ from 1 by up to this, each by its own number; 0.2 in affNIST.
-  max_stretch: Annotated[float, between(0, 0.9), _off_with_overlay(0)]
-  # Pixels to the right for each pixel down, either way; 0.2 in affNIST.
-  max_shear: Annotated[float, between(0, 1), _off_with_overlay(0)]
-  max_shift: Annotated[int, HALF_IN_VIEW]  # pixels, in each direction
-  canvas: Annotated[int, between(1, MAX_SIDE)]  # side of the black square under an image, pixels
-  # Half the images of a training batch, each twice in succession and changed at random each time.
-  two_views: Annotated[bool, _off_with_overlay(False)]
-  # Two images of different classes are overlaid, in evaluation too; see `scae_jax.data.overlay`.
-  overlay: bool
 
 
 @typed
@@ -141,8 +95,8 @@ class Motion(NamedTuple):
   shears: Float[Array, " b"]  # pixels to the right for each pixel down
 
 
-def random_motions(key: PRNGKeyArray, num_images: int, options: Augmentation) -> Motion:
-  """Independent motions, each number uniform within the bounds that `Augmentation` sets."""
+def random_motions(key: PRNGKeyArray, num_images: int, options: DataOptions) -> Motion:
+  """Independent motions, each number uniform within the bounds that `DataOptions` sets."""
   # Angles are drawn from the key itself, as before there were other motions.
   rotation_key, stretch_key, shear_key = key, *jax.random.split(jax.random.fold_in(key, 1))
   degrees = options.max_rotation * _share(rotation_key, (num_images,))

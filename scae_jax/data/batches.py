@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from scae_jax.data.augmentation import (
-  Augmentation,
   centre_on_canvas,
   jitter,
   move,
@@ -21,6 +20,7 @@ from scae_jax.data.augmentation import (
   shift_on_canvas,
   to_unit_range,
 )
+from scae_jax.data.options import DataOptions
 from scae_jax.typing import Array, Int, PRNGKeyArray, typed
 
 
@@ -53,9 +53,9 @@ def example_order(
 
 @typed
 def training_batch(
-  key: PRNGKeyArray, split: Mapping[str, Array], indices: Int[Array, " b"], options: Augmentation
+  key: PRNGKeyArray, split: Mapping[str, Array], indices: Int[Array, " b"], options: DataOptions
 ) -> dict[str, Array]:
-  """Gathers examples and changes their images at random, in the order of `Augmentation`.
+  """Gathers examples and changes their images at random, in the order of `DataOptions`.
 
   Takes `Split.arrays`, on the device, and indices in [0, n). Gives `image` float32 [b, canvas,
   canvas, c], clipped to [0, 1] unless normalised, `label` int32 [b] and, if it was given, the

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from scae_jax.data.augmentation import Augmentation
 from scae_jax.data.batches import evaluation_batch, training_batch
 from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.options import DataOptions
 from scae_jax.data.overlay import (
   fixed_overlays,
   overlay_arrays,
@@ -42,7 +42,7 @@ class Feed:
 
 
 def evaluation_examples(
-  split: Split, options: Augmentation
+  split: Split, options: DataOptions
 ) -> tuple[Mapping[str, np.ndarray], MakeBatch]:
   """What a model is judged on: arrays on the host, one entry an example each, and `(arrays,
   indices) -> batch`, with images in the middle of the canvas or, where asked, overlaid pairs."""
@@ -53,7 +53,7 @@ def evaluation_examples(
   return split.arrays, functools.partial(evaluation_batch, canvas=options.canvas)
 
 
-def spec_of(options: Augmentation, channels: int, num_classes: int) -> ImageSpec:
+def spec_of(options: DataOptions, channels: int, num_classes: int) -> ImageSpec:
   """The facts that a model of images is built from."""
   return ImageSpec(
     canvas=options.canvas,
@@ -65,7 +65,7 @@ def spec_of(options: Augmentation, channels: int, num_classes: int) -> ImageSpec
   )
 
 
-def image_feed(train: Split, dataset: Dataset, options: Augmentation) -> Feed:
+def image_feed(train: Split, dataset: Dataset, options: DataOptions) -> Feed:
   """A feed of images: augmented in training, in the middle of the canvas in evaluation.
 
   With `options.crop`, `train` holds whole images, which are cropped at random, and `dataset` holds

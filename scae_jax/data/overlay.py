@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.augmentation import (
-  Augmentation,
   centre_on_canvas,
   random_shifts,
   shift_on_canvas,
   to_unit_range,
 )
 from scae_jax.data.dataset import Split
+from scae_jax.data.options import DataOptions
 from scae_jax.typing import Array, Int, PRNGKeyArray, typed
 
 SEED = 0  # of the fixed pairs; not the run's, so that all runs are scored on the same images
@@ -64,7 +64,7 @@ def overlay_training_batch(
   key: PRNGKeyArray,
   train: Mapping[str, Array],
   indices: Int[Array, " b"],
-  options: Augmentation,
+  options: DataOptions,
 ) -> dict[str, Array]:
   """Overlays each example with another, uniform over the training images of other classes.
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from scae_jax.data import affine, affnist
 from scae_jax.data.dataset import Dataset, EvalDataset, Split, crop_middle, normalized
+from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import load_dataset
 
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
@@ -44,41 +45,34 @@ class _Request(NamedTuple):
     return f"{self.kind}_{self.source}" + (f":{self.moves}" if self.moves else "")
 
 
-def load_scored(
-  name: str,
-  canvas: int,
-  data_dir: str = "",
-  cache_dir: str = "",
-  affnist_dir: str = "",
-  *,
-  crop: int = 0,
-  normalize: bool = False,
-) -> EvalDataset:
-  """Loads what a model is to be scored on.
+def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalDataset:
+  """Loads what a model that was trained with these options is to be scored on.
 
-  The name is one of the above, or any that `load_dataset` takes, as it takes `data_dir` and
-  `cache_dir`. Sets that are drawn take the test split that they name, and are always the same.
+  The name is one of the above, or any that `load_dataset` takes, looked for in `data_dir` or, where
+  that is empty, in the folder of the options. Sets that are drawn take the test split that they
+  name, and are always the same.
 
-  Moved images are drawn on a square of `canvas` pixels a side, `affine_mnist` at affNIST's 40 where
-  the canvas is larger. `affnist_dir` has the official files of `affnist`, "" if there are none. The
-  middle `crop` x `crop` pixels are cut out of every image but affNIST's before it is moved; 0 keeps
-  images whole. Normalisation uses the whole, unmoved image.
+  Moved images are drawn on a square of `options.canvas` pixels a side, `affine_mnist` at affNIST's
+  40 where the canvas is larger. The middle `crop` x `crop` pixels are cut out of every image but
+  affNIST's before it is moved. Normalisation uses the whole, unmoved image.
 
   Raises ValueError as `load_dataset` or `load_affnist` does, and for a range that is none, a canvas
   too small for affNIST or its ink, or images smaller than the crop.
   """
-  if name == "affnist" and affnist_dir:
+  canvas, normalize = options.canvas, options.normalize
+  if name == "affnist" and options.affnist_dir:
     if canvas < affnist.SIDE:
       raise ValueError(
         f"affNIST's images are {affnist.SIDE} pixels a side, and the model's canvas is {canvas}; "
         f"train with config.data.canvas={affnist.SIDE} or more, or score on affine_mnist, which is "
         "drawn at the size of the canvas"
       )
-    official = affnist.load_affnist(affnist_dir)
+    official = affnist.load_affnist(options.affnist_dir)
     return normalized(official) if normalize else official
   request = _read("affine_mnist" if name == "affnist" else name)
-  dataset = load_dataset(name if request is None else request.source, data_dir, cache_dir)
-  dataset = crop_middle(normalized(dataset) if normalize else dataset, crop)
+  source = name if request is None else request.source
+  dataset = load_dataset(source, data_dir or options.dir, options.cache_dir)
+  dataset = crop_middle(normalized(dataset) if normalize else dataset, options.crop)
   if request is None:
     return dataset
   request = request._replace(source=dataset.name)

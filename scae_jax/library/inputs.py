@@ -9,7 +9,7 @@ import numpy as np
 
 from scae_jax.data.augmentation import centre_on_canvas, to_unit_range
 from scae_jax.data.dataset import middle, pixel_statistics
-from scae_jax.training.options import DataOptions
+from scae_jax.data.options import DataOptions
 from scae_jax.typing import Batch
 
 

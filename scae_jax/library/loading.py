@@ -4,13 +4,13 @@ import os
 import pathlib
 from typing import Any
 
+from scae_jax.data.options import DataOptions
 from scae_jax.evaluation.clusters import FILE, Clusters, read_clusters
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
 from scae_jax.models.system import Spec, System
 from scae_jax.training.config import SHIPPED, Settings
 from scae_jax.training.errors import RunError, explained
-from scae_jax.training.options import DataOptions
 from scae_jax.training.parameters import pretrained_names, restore
 from scae_jax.training.systems import make_system
 from scae_jax.training.workdir import load_settings, read_image_facts

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from scae_jax.data.constellations import NAME, Scenes
 from scae_jax.data.dataset import Dataset, crop_middle, hold_out_validation, normalized
 from scae_jax.data.feed import Feed, image_feed
+from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import is_dotted, load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
@@ -17,7 +18,6 @@ from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import explained
 from scae_jax.training.memory import require_memory
 from scae_jax.training.optimizers import check_length
-from scae_jax.training.options import DataOptions
 from scae_jax.training.parameters import Which, is_exported, restore
 from scae_jax.training.systems import check_system, make_system
 from scae_jax.training.workdir import (

@@ -21,9 +21,10 @@ from ml_collections import ConfigDict, config_flags
 
 from scae_jax import bounds
 from scae_jax.data.constellations import NAME, Scenes
+from scae_jax.data.options import DataOptions
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.optimizers import OptimizerOptions, resolve
-from scae_jax.training.options import DataOptions, EvaluationOptions, TrainOptions
+from scae_jax.training.options import EvaluationOptions, TrainOptions
 from scae_jax.training.processes import Processes
 
 PACKAGE = pathlib.Path(__file__).parent.parent

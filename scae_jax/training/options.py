@@ -1,34 +1,14 @@
-"""The config's data, train and evaluation sections as frozen records: fields are the schema."""
+"""The config's train and evaluation sections as frozen records: fields are the schema."""
 
 import dataclasses
 import math
 from typing import Annotated
 
-from scae_jax.bounds import MAX_STEPS, Bound, between, each
-from scae_jax.data.augmentation import Augmentation
+from scae_jax.bounds import MAX_EXAMPLES, MAX_STEPS, Bound, between, each
 
-# Examples of a batch, and of a data set. More do not fit any device; see `training.memory`.
-MAX_EXAMPLES = 2**31 - 2
 MAX_SEEDS = 65_536
 # Steps of one dispatch: their examples are drawn at once.
 MAX_DISPATCH = 100_000
-
-
-@dataclasses.dataclass(frozen=True)
-class DataOptions(Augmentation):
-  """Which data set, and, as `Augmentation` says, how an image becomes the model's input."""
-
-  name: str  # a source, see `scae_jax.data.sources.load_dataset`
-  dir: str  # folder of the prepared data; empty for the source's own default
-  cache_dir: str  # folder for decoded arrays; empty for the default
-  # Folder of affNIST's official files, for `evaluate.py --dataset=affnist`; empty to draw the same
-  # distribution from MNIST's test images.
-  affnist_dir: str
-  # Training examples that are held out as the split "validation", on which the run is then judged
-  # instead of the test split.
-  num_validation: Annotated[int, between(0, MAX_EXAMPLES)]
-
-
 SEED = Bound(
   "from 0 to 2147483648 less {section}.seeds, {seeds}",
   lambda value, fields: 0 <= value <= 2**31 - fields["seeds"],

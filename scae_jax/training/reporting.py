@@ -6,6 +6,7 @@ import pathlib
 from scae_jax.data.constellations import Scenes
 from scae_jax.data.dataset import EvalDataset
 from scae_jax.data.feed import evaluation_examples
+from scae_jax.data.options import DataOptions
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.examples import check_transfer, named_split
 from scae_jax.evaluation.provenance import recorded_folder
@@ -14,7 +15,6 @@ from scae_jax.evaluation.scorers import answer_scorer, feature_scorer, scene_sco
 from scae_jax.files import file_name
 from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError
-from scae_jax.training.options import DataOptions
 
 _ONLY_OWN_SCENES = (
   "a run on generated scenes is scored on its own test scenes: leave out --dataset and --split."
@@ -86,5 +86,4 @@ def load_scored_set(run: Run, name: str, data_dir: str) -> EvalDataset:
   data = run.settings.data
   if not isinstance(data, DataOptions):
     raise RunError(_ONLY_OWN_SCENES)
-  folders = (data_dir or data.dir, data.cache_dir, data.affnist_dir)
-  return load_scored(name, data.canvas, *folders, crop=data.crop, normalize=data.normalize)
+  return load_scored(name, data, data_dir)

@@ -22,12 +22,12 @@ from ml_collections import ConfigDict
 from scae_jax.data.constellations import Scenes
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.feed import spec_of
+from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import is_dotted
 from scae_jax.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import Settings, differences, tuples, with_changes
 from scae_jax.training.errors import RunError
-from scae_jax.training.options import DataOptions
 from scae_jax.training.processes import is_first
 
 # What a resumed run may change: none of it changes the parameters of a step.

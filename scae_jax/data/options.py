@@ -1,0 +1,60 @@
+"""The config's data section, of a data set of images, as a frozen record: fields are the schema."""
+
+import dataclasses
+from typing import Annotated
+
+from scae_jax.bounds import MAX_EXAMPLES, MAX_SIDE, Bound, between, zero_or
+
+MIN_CROP = 8  # pixels; of less nobody could tell what it shows
+
+
+def _off_with_overlay(off: object) -> Bound:
+  return Bound(
+    f"{off} with {{section}}.overlay, which only moves images with pixels in [0, 1]",
+    lambda value, fields: value == off or not fields["overlay"],
+  )
+
+
+# The middle of every image stays on the canvas.
+HALF_IN_VIEW = Bound(
+  "from 0 to half of {section}.canvas, {canvas} pixels",
+  lambda value, fields: 0 <= value <= fields["canvas"] / 2,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataOptions:
+  """Which data set, and how an image becomes the model's input.
+
+  Changes are in the order in which they are done to training images; 0 leaves one out. In
+  evaluation an image is normalised, its middle is cut out, and it lies in the middle of the canvas.
+  """
+
+  name: str  # a source, see `scae_jax.data.sources.load_dataset`
+  dir: str  # folder of the prepared data; empty for the source's own default
+  cache_dir: str  # folder for decoded arrays; empty for the default
+  # Folder of affNIST's official files, for `evaluate.py --dataset=affnist`; empty to draw the same
+  # distribution from MNIST's test images.
+  affnist_dir: str
+  # Training examples that are held out as the split "validation", on which the run is then judged
+  # instead of the test split.
+  num_validation: Annotated[int, between(0, MAX_EXAMPLES)]
+  # Whether each image is brought to zero mean and unit variance; see `dataset.normalized`.
+  normalize: Annotated[bool, _off_with_overlay(False)]
+  # Side of the square that is cut out at random, pixels.
+  crop: Annotated[int, zero_or(between(MIN_CROP, "canvas")), _off_with_overlay(0)]
+  # Up to this is added or subtracted, of normalised images in their standard deviations.
+  brightness: Annotated[float, between(0, 1), _off_with_overlay(0)]
+  # The contrast is multiplied by a factor that differs from 1 by up to this.
+  contrast: Annotated[float, between(0, 1), _off_with_overlay(0)]
+  max_rotation: Annotated[float, between(0, 180), _off_with_overlay(0)]  # degrees, either way
+  # The scales of x and y differ from 1 by up to this, each by its own number; 0.2 in affNIST.
+  max_stretch: Annotated[float, between(0, 0.9), _off_with_overlay(0)]
+  # Pixels to the right for each pixel down, either way; 0.2 in affNIST.
+  max_shear: Annotated[float, between(0, 1), _off_with_overlay(0)]
+  max_shift: Annotated[int, HALF_IN_VIEW]  # pixels, in each direction
+  canvas: Annotated[int, between(1, MAX_SIDE)]  # side of the black square under an image, pixels
+  # Half the images of a training batch, each twice in succession and changed at random each time.
+  two_views: Annotated[bool, _off_with_overlay(False)]
+  # Two images of different classes are overlaid, in evaluation too; see `scae_jax.data.overlay`.
+  overlay: bool
