@@ -14,8 +14,6 @@ your own needs `--system` or `--source` with its dotted path: what is saved in a
 code. Exit code 2: cannot evaluate as asked.
 """
 
-import pathlib
-
 from absl import logging
 
 from scae_jax.page.write import look_inside
@@ -26,8 +24,6 @@ from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.parameters import named_folders
 from scae_jax.training.reporting import load_scored_set, report_run
 from scae_jax.training.workdir import load_settings
-
-PRETRAINED = pathlib.Path(__file__).parent / "pretrained"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -47,7 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
   options = parser.parse_args(arguments)
   logging.set_verbosity(logging.WARNING)
   with exit_with_message(), explained():
-    folder, workdir = named_folders(PRETRAINED, options.workdir, options.pretrained)
+    folder, workdir = named_folders(options.workdir, options.pretrained)
     given = {"data.dir": options.data_dir, "data.affnist_dir": options.affnist_dir}
     changes = {key: value for key, value in given.items() if value}
     settings = load_settings(folder, options.system, options.source, changes)

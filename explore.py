@@ -14,16 +14,13 @@ import pathlib
 
 from absl import logging
 
-from scae_jax.data.dataset import Dataset
-from scae_jax.library.loading import PRETRAINED, load
-from scae_jax.page.systems import shown
-from scae_jax.page.write import write_page
-from scae_jax.training.build import build
+from scae_jax.page.write import write_run
+from scae_jax.training.build import open_run
 from scae_jax.training.compilation import OFF, keep_compiled
 from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.parameters import named_folders
-from scae_jax.training.workdir import check_same_data, describe_data, load_settings
+from scae_jax.training.workdir import load_settings
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -38,17 +35,12 @@ def main(arguments: list[str] | None = None) -> None:
   options = parser.parse_args(arguments)
   logging.set_verbosity(logging.WARNING)
   with exit_with_message(), explained():
-    folder, workdir = named_folders(PRETRAINED, options.workdir, options.pretrained)
+    folder, workdir = named_folders(options.workdir, options.pretrained)
     path = pathlib.Path(options.output or workdir / "explore.html")
     changes = {"data.dir": options.data_dir} if options.data_dir else {}
     settings = load_settings(folder, "", options.source, changes)
     keep_compiled(OFF if settings.train.compilation_cache == OFF else "")
-    model = load(folder, step=options.step)
-    shown(model)  # before the data set is read, which may take a while
-    dataset = build(settings, training=False)[1]
-    assert isinstance(dataset, Dataset)  # of images
-    check_same_data(folder, describe_data(dataset))
-    write_page(model, dataset, path)
+    write_run(open_run(folder, options.step, settings), folder, path)
     print(f"written to {path}")
 
 

@@ -9,13 +9,11 @@ from scae_jax.evaluation.clusters import FILE, Clusters, read_clusters
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
 from scae_jax.models.system import Spec, System
-from scae_jax.training.config import SHIPPED, Settings
+from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError, explained
-from scae_jax.training.parameters import pretrained_names, restore
+from scae_jax.training.parameters import PRETRAINED, pretrained_names, restore
 from scae_jax.training.systems import make_system
 from scae_jax.training.workdir import load_settings, read_image_facts
-
-PRETRAINED = SHIPPED / "pretrained"
 
 
 def load(
@@ -89,7 +87,7 @@ def _facts(
 
 def _folder(source: str | os.PathLike[str]) -> pathlib.Path:
   """Where the model is; a pretrained name comes first."""
-  known = pretrained_names(PRETRAINED)
+  known = pretrained_names()
   folder = PRETRAINED / source if str(source) in known else pathlib.Path(source)
   if not (folder / "config.json").is_file():
     raise RunError(

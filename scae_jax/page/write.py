@@ -55,17 +55,23 @@ def write_page(model: Model, dataset: EvalDataset, path: pathlib.Path) -> None:
   write_whole(path, content)
 
 
+def write_run(run: Run, folder: pathlib.Path, path: pathlib.Path) -> None:
+  """`write_page` of the first seed of the run in a folder, with images of its own data set."""
+  seed, variables = next(iter(run.variables.items()))
+  model = model_of(folder, run.settings, run.system, run.step, seed, variables)
+  shown(model)  # or say which systems are
+  assert isinstance(run.dataset, Dataset)  # of images, as these systems take
+  write_page(model, run.dataset, path)
+
+
 def look_inside(run: Run, folder: pathlib.Path, workdir: pathlib.Path) -> None:
   """Writes `<workdir>/explore.html` for the run in a folder, if its system has a page, and says
   where it is, or why not."""
   if run.settings.system not in SYSTEMS:
     return
-  assert isinstance(run.dataset, Dataset)  # of images, as these systems take
   path = workdir / "explore.html"
   try:
-    seed, variables = next(iter(run.variables.items()))
-    model = model_of(folder, run.settings, run.system, run.step, seed, variables)
-    write_page(model, run.dataset, path)
+    write_run(run, folder, path)
   except ValueError as error:
     print(f"no page to look inside: {error}")
   else:

@@ -22,33 +22,32 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from scae_jax.data.cache import read_arrays
 from scae_jax.files import read_json
 from scae_jax.models.system import Spec, System
-from scae_jax.training.config import Settings
+from scae_jax.training.config import SHIPPED, Settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.mesh import make_mesh
 from scae_jax.training.state import abstract_state, variables_by_seed
 from scae_jax.training.systems import init_params
 from scae_jax.training.workdir import require_checkpoints
 
+PRETRAINED = SHIPPED / "pretrained"
 FILE = "params.npz"
 Which = int | str  # a step, which may be in decimals, 'latest' or 'best' (lowest held-out loss)
 
 
-def pretrained_names(parent: pathlib.Path) -> list[str]:
-  """Names of the folders with parameters."""
-  return sorted(path.parent.name for path in parent.glob(f"*/{FILE}"))
+def pretrained_names() -> list[str]:
+  """Names of the folders in `PRETRAINED`."""
+  return sorted(path.parent.name for path in PRETRAINED.glob(f"*/{FILE}"))
 
 
-def named_folders(
-  parent: pathlib.Path, workdir: str, name: str
-) -> tuple[pathlib.Path, pathlib.Path]:
-  """Folders of a run, or of the named parameters in `parent`, and of its results; or `RunError`."""
+def named_folders(workdir: str, name: str) -> tuple[pathlib.Path, pathlib.Path]:
+  """Folders of a run, or of the named pretrained parameters, and of its results; or `RunError`."""
   if not workdir and not name:
     raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
   results = pathlib.Path(workdir or f"runs/pretrained-{name}")
-  known = pretrained_names(parent)
+  known = pretrained_names()
   if name and name not in known:  # so that a name is never a path to elsewhere
-    raise RunError(f"there are no parameters {name!r} in {parent}; it has {known}.")
-  return (parent / name if name else results), results
+    raise RunError(f"there are no parameters {name!r} in {PRETRAINED}; it has {known}.")
+  return (PRETRAINED / name if name else results), results
 
 
 def is_exported(folder: pathlib.Path) -> bool:
