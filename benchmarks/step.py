@@ -9,7 +9,9 @@ and mixture, and a straightforward step: one update in one jit, on a batch that 
 with that likelihood, the warp that JAX's library offers (map_coordinates) and XLA's convolutions.
 `--whole` times the whole step alone, `--model=KEY=VALUE[,KEY=VALUE]` changes keys of the config's
 model that are no tuples; several such lists with `;` between them take turns, and an empty one
-changes nothing.
+changes nothing. With `--seeds=1,2,5` the whole steps of so many seeds at once take turns, each an
+update of every seed, and with `--devices=1,2` those of one batch split over so many devices. On a
+CPU these are parts of it: that shows what splitting costs, not what more hardware brings.
 
 Parameters are newly initialised and images are noise. `--pretrained=mnist` takes the config and
 the data set of those parameters instead. It times everything with new and with pretrained
@@ -19,6 +21,7 @@ parameters, in turns.
 import ast
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from unittest import mock
@@ -64,6 +67,7 @@ class Case(NamedTuple):
   settings: Settings
   data: ImageSpec
   start: Start
+  num_devices: int = 1
 
 
 def noise(settings: Settings, data: ImageSpec) -> Start:
@@ -244,9 +248,9 @@ def measure(
       functions[composed], _ = whole_step(*case)
     name = f"a straightforward step{end}"
     with failing_alone(rows, name):
-      functions[name] = straightforward_step(*case)
+      functions[name] = straightforward_step(*case[:3])
     with failing_alone(rows, f"parts of a step{end}"):
-      found = parts_of_a_step(*case)
+      found = parts_of_a_step(*case[:3])
       functions |= {f"{name}{end}": part for name, part in found.items()}
   rows |= milliseconds(functions, rounds)
   return counts, {name: each_step(row, lengths.get(name, 1)) for name, row in rows.items()}
@@ -277,27 +281,36 @@ def value_of(text: str) -> Any:
 
 def main() -> None:
   """Times and reports."""
-  options = flags(
-    __doc__, batch=128, steps=10, rounds=5, model="", pretrained="", whole=False, out=""
-  )
+  sizes = {"batch": 128, "steps": 10, "rounds": 5, "seeds": "1", "devices": "1"}
+  options = flags(__doc__, **sizes, model="", pretrained="", whole=False, out="")
+  seeds, devices = ([int(n) for n in text.split(",")] for text in (options.seeds, options.devices))
+  several = (seeds, devices) != ([1], [1])
+  if max(devices) > 1:
+    jax.config.update("jax_num_cpu_devices", max(devices))
   cases: dict[str, Case] = {}
   trained = scae_jax.load(options.pretrained) if options.pretrained else None
-  for variant in options.model.split(";"):
+  for variant, num_seeds, num_devices in itertools.product(
+    options.model.split(";"), seeds, devices
+  ):
     pairs = (change.split("=", 1) for change in variant.split(",") if change)
     changes = {key: value_of(text) for key, text in pairs}
     end = f" ({variant})" if variant else ""
+    end += f", {num_seeds} seeds, {num_devices} devices" if several else ""
+    shape = {"batch": options.batch, "steps": options.steps, "seeds": num_seeds, **changes}
     if trained is None:
-      settings, data = official(batch=options.batch, steps=options.steps, **changes)
-      cases[end] = Case(settings, data, noise(settings, data))
+      settings, data = official(**shape)
+      cases[end] = Case(settings, data, noise(settings, data), num_devices)
       continue
     config = trained.settings.config.copy_and_resolve_references()
-    settings, data = resized(config, options.batch, options.steps, **changes), trained.spec
+    settings, data = resized(config, **shape), trained.spec
     assert isinstance(settings.data, DataOptions)
     assert isinstance(data, ImageSpec)
     split = load_dataset(settings.data.name).splits["train"].arrays
-    cases[f", at the start{end}"] = Case(settings, data, Start(split))
-    cases[f", trained{end}"] = Case(settings, data, Start(split, trained.variables["params"]))
-  counts, rows = measure(cases, options.rounds, parts=not options.whole)
+    cases[f", at the start{end}"] = Case(settings, data, Start(split), num_devices)
+    params = trained.variables["params"]
+    if num_seeds == 1:
+      cases[f", trained{end}"] = Case(settings, data, Start(split, params), num_devices)
+  counts, rows = measure(cases, options.rounds, parts=not (options.whole or several))
   name = options.pretrained or "mnist:official"
   sizes = {"config": name, "batch": options.batch, "steps a dispatch": options.steps}
   report("training step", sizes | counts, rows, options.out)
