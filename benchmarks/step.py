@@ -9,9 +9,9 @@ and mixture, and a straightforward step: one update in one jit, on a batch that 
 with that likelihood, the warp that JAX's library offers (map_coordinates) and XLA's convolutions.
 `--whole` times the whole step alone, `--model=KEY=VALUE[,KEY=VALUE]` changes keys of the config's
 model that are no tuples; several such lists with `;` between them take turns, and an empty one
-changes nothing. With `--seeds=1,2,5` the whole steps of so many seeds at once take turns, each an
-update of every seed, and with `--devices=1,2` those of one batch split over so many devices. On a
-CPU these are parts of it: that shows what splitting costs, not what more hardware brings.
+changes nothing. `--seeds=1,2,5` times whole steps of one, two and five seeds at once, each an
+update of every seed, and `--devices=1,2` those of one batch on one device and split over two. On a
+CPU a device is a part of it: that shows what splitting costs, not what more hardware brings.
 
 Parameters are newly initialised and images are noise. `--pretrained=mnist` takes the config and
 the data set of those parameters instead. It times everything with new and with pretrained

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import inspect
 import json
-import subprocess
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 import scae_jax
-from benchmarks import commits, devices, encode, likelihood, measuring, seeds, step, warp
+from benchmarks import commits, encode, likelihood, measuring, step, warp
 from configs import mnist
 from scae_jax import warping
 from scae_jax.kernels.template_likelihood import template_log_prob
@@ -194,7 +193,7 @@ def test_composed_likelihood_is_the_same_number(monkeypatch):
   ("flags", "starts"), [((), [""]), (("--pretrained=digits",), [", at the start", ", trained"])]
 )
 def test_step_benchmark_times_variants_of_the_model(record_of, monkeypatch, flags, starts):
-  def whole_step(settings, data, start):
+  def whole_step(settings, data, start, num_devices):
     model = settings.config.model
     half = model.compute_dtype == "bfloat16" and model.part_decoder.likelihood_stride == 2
     return (lambda: 0), {"half": half, "trained": start.params is not None}
@@ -225,32 +224,22 @@ def test_straightforward_step_is_made_of_library_functions():
   np.testing.assert_allclose(warped, expected, atol=1e-5)
 
 
-def test_seeds_benchmark_times_each_number_of_seeds(record_of, monkeypatch):
+def test_seeds_and_devices_take_turns(record_of, monkeypatch):
   def whole_step(settings, data, start, num_devices):
     train = settings.train
-    assert (train.batch_size, train.dispatch_length, num_devices) == (8, 2, jax.device_count())
-    return (lambda: 0), {"GB held": settings.train.seeds}
+    assert (train.batch_size, train.dispatch_length) == (8, 2)
+    return (lambda: 0), {"seeds": train.seeds, "devices": num_devices}
 
-  monkeypatch.setattr(seeds, "whole_step", whole_step)
-  record = record_of(seeds, "--batch=8", "--steps=2", "--rounds=1", "--seeds=1,2")
-  assert list(record["milliseconds"]) == ["seeds at once: 1", "seeds at once: 2"]
-  assert record["settings"]["GB held, 2 seeds"] == 2
-
-
-def test_devices_benchmark_gives_each_process_its_devices(record_of, monkeypatch):
-  calls = []
-
-  def run(command, *, env, **options):
-    calls.append((command[3:], env["XLA_FLAGS"].split()[-1]))
-    return subprocess.CompletedProcess(command, 0, stdout=f"some message\n[{len(calls)}.5]\n")
-
-  monkeypatch.setattr(subprocess, "run", run)
-  monkeypatch.setattr(measuring, "commit", lambda: "c0ffee")
-  sizes = ["--batch=8", "--steps=2", "--rounds=1"]
-  times = record_of(devices, "--devices=1,4", *sizes)["milliseconds"]
-  flag = "--xla_force_host_platform_device_count"
-  assert calls == [(["--only=1", *sizes], f"{flag}=1"), (["--only=4", *sizes], f"{flag}=4")]
-  assert times == {"devices: 1": [1.5], "devices: 4": [2.5]}
+  monkeypatch.setattr(step, "whole_step", whole_step)
+  asked = []
+  monkeypatch.setattr(step.jax.config, "update", lambda *given: asked.append(given))
+  flags = ("--batch=8", "--steps=2", "--rounds=1", "--seeds=1,2", "--devices=1,4")
+  record = record_of(step, *flags)
+  assert asked == [("jax_num_cpu_devices", 4)]
+  ends = [f"{seeds} seeds, {devices} devices" for seeds in (1, 2) for devices in (1, 4)]
+  assert list(record["milliseconds"]) == [f"whole step, {end}" for end in ends]
+  assert record["settings"]["seeds, 2 seeds, 4 devices"] == 2
+  assert record["settings"]["devices, 2 seeds, 4 devices"] == 4
 
 
 @pytest.mark.slow

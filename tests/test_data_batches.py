@@ -25,7 +25,7 @@ from tests.toy_data import (
   random_images,
   training_images,
 )
-from tests.toy_system import augmentation, feed_of
+from tests.toy_system import data_options, feed_of
 
 HALF_A_BYTE = 0.5 / 255  # what the host's rounding changes at most
 FLOATS = 1e-4  # positions in float32: 1e-6 of a pixel times differences of up to 1, with room
@@ -245,7 +245,7 @@ def test_what_is_off_is_not_in_the_program():
   split = {"image": jnp.zeros((6, 4, 3, 1), jnp.uint8), "label": jnp.zeros(6, jnp.int32)}
 
   def now(key, split, indices):
-    return batches.training_batch(key, split, indices, augmentation(6, max_shift=2))
+    return batches.training_batch(key, split, indices, data_options(6, max_shift=2))
 
   def before(key, split, indices):
     image = centre_on_canvas(split["image"][indices], 6, border=2)

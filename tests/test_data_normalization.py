@@ -22,7 +22,7 @@ from scae_jax.training.config import read_settings
 from scae_jax.training.systems import check_system
 from tests import toy_classifier
 from tests.toy_data import assert_uniform, dataset_of, feed_batch, heldout_batch, on_device
-from tests.toy_system import feed_of
+from tests.toy_system import data_options, feed_of
 
 HEIGHT, WIDTH, CHANNELS = 6, 5, 2
 ROUNDING = 1e-5  # float32, of pixels divided by deviations that are not below 0.02
@@ -165,7 +165,9 @@ def test_sets_to_score_on_are_normalised_by_images_that_nobody_cut_or_moved(name
   monkeypatch.setattr(transfer.affnist, "load_affnist", lambda folder: some_data())
   canvas = 40 if name == "affnist" else 7
   found, plain = (
-    load_scored(name, canvas, affnist_dir="folder", crop=4, normalize=normalize).splits["test"]
+    load_scored(
+      name, data_options(canvas, affnist_dir="folder", crop=4, normalize=normalize)
+    ).splits["test"]
     for normalize in (True, False)
   )
   mean, std = pixel_statistics(some_data().splits["test"].images)

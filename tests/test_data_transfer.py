@@ -7,6 +7,7 @@ from scae_jax.data import transfer
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.transfer import load_scored, rotated
 from tests.toy_data import dataset_of
+from tests.toy_system import data_options
 
 # The middle 2x2 of 4x4 is ink, on black.
 FOUR = np.zeros((4, 4, 4, 1), np.uint8)
@@ -28,8 +29,12 @@ def four(monkeypatch):
   return asked
 
 
+def scored(name, canvas=8, **options):
+  return load_scored(name, data_options(canvas, **options))
+
+
 def images_of(name, canvas=8, **options):
-  return load_scored(name, canvas, **options).splits["test"].images
+  return scored(name, canvas, **options).splits["test"].images
 
 
 def shifts(name):
@@ -47,7 +52,7 @@ def test_shifts_are_of_all_images_or_drawn_once_for_all_runs(four):
   assert shifts("translated_four:2,-3").tolist() == [[2, -3]] * 4
   assert shifts("translated_four:1").tolist() == [[1, 1]] * 4
   assert four[0] == ("four", "", "")
-  loaded = load_scored("translated_four:2,-3", 8)
+  loaded = scored("translated_four:2,-3")
   assert (loaded.name, loaded.class_names) == ("translated_four:2,-3", ("a", "b"))
   assert (list(loaded.splits), loaded.held_out, loaded.notes) == (["test"], "test", ())
   assert not isinstance(loaded, Dataset)
@@ -59,8 +64,8 @@ def test_shifts_are_of_all_images_or_drawn_once_for_all_runs(four):
   assert len(set(map(tuple, shifts("translated_many:-3..3")))) == 49
   for moves, furthest in (("8", 8), ("0,-8", 8), ("-9..0", 9), ("0,0..12", 12)):
     with pytest.raises(ValueError, match=rf"below the 8 pixels of the canvas, got {furthest};"):
-      load_scored(f"translated_four:{moves}", 8)
-  assert load_scored("translated_four:7,-7", 8).name == "translated_four:7,-7"
+      scored(f"translated_four:{moves}")
+  assert scored("translated_four:7,-7").name == "translated_four:7,-7"
 
 
 def test_crops_are_cut_before_images_move(four):
@@ -71,7 +76,7 @@ def test_crops_are_cut_before_images_move(four):
   np.testing.assert_array_equal(moved[:, :, 1], middle[:, :, 0])
   assert not moved[:, :, 0].any()
   with pytest.raises(ValueError, match=r"'four', 4x4 pixels; it is 5"):
-    load_scored("rotated_four:90", 8, crop=5)
+    scored("rotated_four:90", crop=5)
 
 
 def test_ink_off_the_canvas_is_told(four):
@@ -79,7 +84,7 @@ def test_ink_off_the_canvas_is_told(four):
   inked = FOUR.astype(float)
   lost = 100 * (1 - inked[:, 1, 1, 0] / inked.sum((1, 2, 3)))
   words = "ink of {0} of {0} images reaches off the canvas of {1} pixels: "
-  assert load_scored("translated_four:4", 8).notes == (
+  assert scored("translated_four:4").notes == (
     f"translated_four:4: {words.format(4, 8)}"
     f"{lost.mean():.3g} % of an image's ink is lost in the mean, {lost.max():.3g} % at most.",
   )
@@ -94,7 +99,7 @@ def test_ink_off_the_canvas_is_told(four):
 def test_rotation_by_an_angle_and_by_a_range(four):
   padded = np.pad(FOUR, ((0, 0), (2, 2), (2, 2), (0, 0)))
   np.testing.assert_array_equal(images_of("rotated_four:90"), np.rot90(padded, axes=(1, 2)))
-  assert load_scored("rotated_four:90", 8).name == "rotated_four:90"
+  assert scored("rotated_four:90").name == "rotated_four:90"
   # Less than half a grey level.
   np.testing.assert_array_equal(images_of("rotated_four:-0.001..0.001"), padded)
   ranged = images_of("rotated_four:-90..90")
@@ -141,7 +146,7 @@ def test_all_splits_are_turned_each_image_by_its_own_angle():
 )
 def test_affine_is_drawn_and_says_so(four, name, canvas, side):
   """As affNIST where its files are not there."""
-  loaded = load_scored(name, canvas, "data", "cache")
+  loaded = scored(name, canvas, dir="data", cache_dir="cache")
   source = "mnist" if name == "affnist" else "four"
   assert four == [(source, "data", "cache")]
   assert (loaded.name, loaded.image_shape) == (f"affine_{source}", (side, side, 1))
@@ -154,25 +159,27 @@ def test_affine_is_drawn_and_says_so(four, name, canvas, side):
 
 def test_a_small_canvas_draws_some_maps_again():
   with pytest.raises(ValueError, match=r"unknown data set 'no_such'.*'rotated_<name>:35'"):
-    load_scored("affine_no_such", 20)
-  loaded = load_scored("affine_digits", 20)
+    scored("affine_no_such", 20)
+  loaded = scored("affine_digits", 20)
   assert loaded.image_shape == (20, 20, 1)
   assert any("maps were drawn again" in note for note in loaded.notes)
 
 
 def test_official_files_need_a_canvas_that_holds_them(tmp_path):
   with pytest.raises(ValueError, match=r"40 pixels a side, and the model's canvas is 32.*affine_"):
-    load_scored("affnist", 32, affnist_dir=str(tmp_path))
+    scored("affnist", 32, affnist_dir=str(tmp_path))
   with pytest.raises(ValueError, match=r"got none.*leave it empty to draw"):
-    load_scored("affnist", 40, affnist_dir=str(tmp_path))
+    scored("affnist", 40, affnist_dir=str(tmp_path))
 
 
 def test_other_names_are_data_sets_as_they_are(four):
-  loaded = load_scored("plain:1.0.0", 8, "data", "cache", "affnist")
+  loaded = scored("plain:1.0.0", dir="data", cache_dir="cache", affnist_dir="affnist")
   assert isinstance(loaded, Dataset)
   assert four == [("plain:1.0.0", "data", "cache")]
-  moved = load_scored("translated_plain:1.0.0:1", 8)
+  moved = scored("translated_plain:1.0.0:1")
   assert four[-1] == ("plain:1.0.0", "", "")
+  load_scored("plain", data_options(8, dir="config"), "given")
+  assert four[-1] == ("plain", "given", "")
   assert moved.name == "translated_plain:1"
 
 
@@ -189,5 +196,5 @@ def test_what_cannot_be_read_is_refused_before_anything_is_loaded(four, name):
   kind = name.partition("_")[0]
   reason = ": cannot read '" if ":" in name else " does not say how far"
   with pytest.raises(ValueError, match=f"data set '{name}'{reason}.*as in {kind}_mnist:3.*a range"):
-    load_scored(name, 8)
+    scored(name)
   assert not four

@@ -39,7 +39,7 @@ def official(tmp_path_factory) -> pathlib.Path:
   """A folder with an official file of 360 images: the digits as `affine_digits` has them."""
   folder = tmp_path_factory.mktemp("affnist")
   test = load_dataset("digits").splits["test"]
-  images = affine.resample(test.images, affine.draw_affine(test.images, 40, 0).maps, 40)
+  images = affine.resample(test.images, affine.draw_affine(test.images, 40, 0)[0], 40)
   write_affnist(folder / "test_batches" / "1.mat", images, test.labels)
   return folder
 

@@ -100,7 +100,7 @@ def test_some_systems_alone_are_trained():
 
 @pytest.fixture(scope="module")
 def scored():
-  return [load_digits(), load_scored("rotated_digits:35", 18)]
+  return [load_digits(), load_scored("rotated_digits:35", toy_system.data_options(18))]
 
 
 @functools.cache
@@ -163,8 +163,8 @@ def test_every_angle_is_scored_and_affnist_where_its_images_fit(
   split = Split(np.zeros((1, 2, 2, 1), np.uint8), np.zeros(1, np.int32))
   normalized = []
 
-  def load(name, *_, normalize):
-    normalized.append(normalize)
+  def load(name, options):
+    normalized.append(options.normalize)
     return EvalDataset(name, ("a",), {"test": split})
 
   monkeypatch.setattr(viewpoint, "load_scored", load)

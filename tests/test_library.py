@@ -15,8 +15,8 @@ from scae_jax import geometry, mixtures
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.clusters import Clusters, read_clusters, write_clusters
 from scae_jax.library.inputs import ImageInput
-from scae_jax.library.loading import PRETRAINED
 from scae_jax.training.config import load_config, read_settings
+from scae_jax.training.parameters import PRETRAINED
 from tests.toy_system import toy_config
 
 

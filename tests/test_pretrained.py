@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-import evaluate
 import scae_jax
 from experiments import curve, export
 from experiments.export import save_pretrained
+from scae_jax.training import parameters
 from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
@@ -89,7 +89,7 @@ def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
   assert json.loads((folder / "data.json").read_text())["name"] == "digits"
   assert f"step 8 of seed {source['seed']}" in capsys.readouterr().out
 
-  monkeypatch.setattr(evaluate, "PRETRAINED", folder.parent)
+  monkeypatch.setattr(parameters, "PRETRAINED", folder.parent)
   monkeypatch.chdir(tmp_path)
   evaluate_py("--pretrained=toy")
   written = tmp_path / "runs" / "pretrained-toy" / "evaluation" / "metrics.json"
@@ -181,12 +181,13 @@ def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, caps
 
 
 @pytest.mark.parametrize("name", ["tpy", "../../x", "toy/"])
-def test_name_of_parameters_is_of_those_that_are_there_and_no_path(exported, name):
+def test_name_of_parameters_is_of_those_that_are_there_and_no_path(exported, monkeypatch, name):
+  monkeypatch.setattr(parameters, "PRETRAINED", exported.parent)
   save = exported.parent.parent.parent / "x"
   save.mkdir(exist_ok=True)
   (save / "params.npz").write_bytes(b"")
   with pytest.raises(RunError, match=r"no parameters .*; it has \['toy'\]"):
-    named_folders(exported.parent, "", name)
+    named_folders("", name)
 
 
 def test_files_that_are_damaged_or_do_not_fit(exported):
@@ -218,7 +219,7 @@ def test_files_that_are_damaged_or_do_not_fit(exported):
 
 
 def test_pretrained_parameters_have_one_step(exported, monkeypatch, capsys):
-  monkeypatch.setattr(evaluate, "PRETRAINED", exported.parent)
+  monkeypatch.setattr(parameters, "PRETRAINED", exported.parent)
   said = refused(capsys, evaluate_py, "--pretrained=toy", "--step=best")
   assert "leave out --step=best" in said
 

@@ -106,7 +106,7 @@ def test_a_report_takes_no_more_memory_than_there_are_examples(monkeypatch):
   monkeypatch.setattr(memory, "device_memory", lambda: 20 * 10**6)
   build(read_settings(toy_config(evaluation__batch_size=10**9)))
   monkeypatch.setattr(memory, "device_memory", lambda: 10**6)
-  with pytest.raises(RunError, match=r"at least .* MB of memory; expected at most 1 MB"):
+  with pytest.raises(RunError, match=r"at least .* MB of memory; expected at most 1.0 MB"):
     build(read_settings(toy_config(evaluation__batch_size=10**9)))
 
 

@@ -97,15 +97,10 @@ def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
   assert (found, canvas) == (split, 20)
 
 
-@pytest.mark.parametrize(("flag", "expected"), [("/flag", "/flag"), ("", "/config")])
-def test_a_set_to_score_on_is_looked_for_in_the_runs_folders(monkeypatch, flag, expected):
-  """On its canvas, cropped and normalised as its own; a folder given comes before the config's."""
-  monkeypatch.setattr(reporting, "load_scored", lambda *given, **how: (*given, how))
-  folders = {"dir": "/config", "cache_dir": "/cache", "affnist_dir": "/affnist"}
-  how = {"crop": 14, "normalize": True}
-  changes = {f"data__{key}": value for key, value in (folders | how).items()}
-  run = run_on(data__canvas=20, **changes)
-  assert load_scored_set(run, "x", flag) == ("x", 20, expected, "/cache", "/affnist", how)
+def test_a_set_to_score_on_is_prepared_as_the_runs_own(monkeypatch):
+  monkeypatch.setattr(reporting, "load_scored", lambda *given: given)
+  run = run_on(data__crop=14, data__cache_dir="/cache")
+  assert load_scored_set(run, "x", "/flag") == ("x", run.settings.data, "/flag")
 
 
 def classifier_run(dataset, **changes):

@@ -20,7 +20,7 @@ from scae_jax.training.state import make_state
 from scae_jax.training.step import ORDER_STREAM, STEP_STREAM, update
 from tests.runs import run_steps
 from tests.toy_data import dataset_of, random_images
-from tests.toy_system import TERMS, augmentation, feed_of, make_system, toy_config, toy_data
+from tests.toy_system import TERMS, data_options, feed_of, make_system, toy_config, toy_data
 
 NUM_TRAIN, NUM_TEST = 50, 22
 IMAGES = random_images(NUM_TRAIN + NUM_TEST, 6, 6, 1)
@@ -71,7 +71,7 @@ def by_hand(settings, system, state, num_steps: int):
   def one(state, indices):
     step_key = jax.random.fold_in(jax.random.fold_in(state.rng, STEP_STREAM), state.step)
     shift_key, noise_key = jax.random.split(step_key)
-    batch = training_batch(shift_key, split, indices, augmentation(8, max_shift=1))
+    batch = training_batch(shift_key, split, indices, data_options(8, max_shift=1))
     return update(system, optimizer, state, batch, noise_key)
 
   totals, seen = [], []

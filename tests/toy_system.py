@@ -13,9 +13,9 @@ from ml_collections import ConfigDict
 
 from configs.digits import shared_sections
 from scae_jax import shards
-from scae_jax.data.augmentation import Augmentation
 from scae_jax.data.dataset import Dataset, crop_middle
 from scae_jax.data.feed import Feed, image_feed
+from scae_jax.data.options import DataOptions
 from scae_jax.models.system import ImageSpec, System
 from scae_jax.typing import Array, Batch
 
@@ -97,16 +97,18 @@ def _squared_error(output: ToyOutput, batch: Batch) -> Array:
   return jnp.sum(jnp.square(output.reconstruction - batch["image"]), axis=(1, 2, 3))
 
 
-def augmentation(canvas: int, **changes: Any) -> Augmentation:
+def data_options(canvas: int, **changes: Any) -> DataOptions:
   """Nothing but the canvas, and the changes."""
+  texts = dict.fromkeys(("name", "dir", "cache_dir", "affnist_dir"), "")
   numbers = ("brightness", "contrast", "max_rotation", "max_stretch", "max_shear")
   off = dict.fromkeys(numbers, 0.0) | dict.fromkeys(("normalize", "two_views", "overlay"), False)
-  return Augmentation(**{"canvas": canvas, "crop": 0, "max_shift": 0, **off, **changes})
+  whole = dict.fromkeys(("num_validation", "crop", "max_shift"), 0)
+  return DataOptions(**{"canvas": canvas, **texts, **off, **whole, **changes})
 
 
 def feed_of(dataset: Dataset, canvas: int, **changes: Any) -> Feed:
   """What `build` makes of a data set."""
-  options = augmentation(canvas, **changes)
+  options = data_options(canvas, **changes)
   return image_feed(dataset.splits["train"], crop_middle(dataset, options.crop), options)
 
 
