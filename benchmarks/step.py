@@ -12,6 +12,7 @@ model that are no tuples; several such lists with `;` between them take turns, a
 changes nothing. `--seeds=1,2,5` times whole steps of one, two and five seeds at once, each an
 update of every seed, and `--devices=1,2` those of one batch on one device and split over two. On a
 CPU a device is a part of it: that shows what splitting costs, not what more hardware brings.
+Several seeds have new parameters only.
 
 Parameters are newly initialised and images are noise. `--pretrained=mnist` takes the config and
 the data set of those parameters instead. It times everything with new and with pretrained

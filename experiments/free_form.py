@@ -131,7 +131,6 @@ def pictures(
   shown = one_of_each_class(split["label"], MAX_EXAMPLES)
   chosen = {name: jnp.asarray(values[shown]) for name, values in split.items()}
   batch = evaluation_batch(chosen, jnp.arange(len(shown)), canvas=canvas)
-
   drawn = {}
   find, draw_parts = free_form.find, system.draws["parts"]
   draw = jax.jit(lambda one: draw_parts(variables, find(variables, one), jnp.int32(-1), canvas))

@@ -16,6 +16,7 @@ from scae_jax.layers.convnet import by_definition
 from scae_jax.library import export
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
+from scae_jax.models.probabilistic_capsules import topmost_owner
 from scae_jax.models.system import ImageSpec, PointSpec
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.systems import make_system
@@ -162,6 +163,9 @@ def test_objects_of_a_third_layer_hold_those_below():
   assert 0 < drawn.max() < np.inf
   assert_same(model.draw(found, only=1), drawn)
   assert model.draw(found, only=0).max() == 0  # pixels are products with a presence of 0
+  # Under a capsule that nobody owns, or under none, a part is nobody's.
+  owners = {"owner_0": np.array([[0, 1, 2, 3]]), "owner_1": np.array([[2, 0, 1]])}
+  assert topmost_owner(owners, (4, 3, 2)).tolist() == [[2, 0, 1, 2]]
 
 
 READER = """

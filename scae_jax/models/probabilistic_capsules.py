@@ -3,7 +3,7 @@
 Smith et al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.03553, section 2.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
@@ -165,18 +165,13 @@ class ProbabilisticCapsules(nn.Module):
     posteriors, capsules = self.infer(image, None)
     found = self.find(posteriors)
     templates, alphas = self.generative.templates()
-    owner, last = found.details["owner_0"], self.generative.capsules[-1]
-    for i, count in enumerate(self.generative.capsules[1:-1], start=1):
-      above = found.details[f"owner_{i}"]
-      above = jnp.take_along_axis(above, jnp.minimum(owner, count - 1), axis=1)
-      owner = jnp.where(owner < count, above, last)
     return {
       "templates": {"templates": templates, "alphas": alphas},
       "prior_samples": generative_pictures.prior_samples(self.generative, canvas),
       "object_samples": generative_pictures.object_samples(self.generative, canvas),
       **pictures.reconstructions(
         image,
-        owner,
+        topmost_owner(found.details, self.generative.capsules),
         found.details["object_presence"],
         lambda number: self.draw_from_objects(found, number, canvas),
         bottom_up=self.generative.draw(capsules[0], canvas),
@@ -241,6 +236,16 @@ class ProbabilisticCapsules(nn.Module):
     """`GenerativeCapsules.part_mixing` of images [b, h, w, c]."""
     parts = self.part_inference(image).centre(self.generative.temperature_of(0))
     return self.generative.part_mixing(parts, image.shape[1])
+
+
+def topmost_owner(details: Mapping[str, Array], capsules: Sequence[int]) -> Array:
+  """The topmost object above each part, int [b, m], k where there is none, from `Found.details` and
+  the number of capsules of every layer, from the parts up."""
+  owner = details["owner_0"]
+  for i, count in enumerate(capsules[1:-1], start=1):
+    above = jnp.take_along_axis(details[f"owner_{i}"], jnp.minimum(owner, count - 1), axis=1)
+    owner = jnp.where(owner < count, above, capsules[-1])
+  return owner
 
 
 def repeat(tree: Any, times: int) -> Any:

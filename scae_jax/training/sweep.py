@@ -73,7 +73,10 @@ def read_sweep(path: pathlib.Path, root: pathlib.Path) -> list[Row]:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError) as error:
     raise RunError(f"the sweep file {path} cannot be read: {error}.") from error
-  _check_keys(content, SHARED_KEYS)
+  try:
+    _check_keys(content, SHARED_KEYS)
+  except RunError as error:
+    raise RunError(f"{path}: {error}") from error
   tables = content.get("rows", [])
   if not (isinstance(tables, list) and tables and all(isinstance(t, dict) for t in tables)):
     raise RunError(f"{path} must have at least one [[rows]], each with a name; it has {tables!r}.")
