@@ -233,13 +233,13 @@ def test_seeds_and_devices_take_turns(record_of, monkeypatch):
   monkeypatch.setattr(step, "whole_step", whole_step)
   asked = []
   monkeypatch.setattr(step.jax.config, "update", lambda *given: asked.append(given))
-  flags = ("--batch=8", "--steps=2", "--rounds=1", "--seeds=1,2", "--devices=1,4")
-  record = record_of(step, *flags)
+  sizes = ("--batch=8", "--steps=2", "--rounds=1")
+  record = record_of(step, *sizes, "--seeds=1,2", "--devices=1,4")
   assert asked == [("jax_num_cpu_devices", 4)]
-  ends = [f"{seeds} seeds, {devices} devices" for seeds in (1, 2) for devices in (1, 4)]
-  assert list(record["milliseconds"]) == [f"whole step, {end}" for end in ends]
-  assert record["settings"]["seeds, 2 seeds, 4 devices"] == 2
-  assert record["settings"]["devices, 2 seeds, 4 devices"] == 4
+  for seeds, devices in ((1, 1), (1, 4), (2, 1), (2, 4)):
+    end = f", {seeds} seeds, {devices} devices"
+    assert record["milliseconds"].pop(f"whole step{end}")
+    assert [record["settings"][name + end] for name in ("seeds", "devices")] == [seeds, devices]
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import pytest
 from experiments import many_runs, rotation, viewpoint
 from experiments.rotation import ROTATED, UPRIGHT
 from experiments.viewpoint import ANGLES, TRAINED_ROTATION
-from scae_jax.data.dataset import EvalDataset, Split
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation import viewpoint as evaluation
@@ -160,20 +159,12 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
 def test_every_angle_is_scored_and_affnist_where_its_images_fit(
   data, canvas, expected, monkeypatch
 ):
-  split = Split(np.zeros((1, 2, 2, 1), np.uint8), np.zeros(1, np.int32))
-  normalized = []
-
-  def load(name, options):
-    normalized.append(options.normalize)
-    return EvalDataset(name, ("a",), {"test": split})
-
-  monkeypatch.setattr(viewpoint, "load_scored", load)
-  data_options = toy_config(data__canvas=canvas, data__normalize=True).data
-  names = [one.name for one in viewpoint.scored_sets(data, data_options)]
+  monkeypatch.setattr(viewpoint, "load_scored", lambda *given: given)
+  own = toy_system.data_options(canvas)
   source = data.removesuffix("_small")
-  assert names == [*(f"rotated_{source}:{angle}" for angle in ANGLES), expected]
+  names = [*(f"rotated_{source}:{angle}" for angle in ANGLES), expected]
+  assert viewpoint.scored_sets(data, own) == [(name, own) for name in names]
   assert {0, 15, 35, 180} <= set(ANGLES)
-  assert set(normalized) == {True}
 
 
 TURNED = {

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from scae_jax.training import memory, mesh
 from scae_jax.training.build import build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
-from scae_jax.training.systems import check_system, systems
+from scae_jax.training.systems import _largest_array, check_system, systems
 from scae_jax.training.workdir import check_same_data, describe_data, read_image_facts
 from tests.toy_classifier import classifier_config
 from tests.toy_data import dataset_of, random_images
@@ -108,6 +110,13 @@ def test_a_report_takes_no_more_memory_than_there_are_examples(monkeypatch):
   monkeypatch.setattr(memory, "device_memory", lambda: 10**6)
   with pytest.raises(RunError, match=r"at least .* MB of memory; expected at most 1.0 MB"):
     build(read_settings(toy_config(evaluation__batch_size=10**9)))
+
+
+def test_an_array_inside_a_loop_counts():
+  """Of a program in a program: 100 x 100 numbers of four bytes, summed at once."""
+  inner = jax.jit(lambda x, y: jnp.sum(jnp.outer(x, x)) + y)
+  program = jax.make_jaxpr(lambda x: jax.lax.map(lambda y: inner(x, y), x))(jnp.zeros(100))
+  assert _largest_array(program.jaxpr) == 40_000
 
 
 def test_systems_and_weights_that_there_are_not_are_named():

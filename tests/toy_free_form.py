@@ -59,5 +59,5 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
   def draw(variables, found, part, canvas):
     return found.object_presence.reshape(-1, canvas, canvas, 1)
 
-  system = dataclasses.replace(system, readings=readings, free_form=free_form)
-  return dataclasses.replace(system, draws={"parts": draw})
+  more = {"readings": readings, "free_form": free_form, "draws": {"parts": draw}}
+  return dataclasses.replace(system, **more)
