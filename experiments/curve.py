@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.findings import images_of, write_record
+from experiments.findings import command_line, images_of, write_record
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.pictures import save_figures
@@ -121,7 +121,9 @@ def curve(workdir: pathlib.Path, folder: pathlib.Path, max_examples: int, named:
   for point in measured_points(workdir, steps, known, max_examples):
     print(json.dumps(point), flush=True)
     points = sorted([*points, point], key=lambda point: (point["step"], point["seed"]))
-    write_record(path, {"points": points, "max_examples": max_examples})
+    write_record(
+      path, {"points": points, "max_examples": max_examples, "command": command_line("curve")}
+    )
     draw(folder, name, points)
   if points:
     draw(folder, name, points)  # also where all was known

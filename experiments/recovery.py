@@ -22,7 +22,7 @@ from flax import linen as nn
 from PIL import Image
 from scipy.optimize import linear_sum_assignment
 
-from experiments.findings import write_record
+from experiments.findings import command_line, write_record
 from scae_jax.data.dataset import Dataset
 from scae_jax.evaluation.collect import feature_collector, mean_metrics
 from scae_jax.evaluation.provenance import recorded_folder
@@ -184,8 +184,8 @@ def main() -> None:
         raise RunError(f"{workdir} is no run of probabilistic capsules on drawn scenes.")
       results = {str(seed): score(run, variables) for seed, variables in run.variables.items()}
       name = workdir.absolute().name
-      record = {"workdir": recorded_folder(workdir), "by_seed": results}
-      write_record(options.folder / f"recovery-{name}.json", record)
+      record = {"command": command_line("recovery"), "workdir": recorded_folder(workdir)}
+      write_record(options.folder / f"recovery-{name}.json", record | {"by_seed": results})
       for seed, found in results.items():
         bound = f"{found['training_bound']:.1f} nats on training images"
         print(f"{name}, seed {seed}: {100 * found['accuracy']:.1f} % of presences right, {bound}")

@@ -204,6 +204,7 @@ def report_of(config, seed=0, lin_match=0.5):
     "features": {"code": scores},
     "pixels": scores,
     "metrics": {"squared_error": 12.5, "probe_accuracy": 0.25},
+    "notes": ["of all", f"of seed {seed}"],
     "versions": {"jax": "1.2"},
     "hardware": {"cpu_count": 2, "cpu_model": "C", "device_count": 1, "device_kind": "D"},
     "provenance": {"config": json.loads(json.dumps(config.to_dict()))},

@@ -107,6 +107,7 @@ def test_several_runs_and_seeds_are_scored_by_one_command(tmp_path, monkeypatch,
   assert len(said) == 3
   record = json.loads((tmp_path / "results" / "recovery-two.json").read_text())
   assert record["by_seed"]["2"]["training_bound"] == 7
+  assert record["command"].startswith("python -m experiments.recovery score")
   assert (tmp_path / "results" / "recovery-one.json").is_file()
   dataset.name = "digits"
   said = refused(capsys, score_into, tmp_path / "other")

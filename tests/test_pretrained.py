@@ -168,6 +168,7 @@ def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, caps
 
   # What is of another training is measured anew.
   record = json.loads(path.read_text())
+  assert record["command"] == f"python -m experiments.curve {workdir} {tmp_path} --max_examples=60"
   other = points[0] | {"minutes": 2 * points[0]["minutes"], "LIN-MATCH, code": -1.0}
   path.write_text(json.dumps(record | {"points": [other, *points[1:]]}))
   assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8") == points

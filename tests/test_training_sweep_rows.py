@@ -69,6 +69,7 @@ def test_tables_against_numpy(tmp_path):
     "three": several_seeds(tmp_path, list(values / 100)),
     "one": report_of(toy_config(), seed=7, lin_match=0.875),
   }
+  assert reports["three"]["notes"] == ["of all", "of seed 0", "of seed 1", "of seed 2"]
   lines = list(csv.DictReader(io.StringIO(csv_table(reports))))
   assert [(line["row"], line["seed"]) for line in lines] == [
     *(("three", seed) for seed in ("0", "1", "2", "mean", "sd")),

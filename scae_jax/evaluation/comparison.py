@@ -102,6 +102,7 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
     "mean": {name: statistics.mean(each) for name, each in values.items()},
     "standard_deviation": {name: statistics.stdev(each) for name, each in values.items()},
     "by_seed": {str(seed): found for seed, found in by_seed.items()},
+    "notes": _notes(reports),
     **{key: first[key] for key in ("fitted_on", *_SHARED) if key in first},
   }
   write_json(directory / "metrics.json", summary)
@@ -110,9 +111,12 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
 def seeds_text(reports: Mapping[int, Mapping[str, Any]]) -> str:
   """The table of reports by seed, what they are of, and what they note, each sentence once."""
   table = seeds_table([(seed, figures(metrics)) for seed, metrics in reports.items()])
-  notes = dict.fromkeys(note for metrics in reports.values() for note in metrics["notes"])
   facts = ["Accuracies in percent.", conditions(next(iter(reports.values())))]
-  return "\n".join([table, "", *facts, *(f"Note: {note}" for note in notes)])
+  return "\n".join([table, "", *facts, *(f"Note: {note}" for note in _notes(reports))])
+
+
+def _notes(reports: Mapping[int, Mapping[str, Any]]) -> list[str]:
+  return list(dict.fromkeys(note for report in reports.values() for note in report["notes"]))
 
 
 def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:

@@ -4,8 +4,8 @@ An encoder infers an example's approximate posterior in one pass, and poorly whe
 unlike those it was trained on. Here the parameters of the posterior are optimised, and the model is
 fixed. Smith et al. 2020, arXiv 2004.03553, section 2.4.
 
-Each example has its own key, made of its number in the split, and its own optimiser state, so that
-its result does not depend on the others in the batch.
+Each example has its own key, made of its number among those that are inferred, and its own
+optimiser state, so that its result does not depend on the others in the batch.
 """
 
 import functools
