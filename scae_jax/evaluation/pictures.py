@@ -17,6 +17,7 @@ from scae_jax.evaluation.examples import choose
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.scores import Scores
 from scae_jax.figures import FIGURES
+from scae_jax.figures.style import STYLE
 from scae_jax.files import write_whole
 from scae_jax.models.system import System
 from scae_jax.typing import Batch
@@ -113,6 +114,6 @@ def save_figures(directory: pathlib.Path, drawers: Mapping[str, Callable[[], Fig
   """Draws each figure into `<directory>/<name>.png`, whole or not at all."""
   for name, draw in drawers.items():
     buffer = io.BytesIO()
-    with matplotlib.rc_context({"text.parse_math": False}):  # classes may have a $ in their names
+    with matplotlib.rc_context(STYLE):
       draw().savefig(buffer, format="png")
     write_whole(directory / f"{name}.png", buffer.getvalue())

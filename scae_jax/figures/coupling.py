@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
-from scae_jax.figures.style import GREY, LABEL_SIZE, SMALL_SIZE, new_figure, show_picture
+from scae_jax.figures.style import GREY, new_figure, show_picture
 from scae_jax.typing import Num, typed
 
 MAX_ROWS = 64
@@ -51,20 +51,18 @@ def coupling(
   maps = [figure.add_subplot(grid[0, i + 1]) for i in range(iterations)]
   for i, axes in enumerate(maps):
     axes.imshow(rows[i], cmap="RdBu_r", norm=scale, aspect="auto", interpolation="nearest")
-    axes.set_title(f"iteration {i + 1}", fontsize=LABEL_SIZE)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set_title(f"iteration {i + 1}")
+    axes.set(xticks=[], yticks=[])
   each, rest = divmod(num_children, rows.shape[1])
   grouped = f", {'about ' if rest else ''}{each} a row" if num_children > rows.shape[1] else ""
-  maps[0].set_ylabel(f"{num_children:,} child capsules{grouped}", fontsize=LABEL_SIZE)
+  maps[0].set_ylabel(f"{num_children:,} child capsules{grouped}")
   bar = figure.colorbar(maps[-1].images[0], ax=maps, pad=0.015, fraction=0.05, aspect=30)
   least, middle, most = (f"{end:.2g}" for end in ends)
   bar.set_ticks(ends, labels=[least, f"{middle}\neven", most])
-  bar.set_label("share of a child", fontsize=LABEL_SIZE)
-  bar.ax.tick_params(labelsize=SMALL_SIZE)
+  bar.set_label("share of a child")
 
   bars = figure.add_subplot(grid[1, 1])
-  bars.set_ylabel("weighted\nagreement", fontsize=LABEL_SIZE)
+  bars.set_ylabel("weighted\nagreement")
   weights = np.maximum(coupling, MIN_SHARE)
   means = np.sum(weights * agreement, axis=1) / np.sum(weights, axis=1)
   # Zero means nothing to log densities: bars on it would be longest for the least of them.
@@ -91,8 +89,7 @@ def _draw_agreement(axes: Axes, means: np.ndarray, bottom: float, names: Sequenc
   axes.set_xlim(-0.5, len(means) - 0.5)
   step = -(-len(names) // MAX_WRITTEN_PARENTS)
   axes.set_xticks(range(0, len(names), step), names[::step])
-  axes.tick_params(labelsize=SMALL_SIZE)
   if max(map(len, names)) > 2:
     axes.tick_params(axis="x", rotation=90)
-  axes.set_xlabel("parent capsule", fontsize=LABEL_SIZE)
+  axes.set_xlabel("parent capsule")
   axes.spines[["top", "right"]].set_visible(False)

@@ -64,12 +64,12 @@ def training_curves(
       look = {"lw": 1.2, "marker": marker, "ms": 3, "color": colours[split], "label": split}
       (lines[split],) = axes.plot(steps[measured], curve[measured], **look)
     axes.set_xlim(0, 1.03 * max(steps.max(initial=0), 1))  # the same in every panel
-    axes.set_title(quantity, fontsize=LABEL_SIZE)
+    axes.set_title(quantity)
     plain(axes)
     if i + columns >= len(shown):  # nothing below
-      axes.set_xlabel("step", fontsize=LABEL_SIZE)
+      axes.set_xlabel("step")
   if named := [lines[split] for split in SPLITS if split in lines]:
-    legend_below(figure, named, len(named), LABEL_SIZE)
+    legend_below(figure, named, len(named), fontsize=LABEL_SIZE)
   return figure
 
 
@@ -102,15 +102,15 @@ def equivariance(
       label = f"{kind}, between examples"
       presences.axhline(between[kind], color=colour, lw=1, ls=":", label=label)
     ratios.axhline(1.0, color=GREY, lw=1, ls="--")
-    errors.set_title(family, fontsize=LABEL_SIZE)
+    errors.set_title(family)
     if np.array_equal(sizes, np.round(sizes)):
       presences.xaxis.set_major_locator(MaxNLocator(integer=True))
-    presences.set_xlabel(UNITS.get(family, "size"), fontsize=LABEL_SIZE)
+    presences.set_xlabel(UNITS.get(family, "size"))
   for axes in grid.flat:
     axes.set_ylim(bottom=0)
     plain(axes)
   for axes, label in zip(grid[:, 0], _ROWS, strict=True):
-    axes.set_ylabel(label, fontsize=LABEL_SIZE)
+    axes.set_ylabel(label)
   handles = [line for axes in grid[::2, 0] for line in axes.get_legend_handles_labels()[0]]
   legend_below(figure, handles, 3)
   return figure
@@ -153,8 +153,8 @@ def viewpoint(
     axes.axhline(100 * chance, color="0.5", lw=0.8, ls=":")
     for angle in marked:
       axes.axvline(angle, color="0.7", lw=0.6, zorder=0)
-    axes.set_title(way, fontsize=LABEL_SIZE)
-    axes.set_xlabel(across, fontsize=LABEL_SIZE)
+    axes.set_title(way)
+    axes.set_xlabel(across)
     axes.set_ylim(0, 101)
     if len(angles) <= MAX_TICKS:
       axes.set_xticks(angles)
@@ -162,8 +162,8 @@ def viewpoint(
       axes.xaxis.set_major_locator(MultipleLocator(TICKS))
     plain(axes)
   for axes in grid[::num_columns]:
-    axes.set_ylabel("accuracy, percent", fontsize=LABEL_SIZE)
+    axes.set_ylabel("accuracy, percent")
   # Baselines last.
   handles = [drawn[name] for name in sorted(drawn, key=lambda name: name in baselines)]
-  legend_below(figure, handles, min(len(handles), 4), LABEL_SIZE)
+  legend_below(figure, handles, min(len(handles), 4), fontsize=LABEL_SIZE)
   return figure

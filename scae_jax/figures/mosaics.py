@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scae_jax.figures.reconstructions import colour_parts
-from scae_jax.figures.style import GREY, LABEL_SIZE, SMALL_SIZE, new_figure, panels, show_picture
+from scae_jax.figures.style import GREY, new_figure, panels, show_picture
 from scae_jax.typing import Num, typed
 
 GAP = 1  # pixels between pictures
@@ -46,9 +46,9 @@ def capsule_dimensions(
   for i, axes in enumerate(panels(figure, shown, columns)):
     show_mosaic(axes, perturbed[i], range(num_dimensions), names)
     if i % columns == 0:
-      axes.set_ylabel("dimension", fontsize=LABEL_SIZE, color=GREY)
+      axes.set_ylabel("dimension", color=GREY)
     if i + columns >= shown:  # nothing below
-      axes.set_xlabel("offset", fontsize=LABEL_SIZE, color=GREY)
+      axes.set_xlabel("offset", color=GREY)
   return figure
 
 
@@ -91,7 +91,7 @@ def object_samples(
   axes = figure.subplots()
   show_mosaic(axes, samples[numbers[:shown]], numbers[:shown], map(describe, poses))
   axes.xaxis.tick_top()
-  axes.set_ylabel("object", fontsize=LABEL_SIZE, color=GREY)
+  axes.set_ylabel("object", color=GREY)
   return figure
 
 
@@ -127,7 +127,7 @@ def show_mosaic(
   """Draws a table of pictures [rows, columns, h, w, c] in [0, 1] and names beside it."""
   show_picture(axes, mosaic(pictures))
   axes.images[0].set_interpolation("auto")  # pictures are not a whole number of dots a pixel
-  axes.tick_params(length=0, labelsize=SMALL_SIZE, labelcolor=GREY, pad=3)
+  axes.tick_params(length=0, labelcolor=GREY, pad=3)
   height, width = pictures.shape[2:4]
   for set_ticks, names, side in (
     (axes.set_yticks, rows, height),

@@ -131,7 +131,7 @@ def object_reconstructions(
       axes.set_xlabel(
         f"object {k}: {object_presence[i, k]:.2f}", fontsize=SMALL_SIZE, labelpad=2, color=GREY
       )
-  grid[0, 0].set_title("target", fontsize=LABEL_SIZE, color=GREY)
+  grid[0, 0].set_title("target", color=GREY)
   return figure
 
 
@@ -151,7 +151,7 @@ def free_form(
   for row, bounds in zip(grid[1:], (bound_before, bound_after), strict=True):
     for i, axes in enumerate(row):
       nats = f"{bounds[i]:.0f}" + (" nats" if i == 0 else "")
-      axes.set_xlabel(nats, fontsize=LABEL_SIZE, labelpad=3, color=GREY)
+      axes.set_xlabel(nats, labelpad=3, color=GREY)
   return figure
 
 
@@ -241,7 +241,7 @@ def _show_rows(
 
 def _write_answer(axes: Axes, label: str, predicted: str, is_right: bool) -> None:
   colour = GREY if is_right else WRONG
-  axes.set_xlabel(f"{label} {_ARROW} {predicted}", fontsize=LABEL_SIZE, labelpad=3, color=colour)
+  axes.set_xlabel(f"{label} {_ARROW} {predicted}", labelpad=3, color=colour)
 
 
 def _by_use(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: int) -> np.ndarray:

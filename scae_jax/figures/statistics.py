@@ -7,16 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from scae_jax.figures.style import (
-  GREY,
-  LABEL_SIZE,
-  SMALL_SIZE,
-  TITLE_SIZE,
-  bare,
-  new_figure,
-  palette,
-  plain,
-)
+from scae_jax.figures.style import GREY, LABEL_SIZE, TITLE_SIZE, bare, new_figure, palette, plain
 from scae_jax.typing import Int, Num, typed
 
 MAX_CAPSULES = 64
@@ -46,14 +37,12 @@ def presences_by_class(
   axes = figure.add_subplot()
   picture = axes.imshow(means[:, order], cmap="magma", vmin=0.0, aspect="auto")
   axes.set_title(f"Mean by class: {title}" if title else "Mean by class", fontsize=TITLE_SIZE)
-  axes.set_xticks(range(len(order)), [str(k) for k in order], fontsize=SMALL_SIZE)
+  axes.set_xticks(range(len(order)), [str(k) for k in order])
   if len(order) > 24:
     axes.tick_params(axis="x", rotation=90)
   _name_classes(axes.set_yticks, class_names)
-  axes.set_xlabel("capsule", fontsize=LABEL_SIZE)
-  axes.set_ylabel("class", fontsize=LABEL_SIZE)
-  bar = figure.colorbar(picture, ax=axes, pad=0.015, fraction=0.05)
-  bar.ax.tick_params(labelsize=SMALL_SIZE)
+  axes.set(xlabel="capsule", ylabel="class")
+  figure.colorbar(picture, ax=axes, pad=0.015, fraction=0.05)
   return figure
 
 
@@ -78,13 +67,12 @@ def confusion(
   _name_classes(axes.set_xticks, class_names)
   if max(map(len, class_names)) > 3:
     axes.tick_params(axis="x", rotation=90)
-  axes.set_xlabel(columns, fontsize=LABEL_SIZE)
-  axes.set_ylabel("label", fontsize=LABEL_SIZE)
+  axes.set(xlabel=columns, ylabel="label")
   if len(class_names) <= MAX_WRITTEN_CLASSES:
     for row, column in zip(*np.nonzero(matrix), strict=True):
       colour = "white" if shares[row, column] > 0.5 else "0.2"
       count = f"{matrix[row, column]:.12g}"
-      axes.text(column, row, count, ha="center", va="center", fontsize=SMALL_SIZE, color=colour)
+      axes.text(column, row, count, ha="center", va="center", color=colour)
   return figure
 
 
@@ -114,7 +102,7 @@ def embedding(
       for i, name in enumerate(names)
     ],
     loc="outside right center",
-    fontsize=LABEL_SIZE if len(names) <= 15 else SMALL_SIZE,
+    fontsize=LABEL_SIZE if len(names) <= 15 else None,
     frameon=False,
     handletextpad=0.2,
   )
@@ -148,9 +136,9 @@ def reliability(
   above.plot(confidence[used], accuracy[used], **dots)
   below.bar(left, share[used], color=(*orange, 0.8), **look)
   above.set_title(title or "Reliability", fontsize=TITLE_SIZE)
-  above.set_ylabel("accuracy", fontsize=LABEL_SIZE)
-  below.set_ylabel("share of\nexamples", fontsize=LABEL_SIZE)
-  below.set_xlabel("confidence", fontsize=LABEL_SIZE)
+  above.set_ylabel("accuracy")
+  below.set_ylabel("share of\nexamples")
+  below.set_xlabel("confidence")
   above.set_xlim(0, 1)
   for axes in (above, below):
     axes.set_ylim(0, 1.02)
@@ -169,4 +157,4 @@ def mean_by_class(features: np.ndarray, labels: np.ndarray, num_classes: int) ->
 def _name_classes(set_ticks, class_names: Sequence[str]) -> None:
   """Writes class names along an axis, at most 50 of them, at equal distances."""
   step = -(-len(class_names) // 50)
-  set_ticks(range(0, len(class_names), step), class_names[::step], fontsize=SMALL_SIZE)
+  set_ticks(range(0, len(class_names), step), class_names[::step])

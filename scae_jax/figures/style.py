@@ -18,6 +18,14 @@ DPI = 130
 TITLE_SIZE = 11
 LABEL_SIZE = 9
 SMALL_SIZE = 7
+# What `save_figures` draws with; other sizes are said where they are used.
+STYLE: dict[Any, Any] = {  # keys as matplotlib has them
+  "font.size": SMALL_SIZE,
+  "axes.labelsize": LABEL_SIZE,
+  "axes.titlesize": LABEL_SIZE,
+  "figure.titlesize": TITLE_SIZE,
+  "text.parse_math": False,  # classes may have a $ in their names
+}
 GREY = "0.35"  # of secondary text
 # Colours that stay apart on black and on white, none of them grey: grey stands for no object. Ten
 # were chosen by eye; each of the others is far, in Oklab, from all that stand before it.
@@ -34,7 +42,7 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
   """A white figure of `width` x `height` inches whose layout makes room for labels."""
   figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
   if title:
-    figure.suptitle(title, fontsize=TITLE_SIZE)
+    figure.suptitle(title)
   return figure
 
 
@@ -73,34 +81,22 @@ def show_picture(axes: Axes, picture: np.ndarray) -> None:
 
 def bare(axes: Axes) -> None:
   """Takes ticks and frame off, and leaves room for a label."""
-  axes.set_xticks([])
-  axes.set_yticks([])
+  axes.set(xticks=[], yticks=[])
   axes.spines[:].set_visible(False)
 
 
 def plain(axes: Axes) -> None:
-  """Style of axes with curves or bars: small ticks, a light grid, a frame at two sides."""
-  axes.tick_params(labelsize=SMALL_SIZE)
+  """Style of axes with curves or bars: a light grid, a frame at two sides."""
   axes.grid(alpha=0.25, lw=0.6)
   axes.spines[["top", "right"]].set_visible(False)
 
 
 def row_label(axes: Axes, text: str) -> None:
   """Writes `text` upright, to the left of the first picture of a row."""
-  axes.set_ylabel(
-    text, rotation=0, ha="right", va="center", fontsize=LABEL_SIZE, labelpad=6, color=GREY
-  )
+  axes.set_ylabel(text, rotation=0, ha="right", va="center", labelpad=6, color=GREY)
 
 
-def legend_below(
-  figure: Figure, handles: Sequence[Artist], columns: int, size: int = SMALL_SIZE, **options: Any
-) -> None:
+def legend_below(figure: Figure, handles: Sequence[Artist], columns: int, **options: Any) -> None:
   """A legend without a frame below all axes; `options` are those of `Figure.legend`."""
-  figure.legend(
-    handles=handles,
-    loc="outside lower center",
-    ncols=columns,
-    fontsize=size,
-    frameon=False,
-    **options,
-  )
+  place = {"loc": "outside lower center", "ncols": columns, "frameon": False}
+  figure.legend(handles=handles, **place, **options)
