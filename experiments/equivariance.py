@@ -10,8 +10,6 @@ one of each a seed. What is measured, and what it does and does not mean, is sai
 import functools
 from typing import Any
 
-import numpy as np
-
 from experiments.findings import Findings, ImageRun, measure_images
 from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
@@ -21,19 +19,6 @@ REMARK = (
   "Error: distance of the pose found from the ideal one, pixels. Unmoved: that of a pose that does"
   " not move. Their ratio is 0 where poses follow perfectly."
 )
-
-
-def curves(results: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
-  """What was measured as arrays for the figure; families without any size are left out."""
-  found = {}
-  for family in SIZES:
-    if entries := results[family]:
-      found[family] = {"size": np.array([entry["size"] for entry in entries])}
-      for kind in results["present"]:
-        for key in ("pose_error", "pose_unmoved", "presence_change"):
-          column = np.array([entry[kind][key] for entry in entries], float)  # None becomes NaN
-          found[family][f"{kind}/{key.removeprefix('pose_')}"] = column
-  return found
 
 
 def table(results: dict[str, Any]) -> str:
@@ -58,8 +43,7 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
   run, on = images.run, images.scored_on
   results = measure_equivariance(run.system, variables, images.examples["image"], **images.sizes)
   title = f"Poses of moved images: {on['dataset']} {on['split']}, step {head['step']:,}"
-  between = {kind: one["presence_between_examples"] for kind, one in results["present"].items()}
-  draw = functools.partial(FIGURES["equivariance"], curves(results), between, title)
+  draw = functools.partial(FIGURES["equivariance"], results, title)
   return Findings({"scored_on": on, **results}, [title, table(results), REMARK], draw)
 
 

@@ -181,9 +181,7 @@ def test_sizes_of_a_family_go_all_ways():
 
 
 def test_the_figure_draws_what_was_measured(results):
-  curves = command.curves(results)
-  between = {kind: one["presence_between_examples"] for kind, one in results["present"].items()}
-  figure = FIGURES["equivariance"](curves, between, "Toy")
+  figure = FIGURES["equivariance"](results, "Toy")
   assert [axes.get_title() for axes in figure.axes[:3]] == list(equivariance.SIZES)
   units = {"translation": "pixels", "rotation": "degrees", "scaling": "factor"}
   for column, family in enumerate(equivariance.SIZES):
@@ -192,7 +190,7 @@ def test_the_figure_draws_what_was_measured(results):
     assert presences.get_xlabel() == units[family]
     for axes in (errors, ratios, presences):
       assert axes.get_ylim()[0] == 0
-    for i, kind in enumerate(between):
+    for i, (kind, present) in enumerate(results["present"].items()):
       error, unmoved, change = (
         np.array([entry[kind][name] for entry in results[family]], float)
         for name in ("pose_error", "pose_unmoved", "presence_change")
@@ -208,18 +206,18 @@ def test_the_figure_draws_what_was_measured(results):
       assert len(expected) == (0 if kind == "absent" else len(sizes) - 1)
       curve, level = presences.lines[2 * i : 2 * i + 2]
       np.testing.assert_array_equal(curve.get_xydata(), np.column_stack([sizes, change]))
-      np.testing.assert_array_equal(level.get_ydata(), between[kind])
+      assert set(level.get_ydata()) == {present["presence_between_examples"]}
       assert (level.get_label(), level.get_linestyle()) == (f"{kind}, between examples", ":")
     np.testing.assert_array_equal(ratios.lines[-1].get_ydata(), 1)
   ends = ("", " that do not move", ", between examples")
   named = texts(figure.legends[0].get_texts())
-  assert sorted(named) == sorted(f"{kind}{end}" for kind in between for end in ends)
+  assert sorted(named) == sorted(f"{kind}{end}" for kind in results["present"] for end in ends)
 
 
 @pytest.mark.parametrize(("sizes", "are_whole"), [((0, 1), True), ((0.5, 1.5), False)])
-def test_ticks_are_whole_where_sizes_are(sizes, are_whole):
-  values = dict.fromkeys(("a/error", "a/unmoved", "a/presence_change"), np.zeros(2))
-  figure = FIGURES["equivariance"]({"translation": {"size": np.array(sizes), **values}}, {"a": 0.5})
+def test_ticks_are_whole_where_sizes_are(results, sizes, are_whole):
+  entries = [results["rotation"][0] | {"size": size} for size in sizes]
+  figure = FIGURES["equivariance"]({"present": results["present"], "translation": entries})
   ticks = figure.axes[2].get_xticks()
   assert np.array_equal(ticks, np.round(ticks)) == are_whole
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -74,38 +75,42 @@ def training_curves(
 
 
 @typed
-def equivariance(
-  curves: Mapping[str, Mapping[str, np.ndarray]], between: Mapping[str, float], title: str = ""
-) -> Figure:
+def equivariance(results: Mapping[str, Any], title: str = "") -> Figure:
   """Draws, for each family of motions, the error of poses and the change of presences.
 
   Three rows: the mean distance of poses from where they should be, pixels, with that of poses that
   do not move dashed; the ratio of the two; and the mean change of presences, with that between
-  different examples dotted, by kind in `between`.
+  different examples dotted.
 
-  Of each family, `curves` have `size` [n] and for each kind of capsule `<kind>/error`,
-  `<kind>/unmoved` and `<kind>/presence_change`, [n]; NaN where nothing was measured.
+  `results` are what `evaluation.equivariance.measure_equivariance` returns. Families without any
+  size are left out.
   """
-  figure = new_figure(3.0 * len(curves) + 1.2, 6.4, title)
-  grid = figure.subplots(len(_ROWS), len(curves), squeeze=False, sharey="row", sharex="col")
-  colours = dict(zip(between, palette(len(between)), strict=True))
-  for column, (family, values) in enumerate(curves.items()):
-    sizes, (errors, ratios, presences) = values["size"], grid[:, column]
+  families = [family for family in UNITS if results.get(family)]
+  figure = new_figure(3.0 * len(families) + 1.2, 6.4, title)
+  grid = figure.subplots(len(_ROWS), len(families), squeeze=False, sharey="row", sharex="col")
+  colours = dict(zip(results["present"], palette(len(results["present"])), strict=True))
+  for family, (errors, ratios, presences) in zip(families, grid.T, strict=True):
+    sizes = np.array([entry["size"] for entry in results[family]])
     for kind, colour in colours.items():
       look = {"color": colour, "lw": 1.4, "marker": "o", "ms": 3.5}
-      error, unmoved = values[f"{kind}/error"], values[f"{kind}/unmoved"]
+      # None, where nothing was measured, becomes NaN.
+      error, unmoved, change = (
+        np.array([entry[kind][name] for entry in results[family]], float)
+        for name in ("pose_error", "pose_unmoved", "presence_change")
+      )
       errors.plot(sizes, error, label=kind, **look)
       errors.plot(sizes, unmoved, label=f"{kind} that do not move", **look | {"ls": "--", "lw": 1})
       moves = unmoved > 0  # without a motion there is no ratio
       ratios.plot(sizes[moves], error[moves] / unmoved[moves], **look)
-      presences.plot(sizes, values[f"{kind}/presence_change"], **look)
+      presences.plot(sizes, change, **look)
+      between = results["present"][kind]["presence_between_examples"]
       label = f"{kind}, between examples"
-      presences.axhline(between[kind], color=colour, lw=1, ls=":", label=label)
+      presences.axhline(between, color=colour, lw=1, ls=":", label=label)
     ratios.axhline(1.0, color=GREY, lw=1, ls="--")
     errors.set_title(family)
     if np.array_equal(sizes, np.round(sizes)):
       presences.xaxis.set_major_locator(MaxNLocator(integer=True))
-    presences.set_xlabel(UNITS.get(family, "size"))
+    presences.set_xlabel(UNITS[family])
   for axes in grid.flat:
     axes.set_ylim(bottom=0)
     plain(axes)
