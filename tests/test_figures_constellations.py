@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scae_jax.figures.constellations import constellations, vote_outline
+from scae_jax.figures.constellations import constellations, outline
 from scae_jax.figures.style import NO_OBJECT, palette
 from tests.stand_ins import rendered, texts
 
@@ -63,11 +63,11 @@ def test_votes_of_present_capsules_and_points_of_a_pattern_are_shapes():
     np.testing.assert_allclose(corners(patch), sorted(map(tuple, given["votes"][2, k, counted])))
   for slots, patch in zip((slice(0, 3), slice(4, 7)), truth.patches, strict=True):
     np.testing.assert_allclose(corners(patch), sorted(map(tuple, given["points"][1, slots])))
-  # Corners of a square given crosswise, here and there; what does not count is left out.
-  votes = np.array([[1.0, 1], [-1, -1], [1, -1], [-1, 1], [5, 5]])
+  # Corners of a square given crosswise, here and there.
+  square = np.array([[1.0, 1], [-1, -1], [1, -1], [-1, 1]])
   for middle in (0, 8):
-    outline = vote_outline(votes + middle, np.array([True, True, True, True, False])) - middle
-    np.testing.assert_array_equal(outline, [[-1, -1], [1, -1], [1, 1], [-1, 1]])
+    found = outline(square + middle) - middle
+    np.testing.assert_array_equal(found, [[-1, -1], [1, -1], [1, 1], [-1, 1]])
 
 
 def test_the_first_eight_are_drawn_in_the_same_square():

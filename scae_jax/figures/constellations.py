@@ -13,10 +13,8 @@ MAX_SCENES = 8
 PRESENT = 0.5
 
 
-def vote_outline(votes: np.ndarray, counts: np.ndarray) -> np.ndarray:
-  """Corners [c, 2] of a capsule's shape: those of its votes [v, 2] that count, bool [v], in order
-  around their mean."""
-  corners = votes[counts]
+def outline(corners: np.ndarray) -> np.ndarray:
+  """Corners [c, 2] of a shape, in order around their mean."""
   x, y = (corners - corners.mean(axis=0, keepdims=True)).T
   return corners[np.argsort(np.arctan2(y, x), kind="stable")]
 
@@ -52,11 +50,10 @@ def constellations(
     there = presence[i] > 0
     for k in range(num_capsules):
       if capsule_presence[i, k] > PRESENT and vote_won[i, k].any():
-        _shape(found, vote_outline(votes[i, k], vote_won[i, k]), colours[k])
+        _shape(found, votes[i, k][vote_won[i, k]], colours[k])
     _dots(found, points[i][there], colours[owner[i][there]])
     for index in np.unique(pattern[i][there]):
-      corners = points[i][there & (pattern[i] == index)]
-      _shape(truth, vote_outline(corners, np.ones(len(corners), bool)), np.full(3, 0.6))
+      _shape(truth, points[i][there & (pattern[i] == index)], np.full(3, 0.6))
     _dots(truth, points[i][there], np.full((int(there.sum()), 3), 0.2))
   for axes in grid.flat:
     # The same square for every scene, also where jitter puts a point outside.
@@ -74,8 +71,8 @@ def constellations(
 
 
 def _shape(axes: Axes, corners: np.ndarray, colour: np.ndarray) -> None:
-  outline = Polygon(corners, facecolor=(*colour, 0.18), edgecolor=(*colour, 0.9), lw=1.0, zorder=1)
-  axes.add_patch(outline)
+  look = {"facecolor": (*colour, 0.18), "edgecolor": (*colour, 0.9), "lw": 1.0, "zorder": 1}
+  axes.add_patch(Polygon(outline(corners), **look))
 
 
 def _dots(axes: Axes, points: np.ndarray, colours: np.ndarray) -> None:
