@@ -99,8 +99,8 @@ def test_ranges_have_slack_for_the_jitter(scale, degrees, expected):
 def test_points_left_over_count_more_than_a_fit(monkeypatch):
   """A perfect square of four points, and a pentagon of all five that barely fits."""
   found = {
-    "square": module._Candidates(np.array([[0b01111]]), np.array([[0.0]])),
-    "pentagon": module._Candidates(np.array([[0b11111]]), np.array([[27.0]])),
+    "square": (np.array([[0b01111]]), np.array([[0.0]])),
+    "pentagon": (np.array([[0b11111]]), np.array([[27.0]])),
   }
   monkeypatch.setattr(module, "_candidates", lambda z, name, options: found[name])
   options = dataclasses.replace(SCENES, patterns=("square", "pentagon"))
@@ -112,11 +112,8 @@ def test_patterns_of_many_points_come_first(monkeypatch):
   monkeypatch.setattr(module, "BEAM", 1)
   options = dataclasses.replace(SCENES, patterns=("triangle", "square"), jitter=0.5)
   points, presence, pattern = one_scene((1, FAR), options=dataclasses.replace(options, jitter=0.0))
-  assert np.isfinite(
-    module._candidates(
-      points[presence > 0][None] @ [1, 1j] * options.extent, "triangle", options
-    ).misfit
-  ).any()
+  z = points[presence > 0][None] @ [1, 1j] * options.extent
+  assert np.isfinite(module._candidates(z, "triangle", options)[1]).any()
   found = ransac(points, presence, options)
   np.testing.assert_array_equal(found[presence > 0], pattern[presence > 0])
 
@@ -137,9 +134,9 @@ def test_a_set_of_points_has_its_best_fit():
     if not orders:
       continue
     left = [np.linalg.lstsq(matrix, z[0, order], rcond=None)[1][0].real for order in orders]
-    found = module._candidates(z, "l", options)
-    assert found.members.tolist() == [[0b11111]]
-    np.testing.assert_allclose(found.misfit, [[min(left) / 0.4**2]], rtol=1e-6)
+    members, misfit = module._candidates(z, "l", options)
+    assert members.tolist() == [[0b11111]]
+    np.testing.assert_allclose(misfit, [[min(left) / 0.4**2]], rtol=1e-6)
   assert several > 2
 
 

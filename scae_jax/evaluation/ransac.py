@@ -9,8 +9,6 @@ over and then fits best, found by a beam search over patterns.
 Points are complex numbers here: a similarity transform is z -> a z + b, |a| its scale.
 """
 
-import dataclasses
-
 import numpy as np
 from scipy import stats
 
@@ -27,14 +25,6 @@ MISSED = 1e-4  # the chance that a true pattern fits worse than allowed
 LEFT_OVER = 100.0
 # Slack of the ends of ranges, in standard deviations of a fitted scale or angle.
 SLACK = 4.0
-
-
-@dataclasses.dataclass(frozen=True)
-class _Candidates:
-  """Places where a pattern may be, best first, padded with places of infinite misfit."""
-
-  members: np.ndarray  # int64 [s, c], bit i is set where point i belongs to the pattern
-  misfit: np.ndarray  # [s, c], sum of squared distances over the variance of the jitter
 
 
 def ransac(points: np.ndarray, presence: np.ndarray, options: Scenes) -> np.ndarray:
@@ -73,8 +63,9 @@ def _explain(z: np.ndarray, options: Scenes) -> np.ndarray:
   for i in order:
     name = options.patterns[i]
     # The first choice is that the pattern is absent.
-    members = np.pad(of_name[name].members, ((0, 0), (1, 0)))
-    change = np.pad(of_name[name].misfit - LEFT_OVER * len(PATTERNS[name]), ((0, 0), (1, 0)))
+    members, misfit = of_name[name]
+    members = np.pad(members, ((0, 0), (1, 0)))
+    change = np.pad(misfit - LEFT_OVER * len(PATTERNS[name]), ((0, 0), (1, 0)))
     free = (taken[:, :, None] & members[:, None]) == 0
     after = np.where(free, cost[:, :, None] + change[:, None], np.inf).reshape(num_scenes, -1)
     best = np.argsort(after, axis=1, kind="stable")[:, :BEAM]
@@ -89,35 +80,33 @@ def _explain(z: np.ndarray, options: Scenes) -> np.ndarray:
   return np.where(belongs.any(axis=1), belongs.argmax(axis=1), -1)
 
 
-def _candidates(z: np.ndarray, name: str, options: Scenes) -> _Candidates:
-  """Sets of points [s, n] that may be the pattern, each once, with its best fit."""
+def _candidates(z: np.ndarray, name: str, options: Scenes) -> tuple[np.ndarray, np.ndarray]:
+  """Sets of points [s, n] that may be the pattern, each once, with its best fit; the best first.
+
+  Int64 [s, c], in which bit i is set where point i belongs to the pattern, and [s, c], the sum of
+  squared distances over the variance of the jitter: infinite where a scene has fewer sets.
+  """
   template = PATTERNS[name].astype(np.float64) @ np.array([1, 1j])
   num_scenes, num_points = z.shape
   if num_points < len(template):
-    nothing = np.zeros((num_scenes, 0))
-    return _Candidates(nothing.astype(np.int64), nothing)
+    return np.zeros((num_scenes, 0), np.int64), np.zeros((num_scenes, 0))
   nearest = _nearest_points(z, template)
   scene, nearest = _distinct(nearest)
   misfit, fits = _refit(z, scene, nearest, template, options)
   scene, nearest, misfit = scene[fits], nearest[fits], misfit[fits]
   members = (1 << nearest.astype(np.int64)).sum(axis=1)
-
   # Every set once, with its best fit: the first of each in order of misfit.
   order = np.lexsort((misfit, members, scene))
-  scene, members, misfit = scene[order], members[order], misfit[order]
-  first = np.ones(len(scene), bool)
-  first[1:] = (scene[1:] != scene[:-1]) | (members[1:] != members[:-1])
-  scene, members, misfit = scene[first], members[first], misfit[first]
-
-  order = np.lexsort((misfit, scene))
+  order = order[np.diff([scene[order], members[order]], prepend=-1).any(axis=0)]
+  order = order[np.lexsort((misfit[order], scene[order]))]
   scene, members, misfit = scene[order], members[order], misfit[order]
   rank = np.arange(len(scene)) - np.searchsorted(scene, scene)
   kept = rank < MAX_CANDIDATES
   shape = (num_scenes, min(MAX_CANDIDATES, int(rank.max(initial=-1)) + 1))
-  table = _Candidates(np.zeros(shape, np.int64), np.full(shape, np.inf))
-  table.members[scene[kept], rank[kept]] = members[kept]
-  table.misfit[scene[kept], rank[kept]] = misfit[kept]
-  return table
+  sets, misfits = np.zeros(shape, np.int64), np.full(shape, np.inf)
+  sets[scene[kept], rank[kept]] = members[kept]
+  misfits[scene[kept], rank[kept]] = misfit[kept]
+  return sets, misfits
 
 
 def _nearest_points(z: np.ndarray, template: np.ndarray) -> np.ndarray:
