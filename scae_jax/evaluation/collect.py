@@ -20,30 +20,25 @@ Collect = Callable[..., Any]
 
 
 def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collect:
-  """Collects `features` and `readings`, {name: float32 [n, d]}, and `metrics`, {name: [n]}.
+  """`output_collector` of images, which are padded to `canvas` pixels a side."""
+  make_batch = functools.partial(evaluation_batch, canvas=canvas)
+  return output_collector(system, make_batch, batch_size=batch_size)
 
-  Images are padded to `canvas` pixels a side.
+
+def output_collector(system: System, make_batch: MakeBatch, *, batch_size: int) -> Collect:
+  """Collects `metrics`, {name: [n]}, and what a system has to be scored by.
+
+  Of one that classifies it is `scores` [n, classes] and `labels` int32 [n, 1] or, of pairs, [n, 2];
+  of others, `features` and `readings`, {name: float32 [n, d]}.
   """
 
   def read(variables: Any, batch: Batch) -> dict[str, Any]:
     output = system.module.apply(variables, batch, train=False)
-    vectors = {"features": system.features(output), "readings": system.readings(output)}
-    vectors = jax.tree.map(lambda x: x.astype(jnp.float32), vectors)
-    return {"metrics": system.metrics(output, batch), **vectors}
-
-  return make_collector(read, functools.partial(evaluation_batch, canvas=canvas), batch_size)
-
-
-def answer_collector(system: System, make_batch: MakeBatch, *, batch_size: int) -> Collect:
-  """Collects of a system that classifies `scores` [n, classes], `labels` int32 [n, 1] or, of pairs,
-  [n, 2], and `metrics`."""
-  scores_of = system.classify
-  assert scores_of is not None
-
-  def read(variables: Any, batch: Batch) -> dict[str, Any]:
-    output = system.module.apply(variables, batch, train=False)
     metrics = system.metrics(output, batch)
-    return {"scores": scores_of(output), "labels": labels_of(batch), "metrics": metrics}
+    if system.classify is not None:
+      return {"scores": system.classify(output), "labels": labels_of(batch), "metrics": metrics}
+    vectors = {"features": system.features(output), "readings": system.readings(output)}
+    return {"metrics": metrics, **jax.tree.map(lambda x: x.astype(jnp.float32), vectors)}
 
   return make_collector(read, make_batch, batch_size)
 

@@ -17,10 +17,10 @@ from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.feed import MakeBatch
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.collect import (
-  answer_collector,
   feature_collector,
   make_collector,
   mean_metrics,
+  output_collector,
 )
 from scae_jax.evaluation.examples import (
   NUM_PICTURED,
@@ -119,7 +119,7 @@ def answer_scorer(
   raises ValueError, and in the scorer scores and metrics that are not finite.
   """
   rows = choose(len(examples["label"]), evaluated.max_examples)
-  collect = answer_collector(evaluated.system, make_batch, batch_size=evaluated.batch_size)
+  collect = output_collector(evaluated.system, make_batch, batch_size=evaluated.batch_size)
   on_device = {name: jnp.asarray(array) for name, array in examples.items()}
 
   def scorer(variables: Any, _: int) -> Scored:

@@ -1,13 +1,11 @@
-"""One trained model on the same test images from many viewpoints."""
+"""Accuracies of one trained model on several data sets, such as images from many viewpoints."""
 
-import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.evaluation.classification import classify
-from scae_jax.evaluation.collect import answer_collector, feature_collector
+from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import Fit, fit_clusters, fit_probe
 from scae_jax.models.system import System
@@ -19,24 +17,23 @@ def accuracies(
   system: System,
   variables: Mapping[int, Any],
   dataset: Dataset,
-  scored: Iterable[EvalDataset],
+  scored: Sequence[EvalDataset],
   *,
   canvas: int,
   batch_size: int,
   max_examples: int = 0,
 ) -> dict[str, dict[str, dict[int, float]]]:
-  """Share of test examples that are classified correctly, of every data set and seed.
+  """Share of held-out examples that are classified correctly, of every data set and seed.
 
   Of a model without `classify`, clusters and a linear probe are fitted to the features of the
-  training images of `dataset`, once a seed. `scored` may be an iterator, of which one set is held
-  at a time. Of each split `max_examples` are used, 0 for all.
+  training images of `dataset`, once a seed. Of each split `max_examples` are used, 0 for all.
 
   Returned is `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or
   `LIN-MATCH` and `LIN-PRED` of each kind of features, and `LIN-PRED` of each of readings.
   """
+  collect = feature_collector(system, canvas=canvas, batch_size=batch_size)
   fitted: dict[int, dict[str, Fit]] = {}
   if system.classify is None:
-    collect = feature_collector(system, canvas=canvas, batch_size=batch_size)
     train = load_split(dataset, "train", max_examples)
     for seed, own in variables.items():
       found, labels = collect(own, train), train["label"]
@@ -46,12 +43,9 @@ def accuracies(
         if name in found["features"]:
           fits[f"LIN-MATCH, {name}"] = fit_clusters(values, labels, seed=seed, **options)
         fits[f"LIN-PRED, {name}"] = fit_probe(values, labels, **options)
-  else:
-    make_batch = functools.partial(evaluation_batch, canvas=canvas)
-    collect = answer_collector(system, make_batch, batch_size=batch_size)
   results: dict[str, dict[str, dict[int, float]]] = {}
   for one in scored:
-    split = load_split(one, "test", max_examples)
+    split = load_split(one, one.held_out, max_examples)
     for seed, own in variables.items():
       found = collect(own, split)
       if fitted:
