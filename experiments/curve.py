@@ -1,11 +1,12 @@
-"""LIN-MATCH against steps and minutes, from the checkpoints that a run has kept.
+"""Accuracies against steps and minutes, from the checkpoints that a run has kept.
 
     python -m experiments.curve runs/mnist-modern results/mnist --max_examples=10000 \\
       --steps=5000,30000
 
 Train with `--config.train.keep_checkpoints` large enough. Writes `curve-<workdir>.json` and `.png`
 into the folder after each point; the same command goes on where it was stopped, and keeps points
-whose checkpoint is gone. Minutes are of the steps alone.
+whose checkpoint is gone. Accuracies are LIN-MATCH and LIN-PRED or, of a model that is trained with
+labels, that of its answers. Minutes are of the steps alone.
 """
 
 import json
@@ -16,10 +17,8 @@ from typing import Any
 import numpy as np
 
 from experiments.findings import command_line, images_of, write_record
-from scae_jax.evaluation.collect import feature_collector
-from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.pictures import save_figures
-from scae_jax.evaluation.scores import score
+from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.files import read_json
 from scae_jax.training.build import open_run
@@ -59,6 +58,7 @@ def known_points(
 ) -> list[dict[str, Any]]:
   """Points that an earlier call wrote, of this run: no other took the same minutes, to the digit.
 
+  A checkpoint between two lines of metrics has no minutes: its points are known if all others are.
   Points that were measured on another number of examples raise RunError.
   """
   if not path.is_file():
@@ -69,8 +69,9 @@ def known_points(
       f"{path} was measured with --max_examples={record['max_examples']}, {max_examples} given."
       " Give the same, or name another folder."
     )
-  known = [point for point in record["points"] if point["minutes"] is not None]
-  return [point for point in known if point["minutes"] == minutes.get(point["step"])]
+  same = [point for point in record["points"] if point["minutes"] == minutes.get(point["step"])]
+  are_all = len(same) == len(record["points"])
+  return [point for point in same if are_all or point["minutes"] is not None]
 
 
 def measured_points(
@@ -78,35 +79,28 @@ def measured_points(
 ) -> Iterator[dict[str, Any]]:
   """One point a checkpoint and seed that is not `known`: step, seed, minutes, and accuracies in
   percent."""
-  minutes, collect = minutes_by_step(workdir), None
-  seeds = load_settings(workdir).train.all_seeds
+  minutes, seeds = minutes_by_step(workdir), load_settings(workdir).train.all_seeds
   for step in steps:
     missing = [seed for seed in seeds if (step, seed) not in known]
     if not missing:
       continue
     run = open_run(workdir, step)
     dataset, _, sizes = images_of(run)
-    collect = collect or feature_collector(run.system, **sizes)  # compiled once for all steps
-    splits = [load_split(dataset, name, max_examples) for name in ("train", dataset.held_out)]
+    sizes["max_examples"] = max_examples
     for seed in missing:
-      train, test = (collect(run.variables[seed], split)["features"] for split in splits)
-      labels = [split["label"] for split in splits]
-      point: dict[str, Any] = {"step": step, "seed": seed, "minutes": minutes.get(step)}
-      for name in train:
-        fitted, scored = (train[name], labels[0]), (test[name], labels[1])
-        found = score(name, fitted, scored, dataset.num_classes, seed=seed).entries
-        point[f"LIN-MATCH, {name}"] = 100 * found["lin_match"]
-        point[f"LIN-PRED, {name}"] = 100 * found["lin_pred"]
-      yield point
+      own = {seed: run.variables[seed]}
+      found = accuracies(run.system, own, dataset, [dataset], **sizes)
+      shares = {way: 100 * by_set[dataset.name][seed] for way, by_set in found.items()}
+      yield {"step": step, "seed": seed, "minutes": minutes.get(step), **shares}
 
 
 def draw(folder: pathlib.Path, name: str, points: list[dict[str, Any]]) -> None:
   """Draws means over seeds against the step."""
   steps = np.unique([point["step"] for point in points])
+  ways = dict.fromkeys(way for p in points for way in p if way not in ("step", "seed", "minutes"))
   means = {
-    key: np.array([np.mean([p[key] for p in points if p["step"] == step]) for step in steps])
-    for key in points[0]
-    if key.startswith("LIN-")
+    way: np.array([np.mean([p.get(way, np.nan) for p in points if p["step"] == s]) for s in steps])
+    for way in ways
   }
   save_figures(folder, {name: lambda: FIGURES["training_curves"](steps, means)})
 

@@ -129,12 +129,12 @@ def run_curve(monkeypatch, workdir, folder, *flags):
 
 def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, capsys):
   """Stopped at the third of four points; what is known, is kept, also without its checkpoint."""
-  real, scored = curve.score, []
+  real, scored = curve.accuracies, []
 
   def score(*arguments, **options):
     if len(scored) == 2:
       raise KeyboardInterrupt
-    scored.append(options["seed"])
+    scored.append(arguments)
     return real(*arguments, **options)
 
   def of(points):
@@ -142,7 +142,7 @@ def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, caps
 
   path = tmp_path / "curve-toy.json"
   with monkeypatch.context() as patch:
-    patch.setattr(curve, "score", score)
+    patch.setattr(curve, "accuracies", score)
     with pytest.raises(SystemExit):
       run_curve(patch, workdir, tmp_path, "--steps=8,24")
   before = json.loads(path.read_text())["points"]
@@ -165,6 +165,7 @@ def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, caps
   assert 0 < minutes[0] < minutes[1] < minutes[2]
   assert all(0 <= point["LIN-MATCH, code"] <= 100 for point in points)
   assert (tmp_path / "curve-toy.png").stat().st_size > 1000
+  curve.draw(tmp_path, "answers", [{"step": 8, "seed": 0, "minutes": None, "accuracy": 50.0}])
 
   # What is of another training is measured anew.
   record = json.loads(path.read_text())
@@ -179,6 +180,10 @@ def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, caps
   ):
     folder = tmp_path if "61" in message else tmp_path / "new"
     assert message in refused(capsys, run_curve, monkeypatch, workdir, folder, flag)
+  monkeypatch.setattr(curve, "minutes_by_step", lambda _: {})  # steps between two lines
+  path.write_text(json.dumps(record | {"points": [p | {"minutes": None} for p in points]}))
+  run_curve(monkeypatch, workdir, tmp_path)
+  assert opened == [24, 16, 8]
 
 
 @pytest.mark.parametrize("name", ["tpy", "../../x", "toy/"])
