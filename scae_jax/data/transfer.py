@@ -22,7 +22,7 @@ from scae_jax.data.sources import load_dataset
 
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
 # `rotated` gives each split its own seed: splits do not share their angles.
-_SEEDS = {"test": SEED, "train": SEED + 1, "validation": SEED + 2}
+_SEEDS = {"test": SEED, "train": SEED + 1, "validation": SEED + 2, "familiar": SEED + 3}
 _EXPECTED = {
   "rotated": "degrees, as in rotated_mnist:35, or a range, as in rotated_mnist:-20..20",
   "translated": "whole pixels, as in translated_mnist:3 or, to the right and down, "

@@ -26,19 +26,20 @@ def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collec
 
 
 def output_collector(system: System, make_batch: MakeBatch, *, batch_size: int) -> Collect:
-  """Collects `metrics`, {name: [n]}, and what a system has to be scored by.
+  """Collects `metrics`, {name: [n]}, `features` and `readings`, {name: float32 [n, d]}.
 
-  Of one that classifies it is `scores` [n, classes] and `labels` int32 [n, 1] or, of pairs, [n, 2];
-  of others, `features` and `readings`, {name: float32 [n, d]}.
+  Of a system that classifies also `scores` [n, classes] and `labels` int32 [n, 1] or, of pairs,
+  [n, 2].
   """
 
   def read(variables: Any, batch: Batch) -> dict[str, Any]:
     output = system.module.apply(variables, batch, train=False)
-    metrics = system.metrics(output, batch)
-    if system.classify is not None:
-      return {"scores": system.classify(output), "labels": labels_of(batch), "metrics": metrics}
     vectors = {"features": system.features(output), "readings": system.readings(output)}
-    return {"metrics": metrics, **jax.tree.map(lambda x: x.astype(jnp.float32), vectors)}
+    vectors = jax.tree.map(lambda x: x.astype(jnp.float32), vectors)
+    found = {"metrics": system.metrics(output, batch), **vectors}
+    if system.classify is not None:
+      found |= {"scores": system.classify(output), "labels": labels_of(batch)}
+    return found
 
   return make_collector(read, make_batch, batch_size)
 
