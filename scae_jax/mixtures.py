@@ -22,11 +22,6 @@ def safe_log(prob: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
   return jnp.where(small, jnp.log(MIN_PROB), jnp.log(jnp.where(small, 1.0, prob)))
 
 
-def inverse_softplus(value: Array | float) -> Array:
-  """The x with softplus(x) = value, for a value above 0; finite where its exponential is not."""
-  return value + jnp.log(-jnp.expm1(-jnp.asarray(value)))
-
-
 @typed
 def normal_log_prob(
   value: Float[Array, "*shape"], mean: Float[Array, "*shape"], scale: Float[Array, "*shape"]

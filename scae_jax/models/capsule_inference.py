@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
+from numpyro.distributions.transforms import SoftplusTransform
 
 from scae_jax import geometry, shards
 from scae_jax.bounds import MAX_KERNEL, MAX_LAYERS, MAX_WIDTH, as_many_as, between, dividing, each
@@ -20,7 +21,6 @@ from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import CapsuleMLP
 from scae_jax.layers.pooling import Pooling
 from scae_jax.layers.set_transformer import SetTransformer
-from scae_jax.mixtures import inverse_softplus
 from scae_jax.models.part_capsules import POSE_SIZE, SCALES
 from scae_jax.routing import selection
 from scae_jax.routing.selection import Capsules
@@ -37,7 +37,7 @@ class PosteriorScales:
 
   def from_raw(self, raw: Array) -> Array:
     """Standard deviations from outputs of the networks, of any shape, which start near 0."""
-    return self.constrain(raw + inverse_softplus(self.initial_scale))
+    return self.constrain(raw + SoftplusTransform().inv(self.initial_scale))
 
   def constrain(self, free: Array) -> Array:
     """Standard deviations from unconstrained numbers: `min_scale` plus their softplus."""
@@ -45,7 +45,8 @@ class PosteriorScales:
 
   def unconstrain(self, scales: Array) -> Array:
     """The inverse of `constrain`; values at or below `min_scale` count as slightly above it."""
-    return inverse_softplus(jnp.maximum(scales - self.min_scale, 1e-6 * self.min_scale))
+    above = jnp.maximum(scales - self.min_scale, 1e-6 * self.min_scale)
+    return jnp.asarray(SoftplusTransform().inv(above))
 
 
 @struct.dataclass
@@ -102,12 +103,11 @@ def change_scales(
   change: Callable[[Array], Array], posteriors: Sequence[Posterior]
 ) -> list[Posterior]:
   """Posteriors with changed standard deviations, by a method of `PosteriorScales`."""
-
-  def changed(posterior: Posterior) -> Posterior:
-    scales = jax.tree.map(change, posterior.pose_scales)  # None, of a point, stays None
-    return dataclasses.replace(posterior, pose_scales=scales)
-
-  return [changed(posterior) for posterior in posteriors]
+  # None, of a point, stays None.
+  return [
+    dataclasses.replace(one, pose_scales=jax.tree.map(change, one.pose_scales))
+    for one in posteriors
+  ]
 
 
 class PartInference(nn.Module):

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from numpyro import distributions
+from numpyro.distributions.transforms import SoftplusTransform
 
 from scae_jax import compositing, geometry, warping
 from scae_jax.bounds import MAX_SIDE, above, below, between, one_of, zero_or
-from scae_jax.mixtures import inverse_softplus
 from scae_jax.models.part_capsules import (
   MIN_TEMPLATE_SIZE,
   NONLINEARITIES,
@@ -74,7 +74,7 @@ class GenerativeCapsules(nn.Module):
     zeros, faint = nn.initializers.zeros_init(), nn.initializers.constant(ALPHA_INIT)
     self.raw_templates = self.param("templates", template_init, (*shape, self.channels))
     self.raw_alphas = self.param("alphas", faint, (*shape, 1))
-    unconstrained = inverse_softplus(self.initial_scale - self.min_scale)
+    unconstrained = SoftplusTransform().inv(self.initial_scale - self.min_scale)
     raw_scale, near = nn.initializers.constant(unconstrained), nn.initializers.normal(OFFSET_INIT)
     self.layers = [
       {
