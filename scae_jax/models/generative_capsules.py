@@ -152,15 +152,7 @@ class GenerativeCapsules(nn.Module):
     return jnp.mean(jax.vmap(compositing.visibility)(alphas)[..., None] * colours, axis=-1)
 
   def _layers(self, parts: Capsules, canvas: int) -> tuple[Array, Array]:
-    """What each part paints: colours times alphas [b, m, h, w, c], and alphas [b, m, h, w].
-
-    ValueError if a template is larger than the canvas.
-    """
-    if self.template_size > canvas:
-      raise ValueError(
-        f"config.model.generative.template_size is {self.template_size} and the canvas {canvas}"
-        " pixels; a template must fit the canvas"
-      )
+    """What each part paints: colours times alphas [b, m, h, w, c], and alphas [b, m, h, w]."""
     templates, alphas = self.templates()
     bank = jnp.concatenate([alphas * templates, alphas], axis=-1)
     presence = parts.presence[:, :, None, None, None]

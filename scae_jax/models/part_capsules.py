@@ -62,6 +62,15 @@ def squash(x: Array, nonlinearity: str) -> Array:
   return jax.nn.sigmoid(x) if nonlinearity == "sigmoid" else jnp.clip(x, 0.0, 1.0)
 
 
+def require_room(section: str, template_size: int, canvas: int) -> None:
+  """Raises `ValueError` unless the templates of a section of the model fit the canvas."""
+  if template_size > canvas:
+    raise ValueError(
+      f"config.model.{section}.template_size is {template_size} and the canvas {canvas} pixels; a"
+      " template must fit the canvas"
+    )
+
+
 class PartEncoder(nn.Module):
   """Image to part capsules."""
 
@@ -160,17 +169,7 @@ class PartDecoder(nn.Module):
     self, poses: Array, presence: Array, colours: Array, canvas: int
   ) -> mixtures.PixelMixture:
     """The mixture of every image of canvas x canvas pixels, with a leading batch axis, from poses
-    [b, m, 2, 3], presences [b, m] and `colours` [b, m, c]. ValueError if a template is larger."""
-    if self.template_size > canvas:
-      raise ValueError(
-        f"config.model.part_decoder.template_size is {self.template_size} and the canvas "
-        f"{canvas} pixels; a template must fit the canvas"
-      )
-    return self._mixture(poses, presence, colours, canvas)
-
-  def _mixture(
-    self, poses: Array, presence: Array, colours: Array, canvas: int
-  ) -> mixtures.PixelMixture:
+    [b, m, 2, 3], presences [b, m] and `colours` [b, m, c]."""
     temperature = self._temperature()
     # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
     warped = warping.warp_templates(self._bank(), poses, canvas, canvas)
@@ -222,7 +221,7 @@ class PartDecoder(nn.Module):
       inputs = (self._bank(), poses, colours, presence, *self._background(), target, scale)
       log_probs = template_likelihood.template_log_prob(*inputs, interpret=interpret)
     elif backend != "cpu":
-      mixture = self._mixture(poses, presence, colours, target.shape[1])
+      mixture = self(poses, presence, colours, target.shape[1])
       log_probs = jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2))
     else:
       shared = (cells_of(self._bank()), *self._background(), self._temperature())

@@ -26,6 +26,7 @@ from scae_jax.models.capsule_inference import (
   change_scales,
 )
 from scae_jax.models.generative_capsules import GenerativeCapsules
+from scae_jax.models.part_capsules import require_room
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules, ProbabilisticOutput
 from scae_jax.models.system import FreeForm, Spec, System, build_module, build_stage, require_images
 from scae_jax.routing import selection
@@ -176,6 +177,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   generative = build_stage(
     model, "generative", GenerativeCapsules, capsules=capsules, channels=data.channels
   )
+  require_room("generative", generative.template_size, data.canvas)
   part_inference = build_stage(
     model, "part_inference", PartInference, num_parts=capsules[0], **kind_of_posterior
   )

@@ -19,7 +19,7 @@ from scae_jax.layers.convnet import windows_of
 from scae_jax.layers.sight import require_sight
 from scae_jax.models import pictures
 from scae_jax.models.object_capsules import CapsuleLoss, ObjectDecoder, ObjectEncoder, features
-from scae_jax.models.part_capsules import PartDecoder, PartEncoder
+from scae_jax.models.part_capsules import PartDecoder, PartEncoder, require_room
 from scae_jax.models.stacked_capsules import SCAE, SCAEOutput
 from scae_jax.models.system import Spec, System, build_module, build_stage, require_images
 from scae_jax.schedules import line_through
@@ -112,6 +112,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     "object_encoder": stage("object_encoder", ObjectEncoder, num_objects=k, compute_dtype=dtype),
     "object_decoder": stage("object_decoder", ObjectDecoder, num_parts=m),
   }
+  require_room("part_decoder", stages["part_decoder"].template_size, data.canvas)
   strides = stages["part_encoder"].strides
   require_sight(data.canvas, windows_of(strides), {"model.part_encoder.strides": strides})
   module = build_module(SCAE, "model", model, num_classes=data.num_classes, **stages)
