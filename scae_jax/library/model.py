@@ -191,17 +191,18 @@ class Model:
     given = dict(jax.tree.leaves_with_path(found, is_leaf=lambda x: isinstance(x, list)))
     if set(given) != set(paths):
       raise ValueError("found must be of this model's encode, or a changed copy of it.")
-    arrays = {path: _single(array) for path, array in given.items()}
+    arrays = []
     for path, shape in zip(paths, expected, strict=True):
-      name, array = jax.tree_util.keystr(path, simple=True, separator="."), arrays[path]
+      name, array = jax.tree_util.keystr(path, simple=True, separator="."), np.asarray(given[path])
       if jnp.issubdtype(shape.dtype, jnp.floating):  # for whole numbers too
-        arrays[path] = array = array.astype(np.float32)
+        array = array.astype(np.float32)
       if array.ndim == 0 or array.shape[1:] != shape.shape[1:]:
         sizes = ", ".join(["n", *map(str, shape.shape[1:])])
         raise ValueError(f"{name} must have shape [{sizes}]; it has {list(array.shape)}.")
       if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite.")
-    return jax.tree.unflatten(jax.tree.structure(self._found_shapes), [arrays[p] for p in paths])
+      arrays.append(array)
+    return jax.tree.unflatten(jax.tree.structure(self._found_shapes), arrays)
 
   def _find(self, variables: Any, batch: Batch, start: Array) -> Found:
     """The program of `encode`; labels of the batch are blank."""
@@ -247,9 +248,3 @@ class Model:
       for start in range(0, max(count, 1), size)
     ]
     return jax.tree.map(lambda *of: np.concatenate(of)[:count], *jax.device_get(parts))
-
-
-def _single(array: Numbers) -> np.ndarray:
-  """On the host, floats as float32."""
-  array = np.asarray(array)
-  return array.astype(np.float32) if jnp.issubdtype(array.dtype, jnp.floating) else array
