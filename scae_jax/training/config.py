@@ -7,10 +7,10 @@ A config file exports `get_config(preset="")` and is chosen by `--config=configs
 
 import argparse
 import dataclasses
-import importlib.util
 import json
 import pathlib
 import re
+import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -223,24 +223,21 @@ def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
     raise RunError(f"--config must name a Python file with get_config(); there is no {path!r}.")
   if str(SHIPPED) not in sys.path:  # last: for `from configs import digits`
     sys.path.append(str(SHIPPED))
-  spec = importlib.util.spec_from_file_location("config_file", path)
-  assert spec is not None  # a file that ends in .py has both
-  assert spec.loader is not None
-  module = importlib.util.module_from_spec(spec)
+  names: dict[str, Any] = {}  # of the file
   try:
-    spec.loader.exec_module(module)
-    config = module.get_config(preset) if colon else module.get_config()
+    names = runpy.run_path(path)
+    config = names["get_config"](preset) if colon else names["get_config"]()
   except Exception as error:  # it is the user's file: anything may be wrong with it
-    if preset and isinstance(error, ValueError) and hasattr(module, "get_config"):
+    if preset and isinstance(error, ValueError) and "get_config" in names:
       # The file's own word on the preset.
-      none = "ablation=" in preset and not hasattr(module, "ABLATIONS")
+      none = "ablation=" in preset and "ABLATIONS" not in names
       hint = f" ({path} has no ablations)" if none else ""
       raise RunError(f"--config={source}: {error}{hint}") from error
     message = f"the config {source!r} cannot be loaded: {type(error).__name__}: {error}"
     raise RunError(message) from error
   if not isinstance(config, ConfigDict):
     raise RunError(f"get_config of {source!r} must return a ConfigDict; it returned {config!r}.")
-  return config.lock(), getattr(module, "ABLATIONS", {})
+  return config.lock(), names.get("ABLATIONS", {})
 
 
 def value_at(config: ConfigDict, key: str) -> Any:
