@@ -10,7 +10,6 @@ An exported folder, which experiments/export.py writes, has what evaluation need
                         labels of its own; see `evaluation.clusters`
 """
 
-import functools
 import pathlib
 from typing import Any
 
@@ -93,8 +92,7 @@ def read_stored(folder: pathlib.Path) -> tuple[int, int, dict[str, np.ndarray]]:
 def _fitted(folder: pathlib.Path, arrays: dict[str, np.ndarray], system: System, spec: Spec) -> Any:
   """Parameters of the module from those by path; `RunError` if they do not fit it."""
   key = jax.random.key(0)
-  shapes = jax.eval_shape(functools.partial(init_params, system, spec), key, key)
-  flat: dict[str, Any] = flatten_dict(shapes, sep="/")
+  flat: dict[str, Any] = flatten_dict(init_params.eval_shape(system, spec, key, key), sep="/")
   for name, leaf in flat.items():
     found = arrays.get(name, np.zeros(0))
     if found.shape != leaf.shape:
