@@ -40,7 +40,6 @@ from reliability import runs
 from reliability.damages import damage
 from scae_jax.evaluation.history import read_history
 from scae_jax.training import build as build_module
-from scae_jax.training import loop
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import Settings, read_settings
@@ -119,7 +118,7 @@ def built_once() -> Iterator[None]:
     return kept[key]
 
   with contextlib.ExitStack() as stack:
-    for module in (build_module, loop, runs):
+    for module in (build_module, runs):
       stack.enter_context(mock.patch.object(module, "build", build))
     yield
 

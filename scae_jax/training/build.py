@@ -17,11 +17,14 @@ from scae_jax.models.system import System
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import explained
 from scae_jax.training.memory import require_memory
+from scae_jax.training.metrics import import_tensorboard
 from scae_jax.training.optimizers import check_length
 from scae_jax.training.parameters import Which, is_exported, restore
+from scae_jax.training.processes import all_or_none
 from scae_jax.training.systems import check_system, make_system
 from scae_jax.training.workdir import (
   check_same_data,
+  check_same_run,
   describe_data,
   load_settings,
   require_checkpoints,
@@ -108,6 +111,23 @@ def build(
     if isinstance(data, Dataset) and system.classify is None:
       _check_clusters(data, settings)
   return system, data, feed
+
+
+def build_to_train(
+  settings: Settings, workdir: pathlib.Path, dataset: Dataset | None = None
+) -> tuple[System, Dataset | Scenes, Feed, dict[str, Any]]:
+  """`build`, and `describe_data`, of a run that is to be trained in a workdir.
+
+  `RunError` also where the workdir has a run that this one cannot resume, or a package is missing.
+  """
+  check_same_run(workdir, settings.config)
+  if settings.train.tensorboard:
+    import_tensorboard()  # or say how to install it
+  with all_or_none("load its data"):
+    system, data, feed = build(settings, dataset)
+  described = describe_data(data)
+  check_same_data(workdir, described)
+  return system, data, feed, described
 
 
 def _load_images(options: DataOptions, dataset: Dataset | None) -> Dataset:

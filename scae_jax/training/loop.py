@@ -22,25 +22,19 @@ from ml_collections import ConfigDict
 from scae_jax.data.dataset import Dataset
 from scae_jax.models.system import Spec, System
 from scae_jax.training import processes
-from scae_jax.training.build import Run, build
+from scae_jax.training.build import Run, build_to_train
 from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import Interrupted
 from scae_jax.training.interrupt import StopRequest
 from scae_jax.training.mesh import check_batch_size, make_mesh, put
-from scae_jax.training.metrics import MetricsWriter, Window, import_tensorboard, of_seeds
+from scae_jax.training.metrics import MetricsWriter, Window, of_seeds
 from scae_jax.training.options import TrainOptions
 from scae_jax.training.program import Program, check_finite
 from scae_jax.training.progress import Display
 from scae_jax.training.start import Start, find_start
 from scae_jax.training.state import TrainState, abstract_state, make_state, variables_by_seed
-from scae_jax.training.workdir import (
-  check_same_data,
-  check_same_run,
-  checkpoint_directory,
-  describe_data,
-  open_for_writing,
-)
+from scae_jax.training.workdir import checkpoint_directory, open_for_writing
 
 
 def train(
@@ -62,15 +56,9 @@ def train(
   workdir = pathlib.Path(workdir)
   settings = read_settings(config)
   options = settings.train
-  check_same_run(workdir, settings.config)
   mesh = make_mesh()
   check_batch_size(options.batch_size, mesh, settings.views)
-  if options.tensorboard:
-    import_tensorboard()  # or say how to install it
-  with processes.all_or_none("load its data"):
-    system, data, feed = build(settings, dataset)
-  described = describe_data(data)
-  check_same_data(workdir, described)
+  system, data, feed, described = build_to_train(settings, workdir, dataset)
   processes.check_agreement("config", json.dumps(settings.config.to_dict()))
   processes.check_agreement("data set", json.dumps(described))
   with processes.all_or_none("read the run to start from"):

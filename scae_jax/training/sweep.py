@@ -30,18 +30,12 @@ from ml_collections import ConfigDict
 
 from scae_jax.evaluation.comparison import csv_table, markdown_table
 from scae_jax.files import read_json, write_whole
-from scae_jax.training.build import build
+from scae_jax.training.build import build_to_train
 from scae_jax.training.config import Settings, differences, load_config, tuples, with_changes
 from scae_jax.training.errors import FailedError, Interrupted, RunError
 from scae_jax.training.mesh import make_mesh
-from scae_jax.training.metrics import import_tensorboard
 from scae_jax.training.start import find_start
-from scae_jax.training.workdir import (
-  RESUMABLE_CHANGES,
-  check_same_data,
-  check_same_run,
-  describe_data,
-)
+from scae_jax.training.workdir import RESUMABLE_CHANGES
 
 SHARED_KEYS = ("config", "seeds", "overrides", "rows")
 ROW_KEYS = ("name", "config", "seeds", "overrides", "start_from")
@@ -106,11 +100,7 @@ def check_rows(rows: Sequence[Row], root: pathlib.Path) -> None:
   for row in rows:
     workdir = root / row.name
     try:
-      check_same_run(workdir, row.config)
-      if row.settings.train.tensorboard:
-        import_tensorboard()
-      system, data, feed = build(row.settings)
-      check_same_data(workdir, describe_data(data))
+      system, _, feed, _ = build_to_train(row.settings, workdir)
       if not row.start_from:
         find_start(row.settings, system, feed.spec, make_mesh(), workdir)
     except RunError as error:
