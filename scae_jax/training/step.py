@@ -123,7 +123,13 @@ def make_dispatch(
         # The devices meet at every step: XLA ends the process where one waits for 40 s.
         step = jax.lax.pmax(next_state.step, SEEDS)  # is the same on all
         next_state = dataclasses.replace(next_state, step=step)
-      return _choose(position < num_active, next_state, state), metrics
+
+      def choose(new: Array, old: Array) -> Array:
+        """A select, not a `lax.cond`: a condition would make a GPU wait at every step."""
+        # The key is the same in both; chosen, it would count as used.
+        return old if new is old else jnp.where(position < num_active, new, old)
+
+      return jax.tree.map(choose, next_state, state), metrics
 
     return jax.lax.scan(body, state, (jnp.arange(len(order)), order))
 
@@ -183,12 +189,3 @@ def _seeds_on_cores(dispatch: Dispatch, mesh: Mesh) -> Dispatch:
     )
 
   return dispatch_all
-
-
-def _choose(first: Array, when_true: TrainState, when_false: TrainState) -> TrainState:
-  """A select, not a `lax.cond`: a condition would make a GPU wait for the host at every step."""
-
-  key = when_false.rng  # is the same in both
-  both = (dataclasses.replace(state, rng=None) for state in (when_true, when_false))
-  chosen = jax.tree.map(lambda a, b: jnp.where(first, a, b), *both)
-  return dataclasses.replace(chosen, rng=key)
