@@ -136,12 +136,10 @@ class Checkpoints:
 
   def describe_params(self) -> Any:
     """Shapes and types of the parameters in the latest checkpoint that can be read."""
+    handler = ocp.StandardCheckpointHandler()
     for step in self._candidates("latest"):
       folder: Any = self._directory / str(step) / "state"  # orbax declares a type of its own
-      handler = ocp.StandardCheckpointHandler()
-      result = _quietly(
-        lambda folder=folder, handler=handler: handler.metadata(folder).tree["params"]
-      )
+      result = _quietly(lambda folder=folder: handler.metadata(folder).tree["params"])
       if not isinstance(result, Unreadable):
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), result)
     raise RunError(f"no checkpoint in {self._directory} can be read. Train in a new --workdir.")

@@ -67,10 +67,7 @@ def read_sweep(path: pathlib.Path, root: pathlib.Path) -> list[Row]:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError) as error:
     raise RunError(f"the sweep file {path} cannot be read: {error}.") from error
-  try:
-    _check_keys(content, SHARED_KEYS)
-  except RunError as error:
-    raise RunError(f"{path}: {error}") from error
+  _check_keys(content, SHARED_KEYS, f"{path}: ")
   tables = content.get("rows", [])
   if not (isinstance(tables, list) and tables and all(isinstance(t, dict) for t in tables)):
     raise RunError(f"{path} must have at least one [[rows]], each with a name; it has {tables!r}.")
@@ -113,9 +110,9 @@ def _raise_all(errors: Sequence[str]) -> None:
     raise RunError("\n".join(errors) + "\nNothing was started.")
 
 
-def _check_keys(table: Mapping[str, Any], valid: Sequence[str]) -> None:
+def _check_keys(table: Mapping[str, Any], valid: Sequence[str], where: str = "") -> None:
   if unknown := sorted(set(table) - set(valid)):
-    raise RunError(f"unknown keys {unknown}; valid ones are {list(valid)}.")
+    raise RunError(f"{where}unknown keys {unknown}; valid ones are {list(valid)}.")
 
 
 def make_row(
