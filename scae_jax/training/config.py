@@ -183,9 +183,8 @@ def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
 
 def describe(command: Command) -> str:
   """What `--help` says of a config: one line a key, its flag and value, and one an ablation."""
-  lines = ["Config keys:"]
-  for key, value in flatten_dict(command.settings.config.to_dict(), sep=".").items():
-    lines.append(f"  --config.{key}={value!r}")
+  keys = flatten_dict(command.settings.config.to_dict(), sep=".")
+  lines = ["Config keys:", *(f"  --config.{key}={value!r}" for key, value in keys.items())]
   if command.ablations:
     lines += ["", "Ablations, as --config=FILE:[PRESET,]ablation=NAME[+NAME...]:"]
   width = max(map(len, command.ablations), default=0)

@@ -97,13 +97,11 @@ def check_finite(
   if finite.all():
     return
   first = int(np.argmin(finite.all(axis=(1, 2))))
-  bad = []
-  for row, seed in zip(values[first], seeds, strict=True):
-    where = f" (seed {seed})" if len(seeds) > 1 else ""
-    named = zip(rows, row, strict=True)
-    bad += [
-      f"{name.removeprefix('terms/')} = {x}{where}" for name, x in named if not np.isfinite(x)
-    ]
+  names = [name.removeprefix("terms/") for name in rows]
+  bad = [
+    f"{names[j]} = {values[first, i, j]}" + (f" (seed {seeds[i]})" if len(seeds) > 1 else "")
+    for i, j in np.argwhere(~finite[first])
+  ]
   stands = f"The checkpoint of step {saved} stands." if saved else "No checkpoint was saved yet."
   raise NonFiniteError(
     f"not finite at step {step + first + 1}: {', '.join(bad)}. {stands}"

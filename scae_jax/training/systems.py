@@ -115,7 +115,5 @@ def _largest_array(program: Jaxpr) -> int:
 
 def num_bytes(array: Any) -> int:
   """Bytes of an array, or of the shape of one; 0 of anything else."""
-  shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
-  if shape is None or dtype is None:
-    return 0
-  return math.prod(shape) * getattr(dtype, "itemsize", 4)
+  dtype = getattr(array, "dtype", None)
+  return math.prod(getattr(array, "shape", (0,))) * getattr(dtype, "itemsize", 4)
