@@ -59,6 +59,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 # Ten frames for each operation are a tenth of the time of tracing and lowering.
 jax.config.update("jax_traceback_in_locations_limit", 0)
+# Devices are made once: before a test sets other flags for the processes that it starts.
+jax.devices()
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
