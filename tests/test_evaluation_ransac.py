@@ -113,7 +113,9 @@ def test_patterns_of_many_points_come_first(monkeypatch):
   options = dataclasses.replace(SCENES, patterns=("triangle", "square"), jitter=0.5)
   points, presence, pattern = one_scene((1, FAR), options=dataclasses.replace(options, jitter=0.0))
   z = points[presence > 0][None] @ [1, 1j] * options.extent
-  assert np.isfinite(module._candidates(z, "triangle", options)[1]).any()
+  misfit = module._candidates(z, "triangle", options)[1]
+  assert np.isfinite(misfit).any()
+  assert np.array_equal(misfit, np.sort(misfit))  # the best first
   found = ransac(points, presence, options)
   np.testing.assert_array_equal(found[presence > 0], pattern[presence > 0])
 

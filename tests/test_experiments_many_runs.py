@@ -150,6 +150,11 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
     moved = collect(variables[1], test)["features"]["code"], test["label"]
     assert found["LIN-MATCH, code"][one.name][1] == clusters.accuracy(*moved)
     assert found["LIN-PRED, code"][one.name][1] == probe.accuracy(*moved)
+  few = scored[1].splits["test"]
+  splits = {"test": few.take(np.arange(7)), "validation": few}
+  held = [dataclasses.replace(scored[1], splits=splits)]
+  other = accuracies(system, variables, scored[0], held, **SIZES, max_examples=CHOSEN)
+  assert other == {way: {held[0].name: by_set[held[0].name]} for way, by_set in found.items()}
 
 
 @pytest.mark.parametrize(

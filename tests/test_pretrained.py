@@ -134,7 +134,7 @@ def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, caps
   def score(*arguments, **options):
     if len(scored) == 2:
       raise KeyboardInterrupt
-    scored.append(arguments)
+    scored.append(options["max_examples"])
     return real(*arguments, **options)
 
   def of(points):
@@ -146,7 +146,7 @@ def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit):
       run_curve(patch, workdir, tmp_path, "--steps=8,24")
   before = json.loads(path.read_text())["points"]
-  assert of(before) == [(8, 0), (8, 1)]
+  assert (of(before), scored) == ([(8, 0), (8, 1)], [60, 60])
 
   opened = []
   monkeypatch.setattr(
