@@ -21,4 +21,5 @@ def get_config(preset: str = "") -> ConfigDict:
   config.data.name = "cifar10"
   config.model.num_parts = 32
   config.model.num_objects = 64
+  config.train.start_from = config.train.start_from.replace("svhn", "cifar10")
   return config
