@@ -61,9 +61,8 @@ def make_dataset(name="toy", num_wrong=0, num_test=10, side=4):
     labels[:wrong] = 1 - labels[:wrong]
     return Split(images, labels)
 
-  return Dataset(
-    name, ("US$_a_b_$", "bright"), {"train": split(20, 0), "test": split(num_test, num_wrong)}
-  )
+  splits = {"train": split(20, 0), "test": split(num_test, num_wrong)}
+  return Dataset(name, ("US$_a_b_$", "bright"), splits)
 
 
 VARIABLES = {"params": {"scale": jnp.float32(1.0)}}
@@ -110,11 +109,8 @@ def test_metrics_and_figures_are_written(finished):
 
 def test_metrics_of_an_accelerator_say_what_jax_runs_on(monkeypatch):
   assert "platform_version" not in provenance.measured_with()["hardware"]
-  gpu = types.SimpleNamespace(
-    platform="gpu",
-    device_kind="Some GPU",
-    client=types.SimpleNamespace(platform_version="PJRT C API\ncuda 13000"),
-  )
+  client = types.SimpleNamespace(platform_version="PJRT C API\ncuda 13000")
+  gpu = types.SimpleNamespace(platform="gpu", device_kind="Some GPU", client=client)
   monkeypatch.setattr(provenance.jax, "devices", lambda: [gpu])
   hardware = provenance.measured_with()["hardware"]
   assert hardware["device_kind"] == "Some GPU"
@@ -172,8 +168,7 @@ def test_what_makes_a_figure_less_than_it_seems_is_noted(tmp_path, monkeypatch):
   assert not metrics["readings"]["minus"]["lin_pred_converged"]
   assert any(note.startswith("minus: the linear probe was cut") for note in metrics["notes"])
   assert metrics["fitted_on"]["examples"] == metrics["scored_on"]["examples"] == 6
-  assert metrics["max_examples"] == 6
-  assert metrics["features"]["alive"]["fitted_examples"] == 6
+  assert metrics["features"]["alive"]["fitted_examples"] == metrics["max_examples"] == 6
   assert np.sum(metrics["features"]["alive"]["confusion"]) == 6
   assert metrics["pixels"]["fitted_examples"] == 4
   assert "raw pixels: fitted on 4 of the training images." in metrics["notes"]
@@ -206,15 +201,13 @@ def test_figures_that_fail_cost_no_metrics(tmp_path):
   with pytest.raises(TypeError, match="templates"):
     run(tmp_path, system=system)
   assert json.loads((tmp_path / "metrics.json").read_text())["step"] == 1200
-  system = make_system(pictures=lambda variables, batch: {"holiday": {}})
   with pytest.raises(ValueError, match=r"feeds holiday, but the figures are templates, "):
-    run(tmp_path, system=system)
+    run(tmp_path, system=make_system(pictures=lambda variables, batch: {"holiday": {}}))
 
 
 def test_files_are_whole_or_as_they_were(tmp_path, monkeypatch):
   """Where a write is interrupted, the old file is kept and no draft is left."""
-  path = tmp_path / "metrics.json"
-  replace = os.replace
+  path, replace = tmp_path / "metrics.json", os.replace
 
   def watching(source, target):
     assert not path.exists()
@@ -264,13 +257,11 @@ def test_examples_of_every_class_are_embedded(monkeypatch):
   shown = []
   monkeypatch.setattr("scae_jax.evaluation.pictures.MAX_EMBEDDED", 60)
   monkeypatch.setitem(FIGURES, "embedding", lambda _, labels, *rest: shown.append(labels))
-  entries, labels = {"lin_match": 1.0, "confusion": [[1]]}, np.repeat(np.arange(5), 40)
-  drawers = feature_figures(
-    "of", np.eye(200), labels, scores.Scores(entries, ()), tuple("abcde"), seed=0
-  )
+  labels, entries = np.repeat(np.arange(5), 40), {"lin_match": 1.0, "confusion": [[1]]}
+  found = scores.Scores(entries, ())
+  drawers = feature_figures("of", np.eye(200), labels, found, tuple("abcde"), seed=0)
   drawers["embedding-of"]()
-  assert len(shown[0]) == 60
-  assert set(shown[0]) == set(range(5))
+  assert (len(shown[0]), set(shown[0])) == (60, set(range(5)))
 
 
 @pytest.mark.parametrize("features", [np.full((6, 3), 0.5), np.arange(6.0)[:, None]])

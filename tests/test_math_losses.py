@@ -1,6 +1,7 @@
 """Sparsity and margin losses against NumPy and by hand; which sparsity a loss section asks for."""
 
 import functools
+import itertools
 
 import chex
 import jax
@@ -81,9 +82,8 @@ def value_and_gradients(activations):
   """Of (within, between) of every kind, plain and unbiased, a gradient each."""
 
   def stacked(activations):
-    kinds = (KINDS[name] for name in ("l2", "entropy"))
-    pairs = [kind(activations, unbiased=each) for kind in kinds for each in (False, True)]
-    return jnp.stack([jnp.stack(pair) for pair in pairs])
+    kinds = itertools.product((KINDS["l2"], KINDS["entropy"]), (False, True))
+    return jnp.stack([jnp.stack(kind(activations, unbiased=each)) for kind, each in kinds])
 
   return stacked(activations), jax.jacrev(stacked)(activations)
 
@@ -99,6 +99,16 @@ def test_view_divergence_is_of_neighbours(activations):
   nothing, all_of_one = np.zeros((2, 3), np.float32), np.eye(3, dtype=np.float32)[[0, 1]]
   for extreme in (nothing, all_of_one):
     chex.assert_tree_all_finite(jax.value_and_grad(sparsity.view_divergence)(extreme))
+
+
+def test_shares_grow_apart_where_views_agree():
+  first, noise = np.random.default_rng(0).normal(size=(2, 4_000, 16))
+  for within, views, side in ((10, 30, -1), (10, 30, 1), (80, 24, -1), (80, 24, 1)):
+    correlation = 1 - within / (4 * views) + 0.05 * side
+    second = correlation * first + np.sqrt(1 - correlation**2) * noise
+    mass = jnp.asarray(1 + 0.05 * np.stack((first, second), axis=1).reshape(-1, 16))
+    gain = within * (np.log(16) - sparsity.entropy(mass).within)
+    assert side * (gain - views * sparsity.view_divergence(mass)) > 0
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1e-8, 1.0])
@@ -133,13 +143,11 @@ def test_capsule_loss_has_the_kinds_asked_for(prior, posterior, constant, unbias
 @pytest.mark.parametrize("num_present", [0, 1, 2, CAPSULES])
 def test_margin_losses_against_loops(num_present, activations):
   for lengths in activations:
-    present, margins, spread = np.float32(np.arange(CAPSULES) < num_present), 0.0, 0.0
-    for length, there in zip(lengths, present, strict=True):
-      margins += max(0, 0.9 - length) ** 2 if there else 0.5 * max(0, length - 0.1) ** 2
+    present = np.float32(np.arange(CAPSULES) < num_present)
+    there, rest = lengths[:num_present], lengths[num_present:]
+    margins = sum(max(0, 0.9 - x) ** 2 for x in there) + sum(max(0, x - 0.1) ** 2 / 2 for x in rest)
     found = margin_loss(jnp.asarray(lengths), jnp.asarray(present), **MARGINS)
     assert float(found) == pytest.approx(margins, rel=1e-5, abs=1e-7)
-    for t in np.flatnonzero(present):
-      for i in np.flatnonzero(1 - present):
-        spread += max(0, 0.6 - (lengths[t] - lengths[i])) ** 2
+    spread = sum(max(0, 0.6 - (x - y)) ** 2 for x, y in itertools.product(there, rest))
     found = spread_loss(jnp.asarray(lengths), jnp.asarray(present), jnp.float32(0.6))
     assert float(found) == pytest.approx(spread, rel=1e-5)
