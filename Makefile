@@ -47,7 +47,8 @@ table: .venv/requirements
 
 $(SCORED):
 	$(BIN)/python evaluate.py --workdir=$(word 1,$(subst /evaluation/, ,$@)) --split=test \
-	  $(if $(findstring affine,$@),--dataset=affine_mnist --max_examples=10000,--max_examples=0)
+	  $(if $(findstring affine,$@),--dataset=affine_mnist) \
+	  --max_examples=$(if $(findstring affine,$@)$(findstring cifar10,$@),10000,0)
 
 # The mathematics and a training step come first, as a processor without AVX computes them: tests that
 # pass by the rounding of one processor fail here. tests/conftest.py says what else can be asked for.

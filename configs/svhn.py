@@ -21,8 +21,9 @@ not drawn in the hours of a CPU, and dim parts vanish. Pixels have a standard de
 Objects do not deform, because the price on deformations shuts all their ReLUs off. The gradient is
 clipped; without that a run was lost after step 4,500 (results/cifar10 has the measurements).
 
-`views` continues the run of `modern` with two views of each image. Its weights let masses become
-sharp where they are alike in both views: see `scae_jax.sparsity.view_divergence`.
+`views` is larger, takes five times as long, and sees two views of each image from its first step.
+Its weights let masses become sharp where they agree in both views, see
+`scae_jax.sparsity.view_divergence`. Views have the same colours, because these tell classes apart.
 
 No preset has been trained to its end on SVHN yet.
 """
@@ -72,13 +73,22 @@ VIEWS = MODERN | {
   "data.max_stretch": 0.2,
   "data.brightness": 0.2,
   "data.contrast": 0.3,
-  "model.feature_gradient": ((0, 1.0), (5_000, 1.0), (5_500, 0.0)),
+  "model.part_encoder.widths": (64, 64, 64, 64),
+  "model.object_encoder.num_heads": 2,
+  "model.object_encoder.features": 64,
+  "model.object_encoder.output_features": 128,
+  "model.feature_gradient": ((0, 1.0), (26_000, 1.0), (28_000, 0.0)),
   "loss.weights.posterior_between": 150.0,
   "loss.weights.views": 24.0,
-  "loss.schedule.posterior_within": ((0, 8.0), (1_500, 30.0), (5_000, 30.0), (5_500, 10.0)),
-  "train.num_steps": 6_000,
+  "loss.schedule.posterior_within": (
+    (0, 0.5),
+    (2_000, 8.0),
+    (5_000, 25.0),
+    (26_000, 25.0),
+    (28_000, 12.0),
+  ),
+  "train.num_steps": 30_000,
   "train.revive_idle": (),
-  "train.start_from": "runs/svhn-modern",
   "optimizer.warmup_steps": 200,
 }
 PRESETS = {

@@ -99,6 +99,7 @@ def test_shipped_table_is_that_of_the_readme(monkeypatch):
     ("mnist", {"sharp": "mnist-first", "views": "mnist", "views-40": "mnist-40"}),
     ("digits", {"five": "digits", "five-views": "digits-views"}),
     ("fashion_mnist", {"fashion": "fashion-mnist-first", "fashion-views": "fashion-mnist"}),
+    ("cifar10", {"cifar10-views": "cifar10"}),
   ],
 )
 def test_shipped_table_has_the_runs_of_a_record(record, names, monkeypatch):
