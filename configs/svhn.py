@@ -21,9 +21,10 @@ not drawn in the hours of a CPU, and dim parts vanish. Pixels have a standard de
 Objects do not deform, because the price on deformations shuts all their ReLUs off. The gradient is
 clipped; without that a run was lost after step 4,500 (results/cifar10 has the measurements).
 
-`views` is larger, takes five times as long, and sees two views of each image from its first step.
-Its weights let masses become sharp where they agree in both views, see
-`scae_jax.sparsity.view_divergence`. Views have the same colours, because these tell classes apart.
+`views` is larger, takes five to six times as long (on CIFAR-10), and sees two views of each image
+from its first step. Its weights let masses become sharp where they agree in both views, see
+`scae_jax.sparsity.view_divergence`. Views differ in brightness and contrast, not in hue: on
+CIFAR-10 hue helps to tell classes apart (results/cifar10).
 
 No preset has been trained to its end on SVHN yet.
 """

@@ -97,9 +97,9 @@ def view_divergence(mass: Float[Array, "b k"]) -> Float[Array, ""]:
   finite. It asks that no mass moves from one object to another when the image is turned, so such
   objects share it. Alone it would be least where one object explains every image.
 
-  Beside the entropy within an example, of weight w, this term, of weight v, lets shares that are
-  nearly even grow apart only where their correlation between the two views is above 1 - w / (4 v),
-  to second order. Where no share's is, the masses of all images become the same.
+  Of weight v, beside the entropy within an example of weight w, it drives nearly even shares apart
+  only where their correlation between the two views is above 1 - w / (4 v), to second order.
+  Elsewhere the two terms make the masses of all images the same.
   """
   share = mass / (jnp.sum(mass, axis=1, keepdims=True) + EPSILON) + MIN_SHARE
   share = share.reshape(-1, 2, mass.shape[1])
