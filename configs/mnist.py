@@ -9,6 +9,10 @@ normalised, a hard mask in attention. 3,540,823 parameters; published with 300,0
 128. Two of its habits are left out: k-means is not refitted on the test split, and test images are
 not shifted at random.
 
+`official_fast` is `official` with a learning rate of 1e-4, which falls along a cosine to 0, in
+120,000 steps: the same course in two fifths of the images, some 15 hours of one core of a CPU. It
+holds 5,000 training digits out.
+
 `paper` is what the paper says: 24 parts and objects, sparsity weights 10 and 1, a learning rate
 that decays, a mask proportional to presence. 2,420,351 parameters.
 
@@ -128,8 +132,19 @@ OFFICIAL = PAPER | {
   "loss.weights.posterior_between": 0.2,
   "optimizer.schedule": "constant",
 }
+OFFICIAL_FAST = OFFICIAL | {
+  "data.num_validation": 5_000,
+  "train.num_steps": 120_000,
+  "train.log_every": 500,
+  "train.eval_every": 1_000,
+  "train.checkpoint_every": 1_000,
+  "optimizer.learning_rate": 1e-4,
+  "optimizer.schedule": "cosine",
+  "optimizer.decay_steps": 0,  # until train.num_steps
+}
 PRESETS = {
   "official": OFFICIAL,
+  "official_fast": OFFICIAL_FAST,
   "paper": PAPER,
   "modern": MODERN,
   "views": VIEWS,
