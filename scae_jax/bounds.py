@@ -6,6 +6,11 @@ fields are the section's keys, and their annotations say what is allowed:
     widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH), least=1)]
 
 `read` checks a whole section against such a class, and is the only place that does.
+
+A field with a default is a key that configs may lack. Every key that is added has one, which is the
+behaviour before it, so that runs that were saved without the key open, resume and evaluate:
+
+    frame: Annotated[str, one_of("image", "parts")] = "image"
 """
 
 import dataclasses
@@ -30,6 +35,7 @@ MAX_KERNEL = 32  # pixels; every shift of a kernel is traced by itself
 MAX_SIDE = 1_024  # pixels
 MAX_ITERATIONS = 100  # of routing; each is traced and compiled by itself
 MAX_WEIGHT = 1e9  # of a loss term, or a factor of one
+_OF_FLAX = ("parent", "name")  # fields of every module that are no keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +128,7 @@ def read(schema: type[Schema], section: str, values: Any, **derived: Any) -> Sch
   fields = {name: f for name, f in _fields(schema).items() if name not in derived}
   if not isinstance(values, Mapping):
     raise ValueError(f"{section} must be a section with keys {sorted(fields)}; it is {values!r}.")
-  none = dataclasses.MISSING
-  required = {n for n, f in fields.items() if f.default is none and f.default_factory is none}
+  required = {name for name, field in fields.items() if _is_required(field)}
   unknown = sorted(map(str, set(values) - set(fields)))
   missing = sorted(required - set(values))
   if unknown or missing:
@@ -159,6 +164,24 @@ def read_some(
   own = {name: value for name, value in values.items() if name in _fields(schema)}
   rest = {name: value for name, value in values.items() if name not in own}
   return read(schema, section, own, **derived), rest
+
+
+def defaults(*schemas: type) -> dict[str, Any]:
+  """The keys of these classes that a section may lack, with the values that they then have."""
+  values = {}
+  for schema in schemas:
+    for name, field in _fields(schema).items():
+      if _is_required(field) or name in _OF_FLAX:
+        continue
+      if field.default_factory is dataclasses.MISSING:
+        values[name] = field.default
+      else:  # of a section within the section
+        values[name] = dataclasses.asdict(field.default_factory())
+  return values
+
+
+def _is_required(field: dataclasses.Field) -> bool:
+  return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _fields(schema: Any) -> dict[str, dataclasses.Field]:

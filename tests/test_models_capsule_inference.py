@@ -93,6 +93,7 @@ IMAGE = jnp.asarray(np.random.RandomState(0).uniform(0, 1, (BATCH, 7, 7, 1)), jn
 
 def part_inference(**options):
   """A network whose pooling says the same of every image: what its bias says. And its variables."""
+  options = {"scales_of": PosteriorScales(), **options}
   module = PartInference(PARTS, widths=(4,), strides=(2,), **options)
   variables = random_variables(module, IMAGE)
   for name in {"pooling", "scales"} & set(variables["params"]):

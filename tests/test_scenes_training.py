@@ -134,10 +134,3 @@ def test_training_scenes_do_not_depend_on_the_devices():
   expected, spread = jax.jit(batch)(key), jax.jit(lambda key: batch(key, mesh))(key)
   assert len(spread["points"].sharding.device_set) == 4
   jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), expected, spread)
-
-
-def test_scenes_are_described_by_their_generator():
-  described = json.loads(json.dumps(OPTIONS.describe()))
-  assert described["name"] == "constellations"
-  assert described["patterns"] == ["square", "triangle"]
-  assert dataclasses.replace(OPTIONS, field=3.0).describe() != OPTIONS.describe()

@@ -8,7 +8,7 @@ evaluation they are fixed.
 
 import dataclasses
 import functools
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -119,10 +119,6 @@ class Scenes:
       training_batch=lambda key, _, indices: scenes(key, self, len(indices)),
       evaluation_batch=lambda heldout, indices: {n: one[indices] for n, one in heldout.items()},
     )
-
-  def describe(self) -> dict[str, Any]:
-    """What tells one generator from another; ready for JSON."""
-    return {"name": NAME, **dataclasses.asdict(self), "patterns": list(self.patterns)}
 
 
 @typed

@@ -214,6 +214,13 @@ def metrics(output: CapsNetOutput, batch: Batch) -> dict[str, Array]:
   return {"accuracy": accuracy, "squared_error": _squared_error(output, batch)}
 
 
+# The classes that sections of the config are read into.
+SECTIONS = {
+  "model": (CapsNet,),
+  "loss": (CapsNetLoss,),
+}
+
+
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
   """A CapsNet from config sections: fields of `CapsNet`, and `CapsNetLoss`."""
   spec = require_images("capsnet", data, in_unit_range=True)

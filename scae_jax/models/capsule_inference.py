@@ -121,7 +121,7 @@ class PartInference(nn.Module):
   # Smallest scale of a part relative to the image, before shear. If parts can shrink to nothing, an
   # absent part is drawn at size 0 instead of being off, and presences carry no information.
   min_part_scale: Annotated[float, between(1e-3, 0.999)]
-  scales_of: PosteriorScales = PosteriorScales()  # standard deviations
+  scales_of: PosteriorScales  # standard deviations
 
   @nn.compact
   @typed
@@ -152,7 +152,7 @@ class ObjectInference(nn.Module):
   num_inducing: Annotated[int, between(0, MAX_WIDTH)]  # inducing points; 0 is full self-attention
   output_features: Annotated[int, between(1, MAX_WIDTH)]  # width of the encoding of a parent
   hidden: Annotated[int, between(1, MAX_WIDTH)]  # width of the MLPs' hidden layer
-  scales_of: PosteriorScales = PosteriorScales()  # standard deviations
+  scales_of: PosteriorScales  # standard deviations
 
   @nn.compact
   def __call__(self, children: Capsules) -> Posterior:

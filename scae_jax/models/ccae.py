@@ -215,6 +215,16 @@ def metrics(output: CCAEOutput, batch: Batch, *, num_patterns: int) -> dict[str,
   return accuracies | {"unexplained_points": unexplained}
 
 
+# The classes that sections of the config are read into.
+SECTIONS = {
+  "model": (CCAEOptions, CCAE),
+  "model.object_encoder": (ObjectEncoder,),
+  "model.object_decoder": (ObjectDecoder,),
+  "model.mlp_decoder": (MLPDecoder,),
+  "loss": (CapsuleLoss,),
+}
+
+
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
   """A CCAE from config sections: fields of `CCAE` and `CCAEOptions`, and `CapsuleLoss`.
 

@@ -96,6 +96,13 @@ def metrics(output: CNNOutput, batch: Batch) -> dict[str, Array]:
   return {"accuracy": supervised.accuracy(output.logits, system.labels_of(batch))}
 
 
+# The classes that sections of the config are read into.
+SECTIONS = {
+  "model": (CNN,),
+  "loss": (LossOptions,),
+}
+
+
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
   """A CNN from config sections: fields of `CNN`, and `LossOptions`."""
   spec = require_images("cnn", data)

@@ -106,6 +106,13 @@ def metrics(output: MatrixCapsulesOutput, batch: Batch) -> dict[str, Array]:
   return {"accuracy": supervised.accuracy(output.activation, system.labels_of(batch))}
 
 
+# The classes that sections of the config are read into.
+SECTIONS = {
+  "model": (MatrixCapsules,),
+  "loss": (MatrixCapsulesLoss,),
+}
+
+
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
   """Matrix capsules from config sections: fields of `MatrixCapsules`, and `MatrixCapsulesLoss`."""
   spec = require_images("matrix_capsules", data)

@@ -130,10 +130,9 @@ class ObjectEncoder(nn.Module):
   # Inducing points of each block; 0 is full self-attention.
   num_inducing: Annotated[int, between(0, MAX_WIDTH)]
   mask: Annotated[str, one_of(*MASKS)]  # `log_presence`, `hard` or `none`
-  # Added to the variance in layer norm.
-  norm_epsilon: Annotated[float, between(1e-12, 1)]
   # Of the set transformer, such as `bfloat16`; None: that of the parts, which the MLP always has.
   compute_dtype: str | None
+  norm_epsilon: Annotated[float, between(1e-12, 1)] = 1e-6  # added to the variance in layer norm
 
   @nn.compact
   @typed

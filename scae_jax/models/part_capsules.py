@@ -117,10 +117,6 @@ class PartDecoder(nn.Module):
   template_size: Annotated[int, between(MIN_TEMPLATE_SIZE, MAX_SIDE)]
   # Applied to templates at use, `sigmoid` or `relu1`.
   nonlinearity: Annotated[str, one_of(*NONLINEARITIES)]
-  # Templates under a sigmoid start above 0.95 instead of 0.5, and mixing logits of `alpha` at 2,
-  # over the background's 0.7, instead of 0. Where images have no dark background, parts that start
-  # dim and behind it vanish before they draw (results/cifar10).
-  bright_start: bool
   # `alpha`: each part has a second template of mixing logits. `coupled`: mixing logits are the mean
   # over channels of the coloured, warped template, over a learned temperature.
   mixing: Annotated[str, one_of(*MIXINGS)]
@@ -129,6 +125,10 @@ class PartDecoder(nn.Module):
   # n: in training, `log_prob` sums every n-th pixel in both directions, times n^2. The first pixel
   # is drawn for each example: an unbiased estimate, in 1 / n^2 of the time. 1: all pixels.
   likelihood_stride: Annotated[int, between(1, MAX_LIKELIHOOD_STRIDE)]
+  # Templates under a sigmoid start above 0.95 instead of 0.5, and mixing logits of `alpha` at 2,
+  # over the background's 0.7, instead of 0. Where images have no dark background, parts that start
+  # dim and behind it vanish before they draw (results/cifar10).
+  bright_start: bool = False
 
   def setup(self):
     zeros = nn.initializers.zeros_init()

@@ -166,6 +166,16 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   )
 
 
+# The classes that sections of the config are read into.
+SECTIONS = {
+  "model": (LayerOptions, ProbabilisticCapsules),
+  "model.generative": (GenerativeCapsules,),
+  "model.part_inference": (PartInference,),
+  "model.object_inference": (ObjectInference,),
+  "loss": (BoundOptions,),
+}
+
+
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
   """Probabilistic capsules from config sections: fields of `ProbabilisticCapsules`, with a section
   for each of its parts (one for all layers above the parts), `LayerOptions` and `BoundOptions`."""

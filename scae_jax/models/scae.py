@@ -89,6 +89,17 @@ def poses(output: SCAEOutput) -> dict[str, tuple[Array, Array]]:
   return {"parts": (parts.poses, parts.presence), "objects": (objects.poses, objects.presence)}
 
 
+# The classes that sections of the config are read into.
+SECTIONS = {
+  "model": (StageOptions, SCAE),
+  "model.part_encoder": (PartEncoder,),
+  "model.part_decoder": (PartDecoder,),
+  "model.object_encoder": (ObjectEncoder,),
+  "model.object_decoder": (ObjectDecoder,),
+  "loss": (CapsuleLoss,),
+}
+
+
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
   """An SCAE from config sections: `SCAE` and its stages, `StageOptions`, `CapsuleLoss`."""
   data = require_images("scae", data, in_unit_range=True)

@@ -174,8 +174,9 @@ class System:
   # in training; None, for held-out examples, gives their final form, and leaves out what is of
   # training alone.
   loss_terms: Callable[[Any, Batch, Array | int | None], dict[str, Array]]
-  # Weight of every term, same keys; the total is their weighted sum. Where several terms are not
-  # finite, they are named in this order: what is computed first comes first.
+  # Weight of every term; the total is their weighted sum. A term without a weight is left out.
+  # Where several terms are not finite, they are named in this order: what is computed first comes
+  # first.
   loss_weights: Mapping[str, float]
   # Points (step, factor) of the terms whose weight changes while training; see
   # `training.objective.scheduled_weights`.

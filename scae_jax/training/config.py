@@ -6,7 +6,9 @@ A config file exports `get_config(preset="")` and is chosen by `--config=configs
 """
 
 import argparse
+import contextlib
 import dataclasses
+import importlib
 import json
 import pathlib
 import re
@@ -68,7 +70,7 @@ def read_settings(config: ConfigDict | Settings) -> Settings:
   """Checks and reads a config, or raises `RunError`; settings, read already, stay as they are."""
   if isinstance(config, Settings):
     return config
-  content: dict[str, Any] = config.to_dict()
+  content: dict[str, Any] = with_defaults(config).to_dict()
   expected, received = {"system", *SECTIONS}, set(content)
   if expected != received:
     raise RunError(
@@ -93,6 +95,45 @@ def read_settings(config: ConfigDict | Settings) -> Settings:
       optimizer=resolve(optimizer, train),
       evaluation=bounds.read(EvaluationOptions, "evaluation", content["evaluation"]),
     )
+
+
+def with_defaults(config: ConfigDict) -> ConfigDict:
+  """A copy, not locked, with the default values of keys that the config lacks.
+
+  A system's file says by `SECTIONS` which classes its model and loss sections are read into. Of a
+  system that is neither in the package nor imported yet, these sections stay as they are. Sections
+  that are missing or no sections stay for `read_settings` to refuse.
+  """
+  data = config.get("data")
+  is_scenes = isinstance(data, ConfigDict) and data.get("name") == NAME
+  sections: dict[str, tuple[type, ...]] = {
+    "data": (Scenes if is_scenes else DataOptions,),
+    "train": (TrainOptions,),
+    "optimizer": (OptimizerOptions,),
+    "evaluation": (EvaluationOptions,),
+    **_sections_of(config.get("system")),
+  }
+  completed = ConfigDict(config.to_dict())
+  for path, schemas in sections.items():
+    section: Any = completed
+    for name in path.split("."):
+      section = section.get(name) if isinstance(section, ConfigDict) else None
+    if isinstance(section, ConfigDict):
+      for name, value in bounds.defaults(*schemas).items():
+        if name not in section:
+          section[name] = value
+  return completed
+
+
+def _sections_of(system: Any) -> dict[str, tuple[type, ...]]:
+  """`SECTIONS` of a system, which runs no code from outside of the package."""
+  if not isinstance(system, str):
+    return {}
+  path = system if "." in system else f"scae_jax.models.{system}"
+  if path not in sys.modules and path.count(".") == 2 and path.startswith("scae_jax.models."):
+    with contextlib.suppress(ModuleNotFoundError):  # `make_system` explains it
+      importlib.import_module(path)
+  return getattr(sys.modules.get(path), "SECTIONS", {})
 
 
 def _read_data(section: dict[str, Any]) -> DataOptions | Scenes:
@@ -173,11 +214,15 @@ def _processes(values: flags.FlagValues) -> Processes | None:
 def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
   """Keys (`section.key`) whose values differ, with both values; '(no such key)' for a missing one.
 
-  Values are compared as JSON, so 1 and 1.0 differ and a tuple equals the list it was saved as.
+  A missing key has its default; a loss term without a weight has weight 0. Values are compared as
+  JSON, so 1 and 1.0 differ and a tuple equals the list it was saved as.
   """
-  olds, news = flatten_dict(old.to_dict(), sep="."), flatten_dict(new.to_dict(), sep=".")
-  missing = "(no such key)"
-  pairs = {key: (olds.get(key, missing), news.get(key, missing)) for key in sorted({*olds, *news})}
+  olds, news = (flatten_dict(with_defaults(config).to_dict(), sep=".") for config in (old, new))
+  pairs = {}
+  for key in sorted({*olds, *news}):
+    section = key.rpartition(".")[0]
+    absent = {"loss.weights": 0.0, "loss.schedule": ()}.get(section, "(no such key)")
+    pairs[key] = (olds.get(key, absent), news.get(key, absent))
   return {key: pair for key, pair in pairs.items() if json.dumps(pair[0]) != json.dumps(pair[1])}
 
 
@@ -236,7 +281,7 @@ def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
     raise RunError(message) from error
   if not isinstance(config, ConfigDict):
     raise RunError(f"get_config of {source!r} must return a ConfigDict; it returned {config!r}.")
-  return config.lock(), names.get("ABLATIONS", {})
+  return with_defaults(config).lock(), names.get("ABLATIONS", {})
 
 
 def value_at(config: ConfigDict, key: str) -> Any:

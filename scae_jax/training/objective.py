@@ -13,14 +13,10 @@ PROBE_SUFFIX = "_probe"
 
 
 def weighted_total(terms: Mapping[str, Array], weights: Mapping[str, Any]) -> Array:
-  """Sum of weight times term; raises `ValueError` where their names differ."""
-  without_weight = sorted(set(terms) - set(weights))
-  without_term = sorted(set(weights) - set(terms))
-  if without_weight or without_term:
+  """Sum of weight times term; raises `ValueError` for a weight without a term."""
+  if unknown := sorted(set(weights) - set(terms)):
     raise ValueError(
-      f"every loss term needs exactly one weight: terms without a weight {without_weight},"
-      f" weights without a term {without_term}; the terms are {sorted(terms)}."
-      " Correct the config's loss section."
+      f"config.loss.weights has {unknown}, which are no loss terms; the terms are {sorted(terms)}."
     )
   return sum((weights[name] * terms[name] for name in sorted(terms)), start=jnp.zeros(()))
 
@@ -64,12 +60,14 @@ def losses(
 ) -> tuple[Array, tuple[dict[str, Array], Any]]:
   """The weighted total, and beside it the unweighted terms and the model's output.
 
-  Held-out examples have no step and no key: no noise, the module as it runs at last, and the
-  weights of the config without the factors of `loss.schedule`, so that losses of all steps compare.
+  Held-out examples have no step and no key. They are evaluated without noise, with the final values
+  of scheduled arguments and with constant weights, so that losses of all steps compare. A term
+  without a weight is left out, as in runs from before the term was added.
   """
   rngs = None if noise_key is None else {"noise": noise_key}
   more = {} if step is None or system.arguments is None else system.arguments(step)
   output = system.module.apply({"params": params}, batch, train=step is not None, rngs=rngs, **more)
   terms = system.loss_terms(output, batch, step)
+  terms = {name: term for name, term in terms.items() if name in system.loss_weights}
   weights = heldout_weights(system, terms) if step is None else scheduled_weights(system, step)
   return weighted_total(terms, weights), (terms, output)

@@ -19,14 +19,14 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from scae_jax.data.constellations import Scenes
+from scae_jax.data.constellations import NAME, Scenes
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.feed import spec_of
 from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import is_dotted
 from scae_jax.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.config import Settings, differences, tuples, with_changes
+from scae_jax.training.config import Settings, differences, tuples, with_changes, with_defaults
 from scae_jax.training.errors import RunError
 from scae_jax.training.processes import is_first
 
@@ -67,7 +67,7 @@ def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
   if not path.is_file():
     raise RunError(f"{workdir} holds no run: there is no {path}. Name the --workdir of train.py.")
   try:
-    return ConfigDict(tuples(read_json(path))).lock()
+    return with_defaults(ConfigDict(tuples(read_json(path)))).lock()
   except (ValueError, AttributeError) as error:  # the latter of keys such as __class__
     raise RunError(f"{path} cannot be read: {error} Train in a new --workdir.") from error
 
@@ -165,25 +165,50 @@ def _listed(different: Mapping[str, tuple[Any, Any]]) -> str:
 def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
   """A description, ready for JSON, by which a data set is recognised in any folder.
 
-  Name, class names, and of each split the number and shape of its examples and a hash; of cropped
-  images also the size of the whole ones. Of generated scenes, the generator's options.
+  Name, class names, and of each split the number of its examples, the height, width and channels of
+  its images and a hash; of cropped images also height and width of the whole ones. Generated scenes
+  have a name only: the config has all the rest.
   """
   if isinstance(dataset, Scenes):
-    return dataset.describe()
+    return {"name": dataset.name}
   whole = dataset.cropped_from
   return {
     "name": dataset.name,
     "class_names": list(dataset.class_names),
     **{name: _described(split) for name, split in dataset.splits.items()},
-    **({} if whole is None else {"cropped_from": f"{whole[0]}x{whole[1]}"}),
+    **({} if whole is None else {"cropped_from": list(whole)}),
   }
 
 
-def _described(split: Split) -> str:
+def _described(split: Split) -> dict[str, Any]:
   digest = hashlib.blake2b(split.images.tobytes(), digest_size=8)
   digest.update(split.labels.tobytes())
-  shape = "x".join(map(str, split.images.shape[1:]))
-  return f"{len(split.labels)} examples of {shape}, hash {digest.hexdigest()}"
+  return {
+    "examples": len(split.labels),
+    "shape": list(split.images.shape[1:]),
+    "hash": digest.hexdigest(),
+  }
+
+
+def _read_description(path: pathlib.Path, *keys: str) -> dict[str, Any]:
+  """What `describe_data` wrote; ValueError, which names the file, if it is no such thing.
+
+  Version 0.1 wrote texts: "60000 examples of 28x28x1, hash 0123456789abcdef" of a split, "96x96" of
+  `cropped_from`.
+  """
+  description = read_json(path, *keys)
+  if description.get("name") == NAME:  # version 0.1 wrote the options of the generator, too
+    return {"name": NAME}
+  for name, value in description.items():
+    if not isinstance(value, str) or name == "name":
+      continue
+    if split := re.fullmatch(r"(\d+) examples of (\d+)x(\d+)x(\d+), hash (\w+)", value):
+      examples, *shape, digest = split.groups()
+      shape = [int(length) for length in shape]
+      description[name] = {"examples": int(examples), "shape": shape, "hash": digest}
+    elif sides := re.fullmatch(r"(\d+)x(\d+)", value):
+      description[name] = [int(side) for side in sides.groups()]
+  return description
 
 
 def read_image_facts(
@@ -196,15 +221,16 @@ def read_image_facts(
   """
   path = workdir / "data.json"
   try:
-    known = read_json(path, "class_names", "train")
+    known = _read_description(path, "class_names", "train")
   except ValueError as error:
     raise RunError(f"{error} A run that is resumed or evaluated anew writes it.") from error
-  shape = re.search(r" of (\d+x\d+)x(\d+),", str(known["train"]))
-  whole = shape and re.fullmatch(r"(\d+)x(\d+)", str(known.get("cropped_from", shape[1])))
-  if shape is None or whole is None:
-    raise RunError(f"{path} does not say what the images are like; it is damaged.")
+  try:
+    *sides, channels = map(int, known["train"]["shape"])
+    height, width = map(int, known.get("cropped_from", sides))
+  except (TypeError, ValueError, KeyError) as error:
+    raise RunError(f"{path} does not say what the images are like; it is damaged.") from error
   names = tuple(map(str, known["class_names"]))
-  return spec_of(options, int(shape[2]), len(names)), names, (int(whole[1]), int(whole[2]))
+  return spec_of(options, channels, len(names)), names, (height, width)
 
 
 def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None:
@@ -213,7 +239,7 @@ def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None
   if not path.exists():
     return
   try:
-    known = read_json(path)
+    known = _read_description(path)
   except ValueError as error:
     raise RunError(f"{error} Remove it if you are sure that the data set is the same.") from error
   none = "(none)"
