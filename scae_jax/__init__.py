@@ -18,9 +18,10 @@ Open a trained model, and look inside:
 
 Train one of your own:
 
+    scae_jax.train("configs/digits.py", "runs/mine")  # or a config, some keys of it changed:
     config = scae_jax.load_config("configs/digits.py")
     config.train.num_steps = 200
-    scae_jax.train(config, "runs/mine")
+    scae_jax.train(config, "runs/short")
     model = scae_jax.load("runs/mine")
 
 `Found` says what there is in `found`, `Model` what a model can do. What does not fit is a

@@ -32,7 +32,17 @@ FLOORS = (
   {"layers"},
   {"kernels", "routing"},
   {"warping", "sparsity"},
-  {"geometry", "tents", "compositing", "mixtures", "margins", "filters", "schedules", "shards"},
+  {
+    "geometry",
+    "tents",
+    "compositing",
+    "mixtures",
+    "margins",
+    "filters",
+    "schedules",
+    "shards",
+    "precision",
+  },
   {"bounds", "files", "typing"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

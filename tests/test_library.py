@@ -1,8 +1,10 @@
 """Trained models on examples of one's own: any number, shape and type of them; changed poses."""
 
+import copy
 import dataclasses
 import json
 import pathlib
+import pickle
 import shutil
 
 import jax
@@ -14,7 +16,7 @@ import scae_jax
 from scae_jax import geometry, mixtures
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.clusters import Clusters, read_clusters, write_clusters
-from scae_jax.library.inputs import ImageInput
+from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.parameters import PRETRAINED
 from tests.toy_system import toy_config
@@ -280,3 +282,37 @@ def test_shipped_configs_have_their_names_anywhere(tmp_path, monkeypatch):
   assert load_config("configs/mnist.py").data.name == "digits"
   with pytest.raises(scae_jax.RunError, match=r"there is no .*configs/none\.py"):
     load_config("configs/none.py")
+
+
+@pytest.mark.parametrize(
+  "twin", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
+)
+def test_copies_of_a_model_find_the_same(digits, images, found, twin):
+  assert_same(twin(digits).encode(images), found)
+  assert twin(digits).predict(images).tolist() == digits.predict(images).tolist()
+
+
+def test_masks_are_black_and_white(digits, images):
+  mask = images > 127
+  assert_same(digits.encode(mask), digits.encode(mask.astype(np.float32)))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -1e7, 1e300])
+def test_points_that_no_scene_can_have_are_refused(wrong):
+  points = np.zeros((2, 4, 2))
+  points[1, 2, 0] = wrong
+  with pytest.raises(ValueError, match="points must be finite"):
+    PointInput(11).check(points, None, resize=False)
+  absent = np.ones((2, 4))
+  absent[1, 2] = 0
+  assert np.isfinite(PointInput(11).check(points, absent, resize=False)["points"]).all()
+
+
+def test_a_config_is_a_file_a_dict_or_a_config_dict():
+  config = load_config("configs/digits.py:views")
+  as_dict = json.loads(json.dumps(config.to_dict()))  # with lists in place of tuples
+  expected = read_settings(config)
+  for source in ("configs/digits.py:views", as_dict, config.to_dict()):
+    settings = read_settings(source)
+    assert settings.config.to_dict() == expected.config.to_dict()
+    assert (settings.train, settings.optimizer) == (expected.train, expected.optimizer)

@@ -18,10 +18,11 @@ class Affine(nn.Module):
   def __call__(self) -> tuple[Array, Array]:
     def kernel_init(key: Array, shape: tuple[int, ...]) -> Array:
       flat = (math.prod(self.inputs), math.prod(self.outputs))
-      return nn.initializers.lecun_normal()(key, flat).reshape(shape)
+      return nn.initializers.lecun_normal()(key, flat, jnp.float32).reshape(shape)
 
     kernel = self.param("kernel", kernel_init, (*self.inputs, *self.outputs))
-    return kernel, self.param("bias", nn.initializers.zeros_init(), self.outputs)
+    zeros = nn.initializers.zeros_init()
+    return kernel, self.param("bias", zeros, self.outputs, jnp.float32)
 
 
 def compose(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:

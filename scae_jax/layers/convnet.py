@@ -98,12 +98,13 @@ class ConvNet(nn.Module):
     channels, weights = x.shape[-1], []
     for i, width in enumerate(self.widths):
       shape = (KERNEL, KERNEL, channels, width)
-      kernel = self.param(f"kernel_{i}", nn.initializers.lecun_normal(), shape)
-      bias = self.param(f"bias_{i}", nn.initializers.zeros_init(), (width,))
+      kernel = self.param(f"kernel_{i}", nn.initializers.lecun_normal(), shape, jnp.float32)
+      bias = self.param(f"bias_{i}", nn.initializers.zeros_init(), (width,), jnp.float32)
       weights.append((kernel.astype(x.dtype), bias.astype(x.dtype)))
       channels = width
     x = convolve(x, tuple(weights), self.strides, self.activation)
-    bias = self.param("position_bias", nn.initializers.zeros_init(), x.shape[1:])
+    zeros = nn.initializers.zeros_init()
+    bias = self.param("position_bias", zeros, x.shape[1:], jnp.float32)
     return x.astype(image.dtype) + bias[None]
 
 
@@ -125,7 +126,10 @@ class Convolution(nn.Module):
       margin = self.kernel // 2
       x = jnp.pad(x, ((0, 0), (margin, margin), (margin, margin), (0, 0)))
     shape = (self.kernel, self.kernel, x.shape[-1], self.width)
-    kernel, bias = self.param("kernel", self.kernel_init, shape), jnp.zeros(self.width, x.dtype)
+    kernel, bias = (
+      self.param("kernel", self.kernel_init, shape, jnp.float32),
+      jnp.zeros(self.width, x.dtype),
+    )
     if self.bias:
-      bias = self.param("bias", nn.initializers.zeros_init(), (self.width,))
+      bias = self.param("bias", nn.initializers.zeros_init(), (self.width,), jnp.float32)
     return convolve(x, ((kernel, bias),), (self.stride,), "none")

@@ -126,8 +126,8 @@ class Routing(nn.Module):
     activation: Float[Array, "b m"],
     child: np.ndarray,
   ) -> em.EMRouting:
-    beta_u = self.param("beta_u", nn.initializers.zeros_init(), (self.types,))
-    beta_a = self.param("beta_a", nn.initializers.zeros_init(), (self.types,))
+    beta_u = self.param("beta_u", nn.initializers.zeros_init(), (self.types,), jnp.float32)
+    beta_a = self.param("beta_a", nn.initializers.zeros_init(), (self.types,), jnp.float32)
     route = functools.partial(
       em.route_by_em,
       child=child,
@@ -158,7 +158,8 @@ def cast_votes(
 
 def transform_init(key: Array, shape: tuple[int, ...]) -> Array:
   """Transforms near the identity, so that children of one pose vote alike at first."""
-  return jnp.broadcast_to(jnp.eye(SIDE), shape) + 0.1 * jax.random.normal(key, shape)
+  noise = 0.1 * jax.random.normal(key, shape, jnp.float32)
+  return jnp.broadcast_to(jnp.eye(SIDE, dtype=jnp.float32), shape) + noise
 
 
 def receptive_fields(height: int, width: int, types: int, kernel: int, stride: int) -> np.ndarray:

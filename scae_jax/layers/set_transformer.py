@@ -104,7 +104,7 @@ class SelfAttentionBlock(nn.Module):
     if not self.num_inducing:
       return block(x, x, mask, presence)
     shape = (self.num_inducing, self.features)
-    points = self.param("inducing_points", nn.initializers.glorot_uniform(), shape)
+    points = self.param("inducing_points", nn.initializers.glorot_uniform(), shape, jnp.float32)
     points = jnp.broadcast_to(points[None], (x.shape[0], *shape)).astype(x.dtype)
     ones = jnp.ones(points.shape[:2])
     induced = AttentionBlock(*sizes, name="induce")
@@ -187,6 +187,6 @@ class SetTransformer(nn.Module):
       x = block(x, mask, presence)
     widen = Affine((self.features,), (self.output_features,), name="widen")()
     shape = (self.num_outputs, self.output_features)
-    seeds = self.param("seeds", nn.initializers.glorot_uniform(), shape)
+    seeds = self.param("seeds", nn.initializers.glorot_uniform(), shape, jnp.float32)
     pool = SeedAttention(self.num_heads, self.output_features, self.compute_dtype, name="pool")
     return pool(seeds, x, mask, widen).astype(elements.dtype)

@@ -12,6 +12,8 @@ from scae_jax.data.dataset import middle, pixel_statistics
 from scae_jax.data.options import DataOptions
 from scae_jax.typing import Batch
 
+MAX_COORDINATE = 1e6  # of points; squares and products of those below stay finite in float32
+
 
 @dataclasses.dataclass(frozen=True)
 class ImageInput:
@@ -37,6 +39,8 @@ class ImageInput:
         f"images must have shape {last}; they have {list(images.shape)}. A single image is"
         " images[None]; the mean of colours is images.mean(axis=-1)."
       )
+    if images.dtype == np.bool_:  # a mask: black and white
+      images = images.astype(np.float32)
     if images.dtype != np.uint8:
       if not jnp.issubdtype(images.dtype, jnp.floating):
         raise ValueError(
@@ -103,8 +107,11 @@ class PointInput:
     if not np.isin(presence, (0, 1)).all():
       raise ValueError("presence must be 1 or 0 of every point.")
     points = np.where(presence[..., None] > 0, points, 0.0)  # absent ones are at 0, as in training
-    if not np.isfinite(points).all():
-      raise ValueError("points must be finite; mark those that are absent by presence 0.")
+    if not (np.abs(points) <= MAX_COORDINATE).all():  # NaN is no number either
+      raise ValueError(
+        f"points must be finite, with coordinates of at most {MAX_COORDINATE:g}; scenes of the"
+        " training lie in [-1, 1]. Mark points that are absent by presence 0."
+      )
     absent = ((0, 0), (0, self.num_points - points.shape[1]))
     return {
       "points": np.pad(points, (*absent, (0, 0))).astype(np.float32),

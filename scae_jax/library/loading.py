@@ -9,6 +9,7 @@ from scae_jax.evaluation.clusters import FILE, Clusters, read_clusters
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
 from scae_jax.models.system import Spec, System
+from scae_jax.precision import single_precision
 from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.parameters import PRETRAINED, pretrained_names, restore
@@ -16,6 +17,7 @@ from scae_jax.training.systems import make_system
 from scae_jax.training.workdir import load_settings, read_image_facts
 
 
+@single_precision
 def load(
   source: str | os.PathLike[str],
   *,

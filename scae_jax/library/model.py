@@ -17,7 +17,9 @@ from scae_jax.evaluation.free_form import make_inference
 from scae_jax.library.export import export_functions
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.models.system import Found, ImageSpec, Numbers, Spec, System
+from scae_jax.precision import single_precision
 from scae_jax.training.config import Settings
+from scae_jax.training.systems import make_system
 from scae_jax.typing import Array, Batch
 
 REFINEMENT_RATE = 0.01  # Adam's, falling to 0 under a cosine
@@ -58,6 +60,13 @@ class Model:
     default_factory=dict, init=False, repr=False
   )
 
+  def __reduce__(self) -> tuple[Any, ...]:
+    """For `pickle` and `copy`: the fields without the system, which `rebuilt` makes anew."""
+    fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
+    del fields["system"]
+    return rebuilt, ({**fields, "variables": jax.device_get(self.variables)},)
+
+  @single_precision
   def encode(
     self,
     examples: Numbers,
@@ -97,6 +106,7 @@ class Model:
       found = found.replace(groups=found.groups[:, : examples.shape[1]])
     return found
 
+  @single_precision
   def draw(self, found: Found, by: str = "", only: int | None = None) -> np.ndarray:
     """Images from what was found, or from a changed copy: `found.replace(object_poses=...)`.
 
@@ -175,6 +185,7 @@ class Model:
     by = by or next(iter(self.clusters))
     return self.clusters[by].predict(np.asarray(found.features[by]))
 
+  @single_precision
   def export(self, folder: str | os.PathLike[str]) -> None:
     """Writes `encode` and `draw` as StableHLO that needs JAX alone; see `library.export`."""
     export_functions(pathlib.Path(folder), self)
@@ -248,3 +259,8 @@ class Model:
       for start in range(0, max(count, 1), size)
     ]
     return jax.tree.map(lambda *of: np.concatenate(of)[:count], *jax.device_get(parts))
+
+
+def rebuilt(fields: dict[str, Any]) -> Model:
+  """The model of these fields, all but `system`."""
+  return Model(system=make_system(fields["settings"], fields["spec"]), **fields)

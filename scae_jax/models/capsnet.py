@@ -158,7 +158,7 @@ class ClassCapsules(nn.Module):
   def __call__(self, primary: Float[Array, "b n d"]) -> dynamic.DynamicRouting:
     shape = (primary.shape[1], self.num_classes, primary.shape[2], self.features)
     # The deviation of the authors' release.
-    maps = self.param("maps", nn.initializers.truncated_normal(0.1), shape)
+    maps = self.param("maps", nn.initializers.truncated_normal(0.1), shape, jnp.float32)
     predictions = jnp.einsum("bnd,nkde->bnke", primary, maps)
     route = functools.partial(
       dynamic.route_by_agreement, iterations=self.iterations, through_all=self.through_all

@@ -73,16 +73,16 @@ class GenerativeCapsules(nn.Module):
     shape = (self.capsules[0], self.template_size, self.template_size)
     zeros, faint = nn.initializers.zeros_init(), nn.initializers.constant(ALPHA_INIT)
     self.raw_templates = self.param("templates", template_init, (*shape, self.channels))
-    self.raw_alphas = self.param("alphas", faint, (*shape, 1))
+    self.raw_alphas = self.param("alphas", faint, (*shape, 1), jnp.float32)
     unconstrained = SoftplusTransform().inv(self.initial_scale - self.min_scale)
     raw_scale, near = nn.initializers.constant(unconstrained), nn.initializers.normal(OFFSET_INIT)
     self.layers = [
       {
-        "affinity": self.param(f"affinity_{i}", zeros, (parents, children)),
-        "presence": self.param(f"presence_{i}", zeros, (parents + 1, children)),
-        "offset": self.param(f"offset_{i}", near, (parents, children, 2, 3)),
+        "affinity": self.param(f"affinity_{i}", zeros, (parents, children), jnp.float32),
+        "presence": self.param(f"presence_{i}", zeros, (parents + 1, children), jnp.float32),
+        "offset": self.param(f"offset_{i}", near, (parents, children, 2, 3), jnp.float32),
         "scale": self.param(
-          f"scale_{i}", raw_scale, (1 if self.shared_scales else parents, children, 6)
+          f"scale_{i}", raw_scale, (1 if self.shared_scales else parents, children, 6), jnp.float32
         ),
       }
       for i, (children, parents) in enumerate(

@@ -180,16 +180,16 @@ class ObjectDecoder(nn.Module):
     if self.deformations:
       sizes["dynamic"] = m * POSE_SIZE
     x = CapsuleMLP((self.hidden, sum(sizes.values())), last_bias=False, name="outputs")(x)
-    raw, start = {}, 0
+    raw, start, zeros = {}, 0, nn.initializers.zeros_init()
     for name, size in sizes.items():
       raw[name] = x[..., start : start + size]
       start += size
       if name != "dynamic":
-        bias = self.param(f"{name}_bias", nn.initializers.zeros_init(), (num_objects, size))
+        bias = self.param(f"{name}_bias", zeros, (num_objects, size), jnp.float32)
         raw[name] = raw[name] + bias[None]
 
     def static_init(key: Array, shape: tuple[int, ...]) -> Array:
-      return jax.random.uniform(key, shape, minval=-STATIC_INIT, maxval=STATIC_INIT)
+      return jax.random.uniform(key, shape, jnp.float32, minval=-STATIC_INIT, maxval=STATIC_INIT)
 
     static = self.param("object_part", static_init, (num_objects, m, POSE_SIZE))
     dynamic = jnp.zeros((batch, num_objects, m, POSE_SIZE))

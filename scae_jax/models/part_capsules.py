@@ -103,7 +103,7 @@ class PartEncoder(nn.Module):
 
 def template_init(key: Array, shape: tuple[int, ...], shift: float = 0.0) -> Array:
   """Rows of a random orthogonal matrix, scaled together to [0, 1], + shift; shape [m, t, t, c]."""
-  rows = nn.initializers.orthogonal()(key, (shape[0], shape[1] * shape[2] * shape[3]))
+  rows = nn.initializers.orthogonal()(key, (shape[0], shape[1] * shape[2] * shape[3]), jnp.float32)
   rows = (rows - jnp.min(rows)) / (jnp.max(rows) - jnp.min(rows))
   return rows.reshape(shape) + shift
 
@@ -137,11 +137,11 @@ class PartDecoder(nn.Module):
     self.raw_templates = self.param("templates", template_init, (*shape, self.channels), shift)
     if self.mixing == "alpha":
       alphas = nn.initializers.constant(2.0 if self.bright_start else 0.0)
-      self.alphas = self.param("alphas", alphas, (*shape, 1))
+      self.alphas = self.param("alphas", alphas, (*shape, 1), jnp.float32)
     else:
-      self.temperature_logit = self.param("temperature", zeros, ())
-    self.background_value = self.param("background_mean", zeros, ())
-    self.background_logit = self.param("background_logit", zeros, ())
+      self.temperature_logit = self.param("temperature", zeros, (), jnp.float32)
+    self.background_value = self.param("background_mean", zeros, (), jnp.float32)
+    self.background_logit = self.param("background_logit", zeros, (), jnp.float32)
     if self.colour:
       self.colour_mlp = MLP((32, self.channels))
 

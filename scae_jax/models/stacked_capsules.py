@@ -88,7 +88,7 @@ class SCAE(nn.Module):
     self.posterior_probe = nn.Dense(self.num_classes)
     # Pose of a part that no object explains; only a soft winner reads it.
     shape = (self.part_encoder.num_parts, 6)
-    self.dummy_vote = self.param("dummy_vote", nn.initializers.zeros_init(), shape)
+    self.dummy_vote = self.param("dummy_vote", nn.initializers.zeros_init(), shape, jnp.float32)
 
   def __call__(
     self, batch: Batch, *, train: bool, feature_gradient: Array | float = 1.0

@@ -24,6 +24,7 @@ from scae_jax.library.loading import model_of
 from scae_jax.library.model import Model
 from scae_jax.models.system import ImageSpec
 from scae_jax.page.systems import SYSTEMS, no_encoder, shown
+from scae_jax.precision import single_precision
 from scae_jax.training.build import Run
 
 FOLDER = pathlib.Path(__file__).parent
@@ -55,6 +56,7 @@ def write_page(model: Model, dataset: EvalDataset, path: pathlib.Path) -> None:
   write_whole(path, content)
 
 
+@single_precision
 def write_run(run: Run, folder: pathlib.Path, path: pathlib.Path) -> None:
   """`write_page` of the first seed of the run in a folder, with images of its own data set."""
   seed, variables = next(iter(run.variables.items()))

@@ -14,6 +14,7 @@ from scae_jax.data.sources import is_dotted, load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
 from scae_jax.models.system import System
+from scae_jax.precision import single_precision
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import explained
 from scae_jax.training.memory import require_memory
@@ -48,6 +49,7 @@ class Run:
     return self.settings.config
 
 
+@single_precision
 def open_run(
   workdir: str | pathlib.Path,
   which: Which = "latest",

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
+import os
 import pathlib
 import re
 import runpy
@@ -56,6 +57,9 @@ class Settings:
     return 2 if isinstance(self.data, DataOptions) and self.data.two_views else 1
 
 
+ConfigSource = ConfigDict | Mapping[str, Any] | str | os.PathLike[str] | Settings
+
+
 @dataclasses.dataclass(frozen=True)
 class Command:
   """What a command line asks for."""
@@ -66,10 +70,17 @@ class Command:
   ablations: Mapping[str, str]  # what the config file exports as `ABLATIONS`
 
 
-def read_settings(config: ConfigDict | Settings) -> Settings:
-  """Checks and reads a config, or raises `RunError`; settings, read already, stay as they are."""
+def read_settings(config: ConfigSource) -> Settings:
+  """Checks and reads a config, or raises `RunError`; settings, read already, stay as they are.
+
+  A string is a file, `configs/mnist.py:modern`; a dict has what a config has, section by section.
+  """
   if isinstance(config, Settings):
     return config
+  if isinstance(config, str | os.PathLike):
+    config = load_config(os.fspath(config))
+  if not isinstance(config, ConfigDict):
+    config = ConfigDict(tuples(config))
   content: dict[str, Any] = with_defaults(config).to_dict()
   expected, received = {"system", *SECTIONS}, set(content)
   if expected != received:

@@ -8,6 +8,7 @@ so that a run resumed from it misses none.
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import time
 from collections.abc import Iterator
@@ -17,14 +18,14 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
 from scae_jax.data.dataset import Dataset
 from scae_jax.models.system import Spec, System
+from scae_jax.precision import single_precision
 from scae_jax.training import processes
 from scae_jax.training.build import Run, build_to_train
 from scae_jax.training.checkpoints import Checkpoints, Progress
-from scae_jax.training.config import Settings, read_settings
+from scae_jax.training.config import ConfigSource, Settings, read_settings
 from scae_jax.training.errors import Interrupted
 from scae_jax.training.interrupt import StopRequest
 from scae_jax.training.mesh import check_batch_size, make_mesh, put
@@ -37,8 +38,9 @@ from scae_jax.training.state import TrainState, abstract_state, make_state, vari
 from scae_jax.training.workdir import checkpoint_directory, open_for_writing
 
 
+@single_precision
 def train(
-  config: ConfigDict | Settings, workdir: str | pathlib.Path, dataset: Dataset | None = None
+  config: ConfigSource, workdir: str | os.PathLike[str], dataset: Dataset | None = None
 ) -> Run:
   """Trains to the config's last step, from where the workdir stands.
 
@@ -46,7 +48,8 @@ def train(
   parameters and the same metrics, bit for bit, as one that was never stopped. (A GPU takes some
   sums in no fixed order unless XLA_FLAGS has --xla_gpu_deterministic_ops=true.)
 
-  A `dataset` in memory must have the name that `config.data.name` says.
+  The config is a file, such as "configs/digits.py:views", a ConfigDict or a dict of its sections. A
+  `dataset` in memory must have the name that `config.data.name` says.
 
   Raises:
     RunError: the config, the data, the model or the workdir do not allow the run.

@@ -13,6 +13,7 @@ from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import answer_scorer, feature_scorer, scene_scorer
 from scae_jax.files import file_name
+from scae_jax.precision import single_precision
 from scae_jax.training.build import Run
 from scae_jax.training.errors import RunError
 
@@ -21,6 +22,7 @@ _ONLY_OWN_SCENES = (
 )
 
 
+@single_precision
 def report_run(
   run: Run,
   workdir: pathlib.Path,
