@@ -11,7 +11,7 @@ share, with the same result, by one of two methods.
 import jax
 import jax.numpy as jnp
 
-from scae_jax import geometry, tents
+from scae_jax import geometry
 from scae_jax.typing import Array, Float, Int, typed
 
 # How `warp_templates` computes; results and gradients are the same but for rounding.
@@ -75,7 +75,7 @@ def warp_templates(
 
   It is `warp_template` vmapped, with a faster gradient. `gather`: the backward pass gathers the
   corners again instead of keeping them, and adds to the bank in one scatter of packed shares.
-  `products`: matrix products (`tents`); nothing is gathered or scattered. None: `products` on a
+  `products`: matrix products; nothing is gathered or scattered. None: `products` on a
   TPU, where it is expected to be faster (no TPU was measured), and elsewhere `gather`, which is the
   faster one on a CPU and on an H100 (results/benchmarks). ValueError of another method.
   """
@@ -88,7 +88,7 @@ def warp_templates(
 
   rows, columns = jax.vmap(jax.vmap(position))(poses)
   if method == "products":
-    return tents.sample_bank(templates, rows, columns)
+    return _sample_by_products(templates, rows, columns)
   return _gather_bank(templates, rows, columns)
 
 
@@ -110,6 +110,30 @@ def every_nth_pixel(
   shift = scale - 1 + 2 * phase[::-1].astype(jnp.float32) / (side - 1)
   to_grid = jnp.concatenate([jnp.eye(2), -shift[:, None]], axis=1) / scale
   return jax.vmap(geometry.compose, in_axes=(None, 0))(to_grid, poses), target
+
+
+def _sample_by_products(templates: Array, rows: Array, columns: Array) -> Array:
+  """`sample_bilinear` of templates [m, t, t, c] at positions [b, m, h, w], for units that multiply.
+
+  A pixel that looks at row r and column c of a template sees
+
+    sum_ij [1 - |r - i|]+ [1 - |c - j|]+ template[i, j]
+
+  (Jaderberg et al. 2015, "Spatial Transformer Networks", equation 5): t^2 products where a gather
+  takes four, but nothing is read or added to by index. Returns [b, m, h, w, c].
+  """
+
+  pixels = jnp.arange(templates.shape[1], dtype=rows.dtype).reshape(1, 1, 1, 1, -1)
+
+  def weights(position: Array) -> Array:
+    distance = position[..., None] - pixels
+    # At whole positions the slope is the one to the right, as of a gather.
+    weight = jnp.where(distance < 0, 1 + distance, 1 - distance)
+    return jnp.where((distance >= -1) & (distance < 1), weight, 0)
+
+  # In full precision: products in an accelerator's shorter floats would blur a template.
+  across = jnp.einsum("bmhwj,mijc->bmhwic", weights(columns), templates, precision="highest")
+  return jnp.einsum("bmhwic,bmhwi->bmhwc", across, weights(rows), precision="highest")
 
 
 def locate(side: int, rows: Array, columns: Array) -> tuple[Int[Array, "..."], Array, Array]:

@@ -9,7 +9,6 @@ import pytest
 from flax import linen as nn
 from scipy.special import expit, logit
 
-from scae_jax.kernels import template_likelihood
 from scae_jax.models.part_capsules import MIXINGS, PartDecoder, PartEncoder
 from tests.references import (
   affine_reference,
@@ -146,11 +145,11 @@ def test_decoder_against_numpy(case):
     np.testing.assert_allclose(found[b], colours, atol=1e-6)
 
 
-def explain(decoder, poses, presence, features, interpret=False):
+def explain(decoder, poses, presence, features):
   """log p of a random image under the decoder's mixture."""
   image = jax.random.uniform(jax.random.key(0), (2, CANVAS, CANVAS, 3))
   inputs = (poses, presence, decoder.colours(features), image)
-  return decoder.log_prob(*inputs, train=False, interpret=interpret)
+  return decoder.log_prob(*inputs, train=False)
 
 
 def decoder_and_inputs(**options):
@@ -160,23 +159,21 @@ def decoder_and_inputs(**options):
   return module, (random_variables(module, *inputs, method=draw_with_features), *inputs)
 
 
-def test_the_kernel_of_a_gpu_gives_the_same_likelihood():
-  """Of the same parameters; tests/test_kernels_template_likelihood.py has the gradients."""
-  module, inputs = decoder_and_inputs(pixel_scale=0.5)
-  own = compiled(nn.apply(explain, module))(*inputs)
-  kernel = compiled(nn.apply(functools.partial(explain, interpret=True), module))(*inputs)
-  np.testing.assert_allclose(kernel, own, rtol=1e-6)
+@pytest.mark.parametrize("mixing", MIXINGS)
+def test_every_backend_has_the_same_likelihood(monkeypatch, mixing):
+  module, inputs = decoder_and_inputs(mixing=mixing, pixel_scale=0.5)
+  by_example = compiled(nn.apply(explain, module))(*inputs)
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  by_definition = compiled(nn.apply(explain, module))(*inputs)
+  np.testing.assert_allclose(by_example, by_definition, rtol=1e-6)
 
 
 @pytest.mark.parametrize("mixing", MIXINGS)
 @pytest.mark.parametrize("backend", ["cpu", "gpu", "tpu"])
 def test_each_backend_has_what_suits_it(monkeypatch, backend, mixing):
-  """Kernel and warp. Products gather nothing, and scatter nothing in the gradient."""
+  """Products gather nothing, and scatter nothing in the gradient."""
   module, inputs = decoder_and_inputs(mixing=mixing)
   monkeypatch.setattr(jax, "default_backend", lambda: backend)
-  monkeypatch.setattr(template_likelihood, "compiles", lambda *sizes: sizes == (PARTS, 5, 8, 8, 3))
   gradient = jax.grad(lambda *x: jnp.sum(nn.apply(draw_with_features, module)(*x).mean ** 2))
   picture = str(jax.make_jaxpr(gradient)(*inputs))
   assert {name in picture for name in (" gather[", " scatter-add[")} == {backend != "tpu"}
-  likelihood = str(jax.make_jaxpr(nn.apply(explain, module))(*inputs))
-  assert ("pallas_call" in likelihood) == (backend == "gpu" and mixing == "alpha")

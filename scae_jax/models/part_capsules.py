@@ -4,7 +4,7 @@ Kosiorek et al. 2019, section 2.2 and appendix A.
 """
 
 import functools
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,6 @@ from flax import struct
 
 from scae_jax import geometry, mixtures, shards, warping
 from scae_jax.bounds import MAX_KERNEL, MAX_SIDE, MAX_WIDTH, as_many_as, between, each, one_of
-from scae_jax.kernels import template_likelihood
 from scae_jax.kernels.image_likelihood import cells_of, image_log_prob, sum_by_example
 from scae_jax.layers.convnet import ConvNet
 from scae_jax.layers.mlp import MLP
@@ -191,17 +190,13 @@ class PartDecoder(nn.Module):
     target: Array,
     *,
     train: bool,
-    interpret: bool = False,
   ) -> Array:
     """log p(target) under the mixture, [], summed over pixels, mean over the batch, nats.
 
     Arguments are those of `__call__`; the target [b, h, w, c] is a constant. In training an
     estimate where `likelihood_stride` is above 1, with phases from the module's `noise` stream;
     ValueError if it does not divide the side at least twice.
-    The backend says how it is computed; the number is the same but for rounding. A GPU has a kernel
-    that keeps no image of any part, if mixing is `alpha` and `template_likelihood.compiles`. A CPU
-    computes an example at a time. Everything else is computed by the definition. `interpret` runs
-    the GPU's kernel anywhere, slowly, to test it.
+    A CPU computes one example at a time; the number is that of the definition but for rounding.
     """
     stride = self.likelihood_stride if train else 1
     if stride > 1:
@@ -214,20 +209,15 @@ class PartDecoder(nn.Module):
       phases = shards.draw(randint, self.make_rng("noise"), (len(target), 2))
       every_nth_pixel = functools.partial(warping.every_nth_pixel, stride=stride)
       poses, target = jax.vmap(every_nth_pixel)(poses, target, phases)
-    backend, scale = jax.default_backend(), float(self.pixel_scale)
-    sizes = (self.num_parts, self.template_size, *target.shape[1:])
-    kernel = backend == "gpu" and self.mixing == "alpha" and template_likelihood.compiles(*sizes)
-    if kernel or interpret:
-      inputs = (self._bank(), poses, colours, presence, *self._background(), target, scale)
-      log_probs = template_likelihood.template_log_prob(*inputs, interpret=interpret)
-    elif backend != "cpu":
-      mixture = self(poses, presence, colours, target.shape[1])
-      log_probs = jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target), axis=(1, 2))
-    else:
+    if jax.default_backend() == "cpu":
       shared = (cells_of(self._bank()), *self._background(), self._temperature())
+      scale = float(self.pixel_scale)
       term = functools.partial(image_log_prob, side=self.template_size, scale=scale)
-      log_probs: Any = sum_by_example(term, shared, (poses, presence, colours), target)
-    return stride**2 * jnp.sum(log_probs) / len(target)
+      total = sum_by_example(term, shared, (poses, presence, colours), target)
+    else:
+      mixture = self(poses, presence, colours, target.shape[1])
+      total = jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target))
+    return stride**2 * total / len(target)
 
   def _temperature(self) -> Array | None:
     """Temperature of coupled mixing, above 0; None of the other."""
