@@ -26,7 +26,7 @@ Fields = Mapping[str, Any]
 Limit = float | str
 
 # Limits far beyond any capsule network: a typing error gives one line and not an hour of tracing.
-# How large a model may be, `training.memory` checks.
+# What fits the memory of a device, `Program.compile` says.
 MAX_STEPS = 2**31 - 2  # steps are counted in int32
 MAX_EXAMPLES = 2**31 - 2  # of a batch, and of a data set
 MAX_WIDTH = 65_536  # channels, features or capsules of one layer

@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from scae_jax.kernels import frequency_convolution
 from scae_jax.kernels.patch_convolutions import ACTIVATIONS, Weights, convolve_patches
-from scae_jax.layers.sight import Window, map_side
+from scae_jax.layers.receptive_field import Window, map_side
 from scae_jax.typing import Array, Float, typed
 
 KERNEL = 3
@@ -29,7 +29,7 @@ def by_definition() -> Iterator[None]:
 
 
 def windows_of(strides: Sequence[int]) -> list[Window]:
-  """The layers of a `ConvNet`, for `sight.require_sight`."""
+  """The layers of a `ConvNet`, for `receptive_field.require_receptive_field`."""
   return [Window(KERNEL, stride) for stride in strides]
 
 

@@ -12,7 +12,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax.layers.convnet import Convolution
-from scae_jax.layers.sight import Window, map_side
+from scae_jax.layers.receptive_field import Window, map_side
 from scae_jax.routing import em
 from scae_jax.typing import Array, Float, typed
 

@@ -18,7 +18,7 @@ from scae_jax import bounds
 from scae_jax.bounds import MAX_ITERATIONS, MAX_KERNEL, MAX_WIDTH, between, each, one_of
 from scae_jax.layers.convnet import Convolution
 from scae_jax.layers.mlp import MLP
-from scae_jax.layers.sight import Window, require_sight
+from scae_jax.layers.receptive_field import Window, require_receptive_field
 from scae_jax.margins import margin_loss
 from scae_jax.models import supervised, system
 from scae_jax.models.system import Found, LossOptions, Spec, System, build_module, require_images
@@ -229,7 +229,9 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   module = build_module(CapsNet, "model", model, **facts)
   windows = [Window(module.conv_kernel, 1), Window(module.primary_kernel, module.primary_stride)]
   keys = ("conv_kernel", "primary_kernel", "primary_stride")
-  require_sight(spec.canvas, windows, {f"model.{key}": getattr(module, key) for key in keys})
+  require_receptive_field(
+    spec.canvas, windows, {f"model.{key}": getattr(module, key) for key in keys}
+  )
   draw_from_objects = nn.apply(CapsNet.draw_from_objects, module)
   return System(
     module=module,

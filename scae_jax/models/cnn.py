@@ -15,7 +15,7 @@ from flax import struct
 from scae_jax import bounds, shards
 from scae_jax.bounds import MAX_KERNEL, MAX_WIDTH, Bound, below, between, each, one_of
 from scae_jax.layers.convnet import PADDINGS, Convolution
-from scae_jax.layers.sight import Window, require_sight
+from scae_jax.layers.receptive_field import Window, require_receptive_field
 from scae_jax.models import supervised, system
 from scae_jax.models.system import LossOptions, Spec, System, build_module, require_images
 from scae_jax.typing import Array, Batch, Float
@@ -111,7 +111,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   margin = module.kernel // 2 if module.padding == "same" else 0
   layer = [Window(module.kernel, 1, margin), Window(module.pool, module.pool)]
   keys = {f"model.{key}": getattr(module, key) for key in ("widths", "kernel", "pool")}
-  require_sight(spec.canvas, layer * len(module.widths), keys)
+  require_receptive_field(spec.canvas, layer * len(module.widths), keys)
   return System(
     module=module,
     loss_terms=loss_terms,

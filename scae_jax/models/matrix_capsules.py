@@ -18,7 +18,7 @@ from scae_jax import bounds
 from scae_jax.bounds import MAX_ITERATIONS, MAX_KERNEL, MAX_STEPS, MAX_WIDTH, above, between
 from scae_jax.layers.convnet import Convolution
 from scae_jax.layers.matrix_capsules import ClassCapsules, ConvCapsules, PrimaryCapsules
-from scae_jax.layers.sight import Window, require_sight
+from scae_jax.layers.receptive_field import Window, require_receptive_field
 from scae_jax.margins import spread_loss, spread_margin
 from scae_jax.models import supervised, system
 from scae_jax.models.system import Found, LossOptions, Spec, System, build_module, require_images
@@ -120,7 +120,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   module = build_module(MatrixCapsules, "model", model, num_classes=spec.num_classes)
   capsule_layers = [Window(CAPSULE_KERNEL, stride) for stride in CAPSULE_STRIDES]
   windows = [Window(module.conv_kernel, CONV_STRIDE), *capsule_layers]
-  require_sight(spec.canvas, windows, {"model.conv_kernel": module.conv_kernel})
+  require_receptive_field(spec.canvas, windows, {"model.conv_kernel": module.conv_kernel})
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
     output: Any = module.apply(variables, batch, train=False)

@@ -16,7 +16,7 @@ from flax import linen as nn
 from scae_jax import bounds
 from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Bound, Points, between, each, line, one_of
 from scae_jax.layers.convnet import windows_of
-from scae_jax.layers.sight import require_sight
+from scae_jax.layers.receptive_field import require_receptive_field
 from scae_jax.models import pictures
 from scae_jax.models.capsule_inference import (
   ObjectInference,
@@ -192,7 +192,9 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     model, "part_inference", PartInference, num_parts=capsules[0], **kind_of_posterior
   )
   strides = part_inference.strides
-  require_sight(data.canvas, windows_of(strides), {"model.part_inference.strides": strides})
+  require_receptive_field(
+    data.canvas, windows_of(strides), {"model.part_inference.strides": strides}
+  )
   section = model.pop("object_inference", {})
   above = functools.partial(
     build_module, ObjectInference, "model.object_inference", section, **kind_of_posterior

@@ -16,7 +16,7 @@ from flax import linen as nn
 from scae_jax import bounds, mixtures
 from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Points, between, line, one_of
 from scae_jax.layers.convnet import windows_of
-from scae_jax.layers.sight import require_sight
+from scae_jax.layers.receptive_field import require_receptive_field
 from scae_jax.models import pictures
 from scae_jax.models.object_capsules import CapsuleLoss, ObjectDecoder, ObjectEncoder, features
 from scae_jax.models.part_capsules import PartDecoder, PartEncoder, require_room
@@ -125,7 +125,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   }
   require_room("part_decoder", stages["part_decoder"].template_size, data.canvas)
   strides = stages["part_encoder"].strides
-  require_sight(data.canvas, windows_of(strides), {"model.part_encoder.strides": strides})
+  require_receptive_field(data.canvas, windows_of(strides), {"model.part_encoder.strides": strides})
   module = build_module(SCAE, "model", model, num_classes=data.num_classes, **stages)
 
   return System(

@@ -17,7 +17,6 @@ from scae_jax.models.system import System
 from scae_jax.precision import single_precision
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import explained
-from scae_jax.training.memory import require_memory
 from scae_jax.training.metrics import import_tensorboard
 from scae_jax.training.optimizers import check_length
 from scae_jax.training.parameters import Which, is_exported, restore
@@ -108,8 +107,7 @@ def build(
         "config.train.revive_idle must be () with this model, which has no object capsules with"
         f" parameters of their own; it is {settings.train.revive_idle!r}."
       )
-    traced = check_system(system, feed.spec, settings.train.batch_size, training=training)
-    require_memory(settings, feed, traced, training=training)
+    check_system(system, feed.spec, settings.train.batch_size, training=training)
     if isinstance(data, Dataset) and system.classify is None:
       _check_clusters(data, settings)
   return system, data, feed

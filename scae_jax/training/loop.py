@@ -20,6 +20,7 @@ from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
 from scae_jax.data.dataset import Dataset
+from scae_jax.data.feed import Feed
 from scae_jax.models.system import Spec, System
 from scae_jax.precision import single_precision
 from scae_jax.training import processes
@@ -78,10 +79,13 @@ def train(
     )
     stop = stack.enter_context(StopRequest())
     stack.enter_context(processes.lost_peers_explained())
+    program = None
+    if checkpoints.steps()[-1:] != [options.num_steps]:  # before the state takes any memory
+      program = _compiled(settings, system, feed, mesh, display)
     state, progress = _start(settings, system, feed.spec, mesh, start, checkpoints, display)
     writer = stack.enter_context(_metrics_writer(options, workdir, progress, display))
     if progress.step < options.num_steps:
-      program = Program(settings, system, feed, mesh)
+      program = program or _compiled(settings, system, feed, mesh, display)
       running = _Loop(options, program, checkpoints, display, writer, stop)
       state, progress = running.run(state, progress)
     checkpoints.wait()
@@ -97,6 +101,17 @@ def train(
       raise Interrupted(begun if progress.step else fresh, number)
   variables = variables_by_seed(state, options.all_seeds)
   return Run(settings, system, data, variables, progress.step, is_latest=True)
+
+
+def _compiled(
+  settings: Settings, system: System, feed: Feed, mesh: Mesh, display: Display
+) -> Program:
+  """The program of a run, with the data set on the mesh; `RunError` if it does not fit there."""
+  started = time.perf_counter()
+  program = Program(settings, system, feed, mesh)
+  program.compile(abstract_state(settings, system, feed.spec, mesh))
+  display.say(f"compiled in {time.perf_counter() - started:.1f} s")
+  return program
 
 
 def _start(
@@ -161,9 +176,6 @@ class _Loop:
     # Of this line of metrics.
     window, num_steps, seconds = Window(progress.window), 0, 0.0
     saved = step  # 0 if nothing is
-    started = time.perf_counter()
-    self.program.compile(state)
-    self.display.say(f"compiled in {time.perf_counter() - started:.1f} s")
     began = time.perf_counter()
     stopping = self._is_stopping()
     while step < options.num_steps and not stopping:

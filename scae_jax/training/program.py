@@ -4,6 +4,7 @@ One is `step.make_dispatch`, the other `make_heldout`, for loss terms and metric
 examples.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
+from rich.filesize import decimal
 
 from scae_jax.data.feed import Feed
 from scae_jax.models.system import System
 from scae_jax.training.config import Settings
-from scae_jax.training.errors import NonFiniteError
+from scae_jax.training.errors import NonFiniteError, RunError
 from scae_jax.training.mesh import put, replicated, split_examples
 from scae_jax.training.objective import heldout_weights, losses, selection_loss, weighted_total
 from scae_jax.training.optimizers import make_optimizer
@@ -25,6 +27,16 @@ from scae_jax.training.revival import make_revival
 from scae_jax.training.state import TrainState
 from scae_jax.training.step import make_dispatch
 from scae_jax.typing import Array, Batch
+
+
+def device_memory() -> int:
+  """Memory of a device in bytes: a GPU's or TPU's own; of a CPU, its share of the machine's."""
+  device = jax.local_devices()[0]
+  statistics = device.memory_stats() if device.platform != "cpu" else None
+  if statistics and "bytes_limit" in statistics:
+    return statistics["bytes_limit"]
+  of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  return of_machine // jax.local_device_count()
 
 
 class Program:
@@ -49,8 +61,23 @@ class Program:
       self._revive = make_revival(system, optimizer, mesh, feed, settings.train)
 
   def compile(self, state: TrainState) -> None:
-    """Compiles the dispatch ahead of its first use, so that timings leave compilation out."""
-    self._compiled = self._dispatch.lower(state, *self._inputs(0, 0)).compile()
+    """Compiles the dispatch for a state, or for its shapes, before anything of it is computed.
+
+    Raises `RunError` if it cannot be compiled, or needs more memory than the device has.
+    """
+    try:
+      self._compiled = self._dispatch.lower(state, *self._inputs(0, 0)).compile()
+    except jax.errors.JaxRuntimeError as error:
+      reason = str(error).strip().partition("\n")[0]
+      raise RunError(f"the training step cannot be compiled for this device: {reason}") from error
+    sizes = self._compiled.memory_analysis()
+    needed = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
+    needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    if needed > (memory := device_memory()):
+      raise RunError(
+        f"a training step needs {decimal(needed)} of memory, and the device has {decimal(memory)};"
+        " make the model, the canvas or config.train.batch_size smaller."
+      )
 
   def run(self, state: TrainState, step: int) -> tuple[TrainState, dict[str, np.ndarray]]:
     """Runs a state, which is donated, from its step to the next multiple of the dispatch length.

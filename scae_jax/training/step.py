@@ -1,8 +1,6 @@
 """One update of the parameters, and the compiled dispatch of many."""
 
 import dataclasses
-import functools
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -21,12 +19,12 @@ from scae_jax.training.options import TrainOptions
 from scae_jax.training.state import TrainState
 from scae_jax.typing import Array, Batch
 
-SEEDS = "seeds"  # the mesh's axis where each device trains seeds of its own
 # Names of the two uses of the run's key.
 ORDER_STREAM, STEP_STREAM = 0, 1
 
 # What a step reports, each a float32 scalar: every term unweighted, `total` and `grad_norm`.
 StepMetrics = dict[str, Any]
+Dispatch = Callable[..., tuple[TrainState, StepMetrics]]
 
 
 def update(
@@ -91,9 +89,7 @@ def make_dispatch(
   at the end. `training_batch` is of `data.feed.Feed`.
   """
 
-  # Without a mesh a device trains seeds of its own, and sees whole batches.
   def dispatch(
-    mesh: Mesh | None,
     state: TrainState,
     split: Batch,
     epoch: Array,
@@ -110,7 +106,7 @@ def make_dispatch(
     )
 
     def spread(array: Array) -> Array:
-      return array if mesh is None else split_examples(array, mesh)
+      return split_examples(array, mesh)
 
     def body(state: TrainState, inputs: tuple[Array, Array]) -> tuple[TrainState, StepMetrics]:
       position, indices = inputs
@@ -119,10 +115,6 @@ def make_dispatch(
       batch = training_batch(batch_key, split, spread(indices))
       batch = jax.tree.map(spread, batch)
       next_state, metrics = update(system, optimizer, state, batch, noise_key, mesh)
-      if mesh is None:
-        # The devices meet at every step: XLA ends the process where one waits for 40 s.
-        step = jax.lax.pmax(next_state.step, SEEDS)  # is the same on all
-        next_state = dataclasses.replace(next_state, step=step)
 
       def choose(new: Array, old: Array) -> Array:
         """A select, not a `lax.cond`: a condition would make a GPU wait at every step."""
@@ -133,15 +125,12 @@ def make_dispatch(
 
     return jax.lax.scan(body, state, (jnp.arange(len(order)), order))
 
-  run = functools.partial(dispatch, mesh)
+  run: Dispatch = dispatch
   if train.seeds > 1:
     on_cpu = mesh.devices.flat[0].platform == "cpu"
-    run = _seeds_on_cores(dispatch, mesh) if on_cpu else _side_by_side(run)
+    run = _one_after_another(dispatch) if on_cpu else _side_by_side(dispatch)
   everywhere = replicated(mesh)
   return jax.jit(run, donate_argnums=0, in_shardings=everywhere, out_shardings=everywhere)
-
-
-Dispatch = Callable[..., tuple[TrainState, StepMetrics]]
 
 
 def _side_by_side(dispatch: Dispatch) -> Dispatch:
@@ -155,37 +144,5 @@ def _one_after_another(dispatch: Dispatch) -> Dispatch:
   def dispatch_all(states: TrainState, *of_all: Any) -> tuple[TrainState, StepMetrics]:
     states, metrics = jax.lax.map(lambda state: dispatch(state, *of_all), states)
     return states, jax.tree.map(lambda of_seeds: jnp.moveaxis(of_seeds, 0, 1), metrics)
-
-  return dispatch_all
-
-
-def _seeds_on_cores(dispatch: Dispatch, mesh: Mesh) -> Dispatch:
-  """The same, as many seeds on each device, so that no sum over devices is part of a step.
-
-  The batches of seeds that are left over are split over all devices, those of every seed where
-  there are fewer than devices.
-  """
-  alone = jax.shard_map(
-    _one_after_another(functools.partial(dispatch, None)),
-    mesh=Mesh(mesh.devices, (SEEDS,)),
-    in_specs=(PartitionSpec(SEEDS), *[PartitionSpec()] * 4),
-    out_specs=(PartitionSpec(SEEDS), PartitionSpec(None, SEEDS)),
-    check_vma=False,
-  )
-  split = _one_after_another(functools.partial(dispatch, mesh))
-
-  def dispatch_all(states: TrainState, *of_all: Any) -> tuple[TrainState, StepMetrics]:
-    seeds = len(states.step)
-    even = seeds - seeds % mesh.size
-    parts = [
-      run(jax.tree.map(operator.itemgetter(slice(first, last)), states), *of_all)
-      for run, first, last in ((alone, 0, even), (split, even, seeds))
-      if first < last
-    ]
-    found, metrics = zip(*parts, strict=True)
-    return (
-      jax.tree.map(lambda *of: jnp.concatenate(of), *found),
-      jax.tree.map(lambda *of: jnp.concatenate(of, axis=1), *metrics),
-    )
 
   return dispatch_all

@@ -3,12 +3,10 @@
 import functools
 import importlib
 import importlib.util
-import math
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, subjaxprs
 
 import scae_jax.models
 from scae_jax import bounds
@@ -16,14 +14,6 @@ from scae_jax.models.system import ImageSpec, LossOptions, Spec, System
 from scae_jax.training.config import Settings
 from scae_jax.training.objective import losses
 from scae_jax.typing import Array
-
-
-class Traced(NamedTuple):
-  """The size of a system, from tracing it."""
-
-  params: Any  # shapes
-  largest: int  # bytes of the largest array in all that was traced
-  in_evaluation: int  # likewise in a test batch alone
 
 
 def make_system(settings: Settings, data: Spec) -> System:
@@ -56,7 +46,7 @@ def init_params(system: System, data: Spec, params_key: Array, noise_key: Array)
   return system.module.init(keys, data.blank_batch(2), train=True)["params"]
 
 
-def check_system(system: System, data: Spec, batch_size: int, *, training: bool = True) -> Traced:
+def check_system(system: System, data: Spec, batch_size: int, *, training: bool = True) -> None:
   """Traces a training batch, unless not for `training`, and a test batch; computes nothing.
 
   Raises ValueError if the model does; if terms and weights differ, the schedule is none, a shape is
@@ -75,12 +65,10 @@ def check_system(system: System, data: Spec, batch_size: int, *, training: bool 
     return terms, *numbers, *others
 
   params = jax.eval_shape(functools.partial(init_params, system, data), key, key)
-  largest, results = [], []
-  for step in (0, None) if training else (None,):
-    trace = jax.make_jaxpr(functools.partial(run, step=step), return_shape=True)
-    program, shapes = trace(params, key, batch)
-    largest.append(_largest_array(program.jaxpr))
-    results.append(shapes)
+  results = [
+    jax.eval_shape(functools.partial(run, step=step), params, key, batch)
+    for step in ((0, None) if training else (None,))
+  ]
   for terms, metrics, features, readings, scores, poses in results:
     for name, value in terms.items():
       _check_shape(f"loss term {name!r}", value.shape, (), "()")
@@ -99,21 +87,8 @@ def check_system(system: System, data: Spec, batch_size: int, *, training: bool 
       _check_shape(f"presences of {kind!r}", presence.shape, shape[:2], f"[batch {batch_size}, n]")
     if both := sorted(set(features) & set(readings)):
       raise ValueError(f"the system's features and readings must differ in name; both have {both}.")
-  return Traced(params, max(largest), largest[-1])
 
 
 def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> None:
   if received != expected:
     raise ValueError(f"the system's {what} must have shape {words}; it has {received}.")
-
-
-def _largest_array(program: Jaxpr) -> int:
-  """Bytes of the largest array that a traced program computes; it seldom needs less memory."""
-  own = (num_bytes(variable.aval) for equation in program.eqns for variable in equation.outvars)
-  return max([*own, *map(_largest_array, subjaxprs(program))], default=0)
-
-
-def num_bytes(array: Any) -> int:
-  """Bytes of an array, or of the shape of one; 0 of anything else."""
-  dtype = getattr(array, "dtype", None)
-  return math.prod(getattr(array, "shape", (0,))) * getattr(dtype, "itemsize", 4)
