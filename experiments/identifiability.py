@@ -3,7 +3,7 @@
     python -m experiments.identifiability runs/digits results/probabilistic
 
 Writes `identifiability-<workdir>.json` and `.md` into the folder, of a run with several seeds one
-of each a seed. The number is explained in `scae_jax/evaluation/template_match.py`. Each run's
+of each a seed. The number is explained in `experiments/template_match.py`. Each run's
 report has `part_identity.png`, rotated images with every part in a colour of its own.
 """
 
@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from experiments.findings import Findings, ImageRun, measure_images
+from experiments.template_match import match_templates
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.comparison import markdown
-from scae_jax.evaluation.template_match import match_templates
 from scae_jax.training.errors import RunError
 
 

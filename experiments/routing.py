@@ -3,7 +3,7 @@
     python -m experiments.routing runs/probabilistic-digits results/probabilistic
 
 Writes `routing-<workdir>.json` and `.md` into the folder, of a run with several seeds one of each a
-seed. The numbers are explained in `scae_jax/evaluation/routing_use.py`.
+seed. The numbers are explained in `experiments/routing_use.py`.
 """
 
 import functools
@@ -15,10 +15,10 @@ import numpy as np
 from flax import linen as nn
 
 from experiments.findings import Findings, ImageRun, measure_images
+from experiments.routing_use import measure_routing
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.collect import make_collector
 from scae_jax.evaluation.comparison import markdown
-from scae_jax.evaluation.routing_use import measure_routing
 from scae_jax.models.generative_capsules import GenerativeCapsules
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
 from scae_jax.models.system import System

@@ -23,15 +23,15 @@ from experiments import (
   identifiability,
   routing,
   sample_object,
+  template_match,
 )
 from scae_jax.data.constellations import Scenes
-from scae_jax.evaluation import template_match
 from scae_jax.training.errors import RunError
 from scae_jax.training.objective import losses
 from tests import tiny
 from tests.references import reference_vote
 from tests.stand_ins import call, labelled, noise, open_for_commands, refusal, stub, written
-from tests.test_evaluation_template_match import LINES, RING, SEVEN
+from tests.test_experiments_template_match import LINES, RING, SEVEN
 from tests.test_models_generative_pictures import (
   CANVAS,
   OBJECTS,
@@ -145,7 +145,7 @@ def test_identifiability_writes_the_number_of_each_seed(monkeypatch, tmp_path, c
   second = json.loads((out / f"{stems[1]}.json").read_text())
   assert (first["step"], first["seed"], second["seed"]) == (7, 0, 1)
   assert first["workdir"] == str(tmp_path / "run")
-  assert first["matched"] == 0.5  # mirror images; see test_evaluation_template_match.py
+  assert first["matched"] == 0.5  # mirror images; see test_experiments_template_match.py
   # Errors are relative: half as bright is the same. Adam's epsilon knows the difference.
   assert second["mean_error"] == pytest.approx(first["mean_error"], abs=1e-3)
   assert f"| 4 of 5 | {first['mean_error']:.3f} | 50% |" in text

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from experiments import recovery
+from experiments.template_match import match_templates
 from scae_jax.data.sources import load_dataset
-from scae_jax.evaluation.template_match import match_templates
 from tests.stand_ins import call, refused
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scae_jax.evaluation.routing_use import measure_routing
+from experiments.routing_use import measure_routing
 
 BATCH, NONE = 40, 2
 

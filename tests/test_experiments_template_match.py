@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.evaluation import template_match
-from scae_jax.evaluation.template_match import MATCH, match_errors, match_templates, moments
+from experiments import template_match
+from experiments.template_match import MATCH, match_errors, match_templates, moments
 from scae_jax.warping import warp_template
 
 SIDE = 13
