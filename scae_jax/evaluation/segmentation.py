@@ -7,12 +7,13 @@ one of eleven. Only present points count. A point belongs to a capsule, or to no
 - with *predicted presence*, to the capsule that won it only if that capsule's presence probability
   exceeds 0.5, else to none. A point of no capsule is wrong.
 
-`System.segment` gives both. All scenes are scored at once: scikit-learn's functions take one each.
+`System.segment` gives both.
 """
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.special import xlogy
+from sklearn.metrics import adjusted_rand_score
 
 
 def segmentation(
@@ -32,37 +33,25 @@ def segmentation(
   table = np.zeros((len(pattern), pattern.max() + 1, capsule.max() + 2), np.int64)
   np.add.at(table, (np.nonzero(present)[0], pattern[present], capsule[present] + 1), 1)
   alone, counts = table[..., 0], table[..., 1:]
-  right = [one[linear_sum_assignment(one, maximize=True)].sum() for one in counts]
+  right = [scene[linear_sum_assignment(scene, maximize=True)].sum() for scene in counts]
+  groups = np.where(capsule < 0, capsule.max() + 1 + np.arange(capsule.shape[1])[None], capsule)
+  rand_indices = [
+    adjusted_rand_score(true[here], group[here])
+    for true, group, here in zip(pattern, groups, present, strict=True)
+  ]
   return {
     "accuracy": np.asarray(right) / present.sum(axis=1),
-    "adjusted_rand_index": _adjusted_rand_index(counts, alone),
+    "adjusted_rand_index": np.asarray(rand_indices),
     "variation_of_information": _variation_of_information(counts, alone),
   }
 
 
-def _adjusted_rand_index(counts: np.ndarray, alone: np.ndarray) -> np.ndarray:
-  """(pairs together in both - expected) / (mean of pairs together in each - expected).
-
-  Hubert and Arabie 1985. Where both partitions are one group, or both only single points, the
-  denominator is zero, they are equal, and the index is 1. `counts` are [s, patterns, capsules],
-  `alone` [s, patterns], points of each pattern that are groups of their own.
-  """
-
-  def pairs(sizes: np.ndarray) -> np.ndarray:
-    return sizes * (sizes - 1) / 2
-
-  of_pattern = counts.sum(axis=2) + alone
-  both = pairs(counts).sum(axis=(1, 2))
-  true = pairs(of_pattern).sum(axis=1)
-  found = pairs(counts.sum(axis=1)).sum(axis=1)
-  # A scene of one point has no pair: nothing to expect, and 1 below.
-  expected = true * found / np.maximum(pairs(of_pattern.sum(axis=1)), 1)
-  room = (true + found) / 2 - expected
-  return np.where(room > 0, (both - expected) / np.where(room > 0, room, 1), 1.0)
-
-
 def _variation_of_information(counts: np.ndarray, alone: np.ndarray) -> np.ndarray:
-  """H(pattern | capsule) + H(capsule | pattern), nats. Meila 2007. Arguments as above."""
+  """H(pattern | capsule) + H(capsule | pattern), nats. Meila 2007.
+
+  `counts` are points [s, patterns, capsules], `alone` [s, patterns] those that are groups of their
+  own.
+  """
   of_pattern = counts.sum(axis=2) + alone
   total = of_pattern.sum(axis=1)
   # 2 H(pattern, capsule) - H(pattern) - H(capsule), each -sum n/N log n/N; log N cancels. A point

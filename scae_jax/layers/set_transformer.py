@@ -46,12 +46,7 @@ class MultiHeadAttention(nn.Module):
     query = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="query")(queries)
     key = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="key")(values)
     value = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="value")(values)
-    # Not jax.nn.dot_product_attention: of several heads its gradients have other bits.
-    at_least = jnp.promote_types(query.dtype, jnp.float32)
-    logits = jnp.einsum("bqhd,bnhd->bhqn", query, key, preferred_element_type=at_least)
-    logits = logits / math.sqrt(shape[1])
-    attention = jax.nn.softmax(logits + mask[:, None, None, :], axis=-1).astype(value.dtype)
-    attended = jnp.einsum("bhqn,bnhd->bqhd", attention, value)
+    attended = jax.nn.dot_product_attention(query, key, value, bias=mask[:, None, None, :])
     return nn.DenseGeneral(self.features, axis=(-2, -1), dtype=self.compute_dtype, name="output")(
       attended
     )

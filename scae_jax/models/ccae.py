@@ -167,8 +167,7 @@ def loss_terms(
   """
   is_there = (output.won >= MIN_POINTS).astype(jnp.float32)
   logits = output.objects.presence_logits
-  # Not optax.sigmoid_binary_cross_entropy, which rounds otherwise.
-  cross_entropy = jax.nn.softplus(logits) - is_there * logits
+  cross_entropy = optax.sigmoid_binary_cross_entropy(logits, is_there)
   return {
     "points": -jnp.mean(output.log_prob),
     "presence": jnp.mean(jnp.sum(jnp.where(output.won > 0, cross_entropy, 0.0), axis=-1)),

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import linen as nn
 from flax import struct
 
@@ -60,7 +61,7 @@ class CNN(nn.Module):
       x = Convolution(
         width, self.kernel, padding=self.padding, kernel_init=he, name=f"convolution_{i}"
       )(x)
-      x = average_pool(jax.nn.relu(x), self.pool)
+      x = nn.avg_pool(jax.nn.relu(x), (self.pool, self.pool), strides=(self.pool, self.pool))
     x = x.reshape(x.shape[0], -1)
     for i, width in enumerate(self.hidden):
       x = jax.nn.relu(nn.Dense(width, kernel_init=he, name=f"dense_{i}")(x))
@@ -74,21 +75,12 @@ class CNN(nn.Module):
     return jax.random.bernoulli(key, 1 - self.dropout, shape)
 
 
-def average_pool(x: Array, side: int) -> Array:
-  """Means of side x side pixels, squares next to each other; a rest at the far ends is dropped."""
-  # Not nn.avg_pool, with which training has other bits.
-  batch, height, width, channels = x.shape
-  rows, columns = height // side, width // side
-  x = x[:, : rows * side, : columns * side]
-  return jnp.mean(x.reshape(batch, rows, side, columns, side, channels), axis=(2, 4))
-
-
 def loss_terms(output: CNNOutput, batch: Batch, step: Array | int | None) -> dict[str, Array]:
   """`cross_entropy` of the labels, nats, mean over labels and batch; it does not change by step."""
-  # Not optax's cross-entropy, which rounds otherwise.
-  log_prob = jax.nn.log_softmax(output.logits)
-  of_labels = jnp.take_along_axis(log_prob, system.labels_of(batch), axis=1)
-  return {"cross_entropy": -jnp.mean(of_labels)}
+  labels = system.labels_of(batch)
+  logits = jnp.broadcast_to(output.logits[:, None], (*labels.shape, output.logits.shape[1]))
+  cross_entropy = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+  return {"cross_entropy": jnp.mean(cross_entropy)}
 
 
 def metrics(output: CNNOutput, batch: Batch) -> dict[str, Array]:
