@@ -201,7 +201,7 @@ def test_sets_of_unknown_names_or_not_prepared_say_what_to_do(load, root, monkey
     (
       {"splits": {"train": [*TRAIN, (np.zeros((6, 9, 3), np.uint8), 0)], "test": TEST}}
       | other(image=image_feature(("-1", "-1", "3"))),
-      r"'train', example 7: .*, as of .*example 0, got \(6, 9, 3\); .*data\.name='folder'",
+      r"'train', example 7: .* 6x5 .*example 0, got 6x9; .*config\.data\.resize",
     ),
   ],
 )

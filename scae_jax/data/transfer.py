@@ -52,7 +52,8 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
   that is empty, in the folder of the options. Sets that are drawn take the test split that they
   name, and are always the same.
 
-  Moved images are drawn on a square of `options.canvas` pixels a side, `affine_mnist` at affNIST's
+  Images, but affNIST's, are first brought to the form of the options (`resize`, `channels`). Moved
+  images are drawn on a square of `options.canvas` pixels a side, `affine_mnist` at affNIST's
   40 where the canvas is larger. The middle `crop` x `crop` pixels are cut out of every image but
   affNIST's before it is moved. Normalisation uses the whole, unmoved image.
 
@@ -71,7 +72,7 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
     return normalized(official) if normalize else official
   request = _read("affine_mnist" if name == "affnist" else name)
   source = name if request is None else request.source
-  dataset = load_dataset(source, data_dir or options.dir, options.cache_dir)
+  dataset = load_dataset(source, data_dir or options.dir, options.cache_dir, options.form)
   dataset = crop_middle(normalized(dataset) if normalize else dataset, options.crop)
   if request is None:
     return dataset

@@ -173,9 +173,12 @@ def _processes(values: flags.FlagValues) -> Processes | None:
 def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
   """Keys (`section.key`) whose values differ, with both values; '(no such key)' for a missing one.
 
-  Values are compared as JSON, so 1 and 1.0 differ and a tuple equals the list it was saved as.
+  Values are compared as JSON, so 1 and 1.0 differ and a tuple equals the list it was saved as. A
+  key of the data that has a default may be missing, as in runs that are older than it.
   """
-  olds, news = flatten_dict(old.to_dict(), sep="."), flatten_dict(new.to_dict(), sep=".")
+  defaults = {f"data.{field.name}": field.default for field in dataclasses.fields(DataOptions)}
+  defaults = {key: value for key, value in defaults.items() if value is not dataclasses.MISSING}
+  olds, news = (defaults | flatten_dict(config.to_dict(), sep=".") for config in (old, new))
   missing = "(no such key)"
   pairs = {key: (olds.get(key, missing), news.get(key, missing)) for key in sorted({*olds, *news})}
   return {key: pair for key, pair in pairs.items() if json.dumps(pair[0]) != json.dumps(pair[1])}
