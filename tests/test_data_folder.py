@@ -12,7 +12,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from scae_jax.data import pictures
-from scae_jax.data.pictures import Form
+from scae_jax.data.pictures import AS_IT_IS, Form
 from scae_jax.data.sources import load_dataset
 
 
@@ -45,7 +45,9 @@ def undivided(root) -> pathlib.Path:
 
 @pytest.fixture
 def load(tmp_path):
-  return lambda root, form=Form(): load_dataset("folder", str(root), str(tmp_path / "cache"), form)
+  return lambda root, form=AS_IT_IS: load_dataset(
+    "folder", str(root), str(tmp_path / "cache"), form
+  )
 
 
 def test_a_fifth_of_each_class_is_held_out(undivided, load):
@@ -303,15 +305,15 @@ def test_images_of_many_sizes_become_squares(root, load, fill):
 
 def test_a_strip_is_not_lost_where_it_is_padded_and_fine_lines_are_averaged():
   strip = np.full((1, 2, 400, 1), 255, np.uint8)
-  assert pictures.resized(strip, 16, "pad").sum() == 16 * 255
+  assert pictures.resized(strip, (16, 16), "pad").sum() == 16 * 255
   lines = np.zeros((1, 64, 64, 1), np.uint8)
   lines[:, ::2] = 255
-  small = pictures.resized(lines, 8, "crop").astype(int)
+  small = pictures.resized(lines, (8, 8), "crop").astype(int)
   np.testing.assert_allclose(small[:, 1:-1], 127, atol=2)
-  floats = pictures.resized(lines / 255, 8, "crop")
+  floats = pictures.resized(lines / 255, (8, 8), "crop")
   np.testing.assert_allclose(255 * floats, small, atol=1)
   pair = np.concatenate([lines, 255 - lines], axis=-1)
-  assert pictures.resized(pair, 8, "crop").shape == (1, 8, 8, 2)
+  assert pictures.resized(pair, (8, 8), "crop").shape == (1, 8, 8, 2)
 
 
 def test_black_ink_on_nothing_is_warned_of(undivided, load, caplog):

@@ -114,7 +114,8 @@ def in_form(images: np.ndarray, form: Form) -> np.ndarray:
 
   Raises ValueError where a stereo pair is to become grey or RGB.
   """
-  return resized(in_channels(images, form.channels), form.side, form.fill)
+  images = in_channels(images, form.channels)
+  return resized(images, (form.side, form.side), form.fill) if form.side else images
 
 
 def in_channels(images: np.ndarray, channels: int) -> np.ndarray:
@@ -133,25 +134,28 @@ def in_channels(images: np.ndarray, channels: int) -> np.ndarray:
   return grey.astype(images.dtype)[..., None]
 
 
-def resized(images: np.ndarray, side: int, fill: str) -> np.ndarray:
-  """Images [n, h, w, c], uint8 or float, as squares of a side in pixels; 0 leaves them.
+def resized(images: np.ndarray, size: tuple[int, int], fill: str) -> np.ndarray:
+  """Images [n, h, w, c], uint8 or float, in another height and width, pixels.
 
-  With `crop` the shorter side becomes that long, and the middle is cut out; with `pad` the longer
-  side does, and the image lies in the middle of black. Bilinear, and averaged over what a pixel
+  With `crop` the middle of an image fills the new shape; with `pad` the whole image lies in the
+  middle of black; with `stretch` its proportions change. Bilinear, and averaged over what a pixel
   covers where images become smaller.
   """
-  if side == 0 or images.shape[1:3] == (side, side):
+  if images.shape[1:3] == size:
     return images
-  dtype = images.dtype if images.dtype == np.uint8 else np.dtype(np.float32)
-  squares = np.zeros((len(images), side, side, images.shape[3]), dtype)
+  height, width = size
+  dtype = np.uint8 if images.dtype == np.uint8 else np.float32
+  results = np.zeros((len(images), height, width, images.shape[3]), dtype)
   for i, c in np.ndindex(len(images), images.shape[3]):  # Pillow has no image of two channels
     picture = Image.fromarray(np.ascontiguousarray(images[i, ..., c], dtype))
     if fill == "crop":
-      squares[i, ..., c] = ImageOps.fit(picture, (side, side), Image.Resampling.BILINEAR)
+      results[i, ..., c] = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
       continue
-    scale = side / max(picture.size)
-    width, height = (max(1, round(scale * length)) for length in picture.size)
-    left, top = (side - width) // 2, (side - height) // 2
-    small = picture.resize((width, height), Image.Resampling.BILINEAR)
-    squares[i, top : top + height, left : left + width, c] = small
-  return squares
+    inner = width, height
+    if fill == "pad":
+      scale = min(width / picture.width, height / picture.height)
+      inner = max(1, round(scale * picture.width)), max(1, round(scale * picture.height))
+    left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
+    whole = picture.resize(inner, Image.Resampling.BILINEAR)
+    results[i, top : top + inner[1], left : left + inner[0], c] = whole
+  return results
