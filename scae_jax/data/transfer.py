@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from scae_jax.data import affine, affnist
-from scae_jax.data.dataset import Dataset, EvalDataset, Split, crop_middle, normalized
+from scae_jax.data.dataset import Dataset, EvalDataset, Split, brought_to, crop_middle, normalized
 from scae_jax.data.options import DataOptions
+from scae_jax.data.pictures import Form
 from scae_jax.data.sources import load_dataset
 
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
@@ -68,7 +69,8 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
         f"train with config.data.canvas={affnist.SIDE} or more, or score on affine_mnist, which is "
         "drawn at the size of the canvas"
       )
-    official = affnist.load_affnist(options.affnist_dir)
+    colours = Form(channels=options.channels)
+    official = brought_to(affnist.load_affnist(options.affnist_dir), colours)
     return normalized(official) if normalize else official
   request = _read("affine_mnist" if name == "affnist" else name)
   source = name if request is None else request.source
