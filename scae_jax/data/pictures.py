@@ -128,9 +128,10 @@ def in_channels(images: np.ndarray, channels: int) -> np.ndarray:
     )
   if channels == 3:
     return np.repeat(images, 3, axis=-1)
-  sums = images @ _LUMINANCE.astype(np.int32 if images.dtype == np.uint8 else np.float32)
-  is_whole = images.dtype == np.uint8
-  grey = (sums + 32_768) >> 16 if is_whole else np.clip(sums / 65_536, 0, 1)
+  if images.dtype == np.uint8:
+    grey = (images @ _LUMINANCE.astype(np.int32) + 32_768) // 65_536
+  else:
+    grey = np.clip(images @ (_LUMINANCE / 65_536), 0, 1)
   return grey.astype(images.dtype)[..., None]
 
 
@@ -149,7 +150,8 @@ def resized(images: np.ndarray, size: tuple[int, int], fill: str) -> np.ndarray:
   for i, c in np.ndindex(len(images), images.shape[3]):  # Pillow has no image of two channels
     picture = Image.fromarray(np.ascontiguousarray(images[i, ..., c], dtype))
     if fill == "crop":
-      results[i, ..., c] = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
+      filled = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
+      results[i, ..., c] = np.asarray(filled)
       continue
     inner = width, height
     if fill == "pad":
@@ -157,5 +159,5 @@ def resized(images: np.ndarray, size: tuple[int, int], fill: str) -> np.ndarray:
       inner = max(1, round(scale * picture.width)), max(1, round(scale * picture.height))
     left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
     whole = picture.resize(inner, Image.Resampling.BILINEAR)
-    results[i, top : top + inner[1], left : left + inner[0], c] = whole
+    results[i, top : top + inner[1], left : left + inner[0], c] = np.asarray(whole)
   return results
