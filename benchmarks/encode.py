@@ -31,8 +31,7 @@ def main() -> None:
   blank = model.spec.blank_batch(model.batch_size)
   starts = range(0, len(images), model.batch_size)
   batches: list[Batch] = [
-    {**blank, **model.inputs.place({"image": images[i : i + model.batch_size]}, resize=False)}
-    for i in starts
+    {**blank, **model.inputs.place({"image": images[i : i + model.batch_size]})} for i in starts
   ]
 
   @jax.jit

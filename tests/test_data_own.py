@@ -6,10 +6,12 @@ import json
 import jax
 import numpy as np
 import pytest
+from PIL import ExifTags, Image
 
 from configs import constellations
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
+from scae_jax.library.loading import load
 from scae_jax.training.build import build, open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
@@ -53,6 +55,35 @@ def test_data_in_memory_and_by_a_path_train_alike(workdirs):
   assert described[0]["name"] == "mine"
   # And goes on.
   assert train(config_of("mine", 4), workdirs / "memory", dataset=mine()).step == 4
+
+
+def test_photographs_of_many_sizes_train_and_are_encoded_as_in_training(tmp_path):
+  """Some lie on their side, some are grey, some have a palette or transparency."""
+  random = np.random.RandomState(0)
+  folder, workdir = tmp_path / "photographs", tmp_path / "run"
+  for number in range(24):
+    size = random.randint(20, 60, 2)
+    kind = ("RGB", "L", "RGBA", "P")[number % 4]
+    image = Image.fromarray(random.randint(0, 256, (*size, 3)).astype(np.uint8)).convert(kind)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    path = folder / "ab"[number // 4 % 2] / f"{number}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path, exif=exif)
+  config = config_of("folder")
+  config.data.dir, config.data.cache_dir = str(folder), str(tmp_path / "cache")
+  with pytest.raises(RunError, match=r"config\.data\.resize"):
+    train(config, workdir)
+  config.data.resize, config.data.channels = 16, 1
+  train(config, workdir)
+  run = open_run(workdir)
+  assert isinstance(run.dataset, Dataset)
+  assert run.dataset.image_shape == (16, 16, 1)
+  path = folder / "a" / "1.png"  # grey, so that it is as it was to all who open it
+  upright = np.rot90(np.asarray(Image.open(path)), -1)
+  given = load(workdir).inputs.check(upright[None], None, resize=True)["image"]
+  images = np.concatenate([split.images for split in run.dataset.splits.values()])
+  assert (images == given).all(axis=(1, 2, 3)).sum() == 1
 
 
 def test_what_is_not_the_runs_own_data_is_refused(workdirs):

@@ -11,8 +11,16 @@ import pytest
 from sklearn import datasets
 
 from scae_jax.data import cache
-from scae_jax.data.dataset import Dataset, EvalDataset, Split, hold_out_validation, holdout
+from scae_jax.data.dataset import (
+  Dataset,
+  EvalDataset,
+  Split,
+  brought_to,
+  hold_out_validation,
+  holdout,
+)
 from scae_jax.data.digits import upsample_twice
+from scae_jax.data.pictures import Form
 from scae_jax.data.sources import load_dataset
 from tests.toy_data import dataset_of, random_images
 
@@ -231,3 +239,51 @@ def test_cache_folder_is_given_or_from_the_environment(monkeypatch):
   assert cache.cache_folder("") == pathlib.Path("/from/environment")
   monkeypatch.delenv("SCAE_JAX_CACHE")
   assert cache.cache_folder("") == pathlib.Path.home() / ".cache" / "scae_jax"
+
+
+@pytest.fixture
+def unreadable(request, tmp_path):
+  """A cache folder that neither root nor anybody else can look into."""
+  if request.param == "name of 300 letters":
+    yield tmp_path / ("x" * 300)
+    return
+  folder, user = tmp_path / "closed", os.geteuid()
+  folder.mkdir(mode=0)
+  if user == 0:
+    os.seteuid(65_534)  # nobody
+  yield folder
+  os.seteuid(user)
+  folder.chmod(0o700)
+
+
+@pytest.mark.parametrize("unreadable", ["mode 000", "name of 300 letters"], indirect=True)
+def test_a_cache_folder_that_cannot_be_read_only_warns(unreadable, caplog):
+  assert_is(cache.load_or_build(unreadable / "toy-1.0.0.npz", "toy", "f", toy), toy())
+  assert "cannot be read" in caplog.text
+  assert "cannot be cached" in caplog.text
+  caplog.clear()
+  assert cache.newest_cached(unreadable, "toy", "", "toy") is None
+  assert "cannot be read" in caplog.text
+
+
+def test_a_cache_folder_of_no_user_names_the_key():
+  with pytest.raises(ValueError, match=r"config\.data\.cache_dir"):
+    cache.cache_folder("~nobody-of-this-name/x")
+
+
+def test_images_of_any_set_are_brought_to_a_form():
+  whole, small = load_dataset("digits"), load_dataset("digits", form=Form(side=8, channels=3))
+  assert small.image_shape == (8, 8, 3)
+  for name, split in whole.splits.items():
+    # From 16 to 8 each pixel is a mean of 4x4 by weights 1, 3, 3, 1; rounding apart.
+    padded = np.pad(split.images[..., 0].astype(float), ((0, 0), (1, 1), (1, 1)))
+    weights = np.array([1, 3, 3, 1]) / 8
+    rows = sum(w * padded[:, i : i + 15 : 2] for i, w in enumerate(weights))
+    means = sum(w * rows[:, :, i : i + 15 : 2] for i, w in enumerate(weights))
+    inner = small.splits[name].images[:, 1:-1, 1:-1, 1]
+    np.testing.assert_allclose(inner, means[:, 1:-1, 1:-1], atol=1.1)
+    np.testing.assert_array_equal(small.splits[name].labels, split.labels)
+  stereo = dataset_of(random_images(3, 4, 5, 2))
+  assert brought_to(stereo, Form(side=8)).image_shape == (8, 8, 2)
+  with pytest.raises(ValueError, match=r"config\.data\.channels"):
+    brought_to(stereo, Form(channels=1))

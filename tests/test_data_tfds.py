@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from scae_jax.data.pictures import Form, in_form
 from scae_jax.data.sources import load_dataset
 from tests.toy_data import dataset_of, random_images
 from tests.toy_tfds import (
@@ -201,7 +202,7 @@ def test_sets_of_unknown_names_or_not_prepared_say_what_to_do(load, root, monkey
     (
       {"splits": {"train": [*TRAIN, (np.zeros((6, 9, 3), np.uint8), 0)], "test": TEST}}
       | other(image=image_feature(("-1", "-1", "3"))),
-      r"'train', example 7: .*, as of .*example 0, got \(6, 9, 3\); .*data\.name='folder'",
+      r"'train', example 7: .* 6x5 .*example 0, got 6x9; .*config\.data\.resize",
     ),
   ],
 )
@@ -211,6 +212,33 @@ def test_unusable_sets_are_refused(root, load, tmp_path, changes, message):
     load()
   assert "prepare it again" not in str(raised.value)  # The files are whole; that would not help.
   assert not (tmp_path / "cache").exists()
+
+
+def test_images_of_many_sizes_are_resized_and_cached_by_their_form(root, tmp_path):
+  sizes = [(6, 9), (20, 5), (8, 8), (31, 30)]
+  rows = [(np.full((*size, 3), 40 * i, np.uint8), i % 3) for i, size in enumerate(sizes)]
+  features = {"id": text_feature(), "label": label_feature()}
+  features["image"] = image_feature(("-1", "-1", "3"))
+  write_tfds(root, features=features, splits=dict.fromkeys(("train", "test"), rows))
+
+  def images(place) -> np.ndarray:
+    given = (str(place), str(tmp_path / "cache"))
+    form = Form(side=8, channels=1)
+    return load_dataset("svhn_cropped", *given, form).splits["train"].images
+
+  values = np.broadcast_to([[[0]], [[40]], [[80]], [[120]]], (4, 8, 8))
+  np.testing.assert_array_equal(images(root)[..., 0], values)
+  np.testing.assert_array_equal(images(tmp_path / "nothing")[..., 0], values)  # from the cache
+  with pytest.raises(ValueError, match="not prepared"):
+    load_dataset("svhn_cropped", str(tmp_path / "nothing"), str(tmp_path / "cache"))
+
+
+def test_a_form_is_made_of_images_that_are_cached_as_they_are(root, load, tmp_path):
+  write_tfds(root)
+  whole = load().splits["train"].images
+  given, form = (str(tmp_path / "nothing"), str(tmp_path / "cache")), Form(side=8, fill="pad")
+  small = load_dataset("svhn_cropped", *given, form).splits["train"].images
+  np.testing.assert_array_equal(small, in_form(whole, form))
 
 
 def test_a_set_that_names_code_of_elsewhere_is_refused(root, load):

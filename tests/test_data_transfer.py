@@ -5,6 +5,7 @@ import pytest
 
 from scae_jax.data import transfer
 from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.pictures import AS_IT_IS, Form
 from scae_jax.data.transfer import load_scored, rotated
 from tests.toy_data import dataset_of
 from tests.toy_system import data_options
@@ -19,8 +20,8 @@ def four(monkeypatch):
   """Sets of any name: those four images, 250 times where the name says many."""
   asked = []
 
-  def load(name, data_dir, cache_dir):
-    asked.append((name, data_dir, cache_dir))
+  def load(name, data_dir, cache_dir, form=AS_IT_IS):
+    asked.append((name, data_dir, cache_dir, form))
     images = np.tile(FOUR, (250 if "many" in name else 1, 1, 1, 1))
     split = Split(images, np.arange(len(images), dtype=np.int32) % 2)
     return Dataset(name.partition(":")[0], ("a", "b"), {"train": split, "test": split})
@@ -51,7 +52,7 @@ def shifts(name):
 def test_shifts_are_of_all_images_or_drawn_once_for_all_runs(four):
   assert shifts("translated_four:2,-3").tolist() == [[2, -3]] * 4
   assert shifts("translated_four:1").tolist() == [[1, 1]] * 4
-  assert four[0] == ("four", "", "")
+  assert four[0] == ("four", "", "", AS_IT_IS)
   loaded = scored("translated_four:2,-3")
   assert (loaded.name, loaded.class_names) == ("translated_four:2,-3", ("a", "b"))
   assert (list(loaded.splits), loaded.held_out, loaded.notes) == (["test"], "test", ())
@@ -148,7 +149,7 @@ def test_affine_is_drawn_and_says_so(four, name, canvas, side):
   """As affNIST where its files are not there."""
   loaded = scored(name, canvas, dir="data", cache_dir="cache")
   source = "mnist" if name == "affnist" else "four"
-  assert four == [(source, "data", "cache")]
+  assert four == [(source, "data", "cache", AS_IT_IS)]
   assert (loaded.name, loaded.image_shape) == (f"affine_{source}", (side, side, 1))
   assert loaded.splits["test"].images.any(axis=(1, 2, 3)).all()
   assert loaded.notes == (
@@ -175,12 +176,14 @@ def test_official_files_need_a_canvas_that_holds_them(tmp_path):
 def test_other_names_are_data_sets_as_they_are(four):
   loaded = scored("plain:1.0.0", dir="data", cache_dir="cache", affnist_dir="affnist")
   assert isinstance(loaded, Dataset)
-  assert four == [("plain:1.0.0", "data", "cache")]
+  assert four == [("plain:1.0.0", "data", "cache", AS_IT_IS)]
   moved = scored("translated_plain:1.0.0:1")
-  assert four[-1] == ("plain:1.0.0", "", "")
+  assert four[-1] == ("plain:1.0.0", "", "", AS_IT_IS)
   load_scored("plain", data_options(8, dir="config"), "given")
-  assert four[-1] == ("plain", "given", "")
+  assert four[-1] == ("plain", "given", "", AS_IT_IS)
   assert moved.name == "translated_plain:1"
+  scored("plain", canvas=8, resize=8, resize_fill="pad", channels=3)  # as the run's own images
+  assert four[-1][-1] == Form(8, "pad", 3)
 
 
 @pytest.mark.parametrize(

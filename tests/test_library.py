@@ -14,11 +14,14 @@ import pytest
 
 import scae_jax
 from scae_jax import geometry, mixtures
+from scae_jax.data.options import DataOptions
+from scae_jax.data.pictures import in_form
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.clusters import Clusters, read_clusters, write_clusters
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.parameters import PRETRAINED
+from tests.toy_data import random_images
 from tests.toy_system import toy_config
 
 
@@ -122,6 +125,40 @@ def test_images_of_another_size_are_scaled(digits, images, found):
   assert_same(digits.encode(images, resize=True), found)
 
 
+def test_images_of_many_sizes_become_what_those_of_training_became(digits):
+  """As the run's data section says; floats to a rounding of uint8, and grey by luminance."""
+  changes = {"data__canvas": 16, "data__resize": 16, "data__channels": 1}
+  images = [random_images(1, 24, 40)[0], random_images(1, 9, 9)[0]]
+  for fill in ("crop", "pad"):
+    options = read_settings(toy_config(**changes, data__resize_fill=fill)).data
+    assert isinstance(options, DataOptions)
+    given = ImageInput(options, 1, (16, 16))
+    expected = np.concatenate([in_form(image[None], options.form) for image in images])
+    batch = given.check(images, None, resize=True)
+    np.testing.assert_array_equal(batch["image"], expected)
+    alone = given.check(images[0][None], None, resize=True)
+    np.testing.assert_array_equal(alone["image"], expected[:1])
+    floats = [image / 255 for image in images]
+    near = given.check(floats, None, resize=True)
+    np.testing.assert_allclose(near["image"], expected / 255, atol=1.1 / 255)
+    mixed = given.check([images[0], floats[1]], None, resize=True)
+    np.testing.assert_allclose(mixed["image"], expected / 255, atol=1.1 / 255)
+    with pytest.raises(ValueError, match=r"divide by 255"):
+      given.check(np.float32(images[0])[None], None, resize=True)
+  ragged = [np.zeros((28, 28), np.uint8), np.zeros((16, 16), np.uint8)]
+  assert digits.encode(ragged, resize=True).object_presence.shape == (2, 24)
+  with pytest.raises(ValueError, match="resize=True"):
+    digits.encode(ragged)
+
+
+def test_without_data_resize_images_are_stretched(digits):
+  """By `jax.image.resize`, to its rounding."""
+  images = random_images(2, 28, 40, 1)
+  expected = jax.image.resize(images / np.float32(255), (2, 16, 16, 1), "linear")
+  prepared = digits.inputs.check(images, None, resize=True)["image"]
+  np.testing.assert_allclose(prepared, expected, atol=1e-6)
+
+
 def test_images_are_prepared_as_evaluation_prepares_them():
   """Cropped in the middle, normalised by the whole image."""
   options = read_settings(toy_config(data__canvas=12, data__crop=10, data__normalize=True)).data
@@ -130,16 +167,16 @@ def test_images_are_prepared_as_evaluation_prepares_them():
     given.check(np.zeros((3, 14, 14, 1), np.uint8), None, resize=False)
   images = np.random.RandomState(0).randint(0, 255, (3, 16, 16, 1)).astype(np.uint8)
   arrays = given.check(images, None, resize=False)
-  batch = given.place(arrays, resize=False)
+  batch = given.place(arrays)
   whole = images.reshape(3, -1) / 255
   mean, std = whole.mean(axis=1), whole.std(axis=1)
   middle = np.pad(images[:, 3:13, 3:13] / 255, ((0, 0), (1, 1), (1, 1), (0, 0)))
   expected = (middle - mean[:, None, None, None]) / std[:, None, None, None]
   np.testing.assert_allclose(batch["image"], expected, atol=1e-5)
-  floats = given.place(given.check(images / 255, None, resize=False), resize=False)
+  floats = given.place(given.check(images / 255, None, resize=False))
   assert_same(floats, batch, 1e-5)
   half = given.check(np.asarray(images / 255, jnp.bfloat16), None, resize=False)
-  assert_same(given.place(half, resize=False), batch, 0.1)
+  assert_same(given.place(half), batch, 0.1)
 
 
 def on_canvas(images):

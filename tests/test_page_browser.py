@@ -1,7 +1,9 @@
 """The page in a browser, headless Chromium: drawn on, an object turned, and compared with JAX."""
 
 import contextlib
+import dataclasses
 import os
+import re
 import shutil
 
 import jax.numpy as jnp
@@ -254,3 +256,29 @@ def test_numbers_of_a_class_capsule(digits, browser, tmp_path):
     page.get_by_role("button", name="As found", exact=True).click()
     next_frame(page)
     assert page.locator("#number-3-value").text_content() == "0.00"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["capsnet", "scae"])
+@pytest.mark.parametrize("names", [("Ankle boot", 20 * "Llanfairpw"), (12 * "word ", "الحيوانات")])
+def test_names_of_classes_are_shown_whole_or_cut_within_the_page(
+  digits, browser, tmp_path, name, names, width
+):
+  model, images = toy_model(digits, name)
+  names = tuple(name.strip() for name in names)
+  model = dataclasses.replace(model, class_names=names)
+  write.write_page(model, images, tmp_path / "page.html")
+  # On closing, the page must be no wider than the window.
+  with opened(browser, tmp_path / "page.html", viewport={"width": width, "height": 800}) as page:
+    shown = page.locator("bdi.name", has_text=re.compile(r"\D\D\D")).evaluate_all(
+      """tags => tags.map(tag => {
+        const [box, next] = [tag, tag.parentElement.querySelector("canvas")].map(
+          one => one && one.getBoundingClientRect());
+        return [tag.title, tag.textContent, tag.clientWidth, tag.scrollWidth,
+          box.right, next ? next.left : innerWidth];
+      })"""
+    )
+    assert {title for title, *_ in shown} == set(names)
+    for title, text, inner, whole, right, limit in shown:
+      assert (text, right <= limit) == (title, True)
+      assert inner >= min(whole, 100)  # pixels: enough of a long name

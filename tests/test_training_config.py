@@ -159,6 +159,18 @@ def test_resumed_run_may_change_cadence_and_grow(tmp_path):
     workdirs.check_same_run(workdir, toy_config(train__num_steps=23))
 
 
+def test_a_run_that_is_older_than_a_key_of_the_data_goes_on(tmp_path):
+  old = toy_config().unlock()
+  for key in ("resize", "resize_fill", "channels"):
+    del old.data[key]
+  workdir = write_workdir(tmp_path / "run", old.lock())
+  workdirs.check_same_run(workdir, toy_config())
+  workdirs.check_same_run(write_workdir(tmp_path / "new", toy_config()), old)
+  assert workdirs.load_settings(workdir).data == read_settings(toy_config()).data
+  with pytest.raises(RunError, match=r"data\.resize: 0 there, 16 given"):
+    workdirs.check_same_run(workdir, toy_config(data__resize=16))
+
+
 def test_cosine_that_ends_with_the_run_cannot_have_another_length(tmp_path):
   def cosine(num_steps: int, decay_steps: int):
     return toy_config(

@@ -22,9 +22,15 @@ from scae_jax.files import write_whole
 
 
 def cache_folder(cache_dir: str) -> pathlib.Path:
-  """The folder given, else `$SCAE_JAX_CACHE`, else `~/.cache/scae_jax`."""
+  """The folder given, else `$SCAE_JAX_CACHE`, else `~/.cache/scae_jax`; ValueError of no home."""
   folder = cache_dir or os.environ.get("SCAE_JAX_CACHE") or "~/.cache/scae_jax"
-  return pathlib.Path(folder).expanduser()
+  try:
+    return pathlib.Path(folder).expanduser()
+  except RuntimeError as error:
+    raise ValueError(
+      f"expected a folder for the cache, got {folder!r}, and {error} Set config.data.cache_dir or"
+      " SCAE_JAX_CACHE."
+    ) from error
 
 
 def load_or_build(
@@ -45,7 +51,13 @@ def newest_cached(folder: pathlib.Path, stem: str, version: str, name: str) -> D
   The version is major.minor.patch, or "" for any; the name is of the data set that it must hold.
   """
   pattern = re.compile(re.escape(stem) + r"-(\d+)\.(\d+)\.(\d+)\.npz")
-  paths = folder.iterdir() if folder.is_dir() else ()
+  try:
+    paths = [*folder.iterdir()]
+  except (FileNotFoundError, NotADirectoryError):
+    paths = []
+  except OSError as error:
+    logging.warning("The cache folder %s cannot be read: %s", folder, error)
+    paths = []
   found = {tuple(map(int, m.groups())): p for p in paths if (m := pattern.fullmatch(p.name))}
   usable = [v for v in sorted(found, reverse=True) if version in ("", ".".join(map(str, v)))]
   datasets = (read_cached(found[numbers], name) for numbers in usable)
@@ -58,9 +70,9 @@ def read_cached(path: pathlib.Path, name: str, fingerprint: str | None = None) -
   None when the file is not there, was made from another source, or cannot be used. A damaged file
   is reported and removed.
   """
-  if not path.is_file():
-    return None
   try:
+    if not path.is_file():
+      return None
     arrays = read_arrays(path)
     about = json.loads(arrays["about"].tobytes())
     if fingerprint not in (None, about["fingerprint"]):

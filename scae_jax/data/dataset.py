@@ -6,6 +6,8 @@ from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 
+from scae_jax.data.pictures import AS_IT_IS, Form, in_form
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
@@ -157,6 +159,17 @@ def hold_out_validation(dataset: Dataset, num_validation: int, seed: int = 0) ->
 
 
 AnySet = TypeVar("AnySet", bound=EvalDataset)
+
+
+def brought_to(dataset: AnySet, form: Form) -> AnySet:
+  """The data set with images of a form; ValueError where a stereo pair is to be grey or RGB."""
+  if form == AS_IT_IS:
+    return dataset
+  splits = {
+    name: dataclasses.replace(split, images=in_form(split.images, form))
+    for name, split in dataset.splits.items()
+  }
+  return dataclasses.replace(dataset, splits=splits)
 
 
 def middle(images: np.ndarray, side: int) -> np.ndarray:

@@ -1,8 +1,8 @@
 """A user's own images, sorted into one sub-folder a class."""
 
+import concurrent.futures
 import dataclasses
 import hashlib
-import itertools
 import os
 import pathlib
 
@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 from scae_jax.data.dataset import Dataset, Split, holdout
-from scae_jax.data.pictures import decode_pictures
+from scae_jax.data.pictures import AS_IT_IS, Form, decode_pictures
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 TEST_FRACTION = 0.2
@@ -34,14 +34,21 @@ class FolderListing:
     return hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
 
   @property
+  def paths(self) -> list[pathlib.Path]:
+    """All files, by split and class."""
+    return [path for by_class in self.files.values() for own in by_class.values() for path in own]
+
+  @property
   def fingerprint(self) -> str:
-    """Changes with any file's name, size or time of change."""
-    facts = hashlib.sha256(os.fsencode(self.root))
-    for by_class in self.files.values():
-      for path in itertools.chain(*by_class.values()):
-        status = path.stat()
-        name = os.fsencode(path.relative_to(self.root))
-        facts.update(b"\n%b\t%d\t%d" % (name, status.st_size, status.st_mtime_ns))
+    """Changes with the name or any byte of any file.
+
+    Every file is read: two that change places keep their sizes, and may keep their times. Raises
+    ValueError of one that cannot be read.
+    """
+    facts = hashlib.sha256()
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # hashing leaves the interpreter free
+      for path, digest in zip(self.paths, pool.map(_digest, self.paths), strict=True):
+        facts.update(b"%b\0%b" % (os.fsencode(path.relative_to(self.root)), digest))
     return facts.hexdigest()
 
 
@@ -72,19 +79,22 @@ def list_folder(data_dir: str) -> FolderListing:
   return FolderListing(root, files)
 
 
-def load_listing(listing: FolderListing) -> Dataset:
-  """Decodes the images of a folder.
+def load_listing(listing: FolderListing, form: Form = AS_IT_IS) -> Dataset:
+  """Decodes the images of a folder and brings all to one form.
 
   Without `train` and `test` folders, a fifth of each class (rounded, at least one) is held out for
   testing, by a fixed seed and the sorted file names. Raises ValueError, naming the file or class,
   of what `decode_pictures` refuses, or of a class of one image, which cannot be divided.
   """
-  splits, classes = {}, tuple(next(iter(listing.files.values())))
+  classes = tuple(next(iter(listing.files.values())))
+  paths = listing.paths
+  images = decode_pictures(((f"data set 'folder', file {path}", path) for path in paths), form)
+  _warn_of_black(images, paths)
+  splits, start = {}, 0
   for split, by_class in listing.files.items():
-    paths = itertools.chain(*by_class.values())
-    images = decode_pictures((f"data set 'folder', file {path}", path) for path in paths)
     counts = [len(one) for one in by_class.values()]
-    splits[split] = Split(images, np.repeat(np.arange(len(counts), dtype=np.int32), counts))
+    rows = slice(start, start := start + sum(counts))
+    splits[split] = Split(images[rows], np.repeat(np.arange(len(counts), dtype=np.int32), counts))
   if "" in splits:
     is_test = _chosen_for_test(listing.root, classes, splits[""].labels)
     splits = {"train": splits[""].take(~is_test), "test": splits[""].take(is_test)}
@@ -98,6 +108,27 @@ def _visible(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def _subfolders(folder: pathlib.Path) -> list[pathlib.Path]:
   return [path for path in _visible(folder) if path.is_dir()]
+
+
+def _digest(path: pathlib.Path) -> bytes:
+  try:
+    with path.open("rb") as file:
+      return hashlib.file_digest(file, "blake2b").digest()
+  except OSError as error:
+    raise ValueError(
+      f"data set 'folder': expected a file that can be read, got {path}: {error}; allow it, or"
+      " remove the file"
+    ) from error
+
+
+def _warn_of_black(images: np.ndarray, paths: list[pathlib.Path]) -> None:
+  if len(black := np.flatnonzero(~images.any(axis=(1, 2, 3)))):
+    logging.warning(
+      "%d of %d images are black all over, %s among them; what is transparent lies on black.",
+      len(black),
+      len(images),
+      paths[black[0]],
+    )
 
 
 def _warn_of(folder: pathlib.Path, passed_over: list[pathlib.Path]) -> None:

@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Annotated
 
-from scae_jax.bounds import MAX_EXAMPLES, MAX_SIDE, Bound, between, zero_or
+from scae_jax.bounds import MAX_EXAMPLES, MAX_SIDE, Bound, between, one_of, zero_or
+from scae_jax.data.pictures import Form
 
 MIN_CROP = 8  # pixels; of less nobody could tell what it shows
 
@@ -22,12 +23,16 @@ HALF_IN_VIEW = Bound(
 )
 
 
-@dataclasses.dataclass(frozen=True)
+GREY_OR_RGB = Bound("0, 1 (grey) or 3 (RGB)", lambda value, fields: value in (0, 1, 3))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DataOptions:
   """Which data set, and how an image becomes the model's input.
 
   Changes are in the order in which they are done to training images; 0 leaves one out. In
-  evaluation an image is normalised, its middle is cut out, and it lies in the middle of the canvas.
+  evaluation an image is resized and normalised, its middle is cut out, and it lies in the middle of
+  the canvas.
   """
 
   name: str  # a source, see `scae_jax.data.sources.load_dataset`
@@ -36,6 +41,10 @@ class DataOptions:
   # Folder of affNIST's official files, for `evaluate.py --dataset=affnist`; empty to draw the same
   # distribution from MNIST's test images.
   affnist_dir: str
+  # Side of the square that every image becomes as it is loaded, pixels.
+  resize: Annotated[int, zero_or(between(MIN_CROP, MAX_SIDE))] = 0
+  resize_fill: Annotated[str, one_of("crop", "pad")] = "crop"  # see `pictures.resized`
+  channels: Annotated[int, GREY_OR_RGB] = 0  # of every image; 0 is RGB if any is in colour
   # Training examples that are held out as the split "validation", on which the run is then judged
   # instead of the test split.
   num_validation: Annotated[int, between(0, MAX_EXAMPLES)]
@@ -58,3 +67,8 @@ class DataOptions:
   two_views: Annotated[bool, _off_with_overlay(False)]
   # Two images of different classes are overlaid, in evaluation too; see `scae_jax.data.overlay`.
   overlay: bool
+
+  @property
+  def form(self) -> Form:
+    """What images are brought to as they are loaded."""
+    return Form(self.resize, self.resize_fill, self.channels)

@@ -1,72 +1,163 @@
-"""Decoding of image files, the same for TFDS records and a user's folder."""
+"""Decoding of image files, the same for TFDS records and a user's folder, and their common form."""
 
+import dataclasses
 import io
 import os
+import re
 from collections.abc import Iterable
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 Source = bytes | os.PathLike[str]  # the encoded bytes, or the path of a file
-# Exact conversions to a mode that we keep: black and white, and palettes (GIF, some PNG).
-_LOSSLESS = {"L": "L", "RGB": "RGB", "1": "L", "P": "RGB"}
-_BY_CHANNELS = {1: "L", 3: "RGB"}
+_GREY = ("1", "L", "LA")
+_COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+# What brings a photograph upright, by its EXIF orientation. `ImageOps.exif_transpose` also writes
+# all other EXIF tags anew, which fails where some camera wrote an odd one.
+_UPRIGHT = {
+  2: Image.Transpose.FLIP_LEFT_RIGHT,
+  3: Image.Transpose.ROTATE_180,
+  4: Image.Transpose.FLIP_TOP_BOTTOM,
+  5: Image.Transpose.TRANSPOSE,
+  6: Image.Transpose.ROTATE_270,
+  7: Image.Transpose.TRANSVERSE,
+  8: Image.Transpose.ROTATE_90,
+}
+_LUMINANCE = np.array([19_595, 38_470, 7_471])  # of 65,536: ITU-R 601, as Pillow has it
 
 
-def decode_pictures(
-  sources: Iterable[tuple[str, Source]], channels: int | None = None
-) -> np.ndarray:
-  """Decodes images of one size to uint8 [n, h, w, c], see `decode_picture`.
+@dataclasses.dataclass(frozen=True)
+class Form:
+  """What all images of a data set are brought to; by default they stay as they are."""
+
+  side: int = 0  # of the square that each becomes, pixels; 0 keeps its size
+  fill: str = "crop"  # how it becomes a square: `crop` or `pad`, see `resized`
+  channels: int = 0  # 1 is grey, 3 RGB; 0 is RGB if any image is in colour
+
+  def __str__(self) -> str:
+    """Part of the name of a cache file: "" for images as they are, else such as `-32-crop-grey`."""
+    size = f"-{self.side}-{self.fill}" if self.side else ""
+    return size + {0: "", 1: "-grey", 3: "-rgb"}[self.channels]
+
+
+AS_IT_IS = Form()
+
+
+def decode_pictures(sources: Iterable[tuple[str, Source]], form: Form = AS_IT_IS) -> np.ndarray:
+  """Decodes images, brings them to a form and to one number of channels: uint8 [n, h, w, c].
 
   Each comes with what an error calls it. Raises ValueError where one cannot be decoded, or differs
-  from the first in its size or channels.
+  from the first in its size.
   """
-  images, first = [], ""
+  pictures: list[np.ndarray] = []
+  first = ""
   for where, source in sources:
     try:
-      images.append(decode_picture(source, channels))
+      picture = decode_picture(source)
     except ValueError as error:
       raise ValueError(f"{where}: {error}") from error
+    pictures.append(in_form(picture[None], form)[0])
     first = first or where
-    if images[-1].shape != images[0].shape:
+    sizes = ["x".join(map(str, one.shape[:2])) for one in (pictures[0], pictures[-1])]
+    if sizes[0] != sizes[1]:
       raise ValueError(
-        f"{where}: expected height, width and channels {images[0].shape}, as of {first}, got "
-        f"{images[-1].shape}; bring all images to one size and to grey or RGB, and load them as "
-        "data.name='folder'"
+        f"{where}: expected an image of {sizes[0]} pixels (height, width), as {first}, got"
+        f" {sizes[1]}; train with config.data.resize=N, which brings all to NxN, or bring them to"
+        " one size"
       )
-  return np.stack(images)
+  most = max((picture.shape[2] for picture in pictures), default=1)
+  return np.stack([in_channels(picture, most) for picture in pictures])
 
 
-def decode_picture(source: Source, channels: int | None = None) -> np.ndarray:
+def decode_picture(source: Source) -> np.ndarray:
   """Decodes a PNG, JPEG, BMP, GIF or WebP image with Pillow: uint8 [h, w, c], c 1 or 3.
 
-  EXIF rotation is not applied. With channels given, 1 or 3, it is converted to grey or RGB; else it
-  keeps what the file has, where black-and-white counts as grey and a palette as RGB. Raises
-  ValueError of what is broken, animated, or of a mode such as RGBA that has no grey or RGB form
-  without loss.
+  Photographs are brought upright, as their EXIF orientation says. What is transparent lies on
+  black. Black-and-white counts as grey, a palette and CMYK as colour. Raises ValueError of what is
+  broken, animated or deeper than 8 bits a channel.
   """
   try:
     with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-      frames = getattr(image, "n_frames", 1)
+      # Pillow cuts RGB of 16 bits to 8; what the file has is in its tiles until they are read.
+      depths = [str(tile[3]) for tile in getattr(image, "tile", ())]
+      # Other pictures of an MPO, as telephones write it, are previews or depths of the first.
+      frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
       image.load()  # Truncation shows here.
+      orientation = image.getexif().get(ExifTags.Base.Orientation)
   # Pillow reports broken files by all of these.
   except (OSError, SyntaxError, EOFError, ValueError, Image.DecompressionBombError) as error:
     raise ValueError(
       f"expected a whole image file, got one that Pillow cannot read ({error}); replace it"
     ) from error
-  if channels is not None:
-    return _pixels(image.convert(_BY_CHANNELS[channels]))
   if frames > 1:
     raise ValueError(f"expected a still image, got one of {frames} frames; save one frame of it")
-  if image.mode not in _LOSSLESS or "transparency" in image.info:
-    what = f"mode {image.mode}" + (" with transparency" if "transparency" in image.info else "")
+  is_deep = any(re.search(r";16[BLN]", depth) for depth in depths)
+  if is_deep or image.mode not in _GREY + _COLOUR:
+    depth = " of 16 bits a channel" if is_deep else ""
     raise ValueError(
-      f"expected a grey (L) or RGB image of 8 bits without transparency, got {what}; "
-      "convert it to grey or RGB"
+      f"expected a grey or colour image of 8 bits a channel, got mode {image.mode}{depth}; convert"
+      " it to grey or RGB of 8 bits, so that you choose what becomes white"
     )
-  return _pixels(image.convert(_LOSSLESS[image.mode]))
-
-
-def _pixels(image: Image.Image) -> np.ndarray:
-  pixels = np.asarray(image, dtype=np.uint8)
+  mode = "L" if image.mode in _GREY else "RGB"
+  if image.has_transparency_data:
+    black = Image.new("RGBA", image.size, (0, 0, 0, 255))
+    image = Image.alpha_composite(black, image.convert("RGBA"))
+  image = image.convert(mode)
+  if orientation in _UPRIGHT:
+    image = image.transpose(_UPRIGHT[orientation])
+  pixels = np.asarray(image)
   return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def in_form(images: np.ndarray, form: Form) -> np.ndarray:
+  """Images [n, h, w, c], uint8 or float in [0, 1], of the form's channels and resized.
+
+  Raises ValueError where a stereo pair is to become grey or RGB.
+  """
+  images = in_channels(images, form.channels)
+  return resized(images, (form.side, form.side), form.fill) if form.side else images
+
+
+def in_channels(images: np.ndarray, channels: int) -> np.ndarray:
+  """Images [..., c] as grey (1), by their luminance, or RGB (3); 0 leaves them."""
+  if channels in (0, images.shape[-1]):
+    return images
+  if images.shape[-1] == 2:
+    raise ValueError(
+      f"config.data.channels must be 0 for images of 2 channels, a stereo pair; it is {channels}"
+    )
+  if channels == 3:
+    return np.repeat(images, 3, axis=-1)
+  if images.dtype == np.uint8:
+    grey = (images @ _LUMINANCE.astype(np.int32) + 32_768) // 65_536
+  else:
+    grey = np.clip(images @ (_LUMINANCE / 65_536), 0, 1)
+  return grey.astype(images.dtype)[..., None]
+
+
+def resized(images: np.ndarray, size: tuple[int, int], fill: str) -> np.ndarray:
+  """Images [n, h, w, c], uint8 or float, in another height and width, pixels.
+
+  With `crop` the middle of an image fills the new shape; with `pad` the whole image lies in the
+  middle of black; with `stretch` its proportions change. Bilinear, and averaged over what a pixel
+  covers where images become smaller.
+  """
+  if images.shape[1:3] == size:
+    return images
+  height, width = size
+  dtype = np.uint8 if images.dtype == np.uint8 else np.float32
+  results = np.zeros((len(images), height, width, images.shape[3]), dtype)
+  for i, c in np.ndindex(len(images), images.shape[3]):  # Pillow has no image of two channels
+    picture = Image.fromarray(np.ascontiguousarray(images[i, ..., c], dtype))
+    if fill == "crop":
+      filled = ImageOps.fit(picture, (width, height), Image.Resampling.BILINEAR)
+      results[i, ..., c] = np.asarray(filled)
+      continue
+    inner = width, height
+    if fill == "pad":
+      scale = min(width / picture.width, height / picture.height)
+      inner = max(1, round(scale * picture.width)), max(1, round(scale * picture.height))
+    left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
+    whole = picture.resize(inner, Image.Resampling.BILINEAR)
+    results[i, top : top + inner[1], left : left + inner[0], c] = np.asarray(whole)
+  return results

@@ -13,7 +13,8 @@ import pathlib
 
 import numpy as np
 
-from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.dataset import Dataset, Split, brought_to
+from scae_jax.data.pictures import AS_IT_IS, Form
 from scae_jax.data.tfds_source import TfdsSet, read_records
 
 SIDE = 48  # pixels
@@ -27,8 +28,11 @@ DIVISIONS = {
 }
 
 
-def decode_smallnorb(source: TfdsSet, folder: pathlib.Path, division: str) -> Dataset:
-  """Decodes the prepared version in a folder, halves the images, and divides them as it is asked.
+def decode_smallnorb(
+  source: TfdsSet, folder: pathlib.Path, division: str, form: Form = AS_IT_IS
+) -> Dataset:
+  """Decodes the prepared version in a folder, halves the images, brings them to a form, and divides
+  them as it is asked.
 
   The division is one of `DIVISIONS`, or "" for the set's own splits. Raises ValueError as
   `read_records` does, and of images that are not 96x96.
@@ -56,7 +60,7 @@ def decode_smallnorb(source: TfdsSet, folder: pathlib.Path, division: str) -> Da
       splits["train"] = split.take(is_familiar)
     else:
       splits |= {"test": split.take(~is_familiar), "familiar": split.take(is_familiar)}
-  return Dataset(full_name, class_names, splits)
+  return brought_to(Dataset(full_name, class_names, splits), form)
 
 
 def halve(images: np.ndarray) -> np.ndarray:

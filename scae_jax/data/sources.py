@@ -9,9 +9,10 @@ import re
 from absl import logging
 
 from scae_jax.data.cache import cache_folder, load_or_build, newest_cached
-from scae_jax.data.dataset import Dataset
+from scae_jax.data.dataset import Dataset, brought_to
 from scae_jax.data.digits import load_digits
 from scae_jax.data.folder import list_folder, load_listing
+from scae_jax.data.pictures import AS_IT_IS, Form
 from scae_jax.data.smallnorb import DIVISIONS, SIDE, decode_smallnorb
 from scae_jax.data.tfds_source import TfdsSet, decode_prepared, import_tfds, tfds_folder
 
@@ -26,8 +27,10 @@ _VALID_NAMES = (
 _TFDS_NAME = re.compile(r"(\w+)(?:/([\w.\-]+?))?(?::(\d+\.\d+\.\d+))?(?::(.*))?")
 
 
-def load_dataset(name: str, data_dir: str = "", cache_dir: str = "") -> Dataset:
-  """Loads a data set into host memory.
+def load_dataset(
+  name: str, data_dir: str = "", cache_dir: str = "", form: Form = AS_IT_IS
+) -> Dataset:
+  """Loads a data set into host memory, its images brought to a form.
 
   The name is `digits`, `folder`, the dotted path of a function that returns a `Dataset`, or a TFDS
   name: `mnist`, `mnist:3.0.1`, `cifar10_corrupted/fog_1`, `smallnorb:novel_azimuth`. `data_dir` is
@@ -40,16 +43,16 @@ def load_dataset(name: str, data_dir: str = "", cache_dir: str = "") -> Dataset:
   Raises ValueError if the name is unknown, the data set is not usable, the function fails, or the
   data set is not prepared; the message then has the commands that prepare it.
   """
-  cache = cache_folder(cache_dir)
   if name == "digits":
-    return load_digits()
+    return brought_to(load_digits(), form)
+  if is_dotted(name):
+    return brought_to(_call(name, data_dir), form)
+  cache = cache_folder(cache_dir)
   if name == "folder":
     listing = list_folder(data_dir)
-    path = cache / f"folder-{listing.key}.npz"
-    return load_or_build(path, name, listing.fingerprint, lambda: load_listing(listing))
-  if is_dotted(name):
-    return _call(name, data_dir)
-  return _load_tfds(name, data_dir, cache)
+    path, fingerprint = cache / f"folder-{listing.key}{form}.npz", listing.fingerprint
+    return load_or_build(path, name, fingerprint, lambda: load_listing(listing, form))
+  return _load_tfds(name, data_dir, cache, form)
 
 
 def is_dotted(name: str) -> bool:
@@ -73,14 +76,14 @@ def _call(path: str, data_dir: str) -> Dataset:
   return dataset
 
 
-def _load_tfds(name: str, data_dir: str, cache: pathlib.Path) -> Dataset:
+def _load_tfds(name: str, data_dir: str, cache: pathlib.Path, form: Form) -> Dataset:
   """Reads what is prepared, or else the newest cache file of it."""
   match = _TFDS_NAME.fullmatch(name)
   if match is None or (match[4] is not None and match[1] != "smallnorb"):
     raise ValueError(f"expected the name of a data set, got {name!r}; {_VALID_NAMES}")
   division = match[4]
   source = TfdsSet(match[1], match[2] or "", match[3] or "", tfds_folder(data_dir))
-  full_name, decode = source.unversioned, decode_prepared
+  full_name, decode = source.unversioned, functools.partial(decode_prepared, form=form)
   stem = full_name.replace("/", "-")
   if source.builder == "smallnorb":
     if division not in (None, *DIVISIONS):
@@ -89,15 +92,18 @@ def _load_tfds(name: str, data_dir: str, cache: pathlib.Path) -> Dataset:
     full_name = f"smallnorb:{division}" if division else "smallnorb"
     # Not the file name that images in full size would have.
     stem = f"smallnorb-{SIDE}" + (f"-{division}" if division else "")
-    decode = functools.partial(decode_smallnorb, division=division or "")
+    decode = functools.partial(decode_smallnorb, division=division or "", form=form)
   folder = source.prepared()
   if folder is not None:
     fingerprint = (folder / "dataset_info.json").read_text(errors="replace")
-    path = cache / f"{stem}-{folder.name}.npz"
+    path = cache / f"{stem}{form}-{folder.name}.npz"
     return load_or_build(path, full_name, fingerprint, lambda: decode(source, folder))
-  dataset = newest_cached(cache, stem, source.version, full_name)
-  if dataset is None:
-    raise ValueError(_absent(source, cache))
+  dataset = newest_cached(cache, f"{stem}{form}", source.version, full_name)
+  if dataset is None:  # images of one size are cached as they are, too
+    dataset = newest_cached(cache, stem, source.version, full_name)
+    if dataset is None:
+      raise ValueError(_absent(source, cache))
+    dataset = brought_to(dataset, form)
   logging.info("%s is not prepared in %s: read from %s.", full_name, source.root, cache)
   return dataset
 

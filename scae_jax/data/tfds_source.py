@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.data.pictures import decode_pictures
+from scae_jax.data.pictures import AS_IT_IS, Form, decode_pictures
 
 READABLE_FORMAT = "array_record"
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -90,9 +90,9 @@ def tfds_folder(data_dir: str) -> pathlib.Path:
   return pathlib.Path(folder).expanduser()
 
 
-def decode_prepared(source: TfdsSet, folder: pathlib.Path) -> Dataset:
+def decode_prepared(source: TfdsSet, folder: pathlib.Path, form: Form) -> Dataset:
   """Decodes a prepared set of images with one label each; raises as `read_records` does."""
-  class_names, records = read_records(source, folder)
+  class_names, records = read_records(source, folder, form=form)
   splits = {
     name: Split(images, np.ascontiguousarray(labels[:, 0]))
     for name, (images, labels) in records.items()
@@ -101,14 +101,15 @@ def decode_prepared(source: TfdsSet, folder: pathlib.Path) -> Dataset:
 
 
 def read_records(
-  source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...] = ()
+  source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...] = (), form: Form = AS_IT_IS
 ) -> tuple[tuple[str, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
   """Decodes the splits 'train' and 'test' ('validation' where there is no 'test') of one version.
 
   The keys are the names of the image and of the labels to read; () stands for the supervised pair
   that the set declares, or else its only image and its only class label. Returns class names of the
-  first label; and by split images uint8 [n, h, w, c] and labels int32 [n, number of labels]. Raises
-  ValueError where TFDS is not installed, and of files or features that cannot be read or used.
+  first label; and by split images uint8 [n, h, w, c], brought to a form, and labels int32
+  [n, number of labels]. Raises ValueError where TFDS is not installed, and of files or features
+  that cannot be read or used.
   """
   where = f"data set {str(source)!r}"
   again = f"remove {folder} and prepare it again:\n{source.prepare_commands}"
@@ -156,6 +157,8 @@ def read_records(
   # Pillow decodes here what TFDS would decode by whatever library is installed.
   images = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
   decoders = {key: tfds.decode.SkipDecoding() for key in images}
+  # Where nothing else is asked for, as many channels as the set declares.
+  form = dataclasses.replace(form, channels=form.channels or features[keys[0]].shape[-1])
   splits = {}
   for name, stored in (("train", "train"), ("test", test)):
     with whole_files():
@@ -165,7 +168,7 @@ def read_records(
       pictures = [bytes(row[0]) for row in rows]  # of a damaged file some are None
       labels = np.array([row[1:] for row in rows], np.int32)
     named = [(f"{where}, split {stored!r}, example {i}", one) for i, one in enumerate(pictures)]
-    splits[name] = decode_pictures(named, features[keys[0]].shape[-1]), labels
+    splits[name] = decode_pictures(named, form), labels
   return tuple(features[keys[1]].names), splits
 
 

@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from scae_jax.data import affine, affnist
-from scae_jax.data.dataset import Dataset, EvalDataset, Split, crop_middle, normalized
+from scae_jax.data.dataset import Dataset, EvalDataset, Split, brought_to, crop_middle, normalized
 from scae_jax.data.options import DataOptions
+from scae_jax.data.pictures import Form
 from scae_jax.data.sources import load_dataset
 
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
@@ -52,7 +53,8 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
   that is empty, in the folder of the options. Sets that are drawn take the test split that they
   name, and are always the same.
 
-  Moved images are drawn on a square of `options.canvas` pixels a side, `affine_mnist` at affNIST's
+  Images, but affNIST's, are first brought to the form of the options (`resize`, `channels`). Moved
+  images are drawn on a square of `options.canvas` pixels a side, `affine_mnist` at affNIST's
   40 where the canvas is larger. The middle `crop` x `crop` pixels are cut out of every image but
   affNIST's before it is moved. Normalisation uses the whole, unmoved image.
 
@@ -67,11 +69,12 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
         f"train with config.data.canvas={affnist.SIDE} or more, or score on affine_mnist, which is "
         "drawn at the size of the canvas"
       )
-    official = affnist.load_affnist(options.affnist_dir)
+    colours = Form(channels=options.channels)
+    official = brought_to(affnist.load_affnist(options.affnist_dir), colours)
     return normalized(official) if normalize else official
   request = _read("affine_mnist" if name == "affnist" else name)
   source = name if request is None else request.source
-  dataset = load_dataset(source, data_dir or options.dir, options.cache_dir)
+  dataset = load_dataset(source, data_dir or options.dir, options.cache_dir, options.form)
   dataset = crop_middle(normalized(dataset) if normalize else dataset, options.crop)
   if request is None:
     return dataset

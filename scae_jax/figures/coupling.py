@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
+from scae_jax.figures.names import Names, written
 from scae_jax.figures.style import GREY, new_figure, show_picture
 from scae_jax.typing import Num, typed
 
@@ -34,9 +35,11 @@ def coupling(
   another number of names than of parents raises ValueError.
   """
   iterations, num_children, num_parents = coupling.shape
-  names = list(class_names) or [str(k) for k in range(num_parents)]
-  if len(names) != num_parents:
-    raise ValueError(f"expected a name for each of {num_parents} parents, got {len(names)} names.")
+  names = written(class_names or [str(k) for k in range(num_parents)])
+  if len(names.texts) != num_parents:
+    raise ValueError(
+      f"expected a name for each of {num_parents} parents, got {len(names.texts)} names."
+    )
   rows = mean_of_groups(coupling)
   # An even share, and shares as far from it on both sides as the furthest.
   even = 1 / num_parents
@@ -44,7 +47,9 @@ def coupling(
   ends = max(even - furthest, 0.0), even, even + furthest
   scale = TwoSlopeNorm(vmin=ends[0], vcenter=ends[1], vmax=ends[2])
   side = min(float(np.clip(0.19 * num_parents, 1.6, 5.0)), MAX_WIDTH / iterations)
-  figure = new_figure(side * iterations + 3.2, 4.4, "Coupling of children with parents")
+  figure = new_figure(
+    side * iterations + 3.2, 4.3 + names.length, "Coupling of children with parents"
+  )
   widths = (1.5, *[side] * iterations)
   grid = figure.add_gridspec(2, iterations + 1, height_ratios=(3.4, 1), width_ratios=widths)
   show_picture(figure.add_subplot(grid[0, 0]), image)
@@ -81,15 +86,15 @@ def mean_of_groups(coupling: np.ndarray) -> np.ndarray:
   return np.stack([group.mean(axis=1) for group in groups], axis=1)
 
 
-def _draw_agreement(axes: Axes, means: np.ndarray, bottom: float, names: Sequence[str]) -> None:
+def _draw_agreement(axes: Axes, means: np.ndarray, bottom: float, names: Names) -> None:
   """Bars of [k] that stand on `bottom`; the largest is dark."""
   colours = np.where(means == means.max(), "0.2", "0.7")
   axes.bar(range(len(means)), means - bottom, bottom=bottom, color=colours)
   axes.axhline(bottom, color=GREY, lw=0.6)
   axes.set_xlim(-0.5, len(means) - 0.5)
-  step = -(-len(names) // MAX_WRITTEN_PARENTS)
-  axes.set_xticks(range(0, len(names), step), names[::step])
-  if max(map(len, names)) > 2:
+  step = -(-len(names.texts) // MAX_WRITTEN_PARENTS)
+  axes.set_xticks(range(0, len(names.texts), step), names.texts[::step], family=names.fonts)
+  if max(map(len, names.texts)) > 2:
     axes.tick_params(axis="x", rotation=90)
   axes.set_xlabel("parent capsule")
   axes.spines[["top", "right"]].set_visible(False)

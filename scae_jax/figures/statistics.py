@@ -7,7 +7,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from scae_jax.figures.style import GREY, LABEL_SIZE, TITLE_SIZE, bare, new_figure, palette, plain
+from scae_jax.figures.names import Names, written
+from scae_jax.figures.style import (
+  GREY,
+  LABEL_SIZE,
+  SMALL_SIZE,
+  TITLE_SIZE,
+  bare,
+  new_figure,
+  palette,
+  plain,
+)
 from scae_jax.typing import Int, Num, typed
 
 MAX_CAPSULES = 64
@@ -33,14 +43,16 @@ def presences_by_class(
   kept = np.sort(np.argsort(-best, kind="stable")[:MAX_CAPSULES])
   order = kept[np.lexsort((-best[kept], preferred[kept]))]
 
-  figure = new_figure(min(0.24 * len(order), 11) + 2.4, min(0.26 * len(class_names), 12) + 1.5)
+  names = written(class_names)
+  width, height = min(0.24 * len(order), 11), min(0.26 * len(class_names), 12)
+  figure = new_figure(width + 2.0 + names.length, height + 1.5)
   axes = figure.add_subplot()
   picture = axes.imshow(means[:, order], cmap="magma", vmin=0.0, aspect="auto")
   axes.set_title(f"Mean by class: {title}" if title else "Mean by class", fontsize=TITLE_SIZE)
   axes.set_xticks(range(len(order)), [str(k) for k in order])
   if len(order) > 24:
     axes.tick_params(axis="x", rotation=90)
-  _name_classes(axes.set_yticks, class_names)
+  _name_classes(axes.set_yticks, names)
   axes.set(xlabel="capsule", ylabel="class")
   figure.colorbar(picture, ax=axes, pad=0.015, fraction=0.05)
   return figure
@@ -59,13 +71,14 @@ def confusion(
   """
   shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
   side = float(np.clip(0.42 * len(class_names), 2.5, 11))
-  figure = new_figure(side + 1.6, side + 1.2)
+  names = written(class_names)
+  figure = new_figure(side + 1.2 + names.length, side + 0.8 + names.length)
   axes = figure.add_subplot()
   axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
   axes.set_title(title or "Confusion", fontsize=TITLE_SIZE)
-  _name_classes(axes.set_yticks, class_names)
-  _name_classes(axes.set_xticks, class_names)
-  if max(map(len, class_names)) > 3:
+  _name_classes(axes.set_yticks, names)
+  _name_classes(axes.set_xticks, names)
+  if max(map(len, names.texts)) > 3:
     axes.tick_params(axis="x", rotation=90)
   axes.set(xlabel=columns, ylabel="label")
   if len(class_names) <= MAX_WRITTEN_CLASSES:
@@ -88,21 +101,22 @@ def embedding(
   The first 30 classes stand in the legend.
   """
   colours = palette(len(class_names))
-  figure = new_figure(6.4, 5.2)
+  names = written(class_names)
+  figure = new_figure(5.8 + names.length, 5.2)
   axes = figure.add_subplot()
   # One collection in the order of the examples: by class, the last class would hide the others.
   axes.scatter(points[:, 0], points[:, 1], s=9, c=colours[labels], alpha=0.8, linewidths=0)
   axes.set_title(title or "Embedding", fontsize=TITLE_SIZE)
   bare(axes)
   axes.set_aspect("equal", adjustable="datalim")
-  names = class_names[:MAX_LEGEND]
+  labels_shown = names.texts[:MAX_LEGEND]
   figure.legend(
     handles=[
-      Line2D([], [], marker="o", ls="", ms=5, color=colours[i], label=name)
-      for i, name in enumerate(names)
+      Line2D([], [], marker="o", ls="", ms=5, color=colour) for colour in colours[:MAX_LEGEND]
     ],
+    labels=labels_shown,
     loc="outside right center",
-    fontsize=LABEL_SIZE if len(names) <= 15 else None,
+    prop={"family": names.fonts, "size": LABEL_SIZE if len(labels_shown) <= 15 else SMALL_SIZE},
     frameon=False,
     handletextpad=0.2,
   )
@@ -154,7 +168,7 @@ def mean_by_class(features: np.ndarray, labels: np.ndarray, num_classes: int) ->
   return belongs @ features / np.maximum(belongs.sum(axis=1, keepdims=True), 1)
 
 
-def _name_classes(set_ticks, class_names: Sequence[str]) -> None:
+def _name_classes(set_ticks, names: Names) -> None:
   """Writes class names along an axis, at most 50 of them, at equal distances."""
-  step = -(-len(class_names) // 50)
-  set_ticks(range(0, len(class_names), step), class_names[::step])
+  step = -(-len(names.texts) // 50)
+  set_ticks(range(0, len(names.texts), step), names.texts[::step], family=names.fonts)

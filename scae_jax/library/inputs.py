@@ -1,15 +1,16 @@
 """From images and points of one's own to the batches that a model sees."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from scae_jax.data.augmentation import centre_on_canvas, to_unit_range
 from scae_jax.data.dataset import middle, pixel_statistics
 from scae_jax.data.options import DataOptions
+from scae_jax.data.pictures import in_channels, resized
+from scae_jax.models.system import Numbers
 from scae_jax.typing import Batch
 
 MAX_COORDINATE = 1e6  # of points; squares and products of those below stay finite in float32
@@ -24,16 +25,44 @@ class ImageInput:
   side: tuple[int, int]  # height and width of the images that it was trained on, pixels
 
   def check(
-    self, images: np.ndarray, presence: np.ndarray | None, *, resize: bool
+    self, examples: Numbers | Sequence[Numbers], presence: np.ndarray | None, *, resize: bool
   ) -> dict[str, np.ndarray]:
     """`image` with a channel axis, of images as `Model.encode` takes them; or ValueError in one
     line."""
     if presence is not None:
       raise ValueError("presence is of points, and this model takes images; leave it out.")
+    if isinstance(examples, list | tuple) and len({np.shape(image) for image in examples}) > 1:
+      if not resize:
+        raise ValueError("images have different shapes; give resize=True to bring them together.")
+      alone = [self.check([image], None, resize=True)["image"] for image in examples]
+      if len({image.dtype for image in alone}) > 1:
+        alone = [_in_unit_range(image) for image in alone]
+      return {"image": np.concatenate(alone)}
+    images = self._sound(np.asarray(examples))
+    if resize and self.options.resize:
+      return {"image": resized(images, self.side, self.options.resize_fill)}
+    if resize and images.shape[1:3] != self.side:
+      return {"image": resized(_in_unit_range(images), self.side, "stretch")}
+    height, width = images.shape[1:3]
+    # Training images may be larger than the canvas: their middle is cropped out.
+    fits = (height, width) == self.side or max(height, width) <= self.options.canvas
+    if not (resize or fits):
+      side, most = "x".join(map(str, self.side)), self.options.canvas
+      raise ValueError(
+        f"images are {height}x{width} pixels; this model takes at most {most}x{most} and was"
+        f" trained on {side}. Give resize=True to scale them to {side}."
+      )
+    return {"image": images}
+
+  def _sound(self, images: np.ndarray) -> np.ndarray:
+    """Images [n, h, w, c] of the model's channels, uint8 or float in [0, 1]; or ValueError."""
     # A last axis of 1 or 3 is of channels, and the image a single one.
-    if images.ndim == 3 and self.channels == 1 and images.shape[2] not in (1, 3):
+    takes_grey = self.channels == 1 or self.options.channels == 3
+    if images.ndim == 3 and takes_grey and images.shape[2] not in (1, 3):
       images = images[..., None]
-    if images.ndim != 4 or images.shape[3] != self.channels or 0 in images.shape[1:]:
+    # Where the config says what training images become, these become it too.
+    channels = (1, 3) if self.options.channels else (self.channels,)
+    if images.ndim != 4 or images.shape[3] not in channels or 0 in images.shape[1:]:
       last = "[n, h, w] or [n, h, w, 1]" if self.channels == 1 else f"[n, h, w, {self.channels}]"
       raise ValueError(
         f"images must have shape {last}; they have {list(images.shape)}. A single image is"
@@ -50,28 +79,15 @@ class ImageInput:
       # Not min and max: NaN is in no range.
       if not np.all((images >= 0) & (images <= 1)):
         raise ValueError("float images must be in [0, 1]; divide by 255, or give them as uint8.")
-    height, width = images.shape[1:3]
-    # Training images may be larger than the canvas: their middle is cropped out.
-    fits = (height, width) == self.side or max(height, width) <= self.options.canvas
-    if not (resize or fits):
-      side, most = "x".join(map(str, self.side)), self.options.canvas
-      raise ValueError(
-        f"images are {height}x{width} pixels; this model takes at most {most}x{most} and was"
-        f" trained on {side}. Give resize=True to scale them to {side}."
-      )
-    return {"image": images}
+    return in_channels(images, self.channels)
 
-  def place(self, arrays: Mapping[str, np.ndarray], *, resize: bool) -> Batch:
+  def place(self, arrays: Mapping[str, np.ndarray]) -> Batch:
     """A batch of what `check` gave, its images on the canvas, [b, canvas, canvas, c]."""
     images = arrays["image"]
     if images.dtype == np.uint8:
       pixels = np.asarray(to_unit_range(jnp.asarray(images)))
     else:
       pixels = images = images.astype(np.float32)
-    if resize and images.shape[1:3] != self.side:
-      shape = (len(images), *self.side, self.channels)
-      pixels = np.asarray(jnp.clip(jax.image.resize(pixels, shape, "linear"), 0, 1))
-      images = pixels
     if self.options.crop and min(pixels.shape[1:3]) >= self.options.crop:
       pixels = middle(pixels, self.options.crop)
     placed = centre_on_canvas(jnp.asarray(pixels), self.options.canvas)
@@ -89,11 +105,12 @@ class PointInput:
   num_points: int
 
   def check(
-    self, points: np.ndarray, presence: np.ndarray | None, *, resize: bool
+    self, examples: Numbers | Sequence[Numbers], presence: np.ndarray | None, *, resize: bool
   ) -> dict[str, np.ndarray]:
     """`points` and `presence`, with absent points up to `num_points`; or ValueError in one line."""
     if resize:
       raise ValueError("resize is of images, and this model takes points; leave it out.")
+    points = np.asarray(examples)
     if points.ndim != 3 or points.shape[2] != 2 or points.shape[1] > self.num_points:
       raise ValueError(
         f"points must have shape [n, p, 2] with p at most {self.num_points}; they have"
@@ -118,6 +135,13 @@ class PointInput:
       "presence": np.pad(presence, absent).astype(np.float32),
     }
 
-  def place(self, arrays: Mapping[str, np.ndarray], *, resize: bool) -> Batch:
+  def place(self, arrays: Mapping[str, np.ndarray]) -> Batch:
     """What `check` gave, as a batch."""
     return {name: jnp.asarray(array) for name, array in arrays.items()}
+
+
+def _in_unit_range(images: np.ndarray) -> np.ndarray:
+  """Images as float32 in [0, 1]."""
+  if images.dtype == np.uint8:
+    return images.astype(np.float32) / np.float32(255)
+  return images.astype(np.float32)

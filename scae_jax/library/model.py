@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -69,7 +69,7 @@ class Model:
   @single_precision
   def encode(
     self,
-    examples: Numbers,
+    examples: Numbers | Sequence[Numbers],
     *,
     resize: bool = False,
     presence: Numbers | None = None,
@@ -80,7 +80,8 @@ class Model:
     Args:
       examples: images, uint8 or float in [0, 1], [n, h, w] or [n, h, w, c]; those smaller than the
         canvas lie in its middle, on black. Of a model of points, coordinates [n, p, 2].
-      resize: whether images of another size are scaled to that of the training images.
+      resize: whether images of another size, or of several in a list, are brought to that of the
+        training images: as `data.resize` brought these there, else stretched.
       presence: of points, [n, p], 1 or 0; None: all are there.
       refine_steps: of free-form inference, which moves each example's posterior uphill on its bound
         (`evaluation.free_form`); for systems with posteriors.
@@ -92,18 +93,17 @@ class Model:
       ValueError: examples that the model does not take, or a system without posteriors.
     """
     known = None if presence is None else np.asarray(presence)
-    examples = np.asarray(examples)
     arrays = self.inputs.check(examples, known, resize=resize)
     if refine_steps < 0:
       raise ValueError(f"refine_steps must be 0 or more; it is {refine_steps}.")
     find = self._refined(refine_steps) if refine_steps else self._compiled("find", self._find)
 
     def run(chunk: dict[str, np.ndarray], start: int) -> Found:
-      return find(self.variables, self.inputs.place(chunk, resize=resize), start)
+      return find(self.variables, self.inputs.place(chunk), start)
 
     found = self._in_batches(run, arrays)
     if found.groups is not None:
-      found = found.replace(groups=found.groups[:, : examples.shape[1]])
+      found = found.replace(groups=found.groups[:, : np.shape(examples)[1]])
     return found
 
   @single_precision
@@ -148,7 +148,7 @@ class Model:
 
   def predict(
     self,
-    examples: Numbers,
+    examples: Numbers | Sequence[Numbers],
     *,
     by: str = "",
     resize: bool = False,

@@ -1,6 +1,6 @@
 // Where images come from: the strip of test images, their map, and the pen.
 
-import { at, css, element, paint_picture, set } from "./pictures.js";
+import { at, css, element, name_tag, paint_picture, set } from "./pictures.js";
 
 const PEN_RADIUS = 1.3; // pixels of the image
 const PEN_EDGE = 0.7; // pixels over which ink fades, inside and outside of the radius
@@ -30,7 +30,7 @@ export function show_test_images(images, facts, choose) {
   });
   class_names.forEach((name, i) => {
     const dot = element("span", { class: "dot", style: `background: ${colours[i]}` });
-    at("legend").append(element("span", {}, dot, name), " ");
+    at("legend").append(element("span", {}, dot, name_tag(name)), " ");
   });
 }
 

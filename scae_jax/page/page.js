@@ -4,7 +4,7 @@
 // or vectors.js, shows what is found in the image.
 
 import { listen_to_pen, mark_test_image, show_test_images, stroke } from "./choose.js";
-import { at, css, element, paint_picture, set } from "./pictures.js";
+import { at, css, element, name_tag, paint_picture, set } from "./pictures.js";
 import { encode } from "./system.js";
 import { inflate, read_params } from "./weights.js";
 
@@ -62,9 +62,8 @@ function show_image(answer) {
   const { image, number } = state;
   paint_picture(at("image"), canvas, image, channels);
   set(at("guide"), { visibility: number === null ? "visible" : "hidden" });
-  const name = number === null ? "" : class_names[facts.labels[number]];
-  const where = number === null ? "Your drawing." : `Test image ${number}, label ${name}.`;
-  at("answer").textContent = `${where} ${answer}`;
+  const of_test = () => [`Test image ${number}, label `, name_tag(class_names[facts.labels[number]]), ". "];
+  at("answer").replaceChildren(...(number === null ? ["Your drawing. "] : of_test()), ...answer);
 }
 
 // A row of a list for one capsule: a radio button with a picture, a bar, and, if it can be taken out
@@ -75,7 +74,7 @@ export function add_row(list, kind, i, name, choose, switch_on = null) {
   const row = element(
     "li",
     {},
-    element("label", {}, radio, element("span", {}, name), element("canvas")),
+    element("label", {}, radio, name_tag(name), element("canvas")),
     element("span", { class: "bar" }, element("span")),
     element("output"),
   );
@@ -113,7 +112,7 @@ export function show_slider(name, value, shown, unit) {
 }
 
 // Shows the first image. A view has `summary`, a text; `found_in(arrays, n)`, what the page carries
-// where it has no encoder; `answer(found)`, a sentence; and `show()`, called for every new image.
+// where it has no encoder; `answer(found)`, the parts of a sentence; and `show()`, called for every new image.
 export function start(view) {
   function look_at(image, number) {
     const find = () => (facts.left_out ? view.found_in(carried, number) : encode(model, image));

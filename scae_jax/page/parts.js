@@ -9,7 +9,7 @@ import {
   add_row, add_sliders, canvas, channels, class_names, facts, later, model, show_row, show_slider,
   show_times, squared_error, start, state, timed,
 } from "./page.js";
-import { at, element, paint, paint_owners, paint_picture } from "./pictures.js";
+import { at, element, name_tag, paint, paint_owners, paint_picture } from "./pictures.js";
 import { alpha, draw, template, warp_parts } from "./system.js";
 
 const PRESENT = 0.5; // parts below this have no dot
@@ -196,10 +196,10 @@ start({
     + " Choose an image; then turn an object and watch its parts follow.",
   found_in,
   answer({ probe }) {
-    if (!probe) return "";
+    if (!probe) return [];
     const best = argmax(probe);
-    return `The linear probe on object presences answers ${class_names[best]}`
-      + ` (${(100 * probe[best]).toFixed(0)}\u00a0%).`;
+    const share = ` (${(100 * probe[best]).toFixed(0)}\u00a0%).`;
+    return ["The linear probe on object presences answers ", name_tag(class_names[best]), share];
   },
   show,
   reset() {

@@ -44,6 +44,9 @@ export function set(one, attributes) {
   for (const [name, value] of Object.entries(attributes)) one.setAttribute(name, value);
 }
 
+// A name that may be long, in any script: on one line, cut by an ellipsis where there is no room.
+export const name_tag = (name) => element("bdi", { class: "name", title: name }, name);
+
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set(["circle", "line", "polygon", "rect"]);
 

@@ -5,7 +5,7 @@ import {
   add_row, add_sliders, canvas, channels, class_names, facts, later, model, show_row, show_slider,
   show_times, squared_error, start, state, timed,
 } from "./page.js";
-import { at, paint_picture } from "./pictures.js";
+import { at, name_tag, paint_picture } from "./pictures.js";
 import { draw_vector, found_in, length } from "./system.js";
 
 const REACH = 0.25; // of a slider, to both sides
@@ -43,7 +43,7 @@ function show_drawn() {
   const picture = timed("draw", () => drawn_by(vector, k));
   paint_picture(at("drawn"), canvas, picture, channels);
   paint_picture(at("classes").children[k].querySelector("canvas"), canvas, picture, channels);
-  for (const id of ["class-name", "chosen-class"]) at(id).textContent = name_of(k);
+  for (const id of ["class-name", "chosen-class"]) at(id).replaceChildren(name_tag(name_of(k)));
   at("length").textContent = length(vector).toFixed(2);
   at("error").textContent = squared_error(picture, state.image);
   added[k].forEach((value, i) => show_slider(`number-${i}`, value, value.toFixed(2), ""));
@@ -57,6 +57,7 @@ add_sliders(Object.fromEntries(sliders), (name, value) => {
   chosen.added[chosen.k][Number(name.split("-")[1])] = value;
   later(show_drawn);
 });
+at("classes").classList.toggle("named", class_names.some((name) => name.length > 3));
 class_names.forEach((name, k) => {
   add_row(at("classes"), "class", k, name, () => {
     chosen.k = k;
@@ -75,7 +76,8 @@ start({
   found_in,
   answer({ vectors }) {
     const best = argmax(vectors.map(length));
-    return `The longest capsule is that of ${name_of(best)} (${length(vectors[best]).toFixed(2)}).`;
+    const size = length(vectors[best]).toFixed(2);
+    return ["The longest capsule is that of ", name_tag(name_of(best)), ` (${size}).`];
   },
   show,
 });

@@ -104,7 +104,7 @@ def carried(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict[s
   # Images of many pixels may fill a third of the page.
   room = MAX_BYTES // 3 // (spec.channels * spec.canvas**2)
   split = load_split(dataset, "test", max(1, min(MAX_IMAGES, room)))
-  placed = inputs.place({"image": np.asarray(split["image"])}, resize=False)["image"]
+  placed = inputs.place({"image": np.asarray(split["image"])})["image"]
   images = np.round(255 * np.asarray(placed)).astype(np.uint8)
   found = model.encode(images)
   presence = np.asarray(found.object_presence)

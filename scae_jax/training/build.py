@@ -7,7 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from scae_jax.data.constellations import NAME, Scenes
-from scae_jax.data.dataset import Dataset, crop_middle, hold_out_validation, normalized
+from scae_jax.data.dataset import Dataset, brought_to, crop_middle, hold_out_validation, normalized
 from scae_jax.data.feed import Feed, image_feed
 from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import is_dotted, load_dataset
@@ -134,7 +134,7 @@ def _load_images(options: DataOptions, dataset: Dataset | None) -> Dataset:
   """A data set of images that fit on the canvas, or will be cropped; with what normalises them."""
   if dataset is None:
     try:
-      dataset = load_dataset(options.name, options.dir, options.cache_dir)
+      dataset = load_dataset(options.name, options.dir, options.cache_dir, options.form)
     except ValueError as error:
       raise ValueError(f"config.data.name is {options.name!r}: {error}") from error
   elif dataset.name != options.name and not is_dotted(options.name):
@@ -142,6 +142,8 @@ def _load_images(options: DataOptions, dataset: Dataset | None) -> Dataset:
       f"config.data.name is {options.name!r}, and the data set given in memory is named"
       f" {dataset.name!r}; expected one name, by which the run is known. Set the key to it."
     )
+  else:
+    dataset = brought_to(dataset, options.form)
   dataset = hold_out_validation(dataset, options.num_validation)
   if dataset.num_classes < 2:
     raise ValueError(
@@ -152,7 +154,8 @@ def _load_images(options: DataOptions, dataset: Dataset | None) -> Dataset:
     raise ValueError(
       f"config.data.canvas must hold the images of {dataset.name!r}, {dataset.image_side} pixels"
       f" wide or high; it is {options.canvas}. Set it to {dataset.image_side} or more, or"
-      " config.data.crop to what is to be cut out of them."
+      f" config.data.resize to {options.canvas}, or config.data.crop to what is to be cut out of"
+      " them."
     )
   return normalized(dataset) if options.normalize else dataset
 
