@@ -26,7 +26,7 @@ from scae_jax.training.build import Run, build_to_train
 from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import Interrupted
-from scae_jax.training.interrupt import StopRequest
+from scae_jax.training.interrupt import StopRequest, stop_request
 from scae_jax.training.mesh import check_batch_size, make_mesh, put
 from scae_jax.training.metrics import MetricsWriter, Window, of_seeds
 from scae_jax.training.options import TrainOptions
@@ -51,7 +51,7 @@ def train(
   Raises:
     RunError: the config, the data, the model or the workdir do not allow the run.
     NonFiniteError: a loss term or gradient is not finite; the checkpoints before it stand.
-    Interrupted: by Ctrl-C or SIGTERM; the state is saved.
+    Interrupted: by Ctrl-C, SIGTERM or SIGHUP; the state is saved.
   """
   workdir = pathlib.Path(workdir)
   settings = read_settings(config)
@@ -73,7 +73,7 @@ def train(
     checkpoints = stack.enter_context(
       Checkpoints(folder, keep=keep, writable=True, say=display.say)
     )
-    stop = stack.enter_context(StopRequest())
+    stop = stack.enter_context(stop_request())
     stack.enter_context(processes.lost_peers_explained())
     state, progress = _start(settings, system, feed.spec, mesh, start, checkpoints, display)
     writer = stack.enter_context(_metrics_writer(options, workdir, progress, display))

@@ -9,7 +9,6 @@ evaluation/    the report
 """
 
 import contextlib
-import fcntl
 import hashlib
 import pathlib
 import re
@@ -17,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from filelock import FileLock, Timeout
 from ml_collections import ConfigDict
 
 from scae_jax.data.constellations import Scenes
@@ -243,11 +243,10 @@ def open_for_writing(
   with contextlib.ExitStack() as stack:
     try:
       workdir.mkdir(parents=True, exist_ok=True)
-      lock = stack.enter_context((workdir / "lock").open("a"))
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      stack.enter_context(FileLock(workdir / "lock", timeout=0))
       write_whole(workdir / "config.json", sealed_json(config.to_dict()))
       write_json(workdir / "data.json", described)
-    except BlockingIOError as error:
+    except Timeout as error:
       raise RunError(
         f"another process is training in {workdir}. Wait for it, or give another --workdir."
       ) from error
