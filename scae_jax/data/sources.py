@@ -5,6 +5,7 @@ import functools
 import importlib
 import pathlib
 import re
+import sys
 
 from absl import logging
 
@@ -111,7 +112,9 @@ def _absent(source: TfdsSet, cache: pathlib.Path) -> str:
   try:
     catalogue = import_tfds().list_builders(with_community_datasets=False)
   except ImportError:
-    remedy = f"{_VALID_NAMES}. If it is a TFDS set, {remedy}"
+    # There is no array_record for Windows.
+    where = " on Windows that is only possible inside WSL;" if sys.platform == "win32" else ""
+    remedy = f"{_VALID_NAMES}. If it is a TFDS set,{where} {remedy}"
   else:
     if source.builder not in catalogue:
       similar = difflib.get_close_matches(source.builder.lower(), ["digits", "folder", *catalogue])
