@@ -11,6 +11,7 @@ from scae_jax.library.model import Model
 from scae_jax.models.system import Spec, System
 from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError, explained
+from scae_jax.training.mesh import find_devices
 from scae_jax.training.parameters import PRETRAINED, pretrained_names, restore
 from scae_jax.training.systems import make_system
 from scae_jax.training.workdir import load_settings, read_image_facts
@@ -37,6 +38,7 @@ def load(
   """
   if batch_size < 1:
     raise RunError(f"batch_size must be 1 or more; it is {batch_size}.")
+  find_devices()
   with explained():
     folder = _folder(source)
     settings = load_settings(folder, is_given=True)

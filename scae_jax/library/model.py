@@ -18,6 +18,7 @@ from scae_jax.library.export import export_functions
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.models.system import Found, ImageSpec, Numbers, Spec, System
 from scae_jax.training.config import Settings
+from scae_jax.training.mesh import check_not_forked
 from scae_jax.typing import Array, Batch
 
 REFINEMENT_RATE = 0.01  # Adam's, falling to 0 under a cosine
@@ -82,6 +83,7 @@ class Model:
     Raises:
       ValueError: examples that the model does not take, or a system without posteriors.
     """
+    check_not_forked()
     known = None if presence is None else np.asarray(presence)
     examples = np.asarray(examples)
     arrays = self.inputs.check(examples, known, resize=resize)
@@ -113,6 +115,7 @@ class Model:
       ValueError: the model draws no images or not by these, there is no such capsule, or arrays
         that are not as `encode` gives them: of other shapes or lengths, or not finite.
     """
+    check_not_forked()
     draws = self.system.draws
     if not draws:
       raise ValueError(f"the system {self.settings.system!r} draws no images.")
@@ -177,6 +180,7 @@ class Model:
 
   def export(self, folder: str | os.PathLike[str]) -> None:
     """Writes `encode` and `draw` as StableHLO that needs JAX alone; see `library.export`."""
+    check_not_forked()
     export_functions(pathlib.Path(folder), self)
 
   @functools.cached_property

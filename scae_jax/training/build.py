@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from scae_jax.data.constellations import NAME, Scenes
@@ -15,8 +16,9 @@ from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
 from scae_jax.models.system import System
 from scae_jax.training.config import Settings, read_settings
-from scae_jax.training.errors import explained
+from scae_jax.training.errors import RunError, explained
 from scae_jax.training.memory import require_memory
+from scae_jax.training.mesh import find_devices
 from scae_jax.training.metrics import import_tensorboard
 from scae_jax.training.optimizers import check_length
 from scae_jax.training.parameters import Which, is_exported, restore
@@ -80,6 +82,9 @@ def build(
   Images of the returned data set are cropped to their middle where `data.crop` is set. To evaluate
   takes less memory than `training`. `RunError` is for what the source, model or a check refuses.
   """
+  find_devices()
+  if jax.config.values["jax_disable_jit"]:
+    raise RunError("runs are trained and scored by compiled programs: leave JAX_DISABLE_JIT unset.")
   if training:
     check_length(settings.optimizer, settings.train)
   with explained():

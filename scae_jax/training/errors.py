@@ -69,8 +69,12 @@ def explained() -> Iterator[None]:
   try:
     yield
   except (ValueError, OSError) as error:
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    hint = ". Make room there and give the same command again." if full else ""
+    number = error.errno if isinstance(error, OSError) else None
+    hint = ""
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+      hint = ". Make room there and give the same command again."
+    elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
+      hint = ". Give permission there, or name another folder."
     raise RunError(f"{error}{hint}") from error
 
 

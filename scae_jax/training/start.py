@@ -24,7 +24,12 @@ from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import TrainOptions
 from scae_jax.training.parameters import is_exported, read_stored
 from scae_jax.training.state import abstract_state, placed, state_shapes
-from scae_jax.training.workdir import checkpoint_directory, require_checkpoints, saved_settings
+from scae_jax.training.workdir import (
+  check_readable,
+  checkpoint_directory,
+  require_checkpoints,
+  saved_settings,
+)
 
 MOST_NAMES = 5  # in a message
 PLACES = "position_bias"  # parameters [height, width, channels] of this name may be resized
@@ -63,6 +68,7 @@ def find_start(
 
 
 def _read(source: pathlib.Path, options: TrainOptions, own: Any, mesh: Mesh) -> Start:
+  check_readable(source)
   num_seeds, is_pretrained = options.seeds, is_exported(source)
   found = 1 if is_pretrained else saved_settings(source).train.seeds
   if found not in (1, num_seeds):

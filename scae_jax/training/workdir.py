@@ -2,6 +2,7 @@
 
 config.json    the resolved config of the run
 data.json      description of the data set that it trains on
+jax.json       settings of JAX on which its numbers depend
 checkpoints/   one folder a step
 metrics.jsonl  metrics of training and of held-out examples
 tensorboard/   if asked for
@@ -24,6 +25,7 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.feed import spec_of
 from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import is_dotted
+from scae_jax.evaluation.provenance import jax_settings
 from scae_jax.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import Settings, differences, tuples, with_changes
@@ -48,6 +50,20 @@ RESUMABLE_CHANGES = frozenset(
 )
 
 
+def check_readable(workdir: pathlib.Path) -> None:
+  """Raises `RunError` if nobody can tell what a workdir holds: no permission, a name too long."""
+  try:
+    for folder in (workdir, workdir / "checkpoints"):
+      with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for path in folder.iterdir():
+          path.stat()
+  except OSError as error:
+    raise RunError(
+      f"the workdir {workdir} cannot be read: {error.strerror} ({error.filename}). Give another"
+      " --workdir, or permission to read this one."
+    ) from error
+
+
 def checkpoint_directory(workdir: pathlib.Path) -> pathlib.Path:
   """Where a run's checkpoints are; absolute, as orbax wants it."""
   return workdir.absolute() / "checkpoints"
@@ -63,6 +79,7 @@ def require_checkpoints(workdir: pathlib.Path) -> pathlib.Path:
 
 def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
   """The resolved config of a run, to compare with; `load_settings` gives what to build from."""
+  check_readable(pathlib.Path(workdir))
   path = pathlib.Path(workdir) / "config.json"
   if not path.is_file():
     raise RunError(f"{workdir} holds no run: there is no {path}. Name the --workdir of train.py.")
@@ -131,8 +148,10 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
   `evaluation.*` may differ too: it is read after training. Writes nothing. The `RunError` lists
   each other key with both values.
   """
+  check_readable(workdir)
   if not (workdir / "config.json").exists():
     return
+  _check_same_settings(workdir)
   ends_with_run = config.optimizer.schedule == "cosine" and config.optimizer.decay_steps == 0
   changed = {
     key: (old, new)
@@ -153,6 +172,24 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
       f"{workdir} holds a run with another config:\n{_listed(changed)}\nGive another --workdir, or"
       f" the same config. A resumed run may change {', '.join(sorted(RESUMABLE_CHANGES))}"
       f" (num_steps only upwards).{why}"
+    )
+
+
+def _check_same_settings(workdir: pathlib.Path) -> None:
+  """Raises `RunError` if the run was trained under other settings of JAX; older runs do not say."""
+  path = workdir / "jax.json"
+  if not path.exists():
+    return
+  try:
+    known = read_json(path)
+  except ValueError as error:
+    raise RunError(f"{error} Remove it if you are sure that no variable has changed.") from error
+  own = jax_settings()
+  if changed := [name for name in own if known.get(name, own[name]) != own[name]]:
+    listed = ", ".join(f"{name}={known[name]} ({own[name]} here)" for name in changed)
+    raise RunError(
+      f"{workdir} holds a run trained with {listed}: it would go on with other numbers. Set"
+      " the environment as it was, or give another --workdir."
     )
 
 
@@ -246,6 +283,7 @@ def open_for_writing(
       stack.enter_context(FileLock(workdir / "lock", timeout=0))
       write_whole(workdir / "config.json", sealed_json(config.to_dict()))
       write_json(workdir / "data.json", described)
+      write_whole(workdir / "jax.json", sealed_json(jax_settings()))
     except Timeout as error:
       raise RunError(
         f"another process is training in {workdir}. Wait for it, or give another --workdir."
