@@ -10,8 +10,6 @@ shows runs of the systems `scae`, `probabilistic` and `capsnet`.
 Exit code 2: cannot be shown as asked.
 """
 
-import pathlib
-
 from scae_jax.training.errors import exit_with_message, explained
 
 
@@ -26,6 +24,7 @@ def explore(arguments: list[str] | None) -> None:
   # Here, because they take seconds, in which Ctrl-C is heard already.
   from absl import logging
 
+  from scae_jax.files import given_path
   from scae_jax.page.write import write_run
   from scae_jax.training.build import open_run
   from scae_jax.training.compilation import OFF, keep_compiled
@@ -44,7 +43,7 @@ def explore(arguments: list[str] | None) -> None:
   logging.set_verbosity(logging.WARNING)
   with explained():
     folder, workdir = named_folders(options.workdir, options.pretrained)
-    path = pathlib.Path(options.output or workdir / "explore.html")
+    path = given_path(options.output or workdir / "explore.html")
     changes = {"data.dir": options.data_dir} if options.data_dir else {}
     settings = load_settings(folder, "", options.source, changes)
     keep_compiled(OFF if settings.train.compilation_cache == OFF else "")

@@ -40,12 +40,13 @@ def sweep(arguments: list[str] | None) -> None:
   import jax
   from absl import logging
 
+  from scae_jax.files import given_path
   from scae_jax.training.config import plain_parser
   from scae_jax.training.sweep import check_rows, read_sweep, read_task, run_rows
 
   parser = plain_parser(__doc__)
-  parser.add_argument("file", type=pathlib.Path, help="sweep file, TOML")
-  parser.add_argument("--workdir", type=pathlib.Path, help="folder of all runs and the tables")
+  parser.add_argument("file", type=given_path, help="sweep file, TOML")
+  parser.add_argument("--workdir", type=given_path, help="folder of all runs and the tables")
   parser.add_argument("--task", default="0/1", metavar="i/n", help="run a share of the rows")
   options = parser.parse_args(arguments)
   logging.set_verbosity(logging.WARNING)

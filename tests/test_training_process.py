@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import json
 import os
 import pathlib
@@ -17,13 +18,20 @@ import orbax.checkpoint as ocp
 import pytest
 from absl import logging
 
+import explore as explore_script
 import sweep as sweep_script
 import train as train_script
 from scae_jax.data import folder as folder_source
+from scae_jax.library.loading import load
+from scae_jax.training.build import open_run
+from scae_jax.training.config import load_config
+from scae_jax.training.errors import RunError
+from scae_jax.training.loop import train
 from scae_jax.training.sweep import run_rows
 from tests.runs import (
   ONE_DEVICE,
   ROOT,
+  evaluate_py,
   metrics,
   report_of,
   rows_of,
@@ -94,6 +102,28 @@ def send(*names):
     os.kill(os.getpid(), getattr(signal, name))
   time.sleep(0.2)
 
+"""
+
+FORKED = """
+import os
+import numpy as np
+import scae_jax
+model, images = scae_jax.load("digits"), np.zeros((1, 8, 8))
+found = model.encode(images)
+for act in (
+  lambda: model.encode(images),
+  lambda: model.draw(found),
+  lambda: model.predict(images),
+  lambda: scae_jax.load("digits"),
+):
+  if child := os.fork():
+    os.waitpid(child, 0)
+    continue
+  try:
+    act()
+  except scae_jax.RunError as error:
+    print("RunError", "spawn" if "spawn" in str(error) else error, flush=True)
+  os._exit(0)
 """
 
 
@@ -340,6 +370,87 @@ def test_second_signal_ends_a_busy_process_at_once(monkeypatch):
   output, _ = process.communicate(timeout=600)
   assert process.returncode == 130
   assert "stopped at once" in output
+
+
+# What the environment or the folder does to the command, and what its one line names.
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize(
+  ("variable", "value"),
+  [("JAX_PLATFORMS", "cuda"), ("JAX_PLATFORMS", "none"), ("JAX_DISABLE_JIT", "1")],
+)
+def test_an_environment_that_jax_cannot_work_in_is_one_line(home, monkeypatch, variable, value):
+  monkeypatch.setenv(variable, value)
+  process = start(str(ROOT / "train.py"), "--config=toy.py", "--workdir=run")
+  output, _ = process.communicate(timeout=600)
+  assert process.returncode == 2
+  assert re.fullmatch(rf"error: .*{variable}.*\n", output)
+  assert not (home / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["closed", "closed/below", "n" * 300])
+def test_a_workdir_that_cannot_be_read_is_one_line(home, monkeypatch, capsys, name):
+  """Permissions are played, because root has all."""
+  for function in ("stat", "listdir"):
+    monkeypatch.setattr(os, function, closed(home / "closed", getattr(os, function)))
+  flag = f"--workdir={home / name}"
+  (home / "sweep.toml").write_text('config = "toy.py"\n[[rows]]\nname = "a"')
+  for command, *arguments in (
+    (train_py, "--config=toy.py", flag),
+    (train_py, "--config=toy.py", f"--config.train.start_from={home / name}"),
+    (evaluate_py, flag),
+    (explore_script.main, [flag]),
+    (sweep_script.main, ["sweep.toml", flag]),
+  ):
+    said = refused(capsys, command, *arguments).splitlines()
+    assert len(said) <= 1 + (command is sweep_script.main), said
+    assert re.match(rf"error: .*{name[:60]}", said[0])
+    assert "--workdir" in said[0]
+  for function in (load, open_run):
+    with pytest.raises(RunError, match=name[:60]):
+      function(home / name)
+
+
+def closed(folder, function):
+  """A function of `os` without permission in a folder."""
+
+  def of_permitted(path=".", *arguments, **options):
+    if str(path).startswith(str(folder)):
+      raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    return function(path, *arguments, **options)
+
+  return of_permitted
+
+
+def test_a_home_folder_is_meant_wherever_a_path_is_given(home, monkeypatch, capsys):
+  monkeypatch.setenv("HOME", str(home / "me"))
+  (home / "me").mkdir()
+  (home / "toy.py").rename(home / "me" / "toy.py")
+  train_py("--config=~/toy.py", "--workdir=~/run", "--config.train.compilation_cache=off")
+  evaluate_py("--workdir=~/run", "--max_examples=20")
+  assert (home / "me" / "run" / "evaluation" / "digits-test-max20").is_dir()
+  assert open_run("~/run").step == load("~/run").step == 24
+  config = load_config("~/toy.py")
+  with config.unlocked():
+    config.train.start_from = "~/run"
+  assert train(config, "~/more").step == 24
+  assert (home / "me" / "more" / "config.json").is_file()
+  load("~/run").export("~/exported")
+  assert (home / "me" / "exported" / "model.json").is_file()
+  assert not [*home.glob("~*")]
+  capsys.readouterr()
+  (said,) = refused(
+    capsys, train_py, "--config=~/toy.py", "--workdir=~nobody_at_all/x"
+  ).splitlines()
+  assert "~nobody_at_all" in said
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_users_have_it")
+def test_a_forked_child_says_that_it_cannot_go_on(monkeypatch):
+  process = start("-W", "ignore", "-c", FORKED)
+  output, _ = process.communicate(timeout=600)
+  assert output == 4 * "RunError spawn\n"
 
 
 def test_refused_command_line_is_one_message_and_exit_code_2(home, capsys):

@@ -3,6 +3,7 @@
 import difflib
 import functools
 import importlib
+import os
 import pathlib
 import re
 import sys
@@ -42,6 +43,7 @@ def load_dataset(name: str, data_dir: str = "", cache_dir: str = "") -> Dataset:
   data set is not prepared; the message then has the commands that prepare it.
   """
   cache = cache_folder(cache_dir)
+  data_dir = os.path.expanduser(data_dir)
   if name == "digits":
     return load_digits()
   if name == "folder":

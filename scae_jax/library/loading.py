@@ -6,6 +6,7 @@ from typing import Any
 
 from scae_jax.data.options import DataOptions
 from scae_jax.evaluation.clusters import FILE, Clusters, read_clusters
+from scae_jax.files import given_path
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
 from scae_jax.models.system import Spec, System
@@ -90,7 +91,7 @@ def _facts(
 def _folder(source: str | os.PathLike[str]) -> pathlib.Path:
   """Where the model is; a pretrained name comes first."""
   known = pretrained_names()
-  folder = PRETRAINED / source if str(source) in known else pathlib.Path(source)
+  folder = PRETRAINED / source if str(source) in known else given_path(source)
   if not (folder / "config.json").is_file():
     raise RunError(
       f"there is no model {str(source)!r}: expected a folder with config.json, or one of {known}."

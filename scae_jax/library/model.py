@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ import optax
 
 from scae_jax.evaluation.clusters import Clusters
 from scae_jax.evaluation.free_form import make_inference
+from scae_jax.files import given_path
 from scae_jax.library.export import export_functions
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.models.system import Found, ImageSpec, Numbers, Spec, System
@@ -181,7 +181,7 @@ class Model:
   def export(self, folder: str | os.PathLike[str]) -> None:
     """Writes `encode` and `draw` as StableHLO that needs JAX alone; see `library.export`."""
     check_not_forked()
-    export_functions(pathlib.Path(folder), self)
+    export_functions(given_path(folder), self)
 
   @functools.cached_property
   def _found_shapes(self) -> Found:

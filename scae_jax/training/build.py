@@ -14,6 +14,7 @@ from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import is_dotted, load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
+from scae_jax.files import given_path
 from scae_jax.models.system import System
 from scae_jax.training.config import Settings, read_settings
 from scae_jax.training.errors import RunError, explained
@@ -62,7 +63,8 @@ def open_run(
   elsewhere. A run on data in memory needs its `dataset`.
   Raises `RunError` if run, checkpoint or data set are not there, or do not fit each other.
   """
-  workdir = pathlib.Path(workdir)
+  with explained():
+    workdir = given_path(workdir)
   if config is None:
     config = load_settings(workdir, is_given=dataset is not None)
   settings = read_settings(config)

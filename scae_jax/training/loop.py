@@ -20,12 +20,13 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from scae_jax.data.dataset import Dataset
+from scae_jax.files import given_path
 from scae_jax.models.system import Spec, System
 from scae_jax.training import processes
 from scae_jax.training.build import Run, build_to_train
 from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import Settings, read_settings
-from scae_jax.training.errors import Interrupted
+from scae_jax.training.errors import Interrupted, explained
 from scae_jax.training.interrupt import StopRequest, stop_request
 from scae_jax.training.mesh import check_batch_size, make_mesh, put
 from scae_jax.training.metrics import MetricsWriter, Window, of_seeds
@@ -53,7 +54,8 @@ def train(
     NonFiniteError: a loss term or gradient is not finite; the checkpoints before it stand.
     Interrupted: by Ctrl-C, SIGTERM or SIGHUP; the state is saved.
   """
-  workdir = pathlib.Path(workdir)
+  with explained():
+    workdir = given_path(workdir)
   settings = read_settings(config)
   options = settings.train
   mesh = make_mesh()

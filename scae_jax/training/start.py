@@ -16,10 +16,11 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
+from scae_jax.files import given_path
 from scae_jax.models.system import Spec, System
 from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.config import Settings
-from scae_jax.training.errors import RunError
+from scae_jax.training.errors import RunError, explained
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import TrainOptions
 from scae_jax.training.parameters import is_exported, read_stored
@@ -62,7 +63,9 @@ def find_start(
         return None
   own = abstract_state(settings, system, data, mesh).params
   try:
-    return _read(pathlib.Path(source), settings.train, own, mesh)
+    with explained():
+      folder = given_path(source)
+    return _read(folder, settings.train, own, mesh)
   except RunError as error:
     raise RunError(f"config.train.start_from: {error}") from error
 

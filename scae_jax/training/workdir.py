@@ -26,10 +26,10 @@ from scae_jax.data.feed import spec_of
 from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import is_dotted
 from scae_jax.evaluation.provenance import jax_settings
-from scae_jax.files import read_json, sealed_json, write_json, write_whole
+from scae_jax.files import given_path, read_json, sealed_json, write_json, write_whole
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import Settings, differences, tuples, with_changes
-from scae_jax.training.errors import RunError
+from scae_jax.training.errors import RunError, explained
 from scae_jax.training.processes import is_first
 
 # What a resumed run may change: none of it changes the parameters of a step.
@@ -105,6 +105,8 @@ def load_settings(
   `is_given` the caller has the data set. Raises `RunError` if the config cannot be read, lacks a
   key to change, or names another system or data set, or code elsewhere.
   """
+  with explained():
+    workdir = given_path(workdir)
   settings = saved_settings(workdir, changes)
   path, name = pathlib.Path(workdir) / "config.json", settings.system
   if own_system and name != own_system:
