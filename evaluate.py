@@ -14,20 +14,28 @@ your own needs `--system` or `--source` with its dotted path: what is saved in a
 code. Exit code 2: cannot evaluate as asked.
 """
 
-from absl import logging
-
-from scae_jax.page.write import look_inside
-from scae_jax.training.build import open_run
-from scae_jax.training.compilation import OFF, keep_compiled
-from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
-from scae_jax.training.parameters import named_folders
-from scae_jax.training.reporting import load_scored_set, report_run
-from scae_jax.training.workdir import load_settings
 
 
 def main(arguments: list[str] | None = None) -> None:
   """Opens the run that the command line names and writes its report; None stands for this one's."""
+  with exit_with_message(process_ends=arguments is None):
+    evaluate(arguments)
+
+
+def evaluate(arguments: list[str] | None) -> None:
+  """`main`; raises `RunError`."""
+  # Here, because they take seconds, in which Ctrl-C is heard already.
+  from absl import logging
+
+  from scae_jax.page.write import look_inside
+  from scae_jax.training.build import open_run
+  from scae_jax.training.compilation import OFF, keep_compiled
+  from scae_jax.training.config import plain_parser
+  from scae_jax.training.parameters import named_folders
+  from scae_jax.training.reporting import load_scored_set, report_run
+  from scae_jax.training.workdir import load_settings
+
   parser = plain_parser(__doc__)
   parser.add_argument("--workdir", default="", help="folder of a run of train.py")
   parser.add_argument("--pretrained", default="", help="parameters in pretrained/, not a run's")
@@ -42,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
   parser.add_argument("--max_examples", type=int, help="most examples to use; 0 uses all")
   options = parser.parse_args(arguments)
   logging.set_verbosity(logging.WARNING)
-  with exit_with_message(), explained():
+  with explained():
     folder, workdir = named_folders(options.workdir, options.pretrained)
     given = {"data.dir": options.data_dir, "data.affnist_dir": options.affnist_dir}
     changes = {key: value for key, value in given.items() if value}

@@ -10,21 +10,28 @@ shows runs of the systems `scae`, `probabilistic` and `capsnet`.
 Exit code 2: cannot be shown as asked.
 """
 
-import pathlib
-
-from absl import logging
-
-from scae_jax.page.write import write_run
-from scae_jax.training.build import open_run
-from scae_jax.training.compilation import OFF, keep_compiled
-from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
-from scae_jax.training.parameters import named_folders
-from scae_jax.training.workdir import load_settings
 
 
 def main(arguments: list[str] | None = None) -> None:
   """Opens the run that the command line names and writes its page."""
+  with exit_with_message(process_ends=arguments is None):
+    explore(arguments)
+
+
+def explore(arguments: list[str] | None) -> None:
+  """`main`; raises `RunError`."""
+  # Here, because they take seconds, in which Ctrl-C is heard already.
+  from absl import logging
+
+  from scae_jax.files import given_path
+  from scae_jax.page.write import write_run
+  from scae_jax.training.build import open_run
+  from scae_jax.training.compilation import OFF, keep_compiled
+  from scae_jax.training.config import plain_parser
+  from scae_jax.training.parameters import named_folders
+  from scae_jax.training.workdir import load_settings
+
   parser = plain_parser(__doc__)
   parser.add_argument("--workdir", default="", help="folder of a run of train.py")
   parser.add_argument("--pretrained", default="", help="parameters in pretrained/, not a run's")
@@ -34,9 +41,9 @@ def main(arguments: list[str] | None = None) -> None:
   parser.add_argument("--output", default="", help="file to write")
   options = parser.parse_args(arguments)
   logging.set_verbosity(logging.WARNING)
-  with exit_with_message(), explained():
+  with explained():
     folder, workdir = named_folders(options.workdir, options.pretrained)
-    path = pathlib.Path(options.output or workdir / "explore.html")
+    path = given_path(options.output or workdir / "explore.html")
     changes = {"data.dir": options.data_dir} if options.data_dir else {}
     settings = load_settings(folder, "", options.source, changes)
     keep_compiled(OFF if settings.train.compilation_cache == OFF else "")

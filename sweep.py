@@ -8,47 +8,56 @@ docs/guide/running.md. All of it is checked before anything runs. Each row is a 
 train.py in <workdir>/<row>, by default runs/<sweep file>/<row>; <workdir>/table.md and table.csv
 have the mean and standard deviation of all that are finished. A row that fails stops only those
 that start from it. The same command again skips what is finished, resumes what was interrupted, and
-tries again what failed. Ctrl-C or SIGTERM saves and stops, a second one stops at once.
+tries again what failed. Ctrl-C, SIGTERM or SIGHUP saves and stops, a second one stops at once. A
+run saves and stops too when its sweep is killed.
 
 --task=i/n runs every n-th row from the i-th, counted from 0, for example in a Slurm array:
 
   sbatch --array=0-6 --wrap='python sweep.py sweeps/mnist-ablations.toml \\
     --task=$SLURM_ARRAY_TASK_ID/7'
 
-Exit codes: 0 all rows are finished; 1 some failed; 2 the sweep cannot start as asked; 130 or 143
-interrupted.
+Exit codes: 0 all rows are finished; 1 some failed; 2 the sweep cannot start as asked; 130, 143 or
+129 interrupted.
 """
 
 import pathlib
 import sys
 
-import jax
-from absl import logging
-
-from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
-from scae_jax.training.sweep import check_rows, read_sweep, read_task, run_rows
 
 TRAIN = pathlib.Path(__file__).parent / "train.py"
 
 
 def main(arguments: list[str] | None = None) -> None:
   """Runs the sweep that the command line names."""
+  with exit_with_message(process_ends=arguments is None), explained():
+    sweep(arguments)
+
+
+def sweep(arguments: list[str] | None) -> None:
+  """`main`; raises `RunError`."""
+  # Here, because they take seconds, in which Ctrl-C is heard already.
+  import jax
+  from absl import logging
+
+  from scae_jax.files import given_path
+  from scae_jax.training.config import plain_parser
+  from scae_jax.training.sweep import check_rows, read_sweep, read_task, run_rows
+
   parser = plain_parser(__doc__)
-  parser.add_argument("file", type=pathlib.Path, help="sweep file, TOML")
-  parser.add_argument("--workdir", type=pathlib.Path, help="folder of all runs and the tables")
+  parser.add_argument("file", type=given_path, help="sweep file, TOML")
+  parser.add_argument("--workdir", type=given_path, help="folder of all runs and the tables")
   parser.add_argument("--task", default="0/1", metavar="i/n", help="run a share of the rows")
   options = parser.parse_args(arguments)
   logging.set_verbosity(logging.WARNING)
   # The checks trace models and compute nothing: this process must leave the device to the runs.
   jax.config.update("jax_platforms", "cpu")
-  with exit_with_message(), explained():
-    root = options.workdir or pathlib.Path("runs") / options.file.stem
-    rows = read_sweep(options.file, root)
-    mine = read_task(options.task, rows)
-    print(f"checking {len(rows)} rows", flush=True)
-    check_rows(rows, root)
-    run_rows(mine, rows, root, [sys.executable, str(TRAIN)], lambda line: print(line, flush=True))
+  root = options.workdir or pathlib.Path("runs") / options.file.stem
+  rows = read_sweep(options.file, root)
+  mine = read_task(options.task, rows)
+  print(f"checking {len(rows)} rows", flush=True)
+  check_rows(rows, root)
+  run_rows(mine, rows, root, [sys.executable, str(TRAIN)], lambda line: print(line, flush=True))
 
 
 if __name__ == "__main__":

@@ -4,70 +4,84 @@
   python train.py --config=FILE[:PRESET[,ablation=NAME]] --config.SECTION.KEY=VALUE --workdir=FOLDER
 
 The default config is configs/digits.py, the default workdir runs/<config file>[-<preset>]. The same
-command again resumes. Ctrl-C or SIGTERM saves and stops. `--help` lists keys and ablations.
+command again resumes. Ctrl-C, SIGTERM or SIGHUP saves and stops. `--help` lists keys and ablations.
 
 On several hosts, which share the workdir, start the same command on each with `--distributed` (TPU
 pods, Slurm, Open MPI) or with `--coordinator=HOST:PORT --num_processes=N --process_id=I`.
 
 Exit codes: 0 trained and reported; 1 failed, for example on a loss that is not finite, or trained
-and saved but not reported; 2 cannot start as asked; 130 or 143 interrupted and saved.
+and saved but not reported; 2 cannot start as asked; 130, 143 or 129 interrupted by Ctrl-C,
+SIGTERM or SIGHUP, and saved.
 """
 
 import pathlib
 import shlex
 import sys
 from logging import LogRecord
+from typing import TYPE_CHECKING
 
-from absl import logging
-from jaxtyping import TypeCheckError
-
-from scae_jax.training.build import Run
-from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import as_started, describe, parse_command_line
 from scae_jax.training.errors import ReportError, RunError, exit_with_message, explained
-from scae_jax.training.loop import train
-from scae_jax.training.mesh import use_all_cores
-from scae_jax.training.processes import is_first, join, shutdown
+from scae_jax.training.interrupt import end, on_signal
+
+if TYPE_CHECKING:
+  from scae_jax.training.build import Run
 
 DEFAULT_CONFIG = str(pathlib.Path(__file__).parent / "configs" / "digits.py")
 
 
 def main(arguments: list[str] | None = None) -> None:
   """Trains as the command line says; None stands for that of this process."""
-  arguments = sys.argv[1:] if arguments is None else arguments
+  with exit_with_message(process_ends=arguments is None):
+    train_and_report(sys.argv[1:] if arguments is None else arguments)
+
+
+def train_and_report(arguments: list[str]) -> None:
+  """`main`; raises `RunError`."""
+  # Here, because they take seconds, in which Ctrl-C is heard already.
+  from absl import logging
+
+  from scae_jax.training.compilation import keep_compiled
+  from scae_jax.training.config import as_started, describe, parse_command_line
+  from scae_jax.training.loop import train
+  from scae_jax.training.mesh import use_all_cores
+  from scae_jax.training.processes import is_first, join, shutdown
+
   logging.set_verbosity(logging.WARNING)
   logging.get_absl_logger().addFilter(is_not_orbax)
-  with exit_with_message():
-    rest = [argument for argument in arguments if argument not in ("--help", "-h")]
-    command = parse_command_line(rest, default_config=DEFAULT_CONFIG)
-    if rest != arguments:  # help is wanted
-      print(f"{as_started(__doc__)}\n{describe(command)}")
-      return
-    if command.processes is None:
-      use_all_cores(command.settings.train.batch_size, command.settings.views)
-    else:
-      join(command.processes)
-    keep_compiled(command.settings.train.compilation_cache)
-    run = train(command.settings, command.workdir)
-    shutdown()
-    if is_first():
-      report(run, command.workdir)
+  rest = [argument for argument in arguments if argument not in ("--help", "-h")]
+  command = parse_command_line(rest, default_config=DEFAULT_CONFIG)
+  if rest != arguments:  # help is wanted
+    print(f"{as_started(__doc__)}\n{describe(command)}")
+    return
+  if command.processes is None:
+    use_all_cores(command.settings.train.batch_size, command.settings.views)
+  else:
+    join(command.processes)
+  keep_compiled(command.settings.train.compilation_cache)
+  run = train(command.settings, command.workdir)
+  shutdown()
+  if is_first():
+    report(run, command.workdir)
 
 
-def report(run: Run, workdir: pathlib.Path) -> None:
+def report(run: "Run", workdir: pathlib.Path) -> None:
   """Writes the report and the page of a finished run; raises `ReportError` if it cannot."""
-  from scae_jax.page.write import look_inside  # late, because statistics take long to import
-  from scae_jax.training.reporting import report_run
+  from jaxtyping import TypeCheckError
 
+  from scae_jax.training.config import as_started
+
+  again = as_started(f"python evaluate.py --workdir={shlex.quote(str(workdir))}")
+  trained = f"the training is finished and saved at step {run.step}"
   try:
-    with explained():
+    with on_signal(lambda number: end(number, f"{trained}; `{again}` reports on it")), explained():
+      from scae_jax.page.write import look_inside  # late, because statistics take long to import
+      from scae_jax.training.reporting import report_run
+
       report_run(run, workdir)
       look_inside(run, workdir, workdir)
   except (RunError, TypeCheckError) as error:  # the latter of arrays of a system of one's own
-    again = as_started(f"python evaluate.py --workdir={shlex.quote(str(workdir))}")
     raise ReportError(
-      f"the training is finished and saved at step {run.step}, but its report failed; `{again}`"
-      f" tries it again. Why: {error}"
+      f"{trained}, but its report failed; `{again}` tries it again. Why: {error}"
     ) from error
 
 

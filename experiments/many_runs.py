@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from experiments.findings import Findings, command_line, write_findings
+from scae_jax.files import given_path
 from scae_jax.training.build import Run, open_run
 from scae_jax.training.compilation import keep_compiled
 from scae_jax.training.config import plain_parser
@@ -38,7 +39,7 @@ def make_parser(description: str | None, data_sets: Iterable[str]) -> argparse.A
   parser = plain_parser(description)
   parser.add_argument("data", choices=sorted(data_sets))
   parser.add_argument("folder", type=pathlib.Path)
-  parser.add_argument("--workdir", type=pathlib.Path, help="folder of all runs")
+  parser.add_argument("--workdir", type=given_path, help="folder of all runs")
   parser.add_argument("--seeds", type=int, default=1, help="of each run, at once")
   parser.add_argument("--num_steps", type=int, help="of each run, instead of its config's")
   parser.add_argument("--max_examples", type=int, default=0, help="of each scored set; 0 is all")

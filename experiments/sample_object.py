@@ -9,7 +9,6 @@ topmost layer; `object_samples.png` of the run's report has them all.
 """
 
 import argparse
-import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +19,7 @@ from experiments.findings import open_named, run_parser
 from scae_jax.data.options import DataOptions
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.figures import FIGURES
+from scae_jax.files import given_path
 from scae_jax.models.generative_pictures import draw_objects, move_pose
 from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
 from scae_jax.training.build import Run
@@ -78,7 +78,7 @@ def main() -> None:
     metavar=("RIGHT", "DOWN"),
     help="where 1 is half the canvas",
   )
-  parser.add_argument("--out", type=pathlib.Path, required=True, help="a file that ends in .png")
+  parser.add_argument("--out", type=given_path, required=True, help="a file that ends in .png")
   parser.add_argument("--samples", type=int, default=0, help="beside what is expected")
   parser.add_argument("--key", type=int, default=0, help="of the samples' random numbers")
   parser.add_argument("--seed", type=int, help="of a run that has several; if not the first")

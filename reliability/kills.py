@@ -1,17 +1,22 @@
 """Kills short runs at random moments, resumes them, and compares them with uninterrupted ones.
 
     python -m reliability.kills --n=100 --seed=0
+    python -m reliability.kills --signals=21
 
 A run, of one seed or of two at once, is a process of its own. It is killed (SIGKILL) one to eight
 times: while it starts, at any moment of its training, or as soon as it writes a checkpoint. Then
 the same command runs to the end. Parameters, optimiser, random key and lines of metrics (without
 their timing) must be those of an uninterrupted run, bit for bit; else the exit code is 1, and
 `--only=i` repeats the i-th run, with the same random draws; the moments vary with the machine.
+
+With `--signals`, train.py, report included, gets SIGINT, SIGTERM and SIGHUP instead, each at so
+many moments. It must end with the signal's exit code, and its last line must say so.
 """
 
 import collections
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,11 +37,12 @@ SECONDS = 300  # that a process may take
 # train.py without the report that it ends with, which takes longer than all else.
 TRAIN_ONLY = """
 import sys
-from scae_jax.training.config import parse_command_line
 from scae_jax.training.errors import exit_with_message
-from scae_jax.training.loop import train
 
 with exit_with_message():
+  from scae_jax.training.config import parse_command_line
+  from scae_jax.training.loop import train
+
   command = parse_command_line(sys.argv[1:], default_config="")
   train(command.settings, command.workdir)
 """
@@ -54,12 +60,14 @@ class Processes:
       "PYTHONPATH": str(ROOT),
     }
 
-  def start(self, name: str, workdir: pathlib.Path) -> subprocess.Popen:
+  def start(
+    self, name: str, workdir: pathlib.Path, script: Sequence[str] = ("-c", TRAIN_ONLY)
+  ) -> subprocess.Popen:
     """The run `name` in this workdir; what it says goes to `<workdir>.log`."""
     flags = [*runs.flags_of(name, NUM_STEPS, EVERY), f"--workdir={workdir}"]
     with workdir.with_suffix(".log").open("ab") as log:
       return subprocess.Popen(
-        [sys.executable, "-c", TRAIN_ONLY, *flags],
+        [sys.executable, *script, *flags],
         cwd=self._folder,
         env=self._environment,
         stdin=subprocess.DEVNULL,
@@ -198,9 +206,41 @@ def search(
   }
 
 
+def send_signals(num_moments: int, say: Callable[[str], None] = print) -> dict[str, Any]:
+  """Sends each signal at evenly spaced moments from the first second to the end of the report."""
+  failures: list[dict[str, Any]] = []
+  counts: collections.Counter[str] = collections.Counter()
+  with tempfile.TemporaryDirectory() as made:
+    processes = Processes(pathlib.Path(made).resolve())
+    script, longest = [str(ROOT / "train.py")], 0.0
+    for number in (None, None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+      for i in range(num_moments if number else 1):
+        workdir, started = pathlib.Path(made).resolve() / f"{number}-{i}", time.monotonic()
+        shutil.rmtree(workdir, ignore_errors=True)
+        process = processes.start("cnn", workdir, script)
+        if number:
+          _wait(process, lambda: False, 0.5 + (longest - 0.5) * i / num_moments)
+          process.send_signal(number)
+        code = process.wait(SECONDS)
+        if number is None:  # the second time, with all that the first has compiled
+          longest = time.monotonic() - started
+          continue
+        last = (workdir.with_suffix(".log").read_text().splitlines() or [""])[-1]
+        counts[f"{number.name}, exit code {code}"] += 1
+        # 0: it had ended before.
+        if code and (code != 128 + number or not last.startswith("stopped")):
+          failures.append({"signal": number.name, "moment": i, "code": code, "last": last})
+        say(f"{number.name} at moment {i}: exit code {code}; {last}")
+  return {"signals": dict(counts), "failures": failures}
+
+
 def main(arguments: Sequence[str]) -> int:
   """Searches as the command line says; returns the exit code."""
-  options = runs.search_flags(__doc__, default_n=10).parse_args(arguments)
+  parser = runs.search_flags(__doc__, default_n=10)
+  parser.add_argument("--signals", type=int, help="send signals at so many moments instead")
+  options = parser.parse_args(arguments)
+  if options.signals:
+    return runs.finish(send_signals(options.signals), options.out)
   found = search(options.n, options.seed, only=options.only)
   kills = ", ".join(f"{count} {moment}" for moment, count in found["kills"].items())
   print(f"{found['runs']} runs in {found['seconds']} s, {found['equal']} equal; kills: {kills}")

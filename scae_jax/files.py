@@ -64,6 +64,14 @@ def read_json(path: pathlib.Path, *keys: str) -> dict[str, Any]:
   return content
 
 
+def given_path(path: str | os.PathLike[str]) -> pathlib.Path:
+  """A path as a user gives it, with `~` for the home folder; ValueError if there is none."""
+  try:
+    return pathlib.Path(path).expanduser()
+  except RuntimeError as error:
+    raise ValueError(f"{path} names the home folder of a user that is not known.") from error
+
+
 def file_name(text: str) -> str:
   """The text with all but letters, digits, `_`, `.` and `-` made `_`: "a/b:1" gives "a_b_1"."""
   return re.sub(r"[^\w.-]", "_", text)

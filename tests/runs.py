@@ -22,6 +22,7 @@ from reliability.runs import metrics_of as metrics
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.digits import load_digits
 from scae_jax.models.system import ImageSpec
+from scae_jax.training import compilation
 from scae_jax.training.build import open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import Interrupted
@@ -105,7 +106,7 @@ def train_py(*arguments: str) -> None:
   """What train.py does with these arguments, in this process."""
   absl_logger = logging.get_absl_logger()
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(train_script, "keep_compiled", lambda folder: None)
+    patch.setattr(compilation, "keep_compiled", lambda folder: None)
     try:
       train_script.main(list(arguments))
     finally:
@@ -115,7 +116,7 @@ def train_py(*arguments: str) -> None:
 def evaluate_py(*arguments: str) -> None:
   """What evaluate.py does with these arguments, in this process."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(evaluate_script, "keep_compiled", lambda folder: None)
+    patch.setattr(compilation, "keep_compiled", lambda folder: None)
     evaluate_script.main(list(arguments))
 
 

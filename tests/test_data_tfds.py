@@ -6,9 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 from scae_jax.data.pictures import Form, in_form
 from scae_jax.data.sources import load_dataset
+from tests.runs import ROOT
 from tests.toy_data import dataset_of, random_images
 from tests.toy_tfds import (
   FEATURES,
@@ -179,10 +181,17 @@ def test_sets_of_unknown_names_or_not_prepared_say_what_to_do(load, root, monkey
   with pytest.raises(ValueError, match=r"got tfrecord, .* without TensorFlow; remove ") as raised:
     load()
   assert f"remove {folder} and prepare it again:\n{commands}" in str(raised.value)
-  monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-  with pytest.raises(ValueError, match=r"pip install -r requirements\.txt, or copy a cache file"):
-    load()
-  with pytest.raises(ValueError, match=r"'mnist' is not prepared.*If it is a TFDS set"):
+  for package in ("tensorflow_datasets", "array_record"):
+    with monkeypatch.context() as patch:
+      patch.setitem(sys.modules, package, None)
+      with pytest.raises(
+        ValueError, match=rf"{package}.* pip install -r requirements\.txt"
+      ) as raised:
+        load()
+      assert "\n" not in str(raised.value)
+  monkeypatch.setitem(sys.modules, "array_record", None)  # as on Windows
+  monkeypatch.setattr(sys, "platform", "win32")
+  with pytest.raises(ValueError, match=r"'mnist' is not prepared.*If it is a TFDS set, .*WSL"):
     load("mnist")
 
 
@@ -281,3 +290,13 @@ def test_real_mnist(tfds_dir, tmp_path):
   sizes = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
   assert np.bincount(test.labels).tolist() == sizes
   assert abs(train.images.mean() / 255 - 0.1307) < 1e-4
+
+
+def test_windows_needs_none_of_the_packages_that_it_does_not_have():
+  lines = (ROOT / "requirements.txt").read_text().splitlines()
+  texts = [line.partition(" #")[0] for line in lines if line and not line.startswith("#")]
+  requirements = [Requirement(text) for text in texts]
+  markers = {item.name: item.marker for item in requirements}
+  for name in ("array_record", "tensorflow-datasets"):
+    assert markers[name].evaluate({"sys_platform": "linux"})
+    assert not markers[name].evaluate({"sys_platform": "win32"})

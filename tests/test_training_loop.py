@@ -264,3 +264,23 @@ def test_wall_clock_counts_all_but_compilation_and_each_session_anew(tmp_path, m
     steps | {"wall_seconds": 2.0},
   ]
   assert [line["timing"] for line in lines if line["split"] == "test"] == [{"seconds": 10.0}] * 3
+
+
+def test_a_run_does_not_resume_under_other_random_numbers(uninterrupted, tmp_path):
+  workdir = shutil.copytree(uninterrupted, tmp_path / "run")
+  settings = json.loads((workdir / "jax.json").read_text())
+  assert settings["JAX_DEFAULT_PRNG_IMPL"] == "threefry2x32"
+  assert set(settings) >= {"JAX_THREEFRY_PARTITIONABLE", "JAX_ENABLE_X64"}
+  with (
+    jax.default_prng_impl("rbg"),
+    pytest.raises(RunError, match="JAX_DEFAULT_PRNG_IMPL=threefry"),
+  ):
+    train(CONFIG, workdir)
+  with (
+    jax.threefry_partitionable(not settings["JAX_THREEFRY_PARTITIONABLE"]),
+    pytest.raises(RunError, match="JAX_THREEFRY_PARTITIONABLE"),
+  ):
+    train(CONFIG, workdir)
+  (workdir / "jax.json").unlink()  # as of runs that were saved before it was written
+  assert train(CONFIG, workdir).step == 90
+  assert json.loads((workdir / "jax.json").read_text()) == settings

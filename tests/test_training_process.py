@@ -1,6 +1,8 @@
 """train.py as a process: interrupted, resumed by a sweep, and from there to its report."""
 
+import contextlib
 import csv
+import errno
 import json
 import os
 import pathlib
@@ -9,17 +11,34 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import orbax.checkpoint as ocp
 import pytest
 from absl import logging
 
+import explore as explore_script
 import sweep as sweep_script
 import train as train_script
 from scae_jax.data import folder as folder_source
+from scae_jax.library.loading import load
+from scae_jax.training.build import open_run
+from scae_jax.training.config import load_config
+from scae_jax.training.errors import RunError
+from scae_jax.training.loop import train
 from scae_jax.training.sweep import run_rows
-from tests.runs import ROOT, metrics, report_of, rows_of, save_images, steps_of, train_py
+from tests.runs import (
+  ONE_DEVICE,
+  ROOT,
+  evaluate_py,
+  metrics,
+  report_of,
+  rows_of,
+  save_images,
+  steps_of,
+  train_py,
+)
 from tests.stand_ins import refused
 
 # Two runs on the user's images, of which the first has its report.
@@ -41,15 +60,70 @@ overrides = {{ train.seed = 1 }}
 # What train.py says while it trains.
 OURS = (
   r"tests.toy_system: \S+ parameters|compiled in \S+ s|resuming at step \d+|"
-  r"step \d+/480  (train|test)"
+  r"step \d+/\d+  (train|test)"
 )
 TWO_SIGNALS = """
-import time
-from scae_jax.training.interrupt import StopRequest
+import hashlib
+from scae_jax.training.interrupt import stop_request
 
-with StopRequest() as stop:
+with stop_request():
   print("ready", flush=True)
-  time.sleep(60)  # the main thread runs no Python, as in a compilation
+  hashlib.pbkdf2_hmac("sha256", b"", b"", 2**30)  # no Python for minutes, as in a compilation
+"""
+# train.py, which gets a signal as it imports a module.
+SIGNAL_AT_IMPORT = """
+import os, sys
+number, name = int(sys.argv.pop(1)), sys.argv.pop(1)
+
+def send(event, arguments):
+  global name
+  if event == "import" and arguments[0] == name:
+    name = ""
+    os.kill(os.getpid(), number)
+
+sys.addaudithook(send)
+import train
+train.main()
+"""
+# A session with a terminal of its own, standard input, as that of a window.
+IN_A_TERMINAL = """
+import fcntl, runpy, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+LISTENING = """
+import atexit, os, signal, subprocess, sys, time
+from scae_jax.training.errors import exit_with_message
+from scae_jax.training.interrupt import on_signal
+
+def send(*names):
+  for name in names:
+    os.kill(os.getpid(), getattr(signal, name))
+  time.sleep(0.2)
+
+"""
+
+FORKED = """
+import os
+import numpy as np
+import scae_jax
+model, images = scae_jax.load("digits"), np.zeros((1, 8, 8))
+found = model.encode(images)
+for act in (
+  lambda: model.encode(images),
+  lambda: model.draw(found),
+  lambda: model.predict(images),
+  lambda: scae_jax.load("digits"),
+):
+  if child := os.fork():
+    os.waitpid(child, 0)
+    continue
+  try:
+    act()
+  except scae_jax.RunError as error:
+    print("RunError", "spawn" if "spawn" in str(error) else error, flush=True)
+  os._exit(0)
 """
 
 
@@ -57,6 +131,13 @@ def start(*arguments: str) -> subprocess.Popen:
   return subprocess.Popen(
     [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
   )
+
+
+@pytest.fixture
+def as_users_have_it(monkeypatch):
+  """Processes that tests start have one device and what they need to import."""
+  monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE)
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 def wait_for_lines(process: subprocess.Popen, workdir: pathlib.Path, count: int) -> None:
@@ -129,6 +210,151 @@ def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
   assert stamps(workdir) == kept
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize(
+  ("number", "moment", "said"),
+  [
+    (signal.SIGINT, "jax", r"stopped .*SIGINT"),
+    (signal.SIGTERM, "orbax.checkpoint", r"stopped .*SIGTERM"),
+    (
+      signal.SIGHUP,
+      "scae_jax.training.reporting",
+      r"stopped .*SIGHUP.* step 24; .*evaluate.py --w",
+    ),
+    (signal.SIGINT, "scae_jax.page.write", r"stopped .*SIGINT.* step 24; .*evaluate.py --workdir"),
+  ],
+)
+def test_a_signal_while_nothing_trains_is_one_line(home, number, moment, said):
+  script = ["-c", SIGNAL_AT_IMPORT, str(int(number)), moment]
+  process = start(*script, "--config=toy.py", f"--workdir={home / 'run'}")
+  output, _ = process.communicate(timeout=600)
+  assert process.returncode == 128 + number, output
+  *others, last = output.splitlines()
+  assert re.match(said, last), output
+  assert not [line for line in others if line and not re.match(OURS, line)]
+  if "evaluate" in said:
+    assert steps_of(home / "run", "train")[-1] == 24
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_users_have_it")
+def test_a_closed_terminal_saves_the_run(home):
+  """Nobody reads what it says; the run must not fail at that."""
+  ours, theirs = os.openpty()
+  workdir = home / "run"
+  flags = ("--config=toy.py:long", f"--workdir={workdir}", "--config.train.num_steps=1000000")
+  process = subprocess.Popen(
+    [sys.executable, "-c", IN_A_TERMINAL, str(ROOT / "train.py"), *flags],
+    **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
+    start_new_session=True,
+  )
+  os.close(theirs)
+  reader = threading.Thread(target=drain, args=(ours,), daemon=True)
+  reader.start()
+  try:
+    wait_for_lines(process, workdir, 2)
+    assert process.poll() is None
+  finally:
+    os.close(ours)
+  reader.join(10)
+  assert process.wait(60) == 128 + signal.SIGHUP
+  saved = max(int(path.name) for path in (workdir / "checkpoints").iterdir())
+  assert saved >= steps_of(workdir, "train")[-1] > 0
+
+
+def drain(terminal: int) -> None:
+  """Reads what is written to a terminal until it is closed."""
+  with contextlib.suppress(OSError):
+    while os.read(terminal, 4096):
+      pass
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_users_have_it")
+def test_ctrl_c_saves_though_tee_has_ended_before(home):
+  workdir = home / "run"
+  flags = ("--config=toy.py:long", f"--workdir={workdir}", "--config.train.num_steps=1000000")
+  process = start(str(ROOT / "train.py"), *flags)
+  assert process.stdout is not None
+  wait_for_lines(process, workdir, 2)
+  process.stdout.close()
+  process.send_signal(signal.SIGINT)
+  assert process.wait(60) == 130
+  saved = max(int(path.name) for path in (workdir / "checkpoints").iterdir())
+  assert saved >= steps_of(workdir, "train")[-1] > 0
+
+
+@pytest.mark.parametrize(
+  ("script", "code", "said"),
+  [
+    ('with exit_with_message():\n  send("SIGHUP")\n  time.sleep(60)', 129, "stopped .*SIGHUP"),
+    # Under nohup.
+    (
+      "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+      'with exit_with_message():\n  send("SIGHUP")\n  print("goes on")',
+      0,
+      "goes on$",
+    ),
+    # As the process ends.
+    (
+      'atexit.register(send, "SIGINT", "SIGTERM", "SIGHUP")\n'
+      "with exit_with_message(process_ends=True):\n  pass",
+      0,
+      "$",
+    ),
+    # In a forked child: as everywhere, and its parent does not hear of it.
+    (
+      "with exit_with_message():\n"
+      "  if child := os.fork():\n"
+      "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+      "    time.sleep(0.2)\n"
+      '  else:\n    send("SIGTERM")',
+      0,
+      "-15$",
+    ),
+    # The innermost hears it, and then the outer one again.
+    (
+      "with exit_with_message():\n  with on_signal(print):\n    send('SIGTERM')\n  send('SIGTERM')",
+      143,
+      "15\nstopped .*SIGTERM",
+    ),
+  ],
+)
+def test_who_hears_a_signal(monkeypatch, script, code, said):
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  process = start("-c", LISTENING + script)
+  output, _ = process.communicate(timeout=600)
+  assert process.returncode == code, output
+  assert re.match(said, output), output
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_the_sweep_that_is_killed(monkeypatch, tmp_path):
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  log = tmp_path / "log"
+  run = "with exit_with_message():\n  print(os.getpid(), flush=True)\n  time.sleep(600)"
+  script = (
+    "import pathlib, sys\nfrom scae_jax.training.sweep import run_logged\n"
+    "run_logged([sys.executable, '-c', sys.argv[1]], pathlib.Path(sys.argv[2]))"
+  )
+  process = start("-c", script, LISTENING + run, str(log))
+  deadline = time.monotonic() + 60
+  while not (log.exists() and log.read_text().endswith("\n")):
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+  process.kill()
+  process.communicate()
+  own = int(log.read_text())
+  try:
+    while "stopped" not in log.read_text():
+      assert time.monotonic() < deadline, "it goes on alone"
+      time.sleep(0.02)
+  finally:
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(own, signal.SIGKILL)
+
+
 def test_second_signal_ends_a_busy_process_at_once(monkeypatch):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
   process = start("-c", TWO_SIGNALS)
@@ -137,7 +363,6 @@ def test_second_signal_ends_a_busy_process_at_once(monkeypatch):
   process.send_signal(signal.SIGINT)
   time.sleep(0.03)
   process.send_signal(signal.SIGINT)  # as `timeout` does, to the process and to its group
-  assert process.stdout.readline() == "\n"
   assert process.stdout.readline().startswith("SIGINT: saving at the end")
   time.sleep(0.5)
   assert process.poll() is None
@@ -145,6 +370,87 @@ def test_second_signal_ends_a_busy_process_at_once(monkeypatch):
   output, _ = process.communicate(timeout=600)
   assert process.returncode == 130
   assert "stopped at once" in output
+
+
+# What the environment or the folder does to the command, and what its one line names.
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize(
+  ("variable", "value"),
+  [("JAX_PLATFORMS", "cuda"), ("JAX_PLATFORMS", "none"), ("JAX_DISABLE_JIT", "1")],
+)
+def test_an_environment_that_jax_cannot_work_in_is_one_line(home, monkeypatch, variable, value):
+  monkeypatch.setenv(variable, value)
+  process = start(str(ROOT / "train.py"), "--config=toy.py", "--workdir=run")
+  output, _ = process.communicate(timeout=600)
+  assert process.returncode == 2
+  assert re.fullmatch(rf"error: .*{variable}.*\n", output)
+  assert not (home / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["closed", "closed/below", "n" * 300])
+def test_a_workdir_that_cannot_be_read_is_one_line(home, monkeypatch, capsys, name):
+  """Permissions are played, because root has all."""
+  for function in ("stat", "listdir"):
+    monkeypatch.setattr(os, function, closed(home / "closed", getattr(os, function)))
+  flag = f"--workdir={home / name}"
+  (home / "sweep.toml").write_text('config = "toy.py"\n[[rows]]\nname = "a"')
+  for command, *arguments in (
+    (train_py, "--config=toy.py", flag),
+    (train_py, "--config=toy.py", f"--config.train.start_from={home / name}"),
+    (evaluate_py, flag),
+    (explore_script.main, [flag]),
+    (sweep_script.main, ["sweep.toml", flag]),
+  ):
+    said = refused(capsys, command, *arguments).splitlines()
+    assert len(said) <= 1 + (command is sweep_script.main), said
+    assert re.match(rf"error: .*{name[:60]}", said[0])
+    assert "--workdir" in said[0]
+  for function in (load, open_run):
+    with pytest.raises(RunError, match=name[:60]):
+      function(home / name)
+
+
+def closed(folder, function):
+  """A function of `os` without permission in a folder."""
+
+  def of_permitted(path=".", *arguments, **options):
+    if str(path).startswith(str(folder)):
+      raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    return function(path, *arguments, **options)
+
+  return of_permitted
+
+
+def test_a_home_folder_is_meant_wherever_a_path_is_given(home, monkeypatch, capsys):
+  monkeypatch.setenv("HOME", str(home / "me"))
+  (home / "me").mkdir()
+  (home / "toy.py").rename(home / "me" / "toy.py")
+  train_py("--config=~/toy.py", "--workdir=~/run", "--config.train.compilation_cache=off")
+  evaluate_py("--workdir=~/run", "--max_examples=20")
+  assert (home / "me" / "run" / "evaluation" / "digits-test-max20").is_dir()
+  assert open_run("~/run").step == load("~/run").step == 24
+  config = load_config("~/toy.py")
+  with config.unlocked():
+    config.train.start_from = "~/run"
+  assert train(config, "~/more").step == 24
+  assert (home / "me" / "more" / "config.json").is_file()
+  load("~/run").export("~/exported")
+  assert (home / "me" / "exported" / "model.json").is_file()
+  assert not [*home.glob("~*")]
+  capsys.readouterr()
+  (said,) = refused(
+    capsys, train_py, "--config=~/toy.py", "--workdir=~nobody_at_all/x"
+  ).splitlines()
+  assert "~nobody_at_all" in said
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_users_have_it")
+def test_a_forked_child_says_that_it_cannot_go_on(monkeypatch):
+  process = start("-W", "ignore", "-c", FORKED)
+  output, _ = process.communicate(timeout=600)
+  assert output == 4 * "RunError spawn\n"
 
 
 def test_refused_command_line_is_one_message_and_exit_code_2(home, capsys):

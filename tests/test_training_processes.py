@@ -62,10 +62,11 @@ train.main(sys.argv[1:])
 # Before that: process 1 is asked to stop at step 10, and the same command is given again.
 STOPPED_ONCE = """
 import os, signal, time
-import jax, train
+import jax
+from scae_jax.training import loop
 from scae_jax.training.errors import Interrupted
 from scae_jax.training.program import Program
-run_steps, train_once = Program.run, train.train
+run_steps, train_once = Program.run, loop.train
 
 def run(self, state, step):
   if step == 10 and jax.process_index() == 1:
@@ -80,7 +81,7 @@ def train_twice(*arguments):
     print(stopped, flush=True)
   return train_once(*arguments)
 
-Program.run, train.train = run, train_twice
+Program.run, loop.train = run, train_twice
 """
 
 

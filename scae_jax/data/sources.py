@@ -3,8 +3,10 @@
 import difflib
 import functools
 import importlib
+import os
 import pathlib
 import re
+import sys
 
 from absl import logging
 
@@ -43,6 +45,7 @@ def load_dataset(
   Raises ValueError if the name is unknown, the data set is not usable, the function fails, or the
   data set is not prepared; the message then has the commands that prepare it.
   """
+  data_dir = os.path.expanduser(data_dir)
   if name == "digits":
     return brought_to(load_digits(), form)
   if is_dotted(name):
@@ -117,7 +120,9 @@ def _absent(source: TfdsSet, cache: pathlib.Path) -> str:
   try:
     catalogue = import_tfds().list_builders(with_community_datasets=False)
   except ImportError:
-    remedy = f"{_VALID_NAMES}. If it is a TFDS set, {remedy}"
+    # There is no array_record for Windows.
+    where = " on Windows that is only possible inside WSL;" if sys.platform == "win32" else ""
+    remedy = f"{_VALID_NAMES}. If it is a TFDS set,{where} {remedy}"
   else:
     if source.builder not in catalogue:
       similar = difflib.get_close_matches(source.builder.lower(), ["digits", "folder", *catalogue])

@@ -6,6 +6,7 @@ so that a start from the cache does not import TFDS, which takes a second.
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import pathlib
@@ -118,8 +119,8 @@ def read_records(
   except ImportError as error:
     raise ValueError(
       f"{where}: expected tensorflow_datasets to be installed to read {folder}, got "
-      f"{error}; pip install -r requirements.txt, or copy a cache file of this data set from "
-      "another machine into the cache folder"
+      f"{error}; pip install -r requirements.txt (on Windows inside WSL), or copy a cache file of "
+      "this data set from another machine into the cache folder"
     ) from error
 
   @contextlib.contextmanager
@@ -225,6 +226,9 @@ def _refuse_code(where: str, described: Any) -> None:
 
 
 def import_tfds() -> types.ModuleType:
-  import tensorflow_datasets  # on a cache miss only: a machine with a cache file needs none
+  """TFDS; ImportError if it or the package that it reads records with is not installed."""
+  # On a cache miss only: a machine with a cache file needs neither.
+  importlib.import_module("array_record")  # or TFDS misses it in the middle of a set
+  import tensorflow_datasets
 
   return tensorflow_datasets

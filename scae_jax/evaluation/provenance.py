@@ -11,11 +11,13 @@ from typing import Any
 
 import jax
 
+# Settings of JAX on which random numbers and types depend, each a variable of the environment.
+_SETTINGS = ("jax_default_prng_impl", "jax_threefry_partitionable", "jax_enable_x64")
 _PACKAGES = ("jax", "jaxlib", "flax", "numpy", "scipy", "scikit-learn")
 
 
 def measured_with() -> dict[str, Any]:
-  """Releases, hardware and date (UTC), as entries of `metrics.json`.
+  """Releases, settings, hardware and date (UTC), as entries of `metrics.json`.
 
   Of an accelerator, `platform_version` says which compiler and driver library jax runs on.
   """
@@ -25,6 +27,7 @@ def measured_with() -> dict[str, Any]:
     "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     "versions": {"python": platform.python_version()}
     | {name: importlib.metadata.version(name) for name in _PACKAGES},
+    "settings": jax_settings(),
     "hardware": {
       "platform": device.platform,
       "device_kind": device.device_kind,
@@ -34,6 +37,11 @@ def measured_with() -> dict[str, Any]:
       "cpu_count": os.cpu_count(),
     },
   }
+
+
+def jax_settings() -> dict[str, Any]:
+  """Settings of this process on which results depend, by the variables that set them."""
+  return {name.upper(): jax.config.values[name] for name in _SETTINGS}
 
 
 def recorded_folder(folder: pathlib.Path) -> str:

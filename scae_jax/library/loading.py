@@ -6,12 +6,14 @@ from typing import Any
 
 from scae_jax.data.options import DataOptions
 from scae_jax.evaluation.clusters import FILE, Clusters, read_clusters
+from scae_jax.files import given_path
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
 from scae_jax.models.system import Spec, System
 from scae_jax.precision import single_precision
 from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError, explained
+from scae_jax.training.mesh import find_devices
 from scae_jax.training.parameters import PRETRAINED, pretrained_names, restore
 from scae_jax.training.systems import make_system
 from scae_jax.training.workdir import load_settings, read_image_facts
@@ -39,6 +41,7 @@ def load(
   """
   if batch_size < 1:
     raise RunError(f"batch_size must be 1 or more; it is {batch_size}.")
+  find_devices()
   with explained():
     folder = _folder(source)
     settings = load_settings(folder, is_given=True)
@@ -90,7 +93,7 @@ def _facts(
 def _folder(source: str | os.PathLike[str]) -> pathlib.Path:
   """Where the model is; a pretrained name comes first."""
   known = pretrained_names()
-  folder = PRETRAINED / source if str(source) in known else pathlib.Path(source)
+  folder = PRETRAINED / source if str(source) in known else given_path(source)
   if not (folder / "config.json").is_file():
     raise RunError(
       f"there is no model {str(source)!r}: expected a folder with config.json, or one of {known}."

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +13,13 @@ import optax
 
 from scae_jax.evaluation.clusters import Clusters
 from scae_jax.evaluation.free_form import make_inference
+from scae_jax.files import given_path
 from scae_jax.library.export import export_functions
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.models.system import Found, ImageSpec, Numbers, Spec, System
 from scae_jax.precision import single_precision
 from scae_jax.training.config import Settings
+from scae_jax.training.mesh import check_not_forked
 from scae_jax.training.systems import make_system
 from scae_jax.typing import Array, Batch
 
@@ -92,6 +93,7 @@ class Model:
     Raises:
       ValueError: examples that the model does not take, or a system without posteriors.
     """
+    check_not_forked()
     known = None if presence is None else np.asarray(presence)
     arrays = self.inputs.check(examples, known, resize=resize)
     if refine_steps < 0:
@@ -123,6 +125,7 @@ class Model:
       ValueError: the model draws no images or not by these, there is no such capsule, or arrays
         that are not as `encode` gives them: of other shapes or lengths, or not finite.
     """
+    check_not_forked()
     draws = self.system.draws
     if not draws:
       raise ValueError(f"the system {self.settings.system!r} draws no images.")
@@ -188,7 +191,8 @@ class Model:
   @single_precision
   def export(self, folder: str | os.PathLike[str]) -> None:
     """Writes `encode` and `draw` as StableHLO that needs JAX alone; see `library.export`."""
-    export_functions(pathlib.Path(folder), self)
+    check_not_forked()
+    export_functions(given_path(folder), self)
 
   @functools.cached_property
   def _found_shapes(self) -> Found:

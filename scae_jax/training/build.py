@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from scae_jax.data.constellations import NAME, Scenes
@@ -13,10 +14,12 @@ from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import is_dotted, load_dataset
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
+from scae_jax.files import given_path
 from scae_jax.models.system import System
 from scae_jax.precision import single_precision
 from scae_jax.training.config import Settings, read_settings
-from scae_jax.training.errors import explained
+from scae_jax.training.errors import RunError, explained
+from scae_jax.training.mesh import find_devices
 from scae_jax.training.metrics import import_tensorboard
 from scae_jax.training.optimizers import check_length
 from scae_jax.training.parameters import Which, is_exported, restore
@@ -61,7 +64,8 @@ def open_run(
   elsewhere. A run on data in memory needs its `dataset`.
   Raises `RunError` if run, checkpoint or data set are not there, or do not fit each other.
   """
-  workdir = pathlib.Path(workdir)
+  with explained():
+    workdir = given_path(workdir)
   if config is None:
     config = load_settings(workdir, is_given=dataset is not None)
   settings = read_settings(config)
@@ -81,6 +85,9 @@ def build(
   Images of the returned data set are cropped to their middle where `data.crop` is set. To evaluate
   takes less memory than `training`. `RunError` is for what the source, model or a check refuses.
   """
+  find_devices()
+  if jax.config.values["jax_disable_jit"]:
+    raise RunError("runs are trained and scored by compiled programs: leave JAX_DISABLE_JIT unset.")
   if training:
     check_length(settings.optimizer, settings.train)
   with explained():

@@ -25,6 +25,7 @@ from ml_collections import ConfigDict, config_flags
 from scae_jax import bounds
 from scae_jax.data.constellations import NAME, Scenes
 from scae_jax.data.options import DataOptions
+from scae_jax.files import given_path
 from scae_jax.training.errors import RunError, explained
 from scae_jax.training.optimizers import OptimizerOptions, resolve
 from scae_jax.training.options import EvaluationOptions, TrainOptions
@@ -183,9 +184,11 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
   except flags.Error as error:
     raise RunError(f"{error}; {USAGE}") from error
   source = values["config"].value or ""
+  named = values["workdir"].value or str(pathlib.Path("runs") / _run_name(source))
+  with explained():
+    workdir = given_path(named)
   config, ablations = _load(source)
   _override(config, overrides)
-  workdir = pathlib.Path(values["workdir"].value or pathlib.Path("runs") / _run_name(source))
   return Command(read_settings(config), workdir, _processes(values), ablations)
 
 
@@ -272,9 +275,10 @@ def load_config(source: str) -> ConfigDict:
 def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
   """The config of `file[:preset]`, locked, without overrides, and the ablations of the file."""
   path, colon, preset = source.partition(":")
-  if not pathlib.Path(path).is_file() and path.startswith("configs/"):
+  path = os.path.expanduser(path)
+  if not os.path.isfile(path) and path.startswith("configs/"):
     path = str(SHIPPED / path)
-  if not (path.endswith(".py") and pathlib.Path(path).is_file()):
+  if not (path.endswith(".py") and os.path.isfile(path)):
     raise RunError(f"--config must name a Python file with get_config(); there is no {path!r}.")
   if str(SHIPPED) not in sys.path:  # last: for `from configs import digits`
     sys.path.append(str(SHIPPED))

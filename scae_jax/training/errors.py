@@ -4,7 +4,9 @@
 1         the run failed: a loss that is not finite, a full disk, a report that failed after a
           training that is saved, or (with a traceback) a defect of the program
 2         the run could not start as asked: config, data set, workdir or checkpoint
-130, 143  interrupted by Ctrl-C or SIGTERM, saved; the same command resumes
+130, 143, 129  interrupted by Ctrl-C, SIGTERM or SIGHUP, saved; the same command resumes
+
+This module imports nothing that takes time, see `interrupt`.
 """
 
 import contextlib
@@ -13,6 +15,14 @@ import pathlib
 import re
 import sys
 from collections.abc import Iterator
+
+from scae_jax.training.interrupt import (
+  end,
+  end_with_parent,
+  ignore_signals,
+  on_signal,
+  tell,
+)
 
 # What a message of tensorstore has to say to the user, somewhere in its many lines.
 _DISK = (
@@ -59,8 +69,12 @@ def explained() -> Iterator[None]:
   try:
     yield
   except (ValueError, OSError) as error:
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    hint = ". Make room there and give the same command again." if full else ""
+    number = error.errno if isinstance(error, OSError) else None
+    hint = ""
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+      hint = ". Make room there and give the same command again."
+    elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
+      hint = ". Give permission there, or name another folder."
     raise RunError(f"{error}{hint}") from error
 
 
@@ -78,14 +92,19 @@ def writing(what: str, folder: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exit_with_message() -> Iterator[None]:
-  """Ends the process on a `RunError` or Ctrl-C: the message on stderr, no traceback."""
-  try:
-    yield
-  except RunError as error:
-    kind = "stopped" if isinstance(error, Interrupted) else "error"
-    print(f"{kind}: {error}", file=sys.stderr)
-    sys.exit(error.exit_code)
-  except KeyboardInterrupt:
-    print("stopped: interrupted while no step was running; nothing is lost", file=sys.stderr)
-    sys.exit(130)
+def exit_with_message(*, process_ends: bool = False) -> Iterator[None]:
+  """Ends the process on a `RunError` or a signal: the message on stderr, no traceback.
+
+  What takes time, imports too, comes inside: a signal before would be Python's to report. Where the
+  process ends after the block, signals are ignored from there on.
+  """
+  end_with_parent()
+  with on_signal(lambda number: end(number, "nothing is lost; the same command starts again")):
+    try:
+      yield
+    except RunError as error:
+      tell(f"{'stopped' if isinstance(error, Interrupted) else 'error'}: {error}")
+      sys.exit(error.exit_code)
+    finally:
+      if process_ends:
+        ignore_signals()

@@ -21,14 +21,15 @@ from jax.sharding import Mesh
 
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.feed import Feed
+from scae_jax.files import given_path
 from scae_jax.models.system import Spec, System
 from scae_jax.precision import single_precision
 from scae_jax.training import processes
 from scae_jax.training.build import Run, build_to_train
 from scae_jax.training.checkpoints import Checkpoints, Progress
 from scae_jax.training.config import ConfigSource, Settings, read_settings
-from scae_jax.training.errors import Interrupted
-from scae_jax.training.interrupt import StopRequest
+from scae_jax.training.errors import Interrupted, explained
+from scae_jax.training.interrupt import StopRequest, stop_request
 from scae_jax.training.mesh import check_batch_size, make_mesh, put
 from scae_jax.training.metrics import MetricsWriter, Window, of_seeds
 from scae_jax.training.options import TrainOptions
@@ -55,9 +56,10 @@ def train(
   Raises:
     RunError: the config, the data, the model or the workdir do not allow the run.
     NonFiniteError: a loss term or gradient is not finite; the checkpoints before it stand.
-    Interrupted: by Ctrl-C or SIGTERM; the state is saved.
+    Interrupted: by Ctrl-C, SIGTERM or SIGHUP; the state is saved.
   """
-  workdir = pathlib.Path(workdir)
+  with explained():
+    workdir = given_path(workdir)
   settings = read_settings(config)
   options = settings.train
   mesh = make_mesh()
@@ -77,7 +79,7 @@ def train(
     checkpoints = stack.enter_context(
       Checkpoints(folder, keep=keep, writable=True, say=display.say)
     )
-    stop = stack.enter_context(StopRequest())
+    stop = stack.enter_context(stop_request())
     stack.enter_context(processes.lost_peers_explained())
     program = None
     if checkpoints.steps()[-1:] != [options.num_steps]:  # before the state takes any memory

@@ -32,9 +32,39 @@ def use_all_cores(batch_size: int, views: int) -> None:
   jax.config.update("jax_num_cpu_devices", devices)
 
 
+def find_devices() -> Sequence[Any]:
+  """The devices of all processes; `RunError` if JAX has none here. Call it before JAX is used."""
+  global _user
+  check_not_forked()
+  try:
+    devices = jax.devices()
+  except (RuntimeError, AssertionError) as error:  # the latter of cuda, without a GPU
+    platforms = jax.config.values["jax_platforms"] or ""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    raise RunError(
+      f"JAX finds no device: JAX_PLATFORMS is {platforms!r}. Leave it"
+      f" unset, or set it to cpu. ({reason})"
+    ) from error
+  _user = os.getpid()
+  return devices
+
+
+_user: int | None = None  # the process that used JAX: this one, or one that it was forked from
+
+
+def check_not_forked() -> None:
+  """Raises `RunError` in a forked child of a process that has used JAX: it would wait forever."""
+  if _user not in (None, os.getpid()):
+    raise RunError(
+      "this process is a fork of one that has used JAX, whose threads a fork does not have. Start"
+      " it by `multiprocessing.get_context('spawn')` (a PyTorch DataLoader by"
+      " multiprocessing_context='spawn'), and load the model in it."
+    )
+
+
 def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
   """A mesh with one axis, `shards.AXIS`, over the given devices, or over those of all processes."""
-  devices = jax.devices() if devices is None else devices
+  devices = find_devices() if devices is None else devices
   return jax.make_mesh((len(devices),), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from scae_jax.data.cache import read_arrays
-from scae_jax.files import read_json
+from scae_jax.files import given_path, read_json
 from scae_jax.models.system import Spec, System
 from scae_jax.training.config import SHIPPED, Settings
 from scae_jax.training.errors import RunError
@@ -42,7 +42,7 @@ def named_folders(workdir: str, name: str) -> tuple[pathlib.Path, pathlib.Path]:
   """Folders of a run, or of the named pretrained parameters, and of its results; or `RunError`."""
   if not workdir and not name:
     raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
-  results = pathlib.Path(workdir or f"runs/pretrained-{name}")
+  results = given_path(workdir or f"runs/pretrained-{name}")
   known = pretrained_names()
   if name and name not in known:  # so that a name is never a path to elsewhere
     raise RunError(f"there are no parameters {name!r} in {PRETRAINED}; it has {known}.")

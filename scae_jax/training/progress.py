@@ -1,6 +1,8 @@
 """What the user sees while a run trains: a progress bar on a terminal, plain lines elsewhere."""
 
+import contextlib
 import datetime
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -16,7 +18,8 @@ class Display:
   def __init__(self, *, num_steps: int, file: TextIO | None = None, silent: bool = False):
     """A display of a run of `num_steps`, on `file` or standard error, or nowhere if `silent`."""
     self._num_steps = num_steps
-    self._console = Console(file=file, stderr=file is None, highlight=False, quiet=silent)
+    stream: Any = _Lasting(file or sys.stderr)
+    self._console = Console(file=stream, highlight=False, quiet=silent)
     self._bar = _BarAboveNumbers(
       TextColumn("training"),
       BarColumn(),  # the only column that gives way on a narrow terminal
@@ -59,6 +62,25 @@ class Display:
   def _speed(self, step: int, steps_per_second: float) -> str:
     left = datetime.timedelta(seconds=round((self._num_steps - step) / steps_per_second))
     return f"{steps_per_second:.4g} steps/s  {left} left"
+
+
+class _Lasting:
+  """A stream whose reader may go, as with a closed terminal; what is written then is lost."""
+
+  def __init__(self, stream: TextIO):
+    self._stream = stream
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._stream, name)
+
+  def write(self, text: str) -> int:
+    with contextlib.suppress(OSError):
+      self._stream.write(text)
+    return len(text)
+
+  def flush(self) -> None:
+    with contextlib.suppress(OSError):
+      self._stream.flush()
 
 
 class _BarAboveNumbers(Progress):

@@ -16,15 +16,21 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
+from scae_jax.files import given_path
 from scae_jax.models.system import Spec, System
 from scae_jax.training.checkpoints import Checkpoints
 from scae_jax.training.config import Settings
-from scae_jax.training.errors import RunError
+from scae_jax.training.errors import RunError, explained
 from scae_jax.training.optimizers import make_optimizer
 from scae_jax.training.options import TrainOptions
 from scae_jax.training.parameters import is_exported, read_stored
 from scae_jax.training.state import abstract_state, placed, state_shapes
-from scae_jax.training.workdir import checkpoint_directory, require_checkpoints, saved_settings
+from scae_jax.training.workdir import (
+  check_readable,
+  checkpoint_directory,
+  require_checkpoints,
+  saved_settings,
+)
 
 MOST_NAMES = 5  # in a message
 PLACES = "position_bias"  # parameters [height, width, channels] of this name may be resized
@@ -57,12 +63,15 @@ def find_start(
         return None
   own = abstract_state(settings, system, data, mesh).params
   try:
-    return _read(pathlib.Path(source), settings.train, own, mesh)
+    with explained():
+      folder = given_path(source)
+    return _read(folder, settings.train, own, mesh)
   except RunError as error:
     raise RunError(f"config.train.start_from: {error}") from error
 
 
 def _read(source: pathlib.Path, options: TrainOptions, own: Any, mesh: Mesh) -> Start:
+  check_readable(source)
   num_seeds, is_pretrained = options.seeds, is_exported(source)
   found = 1 if is_pretrained else saved_settings(source).train.seeds
   if found not in (1, num_seeds):

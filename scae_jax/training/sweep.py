@@ -12,19 +12,18 @@ there. A folder in which another process trains is locked: its row fails, the ot
 <root>/table.csv, table.md   of all finished rows, whoever trained them
 """
 
-import contextlib
 import dataclasses
-import fcntl
 import itertools
+import os
 import pathlib
 import re
-import signal
 import subprocess
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from filelock import FileLock
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
@@ -33,6 +32,7 @@ from scae_jax.files import read_json, write_whole
 from scae_jax.training.build import build_to_train
 from scae_jax.training.config import Settings, differences, load_config, tuples, with_changes
 from scae_jax.training.errors import FailedError, Interrupted, RunError
+from scae_jax.training.interrupt import PARENT, on_signal
 from scae_jax.training.mesh import make_mesh
 from scae_jax.training.start import find_start
 from scae_jax.training.workdir import RESUMABLE_CHANGES
@@ -229,8 +229,7 @@ def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:
 
 def write_tables(rows: Sequence[Row], root: pathlib.Path) -> None:
   """Writes `table.csv` and `table.md` of all rows that are finished now; tasks take turns."""
-  with (root / "table.lock").open("a") as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed, or the process dies
+  with FileLock(root / "table.lock"):  # also let go when the process dies
     found = {row.name: finished_report(row, root / row.name) for row in rows}
     reports = {name: report for name, report in found.items() if report}
     missing = [name for name, report in found.items() if not report]
@@ -241,23 +240,25 @@ def write_tables(rows: Sequence[Row], root: pathlib.Path) -> None:
 def run_logged(command: Sequence[str], log: pathlib.Path) -> int:
   """Runs a process to its end and returns its exit code (negative: the signal that killed it).
 
-  Its output is added to the log. Ctrl-C and SIGTERM are passed on to the process, which saves and
-  ends; a second one ends it at once. `Interrupted` is raised when the process has ended.
+  Its output is added to the log. Ctrl-C, SIGTERM and SIGHUP are passed on to the process, which
+  saves and ends; a second one ends it at once. `Interrupted` is raised when the process has ended.
+  It saves and ends too when this process is killed.
   """
   received: list[int] = []
   process: subprocess.Popen | None = None
 
-  def pass_on(number: int, _: object) -> None:
+  def pass_on(number: int) -> None:
     received.append(number)
     if process is not None:
       process.send_signal(number)
 
-  with contextlib.ExitStack() as stack:
-    file = stack.enter_context(log.open("ab"))
-    for number in (signal.SIGINT, signal.SIGTERM):
-      stack.callback(signal.signal, number, signal.signal(number, pass_on))
+  with log.open("ab") as file, on_signal(pass_on):
     process = subprocess.Popen(
-      command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+      command,
+      stdin=subprocess.DEVNULL,
+      stdout=file,
+      stderr=subprocess.STDOUT,
+      env=os.environ | {PARENT: str(os.getpid())},
     )
     for number in received:  # those that came before there was a process
       process.send_signal(number)

@@ -2,6 +2,7 @@
 
 config.json    the resolved config of the run
 data.json      description of the data set that it trains on
+jax.json       settings of JAX on which its numbers depend
 checkpoints/   one folder a step
 metrics.jsonl  metrics of training and of held-out examples
 tensorboard/   if asked for
@@ -9,7 +10,6 @@ evaluation/    the report
 """
 
 import contextlib
-import fcntl
 import hashlib
 import pathlib
 import re
@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from filelock import FileLock, Timeout
 from ml_collections import ConfigDict
 
 from scae_jax.data.constellations import NAME, Scenes
@@ -24,10 +25,11 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.feed import spec_of
 from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import is_dotted
-from scae_jax.files import read_json, sealed_json, write_json, write_whole
+from scae_jax.evaluation.provenance import jax_settings
+from scae_jax.files import given_path, read_json, sealed_json, write_json, write_whole
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.config import Settings, differences, tuples, with_changes, with_defaults
-from scae_jax.training.errors import RunError
+from scae_jax.training.errors import RunError, explained
 from scae_jax.training.processes import is_first
 
 # What a resumed run may change: none of it changes the parameters of a step.
@@ -48,6 +50,20 @@ RESUMABLE_CHANGES = frozenset(
 )
 
 
+def check_readable(workdir: pathlib.Path) -> None:
+  """Raises `RunError` if nobody can tell what a workdir holds: no permission, a name too long."""
+  try:
+    for folder in (workdir, workdir / "checkpoints"):
+      with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for path in folder.iterdir():
+          path.stat()
+  except OSError as error:
+    raise RunError(
+      f"the workdir {workdir} cannot be read: {error.strerror} ({error.filename}). Give another"
+      " --workdir, or permission to read this one."
+    ) from error
+
+
 def checkpoint_directory(workdir: pathlib.Path) -> pathlib.Path:
   """Where a run's checkpoints are; absolute, as orbax wants it."""
   return workdir.absolute() / "checkpoints"
@@ -63,6 +79,7 @@ def require_checkpoints(workdir: pathlib.Path) -> pathlib.Path:
 
 def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
   """The resolved config of a run, to compare with; `load_settings` gives what to build from."""
+  check_readable(pathlib.Path(workdir))
   path = pathlib.Path(workdir) / "config.json"
   if not path.is_file():
     raise RunError(f"{workdir} holds no run: there is no {path}. Name the --workdir of train.py.")
@@ -88,6 +105,8 @@ def load_settings(
   `is_given` the caller has the data set. Raises `RunError` if the config cannot be read, lacks a
   key to change, or names another system or data set, or code elsewhere.
   """
+  with explained():
+    workdir = given_path(workdir)
   settings = saved_settings(workdir, changes)
   path, name = pathlib.Path(workdir) / "config.json", settings.system
   if own_system and name != own_system:
@@ -131,8 +150,10 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
   `evaluation.*` may differ too: it is read after training. Writes nothing. The `RunError` lists
   each other key with both values.
   """
+  check_readable(workdir)
   if not (workdir / "config.json").exists():
     return
+  _check_same_settings(workdir)
   ends_with_run = config.optimizer.schedule == "cosine" and config.optimizer.decay_steps == 0
   changed = {
     key: (old, new)
@@ -153,6 +174,24 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
       f"{workdir} holds a run with another config:\n{_listed(changed)}\nGive another --workdir, or"
       f" the same config. A resumed run may change {', '.join(sorted(RESUMABLE_CHANGES))}"
       f" (num_steps only upwards).{why}"
+    )
+
+
+def _check_same_settings(workdir: pathlib.Path) -> None:
+  """Raises `RunError` if the run was trained under other settings of JAX; older runs do not say."""
+  path = workdir / "jax.json"
+  if not path.exists():
+    return
+  try:
+    known = read_json(path)
+  except ValueError as error:
+    raise RunError(f"{error} Remove it if you are sure that no variable has changed.") from error
+  own = jax_settings()
+  if changed := [name for name in own if known.get(name, own[name]) != own[name]]:
+    listed = ", ".join(f"{name}={known[name]} ({own[name]} here)" for name in changed)
+    raise RunError(
+      f"{workdir} holds a run trained with {listed}: it would go on with other numbers. Set"
+      " the environment as it was, or give another --workdir."
     )
 
 
@@ -269,11 +308,11 @@ def open_for_writing(
   with contextlib.ExitStack() as stack:
     try:
       workdir.mkdir(parents=True, exist_ok=True)
-      lock = stack.enter_context((workdir / "lock").open("a"))
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      stack.enter_context(FileLock(workdir / "lock", timeout=0))
       write_whole(workdir / "config.json", sealed_json(config.to_dict()))
       write_json(workdir / "data.json", described)
-    except BlockingIOError as error:
+      write_whole(workdir / "jax.json", sealed_json(jax_settings()))
+    except Timeout as error:
       raise RunError(
         f"another process is training in {workdir}. Wait for it, or give another --workdir."
       ) from error
