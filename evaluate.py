@@ -22,7 +22,7 @@ from scae_jax.training.compilation import OFF, keep_compiled
 from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import exit_with_message, explained
 from scae_jax.training.parameters import named_folders
-from scae_jax.training.reporting import load_scored_set, report_run
+from scae_jax.training.reporting import is_main, load_scored_set, report_run
 from scae_jax.training.workdir import load_settings
 
 
@@ -54,8 +54,10 @@ def main(arguments: list[str] | None = None) -> None:
     if options.dataset:
       scored = load_scored_set(run, options.dataset, options.scored_dir)
     more = {"split": options.split, "max_examples": options.max_examples}
-    if report_run(run, workdir, scored=scored, **more) == workdir / "evaluation":
+    # The page first: who finds the report takes all as finished.
+    if is_main(run, scored=scored, **more):
       look_inside(run, folder, workdir)
+    report_run(run, workdir, scored=scored, **more)
 
 
 if __name__ == "__main__":

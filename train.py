@@ -61,8 +61,8 @@ def report(run: Run, workdir: pathlib.Path) -> None:
 
   try:
     with explained():
-      report_run(run, workdir)
       look_inside(run, workdir, workdir)
+      report_run(run, workdir)  # last: a sweep takes a run with a report as finished
   except (RunError, TypeCheckError) as error:  # the latter of arrays of a system of one's own
     again = as_started(f"python evaluate.py --workdir={shlex.quote(str(workdir))}")
     raise ReportError(

@@ -33,7 +33,7 @@ FLOORS = (
   {"kernels", "routing"},
   {"warping", "sparsity"},
   {"geometry", "tents", "compositing", "mixtures", "margins", "filters", "schedules", "shards"},
-  {"bounds", "files", "typing"},
+  {"bounds", "files", "typing", "waiting"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import evaluate
+from experiments.transfer import read_reports
 from scae_jax.data import affine
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation import scores
@@ -19,7 +20,7 @@ from scae_jax.training import loop
 from scae_jax.training.build import open_run
 from scae_jax.training.workdir import load_settings
 from tests.runs import ROOT, save_images
-from tests.stand_ins import refused
+from tests.stand_ins import named, refused
 from tests.toy_data import write_affnist
 from tests.toy_system import toy_config
 
@@ -66,13 +67,33 @@ def test_the_runs_own_test_split_goes_to_evaluation(workdir, capsys):
   run(workdir)
   written = metrics(workdir / "evaluation")
   assert written["step"] == 16
-  assert written["scored_on"] == {"dataset": "digits", "split": "test", "examples": 60}
+  assert named(written["scored_on"]) == {"dataset": "digits", "split": "test", "examples": 60}
   assert written["provenance"]["workdir"] == str(workdir)
   assert written["provenance"]["config"]["train"]["num_steps"] == 16
   assert set(written["metrics"]) == {"squared_error", "probe_right"}
   printed = capsys.readouterr().out
   assert "60 examples of digits test; clusters and probes are fitted on 60 of" in printed
   assert printed.splitlines()[-1] == f"written to {workdir / 'evaluation'}"
+
+
+def test_two_sets_of_one_name_have_a_report_each(workdir, tmp_path, capsys):
+  """Both are called `folder`; a table says where each lies, and its report has its fingerprint."""
+  found = {}
+  for name in ("a", "b"):
+    images = save_images(tmp_path / name, 10, 40)
+    for number in range(10):  # so that both have the run's classes
+      (images / f"class{number}").rename(images / str(number))
+    if name == "b":
+      (images / "0" / "000.png").write_bytes((images / "9" / "009.png").read_bytes())
+    run(workdir, "--dataset=folder", f"--scored_dir={images}", "--split=train")
+    folder = pathlib.Path(capsys.readouterr().out.splitlines()[-1].removeprefix("written to "))
+    scored_on = metrics(folder)["scored_on"]
+    assert scored_on["path"] == str(images)
+    assert folder.name == f"folder-train-{scored_on['fingerprint'][:8]}"
+    found[name] = folder
+  assert metrics(found["a"])["scored_on"]["path"] == str(tmp_path / "a")
+  reports, left_out = read_reports(workdir)
+  assert {f"folder train in {tmp_path / name}" for name in found} <= set(reports)
 
 
 @pytest.fixture
@@ -140,6 +161,8 @@ def test_refusals_are_one_message_and_exit_code_2(workdir, capsys, flags, messag
 @pytest.mark.filterwarnings("ignore:Error writing persistent compilation cache")
 def test_full_disk_is_named(workdir, capsys):
   run(workdir, "--max_examples=30")  # so that all is compiled, and kept
+  folder = workdir / "evaluation" / "digits-test-max30"
+  before = {path: path.read_bytes() for path in folder.iterdir()}
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
   try:
@@ -147,7 +170,8 @@ def test_full_disk_is_named(workdir, capsys):
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
   assert "File too large" in said
-  assert f"{workdir / 'evaluation' / 'digits-test-max30' / 'metrics.json'}'. Make room" in said
+  assert f"{folder / 'clusters.json'}'. Make room" in said
+  assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_a_system_of_ones_own_must_be_named(workdir, monkeypatch, capsys):

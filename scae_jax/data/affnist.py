@@ -30,7 +30,8 @@ def load_affnist(folder: str) -> EvalDataset:
     images = images.transpose(0, 2, 1, 3)
     notes.append("affNIST's images lay on their sides, column by column, and were set upright.")
   names = tuple(str(digit) for digit in range(10))
-  return EvalDataset("affnist", names, {"test": Split(images, labels)}, tuple(notes))
+  path = str(pathlib.Path(folder).expanduser().absolute())
+  return EvalDataset("affnist", names, {"test": Split(images, labels)}, tuple(notes), path=path)
 
 
 def find_batches(folder: str) -> list[pathlib.Path]:

@@ -1,6 +1,8 @@
 """What every source gives: images and labels by split, checked once on the way in."""
 
 import dataclasses
+import functools
+import hashlib
 from collections.abc import Mapping
 from typing import ClassVar, Self, TypeVar
 
@@ -25,6 +27,13 @@ class Split:
       arrays |= {"mean": self.mean, "std": self.std}
     return arrays
 
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """A hash of all images and labels, by which they are recognised anywhere: 16 letters."""
+    digest = hashlib.blake2b(np.ascontiguousarray(self.images), digest_size=8)
+    digest.update(np.ascontiguousarray(self.labels))
+    return digest.hexdigest()
+
   def take(self, rows: np.ndarray) -> Self:
     """Some of the examples, by their indices or by a mask."""
     mean, std = (None if one is None else one[rows] for one in (self.mean, self.std))
@@ -43,6 +52,10 @@ class EvalDataset:
   splits: Mapping[str, Split]  # "test" at least; all have images of one shape
   notes: tuple[str, ...] = ()  # sentences to stand beside every figure measured on it
   cropped_from: tuple[int, int] | None = None  # height and width, pixels, of the whole images
+  # The folder or the dotted path that it was loaded from; "" in memory, or where a source is usual.
+  path: str = ""
+  # Whether all who use the name mean these images, as of the embedded digits and of TFDS's sets.
+  has_known_name: bool = False
 
   required_splits: ClassVar[tuple[str, ...]] = ("test",)
 

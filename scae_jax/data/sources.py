@@ -1,8 +1,10 @@
 """Loading a data set by its name: every source is a function that returns a `Dataset`."""
 
+import dataclasses
 import difflib
 import functools
 import importlib
+import os
 import pathlib
 import re
 
@@ -46,10 +48,13 @@ def load_dataset(name: str, data_dir: str = "", cache_dir: str = "") -> Dataset:
   if name == "folder":
     listing = list_folder(data_dir)
     path = cache / f"folder-{listing.key}.npz"
-    return load_or_build(path, name, listing.fingerprint, lambda: load_listing(listing))
+    dataset = load_or_build(path, name, listing.fingerprint, lambda: load_listing(listing))
+    return dataclasses.replace(dataset, path=str(listing.root))
   if is_dotted(name):
-    return _call(name, data_dir)
-  return _load_tfds(name, data_dir, cache)
+    path = f"{name}({data_dir!r})" if data_dir else name
+    return dataclasses.replace(_call(name, data_dir), path=path, has_known_name=False)
+  path = os.path.abspath(os.path.expanduser(data_dir)) if data_dir else ""
+  return dataclasses.replace(_load_tfds(name, data_dir, cache), path=path, has_known_name=True)
 
 
 def is_dotted(name: str) -> bool:

@@ -80,7 +80,7 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
   side = min(canvas, affnist.SIDE) if is_affnist else canvas
   test, notes = _moved(request, dataset.splits["test"], side, SEED)
   notes = tuple(f"{request.name}: {note}" for note in notes)
-  return EvalDataset(request.name, dataset.class_names, {"test": test}, notes)
+  return EvalDataset(request.name, dataset.class_names, {"test": test}, notes, path=dataset.path)
 
 
 def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
@@ -97,7 +97,7 @@ def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
   for name, split in dataset.splits.items():
     splits[name], own_notes = _moved(request, split, canvas, _SEEDS[name])
     notes += [f"{request.name}, {name}: {note}" for note in own_notes]
-  return Dataset(request.name, dataset.class_names, splits, tuple(notes))
+  return Dataset(request.name, dataset.class_names, splits, tuple(notes), path=dataset.path)
 
 
 def _moved(request: _Request, split: Split, side: int, seed: int) -> tuple[Split, list[str]]:

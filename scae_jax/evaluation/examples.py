@@ -1,6 +1,7 @@
 """Which examples are evaluated, shown and embedded. All choices are the same on every run."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,18 @@ def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str,
   if the limit is negative."""
   examples = named_split(dataset, split)
   return examples.take(choose(len(examples.labels), max_examples)).arrays
+
+
+def what_is_scored(dataset: EvalDataset, split: str, count: int) -> dict[str, Any]:
+  """Which examples a figure is of, as an entry of a record: `count` of them, of a split.
+
+  Has `dataset`, `split`, `examples`, `fingerprint` of the whole split and, where one was given,
+  `path`, a folder or the dotted path of a function.
+  """
+  path = {"path": dataset.path} if dataset.path else {}
+  fingerprint = named_split(dataset, split).fingerprint
+  known = {"dataset": dataset.name, **path, "split": split, "examples": count}
+  return {**known, "fingerprint": fingerprint}
 
 
 def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:

@@ -28,6 +28,7 @@ from scae_jax.evaluation.examples import (
   choose,
   load_split,
   one_of_each_class,
+  what_is_scored,
 )
 from scae_jax.evaluation.pictures import answer_figures, feature_figures
 from scae_jax.evaluation.ransac import MAX_POINTS, ransac
@@ -87,8 +88,8 @@ def feature_scorer(
     pictured = {name: jnp.asarray(values[shown]) for name, values in test_split.items()}
     return Scored(
       sources={
-        "fitted_on": _source(dataset, "train", len(labels[0])),
-        "scored_on": _source(scored, split, len(labels[1])),
+        "fitted_on": what_is_scored(dataset, "train", len(labels[0])),
+        "scored_on": what_is_scored(scored, split, len(labels[1])),
       },
       entries={
         "features": {name: one.entries for name, one in features.items()},
@@ -127,7 +128,7 @@ def answer_scorer(
     answers = classify(found["scores"], found["labels"])
     shown = rows[one_of_each_class(found["labels"][:, 0], NUM_PICTURED)]
     return Scored(
-      sources={"scored_on": _source(scored, split, len(rows))},
+      sources={"scored_on": what_is_scored(scored, split, len(rows))},
       entries={"classification": answers.entries(), "metrics": mean_metrics(found["metrics"])},
       notes=scored.notes,
       pictured=make_batch(on_device, jnp.asarray(shown)),
@@ -183,7 +184,3 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
     )
 
   return scorer
-
-
-def _source(dataset: EvalDataset, split: str, count: int) -> dict[str, Any]:
-  return {"dataset": dataset.name, "split": split, "examples": count}

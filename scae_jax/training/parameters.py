@@ -39,14 +39,25 @@ def pretrained_names() -> list[str]:
 
 
 def named_folders(workdir: str, name: str) -> tuple[pathlib.Path, pathlib.Path]:
-  """Folders of a run, or of the named pretrained parameters, and of its results; or `RunError`."""
+  """Folders of a run, or of the named pretrained parameters, and of its results; or `RunError`.
+
+  Results of pretrained parameters go to `<workdir>/pretrained-<name>`, beside those of a run there,
+  and without a workdir below `runs`.
+  """
   if not workdir and not name:
     raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
-  results = pathlib.Path(workdir or f"runs/pretrained-{name}")
+  if not name:
+    return pathlib.Path(workdir), pathlib.Path(workdir)
   known = pretrained_names()
-  if name and name not in known:  # so that a name is never a path to elsewhere
+  if name not in known:  # so that a name is never a path to elsewhere
     raise RunError(f"there are no parameters {name!r} in {PRETRAINED}; it has {known}.")
-  return (PRETRAINED / name if name else results), results
+  results = pathlib.Path(workdir or "runs") / f"pretrained-{name}"
+  if (results / "config.json").exists():
+    raise RunError(
+      f"{results} holds a run of its own, whose report this one would replace. Name another folder"
+      " by --workdir, beside --pretrained."
+    )
+  return PRETRAINED / name, results
 
 
 def is_exported(folder: pathlib.Path) -> bool:
