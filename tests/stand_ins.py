@@ -84,7 +84,7 @@ def refusal(capsys, patch: pytest.MonkeyPatch, command: Any, *arguments: object)
   return refused(capsys, call, patch, command, *arguments)
 
 
-def named(examples: dict[str, Any]) -> dict[str, Any]:
+def source_of(examples: dict[str, Any]) -> dict[str, Any]:
   """What `what_is_scored` says of examples, but for path and fingerprint."""
   assert len(examples["fingerprint"]) == 16
   return {key: examples[key] for key in ("dataset", "split", "examples")}

@@ -35,7 +35,7 @@ from tests.runs import (
   stop_after,
   train_py,
 )
-from tests.stand_ins import named
+from tests.stand_ins import source_of
 from tests.tiny import LOSS, random_variables, tiny_batch, tiny_system
 from tests.toy_system import feed_of
 
@@ -192,7 +192,7 @@ FIGURES = {
 def assert_reported(folder, split):
   found = json.loads((folder / "metrics.json").read_text())
   assert found["step"] == 6
-  assert named(found["scored_on"]) == {"dataset": "digits", "split": split, "examples": 60}
+  assert source_of(found["scored_on"]) == {"dataset": "digits", "split": split, "examples": 60}
   assert set(found["features"]) == {"prior", "posterior"}
   for scores in (*found["features"].values(), found["pixels"]):
     assert 0 <= scores["lin_match"] <= 1

@@ -114,6 +114,16 @@ def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
   assert (found, canvas) == (split, 20)
 
 
+def test_the_page_comes_before_the_report(home, monkeypatch):
+  """A run with a report is finished for a sweep, which does not come back for its page."""
+  calls = []
+  monkeypatch.setattr(reporting, "report_run", lambda *_: calls.append("report"))
+  monkeypatch.setattr("scae_jax.page.write.look_inside", lambda *_: calls.append("page"))
+  monkeypatch.setattr(train_script, "train", lambda *_: run_on())
+  train_py("--config=toy.py", f"--workdir={home / 'run'}")
+  assert calls == ["page", "report"]
+
+
 def test_a_set_to_score_on_is_prepared_as_the_runs_own(monkeypatch):
   monkeypatch.setattr(reporting, "load_scored", lambda *given: given)
   run = run_on(data__crop=14, data__cache_dir="/cache")
@@ -184,7 +194,8 @@ def test_report_that_fails_after_the_training_is_no_refusal(
   def fail(run, workdir):
     raise error
 
-  monkeypatch.setattr(train_script, "train", lambda *_: types.SimpleNamespace(step=24))
+  run = types.SimpleNamespace(step=24, settings=types.SimpleNamespace(system="toy"))
+  monkeypatch.setattr(train_script, "train", lambda *_: run)
   monkeypatch.setattr(reporting, "report_run", fail)
   workdir = home / "my run"
   with pytest.raises(SystemExit) as info:

@@ -60,6 +60,8 @@ def test_a_row_is_finished_by_its_report(home):
     report = report_of(toy_config(**change))
     path.write_text(json.dumps(report))
     assert sweep.finished_report(row, home / "run") == (report if finished else None)
+  path.write_text(json.dumps(report_of(toy_config()) | {"unfinished": "figures: why"}))
+  assert sweep.finished_report(row, home / "run") is None
   several = several_seeds(path.parent, [0.5, 0.75])
   assert sweep.finished_report(row, home / "run") == several
 

@@ -98,6 +98,21 @@ class EvalDataset:
     return self.image_shape[2]
 
 
+@dataclasses.dataclass(frozen=True)
+class Preview:
+  """What is known of an `EvalDataset` before its images are decoded; its properties, likewise."""
+
+  name: str
+  class_names: tuple[str, ...]
+  splits: tuple[str, ...]
+  channels: int = 0  # 0 is not known
+  image_shape: tuple[int, int] = (0, 0)  # height and width, pixels; 0 is not known
+
+  @property
+  def image_side(self) -> int:
+    return max(self.image_shape)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset(EvalDataset):
   """A data set for training and evaluation: its splits are at least "train" and "test".

@@ -4,18 +4,29 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import itertools
 import os
 import pathlib
 import re
+from typing import NamedTuple
 
 from absl import logging
 
 from scae_jax.data.cache import cache_folder, load_or_build, newest_cached
-from scae_jax.data.dataset import Dataset
+from scae_jax.data.dataset import Dataset, Preview
 from scae_jax.data.digits import load_digits
 from scae_jax.data.folder import list_folder, load_listing
+from scae_jax.data.pictures import decode_pictures
 from scae_jax.data.smallnorb import DIVISIONS, SIDE, decode_smallnorb
-from scae_jax.data.tfds_source import TfdsSet, decode_prepared, import_tfds, tfds_folder
+from scae_jax.data.smallnorb import KEYS as SMALLNORB_KEYS
+from scae_jax.data.tfds_source import (
+  TfdsSet,
+  decode_prepared,
+  import_tfds,
+  preview_prepared,
+  tfds_folder,
+)
+from scae_jax.waiting import waiting
 
 _VALID_NAMES = (
   "valid names: 'digits' (embedded), 'folder' (your images by class), and any TFDS image "
@@ -42,19 +53,45 @@ def load_dataset(name: str, data_dir: str = "", cache_dir: str = "") -> Dataset:
   Raises ValueError if the name is unknown, the data set is not usable, the function fails, or the
   data set is not prepared; the message then has the commands that prepare it.
   """
-  cache = cache_folder(cache_dir)
   if name == "digits":
     return load_digits()
+  cache = cache_folder(cache_dir)
+  with waiting(f"loading {name}"):
+    if name == "folder":
+      listing = list_folder(data_dir)
+      path = cache / f"folder-{listing.key}.npz"
+      dataset = load_or_build(path, name, listing.fingerprint, lambda: load_listing(listing))
+      return dataclasses.replace(dataset, path=str(listing.root))
+    if is_dotted(name):
+      path = f"{name}({data_dir!r})" if data_dir else name
+      return dataclasses.replace(_call(name, data_dir), path=path, has_known_name=False)
+    path = os.path.abspath(os.path.expanduser(data_dir)) if data_dir else ""
+    return dataclasses.replace(_load_tfds(name, data_dir, cache), path=path, has_known_name=True)
+
+
+def preview(name: str, data_dir: str, cache_dir: str) -> Preview | None:
+  """What can be told of a data set without decoding its images; of a folder, by its first image.
+
+  None where that is nothing, or the images are decoded already. Raises as `load_dataset` does.
+  """
+  if name == "digits" or is_dotted(name):
+    return None
   if name == "folder":
     listing = list_folder(data_dir)
-    path = cache / f"folder-{listing.key}.npz"
-    dataset = load_or_build(path, name, listing.fingerprint, lambda: load_listing(listing))
-    return dataclasses.replace(dataset, path=str(listing.root))
-  if is_dotted(name):
-    path = f"{name}({data_dir!r})" if data_dir else name
-    return dataclasses.replace(_call(name, data_dir), path=path, has_known_name=False)
-  path = os.path.abspath(os.path.expanduser(data_dir)) if data_dir else ""
-  return dataclasses.replace(_load_tfds(name, data_dir, cache), path=path, has_known_name=True)
+    by_class = next(iter(listing.files.values()))
+    first = next(itertools.chain(*by_class.values()))
+    height, width, channels = decode_pictures([(f"data set 'folder', file {first}", first)]).shape[
+      1:
+    ]
+    return Preview(name, tuple(by_class), ("train", "test"), channels, (height, width))
+  found = _find_tfds(name, data_dir)
+  if found.folder is None or (cache_folder(cache_dir) / found.cache_file).is_file():
+    return None
+  if found.source.builder != "smallnorb":
+    return preview_prepared(found.source, found.folder)
+  names = preview_prepared(found.source, found.folder, SMALLNORB_KEYS).class_names
+  splits = ("train", "test", "familiar") if found.division else ("train", "test")
+  return Preview(found.full_name, names, splits, channels=2, image_shape=(SIDE, SIDE))
 
 
 def is_dotted(name: str) -> bool:
@@ -78,14 +115,28 @@ def _call(path: str, data_dir: str) -> Dataset:
   return dataset
 
 
-def _load_tfds(name: str, data_dir: str, cache: pathlib.Path) -> Dataset:
-  """Reads what is prepared, or else the newest cache file of it."""
+class _FoundTfds(NamedTuple):
+  """A name of TFDS, read, and where the set lies."""
+
+  source: TfdsSet
+  folder: pathlib.Path | None  # of the prepared version; None if there is none
+  full_name: str
+  division: str  # of smallNORB, "" for its own splits
+  stem: str  # what its cache files are called, without their version
+
+  @property
+  def cache_file(self) -> str:
+    return f"{self.stem}-{self.folder.name}.npz" if self.folder else ""
+
+
+def _find_tfds(name: str, data_dir: str) -> _FoundTfds:
+  """Reads a name and looks for the prepared set; ValueError of a name that cannot be."""
   match = _TFDS_NAME.fullmatch(name)
   if match is None or (match[4] is not None and match[1] != "smallnorb"):
     raise ValueError(f"expected the name of a data set, got {name!r}; {_VALID_NAMES}")
   division = match[4]
   source = TfdsSet(match[1], match[2] or "", match[3] or "", tfds_folder(data_dir))
-  full_name, decode = source.unversioned, decode_prepared
+  full_name = source.unversioned
   stem = full_name.replace("/", "-")
   if source.builder == "smallnorb":
     if division not in (None, *DIVISIONS):
@@ -94,11 +145,19 @@ def _load_tfds(name: str, data_dir: str, cache: pathlib.Path) -> Dataset:
     full_name = f"smallnorb:{division}" if division else "smallnorb"
     # Not the file name that images in full size would have.
     stem = f"smallnorb-{SIDE}" + (f"-{division}" if division else "")
-    decode = functools.partial(decode_smallnorb, division=division or "")
-  folder = source.prepared()
+  return _FoundTfds(source, source.prepared(), full_name, division or "", stem)
+
+
+def _load_tfds(name: str, data_dir: str, cache: pathlib.Path) -> Dataset:
+  """Reads what is prepared, or else the newest cache file of it."""
+  found = _find_tfds(name, data_dir)
+  source, folder, full_name, division, stem = found
   if folder is not None:
+    decode = decode_prepared
+    if source.builder == "smallnorb":
+      decode = functools.partial(decode_smallnorb, division=division)
     fingerprint = (folder / "dataset_info.json").read_text(errors="replace")
-    path = cache / f"{stem}-{folder.name}.npz"
+    path = cache / found.cache_file
     return load_or_build(path, full_name, fingerprint, lambda: decode(source, folder))
   dataset = newest_cached(cache, stem, source.version, full_name)
   if dataset is None:

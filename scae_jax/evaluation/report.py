@@ -18,7 +18,7 @@ from scae_jax.evaluation.provenance import measured_with
 from scae_jax.files import json_bytes, write_together, write_whole
 from scae_jax.models.system import System
 from scae_jax.typing import Batch
-
+from scae_jax.waiting import waiting
 
 FILE = "metrics.json"
 
@@ -91,7 +91,8 @@ def write_reports(
     if scored.clusters:
       parts[folder / CLUSTERS_FILE] = clusters_json(scored.clusters, evaluated.step, seed)
     try:
-      drawers = model_figures(evaluated.system, own, scored.pictured, scored.class_names)
+      with waiting("computing the model's figures"):
+        drawers = model_figures(evaluated.system, own, scored.pictured, scored.class_names)
       drawers |= {**scored.drawers, **curve_figures(evaluated.history, seed)}
       pictures = draw_figures(drawers)
     except Exception as error:

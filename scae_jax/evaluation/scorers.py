@@ -15,6 +15,7 @@ from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.constellations import NUM_TEST, Scenes
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.feed import MakeBatch
+from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.collect import (
   feature_collector,
@@ -43,6 +44,7 @@ from scae_jax.evaluation.scores import (
   score_pixels,
 )
 from scae_jax.evaluation.segmentation import segmentation
+from scae_jax.waiting import waiting
 
 # Standard deviations of the points, in units of the patterns, whose side is 2.
 JITTERS = (0.0, 0.1, 0.25)
@@ -55,13 +57,14 @@ def feature_scorer(
   """Scores capsule features of images by clusters and linear probes, beside raw pixels.
 
   Both are fitted to the training split of `dataset`, which the model was trained on; `split` of
-  `scored` is scored. An unknown split and a data set that does not fit raise ValueError; in the
-  scorer, numbers that are not finite, and fewer training examples than classes.
+  `scored` is scored. An unknown split and a data set that does not fit raise ValueError; so
+  do fewer training examples than classes and, in the scorer, numbers that are not finite.
   """
   check_transfer(dataset, scored, canvas)
   train_split = load_split(dataset, "train", evaluated.max_examples)
   test_split = load_split(scored, split, evaluated.max_examples)
   labels = train_split["label"], test_split["label"]
+  check_enough_to_fit(labels[0], dataset.num_classes)
   count, names = dataset.num_classes, dataset.class_names
   collect = feature_collector(evaluated.system, canvas=canvas, batch_size=evaluated.batch_size)
 
@@ -76,9 +79,10 @@ def feature_scorer(
       train, test = ((one[kind][name], own) for one, own in zip(found, labels, strict=True))
       return train, test
 
-    features = {n: score(n, *pair("features", n), count, seed=seed) for n in found[0]["features"]}
-    readings = {n: read(n, *pair("readings", n), count) for n in found[0]["readings"]}
-    pixels = score_pixels(train_split, test_split, count, seed=seed, probe=pixel_probe())
+    with waiting("fitting clusters and linear classifiers"):
+      features = {n: score(n, *pair("features", n), count, seed=seed) for n in found[0]["features"]}
+      readings = {n: read(n, *pair("readings", n), count) for n in found[0]["readings"]}
+      pixels = score_pixels(train_split, test_split, count, seed=seed, probe=pixel_probe())
     of_readings = {name: one.entries for name, one in readings.items()}
     every = (*features.values(), *readings.values(), pixels)
     drawers = {}
@@ -154,7 +158,8 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
     evaluated.batch_size,
   )
   count = len(choose(NUM_TEST, evaluated.max_examples))
-  scenes = {jitter: dataset.test_scenes(jitter, count) for jitter in JITTERS}
+  with waiting("drawing scenes"):
+    scenes = {jitter: dataset.test_scenes(jitter, count) for jitter in JITTERS}
   has_ceiling = dataset.slots <= MAX_POINTS
   note = "ransac knows the patterns, the ranges of their poses and the jitter."
   if not has_ceiling:
@@ -163,7 +168,9 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
   @functools.cache  # the same for all seeds
   def ceiling(jitter: float) -> dict[str, float]:
     options = dataclasses.replace(dataset, jitter=jitter)
-    return agreement(jitter, ransac(scenes[jitter]["points"], scenes[jitter]["presence"], options))
+    with waiting(f"RANSAC at a jitter of {jitter:g}"):
+      groups = ransac(scenes[jitter]["points"], scenes[jitter]["presence"], options)
+    return agreement(jitter, groups)
 
   def agreement(jitter: float, capsule: np.ndarray) -> dict[str, float]:
     presence, pattern = scenes[jitter]["presence"], scenes[jitter]["pattern"]

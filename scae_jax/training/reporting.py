@@ -3,19 +3,22 @@
 import pathlib
 
 from scae_jax.data.constellations import Scenes
-from scae_jax.data.dataset import Dataset, EvalDataset
+from scae_jax.data.dataset import Dataset, EvalDataset, Preview
 from scae_jax.data.feed import evaluation_examples
 from scae_jax.data.options import DataOptions
-from scae_jax.data.transfer import load_scored
-from scae_jax.evaluation.examples import check_transfer, named_split
+from scae_jax.data.transfer import load_scored, preview_scored
+from scae_jax.evaluation.examples import check_split, check_transfer, choose, named_split
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import answer_scorer, feature_scorer, scene_scorer
-from scae_jax.files import file_name
+from scae_jax.files import file_name, read_json
 from scae_jax.training.build import Run
+from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError
+from scae_jax.training.workdir import read_image_facts
 
 _MAX_NAME = 48  # letters of a data set's name in that of a folder, which may have 255 bytes
+_NO_SPLITS = ("name", "class_names", "cropped_from")  # entries of `data.json`
 _ONLY_OWN_SCENES = (
   "a run on generated scenes is scored on its own test scenes: leave out --dataset and --split."
 )
@@ -101,6 +104,39 @@ def _name(own: Dataset, scored: EvalDataset, split: str) -> str:
   is_own = split in own.splits and own.splits[split].fingerprint == fingerprint
   name = f"{scored.name[:_MAX_NAME]}-{split}"
   return name if is_own and scored.has_known_name else f"{name}-{fingerprint[:8]}"
+
+
+def check_asked(
+  folder: pathlib.Path,
+  settings: Settings,
+  split: str | None,
+  max_examples: int | None,
+  name: str,
+  data_dir: str,
+) -> None:
+  """Refuses early what a report of the run in a folder would refuse, before images are decoded.
+
+  `name` and `data_dir` are those of another data set to score on, or "". Raises `RunError` and
+  ValueError of a negative limit, of a set of other channels, classes or too large images, and of an
+  unknown split, as far as all that can be told by now.
+  """
+  choose(0, max_examples or 0)
+  data = settings.data
+  if not isinstance(data, DataOptions):
+    if name or split is not None:
+      raise RunError(_ONLY_OWN_SCENES)
+    return
+  if not (folder / "data.json").is_file():
+    return  # older runs have none
+  spec, class_names, shape = read_image_facts(folder, data)
+  splits = tuple(key for key in read_json(folder / "data.json") if key not in _NO_SPLITS)
+  scored = own = Preview(data.name, class_names, splits, spec.channels, shape)
+  if name:
+    scored = preview_scored(name, data, data_dir)
+  if scored is not None and split is not None:
+    check_split(scored, split)
+  if name and scored is not None:
+    check_transfer(own, scored, data.canvas)
 
 
 def load_scored_set(run: Run, name: str, data_dir: str) -> EvalDataset:
