@@ -42,7 +42,7 @@ def write_together(
         file.flush()
         os.fsync(file.fileno())
     if len(drafts) > 1:
-      for path in reversed(marks):
+      for path in reversed(list(marks)):
         path.unlink(missing_ok=True)
     for path in (*parts, *marks):
       drafts[path].replace(path)
