@@ -183,7 +183,7 @@ def test_what_cannot_be_asked_is_refused_before_data_are_loaded(
 ):
   loaded = []
   monkeypatch.setattr("scae_jax.data.transfer.load_dataset", lambda *of: loaded.append(of))
-  monkeypatch.setattr("scae_jax.training.build.load_dataset", lambda *of: loaded.append(of))
+  monkeypatch.setattr(evaluate, "open_run", lambda *of: loaded.append(of))
   images = save_images(tmp_path / "images", 10, 20)
   assert message in refused(capsys, run, workdir, *(flag.format(images=images) for flag in flags))
   assert loaded == []
