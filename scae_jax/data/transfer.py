@@ -93,7 +93,8 @@ def preview_scored(name: str, options: DataOptions, data_dir: str = "") -> Previ
     return Preview(name, affnist.CLASS_NAMES, ("test",), 1, (affnist.SIDE, affnist.SIDE))
   request = _read("affine_mnist" if name == "affnist" else name)
   source = name if request is None else request.source
-  found = preview(source, data_dir or options.dir, options.cache_dir)
+  with waiting(f"looking at {source}"):
+    found = preview(source, data_dir or options.dir, options.cache_dir)
   if found and found.image_side:
     _check_crop(found, options.crop)
   if request is not None:
