@@ -5,12 +5,13 @@
 
 Choose a test image or draw one; turn, move, scale and shear an object and watch its parts follow.
 The model runs in the browser: no server, no network. The page goes to `<workdir>/explore.html`, of
-pretrained parameters to `runs/pretrained-<name>/explore.html`, unless `--output` names a file. It
-shows runs of the systems `scae`, `probabilistic` and `capsnet`.
+an earlier step to `explore-step<number>.html`, of pretrained parameters into the folder
+`pretrained-<name>` of the workdir, or of `runs`, unless `--output` names a file. It shows runs of
+the systems `scae`, `probabilistic` and `capsnet`.
 Exit code 2: cannot be shown as asked.
 """
 
-from scae_jax.training.errors import exit_with_message, explained
+from scae_jax.training.errors import exit_with_message, explained, in_flags
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -25,12 +26,13 @@ def explore(arguments: list[str] | None) -> None:
   from absl import logging
 
   from scae_jax.files import given_path
-  from scae_jax.page.write import write_run
+  from scae_jax.page.systems import check_system
+  from scae_jax.page.write import page_path, write_run
   from scae_jax.training.build import open_run
   from scae_jax.training.compilation import OFF, keep_compiled
   from scae_jax.training.config import plain_parser
   from scae_jax.training.parameters import named_folders
-  from scae_jax.training.workdir import load_settings
+  from scae_jax.training.workdir import load_settings, saved_settings
 
   parser = plain_parser(__doc__)
   parser.add_argument("--workdir", default="", help="folder of a run of train.py")
@@ -43,12 +45,15 @@ def explore(arguments: list[str] | None) -> None:
   logging.set_verbosity(logging.WARNING)
   with explained():
     folder, workdir = named_folders(options.workdir, options.pretrained)
-    path = given_path(options.output or workdir / "explore.html")
+  with in_flags({"data.dir": "--data_dir"}, folder / "config.json"), explained():
     changes = {"data.dir": options.data_dir} if options.data_dir else {}
+    check_system(saved_settings(folder, changes).system)
     settings = load_settings(folder, "", options.source, changes)
     keep_compiled(OFF if settings.train.compilation_cache == OFF else "")
-    write_run(open_run(folder, options.step, settings), folder, path)
-    print(f"written to {path}")
+    run = open_run(folder, options.step, settings)
+    path = given_path(options.output) if options.output else page_path(run, workdir)
+    write_run(run, folder, path)
+  print(f"written to {path}")
 
 
 if __name__ == "__main__":

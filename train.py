@@ -77,8 +77,8 @@ def report(run: "Run", workdir: pathlib.Path) -> None:
       from scae_jax.page.write import look_inside  # late, because statistics take long to import
       from scae_jax.training.reporting import report_run
 
-      report_run(run, workdir)
       look_inside(run, workdir, workdir)
+      report_run(run, workdir)  # last: a sweep takes a run with a report as finished
   except (RunError, TypeCheckError) as error:  # the latter of arrays of a system of one's own
     raise ReportError(
       f"{trained}, but its report failed; `{again}` tries it again. Why: {error}"

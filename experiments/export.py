@@ -20,9 +20,10 @@ import numpy as np
 
 from experiments.findings import images_of
 from scae_jax.data.dataset import Dataset
-from scae_jax.evaluation.clusters import write_clusters
+from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
+from scae_jax.evaluation.clusters import clusters_json
 from scae_jax.evaluation.collect import feature_collector
-from scae_jax.evaluation.comparison import figures
+from scae_jax.evaluation.comparison import figures, scored_name
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_clusters
 from scae_jax.files import read_json, sealed_json, write_json, write_whole
@@ -63,7 +64,7 @@ def measured(workdir: pathlib.Path, step: int, seed: int) -> dict[str, Any]:
     metrics = read_json(path, "step", "scored_on")
     if metrics["step"] == step and metrics.get("seed") == seed:
       scored = metrics["scored_on"]
-      found[f"{scored['dataset']} {scored['split']}, {scored['examples']}"] = figures(metrics)
+      found[f"{scored_name(scored)}, {scored['examples']}"] = figures(metrics)
   return found
 
 
@@ -89,7 +90,7 @@ def save_pretrained(
     shared = {"num_classes": dataset.num_classes, "seed": seed}
     fits = {n: fit_clusters(one, split["label"], **shared, name=n) for n, one in features.items()}
     clusters = {name: fit.clusters for name, fit in fits.items() if fit.clusters}
-    write_clusters(folder, clusters, run.step, seed)
+    write_whole(folder / CLUSTERS_FILE, clusters_json(clusters, run.step, seed))
 
 
 def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.options import DataOptions
-from scae_jax.evaluation.examples import load_split
+from scae_jax.evaluation.examples import load_split, what_is_scored
 from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import hardware, measured_with, recorded_folder, versions
 from scae_jax.files import write_json, write_whole
@@ -29,7 +29,7 @@ class ImageRun(NamedTuple):
 
   run: Run
   examples: dict[str, np.ndarray]  # what `load_split` takes
-  scored_on: dict[str, Any]  # names of the data set and of the split, and the number of examples
+  scored_on: dict[str, Any]  # see `what_is_scored`
   sizes: dict[str, int]  # `canvas`, pixels a side, and `batch_size` of the run's evaluation
 
 
@@ -90,7 +90,7 @@ def measure_images(
     dataset, _, sizes = images_of(run)
     split = options.split or dataset.held_out
     examples = load_split(dataset, split, getattr(options, "max_examples", 0))
-    scored_on = {"dataset": dataset.name, "split": split, "examples": len(examples["label"])}
+    scored_on = what_is_scored(dataset, split, len(examples["label"]))
     images = ImageRun(run, examples, scored_on, sizes)
     for name, variables, head in each_seed(kind, run, options):
       write_findings(options.folder, name, head, measure(images, variables, head))

@@ -11,7 +11,7 @@ note of the images, and which reports are left out and why. Nothing in either is
 import pathlib
 from typing import Any
 
-from scae_jax.evaluation.comparison import markdown_table
+from scae_jax.evaluation.comparison import markdown_table, scored_name
 from scae_jax.files import read_json, write_json, write_whole
 from scae_jax.training.config import plain_parser
 from scae_jax.training.errors import RunError, exit_with_message, explained
@@ -31,7 +31,7 @@ def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list
     if path.parent.name.startswith("seed-"):
       continue
     report = read_json(path, "scored_on", "step", "max_examples")
-    name = f"{report['scored_on']['dataset']} {report['scored_on']['split']}"
+    name = scored_name(report["scored_on"])
     limit = report["max_examples"]
     amount = f"at most {limit:,} examples of each split" if limit else "all examples"
     extent = f"step {report['step']:,}", amount

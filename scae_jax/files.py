@@ -19,16 +19,36 @@ def write_whole(path: pathlib.Path, content: bytes) -> None:
 
   Its folder is made if need be. An OSError names the file, and nothing is left behind.
   """
-  path.parent.mkdir(parents=True, exist_ok=True)
-  draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+  write_together({}, {path: content})
+
+
+def write_together(
+  parts: Mapping[pathlib.Path, bytes], marks: Mapping[pathlib.Path, bytes]
+) -> None:
+  """Writes files that belong together, so that the `marks` stand only beside all of their `parts`.
+
+  First all are written under names of their own, where a full disk does no harm. Then old marks are
+  removed, unless there is but one file, and all take their names, the marks last, in their order.
+  Folders are made if need be. An OSError names the file, and no draft is left behind.
+  """
+  drafts: dict[pathlib.Path, pathlib.Path] = {}
+  path = pathlib.Path()
   try:
-    with draft.open("xb") as file:
-      file.write(content)
-      file.flush()
-      os.fsync(file.fileno())
-    draft.replace(path)
+    for path, content in {**parts, **marks}.items():
+      path.parent.mkdir(parents=True, exist_ok=True)
+      drafts[path] = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+      with drafts[path].open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    if len(drafts) > 1:
+      for path in reversed(list(marks)):
+        path.unlink(missing_ok=True)
+    for path in (*parts, *marks):
+      drafts[path].replace(path)
   except BaseException as error:
-    draft.unlink(missing_ok=True)
+    for draft in drafts.values():
+      draft.unlink(missing_ok=True)
     if isinstance(error, OSError) and error.errno:  # a full disk does not say by itself which
       raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
     raise
@@ -36,7 +56,12 @@ def write_whole(path: pathlib.Path, content: bytes) -> None:
 
 def write_json(path: pathlib.Path, content: Any) -> None:
   """Writes JSON whole; raises ValueError for NaN and infinity, which JSON does not have."""
-  write_whole(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+  write_whole(path, json_bytes(content))
+
+
+def json_bytes(content: Any) -> bytes:
+  """JSON as `write_json` writes it."""
+  return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
 
 
 def sealed_json(content: Mapping[str, Any]) -> bytes:

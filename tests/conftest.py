@@ -82,6 +82,16 @@ def earlier_objects_stay():
   gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def never_waiting():
+  """What a program says is the same, however slow the machine is."""
+  from scae_jax import waiting
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(waiting, "PATIENCE", 3600)
+    yield
+
+
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> pathlib.Path:
   """The current folder, with the toy's config in toy.py."""
@@ -97,7 +107,7 @@ def not_drawn(monkeypatch) -> list:
   """What would be drawn for each report, instead of pictures."""
   drawers = []
   monkeypatch.setattr(
-    "scae_jax.evaluation.report.save_figures", lambda folder, own: drawers.append(own)
+    "scae_jax.evaluation.report.draw_figures", lambda own: drawers.append(own) or {}
   )
   return drawers
 

@@ -92,11 +92,13 @@ def truncate(folder: pathlib.Path) -> None:
       file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def save_images(folder: pathlib.Path, num_classes: int, num_images: int) -> pathlib.Path:
-  """A folder of pictures of noise, a folder a class."""
+def save_images(
+  folder: pathlib.Path, num_classes: int, num_images: int, prefix: str = "class"
+) -> pathlib.Path:
+  """A folder of pictures of noise, a folder a class, "class0" and so on."""
   rng = np.random.RandomState(0)
   for index in range(num_images):
-    path = folder / f"class{index % num_classes}" / f"{index:03}.png"
+    path = folder / f"{prefix}{index % num_classes}" / f"{index:03}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(rng.randint(0, 256, (12, 12)).astype(np.uint8)).save(path)
   return folder

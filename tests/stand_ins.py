@@ -84,6 +84,12 @@ def refusal(capsys, patch: pytest.MonkeyPatch, command: Any, *arguments: object)
   return refused(capsys, call, patch, command, *arguments)
 
 
+def source_of(examples: dict[str, Any]) -> dict[str, Any]:
+  """What `what_is_scored` says of examples, but for path and fingerprint."""
+  assert len(examples["fingerprint"]) == 16
+  return {key: examples[key] for key in ("dataset", "split", "examples")}
+
+
 def written(capsys, folder: pathlib.Path, stem: str) -> tuple[dict[str, Any], str]:
   """Record and text of a command, which it has printed too."""
   text = (folder / f"{stem}.md").read_text()

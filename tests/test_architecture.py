@@ -32,18 +32,9 @@ FLOORS = (
   {"layers"},
   {"kernels", "routing"},
   {"warping", "sparsity"},
-  {
-    "geometry",
-    "tents",
-    "compositing",
-    "mixtures",
-    "margins",
-    "filters",
-    "schedules",
-    "shards",
-    "precision",
-  },
-  {"bounds", "files", "typing"},
+  {"geometry", "compositing", "mixtures", "margins", "filters", "schedules"},
+  {"shards", "precision"},
+  {"bounds", "files", "typing", "waiting"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -16,7 +16,7 @@ from scae_jax.training.build import build, open_run
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
-from tests.stand_ins import refused
+from tests.stand_ins import refused, source_of
 from tests.test_evaluation_script import quick, run
 from tests.toy_system import toy_config
 
@@ -112,6 +112,6 @@ def test_a_function_is_not_called_because_a_folder_says_so(workdirs, capsys):
   for name in ("path", "memory"):
     run(workdirs / name, f"--source={path}")
     written = json.loads((workdirs / name / "evaluation" / "metrics.json").read_text())
-    assert written["scored_on"] == {"dataset": "mine", "split": "test", "examples": 60}
+    assert source_of(written["scored_on"]) == {"dataset": "mine", "split": "test", "examples": 60}
   other = "--source=scae_jax.data.digits.load_digits"
   assert "holds a run on another data set" in refused(capsys, run, workdirs / "memory", other)

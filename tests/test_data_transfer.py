@@ -76,7 +76,7 @@ def test_crops_are_cut_before_images_move(four):
   moved = images_of("translated_four:1,0", 2, crop=2)
   np.testing.assert_array_equal(moved[:, :, 1], middle[:, :, 0])
   assert not moved[:, :, 0].any()
-  with pytest.raises(ValueError, match=r"'four', 4x4 pixels; it is 5"):
+  with pytest.raises(ValueError, match=r"5 x 5 pixels .* 'four' have 4 x 4"):
     scored("rotated_four:90", crop=5)
 
 

@@ -15,7 +15,7 @@ from scae_jax.evaluation.classification import by_confidence, classify
 from scae_jax.evaluation.examples import choose, one_of_each_class
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import answer_scorer
-from tests.stand_ins import stub, texts
+from tests.stand_ins import source_of, stub, texts
 
 COUNT, CLASSES = 11, 4
 RNG = np.random.RandomState(0)
@@ -82,7 +82,11 @@ def test_every_figure_of_every_seed(tmp_path, capsys):
     report = reports[seed]
     written = json.loads((tmp_path / f"seed-{seed}" / "metrics.json").read_text())
     assert written == report
-    assert report["scored_on"] == {"dataset": "columns", "split": "test", "examples": COUNT}
+    assert source_of(report["scored_on"]) == {
+      "dataset": "columns",
+      "split": "test",
+      "examples": COUNT,
+    }
     assert (report["seed"], report["step"], report["max_examples"]) == (seed, 1200, 0)
     assert_answers(report, classify(np.roll(scores, shift, axis=1), LABELS[:, None]))
     assert report["metrics"] == {"label_squared": pytest.approx(np.mean(LABELS**2.0))}

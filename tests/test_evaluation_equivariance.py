@@ -8,7 +8,7 @@ from experiments import equivariance as command
 from scae_jax.evaluation import equivariance
 from scae_jax.evaluation.equivariance import measure_equivariance, motions
 from scae_jax.figures import FIGURES
-from tests.stand_ins import call, labelled, open_for_commands, stub, texts, written
+from tests.stand_ins import call, labelled, open_for_commands, source_of, stub, texts, written
 from tests.toy_system import toy_config
 
 CANVAS, SIDE, NUM_IMAGES = 36, 24, 9
@@ -232,7 +232,7 @@ def test_the_command_writes_numbers_and_a_figure(images, monkeypatch, tmp_path, 
   record, text = written(capsys, tmp_path / "out", "equivariance-run")
   assert (tmp_path / "out" / "equivariance-run.png").is_file()
   assert (record["step"], record["seed"]) == (7, 0)
-  assert record["scored_on"] == {"dataset": "blobs", "split": "test", "examples": 6}
+  assert source_of(record["scored_on"]) == {"dataset": "blobs", "split": "test", "examples": 6}
   assert record["translation"][0]["fixed"]["pose_unmoved"] == pytest.approx(2)
   assert record["translation"][0]["absent"]["pose_error"] is None
   assert "| translation 2 | 6 | - | - | - | 0.000 |" in text  # absent stands first

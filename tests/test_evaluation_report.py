@@ -3,12 +3,14 @@
 import json
 import os
 import pathlib
+import shutil
 import types
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from matplotlib.figure import Figure
 
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.evaluation import provenance, scores
@@ -17,7 +19,7 @@ from scae_jax.evaluation.pictures import FIGURES, embed, feature_figures
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.files import file_name, read_json, write_json, write_whole
-from tests.stand_ins import stub
+from tests.stand_ins import source_of, stub
 
 
 class Toy(nn.Module):
@@ -91,8 +93,8 @@ def finished(tmp_path_factory):
 def test_metrics_and_figures_are_written(finished):
   directory, metrics = finished
   assert read_json(directory / "metrics.json") == metrics
-  assert metrics["fitted_on"] == {"dataset": "toy", "split": "train", "examples": 20}
-  assert metrics["scored_on"] == {"dataset": "toy", "split": "test", "examples": 10}
+  assert source_of(metrics["fitted_on"]) == {"dataset": "toy", "split": "train", "examples": 20}
+  assert source_of(metrics["scored_on"]) == {"dataset": "toy", "split": "test", "examples": 10}
   assert (metrics["step"], metrics["seed"], metrics["max_examples"]) == (1200, 0, 0)
   assert metrics["provenance"] == {"config": "toy.py"}
   assert {"platform": "cpu", "cpu_count": os.cpu_count()}.items() <= metrics["hardware"].items()
@@ -179,8 +181,12 @@ def test_another_split_or_data_set_is_scored_with_what_the_own_training_split_gi
   other = make_dataset("other", num_wrong=7, num_test=14, side=6)
   for split, count, share in (("train", 20, 1.0), ("test", 14, 0.5)):
     metrics = run(tmp_path, scored_dataset=other, split=split)
-    assert metrics["fitted_on"] == {"dataset": "toy", "split": "train", "examples": 20}
-    assert metrics["scored_on"] == {"dataset": "other", "split": split, "examples": count}
+    assert source_of(metrics["fitted_on"]) == {"dataset": "toy", "split": "train", "examples": 20}
+    assert source_of(metrics["scored_on"]) == {
+      "dataset": "other",
+      "split": split,
+      "examples": count,
+    }
     assert metrics["features"]["alive"]["lin_match"] == pytest.approx(share)
 
 
@@ -200,9 +206,58 @@ def test_figures_that_fail_cost_no_metrics(tmp_path):
   system = make_system(pictures=lambda variables, batch: wrong)
   with pytest.raises(TypeError, match="templates"):
     run(tmp_path, system=system)
-  assert json.loads((tmp_path / "metrics.json").read_text())["step"] == 1200
+  content = json.loads((tmp_path / "metrics.json").read_text())
+  assert content["step"] == 1200
+  assert "templates" in content["unfinished"]
+  assert {path.name for path in tmp_path.iterdir()} == {"metrics.json"}
   with pytest.raises(ValueError, match=r"feeds holiday, but the figures are templates, "):
     run(tmp_path, system=make_system(pictures=lambda variables, batch: {"holiday": {}}))
+
+
+class Stop(BaseException):
+  """As a signal ends a program, at any moment."""
+
+
+def stop_at(patch, place, name, count):
+  """Stops at this call of a function, the first being 1."""
+  function, calls = getattr(place, name), []
+
+  def counted(*given, **options):
+    calls.append(given)
+    if len(calls) == count:
+      raise Stop
+    return function(*given, **options)
+
+  patch.setattr(place, name, counted)
+
+
+def contents(folder):
+  return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_report_that_is_stopped_is_the_old_one_or_none(finished, tmp_path, monkeypatch):
+  """Nothing changes until all is drawn; then whoever looks for `metrics.json` finds none before
+  the last figure is there."""
+  directory, _ = finished
+  folder = tmp_path / "evaluation"
+  shutil.copytree(directory, folder)
+  before = contents(folder)
+  for place, name, count in ((Figure, "savefig", 3), (os, "fsync", 4)):
+    with monkeypatch.context() as patch:
+      stop_at(patch, place, name, count)
+      with pytest.raises(Stop):
+        run(folder, step=1300)
+    assert contents(folder) == before
+  figures = {name: content for name, content in before.items() if name.endswith(".png")}
+  for count in (2, len(before) + 1):  # the first is a try whether the folder can be written
+    with monkeypatch.context() as patch:
+      patch.setattr("scae_jax.evaluation.report.draw_figures", lambda _: figures)
+      stop_at(patch, pathlib.Path, "replace", count)
+      with pytest.raises(Stop):
+        run(folder, step=1300)
+    assert set(contents(folder)) == set(before) - {"metrics.json"}
+  run(folder, step=1300)
+  assert json.loads((folder / "metrics.json").read_text())["step"] == 1300
 
 
 def test_files_are_whole_or_as_they_were(tmp_path, monkeypatch):

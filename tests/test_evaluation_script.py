@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 import evaluate
+import explore
+from experiments.transfer import read_reports
 from scae_jax.data import affine
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation import scores
@@ -19,9 +22,10 @@ from scae_jax.training import loop
 from scae_jax.training.build import open_run
 from scae_jax.training.workdir import load_settings
 from tests.runs import ROOT, save_images
-from tests.stand_ins import refused
+from tests.stand_ins import refused, source_of
 from tests.toy_data import write_affnist
 from tests.toy_system import toy_config
+from tests.toy_tfds import image_feature, label_feature, text_feature, write_tfds
 
 pytestmark = pytest.mark.usefixtures("built_once")
 
@@ -66,13 +70,123 @@ def test_the_runs_own_test_split_goes_to_evaluation(workdir, capsys):
   run(workdir)
   written = metrics(workdir / "evaluation")
   assert written["step"] == 16
-  assert written["scored_on"] == {"dataset": "digits", "split": "test", "examples": 60}
+  assert source_of(written["scored_on"]) == {"dataset": "digits", "split": "test", "examples": 60}
   assert written["provenance"]["workdir"] == str(workdir)
   assert written["provenance"]["config"]["train"]["num_steps"] == 16
   assert set(written["metrics"]) == {"squared_error", "probe_right"}
   printed = capsys.readouterr().out
   assert "60 examples of digits test; clusters and probes are fitted on 60 of" in printed
   assert printed.splitlines()[-1] == f"written to {workdir / 'evaluation'}"
+
+
+def test_two_sets_of_one_name_have_a_report_each(workdir, tmp_path, capsys):
+  """Both are called `folder`; a table says where each lies, and its report has its fingerprint."""
+  found = {}
+  for name in ("a", "b"):
+    images = save_images(tmp_path / name, 10, 40, prefix="")
+    if name == "b":
+      (images / "0" / "000.png").write_bytes((images / "9" / "009.png").read_bytes())
+    run(workdir, "--dataset=folder", f"--scored_dir={images}", "--split=train")
+    folder = pathlib.Path(capsys.readouterr().out.splitlines()[-1].removeprefix("written to "))
+    scored_on = metrics(folder)["scored_on"]
+    assert scored_on["path"] == str(images)
+    assert folder.name == f"folder-train-{scored_on['fingerprint'][:8]}"
+    found[name] = folder
+  assert metrics(found["a"])["scored_on"]["path"] == str(tmp_path / "a")
+  reports, _ = read_reports(workdir)
+  assert {f"folder train in {tmp_path / name}" for name in found} <= set(reports)
+
+
+NOWHERE = "/no/such/folder"
+
+
+@pytest.mark.parametrize(
+  ("flags", "named"),
+  [
+    (["--dataset=folder"], "--scored_dir"),
+    (["--dataset=folder", f"--scored_dir={NOWHERE}"], "--scored_dir"),
+    (["--dataset=mnist", f"--scored_dir={NOWHERE}"], "--scored_dir"),
+    (["--dataset=cifar10_corrupted", "--scored_dir=gs://somewhere"], "--scored_dir"),
+    (["--dataset=affnist", f"--affnist_dir={NOWHERE}"], "--affnist_dir"),
+    (["--scored_dir=/"], "--dataset"),
+    (["--max_examples=5"], "--max_examples"),
+    (["--max_examples=-1"], "--max_examples"),
+    (["--source=no.such.function"], "--data_dir"),
+  ],
+)
+def test_refusals_name_what_the_command_has(workdir, capsys, flags, named):
+  said = refused(capsys, run, workdir, *flags)
+  assert named in said
+  assert "config." not in said.replace("config.json", "")
+
+
+@pytest.mark.parametrize("main", [evaluate.main, explore.main])
+def test_a_runs_own_data_is_named_by_a_flag(workdir, tmp_path, monkeypatch, capsys, main):
+  """What no flag sets is a key of the run's config.json."""
+  monkeypatch.setattr(explore, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(explore, "check_system", lambda name: None)
+  copy = shutil.copytree(workdir, tmp_path / "copy")
+  for changes, named in (
+    ({"name": "folder", "dir": NOWHERE}, "set --data_dir"),
+    ({"name": "mnist", "dir": NOWHERE}, "(--data_dir or TFDS_DATA_DIR)"),
+    ({"canvas": 10}, f"data.canvas of {copy / 'config.json'}"),
+  ):
+    config = load_settings(workdir).config.to_dict()
+    config["data"].update(changes)
+    (copy / "config.json").write_text(json.dumps(config))
+    said = refused(capsys, main, [f"--workdir={copy}"])
+    assert named in said
+    assert "config." not in said.replace("config.json", "")
+
+
+TEN = {"id": text_feature(), "image": image_feature(("16", "16", "3")), "label": label_feature(10)}
+GREY = TEN | {"image": image_feature(("16", "16", "1"))}
+LARGE = TEN | {"image": image_feature(("41", "41", "1"))}
+
+
+@pytest.mark.parametrize(
+  ("features", "name", "message"),
+  [
+    (TEN, "svhn_cropped", "1 image channel"),
+    (TEN, "rotated_svhn_cropped:35", "1 image channel"),
+    (GREY | {"label": label_feature(3)}, "svhn_cropped", "the classes"),
+    (GREY | {"label": label_feature(3)}, "affine_svhn_cropped", "the classes"),
+    (LARGE, "svhn_cropped", "41 x 41"),
+  ],
+)
+def test_what_does_not_fit_is_refused_before_images_are_decoded(
+  workdir, tmp_path, monkeypatch, capsys, features, name, message
+):
+  """Neither those to be scored nor the run's own are loaded."""
+  write_tfds(tmp_path / "tfds", features=features)
+  loaded = []
+  monkeypatch.setattr("scae_jax.data.transfer.load_dataset", lambda *of: loaded.append(of))
+  monkeypatch.setattr(evaluate, "open_run", lambda *of: loaded.append(of))
+  assert message in refused(
+    capsys, run, workdir, f"--dataset={name}", f"--scored_dir={tmp_path / 'tfds'}"
+  )
+  assert loaded == []
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    (["--split=validation"], "no split 'validation'; it has train, test"),
+    (["--split=train", "--dataset=rotated_digits:5"], "no split 'train'; it has test"),
+    (["--step=7"], "no checkpoint of step 7"),
+    (["--max_examples=-1"], "max_examples"),
+    (["--dataset=folder", "--scored_dir={images}"], "the classes"),
+  ],
+)
+def test_what_cannot_be_asked_is_refused_before_data_are_loaded(
+  workdir, tmp_path, monkeypatch, capsys, flags, message
+):
+  loaded = []
+  monkeypatch.setattr("scae_jax.data.transfer.load_dataset", lambda *of: loaded.append(of))
+  monkeypatch.setattr(evaluate, "open_run", lambda *of: loaded.append(of))
+  images = save_images(tmp_path / "images", 10, 20)
+  assert message in refused(capsys, run, workdir, *(flag.format(images=images) for flag in flags))
+  assert loaded == []
 
 
 @pytest.fixture
@@ -99,7 +213,7 @@ def test_flags_choose_what_is_scored(workdir, asked, official, tmp_path):
   """The folder of affNIST may stand in the config: test_training_reporting.py."""
   run(workdir)
   run(workdir, "--split=train", "--max_examples=0")
-  run(workdir, "--dataset=folder", f"--scored_dir={save_images(tmp_path / 'images', 10, 40)}")
+  run(workdir, "--dataset=folder", f"--scored_dir={save_images(tmp_path / 'images', 10, 40, '')}")
   run(workdir, "--dataset=affine_digits", "--data_dir=moved")
   assert asked[-1][0].config.data.dir == "moved"  # the run's own
   run(workdir, "--dataset=affnist", f"--affnist_dir={official}")
@@ -110,6 +224,23 @@ def test_flags_choose_what_is_scored(workdir, asked, official, tmp_path):
   assert folder.splits["test"].images.shape == (10, 12, 12, 1)
   assert read.notes[0] == f"official affNIST: 360 images of 1 file(s) in {official}."
   np.testing.assert_array_equal(read.splits["test"].images, drawn.splits["test"].images)
+
+
+def test_the_page_comes_before_the_main_report_alone(workdir, monkeypatch):
+  calls = []
+  monkeypatch.setattr(evaluate, "look_inside", lambda *_: calls.append("page"))
+  monkeypatch.setattr(evaluate, "report_run", lambda *_, **options: calls.append("report"))
+  for flags, expected in (
+    ([], ["page", "report"]),
+    (["--step=8"], ["report"]),
+    (["--split=test", "--max_examples=60"], ["page", "report"]),
+    (["--split=train"], ["report"]),
+    (["--max_examples=59"], ["report"]),
+    (["--dataset=digits"], ["report"]),
+  ):
+    run(workdir, *flags)
+    assert calls == expected
+    calls.clear()
 
 
 @pytest.mark.parametrize(
@@ -140,6 +271,8 @@ def test_refusals_are_one_message_and_exit_code_2(workdir, capsys, flags, messag
 @pytest.mark.filterwarnings("ignore:Error writing persistent compilation cache")
 def test_full_disk_is_named(workdir, capsys):
   run(workdir, "--max_examples=30")  # so that all is compiled, and kept
+  folder = workdir / "evaluation" / "digits-test-max30"
+  before = {path: path.read_bytes() for path in folder.iterdir()}
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
   try:
@@ -147,7 +280,8 @@ def test_full_disk_is_named(workdir, capsys):
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
   assert "File too large" in said
-  assert f"{workdir / 'evaluation' / 'digits-test-max30' / 'metrics.json'}'. Make room" in said
+  assert f"{folder / 'clusters.json'}'. Make room" in said
+  assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_a_system_of_ones_own_must_be_named(workdir, monkeypatch, capsys):
@@ -187,8 +321,8 @@ def test_a_run_without_checkpoints_is_refused_after_the_cache_of_programs_is_one
   config["train"]["compilation_cache"] = saved
   (tmp_path / "config.json").write_text(json.dumps(config))
   calls = []
-  opened = evaluate.open_run
-  monkeypatch.setattr(evaluate, "open_run", lambda *of: calls.append("open") or opened(*of))
+  check_step = evaluate.check_step
+  monkeypatch.setattr(evaluate, "check_step", lambda *of: calls.append("open") or check_step(*of))
   monkeypatch.setattr(evaluate, "keep_compiled", calls.append)
   assert "no checkpoint" in refused(capsys, run, tmp_path)
   assert calls == [used, "open"]

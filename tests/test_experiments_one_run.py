@@ -30,7 +30,16 @@ from scae_jax.training.errors import RunError
 from scae_jax.training.objective import losses
 from tests import tiny
 from tests.references import reference_vote
-from tests.stand_ins import call, labelled, noise, open_for_commands, refusal, stub, written
+from tests.stand_ins import (
+  call,
+  labelled,
+  noise,
+  open_for_commands,
+  refusal,
+  source_of,
+  stub,
+  written,
+)
 from tests.test_experiments_template_match import LINES, RING, SEVEN
 from tests.test_models_generative_pictures import (
   CANVAS,
@@ -175,7 +184,11 @@ def test_routing_writes_what_varies(monkeypatch, tmp_path, capsys, generative):
   assert {len(array) for array in measured[0].values()} == {NUM_IMAGES}
   record, text = written(capsys, tmp_path / "out", "routing-run-seed-3")
   assert (record["step"], record["seed"]) == (7, 3)
-  assert record["scored_on"] == {"dataset": "noise", "split": "test", "examples": NUM_IMAGES}
+  assert source_of(record["scored_on"]) == {
+    "dataset": "noise",
+    "split": "test",
+    "examples": NUM_IMAGES,
+  }
   assert [len(record["parts"]), len(record["objects"])] == [PARTS, OBJECTS]
   shares = [5 * part["on"] for part in record["parts"]]
   np.testing.assert_allclose(shares, np.round(shares), atol=1e-6)

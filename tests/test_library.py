@@ -17,7 +17,8 @@ from scae_jax import geometry, mixtures
 from scae_jax.data.options import DataOptions
 from scae_jax.data.pictures import in_form
 from scae_jax.data.sources import load_dataset
-from scae_jax.evaluation.clusters import Clusters, read_clusters, write_clusters
+from scae_jax.evaluation.clusters import Clusters, clusters_json, read_clusters
+from scae_jax.files import write_whole
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.parameters import PRETRAINED
@@ -260,7 +261,7 @@ def test_labels_are_those_of_the_report(digits):
 
 def test_clusters_come_back(tmp_path):
   clusters = {"prior": Clusters(np.float32([[0.1, 1], [2, 3]]), np.int32([4, 5]), 0.5)}
-  write_clusters(tmp_path, clusters, 3, 1)
+  (tmp_path / "clusters.json").write_bytes(clusters_json(clusters, 3, 1))
   (again,) = read_clusters(tmp_path / "clusters.json", 3, 1).values()
   assert_same(again.centres, clusters["prior"].centres)
   assert again.predict(np.float32([[2, 2], [0, 0]])).tolist() == [5, 4]
@@ -286,9 +287,9 @@ def test_workdir_of_ones_own(tmp_path, images):
   with pytest.raises(ValueError, match="has no posteriors"):
     model.encode(images, refine_steps=3)
   for folder, label in (("a-max2", 6), ("seed-1", 7), ("z", 8)):
-    (tmp_path / "run" / "evaluation" / folder).mkdir(parents=True)
     clusters = {"code": Clusters(np.zeros((1, 8), np.float32), np.int32([label]), 0.5)}
-    write_clusters(tmp_path / "run" / "evaluation" / folder, clusters, 8, 1)
+    path = tmp_path / "run" / "evaluation" / folder / "clusters.json"
+    write_whole(path, clusters_json(clusters, 8, 1))
   again = scae_jax.load(tmp_path / "run", seed=1, batch_size=4)
   assert again.predict(images).tolist() == [7] * 10
   with pytest.raises(scae_jax.RunError, match=r"seeds \[0, 1\], not 5"):

@@ -277,6 +277,9 @@ def test_a_report_has_its_page_or_says_why_not(digits, dataset, tmp_path, monkey
     monkeypatch.setattr(write, "write_page", write_page)
     write.look_inside(run, ROOT / "pretrained" / "digits", tmp_path)
     assert capsys.readouterr().out == said
+  early = dataclasses.replace(run, is_latest=False)
+  assert write.page_path(run, tmp_path) == path
+  assert write.page_path(early, tmp_path) == tmp_path / "explore-step1.html"
   ((model, *others),) = written
   assert others == [dataset, path]
   # The run's, and not read once more: after a run of many processes, orbax cannot.

@@ -96,6 +96,16 @@ def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
   metrics = json.loads(written.read_text())
   assert (metrics["step"], metrics["seed"]) == (8, source["seed"])
 
+  # Beside a run, and into a folder with the reports of others.
+  for other in (workdir, tmp_path / "new"):
+    files = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
+    evaluate_py(f"--workdir={other}", "--pretrained=toy")
+    added = other / "pretrained-toy"
+    assert json.loads((added / "evaluation" / "metrics.json").read_text())["step"] == 8
+    now = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
+    assert {path: now[path] for path in now if not path.is_relative_to(added)} == files
+    shutil.rmtree(added)
+
 
 def test_of_a_run_stopped_between_evaluations_the_last_one_chooses(tmp_path, monkeypatch, capsys):
   """A run of two seeds that has checkpoints of steps 4, before any held-out loss, and 20."""
@@ -194,6 +204,19 @@ def test_name_of_parameters_is_of_those_that_are_there_and_no_path(exported, mon
   (save / "params.npz").write_bytes(b"")
   with pytest.raises(RunError, match=r"no parameters .*; it has \['toy'\]"):
     named_folders("", name)
+
+
+def test_results_of_pretrained_parameters_replace_no_others(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  shipped = parameters.PRETRAINED / "digits"
+  assert named_folders("run", "") == (pathlib.Path("run"), pathlib.Path("run"))
+  assert named_folders("run", "digits") == (shipped, pathlib.Path("run/pretrained-digits"))
+  assert named_folders("", "digits") == (shipped, pathlib.Path("runs/pretrained-digits"))
+  # A run that was trained under just this name.
+  (tmp_path / "runs" / "pretrained-digits").mkdir(parents=True)
+  (tmp_path / "runs" / "pretrained-digits" / "config.json").write_text("{}")
+  with pytest.raises(RunError, match="--workdir"):
+    named_folders("", "digits")
 
 
 def test_files_that_are_damaged_or_do_not_fit(exported):

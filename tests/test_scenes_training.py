@@ -96,7 +96,7 @@ def test_evaluate_opens_the_run(workdir, capsys):
   [
     ("--dataset=digits", "leave out --dataset and --split"),
     ("--split=train", "leave out --dataset and --split"),
-    ("--data_dir=/nowhere", "unknown config key 'data.dir'"),
+    ("--data_dir=/nowhere", "unknown config key '--data_dir'"),
     ("--max_examples=-1", "max_examples must be 0"),
   ],
 )

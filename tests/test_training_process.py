@@ -60,7 +60,7 @@ overrides = {{ train.seed = 1 }}
 # What train.py says while it trains.
 OURS = (
   r"tests.toy_system: \S+ parameters|compiled in \S+ s|resuming at step \d+|"
-  r"step \d+/\d+  (train|test)"
+  r"step \d+/\d+  (train|test)|[a-z].* \.\.\.$"  # the last of what takes long
 )
 TWO_SIGNALS = """
 import hashlib

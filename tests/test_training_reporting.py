@@ -24,10 +24,18 @@ from tests.runs import train_py
 from tests.toy_system import make_system, toy_config, toy_data
 
 SPLIT = Split(np.zeros((2, 16, 16, 1), np.uint8), np.zeros(2, np.int32))
-PLAIN = Dataset("plain", ("a",), {"train": SPLIT, "test": SPLIT})
-HELD_OUT = Dataset("held", ("a",), {"train": SPLIT, "validation": SPLIT, "test": SPLIT})
+BRIGHT = Split(np.full((2, 16, 16, 1), 255, np.uint8), np.zeros(2, np.int32))
+PLAIN = Dataset("plain", ("a",), {"train": SPLIT, "test": SPLIT}, has_known_name=True)
+MOVED = dataclasses.replace(PLAIN, path="/elsewhere")
+MEMORY = dataclasses.replace(PLAIN, has_known_name=False)
+HELD_OUT = Dataset(
+  "held", ("a",), {"train": SPLIT, "validation": SPLIT, "test": SPLIT}, has_known_name=True
+)
 OTHER = EvalDataset("other", ("a",), {"test": SPLIT})
 SAME_NAME = EvalDataset("plain", ("a",), {"test": SPLIT})
+OTHER_VERSION = EvalDataset("plain", ("a",), {"test": BRIGHT}, has_known_name=True)
+LONG = dataclasses.replace(MEMORY, name="\N{CJK UNIFIED IDEOGRAPH-5B57}" * 300)
+DARK, LIGHT = SPLIT.fingerprint[:8], BRIGHT.fingerprint[:8]
 
 
 def run_on(dataset=PLAIN, **changes):
@@ -56,15 +64,24 @@ def reports(monkeypatch):
     # The report of the config's number of examples stays.
     (PLAIN, {"max_examples": 0}, "plain-test-all", "test"),
     (PLAIN, {"max_examples": 61}, "plain-test-max61", "test"),
-    (PLAIN, {"max_examples": 0, "split": "train"}, "plain-train", "train"),
+    (PLAIN, {"max_examples": 0, "split": "train"}, "plain-train-all", "train"),
+    (PLAIN, {"max_examples": 61, "split": "train"}, "plain-train-max61", "train"),
+    (PLAIN, {"max_examples": 0, "own": 0, "split": "train"}, "plain-train", "train"),
     (PLAIN, {"max_examples": 59}, "plain-test-max59", "test"),
     (PLAIN, {"max_examples": 9, "is_latest": False}, "plain-test-step12-max9", "test"),
     (PLAIN, {"max_examples": 9, "own": 0}, "plain-test-max9", "test"),
-    (PLAIN, {"scored": OTHER}, "other-test", "test"),
-    (PLAIN, {"scored": SAME_NAME}, "plain-test", "test"),
+    # Only where the name does not say it is there a fingerprint.
+    (PLAIN, {"scored": OTHER}, f"other-test-{DARK}", "test"),
+    (PLAIN, {"scored": SAME_NAME}, f"plain-test-{DARK}", "test"),
+    (PLAIN, {"scored": MOVED}, "plain-test", "test"),
+    (PLAIN, {"scored": OTHER_VERSION}, f"plain-test-{LIGHT}", "test"),
+    (MEMORY, {}, ".", "test"),
+    (MEMORY, {"split": "train"}, f"plain-train-{DARK}", "train"),
+    (MEMORY, {"is_latest": False}, f"plain-test-{DARK}-step12", "test"),
+    (LONG, {"split": "train"}, f"{LONG.name[:48]}-train-{DARK}", "train"),
     (HELD_OUT, {}, ".", "validation"),
     (HELD_OUT, {"split": "test"}, "held-test", "test"),
-    (HELD_OUT, {"scored": PLAIN}, "plain-test", "test"),
+    (HELD_OUT, {"scored": PLAIN}, "plain-test", "test"),  # of the same content
   ],
 )
 def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
@@ -95,6 +112,16 @@ def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
   assert fitted is dataset
   assert scored is asked.get("scored", dataset)
   assert (found, canvas) == (split, 20)
+
+
+def test_the_page_comes_before_the_report(home, monkeypatch):
+  """A run with a report is finished for a sweep, which does not come back for its page."""
+  calls = []
+  monkeypatch.setattr(reporting, "report_run", lambda *_: calls.append("report"))
+  monkeypatch.setattr("scae_jax.page.write.look_inside", lambda *_: calls.append("page"))
+  monkeypatch.setattr(train_script, "train", lambda *_: run_on())
+  train_py("--config=toy.py", f"--workdir={home / 'run'}")
+  assert calls == ["page", "report"]
 
 
 def test_a_set_to_score_on_is_prepared_as_the_runs_own(monkeypatch):
@@ -167,7 +194,8 @@ def test_report_that_fails_after_the_training_is_no_refusal(
   def fail(run, workdir):
     raise error
 
-  monkeypatch.setattr(train_script, "train", lambda *_: types.SimpleNamespace(step=24))
+  run = types.SimpleNamespace(step=24, settings=types.SimpleNamespace(system="toy"))
+  monkeypatch.setattr(train_script, "train", lambda *_: run)
   monkeypatch.setattr(reporting, "report_run", fail)
   workdir = home / "my run"
   with pytest.raises(SystemExit) as info:

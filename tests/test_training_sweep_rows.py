@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import sweep as sweep_script
-from scae_jax.evaluation.comparison import csv_table, markdown, markdown_table, write_summary
+from scae_jax.evaluation.comparison import csv_table, markdown, markdown_table, summary
+from scae_jax.files import write_json
 from scae_jax.training import sweep
 from scae_jax.training.errors import Interrupted, RunError
 from tests.runs import FOUR, report_of, rows_of
@@ -30,7 +31,7 @@ def several_seeds(folder, lin_matches):
   reports = {i: report_of(toy_config(), i, share) for i, share in enumerate(lin_matches)}
   for report in reports.values():
     del report["metrics"]["squared_error"]
-  write_summary(folder, reports)
+  write_json(folder / "metrics.json", summary(reports))
   return json.loads((folder / "metrics.json").read_text())
 
 
@@ -59,8 +60,10 @@ def test_a_row_is_finished_by_its_report(home):
     report = report_of(toy_config(**change))
     path.write_text(json.dumps(report))
     assert sweep.finished_report(row, home / "run") == (report if finished else None)
-  summary = several_seeds(path.parent, [0.5, 0.75])
-  assert sweep.finished_report(row, home / "run") == summary
+  path.write_text(json.dumps(report_of(toy_config()) | {"unfinished": "figures: why"}))
+  assert sweep.finished_report(row, home / "run") is None
+  several = several_seeds(path.parent, [0.5, 0.75])
+  assert sweep.finished_report(row, home / "run") == several
 
 
 def test_tables_against_numpy(tmp_path):

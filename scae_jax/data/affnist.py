@@ -14,6 +14,7 @@ import scipy.io
 from scae_jax.data.dataset import EvalDataset, Split
 
 SIDE = 40  # pixels
+CLASS_NAMES = tuple(str(digit) for digit in range(10))
 _STRUCT = "affNISTdata"
 
 
@@ -29,8 +30,10 @@ def load_affnist(folder: str) -> EvalDataset:
   if _spread(images.sum(axis=(2, 3))) < _spread(images.sum(axis=(1, 3))):
     images = images.transpose(0, 2, 1, 3)
     notes.append("affNIST's images lay on their sides, column by column, and were set upright.")
-  names = tuple(str(digit) for digit in range(10))
-  return EvalDataset("affnist", names, {"test": Split(images, labels)}, tuple(notes))
+  path = str(pathlib.Path(folder).expanduser().absolute())
+  return EvalDataset(
+    "affnist", CLASS_NAMES, {"test": Split(images, labels)}, tuple(notes), path=path
+  )
 
 
 def find_batches(folder: str) -> list[pathlib.Path]:
@@ -53,7 +56,7 @@ def find_batches(folder: str) -> list[pathlib.Path]:
       return [top / "test.mat"]
   raise ValueError(
     "expected affNIST's test files (test_batches/1.mat, ..., 1.mat, ..., or test.mat) in "
-    f"{str(root)!r}, got none; correct the folder (config.data.affnist_dir or --affnist_dir), or "
+    f"{str(root)!r}, got none; correct config.data.affnist_dir, or "
     "leave it empty to draw the same distribution from MNIST's test digits, as affine_mnist"
   )
 

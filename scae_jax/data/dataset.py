@@ -1,6 +1,8 @@
 """What every source gives: images and labels by split, checked once on the way in."""
 
 import dataclasses
+import functools
+import hashlib
 from collections.abc import Mapping
 from typing import ClassVar, Self, TypeVar
 
@@ -27,6 +29,13 @@ class Split:
       arrays |= {"mean": self.mean, "std": self.std}
     return arrays
 
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """A hash of all images and labels, by which they are recognised anywhere: 16 letters."""
+    digest = hashlib.blake2b(self.images.tobytes(), digest_size=8)
+    digest.update(self.labels.tobytes())
+    return digest.hexdigest()
+
   def take(self, rows: np.ndarray) -> Self:
     """Some of the examples, by their indices or by a mask."""
     mean, std = (None if one is None else one[rows] for one in (self.mean, self.std))
@@ -45,6 +54,10 @@ class EvalDataset:
   splits: Mapping[str, Split]  # "test" at least; all have images of one shape
   notes: tuple[str, ...] = ()  # sentences to stand beside every figure measured on it
   cropped_from: tuple[int, int] | None = None  # height and width, pixels, of the whole images
+  # The folder or the dotted path that it was loaded from; "" in memory, or where a source is usual.
+  path: str = ""
+  # Whether all who use the name mean these images, as of the embedded digits and of TFDS's sets.
+  has_known_name: bool = False
 
   required_splits: ClassVar[tuple[str, ...]] = ("test",)
 
@@ -85,6 +98,21 @@ class EvalDataset:
   @property
   def channels(self) -> int:
     return self.image_shape[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Preview:
+  """What is known of an `EvalDataset` before its images are decoded; its properties, likewise."""
+
+  name: str
+  class_names: tuple[str, ...]
+  splits: tuple[str, ...]
+  channels: int = 0  # 0 is not known
+  image_shape: tuple[int, int] = (0, 0)  # height and width, pixels; 0 is not known
+
+  @property
+  def image_side(self) -> int:
+    return max(self.image_shape)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -27,7 +27,8 @@ def load_digits() -> Dataset:
   images.flags.writeable = labels.flags.writeable = False  # all who load them share them
   train, test = slice(0, -NUM_TEST), slice(-NUM_TEST, None)
   splits = {"train": Split(images[train], labels[train]), "test": Split(images[test], labels[test])}
-  return Dataset("digits", tuple(str(digit) for digit in range(10)), splits)
+  names = tuple(str(digit) for digit in range(10))
+  return Dataset("digits", names, splits, has_known_name=True)
 
 
 def upsample_twice(images: np.ndarray) -> np.ndarray:

@@ -18,10 +18,11 @@ from scae_jax.data.pictures import AS_IT_IS, Form
 from scae_jax.data.tfds_source import TfdsSet, read_records
 
 SIDE = 48  # pixels
-_KEYS = ("label_category", "label_azimuth", "label_elevation")
+_LABELS = ("label_category", "label_azimuth", "label_elevation")
+KEYS = ("image", *_LABELS)  # of one camera
 
 
-# Place in `_KEYS` of the angle that divides, and its values that are trained on.
+# Place in `_LABELS` of the angle that divides, and its values that are trained on.
 DIVISIONS = {
   "novel_azimuth": (1, (15, 16, 17, 0, 1, 2)),  # in units of 20 degrees
   "novel_elevation": (2, (0, 1, 2)),  # from 30 degrees up, in units of 5
@@ -38,8 +39,8 @@ def decode_smallnorb(
   `read_records` does, and of images that are not 96x96.
   """
   full_name = f"smallnorb:{division}" if division else "smallnorb"
-  class_names, left = read_records(source, folder, ("image", *_KEYS))
-  _, right = read_records(source, folder, ("image2", *_KEYS))
+  class_names, left = read_records(source, folder, KEYS)
+  _, right = read_records(source, folder, ("image2", *_LABELS))
   splits = {}
   for name, (left_images, labels) in left.items():
     right_images, _ = right[name]

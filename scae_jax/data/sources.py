@@ -1,22 +1,33 @@
 """Loading a data set by its name: every source is a function that returns a `Dataset`."""
 
+import dataclasses
 import difflib
 import functools
 import importlib
+import itertools
 import os
 import pathlib
 import re
 import sys
+from typing import NamedTuple
 
 from absl import logging
 
 from scae_jax.data.cache import cache_folder, load_or_build, newest_cached
-from scae_jax.data.dataset import Dataset, brought_to
+from scae_jax.data.dataset import Dataset, Preview, brought_to
 from scae_jax.data.digits import load_digits
 from scae_jax.data.folder import list_folder, load_listing
-from scae_jax.data.pictures import AS_IT_IS, Form
+from scae_jax.data.pictures import AS_IT_IS, Form, decode_pictures
 from scae_jax.data.smallnorb import DIVISIONS, SIDE, decode_smallnorb
-from scae_jax.data.tfds_source import TfdsSet, decode_prepared, import_tfds, tfds_folder
+from scae_jax.data.smallnorb import KEYS as SMALLNORB_KEYS
+from scae_jax.data.tfds_source import (
+  TfdsSet,
+  decode_prepared,
+  import_tfds,
+  preview_prepared,
+  tfds_folder,
+)
+from scae_jax.waiting import waiting
 
 _VALID_NAMES = (
   "valid names: 'digits' (embedded), 'folder' (your images by class), and any TFDS image "
@@ -48,14 +59,49 @@ def load_dataset(
   data_dir = os.path.expanduser(data_dir)
   if name == "digits":
     return brought_to(load_digits(), form)
-  if is_dotted(name):
-    return brought_to(_call(name, data_dir), form)
-  cache = cache_folder(cache_dir)
+  with waiting(f"loading {name}"):
+    if name == "folder":
+      cache = cache_folder(cache_dir)
+      listing = list_folder(data_dir)
+      path = cache / f"folder-{listing.key}{form}.npz"
+      decode = functools.partial(load_listing, listing, form)
+      dataset = load_or_build(path, name, listing.fingerprint, decode)
+      return dataclasses.replace(dataset, path=str(listing.root))
+    if is_dotted(name):
+      path = f"{name}({data_dir!r})" if data_dir else name
+      dataset = brought_to(_call(name, data_dir), form)
+      return dataclasses.replace(dataset, path=path, has_known_name=False)
+    path = os.path.abspath(data_dir) if data_dir else ""
+    dataset = _load_tfds(name, data_dir, cache_folder(cache_dir), form)
+    return dataclasses.replace(dataset, path=path, has_known_name=True)
+
+
+def preview(name: str, data_dir: str, cache_dir: str, form: Form = AS_IT_IS) -> Preview | None:
+  """What can be told of a data set without decoding its images; of a folder, by its first image.
+
+  None where that is nothing, or the images are decoded already. Raises as `load_dataset` does.
+  """
+  if name == "digits" or is_dotted(name):
+    return None
   if name == "folder":
     listing = list_folder(data_dir)
-    path, fingerprint = cache / f"folder-{listing.key}{form}.npz", listing.fingerprint
-    return load_or_build(path, name, fingerprint, lambda: load_listing(listing, form))
-  return _load_tfds(name, data_dir, cache, form)
+    by_class = next(iter(listing.files.values()))
+    first = next(itertools.chain(*by_class.values()))
+    picture = decode_pictures([(f"data set 'folder', file {first}", first)], form)
+    height, width, channels = picture.shape[1:]
+    # Grey where the first image is: another one may be in colour.
+    channels = form.channels or (3 if channels == 3 else 0)
+    return Preview(name, tuple(by_class), ("train", "test"), channels, (height, width))
+  found = _find_tfds(name, data_dir)
+  if found.folder is None or (cache_folder(cache_dir) / found.cache_file(form)).is_file():
+    return None
+  if found.source.builder != "smallnorb":
+    told = preview_prepared(found.source, found.folder)
+    shape = (form.side, form.side) if form.side else told.image_shape
+    return dataclasses.replace(told, channels=form.channels or told.channels, image_shape=shape)
+  names = preview_prepared(found.source, found.folder, SMALLNORB_KEYS).class_names
+  splits = ("train", "test", "familiar") if found.division else ("train", "test")
+  return Preview(found.full_name, names, splits, channels=2, image_shape=(SIDE, SIDE))
 
 
 def is_dotted(name: str) -> bool:
@@ -79,14 +125,27 @@ def _call(path: str, data_dir: str) -> Dataset:
   return dataset
 
 
-def _load_tfds(name: str, data_dir: str, cache: pathlib.Path, form: Form) -> Dataset:
-  """Reads what is prepared, or else the newest cache file of it."""
+class _FoundTfds(NamedTuple):
+  """A name of TFDS, read, and where the set lies."""
+
+  source: TfdsSet
+  folder: pathlib.Path | None  # of the prepared version; None if there is none
+  full_name: str
+  division: str  # of smallNORB, "" for its own splits
+  stem: str  # what its cache files are called, without their version
+
+  def cache_file(self, form: Form) -> str:
+    return f"{self.stem}{form}-{self.folder.name}.npz" if self.folder else ""
+
+
+def _find_tfds(name: str, data_dir: str) -> _FoundTfds:
+  """Reads a name and looks for the prepared set; ValueError of a name that cannot be."""
   match = _TFDS_NAME.fullmatch(name)
   if match is None or (match[4] is not None and match[1] != "smallnorb"):
     raise ValueError(f"expected the name of a data set, got {name!r}; {_VALID_NAMES}")
   division = match[4]
   source = TfdsSet(match[1], match[2] or "", match[3] or "", tfds_folder(data_dir))
-  full_name, decode = source.unversioned, functools.partial(decode_prepared, form=form)
+  full_name = source.unversioned
   stem = full_name.replace("/", "-")
   if source.builder == "smallnorb":
     if division not in (None, *DIVISIONS):
@@ -95,11 +154,19 @@ def _load_tfds(name: str, data_dir: str, cache: pathlib.Path, form: Form) -> Dat
     full_name = f"smallnorb:{division}" if division else "smallnorb"
     # Not the file name that images in full size would have.
     stem = f"smallnorb-{SIDE}" + (f"-{division}" if division else "")
-    decode = functools.partial(decode_smallnorb, division=division or "", form=form)
-  folder = source.prepared()
+  return _FoundTfds(source, source.prepared(), full_name, division or "", stem)
+
+
+def _load_tfds(name: str, data_dir: str, cache: pathlib.Path, form: Form) -> Dataset:
+  """Reads what is prepared, or else the newest cache file of it."""
+  found = _find_tfds(name, data_dir)
+  source, folder, full_name, division, stem = found
   if folder is not None:
+    decode = functools.partial(decode_prepared, form=form)
+    if source.builder == "smallnorb":
+      decode = functools.partial(decode_smallnorb, division=division, form=form)
     fingerprint = (folder / "dataset_info.json").read_text(errors="replace")
-    path = cache / f"{stem}{form}-{folder.name}.npz"
+    path = cache / found.cache_file(form)
     return load_or_build(path, full_name, fingerprint, lambda: decode(source, folder))
   dataset = newest_cached(cache, f"{stem}{form}", source.version, full_name)
   if dataset is None:  # images of one size are cached as they are, too

@@ -13,11 +13,11 @@ import pathlib
 import re
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.dataset import Dataset, Preview, Split
 from scae_jax.data.pictures import AS_IT_IS, Form, decode_pictures
 
 READABLE_FORMAT = "array_record"
@@ -101,6 +101,15 @@ def decode_prepared(source: TfdsSet, folder: pathlib.Path, form: Form) -> Datase
   return Dataset(source.unversioned, class_names, splits)
 
 
+def preview_prepared(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...] = ()) -> Preview:
+  """What the description of a prepared set says; raises as `read_records` does."""
+  prepared = _open(source, folder, keys)
+  image, label = (prepared.features[key] for key in prepared.keys[:2])
+  height, width, channels = (size or 0 for size in image.shape)
+  names = tuple(label.names)
+  return Preview(source.unversioned, names, ("train", "test"), channels, (height, width))
+
+
 def read_records(
   source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...] = (), form: Form = AS_IT_IS
 ) -> tuple[tuple[str, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
@@ -112,8 +121,39 @@ def read_records(
   [n, number of labels]. Raises ValueError where TFDS is not installed, and of files or features
   that cannot be read or used.
   """
+  tfds, builder, features, keys, test = _open(source, folder, keys)
   where = f"data set {str(source)!r}"
-  again = f"remove {folder} and prepare it again:\n{source.prepare_commands}"
+  # Pillow decodes here what TFDS would decode by whatever library is installed.
+  images = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
+  decoders = {key: tfds.decode.SkipDecoding() for key in images}
+  # Where nothing else is asked for, as many channels as the set declares.
+  form = dataclasses.replace(form, channels=form.channels or features[keys[0]].shape[-1])
+  splits = {}
+  for name, stored in (("train", "train"), ("test", test)):
+    with _whole_files(source, folder):
+      records = builder.as_data_source(split=stored, decoders=decoders)
+      # In one call: read one by one, each record wakes other threads, and waits for them.
+      rows = [[row[key] for key in keys] for row in records.__getitems__(range(len(records)))]
+      pictures = [bytes(row[0]) for row in rows]  # of a damaged file some are None
+      labels = np.array([row[1:] for row in rows], np.int32)
+    named = [(f"{where}, split {stored!r}, example {i}", one) for i, one in enumerate(pictures)]
+    splits[name] = decode_pictures(named, form), labels
+  return tuple(features[keys[1]].names), splits
+
+
+class _Prepared(NamedTuple):
+  """A prepared set that can be read."""
+
+  tfds: types.ModuleType
+  builder: Any
+  features: dict[str, Any]  # by key
+  keys: tuple[str, ...]  # of the image and the labels
+  test: str  # the split that stands for "test"
+
+
+def _open(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...]) -> _Prepared:
+  """Reads the description of a prepared set, and checks it; see `read_records`."""
+  where = f"data set {str(source)!r}"
   try:
     tfds = import_tfds()
   except ImportError as error:
@@ -123,20 +163,10 @@ def read_records(
       "this data set from another machine into the cache folder"
     ) from error
 
-  @contextlib.contextmanager
-  def whole_files() -> Iterator[None]:
-    """What TFDS and array_record raise of damaged files is of many types."""
-    try:
-      yield
-    except Exception as error:
-      raise ValueError(
-        f"{where}: expected whole TFDS files, got {type(error).__name__}: {error}; {again}"
-      ) from error
-
-  with whole_files():
+  with _whole_files(source, folder):
     described = json.loads((folder / "features.json").read_text(encoding="utf-8"))
   _refuse_code(where, described)
-  with whole_files():
+  with _whole_files(source, folder):
     builder: Any = tfds.builder_from_directory(str(folder))
     info = builder.info
     features = dict(info.features)
@@ -145,7 +175,7 @@ def read_records(
   if READABLE_FORMAT not in formats:
     raise ValueError(
       f"{where}: expected records in the format {READABLE_FORMAT!r}, got {', '.join(formats)}, "
-      f"which cannot be read without TensorFlow; {again}"
+      f"which cannot be read without TensorFlow; {_again(source, folder)}"
     )
   keys = keys or _supervised_pair(tfds, where, features, info.supervised_keys)
   _check_features(where, features, keys)
@@ -155,22 +185,23 @@ def read_records(
       f"{where}: expected examples in 'train' and in 'test' (or 'validation'), got "
       f"examples in {sorted(filled)}; use a data set that has both"
     )
-  # Pillow decodes here what TFDS would decode by whatever library is installed.
-  images = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
-  decoders = {key: tfds.decode.SkipDecoding() for key in images}
-  # Where nothing else is asked for, as many channels as the set declares.
-  form = dataclasses.replace(form, channels=form.channels or features[keys[0]].shape[-1])
-  splits = {}
-  for name, stored in (("train", "train"), ("test", test)):
-    with whole_files():
-      records = builder.as_data_source(split=stored, decoders=decoders)
-      # In one call: read one by one, each record wakes other threads, and waits for them.
-      rows = [[row[key] for key in keys] for row in records.__getitems__(range(len(records)))]
-      pictures = [bytes(row[0]) for row in rows]  # of a damaged file some are None
-      labels = np.array([row[1:] for row in rows], np.int32)
-    named = [(f"{where}, split {stored!r}, example {i}", one) for i, one in enumerate(pictures)]
-    splits[name] = decode_pictures(named, form), labels
-  return tuple(features[keys[1]].names), splits
+  return _Prepared(tfds, builder, features, keys, test)
+
+
+@contextlib.contextmanager
+def _whole_files(source: TfdsSet, folder: pathlib.Path) -> Iterator[None]:
+  """What TFDS and array_record raise of damaged files is of many types."""
+  try:
+    yield
+  except Exception as error:
+    raise ValueError(
+      f"data set {str(source)!r}: expected whole TFDS files, got {type(error).__name__}: {error}; "
+      f"{_again(source, folder)}"
+    ) from error
+
+
+def _again(source: TfdsSet, folder: pathlib.Path) -> str:
+  return f"remove {folder} and prepare it again:\n{source.prepare_commands}"
 
 
 def _supervised_pair(

@@ -16,10 +16,19 @@ from typing import NamedTuple
 import numpy as np
 
 from scae_jax.data import affine, affnist
-from scae_jax.data.dataset import Dataset, EvalDataset, Split, brought_to, crop_middle, normalized
+from scae_jax.data.dataset import (
+  Dataset,
+  EvalDataset,
+  Preview,
+  Split,
+  brought_to,
+  crop_middle,
+  normalized,
+)
 from scae_jax.data.options import DataOptions
 from scae_jax.data.pictures import Form
-from scae_jax.data.sources import load_dataset
+from scae_jax.data.sources import load_dataset, preview
+from scae_jax.waiting import waiting
 
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
 # `rotated` gives each split its own seed: splits do not share their angles.
@@ -63,27 +72,46 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
   """
   canvas, normalize = options.canvas, options.normalize
   if name == "affnist" and options.affnist_dir:
-    if canvas < affnist.SIDE:
-      raise ValueError(
-        f"affNIST's images are {affnist.SIDE} pixels a side, and the model's canvas is {canvas}; "
-        f"train with config.data.canvas={affnist.SIDE} or more, or score on affine_mnist, which is "
-        "drawn at the size of the canvas"
-      )
-    colours = Form(channels=options.channels)
-    official = brought_to(affnist.load_affnist(options.affnist_dir), colours)
+    _check_canvas_of_affnist(canvas)
+    with waiting("reading affNIST's files"):
+      official = affnist.load_affnist(options.affnist_dir)
+    official = brought_to(official, Form(channels=options.channels))
     return normalized(official) if normalize else official
   request = _read("affine_mnist" if name == "affnist" else name)
   source = name if request is None else request.source
   dataset = load_dataset(source, data_dir or options.dir, options.cache_dir, options.form)
+  _check_crop(dataset, options.crop)
   dataset = crop_middle(normalized(dataset) if normalize else dataset, options.crop)
   if request is None:
     return dataset
   request = request._replace(source=dataset.name)
   is_affnist = request.name == "affine_mnist"
   side = min(canvas, affnist.SIDE) if is_affnist else canvas
-  test, notes = _moved(request, dataset.splits["test"], side, SEED)
+  with waiting("moving the images"):
+    test, notes = _moved(request, dataset.splits["test"], side, SEED)
   notes = tuple(f"{request.name}: {note}" for note in notes)
-  return EvalDataset(request.name, dataset.class_names, {"test": test}, notes)
+  return EvalDataset(request.name, dataset.class_names, {"test": test}, notes, path=dataset.path)
+
+
+def preview_scored(name: str, options: DataOptions, data_dir: str = "") -> Preview | None:
+  """What can be told of a data set before it is loaded to score on; see `sources.preview`.
+
+  Of images that will be moved or cropped, the size is not told. Raises what `load_scored` would,
+  as far as that is known.
+  """
+  if name == "affnist" and options.affnist_dir:
+    _check_canvas_of_affnist(options.canvas)
+    return Preview(name, affnist.CLASS_NAMES, ("test",), 1, (affnist.SIDE, affnist.SIDE))
+  request = _read("affine_mnist" if name == "affnist" else name)
+  source = name if request is None else request.source
+  with waiting(f"looking at {source}"):
+    found = preview(source, data_dir or options.dir, options.cache_dir, options.form)
+  if found and found.image_side:
+    _check_crop(found, options.crop)
+  if request is not None:
+    known = found or Preview(source, (), ())
+    return dataclasses.replace(known, name=request.name, splits=("test",), image_shape=(0, 0))
+  return dataclasses.replace(found, image_shape=(0, 0)) if found and options.crop else found
 
 
 def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
@@ -100,7 +128,25 @@ def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
   for name, split in dataset.splits.items():
     splits[name], own_notes = _moved(request, split, canvas, _SEEDS[name])
     notes += [f"{request.name}, {name}: {note}" for note in own_notes]
-  return Dataset(request.name, dataset.class_names, splits, tuple(notes))
+  return Dataset(request.name, dataset.class_names, splits, tuple(notes), path=dataset.path)
+
+
+def _check_canvas_of_affnist(canvas: int) -> None:
+  if canvas < affnist.SIDE:
+    raise ValueError(
+      f"affNIST's images are {affnist.SIDE} pixels a side, and the model's canvas is {canvas}; "
+      f"train with --config.data.canvas={affnist.SIDE} or more, or score on affine_mnist, which is "
+      "drawn at the size of the canvas"
+    )
+
+
+def _check_crop(dataset: EvalDataset | Preview, crop: int) -> None:
+  height, width = dataset.image_shape[:2]
+  if crop > min(height, width):
+    raise ValueError(
+      f"the model takes the middle {crop} x {crop} pixels of an image, and those of"
+      f" {dataset.name!r} have {height} x {width}; choose a set of larger images"
+    )
 
 
 def _moved(request: _Request, split: Split, side: int, seed: int) -> tuple[Split, list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scae_jax.files import read_json, write_whole
+from scae_jax.files import read_json
 
 FILE = "clusters.json"
 
@@ -31,19 +31,17 @@ class Clusters:
     return {"centres": self.centres.tolist(), "labels": self.labels.tolist()}
 
 
-def write_clusters(
-  folder: pathlib.Path, clusters: Mapping[str, Clusters], step: int, seed: int
-) -> None:
-  """Writes `clusters.json`: clusters of each kind of features, of one step and seed of a run."""
+def clusters_json(clusters: Mapping[str, Clusters], step: int, seed: int) -> bytes:
+  """Content of `clusters.json`: clusters of each kind of features, of a step and seed of a run."""
   entries = {
     name: one.to_json() | {"lin_match_train": one.train_accuracy} for name, one in clusters.items()
   }
   content = {"step": int(step), "seed": int(seed), "clusters": entries}
-  write_whole(folder / FILE, (json.dumps(content) + "\n").encode())
+  return (json.dumps(content) + "\n").encode()
 
 
 def read_clusters(path: pathlib.Path, step: int, seed: int) -> dict[str, Clusters]:
-  """What `write_clusters` wrote; {} if it is of another step or seed, ValueError if damaged."""
+  """What `clusters_json` gave; {} if it is of another step or seed, ValueError if damaged."""
   content = read_json(path, "step", "seed", "clusters")
   if (content["step"], content["seed"]) != (step, seed):
     return {}

@@ -13,6 +13,7 @@ from scae_jax.data.feed import MakeBatch
 from scae_jax.evaluation.checks import check_finite
 from scae_jax.models.system import System, labels_of
 from scae_jax.typing import Batch
+from scae_jax.waiting import waiting
 
 Tree = TypeVar("Tree")
 # (variables, arrays of a split[, indices]) -> arrays with one entry an example or index, in order.
@@ -76,9 +77,14 @@ def in_batches(run: Callable[[np.ndarray], Tree], count: int, batch_size: int) -
   if batch_size < 1:
     raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
   size = min(batch_size, count)
-  passes = [
-    run(np.minimum(np.arange(start, start + size), count - 1)) for start in range(0, count, size)
-  ]
+  passes = []
+  with waiting(f"reading {count:,} examples", count) as advance:
+    for start in range(0, count, size):
+      passes.append(run(np.minimum(np.arange(start, start + size), count - 1)))
+      if len(passes) > 1:  # the next one is on its way
+        jax.block_until_ready(passes[-2])
+        advance(size)
+    jax.block_until_ready(passes[-1])
   return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *jax.device_get(passes))
 
 

@@ -5,14 +5,12 @@ Standard deviations are those of a sample, with n - 1. Accuracies are in percent
 
 import csv
 import io
-import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scae_jax.evaluation.provenance import hardware, versions
 from scae_jax.evaluation.scores import PIXELS
-from scae_jax.files import write_json
 
 
 def _words(name: str) -> str:
@@ -69,10 +67,16 @@ def figures_by_seed(report: Mapping[str, Any]) -> dict[int, dict[str, float]]:
   return {int(report["seed"]): figures(report)}
 
 
+def scored_name(scored_on: Mapping[str, Any]) -> str:
+  """Data set and split of a report as tables show them, with the path of a set that has one."""
+  path = f" in {scored_on['path']}" if "path" in scored_on else ""
+  return f"{scored_on['dataset']} {scored_on['split']}{path}"
+
+
 def conditions(metrics: Mapping[str, Any]) -> str:
   """Lines of text: the examples and the step that were scored, the hardware and the versions."""
   scored = metrics["scored_on"]
-  sentence = f"{scored['examples']:,} examples of {scored['dataset']} {scored['split']}"
+  sentence = f"{scored['examples']:,} examples of {scored_name(scored)}"
   if "fitted_on" in metrics:
     fitted = metrics["fitted_on"]
     sentence += f"; clusters and probes are fitted on {fitted['examples']:,} of {fitted['split']}"
@@ -89,15 +93,15 @@ def conditions_of_all(reports: Sequence[Mapping[str, Any]]) -> list[str]:
   return list(dict.fromkeys(lines))
 
 
-def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, Any]]) -> None:
-  """Writes `metrics.json` of several seeds.
+def summary(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+  """Content of `metrics.json` of several seeds.
 
   `reports` are what `report.write_reports` makes, by seed; two at least, of one evaluation.
   """
   first = next(iter(reports.values()))
   by_seed = {seed: figures(metrics) for seed, metrics in reports.items()}
   values = {name: [found[name] for found in by_seed.values()] for name in figures(first)}
-  summary = {
+  return {
     "seeds": list(reports),
     "mean": {name: statistics.mean(each) for name, each in values.items()},
     "standard_deviation": {name: statistics.stdev(each) for name, each in values.items()},
@@ -105,7 +109,6 @@ def write_summary(directory: pathlib.Path, reports: Mapping[int, Mapping[str, An
     "notes": _notes(reports),
     **{key: first[key] for key in ("fitted_on", *_SHARED) if key in first},
   }
-  write_json(directory / "metrics.json", summary)
 
 
 def seeds_text(reports: Mapping[int, Mapping[str, Any]]) -> str:

@@ -1,10 +1,11 @@
 """Which examples are evaluated, shown and embedded. All choices are the same on every run."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from scae_jax.data.dataset import EvalDataset, Split
+from scae_jax.data.dataset import EvalDataset, Preview, Split
 
 NUM_PICTURED = 10  # examples that a report's figures show
 # Apart from the run's seed, so that runs with different seeds are scored on the same examples.
@@ -22,11 +23,16 @@ def choose(split_size: int, max_examples: int) -> np.ndarray:
 
 def named_split(dataset: EvalDataset, name: str) -> Split:
   """A split of a data set; ValueError if there is none of that name."""
+  check_split(dataset, name)
+  return dataset.splits[name]
+
+
+def check_split(dataset: EvalDataset | Preview, name: str) -> None:
+  """Raises ValueError if there is no split of that name."""
   if name not in dataset.splits:
     raise ValueError(
       f"Data set '{dataset.name}' has no split '{name}'; it has {', '.join(dataset.splits)}."
     )
-  return dataset.splits[name]
 
 
 def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str, np.ndarray]:
@@ -34,6 +40,18 @@ def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str,
   if the limit is negative."""
   examples = named_split(dataset, split)
   return examples.take(choose(len(examples.labels), max_examples)).arrays
+
+
+def what_is_scored(dataset: EvalDataset, split: str, count: int) -> dict[str, Any]:
+  """Which examples a figure is of, as an entry of a record: `count` of them, of a split.
+
+  Has `dataset`, `split`, `examples`, `fingerprint` of the whole split and, where one was given,
+  `path`, a folder or the dotted path of a function.
+  """
+  path = {"path": dataset.path} if dataset.path else {}
+  fingerprint = named_split(dataset, split).fingerprint
+  known = {"dataset": dataset.name, **path, "split": split, "examples": count}
+  return {**known, "fingerprint": fingerprint}
 
 
 def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
@@ -45,15 +63,20 @@ def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
   return order[np.lexsort((labels[order], rank))][:count]
 
 
-def check_transfer(trained_on: EvalDataset, scored_on: EvalDataset, canvas: int) -> None:
-  """Raises ValueError unless channels and classes are the same, and images fit on the canvas."""
+def check_transfer(
+  trained_on: EvalDataset | Preview, scored_on: EvalDataset | Preview, canvas: int
+) -> None:
+  """Raises ValueError unless channels and classes are the same, and images fit on the canvas.
+
+  What a preview does not tell is not compared.
+  """
   where = f"Data set '{scored_on.name}' cannot score a model of '{trained_on.name}':"
-  if scored_on.channels != trained_on.channels:
+  if scored_on.channels not in (0, trained_on.channels):
     raise ValueError(
       f"{where} the model takes {trained_on.channels} image channel(s), got {scored_on.channels}. "
       "Choose a set with as many, or train on this one."
     )
-  if tuple(scored_on.class_names) != tuple(trained_on.class_names):
+  if tuple(scored_on.class_names) not in ((), tuple(trained_on.class_names)):
     raise ValueError(
       f"{where} the model knows the classes {_shorten(trained_on.class_names)}, got "
       f"{_shorten(scored_on.class_names)}. Choose a set with the same classes in the same order, "
@@ -62,7 +85,8 @@ def check_transfer(trained_on: EvalDataset, scored_on: EvalDataset, canvas: int)
   if scored_on.image_side > canvas:
     raise ValueError(
       f"{where} the model's canvas is {canvas} pixels a side, got images of "
-      f"{scored_on.image_shape[0]} x {scored_on.image_shape[1]}. Train with a larger data.canvas."
+      f"{scored_on.image_shape[0]} x {scored_on.image_shape[1]}. "
+      "Train with a larger --config.data.canvas."
     )
 
 

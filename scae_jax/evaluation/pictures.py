@@ -21,6 +21,7 @@ from scae_jax.figures.style import STYLE
 from scae_jax.files import write_whole
 from scae_jax.models.system import System
 from scae_jax.typing import Batch
+from scae_jax.waiting import waiting
 
 MAX_EMBEDDED = 1500
 MIN_EMBEDDED = 5  # fewer points have no neighbourhood to keep
@@ -110,10 +111,20 @@ def embed(features: np.ndarray, seed: int, perplexity: float = PERPLEXITY) -> np
   return tsne.fit_transform(features)
 
 
+def draw_figures(drawers: Mapping[str, Callable[[], Figure]]) -> dict[str, bytes]:
+  """Every figure as a PNG, by the name of its file."""
+  pictures = {}
+  with waiting("drawing figures", len(drawers)) as advance:
+    for name, draw in drawers.items():
+      buffer = io.BytesIO()
+      with matplotlib.rc_context(STYLE):
+        draw().savefig(buffer, format="png")
+      pictures[f"{name}.png"] = buffer.getvalue()
+      advance(1)
+  return pictures
+
+
 def save_figures(directory: pathlib.Path, drawers: Mapping[str, Callable[[], Figure]]) -> None:
-  """Draws each figure into `<directory>/<name>.png`, whole or not at all."""
-  for name, draw in drawers.items():
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(STYLE):
-      draw().savefig(buffer, format="png")
-    write_whole(directory / f"{name}.png", buffer.getvalue())
+  """Draws figures into `<directory>/<name>.png`, each whole or not at all."""
+  for name, content in draw_figures(drawers).items():
+    write_whole(directory / name, content)

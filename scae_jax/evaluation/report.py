@@ -10,13 +10,17 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from scae_jax.evaluation.clusters import Clusters, write_clusters
-from scae_jax.evaluation.comparison import seeds_text, write_summary
-from scae_jax.evaluation.pictures import curve_figures, model_figures, save_figures
+from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
+from scae_jax.evaluation.clusters import Clusters, clusters_json
+from scae_jax.evaluation.comparison import seeds_text, summary
+from scae_jax.evaluation.pictures import curve_figures, draw_figures, model_figures
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.files import write_json, write_whole
+from scae_jax.files import json_bytes, write_together, write_whole
 from scae_jax.models.system import System
 from scae_jax.typing import Batch
+from scae_jax.waiting import waiting
+
+FILE = "metrics.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,16 +58,23 @@ def write_reports(
 ) -> dict[int, dict[str, Any]]:
   """Scores every seed: `metrics.json`, PNG figures and `clusters.json` each, and a table.
 
-  Of several seeds each has a folder `seed-<number>`, and there is one summary. `metrics.json` is
-  written before the figures are drawn; the content of each seed's is returned. A folder that cannot
-  be written to raises OSError before anything is computed, a figure that does not exist ValueError.
+  Of several seeds each has a folder `seed-<number>`, and there is one summary. The content of each
+  seed's `metrics.json` is returned.
+
+  Nothing changes in the folder until all is computed and drawn. Then the `metrics.json` of an older
+  report goes first and the new one comes last, that of the summary at the very last: where there is
+  one, the report is whole. If a figure cannot be drawn, the numbers are written without figures,
+  with the entry `unfinished`, and the error is raised.
+
+  A folder that cannot be written to raises OSError before anything is computed, a figure that does
+  not exist ValueError.
   """
   directory, seeds = pathlib.Path(directory), evaluated.variables
   folders = {seed: directory / f"seed-{seed}" if len(seeds) > 1 else directory for seed in seeds}
   for folder in folders.values():
     write_whole(folder / ".writable", b"")
     (folder / ".writable").unlink()
-  reports = {}
+  reports, parts = {}, {}
   for seed, folder in folders.items():
     own = evaluated.variables[seed]
     scored = scorer(own, seed)
@@ -77,13 +88,22 @@ def write_reports(
       **measured_with(),
       "provenance": dict(evaluated.provenance),
     }
-    write_json(folder / "metrics.json", reports[seed])
     if scored.clusters:
-      write_clusters(folder, scored.clusters, evaluated.step, seed)
-    drawers = model_figures(evaluated.system, own, scored.pictured, scored.class_names)
-    drawers |= {**scored.drawers, **curve_figures(evaluated.history, seed)}
-    save_figures(folder, drawers)
+      parts[folder / CLUSTERS_FILE] = clusters_json(scored.clusters, evaluated.step, seed)
+    try:
+      with waiting("computing the model's figures"):
+        drawers = model_figures(evaluated.system, own, scored.pictured, scored.class_names)
+      drawers |= {**scored.drawers, **curve_figures(evaluated.history, seed)}
+      pictures = draw_figures(drawers)
+    except Exception as error:
+      unfinished = {"unfinished": f"figures: {error}"}
+      found = {folders[done]: report | unfinished for done, report in reports.items()}
+      write_together({}, {path / FILE: json_bytes(content) for path, content in found.items()})
+      raise
+    parts |= {folder / name: picture for name, picture in pictures.items()}
+  marks = {folders[seed] / FILE: report for seed, report in reports.items()}
   if len(reports) > 1:
-    write_summary(directory, reports)
+    marks[directory / FILE] = summary(reports)
+  write_together(parts, {path: json_bytes(content) for path, content in marks.items()})
   print(seeds_text(reports))
   return reports

@@ -15,6 +15,7 @@ from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.constellations import NUM_TEST, Scenes
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.feed import MakeBatch
+from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.collect import (
   feature_collector,
@@ -28,6 +29,7 @@ from scae_jax.evaluation.examples import (
   choose,
   load_split,
   one_of_each_class,
+  what_is_scored,
 )
 from scae_jax.evaluation.pictures import answer_figures, feature_figures
 from scae_jax.evaluation.ransac import MAX_POINTS, ransac
@@ -42,6 +44,7 @@ from scae_jax.evaluation.scores import (
   score_pixels,
 )
 from scae_jax.evaluation.segmentation import segmentation
+from scae_jax.waiting import waiting
 
 # Standard deviations of the points, in units of the patterns, whose side is 2.
 JITTERS = (0.0, 0.1, 0.25)
@@ -54,13 +57,14 @@ def feature_scorer(
   """Scores capsule features of images by clusters and linear probes, beside raw pixels.
 
   Both are fitted to the training split of `dataset`, which the model was trained on; `split` of
-  `scored` is scored. An unknown split and a data set that does not fit raise ValueError; in the
-  scorer, numbers that are not finite, and fewer training examples than classes.
+  `scored` is scored. An unknown split and a data set that does not fit raise ValueError; so
+  do fewer training examples than classes and, in the scorer, numbers that are not finite.
   """
   check_transfer(dataset, scored, canvas)
   train_split = load_split(dataset, "train", evaluated.max_examples)
   test_split = load_split(scored, split, evaluated.max_examples)
   labels = train_split["label"], test_split["label"]
+  check_enough_to_fit(labels[0], dataset.num_classes)
   count, names = dataset.num_classes, dataset.class_names
   collect = feature_collector(evaluated.system, canvas=canvas, batch_size=evaluated.batch_size)
 
@@ -75,9 +79,10 @@ def feature_scorer(
       train, test = ((one[kind][name], own) for one, own in zip(found, labels, strict=True))
       return train, test
 
-    features = {n: score(n, *pair("features", n), count, seed=seed) for n in found[0]["features"]}
-    readings = {n: read(n, *pair("readings", n), count) for n in found[0]["readings"]}
-    pixels = score_pixels(train_split, test_split, count, seed=seed, probe=pixel_probe())
+    with waiting("fitting clusters and linear classifiers"):
+      features = {n: score(n, *pair("features", n), count, seed=seed) for n in found[0]["features"]}
+      readings = {n: read(n, *pair("readings", n), count) for n in found[0]["readings"]}
+      pixels = score_pixels(train_split, test_split, count, seed=seed, probe=pixel_probe())
     of_readings = {name: one.entries for name, one in readings.items()}
     every = (*features.values(), *readings.values(), pixels)
     drawers = {}
@@ -87,8 +92,8 @@ def feature_scorer(
     pictured = {name: jnp.asarray(values[shown]) for name, values in test_split.items()}
     return Scored(
       sources={
-        "fitted_on": _source(dataset, "train", len(labels[0])),
-        "scored_on": _source(scored, split, len(labels[1])),
+        "fitted_on": what_is_scored(dataset, "train", len(labels[0])),
+        "scored_on": what_is_scored(scored, split, len(labels[1])),
       },
       entries={
         "features": {name: one.entries for name, one in features.items()},
@@ -127,7 +132,7 @@ def answer_scorer(
     answers = classify(found["scores"], found["labels"])
     shown = rows[one_of_each_class(found["labels"][:, 0], NUM_PICTURED)]
     return Scored(
-      sources={"scored_on": _source(scored, split, len(rows))},
+      sources={"scored_on": what_is_scored(scored, split, len(rows))},
       entries={"classification": answers.entries(), "metrics": mean_metrics(found["metrics"])},
       notes=scored.notes,
       pictured=make_batch(on_device, jnp.asarray(shown)),
@@ -153,7 +158,8 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
     evaluated.batch_size,
   )
   count = len(choose(NUM_TEST, evaluated.max_examples))
-  scenes = {jitter: dataset.test_scenes(jitter, count) for jitter in JITTERS}
+  with waiting("drawing scenes"):
+    scenes = {jitter: dataset.test_scenes(jitter, count) for jitter in JITTERS}
   has_ceiling = dataset.slots <= MAX_POINTS
   note = "ransac knows the patterns, the ranges of their poses and the jitter."
   if not has_ceiling:
@@ -162,7 +168,9 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
   @functools.cache  # the same for all seeds
   def ceiling(jitter: float) -> dict[str, float]:
     options = dataclasses.replace(dataset, jitter=jitter)
-    return agreement(jitter, ransac(scenes[jitter]["points"], scenes[jitter]["presence"], options))
+    with waiting(f"RANSAC at a jitter of {jitter:g}"):
+      groups = ransac(scenes[jitter]["points"], scenes[jitter]["presence"], options)
+    return agreement(jitter, groups)
 
   def agreement(jitter: float, capsule: np.ndarray) -> dict[str, float]:
     presence, pattern = scenes[jitter]["presence"], scenes[jitter]["pattern"]
@@ -183,7 +191,3 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
     )
 
   return scorer
-
-
-def _source(dataset: EvalDataset, split: str, count: int) -> dict[str, Any]:
-  return {"dataset": dataset.name, "split": split, "examples": count}

@@ -41,11 +41,16 @@ class Shown:
 def shown(model: Model) -> Shown:
   """How a model is shown; ValueError of one that the JavaScript does not compute."""
   name = model.settings.system
-  if name not in SYSTEMS:
-    raise ValueError(f"the page shows runs of {', '.join(SYSTEMS)}; this is one of {name!r}.")
+  check_system(name)
   for key, needed, given in _unmet(model, SYSTEMS[name].to_draw(model.settings.model)):
     raise ValueError(f"the page needs config.{key} to be {needed!r}; this run has {given!r}.")
   return SYSTEMS[name]
+
+
+def check_system(name: str) -> None:
+  """Raises ValueError of a system that has no page."""
+  if name not in SYSTEMS:
+    raise ValueError(f"the page shows runs of {', '.join(SYSTEMS)}; this is one of {name!r}.")
 
 
 def no_encoder(model: Model) -> str:

@@ -26,6 +26,7 @@ from scae_jax.models.system import ImageSpec
 from scae_jax.page.systems import SYSTEMS, no_encoder, shown
 from scae_jax.precision import single_precision
 from scae_jax.training.build import Run
+from scae_jax.waiting import waiting
 
 FOLDER = pathlib.Path(__file__).parent
 MAX_BYTES = 3_000_000
@@ -56,6 +57,11 @@ def write_page(model: Model, dataset: EvalDataset, path: pathlib.Path) -> None:
   write_whole(path, content)
 
 
+def page_path(run: Run, workdir: pathlib.Path) -> pathlib.Path:
+  """Where a run's page goes: `explore.html`, of an earlier step `explore-step<number>.html`."""
+  return workdir / ("explore.html" if run.is_latest else f"explore-step{run.step}.html")
+
+
 @single_precision
 def write_run(run: Run, folder: pathlib.Path, path: pathlib.Path) -> None:
   """`write_page` of the first seed of the run in a folder, with images of its own data set."""
@@ -63,15 +69,16 @@ def write_run(run: Run, folder: pathlib.Path, path: pathlib.Path) -> None:
   model = model_of(folder, run.settings, run.system, run.step, seed, variables)
   shown(model)  # or say which systems are
   assert isinstance(run.dataset, Dataset)  # of images, as these systems take
-  write_page(model, run.dataset, path)
+  with waiting("writing the page"):
+    write_page(model, run.dataset, path)
 
 
 def look_inside(run: Run, folder: pathlib.Path, workdir: pathlib.Path) -> None:
-  """Writes `<workdir>/explore.html` for the run in a folder, if its system has a page, and says
-  where it is, or why not."""
+  """Writes the page of the run in a folder, if its system has one, to its `page_path`, and says
+  where that is, or why there is none."""
   if run.settings.system not in SYSTEMS:
     return
-  path = workdir / "explore.html"
+  path = page_path(run, workdir)
   try:
     write_run(run, folder, path)
   except ValueError as error:

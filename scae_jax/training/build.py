@@ -22,7 +22,7 @@ from scae_jax.training.errors import RunError, explained
 from scae_jax.training.mesh import find_devices
 from scae_jax.training.metrics import import_tensorboard
 from scae_jax.training.optimizers import check_length
-from scae_jax.training.parameters import Which, is_exported, restore
+from scae_jax.training.parameters import Which, check_step, restore
 from scae_jax.training.processes import all_or_none
 from scae_jax.training.systems import check_system, make_system
 from scae_jax.training.workdir import (
@@ -30,8 +30,8 @@ from scae_jax.training.workdir import (
   check_same_run,
   describe_data,
   load_settings,
-  require_checkpoints,
 )
+from scae_jax.waiting import waiting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +69,11 @@ def open_run(
   if config is None:
     config = load_settings(workdir, is_given=dataset is not None)
   settings = read_settings(config)
-  if not is_exported(workdir):
-    require_checkpoints(workdir)
+  check_step(workdir, which)
   system, data, feed = build(settings, dataset, training=False)
   check_same_data(workdir, describe_data(data))
-  variables, step, is_latest = restore(workdir, which, settings, system, feed.spec)
+  with waiting(f"reading {workdir}"):
+    variables, step, is_latest = restore(workdir, which, settings, system, feed.spec)
   return Run(settings, system, data, variables, step, is_latest)
 
 
@@ -114,8 +114,9 @@ def build(
         "config.train.revive_idle must be () with this model, which has no object capsules with"
         f" parameters of their own; it is {settings.train.revive_idle!r}."
       )
-    check_system(system, feed.spec, settings.train.batch_size, training=training)
-    if isinstance(data, Dataset) and system.classify is None:
+    with waiting("tracing the model"):
+      check_system(system, feed.spec, settings.train.batch_size, training=training)
+    if training and isinstance(data, Dataset) and system.classify is None:
       _check_clusters(data, settings)
   return system, data, feed
 

@@ -134,6 +134,10 @@ class Checkpoints:
       f" ({'; '.join(failures)}). Evaluate another --step, or train in a new --workdir."
     )
 
+  def check(self, which: Which) -> None:
+    """Raises `RunError` if there is no such checkpoint to `restore`; reads no state."""
+    self._candidates(which)
+
   def describe_params(self) -> Any:
     """Shapes and types of the parameters in the latest checkpoint that can be read."""
     handler = ocp.StandardCheckpointHandler()

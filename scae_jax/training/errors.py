@@ -14,7 +14,7 @@ import errno
 import pathlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from scae_jax.training.interrupt import (
   end,
@@ -76,6 +76,28 @@ def explained() -> Iterator[None]:
     elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
       hint = ". Give permission there, or name another folder."
     raise RunError(f"{error}{hint}") from error
+
+
+@contextlib.contextmanager
+def in_flags(flags: Mapping[str, str], config: object) -> Iterator[None]:
+  """Names keys of a saved config, in a `RunError` of the block, as the command's user can set them.
+
+  `flags` are by key, as `{"data.dir": "--data_dir"}`. Other keys that a message names as
+  `config.<key>` are those of the file `config`. `train.py --config.<key>` stays as it is.
+  """
+  try:
+    yield
+  except RunError as error:
+    text = str(error)
+    for key, flag in flags.items():
+      text = re.sub(
+        rf"(?<![\w./-])(config\.)?{re.escape(key)}\b(?!\.)", lambda _, to=flag: to, text
+      )
+    text = re.sub(
+      r"(?<![\w./-])config\.(?!json)(\w+(\.\w+)*)", lambda key: f"{key[1]} of {config}", text
+    )
+    error.args = (text,)
+    raise
 
 
 @contextlib.contextmanager

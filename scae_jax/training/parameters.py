@@ -39,14 +39,25 @@ def pretrained_names() -> list[str]:
 
 
 def named_folders(workdir: str, name: str) -> tuple[pathlib.Path, pathlib.Path]:
-  """Folders of a run, or of the named pretrained parameters, and of its results; or `RunError`."""
+  """Folders of a run, or of the named pretrained parameters, and of its results; or `RunError`.
+
+  Results of pretrained parameters go to `<workdir>/pretrained-<name>`, beside those of a run there,
+  and without a workdir below `runs`.
+  """
   if not workdir and not name:
     raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
-  results = given_path(workdir or f"runs/pretrained-{name}")
+  if not name:
+    return given_path(workdir), given_path(workdir)
   known = pretrained_names()
-  if name and name not in known:  # so that a name is never a path to elsewhere
+  if name not in known:  # so that a name is never a path to elsewhere
     raise RunError(f"there are no parameters {name!r} in {PRETRAINED}; it has {known}.")
-  return (PRETRAINED / name if name else results), results
+  results = given_path(workdir or "runs") / f"pretrained-{name}"
+  if (results / "config.json").exists():
+    raise RunError(
+      f"{results} holds a run of its own, whose report this one would replace. Name another folder"
+      " by --workdir, beside --pretrained."
+    )
+  return PRETRAINED / name, results
 
 
 def is_exported(folder: pathlib.Path) -> bool:
@@ -62,9 +73,8 @@ def restore(
   Raises `RunError` if there is no such step, or it cannot be read or does not fit the system.
   """
   if is_exported(folder):
+    check_step(folder, which)
     step, seed, arrays = read_stored(folder)
-    if str(which) not in ("latest", str(step)):
-      raise RunError(f"{folder} has step {step} alone; leave out --step={which}.")
     return {seed: {"params": _fitted(folder, arrays, system, spec)}}, step, True
   # Here, because orbax takes a second to import.
   from scae_jax.training.checkpoints import Checkpoints
@@ -76,17 +86,38 @@ def restore(
   return variables_by_seed(state, settings.train.all_seeds), progress.step, is_latest
 
 
+def check_step(folder: pathlib.Path, which: Which) -> None:
+  """Raises `RunError`, as `restore` does, if a folder has no such step; reads no parameters."""
+  if not is_exported(folder):
+    from scae_jax.training.checkpoints import Checkpoints
+
+    directory = require_checkpoints(folder)
+    with Checkpoints(directory, keep=1, writable=False, say=lambda _: None) as checkpoints:
+      checkpoints.check(which)
+    return
+  step, _ = _step_and_seed(folder)
+  if str(which) not in ("latest", str(step)):
+    raise RunError(f"{folder} has step {step} alone; leave out --step={which}.")
+
+
 def read_stored(folder: pathlib.Path) -> tuple[int, int, dict[str, np.ndarray]]:
   """Step, seed and parameters by path, as they were stored; `RunError` if they are damaged."""
+  step, seed = _step_and_seed(folder)
+  try:
+    return step, seed, read_arrays(folder / FILE)
+  except (OSError, ValueError) as error:
+    raise RunError(f"{folder} cannot be read: {error}. Fetch it anew.") from error
+
+
+def _step_and_seed(folder: pathlib.Path) -> tuple[int, int]:
   try:
     source = read_json(folder / "source.json", "step", "seed")
-    arrays = read_arrays(folder / FILE)
-  except (OSError, ValueError) as error:
+  except ValueError as error:
     raise RunError(f"{folder} cannot be read: {error}. Fetch it anew.") from error
   step, seed = source["step"], source["seed"]
   if type(step) is not int or type(seed) is not int:
     raise RunError(f"{folder / 'source.json'} must have whole numbers as step and seed.")
-  return step, seed, arrays
+  return step, seed
 
 
 def _fitted(folder: pathlib.Path, arrays: dict[str, np.ndarray], system: System, spec: Spec) -> Any:

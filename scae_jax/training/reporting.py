@@ -1,22 +1,25 @@
 """Reports on a run, at the end of its training and for evaluate.py."""
 
-import math
 import pathlib
 
 from scae_jax.data.constellations import Scenes
-from scae_jax.data.dataset import EvalDataset
+from scae_jax.data.dataset import Dataset, EvalDataset, Preview
 from scae_jax.data.feed import evaluation_examples
 from scae_jax.data.options import DataOptions
-from scae_jax.data.transfer import load_scored
-from scae_jax.evaluation.examples import check_transfer, named_split
+from scae_jax.data.transfer import load_scored, preview_scored
+from scae_jax.evaluation.examples import check_split, check_transfer, choose, named_split
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import answer_scorer, feature_scorer, scene_scorer
-from scae_jax.files import file_name
+from scae_jax.files import file_name, read_json
 from scae_jax.precision import single_precision
 from scae_jax.training.build import Run
+from scae_jax.training.config import Settings
 from scae_jax.training.errors import RunError
+from scae_jax.training.workdir import read_image_facts
 
+_MAX_NAME = 48  # letters of a data set's name in that of a folder, which may have 255 bytes
+_NO_SPLITS = ("name", "class_names", "cropped_from")  # entries of `data.json`
 _ONLY_OWN_SCENES = (
   "a run on generated scenes is scored on its own test scenes: leave out --dataset and --split."
 )
@@ -33,16 +36,18 @@ def report_run(
 ) -> pathlib.Path:
   """Writes tables and figures to `<workdir>/evaluation`, or to a folder below it, and returns it.
 
-  The run's own held-out split at its latest step goes to `evaluation` itself. Anything else, and a
-  report on another number of examples than the config says, goes to
-  `evaluation/<data set>-<split>[-step<number>][-max<examples>|-all]`; the last is left out where
-  another split or data set has all or more. Prints which folder it was.
+  A main report, see `is_main`, goes to `evaluation` itself. Any other goes to
+  `evaluation/<data set>-<split>[-<fingerprint>][-step<number>][-max<examples>|-all]`, whose end is
+  left out for the latest step, and for the number of examples that the config says. Only of the
+  run's own data does the name alone say which examples are meant, if all know the data set by it;
+  all others have their fingerprint. Prints which folder it was.
 
   What is None is the run's own; 0 `max_examples` are all. Raises `RunError` if another data set or
   split is asked of a run on generated scenes, and what `write_reports` and the scorers raise.
   """
   settings = run.settings
   usual = settings.evaluation.max_examples
+  goes_to_top = is_main(run, scored=scored, split=split, max_examples=max_examples)
   if max_examples is None:
     max_examples = usual
   evaluated = Evaluated(
@@ -58,29 +63,82 @@ def report_run(
     if scored is not None or split is not None:
       raise RunError(_ONLY_OWN_SCENES)
     scorer = scene_scorer(evaluated, run.dataset)
-    is_own, name = True, f"{run.dataset.name}-test"
+    name = f"{run.dataset.name}-test"
   else:
     assert isinstance(settings.data, DataOptions)  # of images
-    is_own = scored is None and split in (None, run.dataset.held_out)
     scored = run.dataset if scored is None else scored
     split = split or scored.held_out
-    name = f"{scored.name}-{split}"
+    name = _name(run.dataset, scored, split)
     if run.system.classify is None:
       scorer = feature_scorer(evaluated, run.dataset, scored, split, settings.data.canvas)
     else:
       check_transfer(run.dataset, scored, settings.data.canvas)
       examples, make_batch = evaluation_examples(named_split(scored, split), settings.data)
       scorer = answer_scorer(evaluated, scored, split, examples, make_batch)
-  suffix = "" if run.is_latest else f"-step{run.step}"
-  is_less = 0 < max_examples < (usual or math.inf)
-  if is_less or (is_own and max_examples != usual):
-    suffix += f"-max{max_examples}" if max_examples else "-all"
+  name += "" if run.is_latest else f"-step{run.step}"
+  if max_examples != usual:
+    name += f"-max{max_examples}" if max_examples else "-all"
   directory = workdir / "evaluation"
-  if suffix or not is_own:
-    directory /= file_name(f"{name}{suffix}")
+  if not goes_to_top:
+    directory /= file_name(name)
   write_reports(directory, evaluated, scorer)
   print(f"written to {directory}")
   return directory
+
+
+def is_main(
+  run: Run,
+  *,
+  scored: EvalDataset | None = None,
+  split: str | None = None,
+  max_examples: int | None = None,
+) -> bool:
+  """Whether a report is the run's main one: of its own held-out split, at its latest step, of the
+  number of examples that its config says."""
+  own_split = None if isinstance(run.dataset, Scenes) else run.dataset.held_out
+  is_usual = max_examples in (None, run.settings.evaluation.max_examples)
+  return scored is None and split in (None, own_split) and run.is_latest and is_usual
+
+
+def _name(own: Dataset, scored: EvalDataset, split: str) -> str:
+  """What a split is called in the name of its report; see `report_run`."""
+  fingerprint = named_split(scored, split).fingerprint
+  is_own = split in own.splits and own.splits[split].fingerprint == fingerprint
+  name = f"{scored.name[:_MAX_NAME]}-{split}"
+  return name if is_own and scored.has_known_name else f"{name}-{fingerprint[:8]}"
+
+
+def check_asked(
+  folder: pathlib.Path,
+  settings: Settings,
+  split: str | None,
+  max_examples: int | None,
+  name: str,
+  data_dir: str,
+) -> None:
+  """Refuses early what a report of the run in a folder would refuse, before images are decoded.
+
+  `name` and `data_dir` are those of another data set to score on, or "". Raises `RunError` and
+  ValueError of a negative limit, of a set of other channels, classes or too large images, and of an
+  unknown split, as far as all that can be told by now.
+  """
+  choose(0, max_examples or 0)
+  data = settings.data
+  if not isinstance(data, DataOptions):
+    if name or split is not None:
+      raise RunError(_ONLY_OWN_SCENES)
+    return
+  if not (folder / "data.json").is_file():
+    return  # older runs have none
+  spec, class_names, shape = read_image_facts(folder, data)
+  splits = tuple(key for key in read_json(folder / "data.json") if key not in _NO_SPLITS)
+  scored = own = Preview(data.name, class_names, splits, spec.channels, shape)
+  if name:
+    scored = preview_scored(name, data, data_dir)
+  if scored is not None and split is not None:
+    check_split(scored, split)
+  if name and scored is not None:
+    check_transfer(own, scored, data.canvas)
 
 
 def load_scored_set(run: Run, name: str, data_dir: str) -> EvalDataset:

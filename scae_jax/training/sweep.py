@@ -222,6 +222,8 @@ def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:
   except (ValueError, LookupError, TypeError, AttributeError):
     return None  # none, or one that the run will write again
   # `RESUMABLE_CHANGES` do not change the figures, except the length, which is compared below.
+  if "unfinished" in report:
+    return None  # the numbers alone, without their figures
   different = set(differences(trained, row.config)) - RESUMABLE_CHANGES
   asked = (row.config.train.num_steps, row.config.evaluation.max_examples)
   return report if not different and facts == asked else None

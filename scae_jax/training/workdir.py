@@ -10,7 +10,6 @@ evaluation/    the report
 """
 
 import contextlib
-import hashlib
 import pathlib
 import re
 import sys
@@ -115,7 +114,7 @@ def load_settings(
   if not (own_system or in_package or name in sys.modules):
     raise RunError(
       f"{path} names the system {name!r}, which is code outside of scae_jax.models. If you trust"
-      f" it, give evaluate.py --system={name}, or import it first in a program of your own."
+      f" it, give --system={name}, or import it first in a program of your own."
     )
   source = settings.config.data.name
   if own_source and not is_dotted(source):  # `build.open_run` compares the data
@@ -126,7 +125,7 @@ def load_settings(
   if is_dotted(source) and not own_source and not is_given:
     raise RunError(
       f"{path} names the data set {source!r}, which is a function to call. If you trust it, give"
-      f" evaluate.py --source={source}; a program of your own gives open_run the data set."
+      f" --source={source}; a program of your own gives open_run the data set."
     )
   return settings
 
@@ -220,12 +219,10 @@ def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
 
 
 def _described(split: Split) -> dict[str, Any]:
-  digest = hashlib.blake2b(split.images.tobytes(), digest_size=8)
-  digest.update(split.labels.tobytes())
   return {
     "examples": len(split.labels),
     "shape": list(split.images.shape[1:]),
-    "hash": digest.hexdigest(),
+    "hash": split.fingerprint,
   }
 
 
@@ -288,7 +285,7 @@ def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None
   if different := {key: (old, new) for key, (old, new) in pairs.items() if old != new}:
     raise RunError(
       f"{workdir} holds a run on another data set:\n{_listed(different)}\nName the folder of the"
-      " same data in config.data.dir (--data_dir of evaluate.py), put back what was changed there,"
+      " same data in config.data.dir, put back what was changed there,"
       " or train in another --workdir."
     )
 
