@@ -15,7 +15,7 @@ import evaluate
 from scae_jax.data import affine
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation import scores
-from scae_jax.training import loop
+from scae_jax.training import build, compilation, loop, reporting
 from scae_jax.training.build import open_run
 from scae_jax.training.workdir import load_settings
 from tests.runs import ROOT, save_images
@@ -50,7 +50,7 @@ def quick(monkeypatch, tmp_path, not_drawn):
   monkeypatch.setattr(scores, "MAX_PIXEL_EXAMPLES", 60)
   monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "no_tfds"))
-  monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(compilation, "keep_compiled", lambda folder: None)
 
 
 def run(workdir, *flags):
@@ -79,7 +79,7 @@ def test_the_runs_own_test_split_goes_to_evaluation(workdir, capsys):
 def asked(monkeypatch):
   """What reports are asked for, instead of reports."""
   found = []
-  monkeypatch.setattr(evaluate, "report_run", lambda run, workdir, **kw: found.append((run, kw)))
+  monkeypatch.setattr(reporting, "report_run", lambda run, workdir, **kw: found.append((run, kw)))
   return found
 
 
@@ -187,9 +187,9 @@ def test_a_run_without_checkpoints_is_refused_after_the_cache_of_programs_is_one
   config["train"]["compilation_cache"] = saved
   (tmp_path / "config.json").write_text(json.dumps(config))
   calls = []
-  opened = evaluate.open_run
-  monkeypatch.setattr(evaluate, "open_run", lambda *of: calls.append("open") or opened(*of))
-  monkeypatch.setattr(evaluate, "keep_compiled", calls.append)
+  opened = build.open_run
+  monkeypatch.setattr(build, "open_run", lambda *of: calls.append("open") or opened(*of))
+  monkeypatch.setattr(compilation, "keep_compiled", calls.append)
   assert "no checkpoint" in refused(capsys, run, tmp_path)
   assert calls == [used, "open"]
   assert not (tmp_path / "evaluation").exists()

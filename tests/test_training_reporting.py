@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
-import train as train_script
 from scae_jax.data.dataset import Dataset, EvalDataset, Split
 from scae_jax.data.feed import evaluation_examples
 from scae_jax.evaluation.report import Evaluated
-from scae_jax.training import reporting
+from scae_jax.training import loop, reporting
 from scae_jax.training.build import Run, build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
@@ -167,7 +166,7 @@ def test_report_that_fails_after_the_training_is_no_refusal(
   def fail(run, workdir):
     raise error
 
-  monkeypatch.setattr(train_script, "train", lambda *_: types.SimpleNamespace(step=24))
+  monkeypatch.setattr(loop, "train", lambda *_: types.SimpleNamespace(step=24))
   monkeypatch.setattr(reporting, "report_run", fail)
   workdir = home / "my run"
   with pytest.raises(SystemExit) as info:
