@@ -15,16 +15,10 @@ SIGTERM or SIGHUP, and saved.
 """
 
 import pathlib
-import shlex
 import sys
 from logging import LogRecord
-from typing import TYPE_CHECKING
 
-from scae_jax.training.errors import ReportError, RunError, exit_with_message, explained
-from scae_jax.training.interrupt import end, on_signal
-
-if TYPE_CHECKING:
-  from scae_jax.training.build import Run
+from scae_jax.training.errors import exit_with_message
 
 DEFAULT_CONFIG = str(pathlib.Path(__file__).parent / "configs" / "digits.py")
 
@@ -42,6 +36,7 @@ def train_and_report(arguments: list[str]) -> None:
 
   from scae_jax.training.compilation import keep_compiled
   from scae_jax.training.config import as_started, describe, parse_command_line
+  from scae_jax.training.final_report import training_saved
   from scae_jax.training.loop import train
   from scae_jax.training.mesh import use_all_cores
   from scae_jax.training.processes import is_first, join, shutdown
@@ -61,28 +56,12 @@ def train_and_report(arguments: list[str]) -> None:
   run = train(command.settings, command.workdir)
   shutdown()
   if is_first():
-    report(run, command.workdir)
-
-
-def report(run: "Run", workdir: pathlib.Path) -> None:
-  """Writes the report and the page of a finished run; raises `ReportError` if it cannot."""
-  from jaxtyping import TypeCheckError
-
-  from scae_jax.training.config import as_started
-
-  again = as_started(f"python evaluate.py --workdir={shlex.quote(str(workdir))}")
-  trained = f"the training is finished and saved at step {run.step}"
-  try:
-    with on_signal(lambda number: end(number, f"{trained}; `{again}` reports on it")), explained():
+    with training_saved(run.step, command.workdir):
       from scae_jax.page.write import look_inside  # late, because statistics take long to import
       from scae_jax.training.reporting import report_run
 
-      look_inside(run, workdir, workdir)
-      report_run(run, workdir)  # last: a sweep takes a run with a report as finished
-  except (RunError, TypeCheckError) as error:  # the latter of arrays of a system of one's own
-    raise ReportError(
-      f"{trained}, but its report failed; `{again}` tries it again. Why: {error}"
-    ) from error
+      look_inside(run, command.workdir, command.workdir)
+      report_run(run, command.workdir)  # last: a sweep takes a run with a report as finished
 
 
 def is_not_orbax(record: LogRecord) -> bool:

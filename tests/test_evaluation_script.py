@@ -18,7 +18,7 @@ from experiments.transfer import read_reports
 from scae_jax.data import affine
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation import scores
-from scae_jax.training import loop
+from scae_jax.training import compilation, loop, parameters, reporting
 from scae_jax.training.build import open_run
 from scae_jax.training.workdir import load_settings
 from tests.runs import ROOT, save_images
@@ -54,7 +54,7 @@ def quick(monkeypatch, tmp_path, not_drawn):
   monkeypatch.setattr(scores, "MAX_PIXEL_EXAMPLES", 60)
   monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "no_tfds"))
-  monkeypatch.setattr(evaluate, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(compilation, "keep_compiled", lambda folder: None)
 
 
 def run(workdir, *flags):
@@ -193,7 +193,7 @@ def test_what_cannot_be_asked_is_refused_before_data_are_loaded(
 def asked(monkeypatch):
   """What reports are asked for, instead of reports."""
   found = []
-  monkeypatch.setattr(evaluate, "report_run", lambda run, workdir, **kw: found.append((run, kw)))
+  monkeypatch.setattr(reporting, "report_run", lambda run, workdir, **kw: found.append((run, kw)))
   return found
 
 
@@ -321,9 +321,9 @@ def test_a_run_without_checkpoints_is_refused_after_the_cache_of_programs_is_one
   config["train"]["compilation_cache"] = saved
   (tmp_path / "config.json").write_text(json.dumps(config))
   calls = []
-  check_step = evaluate.check_step
-  monkeypatch.setattr(evaluate, "check_step", lambda *of: calls.append("open") or check_step(*of))
-  monkeypatch.setattr(evaluate, "keep_compiled", calls.append)
+  check_step = parameters.check_step
+  monkeypatch.setattr(parameters, "check_step", lambda *of: calls.append("open") or check_step(*of))
+  monkeypatch.setattr(compilation, "keep_compiled", calls.append)
   assert "no checkpoint" in refused(capsys, run, tmp_path)
   assert calls == [used, "open"]
   assert not (tmp_path / "evaluation").exists()

@@ -23,6 +23,7 @@ from scae_jax.data.sources import load_dataset
 from scae_jax.models.system import ImageSpec
 from scae_jax.page import write
 from scae_jax.page.systems import SYSTEMS, no_encoder, shown
+from scae_jax.training import compilation
 from scae_jax.training.build import Run
 from scae_jax.training.config import load_config, read_settings
 from scae_jax.training.systems import make_system
@@ -219,7 +220,7 @@ def test_javascript_knows_every_option(digits, name, changes, tmp_path):
 @pytest.mark.slow
 def test_page_is_one_file_that_fetches_nothing(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(write, "MAX_IMAGES", 12)
-  monkeypatch.setattr(explore, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(compilation, "keep_compiled", lambda folder: None)
   path = tmp_path / "new" / "explore.html"
   explore.main(["--pretrained=digits", f"--output={path}"])
   assert capsys.readouterr().out == f"written to {path}\n"

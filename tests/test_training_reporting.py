@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
-import train as train_script
 from scae_jax.data.dataset import Dataset, EvalDataset, Split
 from scae_jax.data.feed import evaluation_examples
 from scae_jax.evaluation.report import Evaluated
-from scae_jax.training import reporting
+from scae_jax.training import loop, reporting
 from scae_jax.training.build import Run, build
 from scae_jax.training.config import read_settings
 from scae_jax.training.errors import RunError
@@ -119,7 +118,7 @@ def test_the_page_comes_before_the_report(home, monkeypatch):
   calls = []
   monkeypatch.setattr(reporting, "report_run", lambda *_: calls.append("report"))
   monkeypatch.setattr("scae_jax.page.write.look_inside", lambda *_: calls.append("page"))
-  monkeypatch.setattr(train_script, "train", lambda *_: run_on())
+  monkeypatch.setattr(loop, "train", lambda *_: run_on())
   train_py("--config=toy.py", f"--workdir={home / 'run'}")
   assert calls == ["page", "report"]
 
@@ -195,7 +194,7 @@ def test_report_that_fails_after_the_training_is_no_refusal(
     raise error
 
   run = types.SimpleNamespace(step=24, settings=types.SimpleNamespace(system="toy"))
-  monkeypatch.setattr(train_script, "train", lambda *_: run)
+  monkeypatch.setattr(loop, "train", lambda *_: run)
   monkeypatch.setattr(reporting, "report_run", fail)
   workdir = home / "my run"
   with pytest.raises(SystemExit) as info:

@@ -49,6 +49,8 @@ class Processes:
 def join(processes: Processes) -> None:
   """Connects to the other processes, or raises `RunError`; comes before JAX uses a device."""
   given = dataclasses.astuple(processes) if processes.coordinator else ()
+  # It would take SIGTERM from us, see `interrupt`.
+  jax.config.update("jax_enable_preemption_service", False)
   try:
     jax.distributed.initialize(*given, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT)
   except (RuntimeError, ValueError) as error:
