@@ -13,7 +13,7 @@ a data set of your own needs `--system` or `--source` with its dotted path: what
 folder imports no code. Exit code 2: cannot evaluate as asked.
 """
 
-from scae_jax.training.errors import RunError, exit_with_message, explained, in_flags
+from scae_jax.errors import RunError, exit_with_message, explained, in_flags
 
 FLAGS = {
   "data.dir": "--data_dir",
@@ -34,12 +34,12 @@ def evaluate(arguments: list[str] | None) -> None:
   # Here, because they take seconds, in which Ctrl-C is heard already.
   from absl import logging
 
+  from scae_jax.config import plain_parser
   from scae_jax.page.write import look_inside
-  from scae_jax.training.build import open_run
-  from scae_jax.training.compilation import OFF, keep_compiled
-  from scae_jax.training.config import plain_parser
-  from scae_jax.training.parameters import check_step, named_folders
+  from scae_jax.training.hosts import OFF, keep_compiled
   from scae_jax.training.reporting import check_asked, is_main, load_scored_set, report_run
+  from scae_jax.training.run import open_run
+  from scae_jax.training.start import check_step, named_folders
   from scae_jax.training.workdir import load_settings
 
   parser = plain_parser(__doc__)

@@ -11,7 +11,7 @@ the systems `scae`, `probabilistic` and `capsnet`.
 Exit code 2: cannot be shown as asked.
 """
 
-from scae_jax.training.errors import exit_with_message, explained, in_flags
+from scae_jax.errors import exit_with_message, explained, in_flags
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -25,13 +25,13 @@ def explore(arguments: list[str] | None) -> None:
   # Here, because they take seconds, in which Ctrl-C is heard already.
   from absl import logging
 
+  from scae_jax.config import plain_parser
   from scae_jax.files import given_path
-  from scae_jax.page.systems import check_system
+  from scae_jax.page.drawable import check_system
   from scae_jax.page.write import page_path, write_run
-  from scae_jax.training.build import open_run
-  from scae_jax.training.compilation import OFF, keep_compiled
-  from scae_jax.training.config import plain_parser
-  from scae_jax.training.parameters import named_folders
+  from scae_jax.training.hosts import OFF, keep_compiled
+  from scae_jax.training.run import open_run
+  from scae_jax.training.start import named_folders
   from scae_jax.training.workdir import load_settings, saved_settings
 
   parser = plain_parser(__doc__)

@@ -23,7 +23,7 @@ Exit codes: 0 all rows are finished; 1 some failed; 2 the sweep cannot start as 
 import pathlib
 import sys
 
-from scae_jax.training.errors import exit_with_message, explained
+from scae_jax.errors import exit_with_message, explained
 
 TRAIN = pathlib.Path(__file__).parent / "train.py"
 
@@ -40,8 +40,8 @@ def sweep(arguments: list[str] | None) -> None:
   import jax
   from absl import logging
 
+  from scae_jax.config import plain_parser
   from scae_jax.files import given_path
-  from scae_jax.training.config import plain_parser
   from scae_jax.training.sweep import check_rows, read_sweep, read_task, run_rows
 
   parser = plain_parser(__doc__)

@@ -18,7 +18,7 @@ import pathlib
 import sys
 from logging import LogRecord
 
-from scae_jax.training.errors import exit_with_message
+from scae_jax.errors import exit_with_message
 
 DEFAULT_CONFIG = str(pathlib.Path(__file__).parent / "configs" / "digits.py")
 
@@ -34,12 +34,10 @@ def train_and_report(arguments: list[str]) -> None:
   # Here, because they take seconds, in which Ctrl-C is heard already.
   from absl import logging
 
-  from scae_jax.training.compilation import keep_compiled
-  from scae_jax.training.config import as_started, describe, parse_command_line
-  from scae_jax.training.final_report import training_saved
+  from scae_jax.config import as_started, describe, parse_command_line
+  from scae_jax.training.hosts import is_first, join, keep_compiled, shutdown, use_all_cores
   from scae_jax.training.loop import train
-  from scae_jax.training.mesh import use_all_cores
-  from scae_jax.training.processes import is_first, join, shutdown
+  from scae_jax.training.run import training_saved
 
   logging.set_verbosity(logging.WARNING)
   logging.get_absl_logger().addFilter(is_not_orbax)

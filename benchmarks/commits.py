@@ -15,8 +15,8 @@ import tempfile
 import time
 
 from benchmarks.measuring import ROOT, Row, commit, failing_alone, report
-from scae_jax.training.config import plain_parser
-from scae_jax.training.metrics import read_lines
+from scae_jax.config import plain_parser
+from scae_jax.training.log import read_lines
 
 DISPATCHES = 3
 PATIENCE = 1800.0  # seconds for one training

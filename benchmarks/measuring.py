@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from scae_jax.config import plain_parser
 from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.provenance import hardware, measured_with, versions
 from scae_jax.files import write_json
-from scae_jax.training.config import plain_parser
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

@@ -36,19 +36,19 @@ import scae_jax
 from benchmarks.measuring import Row, each_step, failing_alone, flags, milliseconds, report
 from benchmarks.warp import library
 from configs import mnist
-from scae_jax import mixtures, warping
+from scae_jax.config import Settings, read_settings
 from scae_jax.data.batches import evaluation_batch, training_batch
 from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import load_dataset
 from scae_jax.layers import convnet
-from scae_jax.models.stacked_capsules import SCAE, Encoding
+from scae_jax.math import mixtures, warping
+from scae_jax.models.scae.scae import SCAE, SCAEEncoding
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.config import Settings, read_settings
-from scae_jax.training.mesh import make_mesh, put
-from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.hosts import make_mesh, put
+from scae_jax.training.optimizer import make_optimizer
+from scae_jax.training.run import make_system
 from scae_jax.training.state import make_state
 from scae_jax.training.step import make_dispatch, update
-from scae_jax.training.systems import make_system
 from scae_jax.typing import Batch
 
 NUM_EXAMPLES = 4096
@@ -203,7 +203,7 @@ def straightforward_step(settings: Settings, data: ImageSpec, start: Start) -> C
 def composed_likelihood() -> contextlib.AbstractContextManager[Any]:
   """While it lasts, models compute the likelihood as it is defined, on every backend."""
 
-  def log_prob(self: SCAE, found: Encoding, target: jax.Array, **_: Any) -> jax.Array:
+  def log_prob(self: SCAE, found: SCAEEncoding, target: jax.Array, **_: Any) -> jax.Array:
     mixture = self.decode(found, target.shape[1])
     return jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target)) / len(target)
 

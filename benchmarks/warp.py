@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.scipy.ndimage import map_coordinates
 
 from benchmarks.measuring import checked_milliseconds, flags, report
-from scae_jax import geometry, warping
+from scae_jax.math import geometry, warping
 from scae_jax.typing import Array
 
 

@@ -23,7 +23,7 @@ clipped; without that a run was lost after step 4,500 (results/cifar10 has the m
 
 `views` is larger, takes five to six times as long (on CIFAR-10), and sees two views of each image
 from its first step. Its weights let masses become sharp where they agree in both views, see
-`scae_jax.sparsity.view_divergence`. Views differ in brightness and contrast, not in hue: on
+`scae_jax.math.sparsity.view_divergence`. Views differ in brightness and contrast, not in hue: on
 CIFAR-10 hue helps to tell classes apart (results/cifar10).
 
 No preset has been trained to its end on SVHN yet.

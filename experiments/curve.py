@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from experiments.findings import command_line, images_of, write_record
-from scae_jax.evaluation.pictures import save_figures
+from scae_jax.config import plain_parser
+from scae_jax.errors import RunError, exit_with_message, explained
+from scae_jax.evaluation.report_figures import save_figures
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.files import read_json
-from scae_jax.training.build import open_run
-from scae_jax.training.checkpoints import Checkpoints
-from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import plain_parser
-from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.metrics import read_lines
+from scae_jax.training.checkpoint import Checkpoints
+from scae_jax.training.hosts import keep_compiled
+from scae_jax.training.log import read_lines
+from scae_jax.training.run import open_run
 from scae_jax.training.workdir import checkpoint_directory, load_settings
 
 

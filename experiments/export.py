@@ -19,7 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.findings import images_of
+from scae_jax.config import plain_parser
 from scae_jax.data.dataset import Dataset
+from scae_jax.errors import RunError, exit_with_message, explained
 from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
 from scae_jax.evaluation.clusters import clusters_json
 from scae_jax.evaluation.collect import feature_collector
@@ -27,11 +29,9 @@ from scae_jax.evaluation.comparison import figures, scored_name
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_clusters
 from scae_jax.files import read_json, sealed_json, write_json, write_whole
-from scae_jax.training.build import Run, open_run
-from scae_jax.training.config import plain_parser
-from scae_jax.training.errors import RunError, exit_with_message, explained
-from scae_jax.training.metrics import read_lines
-from scae_jax.training.parameters import FILE, is_exported
+from scae_jax.training.log import read_lines
+from scae_jax.training.run import Run, open_run
+from scae_jax.training.start import FILE, is_exported
 from scae_jax.training.workdir import describe_data
 
 DTYPES = ("float16", "float32")

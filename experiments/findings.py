@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from scae_jax.config import plain_parser
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.options import DataOptions
+from scae_jax.errors import RunError, exit_with_message, explained
 from scae_jax.evaluation.examples import load_split, what_is_scored
-from scae_jax.evaluation.pictures import save_figures
 from scae_jax.evaluation.provenance import hardware, measured_with, recorded_folder, versions
+from scae_jax.evaluation.report_figures import save_figures
 from scae_jax.files import write_json, write_whole
-from scae_jax.training.build import Run, open_run
-from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import plain_parser
-from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.hosts import keep_compiled
+from scae_jax.training.run import Run, open_run
 from scae_jax.training.workdir import load_settings
 
 

@@ -35,6 +35,7 @@ from experiments.findings import (
 )
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import EvalDataset
+from scae_jax.errors import RunError, exit_with_message, explained
 from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
@@ -44,9 +45,8 @@ from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, pixel_feature
 from scae_jax.figures import FIGURES
 from scae_jax.figures.reconstructions import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm, System
-from scae_jax.training.build import Run
-from scae_jax.training.errors import RunError, exit_with_message, explained
 from scae_jax.training.reporting import load_scored_set
+from scae_jax.training.run import Run
 
 SPLIT = "test"
 # Classifiers as the record calls them: of the encoder's posteriors of all training images, and of

@@ -7,7 +7,7 @@ parameters of the object half and of the part encoder. Reported are the norm of 
 over batches, the noise of one batch around it, and its cosine with the cross-entropy's gradient:
 positive where a step down the term is a step towards the labels. Terms have the config's weights,
 no schedule, and the batch size of training. "Between" terms are given biased, unbiased, and as the
-excess of the first over the second (`scae_jax/sparsity.py`).
+excess of the first over the second (`scae_jax/math/sparsity.py`).
 
 Writes `gradients-<workdir>.json` and `.md` into the folder, one of each seed.
 """
@@ -26,11 +26,11 @@ from jax.flatten_util import ravel_pytree
 from experiments.findings import Findings, ImageRun, measure_images
 from scae_jax import bounds
 from scae_jax.data.batches import evaluation_batch
+from scae_jax.errors import RunError
 from scae_jax.evaluation.comparison import markdown
-from scae_jax.models.object_capsules import CapsuleLoss
-from scae_jax.models.stacked_capsules import SCAE
-from scae_jax.training.build import Run
-from scae_jax.training.errors import RunError
+from scae_jax.models.scae.ocae import CapsuleLoss
+from scae_jax.models.scae.scae import SCAE
+from scae_jax.training.run import Run
 from scae_jax.typing import Array, Batch
 
 GROUPS = {"objects": ("object_encoder", "object_decoder"), "parts": ("part_encoder",)}

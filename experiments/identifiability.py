@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from experiments.findings import Findings, ImageRun, measure_images
 from experiments.template_match import match_templates
 from scae_jax.data.batches import evaluation_batch
+from scae_jax.errors import RunError
 from scae_jax.evaluation.comparison import markdown
-from scae_jax.training.errors import RunError
 
 
 def table(matches: Mapping[str, Any]) -> str:

@@ -13,11 +13,11 @@ from typing import Any
 import jax
 
 from experiments.findings import Findings, command_line, write_findings
+from scae_jax.config import plain_parser
+from scae_jax.errors import RunError, exit_with_message, explained
 from scae_jax.files import given_path
-from scae_jax.training.build import Run, open_run
-from scae_jax.training.compilation import keep_compiled
-from scae_jax.training.config import plain_parser
-from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.training.hosts import keep_compiled
+from scae_jax.training.run import Run, open_run
 from scae_jax.training.sweep import (
   Row,
   RowsFailed,

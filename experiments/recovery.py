@@ -23,14 +23,14 @@ from PIL import Image
 from scipy.optimize import linear_sum_assignment
 
 from experiments.findings import command_line, write_record
+from scae_jax.config import plain_parser
 from scae_jax.data.dataset import Dataset
+from scae_jax.errors import RunError, exit_with_message, explained
 from scae_jax.evaluation.collect import feature_collector, mean_metrics
 from scae_jax.evaluation.provenance import recorded_folder
-from scae_jax.models.generative_capsules import GenerativeCapsules
-from scae_jax.routing.selection import Capsules
-from scae_jax.training.build import Run, open_run
-from scae_jax.training.config import plain_parser
-from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.math.routing.selection import Capsules
+from scae_jax.models.probabilistic.generative_model import GenerativeCapsules
+from scae_jax.training.run import Run, open_run
 from scae_jax.typing import Array
 
 CANVAS = 20

@@ -33,7 +33,7 @@ from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, score_pixels
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
-from scae_jax.training.build import Run
+from scae_jax.training.run import Run
 from scae_jax.training.sweep import Row
 
 # Degrees either way, of training images, and of the images that a run is fitted to and scored on.

@@ -17,12 +17,12 @@ from flax import linen as nn
 from experiments.findings import Findings, ImageRun, measure_images
 from experiments.routing_use import measure_routing
 from scae_jax.data.batches import evaluation_batch
+from scae_jax.errors import RunError
 from scae_jax.evaluation.collect import make_collector
 from scae_jax.evaluation.comparison import markdown
-from scae_jax.models.generative_capsules import GenerativeCapsules
-from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
+from scae_jax.models.probabilistic.autoencoder import ProbabilisticCapsules
+from scae_jax.models.probabilistic.generative_model import GenerativeCapsules
 from scae_jax.models.system import System
-from scae_jax.training.errors import RunError
 from scae_jax.typing import Array, Batch
 
 

@@ -17,13 +17,13 @@ from flax import linen as nn
 
 from experiments.findings import open_named, run_parser
 from scae_jax.data.options import DataOptions
-from scae_jax.evaluation.pictures import save_figures
+from scae_jax.errors import RunError, exit_with_message, explained
+from scae_jax.evaluation.report_figures import save_figures
 from scae_jax.figures import FIGURES
 from scae_jax.files import given_path
-from scae_jax.models.generative_pictures import draw_objects, move_pose
-from scae_jax.models.probabilistic_capsules import ProbabilisticCapsules
-from scae_jax.training.build import Run
-from scae_jax.training.errors import RunError, exit_with_message, explained
+from scae_jax.models.probabilistic.autoencoder import ProbabilisticCapsules
+from scae_jax.models.probabilistic.drawn_images import draw_objects, move_pose
+from scae_jax.training.run import Run
 
 MAX_SAMPLES = 99  # of the figure, the expectation beside them
 

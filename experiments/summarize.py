@@ -9,12 +9,12 @@ Reads each run's `evaluation/metrics.json` and `metrics.jsonl`, and writes `tabl
 import pathlib
 from typing import Any
 
+from scae_jax.config import plain_parser
+from scae_jax.errors import exit_with_message, explained
 from scae_jax.evaluation.comparison import conditions_of_all, figures, seeds_table
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.files import read_json, write_json, write_whole
-from scae_jax.training.config import plain_parser
-from scae_jax.training.errors import exit_with_message, explained
-from scae_jax.training.metrics import read_lines
+from scae_jax.training.log import read_lines
 
 
 def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from scae_jax import geometry, warping
+from scae_jax.math import geometry, warping
 from scae_jax.typing import Array, Float, typed
 
 MATCH = 0.1  # a relative error below it is a match

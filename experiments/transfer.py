@@ -11,10 +11,10 @@ note of the images, and which reports are left out and why. Nothing in either is
 import pathlib
 from typing import Any
 
+from scae_jax.config import plain_parser
+from scae_jax.errors import RunError, exit_with_message, explained
 from scae_jax.evaluation.comparison import markdown_table, scored_name
 from scae_jax.files import read_json, write_json, write_whole
-from scae_jax.training.config import plain_parser
-from scae_jax.training.errors import RunError, exit_with_message, explained
 
 
 def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list[str]]:

@@ -42,8 +42,8 @@ from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.viewpoint import ACCURACY, accuracies
 from scae_jax.figures import FIGURES
-from scae_jax.training.build import Run
-from scae_jax.training.metrics import read_lines
+from scae_jax.training.log import read_lines
+from scae_jax.training.run import Run
 from scae_jax.training.sweep import Row
 
 # Degrees either way, of training images. The test angles of the article, 15 and 35, are within.

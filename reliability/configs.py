@@ -33,11 +33,11 @@ from ml_collections import ConfigDict
 
 from configs import capsnet, cnn, constellations, digits, matrix_capsules, probabilistic
 from reliability import runs
+from scae_jax.config import read_settings
+from scae_jax.errors import NonFiniteError, RunError
 from scae_jax.files import write_json
-from scae_jax.training.build import build
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import NonFiniteError, RunError
 from scae_jax.training.loop import train
+from scae_jax.training.run import build
 
 TRAINED, TRACED, REFUSED, STOPPED = "trained", "traced", "refused", "stopped"
 SOUND = (TRAINED, TRACED, REFUSED, STOPPED)

@@ -37,10 +37,10 @@ SECONDS = 300  # that a process may take
 # train.py without the report that it ends with, which takes longer than all else.
 TRAIN_ONLY = """
 import sys
-from scae_jax.training.errors import exit_with_message
+from scae_jax.errors import exit_with_message
 
 with exit_with_message():
-  from scae_jax.training.config import parse_command_line
+  from scae_jax.config import parse_command_line
   from scae_jax.training.loop import train
 
   command = parse_command_line(sys.argv[1:], default_config="")

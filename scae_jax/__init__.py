@@ -24,7 +24,7 @@ Train one of your own:
     scae_jax.train(config, "runs/short")
     model = scae_jax.load("runs/mine")
 
-`Found` says what there is in `found`, `Model` what a model can do. What does not fit is a
+`Encoding` says what there is in `found`, `Model` what a model can do. What does not fit is a
 `ValueError`, a run that cannot be opened or trained a `RunError`. Modules are imported when they
 are first asked for.
 """
@@ -33,21 +33,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+  from scae_jax.config import load_config
+  from scae_jax.errors import RunError
   from scae_jax.library.loading import load
   from scae_jax.library.model import Model
-  from scae_jax.models.system import Found
-  from scae_jax.training.config import load_config
-  from scae_jax.training.errors import RunError
+  from scae_jax.models.system import Encoding, Found
   from scae_jax.training.loop import train
 
-__all__ = ["Found", "Model", "RunError", "load", "load_config", "train"]
+__all__ = ["Encoding", "Found", "Model", "RunError", "load", "load_config", "train"]
 
 _HOMES = {
+  "Encoding": "scae_jax.models.system",
   "Found": "scae_jax.models.system",
   "Model": "scae_jax.library.model",
-  "RunError": "scae_jax.training.errors",
+  "RunError": "scae_jax.errors",
   "load": "scae_jax.library.loading",
-  "load_config": "scae_jax.training.config",
+  "load_config": "scae_jax.config",
   "train": "scae_jax.training.loop",
 }
 

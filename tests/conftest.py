@@ -147,19 +147,19 @@ def compiled_once(built_once):
 @pytest.fixture(scope="module")
 def one_device_always():
   """Runs have a mesh of one device: to split the program over four costs time in each test."""
-  from scae_jax.training import loop, mesh
+  from scae_jax.training import hosts, loop
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(loop, "make_mesh", lambda: mesh.make_mesh(jax.devices()[:1]))
+    patch.setattr(loop, "make_mesh", lambda: hosts.make_mesh(jax.devices()[:1]))
     yield
 
 
 @pytest.fixture
 def one_device(monkeypatch):
   """And in a module whose other tests have four."""
-  from scae_jax.training import loop, mesh
+  from scae_jax.training import hosts, loop
 
-  monkeypatch.setattr(loop, "make_mesh", lambda: mesh.make_mesh(jax.devices()[:1]))
+  monkeypatch.setattr(loop, "make_mesh", lambda: hosts.make_mesh(jax.devices()[:1]))
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ def square(pose):
 
 
 def reference_warp(template, pose, height, width):
-  """As `scae_jax.warping` says it, in float64: pixel p looks up the template at pose^-1 p."""
+  """As `scae_jax.math.warping` says it, in float64: pixel p looks up the template at pose^-1 p."""
   template = np.asarray(template, np.float64)
   inverse = np.linalg.inv(square(pose))
   y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")

@@ -19,20 +19,19 @@ from PIL import Image
 import evaluate as evaluate_script
 import train as train_script
 from reliability.runs import metrics_of as metrics
+from scae_jax.config import read_settings
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.digits import load_digits
+from scae_jax.errors import Interrupted
 from scae_jax.models.system import ImageSpec
-from scae_jax.training import compilation
-from scae_jax.training.build import open_run
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import Interrupted
+from scae_jax.training import hosts
 from scae_jax.training.loop import train
-from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.optimizer import make_optimizer
 from scae_jax.training.program import Program
+from scae_jax.training.run import make_system, open_run
 from scae_jax.training.state import initial_states
 from scae_jax.training.step import update
 from scae_jax.training.sweep import Row, read_sweep
-from scae_jax.training.systems import make_system
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # XLA's flags for processes that need not have four devices.
@@ -108,7 +107,7 @@ def train_py(*arguments: str) -> None:
   """What train.py does with these arguments, in this process."""
   absl_logger = logging.get_absl_logger()
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(compilation, "keep_compiled", lambda folder: None)
+    patch.setattr(hosts, "keep_compiled", lambda folder: None)
     try:
       train_script.main(list(arguments))
     finally:
@@ -118,7 +117,7 @@ def train_py(*arguments: str) -> None:
 def evaluate_py(*arguments: str) -> None:
   """What evaluate.py does with these arguments, in this process."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(compilation, "keep_compiled", lambda folder: None)
+    patch.setattr(hosts, "keep_compiled", lambda folder: None)
     evaluate_script.main(list(arguments))
 
 

@@ -11,10 +11,10 @@ from flax import linen as nn
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from experiments import findings
+from scae_jax.config import read_settings
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.models.system import System
-from scae_jax.training.build import Run
-from scae_jax.training.config import read_settings
+from scae_jax.training.run import Run
 from tests.toy_system import toy_config
 
 STEP = 7  # of the run that a command finds

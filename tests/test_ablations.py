@@ -7,13 +7,12 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from configs import cifar10, digits, fashion_mnist, mnist, svhn
+from scae_jax.config import differences, parse_command_line, read_settings
+from scae_jax.errors import RunError
 from scae_jax.models import ablations
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.build import build
-from scae_jax.training.config import differences, parse_command_line, read_settings
-from scae_jax.training.errors import RunError
-from scae_jax.training.objective import scheduled_weights
-from scae_jax.training.systems import make_system
+from scae_jax.training.run import build, make_system
+from scae_jax.training.step import scheduled_weights
 from tests import runs
 from tests.conftest import ROOT
 

@@ -25,16 +25,17 @@ FLOORS = (
   {"page"},
   {"library"},
   {"training"},
+  {"config"},
+  {"sections"},
   {"evaluation"},
   {"figures"},
   {"data"},
   {"models"},
   {"layers"},
-  {"kernels", "routing"},
-  {"warping", "sparsity"},
-  {"geometry", "compositing", "mixtures", "margins", "filters", "schedules"},
-  {"shards", "precision"},
-  {"bounds", "files", "typing", "waiting"},
+  {"kernels"},
+  {"math"},
+  {"shards", "precision", "errors"},
+  {"bounds", "files", "interrupt", "typing", "waiting"},
 )
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -132,7 +133,7 @@ def test_import_is_cheap():
 @pytest.mark.parametrize("path", [*FILES, *CONFIGS, *EXPERIMENTS, *SCRIPTS], ids=name_of)
 def test_files_are_short_documented_and_hush_nothing(path):
   text = path.read_text()
-  assert len(text.splitlines()) <= (80 if path in SCRIPTS else 400)
+  assert len(text.splitlines()) <= (90 if path in SCRIPTS else 400)
   assert ast.get_docstring(ast.parse(text)), "a file says what it is about"
   hushed = re.search(r"#\s*(type:\s*ignore|pyright:|noqa|pylint:|fmt:\s*(off|skip)|TODO)", text)
   assert not hushed, hushed

@@ -12,10 +12,10 @@ from ml_collections import ConfigDict
 from reliability.configs import base_configs
 from scae_jax import bounds
 from scae_jax.bounds import above, below, between, each, line, one_of
+from scae_jax.config import read_settings
+from scae_jax.errors import RunError
 from scae_jax.models.system import ImageSpec, PointSpec
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError
-from scae_jax.training.systems import make_system
+from scae_jax.training.run import make_system
 
 CONFIGS = base_configs()
 # Any text is a name or a folder; whether it is there is seen when it is opened.

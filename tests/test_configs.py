@@ -18,8 +18,8 @@ from configs import (
   probabilistic,
   svhn,
 )
+from scae_jax.config import differences, read_settings
 from scae_jax.models.system import ImageSpec, PointSpec
-from scae_jax.training.config import differences, read_settings
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from scae_jax.data import pictures
-from scae_jax.data.pictures import AS_IT_IS, Form
+from scae_jax.data import image_files
+from scae_jax.data.image_files import AS_IT_IS, Form
 from scae_jax.data.sources import load_dataset
 
 
@@ -80,8 +80,10 @@ def test_train_and_test_folders_are_kept(root, load, caplog):
 def test_second_start_decodes_nothing_until_the_folder_changes(undivided, load, monkeypatch):
   load(undivided)
   decoded = []
-  decode = pictures.decode_picture
-  monkeypatch.setattr(pictures, "decode_picture", lambda path: decoded.append(path) or decode(path))
+  decode = image_files.decode_picture
+  monkeypatch.setattr(
+    image_files, "decode_picture", lambda path: decoded.append(path) or decode(path)
+  )
   load(undivided)
   assert decoded == []
   path = undivided / "dog" / "new.png"
@@ -203,7 +205,7 @@ def test_black_and_white_and_palettes_are_exact():
   black_and_white = Image.fromarray(np.asarray([[0, 255]], np.uint8)).convert("1")
   palette = Image.fromarray(picture(60)).quantize(4)
   for image, expected in ((black_and_white, np.asarray([[[0], [255]]])), (palette, picture(60))):
-    np.testing.assert_array_equal(pictures.decode_picture(encoded(image)), expected)
+    np.testing.assert_array_equal(image_files.decode_picture(encoded(image)), expected)
 
 
 # Where the bright corner of an image lies that a camera stored with each orientation.
@@ -219,7 +221,7 @@ def test_photographs_stand_upright(orientation, kind):
   exif = Image.Exif()
   exif[ExifTags.Base.Orientation] = orientation
   exif[ExifTags.Base.Make] = "camera"
-  image = pictures.decode_picture(encoded(Image.fromarray(stored), kind, exif=exif))[..., 0]
+  image = image_files.decode_picture(encoded(Image.fromarray(stored), kind, exif=exif))[..., 0]
   assert image.shape == ((16, 24) if orientation < 5 else (24, 16))
   corners = {"tl": image[3, 3], "tr": image[3, -4], "bl": image[-4, 3], "br": image[-4, -4]}
   assert {name for name, value in corners.items() if value > 200} == {CORNERS[orientation]}
@@ -229,20 +231,20 @@ def test_what_is_transparent_lies_on_black_and_grey_stays_grey():
   values, alpha = np.array([[200, 100, 50]], np.uint8), np.array([[255, 128, 0]], np.uint8)
   expected = np.round(values * (alpha / 255))[..., None]
   grey = Image.merge("LA", [*map(Image.fromarray, (values, alpha))])
-  np.testing.assert_allclose(pictures.decode_picture(encoded(grey)), expected, atol=1)
+  np.testing.assert_allclose(image_files.decode_picture(encoded(grey)), expected, atol=1)
   colour = Image.merge("RGBA", [*map(Image.fromarray, (values, values, values, alpha))])
-  rgb = pictures.decode_picture(encoded(colour))
+  rgb = image_files.decode_picture(encoded(colour))
   np.testing.assert_allclose(rgb, np.repeat(expected, 3, axis=-1), atol=1)
   keyed = encoded(Image.fromarray(values), transparency=100)  # one value is transparent
-  np.testing.assert_array_equal(pictures.decode_picture(keyed)[0, :, 0], [200, 0, 50])
+  np.testing.assert_array_equal(image_files.decode_picture(keyed)[0, :, 0], [200, 0, 50])
   indexed = Image.new("P", (2, 1))
   indexed.putpalette([200, 10, 20, 90, 90, 90])
   indexed.putpixel((1, 0), 1)
   np.testing.assert_array_equal(
-    pictures.decode_picture(encoded(indexed, transparency=1))[0], [[200, 10, 20], [0, 0, 0]]
+    image_files.decode_picture(encoded(indexed, transparency=1))[0], [[200, 10, 20], [0, 0, 0]]
   )
   ink = Image.merge("CMYK", [Image.new("L", (8, 8), ink) for ink in (0, 255, 255, 0)])
-  red = pictures.decode_picture(encoded(ink, "JPEG"))[4, 4]
+  red = image_files.decode_picture(encoded(ink, "JPEG"))[4, 4]
   assert red[0] > 200
   assert red[1:].max() < 60
 
@@ -251,7 +253,7 @@ def test_the_first_picture_of_a_telephone_is_the_photograph():
   """An MPO, named .jpg, has previews behind it."""
   stored = encoded(FRAMES[1], "MPO", save_all=True, append_images=[FRAMES[0]], quality=95)
   assert Image.open(io.BytesIO(stored)).n_frames == 2
-  assert abs(int(pictures.decode_picture(stored)[3, 3, 0]) - 200) < 5
+  assert abs(int(image_files.decode_picture(stored)[3, 3, 0]) - 200) < 5
 
 
 def test_grey_and_colour_in_one_folder_are_rgb_or_what_is_asked_for(undivided, load):
@@ -305,15 +307,15 @@ def test_images_of_many_sizes_become_squares(root, load, fill):
 
 def test_a_strip_is_not_lost_where_it_is_padded_and_fine_lines_are_averaged():
   strip = np.full((1, 2, 400, 1), 255, np.uint8)
-  assert pictures.resized(strip, (16, 16), "pad").sum() == 16 * 255
+  assert image_files.resized(strip, (16, 16), "pad").sum() == 16 * 255
   lines = np.zeros((1, 64, 64, 1), np.uint8)
   lines[:, ::2] = 255
-  small = pictures.resized(lines, (8, 8), "crop").astype(int)
+  small = image_files.resized(lines, (8, 8), "crop").astype(int)
   np.testing.assert_allclose(small[:, 1:-1], 127, atol=2)
-  floats = pictures.resized(lines / 255, (8, 8), "crop")
+  floats = image_files.resized(lines / 255, (8, 8), "crop")
   np.testing.assert_allclose(255 * floats, small, atol=1)
   pair = np.concatenate([lines, 255 - lines], axis=-1)
-  assert pictures.resized(pair, (8, 8), "crop").shape == (1, 8, 8, 2)
+  assert image_files.resized(pair, (8, 8), "crop").shape == (1, 8, 8, 2)
 
 
 def test_black_ink_on_nothing_is_warned_of(undivided, load, caplog):

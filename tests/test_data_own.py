@@ -9,13 +9,13 @@ import pytest
 from PIL import ExifTags, Image
 
 from configs import constellations
+from scae_jax.config import read_settings
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
+from scae_jax.errors import RunError
 from scae_jax.library.loading import load
-from scae_jax.training.build import build, open_run
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
+from scae_jax.training.run import build, open_run
 from tests.stand_ins import refused, source_of
 from tests.test_evaluation_script import quick, run
 from tests.toy_system import toy_config

@@ -20,7 +20,7 @@ from scae_jax.data.dataset import (
   holdout,
 )
 from scae_jax.data.digits import upsample_twice
-from scae_jax.data.pictures import Form
+from scae_jax.data.image_files import Form
 from scae_jax.data.sources import load_dataset
 from tests.toy_data import dataset_of, random_images
 

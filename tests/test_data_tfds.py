@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
-from scae_jax.data.pictures import Form, in_form
+from scae_jax.data.image_files import Form, in_form
 from scae_jax.data.sources import load_dataset
 from tests.runs import ROOT
 from tests.toy_data import dataset_of, random_images

@@ -5,7 +5,7 @@ import pytest
 
 from scae_jax.data import transfer
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.data.pictures import AS_IT_IS, Form
+from scae_jax.data.image_files import AS_IT_IS, Form
 from scae_jax.data.transfer import load_scored, rotated
 from tests.toy_data import dataset_of
 from tests.toy_system import data_options

@@ -14,9 +14,9 @@ import tomllib
 import pytest
 
 import train
+from scae_jax.config import load_config, parse_command_line
 from scae_jax.data.tfds_source import TfdsSet
 from scae_jax.models.ablations import ABLATIONS
-from scae_jax.training.config import load_config, parse_command_line
 from tests.runs import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -237,7 +237,7 @@ def test_diagrams_name_what_is_there():
     block = dict(FENCE.findall((ROOT / "docs" / "code" / f"{page}.md").read_text()))["mermaid"]
     for name in re.findall(r"<b>([^<]+)</b>", block):
       assert name.split(".")[-1] in defined or name in SCRIPTS, name
-    for name in re.findall(r"\b[a-z_]+/[a-z_]+\.py", block):
+    for name in re.findall(r"\b(?:[a-z_]+/)+[a-z_]+\.py", block):
       assert (ROOT / "scae_jax" / name).is_file(), name
 
 

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.evaluation import provenance, scores
 from scae_jax.evaluation.history import read_history
-from scae_jax.evaluation.pictures import FIGURES, embed, feature_figures
 from scae_jax.evaluation.report import Evaluated, write_reports
+from scae_jax.evaluation.report_figures import FIGURES, embed, feature_figures
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.files import file_name, read_json, write_json, write_whole
 from tests.stand_ins import source_of, stub

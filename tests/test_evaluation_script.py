@@ -18,8 +18,8 @@ from experiments.transfer import read_reports
 from scae_jax.data import affine
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation import scores
-from scae_jax.training import compilation, loop, parameters, reporting
-from scae_jax.training.build import open_run
+from scae_jax.training import hosts, loop, reporting, start
+from scae_jax.training.run import open_run
 from scae_jax.training.workdir import load_settings
 from tests.runs import ROOT, save_images
 from tests.stand_ins import refused, source_of
@@ -54,7 +54,7 @@ def quick(monkeypatch, tmp_path, not_drawn):
   monkeypatch.setattr(scores, "MAX_PIXEL_EXAMPLES", 60)
   monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "no_tfds"))
-  monkeypatch.setattr(compilation, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(hosts, "keep_compiled", lambda folder: None)
 
 
 def run(workdir, *flags):
@@ -321,9 +321,9 @@ def test_a_run_without_checkpoints_is_refused_after_the_cache_of_programs_is_one
   config["train"]["compilation_cache"] = saved
   (tmp_path / "config.json").write_text(json.dumps(config))
   calls = []
-  check_step = parameters.check_step
-  monkeypatch.setattr(parameters, "check_step", lambda *of: calls.append("open") or check_step(*of))
-  monkeypatch.setattr(compilation, "keep_compiled", calls.append)
+  check_step = start.check_step
+  monkeypatch.setattr(start, "check_step", lambda *of: calls.append("open") or check_step(*of))
+  monkeypatch.setattr(hosts, "keep_compiled", calls.append)
   assert "no checkpoint" in refused(capsys, run, tmp_path)
   assert calls == [used, "open"]
   assert not (tmp_path / "evaluation").exists()

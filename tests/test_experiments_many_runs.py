@@ -13,6 +13,7 @@ import pytest
 from experiments import many_runs, rotation, viewpoint
 from experiments.rotation import ROTATED, UPRIGHT
 from experiments.viewpoint import ANGLES, TRAINED_ROTATION
+from scae_jax.config import read_settings
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation import viewpoint as evaluation
@@ -22,10 +23,8 @@ from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_clusters, fit_probe
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.build import Run
-from scae_jax.training.config import read_settings
+from scae_jax.training.run import Run, make_system
 from scae_jax.training.sweep import RowsFailed
-from scae_jax.training.systems import make_system
 from tests import toy_classifier, toy_system
 from tests.stand_ins import call, texts, written
 from tests.tiny import build, initial

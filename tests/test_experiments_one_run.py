@@ -26,8 +26,8 @@ from experiments import (
   template_match,
 )
 from scae_jax.data.constellations import Scenes
-from scae_jax.training.errors import RunError
-from scae_jax.training.objective import losses
+from scae_jax.errors import RunError
+from scae_jax.training.step import losses
 from tests import tiny
 from tests.references import reference_vote
 from tests.stand_ins import (

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import template_match
 from experiments.template_match import MATCH, match_errors, match_templates, moments
-from scae_jax.warping import warp_template
+from scae_jax.math.warping import warp_template
 
 SIDE = 13
 LINE = np.linspace(-1, 1, SIDE)

@@ -9,9 +9,9 @@ import pytest
 from flax import linen as nn
 from jax.sharding import NamedSharding, PartitionSpec
 
-from scae_jax import mixtures, warping
-from scae_jax.models.part_capsules import PartDecoder
-from scae_jax.training.mesh import make_mesh
+from scae_jax.math import mixtures, warping
+from scae_jax.models.scae.pcae import PartDecoder
+from scae_jax.training.hosts import make_mesh
 from tests.references import random_pose
 from tests.tiny import MODEL, random_variables
 

@@ -14,7 +14,7 @@ from scae_jax.layers import convnet
 from scae_jax.layers.convnet import ConvNet, Convolution, convolve_layers
 from scae_jax.layers.mlp import MLP, CapsuleMLP
 from scae_jax.layers.pooling import Pooling
-from scae_jax.training.mesh import make_mesh
+from scae_jax.training.hosts import make_mesh
 from tests import tiny
 from tests.references import correlate
 

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import scae_jax
-from scae_jax import geometry, mixtures
+from scae_jax.config import load_config, read_settings
+from scae_jax.data.image_files import in_form
 from scae_jax.data.options import DataOptions
-from scae_jax.data.pictures import in_form
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation.clusters import Clusters, clusters_json, read_clusters
 from scae_jax.files import write_whole
 from scae_jax.library.inputs import ImageInput, PointInput
-from scae_jax.training.config import load_config, read_settings
-from scae_jax.training.parameters import PRETRAINED
+from scae_jax.math import geometry, mixtures
+from scae_jax.training.start import PRETRAINED
 from tests.toy_data import random_images
 from tests.toy_system import toy_config
 
@@ -39,7 +39,7 @@ def images() -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def found(digits, images) -> scae_jax.Found:
+def found(digits, images) -> scae_jax.Encoding:
   return digits.encode(images)
 
 
@@ -107,7 +107,7 @@ def test_changes_that_cannot_be_drawn_are_one_line(digits, found, change, messag
 
 
 def test_what_found_holds_is_shown_and_can_be_switched_off(digits, found):
-  assert repr(found).startswith("Found(object_presence=[10, 24], object_poses=[10, 24, 2, 3], ")
+  assert repr(found).startswith("Encoding(object_presence=[10, 24], object_poses=[10, 24, 2, 3], ")
   assert (found.part_poses.shape, found.part_presence.shape) == ((10, 16, 2, 3), (10, 16))
   assert found.scores is None
   listed = found.replace(object_poses=found.object_poses.tolist())

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import scae_jax
+from scae_jax.config import load_config, read_settings
 from scae_jax.data.constellations import Scenes, scenes
 from scae_jax.layers.convnet import by_definition
 from scae_jax.library import export
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
-from scae_jax.models.probabilistic_capsules import topmost_owner
+from scae_jax.models.probabilistic.autoencoder import topmost_owner
 from scae_jax.models.system import ImageSpec, PointSpec
-from scae_jax.training.config import load_config, read_settings
-from scae_jax.training.systems import make_system
+from scae_jax.training.run import make_system
 from tests.test_library import assert_same, digits, images, on_canvas
 from tests.tiny import initial
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scae_jax import geometry
+from scae_jax.math import geometry
 from tests.references import random_pose, square
 
 # float32 has 24 bits: an angle of up to 4 pi is known to 1e-6, entries of size 1 inherit that.

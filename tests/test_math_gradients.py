@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax import compositing, geometry, margins, mixtures, sparsity
-from scae_jax.routing import dynamic, em, mixture, points
+from scae_jax.math import compositing, geometry, margins, mixtures, sparsity
+from scae_jax.math.routing import dynamic, em, mixture, points
 from tests.references import assert_slope
 
 

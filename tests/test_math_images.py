@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax import filters, mixtures
+from scae_jax.math import filters, mixtures
 from tests.references import reference_edges
 
 HEIGHT, WIDTH, CHANNELS = 6, 5, 2

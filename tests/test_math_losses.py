@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scae_jax import sparsity
-from scae_jax.margins import margin_loss, spread_loss
-from scae_jax.models.object_capsules import CapsuleLoss
+from scae_jax.math import sparsity
+from scae_jax.math.margins import margin_loss, spread_loss
+from scae_jax.models.scae.ocae import CapsuleLoss
 from tests.tiny import LOSS, MARGINS
 
 BATCH, CAPSULES, CLASSES = 5, 6, 3

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scae_jax.routing import mixture
-from scae_jax.routing import points as routing_points
+from scae_jax.math.routing import mixture
+from scae_jax.math.routing import points as routing_points
 from tests.references import reference_points, reference_routing
 
 OBJECTS, PARTS = 3, 4

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.routing.dynamic import route_by_agreement, squash
+from scae_jax.math.routing.dynamic import route_by_agreement, squash
 from tests.references import reference_agreement
 
 # Children, parents, numbers of each.

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from scipy.special import expit, log_expit, logsumexp
 
-from scae_jax.routing.em import route_by_em
+from scae_jax.math.routing.em import route_by_em
 
 CHILDREN, TYPES, SIZE = 5, 3, 4
 LIMIT = 0.3

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from scae_jax.routing import selection
-from scae_jax.routing.selection import Capsules, Relations
+from scae_jax.math.routing import selection
+from scae_jax.math.routing.selection import Capsules, Relations
 from tests.references import (
   IDENTITY,
   in_float64,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.lax import Precision
 
-from scae_jax import geometry, warping
+from scae_jax.math import geometry, warping
 from tests.references import product_precisions, random_pose, reference_warp
 
 # Positions of up to 20 template pixels are known to 1e-6 of a pixel in float32; templates in [0, 1]

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from scae_jax.models.capsule_inference import (
+from scae_jax.math.routing.selection import Capsules
+from scae_jax.models.probabilistic.inference import (
   ObjectInference,
   PartInference,
   Posterior,
   PosteriorScales,
   change_scales,
 )
-from scae_jax.routing.selection import Capsules
 from tests.references import affine_reference
 from tests.tiny import compiled, random_variables
 

@@ -13,7 +13,7 @@ from scipy.special import expit, log_expit
 from scae_jax.data.constellations import scenes
 from scae_jax.models import ccae
 from scae_jax.models.ccae import point_votes, segment
-from scae_jax.models.object_capsules import ObjectCapsules
+from scae_jax.models.scae.ocae import ObjectCapsules
 from tests.references import reference_points, reference_sparsity
 from tests.tiny import CCAE_TERMS as TERMS
 from tests.tiny import compiled, random_variables, tiny

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.models.object_capsules import ObjectEncoder
-from scae_jax.models.part_capsules import PartEncoder
+from scae_jax.models.scae.ocae import ObjectEncoder
+from scae_jax.models.scae.pcae import PartEncoder
 from tests.references import equations
 from tests.tiny import BATCH, MODEL, OBJECTS, PARTS, random_variables, tiny_batch
 

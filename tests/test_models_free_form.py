@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from scae_jax.math.routing import selection
+from scae_jax.math.routing.selection import Moments
 from scae_jax.models import probabilistic
-from scae_jax.routing import selection
-from scae_jax.routing.selection import Moments
 from tests.test_math_routing_selection import random_layers
 from tests.tiny import PROBABILISTIC, build, compiled, random_variables, tiny
 

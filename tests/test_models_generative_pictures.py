@@ -11,10 +11,11 @@ import pytest
 from scipy.special import expit
 
 from scae_jax.figures import FIGURES
-from scae_jax.models import generative_pictures, probabilistic
+from scae_jax.math.routing import selection
+from scae_jax.math.routing.selection import CERTAIN, Capsules
+from scae_jax.models import probabilistic
+from scae_jax.models.probabilistic import drawn_images
 from scae_jax.models.system import ImageSpec
-from scae_jax.routing import selection
-from scae_jax.routing.selection import CERTAIN, Capsules
 from tests.references import reference_choices, reference_vote
 from tests.tiny import compiled, random_variables, tiny
 
@@ -72,7 +73,7 @@ def draw(generative):
 
   def draw(parts):
     count = len(parts.poses)
-    rows = np.arange(generative_pictures.NUM_SAMPLES) % count
+    rows = np.arange(drawn_images.NUM_SAMPLES) % count
     return np.asarray(run(jax.tree.map(lambda leaf: jnp.asarray(leaf)[rows], parts)))[:count]
 
   return draw
@@ -140,13 +141,13 @@ def test_an_object_alone_draws_the_mean_over_its_choices_and_presences(shown, dr
 
 def test_poses_of_moved_objects_by_hand():
   """A quarter turn counter-clockwise as one sees it, twice as large, to the right and up."""
-  found = generative_pictures.move_pose(90, 2.0, 0.3, -0.1)
+  found = drawn_images.move_pose(90, 2.0, 0.3, -0.1)
   np.testing.assert_allclose(found, [[0, 2, 0.3], [-2, 0, -0.1]], atol=1e-6)
 
 
 def test_samples_of_the_prior_are_drawn_by_what_was_drawn(shown, generative, draw):
   samples = shown["prior_samples"]["samples"]
-  keys = jax.random.split(jax.random.key(0), generative_pictures.NUM_SAMPLES)
+  keys = jax.random.split(jax.random.key(0), drawn_images.NUM_SAMPLES)
   assert len(samples) == len(keys)
 
   def sample(key):

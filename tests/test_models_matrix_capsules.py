@@ -8,9 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.layers.matrix_capsules import CapsuleMap, ClassCapsules, ConvCapsules, PrimaryCapsules
+from scae_jax.layers.capsule_convolutions import (
+  CapsuleMap,
+  ClassCapsules,
+  ConvCapsules,
+  PrimaryCapsules,
+)
+from scae_jax.math.routing.em import route_by_em
 from scae_jax.models import matrix_capsules
-from scae_jax.routing.em import route_by_em
 from tests.tiny import compiled, random_variables, tiny
 
 HEIGHT, WIDTH, TYPES, PARENTS, BATCH, CLASSES = 5, 4, 2, 3, 2, 3

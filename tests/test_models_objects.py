@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import logit
 
-from scae_jax.models.object_capsules import ObjectDecoder
+from scae_jax.models.scae.ocae import ObjectDecoder
 from tests.references import affine_reference, similarity_reference, square
 from tests.tiny import MODEL, OBJECTS, PARTS, compiled, random_variables
 

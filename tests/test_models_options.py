@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from scae_jax import filters
+from scae_jax.math import filters
 from tests.references import reference_picture, reference_routing
 from tests.tiny import (
   BATCH,

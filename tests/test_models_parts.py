@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 from scipy.special import expit, logit
 
-from scae_jax.models.part_capsules import MIXINGS, PartDecoder, PartEncoder
+from scae_jax.models.scae.pcae import MIXINGS, PartDecoder, PartEncoder
 from tests.references import (
   affine_reference,
   random_pose,

@@ -13,9 +13,9 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
+from scae_jax.math.routing.selection import Capsules, Relations
 from scae_jax.models import probabilistic
-from scae_jax.models.probabilistic_capsules import ProbabilisticOutput, repeat
-from scae_jax.routing.selection import Capsules, Relations
+from scae_jax.models.probabilistic.autoencoder import ProbabilisticOutput, repeat
 from tests.references import (
   assert_slope,
   in_float64,

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 from scipy.special import log_softmax, logsumexp
 
-from scae_jax import sparsity
-from scae_jax.training.objective import losses
+from scae_jax.math import sparsity
+from scae_jax.training.step import losses
 from tests.references import reference_routing, reference_sparsity
 from tests.tiny import (
   BATCH,

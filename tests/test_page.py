@@ -17,22 +17,21 @@ from flax.traverse_util import flatten_dict
 
 import explore
 import scae_jax
-from scae_jax import geometry
+from scae_jax.config import load_config, read_settings
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.sources import load_dataset
+from scae_jax.math import geometry
 from scae_jax.models.system import ImageSpec
 from scae_jax.page import write
-from scae_jax.page.systems import SYSTEMS, no_encoder, shown
-from scae_jax.training import compilation
-from scae_jax.training.build import Run
-from scae_jax.training.config import load_config, read_settings
-from scae_jax.training.systems import make_system
+from scae_jax.page.drawable import SYSTEMS, no_encoder, shown
+from scae_jax.training import hosts
+from scae_jax.training.run import Run, make_system
 from tests import tiny
 from tests.conftest import ROOT
 from tests.runs import SIZES
 from tests.stand_ins import refused
 
-WINNER = {"scae": "winner", "probabilistic": "owner_0"}  # which of `Found.details` has it
+WINNER = {"scae": "winner", "probabilistic": "owner_0"}  # which of `Encoding.details` has it
 
 
 def in_float16(model: scae_jax.Model) -> scae_jax.Model:
@@ -220,7 +219,7 @@ def test_javascript_knows_every_option(digits, name, changes, tmp_path):
 @pytest.mark.slow
 def test_page_is_one_file_that_fetches_nothing(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(write, "MAX_IMAGES", 12)
-  monkeypatch.setattr(compilation, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr(hosts, "keep_compiled", lambda folder: None)
   path = tmp_path / "new" / "explore.html"
   explore.main(["--pretrained=digits", f"--output={path}"])
   assert capsys.readouterr().out == f"written to {path}\n"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import scae_jax
-from scae_jax.training.build import open_run
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
+from scae_jax.training.run import open_run
 from tests.runs import assert_same_run, stop_after
 from tests.tiny import TINY, tiny
 from tests.toy_system import toy_config

@@ -13,14 +13,13 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs import digits
-from scae_jax.models import scae
+from scae_jax.config import differences, read_settings, with_changes, with_defaults
+from scae_jax.errors import RunError
+from scae_jax.models.scae import scae
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.build import open_run
-from scae_jax.training.config import differences, read_settings, with_changes, with_defaults
-from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
-from scae_jax.training.systems import make_system
+from scae_jax.training.run import make_system, open_run
 from scae_jax.training.workdir import check_same_run, saved_config
 from tests import toy_system
 from tests.runs import metrics

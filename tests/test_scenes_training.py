@@ -12,12 +12,12 @@ from ml_collections import ConfigDict
 from configs import constellations
 from scae_jax.data.constellations import NUM_VALIDATION
 from scae_jax.data.digits import load_digits
+from scae_jax.errors import RunError
 from scae_jax.models.system import PointSpec
-from scae_jax.training.build import open_run
-from scae_jax.training.errors import RunError
+from scae_jax.training.hosts import make_mesh, split_examples
 from scae_jax.training.loop import train
-from scae_jax.training.mesh import make_mesh, split_examples
 from scae_jax.training.reporting import report_run
+from scae_jax.training.run import open_run
 from tests.runs import evaluate_py, metrics
 from tests.stand_ins import refused
 from tests.toy_data import SCENES

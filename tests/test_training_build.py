@@ -6,13 +6,12 @@ import functools
 import numpy as np
 import pytest
 
+from scae_jax.config import read_settings
+from scae_jax.errors import RunError
 from scae_jax.files import write_json
-from scae_jax.training import mesh, program
-from scae_jax.training.build import build
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError
+from scae_jax.training import hosts, program
 from scae_jax.training.loop import train
-from scae_jax.training.systems import check_system, systems
+from scae_jax.training.run import build, check_system, systems
 from scae_jax.training.workdir import check_same_data, describe_data, read_image_facts
 from tests.toy_classifier import classifier_config
 from tests.toy_data import dataset_of, random_images
@@ -157,10 +156,10 @@ def test_cores_are_devices_as_far_as_the_batch_divides(
   monkeypatch, cores, batch_size, views, devices
 ):
   said = {}
-  monkeypatch.setattr(mesh.os, "sched_getaffinity", lambda process: range(cores))
-  monkeypatch.setattr(mesh.jax.config, "update", said.__setitem__)
-  mesh.use_all_cores(batch_size, views)
+  monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda process: range(cores))
+  monkeypatch.setattr(hosts.jax.config, "update", said.__setitem__)
+  hosts.use_all_cores(batch_size, views)
   assert said == {}  # XLA_FLAGS says how many
   monkeypatch.setenv("XLA_FLAGS", "")
-  mesh.use_all_cores(batch_size, views)
+  hosts.use_all_cores(batch_size, views)
   assert said == {"jax_num_cpu_devices": devices}

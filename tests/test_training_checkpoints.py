@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scae_jax.training.checkpoints import Checkpoints, Progress
-from scae_jax.training.errors import RunError
-from scae_jax.training.mesh import make_mesh, replicated
+from scae_jax.errors import RunError
+from scae_jax.training.checkpoint import Checkpoints, Progress
+from scae_jax.training.hosts import make_mesh, replicated
 from scae_jax.training.state import TrainState, placed
 from tests.runs import truncate
 

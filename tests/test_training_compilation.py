@@ -8,7 +8,7 @@ import pytest
 
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
-from scae_jax.training.compilation import keep_compiled
+from scae_jax.training.hosts import keep_compiled
 from scae_jax.training.loop import train
 from tests.toy_system import toy_config
 

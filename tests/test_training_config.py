@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 
+from scae_jax.config import describe, differences, parse_command_line, read_settings
 from scae_jax.data.dataset import Dataset, Split
+from scae_jax.errors import RunError, explained
+from scae_jax.sections import Processes
 from scae_jax.training import workdir as workdirs
-from scae_jax.training.config import describe, differences, parse_command_line, read_settings
-from scae_jax.training.errors import RunError, explained
-from scae_jax.training.processes import Processes
 from tests.toy_data import random_images
 from tests.toy_system import toy_config
 
@@ -127,7 +127,8 @@ DATA = {"name": "digits"}
 
 
 def write_workdir(path: pathlib.Path, config=None, data=DATA) -> pathlib.Path:
-  with workdirs.open_for_writing(path, config or toy_config(), data):
+  with workdirs.locked(path):
+    workdirs.write_description(path, config or toy_config(), data)
     return path
 
 
@@ -234,7 +235,7 @@ def test_workdir_that_cannot_be_written_or_is_taken_is_refused(tmp_path, monkeyp
     with pytest.raises(RunError, match=message):
       write_workdir(path)
 
-  with workdirs.open_for_writing(tmp_path, toy_config(), DATA):
+  with workdirs.locked(tmp_path):
     assert_refused(tmp_path, "another process is training")
   write_workdir(tmp_path)  # the lock is gone
   (tmp_path / "file").write_text("")

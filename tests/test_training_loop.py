@@ -12,12 +12,12 @@ import jax
 import numpy as np
 import pytest
 
+from scae_jax.errors import Interrupted, NonFiniteError, RunError, WriteError
 from scae_jax.training import loop
-from scae_jax.training.build import open_run
-from scae_jax.training.checkpoints import Checkpoints
-from scae_jax.training.errors import Interrupted, NonFiniteError, RunError, WriteError
+from scae_jax.training.checkpoint import Checkpoints
 from scae_jax.training.loop import train
 from scae_jax.training.program import Program
+from scae_jax.training.run import open_run
 from scae_jax.training.workdir import load_settings
 from tests.runs import assert_same_run, metrics, steps_of, stop_after, terminate, truncate
 from tests.toy_system import toy_config

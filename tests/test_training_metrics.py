@@ -13,14 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from scae_jax.config import read_settings
+from scae_jax.errors import NonFiniteError, RunError
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import NonFiniteError, RunError
-from scae_jax.training.metrics import MetricsWriter, import_tensorboard
-from scae_jax.training.objective import scheduled_weights
+from scae_jax.training.log import Display, MetricsWriter, import_tensorboard
 from scae_jax.training.program import check_finite
-from scae_jax.training.progress import Display
-from scae_jax.training.systems import check_system, make_system
+from scae_jax.training.run import check_system, make_system
+from scae_jax.training.step import scheduled_weights
 from tests import tiny
 from tests.toy_system import toy_config, toy_data
 

@@ -10,14 +10,10 @@ import numpy as np
 import optax
 import pytest
 
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError
-from scae_jax.training.optimizers import (
-  check_length,
-  learning_rate_schedule,
-  make_optimizer,
-  resolve,
-)
+from scae_jax.config import read_settings
+from scae_jax.errors import RunError
+from scae_jax.sections import check_length, resolve
+from scae_jax.training.optimizer import learning_rate_schedule, make_optimizer
 from tests.toy_system import toy_config
 
 TOY = read_settings(toy_config())

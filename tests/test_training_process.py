@@ -21,12 +21,12 @@ from absl import logging
 import explore as explore_script
 import sweep as sweep_script
 import train as train_script
+from scae_jax.config import load_config
 from scae_jax.data import folder as folder_source
+from scae_jax.errors import RunError
 from scae_jax.library.loading import load
-from scae_jax.training.build import open_run
-from scae_jax.training.config import load_config
-from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
+from scae_jax.training.run import open_run
 from scae_jax.training.sweep import run_rows
 from tests.runs import (
   ONE_DEVICE,
@@ -64,7 +64,7 @@ OURS = (
 )
 TWO_SIGNALS = """
 import hashlib
-from scae_jax.training.interrupt import stop_request
+from scae_jax.interrupt import stop_request
 
 with stop_request():
   print("ready", flush=True)
@@ -94,8 +94,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 LISTENING = """
 import atexit, os, signal, subprocess, sys, time
-from scae_jax.training.errors import exit_with_message
-from scae_jax.training.interrupt import on_signal
+from scae_jax.errors import exit_with_message
+from scae_jax.interrupt import on_signal
 
 def send(*names):
   for name in names:

@@ -15,17 +15,16 @@ import numpy as np
 import pytest
 
 from reliability.configs import base_configs
-from scae_jax.training import loop, processes
-from scae_jax.training.build import open_run
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError
+from scae_jax.config import read_settings
+from scae_jax.errors import RunError
+from scae_jax.sections import Processes
+from scae_jax.training import hosts, loop
+from scae_jax.training.hosts import check_agreement, make_mesh
 from scae_jax.training.loop import train
-from scae_jax.training.mesh import make_mesh
-from scae_jax.training.optimizers import make_optimizer
-from scae_jax.training.processes import Processes, check_agreement
+from scae_jax.training.optimizer import make_optimizer
+from scae_jax.training.run import make_system, open_run
 from scae_jax.training.state import make_state
 from scae_jax.training.step import update
-from scae_jax.training.systems import make_system
 from scae_jax.training.workdir import load_settings
 from tests.runs import ROOT, metrics, stop_after
 from tests.toy_system import toy_config, toy_data
@@ -51,8 +50,8 @@ def get_config(preset=""):
 # train.py with a report of one line, and a process that is gone is missed sooner.
 SCRIPT = """
 import sys, types
-from scae_jax.training import processes
-processes.HEARTBEAT_TIMEOUT = 10  # seconds
+from scae_jax.training import hosts
+hosts.HEARTBEAT_TIMEOUT = 10  # seconds
 reporting = types.ModuleType("scae_jax.training.reporting")
 reporting.report_run = lambda run, workdir: print("reported step", run.step, "in", workdir)
 sys.modules[reporting.__name__] = reporting
@@ -64,7 +63,7 @@ STOPPED_ONCE = """
 import os, signal, time
 import jax
 from scae_jax.training import loop
-from scae_jax.training.errors import Interrupted
+from scae_jax.errors import Interrupted
 from scae_jax.training.program import Program
 run_steps, train_once = Program.run, loop.train
 
@@ -232,7 +231,7 @@ def test_models_that_draw_noise_do_not_depend_on_the_devices(name):
 def test_processes_must_have_the_same_config_and_data(monkeypatch, tmp_path):
   """The other process has given another text, or the same."""
   monkeypatch.setattr(jax, "process_count", lambda: 2)
-  gathered = processes.multihost_utils
+  gathered = hosts.multihost_utils
   monkeypatch.setattr(gathered, "process_allgather", lambda own: np.array([own, own]))
   check_agreement("config", "anything")
   monkeypatch.setattr(gathered, "process_allgather", lambda own: np.array([own, own + 1]))
@@ -246,7 +245,7 @@ def test_processes_must_have_the_same_config_and_data(monkeypatch, tmp_path):
     if what == "data set":
       raise RunError("differs")
 
-  monkeypatch.setattr(processes, "check_agreement", differ)
+  monkeypatch.setattr(hosts, "check_agreement", differ)
   with pytest.raises(RunError, match="differs"):
     train(toy_config(**CADENCE), tmp_path / "run")
   assert json.loads(compared["config"])["train"]["seed"] == 0

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
+from scae_jax.config import read_settings
 from scae_jax.data.dataset import Dataset, EvalDataset, Split
 from scae_jax.data.feed import evaluation_examples
+from scae_jax.errors import RunError
 from scae_jax.evaluation.report import Evaluated
 from scae_jax.training import loop, reporting
-from scae_jax.training.build import Run, build
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError
 from scae_jax.training.reporting import load_scored_set, report_run
+from scae_jax.training.run import Run, build
 from scae_jax.training.sweep import reason
 from tests import toy_classifier
 from tests.runs import train_py

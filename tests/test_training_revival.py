@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from scae_jax.models.system import Found
+from scae_jax.errors import RunError
+from scae_jax.models.system import Encoding
 from scae_jax.training import program, revival
-from scae_jax.training.build import open_run
-from scae_jax.training.errors import RunError
 from scae_jax.training.loop import train
 from scae_jax.training.program import Program
 from scae_jax.training.revival import NOISE, noisy_copies, sources_of
+from scae_jax.training.run import open_run
 from tests import toy_system
 from tests.runs import assert_same_run, stop_after
 from tests.tiny import compiled, random_variables, tiny_batch, tiny_system
@@ -29,7 +29,7 @@ def make_system(model, loss, data):
   system = toy_system.make_system(model, loss, data)
 
   def find(variables, batch):
-    return Found(posterior_mass=system.module.apply(variables, batch, train=False).code)
+    return Encoding(posterior_mass=system.module.apply(variables, batch, train=False).code)
 
   return dataclasses.replace(system, find=find, object_params=lambda path: path == "decoder/kernel")
 

@@ -11,9 +11,9 @@ from experiments.summarize import read_run
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.files import read_json
-from scae_jax.training import loop, mesh, step
-from scae_jax.training.build import open_run
+from scae_jax.training import hosts, loop, step
 from scae_jax.training.loop import train
+from scae_jax.training.run import open_run
 from tests.runs import metrics
 from tests.toy_system import toy_config
 
@@ -26,7 +26,7 @@ CADENCE = {"train__num_steps": 24, "train__log_every": 16, "train__checkpoint_ev
 def together(tmp_path_factory) -> pathlib.Path:
   """Three seeds on two devices."""
   workdir = tmp_path_factory.mktemp("together")
-  two = mesh.make_mesh(jax.devices()[:2])
+  two = hosts.make_mesh(jax.devices()[:2])
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(loop, "make_mesh", lambda: two)
     train(toy_config(train__seed=5, train__seeds=3, **CADENCE), workdir)

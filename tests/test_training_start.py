@@ -13,16 +13,16 @@ import scipy.interpolate
 from flax import linen as nn
 
 from experiments.export import write_parameters
+from scae_jax.config import read_settings
+from scae_jax.errors import RunError
 from scae_jax.files import write_json
 from scae_jax.training import start
-from scae_jax.training.build import open_run
-from scae_jax.training.checkpoints import Checkpoints, Progress
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError
+from scae_jax.training.checkpoint import Checkpoints, Progress
+from scae_jax.training.log import Window
 from scae_jax.training.loop import train
-from scae_jax.training.metrics import Window
-from scae_jax.training.optimizers import make_optimizer
+from scae_jax.training.optimizer import make_optimizer
 from scae_jax.training.program import Program
+from scae_jax.training.run import open_run
 from scae_jax.training.state import variables_by_seed
 from scae_jax.typing import Batch
 from tests import toy_system

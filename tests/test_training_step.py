@@ -9,15 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from scae_jax.config import read_settings
 from scae_jax.data.batches import evaluation_batch, example_order, training_batch
-from scae_jax.training.config import read_settings
-from scae_jax.training.errors import RunError
-from scae_jax.training.mesh import check_batch_size, make_mesh, replicated
-from scae_jax.training.objective import losses
-from scae_jax.training.optimizers import make_optimizer
+from scae_jax.errors import RunError
+from scae_jax.training.hosts import check_batch_size, make_mesh, replicated
+from scae_jax.training.optimizer import make_optimizer
 from scae_jax.training.program import Program
 from scae_jax.training.state import make_state
-from scae_jax.training.step import ORDER_STREAM, STEP_STREAM, update
+from scae_jax.training.step import ORDER_STREAM, STEP_STREAM, losses, update
 from tests.runs import run_steps
 from tests.toy_data import dataset_of, random_images
 from tests.toy_system import TERMS, data_options, feed_of, make_system, toy_config, toy_data

@@ -6,11 +6,11 @@ import shlex
 
 import pytest
 
+from scae_jax.config import parse_command_line
+from scae_jax.errors import RunError
 from scae_jax.models.ablations import MENU
-from scae_jax.training.config import parse_command_line
-from scae_jax.training.errors import RunError
 from scae_jax.training.sweep import check_rows, read_sweep
-from scae_jax.training.workdir import open_for_writing
+from scae_jax.training.workdir import locked
 from tests.runs import ROOT, rows_of
 from tests.toy_system import toy_config
 
@@ -178,7 +178,7 @@ def test_all_mistakes_are_told_at_once_before_any_run(home):
     }.items()
   )
   rows = rows_of(home, text)
-  with open_for_writing(home / "root" / "taken", toy_config(), {}):
+  with locked(home / "root" / "taken"):
     pass
   with pytest.raises(RunError) as info:
     check_rows(rows, home / "root")

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import sweep as sweep_script
+from scae_jax.errors import Interrupted, RunError
 from scae_jax.evaluation.comparison import csv_table, markdown, markdown_table, summary
 from scae_jax.files import write_json
 from scae_jax.training import sweep
-from scae_jax.training.errors import Interrupted, RunError
 from tests.runs import FOUR, report_of, rows_of
 from tests.stand_ins import refused
 from tests.toy_system import toy_config

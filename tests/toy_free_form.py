@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.stats import norm
 
-from scae_jax.models.system import Found, FreeForm, ImageSpec, System
+from scae_jax.models.system import Encoding, FreeForm, ImageSpec, System
 from tests import toy_system
 
 NOISE = 0.5
@@ -53,7 +53,7 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     constrain=lambda free: free | {"scale": jnp.exp(free["scale"])},
     terms=terms,
     readings=lambda posterior: {"reconstruction": posterior["mean"]},
-    find=lambda variables, posterior: Found(object_presence=posterior["mean"]),
+    find=lambda variables, posterior: Encoding(object_presence=posterior["mean"]),
   )
 
   def draw(variables, found, part, canvas):

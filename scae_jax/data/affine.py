@@ -20,7 +20,7 @@ MAX_DRAWS = 100  # of one image's map, before it counts as one that cannot fit
 def rotation(degrees: np.ndarray) -> np.ndarray:
   """Rotations [n, 2, 2] by angles [n] in degrees, counter-clockwise as one sees the picture.
 
-  So does `scae_jax.geometry.rotation`; the rotation in a pose's six numbers has the opposite sign.
+  So does `math.geometry.rotation`; the rotation in a pose's six numbers has the opposite sign.
   """
   cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
   return np.stack([np.stack([cos, sin], axis=-1), np.stack([-sin, cos], axis=-1)], axis=-2)
@@ -108,7 +108,7 @@ def resample(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
 
   Canvas pixel q has the image's value at map^-1 q, rounded to a whole number. Within one pixel of
   its outermost pixel centres an image falls to black linearly, as templates do
-  (`scae_jax.warping`); a map by whole pixels is exact.
+  (`scae_jax.math.warping`); a map by whole pixels is exact.
   """
   inverse = np.linalg.inv(maps[:, :, :2])[:, ::-1, ::-1]  # SciPy counts rows first
   offsets = -(inverse @ maps[:, ::-1, 2:])[..., 0]

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from scae_jax import geometry
 from scae_jax.data.options import DataOptions
+from scae_jax.math import geometry
+from scae_jax.math.warping import sample_bilinear
 from scae_jax.typing import Array, Float, Int, Num, PRNGKeyArray, UInt8, typed
-from scae_jax.warping import sample_bilinear
 
 
 @typed

@@ -8,7 +8,7 @@ from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 
-from scae_jax.data.pictures import AS_IT_IS, Form, in_form
+from scae_jax.data.image_files import AS_IT_IS, Form, in_form
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

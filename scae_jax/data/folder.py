@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 from scae_jax.data.dataset import Dataset, Split, holdout
-from scae_jax.data.pictures import AS_IT_IS, Form, decode_pictures
+from scae_jax.data.image_files import AS_IT_IS, Form, decode_pictures
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 TEST_FRACTION = 0.2

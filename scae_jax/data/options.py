@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated
 
 from scae_jax.bounds import MAX_EXAMPLES, MAX_SIDE, Bound, between, one_of, zero_or
-from scae_jax.data.pictures import Form
+from scae_jax.data.image_files import Form
 
 MIN_CROP = 8  # pixels; of less nobody could tell what it shows
 

@@ -14,7 +14,7 @@ import pathlib
 import numpy as np
 
 from scae_jax.data.dataset import Dataset, Split, brought_to
-from scae_jax.data.pictures import AS_IT_IS, Form
+from scae_jax.data.image_files import AS_IT_IS, Form
 from scae_jax.data.tfds_source import TfdsSet, read_records
 
 SIDE = 48  # pixels

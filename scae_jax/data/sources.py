@@ -17,7 +17,7 @@ from scae_jax.data.cache import cache_folder, load_or_build, newest_cached
 from scae_jax.data.dataset import Dataset, Preview, brought_to
 from scae_jax.data.digits import load_digits
 from scae_jax.data.folder import list_folder, load_listing
-from scae_jax.data.pictures import AS_IT_IS, Form, decode_pictures
+from scae_jax.data.image_files import AS_IT_IS, Form, decode_pictures
 from scae_jax.data.smallnorb import DIVISIONS, SIDE, decode_smallnorb
 from scae_jax.data.smallnorb import KEYS as SMALLNORB_KEYS
 from scae_jax.data.tfds_source import (

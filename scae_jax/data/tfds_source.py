@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scae_jax.data.dataset import Dataset, Preview, Split
-from scae_jax.data.pictures import AS_IT_IS, Form, decode_pictures
+from scae_jax.data.image_files import AS_IT_IS, Form, decode_pictures
 
 READABLE_FORMAT = "array_record"
 _VERSION = re.compile(r"\d+\.\d+\.\d+")

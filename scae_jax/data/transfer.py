@@ -25,8 +25,8 @@ from scae_jax.data.dataset import (
   crop_middle,
   normalized,
 )
+from scae_jax.data.image_files import Form
 from scae_jax.data.options import DataOptions
-from scae_jax.data.pictures import Form
 from scae_jax.data.sources import load_dataset, preview
 from scae_jax.waiting import waiting
 

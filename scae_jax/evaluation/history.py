@@ -12,7 +12,7 @@ _NOT_CURVES = ("step", "split", "timing")
 
 
 def read_history(path: pathlib.Path, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-  """Reads the JSON lines of a training run, of one of its seeds; see `training.metrics`.
+  """Reads the JSON lines of a training run, of one of its seeds; see `training.log`.
 
   An incomplete last line is left out, and damaged ones with a warning. Returns steps int [n] in
   ascending order, and `{split/name: float [n]}` of all but timings, NaN at steps that have none.

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
 from scae_jax.evaluation.clusters import Clusters, clusters_json
 from scae_jax.evaluation.comparison import seeds_text, summary
-from scae_jax.evaluation.pictures import curve_figures, draw_figures, model_figures
 from scae_jax.evaluation.provenance import measured_with
+from scae_jax.evaluation.report_figures import curve_figures, draw_figures, model_figures
 from scae_jax.files import json_bytes, write_together, write_whole
 from scae_jax.models.system import System
 from scae_jax.typing import Batch

@@ -31,9 +31,9 @@ from scae_jax.evaluation.examples import (
   one_of_each_class,
   what_is_scored,
 )
-from scae_jax.evaluation.pictures import answer_figures, feature_figures
 from scae_jax.evaluation.ransac import MAX_POINTS, ransac
 from scae_jax.evaluation.report import Evaluated, Scored, Scorer
+from scae_jax.evaluation.report_figures import answer_figures, feature_figures
 from scae_jax.evaluation.scores import (
   PIXELS,
   Features,

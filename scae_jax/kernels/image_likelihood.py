@@ -20,8 +20,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from scae_jax import warping
-from scae_jax.mixtures import HALF_LOG_2PI, safe_log
+from scae_jax.math import warping
+from scae_jax.math.mixtures import HALF_LOG_2PI, safe_log
 from scae_jax.shards import on_each_device
 from scae_jax.typing import Array, Float, typed
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from scae_jax.layers.affine import Affine, compose
-from scae_jax.mixtures import safe_log
+from scae_jax.math.mixtures import safe_log
 from scae_jax.typing import Array, Float, typed
 
 

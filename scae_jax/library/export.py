@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from scae_jax.files import write_json, write_whole
 from scae_jax.layers.convnet import by_definition
-from scae_jax.models.system import Draw, Found, ImageSpec
+from scae_jax.models.system import Draw, Encoding, ImageSpec
 from scae_jax.typing import Array
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def functions_of(model: "Model", batch_size: Any) -> Functions:
 
   def drawer(draw: Draw, canvas: int) -> Any:
     def drawn(found: dict[str, Array], number: Array) -> Array:
-      return draw(variables, Found(**unflatten_dict(found, sep="/")), number, canvas)
+      return draw(variables, Encoding(**unflatten_dict(found, sep="/")), number, canvas)
 
     return drawn
 
@@ -58,7 +58,7 @@ def functions_of(model: "Model", batch_size: Any) -> Functions:
   return functions
 
 
-def flat(found: Found) -> dict[str, Array]:
+def flat(found: Encoding) -> dict[str, Array]:
   """A dict of arrays; names below others have a slash, as `features/prior`."""
   given = {name: value for name, value in vars(found).items() if value is not None}
   arrays: Any = flatten_dict(given, sep="/")

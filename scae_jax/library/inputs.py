@@ -8,8 +8,8 @@ import numpy as np
 
 from scae_jax.data.augmentation import centre_on_canvas, to_unit_range
 from scae_jax.data.dataset import middle, pixel_statistics
+from scae_jax.data.image_files import in_channels, resized
 from scae_jax.data.options import DataOptions
-from scae_jax.data.pictures import in_channels, resized
 from scae_jax.models.system import Numbers
 from scae_jax.typing import Batch
 

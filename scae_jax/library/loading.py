@@ -4,18 +4,18 @@ import os
 import pathlib
 from typing import Any
 
+from scae_jax.config import Settings
 from scae_jax.data.options import DataOptions
+from scae_jax.errors import RunError, explained
 from scae_jax.evaluation.clusters import FILE, Clusters, read_clusters
 from scae_jax.files import given_path
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
 from scae_jax.models.system import Spec, System
 from scae_jax.precision import single_precision
-from scae_jax.training.config import Settings
-from scae_jax.training.errors import RunError, explained
-from scae_jax.training.mesh import find_devices
-from scae_jax.training.parameters import PRETRAINED, pretrained_names, restore
-from scae_jax.training.systems import make_system
+from scae_jax.training.hosts import find_devices
+from scae_jax.training.run import make_system
+from scae_jax.training.start import PRETRAINED, pretrained_names, restore
 from scae_jax.training.workdir import load_settings, read_image_facts
 
 

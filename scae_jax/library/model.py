@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from scae_jax.config import Settings
 from scae_jax.evaluation.clusters import Clusters
 from scae_jax.evaluation.free_form import make_inference
 from scae_jax.files import given_path
 from scae_jax.library.export import export_functions
 from scae_jax.library.inputs import ImageInput, PointInput
-from scae_jax.models.system import Found, ImageSpec, Numbers, Spec, System
+from scae_jax.models.system import Encoding, ImageSpec, Numbers, Spec, System
 from scae_jax.precision import single_precision
-from scae_jax.training.config import Settings
-from scae_jax.training.mesh import check_not_forked
-from scae_jax.training.systems import make_system
+from scae_jax.training.hosts import check_not_forked
+from scae_jax.training.run import make_system
 from scae_jax.typing import Array, Batch
 
 REFINEMENT_RATE = 0.01  # Adam's, falling to 0 under a cosine
@@ -75,7 +75,7 @@ class Model:
     resize: bool = False,
     presence: Numbers | None = None,
     refine_steps: int = 0,
-  ) -> Found:
+  ) -> Encoding:
     """What the model finds in images, or in scenes of points.
 
     Args:
@@ -100,7 +100,7 @@ class Model:
       raise ValueError(f"refine_steps must be 0 or more; it is {refine_steps}.")
     find = self._refined(refine_steps) if refine_steps else self._compiled("find", self._find)
 
-    def run(chunk: dict[str, np.ndarray], start: int) -> Found:
+    def run(chunk: dict[str, np.ndarray], start: int) -> Encoding:
       return find(self.variables, self.inputs.place(chunk), start)
 
     found = self._in_batches(run, arrays)
@@ -109,7 +109,7 @@ class Model:
     return found
 
   @single_precision
-  def draw(self, found: Found, by: str = "", only: int | None = None) -> np.ndarray:
+  def draw(self, found: Encoding, by: str = "", only: int | None = None) -> np.ndarray:
     """Images from what was found, or from a changed copy: `found.replace(object_poses=...)`.
 
     Args:
@@ -141,7 +141,7 @@ class Model:
     assert isinstance(self.spec, ImageSpec)  # of all that draw
     canvas = self.spec.canvas
 
-    def one(variables: Any, found: Found, number: Array) -> Array:
+    def one(variables: Any, found: Encoding, number: Array) -> Array:
       return draws[by](variables, found, number, canvas)
 
     program = self._compiled(f"draw by {by}", one)
@@ -161,7 +161,7 @@ class Model:
 
     A system that is trained with labels answers by itself, of two overlaid images with two labels,
     [n, 2]. One of points gives groups [n, p]. Any other is named by clusters of its training
-    images: k-means of `Found.features`, each cluster named by the label that most of its examples
+    images: k-means of `Encoding.features`, each cluster named by the label that most examples
     have, one label a cluster; the accuracy is LIN-MATCH.
 
     Args:
@@ -195,12 +195,12 @@ class Model:
     export_functions(given_path(folder), self)
 
   @functools.cached_property
-  def _found_shapes(self) -> Found:
+  def _found_shapes(self) -> Encoding:
     """Shapes of what `encode` finds in a batch."""
     blank = self.spec.blank_batch(self.batch_size)
     return jax.eval_shape(self.system.look, self.variables, blank)
 
-  def _as_found(self, found: Found) -> Found:
+  def _as_found(self, found: Encoding) -> Encoding:
     """The arrays on the host; ValueError unless their shapes are as `encode` gives them."""
     paths, expected = zip(*jax.tree.leaves_with_path(self._found_shapes), strict=True)
     given = dict(jax.tree.leaves_with_path(found, is_leaf=lambda x: isinstance(x, list)))
@@ -219,12 +219,12 @@ class Model:
       arrays.append(array)
     return jax.tree.unflatten(jax.tree.structure(self._found_shapes), arrays)
 
-  def _find(self, variables: Any, batch: Batch, start: Array) -> Found:
+  def _find(self, variables: Any, batch: Batch, start: Array) -> Encoding:
     """The program of `encode`; labels of the batch are blank."""
     blank = self.spec.blank_batch(self.batch_size)
     return self.system.look(variables, {**blank, **batch})
 
-  def _refined(self, steps: int) -> Callable[..., Found]:
+  def _refined(self, steps: int) -> Callable[..., Encoding]:
     """The program of `encode` with free-form inference; an example's noise is by its number."""
     free_form = self.system.free_form
     if free_form is None:
@@ -234,7 +234,7 @@ class Model:
     optimizer = optax.adam(optax.cosine_decay_schedule(REFINEMENT_RATE, steps))
     infer = make_inference(free_form, optimizer, num_steps=steps, start="encoder", num_samples=1)
 
-    def refine(variables: Any, batch: Batch, start: Array) -> Found:
+    def refine(variables: Any, batch: Batch, start: Array) -> Encoding:
       blank = self.spec.blank_batch(self.batch_size)
       numbers = start + jnp.arange(self.batch_size)
       return free_form.find(

@@ -19,10 +19,10 @@ from scae_jax.bounds import MAX_ITERATIONS, MAX_KERNEL, MAX_WIDTH, between, each
 from scae_jax.layers.convnet import Convolution
 from scae_jax.layers.mlp import MLP
 from scae_jax.layers.receptive_field import Window, require_receptive_field
-from scae_jax.margins import margin_loss
+from scae_jax.math.margins import margin_loss
+from scae_jax.math.routing import dynamic
 from scae_jax.models import supervised, system
-from scae_jax.models.system import Found, LossOptions, Spec, System, build_module, require_images
-from scae_jax.routing import dynamic
+from scae_jax.models.system import Encoding, LossOptions, Spec, System, build_module, require_images
 from scae_jax.typing import Array, Batch, Float, Int, typed
 
 GRADIENTS = ("all", "last")
@@ -111,14 +111,14 @@ class CapsNet(nn.Module):
     shape = (self.canvas, self.canvas, self.channels)
     return jax.nn.sigmoid(pixels).reshape(*masked.shape[:-2], *shape)
 
-  def find(self, batch: Batch) -> Found:
-    """What `Found` has of images: presences are the lengths of capsules."""
+  def find(self, batch: Batch) -> Encoding:
+    """What `Encoding` has of images: presences are the lengths of capsules."""
     output = self(batch, train=False)
     lengths = output.lengths
-    return Found(object_presence=lengths, object_poses=output.routing.parents, scores=lengths)
+    return Encoding(object_presence=lengths, object_poses=output.routing.parents, scores=lengths)
 
   def draw_from_objects(
-    self, found: Found, number: Array, canvas: int, *, num_labels: int
+    self, found: Encoding, number: Array, canvas: int, *, num_labels: int
   ) -> Array:
     """Images [b, h, w, c] from the capsules that are longest, of two labels the lighter of both;
     see `system.Draw`."""

@@ -19,7 +19,8 @@ from flax import struct
 from scae_jax import bounds
 from scae_jax.bounds import MAX_WIDTH, Bound, between, each, one_of
 from scae_jax.layers.mlp import MLP
-from scae_jax.models.object_capsules import (
+from scae_jax.math.routing import points as routing_points
+from scae_jax.models.scae.ocae import (
   CapsuleLoss,
   ObjectCapsules,
   ObjectDecoder,
@@ -28,9 +29,8 @@ from scae_jax.models.object_capsules import (
   features,
   votes_from,
 )
-from scae_jax.models.part_capsules import MAX_NOISE, POSE_SIZE, SCALES
-from scae_jax.models.system import Found, PointSpec, Spec, System, build_module, build_stage
-from scae_jax.routing import points as routing_points
+from scae_jax.models.scae.pcae import MAX_NOISE, POSE_SIZE, SCALES
+from scae_jax.models.system import Encoding, PointSpec, Spec, System, build_module, build_stage
 from scae_jax.typing import Array, Batch, Float, typed
 
 DECODERS = ("capsules", "mlp")
@@ -249,9 +249,9 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     CCAE, "model", model, object_encoder=encoder, object_decoder=decoders[sizes.decoder]
   )
 
-  def find(variables: Any, batch: Batch) -> Found:
+  def find(variables: Any, batch: Batch) -> Encoding:
     output: Any = module.apply(variables, batch, train=False)
-    return Found(
+    return Encoding(
       object_presence=jax.nn.sigmoid(output.objects.presence_logits),
       posterior_mass=output.mass,
       groups=segment(output)["predicted_presence"],

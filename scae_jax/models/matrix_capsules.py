@@ -16,13 +16,13 @@ from flax import struct
 
 from scae_jax import bounds
 from scae_jax.bounds import MAX_ITERATIONS, MAX_KERNEL, MAX_STEPS, MAX_WIDTH, above, between
+from scae_jax.layers.capsule_convolutions import ClassCapsules, ConvCapsules, PrimaryCapsules
 from scae_jax.layers.convnet import Convolution
-from scae_jax.layers.matrix_capsules import ClassCapsules, ConvCapsules, PrimaryCapsules
 from scae_jax.layers.receptive_field import Window, require_receptive_field
-from scae_jax.margins import spread_loss, spread_margin
+from scae_jax.math.margins import spread_loss, spread_margin
+from scae_jax.math.routing import em
 from scae_jax.models import supervised, system
-from scae_jax.models.system import Found, LossOptions, Spec, System, build_module, require_images
-from scae_jax.routing import em
+from scae_jax.models.system import Encoding, LossOptions, Spec, System, build_module, require_images
 from scae_jax.typing import Array, Batch, Float
 
 # The published layout.
@@ -128,10 +128,10 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     arrays = {name: getattr(output.routing, name)[0, :, 0] for name in ("coupling", "agreement")}
     return {"coupling": {"image": system.pixels_of(batch)[0], **arrays}}
 
-  def find(variables: Any, batch: Batch) -> Found:
+  def find(variables: Any, batch: Batch) -> Encoding:
     output: Any = module.apply(variables, batch, train=False)
     poses = output.routing.poses[:, 0]  # of the one position of the class capsules
-    return Found(
+    return Encoding(
       object_presence=output.activation,
       object_poses=poses.reshape(*poses.shape[:2], 4, 4),
       scores=output.activation,

@@ -79,7 +79,7 @@ MIN_PRESENCE = 1e-30
 
 
 @struct.dataclass
-class Found:
+class Encoding:
   """What a model finds in examples; None where it has no such thing.
 
   `replace(object_poses=...)` gives a changed copy to draw, `found[3:5]` some of the examples.
@@ -116,17 +116,20 @@ class Found:
     leaves = jax.tree.leaves_with_path(self)
     names = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves)
     shapes = (f"{n}={list(np.shape(leaf))}" for n, (_, leaf) in zip(names, leaves, strict=True))
-    return f"Found({', '.join(shapes)})"
+    return f"Encoding({', '.join(shapes)})"
 
-  def __getitem__(self, rows: int | slice | np.ndarray) -> "Found":
+  def __getitem__(self, rows: int | slice | np.ndarray) -> "Encoding":
     """Some of the examples; of a number, this one as a batch of one."""
     chosen = [rows] if isinstance(rows, int | np.integer) else rows
     return jax.tree.map(lambda array: np.asarray(array)[chosen], self)
 
 
+Found = Encoding  # its name in version 0.1
+
+
 # (variables, found, number, canvas) -> images [b, h, w, c]: of one capsule alone, or of all where
 # the number, int32 [], is negative. Jittable.
-Draw = Callable[[Any, Found, Array, int], Array]
+Draw = Callable[[Any, Encoding, Array, int], Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +152,7 @@ class FreeForm:
   terms: Callable[[Any, Any, Batch, Array], dict[str, Array]]
   # `posterior -> {name: [b, d]}`, as `System.readings` of the model's output.
   readings: Callable[[Any], dict[str, Array]]
-  find: Callable[[Any, Any], Found]  # `(variables, posterior) -> Found`
+  find: Callable[[Any, Any], Encoding]  # `(variables, posterior) -> Encoding`
 
 
 def _nothing(*_: Any) -> dict[str, Any]:
@@ -179,7 +182,7 @@ class System:
   # first.
   loss_weights: Mapping[str, float]
   # Points (step, factor) of the terms whose weight changes while training; see
-  # `training.objective.scheduled_weights`.
+  # `training.step.scheduled_weights`.
   loss_schedule: Mapping[str, tuple[tuple[float, float], ...]]
   # `(output, batch) -> {name: [b]}`, numbers an example that are reported and not trained, such as
   # a squared error or whether a probe was right (0. or 1.).
@@ -194,7 +197,7 @@ class System:
   # -1 for none; None if there are no points.
   segment: Callable[[Any], dict[str, Array]] | None = None
   # `output -> {kind of capsule: (poses [b, n, 2, 3], presences [b, n])}`, poses from a capsule's
-  # own to image coordinates, see `scae_jax.geometry`; None if the model has none.
+  # own to image coordinates, see `scae_jax.math.geometry`; None if the model has none.
   poses: Callable[[Any], dict[str, tuple[Array, Array]]] | None = None
   # `output -> [b, classes]`, scores in [0, 1] of a model that is trained with labels; the largest
   # is its answer and its confidence. None for the others.
@@ -203,8 +206,8 @@ class System:
   # as logits and poses, under other names than `features`.
   readings: Callable[[Any], dict[str, Array]] = _nothing
   free_form: FreeForm | None = None  # how to infer without the networks; None if the model cannot
-  # `(variables, batch) -> Found`, without any label of the batch; None for `look`'s default.
-  find: Callable[[Any, Batch], Found] | None = None
+  # `(variables, batch) -> Encoding`, without any label of the batch; None for `look`'s default.
+  find: Callable[[Any, Batch], Encoding] | None = None
   # What images can be drawn from, `objects` or `parts`, the usual one first; {} of a model that
   # draws none.
   draws: Mapping[str, Draw] = dataclasses.field(default_factory=dict)
@@ -216,13 +219,13 @@ class System:
   # as it does at last: so are held-out examples judged. None if there are none.
   arguments: Callable[[Array | int], Mapping[str, Any]] | None = None
 
-  def look(self, variables: Any, batch: Batch) -> Found:
+  def look(self, variables: Any, batch: Batch) -> Encoding:
     """What the model finds in a batch, whose labels mean nothing; jittable."""
     if self.find is not None:
       return self.find(variables, batch)
     output = self.module.apply(variables, batch, train=False)
     scores = None if self.classify is None else self.classify(output)
-    return Found(scores=scores, features=self.features(output))
+    return Encoding(scores=scores, features=self.features(output))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,16 +16,16 @@ import numpy as np
 
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.pictures import embed
+from scae_jax.evaluation.report_figures import embed
 from scae_jax.figures.style import palette
 from scae_jax.files import write_whole
 from scae_jax.library.inputs import ImageInput
 from scae_jax.library.loading import model_of
 from scae_jax.library.model import Model
 from scae_jax.models.system import ImageSpec
-from scae_jax.page.systems import SYSTEMS, no_encoder, shown
+from scae_jax.page.drawable import SYSTEMS, no_encoder, shown
 from scae_jax.precision import single_precision
-from scae_jax.training.build import Run
+from scae_jax.training.run import Run
 from scae_jax.waiting import waiting
 
 FOLDER = pathlib.Path(__file__).parent

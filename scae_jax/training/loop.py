@@ -19,25 +19,24 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
+from scae_jax.config import ConfigSource, Settings, read_settings
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.feed import Feed
+from scae_jax.errors import Interrupted, explained
 from scae_jax.files import given_path
+from scae_jax.interrupt import StopRequest, stop_request
 from scae_jax.models.system import Spec, System
 from scae_jax.precision import single_precision
-from scae_jax.training import processes
-from scae_jax.training.build import Run, build_to_train
-from scae_jax.training.checkpoints import Checkpoints, Progress
-from scae_jax.training.config import ConfigSource, Settings, read_settings
-from scae_jax.training.errors import Interrupted, explained
-from scae_jax.training.interrupt import StopRequest, stop_request
-from scae_jax.training.mesh import check_batch_size, make_mesh, put
-from scae_jax.training.metrics import MetricsWriter, Window, of_seeds
-from scae_jax.training.options import TrainOptions
+from scae_jax.sections import TrainOptions
+from scae_jax.training import hosts
+from scae_jax.training.checkpoint import Checkpoints, Progress
+from scae_jax.training.hosts import check_batch_size, make_mesh, put
+from scae_jax.training.log import Display, MetricsWriter, Window, of_seeds
 from scae_jax.training.program import Program, check_finite
-from scae_jax.training.progress import Display
+from scae_jax.training.run import Run, build_to_train
 from scae_jax.training.start import Start, find_start
 from scae_jax.training.state import TrainState, abstract_state, make_state, variables_by_seed
-from scae_jax.training.workdir import checkpoint_directory, open_for_writing
+from scae_jax.training.workdir import checkpoint_directory, locked, write_description
 
 
 @single_precision
@@ -65,25 +64,25 @@ def train(
   mesh = make_mesh()
   check_batch_size(options.batch_size, mesh, settings.views)
   system, data, feed, described = build_to_train(settings, workdir, dataset)
-  processes.check_agreement("config", json.dumps(settings.config.to_dict()))
-  processes.check_agreement("data set", json.dumps(described))
-  with processes.all_or_none("read the run to start from"):
+  hosts.check_agreement("config", json.dumps(settings.config.to_dict()))
+  hosts.check_agreement("data set", json.dumps(described))
+  with hosts.all_or_none("read the run to start from"):
     start = find_start(settings, system, feed.spec, mesh, workdir)
   with contextlib.ExitStack() as stack:
-    with processes.all_or_none("open the workdir"):
-      stack.enter_context(open_for_writing(workdir, settings.config, described))
-    display = stack.enter_context(
-      Display(num_steps=options.num_steps, silent=not processes.is_first())
-    )
+    with hosts.all_or_none("open the workdir"):
+      stack.enter_context(locked(workdir))
+    display = stack.enter_context(Display(num_steps=options.num_steps, silent=not hosts.is_first()))
     folder, keep = checkpoint_directory(workdir), options.keep_checkpoints
+    program = None
+    if not (folder / str(options.num_steps)).exists():  # else there is nothing to train
+      program = _compiled(settings, system, feed, mesh, display)
+    with hosts.all_or_none("write to the workdir"):
+      write_description(workdir, settings.config, described)
     checkpoints = stack.enter_context(
       Checkpoints(folder, keep=keep, writable=True, say=display.say)
     )
     stop = stack.enter_context(stop_request())
-    stack.enter_context(processes.lost_peers_explained())
-    program = None
-    if checkpoints.steps()[-1:] != [options.num_steps]:  # before the state takes any memory
-      program = _compiled(settings, system, feed, mesh, display)
+    stack.enter_context(hosts.lost_peers_explained())
     state, progress = _start(settings, system, feed.spec, mesh, start, checkpoints, display)
     writer = stack.enter_context(_metrics_writer(options, workdir, progress, display))
     if progress.step < options.num_steps:
@@ -91,7 +90,7 @@ def train(
       running = _Loop(options, program, checkpoints, display, writer, stop)
       state, progress = running.run(state, progress)
     checkpoints.wait()
-    if number := processes.largest(stop.signal_number or 0):
+    if number := hosts.largest(stop.signal_number or 0):
       begun = (
         f"step {progress.step} of {options.num_steps} is saved in {workdir}; the same command"
         " resumes from there."
@@ -148,7 +147,7 @@ def _metrics_writer(
   options: TrainOptions, workdir: pathlib.Path, progress: Progress, display: Display
 ) -> Iterator[MetricsWriter | None]:
   """The writer of metrics; says so if earlier lines in the file have changed."""
-  if not processes.is_first():
+  if not hosts.is_first():
     yield None
     return
   writer = MetricsWriter(workdir, after_step=progress.step, tensorboard=options.tensorboard)
@@ -231,7 +230,7 @@ class _Loop:
 
   def _is_stopping(self) -> bool:
     """Whether any process was asked to stop: all do so after the same step."""
-    return processes.largest(self.stop.signal_number or 0) > 0
+    return hosts.largest(self.stop.signal_number or 0) > 0
 
 
 def _due(step: int, every: int) -> bool:

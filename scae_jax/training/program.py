@@ -15,17 +15,22 @@ from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 from rich.filesize import decimal
 
+from scae_jax.config import Settings
 from scae_jax.data.feed import Feed
+from scae_jax.errors import NonFiniteError, RunError
 from scae_jax.models.system import System
-from scae_jax.training.config import Settings
-from scae_jax.training.errors import NonFiniteError, RunError
-from scae_jax.training.mesh import put, replicated, split_examples
-from scae_jax.training.objective import heldout_weights, losses, selection_loss, weighted_total
-from scae_jax.training.optimizers import make_optimizer
-from scae_jax.training.options import TrainOptions
+from scae_jax.sections import TrainOptions
+from scae_jax.training.hosts import put, replicated, split_examples
+from scae_jax.training.optimizer import make_optimizer
 from scae_jax.training.revival import make_revival
 from scae_jax.training.state import TrainState
-from scae_jax.training.step import make_dispatch
+from scae_jax.training.step import (
+  heldout_weights,
+  losses,
+  make_dispatch,
+  selection_loss,
+  weighted_total,
+)
 from scae_jax.typing import Array, Batch
 
 
@@ -70,7 +75,7 @@ class Program:
     except jax.errors.JaxRuntimeError as error:
       reason = str(error).strip().partition("\n")[0]
       raise RunError(f"the training step cannot be compiled for this device: {reason}") from error
-    sizes = self._compiled.memory_analysis()
+    sizes: Any = self._compiled.memory_analysis()
     needed = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
     needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
     if needed > (memory := device_memory()):

@@ -2,20 +2,20 @@
 
 import pathlib
 
+from scae_jax.config import Settings
 from scae_jax.data.constellations import Scenes
 from scae_jax.data.dataset import Dataset, EvalDataset, Preview
 from scae_jax.data.feed import evaluation_examples
 from scae_jax.data.options import DataOptions
 from scae_jax.data.transfer import load_scored, preview_scored
+from scae_jax.errors import RunError
 from scae_jax.evaluation.examples import check_split, check_transfer, choose, named_split
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import answer_scorer, feature_scorer, scene_scorer
 from scae_jax.files import file_name, read_json
 from scae_jax.precision import single_precision
-from scae_jax.training.build import Run
-from scae_jax.training.config import Settings
-from scae_jax.training.errors import RunError
+from scae_jax.training.run import Run
 from scae_jax.training.workdir import read_image_facts
 
 _MAX_NAME = 48  # letters of a data set's name in that of a folder, which may have 255 bytes

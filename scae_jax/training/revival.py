@@ -17,8 +17,8 @@ from jax.sharding import Mesh
 
 from scae_jax.data.feed import Feed
 from scae_jax.models.system import System
-from scae_jax.training.mesh import replicated
-from scae_jax.training.options import TrainOptions
+from scae_jax.sections import TrainOptions
+from scae_jax.training.hosts import replicated
 from scae_jax.training.state import TrainState
 from scae_jax.typing import Array, Batch, Bool, Float, Int, PRNGKeyArray, typed
 

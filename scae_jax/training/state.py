@@ -11,11 +11,10 @@ from flax import struct
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 
+from scae_jax.config import Settings
 from scae_jax.models.system import Spec, System
-from scae_jax.training.config import Settings
-from scae_jax.training.mesh import replicated
-from scae_jax.training.optimizers import make_optimizer
-from scae_jax.training.systems import init_params
+from scae_jax.training.hosts import replicated
+from scae_jax.training.optimizer import make_optimizer
 from scae_jax.typing import Array
 
 
@@ -37,6 +36,13 @@ def state_of(params: Any, optimizer: optax.GradientTransformation, rng: Array) -
   return TrainState(
     step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(params), rng=rng
   )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))  # so that it is traced once a system
+def init_params(system: System, data: Spec, params_key: Array, noise_key: Array) -> Any:
+  """The parameters of a system's module, newly drawn."""
+  keys = {"params": params_key, "noise": noise_key}
+  return system.module.init(keys, data.blank_batch(2), train=True)["params"]
 
 
 def initial_states(settings: Settings, system: System, data: Spec, start: Any = None) -> TrainState:

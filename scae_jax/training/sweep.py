@@ -27,13 +27,13 @@ from filelock import FileLock
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
+from scae_jax.config import Settings, differences, load_config, tuples, with_changes
+from scae_jax.errors import FailedError, Interrupted, RunError
 from scae_jax.evaluation.comparison import csv_table, markdown_table
 from scae_jax.files import read_json, write_whole
-from scae_jax.training.build import build_to_train
-from scae_jax.training.config import Settings, differences, load_config, tuples, with_changes
-from scae_jax.training.errors import FailedError, Interrupted, RunError
-from scae_jax.training.interrupt import PARENT, on_signal
-from scae_jax.training.mesh import make_mesh
+from scae_jax.interrupt import PARENT, on_signal
+from scae_jax.training.hosts import make_mesh
+from scae_jax.training.run import build_to_train
 from scae_jax.training.start import find_start
 from scae_jax.training.workdir import RESUMABLE_CHANGES
 

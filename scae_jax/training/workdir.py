@@ -19,18 +19,19 @@ from typing import Any
 from filelock import FileLock, Timeout
 from ml_collections import ConfigDict
 
+from scae_jax.config import Settings, differences, tuples, with_changes, with_defaults
 from scae_jax.data.constellations import NAME, Scenes
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.feed import spec_of
 from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import is_dotted
+from scae_jax.errors import RunError, explained
 from scae_jax.evaluation.provenance import jax_settings
 from scae_jax.files import given_path, read_json, sealed_json, write_json, write_whole
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.config import Settings, differences, tuples, with_changes, with_defaults
-from scae_jax.training.errors import RunError, explained
-from scae_jax.training.processes import is_first
+from scae_jax.training.hosts import is_first
 
+Which = int | str  # a step, which may be in decimals, 'latest' or 'best' (lowest held-out loss)
 # What a resumed run may change: none of it changes the parameters of a step.
 RESUMABLE_CHANGES = frozenset(
   {
@@ -291,10 +292,8 @@ def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None
 
 
 @contextlib.contextmanager
-def open_for_writing(
-  workdir: pathlib.Path, config: ConfigDict, described: Mapping[str, Any]
-) -> Iterator[None]:
-  """Makes the folder, saves config and data description, and locks it against other runs.
+def locked(workdir: pathlib.Path) -> Iterator[None]:
+  """Makes the folder of a run, and locks it against other runs.
 
   Only the first of many processes does. Raises `RunError` if the folder cannot be written, or
   another process trains in it.
@@ -303,18 +302,33 @@ def open_for_writing(
     yield
     return
   with contextlib.ExitStack() as stack:
-    try:
+    with _writable(workdir):
       workdir.mkdir(parents=True, exist_ok=True)
-      stack.enter_context(FileLock(workdir / "lock", timeout=0))
+      try:
+        stack.enter_context(FileLock(workdir / "lock", timeout=0))
+      except Timeout as error:
+        raise RunError(
+          f"another process is training in {workdir}. Wait for it, or give another --workdir."
+        ) from error
+    yield
+
+
+def write_description(
+  workdir: pathlib.Path, config: ConfigDict, described: Mapping[str, Any]
+) -> None:
+  """Saves config, data description and settings of JAX; raises `RunError` if it cannot."""
+  if is_first():
+    with _writable(workdir):
       write_whole(workdir / "config.json", sealed_json(config.to_dict()))
       write_json(workdir / "data.json", described)
       write_whole(workdir / "jax.json", sealed_json(jax_settings()))
-    except Timeout as error:
-      raise RunError(
-        f"another process is training in {workdir}. Wait for it, or give another --workdir."
-      ) from error
-    except OSError as error:
-      raise RunError(
-        f"the workdir {workdir} cannot be written: {error}. Give a --workdir that can."
-      ) from error
+
+
+@contextlib.contextmanager
+def _writable(workdir: pathlib.Path) -> Iterator[None]:
+  try:
     yield
+  except OSError as error:
+    raise RunError(
+      f"the workdir {workdir} cannot be written: {error}. Give a --workdir that can."
+    ) from error

@@ -1,0 +1,333 @@
+"""Configs: the sections that every config has, and the command line that overrides their keys.
+
+A config file exports `get_config(preset="")` and is chosen by `--config=configs/mnist.py:official`;
+`--config.section.key=value` overrides one key. It may export `ABLATIONS`, `{name: sentence}`, for
+`--help` to list: what `get_config` takes as `official,ablation=NAME`.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import pathlib
+import re
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict, config_flags
+
+from scae_jax import bounds
+from scae_jax.data.constellations import NAME, Scenes
+from scae_jax.data.options import DataOptions
+from scae_jax.errors import RunError, explained
+from scae_jax.files import given_path
+from scae_jax.sections import EvaluationOptions, OptimizerOptions, Processes, TrainOptions, resolve
+
+PACKAGE = pathlib.Path(__file__).parent.parent
+# Files beside the package in a checkout; `pip install .` copies them to scae_jax/shipped.
+SHIPPED = PACKAGE / "shipped" if (PACKAGE / "shipped").is_dir() else PACKAGE.parent
+
+USAGE = "write --config=FILE[:PRESET], --config.SECTION.KEY=VALUE or --workdir=FOLDER."
+SECTIONS = ("model", "loss", "data", "train", "optimizer", "evaluation")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """A config, checked and read: the sections of training as records, the others as plain dicts."""
+
+  config: ConfigDict  # a copy of what was read; it goes into the workdir and into reports
+  system: str  # module that exports `make_system`: a name in `scae_jax.models`, or a dotted path
+  model: dict[str, Any]
+  loss: dict[str, Any]
+  data: DataOptions | Scenes  # the latter where `data.name` is "constellations"
+  train: TrainOptions
+  optimizer: OptimizerOptions  # resolved
+  evaluation: EvaluationOptions
+
+  @property
+  def views(self) -> int:
+    """How often a training batch has each of its images."""
+    return 2 if isinstance(self.data, DataOptions) and self.data.two_views else 1
+
+
+ConfigSource = ConfigDict | Mapping[str, Any] | str | os.PathLike[str] | Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+  """What a command line asks for."""
+
+  settings: Settings  # with the overrides
+  workdir: pathlib.Path
+  processes: Processes | None  # None if the run has no others
+  ablations: Mapping[str, str]  # what the config file exports as `ABLATIONS`
+
+
+def read_settings(config: ConfigSource) -> Settings:
+  """Checks and reads a config, or raises `RunError`; settings, read already, stay as they are.
+
+  A string is a file, `configs/mnist.py:modern`; a dict has what a config has, section by section.
+  """
+  if isinstance(config, Settings):
+    return config
+  if isinstance(config, str | os.PathLike):
+    config = load_config(os.fspath(config))
+  if not isinstance(config, ConfigDict):
+    config = ConfigDict(tuples(config))
+  content: dict[str, Any] = with_defaults(config).to_dict()
+  expected, received = {"system", *SECTIONS}, set(content)
+  if expected != received:
+    raise RunError(
+      f"a config must have exactly {sorted(expected)}; unknown: {sorted(received - expected)},"
+      f" missing: {sorted(expected - received)}. Correct the config file."
+    )
+  if not isinstance(content["system"], str):
+    raise RunError(f"config.system must be a string; it is {content['system']!r}.")
+  for name in SECTIONS:
+    if not isinstance(content[name], dict):
+      raise RunError(f"config.{name} must be a section (ConfigDict); it is {content[name]!r}.")
+  with explained():
+    train = bounds.read(TrainOptions, "train", content["train"])
+    optimizer = bounds.read(OptimizerOptions, "optimizer", content["optimizer"])
+    return Settings(
+      config=ConfigDict(content).lock(),  # a copy: who changes it later changes no field here
+      system=content["system"],
+      model=content["model"],
+      loss=content["loss"],
+      data=_read_data(content["data"]),
+      train=train,
+      optimizer=resolve(optimizer, train),
+      evaluation=bounds.read(EvaluationOptions, "evaluation", content["evaluation"]),
+    )
+
+
+def with_defaults(config: ConfigDict) -> ConfigDict:
+  """A copy, not locked, with the default values of keys that the config lacks.
+
+  A system's file says by `SECTIONS` which classes its model and loss sections are read into. Of a
+  system that is neither in the package nor imported yet, these sections stay as they are. Sections
+  that are missing or no sections stay for `read_settings` to refuse.
+  """
+  data = config.get("data")
+  is_scenes = isinstance(data, ConfigDict) and data.get("name") == NAME
+  sections: dict[str, tuple[type, ...]] = {
+    "data": (Scenes if is_scenes else DataOptions,),
+    "train": (TrainOptions,),
+    "optimizer": (OptimizerOptions,),
+    "evaluation": (EvaluationOptions,),
+    **_sections_of(config.get("system")),
+  }
+  completed = ConfigDict(config.to_dict())
+  for path, schemas in sections.items():
+    section: Any = completed
+    for name in path.split("."):
+      section = section.get(name) if isinstance(section, ConfigDict) else None
+    if isinstance(section, ConfigDict):
+      for name, value in bounds.defaults(*schemas).items():
+        if name not in section:
+          section[name] = value
+  return completed
+
+
+def _sections_of(system: Any) -> dict[str, tuple[type, ...]]:
+  """`SECTIONS` of a system, which runs no code from outside of the package."""
+  if not isinstance(system, str):
+    return {}
+  path = system if "." in system else f"scae_jax.models.{system}"
+  if path not in sys.modules and path.count(".") == 2 and path.startswith("scae_jax.models."):
+    with contextlib.suppress(ModuleNotFoundError):  # `make_system` explains it
+      importlib.import_module(path)
+  return getattr(sys.modules.get(path), "SECTIONS", {})
+
+
+def _read_data(section: dict[str, Any]) -> DataOptions | Scenes:
+  """The data section, whose keys depend on the name of the data."""
+  if not isinstance(section.get("name", ""), str):
+    raise RunError(f"config.data.name must be a string; it is {section['name']!r}.")
+  is_scenes = section.get("name") == NAME
+  kind: type[DataOptions | Scenes] = Scenes if is_scenes else DataOptions
+  if is_scenes:
+    section = {key: value for key, value in section.items() if key != "name"}
+  try:
+    return bounds.read(kind, "data", section)
+  except ValueError as error:
+    if "valid keys" not in str(error):
+      raise
+    name = NAME if is_scenes else section.get("name")
+    raise ValueError(f"{error} These are the keys where config.data.name is {name!r}.") from error
+
+
+def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Command:
+  """Reads `--config`, `--config.section.key=value`, `--workdir` and the flags of `Processes`.
+
+  Arguments are without the program's name. Raises `RunError` for an unknown flag or key, a value of
+  the wrong type, or a file that gives no config.
+  """
+  values = flags.FlagValues()
+  values.set_gnu_getopt()  # values may stand apart from their flags, also of those not known yet
+  flags.DEFINE_string("config", default_config, "FILE[:PRESET]", flag_values=values)
+  flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
+  flags.DEFINE_bool("distributed", False, "one process of many", flag_values=values)
+  flags.DEFINE_string("coordinator", "", "host:port of process 0", flag_values=values)
+  flags.DEFINE_integer("num_processes", 0, "of the run", flag_values=values)
+  flags.DEFINE_integer("process_id", 0, "of this one, from 0", flag_values=values)
+  try:
+    overrides = values(["train.py", *arguments], known_only=True)
+  except flags.Error as error:
+    raise RunError(f"{error}; {USAGE}") from error
+  source = values["config"].value or ""
+  named = values["workdir"].value or str(pathlib.Path("runs") / _run_name(source))
+  with explained():
+    workdir = given_path(named)
+  config, ablations = _load(source)
+  _override(config, overrides)
+  return Command(read_settings(config), workdir, _processes(values), ablations)
+
+
+def _override(config: ConfigDict, arguments: list[str]) -> None:
+  """Sets the keys of `--config.section.key=value`; the first argument is the program's name."""
+  found = (re.match(r"--?(?:no)?config\.([^=]*)", argument) for argument in arguments)
+  keys = [match[1] for match in found if match]
+  expected = [f"config.{key} is of type {type(value_at(config, key)).__name__}" for key in keys]
+  values = flags.FlagValues()
+  config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=arguments)
+  try:
+    unused = values(arguments)[1:]
+  except (flags.Error, ValueError, TypeError) as error:
+    raise RunError(f"{error}; {'; '.join(expected) or USAGE}") from error
+  if unused:
+    raise RunError(f"cannot read {' '.join(unused)!r}; {USAGE}")
+
+
+def _run_name(source: str) -> str:
+  """`configs/mnist.py:official,ablation=a+b` is `mnist-official-a-b`."""
+  path, _, preset = source.partition(":")
+  words = re.findall(r"[\w.]+", re.sub(r"\w+=", "", preset))
+  return "-".join([pathlib.Path(path).stem, *words])
+
+
+def _processes(values: flags.FlagValues) -> Processes | None:
+  given: dict[str, Any] = {
+    name: values[name].value for name in ("coordinator", "num_processes", "process_id")
+  }
+  if given["coordinator"] or values["distributed"].value:
+    return Processes(**given)
+  if given["num_processes"] or given["process_id"]:
+    raise RunError("--num_processes and --process_id need --coordinator=host:port.")
+  return None
+
+
+def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
+  """Keys (`section.key`) whose values differ, with both values; '(no such key)' for a missing one.
+
+  A missing key has its default; a loss term without a weight has weight 0. Values are compared as
+  JSON, so 1 and 1.0 differ and a tuple equals the list it was saved as.
+  """
+  olds, news = (flatten_dict(with_defaults(config).to_dict(), sep=".") for config in (old, new))
+  pairs = {}
+  for key in sorted({*olds, *news}):
+    section = key.rpartition(".")[0]
+    absent = {"loss.weights": 0.0, "loss.schedule": ()}.get(section, "(no such key)")
+    pairs[key] = (olds.get(key, absent), news.get(key, absent))
+  return {key: pair for key, pair in pairs.items() if json.dumps(pair[0]) != json.dumps(pair[1])}
+
+
+def describe(command: Command) -> str:
+  """What `--help` says of a config: one line a key, its flag and value, and one an ablation."""
+  keys = flatten_dict(command.settings.config.to_dict(), sep=".")
+  lines = ["Config keys:", *(f"  --config.{key}={value!r}" for key, value in keys.items())]
+  if command.ablations:
+    lines += ["", "Ablations, as --config=FILE:[PRESET,]ablation=NAME[+NAME...]:"]
+  width = max(map(len, command.ablations), default=0)
+  lines += [f"  {name:{width}}  {sentence}" for name, sentence in command.ablations.items()]
+  return "\n".join(lines)
+
+
+def as_started(text: str | None) -> str:
+  """A text with commands such as `python train.py`, which are `scae-train` where installed."""
+  replaced = r"scae-\1" if SHIPPED.parent == PACKAGE else r"\g<0>"
+  return re.sub(r"python (train|evaluate|explore)\.py", replaced, text or "")
+
+
+def plain_parser(description: str | None) -> argparse.ArgumentParser:
+  """A parser whose help shows a docstring line by line, with commands as they are started."""
+  return argparse.ArgumentParser(
+    description=as_started(description), formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+
+
+def load_config(source: str) -> ConfigDict:
+  """The config of `file[:preset]`, as `configs/mnist.py:modern`; its values can be changed.
+
+  The file is the user's or the package's. Raises `RunError` if there is none, or no config in it.
+  """
+  return _load(source)[0]
+
+
+def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
+  """The config of `file[:preset]`, locked, without overrides, and the ablations of the file."""
+  path, colon, preset = source.partition(":")
+  path = os.path.expanduser(path)
+  if not os.path.isfile(path) and path.startswith("configs/"):
+    path = str(SHIPPED / path)
+  if not (path.endswith(".py") and os.path.isfile(path)):
+    raise RunError(f"--config must name a Python file with get_config(); there is no {path!r}.")
+  if str(SHIPPED) not in sys.path:  # last: for `from configs import digits`
+    sys.path.append(str(SHIPPED))
+  names: dict[str, Any] = {}  # of the file
+  try:
+    names = runpy.run_path(path)
+    config = names["get_config"](preset) if colon else names["get_config"]()
+  except Exception as error:  # it is the user's file: anything may be wrong with it
+    if preset and isinstance(error, ValueError) and "get_config" in names:
+      # The file's own word on the preset.
+      none = "ablation=" in preset and "ABLATIONS" not in names
+      hint = f" ({path} has no ablations)" if none else ""
+      raise RunError(f"--config={source}: {error}{hint}") from error
+    message = f"the config {source!r} cannot be loaded: {type(error).__name__}: {error}"
+    raise RunError(message) from error
+  if not isinstance(config, ConfigDict):
+    raise RunError(f"get_config of {source!r} must return a ConfigDict; it returned {config!r}.")
+  return with_defaults(config).lock(), names.get("ABLATIONS", {})
+
+
+def value_at(config: ConfigDict, key: str) -> Any:
+  """The value of `section.key`; `RunError`, which lists the valid keys, if there is none."""
+  node: Any = config
+  names = key.split(".")
+  for depth, name in enumerate(names):
+    where = ".".join(["config", *names[:depth]])
+    if not isinstance(node, ConfigDict):
+      raise RunError(f"unknown config key {key!r}: {where} is a value and has no keys.")
+    if name not in node:
+      raise RunError(f"unknown config key {key!r}: the keys of {where} are {sorted(node.keys())}.")
+    node = node[name]
+  if isinstance(node, ConfigDict):
+    raise RunError(f"config.{key} is a section; set one of its keys {sorted(node.keys())}.")
+  return node
+
+
+def with_changes(config: ConfigDict, changes: Mapping[str, Any]) -> Settings:
+  """The settings of a config with other values, by `section.key`; the config is changed too.
+
+  Raises `RunError` if there is no such key, or the value is of another type or refused.
+  """
+  for key, value in changes.items():
+    expected, found = type(value_at(config, key)), type(value)
+    if found is not expected and (expected, found) != (float, int):
+      raise RunError(f"config.{key} must be of type {expected.__name__}; it is {value!r}.")
+  config.update_from_flattened_dict(changes)
+  return read_settings(config)
+
+
+def tuples(value: Any) -> Any:
+  """A value of JSON or TOML with tuples in place of lists, as configs have them."""
+  if isinstance(value, dict):
+    return {key: tuples(item) for key, item in value.items()}
+  return tuple(tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,1 @@
+"""Pure functions of one example: poses, warping, mixtures, sparsity, routing."""

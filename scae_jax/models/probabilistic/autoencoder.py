@@ -1,0 +1,254 @@
+"""The module of probabilistic capsules: all layers inferred, and the bound estimated from samples.
+
+Smith et al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.03553, section 2.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from scae_jax.bounds import MAX_WIDTH, between, one_of
+from scae_jax.math.routing import selection
+from scae_jax.math.routing.selection import Capsules, Moments, Selection
+from scae_jax.models import figure_arrays
+from scae_jax.models.probabilistic import drawn_images
+from scae_jax.models.probabilistic.generative_model import GenerativeCapsules
+from scae_jax.models.probabilistic.inference import ObjectInference, PartInference, Posterior
+from scae_jax.models.system import MIN_PRESENCE, Encoding
+from scae_jax.typing import Array, Batch, Float
+
+OFF_POSES = ("broad", "summed_out")
+
+
+@struct.dataclass
+class ProbabilisticOutput:
+  """Everything that one pass computes."""
+
+  # The terms of the negative bound, nats; see `negative_bound`.
+  terms: dict[str, Float[Array, " b"]]
+  # Of every layer, from the parts up, without noise: each layer is inferred from the centre of the
+  # posterior below.
+  posteriors: list[Posterior]
+  picture: Float[Array, "b h w c"]  # drawn from the centre of the parts' posterior
+  # Expected number of children of the top capsules that are on, appendix D.
+  children: Float[Array, "b k"]
+  # Of every layer but the topmost [b, s, k+1, m], `Selection.joint` of each sample that `terms` are
+  # estimated from.
+  joints: list[Float[Array, "b s n m"]]
+
+
+class ProbabilisticCapsules(nn.Module):
+  """The generative model and the networks that infer its latent variables."""
+
+  generative: GenerativeCapsules  # the prior and the picture
+  part_inference: PartInference  # image to parts
+  object_inference: Sequence[ObjectInference]  # each layer to the one above, from the parts up
+  num_samples: Annotated[int, between(1, MAX_WIDTH)]  # of the Monte Carlo estimate of the bound
+  # Prior of the pose of a child that is off. `broad` is the article's: a wide Gaussian around the
+  # identity. Its density is low next to a sharp posterior, above all a point. Being on where a
+  # parent predicts it then gains more nats than wrong pixels cost, and a part that is not in the
+  # image hides instead of being off. `summed_out`: such a pose costs nothing, see
+  # `Posterior.off_log_prob`; exact where presences are 0 or 1.
+  off_poses: Annotated[str, one_of(*OFF_POSES)] = "broad"
+
+  def __call__(self, batch: Batch, *, train: bool) -> ProbabilisticOutput:
+    """One pass over a batch; see `ProbabilisticOutput`. In evaluation the key is constant."""
+    image = batch["image"]
+    key = self.make_rng("noise") if train else jax.random.key(0)
+    posteriors, capsules = self.infer(image, None)
+    choices = self._select(posteriors, capsules)
+    expected = jax.vmap(selection.expected_children)
+    terms, joints = self.estimate(image, key)
+    return ProbabilisticOutput(
+      terms=terms,
+      posteriors=posteriors,
+      picture=self.generative.draw(capsules[0], image.shape[1]),
+      children=expected(choices[-1], capsules[-2]),
+      joints=joints,
+    )
+
+  def infer(self, image: Array, key: Array | None) -> tuple[list[Posterior], list[Capsules]]:
+    """Posteriors of every layer, from the parts up, and a sample of each.
+
+    With a key there are `num_samples` samples of an image [b, h, w, c], in consecutive rows; with
+    None it is the centre of every posterior, one row an image.
+    """
+    posterior = self.part_inference(image)
+    if key is not None:
+      posterior = repeat(posterior, self.num_samples)
+    posteriors, layers = [posterior], [self._draw(posterior, key, 0)]
+    for i, network in enumerate(self.object_inference, start=1):
+      posteriors.append(network(layers[-1]))
+      layers.append(self._draw(posteriors[-1], key, i))
+    return posteriors, layers
+
+  def _draw(self, posterior: Posterior, key: Array | None, layer: int) -> Capsules:
+    temperature = self.generative.temperature_of(layer)
+    if key is None:
+      return posterior.centre(temperature)
+    return posterior.sample(jax.random.fold_in(key, layer), temperature)
+
+  def estimate(
+    self, image: Array, key: Array, given: Sequence[Posterior] | None = None
+  ) -> tuple[dict[str, Array], list[Array]]:
+    """`negative_bound` of images [b, h, w, c], a mean over samples, [b] each; and
+    `ProbabilisticOutput.joints`.
+
+    Posteriors are the networks', or those of all layers that are given, independent of each other.
+    """
+    if given is None:
+      posteriors, layers = self.infer(image, key)
+    else:
+      posteriors = repeat(list(given), self.num_samples)
+      layers = [self._draw(posterior, key, i) for i, posterior in enumerate(posteriors)]
+    choices = self._select(posteriors, layers)
+    joints = [choice.joint.reshape(len(image), -1, *choice.joint.shape[1:]) for choice in choices]
+    terms = self.negative_bound(repeat(image, self.num_samples), posteriors, layers, choices)
+    samples = (len(image), self.num_samples)
+    return {name: jnp.mean(term.reshape(samples), axis=1) for name, term in terms.items()}, joints
+
+  def prior(self, batch_size: int) -> list[Posterior]:
+    """The prior's own moments as posteriors of every layer, the same for all examples."""
+    gaussian = self.part_inference.gaussian
+
+    def belief(moments: Moments) -> Posterior:
+      scales = moments.pose_scales if gaussian else None
+      return Posterior(moments.presence_logits, moments.poses, scales)
+
+    alone = [belief(moments) for moments in self.generative.prior_moments()]
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *leaf.shape)), alone)
+
+  def _select(self, posteriors: Sequence[Posterior], layers: Sequence[Capsules]) -> list[Selection]:
+    if self.off_poses == "broad":
+      return self.generative.select(layers)
+    floor = self.generative.min_scale
+    off = [
+      posterior.off_log_prob(capsules, floor)
+      for posterior, capsules in zip(posteriors, layers, strict=True)
+    ]
+    return self.generative.select(layers, off)
+
+  def negative_bound(
+    self,
+    image: Array,
+    posteriors: Sequence[Posterior],
+    layers: Sequence[Capsules],
+    choices: Sequence[Selection],
+  ) -> dict[str, Float[Array, " b"]]:
+    """The terms of minus the evidence lower bound for one sample an image, nats, [b] each.
+
+    They are in the order of sampling: the first one that is not finite names the cause.
+    `pixels`, -log density of the image; `capsules_<i>`, -log density of layer i given the one
+    above, or of the topmost, choices of parents summed out; `presences_<i>`, log density of its
+    presences under the posterior; `poses_<i>`, of its poses, with Gaussian posteriors. With point
+    posteriors (delta) the bound lacks an infinite constant, and poses are maximum a posteriori
+    estimates.
+    """
+    picture = self.generative.draw(layers[0], image.shape[1])
+    pixels = self.generative.image_log_prob(picture, image)
+    below = [jnp.sum(choice.log_prob, axis=-1) for choice in choices]
+    log_probs, terms = [pixels, *below, self.generative.top_log_prob(layers[-1])], {}
+    for i, (posterior, capsules) in enumerate(zip(posteriors, layers, strict=True)):
+      temperature = self.generative.temperature_of(i)
+      terms[f"presences_{i + 1}"] = posterior.presence_log_prob(capsules, temperature)
+      if posterior.pose_scales is not None:
+        terms[f"poses_{i + 1}"] = posterior.pose_log_prob(capsules)
+      terms[f"capsules_{i}" if i else "pixels"] = -log_probs[i]
+    return terms | {f"capsules_{len(layers)}": -log_probs[-1]}
+
+  def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
+    """Arrays of the figures: what the prior, objects and parts draw, and the parts' objects."""
+    image, canvas = batch["image"], batch["image"].shape[1]
+    posteriors, capsules = self.infer(image, None)
+    found = self.find(posteriors)
+    templates, alphas = self.generative.templates()
+    return {
+      "templates": {"templates": templates, "alphas": alphas},
+      "prior_samples": drawn_images.prior_samples(self.generative, canvas),
+      "object_samples": drawn_images.object_samples(self.generative, canvas),
+      **figure_arrays.reconstructions(
+        image,
+        topmost_owner(found.details, self.generative.capsules),
+        found.details["object_presence"],
+        lambda number: self.draw_from_objects(found, number, canvas),
+        bottom_up=self.generative.draw(capsules[0], canvas),
+        part_mixing=self.generative.part_mixing(capsules[0], canvas),
+      ),
+    }
+
+  def find(self, posteriors: Sequence[Posterior]) -> Encoding:
+    """Encodes posteriors of all layers, from the parts up; objects are the topmost layer.
+
+    `owner_<i>` is the parent that wins each capsule, the number of parents where none does.
+    """
+    capsules = [
+      posterior.centre(self.generative.temperature_of(i)) for i, posterior in enumerate(posteriors)
+    ]
+    choices = self._select(posteriors, capsules)
+    children = jax.vmap(selection.expected_children)(choices[-1], capsules[-2])
+    first, last = posteriors[0], posteriors[-1]
+    presence = jax.nn.sigmoid(last.presence_logits)
+    owners = {f"owner_{i}": jnp.argmax(one.posterior, axis=1) for i, one in enumerate(choices)}
+    return Encoding(
+      object_presence=presence,
+      object_poses=last.poses,
+      part_presence=jax.nn.sigmoid(first.presence_logits),
+      part_poses=first.poses,
+      posterior_mass=children / self.generative.capsules[-2],
+      features={"children": children, "presences": presence},
+      details={**owners, "object_presence": presence},
+    )
+
+  def draw_from_parts(self, found: Encoding, part: Array, canvas: int) -> Array:
+    """Images [b, h, w, c] from poses and presences of parts; see `system.Draw`."""
+    shown = (part < 0) | (jnp.arange(self.generative.capsules[0]) == part)
+    presence = jnp.clip(jnp.asarray(found.part_presence), 0, 1) * shown[None]
+    return self._draw_parts(presence, jnp.asarray(found.part_poses), canvas)
+
+  def draw_from_objects(self, found: Encoding, number: Array, canvas: int) -> Array:
+    """Images [b, h, w, c] from poses and presences of objects; see `system.Draw`.
+
+    Every capsule stands where the parent that wins it predicts it; a part that none wins is not
+    drawn. Presences of parts are multiplied by the ratio of the object's presence to what it was.
+    """
+    before, after = found.details["object_presence"], jnp.asarray(found.object_presence)
+    top = jnp.arange(self.generative.capsules[-1])
+    ratio = after / jnp.maximum(before, MIN_PRESENCE)
+    factor = jnp.where((number < 0) | (top == number)[None], ratio, 0.0)
+    poses = jnp.asarray(found.object_poses)
+    in_examples = jax.vmap(selection.chosen_poses, in_axes=(0, 0, None))
+    for i, relations in reversed(list(enumerate(self.generative.relations()))):
+      owner, count = found.details[f"owner_{i}"], self.generative.capsules[i + 1]
+      winner = jnp.minimum(owner, count - 1)
+      poses = in_examples(winner, poses, relations)
+      factor = jnp.where(owner < count, jnp.take_along_axis(factor, winner, axis=1), 0.0)
+    presence = jnp.clip(factor * jnp.asarray(found.part_presence), 0.0, 1.0)
+    return self._draw_parts(presence, poses, canvas)
+
+  def _draw_parts(self, presence: Array, poses: Array, canvas: int) -> Array:
+    logits = jax.scipy.special.logit(presence) / self.generative.temperature_of(0)
+    return self.generative.draw(Capsules(logits, poses), canvas)
+
+  def part_mixing(self, image: Array) -> Array:
+    """`GenerativeCapsules.part_mixing` of images [b, h, w, c]."""
+    parts = self.part_inference(image).centre(self.generative.temperature_of(0))
+    return self.generative.part_mixing(parts, image.shape[1])
+
+
+def topmost_owner(details: Mapping[str, Array], capsules: Sequence[int]) -> Array:
+  """The topmost object above each part, int [b, m], k for none, from `Encoding.details` and
+  the number of capsules of every layer, from the parts up."""
+  owner = details["owner_0"]
+  for i, count in enumerate(capsules[1:-1], start=1):
+    above = jnp.take_along_axis(details[f"owner_{i}"], jnp.minimum(owner, count - 1), axis=1)
+    owner = jnp.where(owner < count, above, capsules[-1])
+  return owner
+
+
+def repeat(tree: Any, times: int) -> Any:
+  """Every example of arrays [b, ...] `times` times, in consecutive rows."""
+  return jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)

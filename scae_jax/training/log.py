@@ -1,0 +1,242 @@
+"""Metrics of a run: means over steps, lines of `metrics.jsonl`, and what the terminal shows."""
+
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import sys
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from rich.columns import Columns
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
+
+from scae_jax.errors import RunError, writing
+from scae_jax.files import write_whole
+
+
+class Window:
+  """Running sums of per-step training metrics since the last line, or [seeds] of several at once.
+
+  They are taken step by step in float64: neither the dispatch length nor a resumption changes them.
+  """
+
+  def __init__(self, contents: Mapping[str, Any] | None = None):
+    """A new window, or the one that `to_json` stored."""
+    self.count = int(contents["count"]) if contents else 0
+    sums = contents["sums"] if contents else {}
+    self._sums: dict[str, Any] = {name: np.float64(value) for name, value in sums.items()}
+
+  def add(self, rows: Mapping[str, np.ndarray]) -> None:
+    """Adds steps: `{name: [n] or [n, seeds]}`."""
+    for name, values in rows.items():
+      for value in values.astype(np.float64):
+        self._sums[name] = self._sums.get(name, 0.0) + value
+    self.count += len(next(iter(rows.values())))
+
+  def means(self) -> dict[str, Any]:
+    """Mean of each metric over the window, `terms/...` in a dict of their own."""
+    means = {name: total / self.count for name, total in self._sums.items()}
+    return unflatten_dict(means, sep="/")
+
+  def to_json(self) -> dict[str, Any]:
+    """What a checkpoint stores."""
+    sums = {name: np.asarray(value).tolist() for name, value in self._sums.items()}
+    return {"count": self.count, "sums": sums}
+
+
+class MetricsWriter:
+  """Appends lines to `metrics.jsonl` and, if asked for, to TensorBoard's files beside it.
+
+  A line is on its way to the disk when `write` returns; `checksum` is the CRC-32 of all lines.
+  """
+
+  def __init__(self, workdir: pathlib.Path, *, after_step: int, tensorboard: bool):
+    """Opens the files and drops lines after a step, which will be written again.
+
+    Raises `RunError` as `read_lines`, and `WriteError` if the file cannot be written.
+    """
+    self._workdir = workdir
+    path = workdir / "metrics.jsonl"
+    written = read_lines(path) if path.exists() else []
+    kept = "".join(_dump(line) for line in written if line["step"] <= after_step).encode()
+    self.checksum = zlib.crc32(kept)
+    with writing("a line of metrics", workdir):
+      write_whole(path, kept)
+      self._file = path.open("ab")
+      self._tensorboard = None
+      if tensorboard:
+        folder = str(workdir / "tensorboard")
+        self._tensorboard = import_tensorboard().SummaryWriter(folder, purge_step=after_step + 1)
+
+  def write(self, line: Mapping[str, Any]) -> None:
+    """Records a line; raises `WriteError` if it cannot be."""
+    text = _dump(line).encode()
+    with writing("a line of metrics", self._workdir):
+      self._file.write(text)
+      self._file.flush()
+      os.fsync(self._file.fileno())
+      self.checksum = zlib.crc32(text, self.checksum)
+      if self._tensorboard is not None:
+        for name, value in flatten_dict(dict(line), sep="/").items():
+          if isinstance(value, float):
+            self._tensorboard.add_scalar(f"{line['split']}/{name}", value, line["step"])
+
+  def close(self) -> None:
+    with contextlib.suppress(OSError):  # of a line that `write` has refused
+      self._file.close()
+    if self._tensorboard is not None:
+      self._tensorboard.close()
+
+
+def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+  """The lines of the file, without an unfinished last one.
+
+  Raises `RunError` if the file cannot be read, or a line before the last is not one of metrics.
+  """
+  try:
+    texts = path.read_bytes().split(b"\n")
+  except OSError as error:
+    raise RunError(f"{path} cannot be read: {error}. Move it away and start again.") from error
+  lines = []
+  # What follows the last newline is empty, or a line that was not finished.
+  for number, text in enumerate(texts[:-1], start=1):
+    try:
+      lines.append(_parse(text))
+    except (ValueError, RecursionError) as error:
+      raise RunError(
+        f"{path} line {number} is not JSON of a line of metrics ({error}). Repair or remove that"
+        " line and start again."
+      ) from error
+  return lines
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+  """A line of the file; raises ValueError if it lacks what every line has."""
+  line = json.loads(text.decode())
+  if not isinstance(line, dict):
+    raise ValueError(f"expected a JSON object, got {text[:40]!r}")
+  for name, kind in (("step", int), ("split", str), ("timing", dict)):
+    if type(line.get(name)) is not kind:
+      raise ValueError(f"expected {name!r} of type {kind.__name__}, got {line.get(name)!r}")
+  return line
+
+
+def of_seeds(numbers: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
+  """Nested numbers as entries of a line; of arrays [seeds] the means, and `seeds` with each."""
+  if len(seeds) == 1:
+    return jax.tree.map(float, dict(numbers))
+  each = {
+    str(seed): jax.tree.map(lambda values, i=i: float(values[i]), dict(numbers))
+    for i, seed in enumerate(seeds)
+  }
+  return jax.tree.map(lambda values: float(np.mean(values)), dict(numbers)) | {"seeds": each}
+
+
+def _dump(line: Mapping[str, Any]) -> str:
+  return json.dumps(line) + "\n"
+
+
+def import_tensorboard() -> Any:
+  """The module that writes TensorBoard's files; raises `RunError` if it is not installed."""
+  try:
+    import tensorboardX
+  except ImportError as error:
+    raise RunError(
+      "config.train.tensorboard=True needs the package tensorboardX, which is not installed."
+      " Install it with `pip install -r requirements-tensorboard.txt`, or leave the key False."
+    ) from error
+  return tensorboardX
+
+
+class Display:
+  """Shows messages, lines of metrics and how far the run is; use as a context manager."""
+
+  def __init__(self, *, num_steps: int, file: TextIO | None = None, silent: bool = False):
+    """A display of a run of `num_steps`, on `file` or standard error, or nowhere if `silent`."""
+    self._num_steps = num_steps
+    stream: Any = _Lasting(file or sys.stderr)
+    self._console = Console(file=stream, highlight=False, quiet=silent)
+    self._bar = _BarAboveNumbers(
+      TextColumn("training"),
+      BarColumn(),  # the only column that gives way on a narrow terminal
+      MofNCompleteColumn(table_column=Column(no_wrap=True)),
+      TextColumn("{task.fields[speed]}"),
+      console=self._console,
+      disable=not self._console.is_terminal,
+    )
+    self._task = self._bar.add_task("", total=num_steps, speed="")
+
+  def __enter__(self) -> "Display":
+    self._bar.start()
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    self._bar.stop()
+
+  def say(self, message: str) -> None:
+    """A message for the user, above the bar if there is one."""
+    self._console.print(message, markup=False, soft_wrap=True)
+
+  def advance(self, step: int, steps_per_second: float) -> None:
+    """Moves the bar to `step`."""
+    speed = self._speed(step, steps_per_second)
+    self._bar.update(self._task, completed=step, speed=speed)
+
+  def line(self, line: Mapping[str, Any]) -> None:
+    """Prints a line of metrics; on a terminal, training losses go below the bar instead."""
+    numbers = _numbers({"total": line["total"], **line["terms"]})
+    if line["split"] == "train":
+      if self._console.is_terminal:
+        self._bar.numbers = numbers
+        return
+      numbers.append(self._speed(line["step"], line["timing"]["steps_per_second"]))
+    else:
+      numbers += _numbers(line["metrics"])
+    # The longest name of a split, validation, has ten letters.
+    self.say(f"step {line['step']}/{self._num_steps}  {line['split']:10}  {'  '.join(numbers)}")
+
+  def _speed(self, step: int, steps_per_second: float) -> str:
+    left = datetime.timedelta(seconds=round((self._num_steps - step) / steps_per_second))
+    return f"{steps_per_second:.4g} steps/s  {left} left"
+
+
+class _Lasting:
+  """A stream whose reader may go, as with a closed terminal; what is written then is lost."""
+
+  def __init__(self, stream: TextIO):
+    self._stream = stream
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._stream, name)
+
+  def write(self, text: str) -> int:
+    with contextlib.suppress(OSError):
+      self._stream.write(text)
+    return len(text)
+
+  def flush(self) -> None:
+    with contextlib.suppress(OSError):
+      self._stream.flush()
+
+
+class _BarAboveNumbers(Progress):
+  """A progress bar, and below it numbers, each "name value", in as many columns as fit."""
+
+  numbers: Sequence[str] = ()
+
+  def get_renderables(self) -> Iterable[RenderableType]:
+    yield from super().get_renderables()
+    if self.numbers:
+      yield Columns(self.numbers, padding=(0, 2))
+
+
+def _numbers(values: Mapping[str, float]) -> list[str]:
+  return [f"{name} {value:.4g}" for name, value in values.items()]
