@@ -165,6 +165,7 @@ def get_config(preset: str = "") -> ConfigDict:
   config.train.compilation_cache = ""  # folder; "" is the default one, "off" is none
   config.train.start_from = ""  # workdir or folder of pretrained parameters; "" is off
   config.train.start_modules = ()  # to take from there, such as part_encoder; () is all
+  config.train.start_step = 0  # step that those parameters are of, where their run goes on
   config.train.revive_idle = ()  # steps before which idle objects become copies of busy ones
 
   config.optimizer = ConfigDict()

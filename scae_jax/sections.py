@@ -12,6 +12,7 @@ from scae_jax.bounds import (
   MAX_STEPS,
   Bound,
   above,
+  below,
   between,
   each,
   one_of,
@@ -29,6 +30,10 @@ SEED = Bound(
 OF_A_START = Bound(
   "() where {section}.start_from is ''",
   lambda value, fields: not value or fields["start_from"] != "",
+)
+STEP_OF_A_START = Bound(
+  "0 where {section}.start_from is ''",
+  lambda value, fields: value == 0 or fields["start_from"] != "",
 )
 
 
@@ -56,6 +61,9 @@ class TrainOptions:
   start_modules: Annotated[tuple[str, ...], OF_A_START]  # to take from there; () for all
   # Before these steps, counted from 0, idle object capsules become copies, see `revival`.
   revive_idle: Annotated[tuple[int, ...], each(between(0, MAX_STEPS), most=1000)]
+  # Step that the run begins at, where it goes on from stored parameters of that step: schedules and
+  # the order of examples count from there. The optimiser's means start anew.
+  start_step: Annotated[int, below(0, "num_steps"), STEP_OF_A_START] = 0
 
   @property
   def all_seeds(self) -> tuple[int, ...]:

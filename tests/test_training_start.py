@@ -16,7 +16,7 @@ from experiments.export import write_parameters
 from scae_jax.config import read_settings
 from scae_jax.errors import RunError
 from scae_jax.files import write_json
-from scae_jax.training import start
+from scae_jax.training import loop, start
 from scae_jax.training.checkpoint import Checkpoints, Progress
 from scae_jax.training.log import Window
 from scae_jax.training.loop import train
@@ -26,7 +26,7 @@ from scae_jax.training.run import open_run
 from scae_jax.training.state import variables_by_seed
 from scae_jax.typing import Batch
 from tests import toy_system
-from tests.runs import assert_same_run, stop_after, truncate
+from tests.runs import assert_same_run, metrics, stop_after, truncate
 from tests.toy_system import Toy, ToyOutput, toy_config
 
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -60,12 +60,13 @@ def first_state(config, workdir):
   """The state that training would begin with, on the host; nothing is trained."""
   states = []
 
-  def compile_nothing(self, state):
+  def run_nothing(self, state, progress):
     states.append(state)
     raise SystemExit
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(Program, "compile", compile_nothing)
+    patch.setattr(Program, "compile", lambda self, state: None)
+    patch.setattr(loop._Loop, "run", run_nothing)
     with pytest.raises(SystemExit):
       train(config, workdir)
   return states[0]
@@ -246,3 +247,17 @@ def test_modules_that_are_new_are_named_as_a_whole():
   theirs = {"a/b/kernel": (2,)}
   own = {**theirs, "a/c/kernel": (3, 2), "a/c/bias": (3,), "a/b/scale": ()}
   assert start._summary(own, theirs) == "2 parameters taken, 10 are new (a/c, a/b/scale)"
+
+
+def test_a_run_goes_on_from_parameters_alone(tmp_path):
+  """By a rule without memory, it is the run that was never stopped."""
+  rule = {"optimizer__decay": 0.0, "optimizer__momentum": 0.0, "optimizer__decay_rate": 0.01}
+  whole = train(toy_config(**rule), tmp_path / "whole")
+  stop_after(3, toy_config(**rule), tmp_path / "begun", "step 12")
+  goes_on = {"train__start_from": str(tmp_path / "begun"), "train__start_step": 12}
+  run = train(toy_config(**rule, **goes_on), tmp_path / "rest")
+  assert run.step == 24
+  chex.assert_trees_all_close(run.variables, whole.variables, rtol=1e-5, atol=1e-7)
+  assert {line["step"] for line in metrics(tmp_path / "rest")} == {16, 24}
+  with pytest.raises(RunError, match=r"config.train.start_step must be 0 where"):
+    read_settings(toy_config(train__start_step=12))

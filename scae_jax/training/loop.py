@@ -99,7 +99,7 @@ def train(
         f"no step of {options.num_steps} was trained, so nothing but the config is in {workdir};"
         " the same command starts from the beginning."
       )
-      raise Interrupted(begun if progress.step else fresh, number)
+      raise Interrupted(begun if progress.step > options.start_step else fresh, number)
   variables = variables_by_seed(state, options.all_seeds)
   return Run(settings, system, data, variables, progress.step, is_latest=True)
 
@@ -135,7 +135,8 @@ def _start(
     state = make_state(settings, system, data, mesh, start=taken)
     if start is not None:
       display.say(start.summary)
-    progress = Progress(step=0, window=Window().to_json(), selection_loss=None)
+    step = settings.train.start_step
+    progress = Progress(step=step, window=Window().to_json(), selection_loss=None)
   num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params)) // len(seeds)
   at_once = "" if len(seeds) == 1 else f", seeds {seeds[0]} to {seeds[-1]} at once"
   display.say(f"{settings.system}: {num_parameters:,} parameters on {mesh.size} device(s){at_once}")
@@ -176,7 +177,7 @@ class _Loop:
     options, step = self.options, progress.step
     # Of this line of metrics.
     window, num_steps, seconds = Window(progress.window), 0, 0.0
-    saved = step  # 0 if nothing is
+    saved = step if self.checkpoints.steps() else 0  # 0 if nothing is
     began = time.perf_counter()
     stopping = self._is_stopping()
     while step < options.num_steps and not stopping:

@@ -57,12 +57,25 @@ def initial_states(settings: Settings, system: System, data: Spec, start: Any = 
     params = init_params(system, data, params_key, noise_key)
     if start is not None:
       params = unflatten_dict({**flatten_dict(params), **flatten_dict(start)})
-    return state_of(params, optimizer, run_key)
+    return _at_step(state_of(params, optimizer, run_key), settings.train.start_step)
 
   if len(seeds) == 1:
     return make(seeds[0], start)
   # Not side by side: on several devices of a CPU a QR decomposition of several matrices never ends.
   return jax.lax.map(lambda own: make(*own), (jnp.array(seeds), start))
+
+
+def _at_step(state: TrainState, step: int) -> TrainState:
+  """A state whose step, and that of its learning-rate schedule, is another one."""
+
+  def is_schedule(node: Any) -> bool:
+    return isinstance(node, optax.ScaleByScheduleState)
+
+  def moved(node: Any) -> Any:
+    return node._replace(count=jnp.full_like(node.count, step)) if is_schedule(node) else node
+
+  opt_state = jax.tree.map(moved, state.opt_state, is_leaf=is_schedule)
+  return state.replace(step=jnp.full_like(state.step, step), opt_state=opt_state)
 
 
 def make_state(
