@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from scae_jax.evaluation.provenance import measured_with
 from scae_jax.training import loop
 from scae_jax.training.build import open_run
 from scae_jax.training.checkpoints import Checkpoints
@@ -270,6 +271,7 @@ def test_a_run_does_not_resume_under_other_random_numbers(uninterrupted, tmp_pat
   workdir = shutil.copytree(uninterrupted, tmp_path / "run")
   settings = json.loads((workdir / "jax.json").read_text())
   assert settings["JAX_DEFAULT_PRNG_IMPL"] == "threefry2x32"
+  assert measured_with()["settings"].items() <= settings.items()  # as reports say
   assert set(settings) >= {"JAX_THREEFRY_PARTITIONABLE", "JAX_ENABLE_X64"}
   with (
     jax.default_prng_impl("rbg"),
