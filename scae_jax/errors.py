@@ -127,6 +127,9 @@ def exit_with_message(*, process_ends: bool = False) -> Iterator[None]:
     except RunError as error:
       tell(f"{'stopped' if isinstance(error, Interrupted) else 'error'}: {error}")
       sys.exit(error.exit_code)
+    except KeyboardInterrupt:  # of a caller that receives signals itself
+      tell("stopped: nothing is lost; the same command starts again")
+      sys.exit(130)
     finally:
       if process_ends:
         ignore_signals()

@@ -1,6 +1,7 @@
 """The weighted total and what becomes of it: windows, `metrics.jsonl`, TensorBoard, the display."""
 
 import dataclasses
+import errno
 import functools
 import io
 import json
@@ -228,3 +229,20 @@ def test_losses_leave_bar_count_speed_and_time_on_the_terminal(monkeypatch, colu
   assert len(losses) == num_lines
   numbers = [number for text in losses for number in re.split(r"\s{2,}", text)]
   assert numbers == ["total 156.2", *(f"{name} {value:.4g}" for name, value in SCAE_TERMS.items())]
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.EIO, "Input/output error")])
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_reader_that_is_gone_does_not_stop_the_run(error, is_terminal):
+  """A pipe whose other end has ended, and a terminal that was closed."""
+
+  class Unread(io.StringIO):
+    def write(self, text):
+      raise error
+
+    def isatty(self):
+      return is_terminal
+
+  with Display(num_steps=40, file=Unread()) as display:
+    display.say("compiled")
+    display.advance(20, 5.0)

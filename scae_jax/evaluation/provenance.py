@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 # Settings of JAX on which random numbers and types depend, each a variable of the environment.
-_SETTINGS = ("jax_default_prng_impl", "jax_threefry_partitionable", "jax_enable_x64")
+_SETTINGS = ("jax_default_prng_impl", "jax_threefry_partitionable")
 _PACKAGES = ("jax", "jaxlib", "flax", "numpy", "scipy", "scikit-learn")
 
 
