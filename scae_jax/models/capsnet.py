@@ -111,7 +111,7 @@ class CapsNet(nn.Module):
     shape = (self.canvas, self.canvas, self.channels)
     return jax.nn.sigmoid(pixels).reshape(*masked.shape[:-2], *shape)
 
-  def find(self, batch: Batch) -> Encoding:
+  def encoding(self, batch: Batch) -> Encoding:
     """What `Encoding` has of images: presences are the lengths of capsules."""
     output = self(batch, train=False)
     lengths = output.lengths
@@ -241,6 +241,6 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     metrics=metrics,
     pictures=nn.apply(CapsNet.draw, module),
     classify=lambda output: output.lengths,
-    find=nn.apply(CapsNet.find, module),
+    encode_with=nn.apply(CapsNet.encoding, module),
     draws={"objects": functools.partial(draw_from_objects, num_labels=spec.num_labels)},
   )

@@ -249,7 +249,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     CCAE, "model", model, object_encoder=encoder, object_decoder=decoders[sizes.decoder]
   )
 
-  def find(variables: Any, batch: Batch) -> Encoding:
+  def encode(variables: Any, batch: Batch) -> Encoding:
     output: Any = module.apply(variables, batch, train=False)
     return Encoding(
       object_presence=jax.nn.sigmoid(output.objects.presence_logits),
@@ -267,5 +267,5 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     features=features,
     pictures=nn.apply(CCAE.draw, module),
     segment=segment,
-    find=find,
+    encode_with=encode,
   )

@@ -128,7 +128,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     arrays = {name: getattr(output.routing, name)[0, :, 0] for name in ("coupling", "agreement")}
     return {"coupling": {"image": system.pixels_of(batch)[0], **arrays}}
 
-  def find(variables: Any, batch: Batch) -> Encoding:
+  def encode(variables: Any, batch: Batch) -> Encoding:
     output: Any = module.apply(variables, batch, train=False)
     poses = output.routing.poses[:, 0]  # of the one position of the class capsules
     return Encoding(
@@ -145,5 +145,5 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     metrics=metrics,
     pictures=pictures,
     classify=lambda output: output.activation,
-    find=find,
+    encode_with=encode,
   )

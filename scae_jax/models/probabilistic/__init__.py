@@ -125,7 +125,7 @@ def features(output: ProbabilisticOutput) -> dict[str, Array]:
   return {"children": output.children, "presences": presences}
 
 
-def readings(posteriors: Sequence[Posterior]) -> dict[str, Array]:
+def probe_features(posteriors: Sequence[Posterior]) -> dict[str, Array]:
   """What a linear classifier reads: `presence_logits` [b, k] of the top capsules, and
   `presences_and_poses` [b, 7 k], the logits and the six numbers of each pose."""
   top = posteriors[-1]
@@ -162,8 +162,8 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
     terms=lambda variables, posterior, batch, key: estimate(
       variables, batch["image"], key, posterior
     )[0],
-    readings=readings,
-    find=nn.apply(ProbabilisticCapsules.find, module),
+    probe_features=probe_features,
+    encoding=nn.apply(ProbabilisticCapsules.encoding, module),
   )
 
 
@@ -217,9 +217,11 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     features=features,
     pictures=figure_arrays.of_parts_and_objects(module),
     poses=poses,
-    readings=lambda output: readings(output.posteriors),
+    probe_features=lambda output: probe_features(output.posteriors),
     free_form=free_form,
-    find=lambda variables, batch: free_form.find(variables, free_form.encode(variables, batch)),
+    encode_with=lambda variables, batch: free_form.encoding(
+      variables, free_form.encode(variables, batch)
+    ),
     draws={
       "objects": nn.apply(ProbabilisticCapsules.draw_from_objects, module),
       "parts": nn.apply(ProbabilisticCapsules.draw_from_parts, module),

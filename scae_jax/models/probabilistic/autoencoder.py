@@ -164,7 +164,7 @@ class ProbabilisticCapsules(nn.Module):
     """Arrays of the figures: what the prior, objects and parts draw, and the parts' objects."""
     image, canvas = batch["image"], batch["image"].shape[1]
     posteriors, capsules = self.infer(image, None)
-    found = self.find(posteriors)
+    found = self.encoding(posteriors)
     templates, alphas = self.generative.templates()
     return {
       "templates": {"templates": templates, "alphas": alphas},
@@ -180,7 +180,7 @@ class ProbabilisticCapsules(nn.Module):
       ),
     }
 
-  def find(self, posteriors: Sequence[Posterior]) -> Encoding:
+  def encoding(self, posteriors: Sequence[Posterior]) -> Encoding:
     """Encodes posteriors of all layers, from the parts up; objects are the topmost layer.
 
     `owner_<i>` is the parent that wins each capsule, the number of parents where none does.

@@ -110,7 +110,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     features=features,
     pictures=figure_arrays.of_parts_and_objects(module),
     poses=poses,
-    find=nn.apply(SCAE.find, module),
+    encode_with=nn.apply(SCAE.encoding, module),
     draws={
       "objects": nn.apply(SCAE.draw_from_objects, module),
       "parts": nn.apply(SCAE.draw_from_parts, module),

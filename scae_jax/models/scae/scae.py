@@ -167,7 +167,7 @@ class SCAE(nn.Module):
     poses, presence = found.parts.poses, found.parts.presence
 
     def said(by: str, values: Array, dummy: Array) -> Array:
-      word = functools.partial(routing_mixture.word_of_winner, by=by)
+      word = functools.partial(routing_mixture.winner_vote, by=by)
       return jax.vmap(word, in_axes=(0, 0, None))(found.routing, values, dummy)
 
     if self.reconstruction_vote != "encoder":
@@ -198,7 +198,7 @@ class SCAE(nn.Module):
     )
     return {"templates": templates, **shown}
 
-  def find(self, batch: Batch) -> Encoding:
+  def encoding(self, batch: Batch) -> Encoding:
     """What `Encoding` has of images."""
     return self._found(self.encode(batch["image"], train=False))
 
