@@ -1,8 +1,8 @@
 """Routing by mixture: each part is explained by one object's vote for it, or by none.
 
 Functions take one example: k object capsules, each of which votes for the pose of each of m parts.
-Part m sees a mixture over its k votes and one dummy component, which catches parts that no object
-explains. Kosiorek et al. 2019, section 2.3 and equation 5.
+The density of a part's pose is a mixture over the k votes for it and one dummy component, which
+explains the parts that no object does. Kosiorek et al. 2019, section 2.3 and equation 5.
 """
 
 import math
