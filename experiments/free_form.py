@@ -66,7 +66,7 @@ OPTIMIZERS = {
   "sgd": ("gradient descent", optax.sgd, 1e-4),
   "lbfgs": ("L-BFGS", optax.lbfgs, None),
 }
-Probes = Mapping[str, Fit]  # a linear classifier of each kind of readings
+Probes = Mapping[str, Fit]  # a linear classifier of each kind of probe features
 
 
 def make_stepper(
@@ -110,7 +110,7 @@ def score(found: FreeInference, labels: np.ndarray, probes: Mapping[str, Probes]
     },
     "accuracy": {
       name: {
-        column: probes[which][name].accuracy(np.asarray(both[when].readings[name]), labels)
+        column: probes[which][name].accuracy(np.asarray(both[when].probe_features[name]), labels)
         for column, (when, which) in WHEN.items()
       }
       for name in probes["probes"]
@@ -132,8 +132,8 @@ def pictures(
   chosen = {name: jnp.asarray(values[shown]) for name, values in split.items()}
   batch = evaluation_batch(chosen, jnp.arange(len(shown)), canvas=canvas)
   drawn = {}
-  find, draw_parts = free_form.find, system.draws["parts"]
-  draw = jax.jit(lambda one: draw_parts(variables, find(variables, one), jnp.int32(-1), canvas))
+  encode, draw_parts = free_form.encoding, system.draws["parts"]
+  draw = jax.jit(lambda one: draw_parts(variables, encode(variables, one), jnp.int32(-1), canvas))
   for when, one in (("before", found.before), ("after", found.after)):
     posterior = jax.tree.map(lambda leaf: leaf[shown], one.posterior)
     drawn[when] = np.asarray(draw(posterior))
@@ -144,7 +144,7 @@ def pictures(
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
   """Markdown: bounds and their terms in nats, a row a data set; then accuracies in percent, a row
-  for each kind of readings and for pixels of each data set."""
+  for each kind of probe features and for pixels of each data set."""
   terms = list(next(iter(results.values()))["terms"])
   bounds = [["", "examples", "bound before", "after", "did not rise", *terms]]
   scores = [["", "LIN-PRED", *(when.replace("_alike", ", fitted alike") for when in WHEN)]]
@@ -247,16 +247,16 @@ def infer_sets(
   sizes["batch_size"] = options.batch_size
   inferred = infer_split(infer, variables, train["alike"], **sizes)
   fitted_to = (
-    (collect(variables, train["every"])["readings"], train["every"]["label"]),
-    (inferred.before.readings, train["alike"]["label"]),
-    (inferred.after.readings, train["alike"]["label"]),
+    (collect(variables, train["every"])["probe_features"], train["every"]["label"]),
+    (inferred.before.probe_features, train["alike"]["label"]),
+    (inferred.after.probe_features, train["alike"]["label"]),
   )
   probes = {
     which: {
       name: fit_probe(np.asarray(values), labels, num_classes=count, name=name)
-      for name, values in readings.items()
+      for name, values in probe_features.items()
     }
-    for which, (readings, labels) in zip(PROBES, fitted_to, strict=True)
+    for which, (probe_features, labels) in zip(PROBES, fitted_to, strict=True)
   }
   pictured = next((one for one in sets if one.name.startswith("rotated_")), sets[0])
   results, notes, drawers = {}, [], []

@@ -1,4 +1,4 @@
-"""Single precision, also in a program that has switched JAX to double precision."""
+"""Single precision, also in programs that use JAX in double precision."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 def single_precision(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-  """The function with `jax_enable_x64` off while it runs: arrays are float32 by default."""
+  """Wraps a function so that `jax_enable_x64` is off while it runs: arrays default to float32."""
 
   @functools.wraps(function)
   def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:

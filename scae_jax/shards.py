@@ -1,10 +1,10 @@
-"""Batches that are split over devices.
+"""Operations over a batch that may be split over devices.
 
 On several devices a training step runs inside `jax.shard_map`: each device computes the loss and
-the gradient of its own examples, see `training.step`. Models treat every example alike, so they
-need not know. A device that trains seeds of its own sees whole batches. The functions below are for
-the few places that see more than one example or draw noise. Outside of a training step, and on one
-device, their arguments and results are of the whole batch.
+the gradient of its own examples, see `training.step`. Most of a model treats examples independently
+and needs nothing from here. The functions below are for statistics over a batch and for noise.
+Outside of a training step, on one device, and if each device trains its own seeds, their arguments
+and results are those of the whole batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ from jax.sharding import PartitionSpec
 
 from scae_jax.typing import Array
 
-AXIS = "data"  # of the mesh
+AXIS = "data"  # the mesh axis over which batches are split
 
 
 def count() -> int:
-  """Number of shards of the batch, if the caller sees one of them; 1 if it sees all examples."""
+  """Number of shards of the batch if the caller has one shard; 1 if it has all examples."""
   mesh = jax.sharding.get_abstract_mesh()
   return mesh.size if AXIS in mesh.manual_axes else 1
 
@@ -34,10 +34,10 @@ def sum_over_batch(x: Array) -> Array:
 def draw(
   sampler: Callable[[Array, Sequence[int]], Array], key: Array, shape: Sequence[int]
 ) -> Array:
-  """`sampler(key, shape)`, shape [b, ...]: what an example gets does not depend on the devices."""
+  """`sampler(key, shape)` with shape [b, ...]; results do not depend on the number of devices."""
   if count() == 1:
     return sampler(key, shape)
-  # Each device draws for the whole batch and keeps the rows of its own examples.
+  # Each device samples for the whole batch and keeps the rows of its own examples.
   rows, *rest = shape
   whole = sampler(key, (rows * count(), *rest))
   return jax.lax.dynamic_slice_in_dim(whole, jax.lax.axis_index(AXIS) * rows, rows)
@@ -48,15 +48,15 @@ def on_each_device(
 ) -> Any:
   """`kernel(*shared, *examples)`, computed by each device on its own rows of `examples`.
 
-  The compiler splits its own operations over a mesh, but not a kernel. The mesh need not be handed
-  down: once `with_sharding_constraint` has spread a batch over it, the types of all arrays that are
-  computed from the batch name it.
+  The compiler partitions its own operations over a mesh, but not a kernel. The mesh is not an
+  argument: once `with_sharding_constraint` has split a batch over it, the types of all arrays that
+  are computed from the batch have it.
 
-  For the inside of a `custom_vjp`: no gradient is taken through it. `shared` and `examples` are
-  trees of arrays. The kernel returns arrays [b, ...], or one row a device. Where b does not divide
-  by the devices, each computes all.
+  For use inside a `custom_vjp`; it is not differentiated. `shared` and `examples` are trees of
+  arrays. The kernel returns arrays [b, ...], or one row for each device. If b is not a multiple of
+  the number of devices, each device computes all rows.
   """
-  # A constant is on no mesh.
+  # Constants are on no mesh.
   arrays = jax.tree.leaves(examples)
   mesh = max((jax.typeof(array).sharding.mesh for array in arrays), key=lambda mesh: mesh.size)
   if mesh.size < 2 or mesh.manual_axes or arrays[0].shape[0] % mesh.size:
@@ -67,5 +67,5 @@ def on_each_device(
     mesh=mesh,
     in_specs=(*(PartitionSpec() for _ in shared), *(split for _ in examples)),
     out_specs=split,
-    check_vma=False,  # `pallas_call` does not say which of its results differ between devices.
+    check_vma=False,  # Kernels do not declare which of their results differ between devices.
   )(*shared, *examples)

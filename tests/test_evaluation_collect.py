@@ -70,12 +70,14 @@ def test_every_example_once_and_in_order_by_one_compilation():
 
 def test_readings_come_beside_features_in_float32():
   split = make_split(5)
-  system = toy(readings=lambda output: {"minus": -output})
+  system = toy(probe_features=lambda output: {"minus": -output})
   found = feature_collector(system, canvas=6, batch_size=4)(VARIABLES, split)
-  assert (set(found["features"]), set(found["readings"])) == ({"columns", "sum"}, {"minus"})
+  assert (set(found["features"]), set(found["probe_features"])) == ({"columns", "sum"}, {"minus"})
   # Both are in one program, and may be computed apart.
-  np.testing.assert_allclose(found["readings"]["minus"], -found["features"]["columns"], rtol=1e-6)
-  assert feature_collector(toy(), canvas=6, batch_size=4)(VARIABLES, split)["readings"] == {}
+  np.testing.assert_allclose(
+    found["probe_features"]["minus"], -found["features"]["columns"], rtol=1e-6
+  )
+  assert feature_collector(toy(), canvas=6, batch_size=4)(VARIABLES, split)["probe_features"] == {}
   system = toy(features=lambda output: {"half": output.astype(jnp.bfloat16)})
   found = feature_collector(system, canvas=6, batch_size=2)(VARIABLES, make_split(3))
   assert found["features"]["half"].dtype == np.float32

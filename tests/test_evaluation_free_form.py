@@ -60,7 +60,7 @@ def test_the_best_posterior_is_found_from_either_start(toy, infer, start):
   scale = START_SCALE if start == "encoder" else 1.0
   np.testing.assert_allclose(found.before.posterior["scale"], scale, rtol=1e-6)  # exp of a log
   for belief in (found.before, found.after):
-    np.testing.assert_array_equal(belief.readings["reconstruction"], belief.posterior["mean"])
+    np.testing.assert_array_equal(belief.probe_features["reconstruction"], belief.posterior["mean"])
 
 
 def test_an_optimiser_that_searches_along_lines_gets_there_sooner(toy):
@@ -133,10 +133,10 @@ def test_what_is_not_finite_is_named_with_its_examples(toy):
   with pytest.raises(ValueError, match=message):
     infer_split(broken(toy, terms=of_dark), variables, split, canvas=SIDE, batch_size=2)
 
-  def readings(posterior):
+  def probe_features(posterior):
     moved = jnp.max(jnp.abs(posterior["mean"]), axis=1, keepdims=True) > 0
     return {"moved": jnp.where(moved, jnp.inf, 0.0)}
 
-  message = r"the reading 'moved' after the steps must .*Lower the learning rate"
+  message = r"the probe feature 'moved' after the steps must .*Lower the learning rate"
   with pytest.raises(ValueError, match=message):
-    infer_split(broken(toy, readings=readings), variables, split, **SIZES)
+    infer_split(broken(toy, probe_features=probe_features), variables, split, **SIZES)

@@ -148,10 +148,10 @@ def test_a_confusion_matrix_says_that_it_is_of_clusters():
 
 @pytest.mark.usefixtures("not_drawn")
 def test_readings_are_only_classified_and_may_be_negative(tmp_path, finished, capsys):
-  def readings(output):
+  def probe_features(output):
     return {"minus_corner": -output, "nothing": 0 * output}
 
-  metrics = run(tmp_path, system=make_system(readings=readings))
+  metrics = run(tmp_path, system=make_system(probe_features=probe_features))
   expected = {"lin_pred": pytest.approx(0.7), "lin_pred_train": 1.0}
   expected |= {"lin_pred_converged": True, "fitted_examples": 20}
   assert metrics["readings"]["minus_corner"] == expected
@@ -165,7 +165,7 @@ def test_what_makes_a_figure_less_than_it_seems_is_noted(tmp_path, monkeypatch):
   """A limit of examples, a probe that was cut, few pixels."""
   monkeypatch.setattr("scae_jax.evaluation.probes.MAX_STEPS", 1)
   monkeypatch.setattr(scores, "MAX_PIXEL_EXAMPLES", 4)
-  system = make_system(readings=lambda output: {"minus": -output})
+  system = make_system(probe_features=lambda output: {"minus": -output})
   metrics = run(tmp_path, system=system, max_examples=6)
   assert not metrics["readings"]["minus"]["lin_pred_converged"]
   assert any(note.startswith("minus: the linear probe was cut") for note in metrics["notes"])

@@ -135,7 +135,7 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
       evaluation, fit.__name__, lambda *args, f=fit, **kw: fits.append(f) or f(*args, **kw)
     )
   system, variables = start(toy_system)
-  system = dataclasses.replace(system, readings=lambda output: {"logits": output.logits})
+  system = dataclasses.replace(system, probe_features=lambda output: {"logits": output.logits})
   found = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
   assert fits == [fit_clusters, fit_probe, fit_probe] * 2
   assert list(found) == ["LIN-MATCH, code", "LIN-PRED, code", "LIN-PRED, logits"]

@@ -209,7 +209,7 @@ def test_functions_without_the_package(tmp_path, digits):
   digits.export(tmp_path)
   batch = digits.inputs.place({"image": images})
   with by_definition():
-    found = jax.device_get(jax.jit(digits.system.look)(digits.variables, batch))
+    found = jax.device_get(jax.jit(digits.system.encode)(digits.variables, batch))
   answers = read_back(tmp_path, images, found, 2, 5)
   drawn = {"draw_objects": digits.draw(found), "draw_parts": digits.draw(found, "parts")}
   expected = {**export.flat(found), **drawn, "one": digits.draw(found, only=3)}

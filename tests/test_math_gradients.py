@@ -51,7 +51,7 @@ def routed(poses, votes, scale, presence):
   found = []
   for normalize in (False, True):
     result = mixture.route(poses, votes, scale, presence, normalize_mixing=normalize)
-    word = mixture.word_of_winner(result, votes, poses, by="soft")
+    word = mixture.winner_vote(result, votes, poses, by="soft")
     found += [result, word, mixture.posterior_mass(result)]
   return found
 

@@ -34,7 +34,7 @@ def gaussian():
   def run(variables):
     output = system.module.apply(variables, BATCH, train=False)
     encoded = system.free_form.encode(variables, BATCH)
-    found, canvas = system.free_form.find(variables, encoded), BATCH["image"].shape[1]
+    found, canvas = system.free_form.encoding(variables, encoded), BATCH["image"].shape[1]
     drawn = system.draws["parts"](variables, found, jnp.int32(-1), canvas)
     return output, encoded, system.free_form.prior(variables, BATCH), drawn
 
@@ -46,12 +46,12 @@ def test_the_encoder_starts_from_what_the_output_holds(gaussian):
   # Both are in one program, and may be computed apart.
   close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
   jax.tree.map(close, encoded, output.posteriors)
-  readings = system.free_form.readings(encoded)
-  assert readings["presence_logits"].shape == (COUNT, OBJECTS)
+  probe_features = system.free_form.probe_features(encoded)
+  assert probe_features["presence_logits"].shape == (COUNT, OBJECTS)
   poses = np.asarray(encoded[1].poses).reshape(COUNT, -1)
   expected = np.concatenate([encoded[1].presence_logits, poses], axis=1)
-  np.testing.assert_array_equal(readings["presences_and_poses"], expected)
-  jax.tree.map(close, readings, system.readings(output))
+  np.testing.assert_array_equal(probe_features["presences_and_poses"], expected)
+  jax.tree.map(close, probe_features, system.probe_features(output))
   np.testing.assert_allclose(drawn, output.picture, atol=1e-5)  # float32, of sums of 3 templates
   assert np.ptp(drawn) > 0.1
 

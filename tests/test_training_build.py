@@ -127,11 +127,17 @@ def test_systems_and_weights_that_there_are_not_are_named():
   ("changes", "message"),
   [
     (
-      {"readings": lambda out: {"flat": out.code[:, 0]}},
-      r"'flat' .*\[batch 4, readings\]; .*\(4,\)",
+      {"probe_features": lambda out: {"flat": out.code[:, 0]}},
+      r"'flat' .*\[batch 4, probe features\]; .*\(4,\)",
     ),
-    ({"readings": lambda output: {"few": output.code[:2]}}, r"reading 'few' .*\(2, 3\)"),
-    ({"readings": lambda output: {"code": -output.code}}, r"differ in name; both have \['code'\]"),
+    (
+      {"probe_features": lambda output: {"few": output.code[:2]}},
+      r"probe feature 'few' .*\(2, 3\)",
+    ),
+    (
+      {"probe_features": lambda output: {"code": -output.code}},
+      r"differ in name; both have \['code'\]",
+    ),
     ({"classify": lambda output: output.code}, r"`classify` .* \[batch 4, 10\]; it has \(4, 3\)"),
     (
       {"poses": lambda out: {"parts": (out.code, out.code)}},
@@ -143,7 +149,9 @@ def test_what_a_system_reads_has_one_row_an_example_and_names_of_its_own(changes
   model = {"num_features": 3, "noise_scale": 0.0, "nan_below": 0.0}
   data = toy_data(side=4)
   system = make_system(model, dict(toy_config().loss), data)
-  check_system(dataclasses.replace(system, readings=lambda out: {"logits": out.logits}), data, 4)
+  check_system(
+    dataclasses.replace(system, probe_features=lambda out: {"logits": out.logits}), data, 4
+  )
   with pytest.raises(ValueError, match=message):
     check_system(dataclasses.replace(system, **changes), data, 4)
 

@@ -28,10 +28,12 @@ def make_system(model, loss, data):
   """The toy system, whose code is the mass of objects and whose decoder has a row for each."""
   system = toy_system.make_system(model, loss, data)
 
-  def find(variables, batch):
+  def encode_with(variables, batch):
     return Encoding(posterior_mass=system.module.apply(variables, batch, train=False).code)
 
-  return dataclasses.replace(system, find=find, object_params=lambda path: path == "decoder/kernel")
+  return dataclasses.replace(
+    system, encode_with=encode_with, object_params=lambda path: path == "decoder/kernel"
+  )
 
 
 def config_of(**changes):
@@ -124,13 +126,13 @@ def test_copies_of_an_scae_object_say_what_it_says(monkeypatch):
   system, batch = tiny_system(), tiny_batch()
   variables = random_variables(system.module, batch, train=True)
   source = jnp.array([1, 1, 2, 1])
-  find = compiled(system.find)
-  before = find(variables, batch)
+  encode = compiled(system.encode_with)
+  before = encode(variables, batch)
   flat = flatten_dict(variables["params"], sep="/")
   for path, leaf in flat.items():
     if system.object_params(path):
       flat[path] = noisy_copies(leaf, source, source != jnp.arange(4), jax.random.key(0))
-  found = find({"params": unflatten_dict(flat, sep="/")}, batch)
+  found = encode({"params": unflatten_dict(flat, sep="/")}, batch)
   for name in ("object_presence", "object_poses"):
     new, old = getattr(found, name), getattr(before, name)
     np.testing.assert_allclose(new, old[:, source], rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The toy system with readings and with a free form whose best posterior is known.
+"""The toy system with probe features and with a free form whose best posterior is known.
 
 For free-form inference each pixel x has a variable z ~ Normal(0, 1) of its own, and is
 Normal(z, NOISE). The posterior of z is Normal(x / (1 + NOISE^2), NOISE / sqrt(1 + NOISE^2)), and
@@ -26,12 +26,12 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
   """As `toy_system.make_system`; `reconstruction` is read, and starts the posterior's means."""
   system = toy_system.make_system(model, loss, data)
 
-  def readings(output):
+  def probe_features(output):
     flat = output.reconstruction.reshape(len(output.reconstruction), -1)
     return {"reconstruction": flat}
 
   def encode(variables, batch):
-    mean = readings(system.module.apply(variables, batch, train=False))["reconstruction"]
+    mean = probe_features(system.module.apply(variables, batch, train=False))["reconstruction"]
     return {"mean": mean, "scale": jnp.full_like(mean, START_SCALE)}
 
   def prior(variables, batch):
@@ -52,12 +52,12 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     unconstrain=lambda posterior: posterior | {"scale": jnp.log(posterior["scale"])},
     constrain=lambda free: free | {"scale": jnp.exp(free["scale"])},
     terms=terms,
-    readings=lambda posterior: {"reconstruction": posterior["mean"]},
-    find=lambda variables, posterior: Encoding(object_presence=posterior["mean"]),
+    probe_features=lambda posterior: {"reconstruction": posterior["mean"]},
+    encoding=lambda variables, posterior: Encoding(object_presence=posterior["mean"]),
   )
 
   def draw(variables, found, part, canvas):
     return found.object_presence.reshape(-1, canvas, canvas, 1)
 
-  more = {"readings": readings, "free_form": free_form, "draws": {"parts": draw}}
+  more = {"probe_features": probe_features, "free_form": free_form, "draws": {"parts": draw}}
   return dataclasses.replace(system, **more)

@@ -27,7 +27,7 @@ def feature_collector(system: System, *, canvas: int, batch_size: int) -> Collec
 
 
 def output_collector(system: System, make_batch: MakeBatch, *, batch_size: int) -> Collect:
-  """Collects `metrics`, {name: [n]}, `features` and `readings`, {name: float32 [n, d]}.
+  """Collects `metrics`, {name: [n]}, `features` and `probe_features`, {name: float32 [n, d]}.
 
   Of a system that classifies also `scores` [n, classes] and `labels` int32 [n, 1] or, of pairs,
   [n, 2].
@@ -35,7 +35,7 @@ def output_collector(system: System, make_batch: MakeBatch, *, batch_size: int) 
 
   def read(variables: Any, batch: Batch) -> dict[str, Any]:
     output = system.module.apply(variables, batch, train=False)
-    vectors = {"features": system.features(output), "readings": system.readings(output)}
+    vectors = {"features": system.features(output), "probe_features": system.probe_features(output)}
     vectors = jax.tree.map(lambda x: x.astype(jnp.float32), vectors)
     found = {"metrics": system.metrics(output, batch), **vectors}
     if system.classify is not None:

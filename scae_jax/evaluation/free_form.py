@@ -33,7 +33,7 @@ Terms = OrderedDict[str, Array]  # JAX sorts the names of other dicts
 
 @struct.dataclass
 class Inferred:
-  """A posterior, a tree of arrays [b, ...], its bound and its readings.
+  """A posterior, a tree of arrays [b, ...], its bound and its probe features.
 
   `terms` of the negative bound, nats, are means of many estimates, in the order of
   `FreeForm.terms`.
@@ -41,7 +41,7 @@ class Inferred:
 
   posterior: Any
   terms: OrderedDict[str, Float[Array, " b"]]
-  readings: dict[str, Float[Array, "b d"]]
+  probe_features: dict[str, Float[Array, "b d"]]
 
   @property
   def bound(self) -> Float[Array, " b"]:
@@ -138,7 +138,7 @@ def make_inference(
 
     def inferred(posterior: Any, which: int) -> Inferred:
       terms = jax.tree.map(lambda values: values[:, which], both)
-      return Inferred(posterior, terms, free_form.readings(posterior))
+      return Inferred(posterior, terms, free_form.probe_features(posterior))
 
     return FreeInference(inferred(before, 0), inferred(after, 1))
 
@@ -150,7 +150,7 @@ def infer_split(
 ) -> FreeInference:
   """Free-form inference of every example of a split, in arrays of NumPy.
 
-  A batch size below one, and a bound or reading that is not finite raise ValueError.
+  A batch size below one, and a bound or probe feature that is not finite raise ValueError.
   """
   count, arrays = len(split["label"]), {name: jnp.asarray(each) for name, each in split.items()}
   place = jax.jit(functools.partial(evaluation_batch, canvas=canvas))
@@ -167,7 +167,9 @@ def infer_split(
     # In the order in which they are computed: the first one is the cause.
     terms = [name for name, each in inferred.terms.items() if not np.isfinite(each).all()]
     values = {f"the bound ({', '.join(terms)})": np.stack(list(inferred.terms.values()), axis=1)}
-    values |= {f"the reading '{name}'": np.asarray(x) for name, x in inferred.readings.items()}
+    values |= {
+      f"the probe feature '{name}'": np.asarray(x) for name, x in inferred.probe_features.items()
+    }
     for name, each in values.items():
       check_finite(f"Free-form inference: {name} {when} the steps", each, remedy)
   return whole

@@ -81,10 +81,12 @@ def feature_scorer(
 
     with waiting("fitting clusters and linear classifiers"):
       features = {n: score(n, *pair("features", n), count, seed=seed) for n in found[0]["features"]}
-      readings = {n: read(n, *pair("readings", n), count) for n in found[0]["readings"]}
+      probe_features = {
+        n: read(n, *pair("probe_features", n), count) for n in found[0]["probe_features"]
+      }
       pixels = score_pixels(train_split, test_split, count, seed=seed, probe=pixel_probe())
-    of_readings = {name: one.entries for name, one in readings.items()}
-    every = (*features.values(), *readings.values(), pixels)
+    probe_entries = {name: one.entries for name, one in probe_features.items()}
+    every = (*features.values(), *probe_features.values(), pixels)
     drawers = {}
     for name, one in features.items():
       drawers |= feature_figures(name, *pair("features", name)[1], one, names, seed=seed)
@@ -97,7 +99,7 @@ def feature_scorer(
       },
       entries={
         "features": {name: one.entries for name, one in features.items()},
-        **({"readings": of_readings} if of_readings else {}),
+        **({"readings": probe_entries} if probe_entries else {}),
         "pixels": pixels.entries,
         "metrics": mean_metrics(found[1]["metrics"]),
       },

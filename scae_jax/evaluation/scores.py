@@ -29,11 +29,11 @@ class Scores:
   """Figures of one set of features."""
 
   # For `metrics.json`: `lin_match` and `lin_pred` on the scored examples, the same on the training
-  # examples, `fitted_examples`, `confusion`, and for capsules how many are in use; of readings,
-  # those of `lin_pred` alone.
+  # examples, `fitted_examples`, `confusion`, and for capsules how many are in use; of probe
+  # features, those of `lin_pred` alone.
   entries: dict[str, Any]
   notes: tuple[str, ...]  # sentences on what makes a figure less than it seems
-  clusters: Clusters | None = None  # of LIN-MATCH; None of readings
+  clusters: Clusters | None = None  # of LIN-MATCH; None of probe features
 
 
 def score(

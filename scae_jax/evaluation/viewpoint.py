@@ -29,7 +29,7 @@ def accuracies(
   training images of `dataset`, once a seed. Of each split `max_examples` are used, 0 for all.
 
   Returned is `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or
-  `LIN-MATCH` and `LIN-PRED` of each kind of features, and `LIN-PRED` of each of readings.
+  `LIN-MATCH` and `LIN-PRED` of each kind of features, and `LIN-PRED` of each of the probe features.
   """
   collect = feature_collector(system, canvas=canvas, batch_size=batch_size)
   fitted: dict[int, dict[str, Fit]] = {}
@@ -38,7 +38,7 @@ def accuracies(
     for seed, own in variables.items():
       found, labels = collect(own, train), train["label"]
       fitted[seed] = fits = {}
-      for name, values in (found["features"] | found["readings"]).items():
+      for name, values in (found["features"] | found["probe_features"]).items():
         options: dict[str, Any] = {"num_classes": dataset.num_classes, "name": name}
         if name in found["features"]:
           fits[f"LIN-MATCH, {name}"] = fit_clusters(values, labels, seed=seed, **options)
@@ -49,7 +49,7 @@ def accuracies(
     for seed, own in variables.items():
       found = collect(own, split)
       if fitted:
-        values = found["features"] | found["readings"]
+        values = found["features"] | found["probe_features"]
         shares = {
           way: fit.accuracy(values[fit.name], split["label"]) for way, fit in fitted[seed].items()
         }

@@ -1,1 +1,1 @@
-"""Faster forms of the mathematics for one backend each; each equals its definition."""
+"""Implementations for one backend that are faster than the definition, with equal results."""

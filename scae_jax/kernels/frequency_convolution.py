@@ -1,10 +1,10 @@
-"""A convolution as products of frequencies: the form for a CPU where the kernel is large.
+"""Convolution in the frequency domain: the fastest form for large kernels on a CPU.
 
-By the convolution theorem a frequency of the result is a matrix product, over channels, of those of
-image and kernel. There are fewer frequencies than pairs of a position and a pixel of the kernel.
-Three products of real sums take the place of a complex one (Gauss). With a stride s, an image is
-s^2 images of every s-th row and column, as further channels. Image, kernel and result are
-multiplied with constant matrices, so gradients are matrix products too.
+By the convolution theorem each frequency of the result is a matrix product over channels of image
+and kernel at that frequency. There are fewer frequencies than pairs of a position and a kernel
+pixel. A complex product takes three products of real sums (Gauss). With a stride s, an image is
+treated as s^2 images of every s-th row and column, as further channels. The transforms are products
+with constant matrices, so gradients are matrix products too.
 """
 
 import functools
@@ -16,20 +16,20 @@ import numpy as np
 
 from scae_jax.typing import Array, Float, typed
 
-MIN_KERNEL = 2**20  # numbers; a smaller kernel stays in a cache
+MIN_KERNEL = 2**20  # numbers; smaller kernels fit into a cache
 Sides = tuple[int, ...]
 
 
 class Grid(NamedTuple):
-  """Rows and columns where every s-th pixel is one image."""
+  """Numbers of rows and columns if every s-th pixel makes one image."""
 
   positions: Sides  # of the result
   taps: Sides  # pixels of the kernel
-  period: Sides  # pixels of the image that the kernel sees; the image may repeat itself after them
+  period: Sides  # pixels of the image that the kernel sees; the period of the transform
 
 
 def grid_of(image: Array, kernel: Array, stride: int) -> Grid:
-  """Of an image [b, h, w, c] and a kernel [r, r2, c, d]."""
+  """The grid for an image [b, h, w, c] and a kernel [r, r2, c, d]."""
   sides = list(zip(image.shape[1:3], kernel.shape[:2], strict=True))
   positions = tuple((side - taps) // stride + 1 for side, taps in sides)
   taps = tuple(math.ceil(taps / stride) for _, taps in sides)
@@ -37,28 +37,28 @@ def grid_of(image: Array, kernel: Array, stride: int) -> Grid:
 
 
 def is_faster(image: Array, kernel: Array, stride: int) -> bool:
-  """Whether the kernel is large, and this takes fewer multiplications than the convolution."""
+  """Whether the kernel is large and frequencies take fewer multiplications than a convolution."""
   grid, batch = grid_of(image, kernel, stride), len(image)
   channels, width = stride**2 * kernel.shape[2], kernel.shape[3]
   positions, taps, period = map(math.prod, grid)
-  of_each = (
+  products_per_frequency = (
     batch * period * channels + (taps + batch) * channels * width + batch * positions * width
   )
-  ours = num_products(grid.period) * of_each
-  return kernel.size > MIN_KERNEL and ours < batch * positions * kernel.size
+  multiplications = num_products(grid.period) * products_per_frequency
+  return kernel.size > MIN_KERNEL and multiplications < batch * positions * kernel.size
 
 
 def num_products(period: Sides) -> int:
-  """One for a frequency that is its own opposite, three for two that are each other's."""
-  alone = math.prod(2 - side % 2 for side in period)
-  return alone + 3 * (math.prod(period) - alone) // 2
+  """Number of real products: one for each real frequency, three for each conjugate pair."""
+  num_real = math.prod(2 - side % 2 for side in period)
+  return num_real + 3 * (math.prod(period) - num_real) // 2
 
 
 @functools.cache
 def _matrices(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """For pixels of the image [n, period], pixels of the kernel [n, taps], and the way back.
+  """Transforms of the image [n, period] and of the kernel [n, taps], and the inverse transform.
 
-  The last one, [positions, n], is for the products of both.
+  The inverse, [positions, n], is applied to the n products of both.
   """
   rows, columns = grid.period
   number = np.arange(rows * columns).reshape(rows, columns)
@@ -67,7 +67,7 @@ def _matrices(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   pair = (number < opposite)[kept]
 
   def waves(sides: Sides) -> np.ndarray:
-    """[frequencies, pixels], complex."""
+    """The Fourier matrix [frequencies, pixels], complex, without conjugate duplicates."""
     pixels = np.eye(math.prod(sides)).reshape(-1, *sides)
     return np.fft.fft2(pixels, s=grid.period)[:, kept].T
 
@@ -85,7 +85,7 @@ def _matrices(grid: Grid) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _every(x: Array, sides: Sides, stride: int) -> Array:
   """[h, w, b, c] as [h' w', b s s c]: every s-th pixel of h' s rows and w' s columns.
 
-  Rows and columns that x does not have are zero.
+  Missing rows and columns are zero.
   """
   rows, columns = (side * stride for side in sides)
   x = x[:rows, :columns]
@@ -100,14 +100,15 @@ def convolve_frequencies(
 ) -> Float[Array, "b h2 w2 d"]:
   """The VALID convolution (correlation), with a stride in both directions."""
   grid = grid_of(image, kernel, stride)
-  of_image, of_kernel, back = (jnp.asarray(m, jnp.float32) for m in _matrices(grid))
+  matrices = (jnp.asarray(matrix, jnp.float32) for matrix in _matrices(grid))
+  image_transform, kernel_transform, inverse = matrices
   batch, (*taps, channels, width) = len(image), kernel.shape
-  images = of_image @ _every(image.transpose(1, 2, 0, 3), grid.period, stride)
-  kernels = of_kernel @ _every(kernel.reshape(*taps, 1, -1), grid.taps, stride)
+  images = image_transform @ _every(image.transpose(1, 2, 0, 3), grid.period, stride)
+  kernels = kernel_transform @ _every(kernel.reshape(*taps, 1, -1), grid.taps, stride)
   products = jnp.einsum(
     "nbc,ncd->nbd",
     images.reshape(-1, batch, stride**2 * channels),
     kernels.reshape(-1, stride**2 * channels, width),
   )
-  result = jnp.einsum("pn,nbd->bpd", back, products).astype(image.dtype)
+  result = jnp.einsum("pn,nbd->bpd", inverse, products).astype(image.dtype)
   return result.reshape(batch, *grid.positions, width)

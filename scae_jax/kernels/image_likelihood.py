@@ -1,16 +1,16 @@
-"""Log-likelihood of images under their parts, in the form that XLA compiles best for a CPU.
+"""Log-likelihood of images under their parts, in the fastest form for XLA's CPU backend.
 
 Images are computed one at a time, value and gradient together. XLA's CPU backend computes an
 operation for the whole batch before the next one starts. Arrays of one example stay in the cache of
-its core; those of a batch go through memory several times.
+a core; those of a batch go through memory several times.
 
-The log-likelihood of one equals `warping.warp_templates`, colours, `mixtures.pixel_mixture` and
+The result equals that of `warping.warp_templates`, colours, `mixtures.pixel_mixture` and
 `mixtures.log_prob`. With the gradient it is up to two times as fast:
 - Templates are a table of the bilinear surface in each cell between four pixels. One lookup gives
-  value and slopes, and forward and backward pass share it.
-- Each channel is an array [m, p] of its own, p the pixels: arrays with channels last, or with two
-  axes of pixels, keep XLA's loops from being vectorised.
-- The gradient of the mixture is written out: it is the difference of two softmaxes.
+  value and slopes; forward and backward pass share it.
+- Each channel is a separate array [m, p] of p pixels. XLA does not vectorise loops over arrays with
+  channels last or with two axes of pixels.
+- The gradient of the mixture is explicit: the difference of two softmaxes.
 """
 
 import functools
@@ -32,9 +32,9 @@ Term = Callable[[Any, Any, Any], Array]
 def cells_of(bank: Float[Array, "m t t c"]) -> Float[Array, "cells q"]:
   """Bilinear surfaces of templates that are zero outside, [m (t + 3)^2, 4 c].
 
-  A row has, for each channel, the value at the cell's upper left pixel; then for each its change to
-  the right, its change downwards, and how much the one changes along the other. Row and column of a
-  cell in its template's (t + 3) x (t + 3) are those of that pixel, plus one.
+  A row has the value at the cell's upper left pixel for all channels, then its differences to the
+  right, then its differences downwards, then the mixed differences. Row and column of a cell in its
+  template's (t + 3) x (t + 3) are those of the upper left pixel, plus one.
   """
   value = jnp.pad(bank, ((0, 0), (1, 2), (1, 2), (0, 0)))
   right, below = jnp.roll(value, -1, axis=2), jnp.roll(value, -1, axis=1)
@@ -46,9 +46,9 @@ def cells_of(bank: Float[Array, "m t t c"]) -> Float[Array, "cells q"]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def sample_cells(side: int, cells: Array, rows: Array, columns: Array) -> tuple[Array, ...]:
-  """Each template at its positions: `warping.sample_bilinear`, one array [m, p] a channel.
+  """Each template at its positions: `warping.sample_bilinear`, one array [m, p] per channel.
 
-  `cells` are as of `cells_of`, rows and columns [m, p] in template pixels.
+  `cells` are those of `cells_of`; rows and columns are [m, p], in template pixels.
   """
   return _sample_forward(side, cells, rows, columns)[0]
 
@@ -56,7 +56,7 @@ def sample_cells(side: int, cells: Array, rows: Array, columns: Array) -> tuple[
 def _sample_forward(side: int, cells: Array, rows: Array, columns: Array) -> tuple:
   channels, start = cells.shape[1] // 4, jnp.arange(len(rows), dtype=jnp.int32) * (side + 3) ** 2
   index, down, right = warping.locate(side, rows, columns)
-  # Positions are clipped, so only one that is not a number is out of bounds.
+  # Positions are clipped, so only NaN is out of bounds.
   index = jnp.clip(index + start[:, None], 0, len(cells) - 1).reshape(-1)
   packed = cells.at[index].get(mode="promise_in_bounds").reshape(*rows.shape, -1)
 
@@ -68,35 +68,37 @@ def _sample_forward(side: int, cells: Array, rows: Array, columns: Array) -> tup
     values = tuple(value[i] + right * slopes[i][0] + down * along[i] for i in range(channels))
     return values, slopes
 
-  def nowhere(*_: Array) -> Any:
+  def unreachable(*_: Array) -> Any:
     zero = jnp.zeros_like(rows)
     return (zero,) * channels, [(zero, zero)] * channels
 
-  # The first branch is always taken. XLA keeps what a branch returns; otherwise it computes the
-  # surfaces again in each loop that reads them.
-  values, slopes = jax.lax.cond(index[0] >= 0, surfaces, nowhere, packed, down, right)
+  # The first branch is always taken. XLA stores the result of a branch; otherwise it would compute
+  # the surfaces again in each loop that uses them.
+  values, slopes = jax.lax.cond(index[0] >= 0, surfaces, unreachable, packed, down, right)
   return values, (cells, rows, columns, index, down, right, slopes)
 
 
 def _sample_backward(side: int, saved: tuple, gradients: tuple[Array, ...]) -> tuple:
   cells, rows, columns, index, down, right, slopes = saved
   pairs = list(zip(gradients, slopes, strict=True))
-  of_columns = sum(gradient * to_the_right for gradient, (to_the_right, _) in pairs)
-  of_rows = sum(gradient * downwards for gradient, (_, downwards) in pairs)
-  # (1, down) x (1, right) x gradients, in the order of `cells_of`. Written without a concatenation,
-  # which XLA would evaluate by branching.
+  columns_gradient = sum(gradient * to_the_right for gradient, (to_the_right, _) in pairs)
+  rows_gradient = sum(gradient * downwards for gradient, (_, downwards) in pairs)
+  # (1, down) x (1, right) x gradients, in the order of `cells_of`. Without a concatenation, which
+  # XLA would evaluate by branching.
   second = jnp.array([0.0, 1.0]).reshape(1, 1, 2)
   by_row = (1 - second) + second * down[..., None]
   by_column = (1 - second) + second * right[..., None]
   weights = by_row[..., :, None] * by_column[..., None, :]
   shares = weights[..., None] * jnp.stack(gradients, axis=-1)[..., None, None, :]
   shares = shares.reshape(-1, cells.shape[1])
-  of_cells = jnp.zeros_like(cells).at[index].add(shares, mode="promise_in_bounds")
+  cells_gradient = jnp.zeros_like(cells).at[index].add(shares, mode="promise_in_bounds")
 
   def inside(position: Array) -> Array:
     return (position > -1) & (position < side)
 
-  return of_cells, jnp.where(inside(rows), of_rows, 0), jnp.where(inside(columns), of_columns, 0)
+  rows_gradient = jnp.where(inside(rows), rows_gradient, 0)
+  columns_gradient = jnp.where(inside(columns), columns_gradient, 0)
+  return cells_gradient, rows_gradient, columns_gradient
 
 
 sample_cells.defvjp(_sample_forward, _sample_backward)
@@ -113,8 +115,9 @@ def mixture_log_prob(
 ) -> Array:
   """Sum over pixels of `mixtures.log_prob`, [], nats.
 
-  Each channel has the parts' means [m, p] and the target [p], which gets no gradient. Mixing
-  logits [m, p] include presence. Background mean and logit are []; `scale` is of a pixel.
+  For each channel there are the parts' means [m, p] and the target [p], which gets no gradient.
+  Mixing logits [m, p] include log presence. Background mean and logit are []; `scale` is the
+  standard deviation of a pixel.
   """
   return _mixture_forward(means, logits, background_mean, background_logit, target, scale)[0]
 
@@ -138,12 +141,12 @@ def _mixture_forward(*inputs: Any) -> tuple:
 
 
 def _softmax(logits: Array, last: Array) -> tuple[Array, Array, Array]:
-  """Over parts [m, p] and one more component, [p] or []: log of the sum, and the shares."""
+  """Softmax over parts [m, p] and a last component, [p] or []: log of the sum, and the shares."""
   largest = jnp.maximum(jnp.max(logits, axis=0), last)
-  parts, other = jnp.exp(logits - largest[None]), jnp.exp(last - largest)
-  total = jnp.sum(parts, axis=0) + other
+  exp_parts, exp_last = jnp.exp(logits - largest[None]), jnp.exp(last - largest)
+  total = jnp.sum(exp_parts, axis=0) + exp_last
   inverse = 1 / total
-  return jnp.log(total) + largest, parts * inverse[None], other * inverse
+  return jnp.log(total) + largest, exp_parts * inverse[None], exp_last * inverse
 
 
 def _mixture_backward(scale: float, gradients: tuple, cotangent: Array) -> tuple:
@@ -164,10 +167,10 @@ def image_log_prob(
 ) -> Array:
   """log p(target [h, w, c]) of one image, [], summed over pixels, nats; a term of `sum_by_example`.
 
-  `shared` has `cells_of` the templates, without colour; mean and mixing logit of the background;
-  and the temperature of coupled mixing or None, see `PartDecoder`. `parts` has poses [m, 2, 3],
-  presence [m] and colours [m, c]; `side` is of a template, pixels, `scale` the standard deviation
-  of a pixel.
+  `shared`: `cells_of` the templates, without colour; mean and mixing logit of the background; and
+  the temperature of coupled mixing or None, see `PartDecoder`. `parts`: poses [m, 2, 3], presences
+  [m] and colours [m, c]. `side` is that of a template, pixels; `scale` is the standard deviation of
+  a pixel.
   """
   cells, *background, temperature = shared
   poses, presence, colours = parts
@@ -190,15 +193,15 @@ def image_log_prob(
 def sum_by_example(term: Term, shared: Any, examples: Any, constants: Any) -> Array:
   """sum_i term(shared, examples_i, constants_i), [].
 
-  `term` is a pure function that returns a number and closes over no array. The others are trees of
-  arrays: `shared` ones, that all examples have in common, `examples` [b, ...], and `constants` [b,
-  ...] that get no gradient. The pass that a gradient needs computes value and gradient in one loop
-  over examples. Each device of a mesh computes its own; see `shards`.
+  `term` is a pure function that returns a scalar and closes over no array. The other arguments are
+  trees of arrays: `shared` by all examples, `examples` [b, ...], and `constants` [b, ...], which
+  get no gradient. One loop over examples computes value and gradient. Each device of a mesh
+  computes its own examples; see `shards`.
   """
 
   def device_sum(shared: Any, examples: Any, constants: Any) -> Array:
-    def add(total: Array, one: Any) -> tuple[Array, None]:
-      return total + term(shared, *one), None
+    def add(total: Array, example: Any) -> tuple[Array, None]:
+      return total + term(shared, *example), None
 
     total, _ = jax.lax.scan(add, jnp.zeros(()), (examples, constants))
     return total[None]
@@ -212,23 +215,23 @@ def _forward(
   value_and_gradient = jax.value_and_grad(term, argnums=(0, 1))
 
   def device_sum(shared: Any, examples: Any, constants: Any) -> Any:
-    def add(sums: Any, one: Any) -> tuple[Any, Any]:
-      value, (of_shared, of_example) = value_and_gradient(shared, *one)
-      return jax.tree.map(jnp.add, sums, (value, of_shared)), of_example
+    def add(sums: Any, example: Any) -> tuple[Any, Any]:
+      value, (shared_gradient, example_gradient) = value_and_gradient(shared, *example)
+      return jax.tree.map(jnp.add, sums, (value, shared_gradient)), example_gradient
 
     start = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, shared))
-    sums, of_examples = jax.lax.scan(add, start, (examples, constants))
-    return jax.tree.map(lambda array: array[None], sums), of_examples
+    sums, example_gradients = jax.lax.scan(add, start, (examples, constants))
+    return jax.tree.map(lambda array: array[None], sums), example_gradients
 
-  sums, of_examples = on_each_device(device_sum, (shared,), (examples, constants))
-  total, of_shared = jax.tree.map(lambda by_device: jnp.sum(by_device, axis=0), sums)
-  return total, (of_shared, of_examples)
+  sums, example_gradients = on_each_device(device_sum, (shared,), (examples, constants))
+  total, shared_gradient = jax.tree.map(lambda by_device: jnp.sum(by_device, axis=0), sums)
+  return total, (shared_gradient, example_gradients)
 
 
 def _backward(term: Term, gradients: tuple[Any, Any], cotangent: Array) -> tuple[Any, Any, None]:
   del term
-  of_shared, of_examples = jax.tree.map(lambda array: cotangent * array, gradients)
-  return of_shared, of_examples, None
+  shared_gradient, example_gradients = jax.tree.map(lambda array: cotangent * array, gradients)
+  return shared_gradient, example_gradients, None
 
 
 sum_by_example.defvjp(_forward, _backward)

@@ -1,9 +1,9 @@
-"""Convolutions as matrix products over patches, a few examples at a time: the form for a CPU.
+"""Convolutions as matrix products over patches, a few examples at a time, for CPUs.
 
-XLA's CPU backend runs convolutions inside a `lax.scan` on one thread and without its fast kernels:
-five to ten times slower, and a training step is such a scan. A matrix product over all patches is
-fast, but patches take many times the memory of the map that they are taken from. Those of a few
-examples stay in the cache of a core, from layer to layer, and the backward pass takes them again.
+XLA's CPU backend runs convolutions inside a `lax.scan` on one thread and without its fast kernels,
+five to ten times slower; a training step is such a scan. A matrix product over all patches is fast,
+but patches take many times the memory of their feature map. The patches of a few examples stay in
+the cache of a core from layer to layer; the backward pass extracts them again.
 """
 
 import functools
@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from scae_jax.shards import on_each_device
 from scae_jax.typing import Array
 
-# By name: the function, and its slope as a function of its value.
+# By name: the function, and its derivative as a function of its value.
 ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
   "none": (lambda x: x, jnp.ones_like),
   "relu": (jax.nn.relu, lambda y: (y > 0).astype(y.dtype)),
   "elu": (jax.nn.elu, lambda y: jnp.where(y > 0, 1, y + 1)),
 }
-MAX_NUMBERS = 2**20  # in the patches of a layer, of all examples that are computed at a time
+MAX_NUMBERS = 2**20  # in the patches of a layer, over all examples that are computed together
 
 Weights = tuple[tuple[Array, Array], ...]
 
@@ -31,33 +31,33 @@ Weights = tuple[tuple[Array, Array], ...]
 def convolve_patches(
   image: Array, weights: Weights, strides: tuple[int, ...], activation: str
 ) -> Array:
-  """The same as `layers.convnet.convolve`, with the same arguments."""
+  """`layers.convnet.convolve`, with the same arguments and result."""
   return _forward(image, weights, strides, activation)[0]
 
 
 def examples_at_a_time(image: Array, weights: Weights, strides: tuple[int, ...]) -> int:
-  """The largest divisor of the batch whose patches are few enough in every layer."""
+  """The largest divisor of the batch size for which no layer has more than `MAX_NUMBERS`."""
   batch, height, width, _ = image.shape
-  most = batch
+  limit = batch
   for (kernel, _), stride in zip(weights, strides, strict=True):
     rows, columns, channels, _ = kernel.shape
     height, width = (height - rows) // stride + 1, (width - columns) // stride + 1
-    most = min(most, MAX_NUMBERS // (height * width * rows * columns * channels))
-  return max((n for n in range(1, most + 1) if batch % n == 0), default=1)
+    limit = min(limit, MAX_NUMBERS // (height * width * rows * columns * channels))
+  return max((n for n in range(1, limit + 1) if batch % n == 0), default=1)
 
 
 def _patches(image: Array, rows: int, columns: int, stride: int) -> Array:
-  """The pixels that a kernel of rows x columns sees at each position, [b, h', w', rows columns c].
+  """The patches of a kernel of rows x columns at each position, [b, h', w', rows columns c].
 
-  They are in the order of the first three axes of a kernel [rows, columns, c, d].
+  Pixels are in the order of the first three axes of a kernel [rows, columns, c, d].
   """
 
-  def seen_by(entry: int, side: int, kernel: int) -> slice:
-    """What an entry of the kernel sees along one axis."""
+  def pixels_of(entry: int, side: int, kernel: int) -> slice:
+    """The pixels that an entry of the kernel is multiplied with, along one axis."""
     return slice(entry, entry + (side - kernel) // stride * stride + 1, stride)
 
-  down = [seen_by(row, image.shape[1], rows) for row in range(rows)]
-  across = [seen_by(column, image.shape[2], columns) for column in range(columns)]
+  down = [pixels_of(row, image.shape[1], rows) for row in range(rows)]
+  across = [pixels_of(column, image.shape[2], columns) for column in range(columns)]
   return jnp.concatenate([image[:, row, column] for row in down for column in across], axis=-1)
 
 
@@ -107,45 +107,46 @@ def _backward(
   weights, maps = saved
   sum_type = jnp.promote_types(cotangent.dtype, jnp.float32)
 
-  def of_block(weights: Weights, maps: list[Array], cotangent: Array) -> tuple[Any, Array]:
+  def block_gradients(weights: Weights, maps: list[Array], cotangent: Array) -> tuple[Any, Array]:
     gradients = []
     layers = list(zip(weights, strides, maps[:-1], maps[1:], strict=True))
     for (kernel, _), stride, x, y in reversed(layers):
       cotangent = cotangent * slope(y)
-      patches, of_image = jax.vjp(_patches_for(kernel, stride), x)
-      # The other order, patches first, takes up to two thirds longer.
+      patches, patches_vjp = jax.vjp(_patches_for(kernel, stride), x)
+      # With patches as the first factor it would take up to two thirds longer.
       positions = (0, 1, 2)
-      of_kernel = jnp.tensordot(
+      kernel_gradient = jnp.tensordot(
         cotangent.astype(sum_type), patches.astype(sum_type), (positions, positions)
       )
-      gradients.append((of_kernel, jnp.sum(cotangent, axis=positions, dtype=sum_type)))
-      (cotangent,) = of_image(cotangent @ _matrix(kernel).T)
+      bias_gradient = jnp.sum(cotangent, axis=positions, dtype=sum_type)
+      gradients.append((kernel_gradient, bias_gradient))
+      (cotangent,) = patches_vjp(cotangent @ _matrix(kernel).T)
     return gradients[::-1], cotangent
 
   def on_device(weights: Weights, maps: list[Array], cotangent: Array) -> tuple[Any, Array]:
     size = examples_at_a_time(maps[0], weights, strides)
 
     def add(sums: Any, block: Any) -> tuple[Any, Array]:
-      gradients, of_image = of_block(weights, *block)
-      return jax.tree.map(jnp.add, sums, gradients), of_image
+      gradients, image_gradient = block_gradients(weights, *block)
+      return jax.tree.map(jnp.add, sums, gradients), image_gradient
 
     start = [
       (jnp.zeros(_matrix(kernel).T.shape, sum_type), jnp.zeros(bias.shape, sum_type))
       for kernel, bias in weights
     ]
     blocks = jax.tree.map(lambda x: _split(x, size), (maps, cotangent))
-    sums, of_image = jax.lax.scan(add, start, blocks)
-    return jax.tree.map(lambda x: x[None], sums), _join(of_image)
+    sums, image_gradient = jax.lax.scan(add, start, blocks)
+    return jax.tree.map(lambda x: x[None], sums), _join(image_gradient)
 
-  sums, of_image = on_each_device(on_device, (weights,), (maps, cotangent))
-  of_weights = tuple(
+  sums, image_gradient = on_each_device(on_device, (weights,), (maps, cotangent))
+  weight_gradients = tuple(
     (
-      jnp.sum(of_kernel, axis=0).T.reshape(kernel.shape).astype(kernel.dtype),
-      jnp.sum(of_bias, axis=0).astype(bias.dtype),
+      jnp.sum(kernel_sums, axis=0).T.reshape(kernel.shape).astype(kernel.dtype),
+      jnp.sum(bias_sums, axis=0).astype(bias.dtype),
     )
-    for (of_kernel, of_bias), (kernel, bias) in zip(sums, weights, strict=True)
+    for (kernel_sums, bias_sums), (kernel, bias) in zip(sums, weights, strict=True)
   )
-  return of_image, of_weights
+  return image_gradient, weight_gradients
 
 
 convolve_patches.defvjp(_forward, _backward)

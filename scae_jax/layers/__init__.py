@@ -1,1 +1,1 @@
-"""Flax modules, one concept a file."""
+"""Flax modules; each file has one concept."""

@@ -1,4 +1,4 @@
-"""Affine maps as arrays, to be multiplied with one another before they meet a batch."""
+"""Affine maps as arrays, which can be composed before they are applied to a batch."""
 
 import math
 
@@ -26,6 +26,6 @@ class Affine(nn.Module):
 
 
 def compose(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-  """Kernel and bias of second(first(x)); first takes a vector to a vector."""
+  """Kernel and bias of second(first(x)); `first` maps vectors to vectors."""
   (kernel, bias), (next_kernel, next_bias) = first, second
   return jnp.tensordot(kernel, next_kernel, 1), jnp.tensordot(bias, next_kernel, 1) + next_bias

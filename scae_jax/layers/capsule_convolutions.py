@@ -1,4 +1,4 @@
-"""Layers of capsules that are a 4x4 pose and an activation, routed by expectation maximisation.
+"""Layers of matrix capsules: a 4x4 pose and an activation each, with EM routing.
 
 Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing".
 """
@@ -17,8 +17,8 @@ from scae_jax.math.routing import em
 from scae_jax.typing import Array, Float, typed
 
 SIDE = 4
-MIN_MEAN_SQUARE = 1e-4  # added to a pose's own, so that a pose of zeros stays one
-# Where a pose has the place of its capsule: the right-hand column, rows of x and y.
+MIN_MEAN_SQUARE = 1e-4  # added to a pose's mean square, so that a pose of zeros stays zero
+# Entries of a vote to which coordinates are added: the right-hand column, rows of x and y.
 X, Y = (0, SIDE - 1), (1, SIDE - 1)
 
 
@@ -31,11 +31,11 @@ class CapsuleMap:
 
 
 class PrimaryCapsules(nn.Module):
-  """Poses and activations straight from features, by 1x1 convolutions without biases."""
+  """Poses and activations from features, by 1x1 convolutions without biases."""
 
   types: int  # capsules at each position
-  # Whether each pose is divided by the root of the mean square of its entries. Costs and densities
-  # of EM routing depend on how large votes are, and features of bright places are larger.
+  # Whether each pose is divided by the root mean square of its entries. Costs and densities of EM
+  # routing depend on the size of votes, and features of bright regions are larger.
   normalize_poses: bool
 
   @nn.compact
@@ -51,7 +51,7 @@ class PrimaryCapsules(nn.Module):
 
 
 class ConvCapsules(nn.Module):
-  """Capsules that each see a square of capsules below, with transforms shared by all positions."""
+  """Convolutional capsules: the receptive field is a square; positions share the transforms."""
 
   types: int  # capsules at each position
   kernel: int  # side of the square, positions
@@ -80,10 +80,10 @@ class ConvCapsules(nn.Module):
 
 
 class ClassCapsules(nn.Module):
-  """One capsule a class, which all capsules below see, with transforms shared by positions.
+  """One capsule for each class; it sees all capsules below, whose positions share transforms.
 
-  Coordinate addition tells where a capsule stands: the middle of its cell of the grid, as shares of
-  width and height, is added to two entries of its votes.
+  Coordinate addition: the centre of a child's grid cell, in shares of width and height, is added to
+  two entries of its votes.
   """
 
   num_classes: int  # k
@@ -98,10 +98,10 @@ class ClassCapsules(nn.Module):
     shape = (types_below, self.num_classes, SIDE, SIDE)
     transforms = self.param("transforms", transform_init, shape)
     num_children = height * width * types_below
-    everywhere = jnp.tile(transforms, (height * width, 1, 1, 1))
-    votes = cast_votes(below.poses.reshape(batch, 1, num_children, SIDE, SIDE), everywhere)
+    tiled_transforms = jnp.tile(transforms, (height * width, 1, 1, 1))
+    votes = cast_votes(below.poses.reshape(batch, 1, num_children, SIDE, SIDE), tiled_transforms)
     if self.add_coordinates:
-      # Of positions row by row, and types within those.
+      # Children are ordered by row, column and type.
       row, column = np.divmod(np.arange(num_children) // types_below, width)
       votes = votes.at[:, :, :, *X].add(((column + 0.5) / width)[None, None, None])
       votes = votes.at[:, :, :, *Y].add(((row + 0.5) / height)[None, None, None])
@@ -112,7 +112,7 @@ class ClassCapsules(nn.Module):
 
 
 class Routing(nn.Module):
-  """EM routing with the two costs of each type of parent, which are learned."""
+  """EM routing with two learned costs for each type of parent."""
 
   types: int  # of parents
   iterations: int  # of routing
@@ -144,10 +144,11 @@ class Routing(nn.Module):
 def cast_votes(
   poses: Float[Array, "b p n 4 4"], transforms: Float[Array, "n k 4 4"]
 ) -> Float[Array, "b p k 4 4 n"]:
-  """The product of every child's pose with its transform for every parent.
+  """Votes: the product of each child's pose with its transform for each parent.
 
-  Written as four sums, children last: XLA's CPU backend takes several times as long for a batch of
-  products of 4x4 matrices, and again for each reader of their transposed result.
+  The product is written as a sum over the inner index, with children on the last axis. XLA's CPU
+  backend takes several times as long for a batch of 4x4 matrix products, and for each use of their
+  transposed result.
   """
   poses, transforms = jnp.moveaxis(poses, 2, -1), jnp.moveaxis(transforms, 0, -1)
   return sum(
@@ -157,15 +158,15 @@ def cast_votes(
 
 
 def transform_init(key: Array, shape: tuple[int, ...]) -> Array:
-  """Transforms near the identity, so that children of one pose vote alike at first."""
+  """Transforms near the identity: at first, children with equal poses cast similar votes."""
   noise = 0.1 * jax.random.normal(key, shape, jnp.float32)
   return jnp.broadcast_to(jnp.eye(SIDE, dtype=jnp.float32), shape) + noise
 
 
 def receptive_fields(height: int, width: int, types: int, kernel: int, stride: int) -> np.ndarray:
-  """Which capsules of a map [height, width, types], flattened, each square of positions holds.
+  """Indices, int [p, n], of the capsules in each square of a flattened map [height, width, types].
 
-  Squares of int [p, n] are row by row; in each its positions row by row, and types within those.
+  Squares are ordered by row and column; within a square, capsules by row, column and type.
   """
   number = np.arange(height * width * types).reshape(height, width, types)
   squares = np.lib.stride_tricks.sliding_window_view(number, (kernel, kernel), axis=(0, 1))

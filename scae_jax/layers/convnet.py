@@ -1,4 +1,4 @@
-"""Convolutions, alone or as an encoder with a learned bias per position."""
+"""Convolutions, and an encoder of convolutions with a learned bias for each position."""
 
 import contextlib
 import contextvars
@@ -20,7 +20,7 @@ _by_definition = contextvars.ContextVar("by_definition", default=False)
 
 @contextlib.contextmanager
 def by_definition() -> Iterator[None]:
-  """In this block, convolutions are traced for XLA, on every platform and for any batch size."""
+  """Within this context, convolutions are XLA's on all platforms and for all batch sizes."""
   token = _by_definition.set(True)
   try:
     yield
@@ -37,10 +37,10 @@ def windows_of(strides: Sequence[int]) -> list[Window]:
 def convolve(
   image: Float[Array, "b h w c"], weights: Weights, strides: tuple[int, ...], activation: str
 ) -> Float[Array, "b h2 w2 d"]:
-  """VALID convolutions (correlations) one after another, by what is fastest on the backend.
+  """A stack of VALID convolutions (correlations), by the fastest method of the backend.
 
-  Each layer has a kernel [r, r, c, d], a bias [d], a stride in both directions, and after it the
-  activation, a name in `ACTIVATIONS`. `ValueError` if a kernel is larger than what it sees.
+  Each layer has a kernel [r, r, c, d], a bias [d] and a stride for both directions, followed by the
+  activation, a name in `ACTIVATIONS`. ValueError if a kernel is larger than its input.
   """
   layers = zip(weights, strides, strict=True)
   map_side(min(image.shape[1:3]), [Window(len(kernel), stride) for (kernel, _), stride in layers])
@@ -81,13 +81,13 @@ def convolve_layers(
 class ConvNet(nn.Module):
   """3x3 VALID convolutions, each with a nonlinearity, then a bias per position and channel.
 
-  Kosiorek et al. 2019, appendix A: the bias lets pooled features know where they come from.
+  Kosiorek et al. 2019, appendix A: the bias gives pooled features information about positions.
   """
 
   widths: tuple[int, ...]  # channels of each layer
-  strides: tuple[int, ...]  # stride of each layer, as many as widths
-  # Of products and feature maps, such as `bfloat16`; None: that of the image, which is the result's
-  # in any case.
+  strides: tuple[int, ...]  # stride of each layer; as many as widths
+  # Type of products and feature maps, such as `bfloat16`; None: that of the image. The result has
+  # the type of the image in both cases.
   compute_dtype: str | None = None
   activation: str = "relu"  # the nonlinearity, a name in `ACTIVATIONS`
 
@@ -114,9 +114,9 @@ class Convolution(nn.Module):
   width: int  # output channels
   kernel: int  # side, pixels; odd where the padding is `same`
   stride: int = 1  # in both directions
-  # `valid`, or `same`: zeros around the map, as many as keep its size at stride 1.
+  # `valid`, or `same`: padded with zeros that keep the size of the map at stride 1.
   padding: str = "valid"
-  bias: bool = True  # whether there is one, a number a channel
+  bias: bool = True  # whether each channel has a bias
   kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
 
   @nn.compact

@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons, shared by all capsules or one a capsule."""
+"""Multi-layer perceptrons, shared by all capsules or separate for each."""
 
 import jax
 from flax import linen as nn
@@ -24,7 +24,7 @@ class MLP(nn.Module):
 
 
 class CapsuleMLP(nn.Module):
-  """One MLP of the same shape and its own weights for every capsule."""
+  """MLPs of the same shape with separate weights for each capsule."""
 
   widths: tuple[int, ...]  # outputs of each layer
   last_bias: bool = True  # whether the last layer has a bias

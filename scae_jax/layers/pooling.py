@@ -1,4 +1,4 @@
-"""From a feature map to one vector a capsule."""
+"""Pooling of a feature map to one vector for each capsule."""
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,10 @@ POOLINGS = ("attention", "mean", "linear")
 class Pooling(nn.Module):
   """Attention pooling, and its two alternatives.
 
-  `attention`: every capsule looks at the map through its own softmax over positions. A 1x1
-  convolution gives each capsule d numbers and one attention logit a position; the result is the sum
-  of the numbers weighted by the softmax of the logits. Kosiorek et al. 2019, appendix A. The sum is
-  taken before the convolution, of the map itself, with the same result.
+  `attention`: each capsule has its own softmax over positions. A 1x1 convolution gives each capsule
+  d numbers and one attention logit at each position. The result is the sum of the numbers over
+  positions, weighted by the softmax of the logits. Kosiorek et al. 2019, appendix A. The weighted
+  sum is taken of the map, before the convolution, with the same result.
 
   `mean`: the ablation without attention, a 1x1 convolution and then the mean over positions.
   `linear`: the ablation with a linear encoder, one fully connected layer on the flattened map.
@@ -24,7 +24,7 @@ class Pooling(nn.Module):
 
   kind: str  # one of `POOLINGS`
   num_capsules: int  # m
-  features: int  # d, numbers a capsule
+  features: int  # d, numbers of each capsule
 
   @nn.compact
   @typed
@@ -42,5 +42,5 @@ class Pooling(nn.Module):
     bias = bias.reshape(self.num_capsules, self.features + 1)
     x = x.reshape(batch, -1, channels)
     attention = jax.nn.softmax(x @ kernel[..., -1] + bias[None, None, :, -1], axis=1)
-    seen = jnp.einsum("bpm,bpe->bme", attention, x)
-    return jnp.einsum("bme,emd->bmd", seen, kernel[..., :-1]) + bias[None, :, :-1]
+    pooled = jnp.einsum("bpm,bpe->bme", attention, x)
+    return jnp.einsum("bme,emd->bmd", pooled, kernel[..., :-1]) + bias[None, :, :-1]

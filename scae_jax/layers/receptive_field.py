@@ -1,24 +1,24 @@
-"""Sizes of feature maps, and how much of an image a stack of convolutions can depend on."""
+"""Sizes of feature maps, and the receptive field of a stack of convolutions."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-# Of the side of an image. Matrix capsules with the published kernels and strides leave out three of
-# 28 rows and columns at the far ends.
+# Least share of an image's side in the receptive field. Matrix capsules with the published kernels
+# and strides ignore the last three of 28 rows and columns.
 MIN_SHARE = 0.85
 
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-  """A convolution or a pooling, along either axis."""
+  """The window of a convolution or pooling, the same on both axes."""
 
   kernel: int  # side, pixels
   stride: int  # between windows
-  margin: int = 0  # zeros on each side of the map
+  margin: int = 0  # padding on each side of the map
 
 
 def map_side(side: int, windows: Sequence[Window]) -> int:
-  """Side of the last map of a square image; `ValueError` if nothing would be left."""
+  """Side of the last feature map of a square image; ValueError if it is below 1."""
   sides = [side]
   for window in windows:
     room = sides[-1] + 2 * window.margin - window.kernel
@@ -32,8 +32,9 @@ def map_side(side: int, windows: Sequence[Window]) -> int:
 
 
 def covered_side(side: int, windows: Sequence[Window]) -> int:
-  """Pixels of a side, from the first, up to the last that the last map can depend on."""
-  jump, field, start = 1, 1, 0  # in pixels: between neighbours on the map, seen by one, its first
+  """Number of pixels from the first of a side to the last that the last map can depend on."""
+  # In pixels: distance of neighbours on the map, receptive field of one, and its first pixel.
+  jump, field, start = 1, 1, 0
   for window in windows:
     field += (window.kernel - 1) * jump
     start -= window.margin * jump
@@ -46,16 +47,17 @@ def require_receptive_field(
 ) -> None:
   """Raises `ValueError` unless features can depend on nearly all of a square image.
 
-  That is `MIN_SHARE` of its side, and no pixels between windows: a model that sees less trains
-  without an error. `keys` are what made the layers, `{"model.part_encoder.strides": (2, 2, 1, 1)}`.
+  The receptive field must cover `MIN_SHARE` of its side, without pixels that no window sees. A
+  model that sees less would train without an error. `keys` are the config keys that determine the
+  layers, such as `{"model.part_encoder.strides": (2, 2, 1, 1)}`.
   """
-  made = ", ".join(f"config.{key} {value!r}" for key, value in keys.items())
+  settings = ", ".join(f"config.{key} {value!r}" for key, value in keys.items())
   try:
     covered = covered_side(canvas, windows)
   except ValueError as error:
-    raise ValueError(f"with {made} and config.data.canvas {canvas} {error}.") from None
+    raise ValueError(f"with {settings} and config.data.canvas {canvas} {error}.") from None
   if covered < MIN_SHARE * canvas or any(window.stride > window.kernel for window in windows):
     raise ValueError(
-      f"with {made} and config.data.canvas {canvas} features depend on {covered} of {canvas} rows"
-      " and columns at most, and a stride above its kernel skips pixels. Lower the former."
+      f"with {settings} and config.data.canvas {canvas} features depend on {covered} of {canvas}"
+      " rows and columns at most, and a stride above its kernel skips pixels. Lower the former."
     )

@@ -14,13 +14,13 @@ from scae_jax.typing import Array, Float, typed
 def hard_mask(presence: Array) -> Array:
   """-1e32 (1 - presence), as in the authors' release; no gradient flows to presences.
 
-  Unless presences are exactly 1, attention falls wholly on the most present element.
+  Unless presences are exactly 1, all attention is on the element of the largest presence.
   """
   return -1e32 * (1.0 - jax.lax.stop_gradient(presence))
 
 
-# What is added to the attention logits of elements that are present with some probability [b, n].
-# With log presence, attention is proportional to it.
+# Masks from presences [b, n], added to the attention logits of elements. With `log_presence`,
+# attention is proportional to presence.
 MASKS = {"log_presence": safe_log, "hard": hard_mask, "none": jnp.zeros_like}
 
 
@@ -29,7 +29,7 @@ class MultiHeadAttention(nn.Module):
 
   num_heads: int  # must divide features
   features: int  # width of queries, keys, values and output
-  # Of products and the result, such as `bfloat16`, with a softmax in float32; None: that of the
+  # Type of products and result, such as `bfloat16`, with a softmax in float32; None: that of the
   # inputs.
   compute_dtype: str | None = None
 
@@ -53,7 +53,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-  """Attention + residual, times presence, layer norm; MLP + residual, layer norm."""
+  """(Attention + residual) times presence, layer norm; MLP + residual, layer norm."""
 
   num_heads: int  # heads of the attention
   features: int  # width of the block; the MLP is twice as wide inside
@@ -80,8 +80,10 @@ class AttentionBlock(nn.Module):
 
 
 class SelfAttentionBlock(nn.Module):
-  """Every element attends to every element (SAB), or, when `num_inducing` is positive, to learned
-  points that have attended to all elements (ISAB)."""
+  """Elements attend to all elements (SAB), or to inducing points (ISAB).
+
+  Inducing points are learned, and attend to all elements first.
+  """
 
   num_heads: int  # heads of the attention
   features: int  # width
@@ -107,10 +109,10 @@ class SelfAttentionBlock(nn.Module):
 
 
 class SeedAttention(nn.Module):
-  """Widens elements by an affine map, then attends to them from learned seeds.
+  """Attention from learned seeds to elements that are widened by an affine map.
 
   The result is that of `MultiHeadAttention(seeds, widened elements)`. All its maps are affine, so
-  they are multiplied with one another first; only the narrow elements meet the result.
+  they are composed first and applied to the narrow elements.
   """
 
   num_heads: int  # must divide features
@@ -126,7 +128,7 @@ class SeedAttention(nn.Module):
     mask: Float[Array, "b n"],
     widen: tuple[Float[Array, "d f"], Float[Array, " f"]],
   ) -> Float[Array, "b k f"]:
-    """`mask` is added to the logits of each element; `widen` is kernel and bias."""
+    """`mask` is added to the logits of each element; `widen` has kernel and bias."""
     wide, heads = (self.features,), (self.num_heads, self.features // self.num_heads)
     query = nn.DenseGeneral(heads, name="query")(seeds) / math.sqrt(heads[1])
     key, key_bias = compose(widen, Affine(wide, heads, name="key")())
@@ -135,8 +137,8 @@ class SeedAttention(nn.Module):
 
     x = elements if self.compute_dtype is None else elements.astype(self.compute_dtype)
     query_of_elements = jnp.einsum("khe,dhe->hkd", query, key).astype(x.dtype)
-    at_least = jnp.promote_types(x.dtype, jnp.float32)
-    logits = jnp.einsum("hkd,bnd->bhkn", query_of_elements, x, preferred_element_type=at_least)
+    sum_type = jnp.promote_types(x.dtype, jnp.float32)
+    logits = jnp.einsum("hkd,bnd->bhkn", query_of_elements, x, preferred_element_type=sum_type)
     logits = logits + jnp.einsum("khe,he->hk", query, key_bias)[None, :, :, None]
     attention = jax.nn.softmax(logits + mask[:, None, None, :], axis=-1).astype(x.dtype)
     attended = jnp.einsum("bhkn,bnd->bkhd", attention, x)
@@ -148,10 +150,10 @@ class SeedAttention(nn.Module):
 
 
 class SetTransformer(nn.Module):
-  """Reads a set of elements with presences and writes a fixed number of vectors.
+  """Maps a set of elements with presences to a fixed number of vectors.
 
-  Linear map, self-attention blocks, linear map, then attention from learned seeds: the result does
-  not change when elements are permuted, together with their presences.
+  Linear map, self-attention blocks, linear map, then attention from learned seeds. The result is
+  invariant to permutations of the elements with their presences.
   """
 
   num_outputs: int  # number of seeds, k
@@ -161,8 +163,8 @@ class SetTransformer(nn.Module):
   features: int  # width of the blocks
   num_inducing: int  # inducing points of each block; 0 is full self-attention
   mask: str  # one of `MASKS`
-  # Of products and activations, such as `bfloat16`, with softmax and mask in float32; None: that of
-  # the elements, which is the result's in any case.
+  # Type of products and activations, such as `bfloat16`, with softmax and mask in float32; None:
+  # that of the elements. The result always has the type of the elements.
   compute_dtype: str | None = None
   norm_epsilon: float = 1e-6  # added to the variance in layer norm
 

@@ -40,7 +40,7 @@ def functions_of(model: "Model", batch_size: Any) -> Functions:
   def encode(*examples: Array) -> dict[str, Array]:
     batch = {**spec.blank_batch(examples[0].shape[0]), **dict(zip(names, examples, strict=True))}
     with by_definition():
-      return flat(system.look(variables, batch))
+      return flat(system.encode(variables, batch))
 
   found = jax.eval_shape(encode, *shapes)
   number = jax.ShapeDtypeStruct((), jnp.int32)

@@ -198,7 +198,7 @@ class Model:
   def _found_shapes(self) -> Encoding:
     """Shapes of what `encode` finds in a batch."""
     blank = self.spec.blank_batch(self.batch_size)
-    return jax.eval_shape(self.system.look, self.variables, blank)
+    return jax.eval_shape(self.system.encode, self.variables, blank)
 
   def _as_found(self, found: Encoding) -> Encoding:
     """The arrays on the host; ValueError unless their shapes are as `encode` gives them."""
@@ -222,7 +222,7 @@ class Model:
   def _find(self, variables: Any, batch: Batch, start: Array) -> Encoding:
     """The program of `encode`; labels of the batch are blank."""
     blank = self.spec.blank_batch(self.batch_size)
-    return self.system.look(variables, {**blank, **batch})
+    return self.system.encode(variables, {**blank, **batch})
 
   def _refined(self, steps: int) -> Callable[..., Encoding]:
     """The program of `encode` with free-form inference; an example's noise is by its number."""
@@ -237,7 +237,7 @@ class Model:
     def refine(variables: Any, batch: Batch, start: Array) -> Encoding:
       blank = self.spec.blank_batch(self.batch_size)
       numbers = start + jnp.arange(self.batch_size)
-      return free_form.find(
+      return free_form.encoding(
         variables, infer(variables, {**blank, **batch}, numbers).after.posterior
       )
 

@@ -1,7 +1,7 @@
-"""The over operator: templates painted onto one another, each hiding what is below it.
+"""The over operator: templates painted over one another.
 
-Porter and Duff's operator on colours that are multiplied by their alpha already, so that a warp,
-which fades into zeros outside a template, fades colour and alpha together.
+Porter and Duff's operator on premultiplied colours, which are multiplied by their alpha. A warp,
+which fades to zero outside a template, then fades colour and alpha together.
 """
 
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def over(colours: Float[Array, "m h w c"], alphas: Float[Array, "m h w"]) -> Flo
 
 @typed
 def visibility(alphas: Float[Array, "m h w"]) -> Float[Array, "m h w"]:
-  """How much of every layer shows through those above it: the product of their 1 - alpha."""
+  """The share of each layer that shows through the layers above: the product of their 1 - alpha."""
   through = jnp.cumprod(1.0 - alphas[::-1], axis=0)
   above = jnp.concatenate([jnp.ones_like(through[:1]), through[:-1]])
   return above[::-1]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from scae_jax.typing import Array, Float, typed
 
-# Edges of an image in [0, 1] that differ by less are rounding.
+# Smaller ranges of edges, for images in [0, 1], are rounding errors.
 MIN_EDGE = 1e-5
 
 
@@ -13,14 +13,15 @@ MIN_EDGE = 1e-5
 def sobel_edges(image: Float[Array, "h w c"]) -> Float[Array, "h w c 2"]:
   """Vertical and horizontal derivatives by the 3x3 Sobel kernels, borders reflected.
 
-  The first of the last axis is the derivative down the rows, the second across the columns, neither
-  divided by the kernel's sum (8).
+  On the last axis, the first entry is the derivative down the rows, the second across the columns.
+  Neither is divided by the sum (8) of the kernel's absolute entries.
   """
   smooth, derive = jnp.array([1.0, 2.0, 1.0]), jnp.array([-1.0, 0.0, 1.0])
   kernels = jnp.stack([jnp.outer(derive, smooth), jnp.outer(smooth, derive)], axis=-1)
   padded = jnp.pad(image, ((1, 1), (1, 1), (0, 0)), mode="reflect")
   planes = jnp.moveaxis(padded, -1, 0)[..., None]
-  # An accelerator's shorter floats would move the target by more than a step of a pixel.
+  # The lower default precision of an accelerator would change the target by more than one grey
+  # level.
   edges = jax.lax.conv_general_dilated(
     planes,
     kernels[:, :, None, :],

@@ -1,11 +1,11 @@
 """Poses: affine and similarity transforms of the plane.
 
-A pose is a 2x3 matrix `[A | t]` that takes a column `(x, y, 1)` in the coordinates of a part (or
-of an object) to the coordinates of what contains it. Image and template coordinates run over
-[-1, 1], x to the right and y down. As six numbers a pose is its matrix read row by row. Networks
-emit six *raw* numbers, which `affine_matrix` and `similarity_matrix` squash into a pose.
+A pose is a 2x3 matrix `[A | t]` that maps a column `(x, y, 1)` in the coordinates of a part (or an
+object) to the coordinates of the image (or the object). Image and template coordinates are in
+[-1, 1], x to the right and y down. As six numbers a pose is its matrix row by row. Networks output
+six *raw* numbers, which `affine_matrix` and `similarity_matrix` map to a pose.
 
-Everything here takes one pose; callers vmap.
+Functions take one pose; callers vmap.
 """
 
 import jax
@@ -22,9 +22,9 @@ FAR = 1e4
 def affine_matrix(raw: Float[Array, "6"], *, min_scale: float = MIN_SCALE) -> Float[Array, "2 3"]:
   """Affine pose from six unconstrained numbers.
 
-  They are scale x, scale y, in (min_scale, 1.01), rotation in turns (1 is 2 pi), shear, shift x and
-  shift y, in (-1, 1). The determinant is the product of the scales. Kosiorek et al. 2019, appendix
-  A.
+  In this order: scale x and scale y, in (min_scale, 1.01); rotation in turns (1 is 2 pi); shear,
+  shift x and shift y, in (-1, 1). The determinant is the product of the scales. Kosiorek et al.
+  2019, appendix A.
   """
   scale_x, scale_y = min_scale + (1 + MIN_SCALE - min_scale) * jax.nn.sigmoid(raw[:2])
   cos, sin = jnp.cos(_radians(raw[2])), jnp.sin(_radians(raw[2]))
@@ -35,7 +35,7 @@ def affine_matrix(raw: Float[Array, "6"], *, min_scale: float = MIN_SCALE) -> Fl
 
 @typed
 def similarity_matrix(raw: Float[Array, "6"]) -> Float[Array, "2 3"]:
-  """Similarity pose from the same six numbers; the second scale and the shear are not read."""
+  """Similarity pose from the same six numbers; the second scale and the shear are ignored."""
   scale = jax.nn.sigmoid(raw[0]) + MIN_SCALE
   cos, sin = jnp.cos(_radians(raw[2])), jnp.sin(_radians(raw[2]))
   shift_x, shift_y = jnp.tanh(5 * raw[4]), jnp.tanh(5 * raw[5])
@@ -51,9 +51,9 @@ def pose_matrix(raw: Float[Array, "6"], *, similarity: bool) -> Float[Array, "2 
 
 @typed
 def rotation(degrees: Float[Array, ""]) -> Float[Array, "2 3"]:
-  """The pose that turns by an angle in degrees, counter-clockwise as one sees the picture.
+  """The pose that rotates by an angle in degrees, counter-clockwise in the displayed image.
 
-  So does `scae_jax.data.affine.rotation`; the rotation in `affine_matrix` has the opposite sign.
+  The sign is that of `scae_jax.data.affine.rotation`, and opposite to that in `affine_matrix`.
   """
   cos, sin = jnp.cos(jnp.deg2rad(degrees)), jnp.sin(jnp.deg2rad(degrees))
   zero = jnp.zeros(())
@@ -61,7 +61,7 @@ def rotation(degrees: Float[Array, ""]) -> Float[Array, "2 3"]:
 
 
 def identity() -> Float[Array, "2 3"]:
-  """The pose that moves nothing."""
+  """The identity pose."""
   return jnp.eye(2, 3)
 
 
@@ -75,17 +75,18 @@ def compose(outer: Float[Array, "2 3"], inner: Float[Array, "2 3"]) -> Float[Arr
 
 @typed
 def determinant(pose: Float[Array, "2 3"]) -> Float[Array, ""]:
-  """Signed area that the pose gives to a unit of area."""
+  """The determinant of A: the signed factor by which the pose scales areas."""
   return pose[0, 0] * pose[1, 1] - pose[0, 1] * pose[1, 0]
 
 
 @typed
 def invert(pose: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
-  """The pose that undoes this one: `[A^-1 | -A^-1 t]`.
+  """The inverse pose: `[A^-1 | -A^-1 t]`.
 
   Poses from `affine_matrix` have a determinant of at least 1e-4, compositions of two at least 1e-8.
-  A pose that has collapsed below 1e-12 (an average of votes can) has no inverse: what is returned
-  takes every point to (1e4, 1e4), far outside any template, and has no gradient.
+  A pose with a determinant below 1e-12, as an average of votes can have, is collapsed and has no
+  inverse. The result then maps every point to (1e4, 1e4), far outside any template, without a
+  gradient.
   """
   det = determinant(pose)
   collapsed = jnp.abs(det) < MIN_DETERMINANT
@@ -97,13 +98,13 @@ def invert(pose: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
 
 
 def _radians(turns: Float[Array, ""]) -> Float[Array, ""]:
-  """The angle of a number of turns, less whole turns where there are too many."""
-  # From 2^23 on every float32 is a whole number; times 2 pi, the largest would be infinite.
+  """The angle of a number of turns; from 2^23 turns on, whole turns are removed."""
+  # From 2^23 on every float32 is a whole number; the largest times 2 pi would be infinite.
   whole = jnp.where(jnp.abs(turns) < 2**23, 0.0, turns)
   return 2 * jnp.pi * (turns - jax.lax.stop_gradient(whole))
 
 
 def _product(left: Array, right: Array) -> Array:
-  """Matrix product of the same precision on every device."""
-  # An accelerator's shorter floats would move a template by a tenth of a pixel.
+  """Matrix product in full precision on every device."""
+  # The lower default precision of an accelerator would move a template by a tenth of a pixel.
   return jnp.matmul(left, right, precision="highest")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from scae_jax.typing import Array, Float, typed
 
-# Of the spread loss: where its margin starts, how far it rises, and after how many scales halfway.
+# Margin of the spread loss: its start, its rise, and its midpoint in multiples of the scale.
 FIRST_MARGIN, MARGIN_RISE, MARGIN_MIDDLE = 0.2, 0.79, 4.0
 
 
@@ -32,10 +32,10 @@ def margin_loss(
 def spread_loss(
   activation: Float[Array, " k"], present: Float[Array, " k"], margin: Float[Array, ""]
 ) -> Float[Array, ""]:
-  """sum over absent classes i of max(0, m - (a_t - a_i))^2, t being the present class.
+  """sum over absent classes i of max(0, m - (a_t - a_i))^2, with t the present class.
 
-  `present` is 1 for classes in the image and 0 for the others. Of several present classes each
-  counts as t in turn. Hinton, Sabour and Frosst 2018, equation 3.
+  `present` is 1 for classes in the image and 0 for the others. With several present classes the sum
+  is also over t. Hinton, Sabour and Frosst 2018, equation 3.
   """
   lead = activation[:, None] - activation[None, :]
   cost = jnp.square(jax.nn.relu(margin - lead))
@@ -44,10 +44,10 @@ def spread_loss(
 
 @typed
 def spread_margin(step: Float[Array, ""], scale: float) -> Float[Array, ""]:
-  """0.2 + 0.79 sigmoid(min(10, step / scale - 4)): small first, so that no capsule dies early.
+  """0.2 + 0.79 sigmoid(min(10, step / scale - 4)): small at first, so that no capsule dies early.
 
-  Hinton, Sabour and Frosst 2018 raise it from 0.2 to 0.9 along a line; this is the schedule that
-  the authors gave when asked, there with a scale of 50,000 steps.
+  Hinton, Sabour and Frosst 2018 raise it linearly from 0.2 to 0.9. This is the schedule that the
+  authors gave later when asked, with a scale of 50,000 steps.
   """
   progress = jnp.minimum(10.0, step / scale - MARGIN_MIDDLE)
   return FIRST_MARGIN + MARGIN_RISE * jax.nn.sigmoid(progress)

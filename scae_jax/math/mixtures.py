@@ -1,7 +1,8 @@
-"""Gaussian mixtures over templates: every pixel is explained by one part or by the background.
+"""Gaussian mixtures over templates: each pixel is explained by one part or by the background.
 
-Functions take one example. A part has at each pixel a mean (its warped, coloured template) and a
-mixing logit; the background has the same everywhere. Kosiorek et al. 2019, section 2.2.
+Functions take one example. At each pixel a part has a mean (its warped, coloured template) and a
+mixing logit. The background has the same mean and logit at all pixels. Kosiorek et al. 2019,
+section 2.2.
 """
 
 import jax
@@ -10,14 +11,14 @@ from flax import struct
 
 from scae_jax.typing import Array, Float, typed
 
-# Probabilities below this count as this in a logarithm; their gradient is zero.
+# Logarithms treat smaller probabilities as this one, with a gradient of zero.
 MIN_PROB = 1e-16
 HALF_LOG_2PI = 0.9189385332046727
 
 
 @typed
 def safe_log(prob: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-  """log(prob), finite in value and gradient for prob 0: `log(1e-16)` and 0 there."""
+  """log(prob); for prob below 1e-16 the value is log(1e-16) and the gradient 0."""
   small = prob < MIN_PROB
   return jnp.where(small, jnp.log(MIN_PROB), jnp.log(jnp.where(small, 1.0, prob)))
 
@@ -49,10 +50,10 @@ def pixel_mixture(
   background_logit: Float[Array, ""],
   scale: Float[Array, ""],
 ) -> PixelMixture:
-  """The mixture of one image: part logits get log presence added, then all are normalised.
+  """The mixture of one image: log presence is added to part logits, then all are normalised.
 
-  Logits of parts are warped alphas, or what stands in for them (`PartDecoder.mixing`). Presences
-  are in [0, 1]. The background's mean is its brightness in every channel.
+  Logits of parts are warped alphas, or those of coupled mixing (`PartDecoder.mixing`). Presences
+  are in [0, 1]. The background's mean is its brightness in all channels.
   """
   height, width, channels = part_mean.shape[1:]
   logits = part_logits + safe_log(presence)[:, None, None]

@@ -1,4 +1,4 @@
-"""Numbers that change while training: straight lines between points (step, value)."""
+"""Schedules: piecewise linear functions of the step, given by points (step, value)."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,10 @@ from scae_jax.typing import Array
 
 
 def line_through(points: Points) -> Callable[[Array | int], Array] | None:
-  """The value at a step: the first point's before it, the last one's after it, a line between.
+  """The schedule as a function of the step; None without points.
 
-  Steps are counted from 0 and rise. None where there are no points.
+  It is linear between points, and constant before the first and after the last point. Steps are
+  counted from 0; those of the points increase.
   """
   if not points:
     return None

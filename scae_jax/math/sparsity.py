@@ -1,8 +1,8 @@
-"""Sparsity of capsule activations: few capsules an example, every capsule in some examples.
+"""Sparsity of capsule activations: few capsules in each example, each capsule in some examples.
 
-Statistics over a batch, two scalars to be minimised. Where a batch is split over devices
-(`shards`), "between" sees all of its examples and "within" is the mean over the device's own.
-Kosiorek et al. 2019, section 2.4.
+Functions of a batch give two scalars to minimise. If a batch is split over devices (`shards`),
+"between" is of all its examples, and "within" is the mean over the examples of the device. Kosiorek
+et al. 2019, section 2.4.
 
 "Between" is a function of the batch's mean activations. Its mean over batches exceeds its value at
 the mean over all examples, by a multiple of the variance of activations. Minimising this excess
@@ -18,13 +18,13 @@ from scae_jax import shards
 from scae_jax.math.mixtures import safe_log
 from scae_jax.typing import Array, Float, typed
 
-# Added to a sum before dividing by it, so that an example with no activation gives zeros.
+# Added to a sum before dividing by it, so that an example without activation gives zeros.
 EPSILON = 1e-8
-MIN_SHARE = 1e-6  # of an object in an image's mass, where it is compared with another's
+MIN_SHARE = 1e-6  # added to an object's share of an image's mass, so that logarithms are finite
 
 
 class Sparsity(NamedTuple):
-  """Sparsity within an example and between examples, [] each."""
+  """Sparsity within examples and between examples, [] each."""
 
   within: Array
   between: Array
@@ -38,11 +38,11 @@ def l2(
   *,
   unbiased: bool = False,
 ) -> Sparsity:
-  """Squared distance of presences from an even share of capsules among classes.
+  """Squared distance of summed presences from an even share of capsules among classes.
 
-  within = mean_b (sum_k a_bk - K / C)^2, between = mean_k (sum_b a_bk - B / C)^2, a a presence.
-  `within_constant` stands in for K / C, the number of capsules that an example should switch on.
-  `unbiased` subtracts B var_k from each square, with the sample's variance of a_bk over b.
+  within = mean_b (sum_k a_bk - K / C)^2, between = mean_k (sum_b a_bk - B / C)^2, with presences a.
+  `within_constant` replaces K / C, the number of capsules that should be present in an example.
+  `unbiased` subtracts B var_k from each square, with var_k the sample variance of a_bk over b.
   """
   num_capsules = presence.shape[1]
   batch = len(presence) * shards.count()
@@ -59,8 +59,8 @@ def l2(
 def entropy(mass: Float[Array, "b k"], *, unbiased: bool = False) -> Sparsity:
   """Entropies, nats: within = mean_b H(mass_b / sum), between = -H(sum_b mass_b / sum).
 
-  The second is negated because it is to be maximised: activity spreads over all capsules.
-  `unbiased` adds to that H its expected deficit to second order, sum_k var_k / (2 p_k), with p the
+  The second entropy is to be maximised, so it is negated: activity spreads over all capsules.
+  `unbiased` adds to it its expected deficit to second order, sum_k var_k / (2 p_k), with p the
   shares of the batch's mass and var_k the sampling variance of p_k.
   """
   within = jnp.mean(_entropy(mass))
@@ -81,7 +81,7 @@ def kl(mass: Float[Array, "b k"], *, unbiased: bool = False) -> Sparsity:
   """Divergences from the uniform distribution over capsules, nats.
 
   within = -mean_b KL(mass_b / sum, uniform), between = KL(sum_b mass_b / sum, uniform). Gradients
-  are those of `entropy`; the values say how far from uniform each is.
+  are those of `entropy`.
   """
   log_capsules = jnp.log(mass.shape[1])
   sparsity = entropy(mass, unbiased=unbiased)
@@ -90,25 +90,26 @@ def kl(mass: Float[Array, "b k"], *, unbiased: bool = False) -> Sparsity:
 
 @typed
 def view_divergence(mass: Float[Array, "b k"]) -> Float[Array, ""]:
-  """How far the shares of mass differ in two views of an image, nats; not in the paper.
+  """Symmetric divergence of the masses of two views of an image, nats; not in the paper.
 
-  Examples 2 i and 2 i + 1 are views of one image, so b is even. The mean over images of KL(p, q) +
-  KL(q, p), with p and q the masses divided by their sums, plus 1e-6 each so that logarithms are
-  finite. It asks that no mass moves from one object to another when the image is turned, so such
-  objects share it. Alone it would be least where one object explains every image.
+  Examples 2 i and 2 i + 1 are views of one image, so b is even. It is the mean over images of
+  KL(p, q) + KL(q, p), with p and q the masses divided by their sums, plus 1e-6 so that logarithms
+  are finite. It penalises mass that moves from one object to another between the views; such
+  objects come to share the mass. Its minimum alone is trivial: one object explains every image.
 
-  Of weight v, beside the entropy within an example of weight w, it drives nearly even shares apart
-  only where their correlation between the two views is above 1 - w / (4 v), to second order.
-  Elsewhere the two terms make the masses of all images the same.
+  Let v be its weight and w that of the entropy within an example. To second order, uniform mass is
+  unstable only if its correlation between views exceeds 1 - w / (4 v). Otherwise the two terms make
+  the masses of all images the same.
   """
   share = mass / (jnp.sum(mass, axis=1, keepdims=True) + EPSILON) + MIN_SHARE
   share = share.reshape(-1, 2, mass.shape[1])
-  difference = share[:, 0] - share[:, 1], jnp.log(share[:, 0]) - jnp.log(share[:, 1])
-  return jnp.mean(jnp.sum(difference[0] * difference[1], axis=1))
+  difference = share[:, 0] - share[:, 1]
+  log_ratio = jnp.log(share[:, 0]) - jnp.log(share[:, 1])
+  return jnp.mean(jnp.sum(difference * log_ratio, axis=1))
 
 
 def _variance(activation: Array) -> Array:
-  """The sample's variance of activations [b, k] over the batch, [k]; 0 of one example."""
+  """Sample variance of activations [b, k] over the batch, [k]; 0 for one example."""
   batch = len(activation) * shards.count()
   centred = activation - shards.sum_over_batch(activation)[None] / batch
   return shards.sum_over_batch(jnp.square(centred)) / max(batch - 1, 1)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from scae_jax.math import geometry
 from scae_jax.typing import Array, Float, Int, typed
 
-# How `warp_templates` computes; results and gradients are the same but for rounding.
+# Methods of `warp_templates`; results and gradients are equal up to rounding.
 METHODS = ("gather", "products")
 
 
@@ -22,17 +22,17 @@ METHODS = ("gather", "products")
 def template_position(
   pose: Float[Array, "2 3"], side: int, height: int, width: int
 ) -> tuple[Float[Array, "h w"], Float[Array, "h w"]]:
-  """Where in a template of this side each pixel of an image looks: pose^-1 of the pixel.
+  """The position in a template that each pixel of an image samples: pose^-1 of the pixel.
 
-  Returns rows and columns, in template pixels: 0 is the centre of the first pixel.
+  Returns rows and columns, in template pixels; 0 is the centre of the first pixel.
   """
   y, x = jnp.meshgrid(jnp.linspace(-1, 1, height), jnp.linspace(-1, 1, width), indexing="ij")
   grid = jnp.stack([x, y, jnp.ones_like(x)]).reshape(3, height * width)
   inverse = geometry.invert(pose)
 
   def coordinate(row: Array) -> Array:
-    # One matrix product for all poses of a batch, and so is its gradient; in full precision,
-    # because an accelerator's shorter floats would move a template by a tenth of a pixel.
+    # One matrix product for all poses of a batch, and one for its gradient. In full precision: the
+    # lower default of an accelerator would move a template by a tenth of a pixel.
     position = jnp.matmul(row, grid, precision="highest")
     return ((position + 1) * ((side - 1) / 2)).reshape(height, width)
 
@@ -74,10 +74,10 @@ def warp_templates(
   """Every template of a shared bank, warped by its pose in every example.
 
   It is `warp_template` vmapped, with a faster gradient. `gather`: the backward pass gathers the
-  corners again instead of keeping them, and adds to the bank in one scatter of packed shares.
-  `products`: matrix products; nothing is gathered or scattered. None: `products` on a
-  TPU, where it is expected to be faster (no TPU was measured), and elsewhere `gather`, which is the
-  faster one on a CPU and on an H100 (results/benchmarks). ValueError of another method.
+  corners again instead of storing them, and adds to the bank in one scatter of packed shares.
+  `products`: matrix products, without gather or scatter. None: `products` on a TPU, where it is
+  expected to be faster (no TPU was measured), otherwise `gather`, which is faster on a CPU and on
+  an H100 (results/benchmarks). ValueError for another method.
   """
   method = method or ("products" if jax.default_backend() == "tpu" else "gather")
   if method not in METHODS:
@@ -96,16 +96,16 @@ def warp_templates(
 def every_nth_pixel(
   poses: Float[Array, "m 2 3"], target: Float[Array, "h w c"], phase: Int[Array, "2"], stride: int
 ) -> tuple[Float[Array, "m 2 3"], Float[Array, "h2 w2 c"]]:
-  """Every n-th pixel of an image as a small image, and the poses of parts there; n is the stride.
+  """Every n-th pixel of an image as a small image, and the poses in it; n is the stride.
 
-  Parts that are warped to the small image have the values that they have at these pixels of the
-  whole one, a square whose side is a multiple of the stride. `phase` is row and column of the first
-  pixel, below the stride. Returns the poses, in coordinates of the small image, and that image.
+  Returns the poses in coordinates of the small image, and that image. Templates that are warped to
+  it have the values of these pixels in the whole image. The whole image is a square whose side is a
+  multiple of the stride. `phase` is row and column of the first pixel, below the stride.
   """
   side, _, channels = target.shape
   small = side // stride
   target = target.reshape(small, stride, small, stride, channels)[:, phase[0], :, phase[1]]
-  # From coordinates of the grid to those of the image: corners are aligned in both.
+  # From coordinates of the small image to those of the image: corners are aligned in both.
   scale = stride * (small - 1) / (side - 1)
   shift = scale - 1 + 2 * phase[::-1].astype(jnp.float32) / (side - 1)
   to_grid = jnp.concatenate([jnp.eye(2), -shift[:, None]], axis=1) / scale
@@ -113,31 +113,31 @@ def every_nth_pixel(
 
 
 def _sample_by_products(templates: Array, rows: Array, columns: Array) -> Array:
-  """`sample_bilinear` of templates [m, t, t, c] at positions [b, m, h, w], for units that multiply.
+  """`sample_bilinear` of templates [m, t, t, c] at positions [b, m, h, w], by matrix products.
 
-  A pixel that looks at row r and column c of a template sees
+  The value at row r and column c of a template is
 
     sum_ij [1 - |r - i|]+ [1 - |c - j|]+ template[i, j]
 
-  (Jaderberg et al. 2015, "Spatial Transformer Networks", equation 5): t^2 products where a gather
-  takes four, but nothing is read or added to by index. Returns [b, m, h, w, c].
+  (Jaderberg et al. 2015, "Spatial Transformer Networks", equation 5). It takes t^2 products instead
+  of the four of a gather, but no access by index. Returns [b, m, h, w, c].
   """
 
   pixels = jnp.arange(templates.shape[1], dtype=rows.dtype).reshape(1, 1, 1, 1, -1)
 
   def weights(position: Array) -> Array:
     distance = position[..., None] - pixels
-    # At whole positions the slope is the one to the right, as of a gather.
+    # At whole positions the slope is the one to the right, as for a gather.
     weight = jnp.where(distance < 0, 1 + distance, 1 - distance)
     return jnp.where((distance >= -1) & (distance < 1), weight, 0)
 
-  # In full precision: products in an accelerator's shorter floats would blur a template.
+  # In full precision: the lower default of an accelerator would blur a template.
   across = jnp.einsum("bmhwj,mijc->bmhwic", weights(columns), templates, precision="highest")
   return jnp.einsum("bmhwic,bmhwi->bmhwc", across, weights(rows), precision="highest")
 
 
 def locate(side: int, rows: Array, columns: Array) -> tuple[Int[Array, "..."], Array, Array]:
-  """Row of `_neighbours` that holds a position's corners, and how far down and right it lies.
+  """The row of `_neighbours` with a position's corners, and its offsets down and right in the cell.
 
   Positions, in template pixels, are clipped to one pixel beyond the outermost.
   """
@@ -148,10 +148,10 @@ def locate(side: int, rows: Array, columns: Array) -> tuple[Int[Array, "..."], A
 
 
 def _neighbours(template: Array) -> Array:
-  """Every pixel beside its right, lower and lower right neighbour, [(t + 3)^2, 4 c].
+  """Each pixel with its right, lower and lower right neighbour, [(t + 3)^2, 4 c].
 
-  One gather of 4 c numbers then replaces four. There is a ring of zeros around the template, and a
-  second one at the far end, so that no pixel that is read has values of another row.
+  One gather of 4 c numbers then replaces four. The template has a ring of zeros around it, and a
+  second one below and on the right, so that neighbours never come from another row.
   """
   side, _, channels = template.shape
   stride = side + 3
@@ -183,7 +183,7 @@ def _gather_bank_backward(saved: tuple[Array, ...], gradient: Array) -> tuple[Ar
   start = jnp.arange(num_templates, dtype=jnp.int32) * (side + 3) ** 2
   index = index + start[None, :, None, None]
   packed = _bank_table(templates).at[index].get(mode="clip")
-  # Top left, top right, low left and low right, each channel an array [b, m, h, w] of its own: with
+  # Top left, top right, low left and low right, each channel a separate array [b, m, h, w]: with
   # channels last the gradient would take a CPU five times as long.
   corners = [[packed[..., corner * channels + i] for i in range(channels)] for corner in range(4)]
   rows_gradient, columns_gradient = jnp.zeros_like(rows), jnp.zeros_like(columns)
@@ -196,15 +196,15 @@ def _gather_bank_backward(saved: tuple[Array, ...], gradient: Array) -> tuple[Ar
   def inside(position: Array) -> Array:
     return ((position > -1) & (position < side)).astype(position.dtype)
 
-  of_bank = _scattered(templates, index, down, right, gradient)
-  return of_bank, inside(rows) * rows_gradient, inside(columns) * columns_gradient
+  bank_gradient = _scattered(templates, index, down, right, gradient)
+  return bank_gradient, inside(rows) * rows_gradient, inside(columns) * columns_gradient
 
 
 def _scattered(templates: Array, index: Array, down: Array, right: Array, gradient: Array) -> Array:
-  """Gradient of a bank [m, t, t, c]: every pixel's share is added to its four corners."""
+  """Gradient of a bank [m, t, t, c]: each pixel's gradient is added to its four corners."""
   side, channels = templates.shape[2:]
-  # Weights (1 - d, d) of the two rows and the two columns; their products go to the corners in the
-  # order of `_neighbours`. Written without a concatenation, which XLA would evaluate by branching.
+  # Weights (1 - d, d) of the two rows and the two columns; their products are those of the corners,
+  # in the order of `_neighbours`. Without a concatenation, which XLA would evaluate by branching.
   second = jnp.array([0.0, 1.0]).reshape(1, 1, 1, 1, 2)
   by_row = (1 - down)[..., None] + second * (2 * down - 1)[..., None]
   by_column = (1 - right)[..., None] + second * (2 * right - 1)[..., None]

@@ -3,10 +3,10 @@
     python train.py --config=configs/mnist.py:official,ablation=no_posterior_sparsity
     python train.py --config=configs/digits.py:ablation=no_noise+no_deformations
 
-Kosiorek et al. 2019, section 3.3, has most of them. A weight of zero stays zero under
-`loss.schedule`. Without special features nothing can be coloured by them, so colour goes too. The
-MLP has hidden layers of 16 an object capsule, as the set transformer on MNIST; with the width of 64
-of the colour configs it would have some 150 million parameters.
+Most are from Kosiorek et al. 2019, section 3.3. `loss.schedule` multiplies weights, so a weight of
+zero stays zero. Colours are computed from special features, so without these parts have no colour.
+The MLP has 16 hidden units for each object capsule, the width of the set transformer on MNIST; with
+the width of 64 of the colour configs it would have some 150 million parameters.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ POSTERIOR = {"loss.weights.posterior_within": 0.0, "loss.weights.posterior_betwe
 PRIOR = {"loss.weights.prior_within": 0.0, "loss.weights.prior_between": 0.0}
 OBJECT_NOISE = {"model.object_decoder.presence_noise": 0.0}
 PART_NOISE = {"model.part_encoder.presence_noise": 0.0}
-# Name, what it leaves out, and the config keys that do it; nothing else changes.
+# For each name: what changes in a sentence, and the config keys that change.
 MENU = {
   "no_posterior_sparsity": ("posterior mass need not be sparse", POSTERIOR),
   "no_prior_sparsity": ("presences of objects need not be sparse", PRIOR),
@@ -62,9 +62,9 @@ ABLATIONS = {name: sentence for name, (sentence, _) in MENU.items()}
 
 
 def split(preset: str) -> tuple[str, tuple[str, ...]]:
-  """`official,ablation=a+b` is ("official", ("a", "b")); both halves may be missing.
+  """Splits `official,ablation=a+b` into ("official", ("a", "b")); both parts are optional.
 
-  ValueError of what cannot be read so.
+  ValueError if the string has another form.
   """
   base, *items = preset.split(",")
   if "=" in base:
@@ -82,10 +82,10 @@ def split(preset: str) -> tuple[str, tuple[str, ...]]:
 
 
 def apply(config: ConfigDict, names: tuple[str, ...]) -> ConfigDict:
-  """The config with some ablations, changed in place.
+  """Applies ablations to the config, in place, and returns it.
 
-  `ValueError` if there is no such ablation, it changes nothing in this config, or two of them want
-  different values of one key.
+  ValueError if an ablation is unknown or changes nothing in this config, or if two set a key to
+  different values.
   """
   changed = {}
   for name in names:
@@ -95,7 +95,7 @@ def apply(config: ConfigDict, names: tuple[str, ...]) -> ConfigDict:
     changes = MENU[name][1]
     for key in changes:
       if key in changed and changed[key] != changes[key]:
-        raise ValueError(f"ablation {name!r} and another one want different values of {key}")
+        raise ValueError(f"ablation {name!r} and another one set {key} to different values")
     before = config.to_dict()
     config.update_from_flattened_dict(changes)
     if config.to_dict() == before:

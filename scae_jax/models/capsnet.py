@@ -1,4 +1,4 @@
-"""CapsNet: capsules are vectors; the length of a class capsule is the certainty of its class.
+"""CapsNet: capsules are vectors; the length of a class capsule is the probability of its class.
 
 Sabour, Frosst and Hinton 2017, "Dynamic Routing Between Capsules", arXiv 1710.09829.
 """
@@ -26,7 +26,7 @@ from scae_jax.models.system import Encoding, LossOptions, Spec, System, build_mo
 from scae_jax.typing import Array, Batch, Float, Int, typed
 
 GRADIENTS = ("all", "last")
-# Of the figure that shows what each number of a capsule means.
+# Changes of each number of a capsule, in the figure of capsule dimensions.
 OFFSETS = np.linspace(-0.25, 0.25, 11, dtype=np.float32)
 NUM_PERTURBED = 3
 
@@ -45,13 +45,13 @@ class CapsNetOutput:
   """Everything that one pass computes."""
 
   lengths: Float[Array, "b k"]  # of the class capsules, in [0, 1)
-  # Which class each primary capsule was coupled to, with a leading batch axis; its parents are the
-  # class capsules' vectors.
+  # Couplings of primary capsules to classes, with a leading batch axis; its parents are the class
+  # capsules' vectors.
   routing: dynamic.DynamicRouting
   # The classes that are reconstructed: the true ones in training, those with the longest capsules
   # otherwise.
   drawn: Int[Array, "b labels"]
-  # In [0, 1], what the capsules of these classes say the image of each is.
+  # In [0, 1], the image that the decoder draws from the capsule of each of these classes.
   reconstruction: Float[Array, "b labels h w c"]
 
 
@@ -64,14 +64,14 @@ class CapsNet(nn.Module):
   """
 
   conv_width: Annotated[int, between(1, MAX_WIDTH)]  # channels of the first convolution
-  conv_kernel: Annotated[int, between(1, MAX_KERNEL)]  # its side, pixels
+  conv_kernel: Annotated[int, between(1, MAX_KERNEL)]  # side of its kernel, pixels
   primary_types: Annotated[int, between(1, MAX_WIDTH)]  # primary capsules at each position
   primary_features: Annotated[int, between(1, MAX_WIDTH)]  # numbers of a primary capsule
-  primary_kernel: Annotated[int, between(1, MAX_KERNEL)]  # side of their convolution, pixels
-  primary_stride: Annotated[int, between(1, MAX_KERNEL)]  # of their convolution
+  primary_kernel: Annotated[int, between(1, MAX_KERNEL)]  # side of their kernel, pixels
+  primary_stride: Annotated[int, between(1, MAX_KERNEL)]  # stride of their convolution
   class_features: Annotated[int, between(1, MAX_WIDTH)]  # numbers of a class capsule
   routing_iterations: Annotated[int, between(1, MAX_ITERATIONS)]  # of dynamic routing
-  # Whether gradients flow through `all` iterations or the `last` alone.
+  # Whether gradients flow through `all` iterations or only through the `last`.
   routing_gradient: Annotated[str, one_of(*GRADIENTS)]
   # Hidden units of the decoder's layers.
   decoder_widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
@@ -96,38 +96,40 @@ class CapsNet(nn.Module):
     primary = dynamic.squash(x.reshape(image.shape[0], -1, self.primary_features))
     routing = self.class_capsules(primary)
     lengths = dynamic.length(routing.parents)
-    said = supervised.answers(lengths, labels.shape[1])
-    drawn = labels if train else in_order_of(labels, said)
+    predicted = supervised.answers(lengths, labels.shape[1])
+    drawn = labels if train else in_order_of(labels, predicted)
     return CapsNetOutput(lengths, routing, drawn, self._decode_each(routing.parents, drawn))
 
   def _decode_each(self, capsules: Array, classes: Array) -> Array:
-    """Images [b, n, h, w, c] of some classes [b, n], each from its capsule alone, [b, k, d]."""
+    """Images [b, n, h, w, c] of classes [b, n], each decoded from its own capsule, [b, k, d]."""
     mask = jax.nn.one_hot(classes, self.num_classes)
     return self._decode(mask[..., None] * capsules[:, None])
 
   def _decode(self, masked: Array) -> Array:
-    """Images [..., h, w, c] from capsules [..., k, d] of which all but one are zero."""
+    """Images [..., h, w, c] from capsules [..., k, d]; all but one of the k are zero."""
     pixels = self.decoder(masked.reshape(*masked.shape[:-2], -1))
     shape = (self.canvas, self.canvas, self.channels)
     return jax.nn.sigmoid(pixels).reshape(*masked.shape[:-2], *shape)
 
-  def find(self, batch: Batch) -> Encoding:
-    """What `Encoding` has of images: presences are the lengths of capsules."""
+  def encoding(self, batch: Batch) -> Encoding:
+    """Encodes images; presences and scores are the lengths of capsules."""
     output = self(batch, train=False)
     lengths = output.lengths
     return Encoding(object_presence=lengths, object_poses=output.routing.parents, scores=lengths)
 
   def draw_from_objects(
-    self, found: Encoding, number: Array, canvas: int, *, num_labels: int
+    self, encoding: Encoding, number: Array, canvas: int, *, num_labels: int
   ) -> Array:
-    """Images [b, h, w, c] from the capsules that are longest, of two labels the lighter of both;
-    see `system.Draw`."""
-    longest = supervised.answers(jnp.asarray(found.object_presence), num_labels)
-    drawn = jnp.where(number < 0, longest, number)
-    return jnp.max(self._decode_each(jnp.asarray(found.object_poses), drawn), axis=1)
+    """Images [b, h, w, c] from the longest capsule; see `system.Draw`.
+
+    With two labels the two longest are decoded, and each pixel is the lighter of both images.
+    """
+    longest = supervised.answers(jnp.asarray(encoding.object_presence), num_labels)
+    classes = jnp.where(number < 0, longest, number)
+    return jnp.max(self._decode_each(jnp.asarray(encoding.object_poses), classes), axis=1)
 
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
-    """Arrays of the figures: reconstructions, what the numbers of capsules mean, one routing."""
+    """Arrays of the figures: reconstructions, capsule dimensions, and the routing of an example."""
     output = self(batch, train=False)
     routing = {name: getattr(output.routing, name)[0] for name in ("coupling", "agreement")}
     return {
@@ -137,7 +139,7 @@ class CapsNet(nn.Module):
     }
 
   def _perturbed(self, output: CapsNetOutput) -> Array:
-    """Images [n, d, s, h, w, c] of a few examples with one number of the capsule changed by s."""
+    """Images [n, d, s, h, w, c] of a few examples, with number d of the capsule changed by s."""
     capsules = output.routing.parents[:NUM_PERTURBED]
     mask = jax.nn.one_hot(output.drawn[:NUM_PERTURBED, 0], self.num_classes)
     changes = OFFSETS[:, None] * np.eye(self.class_features, dtype=np.float32)[:, None]
@@ -146,18 +148,18 @@ class CapsNet(nn.Module):
 
 
 class ClassCapsules(nn.Module):
-  """Primary capsules, each with a linear map to every class, routed by agreement."""
+  """Class capsules: linear predictions of the primary capsules, routed by agreement."""
 
   num_classes: int  # k
   features: int  # numbers of a class capsule
   iterations: int  # of routing
-  through_all: bool  # whether gradients flow through all of them
+  through_all: bool  # whether gradients flow through all iterations
 
   @nn.compact
   @typed
   def __call__(self, primary: Float[Array, "b n d"]) -> dynamic.DynamicRouting:
     shape = (primary.shape[1], self.num_classes, primary.shape[2], self.features)
-    # The deviation of the authors' release.
+    # The standard deviation of the authors' release.
     maps = self.param("maps", nn.initializers.truncated_normal(0.1), shape, jnp.float32)
     predictions = jnp.einsum("bnd,nkde->bnke", primary, maps)
     route = functools.partial(
@@ -168,27 +170,28 @@ class ClassCapsules(nn.Module):
 
 @typed
 def in_order_of(
-  labels: Int[Array, "b labels"], said: Int[Array, "b labels"]
+  labels: Int[Array, "b labels"], predicted: Int[Array, "b labels"]
 ) -> Int[Array, "b labels"]:
-  """Predicted classes; of two, in the order in which more of them equal the label there."""
-  exchanged = said[:, ::-1]
-  as_they_are = jnp.sum(said == labels, axis=1, keepdims=True)
-  is_better = jnp.sum(exchanged == labels, axis=1, keepdims=True) > as_they_are
-  return jnp.where(is_better, exchanged, said)
+  """Predicted classes, swapped where that makes more of them equal to their labels."""
+  swapped = predicted[:, ::-1]
+  matches = jnp.sum(predicted == labels, axis=1, keepdims=True)
+  is_better = jnp.sum(swapped == labels, axis=1, keepdims=True) > matches
+  return jnp.where(is_better, swapped, predicted)
 
 
 def _reconstructions(batch: Batch, output: CapsNetOutput) -> dict[str, dict[str, Array]]:
-  drawn = {"label": system.labels_of(batch), "predicted": output.drawn}
+  classes = {"label": system.labels_of(batch), "predicted": output.drawn}
   if "sources" not in batch:
-    drawn = {name: array[:, 0] for name, array in drawn.items()}
-    shown = drawn | {"image": batch["image"], "reconstruction": output.reconstruction[:, 0]}
-    return {"class_reconstructions": shown}
-  shown = drawn | {name: batch[name] for name in ("image", "sources")}
-  return {"overlaid_reconstructions": shown | {"reconstructions": output.reconstruction}}
+    classes = {name: array[:, 0] for name, array in classes.items()}
+    images = {"image": batch["image"], "reconstruction": output.reconstruction[:, 0]}
+    return {"class_reconstructions": classes | images}
+  images = {name: batch[name] for name in ("image", "sources")}
+  images["reconstructions"] = output.reconstruction
+  return {"overlaid_reconstructions": classes | images}
 
 
 def _squared_error(output: CapsNetOutput, batch: Batch) -> Array:
-  """Squared error of the reconstructions of each image, summed over pixels, [b]."""
+  """Squared error of each image's reconstructions, summed over pixels, [b]."""
   targets = batch["sources"] if "sources" in batch else batch["image"][:, None]
   return jnp.sum(jnp.square(output.reconstruction - targets), axis=(1, 2, 3, 4))
 
@@ -198,8 +201,8 @@ def loss_terms(
 ) -> dict[str, Array]:
   """Terms to minimise, each unweighted and a mean over the batch.
 
-  `margin`: the margin loss, summed over classes; `reconstruction`: squared error summed over
-  pixels, of two labels over both images.
+  `margin`: the margin loss, summed over classes. `reconstruction`: the squared error, summed over
+  pixels and, with two labels, over both images.
   """
   present = supervised.present(system.labels_of(batch), output.lengths.shape[1])
   names = ("present_margin", "absent_margin", "absent_weight")
@@ -209,7 +212,7 @@ def loss_terms(
 
 
 def metrics(output: CapsNetOutput, batch: Batch) -> dict[str, Array]:
-  """`accuracy` [b], the share of labels found; `squared_error` [b] of the reconstructions."""
+  """`accuracy` [b], the share of labels predicted; `squared_error` [b] of the reconstructions."""
   accuracy = supervised.accuracy(output.lengths, system.labels_of(batch))
   return {"accuracy": accuracy, "squared_error": _squared_error(output, batch)}
 
@@ -225,8 +228,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   """A CapsNet from config sections: fields of `CapsNet`, and `CapsNetLoss`."""
   spec = require_images("capsnet", data, in_unit_range=True)
   options = bounds.read(CapsNetLoss, "loss", loss)
-  facts = {name: getattr(spec, name) for name in ("canvas", "channels", "num_classes")}
-  module = build_module(CapsNet, "model", model, **facts)
+  sizes = {name: getattr(spec, name) for name in ("canvas", "channels", "num_classes")}
+  module = build_module(CapsNet, "model", model, **sizes)
   windows = [Window(module.conv_kernel, 1), Window(module.primary_kernel, module.primary_stride)]
   keys = ("conv_kernel", "primary_kernel", "primary_stride")
   require_receptive_field(
@@ -241,6 +244,6 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     metrics=metrics,
     pictures=nn.apply(CapsNet.draw, module),
     classify=lambda output: output.lengths,
-    find=nn.apply(CapsNet.find, module),
+    encode_with=nn.apply(CapsNet.encoding, module),
     draws={"objects": functools.partial(draw_from_objects, num_labels=spec.num_labels)},
   )

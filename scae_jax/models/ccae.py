@@ -1,7 +1,7 @@
-"""Constellation capsule autoencoder (CCAE): the object half of SCAE alone, on points of the plane.
+"""Constellation capsule autoencoder (CCAE): the object half of the SCAE, on points of the plane.
 
-A set transformer reads the points, every object capsule casts a few votes for where points should
-be, and nothing says which vote is for which point. Kosiorek et al. 2019, sections 2.1 and 3.1.
+A set transformer reads the points. Each object capsule casts a few votes for positions of points;
+votes are not assigned to points. Kosiorek et al. 2019, sections 2.1 and 3.1.
 """
 
 import dataclasses
@@ -34,50 +34,50 @@ from scae_jax.models.system import Encoding, PointSpec, Spec, System, build_modu
 from scae_jax.typing import Array, Batch, Float, typed
 
 DECODERS = ("capsules", "mlp")
-# A capsule is there when it won this many points: one may be chance, two have a distance.
+# A capsule counts as present if it won this many points: a single point may be chance.
 MIN_POINTS = 2
 PRESENT = 0.5
 FOR_EACH_PATTERN = Bound(
-  "at least {num_patterns}, the patterns that a scene may hold: each needs a capsule",
+  "at least {num_patterns}, the number of patterns in a scene: each needs a capsule",
   lambda value, fields: value >= fields["num_patterns"],
 )
 FOR_EACH_POINT = Bound(
-  "at least {largest_pattern}, the points that a pattern may have: each needs a vote",
+  "at least {largest_pattern}, the points of the largest pattern: each needs a vote",
   lambda value, fields: value >= fields["largest_pattern"],
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class CCAEOptions:
-  """Keys of the model section beside those of the module."""
+  """Keys of the model section that are not fields of `CCAE`."""
 
   num_objects: Annotated[int, between(1, MAX_WIDTH), FOR_EACH_PATTERN]  # k
   num_votes: Annotated[int, between(1, MAX_WIDTH), FOR_EACH_POINT]  # v
-  decoder: Annotated[str, one_of(*DECODERS)]  # which of the two votes
-  num_patterns: int  # groups that a scene may hold, from the data
-  largest_pattern: int  # points of the largest one, from the data
+  decoder: Annotated[str, one_of(*DECODERS)]  # which decoder casts the votes
+  num_patterns: int  # patterns in a scene, from the data
+  largest_pattern: int  # points of the largest pattern, from the data
 
 
 @struct.dataclass
 class CCAEOutput:
   """Everything that one pass computes."""
 
-  objects: Votes  # the votes of every capsule
+  objects: Votes  # the votes of each capsule
   # Which capsule explains which point, with a leading batch axis.
   routing: routing_points.PointRouting
   point_presence: Float[Array, "b n"]  # of the batch
   log_prob: Float[Array, " b"]  # log-likelihood of the present points, nats
-  mass: Float[Array, "b k"]  # share of all points that every capsule explains
-  won: Float[Array, "b k"]  # present points that every capsule won; no gradient
+  mass: Float[Array, "b k"]  # share of all points that each capsule explains
+  won: Float[Array, "b k"]  # number of present points that each capsule won; no gradient
 
 
 def point_votes(objects: ObjectCapsules) -> Votes:
-  """The votes of object capsules for points, which have no pose: the translation of each vote."""
+  """Votes for points, which have no pose: the translations of the object capsules' votes."""
   return dataclasses.replace(objects, votes=objects.votes[..., jnp.array([2, 5])])
 
 
 class MLPDecoder(nn.Module):
-  """The baseline: votes straight from one plain MLP, with no pose that they would share."""
+  """The baseline: one MLP outputs all votes, which share no pose."""
 
   num_objects: int  # k
   num_votes: int  # v
@@ -97,12 +97,12 @@ class MLPDecoder(nn.Module):
     x = MLP((*self.widths, ends[-1]), name="mlp")(x.reshape(batch, -1))
     pieces = zip(widths.items(), jnp.split(x, ends[:-1], axis=-1), strict=True)
     raw = {name: piece.reshape(batch, k, width) for (name, width), piece in pieces}
-    said = (raw["presence"], raw["vote_presence"], raw.get("vote_scale"))
+    logits = (raw["presence"], raw["vote_presence"], raw.get("vote_scale"))
     noise = {"scale": self.presence_noise, "in_evaluation": False}
     return Votes(
       votes=raw["positions"].reshape(batch, k, v, 2),
       dynamic=jnp.zeros((batch, k, v, POSE_SIZE)),
-      **votes_from(self, *said, train=train, **noise),
+      **votes_from(self, *logits, train=train, **noise),
     )
 
 
@@ -110,8 +110,7 @@ class CCAE(nn.Module):
   """Points to capsules, capsules to votes for points."""
 
   object_encoder: ObjectEncoder  # points to one vector a capsule
-  # Vectors to votes; a pose of the capsule times a pose of each of its points, or the baseline, an
-  # MLP.
+  # Vectors to votes: the capsule's pose times the pose of each of its points, or the MLP baseline.
   object_decoder: ObjectDecoder | MLPDecoder
   vote_scale: Annotated[float, between(*SCALES)]  # factor of the votes' standard deviations
 
@@ -140,13 +139,13 @@ class CCAE(nn.Module):
     output = self(batch, train=False)
     objects, presence = output.objects, batch["presence"]
     votes_won = jax.vmap(routing_points.votes_won, in_axes=(0, 0, None))
-    drawn = {
+    arrays = {
       "capsule": segment(output)["true_presence"],
       "votes": objects.votes,
       "vote_won": votes_won(output.routing, presence, objects.votes.shape[2]),
       "capsule_presence": jax.nn.sigmoid(objects.presence_logits),
     }
-    return {"constellations": {n: batch[n] for n in ("points", "presence", "pattern")} | drawn}
+    return {"constellations": {n: batch[n] for n in ("points", "presence", "pattern")} | arrays}
 
 
 def loss_terms(
@@ -159,10 +158,10 @@ def loss_terms(
 ) -> dict[str, Array]:
   """Terms to minimise, each unweighted and a mean over the batch.
 
-  `points`: -log-likelihood of the present points, nats; `presence`: cross-entropy of each capsule's
-  presence logit with whether it won two points or more, summed over the capsules that won any;
+  `points`: -log-likelihood of the present points, nats. `presence`: cross-entropy of each capsule's
+  presence logit with whether it won at least two points, summed over the capsules that won any.
   `prior_within`, `prior_between`, `posterior_within`, `posterior_between`: sparsity of presences
-  and of mass, with the number of patterns for C; `dynamic`: half the summed squares of the
+  and of mass, with C the number of patterns. `dynamic`: half the summed squares of the
   deformations.
   """
   is_there = (output.won >= MIN_POINTS).astype(jnp.float32)
@@ -177,23 +176,23 @@ def loss_terms(
 
 
 def segment(output: CCAEOutput) -> dict[str, Array]:
-  """Which capsule every point belongs to, int32 [b, n], -1 for none, as for absent points.
+  """The capsule that each point belongs to, int32 [b, n]; -1 for none and for absent points.
 
-  `true_presence`: the capsule that won the point, whatever presence the model predicts for it.
-  `predicted_presence`: the same where the capsule's own presence probability exceeds 0.5.
+  `true_presence`: the capsule that won the point, at any predicted presence.
+  `predicted_presence`: the same if the capsule's presence probability exceeds 0.5, else -1.
   """
   winner = output.routing.winner
   probability = jax.nn.sigmoid(output.objects.presence_logits)
-  there = jnp.take_along_axis(probability, winner, axis=1) > PRESENT
+  winner_present = jnp.take_along_axis(probability, winner, axis=1) > PRESENT
   present = output.point_presence > 0
   return {
     "true_presence": jnp.where(present, winner, -1).astype(jnp.int32),
-    "predicted_presence": jnp.where(present & there, winner, -1).astype(jnp.int32),
+    "predicted_presence": jnp.where(present & winner_present, winner, -1).astype(jnp.int32),
   }
 
 
 def metrics(output: CCAEOutput, batch: Batch, *, num_patterns: int) -> dict[str, Array]:
-  """Numbers an example, [b]: the segmentation accuracy with true and with predicted presence, and
+  """For each example, [b]: the segmentation accuracy with true and with predicted presence, and
   the share of present points that the dummy explains best."""
   present, pattern = batch["presence"], batch["pattern"]
   num_capsules = output.objects.presence.shape[1]
@@ -209,8 +208,8 @@ def metrics(output: CCAEOutput, batch: Batch, *, num_patterns: int) -> dict[str,
     f"accuracy_{name}": jax.vmap(accuracy)(capsule, pattern, present)
     for name, capsule in segment(output).items()
   }
-  lost = jnp.argmax(output.routing.posterior, axis=1) == num_capsules
-  unexplained = jnp.sum(lost * present, axis=1) / jnp.sum(present, axis=1)
+  dummy_wins = jnp.argmax(output.routing.posterior, axis=1) == num_capsules
+  unexplained = jnp.sum(dummy_wins * present, axis=1) / jnp.sum(present, axis=1)
   return accuracies | {"unexplained_points": unexplained}
 
 
@@ -227,17 +226,17 @@ SECTIONS = {
 def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -> System:
   """A CCAE from config sections: fields of `CCAE` and `CCAEOptions`, and `CapsuleLoss`.
 
-  The decoders are sections `object_decoder` (capsules) and `mlp_decoder`: both must be right, one
-  is used.
+  The decoders are the sections `object_decoder` (`capsules`) and `mlp_decoder` (`mlp`). Both must
+  be valid; one is used.
   """
   if not isinstance(data, PointSpec):
     raise ValueError(
-      "config.system 'ccae' takes scenes of points, and config.data.name names images; the system"
-      " for those is 'scae'."
+      "config.system 'ccae' takes scenes of points, but config.data.name names images; their system"
+      " is 'scae'."
     )
   options = bounds.read(CapsuleLoss, "loss", loss)
-  facts = {"num_patterns": data.num_patterns, "largest_pattern": data.largest_pattern}
-  sizes, model = bounds.read_some(CCAEOptions, "model", model, **facts)
+  counts = {"num_patterns": data.num_patterns, "largest_pattern": data.largest_pattern}
+  sizes, model = bounds.read_some(CCAEOptions, "model", model, **counts)
   k, v = sizes.num_objects, sizes.num_votes
   stage = functools.partial(build_stage, model)
   encoder = stage("object_encoder", ObjectEncoder, num_objects=k, compute_dtype=None)
@@ -249,7 +248,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     CCAE, "model", model, object_encoder=encoder, object_decoder=decoders[sizes.decoder]
   )
 
-  def find(variables: Any, batch: Batch) -> Encoding:
+  def encode(variables: Any, batch: Batch) -> Encoding:
     output: Any = module.apply(variables, batch, train=False)
     return Encoding(
       object_presence=jax.nn.sigmoid(output.objects.presence_logits),
@@ -267,5 +266,5 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     features=features,
     pictures=nn.apply(CCAE.draw, module),
     segment=segment,
-    find=find,
+    encode_with=encode,
   )

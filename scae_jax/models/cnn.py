@@ -1,4 +1,4 @@
-"""Convolutional networks without capsules, to compare with: LeNet-5, and the baseline of CapsNet.
+"""Convolutional networks without capsules, for comparison: LeNet-5, and the baseline of CapsNet.
 
 LeCun, Bottou, Bengio and Haffner 1998, "Gradient-Based Learning Applied to Document Recognition",
 with ReLU and plain average pooling; Sabour, Frosst and Hinton 2017, section 5.
@@ -35,7 +35,7 @@ class CNNOutput:
 
 
 class CNN(nn.Module):
-  """Convolutions, each with ReLU and perhaps pooled, then dense layers.
+  """Convolutions with ReLU and optional average pooling, then dense layers.
 
   On 28x28 grey images of ten classes, LeNet-5 (`widths` 6 and 16, `pool` 2, `hidden` 120 and 84,
   `valid` 5x5 kernels) has 44,426 parameters, and the baseline of CapsNet (`widths` 256, 256 and
@@ -45,11 +45,11 @@ class CNN(nn.Module):
   widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]  # channels of each convolution
   kernel: Annotated[int, between(1, MAX_KERNEL), ODD_IF_SAME]  # side of all kernels, pixels
   padding: Annotated[str, one_of(*PADDINGS)]  # of convolutions, `valid` or `same`
-  # Side of the squares over which feature maps are averaged, pixels; 1 is none.
+  # Side of the squares over which feature maps are averaged, pixels; 1 is no pooling.
   pool: Annotated[int, between(1, MAX_KERNEL)]
   # Units of each dense layer but the last.
   hidden: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH))]
-  dropout: Annotated[float, below(0, 1)]  # share of the last hidden units that training drops
+  dropout: Annotated[float, below(0, 1)]  # share of the last hidden units dropped in training
   num_classes: int  # k
 
   @nn.compact
@@ -66,7 +66,7 @@ class CNN(nn.Module):
     for i, width in enumerate(self.hidden):
       x = jax.nn.relu(nn.Dense(width, kernel_init=he, name=f"dense_{i}")(x))
     if train and self.dropout > 0:
-      # Not nn.Dropout, whose mask would be the same on every device.
+      # Not nn.Dropout: its mask would be the same on each device.
       kept = shards.draw(self._is_kept, self.make_rng("noise"), x.shape)
       x = jnp.where(kept, x / (1 - self.dropout), 0)
     return CNNOutput(nn.Dense(self.num_classes, name="classes")(x))
@@ -76,7 +76,7 @@ class CNN(nn.Module):
 
 
 def loss_terms(output: CNNOutput, batch: Batch, step: Array | int | None) -> dict[str, Array]:
-  """`cross_entropy` of the labels, nats, mean over labels and batch; it does not change by step."""
+  """`cross_entropy` of the labels, nats, mean over labels and batch; independent of the step."""
   labels = system.labels_of(batch)
   logits = jnp.broadcast_to(output.logits[:, None], (*labels.shape, output.logits.shape[1]))
   cross_entropy = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
@@ -84,7 +84,7 @@ def loss_terms(output: CNNOutput, batch: Batch, step: Array | int | None) -> dic
 
 
 def metrics(output: CNNOutput, batch: Batch) -> dict[str, Array]:
-  """`accuracy` [b], the share of labels found."""
+  """`accuracy` [b], the share of labels predicted."""
   return {"accuracy": supervised.accuracy(output.logits, system.labels_of(batch))}
 
 

@@ -1,4 +1,4 @@
-"""Arrays of the figures that models of parts and objects have in common."""
+"""Arrays of the figures that models with parts and objects share."""
 
 import functools
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from scae_jax.math import geometry, warping
 from scae_jax.typing import Array, Batch
 
 ANGLES = (0, 30, 60, 90, 120, 150, 180)  # degrees, counter-clockwise
-NUM_TURNED = 5  # images of a batch that are turned
+NUM_TURNED = 5  # images of a batch that are rotated
 
 
 def reconstructions(
@@ -24,16 +24,19 @@ def reconstructions(
 ) -> dict[str, dict[str, Array]]:
   """Arguments of the figures `reconstructions` and `object_reconstructions`.
 
-  Of images [b, h, w, c], the winning objects of parts [b, m], k where the dummy has one, presences
-  [b, k], images that one object draws alone, or with -1 all of them, and `bottom_up` and
-  `part_mixing`.
+  Args:
+    image: [b, h, w, c].
+    part_winner: [b, m], the object that wins each part; k for the dummy.
+    object_presence: [b, k].
+    draw: number of an object -> images [b, h, w, c] that it draws alone; -1 draws all objects.
+    drawn: `bottom_up` and `part_mixing` of the figure.
   """
   by_objects = jax.lax.map(draw, jnp.arange(-1, object_presence.shape[1]))
-  shown = {"image": image, "object_presence": object_presence}
-  alone = {"object_reconstruction": jnp.moveaxis(by_objects[1:], 0, 1)}
+  inputs = {"image": image, "object_presence": object_presence}
+  single_objects = {"object_reconstruction": jnp.moveaxis(by_objects[1:], 0, 1)}
   return {
-    "reconstructions": shown | drawn | {"part_winner": part_winner, "top_down": by_objects[0]},
-    "object_reconstructions": shown | alone,
+    "reconstructions": inputs | drawn | {"part_winner": part_winner, "top_down": by_objects[0]},
+    "object_reconstructions": inputs | single_objects,
   }
 
 
@@ -49,26 +52,26 @@ def of_parts_and_objects(module: Any) -> Callable[[Any, Batch], dict[str, dict[s
 
 
 def part_identity(image: Array, mixing_of: Callable[[Array], Array]) -> dict[str, Array]:
-  """The first images of a batch, rotated by every angle, and what each part draws of them.
+  """Arguments of the figure `part_identity`: rotated images, and what each part draws of them.
 
-  Arguments of the figure `part_identity`: `image` [n, r, h, h, c], `part_mixing` [n, r, m, h, h]
-  and `degrees` [r]. Smith et al. 2020, arXiv 2004.03553, figure 5.
+  `image` [n, r, h, h, c] has the first images of the batch at each angle; `part_mixing`
+  [n, r, m, h, h] and `degrees` [r]. Smith et al. 2020, arXiv 2004.03553, figure 5.
 
-  `mixing_of` maps images [n, h, h, c], all of one angle, to the share of each part in each pixel
-  times the brightness of what is drawn there, [n, m, h, h].
+  `mixing_of` maps images [n, h, h, c] to each part's share of each pixel times the brightness that
+  is drawn there, [n, m, h, h].
   """
   degrees = jnp.array(ANGLES, jnp.float32)
   side = image.shape[1]
 
-  def turn(picture: Array, angle: Array) -> Array:
+  def rotate(picture: Array, angle: Array) -> Array:
     return warping.warp_template(picture, geometry.rotation(angle), side, side)
 
-  turned = jax.vmap(jax.vmap(turn, in_axes=(0, None)), in_axes=(None, 0))(
+  rotated = jax.vmap(jax.vmap(rotate, in_axes=(0, None)), in_axes=(None, 0))(
     image[:NUM_TURNED], degrees
   )
-  mixing = jax.lax.map(mixing_of, turned)
+  mixing = jax.lax.map(mixing_of, rotated)
   return {
-    "image": jnp.moveaxis(turned, 0, 1),
+    "image": jnp.moveaxis(rotated, 0, 1),
     "part_mixing": jnp.moveaxis(mixing, 0, 1),
     "degrees": degrees,
   }

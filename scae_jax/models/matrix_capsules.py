@@ -1,4 +1,4 @@
-"""Matrix capsules: parts vote by 4x4 poses for wholes, and a whole is a cluster of votes.
+"""Matrix capsules: capsules are 4x4 poses with activations; a parent is a cluster of votes.
 
 Hinton, Sabour and Frosst 2018, "Matrix Capsules with EM Routing".
 """
@@ -54,15 +54,15 @@ class MatrixCapsules(nn.Module):
 
   # A, channels of the convolution, which has stride 2.
   conv_width: Annotated[int, between(1, MAX_WIDTH)]
-  conv_kernel: Annotated[int, between(1, MAX_KERNEL)]  # its side, pixels; published with 5
+  conv_kernel: Annotated[int, between(1, MAX_KERNEL)]  # side of its kernel, pixels; published: 5
   primary_types: Annotated[int, between(1, MAX_WIDTH)]  # B
   first_types: Annotated[int, between(1, MAX_WIDTH)]  # C, of the 3x3 layer with stride 2
   second_types: Annotated[int, between(1, MAX_WIDTH)]  # D, of the 3x3 layer with stride 1
   routing_iterations: Annotated[int, between(1, MAX_ITERATIONS)]  # of each layer
-  # Of activations in routing, see `em.inverse_temperature`.
+  # Limit of the inverse temperature of activations in routing, see `em.inverse_temperature`.
   inverse_temperature_limit: Annotated[float, above(0, 1e6)]
   normalize_poses: bool  # whether poses of primary capsules are scaled, see `PrimaryCapsules`
-  add_coordinates: bool  # whether class capsules are told where their children stand
+  add_coordinates: bool  # whether votes for class capsules include the children's positions
   num_classes: int  # k
 
   @nn.compact
@@ -93,7 +93,7 @@ class MatrixCapsules(nn.Module):
 def loss_terms(
   output: MatrixCapsulesOutput, batch: Batch, step: Array | int | None, *, margin_scale: float
 ) -> dict[str, Array]:
-  """`spread`, the mean spread loss, with the margin of a step; None stands for the last."""
+  """`spread`: the mean spread loss with the margin of the step; None is the last step."""
   steps = jnp.asarray(math.inf if step is None else step, jnp.float32)
   margin = spread_margin(steps, margin_scale)
   present = supervised.present(system.labels_of(batch), output.activation.shape[1])
@@ -102,7 +102,7 @@ def loss_terms(
 
 
 def metrics(output: MatrixCapsulesOutput, batch: Batch) -> dict[str, Array]:
-  """`accuracy` [b], the share of labels found."""
+  """`accuracy` [b], the share of labels predicted."""
   return {"accuracy": supervised.accuracy(output.activation, system.labels_of(batch))}
 
 
@@ -124,13 +124,13 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
     output: Any = module.apply(variables, batch, train=False)
-    # Of the first example; class capsules have one position.
+    # The first example; class capsules have a single position.
     arrays = {name: getattr(output.routing, name)[0, :, 0] for name in ("coupling", "agreement")}
     return {"coupling": {"image": system.pixels_of(batch)[0], **arrays}}
 
-  def find(variables: Any, batch: Batch) -> Encoding:
+  def encode(variables: Any, batch: Batch) -> Encoding:
     output: Any = module.apply(variables, batch, train=False)
-    poses = output.routing.poses[:, 0]  # of the one position of the class capsules
+    poses = output.routing.poses[:, 0]  # at the single position of the class capsules
     return Encoding(
       object_presence=output.activation,
       object_poses=poses.reshape(*poses.shape[:2], 4, 4),
@@ -145,5 +145,5 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     metrics=metrics,
     pictures=pictures,
     classify=lambda output: output.activation,
-    find=find,
+    encode_with=encode,
   )

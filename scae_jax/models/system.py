@@ -1,4 +1,4 @@
-"""What the training loop and the evaluator know of a model."""
+"""The interface between a model and the training loop, evaluation and library."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -16,19 +16,19 @@ from scae_jax.typing import Array, Batch, Float, Int
 
 @dataclasses.dataclass(frozen=True)
 class ImageSpec:
-  """The facts about a data set of images that a model is built from."""
+  """The properties of a data set of images that a model is built from."""
 
   canvas: int  # side of the square image that the model sees, pixels
   channels: int  # image channels
-  num_classes: int  # number of labels
-  num_labels: int = 1  # of an image: 1, or 2 where it is two images of different classes overlaid
-  # Whether pixels are not in [0, 1] but of zero mean and unit variance in each image.
+  num_classes: int  # number of classes
+  num_labels: int = 1  # labels of an image: 1, or 2 where two images of different classes overlap
+  # Whether each image has zero mean and unit variance; otherwise pixels are in [0, 1].
   normalized: bool = False
-  # Whether a training batch has two views of each image, in succession.
+  # Whether a training batch has two views of each image, in consecutive rows.
   two_views: bool = False
 
   def blank_batch(self, batch_size: int) -> Batch:
-    """Black images of the first class, overlaid with the second, for shapes only."""
+    """A batch of black images with the shapes and types of real ones."""
     size = (self.canvas, self.canvas, self.channels)
     label = jnp.zeros((batch_size,), jnp.int32)
     batch = {"image": jnp.zeros((batch_size, *size)), "label": label}
@@ -47,7 +47,7 @@ def labels_of(batch: Batch) -> Int[Array, "b labels"]:
 
 
 def pixels_of(batch: Batch) -> Float[Array, "b h w c"]:
-  """The images in [0, 1], to be looked at: of normalised ones what they were before."""
+  """The images in [0, 1]; normalisation is undone."""
   if "mean" not in batch:
     return batch["image"]
   mean, std = (batch[name][:, None, None, None] for name in ("mean", "std"))
@@ -56,14 +56,14 @@ def pixels_of(batch: Batch) -> Float[Array, "b h w c"]:
 
 @dataclasses.dataclass(frozen=True)
 class PointSpec:
-  """The facts about scenes of points that a model is built from."""
+  """The properties of scenes of points that a model is built from."""
 
   num_points: int  # points of a scene, absent ones included
   num_patterns: int  # groups that points can belong to
   largest_pattern: int  # points of the largest group
 
   def blank_batch(self, batch_size: int) -> Batch:
-    """Scenes of present points in the middle, all of the first pattern, for shapes only."""
+    """A batch of scenes with the shapes and types of real ones; all points are at the origin."""
     shape = (batch_size, self.num_points)
     return {
       "points": jnp.zeros((*shape, 2)),
@@ -74,27 +74,28 @@ class PointSpec:
 
 Spec = ImageSpec | PointSpec
 Numbers = np.ndarray | jax.Array
-# Least found presence by which a changed one is divided.
+# Lower bound of an encoded presence where a changed presence is divided by it.
 MIN_PRESENCE = 1e-30
 
 
 @struct.dataclass
 class Encoding:
-  """What a model finds in examples; None where it has no such thing.
+  """Capsules, scores and features of a batch of examples; fields that a model lacks are None.
 
-  `replace(object_poses=...)` gives a changed copy to draw, `found[3:5]` some of the examples.
+  `replace(object_poses=...)` returns a changed copy, which can be drawn. `encoding[3:5]` selects
+  examples.
 
   Attributes:
     object_presence: [b, k], in [0, 1].
-    object_poses: [b, k, 2, 3], from an object's own to image coordinates; of a CapsNet the vectors
-      [b, k, d] of its capsules, of matrix capsules their matrices [b, k, 4, 4].
+    object_poses: [b, k, 2, 3], from object to image coordinates; for a CapsNet the vectors
+      [b, k, d] of its capsules, for matrix capsules their matrices [b, k, 4, 4].
     part_presence: [b, m], in [0, 1].
     part_poses: [b, m, 2, 3].
-    posterior_mass: [b, k], share of all parts that every object explains.
-    scores: [b, classes], in [0, 1], of a model that is trained with labels.
-    groups: int32 [b, n], the object that every point belongs to, -1 for none.
-    features: {name: [b, d]}, what evaluation clusters; {} of a model that is trained with labels.
-    details: {name: [b, ...]}, what else the model draws from; not to be changed.
+    posterior_mass: [b, k], share of all parts that each object explains.
+    scores: [b, classes], in [0, 1], for a model that is trained with labels.
+    groups: int32 [b, n], the object that each point belongs to, -1 for none.
+    features: {name: [b, d]}, what evaluation clusters; {} for a model that is trained with labels.
+    details: {name: [b, ...]}, what drawing needs besides; not to be changed.
   """
 
   object_presence: Numbers | None = None
@@ -112,23 +113,25 @@ class Encoding:
     return len(jax.tree.leaves(self)[0])
 
   def __repr__(self) -> str:
-    """Shapes, not numbers."""
+    """Names and shapes of the arrays."""
     leaves = jax.tree.leaves_with_path(self)
     names = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves)
-    shapes = (f"{n}={list(np.shape(leaf))}" for n, (_, leaf) in zip(names, leaves, strict=True))
+    shapes = (
+      f"{name}={list(np.shape(leaf))}" for name, (_, leaf) in zip(names, leaves, strict=True)
+    )
     return f"Encoding({', '.join(shapes)})"
 
   def __getitem__(self, rows: int | slice | np.ndarray) -> "Encoding":
-    """Some of the examples; of a number, this one as a batch of one."""
-    chosen = [rows] if isinstance(rows, int | np.integer) else rows
-    return jax.tree.map(lambda array: np.asarray(array)[chosen], self)
+    """Selects examples; a single index gives a batch of one."""
+    indices = [rows] if isinstance(rows, int | np.integer) else rows
+    return jax.tree.map(lambda array: np.asarray(array)[indices], self)
 
 
 Found = Encoding  # its name in version 0.1
 
 
-# (variables, found, number, canvas) -> images [b, h, w, c]: of one capsule alone, or of all where
-# the number, int32 [], is negative. Jittable.
+# (variables, encoding, number, canvas) -> images [b, h, w, c] of canvas x canvas pixels. `number`,
+# int32 [], is the capsule to draw alone; a negative number draws all. Jittable.
 Draw = Callable[[Any, Encoding, Array, int], Array]
 
 
@@ -139,23 +142,23 @@ class FreeForm:
   A posterior is a tree of arrays [b, ...] of independent examples. All functions are jittable.
   """
 
-  # `(variables, batch) -> posterior`, as the model's networks find it.
+  # `(variables, batch) -> posterior`, inferred by the model's networks.
   encode: Callable[[Any, Batch], Any]
   prior: Callable[[Any, Batch], Any]  # `(variables, batch) -> posterior`, the moments of the prior
-  # `posterior -> tree` of float arrays [b, ...] without constraints, for an optimiser; for example
-  # the logarithm of a standard deviation.
+  # `posterior -> tree` of unconstrained float arrays [b, ...] for an optimiser, such as the
+  # logarithm of a standard deviation.
   unconstrain: Callable[[Any], Any]
   constrain: Callable[[Any], Any]  # `tree -> posterior`, the inverse
-  # `(variables, posterior, batch, key) -> {name: [b]}`, terms whose sum is minus an unbiased
-  # estimate of the lower bound on the log-likelihood of each example, nats, differentiable in the
-  # posterior; to be minimised. In the order of computation, as in `System.loss_weights`.
+  # `(variables, posterior, batch, key) -> {name: [b]}`, terms to minimise, nats, differentiable in
+  # the posterior. Their sum is minus an unbiased estimate of the lower bound on the log-likelihood
+  # of each example. They are in the order of computation, as in `System.loss_weights`.
   terms: Callable[[Any, Any, Batch, Array], dict[str, Array]]
-  # `posterior -> {name: [b, d]}`, as `System.readings` of the model's output.
-  readings: Callable[[Any], dict[str, Array]]
-  find: Callable[[Any, Any], Encoding]  # `(variables, posterior) -> Encoding`
+  # `posterior -> {name: [b, d]}`, the posterior's counterpart of `System.probe_features`.
+  probe_features: Callable[[Any], dict[str, Array]]
+  encoding: Callable[[Any, Any], Encoding]  # `(variables, posterior) -> Encoding`
 
 
-def _nothing(*_: Any) -> dict[str, Any]:
+def _empty(*_: Any) -> dict[str, Any]:
   return {}
 
 
@@ -171,58 +174,59 @@ class System:
   # collection `params`; `module.apply(variables, batch, train=..., rngs={"noise": key})` gives the
   # output struct. With `train=False` no rng is needed.
   module: nn.Module
-  # `(output, batch, step) -> {name: scalar}`, each term unweighted, to be minimised, and a mean
-  # over the examples. Every device computes the terms of its own examples: terms that compare
-  # examples, and noise in the module, use `shards`. `step` counts from 0, for terms that change
-  # in training; None, for held-out examples, gives their final form, and leaves out what is of
-  # training alone.
+  # `(output, batch, step) -> {name: scalar}`, unweighted terms to minimise, each a mean over the
+  # examples. Each device computes the terms of its own examples: terms that compare examples, and
+  # noise in the module, use `shards`. `step` counts from 0, for terms that change in training.
+  # Held-out examples have the step None: terms have their final form, and terms that only training
+  # has are left out.
   loss_terms: Callable[[Any, Batch, Array | int | None], dict[str, Array]]
-  # Weight of every term; the total is their weighted sum. A term without a weight is left out.
-  # Where several terms are not finite, they are named in this order: what is computed first comes
-  # first.
+  # Weight of each term; the total loss is the weighted sum. A term without a weight is left out.
+  # Terms are in the order of computation: if several are not finite, the error names them in this
+  # order.
   loss_weights: Mapping[str, float]
-  # Points (step, factor) of the terms whose weight changes while training; see
+  # Points (step, factor) for terms whose weight changes during training; see
   # `training.step.scheduled_weights`.
   loss_schedule: Mapping[str, tuple[tuple[float, float], ...]]
-  # `(output, batch) -> {name: [b]}`, numbers an example that are reported and not trained, such as
+  # `(output, batch) -> {name: [b]}`, one number for each example, reported and not trained, such as
   # a squared error or whether a probe was right (0. or 1.).
   metrics: Callable[[Any, Batch], dict[str, Array]]
   # `output -> {name: [b, d]}`, non-negative activations that evaluation clusters and classifies
-  # linearly; {} of a model that has `classify`.
-  features: Callable[[Any], dict[str, Array]] = _nothing
-  # `(variables, batch) -> {figure name: {argument: array}}`: for each figure of `scae_jax.figures`
-  # that the model can feed, the arrays that it takes. Jittable.
-  pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]] = _nothing
-  # `output -> {name: [b, n]}`, of a model of points: the capsule that each point belongs to, int32,
-  # -1 for none; None if there are no points.
+  # linearly; {} for a model that has `classify`.
+  features: Callable[[Any], dict[str, Array]] = _empty
+  # `(variables, batch) -> {figure name: {argument: array}}`: the arguments of each figure of
+  # `scae_jax.figures` that the model supports. Jittable.
+  pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]] = _empty
+  # `output -> {name: [b, n]}` of a model of points: the capsule that each point belongs to, int32,
+  # -1 for none. None for the other models.
   segment: Callable[[Any], dict[str, Array]] | None = None
-  # `output -> {kind of capsule: (poses [b, n, 2, 3], presences [b, n])}`, poses from a capsule's
-  # own to image coordinates, see `scae_jax.math.geometry`; None if the model has none.
+  # `output -> {kind of capsule: (poses [b, n, 2, 3], presences [b, n])}`, poses from capsule to
+  # image coordinates, see `scae_jax.math.geometry`; None if the model has no poses.
   poses: Callable[[Any], dict[str, tuple[Array, Array]]] | None = None
-  # `output -> [b, classes]`, scores in [0, 1] of a model that is trained with labels; the largest
-  # is its answer and its confidence. None for the others.
+  # `output -> [b, classes]`, scores in [0, 1] of a model that is trained with labels. The class of
+  # the largest score is the prediction, the score its confidence. None for the other models.
   classify: Callable[[Any], Array] | None = None
   # `output -> {name: [b, d]}`, numbers of any sign that evaluation only classifies linearly, such
-  # as logits and poses, under other names than `features`.
-  readings: Callable[[Any], dict[str, Array]] = _nothing
-  free_form: FreeForm | None = None  # how to infer without the networks; None if the model cannot
-  # `(variables, batch) -> Encoding`, without any label of the batch; None for `look`'s default.
-  find: Callable[[Any, Batch], Encoding] | None = None
-  # What images can be drawn from, `objects` or `parts`, the usual one first; {} of a model that
-  # draws none.
+  # as logits and poses. Names must differ from those of `features`.
+  probe_features: Callable[[Any], dict[str, Array]] = _empty
+  free_form: FreeForm | None = None  # inference without the encoder; None if not supported
+  # `(variables, batch) -> Encoding`, which must not depend on labels; None for the default of
+  # `encode`: scores and features.
+  encode_with: Callable[[Any, Batch], Encoding] | None = None
+  # How images are drawn from an encoding: by `objects` or by `parts`, the default first; {} if the
+  # model draws none.
   draws: Mapping[str, Draw] = dataclasses.field(default_factory=dict)
-  # `path -> bool`, whether a parameter, such as "object_decoder/object_part", has one entry an
-  # object capsule in front, so that one object can become a copy of another; None if none can. What
-  # `find` gives then has `posterior_mass`.
+  # `path -> bool`: whether the first axis of a parameter, such as "object_decoder/object_part", is
+  # object capsules, so that an object can be copied onto another. None if objects cannot be copied;
+  # otherwise encodings have `posterior_mass`.
   object_params: Callable[[str], bool] | None = None
-  # `step -> {name: value}`, more keyword arguments of the module in training. Without them it runs
-  # as it does at last: so are held-out examples judged. None if there are none.
+  # `step -> {name: value}`, further keyword arguments of the module in training; None for none.
+  # Without them the module runs with their final values, as it does on held-out examples.
   arguments: Callable[[Array | int], Mapping[str, Any]] | None = None
 
-  def look(self, variables: Any, batch: Batch) -> Encoding:
-    """What the model finds in a batch, whose labels mean nothing; jittable."""
-    if self.find is not None:
-      return self.find(variables, batch)
+  def encode(self, variables: Any, batch: Batch) -> Encoding:
+    """Encodes a batch; its labels are not used. Jittable."""
+    if self.encode_with is not None:
+      return self.encode_with(variables, batch)
     output = self.module.apply(variables, batch, train=False)
     scores = None if self.classify is None else self.classify(output)
     return Encoding(scores=scores, features=self.features(output))
@@ -233,7 +237,7 @@ class LossOptions:
   """The config's loss section of a system without further keys."""
 
   weights: bounds.Weights  # of each loss term
-  # Points (step, factor) of the terms whose weight changes while training.
+  # Points (step, factor) for terms whose weight changes during training.
   schedule: bounds.Schedules
 
 
@@ -241,27 +245,30 @@ ModuleType = TypeVar("ModuleType", bound=nn.Module)
 
 
 def build_module(kind: type[ModuleType], section: str, values: Any, **derived: Any) -> ModuleType:
-  """`bounds.read` of a Flax module, whose fields are the keys of a config section."""
+  """Builds a Flax module from a config section, whose keys are its fields; see `bounds.read`."""
   return bounds.read(kind, section, values, parent=None, name=None, **derived)
 
 
 def build_stage(
   model: dict[str, Any], name: str, kind: type[ModuleType], **derived: Any
 ) -> ModuleType:
-  """`build_module` of a section of the model, which is taken out of it."""
+  """Removes a section from `model` and builds its module; see `build_module`."""
   return build_module(kind, f"model.{name}", model.pop(name, {}), **derived)
 
 
 def require_images(system: str, data: Spec, *, in_unit_range: bool = False) -> ImageSpec:
-  """The spec, if it is of images and, for systems that draw, pixels in [0, 1]; or `ValueError`."""
+  """The data as an `ImageSpec`.
+
+  ValueError if the data are points or, with `in_unit_range`, if pixels are normalised.
+  """
   if not isinstance(data, ImageSpec):
     raise ValueError(
-      f"config.system {system!r} takes images, and config.data.name names scenes of points; the"
-      " system for those is 'ccae'."
+      f"config.system {system!r} takes images, but config.data.name names scenes of points; their"
+      " system is 'ccae'."
     )
   if in_unit_range and data.normalized:
     raise ValueError(
-      f"config.data.normalize must be False with config.system {system!r}, which compares what it"
-      " draws with pixels in [0, 1]; it is True."
+      f"config.data.normalize must be False with config.system {system!r}, whose drawings are"
+      " compared with pixels in [0, 1]; it is True."
     )
   return data

@@ -50,7 +50,7 @@ def make_revival(
       batch_key, index_key = jax.random.split(jax.random.fold_in(key, number))
       indices = jax.random.randint(index_key, (BATCH_SIZE,), 0, feed.num_train)
       batch = feed.training_batch(batch_key, split, indices)
-      mass = jnp.asarray(system.look({"params": state.params}, batch).posterior_mass)
+      mass = jnp.asarray(system.encode({"params": state.params}, batch).posterior_mass)
       return jnp.mean(jax.nn.one_hot(jnp.argmax(mass, axis=1), mass.shape[1]), axis=0)
 
     usage = jnp.mean(jax.lax.map(winners, jnp.arange(NUM_BATCHES)), axis=0)

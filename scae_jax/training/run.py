@@ -75,7 +75,7 @@ def check_system(system: System, data: Spec, batch_size: int, *, training: bool 
   """Traces a training batch, unless not for `training`, and a test batch; computes nothing.
 
   Raises ValueError if the model does; if terms and weights differ, the schedule is none, a shape is
-  wrong, or a feature and a reading have one name.
+  wrong, or a feature and a probe feature have one name.
   """
   loss = {"weights": system.loss_weights, "schedule": system.loss_schedule}
   bounds.read(LossOptions, "loss", loss)  # also of systems that do not check their own
@@ -85,7 +85,11 @@ def check_system(system: System, data: Spec, batch_size: int, *, training: bool 
   def run(params: Any, key: Array, batch: Any, step: int | None) -> tuple[Any, ...]:
     noise_key = None if step is None else key
     _, (terms, output) = losses(system, params, batch, step=step, noise_key=noise_key)
-    numbers = (system.metrics(output, batch), system.features(output), system.readings(output))
+    numbers = (
+      system.metrics(output, batch),
+      system.features(output),
+      system.probe_features(output),
+    )
     others = (of and of(output) for of in (system.classify, system.poses))
     return terms, *numbers, *others
 
@@ -94,12 +98,12 @@ def check_system(system: System, data: Spec, batch_size: int, *, training: bool 
     jax.eval_shape(functools.partial(run, step=step), params, key, batch)
     for step in ((0, None) if training else (None,))
   ]
-  for terms, metrics, features, readings, scores, poses in results:
+  for terms, metrics, features, probe_features, scores, poses in results:
     for name, value in terms.items():
       _check_shape(f"loss term {name!r}", value.shape, (), "()")
     for name, value in metrics.items():
       _check_shape(f"metric {name!r}", value.shape, (batch_size,), f"[batch {batch_size}]")
-    for kind, values in (("feature", features), ("reading", readings)):
+    for kind, values in (("feature", features), ("probe feature", probe_features)):
       for name, value in values.items():
         shape = (batch_size, *value.shape[-1:])
         _check_shape(f"{kind} {name!r}", value.shape, shape, f"[batch {batch_size}, {kind}s]")
@@ -110,8 +114,10 @@ def check_system(system: System, data: Spec, batch_size: int, *, training: bool 
       shape = (batch_size, *presence.shape[1:2], 2, 3)
       _check_shape(f"poses of {kind!r}", found.shape, shape, f"[batch {batch_size}, n, 2, 3]")
       _check_shape(f"presences of {kind!r}", presence.shape, shape[:2], f"[batch {batch_size}, n]")
-    if both := sorted(set(features) & set(readings)):
-      raise ValueError(f"the system's features and readings must differ in name; both have {both}.")
+    if both := sorted(set(features) & set(probe_features)):
+      raise ValueError(
+        f"the system's features and probe features must differ in name; both have {both}."
+      )
 
 
 def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> None:

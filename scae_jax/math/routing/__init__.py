@@ -1,1 +1,1 @@
-"""How parts find their object: pure functions of one example."""
+"""Routing: which parent explains which child. Pure functions of one example."""

@@ -1,7 +1,7 @@
-"""Routing by agreement: parents are weighted sums of predictions, and agreement sets the weights.
+"""Routing by agreement: a parent is a sum of predictions, weighted by their agreement with it.
 
-Functions take one example: n child capsules, each of which predicts the vector of each of k parent
-capsules.
+Functions take one example with n child and k parent capsules; each child predicts the vector of
+each parent.
 Sabour, Frosst and Hinton 2017, "Dynamic Routing Between Capsules", arXiv 1710.09829, procedure 1.
 """
 
@@ -14,15 +14,14 @@ from scae_jax.typing import Array, Float, typed
 
 @struct.dataclass
 class DynamicRouting:
-  """Parents, and what each iteration of routing made of them."""
+  """Parents, and the couplings and agreements of each iteration."""
 
   # Squashed vectors of the last iteration; a vector's length is in [0, 1).
   parents: Float[Array, "k d"]
-  # Share of each child that each parent got in each iteration; shares of a child sum to one over
-  # parents.
+  # Coupling coefficients of each iteration; those of a child sum to one over parents.
   coupling: Float[Array, "i n k"]
-  # Scalar product of each prediction with the parent of each iteration, which the logits of the
-  # next one's coupling grow by.
+  # Scalar product of each prediction with its parent in each iteration; it is added to the logit of
+  # the next coupling.
   agreement: Float[Array, "i n k"]
 
 
@@ -48,12 +47,13 @@ def squash(vectors: Float[Array, "*shape d"]) -> Float[Array, "*shape d"]:
 def route_by_agreement(
   predictions: Float[Array, "n k d"], *, iterations: int, through_all: bool
 ) -> DynamicRouting:
-  """Assigns children to parents.
+  """Routes children to parents (procedure 1).
 
-  Logits start at zero. In each iteration a child's coupling is their softmax over parents, a parent
-  is the squashed sum of predictions weighted by coupling, and logits grow by the agreement of the
-  two. No bias is added, as in the paper; the authors' release has one. Unless gradients flow
-  `through_all` iterations, the coupling is a constant. ValueError below one iteration.
+  Logits start at zero. In each iteration the coupling is the softmax of a child's logits over
+  parents, a parent is the squashed sum of predictions weighted by coupling, and the agreement of
+  prediction and parent is added to the logits. No bias is added, as in the paper; the authors'
+  release has one. Unless gradients flow `through_all` iterations, the coupling is a constant.
+  ValueError below one iteration.
   """
   if iterations < 1:
     raise ValueError(f"routing takes at least 1 iteration, got {iterations}")
@@ -62,8 +62,8 @@ def route_by_agreement(
   steps = []
   for i in range(iterations):
     coupling = jax.nn.softmax(logits, axis=1)
-    summed_over = predictions if i == iterations - 1 else constant
-    parents = squash(jnp.einsum("nk,nkd->kd", coupling, summed_over))
+    summands = predictions if i == iterations - 1 else constant
+    parents = squash(jnp.einsum("nk,nkd->kd", coupling, summands))
     agreement = jnp.einsum("nkd,kd->nk", constant, parents)
     logits = logits + agreement
     steps.append((parents, coupling, agreement))

@@ -1,8 +1,8 @@
-"""Routing by mixture: every part is explained by one object's vote for it, or by none.
+"""Routing by mixture: each part is explained by one object's vote for it, or by none.
 
 Functions take one example: k object capsules, each of which votes for the pose of each of m parts.
-Part m sees a mixture over its k votes and one dummy component, which catches parts that no object
-explains. Kosiorek et al. 2019, section 2.3 and equation 5.
+The density of a part's pose is a mixture over the k votes for it and one dummy component, which
+explains the parts that no object does. Kosiorek et al. 2019, section 2.3 and equation 5.
 """
 
 import math
@@ -22,9 +22,9 @@ DUMMY_LOG = math.log(0.01)
 class Routing:
   """Which object explains which part."""
 
-  log_prob: Float[Array, " m"]  # log-likelihood of every part's pose, nats
+  log_prob: Float[Array, " m"]  # log-likelihood of each part's pose, nats
   posterior: Float[Array, "n m"]  # probability that a part belongs to an object; the dummy is last
-  winner: Int[Array, " m"]  # the object with the largest posterior, the dummy left out
+  winner: Int[Array, " m"]  # the object with the largest posterior; never the dummy
 
 
 @typed
@@ -36,12 +36,12 @@ def route(
   *,
   normalize_mixing: bool,
 ) -> Routing:
-  """Assigns parts to votes.
+  """Computes the posterior of each part over the votes for it.
 
   Component density: the six numbers of a pose are independent, Normal(pose | vote, scale). Log
   mixing weight: log presence of the vote. Dummy: log 0.01 for both. Presences are in [0, 1]. With
-  `normalize_mixing`, mixing weights are divided by their sum, as those of a mixture should be; the
-  authors' release does not, and so rewards presence as such.
+  `normalize_mixing`, mixing weights are divided by their sum. The authors' release does not
+  normalise them, so its likelihood rises with presence itself.
   """
   num_objects, num_parts = vote_scale.shape
   shape = (num_objects, num_parts, 6)
@@ -64,18 +64,17 @@ def route(
 
 
 @typed
-def word_of_winner(
+def winner_vote(
   routing: Routing, values: Float[Array, "k m d"], dummy: Float[Array, "m d"], *, by: str
 ) -> Float[Array, "m d"]:
-  """What objects say of every part: the winner alone, by `hard`; by `soft` the mean under the
-  posterior, the dummy included."""
+  """Each part's vote: the winner's (`hard`), or the posterior mean, dummy included (`soft`)."""
   if by == "hard":
     return jnp.take_along_axis(values, routing.winner[None, :, None], axis=0)[0]
-  everyone = jnp.concatenate([values, dummy[None]])
-  return jnp.sum(routing.posterior[..., None] * everyone, axis=0)
+  components = jnp.concatenate([values, dummy[None]])
+  return jnp.sum(routing.posterior[..., None] * components, axis=0)
 
 
 @typed
 def posterior_mass(routing: Routing) -> Float[Array, " k"]:
-  """Share of the parts that every object explains: its posterior summed over parts, over m."""
+  """Share of the parts that each object explains: the mean over parts of its posterior."""
   return jnp.mean(routing.posterior[:-1], axis=1)

@@ -1,8 +1,8 @@
-"""Routing of points without order: every point may be explained by any vote, or by none.
+"""Routing of an unordered set of points: each point is explained by any vote, or by none.
 
-Functions take one example: k object capsules, each of which casts v votes for where points are. A
-point sees a mixture over all k v votes and one dummy component, which catches points that no
-capsule explains. Kosiorek et al. 2019, section 2.1 and equations 2 to 4.
+Functions take one example: k object capsules, each of which casts v votes for positions of points.
+The density of a point is a mixture over all k v votes and one dummy component, which explains the
+points that no capsule does. Kosiorek et al. 2019, section 2.1 and equations 2 to 4.
 """
 
 import jax
@@ -18,11 +18,11 @@ from scae_jax.typing import Array, Bool, Float, Int, typed
 class PointRouting:
   """Which capsule explains which point."""
 
-  log_prob: Float[Array, " n"]  # log-likelihood of every point, nats
+  log_prob: Float[Array, " n"]  # log-likelihood of each point, nats
   # Probability that a point belongs to a capsule, summed over its votes; the dummy is last.
   posterior: Float[Array, "k_and_dummy n"]
-  winner: Int[Array, " n"]  # the capsule with the largest posterior, the dummy left out
-  winning_vote: Int[Array, " n"]  # the most probable of the winner's own votes, in [0, v)
+  winner: Int[Array, " n"]  # the capsule with the largest posterior; never the dummy
+  winning_vote: Int[Array, " n"]  # the most probable of the winner's votes, in [0, v)
 
 
 @typed
@@ -32,7 +32,7 @@ def route_points(
   vote_scale: Float[Array, "k v"],
   vote_presence: Float[Array, "k v"],
 ) -> PointRouting:
-  """Assigns points to capsules.
+  """Computes the posterior of each point over capsules.
 
   Component density: Normal(point | vote, scale) in both coordinates. Mixing weights: presences of
   the votes, in [0, 1], and 0.01 for the dummy, divided by their sum; the dummy's log density is
@@ -49,10 +49,10 @@ def route_points(
   dummy = jnp.full((1,), DUMMY_LOG)
   log_mixing = jax.nn.log_softmax(jnp.concatenate([safe_log(vote_presence).reshape(-1), dummy]))
   joint = log_mixing[:-1].reshape(num_capsules, num_votes, 1) + log_density
-  of_capsule = jax.nn.logsumexp(joint, axis=1)
-  of_dummy = jnp.full((1, num_points), log_mixing[-1] + DUMMY_LOG)
-  all_components = jnp.concatenate([of_capsule, of_dummy])
-  winner = jnp.argmax(of_capsule, axis=0)
+  capsule_log_prob = jax.nn.logsumexp(joint, axis=1)
+  dummy_log_prob = jnp.full((1, num_points), log_mixing[-1] + DUMMY_LOG)
+  all_components = jnp.concatenate([capsule_log_prob, dummy_log_prob])
+  winner = jnp.argmax(capsule_log_prob, axis=0)
   best_vote = jnp.argmax(joint, axis=1)
   return PointRouting(
     log_prob=jax.nn.logsumexp(all_components, axis=0),
@@ -64,14 +64,13 @@ def route_points(
 
 @typed
 def point_mass(routing: PointRouting, presence: Float[Array, " n"]) -> Float[Array, " k"]:
-  """Share of all points, present or not, that every capsule explains by its posterior of present
-  ones."""
+  """Posterior mass of each capsule: its posterior summed over present points, divided by n."""
   return jnp.mean(routing.posterior[:-1] * presence[None], axis=1)
 
 
 @typed
 def points_won(routing: PointRouting, presence: Float[Array, " n"]) -> Float[Array, " k"]:
-  """How many present points every capsule won; no gradient."""
+  """The number of present points that each capsule won; no gradient."""
   num_capsules = routing.posterior.shape[0] - 1
   won = jax.nn.one_hot(routing.winner, num_capsules, axis=0) * presence[None]
   return jax.lax.stop_gradient(jnp.sum(won, axis=1))
@@ -81,7 +80,7 @@ def points_won(routing: PointRouting, presence: Float[Array, " n"]) -> Float[Arr
 def votes_won(
   routing: PointRouting, presence: Float[Array, " n"], num_votes: int
 ) -> Bool[Array, "k v"]:
-  """Whether every vote won a present point."""
+  """Whether each vote won a present point."""
   num_capsules = routing.posterior.shape[0] - 1
   index = routing.winner * num_votes + routing.winning_vote
   won = jax.nn.one_hot(index, num_capsules * num_votes) * presence[:, None]

@@ -1,11 +1,11 @@
-"""Routing by selection: every child chooses one parent, or none, and the choice is summed out.
+"""Routing by selection: each child chooses one parent or the dummy; the choice is summed out.
 
 The conditional of one layer of capsules given the layer above, in the generative model of Smith et
 al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.03553, section 2.1. Given the
 parents, the children and their choices are independent.
 
-Functions take one example: k parents, m children. A dummy parent, always there, comes last.
-Presences are relaxed: a number in (0, 1) is known by its logit, so that none is lost to rounding.
+Functions take one example: k parents, m children. The dummy parent is always present and comes
+last. Presences are relaxed to (0, 1) and represented by logits, which do not round to 0 or 1.
 """
 
 import jax
@@ -22,7 +22,7 @@ class Capsules:
   """Presences and poses of one layer in one example."""
 
   presence_logits: Float[Array, " n"]  # logits of the relaxed presences
-  poses: Float[Array, "n 2 3"]  # from a capsule's own to image coordinates
+  poses: Float[Array, "n 2 3"]  # from capsule to image coordinates
 
   @property
   def presence(self) -> Array:
@@ -32,37 +32,36 @@ class Capsules:
 
 @struct.dataclass
 class Moments:
-  """Mean and spread of each capsule of one layer."""
+  """Mean and standard deviation of each capsule of one layer."""
 
-  presence_logits: Float[Array, " n"]  # of the probability to be there
+  presence_logits: Float[Array, " n"]  # of the probability to be present
   poses: Float[Array, "n 2 3"]  # means
   pose_scales: Float[Array, "n 6"]  # standard deviations of their entries
 
 
 @struct.dataclass
 class Relations:
-  """Predictions of children by their parents; the same for all examples."""
+  """Parameters by which parents predict children; the same for all examples."""
 
   affinity_logits: Float[Array, "k m"]  # log affinity of parent and child
   dummy_logit: Float[Array, ""]  # log affinity of the dummy to every child
-  presence_logits: Float[Array, "n m"]  # of a child whose parent is known; the dummy is last
+  presence_logits: Float[Array, "n m"]  # of a child given its parent; the dummy is last
   # Added to the identity: a child's pose in its parent's coordinates.
   offsets: Float[Array, "k m 2 3"]
-  scales: Float[Array, "k m 6"]  # standard deviations of a child's pose around that
-  # Standard deviation, around the identity, of the pose of a child that is off or belongs to the
-  # dummy.
+  scales: Float[Array, "k m 6"]  # standard deviations of a child's pose around its prediction
+  # Standard deviation, around the identity, of the pose of a child that is off or chose the dummy.
   broad_scale: Float[Array, ""]
   temperature: Float[Array, ""]  # of the relaxed presences
 
 
 @struct.dataclass
 class Selection:
-  """Who is whose child."""
+  """Joint density and posterior of the children's choices."""
 
-  joint: Float[Array, "n m"]  # log density of every choice with the child's presence and pose, nats
-  # Log density of every child's presence and pose, the choice summed out, nats.
+  joint: Float[Array, "n m"]  # log density of each choice and the child's presence and pose, nats
+  # Log density of each child's presence and pose, with the choice summed out, nats.
   log_prob: Float[Array, " m"]
-  # Probability of every choice given children and parents; the dummy is last.
+  # Probability of each choice given children and parents; the dummy is last.
   posterior: Float[Array, "n m"]
 
 
@@ -72,12 +71,12 @@ def relaxed_bernoulli_log_prob(
   logits: Float[Array, "*shape"],
   temperature: Float[Array, ""],
 ) -> Float[Array, "*shape"]:
-  """log density of a relaxed Bernoulli (binary concrete) variable, by the logit of its value.
+  """log density of the logit of a relaxed Bernoulli (binary concrete) variable.
 
-  The density of the value itself differs by the log derivative of the sigmoid, which cancels
-  between two densities of one value. Maddison et al. 2016, arXiv 1611.00712.
+  The density of the value itself differs by the log derivative of the sigmoid, which cancels in
+  differences of two densities at one value. Maddison et al. 2016, arXiv 1611.00712.
   """
-  # The logit of numpyro's RelaxedBernoulliLogits: its distribution before the sigmoid.
+  # The distribution of numpyro's RelaxedBernoulliLogits before the sigmoid.
   shape = value_logits.shape
   inverse = jnp.broadcast_to(1 / temperature, shape)
   return distributions.Logistic(logits / temperature, inverse).log_prob(value_logits)
@@ -98,9 +97,9 @@ def pose_log_prob(
 def choice_log_prob(
   parent_presence_logits: Float[Array, " k"], relations: Relations
 ) -> Float[Array, "n m"]:
-  """log probability of every choice of every child, [k+1, m].
+  """log probability of each choice of each child, [k+1, m].
 
-  In proportion to parent's presence times affinity; the dummy's presence is 1.
+  It is proportional to the parent's presence times affinity; the dummy's presence is 1.
   """
   log_presence = jax.nn.log_sigmoid(parent_presence_logits)
   num_children = relations.affinity_logits.shape[1]
@@ -112,7 +111,7 @@ def choice_log_prob(
 def _choices_on_and_off(
   parent_presence_logits: Array, relations: Relations
 ) -> tuple[Array, Array, Array]:
-  """log probability of every choice [k+1, m]: alone, with the child on, and with the child off."""
+  """log probability of each choice [k+1, m]: alone, with the child on, and with the child off."""
   choice = choice_log_prob(parent_presence_logits, relations)
   on = jax.nn.log_sigmoid(relations.presence_logits)
   off = jax.nn.log_sigmoid(-relations.presence_logits)
@@ -123,7 +122,7 @@ def _choices_on_and_off(
 def predicted_poses(
   parent_poses: Float[Array, "k 2 3"], offsets: Float[Array, "k m 2 3"]
 ) -> Float[Array, "k m 2 3"]:
-  """Where every parent would have every child: its pose times (identity + offset)."""
+  """The pose that each parent predicts for each child: its pose times (identity + offset)."""
   over_children = jax.vmap(geometry.compose, in_axes=(None, 0))
   return jax.vmap(over_children)(parent_poses, offsets + geometry.identity()[None, None])
 
@@ -135,12 +134,12 @@ def child_log_prob(
   relations: Relations,
   off_log_prob: Float[Array, " m"] | None = None,
 ) -> Float[Array, "n m"]:
-  """log density of every child's presence and pose, given that it chose a parent, [k+1, m].
+  """log density of each child's presence and pose given its choice of a parent, [k+1, m].
 
-  A relaxed presence t mixes the densities of a child that is on and of one that is off:
-  t Normal(parent's pose x (identity + offset), scale) + (1 - t) Normal(identity, broad). At 0 and
-  at 1 that is the model of the article; between, it is a density still. `off_log_prob` is the log
-  density of the pose of every child if it is off, nats, in place of Normal(identity, broad).
+  A relaxed presence t mixes the pose densities of a child that is on and of one that is off:
+  t Normal(parent's pose x (identity + offset), scale) + (1 - t) Normal(identity, broad). For t of 0
+  and 1 it is the model of the article; between them it is still a density. `off_log_prob`, nats,
+  replaces Normal(identity, broad) as the log density of the pose of a child that is off.
   """
   logits = children.presence_logits
   shape = relations.presence_logits.shape
@@ -169,7 +168,7 @@ def select(
   relations: Relations,
   off_log_prob: Float[Array, " m"] | None = None,
 ) -> Selection:
-  """Sums out every child's choice, and says how likely each is (equation 9 of the article).
+  """Sums out each child's choice, and computes its posterior (equation 9 of the article).
 
   Arguments are those of `child_log_prob`, with the parents' presences.
   """
@@ -182,18 +181,18 @@ def select(
 def tempered_log_prob(
   joint: Float[Array, "n m"], choice_temperature: Float[Array, ""]
 ) -> Float[Array, " m"]:
-  """T logsumexp(joint / T): of every child, the most of E_q[joint] + T H(q) over beliefs q.
+  """T logsumexp(joint / T): for each child, the maximum over posteriors q of E_q[joint] + T H(q).
 
-  At T = 1 it is `Selection.log_prob`. Above, no parent takes a child for certain before others have
-  come near. Rose 1998, "Deterministic Annealing for Clustering, Compression, Classification,
-  Regression, and Related Optimization Problems".
+  At T = 1 it is `Selection.log_prob`. Above 1 the maximising q is softer, so no parent wins a child
+  for certain before others have come near. Rose 1998, "Deterministic Annealing for Clustering,
+  Compression, Classification, Regression, and Related Optimization Problems".
   """
   return choice_temperature * jax.nn.logsumexp(joint / choice_temperature, axis=0)
 
 
 @typed
 def expected_children(selection: Selection, children: Capsules) -> Float[Array, " k"]:
-  """Expected number of children of every parent that are on: appendix D, with their presences."""
+  """Expected number of children of each parent that are on (appendix D), with relaxed presences."""
   return jnp.sum(selection.posterior[:-1] * children.presence[None], axis=1)
 
 
@@ -214,15 +213,16 @@ def root_log_prob(
 
 @typed
 def child_moments(parents: Moments, relations: Relations) -> Moments:
-  """Moments of children whose parents have these.
+  """Moments of children from the moments of their parents.
 
-  A child's pose is one of k Gaussians, or the broad one, by the probability that it chose that
-  parent, taken as there on average, and is on; its mean and variance are those of the mixture.
+  A child's pose is a mixture of k Gaussians and the broad one. The weight of a parent is the
+  probability that the child chose it and is on, at the parents' mean presences. Mean and variance
+  are those of the mixture.
   """
   _, on, off = _choices_on_and_off(parents.presence_logits, relations)
   logits = jax.nn.logsumexp(on, axis=0) - jax.nn.logsumexp(off, axis=0)
   means = predicted_poses(parents.poses, relations.offsets)
-  # A vote is linear in the parent's pose: its variance is that of a sum of independent numbers.
+  # A prediction is linear in the parent's pose, whose entries are independent: variances add.
   inner = relations.offsets + geometry.identity()[None, None]
   bottom = jnp.broadcast_to(jnp.array([0.0, 0.0, 1.0]), (*inner.shape[:2], 1, 3))
   inner = jnp.concatenate([inner, bottom], axis=2)
@@ -240,13 +240,13 @@ def child_moments(parents: Moments, relations: Relations) -> Moments:
   return Moments(logits, mean, jnp.sqrt(variance).reshape(-1, 6))
 
 
-# Logit of a presence that is drawn as 0 or 1, which it is but for 1e-13.
+# Logit of presences that are sampled as 0 or 1; the difference to these is 1e-13.
 CERTAIN = 30.0
 
 
 @typed
 def sample_children(key: Array, parents: Capsules, relations: Relations) -> tuple[Capsules, Array]:
-  """Draws a layer, presences of 0 or 1, and the choices int32 [m], k for the dummy."""
+  """Samples a layer, with presences of 0 or 1, and the choices int32 [m], k for the dummy."""
   choice_key, presence_key, pose_key = jax.random.split(key, 3)
   choice = jax.random.categorical(
     choice_key, choice_log_prob(parents.presence_logits, relations), 0
@@ -266,11 +266,11 @@ def sample_children(key: Array, parents: Capsules, relations: Relations) -> tupl
 
 @typed
 def mean_children(parents: Capsules, relations: Relations) -> Capsules:
-  """The mean of a layer given the one above.
+  """The mean of a layer given the layer above.
 
-  A child's relaxed presence is the probability that it chose a parent, not the dummy, and is on;
-  its pose is the prediction of the parent by which it is most probably on. Given one parent, what
-  these children draw is the mean over choices and presences.
+  A child's relaxed presence is the probability that it chose a parent, not the dummy, and is on.
+  Its pose is predicted by the parent for which choice and being on are most probable. With a single
+  parent, the drawing of these children is the mean over choices and presences.
   """
   choice, on, off = _choices_on_and_off(parents.presence_logits, relations)
   log_on = jax.nn.logsumexp(on[:-1], axis=0)
@@ -283,7 +283,7 @@ def mean_children(parents: Capsules, relations: Relations) -> Capsules:
 def chosen_poses(
   choice: Int[Array, " m"], parent_poses: Float[Array, "k 2 3"], relations: Relations
 ) -> Float[Array, "m 2 3"]:
-  """Where the parent that every child chose, a number below k, would have it."""
+  """The poses that the chosen parents, numbers below k, predict for their children."""
   votes = predicted_poses(parent_poses, relations.offsets)
   return votes[choice, jnp.arange(len(choice))]
 
@@ -292,7 +292,7 @@ def chosen_poses(
 def sample_roots(
   key: Array, presence_logits: Float[Array, " n"], scale: Float[Array, ""]
 ) -> Capsules:
-  """Draws the topmost layer, presences of 0 or 1."""
+  """Samples the topmost layer, with presences of 0 or 1."""
   presence_key, pose_key = jax.random.split(key)
   on = distributions.Bernoulli(logits=presence_logits).sample(presence_key) == 1
   mean = jnp.broadcast_to(geometry.identity()[None], (len(on), 2, 3))

@@ -1,8 +1,8 @@
 """Probabilistic capsules: one generative model, one bound, no auxiliary loss.
 
 Smith et al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.03553. The
-generative model is in `generative_model`, the networks that infer its capsules in `inference`, and
-`autoencoder` has both.
+generative model is in `generative_model`, the inference networks are in `inference`; `autoencoder`
+joins them.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ ENDS_AT_1 = Bound(
 class BoundSchedule:
   """The section `loss.schedule`."""
 
-  # Points (step, factor) of all terms but `pixels`; the factor is 1 of held-out examples.
+  # Points (step, factor) for all terms but `pixels`; the factor is 1 on held-out examples.
   latents: Annotated[Points, line(0, MAX_WEIGHT)]
 
 
@@ -54,8 +54,8 @@ class BoundSchedule:
 class BoundOptions:
   """The config's loss section; the bound has no other weights."""
 
-  schedule: BoundSchedule  # see `BoundSchedule`
-  # Points (step, temperature) of training down to 1, see `loss_terms`.
+  schedule: BoundSchedule  # factors of the terms in training
+  # Points (step, temperature) in training, ending at 1, see `loss_terms`.
   choice_temperature: Annotated[Points, line(1e-3, 1e3), ENDS_AT_1]
 
 
@@ -63,11 +63,11 @@ class BoundOptions:
 class LayerOptions:
   """Keys of the model section that several stages share."""
 
-  # Number of each layer, from the parts up.
+  # Number of capsules of each layer, from the parts up.
   capsules: Annotated[
     tuple[int, ...], each(between(1, MAX_WIDTH), least=2, most=MAX_CAPSULE_LAYERS)
   ]
-  poses: Annotated[str, one_of(*POSES)]  # posteriors of poses, points or Gaussian
+  poses: Annotated[str, one_of(*POSES)]  # posteriors of poses: points (`delta`) or `gaussian`
   posterior: PosteriorScales = dataclasses.field(default_factory=PosteriorScales)
 
 
@@ -90,9 +90,9 @@ def loss_terms(
 ) -> dict[str, Array]:
   """The terms of the negative bound, each a mean over the batch, nats.
 
-  `choice_temperature` of a step tempers `capsules_<i>` of all layers but the topmost, see
-  `selection.tempered_log_prob`; without either it is 1, for the bound itself. Above 1 these terms
-  are smaller than those of the bound and cannot be compared with held-out ones.
+  `choice_temperature(step)` tempers `capsules_<i>` of all layers but the topmost, see
+  `selection.tempered_log_prob`. Without it, and at the step None, the temperature is 1: the terms
+  are those of the bound. Above 1 they are smaller, and not comparable with held-out terms.
   """
   terms = {name: jnp.mean(value) for name, value in output.terms.items()}
   if choice_temperature is None or step is None:
@@ -107,8 +107,8 @@ def loss_terms(
 
 
 def metrics(output: ProbabilisticOutput, batch: Batch) -> dict[str, Array]:
-  """Numbers an example, [b]: squared error of the picture, the estimated bound in nats, and how
-  many parts and top objects are there."""
+  """For each example, [b]: squared error of the picture, the estimated bound in nats, and the
+  expected numbers of present parts and top objects."""
   first, last = output.posteriors[0], output.posteriors[-1]
   return {
     "squared_error": jnp.sum(jnp.square(output.picture - batch["image"]), axis=(1, 2, 3)),
@@ -119,14 +119,14 @@ def metrics(output: ProbabilisticOutput, batch: Batch) -> dict[str, Array]:
 
 
 def features(output: ProbabilisticOutput) -> dict[str, Array]:
-  """What evaluation clusters, [b, k] each: `presences` of the top capsules, and their `children`,
-  the expected number of them."""
+  """What evaluation clusters, [b, k] each: `presences` of the top capsules and their `children`,
+  the expected numbers."""
   presences = jax.nn.sigmoid(output.posteriors[-1].presence_logits)
   return {"children": output.children, "presences": presences}
 
 
-def readings(posteriors: Sequence[Posterior]) -> dict[str, Array]:
-  """What a linear classifier reads: `presence_logits` [b, k] of the top capsules, and
+def probe_features(posteriors: Sequence[Posterior]) -> dict[str, Array]:
+  """Inputs of linear probes: `presence_logits` [b, k] of the top capsules, and
   `presences_and_poses` [b, 7 k], the logits and the six numbers of each pose."""
   top = posteriors[-1]
   poses = top.poses.reshape(len(top.poses), -1)
@@ -145,10 +145,10 @@ def poses(output: ProbabilisticOutput) -> dict[str, tuple[Array, Array]]:
 
 
 def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
-  """Free-form inference, section 2.4 of the article: posteriors of all layers, from the parts up.
+  """Free-form inference (section 2.4): posteriors of all layers, from the parts up.
 
-  `encode` infers each layer from the centre of the one below, so its bound differs from
-  `ProbabilisticOutput.terms`, where objects are inferred from sampled parts.
+  `encode` infers each layer from the centre of the posterior below. Its bound therefore differs
+  from `ProbabilisticOutput.terms`, where each layer is inferred from samples of the one below.
   """
   scales_of = module.part_inference.scales_of
   infer = nn.apply(ProbabilisticCapsules.infer, module)
@@ -162,8 +162,8 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
     terms=lambda variables, posterior, batch, key: estimate(
       variables, batch["image"], key, posterior
     )[0],
-    readings=readings,
-    find=nn.apply(ProbabilisticCapsules.find, module),
+    probe_features=probe_features,
+    encoding=nn.apply(ProbabilisticCapsules.encoding, module),
   )
 
 
@@ -217,9 +217,11 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     features=features,
     pictures=figure_arrays.of_parts_and_objects(module),
     poses=poses,
-    readings=lambda output: readings(output.posteriors),
+    probe_features=lambda output: probe_features(output.posteriors),
     free_form=free_form,
-    find=lambda variables, batch: free_form.find(variables, free_form.encode(variables, batch)),
+    encode_with=lambda variables, batch: free_form.encoding(
+      variables, free_form.encode(variables, batch)
+    ),
     draws={
       "objects": nn.apply(ProbabilisticCapsules.draw_from_objects, module),
       "parts": nn.apply(ProbabilisticCapsules.draw_from_parts, module),

@@ -1,4 +1,4 @@
-"""The module of probabilistic capsules: all layers inferred, and the bound estimated from samples.
+"""The module of probabilistic capsules: inference of all layers, and the estimated bound.
 
 Smith et al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.03553, section 2.
 """
@@ -30,13 +30,13 @@ class ProbabilisticOutput:
 
   # The terms of the negative bound, nats; see `negative_bound`.
   terms: dict[str, Float[Array, " b"]]
-  # Of every layer, from the parts up, without noise: each layer is inferred from the centre of the
-  # posterior below.
+  # Posteriors of all layers, from the parts up, without noise: each layer is inferred from the
+  # centre of the posterior below.
   posteriors: list[Posterior]
   picture: Float[Array, "b h w c"]  # drawn from the centre of the parts' posterior
   # Expected number of children of the top capsules that are on, appendix D.
   children: Float[Array, "b k"]
-  # Of every layer but the topmost [b, s, k+1, m], `Selection.joint` of each sample that `terms` are
+  # `Selection.joint` [b, s, k+1, m] of all layers but the topmost, for each sample that `terms` are
   # estimated from.
   joints: list[Float[Array, "b s n m"]]
 
@@ -49,10 +49,10 @@ class ProbabilisticCapsules(nn.Module):
   object_inference: Sequence[ObjectInference]  # each layer to the one above, from the parts up
   num_samples: Annotated[int, between(1, MAX_WIDTH)]  # of the Monte Carlo estimate of the bound
   # Prior of the pose of a child that is off. `broad` is the article's: a wide Gaussian around the
-  # identity. Its density is low next to a sharp posterior, above all a point. Being on where a
-  # parent predicts it then gains more nats than wrong pixels cost, and a part that is not in the
-  # image hides instead of being off. `summed_out`: such a pose costs nothing, see
-  # `Posterior.off_log_prob`; exact where presences are 0 or 1.
+  # identity. Next to a sharp posterior, above all a point, its density is low. Absent parts then
+  # stay on, where a parent predicts them: matching that prior outweighs the pixel error.
+  # `summed_out`: the pose of an absent child costs nothing, see `Posterior.off_log_prob`; exact for
+  # presences of 0 or 1.
   off_poses: Annotated[str, one_of(*OFF_POSES)] = "broad"
 
   def __call__(self, batch: Batch, *, train: bool) -> ProbabilisticOutput:
@@ -72,10 +72,10 @@ class ProbabilisticCapsules(nn.Module):
     )
 
   def infer(self, image: Array, key: Array | None) -> tuple[list[Posterior], list[Capsules]]:
-    """Posteriors of every layer, from the parts up, and a sample of each.
+    """Posteriors of all layers for images [b, h, w, c], from the parts up, and a sample of each.
 
-    With a key there are `num_samples` samples of an image [b, h, w, c], in consecutive rows; with
-    None it is the centre of every posterior, one row an image.
+    With a key each image has `num_samples` samples, in consecutive rows. With None the sample is
+    the centre of each posterior, one row for each image.
     """
     posterior = self.part_inference(image)
     if key is not None:
@@ -93,17 +93,17 @@ class ProbabilisticCapsules(nn.Module):
     return posterior.sample(jax.random.fold_in(key, layer), temperature)
 
   def estimate(
-    self, image: Array, key: Array, given: Sequence[Posterior] | None = None
+    self, image: Array, key: Array, free_posteriors: Sequence[Posterior] | None = None
   ) -> tuple[dict[str, Array], list[Array]]:
-    """`negative_bound` of images [b, h, w, c], a mean over samples, [b] each; and
-    `ProbabilisticOutput.joints`.
+    """Monte Carlo estimate of `negative_bound`, terms [b], and `ProbabilisticOutput.joints`.
 
-    Posteriors are the networks', or those of all layers that are given, independent of each other.
+    Images are [b, h, w, c]. The networks infer the posteriors, unless `free_posteriors` has one for
+    each layer; these are sampled independently of each other.
     """
-    if given is None:
+    if free_posteriors is None:
       posteriors, layers = self.infer(image, key)
     else:
-      posteriors = repeat(list(given), self.num_samples)
+      posteriors = repeat(list(free_posteriors), self.num_samples)
       layers = [self._draw(posterior, key, i) for i, posterior in enumerate(posteriors)]
     choices = self._select(posteriors, layers)
     joints = [choice.joint.reshape(len(image), -1, *choice.joint.shape[1:]) for choice in choices]
@@ -112,25 +112,25 @@ class ProbabilisticCapsules(nn.Module):
     return {name: jnp.mean(term.reshape(samples), axis=1) for name, term in terms.items()}, joints
 
   def prior(self, batch_size: int) -> list[Posterior]:
-    """The prior's own moments as posteriors of every layer, the same for all examples."""
+    """Posteriors of all layers with the moments of the prior, the same for all examples."""
     gaussian = self.part_inference.gaussian
 
-    def belief(moments: Moments) -> Posterior:
+    def posterior_of(moments: Moments) -> Posterior:
       scales = moments.pose_scales if gaussian else None
       return Posterior(moments.presence_logits, moments.poses, scales)
 
-    alone = [belief(moments) for moments in self.generative.prior_moments()]
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *leaf.shape)), alone)
+    posteriors = [posterior_of(moments) for moments in self.generative.prior_moments()]
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (batch_size, *leaf.shape)), posteriors)
 
   def _select(self, posteriors: Sequence[Posterior], layers: Sequence[Capsules]) -> list[Selection]:
     if self.off_poses == "broad":
       return self.generative.select(layers)
-    floor = self.generative.min_scale
-    off = [
-      posterior.off_log_prob(capsules, floor)
+    min_scale = self.generative.min_scale
+    off_log_probs = [
+      posterior.off_log_prob(capsules, min_scale)
       for posterior, capsules in zip(posteriors, layers, strict=True)
     ]
-    return self.generative.select(layers, off)
+    return self.generative.select(layers, off_log_probs)
 
   def negative_bound(
     self,
@@ -139,19 +139,20 @@ class ProbabilisticCapsules(nn.Module):
     layers: Sequence[Capsules],
     choices: Sequence[Selection],
   ) -> dict[str, Float[Array, " b"]]:
-    """The terms of minus the evidence lower bound for one sample an image, nats, [b] each.
+    """Terms of minus the evidence lower bound for one sample of each image, nats, [b] each.
 
-    They are in the order of sampling: the first one that is not finite names the cause.
-    `pixels`, -log density of the image; `capsules_<i>`, -log density of layer i given the one
-    above, or of the topmost, choices of parents summed out; `presences_<i>`, log density of its
-    presences under the posterior; `poses_<i>`, of its poses, with Gaussian posteriors. With point
-    posteriors (delta) the bound lacks an infinite constant, and poses are maximum a posteriori
-    estimates.
+    `pixels`: -log density of the image. `capsules_<i>`: -log density of layer i given the layer
+    above (of the topmost: under its prior), with choices of parents summed out. `presences_<i>`:
+    log density of the layer's presences under the posterior. `poses_<i>`: the same for its poses,
+    with Gaussian posteriors only. With point posteriors (delta) the bound lacks an infinite
+    constant, and poses are maximum a posteriori estimates.
+
+    Terms are in the order of sampling: the first one that is not finite is the cause of the others.
     """
     picture = self.generative.draw(layers[0], image.shape[1])
     pixels = self.generative.image_log_prob(picture, image)
-    below = [jnp.sum(choice.log_prob, axis=-1) for choice in choices]
-    log_probs, terms = [pixels, *below, self.generative.top_log_prob(layers[-1])], {}
+    children = [jnp.sum(choice.log_prob, axis=-1) for choice in choices]
+    log_probs, terms = [pixels, *children, self.generative.top_log_prob(layers[-1])], {}
     for i, (posterior, capsules) in enumerate(zip(posteriors, layers, strict=True)):
       temperature = self.generative.temperature_of(i)
       terms[f"presences_{i + 1}"] = posterior.presence_log_prob(capsules, temperature)
@@ -161,10 +162,10 @@ class ProbabilisticCapsules(nn.Module):
     return terms | {f"capsules_{len(layers)}": -log_probs[-1]}
 
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
-    """Arrays of the figures: what the prior, objects and parts draw, and the parts' objects."""
+    """Arrays of the figures: drawings of the prior, objects and parts, and the parts' objects."""
     image, canvas = batch["image"], batch["image"].shape[1]
     posteriors, capsules = self.infer(image, None)
-    found = self.find(posteriors)
+    encoding = self.encoding(posteriors)
     templates, alphas = self.generative.templates()
     return {
       "templates": {"templates": templates, "alphas": alphas},
@@ -172,18 +173,19 @@ class ProbabilisticCapsules(nn.Module):
       "object_samples": drawn_images.object_samples(self.generative, canvas),
       **figure_arrays.reconstructions(
         image,
-        topmost_owner(found.details, self.generative.capsules),
-        found.details["object_presence"],
-        lambda number: self.draw_from_objects(found, number, canvas),
+        topmost_owner(encoding.details, self.generative.capsules),
+        encoding.details["object_presence"],
+        lambda number: self.draw_from_objects(encoding, number, canvas),
         bottom_up=self.generative.draw(capsules[0], canvas),
         part_mixing=self.generative.part_mixing(capsules[0], canvas),
       ),
     }
 
-  def find(self, posteriors: Sequence[Posterior]) -> Encoding:
+  def encoding(self, posteriors: Sequence[Posterior]) -> Encoding:
     """Encodes posteriors of all layers, from the parts up; objects are the topmost layer.
 
-    `owner_<i>` is the parent that wins each capsule, the number of parents where none does.
+    In `details`, `owner_<i>` is the winning parent of each capsule of layer i (the parts are layer
+    0); the dummy has the number of parents.
     """
     capsules = [
       posterior.centre(self.generative.temperature_of(i)) for i, posterior in enumerate(posteriors)
@@ -192,7 +194,9 @@ class ProbabilisticCapsules(nn.Module):
     children = jax.vmap(selection.expected_children)(choices[-1], capsules[-2])
     first, last = posteriors[0], posteriors[-1]
     presence = jax.nn.sigmoid(last.presence_logits)
-    owners = {f"owner_{i}": jnp.argmax(one.posterior, axis=1) for i, one in enumerate(choices)}
+    owners = {
+      f"owner_{i}": jnp.argmax(choice.posterior, axis=1) for i, choice in enumerate(choices)
+    }
     return Encoding(
       object_presence=presence,
       object_poses=last.poses,
@@ -203,30 +207,31 @@ class ProbabilisticCapsules(nn.Module):
       details={**owners, "object_presence": presence},
     )
 
-  def draw_from_parts(self, found: Encoding, part: Array, canvas: int) -> Array:
+  def draw_from_parts(self, encoding: Encoding, part: Array, canvas: int) -> Array:
     """Images [b, h, w, c] from poses and presences of parts; see `system.Draw`."""
-    shown = (part < 0) | (jnp.arange(self.generative.capsules[0]) == part)
-    presence = jnp.clip(jnp.asarray(found.part_presence), 0, 1) * shown[None]
-    return self._draw_parts(presence, jnp.asarray(found.part_poses), canvas)
+    is_drawn = (part < 0) | (jnp.arange(self.generative.capsules[0]) == part)
+    presence = jnp.clip(jnp.asarray(encoding.part_presence), 0, 1) * is_drawn[None]
+    return self._draw_parts(presence, jnp.asarray(encoding.part_poses), canvas)
 
-  def draw_from_objects(self, found: Encoding, number: Array, canvas: int) -> Array:
+  def draw_from_objects(self, encoding: Encoding, number: Array, canvas: int) -> Array:
     """Images [b, h, w, c] from poses and presences of objects; see `system.Draw`.
 
-    Every capsule stands where the parent that wins it predicts it; a part that none wins is not
-    drawn. Presences of parts are multiplied by the ratio of the object's presence to what it was.
+    Each capsule has the pose that its winning parent predicts. A part that the dummy wins is not
+    drawn. A part's presence is multiplied by the ratio of its object's presence to the presence
+    that was encoded.
     """
-    before, after = found.details["object_presence"], jnp.asarray(found.object_presence)
+    before, after = encoding.details["object_presence"], jnp.asarray(encoding.object_presence)
     top = jnp.arange(self.generative.capsules[-1])
     ratio = after / jnp.maximum(before, MIN_PRESENCE)
     factor = jnp.where((number < 0) | (top == number)[None], ratio, 0.0)
-    poses = jnp.asarray(found.object_poses)
+    poses = jnp.asarray(encoding.object_poses)
     in_examples = jax.vmap(selection.chosen_poses, in_axes=(0, 0, None))
     for i, relations in reversed(list(enumerate(self.generative.relations()))):
-      owner, count = found.details[f"owner_{i}"], self.generative.capsules[i + 1]
+      owner, count = encoding.details[f"owner_{i}"], self.generative.capsules[i + 1]
       winner = jnp.minimum(owner, count - 1)
       poses = in_examples(winner, poses, relations)
       factor = jnp.where(owner < count, jnp.take_along_axis(factor, winner, axis=1), 0.0)
-    presence = jnp.clip(factor * jnp.asarray(found.part_presence), 0.0, 1.0)
+    presence = jnp.clip(factor * jnp.asarray(encoding.part_presence), 0.0, 1.0)
     return self._draw_parts(presence, poses, canvas)
 
   def _draw_parts(self, presence: Array, poses: Array, canvas: int) -> Array:
@@ -240,8 +245,11 @@ class ProbabilisticCapsules(nn.Module):
 
 
 def topmost_owner(details: Mapping[str, Array], capsules: Sequence[int]) -> Array:
-  """The topmost object above each part, int [b, m], k for none, from `Encoding.details` and
-  the number of capsules of every layer, from the parts up."""
+  """The topmost object above each part, int [b, m]; k for none.
+
+  `details` are those of the encoding; `capsules` are the numbers of capsules of all layers, from
+  the parts up.
+  """
   owner = details["owner_0"]
   for i, count in enumerate(capsules[1:-1], start=1):
     above = jnp.take_along_axis(details[f"owner_{i}"], jnp.minimum(owner, count - 1), axis=1)
@@ -250,5 +258,5 @@ def topmost_owner(details: Mapping[str, Array], capsules: Sequence[int]) -> Arra
 
 
 def repeat(tree: Any, times: int) -> Any:
-  """Every example of arrays [b, ...] `times` times, in consecutive rows."""
+  """Repeats each example of arrays [b, ...] `times` times, in consecutive rows."""
   return jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)

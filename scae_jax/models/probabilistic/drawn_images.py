@@ -12,8 +12,8 @@ from scae_jax.models.probabilistic.generative_model import GenerativeCapsules
 from scae_jax.typing import Array, Float, Int
 
 NUM_SAMPLES = 50
-# How a chosen object is moved: degrees, counter-clockwise; scale; shift right and down, where 1 is
-# half the canvas.
+# Poses of a drawn object: degrees, counter-clockwise; scale; shifts right and down, where 1 is half
+# the canvas.
 MOVES = (
   (0, 1.0, 0.0, 0.0),
   (30, 1.0, 0.0, 0.0),
@@ -26,8 +26,8 @@ MOVES = (
 
 
 def prior_samples(generative: GenerativeCapsules, canvas: int) -> dict[str, Array]:
-  """Arguments of the figure of this name: the same images [n, h, w, c], drawn from the prior, every
-  time; presences are 0 or 1."""
+  """Arguments of the figure of this name: samples [n, h, w, c] of the prior, with presences of 0 or
+  1. The key is constant."""
 
   def sample(key: Array) -> Capsules:
     top_key, below_key = jax.random.split(key)
@@ -38,9 +38,9 @@ def prior_samples(generative: GenerativeCapsules, canvas: int) -> dict[str, Arra
 
 
 def object_samples(generative: GenerativeCapsules, canvas: int) -> dict[str, Array]:
-  """Arguments of the figure of this name: every top object alone at chosen poses [p, 2, 3].
+  """Arguments of the figure of this name: each top object alone at the poses [p, 2, 3].
 
-  Samples [k, p, h, w, c] are the objects' expected drawings.
+  `samples` [k, p, h, w, c] are the objects' expected drawings.
   """
   poses = jnp.stack([move_pose(*move) for move in MOVES])
 
@@ -58,10 +58,10 @@ def draw_objects(
   canvas: int,
   key: Array | None = None,
 ) -> Float[Array, "n h w c"]:
-  """Pictures of canvas x canvas pixels of top objects at given poses, one object each.
+  """Images of canvas x canvas pixels, each of one top object at its pose.
 
-  `objects` are numbers in the top layer, not checked. Pictures are samples, all different, or,
-  without a key, expected drawings.
+  `objects` are numbers in the top layer, not checked. With a key images are independent samples,
+  without one expected drawings.
   """
   num_objects = generative.capsules[-1]
 
@@ -71,10 +71,10 @@ def draw_objects(
 
   tops = jax.vmap(top)(objects, poses)
   if key is None:
-    parts = jax.vmap(lambda one: generative.expect_children(one)[0])(tops)
+    parts = jax.vmap(lambda top: generative.expect_children(top)[0])(tops)
   else:
     keys = jax.random.split(key, len(poses))
-    parts = jax.vmap(lambda own, one: generative.sample(own, one)[0][0])(keys, tops)
+    parts = jax.vmap(lambda key, top: generative.sample(key, top)[0][0])(keys, tops)
   return generative.draw(parts, canvas)
 
 

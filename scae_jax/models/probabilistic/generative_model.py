@@ -1,7 +1,8 @@
 """The generative model of probabilistic capsules: from presences and poses to an image.
 
 Smith et al. 2020, "Capsule Networks - A Probabilistic Perspective", arXiv 2004.03553, section 2.1.
-Layers are counted from the parts, layer 1, which draw templates, to the topmost objects.
+Layers are counted from the parts up: layer 1 is the parts, which draw templates; the last layer is
+the topmost objects.
 """
 
 from collections.abc import Sequence
@@ -26,9 +27,9 @@ from scae_jax.models.scae.pcae import (
 )
 from scae_jax.typing import Array, Float
 
-OFFSET_INIT = 0.1  # standard deviation: near the identity, and no two equal
-# A logit. If all parts start half opaque, they paint the canvas grey, and the model first learns to
-# shrink every part to nothing.
+OFFSET_INIT = 0.1  # standard deviation of offsets: near the identity, and no two equal
+# Initial logit of alphas. If all parts start half opaque, they paint the canvas grey, and the model
+# first learns to shrink every part to nothing.
 ALPHA_INIT = -2.0
 TEMPERATURES = (1e-3, 1e3)  # of relaxed presences
 
@@ -36,11 +37,11 @@ TEMPERATURES = (1e-3, 1e3)  # of relaxed presences
 class GenerativeCapsules(nn.Module):
   """The prior over capsules, and the picture that the parts draw.
 
-  A top capsule is there with a fixed probability and has a pose around the identity. A child
-  chooses one of the parents that are there, by affinity, or the dummy, which is always there; it is
-  on with a probability that depends on its choice, and its pose is the parent's times identity plus
-  offset, up to Gaussian noise. Parts paint their templates over one another, in the order of their
-  numbers, on black.
+  A top capsule is present with a fixed probability and has a Gaussian pose around the identity. A
+  child chooses one of the present parents, by affinity, or the dummy, which is always present. It
+  is on with a probability that depends on its choice. Its pose is the parent's pose times (identity
+  + offset), with Gaussian noise. Parts paint their templates over one another, in the order of
+  their numbers, on black.
   """
 
   capsules: tuple[int, ...]  # number of each layer, the parts first; two layers or more
@@ -53,20 +54,20 @@ class GenerativeCapsules(nn.Module):
   temperature: Annotated[float, between(*TEMPERATURES)]  # of the parts' relaxed presences
   top_presence: Annotated[float, between(1e-6, 1 - 1e-6)]  # probability of each top capsule
   top_scale: Annotated[float, between(*SCALES)]  # standard deviation of their poses
-  # Of the dummy to every child; those of parents start at 1.
+  # Affinity of the dummy to each child; affinities of parents start at 1.
   dummy_affinity: Annotated[float, between(1e-12, 1e12)]
-  # Standard deviation of poses that no parent determines.
+  # Standard deviation of the poses of children that are off or chose the dummy.
   broad_scale: Annotated[float, between(*SCALES)]
-  # Added to the learned standard deviations of the others, so that densities stay bounded.
+  # Lower bound of the other, learned standard deviations, so that densities stay bounded.
   min_scale: Annotated[float, below(1e-6, "initial_scale")]
   initial_scale: Annotated[float, between(*SCALES)]
   shared_scales: bool  # whether all parents share the standard deviations of a child
-  # Temperature above the parts; None: that of the parts. A relaxed presence is never 0: a parent
-  # that is off can still be chosen before the dummy. At 0.5 presences of all objects may stay
-  # between 0 and 1, so that they do not say which are there, and one object can serve as two.
+  # Temperature above the parts; None: that of the parts. A relaxed presence is never 0, so a parent
+  # that is off can still win over the dummy. At 0.5 presences of all objects may stay between 0 and
+  # 1: they then do not show which objects are present, and one object can serve as two.
   upper_temperature: Annotated[float | None, between(*TEMPERATURES)] = None
   # Upper limit of the parents' affinities, above 1; 0 is no limit. Without a limit they can grow
-  # until a parent of presence 1e-6 is chosen before the dummy. Presences then carry no information.
+  # until a parent of presence 1e-6 wins over the dummy. Presences then carry no information.
   max_affinity: Annotated[float, zero_or(above(1, 1e12))] = 0.0
 
   def setup(self):
@@ -91,7 +92,7 @@ class GenerativeCapsules(nn.Module):
     ]
 
   def relations(self) -> list[Relations]:
-    """Between each layer and the one above, from the parts up."""
+    """Relations between each layer and the one above, from the parts up."""
     return [
       Relations(
         affinity_logits=self._log_affinity(layer["affinity"]),
@@ -110,9 +111,9 @@ class GenerativeCapsules(nn.Module):
   def _log_affinity(self, raw: Array) -> Array:
     if not self.max_affinity:
       return raw
-    # 1 where `raw` is 0, with or without a limit.
-    start = -jnp.log(self.max_affinity - 1.0)
-    return jnp.log(self.max_affinity) + jax.nn.log_sigmoid(raw + start)
+    # The affinity is 1 where `raw` is 0, with and without a limit.
+    shift = -jnp.log(self.max_affinity - 1.0)
+    return jnp.log(self.max_affinity) + jax.nn.log_sigmoid(raw + shift)
 
   def temperature_of(self, layer: int) -> float:
     """Temperature of the relaxed presences of a layer; layer 0 is the parts."""
@@ -126,9 +127,9 @@ class GenerativeCapsules(nn.Module):
   def select(
     self, capsules: Sequence[Capsules], off_log_probs: Sequence[Array] | None = None
   ) -> list[Selection]:
-    """The choices of every layer but the topmost, each with a leading batch axis.
+    """The choices of all layers but the topmost, each with a leading batch axis.
 
-    Arguments are of every layer, from the parts up; `off_log_probs` [b, n], see
+    Arguments have one entry for each layer, from the parts up. `off_log_probs` are [b, n], see
     `selection.child_log_prob`.
     """
     off = [None] * len(capsules) if off_log_probs is None else off_log_probs
@@ -143,16 +144,16 @@ class GenerativeCapsules(nn.Module):
     return log_prob(top, self._top_logits(), jnp.float32(scale), jnp.float32(temperature))
 
   def draw(self, parts: Capsules, canvas: int) -> Float[Array, "b h w c"]:
-    """What the parts paint on canvas x canvas pixels, alphas times relaxed presences, in [0, 1]."""
+    """Images of the parts in [0, 1], on canvas x canvas pixels; presences multiply alphas."""
     return jax.vmap(compositing.over)(*self._layers(parts, canvas))
 
   def part_mixing(self, parts: Capsules, canvas: int) -> Float[Array, "b m h w"]:
-    """The visible share of each part's drawing, mean over channels; the sum is the picture's."""
+    """Each part's visible share of the image, mean over channels; over parts they sum to it."""
     colours, alphas = self._layers(parts, canvas)
     return jnp.mean(jax.vmap(compositing.visibility)(alphas)[..., None] * colours, axis=-1)
 
   def _layers(self, parts: Capsules, canvas: int) -> tuple[Array, Array]:
-    """What each part paints: colours times alphas [b, m, h, w, c], and alphas [b, m, h, w]."""
+    """The layer of each part: colours times alphas [b, m, h, w, c], and alphas [b, m, h, w]."""
     templates, alphas = self.templates()
     bank = jnp.concatenate([alphas * templates, alphas], axis=-1)
     presence = parts.presence[:, :, None, None, None]
@@ -160,12 +161,12 @@ class GenerativeCapsules(nn.Module):
     return warped[..., :-1], warped[..., -1]
 
   def image_log_prob(self, picture: Array, image: Array) -> Float[Array, " b"]:
-    """log density of images [b, h, w, c] around what was drawn, nats."""
+    """log density of images [b, h, w, c] given the drawn picture, nats."""
     pixels = distributions.Normal(picture, self.pixel_scale).log_prob(image)
     return jnp.sum(pixels, axis=(1, 2, 3))
 
   def prior_moments(self) -> list[Moments]:
-    """Moments of every layer under the prior, from the parts up."""
+    """Moments of all layers under the prior, from the parts up."""
     top = self.capsules[-1]
     poses = jnp.broadcast_to(geometry.identity(), (top, 2, 3))
     layers = [Moments(self._top_logits(), poses, jnp.full((top, 6), self.top_scale))]
@@ -174,9 +175,9 @@ class GenerativeCapsules(nn.Module):
     return layers
 
   def sample(self, key: Array, top: Capsules) -> tuple[list[Capsules], list[Array]]:
-    """Draws every layer below given top capsules of one example; presences are 0 or 1.
+    """Samples all layers below the top capsules of one example; presences are 0 or 1.
 
-    Returns the layers from the parts up to the one given, and the choices [m] of all but that.
+    Returns all layers, from the parts up, and the choices [m] of all layers but the topmost.
     """
     layers, choices = [top], []
     for i, relations in reversed(list(enumerate(self.relations()))):
@@ -186,14 +187,14 @@ class GenerativeCapsules(nn.Module):
     return layers, choices
 
   def expect_children(self, top: Capsules) -> list[Capsules]:
-    """`selection.mean_children` of all layers below top capsules of an example, parts first."""
+    """All layers of one example, parts first: `selection.mean_children` of the top capsules."""
     layers = [top]
     for relations in reversed(self.relations()):
       layers = [selection.mean_children(layers[0], relations), *layers]
     return layers
 
   def sample_top(self, key: Array) -> Capsules:
-    """Draws top capsules of one example."""
+    """Samples the top capsules of one example."""
     return selection.sample_roots(key, self._top_logits(), jnp.float32(self.top_scale))
 
   def _top_logits(self) -> Array:

@@ -1,7 +1,7 @@
-"""Approximate posteriors of probabilistic capsules, and the networks that amortise them.
+"""Approximate posteriors of probabilistic capsules, and the networks that infer them.
 
-Smith et al. 2020, sections 2.2, 2.3 and 4, appendix B. Standard deviations of poses have a head of
-their own, so that networks with Gaussian posteriors can start from those with point posteriors.
+Smith et al. 2020, sections 2.2, 2.3 and 4, appendix B. Standard deviations of poses have a separate
+head, so that networks with Gaussian posteriors can start from networks with point posteriors.
 """
 
 import dataclasses
@@ -34,10 +34,10 @@ class PosteriorScales:
 
   # Lower bound, added to the learned or optimised value.
   min_scale: Annotated[float, between(1e-6, 1e3)] = 1e-3
-  initial_scale: Annotated[float, between(*SCALES)] = 0.05  # approximate initial value of the rest
+  initial_scale: Annotated[float, between(*SCALES)] = 0.05  # approximate initial learned value
 
   def from_raw(self, raw: Array) -> Array:
-    """Standard deviations from outputs of the networks, of any shape, which start near 0."""
+    """Standard deviations from network outputs of any shape, which start near 0."""
     return self.constrain(raw + SoftplusTransform().inv(self.initial_scale))
 
   def constrain(self, free: Array) -> Array:
@@ -46,8 +46,8 @@ class PosteriorScales:
 
   def unconstrain(self, scales: Array) -> Array:
     """The inverse of `constrain`; values at or below `min_scale` count as slightly above it."""
-    above = jnp.maximum(scales - self.min_scale, 1e-6 * self.min_scale)
-    return jnp.asarray(SoftplusTransform().inv(above))
+    excess = jnp.maximum(scales - self.min_scale, 1e-6 * self.min_scale)
+    return jnp.asarray(SoftplusTransform().inv(excess))
 
 
 @struct.dataclass
@@ -56,7 +56,7 @@ class Posterior:
 
   presence_logits: Float[Array, "b n"]  # of relaxed Bernoulli presences
   poses: Float[Array, "b n 2 3"]  # means
-  # Standard deviations of their entries; None: a point at the mean.
+  # Standard deviations of the entries of poses; None for point posteriors.
   pose_scales: Float[Array, "b n 6"] | None
 
   def centre(self, temperature: float) -> Capsules:
@@ -90,9 +90,9 @@ class Posterior:
   def off_log_prob(self, capsules: Capsules, min_scale: float) -> Float[Array, "b n"]:
     """log density of each pose, nats, for capsules that are off.
 
-    Their prior is the posterior itself: the two cancel in the bound, and the pose is summed out. A
-    point posterior counts as a Gaussian of standard deviation `min_scale`, the sharpest in the
-    prior, so that a capsule gains no density when on.
+    The prior of their poses is the posterior itself: both cancel in the bound, and the pose is
+    summed out. A point posterior is treated as a Gaussian of standard deviation `min_scale`, the
+    smallest in the prior, so that being on does not raise the density.
     """
     scales = self.pose_scales
     if scales is None:
@@ -103,11 +103,11 @@ class Posterior:
 def change_scales(
   change: Callable[[Array], Array], posteriors: Sequence[Posterior]
 ) -> list[Posterior]:
-  """Posteriors with changed standard deviations, by a method of `PosteriorScales`."""
-  # None, of a point, stays None.
+  """Posteriors whose standard deviations are changed by a method of `PosteriorScales`."""
+  # The None of a point posterior stays None.
   return [
-    dataclasses.replace(one, pose_scales=jax.tree.map(change, one.pose_scales))
-    for one in posteriors
+    dataclasses.replace(posterior, pose_scales=jax.tree.map(change, posterior.pose_scales))
+    for posterior in posteriors
   ]
 
 
@@ -119,8 +119,8 @@ class PartInference(nn.Module):
   # Channels of the convolutions.
   widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH), least=1)]
   strides: Annotated[tuple[int, ...], each(between(1, MAX_KERNEL)), as_many_as("widths")]
-  # Smallest scale of a part relative to the image, before shear. If parts can shrink to nothing, an
-  # absent part is drawn at size 0 instead of being off, and presences carry no information.
+  # Smallest scale of a part relative to the image, before shear. If parts could shrink to nothing,
+  # absent parts would have size 0 instead of being off, and presences would carry no information.
   min_part_scale: Annotated[float, between(1e-3, 0.999)]
   scales_of: PosteriorScales  # standard deviations
 
@@ -141,8 +141,8 @@ class PartInference(nn.Module):
 class ObjectInference(nn.Module):
   """One layer of capsules to the posterior of the layer above.
 
-  A set transformer with induced attention reads every capsule's pose, presence and number; its
-  seeds are the parents, and each has an MLP of its own. Poses are identity plus offset.
+  A set transformer with induced attention reads the pose, presence and number of each capsule. Its
+  seeds are the parents; each parent has its own MLP. Poses are the identity plus an offset.
   """
 
   num_capsules: int  # k, of the layer above

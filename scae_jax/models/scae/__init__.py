@@ -1,7 +1,8 @@
 """Stacked Capsule Autoencoder (SCAE): a part autoencoder with an object autoencoder on top.
 
-Kosiorek et al. 2019, "Stacked Capsule Autoencoders", arXiv 1906.06818. The part autoencoder is in
-`pcae`, the object autoencoder in `ocae`; `scae` stacks them, `losses` has the terms to minimise.
+Kosiorek et al. 2019, "Stacked Capsule Autoencoders", arXiv 1906.06818. The part capsule autoencoder
+(PCAE) is in `pcae`, the object capsule autoencoder (OCAE) in `ocae`; `scae` stacks them, `losses`
+has the terms to minimise.
 """
 
 import dataclasses
@@ -49,8 +50,8 @@ class StageOptions:
   num_parts: Annotated[int, between(1, MAX_WIDTH)]  # m
   num_objects: Annotated[int, between(1, MAX_WIDTH)]  # k
   compute_dtype: Annotated[str, one_of(*COMPUTE_DTYPES)]  # of CNN and set transformer
-  # Points (step, factor) of the argument of `SCAE.__call__` in training, see
-  # `schedules.line_through`; () for 1.
+  # Points (step, factor) for the argument `feature_gradient` of `SCAE.__call__` in training, see
+  # `schedules.line_through`; () is 1 at all steps.
   feature_gradient: Annotated[Points, line(0, MAX_WEIGHT)]
 
 
@@ -80,12 +81,11 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     schedule.pop("views", None)
     if weight := weights.pop("views", 0):
       raise ValueError(
-        "config.loss.weights.views must be 0 where config.data.two_views is False;"
-        f" it is {weight!r}."
+        f"config.loss.weights.views must be 0 where config.data.two_views is False; it is {weight!r}."
       )
   shared, model = bounds.read_some(StageOptions, "model", model)
   m, k = shared.num_parts, shared.num_objects
-  # Parameters and images have float32.
+  # Parameters and images are float32.
   dtype = None if shared.compute_dtype == "float32" else shared.compute_dtype
   stage = functools.partial(build_stage, model)
   stages = {
@@ -110,12 +110,12 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     features=features,
     pictures=figure_arrays.of_parts_and_objects(module),
     poses=poses,
-    find=nn.apply(SCAE.find, module),
+    encode_with=nn.apply(SCAE.encoding, module),
     draws={
       "objects": nn.apply(SCAE.draw_from_objects, module),
       "parts": nn.apply(SCAE.draw_from_parts, module),
     },
-    # The objects of an MLP are slices of its last layer.
+    # Objects of an MLP encoder share its hidden layers, so they cannot be copied.
     object_params=_is_of_object if module.object_encoder.kind == "set_transformer" else None,
     arguments=_feature_gradient(shared.feature_gradient, module.stop_gradients),
   )
@@ -128,7 +128,7 @@ def _is_of_object(path: str) -> bool:
 def _feature_gradient(
   points: Points, stop_gradients: str
 ) -> Callable[[Array | int], dict[str, Array]] | None:
-  """The schedule of `SCAE.__call__`'s `feature_gradient`; None where it is 1 at all steps."""
+  """The schedule of the argument `feature_gradient` of `SCAE.__call__`; None if always 1."""
   factor = line_through(points)
   if factor is None:
     return None

@@ -25,11 +25,11 @@ def loss_terms(
 ) -> dict[str, Array]:
   """Terms to minimise, each unweighted and a mean over the batch.
 
-  `image`: -log-likelihood of the image, nats; `parts`: -log-likelihood of the part poses;
+  `image`: -log-likelihood of the image, nats. `parts`: -log-likelihood of the part poses, nats.
   `prior_within`, `prior_between`, `posterior_within`, `posterior_between`: sparsity of presences
-  and of mass; `dynamic`: half the summed squares of the deformations; `prior_probe`,
-  `posterior_probe`: cross-entropies of the two probes. With `two_views` training also has
-  `views`: `view_divergence` of the mass.
+  and of posterior mass. `dynamic`: half the summed squares of the deformations. `prior_probe`,
+  `posterior_probe`: cross-entropies of the linear probes. `views`, in training with `two_views`:
+  `view_divergence` of the mass.
   """
   batch_size = batch["image"].shape[0]
   cross_entropy = optax.softmax_cross_entropy_with_integer_labels
@@ -47,10 +47,10 @@ def loss_terms(
 
 
 def metrics(output: SCAEOutput, batch: Batch) -> dict[str, Array]:
-  """Numbers an example, [b]: squared error of the reconstruction, whether each probe is right."""
+  """For each example, [b]: squared error of the reconstruction, and accuracy of each probe."""
   image = jax.vmap(mixtures.mode)(output.reconstruction.mixture)
   error = jnp.sum(jnp.square(image - output.reconstruction.target), axis=(1, 2, 3))
   probes = {"prior": output.prior_logits, "posterior": output.posterior_logits}
-  right = {name: jnp.argmax(one, axis=-1) == batch["label"] for name, one in probes.items()}
-  accuracies = {f"{name}_accuracy": one.astype(jnp.float32) for name, one in right.items()}
+  correct = {name: jnp.argmax(x, axis=-1) == batch["label"] for name, x in probes.items()}
+  accuracies = {f"{name}_accuracy": x.astype(jnp.float32) for name, x in correct.items()}
   return {"squared_error": error, **accuracies}

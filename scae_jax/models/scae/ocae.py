@@ -1,4 +1,4 @@
-"""Object capsule autoencoder (OCAE): objects found among parts, and the parts they vote for.
+"""Object capsule autoencoder (OCAE): parts to object capsules, and their votes for the parts.
 
 Kosiorek et al. 2019, section 2.3 and appendix A.
 """
@@ -21,12 +21,12 @@ from scae_jax.typing import Array, Float, typed
 
 MIN_VOTE_SCALE = 0.01
 ENCODERS = ("set_transformer", "mlp")
-# Uniform within this of zero: a different arrangement of parts for every object, none of them
-# extreme. The release's Glorot bound for [1, 32, 40, 6] is 0.064.
+# Bound of the uniform initial values of static object-part relations: each object starts with its
+# own arrangement of parts, none extreme. The release's Glorot bound for [1, 32, 40, 6] is 0.064.
 STATIC_INIT = 0.064
 SPARSITIES = {"l2": sparsity.l2, "entropy": sparsity.entropy, "kl": sparsity.kl}
 OF_L2 = Bound(
-  "0 where {section}.prior is {prior!r}; only 'l2' has such a number",
+  "0 where {section}.prior is {prior!r}; only 'l2' uses this number",
   lambda value, fields: value == 0 or fields["prior"] == "l2",
 )
 
@@ -35,18 +35,19 @@ OF_L2 = Bound(
 class CapsuleLoss(LossOptions):
   """The config's loss section of systems with object capsules."""
 
-  # Kind of sparsity of the presences, a key of `SPARSITIES`.
+  # Sparsity of the presences, a key of `SPARSITIES`.
   prior: Annotated[str, one_of(*SPARSITIES)]
-  # How many capsules an example should switch on, for l2; 0 for K / C.
+  # Number of capsules that should be present in an example, for l2; 0 for K / C.
   prior_within_constant: Annotated[float, between(0, MAX_WIDTH), OF_L2]
-  # Kind of sparsity of the mass. It is a share of the parts, at most 1 in all, so l2 does not fit.
+  # Sparsity of the posterior mass. Masses are shares of the parts with a sum of at most 1, so l2
+  # does not apply.
   posterior: Annotated[str, one_of("entropy", "kl")]
-  unbiased_between: bool  # estimate the between terms for all examples, not for the batch
+  unbiased_between: bool  # correct the between terms for the variance of a batch
 
   def sparsity(
     self, presence: Float[Array, "b k"], mass: Float[Array, "b k"], num_classes: int
   ) -> dict[str, Array]:
-    """The sparsity of presences of object capsules, and of the share of the parts that each has.
+    """Sparsity terms of the presences (prior) and of the posterior mass of object capsules.
 
     The terms are unweighted: `prior_within`, `prior_between`, `posterior_within` and
     `posterior_between`. `num_classes` is C of the l2 sparsity.
@@ -55,35 +56,39 @@ class CapsuleLoss(LossOptions):
     if self.prior == "l2":
       constant = self.prior_within_constant or None
       options = {"num_classes": num_classes, "within_constant": constant}
-    found = {
+    terms = {
       "prior": SPARSITIES[self.prior](presence, unbiased=self.unbiased_between, **options),
       "posterior": SPARSITIES[self.posterior](mass, unbiased=self.unbiased_between),
     }
-    return {f"{of}_{name}": x for of, terms in found.items() for name, x in terms._asdict().items()}
+    return {
+      f"{kind}_{name}": term
+      for kind, within_and_between in terms.items()
+      for name, term in within_and_between._asdict().items()
+    }
 
 
 @struct.dataclass
 class Votes:
-  """What objects say of parts, or of points; gradients flow through every field."""
+  """Votes of object capsules for parts or points; gradients flow through every field."""
 
-  votes: Float[Array, "b k m n"]  # predicted part poses as six numbers, or places of points as two
+  votes: Float[Array, "b k m n"]  # predicted part poses (n = 6) or positions of points (n = 2)
   vote_scale: Float[Array, "b k m"]  # their standard deviations
-  vote_presence: Float[Array, "b k m"]  # probability that object k shows part m
+  vote_presence: Float[Array, "b k m"]  # probability that object k has part m
   presence: Float[Array, "b k"]  # the largest vote presence of each object
-  # Logits of the capsules' own presences, before noise; vote presences do not enter.
+  # Logits of the capsules' presences, before noise and without the vote presences.
   presence_logits: Float[Array, "b k"]
-  # Raw deformations of the object-part transforms; zero where there are none.
+  # Raw dynamic object-part relations (deformations); zero if there are none.
   dynamic: Float[Array, "b k m 6"]
 
 
 def features(output: Any) -> dict[str, Array]:
-  """What evaluation clusters of an output: `prior` presences and `posterior` mass, [b, k] each."""
+  """Features that evaluation clusters: presences (`prior`) and mass (`posterior`), [b, k] each."""
   return {"prior": output.objects.presence, "posterior": output.mass}
 
 
 @struct.dataclass
 class ObjectCapsules(Votes):
-  """What the decoder says of every object; gradients flow through every field."""
+  """Object capsules: poses, object-part poses and votes; gradients flow through every field."""
 
   poses: Float[Array, "b k 2 3"]  # object-viewer transforms
   object_part: Float[Array, "b k m 2 3"]  # poses of parts in object coordinates
@@ -96,13 +101,14 @@ def votes_from(
   raw_scale: Float[Array, "b k m"] | None,
   **noise: Any,
 ) -> dict[str, Array]:
-  """Presences and scales of `Votes`, from logits of capsules and votes, before noise.
+  """Presences and standard deviations of `Votes`.
 
-  Standard deviations are softplus(raw + 0.5) + 0.01, or 1 without `raw_scale`. `noise` are options
+  `logits` and `vote_logits` are presence logits of capsules and votes, before noise. Standard
+  deviations are softplus(raw_scale + 0.5) + 0.01, or 1 without `raw_scale`. `noise` has the options
   of `noisy_sigmoid`.
   """
-  capsule = noisy_sigmoid(module, logits, use=1, **noise)
-  vote_presence = capsule * noisy_sigmoid(module, vote_logits, use=2, **noise)
+  capsule_presence = noisy_sigmoid(module, logits, use=1, **noise)
+  vote_presence = capsule_presence * noisy_sigmoid(module, vote_logits, use=2, **noise)
   vote_scale = jnp.ones(vote_logits.shape)
   if raw_scale is not None:
     vote_scale = jax.nn.softplus(raw_scale + 0.5) + MIN_VOTE_SCALE
@@ -115,11 +121,11 @@ def votes_from(
 
 
 class ObjectEncoder(nn.Module):
-  """Part capsules to one vector an object capsule."""
+  """Part capsules to one vector for each object capsule."""
 
   num_objects: int  # k
-  # `set_transformer`, or the ablation `mlp`: one MLP on all parts, flattened, which does not read
-  # presences, heads, inducing points, mask or epsilon.
+  # `set_transformer`, or the ablation `mlp`: one MLP on all parts, flattened, which ignores
+  # presences, heads, inducing points, mask and epsilon.
   kind: Annotated[str, one_of(*ENCODERS)]
   output_features: Annotated[int, between(1, MAX_WIDTH)]  # width of each output
   # Self-attention blocks (hidden layers of the MLP).
@@ -130,7 +136,8 @@ class ObjectEncoder(nn.Module):
   # Inducing points of each block; 0 is full self-attention.
   num_inducing: Annotated[int, between(0, MAX_WIDTH)]
   mask: Annotated[str, one_of(*MASKS)]  # `log_presence`, `hard` or `none`
-  # Of the set transformer, such as `bfloat16`; None: that of the parts, which the MLP always has.
+  # Of the set transformer, such as `bfloat16`; None: that of the parts. The MLP always has the
+  # latter.
   compute_dtype: str | None
   norm_epsilon: Annotated[float, between(1e-12, 1)] = 1e-6  # added to the variance in layer norm
 
@@ -151,17 +158,17 @@ class ObjectEncoder(nn.Module):
 
 
 class ObjectDecoder(nn.Module):
-  """One vector an object capsule to votes for the poses of all parts."""
+  """One vector for each object capsule to votes for the poses of all parts."""
 
   num_parts: int  # m
   hidden: Annotated[int, between(1, MAX_WIDTH)]  # width of the hidden layers of each capsule's MLPs
   capsule_features: Annotated[int, between(1, MAX_WIDTH)]  # width between the two MLPs
   # Width of the uniform noise on capsule and vote presence logits in training.
   presence_noise: Annotated[float, between(0, MAX_NOISE)]
-  # Keep that noise on; see `PartEncoder`.
+  # Keep this noise in evaluation; see `PartEncoder`.
   noise_in_evaluation: bool
-  similarity: bool  # transforms are similarities instead of affine
-  deformations: bool  # object-part transforms may depend on the example
+  similarity: bool  # poses are similarity transforms instead of affine ones
+  deformations: bool  # object-part relations have a dynamic part, which depends on the example
   learn_vote_scale: bool  # standard deviations are predicted; otherwise they are 1
 
   @nn.compact
@@ -172,8 +179,8 @@ class ObjectDecoder(nn.Module):
     x = CapsuleMLP((self.hidden, self.capsule_features), name="features")(x)
     x = jnp.concatenate([x, jnp.ones((batch, num_objects, 1))], axis=-1)
 
-    # As in the release, a constant 1 is appended and the last layer has no bias. Every output but
-    # the deformations then gets a bias of its own capsule.
+    # As in the release, a constant 1 is appended and the last layer has no bias. All outputs but
+    # the deformations then get a bias for each capsule.
     sizes = {"viewer": POSE_SIZE, "presence": 1, "vote_presence": m}
     if self.learn_vote_scale:
       sizes["vote_scale"] = m
@@ -208,8 +215,8 @@ class ObjectDecoder(nn.Module):
     object_part, votes = jax.vmap(jax.vmap(over_parts))(poses, static[None] + dynamic)
 
     noise = {"scale": self.presence_noise, "in_evaluation": self.noise_in_evaluation}
-    said = (raw["presence"], raw["vote_presence"], raw.get("vote_scale"))
-    presences = votes_from(self, *said, train=train, **noise)
+    logits = (raw["presence"], raw["vote_presence"], raw.get("vote_scale"))
+    presences_and_scales = votes_from(self, *logits, train=train, **noise)
     return ObjectCapsules(
-      poses=poses, object_part=object_part, votes=votes, dynamic=dynamic, **presences
+      poses=poses, object_part=object_part, votes=votes, dynamic=dynamic, **presences_and_scales
     )

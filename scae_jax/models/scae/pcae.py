@@ -1,4 +1,4 @@
-"""Part capsule autoencoder (PCAE): templates found in an image, and the image drawn from them.
+"""Part capsule autoencoder (PCAE): an image to part capsules, and a mixture drawn from them.
 
 Kosiorek et al. 2019, section 2.2 and appendix A.
 """
@@ -26,13 +26,16 @@ MIN_TEMPLATE_SIZE = 2
 NONLINEARITIES = ("sigmoid", "relu1")
 MIXINGS = ("alpha", "coupled")
 MAX_LIKELIHOOD_STRIDE = 4
-MAX_NOISE = 1_000.0  # of logits
-SCALES = (1e-4, 1e4)  # of standard deviations; squares and logarithms are still good float32
+MAX_NOISE = 1_000.0  # width of the noise on logits
+SCALES = (
+  1e-4,
+  1e4,
+)  # range of standard deviations; squares and logarithms stay accurate in float32
 
 
 @struct.dataclass
 class PartCapsules:
-  """What the encoder says of every part; gradients flow through every field."""
+  """Poses, presences and special features of parts; gradients flow through every field."""
 
   poses: Float[Array, "b m 2 3"]  # from template to image coordinates
   presence: Float[Array, "b m"]  # probabilities
@@ -44,9 +47,9 @@ def noisy_sigmoid(
 ) -> Array:
   """sigmoid(logits + uniform noise in [-scale / 2, scale / 2]).
 
-  In training the key comes from the module's `noise` stream. In evaluation there is no noise unless
-  `in_evaluation`, as in the authors' release: then the key is made from `use`, a different number
-  for each noise of a model, and an example's noise depends on its place in the batch
+  In training the key comes from the module's `noise` stream. In evaluation there is noise only with
+  `in_evaluation`, as in the authors' release. Its key is made from `use`, a different number for
+  each call in a model; an example's noise then depends on its position in the batch
   (`config.evaluation.batch_size`).
   """
   if scale == 0 or not (train or in_evaluation):
@@ -58,12 +61,12 @@ def noisy_sigmoid(
 
 
 def squash(x: Array, nonlinearity: str) -> Array:
-  """`sigmoid`, or `relu1`: clipped to [0, 1]."""
+  """x in [0, 1], by a `sigmoid` or by clipping (`relu1`)."""
   return jax.nn.sigmoid(x) if nonlinearity == "sigmoid" else jnp.clip(x, 0.0, 1.0)
 
 
 def require_room(section: str, template_size: int, canvas: int) -> None:
-  """Raises `ValueError` unless the templates of a section of the model fit the canvas."""
+  """Raises `ValueError` if the templates of a section of the model are larger than the canvas."""
   if template_size > canvas:
     raise ValueError(
       f"config.model.{section}.template_size is {template_size} and the canvas {canvas} pixels; a"
@@ -82,8 +85,8 @@ class PartEncoder(nn.Module):
   pooling: Annotated[str, one_of(*POOLINGS)]  # `attention`, or the ablations `mean` and `linear`
   # Width of the uniform noise on presence logits in training.
   presence_noise: Annotated[float, between(0, MAX_NOISE)]
-  # Keep that noise on, with a constant key, as the authors' release does; an example's presences
-  # then depend on its place in the batch.
+  # Keep this noise in evaluation, with a constant key, as the authors' release does. An example's
+  # presences then depend on its position in the batch.
   noise_in_evaluation: bool
   similarity: bool  # poses are similarity transforms instead of affine ones
   compute_dtype: str | None  # of the convolutions, such as `bfloat16`; None: the image's
@@ -95,14 +98,15 @@ class PartEncoder(nn.Module):
     size = POSE_SIZE + 1 + self.num_features
     x = Pooling(self.pooling, self.num_parts, size, name="pooling")(x)
     raw, logits, features = jnp.split(x, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
-    poses = jax.vmap(jax.vmap(lambda r: geometry.pose_matrix(r, similarity=self.similarity)))(raw)
+    pose_matrix = functools.partial(geometry.pose_matrix, similarity=self.similarity)
+    poses = jax.vmap(jax.vmap(pose_matrix))(raw)
     noise = {"scale": self.presence_noise, "in_evaluation": self.noise_in_evaluation}
     presence = noisy_sigmoid(self, logits[..., 0], **noise, train=train, use=0)
     return PartCapsules(poses, presence, features)
 
 
 def template_init(key: Array, shape: tuple[int, ...], shift: float = 0.0) -> Array:
-  """Rows of a random orthogonal matrix, scaled together to [0, 1], + shift; shape [m, t, t, c]."""
+  """Templates [m, t, t, c]: rows of a random orthogonal matrix, scaled to [0, 1], plus shift."""
   rows = nn.initializers.orthogonal()(key, (shape[0], shape[1] * shape[2] * shape[3]), jnp.float32)
   rows = (rows - jnp.min(rows)) / (jnp.max(rows) - jnp.min(rows))
   return rows.reshape(shape) + shift
@@ -123,11 +127,11 @@ class PartDecoder(nn.Module):
   colour: bool  # a part's template is multiplied by a colour computed from its special features
   pixel_scale: Annotated[float, between(*SCALES)]  # standard deviation of a pixel
   # n: in training, `log_prob` sums every n-th pixel in both directions, times n^2. The first pixel
-  # is drawn for each example: an unbiased estimate, in 1 / n^2 of the time. 1: all pixels.
+  # is random for each example, so the estimate is unbiased; it takes 1 / n^2 of the time.
   likelihood_stride: Annotated[int, between(1, MAX_LIKELIHOOD_STRIDE)]
-  # Templates under a sigmoid start above 0.95 instead of 0.5, and mixing logits of `alpha` at 2,
-  # over the background's 0.7, instead of 0. Where images have no dark background, parts that start
-  # dim and behind it vanish before they draw (results/cifar10).
+  # Templates under a sigmoid start above 0.95 instead of 0.5; mixing logits of `alpha` start at 2,
+  # above the background's 0.7, instead of at 0. On images without a dark background, parts that
+  # start dim and below the background vanish before they draw anything (results/cifar10).
   bright_start: bool = False
 
   def setup(self):
@@ -150,9 +154,9 @@ class PartDecoder(nn.Module):
     return squash(self.raw_templates, self.nonlinearity)
 
   def colours(self, features: Array) -> Array:
-    """Colour of every part in [0, 1], [b, m, c], from special features [b, m, d], or ones.
+    """Colours of parts, [b, m, c] in [0, 1], from special features [b, m, d].
 
-    ValueError if it needs features and d is 0.
+    They are ones without `colour`. ValueError if `colour` is set and d is 0.
     """
     if not self.colour:
       return jnp.ones((*features.shape[:2], self.channels))
@@ -162,16 +166,19 @@ class PartDecoder(nn.Module):
         "config.model.part_encoder.num_features is 0; raise it or set colour to False"
       )
     raw = self.colour_mlp(features)
-    # A relu1 that starts at 0 would start without a gradient.
+    # A relu1 at 0 would have no gradient at the start.
     return squash(raw if self.nonlinearity == "sigmoid" else raw + 0.99, self.nonlinearity)
 
   def __call__(
     self, poses: Array, presence: Array, colours: Array, canvas: int
   ) -> mixtures.PixelMixture:
-    """The mixture of every image of canvas x canvas pixels, with a leading batch axis, from poses
-    [b, m, 2, 3], presences [b, m] and `colours` [b, m, c]."""
+    """The mixture at each of canvas x canvas pixels, with a leading batch axis.
+
+    Poses are [b, m, 2, 3], presences [b, m] and colours [b, m, c].
+    """
     temperature = self._temperature()
-    # Colour multiplies a whole template, so it commutes with warping: the shared bank is warped.
+    # Colour multiplies a whole template, so it commutes with warping. The bank without colours is
+    # shared by all examples.
     warped = warping.warp_templates(self._bank(), poses, canvas, canvas)
     background = self._background()
 
@@ -194,10 +201,10 @@ class PartDecoder(nn.Module):
   ) -> Array:
     """log p(target) under the mixture, [], summed over pixels, mean over the batch, nats.
 
-    Arguments are those of `__call__`; the target [b, h, w, c] is a constant. In training an
-    estimate where `likelihood_stride` is above 1, with phases from the module's `noise` stream;
-    ValueError if it does not divide the side at least twice.
-    A CPU computes one example at a time; the number is that of the definition but for rounding.
+    Arguments are those of `__call__`; the target [b, h, w, c] gets no gradient. In training it is
+    an estimate if `likelihood_stride` is above 1, with phases from the module's `noise` stream.
+    ValueError if the stride does not divide the side, or leaves a single pixel.
+    A CPU computes one example at a time, with the same result up to rounding.
     """
     stride = self.likelihood_stride if train else 1
     if stride > 1:
@@ -221,11 +228,11 @@ class PartDecoder(nn.Module):
     return stride**2 * total / len(target)
 
   def _temperature(self) -> Array | None:
-    """Temperature of coupled mixing, above 0; None of the other."""
+    """Temperature of `coupled` mixing, above 0; None for `alpha`."""
     return None if self.mixing == "alpha" else jax.nn.softplus(self.temperature_logit + 0.5) + 1e-4
 
   def _bank(self) -> Array:
-    """Templates without colour, with their mixing logits if they have any, [m, t, t, c or c+1]."""
+    """Templates without colour, [m, t, t, c]; for `alpha` with mixing logits, [m, t, t, c + 1]."""
     bank = self.templates()
     return jnp.concatenate([bank, self.alphas], axis=-1) if self.mixing == "alpha" else bank
 

@@ -1,4 +1,4 @@
-"""The module of the SCAE: images to parts and objects, and back.
+"""The SCAE module: the part and the object capsule autoencoder, stacked.
 
 Kosiorek et al. 2019, "Stacked Capsule Autoencoders", arXiv 1906.06818.
 """
@@ -40,7 +40,7 @@ STOP_GRADIENTS = ("none", "parts", "all")
 
 @struct.dataclass
 class Reconstruction:
-  """How well the drawn image explains the target."""
+  """The likelihood of the target under the parts that are drawn."""
 
   target: Float[Array, "b h w c"]  # the image or its Sobel edges; no gradient
   mixture: mixtures.PixelMixture  # the mixture at every pixel, with a leading batch axis
@@ -50,31 +50,31 @@ class Reconstruction:
 
 @struct.dataclass
 class SCAEEncoding:
-  """What is found in a batch of images; pictures are drawn from it on request (`SCAE.draw`)."""
+  """Part capsules, object capsules and routing of a batch of images."""
 
-  parts: PartCapsules  # what the part encoder found
+  parts: PartCapsules  # output of the part encoder
   colours: Float[Array, "b m c"]  # of the parts
-  objects: ObjectCapsules  # what the object decoder predicts
-  # Which object explains which part, with a leading batch axis; its part poses carry no gradient
-  # unless `stop_gradients` is `none`.
+  objects: ObjectCapsules  # output of the object decoder
+  # The posterior of each part over objects, with a leading batch axis. Part poses enter without a
+  # gradient unless `stop_gradients` is `none`.
   routing: routing_mixture.Routing
   part_log_prob: Float[Array, " b"]  # log-likelihood of the present parts' poses, nats
-  mass: Float[Array, "b k"]  # share of all parts that every object explains
+  mass: Float[Array, "b k"]  # share of all parts that each object explains
 
 
 @struct.dataclass
 class SCAEOutput(SCAEEncoding):
-  """Everything that a training step needs, and held-out examples."""
+  """The encoding with what loss terms and metrics need besides."""
 
-  reconstruction: Reconstruction  # the image's likelihood under the drawn parts
-  # Linear probe on presences; only the probe learns from it.
+  reconstruction: Reconstruction  # the target's likelihood under the drawn parts
+  # Linear probe on object presences; its gradient stops at the presences.
   prior_logits: Float[Array, "b classes"]
-  # Linear probe on the mass; only the probe learns from it.
+  # Linear probe on the posterior mass; its gradient stops at the mass.
   posterior_logits: Float[Array, "b classes"]
 
 
 class SCAE(nn.Module):
-  """The two autoencoders, stacked."""
+  """Stacked capsule autoencoder: PCAE and OCAE, and two linear probes."""
 
   part_encoder: PartEncoder  # image to parts
   part_decoder: PartDecoder  # parts to image
@@ -82,19 +82,19 @@ class SCAE(nn.Module):
   object_decoder: ObjectDecoder  # objects to parts
   num_classes: int  # classes of the two linear probes
   target: Annotated[str, one_of(*TARGETS)]  # what the parts draw, `image` or `sobel`
-  # Whose poses the likelihood is of, in training and evaluation: the part `encoder`'s, or the
-  # objects' votes for them, averaged under the posterior (`soft`) or the winner's (`hard`).
+  # Part poses from which the image is drawn, in training and evaluation: those of the part
+  # `encoder`, or the objects' votes, as the posterior mean (`soft`) or the winner's vote (`hard`).
   reconstruction_vote: Annotated[str, one_of(*SOURCES)]
   reconstruction_presence: Annotated[str, one_of(*SOURCES)]  # the same choice for presences
   normalize_mixing: bool  # normalise the mixing weights of the part mixture
-  # What gets no gradient from the object autoencoder: `none`; `parts`, all but their special
-  # features, as published; `all`, these too.
+  # Where gradients from the OCAE to the PCAE stop: `none`, nowhere; `parts`, at everything but
+  # special features, as published; `all`, at special features too.
   stop_gradients: Annotated[str, one_of(*STOP_GRADIENTS)]
 
   def setup(self):
     self.prior_probe = nn.Dense(self.num_classes)
     self.posterior_probe = nn.Dense(self.num_classes)
-    # Pose of a part that no object explains; only a soft winner reads it.
+    # Vote of the dummy; used only by soft votes.
     shape = (self.part_encoder.num_parts, 6)
     self.dummy_vote = self.param("dummy_vote", nn.initializers.zeros_init(), shape, jnp.float32)
 
@@ -103,24 +103,24 @@ class SCAE(nn.Module):
   ) -> SCAEOutput:
     """`encode`, `decode` and `log_prob` of a batch, and the probes; see `SCAEOutput`."""
     image = batch["image"]
-    found = self.encode(image, train=train, feature_gradient=feature_gradient)
+    encoding = self.encode(image, train=train, feature_gradient=feature_gradient)
     target = self._target(image)
     return SCAEOutput(
-      **vars(found),
+      **vars(encoding),
       reconstruction=Reconstruction(
-        target, self.decode(found, image.shape[1]), self.log_prob(found, target, train=train)
+        target, self.decode(encoding, image.shape[1]), self.log_prob(encoding, target, train=train)
       ),
-      prior_logits=self.prior_probe(jax.lax.stop_gradient(found.objects.presence)),
-      posterior_logits=self.posterior_probe(jax.lax.stop_gradient(found.mass)),
+      prior_logits=self.prior_probe(jax.lax.stop_gradient(encoding.objects.presence)),
+      posterior_logits=self.posterior_probe(jax.lax.stop_gradient(encoding.mass)),
     )
 
   def encode(
     self, image: Array, *, train: bool, feature_gradient: Array | float = 1.0
   ) -> SCAEEncoding:
-    """Parts and objects of images [b, h, w, c].
+    """Part and object capsules of images [b, h, w, c].
 
-    `feature_gradient` is a factor of the gradient that special features get from the objects; the
-    output does not depend on it.
+    `feature_gradient` multiplies the gradient from the objects to the special features; the output
+    does not depend on it.
     """
     parts = self.part_encoder(image, train=train)
     stop = jax.lax.stop_gradient if self.stop_gradients != "none" else lambda x: x
@@ -130,11 +130,11 @@ class SCAE(nn.Module):
     colours = self.part_decoder.colours(parts.features)
     templates = self.part_decoder.templates()[None] * colours[:, :, None, None, :]
     features = _scale_gradient(stop_features(parts.features), feature_gradient)
-    seen = stop(templates).reshape(*part_presence.shape, -1)
+    flat_templates = stop(templates).reshape(*part_presence.shape, -1)
     absence = 1.0 - part_presence[..., None]
-    rows = jnp.concatenate([part_poses, absence, features, seen], axis=-1)
-    encoded = self.object_encoder(rows, part_presence)
-    objects = self.object_decoder(encoded, train=train)
+    rows = jnp.concatenate([part_poses, absence, features, flat_templates], axis=-1)
+    object_vectors = self.object_encoder(rows, part_presence)
+    objects = self.object_decoder(object_vectors, train=train)
     route = functools.partial(routing_mixture.route, normalize_mixing=self.normalize_mixing)
     routing = jax.vmap(route)(part_poses, objects.votes, objects.vote_scale, objects.vote_presence)
     return SCAEEncoding(
@@ -146,131 +146,137 @@ class SCAE(nn.Module):
       mass=jax.vmap(routing_mixture.posterior_mass)(routing),
     )
 
-  def decode(self, found: SCAEEncoding, canvas: int) -> mixtures.PixelMixture:
-    """The mixture at every pixel of canvas x canvas, with a leading batch axis."""
-    return self.part_decoder(*self._to_draw(found), found.colours, canvas)
+  def decode(self, encoding: SCAEEncoding, canvas: int) -> mixtures.PixelMixture:
+    """The mixture at each of canvas x canvas pixels, with a leading batch axis."""
+    return self.part_decoder(*self._drawn_parts(encoding), encoding.colours, canvas)
 
-  def log_prob(self, found: SCAEEncoding, target: Array, *, train: bool) -> Array:
+  def log_prob(self, encoding: SCAEEncoding, target: Array, *, train: bool) -> Array:
     """log p(target [b, h, w, c]), [], summed over pixels, mean over the batch, nats.
 
-    In training an estimate, where `PartDecoder.likelihood_stride` is above 1.
+    In training it is an estimate if `PartDecoder.likelihood_stride` is above 1.
     """
-    return self.part_decoder.log_prob(*self._to_draw(found), found.colours, target, train=train)
+    poses, presence = self._drawn_parts(encoding)
+    return self.part_decoder.log_prob(poses, presence, encoding.colours, target, train=train)
 
   def _target(self, image: Array) -> Array:
-    """What parts are to draw; no gradient."""
+    """The image that parts reconstruct; no gradient."""
     target = jax.vmap(filters.normalized_sobel)(image) if self.target == "sobel" else image
     return jax.lax.stop_gradient(target)
 
-  def _to_draw(self, found: SCAEEncoding) -> tuple[Array, Array]:
+  def _drawn_parts(self, encoding: SCAEEncoding) -> tuple[Array, Array]:
     """Poses [b, m, 2, 3] and presences [b, m] of the parts that the image is drawn from."""
-    poses, presence = found.parts.poses, found.parts.presence
+    poses, presence = encoding.parts.poses, encoding.parts.presence
 
-    def said(by: str, values: Array, dummy: Array) -> Array:
-      word = functools.partial(routing_mixture.word_of_winner, by=by)
-      return jax.vmap(word, in_axes=(0, 0, None))(found.routing, values, dummy)
+    def winner_votes(by: str, values: Array, dummy: Array) -> Array:
+      winner_vote = functools.partial(routing_mixture.winner_vote, by=by)
+      return jax.vmap(winner_vote, in_axes=(0, 0, None))(encoding.routing, values, dummy)
 
     if self.reconstruction_vote != "encoder":
-      votes = said(self.reconstruction_vote, found.objects.votes, self.dummy_vote)
+      votes = winner_votes(self.reconstruction_vote, encoding.objects.votes, self.dummy_vote)
       poses = votes.reshape(*votes.shape[:2], 2, 3)
     if self.reconstruction_presence != "encoder":
-      presence = found.objects.vote_presence[..., None]
-      nothing = jnp.zeros((presence.shape[2], 1))
-      presence = said(self.reconstruction_presence, presence, nothing)[..., 0]
+      vote_presence = encoding.objects.vote_presence[..., None]
+      absent = jnp.zeros((vote_presence.shape[2], 1))
+      presence = winner_votes(self.reconstruction_presence, vote_presence, absent)[..., 0]
     return poses, presence
 
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
-    """Arrays of the figures: what parts draw, what objects draw, and what each draws alone."""
+    """Arrays of the figures: reconstructions by parts, by objects and by each of them alone."""
     image, canvas = batch["image"], batch["image"].shape[1]
-    encoding = self.encode(image, train=False)
-    found = self._found(encoding)
-    bottom_up, part_mixing = self._draw_parts(encoding.parts, encoding.colours, canvas)
+    scae_encoding = self.encode(image, train=False)
+    encoding = _to_encoding(scae_encoding)
+    bottom_up, part_mixing = self._draw_parts(scae_encoding.parts, scae_encoding.colours, canvas)
     templates = {"templates": self.part_decoder.templates()}
     if self.part_decoder.mixing == "alpha":
       templates["alphas"] = jax.nn.sigmoid(self.part_decoder.alphas)
-    shown = figure_arrays.reconstructions(
+    reconstructions = figure_arrays.reconstructions(
       self._target(image),
-      jnp.argmax(encoding.routing.posterior, axis=1),
-      encoding.objects.presence,
-      lambda number: self.draw_from_objects(found, number, canvas),
+      jnp.argmax(scae_encoding.routing.posterior, axis=1),
+      scae_encoding.objects.presence,
+      lambda number: self.draw_from_objects(encoding, number, canvas),
       bottom_up=bottom_up,
       part_mixing=part_mixing,
     )
-    return {"templates": templates, **shown}
+    return {"templates": templates, **reconstructions}
 
-  def find(self, batch: Batch) -> Encoding:
-    """What `Encoding` has of images."""
-    return self._found(self.encode(batch["image"], train=False))
+  def encoding(self, batch: Batch) -> Encoding:
+    """The `Encoding` of images, as the library and evaluation use it."""
+    return _to_encoding(self.encode(batch["image"], train=False))
 
-  def _found(self, found: SCAEEncoding) -> Encoding:
-    parts, objects = found.parts, found.objects
-    return Encoding(
-      object_presence=objects.presence,
-      object_poses=objects.poses,
-      part_presence=parts.presence,
-      part_poses=parts.poses,
-      posterior_mass=found.mass,
-      features=features(found),
-      details={
-        "winner": found.routing.winner,
-        "object_part": objects.object_part,
-        "vote_presence": objects.vote_presence,
-        "colours": found.colours,
-      },
-    )
-
-  def draw_from_parts(self, found: Encoding, part: Array, canvas: int) -> Array:
+  def draw_from_parts(self, encoding: Encoding, part: Array, canvas: int) -> Array:
     """Images [b, h, w, c] from poses and presences of parts; see `system.Draw`."""
-    shown = (part < 0) | (jnp.arange(self.part_decoder.num_parts) == part)
-    presence = jnp.clip(jnp.asarray(found.part_presence), 0.0, 1.0) * shown[None]
-    poses = jnp.asarray(found.part_poses)
-    return self._draw_present(poses, presence, found.details["colours"], canvas)
+    is_drawn = (part < 0) | (jnp.arange(self.part_decoder.num_parts) == part)
+    presence = jnp.clip(jnp.asarray(encoding.part_presence), 0.0, 1.0) * is_drawn[None]
+    poses = jnp.asarray(encoding.part_poses)
+    return self._draw_present(poses, presence, encoding.details["colours"], canvas)
 
-  def draw_from_objects(self, found: Encoding, number: Array, canvas: int) -> Array:
+  def draw_from_objects(self, encoding: Encoding, number: Array, canvas: int) -> Array:
     """Images [b, h, w, c] from poses and presences of objects; see `system.Draw`.
 
-    A part stands where its winning object votes for it. Winners, the parts' poses in object
-    coordinates and colours stay as they were found. Vote presences are in proportion to the
-    presence of their object, which is the largest of them.
+    Each part has the pose of its winning object's vote. Winners, object-part poses and colours are
+    those of the encoding. Vote presences scale with the presence of their object, which is the
+    largest of them.
     """
 
-    details, poses = found.details, jnp.asarray(found.object_poses)
+    details, poses = encoding.details, jnp.asarray(encoding.object_poses)
     before = jnp.max(details["vote_presence"], axis=-1)
-    scale = jnp.asarray(found.object_presence) / jnp.maximum(before, MIN_PRESENCE)
+    scale = jnp.asarray(encoding.object_presence) / jnp.maximum(before, MIN_PRESENCE)
 
-    def winning(winner: Array, poses: Array, object_part: Array, share: Array, scale: Array):
-      m = jnp.arange(len(winner))
-      presence = jnp.clip(scale[winner] * share[winner, m], 0.0, 1.0)
-      return jax.vmap(geometry.compose)(poses[winner], object_part[winner, m]), presence
+    def winning_parts(
+      winner: Array, poses: Array, object_part: Array, vote_presence: Array, scale: Array
+    ) -> tuple[Array, Array]:
+      part = jnp.arange(len(winner))
+      presence = jnp.clip(scale[winner] * vote_presence[winner, part], 0.0, 1.0)
+      return jax.vmap(geometry.compose)(poses[winner], object_part[winner, part]), presence
 
     winner = details["winner"]
-    poses, presence = jax.vmap(winning)(
+    poses, presence = jax.vmap(winning_parts)(
       winner, poses, details["object_part"], details["vote_presence"], scale
     )
-    shown = (number < 0) | (winner == number)
-    return self._draw_present(poses, presence * shown, details["colours"], canvas)
+    is_drawn = (number < 0) | (winner == number)
+    return self._draw_present(poses, presence * is_drawn, details["colours"], canvas)
 
   def _draw_present(self, poses: Array, presence: Array, colours: Array, canvas: int) -> Array:
-    """Images [b, h, w, c] that parts of presence above 0 draw."""
-    # Presence 0 leaves a logit of alpha + log(1e-16), which may win; a collapsed pose has no alpha.
+    """Images [b, h, w, c] of the parts with a presence above 0."""
+    # At presence 0 the mixing logit is still alpha + log(1e-16), which may win over the background.
+    # With a collapsed pose the template lies outside the image.
     poses = jnp.where(presence[..., None, None] > 0, poses, 0.0)
     return jax.vmap(mixtures.mode)(self.part_decoder(poses, presence, colours, canvas))
 
   def part_mixing(self, image: Array) -> Array:
-    """Parts of images [b, h, w, c]: share of every pixel times its brightness, [b, m, h, w]."""
+    """Each part's share of each pixel of images [b, h, w, c], times brightness, [b, m, h, w]."""
     parts = self.part_encoder(image, train=False)
     colours = self.part_decoder.colours(parts.features)
     return self._draw_parts(parts, colours, image.shape[1])[1]
 
   def _draw_parts(self, parts: PartCapsules, colours: Array, canvas: int) -> tuple[Array, Array]:
-    """What parts draw, [b, h, w, c], and each one's share of a pixel times its brightness."""
+    """The drawn image [b, h, w, c], and each part's share of a pixel times its brightness."""
     mixture = self.part_decoder(parts.poses, parts.presence, colours, canvas)
     picture = jax.vmap(mixtures.mode)(mixture)
     brightness = jnp.max(jnp.clip(picture, 0.0, 1.0), axis=-1)
     return picture, jnp.exp(mixture.log_mixing[:, :-1]) * brightness[:, None]
 
 
+def _to_encoding(encoding: SCAEEncoding) -> Encoding:
+  """The public record of an encoding."""
+  parts, objects = encoding.parts, encoding.objects
+  return Encoding(
+    object_presence=objects.presence,
+    object_poses=objects.poses,
+    part_presence=parts.presence,
+    part_poses=parts.poses,
+    posterior_mass=encoding.mass,
+    features=features(encoding),
+    details={
+      "winner": encoding.routing.winner,
+      "object_part": objects.object_part,
+      "vote_presence": objects.vote_presence,
+      "colours": encoding.colours,
+    },
+  )
+
+
 def _scale_gradient(x: Array, factor: Array | float) -> Array:
-  """x, whose gradient is multiplied by the factor."""
+  """The identity of x; its gradient is multiplied by the factor."""
   constant = jax.lax.stop_gradient(x)
   return x if isinstance(factor, float) and factor == 1 else constant + factor * (x - constant)
