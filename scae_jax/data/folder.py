@@ -20,9 +20,9 @@ _LAYOUTS = "<folder>/<class>/*.png, or <folder>/train/<class>/*.png and <folder>
 
 @dataclasses.dataclass(frozen=True)
 class FolderListing:
-  """What lies in a folder of images: files by split and class, both sorted.
+  """The files of a folder of images, by split and class, both sorted.
 
-  The split "" means 'not yet divided'. The position of a class is its label.
+  The split is "" if there are no `train` and `test` folders. The position of a class is its label.
   """
 
   root: pathlib.Path  # absolute
@@ -36,28 +36,33 @@ class FolderListing:
   @property
   def paths(self) -> list[pathlib.Path]:
     """All files, by split and class."""
-    return [path for by_class in self.files.values() for own in by_class.values() for path in own]
+    return [
+      path
+      for by_class in self.files.values()
+      for class_paths in by_class.values()
+      for path in class_paths
+    ]
 
   @property
   def fingerprint(self) -> str:
     """Changes with the name or any byte of any file.
 
-    Every file is read: two that change places keep their sizes, and may keep their times. Raises
-    ValueError of one that cannot be read.
+    Every file is read, because files that are swapped keep their sizes and may keep their times.
+    Raises ValueError if one cannot be read.
     """
-    facts = hashlib.sha256()
-    with concurrent.futures.ThreadPoolExecutor() as pool:  # hashing leaves the interpreter free
+    total = hashlib.sha256()
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
       for path, digest in zip(self.paths, pool.map(_digest, self.paths), strict=True):
-        facts.update(b"%b\0%b" % (os.fsencode(path.relative_to(self.root)), digest))
-    return facts.hexdigest()
+        total.update(b"%b\0%b" % (os.fsencode(path.relative_to(self.root)), digest))
+    return total.hexdigest()
 
 
 def list_folder(data_dir: str) -> FolderListing:
   """Lists the images of a folder without opening them: `<class>/*`, or below `train` and `test`.
 
-  What is hidden is passed over, and with a warning what is no image of a class. Raises ValueError
-  if there is no such folder or class, a class without images, or other classes in `train` than in
-  `test`.
+  Hidden files are skipped; others that are no image of a class are skipped with a warning. Raises
+  ValueError if there is no such folder, no class, a class without images, or if `train` and `test`
+  have different classes.
   """
   root = pathlib.Path(os.path.abspath(os.path.expanduser(data_dir)))
   if not data_dir or not root.is_dir():
@@ -80,11 +85,11 @@ def list_folder(data_dir: str) -> FolderListing:
 
 
 def load_listing(listing: FolderListing, form: Form = AS_IT_IS) -> Dataset:
-  """Decodes the images of a folder and brings all to one form.
+  """Decodes the images of a folder and brings them to one form.
 
   Without `train` and `test` folders, a fifth of each class (rounded, at least one) is held out for
-  testing, by a fixed seed and the sorted file names. Raises ValueError, naming the file or class,
-  of what `decode_pictures` refuses, or of a class of one image, which cannot be divided.
+  testing, by a fixed seed and the sorted file names. Raises ValueError, which names the file or
+  class, if `decode_pictures` fails or a class has a single image, which cannot be divided.
   """
   classes = tuple(next(iter(listing.files.values())))
   paths = listing.paths
@@ -92,7 +97,7 @@ def load_listing(listing: FolderListing, form: Form = AS_IT_IS) -> Dataset:
   _warn_of_black(images, paths)
   splits, start = {}, 0
   for split, by_class in listing.files.items():
-    counts = [len(one) for one in by_class.values()]
+    counts = [len(class_paths) for class_paths in by_class.values()]
     rows = slice(start, start := start + sum(counts))
     splits[split] = Split(images[rows], np.repeat(np.arange(len(counts), dtype=np.int32), counts))
   if "" in splits:
@@ -102,7 +107,7 @@ def load_listing(listing: FolderListing, form: Form = AS_IT_IS) -> Dataset:
 
 
 def _visible(folder: pathlib.Path) -> list[pathlib.Path]:
-  """What is not hidden in a folder, sorted; nothing of what is no folder."""
+  """The entries of a folder that are not hidden, sorted; [] if it is no folder."""
   return sorted(path for path in folder.glob("*") if path.name[0] != ".")
 
 
@@ -167,7 +172,7 @@ def _list_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
 def _chosen_for_test(
   root: pathlib.Path, classes: tuple[str, ...], labels: np.ndarray
 ) -> np.ndarray:
-  """A fifth of each class: bool [n]."""
+  """Marks a fifth of each class for testing: bool [n]."""
   is_test = np.zeros(len(labels), bool)
   for label, name in enumerate(classes):
     members = np.flatnonzero(labels == label)
