@@ -48,7 +48,7 @@ def best_seed(workdir: pathlib.Path, step: int, seeds: list[int]) -> int:
   lines = [line for line in all_lines if line["split"] != "train" and line["step"] <= step]
   if not lines:
     raise RunError(
-      f"the run has no held-out loss up to step {step} to choose among its seeds by; name one of"
+      f"the run has no held-out loss up to step {step}, which would choose the seed; name one of"
       f" {seeds} by --seed, or train on."
     )
   losses = lines[-1]["seeds"]

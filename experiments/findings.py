@@ -27,7 +27,7 @@ class ImageRun(NamedTuple):
   """A run on images, and the images that a command measures it on."""
 
   run: Run
-  examples: dict[str, np.ndarray]  # what `load_split` takes
+  examples: dict[str, np.ndarray]  # as `load_split` returns them
   scored_on: dict[str, Any]  # see `what_is_scored`
   sizes: dict[str, int]  # `canvas`, pixels a side, and `batch_size` of the run's evaluation
 

@@ -77,7 +77,7 @@ def make_optimizer(
   if default is None:
     if learning_rate is not None:
       raise RunError(
-        "--optimizer=lbfgs searches along each step for how far to go; leave --learning_rate out."
+        "--optimizer=lbfgs finds its step lengths by a line search; leave --learning_rate out."
       )
     return make()
   if learning_rate is None or not learning_rate > 0:

@@ -52,7 +52,7 @@ def rows_of(
   shared: Mapping[str, Any],
   options: argparse.Namespace,
 ) -> list[Row]:
-  """A run `<system>-<name>` of each system for each of the named ranges of rotation, degrees.
+  """A run `<system>-<name>` of each system for each named range of rotation, degrees.
 
   `shared` are overrides of every config, and so are the options of `make_parser`.
   """

@@ -60,8 +60,8 @@ SYSTEMS = {
 # Names, in tables and JSON, of the images that are fitted to and scored on.
 ROTATED, UPRIGHT = "turned within the range", "upright"
 NUM_CLASSES = 10  # of digits and MNIST alike
-# Accuracy in [0, 1] by range of training in degrees, of finished runs; by kind such as LIN-MATCH,
-# images, and name of the system and of its features.
+# {(kind, such as LIN-MATCH; images; system and features): {range of training, degrees: accuracy in
+# [0, 1]}}, of finished runs.
 Lines = Mapping[tuple[str, str, str], Mapping[int, float]]
 
 

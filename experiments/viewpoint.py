@@ -172,7 +172,7 @@ def table(data: str, results: Results) -> str:
   for name, result in results.items():
     system, _, way = name.rpartition("-")
     for kind, by_set in result["accuracy"].items():
-      # affNIST's own files or maps like them: its notes say which.
+      # affNIST's official files or maps drawn like them; the notes say which.
       (affine,) = (name for name in by_set if not name.startswith("rotated_"))
       columns = [*(rotated_set(data, angle) for angle in SHOWN_ANGLES), affine]
       shares = (f"{100 * statistics.mean(by_set[name].values()):.1f}" for name in columns)

@@ -82,7 +82,7 @@ def draw_affine(images: np.ndarray, canvas: int, seed: int) -> tuple[np.ndarray,
 
 
 def keeps_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
-  """Whether all ink of each image [n, h, w, c] stays on the canvas under its map: bool [n].
+  """Tells which images [n, h, w, c] keep all ink on the canvas under their maps: bool [n].
 
   True is certain. False may be wrong if the ink fits by less than a pixel.
   """

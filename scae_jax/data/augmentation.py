@@ -96,7 +96,7 @@ class Motion(NamedTuple):
 
 
 def random_motions(key: PRNGKeyArray, num_images: int, options: DataOptions) -> Motion:
-  """Independent motions, each number uniform within the bounds that `DataOptions` sets."""
+  """Draws motions, each number independent and uniform within the bounds of `DataOptions`."""
   # Angles are drawn from the key itself, so that runs with rotations alone stay the same.
   rotation_key, stretch_key, shear_key = key, *jax.random.split(jax.random.fold_in(key, 1))
   degrees = options.max_rotation * _symmetric_uniform(rotation_key, (num_images,))

@@ -137,7 +137,7 @@ def scene(key: PRNGKeyArray, options: Scenes) -> dict[str, Array]:
   """
   names = options.patterns
   presence_key, pose_key, jitter_key, order_key = jax.random.split(key, 4)
-  present = _some_present(presence_key, len(names), options.presence_prob)
+  present = _draw_presences(presence_key, len(names), options.presence_prob)
   low = jnp.array([-options.max_rotation, options.min_scale] + [-options.field / 2] * 2)
   high = jnp.array([options.max_rotation, options.max_scale] + [options.field / 2] * 2)
   uniform = jax.random.uniform(pose_key, (len(names), 4))
@@ -174,7 +174,7 @@ def scenes(key: PRNGKeyArray, options: Scenes, count: int) -> dict[str, Array]:
   return jax.vmap(functools.partial(scene, options=options))(keys)
 
 
-def _some_present(key: PRNGKeyArray, count: int, prob: float) -> Array:
+def _draw_presences(key: PRNGKeyArray, count: int, prob: float) -> Array:
   """Independent presences, bool [count], given that at least one is True.
 
   They are drawn one after the other. While none is True, the next is with probability

@@ -69,7 +69,7 @@ class EvalDataset:
       expected = " and ".join(map(repr, self.required_splits))
       raise ValueError(f"{where}: expected the splits {expected}, got {sorted(self.splits)}")
     for name, split in self.splits.items():
-      _check(f"{where}, split {name!r}", split, self.num_classes)
+      _check_split(f"{where}, split {name!r}", split, self.num_classes)
     shapes = {name: split.images.shape[1:] for name, split in self.splits.items()}
     if len(set(shapes.values())) > 1:
       raise ValueError(
@@ -127,7 +127,7 @@ class Dataset(EvalDataset):
   required_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
 
-def _check(where: str, split: Split, num_classes: int) -> None:
+def _check_split(where: str, split: Split, num_classes: int) -> None:
   """Raises ValueError unless the examples are as `Split` requires."""
   images, labels = split.images, split.labels
   is_sound = images.ndim == 4 and images.shape[3] in (1, 2, 3) and 0 not in images.shape

@@ -32,7 +32,7 @@ class Feed:
   """
 
   spec: Spec  # the facts that a model is built from
-  train: Mapping[str, np.ndarray]  # empty where examples are generated
+  train: Mapping[str, np.ndarray]  # empty if examples are generated
   num_train: int  # examples an epoch
   held_out: str  # name of the split that training is evaluated on
   heldout: Mapping[str, np.ndarray]

@@ -74,7 +74,7 @@ def list_folder(data_dir: str) -> FolderListing:
   splits = ("train", "test") if is_divided else ("",)
   files = {split: _list_classes(root / split) for split in splits}
   if is_divided:
-    _warn_of(root, [path for path in _visible(root) if path.name not in splits])
+    _warn_of_skipped(root, [path for path in _visible(root) if path.name not in splits])
   classes = [list(by_class) for by_class in files.values()]
   if classes[0] != classes[-1]:
     raise ValueError(
@@ -129,17 +129,17 @@ def _digest(path: pathlib.Path) -> bytes:
 def _warn_of_black(images: np.ndarray, paths: list[pathlib.Path]) -> None:
   if len(black := np.flatnonzero(~images.any(axis=(1, 2, 3)))):
     logging.warning(
-      "%d of %d images are black all over, %s among them; what is transparent lies on black.",
+      "%d of %d images are black all over, %s among them; transparent pixels become black.",
       len(black),
       len(images),
       paths[black[0]],
     )
 
 
-def _warn_of(folder: pathlib.Path, passed_over: list[pathlib.Path]) -> None:
+def _warn_of_skipped(folder: pathlib.Path, passed_over: list[pathlib.Path]) -> None:
   if passed_over:
     logging.warning(
-      "%d entries of %s are no classes or images and are passed over, %s among them.",
+      "%d entries of %s are passed over, %s among them: they are no classes or images.",
       len(passed_over),
       folder,
       passed_over[0],
@@ -165,7 +165,7 @@ def _list_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
       f"data set 'folder': expected images ({', '.join(SUFFIXES)}) in {empty}, got none; lay them "
       f"out as {_LAYOUTS}, and remove classes that have none"
     )
-  _warn_of(folder, passed_over)
+  _warn_of_skipped(folder, passed_over)
   return files
 
 

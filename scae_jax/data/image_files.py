@@ -35,7 +35,7 @@ class Form:
   channels: int = 0  # 1 is grey, 3 RGB; 0 is RGB if any image is in colour
 
   def __str__(self) -> str:
-    """Part of the name of a cache file: "" for images as they are, else such as `-32-crop-grey`."""
+    """Suffix of the name of a cache file, such as `-32-crop-grey`; "" for unchanged images."""
     size = f"-{self.side}-{self.fill}" if self.side else ""
     return size + {0: "", 1: "-grey", 3: "-rgb"}[self.channels]
 
@@ -44,7 +44,7 @@ AS_IT_IS = Form()
 
 
 def decode_pictures(sources: Iterable[tuple[str, Source]], form: Form = AS_IT_IS) -> np.ndarray:
-  """Decodes images, brings them to a form and to one number of channels: uint8 [n, h, w, c].
+  """Decodes images and brings them to a form and a common number of channels: uint8 [n, h, w, c].
 
   `sources` are pairs of a name, for errors, and the image. Raises ValueError if one cannot be
   decoded, or differs from the first in size.
@@ -96,7 +96,7 @@ def decode_picture(source: Source) -> np.ndarray:
     depth = " of 16 bits a channel" if is_deep else ""
     raise ValueError(
       f"expected a grey or colour image of 8 bits a channel, got mode {image.mode}{depth}; convert"
-      " it to grey or RGB of 8 bits, so that you choose what becomes white"
+      " it to grey or RGB of 8 bits, with a scale of your choice"
     )
   mode = "L" if image.mode in _GREY else "RGB"
   if image.has_transparency_data:

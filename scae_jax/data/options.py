@@ -28,7 +28,7 @@ GREY_OR_RGB = Bound("0, 1 (grey) or 3 (RGB)", lambda value, fields: value in (0,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataOptions:
-  """Which data set, and how an image becomes the model's input.
+  """The data set, and the steps from its images to the model's input.
 
   Augmentations are in the order in which they are applied to training images; 0 turns one off. In
   evaluation an image is resized and normalised, its middle is cut out, and it lies in the middle of

@@ -69,7 +69,7 @@ def load_dataset(
       return dataclasses.replace(dataset, path=str(listing.root))
     if is_dotted(name):
       path = f"{name}({data_dir!r})" if data_dir else name
-      dataset = brought_to(_call(name, data_dir), form)
+      dataset = brought_to(_call_source(name, data_dir), form)
       return dataclasses.replace(dataset, path=path, has_known_name=False)
     path = os.path.abspath(data_dir) if data_dir else ""
     dataset = _load_tfds(name, data_dir, cache_folder(cache_dir), form)
@@ -111,7 +111,7 @@ def is_dotted(name: str) -> bool:
   return re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", name) is not None
 
 
-def _call(path: str, data_dir: str) -> Dataset:
+def _call_source(path: str, data_dir: str) -> Dataset:
   """Calls the function of a dotted path, and returns its data set."""
   module, _, function = path.rpartition(".")
   try:
@@ -127,7 +127,7 @@ def _call(path: str, data_dir: str) -> Dataset:
   return dataset
 
 
-class _FoundTfds(NamedTuple):
+class _LocatedSet(NamedTuple):
   """A parsed TFDS name, and the folder of the prepared set."""
 
   source: TfdsSet
@@ -140,7 +140,7 @@ class _FoundTfds(NamedTuple):
     return f"{self.stem}{form}-{self.folder.name}.npz" if self.folder else ""
 
 
-def _find_tfds(name: str, data_dir: str) -> _FoundTfds:
+def _find_tfds(name: str, data_dir: str) -> _LocatedSet:
   """Parses a name and looks for the prepared set; ValueError if the name is invalid."""
   match = _TFDS_NAME.fullmatch(name)
   if match is None or (match[4] is not None and match[1] != "smallnorb"):
@@ -156,7 +156,7 @@ def _find_tfds(name: str, data_dir: str) -> _FoundTfds:
     full_name = f"smallnorb:{division}" if division else "smallnorb"
     # With the side, because a file without it would have images in full size.
     stem = f"smallnorb-{SIDE}" + (f"-{division}" if division else "")
-  return _FoundTfds(source, source.prepared(), full_name, division or "", stem)
+  return _LocatedSet(source, source.prepared(), full_name, division or "", stem)
 
 
 def _load_tfds(name: str, data_dir: str, cache: pathlib.Path, form: Form) -> Dataset:
@@ -174,13 +174,13 @@ def _load_tfds(name: str, data_dir: str, cache: pathlib.Path, form: Form) -> Dat
   if dataset is None:  # a cache file of the images as they are will do, too
     dataset = newest_cached(cache, stem, source.version, full_name)
     if dataset is None:
-      raise ValueError(_absent(source, cache))
+      raise ValueError(_not_prepared(source, cache))
     dataset = brought_to(dataset, form)
   logging.info("%s is not prepared in %s: read from %s.", full_name, source.root, cache)
   return dataset
 
 
-def _absent(source: TfdsSet, cache: pathlib.Path) -> str:
+def _not_prepared(source: TfdsSet, cache: pathlib.Path) -> str:
   searched = (
     f"expected {source.builder!r} prepared by TFDS in {source.root} (config.data.dir or "
     f"TFDS_DATA_DIR) or cached in {cache}, got neither"

@@ -29,7 +29,7 @@ class TfdsSet:
   """A name such as `mnist:3.0.1` or `cifar10_corrupted/fog_1`, and the folder of prepared sets."""
 
   builder: str
-  config: str  # "" where there is none
+  config: str  # "" if there is none
   version: str  # major.minor.patch, "" for the newest
   root: pathlib.Path  # of prepared sets, TFDS's `data_dir`
 
@@ -103,7 +103,7 @@ def decode_prepared(source: TfdsSet, folder: pathlib.Path, form: Form) -> Datase
 
 def preview_prepared(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...] = ()) -> Preview:
   """The facts in the description of a prepared set; raises as `read_records` does."""
-  prepared = _open(source, folder, keys)
+  prepared = _open_prepared(source, folder, keys)
   image, label = (prepared.features[key] for key in prepared.keys[:2])
   height, width, channels = (size or 0 for size in image.shape)
   names = tuple(label.names)
@@ -113,7 +113,7 @@ def preview_prepared(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...
 def read_records(
   source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...] = (), form: Form = AS_IT_IS
 ) -> tuple[tuple[str, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
-  """Decodes the splits 'train' and 'test' ('validation' where there is no 'test') of one version.
+  """Decodes the splits 'train' and 'test' of one version ('validation' if there is no 'test').
 
   `keys` are the names of the image and of the labels to read; () stands for the supervised pair
   that the set declares, or else its only image and its only class label. Returns the class names of
@@ -121,7 +121,7 @@ def read_records(
   [n, number of labels]. Raises ValueError if TFDS is not installed, or if files or features cannot
   be read or used.
   """
-  tfds, builder, features, keys, test = _open(source, folder, keys)
+  tfds, builder, features, keys, test = _open_prepared(source, folder, keys)
   where = f"data set {str(source)!r}"
   # Pillow decodes the images: TFDS would use any library that happens to be installed.
   images = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
@@ -130,7 +130,7 @@ def read_records(
   form = dataclasses.replace(form, channels=form.channels or features[keys[0]].shape[-1])
   splits = {}
   for name, stored in (("train", "train"), ("test", test)):
-    with _whole_files(source, folder):
+    with _damage_as_value_error(source, folder):
       records = builder.as_data_source(split=stored, decoders=decoders)
       # All in one call: single reads would each wake other threads and wait for them.
       rows = [[row[key] for key in keys] for row in records.__getitems__(range(len(records)))]
@@ -148,10 +148,10 @@ class _Prepared(NamedTuple):
   builder: Any
   features: dict[str, Any]  # by key
   keys: tuple[str, ...]  # of the image and the labels
-  test: str  # the split that stands for "test"
+  test: str  # the stored split that is used as "test"
 
 
-def _open(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...]) -> _Prepared:
+def _open_prepared(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...]) -> _Prepared:
   """Reads the description of a prepared set, and checks it; see `read_records`."""
   where = f"data set {str(source)!r}"
   try:
@@ -163,10 +163,10 @@ def _open(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...]) -> _Prep
       "this data set from another machine into the cache folder"
     ) from error
 
-  with _whole_files(source, folder):
+  with _damage_as_value_error(source, folder):
     description = json.loads((folder / "features.json").read_text(encoding="utf-8"))
   _refuse_code(where, description)
-  with _whole_files(source, folder):
+  with _damage_as_value_error(source, folder):
     builder: Any = tfds.builder_from_directory(str(folder))
     info = builder.info
     features = dict(info.features)
@@ -175,7 +175,7 @@ def _open(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...]) -> _Prep
   if READABLE_FORMAT not in formats:
     raise ValueError(
       f"{where}: expected records in the format {READABLE_FORMAT!r}, got {', '.join(formats)}, "
-      f"which cannot be read without TensorFlow; {_again(source, folder)}"
+      f"which cannot be read without TensorFlow; {_prepare_again(source, folder)}"
     )
   keys = keys or _supervised_pair(tfds, where, features, info.supervised_keys)
   _check_features(where, features, keys)
@@ -189,18 +189,18 @@ def _open(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...]) -> _Prep
 
 
 @contextlib.contextmanager
-def _whole_files(source: TfdsSet, folder: pathlib.Path) -> Iterator[None]:
+def _damage_as_value_error(source: TfdsSet, folder: pathlib.Path) -> Iterator[None]:
   """Turns errors of TFDS and array_record, which are of many types, into ValueError."""
   try:
     yield
   except Exception as error:
     raise ValueError(
       f"data set {str(source)!r}: expected whole TFDS files, got {type(error).__name__}: {error}; "
-      f"{_again(source, folder)}"
+      f"{_prepare_again(source, folder)}"
     ) from error
 
 
-def _again(source: TfdsSet, folder: pathlib.Path) -> str:
+def _prepare_again(source: TfdsSet, folder: pathlib.Path) -> str:
   return f"remove {folder} and prepare it again:\n{source.prepare_commands}"
 
 
@@ -255,7 +255,8 @@ def _refuse_code(where: str, description: Any) -> None:
       if isinstance(name, str) and "." in name and not name.startswith("tensorflow_datasets."):
         raise ValueError(
           f"{where}: expected only classes of tensorflow_datasets in features.json, got {name!r}, "
-          "which is code of elsewhere; save the images by class and load them as data.name='folder'"
+          "which is code from outside TFDS; save the images by class and load them as "
+          "data.name='folder'"
         )
 
 

@@ -31,7 +31,7 @@ from scae_jax.data.sources import load_dataset, preview
 from scae_jax.waiting import waiting
 
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
-# `rotated` gives each split its own seed: splits do not share their angles.
+# Seeds of `rotated`: each split has its own, so that splits do not share their angles.
 _SEEDS = {"test": SEED, "train": SEED + 1, "validation": SEED + 2, "familiar": SEED + 3}
 _EXPECTED = {
   "rotated": "degrees, as in rotated_mnist:35, or a range, as in rotated_mnist:-20..20",
@@ -77,7 +77,7 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
       official = affnist.load_affnist(options.affnist_dir)
     official = brought_to(official, Form(channels=options.channels))
     return normalized(official) if normalize else official
-  request = _read("affine_mnist" if name == "affnist" else name)
+  request = _parse("affine_mnist" if name == "affnist" else name)
   source = name if request is None else request.source
   dataset = load_dataset(source, data_dir or options.dir, options.cache_dir, options.form)
   _check_crop(dataset, options.crop)
@@ -88,7 +88,7 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
   is_affnist = request.name == "affine_mnist"
   side = min(canvas, affnist.SIDE) if is_affnist else canvas
   with waiting("moving the images"):
-    test, notes = _moved(request, dataset.splits["test"], side, SEED)
+    test, notes = _move_images(request, dataset.splits["test"], side, SEED)
   notes = tuple(f"{request.name}: {note}" for note in notes)
   return EvalDataset(request.name, dataset.class_names, {"test": test}, notes, path=dataset.path)
 
@@ -102,7 +102,7 @@ def preview_scored(name: str, options: DataOptions, data_dir: str = "") -> Previ
   if name == "affnist" and options.affnist_dir:
     _check_canvas_of_affnist(options.canvas)
     return Preview(name, affnist.CLASS_NAMES, ("test",), 1, (affnist.SIDE, affnist.SIDE))
-  request = _read("affine_mnist" if name == "affnist" else name)
+  request = _parse("affine_mnist" if name == "affnist" else name)
   source = name if request is None else request.source
   with waiting(f"looking at {source}"):
     source_preview = preview(source, data_dir or options.dir, options.cache_dir, options.form)
@@ -128,7 +128,7 @@ def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
   request = _Request("rotated", dataset.name, moves, [(-degrees, degrees)])
   splits, notes = {}, list(dataset.notes)
   for name, split in dataset.splits.items():
-    splits[name], split_notes = _moved(request, split, canvas, _SEEDS[name])
+    splits[name], split_notes = _move_images(request, split, canvas, _SEEDS[name])
     notes += [f"{request.name}, {name}: {note}" for note in split_notes]
   return Dataset(request.name, dataset.class_names, splits, tuple(notes), path=dataset.path)
 
@@ -151,7 +151,7 @@ def _check_crop(dataset: EvalDataset | Preview, crop: int) -> None:
     )
 
 
-def _moved(request: _Request, split: Split, side: int, seed: int) -> tuple[Split, list[str]]:
+def _move_images(request: _Request, split: Split, side: int, seed: int) -> tuple[Split, list[str]]:
   """Moves every image by its own map and draws it on a square; returns notes, too."""
   images = split.images
   if request.kind == "affine":
@@ -166,7 +166,7 @@ def _moved(request: _Request, split: Split, side: int, seed: int) -> tuple[Split
         "ones are rarer than in affNIST."
       )
   else:
-    maps = _draw(request, images, side, np.random.RandomState(seed))
+    maps = _draw_maps(request, images, side, np.random.RandomState(seed))
     notes = []
     if num_cut := np.sum(~affine.keeps_ink(images, maps, side)):
       lost = 100 * affine.lost_ink(images, maps, side)
@@ -177,7 +177,7 @@ def _moved(request: _Request, split: Split, side: int, seed: int) -> tuple[Split
   return dataclasses.replace(split, images=affine.resample(images, maps, side)), notes
 
 
-def _draw(
+def _draw_maps(
   request: _Request, images: np.ndarray, side: int, generator: np.random.RandomState
 ) -> np.ndarray:
   """Draws a rotation or a shift [n, 2, 3] for every image."""
@@ -197,7 +197,7 @@ def _draw(
   return affine.place(linear, shifts, images.shape[1:], side)
 
 
-def _read(name: str) -> _Request | None:
+def _parse(name: str) -> _Request | None:
   """Parses a name: None if it is not of a moved data set, ValueError if it is invalid."""
   match = re.fullmatch(r"(affine|rotated|translated)_(.+)", name)
   if match is None:

@@ -55,7 +55,7 @@ def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     answers = {
       _display_name(name): 100 * scores[name] for name in _ANSWER_METRICS if name in scores
     }
-    # The answers' figures stand first, and win where a metric has the same name.
+    # Scores of answers come first, and replace metrics of the same name.
     return answers | means | answers
   values = {}
   for name, entries in metrics["features"].items():
@@ -79,7 +79,7 @@ def figures_by_seed(report: Mapping[str, Any]) -> dict[int, dict[str, float]]:
 
 
 def scored_name(scored_on: Mapping[str, Any]) -> str:
-  """Data set and split of a report as tables show them, with the path of a set that has one."""
+  """Data set and split of a report for tables, with the path of the set if it has one."""
   path = f" in {scored_on['path']}" if "path" in scored_on else ""
   return f"{scored_on['dataset']} {scored_on['split']}{path}"
 

@@ -34,7 +34,7 @@ SIZES: dict[str, tuple[float, ...]] = {
   "rotation": (0, 5, 10, 15, 20, 30, 45),
   "scaling": (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3),
 }
-MIN_SHARE = 0.5  # of the examples whose ink must stay on the canvas, for a size to be measured
+MIN_SHARE = 0.5  # share of examples whose ink must stay on the canvas for a size to be measured
 
 
 def motions(family: str, size: float) -> np.ndarray:
@@ -109,7 +109,7 @@ def measure_equivariance(
       totals: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in before}
       for motion, pictures, _ in moved:
         after = collect(variables, {"image": pictures, "label": label})
-        # In the coordinates of poses, which are [-1, 1] from the first pixel to the last.
+        # In the coordinates of poses: the first pixel is at -1, the last at 1.
         pose_motion = np.column_stack([motion[:, :2], motion[:, 2] * 2 / (canvas - 1)])
         for kind in before:
           for name, values in _compare(before[kind], after[kind], pose_motion, canvas):
@@ -139,7 +139,7 @@ def _compare(
 
 
 def _means(values_by_name: dict[str, list[np.ndarray]]) -> dict[str, float | None]:
-  """Mean of each quantity: of errors weighted, of presence changes plain."""
+  """Mean of each quantity: weighted for errors, unweighted for presence changes."""
   values = {n: np.concatenate(chunks).astype(np.float64) for n, chunks in values_by_name.items()}
   weight = values.pop("weight")
   means: dict[str, float | None] = {"presence_change": float(values.pop("presence_change").mean())}

@@ -8,7 +8,7 @@ import numpy as np
 from scae_jax.data.dataset import EvalDataset, Preview, Split
 
 NUM_PICTURED = 10  # examples that a report's figures show
-# Apart from the run's seed, so that runs with different seeds are scored on the same examples.
+# Not the run's seed, so that runs with different seeds are scored on the same examples.
 _SHUFFLE_SEED = 0
 
 

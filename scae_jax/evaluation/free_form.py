@@ -88,8 +88,8 @@ def make_inference(
   optimizer = optax.with_extra_args_support(optimizer)
 
   def terms(variables: Any, posterior: Any, example: Batch, key: Array) -> Terms:
-    """Terms of one example, [] each; its posterior has a leading axis of 1."""
-    batch_terms = free_form.terms(variables, posterior, _alone(dict(example)), key)
+    """Scalar terms of one example, whose posterior has a leading axis of 1."""
+    batch_terms = free_form.terms(variables, posterior, _as_batch(dict(example)), key)
     return OrderedDict((name, value[0]) for name, value in batch_terms.items())
 
   def optimise(variables: Any, unconstrained: Any, example: Batch, number: Array) -> Any:
@@ -98,7 +98,7 @@ def make_inference(
     def loss(unconstrained: Any, count: Array) -> Array:
       # The key is made here: a line search calls this again and needs the same random numbers.
       step_key = jax.random.fold_in(jax.random.fold_in(_key(number), 0), count)
-      posterior = free_form.constrain(_alone(unconstrained))
+      posterior = free_form.constrain(_as_batch(unconstrained))
       return _total(terms(variables, posterior, example, step_key))
 
     def step(carry: tuple[Any, Any], count: Array) -> tuple[tuple[Any, Any], None]:
@@ -121,7 +121,7 @@ def make_inference(
     def estimate(count: Array) -> Terms:
       sample_key = jax.random.fold_in(key, count)
       estimate_terms = functools.partial(terms, example=example, key=sample_key)
-      return jax.vmap(lambda posterior: estimate_terms(variables, _alone(posterior)))(posteriors)
+      return jax.vmap(lambda posterior: estimate_terms(variables, _as_batch(posterior)))(posteriors)
 
     estimates = jax.lax.map(estimate, jnp.arange(num_samples))
     return jax.tree.map(lambda values: jnp.mean(values, axis=0), estimates)
@@ -129,7 +129,7 @@ def make_inference(
   def infer_example(variables: Any, before: Any, unconstrained: Any, example: Batch, number: Array):
     """Posterior after all steps, and terms [2] before and after, of one example."""
     unconstrained = optimise(variables, unconstrained, example, number)
-    after = jax.tree.map(lambda leaf: leaf[0], free_form.constrain(_alone(unconstrained)))
+    after = jax.tree.map(lambda leaf: leaf[0], free_form.constrain(_as_batch(unconstrained)))
     both = jax.tree.map(lambda *pair: jnp.stack(pair), before, after)
     return after, score_both(variables, both, example, jax.random.fold_in(_key(number), 1))
 
@@ -153,7 +153,7 @@ def infer_split(
 ) -> FreeInference:
   """Free-form inference of every example of a split, as NumPy arrays.
 
-  A batch size below one, and a bound or reading that is not finite raise ValueError.
+  Raises ValueError for a batch size below one, and for bounds or readings that are not finite.
   """
   count, arrays = len(split["label"]), {name: jnp.asarray(array) for name, array in split.items()}
   place = jax.jit(functools.partial(evaluation_batch, canvas=canvas))
@@ -181,10 +181,10 @@ def _total(terms: Terms) -> Array:
 
 
 def _key(number: Array) -> Array:
-  """The key of all random numbers of one example."""
+  """The key of one example, from which all its random numbers are drawn."""
   return jax.random.fold_in(jax.random.key(SEED), number)
 
 
-def _alone(tree: Any) -> Any:
+def _as_batch(tree: Any) -> Any:
   """An example as a batch of one."""
   return jax.tree.map(lambda leaf: leaf[None], tree)

@@ -33,7 +33,7 @@ from scae_jax.evaluation.clusters import Clusters
 NUM_STARTS = 50
 INVERSE_L2 = 1.0  # weight of the summed cross-entropy against half the squared weights
 MAX_STEPS = 2000
-TOLERANCE = 1e-4  # largest gradient of the mean loss at which the fit ends
+TOLERANCE = 1e-4  # the fit ends when no gradient of the mean loss is larger
 MIN_SHARE = 0.1  # of an example's activation, for the example to count
 MIN_EXAMPLES = 0.01  # share of the examples that must count, for the capsule to be in use
 
@@ -94,7 +94,7 @@ def fit_clusters(
 
 
 def match_clusters(clusters: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
-  """The label of each cluster, a permutation, for which most examples [n] are correct."""
+  """The label of each cluster: the permutation that classifies most examples [n] correctly."""
   counts = confusion_matrix(clusters, labels, labels=np.arange(num_classes))
   _, label_of_cluster = linear_sum_assignment(counts, maximize=True)
   return label_of_cluster

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-# Settings of JAX on which random numbers and types depend, each a variable of the environment.
+# Settings of JAX on which random numbers and types depend; environment variables set them.
 _SETTINGS = ("jax_default_prng_impl", "jax_threefry_partitionable", "jax_enable_x64")
 _PACKAGES = ("jax", "jaxlib", "flax", "numpy", "scipy", "scikit-learn")
 

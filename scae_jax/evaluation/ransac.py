@@ -16,7 +16,7 @@ from scipy import stats
 from scae_jax.data.constellations import PATTERNS, Scenes
 
 MAX_POINTS = 62  # a set of points is an int64
-CHUNK = 200  # scenes at once, for memory
+CHUNK = 200  # scenes at once, to limit memory
 MAX_CANDIDATES = 32  # of a pattern in a scene, the best
 BEAM = 64  # partial explanations that are kept
 # Standard deviation assumed without jitter: float32 keeps coordinates of 18 units to 1e-6.
@@ -53,7 +53,7 @@ def ransac(points: np.ndarray, presence: np.ndarray, options: Scenes) -> np.ndar
 
 
 def _explain(z: np.ndarray, options: Scenes) -> np.ndarray:
-  """Int [s, n], the pattern of each of the points [s, n], -1 for none; a beam search."""
+  """The pattern of each point of z [s, n], int [s, n], -1 for none, by a beam search."""
   num_scenes, num_points = z.shape
   candidates = {name: _candidates(z, name, options) for name in set(options.patterns)}
   used_points = np.zeros((num_scenes, 1), np.int64)
@@ -147,7 +147,7 @@ def _refit(
   template: np.ndarray,
   options: Scenes,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Least squares of each hypothesis: its misfit [h], and whether it may be true [h].
+  """Least-squares fit of each hypothesis: its misfit [h], and whether it is acceptable [h].
 
   With centred template t and points w around their mean, a = sum conj(t) w / sum |t|^2, and the sum
   of squares left is sum |w|^2 - |a|^2 sum |t|^2.
@@ -158,7 +158,7 @@ def _refit(
   spread = np.sum(np.abs(template) ** 2)
   a = w @ template.conj() / spread
   misfit = np.maximum(np.sum(np.abs(w) ** 2, axis=1) - np.abs(a) ** 2 * spread, 0) / jitter**2
-  # 2 p coordinates, 4 of which the transform takes.
+  # 2 p coordinates less the 4 degrees of freedom of the transform.
   allowed = stats.chi2.isf(MISSED, 2 * len(template) - 4)
   slack = SLACK * jitter / np.sqrt(spread)
   scale = np.abs(a)

@@ -31,7 +31,7 @@ class Evaluated:
   variables: Mapping[int, Any]  # by seed
   step: int
   batch_size: int
-  max_examples: int = 0  # of each split, always the same; 0 is all
+  max_examples: int = 0  # of each split, the same ones in every run; 0 is all
   provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for `metrics.json`
   history: pathlib.Path | None = None  # the run's `metrics.jsonl`, whose curves are drawn
 

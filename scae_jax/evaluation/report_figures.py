@@ -125,6 +125,6 @@ def draw_figures(drawers: Mapping[str, Callable[[], Figure]]) -> dict[str, bytes
 
 
 def save_figures(directory: pathlib.Path, drawers: Mapping[str, Callable[[], Figure]]) -> None:
-  """Draws figures into `<directory>/<name>.png`, each whole or not at all."""
+  """Draws figures and writes each atomically to `<directory>/<name>.png`."""
   for name, content in draw_figures(drawers).items():
     write_whole(directory / name, content)

@@ -160,7 +160,9 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
   """
   module, segment = evaluated.system.module, evaluated.system.segment
   if segment is None:
-    raise ValueError("the system has no `segment`, so scenes of points cannot score it.")
+    raise ValueError(
+      "scenes of points score the segmentation of a system, and this one has no `segment`."
+    )
   collect = make_collector(
     lambda variables, batch: segment(module.apply(variables, batch, train=False)),
     lambda scenes, rows: {name: array[rows] for name, array in scenes.items()},

@@ -66,7 +66,7 @@ def score(
   if clusters.num_clusters < num_classes:
     too_few = (
       f"{name.replace('_', ' ')}: only {clusters.num_clusters} distinct cluster(s) for "
-      f"{num_classes} classes, as with dead capsules; LIN-MATCH can be no better than that allows."
+      f"{num_classes} classes, as with dead capsules, which limits LIN-MATCH."
     )
     notes = (too_few, *notes)
   if are_capsules:
@@ -121,11 +121,11 @@ def pixel_features(
   rows = choose(len(train["label"]), MAX_PIXEL_EXAMPLES)
   splits = [(train["image"][rows], train["label"][rows]), (test["image"], test["label"])]
   sides = np.max([images.shape[1:3] for images, _ in splits], axis=0)
-  fitted, scored = ((_flat(images, sides), labels) for images, labels in splits)
+  fitted, scored = ((_flat_pixels(images, sides), labels) for images, labels in splits)
   return fitted, scored
 
 
-def _flat(images: np.ndarray, sides: np.ndarray) -> np.ndarray:
+def _flat_pixels(images: np.ndarray, sides: np.ndarray) -> np.ndarray:
   missing = sides - images.shape[1:3]
   margins = [(0, 0), *((int(side) // 2, int(side - side // 2)) for side in missing), (0, 0)]
   pixels = np.pad(images, margins).reshape(len(images), -1)

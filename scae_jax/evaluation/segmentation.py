@@ -19,7 +19,7 @@ from sklearn.metrics import adjusted_rand_score
 def segmentation(
   presence: np.ndarray, pattern: np.ndarray, capsule: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """Compares the capsule of each point with its pattern, both int [s, n], -1 for no capsule.
+  """Compares the capsule of each point, int [s, n], -1 for none, with its pattern, int [s, n].
 
   For the accuracy, patterns and capsules are matched one to one in every scene. The other scores
   compare partitions, in which each point of no capsule is a group of its own. `presence` [s, n] is

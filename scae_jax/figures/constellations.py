@@ -56,7 +56,7 @@ def constellations(
       _shape(below, points[i][is_present & (pattern[i] == index)], np.full(3, 0.6))
     _dots(below, points[i][is_present], np.full((int(is_present.sum()), 3), 0.2))
   for axes in grid.flat:
-    # The same square for every scene, also where jitter puts a point outside.
+    # The same square for every scene, even if jitter moves a point out of it.
     axes.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal", xticks=[], yticks=[])
     axes.spines[:].set_color("0.8")
 

@@ -61,7 +61,7 @@ def training_curves(
   for i, (axes, (quantity, by_split)) in enumerate(zip(grid, shown, strict=True)):
     for split, curve in by_split.items():
       measured = np.isfinite(curve)
-      marker = "o" if measured.sum() == 1 else ""  # a line of one point would not be seen
+      marker = "o" if measured.sum() == 1 else ""  # a line of one point is invisible
       style = {"lw": 1.2, "marker": marker, "ms": 3, "color": colours[split], "label": split}
       (lines[split],) = axes.plot(steps[measured], curve[measured], **style)
     axes.set_xlim(0, 1.03 * max(steps.max(initial=0), 1))  # the same in every panel
@@ -93,7 +93,7 @@ def equivariance(results: Mapping[str, Any], title: str = "") -> Figure:
     sizes = np.array([entry["size"] for entry in results[family]])
     for kind, colour in colours.items():
       style = {"color": colour, "lw": 1.4, "marker": "o", "ms": 3.5}
-      # None, where nothing was measured, becomes NaN.
+      # None, for sizes that were not measured, becomes NaN.
       error, unmoved, change = (
         np.array([entry[kind][name] for entry in results[family]], float)
         for name in ("pose_error", "pose_unmoved", "presence_change")

@@ -21,8 +21,8 @@ _NO_LETTERS = ("last resort", "lastresort", "adobe blank", "color")
 class Names:
   """The names of classes as they are written in figures."""
 
-  texts: list[str]  # one a class
-  fonts: list[str]  # families, in the order in which a letter is looked for
+  texts: list[str]  # by class
+  fonts: list[str]  # families; a letter is drawn in the first that has it
 
   @property
   def length(self) -> float:
@@ -56,7 +56,7 @@ def _written(class_names: tuple[str, ...]) -> Names:
 
 
 def shorten(name: str) -> str:
-  """The name on one line, its middle left out where it is longer than 24 letters."""
+  """The name on one line; the middle of one longer than 24 letters is left out."""
   name = " ".join(name.split())
   if _width(name) <= MOST:
     return name

@@ -84,7 +84,7 @@ def reconstructions(
   """
   num_shown = min(len(image), MAX_EXAMPLES)
   part_mixing, part_winner = part_mixing[:num_shown], part_winner[:num_shown]
-  winners = _by_use(part_mixing, part_winner, object_presence.shape[1])
+  winners = _objects_by_ink(part_mixing, part_winner, object_presence.shape[1])
   rank = np.full(part_winner.shape, -1)
   for i, k in enumerate(winners):
     rank[part_winner == k] = i
@@ -206,7 +206,7 @@ def overlaid_reconstructions(
 
 
 def colour_parts(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: int) -> np.ndarray:
-  """Gives each pixel the colour of the object that won the part it belongs to: [n, h, w, 3].
+  """Colours each pixel by the object that won its part: [n, h, w, 3].
 
   `part_mixing` [n, m, h, w] in [0, 1] is the share of each part in each pixel times the pixel's
   brightness. `part_winner` int [n, m] is the object that won each part; a number outside [0,
@@ -246,7 +246,9 @@ def _write_answer(axes: Axes, label: str, predicted: str, is_right: bool) -> Non
   axes.set_xlabel(f"{label} {_ARROW} {predicted}", labelpad=3, color=colour)
 
 
-def _by_use(part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: int) -> np.ndarray:
+def _objects_by_ink(
+  part_mixing: np.ndarray, part_winner: np.ndarray, num_objects: int
+) -> np.ndarray:
   """Indices of the objects that win visible parts, the one that wins the most ink first."""
   ink = part_mixing.sum(axis=(2, 3))  # [n, m]
   ink_won = np.array([ink[part_winner == k].sum() for k in range(num_objects)])

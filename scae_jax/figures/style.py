@@ -70,7 +70,7 @@ def palette(num_colours: int) -> np.ndarray:
 def show_picture(axes: Axes, picture: np.ndarray) -> None:
   """Draws [h, w] or [h, w, c] in [0, 1], clipped, without axes: black is 0, white is 1.
 
-  Three channels are red, green and blue; one is grey; any other number is drawn as its mean.
+  Three channels are red, green and blue; any other number of channels is averaged to grey.
   """
   picture = np.clip(np.asarray(picture, np.float32), 0.0, 1.0)
   if picture.ndim == 3 and picture.shape[-1] != 3:
