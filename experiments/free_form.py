@@ -96,8 +96,10 @@ def score(
   inference: FreeInference, labels: np.ndarray, probes: Mapping[str, Probes]
 ) -> dict[str, Any]:
   """Bounds, their terms and accuracies before and after, for the JSON file."""
-  both = {"before": inference.before, "after": inference.after}
-  bound_before, bound_after = (np.asarray(inferred.bound, np.float64) for inferred in both.values())
+  inferred_by_time = {"before": inference.before, "after": inference.after}
+  bound_before, bound_after = (
+    np.asarray(inferred.bound, np.float64) for inferred in inferred_by_time.values()
+  )
   return {
     "examples": len(labels),
     "bound": {
@@ -107,12 +109,16 @@ def score(
       "examples_that_did_not_rise": int(np.sum(bound_after <= bound_before)),
     },
     "terms": {
-      name: {when: float(np.mean(inferred.terms[name])) for when, inferred in both.items()}
+      name: {
+        when: float(np.mean(inferred.terms[name])) for when, inferred in inferred_by_time.items()
+      }
       for name in inference.before.terms
     },
     "accuracy": {
       name: {
-        column: probes[probe_kind][name].accuracy(np.asarray(both[when].readings[name]), labels)
+        column: probes[probe_kind][name].accuracy(
+          np.asarray(inferred_by_time[when].readings[name]), labels
+        )
         for column, (when, probe_kind) in WHEN.items()
       }
       for name in probes["probes"]
@@ -254,7 +260,7 @@ def infer_sets(
     splits.append(load_split(scored, SPLIT, options.max_examples))
   # Training images: all that the report fits to (every), and those of free-form inference (alike).
   limits = {"every": run.settings.evaluation.max_examples, "alike": options.train_examples}
-  train = {which: load_split(dataset, "train", limit) for which, limit in limits.items()}
+  train = {extent: load_split(dataset, "train", limit) for extent, limit in limits.items()}
   sizes["batch_size"] = options.batch_size
   inferred = infer_split(infer, variables, train["alike"], **sizes)
   fitted_to = (
@@ -263,11 +269,11 @@ def infer_sets(
     (inferred.after.readings, train["alike"]["label"]),
   )
   probes = {
-    which: {
+    probe_kind: {
       name: fit_probe(np.asarray(values), labels, num_classes=count, name=name)
       for name, values in readings.items()
     }
-    for which, (readings, labels) in zip(PROBES, fitted_to, strict=True)
+    for probe_kind, (readings, labels) in zip(PROBES, fitted_to, strict=True)
   }
   pictured = next((scored for scored in sets if scored.name.startswith("rotated_")), sets[0])
   results, notes, drawers = {}, [], []
@@ -275,12 +281,12 @@ def infer_sets(
     began = time.perf_counter()
     inference = infer_split(infer, variables, split, **sizes)
     seconds = time.perf_counter() - began
-    pixels = ((which, pixel_features(images, split)) for which, images in train.items())
+    pixels = ((extent, pixel_features(images, split)) for extent, images in train.items())
     results[scored.name] = {
       **score(inference, split["label"], probes),
       "pixels": {
-        which: fit_probe(*fitted, num_classes=count, name=PIXELS).accuracy(*test)
-        for which, (fitted, test) in pixels
+        extent: fit_probe(*fitted, num_classes=count, name=PIXELS).accuracy(*test)
+        for extent, (fitted, test) in pixels
       },
       "seconds": seconds,  # with compilation, if the batch size is new
     }
@@ -294,7 +300,7 @@ def infer_sets(
     "split": SPLIT,
     **{flag: getattr(options, flag) for flag in (*flags, "batch_size")},
     **{
-      which: {
+      probe_kind: {
         name: {
           "fitted_examples": probe.num_examples,
           "train_accuracy": probe.train_accuracy,
@@ -302,7 +308,7 @@ def infer_sets(
         }
         for name, probe in fitted.items()
       }
-      for which, fitted in probes.items()
+      for probe_kind, fitted in probes.items()
     },
     "results": results,
     "notes": notes,

@@ -48,17 +48,17 @@ def terms_of(run: Run) -> Callable[[Any, Batch, Array], dict[str, Array]]:
   if not isinstance(module, SCAE):
     raise RunError("the probes of an SCAE are needed; name a run of one.")
   options = bounds.read(CapsuleLoss, "loss", run.settings.loss)
-  both = [dataclasses.replace(options, unbiased_between=x) for x in (False, True)]
+  losses = [dataclasses.replace(options, unbiased_between=x) for x in (False, True)]
   cross_entropy = optax.softmax_cross_entropy_with_integer_labels
 
   def terms(params: Any, batch: Batch, key: Array) -> dict[str, Array]:
     output: Any = module.apply({"params": params}, batch, train=True, rngs={"noise": key})
     loss_terms = dict(system.loss_terms(output, batch, None))
     activations = (output.objects.presence, output.mass, module.num_classes)
-    of_batch, of_all = (loss.sparsity(*activations) for loss in both)
+    biased, unbiased = (loss.sparsity(*activations) for loss in losses)
     for name in BETWEEN:
-      loss_terms |= {name: of_batch[name], f"{name}, unbiased": of_all[name]}
-      loss_terms[f"{name}, excess"] = of_batch[name] - of_all[name]
+      loss_terms |= {name: biased[name], f"{name}, unbiased": unbiased[name]}
+      loss_terms[f"{name}, excess"] = biased[name] - unbiased[name]
     for name, activation in system.features(output).items():
       probe = jax.lax.stop_gradient(params[PROBES[name]])
       logits: Any = nn.Dense(module.num_classes).apply({"params": probe}, activation)

@@ -26,10 +26,10 @@ def table(matches: Mapping[str, Any]) -> str:
   head = ["templates with ink", "mean nearest error"]
   head.append(f"with a match below {matches['match_below']:g}")
   inked = f"{len(nearest)} of {matches['templates']}"
-  whole = [inked, f"{matches['mean_error']:.3f}", f"{matches['matched']:.0%}"]
+  summary = [inked, f"{matches['mean_error']:.3f}", f"{matches['matched']:.0%}"]
   rows = [[f"{match['template']}", f"{match['by']}", f"{match['error']:.3f}"] for match in nearest]
   columns = ["template", "nearest", "relative squared error"]
-  return f"{markdown([head, whole])}\n\n{markdown([columns, *rows])}"
+  return f"{markdown([head, summary])}\n\n{markdown([columns, *rows])}"
 
 
 def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
@@ -37,8 +37,10 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
   first_image = {name: jnp.asarray(values[:1]) for name, values in images.examples.items()}
   batch = evaluation_batch(first_image, jnp.arange(1), canvas=images.sizes["canvas"])
   # Compiles only what the templates need.
-  drawn = jax.jit(lambda variables: images.run.system.pictures(variables, batch).get("templates"))
-  templates = jax.device_get(drawn(variables))
+  draw_templates = jax.jit(
+    lambda variables: images.run.system.pictures(variables, batch).get("templates")
+  )
+  templates = jax.device_get(draw_templates(variables))
   if templates is None:
     raise RunError("this system draws no templates; name a run of one whose parts do.")
   matches = match_templates(**templates)

@@ -65,9 +65,9 @@ def draw_affine(images: np.ndarray, canvas: int, seed: int) -> tuple[np.ndarray,
       [stretch @ rotation(degrees), np.zeros((len(undrawn), 2, 1))], axis=-1
     )
     low, high = _ink_range(images[undrawn], candidates)
-    least, most = -1 - low, canvas - high
-    fits = np.all(least <= most, axis=1)
-    candidates[..., 2] = least + shares[:, 4:] * (most - least)
+    min_shift, max_shift = -1 - low, canvas - high
+    fits = np.all(min_shift <= max_shift, axis=1)
+    candidates[..., 2] = min_shift + shares[:, 4:] * (max_shift - min_shift)
     maps[undrawn[fits]] = candidates[fits]
     undrawn = undrawn[~fits]
     if attempt == 0:
@@ -93,15 +93,15 @@ def keeps_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
 
 def lost_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
   """Share [n] of each image's ink, the sum of its pixels, that is drawn off the canvas."""
-  lost, cut = np.zeros(len(images)), np.flatnonzero(~keeps_ink(images, maps, canvas))
-  if not len(cut):
+  lost, cut_rows = np.zeros(len(images)), np.flatnonzero(~keeps_ink(images, maps, canvas))
+  if not len(cut_rows):
     return lost
-  low, high = _ink_range(images[cut], maps[cut])
+  low, high = _ink_range(images[cut_rows], maps[cut_rows])
   margin = math.ceil(max(np.max(-1 - low), np.max(high - canvas)))
-  drawn = resample(images[cut], maps[cut] + np.array([0, 0, margin]), canvas + 2 * margin)
+  drawn = resample(images[cut_rows], maps[cut_rows] + np.array([0, 0, margin]), canvas + 2 * margin)
   inside = drawn[:, margin : margin + canvas, margin : margin + canvas]
   total, kept = (np.sum(ink, axis=(1, 2, 3), dtype=np.float64) for ink in (drawn, inside))
-  lost[cut] = (total - kept) / np.maximum(total, 1.0)
+  lost[cut_rows] = (total - kept) / np.maximum(total, 1.0)
   return lost
 
 

@@ -154,8 +154,8 @@ def scene(key: PRNGKeyArray, options: Scenes) -> dict[str, Array]:
   radians = jnp.deg2rad(degrees)[pattern]
   cos, sin = scale[pattern] * jnp.cos(radians), scale[pattern] * jnp.sin(radians)
   right, down = template.T
-  both = (cos * right - sin * down + x[pattern], sin * right + cos * down + y[pattern])
-  points = jnp.stack(both, axis=1)
+  coordinates = (cos * right - sin * down + x[pattern], sin * right + cos * down + y[pattern])
+  points = jnp.stack(coordinates, axis=1)
   points += options.jitter * jax.random.normal(jitter_key, points.shape)
   presence = jnp.where(belongs_to_pattern, present[pattern], False)
   points = jnp.where(presence[:, None], points / options.extent, 0.0)

@@ -65,8 +65,8 @@ def decode_pictures(sources: Iterable[tuple[str, Source]], form: Form = AS_IT_IS
         f" {sizes[1]}; train with config.data.resize=N, which brings all to NxN, or bring them to"
         " one size"
       )
-  most = max((picture.shape[2] for picture in pictures), default=1)
-  return np.stack([in_channels(picture, most) for picture in pictures])
+  max_channels = max((picture.shape[2] for picture in pictures), default=1)
+  return np.stack([in_channels(picture, max_channels) for picture in pictures])
 
 
 def decode_picture(source: Source) -> np.ndarray:

@@ -103,8 +103,8 @@ def measure_equivariance(
     results[family] = []
     for size in sizes:
       moved = [(motion, *_moved_images(images, motion, canvas)) for motion in motions(family, size)]
-      kept = np.all([keeps for _, _, keeps in moved], axis=0)
-      if kept.mean() < MIN_SHARE:
+      keeps_ink = np.all([keeps for _, _, keeps in moved], axis=0)
+      if keeps_ink.mean() < MIN_SHARE:
         continue
       totals: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in before}
       for motion, pictures, _ in moved:
@@ -113,8 +113,8 @@ def measure_equivariance(
         pose_motion = np.column_stack([motion[:, :2], motion[:, 2] * 2 / (canvas - 1)])
         for kind in before:
           for name, values in _compare(before[kind], after[kind], pose_motion, canvas):
-            totals[kind].setdefault(name, []).append(values[kept])
-      entry = {"size": size, "examples": int(kept.sum())}
+            totals[kind].setdefault(name, []).append(values[keeps_ink])
+      entry = {"size": size, "examples": int(keeps_ink.sum())}
       results[family].append(
         entry | {kind: _means(values_by_name) for kind, values_by_name in totals.items()}
       )

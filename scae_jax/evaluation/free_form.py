@@ -130,8 +130,8 @@ def make_inference(
     """Posterior after all steps, and terms [2] before and after, of one example."""
     unconstrained = optimise(variables, unconstrained, example, number)
     after = jax.tree.map(lambda leaf: leaf[0], free_form.constrain(_as_batch(unconstrained)))
-    both = jax.tree.map(lambda *pair: jnp.stack(pair), before, after)
-    return after, score_both(variables, both, example, jax.random.fold_in(_key(number), 1))
+    posteriors = jax.tree.map(lambda *pair: jnp.stack(pair), before, after)
+    return after, score_both(variables, posteriors, example, jax.random.fold_in(_key(number), 1))
 
   def infer(variables: Any, batch: Batch, numbers: Int[Array, " b"]) -> FreeInference:
     before = begin(variables, batch)

@@ -46,8 +46,8 @@ def jax_settings() -> dict[str, Any]:
 
 def recorded_folder(folder: pathlib.Path) -> str:
   """A folder as records name it: relative to the current folder if below it, else as given."""
-  here = pathlib.Path.cwd()
-  return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+  current = pathlib.Path.cwd()
+  return str(folder.relative_to(current) if folder.is_relative_to(current) else folder)
 
 
 def hardware(measured: Mapping[str, Any]) -> str:

@@ -58,7 +58,7 @@ def _explain(z: np.ndarray, options: Scenes) -> np.ndarray:
   candidates = {name: _candidates(z, name, options) for name in set(options.patterns)}
   used_points = np.zeros((num_scenes, 1), np.int64)
   cost = np.full((num_scenes, 1), LEFT_OVER * num_points)
-  chosen = np.zeros((num_scenes, 1, len(options.patterns)), np.int64)
+  explanations = np.zeros((num_scenes, 1, len(options.patterns)), np.int64)
   # Patterns of many points first: they fit by chance least often.
   order = sorted(range(len(options.patterns)), key=lambda i: -len(PATTERNS[options.patterns[i]]))
   for i in order:
@@ -75,9 +75,9 @@ def _explain(z: np.ndarray, options: Scenes) -> np.ndarray:
     new_points = np.take_along_axis(members, choice, axis=1)
     cost = np.take_along_axis(new_cost, best, axis=1)
     used_points = np.take_along_axis(used_points, parent, axis=1) | new_points
-    chosen = np.take_along_axis(chosen, parent[..., None], axis=1)
-    chosen[:, :, i] = new_points
-  winner = chosen[:, 0]  # [s, patterns]
+    explanations = np.take_along_axis(explanations, parent[..., None], axis=1)
+    explanations[:, :, i] = new_points
+  winner = explanations[:, 0]  # [s, patterns]
   is_member = (winner[:, :, None] >> np.arange(num_points)) & 1
   return np.where(is_member.any(axis=1), is_member.argmax(axis=1), -1)
 

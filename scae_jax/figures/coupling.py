@@ -58,9 +58,9 @@ def coupling(
     axes.imshow(rows[i], cmap="RdBu_r", norm=scale, aspect="auto", interpolation="nearest")
     axes.set_title(f"iteration {i + 1}")
     axes.set(xticks=[], yticks=[])
-  group_size, rest = divmod(num_children, rows.shape[1])
+  group_size, remainder = divmod(num_children, rows.shape[1])
   grouped = (
-    f", {'about ' if rest else ''}{group_size} a row" if num_children > rows.shape[1] else ""
+    f", {'about ' if remainder else ''}{group_size} a row" if num_children > rows.shape[1] else ""
   )
   maps[0].set_ylabel(f"{num_children:,} child capsules{grouped}")
   bar = figure.colorbar(maps[-1].images[0], ax=maps, pad=0.015, fraction=0.05, aspect=30)

@@ -50,15 +50,15 @@ def training_curves(
       split, quantity = "", name
     by_quantity.setdefault(quantity, {})[split] = curve
 
-  shown = list(by_quantity.items())[:MAX_PANELS]
-  columns = min(len(shown), NUM_COLUMNS)
-  rows = math.ceil(len(shown) / columns)
+  quantities = list(by_quantity.items())[:MAX_PANELS]
+  columns = min(len(quantities), NUM_COLUMNS)
+  rows = math.ceil(len(quantities) / columns)
   figure = new_figure(3.2 * columns + 0.3, 1.9 * rows + 0.7, "Training")
-  grid = panels(figure, len(shown), columns)
+  grid = panels(figure, len(quantities), columns)
   blue, orange = palette(2)
   colours: dict[str, np.ndarray] = {"train": blue, "validation": orange, "test": orange, "": blue}
   lines = {}
-  for i, (axes, (quantity, by_split)) in enumerate(zip(grid, shown, strict=True)):
+  for i, (axes, (quantity, by_split)) in enumerate(zip(grid, quantities, strict=True)):
     for split, curve in by_split.items():
       measured = np.isfinite(curve)
       marker = "o" if measured.sum() == 1 else ""  # a line of one point is invisible
@@ -67,7 +67,7 @@ def training_curves(
     axes.set_xlim(0, 1.03 * max(steps.max(initial=0), 1))  # the same in every panel
     axes.set_title(quantity)
     plain(axes)
-    if i + columns >= len(shown):  # nothing below
+    if i + columns >= len(quantities):  # nothing below
       axes.set_xlabel("step")
   if legend_lines := [lines[split] for split in SPLITS if split in lines]:
     legend_below(figure, legend_lines, len(legend_lines), fontsize=LABEL_SIZE)

@@ -262,9 +262,11 @@ def _legend(
   """Up to `max_entries` entries: the objects in order, the number of the rest, and no object."""
   no_object = [Patch(color=NO_OBJECT, label="no object")] if has_no_object else []
   max_objects = max_entries - len(no_object)
-  named = winners if len(winners) <= max_objects else winners[: max_objects - 1]
+  named_winners = winners if len(winners) <= max_objects else winners[: max_objects - 1]
   colours = palette(len(winners))
-  handles = [Patch(color=tuple(colours[i]), label=f"object {k}") for i, k in enumerate(named)]
-  if others := len(winners) - len(named):
+  handles = [
+    Patch(color=tuple(colours[i]), label=f"object {k}") for i, k in enumerate(named_winners)
+  ]
+  if others := len(winners) - len(named_winners):
     handles.append(Patch(facecolor="none", label=f"and {others} others"))
   return handles + no_object
