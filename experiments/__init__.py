@@ -1,5 +1,5 @@
-"""Questions to trained models beyond their reports, one command each; results/ has the answers."""
+"""Experiments on trained models beyond their reports, one command each; results are in results/."""
 
 import jax
 
-jax.config.update("jax_enable_x64", False)  # as training and evaluation compute
+jax.config.update("jax_enable_x64", False)  # as in training and evaluation

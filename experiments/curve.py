@@ -1,12 +1,12 @@
-"""Accuracies against steps and minutes, from the checkpoints that a run has kept.
+"""Accuracies against steps and minutes, from the kept checkpoints of a run.
 
     python -m experiments.curve runs/mnist-modern results/mnist --max_examples=10000 \\
       --steps=5000,30000
 
 Train with `--config.train.keep_checkpoints` large enough. Writes `curve-<workdir>.json` and `.png`
-into the folder after each point; the same command goes on where it was stopped, and keeps points
-whose checkpoint is gone. Accuracies are LIN-MATCH and LIN-PRED or, of a model that is trained with
-labels, that of its answers. Minutes are of the steps alone.
+into the folder after each point. The same command continues where it was stopped, and keeps points
+whose checkpoint is gone. Accuracies are LIN-MATCH and LIN-PRED or, for a model that is trained with
+labels, that of its answers. Minutes are those of the steps alone.
 """
 
 import json
@@ -31,35 +31,37 @@ from scae_jax.training.workdir import checkpoint_directory, load_settings
 
 
 def minutes_by_step(workdir: pathlib.Path) -> dict[int, float]:
-  """Minutes that the steps up to each line of training metrics took."""
-  total, found = 0.0, {}
+  """Minutes taken by the steps up to each line of training metrics."""
+  total, minutes = 0.0, {}
   for line in read_lines(workdir / "metrics.jsonl"):
     if line["split"] == "train":
       total += line["timing"]["seconds"] / 60
-      found[line["step"]] = total
-  return found
+      minutes[line["step"]] = total
+  return minutes
 
 
 def chosen_steps(workdir: pathlib.Path, named: str) -> list[int]:
-  """Steps to measure, in order: those named, with commas between them, or "" for all there are."""
+  """Steps to measure, in order: those in `named`, separated by commas, or all if ""."""
   with Checkpoints(checkpoint_directory(workdir), keep=1, writable=False) as checkpoints:
     steps = checkpoints.steps()
   if not named:
     return steps
   chosen = sorted({int(step) if step.isdecimal() else -1 for step in named.split(",")})
   if not set(chosen) <= set(steps):
-    there = ", ".join(map(str, steps)) or "none"
-    raise RunError(f"--steps={named} must name steps that have a checkpoint; there are {there}.")
+    available = ", ".join(map(str, steps)) or "none"
+    raise RunError(
+      f"--steps={named} must name steps that have a checkpoint; there are {available}."
+    )
   return chosen
 
 
 def known_points(
   path: pathlib.Path, max_examples: int, minutes: dict[int, float]
 ) -> list[dict[str, Any]]:
-  """Points that an earlier call wrote, of this run: no other took the same minutes, to the digit.
+  """Points of this run that an earlier call wrote; a run is recognised by its minutes.
 
-  A checkpoint between two lines of metrics has no minutes: its points are known if all others are.
-  Points that were measured on another number of examples raise RunError.
+  A checkpoint between two lines of metrics has no minutes; its points count if all others are of
+  this run. Points that were measured on another number of examples raise RunError.
   """
   if not path.is_file():
     return []
@@ -70,15 +72,17 @@ def known_points(
       " Give the same, or name another folder."
     )
   same = [point for point in record["points"] if point["minutes"] == minutes.get(point["step"])]
-  are_all = len(same) == len(record["points"])
-  return [point for point in same if are_all or point["minutes"] is not None]
+  all_known = len(same) == len(record["points"])
+  return [point for point in same if all_known or point["minutes"] is not None]
 
 
 def measured_points(
   workdir: pathlib.Path, steps: Iterable[int], known: Collection[tuple[int, int]], max_examples: int
 ) -> Iterator[dict[str, Any]]:
-  """One point a checkpoint and seed that is not `known`: step, seed, minutes, and accuracies in
-  percent."""
+  """Yields a point for each checkpoint and seed that is not `known`.
+
+  A point has step, seed, minutes, and accuracies in percent.
+  """
   minutes, seeds = minutes_by_step(workdir), load_settings(workdir).train.all_seeds
   for step in steps:
     missing = [seed for seed in seeds if (step, seed) not in known]
@@ -88,9 +92,9 @@ def measured_points(
     dataset, _, sizes = images_of(run)
     sizes["max_examples"] = max_examples
     for seed in missing:
-      own = {seed: run.variables[seed]}
-      found = accuracies(run.system, own, dataset, [dataset], **sizes)
-      shares = {way: 100 * by_set[dataset.name][seed] for way, by_set in found.items()}
+      seed_variables = {seed: run.variables[seed]}
+      shares_by_way = accuracies(run.system, seed_variables, dataset, [dataset], **sizes)
+      shares = {way: 100 * by_set[dataset.name][seed] for way, by_set in shares_by_way.items()}
       yield {"step": step, "seed": seed, "minutes": minutes.get(step), **shares}
 
 
@@ -106,7 +110,7 @@ def draw(folder: pathlib.Path, name: str, points: list[dict[str, Any]]) -> None:
 
 
 def curve(workdir: pathlib.Path, folder: pathlib.Path, max_examples: int, named: str) -> None:
-  """Measures what is not known yet, writes after each point, and draws."""
+  """Measures the points that are not known, writes after each, and draws."""
   name = f"curve-{workdir.absolute().name}"
   path = folder / f"{name}.json"
   points = known_points(path, max_examples, minutes_by_step(workdir))
@@ -120,7 +124,7 @@ def curve(workdir: pathlib.Path, folder: pathlib.Path, max_examples: int, named:
     )
     draw(folder, name, points)
   if points:
-    draw(folder, name, points)  # also where all was known
+    draw(folder, name, points)  # also if all points were known
 
 
 def main() -> None:

@@ -1,10 +1,9 @@
-"""How the poses of a trained model follow when its input moves: numbers and one figure.
+"""How the poses of a trained model follow motions of its input: numbers and one figure.
 
     python -m experiments.equivariance runs/digits results/digits
 
-Writes `equivariance-<workdir>.md`, `.json` and `.png` into the folder, of a run with several seeds
-one of each a seed. What is measured, and what it does and does not mean, is said in
-`scae_jax/evaluation/equivariance.py`.
+Writes `equivariance-<workdir>.md`, `.json` and `.png` into the folder, for each seed if a run has
+several. `scae_jax/evaluation/equivariance.py` explains the measures and their limits.
 """
 
 import functools
@@ -22,7 +21,7 @@ REMARK = (
 
 
 def table(results: dict[str, Any]) -> str:
-  """Markdown: one row a motion, for each kind its errors, their ratio and the presence change."""
+  """Markdown: a row for each motion; for each kind of capsule errors, ratio, presence change."""
   kinds = list(results["present"])
   names = ("error, pixels", "unmoved", "ratio", "presence change")
   rows = [["", "examples", *(f"{kind}: {name}" for kind in kinds for name in names)]]
@@ -40,11 +39,13 @@ def table(results: dict[str, Any]) -> str:
 
 def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
   """Measures one seed."""
-  run, on = images.run, images.scored_on
+  run, scored_on = images.run, images.scored_on
   results = measure_equivariance(run.system, variables, images.examples["image"], **images.sizes)
-  title = f"Poses of moved images: {on['dataset']} {on['split']}, step {head['step']:,}"
+  title = (
+    f"Poses of moved images: {scored_on['dataset']} {scored_on['split']}, step {head['step']:,}"
+  )
   draw = functools.partial(FIGURES["equivariance"], results, title)
-  return Findings({"scored_on": on, **results}, [title, table(results), REMARK], draw)
+  return Findings({"scored_on": scored_on, **results}, [title, table(results), REMARK], draw)
 
 
 def main() -> None:

@@ -2,12 +2,12 @@
 
     python -m experiments.export runs/mnist-official pretrained/mnist --step=best --dtype=float16
 
-Pretrained parameters themselves are written anew, with their clusters, by
+Pretrained parameters can be written again, with their clusters, by
 
     python -m experiments.export pretrained/digits pretrained/digits --dtype=float32
 
-Without --seed it writes the seed with the lowest held-out loss at that step or, if the step has no
-held-out loss, at the last one before. Labels do not choose.
+Without --seed it writes the seed with the lowest held-out loss at that step or, if the step has
+none, at the last step before that has one. Labels have no part in the choice.
 """
 
 import io
@@ -38,17 +38,17 @@ DTYPES = ("float16", "float32")
 
 
 def best_seed(workdir: pathlib.Path, step: int, seeds: list[int]) -> int:
-  """The seed of the lowest held-out loss at the last step up to this one that has any; says which.
+  """The seed with the lowest held-out loss at the last step up to `step` that has one.
 
-  Without any it raises RunError.
+  Prints its choice. Raises RunError if no step has a held-out loss.
   """
   if len(seeds) == 1:
     return seeds[0]
-  found = read_lines(workdir / "metrics.jsonl")
-  lines = [line for line in found if line["split"] != "train" and line["step"] <= step]
+  all_lines = read_lines(workdir / "metrics.jsonl")
+  lines = [line for line in all_lines if line["split"] != "train" and line["step"] <= step]
   if not lines:
     raise RunError(
-      f"the run has no held-out loss up to step {step} to choose among its seeds by; name one of"
+      f"the run has no held-out loss up to step {step}, which would choose the seed; name one of"
       f" {seeds} by --seed, or train on."
     )
   losses = lines[-1]["seeds"]
@@ -58,26 +58,26 @@ def best_seed(workdir: pathlib.Path, step: int, seeds: list[int]) -> int:
 
 
 def measured(workdir: pathlib.Path, step: int, seed: int) -> dict[str, Any]:
-  """What the reports in the workdir say of that step and seed, by the name of the scored split."""
-  found = {}
+  """The numbers in the workdir's reports of that step and seed, by the scored split."""
+  figures_by_set = {}
   for path in sorted(workdir.glob("evaluation/**/metrics.json")):
     metrics = read_json(path, "step", "scored_on")
     if metrics["step"] == step and metrics.get("seed") == seed:
       scored = metrics["scored_on"]
-      found[f"{scored_name(scored)}, {scored['examples']}"] = figures(metrics)
-  return found
+      figures_by_set[f"{scored_name(scored)}, {scored['examples']}"] = figures(metrics)
+  return figures_by_set
 
 
 def save_pretrained(
   run: Run, seed: int, folder: pathlib.Path, dtype: str, figures: dict[str, Any]
 ) -> None:
-  """Writes one seed of a run, and results of its evaluation, into a folder, made if need be.
+  """Writes one seed of a run, with results of its evaluation, into a folder, which is created.
 
   Numbers too large for the dtype, float16 or float32, raise `RunError`.
   """
   variables = {"params": write_parameters(folder, run.variables[seed]["params"], dtype)}
   config = run.config.to_dict()
-  # A folder of this machine, and no more to be read.
+  # It names a folder of this machine, and is not needed any more.
   config["train"] |= {"start_from": "", "start_modules": ()}
   write_whole(folder / "config.json", sealed_json(config))
   write_json(folder / "data.json", describe_data(run.dataset))
@@ -88,13 +88,16 @@ def save_pretrained(
     split = load_split(dataset, "train", run.settings.evaluation.max_examples)
     features = feature_collector(run.system, **sizes)(variables, split)["features"]
     shared = {"num_classes": dataset.num_classes, "seed": seed}
-    fits = {n: fit_clusters(one, split["label"], **shared, name=n) for n, one in features.items()}
+    fits = {
+      name: fit_clusters(values, split["label"], **shared, name=name)
+      for name, values in features.items()
+    }
     clusters = {name: fit.clusters for name, fit in fits.items() if fit.clusters}
     write_whole(folder / CLUSTERS_FILE, clusters_json(clusters, run.step, seed))
 
 
 def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:
-  """Writes parameters as numbers of a type, or raises `RunError`; returns them as they are read."""
+  """Writes parameters in a dtype; returns them as they will be read. RunError if too large."""
   if dtype not in DTYPES:
     raise RunError(f"parameters are saved as {' or '.join(DTYPES)}, not as {dtype!r}.")
   arrays = {}
@@ -125,10 +128,10 @@ def main() -> None:
     if seed not in seeds:
       parser.error(f"the run has seeds {seeds}, not {seed}")
     if is_exported(options.workdir):
-      found = read_json(options.workdir / "source.json", "figures")["figures"]
+      results = read_json(options.workdir / "source.json", "figures")["figures"]
     else:
-      found = measured(options.workdir, run.step, seed)
-    save_pretrained(run, seed, options.folder, options.dtype, found)
+      results = measured(options.workdir, run.step, seed)
+    save_pretrained(run, seed, options.folder, options.dtype, results)
   size = (options.folder / FILE).stat().st_size
   print(f"step {run.step} of seed {seed}: {options.folder}, {size / 1e6:.1f} MB")
 

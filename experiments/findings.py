@@ -1,5 +1,4 @@
-"""What commands share: flags, images and file names of one trained run, and how findings are
-written."""
+"""Shared by the commands: flags, images and file names of a trained run; writing of findings."""
 
 import argparse
 import pathlib
@@ -25,28 +24,28 @@ from scae_jax.training.workdir import load_settings
 
 
 class ImageRun(NamedTuple):
-  """A run on images, and those that a command measures it on."""
+  """A run on images, and the images that a command measures it on."""
 
   run: Run
-  examples: dict[str, np.ndarray]  # what `load_split` takes
+  examples: dict[str, np.ndarray]  # as `load_split` returns them
   scored_on: dict[str, Any]  # see `what_is_scored`
   sizes: dict[str, int]  # `canvas`, pixels a side, and `batch_size` of the run's evaluation
 
 
 class Findings(NamedTuple):
-  """What a command found: entries of its record, paragraphs of its text, drawer of its figure."""
+  """Results of a command: entries of its record, paragraphs of its text, drawer of its figure."""
 
   record: Mapping[str, Any]
   paragraphs: Sequence[str]
   draw: Callable[[], Figure] | None = None
 
 
-# (run, variables of a seed, head of its record) -> what was found
+# (run, variables of a seed, head of its record) -> findings
 Measure = Callable[[ImageRun, Any, dict[str, Any]], Findings]
 
 
 def run_parser(description: str | None) -> argparse.ArgumentParser:
-  """A parser of the run, the checkpoint and where the data set is."""
+  """A parser of the run, the checkpoint and the folder of the data set."""
   parser = plain_parser(description)
   parser.add_argument("workdir", type=pathlib.Path)
   parser.add_argument("--step", default="latest", help="a number, latest or best")
@@ -55,7 +54,7 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def open_named(options: argparse.Namespace) -> Run:
-  """The run that the command line names; compiled programs are kept from here on."""
+  """Opens the run that the command line names; from here on compiled programs are cached."""
   keep_compiled("")
   changes = {"data.dir": options.data_dir} if options.data_dir else {}
   settings = load_settings(options.workdir, changes=changes)
@@ -74,10 +73,10 @@ def images_of(run: Run) -> tuple[Dataset, DataOptions, dict[str, int]]:
 def measure_images(
   kind: str, description: str | None, measure: Measure, max_examples: int | None = None
 ) -> None:
-  """A command that measures each seed of one run on images, and writes what it finds.
+  """The main function of a command that measures each seed of a run on images.
 
-  The command and its files are called `kind`. `max_examples` is the default of the flag; None has
-  no flag, and takes all.
+  `kind` is the name of the command and of its files. `max_examples` is the default of the flag;
+  with None there is no flag, and all examples are used.
   """
   parser = run_parser(description)
   parser.add_argument("folder", type=pathlib.Path)
@@ -99,46 +98,48 @@ def measure_images(
 def each_seed(
   kind: str, run: Run, options: argparse.Namespace
 ) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-  """Of each seed of a run: what its files are called, its variables, and the head of its record.
+  """Yields for each seed of a run the name of its files, its variables, and its record's head.
 
-  `kind` is that of the findings, after which the command is called: "free-form".
+  `kind` is the name of the command with hyphens, such as "free-form".
   """
   for seed, variables in run.variables.items():
-    several = f"-seed-{seed}" if len(run.variables) > 1 else ""
+    suffix = f"-seed-{seed}" if len(run.variables) > 1 else ""
     head = {
       "workdir": recorded_folder(options.workdir),
       "step": run.step,
       "seed": seed,
       "command": command_line(kind.replace("-", "_")),
     }
-    yield f"{kind}-{options.workdir.absolute().name}{several}", variables, head
+    yield f"{kind}-{options.workdir.absolute().name}{suffix}", variables, head
 
 
 def command_line(name: str) -> str:
-  """What was typed to run the command of that name, for its record."""
+  """The command line of the experiment of that name, for its record."""
   return shlex.join(["python", "-m", f"experiments.{name}", *sys.argv[1:]])
 
 
 def write_record(path: pathlib.Path, record: Mapping[str, Any]) -> dict[str, Any]:
-  """Writes what a command found, and on what it was measured, into a JSON file; returns both."""
+  """Writes a record, with versions, hardware and date, into a JSON file; returns it."""
   record = {**record, **measured_with()}
   write_json(path, record)
   return record
 
 
 def write_findings(
-  folder: pathlib.Path, name: str, head: Mapping[str, Any], found: Findings
+  folder: pathlib.Path, name: str, head: Mapping[str, Any], findings: Findings
 ) -> None:
-  """Writes `<name>.json`, `.md` and, of a figure, `.png` into a folder, and prints the text, which
-  ends with the `command` in the record's head, the machine and the date."""
-  record = write_record(folder / f"{name}.json", {**head, **found.record})
+  """Writes `<name>.json`, `.md` and, if there is a figure, `.png` into a folder; prints the text.
+
+  The text ends with the `command` in the record's head, the machine and the date.
+  """
+  record = write_record(folder / f"{name}.json", {**head, **findings.record})
   origin = [
     f"Command: `{record['command']}`.",
     f"{hardware(record)} {versions(record)}",
     f"Measured {record['date'][:10]}.",
   ]
-  text = "\n\n".join([*found.paragraphs, *origin]) + "\n"
+  text = "\n\n".join([*findings.paragraphs, *origin]) + "\n"
   write_whole(folder / f"{name}.md", text.encode())
   print(text, flush=True)
-  if found.draw is not None:
-    save_figures(folder, {name: found.draw})
+  if findings.draw is not None:
+    save_figures(folder, {name: findings.draw})

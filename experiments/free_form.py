@@ -2,14 +2,14 @@
 
     python -m experiments.free_form runs/probabilistic-digits results/probabilistic
 
-Each test image's posterior is optimised on its own bound, from the encoder's or the prior
-(`scae_jax/evaluation/free_form.py`); the model is fixed. A linear classifier, fitted to the
-encoder's posteriors of the training images, classifies the posteriors before and after. Two more
-are fitted to posteriors of training images inferred in the same way, before and after the steps,
-and one to the images' pixels. Writes `free-form-<workdir>-<start>.md`, `.json` and `.png` into the
-folder, of a run with several seeds `free-form-<workdir>-seed-<seed>-<start>` of each. Images are
-the test split as it is, rotated by 35 degrees and under affNIST's maps, or what `--dataset` names,
-which may be given several times.
+Each test image's posterior is optimised by its own bound, starting from the encoder's posterior or
+the prior (`scae_jax/evaluation/free_form.py`); the model is fixed. A linear classifier, fitted to
+the encoder's posteriors of the training images, classifies the posteriors before and after. Two
+more are fitted to free-form posteriors of training images, before and after the steps, and one to
+pixels. Writes `free-form-<workdir>-<start>.md`, `.json` and `.png` into the folder; if a run has
+several seeds, `free-form-<workdir>-seed-<seed>-<start>` for each. Images are the test split as it
+is, rotated by 35 degrees and under affNIST's maps, or the sets of `--dataset`, which may be
+repeated.
 """
 
 import argparse
@@ -49,18 +49,18 @@ from scae_jax.training.reporting import load_scored_set
 from scae_jax.training.run import Run
 
 SPLIT = "test"
-# Classifiers as the record calls them: of the encoder's posteriors of all training images, and of
-# posteriors of some that are inferred as those of test images are, before the steps and after.
+# Keys of classifiers in the record: fitted to the encoder's posteriors of all training images, and
+# to free-form posteriors of some training images, before and after the steps.
 PROBES = ("probes", "probes_before_alike", "probes_alike")
-# Columns of accuracies: of which posteriors, by which classifiers.
+# Columns of accuracies: the classified posteriors and the classifiers.
 WHEN = {
   "before": ("before", "probes"),
   "after": ("after", "probes"),
   "before_alike": ("before", "probes_before_alike"),
   "after_alike": ("after", "probes_alike"),
 }
-# In words; what makes it; the learning rate where the command line has none. L-BFGS searches along
-# each step for how far to go.
+# Name in words, constructor, default learning rate. L-BFGS finds the length of each step by a line
+# search.
 OPTIMIZERS = {
   "adam": ("Adam", optax.adam, 0.01),
   "sgd": ("gradient descent", optax.sgd, 1e-4),
@@ -69,15 +69,15 @@ OPTIMIZERS = {
 Probes = Mapping[str, Fit]  # a linear classifier of each kind of probe features
 
 
-def make_stepper(
+def make_optimizer(
   name: str, learning_rate: float | None, num_steps: int
 ) -> optax.GradientTransformation:
-  """The optimiser of one name of `OPTIMIZERS`; its rate falls to 0 under a cosine."""
+  """The optimiser of a name of `OPTIMIZERS`; its learning rate falls to 0 along a cosine."""
   _, make, default = OPTIMIZERS[name]
   if default is None:
     if learning_rate is not None:
       raise RunError(
-        "--optimizer=lbfgs searches along each step for how far to go; leave --learning_rate out."
+        "--optimizer=lbfgs finds its step lengths by a line search; leave --learning_rate out."
       )
     return make()
   if learning_rate is None or not learning_rate > 0:
@@ -85,33 +85,41 @@ def make_stepper(
   return make(optax.cosine_decay_schedule(learning_rate, max(num_steps, 1)))
 
 
-def described(record: Mapping[str, Any]) -> str:
-  """The optimiser in words."""
+def describe_optimizer(record: Mapping[str, Any]) -> str:
+  """Describes the optimiser of a record in words."""
   rate = record["learning_rate"]
   how = f", learning rate {rate:g} under a cosine" if rate else " with a line search"
   return f"{OPTIMIZERS[record['optimizer']][0]}{how}"
 
 
-def score(found: FreeInference, labels: np.ndarray, probes: Mapping[str, Probes]) -> dict[str, Any]:
+def score(
+  inference: FreeInference, labels: np.ndarray, probes: Mapping[str, Probes]
+) -> dict[str, Any]:
   """Bounds, their terms and accuracies before and after, for the JSON file."""
-  both = {"before": found.before, "after": found.after}
-  low, high = (np.asarray(one.bound, np.float64) for one in both.values())
+  inferred_by_time = {"before": inference.before, "after": inference.after}
+  bound_before, bound_after = (
+    np.asarray(inferred.bound, np.float64) for inferred in inferred_by_time.values()
+  )
   return {
     "examples": len(labels),
     "bound": {
-      "before": float(low.mean()),
-      "after": float(high.mean()),
-      "least_rise": float((high - low).min()),
-      "examples_that_did_not_rise": int(np.sum(high <= low)),
+      "before": float(bound_before.mean()),
+      "after": float(bound_after.mean()),
+      "least_rise": float((bound_after - bound_before).min()),
+      "examples_that_did_not_rise": int(np.sum(bound_after <= bound_before)),
     },
     "terms": {
-      name: {when: float(np.mean(one.terms[name])) for when, one in both.items()}
-      for name in found.before.terms
+      name: {
+        when: float(np.mean(inferred.terms[name])) for when, inferred in inferred_by_time.items()
+      }
+      for name in inference.before.terms
     },
     "accuracy": {
       name: {
-        column: probes[which][name].accuracy(np.asarray(both[when].probe_features[name]), labels)
-        for column, (when, which) in WHEN.items()
+        column: probes[probe_kind][name].accuracy(
+          np.asarray(inferred_by_time[when].probe_features[name]), labels
+        )
+        for column, (when, probe_kind) in WHEN.items()
       }
       for name in probes["probes"]
     },
@@ -123,28 +131,32 @@ def pictures(
   free_form: FreeForm,
   variables: Any,
   split: Mapping[str, np.ndarray],
-  found: FreeInference,
+  inference: FreeInference,
   canvas: int,
   title: str,
 ) -> Callable[[], Figure]:
-  """Drawer of some of the images beside the pictures of their posteriors before and after."""
-  shown = one_of_each_class(split["label"], MAX_EXAMPLES)
-  chosen = {name: jnp.asarray(values[shown]) for name, values in split.items()}
-  batch = evaluation_batch(chosen, jnp.arange(len(shown)), canvas=canvas)
+  """A drawer of some images and the pictures of their posteriors before and after."""
+  rows = one_of_each_class(split["label"], MAX_EXAMPLES)
+  chosen = {name: jnp.asarray(values[rows]) for name, values in split.items()}
+  batch = evaluation_batch(chosen, jnp.arange(len(rows)), canvas=canvas)
   drawn = {}
   encode, draw_parts = free_form.encoding, system.draws["parts"]
-  draw = jax.jit(lambda one: draw_parts(variables, encode(variables, one), jnp.int32(-1), canvas))
-  for when, one in (("before", found.before), ("after", found.after)):
-    posterior = jax.tree.map(lambda leaf: leaf[shown], one.posterior)
+  draw = jax.jit(
+    lambda posterior: draw_parts(variables, encode(variables, posterior), jnp.int32(-1), canvas)
+  )
+  for when, inferred in (("before", inference.before), ("after", inference.after)):
+    posterior = jax.tree.map(lambda leaf: leaf[rows], inferred.posterior)
     drawn[when] = np.asarray(draw(posterior))
-    drawn[f"bound_{when}"] = np.asarray(one.bound)[shown]
+    drawn[f"bound_{when}"] = np.asarray(inferred.bound)[rows]
   image = np.asarray(batch["image"])
   return functools.partial(FIGURES["free_form"], image=image, **drawn, title=title)
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-  """Markdown: bounds and their terms in nats, a row a data set; then accuracies in percent, a row
-  for each kind of probe features and for pixels of each data set."""
+  """Markdown: a table of bounds and their terms in nats, and one of accuracies in percent.
+
+  The first has a row for each data set, the second one for each kind of probe features and for pixels.
+  """
   terms = list(next(iter(results.values()))["terms"])
   bounds = [["", "examples", "bound before", "after", "did not rise", *terms]]
   scores = [["", "LIN-PRED", *(when.replace("_alike", ", fitted alike") for when in WHEN)]]
@@ -162,22 +174,22 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def remarks(record: Mapping[str, Any]) -> list[str]:
-  """What the table was measured on."""
+  """Sentences on how the tables were measured."""
   fitted, _, alike = (
-    max((one["fitted_examples"] for one in record[kind].values()), default=0) for kind in PROBES
+    max((probe["fitted_examples"] for probe in record[kind].values()), default=0) for kind in PROBES
   )
-  fits = [(name, one) for kind in PROBES for name, one in record[kind].items()]
-  unsettled = [name for name, one in fits if not one["converged"]]
-  cut = f" Cut before it converged: {', '.join(unsettled)}." if unsettled else ""
+  fits = [(name, probe) for kind in PROBES for name, probe in record[kind].items()]
+  unconverged = [name for name, probe in fits if not probe["converged"]]
+  note = f" Cut before it converged: {', '.join(unconverged)}." if unconverged else ""
   return [
     f"Bounds in nats, mean over examples; each is the mean of {record['num_samples']} estimates, by"
     " the same random numbers before and after, and minus the sum of its terms. Accuracies in"
     f" percent, of linear classifiers fitted to the encoder's readings of {fitted:,} training"
     f" images, or, where it says fitted alike, to posteriors of {alike:,} training images that were"
     f" inferred in the same way, before the steps or after. Of {PIXELS}: fitted to those of the"
-    f" same images, {MAX_PIXEL_EXAMPLES:,} at most.{cut}",
+    f" same images, {MAX_PIXEL_EXAMPLES:,} at most.{note}",
     f"Free-form inference from the {record['start']}: {record['num_steps']:,} steps of"
-    f" {described(record)}. Step {record['step']:,}, seed {record['seed']}.",
+    f" {describe_optimizer(record)}. Step {record['step']:,}, seed {record['seed']}.",
     *record["notes"],
   ]
 
@@ -210,16 +222,17 @@ def main() -> None:
         "free-form inference takes a run on images whose system has a `free_form`; this one has"
         " none. Name a run of system 'probabilistic'."
       )
-    optimizer = make_stepper(options.optimizer, options.learning_rate, options.num_steps)
-    own = dataset.name
+    optimizer = make_optimizer(options.optimizer, options.learning_rate, options.num_steps)
+    trained_on = dataset.name
     sets = [
-      dataset if name == own else load_scored_set(run, name, options.data_dir)
-      for name in options.dataset or [own, f"rotated_{own}:35", f"affine_{own}"]
+      dataset if name == trained_on else load_scored_set(run, name, options.data_dir)
+      for name in options.dataset
+      or [trained_on, f"rotated_{trained_on}:35", f"affine_{trained_on}"]
     ]
     for stem, variables, head in each_seed("free-form", run, options):
       record, draw = infer_sets(run, run.system.free_form, optimizer, variables, sets, options)
-      found = Findings(record, [table(record["results"]), *remarks({**head, **record})], draw)
-      write_findings(options.folder, f"{stem}-{options.start}", head, found)
+      findings = Findings(record, [table(record["results"]), *remarks({**head, **record})], draw)
+      write_findings(options.folder, f"{stem}-{options.start}", head, findings)
 
 
 def infer_sets(
@@ -230,20 +243,24 @@ def infer_sets(
   sets: list[EvalDataset],
   options: argparse.Namespace,
 ) -> tuple[dict[str, Any], Callable[[], Figure]]:
-  """The record of one seed, and the drawer of its picture: of the first set that is rotated, or of
-  the first."""
+  """The record of one seed, and the drawer of its figure.
+
+  The figure shows the first rotated set, or the first set if none is rotated.
+  """
   dataset, _, sizes = images_of(run)
   canvas, count = sizes["canvas"], dataset.num_classes
   collect = feature_collector(run.system, **sizes)
-  given = {name: getattr(options, name) for name in ("num_steps", "start", "num_samples")}
-  infer = make_inference(free_form, optimizer, **given)
+  inference_options = {
+    name: getattr(options, name) for name in ("num_steps", "start", "num_samples")
+  }
+  infer = make_inference(free_form, optimizer, **inference_options)
   splits = []
   for scored in sets:
     check_transfer(dataset, scored, canvas)
     splits.append(load_split(scored, SPLIT, options.max_examples))
-  # Training images as they are: all that the report fits to, and those inferred as test images are.
+  # Training images: all that the report fits to (every), and those of free-form inference (alike).
   limits = {"every": run.settings.evaluation.max_examples, "alike": options.train_examples}
-  train = {which: load_split(dataset, "train", limit) for which, limit in limits.items()}
+  train = {extent: load_split(dataset, "train", limit) for extent, limit in limits.items()}
   sizes["batch_size"] = options.batch_size
   inferred = infer_split(infer, variables, train["alike"], **sizes)
   fitted_to = (
@@ -252,38 +269,38 @@ def infer_sets(
     (inferred.after.probe_features, train["alike"]["label"]),
   )
   probes = {
-    which: {
+    probe_kind: {
       name: fit_probe(np.asarray(values), labels, num_classes=count, name=name)
       for name, values in probe_features.items()
     }
-    for which, (probe_features, labels) in zip(PROBES, fitted_to, strict=True)
+    for probe_kind, (probe_features, labels) in zip(PROBES, fitted_to, strict=True)
   }
-  pictured = next((one for one in sets if one.name.startswith("rotated_")), sets[0])
+  pictured = next((scored for scored in sets if scored.name.startswith("rotated_")), sets[0])
   results, notes, drawers = {}, [], []
   for scored, split in zip(sets, splits, strict=True):
     began = time.perf_counter()
-    found = infer_split(infer, variables, split, **sizes)
+    inference = infer_split(infer, variables, split, **sizes)
     seconds = time.perf_counter() - began
-    pixels = ((which, pixel_features(images, split)) for which, images in train.items())
+    pixels = ((extent, pixel_features(images, split)) for extent, images in train.items())
     results[scored.name] = {
-      **score(found, split["label"], probes),
+      **score(inference, split["label"], probes),
       "pixels": {
-        which: fit_probe(*fitted, num_classes=count, name=PIXELS).accuracy(*test)
-        for which, (fitted, test) in pixels
+        extent: fit_probe(*fitted, num_classes=count, name=PIXELS).accuracy(*test)
+        for extent, (fitted, test) in pixels
       },
-      "seconds": seconds,  # with compilation, where the batch is of a new size
+      "seconds": seconds,  # with compilation, if the batch size is new
     }
     notes += scored.notes
     print(f"{scored.name}: {len(split['label']):,} examples in {seconds:.1f} s", flush=True)
     if scored is pictured:
       title = f"Free-form inference from the {options.start}: {scored.name}, step {run.step:,}"
-      drawers.append(pictures(run.system, free_form, variables, split, found, canvas, title))
+      drawers.append(pictures(run.system, free_form, variables, split, inference, canvas, title))
   flags = ("start", "num_steps", "optimizer", "learning_rate", "num_samples", "max_examples")
   record = {
     "split": SPLIT,
     **{flag: getattr(options, flag) for flag in (*flags, "batch_size")},
     **{
-      which: {
+      probe_kind: {
         name: {
           "fitted_examples": probe.num_examples,
           "train_accuracy": probe.train_accuracy,
@@ -291,7 +308,7 @@ def infer_sets(
         }
         for name, probe in fitted.items()
       }
-      for which, fitted in probes.items()
+      for probe_kind, fitted in probes.items()
     },
     "results": results,
     "notes": notes,

@@ -1,10 +1,10 @@
-"""Whether parts have an identity: matches between their templates.
+"""Whether parts are identifiable: matches between their templates.
 
     python -m experiments.identifiability runs/digits results/probabilistic
 
-Writes `identifiability-<workdir>.json` and `.md` into the folder, of a run with several seeds one
-of each a seed. The number is explained in `experiments/template_match.py`. Each run's
-report has `part_identity.png`, rotated images with every part in a colour of its own.
+Writes `identifiability-<workdir>.json` and `.md` into the folder, for each seed if a run has
+several. `experiments/template_match.py` explains the measure. Each run's report has
+`part_identity.png`, rotated images with every part in its own colour.
 """
 
 from collections.abc import Mapping
@@ -21,24 +21,26 @@ from scae_jax.evaluation.comparison import markdown
 
 
 def table(matches: Mapping[str, Any]) -> str:
-  """Markdown: the number of the templates, then the nearest other of each."""
+  """Markdown: a summary of the matches, then the nearest other template of each."""
   nearest = matches["nearest"]
   head = ["templates with ink", "mean nearest error"]
   head.append(f"with a match below {matches['match_below']:g}")
   inked = f"{len(nearest)} of {matches['templates']}"
-  whole = [inked, f"{matches['mean_error']:.3f}", f"{matches['matched']:.0%}"]
-  each = [[f"{one['template']}", f"{one['by']}", f"{one['error']:.3f}"] for one in nearest]
-  of_each = ["template", "nearest", "relative squared error"]
-  return f"{markdown([head, whole])}\n\n{markdown([of_each, *each])}"
+  summary = [inked, f"{matches['mean_error']:.3f}", f"{matches['matched']:.0%}"]
+  rows = [[f"{match['template']}", f"{match['by']}", f"{match['error']:.3f}"] for match in nearest]
+  columns = ["template", "nearest", "relative squared error"]
+  return f"{markdown([head, summary])}\n\n{markdown([columns, *rows])}"
 
 
 def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
   """Measures one seed; RunError if parts draw no templates."""
-  shown = {name: jnp.asarray(values[:1]) for name, values in images.examples.items()}
-  batch = evaluation_batch(shown, jnp.arange(1), canvas=images.sizes["canvas"])
-  # Compiled is what the templates need alone.
-  drawn = jax.jit(lambda variables: images.run.system.pictures(variables, batch).get("templates"))
-  templates = jax.device_get(drawn(variables))
+  first_image = {name: jnp.asarray(values[:1]) for name, values in images.examples.items()}
+  batch = evaluation_batch(first_image, jnp.arange(1), canvas=images.sizes["canvas"])
+  # Compiles only what the templates need.
+  draw_templates = jax.jit(
+    lambda variables: images.run.system.pictures(variables, batch).get("templates")
+  )
+  templates = jax.device_get(draw_templates(variables))
   if templates is None:
     raise RunError("this system draws no templates; name a run of one whose parts do.")
   matches = match_templates(**templates)

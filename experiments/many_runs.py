@@ -1,7 +1,7 @@
 """Shared by the commands that train several systems, score them all and compare them.
 
-Rows are runs; a row's workdir is `<root>/<row>`. The same command goes on where it was stopped and
-trains nothing twice, and a run that fails does not stop the others.
+Rows are runs; a row's workdir is `<root>/<row>`. The same command continues where it was stopped
+and trains nothing twice. A run that fails does not stop the others.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from scae_jax.training.sweep import (
   run_rows,
 )
 
-# (command line, finished run, its workdir, named as the row) -> what was found.
+# (command line, finished run, its workdir, named as the row) -> results.
 Score = Callable[[argparse.Namespace, Run, pathlib.Path], Mapping[str, Any]]
-Results = Mapping[str, Mapping[str, Any]]  # what was found, by row
-Systems = Mapping[str, tuple[str, Mapping[str, Any]]]  # a config by name, and what is changed in it
+Results = Mapping[str, Mapping[str, Any]]  # by row
+Systems = Mapping[str, tuple[str, Mapping[str, Any]]]  # config and its overrides, by name
 TRAIN = pathlib.Path(__file__).resolve().parent.parent / "train.py"
 
 
@@ -52,9 +52,9 @@ def rows_of(
   shared: Mapping[str, Any],
   options: argparse.Namespace,
 ) -> list[Row]:
-  """A run `<system>-<name>` of each system for each of the named ranges of rotation, degrees.
+  """A run `<system>-<name>` of each system for each named range of rotation, degrees.
 
-  `shared` is changed in every config, and so is what the options of `make_parser` say.
+  `shared` are overrides of every config, and so are the options of `make_parser`.
   """
   steps = {"train.num_steps": options.num_steps} if options.num_steps is not None else {}
   rows = []
@@ -73,14 +73,15 @@ def run_command(
   score: Score,
   describe: Callable[[Results], Findings],
 ) -> None:
-  """Trains what is not finished, scores what is, writes and prints.
+  """Trains the rows that are not finished, scores all that are, writes and prints.
 
-  The command, its runs and its files are called `kind`. If any row would be refused, nothing is
-  trained; if some rows fail, the results of the others are written first.
+  `kind` is the name of the command, its runs and its files. If the config of any row is invalid,
+  nothing is trained. If some rows fail, the results of the others are written before the error is
+  raised.
   """
   with exit_with_message(), explained():
     keep_compiled("")
-    # As in sweep.py: this process must leave the device to the runs. So it scores on the CPU.
+    # As in sweep.py, this process leaves the device to the runs; it scores on the CPU.
     jax.config.update("jax_platforms", "cpu")
     root = options.workdir or pathlib.Path("runs") / f"{kind}-{options.data}"
     rows = make_rows(options)
@@ -97,9 +98,11 @@ def run_command(
         print(f"{row.name}: scored", flush=True)
     if not results:
       raise failed or RunError(f"no run in {root} is finished.")
-    found = describe(results)
-    found = found._replace(record={**found.record, "results": results})
-    write_findings(options.folder, f"{kind}-{options.data}", {"command": command_line(kind)}, found)
+    findings = describe(results)
+    findings = findings._replace(record={**findings.record, "results": results})
+    write_findings(
+      options.folder, f"{kind}-{options.data}", {"command": command_line(kind)}, findings
+    )
     if failed:
       raise failed
 
@@ -115,5 +118,5 @@ def facts_of(run: Run) -> dict[str, Any]:
 
 
 def notes_of(results: Results) -> list[str]:
-  """What the runs note, each sentence once."""
+  """The notes of all runs, each sentence once."""
   return list(dict.fromkeys(note for result in results.values() for note in result["notes"]))

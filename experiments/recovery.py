@@ -1,14 +1,14 @@
-"""Draw from the model, then infer: does training find the objects that drew the images?
+"""Draws images from a known model and tests whether training recovers its objects.
 
     python -m experiments.recovery draw runs/recovery-scenes
     python train.py --config=configs/probabilistic.py:recovery
     python -m experiments.recovery score runs/probabilistic-recovery results/probabilistic
 
-`draw` makes images from a known model, in a folder, which is a class, for each set of objects.
-There are three objects of two parts each; each is at most once in a scene, and one may cover
-another. `score` asks of every object of the trained model whether it is there (a posterior
-probability above 0.5), matches the three to the true ones on training images, and writes the share
-of right answers on test images, and the bounds, to `recovery-<workdir>.json`.
+`draw` makes images from a known model, in one folder (a class) for each set of present objects. The
+model has three objects of two parts each. An object is at most once in a scene, and objects may
+overlap. `score` infers which objects of the trained model are present (a posterior probability
+above 0.5), matches them to the true ones on training images, and writes the share of right
+presences on test images, and the bounds, to `recovery-<workdir>.json`.
 """
 
 import pathlib
@@ -35,8 +35,8 @@ from scae_jax.typing import Array
 
 CANVAS = 20
 NUM_SCENES = {"train": 4_000, "test": 1_000}
-# One part a glyph, 5x5 pixels in a template of 7x7. None is an affine image of another: a part that
-# has learnt one could draw both.
+# A glyph for each part, 5x5 pixels in a template of 7x7. None is an affine image of another: one
+# part could then draw both.
 GLYPHS = (
   ("#####", "#...#", "#...#", "#...#", "#####"),
   ("..#..", "..#..", "#####", "..#..", "..#.."),
@@ -45,7 +45,7 @@ GLYPHS = (
   ("#...#", "#...#", "#...#", "#...#", "#...#"),
   (".....", ".###.", ".###.", ".###.", "....."),
 )
-# Where the parts of each object stand in it, x and y, in units of half the object's side.
+# Positions of the parts in each object, x and y, in units of half the object's side.
 PLACES = (
   ((-0.5, -0.5), (0.5, -0.5)),
   ((-0.5, 0.1), (0.5, 0.1)),
@@ -77,22 +77,22 @@ def true_model() -> GenerativeCapsules:
 
 
 def true_parameters() -> dict[str, Any]:
-  """Each object has two parts of its own, which are nearly always there with it, and not else."""
+  """Each object has two parts of its own, which are present nearly only if it is."""
   count, objects = len(GLYPHS), len(PLACES)
   ink = np.array([[[cell == "#" for cell in row] for row in glyph] for glyph in GLYPHS])
   ink = np.pad(ink, ((0, 0), (1, 1), (1, 1)))[..., None]
   logits = np.where(ink, CERTAIN, -CERTAIN).astype(np.float32)
-  owner = np.arange(count) // (count // objects)
-  own = owner[None] == np.arange(objects)[:, None]
+  object_of_part = np.arange(count) // (count // objects)
+  is_own_part = object_of_part[None] == np.arange(objects)[:, None]
   offsets = np.zeros((objects, count, 2, 3), np.float32)
   offsets[:, :, [0, 1], [0, 1]] = PART_SIZE - 1
   offsets[:, :, :, 2] = np.concatenate(PLACES)[None]
-  presence = np.concatenate([np.where(own, 3.0, -3.0), np.full((1, count), -4.0)])
+  presence = np.concatenate([np.where(is_own_part, 3.0, -3.0), np.full((1, count), -4.0)])
   scale = np.log(np.expm1(0.01)) * np.ones((1, count, 6))
   return {
     "templates": jnp.full(logits.shape, CERTAIN),
     "alphas": jnp.asarray(logits),
-    "affinity_1": jnp.asarray(np.where(own, 0.0, -CERTAIN), jnp.float32),
+    "affinity_1": jnp.asarray(np.where(is_own_part, 0.0, -CERTAIN), jnp.float32),
     "presence_1": jnp.asarray(presence, jnp.float32),
     "offset_1": jnp.asarray(offsets),
     "scale_1": jnp.asarray(scale, jnp.float32),
@@ -100,17 +100,17 @@ def true_parameters() -> dict[str, Any]:
 
 
 def draw_scenes(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-  """Images uint8 [n, h, w, 1] and which objects are there, bool [n, k]."""
+  """Images uint8 [n, h, w, 1] and the presences of objects, bool [n, k]."""
   keys = jax.random.split(jax.random.key(seed), count)
   draw = jax.jit(nn.apply(_draw, true_model()))
-  picture, there = draw({"params": true_parameters()}, keys)
+  picture, is_present = draw({"params": true_parameters()}, keys)
   noise = np.random.default_rng(seed).normal(0, true_model().pixel_scale, picture.shape)
   image = np.clip(np.asarray(picture) + noise, 0, 1)
-  return np.round(255 * image).astype(np.uint8), np.asarray(there)
+  return np.round(255 * image).astype(np.uint8), np.asarray(is_present)
 
 
 def _draw(module: GenerativeCapsules, keys: Array) -> tuple[Array, Array]:
-  """What the model draws with each key, without noise, and which objects are there."""
+  """Draws an image with each key, without noise; returns the presences of objects, too."""
 
   def layers(key: Array) -> tuple[Capsules, Capsules]:
     top_key, below_key = jax.random.split(key)
@@ -122,10 +122,10 @@ def _draw(module: GenerativeCapsules, keys: Array) -> tuple[Array, Array]:
 
 
 def write_scenes(folder: pathlib.Path, num_scenes: Mapping[str, int]) -> None:
-  """Writes <folder>/<split>/objects-0-2/<number>.png, 0 and 2 being the objects that are there."""
+  """Writes <folder>/<split>/objects-0-2/<number>.png, where objects 0 and 2 are present."""
   for seed, (split, count) in enumerate(num_scenes.items(), start=FIRST_SEED):
-    images, there = draw_scenes(seed, count)
-    for number, (image, present) in enumerate(zip(images, there, strict=True)):
+    images, is_present = draw_scenes(seed, count)
+    for number, (image, present) in enumerate(zip(images, is_present, strict=True)):
       objects = "-".join(map(str, np.flatnonzero(present)))
       path = folder / split / f"objects-{objects}" / f"{number:05}.png"
       path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,26 +133,30 @@ def write_scenes(folder: pathlib.Path, num_scenes: Mapping[str, int]) -> None:
 
 
 def true_presences(dataset: Dataset, split: str) -> np.ndarray:
-  """Bool [n, k], read from the names of the classes."""
+  """The true presences, bool [n, k], from the names of the classes."""
   names = [dataset.class_names[label] for label in dataset.splits[split].labels]
   objects = range(len(PLACES))
   return np.array([[str(k) in name.split("-")[1:] for k in objects] for name in names])
 
 
 def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
-  """Shares of right answers, in all and by object, and of images with every answer right; and the
-  mean bounds on training and test images, nats."""
+  """Shares of right presences, over all and by object, and of images with all presences right.
+
+  Has the mean bounds on training and test images, too, in nats.
+  """
   dataset, batch_size = run.dataset, run.settings.evaluation.batch_size
   assert isinstance(dataset, Dataset)
   collect = feature_collector(run.system, canvas=CANVAS, batch_size=batch_size)
   collected = {name: collect(variables, dataset.splits[name].arrays) for name in NUM_SCENES}
-  found = {split: one["features"]["presences"] > 0.5 for split, one in collected.items()}
-  there = {split: true_presences(dataset, split) for split in collected}
-  # Of [k, objects], how often a true object and one of the model agree on training images.
-  agreement = np.sum(there["train"][:, :, None] == found["train"][:, None, :], axis=0)
+  inferred = {split: outputs["features"]["presences"] > 0.5 for split, outputs in collected.items()}
+  true = {split: true_presences(dataset, split) for split in collected}
+  # [k, objects]: on how many training images a true object and one of the model agree.
+  agreement = np.sum(true["train"][:, :, None] == inferred["train"][:, None, :], axis=0)
   order = linear_sum_assignment(agreement, maximize=True)[1].tolist()
-  right = found["test"][:, order] == there["test"]
-  bounds = {split: mean_metrics(one["metrics"])["bound"] for split, one in collected.items()}
+  right = inferred["test"][:, order] == true["test"]
+  bounds = {
+    split: mean_metrics(outputs["metrics"])["bound"] for split, outputs in collected.items()
+  }
   return {
     "accuracy": float(right.mean()),
     "accuracy_by_object": right.mean(axis=0).tolist(),
@@ -186,9 +190,9 @@ def main() -> None:
       name = workdir.absolute().name
       record = {"command": command_line("recovery"), "workdir": recorded_folder(workdir)}
       write_record(options.folder / f"recovery-{name}.json", record | {"by_seed": results})
-      for seed, found in results.items():
-        bound = f"{found['training_bound']:.1f} nats on training images"
-        print(f"{name}, seed {seed}: {100 * found['accuracy']:.1f} % of presences right, {bound}")
+      for seed, scores in results.items():
+        bound = f"{scores['training_bound']:.1f} nats on training images"
+        print(f"{name}, seed {seed}: {100 * scores['accuracy']:.1f} % of presences right, {bound}")
 
 
 if __name__ == "__main__":

@@ -2,17 +2,18 @@
 
     python -m experiments.rotation digits results/probabilistic
 
-What objects stand for when training images are turned ever further: Smith et al. 2020, arXiv
-2004.03553, section 5.3 and figure 4. Each of `SYSTEMS` is trained once for each of `RANGES`; the
-rest is as its config and `SHARED` have it. `digits` is small enough for two CPU cores; `mnist`
-wants a GPU. There the SCAE has the loss of the authors' release and 24 parts and objects, as in the
-article's appendix C: with more, several objects may share a digit by its turn.
+Tests whether objects still stand for classes when training images are rotated further and further:
+Smith et al. 2020, arXiv 2004.03553, section 5.3 and figure 4. Each of `SYSTEMS` is trained once for
+each of `RANGES`, with its config and `SHARED`. `digits` is small enough for two CPU cores; `mnist`
+needs a GPU. On `mnist` the SCAE has the loss of the authors' release and 24 parts and objects, as
+in the article's appendix C: with more, one digit may take several objects, one for each range of
+angles.
 
-Runs are in `runs/rotation-<data>`: in `<system>-<n>` that of training images rotated by up to n
-degrees either way; see `many_runs.py`.
-Each run is scored twice: on test images rotated within its own range, by clusters and probes fitted
-to training images rotated likewise, and on upright ones, by those fitted to upright ones. Writes
-`rotation-<data>.md`, `.json` and `.png` into the folder.
+Runs are in `runs/rotation-<data>/<system>-<n>`, with training images rotated by up to n degrees
+either way; see `many_runs.py`. Each run is scored twice: on test images rotated within its range,
+by clusters and probes fitted to training images rotated likewise, and on upright test images, by
+clusters and probes fitted to upright ones. Writes `rotation-<data>.md`, `.json` and `.png` into the
+folder.
 """
 
 import argparse
@@ -39,13 +40,13 @@ from scae_jax.training.sweep import Row
 # Degrees either way, of training images, and of the images that a run is fitted to and scored on.
 RANGES = (0, 30, 60, 90, 135, 180)
 
-# Of every system, for each data set.
+# Overrides of all systems, by data set.
 SHARED = {
   # A square of 16x16 pixels is up to 23 wide when it is turned.
   "digits": {"data.canvas": 24, "data.max_shift": 2},
   "mnist": {"data.canvas": 40, "data.max_shift": 6},
 }
-# For each data set the systems: their name, the config, and what is changed in it.
+# Systems by data set and name: the config and its overrides.
 SYSTEMS = {
   "digits": {
     "scae": ("configs/digits.py", {}),
@@ -56,11 +57,11 @@ SYSTEMS = {
     "probabilistic": ("configs/probabilistic.py:mnist", {}),
   },
 }
-# The images that are fitted to and scored on, as tables and JSON call them.
+# Names, in tables and JSON, of the images that are fitted to and scored on.
 ROTATED, UPRIGHT = "turned within the range", "upright"
 NUM_CLASSES = 10  # of digits and MNIST alike
-# Accuracy in [0, 1] by range of training in degrees, of finished runs; by kind such as LIN-MATCH,
-# images, and name of the system and of its features.
+# {(kind, such as LIN-MATCH; images; system and features): {range of training, degrees: accuracy in
+# [0, 1]}}, of finished runs.
 Lines = Mapping[tuple[str, str, str], Mapping[int, float]]
 
 
@@ -71,7 +72,7 @@ def make_rows(options: argparse.Namespace) -> list[Row]:
 
 
 def system_and_range(row: str) -> tuple[str, int]:
-  """Takes the name of a row apart."""
+  """System and range, in degrees, of the name of a row."""
   system, _, degrees = row.rpartition("-")
   return system, int(degrees)
 
@@ -85,63 +86,65 @@ def score_run(
 ) -> dict[str, Any]:
   """Accuracies of a run on rotated and on upright images, those of their pixels, and its size.
 
-  What `pixels`, accuracies by data set, does not have yet is added to it.
+  `pixels` caches the accuracies of pixels by data set.
   """
   dataset, _, sizes = images_of(run)
   turned = rotated(dataset, system_and_range(workdir.name)[1], sizes["canvas"])
   sizes["max_examples"] = options.max_examples
-  found, of_pixels, notes = {}, {}, []
-  for images, one in ((ROTATED, turned), (UPRIGHT, dataset)):
-    by_kind = accuracies(run.system, run.variables, one, [one], **sizes)
-    found[images] = {kind: by_set[one.name] for kind, by_set in by_kind.items()}
-    if one.name not in pixels:
-      train, test = (load_split(one, name, options.max_examples) for name in ("train", "test"))
-      scores = score_pixels(train, test, one.num_classes, seed=0).entries
-      pixels[one.name] = {"LIN-MATCH": scores["lin_match"], "LIN-PRED": scores["lin_pred"]}
-    of_pixels[images] = pixels[one.name]
-    notes += one.notes
-  return {"accuracy": found, "pixels": of_pixels, "notes": notes, **many_runs.facts_of(run)}
+  accuracy, pixel_accuracy, notes = {}, {}, []
+  for images, image_set in ((ROTATED, turned), (UPRIGHT, dataset)):
+    by_kind = accuracies(run.system, run.variables, image_set, [image_set], **sizes)
+    accuracy[images] = {kind: by_set[image_set.name] for kind, by_set in by_kind.items()}
+    if image_set.name not in pixels:
+      train, test = (
+        load_split(image_set, name, options.max_examples) for name in ("train", "test")
+      )
+      scores = score_pixels(train, test, image_set.num_classes, seed=0).entries
+      pixels[image_set.name] = {"LIN-MATCH": scores["lin_match"], "LIN-PRED": scores["lin_pred"]}
+    pixel_accuracy[images] = pixels[image_set.name]
+    notes += image_set.notes
+  return {"accuracy": accuracy, "pixels": pixel_accuracy, "notes": notes, **many_runs.facts_of(run)}
 
 
 def make_lines(results: Results) -> Lines:
-  """Means over seeds, in the order of the table, pixels below the systems."""
-  found: dict[tuple[str, str, str], dict[int, float]] = {}
+  """Means over seeds, in the order of the table: pixels are below the systems."""
+  lines: dict[tuple[str, str, str], dict[int, float]] = {}
   for row, result in results.items():
     system, degrees = system_and_range(row)
     for images, by_way in result["accuracy"].items():
       for way, by_seed in by_way.items():
-        kind, _, read = way.partition(", ")
-        name = f"{system}, {read.replace('_', ' ')}" if read else system
-        found.setdefault((kind, images, name), {})[degrees] = statistics.mean(by_seed.values())
+        kind, _, features = way.partition(", ")
+        name = f"{system}, {features.replace('_', ' ')}" if features else system
+        lines.setdefault((kind, images, name), {})[degrees] = statistics.mean(by_seed.values())
   for row, result in results.items():
     for images, by_kind in result["pixels"].items():
       for kind, accuracy in by_kind.items():
-        found.setdefault((kind, images, PIXELS), {})[system_and_range(row)[1]] = accuracy
-  kinds = list(dict.fromkeys(kind for kind, _, _ in found))
-  order = sorted(found, key=lambda key: (kinds.index(key[0]), key[1] != ROTATED))
-  return {key: found[key] for key in order}
+        lines.setdefault((kind, images, PIXELS), {})[system_and_range(row)[1]] = accuracy
+  kinds = list(dict.fromkeys(kind for kind, _, _ in lines))
+  order = sorted(lines, key=lambda key: (kinds.index(key[0]), key[1] != ROTATED))
+  return {key: lines[key] for key in order}
 
 
 def table(lines: Lines, ranges: Sequence[int]) -> str:
-  """Markdown: a row for each line, a column for each range, empty where a run is not there."""
+  """Markdown: a row for each line, a column for each range; empty if a run is missing."""
   rows = [["scored by", "test images", "of", *(f"up to {degrees}" for degrees in ranges)]]
   for key, accuracy in lines.items():
-    cells = (f"{100 * accuracy[one]:.1f}" if one in accuracy else "" for one in ranges)
+    cells = (f"{100 * accuracy[n]:.1f}" if n in accuracy else "" for n in ranges)
     rows.append([*key, *cells])
   return markdown(rows)
 
 
 def curves(lines: Lines, ranges: Sequence[int]) -> dict[str, dict[str, np.ndarray]]:
-  """Accuracy by range for the figure, a panel for each kind and images; NaN where there is none."""
-  found: dict[str, dict[str, np.ndarray]] = {}
+  """Accuracy by range, a panel for each kind and images; NaN if a run is missing."""
+  panels: dict[str, dict[str, np.ndarray]] = {}
   for (kind, images, name), accuracy in lines.items():
     values = np.array([accuracy.get(degrees, np.nan) for degrees in ranges])
-    found.setdefault(f"{kind}, test images {images}", {})[name] = values
-  return found
+    panels.setdefault(f"{kind}, test images {images}", {})[name] = values
+  return panels
 
 
 def remarks(results: Results, missing: Sequence[str], record: Mapping[str, Any]) -> list[str]:
-  """What the table was measured on; `record` has `seeds` and `max_examples`."""
+  """Sentences on how the table was measured; `record` has `seeds` and `max_examples`."""
   sizes: dict[str, set[tuple[int, int]]] = {}
   for row, result in results.items():
     entry = (result["parameters"], result["steps"])

@@ -1,9 +1,9 @@
-"""Whether a trained model routes: what is on, and whose the parts are, image by image.
+"""Whether a trained model routes: which capsules are on, and which object wins each part, by image.
 
     python -m experiments.routing runs/probabilistic-digits results/probabilistic
 
-Writes `routing-<workdir>.json` and `.md` into the folder, of a run with several seeds one of each a
-seed. The numbers are explained in `experiments/routing_use.py`.
+Writes `routing-<workdir>.json` and `.md` into the folder, for each seed if a run has several.
+`experiments/routing_use.py` explains the numbers.
 """
 
 import functools
@@ -29,21 +29,21 @@ from scae_jax.typing import Array, Batch
 def infer(
   system: System, variables: Any, split: Mapping[str, np.ndarray], *, canvas: int, batch_size: int
 ) -> dict[str, Any]:
-  """The arguments of `measure_routing`; RunError where no parts choose among objects."""
+  """The arguments of `measure_routing`; RunError if no parts choose among objects."""
   if system.poses is None:
     raise RunError("this system has no poses; name a run whose parts choose among objects.")
   poses_of = system.poses
 
   def read(variables: Any, batch: Batch) -> dict[str, Array]:
-    drawn = system.pictures(variables, batch).get("reconstructions", {})
-    found = poses_of(system.module.apply(variables, batch, train=False))
-    if not {"parts", "objects"} <= set(found) or "part_winner" not in drawn:
+    reconstructions = system.pictures(variables, batch).get("reconstructions", {})
+    poses = poses_of(system.module.apply(variables, batch, train=False))
+    if not {"parts", "objects"} <= set(poses) or "part_winner" not in reconstructions:
       raise RunError("this system has no parts that choose among objects.")
     return {
-      "part_presence": found["parts"][1],
-      "part_winner": drawn["part_winner"],
-      "object_presence": found["objects"][1],
-      "object_poses": found["objects"][0],
+      "part_presence": poses["parts"][1],
+      "part_winner": reconstructions["part_winner"],
+      "object_presence": poses["objects"][1],
+      "object_poses": poses["objects"][0],
     }
 
   make_batch = functools.partial(evaluation_batch, canvas=canvas)
@@ -51,8 +51,10 @@ def infer(
 
 
 def affinities(module: nn.Module, variables: Any) -> list[float] | None:
-  """Each part's greatest affinity to an object; the dummy's is `dummy_affinity`. None for a model
-  without affinities."""
+  """Each part's greatest affinity to an object; None for a model without affinities.
+
+  The affinity of the dummy object is `dummy_affinity`.
+  """
   if not isinstance(module, ProbabilisticCapsules):
     return None
 
@@ -63,42 +65,42 @@ def affinities(module: nn.Module, variables: Any) -> list[float] | None:
   return np.asarray(nn.apply(greatest, module)(variables)).tolist()
 
 
-def table(found: Mapping[str, Any]) -> str:
-  """Markdown: parts, then objects that win any."""
-  affinities = found["affinities"]
+def table(routing: Mapping[str, Any]) -> str:
+  """Markdown: a table of parts, then one of the objects that win any."""
+  affinities = routing["affinities"]
   parts = [["part", "on, %", "commonest owner", "another owner, %"]]
-  for number, one in enumerate(found["parts"]):
-    owner = "none" if one["commonest"] is None else f"{one['commonest']}"
-    others = "-" if one["others"] is None else f"{100 * one['others']:.1f}"
-    parts.append([f"{number}", f"{100 * one['on']:.1f}", owner, others])
+  for number, part in enumerate(routing["parts"]):
+    owner = "none" if part["commonest"] is None else f"{part['commonest']}"
+    others = "-" if part["others"] is None else f"{100 * part['others']:.1f}"
+    parts.append([f"{number}", f"{100 * part['on']:.1f}", owner, others])
   if affinities is not None:
     last = ["affinity", *(f"{affinity:.3g}" for affinity in affinities)]
     parts = [[*cells, cell] for cells, cell in zip(parts, last, strict=True)]
   objects = [["object", "on, %", "presence (sd)", "sd of the pose", "parts won"]]
-  for number, one in enumerate(found["objects"]):
-    if one["wins"] >= 0.01 or one["on"]:
-      presence = f"{one['presence']:.3f} ({one['presence_deviation']:.3f})"
-      cells = [f"{100 * one['on']:.1f}", presence, f"{one['pose_deviation']:.3f}"]
-      objects.append([f"{number}", *cells, f"{one['wins']:.2f}"])
+  for number, capsule in enumerate(routing["objects"]):
+    if capsule["wins"] >= 0.01 or capsule["on"]:
+      presence = f"{capsule['presence']:.3f} ({capsule['presence_deviation']:.3f})"
+      cells = [f"{100 * capsule['on']:.1f}", presence, f"{capsule['pose_deviation']:.3f}"]
+      objects.append([f"{number}", *cells, f"{capsule['wins']:.2f}"])
   return f"{markdown(parts)}\n\n{markdown(objects)}"
 
 
 def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
   """Measures one seed."""
-  run, on = images.run, images.scored_on
-  found = measure_routing(**infer(run.system, variables, images.examples, **images.sizes))
-  found |= {"affinities": affinities(run.system.module, variables)}
+  run, scored_on = images.run, images.scored_on
+  routing = measure_routing(**infer(run.system, variables, images.examples, **images.sizes))
+  routing |= {"affinities": affinities(run.system.module, variables)}
   paragraphs = [
-    f"Routing: {on['dataset']} {on['split']}, {on['examples']:,} images, run"
+    f"Routing: {scored_on['dataset']} {scored_on['split']}, {scored_on['examples']:,} images, run"
     f" {head['workdir']}, step {run.step:,}, seed {head['seed']}",
-    f"{found['switched']['parts']} of {len(found['parts'])} parts and"
-    f" {found['switched']['objects']} of {len(found['objects'])} objects are on in some images"
-    f" and off in others; {found['routed']} parts change owners.",
-    table(found),
+    f"{routing['switched']['parts']} of {len(routing['parts'])} parts and"
+    f" {routing['switched']['objects']} of {len(routing['objects'])} objects are on in some images"
+    f" and off in others; {routing['routed']} parts change owners.",
+    table(routing),
     "On: a presence above 0.5. Owners: of the images in which the part is on. Objects that"
     " are on in no image and win less than a hundredth of a part are left out.",
   ]
-  return Findings({"scored_on": on, **found}, paragraphs)
+  return Findings({"scored_on": scored_on, **routing}, paragraphs)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Whether routing depends on the image: which parts are on, and which object wins them.
 
-A model can draw well, and a classifier read its poses well, while every part is on in every image
-and belongs to the same object in all of them.
+A model may reconstruct well, and its poses may classify well, while every part is on in every image
+and always belongs to the same object.
 """
 
 from typing import Any
@@ -10,9 +10,9 @@ import numpy as np
 
 from scae_jax.typing import Float, Int, typed
 
-ON = 0.5  # a presence above is on
-# A capsule is switched by the image if it is on in more than this share of examples, and off in
-# more than this share.
+ON = 0.5  # a capsule with a presence above it is on
+# The image switches a capsule that is on in more than this share of examples, and off in more than
+# this share.
 SOMETIMES = 0.05
 
 
@@ -23,7 +23,9 @@ def measure_routing(
   object_presence: Float[np.ndarray, "b k"],
   object_poses: Float[np.ndarray, "b k 2 3"],
 ) -> dict[str, Any]:
-  """What varies over examples. `part_winner` is the object that won each part, k or more for none.
+  """Measures which capsules are on, and which object wins each part, over examples.
+
+  `part_winner` is the object that won each part, k or more for none.
 
   Returns:
     `parts` and `objects`: a dict for each capsule. All have `on`, the share of examples in which
@@ -42,12 +44,12 @@ def measure_routing(
   for on, winner in zip(is_on.T, part_winner.T, strict=True):
     counts = np.bincount(np.minimum(winner[on], num_objects), minlength=num_objects + 1)
     most = int(np.argmax(counts))
-    found = bool(on.any())
+    is_ever_on = bool(on.any())
     parts.append(
       {
         "on": float(on.mean()),
-        "commonest": most if found and most < num_objects else None,
-        "others": float(1 - counts[most] / counts.sum()) if found else None,
+        "commonest": most if is_ever_on and most < num_objects else None,
+        "others": float(1 - counts[most] / counts.sum()) if is_ever_on else None,
       }
     )
   objects = [
@@ -64,8 +66,8 @@ def measure_routing(
     "parts": parts,
     "objects": objects,
     "switched": {
-      kind: sum(SOMETIMES < one["on"] < 1 - SOMETIMES for one in ones)
-      for kind, ones in (("parts", parts), ("objects", objects))
+      kind: sum(SOMETIMES < capsule["on"] < 1 - SOMETIMES for capsule in capsules)
+      for kind, capsules in (("parts", parts), ("objects", objects))
     },
-    "routed": sum(one["on"] > SOMETIMES and one["others"] > SOMETIMES for one in parts),
+    "routed": sum(part["on"] > SOMETIMES and part["others"] > SOMETIMES for part in parts),
   }

@@ -3,9 +3,9 @@
     python -m experiments.sample_object runs/probabilistic-digits --object 3 --turn 40 \\
       --scale 1.2 --shift 0.2 0 --out object.png --samples 8
 
-The first picture is what the object is expected to draw, alone, and the others are samples of the
-model, in which parts are there or not and poses have their deviations. Objects are those of the
-topmost layer; `object_samples.png` of the run's report has them all.
+The first picture is the expected drawing of the object alone. The others are samples of the model,
+in which presences of parts and deviations of poses are drawn at random. Objects are those of the
+topmost layer; `object_samples.png` of the run's report shows them all.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from scae_jax.models.probabilistic.autoencoder import ProbabilisticCapsules
 from scae_jax.models.probabilistic.drawn_images import draw_objects, move_pose
 from scae_jax.training.run import Run
 
-MAX_SAMPLES = 99  # of the figure, the expectation beside them
+MAX_SAMPLES = 99  # in the figure, beside the expected drawing
 
 
 def draw(run: Run, options: argparse.Namespace) -> np.ndarray:
-  """What is expected of the object, then the samples: [1 + samples, h, w, c] in [0, 1]."""
+  """The expected drawing of the object, then samples: [1 + samples, h, w, c] in [0, 1]."""
   module = run.system.module
   settings = run.settings
   if not isinstance(module, ProbabilisticCapsules) or not isinstance(settings.data, DataOptions):
@@ -52,8 +52,10 @@ def draw(run: Run, options: argparse.Namespace) -> np.ndarray:
   seed = next(iter(run.variables)) if options.seed is None else options.seed
   if seed not in run.variables:
     raise RunError(f"--seed must be one of {', '.join(map(str, run.variables))}; it is {seed}.")
-  of_model = nn.apply(lambda module, *given: draw_objects(module.generative, *given), module)
-  drawn = jax.jit(of_model, static_argnums=3)
+  draw_with_model = nn.apply(
+    lambda module, *arguments: draw_objects(module.generative, *arguments), module
+  )
+  drawn = jax.jit(draw_with_model, static_argnums=3)
   pose = move_pose(options.turn, options.scale, *options.shift)
   pictures = []
   for number, key in ((1, None), (options.samples, jax.random.key(options.key))):

@@ -1,9 +1,9 @@
-"""Tables runs that differ in their seed: mean and standard deviation, and where they come from.
+"""A table of runs that differ in their seed: mean and standard deviation, with their conditions.
 
     python -m experiments.summarize results/digits runs/digits-0 runs/digits-1 runs/digits-2
 
 Reads each run's `evaluation/metrics.json` and `metrics.jsonl`, and writes `table.md` and
-`runs.json` into the folder. Nothing in either is typed by hand.
+`runs.json` into the folder.
 """
 
 import pathlib
@@ -18,9 +18,9 @@ from scae_jax.training.log import read_lines
 
 
 def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
-  """What a run's files say of each of its seeds: figures, time, provenance.
+  """Numbers, times and provenance of each seed of a run.
 
-  Times are the run's; where several seeds trained at once, all of them took that together.
+  Times are those of the run: several seeds that trained at once took that long together.
   """
   reports = list(workdir.glob("evaluation/seed-*/metrics.json"))
   reports = reports or [workdir / "evaluation" / "metrics.json"]
@@ -32,25 +32,30 @@ def read_run(workdir: pathlib.Path) -> list[dict[str, Any]]:
     if all("wall_seconds" in timing for timing in timings):  # runs of older versions have none
       minutes = wall_seconds(timings) / 60
       times["training, minutes of wall clock without compilation"] = minutes
-  found = sorted((read_json(path, "seed", "step") for path in reports), key=lambda one: one["seed"])
+  metrics_by_seed = sorted(
+    (read_json(path, "seed", "step") for path in reports), key=lambda metrics: metrics["seed"]
+  )
   name = recorded_folder(workdir)
-  return [{"workdir": name, "figures": figures(one) | times, "metrics": one} for one in found]
+  return [
+    {"workdir": name, "figures": figures(metrics) | times, "metrics": metrics}
+    for metrics in metrics_by_seed
+  ]
 
 
 def wall_seconds(timings: list[dict[str, float]]) -> float:
   """Seconds of all sessions of a run by its training lines; a resumed session starts from 0."""
-  total, before = 0.0, 0.0
+  total, previous = 0.0, 0.0
   for timing in timings:
-    # A thousandth: the sum of the steps is rounded differently from the clock.
-    if timing["wall_seconds"] < before + 0.999 * timing["seconds"]:
-      before = 0.0
-    total += timing["wall_seconds"] - before
-    before = timing["wall_seconds"]
+    # The sum of the steps and the clock are rounded differently: hence the factor.
+    if timing["wall_seconds"] < previous + 0.999 * timing["seconds"]:
+      previous = 0.0
+    total += timing["wall_seconds"] - previous
+    previous = timing["wall_seconds"]
   return total
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-  """Markdown: one row a figure, one column a run, then mean and standard deviation (n - 1)."""
+  """Markdown: a row for each number, a column for each run, then mean and deviation (n - 1)."""
   text = seeds_table([(run["metrics"]["seed"], run["figures"]) for run in runs])
   return "\n".join([text, "", *conditions_of_all([run["metrics"] for run in runs])]) + "\n"
 

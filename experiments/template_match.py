@@ -1,14 +1,14 @@
-"""Nearest affine match between templates: could one part draw what another is for?
+"""Nearest affine match between templates: could one part draw the template of another?
 
-Where one template is another rotated, scaled, sheared or mirrored, two parts with different poses
-draw the same stroke: parts have no identity (Smith et al. 2020, arXiv 2004.03553, section 5). The
-error of template j as an image of template i is, at the best affine pose,
-|warp(T_j, pose) - T_i|^2 / |T_i|^2, over the pixels of T_i; template times alpha where there is
-one. It is 0 for a perfect match, and at most 1, because a pose may move T_j out of sight. It is not
-symmetric: a piece of T_j, enlarged, may be all of T_i.
+If a template is another one rotated, scaled, sheared or mirrored, two parts with different poses
+draw the same stroke: parts are not identifiable (Smith et al. 2020, arXiv 2004.03553, section 5).
+The error of template j as an image of template i is, at the best affine pose,
+|warp(T_j, pose) - T_i|^2 / |T_i|^2, over the pixels of T_i. Templates are multiplied by their
+alphas, if any. The error is 0 for a perfect match, and at most 1, because a pose may move T_j out
+of sight. It is not symmetric: a piece of T_j, enlarged, may be all of T_i.
 
-The pose is found by gradient descent from 16 starts. Each takes centre and second moments of one
-template to those of the other; they differ by rotations in steps of 45 degrees, mirrored or not.
+The pose is found by gradient descent from 16 starts. Each start maps centre and second moments of
+one template to those of the other; they differ by rotations in steps of 45 degrees and mirroring.
 """
 
 import functools
@@ -22,15 +22,15 @@ import optax
 from scae_jax.math import geometry, warping
 from scae_jax.typing import Array, Float, typed
 
-MATCH = 0.1  # a relative error below it is a match
-BLANK = 0.01  # root mean square of a template that has no ink
+MATCH = 0.1  # relative error below which templates match
+BLANK = 0.01  # root mean square below which a template has no ink
 NUM_STEPS = 200
 LEARNING_RATE = 0.03
 ROTATIONS = tuple(range(0, 360, 45))
 
 
 def match_templates(templates: np.ndarray, alphas: np.ndarray | None = None) -> dict[str, Any]:
-  """The nearest other template of each, and how near it is.
+  """The nearest other template of each template, and its error.
 
   `templates` [m, t, t, c] in [0, 1] are multiplied by `alphas` [m, t, t, 1], if there are any.
   Fewer than two with ink raise ValueError.
@@ -74,10 +74,10 @@ def match_templates(templates: np.ndarray, alphas: np.ndarray | None = None) -> 
 
 @functools.partial(jax.jit, static_argnames="num_steps")
 def match_errors(ink: Float[Array, "m t t c"], num_steps: int = NUM_STEPS) -> Float[Array, "m m"]:
-  """Least relative error of every template, a row, as drawn by every template, a column.
+  """Least relative error of each template (row) as drawn by each template (column).
 
-  Each has ink. One scan of Adam, whose steps shrink to nothing, for all pairs and starts; the least
-  error on the way counts.
+  All templates have ink. Adam runs for all pairs and starts in one scan, with a learning rate that
+  falls to 0; the least error of all steps counts.
   """
   side = ink.shape[1]
   centres, spreads = jax.vmap(moments)(ink)
@@ -96,7 +96,7 @@ def match_errors(ink: Float[Array, "m t t c"], num_steps: int = NUM_STEPS) -> Fl
     return jnp.sum(jnp.square(drawn - target)) / jnp.sum(jnp.square(target))
 
   def descend(pose: Array, source: Array, target: Array) -> Array:
-    """The least error on the way from one start."""
+    """The least error of all steps from one start."""
 
     def step(carry: tuple[Array, Any, Array], _: None) -> tuple[tuple[Array, Any, Array], None]:
       pose, state, least = carry
@@ -113,7 +113,9 @@ def match_errors(ink: Float[Array, "m t t c"], num_steps: int = NUM_STEPS) -> Fl
     starts = jax.vmap(jax.vmap(start, (0, None, None, None)), (None, 0, None, None))
     poses = starts(jnp.array(ROTATIONS, jnp.float32), mirrors, (centres[i], spreads[i]), source)
     least = jax.vmap(descend, (0, None, None))(poses.reshape(-1, 2, 3), source, ink[i])
-    return jnp.minimum(jnp.min(least), 1.0)  # what a pose gives that moves the source away
+    return jnp.minimum(
+      jnp.min(least), 1.0
+    )  # the error of a pose that moves the source out of sight
 
   numbers = jnp.arange(len(ink))
   # A target at a time, so that the pictures of all pairs are never in memory together.
@@ -132,9 +134,9 @@ def moments(ink: Float[Array, "t t c"]) -> tuple[Float[Array, "2"], Float[Array,
   y, x = jnp.meshgrid(line, line, indexing="ij")
   points = jnp.stack([x.reshape(-1), y.reshape(-1)], axis=1)
   centre = weight @ points
-  away = points - centre[None]
+  centred = points - centre[None]
   pixel = (2.0 / (side - 1)) ** 2 / 12
-  covariance = (away * weight[:, None]).T @ away + pixel * jnp.eye(2)
+  covariance = (centred * weight[:, None]).T @ centred + pixel * jnp.eye(2)
   # Symmetric root of a 2x2 matrix S: (S + sqrt(det S) I) / sqrt(trace S + 2 sqrt(det S)).
   root_det = jnp.sqrt(covariance[0, 0] * covariance[1, 1] - covariance[0, 1] ** 2)
   root = (covariance + root_det * jnp.eye(2)) / jnp.sqrt(jnp.trace(covariance) + 2 * root_det)

@@ -1,11 +1,11 @@
-"""One run scored on several data sets, in one table: what evaluate.py has written so far.
+"""A table of one run scored on several data sets, from the reports of evaluate.py.
 
     python evaluate.py --workdir=runs/digits --dataset=affine_digits
     python -m experiments.transfer runs/digits results/transfer
 
-Writes `<workdir's name>.md` and `.json` into the folder: one row a data set and split, the run's
-own first, of the step and the number of examples that its own report is of; below, what the reports
-note of the images, and which reports are left out and why. Nothing in either is typed by hand.
+Writes `<workdir's name>.md` and `.json` into the folder. The table has a row for each data set and
+split, the run's own first. Reports of another step or number of examples than the run's own are
+left out. Below the table are the notes of the reports, and why others are left out.
 """
 
 import pathlib
@@ -18,15 +18,15 @@ from scae_jax.files import read_json, write_json, write_whole
 
 
 def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
-  """The reports of a run that can stand in one table, by what they are scored on, its own first.
+  """The reports of a run for one table, by scored split, and a sentence on each that is left out.
 
-  Beside them is a sentence on each that is left out. A run without a report raises RunError.
+  The report on the run's own data set is first. A run without it raises RunError.
   """
-  own = workdir / "evaluation" / "metrics.json"
-  if not own.is_file():
+  own_report = workdir / "evaluation" / "metrics.json"
+  if not own_report.is_file():
     raise RunError(f"{workdir} has no report; run evaluate.py --workdir={workdir} first.")
   reports, left_out, expected = {}, [], ()
-  for path in (own, *sorted(own.parent.glob("*/metrics.json"))):
+  for path in (own_report, *sorted(own_report.parent.glob("*/metrics.json"))):
     # A run of several seeds has a folder for each, and its summary above them.
     if path.parent.name.startswith("seed-"):
       continue
@@ -36,7 +36,7 @@ def read_reports(workdir: pathlib.Path) -> tuple[dict[str, dict[str, Any]], list
     amount = f"at most {limit:,} examples of each split" if limit else "all examples"
     extent = f"step {report['step']:,}", amount
     pairs = zip(extent, expected or extent, strict=True)
-    reasons = [f"of {found}, not of {other}" for found, other in pairs if found != other]
+    reasons = [f"of {actual}, not of {other}" for actual, other in pairs if actual != other]
     if not reasons and name in reports:
       reasons = [f"of {name}, as another one is"]
     if reasons:

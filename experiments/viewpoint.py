@@ -1,19 +1,19 @@
-"""The viewpoint report: trains every system upright and rotated, and scores all on rotated images.
+"""The viewpoint report: trains systems on upright and rotated images, scores all on rotated ones.
 
     python -m experiments.viewpoint digits results/viewpoint
 
 The question is that of an article by Kevin Vu, "Fixing a Major Weakness in Machine Learning of
-Images with Hinton's Capsule Networks": what does a network that was trained on upright digits make
-of turned ones? Each system is trained twice, the second time with `data.max_rotation` at
-`TRAINED_ROTATION`, and scored on test images turned by each of `ANGLES`, and moved by affNIST's
-maps. Runs are in `runs/viewpoint-<set>/<system>-upright` and `-turned`; see `many_runs.py`. Writes
-`viewpoint-<set>.md`, `.json` and `.png` into the folder, of all systems or, with
-`--systems=lenet5,cnn`, of these alone.
+Images with Hinton's Capsule Networks": does a network that was trained on upright digits recognise
+rotated ones? Each system is trained twice, the second time with `data.max_rotation` at
+`TRAINED_ROTATION`, and scored on test images rotated by each of `ANGLES`, and under affNIST's maps.
+Runs are in `runs/viewpoint-<set>/<system>-upright` and `-turned`; see `many_runs.py`. Writes
+`viewpoint-<set>.md`, `.json` and `.png` into the folder, for all systems or, with
+`--systems=lenet5,cnn`, for these alone.
 
 `digits` is small enough for two CPU cores. Its baseline has an eighth of the channels and of the
 hidden units of configs/cnn.py:baseline, and its matrix capsules are narrow ones.
 
-`mnist` has the images of the expanded set, 40x40 pixels and shifted by up to 6, and wants a GPU.
+`mnist` has the images of the expanded set, 40x40 pixels and shifted by up to 6, and needs a GPU.
 Layers are as wide as published, but the dense ones see more positions than on 28x28: LeNet-5 has
 107,786 parameters (44,426), the CNN baseline 69,704,466 (35,445,522), CapsNet 13,475,648
 (8,215,568). Matrix capsules have 68,308 on either, SCAE 3,540,823.
@@ -51,13 +51,13 @@ TRAINED_ROTATION = 45.0
 # Degrees, counter-clockwise.
 ANGLES = (0, 5, 10, 15, 20, 25, 30, 35, 45, 60, 75, 90, 105, 120, 135, 150, 165, 180)
 
-# Of every system, for each set.
+# Overrides of all systems, by set.
 SHARED = {
   "digits": {"data.name": "digits", "data.canvas": 20, "data.max_shift": 2},
   "mnist": {"data.name": "mnist", "data.canvas": 40, "data.max_shift": 6},
   "mnist_small": {"data.name": "mnist", "data.canvas": 28, "data.max_shift": 2},
 }
-# For each set the systems: their name, the config, and what is changed in it.
+# Systems by set and name: the config and its overrides.
 SYSTEMS = {
   "digits": {
     "lenet5": ("configs/cnn.py:digits", {}),
@@ -90,7 +90,7 @@ SYSTEMS = {
     "matrix_capsules": (
       "configs/matrix_capsules.py:mnist_small",
       {
-        # As results/supervised has it of coordinate addition, and longer.
+        # As with coordinate addition in results/supervised, and longer.
         "model.primary_types": 4,
         "model.first_types": 8,
         "model.normalize_poses": True,
@@ -108,7 +108,7 @@ SYSTEMS = {
 WAYS = {"upright": 0.0, "turned": TRAINED_ROTATION}
 # Columns of the table: the two angles of the seed article.
 SHOWN_ANGLES = (0, 15, 35)
-# What lines of the figure are called.
+# Names of systems in the figure.
 NAMES = {
   "lenet5": "LeNet-5",
   "cnn": "CNN",
@@ -122,13 +122,13 @@ NUM_CLASSES = 10  # of digits and MNIST alike
 def make_rows(options: argparse.Namespace) -> list[Row]:
   """A run of each system, or of those in `options.systems`, for each way of training."""
   systems = SYSTEMS[options.data]
-  named = options.systems.split(",") if options.systems else list(systems)
-  if unknown := [name for name in named if name not in systems]:
+  names = options.systems.split(",") if options.systems else list(systems)
+  if unknown := [name for name in names if name not in systems]:
     raise ValueError(
       f"no systems {', '.join(unknown)} in the set {options.data!r}; expected some of "
       f"{', '.join(systems)}, with commas between them"
     )
-  chosen = {name: system for name, system in systems.items() if name in named}
+  chosen = {name: system for name, system in systems.items() if name in names}
   return many_runs.rows_of(chosen, WAYS, SHARED[options.data], options)
 
 
@@ -144,7 +144,7 @@ def scored_sets(data: str, options: DataOptions) -> list[EvalDataset]:
   is_affnist = source == "mnist" and options.canvas >= affnist.SIDE
   affine = "affnist" if is_affnist else f"affine_{source}"
   names = [*(rotated_set(data, angle) for angle in ANGLES), affine]
-  return [load_scored(n, options) for n in names]
+  return [load_scored(name, options) for name in names]
 
 
 def score_run(options: argparse.Namespace, run: Run, workdir: pathlib.Path) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def score_run(options: argparse.Namespace, run: Run, workdir: pathlib.Path) -> d
   speeds = [line["timing"]["steps_per_second"] for line in lines if line["split"] == "train"]
   return {
     "accuracy": accuracies(run.system, run.variables, dataset, sets, **sizes),
-    "notes": [note for one in sets for note in one.notes],
+    "notes": [note for scored in sets for note in scored.notes],
     # Of steps alone, without compilation and evaluation.
     "seconds_an_epoch": steps_an_epoch / statistics.median(speeds),
     **many_runs.facts_of(run),
@@ -172,10 +172,10 @@ def table(data: str, results: Results) -> str:
   for name, result in results.items():
     system, _, way = name.rpartition("-")
     for kind, by_set in result["accuracy"].items():
-      # affNIST's own files or maps like them: its notes say which.
+      # affNIST's official files or maps drawn like them; the notes say which.
       (affine,) = (name for name in by_set if not name.startswith("rotated_"))
-      shown = [*(rotated_set(data, angle) for angle in SHOWN_ANGLES), affine]
-      shares = (f"{100 * statistics.mean(by_set[one].values()):.1f}" for one in shown)
+      columns = [*(rotated_set(data, angle) for angle in SHOWN_ANGLES), affine]
+      shares = (f"{100 * statistics.mean(by_set[name].values()):.1f}" for name in columns)
       cells = [system, way, kind, *shares]
       cells += [f"{result['parameters']:,}", f"{result['seconds_an_epoch']:.2f}"]
       rows.append(cells)
@@ -184,19 +184,19 @@ def table(data: str, results: Results) -> str:
 
 def curves(data: str, results: Results) -> dict[str, dict[str, np.ndarray]]:
   """Accuracy by angle for the figure: of every way of training and of every system."""
-  found = {}
+  panels = {}
   for name, result in results.items():
     system, _, way = name.rpartition("-")
     title = f"trained {way}" + (f", up to {WAYS[way]:g} degrees" if WAYS[way] else "")
     for kind, by_set in result["accuracy"].items():
       line = NAMES[system] if kind == ACCURACY else f"{NAMES[system]}, {kind}"
       values = [statistics.mean(by_set[rotated_set(data, angle)].values()) for angle in ANGLES]
-      found.setdefault(title, {})[line] = np.array(values)
-  return found
+      panels.setdefault(title, {})[line] = np.array(values)
+  return panels
 
 
 def remarks(results: Results, seeds: int) -> list[str]:
-  """What the table was measured on: training, and the scored sets."""
+  """Sentences on how the table was measured: training, and the scored sets."""
   return [
     f"Accuracy in percent, mean over {seeds} seed(s). `turned` saw training images rotated by up to"
     f" {TRAINED_ROTATION:g} degrees either way. Clusters and probes, of systems that know no"

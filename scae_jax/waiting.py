@@ -1,4 +1,4 @@
-"""A sign of life from work that may take long."""
+"""Progress messages of work that may take long."""
 
 import contextlib
 import threading
@@ -11,12 +11,12 @@ PATIENCE = 1.5  # seconds
 
 
 @contextlib.contextmanager
-def waiting(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-  """Says on standard error what is being done, once it has lasted longer than `PATIENCE`.
+def waiting(task_name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+  """Names the running task on standard error if it lasts longer than `PATIENCE`.
 
-  On a terminal that is a bar, which goes away in the end; elsewhere it is one line. Yields a
-  function that moves the bar on, of `total`; without a total the bar only moves to and fro.
-  Not for use within itself.
+  On a terminal it is a progress bar, which is removed at the end; elsewhere it is one line. Yields
+  a function that advances the bar by a number of `total`; without a total the bar only pulsates.
+  Must not be nested.
   """
   console = Console(stderr=True, highlight=False)
   count = () if total is None else (MofNCompleteColumn(),)
@@ -29,13 +29,13 @@ def waiting(what: str, total: int | None = None) -> Iterator[Callable[[int], Non
     transient=True,
     redirect_stdout=False,
   )
-  task = progress.add_task(what, total=total)
+  task = progress.add_task(task_name, total=total)
 
   def show() -> None:
     if console.is_terminal:
       progress.start()
     else:
-      console.print(f"{what} ...", markup=False, soft_wrap=True)
+      console.print(f"{task_name} ...", markup=False, soft_wrap=True)
 
   timer = threading.Timer(PATIENCE, show)
   timer.daemon = True

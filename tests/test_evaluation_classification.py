@@ -57,7 +57,7 @@ def test_the_two_largest_scores_answer_a_pair_of_labels():
   labels = np.array([[2, 0], [0, 1], [1, 2], [2, 1]])
   found = classify(SCORES, labels)
   np.testing.assert_array_equal(found.answer, [[0, 2], [1, 2], [0, 2], [2, 1]])
-  np.testing.assert_array_equal(found.found, [[1, 1], [0, 1], [0, 1], [1, 1]])
+  np.testing.assert_array_equal(found.is_found, [[1, 1], [0, 1], [0, 1], [1, 1]])
   np.testing.assert_array_equal(found.is_right, [[1, 1], [1, 0], [0, 1], [1, 1]])
   confidence = [[0.9, 0.3], [0.7, 0.7], [0.5, 0.1], [0.6, 0.2]]
   np.testing.assert_array_equal(found.confidence, np.float32(confidence))
@@ -71,7 +71,7 @@ def test_the_two_largest_scores_answer_a_pair_of_labels():
     "mean_confidence": pytest.approx(0.5),
     "confusion": [[1, 0, 1], [1, 2, 0], [0, 0, 3]],
   }
-  np.testing.assert_array_equal(classify(SCORES, labels[:, ::-1]).found, found.found[:, ::-1])
+  np.testing.assert_array_equal(classify(SCORES, labels[:, ::-1]).is_found, found.is_found[:, ::-1])
   scores = np.array([[0.9, 0.8, 0.0, 0.1], [0.0, 0.2, 0.9, 0.3]])
   found = classify(scores, np.array([[2, 3], [0, 2]]))
   expected = [[0, 0, 0, 1], [0, 0, 0, 0], [0.5, 0.5, 1, 0], [0.5, 0.5, 0, 0]]

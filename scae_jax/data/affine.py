@@ -1,8 +1,8 @@
-"""Affine motions of images on the host: drawn as affNIST's are, and carried out.
+"""Affine motions of images on the host: draws them as affNIST does, and applies them.
 
-A map here is a matrix [2, 3] that takes a column (x, y, 1) in pixels of an image to pixels of a
-canvas: x to the right, y down, pixel centres at whole numbers. Images have a black background;
-whatever is not black is ink.
+A map is a matrix [2, 3] that takes a column (x, y, 1) in pixels of an image to pixels of a canvas:
+x to the right, y down, pixel centres at whole numbers. Images have a black background; pixels that
+are not black are ink.
 """
 
 import math
@@ -14,13 +14,14 @@ from scipy import ndimage
 MAX_DEGREES = 20.0
 MAX_SHEAR = 0.2
 SCALES = (0.8, 1.2)
-MAX_DRAWS = 100  # of one image's map, before it counts as one that cannot fit
+MAX_DRAWS = 100  # of an image's map, after which its ink counts as too large for the canvas
 
 
 def rotation(degrees: np.ndarray) -> np.ndarray:
-  """Rotations [n, 2, 2] by angles [n] in degrees, counter-clockwise as one sees the picture.
+  """Rotations [n, 2, 2] by angles [n] in degrees, counter-clockwise as the picture is seen.
 
-  So does `math.geometry.rotation`; the rotation in a pose's six numbers has the opposite sign.
+  The sign is that of `math.geometry.rotation`; that of the rotation in a pose's six numbers
+  is the opposite.
   """
   cos, sin = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
   return np.stack([np.stack([cos, sin], axis=-1), np.stack([-sin, cos], axis=-1)], axis=-2)
@@ -29,10 +30,10 @@ def rotation(degrees: np.ndarray) -> np.ndarray:
 def place(
   linear: np.ndarray, shifts: np.ndarray, image_shape: tuple[int, ...], canvas: int
 ) -> np.ndarray:
-  """Maps [n, 2, 3] that act about the middle of an image, which then lies where batches put it.
+  """Maps [n, 2, 3] that move an image about its middle and put it in the middle of the canvas.
 
-  First come the linear maps [n, 2, 2], then the shifts [n, 2], pixels to the right and down. The
-  canvas has an odd margin below and to the right, as in `augmentation.centre_on_canvas`.
+  The linear maps [n, 2, 2] are applied first, then the shifts [n, 2], pixels to the right and down.
+  The rest of an odd margin lies below and to the right, as in `augmentation.centre_on_canvas`.
   """
   size = np.array([image_shape[1], image_shape[0]])
   middle = (size - 1) / 2
@@ -44,71 +45,72 @@ def place(
 def draw_affine(images: np.ndarray, canvas: int, seed: int) -> tuple[np.ndarray, int]:
   """Draws a map for every image [n, h, w, c] from affNIST's distribution.
 
-  Returns maps float64 [n, 2, 3], and the number of images whose first map would not have fitted.
-  A map rotates, then stretches along x and y, then shears x by y, as a pose does. Rotation is
-  uniform within 20 degrees, the scale of each axis from 0.8 to 1.2, shear within 0.2, the shift
-  over those that keep all ink on the canvas. A map whose ink does not fit the canvas is drawn
-  again; ValueError after a hundred draws. A fixed function: the stream of `RandomState` never
-  changes.
+  Returns maps float64 [n, 2, 3], and the number of images whose first map did not fit. A map
+  rotates, then stretches along x and y, then shears x by y, as a pose does. Rotation is uniform
+  within 20 degrees, the scale of each axis from 0.8 to 1.2, shear within 0.2, and the shift over
+  those that keep all ink on the canvas. If no shift does, the map is drawn again; ValueError after
+  a hundred draws. The result depends on the arguments alone: `RandomState`'s stream never changes.
   """
   generator = np.random.RandomState(seed)
-  maps, waiting = np.zeros((len(images), 2, 3)), np.arange(len(images))
+  maps, undrawn = np.zeros((len(images), 2, 3)), np.arange(len(images))
   num_redrawn = 0
   for attempt in range(MAX_DRAWS):
-    # For all images each time: an image's map does not depend on the luck of the others.
-    shares = generator.uniform(size=(len(images), 6))[waiting]
+    # Numbers are drawn for all images, so that an image's map does not depend on the others.
+    shares = generator.uniform(size=(len(images), 6))[undrawn]
     scales = SCALES[0] + (SCALES[1] - SCALES[0]) * shares[:, :2]
     degrees, shear = MAX_DEGREES * (2 * shares[:, 2] - 1), MAX_SHEAR * (2 * shares[:, 3] - 1)
     stretch = scales[:, :, None] * np.eye(2)
     stretch[:, 0, 1] = shear * scales[:, 1]
-    drawn = np.concatenate([stretch @ rotation(degrees), np.zeros((len(waiting), 2, 1))], axis=-1)
-    low, high = _ink_range(images[waiting], drawn)
-    least, most = -1 - low, canvas - high
-    fits = np.all(least <= most, axis=1)
-    drawn[..., 2] = least + shares[:, 4:] * (most - least)
-    maps[waiting[fits]] = drawn[fits]
-    waiting = waiting[~fits]
+    candidates = np.concatenate(
+      [stretch @ rotation(degrees), np.zeros((len(undrawn), 2, 1))], axis=-1
+    )
+    low, high = _ink_range(images[undrawn], candidates)
+    min_shift, max_shift = -1 - low, canvas - high
+    fits = np.all(min_shift <= max_shift, axis=1)
+    candidates[..., 2] = min_shift + shares[:, 4:] * (max_shift - min_shift)
+    maps[undrawn[fits]] = candidates[fits]
+    undrawn = undrawn[~fits]
     if attempt == 0:
-      num_redrawn = len(waiting)
-    if not len(waiting):
+      num_redrawn = len(undrawn)
+    if not len(undrawn):
       return maps, num_redrawn
   raise ValueError(
     f"expected a canvas that holds every image when it is turned, sheared and stretched, got "
-    f"{canvas} pixels, on which image {waiting[0]} ({len(waiting)} such) did not fit in "
+    f"{canvas} pixels, on which image {undrawn[0]} ({len(undrawn)} such) did not fit in "
     f"{MAX_DRAWS} draws; use images with a black margin, or a model with a larger data.canvas"
   )
 
 
 def keeps_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
-  """Whether all ink of each image [n, h, w, c] stays on the canvas under its map: bool [n].
+  """Tells which images [n, h, w, c] keep all ink on the canvas under their maps: bool [n].
 
-  True is certain. False may be wrong where the ink fits by less than a pixel.
+  True is certain. False may be wrong if the ink fits by less than a pixel.
   """
   low, high = _ink_range(images, maps)
-  # What is no more than rounding of the map is not a loss.
+  # Rounding errors of the map are not a loss.
   return np.all((low >= -1 - 1e-9) & (high <= canvas + 1e-9), axis=1)
 
 
 def lost_ink(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
-  """Share of every image's ink, the sum of its pixels, that is drawn off the canvas, [n]."""
-  lost, cut = np.zeros(len(images)), np.flatnonzero(~keeps_ink(images, maps, canvas))
-  if not len(cut):
+  """Share [n] of each image's ink, the sum of its pixels, that is drawn off the canvas."""
+  lost, cut_rows = np.zeros(len(images)), np.flatnonzero(~keeps_ink(images, maps, canvas))
+  if not len(cut_rows):
     return lost
-  low, high = _ink_range(images[cut], maps[cut])
+  low, high = _ink_range(images[cut_rows], maps[cut_rows])
   margin = math.ceil(max(np.max(-1 - low), np.max(high - canvas)))
-  drawn = resample(images[cut], maps[cut] + np.array([0, 0, margin]), canvas + 2 * margin)
+  drawn = resample(images[cut_rows], maps[cut_rows] + np.array([0, 0, margin]), canvas + 2 * margin)
   inside = drawn[:, margin : margin + canvas, margin : margin + canvas]
-  total, kept = (np.sum(each, axis=(1, 2, 3), dtype=np.float64) for each in (drawn, inside))
-  lost[cut] = (total - kept) / np.maximum(total, 1.0)
+  total, kept = (np.sum(ink, axis=(1, 2, 3), dtype=np.float64) for ink in (drawn, inside))
+  lost[cut_rows] = (total - kept) / np.maximum(total, 1.0)
   return lost
 
 
 def resample(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
-  """Draws every image on a canvas as its invertible map says, bilinearly and black outside: uint8.
+  """Draws each image on a canvas under its invertible map, bilinearly and black outside: uint8.
 
-  Canvas pixel q has the image's value at map^-1 q, rounded to a whole number. Within one pixel of
-  its outermost pixel centres an image falls to black linearly, as templates do
-  (`scae_jax.math.warping`); a map by whole pixels is exact.
+  Canvas pixel q has the image's value at map^-1 q, rounded to a whole number. Beyond its outermost
+  pixel centres an image falls to black linearly within one pixel, as templates do
+  (`scae_jax.math.warping`). A shift by whole pixels is exact.
   """
   inverse = np.linalg.inv(maps[:, :, :2])[:, ::-1, ::-1]  # SciPy counts rows first
   offsets = -(inverse @ maps[:, ::-1, 2:])[..., 0]
@@ -122,18 +124,18 @@ def resample(images: np.ndarray, maps: np.ndarray, canvas: int) -> np.ndarray:
 
 
 def _ink_range(images: np.ndarray, maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Open interval of x and y in which each image's ink lies on the canvas: low and high, [n, 2].
+  """The open interval of x and y, low and high [n, 2], that each image's ink takes on the canvas.
 
-  A pixel is drawn as far as one pixel from its centre. An image without ink counts as one with a
-  single pixel in the middle.
+  A pixel is drawn up to one pixel from its centre. An image without ink counts as a single pixel in
+  the middle.
   """
   height, width = images.shape[1:3]
   low, high = np.zeros((len(images), 2)), np.zeros((len(images), 2))
-  for i, (image, one) in enumerate(zip(images, maps, strict=True)):
+  for i, (image, image_map) in enumerate(zip(images, maps, strict=True)):
     rows, columns = np.nonzero(image.any(axis=-1))
     if not len(rows):
       rows, columns = np.array([height // 2]), np.array([width // 2])
-    where = one[:, :2] @ np.stack([columns, rows]) + one[:, 2:]
-    reach = np.abs(one[:, :2]).sum(axis=1)
-    low[i], high[i] = where.min(axis=1) - reach, where.max(axis=1) + reach
+    positions = image_map[:, :2] @ np.stack([columns, rows]) + image_map[:, 2:]
+    reach = np.abs(image_map[:, :2]).sum(axis=1)
+    low[i], high[i] = positions.min(axis=1) - reach, positions.max(axis=1) + reach
   return low, high

@@ -25,8 +25,8 @@ def load_affnist(folder: str) -> EvalDataset:
   images = np.concatenate([batch.images for batch in batches])
   labels = np.concatenate([batch.labels for batch in batches])
   notes = [f"official affNIST: {len(images):,} images of {len(paths)} file(s) in {folder}."]
-  # Digits are taller than wide, on the whole. Files written from MATLAB's own order, column by
-  # column, would show them mirrored at the diagonal, and every figure would be of other pictures.
+  # Digits are on average taller than wide. Files in MATLAB's own order, column by column, would be
+  # read as digits mirrored at the diagonal.
   if _spread(images.sum(axis=(2, 3))) < _spread(images.sum(axis=(1, 3))):
     images = images.transpose(0, 2, 1, 3)
     notes.append("affNIST's images lay on their sides, column by column, and were set upright.")
@@ -37,23 +37,26 @@ def load_affnist(folder: str) -> EvalDataset:
 
 
 def find_batches(folder: str) -> list[pathlib.Path]:
-  """The test files in a folder, in order: `test_batches/1.mat`, ..., else `1.mat`, ... themselves,
-  else `test.mat`, which is read whole; also one folder `transformed` down, as the archives are
-  packed. Raises ValueError if there are none, or one is missing among those with a number.
+  """The test files in a folder or its subfolder `transformed`, as in the archives, in order.
+
+  They are `test_batches/1.mat`, ..., else `1.mat`, ..., else `test.mat`. Raises ValueError if there
+  are none or a number is missing.
   """
   root = pathlib.Path(folder).expanduser()
-  for top in (root, root / "transformed"):
-    for place in (top / "test_batches", top):
-      found = {int(path.stem): path for path in place.glob("[1-9]*.mat") if path.stem.isdecimal()}
-      if missing := set(range(1, max(found, default=0))) - set(found):
+  for parent in (root, root / "transformed"):
+    for subfolder in (parent / "test_batches", parent):
+      path_by_number = {
+        int(path.stem): path for path in subfolder.glob("[1-9]*.mat") if path.stem.isdecimal()
+      }
+      if missing := set(range(1, max(path_by_number, default=0))) - set(path_by_number):
         raise ValueError(
-          f"affNIST's test files in {str(place)!r} end with {max(found)}.mat, and"
+          f"affNIST's test files in {str(subfolder)!r} end with {max(path_by_number)}.mat, and"
           f" {min(missing)}.mat is missing; unpack or download it again"
         )
-      if found:
-        return [found[number] for number in sorted(found)]
-    if (top / "test.mat").is_file():
-      return [top / "test.mat"]
+      if path_by_number:
+        return [path_by_number[number] for number in sorted(path_by_number)]
+    if (parent / "test.mat").is_file():
+      return [parent / "test.mat"]
   raise ValueError(
     "expected affNIST's test files (test_batches/1.mat, ..., 1.mat, ..., or test.mat) in "
     f"{str(root)!r}, got none; correct config.data.affnist_dir, or "
@@ -67,7 +70,7 @@ def read_batch(path: pathlib.Path) -> Split:
     with warnings.catch_warnings():
       warnings.simplefilter("error")
       content = scipy.io.loadmat(path, variable_names=[_STRUCT])
-  except Exception as error:  # SciPy meets damage with whatever comes, NameError and warnings too
+  except Exception as error:  # SciPy raises any type for damaged files, NameError and warnings too
     raise ValueError(
       f"expected a whole MATLAB file (version 5 to 7.2) of affNIST, got {path}, which cannot be "
       f"read ({type(error).__name__}: {error}); unpack or download it again"
@@ -78,19 +81,24 @@ def read_batch(path: pathlib.Path) -> Split:
   images, labels = map(np.asarray, fields)
   labels = labels.ravel()
   is_number = labels.dtype.kind in "uif"
-  odd = [label for label in labels.tolist() if not (is_number and label in range(10))]
-  if odd or images.dtype != np.uint8 or images.shape != (SIDE**2, len(labels)) or not len(labels):
+  non_digits = [label for label in labels.tolist() if not (is_number and label in range(10))]
+  if (
+    non_digits
+    or images.dtype != np.uint8
+    or images.shape != (SIDE**2, len(labels))
+    or not len(labels)
+  ):
     raise ValueError(
       f"affNIST file {path}: expected a struct {_STRUCT!r} with 'image' uint8 [{SIDE**2}, n] and "
       f"'label_int', n digits, got 'image' {images.dtype} {list(images.shape)} and {len(labels)} "
-      f"labels, {len(odd)} of which are no digits, as {odd[:1]}; use the files of affNIST's set "
-      "'transformed', 40x40 pixels"
+      f"labels, {len(non_digits)} of which are no digits, as {non_digits[:1]}; use the files of "
+      "affNIST's set 'transformed', 40x40 pixels"
     )
   return Split(images.T.reshape(-1, SIDE, SIDE, 1), labels.astype(np.int32))
 
 
 def _spread(ink: np.ndarray) -> float:
-  """Variance of the ink of images [n, 40] about its own middle, summed over images."""
+  """Variance of the position of the ink [n, 40] about its mean, summed over images."""
   position, amount = np.arange(SIDE, dtype=np.float64), np.maximum(ink.sum(axis=1), 1)
   mean = ink @ position / amount
   return float(np.sum(ink @ np.square(position) / amount - np.square(mean)))

@@ -1,7 +1,7 @@
-"""From images of a data set to those that a model sees: crops, jitter, motions, a black canvas.
+"""Augments images and puts them on a black canvas: crops, jitter, motions, shifts.
 
-All functions are pure and jittable, and change each image [b, h, w, c] by numbers of its own. Sides
-and shifts are in pixels.
+All functions are pure and jittable, and change each image of [b, h, w, c] independently. Sides and
+shifts are in pixels.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from scae_jax.typing import Array, Float, Int, Num, PRNGKeyArray, UInt8, typed
 def windows(
   images: Num[Array, "b h w c"], corners: Int[Array, "b 2"], side: int
 ) -> Num[Array, "b {side} {side} c"]:
-  """Cuts a square out of every image, its upper left corner at a row and column."""
+  """Cuts a square out of every image; `corners` are row and column of its upper left corner."""
 
   def window(image: Array, corner: Array) -> Array:
     return jax.lax.dynamic_slice(image, (*corner, 0), (side, side, image.shape[2]))
@@ -31,7 +31,7 @@ def windows(
 def random_crop(
   key: PRNGKeyArray, images: Float[Array, "b h w c"], side: int
 ) -> Float[Array, "b {side} {side} c"]:
-  """Cuts a square out of every image, its place uniform over all whole pixels."""
+  """Cuts a square out of every image, at a position uniform over whole pixels."""
   room = jnp.array([[images.shape[1] - side, images.shape[2] - side]])
   return windows(images, jax.random.randint(key, (len(images), 2), 0, room + 1), side)
 
@@ -42,9 +42,9 @@ def jitter(
 ) -> Float[Array, "b h w c"]:
   """Changes brightness and contrast: x becomes mean + factor (x - mean) + added.
 
-  The mean is over the pixels and channels of an image. Nothing is clipped, so that it does not
-  matter which of the two comes first, nor what number black is. `added` is uniform in [-brightness,
-  brightness), `factor` in [1 - contrast, 1 + contrast).
+  The mean is over the pixels and channels of an image. Nothing is clipped, so the order of the two
+  and the value of black do not matter. `added` is uniform in [-brightness, brightness), `factor` in
+  [1 - contrast, 1 + contrast).
   """
   shares = jax.random.uniform(key, (2, images.shape[0], 1, 1, 1), minval=-1.0)
   added, factor = brightness * shares[0], 1.0 + contrast * shares[1]
@@ -64,7 +64,7 @@ def centre_on_canvas(
 ) -> Num[Array, "b side side c"]:
   """Puts images in the middle of a square of zeros; an odd rest goes below and to the right.
 
-  The border is added on each side of it, for what is to be shifted.
+  `border` is added on each side of the canvas, as room for shifts.
   """
   height, width = images.shape[1:3]
   top, left = (canvas - height) // 2, (canvas - width) // 2
@@ -77,8 +77,8 @@ def centre_on_canvas(
 def shift_on_canvas(
   centred: Num[Array, "b h h c"], shifts: Int[Array, "b 2"], canvas: int
 ) -> Num[Array, "b {canvas} {canvas} c"]:
-  """The canvas of each image, shifted down and to the right by at most the border around it."""
-  # One border serves every shift: each example is then a window of the image with its border.
+  """Cuts the canvas of each image, shifted down and to the right by at most the border."""
+  # Shifting is cutting another window out of the image with its border.
   return windows(centred, (centred.shape[1] - canvas) // 2 - shifts, canvas)
 
 
@@ -96,36 +96,36 @@ class Motion(NamedTuple):
 
 
 def random_motions(key: PRNGKeyArray, num_images: int, options: DataOptions) -> Motion:
-  """Independent motions, each number uniform within the bounds that `DataOptions` sets."""
-  # Angles are drawn from the key itself, as before there were other motions.
+  """Draws motions, each number independent and uniform within the bounds of `DataOptions`."""
+  # Angles are drawn from the key itself, so that runs with rotations alone stay the same.
   rotation_key, stretch_key, shear_key = key, *jax.random.split(jax.random.fold_in(key, 1))
-  degrees = options.max_rotation * _share(rotation_key, (num_images,))
-  scales = 1.0 + options.max_stretch * _share(stretch_key, (num_images, 2))
-  return Motion(degrees, scales, options.max_shear * _share(shear_key, (num_images,)))
+  degrees = options.max_rotation * _symmetric_uniform(rotation_key, (num_images,))
+  scales = 1.0 + options.max_stretch * _symmetric_uniform(stretch_key, (num_images, 2))
+  return Motion(degrees, scales, options.max_shear * _symmetric_uniform(shear_key, (num_images,)))
 
 
 @typed
 def move(
   images: Float[Array, "b h h c"], motion: Motion, middle: tuple[float, float]
 ) -> Float[Array, "b h h c"]:
-  """Moves square images bilinearly; what comes in from outside is 0.
+  """Moves square images bilinearly; pixels from outside an image are 0.
 
   Pixel q of the result has the image's value at M^-1 (q - middle) + middle, as on the host in
-  `scae_jax.data.affine.resample`, which rounds to bytes. The middle, row and column, is the point
-  that stays; 0 is the centre of the first pixel.
+  `scae_jax.data.affine.resample`, which rounds to bytes. `middle`, row and column, is the fixed
+  point; 0 is the centre of the first pixel.
   """
   side = images.shape[1]
   row, column = middle
   y, x = jnp.meshgrid(jnp.arange(side) - row, jnp.arange(side) - column, indexing="ij")
 
-  def one(image: Array, motion: Motion) -> Array:
-    # By elements, not by a matrix product: an accelerator's shorter floats would show.
+  def move_image(image: Array, motion: Motion) -> Array:
+    # Elementwise, because matrix products have lower precision on accelerators.
     u, v = (x - motion.shears * y) / motion.scales[0], y / motion.scales[1]
     cos, sin = geometry.rotation(motion.degrees)[0, :2]
     return sample_bilinear(image, sin * u + cos * v + row, cos * u - sin * v + column)
 
-  return jax.vmap(one)(images, motion)
+  return jax.vmap(move_image)(images, motion)
 
 
-def _share(key: Array, shape: tuple[int, ...]) -> Array:
+def _symmetric_uniform(key: Array, shape: tuple[int, ...]) -> Array:
   return jax.random.uniform(key, shape, minval=-1.0)

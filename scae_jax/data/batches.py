@@ -1,8 +1,8 @@
 """The order of examples, and batches made on the device from uint8 images.
 
-Where a split has statistics of its images (`dataset.normalized`), batches are normalised.
-Everything here is pure and jittable. The order is a function of (key, step) alone, so that a
-resumed run sees the batches that an uninterrupted one would have seen.
+If a split has statistics of its images (`dataset.normalized`), batches are normalised. All
+functions are pure and jittable. The order is a function of (key, step) alone, so that a resumed run
+gets the same batches as an uninterrupted one.
 """
 
 from collections.abc import Mapping
@@ -34,11 +34,10 @@ def example_order(
   batch_size: int,
   num_examples: int,
 ) -> Int[Array, "{num_steps} {batch_size}"]:
-  """Indices of the examples of some consecutive steps; the first begins `offset` into its epoch.
+  """Indices of the examples of consecutive steps; the first starts `offset` into its epoch.
 
-  Epoch e is its own permutation, drawn from fold_in(key, e), where the key is the run's. Epochs
-  follow each other without a gap: a batch may end one and begin the next, and may be larger than
-  the data set.
+  Epoch e is a permutation drawn from fold_in(key, e), with the run's key. Epochs follow each other
+  without a gap: a batch may span two epochs, and may be larger than the data set.
   """
   num_indices = num_steps * batch_size
   num_epochs = -(-num_indices // num_examples) + 1
@@ -55,12 +54,12 @@ def example_order(
 def training_batch(
   key: PRNGKeyArray, split: Mapping[str, Array], indices: Int[Array, " b"], options: DataOptions
 ) -> dict[str, Array]:
-  """Gathers examples and changes their images at random, in the order of `DataOptions`.
+  """Gathers examples and augments their images at random, in the order of `DataOptions`.
 
-  Takes `Split.arrays`, on the device, and indices in [0, n). Gives `image` float32 [b, canvas,
-  canvas, c], clipped to [0, 1] unless normalised, `label` int32 [b] and, if it was given, the
-  `mean` and `std` float32 [b] by which images are normalised. With `two_views` the indices of odd
-  places are left out, and each other one is taken twice.
+  `split` has `Split.arrays`, on the device; indices are in [0, n). Returns `image` float32 [b,
+  canvas, canvas, c], clipped to [0, 1] unless normalised, `label` int32 [b] and, if the split has
+  them, the `mean` and `std` float32 [b] by which images are normalised. With `two_views` every
+  other index is dropped and each remaining one is used twice.
   """
   if options.two_views:
     indices = jnp.repeat(indices[::2], 2)
@@ -73,8 +72,8 @@ def training_batch(
     motion_key, shift_key = jax.random.split(place_key)
     images = to_unit_range(images)
     if statistics:
-      # The mean is subtracted last, so that what is black around an image is the image's own black.
-      images = images / _of_images(statistics["std"])
+      # The mean is subtracted last, so that the canvas is as black as the black of the image.
+      images = images / _per_image(statistics["std"])
     if options.crop:
       images = random_crop(crop_key, images, options.crop)
     if options.brightness or options.contrast:
@@ -84,7 +83,7 @@ def training_batch(
   height, width = images.shape[1:3]
   images = centre_on_canvas(images, options.canvas, options.max_shift)
   if moves:
-    # Ink that leaves the image is not lost while the canvas and its border have room for it.
+    # Images move on the canvas, so that ink that leaves the image is kept.
     motions = random_motions(motion_key, len(images), options)
     side = images.shape[1]
     middle = (side - height) // 2 + (height - 1) / 2, (side - width) // 2 + (width - 1) / 2
@@ -92,7 +91,7 @@ def training_batch(
   shifts = random_shifts(shift_key, len(images), options.max_shift)
   images = shift_on_canvas(images, shifts, options.canvas)
   if statistics:
-    images = images - _of_images(statistics["mean"] / statistics["std"])
+    images = images - _per_image(statistics["mean"] / statistics["std"])
   elif not changes:
     images = to_unit_range(images)
   return {"image": images, "label": split["label"][indices], **statistics}
@@ -102,19 +101,19 @@ def training_batch(
 def evaluation_batch(
   split: Mapping[str, Array], indices: Int[Array, " b"], *, canvas: int
 ) -> dict[str, Array]:
-  """Gathers examples as `training_batch` does, in the middle of the canvas and unshifted."""
+  """Gathers examples as `training_batch` does, not augmented, in the middle of the canvas."""
   images = to_unit_range(centre_on_canvas(split["image"][indices], canvas))
   statistics = _statistics(split, indices)
   if statistics:
-    images = (images - _of_images(statistics["mean"])) / _of_images(statistics["std"])
+    images = (images - _per_image(statistics["mean"])) / _per_image(statistics["std"])
   return {"image": images, "label": split["label"][indices], **statistics}
 
 
 def _statistics(split: Mapping[str, Array], indices: Array) -> dict[str, Array]:
-  """`mean` and `std` [b] of the images, where there are any."""
+  """`mean` and `std` [b] of the images; {} if the split has none."""
   return {name: split[name][indices] for name in ("mean", "std") if name in split}
 
 
-def _of_images(numbers: Array) -> Array:
-  """Numbers [b], one an image, against pixels [b, h, w, c]."""
+def _per_image(numbers: Array) -> Array:
+  """Reshapes numbers [b], one an image, to broadcast against pixels [b, h, w, c]."""
   return numbers[:, None, None, None]

@@ -1,7 +1,7 @@
-"""Decoded data sets on disk: one compressed `.npz` file each, that needs no TFDS and no source.
+"""Decoded data sets on disk: one compressed `.npz` file each, read without TFDS or the source.
 
-A file holds its own description, so one file copied to another machine's cache folder is enough. A
-fingerprint of the source says whether a file is still up to date; files are replaced atomically.
+A file describes itself: it can be copied to another machine's cache folder and used there. It is up
+to date if it has the fingerprint of the source. Files are replaced atomically.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from scae_jax.files import write_whole
 
 
 def cache_folder(cache_dir: str) -> pathlib.Path:
-  """The folder given, else `$SCAE_JAX_CACHE`, else `~/.cache/scae_jax`; ValueError of no home."""
+  """`cache_dir`, else `$SCAE_JAX_CACHE`, else `~/.cache/scae_jax`; ValueError without a home."""
   folder = cache_dir or os.environ.get("SCAE_JAX_CACHE") or "~/.cache/scae_jax"
   try:
     return pathlib.Path(folder).expanduser()
@@ -46,9 +46,9 @@ def load_or_build(
 
 
 def newest_cached(folder: pathlib.Path, stem: str, version: str, name: str) -> Dataset | None:
-  """Reads the newest usable cache file `<stem>-<version>.npz`, whatever it was made from.
+  """Reads the newest usable cache file `<stem>-<version>.npz`, of any source.
 
-  The version is major.minor.patch, or "" for any; the name is of the data set that it must hold.
+  The version is major.minor.patch, or "" for any. The file must hold the data set `name`.
   """
   pattern = re.compile(re.escape(stem) + r"-(\d+)\.(\d+)\.(\d+)\.npz")
   try:
@@ -58,32 +58,36 @@ def newest_cached(folder: pathlib.Path, stem: str, version: str, name: str) -> D
   except OSError as error:
     logging.warning("The cache folder %s cannot be read: %s", folder, error)
     paths = []
-  found = {tuple(map(int, m.groups())): p for p in paths if (m := pattern.fullmatch(p.name))}
-  usable = [v for v in sorted(found, reverse=True) if version in ("", ".".join(map(str, v)))]
-  datasets = (read_cached(found[numbers], name) for numbers in usable)
+  path_by_version = {
+    tuple(map(int, match.groups())): p for p in paths if (match := pattern.fullmatch(p.name))
+  }
+  versions = [
+    v for v in sorted(path_by_version, reverse=True) if version in ("", ".".join(map(str, v)))
+  ]
+  datasets = (read_cached(path_by_version[numbers], name) for numbers in versions)
   return next((dataset for dataset in datasets if dataset is not None), None)
 
 
 def read_cached(path: pathlib.Path, name: str, fingerprint: str | None = None) -> Dataset | None:
-  """Reads one cache file of the data set `name`, made from the source of the fingerprint if given.
+  """Reads one cache file of the data set `name`, of the source with the fingerprint if given.
 
-  None when the file is not there, was made from another source, or cannot be used. A damaged file
-  is reported and removed.
+  Returns None if the file does not exist, is of another source, or cannot be used. A damaged file
+  is removed with a warning.
   """
   try:
     if not path.is_file():
       return None
     arrays = read_arrays(path)
-    about = json.loads(arrays["about"].tobytes())
-    if fingerprint not in (None, about["fingerprint"]):
+    metadata = json.loads(arrays["about"].tobytes())
+    if fingerprint not in (None, metadata["fingerprint"]):
       return None
-    if about["name"] != name:
-      raise ValueError(f"expected the data set {name!r}, got {about['name']!r}")
+    if metadata["name"] != name:
+      raise ValueError(f"expected the data set {name!r}, got {metadata['name']!r}")
     splits = {
       split: Split(arrays[f"{split}_images"], arrays[f"{split}_labels"])
-      for split in about["splits"]
+      for split in metadata["splits"]
     }
-    return Dataset(name, tuple(about["class_names"]), splits)
+    return Dataset(name, tuple(metadata["class_names"]), splits)
   except (ValueError, KeyError, TypeError, RecursionError) as error:
     logging.warning("The cache file %s is damaged (%s); it is removed.", path, error)
     with contextlib.suppress(OSError):  # in a folder that cannot be written
@@ -98,25 +102,25 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
   with path.open("rb") as file:
     try:
       with zipfile.ZipFile(file) as archive:
-        # Read whole: NumPy stops where the header says, before the end that has the checksum.
+        # Read to the end, where zipfile checks the checksum; NumPy would stop before it.
         contents = {name: io.BytesIO(archive.read(name)) for name in archive.namelist()}
       return {
         name.removesuffix(".npy"): np.lib.format.read_array(content, allow_pickle=False)
         for name, content in contents.items()
       }
-    except Exception as error:  # what damage raises depends on where it is
+    except Exception as error:  # damaged files raise errors of many types
       raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None:
-  """Writes one cache file, complete or not at all; a folder that cannot be written only warns."""
-  about = {
+  """Writes one cache file atomically; a folder that cannot be written only gives a warning."""
+  metadata = {
     "name": dataset.name,
     "class_names": dataset.class_names,
     "splits": list(dataset.splits),
     "fingerprint": fingerprint,
   }
-  arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+  arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(metadata).encode(), np.uint8)}
   for name, split in dataset.splits.items():
     arrays |= {f"{name}_images": split.images, f"{name}_labels": split.labels}
   content = io.BytesIO()

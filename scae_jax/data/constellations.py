@@ -1,9 +1,9 @@
 """Constellations: scenes of points that form squares, triangles and other patterns.
 
-Kosiorek et al. 2019, section 3.1. A scene is a pure function of a key: whole patterns are present
-or absent, each turned, scaled and moved by itself, and their points are shuffled, so that nothing
-but geometry says which points belong together. For training they are drawn anew at every step, for
-evaluation they are fixed.
+Kosiorek et al. 2019, section 3.1. A scene is a pure function of a key. Whole patterns are present
+or absent, and each has its own rotation, scale and shift. Points are shuffled, so that only
+geometry tells which belong together. Training draws new scenes at every step; evaluation has fixed
+ones.
 """
 
 import dataclasses
@@ -43,12 +43,12 @@ PATTERNS: dict[str, np.ndarray] = {
 NAME = "constellations"
 NUM_TEST = 10_000
 NUM_VALIDATION = 1_024
-# Scenes that are the same for every run, up to a device's rounding; those that a run trains on are
-# drawn from keys that its seed makes.
+# Seeds of scenes that are the same for every run, up to a device's rounding. Training scenes are
+# drawn from keys of the run's seed.
 TEST_SEED, VALIDATION_SEED = 1_000_003, 1_000_033
-# The generator has no end: the number of scenes in an epoch changes nothing but the bookkeeping.
+# Scenes are generated without end: the size of an epoch matters only for bookkeeping.
 EPOCH = 10_000
-# Below it, that one of the patterns is there would have a probability of rounding errors.
+# Below it, rounding errors dominate the probability that any pattern is present.
 MIN_PRESENCE = 1e-3
 MAX_LENGTH = 1e4  # of anything in a scene
 MAX_POINTS = 10_000
@@ -62,7 +62,7 @@ ROOM_FOR_PATTERNS = Bound(
 
 @dataclasses.dataclass(frozen=True)
 class Scenes:
-  """Generated scenes of points: a data set, whose fields say what a scene may hold.
+  """A data set of generated scenes of points; the fields are the ranges of a scene.
 
   Lengths are in the units of `PATTERNS`, whose side is 2.
   """
@@ -76,7 +76,7 @@ class Scenes:
   max_scale: Annotated[float, between("min_scale", MAX_LENGTH)]
   field: Annotated[float, between(0, MAX_LENGTH)]  # side of the square of the patterns' middles
   jitter: Annotated[float, between(0, MAX_LENGTH)]  # standard deviation, added to each coordinate
-  # Slots of a scene; 0 for as many as the patterns have points, more leaves the other slots absent.
+  # Slots of a scene; 0 for the number of points of the patterns. Further slots are absent points.
   num_points: Annotated[int, between(0, MAX_POINTS), ROOM_FOR_PATTERNS]
 
   @property
@@ -102,12 +102,12 @@ class Scenes:
     return self.field / 2 + self.max_scale * float(radius)
 
   def test_scenes(self, jitter: float, count: int = NUM_TEST) -> dict[str, np.ndarray]:
-    """Scenes to score on, with this jitter instead of their own; always the same."""
+    """Fixed scenes to score on, with this jitter instead of the data set's."""
     options = dataclasses.replace(self, jitter=jitter)
     return jax.device_get(scenes(jax.random.key(TEST_SEED), options, count))
 
   def feed(self) -> Feed:
-    """What training needs; losses are judged on scenes that are not those of the test."""
+    """What training needs; the held-out scenes are not those of the test."""
     heldout = scenes(jax.random.key(VALIDATION_SEED), self, NUM_VALIDATION)
     return Feed(
       spec=self.spec,
@@ -117,7 +117,9 @@ class Scenes:
       heldout=jax.device_get(heldout),
       num_heldout=NUM_VALIDATION,
       training_batch=lambda key, _, indices: scenes(key, self, len(indices)),
-      evaluation_batch=lambda heldout, indices: {n: one[indices] for n, one in heldout.items()},
+      evaluation_batch=lambda heldout, indices: {
+        name: array[indices] for name, array in heldout.items()
+      },
     )
 
 
@@ -125,35 +127,37 @@ class Scenes:
 def scene(key: PRNGKeyArray, options: Scenes) -> dict[str, Array]:
   """Draws one scene.
 
-  Every pattern is rotated, scaled and moved uniformly within the ranges of the options, and is
-  present with `presence_prob`, independently of the others, given that one is. Coordinates are
-  divided by `options.extent`, a constant, so that without jitter every point lies in [-1, 1].
+  Rotation, scale and shift of each pattern are uniform within the ranges of the options. Patterns
+  are present independently with `presence_prob`, given that at least one is. Coordinates are
+  divided by the constant `options.extent`, so that without jitter every point lies in [-1, 1].
 
   Returns `points` float32 [n, 2], zero where absent; `presence` float32 [n], 0 or 1; `pattern`
-  int32 [n], which of `options.patterns` a point belongs to, an absent pattern's own for its absent
-  points and 0 for slots beyond all patterns. Slots are in random order.
+  int32 [n], the index in `options.patterns` of the pattern that a point belongs to, present or not,
+  and 0 for slots beyond all patterns. Slots are in random order.
   """
   names = options.patterns
   presence_key, pose_key, jitter_key, order_key = jax.random.split(key, 4)
-  present = _some_present(presence_key, len(names), options.presence_prob)
+  present = _draw_presences(presence_key, len(names), options.presence_prob)
   low = jnp.array([-options.max_rotation, options.min_scale] + [-options.field / 2] * 2)
   high = jnp.array([options.max_rotation, options.max_scale] + [options.field / 2] * 2)
-  share = jax.random.uniform(pose_key, (len(names), 4))
-  degrees, scale, x, y = jnp.moveaxis(low[None] + share * (high - low)[None], 1, 0)
+  uniform = jax.random.uniform(pose_key, (len(names), 4))
+  degrees, scale, x, y = jnp.moveaxis(low[None] + uniform * (high - low)[None], 1, 0)
 
   corners = np.concatenate([PATTERNS[name] for name in names])
-  owner = np.repeat(np.arange(len(names), dtype=np.int32), [len(PATTERNS[name]) for name in names])
-  spare = options.slots - len(corners)
-  template, pattern = np.pad(corners, ((0, spare), (0, 0))), np.pad(owner, (0, spare))
-  owned = np.arange(options.slots) < len(corners)
+  sizes = [len(PATTERNS[name]) for name in names]
+  pattern_of_point = np.repeat(np.arange(len(names), dtype=np.int32), sizes)
+  num_spare = options.slots - len(corners)
+  template = np.pad(corners, ((0, num_spare), (0, 0)))
+  pattern = np.pad(pattern_of_point, (0, num_spare))
+  belongs_to_pattern = np.arange(options.slots) < len(corners)
 
   radians = jnp.deg2rad(degrees)[pattern]
   cos, sin = scale[pattern] * jnp.cos(radians), scale[pattern] * jnp.sin(radians)
   right, down = template.T
-  both = (cos * right - sin * down + x[pattern], sin * right + cos * down + y[pattern])
-  points = jnp.stack(both, axis=1)
+  coordinates = (cos * right - sin * down + x[pattern], sin * right + cos * down + y[pattern])
+  points = jnp.stack(coordinates, axis=1)
   points += options.jitter * jax.random.normal(jitter_key, points.shape)
-  presence = jnp.where(owned, present[pattern], False)
+  presence = jnp.where(belongs_to_pattern, present[pattern], False)
   points = jnp.where(presence[:, None], points / options.extent, 0.0)
   order = jax.random.permutation(order_key, options.slots)
   return {
@@ -165,21 +169,21 @@ def scene(key: PRNGKeyArray, options: Scenes) -> dict[str, Array]:
 
 @functools.partial(jax.jit, static_argnames=("options", "count"))
 def scenes(key: PRNGKeyArray, options: Scenes, count: int) -> dict[str, Array]:
-  """`count` scenes, stacked; scene i depends on the key and i alone, not on the count."""
+  """`count` scenes, stacked; scene i depends only on the key and i."""
   keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.arange(count))
   return jax.vmap(functools.partial(scene, options=options))(keys)
 
 
-def _some_present(key: PRNGKeyArray, count: int, prob: float) -> Array:
-  """Independent coins, bool [count], given that one of them at least shows 1.
+def _draw_presences(key: PRNGKeyArray, count: int, prob: float) -> Array:
+  """Independent presences, bool [count], given that at least one is True.
 
-  Thrown one after the other: while none has shown 1, the next does so with
-  prob / (1 - (1 - prob)^left), where `left` counts it and those after it.
+  They are drawn one after the other. While none is True, the next is with probability
+  prob / (1 - (1 - prob)^left), where `left` is the number of those not drawn yet.
   """
-  coins = jax.random.uniform(key, (count,))
-  present, some = [], jnp.zeros((), bool)
+  uniform = jax.random.uniform(key, (count,))
+  present, any_present = [], jnp.zeros((), bool)
   for i in range(count):
-    first = prob / (1 - (1 - prob) ** (count - i))
-    present.append(coins[i] < jnp.where(some, prob, first))
-    some |= present[-1]
+    prob_if_none = prob / (1 - (1 - prob) ** (count - i))
+    present.append(uniform[i] < jnp.where(any_present, prob, prob_if_none))
+    any_present |= present[-1]
   return jnp.stack(present)

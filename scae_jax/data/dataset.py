@@ -1,4 +1,4 @@
-"""What every source gives: images and labels by split, checked once on the way in."""
+"""Data sets in memory: images and labels by split, checked on construction."""
 
 import dataclasses
 import functools
@@ -17,13 +17,13 @@ class Split:
 
   images: np.ndarray  # uint8 [n, h, w, c], 0 to 255
   labels: np.ndarray  # int32 [n], in [0, num_classes)
-  # Of all pixels of an image as 0 to 1, float32 [n]; None unless `normalized`.
+  # Mean over all pixels of an image, scaled to [0, 1], float32 [n]; None unless `normalized`.
   mean: np.ndarray | None = None
-  std: np.ndarray | None = None  # above 0
+  std: np.ndarray | None = None  # likewise the standard deviation, above 0
 
   @property
   def arrays(self) -> dict[str, np.ndarray]:
-    """What batches are made of: `image`, `label` and, of normalised images, `mean`, `std`."""
+    """Arrays that batches are made of: `image`, `label` and, if normalised, `mean` and `std`."""
     arrays = {"image": self.images, "label": self.labels}
     if self.mean is not None and self.std is not None:
       arrays |= {"mean": self.mean, "std": self.std}
@@ -31,14 +31,16 @@ class Split:
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """A hash of all images and labels, by which they are recognised anywhere: 16 letters."""
+    """A hash of all images and labels, 16 letters; the same on every machine."""
     digest = hashlib.blake2b(self.images.tobytes(), digest_size=8)
     digest.update(self.labels.tobytes())
     return digest.hexdigest()
 
   def take(self, rows: np.ndarray) -> Self:
     """Some of the examples, by their indices or by a mask."""
-    mean, std = (None if one is None else one[rows] for one in (self.mean, self.std))
+    mean, std = (
+      None if statistic is None else statistic[rows] for statistic in (self.mean, self.std)
+    )
     return type(self)(self.images[rows], self.labels[rows], mean, std)
 
 
@@ -46,17 +48,17 @@ class Split:
 class EvalDataset:
   """Examples that a model can be scored on; nothing is fitted to them.
 
-  Raises ValueError if a split is missing or empty, or not as `Split` has it.
+  Raises ValueError if a split is missing, empty or not as `Split` requires.
   """
 
-  name: str  # what tables and folders call it
-  class_names: tuple[str, ...]  # what each label stands for
+  name: str  # in tables and folders
+  class_names: tuple[str, ...]  # by label
   splits: Mapping[str, Split]  # "test" at least; all have images of one shape
-  notes: tuple[str, ...] = ()  # sentences to stand beside every figure measured on it
+  notes: tuple[str, ...] = ()  # sentences for every report on it
   cropped_from: tuple[int, int] | None = None  # height and width, pixels, of the whole images
-  # The folder or the dotted path that it was loaded from; "" in memory, or where a source is usual.
+  # The folder or the dotted path that it was loaded from; "" if in memory or at the usual place.
   path: str = ""
-  # Whether all who use the name mean these images, as of the embedded digits and of TFDS's sets.
+  # Whether the name identifies the images, as for the embedded digits and TFDS's sets.
   has_known_name: bool = False
 
   required_splits: ClassVar[tuple[str, ...]] = ("test",)
@@ -67,7 +69,7 @@ class EvalDataset:
       expected = " and ".join(map(repr, self.required_splits))
       raise ValueError(f"{where}: expected the splits {expected}, got {sorted(self.splits)}")
     for name, split in self.splits.items():
-      _check(f"{where}, split {name!r}", split, self.num_classes)
+      _check_split(f"{where}, split {name!r}", split, self.num_classes)
     shapes = {name: split.images.shape[1:] for name, split in self.splits.items()}
     if len(set(shapes.values())) > 1:
       raise ValueError(
@@ -81,7 +83,7 @@ class EvalDataset:
 
   @property
   def held_out(self) -> str:
-    """The split that training is judged on: "validation" where there is one, else "test"."""
+    """The split that training is evaluated on: "validation" if there is one, else "test"."""
     return "validation" if "validation" in self.splits else "test"
 
   @property
@@ -102,13 +104,13 @@ class EvalDataset:
 
 @dataclasses.dataclass(frozen=True)
 class Preview:
-  """What is known of an `EvalDataset` before its images are decoded; its properties, likewise."""
+  """The facts of an `EvalDataset` that are known before its images are decoded."""
 
   name: str
   class_names: tuple[str, ...]
   splits: tuple[str, ...]
-  channels: int = 0  # 0 is not known
-  image_shape: tuple[int, int] = (0, 0)  # height and width, pixels; 0 is not known
+  channels: int = 0  # 0 if unknown
+  image_shape: tuple[int, int] = (0, 0)  # height and width, pixels; 0 if unknown
 
   @property
   def image_side(self) -> int:
@@ -117,16 +119,16 @@ class Preview:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset(EvalDataset):
-  """A data set for training and evaluation: its splits are at least "train" and "test".
+  """A data set for training and evaluation, with the splits "train" and "test".
 
-  There is a split "validation" besides, if some of the training examples were held out.
+  It also has "validation" if some of the training examples are held out.
   """
 
   required_splits: ClassVar[tuple[str, ...]] = ("train", "test")
 
 
-def _check(where: str, split: Split, num_classes: int) -> None:
-  """Raises ValueError unless the examples are as `Split` has them."""
+def _check_split(where: str, split: Split, num_classes: int) -> None:
+  """Raises ValueError unless the examples are as `Split` requires."""
   images, labels = split.images, split.labels
   is_sound = images.ndim == 4 and images.shape[3] in (1, 2, 3) and 0 not in images.shape
   if not is_sound or images.dtype != np.uint8:
@@ -151,8 +153,8 @@ def _check(where: str, split: Split, num_classes: int) -> None:
 def holdout(labels: np.ndarray, num_test: int, seed: int) -> np.ndarray:
   """Chooses a test set with the class proportions of the whole: sorted indices [num_test].
 
-  Each class gives its share, rounded so that the total is exact (largest remainders first, then
-  lower labels). Scikit-learn's stratified split would choose others and change recorded figures.
+  The shares of the classes are rounded so that the total is exact (largest remainders first, then
+  lower labels). Scikit-learn's stratified split would choose other examples than the records have.
   """
   classes, counts = np.unique(labels, return_counts=True)
   # Shares as integers with a common denominator: no rounding can change the split.
@@ -167,10 +169,10 @@ def holdout(labels: np.ndarray, num_test: int, seed: int) -> np.ndarray:
 
 
 def hold_out_validation(dataset: Dataset, num_validation: int, seed: int = 0) -> Dataset:
-  """Moves training examples to a split "validation", so that the test split need not be looked at.
+  """Moves training examples to a split "validation", so that the test split can stay unseen.
 
-  The seed is not the run's, so that all seeds of a recipe see the same split. Raises ValueError if
-  none would be left to train on.
+  The seed is not the run's, so that all runs have the same split. Raises ValueError if no training
+  example would be left.
   """
   train = dataset.splits["train"]
   if not 0 <= num_validation < len(train.labels):
@@ -190,7 +192,7 @@ AnySet = TypeVar("AnySet", bound=EvalDataset)
 
 
 def brought_to(dataset: AnySet, form: Form) -> AnySet:
-  """The data set with images of a form; ValueError where a stereo pair is to be grey or RGB."""
+  """Brings all images to a form; ValueError if a stereo pair is to become grey or RGB."""
   if form == AS_IT_IS:
     return dataset
   splits = {
@@ -201,7 +203,7 @@ def brought_to(dataset: AnySet, form: Form) -> AnySet:
 
 
 def middle(images: np.ndarray, side: int) -> np.ndarray:
-  """The middle square of each of images [n, h, w, c]."""
+  """The middle square of each image of [n, h, w, c]."""
   rows, columns = (slice((long - side) // 2, (long + side) // 2) for long in images.shape[1:3])
   return images[:, rows, columns]
 
@@ -227,10 +229,10 @@ def crop_middle(dataset: AnySet, side: int) -> AnySet:
 
 
 def normalized(dataset: AnySet) -> AnySet:
-  """A data set whose batches have zero mean and unit variance (Hinton et al. 2018, section 5).
+  """The data set with zero mean and unit variance in batches (Hinton et al. 2018, section 5).
 
-  Images stay bytes; beside them stand the mean and standard deviation of each as it is here, by
-  which `scae_jax.data.batches` normalises it.
+  Images stay bytes; each has its mean and standard deviation, by which `scae_jax.data.batches`
+  normalises it.
   """
   splits = {}
   for name, split in dataset.splits.items():
@@ -242,14 +244,14 @@ def normalized(dataset: AnySet) -> AnySet:
 def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Mean and standard deviation, float32 [n], of the pixels of [n, h, w, c], bytes as 0 to 1.
 
-  An image of one grey has a deviation of 1 instead of 0, so it is all zeros when normalised.
+  A constant image has a deviation of 1 instead of 0, so that it is all zeros when normalised.
   """
   pixels = images.reshape(len(images), -1)
   if images.dtype != np.uint8:
     mean, std = pixels.mean(axis=1), pixels.std(axis=1)
-    std = np.where(np.ptp(pixels, axis=1) == 0, 0, std)  # which rounding makes of one grey
+    std = np.where(np.ptp(pixels, axis=1) == 0, 0, std)  # rounding may make it positive
   else:
-    # Whole numbers up to the root: one grey has a variance of 0 exactly.
+    # Integers up to the root: a constant image has a variance of exactly 0.
     count, total = pixels.shape[1], pixels.sum(axis=1, dtype=np.int64)
     squares = np.einsum("np,np->n", pixels, pixels, dtype=np.int64)
     mean, std = total / count / 255, np.sqrt(count * squares - np.square(total)) / count / 255

@@ -1,4 +1,4 @@
-"""How a data set reaches a model: what of it stays on the device, and the batches made there."""
+"""The feed of a data set to training: its arrays, and functions that make batches of them."""
 
 import dataclasses
 import functools
@@ -32,9 +32,9 @@ class Feed:
   """
 
   spec: Spec  # the facts that a model is built from
-  train: Mapping[str, np.ndarray]  # empty where examples are generated
+  train: Mapping[str, np.ndarray]  # empty if examples are generated
   num_train: int  # examples an epoch
-  held_out: str  # name of the split that training is judged on
+  held_out: str  # name of the split that training is evaluated on
   heldout: Mapping[str, np.ndarray]
   num_heldout: int
   training_batch: Callable[..., Any]
@@ -44,8 +44,10 @@ class Feed:
 def evaluation_examples(
   split: Split, options: DataOptions
 ) -> tuple[Mapping[str, np.ndarray], MakeBatch]:
-  """What a model is judged on: arrays on the host, one entry an example each, and `(arrays,
-  indices) -> batch`, with images in the middle of the canvas or, where asked, overlaid pairs."""
+  """The examples for evaluation: arrays on the host, one entry an example, and a `MakeBatch`.
+
+  Images are in the middle of the canvas or, with `options.overlay`, overlaid pairs.
+  """
   if options.overlay:
     sizes = {"canvas": options.canvas, "max_shift": options.max_shift}
     pairs = fixed_overlays(split, options.max_shift)
@@ -68,8 +70,8 @@ def spec_of(options: DataOptions, channels: int, num_classes: int) -> ImageSpec:
 def image_feed(train: Split, dataset: Dataset, options: DataOptions) -> Feed:
   """A feed of images: augmented in training, in the middle of the canvas in evaluation.
 
-  With `options.crop`, `train` holds whole images, which are cropped at random, and `dataset` holds
-  images cropped to their middle. Raises ValueError if images of one class are to be overlaid.
+  With `options.crop`, `train` has whole images, which are cropped at random, and `dataset` has
+  images cropped to their middle. Raises ValueError if overlaid images are all of one class.
   """
   heldout = dataset.splits[dataset.held_out]
   examples, make_batch = evaluation_examples(heldout, options)

@@ -20,9 +20,9 @@ _LAYOUTS = "<folder>/<class>/*.png, or <folder>/train/<class>/*.png and <folder>
 
 @dataclasses.dataclass(frozen=True)
 class FolderListing:
-  """What lies in a folder of images: files by split and class, both sorted.
+  """The files of a folder of images, by split and class, both sorted.
 
-  The split "" means 'not yet divided'. The position of a class is its label.
+  The split is "" if there are no `train` and `test` folders. The position of a class is its label.
   """
 
   root: pathlib.Path  # absolute
@@ -36,28 +36,33 @@ class FolderListing:
   @property
   def paths(self) -> list[pathlib.Path]:
     """All files, by split and class."""
-    return [path for by_class in self.files.values() for own in by_class.values() for path in own]
+    return [
+      path
+      for by_class in self.files.values()
+      for class_paths in by_class.values()
+      for path in class_paths
+    ]
 
   @property
   def fingerprint(self) -> str:
     """Changes with the name or any byte of any file.
 
-    Every file is read: two that change places keep their sizes, and may keep their times. Raises
-    ValueError of one that cannot be read.
+    Every file is read, because files that are swapped keep their sizes and may keep their times.
+    Raises ValueError if one cannot be read.
     """
-    facts = hashlib.sha256()
-    with concurrent.futures.ThreadPoolExecutor() as pool:  # hashing leaves the interpreter free
+    total = hashlib.sha256()
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # hashing releases the interpreter's lock
       for path, digest in zip(self.paths, pool.map(_digest, self.paths), strict=True):
-        facts.update(b"%b\0%b" % (os.fsencode(path.relative_to(self.root)), digest))
-    return facts.hexdigest()
+        total.update(b"%b\0%b" % (os.fsencode(path.relative_to(self.root)), digest))
+    return total.hexdigest()
 
 
 def list_folder(data_dir: str) -> FolderListing:
   """Lists the images of a folder without opening them: `<class>/*`, or below `train` and `test`.
 
-  What is hidden is passed over, and with a warning what is no image of a class. Raises ValueError
-  if there is no such folder or class, a class without images, or other classes in `train` than in
-  `test`.
+  Hidden files are skipped; others that are no image of a class are skipped with a warning. Raises
+  ValueError if there is no such folder, no class, a class without images, or if `train` and `test`
+  have different classes.
   """
   root = pathlib.Path(os.path.abspath(os.path.expanduser(data_dir)))
   if not data_dir or not root.is_dir():
@@ -69,7 +74,7 @@ def list_folder(data_dir: str) -> FolderListing:
   splits = ("train", "test") if is_divided else ("",)
   files = {split: _list_classes(root / split) for split in splits}
   if is_divided:
-    _warn_of(root, [path for path in _visible(root) if path.name not in splits])
+    _warn_of_skipped(root, [path for path in _visible(root) if path.name not in splits])
   classes = [list(by_class) for by_class in files.values()]
   if classes[0] != classes[-1]:
     raise ValueError(
@@ -80,11 +85,11 @@ def list_folder(data_dir: str) -> FolderListing:
 
 
 def load_listing(listing: FolderListing, form: Form = AS_IT_IS) -> Dataset:
-  """Decodes the images of a folder and brings all to one form.
+  """Decodes the images of a folder and brings them to one form.
 
   Without `train` and `test` folders, a fifth of each class (rounded, at least one) is held out for
-  testing, by a fixed seed and the sorted file names. Raises ValueError, naming the file or class,
-  of what `decode_pictures` refuses, or of a class of one image, which cannot be divided.
+  testing, by a fixed seed and the sorted file names. Raises ValueError, which names the file or
+  class, if `decode_pictures` fails or a class has a single image, which cannot be divided.
   """
   classes = tuple(next(iter(listing.files.values())))
   paths = listing.paths
@@ -92,7 +97,7 @@ def load_listing(listing: FolderListing, form: Form = AS_IT_IS) -> Dataset:
   _warn_of_black(images, paths)
   splits, start = {}, 0
   for split, by_class in listing.files.items():
-    counts = [len(one) for one in by_class.values()]
+    counts = [len(class_paths) for class_paths in by_class.values()]
     rows = slice(start, start := start + sum(counts))
     splits[split] = Split(images[rows], np.repeat(np.arange(len(counts), dtype=np.int32), counts))
   if "" in splits:
@@ -102,7 +107,7 @@ def load_listing(listing: FolderListing, form: Form = AS_IT_IS) -> Dataset:
 
 
 def _visible(folder: pathlib.Path) -> list[pathlib.Path]:
-  """What is not hidden in a folder, sorted; nothing of what is no folder."""
+  """The entries of a folder that are not hidden, sorted; [] if it is no folder."""
   return sorted(path for path in folder.glob("*") if path.name[0] != ".")
 
 
@@ -124,17 +129,17 @@ def _digest(path: pathlib.Path) -> bytes:
 def _warn_of_black(images: np.ndarray, paths: list[pathlib.Path]) -> None:
   if len(black := np.flatnonzero(~images.any(axis=(1, 2, 3)))):
     logging.warning(
-      "%d of %d images are black all over, %s among them; what is transparent lies on black.",
+      "%d of %d images are black all over, %s among them; transparent pixels become black.",
       len(black),
       len(images),
       paths[black[0]],
     )
 
 
-def _warn_of(folder: pathlib.Path, passed_over: list[pathlib.Path]) -> None:
+def _warn_of_skipped(folder: pathlib.Path, passed_over: list[pathlib.Path]) -> None:
   if passed_over:
     logging.warning(
-      "%d entries of %s are no classes or images and are passed over, %s among them.",
+      "%d entries of %s are passed over, %s among them: they are no classes or images.",
       len(passed_over),
       folder,
       passed_over[0],
@@ -160,14 +165,14 @@ def _list_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
       f"data set 'folder': expected images ({', '.join(SUFFIXES)}) in {empty}, got none; lay them "
       f"out as {_LAYOUTS}, and remove classes that have none"
     )
-  _warn_of(folder, passed_over)
+  _warn_of_skipped(folder, passed_over)
   return files
 
 
 def _chosen_for_test(
   root: pathlib.Path, classes: tuple[str, ...], labels: np.ndarray
 ) -> np.ndarray:
-  """A fifth of each class: bool [n]."""
+  """Marks a fifth of each class for testing: bool [n]."""
   is_test = np.zeros(len(labels), bool)
   for label, name in enumerate(classes):
     members = np.flatnonzero(labels == label)

@@ -1,4 +1,4 @@
-"""Decoding of image files, the same for TFDS records and a user's folder, and their common form."""
+"""Decodes image files, of TFDS records and of folders alike, and brings them to a common form."""
 
 import dataclasses
 import io
@@ -12,8 +12,8 @@ from PIL import ExifTags, Image, ImageOps
 Source = bytes | os.PathLike[str]  # the encoded bytes, or the path of a file
 _GREY = ("1", "L", "LA")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
-# What brings a photograph upright, by its EXIF orientation. `ImageOps.exif_transpose` also writes
-# all other EXIF tags anew, which fails where some camera wrote an odd one.
+# Transposes that make a photograph upright, by EXIF orientation. `ImageOps.exif_transpose` also
+# rewrites all other EXIF tags, which fails if a camera wrote an invalid one.
 _UPRIGHT = {
   2: Image.Transpose.FLIP_LEFT_RIGHT,
   3: Image.Transpose.ROTATE_180,
@@ -23,19 +23,19 @@ _UPRIGHT = {
   7: Image.Transpose.TRANSVERSE,
   8: Image.Transpose.ROTATE_90,
 }
-_LUMINANCE = np.array([19_595, 38_470, 7_471])  # of 65,536: ITU-R 601, as Pillow has it
+_LUMINANCE = np.array([19_595, 38_470, 7_471])  # of 65,536: ITU-R 601, as in Pillow
 
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-  """What all images of a data set are brought to; by default they stay as they are."""
+  """The size and channels that all images of a data set are brought to; by default unchanged."""
 
-  side: int = 0  # of the square that each becomes, pixels; 0 keeps its size
-  fill: str = "crop"  # how it becomes a square: `crop` or `pad`, see `resized`
+  side: int = 0  # of the square that each image becomes, pixels; 0 keeps the size
+  fill: str = "crop"  # how the square is filled: `crop` or `pad`, see `resized`
   channels: int = 0  # 1 is grey, 3 RGB; 0 is RGB if any image is in colour
 
   def __str__(self) -> str:
-    """Part of the name of a cache file: "" for images as they are, else such as `-32-crop-grey`."""
+    """Suffix of the name of a cache file, such as `-32-crop-grey`; "" for unchanged images."""
     size = f"-{self.side}-{self.fill}" if self.side else ""
     return size + {0: "", 1: "-grey", 3: "-rgb"}[self.channels]
 
@@ -44,10 +44,10 @@ AS_IT_IS = Form()
 
 
 def decode_pictures(sources: Iterable[tuple[str, Source]], form: Form = AS_IT_IS) -> np.ndarray:
-  """Decodes images, brings them to a form and to one number of channels: uint8 [n, h, w, c].
+  """Decodes images and brings them to a form and a common number of channels: uint8 [n, h, w, c].
 
-  Each comes with what an error calls it. Raises ValueError where one cannot be decoded, or differs
-  from the first in its size.
+  `sources` are pairs of a name, for errors, and the image. Raises ValueError if one cannot be
+  decoded, or differs from the first in size.
   """
   pictures: list[np.ndarray] = []
   first = ""
@@ -58,33 +58,33 @@ def decode_pictures(sources: Iterable[tuple[str, Source]], form: Form = AS_IT_IS
       raise ValueError(f"{where}: {error}") from error
     pictures.append(in_form(picture[None], form)[0])
     first = first or where
-    sizes = ["x".join(map(str, one.shape[:2])) for one in (pictures[0], pictures[-1])]
+    sizes = ["x".join(map(str, image.shape[:2])) for image in (pictures[0], pictures[-1])]
     if sizes[0] != sizes[1]:
       raise ValueError(
         f"{where}: expected an image of {sizes[0]} pixels (height, width), as {first}, got"
         f" {sizes[1]}; train with config.data.resize=N, which brings all to NxN, or bring them to"
         " one size"
       )
-  most = max((picture.shape[2] for picture in pictures), default=1)
-  return np.stack([in_channels(picture, most) for picture in pictures])
+  max_channels = max((picture.shape[2] for picture in pictures), default=1)
+  return np.stack([in_channels(picture, max_channels) for picture in pictures])
 
 
 def decode_picture(source: Source) -> np.ndarray:
   """Decodes a PNG, JPEG, BMP, GIF or WebP image with Pillow: uint8 [h, w, c], c 1 or 3.
 
-  Photographs are brought upright, as their EXIF orientation says. What is transparent lies on
-  black. Black-and-white counts as grey, a palette and CMYK as colour. Raises ValueError of what is
-  broken, animated or deeper than 8 bits a channel.
+  Photographs are made upright by their EXIF orientation. Transparent pixels are blended with black.
+  Black-and-white counts as grey, a palette and CMYK as colour. Raises ValueError for images that
+  are broken, animated or have more than 8 bits a channel.
   """
   try:
     with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-      # Pillow cuts RGB of 16 bits to 8; what the file has is in its tiles until they are read.
+      # Pillow cuts RGB of 16 bits to 8; until the image is loaded, its tiles have the file's depth.
       depths = [str(tile[3]) for tile in getattr(image, "tile", ())]
-      # Other pictures of an MPO, as telephones write it, are previews or depths of the first.
+      # The other pictures of an MPO, a format of telephones, are previews or depths of the first.
       frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
-      image.load()  # Truncation shows here.
+      image.load()  # A truncated file raises here.
       orientation = image.getexif().get(ExifTags.Base.Orientation)
-  # Pillow reports broken files by all of these.
+  # Pillow raises any of these for broken files.
   except (OSError, SyntaxError, EOFError, ValueError, Image.DecompressionBombError) as error:
     raise ValueError(
       f"expected a whole image file, got one that Pillow cannot read ({error}); replace it"
@@ -96,7 +96,7 @@ def decode_picture(source: Source) -> np.ndarray:
     depth = " of 16 bits a channel" if is_deep else ""
     raise ValueError(
       f"expected a grey or colour image of 8 bits a channel, got mode {image.mode}{depth}; convert"
-      " it to grey or RGB of 8 bits, so that you choose what becomes white"
+      " it to grey or RGB of 8 bits, with a scale of your choice"
     )
   mode = "L" if image.mode in _GREY else "RGB"
   if image.has_transparency_data:
@@ -110,16 +110,16 @@ def decode_picture(source: Source) -> np.ndarray:
 
 
 def in_form(images: np.ndarray, form: Form) -> np.ndarray:
-  """Images [n, h, w, c], uint8 or float in [0, 1], of the form's channels and resized.
+  """Brings images [n, h, w, c], uint8 or float in [0, 1], to the channels and size of a form.
 
-  Raises ValueError where a stereo pair is to become grey or RGB.
+  Raises ValueError if a stereo pair is to become grey or RGB.
   """
   images = in_channels(images, form.channels)
   return resized(images, (form.side, form.side), form.fill) if form.side else images
 
 
 def in_channels(images: np.ndarray, channels: int) -> np.ndarray:
-  """Images [..., c] as grey (1), by their luminance, or RGB (3); 0 leaves them."""
+  """Images [..., c] as grey (1), by their luminance, or RGB (3); 0 leaves them unchanged."""
   if channels in (0, images.shape[-1]):
     return images
   if images.shape[-1] == 2:
@@ -136,11 +136,11 @@ def in_channels(images: np.ndarray, channels: int) -> np.ndarray:
 
 
 def resized(images: np.ndarray, size: tuple[int, int], fill: str) -> np.ndarray:
-  """Images [n, h, w, c], uint8 or float, in another height and width, pixels.
+  """Resizes images [n, h, w, c], uint8 or float, to a height and width in pixels.
 
   With `crop` the middle of an image fills the new shape; with `pad` the whole image lies in the
-  middle of black; with `stretch` its proportions change. Bilinear, and averaged over what a pixel
-  covers where images become smaller.
+  middle of black; with `stretch` its proportions change. Bilinear; where images shrink, a pixel is
+  averaged over the area that it covers.
   """
   if images.shape[1:3] == size:
     return images

@@ -1,4 +1,4 @@
-"""The config's data section, of a data set of images, as a frozen record: fields are the schema."""
+"""The data section of a config for images: each field declares a key and its bounds."""
 
 import dataclasses
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 from scae_jax.bounds import MAX_EXAMPLES, MAX_SIDE, Bound, between, one_of, zero_or
 from scae_jax.data.image_files import Form
 
-MIN_CROP = 8  # pixels; of less nobody could tell what it shows
+MIN_CROP = 8  # pixels; smaller images show nothing
 
 
 def _off_with_overlay(off: object) -> Bound:
@@ -28,9 +28,9 @@ GREY_OR_RGB = Bound("0, 1 (grey) or 3 (RGB)", lambda value, fields: value in (0,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataOptions:
-  """Which data set, and how an image becomes the model's input.
+  """The data set, and the steps from its images to the model's input.
 
-  Changes are in the order in which they are done to training images; 0 leaves one out. In
+  Augmentations are in the order in which they are applied to training images; 0 turns one off. In
   evaluation an image is resized and normalised, its middle is cut out, and it lies in the middle of
   the canvas.
   """
@@ -43,32 +43,32 @@ class DataOptions:
   affnist_dir: str
   # Side of the square that every image becomes as it is loaded, pixels.
   resize: Annotated[int, zero_or(between(MIN_CROP, MAX_SIDE))] = 0
-  resize_fill: Annotated[str, one_of("crop", "pad")] = "crop"  # see `pictures.resized`
+  resize_fill: Annotated[str, one_of("crop", "pad")] = "crop"  # see `image_files.resized`
   channels: Annotated[int, GREY_OR_RGB] = 0  # of every image; 0 is RGB if any is in colour
-  # Training examples that are held out as the split "validation", on which the run is then judged
-  # instead of the test split.
+  # Training examples that are held out as the split "validation", on which the run is then
+  # evaluated instead of the test split.
   num_validation: Annotated[int, between(0, MAX_EXAMPLES)]
   # Whether each image is brought to zero mean and unit variance; see `dataset.normalized`.
   normalize: Annotated[bool, _off_with_overlay(False)]
   # Side of the square that is cut out at random, pixels.
   crop: Annotated[int, zero_or(between(MIN_CROP, "canvas")), _off_with_overlay(0)]
-  # Up to this is added or subtracted, of normalised images in their standard deviations.
+  # Largest number added or subtracted; for normalised images in their standard deviations.
   brightness: Annotated[float, between(0, 1), _off_with_overlay(0)]
-  # The contrast is multiplied by a factor that differs from 1 by up to this.
+  # Largest difference from 1 of the factor that multiplies the contrast.
   contrast: Annotated[float, between(0, 1), _off_with_overlay(0)]
   max_rotation: Annotated[float, between(0, 180), _off_with_overlay(0)]  # degrees, either way
-  # The scales of x and y differ from 1 by up to this, each by its own number; 0.2 in affNIST.
+  # Largest difference from 1 of the scales of x and of y, drawn independently; 0.2 in affNIST.
   max_stretch: Annotated[float, between(0, 0.9), _off_with_overlay(0)]
   # Pixels to the right for each pixel down, either way; 0.2 in affNIST.
   max_shear: Annotated[float, between(0, 1), _off_with_overlay(0)]
   max_shift: Annotated[int, HALF_IN_VIEW]  # pixels, in each direction
   canvas: Annotated[int, between(1, MAX_SIDE)]  # side of the black square under an image, pixels
-  # Half the images of a training batch, each twice in succession and changed at random each time.
+  # A training batch has half the images, each twice in succession, augmented independently.
   two_views: Annotated[bool, _off_with_overlay(False)]
   # Two images of different classes are overlaid, in evaluation too; see `scae_jax.data.overlay`.
   overlay: bool
 
   @property
   def form(self) -> Form:
-    """What images are brought to as they are loaded."""
+    """The form that images are brought to when they are loaded."""
     return Form(self.resize, self.resize_fill, self.channels)

@@ -1,8 +1,8 @@
 """MultiMNIST: two images of different classes, overlaid (Sabour et al. 2017, section 6).
 
-Each image is shifted on its own, the two are added, and the sum is clipped to 1. For training,
-pairs are drawn anew in the jitted step; for evaluation there is one fixed set, of one pair for each
-test digit, where the paper has a thousand.
+Each image is shifted independently, the two are added, and the sum is clipped to 1. For training,
+pairs are drawn in the jitted step. For evaluation there is a fixed set, with one pair for each test
+digit; the paper has a thousand.
 
 A batch has `image` [b, h, w, c], the sum; `label` [b] and `other_label` [b], the classes of the
 first and of the second image; and `sources` [b, 2, h, w, c], the two images alone.
@@ -30,10 +30,10 @@ SEED = 0  # of the fixed pairs; not the run's, so that all runs are scored on th
 
 
 def overlay_arrays(split: Split) -> dict[str, np.ndarray]:
-  """What `overlay_training_batch` draws from; ValueError if all images are of one class.
+  """The arrays that `overlay_training_batch` takes; ValueError if all images are of one class.
 
-  `image` and `label` of the split; `order` int32 [n], all indices, class after class; and `starts`
-  int32 [largest label + 2], where each class starts in them, and the last one ends.
+  They are `image` and `label` of the split; `order` int32 [n], all indices sorted by class; and
+  `starts` int32 [largest label + 2], the place in `order` where each class starts, and the end.
   """
   labels = split.labels
   if np.all(labels == labels[0]):
@@ -47,11 +47,12 @@ def overlay_arrays(split: Split) -> dict[str, np.ndarray]:
 
 
 def fixed_overlays(split: Split, max_shift: int) -> dict[str, np.ndarray]:
-  """What `overlay_evaluation_batch` composes: every image once as the first, with its partner.
+  """The arrays that `overlay_evaluation_batch` takes: each image is the first of one pair.
 
-  `image` and `label` of the split; `partner` int32 [n], the index of the second image, uniform over
-  those of other classes; `shifts` int32 [n, 2, 2], of the first and the second image, down and to
-  the right, pixels. Raises ValueError if all images are of one class. A fixed function.
+  They are `image` and `label` of the split; `partner` int32 [n], the index of the second image,
+  uniform over those of other classes; `shifts` int32 [n, 2, 2], of the first and the second image,
+  down and to the right, pixels. They depend on the arguments alone. Raises ValueError if all images
+  are of one class.
   """
   generator = np.random.RandomState(SEED)
   partner = _partners(overlay_arrays(split), split.labels, functools.partial(generator.randint, 0))
@@ -68,12 +69,12 @@ def overlay_training_batch(
 ) -> dict[str, Array]:
   """Overlays each example with another, uniform over the training images of other classes.
 
-  Takes the arrays of `overlay_arrays`, on the device, and the indices of the first images.
+  `train` has the arrays of `overlay_arrays`, on the device; `indices` are of the first images.
   """
   partner_key, *shift_keys = jax.random.split(key, 3)
   draw = functools.partial(jax.random.randint, partner_key, indices.shape, 0)
   partner = _partners(train, train["label"][indices], draw)
-  shifts = [random_shifts(each, len(indices), options.max_shift) for each in shift_keys]
+  shifts = [random_shifts(shift_key, len(indices), options.max_shift) for shift_key in shift_keys]
   return _overlay(train, (indices, partner), shifts, options.canvas, options.max_shift)
 
 
@@ -83,37 +84,37 @@ def overlay_evaluation_batch(
 ) -> dict[str, Array]:
   """Overlays each example with its partner, from the arrays of `fixed_overlays`, on the device.
 
-  The largest shift is the one that these were drawn with.
+  `max_shift` is the one that the shifts were drawn with.
   """
   shifts = split["shifts"][indices]
-  both = (indices, split["partner"][indices])
-  return _overlay(split, both, [shifts[:, 0], shifts[:, 1]], canvas, max_shift)
+  pairs = (indices, split["partner"][indices])
+  return _overlay(split, pairs, [shifts[:, 0], shifts[:, 1]], canvas, max_shift)
 
 
 def _partners(arrays: Mapping[str, Any], labels: Any, draw: Callable[[Any], Any]) -> Any:
-  """An example of another class for each label; `draw` gives whole numbers below others."""
+  """The index of an example of another class for each label; `draw(n)` gives integers below n."""
   first, end = arrays["starts"][labels], arrays["starts"][labels + 1]
   draws = draw(len(arrays["order"]) - (end - first))
-  # Examples are sorted by class: those of other classes stand before and after these two places.
+  # `order` is sorted by class: examples of other classes are before `first` and from `end` on.
   return arrays["order"][draws + (draws >= first) * (end - first)]
 
 
 def _overlay(
   split: Mapping[str, Array],
-  both: tuple[Array, Array],
+  pairs: tuple[Array, Array],
   shifts: list[Array],
   canvas: int,
   max_shift: int,
 ) -> dict[str, Array]:
-  """A batch of the examples `both` [b], shifted by `shifts` [b, 2] each."""
-  centred = (centre_on_canvas(split["image"][rows], canvas, max_shift) for rows in both)
+  """A batch of overlaid pairs of examples, indices [b] each, shifted by `shifts` [b, 2] each."""
+  centred = (centre_on_canvas(split["image"][rows], canvas, max_shift) for rows in pairs)
   first, second = (
     to_unit_range(shift_on_canvas(image, shift, canvas))
     for image, shift in zip(centred, shifts, strict=True)
   )
   return {
     "image": jnp.minimum(first + second, 1.0),
-    "label": split["label"][both[0]],
-    "other_label": split["label"][both[1]],
+    "label": split["label"][pairs[0]],
+    "other_label": split["label"][pairs[1]],
     "sources": jnp.stack([first, second], axis=1),
   }

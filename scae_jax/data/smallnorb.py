@@ -4,9 +4,9 @@ smallnorb                   its own train and test split, by toy
 smallnorb:novel_azimuth     trained on the azimuths 300, 320, 340, 0, 20 and 40 degrees
 smallnorb:novel_elevation   trained on the three lowest of nine elevations
 
-Images are those of both cameras, as two channels, averaged to 48x48 pixels. Of the splits by
-viewpoint, "train" has the training toys at the viewpoints trained on, "test" the test toys at all
-others, and "familiar" the test toys at the viewpoints trained on.
+The images of both cameras are two channels, averaged to 48x48 pixels. With a split by viewpoint,
+"train" has the training toys at the viewpoints for training, "test" the test toys at all others,
+and "familiar" the test toys at the viewpoints for training.
 """
 
 import pathlib
@@ -21,8 +21,7 @@ SIDE = 48  # pixels
 _LABELS = ("label_category", "label_azimuth", "label_elevation")
 KEYS = ("image", *_LABELS)  # of one camera
 
-
-# Place in `_LABELS` of the angle that divides, and its values that are trained on.
+# The angle that divides, as an index of `_LABELS`, and its values that are for training.
 DIVISIONS = {
   "novel_azimuth": (1, (15, 16, 17, 0, 1, 2)),  # in units of 20 degrees
   "novel_elevation": (2, (0, 1, 2)),  # from 30 degrees up, in units of 5
@@ -32,11 +31,10 @@ DIVISIONS = {
 def decode_smallnorb(
   source: TfdsSet, folder: pathlib.Path, division: str, form: Form = AS_IT_IS
 ) -> Dataset:
-  """Decodes the prepared version in a folder, halves the images, brings them to a form, and divides
-  them as it is asked.
+  """Decodes the prepared version in a folder, halves the images, and divides them by viewpoint.
 
-  The division is one of `DIVISIONS`, or "" for the set's own splits. Raises ValueError as
-  `read_records` does, and of images that are not 96x96.
+  The division is one of `DIVISIONS`, or "" for the set's own splits; images are then brought to the
+  form. Raises ValueError as `read_records` does, and if images are not 96x96.
   """
   full_name = f"smallnorb:{division}" if division else "smallnorb"
   class_names, left = read_records(source, folder, KEYS)
@@ -65,7 +63,7 @@ def decode_smallnorb(
 
 
 def halve(images: np.ndarray) -> np.ndarray:
-  """Means over squares of 2x2 pixels of uint8 [n, 2h, 2w, c], to the nearest, halves up."""
+  """Means over squares of 2x2 pixels of uint8 [n, 2h, 2w, c], rounded, halves up."""
   num_images, height, width, channels = images.shape
   squares = images.reshape(num_images, height // 2, 2, width // 2, 2, channels)
   return ((squares.sum(axis=(2, 4), dtype=np.uint16) + 2) // 4).astype(np.uint8)

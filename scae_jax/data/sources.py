@@ -46,14 +46,14 @@ def load_dataset(
   """Loads a data set into host memory, its images brought to a form.
 
   The name is `digits`, `folder`, the dotted path of a function that returns a `Dataset`, or a TFDS
-  name: `mnist`, `mnist:3.0.1`, `cifar10_corrupted/fog_1`, `smallnorb:novel_azimuth`. `data_dir` is
-  for `folder` the folder of images; for a function its one argument, where it is not ""; for TFDS
-  sets the folder of prepared sets, "" for `$TFDS_DATA_DIR` or else `~/tensorflow_datasets`.
+  name: `mnist`, `mnist:3.0.1`, `cifar10_corrupted/fog_1`, `smallnorb:novel_azimuth`. `data_dir` is,
+  for `folder`, the folder of images; for a function, its only argument, left out if ""; for TFDS
+  sets, the folder of prepared sets, "" for `$TFDS_DATA_DIR` or else `~/tensorflow_datasets`.
 
   Images of folders and of TFDS are decoded once and kept in `cache_folder(cache_dir)`. A TFDS set
-  that is not prepared under `data_dir` is read from the newest version there, which needs no TFDS.
+  that is not prepared under `data_dir` is read from its newest cache file, without TFDS.
 
-  Raises ValueError if the name is unknown, the data set is not usable, the function fails, or the
+  Raises ValueError if the name is unknown, the data set is unusable, the function fails, or the
   data set is not prepared; the message then has the commands that prepare it.
   """
   data_dir = os.path.expanduser(data_dir)
@@ -69,7 +69,7 @@ def load_dataset(
       return dataclasses.replace(dataset, path=str(listing.root))
     if is_dotted(name):
       path = f"{name}({data_dir!r})" if data_dir else name
-      dataset = brought_to(_call(name, data_dir), form)
+      dataset = brought_to(_call_source(name, data_dir), form)
       return dataclasses.replace(dataset, path=path, has_known_name=False)
     path = os.path.abspath(data_dir) if data_dir else ""
     dataset = _load_tfds(name, data_dir, cache_folder(cache_dir), form)
@@ -77,9 +77,9 @@ def load_dataset(
 
 
 def preview(name: str, data_dir: str, cache_dir: str, form: Form = AS_IT_IS) -> Preview | None:
-  """What can be told of a data set without decoding its images; of a folder, by its first image.
+  """The facts of a data set that are known without decoding it; of a folder, by its first image.
 
-  None where that is nothing, or the images are decoded already. Raises as `load_dataset` does.
+  None if there are none, or if the images are already decoded. Raises as `load_dataset` does.
   """
   if name == "digits" or is_dotted(name):
     return None
@@ -89,33 +89,35 @@ def preview(name: str, data_dir: str, cache_dir: str, form: Form = AS_IT_IS) -> 
     first = next(itertools.chain(*by_class.values()))
     picture = decode_pictures([(f"data set 'folder', file {first}", first)], form)
     height, width, channels = picture.shape[1:]
-    # Grey where the first image is: another one may be in colour.
+    # If the first image is grey, the channels are unknown: another one may be in colour.
     channels = form.channels or (3 if channels == 3 else 0)
     return Preview(name, tuple(by_class), ("train", "test"), channels, (height, width))
-  found = _find_tfds(name, data_dir)
-  if found.folder is None or (cache_folder(cache_dir) / found.cache_file(form)).is_file():
+  tfds_set = _find_tfds(name, data_dir)
+  if tfds_set.folder is None or (cache_folder(cache_dir) / tfds_set.cache_file(form)).is_file():
     return None
-  if found.source.builder != "smallnorb":
-    told = preview_prepared(found.source, found.folder)
-    shape = (form.side, form.side) if form.side else told.image_shape
-    return dataclasses.replace(told, channels=form.channels or told.channels, image_shape=shape)
-  names = preview_prepared(found.source, found.folder, SMALLNORB_KEYS).class_names
-  splits = ("train", "test", "familiar") if found.division else ("train", "test")
-  return Preview(found.full_name, names, splits, channels=2, image_shape=(SIDE, SIDE))
+  if tfds_set.source.builder != "smallnorb":
+    description = preview_prepared(tfds_set.source, tfds_set.folder)
+    shape = (form.side, form.side) if form.side else description.image_shape
+    return dataclasses.replace(
+      description, channels=form.channels or description.channels, image_shape=shape
+    )
+  names = preview_prepared(tfds_set.source, tfds_set.folder, SMALLNORB_KEYS).class_names
+  splits = ("train", "test", "familiar") if tfds_set.division else ("train", "test")
+  return Preview(tfds_set.full_name, names, splits, channels=2, image_shape=(SIDE, SIDE))
 
 
 def is_dotted(name: str) -> bool:
-  """Whether a name is the path of a function, `package.module.function`, which is code to run."""
+  """Whether a name is the dotted path of a function, `package.module.function`."""
   return re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", name) is not None
 
 
-def _call(path: str, data_dir: str) -> Dataset:
-  """What the function of a dotted path returns."""
+def _call_source(path: str, data_dir: str) -> Dataset:
+  """Calls the function of a dotted path, and returns its data set."""
   module, _, function = path.rpartition(".")
   try:
     source = getattr(importlib.import_module(module), function)
     dataset = source(data_dir) if data_dir else source()
-  except Exception as error:  # it is the user's code: anything may be wrong with it
+  except Exception as error:  # the user's code may raise anything
     raise ValueError(
       f"expected a function that returns a Dataset and takes config.data.dir where that is set, got"
       f" {type(error).__name__}: {error}"
@@ -125,21 +127,21 @@ def _call(path: str, data_dir: str) -> Dataset:
   return dataset
 
 
-class _FoundTfds(NamedTuple):
-  """A name of TFDS, read, and where the set lies."""
+class _LocatedSet(NamedTuple):
+  """A parsed TFDS name, and the folder of the prepared set."""
 
   source: TfdsSet
   folder: pathlib.Path | None  # of the prepared version; None if there is none
   full_name: str
   division: str  # of smallNORB, "" for its own splits
-  stem: str  # what its cache files are called, without their version
+  stem: str  # name of its cache files, without form and version
 
   def cache_file(self, form: Form) -> str:
     return f"{self.stem}{form}-{self.folder.name}.npz" if self.folder else ""
 
 
-def _find_tfds(name: str, data_dir: str) -> _FoundTfds:
-  """Reads a name and looks for the prepared set; ValueError of a name that cannot be."""
+def _find_tfds(name: str, data_dir: str) -> _LocatedSet:
+  """Parses a name and looks for the prepared set; ValueError if the name is invalid."""
   match = _TFDS_NAME.fullmatch(name)
   if match is None or (match[4] is not None and match[1] != "smallnorb"):
     raise ValueError(f"expected the name of a data set, got {name!r}; {_VALID_NAMES}")
@@ -149,37 +151,37 @@ def _find_tfds(name: str, data_dir: str) -> _FoundTfds:
   stem = full_name.replace("/", "-")
   if source.builder == "smallnorb":
     if division not in (None, *DIVISIONS):
-      names = ("smallnorb", *(f"smallnorb:{each}" for each in DIVISIONS))
+      names = ("smallnorb", *(f"smallnorb:{viewpoint_split}" for viewpoint_split in DIVISIONS))
       raise ValueError(f"expected one of {', '.join(map(repr, names))}, got {name!r}; correct it")
     full_name = f"smallnorb:{division}" if division else "smallnorb"
-    # Not the file name that images in full size would have.
+    # With the side, because a file without it would have images in full size.
     stem = f"smallnorb-{SIDE}" + (f"-{division}" if division else "")
-  return _FoundTfds(source, source.prepared(), full_name, division or "", stem)
+  return _LocatedSet(source, source.prepared(), full_name, division or "", stem)
 
 
 def _load_tfds(name: str, data_dir: str, cache: pathlib.Path, form: Form) -> Dataset:
-  """Reads what is prepared, or else the newest cache file of it."""
-  found = _find_tfds(name, data_dir)
-  source, folder, full_name, division, stem = found
+  """Reads the prepared set or else its newest cache file."""
+  tfds_set = _find_tfds(name, data_dir)
+  source, folder, full_name, division, stem = tfds_set
   if folder is not None:
     decode = functools.partial(decode_prepared, form=form)
     if source.builder == "smallnorb":
       decode = functools.partial(decode_smallnorb, division=division, form=form)
     fingerprint = (folder / "dataset_info.json").read_text(errors="replace")
-    path = cache / found.cache_file(form)
+    path = cache / tfds_set.cache_file(form)
     return load_or_build(path, full_name, fingerprint, lambda: decode(source, folder))
   dataset = newest_cached(cache, f"{stem}{form}", source.version, full_name)
-  if dataset is None:  # images of one size are cached as they are, too
+  if dataset is None:  # a cache file of the images as they are will do, too
     dataset = newest_cached(cache, stem, source.version, full_name)
     if dataset is None:
-      raise ValueError(_absent(source, cache))
+      raise ValueError(_not_prepared(source, cache))
     dataset = brought_to(dataset, form)
   logging.info("%s is not prepared in %s: read from %s.", full_name, source.root, cache)
   return dataset
 
 
-def _absent(source: TfdsSet, cache: pathlib.Path) -> str:
-  looked = (
+def _not_prepared(source: TfdsSet, cache: pathlib.Path) -> str:
+  searched = (
     f"expected {source.builder!r} prepared by TFDS in {source.root} (config.data.dir or "
     f"TFDS_DATA_DIR) or cached in {cache}, got neither"
   )
@@ -194,5 +196,5 @@ def _absent(source: TfdsSet, cache: pathlib.Path) -> str:
     if source.builder not in catalogue:
       similar = difflib.get_close_matches(source.builder.lower(), ["digits", "folder", *catalogue])
       hint = f"did you mean {' or '.join(map(repr, similar))}? " if similar else ""
-      return f"unknown data set {str(source)!r}: {looked}; {hint}{_VALID_NAMES}"
-  return f"data set {str(source)!r} is not prepared: {looked}; {remedy}"
+      return f"unknown data set {str(source)!r}: {searched}; {hint}{_VALID_NAMES}"
+  return f"data set {str(source)!r} is not prepared: {searched}; {remedy}"

@@ -1,7 +1,7 @@
-"""Image sets of TFDS that are prepared in array_record, which needs no TensorFlow to be read.
+"""Image sets of TFDS prepared as array_record, which can be read without TensorFlow.
 
-A prepared set lies in `<data_dir>/<builder>[/<config>]/<version>`. It is found by its files alone,
-so that a start from the cache does not import TFDS, which takes a second.
+A prepared set is in `<data_dir>/<builder>[/<config>]/<version>`. It is found by its files alone, so
+that reading from the cache does not import TFDS, which takes a second.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclasses.dataclass(frozen=True)
 class TfdsSet:
-  """A name such as `mnist:3.0.1` or `cifar10_corrupted/fog_1`, and where it is looked for."""
+  """A name such as `mnist:3.0.1` or `cifar10_corrupted/fog_1`, and the folder of prepared sets."""
 
   builder: str
-  config: str  # "" where there is none
+  config: str  # "" if there is none
   version: str  # major.minor.patch, "" for the newest
   root: pathlib.Path  # of prepared sets, TFDS's `data_dir`
 
@@ -50,7 +50,7 @@ class TfdsSet:
     )
 
   def prepared(self) -> pathlib.Path | None:
-    """The folder of the newest version that is prepared, of the default config if none is named."""
+    """The folder of the newest prepared version, of the default config if none is named."""
     folder = self.root / self.unversioned
     if not self.config and not _versions(folder):
       folder /= self._default_config(folder)
@@ -59,11 +59,11 @@ class TfdsSet:
     return folder / newest if newest else None
 
   def _default_config(self, folder: pathlib.Path) -> str:
-    """The config to read when none is named; "" when none is prepared, ValueError of several."""
+    """The config to read if none is named; "" if none is prepared, ValueError if ambiguous."""
     configs = sorted(path.name for path in folder.glob("*") if _versions(path))
     try:
       recorded = json.loads((folder / ".config" / "metadata.json").read_text())["defaultConfigName"]
-    except (OSError, ValueError, KeyError, TypeError):  # there is none, or none that can be read
+    except (OSError, ValueError, KeyError, TypeError):  # it is missing or damaged
       recorded = ""
     if recorded in configs:
       return recorded
@@ -76,12 +76,12 @@ class TfdsSet:
 
 
 def _versions(folder: pathlib.Path) -> list[str]:
-  found = (path.parent.name for path in folder.glob("*/dataset_info.json"))
-  return [version for version in found if _VERSION.fullmatch(version)]
+  versions = (path.parent.name for path in folder.glob("*/dataset_info.json"))
+  return [version for version in versions if _VERSION.fullmatch(version)]
 
 
 def tfds_folder(data_dir: str) -> pathlib.Path:
-  """The folder given, else `$TFDS_DATA_DIR`, else TFDS's default; ValueError of a remote one."""
+  """`data_dir`, else `$TFDS_DATA_DIR`, else TFDS's default; ValueError if it is remote."""
   folder = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
   if "://" in folder:
     raise ValueError(
@@ -102,8 +102,8 @@ def decode_prepared(source: TfdsSet, folder: pathlib.Path, form: Form) -> Datase
 
 
 def preview_prepared(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...] = ()) -> Preview:
-  """What the description of a prepared set says; raises as `read_records` does."""
-  prepared = _open(source, folder, keys)
+  """The facts in the description of a prepared set; raises as `read_records` does."""
+  prepared = _open_prepared(source, folder, keys)
   image, label = (prepared.features[key] for key in prepared.keys[:2])
   height, width, channels = (size or 0 for size in image.shape)
   names = tuple(label.names)
@@ -113,31 +113,31 @@ def preview_prepared(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...
 def read_records(
   source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...] = (), form: Form = AS_IT_IS
 ) -> tuple[tuple[str, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
-  """Decodes the splits 'train' and 'test' ('validation' where there is no 'test') of one version.
+  """Decodes the splits 'train' and 'test' of one version ('validation' if there is no 'test').
 
-  The keys are the names of the image and of the labels to read; () stands for the supervised pair
-  that the set declares, or else its only image and its only class label. Returns class names of the
-  first label; and by split images uint8 [n, h, w, c], brought to a form, and labels int32
-  [n, number of labels]. Raises ValueError where TFDS is not installed, and of files or features
-  that cannot be read or used.
+  `keys` are the names of the image and of the labels to read; () stands for the supervised pair
+  that the set declares, or else its only image and its only class label. Returns the class names of
+  the first label and, by split, images uint8 [n, h, w, c], brought to a form, and labels int32
+  [n, number of labels]. Raises ValueError if TFDS is not installed, or if files or features cannot
+  be read or used.
   """
-  tfds, builder, features, keys, test = _open(source, folder, keys)
+  tfds, builder, features, keys, test = _open_prepared(source, folder, keys)
   where = f"data set {str(source)!r}"
-  # Pillow decodes here what TFDS would decode by whatever library is installed.
+  # Pillow decodes the images: TFDS would use any library that happens to be installed.
   images = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
   decoders = {key: tfds.decode.SkipDecoding() for key in images}
-  # Where nothing else is asked for, as many channels as the set declares.
+  # By default the number of channels is the one that the set declares.
   form = dataclasses.replace(form, channels=form.channels or features[keys[0]].shape[-1])
   splits = {}
   for name, stored in (("train", "train"), ("test", test)):
-    with _whole_files(source, folder):
+    with _damage_as_value_error(source, folder):
       records = builder.as_data_source(split=stored, decoders=decoders)
-      # In one call: read one by one, each record wakes other threads, and waits for them.
+      # All in one call: single reads would each wake other threads and wait for them.
       rows = [[row[key] for key in keys] for row in records.__getitems__(range(len(records)))]
-      pictures = [bytes(row[0]) for row in rows]  # of a damaged file some are None
+      pictures = [bytes(row[0]) for row in rows]  # in a damaged file some are None
       labels = np.array([row[1:] for row in rows], np.int32)
-    named = [(f"{where}, split {stored!r}, example {i}", one) for i, one in enumerate(pictures)]
-    splits[name] = decode_pictures(named, form), labels
+    sources = [(f"{where}, split {stored!r}, example {i}", data) for i, data in enumerate(pictures)]
+    splits[name] = decode_pictures(sources, form), labels
   return tuple(features[keys[1]].names), splits
 
 
@@ -148,10 +148,10 @@ class _Prepared(NamedTuple):
   builder: Any
   features: dict[str, Any]  # by key
   keys: tuple[str, ...]  # of the image and the labels
-  test: str  # the split that stands for "test"
+  test: str  # the stored split that is used as "test"
 
 
-def _open(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...]) -> _Prepared:
+def _open_prepared(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...]) -> _Prepared:
   """Reads the description of a prepared set, and checks it; see `read_records`."""
   where = f"data set {str(source)!r}"
   try:
@@ -163,19 +163,19 @@ def _open(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...]) -> _Prep
       "this data set from another machine into the cache folder"
     ) from error
 
-  with _whole_files(source, folder):
-    described = json.loads((folder / "features.json").read_text(encoding="utf-8"))
-  _refuse_code(where, described)
-  with _whole_files(source, folder):
+  with _damage_as_value_error(source, folder):
+    description = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+  _refuse_code(where, description)
+  with _damage_as_value_error(source, folder):
     builder: Any = tfds.builder_from_directory(str(folder))
     info = builder.info
     features = dict(info.features)
-    formats = [one.value for one in (info.file_format, *info.alternative_file_formats)]
+    formats = [kind.value for kind in (info.file_format, *info.alternative_file_formats)]
     filled = {name for name, split in info.splits.items() if split.num_examples}
   if READABLE_FORMAT not in formats:
     raise ValueError(
       f"{where}: expected records in the format {READABLE_FORMAT!r}, got {', '.join(formats)}, "
-      f"which cannot be read without TensorFlow; {_again(source, folder)}"
+      f"which cannot be read without TensorFlow; {_prepare_again(source, folder)}"
     )
   keys = keys or _supervised_pair(tfds, where, features, info.supervised_keys)
   _check_features(where, features, keys)
@@ -189,31 +189,31 @@ def _open(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...]) -> _Prep
 
 
 @contextlib.contextmanager
-def _whole_files(source: TfdsSet, folder: pathlib.Path) -> Iterator[None]:
-  """What TFDS and array_record raise of damaged files is of many types."""
+def _damage_as_value_error(source: TfdsSet, folder: pathlib.Path) -> Iterator[None]:
+  """Turns errors of TFDS and array_record, which are of many types, into ValueError."""
   try:
     yield
   except Exception as error:
     raise ValueError(
       f"data set {str(source)!r}: expected whole TFDS files, got {type(error).__name__}: {error}; "
-      f"{_again(source, folder)}"
+      f"{_prepare_again(source, folder)}"
     ) from error
 
 
-def _again(source: TfdsSet, folder: pathlib.Path) -> str:
+def _prepare_again(source: TfdsSet, folder: pathlib.Path) -> str:
   return f"remove {folder} and prepare it again:\n{source.prepare_commands}"
 
 
 def _supervised_pair(
   tfds: types.ModuleType, where: str, features: dict[str, Any], declared: Any
 ) -> tuple[str, str]:
-  """Names of the image and label features; raises ValueError when there is no one pair."""
-  pair = []
+  """Names of the image and the label feature; ValueError if they are ambiguous or missing."""
+  candidates = []
   for i, kind in enumerate((tfds.features.Image, tfds.features.ClassLabel)):
-    found = [key for key, value in features.items() if isinstance(value, kind)]
+    keys_of_kind = [key for key, value in features.items() if isinstance(value, kind)]
     has_pair = isinstance(declared, tuple) and len(declared) == 2
-    pair.append([declared[i]] if has_pair and declared[i] in found else found)
-  images, labels = pair
+    candidates.append([declared[i]] if has_pair and declared[i] in keys_of_kind else keys_of_kind)
+  images, labels = candidates
   if len(images) != 1 or len(labels) != 1:
     raise ValueError(
       f"{where}: expected one image and one class label, got {len(images)} and {len(labels)} among "
@@ -238,28 +238,32 @@ def _check_features(where: str, features: dict[str, Any], keys: tuple[str, ...])
     )
 
 
-def _refuse_code(where: str, described: Any) -> None:
+def _refuse_code(where: str, description: Any) -> None:
   """Raises ValueError if TFDS would import a module that is not its own.
 
-  TFDS imports what the folder names as classes of features, and the folder may be somebody else's.
+  TFDS imports the classes that features.json names, and the folder may come from somebody else.
   """
-  rest = [described]
-  while rest:
-    value = rest.pop()
-    rest += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+  remaining = [description]
+  while remaining:
+    value = remaining.pop()
+    if isinstance(value, dict):
+      remaining += value.values()
+    elif isinstance(value, list):
+      remaining += value
     names = [value.get("pythonClassName"), value.get("type")] if isinstance(value, dict) else []
     for name in names:
       if isinstance(name, str) and "." in name and not name.startswith("tensorflow_datasets."):
         raise ValueError(
           f"{where}: expected only classes of tensorflow_datasets in features.json, got {name!r}, "
-          "which is code of elsewhere; save the images by class and load them as data.name='folder'"
+          "which is code from outside TFDS; save the images by class and load them as "
+          "data.name='folder'"
         )
 
 
 def import_tfds() -> types.ModuleType:
-  """TFDS; ImportError if it or the package that it reads records with is not installed."""
-  # On a cache miss only: a machine with a cache file needs neither.
-  importlib.import_module("array_record")  # or TFDS misses it in the middle of a set
+  """Imports TFDS; ImportError if it or array_record, its reader of records, is not installed."""
+  # Imported only if there is no cache file, which needs neither package.
+  importlib.import_module("array_record")  # here, because TFDS would import it only while it reads
   import tensorflow_datasets
 
   return tensorflow_datasets

@@ -1,11 +1,11 @@
-"""Data sets to score on: test digits moved by known maps, affNIST, or any data set as it is.
+"""Data sets to score on: test images moved by known maps, affNIST, or any data set as it is.
 
 affnist                  the official test files, where their folder is given; else `affine_mnist`
-affine_<name>            each test image of <name> under a map of its own, drawn as affNIST's are
-rotated_<name>:35        all turned by 35 degrees, counter-clockwise as one sees them
+affine_<name>            each test image of <name> under its own map, drawn as in affNIST
+rotated_<name>:35        all rotated by 35 degrees, counter-clockwise as the picture is seen
 rotated_<name>:-20..20   each by its own angle, uniform in this range
-translated_<name>:3      all moved by 3 pixels to the right and 3 down
-translated_<name>:3,-2   by 3 to the right and 2 up
+translated_<name>:3      all shifted by 3 pixels to the right and 3 down
+translated_<name>:3,-2   all by 3 to the right and 2 up
 translated_<name>:-6..6  each by its own whole numbers of pixels in this range; also :-6..6,0
 """
 
@@ -31,7 +31,7 @@ from scae_jax.data.sources import load_dataset, preview
 from scae_jax.waiting import waiting
 
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
-# `rotated` gives each split its own seed: splits do not share their angles.
+# Seeds of `rotated`: each split has its own, so that splits do not share their angles.
 _SEEDS = {"test": SEED, "train": SEED + 1, "validation": SEED + 2, "familiar": SEED + 3}
 _EXPECTED = {
   "rotated": "degrees, as in rotated_mnist:35, or a range, as in rotated_mnist:-20..20",
@@ -43,12 +43,12 @@ _RANGE = re.compile(rf"({_NUMBER})(?:\.\.({_NUMBER}))?")
 
 
 class _Request(NamedTuple):
-  """A name, read."""
+  """A parsed name of a moved data set."""
 
   kind: str  # `affine`, `rotated` or `translated`
   source: str  # the data set whose test images are moved
-  moves: str  # how, as it was written; "" for affine
-  ranges: list[tuple[float, float]]  # least and most, of each number that is drawn
+  moves: str  # the text after the colon; "" for affine
+  ranges: list[tuple[float, float]]  # least and largest of each number that is drawn
 
   @property
   def name(self) -> str:
@@ -56,19 +56,19 @@ class _Request(NamedTuple):
 
 
 def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalDataset:
-  """Loads what a model that was trained with these options is to be scored on.
+  """Loads a data set to score a model on that was trained with these options.
 
-  The name is one of the above, or any that `load_dataset` takes, looked for in `data_dir` or, where
-  that is empty, in the folder of the options. Sets that are drawn take the test split that they
-  name, and are always the same.
+  The name is one of the above, or any that `load_dataset` takes, looked for in `data_dir` or, if
+  that is empty, in the folder of the options. Moved sets are made from the test split of the named
+  set, and are always the same.
 
-  Images, but affNIST's, are first brought to the form of the options (`resize`, `channels`). Moved
-  images are drawn on a square of `options.canvas` pixels a side, `affine_mnist` at affNIST's
-  40 where the canvas is larger. The middle `crop` x `crop` pixels are cut out of every image but
-  affNIST's before it is moved. Normalisation uses the whole, unmoved image.
+  Images are first brought to the form of the options (`resize`, `channels`), and their middle
+  `crop` x `crop` pixels are cut out; affNIST's files keep their size. Moved images are drawn on a
+  square of `options.canvas` pixels a side, `affine_mnist` on affNIST's 40 if the canvas is larger.
+  Normalisation uses the whole, unmoved image.
 
-  Raises ValueError as `load_dataset` or `load_affnist` does, and for a range that is none, a canvas
-  too small for affNIST or its ink, or images smaller than the crop.
+  Raises ValueError as `load_dataset` or `load_affnist` does, and for an invalid range, a canvas too
+  small for affNIST or its ink, or images smaller than the crop.
   """
   canvas, normalize = options.canvas, options.normalize
   if name == "affnist" and options.affnist_dir:
@@ -77,7 +77,7 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
       official = affnist.load_affnist(options.affnist_dir)
     official = brought_to(official, Form(channels=options.channels))
     return normalized(official) if normalize else official
-  request = _read("affine_mnist" if name == "affnist" else name)
+  request = _parse("affine_mnist" if name == "affnist" else name)
   source = name if request is None else request.source
   dataset = load_dataset(source, data_dir or options.dir, options.cache_dir, options.form)
   _check_crop(dataset, options.crop)
@@ -88,37 +88,39 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
   is_affnist = request.name == "affine_mnist"
   side = min(canvas, affnist.SIDE) if is_affnist else canvas
   with waiting("moving the images"):
-    test, notes = _moved(request, dataset.splits["test"], side, SEED)
+    test, notes = _move_images(request, dataset.splits["test"], side, SEED)
   notes = tuple(f"{request.name}: {note}" for note in notes)
   return EvalDataset(request.name, dataset.class_names, {"test": test}, notes, path=dataset.path)
 
 
 def preview_scored(name: str, options: DataOptions, data_dir: str = "") -> Preview | None:
-  """What can be told of a data set before it is loaded to score on; see `sources.preview`.
+  """The facts of a data set known before `load_scored` loads it; see `sources.preview`.
 
-  Of images that will be moved or cropped, the size is not told. Raises what `load_scored` would,
-  as far as that is known.
+  The size of images that will be moved or cropped is left unknown. Raises the errors of
+  `load_scored` that can be known by then.
   """
   if name == "affnist" and options.affnist_dir:
     _check_canvas_of_affnist(options.canvas)
     return Preview(name, affnist.CLASS_NAMES, ("test",), 1, (affnist.SIDE, affnist.SIDE))
-  request = _read("affine_mnist" if name == "affnist" else name)
+  request = _parse("affine_mnist" if name == "affnist" else name)
   source = name if request is None else request.source
   with waiting(f"looking at {source}"):
-    found = preview(source, data_dir or options.dir, options.cache_dir, options.form)
-  if found and found.image_side:
-    _check_crop(found, options.crop)
+    source_preview = preview(source, data_dir or options.dir, options.cache_dir, options.form)
+  if source_preview and source_preview.image_side:
+    _check_crop(source_preview, options.crop)
   if request is not None:
-    known = found or Preview(source, (), ())
-    return dataclasses.replace(known, name=request.name, splits=("test",), image_shape=(0, 0))
-  return dataclasses.replace(found, image_shape=(0, 0)) if found and options.crop else found
+    facts = source_preview or Preview(source, (), ())
+    return dataclasses.replace(facts, name=request.name, splits=("test",), image_shape=(0, 0))
+  if source_preview and options.crop:
+    return dataclasses.replace(source_preview, image_shape=(0, 0))
+  return source_preview
 
 
 def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
-  """Every image of a data set rotated by an angle of its own, for models to be fitted and scored.
+  """A data set with every image rotated by its own angle, for fitting and scoring.
 
-  Angles are uniform up to this many degrees, 0 to 180 or ValueError, in either direction, and the
-  same at every call. The name, and the test split, are those of `rotated_<name>:-degrees..degrees`.
+  Angles are uniform up to `degrees` in either direction, 0 to 180 or ValueError, and the same at
+  every call. The name and the test split are those of `rotated_<name>:-degrees..degrees`.
   """
   if not 0 <= degrees <= 180:
     raise ValueError(f"expected to rotate by 0 to 180 degrees, got {degrees:g}")
@@ -126,8 +128,8 @@ def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
   request = _Request("rotated", dataset.name, moves, [(-degrees, degrees)])
   splits, notes = {}, list(dataset.notes)
   for name, split in dataset.splits.items():
-    splits[name], own_notes = _moved(request, split, canvas, _SEEDS[name])
-    notes += [f"{request.name}, {name}: {note}" for note in own_notes]
+    splits[name], split_notes = _move_images(request, split, canvas, _SEEDS[name])
+    notes += [f"{request.name}, {name}: {note}" for note in split_notes]
   return Dataset(request.name, dataset.class_names, splits, tuple(notes), path=dataset.path)
 
 
@@ -149,8 +151,8 @@ def _check_crop(dataset: EvalDataset | Preview, crop: int) -> None:
     )
 
 
-def _moved(request: _Request, split: Split, side: int, seed: int) -> tuple[Split, list[str]]:
-  """Every image under a map of its own, drawn on a square, and what is to be said of them."""
+def _move_images(request: _Request, split: Split, side: int, seed: int) -> tuple[Split, list[str]]:
+  """Moves every image by its own map and draws it on a square; returns notes, too."""
   images = split.images
   if request.kind == "affine":
     maps, num_redrawn = affine.draw_affine(images, side, seed)
@@ -164,7 +166,7 @@ def _moved(request: _Request, split: Split, side: int, seed: int) -> tuple[Split
         "ones are rarer than in affNIST."
       )
   else:
-    maps = _draw(request, images, side, np.random.RandomState(seed))
+    maps = _draw_maps(request, images, side, np.random.RandomState(seed))
     notes = []
     if num_cut := np.sum(~affine.keeps_ink(images, maps, side)):
       lost = 100 * affine.lost_ink(images, maps, side)
@@ -175,10 +177,10 @@ def _moved(request: _Request, split: Split, side: int, seed: int) -> tuple[Split
   return dataclasses.replace(split, images=affine.resample(images, maps, side)), notes
 
 
-def _draw(
+def _draw_maps(
   request: _Request, images: np.ndarray, side: int, generator: np.random.RandomState
 ) -> np.ndarray:
-  """A rotation or a shift [n, 2, 3] for every image."""
+  """Draws a rotation or a shift [n, 2, 3] for every image."""
   linear = np.broadcast_to(np.eye(2), (len(images), 2, 2))
   shifts = np.zeros((len(images), 2))
   if request.kind == "rotated":
@@ -195,8 +197,8 @@ def _draw(
   return affine.place(linear, shifts, images.shape[1:], side)
 
 
-def _read(name: str) -> _Request | None:
-  """What a name asks for; None if it is not of a moved data set, ValueError if it is not clear."""
+def _parse(name: str) -> _Request | None:
+  """Parses a name: None if it is not of a moved data set, ValueError if it is invalid."""
   match = re.fullmatch(r"(affine|rotated|translated)_(.+)", name)
   if match is None:
     return None
@@ -206,13 +208,13 @@ def _read(name: str) -> _Request | None:
   source, colon, moves = source.rpartition(":")
   if not colon:
     raise ValueError(f"data set {name!r} does not say how far; expected {_EXPECTED[kind]}")
-  found = [_RANGE.fullmatch(text) for text in moves.split(",")]
-  ranges = [(float(one[1]), float(one[2] or one[1])) for one in found if one]
-  is_sound = len(ranges) == len(found) and all(low <= high for low, high in ranges)
+  matches = [_RANGE.fullmatch(text) for text in moves.split(",")]
+  ranges = [(float(m[1]), float(m[2] or m[1])) for m in matches if m]
+  is_sound = len(ranges) == len(matches) and all(low <= high for low, high in ranges)
   if kind == "rotated":
-    is_sound &= len(found) == 1
+    is_sound &= len(matches) == 1
   else:
-    is_sound &= len(found) <= 2 and all(end.is_integer() for ends in ranges for end in ends)
+    is_sound &= len(matches) <= 2 and all(end.is_integer() for ends in ranges for end in ends)
     ranges = (ranges * 2)[:2]  # to the right and down
   if not is_sound:
     raise ValueError(f"data set {name!r}: cannot read {moves!r}; expected {_EXPECTED[kind]}")

@@ -1,23 +1,23 @@
-"""What arrays must satisfy before anything is fitted to them or measured of them."""
+"""Checks of arrays before anything is fitted to them or measured on them."""
 
 import numpy as np
 
 DIVERGED = "The parameters have most likely diverged: evaluate an earlier step."
 
 
-def check_finite(what: str, values: np.ndarray, remedy: str = DIVERGED) -> None:
-  """Raises ValueError, which names examples, unless all `values` [n, ...] are finite."""
-  broken = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
-  if len(broken):
-    shown = ", ".join(map(str, broken[:10])) + (", ..." if len(broken) > 10 else "")
+def check_finite(name: str, values: np.ndarray, remedy: str = DIVERGED) -> None:
+  """Raises ValueError unless all `values` [n, ...] are finite; the message lists the examples."""
+  bad_rows = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
+  if len(bad_rows):
+    listing = ", ".join(map(str, bad_rows[:10])) + (", ..." if len(bad_rows) > 10 else "")
     raise ValueError(
-      f"{what} must be finite, but {len(broken)} of {len(values)} examples have NaN or infinity:"
-      f" {shown}. {remedy}"
+      f"{name} must be finite, but {len(bad_rows)} of {len(values)} examples have NaN or infinity:"
+      f" {listing}. {remedy}"
     )
 
 
 def check_enough_to_fit(train_labels: np.ndarray, num_classes: int) -> None:
-  """Raises ValueError where labels int [n] are fewer than the classes, or all the same."""
+  """Raises ValueError if there are fewer labels int [n] than classes, or labels of one class."""
   if len(train_labels) < num_classes:
     raise ValueError(
       f"Fitting {num_classes} classes takes at least {num_classes} training examples, got "

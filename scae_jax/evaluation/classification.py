@@ -26,23 +26,24 @@ class Classification:
   answer: np.ndarray  # int [n, p], classes of the largest scores; of equal scores the first
   confidence: np.ndarray  # [n, p] in [0, 1], these scores, the largest first
   is_right: np.ndarray  # bool [n, p], whether each answer is one of the labels
-  found: np.ndarray  # bool [n, p], whether each label is one of the answers
-  # [classes, classes], examples by label (row) and by answer (column). Of pairs, a label that was
-  # found stands on the diagonal, one that was missed at the wrong answer; where both were missed,
-  # each stands half at either answer, since nothing says which belongs to which.
+  is_found: np.ndarray  # bool [n, p], whether each label is one of the answers
+  # [classes, classes], number of examples by label (row) and answer (column). For pairs, a label
+  # among the answers counts on the diagonal, a missed one at the wrong answer. If both are missed,
+  # each counts half at either answer, since nothing says which answer is meant for which label.
   confusion: np.ndarray
   calibration_error: float  # expected calibration error of all answers, in [0, 1]
 
   def entries(self) -> dict[str, Any]:
-    """Figures for `metrics.json`; all but the confusion matrix are shares in [0, 1].
+    """Entries of `metrics.json`; all but the confusion matrix are shares in [0, 1].
 
-    `accuracy` and `error` are of labels found and missed; of pairs, `both_right` is of examples.
+    `accuracy` and `error` are the shares of labels found and missed. For pairs, `both_right` is
+    the share of examples whose labels are both found.
     """
-    both = {"both_right": float(np.mean(self.found.all(axis=1)))}
+    both_right = {"both_right": float(np.mean(self.is_found.all(axis=1)))}
     return {
-      "accuracy": float(np.mean(self.found)),
-      "error": float(np.mean(~self.found)),
-      **(both if self.found.shape[1] == 2 else {}),
+      "accuracy": float(np.mean(self.is_found)),
+      "error": float(np.mean(~self.is_found)),
+      **(both_right if self.is_found.shape[1] == 2 else {}),
       "expected_calibration_error": self.calibration_error,
       "mean_confidence": float(np.mean(self.confidence, dtype=np.float64)),
       "confusion": self.confusion.tolist(),
@@ -57,30 +58,31 @@ def classify(scores: np.ndarray, labels: np.ndarray) -> Classification:
       f"Scores must be in [0, 1], got {scores.min():.6g} ... {scores.max():.6g}. Return "
       "probabilities or lengths from `System.classify`, not logits."
     )
-  count = labels.shape[1]
-  answer = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+  num_labels = labels.shape[1]
+  answer = np.argsort(-scores, axis=1, kind="stable")[:, :num_labels]
   confidence = np.take_along_axis(scores, answer, axis=1)
   matches = labels[:, :, None] == answer[:, None, :]
-  is_right, found = matches.any(axis=1), matches.any(axis=2)
-  if count == 1:
+  is_right, is_found = matches.any(axis=1), matches.any(axis=2)
+  if num_labels == 1:
     confusion = confusion_matrix(labels, answer, labels=np.arange(scores.shape[1]))
-  else:  # scikit-learn's takes one label an example
-    confusion = np.diag(np.bincount(labels[found], minlength=scores.shape[1]).astype(float))
-    # Labels missed with answers that are wrong: one pair of them an example, or all four.
-    example, which, wrong = np.nonzero(~found[:, :, None] & ~is_right[:, None, :])
-    weight = 1 / (~found).sum(axis=1)[example]
-    np.add.at(confusion, (labels[example, which], answer[example, wrong]), weight)
+  else:  # scikit-learn takes one label an example
+    confusion = np.diag(np.bincount(labels[is_found], minlength=scores.shape[1]).astype(float))
+    # Pairs of a missed label and a wrong answer: one of an example, or all four.
+    example, missed, wrong = np.nonzero(~is_found[:, :, None] & ~is_right[:, None, :])
+    weight = 1 / (~is_found).sum(axis=1)[example]
+    np.add.at(confusion, (labels[example, missed], answer[example, wrong]), weight)
   calibration = calibration_error(confidence.reshape(-1), is_right.reshape(-1))
-  return Classification(answer, confidence, is_right, found, confusion, calibration)
+  return Classification(answer, confidence, is_right, is_found, confusion, calibration)
 
 
 def by_confidence(
   confidence: np.ndarray, is_right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Sorts answers, confidence [n] in [0, 1] and whether right [n], into 15 equal bins.
+  """Sorts answers by their confidence [n] in [0, 1] into 15 equal bins.
 
-  Bin i holds confidences above i / 15 and up to (i + 1) / 15. Returned are, [15] each, the number
-  of answers, their mean confidence and the share of right ones; these two are 0 of an empty bin.
+  Bin i holds confidences above i / 15 and up to (i + 1) / 15. Returns for each bin, [15], the
+  number of answers, their mean confidence and the share of right ones; the last two are 0 for an
+  empty bin.
   """
   bins = np.digitize(confidence, _INNER_EDGES, right=True)
   count = np.bincount(bins, minlength=NUM_BINS)

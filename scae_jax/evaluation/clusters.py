@@ -1,4 +1,4 @@
-"""Named clusters: what turns capsule features into labels, without what fitted them."""
+"""Clusters with a label each, which classify capsule features without the fitted estimator."""
 
 import dataclasses
 import json
@@ -32,26 +32,27 @@ class Clusters:
 
 
 def clusters_json(clusters: Mapping[str, Clusters], step: int, seed: int) -> bytes:
-  """Content of `clusters.json`: clusters of each kind of features, of a step and seed of a run."""
+  """Content of `clusters.json`: clusters of each kind of features, at a step, of one seed."""
   entries = {
-    name: one.to_json() | {"lin_match_train": one.train_accuracy} for name, one in clusters.items()
+    name: kind_clusters.to_json() | {"lin_match_train": kind_clusters.train_accuracy}
+    for name, kind_clusters in clusters.items()
   }
   content = {"step": int(step), "seed": int(seed), "clusters": entries}
   return (json.dumps(content) + "\n").encode()
 
 
 def read_clusters(path: pathlib.Path, step: int, seed: int) -> dict[str, Clusters]:
-  """What `clusters_json` gave; {} if it is of another step or seed, ValueError if damaged."""
+  """Reads the file of `clusters_json`: {} if of another step or seed, ValueError if damaged."""
   content = read_json(path, "step", "seed", "clusters")
   if (content["step"], content["seed"]) != (step, seed):
     return {}
   try:
-    return {name: _read(entry) for name, entry in content["clusters"].items()}
+    return {name: _from_json(entry) for name, entry in content["clusters"].items()}
   except (AttributeError, KeyError, TypeError, ValueError) as error:
     raise ValueError(f"{path} is damaged: {error!r}. Evaluate the run again.") from error
 
 
-def _read(entry: Mapping[str, Any]) -> Clusters:
+def _from_json(entry: Mapping[str, Any]) -> Clusters:
   centres, labels = np.array(entry["centres"], np.float32), np.array(entry["labels"], np.int32)
   if centres.ndim != 2 or labels.shape != centres.shape[:1]:
     raise ValueError(f"{len(centres)} centres and {len(labels)} labels")

@@ -1,4 +1,4 @@
-"""Reports of seeds and of runs compared: figures, means and standard deviations.
+"""Compares reports of several seeds or runs: means and standard deviations, as tables.
 
 Standard deviations are those of a sample, with n - 1. Accuracies are in percent.
 """
@@ -13,68 +13,79 @@ from scae_jax.evaluation.provenance import hardware, versions
 from scae_jax.evaluation.scores import PIXELS
 
 
-def _words(name: str) -> str:
-  """A key of `metrics.json` as tables show it."""
+def _display_name(name: str) -> str:
+  """A key of `metrics.json` as tables write it."""
   return name.replace("_", " ")
 
 
 # By their keys in `metrics.json`.
-_OF_SEGMENTS = ("accuracy", "adjusted_rand_index", "variation_of_information")
-_OF_ANSWERS = ("accuracy", "error", "both_right", "mean_confidence", "expected_calibration_error")
-# Indices and nats lie near 0 or 1; classifiers with few errors differ by hundredths of a percent.
-_THOUSANDTHS = tuple(map(_words, _OF_SEGMENTS[1:]))
-_HUNDREDTHS = tuple(map(_words, _OF_ANSWERS))
-# What all reports of one evaluation share, in `metrics.json`; the date is the first one's.
+_SEGMENTATION_METRICS = ("accuracy", "adjusted_rand_index", "variation_of_information")
+_ANSWER_METRICS = (
+  "accuracy",
+  "error",
+  "both_right",
+  "mean_confidence",
+  "expected_calibration_error",
+)
+# Decimals in tables. Indices and nats lie near 0 or 1; good classifiers differ by hundredths of a
+# percent.
+_THREE_DIGITS = tuple(map(_display_name, _SEGMENTATION_METRICS[1:]))
+_TWO_DIGITS = tuple(map(_display_name, _ANSWER_METRICS))
+# Keys of `metrics.json` that all reports of one evaluation share; the date is the first report's.
 _SHARED = ("scored_on", "max_examples", "step", "date", "versions", "hardware", "provenance")
 
 
 def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
-  """The figures of one report to compare with others; accuracies in percent."""
+  """The numbers of one report that tables compare; accuracies in percent."""
   means = {
-    _words(name): (100 if name.endswith("accuracy") else 1) * value
+    _display_name(name): (100 if name.endswith("accuracy") else 1) * value
     for name, value in metrics.get("metrics", {}).items()
   }
   if "segmentation" in metrics:
     percent = {"accuracy": 100}
     return {
-      f"{_words(name)}, jitter {jitter}, {_words(kind)}": one[name] * percent.get(name, 1)
-      for name in _OF_SEGMENTS
+      f"{_display_name(name)}, jitter {jitter}, {_display_name(kind)}": scores[name]
+      * percent.get(name, 1)
+      for name in _SEGMENTATION_METRICS
       for jitter, kinds in metrics["segmentation"].items()
-      for kind, one in kinds.items()
+      for kind, scores in kinds.items()
     }
   if "classification" in metrics:
-    found = metrics["classification"]
-    of_answers = {_words(name): 100 * found[name] for name in _OF_ANSWERS if name in found}
-    # The answers' figures stand first, and win where a metric has the same name.
-    return of_answers | means | of_answers
-  found = {}
-  for name, one in metrics["features"].items():
-    found |= _linear(name, one) | {f"capsules in use, {name}": one["capsules_in_use"]}
-  for name, one in metrics.get("readings", {}).items():
-    found |= _linear(name, one)
-  return found | _linear(PIXELS, metrics["pixels"]) | means
+    scores = metrics["classification"]
+    answers = {
+      _display_name(name): 100 * scores[name] for name in _ANSWER_METRICS if name in scores
+    }
+    # Scores of answers come first, and replace metrics of the same name.
+    return answers | means | answers
+  values = {}
+  for name, entries in metrics["features"].items():
+    values |= _probe_accuracies(name, entries)
+    values[f"capsules in use, {name}"] = entries["capsules_in_use"]
+  for name, entries in metrics.get("readings", {}).items():
+    values |= _probe_accuracies(name, entries)
+  return values | _probe_accuracies(PIXELS, metrics["pixels"]) | means
 
 
-def _linear(name: str, entries: Mapping[str, Any]) -> dict[str, float]:
+def _probe_accuracies(name: str, entries: Mapping[str, Any]) -> dict[str, float]:
   ways = {"LIN-MATCH": "lin_match", "LIN-PRED": "lin_pred"}
   return {f"{way}, {name}": 100 * entries[key] for way, key in ways.items() if key in entries}
 
 
 def figures_by_seed(report: Mapping[str, Any]) -> dict[int, dict[str, float]]:
-  """The figures in a run's `evaluation/metrics.json`, be it of one seed or of several at once."""
+  """The numbers in a run's `evaluation/metrics.json`, of one seed or of several, by seed."""
   if "by_seed" in report:
-    return {int(seed): dict(found) for seed, found in report["by_seed"].items()}
+    return {int(seed): dict(values) for seed, values in report["by_seed"].items()}
   return {int(report["seed"]): figures(report)}
 
 
 def scored_name(scored_on: Mapping[str, Any]) -> str:
-  """Data set and split of a report as tables show them, with the path of a set that has one."""
+  """Data set and split of a report for tables, with the path of the set if it has one."""
   path = f" in {scored_on['path']}" if "path" in scored_on else ""
   return f"{scored_on['dataset']} {scored_on['split']}{path}"
 
 
 def conditions(metrics: Mapping[str, Any]) -> str:
-  """Lines of text: the examples and the step that were scored, the hardware and the versions."""
+  """Lines of text: the scored examples and step, the hardware and the versions."""
   scored = metrics["scored_on"]
   sentence = f"{scored['examples']:,} examples of {scored_name(scored)}"
   if "fitted_on" in metrics:
@@ -85,8 +96,8 @@ def conditions(metrics: Mapping[str, Any]) -> str:
 
 def conditions_of_all(reports: Sequence[Mapping[str, Any]]) -> list[str]:
   """The conditions of several reports, each sentence once, and when they were measured."""
-  each = [conditions(report).splitlines() for report in reports]
-  lines = [sentence for sentences in zip(*each, strict=True) for sentence in sentences]
+  lines_by_report = [conditions(report).splitlines() for report in reports]
+  lines = [line for same_lines in zip(*lines_by_report, strict=True) for line in same_lines]
   dates = sorted(report["date"][:10] for report in reports)
   if dates:
     lines.append(f"Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}.")
@@ -96,23 +107,23 @@ def conditions_of_all(reports: Sequence[Mapping[str, Any]]) -> list[str]:
 def summary(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
   """Content of `metrics.json` of several seeds.
 
-  `reports` are what `report.write_reports` makes, by seed; two at least, of one evaluation.
+  `reports` are those of `report.write_reports` by seed: at least two, of one evaluation.
   """
   first = next(iter(reports.values()))
   by_seed = {seed: figures(metrics) for seed, metrics in reports.items()}
-  values = {name: [found[name] for found in by_seed.values()] for name in figures(first)}
+  values = {name: [row[name] for row in by_seed.values()] for name in figures(first)}
   return {
     "seeds": list(reports),
-    "mean": {name: statistics.mean(each) for name, each in values.items()},
-    "standard_deviation": {name: statistics.stdev(each) for name, each in values.items()},
-    "by_seed": {str(seed): found for seed, found in by_seed.items()},
+    "mean": {name: statistics.mean(column) for name, column in values.items()},
+    "standard_deviation": {name: statistics.stdev(column) for name, column in values.items()},
+    "by_seed": {str(seed): row for seed, row in by_seed.items()},
     "notes": _notes(reports),
     **{key: first[key] for key in ("fitted_on", *_SHARED) if key in first},
   }
 
 
 def seeds_text(reports: Mapping[int, Mapping[str, Any]]) -> str:
-  """The table of reports by seed, what they are of, and what they note, each sentence once."""
+  """The table of reports by seed, then their conditions and notes, each sentence once."""
   table = seeds_table([(seed, figures(metrics)) for seed, metrics in reports.items()])
   facts = ["Accuracies in percent.", conditions(next(iter(reports.values())))]
   return "\n".join([table, "", *facts, *(f"Note: {note}" for note in _notes(reports))])
@@ -123,20 +134,23 @@ def _notes(reports: Mapping[int, Mapping[str, Any]]) -> list[str]:
 
 
 def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
-  """Markdown: a row a figure that all seeds have, a column a seed, and of several the mean."""
+  """Markdown: a row for each number that all seeds have, a column for each seed, and the mean."""
   several = len(by_seed) > 1
   rows = [["", *(f"seed {seed}" for seed, _ in by_seed), *["mean (sd)"] * several]]
   for name in by_seed[0][1]:
-    values = [found[name] for _, found in by_seed if name in found]
+    values = [numbers[name] for _, numbers in by_seed if name in numbers]
     if len(values) == len(by_seed):
-      cells = [_mean(name, [value]) for value in values]
-      rows.append([name, *cells, *[_mean(name, values)] * several])
+      cells = [_mean_text(name, [value]) for value in values]
+      rows.append([name, *cells, *[_mean_text(name, values)] * several])
   return markdown(rows)
 
 
 def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
-  """CSV of contents of `metrics.json` by the row's name, with a header: row, seed (a number, `mean`
-  or `sd`), step, then every figure; empty where a row has none, or a single seed no deviation."""
+  """CSV of contents of `metrics.json` by the row's name.
+
+  Columns are row, seed (a number, `mean` or `sd`), step, then every number of any row. A cell is
+  empty where a row lacks the number, and in `sd` of a single seed.
+  """
   names = _names(reports)
   text = io.StringIO()
   writer = csv.writer(text, lineterminator="\n")
@@ -145,24 +159,25 @@ def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
     by_seed = figures_by_seed(report)
     values = [_values(by_seed, name) for name in names]
     lines: dict[int | str, list[float | str]] = {
-      seed: [found.get(name, "") for name in names] for seed, found in by_seed.items()
+      seed: [row_values.get(name, "") for name in names] for seed, row_values in by_seed.items()
     }
-    lines["mean"] = [statistics.mean(each) if each else "" for each in values]
-    lines["sd"] = [statistics.stdev(each) if len(each) > 1 else "" for each in values]
+    lines["mean"] = [statistics.mean(column) if column else "" for column in values]
+    lines["sd"] = [statistics.stdev(column) if len(column) > 1 else "" for column in values]
     writer.writerows([row, seed, report["step"], *cells] for seed, cells in lines.items())
   return text.getvalue()
 
 
 def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequence[str] = ()) -> str:
-  """One line a row, one column a figure: mean and, of several seeds, standard deviation.
+  """Markdown: a line for each row, a column for each number: mean and standard deviation.
 
-  `reports` are contents of `metrics.json` by the row's name. Below stands what they are of.
+  `reports` are contents of `metrics.json` by the row's name. The deviation is left out for a single
+  seed. Below the table stand the conditions of the reports.
   """
   names = _names(reports)
   rows = [["", "seeds", *names]]
   for row, report in reports.items():
     by_seed = figures_by_seed(report)
-    cells = [_mean(name, _values(by_seed, name)) for name in names]
+    cells = [_mean_text(name, _values(by_seed, name)) for name in names]
     rows.append([row, str(len(by_seed)), *cells])
   mean = "Mean over seeds (standard deviation, n - 1). Accuracies in percent."
   lines = [markdown(rows), "", mean]
@@ -173,30 +188,30 @@ def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequenc
 
 
 def _names(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
-  """Every figure that some row has, in the order of their first appearance."""
-  found = [each for report in reports.values() for each in figures_by_seed(report).values()]
-  return list(dict.fromkeys(name for each in found for name in each))
+  """The name of every number that some row has, in the order of first appearance."""
+  by_seed = [values for report in reports.values() for values in figures_by_seed(report).values()]
+  return list(dict.fromkeys(name for values in by_seed for name in values))
 
 
 def _values(by_seed: Mapping[int, Mapping[str, float]], name: str) -> list[float]:
-  return [found[name] for found in by_seed.values() if name in found]
+  return [values[name] for values in by_seed.values() if name in values]
 
 
-def _mean(name: str, values: Sequence[float]) -> str:
-  """Mean and, of several values, standard deviation of a figure, as tables show it."""
+def _mean_text(name: str, values: Sequence[float]) -> str:
+  """A cell of a table: the mean and, of several values, the standard deviation."""
   if not values:
     return ""
   mean = statistics.mean(values)
   if len(values) == 1 and isinstance(mean, int):  # a count
     return str(mean)
-  is_small = name.startswith(_THOUSANDTHS) or 0 < abs(mean) < 1
-  digits = 2 if name in _HUNDREDTHS else 3 if is_small else 1
+  is_small = name.startswith(_THREE_DIGITS) or 0 < abs(mean) < 1
+  digits = 2 if name in _TWO_DIGITS else 3 if is_small else 1
   deviation = f" ({statistics.stdev(values):.{digits}f})" if len(values) > 1 else ""
   return f"{mean:.{digits}f}{deviation}"
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-  """A table of cells in Markdown, whose first row is the head."""
+  """A Markdown table; the first row is its head."""
   head = "".join(f" {cell} |" if cell else " |" for cell in rows[0])
   lines = [f"| {' | '.join(cells)} |" for cells in rows[1:]]
   return "\n".join([f"|{head}", "|---" * len(rows[0]) + "|", *lines])

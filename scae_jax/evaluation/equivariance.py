@@ -1,18 +1,18 @@
 """Equivariance: how the poses of capsules move when the image is moved by a known map.
 
 If an image moves by T, the pose P of each of its parts and objects should become T P. The error is
-the distance of the found pose from T P. It is compared with the distance of P from T P, the error
-of poses that do not move. The ratio of the two is 0 for a model that follows perfectly and 1 for
-one that does not follow; above 1, its poses go elsewhere.
+the distance of the inferred pose from T P. It is compared with the distance of P from T P, the
+error of poses that do not move. The ratio of the two is 0 for a model whose poses follow perfectly,
+and 1 for one whose poses stay where they are; above 1, poses go elsewhere.
 
 The distance of two poses is the root mean square of the distances between the four corners (+-1,
-+-1) of a capsule's own frame, in image pixels: the Frobenius norm of the difference of the 2x3
-matrices. The distance of the two frames' middles, the translations alone, is given too.
++-1) of a capsule's frame, in image pixels: the Frobenius norm of the difference of the 2x3
+matrices. The distance of the frames' middles, which is that of the translations, is given too.
 
-Limits. A template that looks the same under some map, such as a disc, has several poses that are
-equally right; a model that goes from one to another counts as wrong. The middles are less
-ambiguous. A stroke may change its part: presences then change. An object's frame is learned: its
-pixels cannot be compared with those of parts or of other models; ratios can.
+Limits. A template with a symmetry, such as a disc, has several poses that are equally right; a
+model that changes from one to another counts as wrong. The middles are less ambiguous. Another part
+may take over a stroke: presences then change. An object's frame is learned: its errors in pixels
+cannot be compared with those of parts or of other models, but ratios can.
 
 Means are over examples and capsules, weighted by the presence before times the presence after.
 """
@@ -28,13 +28,13 @@ from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.collect import make_collector
 from scae_jax.models.system import System
 
-# Pixels, degrees and factors. Where nothing moves, every error must be 0.
+# Pixels, degrees and factors. Each family has the identity, whose errors must be 0.
 SIZES: dict[str, tuple[float, ...]] = {
   "translation": (0, 1, 2, 3, 4, 5, 6),
   "rotation": (0, 5, 10, 15, 20, 30, 45),
   "scaling": (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3),
 }
-MIN_SHARE = 0.5  # of the examples whose ink must stay on the canvas, for a size to be measured
+MIN_SHARE = 0.5  # share of examples whose ink must stay on the canvas for a size to be measured
 
 
 def motions(family: str, size: float) -> np.ndarray:
@@ -61,15 +61,16 @@ def measure_equivariance(
 ) -> dict[str, Any]:
   """Measures every family and size on images uint8 [n, h, w, c], n at least 2.
 
-  A size is measured on the examples whose ink stays on the canvas under all of its motions, if they
-  are at least half of all. A system without poses and fewer than 2 images raise ValueError.
+  A size is measured on the examples whose ink stays on the canvas under all of its motions; it is
+  left out if they are fewer than half. A system without poses and fewer than 2 images raise
+  ValueError.
 
   Returns:
-    `present`: for each kind of capsule its mean presence, and the mean absolute difference of
-    presences between an example and the next, unrelated one; and for each family a list of entries
-    by size: `size`, `examples`, and for each kind `pose_error`, `shift_error`, `presence_change`,
-    and the errors of poses that do not move, `pose_unmoved` and `shift_unmoved`. Errors are in
-    pixels; None where no capsule is present.
+    `present` has for each kind of capsule its mean presence, and the mean absolute difference of
+    presences between two unrelated examples. Each family has a list of entries by size: `size`,
+    `examples`, and for each kind `pose_error`, `shift_error`, `presence_change`, and the errors of
+    poses that do not move, `pose_unmoved` and `shift_unmoved`. Errors are in pixels, None where no
+    capsule is present.
   """
   if system.poses is None:
     raise ValueError(
@@ -79,16 +80,16 @@ def measure_equivariance(
   if len(images) < 2:
     raise ValueError(f"Equivariance takes at least 2 images, got {len(images)}.")
   poses_of = system.poses
-  # An example always has the same place in a batch, so that a model that keeps its noise on in
-  # evaluation has the same before and after.
+  # An example always has the same place in a batch: a model that keeps its noise on in evaluation
+  # then has the same noise before and after the motion.
   collect = make_collector(
     lambda variables, batch: poses_of(system.module.apply(variables, batch, train=False)),
     functools.partial(evaluation_batch, canvas=canvas),
     batch_size,
   )
-  label = np.zeros(len(images), np.int32)  # a batch has some
-  still, _ = _moved_images(images, np.eye(2, 3), canvas)
-  before = collect(variables, {"image": still, "label": label})
+  label = np.zeros(len(images), np.int32)  # a batch must have labels; they are not used
+  unmoved_images, _ = _moved_images(images, np.eye(2, 3), canvas)
+  before = collect(variables, {"image": unmoved_images, "label": label})
   results: dict[str, Any] = {"present": {}}
   order = np.random.RandomState(0).permutation(len(images))
   for kind, (_, presence) in before.items():
@@ -101,20 +102,22 @@ def measure_equivariance(
   for family, sizes in SIZES.items():
     results[family] = []
     for size in sizes:
-      moved = [(one, *_moved_images(images, one, canvas)) for one in motions(family, size)]
-      kept = np.all([keeps for _, _, keeps in moved], axis=0)
-      if kept.mean() < MIN_SHARE:
+      moved = [(motion, *_moved_images(images, motion, canvas)) for motion in motions(family, size)]
+      keeps_ink = np.all([keeps for _, _, keeps in moved], axis=0)
+      if keeps_ink.mean() < MIN_SHARE:
         continue
       totals: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in before}
       for motion, pictures, _ in moved:
         after = collect(variables, {"image": pictures, "label": label})
-        # In the coordinates of poses, which are [-1, 1] from the first pixel to the last.
-        of_pose = np.column_stack([motion[:, :2], motion[:, 2] * 2 / (canvas - 1)])
+        # In the coordinates of poses: the first pixel is at -1, the last at 1.
+        pose_motion = np.column_stack([motion[:, :2], motion[:, 2] * 2 / (canvas - 1)])
         for kind in before:
-          for name, values in _compare(before[kind], after[kind], of_pose, canvas):
-            totals[kind].setdefault(name, []).append(values[kept])
-      entry = {"size": size, "examples": int(kept.sum())}
-      results[family].append(entry | {kind: _means(found) for kind, found in totals.items()})
+          for name, values in _compare(before[kind], after[kind], pose_motion, canvas):
+            totals[kind].setdefault(name, []).append(values[keeps_ink])
+      entry = {"size": size, "examples": int(keeps_ink.sum())}
+      results[family].append(
+        entry | {kind: _means(values_by_name) for kind, values_by_name in totals.items()}
+      )
   return results
 
 
@@ -124,31 +127,31 @@ def _compare(
   motion: np.ndarray,
   canvas: int,
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """Names and values [n, capsules] of the distances, and the `weight` of each."""
+  """Yields names and values [n, capsules]: the distances, and the `weight` of each."""
   (poses, presence), (new_poses, new_presence) = before, after
   ideal = motion[:, :2] @ poses
   ideal[..., 2] += motion[:, 2]
   yield "weight", presence * new_presence
   yield "presence_change", np.abs(new_presence - presence)
-  for name, found in (("error", new_poses), ("unmoved", poses)):
-    yield f"pose_{name}", pose_distance(found, ideal, canvas)
-    yield f"shift_{name}", pose_distance(found[..., 2:], ideal[..., 2:], canvas)
+  for name, compared_poses in (("error", new_poses), ("unmoved", poses)):
+    yield f"pose_{name}", pose_distance(compared_poses, ideal, canvas)
+    yield f"shift_{name}", pose_distance(compared_poses[..., 2:], ideal[..., 2:], canvas)
 
 
-def _means(found: dict[str, list[np.ndarray]]) -> dict[str, float | None]:
-  """Mean of each quantity: of errors weighted, of presence changes plain."""
-  values = {name: np.concatenate(each).astype(np.float64) for name, each in found.items()}
+def _means(values_by_name: dict[str, list[np.ndarray]]) -> dict[str, float | None]:
+  """Mean of each quantity: weighted for errors, unweighted for presence changes."""
+  values = {n: np.concatenate(chunks).astype(np.float64) for n, chunks in values_by_name.items()}
   weight = values.pop("weight")
   means: dict[str, float | None] = {"presence_change": float(values.pop("presence_change").mean())}
-  for name, each in values.items():
-    means[name] = float((weight * each).sum() / weight.sum()) if weight.sum() > 0 else None
+  for name, errors in values.items():
+    means[name] = float((weight * errors).sum() / weight.sum()) if weight.sum() > 0 else None
   return means
 
 
 def _moved_images(
   images: np.ndarray, motion: np.ndarray, canvas: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Images placed on the canvas and moved about its middle, resampled once; which keep all ink."""
+  """Images moved about the middle of the canvas, resampled once; and which of them keep all ink."""
   placed = affine.place(np.eye(2)[None], np.zeros((1, 2)), images.shape[1:], canvas)
   middle = (canvas - 1) / 2
   moved = motion[:, :2] @ placed[0]

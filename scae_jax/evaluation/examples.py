@@ -1,4 +1,4 @@
-"""Which examples are evaluated, shown and embedded. All choices are the same on every run."""
+"""Chooses the examples that are scored, drawn and embedded: the same ones in every run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,12 +8,12 @@ import numpy as np
 from scae_jax.data.dataset import EvalDataset, Preview, Split
 
 NUM_PICTURED = 10  # examples that a report's figures show
-# Apart from the run's seed, so that runs with different seeds are scored on the same examples.
+# Not the run's seed, so that runs with different seeds are scored on the same examples.
 _SHUFFLE_SEED = 0
 
 
 def choose(split_size: int, max_examples: int) -> np.ndarray:
-  """Indices of the examples to use: all in order (0), or the first few of a fixed shuffle."""
+  """Indices of the examples to use: all in order if 0, else the first ones of a fixed shuffle."""
   if max_examples < 0:
     raise ValueError(f"max_examples must be 0 (all) or more, got {max_examples}.")
   if max_examples == 0 or max_examples >= split_size:
@@ -36,30 +36,33 @@ def check_split(dataset: EvalDataset | Preview, name: str) -> None:
 
 
 def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str, np.ndarray]:
-  """The chosen examples of a split, as `dataset.Split.arrays`; ValueError as of `named_split`, or
-  if the limit is negative."""
+  """The chosen examples of a split, as `dataset.Split.arrays`.
+
+  Raises ValueError if there is no such split or the limit is negative.
+  """
   examples = named_split(dataset, split)
   return examples.take(choose(len(examples.labels), max_examples)).arrays
 
 
 def what_is_scored(dataset: EvalDataset, split: str, count: int) -> dict[str, Any]:
-  """Which examples a figure is of, as an entry of a record: `count` of them, of a split.
+  """Describes the `count` scored examples of a split, as an entry of a record.
 
-  Has `dataset`, `split`, `examples`, `fingerprint` of the whole split and, where one was given,
-  `path`, a folder or the dotted path of a function.
+  Keys are `dataset`, `split`, `examples`, `fingerprint`, of the whole split, and `path`, if the
+  data set has one: a folder or the dotted path of a function.
   """
   path = {"path": dataset.path} if dataset.path else {}
   fingerprint = named_split(dataset, split).fingerprint
-  known = {"dataset": dataset.name, **path, "split": split, "examples": count}
-  return {**known, "fingerprint": fingerprint}
+  facts = {"dataset": dataset.name, **path, "split": split, "examples": count}
+  return {**facts, "fingerprint": fingerprint}
 
 
 def one_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
-  """Up to `count` indices of labels int [n]: the first of every class, then the second of each,
-  and so on."""
+  """Up to `count` indices of labels int [n]: the first of each class, then the second ones, etc."""
   order = np.argsort(labels, kind="stable")
   _, first, sizes = np.unique(labels[order], return_index=True, return_counts=True)
-  rank = np.arange(len(labels)) - np.repeat(first, sizes)  # how many of its class came before
+  rank = np.arange(len(labels)) - np.repeat(
+    first, sizes
+  )  # how many examples of its class precede it
   return order[np.lexsort((labels[order], rank))][:count]
 
 
@@ -68,7 +71,7 @@ def check_transfer(
 ) -> None:
   """Raises ValueError unless channels and classes are the same, and images fit on the canvas.
 
-  What a preview does not tell is not compared.
+  Facts that a preview does not have are not compared.
   """
   where = f"Data set '{scored_on.name}' cannot score a model of '{trained_on.name}':"
   if scored_on.channels not in (0, trained_on.channels):

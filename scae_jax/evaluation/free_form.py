@@ -1,11 +1,11 @@
 """Free-form inference: optimises the posterior of every example by gradients of its bound.
 
-An encoder infers an example's approximate posterior in one pass, and poorly where the example is
-unlike those it was trained on. Here the parameters of the posterior are optimised, and the model is
-fixed. Smith et al. 2020, arXiv 2004.03553, section 2.4.
+An encoder infers an example's approximate posterior in one pass, and poorly if the example is
+unlike those it was trained on. Here the parameters of the posterior are optimised while the model
+is fixed. Smith et al. 2020, arXiv 2004.03553, section 2.4.
 
-Each example has its own key, made of its number among those that are inferred, and its own
-optimiser state, so that its result does not depend on the others in the batch.
+Each example has its own key, made from its number, and its own optimiser state, so that its result
+does not depend on the others in the batch.
 """
 
 import functools
@@ -26,7 +26,7 @@ from scae_jax.models.system import FreeForm
 from scae_jax.typing import Array, Batch, Float, Int
 
 STARTS = ("encoder", "prior")
-SEED = 0  # of all samples; not the run's, so that all runs are judged by the same
+SEED = 0  # of all samples; not the run's, so that all runs are scored with the same noise
 
 Terms = OrderedDict[str, Array]  # JAX sorts the names of other dicts
 
@@ -35,8 +35,8 @@ Terms = OrderedDict[str, Array]  # JAX sorts the names of other dicts
 class Inferred:
   """A posterior, a tree of arrays [b, ...], its bound and its probe features.
 
-  `terms` of the negative bound, nats, are means of many estimates, in the order of
-  `FreeForm.terms`.
+  `terms` are those of the negative bound, nats, in the order of `FreeForm.terms`; each is the mean
+  of many estimates.
   """
 
   posterior: Any
@@ -74,10 +74,10 @@ def make_inference(
 ) -> Infer:
   """Compiles the inference of a batch: `(variables, batch, numbers) -> FreeInference`.
 
-  `numbers` are those of the examples, which seed their random numbers. With no steps the start, one
-  of `STARTS`, is only scored. A line search, as of `optax.lbfgs`, is by the random numbers of its
-  step. Each bound is the mean of `num_samples` estimates. Negative steps and no samples raise
-  ValueError.
+  `numbers` are the examples' numbers, from which their keys are made. `start` is one of `STARTS`;
+  with no steps it is only scored. A line search, as in `optax.lbfgs`, uses the random numbers of
+  its step. Each bound is the mean of `num_samples` estimates. Negative steps and less than one
+  sample raise ValueError.
   """
   if num_steps < 0 or num_samples < 1:
     raise ValueError(
@@ -88,56 +88,59 @@ def make_inference(
   optimizer = optax.with_extra_args_support(optimizer)
 
   def terms(variables: Any, posterior: Any, example: Batch, key: Array) -> Terms:
-    """Terms of one example, [] each; its posterior has a leading axis of 1."""
-    found = free_form.terms(variables, posterior, _alone(dict(example)), key)
-    return OrderedDict((name, value[0]) for name, value in found.items())
+    """Scalar terms of one example, whose posterior has a leading axis of 1."""
+    batch_terms = free_form.terms(variables, posterior, _as_batch(dict(example)), key)
+    return OrderedDict((name, value[0]) for name, value in batch_terms.items())
 
-  def climb(variables: Any, free: Any, example: Batch, number: Array) -> Any:
-    """The numbers of one example after all steps."""
+  def optimise(variables: Any, unconstrained: Any, example: Batch, number: Array) -> Any:
+    """The unconstrained posterior of one example after all steps."""
 
-    def loss(free: Any, count: Array) -> Array:
-      # Made here, from integers: a line search calls this again, by the same random numbers.
-      own = jax.random.fold_in(jax.random.fold_in(_key(number), 0), count)
-      found = terms(variables, free_form.constrain(_alone(free)), example, own)
-      return _total(found)
+    def loss(unconstrained: Any, count: Array) -> Array:
+      # The key is made here: a line search calls this again and needs the same random numbers.
+      step_key = jax.random.fold_in(jax.random.fold_in(_key(number), 0), count)
+      posterior = free_form.constrain(_as_batch(unconstrained))
+      return _total(terms(variables, posterior, example, step_key))
 
     def step(carry: tuple[Any, Any], count: Array) -> tuple[tuple[Any, Any], None]:
-      free, state = carry
-      own = functools.partial(loss, count=count)
-      value, gradient = jax.value_and_grad(own)(free)
+      unconstrained, state = carry
+      step_loss = functools.partial(loss, count=count)
+      value, gradient = jax.value_and_grad(step_loss)(unconstrained)
       updates, state = optimizer.update(
-        gradient, state, free, value=value, grad=gradient, value_fn=own
+        gradient, state, unconstrained, value=value, grad=gradient, value_fn=step_loss
       )
-      return (optax.apply_updates(free, updates), state), None
+      return (optax.apply_updates(unconstrained, updates), state), None
 
-    (free, _), _ = jax.lax.scan(step, (free, optimizer.init(free)), jnp.arange(num_steps))
-    return free
+    (unconstrained, _), _ = jax.lax.scan(
+      step, (unconstrained, optimizer.init(unconstrained)), jnp.arange(num_steps)
+    )
+    return unconstrained
 
-  def judge(variables: Any, posteriors: Any, example: Batch, key: Array) -> Terms:
-    """Terms [2] of two posteriors of one example, by the same random numbers."""
+  def score_both(variables: Any, posteriors: Any, example: Batch, key: Array) -> Terms:
+    """Terms [2] of two posteriors of one example, estimated with the same random numbers."""
 
-    def once(count: Array) -> Terms:
-      own = jax.random.fold_in(key, count)
-      return jax.vmap(lambda one: terms(variables, _alone(one), example, own))(posteriors)
+    def estimate(count: Array) -> Terms:
+      sample_key = jax.random.fold_in(key, count)
+      estimate_terms = functools.partial(terms, example=example, key=sample_key)
+      return jax.vmap(lambda posterior: estimate_terms(variables, _as_batch(posterior)))(posteriors)
 
-    found = jax.lax.map(once, jnp.arange(num_samples))
-    return jax.tree.map(lambda values: jnp.mean(values, axis=0), found)
+    estimates = jax.lax.map(estimate, jnp.arange(num_samples))
+    return jax.tree.map(lambda values: jnp.mean(values, axis=0), estimates)
 
-  def one(variables: Any, before: Any, free: Any, example: Batch, number: Array):
+  def infer_example(variables: Any, before: Any, unconstrained: Any, example: Batch, number: Array):
     """Posterior after all steps, and terms [2] before and after, of one example."""
-    free = climb(variables, free, example, number)
-    after = jax.tree.map(lambda leaf: leaf[0], free_form.constrain(_alone(free)))
-    both = jax.tree.map(lambda *pair: jnp.stack(pair), before, after)
-    return after, judge(variables, both, example, jax.random.fold_in(_key(number), 1))
+    unconstrained = optimise(variables, unconstrained, example, number)
+    after = jax.tree.map(lambda leaf: leaf[0], free_form.constrain(_as_batch(unconstrained)))
+    posteriors = jax.tree.map(lambda *pair: jnp.stack(pair), before, after)
+    return after, score_both(variables, posteriors, example, jax.random.fold_in(_key(number), 1))
 
   def infer(variables: Any, batch: Batch, numbers: Int[Array, " b"]) -> FreeInference:
     before = begin(variables, batch)
-    free = free_form.unconstrain(before)
-    each = jax.vmap(one, in_axes=(None, 0, 0, 0, 0))
-    after, both = each(variables, before, free, dict(batch), numbers)
+    unconstrained = free_form.unconstrain(before)
+    infer_examples = jax.vmap(infer_example, in_axes=(None, 0, 0, 0, 0))
+    after, terms_of_both = infer_examples(variables, before, unconstrained, dict(batch), numbers)
 
-    def inferred(posterior: Any, which: int) -> Inferred:
-      terms = jax.tree.map(lambda values: values[:, which], both)
+    def inferred(posterior: Any, index: int) -> Inferred:
+      terms = jax.tree.map(lambda values: values[:, index], terms_of_both)
       return Inferred(posterior, terms, free_form.probe_features(posterior))
 
     return FreeInference(inferred(before, 0), inferred(after, 1))
@@ -148,31 +151,31 @@ def make_inference(
 def infer_split(
   infer: Infer, variables: Any, split: Mapping[str, np.ndarray], *, canvas: int, batch_size: int
 ) -> FreeInference:
-  """Free-form inference of every example of a split, in arrays of NumPy.
+  """Free-form inference of every example of a split, as NumPy arrays.
 
-  A batch size below one, and a bound or probe feature that is not finite raise ValueError.
+  Raises ValueError for a batch size below one, and for bounds or probe features that are not finite.
   """
-  count, arrays = len(split["label"]), {name: jnp.asarray(each) for name, each in split.items()}
+  count, arrays = len(split["label"]), {name: jnp.asarray(array) for name, array in split.items()}
   place = jax.jit(functools.partial(evaluation_batch, canvas=canvas))
 
   def infer_rows(rows: np.ndarray) -> FreeInference:
     numbers = jnp.asarray(rows)
     return infer(variables, place(arrays, numbers), numbers)
 
-  whole = in_batches(infer_rows, count, batch_size)
+  inference = in_batches(infer_rows, count, batch_size)
   for when, inferred, remedy in (
-    ("before", whole.before, DIVERGED),
-    ("after", whole.after, "Lower the learning rate."),
+    ("before", inference.before, DIVERGED),
+    ("after", inference.after, "Lower the learning rate."),
   ):
-    # In the order in which they are computed: the first one is the cause.
-    terms = [name for name, each in inferred.terms.items() if not np.isfinite(each).all()]
+    # Terms are listed in the order of their computation: the first is the cause of the others.
+    terms = [name for name, term in inferred.terms.items() if not np.isfinite(term).all()]
     values = {f"the bound ({', '.join(terms)})": np.stack(list(inferred.terms.values()), axis=1)}
     values |= {
       f"the probe feature '{name}'": np.asarray(x) for name, x in inferred.probe_features.items()
     }
-    for name, each in values.items():
-      check_finite(f"Free-form inference: {name} {when} the steps", each, remedy)
-  return whole
+    for name, array in values.items():
+      check_finite(f"Free-form inference: {name} {when} the steps", array, remedy)
+  return inference
 
 
 def _total(terms: Terms) -> Array:
@@ -180,10 +183,10 @@ def _total(terms: Terms) -> Array:
 
 
 def _key(number: Array) -> Array:
-  """The key of all random numbers of one example."""
+  """The key of one example, from which all its random numbers are drawn."""
   return jax.random.fold_in(jax.random.key(SEED), number)
 
 
-def _alone(tree: Any) -> Any:
+def _as_batch(tree: Any) -> Any:
   """An example as a batch of one."""
   return jax.tree.map(lambda leaf: leaf[None], tree)

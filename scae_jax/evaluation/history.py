@@ -1,4 +1,4 @@
-"""The `metrics.jsonl` of a training run as curves."""
+"""Reads the `metrics.jsonl` of a training run as curves."""
 
 import json
 import math
@@ -14,17 +14,17 @@ _NOT_CURVES = ("step", "split", "timing")
 def read_history(path: pathlib.Path, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
   """Reads the JSON lines of a training run, of one of its seeds; see `training.log`.
 
-  An incomplete last line is left out, and damaged ones with a warning. Returns steps int [n] in
-  ascending order, and `{split/name: float [n]}` of all but timings, NaN at steps that have none.
-  Numbers of an object in the line are `split/object/name`.
+  Skips an incomplete last line, and damaged lines with a warning. Returns ascending steps int [n]
+  and the curves `{split/name: float [n]}`, without timings; NaN at steps without a value. Numbers
+  of a nested object are named `split/object/name`.
   """
   rows: dict[int, dict[str, float]] = {}
   damaged = 0
   for line in path.read_bytes().splitlines(keepends=True):
     try:
       entry = json.loads(line.decode())
-      own = entry["seeds"][str(seed)] if "seeds" in entry else entry
-      curves = {name: value for name, value in own.items() if name not in _NOT_CURVES}
+      seed_entry = entry["seeds"][str(seed)] if "seeds" in entry else entry
+      curves = {name: value for name, value in seed_entry.items() if name not in _NOT_CURVES}
       numbers = {
         name: float(value)
         for name, value in flatten_dict({entry.get("split", "train"): curves}, sep="/").items()

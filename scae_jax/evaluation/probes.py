@@ -1,13 +1,13 @@
-"""LIN-MATCH and LIN-PRED: what clusters and a linear classifier make of features.
+"""LIN-MATCH and LIN-PRED: scores of features by clusters and by a linear classifier.
 
-LIN-MATCH, how well clusters that never saw a label agree with the labels: k-means finds as many
-clusters in the training features as there are classes. Each cluster is named by one label, so that
-as many training examples as possible are classified correctly (Hungarian matching: one label a
-cluster, one cluster a label). Kosiorek et al. 2019, section 3.1. The authors' release refits the
-clusters on the test split; here nothing is fitted there.
+LIN-MATCH tells how well clusters found without labels agree with the labels. k-means finds as many
+clusters in the training features as there are classes. Each cluster is given one label, and each
+label one cluster, so that most training examples are classified correctly (Hungarian matching).
+Kosiorek et al. 2019, section 3.1. The authors' release refits the clusters on the test split; here
+nothing is fitted there.
 
 LIN-PRED: multinomial logistic regression on standardised training features, fitted to convergence
-with L-BFGS from zero; the probes that train along with a model lag behind it.
+with L-BFGS from zero. The probes that are trained along with a model lag behind it.
 """
 
 import dataclasses
@@ -27,13 +27,13 @@ from sklearn.preprocessing import StandardScaler
 from scae_jax.evaluation.checks import check_enough_to_fit, check_finite
 from scae_jax.evaluation.clusters import Clusters
 
-# k-means runs, of which the best counts: the least sum of squares within clusters. Of the objects
-# of an MNIST run one start in eight ends there. The LIN-MATCH of the best of 10 starts has a
-# standard deviation of 1.8 points, that of the best of 50 hardly varies (results/mnist).
+# k-means runs, of which the one with the least sum of squares within clusters counts. On the object
+# presences of an MNIST run one start in eight ends there. The LIN-MATCH of the best of 10 starts
+# has a standard deviation of 1.8 points; that of the best of 50 hardly varies (results/mnist).
 NUM_STARTS = 50
 INVERSE_L2 = 1.0  # weight of the summed cross-entropy against half the squared weights
 MAX_STEPS = 2000
-TOLERANCE = 1e-4  # largest gradient of the mean loss at which the fit ends
+TOLERANCE = 1e-4  # the fit ends when no gradient of the mean loss is larger
 MIN_SHARE = 0.1  # of an example's activation, for the example to count
 MIN_EXAMPLES = 0.01  # share of the examples that must count, for the capsule to be in use
 
@@ -47,10 +47,10 @@ class Fit:
   num_examples: int  # in training
   predict: Callable[[np.ndarray], np.ndarray]  # `features [n, d] -> labels int [n]`
   train_accuracy: float  # share of the training examples that are classified correctly
-  # Those with any training example; 0 of a linear classifier. Fewer than the classes where features
-  # take fewer values than that, as with dead capsules.
+  # Clusters with any training example; 0 of a linear classifier. Fewer than the classes if the
+  # features have fewer distinct values, as with dead capsules.
   num_clusters: int = 0
-  clusters: Clusters | None = None  # what `predict` goes by; None of a linear classifier
+  clusters: Clusters | None = None  # those of `predict`; None of a linear classifier
   converged: bool = True  # False if cut at `MAX_STEPS`: the accuracy is then a lower bound
 
   def confusion(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -74,8 +74,8 @@ def fit_clusters(
 ) -> Fit:
   """Clusters features [n, d] by k-means and names the clusters by labels int [n]: LIN-MATCH.
 
-  `seed` is of k-means' starts, of which the best of `num_starts` counts; `name` is what the
-  features are called in messages. What does not satisfy `checks` raises ValueError.
+  `seed` seeds k-means, and the best of `num_starts` counts. `name` is that of the features in
+  messages. Raises ValueError as the functions of `checks` do.
   """
   kmeans = KMeans(num_classes, random_state=seed).set_params(n_init=num_starts)
   clusters = _checked_fit(kmeans.fit_predict, name, features, labels, num_classes)
@@ -94,7 +94,7 @@ def fit_clusters(
 
 
 def match_clusters(clusters: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
-  """The label of each cluster, a permutation, for which most examples [n] are correct."""
+  """The label of each cluster: the permutation that classifies most examples [n] correctly."""
   counts = confusion_matrix(clusters, labels, labels=np.arange(num_classes))
   _, label_of_cluster = linear_sum_assignment(counts, maximize=True)
   return label_of_cluster
@@ -123,9 +123,9 @@ def fit_probe(
 def capsules_in_use(activations: np.ndarray, *, name: str = "features") -> np.ndarray:
   """Which capsules are in use, bool [k], by their non-negative activations [n, k].
 
-  A capsule's share of an example is its activation (presence or posterior mass) over the sum of
-  those of all capsules. It is in use when its share is at least 0.1 on at least 1 % of the
-  examples: of more than ten capsules that are all equally on, none is. Activations that are
+  A capsule's share of an example is its activation (presence or posterior mass) divided by the sum
+  over all capsules. It is in use if its share is at least 0.1 on at least 1 % of the examples. Of
+  more than ten capsules that are always equally active, none is in use. Activations that are
   negative or not finite raise ValueError.
   """
   check_finite(f"Features '{name}'", activations)
@@ -142,7 +142,7 @@ def capsules_in_use(activations: np.ndarray, *, name: str = "features") -> np.nd
 def _checked_fit(
   fit: Callable[..., Any], name: str, features: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> Any:
-  """Fits to what satisfies `checks`; what scikit-learn warns of, `Fit` says."""
+  """Checks features and labels, then fits; `Fit.converged` replaces scikit-learn's warning."""
   check_finite(f"Features '{name}'", features)
   check_enough_to_fit(labels, num_classes)
   with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Where a figure comes from: folder, releases, hardware, date."""
+"""Where a result comes from: folder, releases, hardware, date."""
 
 import datetime
 import importlib.metadata
@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-# Settings of JAX on which random numbers and types depend, each a variable of the environment.
+# Settings of JAX on which random numbers and types depend; environment variables set them.
 _SETTINGS = ("jax_default_prng_impl", "jax_threefry_partitionable")
 _PACKAGES = ("jax", "jaxlib", "flax", "numpy", "scipy", "scikit-learn")
 
@@ -19,7 +19,7 @@ _PACKAGES = ("jax", "jaxlib", "flax", "numpy", "scipy", "scikit-learn")
 def measured_with() -> dict[str, Any]:
   """Releases, settings, hardware and date (UTC), as entries of `metrics.json`.
 
-  Of an accelerator, `platform_version` says which compiler and driver library jax runs on.
+  For an accelerator, `platform_version` has the compiler and driver library that jax uses.
   """
   device = jax.devices()[0]
   driver = {"platform_version": " ".join(device.client.platform_version.split())}
@@ -40,34 +40,34 @@ def measured_with() -> dict[str, Any]:
 
 
 def jax_settings() -> dict[str, Any]:
-  """Settings of this process on which results depend, by the variables that set them."""
+  """Settings of this process on which results depend, by their environment variables."""
   return {name.upper(): jax.config.values[name] for name in _SETTINGS}
 
 
 def recorded_folder(folder: pathlib.Path) -> str:
-  """A folder as records name it: from the current folder if it lies below it, else as given."""
-  here = pathlib.Path.cwd()
-  return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+  """A folder as records name it: relative to the current folder if below it, else as given."""
+  current = pathlib.Path.cwd()
+  return str(folder.relative_to(current) if folder.is_relative_to(current) else folder)
 
 
 def hardware(measured: Mapping[str, Any]) -> str:
   """A sentence on the machine that `measured_with` found."""
-  found = measured["hardware"]
+  machine = measured["hardware"]
   return (
-    f"Hardware: {found['cpu_count']} x {found['cpu_model']}, jax on {found['device_count']}"
-    f" {found['device_kind']}."
+    f"Hardware: {machine['cpu_count']} x {machine['cpu_model']}, jax on {machine['device_count']}"
+    f" {machine['device_kind']}."
   )
 
 
 def versions(measured: Mapping[str, Any]) -> str:
   """A sentence on the releases that `measured_with` found."""
-  found = (f"{name} {version}" for name, version in measured["versions"].items())
-  return f"Versions: {', '.join(found)}."
+  releases = (f"{name} {version}" for name, version in measured["versions"].items())
+  return f"Versions: {', '.join(releases)}."
 
 
 def cpu_model() -> str:
-  """What the processor calls itself, or its architecture where the system does not tell."""
+  """The model name of the processor, or its architecture if the system does not tell it."""
   cpuinfo = pathlib.Path("/proc/cpuinfo")
   text = cpuinfo.read_text(errors="replace") if cpuinfo.is_file() else ""
-  found = re.search(r"^model name\s*: *(\S.*?)\s*$", text, re.MULTILINE)
-  return found[1] if found else platform.processor() or platform.machine()
+  model = re.search(r"^model name\s*: *(\S.*?)\s*$", text, re.MULTILINE)
+  return model[1] if model else platform.processor() or platform.machine()

@@ -1,10 +1,11 @@
 """The ceiling of segmentation: RANSAC that knows the patterns, their ranges and the jitter.
 
-Every ordered pair of a scene's points, taken for a pair of a pattern's points, fixes a similarity
-transform. The pattern's other points are assigned to the nearest scene points, and the transform is
-fitted again to all by least squares. All such hypotheses are tried instead of random ones. Of those
-that fit the ranges and the jitter, a scene's explanation is the set that leaves the fewest points
-over and then fits best, found by a beam search over patterns.
+A hypothesis identifies an ordered pair of a scene's points with a pair of a pattern's points, which
+fixes a similarity transform. The pattern's other points are assigned to the nearest scene points,
+and the transform is fitted again to all by least squares. All hypotheses are tried instead of
+random ones; those that fit the ranges and the jitter are candidates. A scene is explained by the
+set of candidates that leaves the fewest points over and then fits best, found by a beam search over
+patterns.
 
 Points are complex numbers here: a similarity transform is z -> a z + b, |a| its scale.
 """
@@ -15,15 +16,15 @@ from scipy import stats
 from scae_jax.data.constellations import PATTERNS, Scenes
 
 MAX_POINTS = 62  # a set of points is an int64
-CHUNK = 200  # scenes at once, for memory
+CHUNK = 200  # scenes at once, to limit memory
 MAX_CANDIDATES = 32  # of a pattern in a scene, the best
 BEAM = 64  # partial explanations that are kept
-# Standard deviation that stands for none: float32 keeps coordinates of 18 units to 1e-6.
+# Standard deviation assumed without jitter: float32 keeps coordinates of 18 units to 1e-6.
 MIN_JITTER = 1e-3
-MISSED = 1e-4  # the chance that a true pattern fits worse than allowed
-# What a point that is left over costs, in squared standard deviations: more than any allowed fit.
+MISSED = 1e-4  # probability that a true pattern fits worse than allowed
+# Cost of a point that is left over, in squared standard deviations: more than any allowed fit.
 LEFT_OVER = 100.0
-# Slack of the ends of ranges, in standard deviations of a fitted scale or angle.
+# Slack at the ends of the ranges, in standard deviations of a fitted scale or angle.
 SLACK = 4.0
 
 
@@ -34,57 +35,58 @@ def ransac(points: np.ndarray, presence: np.ndarray, options: Scenes) -> np.ndar
   `options.patterns` of the pattern that each point is explained by, -1 for absent and for
   unexplained points. More than `MAX_POINTS` present points in a scene raise ValueError.
   """
-  there = np.asarray(presence).astype(bool)
-  if there.sum(axis=1).max() > MAX_POINTS:
+  is_present = np.asarray(presence).astype(bool)
+  counts = is_present.sum(axis=1)
+  if counts.max() > MAX_POINTS:
     raise ValueError(
-      f"RANSAC takes at most {MAX_POINTS} present points a scene, got {there.sum(axis=1).max()}"
+      f"RANSAC takes at most {MAX_POINTS} present points a scene, got {counts.max()}"
     )
   z = np.asarray(points, np.float64) @ np.array([1, 1j]) * options.extent
-  found = np.full(there.shape, -1, np.int32)
-  counts = there.sum(axis=1)
+  assignment = np.full(is_present.shape, -1, np.int32)
   for count in np.unique(counts):
-    alike = np.flatnonzero(counts == count)
-    for scenes in np.split(alike, range(CHUNK, len(alike), CHUNK)):
-      which, slot = np.nonzero(there[scenes])
-      owner = _explain(z[scenes[which], slot].reshape(len(scenes), count), options)
-      found[scenes[which], slot] = owner.reshape(-1)
-  return found
+    same_count = np.flatnonzero(counts == count)
+    for scenes in np.split(same_count, range(CHUNK, len(same_count), CHUNK)):
+      scene, slot = np.nonzero(is_present[scenes])
+      pattern = _explain(z[scenes[scene], slot].reshape(len(scenes), count), options)
+      assignment[scenes[scene], slot] = pattern.reshape(-1)
+  return assignment
 
 
 def _explain(z: np.ndarray, options: Scenes) -> np.ndarray:
-  """Int [s, n], the pattern of each of the points [s, n], -1 for none; a beam search."""
+  """The pattern of each point of z [s, n], int [s, n], -1 for none, by a beam search."""
   num_scenes, num_points = z.shape
-  of_name = {name: _candidates(z, name, options) for name in set(options.patterns)}
-  taken = np.zeros((num_scenes, 1), np.int64)
+  candidates = {name: _candidates(z, name, options) for name in set(options.patterns)}
+  used_points = np.zeros((num_scenes, 1), np.int64)
   cost = np.full((num_scenes, 1), LEFT_OVER * num_points)
-  chosen = np.zeros((num_scenes, 1, len(options.patterns)), np.int64)
-  # Patterns of many points first: they leave least to chance.
+  explanations = np.zeros((num_scenes, 1, len(options.patterns)), np.int64)
+  # Patterns of many points first: they fit by chance least often.
   order = sorted(range(len(options.patterns)), key=lambda i: -len(PATTERNS[options.patterns[i]]))
   for i in order:
     name = options.patterns[i]
     # The first choice is that the pattern is absent.
-    members, misfit = of_name[name]
+    members, misfit = candidates[name]
     members = np.pad(members, ((0, 0), (1, 0)))
-    change = np.pad(misfit - LEFT_OVER * len(PATTERNS[name]), ((0, 0), (1, 0)))
-    free = (taken[:, :, None] & members[:, None]) == 0
-    after = np.where(free, cost[:, :, None] + change[:, None], np.inf).reshape(num_scenes, -1)
-    best = np.argsort(after, axis=1, kind="stable")[:, :BEAM]
-    before, choice = np.divmod(best, members.shape[1])
-    added = np.take_along_axis(members, choice, axis=1)
-    cost = np.take_along_axis(after, best, axis=1)
-    taken = np.take_along_axis(taken, before, axis=1) | added
-    chosen = np.take_along_axis(chosen, before[..., None], axis=1)
-    chosen[:, :, i] = added
-  winner = chosen[:, 0]  # [s, patterns]
-  belongs = (winner[:, :, None] >> np.arange(num_points)) & 1
-  return np.where(belongs.any(axis=1), belongs.argmax(axis=1), -1)
+    cost_change = np.pad(misfit - LEFT_OVER * len(PATTERNS[name]), ((0, 0), (1, 0)))
+    is_disjoint = (used_points[:, :, None] & members[:, None]) == 0
+    new_cost = np.where(is_disjoint, cost[:, :, None] + cost_change[:, None], np.inf)
+    new_cost = new_cost.reshape(num_scenes, -1)
+    best = np.argsort(new_cost, axis=1, kind="stable")[:, :BEAM]
+    parent, choice = np.divmod(best, members.shape[1])
+    new_points = np.take_along_axis(members, choice, axis=1)
+    cost = np.take_along_axis(new_cost, best, axis=1)
+    used_points = np.take_along_axis(used_points, parent, axis=1) | new_points
+    explanations = np.take_along_axis(explanations, parent[..., None], axis=1)
+    explanations[:, :, i] = new_points
+  winner = explanations[:, 0]  # [s, patterns]
+  is_member = (winner[:, :, None] >> np.arange(num_points)) & 1
+  return np.where(is_member.any(axis=1), is_member.argmax(axis=1), -1)
 
 
 def _candidates(z: np.ndarray, name: str, options: Scenes) -> tuple[np.ndarray, np.ndarray]:
-  """Sets of points [s, n] that may be the pattern, each once, with its best fit; the best first.
+  """Sets of points [s, n] that may be the pattern, without repetition, the best fit first.
 
-  Int64 [s, c], in which bit i is set where point i belongs to the pattern, and [s, c], the sum of
-  squared distances over the variance of the jitter: infinite where a scene has fewer sets.
+  Returns int64 [s, c], in which bit i is set if point i belongs to the pattern, and [s, c], the sum
+  of squared distances divided by the variance of the jitter; infinite if a scene has fewer sets.
   """
   template = PATTERNS[name].astype(np.float64) @ np.array([1, 1j])
   num_scenes, num_points = z.shape
@@ -110,28 +112,31 @@ def _candidates(z: np.ndarray, name: str, options: Scenes) -> tuple[np.ndarray, 
 
 
 def _nearest_points(z: np.ndarray, template: np.ndarray) -> np.ndarray:
-  """Int8 [s, h, p]: under each hypothesis, the scene point next to each point of the pattern."""
+  """Int8 [s, h, p]: for each hypothesis, the scene point nearest to each point of the pattern."""
   i, j = np.nonzero(~np.eye(z.shape[1], dtype=bool))
   a, b = np.triu_indices(len(template), 1)
   factor = (z[:, j] - z[:, i])[:, :, None] / (template[b] - template[a])
   shift = z[:, i][:, :, None] - factor * template[a]
   predicted = factor[..., None] * template + shift[..., None]
   predicted = predicted.reshape(len(z), -1, len(template))
-  # |u - w|^2 but for |u|^2, which is the same for all w; float32 decides between points well.
-  x, y = np.real(predicted).astype(np.float32), np.imag(predicted).astype(np.float32)
-  of_x, of_y = np.real(z).astype(np.float32), np.imag(z).astype(np.float32)
-  half = ((of_x**2 + of_y**2) / 2)[:, None]
+  # argmin |u - w|^2 is argmax u.w - |w|^2 / 2; float32 is precise enough to compare points.
+  predicted_x = np.real(predicted).astype(np.float32)
+  predicted_y = np.imag(predicted).astype(np.float32)
+  point_x, point_y = np.real(z).astype(np.float32), np.imag(z).astype(np.float32)
+  half_norm = ((point_x**2 + point_y**2) / 2)[:, None]
   nearest = np.empty(predicted.shape, np.int8)
   for p in range(len(template)):
-    towards = x[:, :, p, None] * of_x[:, None] + y[:, :, p, None] * of_y[:, None]
-    nearest[:, :, p] = np.argmax(towards - half, axis=2)
+    product = (
+      predicted_x[:, :, p, None] * point_x[:, None] + predicted_y[:, :, p, None] * point_y[:, None]
+    )
+    nearest[:, :, p] = np.argmax(product - half_norm, axis=2)
   return nearest
 
 
 def _distinct(nearest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Hypotheses that take no point twice: their scenes [h] and points [h, p]."""
-  in_order = np.sort(nearest, axis=2)
-  scene, hypothesis = np.nonzero((np.diff(in_order, axis=2) > 0).all(axis=2))
+  """Hypotheses that use no point twice: their scenes [h] and points [h, p]."""
+  ascending = np.sort(nearest, axis=2)
+  scene, hypothesis = np.nonzero((np.diff(ascending, axis=2) > 0).all(axis=2))
   return scene, nearest[scene, hypothesis]
 
 
@@ -142,7 +147,7 @@ def _refit(
   template: np.ndarray,
   options: Scenes,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Least squares of each hypothesis: its misfit [h], and whether it may be true [h].
+  """Least-squares fit of each hypothesis: its misfit [h], and whether it is acceptable [h].
 
   With centred template t and points w around their mean, a = sum conj(t) w / sum |t|^2, and the sum
   of squares left is sum |w|^2 - |a|^2 sum |t|^2.
@@ -153,7 +158,7 @@ def _refit(
   spread = np.sum(np.abs(template) ** 2)
   a = w @ template.conj() / spread
   misfit = np.maximum(np.sum(np.abs(w) ** 2, axis=1) - np.abs(a) ** 2 * spread, 0) / jitter**2
-  # 2 p coordinates, 4 of which the transform takes.
+  # 2 p coordinates less the 4 degrees of freedom of the transform.
   allowed = stats.chi2.isf(MISSED, 2 * len(template) - 4)
   slack = SLACK * jitter / np.sqrt(spread)
   scale = np.abs(a)

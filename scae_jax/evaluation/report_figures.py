@@ -26,28 +26,28 @@ from scae_jax.waiting import waiting
 MAX_EMBEDDED = 1500
 MIN_EMBEDDED = 5  # fewer points have no neighbourhood to keep
 PERPLEXITY = 30.0
-# Of the figures that models feed, those that name classes.
-OF_CLASSES = ("coupling",)
+# Figures of `System.pictures` that write class names.
+WITH_CLASS_NAMES = ("coupling",)
 Drawers = dict[str, Callable[[], Figure]]  # by name of the file, without its ending
 
 
 def model_figures(
   system: System, variables: Any, batch: Batch, class_names: tuple[str, ...] = ()
 ) -> Drawers:
-  """The figures of a batch that the model feeds; `class_names` are of capsules that are classes."""
-  # It runs once: without optimisation it compiles in half the time, which is ten seconds of a CPU.
+  """The model's own figures of a batch; `class_names` are for capsules that stand for classes."""
+  # It runs once. Without optimisation it compiles in half the time: ten seconds less on a CPU.
   options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
   draw = jax.jit(system.pictures, compiler_options=options)
-  fed = jax.device_get(draw(variables, batch))
-  unknown = sorted(set(fed) - set(FIGURES))
+  figure_arguments = jax.device_get(draw(variables, batch))
+  unknown = sorted(set(figure_arguments) - set(FIGURES))
   if unknown:
     raise ValueError(
       f"`System.pictures` feeds {', '.join(unknown)}, but the figures are {', '.join(FIGURES)}."
     )
-  named = {"class_names": class_names}
+  names = {"class_names": class_names}
   return {
-    name: functools.partial(FIGURES[name], **arrays, **(named if name in OF_CLASSES else {}))
-    for name, arrays in fed.items()
+    name: functools.partial(FIGURES[name], **arrays, **(names if name in WITH_CLASS_NAMES else {}))
+    for name, arrays in figure_arguments.items()
   }
 
 
@@ -60,28 +60,28 @@ def feature_figures(
   *,
   seed: int,
 ) -> Drawers:
-  """The figures of one kind of features [n, d] of the examples scored."""
+  """The figures of one kind of features [n, d] of the scored examples."""
   title = name.replace("_", " ")
-  matched = f"LIN-MATCH {scores.entries['lin_match']:.1%}: {title}"
+  confusion_title = f"LIN-MATCH {scores.entries['lin_match']:.1%}: {title}"
   confusion = np.asarray(scores.entries["confusion"])
-  shown = choose(len(labels), MAX_EMBEDDED)
+  embedded_rows = choose(len(labels), MAX_EMBEDDED)
   drawers: Drawers = {
     f"presences_by_class-{name}": lambda: FIGURES["presences_by_class"](
       features, labels, class_names, title
     ),
     f"confusion-{name}": lambda: FIGURES["confusion"](
-      confusion, class_names, matched, "label of the cluster"
+      confusion, class_names, confusion_title, "label of the cluster"
     ),
   }
   if len(labels) >= MIN_EMBEDDED:
     drawers[f"embedding-{name}"] = lambda: FIGURES["embedding"](
-      embed(features[shown], seed), labels[shown], class_names, f"t-SNE of {title}"
+      embed(features[embedded_rows], seed), labels[embedded_rows], class_names, f"t-SNE of {title}"
     )
   return drawers
 
 
 def answer_figures(answers: Classification, class_names: tuple[str, ...]) -> Drawers:
-  """The figures of a classifier's answers, each one of a pair counted."""
+  """The figures of a classifier's answers; both answers to a pair count."""
   accuracy = f"Accuracy {np.mean(answers.is_right):.2%}"
   calibration = f"Expected calibration error {answers.calibration_error:.2%}"
   bins = by_confidence(answers.confidence.reshape(-1), answers.is_right.reshape(-1))
@@ -101,11 +101,11 @@ def curve_figures(history: pathlib.Path | None, seed: int) -> Drawers:
 
 def embed(features: np.ndarray, seed: int, perplexity: float = PERPLEXITY) -> np.ndarray:
   """Places examples [n, d], two at least, in the plane by t-SNE: float32 [n, 2]."""
-  # Principal components give a start that keeps clusters in place, where there are two that vary.
-  varies = features.shape[1] >= 2 and bool(np.ptp(features, axis=0).any())
+  # Starting from principal components keeps clusters in place; they need features that vary.
+  has_variance = features.shape[1] >= 2 and bool(np.ptp(features, axis=0).any())
   tsne = TSNE(
     perplexity=min(perplexity, (len(features) - 1) / 3),
-    init="pca" if varies else "random",
+    init="pca" if has_variance else "random",
     random_state=seed,
   )
   return tsne.fit_transform(features)
@@ -125,6 +125,6 @@ def draw_figures(drawers: Mapping[str, Callable[[], Figure]]) -> dict[str, bytes
 
 
 def save_figures(directory: pathlib.Path, drawers: Mapping[str, Callable[[], Figure]]) -> None:
-  """Draws figures into `<directory>/<name>.png`, each whole or not at all."""
+  """Draws figures and writes each atomically to `<directory>/<name>.png`."""
   for name, content in draw_figures(drawers).items():
     write_whole(directory / name, content)

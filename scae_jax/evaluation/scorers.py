@@ -1,6 +1,6 @@
-"""One scorer for each kind of model: what is measured of one seed, and what is drawn of it.
+"""One scorer for each kind of model: the scores and figures of one seed.
 
-A scorer is made once for all seeds. Making it checks what it is given and computes nothing.
+A scorer is made once for all seeds. Making it checks the arguments and computes nothing.
 """
 
 import dataclasses
@@ -39,8 +39,8 @@ from scae_jax.evaluation.scores import (
   Features,
   Scores,
   pixel_features,
-  read,
   score,
+  score_linear_probe,
   score_pixels,
 )
 from scae_jax.evaluation.segmentation import segmentation
@@ -56,9 +56,9 @@ def feature_scorer(
 ) -> Scorer:
   """Scores capsule features of images by clusters and linear probes, beside raw pixels.
 
-  Both are fitted to the training split of `dataset`, which the model was trained on; `split` of
-  `scored` is scored. An unknown split and a data set that does not fit raise ValueError; so
-  do fewer training examples than classes and, in the scorer, numbers that are not finite.
+  Both are fitted to the training split of `dataset`, which the model was trained on, and scored on
+  `split` of `scored`. Raises ValueError for an unknown split, a data set that does not fit the
+  model, fewer training examples than classes and, in the scorer, numbers that are not finite.
   """
   check_transfer(dataset, scored, canvas)
   train_split = load_split(dataset, "train", evaluated.max_examples)
@@ -70,43 +70,50 @@ def feature_scorer(
 
   @functools.cache
   def pixel_probe() -> Scores:
-    return read(PIXELS, *pixel_features(train_split, test_split), count)
+    return score_linear_probe(PIXELS, *pixel_features(train_split, test_split), count)
 
   def scorer(variables: Any, seed: int) -> Scored:
-    found = collect(variables, train_split), collect(variables, test_split)
+    outputs = collect(variables, train_split), collect(variables, test_split)
 
     def pair(kind: str, name: str) -> tuple[Features, Features]:
-      train, test = ((one[kind][name], own) for one, own in zip(found, labels, strict=True))
+      train, test = (
+        (split_outputs[kind][name], split_labels)
+        for split_outputs, split_labels in zip(outputs, labels, strict=True)
+      )
       return train, test
 
     with waiting("fitting clusters and linear classifiers"):
-      features = {n: score(n, *pair("features", n), count, seed=seed) for n in found[0]["features"]}
+      features = {
+        name: score(name, *pair("features", name), count, seed=seed)
+        for name in outputs[0]["features"]
+      }
       probe_features = {
-        n: read(n, *pair("probe_features", n), count) for n in found[0]["probe_features"]
+        name: score_linear_probe(name, *pair("probe_features", name), count)
+        for name in outputs[0]["probe_features"]
       }
       pixels = score_pixels(train_split, test_split, count, seed=seed, probe=pixel_probe())
-    probe_entries = {name: one.entries for name, one in probe_features.items()}
-    every = (*features.values(), *probe_features.values(), pixels)
+    probe_entries = {name: scores.entries for name, scores in probe_features.items()}
+    all_scores = (*features.values(), *probe_features.values(), pixels)
     drawers = {}
-    for name, one in features.items():
-      drawers |= feature_figures(name, *pair("features", name)[1], one, names, seed=seed)
-    shown = one_of_each_class(labels[1], NUM_PICTURED)
-    pictured = {name: jnp.asarray(values[shown]) for name, values in test_split.items()}
+    for name, scores in features.items():
+      drawers |= feature_figures(name, *pair("features", name)[1], scores, names, seed=seed)
+    rows = one_of_each_class(labels[1], NUM_PICTURED)
+    pictured = {name: jnp.asarray(values[rows]) for name, values in test_split.items()}
     return Scored(
       sources={
         "fitted_on": what_is_scored(dataset, "train", len(labels[0])),
         "scored_on": what_is_scored(scored, split, len(labels[1])),
       },
       entries={
-        "features": {name: one.entries for name, one in features.items()},
+        "features": {name: scores.entries for name, scores in features.items()},
         **({"readings": probe_entries} if probe_entries else {}),
         "pixels": pixels.entries,
-        "metrics": mean_metrics(found[1]["metrics"]),
+        "metrics": mean_metrics(outputs[1]["metrics"]),
       },
-      notes=(*scored.notes, *(note for one in every for note in one.notes)),
-      pictured=evaluation_batch(pictured, jnp.arange(len(shown)), canvas=canvas),
+      notes=(*scored.notes, *(note for scores in all_scores for note in scores.notes)),
+      pictured=evaluation_batch(pictured, jnp.arange(len(rows)), canvas=canvas),
       drawers=drawers,
-      clusters={name: one.clusters for name, one in features.items() if one.clusters},
+      clusters={name: scores.clusters for name, scores in features.items() if scores.clusters},
     )
 
   return scorer
@@ -121,23 +128,23 @@ def answer_scorer(
 ) -> Scorer:
   """Scores the answers of a model that classifies by itself: accuracy and calibration.
 
-  `scored` and `split` give names, classes and notes of `examples`, arrays on the host, of which
-  `make_batch` makes batches with `label` [b] and, of pairs, `other_label` [b]. A negative limit
-  raises ValueError, and in the scorer scores and metrics that are not finite.
+  `examples` are the arrays of `split` of `scored`, on the host. `make_batch` makes batches of them,
+  with `label` [b] and, for pairs, `other_label` [b]. Raises ValueError for a negative limit and, in
+  the scorer, for scores and metrics that are not finite.
   """
   rows = choose(len(examples["label"]), evaluated.max_examples)
   collect = output_collector(evaluated.system, make_batch, batch_size=evaluated.batch_size)
   on_device = {name: jnp.asarray(array) for name, array in examples.items()}
 
   def scorer(variables: Any, _: int) -> Scored:
-    found = collect(variables, on_device, rows)
-    answers = classify(found["scores"], found["labels"])
-    shown = rows[one_of_each_class(found["labels"][:, 0], NUM_PICTURED)]
+    outputs = collect(variables, on_device, rows)
+    answers = classify(outputs["scores"], outputs["labels"])
+    pictured_rows = rows[one_of_each_class(outputs["labels"][:, 0], NUM_PICTURED)]
     return Scored(
       sources={"scored_on": what_is_scored(scored, split, len(rows))},
-      entries={"classification": answers.entries(), "metrics": mean_metrics(found["metrics"])},
+      entries={"classification": answers.entries(), "metrics": mean_metrics(outputs["metrics"])},
       notes=scored.notes,
-      pictured=make_batch(on_device, jnp.asarray(shown)),
+      pictured=make_batch(on_device, jnp.asarray(pictured_rows)),
       drawers=answer_figures(answers, scored.class_names),
       class_names=scored.class_names,
     )
@@ -146,14 +153,16 @@ def answer_scorer(
 
 
 def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
-  """Scores how well capsules tell the patterns of points apart, by jitter.
+  """Scores how well capsules segment points into patterns, at each jitter.
 
-  RANSAC, which knows the patterns, stands beside them as the ceiling, unless scenes have too many
-  points for it. A system that does not segment points and a negative limit raise ValueError.
+  RANSAC, which knows the patterns, is scored too as the ceiling, unless scenes have too many points
+  for it. A system that does not segment points and a negative limit raise ValueError.
   """
   module, segment = evaluated.system.module, evaluated.system.segment
   if segment is None:
-    raise ValueError("the system has no `segment`, so scenes of points cannot score it.")
+    raise ValueError(
+      "scenes of points score the segmentation of a system, and this one has no `segment`."
+    )
   collect = make_collector(
     lambda variables, batch: segment(module.apply(variables, batch, train=False)),
     lambda scenes, rows: {name: array[rows] for name, array in scenes.items()},
@@ -181,15 +190,15 @@ def scene_scorer(evaluated: Evaluated, dataset: Scenes) -> Scorer:
   def scorer(variables: Any, _: int) -> Scored:
     by_jitter = {}
     for jitter, batch in scenes.items():
-      found = collect(variables, batch)
-      scores = {name: agreement(jitter, capsule) for name, capsule in found.items()}
+      capsules = collect(variables, batch)
+      scores = {name: agreement(jitter, capsule) for name, capsule in capsules.items()}
       by_jitter[f"{jitter:g}"] = scores | ({"ransac": ceiling(jitter)} if has_ceiling else {})
-    shown = {name: array[:NUM_SCENES_PICTURED] for name, array in scenes[JITTERS[0]].items()}
+    pictured = {name: array[:NUM_SCENES_PICTURED] for name, array in scenes[JITTERS[0]].items()}
     return Scored(
       sources={"scored_on": {"dataset": dataset.name, "split": "test", "examples": count}},
       entries={"segmentation": by_jitter},
       notes=(note,),
-      pictured={name: jnp.asarray(array) for name, array in shown.items()},
+      pictured={name: jnp.asarray(array) for name, array in pictured.items()},
     )
 
   return scorer

@@ -1,4 +1,4 @@
-"""LIN-MATCH and LIN-PRED of a set of features, and of raw pixels, as a report has them."""
+"""LIN-MATCH and LIN-PRED of features and of raw pixels, as entries of a report."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from scae_jax.evaluation.probes import (
 )
 
 # Training examples of the baselines on raw pixels: 60,000 x 784 numbers take minutes on two cores.
-# With fewer, k-means scores the same and the linear probe lower; the report gives the number.
+# With 10,000, k-means scores the same and the linear probe lower; the report has the number.
 MAX_PIXEL_EXAMPLES = 10_000
 PIXEL_STARTS = 10  # of k-means on pixels, where a start takes two seconds
 PIXELS = "raw pixels"
@@ -26,13 +26,13 @@ Features = tuple[np.ndarray, np.ndarray]  # float32 [n, d], and labels int [n]
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-  """Figures of one set of features."""
+  """Scores of one set of features."""
 
-  # For `metrics.json`: `lin_match` and `lin_pred` on the scored examples, the same on the training
-  # examples, `fitted_examples`, `confusion`, and for capsules how many are in use; of probe
-  # features, those of `lin_pred` alone.
+  # For `metrics.json`: `lin_match` and `lin_pred` on the scored and on the training examples,
+  # `fitted_examples`, `confusion`, and for capsules which are in use. Probe features have only those of
+  # `lin_pred`.
   entries: dict[str, Any]
-  notes: tuple[str, ...]  # sentences on what makes a figure less than it seems
+  notes: tuple[str, ...]  # sentences that qualify the scores
   clusters: Clusters | None = None  # of LIN-MATCH; None of probe features
 
 
@@ -48,13 +48,13 @@ def score(
 ) -> Scores:
   """Fits as many clusters as classes, and a probe, to `train`; scores both on `test`.
 
-  `seed` is of k-means' starts. `probe` is what `read` finds, where it is known. Features that are
-  not finite or, of capsules, negative, and too few training examples raise ValueError.
+  `seed` seeds k-means. `probe`: a linear probe that is already fitted. Raises ValueError for
+  features that are not finite or, of capsules, negative, and for too few training examples.
   """
   starts = NUM_STARTS if are_capsules else PIXEL_STARTS
   clusters = fit_clusters(*train, num_classes=num_classes, seed=seed, name=name, num_starts=starts)
   confusion = clusters.confusion(*test)
-  probe = probe or read(name, train, test, num_classes)
+  probe = probe or score_linear_probe(name, train, test, num_classes)
   entries = {
     "lin_match": float(np.trace(confusion) / confusion.sum()),
     "lin_match_train": clusters.train_accuracy,
@@ -64,23 +64,23 @@ def score(
   }
   notes = probe.notes
   if clusters.num_clusters < num_classes:
-    few = (
+    too_few = (
       f"{name.replace('_', ' ')}: only {clusters.num_clusters} distinct cluster(s) for "
-      f"{num_classes} classes, as with dead capsules; LIN-MATCH can be no better than that allows."
+      f"{num_classes} classes, as with dead capsules, which limits LIN-MATCH."
     )
-    notes = (few, *notes)
+    notes = (too_few, *notes)
   if are_capsules:
-    used = capsules_in_use(test[0], name=name)
+    is_in_use = capsules_in_use(test[0], name=name)
     entries |= {
-      "capsules": len(used),
-      "capsules_in_use": int(used.sum()),
-      "indices_in_use": np.flatnonzero(used).tolist(),
+      "capsules": len(is_in_use),
+      "capsules_in_use": int(is_in_use.sum()),
+      "indices_in_use": np.flatnonzero(is_in_use).tolist(),
     }
   return Scores(entries, notes, clusters.clusters)
 
 
-def read(name: str, train: Features, test: Features, num_classes: int) -> Scores:
-  """Fits a probe alone: of features that may be negative. Otherwise as `score`."""
+def score_linear_probe(name: str, train: Features, test: Features, num_classes: int) -> Scores:
+  """Fits and scores a linear probe alone; features may be negative. Otherwise as `score`."""
   probe = fit_probe(*train, num_classes=num_classes, name=name)
   entries = {
     "lin_pred": probe.accuracy(*test),
@@ -88,11 +88,11 @@ def read(name: str, train: Features, test: Features, num_classes: int) -> Scores
     "lin_pred_converged": probe.converged,
     "fitted_examples": probe.num_examples,
   }
-  cut = (
+  not_converged = (
     f"{name.replace('_', ' ')}: the linear probe was cut after {MAX_STEPS} steps; LIN-PRED is a "
     "lower bound."
   )
-  return Scores(entries, () if probe.converged else (cut,))
+  return Scores(entries, () if probe.converged else (not_converged,))
 
 
 def score_pixels(
@@ -105,27 +105,27 @@ def score_pixels(
 ) -> Scores:
   """`score` of the images' own pixels, see `pixel_features`."""
   fitted, scored = pixel_features(train, test)
-  found = score(PIXELS, fitted, scored, num_classes, seed=seed, are_capsules=False, probe=probe)
+  scores = score(PIXELS, fitted, scored, num_classes, seed=seed, are_capsules=False, probe=probe)
   count = len(fitted[1])
-  few = f"{PIXELS}: fitted on {count:,} of the training images."
-  return Scores(found.entries, (*found.notes, *[few] * (count < len(train["label"]))))
+  note = f"{PIXELS}: fitted on {count:,} of the training images."
+  return Scores(scores.entries, (*scores.notes, *[note] * (count < len(train["label"]))))
 
 
 def pixel_features(
   train: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray]
 ) -> tuple[Features, Features]:
-  """Pixels in [0, 1] as features: of training, at most `MAX_PIXEL_EXAMPLES`, and of test images.
+  """Pixels in [0, 1] as features: of at most `MAX_PIXEL_EXAMPLES` training and of all test images.
 
-  Where sizes differ, smaller images are centred on black, as a canvas does it.
+  If sizes differ, smaller images are centred on black, as on a canvas.
   """
   rows = choose(len(train["label"]), MAX_PIXEL_EXAMPLES)
   splits = [(train["image"][rows], train["label"][rows]), (test["image"], test["label"])]
   sides = np.max([images.shape[1:3] for images, _ in splits], axis=0)
-  fitted, scored = ((_flat(images, sides), labels) for images, labels in splits)
+  fitted, scored = ((_flat_pixels(images, sides), labels) for images, labels in splits)
   return fitted, scored
 
 
-def _flat(images: np.ndarray, sides: np.ndarray) -> np.ndarray:
+def _flat_pixels(images: np.ndarray, sides: np.ndarray) -> np.ndarray:
   missing = sides - images.shape[1:3]
   margins = [(0, 0), *((int(side) // 2, int(side - side // 2)) for side in missing), (0, 0)]
   pixels = np.pad(images, margins).reshape(len(images), -1)

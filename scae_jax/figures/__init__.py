@@ -1,8 +1,8 @@
-"""One function a picture: arrays in, a matplotlib figure out.
+"""One function for each figure: arrays in, a matplotlib figure out.
 
-`FIGURES` names them all. A model feeds some of them through `System.pictures`, which returns for
-each figure that it can feed the arguments by name; the report feeds the others. Shapes, and that
-they fit each other, are in the annotations, which `@typed` checks. Pictures have values in [0, 1].
+`FIGURES` has them all by name. Some show a model: `System.pictures` returns the arguments of each
+figure that the model can fill. The report draws the others. `@typed` checks that shapes are those
+of the annotations and fit each other. Pictures have values in [0, 1].
 """
 
 from collections.abc import Callable

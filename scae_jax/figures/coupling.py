@@ -1,4 +1,4 @@
-"""How routing decides: the share of each child that each parent gets, by iteration."""
+"""Coupling coefficients: the share of each child that each parent gets, by routing iteration."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ from scae_jax.typing import Num, typed
 MAX_ROWS = 64
 MAX_WRITTEN_PARENTS = 20  # with more, names would run into each other
 MAX_WIDTH = 14.0  # inches, of all maps together
-MIN_SHARE = 1e-12  # as a weight: children of a parent that got nothing at all weigh the same
-MIN_RANGE = 0.1  # of an even share: smaller differences are not shown
+MIN_SHARE = 1e-12  # least weight: all children weigh the same for a parent that gets nothing
+MIN_RANGE = 0.1  # of an even share: the least difference with full colour
 
 
 @typed
@@ -25,14 +25,14 @@ def coupling(
   agreement: Num[np.ndarray, "i n k"],
   class_names: Sequence[str] = (),
 ) -> Figure:
-  """Draws the coupling coefficients of one image, a heat map an iteration of routing.
+  """Draws the coupling coefficients of one image, a heat map for each iteration of routing.
 
-  `coupling` has the share of each of n children that each of k parents got, shares of a child sum
-  to one; white is an even share, red is more, blue less. More than 64 children are averaged in
+  `coupling` is the share of each of n children that each of k parents gets; the shares of a child
+  sum to one. White is an even share, red is more, blue less. More than 64 children are averaged in
   groups of neighbours. `agreement` is that of each child's vote with each parent, a scalar product
-  or a log density. Bars show each parent's mean, weighted by its shares; the largest is dark, and
-  where one is negative all start below the least. `class_names` of () gives parents numbers;
-  another number of names than of parents raises ValueError.
+  or a log density. Bars show each parent's mean agreement, weighted by its shares; the largest is
+  dark. If a mean is negative, all bars start below the least one. Parents have numbers if
+  `class_names` is (). Raises ValueError unless there are as many names as parents.
   """
   iterations, num_children, num_parents = coupling.shape
   names = written(class_names or [str(k) for k in range(num_parents)])
@@ -41,7 +41,7 @@ def coupling(
       f"expected a name for each of {num_parents} parents, got {len(names.texts)} names."
     )
   rows = mean_of_groups(coupling)
-  # An even share, and shares as far from it on both sides as the furthest.
+  # The colours are symmetric about an even share, and reach the share furthest from it.
   even = 1 / num_parents
   furthest = max(float(np.abs(rows - even).max()), MIN_RANGE * even)
   ends = max(even - furthest, 0.0), even, even + furthest
@@ -58,8 +58,10 @@ def coupling(
     axes.imshow(rows[i], cmap="RdBu_r", norm=scale, aspect="auto", interpolation="nearest")
     axes.set_title(f"iteration {i + 1}")
     axes.set(xticks=[], yticks=[])
-  each, rest = divmod(num_children, rows.shape[1])
-  grouped = f", {'about ' if rest else ''}{each} a row" if num_children > rows.shape[1] else ""
+  group_size, remainder = divmod(num_children, rows.shape[1])
+  grouped = (
+    f", {'about ' if remainder else ''}{group_size} a row" if num_children > rows.shape[1] else ""
+  )
   maps[0].set_ylabel(f"{num_children:,} child capsules{grouped}")
   bar = figure.colorbar(maps[-1].images[0], ax=maps, pad=0.015, fraction=0.05, aspect=30)
   least, middle, most = (f"{end:.2g}" for end in ends)
@@ -70,7 +72,7 @@ def coupling(
   bars.set_ylabel("weighted\nagreement")
   weights = np.maximum(coupling, MIN_SHARE)
   means = np.sum(weights * agreement, axis=1) / np.sum(weights, axis=1)
-  # Zero means nothing to log densities: bars on it would be longest for the least of them.
+  # Zero has no meaning for log densities: bars from it would be longest for the least density.
   bottom = min(0.0, 1.1 * means.min())
   _draw_agreement(bars, means[0], bottom, names)
   for i in range(1, iterations):

@@ -1,4 +1,4 @@
-"""Curves: of training against the step, of poses and accuracies against a motion of the image."""
+"""Curves: training against the step, pose errors and accuracies against a motion of the image."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -29,8 +29,8 @@ _ROWS = (
   "error / error of a pose\nthat does not move",
   "change of\npresence",
 )
-MAX_TICKS = 8  # as many angles as have room for a tick each
-TICKS = 45.0  # degrees, of more angles than that
+MAX_TICKS = 8  # angles that have room for a tick each
+TICKS = 45.0  # degrees between ticks of more angles
 Lines = Mapping[str, Mapping[str, Num[np.ndarray, " n"]]]
 
 
@@ -38,7 +38,7 @@ Lines = Mapping[str, Mapping[str, Num[np.ndarray, " n"]]]
 def training_curves(
   steps: Num[np.ndarray, " n"], values: Mapping[str, Num[np.ndarray, " n"]]
 ) -> Figure:
-  """Draws each quantity in its own panel, because each has its own unit.
+  """Draws each quantity in its own panel, since units differ.
 
   Values are NaN where a quantity was not measured. `train/x`, `validation/x` and `test/x` share the
   panel `x`. The first 24 panels are drawn.
@@ -50,27 +50,27 @@ def training_curves(
       split, quantity = "", name
     by_quantity.setdefault(quantity, {})[split] = curve
 
-  shown = list(by_quantity.items())[:MAX_PANELS]
-  columns = min(len(shown), NUM_COLUMNS)
-  rows = math.ceil(len(shown) / columns)
+  quantities = list(by_quantity.items())[:MAX_PANELS]
+  columns = min(len(quantities), NUM_COLUMNS)
+  rows = math.ceil(len(quantities) / columns)
   figure = new_figure(3.2 * columns + 0.3, 1.9 * rows + 0.7, "Training")
-  grid = panels(figure, len(shown), columns)
+  grid = panels(figure, len(quantities), columns)
   blue, orange = palette(2)
   colours: dict[str, np.ndarray] = {"train": blue, "validation": orange, "test": orange, "": blue}
   lines = {}
-  for i, (axes, (quantity, by_split)) in enumerate(zip(grid, shown, strict=True)):
+  for i, (axes, (quantity, by_split)) in enumerate(zip(grid, quantities, strict=True)):
     for split, curve in by_split.items():
       measured = np.isfinite(curve)
-      marker = "o" if measured.sum() == 1 else ""  # a line of one point would not be seen
-      look = {"lw": 1.2, "marker": marker, "ms": 3, "color": colours[split], "label": split}
-      (lines[split],) = axes.plot(steps[measured], curve[measured], **look)
+      marker = "o" if measured.sum() == 1 else ""  # a line of one point is invisible
+      style = {"lw": 1.2, "marker": marker, "ms": 3, "color": colours[split], "label": split}
+      (lines[split],) = axes.plot(steps[measured], curve[measured], **style)
     axes.set_xlim(0, 1.03 * max(steps.max(initial=0), 1))  # the same in every panel
     axes.set_title(quantity)
     plain(axes)
-    if i + columns >= len(shown):  # nothing below
+    if i + columns >= len(quantities):  # nothing below
       axes.set_xlabel("step")
-  if named := [lines[split] for split in SPLITS if split in lines]:
-    legend_below(figure, named, len(named), fontsize=LABEL_SIZE)
+  if legend_lines := [lines[split] for split in SPLITS if split in lines]:
+    legend_below(figure, legend_lines, len(legend_lines), fontsize=LABEL_SIZE)
   return figure
 
 
@@ -78,9 +78,9 @@ def training_curves(
 def equivariance(results: Mapping[str, Any], title: str = "") -> Figure:
   """Draws, for each family of motions, the error of poses and the change of presences.
 
-  Three rows: the mean distance of poses from where they should be, pixels, with that of poses that
-  do not move dashed; the ratio of the two; and the mean change of presences, with that between
-  different examples dotted.
+  The rows are the mean distance of poses from the ideal ones, pixels (dashed: that of poses that do
+  not move); the ratio of the two; and the mean change of presences (dotted: that between different
+  examples).
 
   `results` are what `evaluation.equivariance.measure_equivariance` returns. Families without any
   size are left out.
@@ -92,17 +92,17 @@ def equivariance(results: Mapping[str, Any], title: str = "") -> Figure:
   for family, (errors, ratios, presences) in zip(families, grid.T, strict=True):
     sizes = np.array([entry["size"] for entry in results[family]])
     for kind, colour in colours.items():
-      look = {"color": colour, "lw": 1.4, "marker": "o", "ms": 3.5}
-      # None, where nothing was measured, becomes NaN.
+      style = {"color": colour, "lw": 1.4, "marker": "o", "ms": 3.5}
+      # None, for sizes that were not measured, becomes NaN.
       error, unmoved, change = (
         np.array([entry[kind][name] for entry in results[family]], float)
         for name in ("pose_error", "pose_unmoved", "presence_change")
       )
-      errors.plot(sizes, error, label=kind, **look)
-      errors.plot(sizes, unmoved, label=f"{kind} that do not move", **look | {"ls": "--", "lw": 1})
+      errors.plot(sizes, error, label=kind, **style)
+      errors.plot(sizes, unmoved, label=f"{kind} that do not move", **style | {"ls": "--", "lw": 1})
       moves = unmoved > 0  # without a motion there is no ratio
-      ratios.plot(sizes[moves], error[moves] / unmoved[moves], **look)
-      presences.plot(sizes, change, **look)
+      ratios.plot(sizes[moves], error[moves] / unmoved[moves], **style)
+      presences.plot(sizes, change, **style)
       between = results["present"][kind]["presence_between_examples"]
       label = f"{kind}, between examples"
       presences.axhline(between, color=colour, lw=1, ls=":", label=label)
@@ -137,10 +137,10 @@ def viewpoint(
   """Draws accuracy by angle: a panel for each way of training, a line for each system.
 
   `accuracy` is `{way of training or of scoring: {system: shares in [0, 1]}}`; NaN leaves a gap. A
-  system has the same colour in all panels; `baselines` are grey and dashed, and the lines of others
-  in `dashed` are too. The accuracy of a guess, `chance`, is a dotted line, and a thin one stands at
-  angles that are `marked`. Up to 8 angles, in degrees, have a tick each; of more there is one every
-  45. `num_columns` panels stand side by side, 0 for all.
+  system has the same colour in all panels. `baselines` are grey and dashed; systems in `dashed` are
+  dashed in their colour. A dotted line is at `chance`, the accuracy of a guess, and a thin vertical
+  one at each angle in `marked`. Up to 8 angles, in degrees, have a tick each; more have one every
+  45 degrees. `num_columns` panels stand side by side, 0 for all.
   """
   names = list(dict.fromkeys(name for lines in accuracy.values() for name in lines))
   in_colour = [name for name in names if name not in baselines]
@@ -153,8 +153,8 @@ def viewpoint(
   for axes, (way, lines) in zip(grid, accuracy.items(), strict=True):
     for name, values in lines.items():
       is_dashed = name in dashed or name in baselines
-      look = {"color": colours.get(name, "0.5"), "ls": "--" if is_dashed else "-", "label": name}
-      (drawn[name],) = axes.plot(angles, 100 * values, **look, lw=1.4, marker="o", ms=2.5)
+      style = {"color": colours.get(name, "0.5"), "ls": "--" if is_dashed else "-", "label": name}
+      (drawn[name],) = axes.plot(angles, 100 * values, **style, lw=1.4, marker="o", ms=2.5)
     axes.axhline(100 * chance, color="0.5", lw=0.8, ls=":")
     for angle in marked:
       axes.axvline(angle, color="0.7", lw=0.6, zorder=0)

@@ -1,4 +1,4 @@
-"""Tables of small pictures in one: capsules perturbed, samples of a model, parts by identity."""
+"""Mosaics of small pictures: perturbed capsules, samples of a model, parts in rotated images."""
 
 import math
 from collections.abc import Iterable
@@ -28,26 +28,26 @@ MAX_TURNED = 8
 def capsule_dimensions(
   perturbed: Num[np.ndarray, "n d s h w c"], offsets: Num[np.ndarray, " s"]
 ) -> Figure:
-  """Draws a block an example: a row a dimension of its capsule, a column an offset added to it.
+  """Draws a block for each example: its capsule with an offset (column) to a dimension (row).
 
   The first 6 examples and 16 dimensions are drawn. Sabour et al. 2017, figure 4.
   """
   perturbed = perturbed[:MAX_CAPSULES, :MAX_DIMENSIONS]
-  shown, num_dimensions, num_offsets, height, width, _ = perturbed.shape
-  rows = math.ceil(shown / MAX_COLUMNS)
-  columns = math.ceil(shown / rows)
+  num_capsules, num_dimensions, num_offsets, height, width, _ = perturbed.shape
+  rows = math.ceil(num_capsules / MAX_COLUMNS)
+  columns = math.ceil(num_capsules / rows)
   figure = new_figure(
     0.27 * num_offsets * columns + 0.9,
     0.27 * height / width * num_dimensions * rows + 0.55 * rows + 0.5,
     "Capsules with one dimension changed",
   )
-  named = {0, (num_offsets - 1) // 2, num_offsets - 1}  # both ends and the middle
-  names = [f"{offset:+.2f}" if s in named else "" for s, offset in enumerate(offsets)]
-  for i, axes in enumerate(panels(figure, shown, columns)):
+  labelled = {0, (num_offsets - 1) // 2, num_offsets - 1}  # both ends and the middle
+  names = [f"{offset:+.2f}" if s in labelled else "" for s, offset in enumerate(offsets)]
+  for i, axes in enumerate(panels(figure, num_capsules, columns)):
     show_mosaic(axes, perturbed[i], range(num_dimensions), names)
     if i % columns == 0:
       axes.set_ylabel("dimension", color=GREY)
-    if i + columns >= shown:  # nothing below
+    if i + columns >= num_capsules:  # nothing below
       axes.set_xlabel("offset", color=GREY)
   return figure
 
@@ -56,13 +56,13 @@ def capsule_dimensions(
 def prior_samples(
   samples: Num[np.ndarray, "n h w c"], title: str = "Drawn from the prior"
 ) -> Figure:
-  """Draws samples of the prior, ten a row; the first 100."""
+  """Draws the first 100 samples of the prior, ten a row."""
   samples = samples[:MAX_SAMPLES]
   columns = min(len(samples), SAMPLES_A_ROW)
   rows = math.ceil(len(samples) / columns)
   blank = np.zeros((rows * columns - len(samples), *samples.shape[1:]), samples.dtype)
   table = np.concatenate([samples, blank]).reshape(rows, columns, *samples.shape[1:])
-  # Of the title's width at least, about 13 letters an inch.
+  # At least as wide as the title, at about 13 letters an inch.
   width = max(0.6 * columns + 0.3, max(map(len, title.split("\n"))) / 13 + 0.3)
   figure = new_figure(width, 0.6 * rows + 0.5, title)
   show_mosaic(figure.subplots(), table)
@@ -73,23 +73,23 @@ def prior_samples(
 def object_samples(
   samples: Num[np.ndarray, "k p h w c"], poses: Num[np.ndarray, "p 2 3"]
 ) -> Figure:
-  """Draws, a row an object, what it draws alone, a column a pose of it, with what the pose does.
+  """Draws what each object (row) draws alone at each pose (column), with a description of the pose.
 
-  The first 32 objects are drawn of those that draw anything brighter than 0.2 at any of the poses,
-  or of all if none does.
+  Shows the first 32 of the objects that draw anything brighter than 0.2 at any of the poses, or of
+  all if none does.
   """
   numbers = np.flatnonzero(samples.max(axis=(1, 2, 3, 4)) > LEAST_INK)
   if not len(numbers):
-    numbers = np.arange(len(samples))  # black pictures say so
-  shown = min(len(numbers), MAX_OBJECTS)
+    numbers = np.arange(len(samples))  # the pictures then are black
+  num_shown = min(len(numbers), MAX_OBJECTS)
   title = "What each object draws"
   if left_out := len(samples) - len(numbers):
     title += f", without the {left_out} of {len(samples)} that draw nothing"
-  if shown < len(numbers):
-    title += f" (first {shown})"
-  figure = new_figure(0.62 * len(poses) + 0.7, 0.62 * shown + 0.9, title)
+  if num_shown < len(numbers):
+    title += f" (first {num_shown})"
+  figure = new_figure(0.62 * len(poses) + 0.7, 0.62 * num_shown + 0.9, title)
   axes = figure.subplots()
-  show_mosaic(axes, samples[numbers[:shown]], numbers[:shown], map(describe, poses))
+  show_mosaic(axes, samples[numbers[:num_shown]], numbers[:num_shown], map(describe, poses))
   axes.xaxis.tick_top()
   axes.set_ylabel("object", color=GREY)
   return figure
@@ -101,19 +101,19 @@ def part_identity(
   part_mixing: Num[np.ndarray, "n r m h w"],
   degrees: Num[np.ndarray, " r"],
 ) -> Figure:
-  """Draws an image rotated by every angle, and below it its parts, each in a colour of its own.
+  """Draws an image rotated by each angle, and below it its parts, each part in its own colour.
 
   Smith et al. 2020, arXiv 2004.03553, figure 5. The first 8 images are drawn. `part_mixing` is the
-  share of each part in each pixel times the brightness of what is drawn there; `degrees` are
+  share of each part in each pixel times the brightness drawn there; `degrees` are
   counter-clockwise.
   """
-  shown = min(len(image), MAX_TURNED)
+  num_shown = min(len(image), MAX_TURNED)
   num_angles, num_parts = part_mixing.shape[1:3]
   width_in_inches = max(0.8 * num_angles + 0.8, 3.6)  # the title's at least
   title = f"The {num_parts} parts, each in its own colour"
-  figure = new_figure(width_in_inches, 1.65 * shown + 0.8, title)
+  figure = new_figure(width_in_inches, 1.65 * num_shown + 0.8, title)
   parts = np.tile(np.arange(num_parts), (num_angles, 1))
-  for i, axes in enumerate(figure.subplots(shown, 1, squeeze=False)[:, 0]):
+  for i, axes in enumerate(figure.subplots(num_shown, 1, squeeze=False)[:, 0]):
     pictures = np.stack([in_colour(image[i]), colour_parts(part_mixing[i], parts, num_parts)])
     angles = [f"{angle:g}\N{DEGREE SIGN}" for angle in degrees]
     show_mosaic(axes, pictures, ("image", "parts"), angles if i == 0 else ())
@@ -138,12 +138,12 @@ def show_mosaic(
 
 
 def middles(count: int, side: int) -> np.ndarray:
-  """Where the middles of `count` pictures of that side lie in a mosaic, pixels, for ticks."""
+  """Positions of the middles of `count` pictures in a mosaic, pixels, for ticks."""
   return np.arange(count) * (side + GAP) + GAP + (side - 1) / 2
 
 
 def mosaic(pictures: np.ndarray) -> np.ndarray:
-  """One picture of a table of pictures [rows, columns, h, w, c], with grey lines around each."""
+  """Joins pictures [rows, columns, h, w, c] into one, with grey lines around each."""
   framed = np.pad(
     np.clip(pictures, 0.0, 1.0),
     ((0, 0), (0, 0), (GAP, 0), (GAP, 0), (0, 0)),
@@ -155,22 +155,22 @@ def mosaic(pictures: np.ndarray) -> np.ndarray:
 
 
 def describe(pose: np.ndarray) -> str:
-  """What a pose [2, 3] of rotation, scaling and shift does, in words; shear is left out."""
+  """Describes the rotation, scaling and shift of a pose [2, 3] in words; shear is left out."""
   scale = math.sqrt(abs(np.linalg.det(pose[:, :2])))
   degrees = round(math.degrees(math.atan2(pose[0, 1], pose[0, 0])))  # counter-clockwise
-  pieces = []
+  phrases = []
   if degrees:
-    pieces.append(f"{degrees:+d}\N{DEGREE SIGN}")
+    phrases.append(f"{degrees:+d}\N{DEGREE SIGN}")
   if abs(scale - 1) > 0.005:
-    pieces.append(f"\N{MULTIPLICATION SIGN} {scale:.2f}")
-  for shift, forth, back in ((pose[0, 2], "right", "left"), (pose[1, 2], "down", "up")):
+    phrases.append(f"\N{MULTIPLICATION SIGN} {scale:.2f}")
+  for shift, positive, negative in ((pose[0, 2], "right", "left"), (pose[1, 2], "down", "up")):
     if abs(shift) > 0.005:
-      pieces.append(f"{forth if shift > 0 else back} {abs(shift):.1f}")
-  return "\n".join(pieces) or "identity"
+      phrases.append(f"{positive if shift > 0 else negative} {abs(shift):.1f}")
+  return "\n".join(phrases) or "identity"
 
 
 def in_colour(pictures: np.ndarray) -> np.ndarray:
-  """Pictures [n, h, w, c] with three channels: those of three as they are, others as their mean."""
+  """Pictures [n, h, w, c] with three channels; any other number of channels is averaged to grey."""
   if pictures.shape[-1] == 3:
     return pictures
   return np.repeat(pictures.mean(axis=-1, keepdims=True), 3, axis=-1)

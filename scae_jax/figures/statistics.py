@@ -1,4 +1,4 @@
-"""Tables of numbers, and scattered examples: by capsule, by class, by answer, by confidence."""
+"""Statistics of examples: presences and confusion by class, embeddings, calibration."""
 
 from collections.abc import Sequence
 
@@ -32,11 +32,11 @@ def presences_by_class(
   class_names: Sequence[str],
   title: str = "",
 ) -> Figure:
-  """Draws the mean presence of every capsule for every class, a row a class.
+  """Draws the mean presence of every capsule (column) on every class (row).
 
-  Capsules stand in the order of the class on which they are most present, and within it the most
-  present first. Of more than 64 the 64 with the largest mean over their best class are drawn.
-  `features` are non-negative presences or masses; `title` says which.
+  A capsule's best class is the one with its largest mean. Capsules are sorted by best class, then
+  by that mean, the largest first. If there are more than 64, those with the largest means are
+  drawn. `features` are non-negative presences or masses; `title` says which.
   """
   means = mean_by_class(features, labels, len(class_names))
   best, preferred = means.max(axis=0), means.argmax(axis=0)
@@ -65,9 +65,9 @@ def confusion(
   title: str = "",
   columns: str = "answer",
 ) -> Figure:
-  """Draws which answers, the columns, the examples of each label get, a row a label.
+  """Draws how many examples of each label (row) get each answer (column).
 
-  Counts may be halves. `columns` says what an answer is, such as "label of the cluster".
+  Counts may be halves. `columns` names the answers, such as "label of the cluster".
   """
   shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
   side = float(np.clip(0.42 * len(class_names), 2.5, 11))
@@ -96,27 +96,27 @@ def embedding(
   class_names: Sequence[str],
   title: str = "",
 ) -> Figure:
-  """Scatters points that were embedded in the plane, as by t-SNE, in the colours of their labels.
+  """Scatters examples embedded in the plane, for instance by t-SNE, coloured by their labels.
 
-  The first 30 classes stand in the legend.
+  The legend has the first 30 classes.
   """
   colours = palette(len(class_names))
   names = written(class_names)
   figure = new_figure(5.8 + names.length, 5.2)
   axes = figure.add_subplot()
-  # One collection in the order of the examples: by class, the last class would hide the others.
+  # One collection in the order of the examples: class by class, the last would hide the others.
   axes.scatter(points[:, 0], points[:, 1], s=9, c=colours[labels], alpha=0.8, linewidths=0)
   axes.set_title(title or "Embedding", fontsize=TITLE_SIZE)
   bare(axes)
   axes.set_aspect("equal", adjustable="datalim")
-  labels_shown = names.texts[:MAX_LEGEND]
+  legend_names = names.texts[:MAX_LEGEND]
   figure.legend(
     handles=[
       Line2D([], [], marker="o", ls="", ms=5, color=colour) for colour in colours[:MAX_LEGEND]
     ],
-    labels=labels_shown,
+    labels=legend_names,
     loc="outside right center",
-    prop={"family": names.fonts, "size": LABEL_SIZE if len(labels_shown) <= 15 else SMALL_SIZE},
+    prop={"family": names.fonts, "size": LABEL_SIZE if len(legend_names) <= 15 else SMALL_SIZE},
     frameon=False,
     handletextpad=0.2,
   )
@@ -132,23 +132,23 @@ def reliability(
 ) -> Figure:
   """Draws accuracy against confidence by bin, and below it the share of examples in each bin.
 
-  A calibrated classifier lies on the dashed line; a bin below it is overconfident. A dot stands at
-  the mean confidence of its bin. Arguments are what `evaluation.classification.by_confidence`
-  returns.
+  A calibrated classifier lies on the dashed line; a bin below it is overconfident. Dots are at the
+  mean confidence of each bin. Arguments are the results of
+  `evaluation.classification.by_confidence`.
   """
   share = count / max(count.sum(), 1)
-  used = count > 0
-  left = np.flatnonzero(used) / len(count)
+  is_filled = count > 0
+  left = np.flatnonzero(is_filled) / len(count)
   blue, orange = palette(2)
 
   figure = new_figure(4.0, 4.6)
   above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-  look = {"width": 1 / len(count), "align": "edge", "edgecolor": "white", "linewidth": 0.6}
+  style = {"width": 1 / len(count), "align": "edge", "edgecolor": "white", "linewidth": 0.6}
   above.plot([0, 1], [0, 1], ls="--", lw=1, color=GREY, zorder=3)
-  above.bar(left, accuracy[used], color=(*blue, 0.55), **look)
+  above.bar(left, accuracy[is_filled], color=(*blue, 0.55), **style)
   dots = {"ls": "", "marker": "o", "ms": 4, "color": blue, "zorder": 4, "clip_on": False}
-  above.plot(confidence[used], accuracy[used], **dots)
-  below.bar(left, share[used], color=(*orange, 0.8), **look)
+  above.plot(confidence[is_filled], accuracy[is_filled], **dots)
+  below.bar(left, share[is_filled], color=(*orange, 0.8), **style)
   above.set_title(title or "Reliability", fontsize=TITLE_SIZE)
   above.set_ylabel("accuracy")
   below.set_ylabel("share of\nexamples")
@@ -164,11 +164,11 @@ def reliability(
 
 def mean_by_class(features: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
   """Mean of each feature over each class: [num_classes, k]; zero for a class without examples."""
-  belongs = labels == np.arange(num_classes)[:, None]
-  return belongs @ features / np.maximum(belongs.sum(axis=1, keepdims=True), 1)
+  is_class = labels == np.arange(num_classes)[:, None]
+  return is_class @ features / np.maximum(is_class.sum(axis=1, keepdims=True), 1)
 
 
 def _name_classes(set_ticks, names: Names) -> None:
-  """Writes class names along an axis, at most 50 of them, at equal distances."""
+  """Writes at most 50 class names along an axis, at equal distances."""
   step = -(-len(names.texts) // 50)
   set_ticks(range(0, len(names.texts), step), names.texts[::step], family=names.fonts)

@@ -1,6 +1,6 @@
-"""What all figures share: sizes, fonts, colours, and how an array becomes a picture.
+"""Shared by all figures: sizes, fonts, colours, and how an array becomes a picture.
 
-Figures are made without pyplot, so that they keep no global state and can be drawn in any thread.
+Figures are made without pyplot: they keep no global state and can be drawn in any thread.
 """
 
 import colorsys
@@ -18,8 +18,8 @@ DPI = 130
 TITLE_SIZE = 11
 LABEL_SIZE = 9
 SMALL_SIZE = 7
-# What `save_figures` draws with; other sizes are said where they are used.
-STYLE: dict[Any, Any] = {  # keys as matplotlib has them
+# Settings of `save_figures`; other sizes are set where they are used.
+STYLE: dict[Any, Any] = {  # matplotlib's keys
   "font.size": SMALL_SIZE,
   "axes.labelsize": LABEL_SIZE,
   "axes.titlesize": LABEL_SIZE,
@@ -27,8 +27,8 @@ STYLE: dict[Any, Any] = {  # keys as matplotlib has them
   "text.parse_math": False,  # classes may have a $ in their names
 }
 GREY = "0.35"  # of secondary text
-# Colours that stay apart on black and on white, none of them grey: grey stands for no object. Ten
-# were chosen by eye; each of the others is far, in Oklab, from all that stand before it.
+# Colours that are distinct on black and on white. None is grey, which stands for no object. Ten
+# were chosen by eye; each of the others is far, in Oklab, from all before it.
 _CHOSEN = """
   #3f8fe0 #ff8c1a #3dbb4f #f24b4b #9b6bf0 #b5794a #f272c8 #d9bf00
   #1fc4cf #8fae1b #0000ff #ea00ff #8c3157 #00ff00 #b9ffb2 #6a00ff
@@ -47,7 +47,7 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
 
 
 def panels(figure: Figure, count: int, columns: int, **options: Any) -> list[Axes]:
-  """Axes in rows of `columns`, with nothing after the last; `options` are those of `subplots`."""
+  """`count` axes in rows of `columns`; `options` are those of `Figure.subplots`."""
   grid = figure.subplots(math.ceil(count / columns), columns, squeeze=False, **options)
   for axes in grid.flat[count:]:
     axes.set_visible(False)
@@ -57,7 +57,7 @@ def panels(figure: Figure, count: int, columns: int, **options: Any) -> list[Axe
 def palette(num_colours: int) -> np.ndarray:
   """Distinct colours, float [num_colours, 3] in [0, 1]; colour i is the same for every length.
 
-  After 24 chosen ones, hues go round the circle by the golden ratio, alternately light and dark.
+  After the 24 fixed colours, hues advance by the golden ratio, alternately light and dark.
   """
   colours = [to_rgb(colour) for colour in _CHOSEN.split()[:num_colours]]
   for i in range(len(colours), num_colours):
@@ -70,7 +70,7 @@ def palette(num_colours: int) -> np.ndarray:
 def show_picture(axes: Axes, picture: np.ndarray) -> None:
   """Draws [h, w] or [h, w, c] in [0, 1], clipped, without axes: black is 0, white is 1.
 
-  Three channels are red, green and blue; one is grey; any other number is drawn as its mean.
+  Three channels are red, green and blue; any other number of channels is averaged to grey.
   """
   picture = np.clip(np.asarray(picture, np.float32), 0.0, 1.0)
   if picture.ndim == 3 and picture.shape[-1] != 3:
@@ -80,13 +80,13 @@ def show_picture(axes: Axes, picture: np.ndarray) -> None:
 
 
 def bare(axes: Axes) -> None:
-  """Takes ticks and frame off, and leaves room for a label."""
+  """Removes ticks and frame, and leaves room for a label."""
   axes.set(xticks=[], yticks=[])
   axes.spines[:].set_visible(False)
 
 
 def plain(axes: Axes) -> None:
-  """Style of axes with curves or bars: a light grid, a frame at two sides."""
+  """Style of axes with curves or bars: a light grid, a frame on two sides."""
   axes.grid(alpha=0.25, lw=0.6)
   axes.spines[["top", "right"]].set_visible(False)
 
