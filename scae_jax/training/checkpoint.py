@@ -1,7 +1,7 @@
-"""Checkpoints: the state of a step, what a resumed run must know besides, and checksums of both.
+"""Checkpoints: the training state of a step, the progress of its run, and checksums of both.
 
 Each step has a folder in `<workdir>/checkpoints`. Orbax writes it in the background and renames it
-into place when it is complete, so that a kill leaves either a whole checkpoint or none.
+when it is complete. A killed process leaves a complete checkpoint or none.
 """
 
 import dataclasses
@@ -30,16 +30,16 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-  """What a resumed run must know besides the state."""
+  """What a resumed run needs in addition to the training state."""
 
   step: int
-  window: dict[str, Any]  # `Window.to_json`: sums of metrics that no line has reported yet
-  selection_loss: float | None  # held out, ranks the checkpoints; None if it was not computed
-  lines: int | None = None  # checksum of all lines of metrics; None where another process writes
+  window: dict[str, Any]  # `Window.to_json`: sums of metrics that are not written yet
+  selection_loss: float | None  # held-out loss that ranks checkpoints; None if not computed
+  lines: int | None = None  # checksum of metrics.jsonl; None in processes that do not write it
 
 
 class Checkpoints:
-  """The checkpoints of one workdir; use as a context manager, leaving waits for the last write."""
+  """The checkpoints of one workdir, as a context manager that waits for the last write."""
 
   def __init__(
     self,
@@ -49,10 +49,11 @@ class Checkpoints:
     writable: bool,
     say: Callable[[str], None] = logging.warning,
   ):
-    """Opens a folder, an absolute path; makes it and clears it up if `writable`.
+    """Opens a folder, given by its absolute path.
 
-    The `keep` latest checkpoints stay, beside that of the lowest held-out loss. `say` takes a
-    message about a checkpoint that cannot be read. Raises `RunError` if it is a file.
+    If `writable`, the folder is created, and unfinished checkpoints in it are removed. The `keep`
+    latest checkpoints and the one of the lowest held-out loss are kept. `say` receives a message
+    about every checkpoint that cannot be read. Raises `RunError` if the path is a file.
     """
     if directory.exists() and not directory.is_dir():
       raise RunError(f"{directory} must be a folder; it is a file. Move it away.")
@@ -62,7 +63,7 @@ class Checkpoints:
     self._options = ocp.CheckpointManagerOptions(
       create=writable,
       cleanup_tmp_directories=writable,
-      lightweight_initialize=True,  # one damaged checkpoint would keep all from being read
+      lightweight_initialize=True,  # otherwise one damaged checkpoint makes all unreadable
       preservation_policy=checkpoint_managers.AnyPreservationPolicy(
         [checkpoint_managers.LatestN(keep), _Best(self._losses)]
       ),
@@ -86,39 +87,40 @@ class Checkpoints:
       with writing("a checkpoint", self._directory):
         self._manager.close()
     except WriteError:
-      if kind is None:  # else it is said already
+      if kind is None:  # otherwise the block's own error goes on
         raise
 
   def steps(self) -> list[int]:
-    """Steps that have a checkpoint, from the first to the last."""
+    """Steps that have a checkpoint, in ascending order."""
     return sorted(self._manager.all_steps())
 
   def save(self, state: TrainState, progress: Progress) -> None:
-    """Starts writing; returns as soon as the state may be donated.
+    """Starts to write a checkpoint; returns as soon as the state may be donated.
 
-    Orbax writes in the background: an error is a `WriteError` of the next call of any method.
+    Orbax writes in the background. If that fails, the next call of a method raises `WriteError`.
     """
     if progress.selection_loss is not None:
       self._losses[progress.step] = progress.selection_loss
     contents = dataclasses.asdict(progress)
-    sums = {"progress_checksum": _checksum(None, progress), "checksum": _checksum(state, progress)}
-    items = {"state": ocp.args.StandardSave(state), "progress": ocp.args.JsonSave(contents | sums)}
+    contents["progress_checksum"] = _checksum(None, progress)
+    contents["checksum"] = _checksum(state, progress)
+    items = {"state": ocp.args.StandardSave(state), "progress": ocp.args.JsonSave(contents)}
     with writing("a checkpoint", self._directory):
       saved = self._manager.save(progress.step, args=ocp.args.Composite(**items))
     if not saved:
       raise RuntimeError(f"orbax declined step {progress.step}; it has {self.steps()}")
 
   def wait(self) -> None:
-    """Returns when everything saved is on the disk; raises `WriteError` if it cannot be."""
+    """Waits until all checkpoints are on the disk; raises `WriteError` if writing fails."""
     with writing("a checkpoint", self._directory):
       self._manager.wait_until_finished()
 
   def restore(self, template: TrainState, which: Which = "latest") -> tuple[TrainState, Progress]:
     """Reads a checkpoint onto the mesh of the template.
 
-    `which` is 'latest', 'best' (lowest held-out loss, in which labels have no part) or a step. A
-    damaged checkpoint is passed over with a message: for 'latest' follows the one before, for
-    'best' that of the next higher loss. Raises `RunError` if there is none that can be read.
+    `which` is a step, 'latest' or 'best' (lowest held-out loss, computed without labels). If a
+    checkpoint is damaged, a message says so and the next one is read: for 'latest' the one before
+    it, for 'best' that of the next higher loss. Raises `RunError` if none can be read.
     """
     candidates = self._candidates(which)
     failures = []
@@ -127,29 +129,29 @@ class Checkpoints:
       if not isinstance(result, Unreadable):
         return result
       failures.append(f"step {step}: {result}")
-      then = "no other is left" if fallback is None else f"going back to that of step {fallback}"
-      self._say(f"the checkpoint of step {step} cannot be read, {then} ({result})")
+      outcome = "no other is left" if fallback is None else f"going back to that of step {fallback}"
+      self._say(f"the checkpoint of step {step} cannot be read, {outcome} ({result})")
     raise RunError(
       f"no checkpoint in {self._directory} can be read by this program and config"
       f" ({'; '.join(failures)}). Evaluate another --step, or train in a new --workdir."
     )
 
   def check(self, which: Which) -> None:
-    """Raises `RunError` if there is no such checkpoint to `restore`; reads no state."""
+    """Raises `RunError` if `restore` would find no such checkpoint; reads no state."""
     self._candidates(which)
 
   def describe_params(self) -> Any:
-    """Shapes and types of the parameters in the latest checkpoint that can be read."""
+    """Shapes and types of the parameters in the latest readable checkpoint."""
     handler = ocp.StandardCheckpointHandler()
     for step in self._candidates("latest"):
-      folder: Any = self._directory / str(step) / "state"  # orbax declares a type of its own
+      folder: Any = self._directory / str(step) / "state"  # Any: orbax has its own path type
       result = _quietly(lambda folder=folder: handler.metadata(folder).tree["params"])
       if not isinstance(result, Unreadable):
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), result)
     raise RunError(f"no checkpoint in {self._directory} can be read. Train in a new --workdir.")
 
   def set_aside_after(self, step: int) -> None:
-    """Moves unreadable checkpoints of later steps away, so that new ones can be written."""
+    """Moves the unreadable checkpoints of later steps away; new ones can then be written."""
     unreadable = [later for later in self.steps() if later > step]
     barrier("unreadable checkpoints known")
     for later in unreadable:
@@ -168,7 +170,7 @@ class Checkpoints:
       self._say(f"the unreadable checkpoint of step {later} is now {target}")
     barrier("unreadable checkpoints moved")
     if unreadable:
-      self._manager.close()  # `reload` would read more of the others than it needs to
+      self._manager.close()  # `reload` would read the other checkpoints, which is not needed
       self._manager = ocp.CheckpointManager(self._directory, options=self._options)
 
   def _candidates(self, which: Which) -> list[int]:
@@ -188,15 +190,16 @@ class Checkpoints:
     return [int(which)]
 
   def _read(self, step: int, template: TrainState | None) -> tuple[Any, Progress]:
-    """State, None without a template, and progress of a step; ValueError if they are damaged."""
+    """State (None without a template) and progress of a step; ValueError if they are damaged."""
     items: dict[str, Any] = {"progress": ocp.args.JsonRestore()}
     if template is not None:
       items["state"] = ocp.args.StandardRestore(template)
     restored = self._manager.restore(step, args=ocp.args.Composite(**items))
     contents, state = dict(restored["progress"]), restored.get("state")
-    of_all, of_progress = contents.pop("checksum"), contents.pop("progress_checksum")
+    full_checksum = contents.pop("checksum")
+    progress_checksum = contents.pop("progress_checksum")
     progress = Progress(**contents)
-    expected = of_progress if state is None else of_all
+    expected = progress_checksum if state is None else full_checksum
     if expected != _checksum(state, progress) or progress.step != step:
       raise ValueError("its checksum does not match its contents")
     return state, progress
@@ -210,10 +213,10 @@ class Unreadable(str):
 class _Best(checkpoint_managers.PreservationPolicy):
   """Keeps the checkpoint of the lowest held-out loss.
 
-  Orbax's `BestN` would read the losses of an earlier process all at once and fail at a damaged one.
+  Orbax's `BestN` reads the losses of all checkpoints at once, and fails if one is damaged.
   """
 
-  losses: Mapping[int, float]  # by step; `Checkpoints` goes on filling it
+  losses: Mapping[int, float]  # by step; `Checkpoints` adds to it later
 
   def should_preserve(
     self, checkpoints: Sequence[checkpoint_managers.PolicyCheckpointInfo], *, context: Any
@@ -226,7 +229,7 @@ class _Best(checkpoint_managers.PreservationPolicy):
 
 
 def _checksum(state: TrainState | None, progress: Progress) -> int:
-  """CRC-32 of the values; our own, because orbax notices a truncated file but no flipped bit."""
+  """CRC-32 of all values: orbax notices a truncated file, but not a flipped bit."""
   value = zlib.crc32(json.dumps(dataclasses.asdict(progress), sort_keys=True).encode())
   for leaf in jax.tree.leaves(state):
     is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -236,16 +239,16 @@ def _checksum(state: TrainState | None, progress: Progress) -> int:
 
 
 def _quietly(read: Callable[[], Result]) -> Result | Unreadable:
-  """What `read` returns, or why it failed.
+  """The result of `read`, or the reason why it failed.
 
-  When one array cannot be read, orbax drops the unfinished reads of the others, and Python would
-  print a traceback of each: when they end, when it collects them, or when the program ends.
+  When one array cannot be read, orbax abandons the unfinished reads of the others. Python would
+  print a traceback for each of them, sooner or later.
   """
   if not isinstance(sys.unraisablehook, _DroppedReads):
     sys.unraisablehook = _DroppedReads(sys.unraisablehook)
   try:
     return read()
-  except Exception as error:  # which one depends on where the damage is
+  except Exception as error:  # its type depends on where the damage is
     text = str(error).strip() or repr(error)
     reason = f"{type(error).__name__}: {text.splitlines()[0][:160]}"
   gc.collect()
@@ -254,11 +257,11 @@ def _quietly(read: Callable[[], Result]) -> Result | Unreadable:
 
 @dataclasses.dataclass(frozen=True)
 class _DroppedReads:
-  """Ignores dropped reads; passes everything else to the hook before."""
+  """An unraisable hook that ignores abandoned reads and passes the rest to the previous hook."""
 
-  before: Callable[[Any], object]
+  previous_hook: Callable[[Any], object]
 
   def __call__(self, unraisable: Any) -> None:
     ended_late = str(unraisable.exc_value) == "Event loop is closed"
     if not ended_late and "_read_array" not in repr(unraisable.object):
-      self.before(unraisable)
+      self.previous_hook(unraisable)

@@ -23,9 +23,10 @@ from scae_jax.files import write_whole
 
 
 class Window:
-  """Running sums of per-step training metrics since the last line, or [seeds] of several at once.
+  """Sums of the training metrics since the last line; with several seeds, each sum is [seeds].
 
-  They are taken step by step in float64: neither the dispatch length nor a resumption changes them.
+  Steps are added one by one in float64, so the sums do not depend on the dispatch length or on
+  where a run was resumed.
   """
 
   def __init__(self, contents: Mapping[str, Any] | None = None):
@@ -42,7 +43,7 @@ class Window:
     self.count += len(next(iter(rows.values())))
 
   def means(self) -> dict[str, Any]:
-    """Mean of each metric over the window, `terms/...` in a dict of their own."""
+    """Mean of each metric over the window; the loss terms, `terms/...`, are a nested dict."""
     means = {name: total / self.count for name, total in self._sums.items()}
     return unflatten_dict(means, sep="/")
 
@@ -55,18 +56,18 @@ class Window:
 class MetricsWriter:
   """Appends lines to `metrics.jsonl` and, if asked for, to TensorBoard's files beside it.
 
-  A line is on its way to the disk when `write` returns; `checksum` is the CRC-32 of all lines.
+  When `write` returns, the line is on the disk. `checksum` is the CRC-32 of all lines.
   """
 
   def __init__(self, workdir: pathlib.Path, *, after_step: int, tensorboard: bool):
-    """Opens the files and drops lines after a step, which will be written again.
+    """Opens the files; removes lines of steps later than `after_step`, which are trained again.
 
     Raises `RunError` as `read_lines`, and `WriteError` if the file cannot be written.
     """
     self._workdir = workdir
     path = workdir / "metrics.jsonl"
-    written = read_lines(path) if path.exists() else []
-    kept = "".join(_dump(line) for line in written if line["step"] <= after_step).encode()
+    lines = read_lines(path) if path.exists() else []
+    kept = "".join(_dump(line) for line in lines if line["step"] <= after_step).encode()
     self.checksum = zlib.crc32(kept)
     with writing("a line of metrics", workdir):
       write_whole(path, kept)
@@ -77,7 +78,7 @@ class MetricsWriter:
         self._tensorboard = import_tensorboard().SummaryWriter(folder, purge_step=after_step + 1)
 
   def write(self, line: Mapping[str, Any]) -> None:
-    """Records a line; raises `WriteError` if it cannot be."""
+    """Appends a line; raises `WriteError` if it cannot be written."""
     text = _dump(line).encode()
     with writing("a line of metrics", self._workdir):
       self._file.write(text)
@@ -90,36 +91,36 @@ class MetricsWriter:
             self._tensorboard.add_scalar(f"{line['split']}/{name}", value, line["step"])
 
   def close(self) -> None:
-    with contextlib.suppress(OSError):  # of a line that `write` has refused
+    with contextlib.suppress(OSError):  # `write` has already raised it
       self._file.close()
     if self._tensorboard is not None:
       self._tensorboard.close()
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-  """The lines of the file, without an unfinished last one.
+  """The lines of the file; an unfinished last line is left out.
 
-  Raises `RunError` if the file cannot be read, or a line before the last is not one of metrics.
+  Raises `RunError` if the file cannot be read, or an earlier line is not a line of metrics.
   """
   try:
     texts = path.read_bytes().split(b"\n")
   except OSError as error:
     raise RunError(f"{path} cannot be read: {error}. Move it away and start again.") from error
   lines = []
-  # What follows the last newline is empty, or a line that was not finished.
+  # The text after the last newline is empty or an unfinished line.
   for number, text in enumerate(texts[:-1], start=1):
     try:
       lines.append(_parse(text))
     except (ValueError, RecursionError) as error:
       raise RunError(
-        f"{path} line {number} is not JSON of a line of metrics ({error}). Repair or remove that"
+        f"{path} line {number} is not a line of metrics in JSON ({error}). Repair or remove that"
         " line and start again."
       ) from error
   return lines
 
 
 def _parse(text: bytes) -> dict[str, Any]:
-  """A line of the file; raises ValueError if it lacks what every line has."""
+  """A line of the file; raises ValueError if it lacks an entry that every line has."""
   line = json.loads(text.decode())
   if not isinstance(line, dict):
     raise ValueError(f"expected a JSON object, got {text[:40]!r}")
@@ -130,14 +131,18 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def of_seeds(numbers: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
-  """Nested numbers as entries of a line; of arrays [seeds] the means, and `seeds` with each."""
+  """Nested metrics as entries of a line.
+
+  With several seeds, metrics are [seeds]: the entries are their means, and `seeds` has the values
+  of each seed.
+  """
   if len(seeds) == 1:
     return jax.tree.map(float, dict(numbers))
-  each = {
+  by_seed = {
     str(seed): jax.tree.map(lambda values, i=i: float(values[i]), dict(numbers))
     for i, seed in enumerate(seeds)
   }
-  return jax.tree.map(lambda values: float(np.mean(values)), dict(numbers)) | {"seeds": each}
+  return jax.tree.map(lambda values: float(np.mean(values)), dict(numbers)) | {"seeds": by_seed}
 
 
 def _dump(line: Mapping[str, Any]) -> str:
@@ -157,16 +162,16 @@ def import_tensorboard() -> Any:
 
 
 class Display:
-  """Shows messages, lines of metrics and how far the run is; use as a context manager."""
+  """Shows messages, lines of metrics and a progress bar; use as a context manager."""
 
   def __init__(self, *, num_steps: int, file: TextIO | None = None, silent: bool = False):
-    """A display of a run of `num_steps`, on `file` or standard error, or nowhere if `silent`."""
+    """A display for a run of `num_steps` on `file` (standard error if None); none if `silent`."""
     self._num_steps = num_steps
-    stream: Any = _Lasting(file or sys.stderr)
+    stream: Any = _ClosableStream(file or sys.stderr)
     self._console = Console(file=stream, highlight=False, quiet=silent)
     self._bar = _BarAboveNumbers(
       TextColumn("training"),
-      BarColumn(),  # the only column that gives way on a narrow terminal
+      BarColumn(),  # the only column that shrinks on a narrow terminal
       MofNCompleteColumn(table_column=Column(no_wrap=True)),
       TextColumn("{task.fields[speed]}"),
       console=self._console,
@@ -182,7 +187,7 @@ class Display:
     self._bar.stop()
 
   def say(self, message: str) -> None:
-    """A message for the user, above the bar if there is one."""
+    """Prints a message, above the bar if there is one."""
     self._console.print(message, markup=False, soft_wrap=True)
 
   def advance(self, step: int, steps_per_second: float) -> None:
@@ -191,7 +196,7 @@ class Display:
     self._bar.update(self._task, completed=step, speed=speed)
 
   def line(self, line: Mapping[str, Any]) -> None:
-    """Prints a line of metrics; on a terminal, training losses go below the bar instead."""
+    """Prints a line of metrics; on a terminal, training losses appear below the bar instead."""
     numbers = _numbers({"total": line["total"], **line["terms"]})
     if line["split"] == "train":
       if self._console.is_terminal:
@@ -200,7 +205,7 @@ class Display:
       numbers.append(self._speed(line["step"], line["timing"]["steps_per_second"]))
     else:
       numbers += _numbers(line["metrics"])
-    # The longest name of a split, validation, has ten letters.
+    # "validation", the longest name of a split, has ten letters.
     self.say(f"step {line['step']}/{self._num_steps}  {line['split']:10}  {'  '.join(numbers)}")
 
   def _speed(self, step: int, steps_per_second: float) -> str:
@@ -208,8 +213,8 @@ class Display:
     return f"{steps_per_second:.4g} steps/s  {left} left"
 
 
-class _Lasting:
-  """A stream whose reader may go, as with a closed terminal; what is written then is lost."""
+class _ClosableStream:
+  """A stream whose reader may disappear, for example a closed terminal; output is then lost."""
 
   def __init__(self, stream: TextIO):
     self._stream = stream
@@ -228,7 +233,7 @@ class _Lasting:
 
 
 class _BarAboveNumbers(Progress):
-  """A progress bar, and below it numbers, each "name value", in as many columns as fit."""
+  """A progress bar above numbers, each "name value", in as many columns as fit."""
 
   numbers: Sequence[str] = ()
 

@@ -1,8 +1,8 @@
 """The training loop: from a config and a workdir to a trained run.
 
-The order is fixed, after every dispatch: check that its steps are finite, count them, line of
-training metrics, held-out loss, checkpoint. The lines of a step are written before its checkpoint,
-so that a run resumed from it misses none.
+The order after every dispatch is fixed: check that its metrics are finite, count its steps, write
+a line of training metrics, compute held-out losses, save a checkpoint. The lines of a step are
+written before its checkpoint, so a run that resumes from it lacks none.
 """
 
 import contextlib
@@ -43,18 +43,18 @@ from scae_jax.training.workdir import checkpoint_directory, locked, write_descri
 def train(
   config: ConfigSource, workdir: str | os.PathLike[str], dataset: Dataset | None = None
 ) -> Run:
-  """Trains to the config's last step, from where the workdir stands.
+  """Trains to the config's last step, from the latest checkpoint of the workdir if it has one.
 
-  Everything is checked before anything is written. Stopped and started again, a run gives the same
-  parameters and the same metrics, bit for bit, as one that was never stopped. (A GPU takes some
-  sums in no fixed order unless XLA_FLAGS has --xla_gpu_deterministic_ops=true.)
+  Everything is checked before anything is written. A run that is stopped and resumed gives the same
+  parameters and metrics, bit for bit, as one that was never stopped. (On a GPU only if XLA_FLAGS
+  has --xla_gpu_deterministic_ops=true; otherwise the order of some sums varies.)
 
   The config is a file, such as "configs/digits.py:views", a ConfigDict or a dict of its sections. A
-  `dataset` in memory must have the name that `config.data.name` says.
+  `dataset` in memory must have the name that `config.data.name` gives.
 
   Raises:
-    RunError: the config, the data, the model or the workdir do not allow the run.
-    NonFiniteError: a loss term or gradient is not finite; the checkpoints before it stand.
+    RunError: the run is not possible with this config, data set, model or workdir.
+    NonFiniteError: a loss term or gradient is not finite; earlier checkpoints stay.
     Interrupted: by Ctrl-C, SIGTERM or SIGHUP; the state is saved.
   """
   with explained():
@@ -63,9 +63,9 @@ def train(
   options = settings.train
   mesh = make_mesh()
   check_batch_size(options.batch_size, mesh, settings.views)
-  system, data, feed, described = build_to_train(settings, workdir, dataset)
+  system, data, feed, data_description = build_to_train(settings, workdir, dataset)
   hosts.check_agreement("config", json.dumps(settings.config.to_dict()))
-  hosts.check_agreement("data set", json.dumps(described))
+  hosts.check_agreement("data set", json.dumps(data_description))
   with hosts.all_or_none("read the run to start from"):
     start = find_start(settings, system, feed.spec, mesh, workdir)
   with contextlib.ExitStack() as stack:
@@ -74,10 +74,10 @@ def train(
     display = stack.enter_context(Display(num_steps=options.num_steps, silent=not hosts.is_first()))
     folder, keep = checkpoint_directory(workdir), options.keep_checkpoints
     program = None
-    if not (folder / str(options.num_steps)).exists():  # else there is nothing to train
+    if not (folder / str(options.num_steps)).exists():  # otherwise nothing is left to train
       program = _compiled(settings, system, feed, mesh, display)
     with hosts.all_or_none("write to the workdir"):
-      write_description(workdir, settings.config, described)
+      write_description(workdir, settings.config, data_description)
     checkpoints = stack.enter_context(
       Checkpoints(folder, keep=keep, writable=True, say=display.say)
     )
@@ -87,19 +87,20 @@ def train(
     writer = stack.enter_context(_metrics_writer(options, workdir, progress, display))
     if progress.step < options.num_steps:
       program = program or _compiled(settings, system, feed, mesh, display)
-      running = _Loop(options, program, checkpoints, display, writer, stop)
-      state, progress = running.run(state, progress)
+      loop = _Loop(options, program, checkpoints, display, writer, stop)
+      state, progress = loop.run(state, progress)
     checkpoints.wait()
     if number := hosts.largest(stop.signal_number or 0):
-      begun = (
+      after_steps = (
         f"step {progress.step} of {options.num_steps} is saved in {workdir}; the same command"
         " resumes from there."
       )
-      fresh = (
+      before_steps = (
         f"no step of {options.num_steps} was trained, so nothing but the config is in {workdir};"
         " the same command starts from the beginning."
       )
-      raise Interrupted(begun if progress.step > options.start_step else fresh, number)
+      has_steps = progress.step > options.start_step
+      raise Interrupted(after_steps if has_steps else before_steps, number)
   variables = variables_by_seed(state, options.all_seeds)
   return Run(settings, system, data, variables, progress.step, is_latest=True)
 
@@ -107,7 +108,7 @@ def train(
 def _compiled(
   settings: Settings, system: System, feed: Feed, mesh: Mesh, display: Display
 ) -> Program:
-  """The program of a run, with the data set on the mesh; `RunError` if it does not fit there."""
+  """The compiled program of a run; the data set lies on the mesh. `RunError` if it does not fit."""
   started = time.perf_counter()
   program = Program(settings, system, feed, mesh)
   program.compile(abstract_state(settings, system, feed.spec, mesh))
@@ -124,15 +125,15 @@ def _start(
   checkpoints: Checkpoints,
   display: Display,
 ) -> tuple[TrainState, Progress]:
-  """The state of the latest readable checkpoint, or a new one, started from `start`."""
+  """The state of the latest readable checkpoint, or a new one with the parameters of `start`."""
   seeds = settings.train.all_seeds
   if checkpoints.steps():
     state, progress = checkpoints.restore(abstract_state(settings, system, data, mesh))
     checkpoints.set_aside_after(progress.step)
     display.say(f"resuming at step {progress.step}")
   else:
-    taken = None if start is None else put(start.params, mesh)
-    state = make_state(settings, system, data, mesh, start=taken)
+    start_params = None if start is None else put(start.params, mesh)
+    state = make_state(settings, system, data, mesh, start=start_params)
     if start is not None:
       display.say(start.summary)
     step = settings.train.start_step
@@ -163,7 +164,7 @@ def _metrics_writer(
 
 @dataclasses.dataclass(frozen=True)
 class _Loop:
-  """Takes a state to the last step; `writer` is None in all processes but the first."""
+  """Trains a state to the last step; `writer` is None in all processes but the first."""
 
   options: TrainOptions
   program: Program
@@ -173,11 +174,11 @@ class _Loop:
   stop: StopRequest
 
   def run(self, state: TrainState, progress: Progress) -> tuple[TrainState, Progress]:
-    """Trains until the last step or a request to stop; the result is being saved."""
+    """Trains until the last step or a request to stop; the result's checkpoint is being written."""
     options, step = self.options, progress.step
-    # Of this line of metrics.
+    # All three belong to the next line of metrics.
     window, num_steps, seconds = Window(progress.window), 0, 0.0
-    saved = step if self.checkpoints.steps() else 0  # 0 if nothing is
+    saved = step if self.checkpoints.steps() else 0  # step of the last checkpoint; 0 for none
     began = time.perf_counter()
     stopping = self._is_stopping()
     while step < options.num_steps and not stopping:
@@ -209,7 +210,7 @@ class _Loop:
     return state, progress
 
   def _evaluate(self, state: TrainState, step: int, saved: int) -> float:
-    """Writes the line of held-out results; returns the loss that ranks the checkpoint."""
+    """Writes a line of held-out results; returns the loss that ranks the checkpoint."""
     started, seeds = time.perf_counter(), self.options.all_seeds
     results = self.program.evaluate(state.params)
     flat: dict[str, Any] = flatten_dict(results, sep="/")
@@ -230,7 +231,7 @@ class _Loop:
       self.writer.write(line)
 
   def _is_stopping(self) -> bool:
-    """Whether any process was asked to stop: all do so after the same step."""
+    """Whether any process was asked to stop; all processes then stop after the same step."""
     return hosts.largest(self.stop.signal_number or 0) > 0
 
 

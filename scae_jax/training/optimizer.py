@@ -11,7 +11,7 @@ from scae_jax.sections import OptimizerOptions
 def learning_rate_schedule(options: OptimizerOptions) -> optax.Schedule:
   """The learning rate of a step, counted from 0.
 
-  Warm-up: learning_rate (step + 1) / warmup_steps. From there, with t steps since warm-up and
+  Warm-up: learning_rate (step + 1) / warmup_steps. After it, with t steps since warm-up and
   d = decay_steps, learning_rate times
 
     constant      1
@@ -20,9 +20,11 @@ def learning_rate_schedule(options: OptimizerOptions) -> optax.Schedule:
   """
   rate, warmup = options.learning_rate, options.warmup_steps
   if options.schedule == "exponential":
-    # At a decay_rate of 1, optax takes end_value for an upper limit.
-    end = rate * options.end_factor if options.decay_rate < 1 else None
-    decay = optax.exponential_decay(rate, options.decay_steps, options.decay_rate, end_value=end)
+    # At a decay_rate of 1, optax would use end_value as an upper limit.
+    end_rate = rate * options.end_factor if options.decay_rate < 1 else None
+    decay = optax.exponential_decay(
+      rate, options.decay_steps, options.decay_rate, end_value=end_rate
+    )
   elif options.schedule == "cosine":
     decay = optax.cosine_decay_schedule(rate, options.decay_steps, alpha=options.end_factor)
   else:
@@ -35,11 +37,11 @@ def learning_rate_schedule(options: OptimizerOptions) -> optax.Schedule:
 
 
 def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
-  """Weight decay and clipping if asked for, then the update rule, of options that are resolved.
+  """Weight decay and gradient clipping if set, then the update rule; options must be resolved.
 
-  Weight decay is that of a loss with the term weight_decay / 2 sum(parameter^2), known as L2, not
-  decoupled from the rule (Loshchilov and Hutter 2019, arXiv 1711.05101). Biases and all else with
-  fewer than two axes do not decay.
+  Weight decay is L2: the gradient of weight_decay / 2 sum(parameter^2) is added to that of the
+  loss. It is not decoupled from the rule (Loshchilov and Hutter 2019, arXiv 1711.05101). Biases and
+  other parameters with fewer than two axes do not decay.
 
   RMSProp is tf.train.RMSPropOptimizer of TensorFlow 1: with mean square s (starting at one) and
   momentum buffer v (starting at zero),
@@ -48,7 +50,7 @@ def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
     v <- momentum v + learning_rate g / sqrt(s + epsilon)
     parameter <- parameter - v
 
-  so the learning rate of a step stays in the buffer when the schedule has moved on.
+  so the buffer keeps gradients scaled by the learning rates of earlier steps.
   """
   schedule = learning_rate_schedule(options)
   if options.name == "rmsprop":
@@ -62,11 +64,11 @@ def make_optimizer(options: OptimizerOptions) -> optax.GradientTransformation:
     )
   else:
     rule = optax.adam(schedule, b1=options.b1, b2=options.b2, eps=options.epsilon)
-  first = []
+  before_rule = []
   if options.weight_decay:
-    has_axes = functools.partial(jax.tree.map, lambda leaf: leaf.ndim >= 2)
-    first.append(optax.add_decayed_weights(options.weight_decay, mask=has_axes))
+    decay_mask = functools.partial(jax.tree.map, lambda leaf: leaf.ndim >= 2)
+    before_rule.append(optax.add_decayed_weights(options.weight_decay, mask=decay_mask))
   if options.clip_norm:
-    first.append(optax.clip_by_global_norm(options.clip_norm))
-  # A rule alone is not in a chain, as in the checkpoints of earlier runs.
-  return optax.chain(*first, rule) if first else rule
+    before_rule.append(optax.clip_by_global_norm(options.clip_norm))
+  # A rule alone is not put into a chain: the checkpoints of earlier runs have none.
+  return optax.chain(*before_rule, rule) if before_rule else rule

@@ -1,7 +1,6 @@
-"""The part of a run on the device: the data set and the two compiled functions of the loop.
+"""The part of a run on the device: the data set and the compiled functions of the training loop.
 
-One is `step.make_dispatch`, the other `make_heldout`, for loss terms and metrics of held-out
-examples.
+`step.make_dispatch` trains, `make_heldout` computes loss terms and metrics of held-out examples.
 """
 
 import os
@@ -35,20 +34,20 @@ from scae_jax.typing import Array, Batch
 
 
 def device_memory() -> int:
-  """Memory of a device in bytes: a GPU's or TPU's own; of a CPU, its share of the machine's."""
+  """Memory of a device in bytes; for a CPU device, its share of the machine's memory."""
   device = jax.local_devices()[0]
   statistics = device.memory_stats() if device.platform != "cpu" else None
   if statistics and "bytes_limit" in statistics:
     return statistics["bytes_limit"]
-  of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-  return of_machine // jax.local_device_count()
+  machine_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  return machine_memory // jax.local_device_count()
 
 
 class Program:
-  """Runs training steps and evaluations on the split `held_out`; the data set stays on the mesh."""
+  """Runs training steps, and evaluates the split `held_out`; the data set stays on the mesh."""
 
   def __init__(self, settings: Settings, system: System, feed: Feed, mesh: Mesh):
-    """Moves the data set to the mesh; `compile` comes before `run`."""
+    """Moves the data set to the mesh; call `compile` before `run`."""
     self._train = settings.train
     self._terms = tuple(system.loss_weights)
     self._mesh = mesh
@@ -66,7 +65,7 @@ class Program:
       self._revive = make_revival(system, optimizer, mesh, feed, settings.train)
 
   def compile(self, state: TrainState) -> None:
-    """Compiles the dispatch for a state, or for its shapes, before anything of it is computed.
+    """Compiles the dispatch for a state, or for the shapes of one.
 
     Raises `RunError` if it cannot be compiled, or needs more memory than the device has.
     """
@@ -85,10 +84,11 @@ class Program:
       )
 
   def run(self, state: TrainState, step: int) -> tuple[TrainState, dict[str, np.ndarray]]:
-    """Runs a state, which is donated, from its step to the next multiple of the dispatch length.
+    """Trains from `step` to the next multiple of the dispatch length; the state is donated.
 
-    Returns the state after n more steps and their metrics, `{name: float32 [n]}`: `terms/...`
-    unweighted, in the system's order, then `total` and `grad_norm`; of several seeds `[n, seeds]`.
+    Returns the state after n more steps, and their metrics `{name: float32 [n]}`, with several
+    seeds `[n, seeds]`: unweighted loss terms, `terms/...`, in the system's order, then `total` and
+    `grad_norm`.
     """
     length = self._train.dispatch_length
     if self._revive is not None and step in self._train.revive_idle:
@@ -99,18 +99,18 @@ class Program:
     return state, {name: values[:num_active] for name, values in rows.items()}
 
   def evaluate(self, params: Any) -> dict[str, Any]:
-    """The results of `make_heldout`, terms first, in the system's order; float64 [] or [seeds]."""
+    """Results of `make_heldout`, loss terms first in the system's order; float64 [] or [seeds]."""
     results = jax.device_get(self._heldout(params, self._heldout_split))
     return self._in_order(jax.tree.map(np.float64, results))
 
   def _in_order(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics in the order of the system; JAX sorts the keys of dicts."""
-    found = metrics["terms"]
-    terms = {name: found[name] for name in self._terms if name in found}
+    """Restores the system's order of the loss terms: JAX sorts the keys of dicts."""
+    sorted_terms = metrics["terms"]
+    terms = {name: sorted_terms[name] for name in self._terms if name in sorted_terms}
     return {"terms": terms, **{name: metrics[name] for name in metrics if name != "terms"}}
 
   def _inputs(self, step: int, num_active: int) -> tuple[Any, ...]:
-    # In Python's ints: a long run's count of examples does not fit into int32.
+    # Computed with Python's ints: the number of examples in a long run overflows int32.
     epoch, offset = divmod(step * self._train.batch_size, self._num_examples)
     numbers = put([np.int32(n) for n in (epoch, offset, num_active)], self._mesh)
     return self._train_split, *numbers
@@ -121,8 +121,8 @@ def check_finite(
 ) -> None:
   """Raises `NonFiniteError` if a metric of the n steps after `step` is not finite.
 
-  Rows are `{name: [n] or [n, seeds]}`. The message names the first such step, all its metrics that
-  are not finite, in the order of the rows, and the last checkpoint (`saved`; 0 for none).
+  `rows` is `{name: [n] or [n, seeds]}`. The message has the first such step, those of its metrics
+  that are not finite, in the order of `rows`, and the last checkpoint (`saved`, 0 for none).
   """
   values = np.stack([values.reshape(-1, len(seeds)) for values in rows.values()], axis=-1)
   finite = np.isfinite(values)
@@ -130,13 +130,15 @@ def check_finite(
     return
   first = int(np.argmin(finite.all(axis=(1, 2))))
   names = [name.removeprefix("terms/") for name in rows]
-  bad = [
+  non_finite = [
     f"{names[j]} = {values[first, i, j]}" + (f" (seed {seeds[i]})" if len(seeds) > 1 else "")
     for i, j in np.argwhere(~finite[first])
   ]
-  stands = f"The checkpoint of step {saved} stands." if saved else "No checkpoint was saved yet."
+  last_saved = (
+    f"The checkpoint of step {saved} stands." if saved else "No checkpoint was saved yet."
+  )
   raise NonFiniteError(
-    f"not finite at step {step + first + 1}: {', '.join(bad)}. {stands}"
+    f"not finite at step {step + first + 1}: {', '.join(non_finite)}. {last_saved}"
     " Lower config.optimizer.learning_rate or set config.optimizer.clip_norm, in a new --workdir."
   )
 
@@ -144,19 +146,19 @@ def check_finite(
 def make_heldout(
   system: System, mesh: Mesh, feed: Feed, train: TrainOptions
 ) -> Callable[[Any, Batch], dict[str, Any]]:
-  """The compiled function of parameters and the held-out split, whose result is
+  """The compiled function `(params, heldout_split) -> results`, in float32:
 
     {"terms": {name: []}, "metrics": {name: []}, "total": [], "selection_loss": []}
 
-  in float32; the last is the total without the probes. Where several seeds train at once,
-  parameters have one more axis in front and results are [seeds].
+  `selection_loss` is the total without the probes' terms. With several seeds at once, parameters
+  have one more axis in front and results are [seeds].
 
-  Terms may depend on the size of the batch, so they are means over batches of the training size,
-  without the examples that do not fill one. Metrics are means over all examples.
+  Loss terms may depend on the batch size, so they are means over batches of the training size; the
+  examples of an incomplete last batch are left out. Metrics are means over all examples.
   """
   num_examples, batch_size = feed.num_heldout, min(train.batch_size, feed.num_heldout)
   num_full = num_examples // batch_size
-  # Every example once; the last one is repeated to fill the last batch.
+  # Every example once; copies of the last one fill the last batch.
   order = np.arange(num_examples, dtype=np.int32)
   order = np.pad(order, (0, -num_examples % batch_size), "edge").reshape(-1, batch_size)
 

@@ -18,8 +18,8 @@ from scae_jax.precision import single_precision
 from scae_jax.training.run import Run
 from scae_jax.training.workdir import read_image_facts
 
-_MAX_NAME = 48  # letters of a data set's name in that of a folder, which may have 255 bytes
-_NO_SPLITS = ("name", "class_names", "cropped_from")  # entries of `data.json`
+_MAX_NAME = 48  # letters of a data set's name in the name of a folder, which has at most 255 bytes
+_NO_SPLITS = ("name", "class_names", "cropped_from")  # entries of `data.json` beside the splits
 _ONLY_OWN_SCENES = (
   "a run on generated scenes is scored on its own test scenes: leave out --dataset and --split."
 )
@@ -34,22 +34,30 @@ def report_run(
   split: str | None = None,
   max_examples: int | None = None,
 ) -> pathlib.Path:
-  """Writes tables and figures to `<workdir>/evaluation`, or to a folder below it, and returns it.
+  """Writes tables and figures to a folder in the workdir; prints and returns the folder.
 
-  A main report, see `is_main`, goes to `evaluation` itself. Any other goes to
-  `evaluation/<data set>-<split>[-<fingerprint>][-step<number>][-max<examples>|-all]`, whose end is
-  left out for the latest step, and for the number of examples that the config says. Only of the
-  run's own data does the name alone say which examples are meant, if all know the data set by it;
-  all others have their fingerprint. Prints which folder it was.
+  A run's main report (see `is_main`) goes to `<workdir>/evaluation`. Any other goes to a folder in
+  it, `<data set>-<split>[-<fingerprint>][-step<number>][-max<examples>|-all]`:
+    fingerprint  of the split, unless it is the run's own split of a data set with a known name
+    step         unless it is the latest
+    max, all     unless it is the config's number of examples
 
-  What is None is the run's own; 0 `max_examples` are all. Raises `RunError` if another data set or
-  split is asked of a run on generated scenes, and what `write_reports` and the scorers raise.
+  Args:
+    run: the run to report on.
+    workdir: folder of the run or of its results.
+    scored: data set to score on; None for the run's own.
+    split: split to score; None for the held-out one.
+    max_examples: most examples of each split; None for the config's number, 0 for all.
+
+  Raises:
+    RunError: another data set or split is given for a run on generated scenes; also what
+      `write_reports` and the scorers raise.
   """
   settings = run.settings
-  usual = settings.evaluation.max_examples
-  goes_to_top = is_main(run, scored=scored, split=split, max_examples=max_examples)
+  config_max_examples = settings.evaluation.max_examples
+  is_main_report = is_main(run, scored=scored, split=split, max_examples=max_examples)
   if max_examples is None:
-    max_examples = usual
+    max_examples = config_max_examples
   evaluated = Evaluated(
     system=run.system,
     variables=run.variables,
@@ -65,10 +73,10 @@ def report_run(
     scorer = scene_scorer(evaluated, run.dataset)
     name = f"{run.dataset.name}-test"
   else:
-    assert isinstance(settings.data, DataOptions)  # of images
+    assert isinstance(settings.data, DataOptions)  # a data set of images
     scored = run.dataset if scored is None else scored
     split = split or scored.held_out
-    name = _name(run.dataset, scored, split)
+    name = _report_name(run.dataset, scored, split)
     if run.system.classify is None:
       scorer = feature_scorer(evaluated, run.dataset, scored, split, settings.data.canvas)
     else:
@@ -76,10 +84,10 @@ def report_run(
       examples, make_batch = evaluation_examples(named_split(scored, split), settings.data)
       scorer = answer_scorer(evaluated, scored, split, examples, make_batch)
   name += "" if run.is_latest else f"-step{run.step}"
-  if max_examples != usual:
+  if max_examples != config_max_examples:
     name += f"-max{max_examples}" if max_examples else "-all"
   directory = workdir / "evaluation"
-  if not goes_to_top:
+  if not is_main_report:
     directory /= file_name(name)
   write_reports(directory, evaluated, scorer)
   print(f"written to {directory}")
@@ -93,17 +101,19 @@ def is_main(
   split: str | None = None,
   max_examples: int | None = None,
 ) -> bool:
-  """Whether a report is the run's main one: of its own held-out split, at its latest step, of the
-  number of examples that its config says."""
+  """Whether a report is the run's main one.
+
+  It scores the run's own held-out split, at the latest step, with the config's number of examples.
+  """
   own_split = None if isinstance(run.dataset, Scenes) else run.dataset.held_out
-  is_usual = max_examples in (None, run.settings.evaluation.max_examples)
-  return scored is None and split in (None, own_split) and run.is_latest and is_usual
+  has_config_number = max_examples in (None, run.settings.evaluation.max_examples)
+  return scored is None and split in (None, own_split) and run.is_latest and has_config_number
 
 
-def _name(own: Dataset, scored: EvalDataset, split: str) -> str:
-  """What a split is called in the name of its report; see `report_run`."""
+def _report_name(trained: Dataset, scored: EvalDataset, split: str) -> str:
+  """`<data set>-<split>[-<fingerprint>]`, see `report_run`; `trained` is the run's data set."""
   fingerprint = named_split(scored, split).fingerprint
-  is_own = split in own.splits and own.splits[split].fingerprint == fingerprint
+  is_own = split in trained.splits and trained.splits[split].fingerprint == fingerprint
   name = f"{scored.name[:_MAX_NAME]}-{split}"
   return name if is_own and scored.has_known_name else f"{name}-{fingerprint[:8]}"
 
@@ -116,11 +126,11 @@ def check_asked(
   name: str,
   data_dir: str,
 ) -> None:
-  """Refuses early what a report of the run in a folder would refuse, before images are decoded.
+  """Checks the arguments of a report before any image is decoded.
 
-  `name` and `data_dir` are those of another data set to score on, or "". Raises `RunError` and
-  ValueError of a negative limit, of a set of other channels, classes or too large images, and of an
-  unknown split, as far as all that can be told by now.
+  `name` and `data_dir` are those of another data set to score on, or "". Raises `RunError` or
+  ValueError for a negative limit, an unknown split, and a data set whose channels, classes or image
+  sizes the model does not take. What needs the images is checked later.
   """
   choose(0, max_examples or 0)
   data = settings.data
@@ -129,20 +139,20 @@ def check_asked(
       raise RunError(_ONLY_OWN_SCENES)
     return
   if not (folder / "data.json").is_file():
-    return  # older runs have none
+    return  # an older run
   spec, class_names, shape = read_image_facts(folder, data)
   splits = tuple(key for key in read_json(folder / "data.json") if key not in _NO_SPLITS)
-  scored = own = Preview(data.name, class_names, splits, spec.channels, shape)
+  scored = trained = Preview(data.name, class_names, splits, spec.channels, shape)
   if name:
     scored = preview_scored(name, data, data_dir)
   if scored is not None and split is not None:
     check_split(scored, split)
   if name and scored is not None:
-    check_transfer(own, scored, data.canvas)
+    check_transfer(trained, scored, data.canvas)
 
 
 def load_scored_set(run: Run, name: str, data_dir: str) -> EvalDataset:
-  """Another data set to score a run on, in `data_dir` or, where empty, the folder of its config."""
+  """Another data set to score a run on; an empty `data_dir` stands for that of the run's config."""
   data = run.settings.data
   if not isinstance(data, DataOptions):
     raise RunError(_ONLY_OWN_SCENES)

@@ -1,8 +1,8 @@
 """Idle object capsules become copies of busy ones, before the steps in `train.revive_idle`.
 
-An object that wins no example still holds the parts that are absent from an image, in every image
-alike, and no gradient leads it away from there. As a copy of the object with the most examples it
-shares them, and the two grow apart. Vector quantisation resets its unused codes in the same way.
+An object that wins no example still explains the absent parts, the same in every image, and its
+gradient does not change that. As a copy of the object with the most examples it shares these
+examples, and the two grow apart. Vector quantisation resets unused codes in the same way.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ from scae_jax.training.hosts import replicated
 from scae_jax.training.state import TrainState
 from scae_jax.typing import Array, Batch, Bool, Float, Int, PRNGKeyArray, typed
 
-REVIVAL_STREAM = 2  # a use of the run's key, beside those in `step`
-NUM_BATCHES, BATCH_SIZE = 16, 256  # training examples that are looked at
-IDLE_SHARE = 0.25  # of an even share of the examples; below it an object is idle
-NOISE = 0.02  # of a copy, in standard deviations of what is copied
+REVIVAL_STREAM = 2  # folded into the run's key, as the streams in `step`
+NUM_BATCHES, BATCH_SIZE = 16, 256  # of training examples that measure how busy objects are
+IDLE_SHARE = 0.25  # an object that wins less than this part of an even share is idle
+NOISE = 0.02  # standard deviation of a copy's noise, in those of the copied parameters
 
 
 def make_revival(
@@ -35,13 +35,13 @@ def make_revival(
   feed: Feed,
   train: TrainOptions,
 ) -> Callable[[TrainState, Batch], TrainState]:
-  """The compiled function of a state and the training split that revives idle objects.
+  """The compiled function `(state, training_split) -> state` that revives idle objects.
 
   The optimiser's moments are copied with the parameters. The result depends on the state alone, so
-  that a resumed run repeats it. The system has `object_params`.
+  a resumed run repeats it. The system must have `object_params`.
   """
-  is_of_object = system.object_params
-  assert is_of_object is not None
+  is_object_param = system.object_params
+  assert is_object_param is not None
 
   def revive(state: TrainState, split: Batch) -> TrainState:
     key = jax.random.fold_in(jax.random.fold_in(state.rng, REVIVAL_STREAM), state.step)
@@ -56,20 +56,20 @@ def make_revival(
     usage = jnp.mean(jax.lax.map(winners, jnp.arange(NUM_BATCHES)), axis=0)
     source, is_copy = sources_of(usage)
     params: dict[str, Any] = flatten_dict(state.params, sep="/")
-    of_object = {path: is_of_object(path) for path in params}
+    has_object_axis = {path: is_object_param(path) for path in params}
     noise_keys = jax.random.split(jax.random.fold_in(key, NUM_BATCHES), len(params))
     for path, noise_key in zip(params, noise_keys, strict=True):
-      if of_object[path]:
+      if has_object_axis[path]:
         params[path] = noisy_copies(params[path], source, is_copy, noise_key)
 
-    def moved(leaf: Array, own: bool) -> Array:
-      return leaf[source] if own else leaf
+    def copy_moment(moment: Array, has_objects: bool) -> Array:
+      return moment[source] if has_objects else moment
 
-    of_object = unflatten_dict(of_object, sep="/")
+    has_object_axis = unflatten_dict(has_object_axis, sep="/")
     return dataclasses.replace(
       state,
       params=unflatten_dict(params, sep="/"),
-      opt_state=optax.tree.map_params(optimizer, moved, state.opt_state, of_object),
+      opt_state=optax.tree.map_params(optimizer, copy_moment, state.opt_state, has_object_axis),
     )
 
   everywhere = replicated(mesh)
@@ -79,10 +79,10 @@ def make_revival(
 
 @typed
 def sources_of(usage: Float[Array, " k"]) -> tuple[Int[Array, " k"], Bool[Array, " k"]]:
-  """The object that each is to be a copy of, itself if it is busy, and whether it is a copy.
+  """For each object, the one whose parameters it gets (itself if busy), and whether it is a copy.
 
-  `usage` is the share of the examples that each object wins. An idle one copies the object whose
-  share, divided by the number of its copies so far, is the largest.
+  `usage` is the share of the examples that each object wins. An idle object copies the busy one
+  with the largest share, divided by the number of objects that have its parameters so far.
   """
   k = len(usage)
   idle = usage < IDLE_SHARE / k
@@ -103,8 +103,8 @@ def noisy_copies(
   key: PRNGKeyArray,
 ) -> Float[Array, "k ..."]:
   """Entries `source` of a parameter; copies get noise of `NOISE` times the std of an entry."""
-  new = leaf[source]
-  own = tuple(range(1, leaf.ndim))
-  std = jnp.std(new, axis=own, keepdims=True)
+  entries = leaf[source]
+  entry_axes = tuple(range(1, leaf.ndim))
+  std = jnp.std(entries, axis=entry_axes, keepdims=True)
   noise = NOISE * std * jax.random.normal(key, leaf.shape)
-  return new + jnp.where(is_copy.reshape(-1, *[1] * len(own)), noise, 0.0)
+  return entries + jnp.where(is_copy.reshape(-1, *[1] * len(entry_axes)), noise, 0.0)

@@ -47,14 +47,17 @@ from scae_jax.waiting import waiting
 
 
 def make_system(settings: Settings, data: Spec) -> System:
-  """The system that the config names; `ValueError` if there is none, or it refuses its sections."""
+  """The system that the config names.
+
+  Raises `ValueError` if there is no such system, or it refuses its config sections.
+  """
   name = settings.system
   path = name if "." in name else f"scae_jax.models.{name}"
   try:
-    found = importlib.util.find_spec(path) is not None
-  except ModuleNotFoundError:  # a parent package of a dotted path
-    found = False
-  module: Any = importlib.import_module(path) if found else None
+    exists = importlib.util.find_spec(path) is not None
+  except ModuleNotFoundError:  # a parent package of a dotted path is missing
+    exists = False
+  module: Any = importlib.import_module(path) if exists else None
   if not hasattr(module, "make_system"):
     raise ValueError(
       f"config.system must name a module that exports make_system; {name!r} is none."
@@ -72,26 +75,24 @@ def systems() -> list[str]:
 
 
 def check_system(system: System, data: Spec, batch_size: int, *, training: bool = True) -> None:
-  """Traces a training batch, unless not for `training`, and a test batch; computes nothing.
+  """Traces the model on a test batch and, if `training`, on a training batch; computes nothing.
 
-  Raises ValueError if the model does; if terms and weights differ, the schedule is none, a shape is
-  wrong, or a feature and a probe feature have one name.
+  Raises `ValueError` for an error of the model, mismatched terms and weights, an invalid schedule,
+  wrong shapes, or a name that features and probe features share.
   """
   loss = {"weights": system.loss_weights, "schedule": system.loss_schedule}
-  bounds.read(LossOptions, "loss", loss)  # also of systems that do not check their own
+  bounds.read(LossOptions, "loss", loss)  # a system outside of the package may not have checked it
   batch = jax.eval_shape(lambda: data.blank_batch(batch_size))
   key = jax.eval_shape(lambda: jax.random.key(0))
 
   def run(params: Any, key: Array, batch: Any, step: int | None) -> tuple[Any, ...]:
     noise_key = None if step is None else key
     _, (terms, output) = losses(system, params, batch, step=step, noise_key=noise_key)
-    numbers = (
-      system.metrics(output, batch),
-      system.features(output),
-      system.probe_features(output),
-    )
-    others = (of and of(output) for of in (system.classify, system.poses))
-    return terms, *numbers, *others
+    metrics, features = system.metrics(output, batch), system.features(output)
+    probe_features = system.probe_features(output)
+    scores = None if system.classify is None else system.classify(output)
+    poses = None if system.poses is None else system.poses(output)
+    return terms, metrics, features, probe_features, scores, poses
 
   params = jax.eval_shape(functools.partial(init_params, system, data), key, key)
   results = [
@@ -110,28 +111,29 @@ def check_system(system: System, data: Spec, batch_size: int, *, training: bool 
     if scores is not None and isinstance(data, ImageSpec):
       shape = (batch_size, data.num_classes)
       _check_shape("result of `classify`", scores.shape, shape, f"[batch {shape[0]}, {shape[1]}]")
-    for kind, (found, presence) in (poses or {}).items():
+    for kind, (matrices, presence) in (poses or {}).items():
       shape = (batch_size, *presence.shape[1:2], 2, 3)
-      _check_shape(f"poses of {kind!r}", found.shape, shape, f"[batch {batch_size}, n, 2, 3]")
+      _check_shape(f"poses of {kind!r}", matrices.shape, shape, f"[batch {batch_size}, n, 2, 3]")
       _check_shape(f"presences of {kind!r}", presence.shape, shape[:2], f"[batch {batch_size}, n]")
-    if both := sorted(set(features) & set(probe_features)):
+    if shared := sorted(set(features) & set(probe_features)):
       raise ValueError(
-        f"the system's features and probe features must differ in name; both have {both}."
+        f"the system's features and probe features must differ in name; both have {shared}."
       )
 
 
-def _check_shape(what: str, received: tuple, expected: tuple, words: str) -> None:
+def _check_shape(name: str, received: tuple, expected: tuple, axes: str) -> None:
+  """Raises ValueError unless shapes are equal; `axes` describes the expected one in the message."""
   if received != expected:
-    raise ValueError(f"the system's {what} must have shape {words}; it has {received}.")
+    raise ValueError(f"the system's {name} must have shape {axes}; it has {received}.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A trained run, as evaluation needs it."""
+  """A trained run, with everything that evaluation needs."""
 
   settings: Settings
   system: System
-  dataset: Dataset | Scenes  # that it was trained on, held-out splits included
+  dataset: Dataset | Scenes  # the data set of its training, with the held-out splits
   variables: dict[int, dict[str, Any]]  # by seed, `{"params": ...}` for `system.module.apply`
   step: int
   is_latest: bool  # whether no later step of the run is saved
@@ -149,11 +151,11 @@ def open_run(
   config: ConfigDict | Settings | None = None,
   dataset: Dataset | None = None,
 ) -> Run:
-  """Loads the run in a workdir, or what `save_pretrained` wrote, without changing anything there.
+  """Loads the run of a workdir or of a folder of exported parameters; changes nothing there.
 
-  `which` is as in `restore`. A `config` replaces that of the folder, for example to read the data
-  elsewhere. A run on data in memory needs its `dataset`.
-  Raises `RunError` if run, checkpoint or data set are not there, or do not fit each other.
+  `which` is a step, 'latest' or 'best', as in `restore`. A `config` replaces that of the folder,
+  for example to read the data elsewhere. A run on data in memory needs its `dataset`. Raises
+  `RunError` if the run, the checkpoint or the data set is missing, or they do not fit each other.
   """
   with explained():
     workdir = given_path(workdir)
@@ -171,10 +173,11 @@ def open_run(
 def build(
   settings: Settings, dataset: Dataset | None = None, *, training: bool = True
 ) -> tuple[System, Dataset | Scenes, Feed]:
-  """Loads the data, unless given in memory, and makes and traces the system: errors come early.
+  """Loads the data, unless `dataset` has it, builds the system and traces it.
 
-  Images of the returned data set are cropped to their middle where `data.crop` is set. To evaluate
-  takes less memory than `training`. `RunError` is for what the source, model or a check refuses.
+  If `data.crop` is set, the images of the returned data set are cropped to their middle. Checks
+  that only concern training are left out if `training` is False. Raises `RunError` if the data
+  cannot be loaded, the model refuses the config, or a check fails.
   """
   find_devices()
   if jax.config.values["jax_disable_jit"]:
@@ -192,7 +195,7 @@ def build(
     else:
       raise ValueError(
         f"config.data.name is {NAME!r}, whose scenes are generated, and a data set is given in"
-        f" memory; expected the name of that, {dataset.name!r}."
+        f" memory; expected the name of that data set, {dataset.name!r}."
       )
     if settings.train.batch_size % settings.views:
       raise ValueError(
@@ -215,22 +218,27 @@ def build(
 def build_to_train(
   settings: Settings, workdir: pathlib.Path, dataset: Dataset | None = None
 ) -> tuple[System, Dataset | Scenes, Feed, dict[str, Any]]:
-  """`build`, and `describe_data`, of a run that is to be trained in a workdir.
+  """`build` of a run to be trained in a workdir, and the data set's description.
 
-  `RunError` also where the workdir has a run that this one cannot resume, or a package is missing.
+  Also raises `RunError` if the workdir has a run that this one cannot resume, or if a package is
+  missing.
   """
   check_same_run(workdir, settings.config)
   if settings.train.tensorboard:
-    import_tensorboard()  # or say how to install it
+    import_tensorboard()  # fails now rather than after the data is loaded
   with all_or_none("load its data"):
     system, data, feed = build(settings, dataset)
-  described = describe_data(data)
-  check_same_data(workdir, described)
-  return system, data, feed, described
+  data_description = describe_data(data)
+  check_same_data(workdir, data_description)
+  return system, data, feed, data_description
 
 
 def _load_images(options: DataOptions, dataset: Dataset | None) -> Dataset:
-  """A data set of images that fit on the canvas, or will be cropped; with what normalises them."""
+  """The data set of images, with a validation split and pixel statistics where the config asks.
+
+  Raises ValueError if its name is not that of the config, it has one class only, or its images are
+  larger than the canvas and are not cropped.
+  """
   if dataset is None:
     try:
       dataset = load_dataset(options.name, options.dir, options.cache_dir, options.form)
@@ -239,7 +247,7 @@ def _load_images(options: DataOptions, dataset: Dataset | None) -> Dataset:
   elif dataset.name != options.name and not is_dotted(options.name):
     raise ValueError(
       f"config.data.name is {options.name!r}, and the data set given in memory is named"
-      f" {dataset.name!r}; expected one name, by which the run is known. Set the key to it."
+      f" {dataset.name!r}; expected the same name. Set the key to it."
     )
   else:
     dataset = brought_to(dataset, options.form)
@@ -253,14 +261,14 @@ def _load_images(options: DataOptions, dataset: Dataset | None) -> Dataset:
     raise ValueError(
       f"config.data.canvas must hold the images of {dataset.name!r}, {dataset.image_side} pixels"
       f" wide or high; it is {options.canvas}. Set it to {dataset.image_side} or more, or"
-      f" config.data.resize to {options.canvas}, or config.data.crop to what is to be cut out of"
-      " them."
+      f" config.data.resize to {options.canvas}, or config.data.crop to the side of the middle that"
+      " is used."
     )
   return normalized(dataset) if options.normalize else dataset
 
 
 def _check_clusters(dataset: Dataset, settings: Settings) -> None:
-  """Raises ValueError unless clusters can be fitted to the data of a model that knows no labels."""
+  """Raises ValueError if k-means cannot be fitted to the data, for a model without labels."""
   if isinstance(settings.data, DataOptions) and settings.data.overlay:
     raise ValueError(
       f"config.data.overlay gives every image two labels, and system {settings.system!r} is scored"
@@ -276,13 +284,16 @@ def _check_clusters(dataset: Dataset, settings: Settings) -> None:
 
 @contextlib.contextmanager
 def training_saved(step: int, workdir: pathlib.Path) -> Iterator[None]:
-  """The block reports on a run. A signal, or `ReportError` if it fails, says how to try again."""
-  again = as_started(f"python evaluate.py --workdir={shlex.quote(str(workdir))}")
-  trained = f"the training is finished and saved at step {step}"
+  """Around the report on a finished run: messages say that it is saved and how to report again.
+
+  Raises `ReportError` if the report fails; a signal ends the process.
+  """
+  command = as_started(f"python evaluate.py --workdir={shlex.quote(str(workdir))}")
+  status = f"the training is finished and saved at step {step}"
   try:
-    with on_signal(lambda number: end(number, f"{trained}; `{again}` reports on it")), explained():
+    with on_signal(lambda number: end(number, f"{status}; `{command}` reports on it")), explained():
       yield
-  except (RunError, TypeCheckError) as error:  # the latter of arrays of a system of one's own
+  except (RunError, TypeCheckError) as error:  # the latter for arrays of a user's own system
     raise ReportError(
-      f"{trained}, but its report failed; `{again}` tries it again. Why: {error}"
+      f"{status}, but its report failed; `{command}` tries it again. Why: {error}"
     ) from error

@@ -22,33 +22,33 @@ from scae_jax.typing import Array
 class TrainState:
   """Everything that changes in training; arrays only, no functions or settings.
 
-  Where several seeds train at once, every array has one more axis in front, over the seeds.
+  With several seeds at once, every array has one more axis in front, over the seeds.
   """
 
-  step: Array  # updates done so far, int32 []
+  step: Array  # number of updates so far, int32 []
   params: Any
   opt_state: Any
-  rng: Array  # the run's key, which never changes; keys of a step are folded in from its number
+  rng: Array  # the run's key; it never changes, the keys of a step are folded in by its number
 
 
 def state_of(params: Any, optimizer: optax.GradientTransformation, rng: Array) -> TrainState:
-  """The state before the first step, from its parameters and key."""
+  """The state before the first step, with these parameters and this key."""
   return TrainState(
     step=jnp.zeros((), jnp.int32), params=params, opt_state=optimizer.init(params), rng=rng
   )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))  # so that it is traced once a system
+@functools.partial(jax.jit, static_argnums=(0, 1))  # jit, so that a system is traced only once
 def init_params(system: System, data: Spec, params_key: Array, noise_key: Array) -> Any:
-  """The parameters of a system's module, newly drawn."""
+  """Newly drawn parameters of a system's module."""
   keys = {"params": params_key, "noise": noise_key}
   return system.module.init(keys, data.blank_batch(2), train=True)["params"]
 
 
 def initial_states(settings: Settings, system: System, data: Spec, start: Any = None) -> TrainState:
-  """The state before the first step: of one seed, or of several, each with its own start.
+  """The state before the first step, for one seed or for several.
 
-  The parameters of a start replace those drawn.
+  Parameters in `start` replace those drawn; with several seeds it has one more axis in front.
   """
   optimizer, seeds = make_optimizer(settings.optimizer), settings.train.all_seeds
 
@@ -61,36 +61,36 @@ def initial_states(settings: Settings, system: System, data: Spec, start: Any = 
 
   if len(seeds) == 1:
     return make(seeds[0], start)
-  # Not side by side: on several devices of a CPU a QR decomposition of several matrices never ends.
-  return jax.lax.map(lambda own: make(*own), (jnp.array(seeds), start))
+  # Not vmap: on several CPU devices, a batched QR decomposition never ends.
+  return jax.lax.map(lambda seed_and_start: make(*seed_and_start), (jnp.array(seeds), start))
 
 
 def _at_step(state: TrainState, step: int) -> TrainState:
-  """A state whose step, and that of its learning-rate schedule, is another one."""
+  """The state with another step, also in its learning-rate schedule."""
 
   def is_schedule(node: Any) -> bool:
     return isinstance(node, optax.ScaleByScheduleState)
 
-  def moved(node: Any) -> Any:
+  def set_count(node: Any) -> Any:
     return node._replace(count=jnp.full_like(node.count, step)) if is_schedule(node) else node
 
-  opt_state = jax.tree.map(moved, state.opt_state, is_leaf=is_schedule)
+  opt_state = jax.tree.map(set_count, state.opt_state, is_leaf=is_schedule)
   return state.replace(step=jnp.full_like(state.step, step), opt_state=opt_state)
 
 
 def make_state(
   settings: Settings, system: System, data: Spec, mesh: Mesh, start: Any = None
 ) -> TrainState:
-  """`initial_states`, computed inside jit and placed on every device of the mesh, as `start` is."""
+  """`initial_states`, computed inside jit; result and `start` have a copy on every device."""
   make = functools.partial(initial_states, settings, system, data)
-  # It runs once, and optimising it takes a CPU ten seconds longer than running it as it is.
+  # It runs once. On a CPU, optimising the program takes ten seconds more than it saves.
   on_cpu = mesh.devices.flat[0].platform == "cpu"
   options: dict[str, str | bool] = {"xla_backend_optimization_level": "0"} if on_cpu else {}
   return jax.jit(make, out_shardings=replicated(mesh)).lower(start).compile(options)(start)
 
 
 def abstract_state(settings: Settings, system: System, data: Spec, mesh: Mesh) -> TrainState:
-  """Shapes, types and placement of a run's state, without computing one."""
+  """Shapes, types and placement of a run's state; computes nothing."""
   return placed(jax.eval_shape(lambda: initial_states(settings, system, data)), mesh)
 
 
@@ -106,7 +106,7 @@ def state_shapes(
 
 
 def placed(shapes: Any, mesh: Mesh) -> Any:
-  """Shapes and types with the placement of a state: whole on every device of the mesh."""
+  """Shapes and types with the placement of a state: a copy on every device of the mesh."""
   sharding = replicated(mesh)
   return jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes
@@ -118,5 +118,7 @@ def variables_by_seed(state: TrainState, seeds: Sequence[int]) -> dict[int, dict
   params = jax.tree.map(jnp.asarray, jax.device_get(state.params))
   if len(seeds) == 1:
     return {seeds[0]: {"params": params}}
-  each = {seed: jax.tree.map(lambda leaf, i=i: leaf[i], params) for i, seed in enumerate(seeds)}
-  return {seed: {"params": own} for seed, own in each.items()}
+  return {
+    seed: {"params": jax.tree.map(lambda leaf, i=i: leaf[i], params)}
+    for i, seed in enumerate(seeds)
+  }

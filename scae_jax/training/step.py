@@ -1,4 +1,4 @@
-"""One training step: weighted loss, gradient and update; and the dispatch of many steps."""
+"""One training step: weighted loss, gradient and update; and a dispatch of many steps."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -32,20 +32,20 @@ def weighted_total(terms: Mapping[str, Array], weights: Mapping[str, Any]) -> Ar
 
 
 def selection_loss(terms: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
-  """The held-out total that ranks checkpoints: without the terms `..._probe`, which see labels."""
+  """The held-out total that ranks checkpoints, without the terms `..._probe`, which use labels."""
   names = [name for name in terms if not name.endswith(PROBE_SUFFIX)]
   return weighted_total({n: terms[n] for n in names}, {n: weights[n] for n in names})
 
 
 def heldout_weights(system: System, terms: Mapping[str, Array]) -> dict[str, float]:
-  """Weights of the terms of held-out examples, which need not have all that training has."""
+  """Weights of the terms that held-out examples have; some terms belong to training alone."""
   return {name: weight for name, weight in system.loss_weights.items() if name in terms}
 
 
 def scheduled_weights(system: System, step: Array | int) -> dict[str, Array]:
-  """Weights of the loss terms at a step, counted from 0, times the factors of `loss_schedule`.
+  """Weights of the loss terms, times the factors of `loss_schedule`, at a step counted from 0.
 
-  Points for no term raise `ValueError`.
+  Raises `ValueError` if the schedule names an unknown term.
   """
   unknown = sorted(set(system.loss_schedule) - set(system.loss_weights))
   if unknown:
@@ -68,25 +68,27 @@ def losses(
   step: Array | int | None,
   noise_key: Array | None,
 ) -> tuple[Array, tuple[dict[str, Array], Any]]:
-  """The weighted total, and beside it the unweighted terms and the model's output.
+  """`(total, (terms, output))`: the weighted total, the unweighted terms and the model's output.
 
-  Held-out examples have no step and no key. They are evaluated without noise, with the final values
-  of scheduled arguments and with constant weights, so that losses of all steps compare. A term
-  without a weight is left out, as in runs from before the term was added.
+  For held-out examples `step` and `noise_key` are None: no noise, the final values of scheduled
+  arguments, constant weights. Their losses at different steps can be compared. A term without a
+  weight is left out: configs of runs older than a term have none.
   """
   rngs = None if noise_key is None else {"noise": noise_key}
-  more = {} if step is None or system.arguments is None else system.arguments(step)
-  output = system.module.apply({"params": params}, batch, train=step is not None, rngs=rngs, **more)
+  scheduled = {} if step is None or system.arguments is None else system.arguments(step)
+  output = system.module.apply(
+    {"params": params}, batch, train=step is not None, rngs=rngs, **scheduled
+  )
   terms = system.loss_terms(output, batch, step)
   terms = {name: term for name, term in terms.items() if name in system.loss_weights}
   weights = heldout_weights(system, terms) if step is None else scheduled_weights(system, step)
   return weighted_total(terms, weights), (terms, output)
 
 
-# Names of the two uses of the run's key.
+# Folded into the run's key, one for each use; `revival` has a third.
 ORDER_STREAM, STEP_STREAM = 0, 1
 
-# What a step reports, each a float32 scalar: every term unweighted, `total` and `grad_norm`.
+# Metrics of a step, float32 scalars: the unweighted loss terms, `total` and `grad_norm`.
 StepMetrics = dict[str, Any]
 Dispatch = Callable[..., tuple[TrainState, StepMetrics]]
 
@@ -101,11 +103,11 @@ def update(
 ) -> tuple[TrainState, StepMetrics]:
   """One optimiser step on the weighted total.
 
-  Over a mesh of several devices, each computes loss and gradient of its own examples. They are
-  summed side by side: a sum for every array takes longer than the step on a CPU.
+  On a mesh of several devices, each computes loss and gradient of its own examples. All arrays are
+  summed over the devices as one vector: on a CPU, a sum for each array takes longer than the step.
 
-  Returns the next state, and `{"terms": {name: []}, "total": [], "grad_norm": []}` before the
-  update, before weight decay and clipping.
+  Returns the next state, and `{"terms": {name: []}, "total": [], "grad_norm": []}`: the losses
+  before the update, and the norm before weight decay and clipping.
   """
 
   def loss_and_gradient(params: Any, batch: Batch, step: Array, noise_key: Array) -> Any:
@@ -122,9 +124,9 @@ def update(
 
   compute = loss_and_gradient
   if mesh is not None and mesh.size > 1:
-    each, split = PartitionSpec(), PartitionSpec(shards.AXIS)
+    whole, split = PartitionSpec(), PartitionSpec(shards.AXIS)
     compute = jax.shard_map(
-      summed, mesh=mesh, in_specs=(each, split, each, each), out_specs=each, check_vma=False
+      summed, mesh=mesh, in_specs=(whole, split, whole, whole), out_specs=whole, check_vma=False
     )
   total, terms, grads = compute(state.params, batch, state.step, noise_key)
   updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -143,14 +145,19 @@ def make_dispatch(
   *,
   num_examples: int,
 ) -> jax.stages.Wrapped:
-  """The function that runs `train.dispatch_length` steps on the device.
+  """The compiled function that runs `train.dispatch_length` steps on the device.
 
-  It takes `(state, split, epoch, offset, num_active)`: the state, which is donated, the data set on
-  the mesh, the epoch and the number of its examples that earlier steps have used, and the number of
-  steps that are taken; the others leave the state as it was, so that one program serves the whole
-  run. It returns the state and the metrics by step, `[dispatch_length]`, of which the first
-  `num_active` are valid. Of several seeds at once, the state has an axis in front and metrics one
-  at the end. `training_batch` is of `data.feed.Feed`.
+  Its arguments are
+    state       the training state, which is donated
+    split       the training examples, on the mesh
+    epoch       the current epoch, int32 []
+    offset      number of the epoch's examples that earlier steps have used, int32 []
+    num_active  number of steps that are taken, int32 []; the rest leave the state unchanged, so
+                that one program serves the whole run
+
+  It returns the state and the metrics `[dispatch_length]`, of which the first `num_active` are
+  valid. With several seeds at once, the state has a seed axis in front and metrics have one at the
+  end. `training_batch` is that of `data.feed.Feed`.
   """
 
   def dispatch(
@@ -181,8 +188,8 @@ def make_dispatch(
       next_state, metrics = update(system, optimizer, state, batch, noise_key, mesh)
 
       def choose(new: Array, old: Array) -> Array:
-        """A select, not a `lax.cond`: a condition would make a GPU wait at every step."""
-        # The key is the same in both; chosen, it would count as used.
+        """The new value in active steps; by `where`, because a GPU waits at every `lax.cond`."""
+        # The run's key is the same object in both: `where` would count as a use of it.
         return old if new is old else jnp.where(position < num_active, new, old)
 
       return jax.tree.map(choose, next_state, state), metrics
@@ -198,15 +205,15 @@ def make_dispatch(
 
 
 def _side_by_side(dispatch: Dispatch) -> Dispatch:
-  """A dispatch of several seeds, in batched operations, which fill a GPU."""
+  """A dispatch of several seeds by `vmap`: batched operations fill a GPU."""
   return jax.vmap(dispatch, in_axes=(0, None, None, None, None), out_axes=(0, 1))
 
 
 def _one_after_another(dispatch: Dispatch) -> Dispatch:
-  """The same, each seed by itself: one keeps a core busy, and five do not fit its cache."""
+  """A dispatch of several seeds in a loop: one seed keeps a core busy, five overflow its cache."""
 
-  def dispatch_all(states: TrainState, *of_all: Any) -> tuple[TrainState, StepMetrics]:
-    states, metrics = jax.lax.map(lambda state: dispatch(state, *of_all), states)
-    return states, jax.tree.map(lambda of_seeds: jnp.moveaxis(of_seeds, 0, 1), metrics)
+  def dispatch_all(states: TrainState, *inputs: Any) -> tuple[TrainState, StepMetrics]:
+    states, metrics = jax.lax.map(lambda state: dispatch(state, *inputs), states)
+    return states, jax.tree.map(lambda by_seed: jnp.moveaxis(by_seed, 0, 1), metrics)
 
   return dispatch_all

@@ -1,15 +1,15 @@
-"""Sweeps: a list of runs in TOML, checked as a whole, trained one after another, and tabled.
+"""Sweeps: a list of runs in a TOML file, which are trained one after another and tabulated.
 
-docs/guide/running.md has the form of the file. Its paths are relative to the folder in which the
-sweep is started, as on the command line of train.py.
+docs/guide/running.md describes the file. Its paths are relative to the current folder, as on the
+command line of train.py.
 
-Every row is a process of its own, so that whatever ends it does not end the sweep. The state of a
-sweep is in the folders of its rows: one that was killed, or runs in several tasks, goes on from
-there. A folder in which another process trains is locked: its row fails, the others go on.
+Every row runs as a process of its own, so that a crash does not end the sweep. The state of a sweep
+is that of its rows' folders: a sweep that was killed, or that runs as several tasks, goes on from
+there. If another process trains in a row's folder, the row fails and the others go on.
 
 <root>/<row>/            the workdir of the run, see `workdir`
 <root>/<row>/train.log   the output of its processes
-<root>/table.csv, table.md   of all finished rows, whoever trained them
+<root>/table.csv, table.md   results of all finished rows
 """
 
 import dataclasses
@@ -42,17 +42,17 @@ ROW_KEYS = ("name", "config", "seeds", "overrides", "start_from")
 
 
 class RowsFailed(FailedError):
-  """Some rows of a sweep have no report; the message says which and why."""
+  """Some rows of a sweep failed; the message says which and why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
   """One run of a sweep."""
 
-  name: str  # of its line in the table and of its folder
+  name: str  # of its folder and its line in the table
   arguments: tuple[str, ...]  # of train.py, without the workdir
-  settings: Settings  # what train.py makes of them
-  start_from: str = ""  # the row whose run it goes on from, if any
+  settings: Settings  # that result from the arguments
+  start_from: str = ""  # name of the row whose parameters it starts from; "" for none
 
   @property
   def config(self) -> ConfigDict:
@@ -61,8 +61,10 @@ class Row:
 
 
 def read_sweep(path: pathlib.Path, root: pathlib.Path) -> list[Row]:
-  """The rows of a sweep file whose runs are in `root`; `RunError` with all that is wrong in it,
-  each with its row."""
+  """The rows of a sweep file; their runs are in `root`.
+
+  Raises one `RunError` with all errors of the file, each with its row.
+  """
   try:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError) as error:
@@ -78,7 +80,7 @@ def read_sweep(path: pathlib.Path, root: pathlib.Path) -> list[Row]:
     try:
       row = make_row(shared, table, root)
       if row.name in names:
-        raise RunError("another row has this name; names are folders, give it its own.")
+        raise RunError("another row has this name; names are folders, so they must differ.")
       if row.start_from and row.start_from not in names:
         raise RunError(f"start_from must be the name of a row above; it is {row.start_from!r}.")
     except RunError as error:
@@ -91,8 +93,10 @@ def read_sweep(path: pathlib.Path, root: pathlib.Path) -> list[Row]:
 
 
 def check_rows(rows: Sequence[Row], root: pathlib.Path) -> None:
-  """Loads every row's data and traces its model; `RunError` with all that the runs would refuse,
-  whatever devices they have."""
+  """Loads the data of every row and traces its model.
+
+  Raises one `RunError` with all errors that the runs would raise on any device.
+  """
   errors = []
   for row in rows:
     workdir = root / row.name
@@ -118,21 +122,24 @@ def _check_keys(table: Mapping[str, Any], valid: Sequence[str], where: str = "")
 def make_row(
   shared: Mapping[str, Any], table: Mapping[str, Any], root: pathlib.Path = pathlib.Path()
 ) -> Row:
-  """A row of a sweep in `root`, from its table and the keys shared by all rows; or `RunError`."""
+  """A row of a sweep in `root`, from its own keys and those shared by all rows.
+
+  Raises `RunError` for an unknown key or a wrong value.
+  """
   _check_keys(table, ROW_KEYS)
   merged = {**shared, **table}
   name, source, seeds = merged.get("name"), merged.get("config"), merged.get("seeds")
   start_from = merged.get("start_from", "")
-  # A dot would let a name be that of a table, and a slash leave the folder.
+  # With a dot, a name could be table.md; with a slash, another folder.
   if not (isinstance(name, str) and re.fullmatch(r"[\w+-]+", name)):
     raise RunError(f"name must be letters, digits, '_', '-' or '+'; it is {name!r}.")
   if not isinstance(source, str):
     raise RunError(f"config must be 'FILE[:PRESET]'; it is {source!r}.")
   overrides = {}
-  for given in (shared.get("overrides", {}), table.get("overrides", {})):
-    if not isinstance(given, dict):
-      raise RunError(f"overrides must be a table, section.key = value; it is {given!r}.")
-    overrides |= flatten_dict(tuples(given), sep=".")
+  for values in (shared.get("overrides", {}), table.get("overrides", {})):
+    if not isinstance(values, dict):
+      raise RunError(f"overrides must be a table, section.key = value; it is {values!r}.")
+    overrides |= flatten_dict(tuples(values), sep=".")
   if "train.seeds" in overrides:
     raise RunError(f"write seeds = {overrides['train.seeds']!r}, not an override of it.")
   if seeds is not None:
@@ -149,17 +156,17 @@ def make_row(
 
 
 def read_task(text: str, rows: Sequence[Row]) -> list[Row]:
-  """The rows of task i of n, `i/n`: every n-th from the i-th, both counted from 0.
+  """The rows of task i of n, given as `i/n`: every n-th row from the i-th, counted from 0.
 
-  Only rows that start from no other are counted; the others go with the one they start from.
+  A row that starts from another one is not counted; it belongs to the task of that row.
   """
   match = re.fullmatch(r"(\d+)/(\d+)", text)
   if not match or int(match[1]) >= int(match[2]):
     raise RunError(f"--task must be i/n, with i from 0 to n - 1; it is {text!r}.")
-  first = itertools.count()
+  counter = itertools.count()
   numbers: dict[str, int] = {}
   for row in rows:
-    numbers[row.name] = numbers[row.start_from] if row.start_from else next(first)
+    numbers[row.name] = numbers[row.start_from] if row.start_from else next(counter)
   return [row for row in rows if numbers[row.name] % int(match[2]) == int(match[1])]
 
 
@@ -170,10 +177,18 @@ def run_rows(
   command: Sequence[str],
   say: Callable[[str], None] = print,
 ) -> None:
-  """Runs those of `mine` that are not finished, and writes the tables of all rows after each.
+  """Runs the unfinished rows of a task one after another; after each, writes the tables anew.
 
-  The command trains; a row's arguments and `--workdir` follow it. Progress goes to `say`, a line a
-  call. Raises `RowsFailed` when all others are finished, and what `run_logged` raises.
+  Args:
+    mine: rows of the task.
+    rows: all rows of the sweep.
+    root: folder of the runs and the tables.
+    command: command that trains, to which a row's arguments and `--workdir` are added.
+    say: receives each line of progress.
+
+  Raises:
+    RowsFailed: some rows failed; it is raised after all rows were tried.
+    Interrupted: by a signal, see `run_logged`.
   """
   root.mkdir(parents=True, exist_ok=True)
   write_tables(rows, root)
@@ -211,30 +226,30 @@ def run_rows(
 
 
 def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:
-  """The row's report; None unless it is of this config and of its last step."""
+  """The report of a row; None unless it belongs to the row's config and last step."""
   path = workdir / "evaluation" / "metrics.json"
   try:
     report = read_json(path, "step", "max_examples", "provenance", "date")
     trained = ConfigDict(tuples(report["provenance"]["config"]))
-    facts = (report["step"], report["max_examples"])
-    markdown_table({row.name: report})  # what a table takes of it is there
+    reported = (report["step"], report["max_examples"])
+    markdown_table({row.name: report})  # raises if an entry that the tables need is missing
     csv_table({row.name: report})
   except (ValueError, LookupError, TypeError, AttributeError):
-    return None  # none, or one that the run will write again
-  # `RESUMABLE_CHANGES` do not change the figures, except the length, which is compared below.
+    return None  # there is no report, or a damaged one, which the run will write again
   if "unfinished" in report:
-    return None  # the numbers alone, without their figures
+    return None  # its figures were not written
+  # `RESUMABLE_CHANGES` do not affect results, except the length, which is compared below.
   different = set(differences(trained, row.config)) - RESUMABLE_CHANGES
-  asked = (row.config.train.num_steps, row.config.evaluation.max_examples)
-  return report if not different and facts == asked else None
+  expected = (row.config.train.num_steps, row.config.evaluation.max_examples)
+  return report if not different and reported == expected else None
 
 
 def write_tables(rows: Sequence[Row], root: pathlib.Path) -> None:
-  """Writes `table.csv` and `table.md` of all rows that are finished now; tasks take turns."""
-  with FileLock(root / "table.lock"):  # also let go when the process dies
-    found = {row.name: finished_report(row, root / row.name) for row in rows}
-    reports = {name: report for name, report in found.items() if report}
-    missing = [name for name, report in found.items() if not report]
+  """Writes `table.csv` and `table.md` of all finished rows; a lock keeps other tasks out."""
+  with FileLock(root / "table.lock"):  # also released when the process dies
+    by_row = {row.name: finished_report(row, root / row.name) for row in rows}
+    reports = {name: report for name, report in by_row.items() if report}
+    missing = [name for name, report in by_row.items() if not report]
     write_whole(root / "table.csv", csv_table(reports).encode())
     write_whole(root / "table.md", markdown_table(reports, missing).encode())
 
@@ -242,9 +257,9 @@ def write_tables(rows: Sequence[Row], root: pathlib.Path) -> None:
 def run_logged(command: Sequence[str], log: pathlib.Path) -> int:
   """Runs a process to its end and returns its exit code (negative: the signal that killed it).
 
-  Its output is added to the log. Ctrl-C, SIGTERM and SIGHUP are passed on to the process, which
-  saves and ends; a second one ends it at once. `Interrupted` is raised when the process has ended.
-  It saves and ends too when this process is killed.
+  Its output is appended to the log. Ctrl-C, SIGTERM and SIGHUP are passed on to the process, which
+  saves and ends; a second signal ends it at once. When it has ended, `Interrupted` is raised. The
+  process also saves and ends if this one is killed.
   """
   received: list[int] = []
   process: subprocess.Popen | None = None
@@ -262,7 +277,7 @@ def run_logged(command: Sequence[str], log: pathlib.Path) -> int:
       stderr=subprocess.STDOUT,
       env=os.environ | {PARENT: str(os.getpid())},
     )
-    for number in received:  # those that came before there was a process
+    for number in received:  # signals that came before the process was started
       process.send_signal(number)
     code = process.wait()
   if received:
@@ -274,7 +289,7 @@ def run_logged(command: Sequence[str], log: pathlib.Path) -> int:
 
 
 def reason(log: pathlib.Path, start: int) -> str:
-  """Why a run failed: the last error in its log from a byte on, or the last line."""
+  """Why a run failed: the last error in its log after byte `start`, or else the last line."""
   with log.open("rb") as file:
     file.seek(start)
     lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]

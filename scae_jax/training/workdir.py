@@ -1,11 +1,11 @@
-"""The folder of a run: its config and data set, what a resumed run may change, and its lock.
+"""The folder of a run: config, description of the data set, keys that may change, and the lock.
 
 config.json    the resolved config of the run
 data.json      description of the data set that it trains on
-jax.json       settings of JAX on which its numbers depend
-checkpoints/   one folder a step
+jax.json       settings of JAX on which its results depend
+checkpoints/   a folder for each saved step
 metrics.jsonl  metrics of training and of held-out examples
-tensorboard/   if asked for
+tensorboard/   if `train.tensorboard` is set
 evaluation/    the report
 """
 
@@ -31,11 +31,11 @@ from scae_jax.files import given_path, read_json, sealed_json, write_json, write
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.hosts import is_first
 
-Which = int | str  # a step, which may be in decimals, 'latest' or 'best' (lowest held-out loss)
-# What a resumed run may change: none of it changes the parameters of a step.
+Which = int | str  # a step, as int or decimal digits, 'latest' or 'best' (lowest held-out loss)
+# Keys that a resumed run may change: none affects the parameters at a step.
 RESUMABLE_CHANGES = frozenset(
   {
-    "train.num_steps",  # to a larger number: extends the run, see `check_same_run`
+    "train.num_steps",  # only to a larger number, see `check_same_run`
     "train.steps_per_dispatch",
     "train.log_every",
     "train.eval_every",
@@ -51,7 +51,7 @@ RESUMABLE_CHANGES = frozenset(
 
 
 def check_readable(workdir: pathlib.Path) -> None:
-  """Raises `RunError` if nobody can tell what a workdir holds: no permission, a name too long."""
+  """Raises `RunError` if a workdir cannot be read: no permission, or too long a name."""
   try:
     for folder in (workdir, workdir / "checkpoints"):
       with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -65,7 +65,7 @@ def check_readable(workdir: pathlib.Path) -> None:
 
 
 def checkpoint_directory(workdir: pathlib.Path) -> pathlib.Path:
-  """Where a run's checkpoints are; absolute, as orbax wants it."""
+  """The folder of a run's checkpoints; absolute, because orbax requires it."""
   return workdir.absolute() / "checkpoints"
 
 
@@ -78,14 +78,14 @@ def require_checkpoints(workdir: pathlib.Path) -> pathlib.Path:
 
 
 def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
-  """The resolved config of a run, to compare with; `load_settings` gives what to build from."""
+  """The resolved config of a run, for comparisons; to build the run, use `load_settings`."""
   check_readable(pathlib.Path(workdir))
   path = pathlib.Path(workdir) / "config.json"
   if not path.is_file():
     raise RunError(f"{workdir} holds no run: there is no {path}. Name the --workdir of train.py.")
   try:
     return with_defaults(ConfigDict(tuples(read_json(path)))).lock()
-  except (ValueError, AttributeError) as error:  # the latter of keys such as __class__
+  except (ValueError, AttributeError) as error:  # the latter for keys such as __class__
     raise RunError(f"{path} cannot be read: {error} Train in a new --workdir.") from error
 
 
@@ -97,13 +97,22 @@ def load_settings(
   *,
   is_given: bool = False,
 ) -> Settings:
-  """The config of a run, to build it from.
+  """The settings of a saved run, from which it can be built.
 
-  A shared folder must not run code of its own: the caller must name a system that is neither of the
-  package nor imported already as `own_system`, and a function that loads the data as `own_source`,
-  also for a run on data in memory. `changes` replaces saved values, by `section.key`. With
-  `is_given` the caller has the data set. Raises `RunError` if the config cannot be read, lacks a
-  key to change, or names another system or data set, or code elsewhere.
+  A shared folder must not choose code to run. So the caller names the code that the config may use:
+  `own_system`, a system outside of the package that is not imported yet, and `own_source`, a
+  function that loads the data (also for a run on data in memory).
+
+  Args:
+    workdir: folder of the run.
+    own_system: dotted path of the system, or "".
+    own_source: dotted path of the function that loads the data, or "".
+    changes: values that replace saved ones, by `section.key`.
+    is_given: whether the caller has the data set.
+
+  Raises:
+    RunError: the config cannot be read, lacks a key of `changes`, names another system or data set
+      than the caller, or names code that the caller has not named.
   """
   with explained():
     workdir = given_path(workdir)
@@ -118,11 +127,11 @@ def load_settings(
       f" it, give --system={name}, or import it first in a program of your own."
     )
   source = settings.config.data.name
-  if own_source and not is_dotted(source):  # `build.open_run` compares the data
+  if own_source and not is_dotted(source):  # `run.open_run` compares the data
     return saved_settings(workdir, {**(changes or {}), "data.name": own_source})
   if own_source and source != own_source:
     raise RunError(f"{path} names the data set {source!r}, and {own_source!r} is given.")
-  # Imported modules are no exception: data.dir could be an argument of `os.system`.
+  # Also for imported modules: the source could be `os.system`, and data.dir its argument.
   if is_dotted(source) and not own_source and not is_given:
     raise RunError(
       f"{path} names the data set {source!r}, which is a function to call. If you trust it, give"
@@ -134,7 +143,7 @@ def load_settings(
 def saved_settings(
   workdir: str | pathlib.Path, changes: Mapping[str, Any] | None = None
 ) -> Settings:
-  """`load_settings` of any system, for callers that do not build it."""
+  """`load_settings` for callers that do not build the system; any system is allowed."""
   config = saved_config(workdir)
   try:
     return with_changes(config, changes or {})
@@ -143,12 +152,12 @@ def saved_settings(
 
 
 def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
-  """Raises unless the folder is new or holds a run that `config` may resume.
+  """Raises `RunError` unless the folder is new or holds a run that `config` may resume.
 
-  The keys in `RESUMABLE_CHANGES` may differ, `train.num_steps` only upwards and not at all under
-  a cosine that ends with the run: the steps already trained would have had other learning rates.
-  `evaluation.*` may differ too: it is read after training. Writes nothing. The `RunError` lists
-  each other key with both values.
+  The keys in `RESUMABLE_CHANGES` may differ. `train.num_steps` may only grow, and not if a cosine
+  ends with the run: the trained steps would have had other learning rates. `evaluation.*` may
+  differ, because it is used after training. The error lists every other difference with both
+  values.
   """
   check_readable(workdir)
   if not (workdir / "config.json").exists():
@@ -163,32 +172,32 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
     and not (key == "train.num_steps" and type(old) is int and new > old and not ends_with_run)
   }
   if changed:
-    why = ""
+    reason = ""
     if ends_with_run and "train.num_steps" in changed:
-      why = (
+      reason = (
         " The cosine ends with the run (config.optimizer.decay_steps = 0): with another length, the"
-        " steps already trained would have had other learning rates. To extend a run, set"
-        " optimizer.decay_steps from its start, as long as the run may become."
+        " steps already trained would have had other learning rates. A run that is to be extended"
+        " needs, from its start, an optimizer.decay_steps for its greatest length."
       )
     raise RunError(
       f"{workdir} holds a run with another config:\n{_listed(changed)}\nGive another --workdir, or"
       f" the same config. A resumed run may change {', '.join(sorted(RESUMABLE_CHANGES))}"
-      f" (num_steps only upwards).{why}"
+      f" (num_steps only upwards).{reason}"
     )
 
 
 def _check_same_settings(workdir: pathlib.Path) -> None:
-  """Raises `RunError` if the run was trained under other settings of JAX; older runs do not say."""
+  """Raises `RunError` if the run has saved other settings of JAX; older runs have saved none."""
   path = workdir / "jax.json"
   if not path.exists():
     return
   try:
-    known = read_json(path)
+    saved = read_json(path)
   except ValueError as error:
     raise RunError(f"{error} Remove it if you are sure that no variable has changed.") from error
-  own = jax_settings()
-  if changed := [name for name in own if known.get(name, own[name]) != own[name]]:
-    listed = ", ".join(f"{name}={known[name]} ({own[name]} here)" for name in changed)
+  current = jax_settings()
+  if changed := [name for name in current if saved.get(name, current[name]) != current[name]]:
+    listed = ", ".join(f"{name}={saved[name]} ({current[name]} here)" for name in changed)
     raise RunError(
       f"{workdir} holds a run trained with {listed}: it would go on with other numbers. Set"
       " the environment as it was, or give another --workdir."
@@ -202,11 +211,11 @@ def _listed(different: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def describe_data(dataset: Dataset | Scenes) -> dict[str, Any]:
-  """A description, ready for JSON, by which a data set is recognised in any folder.
+  """A description as a JSON object, by which a data set is recognised in any folder.
 
-  Name, class names, and of each split the number of its examples, the height, width and channels of
-  its images and a hash; of cropped images also height and width of the whole ones. Generated scenes
-  have a name only: the config has all the rest.
+  It has the name, the class names, and for each split the number of examples, the height, width and
+  channels of the images, and a hash. If images are cropped, it also has the height and width before
+  cropping. Generated scenes have only a name; the config has the rest.
   """
   if isinstance(dataset, Scenes):
     return {"name": dataset.name}
@@ -228,13 +237,13 @@ def _described(split: Split) -> dict[str, Any]:
 
 
 def _read_description(path: pathlib.Path, *keys: str) -> dict[str, Any]:
-  """What `describe_data` wrote; ValueError, which names the file, if it is no such thing.
+  """The description that `describe_data` made; ValueError, which names the file, if it is damaged.
 
-  Version 0.1 wrote texts: "60000 examples of 28x28x1, hash 0123456789abcdef" of a split, "96x96" of
-  `cropped_from`.
+  Version 0.1 wrote sentences: "60000 examples of 28x28x1, hash 0123456789abcdef" for a split,
+  "96x96" for `cropped_from`.
   """
   description = read_json(path, *keys)
-  if description.get("name") == NAME:  # version 0.1 wrote the options of the generator, too
+  if description.get("name") == NAME:  # version 0.1 also wrote the generator's options
     return {"name": NAME}
   for name, value in description.items():
     if not isinstance(value, str) or name == "name":
@@ -251,38 +260,38 @@ def _read_description(path: pathlib.Path, *keys: str) -> dict[str, Any]:
 def read_image_facts(
   workdir: pathlib.Path, options: DataOptions
 ) -> tuple[ImageSpec, tuple[str, ...], tuple[int, int]]:
-  """What the folder of a run says of the images that it was trained on.
+  """Facts about the images that a run was trained on, from its folder.
 
-  Returns what the model is built from, the name of each label, and height and width, pixels, before
-  `data.crop`. Raises `RunError` if `data.json` is missing or damaged.
+  Returns the spec that the model is built from, the name of each label, and the height and width in
+  pixels before `data.crop`. Raises `RunError` if `data.json` is missing or damaged.
   """
   path = workdir / "data.json"
   try:
-    known = _read_description(path, "class_names", "train")
+    description = _read_description(path, "class_names", "train")
   except ValueError as error:
-    raise RunError(f"{error} A run that is resumed or evaluated anew writes it.") from error
+    raise RunError(f"{error} Resume the run to write it again.") from error
   try:
-    *sides, channels = map(int, known["train"]["shape"])
-    height, width = map(int, known.get("cropped_from", sides))
+    *sides, channels = map(int, description["train"]["shape"])
+    height, width = map(int, description.get("cropped_from", sides))
   except (TypeError, ValueError, KeyError) as error:
     raise RunError(f"{path} does not say what the images are like; it is damaged.") from error
-  names = tuple(map(str, known["class_names"]))
+  names = tuple(map(str, description["class_names"]))
   return spec_of(options, channels, len(names)), names, (height, width)
 
 
-def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None:
-  """Raises `RunError`, with all differences, if the folder describes another data set than this."""
+def check_same_data(workdir: pathlib.Path, description: Mapping[str, Any]) -> None:
+  """Raises `RunError`, which lists the differences, if the folder describes another data set."""
   path = workdir / "data.json"
   if not path.exists():
     return
   try:
-    known = _read_description(path)
+    saved = _read_description(path)
   except ValueError as error:
     raise RunError(f"{error} Remove it if you are sure that the data set is the same.") from error
   none = "(none)"
-  known.pop("cropped_from", None)  # older folders have none; the hashes tell images apart
-  described = {key: value for key, value in described.items() if key != "cropped_from"}
-  pairs = {key: (known.get(key, none), described.get(key, none)) for key in {**known, **described}}
+  saved.pop("cropped_from", None)  # older folders have none, and the hashes suffice
+  current = {key: value for key, value in description.items() if key != "cropped_from"}
+  pairs = {key: (saved.get(key, none), current.get(key, none)) for key in {**saved, **current}}
   if different := {key: (old, new) for key, (old, new) in pairs.items() if old != new}:
     raise RunError(
       f"{workdir} holds a run on another data set:\n{_listed(different)}\nName the folder of the"
@@ -293,10 +302,10 @@ def check_same_data(workdir: pathlib.Path, described: Mapping[str, Any]) -> None
 
 @contextlib.contextmanager
 def locked(workdir: pathlib.Path) -> Iterator[None]:
-  """Makes the folder of a run, and locks it against other runs.
+  """Creates the folder of a run, and locks it against other runs.
 
-  Only the first of many processes does. Raises `RunError` if the folder cannot be written, or
-  another process trains in it.
+  Of several processes, only the first one does. Raises `RunError` if the folder cannot be written,
+  or another process trains in it.
   """
   if not is_first():
     yield
@@ -314,13 +323,13 @@ def locked(workdir: pathlib.Path) -> Iterator[None]:
 
 
 def write_description(
-  workdir: pathlib.Path, config: ConfigDict, described: Mapping[str, Any]
+  workdir: pathlib.Path, config: ConfigDict, data_description: Mapping[str, Any]
 ) -> None:
-  """Saves config, data description and settings of JAX; raises `RunError` if it cannot."""
+  """Saves config, data description and settings of JAX; `RunError` if they cannot be written."""
   if is_first():
     with _writable(workdir):
       write_whole(workdir / "config.json", sealed_json(config.to_dict()))
-      write_json(workdir / "data.json", described)
+      write_json(workdir / "data.json", data_description)
       write_whole(workdir / "jax.json", sealed_json(jax_settings()))
 
 
@@ -330,5 +339,6 @@ def _writable(workdir: pathlib.Path) -> Iterator[None]:
     yield
   except OSError as error:
     raise RunError(
-      f"the workdir {workdir} cannot be written: {error}. Give a --workdir that can."
+      f"the workdir {workdir} cannot be written: {error}. Give another --workdir, or permission to"
+      " write to this one."
     ) from error
