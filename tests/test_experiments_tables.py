@@ -187,6 +187,5 @@ def test_transfer_writes_one_table_of_a_run(workdir, tmp_path, monkeypatch, caps
   assert table.endswith("\n".join((".", "both", "turned", *left_out, "")))
   assert json.loads((tmp_path / "table" / "digits.json").read_text()) == reports
   nowhere = tmp_path / "nowhere"
-  message = refusal(capsys, monkeypatch, transfer, tmp_path, nowhere)
-  assert "run evaluate.py --workdir=" in message
+  assert "evaluate.py --workdir=" in refusal(capsys, monkeypatch, transfer, tmp_path, nowhere)
   assert not nowhere.exists()
