@@ -152,7 +152,7 @@ def test_names_of_files_and_what_is_not_an_image(undivided, load, caplog):
   (message,) = caplog.messages  # of the one that is not hidden
   assert "notes.txt" in message
   (undivided / "cat").rename(os.fsdecode(os.fsencode(undivided) + b"/\xffowl"))
-  with pytest.raises(ValueError, match="UTF-8.*xffowl"):
+  with pytest.raises(ValueError, match=r"UTF-8.*xffowl"):
     load(undivided)
 
 

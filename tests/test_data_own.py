@@ -97,11 +97,11 @@ def test_what_is_not_the_runs_own_data_is_refused(workdirs):
   with pytest.raises(RunError, match=r"memory(?s:.*)\n  train: "):
     train(config_of("mine", 6), workdirs / "memory", dataset=other)
   assert files == {path: path.stat().st_mtime_ns for path in workdirs.rglob("*")}
-  with pytest.raises(RunError, match="'digits'.*'mine'"):
+  with pytest.raises(RunError, match=r"'digits'.*'mine'"):
     build(read_settings(config_of("digits")), mine())
-  with pytest.raises(RunError, match="'mine'.*'digits'"):
+  with pytest.raises(RunError, match=r"'mine'.*'digits'"):
     open_run(workdirs / "memory", dataset=load_digits())
-  with pytest.raises(RunError, match="'constellations'.*'mine'"):
+  with pytest.raises(RunError, match=r"'constellations'.*'mine'"):
     build(read_settings(constellations.get_config()), mine())
 
 

@@ -82,7 +82,7 @@ def test_validation_comes_out_of_training_alone_by_largest_remainders():
   assert sorted(together.ravel().tolist()) == list(range(20))
   for split in (train, validation):
     np.testing.assert_array_equal(split.labels, split.images.ravel() // 10)
-  with pytest.raises(ValueError, match="20.*'toy'"):
+  with pytest.raises(ValueError, match=r"20.*'toy'"):
     hold_out_validation(whole, 20)
 
 

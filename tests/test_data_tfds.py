@@ -156,11 +156,11 @@ def test_tensorflow_is_never_imported(tmp_path, root):
 
 
 def test_sets_of_unknown_names_or_not_prepared_say_what_to_do(load, root, monkeypatch):
-  with pytest.raises(ValueError, match="'fashion_minst'.*'fashion_mnist'") as raised:
+  with pytest.raises(ValueError, match=r"'fashion_minst'.*'fashion_mnist'") as raised:
     load("fashion_minst")
   for valid in ("'digits'", "'folder'", "TFDS", "'mnist'"):
     assert valid in str(raised.value)
-  with pytest.raises(ValueError, match="'digit'.*'digits'"):
+  with pytest.raises(ValueError, match=r"'digit'.*'digits'"):
     load("digit")
   for name in ("", "../mnist", "mnist 2", "mnist:latest"):
     with pytest.raises(ValueError, match=f"'{name}'.*'digits'"):
@@ -190,7 +190,7 @@ def test_sets_of_unknown_names_or_not_prepared_say_what_to_do(load, root, monkey
       assert "\n" not in str(raised.value)
   monkeypatch.setitem(sys.modules, "array_record", None)  # as on Windows
   monkeypatch.setattr(sys, "platform", "win32")
-  with pytest.raises(ValueError, match="'mnist'.*WSL"):
+  with pytest.raises(ValueError, match=r"'mnist'.*WSL"):
     load("mnist")
 
 
@@ -218,7 +218,7 @@ def test_unusable_sets_are_refused(root, load, tmp_path, changes, message):
   write_tfds(root, **changes)
   with pytest.raises(ValueError, match=f"(?s)'svhn_cropped'.*{message}") as raised:
     load()
-  assert "download_and_prepare" not in str(raised.value)  # The files are whole; that would not help.
+  assert "download_and_prepare" not in str(raised.value)  # the files are whole
   assert not (tmp_path / "cache").exists()
 
 
@@ -273,7 +273,7 @@ def test_damaged_files_are_refused(root, load, name, content):
   path.write_bytes(whole[: len(whole) // 2] if content == "half" else (content or "").encode())
   if content is None:
     path.unlink()
-  with pytest.raises(ValueError, match="TFDS(?s:.*)download_and_prepare"):
+  with pytest.raises(ValueError, match=r"TFDS(?s:.*)download_and_prepare"):
     load()
 
 

@@ -78,7 +78,7 @@ def test_crops_are_cut_before_images_move(four):
   moved = images_of("translated_four:1,0", 2, crop=2)
   np.testing.assert_array_equal(moved[:, :, 1], middle[:, :, 0])
   assert not moved[:, :, 0].any()
-  with pytest.raises(ValueError, match="5 x 5.*'four'.*4 x 4"):
+  with pytest.raises(ValueError, match=r"5 x 5.*'four'.*4 x 4"):
     scored("rotated_four:90", crop=5)
 
 
@@ -161,7 +161,7 @@ def test_affine_is_drawn_and_says_so(four, name, canvas, side):
 
 
 def test_a_small_canvas_draws_some_maps_again():
-  with pytest.raises(ValueError, match="'no_such'.*'rotated_<name>:35'"):
+  with pytest.raises(ValueError, match=r"'no_such'.*'rotated_<name>:35'"):
     scored("affine_no_such", 20)
   loaded = scored("affine_digits", 20)
   assert loaded.image_shape == (20, 20, 1)
@@ -169,7 +169,7 @@ def test_a_small_canvas_draws_some_maps_again():
 
 
 def test_official_files_need_a_canvas_that_holds_them(tmp_path):
-  with pytest.raises(ValueError, match="40.*32.*affine_"):
+  with pytest.raises(ValueError, match=r"40.*32.*affine_"):
     scored("affnist", 32, affnist_dir=str(tmp_path))
   with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
     scored("affnist", 40, affnist_dir=str(tmp_path))

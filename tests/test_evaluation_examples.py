@@ -34,7 +34,7 @@ def test_images_and_labels_of_chosen_examples_stay_together():
   for image, label in zip(split["image"], split["label"], strict=True):
     index = image[0, 0, 0] // 16
     assert label == index % 2
-  with pytest.raises(ValueError, match="'validation'.*train, test"):
+  with pytest.raises(ValueError, match=r"'validation'.*train, test"):
     load_split(toy, "validation", 0)
 
 

@@ -213,7 +213,7 @@ def test_as_many_points_as_a_set_holds():
   points = np.random.RandomState(0).uniform(-0.9, 0.9, (1, 63, 2))
   points[0, 58:62] = placed("square", *FAR) / options.extent
   presence = np.ones((1, 63))
-  with pytest.raises(ValueError, match="62.*63"):
+  with pytest.raises(ValueError, match=r"62.*63"):
     ransac(points, presence, options)
   presence[0, 62] = 0
   np.testing.assert_array_equal(ransac(points, presence, options)[0], [-1] * 58 + [0] * 4 + [-1])

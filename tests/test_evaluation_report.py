@@ -193,10 +193,10 @@ def test_another_split_or_data_set_is_scored_with_what_the_own_training_split_gi
 @pytest.mark.usefixtures("not_drawn")
 def test_what_is_not_finite_leaves_no_metrics(tmp_path):
   broken = {"params": {"scale": jnp.float32(np.nan)}}
-  with pytest.raises(ValueError, match="'alive'.*20 of 20"):
+  with pytest.raises(ValueError, match=r"'alive'.*20 of 20"):
     run(tmp_path, variables=broken)
   system = make_system(metrics=lambda output, batch: {"error": jnp.log(batch["label"] - 1.0)})
-  with pytest.raises(ValueError, match="'error'.*10 of 10"):
+  with pytest.raises(ValueError, match=r"'error'.*10 of 10"):
     run(tmp_path, system=system)
   assert list(tmp_path.iterdir()) == []
 
@@ -210,7 +210,7 @@ def test_figures_that_fail_cost_no_metrics(tmp_path):
   assert content["step"] == 1200
   assert "templates" in content["unfinished"]
   assert {path.name for path in tmp_path.iterdir()} == {"metrics.json"}
-  with pytest.raises(ValueError, match="holiday.*templates"):
+  with pytest.raises(ValueError, match=r"holiday.*templates"):
     run(tmp_path, system=make_system(pictures=lambda variables, batch: {"holiday": {}}))
 
 

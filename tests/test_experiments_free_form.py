@@ -84,7 +84,7 @@ def test_bounds_that_do_not_rise_are_counted_and_the_prior_is_a_start(
   flags = ("--num_steps=0", "--num_samples=1", "--max_examples=3", "--train_examples=40")
   flags += ("--dataset=digits", "--optimizer=sgd")
   call(monkeypatch, command, tmp_path / "toy", tmp_path, "--start=prior", *flags)
-  record, text = written(capsys, tmp_path, "free-form-toy-prior")
+  record, _ = written(capsys, tmp_path, "free-form-toy-prior")
   assert (record["optimizer"], record["learning_rate"]) == ("sgd", 1e-4)
   (result,) = record["results"].values()
   assert result["bound"]["examples_that_did_not_rise"] == 3

@@ -164,7 +164,7 @@ def test_images_are_prepared_as_evaluation_prepares_them():
   """Cropped in the middle, normalised by the whole image."""
   options = read_settings(toy_config(data__canvas=12, data__crop=10, data__normalize=True)).data
   given = ImageInput(options, 1, (16, 16))
-  with pytest.raises(ValueError, match="14x14.*12x12"):
+  with pytest.raises(ValueError, match=r"14x14.*12x12"):
     given.check(np.zeros((3, 14, 14, 1), np.uint8), None, resize=False)
   images = np.random.RandomState(0).randint(0, 255, (3, 16, 16, 1)).astype(np.uint8)
   arrays = given.check(images, None, resize=False)
@@ -235,7 +235,7 @@ def test_parts_follow_their_object(digits, found):
 
 
 def test_what_cannot_be_drawn(digits, found):
-  with pytest.raises(ValueError, match="objects, parts.*'pixels'"):
+  with pytest.raises(ValueError, match=r"objects, parts.*'pixels'"):
     digits.draw(found, by="pixels")
   for number in (24, -1):
     with pytest.raises(ValueError, match=f"23.* {number}"):
@@ -255,7 +255,7 @@ def test_labels_are_those_of_the_report(digits):
   assert_same(digits.predict(test.images[differ]), labels[first][differ])
   accuracies = [one.train_accuracy for one in digits.clusters.values()]
   assert accuracies == sorted(accuracies, reverse=True)
-  with pytest.raises(ValueError, match="by .*'parts'"):
+  with pytest.raises(ValueError, match=r"by .*'parts'"):
     digits.predict(test.images[:1], by="parts")
 
 
@@ -282,7 +282,7 @@ def test_workdir_of_ones_own(tmp_path, images):
   assert model.encode(images).features["code"].shape == (10, 8)
   with pytest.raises(ValueError, match=r"evaluate\.py"):
     model.predict(images)
-  with pytest.raises(ValueError, match="'tests.toy_system'.*images"):
+  with pytest.raises(ValueError, match=r"'tests.toy_system'.*images"):
     model.draw(model.encode(images))
   with pytest.raises(ValueError, match="refine_steps"):
     model.encode(images, refine_steps=3)
@@ -303,7 +303,7 @@ def test_models_that_are_not_there(tmp_path):
   with pytest.raises(scae_jax.RunError, match="step 15000"):
     scae_jax.load(tmp_path / "own", step=3)
   assert scae_jax.load(pathlib.Path("digits"), step="15000").step == 15_000
-  with pytest.raises(scae_jax.RunError, match="batch_size.* 0"):
+  with pytest.raises(scae_jax.RunError, match=r"batch_size.* 0"):
     scae_jax.load("digits", batch_size=0)
   (tmp_path / "own" / "data.json").unlink()
   with pytest.raises(scae_jax.RunError, match=r"data\.json"):

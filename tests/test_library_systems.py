@@ -109,7 +109,7 @@ def test_points_have_groups():
   assert_same(moved, (some["points"] + 1) * some["presence"][..., None])
   unknown = np.where(some["presence"][..., None], some["points"], np.nan)
   assert_same(model.encode(unknown, presence=some["presence"]).groups, found.groups)
-  with pytest.raises(ValueError, match="by .*'prior'"):
+  with pytest.raises(ValueError, match=r"by .*'prior'"):
     model.predict(some["points"], by="prior")
   assert model.encode(some["points"][:, :4]).groups.shape == (5, 4)
   for points, presence, message in (

@@ -246,7 +246,7 @@ def test_a_model_that_the_page_does_not_show(digits):
   with pytest.raises(ValueError, match=r"config\.model\.target.*'image'.*'sobel'"):
     shown(with_settings(digits, **{"model.target": "sobel"}))
   other = dataclasses.replace(digits, settings=dataclasses.replace(digits.settings, system="cnn"))
-  with pytest.raises(ValueError, match="scae, probabilistic, capsnet.*'cnn'"):
+  with pytest.raises(ValueError, match=r"scae, probabilistic, capsnet.*'cnn'"):
     shown(other)
 
 

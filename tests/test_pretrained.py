@@ -254,7 +254,7 @@ def test_numbers_too_large_for_float16(run, tmp_path):
   variables = jax.tree.map(np.array, dict(run.variables))
   variables[0]["params"]["encoder"]["bias"] += 1e5
   run = dataclasses.replace(run, variables=variables)
-  with pytest.raises(RunError, match="encoder/bias.*float16"):
+  with pytest.raises(RunError, match=r"encoder/bias.*float16"):
     save_pretrained(run, 0, tmp_path / "toy", "float16", {})
   with pytest.raises(RunError, match="'int8'"):
     save_pretrained(run, 0, tmp_path / "toy", "int8", {})

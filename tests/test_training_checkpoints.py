@@ -2,6 +2,7 @@
 
 import asyncio
 import pathlib
+import re
 import shutil
 import sys
 
@@ -128,7 +129,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path, d
     truncate(directory / step / "state")
   with (
     Checkpoints(directory, keep=2, writable=True) as checkpoints,
-    pytest.raises(RunError, match="step 3: .*step 2: .*step 1: "),
+    pytest.raises(RunError, match=r"step 3: .*step 2: .*step 1: "),
   ):
     checkpoints.restore(template())
   assert all((directory / step).is_dir() for step in "123")

@@ -34,7 +34,7 @@ def test_file_preset_and_processes_are_named_on_the_command_line(home):
   found = parse("--coordinator=host:12", "--num_processes=3", "--process_id=2")
   assert found.processes == Processes("host:12", 3, 2)
   assert parse("--distributed").processes == Processes("", 0, 0)
-  with pytest.raises(RunError, match="--process_id.*--coordinator=host:port"):
+  with pytest.raises(RunError, match=r"--process_id.*--coordinator=host:port"):
     parse("--process_id=1")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import resource
 import shutil
 import signal
