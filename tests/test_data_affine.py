@@ -1,6 +1,7 @@
 """Affine maps: drawn within their ranges, carried out as SciPy does, and no ink lost. The reader of
 affNIST's MATLAB files, on small files in their format."""
 
+import re
 import warnings
 
 import numpy as np
@@ -166,7 +167,7 @@ def official():
 def assert_holds(loaded, images, labels, *, turned=False):
   np.testing.assert_array_equal(loaded.splits["test"].images, images)
   np.testing.assert_array_equal(loaded.splits["test"].labels, labels)
-  assert any("set upright" in note for note in loaded.notes) == turned
+  assert len(loaded.notes) == 1 + turned
 
 
 @pytest.mark.parametrize("column_order", [False, True])
@@ -177,7 +178,8 @@ def test_images_and_labels_come_back_upright(tmp_path, official, column_order, c
   assert (loaded.name, loaded.held_out, loaded.image_shape) == ("affnist", "test", (40, 40, 1))
   assert loaded.class_names == load_dataset("digits").class_names
   assert_holds(loaded, *official, turned=column_order)
-  assert f"official affNIST: 60 images of 1 file(s) in {tmp_path}." in loaded.notes
+  for fact in ("60 images", "1 file", str(tmp_path)):
+    assert fact in loaded.notes[0]
 
 
 def test_images_that_show_nothing_lie_as_they_are(tmp_path):
@@ -197,7 +199,7 @@ def test_batches_are_joined_in_the_order_of_their_numbers(tmp_path, official):
   (folder / "notes.mat").write_text("passed over")
   loaded = load_affnist(str(tmp_path))
   assert_holds(loaded, *official)
-  assert "60 images of 10 file(s)" in loaded.notes[0]
+  assert re.search(r"\b60 images\b.*\b10 file", loaded.notes[0])
   (folder / "3.mat").unlink()
   (folder / "5.mat").unlink()
   with pytest.raises(ValueError, match=r"\b3\.mat"):

@@ -1,4 +1,4 @@
-"""Experiments that train and compare systems: what is trained, scored and tabulated; nothing trains."""
+"""Experiments that compare systems: what is trained, scored and tabulated. Nothing trains here."""
 
 import argparse
 import dataclasses

@@ -298,7 +298,7 @@ def test_a_page_that_is_too_large_has_no_encoder(digits, dataset, tmp_path, monk
   text = (tmp_path / "explore.html").read_text()
   assert len(text) < 200_000
   assert "<img" not in text
-  assert "<h1>Inside a capsule autoencoder of &lt;img src=x" in text
+  assert "&lt;img src=x" in text
   assert re.search('"left_out": "[^"]*1[.]2 MB', text)
   monkeypatch.setattr(write, "MAX_BYTES", 50_000)
   with pytest.raises(ValueError, match=r"\b0\.1 MB"):

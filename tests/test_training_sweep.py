@@ -183,7 +183,7 @@ def test_all_mistakes_are_told_at_once_before_any_run(home):
   with pytest.raises(RunError) as info:
     check_rows(rows, home / "root")
   message = str(info.value)
-  assert "row 'good'" not in message
+  assert "'good'" not in message
   for name, words in {
     "small": "config.data.canvas",
     "taken": "train.batch_size",
