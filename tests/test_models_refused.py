@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from scae_jax.models import capsnet, ccae, cnn, matrix_capsules, probabilistic
-from scae_jax.models.scae import scae
+from scae_jax.models import capsnet, ccae, cnn, matrix_capsules, probabilistic, scae
 from scae_jax.models.system import ImageSpec, PointSpec
 from tests.tiny import TINY, build, tiny, tiny_system
 

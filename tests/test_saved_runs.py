@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from configs import digits
 from scae_jax.config import differences, read_settings, with_changes, with_defaults
 from scae_jax.errors import RunError
-from scae_jax.models.scae import scae
+from scae_jax.models import scae
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
