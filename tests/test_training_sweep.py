@@ -10,7 +10,7 @@ from scae_jax.config import parse_command_line
 from scae_jax.errors import RunError
 from scae_jax.models.ablations import MENU
 from scae_jax.training.sweep import check_rows, read_sweep
-from scae_jax.training.workdir import locked
+from scae_jax.training.workdir import locked, write_description
 from tests.runs import ROOT, rows_of
 from tests.toy_system import toy_config
 
@@ -179,7 +179,7 @@ def test_all_mistakes_are_told_at_once_before_any_run(home):
   )
   rows = rows_of(home, text)
   with locked(home / "root" / "taken"):
-    pass
+    write_description(home / "root" / "taken", toy_config(), {})
   with pytest.raises(RunError) as info:
     check_rows(rows, home / "root")
   message = str(info.value)
