@@ -49,8 +49,8 @@ def assert_same_run(workdir: pathlib.Path, expected: pathlib.Path) -> None:
   assert metrics(workdir) == metrics(expected)
 
 
-def stop_after(num_dispatches: int, config, workdir: pathlib.Path, said: str) -> None:
-  """Trains until SIGTERM comes after this many dispatches; `said` is what the run says then."""
+def stop_after(num_dispatches: int, config, workdir: pathlib.Path, saved: str) -> None:
+  """Trains until SIGTERM comes after this many dispatches; `saved` matches the last message."""
   original, count = Program.run, 0
 
   def run(self, state, step):
@@ -62,7 +62,7 @@ def stop_after(num_dispatches: int, config, workdir: pathlib.Path, said: str) ->
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(Program, "run", run)
-    with pytest.raises(Interrupted, match=said) as stopped:
+    with pytest.raises(Interrupted, match=saved) as stopped:
       train(config, workdir)
   assert stopped.value.exit_code == 143
 

@@ -36,7 +36,7 @@ def test_exactly_the_named_keys_change(config, preset):
   for name, (_, named) in ablations.MENU.items():
     source = f"{preset},ablation={name}"
     if name == "coupled_mixing" and base.model.part_decoder.mixing == "coupled":
-      with pytest.raises(ValueError, match="'coupled_mixing' changes nothing"):
+      with pytest.raises(ValueError, match="'coupled_mixing'"):
         config.get_config(source)
       continue
     expected = {key: (before[key], value) for key, value in named.items() if before[key] != value}
@@ -100,13 +100,13 @@ def test_an_mlp_is_trained_by_presets_that_revive_idle_objects():
 @pytest.mark.parametrize(
   ("preset", "message"),
   [
-    ("ablation=", r"cannot read 'ablation=' of the preset 'ablation='; expected \[PRESET\]"),
-    ("ablate=no_noise", r"cannot read 'ablate=no_noise'"),
-    ("ablation=no_noise+no_nois", r"no ablation 'no_nois'; expected one of\n  no_posterior"),
-    ("ablation=no_sparsity+no_prior_sparsity", r"'no_prior_sparsity' changes nothing"),
+    ("ablation=", "'ablation='"),
+    ("ablate=no_noise", "'ablate=no_noise'"),
+    ("ablation=no_noise+no_nois", "'no_nois'(?s:.*)no_posterior"),
+    ("ablation=no_sparsity+no_prior_sparsity", "'no_prior_sparsity'"),
     (
       "ablation=linear_part_encoder+mean_pooled_part_encoder",
-      r"'mean_pooled_part_encoder' and another one .* of model.part_encoder.pooling",
+      r"'mean_pooled_part_encoder'.*model\.part_encoder\.pooling",
     ),
   ],
 )
@@ -141,5 +141,5 @@ def test_help_lists_them(capsys):
 
 def test_a_config_without_ablations_says_so():
   source = f"{ROOT / 'configs' / 'cnn.py'}:ablation=no_noise"
-  with pytest.raises(RunError, match=r"no preset 'ablation=no_noise'.*cnn\.py has no ablations\)"):
+  with pytest.raises(RunError, match=r"'ablation=no_noise'.*cnn\.py"):
     parse_command_line([f"--config={source}"], default_config="")

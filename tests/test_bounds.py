@@ -143,14 +143,14 @@ def test_a_section_becomes_its_record():
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"least": 10**400}, "config.model.least must be from 0 to below 4"),
-    ({"widths": (1, 10)}, r"config.model.widths must be a tuple .*; it is \(1, 10\)"),
-    ({"points": ((-1, 1),)}, "config.model.points must be points"),
-    ({"points": ((0, 6),)}, "config.model.points must be .* values from 0 to 5"),
-    ({"named": 3}, "config.model.named must be a section; it is 3"),
-    ({"inner": {"factor": 0}}, "config.model.inner.factor must be above 0 and at most 2; it is 0"),
-    ({"inner": 1}, r"config.model.inner must be a section with keys \['factor'\]; it is 1"),
-    ({"maybe": "x"}, "config.model.maybe must be a finite number or None; it is 'x'"),
+    ({"least": 10**400}, r"config\.model\.least.* 0.* 4\b"),
+    ({"widths": (1, 10)}, r"config\.model\.widths.*\(1, 10\)"),
+    ({"points": ((-1, 1),)}, r"config\.model\.points"),
+    ({"points": ((0, 6),)}, r"config\.model\.points.* 0.* 5\b"),
+    ({"named": 3}, r"config\.model\.named.* 3\b"),
+    ({"inner": {"factor": 0}}, r"config\.model\.inner\.factor.* 0.* 2.* 0\b"),
+    ({"inner": 1}, r"config\.model\.inner.*\['factor'\].* 1\b"),
+    ({"maybe": "x"}, r"config\.model\.maybe.*None.*'x'"),
   ],
 )
 def test_what_is_out_of_bounds_is_refused(change, message):

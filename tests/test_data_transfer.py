@@ -1,5 +1,7 @@
 """Names of data sets to score on: what they draw, what they say of it, and what they refuse."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -64,7 +66,7 @@ def test_shifts_are_of_all_images_or_drawn_once_for_all_runs(four):
   np.testing.assert_array_equal(found, shifts("translated_many:-3..2,0..1"))
   assert len(set(map(tuple, shifts("translated_many:-3..3")))) == 49
   for moves, furthest in (("8", 8), ("0,-8", 8), ("-9..0", 9), ("0,0..12", 12)):
-    with pytest.raises(ValueError, match=rf"below the 8 pixels of the canvas, got {furthest};"):
+    with pytest.raises(ValueError, match=rf"\b8\b.*\b{furthest}\b"):
       scored(f"translated_four:{moves}")
   assert scored("translated_four:7,-7").name == "translated_four:7,-7"
 
@@ -76,7 +78,7 @@ def test_crops_are_cut_before_images_move(four):
   moved = images_of("translated_four:1,0", 2, crop=2)
   np.testing.assert_array_equal(moved[:, :, 1], middle[:, :, 0])
   assert not moved[:, :, 0].any()
-  with pytest.raises(ValueError, match=r"5 x 5 pixels .* 'four' have 4 x 4"):
+  with pytest.raises(ValueError, match=r"5 x 5.*'four'.*4 x 4"):
     scored("rotated_four:90", crop=5)
 
 
@@ -84,17 +86,15 @@ def test_ink_off_the_canvas_is_told(four):
   # Of 2x2 pixels of ink the first row and column stay.
   inked = FOUR.astype(float)
   lost = 100 * (1 - inked[:, 1, 1, 0] / inked.sum((1, 2, 3)))
-  words = "ink of {0} of {0} images reaches off the canvas of {1} pixels: "
-  assert scored("translated_four:4").notes == (
-    f"translated_four:4: {words.format(4, 8)}"
-    f"{lost.mean():.3g} % of an image's ink is lost in the mean, {lost.max():.3g} % at most.",
-  )
+  (note,) = scored("translated_four:4").notes
+  facts = rf"\b4 of 4 images\b.* 8 .*\b{lost.mean():.3g} %.*\b{lost.max():.3g} %"
+  assert re.match(rf"translated_four:4: .*{facts}", note)
   full = dataset_of(np.full((3, 4, 4, 1), 9, np.uint8))
   full = Dataset("full", full.class_names, full.splits, ("made up.",))
   first, *rest = rotated(full, 180, 4).notes
   assert first == "made up."
   for note, split in zip(rest, ("train", "test"), strict=True):
-    assert note.startswith(f"rotated_full:-180..180, {split}: {words.format(3, 4)}")
+    assert re.match(rf"rotated_full:-180\.\.180, {split}: .*\b3 of 3 images\b.* 4\b", note)
 
 
 def test_rotation_by_an_angle_and_by_a_range(four):
@@ -114,7 +114,7 @@ def test_rotation_by_an_angle_and_by_a_range(four):
   np.testing.assert_array_equal(still.splits["train"].images, padded)
   assert (still.name, still.notes) == ("rotated_four:0", ())
   for degrees in (-1, 181):
-    with pytest.raises(ValueError, match=f"0 to 180 degrees, got {degrees}"):
+    with pytest.raises(ValueError, match=f"180.* {degrees}"):
       rotated(dataset, degrees, 8)
 
 
@@ -152,24 +152,22 @@ def test_affine_is_drawn_and_says_so(four, name, canvas, side):
   assert four == [(source, "data", "cache", AS_IT_IS)]
   assert (loaded.name, loaded.image_shape) == (f"affine_{source}", (side, side, 1))
   assert loaded.splits["test"].images.any(axis=(1, 2, 3)).all()
-  assert loaded.notes == (
-    f"affine_{source}: affNIST's distribution of maps, drawn for 4 test images with seed 0 on "
-    f"{side}x{side} pixels (affNIST: 40x40); not its official files.",
-  )
+  (note,) = loaded.notes
+  assert re.match(rf"affine_{source}: .*\b4 test images\b.*\bseed 0\b.*\b{side}x{side}\b", note)
 
 
 def test_a_small_canvas_draws_some_maps_again():
-  with pytest.raises(ValueError, match=r"unknown data set 'no_such'.*'rotated_<name>:35'"):
+  with pytest.raises(ValueError, match=r"'no_such'.*'rotated_<name>:35'"):
     scored("affine_no_such", 20)
   loaded = scored("affine_digits", 20)
   assert loaded.image_shape == (20, 20, 1)
-  assert any("maps were drawn again" in note for note in loaded.notes)
+  assert any(re.search(r"\b\d+ maps\b", note) for note in loaded.notes)  # their number
 
 
 def test_official_files_need_a_canvas_that_holds_them(tmp_path):
-  with pytest.raises(ValueError, match=r"40 pixels a side, and the model's canvas is 32.*affine_"):
+  with pytest.raises(ValueError, match=r"40.*32.*affine_"):
     scored("affnist", 32, affnist_dir=str(tmp_path))
-  with pytest.raises(ValueError, match=r"got none.*leave it empty to draw"):
+  with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
     scored("affnist", 40, affnist_dir=str(tmp_path))
 
 
@@ -197,7 +195,6 @@ def test_other_names_are_data_sets_as_they_are(four):
 )
 def test_what_cannot_be_read_is_refused_before_anything_is_loaded(four, name):
   kind = name.partition("_")[0]
-  reason = ": cannot read '" if ":" in name else " does not say how far"
-  with pytest.raises(ValueError, match=f"data set '{name}'{reason}.*as in {kind}_mnist:3.*a range"):
+  with pytest.raises(ValueError, match=f"'{re.escape(name)}'.*{kind}_mnist:3"):
     scored(name)
   assert not four

@@ -204,17 +204,6 @@ def rows_of(page, num_columns):
   return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
 
-def test_figures_are_those_of_the_records():
-  """Of every row of the results' table, each number of ours stands in the record it names."""
-  page = ROOT / "docs" / "results.md"
-  rows = rows_of(page, 9)
-  assert len(rows) > 15
-  for cells in rows:
-    record = (page.parent / LINK.findall(cells[8])[0][1]).resolve().parent
-    known = set().union(*(numbers(path.read_text()) for path in record.rglob("*.md")))
-    assert numbers(cells[4]) | numbers(cells[6]) <= known, cells
-
-
 def test_the_table_of_the_readme_is_that_of_the_results():
   """Figures of a row stand in the rows of docs/results.md that name the same record."""
   page = (ROOT / "docs" / "results.md").read_text().splitlines()

@@ -81,9 +81,9 @@ def test_the_two_largest_scores_answer_a_pair_of_labels():
 @pytest.mark.parametrize(
   ("scores", "message"),
   [
-    (SCORES * np.array([[1], [1], [np.nan], [1]]), r"1 of 4 examples have NaN or infinity: 2\. "),
-    (SCORES - 0.5, r"in \[0, 1\], got -0\.5 \.\.\. 0\.4"),
-    (SCORES + 0.2, r"in \[0, 1\], got 0\.2 \.\.\. 1\.1"),
+    (SCORES * np.array([[1], [1], [np.nan], [1]]), r"\b1 of 4\b.*: 2\b"),
+    (SCORES - 0.5, r"\[0, 1\].*-0\.5.*0\.4"),
+    (SCORES + 0.2, r"\[0, 1\].*0\.2.*1\.1"),
   ],
 )
 def test_scores_that_are_none_are_refused(scores, message):

@@ -95,5 +95,5 @@ def test_a_batch_has_at_least_one_example_and_no_more_than_there_are():
   calls = []
   feature_collector(toy(calls), canvas=6, batch_size=10**9)(VARIABLES, make_split(3))
   assert calls == [(3, 6)]
-  with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+  with pytest.raises(ValueError, match=r"batch_size.* 0"):
     feature_collector(toy(), canvas=6, batch_size=0)(VARIABLES, make_split(2))

@@ -167,9 +167,9 @@ def test_what_cannot_be_measured_is_refused_or_left_out(images, monkeypatch):
   # The mean is over those five: their presence is the same wherever they are.
   assert found["translation"][1]["bright"]["presence_change"] < 1e-6
   sizes = {"canvas": CANVAS, "batch_size": 4}
-  with pytest.raises(ValueError, match="this system has none"):
+  with pytest.raises(ValueError, match=r"System\.poses"):
     measure_equivariance(stub(), {}, images, **sizes)
-  with pytest.raises(ValueError, match="at least 2 images, got 1"):
+  with pytest.raises(ValueError, match=r"\b2 images.* 1\b"):
     measure_equivariance(stub(poses=all_kinds), {}, images[:1], **sizes)
 
 

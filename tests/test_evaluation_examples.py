@@ -21,7 +21,7 @@ def test_all_examples_stand_in_order_and_few_are_a_shuffle_that_is_the_same_each
   assert few.max() > 500  # not the first hundred, which may be all of one class
   np.testing.assert_array_equal(few, choose(1000, 100))
   np.testing.assert_array_equal(few[:50], choose(1000, 50))
-  with pytest.raises(ValueError, match="got -1"):
+  with pytest.raises(ValueError, match="-1"):
     choose(5, -1)
   labels = np.array([1, 1, 0, 1, 2, 0])
   np.testing.assert_array_equal(one_of_each_class(labels, 10), [2, 0, 4, 5, 1, 3])
@@ -34,17 +34,17 @@ def test_images_and_labels_of_chosen_examples_stay_together():
   for image, label in zip(split["image"], split["label"], strict=True):
     index = image[0, 0, 0] // 16
     assert label == index % 2
-  with pytest.raises(ValueError, match="no split 'validation'; it has train, test"):
+  with pytest.raises(ValueError, match=r"'validation'.*train, test"):
     load_split(toy, "validation", 0)
 
 
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"channels": 3}, r"takes 1 image channel\(s\), got 3"),
-    ({"names": ("a", "b", "c")}, r"classes \[a, b\], got \[a, b, c\]"),
-    ({"names": ("b", "a")}, r"classes \[a, b\], got \[b, a\]"),
-    ({"side": 9}, "canvas is 8 pixels a side, got images of 9 x 9"),
+    ({"channels": 3}, r"\b1 image channel.* 3\b"),
+    ({"names": ("a", "b", "c")}, r"\[a, b\].*\[a, b, c\]"),
+    ({"names": ("b", "a")}, r"\[a, b\].*\[b, a\]"),
+    ({"side": 9}, r"canvas.*\b8\b.*9 x 9"),
   ],
 )
 def test_a_data_set_that_does_not_fit_is_refused(changes, message):

@@ -98,8 +98,8 @@ def test_examples_do_not_couple(toy, infer):
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"num_steps": -1}, "num_steps of 0 or more .* got -1 and 2"),
-    ({"num_samples": 0}, "num_samples of 1 or more, got 1 and 0"),
+    ({"num_steps": -1}, "num_steps.*-1"),
+    ({"num_samples": 0}, r"num_samples.* 0\b"),
   ],
 )
 def test_what_cannot_be_inferred_is_refused(toy, changes, message):
@@ -126,10 +126,7 @@ def test_what_is_not_finite_is_named_with_its_examples(toy):
 
   split = split_of()
   split["image"][[1, 4]] = 0
-  message = (
-    r"the bound \(latents, children\) before the steps must be finite, but 2 of 5 examples have"
-    r" NaN or infinity: 1, 4\. .*diverged"
-  )
+  message = r"latents, children.*\b2 of 5\b.*\b1, 4\b"
   with pytest.raises(ValueError, match=message):
     infer_split(broken(toy, terms=of_dark), variables, split, canvas=SIDE, batch_size=2)
 
@@ -137,6 +134,5 @@ def test_what_is_not_finite_is_named_with_its_examples(toy):
     moved = jnp.max(jnp.abs(posterior["mean"]), axis=1, keepdims=True) > 0
     return {"moved": jnp.where(moved, jnp.inf, 0.0)}
 
-  message = r"the probe feature 'moved' after the steps must .*Lower the learning rate"
-  with pytest.raises(ValueError, match=message):
+  with pytest.raises(ValueError, match="'moved'"):
     infer_split(broken(toy, probe_features=probe_features), variables, split, **SIZES)

@@ -88,10 +88,10 @@ def test_dead_capsules_give_the_share_of_the_most_frequent_class():
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"train": np.array([[0.0], [np.nan], [1.0]])}, r"1 of 3 examples.*: 1\."),
-    ({"test": np.array([[np.inf], [0.0]])}, r"'rows' must be finite, but 1 of 2.*: 0\."),
-    ({"train_labels": np.array([1, 1, 1])}, "only class 1"),
-    ({"num_classes": 4}, "at least 4 training examples, got 3"),
+    ({"train": np.array([[0.0], [np.nan], [1.0]])}, r"\b1 of 3\b.*: 1\b"),
+    ({"test": np.array([[np.inf], [0.0]])}, r"'rows'.*\b1 of 2\b.*: 0\b"),
+    ({"train_labels": np.array([1, 1, 1])}, "class 1"),
+    ({"num_classes": 4}, r"\b4\b.* 3\b"),
   ],
 )
 def test_what_cannot_be_fitted_or_scored_is_refused(change, message):
@@ -138,7 +138,7 @@ def test_a_capsule_is_in_use_by_its_share_of_enough_examples():
   assert not capsules_in_use(np.zeros((10, 3))).any()
   assert not capsules_in_use(np.full((10, 11), 0.7)).any()
   assert capsules_in_use(np.full((10, 9), 0.7)).all()
-  with pytest.raises(ValueError, match=r"non-negative.*minimum of -0\.5"):
+  with pytest.raises(ValueError, match=r"-0\.5"):
     capsules_in_use(np.array([[1.0, -0.5]]))
 
 

@@ -85,9 +85,15 @@ def test_a_true_pattern_is_missed_once_in_ten_thousand():
   ("scale", "degrees", "expected"),
   [
     # The scale of a fitted square is off by jitter / sqrt(8); four of that at 0.1 are 0.1414.
-    *((scale, 0.0, scale in (0.859, 4.141)) for scale in (0.858, 0.859, 4.141, 4.142)),
+    (0.858, 0.0, False),
+    (0.859, 0.0, True),
+    (4.141, 0.0, True),
+    (4.142, 0.0, False),
     # At a scale of 2, its angle by half of that in radians: 4.05 degrees.
-    *((2.0, degrees, abs(degrees) < 34.05) for degrees in (34.04, -34.04, 34.06, -34.06)),
+    (2.0, 34.04, True),
+    (2.0, -34.04, True),
+    (2.0, 34.06, False),
+    (2.0, -34.06, False),
   ],
 )
 def test_ranges_have_slack_for_the_jitter(scale, degrees, expected):
@@ -207,7 +213,7 @@ def test_as_many_points_as_a_set_holds():
   points = np.random.RandomState(0).uniform(-0.9, 0.9, (1, 63, 2))
   points[0, 58:62] = placed("square", *FAR) / options.extent
   presence = np.ones((1, 63))
-  with pytest.raises(ValueError, match="at most 62 present points a scene, got 63"):
+  with pytest.raises(ValueError, match=r"62.*63"):
     ransac(points, presence, options)
   presence[0, 62] = 0
   np.testing.assert_array_equal(ransac(points, presence, options)[0], [-1] * 58 + [0] * 4 + [-1])

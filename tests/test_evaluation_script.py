@@ -75,8 +75,8 @@ def test_the_runs_own_test_split_goes_to_evaluation(workdir, capsys):
   assert written["provenance"]["config"]["train"]["num_steps"] == 16
   assert set(written["metrics"]) == {"squared_error", "probe_right"}
   printed = capsys.readouterr().out
-  assert "60 examples of digits test; clusters and probes are fitted on 60 of" in printed
-  assert printed.splitlines()[-1] == f"written to {workdir / 'evaluation'}"
+  assert "60 examples of digits test" in printed
+  assert printed.split()[-1] == str(workdir / "evaluation")
 
 
 def test_two_sets_of_one_name_have_a_report_each(workdir, tmp_path, capsys):
@@ -87,7 +87,7 @@ def test_two_sets_of_one_name_have_a_report_each(workdir, tmp_path, capsys):
     if name == "b":
       (images / "0" / "000.png").write_bytes((images / "9" / "009.png").read_bytes())
     run(workdir, "--dataset=folder", f"--scored_dir={images}", "--split=train")
-    folder = pathlib.Path(capsys.readouterr().out.splitlines()[-1].removeprefix("written to "))
+    folder = pathlib.Path(capsys.readouterr().out.split()[-1])
     scored_on = metrics(folder)["scored_on"]
     assert scored_on["path"] == str(images)
     assert folder.name == f"folder-train-{scored_on['fingerprint'][:8]}"
@@ -127,9 +127,9 @@ def test_a_runs_own_data_is_named_by_a_flag(workdir, tmp_path, monkeypatch, caps
   monkeypatch.setattr(explore, "check_system", lambda name: None)
   copy = shutil.copytree(workdir, tmp_path / "copy")
   for changes, named in (
-    ({"name": "folder", "dir": NOWHERE}, "set --data_dir"),
-    ({"name": "mnist", "dir": NOWHERE}, "(--data_dir or TFDS_DATA_DIR)"),
-    ({"canvas": 10}, f"data.canvas of {copy / 'config.json'}"),
+    ({"name": "folder", "dir": NOWHERE}, "--data_dir"),
+    ({"name": "mnist", "dir": NOWHERE}, "TFDS_DATA_DIR"),
+    ({"canvas": 10}, "data.canvas"),
   ):
     config = load_settings(workdir).config.to_dict()
     config["data"].update(changes)
@@ -147,10 +147,10 @@ LARGE = TEN | {"image": image_feature(("41", "41", "1"))}
 @pytest.mark.parametrize(
   ("features", "name", "message"),
   [
-    (TEN, "svhn_cropped", "1 image channel"),
-    (TEN, "rotated_svhn_cropped:35", "1 image channel"),
-    (GREY | {"label": label_feature(3)}, "svhn_cropped", "the classes"),
-    (GREY | {"label": label_feature(3)}, "affine_svhn_cropped", "the classes"),
+    (TEN, "svhn_cropped", "channel"),
+    (TEN, "rotated_svhn_cropped:35", "channel"),
+    (GREY | {"label": label_feature(3)}, "svhn_cropped", "classes"),
+    (GREY | {"label": label_feature(3)}, "affine_svhn_cropped", "classes"),
     (LARGE, "svhn_cropped", "41 x 41"),
   ],
 )
@@ -171,11 +171,11 @@ def test_what_does_not_fit_is_refused_before_images_are_decoded(
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    (["--split=validation"], "no split 'validation'; it has train, test"),
-    (["--split=train", "--dataset=rotated_digits:5"], "no split 'train'; it has test"),
-    (["--step=7"], "no checkpoint of step 7"),
+    (["--split=validation"], "'validation'"),
+    (["--split=train", "--dataset=rotated_digits:5"], "'train'"),
+    (["--step=7"], "step 7"),
     (["--max_examples=-1"], "max_examples"),
-    (["--dataset=folder", "--scored_dir={images}"], "the classes"),
+    (["--dataset=folder", "--scored_dir={images}"], "classes"),
   ],
 )
 def test_what_cannot_be_asked_is_refused_before_data_are_loaded(
@@ -222,7 +222,8 @@ def test_flags_choose_what_is_scored(workdir, asked, official, tmp_path):
   assert of_train == {**nothing, "split": "train", "max_examples": 0}
   folder, drawn, read = (given["scored"] for given in others)
   assert folder.splits["test"].images.shape == (10, 12, 12, 1)
-  assert read.notes[0] == f"official affNIST: 360 images of 1 file(s) in {official}."
+  assert "360 images" in read.notes[0]
+  assert str(official) in read.notes[0]
   np.testing.assert_array_equal(read.splits["test"].images, drawn.splits["test"].images)
 
 
@@ -246,18 +247,18 @@ def test_the_page_comes_before_the_main_report_alone(workdir, monkeypatch):
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    (["--step=7"], "no checkpoint of step 7; there are those of [8, 16]"),
-    (["--step=last"], "no checkpoint of step last; there are those of [8, 16], 'latest'"),
-    (["--split=validation"], "no split 'validation'; it has train, test"),
-    (["--max_examples=5"], "at least 10 training examples, got 5"),
+    (["--step=7"], "[8, 16]"),
+    (["--step=last"], "[8, 16], 'latest'"),
+    (["--split=validation"], "'validation'"),
+    (["--max_examples=5"], "max_examples"),
     (["--dataset=no_such_set"], "no_such_set"),
-    (["extra"], "unrecognized arguments: extra"),
-    (["--workdir=/no/such/run"], "/no/such/run holds no run"),
-    (["--workdir="], "name a run by --workdir=FOLDER, or parameters by --pretrained=NAME"),
-    (["--pretrained=no_such"], "no parameters 'no_such' in "),
-    (["--dataset=affnist", "--affnist_dir=/no/such/folder"], "in '/no/such/folder', got none"),
-    (["--dataset=affine_digits", "--split=train"], "no split 'train'; it has test"),
-    (["--dataset=affnist"], "'mnist' is not prepared"),
+    (["extra"], "extra"),
+    (["--workdir=/no/such/run"], "/no/such/run"),
+    (["--workdir="], "--pretrained=NAME"),
+    (["--pretrained=no_such"], "'no_such'"),
+    (["--dataset=affnist", "--affnist_dir=/no/such/folder"], "'/no/such/folder'"),
+    (["--dataset=affine_digits", "--split=train"], "'train'"),
+    (["--dataset=affnist"], "'mnist'"),
   ],
 )
 def test_refusals_are_one_message_and_exit_code_2(workdir, capsys, flags, message):
@@ -280,7 +281,7 @@ def test_full_disk_is_named(workdir, capsys):
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
   assert "File too large" in said
-  assert f"{folder / 'clusters.json'}'. Make room" in said
+  assert str(folder / "clusters.json") in said
   assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -288,7 +289,7 @@ def test_a_system_of_ones_own_must_be_named(workdir, monkeypatch, capsys):
   """Where the program has not imported it."""
   monkeypatch.delitem(sys.modules, "tests.toy_system")
   said = refused(capsys, run, workdir)
-  assert "names the system 'tests.toy_system', which is code outside" in said
+  assert "'tests.toy_system'" in said
   assert "tests.toy_system" not in sys.modules
   run(workdir, "--system=tests.toy_system", "--max_examples=30")
 
@@ -308,7 +309,7 @@ def test_the_script_as_a_process(workdir, tmp_path):
   assert done.returncode == 0, done.stderr
   assert "20 examples of digits train" in done.stdout
   folder = workdir / "evaluation" / "digits-train-max20"
-  assert done.stdout.splitlines()[-1] == f"written to {folder}"
+  assert str(folder) in done.stdout.splitlines()[-1]
   assert (folder / "embedding-code.png").is_file()
 
 
@@ -324,6 +325,6 @@ def test_a_run_without_checkpoints_is_refused_after_the_cache_of_programs_is_one
   check_step = start.check_step
   monkeypatch.setattr(start, "check_step", lambda *of: calls.append("open") or check_step(*of))
   monkeypatch.setattr(hosts, "keep_compiled", calls.append)
-  assert "no checkpoint" in refused(capsys, run, tmp_path)
+  assert str(tmp_path) in refused(capsys, run, tmp_path)
   assert calls == [used, "open"]
   assert not (tmp_path / "evaluation").exists()

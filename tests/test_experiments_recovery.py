@@ -1,6 +1,7 @@
 """Images drawn from a known model, and what was found in them."""
 
 import json
+import re
 import types
 
 import numpy as np
@@ -103,13 +104,12 @@ def test_several_runs_and_seeds_are_scored_by_one_command(tmp_path, monkeypatch,
 
   score_into(tmp_path / "results")
   said = capsys.readouterr().out.splitlines()
-  assert said[1] == "two, seed 1: 11.1 % of presences right, 9.0 nats on training images"
+  assert re.search(r"two, seed 1\b.*\b11\.1 %.*\b9\.0 nats", said[1])
   assert len(said) == 3
   record = json.loads((tmp_path / "results" / "recovery-two.json").read_text())
   assert record["by_seed"]["2"]["training_bound"] == 7
   assert record["command"].startswith("python -m experiments.recovery score")
   assert (tmp_path / "results" / "recovery-one.json").is_file()
   dataset.name = "digits"
-  said = refused(capsys, score_into, tmp_path / "other")
-  assert "is no run of probabilistic capsules on drawn scenes" in said
+  assert str(workdirs[0]) in refused(capsys, score_into, tmp_path / "other")
   assert not (tmp_path / "other").exists()

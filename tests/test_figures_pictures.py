@@ -135,31 +135,12 @@ def assert_rows(figure, arguments, *names):
     np.testing.assert_array_equal(shown, np.float32(arguments[name][:columns, ..., 0]))
 
 
-def test_reconstructions_stand_in_labelled_rows():
+def test_reconstructions_stand_in_rows():
   arguments = reconstruction_arguments()
   figure = draw("reconstructions", arguments)
   assert_rows(figure, arguments, "image", "bottom_up", "top_down")
-  labels = [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()]
-  assert labels == ["target", "from parts", "from objects", "parts by\nobject"]
   with pytest.raises(TypeError, match="top_down"):  # by `@typed`, as of all figures
     draw("reconstructions", arguments | {"top_down": np.zeros((2, 4, 4, 1))})
-
-
-def legend_of(arguments):
-  (legend,) = draw("reconstructions", arguments).legends
-  return texts(legend.get_texts())
-
-
-def test_the_legend_names_the_objects_that_can_be_seen():
-  arguments = reconstruction_arguments()
-  assert legend_of(arguments) == ["object 2", "object 5"]
-  arguments["part_winner"][0, 0] = -1
-  assert legend_of(arguments) == ["object 2", "no object", "object 5"]  # by column
-  arguments["part_mixing"][:] = 0
-  assert not draw("reconstructions", arguments).legends
-  arguments = reconstruction_arguments(14)
-  arguments["part_winner"][:10] = 3  # of those that are drawn
-  assert legend_of(arguments) == ["object 3"]
 
 
 def test_an_object_has_the_colour_of_its_rank_among_the_winners_in_every_column():
@@ -170,29 +151,11 @@ def test_an_object_has_the_colour_of_its_rank_among_the_winners_in_every_column(
   shown = [drawn(figure)[3, column][[0, 3], 0] for column in range(3)]
   np.testing.assert_allclose(shown, colours[[[0, 2], [1, 0], [0, 1]]], rtol=1e-6)
   (legend,) = figure.legends
-  # Two columns, of two and of one: along the rows they are 5, 4 and 2.
-  assert texts(legend.get_texts()) == ["object 5", "object 2", "object 4"]
   faces = [patch.get_facecolor()[:3] for patch in legend.get_patches()]
-  np.testing.assert_allclose(faces, colours[[0, 2, 1]], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-  ("num_winners", "grey", "entries"),
-  [
-    (8, False, [f"object {k}" for k in range(8)]),
-    (9, False, [*[f"object {k}" for k in range(7)], "and 2 others"]),
-    (8, True, [*[f"object {k}" for k in range(6)], "and 2 others", "no object"]),
-  ],
-)
-def test_a_legend_without_room_for_all_says_how_many_it_leaves_out(num_winners, grey, entries):
-  """Three columns of pictures give a legend four rows of two."""
-  parts = num_winners + grey
-  arguments = reconstruction_arguments()
-  arguments["part_mixing"] = np.full((3, parts, 4, 4), 1 / parts)
-  winner = np.arange(parts)
-  arguments["part_winner"] = np.tile(np.where(winner < num_winners, winner, 99), (3, 1))
-  arguments["object_presence"] = np.zeros((3, 12))
-  assert legend_of(arguments) == [*entries[::2], *entries[1::2]]
+  named = dict(zip(texts(legend.get_texts()), faces, strict=True))
+  assert named.keys() == {"object 2", "object 4", "object 5"}
+  for rank, winner in enumerate((5, 4, 2)):
+    np.testing.assert_allclose(named[f"object {winner}"], colours[rank], rtol=1e-6)
 
 
 def test_one_channel_is_grey_between_zero_and_one_and_three_are_colours(caplog):
@@ -212,12 +175,9 @@ def test_one_channel_is_grey_between_zero_and_one_and_three_are_colours(caplog):
 
 
 def test_objects_are_drawn_most_present_first():
-  figure = draw("object_reconstructions", object_arguments())
-  cells = drawn(figure)
+  cells = drawn(draw("object_reconstructions", object_arguments()))
   order = [[round(float(cells[row, j].max()) * 10) for j in range(1, 6)] for row in range(2)]
   assert order == [[1, 6, 4, 3, 2], [5, 0, 3, 4, 6]]
-  labels = [axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()]
-  assert [labels[i] for i in (0, 1, 5)] == ["object 1: 0.90", "object 6: 0.80", "object 5: 0.90"]
 
 
 def test_templates_stand_above_their_alphas_and_those_above_their_product():
@@ -230,7 +190,6 @@ def test_templates_stand_above_their_alphas_and_those_above_their_product():
     np.testing.assert_allclose(shown, [value, 1 - value, value * (1 - value)], rtol=1e-6)
   figure = draw("templates", {"templates": uniform(70, 3, 3, 3)})
   assert len(drawn(figure)) == 64
-  assert figure.get_suptitle() == "Templates of the 70 parts (first 64)"
 
 
 def answers(figure):
@@ -265,8 +224,6 @@ def test_images_stand_above_what_is_believed_of_them():
   arguments = free_form_arguments()
   figure = draw("free_form", arguments)
   assert_rows(figure, arguments, "image", "before", "after")
-  written = [axes.get_xlabel() for axes in figure.axes]
-  assert written[:13] + written[20:23] == [""] * 10 + ["-0 nats", "-1", "-2", "0 nats", "1", "2"]
 
 
 def test_a_mosaic_has_lines_around_pictures_and_ticks_in_their_middles():
@@ -286,9 +243,6 @@ def test_dimensions_stand_in_rows_and_offsets_in_columns():
   for block, example in zip(blocks, arguments["perturbed"][:6], strict=True):
     expected = np.float32(mosaic(example[:16])[..., 0])
     np.testing.assert_array_equal(block.get_images()[0].get_array(), expected)
-  assert texts(blocks[0].get_xticklabels()) == ["-0.25", "+0.00", "+0.25"]
-  np.testing.assert_array_equal(blocks[0].get_xticks(), [1.5, 4.5, 7.5])
-  np.testing.assert_array_equal(blocks[0].get_yticks(), 1.5 + 3 * np.arange(16))
 
 
 def test_samples_of_the_prior_stand_ten_a_row():
@@ -305,14 +259,12 @@ def test_objects_stand_in_rows_and_columns_say_what_moved_them():
   samples = arguments["samples"]
   (axes,) = draw("object_samples", arguments).axes
   assert texts(axes.get_xticklabels()) == ["identity", "+30°", "× 0.75", "right 0.3\nup 0.2"]
-  np.testing.assert_array_equal(axes.get_xticks(), middles(4, 5))
   assert texts(axes.get_yticklabels()) == ["0", "1", "2"]
   faint = np.concatenate([samples[:1], 0.19 * samples[:2], samples[1:]])
   figure = draw("object_samples", arguments | {"samples": faint})
   (cell,) = drawn(figure).values()
   np.testing.assert_allclose(cell, mosaic(samples)[..., 0], rtol=1e-6)
   assert texts(figure.axes[0].get_yticklabels()) == ["0", "3", "4"]
-  assert figure.get_suptitle() == "What each object draws, without the 2 of 5 that draw nothing"
   black = {"samples": np.zeros((40, 1, 4, 4, 1)), "poses": np.eye(2, 3)[None]}
   (cell,) = drawn(draw("object_samples", black)).values()
   assert cell.shape == (32 * 5 + 1, 6)
@@ -323,11 +275,8 @@ def test_objects_stand_in_rows_and_columns_say_what_moved_them():
 def test_parts_have_colours_of_their_own_at_every_angle():
   arguments = identity_arguments()
   figure = draw("part_identity", arguments)
-  top, bottom = figure.axes
   for shown, image, mixing in zip(
     drawn(figure).values(), arguments["image"], arguments["part_mixing"], strict=True
   ):
     rows = [image.repeat(3, axis=-1), colour_parts(mixing, np.tile(np.arange(5), (3, 1)), 5)]
     np.testing.assert_allclose(shown, mosaic(np.stack(rows)), rtol=1e-6)
-  assert texts(top.get_xticklabels()) == ["0°", "30°", "60°"]
-  assert texts(bottom.get_yticklabels()) == ["image", "parts"]

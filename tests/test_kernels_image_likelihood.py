@@ -157,7 +157,7 @@ def test_a_stride_that_does_not_fit_the_canvas_is_refused():
   for stride, canvas in ((2, CANVAS), (3, 3)):
     module = decoder(likelihood_stride=stride)
     variables = random_variables(module, *parts, method=draw_with_features)
-    message = rf"likelihood_stride must divide config.data.canvas, {canvas}, at least.*is {stride}"
+    message = rf"likelihood_stride.*config\.data\.canvas.*\b{canvas}\b.*\b{stride}\b"
     with pytest.raises(ValueError, match=message):
       nn.apply(functools.partial(by_example, train=True), module)(
         variables, *parts, target[:, :canvas, :canvas], rngs={"noise": jax.random.key(0)}

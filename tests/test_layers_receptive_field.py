@@ -25,7 +25,7 @@ def test_the_last_pixel_that_reaches_the_last_map(side, windows):
     line = np.pad(line, ((0, 0), (window.margin, window.margin)))
     starts = range(0, line.shape[1] - window.kernel + 1, window.stride)
     if not starts:
-      with pytest.raises(ValueError, match="shrinks to nothing"):
+      with pytest.raises(ValueError, match=r" -> 0\)"):
         covered_side(side, windows)
       return
     columns = [line[:, start : start + window.kernel].sum(axis=1) for start in starts]
@@ -38,7 +38,7 @@ def test_the_last_pixel_that_reaches_the_last_map(side, windows):
   [(20, [Window(3, 18)]), (20, [Window(5, 1), Window(9, 9)]), (20, [Window(3, 2)] * 5)],
 )
 def test_models_that_see_too_little_are_refused(side, windows):
-  with pytest.raises(ValueError, match=r"config.model.strides 18 and config.data.canvas 20"):
+  with pytest.raises(ValueError, match=r"config\.model\.strides 18\b.*config\.data\.canvas 20\b"):
     require_receptive_field(side, windows, {"model.strides": 18})
 
 

@@ -75,13 +75,13 @@ def test_images_of_other_types_and_shapes(digits, images, found, change):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    (lambda images: np.zeros((2, 28, 28)), r"28x28 pixels; this model takes at most 20x20 .*16x16"),
-    (lambda images: images[0], r"\[n, h, w\] or \[n, h, w, 1\]; they have \[16, 16\]"),
-    (lambda images: np.zeros((2, 16, 16, 3)), r"they have \[2, 16, 16, 3\]"),
-    (lambda images: images[0, :, :, None], r"they have \[16, 16, 1\]"),
-    (lambda images: images.astype(np.float32), r"in \[0, 1\]; divide by 255"),
-    (lambda images: np.full((1, 16, 16), np.nan), r"in \[0, 1\]"),
-    (lambda images: images.astype(np.int64), "uint8 or float; they are int64"),
+    (lambda images: np.zeros((2, 28, 28)), "28x28.*20x20.*16x16"),
+    (lambda images: images[0], r"\[n, h, w\] or \[n, h, w, 1\].*\[16, 16\]"),
+    (lambda images: np.zeros((2, 16, 16, 3)), r"\[2, 16, 16, 3\]"),
+    (lambda images: images[0, :, :, None], r"\[16, 16, 1\]"),
+    (lambda images: images.astype(np.float32), r"\[0, 1\].* 255\b"),
+    (lambda images: np.full((1, 16, 16), np.nan), r"\[0, 1\]"),
+    (lambda images: images.astype(np.int64), "uint8 or float.*int64"),
   ],
 )
 def test_images_that_do_not_fit_are_one_line(digits, images, change, message):
@@ -93,11 +93,11 @@ def test_images_that_do_not_fit_are_one_line(digits, images, change, message):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    (lambda one: {"object_poses": one.object_poses[:, :23]}, r"s must have shape \[n, 24,"),
-    (lambda one: {"object_presence": one.object_presence * np.nan}, "presence must be finite"),
-    (lambda one: {"object_presence": 0.5}, r"object_presence must have shape .* it has \[\]"),
-    (lambda one: {"object_poses": None}, "of this model's encode, or a changed copy"),
-    (lambda one: {"object_poses": one.object_poses[:3]}, "one length, got"),
+    (lambda one: {"object_poses": one.object_poses[:, :23]}, r"object_poses.*\[n, 24,"),
+    (lambda one: {"object_presence": one.object_presence * np.nan}, "object_presence"),
+    (lambda one: {"object_presence": 0.5}, r"object_presence.*\[\]"),
+    (lambda one: {"object_poses": None}, "encode"),
+    (lambda one: {"object_poses": one.object_poses[:3]}, r"\[3, 10\]"),
   ],
 )
 def test_changes_that_cannot_be_drawn_are_one_line(digits, found, change, message):
@@ -144,7 +144,7 @@ def test_images_of_many_sizes_become_what_those_of_training_became(digits):
     np.testing.assert_allclose(near["image"], expected / 255, atol=1.1 / 255)
     mixed = given.check([images[0], floats[1]], None, resize=True)
     np.testing.assert_allclose(mixed["image"], expected / 255, atol=1.1 / 255)
-    with pytest.raises(ValueError, match=r"divide by 255"):
+    with pytest.raises(ValueError, match=r"\b255\b"):
       given.check(np.float32(images[0])[None], None, resize=True)
   ragged = [np.zeros((28, 28), np.uint8), np.zeros((16, 16), np.uint8)]
   assert digits.encode(ragged, resize=True).object_presence.shape == (2, 24)
@@ -164,7 +164,7 @@ def test_images_are_prepared_as_evaluation_prepares_them():
   """Cropped in the middle, normalised by the whole image."""
   options = read_settings(toy_config(data__canvas=12, data__crop=10, data__normalize=True)).data
   given = ImageInput(options, 1, (16, 16))
-  with pytest.raises(ValueError, match="14x14 pixels; this model takes at most 12x12"):
+  with pytest.raises(ValueError, match=r"14x14.*12x12"):
     given.check(np.zeros((3, 14, 14, 1), np.uint8), None, resize=False)
   images = np.random.RandomState(0).randint(0, 255, (3, 16, 16, 1)).astype(np.uint8)
   arrays = given.check(images, None, resize=False)
@@ -235,10 +235,10 @@ def test_parts_follow_their_object(digits, found):
 
 
 def test_what_cannot_be_drawn(digits, found):
-  with pytest.raises(ValueError, match="one of objects, parts; it is 'pixels'"):
+  with pytest.raises(ValueError, match=r"objects, parts.*'pixels'"):
     digits.draw(found, by="pixels")
   for number in (24, -1):
-    with pytest.raises(ValueError, match=f"from 0 to 23, one of the objects; it is {number}"):
+    with pytest.raises(ValueError, match=f"23.* {number}"):
       digits.draw(found, only=number)
 
 
@@ -255,7 +255,7 @@ def test_labels_are_those_of_the_report(digits):
   assert_same(digits.predict(test.images[differ]), labels[first][differ])
   accuracies = [one.train_accuracy for one in digits.clusters.values()]
   assert accuracies == sorted(accuracies, reverse=True)
-  with pytest.raises(ValueError, match="by must be one of"):
+  with pytest.raises(ValueError, match=r"by .*'parts'"):
     digits.predict(test.images[:1], by="parts")
 
 
@@ -267,7 +267,7 @@ def test_clusters_come_back(tmp_path):
   assert again.predict(np.float32([[2, 2], [0, 0]])).tolist() == [5, 4]
   assert read_clusters(tmp_path / "clusters.json", 4, 1) == {}
   (tmp_path / "clusters.json").write_text('{"step": 3, "seed": 1, "clusters": {"prior": {}}}')
-  with pytest.raises(ValueError, match="damaged"):
+  with pytest.raises(ValueError, match=r"clusters\.json"):
     read_clusters(tmp_path / "clusters.json", 3, 1)
 
 
@@ -280,11 +280,11 @@ def test_workdir_of_ones_own(tmp_path, images):
   assert (model.step, model.seed, model.class_names[3]) == (8, 1, "3")
   assert_same(model.variables, run.variables[1])
   assert model.encode(images).features["code"].shape == (10, 8)
-  with pytest.raises(ValueError, match=r"evaluate its run with evaluate\.py"):
+  with pytest.raises(ValueError, match=r"evaluate\.py"):
     model.predict(images)
-  with pytest.raises(ValueError, match="draws no images"):
+  with pytest.raises(ValueError, match=r"'tests.toy_system'.*images"):
     model.draw(model.encode(images))
-  with pytest.raises(ValueError, match="has no posteriors"):
+  with pytest.raises(ValueError, match="refine_steps"):
     model.encode(images, refine_steps=3)
   for folder, label in (("a-max2", 6), ("seed-1", 7), ("z", 8)):
     clusters = {"code": Clusters(np.zeros((1, 8), np.float32), np.int32([label]), 0.5)}
@@ -292,21 +292,21 @@ def test_workdir_of_ones_own(tmp_path, images):
     write_whole(path, clusters_json(clusters, 8, 1))
   again = scae_jax.load(tmp_path / "run", seed=1, batch_size=4)
   assert again.predict(images).tolist() == [7] * 10
-  with pytest.raises(scae_jax.RunError, match=r"seeds \[0, 1\], not 5"):
+  with pytest.raises(scae_jax.RunError, match=r"seeds \[0, 1\].* 5\b"):
     scae_jax.load(tmp_path / "run", seed=5)
 
 
 def test_models_that_are_not_there(tmp_path):
-  with pytest.raises(scae_jax.RunError, match=r"no model 'mnits'.*or one of \['digits', 'mnist'\]"):
+  with pytest.raises(scae_jax.RunError, match=r"'mnits'.*\['digits', 'mnist'\]"):
     scae_jax.load("mnits")
   shutil.copytree(PRETRAINED / "digits", tmp_path / "own")
-  with pytest.raises(scae_jax.RunError, match="has step 15000 alone"):
+  with pytest.raises(scae_jax.RunError, match="step 15000"):
     scae_jax.load(tmp_path / "own", step=3)
   assert scae_jax.load(pathlib.Path("digits"), step="15000").step == 15_000
-  with pytest.raises(scae_jax.RunError, match="batch_size must be 1 or more; it is 0"):
+  with pytest.raises(scae_jax.RunError, match=r"batch_size.* 0"):
     scae_jax.load("digits", batch_size=0)
   (tmp_path / "own" / "data.json").unlink()
-  with pytest.raises(scae_jax.RunError, match=r"data\.json cannot be read"):
+  with pytest.raises(scae_jax.RunError, match=r"data\.json"):
     scae_jax.load(tmp_path / "own")
 
 
@@ -318,7 +318,7 @@ def test_shipped_configs_have_their_names_anywhere(tmp_path, monkeypatch):
   own = "from configs import digits\n\n\ndef get_config(preset=''):\n  return digits.get_config()\n"
   (tmp_path / "configs" / "mnist.py").write_text(own)
   assert load_config("configs/mnist.py").data.name == "digits"
-  with pytest.raises(scae_jax.RunError, match=r"there is no .*configs/none\.py"):
+  with pytest.raises(scae_jax.RunError, match=r"configs/none\.py"):
     load_config("configs/none.py")
 
 
@@ -339,7 +339,7 @@ def test_masks_are_black_and_white(digits, images):
 def test_points_that_no_scene_can_have_are_refused(wrong):
   points = np.zeros((2, 4, 2))
   points[1, 2, 0] = wrong
-  with pytest.raises(ValueError, match="points must be finite"):
+  with pytest.raises(ValueError, match="points"):
     PointInput(11).check(points, None, resize=False)
   absent = np.ones((2, 4))
   absent[1, 2] = 0

@@ -112,10 +112,10 @@ def test_extremes(change):
 @pytest.mark.parametrize(
   ("child", "iterations", "message"),
   [
-    (FIELDS, 0, "at least 1 iteration, got 0"),
-    (FIELDS[:2], 3, r"child must have shape \(3, 3\) and numbers from 0 to 4, got shape \(2, 3\)"),
-    (FIELDS + 1, 3, "from 0 to 4, got shape .* from 1 to 5"),
-    (FIELDS - 1, 3, "from 0 to 4, got shape .* from -1 to 3"),
+    (FIELDS, 0, r"\b1 iteration.* 0\b"),
+    (FIELDS[:2], 3, r"child .*\(3, 3\).*\(2, 3\)"),
+    (FIELDS + 1, 3, "child .*0 to 4.*1 to 5"),
+    (FIELDS - 1, 3, "child .*0 to 4.*-1 to 3"),
   ],
 )
 def test_what_does_not_fit(child, iterations, message):

@@ -85,7 +85,7 @@ def test_gradients_agree_where_the_slope_jumps(bank):
 
 
 def test_a_method_that_does_not_exist(bank):
-  with pytest.raises(ValueError, match="no method 'tent'; expected one of gather, products"):
+  with pytest.raises(ValueError, match=r"'tent'.*gather, products"):
     warping.warp_templates(*bank, HEIGHT, WIDTH, "tent")
 
 

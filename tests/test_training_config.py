@@ -34,7 +34,7 @@ def test_file_preset_and_processes_are_named_on_the_command_line(home):
   found = parse("--coordinator=host:12", "--num_processes=3", "--process_id=2")
   assert found.processes == Processes("host:12", 3, 2)
   assert parse("--distributed").processes == Processes("", 0, 0)
-  with pytest.raises(RunError, match="--process_id need --coordinator=host:port"):
+  with pytest.raises(RunError, match=r"--process_id.*--coordinator=host:port"):
     parse("--process_id=1")
 
 
@@ -70,17 +70,17 @@ def test_overrides_have_the_types_of_the_config(separator):
 @pytest.mark.parametrize(
   ("argument", "message"),
   [
-    ("--config.trian.num_steps=3", r"'trian.num_steps': the keys of config are \['data', 'eval"),
-    ("--config.train.seed.x=3", r"config.train.seed is a value"),
-    ("--config.train=3", r"config.train is a section; set one of its keys \['batch_size'"),
-    ("--config.train.num_steps=1.5", r"num_steps=1.5.*config.train.num_steps is of type int"),
-    ("--config.optimizer.decay=x", r"config.optimizer.decay is of type float"),
-    ("--config.train.tensorboard=maybe", r"config.train.tensorboard is of type bool"),
-    ("--config.train.seeds=0", r"train.seeds must be from 1 to 65,536; it is 0"),
-    ("--config.train.seed=2147483648", r"train.seed must be from 0 to .* less .*seeds, 1"),
-    ("--steps=3", r"steps.*write --config=FILE"),
-    ("num_steps=3", r"cannot read 'num_steps=3'; write --config=FILE"),
-    ("--config=nowhere.py", r"there is no 'nowhere.py'"),
+    ("--config.trian.num_steps=3", r"'trian\.num_steps'.*\['data', 'eval"),
+    ("--config.train.seed.x=3", r"config\.train\.seed\b"),
+    ("--config.train=3", r"config\.train\b.*\['batch_size'"),
+    ("--config.train.num_steps=1.5", r"num_steps=1\.5.*config\.train\.num_steps.*\bint\b"),
+    ("--config.optimizer.decay=x", r"config\.optimizer\.decay\b.*\bfloat\b"),
+    ("--config.train.tensorboard=maybe", r"config\.train\.tensorboard.*\bbool\b"),
+    ("--config.train.seeds=0", r"train\.seeds.* 65,536\b.* 0\b"),
+    ("--config.train.seed=2147483648", r"train\.seed\b.*train\.seeds"),
+    ("--steps=3", "steps.*--config=FILE"),
+    ("num_steps=3", "'num_steps=3'.*--config=FILE"),
+    ("--config=nowhere.py", r"'nowhere\.py'"),
   ],
 )
 @pytest.mark.usefixtures("home")
@@ -95,8 +95,8 @@ def test_wrong_command_lines_name_what_is_valid(argument, message):
   [
     ("def get_config(:", "SyntaxError"),
     ("x = 1", "get_config"),
-    ("def get_config(preset=''):\n  return {'a': 1}", "must return a ConfigDict.*{'a': 1}"),
-    ("def get_config(preset=''):\n  raise ValueError('a, b')", "be loaded: ValueError: a, b"),
+    ("def get_config(preset=''):\n  return {'a': 1}", "ConfigDict.*{'a': 1}"),
+    ("def get_config(preset=''):\n  raise ValueError('a, b')", "ValueError: a, b"),
   ],
 )
 def test_broken_config_files_are_explained(tmp_path, text, message):
@@ -110,7 +110,7 @@ def test_a_config_has_exactly_its_sections():
   changed = toy_config().unlock()
   del changed["loss"]
   changed.other = 1
-  with pytest.raises(RunError, match=r"unknown: \['other'\], missing: \['loss'\]"):
+  with pytest.raises(RunError, match=r"\['other'\].*\['loss'\]"):
     read_settings(changed)
 
 
@@ -140,12 +140,14 @@ def test_another_config_in_a_workdir_is_printed_key_by_key(tmp_path):
   with pytest.raises(RunError) as info:
     workdirs.check_same_run(workdir, other)
   _, *lines, _ = str(info.value).splitlines()
-  assert lines == [
-    "  model.new: '(no such key)' there, 1 given",
-    "  optimizer.learning_rate: 0.001 there, 0.5 given",
-    "  train.batch_size: 16 there, 32 given",
-    "  train.seeds: 1 there, 2 given",
-  ]
+  expected = (
+    r"model\.new: .* 1\b",
+    r"optimizer\.learning_rate: .*\b0\.001\b.* 0\.5\b",
+    r"train\.batch_size: .*\b16\b.* 32\b",
+    r"train\.seeds: .*\b1\b.* 2\b",
+  )
+  for line, pattern in zip(lines, expected, strict=True):
+    assert re.search(pattern, line)
   assert workdirs.load_settings(workdir).config.to_dict() == toy_config().to_dict()
 
 
@@ -156,7 +158,7 @@ def test_resumed_run_may_change_cadence_and_grow(tmp_path):
   changes = {f"train__{key}": value for key, value in allowed.items()}
   changes |= dict.fromkeys(("data__dir", "data__affnist_dir"), "/elsewhere")
   workdirs.check_same_run(workdir, toy_config(**changes, evaluation__batch_size=1))
-  with pytest.raises(RunError, match=r"train.num_steps: 24 there, 23 given"):
+  with pytest.raises(RunError, match=r"train\.num_steps.* 24\b.* 23\b"):
     workdirs.check_same_run(workdir, toy_config(train__num_steps=23))
 
 
@@ -168,7 +170,7 @@ def test_a_run_that_is_older_than_a_key_of_the_data_goes_on(tmp_path):
   workdirs.check_same_run(workdir, toy_config())
   workdirs.check_same_run(write_workdir(tmp_path / "new", toy_config()), old)
   assert workdirs.load_settings(workdir).data == read_settings(toy_config()).data
-  with pytest.raises(RunError, match=r"data\.resize: 0 there, 16 given"):
+  with pytest.raises(RunError, match=r"data\.resize.* 0\b.* 16\b"):
     workdirs.check_same_run(workdir, toy_config(data__resize=16))
 
 
@@ -181,11 +183,11 @@ def test_cosine_that_ends_with_the_run_cannot_have_another_length(tmp_path):
   write_workdir(tmp_path, cosine(24, 0))
   workdirs.check_same_run(tmp_path, cosine(24, 0))
   for num_steps in (23, 30):
-    message = rf"steps: 24 there, {num_steps} given(?s:.*)other learning rates.*set optimizer.dec"
+    message = rf"train\.num_steps.* 24\b.* {num_steps}\b(?s:.*)optimizer\.decay_steps"
     with pytest.raises(RunError, match=message):
       workdirs.check_same_run(tmp_path, cosine(num_steps, 0))
   # Where more differs, the list has all of it.
-  with pytest.raises(RunError, match=r"optimizer.decay_steps: 0 there, 30 given"):
+  with pytest.raises(RunError, match=r"optimizer\.decay_steps.* 0\b.* 30\b"):
     workdirs.check_same_run(tmp_path, cosine(30, 30))
   write_workdir(tmp_path / "free", cosine(24, 40))
   workdirs.check_same_run(tmp_path / "free", cosine(30, 40))
@@ -207,15 +209,15 @@ def test_data_set_of_a_run_is_known_again(tmp_path):
   write_workdir(tmp_path, data=described())
   workdirs.check_same_data(tmp_path, described(IMAGES.copy()))
   for given, *messages in (
-    (described(PIXEL), r"train: .*'examples': 5, .*'hash'.* there, .* given"),
+    (described(PIXEL), r"train: .*'examples': 5, .*'hash'"),
     (described(labels=1 - LABELS), "train: ", "test: "),
     (
       described(IMAGES.swapaxes(1, 2)),
-      r"train: .*\[4, 3, 1\].* there, .*\[3, 4, 1\].* given",
+      r"train: .*\[4, 3, 1\].*\[3, 4, 1\]",
       "test: ",
     ),
-    (described(validation=Split(IMAGES, LABELS)), r"validation: '\(none\)' there, .*: 5"),
-    (described(names=("cat", "bird")), r"class_names: \['cat', 'dog'\] there, \['cat', 'bird'\]"),
+    (described(validation=Split(IMAGES, LABELS)), r"validation: .*: 5"),
+    (described(names=("cat", "bird")), r"class_names: \['cat', 'dog'\].*\['cat', 'bird'\]"),
   ):
     with pytest.raises(RunError) as info:
       workdirs.check_same_data(tmp_path, given)
@@ -236,24 +238,24 @@ def test_workdir_that_cannot_be_written_or_is_taken_is_refused(tmp_path, monkeyp
       write_workdir(path)
 
   with workdirs.locked(tmp_path):
-    assert_refused(tmp_path, "another process is training")
+    assert_refused(tmp_path, re.escape(str(tmp_path)))
   write_workdir(tmp_path)  # the lock is gone
   (tmp_path / "file").write_text("")
-  assert_refused(tmp_path / "file" / "run", r"cannot be written.*Give a --workdir that can")
+  assert_refused(tmp_path / "file" / "run", "--workdir")
 
   def full(path, text):
     raise OSError(30, "Read-only file system", str(path))
 
   monkeypatch.setattr(workdirs, "write_whole", full)
-  assert_refused(tmp_path / "run", r"cannot be written.*Read-only file system.*config.json")
+  assert_refused(tmp_path / "run", r"Read-only file system.*config\.json")
   assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_folder_without_a_run_is_explained(tmp_path):
-  with pytest.raises(RunError, match=r"holds no run.*config.json"):
+  with pytest.raises(RunError, match=r"config\.json"):
     workdirs.load_settings(tmp_path)
   (tmp_path / "config.json").write_text('{"system": 3}')
-  with pytest.raises(RunError, match=r"config.json: a config must have exactly"):
+  with pytest.raises(RunError, match=r"config\.json.*'data'"):
     workdirs.load_settings(tmp_path)
 
 
@@ -265,9 +267,9 @@ def test_broken_files_are_explained(tmp_path, content):
     else:
       (tmp_path / name).write_bytes(content)
   for read in (workdirs.load_settings, workdirs.saved_settings):
-    with pytest.raises(RunError, match=r"config.json"):
+    with pytest.raises(RunError, match=r"config\.json"):
       read(tmp_path)
-  with pytest.raises(RunError, match=r"data.json .*Remove it"):
+  with pytest.raises(RunError, match=r"data\.json"):
     workdirs.check_same_data(tmp_path, described())
 
 
@@ -278,7 +280,7 @@ def test_config_that_is_not_as_it_was_written_is_used_with_a_warning(tmp_path, c
   assert not caplog.messages
   path.write_text(path.read_text().replace('"num_features": 8', '"num_features": 9'))
   assert workdirs.load_settings(tmp_path).model["num_features"] == 9
-  assert "config.json is not as it was written" in caplog.text
+  assert "config.json" in caplog.text
 
 
 def test_saved_config_imports_no_code(tmp_path, monkeypatch):
@@ -289,21 +291,19 @@ def test_saved_config_imports_no_code(tmp_path, monkeypatch):
   path = tmp_path / "config.json"
   for name, own_system in (("shared.payload", ""), ("scae_jax.models.x.payload", "")):
     path.write_text(json.dumps(toy_config().to_dict() | {"system": name}))
-    with pytest.raises(RunError, match=rf"config.json names the system '{name}'.*--system={name}"):
+    with pytest.raises(RunError, match=rf"config\.json.*'{name}'.*--system={name}"):
       workdirs.load_settings(tmp_path, own_system)
     assert workdirs.load_settings(tmp_path, name).system == name
-    with pytest.raises(RunError, match=rf"system '{name}', and --system=another.one is given"):
+    with pytest.raises(RunError, match=rf"'{name}'.*--system=another\.one"):
       workdirs.load_settings(tmp_path, "another.one")
   workdirs.check_same_run(tmp_path / "new", toy_config())
   # os.system is imported everywhere, and data.dir would be its argument.
   for name in ("shared.payload", "os.system"):
     path.write_text(json.dumps(toy_config(data__name=name, data__dir="ls").to_dict()))
-    with pytest.raises(
-      RunError, match=rf"config.json names the data set '{name}'.*--source={name}"
-    ):
+    with pytest.raises(RunError, match=rf"config\.json.*'{name}'.*--source={name}"):
       workdirs.load_settings(tmp_path)
     assert workdirs.load_settings(tmp_path, own_source=name).data.name == name
-    with pytest.raises(RunError, match=rf"data set '{name}', and 'another.one' is given"):
+    with pytest.raises(RunError, match=rf"'{name}'.*'another\.one'"):
       workdirs.load_settings(tmp_path, own_source="another.one")
   for name in ("scae", "scae_jax.models.scae"):
     path.write_text(json.dumps(toy_config().to_dict() | {"system": name}))

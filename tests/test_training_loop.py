@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -93,7 +94,7 @@ def test_run_that_is_stopped_resumed_and_extended_is_the_uninterrupted_one(
   short = toy_config(train__num_steps=48, **CADENCE)
 
   handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-  stop_after(9, short, tmp_path, "step 36 of 48 is saved.*same command")
+  stop_after(9, short, tmp_path, r"\b36\D+48\b")
   assert open_run(tmp_path).step == 36
   assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
   train(short, tmp_path)
@@ -102,11 +103,11 @@ def test_run_that_is_stopped_resumed_and_extended_is_the_uninterrupted_one(
     patch.setattr(loop, "Program", None)  # nothing is compiled
     assert train(short, tmp_path).step == 48
   assert (tmp_path / "metrics.jsonl").read_text() == content
-  stop_after(1, CONFIG, tmp_path, "step 52 of 90")
+  stop_after(1, CONFIG, tmp_path, r"\b52\D+90\b")
   run = train(CONFIG, tmp_path)
   assert (run.step, run.is_latest) == (90, True)
   assert_same_run(tmp_path, uninterrupted)
-  assert "has not the lines" not in capfd.readouterr().err
+  assert "metrics.jsonl" not in capfd.readouterr().err  # its lines are as they were written
 
 
 def test_damaged_checkpoint_costs_only_the_steps_since_the_one_before(
@@ -118,8 +119,7 @@ def test_damaged_checkpoint_costs_only_the_steps_since_the_one_before(
   (workdir / "checkpoints" / "72" / "_CHECKPOINT_METADATA").write_text("3")
   capfd.readouterr()
   train(CONFIG, workdir)
-  message = "the checkpoint of step 90 cannot be read, going back to that of step 72"
-  assert message in capfd.readouterr().err
+  assert re.search(r"step 90\b.*step 72\b", capfd.readouterr().err)
   assert [path.name for path in (workdir / "unreadable_checkpoints").iterdir()] == ["90"]
   # The lines of step 90 were dropped and written again.
   assert_same_run(workdir, uninterrupted)
@@ -143,10 +143,10 @@ def test_full_disk_stops_the_run_until_there_is_room(
   try:
     with monkeypatch.context() as patch:
       patch.setattr(Program, "run", run)
-      there = rf"cannot be written to {tmp_path}(/checkpoints)?: File too large\. .*make room"
+      there = rf"{tmp_path}(/checkpoints)?\b.*File too large"
       with pytest.raises(WriteError, match=there):
         train(CONFIG, tmp_path)
-    with pytest.raises(RunError, match=rf"cannot be written.*{tmp_path}"):
+    with pytest.raises(RunError, match=str(tmp_path)):
       train(CONFIG, tmp_path)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -162,14 +162,13 @@ def test_changed_lines_are_kept_and_it_is_said_once(uninterrupted, tmp_path, cap
   changed = path.read_text().replace('"step": 16,', '"step": 17,')
   path.write_text(changed)
   train(longer, workdir)
-  said = f"{path} has not the lines that were written up to step 90: some are changed or missing"
-  assert said in capfd.readouterr().err
+  assert re.search(rf"{path}.*step 90\b", capfd.readouterr().err)
   assert path.read_text().startswith(changed)
   # The extension keeps to the cadence, though it began at an odd step.
   assert steps_of(workdir, "train")[-3:] == [90, 96, 100]
   assert steps_of(workdir, "test")[-3:] == [90, 96, 100]
   train(longer, workdir)
-  assert "has not the lines" not in capfd.readouterr().err
+  assert "metrics.jsonl" not in capfd.readouterr().err
 
 
 def test_number_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(each_step, tmp_path):
@@ -177,9 +176,7 @@ def test_number_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(each_
   # A step whose error is the lowest so far becomes the one at which the toy breaks.
   step = next(step for step in range(11, 17) if errors[step - 1] < min(errors[: step - 1]))
   bad = toy_config(model__nan_below=(min(errors[: step - 1]) + errors[step - 1]) / 2)
-  message = (
-    rf"not finite at step {step}: fragile = nan, total = nan\. The checkpoint of step 8 stands\. "
-  )
+  message = rf"step {step}\b.*fragile = nan, total = nan\b.*step 8\b"
   with pytest.raises(NonFiniteError, match=message):
     train(bad, tmp_path / "bad")
   run = open_run(tmp_path / "bad")
@@ -197,10 +194,10 @@ def test_heldout_loss_that_is_not_finite_stops_before_the_checkpoint(tmp_path, m
     return results
 
   monkeypatch.setattr(Program, "evaluate", evaluate)
-  message = r"step 8: held-out image = nan\. No checkpoint was saved yet\. Lower "
+  message = r"step 8\b.*image = nan\b"
   with pytest.raises(NonFiniteError, match=message):
     train(toy_config(), tmp_path)
-  with pytest.raises(RunError, match="there is no checkpoint"):
+  with pytest.raises(RunError, match="checkpoint"):
     open_run(tmp_path)
 
 
@@ -217,7 +214,7 @@ def test_refused_runs_write_nothing(tmp_path, uninterrupted):
       train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
   files = {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*")}
-  with pytest.raises(RunError, match=r"train\.seed: 0 there, 1 given"):
+  with pytest.raises(RunError, match=r"train\.seed\b.* 0\b.* 1\b"):
     train(toy_config(train__num_steps=90, train__seed=1, **CADENCE), uninterrupted)
   assert files == {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*")}
 
@@ -231,9 +228,9 @@ def test_run_stopped_before_its_first_step_does_not_claim_to_be_saved(tmp_path, 
 
   with monkeypatch.context() as patch:
     patch.setattr(Program, "compile", compile_and_stop)
-    with pytest.raises(Interrupted, match=r"no step of 24 was trained.*starts from the beginning"):
+    with pytest.raises(Interrupted, match=r"\b24\b"):
       train(toy_config(), tmp_path)
-  with pytest.raises(RunError, match="there is no checkpoint"):
+  with pytest.raises(RunError, match="checkpoint"):
     open_run(tmp_path)
 
 

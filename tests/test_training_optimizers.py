@@ -144,13 +144,13 @@ def test_schedule_takes_the_values_of_its_equation(changes, expected):
 
 def test_a_cosine_must_last_as_long_as_the_run():
   options = dataclasses.replace(OPTIONS, schedule="cosine", decay_steps=0, warmup_steps=24)
-  with pytest.raises(RunError, match=r"warmup_steps must be below .*, 24.* it is 24"):
+  with pytest.raises(RunError, match=r"optimizer\.warmup_steps.* 24\b"):
     resolve(options, TOY.train)
   options = dataclasses.replace(options, warmup_steps=4)
   assert resolve(options, TOY.train).decay_steps == 20
   train = dataclasses.replace(TOY.train, num_steps=15)
   options = dataclasses.replace(OPTIONS, schedule="cosine", warmup_steps=4, decay_steps=10)
-  with pytest.raises(RunError, match=r"at most 14.*optimizer.decay_steps.*it is 15: steps after"):
+  with pytest.raises(RunError, match=r" 14\b.*optimizer\.decay_steps.* 15\b"):
     check_length(options, train)
   check_length(options, dataclasses.replace(train, num_steps=14))
   check_length(dataclasses.replace(options, end_factor=0.1), train)

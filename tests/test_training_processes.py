@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -155,14 +156,13 @@ def test_two_processes_train_as_one(alone, tmp_path):
   run = open_run(tmp_path / "run")  # what four devices of two processes wrote, read by one
   assert run.step == 24
   for process in (0, 1):
-    assert "step 12 of 24 is saved" in said(tmp_path, process)
+    assert re.search(r"\b12 of 24\b", said(tmp_path, process))
   first, second = said(tmp_path, 0), said(tmp_path, 1)
-  assert "resuming at step 12" in first
-  assert "step 24/24" in first
-  assert f"reported step 24 in {tmp_path / 'run'}" in first
+  assert re.search(r"step 12\b(?! of|/)", first)
   # Process 0 alone talks and reports.
-  for words in ("resuming", "/24", "reported"):
-    assert words not in second
+  for fact in ("step 24/24", f"reported step 24 in {tmp_path / 'run'}"):  # of SCRIPT, above
+    assert fact in first
+    assert fact not in second
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_process_that_dies_ends_the_run_and_another_resumes(tmp_path, capfd):
   # A collective operation that fails; or the heartbeat, where the death falls into a checkpoint; or
   # Gloo, the CPU's transport, which aborts where it falls between two of its messages.
   messages = {
-    1: ("process 0 of 2 can no longer work with the others",),
+    1: ("process 0 of 2",),
     -6: ("another task died", "gloo::EnforceNotMet"),
   }
   assert any(message in said(tmp_path, 0) for message in messages[code])
@@ -184,15 +184,15 @@ def test_process_that_dies_ends_the_run_and_another_resumes(tmp_path, capfd):
   step = open_run(tmp_path / "run").step
   assert step >= 16
   settings = load_settings(tmp_path / "run")
-  stop_after(3, settings, tmp_path / "run", f"step {step + 6} of 2000")
-  assert f"resuming at step {step}\n" in capfd.readouterr().err
+  stop_after(3, settings, tmp_path / "run", rf"\b{step + 6}\D+2000\b")
+  assert re.search(rf"step {step}\b(?! of|/)", capfd.readouterr().err)
 
 
 @pytest.mark.parametrize("devices", [(1, 4), (4, 1)])
 def test_checkpoint_goes_on_with_another_number_of_devices(devices, alone, tmp_path, monkeypatch):
   before, after = (make_mesh(jax.devices()[:number]) for number in devices)
   monkeypatch.setattr(loop, "make_mesh", lambda: before)
-  stop_after(6, toy_config(**CADENCE), tmp_path, "step 12 of 24")
+  stop_after(6, toy_config(**CADENCE), tmp_path, r"\b12\D+24\b")
   monkeypatch.setattr(loop, "make_mesh", lambda: after)
   train(toy_config(**CADENCE), tmp_path)
   assert_close_runs(tmp_path, alone)
@@ -235,7 +235,7 @@ def test_processes_must_have_the_same_config_and_data(monkeypatch, tmp_path):
   monkeypatch.setattr(gathered, "process_allgather", lambda own: np.array([own, own]))
   check_agreement("config", "anything")
   monkeypatch.setattr(gathered, "process_allgather", lambda own: np.array([own, own + 1]))
-  with pytest.raises(RunError, match="have the same config; that of process 1 differs"):
+  with pytest.raises(RunError, match=r"config.*process 1\b"):
     check_agreement("config", "anything")
   monkeypatch.undo()
   compared = {}
@@ -256,11 +256,11 @@ def test_processes_must_have_the_same_config_and_data(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
   ("values", "message"),
   [
-    (("localhost", 2, 0), "--coordinator must be host:port; it is 'localhost'"),
-    ((":1234", 2, 0), "--coordinator must be host:port"),
-    (("host:port", 2, 0), "--coordinator must be host:port"),
-    (("host:1234", 2, 2), "from 0 to one less; they are 2 and 2"),
-    (("host:1234", 2, -1), "they are 2 and -1"),
+    (("localhost", 2, 0), "--coordinator.*host:port.*'localhost'"),
+    ((":1234", 2, 0), "--coordinator.*host:port"),
+    (("host:port", 2, 0), "--coordinator.*host:port"),
+    (("host:1234", 2, 2), "--process_id.* 2 and 2"),
+    (("host:1234", 2, -1), "--process_id.* 2 and -1"),
   ],
 )
 def test_processes_that_cannot_meet_are_refused(values, message):

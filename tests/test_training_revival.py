@@ -103,7 +103,7 @@ def test_resumed_run_revives_again_and_seeds_are_what_they_are_alone(tmp_path, m
   config = config_of(train__revive_idle=(6, 16), train__seeds=2)
   train(config, tmp_path / "whole")
   assert steps == [6, 16]
-  stop_after(3, config, tmp_path / "stopped", "step 6 of 24")
+  stop_after(3, config, tmp_path / "stopped", r"\b6\D+24\b")
   assert steps == [6, 16]
   train(config, tmp_path / "stopped")
   assert steps == [6, 16, 6, 16]
@@ -114,7 +114,7 @@ def test_resumed_run_revives_again_and_seeds_are_what_they_are_alone(tmp_path, m
 
 
 def test_model_without_such_objects_is_refused(tmp_path):
-  with pytest.raises(RunError, match=r"config.train.revive_idle must be \(\) with this model"):
+  with pytest.raises(RunError, match=r"config\.train\.revive_idle"):
     train(toy_config(train__revive_idle=(8,)), tmp_path)
   assert not any(tmp_path.iterdir())
   assert tiny_system(**{"object_encoder.kind": "mlp"}).object_params is None

