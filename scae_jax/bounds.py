@@ -1,14 +1,14 @@
-"""Bounds on the values of config keys, written beside the fields that take them.
+"""Bounds on the values of config keys, written in the annotations of the fields.
 
-A section of the config is read into a dataclass, such as a record of options or a Flax module. Its
-fields are the section's keys, and their annotations say what is allowed:
+A section of the config is read into a dataclass, such as a set of options or a Flax module. Its
+fields are the section's keys, and their annotations say which values are allowed:
 
     widths: Annotated[tuple[int, ...], each(between(1, MAX_WIDTH), least=1)]
 
 `read` checks a whole section against such a class, and is the only place that does.
 
-A field with a default is a key that configs may lack. Every key that is added has one, which is the
-behaviour before it, so that runs that were saved without the key open, resume and evaluate:
+A config may lack a key whose field has a default. Every new key has a default that keeps the
+earlier behaviour, so that runs saved without the key open, resume and evaluate:
 
     frame: Annotated[str, one_of("image", "parts")] = "image"
 """
@@ -25,25 +25,25 @@ Schema = TypeVar("Schema")
 Fields = Mapping[str, Any]
 Limit = float | str
 
-# Limits far beyond any capsule network: a typing error gives one line and not an hour of tracing.
-# What fits the memory of a device, `Program.compile` says.
+# Limits far beyond any capsule network, so that a typing error gives a message and not an hour of
+# tracing. `Program.compile` checks whether a model fits into the memory of a device.
 MAX_STEPS = 2**31 - 2  # steps are counted in int32
 MAX_EXAMPLES = 2**31 - 2  # of a batch, and of a data set
 MAX_WIDTH = 65_536  # channels, features or capsules of one layer
-MAX_LAYERS = 32  # each is traced and compiled by itself
-MAX_KERNEL = 32  # pixels; every shift of a kernel is traced by itself
+MAX_LAYERS = 32  # each is traced and compiled separately
+MAX_KERNEL = 32  # pixels; every shift of a kernel is traced separately
 MAX_SIDE = 1_024  # pixels
-MAX_ITERATIONS = 100  # of routing; each is traced and compiled by itself
-MAX_WEIGHT = 1e9  # of a loss term, or a factor of one
-_OF_FLAX = ("parent", "name")  # fields of every module that are no keys
+MAX_ITERATIONS = 100  # of routing; each is traced and compiled separately
+MAX_WEIGHT = 1e9  # of a loss term, or a factor of its weight
+_FLAX_FIELDS = ("parent", "name")  # fields of every Flax module, which are no keys
 
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
   """One condition on a value."""
 
-  words: str  # what is expected, after "must be"; `{name}` stands for the field of that name
-  # Whether a value, given all fields of its section, is allowed.
+  words: str  # the expected value, after "must be"; `{name}` stands for the value of that field
+  # `(value, fields of its section) -> bool`: whether the value is allowed.
   holds: Callable[[Any, Fields], bool]
 
 
@@ -64,7 +64,7 @@ def above(low: Limit, high: Limit) -> Bound:
 
 
 def below(low: Limit, high: Limit) -> Bound:
-  """From low up to high, high left out; a limit may be the name of another field."""
+  """From low to high, without high itself; a limit may be the name of another field."""
   return Bound(
     f"from {_words(low)} to below {_words(high)}",
     lambda value, fields: _limit(low, fields) <= value < _limit(high, fields),
@@ -72,17 +72,17 @@ def below(low: Limit, high: Limit) -> Bound:
 
 
 def zero_or(bound: Bound) -> Bound:
-  """0, which switches off what the key sets, or within a bound."""
+  """Within a bound, or 0, which usually means "off"."""
   return Bound(f"0 or {bound.words}", lambda value, fields: not value or bound.holds(value, fields))
 
 
 def one_of(*names: str) -> Bound:
-  """One of some names."""
+  """One of these names."""
   return Bound(f"one of {', '.join(names)}", lambda value, fields: value in names)
 
 
 def each(bound: Bound, *, least: int = 0, most: int = MAX_LAYERS) -> Bound:
-  """Of a tuple: from `least` to `most` entries, each within a bound."""
+  """For a tuple: from `least` to `most` entries, each within a bound."""
 
   def holds(values: Any, fields: Fields) -> bool:
     return least <= len(values) <= most and all(bound.holds(value, fields) for value in values)
@@ -91,19 +91,19 @@ def each(bound: Bound, *, least: int = 0, most: int = MAX_LAYERS) -> Bound:
 
 
 def as_many_as(name: str) -> Bound:
-  """Of a tuple: as many entries as another field has."""
+  """For a tuple: the same number of entries as another field has."""
   words = f"as many values as {{section}}.{name} has, which is {{{name}}}"
   return Bound(words, lambda values, fields: len(values) == len(fields[name]))
 
 
 def dividing(*names: str) -> Bound:
-  """Of a whole number: other fields are multiples of it."""
+  """For a whole number: the named fields are multiples of it."""
   words = "a divisor of " + " and of ".join(f"{{section}}.{name}, {{{name}}}" for name in names)
   return Bound(words, lambda value, fields: all(fields[name] % value == 0 for name in names))
 
 
 def line(low: float, high: float) -> Bound:
-  """Of points ((step, value), ...): steps from 0 that rise, values from low to high."""
+  """For points ((step, value), ...): rising steps from 0, values from low to high."""
 
   def holds(points: Any, fields: Fields) -> bool:
     steps = [step for step, _ in points]
@@ -116,13 +116,15 @@ def line(low: float, high: float) -> Bound:
 
 
 def read(schema: type[Schema], section: str, values: Any, **derived: Any) -> Schema:
-  """A section of the config as an object of its class, every value checked.
+  """A section of the config as an object of its class; every value is checked.
 
-  Fields are bool, int, float, str, tuple, Mapping of str, or one of these or None, with `Bound`s; a
-  Mapping's are for each of its values. A dataclass is a section of its own. `derived` fields have
-  no key and are not checked. Lists become tuples, and whole numbers floats where the field is one.
-  Raises ValueError, with the key, what came and what is expected, for an unknown or missing key, a
-  wrong type or value.
+  Fields are of type bool, int, float, str, tuple, Mapping of str, or one of these or None. Their
+  `Bound`s apply to the value, those of a Mapping to each of its values. A field that is a dataclass
+  is a section within the section. `derived` fields have no key and are not checked. Lists become
+  tuples, and a whole number becomes a float if the field is one.
+
+  Raises ValueError for an unknown or missing key, or a wrong type or value. The message has the
+  key, the value received and the value expected.
   """
   section = f"config.{section}"
   fields = {name: f for name, f in _fields(schema).items() if name not in derived}
@@ -135,47 +137,47 @@ def read(schema: type[Schema], section: str, values: Any, **derived: Any) -> Sch
     raise ValueError(
       f"{section}: unknown keys {unknown}, missing keys {missing}; valid keys are {sorted(fields)}."
     )
-  bounds, found = {}, {}
+  bounds, converted = {}, {}
   for name, value in values.items():
     annotation: Any = fields[name].type
     bounds[name] = getattr(annotation, "__metadata__", ())
     kind = annotation.__origin__ if bounds[name] else annotation
-    found[name] = _typed(f"{section}.{name}", kind, value)
-  # Bounds that other fields set come last, when these are known to be sound themselves.
-  for of_others in (False, True):
-    for name, value in found.items():
-      at = {f"{section}.{name}": value}
+    converted[name] = _typed(f"{section}.{name}", kind, value)
+  # Bounds that depend on other fields come last, when those fields have been checked.
+  for depends_on_others in (False, True):
+    for name, value in converted.items():
+      items = {f"{section}.{name}": value}
       if isinstance(value, Mapping):
-        at = {f"{section}.{name}.{key}": item for key, item in value.items()}
-      for key, item in at.items():
+        items = {f"{section}.{name}.{key}": item for key, item in value.items()}
+      for key, item in items.items():
         for bound in bounds[name]:
-          is_due = ("{" in bound.words) == of_others and item is not None
-          if is_due and not bound.holds(item, {**derived, **found}):
-            words = bound.words.format_map({"section": section, **derived, **found})
+          is_due = ("{" in bound.words) == depends_on_others and item is not None
+          if is_due and not bound.holds(item, {**derived, **converted}):
+            words = bound.words.format_map({"section": section, **derived, **converted})
             raise ValueError(f"{key} must be {words}; it is {item!r}.")
-  return schema(**found, **derived)
+  return schema(**converted, **derived)
 
 
 def read_some(
   schema: type[Schema], section: str, values: Any, **derived: Any
 ) -> tuple[Schema, dict[str, Any]]:
-  """`read` of those keys of a section that are fields of the class, and the rest of the section."""
+  """`read` of the keys that are fields of the class, and a dict of the section's other keys."""
   values = values if isinstance(values, Mapping) else {}
-  own = {name: value for name, value in values.items() if name in _fields(schema)}
-  rest = {name: value for name, value in values.items() if name not in own}
-  return read(schema, section, own, **derived), rest
+  known = {name: value for name, value in values.items() if name in _fields(schema)}
+  rest = {name: value for name, value in values.items() if name not in known}
+  return read(schema, section, known, **derived), rest
 
 
 def defaults(*schemas: type) -> dict[str, Any]:
-  """The keys of these classes that a section may lack, with the values that they then have."""
+  """The keys of these classes that have a default, with it."""
   values = {}
   for schema in schemas:
     for name, field in _fields(schema).items():
-      if _is_required(field) or name in _OF_FLAX:
+      if _is_required(field) or name in _FLAX_FIELDS:
         continue
       if field.default_factory is dataclasses.MISSING:
         values[name] = field.default
-      else:  # of a section within the section
+      else:  # a section within the section
         values[name] = dataclasses.asdict(field.default_factory())
   return values
 
@@ -189,7 +191,7 @@ def _fields(schema: Any) -> dict[str, dataclasses.Field]:
 
 
 def _typed(key: str, kind: Any, value: Any) -> Any:
-  """The value as one of the type; `ValueError` if it is none."""
+  """The value converted to the type; `ValueError` if it is of another one."""
   if isinstance(kind, type) and dataclasses.is_dataclass(kind):
     return read(kind, key.removeprefix("config."), value)
   origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -204,7 +206,7 @@ def _typed(key: str, kind: Any, value: Any) -> Any:
 
 
 def _converted(kind: Any, value: Any) -> Any:
-  """The value as one of a type without bounds; TypeError if it is none."""
+  """The value converted to a simple type or a tuple; TypeError if it is of another one."""
   arguments = typing.get_args(kind)
   is_number = isinstance(value, int | float) and not isinstance(value, bool)
   if typing.get_origin(kind) is tuple:
@@ -212,11 +214,11 @@ def _converted(kind: Any, value: Any) -> Any:
       kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
       if len(kinds) == len(value):
         return tuple(map(_converted, kinds, value))
-  elif arguments:  # of a type and None
+  elif arguments:  # a type or None
     return None if value is None else _converted(arguments[0], value)
   elif kind is float:
     if is_number and -math.inf < value < math.inf:
-      # Integers beyond the range of floats stay, for a bound to refuse.
+      # Integers beyond the range of floats stay as they are; a bound refuses them.
       return float(value) if abs(value) <= 2**1000 else value
   elif isinstance(value, kind) and (kind is not int or is_number):
     return value

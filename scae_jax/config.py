@@ -1,8 +1,8 @@
 """Configs: the sections that every config has, and the command line that overrides their keys.
 
 A config file exports `get_config(preset="")` and is chosen by `--config=configs/mnist.py:official`;
-`--config.section.key=value` overrides one key. It may export `ABLATIONS`, `{name: sentence}`, for
-`--help` to list: what `get_config` takes as `official,ablation=NAME`.
+`--config.section.key=value` overrides one key. It may also export `ABLATIONS`, `{name: sentence}`:
+the ablations that `get_config` takes as `official,ablation=NAME`, which `--help` lists.
 """
 
 import argparse
@@ -39,9 +39,9 @@ SECTIONS = ("model", "loss", "data", "train", "optimizer", "evaluation")
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """A config, checked and read: the sections of training as records, the others as plain dicts."""
+  """A checked config; the sections of the model are plain dicts, the others dataclasses."""
 
-  config: ConfigDict  # a copy of what was read; it goes into the workdir and into reports
+  config: ConfigDict  # a copy of the whole config, for the workdir and reports
   system: str  # module that exports `make_system`: a name in `scae_jax.models`, or a dotted path
   model: dict[str, Any]
   loss: dict[str, Any]
@@ -52,7 +52,7 @@ class Settings:
 
   @property
   def views(self) -> int:
-    """How often a training batch has each of its images."""
+    """Number of views that a training batch has of each image."""
     return 2 if isinstance(self.data, DataOptions) and self.data.two_views else 1
 
 
@@ -61,18 +61,19 @@ ConfigSource = ConfigDict | Mapping[str, Any] | str | os.PathLike[str] | Setting
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-  """What a command line asks for."""
+  """The contents of a command line of train.py."""
 
   settings: Settings  # with the overrides
   workdir: pathlib.Path
-  processes: Processes | None  # None if the run has no others
-  ablations: Mapping[str, str]  # what the config file exports as `ABLATIONS`
+  processes: Processes | None  # None for a run of a single process
+  ablations: Mapping[str, str]  # `ABLATIONS` of the config file
 
 
 def read_settings(config: ConfigSource) -> Settings:
-  """Checks and reads a config, or raises `RunError`; settings, read already, stay as they are.
+  """Checks a config and returns its settings; `Settings` are returned as they are.
 
-  A string is a file, `configs/mnist.py:modern`; a dict has what a config has, section by section.
+  A string names a file, as `configs/mnist.py:modern`; a dict has the sections of a config. Raises
+  `RunError` for an unknown or missing key or section, or a wrong value.
   """
   if isinstance(config, Settings):
     return config
@@ -96,7 +97,7 @@ def read_settings(config: ConfigSource) -> Settings:
     train = bounds.read(TrainOptions, "train", content["train"])
     optimizer = bounds.read(OptimizerOptions, "optimizer", content["optimizer"])
     return Settings(
-      config=ConfigDict(content).lock(),  # a copy: who changes it later changes no field here
+      config=ConfigDict(content).lock(),  # a copy: changes of the caller's config do not reach it
       system=content["system"],
       model=content["model"],
       loss=content["loss"],
@@ -108,11 +109,11 @@ def read_settings(config: ConfigSource) -> Settings:
 
 
 def with_defaults(config: ConfigDict) -> ConfigDict:
-  """A copy, not locked, with the default values of keys that the config lacks.
+  """An unlocked copy, in which missing keys have their default values.
 
-  A system's file says by `SECTIONS` which classes its model and loss sections are read into. Of a
-  system that is neither in the package nor imported yet, these sections stay as they are. Sections
-  that are missing or no sections stay for `read_settings` to refuse.
+  A system's module has `SECTIONS`, the classes of its model and loss sections. If the system is
+  neither in the package nor imported yet, these sections get no defaults. Missing or malformed
+  sections stay as they are; `read_settings` refuses them.
   """
   data = config.get("data")
   is_scenes = isinstance(data, ConfigDict) and data.get("name") == NAME
@@ -136,18 +137,18 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
 
 
 def _sections_of(system: Any) -> dict[str, tuple[type, ...]]:
-  """`SECTIONS` of a system, which runs no code from outside of the package."""
+  """`SECTIONS` of a system's module; imports only modules of the package."""
   if not isinstance(system, str):
     return {}
   path = system if "." in system else f"scae_jax.models.{system}"
   if path not in sys.modules and path.count(".") == 2 and path.startswith("scae_jax.models."):
-    with contextlib.suppress(ModuleNotFoundError):  # `make_system` explains it
+    with contextlib.suppress(ModuleNotFoundError):  # `make_system` raises an error that explains it
       importlib.import_module(path)
   return getattr(sys.modules.get(path), "SECTIONS", {})
 
 
 def _read_data(section: dict[str, Any]) -> DataOptions | Scenes:
-  """The data section, whose keys depend on the name of the data."""
+  """Reads the data section; its keys depend on whether scenes or images are named."""
   if not isinstance(section.get("name", ""), str):
     raise RunError(f"config.data.name must be a string; it is {section['name']!r}.")
   is_scenes = section.get("name") == NAME
@@ -160,17 +161,17 @@ def _read_data(section: dict[str, Any]) -> DataOptions | Scenes:
     if "valid keys" not in str(error):
       raise
     name = NAME if is_scenes else section.get("name")
-    raise ValueError(f"{error} These are the keys where config.data.name is {name!r}.") from error
+    raise ValueError(f"{error} These are the keys if config.data.name is {name!r}.") from error
 
 
 def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Command:
   """Reads `--config`, `--config.section.key=value`, `--workdir` and the flags of `Processes`.
 
-  Arguments are without the program's name. Raises `RunError` for an unknown flag or key, a value of
-  the wrong type, or a file that gives no config.
+  `arguments` do not include the program's name. Raises `RunError` for an unknown flag or key, a
+  value of the wrong type, or a file without a config.
   """
   values = flags.FlagValues()
-  values.set_gnu_getopt()  # values may stand apart from their flags, also of those not known yet
+  values.set_gnu_getopt()  # allows `--flag value`, also for flags that are parsed later
   flags.DEFINE_string("config", default_config, "FILE[:PRESET]", flag_values=values)
   flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
   flags.DEFINE_bool("distributed", False, "one process of many", flag_values=values)
@@ -182,9 +183,9 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
   except flags.Error as error:
     raise RunError(f"{error}; {USAGE}") from error
   source = values["config"].value or ""
-  named = values["workdir"].value or str(pathlib.Path("runs") / _run_name(source))
+  folder = values["workdir"].value or str(pathlib.Path("runs") / _run_name(source))
   with explained():
-    workdir = given_path(named)
+    workdir = given_path(folder)
   config, ablations = _load(source)
   _override(config, overrides)
   return Command(read_settings(config), workdir, _processes(values), ablations)
@@ -192,8 +193,8 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
 
 def _override(config: ConfigDict, arguments: list[str]) -> None:
   """Sets the keys of `--config.section.key=value`; the first argument is the program's name."""
-  found = (re.match(r"--?(?:no)?config\.([^=]*)", argument) for argument in arguments)
-  keys = [match[1] for match in found if match]
+  matches = (re.match(r"--?(?:no)?config\.([^=]*)", argument) for argument in arguments)
+  keys = [match[1] for match in matches if match]
   expected = [f"config.{key} is of type {type(value_at(config, key)).__name__}" for key in keys]
   values = flags.FlagValues()
   config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=arguments)
@@ -206,40 +207,42 @@ def _override(config: ConfigDict, arguments: list[str]) -> None:
 
 
 def _run_name(source: str) -> str:
-  """`configs/mnist.py:official,ablation=a+b` is `mnist-official-a-b`."""
+  """The run's default name: `configs/mnist.py:official,ablation=a+b` gives `mnist-official-a-b`."""
   path, _, preset = source.partition(":")
   words = re.findall(r"[\w.]+", re.sub(r"\w+=", "", preset))
   return "-".join([pathlib.Path(path).stem, *words])
 
 
 def _processes(values: flags.FlagValues) -> Processes | None:
-  given: dict[str, Any] = {
+  fields: dict[str, Any] = {
     name: values[name].value for name in ("coordinator", "num_processes", "process_id")
   }
-  if given["coordinator"] or values["distributed"].value:
-    return Processes(**given)
-  if given["num_processes"] or given["process_id"]:
+  if fields["coordinator"] or values["distributed"].value:
+    return Processes(**fields)
+  if fields["num_processes"] or fields["process_id"]:
     raise RunError("--num_processes and --process_id need --coordinator=host:port.")
   return None
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
-  """Keys (`section.key`) whose values differ, with both values; '(no such key)' for a missing one.
+  """Keys (`section.key`) whose values differ, with the old and the new value.
 
-  A missing key has its default; a loss term without a weight has weight 0. Values are compared as
-  JSON, so 1 and 1.0 differ and a tuple equals the list it was saved as.
+  A missing key has its default, or '(no such key)' if it has none; a loss term without a weight has
+  weight 0. Values are compared as JSON: 1 and 1.0 differ, a tuple and the saved list are equal.
   """
-  olds, news = (flatten_dict(with_defaults(config).to_dict(), sep=".") for config in (old, new))
+  old_values, new_values = (
+    flatten_dict(with_defaults(config).to_dict(), sep=".") for config in (old, new)
+  )
   pairs = {}
-  for key in sorted({*olds, *news}):
+  for key in sorted({*old_values, *new_values}):
     section = key.rpartition(".")[0]
     absent = {"loss.weights": 0.0, "loss.schedule": ()}.get(section, "(no such key)")
-    pairs[key] = (olds.get(key, absent), news.get(key, absent))
+    pairs[key] = (old_values.get(key, absent), new_values.get(key, absent))
   return {key: pair for key, pair in pairs.items() if json.dumps(pair[0]) != json.dumps(pair[1])}
 
 
 def describe(command: Command) -> str:
-  """What `--help` says of a config: one line a key, its flag and value, and one an ablation."""
+  """The config's part of `--help`: a line for each key, with its flag and value, and ablation."""
   keys = flatten_dict(command.settings.config.to_dict(), sep=".")
   lines = ["Config keys:", *(f"  --config.{key}={value!r}" for key, value in keys.items())]
   if command.ablations:
@@ -250,22 +253,25 @@ def describe(command: Command) -> str:
 
 
 def as_started(text: str | None) -> str:
-  """A text with commands such as `python train.py`, which are `scae-train` where installed."""
-  replaced = r"scae-\1" if SHIPPED.parent == PACKAGE else r"\g<0>"
-  return re.sub(r"python (train|evaluate|explore)\.py", replaced, text or "")
+  """The text with commands as the user starts them: `scae-train` if the package is installed,
+  `python train.py` in a checkout."""
+  replacement = r"scae-\1" if SHIPPED.parent == PACKAGE else r"\g<0>"
+  return re.sub(r"python (train|evaluate|explore)\.py", replacement, text or "")
 
 
 def plain_parser(description: str | None) -> argparse.ArgumentParser:
-  """A parser whose help shows a docstring line by line, with commands as they are started."""
+  """A parser whose help keeps the lines of a docstring; commands are as in `as_started`."""
   return argparse.ArgumentParser(
     description=as_started(description), formatter_class=argparse.RawDescriptionHelpFormatter
   )
 
 
 def load_config(source: str) -> ConfigDict:
-  """The config of `file[:preset]`, as `configs/mnist.py:modern`; its values can be changed.
+  """The config of `file[:preset]`, for example `configs/mnist.py:modern`.
 
-  The file is the user's or the package's. Raises `RunError` if there is none, or no config in it.
+  It is locked: values can be changed, keys cannot be added. If there is no file `configs/...` in
+  the current folder, it is that of the package. Raises `RunError` if there is no such file, or no
+  config in it.
   """
   return _load(source)[0]
 
@@ -278,17 +284,17 @@ def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
     path = str(SHIPPED / path)
   if not (path.endswith(".py") and os.path.isfile(path)):
     raise RunError(f"--config must name a Python file with get_config(); there is no {path!r}.")
-  if str(SHIPPED) not in sys.path:  # last: for `from configs import digits`
+  if str(SHIPPED) not in sys.path:  # for `from configs import digits`; the user's modules go first
     sys.path.append(str(SHIPPED))
-  names: dict[str, Any] = {}  # of the file
+  names: dict[str, Any] = {}  # that the file defines
   try:
     names = runpy.run_path(path)
     config = names["get_config"](preset) if colon else names["get_config"]()
-  except Exception as error:  # it is the user's file: anything may be wrong with it
+  except Exception as error:  # the user's file may raise anything
     if preset and isinstance(error, ValueError) and "get_config" in names:
-      # The file's own word on the preset.
-      none = "ablation=" in preset and "ABLATIONS" not in names
-      hint = f" ({path} has no ablations)" if none else ""
+      # The file itself refuses the preset.
+      lacks_ablations = "ablation=" in preset and "ABLATIONS" not in names
+      hint = f" ({path} has no ablations)" if lacks_ablations else ""
       raise RunError(f"--config={source}: {error}{hint}") from error
     message = f"the config {source!r} cannot be loaded: {type(error).__name__}: {error}"
     raise RunError(message) from error
@@ -298,7 +304,7 @@ def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
 
 
 def value_at(config: ConfigDict, key: str) -> Any:
-  """The value of `section.key`; `RunError`, which lists the valid keys, if there is none."""
+  """The value of `section.key`; for an unknown key, a `RunError` that lists the valid ones."""
   node: Any = config
   names = key.split(".")
   for depth, name in enumerate(names):
@@ -314,20 +320,20 @@ def value_at(config: ConfigDict, key: str) -> Any:
 
 
 def with_changes(config: ConfigDict, changes: Mapping[str, Any]) -> Settings:
-  """The settings of a config with other values, by `section.key`; the config is changed too.
+  """Changes values of a config, by `section.key`, and returns its settings.
 
-  Raises `RunError` if there is no such key, or the value is of another type or refused.
+  Raises `RunError` for an unknown key, or a value of another type or out of bounds.
   """
   for key, value in changes.items():
-    expected, found = type(value_at(config, key)), type(value)
-    if found is not expected and (expected, found) != (float, int):
+    expected, received = type(value_at(config, key)), type(value)
+    if received is not expected and (expected, received) != (float, int):
       raise RunError(f"config.{key} must be of type {expected.__name__}; it is {value!r}.")
   config.update_from_flattened_dict(changes)
   return read_settings(config)
 
 
 def tuples(value: Any) -> Any:
-  """A value of JSON or TOML with tuples in place of lists, as configs have them."""
+  """A value of JSON or TOML with its lists as tuples, as in configs."""
   if isinstance(value, dict):
     return {key: tuples(item) for key, item in value.items()}
   return tuple(tuples(item) for item in value) if isinstance(value, list) else value

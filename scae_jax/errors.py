@@ -1,12 +1,12 @@
-"""How a run ends before its last step: one message for the user and an exit code.
+"""How a run ends before its last step: with a message for the user and an exit code.
 
 0         trained to the last step
-1         the run failed: a loss that is not finite, a full disk, a report that failed after a
-          training that is saved, or (with a traceback) a defect of the program
+1         the run failed: a loss is not finite, a disk is full, the report of a saved training
+          failed, or (with a traceback) the program has a defect
 2         the run could not start as asked: config, data set, workdir or checkpoint
 130, 143, 129  interrupted by Ctrl-C, SIGTERM or SIGHUP, saved; the same command resumes
 
-This module imports nothing that takes time, see `interrupt`.
+This module imports nothing that is slow to import, see `interrupt`.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ from scae_jax.interrupt import (
   tell,
 )
 
-# What a message of tensorstore has to say to the user, somewhere in its many lines.
-_DISK = (
+# The cause in a message of tensorstore, which has many lines.
+_DISK_ERRORS = (
   "No space left on device|Disk quota exceeded|File too large|Read-only file system"
   "|Permission denied|Input/output error"
 )
 
 
 class RunError(Exception):
-  """The run cannot start as asked; the message says what was expected, what came, what to do."""
+  """The run cannot start as asked; the message has what is expected, what is given and a remedy."""
 
   exit_code = 2
 
 
 class FailedError(RunError):
-  """The run started, and failed."""
+  """The run started and then failed."""
 
   exit_code = 1
 
@@ -48,7 +48,7 @@ class NonFiniteError(FailedError):
 
 
 class WriteError(FailedError):
-  """The run cannot be saved, for example on a full disk; what was saved before stands."""
+  """The run cannot be saved, for example on a full disk; earlier checkpoints stay."""
 
 
 class ReportError(FailedError):
@@ -80,10 +80,11 @@ def explained() -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_flags(flags: Mapping[str, str], config: object) -> Iterator[None]:
-  """Names keys of a saved config, in a `RunError` of the block, as the command's user can set them.
+  """Rewrites a `RunError` of the block: config keys become the flags of a command.
 
-  `flags` are by key, as `{"data.dir": "--data_dir"}`. Other keys that a message names as
-  `config.<key>` are those of the file `config`. `train.py --config.<key>` stays as it is.
+  `flags` are by key, as `{"data.dir": "--data_dir"}`. Any other `config.<key>` in the message
+  becomes `<key> of <config>`, where `config` is the saved file. `--config.<key>`, a flag of
+  train.py, stays as it is.
   """
   try:
     yield
@@ -106,7 +107,7 @@ def writing(what: str, folder: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except (OSError, ValueError) as error:
-    cause = re.search(_DISK, str(error))
+    cause = re.search(_DISK_ERRORS, str(error))
     raise WriteError(
       f"{what} cannot be written to {folder}: {cause[0] if cause else error}. The checkpoints"
       " before it stand: make room there, and the same command goes on from the last one."
@@ -115,10 +116,10 @@ def writing(what: str, folder: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exit_with_message(*, process_ends: bool = False) -> Iterator[None]:
-  """Ends the process on a `RunError` or a signal: the message on stderr, no traceback.
+  """Ends the process on a `RunError` or a signal, with a message on stderr and no traceback.
 
-  What takes time, imports too, comes inside: a signal before would be Python's to report. Where the
-  process ends after the block, signals are ignored from there on.
+  Slow code belongs into the block, slow imports too: before it, Python would report a signal by a
+  traceback. If the process ends after the block, signals are ignored from then on.
   """
   end_with_parent()
   with on_signal(lambda number: end(number, "nothing is lost; the same command starts again")):

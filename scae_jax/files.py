@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the folders they go to."""
+"""Files that are written completely or not at all, and names of files and folders."""
 
 import json
 import os
@@ -11,13 +11,13 @@ from typing import Any
 
 from absl import logging
 
-_SEAL = "checksum"  # key of the CRC-32 of all others
+_SEAL = "checksum"  # key of the CRC-32 of all other keys and values
 
 
 def write_whole(path: pathlib.Path, content: bytes) -> None:
-  """Writes a file so that whoever looks, or interrupts, finds the old one or the new one.
+  """Writes a file so that at any moment either the old or the new one is there, even after a kill.
 
-  Its folder is made if need be. An OSError names the file, and nothing is left behind.
+  Creates its folder. An OSError names the file, and no unfinished file is left.
   """
   write_together({}, {path: content})
 
@@ -25,11 +25,11 @@ def write_whole(path: pathlib.Path, content: bytes) -> None:
 def write_together(
   parts: Mapping[pathlib.Path, bytes], marks: Mapping[pathlib.Path, bytes]
 ) -> None:
-  """Writes files that belong together, so that the `marks` stand only beside all of their `parts`.
+  """Writes files that belong together: a file of `marks` exists only if all `parts` are complete.
 
-  First all are written under names of their own, where a full disk does no harm. Then old marks are
-  removed, unless there is but one file, and all take their names, the marks last, in their order.
-  Folders are made if need be. An OSError names the file, and no draft is left behind.
+  First all files are written under temporary names, where a full disk does no harm. Then old marks
+  are removed, unless there is only one file, and all files are renamed, the marks last, in their
+  order. Creates folders. An OSError names the file, and no temporary file is left.
   """
   drafts: dict[pathlib.Path, pathlib.Path] = {}
   path = pathlib.Path()
@@ -49,13 +49,13 @@ def write_together(
   except BaseException as error:
     for draft in drafts.values():
       draft.unlink(missing_ok=True)
-    if isinstance(error, OSError) and error.errno:  # a full disk does not say by itself which
+    if isinstance(error, OSError) and error.errno:  # the error of a full disk names no file
       raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
     raise
 
 
 def write_json(path: pathlib.Path, content: Any) -> None:
-  """Writes JSON whole; raises ValueError for NaN and infinity, which JSON does not have."""
+  """`write_whole` of JSON; raises ValueError for NaN and infinity, which JSON does not have."""
   write_whole(path, json_bytes(content))
 
 
@@ -65,24 +65,24 @@ def json_bytes(content: Any) -> bytes:
 
 
 def sealed_json(content: Mapping[str, Any]) -> bytes:
-  """An object as JSON, with a checksum by which `read_json` sees damage."""
+  """An object as JSON, with a checksum by which `read_json` detects damage."""
   return (json.dumps({**content, _SEAL: _checksum(content)}, indent=2) + "\n").encode()
 
 
 def read_json(path: pathlib.Path, *keys: str) -> dict[str, Any]:
-  """Reads a JSON object that has these keys; warns if it was sealed and has changed since.
+  """Reads a JSON object that has these keys; warns if its checksum does not match.
 
-  Raises ValueError, which names the file, if it cannot be read or is no such object.
+  Raises ValueError, which names the file, if it cannot be read, is not an object or lacks a key.
   """
   try:
     content = json.loads(path.read_text(encoding="utf-8"))
-  except (OSError, ValueError, RecursionError) as error:  # the last of brackets without end
+  except (OSError, ValueError, RecursionError) as error:  # the last for deeply nested brackets
     raise ValueError(f"{path} cannot be read: {error}.") from error
   if not isinstance(content, dict):
     raise ValueError(f"{path} must be a JSON object; it is of type {type(content).__name__}.")
   if missing := [key for key in keys if key not in content]:
     raise ValueError(f"{path} must have {list(keys)}; it lacks {missing}.")
-  if content.pop(_SEAL, None) not in (None, _checksum(content)):  # older versions sealed nothing
+  if content.pop(_SEAL, None) not in (None, _checksum(content)):  # older files have no checksum
     logging.warning(
       "%s is not as it was written: it is damaged, or was edited. What it says now is used.", path
     )
@@ -90,7 +90,7 @@ def read_json(path: pathlib.Path, *keys: str) -> dict[str, Any]:
 
 
 def given_path(path: str | os.PathLike[str]) -> pathlib.Path:
-  """A path as a user gives it, with `~` for the home folder; ValueError if there is none."""
+  """The path that a user has typed, with `~` expanded; ValueError for an unknown home folder."""
   try:
     return pathlib.Path(path).expanduser()
   except RuntimeError as error:
@@ -98,10 +98,10 @@ def given_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def file_name(text: str) -> str:
-  """The text with all but letters, digits, `_`, `.` and `-` made `_`: "a/b:1" gives "a_b_1"."""
+  """The text as a file name: all but letters, digits, `_`, `.` and `-` becomes `_`."""
   return re.sub(r"[^\w.-]", "_", text)
 
 
 def _checksum(content: Mapping[str, Any]) -> int:
-  """CRC-32 of what is saved as JSON, whatever the order of its keys."""
+  """CRC-32 of the content as JSON; it does not depend on the order of the keys."""
   return zlib.crc32(json.dumps(content, sort_keys=True).encode())

@@ -1,10 +1,10 @@
 """Ctrl-C, SIGTERM and SIGHUP, at any moment of a program.
 
-Python runs handlers only between two instructions of the main thread, which may be inside a
-compilation for a minute, and drops what they raise inside a callback. So handlers do nothing: a
-thread reads the numbers of signals, which the interpreter writes to its wakeup socket at once.
+Python runs handlers only between two instructions of the main thread, which may be compiling for a
+minute, and it drops an exception that a handler raises inside a callback. So handlers do nothing
+here. The interpreter writes a signal's number to a socket at once, and a thread reads it there.
 
-This module imports nothing that takes time: programs listen before they import anything else.
+This module imports nothing that is slow to import: programs enter `on_signal` before slow imports.
 """
 
 import contextlib
@@ -21,22 +21,22 @@ from typing import Any
 _SIGNALS = [
   getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
-# `timeout` and job managers signal a process and then its group, and a closing terminal sends
-# SIGHUP twice: signals within these seconds are one request.
+# Signals within these seconds count as one request: `timeout` and job managers signal a process and
+# then its group, and a closing terminal sends SIGHUP twice.
 ONE_REQUEST = 0.2
-# Variable of the environment: the number of the process without which this one must not go on.
+# Environment variable with the number of the process after whose end this one must end, too.
 PARENT = "SCAE_JAX_PARENT"
 
 _receive: Callable[[int], None] | None = None  # of the innermost `on_signal`
-_before: dict[int, Any] = {}  # handlers that were there before the outermost
+_previous_handlers: dict[int, Any] = {}  # from before the outermost `on_signal`
 
 
 @contextlib.contextmanager
 def on_signal(receive: Callable[[int], None]) -> Iterator[None]:
-  """While entered, calls `receive`, in a thread, with the number of each signal that asks to stop.
+  """While entered, a thread calls `receive` with the number of each signal that asks to stop.
 
-  The innermost `receive` is called. Does nothing outside of the main thread, the only one that
-  Python lets receive signals.
+  Only the `receive` of the innermost block is called. Outside of the main thread this does nothing:
+  Python lets only the main thread handle signals.
   """
   global _receive
   if threading.current_thread() is not threading.main_thread():
@@ -54,16 +54,16 @@ def on_signal(receive: Callable[[int], None]) -> Iterator[None]:
 def _listening() -> Iterator[None]:
   reading, writing = socket.socketpair()
   writing.setblocking(False)
-  wakeup_before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
-  # Under nohup, SIGHUP is ignored and stays so. Python writes only those that have a handler.
+  previous_wakeup = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+  # Under nohup, SIGHUP is ignored and stays so. Python writes only signals that have a handler.
   handled = [number for number in _SIGNALS if not _is_ignored_hangup(number)]
-  _before.update({number: signal.signal(number, lambda *_: None) for number in handled})
+  _previous_handlers.update({number: signal.signal(number, lambda *_: None) for number in handled})
   thread = threading.Thread(target=_watch, args=(reading,), name="signals", daemon=True)
   thread.start()
   try:
     yield
   finally:
-    _restore_handlers(wakeup_before)
+    _restore_handlers(previous_wakeup)
     writing.close()
     thread.join()
     reading.close()
@@ -71,18 +71,18 @@ def _listening() -> Iterator[None]:
 
 def _restore_handlers(wakeup: int = -1) -> None:
   signal.set_wakeup_fd(wakeup)
-  while _before:
-    signal.signal(*_before.popitem())
+  while _previous_handlers:
+    signal.signal(*_previous_handlers.popitem())
 
 
 if hasattr(os, "register_at_fork"):
   # A forked child has no such thread, and would write its signals to the socket of its parent.
-  os.register_at_fork(after_in_child=lambda: _before and _restore_handlers())
+  os.register_at_fork(after_in_child=lambda: _previous_handlers and _restore_handlers())
 
 
 def ignore_signals() -> None:
-  """Ignores them from here on, also after `on_signal`: all is done, and the process is ending."""
-  _before.clear()
+  """Ignores signals from now on, also after `on_signal`, for a process that is about to end."""
+  _previous_handlers.clear()
   for number in _SIGNALS:
     signal.signal(number, signal.SIG_IGN)
 
@@ -93,7 +93,7 @@ def _is_ignored_hangup(number: int) -> bool:
 
 
 def _watch(reading: socket.socket) -> None:
-  while received := reading.recv(1):  # empty once the other end is closed
+  while received := reading.recv(1):  # empty when the other end is closed
     if received[0] in _SIGNALS and _receive is not None:
       _receive(received[0])
 
@@ -106,7 +106,7 @@ class StopRequest:
     self._first = 0.0
 
   def receive(self, number: int) -> None:
-    """Takes note of a signal."""
+    """Records a first signal; a second one ends the process."""
     if self.signal_number is None:
       self.signal_number, self._first = number, time.monotonic()
       tell(
@@ -120,7 +120,10 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_request() -> Iterator[StopRequest]:
-  """While entered, a signal is a request to save and stop; one that came too late is sent again."""
+  """While entered, a signal is a request to save and stop; if it was not raised, it is sent again.
+
+  A request that comes too late leaves the block without an error; then the signal is raised anew.
+  """
   stop = StopRequest()
   with on_signal(stop.receive):
     yield stop
@@ -129,7 +132,7 @@ def stop_request() -> Iterator[StopRequest]:
 
 
 def end(number: int, message: str) -> None:
-  """Ends the process at once because of a signal; the exit code is what shells report."""
+  """Ends the process at once because of a signal, with the exit code that shells report for it."""
   try:
     tell(f"stopped at once by {signal.Signals(number).name}: {message}", below_bar=True)
   finally:
@@ -137,9 +140,10 @@ def end(number: int, message: str) -> None:
 
 
 def tell(message: str, *, below_bar: bool = False) -> None:
-  """Prints to standard error, or nowhere if nobody reads it: `| tee` ends at Ctrl-C before us.
+  """Prints to standard error; the message is lost if its reader has ended, as `tee` does at Ctrl-C.
 
-  What is left to be written goes the same way, or Python would end with an exit code of its own.
+  Streams without a reader are redirected to nowhere: otherwise Python fails to flush them at its
+  end and changes the exit code.
   """
   if below_bar and sys.stderr.isatty():
     message = f"\x1b[?25h\n{message}"  # a progress bar hides the cursor
@@ -153,7 +157,7 @@ def tell(message: str, *, below_bar: bool = False) -> None:
 
 
 def end_with_parent() -> None:
-  """Sends this process SIGTERM when the one that `PARENT` names is gone, however it ended."""
+  """Sends SIGTERM to this process when the one that `PARENT` names has ended for any reason."""
   parent = os.environ.pop(PARENT, "")
 
   def watch() -> None:

@@ -1,6 +1,6 @@
-"""The sections `train`, `optimizer` and `evaluation` of a config: fields are the keys.
+"""The sections `train`, `optimizer` and `evaluation` of a config; their fields are the keys.
 
-Beside them stand the flags of a run on several hosts.
+Also the flags of a run on several hosts.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from scae_jax.bounds import (
 from scae_jax.errors import RunError
 
 MAX_SEEDS = 65_536
-# Steps of one dispatch: their examples are drawn at once.
+# Steps of one dispatch, which draws all their examples at once.
 MAX_DISPATCH = 100_000
 SEED = Bound(
   "from 0 to 2147483648 less {section}.seeds, {seeds}",
@@ -39,30 +39,31 @@ STEP_OF_A_START = Bound(
 
 @dataclasses.dataclass(frozen=True)
 class TrainOptions:
-  """Length, batch, seed and cadence of a run; a cadence is a number of steps."""
+  """Length, batch size, seeds and cadences of a run; a cadence is a number of steps."""
 
-  num_steps: Annotated[int, between(1, MAX_STEPS)]  # in all; a larger number extends a run
+  num_steps: Annotated[int, between(1, MAX_STEPS)]  # total; a larger number extends a run
   batch_size: Annotated[int, between(1, MAX_EXAMPLES)]  # examples a step, over all devices
   seed: Annotated[int, SEED]  # of the parameters, the order of examples and the noise
-  # Number of runs that train at once, with the seeds seed, seed + 1, ...; each is the run that it
-  # would be alone.
+  # Number of runs that train at once, with seeds seed, seed + 1, ...; each gives the same result as
+  # a run of this seed alone.
   seeds: Annotated[int, between(1, MAX_SEEDS)]
-  # Most steps without the host; only speed and the time to react to Ctrl-C depend on it.
+  # Most steps in one call on the device; affects only speed and the time to react to Ctrl-C.
   steps_per_dispatch: Annotated[int, between(1, MAX_DISPATCH)]
-  log_every: Annotated[int, between(1, MAX_STEPS)]  # means of training metrics
-  # Held-out losses; 0: at checkpoints and the end.
+  log_every: Annotated[int, between(1, MAX_STEPS)]  # lines of mean training metrics
+  # Held-out losses; 0: only at checkpoints and at the end.
   eval_every: Annotated[int, between(0, MAX_STEPS)]
-  checkpoint_every: Annotated[int, between(0, MAX_STEPS)]  # with a held-out loss; 0: at the end
-  keep_checkpoints: Annotated[int, between(1, MAX_STEPS)]  # number of the latest, beside the best
+  # Checkpoints, each with a held-out loss; 0: only at the end.
+  checkpoint_every: Annotated[int, between(0, MAX_STEPS)]
+  keep_checkpoints: Annotated[int, between(1, MAX_STEPS)]  # latest ones to keep, beside the best
   tensorboard: bool  # whether metrics also go to `<workdir>/tensorboard`
-  compilation_cache: str  # folder for compiled programs, see `compilation.keep_compiled`
+  compilation_cache: str  # folder for compiled programs, see `hosts.keep_compiled`
   # Workdir or folder of pretrained parameters to start from, see `start`; "" for none.
   start_from: str
-  start_modules: Annotated[tuple[str, ...], OF_A_START]  # to take from there; () for all
-  # Before these steps, counted from 0, idle object capsules become copies, see `revival`.
+  start_modules: Annotated[tuple[str, ...], OF_A_START]  # modules to start from; () for all
+  # Steps, counted from 0, before which idle object capsules become copies, see `revival`.
   revive_idle: Annotated[tuple[int, ...], each(between(0, MAX_STEPS), most=1000)]
-  # Step that the run begins at, where it goes on from stored parameters of that step: schedules and
-  # the order of examples count from there. The optimiser's means start anew.
+  # First step of the run, if `start_from` has the parameters of that step: schedules and the order
+  # of examples count from it. The optimiser's means are newly initialised.
   start_step: Annotated[int, below(0, "num_steps"), STEP_OF_A_START] = 0
 
   @property
@@ -72,9 +73,9 @@ class TrainOptions:
 
   @property
   def dispatch_length(self) -> int:
-    """Steps of one dispatch: the most that fit both `steps_per_dispatch` and the cadence.
+    """Steps of one dispatch: the most that `steps_per_dispatch` and the cadences allow.
 
-    Everything that the host does falls between dispatches, so the length divides every cadence.
+    The host acts only between dispatches, so the length divides every cadence.
     """
     cadences = (self.log_every, self.eval_every, self.checkpoint_every, *self.revive_idle)
     cadence = math.gcd(*cadences)
@@ -87,12 +88,13 @@ class EvaluationOptions:
   """The report that ends a run."""
 
   batch_size: Annotated[int, between(1, MAX_EXAMPLES)]  # examples a pass through the model
-  max_examples: Annotated[int, between(0, MAX_EXAMPLES)]  # of each split, fitted and scored; 0: all
+  # Most examples of each split to fit and score; 0 for all.
+  max_examples: Annotated[int, between(0, MAX_EXAMPLES)]
 
 
 OPTIMIZERS = ("rmsprop", "adam")
 SCHEDULES = ("constant", "exponential", "cosine")
-MAX_DECAY = 0.999999  # nearer to 1, a running mean in float32 would forget nothing
+MAX_DECAY = 0.999999  # closer to 1, a running mean in float32 no longer changes
 NEEDED_TO_DECAY = Bound(
   "at least 1 step where {section}.schedule is 'exponential'",
   lambda value, fields: value > 0 or fields["schedule"] != "exponential",
@@ -110,10 +112,10 @@ class OptimizerOptions:
   name: Annotated[str, one_of(*OPTIMIZERS)]  # rmsprop is as TensorFlow 1 computes it
   learning_rate: Annotated[float, between(1e-9, 1e3)]  # after warm-up and before decay
   schedule: Annotated[str, one_of(*SCHEDULES)]  # see `learning_rate_schedule`
-  # The learning rate rises linearly; 0 for none.
+  # Steps in which the learning rate rises linearly; 0 for none.
   warmup_steps: Annotated[int, between(0, MAX_STEPS)]
   # Exponential: steps for one factor of `decay_rate`. Cosine: steps from the end of warm-up to the
-  # end of the cosine, 0 for until `train.num_steps`, see `resolve`.
+  # end of the cosine; 0: it ends at `train.num_steps`, see `resolve`.
   decay_steps: Annotated[int, between(0, MAX_STEPS), NEEDED_TO_DECAY]
   decay_rate: Annotated[float, above(0, 1)]  # exponential: the factor
   end_factor: Annotated[float, between(0, 1)]  # the least share of `learning_rate` after decay
@@ -121,7 +123,7 @@ class OptimizerOptions:
   decay: Annotated[float, between(0, MAX_DECAY)]  # of rmsprop's mean square
   b1: Annotated[float, between(0, MAX_DECAY)]  # of adam's mean
   b2: Annotated[float, between(0, MAX_DECAY)]  # of adam's mean square
-  # Rmsprop: added to the mean square, inside the root, 0 for the rule of the authors' release, see
+  # Rmsprop: added to the mean square, inside the root; 0: as in the authors' release, see
   # `resolve`. Adam: added to the root.
   epsilon: Annotated[float, zero_or(between(1e-12, 1)), NEEDED_BY_ADAM]
   clip_norm: Annotated[float, zero_or(between(1e-6, 1e12))]  # of the whole gradient; 0 for none
@@ -131,7 +133,7 @@ class OptimizerOptions:
 def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
   """Replaces zeros that stand for a value computed from the rest of the config.
 
-  A cosine's decay_steps becomes what is left of the run after warm-up; `RunError` if nothing is.
+  A cosine's decay_steps becomes the number of steps after warm-up; `RunError` if there are none.
   RMSProp's epsilon becomes (10 batch_size)^-2, as in the release of Kosiorek et al. 2019.
   """
   if options.schedule == "cosine" and options.decay_steps == 0:
@@ -147,7 +149,7 @@ def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
 
 
 def check_length(options: OptimizerOptions, train: TrainOptions) -> None:
-  """Raises `RunError` if steps of the run would have a learning rate of 0, by resolved options."""
+  """Raises `RunError` if some steps would have a learning rate of 0; options must be resolved."""
   end = options.warmup_steps + options.decay_steps
   if options.schedule == "cosine" and options.end_factor == 0 and train.num_steps > end:
     raise RunError(
@@ -163,8 +165,8 @@ def check_length(options: OptimizerOptions, train: TrainOptions) -> None:
 class Processes:
   """How the processes of a run find each other.
 
-  Process 0 listens at the coordinator, `host:port`. Without one, JAX detects the cluster (TPU pods,
-  Slurm, Open MPI, Kubernetes), and the numbers are not read.
+  Process 0 listens at the coordinator, `host:port`. If it is empty, JAX detects the cluster (TPU
+  pods, Slurm, Open MPI, Kubernetes) and the numbers are not used.
   """
 
   coordinator: str

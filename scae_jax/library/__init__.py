@@ -1,1 +1,1 @@
-"""The library: trained models on images or points of one's own; see `scae_jax`."""
+"""The library: trained models, applied to a user's own images or points; see `scae_jax`."""

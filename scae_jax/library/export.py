@@ -1,10 +1,10 @@
-"""A model's `encode` and `draw` as files that JAX alone reads: StableHLO, for CPU, CUDA and TPU.
+"""Exports a model's `encode` and `draw` as StableHLO for CPU, CUDA and TPU; JAX alone runs them.
 
-<folder>/encode.jax_export          image [b, canvas, canvas, c] -> {name: array}
-<folder>/draw_<by>.jax_export       what `encode` gives, number [] -> image; one for each of `draws`
-<folder>/model.json                 shapes, class names and clusters
+<folder>/encode.jax_export     image [b, canvas, canvas, c] -> encoding, {name: array}
+<folder>/draw_<by>.jax_export  encoding, number [] -> image; a file for each of `System.draws`
+<folder>/model.json            shapes, class names and clusters
 
-The batch is of any size. A file is read by `jax.export.deserialize(file.read_bytes()).call`.
+The batch may have any size. `jax.export.deserialize(file.read_bytes()).call` is the function.
 """
 
 import pathlib
@@ -28,9 +28,10 @@ Functions = dict[str, tuple[Any, tuple[Any, ...]]]
 
 
 def functions_of(model: "Model", batch_size: Any) -> Functions:
-  """Functions of arrays and dicts of arrays, parameters inside, and the shapes of their arguments.
+  """The functions to export, by name, and the shapes of their arguments.
 
-  The batch size is a number, or a dimension of `jax.export.symbolic_shape`.
+  Their arguments and results are arrays and dicts of arrays; the parameters are constants. The
+  batch size is a number or a dimension of `jax.export.symbolic_shape`.
   """
   system, variables, spec = model.system, model.variables, model.spec
   blank = jax.eval_shape(lambda: spec.blank_batch(1))
@@ -42,43 +43,43 @@ def functions_of(model: "Model", batch_size: Any) -> Functions:
     with by_definition():
       return flat(system.encode(variables, batch))
 
-  found = jax.eval_shape(encode, *shapes)
+  encoding_shapes = jax.eval_shape(encode, *shapes)
   number = jax.ShapeDtypeStruct((), jnp.int32)
 
-  def drawer(draw: Draw, canvas: int) -> Any:
-    def drawn(found: dict[str, Array], number: Array) -> Array:
-      return draw(variables, Encoding(**unflatten_dict(found, sep="/")), number, canvas)
+  def draw_function(draw: Draw, canvas: int) -> Any:
+    def draw_encoding(encoding: dict[str, Array], number: Array) -> Array:
+      return draw(variables, Encoding(**unflatten_dict(encoding, sep="/")), number, canvas)
 
-    return drawn
+    return draw_encoding
 
   functions: Functions = {"encode": (encode, tuple(shapes))}
   if isinstance(spec, ImageSpec):
     for by, draw in system.draws.items():
-      functions[f"draw_{by}"] = drawer(draw, spec.canvas), (found, number)
+      functions[f"draw_{by}"] = draw_function(draw, spec.canvas), (encoding_shapes, number)
   return functions
 
 
-def flat(found: Encoding) -> dict[str, Array]:
-  """A dict of arrays; names below others have a slash, as `features/prior`."""
-  given = {name: value for name, value in vars(found).items() if value is not None}
-  arrays: Any = flatten_dict(given, sep="/")
+def flat(encoding: Encoding) -> dict[str, Array]:
+  """An encoding as a dict of arrays; nested names are joined by a slash, as `features/prior`."""
+  fields = {name: value for name, value in vars(encoding).items() if value is not None}
+  arrays: Any = flatten_dict(fields, sep="/")
   return arrays
 
 
 def export_functions(folder: pathlib.Path, model: "Model") -> None:
-  """Writes the files into a folder, made if need be."""
+  """Writes the files into a folder, which is created if it does not exist."""
   (batch_size,) = jax.export.symbolic_shape("b")
-  described = {}
+  signatures = {}
   for name, (function, shapes) in functions_of(model, batch_size).items():
     exported = jax.export.export(jax.jit(function), platforms=PLATFORMS)(*shapes)
     write_whole(folder / f"{name}{SUFFIX}", bytes(exported.serialize()))
     result = jax.eval_shape(function, *shapes)
-    described[name] = {"arguments": _described(shapes), "result": _described(result)}
-  named = {name: one.to_json() for name, one in model.clusters.items()}
-  content = {"functions": described, "class_names": list(model.class_names), "clusters": named}
+    signatures[name] = {"arguments": _type_names(shapes), "result": _type_names(result)}
+  clusters = {name: of_feature.to_json() for name, of_feature in model.clusters.items()}
+  content = {"functions": signatures, "class_names": list(model.class_names), "clusters": clusters}
   write_json(folder / "model.json", content)
 
 
-def _described(shapes: Any) -> Any:
+def _type_names(shapes: Any) -> Any:
   """Types and shapes, as `float32[b, 24]`."""
   return jax.tree.map(lambda leaf: f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]", shapes)

@@ -27,14 +27,14 @@ def load(
   seed: int | None = None,
   batch_size: int = 64,
 ) -> Model:
-  """Opens a trained model; its data set need not be there.
+  """Opens a trained model; it does not need its data set.
 
   Args:
     source: name of pretrained parameters, `digits` or `mnist`; or a folder: the workdir of a run,
-      or one that experiments/export.py wrote. A system of one's own is imported before.
-    step: of a workdir: `latest`, `best` (lowest held-out loss) or a number.
-    seed: of a workdir with several; None for the first.
-    batch_size: examples a pass.
+      or one that experiments/export.py wrote. Import a system of your own first.
+    step: checkpoint of a workdir: `latest`, `best` (lowest held-out loss) or a number.
+    seed: seed of a run with several seeds; None for the first.
+    batch_size: number of examples in a pass through the model.
 
   Raises:
     RunError: there is no such model, step or seed, or it cannot be read.
@@ -47,11 +47,13 @@ def load(
     settings = load_settings(folder, is_given=True)
     spec = _facts(folder, settings)[0]
     system = make_system(settings, spec)
-    by_seed, number, _ = restore(folder, step, settings, system, spec)
-    seed = next(iter(by_seed)) if seed is None else seed
-    if seed not in by_seed:
-      raise RunError(f"{folder} has the seeds {sorted(by_seed)}, not {seed}.")
-    return model_of(folder, settings, system, number, seed, by_seed[seed], batch_size=batch_size)
+    variables, step_number, _ = restore(folder, step, settings, system, spec)
+    seed = next(iter(variables)) if seed is None else seed
+    if seed not in variables:
+      raise RunError(f"{folder} has the seeds {sorted(variables)}, not {seed}.")
+    return model_of(
+      folder, settings, system, step_number, seed, variables[seed], batch_size=batch_size
+    )
 
 
 def model_of(
@@ -64,7 +66,7 @@ def model_of(
   *,
   batch_size: int = 64,
 ) -> Model:
-  """The model of a run that is open, with what its folder says of images and clusters."""
+  """The `Model` of an opened run; facts about images and the clusters come from its folder."""
   spec, class_names, inputs = _facts(folder, settings)
   return Model(
     settings=settings,
@@ -83,7 +85,7 @@ def model_of(
 def _facts(
   folder: pathlib.Path, settings: Settings
 ) -> tuple[Spec, tuple[str, ...], ImageInput | PointInput]:
-  """What the model is built from, the names of the labels, and what the model takes."""
+  """The spec that the model is built from, the class names, and the model's input."""
   if isinstance(settings.data, DataOptions):
     spec, class_names, side = read_image_facts(folder, settings.data)
     return spec, class_names, ImageInput(settings.data, spec.channels, side)
@@ -91,24 +93,27 @@ def _facts(
 
 
 def _folder(source: str | os.PathLike[str]) -> pathlib.Path:
-  """Where the model is; a pretrained name comes first."""
-  known = pretrained_names()
-  folder = PRETRAINED / source if str(source) in known else given_path(source)
+  """The folder of a model; the name of pretrained parameters takes precedence."""
+  names = pretrained_names()
+  folder = PRETRAINED / source if str(source) in names else given_path(source)
   if not (folder / "config.json").is_file():
     raise RunError(
-      f"there is no model {str(source)!r}: expected a folder with config.json, or one of {known}."
+      f"there is no model {str(source)!r}: expected a folder with config.json, or one of {names}."
     )
   return folder
 
 
 def _clusters(folder: pathlib.Path, step: int, seed: int) -> dict[str, Clusters]:
-  """Clusters of this step and seed; where several reports have them, the topmost one's, and of
-  these one on all examples, the first by name."""
+  """Clusters of this step and seed, by name of the features, the most accurate ones first.
+
+  If several reports have them, those of the topmost folder count; of several such folders, one on
+  all examples, and the first by name.
+  """
   reports = sorted(
     folder.glob(f"evaluation/**/{FILE}"),
     key=lambda path: (len(path.parts), "-max" in path.parent.name, path),
   )
   for path in [folder / FILE, *reports]:
-    if path.is_file() and (found := read_clusters(path, step, seed)):
-      return dict(sorted(found.items(), key=lambda item: -item[1].train_accuracy))
+    if path.is_file() and (clusters := read_clusters(path, step, seed)):
+      return dict(sorted(clusters.items(), key=lambda item: -item[1].train_accuracy))
   return {}

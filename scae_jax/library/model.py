@@ -1,4 +1,4 @@
-"""A trained model on examples of one's own: encode, draw, predict, export."""
+"""A trained model, applied to a user's own examples: encode, draw, predict, export."""
 
 import dataclasses
 import functools
@@ -23,28 +23,28 @@ from scae_jax.training.hosts import check_not_forked
 from scae_jax.training.run import make_system
 from scae_jax.typing import Array, Batch
 
-REFINEMENT_RATE = 0.01  # Adam's, falling to 0 under a cosine
+REFINEMENT_RATE = 0.01  # Adam's learning rate at first; it falls to 0 along a cosine
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
   """A trained model, as `scae_jax.load` opens it.
 
-  Examples pass in batches of one size, the last one filled up, so that one compiled program serves
-  any number of them.
+  Examples go through the model in batches of one size, and the last one is padded, so one compiled
+  program serves any number of examples.
 
   Attributes:
-    settings: of the run that trained it.
-    spec: canvas, channels and classes, or points.
-    class_names: what labels stand for; () of points.
-    clusters: of each kind of features, the most accurate on the training images first; {} where
-      `predict` needs none.
-    step: of the training.
-    seed: of the training.
-    batch_size: examples a pass.
-    system: the model and what it can say.
-    variables: of its module.
-    inputs: what it takes.
+    settings: settings of the run that trained it.
+    spec: canvas, channels and classes of its images, or the numbers of its points.
+    class_names: name of each label; () for a model of points.
+    clusters: k-means clusters by name of the features, the most accurate on the training images
+      first; {} if `predict` needs none.
+    step: training step of the parameters.
+    seed: seed of the training.
+    batch_size: number of examples in a pass through the model.
+    system: the module and its functions.
+    variables: parameters of the module, `{"params": ...}`.
+    inputs: checks examples and makes batches of them.
   """
 
   settings: Settings = dataclasses.field(repr=False)
@@ -62,7 +62,7 @@ class Model:
   )
 
   def __reduce__(self) -> tuple[Any, ...]:
-    """For `pickle` and `copy`: the fields without the system, which `rebuilt` makes anew."""
+    """For `pickle` and `copy`: all fields but the system, which `rebuilt` builds anew."""
     fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.init}
     del fields["system"]
     return rebuilt, ({**fields, "variables": jax.device_get(self.variables)},)
@@ -76,54 +76,56 @@ class Model:
     presence: Numbers | None = None,
     refine_steps: int = 0,
   ) -> Encoding:
-    """What the model finds in images, or in scenes of points.
+    """Encodes images or scenes of points: capsules, scores and features that the model infers.
 
     Args:
-      examples: images, uint8 or float in [0, 1], [n, h, w] or [n, h, w, c]; those smaller than the
-        canvas lie in its middle, on black. Of a model of points, coordinates [n, p, 2].
-      resize: whether images of another size, or of several in a list, are brought to that of the
-        training images: as `data.resize` brought these there, else stretched.
-      presence: of points, [n, p], 1 or 0; None: all are there.
-      refine_steps: of free-form inference, which moves each example's posterior uphill on its bound
-        (`evaluation.free_form`); for systems with posteriors.
+      examples: images, uint8 or float in [0, 1], [n, h, w] or [n, h, w, c]; smaller ones are
+        centred on the canvas, on black. For a model of points, coordinates [n, p, 2].
+      resize: whether to scale images of another size, or a list of images of several sizes, to that
+        of the training images: as `data.resize` says if it is set, otherwise by stretching.
+      presence: 1 or 0 for each point, [n, p]; None if all are present.
+      refine_steps: steps of free-form inference, which optimises each example's posterior for its
+        lower bound (`evaluation.free_form`); only for systems with posteriors.
 
     Returns:
-      Arrays of NumPy, one entry an example each.
+      NumPy arrays with one entry for each example.
 
     Raises:
-      ValueError: examples that the model does not take, or a system without posteriors.
+      ValueError: the model does not take these examples, or the system has no posteriors.
     """
     check_not_forked()
-    known = None if presence is None else np.asarray(presence)
-    arrays = self.inputs.check(examples, known, resize=resize)
+    point_presence = None if presence is None else np.asarray(presence)
+    arrays = self.inputs.check(examples, point_presence, resize=resize)
     if refine_steps < 0:
       raise ValueError(f"refine_steps must be 0 or more; it is {refine_steps}.")
-    find = self._refined(refine_steps) if refine_steps else self._compiled("find", self._find)
+    encoder = self._refined(refine_steps) if refine_steps else self._compiled("find", self._find)
 
     def run(chunk: dict[str, np.ndarray], start: int) -> Encoding:
-      return find(self.variables, self.inputs.place(chunk), start)
+      return encoder(self.variables, self.inputs.place(chunk), start)
 
-    found = self._in_batches(run, arrays)
-    if found.groups is not None:
-      found = found.replace(groups=found.groups[:, : np.shape(examples)[1]])
-    return found
+    encoding = self._in_batches(run, arrays)
+    if encoding.groups is not None:
+      encoding = encoding.replace(groups=encoding.groups[:, : np.shape(examples)[1]])
+    return encoding
 
   @single_precision
   def draw(self, found: Encoding, by: str = "", only: int | None = None) -> np.ndarray:
-    """Images from what was found, or from a changed copy: `found.replace(object_poses=...)`.
+    """Draws images from an encoding or a changed copy of it, `found.replace(object_poses=...)`.
 
     Args:
-      found: of `encode`. Drawn by objects, a part stands where its object says; which object it
-        belongs to, how it looks and its pose in object coordinates stay as they were found.
-      by: `objects` or `parts`, whose poses and presences are drawn; "" for `system.draws`' first.
-      only: number of one object or part that is drawn alone; None for all.
+      found: the encoding, from `encode`. Drawn by objects, each part stands at the pose that its
+        object predicts. Its object, its appearance and its pose relative to the object stay those
+        of the encoding.
+      by: `objects` or `parts`: the capsules whose poses and presences are drawn; "" for the first
+        of `system.draws`.
+      only: number of the one object or part to draw; None for all.
 
     Returns:
-      [n, canvas, canvas, c], in [0, 1].
+      Images [n, canvas, canvas, c] in [0, 1].
 
     Raises:
-      ValueError: the model draws no images or not by these, there is no such capsule, or arrays
-        that are not as `encode` gives them: of other shapes or lengths, or not finite.
+      ValueError: the model draws no images, or not by these capsules; there is no capsule of this
+        number; or an array of the encoding has another shape or length or is not finite.
     """
     check_not_forked()
     draws = self.system.draws
@@ -132,21 +134,21 @@ class Model:
     by = by or next(iter(draws))
     if by not in draws:
       raise ValueError(f"by must be one of {', '.join(draws)}; it is {by!r}.")
-    found = self._as_found(found)
-    presence = found.object_presence if by == "objects" else found.part_presence
+    encoding = self._checked(found)
+    presence = encoding.object_presence if by == "objects" else encoding.part_presence
     count = 0 if presence is None else np.shape(presence)[1]
     if only is not None and only not in range(count):
       raise ValueError(f"only must be from 0 to {count - 1}, one of the {by}; it is {only}.")
     number = jnp.int32(-1 if only is None else only)
-    assert isinstance(self.spec, ImageSpec)  # of all that draw
+    assert isinstance(self.spec, ImageSpec)  # only models of images draw
     canvas = self.spec.canvas
 
-    def one(variables: Any, found: Encoding, number: Array) -> Array:
-      return draws[by](variables, found, number, canvas)
+    def draw_batch(variables: Any, encoding: Encoding, number: Array) -> Array:
+      return draws[by](variables, encoding, number, canvas)
 
-    program = self._compiled(f"draw by {by}", one)
+    program = self._compiled(f"draw by {by}", draw_batch)
     return self._in_batches(
-      lambda chunk, _: program(self.variables, jax.tree.map(jnp.asarray, chunk), number), found
+      lambda chunk, _: program(self.variables, jax.tree.map(jnp.asarray, chunk), number), encoding
     )
 
   def predict(
@@ -157,59 +159,59 @@ class Model:
     resize: bool = False,
     presence: Numbers | None = None,
   ) -> np.ndarray:
-    """Labels, int32 [n]: numbers into `class_names`.
+    """Predicts labels, int32 [n], which are indices of `class_names`.
 
-    A system that is trained with labels answers by itself, of two overlaid images with two labels,
-    [n, 2]. One of points gives groups [n, p]. Any other is named by clusters of its training
-    images: k-means of `Encoding.features`, each cluster named by the label that most examples
-    have, one label a cluster; the accuracy is LIN-MATCH.
+    A system that is trained with labels predicts them directly; for two overlaid images two labels,
+    [n, 2]. A system of points predicts the group of each point, [n, p]. Any other system uses the
+    k-means clusters of its training images' `Encoding.features`: clusters and labels are matched
+    one to one so that most examples agree, and the accuracy is LIN-MATCH.
 
     Args:
-      examples: as of `encode`.
-      by: which features' clusters; "" for those that name the training images best, `clusters`'
-        first.
-      resize: as of `encode`.
-      presence: likewise.
+      examples: as in `encode`.
+      by: name of the features whose clusters are used; "" for the first of `clusters`, which are
+        the most accurate on the training images.
+      resize: as in `encode`.
+      presence: as in `encode`.
 
     Raises:
-      ValueError: as of `encode`; or there are no such clusters.
+      ValueError: as in `encode`, or there are no such clusters.
     """
     if by and by not in self.clusters:
       raise ValueError(f"by must be one of {list(self.clusters)}; it is {by!r}.")
-    found = self.encode(examples, resize=resize, presence=presence)
-    if found.groups is not None:
-      return np.asarray(found.groups)
-    if found.scores is not None:
+    encoding = self.encode(examples, resize=resize, presence=presence)
+    if encoding.groups is not None:
+      return np.asarray(encoding.groups)
+    if encoding.scores is not None:
       count = self.spec.num_labels if isinstance(self.spec, ImageSpec) else 1
-      answers = np.argsort(-np.asarray(found.scores), axis=1, kind="stable").astype(np.int32)
-      return answers[:, 0] if count == 1 else answers[:, :count]
+      ranked = np.argsort(-np.asarray(encoding.scores), axis=1, kind="stable").astype(np.int32)
+      return ranked[:, 0] if count == 1 else ranked[:, :count]
     if not self.clusters:
-      raise ValueError("no clusters were named for this model; evaluate its run with evaluate.py.")
+      raise ValueError("this model has no clusters yet; evaluate its run with evaluate.py.")
     by = by or next(iter(self.clusters))
-    return self.clusters[by].predict(np.asarray(found.features[by]))
+    return self.clusters[by].predict(np.asarray(encoding.features[by]))
 
   @single_precision
   def export(self, folder: str | os.PathLike[str]) -> None:
-    """Writes `encode` and `draw` as StableHLO that needs JAX alone; see `library.export`."""
+    """Writes `encode` and `draw` as StableHLO, which JAX alone runs; see `library.export`."""
     check_not_forked()
     export_functions(given_path(folder), self)
 
   @functools.cached_property
-  def _found_shapes(self) -> Encoding:
-    """Shapes of what `encode` finds in a batch."""
+  def _encoding_shapes(self) -> Encoding:
+    """Shapes of the encoding of a batch."""
     blank = self.spec.blank_batch(self.batch_size)
     return jax.eval_shape(self.system.encode, self.variables, blank)
 
-  def _as_found(self, found: Encoding) -> Encoding:
-    """The arrays on the host; ValueError unless their shapes are as `encode` gives them."""
-    paths, expected = zip(*jax.tree.leaves_with_path(self._found_shapes), strict=True)
-    given = dict(jax.tree.leaves_with_path(found, is_leaf=lambda x: isinstance(x, list)))
-    if set(given) != set(paths):
-      raise ValueError("found must be of this model's encode, or a changed copy of it.")
+  def _checked(self, encoding: Encoding) -> Encoding:
+    """The encoding as NumPy arrays; ValueError unless it has the fields and shapes of `encode`'s."""
+    paths, expected = zip(*jax.tree.leaves_with_path(self._encoding_shapes), strict=True)
+    leaves = dict(jax.tree.leaves_with_path(encoding, is_leaf=lambda x: isinstance(x, list)))
+    if set(leaves) != set(paths):
+      raise ValueError("found must be an encoding by this model, or a changed copy of one.")
     arrays = []
     for path, shape in zip(paths, expected, strict=True):
-      name, array = jax.tree_util.keystr(path, simple=True, separator="."), np.asarray(given[path])
-      if jnp.issubdtype(shape.dtype, jnp.floating):  # for whole numbers too
+      name, array = jax.tree_util.keystr(path, simple=True, separator="."), np.asarray(leaves[path])
+      if jnp.issubdtype(shape.dtype, jnp.floating):  # the user may have given whole numbers
         array = array.astype(np.float32)
       if array.ndim == 0 or array.shape[1:] != shape.shape[1:]:
         sizes = ", ".join(["n", *map(str, shape.shape[1:])])
@@ -217,15 +219,18 @@ class Model:
       if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite.")
       arrays.append(array)
-    return jax.tree.unflatten(jax.tree.structure(self._found_shapes), arrays)
+    return jax.tree.unflatten(jax.tree.structure(self._encoding_shapes), arrays)
 
   def _find(self, variables: Any, batch: Batch, start: Array) -> Encoding:
-    """The program of `encode`; labels of the batch are blank."""
+    """The program of `encode`; the batch gets blank labels."""
     blank = self.spec.blank_batch(self.batch_size)
     return self.system.encode(variables, {**blank, **batch})
 
   def _refined(self, steps: int) -> Callable[..., Encoding]:
-    """The program of `encode` with free-form inference; an example's noise is by its number."""
+    """The program of `encode` with free-form inference.
+
+    `start` is the number of the batch's first example; an example's noise depends on its number.
+    """
     free_form = self.system.free_form
     if free_form is None:
       raise ValueError(
@@ -244,27 +249,27 @@ class Model:
     return self._compiled(f"refine {steps}", refine)
 
   def _compiled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, compiled once; the first of a name is kept."""
+    """The function under jit; the first function of a name is kept and reused."""
     return self._programs.setdefault(name, jax.jit(function))
 
   def _in_batches(self, run: Callable[[Any, int], Any], arrays: Any) -> Any:
-    """Applies `run` to a tree of arrays [n, ...] in batches of one size; joins the results."""
+    """Applies `run(batch, start)` to a tree of arrays [n, ...] in batches; joins the results."""
     lengths = {len(leaf) for leaf in jax.tree.leaves(arrays)}
     if len(lengths) != 1:
       raise ValueError(f"expected arrays of one length, got {sorted(lengths)} examples.")
     count, size = lengths.pop(), self.batch_size
 
-    def filled(leaf: np.ndarray, start: int) -> np.ndarray:
+    def padded_batch(leaf: np.ndarray, start: int) -> np.ndarray:
       rows = leaf[start : start + size]
       return np.pad(rows, ((0, size - len(rows)), *((0, 0),) * (leaf.ndim - 1)))
 
-    parts = [
-      run(jax.tree.map(lambda leaf, start=start: filled(leaf, start), arrays), start)
+    results = [
+      run(jax.tree.map(lambda leaf, start=start: padded_batch(leaf, start), arrays), start)
       for start in range(0, max(count, 1), size)
     ]
-    return jax.tree.map(lambda *of: np.concatenate(of)[:count], *jax.device_get(parts))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *jax.device_get(results))
 
 
 def rebuilt(fields: dict[str, Any]) -> Model:
-  """The model of these fields, all but `system`."""
+  """The model with these fields and a newly built system."""
   return Model(system=make_system(fields["settings"], fields["spec"]), **fields)
