@@ -10,7 +10,7 @@ import numpy as np
 
 from configs import digits
 from scae_jax.models import capsnet, ccae, cnn, matrix_capsules, probabilistic
-from scae_jax.models.scae import scae
+from scae_jax.models import scae
 from scae_jax.models.system import ImageSpec, PointSpec
 
 PARTS, OBJECTS, CANVAS, TEMPLATE, FEATURES, CLASSES, BATCH = 3, 4, 12, 5, 4, 6, 3
