@@ -1,10 +1,10 @@
-"""Experiments: one file each, whose `get_config` returns the whole configuration."""
+"""Configs: one file for each experiment; its `get_config` returns the whole config."""
 
 from ml_collections import ConfigDict
 
 
 def preset(config: ConfigDict, presets: dict[str, dict[str, object]], name: str) -> ConfigDict:
-  """The config with the changes of a preset; "" is the first, ValueError of an unknown one."""
+  """Applies a preset to the config, in place; "" is the first. ValueError if it is unknown."""
   name = name or next(iter(presets))
   if name not in presets:
     raise ValueError(f"no preset {name!r}; expected one of {', '.join(presets)}")

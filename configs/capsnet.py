@@ -5,14 +5,14 @@
 
 `paper` is the published network on MNIST, 8,215,568 parameters, for a GPU: Adam at 1e-3, decaying
 by 0.96 every 2,000 steps, batches of 128, shifts of up to 2 pixels. `release` weights the margin
-loss as the authors' code does: half of it, averaged over classes and not summed. That code's
-routing biases are left out. `expanded` sees MNIST on 40x40 pixels, shifted by up to 6, to be scored
-with `evaluate.py --dataset=affnist` and, shifted like the training images,
-`translated_mnist:-6..6`; its own test digits are centred. `multi_mnist` overlays two digits on
-36x36 pixels, each shifted by up to 4. It is scored on one pair for each test digit; the paper makes
-a thousand. Its rate falls ten times as slowly, as the paper's does there. `cifar10` has colour,
-crops of 24x24 and 64 types of primary capsules. It is one model, without a class for none of the
-above; the paper has that class and seven models.
+loss as the authors' code does: half of it, and the mean over classes instead of the sum. The
+routing biases of that code are left out. `expanded` trains on MNIST in 40x40 pixels, shifted by up
+to 6. It is scored with `evaluate.py --dataset=affnist` and, on digits shifted like the training
+images, with `--dataset=translated_mnist:-6..6`; its own test digits are centred. `multi_mnist`
+overlays two digits on 36x36 pixels, each shifted by up to 4. It is scored on one pair for each test
+digit; the paper has a thousand. As in the paper, its learning rate decays ten times as slowly.
+`cifar10` has colour, crops of 24x24 and 64 types of primary capsules. It is one model without a
+class for "none of the above"; the paper has that class and an ensemble of seven models.
 
 `small` is for two CPU cores, MNIST with a quarter of the channels and of the types: ten minutes on
 an Intel Xeon, 99.26 % of the test digits, seed 0. `digits` is the same on the embedded digits with
@@ -76,25 +76,25 @@ PRESETS = {
 
 
 def get_config(preset: str = "") -> ConfigDict:
-  """The config of a preset; ValueError of an unknown one."""
-  # Keys of the sections that are not listed here are explained in configs/digits.py.
+  """The config of a preset; ValueError if it is unknown."""
+  # configs/digits.py explains the keys that are not set here.
   config = digits.shared_sections("capsnet")
 
   config.model = ConfigDict()
   config.model.conv_width = 256  # channels of the first convolution
-  config.model.conv_kernel = 9  # its side, pixels
+  config.model.conv_kernel = 9  # side of its kernel, pixels
   config.model.primary_types = 32  # primary capsules at each position
-  config.model.primary_features = 8  # numbers of each
-  config.model.primary_kernel = 9  # side of their convolution
-  config.model.primary_stride = 2  # of their convolution
+  config.model.primary_features = 8  # numbers of a primary capsule
+  config.model.primary_kernel = 9  # side of their kernel, pixels
+  config.model.primary_stride = 2  # stride of their convolution
   config.model.class_features = 16  # numbers of a class capsule
   config.model.routing_iterations = 3
-  config.model.routing_gradient = "all"  # through all iterations, or the last
+  config.model.routing_gradient = "all"  # gradients through all iterations, or only the last
   config.model.decoder_widths = (512, 1024)  # hidden units
 
   config.loss = ConfigDict()
-  config.loss.present_margin = 0.9  # a present class's capsule should be as long as that
-  config.loss.absent_margin = 0.1  # and an absent one's not longer than that
+  config.loss.present_margin = 0.9  # least length of the capsule of a present class
+  config.loss.absent_margin = 0.1  # largest length of the capsule of an absent class
   config.loss.absent_weight = 0.5  # of absent classes
   weights = config.loss.weights = ConfigDict()
   weights.margin = 1.0  # summed over classes

@@ -2,14 +2,14 @@
 
     python train.py --config=configs/cnn.py:lenet5 --config.data.dir=$TFDS_DATA_DIR
 
-`lenet5` is LeNet-5 on MNIST as the article of experiments/viewpoint.py trains it: Adam at
+`lenet5` is LeNet-5 on MNIST as in the article that experiments/viewpoint.py reproduces: Adam at
 1e-4, batches of 8, shifts of up to 2 pixels, ten epochs. 1.3 minutes of steps on two cores of an
-Intel Xeon; 98.69 % (sd 0.10) of the test digits, and 72.3 of those turned by 35 degrees, seeds 0, 1
-and 2 (results/supervised, 2026-11-22). `baseline` is the convolutional network that CapsNet was
-compared with, 35,445,522 parameters, for a GPU; the paper trains it with Adam on images shifted by
-up to 2 pixels, and the rest is as in configs/capsnet.py. `small` is the baseline with an eighth of
-the channels and of the hidden units, 554,883 parameters, and two epochs long, for two CPU cores; it
-has not been trained yet. `digits` is LeNet-5 on the embedded digits.
+Intel Xeon; 98.69 % (sd 0.10) of the test digits, and 72.3 % of those rotated by 35 degrees, seeds
+0, 1 and 2 (results/supervised, 2026-11-22). `baseline` is the convolutional network that CapsNet was
+compared with, 35,445,522 parameters, for a GPU; the paper trains it with Adam on images shifted
+by up to 2 pixels, and the rest is as in configs/capsnet.py. `small` is the baseline with an eighth of
+the channels and of the hidden units, 554,883 parameters, for two epochs on two CPU cores; it has not
+been trained yet. `digits` is LeNet-5 on the embedded digits.
 """
 
 from ml_collections import ConfigDict
@@ -52,17 +52,17 @@ PRESETS = {"lenet5": {}, "baseline": BASELINE, "small": BASELINE | SMALL, "digit
 
 
 def get_config(preset: str = "") -> ConfigDict:
-  """The config of a preset; ValueError of an unknown one."""
-  # Keys of the sections that are not listed here are explained in configs/digits.py.
+  """The config of a preset; ValueError if it is unknown."""
+  # configs/digits.py explains the keys that are not set here.
   config = digits.shared_sections("cnn")
 
   config.model = ConfigDict()
   config.model.widths = (6, 16)  # channels of the convolutions
-  config.model.kernel = 5  # pixels
+  config.model.kernel = 5  # side of all kernels, pixels
   config.model.padding = "valid"  # valid or same
-  config.model.pool = 2  # side of the squares that are averaged, pixels; 1 is none
+  config.model.pool = 2  # side of the squares that are averaged, pixels; 1 is no pooling
   config.model.hidden = (120, 84)  # units of the dense layers but the last
-  config.model.dropout = 0.0  # share of the last hidden units
+  config.model.dropout = 0.0  # share of the last hidden units that training drops
 
   config.loss = ConfigDict()
   config.loss.weights = ConfigDict()

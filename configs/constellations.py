@@ -2,12 +2,12 @@
 
     python train.py --config=configs/constellations.py
 
-`paper` is what the paper says: a set transformer of 4 layers and 128 features, deformations, noise
-on presences, prior sparsity of weight 1, 300,000 steps of 32 scenes at 1e-4. `mlp` is its baseline
-in the size of `modern`: an MLP outputs the votes, without poses, each with a standard deviation of
-its own.
+`paper` follows the paper: a set transformer of 4 layers and 128 features, deformations, noise
+on presences, prior sparsity of weight 1, 300,000 steps of 32 scenes at 1e-4. `mlp` is the paper's
+baseline in the size of `modern`: an MLP outputs votes without poses, each with its own standard
+deviation.
 
-`modern` is for two CPU cores. What differs from the paper: a set transformer of 3 layers and 64
+`modern` is for two CPU cores. Differences from the paper: a set transformer of 3 layers and 64
 features, Adam at 1e-3 under a cosine, batches of 64, no noise on presences, no prior sparsity, one
 scale of votes for all.
 
@@ -19,10 +19,10 @@ with true presence, no jitter, 10,000 test scenes, seeds 0, 1 and 2: 96.7, 97.0 
 scene among more capsules than it needs: 97.9, 97.7 and 97.6 % in 13 to 17 minutes of one core of an
 AMD EPYC (2026-11-26).
 
-Tried before with a throw-away loop, one seed: rigid patterns (`deformations` off) are worse, and no
-capsule becomes a triangle. With a presence loss of weight 1 instead of 10, capsules split patterns
-more. With scales of votes that depend on the scene, the third capsule takes what is left over, and
-40,000 steps end at 89.2 %.
+In earlier experiments, one seed each, rigid patterns (`deformations` off) were worse: no capsule
+became a triangle. With a presence loss of weight 1 instead of 10, capsules split patterns more
+often. With scales of votes that depend on the scene, the third capsule took the remaining points;
+40,000 steps reached 89.2 %.
 """
 
 from ml_collections import ConfigDict
@@ -64,13 +64,13 @@ PRESETS = {"modern": {}, "long": LONG, "paper": PAPER, "mlp": MLP}
 
 
 def get_config(preset: str = "") -> ConfigDict:
-  """The config of a preset; ValueError of an unknown one."""
-  # Keys of the sections that are not listed here are explained in configs/digits.py.
+  """The config of a preset; ValueError if it is unknown."""
+  # configs/digits.py explains the keys that are not set here.
   config = digits.shared_sections("ccae")
 
   config.model = ConfigDict()
   config.model.num_objects = 3  # k
-  config.model.num_votes = 4  # v, of a capsule; the points of the largest pattern
+  config.model.num_votes = 4  # v, of a capsule; at least the points of the largest pattern
   config.model.decoder = "capsules"  # capsules, or mlp: votes from a plain MLP
   config.model.vote_scale = 0.05  # factor of the votes' standard deviations
 
@@ -84,25 +84,25 @@ def get_config(preset: str = "") -> ConfigDict:
   encoder.mask = "log_presence"  # log_presence, hard or none
   encoder.norm_epsilon = 1e-6  # added to the variance in layer norm
 
-  votes = config.model.object_decoder = ConfigDict()  # of decoder capsules
+  votes = config.model.object_decoder = ConfigDict()  # used by the decoder `capsules`
   votes.hidden = 128  # width of the hidden layers
   votes.capsule_features = 32  # width between a capsule's two MLPs
   votes.presence_noise = 0.0  # width of the uniform noise on logits
   votes.noise_in_evaluation = False
   votes.similarity = True  # similarity transforms instead of affine ones
-  votes.deformations = True  # object-part transforms may depend on the example
+  votes.deformations = True  # object-part relations have a dynamic part
   votes.learn_vote_scale = False  # otherwise 1, times model.vote_scale
 
-  baseline = config.model.mlp_decoder = ConfigDict()  # of decoder mlp
+  baseline = config.model.mlp_decoder = ConfigDict()  # used by the decoder `mlp`
   baseline.widths = (128, 128)  # hidden layers
   baseline.presence_noise = 0.0  # width of the uniform noise on logits
   baseline.learn_vote_scale = False  # otherwise 1, times model.vote_scale
 
   config.loss = ConfigDict()
   config.loss.prior = "l2"  # sparsity of presences: l2, entropy or kl
-  config.loss.prior_within_constant = 0.0  # capsules on a scene; 0 is K / C
+  config.loss.prior_within_constant = 0.0  # capsules present in a scene; 0 is K / C
   config.loss.posterior = "entropy"  # sparsity of the posterior mass
-  config.loss.unbiased_between = False  # of all examples rather than of a batch
+  config.loss.unbiased_between = False  # correct between terms for the variance of a batch
   weights = config.loss.weights = ConfigDict()
   weights.points = 1.0  # -log-likelihood of the points
   weights.presence = 10.0  # whether a capsule that won points won two
@@ -123,7 +123,7 @@ def get_config(preset: str = "") -> ConfigDict:
   config.data.max_scale = 4.0
   config.data.field = 24.0  # side of the square in which the middles of patterns lie
   config.data.jitter = 0.0  # standard deviation of each coordinate, in the same units
-  config.data.num_points = 0  # slots of a scene; 0 is as many as the patterns have points
+  config.data.num_points = 0  # slots of a scene; 0 is the number of points of all patterns
 
   config.train.num_steps = 20_000
   config.train.batch_size = 64

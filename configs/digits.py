@@ -11,15 +11,15 @@ five seeds: 95.2 % by posterior mass and 95.0 % by prior presences; after the fi
 
 What differs from the paper:
 - Everything is smaller; Adam under a cosine instead of RMSProp.
-- Deformations of objects cost 30 times as much. If part-object relations bend freely, one object
-  explains every digit. If they are stiff, different digits soon need different objects.
-- Prior sparsity costs 10 within and 2 between examples instead of 1, posterior sparsity between
-  examples 30 instead of 10.
-- Posterior sparsity within an example comes and goes: 5 at first, so that parts form before objects
-  commit to them, 30 by step 8,000, 2 from step 10,000 on. If it stays at 30, every part belongs to
-  one object for certain, and a digit has one object for each way of writing it; k-means splits some
-  digits and merges others. At 2 the objects of a digit share it. `views` keeps it at 30 until
-  objects are pure, and then lowers it to 0.
+- The weight of deformations is 30 times as large. If object-part relations deform freely, one
+  object explains every digit. If they are stiff, different digits soon need different objects.
+- The weights of prior sparsity are 10 within and 2 between examples instead of 1; that of posterior
+  sparsity between examples is 30 instead of 10.
+- The weight of posterior sparsity within an example has a schedule: 5 at first, so that parts form
+  before objects commit to them; 30 by step 8,000; 2 from step 10,000 on. If it stays at 30, each
+  part belongs to one object with certainty, and a digit has one object for each way of writing it;
+  k-means splits some digits and merges others. At 2 the objects of a digit share it. `views` keeps
+  it at 30 until each object belongs to one digit, then lowers it to 0.
 - Mixing weights of the part mixture are not normalised, as in the authors' release.
 """
 
@@ -47,7 +47,7 @@ PRESETS = {"modern": {}, "views": VIEWS}
 
 
 def shared_sections(system: str) -> ConfigDict:
-  """A config of another system with the sections that all have, as `get_config` sets them."""
+  """A config for a system, with the sections that all systems share as `get_config` sets them."""
   digits, config = get_config(), ConfigDict()
   config.system = system
   for section in ("data", "train", "optimizer", "evaluation"):
@@ -56,7 +56,7 @@ def shared_sections(system: str) -> ConfigDict:
 
 
 def get_config(preset: str = "") -> ConfigDict:
-  """The config of `PRESET` or `PRESET,ablation=NAME`; ValueError of an unknown one."""
+  """The config of `PRESET` or `PRESET,ablation=NAME`; ValueError if either is unknown."""
   preset, names = ablations.split(preset)
   config = ConfigDict()
   config.system = "scae"
@@ -68,8 +68,8 @@ def get_config(preset: str = "") -> ConfigDict:
   config.model.reconstruction_vote = "encoder"  # encoder, soft or hard
   config.model.reconstruction_presence = "encoder"  # encoder, soft or hard
   config.model.normalize_mixing = False  # of the part mixture
-  config.model.stop_gradients = "parts"  # of the object half: none, parts (not features), all
-  config.model.feature_gradient = ()  # factor of the objects' gradient: ((step, factor), ...)
+  config.model.stop_gradients = "parts"  # from OCAE to PCAE: none, parts (not features), all
+  config.model.feature_gradient = ()  # factor of that gradient: ((step, factor), ...)
   config.model.compute_dtype = "float32"  # of CNN and set transformer; or bfloat16
 
   encoder = config.model.part_encoder = ConfigDict()
@@ -88,7 +88,7 @@ def get_config(preset: str = "") -> ConfigDict:
   decoder.mixing = "alpha"  # alpha or coupled
   decoder.colour = True
   decoder.pixel_scale = 1.0  # standard deviation
-  decoder.likelihood_stride = 1  # in training, of every n-th pixel in both directions
+  decoder.likelihood_stride = 1  # n: training sums every n-th pixel in both directions
 
   objects = config.model.object_encoder = ConfigDict()
   objects.kind = "set_transformer"  # set_transformer or mlp
@@ -106,14 +106,14 @@ def get_config(preset: str = "") -> ConfigDict:
   votes.presence_noise = 4.0  # width of the uniform noise on logits
   votes.noise_in_evaluation = False
   votes.similarity = False  # similarity transforms instead of affine ones
-  votes.deformations = True  # object-part transforms may depend on the example
+  votes.deformations = True  # object-part relations have a dynamic part
   votes.learn_vote_scale = True  # otherwise 1
 
   config.loss = ConfigDict()
   config.loss.prior = "l2"  # sparsity of presences: l2, entropy or kl
-  config.loss.prior_within_constant = 0.0  # capsules on an example; 0 is K / C
+  config.loss.prior_within_constant = 0.0  # capsules present in an example; 0 is K / C
   config.loss.posterior = "entropy"  # sparsity of the posterior mass
-  config.loss.unbiased_between = False  # of all examples rather than of a batch
+  config.loss.unbiased_between = False  # correct between terms for the variance of a batch
   weights = config.loss.weights = ConfigDict()
   weights.image = 1.0  # -log-likelihood of the pixels
   weights.parts = 1.0  # -log-likelihood of the part poses
@@ -121,7 +121,7 @@ def get_config(preset: str = "") -> ConfigDict:
   weights.prior_between = 2.0  # and over the batch
   weights.posterior_within = 2.0  # sparsity of the posterior mass, in an example
   weights.posterior_between = 30.0  # and over the batch
-  weights.dynamic = 300.0  # deformations of objects
+  weights.dynamic = 300.0  # dynamic object-part relations (deformations)
   weights.views = 0.0  # divergence of the posterior mass of an image's two views
   weights.prior_probe = 1.0  # cross-entropies of the two linear probes
   weights.posterior_probe = 1.0
@@ -134,11 +134,11 @@ def get_config(preset: str = "") -> ConfigDict:
   config.data.name = "digits"
   config.data.dir = ""  # "" is the source's default
   config.data.cache_dir = ""  # "" is ~/.cache/scae_jax
-  config.data.affnist_dir = ""  # official .mat files to score on; "" draws the like from MNIST
+  config.data.affnist_dir = ""  # official .mat files; "" generates similar images from MNIST
   config.data.resize = 0  # pixels: every image becomes a square of this side; 0 is off
   config.data.resize_fill = "crop"  # of images that are not square: crop the middle, or pad
   config.data.channels = 0  # 1 is grey, 3 RGB; 0 is what the images have
-  config.data.num_validation = 0  # held out of training; 0 judges on the test split
+  config.data.num_validation = 0  # training images to hold out; 0 holds out the test split
   config.data.canvas = 20  # pixels
   config.data.max_shift = 2  # pixels
   config.data.max_rotation = 0.0  # degrees in either direction, in training; 0 is off
@@ -160,12 +160,12 @@ def get_config(preset: str = "") -> ConfigDict:
   config.train.log_every = 500  # steps
   config.train.eval_every = 1_000  # steps between held-out losses
   config.train.checkpoint_every = 1_000  # steps
-  config.train.keep_checkpoints = 2  # number of the latest ones, beside the best
+  config.train.keep_checkpoints = 2  # number of latest checkpoints, beside the best
   config.train.tensorboard = False
   config.train.compilation_cache = ""  # folder; "" is the default one, "off" is none
   config.train.start_from = ""  # workdir or folder of pretrained parameters; "" is off
-  config.train.start_modules = ()  # to take from there, such as part_encoder; () is all
-  config.train.start_step = 0  # step that those parameters are of, where their run goes on
+  config.train.start_modules = ()  # modules to start from it, such as part_encoder; () is all
+  config.train.start_step = 0  # step of these parameters, from which training continues
   config.train.revive_idle = ()  # steps before which idle objects become copies of busy ones
 
   config.optimizer = ConfigDict()
@@ -175,7 +175,7 @@ def get_config(preset: str = "") -> ConfigDict:
   config.optimizer.warmup_steps = 0
   config.optimizer.decay_steps = 0  # 0: a cosine ends at train.num_steps
   config.optimizer.decay_rate = 0.85  # exponential
-  config.optimizer.end_factor = 0.0  # the least share of the learning rate
+  config.optimizer.end_factor = 0.0  # final share of the learning rate
   config.optimizer.momentum = 0.9  # rmsprop
   config.optimizer.decay = 0.9  # rmsprop, of the mean square
   config.optimizer.b1 = 0.9  # adam
@@ -185,6 +185,6 @@ def get_config(preset: str = "") -> ConfigDict:
   config.optimizer.weight_decay = 0.0  # L2, in the gradient; 0 is off
 
   config.evaluation = ConfigDict()
-  config.evaluation.batch_size = 256  # examples a pass
+  config.evaluation.batch_size = 256
   config.evaluation.max_examples = 0  # 0 is all
   return ablations.apply(configs.preset(config, PRESETS, preset), names)

@@ -3,27 +3,26 @@
 
     python train.py --config=configs/mnist.py:official
 
-`official` is what the authors' release runs, its quirks included: a learning rate that never
-decays, noise on presences in evaluation too, mixing weights of the part mixture that are not
-normalised, a hard mask in attention. 3,540,823 parameters; published with 300,000 steps at batch
-128. Two of its habits are left out: k-means is not refitted on the test split, and test images are
-not shifted at random.
+`official` is the authors' release with its peculiarities: a constant learning rate, noise on
+presences in evaluation too, mixing weights of the part mixture that are not normalised, a hard mask
+in attention. 3,540,823 parameters; published with 300,000 steps at batch 128. Two differences:
+k-means is not refitted on the test split, and test images are not shifted at random.
 
-`official_fast` is `official` with a learning rate of 1e-4, which falls along a cosine to 0, in
-120,000 steps: the same course in two fifths of the images, some 15 hours of one core of a CPU. It
-holds 5,000 training digits out.
+`official_fast` is `official` with a learning rate of 1e-4 that falls along a cosine to 0 in 120,000
+steps: similar training with two fifths of the images, some 15 hours of one core of a CPU. It holds
+out 5,000 training digits.
 
-`paper` is what the paper says: 24 parts and objects, sparsity weights 10 and 1, a learning rate
+`paper` follows the paper: 24 parts and objects, sparsity weights 10 and 1, a learning rate
 that decays, a mask proportional to presence. 2,420,351 parameters.
 
 `modern` is the recipe of configs/digits.py at a size that two CPU cores can train: stiff
-part-object relations, sparsity that comes and goes, Adam. Deformations cost nothing in the first
-steps, so that no part is pushed into a corner. Idle objects become copies of busy ones. No gradient
-of the objects reaches the parts after step 38,000. `views` continues its run with two views of each
-image, and lets that gradient reach the parts again until step 32,000: LIN-MATCH 98.0 %, mean of
-three seeds (results/mnist). `views_40` continues from there on the published canvas, with shifts of
-up to 6 pixels, for affNIST's maps. `quick` and `quick_views` are the first two runs in 30 percent
-of their steps: 97.1 %, three seeds. `quick` stops a quarter of the way down its cosine.
+object-part relations, sparsity with a schedule, Adam. Deformations have no weight in the first
+steps, so that no part is pushed into a corner. Idle objects become copies of busy ones. After step
+38,000 no gradient from the objects reaches the parts. `views` continues this run with two views of
+each image; that gradient reaches the parts again until step 32,000: LIN-MATCH 98.0 %, mean of three
+seeds (results/mnist). `views_40` continues from there on the published canvas, with shifts of up to
+6 pixels, for affNIST's transformations. `quick` and `quick_views` are the first two runs in 30
+percent of their steps: 97.1 %, three seeds. `quick` ends after a quarter of its cosine.
 
 `official` and `paper` have not been trained to their end with this code. 121,500 steps of
 `official`, seven minutes of an H100, are in results/mnist.
@@ -155,7 +154,7 @@ PRESETS = {
 
 
 def get_config(preset: str = "") -> ConfigDict:
-  """The config of `PRESET` or `PRESET,ablation=NAME`; ValueError of an unknown one."""
+  """The config of `PRESET` or `PRESET,ablation=NAME`; ValueError if either is unknown."""
   preset, names = ablations.split(preset)
   config = digits.get_config()
   config.data.name = "mnist"

@@ -32,27 +32,28 @@ VARIATIONAL = {
 }
 # Images drawn from a known model by experiments/recovery.py.
 RECOVERY = {
-  # Twice the parts and one object more than drew the images: those that are not needed are off.
+  # Twice as many parts and one object more than in the true model: unneeded capsules are off.
   "model.capsules": (12, 4),
   "model.off_poses": "summed_out",
   "model.generative.pixel_scale": 0.1,
-  # As the images were drawn. A prior below leaves objects that are there at a presence below 0.5:
-  # relaxed, it is enough to be chosen before the dummy.
+  # That of the true model. With a smaller prior, present objects have presences below 0.5: relaxed,
+  # these suffice to win over the dummy.
   "model.generative.top_presence": 0.5,
   "model.object_inference.num_layers": 1,
-  # Rising from the start: after thousands of steps without a gradient, Adam's first ones would be
-  # several times as long as the learning rate, which leaves the set transformer saturated for good.
+  # Rises from the start: after thousands of steps without a gradient, Adam's first steps would be
+  # several times as large as the learning rate and saturate the set transformer permanently.
   "loss.schedule.latents": ((0, 0.0), (3_000, 1.0)),
-  # Until the parts are good, no object wins one; then one choice after another is made. At a
-  # temperature of 1 from the start, one object wins all parts.
+  # At a high temperature no object wins a part; as it falls, choices are made one after another.
+  # With a temperature of 1 from the start, one object wins all parts.
   "loss.choice_temperature": ((0, 4.0), (6_000, 4.0), (12_000, 1.0)),
   "data.name": "folder",
   "data.dir": "runs/recovery-scenes",
   "data.max_shift": 0,
   "train.num_steps": 14_000,
 }
-# The same once more from the parts that it has learnt: objects melt, and choose again where those
-# that are off cannot be chosen. From the start, this leaves parts that draw worse.
+# Continues `recovery` with its parts: choices are annealed again, now with presences above the
+# parts that are close to 0 or 1, so that objects that are off are not chosen. Used from the start, this
+# leads to worse parts.
 ANNEALED = RECOVERY | {
   "model.generative.upper_temperature": 0.25,
   "loss.schedule.latents": (),
@@ -86,8 +87,8 @@ PRESETS = {
 
 
 def get_config(preset: str = "") -> ConfigDict:
-  """The config of a preset; ValueError of an unknown one."""
-  # Keys of the sections that are not listed here are explained in configs/digits.py.
+  """The config of a preset; ValueError if it is unknown."""
+  # configs/digits.py explains the keys that are not set here.
   config = digits.shared_sections("probabilistic")
 
   config.model = ConfigDict()
@@ -105,18 +106,18 @@ def get_config(preset: str = "") -> ConfigDict:
   generative.upper_temperature = 0.5  # of those of all layers above
   generative.top_presence = 0.2  # prior probability of a top capsule
   generative.top_scale = 0.3  # standard deviation of its pose around the identity
-  generative.dummy_affinity = 0.05  # parents' start at 1
-  # Of parents; 0 is no limit. Without one a parent that is off is chosen before the dummy, and no
-  # presence depends on the image.
+  generative.dummy_affinity = 0.05  # affinities of parents start at 1
+  # Limit of the parents' affinities; 0 is none. Without one a parent that is off wins over the
+  # dummy, and no presence depends on the image.
   generative.max_affinity = 2.0
   generative.broad_scale = 0.5  # standard deviation of poses that no parent determines
-  generative.min_scale = 0.03  # least standard deviation of a child's pose around its parent's word
-  generative.initial_scale = 0.3  # what it starts at
-  generative.shared_scales = True  # by all parents of a child, or each has its own
+  generative.min_scale = 0.03  # least standard deviation of a child's pose given its parent
+  generative.initial_scale = 0.3  # initial value of that standard deviation
+  generative.shared_scales = True  # all parents of a child share its standard deviations
 
   posterior = config.model.posterior = ConfigDict()  # of Gaussian poses
   posterior.min_scale = 1e-3  # least standard deviation
-  posterior.initial_scale = 0.05  # what it starts at, about
+  posterior.initial_scale = 0.05  # approximate initial value
 
   parts = config.model.part_inference = ConfigDict()
   parts.widths = (24, 24, 24, 24)  # convolution channels

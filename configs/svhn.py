@@ -4,7 +4,7 @@
 
 The encoder sees the pixels; the parts draw the Sobel-filtered image, in colour (`modern`: pixels).
 
-`paper` is what the paper says: a part's mixing logits are its coloured template ("coupled").
+`paper` follows the paper: a part's mixing logits are its coloured template ("coupled").
 2,380,074 parameters.
 
 `alpha` has templates of mixing logits instead, as on MNIST. That is 2,384,777 parameters, the
@@ -17,9 +17,9 @@ rate of 1e-4; images fill the canvas and are not shifted.
 
 `modern` is for a CPU: configs/mnist.py:modern with 32 objects, larger templates and fewer steps,
 which see a quarter of the pixels. Its parts draw the pixels themselves, and start bright: edges are
-not drawn in the hours of a CPU, and dim parts vanish. Pixels have a standard deviation of 0.3.
-Objects do not deform, because the price on deformations shuts all their ReLUs off. The gradient is
-clipped; without that a run was lost after step 4,500 (results/cifar10 has the measurements).
+not learned within hours on a CPU, and dim parts vanish. Pixels have a standard deviation of 0.3.
+Objects do not deform, because the weight of deformations kills all their ReLUs. The gradient is
+clipped; without that a run diverged after step 4,500 (results/cifar10 has the measurements).
 
 `views` is larger, takes five to six times as long (on CIFAR-10), and sees two views of each image
 from its first step. Its weights let masses become sharp where they agree in both views, see
@@ -101,7 +101,7 @@ PRESETS = {
 
 
 def get_config(preset: str = "") -> ConfigDict:
-  """The config of `PRESET` or `PRESET,ablation=NAME`; ValueError of an unknown one."""
+  """The config of `PRESET` or `PRESET,ablation=NAME`; ValueError if either is unknown."""
   preset, names = ablations.split(preset)
   base = mnist.get_config("modern" if preset in ("modern", "views") else "paper")
   return ablations.apply(configs.preset(base, PRESETS, preset), names)

@@ -155,7 +155,8 @@ def pictures(
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
   """Markdown: a table of bounds and their terms in nats, and one of accuracies in percent.
 
-  The first has a row for each data set, the second one for each kind of probe features and for pixels.
+  The first has a row for each data set, the second one for each kind of probe features
+  and for pixels.
   """
   terms = list(next(iter(results.values()))["terms"])
   bounds = [["", "examples", "bound before", "after", "did not rise", *terms]]

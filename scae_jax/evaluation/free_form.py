@@ -153,7 +153,7 @@ def infer_split(
 ) -> FreeInference:
   """Free-form inference of every example of a split, as NumPy arrays.
 
-  Raises ValueError for a batch size below one, and for bounds or probe features that are not finite.
+  Raises ValueError for a batch size below one, and for numbers that are not finite.
   """
   count, arrays = len(split["label"]), {name: jnp.asarray(array) for name, array in split.items()}
   place = jax.jit(functools.partial(evaluation_batch, canvas=canvas))

@@ -29,8 +29,8 @@ class Scores:
   """Scores of one set of features."""
 
   # For `metrics.json`: `lin_match` and `lin_pred` on the scored and on the training examples,
-  # `fitted_examples`, `confusion`, and for capsules which are in use. Probe features have only those of
-  # `lin_pred`.
+  # `fitted_examples`, `confusion`, and for capsules which are in use. Probe features have only
+  # those of `lin_pred`.
   entries: dict[str, Any]
   notes: tuple[str, ...]  # sentences that qualify the scores
   clusters: Clusters | None = None  # of LIN-MATCH; None of probe features

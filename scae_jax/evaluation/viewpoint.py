@@ -29,7 +29,7 @@ def accuracies(
   training images of `dataset`, once a seed. `max_examples` of each split are used, 0 for all.
 
   Returns `{way of scoring: {data set: {seed: accuracy}}}`; the ways are `ACCURACY`, or
-  `LIN-MATCH` and `LIN-PRED` of each kind of features, and `LIN-PRED` of each kind of probe features.
+  `LIN-MATCH` and `LIN-PRED` of each kind of features, and `LIN-PRED` of the probe features.
   """
   collect = feature_collector(system, canvas=canvas, batch_size=batch_size)
   fitted: dict[int, dict[str, Fit]] = {}

@@ -81,7 +81,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     schedule.pop("views", None)
     if weight := weights.pop("views", 0):
       raise ValueError(
-        f"config.loss.weights.views must be 0 where config.data.two_views is False; it is {weight!r}."
+        "config.loss.weights.views must be 0 where config.data.two_views is False; it is"
+        f" {weight!r}."
       )
   shared, model = bounds.read_some(StageOptions, "model", model)
   m, k = shared.num_parts, shared.num_objects
