@@ -5,11 +5,11 @@
 `lenet5` is LeNet-5 on MNIST as in the article that experiments/viewpoint.py reproduces: Adam at
 1e-4, batches of 8, shifts of up to 2 pixels, ten epochs. 1.3 minutes of steps on two cores of an
 Intel Xeon; 98.69 % (sd 0.10) of the test digits, and 72.3 % of those rotated by 35 degrees, seeds
-0, 1 and 2 (results/supervised, 2026-11-22). `baseline` is the convolutional network that CapsNet was
-compared with, 35,445,522 parameters, for a GPU; the paper trains it with Adam on images shifted
-by up to 2 pixels, and the rest is as in configs/capsnet.py. `small` is the baseline with an eighth of
-the channels and of the hidden units, 554,883 parameters, for two epochs on two CPU cores; it has not
-been trained yet. `digits` is LeNet-5 on the embedded digits.
+0, 1 and 2 (results/supervised, 2026-11-22). `baseline` is the convolutional network that CapsNet
+was compared with, 35,445,522 parameters, for a GPU; the paper trains it with Adam on images shifted
+by up to 2 pixels, and the rest is as in configs/capsnet.py. `small` is the baseline with an eighth
+of the channels and of the hidden units, 554,883 parameters, for two epochs on two CPU cores; it has
+not been trained yet. `digits` is LeNet-5 on the embedded digits.
 """
 
 from ml_collections import ConfigDict

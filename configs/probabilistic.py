@@ -52,8 +52,8 @@ RECOVERY = {
   "train.num_steps": 14_000,
 }
 # Continues `recovery` with its parts: choices are annealed again, now with presences above the
-# parts that are close to 0 or 1, so that objects that are off are not chosen. Used from the start, this
-# leads to worse parts.
+# parts that are close to 0 or 1, so that objects that are off are not chosen. Used from the start,
+# this leads to worse parts.
 ANNEALED = RECOVERY | {
   "model.generative.upper_temperature": 0.25,
   "loss.schedule.latents": (),
