@@ -203,7 +203,7 @@ class Model:
     return jax.eval_shape(self.system.look, self.variables, blank)
 
   def _checked(self, encoding: Encoding) -> Encoding:
-    """The encoding as NumPy arrays; ValueError unless it has the fields and shapes of `encode`'s."""
+    """The encoding as NumPy arrays; ValueError unless it has the fields and shapes of `encode`."""
     paths, expected = zip(*jax.tree.leaves_with_path(self._encoding_shapes), strict=True)
     leaves = dict(jax.tree.leaves_with_path(encoding, is_leaf=lambda x: isinstance(x, list)))
     if set(leaves) != set(paths):
