@@ -5,12 +5,13 @@
   python evaluate.py --workdir=runs/mnist-official --dataset=affnist
   python evaluate.py --pretrained=NAME
 
-The run's own held-out split at its latest step goes to `<workdir>/evaluation/`, and the page of
-explore.py, where the system has one, to `<workdir>/explore.html`. Any other report goes to a folder
-of `<workdir>/evaluation/`, named after what it is of. Of pretrained parameters all goes to
-`<workdir>/pretrained-<name>/`, without a workdir to `runs/pretrained-<name>/`. A run of a system or
-a data set of your own needs `--system` or `--source` with its dotted path: what is saved in a
-folder imports no code. Exit code 2: cannot evaluate as asked.
+The report on the run's own held-out split at its latest step goes to `<workdir>/evaluation/`, and
+the page of explore.py, if the system has one, to `<workdir>/explore.html`. Any other report goes to
+a folder in `<workdir>/evaluation/` whose name has the data set, split, step and number of examples.
+For pretrained parameters, both go to `<workdir>/pretrained-<name>/`, or to
+`runs/pretrained-<name>/` without a workdir. If the run has a system or a data set of your own, give
+its dotted path by `--system` or `--source`: a saved config alone never imports code. Exit code 2:
+cannot evaluate as asked.
 """
 
 from scae_jax.errors import RunError, exit_with_message, explained, in_flags
@@ -24,14 +25,14 @@ FLAGS_OF_SCORED = FLAGS | {"data.dir": "--scored_dir", "data.name": "--dataset"}
 
 
 def main(arguments: list[str] | None = None) -> None:
-  """Opens the run that the command line names and writes its report; None stands for this one's."""
+  """Reports on a run; `arguments` are those of the command line, None for this process's own."""
   with exit_with_message(process_ends=arguments is None):
     evaluate(arguments)
 
 
 def evaluate(arguments: list[str] | None) -> None:
-  """`main`; raises `RunError`."""
-  # Here, because they take seconds, in which Ctrl-C is heard already.
+  """`main`, but raises `RunError` instead of exiting."""
+  # Slow imports come here, where Ctrl-C already gives a message instead of a traceback.
   from absl import logging
 
   from scae_jax.config import plain_parser
@@ -60,25 +61,25 @@ def evaluate(arguments: list[str] | None) -> None:
     folder, workdir = named_folders(options.workdir, options.pretrained)
     with in_flags(FLAGS, folder / "config.json"), explained():
       if options.scored_dir and not options.dataset:
-        raise RunError("--scored_dir is where --dataset is; give both, or --data_dir.")
-      given = {"data.dir": options.data_dir, "data.affnist_dir": options.affnist_dir}
-      changes = {key: value for key, value in given.items() if value}
+        raise RunError("--scored_dir is the folder of --dataset; give both, or --data_dir.")
+      folders = {"data.dir": options.data_dir, "data.affnist_dir": options.affnist_dir}
+      changes = {key: value for key, value in folders.items() if value}
       settings = load_settings(folder, options.system, options.source, changes)
-      # Never the folder that the config names: who shares a run may have put programs there.
+      # Never the cache folder of the config: a shared run could have put programs there.
       keep_compiled(OFF if settings.train.compilation_cache == OFF else "")
       check_step(folder, options.step)
-      named = options.dataset, options.scored_dir
+      scored_set = options.dataset, options.scored_dir
       with in_flags(FLAGS_OF_SCORED, folder / "config.json"), explained():
-        check_asked(folder, settings, options.split, options.max_examples, *named)
+        check_asked(folder, settings, options.split, options.max_examples, *scored_set)
       run, scored = open_run(folder, options.step, settings), None
       if options.dataset:
         with in_flags(FLAGS_OF_SCORED, folder / "config.json"), explained():
-          scored = load_scored_set(run, *named)
-      asked = {"scored": scored, "split": options.split, "max_examples": options.max_examples}
-      # The page first: who finds the report takes all as finished.
-      if is_main(run, **asked):
+          scored = load_scored_set(run, *scored_set)
+      choices = {"scored": scored, "split": options.split, "max_examples": options.max_examples}
+      # The page first: for others, a folder with a report is complete.
+      if is_main(run, **choices):
         look_inside(run, folder, workdir)
-      report_run(run, workdir, **asked)
+      report_run(run, workdir, **choices)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@
   python explore.py --pretrained=mnist
 
 Choose a test image or draw one; turn, move, scale and shear an object and watch its parts follow.
-The model runs in the browser: no server, no network. The page goes to `<workdir>/explore.html`, of
-an earlier step to `explore-step<number>.html`, of pretrained parameters into the folder
-`pretrained-<name>` of the workdir, or of `runs`, unless `--output` names a file. It shows runs of
-the systems `scae`, `probabilistic` and `capsnet`.
+The model runs in the browser: no server, no network. The page goes to `<workdir>/explore.html`, or
+to `explore-step<number>.html` for an earlier step; for pretrained parameters, to the folder
+`pretrained-<name>` in the workdir or in `runs`. `--output` names another file. The systems `scae`,
+`probabilistic` and `capsnet` have a page.
 Exit code 2: cannot be shown as asked.
 """
 
@@ -15,14 +15,14 @@ from scae_jax.errors import exit_with_message, explained, in_flags
 
 
 def main(arguments: list[str] | None = None) -> None:
-  """Opens the run that the command line names and writes its page."""
+  """Writes the page of the run that the command line names."""
   with exit_with_message(process_ends=arguments is None):
     explore(arguments)
 
 
 def explore(arguments: list[str] | None) -> None:
-  """`main`; raises `RunError`."""
-  # Here, because they take seconds, in which Ctrl-C is heard already.
+  """`main`, but raises `RunError` instead of exiting."""
+  # Slow imports come here, where Ctrl-C already gives a message instead of a traceback.
   from absl import logging
 
   from scae_jax.config import plain_parser

@@ -1,4 +1,4 @@
-"""Runs a list of configs, one after another, and tables the results.
+"""Runs a list of configs, one after another, and writes tables of the results.
 
   python sweep.py sweeps/digits-ablations.toml
   python sweep.py sweeps/mnist-ablations.toml --workdir=FOLDER --task=2/7
@@ -6,10 +6,10 @@
 The file lists rows, each a config with overrides and a number of seeds; its form is described in
 docs/guide/running.md. All of it is checked before anything runs. Each row is a run of
 train.py in <workdir>/<row>, by default runs/<sweep file>/<row>; <workdir>/table.md and table.csv
-have the mean and standard deviation of all that are finished. A row that fails stops only those
-that start from it. The same command again skips what is finished, resumes what was interrupted, and
-tries again what failed. Ctrl-C, SIGTERM or SIGHUP saves and stops, a second one stops at once. A
-run saves and stops too when its sweep is killed.
+have mean and standard deviation of all finished rows. If a row fails, only rows that start from it
+are left out. The same command again skips finished rows, resumes interrupted ones and tries failed
+ones again. Ctrl-C, SIGTERM or SIGHUP saves and stops, a second one stops at once. If the sweep is
+killed, its run also saves and stops.
 
 --task=i/n runs every n-th row from the i-th, counted from 0, for example in a Slurm array:
 
@@ -35,8 +35,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def sweep(arguments: list[str] | None) -> None:
-  """`main`; raises `RunError`."""
-  # Here, because they take seconds, in which Ctrl-C is heard already.
+  """`main`, but raises `RunError` instead of exiting."""
+  # Slow imports come here, where Ctrl-C already gives a message instead of a traceback.
   import jax
   from absl import logging
 
@@ -50,7 +50,7 @@ def sweep(arguments: list[str] | None) -> None:
   parser.add_argument("--task", default="0/1", metavar="i/n", help="run a share of the rows")
   options = parser.parse_args(arguments)
   logging.set_verbosity(logging.WARNING)
-  # The checks trace models and compute nothing: this process must leave the device to the runs.
+  # The checks only trace models: this process must leave the device to the runs.
   jax.config.update("jax_platforms", "cpu")
   root = options.workdir or pathlib.Path("runs") / options.file.stem
   rows = read_sweep(options.file, root)

@@ -24,14 +24,14 @@ DEFAULT_CONFIG = str(pathlib.Path(__file__).parent / "configs" / "digits.py")
 
 
 def main(arguments: list[str] | None = None) -> None:
-  """Trains as the command line says; None stands for that of this process."""
+  """Trains and reports; `arguments` are those of the command line, None for this process's own."""
   with exit_with_message(process_ends=arguments is None):
     train_and_report(sys.argv[1:] if arguments is None else arguments)
 
 
 def train_and_report(arguments: list[str]) -> None:
-  """`main`; raises `RunError`."""
-  # Here, because they take seconds, in which Ctrl-C is heard already.
+  """`main`, but raises `RunError` instead of exiting."""
+  # Slow imports come here, where Ctrl-C already gives a message instead of a traceback.
   from absl import logging
 
   from scae_jax.config import as_started, describe, parse_command_line
@@ -41,9 +41,9 @@ def train_and_report(arguments: list[str]) -> None:
 
   logging.set_verbosity(logging.WARNING)
   logging.get_absl_logger().addFilter(is_not_orbax)
-  rest = [argument for argument in arguments if argument not in ("--help", "-h")]
-  command = parse_command_line(rest, default_config=DEFAULT_CONFIG)
-  if rest != arguments:  # help is wanted
+  without_help = [argument for argument in arguments if argument not in ("--help", "-h")]
+  command = parse_command_line(without_help, default_config=DEFAULT_CONFIG)
+  if without_help != arguments:
     print(f"{as_started(__doc__)}\n{describe(command)}")
     return
   if command.processes is None:
@@ -55,15 +55,15 @@ def train_and_report(arguments: list[str]) -> None:
   shutdown()
   if is_first():
     with training_saved(run.step, command.workdir):
-      from scae_jax.page.write import look_inside  # late, because statistics take long to import
+      from scae_jax.page.write import look_inside  # late: it imports slow statistics packages
       from scae_jax.training.reporting import report_run
 
       look_inside(run, command.workdir, command.workdir)
-      report_run(run, command.workdir)  # last: a sweep takes a run with a report as finished
+      report_run(run, command.workdir)  # last: for a sweep, a run with a report is finished
 
 
 def is_not_orbax(record: LogRecord) -> bool:
-  """Orbax warns of every short wait for the disk; what matters to the user, `Checkpoints` says."""
+  """Drops warnings of Orbax about every wait for the disk; `Checkpoints` reports real errors."""
   return "/orbax/checkpoint/" not in record.pathname
 
 

@@ -154,7 +154,7 @@ def test_objects_of_a_third_layer_hold_those_below():
   model = untrained("configs/probabilistic.py:digits", spec, **layers)
   found = jax.tree.map(
     lambda leaf: np.full(leaf.shape, 0.5 * (leaf.dtype == np.float32), leaf.dtype),
-    model._found_shapes,
+    model._encoding_shapes,
   )
   owners = {"owner_0": np.full((3, 4), 2), "owner_1": np.tile([0, 0, 1], (3, 1))}
   poses = np.tile(np.eye(2, 3, dtype=int), (3, 2, 1, 1))

@@ -23,7 +23,7 @@ from scae_jax.data.sources import load_dataset
 from scae_jax.math import geometry
 from scae_jax.models.system import ImageSpec
 from scae_jax.page import write
-from scae_jax.page.drawable import SYSTEMS, no_encoder, shown
+from scae_jax.page.drawable import SYSTEMS, no_encoder, page_of_system
 from scae_jax.training import hosts
 from scae_jax.training.run import Run, make_system
 from tests import tiny
@@ -68,7 +68,7 @@ def turned(poses: np.ndarray, degrees: float) -> np.ndarray:
 
 def run_in_node(model, page: dict[str, str], found, poses, alone: int, folder) -> dict:
   """What tests/page_values.js computes: arrays, an entry an image."""
-  how = shown(model)
+  how = page_of_system(model)
   arrays = {
     name: {"shape": np.shape(array), "data": np.ravel(array).tolist()}
     for name, array in how.carry(model.variables, found).items()
@@ -244,10 +244,10 @@ def with_settings(model, **changes):
 
 def test_a_model_that_the_page_does_not_show(digits):
   with pytest.raises(ValueError, match=r"config\.model\.target.*'image'.*'sobel'"):
-    shown(with_settings(digits, **{"model.target": "sobel"}))
+    page_of_system(with_settings(digits, **{"model.target": "sobel"}))
   other = dataclasses.replace(digits, settings=dataclasses.replace(digits.settings, system="cnn"))
   with pytest.raises(ValueError, match=r"scae, probabilistic, capsnet.*'cnn'"):
-    shown(other)
+    page_of_system(other)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""The interactive page: HTML, JavaScript, and what writes them from a model."""
+"""The interactive page: HTML, JavaScript, and the functions that write it for a model."""

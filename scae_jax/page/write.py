@@ -1,7 +1,7 @@
-"""Writes the page of a trained model: one HTML file with its parameters, some images and the code.
+"""Writes the page of a trained model: an HTML file with code, parameters and some images.
 
-The JavaScript beside this file is put inline: browsers load no modules from a file on disk. It
-computes what the Python of the same names computes, from parameters rounded to float16.
+The JavaScript beside this file is put inline, because browsers load no modules from the disk. It
+computes the same as the Python functions of the same names, from parameters rounded to float16.
 """
 
 import base64
@@ -23,7 +23,7 @@ from scae_jax.library.inputs import ImageInput
 from scae_jax.library.loading import model_of
 from scae_jax.library.model import Model
 from scae_jax.models.system import ImageSpec
-from scae_jax.page.drawable import SYSTEMS, no_encoder, shown
+from scae_jax.page.drawable import SYSTEMS, no_encoder, page_of_system
 from scae_jax.precision import single_precision
 from scae_jax.training.run import Run
 from scae_jax.waiting import waiting
@@ -31,17 +31,17 @@ from scae_jax.waiting import waiting
 FOLDER = pathlib.Path(__file__).parent
 MAX_BYTES = 3_000_000
 MAX_IMAGES = 300
-PERPLEXITY = 8.0  # of the map: fewer than a class has, or its images fall together into one dot
+PERPLEXITY = 8.0  # of the t-SNE map; with more than a class has images, they fall into one dot
 MAX_FLOAT16 = float(np.finfo(np.float16).max)
 GREY = (128, 128, 128)  # of a part that belongs to no object
 
 
 def write_page(model: Model, dataset: EvalDataset, path: pathlib.Path) -> None:
-  """Writes the page of a model and of test images of a data set.
+  """Writes the page of a model, with test images of a data set.
 
-  A page that would be too large, or whose encoder the JavaScript does not compute, has the test
-  images' results in place of the encoder. Raises ValueError if the JavaScript does not support the
-  model, or the page would still be too large.
+  If the JavaScript does not compute the encoder, or the page would be too large with it, the page
+  has the encodings of the test images instead. Raises ValueError if the JavaScript does not support
+  the model, or the page would still be too large.
   """
   left_out = no_encoder(model)
   content = page_of(model, carried(model, dataset, left_out=left_out))
@@ -58,24 +58,26 @@ def write_page(model: Model, dataset: EvalDataset, path: pathlib.Path) -> None:
 
 
 def page_path(run: Run, workdir: pathlib.Path) -> pathlib.Path:
-  """Where a run's page goes: `explore.html`, of an earlier step `explore-step<number>.html`."""
+  """The file of a page: `explore.html`, or `explore-step<number>.html` for an earlier step."""
   return workdir / ("explore.html" if run.is_latest else f"explore-step{run.step}.html")
 
 
 @single_precision
 def write_run(run: Run, folder: pathlib.Path, path: pathlib.Path) -> None:
-  """`write_page` of the first seed of the run in a folder, with images of its own data set."""
+  """`write_page` for the first seed of the run in a folder, with images of its own data set."""
   seed, variables = next(iter(run.variables.items()))
   model = model_of(folder, run.settings, run.system, run.step, seed, variables)
-  shown(model)  # or say which systems are
-  assert isinstance(run.dataset, Dataset)  # of images, as these systems take
+  page_of_system(model)  # raises for a system without a page
+  assert isinstance(run.dataset, Dataset)  # the systems with a page take images
   with waiting("writing the page"):
     write_page(model, run.dataset, path)
 
 
 def look_inside(run: Run, folder: pathlib.Path, workdir: pathlib.Path) -> None:
-  """Writes the page of the run in a folder, if its system has one, to its `page_path`, and says
-  where that is, or why there is none."""
+  """Writes the page of the run in a folder to its `page_path`, if its system has a page.
+
+  Prints the path, or why there is no page.
+  """
   if run.settings.system not in SYSTEMS:
     return
   path = page_path(run, workdir)
@@ -88,20 +90,21 @@ def look_inside(run: Run, folder: pathlib.Path, workdir: pathlib.Path) -> None:
 
 
 def page_of(model: Model, texts: dict[str, str]) -> bytes:
-  """The file, with what it carries."""
-  how = shown(model)
-  files = {"style": "style.css", "body": how.body, "page": "page.html"}
-  text = {name: (FOLDER / file).read_text(encoding="utf-8") for name, file in files.items()}
-  places = {"style": text["style"], "script": script(how.mathematics + how.view)}
-  return fill(text["page"], body=text["body"], **places, **texts).encode()
+  """The content of the HTML file; `texts` are those of `carried`."""
+  page = page_of_system(model)
+  files = {"style": "style.css", "body": page.body, "page": "page.html"}
+  parts = {name: (FOLDER / file).read_text(encoding="utf-8") for name, file in files.items()}
+  template = parts.pop("page")
+  return fill(template, **parts, script=script(page.mathematics + page.view), **texts).encode()
 
 
 def carried(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict[str, str]:
-  """What the page carries, by the name of the place in page.html.
+  """The texts that the page contains, by the name of their place in page.html.
 
-  With `left_out`, only the parameters that draw, and the results for the images, are carried.
+  `left_out` says why the encoder is left out; the page then has only the parameters that drawing
+  needs, and the encodings of the images. It is "" for a page with the encoder.
   """
-  spec, inputs, how = model.spec, model.inputs, shown(model)
+  spec, inputs, page = model.spec, model.inputs, page_of_system(model)
   assert isinstance(spec, ImageSpec)
   assert isinstance(inputs, ImageInput)
   params = {
@@ -109,21 +112,21 @@ def carried(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict[s
     for path, leaf in jax.tree.leaves_with_path(model.variables["params"])
   }
   # Images of many pixels may fill a third of the page.
-  room = MAX_BYTES // 3 // (spec.channels * spec.canvas**2)
-  split = load_split(dataset, "test", max(1, min(MAX_IMAGES, room)))
+  max_fitting = MAX_BYTES // 3 // (spec.channels * spec.canvas**2)
+  split = load_split(dataset, "test", max(1, min(MAX_IMAGES, max_fitting)))
   placed = inputs.place({"image": np.asarray(split["image"])})["image"]
   images = np.round(255 * np.asarray(placed)).astype(np.uint8)
-  found = model.encode(images)
-  presence = np.asarray(found.object_presence)
-  places = embed(presence, 0, PERPLEXITY) if len(presence) > 1 else np.zeros((1, 2))
-  weight = presence if found.posterior_mass is None else np.asarray(found.posterior_mass)
-  # Objects that explain the most take the colours that are the easiest to tell apart.
+  encoding = model.encode(images)
+  presence = np.asarray(encoding.object_presence)
+  map_points = embed(presence, 0, PERPLEXITY) if len(presence) > 1 else np.zeros((1, 2))
+  weight = presence if encoding.posterior_mass is None else np.asarray(encoding.posterior_mass)
+  # Objects that explain the most get the colours that differ most.
   rank = np.argsort(np.argsort(-weight.mean(axis=0), kind="stable"))
-  kept: dict[str, np.ndarray] = {}
+  encoded: dict[str, np.ndarray] = {}
   if left_out:
-    params = {name: value for name, value in params.items() if name.startswith(how.drawer)}
-    arrays = how.carry(model.variables, found)
-    kept = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
+    params = {name: value for name, value in params.items() if name.startswith(page.drawer)}
+    arrays = page.carry(model.variables, encoding)
+    encoded = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
   facts = {
     "step": model.step,
     "canvas": spec.canvas,
@@ -131,29 +134,32 @@ def carried(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict[s
     "frame": frame_of(images),
     "options": model.settings.config.to_dict()["model"],
     "num_objects": presence.shape[1],
-    "num_parts": 0 if found.part_poses is None else np.shape(found.part_poses)[1],
+    "num_parts": 0 if encoding.part_poses is None else np.shape(encoding.part_poses)[1],
     "shapes": _shapes(params),
-    "found_shapes": _shapes(kept),
+    "found_shapes": _shapes(encoded),
     "left_out": left_out,
     "class_names": list(model.class_names),
     "labels": split["label"].tolist(),
-    "map": [[round(x, 3) for x in point] for point in _in_unit_square(places).tolist()],
+    "map": [[round(x, 3) for x in point] for point in _in_unit_square(map_points).tolist()],
     "colours": [*_bytes(palette(len(rank))[rank]), GREY],
     "label_colours": _bytes(palette(len(model.class_names))),
   }
   return {
-    "title": html.escape(f"Inside {how.title} of {dataset.name}"),
-    "paper": html.escape(how.paper),
+    "title": html.escape(f"Inside {page.title} of {dataset.name}"),
+    "paper": html.escape(page.paper),
     "facts": json.dumps(facts, allow_nan=False).replace("<", "\\u003c"),
     "images": deflated(images.tobytes()),
     "params": deflated(float16_bytes(params)),
-    "found": deflated(float16_bytes(kept)),
+    "found": deflated(float16_bytes(encoded)),
   }
 
 
 def frame_of(images: np.ndarray) -> list[float]:
-  """Where the ink of most images [n, h, w, c] lies: top, left, bottom and right, in pixels; all of
-  the canvas where no pixel has more than half the brightness."""
+  """The box [top, left, bottom, right], in pixels, around the bright pixels of images [n, h, w, c].
+
+  Each edge is the median over the images that have pixels brighter than half. If no image has any,
+  the box is the whole canvas.
+  """
   inked = images.max(axis=-1) > 127
   if not inked.any():
     return [0.0, 0.0, float(images.shape[1]), float(images.shape[2])]
@@ -167,20 +173,20 @@ def frame_of(images: np.ndarray) -> list[float]:
 
 
 def float16_bytes(params: dict[str, np.ndarray]) -> bytes:
-  """All low bytes, then all high bytes, which deflate better apart."""
+  """Arrays as float16: all low bytes, then all high bytes, which compress better separately."""
   numbers = np.concatenate([np.zeros(0), *(array.ravel() for array in params.values())])
   if np.abs(numbers).max(initial=0) > MAX_FLOAT16:
-    raise ValueError(f"the page has float16 parameters, and one is larger than {MAX_FLOAT16:.0f}.")
+    raise ValueError(f"the page has float16 numbers, and one is larger than {MAX_FLOAT16:.0f}.")
   return numbers.astype("<f2").view(np.uint8).reshape(-1, 2).T.tobytes()
 
 
 def deflated(content: bytes) -> str:
-  """As `inflate` in weights.js reads it."""
+  """Compressed and in base64, as `inflate` in weights.js reads it."""
   return base64.b64encode(zlib.compress(content, 9)).decode()
 
 
 def script(names: tuple[str, ...]) -> str:
-  """Modules one after another as one: without their imports of each other and exports."""
+  """The JavaScript modules joined into one, without imports and exports."""
   parts = []
   for name in names:
     text = (FOLDER / f"{name}.js").read_text(encoding="utf-8")
@@ -190,7 +196,7 @@ def script(names: tuple[str, ...]) -> str:
 
 
 def fill(template: str, **texts: str) -> str:
-  """The template with each `{{name}}` replaced."""
+  """The template with each `{{name}}` replaced by its text."""
   return re.sub(r"\{\{(\w+)\}\}", lambda place: texts[place[1]], template)
 
 
@@ -203,6 +209,6 @@ def _bytes(colours: np.ndarray) -> list[list[int]]:
 
 
 def _in_unit_square(points: np.ndarray) -> np.ndarray:
-  """Points [n, 2] moved and scaled, in equal measure, into [0, 1]."""
+  """Points [n, 2] moved into [0, 1], with the same scale on both axes."""
   low, high = points.min(axis=0), points.max(axis=0)
   return 0.5 + (points - (low + high) / 2) / max(float((high - low).max()), 1e-6)
