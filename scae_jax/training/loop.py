@@ -72,6 +72,7 @@ def train(
     with hosts.all_or_none("open the workdir"):
       stack.enter_context(locked(workdir))
     display = stack.enter_context(Display(num_steps=options.num_steps, silent=not hosts.is_first()))
+    stop = stack.enter_context(stop_request())
     folder, keep = checkpoint_directory(workdir), options.keep_checkpoints
     program = None
     if not (folder / str(options.num_steps)).exists():  # otherwise nothing is left to train
@@ -81,7 +82,6 @@ def train(
     checkpoints = stack.enter_context(
       Checkpoints(folder, keep=keep, writable=True, say=display.say)
     )
-    stop = stack.enter_context(stop_request())
     stack.enter_context(hosts.lost_peers_explained())
     state, progress = _start(settings, system, feed.spec, mesh, start, checkpoints, display)
     writer = stack.enter_context(_metrics_writer(options, workdir, progress, display))
