@@ -29,7 +29,7 @@ from scae_jax.errors import RunError, explained
 from scae_jax.files import given_path
 from scae_jax.sections import EvaluationOptions, OptimizerOptions, Processes, TrainOptions, resolve
 
-PACKAGE = pathlib.Path(__file__).parent.parent
+PACKAGE = pathlib.Path(__file__).parent
 # Files beside the package in a checkout; `pip install .` copies them to scae_jax/shipped.
 SHIPPED = PACKAGE / "shipped" if (PACKAGE / "shipped").is_dir() else PACKAGE.parent
 
