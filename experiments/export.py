@@ -78,7 +78,7 @@ def save_pretrained(
   variables = {"params": write_parameters(folder, run.variables[seed]["params"], dtype)}
   config = run.config.to_dict()
   # It names a folder of this machine, and is not needed any more.
-  config["train"] |= {"start_from": "", "start_modules": ()}
+  config["train"] |= {"start_from": "", "start_modules": (), "start_step": 0}
   write_whole(folder / "config.json", sealed_json(config))
   write_json(folder / "data.json", describe_data(run.dataset))
   source = {"step": run.step, "seed": seed, "figures": figures}
