@@ -1,5 +1,6 @@
 """The training state."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -75,7 +76,7 @@ def _at_step(state: TrainState, step: int) -> TrainState:
     return node._replace(count=jnp.full_like(node.count, step)) if is_schedule(node) else node
 
   opt_state = jax.tree.map(set_count, state.opt_state, is_leaf=is_schedule)
-  return state.replace(step=jnp.full_like(state.step, step), opt_state=opt_state)
+  return dataclasses.replace(state, step=jnp.full_like(state.step, step), opt_state=opt_state)
 
 
 def make_state(
