@@ -207,7 +207,7 @@ class Model:
     paths, expected = zip(*jax.tree.leaves_with_path(self._encoding_shapes), strict=True)
     leaves = dict(jax.tree.leaves_with_path(encoding, is_leaf=lambda x: isinstance(x, list)))
     if set(leaves) != set(paths):
-      raise ValueError("found must be an encoding by this model, or a changed copy of one.")
+      raise ValueError("found must be of this model's encode, or a changed copy of it.")
     arrays = []
     for path, shape in zip(paths, expected, strict=True):
       name, array = jax.tree_util.keystr(path, simple=True, separator="."), np.asarray(leaves[path])

@@ -113,7 +113,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
       lines.append(_parse(text))
     except (ValueError, RecursionError) as error:
       raise RunError(
-        f"{path} line {number} is not a line of metrics in JSON ({error}). Repair or remove that"
+        f"{path} line {number} is not JSON of a line of metrics ({error}). Repair or remove that"
         " line and start again."
       ) from error
   return lines

@@ -80,7 +80,7 @@ def read_sweep(path: pathlib.Path, root: pathlib.Path) -> list[Row]:
     try:
       row = make_row(shared, table, root)
       if row.name in names:
-        raise RunError("another row has this name; names are folders, so they must differ.")
+        raise RunError("another row has this name; names are folders, give it its own.")
       if row.start_from and row.start_from not in names:
         raise RunError(f"start_from must be the name of a row above; it is {row.start_from!r}.")
     except RunError as error:

@@ -176,8 +176,8 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
     if ends_with_run and "train.num_steps" in changed:
       reason = (
         " The cosine ends with the run (config.optimizer.decay_steps = 0): with another length, the"
-        " steps already trained would have had other learning rates. A run that is to be extended"
-        " needs, from its start, an optimizer.decay_steps for its greatest length."
+        " steps already trained would have had other learning rates. To extend a run, set"
+        " optimizer.decay_steps from its start, as long as the run may become."
       )
     raise RunError(
       f"{workdir} holds a run with another config:\n{_listed(changed)}\nGive another --workdir, or"
@@ -339,6 +339,5 @@ def _writable(workdir: pathlib.Path) -> Iterator[None]:
     yield
   except OSError as error:
     raise RunError(
-      f"the workdir {workdir} cannot be written: {error}. Give another --workdir, or permission to"
-      " write to this one."
+      f"the workdir {workdir} cannot be written: {error}. Give a --workdir that can."
     ) from error
