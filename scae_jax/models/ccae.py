@@ -38,7 +38,7 @@ DECODERS = ("capsules", "mlp")
 MIN_POINTS = 2
 PRESENT = 0.5
 FOR_EACH_PATTERN = Bound(
-  "at least {num_patterns}, the number of patterns in a scene: each needs a capsule",
+  "at least {num_patterns}, the patterns that a scene can have: each needs a capsule",
   lambda value, fields: value >= fields["num_patterns"],
 )
 FOR_EACH_POINT = Bound(
