@@ -123,8 +123,8 @@ def test_refusals_name_what_the_command_has(workdir, capsys, flags, named):
 @pytest.mark.parametrize("main", [evaluate.main, explore.main])
 def test_a_runs_own_data_is_named_by_a_flag(workdir, tmp_path, monkeypatch, capsys, main):
   """What no flag sets is a key of the run's config.json."""
-  monkeypatch.setattr(explore, "keep_compiled", lambda folder: None)
-  monkeypatch.setattr(explore, "check_system", lambda name: None)
+  monkeypatch.setattr(hosts, "keep_compiled", lambda folder: None)
+  monkeypatch.setattr("scae_jax.page.drawable.check_system", lambda name: None)
   copy = shutil.copytree(workdir, tmp_path / "copy")
   for changes, named in (
     ({"name": "folder", "dir": NOWHERE}, "--data_dir"),
@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_refused_before_images_are_decoded(
   write_tfds(tmp_path / "tfds", features=features)
   loaded = []
   monkeypatch.setattr("scae_jax.data.transfer.load_dataset", lambda *of: loaded.append(of))
-  monkeypatch.setattr(evaluate, "open_run", lambda *of: loaded.append(of))
+  monkeypatch.setattr("scae_jax.training.run.open_run", lambda *of: loaded.append(of))
   assert message in refused(
     capsys, run, workdir, f"--dataset={name}", f"--scored_dir={tmp_path / 'tfds'}"
   )
@@ -183,7 +183,7 @@ def test_what_cannot_be_asked_is_refused_before_data_are_loaded(
 ):
   loaded = []
   monkeypatch.setattr("scae_jax.data.transfer.load_dataset", lambda *of: loaded.append(of))
-  monkeypatch.setattr(evaluate, "open_run", lambda *of: loaded.append(of))
+  monkeypatch.setattr("scae_jax.training.run.open_run", lambda *of: loaded.append(of))
   images = save_images(tmp_path / "images", 10, 20)
   assert message in refused(capsys, run, workdir, *(flag.format(images=images) for flag in flags))
   assert loaded == []
@@ -229,8 +229,8 @@ def test_flags_choose_what_is_scored(workdir, asked, official, tmp_path):
 
 def test_the_page_comes_before_the_main_report_alone(workdir, monkeypatch):
   calls = []
-  monkeypatch.setattr(evaluate, "look_inside", lambda *_: calls.append("page"))
-  monkeypatch.setattr(evaluate, "report_run", lambda *_, **options: calls.append("report"))
+  monkeypatch.setattr("scae_jax.page.write.look_inside", lambda *_: calls.append("page"))
+  monkeypatch.setattr(reporting, "report_run", lambda *_, **options: calls.append("report"))
   for flags, expected in (
     ([], ["page", "report"]),
     (["--step=8"], ["report"]),
