@@ -123,7 +123,6 @@ def test_refusals_name_what_the_command_has(workdir, capsys, flags, named):
 @pytest.mark.parametrize("main", [evaluate.main, explore.main])
 def test_a_runs_own_data_is_named_by_a_flag(workdir, tmp_path, monkeypatch, capsys, main):
   """What no flag sets is a key of the run's config.json."""
-  monkeypatch.setattr(hosts, "keep_compiled", lambda folder: None)
   monkeypatch.setattr("scae_jax.page.drawable.check_system", lambda name: None)
   copy = shutil.copytree(workdir, tmp_path / "copy")
   for changes, named in (
