@@ -302,7 +302,7 @@ def test_history_joins_splits_by_step(tmp_path):
 def test_examples_of_every_class_are_embedded(monkeypatch):
   """Also where a split is sorted by class."""
   shown = []
-  monkeypatch.setattr("scae_jax.evaluation.pictures.MAX_EMBEDDED", 60)
+  monkeypatch.setattr("scae_jax.evaluation.report_figures.MAX_EMBEDDED", 60)
   monkeypatch.setitem(FIGURES, "embedding", lambda _, labels, *rest: shown.append(labels))
   labels, entries = np.repeat(np.arange(5), 40), {"lin_match": 1.0, "confusion": [[1]]}
   found = scores.Scores(entries, ())
