@@ -18,7 +18,12 @@ class Window:
 
 
 def map_side(side: int, windows: Sequence[Window]) -> int:
-  """Side of the last feature map of a square image; ValueError if it is below 1."""
+  """Side of the last map of a square image; `ValueError` if nothing would be left."""
+  return _map_sides(side, windows)[-1]
+
+
+def _map_sides(side: int, windows: Sequence[Window]) -> list[int]:
+  """Sides of the image and of the map after each layer; `ValueError` if one would be 0."""
   sides = [side]
   for window in windows:
     room = sides[-1] + 2 * window.margin - window.kernel
@@ -28,18 +33,16 @@ def map_side(side: int, windows: Sequence[Window]) -> int:
         f"the feature map shrinks to nothing ({' -> '.join(map(str, sides))}); enlarge"
         " config.data.canvas, or lower kernels and strides"
       )
-  return sides[-1]
+  return sides
 
 
 def covered_side(side: int, windows: Sequence[Window]) -> int:
   """Number of pixels from the first of a side to the last that the last map can depend on."""
-  # In pixels: distance of neighbours on the map, receptive field of one, and its first pixel.
-  jump, field, start = 1, 1, 0
-  for window in windows:
-    field += (window.kernel - 1) * jump
-    start -= window.margin * jump
-    jump *= window.stride
-  return min(side, start + (map_side(side, windows) - 1) * jump + field)
+  sides = _map_sides(side, windows)
+  last = sides[-1] - 1  # position on a map, from the last map back to the image
+  for window, side_below in zip(reversed(windows), reversed(sides[:-1]), strict=True):
+    last = min(side_below - 1, last * window.stride - window.margin + window.kernel - 1)
+  return last + 1
 
 
 def require_receptive_field(
