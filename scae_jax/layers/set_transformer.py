@@ -46,7 +46,13 @@ class MultiHeadAttention(nn.Module):
     query = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="query")(queries)
     key = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="key")(values)
     value = nn.DenseGeneral(shape, dtype=self.compute_dtype, name="value")(values)
-    attended = jax.nn.dot_product_attention(query, key, value, bias=mask[:, None, None, :])
+    # Not jax.nn.dot_product_attention: its softmax is in float32, so differences in float64 cannot
+    # check gradients.
+    dtype = jnp.promote_types(query.dtype, jnp.float32)
+    logits = jnp.einsum("bqhd,bnhd->bhqn", query, key, preferred_element_type=dtype)
+    logits = logits / math.sqrt(shape[1]) + mask[:, None, None, :]
+    attention = jax.nn.softmax(logits, axis=-1).astype(value.dtype)
+    attended = jnp.einsum("bhqn,bnhd->bqhd", attention, value)
     return nn.DenseGeneral(self.features, axis=(-2, -1), dtype=self.compute_dtype, name="output")(
       attended
     )
