@@ -95,7 +95,7 @@ def test_bounds_that_do_not_rise_are_counted_and_the_prior_is_a_start(
 def test_optimisers_are_of_the_name_and_their_rates_fall():
   value, gradient = {"x": np.float32(1.0)}, {"x": np.float32(3.0)}
   for name, first in (("sgd", -0.3), ("adam", -0.1)):
-    optimizer = command.make_stepper(name, 0.1, 2)
+    optimizer = command.make_optimizer(name, 0.1, 2)
     state = optimizer.init(value)
     steps = []
     for _ in range(3):
@@ -103,8 +103,8 @@ def test_optimisers_are_of_the_name_and_their_rates_fall():
       steps.append(step["x"])
     np.testing.assert_allclose(steps, [first, first / 2, 0], atol=1e-6)
   record = {"optimizer": "lbfgs", "learning_rate": None}
-  assert command.described(record) == "L-BFGS with a line search"
-  assert isinstance(command.make_stepper("lbfgs", None, 2), optax.GradientTransformationExtraArgs)
+  assert command.describe_optimizer(record) == "L-BFGS with a line search"
+  assert isinstance(command.make_optimizer("lbfgs", None, 2), optax.GradientTransformationExtraArgs)
 
 
 @pytest.mark.parametrize(

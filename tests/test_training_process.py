@@ -132,9 +132,12 @@ def start(*arguments: str) -> subprocess.Popen:
 
 @pytest.fixture
 def as_users_have_it(monkeypatch):
-  """Processes that tests start have one device and what they need to import."""
+  """Processes that tests start have one device and what they need to import, and hear SIGHUP."""
   monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE)
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  handler = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup lets them ignore
+  yield
+  signal.signal(signal.SIGHUP, handler)
 
 
 def wait_for_lines(process: subprocess.Popen, workdir: pathlib.Path, count: int) -> None:
@@ -196,7 +199,7 @@ def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
   assert [line["seed"] for line in lines] == ["7", "mean", "sd", "1", "mean", "sd"]
   assert [(line["row"], line["step"]) for line in lines[3:]] == 3 * [("late", "480")]
   assert stamps(root / "early") == finished
-  for name in ("dispatch", "heldout", "read"):  # of training, held-out loss and report
+  for name in ("dispatch", "heldout", "read_outputs"):  # of training, held-out loss and report
     assert list((home / "kept").glob(f"jit_{name}-*")), name
 
   kept = stamps(workdir)
@@ -311,6 +314,7 @@ def test_ctrl_c_saves_though_tee_has_ended_before(home):
     ),
   ],
 )
+@pytest.mark.usefixtures("as_users_have_it")
 def test_who_hears_a_signal(monkeypatch, script, code, printed):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
   process = start("-c", LISTENING + script)
