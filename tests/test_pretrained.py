@@ -236,7 +236,7 @@ def test_files_that_are_damaged_or_do_not_fit(exported):
   message = r"decoder/kernel.*\(9, 324\).*\(8, 324\)"
   assert_refused("config.json", json.dumps(config).encode(), message)
   params = (exported / "params.npz").read_bytes()
-  assert_refused("params.npz", params[:-200], r"params\.npz")
+  assert_refused("params.npz", params[:-200], "BadZipFile")
   with np.load(exported / "params.npz") as file:
     arrays = dict(file) | {"more/kernel": np.zeros(3)}
   more = io.BytesIO()
