@@ -58,7 +58,8 @@ def test_step_and_evaluation_are_compiled_once_each(tmp_path, caplog):
     evaluated = Evaluated(run.system, run.variables, step=30, batch_size=50, max_examples=90)
     scorer = feature_scorer(evaluated, run.dataset, run.dataset, "test", 18)
     write_reports(tmp_path, evaluated, scorer)
-    assert compilations(caplog) == {"read_outputs": 1}  # for both splits, whose last batch is filled up
+    # For both splits, whose last batch is filled up.
+    assert compilations(caplog) == {"read_outputs": 1}
 
 
 def compilations(caplog) -> dict[str, int]:
