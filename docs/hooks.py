@@ -53,9 +53,9 @@ def on_page_markdown(markdown, page, config, files):
 
 def _rooms():
   """Modules of each page of the reference, in alphabetical order."""
-  rooms = {"mathematics": sorted(PACKAGE.glob("[a-z]*.py"))}
+  rooms = {"package": sorted(PACKAGE.glob("[a-z]*.py"))}
   for init in sorted(PACKAGE.glob("*/__init__.py")):
-    rooms[init.parent.name] = sorted(init.parent.glob("*.py"))
+    rooms[init.parent.name] = sorted(init.parent.rglob("*.py"))
   rooms["library"] = [PACKAGE / "__init__.py", *rooms["library"]]
   return {name: [_module(path) for path in paths] for name, paths in rooms.items()}
 
