@@ -47,6 +47,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import gc
 import pathlib
 import shutil
+import signal
 
 import jax
 import pytest
@@ -160,6 +161,18 @@ def one_device(monkeypatch):
   from scae_jax.training import hosts, loop
 
   monkeypatch.setattr(loop, "make_mesh", lambda: hosts.make_mesh(jax.devices()[:1]))
+
+
+@pytest.fixture
+def as_users_have_it(monkeypatch):
+  """Processes that tests start have one device and what they need to import, and hear SIGHUP."""
+  from tests.runs import ONE_DEVICE
+
+  monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE)
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  handler = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup lets them ignore
+  yield
+  signal.signal(signal.SIGHUP, handler)
 
 
 @pytest.fixture(scope="session")
