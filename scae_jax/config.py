@@ -13,7 +13,6 @@ import json
 import os
 import pathlib
 import re
-import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from absl import flags
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
+from ml_collections.config_flags.config_flags import ConfigFileFlagParser
 
 from scae_jax import bounds
 from scae_jax.data.constellations import NAME, Scenes
@@ -66,7 +66,6 @@ class Command:
   settings: Settings  # with the overrides
   workdir: pathlib.Path
   processes: Processes | None  # None for a run of a single process
-  ablations: Mapping[str, str]  # `ABLATIONS` of the config file
 
 
 def read_settings(config: ConfigSource) -> Settings:
@@ -93,19 +92,26 @@ def read_settings(config: ConfigSource) -> Settings:
   for name in SECTIONS:
     if not isinstance(content[name], dict):
       raise RunError(f"config.{name} must be a section (ConfigDict); it is {content[name]!r}.")
-  with explained():
+  data_class, data_name = _data_class(content["data"]), content["data"].get("name")
+  try:
     train = bounds.read(TrainOptions, "train", content["train"])
     optimizer = bounds.read(OptimizerOptions, "optimizer", content["optimizer"])
-    return Settings(
-      config=ConfigDict(content).lock(),  # a copy: changes of the caller's config do not reach it
-      system=content["system"],
-      model=content["model"],
-      loss=content["loss"],
-      data=_read_data(content["data"]),
-      train=train,
-      optimizer=resolve(optimizer, train),
-      evaluation=bounds.read(EvaluationOptions, "evaluation", content["evaluation"]),
-    )
+    evaluation = bounds.read(EvaluationOptions, "evaluation", content["evaluation"])
+    data = bounds.read(data_class, "data", content["data"])
+  except ValueError as error:
+    has_other_keys = str(error).startswith("config.data:")
+    hint = f" These are the keys if config.data.name is {data_name!r}." if has_other_keys else ""
+    raise RunError(f"{error}{hint}") from error
+  return Settings(
+    config=ConfigDict(content).lock(),  # a copy: changes of the caller's config do not reach it
+    system=content["system"],
+    model=content["model"],
+    loss=content["loss"],
+    data=data,
+    train=train,
+    optimizer=resolve(optimizer, train),
+    evaluation=evaluation,
+  )
 
 
 def with_defaults(config: ConfigDict) -> ConfigDict:
@@ -115,10 +121,8 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
   neither in the package nor imported yet, these sections get no defaults. Missing or malformed
   sections stay as they are; `read_settings` refuses them.
   """
-  data = config.get("data")
-  is_scenes = isinstance(data, ConfigDict) and data.get("name") == NAME
   sections: dict[str, tuple[type, ...]] = {
-    "data": (Scenes if is_scenes else DataOptions,),
+    "data": (_data_class(config.get("data")),),
     "train": (TrainOptions,),
     "optimizer": (OptimizerOptions,),
     "evaluation": (EvaluationOptions,),
@@ -136,6 +140,12 @@ def with_defaults(config: ConfigDict) -> ConfigDict:
   return completed
 
 
+def _data_class(section: Any) -> type[DataOptions | Scenes]:
+  """The class of a data section, by its key `name`: generated scenes or images."""
+  is_scenes = isinstance(section, Mapping | ConfigDict) and section.get("name") == NAME
+  return Scenes if is_scenes else DataOptions
+
+
 def _sections_of(system: Any) -> dict[str, tuple[type, ...]]:
   """`SECTIONS` of a system's module; imports only modules of the package."""
   if not isinstance(system, str):
@@ -147,23 +157,6 @@ def _sections_of(system: Any) -> dict[str, tuple[type, ...]]:
   return getattr(sys.modules.get(path), "SECTIONS", {})
 
 
-def _read_data(section: dict[str, Any]) -> DataOptions | Scenes:
-  """Reads the data section; its keys depend on whether scenes or images are named."""
-  if not isinstance(section.get("name", ""), str):
-    raise RunError(f"config.data.name must be a string; it is {section['name']!r}.")
-  is_scenes = section.get("name") == NAME
-  kind: type[DataOptions | Scenes] = Scenes if is_scenes else DataOptions
-  if is_scenes:
-    section = {key: value for key, value in section.items() if key != "name"}
-  try:
-    return bounds.read(kind, "data", section)
-  except ValueError as error:
-    if "valid keys" not in str(error):
-      raise
-    name = NAME if is_scenes else section.get("name")
-    raise ValueError(f"{error} These are the keys if config.data.name is {name!r}.") from error
-
-
 def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Command:
   """Reads `--config`, `--config.section.key=value`, `--workdir` and the flags of `Processes`.
 
@@ -171,7 +164,7 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
   value of the wrong type, or a file without a config.
   """
   values = flags.FlagValues()
-  values.set_gnu_getopt()  # allows `--flag value`, also for flags that are parsed later
+  values.set_gnu_getopt()  # allows `--flag value`, also for the flags of config keys
   flags.DEFINE_string("config", default_config, "FILE[:PRESET]", flag_values=values)
   flags.DEFINE_string("workdir", None, "folder of the run", flag_values=values)
   flags.DEFINE_bool("distributed", False, "one process of many", flag_values=values)
@@ -179,31 +172,69 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
   flags.DEFINE_integer("num_processes", 0, "of the run", flag_values=values)
   flags.DEFINE_integer("process_id", 0, "of this one, from 0", flag_values=values)
   try:
-    overrides = values(["train.py", *arguments], known_only=True)
+    _, *overrides = values(["train.py", *arguments], known_only=True)
   except flags.Error as error:
     raise RunError(f"{error}; {USAGE}") from error
   source = values["config"].value or ""
-  folder = values["workdir"].value or str(pathlib.Path("runs") / _run_name(source))
   with explained():
-    workdir = given_path(folder)
-  config, ablations = _load(source)
-  _override(config, overrides)
-  return Command(read_settings(config), workdir, _processes(values), ablations)
+    workdir = given_path(values["workdir"].value or str(pathlib.Path("runs") / _run_name(source)))
+  settings = read_settings(load_config(source, overrides))
+  return Command(settings, workdir, _processes(values))
 
 
-def _override(config: ConfigDict, arguments: list[str]) -> None:
-  """Sets the keys of `--config.section.key=value`; the first argument is the program's name."""
-  matches = (re.match(r"--?(?:no)?config\.([^=]*)", argument) for argument in arguments)
-  keys = [match[1] for match in matches if match]
-  expected = [f"config.{key} is of type {type(value_at(config, key)).__name__}" for key in keys]
+def load_config(source: str, overrides: Sequence[str] = ()) -> ConfigDict:
+  """The config of `file[:preset]`, for example `configs/mnist.py:modern`, with its overrides.
+
+  It is locked: values can be changed, keys cannot be added. Missing keys have their defaults. If
+  there is no file `configs/...` in the current folder, it is that of the package. `overrides` are
+  arguments such as `--config.train.num_steps=100`. Raises `RunError` if there is no such file, no
+  config in it, or an override is wrong.
+  """
+  arguments = ["train.py", f"--config={source}", *overrides]
   values = flags.FlagValues()
-  config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=arguments)
+  config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=arguments)
+  values["config"].parser = _ConfigFile("config")
   try:
     unused = values(arguments)[1:]
-  except (flags.Error, ValueError, TypeError) as error:
+  except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
+    names = (re.match(r"--?(?:no)?config\.([^=]*)", argument) for argument in overrides)
+    config = _ConfigFile("config").parse(source)
+    # For an unknown key, this raises an error that lists the valid ones.
+    types = {match[1]: type(value_at(config, match[1])).__name__ for match in names if match}
+    expected = [f"config.{key} is of type {kind}" for key, kind in types.items()]
     raise RunError(f"{error}; {'; '.join(expected) or USAGE}") from error
   if unused:
     raise RunError(f"cannot read {' '.join(unused)!r}; {USAGE}")
+  return values["config"].value
+
+
+class _ConfigFile(ConfigFileFlagParser):
+  """The parser of `--config=FILE[:PRESET]`; missing keys of the config get their defaults."""
+
+  def parse(self, path: str) -> ConfigDict:
+    file, colon, preset = path.partition(":")
+    file = os.path.expanduser(file)
+    if not os.path.isfile(file) and file.startswith("configs/"):
+      file = str(SHIPPED / file)
+    if not (file.endswith(".py") and os.path.isfile(file)):
+      raise RunError(f"--config must name a Python file with get_config(); there is no {file!r}.")
+    if str(SHIPPED) not in sys.path:  # for `from configs import digits`; the user's modules first
+      sys.path.append(str(SHIPPED))
+    sys.modules.pop(_FILE_MODULE, None)  # or names of a file that was loaded before would be left
+    try:
+      config = super().parse(f"{file}{colon}{preset}")
+      is_config = hasattr(config, "lock")  # raises an OSError of the file, which the parser keeps
+    except Exception as error:  # the user's file may raise anything
+      cause = error.__context__ or error  # the parser adds a traceback to the message
+      raise RunError(
+        f"the config {path!r} cannot be loaded: {type(cause).__name__}: {cause}"
+      ) from error
+    if not (is_config and isinstance(config, ConfigDict)):
+      raise RunError(f"get_config of {path!r} must return a ConfigDict; it returned {config!r}.")
+    return with_defaults(config).lock()
+
+
+_FILE_MODULE = "config_config"  # the name that config_flags gives to the module of `--config`
 
 
 def _run_name(source: str) -> str:
@@ -245,10 +276,11 @@ def describe(command: Command) -> str:
   """The config's part of `--help`: a line for each key, with its flag and value, and ablation."""
   keys = flatten_dict(command.settings.config.to_dict(), sep=".")
   lines = ["Config keys:", *(f"  --config.{key}={value!r}" for key, value in keys.items())]
-  if command.ablations:
+  ablations: Mapping[str, str] = getattr(sys.modules[_FILE_MODULE], "ABLATIONS", {})
+  if ablations:
     lines += ["", "Ablations, as --config=FILE:[PRESET,]ablation=NAME[+NAME...]:"]
-  width = max(map(len, command.ablations), default=0)
-  lines += [f"  {name:{width}}  {sentence}" for name, sentence in command.ablations.items()]
+  width = max(map(len, ablations), default=0)
+  lines += [f"  {name:{width}}  {sentence}" for name, sentence in ablations.items()]
   return "\n".join(lines)
 
 
@@ -264,43 +296,6 @@ def plain_parser(description: str | None) -> argparse.ArgumentParser:
   return argparse.ArgumentParser(
     description=as_started(description), formatter_class=argparse.RawDescriptionHelpFormatter
   )
-
-
-def load_config(source: str) -> ConfigDict:
-  """The config of `file[:preset]`, for example `configs/mnist.py:modern`.
-
-  It is locked: values can be changed, keys cannot be added. If there is no file `configs/...` in
-  the current folder, it is that of the package. Raises `RunError` if there is no such file, or no
-  config in it.
-  """
-  return _load(source)[0]
-
-
-def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
-  """The config of `file[:preset]`, locked, without overrides, and the ablations of the file."""
-  path, colon, preset = source.partition(":")
-  path = os.path.expanduser(path)
-  if not os.path.isfile(path) and path.startswith("configs/"):
-    path = str(SHIPPED / path)
-  if not (path.endswith(".py") and os.path.isfile(path)):
-    raise RunError(f"--config must name a Python file with get_config(); there is no {path!r}.")
-  if str(SHIPPED) not in sys.path:  # for `from configs import digits`; the user's modules go first
-    sys.path.append(str(SHIPPED))
-  names: dict[str, Any] = {}  # that the file defines
-  try:
-    names = runpy.run_path(path)
-    config = names["get_config"](preset) if colon else names["get_config"]()
-  except Exception as error:  # the user's file may raise anything
-    if preset and isinstance(error, ValueError) and "get_config" in names:
-      # The file itself refuses the preset.
-      lacks_ablations = "ablation=" in preset and "ABLATIONS" not in names
-      hint = f" ({path} has no ablations)" if lacks_ablations else ""
-      raise RunError(f"--config={source}: {error}{hint}") from error
-    message = f"the config {source!r} cannot be loaded: {type(error).__name__}: {error}"
-    raise RunError(message) from error
-  if not isinstance(config, ConfigDict):
-    raise RunError(f"get_config of {source!r} must return a ConfigDict; it returned {config!r}.")
-  return with_defaults(config).lock(), names.get("ABLATIONS", {})
 
 
 def value_at(config: ConfigDict, key: str) -> Any:

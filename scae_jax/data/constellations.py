@@ -78,13 +78,12 @@ class Scenes:
   jitter: Annotated[float, between(0, MAX_LENGTH)]  # standard deviation, added to each coordinate
   # Slots of a scene; 0 for the number of points of the patterns. Further slots are absent points.
   num_points: Annotated[int, between(0, MAX_POINTS), ROOM_FOR_PATTERNS]
+  name: Annotated[str, one_of(NAME)] = NAME
 
   @property
   def slots(self) -> int:
     """Points of a scene, present or not."""
     return self.num_points or sum(len(PATTERNS[name]) for name in self.patterns)
-
-  name = NAME
 
   @property
   def spec(self) -> PointSpec:
