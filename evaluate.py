@@ -39,8 +39,7 @@ def evaluate(arguments: list[str] | None) -> None:
   from scae_jax.page.write import look_inside
   from scae_jax.training.hosts import OFF, keep_compiled
   from scae_jax.training.reporting import check_asked, is_main, load_scored_set, report_run
-  from scae_jax.training.run import open_run
-  from scae_jax.training.start import check_step, named_folders
+  from scae_jax.training.run import check_step, named_folders, open_run
   from scae_jax.training.workdir import load_settings
 
   parser = plain_parser(__doc__)

@@ -30,8 +30,7 @@ def explore(arguments: list[str] | None) -> None:
   from scae_jax.page.drawable import check_system
   from scae_jax.page.write import page_path, write_run
   from scae_jax.training.hosts import OFF, keep_compiled
-  from scae_jax.training.run import open_run
-  from scae_jax.training.start import named_folders
+  from scae_jax.training.run import named_folders, open_run
   from scae_jax.training.workdir import load_settings, saved_settings
 
   parser = plain_parser(__doc__)

@@ -44,9 +44,9 @@ from scae_jax.layers import convnet
 from scae_jax.math import mixtures, warping
 from scae_jax.models.scae.scae import SCAE, SCAEEncoding
 from scae_jax.models.system import ImageSpec
+from scae_jax.training.build import make_system
 from scae_jax.training.hosts import make_mesh, put
 from scae_jax.training.optimizer import make_optimizer
-from scae_jax.training.run import make_system
 from scae_jax.training.state import make_state
 from scae_jax.training.step import make_dispatch, update
 from scae_jax.typing import Batch

@@ -30,8 +30,7 @@ from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_clusters
 from scae_jax.files import read_json, sealed_json, write_json, write_whole
 from scae_jax.training.log import read_lines
-from scae_jax.training.run import Run, open_run
-from scae_jax.training.start import FILE, is_exported
+from scae_jax.training.run import FILE, Run, is_exported, open_run
 from scae_jax.training.workdir import describe_data
 
 DTYPES = ("float16", "float32")

@@ -36,8 +36,8 @@ from reliability import runs
 from scae_jax.config import read_settings
 from scae_jax.errors import NonFiniteError, RunError
 from scae_jax.files import write_json
+from scae_jax.training.build import build
 from scae_jax.training.loop import train
-from scae_jax.training.run import build
 
 TRAINED, TRACED, REFUSED, STOPPED = "trained", "traced", "refused", "stopped"
 SOUND = (TRAINED, TRACED, REFUSED, STOPPED)

@@ -15,9 +15,9 @@ from ml_collections import ConfigDict
 from scae_jax.config import parse_command_line, plain_parser, read_settings
 from scae_jax.errors import RunError
 from scae_jax.files import write_json
+from scae_jax.training.build import build
 from scae_jax.training.checkpoint import Checkpoints
 from scae_jax.training.hosts import make_mesh
-from scae_jax.training.run import build
 from scae_jax.training.state import TrainState, abstract_state
 from scae_jax.training.workdir import checkpoint_directory
 

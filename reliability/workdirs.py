@@ -41,14 +41,16 @@ from reliability.damages import damage
 from scae_jax.config import Settings, read_settings
 from scae_jax.errors import RunError, explained
 from scae_jax.evaluation.history import read_history
+from scae_jax.training import build as build_module
 from scae_jax.training import run as run_module
+from scae_jax.training import start as start_module
 from scae_jax.training.hosts import keep_compiled, make_mesh
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
 from scae_jax.training.run import Run, open_run
-from scae_jax.training.start import Which, find_start
+from scae_jax.training.start import plan_run
 from scae_jax.training.sweep import Row, write_tables
-from scae_jax.training.workdir import load_settings
+from scae_jax.training.workdir import Which, load_settings
 
 OUTCOMES = ("same", "stated", "refused", "failed")  # from the best to the worst
 SECONDS = 120  # after which something counts as without end
@@ -107,7 +109,7 @@ def make_originals(root: pathlib.Path, names: Sequence[str]) -> list[Original]:
 @contextlib.contextmanager
 def built_once() -> Iterator[None]:
   """Meanwhile `build` loads and traces only what it has not yet: it is most of a check's time."""
-  anew, kept = run_module.build, {}
+  anew, kept = build_module.build, {}
 
   def build(settings: Settings, dataset: None = None, **options: Any) -> Any:
     assert dataset is None  # all load theirs by its name
@@ -116,7 +118,7 @@ def built_once() -> Iterator[None]:
     return kept[key]
 
   with contextlib.ExitStack() as stack:
-    for module in (run_module, runs):
+    for module in (run_module, start_module, runs):
       stack.enter_context(mock.patch.object(module, "build", build))
     yield
 
@@ -156,8 +158,7 @@ def _start_from(original: Original, folder: pathlib.Path) -> str:
   config = ConfigDict(original.config.to_dict())
   config.train.start_from = str(folder)
   settings = read_settings(config)
-  system, _, feed = run_module.build(settings)
-  start = find_start(settings, system, feed.spec, make_mesh(), folder.parent / "none")
+  start = plan_run(settings, folder.parent / "none", make_mesh()).start
   assert start is not None
   absl_logging.warning("%s", start.summary)  # as the run says it
   for step, state in original.params.items():

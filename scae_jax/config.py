@@ -102,7 +102,7 @@ def read_settings(config: ConfigSource) -> Settings:
     has_other_keys = str(error).startswith("config.data:")
     hint = f" These are the keys if config.data.name is {data_name!r}." if has_other_keys else ""
     raise RunError(f"{error}{hint}") from error
-  return Settings(
+  settings = Settings(
     config=ConfigDict(content).lock(),  # a copy: changes of the caller's config do not reach it
     system=content["system"],
     model=content["model"],
@@ -112,6 +112,12 @@ def read_settings(config: ConfigSource) -> Settings:
     optimizer=resolve(optimizer, train),
     evaluation=evaluation,
   )
+  if train.batch_size % settings.views:
+    raise RunError(
+      "config.train.batch_size must be even where config.data.two_views is True; it is"
+      f" {train.batch_size}."
+    )
+  return settings
 
 
 def with_defaults(config: ConfigDict) -> ConfigDict:

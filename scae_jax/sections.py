@@ -133,8 +133,9 @@ class OptimizerOptions:
 def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
   """Replaces zeros that stand for a value computed from the rest of the config.
 
-  A cosine's decay_steps becomes the number of steps after warm-up; `RunError` if there are none.
-  RMSProp's epsilon becomes (10 batch_size)^-2, as in the release of Kosiorek et al. 2019.
+  A cosine's decay_steps becomes the number of steps after warm-up. RMSProp's epsilon becomes
+  (10 batch_size)^-2, as in the release of Kosiorek et al. 2019. Raises `RunError` if a cosine has
+  no steps, or if it ends before the run and later steps would have a learning rate of 0.
   """
   if options.schedule == "cosine" and options.decay_steps == 0:
     if options.warmup_steps >= train.num_steps:
@@ -143,13 +144,6 @@ def resolve(options: OptimizerOptions, train: TrainOptions) -> OptimizerOptions:
         f" where the cosine ends (decay_steps is 0); it is {options.warmup_steps}."
       )
     options = dataclasses.replace(options, decay_steps=train.num_steps - options.warmup_steps)
-  if options.name == "rmsprop" and options.epsilon == 0:
-    options = dataclasses.replace(options, epsilon=(10 * train.batch_size) ** -2.0)
-  return options
-
-
-def check_length(options: OptimizerOptions, train: TrainOptions) -> None:
-  """Raises `RunError` if some steps would have a learning rate of 0; options must be resolved."""
   end = options.warmup_steps + options.decay_steps
   if options.schedule == "cosine" and options.end_factor == 0 and train.num_steps > end:
     raise RunError(
@@ -159,6 +153,9 @@ def check_length(options: OptimizerOptions, train: TrainOptions) -> None:
       " raise decay_steps or set it to 0 (until train.num_steps), or set"
       " config.optimizer.end_factor above 0; or train for fewer steps."
     )
+  if options.name == "rmsprop" and options.epsilon == 0:
+    options = dataclasses.replace(options, epsilon=(10 * train.batch_size) ** -2.0)
+  return options
 
 
 @dataclasses.dataclass(frozen=True)

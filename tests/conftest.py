@@ -126,7 +126,7 @@ def built_once():
 def compiled_once(built_once):
   """And compiles the programs of each config once; they hold no state of a run."""
   from scae_jax.training import loop
-  from scae_jax.training.program import Program
+  from scae_jax.training.step import Program
 
   compile_program, kept = Program.compile, {}
 
@@ -136,7 +136,7 @@ def compiled_once(built_once):
     return kept[key]
 
   def compile_new(self, state):
-    if not hasattr(self, "_compiled"):
+    if self._compiled is None:
       compile_program(self, state)
 
   with pytest.MonkeyPatch.context() as patch:

@@ -25,12 +25,12 @@ from scae_jax.data.digits import load_digits
 from scae_jax.errors import Interrupted
 from scae_jax.models.system import ImageSpec
 from scae_jax.training import hosts
+from scae_jax.training.build import make_system
 from scae_jax.training.loop import train
 from scae_jax.training.optimizer import make_optimizer
-from scae_jax.training.program import Program
-from scae_jax.training.run import make_system, open_run
+from scae_jax.training.run import open_run
 from scae_jax.training.state import initial_states
-from scae_jax.training.step import update
+from scae_jax.training.step import Program, update
 from scae_jax.training.sweep import Row, read_sweep
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from scae_jax.config import differences, parse_command_line, read_settings
 from scae_jax.errors import RunError
 from scae_jax.models import ablations
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.run import build, make_system
+from scae_jax.training.build import build, make_system
 from scae_jax.training.step import scheduled_weights
 from tests import runs
 from tests.conftest import ROOT

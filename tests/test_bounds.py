@@ -15,7 +15,7 @@ from scae_jax.bounds import above, below, between, each, line, one_of
 from scae_jax.config import read_settings
 from scae_jax.errors import RunError
 from scae_jax.models.system import ImageSpec, PointSpec
-from scae_jax.training.run import make_system
+from scae_jax.training.build import make_system
 
 CONFIGS = base_configs()
 # Any text is a name or a folder; whether it is there is seen when it is opened.

@@ -18,7 +18,7 @@ from scae_jax.data.feed import evaluation_examples
 from scae_jax.data.transfer import load_scored, rotated
 from scae_jax.evaluation.examples import load_split
 from scae_jax.models.system import ImageSpec, labels_of, pixels_of
-from scae_jax.training.run import build, check_system
+from scae_jax.training.build import build, check_system
 from tests import toy_classifier
 from tests.toy_data import assert_uniform, dataset_of, feed_batch, heldout_batch, on_device
 from tests.toy_system import data_options, feed_of

@@ -14,8 +14,9 @@ from scae_jax.data.dataset import Dataset
 from scae_jax.data.digits import load_digits
 from scae_jax.errors import RunError
 from scae_jax.library.loading import load
+from scae_jax.training.build import build
 from scae_jax.training.loop import train
-from scae_jax.training.run import build, open_run
+from scae_jax.training.run import open_run
 from tests.stand_ins import refused, source_of
 from tests.test_evaluation_script import quick, run
 from tests.toy_system import toy_config

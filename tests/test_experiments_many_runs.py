@@ -23,7 +23,8 @@ from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_clusters, fit_probe
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.run import Run, make_system
+from scae_jax.training.build import make_system
+from scae_jax.training.run import Run
 from tests import toy_classifier, toy_system
 from tests.stand_ins import texts
 from tests.tiny import build, initial

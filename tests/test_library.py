@@ -21,7 +21,7 @@ from scae_jax.evaluation.clusters import Clusters, clusters_json, read_clusters
 from scae_jax.files import write_whole
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.math import geometry, mixtures
-from scae_jax.training.start import PRETRAINED
+from scae_jax.training.run import PRETRAINED
 from tests.toy_data import random_images
 from tests.toy_system import toy_config
 

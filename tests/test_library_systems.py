@@ -19,7 +19,7 @@ from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
 from scae_jax.models.probabilistic.autoencoder import topmost_owner
 from scae_jax.models.system import ImageSpec, PointSpec
-from scae_jax.training.run import make_system
+from scae_jax.training.build import make_system
 from tests.test_library import assert_same, digits, images, on_canvas
 from tests.tiny import initial
 

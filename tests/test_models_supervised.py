@@ -8,7 +8,7 @@ import pytest
 from scae_jax.models import capsnet, cnn
 from scae_jax.models.capsnet import OFFSETS, in_order_of
 from scae_jax.models.system import ImageSpec
-from scae_jax.training.run import check_system
+from scae_jax.training.build import check_system
 from tests.references import correlate, reference_agreement
 from tests.tiny import compiled, random_variables, tiny
 

@@ -25,7 +25,8 @@ from scae_jax.models.system import ImageSpec
 from scae_jax.page import write
 from scae_jax.page.drawable import SYSTEMS, no_encoder, page_of_system
 from scae_jax.training import hosts
-from scae_jax.training.run import Run, make_system
+from scae_jax.training.build import make_system
+from scae_jax.training.run import Run
 from tests import tiny
 from tests.conftest import ROOT
 from tests.runs import SIZES

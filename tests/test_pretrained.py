@@ -18,10 +18,9 @@ from experiments import curve, export
 from experiments.export import save_pretrained
 from scae_jax.config import read_settings
 from scae_jax.errors import RunError
-from scae_jax.training import start
+from scae_jax.training import run as run_module
 from scae_jax.training.loop import train
-from scae_jax.training.run import open_run
-from scae_jax.training.start import named_folders
+from scae_jax.training.run import named_folders, open_run
 from tests.runs import ROOT, evaluate_py, metrics, stop_after
 from tests.stand_ins import call, refusal, refused
 from tests.toy_system import toy_config
@@ -90,7 +89,7 @@ def test_export_and_evaluate_by_name(workdir, tmp_path, monkeypatch, capsys):
   assert json.loads((folder / "data.json").read_text())["name"] == "digits"
   assert re.search(rf"step 8\b.*seed {source['seed']}\b", capsys.readouterr().out)
 
-  monkeypatch.setattr(start, "PRETRAINED", folder.parent)
+  monkeypatch.setattr(run_module, "PRETRAINED", folder.parent)
   monkeypatch.chdir(tmp_path)
   evaluate_py("--pretrained=toy")
   written = tmp_path / "runs" / "pretrained-toy" / "evaluation" / "metrics.json"
@@ -196,7 +195,7 @@ def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, caps
 
 @pytest.mark.parametrize("name", ["tpy", "../../x", "toy/"])
 def test_name_of_parameters_is_of_those_that_are_there_and_no_path(exported, monkeypatch, name):
-  monkeypatch.setattr(start, "PRETRAINED", exported.parent)
+  monkeypatch.setattr(run_module, "PRETRAINED", exported.parent)
   save = exported.parent.parent.parent / "x"
   save.mkdir(exist_ok=True)
   (save / "params.npz").write_bytes(b"")
@@ -206,7 +205,7 @@ def test_name_of_parameters_is_of_those_that_are_there_and_no_path(exported, mon
 
 def test_results_of_pretrained_parameters_replace_no_others(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  shipped = start.PRETRAINED / "digits"
+  shipped = run_module.PRETRAINED / "digits"
   assert named_folders("run", "") == (pathlib.Path("run"), pathlib.Path("run"))
   assert named_folders("run", "digits") == (shipped, pathlib.Path("run/pretrained-digits"))
   assert named_folders("", "digits") == (shipped, pathlib.Path("runs/pretrained-digits"))
@@ -245,7 +244,7 @@ def test_files_that_are_damaged_or_do_not_fit(exported):
 
 
 def test_pretrained_parameters_have_one_step(exported, monkeypatch, capsys):
-  monkeypatch.setattr(start, "PRETRAINED", exported.parent)
+  monkeypatch.setattr(run_module, "PRETRAINED", exported.parent)
   said = refused(capsys, evaluate_py, "--pretrained=toy", "--step=best")
   assert "--step=best" in said
 

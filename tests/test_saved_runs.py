@@ -19,9 +19,10 @@ from scae_jax.config import differences, read_settings, with_changes, with_defau
 from scae_jax.errors import RunError
 from scae_jax.models import scae
 from scae_jax.models.system import ImageSpec
+from scae_jax.training.build import make_system
 from scae_jax.training.loop import train
 from scae_jax.training.reporting import report_run
-from scae_jax.training.run import make_system, open_run
+from scae_jax.training.run import open_run
 from scae_jax.training.state import init_params
 from scae_jax.training.step import losses
 from scae_jax.training.workdir import check_same_run, saved_config

@@ -16,12 +16,12 @@ from scae_jax.data.digits import load_digits
 from scae_jax.evaluation import report
 from scae_jax.math import mixtures
 from scae_jax.training import loop
+from scae_jax.training.build import make_system
 from scae_jax.training.hosts import make_mesh, replicated
 from scae_jax.training.loop import train
-from scae_jax.training.program import Program
-from scae_jax.training.run import make_system, open_run
+from scae_jax.training.run import open_run
 from scae_jax.training.state import initial_states, make_state
-from scae_jax.training.step import losses
+from scae_jax.training.step import Program, losses
 from tests.references import assert_slope, equations
 from tests.runs import (
   assert_golden,

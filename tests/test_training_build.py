@@ -9,9 +9,9 @@ import pytest
 from scae_jax.config import read_settings
 from scae_jax.errors import RunError
 from scae_jax.files import write_json
-from scae_jax.training import hosts, program
+from scae_jax.training import hosts, step
+from scae_jax.training.build import build, check_system, systems
 from scae_jax.training.loop import train
-from scae_jax.training.run import build, check_system, systems
 from scae_jax.training.workdir import check_same_data, describe_data, read_image_facts
 from tests.toy_classifier import classifier_config
 from tests.toy_data import dataset_of, random_images
@@ -104,7 +104,7 @@ def test_images_of_one_class_are_refused():
 )
 def test_a_step_that_needs_more_memory_than_there_is_is_refused(tmp_path, monkeypatch, changes):
   """On a device of 1 GB. Nothing is written, so that a smaller run can take the folder."""
-  monkeypatch.setattr(program, "device_memory", lambda: 10**9)
+  monkeypatch.setattr(step, "device_memory", lambda: 10**9)
   with pytest.raises(RunError, match=r"\d [GT]B.* 1\.0 GB"):
     train(toy_config(**changes), tmp_path)
   assert not (tmp_path / "config.json").exists()

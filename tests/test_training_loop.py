@@ -18,8 +18,8 @@ from scae_jax.evaluation.provenance import measured_with
 from scae_jax.training import loop
 from scae_jax.training.checkpoint import Checkpoints
 from scae_jax.training.loop import train
-from scae_jax.training.program import Program
 from scae_jax.training.run import open_run
+from scae_jax.training.step import Program
 from scae_jax.training.workdir import load_settings
 from tests.runs import assert_same_run, metrics, steps_of, stop_after, terminate, truncate
 from tests.toy_system import toy_config
@@ -100,7 +100,7 @@ def test_run_that_is_stopped_resumed_and_extended_is_the_uninterrupted_one(
   train(short, tmp_path)
   content = (tmp_path / "metrics.jsonl").read_text()
   with monkeypatch.context() as patch:
-    patch.setattr(loop, "Program", None)  # nothing is compiled
+    patch.setattr(Program, "compile", None)  # nothing is compiled
     assert train(short, tmp_path).step == 48
   assert (tmp_path / "metrics.jsonl").read_text() == content
   stop_after(1, CONFIG, tmp_path, r"\b52\D+90\b")

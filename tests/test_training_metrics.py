@@ -17,10 +17,9 @@ import pytest
 from scae_jax.config import read_settings
 from scae_jax.errors import NonFiniteError, RunError
 from scae_jax.models.system import ImageSpec
+from scae_jax.training.build import check_system, make_system
 from scae_jax.training.log import Display, MetricsWriter, import_tensorboard
-from scae_jax.training.program import check_finite
-from scae_jax.training.run import check_system, make_system
-from scae_jax.training.step import scheduled_weights
+from scae_jax.training.step import check_finite, scheduled_weights
 from tests import tiny
 from tests.toy_system import toy_config, toy_data
 
@@ -115,15 +114,15 @@ def read(path) -> list[dict]:
   return [json.loads(text) for text in path.read_text().splitlines()]
 
 
-def open_writer(path, after_step) -> MetricsWriter:
-  return MetricsWriter(path.parent, after_step=after_step, tensorboard=False)
+def open_writer(path, after_step, **options) -> MetricsWriter:
+  display = Display(num_steps=40, file=io.StringIO())
+  return MetricsWriter(path.parent, display, after_step=after_step, **options)
 
 
-def write_lines(path, steps) -> None:
-  writer = open_writer(path, after_step=0)
-  for step in steps:
-    writer.write(line(step))
-  writer.close()
+def write_lines(path, steps, after_step=0) -> None:
+  with open_writer(path, after_step) as writer:
+    for step in steps:
+      writer.write(line(step))
 
 
 def test_lines_after_the_restored_step_are_dropped(tmp_path):
@@ -131,13 +130,12 @@ def test_lines_after_the_restored_step_are_dropped(tmp_path):
   write_lines(path, [10, 20, 30])
   whole = path.read_text()
   path.write_text(whole + '{"split": "train", "step": 40, "te')  # a kill in the middle of a line
-  writer = open_writer(path, after_step=20)
-  assert read(path) == [line(10), line(20)]
-  writer.write(line(30))
-  writer.close()
+  with open_writer(path, after_step=20) as writer:
+    assert read(path) == [line(10), line(20)]
+    writer.write(line(30))
   assert path.read_text() == whole
   path.write_text(whole[:-1])  # in the middle of the line's end
-  open_writer(path, after_step=30).close()
+  write_lines(path, [], after_step=30)
   assert read(path) == [line(10), line(20)]
   write_lines(path, [])  # a run without a checkpoint begins anew
   assert read(path) == []
@@ -162,9 +160,8 @@ def test_what_is_no_line_of_metrics_is_named(tmp_path, text):
 
 def test_tensorboard_gets_every_number(tmp_path):
   pytest.importorskip("tensorboardX", reason="an optional extra")
-  writer = MetricsWriter(tmp_path, after_step=0, tensorboard=True)
-  writer.write(line(10))
-  writer.close()
+  with open_writer(tmp_path / "metrics.jsonl", after_step=0, tensorboard=True) as writer:
+    writer.write(line(10))
   assert read(tmp_path / "metrics.jsonl") == [line(10)]
   (file,) = (tmp_path / "tensorboard").iterdir()
   content = file.read_bytes()

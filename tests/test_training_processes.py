@@ -20,10 +20,11 @@ from scae_jax.config import read_settings
 from scae_jax.errors import RunError
 from scae_jax.sections import Processes
 from scae_jax.training import hosts, loop
+from scae_jax.training.build import make_system
 from scae_jax.training.hosts import check_agreement, make_mesh
 from scae_jax.training.loop import train
 from scae_jax.training.optimizer import make_optimizer
-from scae_jax.training.run import make_system, open_run
+from scae_jax.training.run import open_run
 from scae_jax.training.state import make_state
 from scae_jax.training.step import update
 from scae_jax.training.workdir import load_settings
@@ -65,7 +66,7 @@ import os, signal, time
 import jax
 from scae_jax.training import loop
 from scae_jax.errors import Interrupted
-from scae_jax.training.program import Program
+from scae_jax.training.step import Program
 run_steps, train_once = Program.run, loop.train
 
 def run(self, state, step):

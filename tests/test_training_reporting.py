@@ -15,8 +15,9 @@ from scae_jax.data.feed import evaluation_examples
 from scae_jax.errors import RunError
 from scae_jax.evaluation.report import Evaluated
 from scae_jax.training import loop, reporting
+from scae_jax.training.build import build
 from scae_jax.training.reporting import load_scored_set, report_run
-from scae_jax.training.run import Run, build
+from scae_jax.training.run import Run
 from scae_jax.training.sweep import reason
 from tests import toy_classifier
 from tests.runs import train_py

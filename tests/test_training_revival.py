@@ -11,11 +11,11 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from scae_jax.errors import RunError
 from scae_jax.models.system import Encoding
-from scae_jax.training import program, revival
+from scae_jax.training import revival, step
 from scae_jax.training.loop import train
-from scae_jax.training.program import Program
 from scae_jax.training.revival import NOISE, noisy_copies, sources_of
 from scae_jax.training.run import open_run
+from scae_jax.training.step import Program
 from tests import toy_system
 from tests.runs import assert_same_run, stop_after
 from tests.tiny import compiled, random_variables, tiny_batch, tiny_system
@@ -88,7 +88,7 @@ def test_parameters_and_moments_of_idle_objects_are_copied_and_nothing_else(tmp_
 
 def test_resumed_run_revives_again_and_seeds_are_what_they_are_alone(tmp_path, monkeypatch):
   """Step 6 is no multiple of the dispatch that the rest of the config allows."""
-  steps, original = [], program.make_revival
+  steps, original = [], step.make_revival
 
   def make_revival(*arguments):
     revive = original(*arguments)
@@ -99,7 +99,7 @@ def test_resumed_run_revives_again_and_seeds_are_what_they_are_alone(tmp_path, m
 
     return noted
 
-  monkeypatch.setattr(program, "make_revival", make_revival)
+  monkeypatch.setattr(step, "make_revival", make_revival)
   config = config_of(train__revive_idle=(6, 16), train__seeds=2)
   train(config, tmp_path / "whole")
   assert steps == [6, 16]

@@ -22,9 +22,9 @@ from scae_jax.training.checkpoint import Checkpoints, Progress
 from scae_jax.training.log import Window
 from scae_jax.training.loop import train
 from scae_jax.training.optimizer import make_optimizer
-from scae_jax.training.program import Program
 from scae_jax.training.run import open_run
 from scae_jax.training.state import variables_by_seed
+from scae_jax.training.step import Program
 from scae_jax.typing import Batch
 from tests import toy_system
 from tests.runs import assert_same_run, metrics, stop_after, truncate
@@ -61,13 +61,13 @@ def first_state(config, workdir):
   """The state that training would begin with, on the host; nothing is trained."""
   states = []
 
-  def run_nothing(self, state, progress):
+  def run_nothing(options, program, state, *_):
     states.append(state)
     raise SystemExit
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(Program, "compile", lambda self, state: None)
-    patch.setattr(loop._Loop, "run", run_nothing)
+    patch.setattr(loop, "_train_steps", run_nothing)
     with pytest.raises(SystemExit):
       train(config, workdir)
   return states[0]

@@ -14,9 +14,8 @@ from scae_jax.data.batches import evaluation_batch, example_order, training_batc
 from scae_jax.errors import RunError
 from scae_jax.training.hosts import check_batch_size, make_mesh, replicated
 from scae_jax.training.optimizer import make_optimizer
-from scae_jax.training.program import Program
 from scae_jax.training.state import make_state
-from scae_jax.training.step import ORDER_STREAM, STEP_STREAM, losses, update
+from scae_jax.training.step import ORDER_STREAM, STEP_STREAM, Program, losses, update
 from tests.runs import run_steps
 from tests.toy_data import dataset_of, random_images
 from tests.toy_system import TERMS, data_options, feed_of, make_system, toy_config, toy_data

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from configs.digits import shared_sections
 from scae_jax import shards
-from scae_jax.data.dataset import Dataset, crop_middle
+from scae_jax.data.dataset import Dataset
 from scae_jax.data.feed import Feed, image_feed
 from scae_jax.data.options import DataOptions
 from scae_jax.models.system import ImageSpec, System
@@ -109,7 +109,7 @@ def data_options(canvas: int, **changes: Any) -> DataOptions:
 def feed_of(dataset: Dataset, canvas: int, **changes: Any) -> Feed:
   """What `build` makes of a data set."""
   options = data_options(canvas, **changes)
-  return image_feed(dataset.splits["train"], crop_middle(dataset, options.crop), options)
+  return image_feed(dataset, options)[1]
 
 
 def toy_config(**changes: Any) -> ConfigDict:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from scae_jax.data.batches import evaluation_batch, training_batch
-from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.dataset import Dataset, Split, crop_middle
 from scae_jax.data.options import DataOptions
 from scae_jax.data.overlay import (
   fixed_overlays,
@@ -67,16 +67,18 @@ def spec_of(options: DataOptions, channels: int, num_classes: int) -> ImageSpec:
   )
 
 
-def image_feed(train: Split, dataset: Dataset, options: DataOptions) -> Feed:
-  """A feed of images: augmented in training, in the middle of the canvas in evaluation.
+def image_feed(dataset: Dataset, options: DataOptions) -> tuple[Dataset, Feed]:
+  """The data set with images cropped to their middle, and its feed.
 
-  With `options.crop`, `train` has whole images, which are cropped at random, and `dataset` has
-  images cropped to their middle. Raises ValueError if overlaid images are all of one class.
+  Images are augmented in training, whole ones cropped at random, and in the middle of the canvas in
+  evaluation. Raises ValueError if overlaid images are all of one class.
   """
+  spec = spec_of(options, dataset.channels, dataset.num_classes)
+  train, dataset = dataset.splits["train"], crop_middle(dataset, options.crop)
   heldout = dataset.splits[dataset.held_out]
   examples, make_batch = evaluation_examples(heldout, options)
-  return Feed(
-    spec=spec_of(options, dataset.channels, dataset.num_classes),
+  return dataset, Feed(
+    spec=spec,
     train=overlay_arrays(train) if options.overlay else train.arrays,
     num_train=len(train.labels),
     held_out=dataset.held_out,

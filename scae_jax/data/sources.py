@@ -14,10 +14,13 @@ from typing import NamedTuple
 from absl import logging
 
 from scae_jax.data.cache import cache_folder, load_or_build, newest_cached
-from scae_jax.data.dataset import Dataset, Preview, brought_to
+from scae_jax.data.constellations import NAME, Scenes
+from scae_jax.data.dataset import Dataset, Preview, brought_to, hold_out_validation, normalized
 from scae_jax.data.digits import load_digits
+from scae_jax.data.feed import Feed, image_feed
 from scae_jax.data.folder import list_folder, load_listing
 from scae_jax.data.image_files import AS_IT_IS, Form, decode_pictures
+from scae_jax.data.options import DataOptions
 from scae_jax.data.smallnorb import DIVISIONS, SIDE, decode_smallnorb
 from scae_jax.data.smallnorb import KEYS as SMALLNORB_KEYS
 from scae_jax.data.tfds_source import (
@@ -38,6 +41,49 @@ _VALID_NAMES = (
   "'translated_<name>:-6..6'"
 )
 _TFDS_NAME = re.compile(r"(\w+)(?:/([\w.\-]+?))?(?::(\d+\.\d+\.\d+))?(?::(.*))?")
+
+
+def load_data(
+  options: DataOptions | Scenes, dataset: Dataset | None = None
+) -> tuple[Dataset | Scenes, Feed]:
+  """The data set of a config's data section, and its feed to training; `dataset` is one in memory.
+
+  Images are brought to the config's form, and have a validation split and pixel statistics where it
+  asks for them. Raises ValueError if the data set cannot be loaded, its name is not that of the
+  config, it has one class only, or its images are larger than the canvas and are not cropped.
+  """
+  if isinstance(options, Scenes):
+    if dataset is not None:
+      raise ValueError(
+        f"config.data.name is {NAME!r}, whose scenes are generated, and a data set is given in"
+        f" memory; expected the name of that data set, {dataset.name!r}."
+      )
+    return options, options.feed()
+  name = options.name
+  if dataset is None:
+    try:
+      dataset = load_dataset(name, options.dir, options.cache_dir, options.form)
+    except ValueError as error:
+      raise ValueError(f"config.data.name is {name!r}: {error}") from error
+  elif dataset.name != name and not is_dotted(name):
+    raise ValueError(
+      f"config.data.name is {name!r}, and the data set given in memory is named {dataset.name!r};"
+      " expected the same name. Set the key to it."
+    )
+  dataset = hold_out_validation(brought_to(dataset, options.form), options.num_validation)
+  if dataset.num_classes < 2:
+    raise ValueError(
+      f"config.data.name is {name!r}, whose images are all of one class; expected at least two,"
+      " which a model can tell apart."
+    )
+  if dataset.image_side > options.canvas and not options.crop:
+    raise ValueError(
+      f"config.data.canvas must hold the images of {dataset.name!r}, {dataset.image_side} pixels"
+      f" wide or high; it is {options.canvas}. Set it to {dataset.image_side} or more, or"
+      f" config.data.resize to {options.canvas}, or config.data.crop to the side of the middle that"
+      " is used."
+    )
+  return image_feed(normalized(dataset) if options.normalize else dataset, options)
 
 
 def load_dataset(

@@ -13,9 +13,9 @@ from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.library.model import Model
 from scae_jax.models.system import Spec, System
 from scae_jax.precision import single_precision
+from scae_jax.training.build import make_system
 from scae_jax.training.hosts import find_devices
-from scae_jax.training.run import make_system
-from scae_jax.training.start import PRETRAINED, pretrained_names, restore
+from scae_jax.training.run import PRETRAINED, pretrained_names, restore
 from scae_jax.training.workdir import load_settings, read_image_facts
 
 

@@ -19,8 +19,8 @@ from scae_jax.library.export import export_functions
 from scae_jax.library.inputs import ImageInput, PointInput
 from scae_jax.models.system import Encoding, ImageSpec, Numbers, Spec, System
 from scae_jax.precision import single_precision
+from scae_jax.training.build import make_system
 from scae_jax.training.hosts import check_not_forked
-from scae_jax.training.run import make_system
 from scae_jax.typing import Array, Batch
 
 REFINEMENT_RATE = 0.01  # Adam's learning rate at first; it falls to 0 along a cosine

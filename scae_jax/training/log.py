@@ -20,6 +20,7 @@ from rich.table import Column
 
 from scae_jax.errors import RunError, writing
 from scae_jax.files import write_whole
+from scae_jax.training.hosts import is_first
 
 
 class Window:
@@ -56,29 +57,60 @@ class Window:
 class MetricsWriter:
   """Appends lines to `metrics.jsonl` and, if asked for, to TensorBoard's files beside it.
 
-  When `write` returns, the line is on the disk. `checksum` is the CRC-32 of all lines.
+  It is a context manager. When `write` returns, the line is on the disk and shown. `checksum` is
+  the CRC-32 of all lines. Of several processes, only the first one writes.
   """
 
-  def __init__(self, workdir: pathlib.Path, *, after_step: int, tensorboard: bool):
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    display: "Display",
+    *,
+    after_step: int,
+    saved_checksum: int | None = None,
+    tensorboard: bool = False,
+  ):
     """Opens the files; removes lines of steps later than `after_step`, which are trained again.
 
-    Raises `RunError` as `read_lines`, and `WriteError` if the file cannot be written.
+    Says so if the remaining lines have not the checksum that was saved. Raises `RunError` as
+    `read_lines`, and `WriteError` if the file cannot be written.
     """
     self._workdir = workdir
+    self._display = display
+    self._file = self._tensorboard = self.checksum = None
+    if not is_first():
+      return
     path = workdir / "metrics.jsonl"
     lines = read_lines(path) if path.exists() else []
     kept = "".join(_dump(line) for line in lines if line["step"] <= after_step).encode()
     self.checksum = zlib.crc32(kept)
+    if saved_checksum not in (None, self.checksum):
+      display.say(
+        f"{path} has not the lines that were written up to step {after_step}: some are changed or"
+        " missing. They stay as they are."
+      )
     with writing("a line of metrics", workdir):
       write_whole(path, kept)
       self._file = path.open("ab")
-      self._tensorboard = None
       if tensorboard:
         folder = str(workdir / "tensorboard")
         self._tensorboard = import_tensorboard().SummaryWriter(folder, purge_step=after_step + 1)
 
+  def __enter__(self) -> "MetricsWriter":
+    return self
+
+  def __exit__(self, *_: object) -> None:
+    if self._file is not None:
+      with contextlib.suppress(OSError):  # `write` has already raised it
+        self._file.close()
+    if self._tensorboard is not None:
+      self._tensorboard.close()
+
   def write(self, line: Mapping[str, Any]) -> None:
-    """Appends a line; raises `WriteError` if it cannot be written."""
+    """Shows a line and appends it; raises `WriteError` if it cannot be written."""
+    self._display.line(line)
+    if self._file is None or self.checksum is None:
+      return
     text = _dump(line).encode()
     with writing("a line of metrics", self._workdir):
       self._file.write(text)
@@ -89,12 +121,6 @@ class MetricsWriter:
         for name, value in flatten_dict(dict(line), sep="/").items():
           if isinstance(value, float):
             self._tensorboard.add_scalar(f"{line['split']}/{name}", value, line["step"])
-
-  def close(self) -> None:
-    with contextlib.suppress(OSError):  # `write` has already raised it
-      self._file.close()
-    if self._tensorboard is not None:
-      self._tensorboard.close()
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:

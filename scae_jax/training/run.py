@@ -1,130 +1,157 @@
-"""From a config to a system, its data set and, for a trained run, its parameters."""
+"""A trained run and its parameters, from a workdir or from a folder of exported parameters.
+
+experiments/export.py writes an exported folder: everything that evaluation needs, for one seed.
+
+<folder>/config.json    the run's resolved config
+<folder>/params.npz     parameters by path, float16 or float32
+<folder>/data.json      description of the data set that it was trained on
+<folder>/source.json    step, seed and the run's results
+<folder>/clusters.json  clusters of the training images, each with a label, for models trained
+                        without labels; see `evaluation.clusters`
+"""
 
 import contextlib
 import dataclasses
-import functools
-import importlib
-import importlib.util
 import pathlib
 import shlex
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import TypeCheckError
 from ml_collections import ConfigDict
 
-import scae_jax.models
-from scae_jax import bounds
-from scae_jax.config import Settings, as_started, read_settings
-from scae_jax.data.constellations import NAME, Scenes
-from scae_jax.data.dataset import Dataset, brought_to, crop_middle, hold_out_validation, normalized
-from scae_jax.data.feed import Feed, image_feed
-from scae_jax.data.options import DataOptions
-from scae_jax.data.sources import is_dotted, load_dataset
+from scae_jax.config import SHIPPED, Settings, as_started, read_settings
+from scae_jax.data.cache import read_arrays
+from scae_jax.data.constellations import Scenes
+from scae_jax.data.dataset import Dataset
 from scae_jax.errors import ReportError, RunError, explained
-from scae_jax.evaluation.checks import check_enough_to_fit
-from scae_jax.evaluation.examples import choose
-from scae_jax.files import given_path
+from scae_jax.files import given_path, read_json
 from scae_jax.interrupt import end, on_signal
-from scae_jax.models.system import ImageSpec, LossOptions, Spec, System
+from scae_jax.models.system import Spec, System
 from scae_jax.precision import single_precision
-from scae_jax.sections import check_length
-from scae_jax.training.hosts import all_or_none, find_devices
-from scae_jax.training.log import import_tensorboard
-from scae_jax.training.start import check_step, restore
-from scae_jax.training.state import init_params
-from scae_jax.training.step import losses
+from scae_jax.training.build import build
+from scae_jax.training.hosts import make_mesh
+from scae_jax.training.state import abstract_state, init_params, variables_by_seed
 from scae_jax.training.workdir import (
   Which,
   check_same_data,
-  check_same_run,
   describe_data,
   load_settings,
+  require_checkpoints,
 )
-from scae_jax.typing import Array
 from scae_jax.waiting import waiting
 
+PRETRAINED = SHIPPED / "pretrained"
+FILE = "params.npz"
 
-def make_system(settings: Settings, data: Spec) -> System:
-  """The system that the config names.
 
-  Raises `ValueError` if there is no such system, or it refuses its config sections.
+def pretrained_names() -> list[str]:
+  """Names of the folders in `PRETRAINED`."""
+  return sorted(path.parent.name for path in PRETRAINED.glob(f"*/{FILE}"))
+
+
+def named_folders(workdir: str, name: str) -> tuple[pathlib.Path, pathlib.Path]:
+  """The folder of a run or of the named pretrained parameters, and the folder of its results.
+
+  Results of pretrained parameters go to `<workdir>/pretrained-<name>`, or `runs/pretrained-<name>`
+  without a workdir. Raises `RunError` if both names are empty, the name is unknown, or the folder
+  of results holds a run.
   """
-  name = settings.system
-  path = name if "." in name else f"scae_jax.models.{name}"
-  try:
-    exists = importlib.util.find_spec(path) is not None
-  except ModuleNotFoundError:  # a parent package of a dotted path is missing
-    exists = False
-  module: Any = importlib.import_module(path) if exists else None
-  if not hasattr(module, "make_system"):
-    raise ValueError(
-      f"config.system must name a module that exports make_system; {name!r} is none."
-      f" scae_jax.models has {systems()}."
+  if not workdir and not name:
+    raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
+  if not name:
+    return given_path(workdir), given_path(workdir)
+  names = pretrained_names()
+  if name not in names:  # a name must not be a path to another place
+    raise RunError(f"there are no parameters {name!r} in {PRETRAINED}; it has {names}.")
+  results = given_path(workdir or "runs") / f"pretrained-{name}"
+  if (results / "config.json").exists():
+    raise RunError(
+      f"{results} holds a run, whose report would be overwritten. Name another folder by --workdir,"
+      " in addition to --pretrained."
     )
-  return module.make_system(settings.model, settings.loss, data)
+  return PRETRAINED / name, results
 
 
-def systems() -> list[str]:
-  """Names of the modules and packages in `scae_jax/models` that define `make_system`."""
-  folder = pathlib.Path(scae_jax.models.__path__[0])
-  files = {path.stem: path for path in folder.glob("*.py")}
-  files |= {path.parent.name: path for path in folder.glob("*/__init__.py")}
-  return sorted(name for name, path in files.items() if "\ndef make_system(" in path.read_text())
+def is_exported(folder: pathlib.Path) -> bool:
+  """Whether a folder has exported parameters instead of checkpoints."""
+  return (folder / FILE).is_file()
 
 
-def check_system(system: System, data: Spec, batch_size: int, *, training: bool = True) -> None:
-  """Traces the model on a test batch and, if `training`, on a training batch; computes nothing.
+def restore(
+  folder: pathlib.Path, which: Which, settings: Settings, system: System, spec: Spec
+) -> tuple[dict[int, dict[str, Any]], int, bool]:
+  """Variables by seed, their step, and whether it is the latest one; see `Run`.
 
-  Raises `ValueError` for an error of the model, mismatched terms and weights, an invalid schedule,
-  wrong shapes, or a name that features and probe features share.
+  Raises `RunError` if there is no such step, it cannot be read or it does not fit the system.
   """
-  loss = {"weights": system.loss_weights, "schedule": system.loss_schedule}
-  bounds.read(LossOptions, "loss", loss)  # a system outside of the package may not have checked it
-  batch = jax.eval_shape(lambda: data.blank_batch(batch_size))
-  key = jax.eval_shape(lambda: jax.random.key(0))
+  if is_exported(folder):
+    check_step(folder, which)
+    step, seed, arrays = read_stored(folder)
+    return {seed: {"params": _fitted(folder, arrays, system, spec)}}, step, True
+  # Imported here: orbax takes a second, and exported folders do not need it.
+  from scae_jax.training.checkpoint import Checkpoints
 
-  def run(params: Any, key: Array, batch: Any, step: int | None) -> tuple[Any, ...]:
-    noise_key = None if step is None else key
-    _, (terms, output) = losses(system, params, batch, step=step, noise_key=noise_key)
-    metrics, features = system.metrics(output, batch), system.features(output)
-    probe_features = system.probe_features(output)
-    scores = None if system.classify is None else system.classify(output)
-    poses = None if system.poses is None else system.poses(output)
-    return terms, metrics, features, probe_features, scores, poses
+  template = abstract_state(settings, system, spec, make_mesh())
+  with Checkpoints(require_checkpoints(folder), keep=1, writable=False) as checkpoints:
+    state, progress = checkpoints.restore(template, which)
+    is_latest = which == "latest" or progress.step == checkpoints.steps()[-1]
+  return variables_by_seed(state, settings.train.all_seeds), progress.step, is_latest
 
-  params = jax.eval_shape(functools.partial(init_params, system, data), key, key)
-  results = [
-    jax.eval_shape(functools.partial(run, step=step), params, key, batch)
-    for step in ((0, None) if training else (None,))
-  ]
-  for terms, metrics, features, probe_features, scores, poses in results:
-    for name, value in terms.items():
-      _check_shape(f"loss term {name!r}", value.shape, (), "()")
-    for name, value in metrics.items():
-      _check_shape(f"metric {name!r}", value.shape, (batch_size,), f"[batch {batch_size}]")
-    for kind, values in (("feature", features), ("probe feature", probe_features)):
-      for name, value in values.items():
-        shape = (batch_size, *value.shape[-1:])
-        _check_shape(f"{kind} {name!r}", value.shape, shape, f"[batch {batch_size}, {kind}s]")
-    if scores is not None and isinstance(data, ImageSpec):
-      shape = (batch_size, data.num_classes)
-      _check_shape("result of `classify`", scores.shape, shape, f"[batch {shape[0]}, {shape[1]}]")
-    for kind, (matrices, presence) in (poses or {}).items():
-      shape = (batch_size, *presence.shape[1:2], 2, 3)
-      _check_shape(f"poses of {kind!r}", matrices.shape, shape, f"[batch {batch_size}, n, 2, 3]")
-      _check_shape(f"presences of {kind!r}", presence.shape, shape[:2], f"[batch {batch_size}, n]")
-    if shared := sorted(set(features) & set(probe_features)):
-      raise ValueError(
-        f"the system's features and probe features must differ in name; both have {shared}."
+
+def check_step(folder: pathlib.Path, which: Which) -> None:
+  """Raises `RunError`, as `restore`, if a folder has no such step; reads no parameters."""
+  if not is_exported(folder):
+    from scae_jax.training.checkpoint import Checkpoints
+
+    directory = require_checkpoints(folder)
+    with Checkpoints(directory, keep=1, writable=False, say=lambda _: None) as checkpoints:
+      checkpoints.check(which)
+    return
+  step, _ = _step_and_seed(folder)
+  if str(which) not in ("latest", str(step)):
+    raise RunError(f"{folder} has step {step} alone; leave out --step={which}.")
+
+
+def read_stored(folder: pathlib.Path) -> tuple[int, int, dict[str, np.ndarray]]:
+  """Step, seed and stored parameters by path; `RunError` if the files are damaged."""
+  step, seed = _step_and_seed(folder)
+  try:
+    return step, seed, read_arrays(folder / FILE)
+  except (OSError, ValueError) as error:
+    raise RunError(f"{folder} cannot be read: {error}. Fetch it anew.") from error
+
+
+def _step_and_seed(folder: pathlib.Path) -> tuple[int, int]:
+  try:
+    source = read_json(folder / "source.json", "step", "seed")
+  except ValueError as error:
+    raise RunError(f"{folder} cannot be read: {error}. Fetch it anew.") from error
+  step, seed = source["step"], source["seed"]
+  if type(step) is not int or type(seed) is not int:
+    raise RunError(f"{folder / 'source.json'} must have whole numbers as step and seed.")
+  return step, seed
+
+
+def _fitted(folder: pathlib.Path, arrays: dict[str, np.ndarray], system: System, spec: Spec) -> Any:
+  """The module's parameter tree from arrays by path; `RunError` if they do not fit it."""
+  key = jax.random.key(0)
+  flat: dict[str, Any] = flatten_dict(init_params.eval_shape(system, spec, key, key), sep="/")
+  for name, leaf in flat.items():
+    array = arrays.get(name, np.zeros(0))
+    if array.shape != leaf.shape:
+      raise RunError(
+        f"{folder}: parameter {name} must have shape {leaf.shape}; it has {array.shape}. Config"
+        " and parameters are of different versions."
       )
-
-
-def _check_shape(name: str, received: tuple, expected: tuple, axes: str) -> None:
-  """Raises ValueError unless shapes are equal; `axes` describes the expected one in the message."""
-  if received != expected:
-    raise ValueError(f"the system's {name} must have shape {axes}; it has {received}.")
+    flat[name] = jnp.asarray(array, leaf.dtype)
+  if unknown := sorted(set(arrays) - set(flat)):
+    raise RunError(f"{folder} has parameters that the model does not: {unknown}.")
+  return unflatten_dict(flat, sep="/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,118 +195,6 @@ def open_run(
   with waiting(f"reading {workdir}"):
     variables, step, is_latest = restore(workdir, which, settings, system, feed.spec)
   return Run(settings, system, data, variables, step, is_latest)
-
-
-def build(
-  settings: Settings, dataset: Dataset | None = None, *, training: bool = True
-) -> tuple[System, Dataset | Scenes, Feed]:
-  """Loads the data, unless `dataset` has it, builds the system and traces it.
-
-  If `data.crop` is set, the images of the returned data set are cropped to their middle. Checks
-  that only concern training are left out if `training` is False. Raises `RunError` if the data
-  cannot be loaded, the model refuses the config, or a check fails.
-  """
-  find_devices()
-  if jax.config.values["jax_disable_jit"]:
-    raise RunError("runs are trained and scored by compiled programs: leave JAX_DISABLE_JIT unset.")
-  if training:
-    check_length(settings.optimizer, settings.train)
-  with explained():
-    if isinstance(settings.data, DataOptions):
-      whole = _load_images(settings.data, dataset)
-      data = crop_middle(whole, settings.data.crop)
-      feed = image_feed(whole.splits["train"], data, settings.data)
-    elif dataset is None:
-      data = settings.data
-      feed = data.feed()
-    else:
-      raise ValueError(
-        f"config.data.name is {NAME!r}, whose scenes are generated, and a data set is given in"
-        f" memory; expected the name of that data set, {dataset.name!r}."
-      )
-    if settings.train.batch_size % settings.views:
-      raise ValueError(
-        "config.train.batch_size must be even where config.data.two_views is True;"
-        f" it is {settings.train.batch_size}."
-      )
-    system = make_system(settings, feed.spec)
-    if system.object_params is None and settings.train.revive_idle:
-      raise ValueError(
-        "config.train.revive_idle must be () with this model, which has no object capsules with"
-        f" parameters of their own; it is {settings.train.revive_idle!r}."
-      )
-    with waiting("tracing the model"):
-      check_system(system, feed.spec, settings.train.batch_size, training=training)
-    if training and isinstance(data, Dataset) and system.classify is None:
-      _check_clusters(data, settings)
-  return system, data, feed
-
-
-def build_to_train(
-  settings: Settings, workdir: pathlib.Path, dataset: Dataset | None = None
-) -> tuple[System, Dataset | Scenes, Feed, dict[str, Any]]:
-  """`build` of a run to be trained in a workdir, and the data set's description.
-
-  Also raises `RunError` if the workdir has a run that this one cannot resume, or if a package is
-  missing.
-  """
-  check_same_run(workdir, settings.config)
-  if settings.train.tensorboard:
-    import_tensorboard()  # fails now rather than after the data is loaded
-  with all_or_none("load its data"):
-    system, data, feed = build(settings, dataset)
-  data_description = describe_data(data)
-  check_same_data(workdir, data_description)
-  return system, data, feed, data_description
-
-
-def _load_images(options: DataOptions, dataset: Dataset | None) -> Dataset:
-  """The data set of images, with a validation split and pixel statistics where the config asks.
-
-  Raises ValueError if its name is not that of the config, it has one class only, or its images are
-  larger than the canvas and are not cropped.
-  """
-  if dataset is None:
-    try:
-      dataset = load_dataset(options.name, options.dir, options.cache_dir, options.form)
-    except ValueError as error:
-      raise ValueError(f"config.data.name is {options.name!r}: {error}") from error
-  elif dataset.name != options.name and not is_dotted(options.name):
-    raise ValueError(
-      f"config.data.name is {options.name!r}, and the data set given in memory is named"
-      f" {dataset.name!r}; expected the same name. Set the key to it."
-    )
-  else:
-    dataset = brought_to(dataset, options.form)
-  dataset = hold_out_validation(dataset, options.num_validation)
-  if dataset.num_classes < 2:
-    raise ValueError(
-      f"config.data.name is {options.name!r}, whose images are all of one class; expected at least"
-      " two, which a model can tell apart."
-    )
-  if dataset.image_side > options.canvas and not options.crop:
-    raise ValueError(
-      f"config.data.canvas must hold the images of {dataset.name!r}, {dataset.image_side} pixels"
-      f" wide or high; it is {options.canvas}. Set it to {dataset.image_side} or more, or"
-      f" config.data.resize to {options.canvas}, or config.data.crop to the side of the middle that"
-      " is used."
-    )
-  return normalized(dataset) if options.normalize else dataset
-
-
-def _check_clusters(dataset: Dataset, settings: Settings) -> None:
-  """Raises ValueError if k-means cannot be fitted to the data, for a model without labels."""
-  if isinstance(settings.data, DataOptions) and settings.data.overlay:
-    raise ValueError(
-      f"config.data.overlay gives every image two labels, and system {settings.system!r} is scored"
-      " by clusters of one; use a system that is trained with labels, or set it to False."
-    )
-  labels, limit = dataset.splits["train"].labels, settings.evaluation.max_examples
-  try:
-    check_enough_to_fit(labels[choose(len(labels), limit)], dataset.num_classes)
-  except ValueError as error:
-    key, value = ("evaluation.max_examples", limit) if limit else ("data.name", dataset.name)
-    raise ValueError(f"config.{key} is {value!r}: {error}") from error
 
 
 @contextlib.contextmanager

@@ -33,8 +33,7 @@ from scae_jax.evaluation.comparison import csv_table, markdown_table
 from scae_jax.files import read_json, write_whole
 from scae_jax.interrupt import PARENT, on_signal
 from scae_jax.training.hosts import make_mesh
-from scae_jax.training.run import build_to_train
-from scae_jax.training.start import find_start
+from scae_jax.training.start import plan_run
 from scae_jax.training.workdir import RESUMABLE_CHANGES
 
 SHARED_KEYS = ("config", "seeds", "overrides", "rows")
@@ -101,9 +100,11 @@ def check_rows(rows: Sequence[Row], root: pathlib.Path) -> None:
   for row in rows:
     workdir = root / row.name
     try:
-      system, _, feed, _ = build_to_train(row.settings, workdir)
-      if not row.start_from:
-        find_start(row.settings, system, feed.spec, make_mesh(), workdir)
+      settings = row.settings
+      if row.start_from:  # a row above, which may not be trained yet
+        train = dataclasses.replace(settings.train, start_from="")
+        settings = dataclasses.replace(settings, train=train)
+      plan_run(settings, workdir, make_mesh())
     except RunError as error:
       errors.append(f"row {row.name!r}: {error}")
   _raise_all(errors)
