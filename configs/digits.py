@@ -141,6 +141,7 @@ def get_config(preset: str = "") -> ConfigDict:
   config.data.num_validation = 0  # training images to hold out; 0 holds out the test split
   config.data.canvas = 20  # pixels
   config.data.max_shift = 2  # pixels
+  config.data.random_place = False  # anywhere on the canvas, instead of shifts
   config.data.max_rotation = 0.0  # degrees in either direction, in training; 0 is off
   config.data.max_stretch = 0.0  # scales of x and y differ from 1 by up to this, in training
   config.data.max_shear = 0.0  # in training, pixels to the right for each pixel down

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from scae_jax.data import affine, batches
 from scae_jax.data.augmentation import (
@@ -65,6 +66,41 @@ def shifted_by_numpy(image: np.ndarray, canvas: int, down: int, right: int) -> n
   wide[far + top : far + top + height, far + left : far + left + width] = image
   rolled = np.roll(wide, (down, right), axis=(0, 1))
   return rolled[far : far + canvas, far : far + canvas]
+
+
+def test_random_places_are_all_where_the_ink_fits():
+  """A narrow image may go further than a wide one; a black one, or one of full size, stays."""
+  images = np.zeros((4, 6, 6, 1), np.uint8)
+  images[0, 1:5, 3, 0] = [3, 5, 7, 9]  # four rows, one column
+  images[1, 2:4, 1:6, 0] = 1  # two rows, five columns
+  images[2] = 1
+  canvas, copies = 8, 1000
+  placed = training_images(np.repeat(images, copies, axis=0), canvas, 1, random_place=True)
+  placed = np.round(placed * 255).astype(int).reshape(4, copies, canvas, canvas)
+  for image, copies_of_image in zip(images[..., 0].astype(int), placed, strict=True):
+    rows, columns = (np.flatnonzero(image.any(axis=axis)) for axis in (1, 0))
+    ink = image[np.ix_(rows, columns)] if rows.size else np.zeros((canvas, canvas), int)
+    height, width = ink.shape
+    places = Counter()
+    for copy in copies_of_image:
+      top, left = (int(np.argmax(copy.any(axis=axis))) for axis in (1, 0))
+      np.testing.assert_array_equal(copy[top : top + height, left : left + width], ink)
+      assert copy.sum() == ink.sum()
+      places[top, left] += 1
+    num_places = (canvas - height + 1) * (canvas - width + 1)
+    assert len(places) == num_places
+    assert num_places == 1 or scipy.stats.chisquare([*places.values()]).pvalue > 1e-3
+
+
+def test_moved_images_lose_nothing_at_a_random_place():
+  """Places are drawn after rotations, stretches and shears."""
+  images = np.zeros((500, 8, 8, 1), np.uint8)
+  images[:, 2:6, 3:5] = 200
+  changes = {"max_rotation": 180.0, "max_stretch": 0.2, "max_shear": 0.2}
+  whole = training_images(images, 16, 2, max_shift=0, **changes)
+  placed = training_images(images, 16, 2, random_place=True, **changes)
+  np.testing.assert_allclose(placed.sum(axis=(1, 2, 3)), whole.sum(axis=(1, 2, 3)), rtol=1e-5)
+  assert len({tuple(np.argwhere(image)[0]) for image in placed}) > 50
 
 
 @pytest.mark.parametrize("max_shift", [1, 3])

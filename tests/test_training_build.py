@@ -32,6 +32,7 @@ OVERLAY = {"data__overlay": True}
     ({"data__canvas": 20, "data__overlay": True}, r"config\.data\.overlay.*'tests\.toy_system'"),
     # Half of the images would be black.
     ({"data__max_shift": 10}, r"data\.max_shift.*config\.data\.canvas.* 18\b"),
+    ({"data__random_place": True}, r"data\.max_shift.* 0 .*data\.random_place.* 1\b"),
     ({"data__crop": 1}, r"config\.data\.crop.* 0 .* 8 .* 18\b"),
     ({"data__max_rotation": 181.0}, r"data\.max_rotation.* 180\b.* 181\.0"),
     ({"data__brightness": 1.5}, r"config\.data\.brightness.* 1\b.* 1\.5"),
@@ -40,6 +41,10 @@ OVERLAY = {"data__overlay": True}
     (OVERLAY | {"data__contrast": 0.2}, r"data\.contrast.*config\.data\.overlay"),
     (OVERLAY | {"data__two_views": True}, r"data\.two_views.*config\.data\.overlay"),
     (OVERLAY | {"data__max_rotation": 9.0}, r"data\.max_rotation.*config\.data\.overlay"),
+    (
+      OVERLAY | {"data__random_place": True, "data__max_shift": 0},
+      r"data\.random_place.*config\.data\.overlay",
+    ),
     (OVERLAY | {"data__brightness": 0.1}, r"data\.brightness.*config\.data\.overlay"),
     ({"optimizer__decay_steps": 0}, r"config\.optimizer\.decay_steps.* 1\b"),
     ({"optimizer__momentum": 1.0}, r"config\.optimizer\.momentum.* 0\.999999"),

@@ -1,4 +1,4 @@
-"""Augments images and puts them on a black canvas: crops, jitter, motions, shifts.
+"""Augments images and puts them on a black canvas: crops, jitter, motions, shifts, places.
 
 All functions are pure and jittable, and change each image of [b, h, w, c] independently. Sides and
 shifts are in pixels.
@@ -85,6 +85,18 @@ def shift_on_canvas(
 def random_shifts(key: Array, num_images: int, max_shift: int) -> Array:
   """Independent shifts [n, 2], uniform over the whole numbers in [-max_shift, max_shift]."""
   return jax.random.randint(key, (num_images, 2), -max_shift, max_shift + 1)
+
+
+@typed
+def place_at_random(key: PRNGKeyArray, images: Num[Array, "b h h c"]) -> Num[Array, "b h h c"]:
+  """Moves what is not black in each image to a place uniform over those where all of it fits."""
+  inked = jnp.any(images != 0, axis=3)
+  rows_and_columns = jnp.stack([jnp.any(inked, axis=2), jnp.any(inked, axis=1)], axis=1)
+  # Numbers of black rows and columns before and after the ink, [b, 2]; none in a black image.
+  before = jnp.argmax(rows_and_columns, axis=2)
+  after = jnp.argmax(rows_and_columns[:, :, ::-1], axis=2)
+  shifts = jax.random.randint(key, before.shape, -before, after + 1)
+  return jax.vmap(lambda image, shift: jnp.roll(image, shift, axis=(0, 1)))(images, shifts)
 
 
 class Motion(NamedTuple):

@@ -14,6 +14,7 @@ from scae_jax.data.augmentation import (
   centre_on_canvas,
   jitter,
   move,
+  place_at_random,
   random_crop,
   random_motions,
   random_shifts,
@@ -88,8 +89,11 @@ def training_batch(
     side = images.shape[1]
     middle = (side - height) // 2 + (height - 1) / 2, (side - width) // 2 + (width - 1) / 2
     images = move(images, motions, middle)
-  shifts = random_shifts(shift_key, len(images), options.max_shift)
-  images = shift_on_canvas(images, shifts, options.canvas)
+  if options.random_place:
+    images = place_at_random(shift_key, images)
+  else:
+    shifts = random_shifts(shift_key, len(images), options.max_shift)
+    images = shift_on_canvas(images, shifts, options.canvas)
   if statistics:
     images = images - _per_image(statistics["mean"] / statistics["std"])
   elif not changes:

@@ -23,6 +23,10 @@ HALF_IN_VIEW = Bound(
 )
 
 
+ZERO_WITH_RANDOM_PLACE = Bound(
+  "0 with {section}.random_place, which needs no limit",
+  lambda value, fields: value == 0 or not fields.get("random_place"),
+)
 GREY_OR_RGB = Bound("0, 1 (grey) or 3 (RGB)", lambda value, fields: value in (0, 1, 3))
 
 
@@ -61,7 +65,10 @@ class DataOptions:
   max_stretch: Annotated[float, between(0, 0.9), _off_with_overlay(0)]
   # Pixels to the right for each pixel down, either way; 0.2 in affNIST.
   max_shear: Annotated[float, between(0, 1), _off_with_overlay(0)]
-  max_shift: Annotated[int, HALF_IN_VIEW]  # pixels, in each direction
+  # Whether each image gets a place of its own, uniform over those at which all its pixels that are
+  # not black stay on the canvas; `max_shift` is then 0.
+  random_place: Annotated[bool, _off_with_overlay(False)] = False
+  max_shift: Annotated[int, HALF_IN_VIEW, ZERO_WITH_RANDOM_PLACE]  # pixels, in each direction
   canvas: Annotated[int, between(1, MAX_SIDE)]  # side of the black square under an image, pixels
   # A training batch has half the images, each twice in succession, augmented independently.
   two_views: Annotated[bool, _off_with_overlay(False)]
