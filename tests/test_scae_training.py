@@ -15,7 +15,7 @@ from scae_jax.config import read_settings
 from scae_jax.data.digits import load_digits
 from scae_jax.evaluation import report
 from scae_jax.math import mixtures
-from scae_jax.training import loop
+from scae_jax.training import start as start_module
 from scae_jax.training.build import make_system
 from scae_jax.training.hosts import make_mesh, replicated
 from scae_jax.training.loop import train
@@ -220,7 +220,7 @@ def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
     started.append(jax.device_get(state.params))
     return state
 
-  monkeypatch.setattr(loop, "make_state", start)
+  monkeypatch.setattr(start_module, "make_state", start)
   workdir = tmp_path / "run"
   train_py(f"--config={tmp_path / 'tiny.py'}", f"--workdir={workdir}")
   out = capsys.readouterr().out

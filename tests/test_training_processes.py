@@ -20,6 +20,7 @@ from scae_jax.config import read_settings
 from scae_jax.errors import RunError
 from scae_jax.sections import Processes
 from scae_jax.training import hosts, loop
+from scae_jax.training import start as start_module
 from scae_jax.training.build import make_system
 from scae_jax.training.hosts import check_agreement, make_mesh
 from scae_jax.training.loop import train
@@ -246,7 +247,7 @@ def test_processes_must_have_the_same_config_and_data(monkeypatch, tmp_path):
     if what == "data set":
       raise RunError("differs")
 
-  monkeypatch.setattr(hosts, "check_agreement", differ)
+  monkeypatch.setattr(start_module, "check_agreement", differ)
   with pytest.raises(RunError, match="differs"):
     train(toy_config(**CADENCE), tmp_path / "run")
   assert json.loads(compared["config"])["train"]["seed"] == 0
