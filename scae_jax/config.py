@@ -211,7 +211,8 @@ def load_config(source: str, overrides: Sequence[str] = ()) -> ConfigDict:
     raise RunError(f"{error}; {'; '.join(expected) or USAGE}") from error
   if unused:
     raise RunError(f"cannot read {' '.join(unused)!r}; {USAGE}")
-  return values["config"].value
+  config: Any = values["config"].value
+  return config
 
 
 class _ConfigFile(ConfigFileFlagParser):

@@ -50,7 +50,7 @@ def build(
       )
     if training and isinstance(data, Dataset) and system.classify is None:
       # After the training, k-means is fitted to features of the training images.
-      if feed.spec.num_labels > 1:
+      if isinstance(feed.spec, ImageSpec) and feed.spec.num_labels > 1:
         raise ValueError(
           "config.data.overlay gives every image two labels, and clusters of system"
           f" {settings.system!r} have one; use a system that is trained with labels, or set it to"

@@ -338,7 +338,8 @@ class Program:
     if self._revive is not None and step in self._train.revive_idle:
       state = self._revive(state, self._train_split)
     num_active = min(length - step % length, self._train.num_steps - step)
-    state, metrics = self._compiled(state, *self._inputs(step, num_active))
+    dispatch: Any = self._compiled
+    state, metrics = dispatch(state, *self._inputs(step, num_active))
     rows: dict[str, Any] = flatten_dict(self._in_order(jax.device_get(metrics)), sep="/")
     return state, {name: values[:num_active] for name, values in rows.items()}
 
