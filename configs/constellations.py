@@ -83,6 +83,7 @@ def get_config(preset: str = "") -> ConfigDict:
   encoder.num_inducing = 0  # 0 is full self-attention
   encoder.mask = "log_presence"  # log_presence, hard or none
   encoder.norm_epsilon = 1e-6  # added to the variance in layer norm
+  encoder.frame = "image"  # image or parts: what the places of points are relative to
 
   votes = config.model.object_decoder = ConfigDict()  # used by the decoder `capsules`
   votes.hidden = 128  # width of the hidden layers

@@ -77,6 +77,7 @@ def get_config(preset: str = "") -> ConfigDict:
   encoder.strides = (2, 1, 1, 1)
   encoder.num_features = 16  # special features of a part
   encoder.pooling = "attention"  # attention, mean or linear
+  encoder.places = "free"  # free, or cells: near the place that attention looks at
   encoder.presence_noise = 4.0  # width of the uniform noise on logits
   encoder.noise_in_evaluation = False
   encoder.similarity = False  # similarity transforms instead of affine ones
@@ -99,6 +100,7 @@ def get_config(preset: str = "") -> ConfigDict:
   objects.num_inducing = 0  # 0 is full self-attention
   objects.mask = "log_presence"  # log_presence, hard or none
   objects.norm_epsilon = 1e-6  # added to the variance in layer norm
+  objects.frame = "image"  # image or parts: what the poses of parts are relative to
 
   votes = config.model.object_decoder = ConfigDict()
   votes.hidden = 64  # width of the hidden layers

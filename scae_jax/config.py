@@ -92,7 +92,9 @@ def read_settings(config: ConfigSource) -> Settings:
   for name in SECTIONS:
     if not isinstance(content[name], dict):
       raise RunError(f"config.{name} must be a section (ConfigDict); it is {content[name]!r}.")
-  data_class, data_name = _data_class(content["data"]), content["data"].get("name")
+  data_class, data_name = _data_class(content["data"]), content["data"].get("name", "")
+  if not isinstance(data_name, str):
+    raise RunError(f"config.data.name must be a string; it is {data_name!r}.")
   try:
     train = bounds.read(TrainOptions, "train", content["train"])
     optimizer = bounds.read(OptimizerOptions, "optimizer", content["optimizer"])

@@ -33,6 +33,25 @@ def test_composition_and_inverse_are_those_of_matrices(seed):
   np.testing.assert_allclose(inverse, expected, atol=3e-5 * np.abs(expected).max())
 
 
+def test_a_frame_follows_its_places():
+  """Their weighted mean and twice their spread; absent places do not count."""
+  rng = np.random.RandomState(0)
+  places, presence = rng.uniform(-1, 1, (5, 2)), np.array([1.0, 0.5, 0.0, 0.2, 1.0])
+  centre = np.average(places, axis=0, weights=presence)
+  spread = np.sqrt(np.average(np.sum(np.square(places - centre), axis=1), weights=presence))
+  expected = np.concatenate([2 * spread * np.eye(2), centre[:, None]], axis=1)
+  frame_of = jax.jit(geometry.frame_of)
+  np.testing.assert_allclose(frame_of(places, presence), expected, atol=TOLERANCE)
+  places[2] = 7
+  np.testing.assert_allclose(frame_of(places, presence), expected, atol=TOLERANCE)
+  moved = frame_of(0.5 * places + [0.3, -0.2], presence)
+  expected = 0.5 * expected + [[0, 0, 0.3], [0, 0, -0.2]]
+  np.testing.assert_allclose(moved, expected, atol=TOLERANCE)
+  # A single place, or none that is present, has the smallest frame.
+  for weights in (np.eye(5)[1], np.zeros(5)):
+    np.testing.assert_allclose(frame_of(places, weights)[:, :2], 0.05 * np.eye(2), rtol=1e-5)
+
+
 @jax.jit
 @jax.vmap
 def through_everything(raw):

@@ -154,6 +154,28 @@ def test_a_scene_is_a_set(both_decoders):
   assert abs(other["points"] - terms["points"]) > 0.01
 
 
+def test_capsules_in_the_frame_of_the_points_follow_them():
+  """The scene is moved and scaled: votes follow, and the same capsules win the same points."""
+  batch, shift = tiny_batch(), np.array([0.3, -0.2])
+  batch["presence"] = jnp.ones((BATCH, POINTS)).at[:, -1].set(0)
+  outputs = {}
+  for frame in ("image", "parts"):
+    system = tiny(ccae, **{"object_encoder.frame": frame})
+    variables = random_variables(system.module, batch, train=False)
+    for name, points in (
+      ("as it is", batch["points"]),
+      ("moved", 0.5 * np.array(batch["points"]) + shift),
+    ):
+      scene = batch | {"points": jnp.asarray(points, jnp.float32)}
+      outputs[frame, name] = jax.device_get(system.module.apply(variables, scene, train=False))
+  close = functools.partial(np.allclose, rtol=1e-4, atol=1e-4)
+  for frame, follows in (("image", False), ("parts", True)):
+    before, after = outputs[frame, "as it is"], outputs[frame, "moved"]
+    assert close(after.objects.votes, 0.5 * before.objects.votes + shift) == follows
+    assert close(after.routing.posterior, before.routing.posterior) == follows
+    assert close(after.log_prob, before.log_prob) == follows
+
+
 def test_a_scene_without_points_is_harmless(both_decoders):
   """None is drawn; if one is given, nothing becomes infinite and no point is explained."""
   _, _, call = both_decoders

@@ -1,6 +1,7 @@
 """Part capsules against NumPy: what the encoder says, what the decoder draws."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +49,37 @@ def test_encoder_by_its_bias(pooling, similarity):
     np.testing.assert_allclose(parts.presence[1, m], expit(bias[m, 6]), atol=1e-6)
     np.testing.assert_allclose(parts.features[1, m], bias[m, 7:11], atol=1e-6)
   assert parts.features.shape[-1] == 4
+
+
+@pytest.mark.parametrize("strides", [(2, 2, 1, 1), (2, 1), (3, 1, 2)])
+def test_parts_of_cells_move_with_the_image(strides):
+  """By whole cells, anywhere on the canvas, also where the ink touches its edge."""
+  canvas, step = 40, math.prod(strides)
+  rng = np.random.RandomState(0)
+  ink = rng.uniform(size=(10, 7, 1)).astype(np.float32)
+  corners = [(0, 0), (4, 9), (30, 33), (30, 1), (12, 20)]
+  moves = [(step, 0), (2 * step, step), (-3 * step, -2 * step), (-step, 3 * step), (step, -step)]
+  images = np.zeros((2, len(corners), canvas, canvas, 1), np.float32)
+  for i, (corner, move) in enumerate(zip(corners, moves, strict=True)):
+    for j, (row, column) in enumerate((corner, np.add(corner, move))):
+      images[j, i, row : row + 10, column : column + 7] = ink
+  shifts = 2 * np.array(moves)[:, ::-1] / (canvas - 1)  # x and y, in image coordinates
+  follows = {}
+  for places in ("cells", "free"):
+    sizes = {"widths": (6,) * len(strides), "strides": strides}
+    fields = MODEL["part_encoder"] | {"compute_dtype": None, "places": places} | sizes
+    encoder = PartEncoder(num_parts=PARTS, **fields)
+    variables = random_variables(encoder, jnp.asarray(images[0]), train=False)
+    before, after = (
+      jax.device_get(encoder.apply(variables, jnp.asarray(half), train=False)) for half in images
+    )
+    expected = before.poses + np.pad(shifts[:, None, :, None], ((0, 0), (0, 0), (0, 0), (2, 0)))
+    same = [
+      np.allclose(getattr(after, name), getattr(before, name), atol=1e-4)
+      for name in ("presence", "features")
+    ]
+    follows[places] = [np.allclose(after.poses, expected, atol=1e-4), *same]
+  assert follows == {"cells": [True] * 3, "free": [False] * 3}
 
 
 def noise_of(**changes):

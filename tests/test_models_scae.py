@@ -54,6 +54,34 @@ def run_open():
 OPEN_HALF = OBJECT_HALF | {"poses", "presence", "templates", "colour"}
 
 
+@pytest.mark.parametrize("moved", [(1.0, 0.3, -0.4), (0.6, 0.2, 0.1)])
+def test_objects_in_the_frame_of_their_parts_follow_them(moved):
+  """All parts are moved or scaled: objects have the same presences and parts, poses that follow."""
+  scale, right, down = moved
+  results = {}
+  for frame in ("image", "parts"):
+    system, batch = tiny_system(**{"object_encoder.frame": frame}), tiny_batch()
+    variables = random_variables(system.module, batch, train=False)
+    parts = system.module.apply(variables, batch, train=False).parts
+    shift = np.array([[0, 0, right], [0, 0, down]])
+    encode = functools.partial(
+      system.module.apply, variables, train=False, method=type(system.module).encode_parts
+    )
+    poses = jnp.asarray(scale * np.asarray(parts.poses) + shift, jnp.float32)
+    before, after = jax.device_get((encode(parts), encode(parts.replace(poses=poses))))
+    close = functools.partial(np.allclose, rtol=1e-4, atol=1e-4)
+    flat_shift = np.array([0, 0, right, 0, 0, down])
+    results[frame] = [
+      close(after.objects.poses, scale * before.objects.poses + shift),
+      close(after.objects.votes, scale * before.objects.votes + flat_shift),
+      close(after.objects.presence, before.objects.presence),
+      close(after.routing.posterior, before.routing.posterior),
+      close(after.part_log_prob, before.part_log_prob),
+    ]
+  assert all(results["parts"])
+  assert not any(results["image"])
+
+
 @pytest.mark.parametrize(("stop", "reached"), [("parts", OBJECT_HALF), ("none", OPEN_HALF)])
 def test_gradients_flow_where_they_are_not_stopped(stop, reached, tiny, result, run_open):
   """As published, objects learn from parts as from constants, but for special features.

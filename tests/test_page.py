@@ -182,6 +182,7 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
         "model.object_encoder.norm_epsilon": 1e-2,
         "model.object_encoder.num_heads": 2,
         "model.object_encoder.num_inducing": 3,
+        "model.object_encoder.frame": "parts",
         "model.object_decoder.similarity": True,
       },
     ),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from scae_jax.kernels import frequency_convolution
@@ -82,6 +83,7 @@ class ConvNet(nn.Module):
   """3x3 VALID convolutions, each with a nonlinearity, then a bias per position and channel.
 
   Kosiorek et al. 2019, appendix A: the bias gives pooled features information about positions.
+  Without it, an image that moves by the product of the strides moves the map by one cell.
   """
 
   widths: tuple[int, ...]  # channels of each layer
@@ -90,6 +92,7 @@ class ConvNet(nn.Module):
   # the type of the image in both cases.
   compute_dtype: str | None = None
   activation: str = "relu"  # the nonlinearity, a name in `ACTIVATIONS`
+  position_bias: bool = True
 
   @nn.compact
   @typed
@@ -103,9 +106,39 @@ class ConvNet(nn.Module):
       weights.append((kernel.astype(x.dtype), bias.astype(x.dtype)))
       channels = width
     x = convolve(x, tuple(weights), self.strides, self.activation)
+    x = x.astype(image.dtype)
+    if not self.position_bias:
+      return x
     zeros = nn.initializers.zeros_init()
-    bias = self.param("position_bias", zeros, x.shape[1:], jnp.float32)
-    return x.astype(image.dtype) + bias[None]
+    return x + self.param("position_bias", zeros, x.shape[1:], jnp.float32)[None]
+
+
+def covering_cells(side: int, strides: tuple[int, ...]) -> tuple[tuple[int, int], np.ndarray]:
+  """Margins of black around an image, such that the map of a `ConvNet` sees it everywhere alike.
+
+  Every cell whose receptive field has a pixel of the image is then on the map, so an image that is
+  moved by the product of the strides moves the map and changes nothing else. Returns the margins
+  before and after the image, and the centres of the cells along one side, int [n], all in pixels of
+  the image.
+  """
+  stride, half = 1, 0  # from cell to cell, and from a cell's centre to the end of what it sees
+  for layer_stride in strides:
+    half += (KERNEL // 2) * stride
+    stride *= layer_stride
+  first, last = -stride * (half // stride), stride * ((side - 1 + half) // stride)
+  return (half - first, last + half - (side - 1)), np.arange(first, last + 1, stride)
+
+
+def sees_ink(image: Array, strides: tuple[int, ...]) -> Array:
+  """Whether the receptive field of each cell of a `ConvNet`'s map has a pixel that is not black.
+
+  Images are [b, h, w, c], the result is bool [b, h2, w2].
+  """
+  inked = jnp.any(image != 0, axis=3)
+  for stride in strides:
+    window = (1, KERNEL, KERNEL), (1, stride, stride), "VALID"
+    inked = jax.lax.reduce_window(inked, False, jax.lax.bitwise_or, *window)
+  return inked
 
 
 class Convolution(nn.Module):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from scae_jax.layers.affine import Affine
-from scae_jax.typing import Array, Float, typed
+from scae_jax.typing import Array, Bool, Float, typed
 
 POOLINGS = ("attention", "mean", "linear")
 
@@ -28,7 +28,24 @@ class Pooling(nn.Module):
 
   @nn.compact
   @typed
-  def __call__(self, x: Float[Array, "b h w e"]) -> Float[Array, "b m d"]:
+  def __call__(
+    self,
+    x: Float[Array, "b h w e"],
+    centres: Float[Array, "p 2"] | None = None,
+    attended: Bool[Array, "b h w"] | None = None,
+  ) -> Float[Array, "b m d"] | tuple[Float[Array, "b m d"], Float[Array, "b m 2"]]:
+    """The numbers of each capsule and, if the centres of the positions are given, its place.
+
+    Both options are for `attention`.
+
+    Args:
+      x: the feature map.
+      centres: the centre of each of the p = h w positions.
+      attended: the positions that may be attended to; if an example has none, all may.
+
+    Returns:
+      The numbers [b, m, d]; with `centres` also their mean [b, m, 2], weighted by the attention.
+    """
     batch, _, _, channels = x.shape
     if self.kind != "attention":
       # The mean comes first: the convolution is affine.
@@ -41,6 +58,12 @@ class Pooling(nn.Module):
     kernel = kernel.reshape(channels, self.num_capsules, self.features + 1)
     bias = bias.reshape(self.num_capsules, self.features + 1)
     x = x.reshape(batch, -1, channels)
-    attention = jax.nn.softmax(x @ kernel[..., -1] + bias[None, None, :, -1], axis=1)
+    logits = x @ kernel[..., -1] + bias[None, None, :, -1]
+    if attended is not None:
+      attended = attended.reshape(batch, -1, 1)
+      attended = attended | ~jnp.any(attended, axis=1, keepdims=True)
+      logits = jnp.where(attended, logits, -jnp.inf)
+    attention = jax.nn.softmax(logits, axis=1)
     pooled = jnp.einsum("bpm,bpe->bme", attention, x)
-    return jnp.einsum("bme,emd->bmd", pooled, kernel[..., :-1]) + bias[None, :, :-1]
+    numbers = jnp.einsum("bme,emd->bmd", pooled, kernel[..., :-1]) + bias[None, :, :-1]
+    return numbers if centres is None else (numbers, jnp.einsum("bpm,pt->bmt", attention, centres))

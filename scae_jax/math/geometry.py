@@ -15,6 +15,7 @@ from scae_jax.typing import Array, Float, typed
 
 MIN_SCALE = 0.01
 MIN_DETERMINANT = 1e-12
+MIN_FRAME = 0.05  # the smallest scale of a frame
 FAR = 1e4
 
 
@@ -95,6 +96,21 @@ def invert(pose: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
   inverse = jnp.concatenate([linear, -_product(linear, pose[:, 2])[:, None]], axis=1)
   far = jnp.zeros((2, 3)).at[:, 2].set(FAR)
   return jnp.where(collapsed, far, inverse)
+
+
+@typed
+def frame_of(places: Float[Array, "m 2"], presence: Float[Array, " m"]) -> Float[Array, "2 3"]:
+  """The frame of some places, [s I | c], which maps coordinates relative to them to the image.
+
+  c is their mean, s twice their root mean squared distance from it, at least 0.05. Means are
+  weighted by the presences. In the frame most places lie in [-1, 1]. A translation of all places
+  translates the frame; scaled places scale it.
+  """
+  weights = presence / jnp.maximum(jnp.sum(presence), 1e-6)
+  centre = jnp.sum(weights[:, None] * places, axis=0)
+  variance = jnp.sum(weights[:, None] * jnp.square(places - centre[None]))
+  scale = 2 * jnp.sqrt(jnp.maximum(variance, jnp.square(MIN_FRAME / 2)))
+  return jnp.concatenate([scale * jnp.eye(2), centre[:, None]], axis=1)
 
 
 def _radians(turns: Float[Array, ""]) -> Float[Array, ""]:

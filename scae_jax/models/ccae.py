@@ -19,6 +19,7 @@ from flax import struct
 from scae_jax import bounds
 from scae_jax.bounds import MAX_WIDTH, Bound, between, each, one_of
 from scae_jax.layers.mlp import MLP
+from scae_jax.math import geometry
 from scae_jax.math.routing import points as routing_points
 from scae_jax.models.scae.ocae import (
   CapsuleLoss,
@@ -118,6 +119,10 @@ class CCAE(nn.Module):
   def __call__(self, batch: Batch, *, train: bool) -> CCAEOutput:
     """One pass over a batch; see `CCAEOutput`."""
     points, presence = batch["points"], batch["presence"]
+    frames = None
+    if self.object_encoder.frame == "parts":
+      frames = jax.vmap(geometry.frame_of)(points, presence)[:, None]
+      points = (points - frames[..., 2]) / frames[..., :1, 0]
     objects = self.object_decoder(self.object_encoder(points, presence), train=train)
     if isinstance(objects, ObjectCapsules):
       objects = point_votes(objects)
@@ -125,6 +130,9 @@ class CCAE(nn.Module):
     routing = jax.vmap(routing_points.route_points)(
       points, objects.votes, objects.vote_scale, objects.vote_presence
     )
+    if frames is not None:
+      votes = objects.votes * frames[..., None, :1, 0] + frames[..., None, :, 2]
+      objects = dataclasses.replace(objects, votes=votes)
     return CCAEOutput(
       objects=objects,
       routing=routing,

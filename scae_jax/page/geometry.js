@@ -3,6 +3,7 @@
 const MIN_SCALE = 0.01;
 const MIN_DETERMINANT = 1e-12;
 const FAR = 1e4;
+const MIN_FRAME = 0.05;
 
 export const sigmoid = (x) => 1 / (1 + Math.exp(-x));
 export const IDENTITY = [1, 0, 0, 0, 1, 0];
@@ -49,6 +50,16 @@ export function invert(pose) {
   const det = determinant(pose);
   if (Math.abs(det) < MIN_DETERMINANT) return [0, 0, FAR, 0, 0, FAR];
   return [d / det, -b / det, (b * y - d * x) / det, -c / det, a / det, (c * x - a * y) / det];
+}
+
+// The frame of present parts, to which poses may be relative: their centre and twice their spread.
+export function frame_of(parts) {
+  const total = Math.max(parts.reduce((sum, { presence }) => sum + presence, 0), 1e-6);
+  const mean = (of) => parts.reduce((sum, part) => sum + (part.presence / total) * of(part.pose), 0);
+  const [x, y] = [mean((pose) => pose[2]), mean((pose) => pose[5])];
+  const variance = mean((pose) => (pose[2] - x) ** 2 + (pose[5] - y) ** 2);
+  const scale = 2 * Math.sqrt(Math.max(variance, (MIN_FRAME / 2) ** 2));
+  return [scale, 0, x, 0, scale, y];
 }
 
 export function transform_point([a, b, x, c, d, y], [u, v]) {

@@ -2,7 +2,7 @@
 // and stacked_capsules.py in scae_jax/models. `model` is { params, options, canvas, channels };
 // options are the config's model section.
 
-import { compose, pose_matrix, sigmoid } from "./geometry.js";
+import { IDENTITY, compose, frame_of, invert, pose_matrix, sigmoid } from "./geometry.js";
 import { POOLINGS, capsule_mlp, convnet, dense, mlp, set_transformer } from "./layers.js";
 import {
   argmax, logsumexp, posterior_mass, route, safe_log, softmax, softplus, to_unit_range,
@@ -165,18 +165,22 @@ export function encode(model, image) {
   const parts = part_encoder(image, model);
   for (const part of parts) part.colour = colour(part.features, model);
   const presence = parts.map((part) => part.presence);
+  const is_framed = options.object_encoder.frame === "parts";
+  const frame = is_framed ? frame_of(parts) : IDENTITY;
+  const poses = parts.map((part) => (is_framed ? compose(invert(frame), part.pose) : part.pose));
   const rows = parts.map((part, m) => {
     const coloured = template(model, m).map((x, i) => x * part.colour[i % model.channels]);
-    return [...part.pose, 1 - part.presence, ...part.features, ...coloured];
+    return [...poses[m], 1 - part.presence, ...part.features, ...coloured];
   });
   const objects = object_decoder(object_encoder(rows, presence, model), model);
   const { posterior, winner } = route(
-    parts.map((part) => part.pose),
+    poses,
     objects.map((object) => object.votes),
     objects.map((object) => object.vote_scale),
     objects.map((object) => object.vote_presence),
     options.normalize_mixing,
   );
+  if (is_framed) for (const object of objects) object.pose = compose(frame, object.pose);
   for (const [m, part] of parts.entries()) {
     const k = winner[m];
     const { object_part, vote_presence } = objects[k];

@@ -21,6 +21,7 @@ from scae_jax.typing import Array, Float, typed
 
 MIN_VOTE_SCALE = 0.01
 ENCODERS = ("set_transformer", "mlp")
+FRAMES = ("image", "parts")
 # Bound of the uniform initial values of static object-part relations: each object starts with its
 # own arrangement of parts, none extreme. The release's Glorot bound for [1, 32, 40, 6] is 0.064.
 STATIC_INIT = 0.064
@@ -72,7 +73,8 @@ class Votes:
   """Votes of object capsules for parts or points; gradients flow through every field."""
 
   votes: Float[Array, "b k m n"]  # predicted part poses (n = 6) or positions of points (n = 2)
-  vote_scale: Float[Array, "b k m"]  # their standard deviations
+  # Their standard deviations; in units of the frame, see `ObjectEncoder.frame`.
+  vote_scale: Float[Array, "b k m"]
   vote_presence: Float[Array, "b k m"]  # probability that object k has part m
   presence: Float[Array, "b k"]  # the largest vote presence of each object
   # Logits of the capsules' presences, before noise and without the vote presences.
@@ -140,6 +142,10 @@ class ObjectEncoder(nn.Module):
   # latter.
   compute_dtype: str | None
   norm_epsilon: Annotated[float, between(1e-12, 1)] = 1e-6  # added to the variance in layer norm
+  # What the poses of parts (places of points) are relative to, for the encoder and for the votes'
+  # likelihood: the `image`, as published, or the frame of the present `parts`, see
+  # `geometry.frame_of`. With `parts`, objects follow a translation or scaling of all parts exactly.
+  frame: Annotated[str, one_of(*FRAMES)] = "image"
 
   @nn.compact
   @typed

@@ -4,17 +4,28 @@ Kosiorek et al. 2019, section 2.2 and appendix A.
 """
 
 import functools
+import math
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax import struct
 
 from scae_jax import shards
-from scae_jax.bounds import MAX_KERNEL, MAX_SIDE, MAX_WIDTH, as_many_as, between, each, one_of
+from scae_jax.bounds import (
+  MAX_KERNEL,
+  MAX_SIDE,
+  MAX_WIDTH,
+  Bound,
+  as_many_as,
+  between,
+  each,
+  one_of,
+)
 from scae_jax.kernels.image_likelihood import cells_of, image_log_prob, sum_by_example
-from scae_jax.layers.convnet import ConvNet
+from scae_jax.layers.convnet import ConvNet, covering_cells, sees_ink
 from scae_jax.layers.mlp import MLP
 from scae_jax.layers.pooling import POOLINGS, Pooling
 from scae_jax.math import geometry, mixtures, warping
@@ -25,12 +36,20 @@ POSE_SIZE = 6
 MIN_TEMPLATE_SIZE = 2
 NONLINEARITIES = ("sigmoid", "relu1")
 MIXINGS = ("alpha", "coupled")
+PLACES = ("free", "cells")
+REACH = 2  # cells from the attended place to a part, at most
 MAX_LIKELIHOOD_STRIDE = 4
 MAX_NOISE = 1_000.0  # width of the noise on logits
 SCALES = (
   1e-4,
   1e4,
 )  # range of standard deviations; squares and logarithms stay accurate in float32
+
+
+FREE_WITHOUT_ATTENTION = Bound(
+  "'free' where {section}.pooling is {pooling!r}, which attends to no place",
+  lambda value, fields: value == "free" or fields["pooling"] == "attention",
+)
 
 
 @struct.dataclass
@@ -90,16 +109,38 @@ class PartEncoder(nn.Module):
   noise_in_evaluation: bool
   similarity: bool  # poses are similarity transforms instead of affine ones
   compute_dtype: str | None  # of the convolutions, such as `bfloat16`; None: the image's
+  # Where a part is. `free`: anywhere, as published; a bias at each position of the map tells the
+  # positions apart. `cells`: at most two cells from the place that its attention looks at, without
+  # that bias; attention is on cells that see anything but black. An image that moves by whole cells
+  # has the same parts, moved.
+  places: Annotated[str, one_of(*PLACES), FREE_WITHOUT_ATTENTION] = "free"
 
   @nn.compact
   @typed
   def __call__(self, image: Float[Array, "b h w c"], *, train: bool) -> PartCapsules:
-    x = ConvNet(self.widths, self.strides, self.compute_dtype, name="convnet")(image)
-    size = POSE_SIZE + 1 + self.num_features
-    x = Pooling(self.pooling, self.num_parts, size, name="pooling")(x)
-    raw, logits, features = jnp.split(x, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
+    side, has_cells = image.shape[1], self.places == "cells"
+    convnet = functools.partial(ConvNet, self.widths, self.strides, self.compute_dtype)
+    pooling = Pooling(
+      self.pooling, self.num_parts, POSE_SIZE + 1 + self.num_features, name="pooling"
+    )
+    place: Any = None
+    if has_cells:
+      margins, cells = covering_cells(side, self.strides)
+      image = jnp.pad(image, ((0, 0), margins, margins, (0, 0)))
+      centres = 2 * cells / (side - 1) - 1  # in image coordinates
+      y, x = np.meshgrid(centres, centres, indexing="ij")
+      centres = jnp.asarray(np.stack([x.ravel(), y.ravel()], axis=1), jnp.float32)
+      feature_map = convnet(position_bias=False, name="convnet")(image)
+      pooled, place = pooling(feature_map, centres, sees_ink(image, self.strides))
+    else:
+      pooled = pooling(convnet(name="convnet")(image))
+    raw, logits, features = jnp.split(pooled, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
     pose_matrix = functools.partial(geometry.pose_matrix, similarity=self.similarity)
     poses = jax.vmap(jax.vmap(pose_matrix))(raw)
+    if has_cells:
+      reach = REACH * 2 * math.prod(self.strides) / (side - 1)
+      shifts = place + reach * poses[..., 2]
+      poses = jnp.concatenate([poses[..., :2], shifts[..., None]], axis=-1)
     noise = {"scale": self.presence_noise, "in_evaluation": self.noise_in_evaluation}
     presence = noisy_sigmoid(self, logits[..., 0], **noise, train=train, use=0)
     return PartCapsules(poses, presence, features)

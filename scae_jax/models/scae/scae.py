@@ -3,6 +3,7 @@
 Kosiorek et al. 2019, "Stacked Capsule Autoencoders", arXiv 1906.06818.
 """
 
+import dataclasses
 import functools
 from typing import Annotated
 
@@ -58,7 +59,9 @@ class SCAEEncoding:
   # The posterior of each part over objects, with a leading batch axis. Part poses enter without a
   # gradient unless `stop_gradients` is `none`.
   routing: routing_mixture.Routing
-  part_log_prob: Float[Array, " b"]  # log-likelihood of the present parts' poses, nats
+  # Log-likelihood of the present parts' poses, nats; in units of the frame, see
+  # `ObjectEncoder.frame`.
+  part_log_prob: Float[Array, " b"]
   mass: Float[Array, "b k"]  # share of all parts that each object explains
 
 
@@ -123,10 +126,21 @@ class SCAE(nn.Module):
     does not depend on it.
     """
     parts = self.part_encoder(image, train=train)
+    return self.encode_parts(parts, train=train, feature_gradient=feature_gradient)
+
+  def encode_parts(
+    self, parts: PartCapsules, *, train: bool, feature_gradient: Array | float = 1.0
+  ) -> SCAEEncoding:
+    """Object capsules of given part capsules; arguments as in `encode`."""
     stop = jax.lax.stop_gradient if self.stop_gradients != "none" else lambda x: x
     stop_features = jax.lax.stop_gradient if self.stop_gradients == "all" else lambda x: x
     part_presence = stop(parts.presence)
-    part_poses = stop(parts.poses.reshape(*part_presence.shape, POSE_SIZE))
+    part_poses = stop(parts.poses)
+    frames = None
+    if self.object_encoder.frame == "parts":
+      frames = jax.vmap(geometry.frame_of)(part_poses[..., 2], part_presence)
+      part_poses = _compose_each(jax.vmap(geometry.invert)(frames), part_poses)
+    part_poses = part_poses.reshape(*part_presence.shape, POSE_SIZE)
     colours = self.part_decoder.colours(parts.features)
     templates = self.part_decoder.templates()[None] * colours[:, :, None, None, :]
     features = _scale_gradient(stop_features(parts.features), feature_gradient)
@@ -137,6 +151,13 @@ class SCAE(nn.Module):
     objects = self.object_decoder(object_vectors, train=train)
     route = functools.partial(routing_mixture.route, normalize_mixing=self.normalize_mixing)
     routing = jax.vmap(route)(part_poses, objects.votes, objects.vote_scale, objects.vote_presence)
+    if frames is not None:
+      votes = objects.votes.reshape(len(frames), -1, 2, 3)
+      objects = dataclasses.replace(
+        objects,
+        poses=_compose_each(frames, objects.poses),
+        votes=_compose_each(frames, votes).reshape(objects.votes.shape),
+      )
     return SCAEEncoding(
       parts=parts,
       colours=colours,
@@ -255,6 +276,11 @@ class SCAE(nn.Module):
     picture = jax.vmap(mixtures.mode)(mixture)
     brightness = jnp.max(jnp.clip(picture, 0.0, 1.0), axis=-1)
     return picture, jnp.exp(mixture.log_mixing[:, :-1]) * brightness[:, None]
+
+
+def _compose_each(outer: Float[Array, "b 2 3"], inner: Float[Array, "b n 2 3"]) -> Array:
+  """Composes the pose of each example with n poses, [b, n, 2, 3]."""
+  return jax.vmap(jax.vmap(geometry.compose, in_axes=(None, 0)))(outer, inner)
 
 
 def _to_encoding(encoding: SCAEEncoding) -> Encoding:
