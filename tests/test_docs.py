@@ -14,6 +14,7 @@ import tomllib
 import pytest
 
 import train
+from experiments import table
 from scae_jax.config import load_config, parse_command_line
 from scae_jax.data.tfds_source import TfdsSet
 from scae_jax.models.ablations import ABLATIONS
@@ -194,26 +195,27 @@ def test_ablations_are_all_described():
     assert f"| `{name}` | {sentence} |" in page
 
 
-def numbers(text):
-  return set(re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w.]*\d)", text))
+def cells_of(table):
+  return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
 
-def rows_of(page, num_columns):
-  """Cells of the table of a page that has so many columns, without its heading."""
-  rows = [line for line in page.read_text().splitlines() if line.count("|") == num_columns + 1]
-  return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+TABLES = table.tables()
 
 
-def test_the_table_of_the_readme_is_that_of_the_results():
-  """Figures of a row stand in the rows of docs/results.md that name the same record."""
-  page = (ROOT / "docs" / "results.md").read_text().splitlines()
-  rows = rows_of(ROOT / "README.md", 6)
-  assert len(rows) > 6
-  for cells in rows:
-    figures = numbers(cells[2]) | numbers(cells[3].partition("(")[0]) | numbers(cells[4])
-    record = LINK.findall(cells[5])[0][1]
-    known = set().union(*(numbers(line) for line in page if f"../{record}/README.md" in line))
-    assert figures <= known, cells
+@pytest.mark.parametrize("path", TABLES, ids=name_of)
+def test_tables_are_those_of_the_records(path):
+  """Cell by cell, what `python -m experiments.table` would write."""
+  _, shown, _ = table.parts_of(path.read_text())
+  expected, found = cells_of(TABLES[path]), cells_of(shown)
+  assert len(expected) > 6
+  for row, computed in zip(found, expected, strict=True):
+    assert row == computed, name_of(path)
+
+
+def test_every_record_is_in_the_results():
+  page = (ROOT / "docs" / "results.md").read_text()
+  for record in (ROOT / "results").glob("*/README.md"):
+    assert f"../results/{record.parent.name}/README.md" in page
 
 
 def test_diagrams_name_what_is_there():
