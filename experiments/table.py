@@ -8,7 +8,6 @@ the lines `<!-- table -->` and `<!-- end of table -->` of its page.
 
 import argparse
 import fnmatch
-import functools
 import itertools
 import json
 import pathlib
@@ -18,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "results"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 MINUTES = "*/figures/steps alone, minutes"
 
@@ -54,20 +54,15 @@ def values_at(content: Any, path: str) -> list[Any]:
   return nodes
 
 
-@functools.cache
-def contents(pattern: str, split: str) -> list[Any]:
-  """Contents of the files of results/ that a pattern matches, in alphabetical order.
+def contents(folder: pathlib.Path, pattern: str, split: str) -> list[Any]:
+  """Contents of the files of a folder that a pattern matches, in alphabetical order.
 
-  Of a JSONL file it is the last line of the split. ValueError if there is no such file.
+  Of a JSONL file it is the last line of the split.
   """
-  paths = sorted((ROOT / "results").glob(pattern))
-  if not paths:
-    raise ValueError(f"results/table.toml: no file of results/ matches {pattern!r}.")
-  return [_last_line(path, split) if path.suffix == ".jsonl" else _json(path) for path in paths]
-
-
-def _json(path: pathlib.Path) -> Any:
-  return json.loads(path.read_text())
+  return [
+    _last_line(path, split) if path.suffix == ".jsonl" else json.loads(path.read_text())
+    for path in sorted(folder.glob(pattern))
+  ]
 
 
 def _last_line(path: pathlib.Path, split: str) -> dict[str, Any]:
@@ -75,41 +70,39 @@ def _last_line(path: pathlib.Path, split: str) -> dict[str, Any]:
   return [line for line in lines if line["split"] == split][-1]
 
 
-def figures_at(files: Sequence[str], path: str, split: str) -> list[float]:
-  """Figures at a path of all files of the patterns. ValueError if there are none."""
-  values = [
-    x for name in files for content in contents(name, split) for x in values_at(content, path)
-  ]
-  if not values:
-    raise ValueError(f"results/table.toml: {path!r} is not in {files}.")
-  return values
-
-
-def read_rows(folder: pathlib.Path = ROOT / "results") -> list[Row]:
-  """All rows of results/table.toml, in its order."""
+def read_rows(folder: pathlib.Path = RECORDS) -> list[Row]:
+  """All rows of a folder's table.toml, in its order. ValueError for a figure that is not there."""
   systems = tomllib.loads((folder / "table.toml").read_text())["systems"]
-  return [_row(system, row) for system in systems for row in system["rows"]]
+  return [_row(folder, {**system, **row}) for system in systems for row in system["rows"]]
 
 
-def _row(system: Mapping[str, Any], row: Mapping[str, Any]) -> Row:
-  options = {**system, **row}
+def _row(folder: pathlib.Path, options: Mapping[str, Any]) -> Row:
   record, split = options["record"], options.get("split", "")
-  files = [f"{record}/{name}" for name in options["files"]]
-  values = figures_at(files, options["at"], split)
-  if "minutes" not in options:
-    options["minutes"] = _range(figures_at(files, MINUTES, split)) + options["cores"]
+  files = [
+    content for name in options["files"] for content in contents(folder / record, name, split)
+  ]
+
+  def figures_at(path: str) -> list[float]:
+    values = [value for content in files for value in values_at(content, path)]
+    if not values:
+      raise ValueError(f"table.toml: {path!r} is in none of {options['files']} of {record}.")
+    return values
+
+  minutes = options.get("minutes")
+  if minutes is None:
+    minutes = _range(figures_at(MINUTES)) + options["cores"]
   note = options.get("note", "")
   if "step_at" in options:
-    note = note.format(step=figures_at(files, options["step_at"], split)[-1])
+    note = note.format(step=figures_at(options["step_at"])[-1])
   return Row(
     record=record,
     system=options["name"],
     data=options["data"],
     measure=options["measure"],
-    values=[value * options.get("scale", 1) for value in values],
+    values=[value * options.get("scale", 1) for value in figures_at(options["at"])],
     digits=options.get("digits", 1),
     published=str(options.get("published", "")),
-    minutes=options["minutes"],
+    minutes=minutes,
     command=options["command"],
     note=note,
     detail=options.get("detail", False),
@@ -178,9 +171,10 @@ def _each(row: Row) -> str:
   return ", ".join(texts) if len(texts) > 1 else ""
 
 
-def of_readme(rows: Sequence[Row], folder: pathlib.Path = ROOT / "results") -> str:
-  """The table of README.md: what `readme` of results/table.toml names."""
+def of_readme(rows: Sequence[Row], folder: pathlib.Path = RECORDS) -> str:
+  """The table of README.md: what `readme` of table.toml names. ValueError for an unknown row."""
   head = ["system", "data", "measure, %", "published", "here, mean (sd)", "minutes", "command"]
+  by_key = {(row.record, row.system, row.data, row.measure): row for row in rows}
   lines = []
   for entry in tomllib.loads((folder / "table.toml").read_text())["readme"]:
     start = [entry["name"], entry["data"], entry["measure"]]
@@ -188,12 +182,10 @@ def of_readme(rows: Sequence[Row], folder: pathlib.Path = ROOT / "results") -> s
       link = f"[`{entry['command']}`]({entry['link']})"
       lines.append([*start, entry["published"], entry["text"], "", link])
       continue
-    (row,) = [
-      row
-      for row in rows
-      if (row.record, row.system, row.data, row.measure)
-      == (entry["record"], entry["system"], entry["data"], entry["measure"])
-    ]
+    key = (entry["record"], entry["system"], entry["data"], entry["measure"])
+    if key not in by_key:
+      raise ValueError(f"table.toml: readme {entry['name']!r} names no row; got {key}.")
+    row = by_key[key]
     runs = "" if row.note else ", 1 run" if len(row.values) == 1 else f", {len(row.values)} runs"
     link = f"[`{row.command}`](results/{row.record}/README.md)"
     lines.append([*start, row.published, figure(row) + runs, row.minutes, link])
@@ -205,7 +197,7 @@ def tables() -> dict[pathlib.Path, str]:
   rows = read_rows()
   pages = {ROOT / "docs" / "results.md": all_results(rows), ROOT / "README.md": of_readme(rows)}
   for record in dict.fromkeys(row.record for row in rows):
-    pages[ROOT / "results" / record / "README.md"] = of_record(rows, record)
+    pages[RECORDS / record / "README.md"] = of_record(rows, record)
   return pages
 
 

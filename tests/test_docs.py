@@ -5,6 +5,7 @@ And what the repository keeps of finished runs names no folder of one machine.
 
 import ast
 import importlib.util
+import json
 import pathlib
 import re
 import shlex
@@ -210,6 +211,51 @@ def test_tables_are_those_of_the_records(path):
   assert len(expected) > 6
   for row, computed in zip(found, expected, strict=True):
     assert row == computed, name_of(path)
+
+
+def test_figures_of_records(tmp_path):
+  """Of JSON, percent or shares, and of the last line of JSONL, beside what is computed by hand."""
+  (tmp_path / "a").mkdir()
+  (tmp_path / "b").mkdir()
+  runs = [{"figures": {"x": x, "steps alone, minutes": m}} for x, m in ((90, 2), (92, 3), (97, 2))]
+  (tmp_path / "a" / "runs.json").write_text(json.dumps(runs))
+  lines = [{"split": "test", "step": 5, "y": 0.25}, {"split": "test", "step": 1000, "y": 0.5}]
+  lines.append({"split": "train", "step": 2000})
+  (tmp_path / "b" / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
+  common = 'name = "s"\ncommand = "c"\ndata = "d"\n'
+  (tmp_path / "table.toml").write_text(
+    f'[[systems]]\nrecord = "a"\nfiles = ["runs.json"]\ncores = ", 1 core"\n{common}'
+    'rows = [{ measure = "x", at = "*/figures/x", published = 98.0 }]\n'
+    f'[[systems]]\nrecord = "b"\nfiles = ["*.jsonl"]\nsplit = "test"\nscale = 100\n{common}'
+    'minutes = ""\nstep_at = "step"\nnote = "step {step:,}"\n'
+    'rows = [{ measure = "y", at = "y" }, { measure = "z", at = "y", detail = true }]\n'
+    '[[readme]]\nname = "n"\nrecord = "a"\nsystem = "s"\ndata = "d"\nmeasure = "x"\n'
+  )
+  rows = table.read_rows(tmp_path)
+  assert cells_of(table.all_results(rows))[2:] == [
+    [
+      "s",
+      "d",
+      "x",
+      "98.0",
+      "93.0 (3.6)",
+      "3",
+      "2.0 to 3.0, 1 core",
+      "[`c`](../results/a/README.md)",
+    ],
+    ["s", "d", "y", "", "50.0, step 1,000", "1", "", "[`c`](../results/b/README.md)"],
+  ]
+  assert cells_of(table.of_record(rows, "a"))[2:] == [
+    ["s", "d", "x", "90.0, 92.0, 97.0", "93.0 (3.6)", "98.0"],
+    ["", "", "minutes of steps", "", "2.0 to 3.0, 1 core", ""],
+  ]
+  assert [row[2] for row in cells_of(table.of_record(rows, "b"))[2:]] == ["y", "z"]
+  assert cells_of(table.of_readme(rows, tmp_path))[2][4] == "93.0 (3.6), 3 runs"
+  with pytest.raises(ValueError, match="'n'"):
+    table.of_readme(rows[1:], tmp_path)
+  (tmp_path / "a" / "runs.json").write_text("[]")
+  with pytest.raises(ValueError, match=r"runs\.json"):
+    table.read_rows(tmp_path)
 
 
 def test_every_record_is_in_the_results():
