@@ -36,13 +36,15 @@ def inputs(encoding: Encoding) -> dict[str, np.ndarray]:
     "poses and presences of objects": [encoding.object_poses, encoding.object_presence],
     "poses and presences of parts": [encoding.part_poses, encoding.part_presence],
   }
-  missing = [name for name, arrays in fields.items() if any(array is None for array in arrays)]
-  if missing:
-    raise ValueError(f"the model has no {', no '.join(missing)}; expected an SCAE.")
-  return {
-    name: np.concatenate([array.reshape(len(array), -1) for array in arrays], axis=1)
-    for name, arrays in fields.items()
-  }
+  result = {}
+  for name, arrays in fields.items():
+    flat = []
+    for array in arrays:
+      if array is None:
+        raise ValueError(f"the model has no {name}; expected an SCAE.")
+      flat.append(np.reshape(array, (len(array), -1)))
+    result[name] = np.concatenate(flat, axis=1)
+  return result
 
 
 def accuracies(
