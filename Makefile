@@ -1,6 +1,6 @@
 # make train: environment, then the embedded digits, in two runs.
 # make test: environment, lint, types, docs, tests.
-# make table: every row of the README's table; what is finished is not done again.
+# make table: the main rows of docs/results.md; what is finished is not done again.
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests of a file share compiled functions, so a file stays with one worker; tests/conftest.py orders

@@ -20,7 +20,7 @@ CODE = re.compile(r"`([\w.]+)`")
 def on_files(files, config):
   """Adds records and pages of the reference."""
   for path in sorted(ROOT.glob("results/**/*")):
-    if path.name in ("README.md", "earlier.md") or path.suffix == ".png":
+    if path.name == "README.md" or path.suffix == ".png":
       uri = path.relative_to(ROOT).as_posix()
       files.append(File.generated(config, uri, abs_src_path=str(path)))
   for name, modules in _rooms().items():

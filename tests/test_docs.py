@@ -5,6 +5,7 @@ And what the repository keeps of finished runs names no folder of one machine.
 
 import ast
 import importlib.util
+import json
 import pathlib
 import re
 import shlex
@@ -14,6 +15,7 @@ import tomllib
 import pytest
 
 import train
+from experiments import table
 from scae_jax.config import load_config, parse_command_line
 from scae_jax.data.tfds_source import TfdsSet
 from scae_jax.models.ablations import ABLATIONS
@@ -194,26 +196,72 @@ def test_ablations_are_all_described():
     assert f"| `{name}` | {sentence} |" in page
 
 
-def numbers(text):
-  return set(re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w.]*\d)", text))
+def cells_of(table):
+  return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
 
-def rows_of(page, num_columns):
-  """Cells of the table of a page that has so many columns, without its heading."""
-  rows = [line for line in page.read_text().splitlines() if line.count("|") == num_columns + 1]
-  return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+TABLES = table.tables()
 
 
-def test_the_table_of_the_readme_is_that_of_the_results():
-  """Figures of a row stand in the rows of docs/results.md that name the same record."""
-  page = (ROOT / "docs" / "results.md").read_text().splitlines()
-  rows = rows_of(ROOT / "README.md", 6)
-  assert len(rows) > 6
-  for cells in rows:
-    figures = numbers(cells[2]) | numbers(cells[3].partition("(")[0]) | numbers(cells[4])
-    record = LINK.findall(cells[5])[0][1]
-    known = set().union(*(numbers(line) for line in page if f"../{record}/README.md" in line))
-    assert figures <= known, cells
+@pytest.mark.parametrize("path", TABLES, ids=name_of)
+def test_tables_are_those_of_the_records(path):
+  """Cell by cell, what `python -m experiments.table` would write."""
+  _, shown, _ = table.parts_of(path.read_text())
+  expected, found = cells_of(TABLES[path]), cells_of(shown)
+  assert len(expected) > 6
+  for row, computed in zip(found, expected, strict=True):
+    assert row == computed, name_of(path)
+
+
+def test_figures_of_records(tmp_path):
+  """Of JSON, percent or shares, and of the last line of JSONL, beside what is computed by hand."""
+  (tmp_path / "a").mkdir()
+  (tmp_path / "b").mkdir()
+  runs = [{"figures": {"x": x, "steps alone, minutes": m}} for x, m in ((90, 2), (92, 3), (97, 2))]
+  (tmp_path / "a" / "runs.json").write_text(json.dumps(runs))
+  lines = [{"split": "test", "step": 5, "y": 0.25}, {"split": "test", "step": 1000, "y": 0.5}]
+  lines.append({"split": "train", "step": 2000})
+  (tmp_path / "b" / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
+  common = 'name = "s"\ncommand = "c"\ndata = "d"\n'
+  (tmp_path / "table.toml").write_text(
+    f'[[systems]]\nrecord = "a"\nfiles = ["runs.json"]\ncores = ", 1 core"\n{common}'
+    'rows = [{ measure = "x", at = "*/figures/x", published = 98.0 }]\n'
+    f'[[systems]]\nrecord = "b"\nfiles = ["*.jsonl"]\nsplit = "test"\nscale = 100\n{common}'
+    'minutes = ""\nstep_at = "step"\nnote = "step {step:,}"\n'
+    'rows = [{ measure = "y", at = "y" }, { measure = "z", at = "y", detail = true }]\n'
+    '[[readme]]\nname = "n"\nrecord = "a"\nsystem = "s"\ndata = "d"\nmeasure = "x"\n'
+  )
+  rows = table.read_rows(tmp_path)
+  assert cells_of(table.all_results(rows))[2:] == [
+    [
+      "s",
+      "d",
+      "x",
+      "98.0",
+      "93.0 (3.6)",
+      "3",
+      "2.0 to 3.0, 1 core",
+      "[`c`](../results/a/README.md)",
+    ],
+    ["s", "d", "y", "", "50.0, step 1,000", "1", "", "[`c`](../results/b/README.md)"],
+  ]
+  assert cells_of(table.of_record(rows, "a"))[2:] == [
+    ["s", "d", "x", "90.0, 92.0, 97.0", "93.0 (3.6)", "98.0"],
+    ["", "", "minutes of steps", "", "2.0 to 3.0, 1 core", ""],
+  ]
+  assert [row[2] for row in cells_of(table.of_record(rows, "b"))[2:]] == ["y", "z"]
+  assert cells_of(table.of_readme(rows, tmp_path))[2][4] == "93.0 (3.6), 3 runs"
+  with pytest.raises(ValueError, match="'n'"):
+    table.of_readme(rows[1:], tmp_path)
+  (tmp_path / "a" / "runs.json").write_text("[]")
+  with pytest.raises(ValueError, match=r"runs\.json"):
+    table.read_rows(tmp_path)
+
+
+def test_every_record_is_in_the_results():
+  page = (ROOT / "docs" / "results.md").read_text()
+  for record in (ROOT / "results").glob("*/README.md"):
+    assert f"../results/{record.parent.name}/README.md" in page
 
 
 def test_diagrams_name_what_is_there():

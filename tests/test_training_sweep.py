@@ -77,15 +77,15 @@ def test_shipped_sweeps_have_the_whole_menu(name, monkeypatch):
   assert second == ["views", *(f"views,ablation={row}" for row in MENU)] * (name == "digits")
 
 
-def test_shipped_table_is_that_of_the_readme(monkeypatch):
+def test_rows_of_the_shipped_table_are_in_the_results(monkeypatch):
   monkeypatch.chdir(ROOT)
   rows = {row.name: row for row in read_sweep(*TABLE)}
-  table = (ROOT / "README.md").read_text().partition("## Results")[2]
+  table = (ROOT / "docs" / "results.md").read_text()
   named = re.findall(r"^\|.*\[`(?:python train.py|--config=(\S+))`\]", table, re.MULTILINE)
   configs = {name: row.arguments[0].removeprefix("--config=") for name, row in rows.items()}
   starts = {row.config.train.start_from.removeprefix("runs/table/") for row in rows.values()}
   named = {config or "configs/digits.py" for config in named}
-  assert named | {configs[name] for name in starts - {""}} == set(configs.values())
+  assert named | {configs[name] for name in starts - {""}} >= set(configs.values())
   # What holds images out is scored on the test images by `make table`.
   scored = re.findall(r"([\w-]+)/evaluation/(\w+)", (ROOT / "Makefile").read_text())
   data = {name: row.config.data for name, row in rows.items() if configs[name] in named}

@@ -1,0 +1,231 @@
+"""Tables of results from the records' JSON: docs/results.md, README.md and the records' pages.
+
+    python -m experiments.table
+
+`results/table.toml` names the figures and the file of each. A table replaces what stands between
+the lines `<!-- table -->` and `<!-- end of table -->` of its page.
+"""
+
+import argparse
+import fnmatch
+import itertools
+import json
+import pathlib
+import statistics
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "results"
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+MINUTES = "*/figures/steps alone, minutes"
+
+
+class Row(NamedTuple):
+  """A measure of a system, of each of its runs."""
+
+  record: str  # the folder in results/
+  system: str
+  data: str
+  measure: str
+  values: list[float]  # of each run
+  digits: int  # after the point
+  published: str
+  minutes: str  # of training steps
+  command: str
+  note: str  # what qualifies the figure, such as "not finished"
+  detail: bool  # only the record's page has it
+
+
+def values_at(content: Any, path: str) -> list[Any]:
+  """Values of nested lists and dicts at a path such as "*/figures/accuracy".
+
+  Names are separated by "/" and may be patterns of fnmatch; elements of a list go by number.
+  """
+  nodes = [content]
+  for name in path.split("/"):
+    nodes = [
+      child
+      for node in nodes
+      for key, child in (node.items() if isinstance(node, dict) else enumerate(node))
+      if fnmatch.fnmatchcase(str(key), name)
+    ]
+  return nodes
+
+
+def contents(folder: pathlib.Path, pattern: str, split: str) -> list[Any]:
+  """Contents of the files of a folder that a pattern matches, in alphabetical order.
+
+  Of a JSONL file it is the last line of the split.
+  """
+  return [
+    _last_line(path, split) if path.suffix == ".jsonl" else json.loads(path.read_text())
+    for path in sorted(folder.glob(pattern))
+  ]
+
+
+def _last_line(path: pathlib.Path, split: str) -> dict[str, Any]:
+  lines = [json.loads(line) for line in path.read_text().splitlines()]
+  return [line for line in lines if line["split"] == split][-1]
+
+
+def read_rows(folder: pathlib.Path = RECORDS) -> list[Row]:
+  """All rows of a folder's table.toml, in its order. ValueError for a figure that is not there."""
+  systems = tomllib.loads((folder / "table.toml").read_text())["systems"]
+  return [_row(folder, {**system, **row}) for system in systems for row in system["rows"]]
+
+
+def _row(folder: pathlib.Path, options: Mapping[str, Any]) -> Row:
+  record, split = options["record"], options.get("split", "")
+  files = [
+    content for name in options["files"] for content in contents(folder / record, name, split)
+  ]
+
+  def figures_at(path: str) -> list[float]:
+    values = [value for content in files for value in values_at(content, path)]
+    if not values:
+      raise ValueError(f"table.toml: {path!r} is in none of {options['files']} of {record}.")
+    return values
+
+  minutes = options.get("minutes")
+  if minutes is None:
+    minutes = _range(figures_at(MINUTES)) + options["cores"]
+  note = options.get("note", "")
+  if "step_at" in options:
+    note = note.format(step=figures_at(options["step_at"])[-1])
+  return Row(
+    record=record,
+    system=options["name"],
+    data=options["data"],
+    measure=options["measure"],
+    values=[value * options.get("scale", 1) for value in figures_at(options["at"])],
+    digits=options.get("digits", 1),
+    published=str(options.get("published", "")),
+    minutes=minutes,
+    command=options["command"],
+    note=note,
+    detail=options.get("detail", False),
+  )
+
+
+def _range(values: Sequence[float]) -> str:
+  least, most = f"{min(values):.1f}", f"{max(values):.1f}"
+  return least if least == most else f"{least} to {most}"
+
+
+def figure(row: Row) -> str:
+  """Mean and, of several runs, standard deviation (n - 1) of a row; then its note."""
+  text = f"{statistics.mean(row.values):,.{row.digits}f}"
+  if len(row.values) > 1:
+    text += f" ({statistics.stdev(row.values):.{row.digits}f})"
+  return f"{text}, {row.note}" if row.note else text
+
+
+def all_results(rows: Sequence[Row]) -> str:
+  """The table of docs/results.md."""
+  head = ["system", "data", "measure", "published", "here, mean (sd)", "runs", "minutes", "command"]
+  lines = [
+    [
+      row.system,
+      row.data,
+      row.measure,
+      row.published,
+      figure(row),
+      str(len(row.values)),
+      row.minutes,
+      f"[`{row.command}`](../results/{row.record}/README.md)",
+    ]
+    for row in rows
+    if not row.detail
+  ]
+  return markdown([head, *lines])
+
+
+def of_record(rows: Sequence[Row], record: str) -> str:
+  """The table of a record's page: its rows with the figure of each run, then minutes of training.
+
+  Names of systems and data stand once. Empty columns are left out.
+  """
+  head = ["system", "data", "measure", "each run", "mean (sd)", "published"]
+  lines = []
+  own = [row for row in rows if row.record == record]
+  for system, group in itertools.groupby(own, key=lambda row: row.system):
+    shown = list(group)
+    data = ""
+    for i, row in enumerate(shown):
+      cells = [row.measure, _each(row), figure(row), row.published]
+      lines.append([system if i == 0 else "", row.data if row.data != data else "", *cells])
+      data = row.data
+    if shown[0].minutes:
+      lines.append(["", "", "minutes of steps", "", shown[0].minutes, ""])
+  columns = [column for column in zip(head, *lines, strict=True) if any(column[1:])]
+  return markdown(list(zip(*columns, strict=True)))
+
+
+def _each(row: Row) -> str:
+  """The figure of each run, or the range of more than five."""
+  texts = [f"{value:,.{row.digits}f}" for value in row.values]
+  if len(texts) > 5:
+    return f"{min(texts, key=float)} to {max(texts, key=float)}"
+  return ", ".join(texts) if len(texts) > 1 else ""
+
+
+def of_readme(rows: Sequence[Row], folder: pathlib.Path = RECORDS) -> str:
+  """The table of README.md: what `readme` of table.toml names. ValueError for an unknown row."""
+  head = ["system", "data", "measure, %", "published", "here, mean (sd)", "minutes", "command"]
+  by_key = {(row.record, row.system, row.data, row.measure): row for row in rows}
+  lines = []
+  for entry in tomllib.loads((folder / "table.toml").read_text())["readme"]:
+    start = [entry["name"], entry["data"], entry["measure"]]
+    if "text" in entry:
+      link = f"[`{entry['command']}`]({entry['link']})"
+      lines.append([*start, entry["published"], entry["text"], "", link])
+      continue
+    key = (entry["record"], entry["system"], entry["data"], entry["measure"])
+    if key not in by_key:
+      raise ValueError(f"table.toml: readme {entry['name']!r} names no row; got {key}.")
+    row = by_key[key]
+    runs = "" if row.note else ", 1 run" if len(row.values) == 1 else f", {len(row.values)} runs"
+    link = f"[`{row.command}`](results/{row.record}/README.md)"
+    lines.append([*start, row.published, figure(row) + runs, row.minutes, link])
+  return markdown([head, *lines])
+
+
+def tables() -> dict[pathlib.Path, str]:
+  """The table of each page, by the page's path."""
+  rows = read_rows()
+  pages = {ROOT / "docs" / "results.md": all_results(rows), ROOT / "README.md": of_readme(rows)}
+  for record in dict.fromkeys(row.record for row in rows):
+    pages[RECORDS / record / "README.md"] = of_record(rows, record)
+  return pages
+
+
+def parts_of(page: str) -> tuple[str, str, str]:
+  """Text of a page before its table, the table, and the text after. ValueError if it has none."""
+  before, begin, rest = page.partition(BEGIN)
+  table, end, after = rest.partition(END)
+  if not (begin and end):
+    raise ValueError(f"the page has no lines {BEGIN} and {END} for its table.")
+  return before + begin, table.strip(), end + after
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+  """A Markdown table; the first row is its head."""
+  lines = [f"| {' | '.join(cells)} |" for cells in rows]
+  return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+
+
+def main() -> None:
+  """Writes the tables into their pages."""
+  parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.parse_args()
+  for path, table in tables().items():
+    before, _, after = parts_of(path.read_text())
+    path.write_text(f"{before}\n\n{table}\n\n{after}")
+
+
+if __name__ == "__main__":
+  main()
