@@ -18,6 +18,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
 from absl import flags
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
@@ -80,8 +82,10 @@ def read_settings(config: ConfigSource) -> Settings:
   if isinstance(config, str | os.PathLike):
     config = load_config(os.fspath(config))
   if not isinstance(config, ConfigDict):
+    if not isinstance(config, Mapping):
+      raise RunError(f"a config must be a file, a ConfigDict or a dict; it is {config!r}.")
     config = ConfigDict(tuples(config))
-  content: dict[str, Any] = with_defaults(config).to_dict()
+  content: dict[str, Any] = tuples(with_defaults(config).to_dict())
   expected, received = {"system", *SECTIONS}, set(content)
   if expected != received:
     raise RunError(
@@ -183,7 +187,10 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
   except flags.Error as error:
     raise RunError(f"{error}; {USAGE}") from error
   source = values["config"].value or ""
-  folder = values["workdir"].value or str(pathlib.Path("runs") / _run_name(source))
+  folder = values["workdir"].value
+  if folder == "":  # of a variable of the shell that is not set
+    raise RunError("--workdir is empty; name a folder, or leave it out.")
+  folder = folder or str(pathlib.Path("runs") / _run_name(source))
   with explained():
     workdir = given_path(folder)
   config, ablations = _load(source)
@@ -200,6 +207,8 @@ def _override(config: ConfigDict, arguments: list[str]) -> None:
   config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=arguments)
   try:
     unused = values(arguments)[1:]
+  except flags.UnrecognizedFlagError as error:
+    raise RunError(f"{error}; {USAGE}") from error
   except (flags.Error, ValueError, TypeError) as error:
     raise RunError(f"{error}; {'; '.join(expected) or USAGE}") from error
   if unused:
@@ -208,9 +217,16 @@ def _override(config: ConfigDict, arguments: list[str]) -> None:
 
 def _run_name(source: str) -> str:
   """The run's default name: `configs/mnist.py:official,ablation=a+b` gives `mnist-official-a-b`."""
-  path, _, preset = source.partition(":")
-  words = re.findall(r"[\w.]+", re.sub(r"\w+=", "", preset))
+  path, preset = _split(source)
+  words = re.findall(r"[\w.]+", re.sub(r"\w+=", "", preset or ""))
   return "-".join([pathlib.Path(path).stem, *words])
+
+
+def _split(source: str) -> tuple[str, str | None]:
+  """The path and the preset of `file[:preset]`; None without one. The path may have colons."""
+  match = re.fullmatch(r"(.*?\.py|[^:]*)(?::(.*))?", source, re.DOTALL)
+  assert match is not None  # both parts may be empty
+  return match[1], match[2]
 
 
 def _processes(values: flags.FlagValues) -> Processes | None:
@@ -278,7 +294,7 @@ def load_config(source: str) -> ConfigDict:
 
 def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
   """The config of `file[:preset]`, locked, without overrides, and the ablations of the file."""
-  path, colon, preset = source.partition(":")
+  path, preset = _split(source)
   path = os.path.expanduser(path)
   if not os.path.isfile(path) and path.startswith("configs/"):
     path = str(SHIPPED / path)
@@ -289,14 +305,19 @@ def _load(source: str) -> tuple[ConfigDict, Mapping[str, str]]:
   names: dict[str, Any] = {}  # that the file defines
   try:
     names = runpy.run_path(path)
-    config = names["get_config"](preset) if colon else names["get_config"]()
-  except Exception as error:  # the user's file may raise anything
+    config = names["get_config"]() if preset is None else names["get_config"](preset)
+  except (Exception, SystemExit) as error:  # the user's file may raise anything
     if preset and isinstance(error, ValueError) and "get_config" in names:
       # The file itself refuses the preset.
       lacks_ablations = "ablation=" in preset and "ABLATIONS" not in names
       hint = f" ({path} has no ablations)" if lacks_ablations else ""
       raise RunError(f"--config={source}: {error}{hint}") from error
     message = f"the config {source!r} cannot be loaded: {type(error).__name__}: {error}"
+    if isinstance(error, ImportError):
+      folder = os.path.dirname(os.path.abspath(path))
+      message += (
+        f". A module beside it is found by its name, without a dot, with PYTHONPATH={folder}."
+      )
     raise RunError(message) from error
   if not isinstance(config, ConfigDict):
     raise RunError(f"get_config of {source!r} must return a ConfigDict; it returned {config!r}.")
@@ -333,7 +354,12 @@ def with_changes(config: ConfigDict, changes: Mapping[str, Any]) -> Settings:
 
 
 def tuples(value: Any) -> Any:
-  """A value of JSON or TOML with its lists as tuples, as in configs."""
-  if isinstance(value, dict):
+  """A value of JSON, TOML or NumPy as in configs: lists become tuples, and so do arrays.
+
+  Numbers of NumPy and JAX become Python's, which JSON can hold.
+  """
+  if isinstance(value, Mapping):
     return {key: tuples(item) for key, item in value.items()}
+  if isinstance(value, np.generic | np.ndarray | jax.Array):
+    return tuples(value.tolist())
   return tuple(tuples(item) for item in value) if isinstance(value, list) else value
