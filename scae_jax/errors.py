@@ -11,6 +11,8 @@ This module imports nothing that is slow to import, see `interrupt`.
 
 import contextlib
 import errno
+import io
+import os
 import pathlib
 import re
 import sys
@@ -121,6 +123,12 @@ def exit_with_message(*, process_ends: bool = False) -> Iterator[None]:
   Slow code belongs into the block, slow imports too: before it, Python would report a signal by a
   traceback. If the process ends after the block, signals are ignored from then on.
   """
+  if process_ends:
+    # Figures need no window, and that of a notebook may not be installed here.
+    os.environ["MPLBACKEND"] = "agg"
+    # Python writes its errors like that: a name in other letters than the terminal's is no error.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+      sys.stdout.reconfigure(errors="backslashreplace")
   end_with_parent()
   with on_signal(lambda number: end(number, "nothing is lost; the same command starts again")):
     try:

@@ -179,6 +179,18 @@ def test_who_hears_a_signal(monkeypatch, script, code, printed):
   assert re.match(printed, output), output
 
 
+def test_commands_draw_and_print_whatever_the_terminal_and_a_notebook_have_chosen(monkeypatch):
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+  monkeypatch.setenv("MPLBACKEND", "no_window_here")
+  inside = (
+    "with exit_with_message(process_ends=True):\n  import matplotlib\n  print('\u65e5 \\udcff')"
+  )
+  process = start("-c", LISTENING + inside)
+  output, _ = process.communicate(timeout=600)
+  assert (process.returncode, output) == (0, "\\u65e5 \\udcff\n")
+
+
 @pytest.mark.slow
 def test_a_run_ends_with_the_sweep_that_is_killed(monkeypatch, tmp_path):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
