@@ -24,6 +24,7 @@ from scae_jax.interrupt import (
   ignore_signals,
   on_signal,
   tell,
+  write_to,
 )
 
 # The cause in a message of tensorstore, which has many lines.
@@ -141,4 +142,5 @@ def exit_with_message(*, process_ends: bool = False) -> Iterator[None]:
       sys.exit(130)
     finally:
       if process_ends:
+        write_to(sys.stdout, "")  # otherwise Python does it, and fails if the reader has ended
         ignore_signals()
