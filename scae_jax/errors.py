@@ -117,6 +117,14 @@ def writing(what: str, folder: pathlib.Path) -> Iterator[None]:
     ) from error
 
 
+def _check_current_folder() -> None:
+  """Raises `RunError` if the current folder was removed: no relative path means anything then."""
+  try:
+    os.getcwd()
+  except FileNotFoundError as error:
+    raise RunError("the current folder is not there any more; change to one that is.") from error
+
+
 @contextlib.contextmanager
 def exit_with_message(*, process_ends: bool = False) -> Iterator[None]:
   """Ends the process on a `RunError` or a signal, with a message on stderr and no traceback.
@@ -133,6 +141,7 @@ def exit_with_message(*, process_ends: bool = False) -> Iterator[None]:
   end_with_parent()
   with on_signal(lambda number: end(number, "nothing is lost; the same command starts again")):
     try:
+      _check_current_folder()
       yield
     except RunError as error:
       tell(f"{'stopped' if isinstance(error, Interrupted) else 'error'}: {error}")

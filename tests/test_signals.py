@@ -179,6 +179,17 @@ def test_who_hears_a_signal(monkeypatch, script, code, printed):
   assert re.match(printed, output), output
 
 
+def test_a_current_folder_that_was_removed_is_one_line(monkeypatch, tmp_path):
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  inside = "os.rmdir(os.getcwd())\nwith exit_with_message():\n  print('goes on')"
+  (tmp_path / "gone").mkdir()
+  monkeypatch.chdir(tmp_path / "gone")
+  process = start("-c", LISTENING + inside)
+  output, _ = process.communicate(timeout=600)
+  assert (process.returncode, output.count("\n")) == (2, 1)
+  assert "folder" in output
+
+
 @pytest.mark.parametrize("ends", ["", "  print('more')\n", "  raise SystemExit(3)\n"])
 def test_output_that_nobody_reads_is_lost_and_no_error(monkeypatch, ends):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
