@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 def single_precision(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
   """Wraps a function so that `jax_enable_x64` is off while it runs: arrays default to float32.
 
-  It takes and returns NumPy arrays, so `jax.transfer_guard` does not apply to it either.
+  The program's `jax.transfer_guard` does not apply to it either: it takes NumPy arrays.
   """
 
   @functools.wraps(function)
