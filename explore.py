@@ -27,6 +27,7 @@ def explore(arguments: list[str] | None) -> None:
 
   from scae_jax.config import plain_parser
   from scae_jax.files import given_path
+  from scae_jax.interrupt import say
   from scae_jax.page.drawable import check_system
   from scae_jax.page.write import page_path, write_run
   from scae_jax.training.hosts import OFF, keep_compiled
@@ -52,7 +53,7 @@ def explore(arguments: list[str] | None) -> None:
     run = open_run(folder, options.step, settings)
     path = given_path(options.output) if options.output else page_path(run, workdir)
     write_run(run, folder, path)
-  print(f"written to {path}")
+  say(f"written to {path}")
 
 
 if __name__ == "__main__":

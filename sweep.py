@@ -42,6 +42,7 @@ def sweep(arguments: list[str] | None) -> None:
 
   from scae_jax.config import plain_parser
   from scae_jax.files import given_path
+  from scae_jax.interrupt import say
   from scae_jax.training.sweep import check_rows, read_sweep, read_task, run_rows
 
   parser = plain_parser(__doc__)
@@ -55,9 +56,9 @@ def sweep(arguments: list[str] | None) -> None:
   root = options.workdir or pathlib.Path("runs") / options.file.stem
   rows = read_sweep(options.file, root)
   mine = read_task(options.task, rows)
-  print(f"checking {len(rows)} rows", flush=True)
+  say(f"checking {len(rows)} rows")
   check_rows(rows, root)
-  run_rows(mine, rows, root, [sys.executable, str(TRAIN)], lambda line: print(line, flush=True))
+  run_rows(mine, rows, root, [sys.executable, str(TRAIN)], say)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ def train_and_report(arguments: list[str]) -> None:
   from absl import logging
 
   from scae_jax.config import as_started, describe, parse_command_line
+  from scae_jax.interrupt import say
   from scae_jax.training.hosts import is_first, join, keep_compiled, shutdown, use_all_cores
   from scae_jax.training.loop import train
   from scae_jax.training.run import training_saved
@@ -44,7 +45,7 @@ def train_and_report(arguments: list[str]) -> None:
   without_help = [argument for argument in arguments if argument not in ("--help", "-h")]
   command = parse_command_line(without_help, default_config=DEFAULT_CONFIG)
   if without_help != arguments:
-    print(f"{as_started(__doc__)}\n{describe(command)}")
+    say(f"{as_started(__doc__)}\n{describe(command)}")
     return
   if command.processes is None:
     use_all_cores(command.settings.train.batch_size, command.settings.views)

@@ -13,10 +13,13 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
 from absl import flags
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
@@ -66,6 +69,7 @@ class Command:
   settings: Settings  # with the overrides
   workdir: pathlib.Path
   processes: Processes | None  # None for a run of a single process
+  source: str  # the config's file and preset
 
 
 def read_settings(config: ConfigSource) -> Settings:
@@ -79,8 +83,10 @@ def read_settings(config: ConfigSource) -> Settings:
   if isinstance(config, str | os.PathLike):
     config = load_config(os.fspath(config))
   if not isinstance(config, ConfigDict):
+    if not isinstance(config, Mapping):
+      raise RunError(f"a config must be a file, a ConfigDict or a dict; it is {config!r}.")
     config = ConfigDict(tuples(config))
-  content: dict[str, Any] = with_defaults(config).to_dict()
+  content: dict[str, Any] = tuples(with_defaults(config).to_dict())
   expected, received = {"system", *SECTIONS}, set(content)
   if expected != received:
     raise RunError(
@@ -183,11 +189,13 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
     _, *overrides = values(["train.py", *arguments], known_only=True)
   except flags.Error as error:
     raise RunError(f"{error}; {USAGE}") from error
-  source = values["config"].value or ""
+  source, folder = values["config"].value or "", values["workdir"].value
+  if folder == "":  # of a variable of the shell that is not set
+    raise RunError("--workdir is empty; name a folder, or leave it out.")
   with explained():
-    workdir = given_path(values["workdir"].value or str(pathlib.Path("runs") / _run_name(source)))
+    workdir = given_path(folder or str(pathlib.Path("runs") / _run_name(source)))
   settings = read_settings(load_config(source, overrides))
-  return Command(settings, workdir, _processes(values))
+  return Command(settings, workdir, _processes(values), source)
 
 
 def load_config(source: str, overrides: Sequence[str] = ()) -> ConfigDict:
@@ -204,6 +212,8 @@ def load_config(source: str, overrides: Sequence[str] = ()) -> ConfigDict:
   values["config"].parser = _ConfigFile("config")
   try:
     unused = values(arguments)[1:]
+  except flags.UnrecognizedFlagError as error:
+    raise RunError(f"{error}; {USAGE}") from error
   except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
     names = (re.match(r"--?(?:no)?config\.([^=]*)", argument) for argument in overrides)
     config = _ConfigFile("config").parse(source)
@@ -218,38 +228,56 @@ def load_config(source: str, overrides: Sequence[str] = ()) -> ConfigDict:
 
 
 class _ConfigFile(ConfigFileFlagParser):
-  """The parser of `--config=FILE[:PRESET]`; missing keys of the config get their defaults."""
+  """The parser of `--config=FILE[:PRESET]`; missing keys of the config get their defaults.
+
+  The parser of config_flags would leave names of a file that it has loaded before, and cannot load
+  a file from a folder with a colon in its name.
+  """
 
   def parse(self, path: str) -> ConfigDict:
-    file, colon, preset = path.partition(":")
-    file = os.path.expanduser(file)
-    if not os.path.isfile(file) and file.startswith("configs/"):
-      file = str(SHIPPED / file)
-    if not (file.endswith(".py") and os.path.isfile(file)):
-      raise RunError(f"--config must name a Python file with get_config(); there is no {file!r}.")
-    if str(SHIPPED) not in sys.path:  # for `from configs import digits`; the user's modules first
-      sys.path.append(str(SHIPPED))
-    sys.modules.pop(_FILE_MODULE, None)  # or names of a file that was loaded before would be left
+    _, preset = _split(path)
+    names = _names_of_file(path)
     try:
-      config = super().parse(f"{file}{colon}{preset}")
-      is_config = hasattr(config, "lock")  # raises an OSError of the file, which the parser keeps
-    except Exception as error:  # the user's file may raise anything
-      cause = error.__context__ or error  # the parser adds a traceback to the message
-      raise RunError(
-        f"the config {path!r} cannot be loaded: {type(cause).__name__}: {cause}"
-      ) from error
-    if not (is_config and isinstance(config, ConfigDict)):
+      config = names["get_config"]() if preset is None else names["get_config"](preset)
+    except (Exception, SystemExit) as error:  # the user's file may raise anything
+      message = f"{type(error).__name__}: {error}"
+      raise RunError(f"the config {path!r} cannot be loaded: {message}") from error
+    if not isinstance(config, ConfigDict):
       raise RunError(f"get_config of {path!r} must return a ConfigDict; it returned {config!r}.")
     return with_defaults(config).lock()
 
 
-_FILE_MODULE = "config_config"  # the name that config_flags gives to the module of `--config`
+def _names_of_file(source: str) -> dict[str, Any]:
+  """What the file of `file[:preset]` defines; `RunError` if it cannot be run."""
+  path = os.path.expanduser(_split(source)[0])
+  if not os.path.isfile(path) and path.startswith("configs/"):
+    path = str(SHIPPED / path)
+  if not (path.endswith(".py") and os.path.isfile(path)):
+    raise RunError(f"--config must name a Python file with get_config(); there is no {path!r}.")
+  if str(SHIPPED) not in sys.path:  # for `from configs import digits`; the user's modules go first
+    sys.path.append(str(SHIPPED))
+  try:
+    return runpy.run_path(path)
+  except (Exception, SystemExit) as error:  # the user's file may raise anything
+    hint = ""
+    if isinstance(error, ImportError):
+      folder = os.path.dirname(os.path.abspath(path))
+      hint = f". A module beside it is found by its name, without a dot, with PYTHONPATH={folder}."
+    message = f"{type(error).__name__}: {error}{hint}"
+    raise RunError(f"the config {source!r} cannot be loaded: {message}") from error
+
+
+def _split(source: str) -> tuple[str, str | None]:
+  """The path and the preset of `file[:preset]`; None without one. The path may have colons."""
+  match = re.fullmatch(r"(.*?\.py|[^:]*)(?::(.*))?", source, re.DOTALL)
+  assert match is not None  # both parts may be empty
+  return match[1], match[2]
 
 
 def _run_name(source: str) -> str:
   """The run's default name: `configs/mnist.py:official,ablation=a+b` gives `mnist-official-a-b`."""
-  path, _, preset = source.partition(":")
-  words = re.findall(r"[\w.]+", re.sub(r"\w+=", "", preset))
+  path, preset = _split(source)
+  words = re.findall(r"[\w.]+", re.sub(r"\w+=", "", preset or ""))
   return "-".join([pathlib.Path(path).stem, *words])
 
 
@@ -285,7 +313,7 @@ def describe(command: Command) -> str:
   """The config's part of `--help`: a line for each key, with its flag and value, and ablation."""
   keys = flatten_dict(command.settings.config.to_dict(), sep=".")
   lines = ["Config keys:", *(f"  --config.{key}={value!r}" for key, value in keys.items())]
-  ablations: Mapping[str, str] = getattr(sys.modules[_FILE_MODULE], "ABLATIONS", {})
+  ablations: Mapping[str, str] = _names_of_file(command.source).get("ABLATIONS", {})
   if ablations:
     lines += ["", "Ablations, as --config=FILE:[PRESET,]ablation=NAME[+NAME...]:"]
   width = max(map(len, ablations), default=0)
@@ -337,7 +365,12 @@ def with_changes(config: ConfigDict, changes: Mapping[str, Any]) -> Settings:
 
 
 def tuples(value: Any) -> Any:
-  """A value of JSON or TOML with its lists as tuples, as in configs."""
-  if isinstance(value, dict):
+  """A value of JSON, TOML or NumPy as in configs: lists become tuples, and so do arrays.
+
+  Numbers of NumPy and JAX become Python's, which JSON can hold.
+  """
+  if isinstance(value, Mapping):
     return {key: tuples(item) for key, item in value.items()}
+  if isinstance(value, np.generic | np.ndarray | jax.Array):
+    return tuples(value.tolist())
   return tuple(tuples(item) for item in value) if isinstance(value, list) else value

@@ -11,6 +11,8 @@ This module imports nothing that is slow to import, see `interrupt`.
 
 import contextlib
 import errno
+import io
+import os
 import pathlib
 import re
 import sys
@@ -22,6 +24,7 @@ from scae_jax.interrupt import (
   ignore_signals,
   on_signal,
   tell,
+  write_to,
 )
 
 # The cause in a message of tensorstore, which has many lines.
@@ -114,6 +117,14 @@ def writing(what: str, folder: pathlib.Path) -> Iterator[None]:
     ) from error
 
 
+def _check_current_folder() -> None:
+  """Raises `RunError` if the current folder was removed: no relative path means anything then."""
+  try:
+    os.getcwd()
+  except FileNotFoundError as error:
+    raise RunError("the current folder is not there any more; change to one that is.") from error
+
+
 @contextlib.contextmanager
 def exit_with_message(*, process_ends: bool = False) -> Iterator[None]:
   """Ends the process on a `RunError` or a signal, with a message on stderr and no traceback.
@@ -121,9 +132,16 @@ def exit_with_message(*, process_ends: bool = False) -> Iterator[None]:
   Slow code belongs into the block, slow imports too: before it, Python would report a signal by a
   traceback. If the process ends after the block, signals are ignored from then on.
   """
+  if process_ends:
+    # Figures need no window, and that of a notebook may not be installed here.
+    os.environ["MPLBACKEND"] = "agg"
+    # Python writes its errors like that: a name in other letters than the terminal's is no error.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+      sys.stdout.reconfigure(errors="backslashreplace")
   end_with_parent()
   with on_signal(lambda number: end(number, "nothing is lost; the same command starts again")):
     try:
+      _check_current_folder()
       yield
     except RunError as error:
       tell(f"{'stopped' if isinstance(error, Interrupted) else 'error'}: {error}")
@@ -133,4 +151,5 @@ def exit_with_message(*, process_ends: bool = False) -> Iterator[None]:
       sys.exit(130)
     finally:
       if process_ends:
+        write_to(sys.stdout, "")  # otherwise Python does it, and fails if the reader has ended
         ignore_signals()

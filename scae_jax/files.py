@@ -75,7 +75,7 @@ def read_json(path: pathlib.Path, *keys: str) -> dict[str, Any]:
   Raises ValueError, which names the file, if it cannot be read, is not an object or lacks a key.
   """
   try:
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = json.loads(path.read_text(encoding="utf-8-sig"))  # Windows may write a mark first
   except (OSError, ValueError, RecursionError) as error:  # the last for deeply nested brackets
     raise ValueError(f"{path} cannot be read: {error}.") from error
   if not isinstance(content, dict):

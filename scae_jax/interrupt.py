@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 # Windows has no SIGHUP, which a terminal sends as it closes.
 _SIGNALS = [
@@ -147,13 +147,23 @@ def tell(message: str, *, below_bar: bool = False) -> None:
   """
   if below_bar and sys.stderr.isatty():
     message = f"\x1b[?25h\n{message}"  # a progress bar hides the cursor
-  for stream, text in ((sys.stdout, ""), (sys.stderr, f"{message}\n")):
-    try:
-      stream.write(text)
-      stream.flush()
-    except OSError:
-      with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
+  write_to(sys.stdout, "")
+  write_to(sys.stderr, f"{message}\n")
+
+
+def say(message: str) -> None:
+  """Prints to standard output; the message is lost if its reader has ended, as `head` does."""
+  write_to(sys.stdout, f"{message}\n")
+
+
+def write_to(stream: TextIO, text: str) -> None:
+  """Writes and flushes; the text is lost if the stream's reader has ended."""
+  try:
+    stream.write(text)
+    stream.flush()
+  except OSError:
+    with open(os.devnull, "w") as nowhere:
+      os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def end_with_parent() -> None:

@@ -328,6 +328,17 @@ def test_black_ink_on_nothing_is_warned_of(undivided, load, caplog):
   assert re.search(r"\b1 of 16\b.*dog/7\.png", caplog.text)
 
 
+def test_test_images_that_are_trained_on_are_warned_of(undivided, load, root, caplog):
+  load(undivided)
+  assert not caplog.records
+  for index in range(5):
+    save(undivided / "dog" / f"copy{index}.png", picture(100))
+  held_out = load(undivided).splits["test"].images
+  copies = (held_out == picture(100)).all(axis=(1, 2, 3)).sum()
+  assert copies > 0
+  assert re.search(rf"\b{copies} of the {len(held_out)} test images", caplog.text)
+
+
 def test_missing_empty_and_disagreeing_folders(tmp_path, root, load, undivided):
   def refused(folder, message):
     with pytest.raises(ValueError, match=message):
@@ -345,3 +356,10 @@ def test_missing_empty_and_disagreeing_folders(tmp_path, root, load, undivided):
   refused(root, r"/test\b")
   save(root / "test" / "b" / "1.png", picture(1))
   refused(root, r"train.*test.*\['a'\].*\['b'\]")
+
+
+def test_names_of_classes_that_look_alike_are_told_apart(root, load):
+  for split, name in (("train", "caf\u00e9"), ("test", "cafe\u0301")):
+    save(root / split / name / "1.png", picture(1))
+  with pytest.raises(ValueError, match=r"\bNFC\b.*\bNFD\b"):
+    load(root)

@@ -3,13 +3,14 @@
 import pathlib
 import unicodedata
 
-import matplotlib
+import matplotlib.style
 import numpy as np
 import pytest
 from matplotlib import font_manager
 
+from scae_jax.evaluation.report_figures import draw_figures
 from scae_jax.figures import FIGURES, names
-from scae_jax.figures.style import STYLE
+from scae_jax.figures.style import STYLE, new_figure
 from tests.stand_ins import rendered
 
 RNG = np.random.RandomState(0)
@@ -88,3 +89,18 @@ def test_another_font_is_taken_where_one_has_the_letters(monkeypatch, caplog):
   for _, figure in figures_of(("cat", ONLY_STIX_HAS)):
     assert ONLY_STIX_HAS in {text.get_text() for text in figure.findobj(matplotlib.text.Text)}
   assert not caplog.records
+
+
+def test_settings_of_the_user_change_no_figure_but_for_fonts(monkeypatch):
+  def drawn():
+    figure = new_figure(1, 1, "title")
+    figure.subplots().plot([1, 2], label="line")
+    return figure
+
+  (expected,) = draw_figures({"figure": drawn}).values()
+  with matplotlib.style.context("dark_background"):
+    for key, value in {"text.usetex": True, "savefig.transparent": True}.items():
+      monkeypatch.setitem(matplotlib.rcParams, key, value)
+    monkeypatch.setenv("PATH", "")  # no LaTeX
+    (found,) = draw_figures({"figure": drawn}).values()
+  assert found == expected

@@ -179,6 +179,56 @@ def test_who_hears_a_signal(monkeypatch, script, code, printed):
   assert re.match(printed, output), output
 
 
+def test_a_current_folder_that_was_removed_is_one_line(monkeypatch, tmp_path):
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  inside = "os.rmdir(os.getcwd())\nwith exit_with_message():\n  print('goes on')"
+  (tmp_path / "gone").mkdir()
+  monkeypatch.chdir(tmp_path / "gone")
+  process = start("-c", LISTENING + inside)
+  output, _ = process.communicate(timeout=600)
+  assert (process.returncode, output.count("\n")) == (2, 1)
+  assert "folder" in output
+
+
+@pytest.mark.parametrize("ends", ["", "  print('more')\n", "  raise SystemExit(3)\n"])
+def test_output_that_nobody_reads_is_lost_and_no_error(monkeypatch, ends):
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  script = (
+    "from scae_jax.interrupt import say\n"
+    "with exit_with_message(process_ends=True):\n"
+    "  sys.stdin.read()\n"
+    "  say('to nobody')\n"
+    f"{ends}"
+  )
+  process = subprocess.Popen(
+    [sys.executable, "-c", LISTENING + script],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  assert process.stdin
+  assert process.stdout
+  assert process.stderr
+  process.stdout.close()
+  process.stdin.close()
+  assert process.stderr.read() == ""
+  process.stderr.close()
+  assert process.wait(60) == (3 if "SystemExit" in ends else 0)
+
+
+def test_commands_draw_and_print_whatever_the_terminal_and_a_notebook_have_chosen(monkeypatch):
+  monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+  monkeypatch.setenv("MPLBACKEND", "no_window_here")
+  inside = (
+    "with exit_with_message(process_ends=True):\n  import matplotlib\n  print('\u65e5 \\udcff')"
+  )
+  process = start("-c", LISTENING + inside)
+  output, _ = process.communicate(timeout=600)
+  assert (process.returncode, output) == (0, "\\u65e5 \\udcff\n")
+
+
 @pytest.mark.slow
 def test_a_run_ends_with_the_sweep_that_is_killed(monkeypatch, tmp_path):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import jax
 import numpy as np
 import pytest
 
@@ -167,3 +168,9 @@ def test_cores_are_devices_as_far_as_the_batch_divides(
   monkeypatch.setenv("XLA_FLAGS", "")
   hosts.use_all_cores(batch_size, views)
   assert said == {"jax_num_cpu_devices": devices}
+
+
+def test_a_process_that_has_used_jax_keeps_its_devices(monkeypatch):
+  monkeypatch.setenv("XLA_FLAGS", "")
+  hosts.use_all_cores(64, 1)
+  assert len(jax.devices()) == 4

@@ -1,5 +1,6 @@
 """The command line, the sections' schemas, saved configs, and what a resumed run may change."""
 
+import codecs
 import json
 import pathlib
 import re
@@ -12,6 +13,7 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.errors import RunError, explained
 from scae_jax.sections import Processes
 from scae_jax.training import workdir as workdirs
+from scae_jax.training.log import read_lines
 from tests.toy_data import random_images
 from tests.toy_system import toy_config
 
@@ -81,6 +83,8 @@ def test_overrides_have_the_types_of_the_config(separator):
     ("--steps=3", "steps.*--config=FILE"),
     ("num_steps=3", "'num_steps=3'.*--config=FILE"),
     ("--config=nowhere.py", r"'nowhere\.py'"),
+    ("--config=no:where.py:preset", r"'no:where\.py'"),
+    ("--workdir=", "--workdir"),  # of a variable of the shell that is not set
   ],
 )
 @pytest.mark.usefixtures("home")
@@ -97,12 +101,48 @@ def test_wrong_command_lines_name_what_is_valid(argument, message):
     ("x = 1", "get_config"),
     ("def get_config(preset=''):\n  return {'a': 1}", "ConfigDict.*{'a': 1}"),
     ("def get_config(preset=''):\n  raise ValueError('a, b')", "ValueError: a, b"),
+    ("raise SystemExit(3)", "SystemExit: 3"),
+    ("from . import other", r"ImportError.*\bPYTHONPATH=/"),
+    ("import not_there_at_all", r"ModuleNotFoundError.*\bPYTHONPATH=/"),
   ],
 )
 def test_broken_config_files_are_explained(tmp_path, text, message):
   (tmp_path / "broken.py").write_text(text)
   with pytest.raises(RunError, match=message):
     parse(default_config=str(tmp_path / "broken.py"))
+
+
+def test_an_unknown_flag_is_answered_with_the_known_ones_beside_any_others(home):
+  with pytest.raises(RunError, match=r"'lr'.*--config\.SECTION\.KEY"):
+    parse("--config.train.num_steps=3", "--lr=3")
+
+
+def test_the_path_of_a_config_may_have_colons(home):
+  folder = home / "12:30 o'clock"
+  folder.mkdir()
+  (home / "toy.py").rename(folder / "toy.py")
+  command = parse(f"--config={folder / 'toy.py'}:long")
+  assert command.settings.train.num_steps == 480
+  assert command.workdir == pathlib.Path("runs/toy-long")
+
+
+@pytest.mark.parametrize("name", ["[x]", "a*", "b?", "c\udcff"])
+def test_folders_below_which_no_checkpoint_can_be_saved_are_refused(tmp_path, name):
+  for workdir in (tmp_path / name, tmp_path / name / "run"):
+    with pytest.raises(RunError, match="workdir"):
+      workdirs.check_same_run(workdir, toy_config())
+
+
+def test_the_mark_that_windows_writes_before_a_text_is_no_damage(tmp_path, caplog):
+  write_workdir(tmp_path)
+  (tmp_path / "metrics.jsonl").write_text('{"step": 4, "split": "train", "timing": {}}\n')
+  for name in ("config.json", "data.json", "jax.json", "metrics.jsonl"):
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(codecs.BOM_UTF8 + content.replace(b"\n", b"\r\n"))
+  workdirs.check_same_run(tmp_path, toy_config())
+  workdirs.check_same_data(tmp_path, DATA)
+  assert [line["step"] for line in read_lines(tmp_path / "metrics.jsonl")] == [4]
+  assert not caplog.records
 
 
 def test_a_config_has_exactly_its_sections():

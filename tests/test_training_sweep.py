@@ -60,6 +60,16 @@ def test_a_row_is_what_the_command_line_would_be(home):
   assert row.config.train.seeds == 1
 
 
+def test_names_are_folders_also_where_letters_have_no_case(home):
+  with pytest.raises(RunError, match=r"\(A\).*name"):
+    rows_of(home, f'config = "toy.py"\n{ROW}[[rows]]\nname = "A"\n')
+
+
+def test_a_mark_before_the_text_and_other_line_ends_are_read(home):
+  text = f'\ufeffconfig = "toy.py"\n{ROW}'.replace("\n", "\r\n")
+  assert [row.name for row in rows_of(home, text)] == ["a"]
+
+
 @pytest.mark.parametrize("name", ["digits", "mnist"])
 def test_shipped_sweeps_have_the_whole_menu(name, monkeypatch):
   monkeypatch.chdir(ROOT)

@@ -139,7 +139,7 @@ def _check_split(where: str, split: Split, num_classes: int) -> None:
   if labels.dtype != np.int32 or labels.shape != (len(images),):
     raise ValueError(
       f"{where}: expected labels int32 [{len(images)}], one an image, got {labels.dtype} "
-      f"{list(labels.shape)}; give each image the index of its class"
+      f"{list(labels.shape)}; give each image the index of its class, by labels.astype(np.int32)"
     )
   outside = np.flatnonzero((labels < 0) | (labels >= num_classes))
   if outside.size:

@@ -5,6 +5,8 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+import unicodedata
+from collections.abc import Mapping
 
 import numpy as np
 from absl import logging
@@ -77,9 +79,13 @@ def list_folder(data_dir: str) -> FolderListing:
     _warn_of_skipped(root, [path for path in _visible(root) if path.name not in splits])
   classes = [list(by_class) for by_class in files.values()]
   if classes[0] != classes[-1]:
+    composed = [{unicodedata.normalize("NFC", name) for name in names} for names in classes]
+    look_alike = composed[0] == composed[1]
     raise ValueError(
       f"data set 'folder' {root}: expected the same classes in train and test, got "
       f"{classes[0]} and {classes[1]}; make the class folders agree"
+      + " (letters with accents are written in two ways, NFC and NFD; rename one)"
+      * look_alike
     )
   return FolderListing(root, files)
 
@@ -103,6 +109,7 @@ def load_listing(listing: FolderListing, form: Form = AS_IT_IS) -> Dataset:
   if "" in splits:
     is_test = _chosen_for_test(listing.root, classes, splits[""].labels)
     splits = {"train": splits[""].take(~is_test), "test": splits[""].take(is_test)}
+  _warn_of_copies(listing.root, splits)
   return Dataset("folder", classes, splits)
 
 
@@ -133,6 +140,19 @@ def _warn_of_black(images: np.ndarray, paths: list[pathlib.Path]) -> None:
       len(black),
       len(images),
       paths[black[0]],
+    )
+
+
+def _warn_of_copies(root: pathlib.Path, splits: Mapping[str, Split]) -> None:
+  trained = {hash(image.tobytes()) for image in splits["train"].images}
+  num_copies = sum(hash(image.tobytes()) in trained for image in splits["test"].images)
+  if num_copies:
+    logging.warning(
+      "%d of the %d test images of %s are training images, too: scores on them are no measure of"
+      " new images. Remove one of each two copies.",
+      num_copies,
+      len(splits["test"].images),
+      root,
     )
 
 

@@ -1,5 +1,6 @@
 """Decodes image files, of TFDS records and of folders alike, and brings them to a common form."""
 
+import contextlib
 import dataclasses
 import io
 import os
@@ -69,15 +70,20 @@ def decode_pictures(sources: Iterable[tuple[str, Source]], form: Form = AS_IT_IS
   return np.stack([in_channels(picture, max_channels) for picture in pictures])
 
 
-def decode_picture(source: Source) -> np.ndarray:
+def decode_picture(source: Source | Image.Image) -> np.ndarray:
   """Decodes a PNG, JPEG, BMP, GIF or WebP image with Pillow: uint8 [h, w, c], c 1 or 3.
 
+  The image may also be one that Pillow has opened or made already.
   Photographs are made upright by their EXIF orientation. Transparent pixels are blended with black.
   Black-and-white counts as grey, a palette and CMYK as colour. Raises ValueError for images that
   are broken, animated or have more than 8 bits a channel.
   """
   try:
-    with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+    with contextlib.ExitStack() as stack:
+      image = source
+      if not isinstance(image, Image.Image):
+        file = io.BytesIO(image) if isinstance(image, bytes) else image
+        image = stack.enter_context(Image.open(file))
       # Pillow cuts RGB of 16 bits to 8; until the image is loaded, its tiles have the file's depth.
       depths = [str(tile[3]) for tile in getattr(image, "tile", ())]
       # The other pictures of an MPO, a format of telephones, are previews or depths of the first.

@@ -16,6 +16,7 @@ from scae_jax.evaluation.comparison import seeds_text, summary
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.report_figures import curve_figures, draw_figures, model_figures
 from scae_jax.files import json_bytes, write_together, write_whole
+from scae_jax.interrupt import say
 from scae_jax.models.system import System
 from scae_jax.typing import Batch
 from scae_jax.waiting import waiting
@@ -108,5 +109,5 @@ def write_reports(
   if len(reports) > 1:
     metrics_files[directory / FILE] = summary(reports)
   write_together(files, {path: json_bytes(content) for path, content in metrics_files.items()})
-  print(seeds_text(reports))
+  say(seeds_text(reports))
   return reports

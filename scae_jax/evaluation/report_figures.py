@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import matplotlib
+import matplotlib.style
 import numpy as np
 from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
@@ -112,12 +112,17 @@ def embed(features: np.ndarray, seed: int, perplexity: float = PERPLEXITY) -> np
 
 
 def draw_figures(drawers: Mapping[str, Callable[[], Figure]]) -> dict[str, bytes]:
-  """Every figure as a PNG, by the name of its file."""
+  """Every figure as a PNG, by the name of its file.
+
+  Of the user's settings of Matplotlib only the fonts apply; others could make figures fail, as
+  `text.usetex` without LaTeX, or unreadable, as a dark background.
+  """
+  fonts = {key: value for key, value in matplotlib.rcParams.items() if key.startswith("font.")}
   pictures = {}
   with waiting("drawing figures", len(drawers)) as advance:
     for name, draw in drawers.items():
       buffer = io.BytesIO()
-      with matplotlib.rc_context(STYLE):
+      with matplotlib.style.context(["default", fonts | STYLE]):
         draw().savefig(buffer, format="png")
       pictures[f"{name}.png"] = buffer.getvalue()
       advance(1)

@@ -2,13 +2,15 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from PIL import Image
 
 from scae_jax.data.augmentation import centre_on_canvas, to_unit_range
 from scae_jax.data.dataset import middle, pixel_statistics
-from scae_jax.data.image_files import in_channels, resized
+from scae_jax.data.image_files import decode_picture, in_channels, resized
 from scae_jax.data.options import DataOptions
 from scae_jax.models.system import Numbers
 from scae_jax.typing import Batch
@@ -30,14 +32,16 @@ class ImageInput:
     """Checks the arguments of `Model.encode`: `{"image": [n, h, w, c]}`, or ValueError."""
     if presence is not None:
       raise ValueError("presence is of points, and this model takes images; leave it out.")
-    if isinstance(examples, list | tuple) and len({np.shape(image) for image in examples}) > 1:
+    if isinstance(examples, list | tuple):  # Pillow's images as those in files: colours, upright
+      examples = [_of_pillow(e) if isinstance(e, Image.Image) else e for e in examples]
+    if isinstance(examples, list) and len({np.shape(image) for image in examples}) > 1:
       if not resize:
         raise ValueError("images have different shapes; give resize=True to bring them together.")
       resized_images = [self.check([image], None, resize=True)["image"] for image in examples]
       if len({image.dtype for image in resized_images}) > 1:
         resized_images = [_in_unit_range(image) for image in resized_images]
       return {"image": np.concatenate(resized_images)}
-    images = self._checked(np.asarray(examples))
+    images = self._checked(as_array(examples))
     if resize and self.options.resize:
       return {"image": resized(images, self.side, self.options.resize_fill)}
     if resize and images.shape[1:3] != self.side:
@@ -113,7 +117,7 @@ class PointInput:
     """
     if resize:
       raise ValueError("resize is of images, and this model takes points; leave it out.")
-    points = np.asarray(examples)
+    points = as_array(examples)
     if points.ndim != 3 or points.shape[2] != 2 or points.shape[1] > self.num_points:
       raise ValueError(
         f"points must have shape [n, p, 2] with p at most {self.num_points}; they have"
@@ -141,6 +145,27 @@ class PointInput:
   def place(self, arrays: Mapping[str, np.ndarray]) -> Batch:
     """The result of `check` as a batch."""
     return {name: jnp.asarray(array) for name, array in arrays.items()}
+
+
+def as_array(values: Any) -> np.ndarray:
+  """The values as a NumPy array; ValueError if they cannot become one, or a mask would be lost."""
+  parts = values if isinstance(values, list | tuple) else [values]
+  if any(isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part) for part in parts):
+    raise ValueError("masked arrays would lose their mask; give array.filled(0).")
+  try:
+    return np.asarray(values)
+  except (TypeError, RuntimeError) as error:  # of JAX under jit, of PyTorch for gradients
+    reason = str(error).partition("\n")[0]
+    raise ValueError(
+      f"expected values that NumPy can read: {reason} Under jax.jit, vmap or grad, call"
+      " model.system.encode(model.variables, batch)."
+    ) from error
+
+
+def _of_pillow(image: Image.Image) -> np.ndarray:
+  """The pixels of Pillow's image, uint8 [h, w] or [h, w, 3]."""
+  pixels = decode_picture(image)
+  return pixels[..., 0] if pixels.shape[2] == 1 else pixels
 
 
 def _in_unit_range(images: np.ndarray) -> np.ndarray:

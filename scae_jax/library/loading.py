@@ -4,6 +4,8 @@ import os
 import pathlib
 from typing import Any
 
+import numpy as np
+
 from scae_jax.config import Settings
 from scae_jax.data.options import DataOptions
 from scae_jax.errors import RunError, explained
@@ -39,8 +41,8 @@ def load(
   Raises:
     RunError: there is no such model, step or seed, or it cannot be read.
   """
-  if batch_size < 1:
-    raise RunError(f"batch_size must be 1 or more; it is {batch_size}.")
+  if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+    raise RunError(f"batch_size must be a whole number, 1 or more; it is {batch_size}.")
   find_devices()
   with explained():
     folder = _folder(source)

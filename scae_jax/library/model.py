@@ -16,7 +16,7 @@ from scae_jax.evaluation.clusters import Clusters
 from scae_jax.evaluation.free_form import make_inference
 from scae_jax.files import given_path
 from scae_jax.library.export import export_functions
-from scae_jax.library.inputs import ImageInput, PointInput
+from scae_jax.library.inputs import ImageInput, PointInput, as_array
 from scae_jax.models.system import Encoding, ImageSpec, Numbers, Spec, System
 from scae_jax.precision import single_precision
 from scae_jax.training.build import make_system
@@ -94,10 +94,10 @@ class Model:
       ValueError: the model does not take these examples, or the system has no posteriors.
     """
     check_not_forked()
-    point_presence = None if presence is None else np.asarray(presence)
+    point_presence = None if presence is None else as_array(presence)
     arrays = self.inputs.check(examples, point_presence, resize=resize)
-    if refine_steps < 0:
-      raise ValueError(f"refine_steps must be 0 or more; it is {refine_steps}.")
+    if not isinstance(refine_steps, int | np.integer) or refine_steps < 0:
+      raise ValueError(f"refine_steps must be a whole number, 0 or more; it is {refine_steps}.")
     encoder = self._refined(refine_steps) if refine_steps else self._compiled("find", self._find)
 
     def run(chunk: dict[str, np.ndarray], start: int) -> Encoding:
@@ -210,7 +210,7 @@ class Model:
       raise ValueError("found must be of this model's encode, or a changed copy of it.")
     arrays = []
     for path, shape in zip(paths, expected, strict=True):
-      name, array = jax.tree_util.keystr(path, simple=True, separator="."), np.asarray(leaves[path])
+      name, array = jax.tree_util.keystr(path, simple=True, separator="."), as_array(leaves[path])
       if jnp.issubdtype(shape.dtype, jnp.floating):  # the user may have given whole numbers
         array = array.astype(np.float32)
       if array.ndim == 0 or array.shape[1:] != shape.shape[1:]:

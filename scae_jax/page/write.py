@@ -19,6 +19,7 @@ from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.report_figures import embed
 from scae_jax.figures.style import palette
 from scae_jax.files import write_whole
+from scae_jax.interrupt import say
 from scae_jax.library.inputs import ImageInput
 from scae_jax.library.loading import model_of
 from scae_jax.library.model import Model
@@ -84,9 +85,9 @@ def look_inside(run: Run, folder: pathlib.Path, workdir: pathlib.Path) -> None:
   try:
     write_run(run, folder, path)
   except ValueError as error:
-    print(f"no page to look inside: {error}")
+    say(f"no page to look inside: {error}")
   else:
-    print(f"to look inside: {path}")
+    say(f"to look inside: {path}")
 
 
 def page_of(model: Model, texts: dict[str, str]) -> bytes:

@@ -27,7 +27,8 @@ def use_all_cores(batch_size: int, views: int) -> None:
 
   A loop over examples, as in `sum_by_example`, runs on one thread per device. Fewer cores are used
   for a small batch, or if `views` times their number does not divide the batch size. Accelerators
-  are not affected. A number set by XLA_FLAGS or JAX_NUM_CPU_DEVICES stays.
+  are not affected. A number set by XLA_FLAGS or JAX_NUM_CPU_DEVICES stays, and so does that of a
+  process that has used JAX already.
   """
   is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
   if is_set or jax.config.values["jax_num_cpu_devices"] != -1:
@@ -35,7 +36,8 @@ def use_all_cores(batch_size: int, views: int) -> None:
   cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
   max_devices = max(1, min(cores, batch_size // MIN_EXAMPLES))
   divisors = (count for count in range(max_devices, 0, -1) if batch_size % (views * count) == 0)
-  jax.config.update("jax_num_cpu_devices", next(divisors, 1))
+  with contextlib.suppress(RuntimeError):  # JAX has its devices already, as in a notebook
+    jax.config.update("jax_num_cpu_devices", next(divisors, 1))
 
 
 def find_devices() -> Sequence[Any]:

@@ -147,7 +147,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def _parse(text: bytes) -> dict[str, Any]:
   """A line of the file; raises ValueError if it lacks an entry that every line has."""
-  line = json.loads(text.decode())
+  line = json.loads(text.decode("utf-8-sig"))  # Windows may write a mark before the first line
   if not isinstance(line, dict):
     raise ValueError(f"expected a JSON object, got {text[:40]!r}")
   for name, kind in (("step", int), ("split", str), ("timing", dict)):

@@ -14,6 +14,7 @@ from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.scorers import answer_scorer, feature_scorer, scene_scorer
 from scae_jax.files import file_name, read_json
+from scae_jax.interrupt import say
 from scae_jax.precision import single_precision
 from scae_jax.training.run import Run
 from scae_jax.training.workdir import read_image_facts
@@ -90,7 +91,7 @@ def report_run(
   if not is_main_report:
     directory /= file_name(name)
   write_reports(directory, evaluated, scorer)
-  print(f"written to {directory}")
+  say(f"written to {directory}")
   return directory
 
 

@@ -65,7 +65,7 @@ def read_sweep(path: pathlib.Path, root: pathlib.Path) -> list[Row]:
   Raises one `RunError` with all errors of the file, each with its row.
   """
   try:
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
   except (OSError, ValueError) as error:
     raise RunError(f"the sweep file {path} cannot be read: {error}.") from error
   _check_keys(content, SHARED_KEYS, f"{path}: ")
@@ -78,7 +78,7 @@ def read_sweep(path: pathlib.Path, root: pathlib.Path) -> list[Row]:
     where = f"{path}, row {number} ({table.get('name', 'without a name')})"
     try:
       row = make_row(shared, table, root)
-      if row.name in names:
+      if row.name.lower() in {name.lower() for name in names}:  # one folder on macOS
         raise RunError("another row has this name; names are folders, give it its own.")
       if row.start_from and row.start_from not in names:
         raise RunError(f"start_from must be the name of a row above; it is {row.start_from!r}.")

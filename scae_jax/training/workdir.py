@@ -10,6 +10,8 @@ evaluation/    the report
 """
 
 import contextlib
+import glob
+import os
 import pathlib
 import re
 import sys
@@ -50,6 +52,24 @@ RESUMABLE_CHANGES = frozenset(
 )
 
 
+def check_writable_name(workdir: pathlib.Path) -> None:
+  """Raises `RunError` if no checkpoint that can be read again can be written below this path.
+
+  Orbax writes paths as UTF-8, and takes those with `[`, `*` or `?` for patterns of names.
+  """
+  path = str(workdir.absolute())
+  if glob.has_magic(path):
+    raise RunError(
+      f"the workdir {path} has one of the letters [ * ? in its path, below which checkpoints"
+      " cannot be saved. Give another --workdir."
+    )
+  if path != path.encode(errors="replace").decode():
+    raise RunError(
+      f"Python does not read the workdir {os.fsencode(path)!r} as UTF-8, and below it checkpoints"
+      " cannot be saved. Set PYTHONUTF8=1, or give another --workdir."
+    )
+
+
 def check_readable(workdir: pathlib.Path) -> None:
   """Raises `RunError` if a workdir cannot be read: no permission, or too long a name."""
   try:
@@ -84,7 +104,11 @@ def saved_config(workdir: str | pathlib.Path) -> ConfigDict:
   if not path.is_file():
     raise RunError(f"{workdir} holds no run: there is no {path}. Name the --workdir of train.py.")
   try:
-    return with_defaults(ConfigDict(tuples(read_json(path)))).lock()
+    content = read_json(path)
+  except ValueError as error:
+    raise RunError(f"{error} Train in a new --workdir.") from error
+  try:
+    return with_defaults(ConfigDict(tuples(content))).lock()
   except (ValueError, AttributeError) as error:  # the latter for keys such as __class__
     raise RunError(f"{path} cannot be read: {error} Train in a new --workdir.") from error
 
@@ -159,6 +183,7 @@ def check_same_run(workdir: pathlib.Path, config: ConfigDict) -> None:
   differ, because it is used after training. The error lists every other difference with both
   values.
   """
+  check_writable_name(workdir)
   check_readable(workdir)
   if not (workdir / "config.json").exists():
     return
