@@ -11,7 +11,7 @@ MAKEFLAGS += --jobs=2
 MATHEMATICS := tests/test_math_*.py tests/test_layers_*.py \
   tests/test_training_step.py::test_update_is_one_step_of_the_rule_down_the_weighted_total
 
-.PHONY: train test table lint docs format fast clean
+.PHONY: train test table lint docs newer format fast clean
 
 # uv installs in a quarter of the time. Where it finds no packages, as behind a mirror that only pip's
 # configuration names, pip installs them.
@@ -27,6 +27,8 @@ install = $(1)/bin/uv pip install --quiet --python $(1)/bin/python -r $(2) \
 .venv/requirements: requirements.txt
 
 .venv-docs/requirements: requirements-docs.txt
+
+.venv-newer/requirements: requirements-dev.txt requirements.txt
 
 .venv/requirements-dev: requirements-dev.txt .venv/requirements requirements-tensorboard.txt
 	$(call install,.venv,$<)
@@ -65,6 +67,10 @@ lint: .venv/requirements-dev
 docs: .venv-docs/requirements
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
+# The mathematics and one training on another Python: make newer PYTHON=python3.13
+newer: .venv-newer/requirements
+	.venv-newer/bin/python -m pytest $(WORKERS) tests/test_math_*.py tests/test_training_loop.py
+
 fast: .venv/requirements-dev
 	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
 
@@ -73,4 +79,4 @@ format: .venv/requirements-dev
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-docs site runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-newer site runs .pytest_cache .ruff_cache .hypothesis
