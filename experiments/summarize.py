@@ -11,7 +11,7 @@ from typing import Any
 
 from scae_jax.config import plain_parser
 from scae_jax.errors import exit_with_message, explained
-from scae_jax.evaluation.comparison import conditions_of_all, figures, seeds_table
+from scae_jax.evaluation.comparison import conditions_of_all, figures, formats, seeds_table
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.files import read_json, write_json, write_whole
 from scae_jax.training.log import read_lines
@@ -56,7 +56,8 @@ def wall_seconds(timings: list[dict[str, float]]) -> float:
 
 def table(runs: list[dict[str, Any]]) -> str:
   """Markdown: a row for each number, a column for each run, then mean and deviation (n - 1)."""
-  text = seeds_table([(run["metrics"]["seed"], run["figures"]) for run in runs])
+  by_seed = [(run["metrics"]["seed"], run["figures"]) for run in runs]
+  text = seeds_table(by_seed, formats(runs[0]["metrics"]))
   return "\n".join([text, "", *conditions_of_all([run["metrics"] for run in runs])]) + "\n"
 
 

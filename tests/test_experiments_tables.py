@@ -80,16 +80,19 @@ def test_seeds_stand_beside_each_other():
     for seed, x in ((4, 1.0), (5, 2.0), (6, 6.0))
   ]
   by_seed[0][1]["other"] = 1.0
-  assert seeds_table(by_seed).splitlines() == [
+  formats = {"accuracy": ".2f", index: ".3f"}
+  assert seeds_table(by_seed, formats).splitlines() == [
     "| | seed 4 | seed 5 | seed 6 | mean (sd) |",
     "|---|---|---|---|---|",
     "| squared error | 1.0 | 2.0 | 6.0 | 3.0 (2.6) |",
     "| accuracy | 1.00 | 2.00 | 6.00 | 3.00 (2.65) |",
     f"| {index} | 0.125 | 0.250 | 0.750 | 0.375 (0.331) |",
   ]
-  assert seeds_table(by_seed[:2]).splitlines()[2] == "| squared error | 1.0 | 2.0 | 1.5 (0.7) |"
+  assert (
+    seeds_table(by_seed[:2], formats).splitlines()[2] == "| squared error | 1.0 | 2.0 | 1.5 (0.7) |"
+  )
   alone = ["| | seed 4 |", "|---|---|", "| squared error | 1.0 |", "| accuracy | 1.00 |"]
-  assert seeds_table(by_seed[:1]).splitlines() == [
+  assert seeds_table(by_seed[:1], formats).splitlines() == [
     *alone,
     f"| {index} | 0.125 |",
     "| other | 1.0 |",

@@ -207,7 +207,7 @@ def read_back(folder, images, found, *counts):
 def test_functions_without_the_package(tmp_path, digits):
   images = np.random.RandomState(0).rand(5, 20, 20, 1).astype(np.float32)
   digits.export(tmp_path)
-  batch = digits.inputs.place({"image": images})
+  batch = digits.inputs.batch({"image": images}, np.arange(len(images)))
   with by_definition():
     found = jax.device_get(jax.jit(digits.system.encode)(digits.variables, batch))
   answers = read_back(tmp_path, images, found, 2, 5)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jaxtyping import TypeCheckError
 from ml_collections import ConfigDict
 
@@ -27,7 +28,7 @@ from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
 from scae_jax.files import given_path
 from scae_jax.interrupt import end, on_signal
-from scae_jax.models.system import ImageSpec, LossOptions, Spec, System
+from scae_jax.models.system import Encoding, ImageSpec, LossOptions, Spec, System
 from scae_jax.precision import single_precision
 from scae_jax.sections import check_length
 from scae_jax.training.hosts import all_or_none, find_devices
@@ -74,11 +75,12 @@ def systems() -> list[str]:
   return sorted(name for name, path in files.items() if "\ndef make_system(" in path.read_text())
 
 
-def check_system(system: System, data: Spec, batch_size: int, *, training: bool = True) -> None:
+def check_system(system: System, data: Spec, batch_size: int, *, training: bool = True) -> Encoding:
   """Traces the model on a test batch and, if `training`, on a training batch; computes nothing.
 
-  Raises `ValueError` for an error of the model, mismatched terms and weights, an invalid schedule,
-  wrong shapes, or a name that features and probe features share.
+  Returns the shapes of the encoding of a batch. Raises `ValueError` for an error of the model,
+  mismatched terms and weights, an invalid schedule, wrong shapes, or a name that features and probe
+  features share.
   """
   loss = {"weights": system.loss_weights, "schedule": system.loss_schedule}
   bounds.read(LossOptions, "loss", loss)  # a system outside of the package may not have checked it
@@ -88,37 +90,37 @@ def check_system(system: System, data: Spec, batch_size: int, *, training: bool 
   def run(params: Any, key: Array, batch: Any, step: int | None) -> tuple[Any, ...]:
     noise_key = None if step is None else key
     _, (terms, output) = losses(system, params, batch, step=step, noise_key=noise_key)
-    metrics, features = system.metrics(output, batch), system.features(output)
-    probe_features = system.probe_features(output)
-    scores = None if system.classify is None else system.classify(output)
-    poses = None if system.poses is None else system.poses(output)
-    return terms, metrics, features, probe_features, scores, poses
+    return terms, system.metrics(output, batch), system.encoding(output)
 
   params = jax.eval_shape(functools.partial(init_params, system, data), key, key)
   results = [
     jax.eval_shape(functools.partial(run, step=step), params, key, batch)
     for step in ((0, None) if training else (None,))
   ]
-  for terms, metrics, features, probe_features, scores, poses in results:
+  for terms, metrics, encoding in results:
     for name, value in terms.items():
       _check_shape(f"loss term {name!r}", value.shape, (), "()")
     for name, value in metrics.items():
       _check_shape(f"metric {name!r}", value.shape, (batch_size,), f"[batch {batch_size}]")
+    features, probe_features = encoding.features, encoding.probe_features
     for kind, values in (("feature", features), ("probe feature", probe_features)):
       for name, value in values.items():
         shape = (batch_size, *value.shape[-1:])
         _check_shape(f"{kind} {name!r}", value.shape, shape, f"[batch {batch_size}, {kind}s]")
-    if scores is not None and isinstance(data, ImageSpec):
+    if encoding.scores is not None and isinstance(data, ImageSpec):
       shape = (batch_size, data.num_classes)
-      _check_shape("result of `classify`", scores.shape, shape, f"[batch {shape[0]}, {shape[1]}]")
-    for kind, (matrices, presence) in (poses or {}).items():
-      shape = (batch_size, *presence.shape[1:2], 2, 3)
-      _check_shape(f"poses of {kind!r}", matrices.shape, shape, f"[batch {batch_size}, n, 2, 3]")
-      _check_shape(f"presences of {kind!r}", presence.shape, shape[:2], f"[batch {batch_size}, n]")
+      _check_shape("scores", encoding.scores.shape, shape, f"[batch {shape[0]}, {shape[1]}]")
+    for kind in ("part", "object"):
+      poses, presence = getattr(encoding, f"{kind}_poses"), getattr(encoding, f"{kind}_presence")
+      if poses is not None:
+        shape = (batch_size, poses.shape[1])
+        _check_shape(f"{kind}_poses", poses.shape[:2], shape, f"[batch {batch_size}, n, ...]")
+        _check_shape(f"{kind}_presence", np.shape(presence), shape, f"[{batch_size}, {shape[1]}]")
     if shared := sorted(set(features) & set(probe_features)):
       raise ValueError(
         f"the system's features and probe features must differ in name; both have {shared}."
       )
+  return results[-1][2]
 
 
 def _check_shape(name: str, received: tuple, expected: tuple, axes: str) -> None:
@@ -209,8 +211,8 @@ def build(
         f" parameters of their own; it is {settings.train.revive_idle!r}."
       )
     with waiting("tracing the model"):
-      check_system(system, feed.spec, settings.train.batch_size, training=training)
-    if training and isinstance(data, Dataset) and system.classify is None:
+      encoding = check_system(system, feed.spec, settings.train.batch_size, training=training)
+    if training and isinstance(data, Dataset) and encoding.scores is None:
       _check_clusters(data, settings)
   return system, data, feed
 

@@ -225,7 +225,7 @@ class PartDecoder(nn.Module):
     else:
       mixture = self(poses, presence, colours, target.shape[1])
       total = jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target))
-    return stride**2 * total / len(target)
+    return stride**2 * total / target.shape[0]
 
   def _temperature(self) -> Array | None:
     """Temperature of `coupled` mixing, above 0; None for `alpha`."""

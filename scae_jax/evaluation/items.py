@@ -1,0 +1,48 @@
+"""What an evaluator yields: entries, figures and clusters of a report, each of one seed."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import matplotlib.figure
+
+from scae_jax.evaluation.clusters import Clusters
+
+
+class Entry(NamedTuple):
+  """An entry of `metrics.json`."""
+
+  seed: int
+  key: str
+  value: Any  # as JSON has it
+
+
+class Figure(NamedTuple):
+  """A figure, drawn when it is saved."""
+
+  seed: int
+  name: str  # of the file, without its ending
+  function: Callable[..., matplotlib.figure.Figure]
+  arguments: Mapping[str, Any]
+
+  def draw(self) -> matplotlib.figure.Figure:
+    """The figure."""
+    return self.function(**self.arguments)
+
+
+class Pictured(NamedTuple):
+  """The examples that the model's own figures show, see `System.pictures`."""
+
+  seed: int
+  batch: Mapping[str, Any]
+  class_names: tuple[str, ...] = ()  # of capsules that stand for classes; () stands for numbers
+
+
+class KindOfClusters(NamedTuple):
+  """The clusters of one kind of features, for `clusters.json`."""
+
+  seed: int
+  name: str  # of the features
+  clusters: Clusters
+
+
+Item = Entry | Figure | Pictured | KindOfClusters
