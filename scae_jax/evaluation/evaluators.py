@@ -40,7 +40,7 @@ from scae_jax.evaluation.scores import (
   use_entries,
 )
 from scae_jax.evaluation.segmentation import segmentation
-from scae_jax.models.system import Encoding
+from scae_jax.models.system import Numbers
 from scae_jax.waiting import waiting
 
 # Standard deviations of the points, in units of the patterns, whose side is 2.
@@ -168,7 +168,15 @@ def evaluate_scenes(evaluated: Evaluated, dataset: Scenes) -> Iterator[Item]:
       encoding = encode_dataset(
         evaluated.system, variables, examples, _scenes, batch_size=evaluated.batch_size
       )
-      scores = {kind: _agreement(examples, capsule) for kind, capsule in _segments(encoding)}
+      if encoding.point_winner is None or encoding.groups is None:
+        raise ValueError(
+          "scenes of points score the segmentation of a system, and the encoding of this one has no"
+          " `groups` and `point_winner`."
+        )
+      scores = {
+        "true_presence": _agreement(examples, encoding.point_winner),
+        "predicted_presence": _agreement(examples, encoding.groups),
+      }
       if has_ceiling and jitter not in ceilings:
         with waiting(f"RANSAC at a jitter of {jitter:g}"):
           options = dataclasses.replace(dataset, jitter=jitter)
@@ -186,16 +194,6 @@ def _scenes(examples: Mapping[str, Any], rows: Any) -> dict[str, Any]:
   return {name: array[rows] for name, array in examples.items()}
 
 
-def _segments(encoding: Encoding) -> Iterator[tuple[str, np.ndarray]]:
-  """The capsules of points, int [n, points], by the presence of capsules that they are told by."""
-  if encoding.point_winner is None or encoding.groups is None:
-    raise ValueError(
-      "scenes of points score the segmentation of a system, and the encoding of this one has no"
-      " `groups` and `point_winner`."
-    )
-  yield "true_presence", np.asarray(encoding.point_winner)
-  yield "predicted_presence", np.asarray(encoding.groups)
-
-
-def _agreement(scenes: Mapping[str, np.ndarray], capsule: np.ndarray) -> dict[str, float]:
-  return mean_metrics(segmentation(scenes["presence"], scenes["pattern"], capsule))
+def _agreement(scenes: Mapping[str, np.ndarray], capsule: Numbers) -> dict[str, float]:
+  scores = segmentation(scenes["presence"], scenes["pattern"], np.asarray(capsule))
+  return mean_metrics(scores)

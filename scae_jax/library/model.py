@@ -109,9 +109,15 @@ class Model:
       return encode_batch(self.system, self.variables, batch)
 
     encoding = self._in_batches(run, arrays)
-    if encoding.groups is not None:
-      encoding = encoding.replace(groups=encoding.groups[:, : np.shape(examples)[1]])
-    return encoding
+    # Without the absent points with which `check` has filled up the scenes.
+    by_point = {"groups": encoding.groups, "point_winner": encoding.point_winner}
+    return encoding.replace(
+      **{
+        name: array[:, : np.shape(examples)[1]]
+        for name, array in by_point.items()
+        if array is not None
+      }
+    )
 
   @single_precision
   def draw(self, found: Encoding, by: str = "", only: int | None = None) -> np.ndarray:
