@@ -54,7 +54,7 @@ def wall_seconds(timings: list[dict[str, float]]) -> float:
   return total
 
 
-def table(runs: list[dict[str, Any]]) -> str:
+def table_of(runs: list[dict[str, Any]]) -> str:
   """Markdown: a row for each number, a column for each run, then mean and deviation (n - 1)."""
   by_seed = [(run["metrics"]["seed"], run["figures"]) for run in runs]
   text = seeds_table(by_seed, formats(runs[0]["metrics"]))
@@ -69,7 +69,7 @@ def main() -> None:
   options = parser.parse_args()
   with exit_with_message(), explained():
     runs = [run for workdir in options.workdirs for run in read_run(workdir)]
-    text = table(runs)
+    text = table_of(runs)
     write_json(options.folder / "runs.json", runs)
     write_whole(options.folder / "table.md", text.encode())
     print(text)

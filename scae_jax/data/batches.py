@@ -103,7 +103,7 @@ def training_batch(
 @typed
 def evaluation_batch(
   split: Mapping[str, Numbers], indices: Int[Numbers, " b"], *, canvas: int
-) -> dict[str, Numbers]:
+) -> dict[str, Any]:
   """Gathers examples as `training_batch` does, and places them by `on_canvas`.
 
   The arrays of `split` are on the host or on the device; it may lack labels.

@@ -82,7 +82,7 @@ def overlay_training_batch(
 @typed
 def overlay_evaluation_batch(
   split: Mapping[str, Numbers], indices: Int[Numbers, " b"], *, canvas: int, max_shift: int
-) -> dict[str, Numbers]:
+) -> dict[str, Any]:
   """Overlays each example with its partner, from the arrays of `fixed_overlays`.
 
   They are on the host or on the device. `max_shift` is the one that the shifts were drawn with.

@@ -3,6 +3,7 @@
 Whatever evaluation, library, page and experiments know of a model's outputs comes from here.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -23,7 +24,7 @@ class Measured(NamedTuple):
   """What a model finds in labelled examples, and how well it does."""
 
   encoding: Encoding  # without `details`
-  metrics: dict[str, Numbers]  # `System.metrics`, [n] each
+  metrics: Mapping[str, Numbers]  # `System.metrics`, [n] each
   labels: Numbers | None  # int32 [n, 1], or [n, 2] of pairs; None of points
 
 
@@ -52,7 +53,7 @@ def encode_dataset(
   """
 
   def run(batch: Batch) -> Encoding:
-    return encode_batch(system, variables, batch).replace(details={})
+    return dataclasses.replace(encode_batch(system, variables, batch), details={})
 
   return _over_dataset(run, examples, make_batch, batch_size, rows)
 
@@ -80,7 +81,7 @@ def encode_batch(system: System, variables: Any, batch: Batch) -> Encoding:
 @functools.partial(jax.jit, static_argnames="system")
 def _measure_batch(system: System, variables: Any, batch: Batch) -> Measured:
   output = system.module.apply(variables, batch, train=False)
-  encoding = _in_float32(system.encoding(output).replace(details={}))
+  encoding = _in_float32(dataclasses.replace(system.encoding(output), details={}))
   labels = labels_of(batch) if "label" in batch else None
   return Measured(encoding, system.metrics(output, batch), labels)
 

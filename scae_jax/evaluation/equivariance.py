@@ -129,7 +129,7 @@ def poses_of(encoding: Encoding) -> dict[str, tuple[np.ndarray, np.ndarray]]:
   return {
     kind: (np.asarray(poses), np.asarray(presence))
     for kind, (poses, presence) in kinds.items()
-    if np.shape(poses)[2:] == (2, 3)
+    if poses is not None and presence is not None and poses.shape[2:] == (2, 3)
   }
 
 

@@ -22,7 +22,7 @@ from flax import struct
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.checks import DIVERGED, check_finite
 from scae_jax.evaluation.encode import in_batches
-from scae_jax.models.system import FreeForm
+from scae_jax.models.system import FreeForm, Numbers
 from scae_jax.typing import Array, Batch, Float, Int
 from scae_jax.waiting import waiting
 
@@ -42,7 +42,7 @@ class Inferred:
 
   posterior: Any
   terms: OrderedDict[str, Float[Array, " b"]]
-  probe_features: dict[str, Float[Array, "b d"]]
+  probe_features: Mapping[str, Numbers]  # [b, d] each
 
   @property
   def bound(self) -> Float[Array, " b"]:
@@ -142,9 +142,7 @@ def make_inference(
 
     def inferred(posterior: Any, index: int) -> Inferred:
       terms = jax.tree.map(lambda values: values[:, index], terms_of_both)
-      return Inferred(
-        posterior, terms, dict(free_form.encoding(variables, posterior).probe_features)
-      )
+      return Inferred(posterior, terms, free_form.encoding(variables, posterior).probe_features)
 
     return FreeInference(inferred(before, 0), inferred(after, 1))
 

@@ -52,17 +52,23 @@ def accuracies(
         if seed not in fitted:
           train_encoding = encode(system, seed_variables, train)
           fitted[seed] = _fit(train_encoding, train["label"], dataset.num_classes, seed)
-        values = {**encoding.features, **encoding.probe_features}
+        values = _features(encoding)
         shares = {way: fit.accuracy(values[fit.name], labels) for way, fit in fitted[seed].items()}
       for way, share in shares.items():
         results.setdefault(way, {}).setdefault(scored_set.name, {})[seed] = share
   return results
 
 
+def _features(encoding: Encoding) -> dict[str, np.ndarray]:
+  """Features and probe features by name."""
+  features = {**encoding.features, **encoding.probe_features}
+  return {name: np.asarray(values) for name, values in features.items()}
+
+
 def _fit(encoding: Encoding, labels: np.ndarray, num_classes: int, seed: int) -> dict[str, Fit]:
   """Clusters and linear probes of training images, by way of scoring."""
   fits = {}
-  for name, values in {**encoding.features, **encoding.probe_features}.items():
+  for name, values in _features(encoding).items():
     options: dict[str, Any] = {"num_classes": num_classes, "name": name}
     if name in encoding.features:
       fits[f"LIN-MATCH, {name}"] = fit_clusters(values, labels, seed=seed, **options)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -82,7 +83,7 @@ class ImageInput:
         raise ValueError("float images must be in [0, 1]; divide by 255, or give them as uint8.")
     return in_channels(images, self.channels)
 
-  def batch(self, arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, Numbers]:
+  def batch(self, arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, Any]:
     """A batch of some examples of the result of `check`, made as those of a data set are."""
     images, statistics = arrays["image"][rows], {}
     if images.dtype != np.uint8:
@@ -135,7 +136,7 @@ class PointInput:
       "presence": np.pad(presence, padding).astype(np.float32),
     }
 
-  def batch(self, arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, Numbers]:
+  def batch(self, arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, Any]:
     """A batch of some examples of the result of `check`."""
     return {name: array[rows] for name, array in arrays.items()}
 
