@@ -17,6 +17,8 @@ from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.data.feed import MakeBatch
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.classification import classify
+from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
+from scae_jax.evaluation.clusters import clusters_json
 from scae_jax.evaluation.encode import encode_dataset, mean_metrics, measure_dataset
 from scae_jax.evaluation.examples import (
   NUM_PICTURED,
@@ -25,7 +27,7 @@ from scae_jax.evaluation.examples import (
   one_of_each_class,
   what_is_scored,
 )
-from scae_jax.evaluation.items import Entry, Item, KindOfClusters, Pictured
+from scae_jax.evaluation.items import Entry, File, Item, Pictured
 from scae_jax.evaluation.probes import fit_clusters, fit_probe
 from scae_jax.evaluation.ransac import MAX_POINTS, ransac
 from scae_jax.evaluation.report import Evaluated
@@ -106,11 +108,12 @@ def evaluate_features(
     yield Entry(seed, "metrics", mean_metrics(measured.metrics))
     yield Entry(seed, "notes", notes)
     yield Pictured(seed, make_batch(test, shown_rows))
-    for name, fit in clusters.items():
-      if fit.clusters is not None:
-        yield KindOfClusters(seed, name, fit.clusters)
+    kinds = {name: fit.clusters for name, fit in clusters.items() if fit.clusters is not None}
+    if kinds:
+      yield File(seed, CLUSTERS_FILE, clusters_json(kinds, evaluated.step, seed))
+    for name, entries in features.items():
       activations = np.asarray(measured.encoding.features[name])
-      yield from feature_figures(seed, name, activations, test_labels, features[name], class_names)
+      yield from feature_figures(seed, name, activations, test_labels, entries, class_names)
 
 
 def evaluate_answers(

@@ -1,11 +1,9 @@
-"""What an evaluator yields: entries, figures and clusters of a report, each of one seed."""
+"""What an evaluator yields: entries, figures and files of a report, each of one seed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import matplotlib.figure
-
-from scae_jax.evaluation.clusters import Clusters
 
 
 class Entry(NamedTuple):
@@ -37,12 +35,12 @@ class Pictured(NamedTuple):
   class_names: tuple[str, ...] = ()  # of capsules that stand for classes; () stands for numbers
 
 
-class KindOfClusters(NamedTuple):
-  """The clusters of one kind of features, for `clusters.json`."""
+class File(NamedTuple):
+  """Another file of the report, such as `clusters.json`."""
 
   seed: int
-  name: str  # of the features
-  clusters: Clusters
+  name: str
+  content: bytes
 
 
-Item = Entry | Figure | Pictured | KindOfClusters
+Item = Entry | Figure | Pictured | File

@@ -8,11 +8,9 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
-from scae_jax.evaluation.clusters import Clusters, clusters_json
 from scae_jax.evaluation.comparison import seeds_text, summary
 from scae_jax.evaluation.examples import choose
-from scae_jax.evaluation.items import Entry, Figure, Item, KindOfClusters, Pictured
+from scae_jax.evaluation.items import Entry, Figure, File, Item, Pictured
 from scae_jax.evaluation.provenance import measured_with
 from scae_jax.evaluation.report_figures import draw_figures, read_curves, read_pictures
 from scae_jax.figures import FIGURES
@@ -42,7 +40,7 @@ class Evaluated:
 def write_reports(
   directory: str | pathlib.Path, evaluated: Evaluated, items: Iterable[Item]
 ) -> dict[int, dict[str, Any]]:
-  """Writes `metrics.json`, PNG figures and `clusters.json` of every seed, and prints a table.
+  """Writes `metrics.json`, PNG figures and other files of every seed, and prints a table.
 
   `items` are what an evaluator yields. Several seeds have a folder `seed-<number>` each, and a
   common summary. Returns the content of each seed's `metrics.json`.
@@ -61,13 +59,13 @@ def write_reports(
     write_whole(folder / ".writable", b"")
     (folder / ".writable").unlink()
   entries: dict[int, dict[str, Any]] = {seed: {} for seed in seeds}
-  clusters: dict[int, dict[str, Clusters]] = {seed: {} for seed in seeds}
+  files: dict[pathlib.Path, bytes] = {}
   drawn: list[Figure | Pictured] = []
   for item in items:
     if isinstance(item, Entry):
       entries[item.seed][item.key] = item.value
-    elif isinstance(item, KindOfClusters):
-      clusters[item.seed][item.name] = item.clusters
+    elif isinstance(item, File):
+      files[folders[item.seed] / item.name] = item.content
     else:
       drawn.append(item)
   reports = {
@@ -82,11 +80,6 @@ def write_reports(
     for seed in seeds
   }
   metrics_files = {folders[seed] / FILE: report for seed, report in reports.items()}
-  files = {
-    folders[seed] / CLUSTERS_FILE: clusters_json(kinds, evaluated.step, seed)
-    for seed, kinds in clusters.items()
-    if kinds
-  }
   try:
     for seed, folder in folders.items():
       figures = _figures_of(evaluated, seed, [item for item in drawn if item.seed == seed])
