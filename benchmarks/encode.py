@@ -31,7 +31,8 @@ def main() -> None:
   blank = model.spec.blank_batch(model.batch_size)
   starts = range(0, len(images), model.batch_size)
   batches: list[Batch] = [
-    {**blank, **model.inputs.place({"image": images[i : i + model.batch_size]})} for i in starts
+    {**blank, **model.inputs.batch({"image": images}, np.arange(i, i + model.batch_size))}
+    for i in starts
   ]
 
   @jax.jit

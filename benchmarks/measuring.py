@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from scae_jax.config import plain_parser
-from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.provenance import hardware, measured_with, versions
+from scae_jax.evaluation.tables import table
 from scae_jax.files import write_json
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -110,11 +110,13 @@ def report(title: str, settings: dict[str, Any], rows: dict[str, Row], out: str)
     name: {"error": row} if isinstance(row, str) else row for name, row in rows.items()
   }
   print(f"{title}: {', '.join(f'{key} {value}' for key, value in settings.items())}\n")
-  table = [["", "median, ms", "fastest", "slowest"]]
+  columns = {"": "", "median, ms": ".2f", "fastest": ".2f", "slowest": ".2f"}
+  lines = []
   for name, row in rows.items():
-    times = None if isinstance(row, str) else (statistics.median(row), min(row), max(row))
-    table.append([name, *([f"{time:.2f}" for time in times] if times else ("failed", "", ""))])
-  print(markdown(table))
+    is_failed = isinstance(row, str)
+    times = ("failed", "", "") if is_failed else (statistics.median(row), min(row), max(row))
+    lines.append([name, *times])
+  print(table(columns, lines))
   for name, error in failed.items():
     print(f"\n{name}: {error}")
   print(

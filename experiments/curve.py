@@ -19,7 +19,7 @@ import numpy as np
 from experiments.findings import command_line, images_of, write_record
 from scae_jax.config import plain_parser
 from scae_jax.errors import RunError, exit_with_message, explained
-from scae_jax.evaluation.report_figures import save_figures
+from scae_jax.evaluation.report_figures import save_figure
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.files import read_json
@@ -106,7 +106,7 @@ def draw(folder: pathlib.Path, name: str, points: list[dict[str, Any]]) -> None:
     way: np.array([np.mean([p.get(way, np.nan) for p in points if p["step"] == s]) for s in steps])
     for way in ways
   }
-  save_figures(folder, {name: lambda: FIGURES["training_curves"](steps, means)})
+  save_figure(folder / f"{name}.png", lambda: FIGURES["training_curves"](steps, means))
 
 
 def curve(workdir: pathlib.Path, folder: pathlib.Path, max_examples: int, named: str) -> None:

@@ -10,8 +10,8 @@ import functools
 from typing import Any
 
 from experiments.findings import Findings, ImageRun, measure_images
-from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
+from scae_jax.evaluation.tables import table
 from scae_jax.figures import FIGURES
 
 REMARK = (
@@ -20,21 +20,22 @@ REMARK = (
 )
 
 
-def table(results: dict[str, Any]) -> str:
+def table_of(results: dict[str, Any]) -> str:
   """Markdown: a row for each motion; for each kind of capsule errors, ratio, presence change."""
   kinds = list(results["present"])
-  names = ("error, pixels", "unmoved", "ratio", "presence change")
-  rows = [["", "examples", *(f"{kind}: {name}" for kind in kinds for name in names)]]
+  formats = {"error, pixels": ".2f", "unmoved": ".2f", "ratio": ".2f", "presence change": ".3f"}
+  columns = {"": "", "examples": ""}
+  columns |= {f"{kind}: {name}": form for kind in kinds for name, form in formats.items()}
+  rows = []
   for family in SIZES:
     for entry in results[family]:
-      cells = [f"{family} {entry['size']:g}", f"{entry['examples']:,}"]
+      cells = [f"{family} {entry['size']:g}", entry["examples"]]
       for kind in kinds:
         error, unmoved = entry[kind]["pose_error"], entry[kind]["pose_unmoved"]
         ratio = error / unmoved if unmoved else None
-        cells += ["-" if value is None else f"{value:.2f}" for value in (error, unmoved, ratio)]
-        cells.append(f"{entry[kind]['presence_change']:.3f}")
+        cells += [error, unmoved, ratio, entry[kind]["presence_change"]]
       rows.append(cells)
-  return markdown(rows)
+  return table(columns, rows)
 
 
 def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
@@ -45,7 +46,7 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
     f"Poses of moved images: {scored_on['dataset']} {scored_on['split']}, step {head['step']:,}"
   )
   draw = functools.partial(FIGURES["equivariance"], results, title)
-  return Findings({"scored_on": scored_on, **results}, [title, table(results), REMARK], draw)
+  return Findings({"scored_on": scored_on, **results}, [title, table_of(results), REMARK], draw)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ Without --seed it writes the seed with the lowest held-out loss at that step or,
 none, at the last step before that has one. Labels have no part in the choice.
 """
 
+import functools
 import io
 import pathlib
 from typing import Any
@@ -20,12 +21,14 @@ import numpy as np
 
 from experiments.findings import images_of
 from scae_jax.config import plain_parser
+from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset
+from scae_jax.data.feed import spec_of
 from scae_jax.errors import RunError, exit_with_message, explained
 from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
 from scae_jax.evaluation.clusters import clusters_json
-from scae_jax.evaluation.collect import feature_collector
 from scae_jax.evaluation.comparison import figures, scored_name
+from scae_jax.evaluation.encode import encode_dataset
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_clusters
 from scae_jax.files import read_json, sealed_json, write_json, write_whole
@@ -82,17 +85,24 @@ def save_pretrained(
   write_json(folder / "data.json", describe_data(run.dataset))
   source = {"step": run.step, "seed": seed, "figures": figures}
   write_whole(folder / "source.json", sealed_json(source))
-  if isinstance(run.dataset, Dataset) and not run.system.classify:
-    dataset, _, sizes = images_of(run)
-    split = load_split(dataset, "train", run.settings.evaluation.max_examples)
-    features = feature_collector(run.system, **sizes)(variables, split)["features"]
-    shared = {"num_classes": dataset.num_classes, "seed": seed}
-    fits = {
-      name: fit_clusters(values, split["label"], **shared, name=name)
-      for name, values in features.items()
-    }
-    clusters = {name: fit.clusters for name, fit in fits.items() if fit.clusters}
-    write_whole(folder / CLUSTERS_FILE, clusters_json(clusters, run.step, seed))
+  if not isinstance(run.dataset, Dataset):
+    return
+  dataset, data, sizes = images_of(run)
+  spec = spec_of(data, dataset.channels, dataset.num_classes)
+  if not run.system.encoding_shapes(variables, spec).features:
+    return
+  split = load_split(dataset, "train", run.settings.evaluation.max_examples)
+  make_batch = functools.partial(evaluation_batch, canvas=sizes["canvas"])
+  encoding = encode_dataset(
+    run.system, variables, split, make_batch, batch_size=sizes["batch_size"]
+  )
+  shared = {"num_classes": dataset.num_classes, "seed": seed}
+  fits = {
+    name: fit_clusters(np.asarray(values), split["label"], **shared, name=name)
+    for name, values in encoding.features.items()
+  }
+  clusters = {name: fit.clusters for name, fit in fits.items() if fit.clusters}
+  write_whole(folder / CLUSTERS_FILE, clusters_json(clusters, run.step, seed))
 
 
 def write_parameters(folder: pathlib.Path, params: Any, dtype: str) -> Any:

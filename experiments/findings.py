@@ -16,7 +16,7 @@ from scae_jax.data.options import DataOptions
 from scae_jax.errors import RunError, exit_with_message, explained
 from scae_jax.evaluation.examples import load_split, what_is_scored
 from scae_jax.evaluation.provenance import hardware, measured_with, recorded_folder, versions
-from scae_jax.evaluation.report_figures import save_figures
+from scae_jax.evaluation.report_figures import save_figure
 from scae_jax.files import write_json, write_whole
 from scae_jax.training.hosts import keep_compiled
 from scae_jax.training.run import Run, open_run
@@ -142,4 +142,4 @@ def write_findings(
   write_whole(folder / f"{name}.md", text.encode())
   print(text, flush=True)
   if findings.draw is not None:
-    save_figures(folder, {name: findings.draw})
+    save_figure(folder / f"{name}.png", findings.draw)

@@ -36,12 +36,12 @@ from experiments.findings import (
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import EvalDataset
 from scae_jax.errors import RunError, exit_with_message, explained
-from scae_jax.evaluation.collect import feature_collector
-from scae_jax.evaluation.comparison import markdown
+from scae_jax.evaluation.encode import encode_dataset
 from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
 from scae_jax.evaluation.free_form import STARTS, FreeInference, infer_split, make_inference
 from scae_jax.evaluation.probes import Fit, fit_probe
 from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, pixel_features
+from scae_jax.evaluation.tables import table
 from scae_jax.figures import FIGURES
 from scae_jax.figures.reconstructions import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm, System
@@ -152,26 +152,29 @@ def pictures(
   return functools.partial(FIGURES["free_form"], image=image, **drawn, title=title)
 
 
-def table(results: Mapping[str, Mapping[str, Any]]) -> str:
+def tables(results: Mapping[str, Mapping[str, Any]]) -> str:
   """Markdown: a table of bounds and their terms in nats, and one of accuracies in percent.
 
   The first has a row for each data set, the second one for each kind of probe features
   and for pixels.
   """
   terms = list(next(iter(results.values()))["terms"])
-  bounds = [["", "examples", "bound before", "after", "did not rise", *terms]]
-  scores = [["", "LIN-PRED", *(when.replace("_alike", ", fitted alike") for when in WHEN)]]
+  bound_columns = {"": "", "examples": "", "bound before": ".1f", "after": ".1f"}
+  bound_columns |= dict.fromkeys(("did not rise", *terms), "")
+  score_columns = {"": "", "LIN-PRED": ""}
+  score_columns |= {when.replace("_alike", ", fitted alike"): ".1f" for when in WHEN}
+  bounds, scores = [], []
   for name, result in results.items():
     bound, means = result["bound"], result["terms"]
-    cells = [f"{result['examples']:,}", f"{bound['before']:.1f}", f"{bound['after']:.1f}"]
-    cells.append(f"{bound['examples_that_did_not_rise']:,}")
+    cells = [result["examples"], bound["before"], bound["after"]]
+    cells.append(bound["examples_that_did_not_rise"])
     cells += [f"{means[term]['before']:.1f} to {means[term]['after']:.1f}" for term in terms]
     bounds.append([name, *cells])
     for kind, shares in result["accuracy"].items():
-      scores.append([name, kind, *(f"{100 * shares[when]:.1f}" for when in WHEN)])
-    every, alike = (f"{100 * result['pixels'][kind]:.1f}" for kind in ("every", "alike"))
-    scores.append([name, PIXELS, every, "", alike, ""])
-  return f"{markdown(bounds)}\n\n{markdown(scores)}"
+      scores.append([name, kind, *(100 * shares[when] for when in WHEN)])
+    every, alike = (100 * result["pixels"][kind] for kind in ("every", "alike"))
+    scores.append([name, PIXELS, every, None, alike, None])
+  return f"{table(bound_columns, bounds)}\n\n{table(score_columns, scores)}"
 
 
 def remarks(record: Mapping[str, Any]) -> list[str]:
@@ -232,7 +235,7 @@ def main() -> None:
     ]
     for stem, variables, head in each_seed("free-form", run, options):
       record, draw = infer_sets(run, run.system.free_form, optimizer, variables, sets, options)
-      findings = Findings(record, [table(record["results"]), *remarks({**head, **record})], draw)
+      findings = Findings(record, [tables(record["results"]), *remarks({**head, **record})], draw)
       write_findings(options.folder, f"{stem}-{options.start}", head, findings)
 
 
@@ -250,7 +253,6 @@ def infer_sets(
   """
   dataset, _, sizes = images_of(run)
   canvas, count = sizes["canvas"], dataset.num_classes
-  collect = feature_collector(run.system, **sizes)
   inference_options = {
     name: getattr(options, name) for name in ("num_steps", "start", "num_samples")
   }
@@ -262,10 +264,14 @@ def infer_sets(
   # Training images: all that the report fits to (every), and those of free-form inference (alike).
   limits = {"every": run.settings.evaluation.max_examples, "alike": options.train_examples}
   train = {extent: load_split(dataset, "train", limit) for extent, limit in limits.items()}
+  make_batch = functools.partial(evaluation_batch, canvas=canvas)
+  encoding = encode_dataset(
+    run.system, variables, train["every"], make_batch, batch_size=sizes["batch_size"]
+  )
   sizes["batch_size"] = options.batch_size
   inferred = infer_split(infer, variables, train["alike"], **sizes)
   fitted_to = (
-    (collect(variables, train["every"])["probe_features"], train["every"]["label"]),
+    (encoding.probe_features, train["every"]["label"]),
     (inferred.before.probe_features, train["alike"]["label"]),
     (inferred.after.probe_features, train["alike"]["label"]),
   )

@@ -27,7 +27,7 @@ from experiments.findings import Findings, ImageRun, measure_images
 from scae_jax import bounds
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.errors import RunError
-from scae_jax.evaluation.comparison import markdown
+from scae_jax.evaluation.tables import table
 from scae_jax.models.scae.ocae import CapsuleLoss
 from scae_jax.models.scae.scae import SCAE
 from scae_jax.training.run import Run
@@ -59,7 +59,7 @@ def terms_of(run: Run) -> Callable[[Any, Batch, Array], dict[str, Array]]:
     for name in BETWEEN:
       loss_terms |= {name: biased[name], f"{name}, unbiased": unbiased[name]}
       loss_terms[f"{name}, excess"] = biased[name] - unbiased[name]
-    for name, activation in system.features(output).items():
+    for name, activation in system.encoding(output).features.items():
       probe = jax.lax.stop_gradient(params[PROBES[name]])
       logits: Any = nn.Dense(module.num_classes).apply({"params": probe}, activation)
       del loss_terms[PROBES[name]]
@@ -119,8 +119,8 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
   ]
   for group, of_terms in by_group.items():
     columns = list(next(iter(of_terms.values())))
-    rows = [[term, *(f"{row[c]:.3g}" for c in columns)] for term, row in of_terms.items()]
-    paragraphs.append(markdown([[group, *columns], *rows]))
+    rows = [[term, *(row[column] for column in columns)] for term, row in of_terms.items()]
+    paragraphs.append(table({group: "", **dict.fromkeys(columns, ".3g")}, rows))
   return Findings({"scored_on": scored_on, "batch_size": batch_size, **by_group}, paragraphs)
 
 

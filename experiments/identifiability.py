@@ -17,19 +17,22 @@ from experiments.findings import Findings, ImageRun, measure_images
 from experiments.template_match import match_templates
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.errors import RunError
-from scae_jax.evaluation.comparison import markdown
+from scae_jax.evaluation.tables import table
 
 
-def table(matches: Mapping[str, Any]) -> str:
+def tables(matches: Mapping[str, Any]) -> str:
   """Markdown: a summary of the matches, then the nearest other template of each."""
   nearest = matches["nearest"]
-  head = ["templates with ink", "mean nearest error"]
-  head.append(f"with a match below {matches['match_below']:g}")
+  summary_columns = {
+    "templates with ink": "",
+    "mean nearest error": ".3f",
+    f"with a match below {matches['match_below']:g}": ".0%",
+  }
   inked = f"{len(nearest)} of {matches['templates']}"
-  summary = [inked, f"{matches['mean_error']:.3f}", f"{matches['matched']:.0%}"]
-  rows = [[f"{match['template']}", f"{match['by']}", f"{match['error']:.3f}"] for match in nearest]
-  columns = ["template", "nearest", "relative squared error"]
-  return f"{markdown([head, summary])}\n\n{markdown([columns, *rows])}"
+  summary = [inked, float(matches["mean_error"]), float(matches["matched"])]
+  columns = {"template": "", "nearest": "", "relative squared error": ".3f"}
+  rows = [[match["template"], match["by"], match["error"]] for match in nearest]
+  return f"{table(summary_columns, [summary])}\n\n{table(columns, rows)}"
 
 
 def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
@@ -45,7 +48,7 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
     raise RunError("this system draws no templates; name a run of one whose parts do.")
   matches = match_templates(**templates)
   paragraphs = [
-    table(matches),
+    tables(matches),
     "Nearest affine match between templates, times alpha where they have one: of every template the"
     " least relative squared error of another, at its best affine pose, mirror images included.",
     *matches["notes"],

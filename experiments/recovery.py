@@ -11,6 +11,7 @@ above 0.5), matches them to the true ones on training images, and writes the sha
 presences on test images, and the bounds, to `recovery-<workdir>.json`.
 """
 
+import functools
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -24,9 +25,10 @@ from scipy.optimize import linear_sum_assignment
 
 from experiments.findings import command_line, write_record
 from scae_jax.config import plain_parser
+from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset
 from scae_jax.errors import RunError, exit_with_message, explained
-from scae_jax.evaluation.collect import feature_collector, mean_metrics
+from scae_jax.evaluation.encode import mean_metrics, measure_dataset
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.math.routing.selection import Capsules
 from scae_jax.models.probabilistic.generative_model import GenerativeCapsules
@@ -146,17 +148,20 @@ def score(run: Run, variables: Mapping[str, Any]) -> dict[str, Any]:
   """
   dataset, batch_size = run.dataset, run.settings.evaluation.batch_size
   assert isinstance(dataset, Dataset)
-  collect = feature_collector(run.system, canvas=CANVAS, batch_size=batch_size)
-  collected = {name: collect(variables, dataset.splits[name].arrays) for name in NUM_SCENES}
-  inferred = {split: outputs["features"]["presences"] > 0.5 for split, outputs in collected.items()}
-  true = {split: true_presences(dataset, split) for split in collected}
+  make_batch = functools.partial(evaluation_batch, canvas=CANVAS)
+  inferred, bounds = {}, {}
+  for split in NUM_SCENES:
+    examples = dataset.splits[split].arrays
+    encoding, metrics, _ = measure_dataset(
+      run.system, variables, examples, make_batch, batch_size=batch_size
+    )
+    inferred[split] = np.asarray(encoding.features["presences"]) > 0.5
+    bounds[split] = mean_metrics(metrics)["bound"]
+  true = {split: true_presences(dataset, split) for split in NUM_SCENES}
   # [k, objects]: on how many training images a true object and one of the model agree.
   agreement = np.sum(true["train"][:, :, None] == inferred["train"][:, None, :], axis=0)
   order = linear_sum_assignment(agreement, maximize=True)[1].tolist()
   right = inferred["test"][:, order] == true["test"]
-  bounds = {
-    split: mean_metrics(outputs["metrics"])["bound"] for split, outputs in collected.items()
-  }
   return {
     "accuracy": float(right.mean()),
     "accuracy_by_object": right.mean(axis=0).tolist(),

@@ -29,9 +29,10 @@ from experiments import many_runs
 from experiments.findings import Findings, images_of
 from experiments.many_runs import Results
 from scae_jax.data.transfer import rotated
-from scae_jax.evaluation.comparison import markdown
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, score_pixels
+from scae_jax.evaluation.probes import fit_clusters, fit_probe
+from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXEL_STARTS, PIXELS, pixel_features
+from scae_jax.evaluation.tables import table
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.run import Run
@@ -99,8 +100,14 @@ def score_run(
       train, test = (
         load_split(image_set, name, options.max_examples) for name in ("train", "test")
       )
-      scores = score_pixels(train, test, image_set.num_classes, seed=0).entries
-      pixels[image_set.name] = {"LIN-MATCH": scores["lin_match"], "LIN-PRED": scores["lin_pred"]}
+      fitted, scored = pixel_features(train, test)
+      count = image_set.num_classes
+      clusters = fit_clusters(*fitted, num_classes=count, seed=0, num_starts=PIXEL_STARTS)
+      probe = fit_probe(*fitted, num_classes=count)
+      pixels[image_set.name] = {
+        "LIN-MATCH": clusters.accuracy(*scored),
+        "LIN-PRED": probe.accuracy(*scored),
+      }
     pixel_accuracy[images] = pixels[image_set.name]
     notes += image_set.notes
   return {"accuracy": accuracy, "pixels": pixel_accuracy, "notes": notes, **many_runs.facts_of(run)}
@@ -125,13 +132,15 @@ def make_lines(results: Results) -> Lines:
   return {key: lines[key] for key in order}
 
 
-def table(lines: Lines, ranges: Sequence[int]) -> str:
+def table_of(lines: Lines, ranges: Sequence[int]) -> str:
   """Markdown: a row for each line, a column for each range; empty if a run is missing."""
-  rows = [["scored by", "test images", "of", *(f"up to {degrees}" for degrees in ranges)]]
+  columns = dict.fromkeys(("scored by", "test images", "of"), "")
+  columns |= {f"up to {degrees}": ".1f" for degrees in ranges}
+  rows = []
   for key, accuracy in lines.items():
-    cells = (f"{100 * accuracy[n]:.1f}" if n in accuracy else "" for n in ranges)
+    cells = (100 * accuracy[n] if n in accuracy else None for n in ranges)
     rows.append([*key, *cells])
-  return markdown(rows)
+  return table(columns, rows)
 
 
 def curves(lines: Lines, ranges: Sequence[int]) -> dict[str, dict[str, np.ndarray]]:
@@ -191,7 +200,7 @@ def main() -> None:
       num_columns=2,
       baselines=(PIXELS,),
     )
-    return Findings(entries, [table(lines, ranges), *remarks(results, missing, entries)], draw)
+    return Findings(entries, [table_of(lines, ranges), *remarks(results, missing, entries)], draw)
 
   many_runs.run_command("rotation", options, make_rows, score, describe)
 

@@ -18,36 +18,25 @@ from experiments.findings import Findings, ImageRun, measure_images
 from experiments.routing_use import measure_routing
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.errors import RunError
-from scae_jax.evaluation.collect import make_collector
-from scae_jax.evaluation.comparison import markdown
+from scae_jax.evaluation.encode import encode_dataset
+from scae_jax.evaluation.tables import table
 from scae_jax.models.probabilistic.autoencoder import ProbabilisticCapsules
 from scae_jax.models.probabilistic.generative_model import GenerativeCapsules
 from scae_jax.models.system import System
-from scae_jax.typing import Array, Batch
+from scae_jax.typing import Array
 
 
 def infer(
   system: System, variables: Any, split: Mapping[str, np.ndarray], *, canvas: int, batch_size: int
 ) -> dict[str, Any]:
   """The arguments of `measure_routing`; RunError if no parts choose among objects."""
-  if system.poses is None:
-    raise RunError("this system has no poses; name a run whose parts choose among objects.")
-  poses_of = system.poses
-
-  def read(variables: Any, batch: Batch) -> dict[str, Array]:
-    reconstructions = system.pictures(variables, batch).get("reconstructions", {})
-    poses = poses_of(system.module.apply(variables, batch, train=False))
-    if not {"parts", "objects"} <= set(poses) or "part_winner" not in reconstructions:
-      raise RunError("this system has no parts that choose among objects.")
-    return {
-      "part_presence": poses["parts"][1],
-      "part_winner": reconstructions["part_winner"],
-      "object_presence": poses["objects"][1],
-      "object_poses": poses["objects"][0],
-    }
-
   make_batch = functools.partial(evaluation_batch, canvas=canvas)
-  return make_collector(read, make_batch, batch_size)(variables, split)
+  encoding = encode_dataset(system, variables, split, make_batch, batch_size=batch_size)
+  names = ("part_presence", "part_winner", "object_presence", "object_poses")
+  arrays = {name: getattr(encoding, name) for name in names}
+  if any(array is None for array in arrays.values()):
+    raise RunError("this system has no parts that choose among objects; name a run of one.")
+  return arrays
 
 
 def affinities(module: nn.Module, variables: Any) -> list[float] | None:
@@ -65,24 +54,32 @@ def affinities(module: nn.Module, variables: Any) -> list[float] | None:
   return np.asarray(nn.apply(greatest, module)(variables)).tolist()
 
 
-def table(routing: Mapping[str, Any]) -> str:
+def tables(routing: Mapping[str, Any]) -> str:
   """Markdown: a table of parts, then one of the objects that win any."""
   affinities = routing["affinities"]
-  parts = [["part", "on, %", "commonest owner", "another owner, %"]]
+  columns = {"part": "", "on, %": ".1f", "commonest owner": "", "another owner, %": ".1f"}
+  parts = []
   for number, part in enumerate(routing["parts"]):
-    owner = "none" if part["commonest"] is None else f"{part['commonest']}"
-    others = "-" if part["others"] is None else f"{100 * part['others']:.1f}"
-    parts.append([f"{number}", f"{100 * part['on']:.1f}", owner, others])
+    owner = "none" if part["commonest"] is None else part["commonest"]
+    others = "-" if part["others"] is None else 100 * part["others"]
+    parts.append([number, 100 * part["on"], owner, others])
   if affinities is not None:
-    last = ["affinity", *(f"{affinity:.3g}" for affinity in affinities)]
-    parts = [[*cells, cell] for cells, cell in zip(parts, last, strict=True)]
-  objects = [["object", "on, %", "presence (sd)", "sd of the pose", "parts won"]]
+    columns["affinity"] = ".3g"
+    parts = [[*cells, affinity] for cells, affinity in zip(parts, affinities, strict=True)]
+  object_columns = {
+    "object": "",
+    "on, %": ".1f",
+    "presence (sd)": "",
+    "sd of the pose": ".3f",
+    "parts won": ".2f",
+  }
+  objects = []
   for number, capsule in enumerate(routing["objects"]):
     if capsule["wins"] >= 0.01 or capsule["on"]:
       presence = f"{capsule['presence']:.3f} ({capsule['presence_deviation']:.3f})"
-      cells = [f"{100 * capsule['on']:.1f}", presence, f"{capsule['pose_deviation']:.3f}"]
-      objects.append([f"{number}", *cells, f"{capsule['wins']:.2f}"])
-  return f"{markdown(parts)}\n\n{markdown(objects)}"
+      on = 100 * capsule["on"]
+      objects.append([number, on, presence, capsule["pose_deviation"], capsule["wins"]])
+  return f"{table(columns, parts)}\n\n{table(object_columns, objects)}"
 
 
 def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
@@ -96,7 +93,7 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
     f"{routing['switched']['parts']} of {len(routing['parts'])} parts and"
     f" {routing['switched']['objects']} of {len(routing['objects'])} objects are on in some images"
     f" and off in others; {routing['routed']} parts change owners.",
-    table(routing),
+    tables(routing),
     "On: a presence above 0.5. Owners: of the images in which the part is on. Objects that"
     " are on in no image and win less than a hundredth of a part are left out.",
   ]

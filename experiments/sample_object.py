@@ -18,7 +18,7 @@ from flax import linen as nn
 from experiments.findings import open_named, run_parser
 from scae_jax.data.options import DataOptions
 from scae_jax.errors import RunError, exit_with_message, explained
-from scae_jax.evaluation.report_figures import save_figures
+from scae_jax.evaluation.report_figures import save_figure
 from scae_jax.figures import FIGURES
 from scae_jax.files import given_path
 from scae_jax.models.probabilistic.autoencoder import ProbabilisticCapsules
@@ -96,9 +96,7 @@ def main() -> None:
       f" {options.turn:g}\N{DEGREE SIGN}, \N{MULTIPLICATION SIGN} {options.scale:g},\n"
       f"right {right:g}, down {down:g}; expected" + (", then samples" if options.samples else "")
     )
-    save_figures(
-      options.out.parent, {options.out.stem: lambda: FIGURES["prior_samples"](pictures, title)}
-    )
+    save_figure(options.out, lambda: FIGURES["prior_samples"](pictures, title))
   print(f"wrote {options.out}")
 
 

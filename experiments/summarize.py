@@ -11,7 +11,7 @@ from typing import Any
 
 from scae_jax.config import plain_parser
 from scae_jax.errors import exit_with_message, explained
-from scae_jax.evaluation.comparison import conditions_of_all, figures, seeds_table
+from scae_jax.evaluation.comparison import conditions_of_all, figures, formats, seeds_table
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.files import read_json, write_json, write_whole
 from scae_jax.training.log import read_lines
@@ -54,9 +54,10 @@ def wall_seconds(timings: list[dict[str, float]]) -> float:
   return total
 
 
-def table(runs: list[dict[str, Any]]) -> str:
+def table_of(runs: list[dict[str, Any]]) -> str:
   """Markdown: a row for each number, a column for each run, then mean and deviation (n - 1)."""
-  text = seeds_table([(run["metrics"]["seed"], run["figures"]) for run in runs])
+  by_seed = [(run["metrics"]["seed"], run["figures"]) for run in runs]
+  text = seeds_table(by_seed, formats(runs[0]["metrics"]))
   return "\n".join([text, "", *conditions_of_all([run["metrics"] for run in runs])]) + "\n"
 
 
@@ -68,7 +69,7 @@ def main() -> None:
   options = parser.parse_args()
   with exit_with_message(), explained():
     runs = [run for workdir in options.workdirs for run in read_run(workdir)]
-    text = table(runs)
+    text = table_of(runs)
     write_json(options.folder / "runs.json", runs)
     write_whole(options.folder / "table.md", text.encode())
     print(text)

@@ -39,7 +39,7 @@ from scae_jax.data import affnist
 from scae_jax.data.dataset import EvalDataset
 from scae_jax.data.options import DataOptions
 from scae_jax.data.transfer import load_scored
-from scae_jax.evaluation.comparison import markdown
+from scae_jax.evaluation.tables import table
 from scae_jax.evaluation.viewpoint import ACCURACY, accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.log import read_lines
@@ -164,22 +164,22 @@ def score_run(options: argparse.Namespace, run: Run, workdir: pathlib.Path) -> d
   }
 
 
-def table(data: str, results: Results) -> str:
+def table_of(data: str, results: Results) -> str:
   """Markdown: a row for each system, way of training and way of scoring."""
   names = [f"turned by {angle}" if angle else "upright" for angle in SHOWN_ANGLES] + ["affine"]
-  last = ["parameters", "seconds an epoch, as trained"]
-  rows = [["system", "trained", "scored by", *names, *last]]
+  columns = dict.fromkeys(("system", "trained", "scored by"), "") | dict.fromkeys(names, ".1f")
+  columns |= {"parameters": "", "seconds an epoch, as trained": ".2f"}
+  rows = []
   for name, result in results.items():
     system, _, way = name.rpartition("-")
     for kind, by_set in result["accuracy"].items():
       # affNIST's official files or maps drawn like them; the notes say which.
       (affine,) = (name for name in by_set if not name.startswith("rotated_"))
-      columns = [*(rotated_set(data, angle) for angle in SHOWN_ANGLES), affine]
-      shares = (f"{100 * statistics.mean(by_set[name].values()):.1f}" for name in columns)
-      cells = [system, way, kind, *shares]
-      cells += [f"{result['parameters']:,}", f"{result['seconds_an_epoch']:.2f}"]
-      rows.append(cells)
-  return markdown(rows)
+      sets = [*(rotated_set(data, angle) for angle in SHOWN_ANGLES), affine]
+      shares = (100 * statistics.mean(by_set[name].values()) for name in sets)
+      sizes = (result["parameters"], result["seconds_an_epoch"])
+      rows.append([system, way, kind, *shares, *sizes])
+  return table(columns, rows)
 
 
 def curves(data: str, results: Results) -> dict[str, dict[str, np.ndarray]]:
@@ -228,7 +228,7 @@ def main() -> None:
   options = parser.parse_args()
 
   def describe(results: Results) -> Findings:
-    paragraphs = [table(options.data, results), *remarks(results, options.seeds)]
+    paragraphs = [table_of(options.data, results), *remarks(results, options.seeds)]
     drawer = functools.partial(draw, options.data, results)
     return Findings({"angles": ANGLES}, paragraphs, drawer)
 

@@ -105,11 +105,14 @@ def home(tmp_path, monkeypatch) -> pathlib.Path:
 
 @pytest.fixture
 def not_drawn(monkeypatch) -> list:
-  """What would be drawn for each report, instead of pictures."""
+  """Functions that draw the figures of each report, by name, instead of pictures."""
   drawers = []
-  monkeypatch.setattr(
-    "scae_jax.evaluation.report.draw_figures", lambda own: drawers.append(own) or {}
-  )
+
+  def draw_figures(figures):
+    drawers.append({figure.name: figure.draw for figure in figures})
+    return {}
+
+  monkeypatch.setattr("scae_jax.evaluation.report.draw_figures", draw_figures)
   return drawers
 
 

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from experiments import findings
 from scae_jax.config import read_settings
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.models.system import System
+from scae_jax.models.system import Encoding, System
 from scae_jax.training.run import Run
 from tests.toy_system import toy_config
 
@@ -35,8 +35,7 @@ def stub(module: nn.Module | None = None, **fields: Any) -> System:
     "loss_weights": {},
     "loss_schedule": {},
     "metrics": lambda output, batch: {},
-    "features": lambda output: {},
-    "pictures": lambda variables, batch: {},
+    "encoding": lambda output: Encoding(),
   }
   return System(**{"module": module or Pixels(), **nothing, **fields})
 

@@ -271,10 +271,11 @@ def test_diagrams_name_what_is_there():
   for path in files:
     defined |= names_defined(path)
   for page in ("config", "image"):
-    block = dict(FENCE.findall((ROOT / "docs" / "code" / f"{page}.md").read_text()))["mermaid"]
-    for name in re.findall(r"<b>([^<]+)</b>", block):
+    blocks = FENCE.findall((ROOT / "docs" / "code" / f"{page}.md").read_text())
+    diagrams = "".join(text for language, text in blocks if language == "mermaid")
+    for name in re.findall(r"<b>([^<]+)</b>", diagrams):
       assert name.split(".")[-1] in defined or name in SCRIPTS, name
-    for name in re.findall(r"\b(?:[a-z_]+/)+[a-z_]+\.py", block):
+    for name in re.findall(r"\b(?:[a-z_]+/)+[a-z_]+\.py", diagrams):
       assert (ROOT / "scae_jax" / name).is_file(), name
 
 

@@ -8,6 +8,7 @@ from experiments import equivariance as command
 from scae_jax.evaluation import equivariance
 from scae_jax.evaluation.equivariance import measure_equivariance, motions
 from scae_jax.figures import FIGURES
+from scae_jax.models.system import Encoding
 from tests.stand_ins import call, labelled, open_for_commands, source_of, stub, texts, written
 from tests.toy_system import toy_config
 
@@ -60,9 +61,37 @@ def images():
   return np.rint(255 * np.exp(-squares / 4.5)).astype(np.uint8).transpose(0, 2, 3, 1)
 
 
+def system_of(parts, objects):
+  """A system whose parts and objects are of these kinds."""
+
+  def encoding(images):
+    kinds = all_kinds(images)
+    (part_poses, part_presence), (object_poses, object_presence) = kinds[parts], kinds[objects]
+    return Encoding(
+      part_poses=part_poses,
+      part_presence=part_presence,
+      object_poses=object_poses,
+      object_presence=object_presence,
+    )
+
+  return stub(encoding=encoding)
+
+
 @pytest.fixture(scope="module")
 def results(images):
-  return measure_equivariance(stub(poses=all_kinds), {}, images, canvas=CANVAS, batch_size=4)
+  """As of one model with all kinds: of systems that have two of them."""
+  merged = {}
+  for parts, objects in (("perfect", "fixed"), ("absent", "bright"), ("by_place", "fixed")):
+    system, names = system_of(parts, objects), {"parts": parts, "objects": objects}
+    found = measure_equivariance(system, {}, images, canvas=CANVAS, batch_size=4)
+    present = {names[kind]: values for kind, values in found.pop("present").items()}
+    merged.setdefault("present", {}).update(present)
+    for family, entries in found.items():
+      renamed = [{names.get(key, key): value for key, value in entry.items()} for entry in entries]
+      merged.setdefault(family, [{} for _ in entries])
+      for entry, more in zip(merged[family], renamed, strict=True):
+        entry.update(more)
+  return merged
 
 
 def entries(results):
@@ -162,15 +191,19 @@ def test_what_cannot_be_measured_is_refused_or_left_out(images, monkeypatch):
   room[2:5, 3:9, 3:9] = 100
   room[5:, 3:9, 3:11] = 100
   monkeypatch.setattr(equivariance, "SIZES", {"translation": (1, 3, 4)})
-  found = measure_equivariance(stub(poses=all_kinds), {}, room, canvas=12, batch_size=16)
+  system = system_of("fixed", "bright")
+  found = measure_equivariance(system, {}, room, canvas=12, batch_size=16)
   assert [(entry["size"], entry["examples"]) for entry in found["translation"]] == [(1, 10), (3, 5)]
   # The mean is over those five: their presence is the same wherever they are.
-  assert found["translation"][1]["bright"]["presence_change"] < 1e-6
+  assert found["translation"][1]["objects"]["presence_change"] < 1e-6
   sizes = {"canvas": CANVAS, "batch_size": 4}
-  with pytest.raises(ValueError, match=r"System\.poses"):
-    measure_equivariance(stub(), {}, images, **sizes)
+  vectors = Encoding(object_poses=np.ones((4, 2, 8)), object_presence=np.ones((4, 2)))
+  for encoding in (Encoding(), vectors):
+    system_without_poses = stub(encoding=lambda images, encoding=encoding: encoding)
+    with pytest.raises(ValueError, match=r"\[b, n, 2, 3\]"):
+      measure_equivariance(system_without_poses, {}, images[:4], **sizes)
   with pytest.raises(ValueError, match=r"\b2 images.* 1\b"):
-    measure_equivariance(stub(poses=all_kinds), {}, images[:1], **sizes)
+    measure_equivariance(system, {}, images[:1], **sizes)
 
 
 def test_sizes_of_a_family_go_all_ways():
@@ -227,13 +260,13 @@ def test_the_command_writes_numbers_and_a_figure(images, monkeypatch, tmp_path, 
   monkeypatch.setattr(command, "SIZES", equivariance.SIZES)
   blobs = labelled("blobs", images, np.zeros(NUM_IMAGES), "a")
   config = toy_config(data__canvas=CANVAS)
-  open_for_commands(monkeypatch, stub(poses=all_kinds), blobs, {0: {}}, config)
+  open_for_commands(monkeypatch, system_of("absent", "fixed"), blobs, {0: {}}, config)
   call(monkeypatch, command, tmp_path / "run", tmp_path / "out", "--max_examples=6")
   record, text = written(capsys, tmp_path / "out", "equivariance-run")
   assert (tmp_path / "out" / "equivariance-run.png").is_file()
   assert (record["step"], record["seed"]) == (7, 0)
   assert source_of(record["scored_on"]) == {"dataset": "blobs", "split": "test", "examples": 6}
-  assert record["translation"][0]["fixed"]["pose_unmoved"] == pytest.approx(2)
-  assert record["translation"][0]["absent"]["pose_error"] is None
-  assert "| translation 2 | 6 | - | - | - | 0.000 |" in text  # absent stands first
-  assert "| 2.00 | 2.00 | 1.00 | 0.000 |" in text  # fixed
+  assert record["translation"][0]["objects"]["pose_unmoved"] == pytest.approx(2)
+  assert record["translation"][0]["parts"]["pose_error"] is None
+  assert "| translation 2 | 6 |  |  |  | 0.000 |" in text  # parts, which are absent
+  assert "| 2.00 | 2.00 | 1.00 | 0.000 |" in text  # objects

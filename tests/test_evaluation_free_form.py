@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from scae_jax.evaluation.free_form import STARTS, infer_split, make_inference
+from scae_jax.models.system import Encoding
 from tests.tiny import initial
 from tests.toy_free_form import NOISE, START_SCALE, make_system
 from tests.toy_system import toy_config, toy_data
@@ -130,9 +131,9 @@ def test_what_is_not_finite_is_named_with_its_examples(toy):
   with pytest.raises(ValueError, match=message):
     infer_split(broken(toy, terms=of_dark), variables, split, canvas=SIDE, batch_size=2)
 
-  def probe_features(posterior):
+  def encoding(variables, posterior):
     moved = jnp.max(jnp.abs(posterior["mean"]), axis=1, keepdims=True) > 0
-    return {"moved": jnp.where(moved, jnp.inf, 0.0)}
+    return Encoding(probe_features={"moved": jnp.where(moved, jnp.inf, 0.0)})
 
   with pytest.raises(ValueError, match="'moved'"):
-    infer_split(broken(toy, probe_features=probe_features), variables, split, **SIZES)
+    infer_split(broken(toy, encoding=encoding), variables, split, **SIZES)

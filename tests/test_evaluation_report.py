@@ -15,11 +15,12 @@ from matplotlib.figure import Figure
 
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.evaluation import provenance, scores
+from scae_jax.evaluation.evaluators import evaluate_features
 from scae_jax.evaluation.history import read_history
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.report_figures import FIGURES, embed, feature_figures
-from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.files import file_name, read_json, write_json, write_whole
+from scae_jax.models.system import Encoding
 from tests.stand_ins import source_of, stub
 
 
@@ -45,10 +46,14 @@ def pictures(variables, batch):
   }
 
 
-def make_system(**changes):
+def make_system(probe_features=lambda output: {}, **changes):
+  def encoding(output):
+    features = {"alive": output, "dead": jnp.full_like(output, 0.5)}
+    return Encoding(features=features, probe_features=probe_features(output))
+
   fields = {
     "metrics": lambda output, batch: {"label_plus_one": batch["label"] + 1.0},
-    "features": lambda output: {"alive": output, "dead": jnp.full_like(output, 0.5)},
+    "encoding": encoding,
     "pictures": pictures,
   }
   return stub(Toy(), **fields | changes)
@@ -77,8 +82,8 @@ def run(directory, dataset=None, system=None, variables=VARIABLES, **changes):
   split = changes.pop("split", "test")
   fields = {"step": 1200, "batch_size": 8} | changes
   evaluated = Evaluated(system or make_system(), {0: variables}, **fields)
-  scorer = feature_scorer(evaluated, dataset, scored, split, 6)
-  return write_reports(directory, evaluated, scorer)[0]
+  items = evaluate_features(evaluated, dataset, scored, split, 6)
+  return write_reports(directory, evaluated, items)[0]
 
 
 @pytest.fixture(scope="module")
@@ -305,9 +310,9 @@ def test_examples_of_every_class_are_embedded(monkeypatch):
   monkeypatch.setattr("scae_jax.evaluation.report_figures.MAX_EMBEDDED", 60)
   monkeypatch.setitem(FIGURES, "embedding", lambda _, labels, *rest: shown.append(labels))
   labels, entries = np.repeat(np.arange(5), 40), {"lin_match": 1.0, "confusion": [[1]]}
-  found = scores.Scores(entries, ())
-  drawers = feature_figures("of", np.eye(200), labels, found, tuple("abcde"), seed=0)
-  drawers["embedding-of"]()
+  *_, figure = feature_figures(0, "of", np.eye(200), labels, entries, tuple("abcde"))
+  assert figure.name == "embedding-of"
+  figure.draw()
   assert (len(shown[0]), set(shown[0])) == (60, set(range(5)))
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import adjusted_rand_score, mutual_info_score
 
-from scae_jax.evaluation.collect import mean_metrics
+from scae_jax.evaluation.encode import mean_metrics
 from scae_jax.evaluation.segmentation import segmentation
 
 PATTERNS, CAPSULES = 3, 4

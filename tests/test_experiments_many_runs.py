@@ -14,15 +14,16 @@ from experiments import rotation, viewpoint
 from experiments.rotation import ROTATED, UPRIGHT
 from experiments.viewpoint import ANGLES, TRAINED_ROTATION
 from scae_jax.config import read_settings
+from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation import viewpoint as evaluation
 from scae_jax.evaluation.classification import classify
-from scae_jax.evaluation.collect import feature_collector
+from scae_jax.evaluation.encode import encode_dataset
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_clusters, fit_probe
 from scae_jax.evaluation.viewpoint import accuracies
-from scae_jax.models.system import ImageSpec
+from scae_jax.models.system import Encoding, ImageSpec
 from scae_jax.training.build import make_system
 from scae_jax.training.run import Run
 from tests import toy_classifier, toy_system
@@ -122,7 +123,7 @@ def test_a_classifier_is_scored_by_its_answers(scored):
     image = np.pad(split["image"], ((0, 0), sides, sides, (0, 0))) / np.float32(255)
     for seed, own in variables.items():
       output = system.module.apply(own, {"image": image}, train=False)
-      answers = classify(np.asarray(system.classify(output)), split["label"][:, None])
+      answers = classify(np.asarray(system.encoding(output).scores), split["label"][:, None])
       expected = np.mean(answers.is_right)
       assert found["accuracy"][one.name][seed] == pytest.approx(expected, abs=1e-6)
 
@@ -135,18 +136,27 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
       evaluation, fit.__name__, lambda *args, f=fit, **kw: fits.append(f) or f(*args, **kw)
     )
   system, variables = start(toy_system)
-  system = dataclasses.replace(system, probe_features=lambda output: {"logits": output.logits})
+
+  def encoding(output):
+    return Encoding(features={"code": output.code}, probe_features={"logits": output.logits})
+
+  system = dataclasses.replace(system, encoding=encoding)
   found = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
   assert fits == [fit_clusters, fit_probe, fit_probe] * 2
   assert list(found) == ["LIN-MATCH, code", "LIN-PRED, code", "LIN-PRED, logits"]
-  collect = feature_collector(system, **SIZES)
-  train = load_split(scored[0], "train", CHOSEN)
-  fitted = collect(variables[1], train)["features"]["code"], train["label"]
+
+  def codes(split):
+    make_batch = functools.partial(evaluation_batch, canvas=SIZES["canvas"])
+    encoding = encode_dataset(
+      system, variables[1], split, make_batch, batch_size=SIZES["batch_size"]
+    )
+    return encoding.features["code"], split["label"]
+
+  fitted = codes(load_split(scored[0], "train", CHOSEN))
   clusters = fit_clusters(*fitted, num_classes=10, seed=1)
   probe = fit_probe(*fitted, num_classes=10)
   for one in scored:
-    test = load_split(one, "test", CHOSEN)
-    moved = collect(variables[1], test)["features"]["code"], test["label"]
+    moved = codes(load_split(one, "test", CHOSEN))
     assert found["LIN-MATCH, code"][one.name][1] == clusters.accuracy(*moved)
     assert found["LIN-PRED, code"][one.name][1] == probe.accuracy(*moved)
   few = scored[1].splits["test"]
@@ -207,11 +217,11 @@ RANGED = {
 
 
 def test_tables_and_curves_have_means_over_seeds_and_gaps():
-  lines = viewpoint.table("digits", TURNED).splitlines()
+  lines = viewpoint.table_of("digits", TURNED).splitlines()
   assert lines[0].startswith("| system | trained | scored by | upright | turned by 15 |")
   cells = "lenet5 | upright | accuracy | 100.0 | 96.2 | 91.2 | 55.0 | 44,426 | 1.23"
   assert lines[2:] == [f"| {cells} |"]
-  lines = rotation.table(rotation.make_lines(RANGED), (0, 90)).splitlines()
+  lines = rotation.table_of(rotation.make_lines(RANGED), (0, 90)).splitlines()
   assert lines[0] == "| scored by | test images | of | up to 0 | up to 90 |"
   assert lines[2:] == [
     "| LIN-MATCH | turned within the range | ours, object code | 85.0 | 55.0 |",

@@ -10,6 +10,8 @@ import pytest
 from experiments import recovery
 from experiments.template_match import match_templates
 from scae_jax.data.sources import load_dataset
+from scae_jax.evaluation.encode import Measured
+from scae_jax.models.system import Encoding
 from tests.stand_ins import call, refused
 
 
@@ -66,11 +68,11 @@ def test_score_is_of_the_test_images(monkeypatch):
   monkeypatch.setattr(recovery, "true_presences", lambda dataset, split: truth[split])
   bounds = {"train": np.array([1, 2]), "test": np.array([5])}
 
-  def collect(variables, split):
-    features = {"presences": said[split["image"]].astype(float)}
-    return {"features": features, "metrics": {"bound": bounds[split["image"]]}}
+  def measure_dataset(system, variables, examples, make_batch, *, batch_size):
+    encoding = Encoding(features={"presences": said[examples["image"]].astype(float)})
+    return Measured(encoding, {"bound": bounds[examples["image"]]}, None)
 
-  monkeypatch.setattr(recovery, "feature_collector", lambda system, **_: collect)
+  monkeypatch.setattr(recovery, "measure_dataset", measure_dataset)
   options = types.SimpleNamespace(evaluation=types.SimpleNamespace(batch_size=40))
   run = types.SimpleNamespace(
     dataset=types.SimpleNamespace(splits=splits), system=None, settings=options, step=7

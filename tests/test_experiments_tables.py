@@ -7,8 +7,15 @@ import re
 import pytest
 
 from experiments import transfer
-from experiments.summarize import read_run, table, wall_seconds
-from scae_jax.evaluation.comparison import conditions, figures, seeds_table
+from experiments.summarize import read_run, table_of, wall_seconds
+from scae_jax.evaluation.comparison import (
+  conditions,
+  figures,
+  markdown_table,
+  seeds_table,
+  summary,
+)
+from scae_jax.evaluation.tables import table
 from tests.stand_ins import call, refusal
 
 SHARED = {
@@ -72,6 +79,42 @@ def test_conditions_of_a_report():
   assert re.search(r"test\b.*\b1,437\b.*\btrain\b.*\b40,000\b", fitted)
 
 
+def test_cells_have_the_format_of_their_column():
+  """Text and whole numbers as they are; of several numbers mean and deviation; 3 and 1 decimals."""
+  columns = {"": "", "share": ".2f", "x": "", "count": ".1f"}
+  rows = [["a", 0.125, 12.34, 1_000], ["b", None, 0.125, [3]], ["c", [1.0, 2.0, 6.0], 0.0, [1, 2]]]
+  lines = [
+    "| | share | x | count |",
+    "|---|---|---|---|",
+    "| a | 0.12 | 12.3 | 1,000 |",
+    "| b |  | 0.125 | 3 |",
+    "| c | 3.00 (2.65) | 0.0 | 1.5 (0.7) |",
+  ]
+  assert table(columns, rows).splitlines() == lines
+  turned = table(columns, rows, transposed=True).splitlines()
+  assert turned[0] == "| | a | b | c |"
+  assert turned[2] == "| share | 0.12 |  | 3.00 (2.65) |"
+  with pytest.raises(ValueError, match="zip"):
+    table(columns, [["a", 1.0]])
+
+
+def test_seeds_of_a_classifier_have_two_decimals_in_their_own_table_and_in_that_of_runs():
+  reports = {
+    seed: SHARED
+    | {"seed": seed, "notes": [], "max_examples": 0, "provenance": {}, "metrics": {"loss": 2.345}}
+    | {"classification": ANSWERS | {"accuracy": share}}
+    for seed, share in ((3, 0.98765), (4, 0.98765))
+  }
+  saved = json.loads(json.dumps(summary(reports)))
+  assert saved["by_seed"]["3"] == pytest.approx(figures(reports[3]))
+  cells = [line.split(" | ") for line in markdown_table({"run": saved}).splitlines()[:3]]
+  row = dict(zip(cells[0], cells[2], strict=True))
+  assert row["accuracy"] == "98.77 (0.00)"
+  assert row["loss |"] == "2.3 (0.0) |"
+  del saved["formats"]  # as version 0.1 wrote it
+  assert "| 98.8 (0.0) |" in markdown_table({"run": saved})
+
+
 def test_seeds_stand_beside_each_other():
   """1, 2 and 6 have the mean 3 and the deviation sqrt(7); what one seed lacks is left out."""
   index = "adjusted rand index, jitter 0"
@@ -80,16 +123,19 @@ def test_seeds_stand_beside_each_other():
     for seed, x in ((4, 1.0), (5, 2.0), (6, 6.0))
   ]
   by_seed[0][1]["other"] = 1.0
-  assert seeds_table(by_seed).splitlines() == [
+  formats = {"accuracy": ".2f", index: ".3f"}
+  assert seeds_table(by_seed, formats).splitlines() == [
     "| | seed 4 | seed 5 | seed 6 | mean (sd) |",
     "|---|---|---|---|---|",
     "| squared error | 1.0 | 2.0 | 6.0 | 3.0 (2.6) |",
     "| accuracy | 1.00 | 2.00 | 6.00 | 3.00 (2.65) |",
     f"| {index} | 0.125 | 0.250 | 0.750 | 0.375 (0.331) |",
   ]
-  assert seeds_table(by_seed[:2]).splitlines()[2] == "| squared error | 1.0 | 2.0 | 1.5 (0.7) |"
+  assert (
+    seeds_table(by_seed[:2], formats).splitlines()[2] == "| squared error | 1.0 | 2.0 | 1.5 (0.7) |"
+  )
   alone = ["| | seed 4 |", "|---|---|", "| squared error | 1.0 |", "| accuracy | 1.00 |"]
-  assert seeds_table(by_seed[:1]).splitlines() == [
+  assert seeds_table(by_seed[:1], formats).splitlines() == [
     *alone,
     f"| {index} | 0.125 |",
     "| other | 1.0 |",
@@ -125,7 +171,7 @@ def test_a_run_below_the_current_folder_has_a_relative_name_and_times_if_it_has_
   (folder / "metrics.jsonl").write_text("")
   (run,) = read_run(folder)
   assert (run["workdir"], run["figures"]) == (str(folder), figures(ON_SCENES))
-  assert table([run, run | {"metrics": ON_SCENES | {"step": 7}}]).count("Step ") == 2
+  assert table_of([run, run | {"metrics": ON_SCENES | {"step": 7}}]).count("Step ") == 2
   monkeypatch.chdir(tmp_path)
   assert read_run(pathlib.Path("runs/one")) == read_run(folder) == [run | {"workdir": "runs/one"}]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib import font_manager
 
+from scae_jax.evaluation.items import Figure
 from scae_jax.evaluation.report_figures import draw_figures
 from scae_jax.figures import FIGURES, names
 from scae_jax.figures.style import STYLE, new_figure
@@ -97,10 +98,11 @@ def test_settings_of_the_user_change_no_figure_but_for_fonts(monkeypatch):
     figure.subplots().plot([1, 2], label="line")
     return figure
 
-  (expected,) = draw_figures({"figure": drawn}).values()
+  figures = [Figure(0, "figure", drawn, {})]
+  (expected,) = draw_figures(figures).values()
   with matplotlib.style.context("dark_background"):
     for key, value in {"text.usetex": True, "savefig.transparent": True}.items():
       monkeypatch.setitem(matplotlib.rcParams, key, value)
     monkeypatch.setenv("PATH", "")  # no LaTeX
-    (found,) = draw_figures({"figure": drawn}).values()
+    (found,) = draw_figures(figures).values()
   assert found == expected

@@ -111,7 +111,8 @@ def test_points_have_groups():
   assert_same(model.encode(unknown, presence=some["presence"]).groups, found.groups)
   with pytest.raises(ValueError, match=r"by .*'prior'"):
     model.predict(some["points"], by="prior")
-  assert model.encode(some["points"][:, :4]).groups.shape == (5, 4)
+  some_points = model.encode(some["points"][:, :4])
+  assert some_points.groups.shape == some_points.point_winner.shape == (5, 4)
   for points, presence, message in (
     (np.zeros((2, options.slots + 1, 2)), None, rf"\[n, p, 2\].*\b{options.slots}\b"),
     (np.zeros((2, 3, 2)), np.ones((2, 4)), r"presence .*\[2, 3\]"),
@@ -207,7 +208,7 @@ def read_back(folder, images, found, *counts):
 def test_functions_without_the_package(tmp_path, digits):
   images = np.random.RandomState(0).rand(5, 20, 20, 1).astype(np.float32)
   digits.export(tmp_path)
-  batch = digits.inputs.place({"image": images})
+  batch = digits.inputs.batch({"image": images}, np.arange(len(images)))
   with by_definition():
     found = jax.device_get(jax.jit(digits.system.encode)(digits.variables, batch))
   answers = read_back(tmp_path, images, found, 2, 5)

@@ -12,7 +12,7 @@ from scipy.special import expit, log_expit
 
 from scae_jax.data.constellations import scenes
 from scae_jax.models import ccae
-from scae_jax.models.ccae import point_votes, segment
+from scae_jax.models.ccae import encoding, point_votes
 from scae_jax.models.scae.ocae import ObjectCapsules
 from tests.references import reference_points, reference_sparsity
 from tests.tiny import CCAE_TERMS as TERMS
@@ -191,8 +191,9 @@ def test_metrics_against_brute_force(capsules):
   variables, run = capsules
   batch = jax.device_get(tiny_batch())
   output, metrics, _ = run(variables, batch)
-  groups = jax.device_get(segment(output))
-  for name in ("true_presence", "predicted_presence"):
+  encoded = jax.device_get(encoding(output))
+  groups = {"true_presence": encoded.point_winner, "predicted_presence": encoded.groups}
+  for name in groups:
     for b in range(BATCH):
       there = batch["presence"][b] > 0
       true, found = batch["pattern"][b][there], groups[name][b][there]
@@ -208,11 +209,11 @@ def test_segments_are_of_winners_and_of_those_that_are_present(capsules):
   variables, run = capsules
   output, _, _ = run(variables, tiny_batch())
   logits = np.tile(np.float32([1, -1, 1]), (BATCH, 1))
-  groups = segment(output.replace(objects=output.objects.replace(presence_logits=logits)))
+  encoded = encoding(output.replace(objects=output.objects.replace(presence_logits=logits)))
   winner, there = output.routing.winner, tiny_batch()["presence"] > 0
-  np.testing.assert_array_equal(groups["true_presence"], np.where(there, winner, -1))
+  np.testing.assert_array_equal(encoded.point_winner, np.where(there, winner, -1))
   expected = np.where(there & (winner != 1), winner, -1)
-  np.testing.assert_array_equal(groups["predicted_presence"], expected)
+  np.testing.assert_array_equal(encoded.groups, expected)
   assert set(np.unique(winner[there])) > {1}
 
 
@@ -223,7 +224,7 @@ def test_pictures_and_features_show_the_output(capsules):
   fed = pictures["constellations"]
   for name in ("points", "presence", "pattern"):
     np.testing.assert_array_equal(fed[name], batch[name])
-  np.testing.assert_array_equal(fed["capsule"], segment(output)["true_presence"])
+  np.testing.assert_array_equal(fed["capsule"], encoding(output).point_winner)
   # Votes of size 1, which a compiler may compute anew for what is drawn.
   np.testing.assert_allclose(fed["votes"], output.objects.votes, atol=1e-6)
   used = np.zeros((BATCH, CAPSULES, VOTES), bool)
@@ -233,7 +234,7 @@ def test_pictures_and_features_show_the_output(capsules):
   np.testing.assert_allclose(
     fed["capsule_presence"], expit(output.objects.presence_logits), rtol=1e-5
   )
-  features = tiny(ccae).features(output)
+  features = tiny(ccae).encoding(output).features
   np.testing.assert_array_equal(features["prior"], output.objects.presence)
   np.testing.assert_array_equal(features["posterior"], output.mass)
 

@@ -42,16 +42,17 @@ def gaussian():
 
 
 def test_the_encoder_starts_from_what_the_output_holds(gaussian):
-  system, _, output, encoded, _, drawn = gaussian
+  system, variables, output, encoded, _, drawn = gaussian
   # Both are in one program, and may be computed apart.
   close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
   jax.tree.map(close, encoded, output.posteriors)
-  probe_features = system.free_form.probe_features(encoded)
+  found = system.free_form.encoding(variables, encoded)
+  probe_features = found.probe_features
   assert probe_features["presence_logits"].shape == (COUNT, OBJECTS)
   poses = np.asarray(encoded[1].poses).reshape(COUNT, -1)
   expected = np.concatenate([encoded[1].presence_logits, poses], axis=1)
   np.testing.assert_array_equal(probe_features["presences_and_poses"], expected)
-  jax.tree.map(close, probe_features, system.probe_features(output))
+  jax.tree.map(close, found, system.encoding(output))
   np.testing.assert_allclose(drawn, output.picture, atol=1e-5)  # float32, of sums of 3 templates
   assert np.ptp(drawn) > 0.1
 

@@ -16,6 +16,7 @@ from scipy.special import expit
 from scae_jax.math.routing.selection import Capsules, Relations
 from scae_jax.models import probabilistic
 from scae_jax.models.probabilistic.autoencoder import ProbabilisticOutput, repeat
+from scae_jax.models.system import Encoding
 from tests.references import (
   assert_slope,
   in_float64,
@@ -268,7 +269,7 @@ def test_the_temperature_of_choices_falls_while_training():
     terms={name: jnp.asarray(value, jnp.float32) for name, value in terms.items()},
     posteriors=[],
     picture=jnp.zeros(()),
-    children=jnp.zeros(()),
+    encoding=Encoding(),
     joints=[jnp.asarray(joint, jnp.float32) for joint in joints],
   )
   temperatures = {"loss.choice_temperature": ((10, 5.0), (20, 1.0))}
@@ -305,7 +306,7 @@ def test_picture_is_drawn_from_the_middle_of_belief(case, own, two, three, reque
     off = [reference_normal(0, 0, scale) for scale in scales] if own else None
     posterior = reference_selection(layer[-2], layer[-1], relations, off)[1]
     expected = posterior[:-1] @ expit(layer[-2].presence_logits)
-    np.testing.assert_allclose(output.children[b], expected, rtol=1e-4)
+    np.testing.assert_allclose(output.encoding.features["children"][b], expected, rtol=1e-4)
 
 
 def test_samples_of_three_layers(three):

@@ -198,7 +198,7 @@ def test_metrics_and_features(tiny, result):
   for name in ("prior", "posterior"):
     right = getattr(output, f"{name}_logits").argmax(axis=1) == batch["label"]
     np.testing.assert_array_equal(metrics[f"{name}_accuracy"], right.astype(np.float32))
-  features = system.features(output)
+  features = system.encoding(output).features
   np.testing.assert_array_equal(features["prior"], output.objects.presence)
   np.testing.assert_array_equal(features["posterior"], output.mass)
   assert set(features) == {"prior", "posterior"}

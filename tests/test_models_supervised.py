@@ -184,7 +184,7 @@ def test_lenet_against_numpy():
   logits = x @ params["classes"]["kernel"] + params["classes"]["bias"]
   np.testing.assert_allclose(output.logits, logits, rtol=1e-4, atol=1e-4)
   shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-  np.testing.assert_allclose(system.classify(output), shares, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(system.encoding(output).scores, shares, rtol=1e-4, atol=1e-5)
   expected = -np.log(shares[np.arange(3), batch["label"]]).mean()
   terms = system.loss_terms(output, batch, 0)
   assert float(terms["cross_entropy"]) == pytest.approx(expected, rel=1e-4)

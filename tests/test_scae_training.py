@@ -234,10 +234,10 @@ def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
   assert "['object_encoder']['set_transformer']['seeds']" in still
   assert not {name for name in still if not re.search("'seeds'|'query'|'key'", name)}
 
-  drawn = set()
-  monkeypatch.setattr(report, "draw_figures", lambda drawers: drawn.update(drawers) or {})
+  drawn = []
+  monkeypatch.setattr(report, "draw_figures", lambda figures: drawn.extend(figures) or {})
   evaluate_py(f"--workdir={workdir}", "--max_examples=60", "--split=train")
-  assert drawn == FIGURES
+  assert {figure.name for figure in drawn} == FIGURES
   assert_reported(folder / "digits-train", "train")
 
   stop_after(3, config, tmp_path / "interrupted", r"\b3\D+6\b")

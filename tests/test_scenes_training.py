@@ -60,7 +60,7 @@ def test_training_lowers_the_loss_on_scenes_that_it_never_saw(workdir):
 
 
 def test_report_has_every_jitter_and_kind_for_each_seed(workdir):
-  """What the figures are: test_evaluation_scene_scorer.py."""
+  """What the figures are: test_evaluation_scenes.py."""
   for seed in (0, 1):
     folder = workdir / "evaluation" / f"seed-{seed}"
     found = json.loads((folder / "metrics.json").read_text())

@@ -58,7 +58,7 @@ def test_it_learns_and_is_reported(name, tmp_path, monkeypatch):
   file, changes = SYSTEMS[name]
   drawn = []
   monkeypatch.setattr(
-    report, "draw_figures", lambda drawers: {name: draw() and b"" for name, draw in drawers.items()}
+    report, "draw_figures", lambda figures: {f.name: f.draw() and b"" for f in figures}
   )
   for figure, draw in FIGURES.items():
     monkeypatch.setitem(

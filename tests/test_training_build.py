@@ -10,6 +10,7 @@ import pytest
 from scae_jax.config import read_settings
 from scae_jax.errors import RunError
 from scae_jax.files import write_json
+from scae_jax.models.system import Encoding
 from scae_jax.training import hosts, step
 from scae_jax.training.build import build, check_system, systems
 from scae_jax.training.loop import train
@@ -132,25 +133,26 @@ def test_systems_and_weights_that_there_are_not_are_named():
 @pytest.mark.parametrize(
   ("changes", "message"),
   [
-    ({"probe_features": lambda out: {"flat": out.code[:, 0]}}, r"'flat'.*\(4,\)"),
-    ({"probe_features": lambda output: {"few": output.code[:2]}}, r"'few'.*\(2, 3\)"),
-    ({"probe_features": lambda output: {"code": -output.code}}, r"\['code'\]"),
-    ({"classify": lambda output: output.code}, r"classify.*4, 10\].*\(4, 3\)"),
-    (
-      {"poses": lambda out: {"parts": (out.code, out.code)}},
-      r"'parts'.*4, n, 2, 3\].*\(4, 3\)",
-    ),
+    (lambda code: {"probe_features": {"flat": code[:, 0]}}, r"'flat'.*\(4,\)"),
+    (lambda code: {"probe_features": {"few": code[:2]}}, r"'few'.*\(2, 3\)"),
+    (lambda code: {"features": {"code": code}, "probe_features": {"code": -code}}, r"\['code'\]"),
+    (lambda code: {"scores": code}, r"scores.*4, 10\].*\(4, 3\)"),
+    (lambda code: {"part_poses": code[:2, :, None, None]}, r"part_poses.*\(2, 3\)"),
+    (lambda code: {"object_poses": code[:, :, None, None]}, r"object_presence.*4, 3\].*\(\)"),
   ],
 )
 def test_what_a_system_reads_has_one_row_an_example_and_names_of_its_own(changes, message):
   model = {"num_features": 3, "noise_scale": 0.0, "nan_below": 0.0}
   data = toy_data(side=4)
   system = make_system(model, dict(toy_config().loss), data)
-  check_system(
-    dataclasses.replace(system, probe_features=lambda out: {"logits": out.logits}), data, 4
-  )
+
+  def check(encoding):
+    return check_system(dataclasses.replace(system, encoding=encoding), data, 4)
+
+  shapes = check(lambda out: Encoding(scores=out.logits, probe_features={"logits": out.logits}))
+  assert shapes.scores.shape == (4, 10)
   with pytest.raises(ValueError, match=message):
-    check_system(dataclasses.replace(system, **changes), data, 4)
+    check(lambda out: Encoding(**changes(out.code)))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pathlib
 import jax
 import pytest
 
+from scae_jax.evaluation.evaluators import evaluate_features
 from scae_jax.evaluation.report import Evaluated, write_reports
-from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.training.hosts import keep_compiled
 from scae_jax.training.loop import train
 from tests.toy_system import toy_config
@@ -56,14 +56,14 @@ def test_step_and_evaluation_are_compiled_once_each(tmp_path, caplog):
     assert compilations(caplog) == {"dispatch": 1, "heldout": 1}
     caplog.clear()
     evaluated = Evaluated(run.system, run.variables, step=30, batch_size=50, max_examples=90)
-    scorer = feature_scorer(evaluated, run.dataset, run.dataset, "test", 18)
-    write_reports(tmp_path, evaluated, scorer)
-    # For both splits, whose last batch is filled up.
-    assert compilations(caplog) == {"read_outputs": 1}
+    items = evaluate_features(evaluated, run.dataset, run.dataset, "test", 18)
+    write_reports(tmp_path, evaluated, items)
+    # The last batch of both splits is filled up.
+    assert compilations(caplog) == {"encode_batch": 1, "_measure_batch": 1}
 
 
 def compilations(caplog) -> dict[str, int]:
-  names = ("dispatch", "heldout", "read_outputs")
+  names = ("dispatch", "heldout", "encode_batch", "_measure_batch")
   messages = [record.getMessage() for record in caplog.records]
   counts = {name: sum(f"Compiling jit({name}) " in m for m in messages) for name in names}
   return {name: count for name, count in counts.items() if count}

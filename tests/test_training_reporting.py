@@ -21,6 +21,7 @@ from scae_jax.training.run import Run
 from scae_jax.training.sweep import reason
 from tests import toy_classifier
 from tests.runs import train_py
+from tests.tiny import initial
 from tests.toy_system import make_system, toy_config, toy_data
 
 SPLIT = Split(np.zeros((2, 16, 16, 1), np.uint8), np.zeros(2, np.int32))
@@ -40,15 +41,17 @@ DARK, LIGHT = SPLIT.fingerprint[:8], BRIGHT.fingerprint[:8]
 
 def run_on(dataset=PLAIN, **changes):
   config = toy_config(**changes)
-  system = make_system(config.model.to_dict(), config.loss.to_dict(), toy_data())
-  return Run(read_settings(config), system, dataset, {3: {"w": 1.0}}, 12, is_latest=True)
+  data = toy_data(config.data.canvas)
+  system = make_system(config.model.to_dict(), config.loss.to_dict(), data)
+  variables = {3: initial(system, data)}
+  return Run(read_settings(config), system, dataset, variables, 12, is_latest=True)
 
 
 @pytest.fixture
 def reports(monkeypatch):
-  """What scorers are made of, by kind, and what `write_reports` would have been given."""
+  """What evaluators are given, by kind, and what `write_reports` would have been given."""
   found = {"written": []}
-  for kind in ("feature_scorer", "answer_scorer", "scene_scorer"):
+  for kind in ("evaluate_features", "evaluate_answers", "evaluate_scenes"):
     monkeypatch.setattr(reporting, kind, lambda *given, kind=kind: found.setdefault(kind, given))
   monkeypatch.setattr(reporting, "write_reports", lambda *given: found["written"].append(given))
   return found
@@ -95,7 +98,7 @@ def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
   run = dataclasses.replace(run, is_latest=asked.pop("is_latest", True))
   report_run(run, workdir, **asked)
   assert str(workdir / "evaluation" / folder) in capsys.readouterr().out
-  ((directory, evaluated, scorer),) = reports["written"]
+  ((directory, evaluated, items),) = reports["written"]
   assert directory == workdir / "evaluation" / folder
   assert evaluated == Evaluated(
     run.system,
@@ -106,8 +109,8 @@ def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
     provenance={"workdir": "runs/one", "config": run.config.to_dict()},
     history=workdir / "metrics.jsonl",
   )
-  assert scorer is reports["feature_scorer"]
-  given, fitted, scored, found, canvas = scorer
+  assert items is reports["evaluate_features"]
+  given, fitted, scored, found, canvas = items
   assert given is evaluated
   assert fitted is dataset
   assert scored is asked.get("scored", dataset)
@@ -139,11 +142,11 @@ def classifier_run(dataset, **changes):
 def test_a_model_that_classifies_gets_the_report_on_its_answers(reports, tmp_path):
   run = classifier_run(HELD_OUT, evaluation__max_examples=7)
   report_run(run, tmp_path, scored=OTHER)
-  ((_, evaluated, scorer),) = reports["written"]
+  ((_, evaluated, items),) = reports["written"]
   assert (evaluated.system, evaluated.variables) == (run.system, run.variables)
   assert evaluated.max_examples == 7
-  assert scorer is reports["answer_scorer"]
-  *given, examples, make_batch = scorer
+  assert items is reports["evaluate_answers"]
+  *given, examples, make_batch = items
   assert given == [evaluated, OTHER, "test"]
   np.testing.assert_array_equal(examples["image"], SPLIT.images)
   batch = make_batch(jax.tree.map(jnp.asarray, examples), jnp.arange(1))
@@ -160,8 +163,7 @@ def test_a_run_on_overlays_is_scored_on_the_pairs_that_it_was_held_out_on():
   """The batches are those of the run's own feed; other data sets are overlaid likewise."""
   config = toy_classifier.classifier_config(data__canvas=20, data__overlay=True, data__max_shift=2)
   settings = read_settings(config)
-  system, dataset, feed = build(settings)
-  assert system.classify is not None
+  _, dataset, feed = build(settings)
   examples, make_batch = evaluation_examples(dataset.splits["test"], settings.data)
   rows = jnp.array([5, 0, 7])
   found = make_batch(jax.tree.map(jnp.asarray, examples), rows)

@@ -28,11 +28,10 @@ def make_system(model, loss, data):
   """The toy system, whose code is the mass of objects and whose decoder has a row for each."""
   system = toy_system.make_system(model, loss, data)
 
-  def encode_with(variables, batch):
-    return Encoding(posterior_mass=system.module.apply(variables, batch, train=False).code)
-
   return dataclasses.replace(
-    system, encode_with=encode_with, object_params=lambda path: path == "decoder/kernel"
+    system,
+    encoding=lambda output: Encoding(posterior_mass=output.code),
+    object_params=lambda path: path == "decoder/kernel",
   )
 
 
@@ -126,7 +125,7 @@ def test_copies_of_an_scae_object_say_what_it_says(monkeypatch):
   system, batch = tiny_system(), tiny_batch()
   variables = random_variables(system.module, batch, train=True)
   source = jnp.array([1, 1, 2, 1])
-  encode = compiled(system.encode_with)
+  encode = compiled(system.encode)
   before = encode(variables, batch)
   flat = flatten_dict(variables["params"], sep="/")
   for path, leaf in flat.items():

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.summarize import read_run
+from scae_jax.evaluation.evaluators import evaluate_features
 from scae_jax.evaluation.report import Evaluated, write_reports
-from scae_jax.evaluation.scorers import feature_scorer
 from scae_jax.files import read_json
 from scae_jax.training import hosts, loop, step
 from scae_jax.training.loop import train
@@ -68,8 +68,8 @@ def test_report_of_each_seed_and_one_table(together, capsys):
   run, folder = open_run(together), together / "evaluation"
   fields = {"batch_size": 32, "max_examples": 100, "history": together / "metrics.jsonl"}
   evaluated = Evaluated(run.system, run.variables, step=run.step, **fields)
-  scorer = feature_scorer(evaluated, run.dataset, run.dataset, "test", 18)
-  reports = write_reports(folder, evaluated, scorer)
+  items = evaluate_features(evaluated, run.dataset, run.dataset, "test", 18)
+  reports = write_reports(folder, evaluated, items)
   assert list(reports) == [5, 6, 7]
   errors = [report["metrics"]["squared_error"] for report in reports.values()]
   assert len(set(errors)) == 3

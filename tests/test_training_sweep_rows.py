@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from scae_jax.errors import Interrupted, RunError
-from scae_jax.evaluation.comparison import csv_table, markdown, markdown_table, summary
+from scae_jax.evaluation.comparison import csv_table, markdown_table, summary
 from scae_jax.files import write_json
 from scae_jax.training import sweep
 from tests.runs import FOUR, report_of, rows_of
@@ -102,7 +102,6 @@ def test_tables_against_numpy(tmp_path):
   assert dates in markdown_table(dict(reversed(reports.items())))
   assert rest[-1] == "Not finished: x, y."
   assert "Measured 2026-11-27." in markdown_table({"one": reports["one"]}).splitlines()
-  assert markdown([["", "x"], ["a", "1"], ["b", ""]]) == ("| | x |\n|---|---|\n| a | 1 |\n| b |  |")
 
 
 def test_tasks_take_turns_at_the_tables(home):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from scae_jax.models.system import ImageSpec, System
+from scae_jax.models.system import Encoding, ImageSpec, System
 from scae_jax.typing import Array, Batch
 from tests import toy_system
 
@@ -27,9 +27,8 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
 
   return dataclasses.replace(
     system,
-    features=lambda output: {},
+    encoding=lambda output: Encoding(scores=jax.nn.softmax(output.logits)),
     pictures=pictures,
-    classify=lambda output: jax.nn.softmax(output.logits),
   )
 
 

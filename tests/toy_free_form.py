@@ -26,12 +26,13 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
   """As `toy_system.make_system`; `reconstruction` is read, and starts the posterior's means."""
   system = toy_system.make_system(model, loss, data)
 
-  def probe_features(output):
+  def encoding(output):
     flat = output.reconstruction.reshape(len(output.reconstruction), -1)
-    return {"reconstruction": flat}
+    return Encoding(features={"code": output.code}, probe_features={"reconstruction": flat})
 
   def encode(variables, batch):
-    mean = probe_features(system.module.apply(variables, batch, train=False))["reconstruction"]
+    output = system.module.apply(variables, batch, train=False)
+    mean = encoding(output).probe_features["reconstruction"]
     return {"mean": mean, "scale": jnp.full_like(mean, START_SCALE)}
 
   def prior(variables, batch):
@@ -52,12 +53,13 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     unconstrain=lambda posterior: posterior | {"scale": jnp.log(posterior["scale"])},
     constrain=lambda free: free | {"scale": jnp.exp(free["scale"])},
     terms=terms,
-    probe_features=lambda posterior: {"reconstruction": posterior["mean"]},
-    encoding=lambda variables, posterior: Encoding(object_presence=posterior["mean"]),
+    encoding=lambda variables, posterior: Encoding(
+      object_presence=posterior["mean"], probe_features={"reconstruction": posterior["mean"]}
+    ),
   )
 
   def draw(variables, found, part, canvas):
     return found.object_presence.reshape(-1, canvas, canvas, 1)
 
-  more = {"probe_features": probe_features, "free_form": free_form, "draws": {"parts": draw}}
-  return dataclasses.replace(system, **more)
+  draws = {"parts": draw}
+  return dataclasses.replace(system, encoding=encoding, free_form=free_form, draws=draws)

@@ -16,7 +16,7 @@ from scae_jax import shards
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.feed import Feed, image_feed
 from scae_jax.data.options import DataOptions
-from scae_jax.models.system import ImageSpec, System
+from scae_jax.models.system import Encoding, ImageSpec, System
 from scae_jax.typing import Array, Batch
 
 # In this order the system has them; a config's keys come in that of the alphabet.
@@ -88,8 +88,7 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     loss_weights={name: loss[name] for name in TERMS if name in loss} | loss,
     loss_schedule={},
     metrics=metrics,
-    features=lambda output: {"code": output.code},
-    pictures=lambda variables, batch: {},
+    encoding=lambda output: Encoding(features={"code": output.code}),
   )
 
 

@@ -1,11 +1,13 @@
-"""The order of examples, and batches made on the device from uint8 images.
+"""The order of examples, and batches made from uint8 images.
 
 If a split has statistics of its images (`dataset.normalized`), batches are normalised. All
 functions are pure and jittable. The order is a function of (key, step) alone, so that a resumed run
 gets the same batches as an uninterrupted one.
 """
 
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +24,8 @@ from scae_jax.data.augmentation import (
   to_unit_range,
 )
 from scae_jax.data.options import DataOptions
-from scae_jax.typing import Array, Int, PRNGKeyArray, typed
+from scae_jax.models.system import Numbers
+from scae_jax.typing import Array, Float, Int, Num, PRNGKeyArray, typed
 
 
 @typed
@@ -103,17 +106,35 @@ def training_batch(
 
 @typed
 def evaluation_batch(
-  split: Mapping[str, Array], indices: Int[Array, " b"], *, canvas: int
+  split: Mapping[str, Numbers], indices: Int[Numbers, " b"], *, canvas: int
+) -> dict[str, Any]:
+  """Gathers examples as `training_batch` does, and places them by `on_canvas`.
+
+  The arrays of `split` are on the host or on the device; it may lack labels.
+  """
+  labels = {"label": split["label"][indices]} if "label" in split else {}
+  return {**labels, **on_canvas(split["image"][indices], _statistics(split, indices), canvas)}
+
+
+@functools.partial(jax.jit, static_argnames="canvas")
+@typed
+def on_canvas(
+  images: Num[Array, "b h w c"], statistics: Mapping[str, Float[Array, " b"]], canvas: int
 ) -> dict[str, Array]:
-  """Gathers examples as `training_batch` does, not augmented, in the middle of the canvas."""
-  images = to_unit_range(centre_on_canvas(split["image"][indices], canvas))
-  statistics = _statistics(split, indices)
+  """Images as a model takes them, not augmented: `image` float32 [b, canvas, canvas, c].
+
+  `images` are bytes, or float32 in [0, 1]; they are put in the middle of the canvas, on black.
+  `statistics` are the `mean` and `std` by which they are normalised, or {}; the batch has them too.
+  """
+  pixels = centre_on_canvas(images, canvas)
+  if pixels.dtype == jnp.uint8:
+    pixels = to_unit_range(pixels)
   if statistics:
-    images = (images - _per_image(statistics["mean"])) / _per_image(statistics["std"])
-  return {"image": images, "label": split["label"][indices], **statistics}
+    pixels = (pixels - _per_image(statistics["mean"])) / _per_image(statistics["std"])
+  return {"image": pixels, **statistics}
 
 
-def _statistics(split: Mapping[str, Array], indices: Array) -> dict[str, Array]:
+def _statistics(split: Mapping[str, Any], indices: Any) -> dict[str, Any]:
   """`mean` and `std` [b] of the images; {} if the split has none."""
   return {name: split[name][indices] for name in ("mean", "std") if name in split}
 

@@ -16,11 +16,10 @@ from scae_jax.data.overlay import (
   overlay_evaluation_batch,
   overlay_training_batch,
 )
-from scae_jax.models.system import ImageSpec, Spec
-from scae_jax.typing import Array, Batch
+from scae_jax.models.system import ImageSpec, Numbers, Spec
 
-# (arrays of a split on the device, indices) -> batch; jittable.
-MakeBatch = Callable[[Mapping[str, Array], Array], Batch]
+# (arrays of a split, on the host or the device, and indices) -> batch; jittable.
+MakeBatch = Callable[[Mapping[str, Numbers], Numbers], Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ from scae_jax.data.augmentation import (
 )
 from scae_jax.data.dataset import Split
 from scae_jax.data.options import DataOptions
+from scae_jax.models.system import Numbers
 from scae_jax.typing import Array, Int, PRNGKeyArray, typed
 
 SEED = 0  # of the fixed pairs; not the run's, so that all runs are scored on the same images
@@ -80,11 +81,11 @@ def overlay_training_batch(
 
 @typed
 def overlay_evaluation_batch(
-  split: Mapping[str, Array], indices: Int[Array, " b"], *, canvas: int, max_shift: int
-) -> dict[str, Array]:
-  """Overlays each example with its partner, from the arrays of `fixed_overlays`, on the device.
+  split: Mapping[str, Numbers], indices: Int[Numbers, " b"], *, canvas: int, max_shift: int
+) -> dict[str, Any]:
+  """Overlays each example with its partner, from the arrays of `fixed_overlays`.
 
-  `max_shift` is the one that the shifts were drawn with.
+  They are on the host or on the device. `max_shift` is the one that the shifts were drawn with.
   """
   shifts = split["shifts"][indices]
   pairs = (indices, split["partner"][indices])
@@ -100,21 +101,26 @@ def _partners(arrays: Mapping[str, Any], labels: Any, draw: Callable[[Any], Any]
 
 
 def _overlay(
-  split: Mapping[str, Array],
-  pairs: tuple[Array, Array],
-  shifts: list[Array],
-  canvas: int,
-  max_shift: int,
-) -> dict[str, Array]:
+  split: Mapping[str, Any], pairs: tuple[Any, Any], shifts: list[Any], canvas: int, max_shift: int
+) -> dict[str, Any]:
   """A batch of overlaid pairs of examples, indices [b] each, shifted by `shifts` [b, 2] each."""
-  centred = (centre_on_canvas(split["image"][rows], canvas, max_shift) for rows in pairs)
+  images = [split["image"][rows] for rows in pairs]
+  return {
+    **_overlaid(images, shifts, canvas=canvas, max_shift=max_shift),
+    "label": split["label"][pairs[0]],
+    "other_label": split["label"][pairs[1]],
+  }
+
+
+@functools.partial(jax.jit, static_argnames=("canvas", "max_shift"))
+def _overlaid(
+  images: list[Array], shifts: list[Array], *, canvas: int, max_shift: int
+) -> dict[str, Array]:
   first, second = (
-    to_unit_range(shift_on_canvas(image, shift, canvas))
-    for image, shift in zip(centred, shifts, strict=True)
+    to_unit_range(shift_on_canvas(centre_on_canvas(image, canvas, max_shift), shift, canvas))
+    for image, shift in zip(images, shifts, strict=True)
   )
   return {
     "image": jnp.minimum(first + second, 1.0),
-    "label": split["label"][pairs[0]],
-    "other_label": split["label"][pairs[1]],
     "sources": jnp.stack([first, second], axis=1),
   }

@@ -56,7 +56,7 @@ def classify(scores: np.ndarray, labels: np.ndarray) -> Classification:
   if scores.min() < 0 or scores.max() > 1 + _ROUNDING:
     raise ValueError(
       f"Scores must be in [0, 1], got {scores.min():.6g} ... {scores.max():.6g}. Return "
-      "probabilities or lengths from `System.classify`, not logits."
+      "probabilities or lengths as `Encoding.scores`, not logits."
     )
   num_labels = labels.shape[1]
   answer = np.argsort(-scores, axis=1, kind="stable")[:, :num_labels]

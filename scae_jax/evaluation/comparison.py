@@ -11,6 +11,70 @@ from typing import Any
 
 from scae_jax.evaluation.provenance import hardware, versions
 from scae_jax.evaluation.scores import PIXELS
+from scae_jax.evaluation.tables import table
+
+# By their keys in `metrics.json`, with the formats of `tables.cell`. Indices and nats lie near 0 or
+# 1; good classifiers differ by hundredths of a percent.
+_SEGMENTATION = {
+  "accuracy": "",
+  "adjusted_rand_index": ".3f",
+  "variation_of_information": ".3f",
+}
+_ANSWERS = ("accuracy", "error", "both_right", "mean_confidence", "expected_calibration_error")
+_ANSWER_FORMAT = ".2f"
+# Keys of `metrics.json` that all reports of one evaluation share; the date is the first report's.
+_SHARED = ("scored_on", "max_examples", "step", "date", "versions", "hardware", "provenance")
+
+
+def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
+  """The numbers of one report that tables compare, by display name; accuracies in percent."""
+  return {name: value for name, (value, _) in _figures_with_formats(metrics).items()}
+
+
+def formats(report: Mapping[str, Any]) -> dict[str, str]:
+  """Formats of numbers in a `metrics.json`, of one seed or of several, by display name."""
+  if "by_seed" in report:
+    return dict(report.get("formats", {}))  # older reports have none
+  return {name: form for name, (_, form) in _figures_with_formats(report).items() if form}
+
+
+def _figures_with_formats(metrics: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
+  """Value and format of each number, by display name."""
+  if "segmentation" in metrics:
+    return {
+      f"{_display_name(name)}, jitter {jitter}, {_display_name(kind)}": (
+        _in_percent(name) * scores[name],
+        form,
+      )
+      for name, form in _SEGMENTATION.items()
+      for jitter, kinds in metrics["segmentation"].items()
+      for kind, scores in kinds.items()
+    }
+  means = {
+    _display_name(name): (_in_percent(name) * value, "")
+    for name, value in metrics.get("metrics", {}).items()
+  }
+  if "classification" in metrics:
+    scores = metrics["classification"]
+    answers = {
+      _display_name(name): (100 * scores[name], _ANSWER_FORMAT)
+      for name in _ANSWERS
+      if name in scores
+    }
+    # Scores of answers come first, and replace metrics of the same name.
+    return answers | means | answers
+  values = {}
+  for name, entries in metrics["features"].items():
+    values |= _probe_accuracies(name, entries)
+    values[f"capsules in use, {name}"] = entries["capsules_in_use"], ""
+  for name, entries in metrics.get("readings", {}).items():
+    values |= _probe_accuracies(name, entries)
+  return values | _probe_accuracies(PIXELS, metrics["pixels"]) | means
+
+
+def _probe_accuracies(name: str, entries: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
+  ways = {"LIN-MATCH": "lin_match", "LIN-PRED": "lin_pred"}
+  return {f"{way}, {name}": (100 * entries[key], "") for way, key in ways.items() if key in entries}
 
 
 def _display_name(name: str) -> str:
@@ -18,57 +82,9 @@ def _display_name(name: str) -> str:
   return name.replace("_", " ")
 
 
-# By their keys in `metrics.json`.
-_SEGMENTATION_METRICS = ("accuracy", "adjusted_rand_index", "variation_of_information")
-_ANSWER_METRICS = (
-  "accuracy",
-  "error",
-  "both_right",
-  "mean_confidence",
-  "expected_calibration_error",
-)
-# Decimals in tables. Indices and nats lie near 0 or 1; good classifiers differ by hundredths of a
-# percent.
-_THREE_DIGITS = tuple(map(_display_name, _SEGMENTATION_METRICS[1:]))
-_TWO_DIGITS = tuple(map(_display_name, _ANSWER_METRICS))
-# Keys of `metrics.json` that all reports of one evaluation share; the date is the first report's.
-_SHARED = ("scored_on", "max_examples", "step", "date", "versions", "hardware", "provenance")
-
-
-def figures(metrics: Mapping[str, Any]) -> dict[str, float]:
-  """The numbers of one report that tables compare; accuracies in percent."""
-  means = {
-    _display_name(name): (100 if name.endswith("accuracy") else 1) * value
-    for name, value in metrics.get("metrics", {}).items()
-  }
-  if "segmentation" in metrics:
-    percent = {"accuracy": 100}
-    return {
-      f"{_display_name(name)}, jitter {jitter}, {_display_name(kind)}": scores[name]
-      * percent.get(name, 1)
-      for name in _SEGMENTATION_METRICS
-      for jitter, kinds in metrics["segmentation"].items()
-      for kind, scores in kinds.items()
-    }
-  if "classification" in metrics:
-    scores = metrics["classification"]
-    answers = {
-      _display_name(name): 100 * scores[name] for name in _ANSWER_METRICS if name in scores
-    }
-    # Scores of answers come first, and replace metrics of the same name.
-    return answers | means | answers
-  values = {}
-  for name, entries in metrics["features"].items():
-    values |= _probe_accuracies(name, entries)
-    values[f"capsules in use, {name}"] = entries["capsules_in_use"]
-  for name, entries in metrics.get("readings", {}).items():
-    values |= _probe_accuracies(name, entries)
-  return values | _probe_accuracies(PIXELS, metrics["pixels"]) | means
-
-
-def _probe_accuracies(name: str, entries: Mapping[str, Any]) -> dict[str, float]:
-  ways = {"LIN-MATCH": "lin_match", "LIN-PRED": "lin_pred"}
-  return {f"{way}, {name}": 100 * entries[key] for way, key in ways.items() if key in entries}
+def _in_percent(name: str) -> int:
+  """The factor of a metric in tables: 100 for accuracies."""
+  return 100 if name.endswith("accuracy") else 1
 
 
 def figures_by_seed(report: Mapping[str, Any]) -> dict[int, dict[str, float]]:
@@ -117,6 +133,7 @@ def summary(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     "mean": {name: statistics.mean(column) for name, column in values.items()},
     "standard_deviation": {name: statistics.stdev(column) for name, column in values.items()},
     "by_seed": {str(seed): row for seed, row in by_seed.items()},
+    "formats": formats(first),
     "notes": _notes(reports),
     **{key: first[key] for key in ("fitted_on", *_SHARED) if key in first},
   }
@@ -124,25 +141,27 @@ def summary(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
 
 def seeds_text(reports: Mapping[int, Mapping[str, Any]]) -> str:
   """The table of reports by seed, then their conditions and notes, each sentence once."""
-  table = seeds_table([(seed, figures(metrics)) for seed, metrics in reports.items()])
-  facts = ["Accuracies in percent.", conditions(next(iter(reports.values())))]
-  return "\n".join([table, "", *facts, *(f"Note: {note}" for note in _notes(reports))])
+  first = next(iter(reports.values()))
+  by_seed = [(seed, figures(metrics)) for seed, metrics in reports.items()]
+  facts = ["Accuracies in percent.", conditions(first)]
+  notes = (f"Note: {note}" for note in _notes(reports))
+  return "\n".join([seeds_table(by_seed, formats(first)), "", *facts, *notes])
 
 
 def _notes(reports: Mapping[int, Mapping[str, Any]]) -> list[str]:
   return list(dict.fromkeys(note for report in reports.values() for note in report["notes"]))
 
 
-def seeds_table(by_seed: Sequence[tuple[int, Mapping[str, float]]]) -> str:
+def seeds_table(
+  by_seed: Sequence[tuple[int, Mapping[str, float]]], formats: Mapping[str, str]
+) -> str:
   """Markdown: a row for each number that all seeds have, a column for each seed, and the mean."""
-  several = len(by_seed) > 1
-  rows = [["", *(f"seed {seed}" for seed, _ in by_seed), *["mean (sd)"] * several]]
-  for name in by_seed[0][1]:
-    values = [numbers[name] for _, numbers in by_seed if name in numbers]
-    if len(values) == len(by_seed):
-      cells = [_mean_text(name, [value]) for value in values]
-      rows.append([name, *cells, *[_mean_text(name, values)] * several])
-  return markdown(rows)
+  all_numbers = [numbers for _, numbers in by_seed]
+  names = [name for name in all_numbers[0] if all(name in numbers for numbers in all_numbers)]
+  rows = [[f"seed {seed}", *(numbers[name] for name in names)] for seed, numbers in by_seed]
+  if len(by_seed) > 1:
+    rows.append(["mean (sd)", *([numbers[name] for numbers in all_numbers] for name in names)])
+  return table({"": "", **{name: formats.get(name, "") for name in names}}, rows, transposed=True)
 
 
 def csv_table(reports: Mapping[str, Mapping[str, Any]]) -> str:
@@ -173,14 +192,14 @@ def markdown_table(reports: Mapping[str, Mapping[str, Any]], unfinished: Sequenc
   `reports` are contents of `metrics.json` by the row's name. The deviation is left out for a single
   seed. Below the table stand the conditions of the reports.
   """
-  names = _names(reports)
-  rows = [["", "seeds", *names]]
+  columns = {"": "", "seeds": "", **dict.fromkeys(_names(reports), "")}
+  columns |= {name: form for report in reports.values() for name, form in formats(report).items()}
+  rows = []
   for row, report in reports.items():
     by_seed = figures_by_seed(report)
-    cells = [_mean_text(name, _values(by_seed, name)) for name in names]
-    rows.append([row, str(len(by_seed)), *cells])
+    rows.append([row, len(by_seed), *(_values(by_seed, name) for name in [*columns][2:])])
   mean = "Mean over seeds (standard deviation, n - 1). Accuracies in percent."
-  lines = [markdown(rows), "", mean]
+  lines = [table(columns, rows), "", mean]
   lines += conditions_of_all(list(reports.values()))
   if unfinished:
     lines += ["", f"Not finished: {', '.join(unfinished)}."]
@@ -195,23 +214,3 @@ def _names(reports: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _values(by_seed: Mapping[int, Mapping[str, float]], name: str) -> list[float]:
   return [values[name] for values in by_seed.values() if name in values]
-
-
-def _mean_text(name: str, values: Sequence[float]) -> str:
-  """A cell of a table: the mean and, of several values, the standard deviation."""
-  if not values:
-    return ""
-  mean = statistics.mean(values)
-  if len(values) == 1 and isinstance(mean, int):  # a count
-    return str(mean)
-  is_small = name.startswith(_THREE_DIGITS) or 0 < abs(mean) < 1
-  digits = 2 if name in _TWO_DIGITS else 3 if is_small else 1
-  deviation = f" ({statistics.stdev(values):.{digits}f})" if len(values) > 1 else ""
-  return f"{mean:.{digits}f}{deviation}"
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-  """A Markdown table; the first row is its head."""
-  head = "".join(f" {cell} |" if cell else " |" for cell in rows[0])
-  lines = [f"| {' | '.join(cells)} |" for cells in rows[1:]]
-  return "\n".join([f"|{head}", "|---" * len(rows[0]) + "|", *lines])

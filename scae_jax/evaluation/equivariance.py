@@ -25,8 +25,8 @@ import numpy as np
 
 from scae_jax.data import affine
 from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.collect import make_collector
-from scae_jax.models.system import System
+from scae_jax.evaluation.encode import encode_dataset
+from scae_jax.models.system import Encoding, System
 
 # Pixels, degrees and factors. Each family has the identity, whose errors must be 0.
 SIZES: dict[str, tuple[float, ...]] = {
@@ -62,34 +62,33 @@ def measure_equivariance(
   """Measures every family and size on images uint8 [n, h, w, c], n at least 2.
 
   A size is measured on the examples whose ink stays on the canvas under all of its motions; it is
-  left out if they are fewer than half. A system without poses and fewer than 2 images raise
-  ValueError.
+  left out if they are fewer than half. A system whose encoding has no poses [b, n, 2, 3] and fewer
+  than 2 images raise ValueError.
 
   Returns:
-    `present` has for each kind of capsule its mean presence, and the mean absolute difference of
-    presences between two unrelated examples. Each family has a list of entries by size: `size`,
-    `examples`, and for each kind `pose_error`, `shift_error`, `presence_change`, and the errors of
-    poses that do not move, `pose_unmoved` and `shift_unmoved`. Errors are in pixels, None where no
-    capsule is present.
+    `present` has for each kind of capsule, `parts` and `objects`, its mean presence, and the mean
+    absolute difference of presences between two unrelated examples. Each family has a list of
+    entries by size: `size`, `examples`, and for each kind `pose_error`, `shift_error`,
+    `presence_change`, and the errors of poses that do not move, `pose_unmoved` and `shift_unmoved`.
+    Errors are in pixels, None where no capsule is present.
   """
-  if system.poses is None:
-    raise ValueError(
-      "Equivariance is measured on poses, and this system has none: its `System.poses` is None. "
-      "Give it a function from the output to poses and presences, or choose another run."
-    )
   if len(images) < 2:
     raise ValueError(f"Equivariance takes at least 2 images, got {len(images)}.")
-  poses_of = system.poses
-  # An example always has the same place in a batch: a model that keeps its noise on in evaluation
-  # then has the same noise before and after the motion.
-  collect = make_collector(
-    lambda variables, batch: poses_of(system.module.apply(variables, batch, train=False)),
-    functools.partial(evaluation_batch, canvas=canvas),
-    batch_size,
-  )
   label = np.zeros(len(images), np.int32)  # a batch must have labels; they are not used
-  unmoved_images, _ = _moved_images(images, np.eye(2, 3), canvas)
-  before = collect(variables, {"image": unmoved_images, "label": label})
+  make_batch = functools.partial(evaluation_batch, canvas=canvas)
+
+  def poses_in(images: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    # An example always has the same place in a batch: a model that keeps its noise on in evaluation
+    # then has the same noise before and after the motion.
+    examples = {"image": images, "label": label}
+    return poses_of(encode_dataset(system, variables, examples, make_batch, batch_size=batch_size))
+
+  before = poses_in(_moved_images(images, np.eye(2, 3), canvas)[0])
+  if not before:
+    raise ValueError(
+      "Equivariance is measured on poses [b, n, 2, 3], and this system's encoding has none."
+      " Choose another run."
+    )
   results: dict[str, Any] = {"present": {}}
   order = np.random.RandomState(0).permutation(len(images))
   for kind, (_, presence) in before.items():
@@ -108,7 +107,7 @@ def measure_equivariance(
         continue
       totals: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in before}
       for motion, pictures, _ in moved:
-        after = collect(variables, {"image": pictures, "label": label})
+        after = poses_in(pictures)
         # In the coordinates of poses: the first pixel is at -1, the last at 1.
         pose_motion = np.column_stack([motion[:, :2], motion[:, 2] * 2 / (canvas - 1)])
         for kind in before:
@@ -119,6 +118,19 @@ def measure_equivariance(
         entry | {kind: _means(values_by_name) for kind, values_by_name in totals.items()}
       )
   return results
+
+
+def poses_of(encoding: Encoding) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+  """Poses [n, capsules, 2, 3] in the image and presences [n, capsules], by kind of capsule."""
+  kinds = {
+    "parts": (encoding.part_poses, encoding.part_presence),
+    "objects": (encoding.object_poses, encoding.object_presence),
+  }
+  return {
+    kind: (np.asarray(poses), np.asarray(presence))
+    for kind, (poses, presence) in kinds.items()
+    if poses is not None and presence is not None and poses.shape[2:] == (2, 3)
+  }
 
 
 def _compare(

@@ -21,9 +21,10 @@ from flax import struct
 
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.evaluation.checks import DIVERGED, check_finite
-from scae_jax.evaluation.collect import in_batches
-from scae_jax.models.system import FreeForm
+from scae_jax.evaluation.encode import in_batches
+from scae_jax.models.system import FreeForm, Numbers
 from scae_jax.typing import Array, Batch, Float, Int
+from scae_jax.waiting import waiting
 
 STARTS = ("encoder", "prior")
 SEED = 0  # of all samples; not the run's, so that all runs are scored with the same noise
@@ -41,7 +42,7 @@ class Inferred:
 
   posterior: Any
   terms: OrderedDict[str, Float[Array, " b"]]
-  probe_features: dict[str, Float[Array, "b d"]]
+  probe_features: Mapping[str, Numbers]  # [b, d] each
 
   @property
   def bound(self) -> Float[Array, " b"]:
@@ -141,7 +142,7 @@ def make_inference(
 
     def inferred(posterior: Any, index: int) -> Inferred:
       terms = jax.tree.map(lambda values: values[:, index], terms_of_both)
-      return Inferred(posterior, terms, free_form.probe_features(posterior))
+      return Inferred(posterior, terms, free_form.encoding(variables, posterior).probe_features)
 
     return FreeInference(inferred(before, 0), inferred(after, 1))
 
@@ -155,14 +156,13 @@ def infer_split(
 
   Raises ValueError for a batch size below one, and for numbers that are not finite.
   """
-  count, arrays = len(split["label"]), {name: jnp.asarray(array) for name, array in split.items()}
-  place = jax.jit(functools.partial(evaluation_batch, canvas=canvas))
+  count = len(split["label"])
 
   def infer_rows(rows: np.ndarray) -> FreeInference:
-    numbers = jnp.asarray(rows)
-    return infer(variables, place(arrays, numbers), numbers)
+    return infer(variables, evaluation_batch(split, rows, canvas=canvas), jnp.asarray(rows))
 
-  inference = in_batches(infer_rows, count, batch_size)
+  with waiting(f"inferring {count:,} examples", count) as advance:
+    inference = in_batches(infer_rows, count, min(batch_size, count), advance)
   for when, inferred, remedy in (
     ("before", inference.before, DIVERGED),
     ("after", inference.after, "Lower the learning rate."),

@@ -132,7 +132,7 @@ def capsules_in_use(activations: np.ndarray, *, name: str = "features") -> np.nd
   if activations.min() < 0:
     raise ValueError(
       f"Features '{name}' must be non-negative to be shares of an example, got a minimum of "
-      f"{activations.min():.3g}. Return presences or masses from `System.features`, not logits."
+      f"{activations.min():.3g}. Return presences or masses as `Encoding.features`, not logits."
     )
   totals = activations.sum(axis=1, keepdims=True)
   shares = activations / np.where(totals > 0, totals, 1)

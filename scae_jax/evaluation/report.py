@@ -1,24 +1,22 @@
 """The report on a model: `metrics.json`, a table and pictures.
 
-Each kind of model has a scorer in `scorers`; what is here is the same for all.
+`evaluators` yield what stands in it; what is here is the same for all kinds of models.
 """
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
-from scae_jax.evaluation.clusters import Clusters, clusters_json
 from scae_jax.evaluation.comparison import seeds_text, summary
+from scae_jax.evaluation.examples import choose
+from scae_jax.evaluation.items import Entry, Figure, File, Item, Pictured
 from scae_jax.evaluation.provenance import measured_with
-from scae_jax.evaluation.report_figures import curve_figures, draw_figures, model_figures
+from scae_jax.evaluation.report_figures import draw_figures, read_curves, read_pictures
+from scae_jax.figures import FIGURES
 from scae_jax.files import json_bytes, write_together, write_whole
 from scae_jax.interrupt import say
 from scae_jax.models.system import System
-from scae_jax.typing import Batch
 from scae_jax.waiting import waiting
 
 FILE = "metrics.json"
@@ -26,7 +24,7 @@ FILE = "metrics.json"
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-  """A trained model, and how it is evaluated."""
+  """A trained model, and how it is evaluated; ValueError for a negative limit."""
 
   system: System
   variables: Mapping[int, Any]  # by seed
@@ -36,32 +34,17 @@ class Evaluated:
   provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for `metrics.json`
   history: pathlib.Path | None = None  # the run's `metrics.jsonl`, whose curves are drawn
 
-
-@dataclasses.dataclass(frozen=True)
-class Scored:
-  """Scores of one seed, and the figures that go with them."""
-
-  sources: Mapping[str, Any]  # for `metrics.json`: `scored_on` and, if any, `fitted_on`
-  entries: Mapping[str, Any]  # for `metrics.json`: the scores
-  notes: tuple[str, ...]  # sentences that qualify the scores
-  pictured: Batch  # the examples that the model's figures show
-  # Figures besides the model's own.
-  drawers: Mapping[str, Callable[[], Figure]] = dataclasses.field(default_factory=dict)
-  clusters: Mapping[str, Clusters] = dataclasses.field(default_factory=dict)  # by kind of features
-  class_names: tuple[str, ...] = ()  # for the model's figures; () stands for numbers
-
-
-# (variables, seed) -> scores; made by `scorers`.
-Scorer = Callable[[Any, int], Scored]
+  def __post_init__(self) -> None:
+    choose(0, self.max_examples)  # fails now rather than after the work
 
 
 def write_reports(
-  directory: str | pathlib.Path, evaluated: Evaluated, scorer: Scorer
+  directory: str | pathlib.Path, evaluated: Evaluated, items: Iterable[Item]
 ) -> dict[int, dict[str, Any]]:
-  """Scores every seed; writes `metrics.json`, PNG figures and `clusters.json`, and prints a table.
+  """Writes `metrics.json`, PNG figures and other files of every seed, and prints a table.
 
-  Several seeds have a folder `seed-<number>` each, and a common summary. Returns the content of
-  each seed's `metrics.json`.
+  `items` are what an evaluator yields. Several seeds have a folder `seed-<number>` each, and a
+  common summary. Returns the content of each seed's `metrics.json`.
 
   The folder changes only after everything is computed and drawn. The `metrics.json` of an older
   report is removed first and the new one is written last, that of the summary after all others: a
@@ -76,38 +59,58 @@ def write_reports(
   for folder in folders.values():
     write_whole(folder / ".writable", b"")
     (folder / ".writable").unlink()
-  reports, files = {}, {}
-  for seed, folder in folders.items():
-    seed_variables = evaluated.variables[seed]
-    scored = scorer(seed_variables, seed)
-    reports[seed] = {
-      **scored.sources,
+  entries: dict[int, dict[str, Any]] = {seed: {} for seed in seeds}
+  files: dict[pathlib.Path, bytes] = {}
+  drawn: list[Figure | Pictured] = []
+  for item in items:
+    if isinstance(item, Entry):
+      entries[item.seed][item.key] = item.value
+    elif isinstance(item, File):
+      files[folders[item.seed] / item.name] = item.content
+    else:
+      drawn.append(item)
+  reports = {
+    seed: {
+      **entries[seed],
       "max_examples": evaluated.max_examples,
       "step": int(evaluated.step),
       "seed": int(seed),
-      **scored.entries,
-      "notes": list(scored.notes),
       **measured_with(),
       "provenance": dict(evaluated.provenance),
     }
-    if scored.clusters:
-      files[folder / CLUSTERS_FILE] = clusters_json(scored.clusters, evaluated.step, seed)
-    try:
-      with waiting("computing the model's figures"):
-        drawers = model_figures(
-          evaluated.system, seed_variables, scored.pictured, scored.class_names
-        )
-      drawers |= {**scored.drawers, **curve_figures(evaluated.history, seed)}
-      pictures = draw_figures(drawers)
-    except Exception as error:
-      unfinished = {"unfinished": f"figures: {error}"}
-      partial = {folders[s] / FILE: report | unfinished for s, report in reports.items()}
-      write_together({}, {path: json_bytes(content) for path, content in partial.items()})
-      raise
-    files |= {folder / name: picture for name, picture in pictures.items()}
+    for seed in seeds
+  }
   metrics_files = {folders[seed] / FILE: report for seed, report in reports.items()}
+  try:
+    for seed, folder in folders.items():
+      figures = _figures_of(evaluated, seed, [item for item in drawn if item.seed == seed])
+      files |= {folder / name: content for name, content in draw_figures(figures).items()}
+  except Exception as error:
+    unfinished = {"unfinished": f"figures: {error}"}
+    partial = {path: json_bytes(report | unfinished) for path, report in metrics_files.items()}
+    write_together({}, partial)
+    raise
   if len(reports) > 1:
     metrics_files[directory / FILE] = summary(reports)
   write_together(files, {path: json_bytes(content) for path, content in metrics_files.items()})
   say(seeds_text(reports))
   return reports
+
+
+def _figures_of(
+  evaluated: Evaluated, seed: int, items: Iterable[Figure | Pictured]
+) -> list[Figure]:
+  """The figures of one seed: those of items, the model's own, and the curves of its training."""
+  figures = []
+  for item in items:
+    if isinstance(item, Figure):
+      figures.append(item)
+      continue
+    with waiting("computing the model's figures"):
+      pictures = read_pictures(evaluated.system, evaluated.variables[seed], item.batch)
+    for name, arguments in pictures.items():
+      names = {"class_names": item.class_names} if name == "coupling" else {}
+      figures.append(Figure(seed, name, FIGURES[name], arguments | names))
+  if curves := read_curves(evaluated.history, seed):
+    figures.append(Figure(seed, "training_curves", FIGURES["training_curves"], curves))
+  return figures

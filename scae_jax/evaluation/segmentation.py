@@ -7,7 +7,7 @@ as one of eleven. Only present points count. A point belongs to a capsule, or to
 - with *predicted presence*, to the capsule that won it only if that capsule's presence probability
   exceeds 0.5, else to none. A point of no capsule is wrong.
 
-`System.segment` gives both.
+The encoding has both, as `Encoding.point_winner` and `Encoding.groups`.
 """
 
 import numpy as np

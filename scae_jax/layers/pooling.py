@@ -33,7 +33,7 @@ class Pooling(nn.Module):
     x: Float[Array, "b h w e"],
     centres: Float[Array, "p 2"] | None = None,
     attended: Bool[Array, "b h w"] | None = None,
-  ) -> Float[Array, "b m d"] | tuple[Float[Array, "b m d"], Float[Array, "b m 2"]]:
+  ) -> Float[Array, "b m d"]:
     """The numbers of each capsule and, if the centres of the positions are given, its place.
 
     Both options are for `attention`.
@@ -44,7 +44,7 @@ class Pooling(nn.Module):
       attended: the positions that may be attended to; if an example has none, all may.
 
     Returns:
-      The numbers [b, m, d]; with `centres` also their mean [b, m, 2], weighted by the attention.
+      The numbers of each capsule; with `centres` two more, their mean weighted by the attention.
     """
     batch, _, _, channels = x.shape
     if self.kind != "attention":
@@ -66,4 +66,6 @@ class Pooling(nn.Module):
     attention = jax.nn.softmax(logits, axis=1)
     pooled = jnp.einsum("bpm,bpe->bme", attention, x)
     numbers = jnp.einsum("bme,emd->bmd", pooled, kernel[..., :-1]) + bias[None, :, :-1]
-    return numbers if centres is None else (numbers, jnp.einsum("bpm,pt->bmt", attention, centres))
+    if centres is None:
+      return numbers
+    return jnp.concatenate([numbers, jnp.einsum("bpm,pt->bmt", attention, centres)], axis=-1)

@@ -8,12 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from scae_jax.data.augmentation import centre_on_canvas, to_unit_range
+from scae_jax.data.batches import on_canvas
 from scae_jax.data.dataset import middle, pixel_statistics
 from scae_jax.data.image_files import decode_picture, in_channels, resized
 from scae_jax.data.options import DataOptions
 from scae_jax.models.system import Numbers
-from scae_jax.typing import Batch
 
 MAX_COORDINATE = 1e6  # of points; squares and products up to it stay finite in float32
 
@@ -29,7 +28,10 @@ class ImageInput:
   def check(
     self, examples: Numbers | Sequence[Numbers], presence: np.ndarray | None, *, resize: bool
   ) -> dict[str, np.ndarray]:
-    """Checks the arguments of `Model.encode`: `{"image": [n, h, w, c]}`, or ValueError."""
+    """Checks the arguments of `Model.encode`; raises ValueError.
+
+    Returns `image`, uint8 or float [n, h, w, c].
+    """
     if presence is not None:
       raise ValueError("presence is of points, and this model takes images; leave it out.")
     if isinstance(examples, list | tuple):  # Pillow's images as those in files: colours, upright
@@ -84,21 +86,16 @@ class ImageInput:
         raise ValueError("float images must be in [0, 1]; divide by 255, or give them as uint8.")
     return in_channels(images, self.channels)
 
-  def place(self, arrays: Mapping[str, np.ndarray]) -> Batch:
-    """A batch from the result of `check`, with the images on the canvas, [b, canvas, canvas, c]."""
-    images = arrays["image"]
-    if images.dtype == np.uint8:
-      pixels = np.asarray(to_unit_range(jnp.asarray(images)))
-    else:
-      pixels = images = images.astype(np.float32)
-    if self.options.crop and min(pixels.shape[1:3]) >= self.options.crop:
-      pixels = middle(pixels, self.options.crop)
-    placed = centre_on_canvas(jnp.asarray(pixels), self.options.canvas)
-    if not self.options.normalize:
-      return {"image": placed}
-    mean, std = map(jnp.asarray, pixel_statistics(images))  # before cropping, as in training
-    pixels = (placed - mean[:, None, None, None]) / std[:, None, None, None]
-    return {"image": pixels, "mean": mean, "std": std}
+  def batch(self, arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, Any]:
+    """A batch of some examples of the result of `check`, made as those of a data set are."""
+    images, statistics = arrays["image"][rows], {}
+    if images.dtype != np.uint8:
+      images = images.astype(np.float32)
+    if self.options.normalize:  # before cropping, as in training
+      statistics = dict(zip(("mean", "std"), pixel_statistics(images), strict=True))
+    if self.options.crop and min(images.shape[1:3]) >= self.options.crop:
+      images = middle(images, self.options.crop)
+    return on_canvas(images, statistics, canvas=self.options.canvas)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,9 +139,9 @@ class PointInput:
       "presence": np.pad(presence, padding).astype(np.float32),
     }
 
-  def place(self, arrays: Mapping[str, np.ndarray]) -> Batch:
-    """The result of `check` as a batch."""
-    return {name: jnp.asarray(array) for name, array in arrays.items()}
+  def batch(self, arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, Any]:
+    """A batch of some examples of the result of `check`."""
+    return {name: array[rows] for name, array in arrays.items()}
 
 
 def as_array(values: Any) -> np.ndarray:

@@ -13,6 +13,7 @@ import optax
 
 from scae_jax.config import Settings
 from scae_jax.evaluation.clusters import Clusters
+from scae_jax.evaluation.encode import encode_batch, in_batches
 from scae_jax.evaluation.free_form import make_inference
 from scae_jax.files import given_path
 from scae_jax.library.export import export_functions
@@ -98,15 +99,25 @@ class Model:
     arrays = self.inputs.check(examples, point_presence, resize=resize)
     if not isinstance(refine_steps, int | np.integer) or refine_steps < 0:
       raise ValueError(f"refine_steps must be a whole number, 0 or more; it is {refine_steps}.")
-    encoder = self._refined(refine_steps) if refine_steps else self._compiled("find", self._find)
+    refine = self._refined(refine_steps) if refine_steps else None
+    blank = self.spec.blank_batch(self.batch_size)  # labels, which are not used
 
-    def run(chunk: dict[str, np.ndarray], start: int) -> Encoding:
-      return encoder(self.variables, self.inputs.place(chunk), start)
+    def run(arrays: dict[str, np.ndarray], numbers: np.ndarray) -> Encoding:
+      batch = {**blank, **self.inputs.batch(arrays, numbers)}
+      if refine is not None:
+        return refine(self.variables, batch, numbers)
+      return encode_batch(self.system, self.variables, batch)
 
     encoding = self._in_batches(run, arrays)
-    if encoding.groups is not None:
-      encoding = encoding.replace(groups=encoding.groups[:, : np.shape(examples)[1]])
-    return encoding
+    # Without the absent points with which `check` has filled up the scenes.
+    by_point = {"groups": encoding.groups, "point_winner": encoding.point_winner}
+    return encoding.replace(
+      **{
+        name: array[:, : np.shape(examples)[1]]
+        for name, array in by_point.items()
+        if array is not None
+      }
+    )
 
   @single_precision
   def draw(self, found: Encoding, by: str = "", only: int | None = None) -> np.ndarray:
@@ -147,9 +158,11 @@ class Model:
       return draws[by](variables, encoding, number, canvas)
 
     program = self._compiled(f"draw by {by}", draw_batch)
-    return self._in_batches(
-      lambda chunk, _: program(self.variables, jax.tree.map(jnp.asarray, chunk), number), encoding
-    )
+
+    def run(encoding: Encoding, numbers: np.ndarray) -> Array:
+      return program(self.variables, encoding[numbers], number)
+
+    return self._in_batches(run, encoding)
 
   def predict(
     self,
@@ -199,8 +212,7 @@ class Model:
   @functools.cached_property
   def _encoding_shapes(self) -> Encoding:
     """Shapes of the encoding of a batch."""
-    blank = self.spec.blank_batch(self.batch_size)
-    return jax.eval_shape(self.system.encode, self.variables, blank)
+    return self.system.encoding_shapes(self.variables, self.spec, self.batch_size)
 
   def _checked(self, encoding: Encoding) -> Encoding:
     """The encoding as NumPy arrays; ValueError unless its fields are those of `encode`."""
@@ -221,15 +233,10 @@ class Model:
       arrays.append(array)
     return jax.tree.unflatten(jax.tree.structure(self._encoding_shapes), arrays)
 
-  def _find(self, variables: Any, batch: Batch, start: Array) -> Encoding:
-    """The program of `encode`; the batch gets blank labels."""
-    blank = self.spec.blank_batch(self.batch_size)
-    return self.system.encode(variables, {**blank, **batch})
-
   def _refined(self, steps: int) -> Callable[..., Encoding]:
-    """The program of `encode` with free-form inference.
+    """The program of `encode` with free-form inference, `(variables, batch, numbers) -> Encoding`.
 
-    `start` is the number of the batch's first example; an example's noise depends on its number.
+    An example's noise depends on its number.
     """
     free_form = self.system.free_form
     if free_form is None:
@@ -239,12 +246,8 @@ class Model:
     optimizer = optax.adam(optax.cosine_decay_schedule(REFINEMENT_RATE, steps))
     infer = make_inference(free_form, optimizer, num_steps=steps, start="encoder", num_samples=1)
 
-    def refine(variables: Any, batch: Batch, start: Array) -> Encoding:
-      blank = self.spec.blank_batch(self.batch_size)
-      numbers = start + jnp.arange(self.batch_size)
-      return free_form.encoding(
-        variables, infer(variables, {**blank, **batch}, numbers).after.posterior
-      )
+    def refine(variables: Any, batch: Batch, numbers: Array) -> Encoding:
+      return free_form.encoding(variables, infer(variables, batch, numbers).after.posterior)
 
     return self._compiled(f"refine {steps}", refine)
 
@@ -252,22 +255,16 @@ class Model:
     """The function under jit; the first function of a name is kept and reused."""
     return self._programs.setdefault(name, jax.jit(function))
 
-  def _in_batches(self, run: Callable[[Any, int], Any], arrays: Any) -> Any:
-    """Applies `run(batch, start)` to a tree of arrays [n, ...] in batches; joins the results."""
+  def _in_batches(self, run: Callable[[Any, np.ndarray], Any], arrays: Any) -> Any:
+    """Joins `run(arrays, numbers)` over a tree of arrays [n, ...], in batches of one size."""
     lengths = {len(leaf) for leaf in jax.tree.leaves(arrays)}
     if len(lengths) != 1:
       raise ValueError(f"expected arrays of one length, got {sorted(lengths)} examples.")
-    count, size = lengths.pop(), self.batch_size
-
-    def padded_batch(leaf: np.ndarray, start: int) -> np.ndarray:
-      rows = leaf[start : start + size]
-      return np.pad(rows, ((0, size - len(rows)), *((0, 0),) * (leaf.ndim - 1)))
-
-    results = [
-      run(jax.tree.map(lambda leaf, start=start: padded_batch(leaf, start), arrays), start)
-      for start in range(0, max(count, 1), size)
-    ]
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *jax.device_get(results))
+    count = lengths.pop()
+    if count == 0:  # of a blank example, the results have the right shapes
+      arrays = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape[1:]), leaf.dtype), arrays)
+    results = in_batches(functools.partial(run, arrays), max(count, 1), self.batch_size)
+    return jax.tree.map(lambda leaf: leaf[:count], results)
 
 
 def rebuilt(fields: dict[str, Any]) -> Model:

@@ -111,12 +111,6 @@ class CapsNet(nn.Module):
     shape = (self.canvas, self.canvas, self.channels)
     return jax.nn.sigmoid(pixels).reshape(*masked.shape[:-2], *shape)
 
-  def encoding(self, batch: Batch) -> Encoding:
-    """Encodes images; presences and scores are the lengths of capsules."""
-    output = self(batch, train=False)
-    lengths = output.lengths
-    return Encoding(object_presence=lengths, object_poses=output.routing.parents, scores=lengths)
-
   def draw_from_objects(
     self, encoding: Encoding, number: Array, canvas: int, *, num_labels: int
   ) -> Array:
@@ -211,6 +205,12 @@ def loss_terms(
   return {"margin": jnp.mean(margin), "reconstruction": jnp.mean(_squared_error(output, batch))}
 
 
+def encoding(output: CapsNetOutput) -> Encoding:
+  """The `Encoding` of images; presences and scores are the lengths of capsules."""
+  lengths = output.lengths
+  return Encoding(object_presence=lengths, object_poses=output.routing.parents, scores=lengths)
+
+
 def metrics(output: CapsNetOutput, batch: Batch) -> dict[str, Array]:
   """`accuracy` [b], the share of labels predicted; `squared_error` [b] of the reconstructions."""
   accuracy = supervised.accuracy(output.lengths, system.labels_of(batch))
@@ -242,8 +242,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_weights=options.weights,
     loss_schedule=options.schedule,
     metrics=metrics,
+    encoding=encoding,
     pictures=nn.apply(CapsNet.draw, module),
-    classify=lambda output: output.lengths,
-    encode_with=nn.apply(CapsNet.encoding, module),
     draws={"objects": functools.partial(draw_from_objects, num_labels=spec.num_labels)},
   )

@@ -148,7 +148,7 @@ class CCAE(nn.Module):
     objects, presence = output.objects, batch["presence"]
     votes_won = jax.vmap(routing_points.votes_won, in_axes=(0, 0, None))
     arrays = {
-      "capsule": segment(output)["true_presence"],
+      "capsule": point_winner(output),
       "votes": objects.votes,
       "vote_won": votes_won(output.routing, presence, objects.votes.shape[2]),
       "capsule_presence": jax.nn.sigmoid(objects.presence_logits),
@@ -183,20 +183,23 @@ def loss_terms(
   }
 
 
-def segment(output: CCAEOutput) -> dict[str, Array]:
-  """The capsule that each point belongs to, int32 [b, n]; -1 for none and for absent points.
+def point_winner(output: CCAEOutput) -> Array:
+  """The capsule that won each point, at any presence, int32 [b, n]; -1 for absent points."""
+  return jnp.where(output.point_presence > 0, output.routing.winner, -1).astype(jnp.int32)
 
-  `true_presence`: the capsule that won the point, at any predicted presence.
-  `predicted_presence`: the same if the capsule's presence probability exceeds 0.5, else -1.
-  """
-  winner = output.routing.winner
+
+def encoding(output: CCAEOutput) -> Encoding:
+  """The `Encoding` of scenes; objects have no pose."""
+  winner = point_winner(output)
   probability = jax.nn.sigmoid(output.objects.presence_logits)
-  winner_present = jnp.take_along_axis(probability, winner, axis=1) > PRESENT
-  present = output.point_presence > 0
-  return {
-    "true_presence": jnp.where(present, winner, -1).astype(jnp.int32),
-    "predicted_presence": jnp.where(present & winner_present, winner, -1).astype(jnp.int32),
-  }
+  is_present = jnp.take_along_axis(probability, output.routing.winner, axis=1) > PRESENT
+  return Encoding(
+    object_presence=probability,
+    posterior_mass=output.mass,
+    groups=jnp.where(is_present, winner, -1),
+    point_winner=winner,
+    features=features(output),
+  )
 
 
 def metrics(output: CCAEOutput, batch: Batch, *, num_patterns: int) -> dict[str, Array]:
@@ -212,9 +215,11 @@ def metrics(output: CCAEOutput, batch: Batch, *, num_patterns: int) -> dict[str,
     rows, columns = optax.assignment.hungarian_algorithm(-agreement)
     return jnp.sum(agreement[rows, columns]) / jnp.sum(present)
 
+  encoded = encoding(output)
+  capsules = {"true_presence": encoded.point_winner, "predicted_presence": encoded.groups}
   accuracies = {
-    f"accuracy_{name}": jax.vmap(accuracy)(capsule, pattern, present)
-    for name, capsule in segment(output).items()
+    f"accuracy_{name}": jax.vmap(accuracy)(jnp.asarray(capsule), pattern, present)
+    for name, capsule in capsules.items()
   }
   dummy_wins = jnp.argmax(output.routing.posterior, axis=1) == num_capsules
   unexplained = jnp.sum(dummy_wins * present, axis=1) / jnp.sum(present, axis=1)
@@ -256,23 +261,12 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     CCAE, "model", model, object_encoder=encoder, object_decoder=decoders[sizes.decoder]
   )
 
-  def encode(variables: Any, batch: Batch) -> Encoding:
-    output: Any = module.apply(variables, batch, train=False)
-    return Encoding(
-      object_presence=jax.nn.sigmoid(output.objects.presence_logits),
-      posterior_mass=output.mass,
-      groups=segment(output)["predicted_presence"],
-      features=features(output),
-    )
-
   return System(
     module=module,
     loss_terms=functools.partial(loss_terms, loss=options, num_patterns=data.num_patterns),
     loss_weights=options.weights,
     loss_schedule=options.schedule,
     metrics=functools.partial(metrics, num_patterns=data.num_patterns),
-    features=features,
+    encoding=encoding,
     pictures=nn.apply(CCAE.draw, module),
-    segment=segment,
-    encode_with=encode,
   )

@@ -18,7 +18,7 @@ from scae_jax.bounds import MAX_KERNEL, MAX_WIDTH, Bound, below, between, each, 
 from scae_jax.layers.convnet import PADDINGS, Convolution
 from scae_jax.layers.receptive_field import Window, require_receptive_field
 from scae_jax.models import supervised, system
-from scae_jax.models.system import LossOptions, Spec, System, build_module, require_images
+from scae_jax.models.system import Encoding, LossOptions, Spec, System, build_module, require_images
 from scae_jax.typing import Array, Batch, Float
 
 ODD_IF_SAME = Bound(
@@ -110,5 +110,5 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_weights=options.weights,
     loss_schedule=options.schedule,
     metrics=metrics,
-    classify=lambda output: jax.nn.softmax(output.logits),
+    encoding=lambda output: Encoding(scores=jax.nn.softmax(output.logits)),
   )

@@ -106,6 +106,16 @@ def metrics(output: MatrixCapsulesOutput, batch: Batch) -> dict[str, Array]:
   return {"accuracy": supervised.accuracy(output.activation, system.labels_of(batch))}
 
 
+def encoding(output: MatrixCapsulesOutput) -> Encoding:
+  """The `Encoding` of images; presences and scores are the activations of the class capsules."""
+  poses = output.routing.poses[:, 0]  # at their single position
+  return Encoding(
+    object_presence=output.activation,
+    object_poses=poses.reshape(*poses.shape[:2], 4, 4),
+    scores=output.activation,
+  )
+
+
 # The classes that sections of the config are read into.
 SECTIONS = {
   "model": (MatrixCapsules,),
@@ -128,22 +138,12 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     arrays = {name: getattr(output.routing, name)[0, :, 0] for name in ("coupling", "agreement")}
     return {"coupling": {"image": system.pixels_of(batch)[0], **arrays}}
 
-  def encode(variables: Any, batch: Batch) -> Encoding:
-    output: Any = module.apply(variables, batch, train=False)
-    poses = output.routing.poses[:, 0]  # at the single position of the class capsules
-    return Encoding(
-      object_presence=output.activation,
-      object_poses=poses.reshape(*poses.shape[:2], 4, 4),
-      scores=output.activation,
-    )
-
   return System(
     module=module,
     loss_terms=functools.partial(loss_terms, margin_scale=options.margin_scale),
     loss_weights=options.weights,
     loss_schedule=options.schedule,
     metrics=metrics,
+    encoding=encoding,
     pictures=pictures,
-    classify=lambda output: output.activation,
-    encode_with=encode,
   )

@@ -1,4 +1,7 @@
-"""The interface between a model and the training loop, evaluation and library."""
+"""The interface between a model and the training loop, evaluation and library.
+
+A model is a `System`; what it finds in examples is an `Encoding`.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -80,21 +83,29 @@ MIN_PRESENCE = 1e-30
 
 @struct.dataclass
 class Encoding:
-  """Capsules, scores and features of a batch of examples; fields that a model lacks are None.
+  """What a model finds in a batch of examples; fields that a model lacks are None or {}.
 
-  `replace(object_poses=...)` returns a changed copy, which can be drawn. `encoding[3:5]` selects
-  examples.
+  Report, library, page and experiments read it. `replace(object_poses=...)` returns a changed copy,
+  which can be drawn. `encoding[3:5]` selects examples.
 
   Attributes:
     object_presence: [b, k], in [0, 1].
     object_poses: [b, k, 2, 3], from object to image coordinates; for a CapsNet the vectors
       [b, k, d] of its capsules, for matrix capsules their matrices [b, k, 4, 4].
     part_presence: [b, m], in [0, 1].
-    part_poses: [b, m, 2, 3].
+    part_poses: [b, m, 2, 3], from part to image coordinates.
+    part_winner: int32 [b, m], the object that explains each part best, k for none of them.
     posterior_mass: [b, k], share of all parts that each object explains.
-    scores: [b, classes], in [0, 1], for a model that is trained with labels.
-    groups: int32 [b, n], the object that each point belongs to, -1 for none.
-    features: {name: [b, d]}, what evaluation clusters; {} for a model that is trained with labels.
+    scores: [b, classes], in [0, 1], for a model that is trained with labels. The class of the
+      largest score is the prediction, the score its confidence.
+    groups: int32 [b, n], the object that each point belongs to, if it is present with a probability
+      above 0.5; -1 for none.
+    point_winner: int32 [b, n], the object that each point belongs to, whatever its presence; -1 for
+      absent points.
+    features: {name: [b, d]}, non-negative activations that evaluation clusters and classifies
+      linearly; {} for a model that is trained with labels.
+    probe_features: {name: [b, d]}, numbers of any sign that evaluation only classifies linearly,
+      such as logits and poses. Names differ from those of `features`.
     details: {name: [b, ...]}, what drawing needs besides; not to be changed.
   """
 
@@ -102,10 +113,13 @@ class Encoding:
   object_poses: Numbers | None = None
   part_presence: Numbers | None = None
   part_poses: Numbers | None = None
+  part_winner: Numbers | None = None
   posterior_mass: Numbers | None = None
   scores: Numbers | None = None
   groups: Numbers | None = None
+  point_winner: Numbers | None = None
   features: Mapping[str, Numbers] = dataclasses.field(default_factory=dict)
+  probe_features: Mapping[str, Numbers] = dataclasses.field(default_factory=dict)
   details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __len__(self) -> int:
@@ -153,8 +167,6 @@ class FreeForm:
   # the posterior. Their sum is minus an unbiased estimate of the lower bound on the log-likelihood
   # of each example. They are in the order of computation, as in `System.loss_weights`.
   terms: Callable[[Any, Any, Batch, Array], dict[str, Array]]
-  # `posterior -> {name: [b, d]}`, the posterior's counterpart of `System.probe_features`.
-  probe_features: Callable[[Any], dict[str, Array]]
   encoding: Callable[[Any, Any], Encoding]  # `(variables, posterior) -> Encoding`
 
 
@@ -190,28 +202,12 @@ class System:
   # `(output, batch) -> {name: [b]}`, one number for each example, reported and not trained, such as
   # a squared error or whether a probe was right (0. or 1.).
   metrics: Callable[[Any, Batch], dict[str, Array]]
-  # `output -> {name: [b, d]}`, non-negative activations that evaluation clusters and classifies
-  # linearly; {} for a model that has `classify`.
-  features: Callable[[Any], dict[str, Array]] = _empty
+  # `output -> Encoding` of the output without noise; it must not depend on labels.
+  encoding: Callable[[Any], Encoding]
   # `(variables, batch) -> {figure name: {argument: array}}`: the arguments of each figure of
   # `scae_jax.figures` that the model supports. Jittable.
   pictures: Callable[[Any, Batch], dict[str, dict[str, Array]]] = _empty
-  # `output -> {name: [b, n]}` of a model of points: the capsule that each point belongs to, int32,
-  # -1 for none. None for the other models.
-  segment: Callable[[Any], dict[str, Array]] | None = None
-  # `output -> {kind of capsule: (poses [b, n, 2, 3], presences [b, n])}`, poses from capsule to
-  # image coordinates, see `scae_jax.math.geometry`; None if the model has no poses.
-  poses: Callable[[Any], dict[str, tuple[Array, Array]]] | None = None
-  # `output -> [b, classes]`, scores in [0, 1] of a model that is trained with labels. The class of
-  # the largest score is the prediction, the score its confidence. None for the other models.
-  classify: Callable[[Any], Array] | None = None
-  # `output -> {name: [b, d]}`, numbers of any sign that evaluation only classifies linearly, such
-  # as logits and poses. Names must differ from those of `features`.
-  probe_features: Callable[[Any], dict[str, Array]] = _empty
   free_form: FreeForm | None = None  # inference without the encoder; None if not supported
-  # `(variables, batch) -> Encoding`, which must not depend on labels; None for the default of
-  # `encode`: scores and features.
-  encode_with: Callable[[Any, Batch], Encoding] | None = None
   # How images are drawn from an encoding: by `objects` or by `parts`, the default first; {} if the
   # model draws none.
   draws: Mapping[str, Draw] = dataclasses.field(default_factory=dict)
@@ -225,11 +221,11 @@ class System:
 
   def encode(self, variables: Any, batch: Batch) -> Encoding:
     """Encodes a batch; its labels are not used. Jittable."""
-    if self.encode_with is not None:
-      return self.encode_with(variables, batch)
-    output = self.module.apply(variables, batch, train=False)
-    scores = None if self.classify is None else self.classify(output)
-    return Encoding(scores=scores, features=self.features(output))
+    return self.encoding(self.module.apply(variables, batch, train=False))
+
+  def encoding_shapes(self, variables: Any, data: Spec, batch_size: int = 1) -> Encoding:
+    """Shapes and types of the encoding of a batch; computes nothing."""
+    return jax.eval_shape(self.encode, variables, data.blank_batch(batch_size))
 
 
 @dataclasses.dataclass(frozen=True)

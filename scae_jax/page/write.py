@@ -12,15 +12,16 @@ import re
 import zlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from scae_jax.data.augmentation import centre_on_canvas
 from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.report_figures import embed
 from scae_jax.figures.style import palette
 from scae_jax.files import write_whole
 from scae_jax.interrupt import say
-from scae_jax.library.inputs import ImageInput
 from scae_jax.library.loading import model_of
 from scae_jax.library.model import Model
 from scae_jax.models.system import ImageSpec
@@ -105,9 +106,8 @@ def carried(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict[s
   `left_out` says why the encoder is left out; the page then has only the parameters that drawing
   needs, and the encodings of the images. It is "" for a page with the encoder.
   """
-  spec, inputs, page = model.spec, model.inputs, page_of_system(model)
+  spec, page = model.spec, page_of_system(model)
   assert isinstance(spec, ImageSpec)
-  assert isinstance(inputs, ImageInput)
   params = {
     jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
     for path, leaf in jax.tree.leaves_with_path(model.variables["params"])
@@ -115,9 +115,8 @@ def carried(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict[s
   # Images of many pixels may fill a third of the page.
   max_fitting = MAX_BYTES // 3 // (spec.channels * spec.canvas**2)
   split = load_split(dataset, "test", max(1, min(MAX_IMAGES, max_fitting)))
-  placed = inputs.place({"image": np.asarray(split["image"])})["image"]
-  images = np.round(255 * np.asarray(placed)).astype(np.uint8)
-  encoding = model.encode(images)
+  images = np.asarray(centre_on_canvas(jnp.asarray(split["image"]), spec.canvas))
+  encoding = model.encode(split["image"])
   presence = np.asarray(encoding.object_presence)
   map_points = embed(presence, 0, PERPLEXITY) if len(presence) > 1 else np.zeros((1, 2))
   weight = presence if encoding.posterior_mass is None else np.asarray(encoding.posterior_mass)

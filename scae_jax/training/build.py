@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 import jax
+import numpy as np
 
 import scae_jax.models
 from scae_jax import bounds
@@ -18,7 +19,7 @@ from scae_jax.data.sources import load_data
 from scae_jax.errors import RunError, explained
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
-from scae_jax.models.system import ImageSpec, LossOptions, Spec, System
+from scae_jax.models.system import Encoding, ImageSpec, LossOptions, Spec, System
 from scae_jax.training.hosts import find_devices
 from scae_jax.training.state import init_params
 from scae_jax.training.step import losses
@@ -42,13 +43,13 @@ def build(
     data, feed = load_data(settings.data, dataset)
     system = make_system(settings, feed.spec)
     with waiting("tracing the model"):
-      check_system(system, feed.spec, settings.train.batch_size, training=training)
+      encoding = check_system(system, feed.spec, settings.train.batch_size, training=training)
     if system.object_params is None and settings.train.revive_idle:
       raise ValueError(
         "config.train.revive_idle must be () with this model, which has no object capsules with"
         f" parameters of their own; it is {settings.train.revive_idle!r}."
       )
-    if training and isinstance(data, Dataset) and system.classify is None:
+    if training and isinstance(data, Dataset) and encoding.scores is None:
       # After the training, k-means is fitted to features of the training images.
       if isinstance(feed.spec, ImageSpec) and feed.spec.num_labels > 1:
         raise ValueError(
@@ -93,11 +94,12 @@ def systems() -> list[str]:
   return sorted(name for name, path in files.items() if "\ndef make_system(" in path.read_text())
 
 
-def check_system(system: System, data: Spec, batch_size: int, *, training: bool = True) -> None:
+def check_system(system: System, data: Spec, batch_size: int, *, training: bool = True) -> Encoding:
   """Traces the model on a test batch and, if `training`, on a training batch; computes nothing.
 
-  Raises `ValueError` for an error of the model, mismatched terms and weights, an invalid schedule,
-  wrong shapes, or a name that features and probe features share.
+  Returns the shapes of the encoding of a batch. Raises `ValueError` for an error of the model,
+  mismatched terms and weights, an invalid schedule, wrong shapes, or a name that features and probe
+  features share.
   """
   loss = {"weights": system.loss_weights, "schedule": system.loss_schedule}
   bounds.read(LossOptions, "loss", loss)  # a system outside of the package may not have checked it
@@ -107,37 +109,37 @@ def check_system(system: System, data: Spec, batch_size: int, *, training: bool 
   def run(params: Any, key: Array, batch: Any, step: int | None) -> tuple[Any, ...]:
     noise_key = None if step is None else key
     _, (terms, output) = losses(system, params, batch, step=step, noise_key=noise_key)
-    metrics, features = system.metrics(output, batch), system.features(output)
-    probe_features = system.probe_features(output)
-    scores = None if system.classify is None else system.classify(output)
-    poses = None if system.poses is None else system.poses(output)
-    return terms, metrics, features, probe_features, scores, poses
+    return terms, system.metrics(output, batch), system.encoding(output)
 
   params = jax.eval_shape(functools.partial(init_params, system, data), key, key)
   results = [
     jax.eval_shape(functools.partial(run, step=step), params, key, batch)
     for step in ((0, None) if training else (None,))
   ]
-  for terms, metrics, features, probe_features, scores, poses in results:
+  for terms, metrics, encoding in results:
     for name, value in terms.items():
       _check_shape(f"loss term {name!r}", value.shape, (), "()")
     for name, value in metrics.items():
       _check_shape(f"metric {name!r}", value.shape, (batch_size,), f"[batch {batch_size}]")
+    features, probe_features = encoding.features, encoding.probe_features
     for kind, values in (("feature", features), ("probe feature", probe_features)):
       for name, value in values.items():
         shape = (batch_size, *value.shape[-1:])
         _check_shape(f"{kind} {name!r}", value.shape, shape, f"[batch {batch_size}, {kind}s]")
-    if scores is not None and isinstance(data, ImageSpec):
+    if encoding.scores is not None and isinstance(data, ImageSpec):
       shape = (batch_size, data.num_classes)
-      _check_shape("result of `classify`", scores.shape, shape, f"[batch {shape[0]}, {shape[1]}]")
-    for kind, (matrices, presence) in (poses or {}).items():
-      shape = (batch_size, *presence.shape[1:2], 2, 3)
-      _check_shape(f"poses of {kind!r}", matrices.shape, shape, f"[batch {batch_size}, n, 2, 3]")
-      _check_shape(f"presences of {kind!r}", presence.shape, shape[:2], f"[batch {batch_size}, n]")
+      _check_shape("scores", encoding.scores.shape, shape, f"[batch {shape[0]}, {shape[1]}]")
+    for kind in ("part", "object"):
+      poses, presence = getattr(encoding, f"{kind}_poses"), getattr(encoding, f"{kind}_presence")
+      if poses is not None:
+        shape = (batch_size, poses.shape[1])
+        _check_shape(f"{kind}_poses", poses.shape[:2], shape, f"[batch {batch_size}, n, ...]")
+        _check_shape(f"{kind}_presence", np.shape(presence), shape, f"[{batch_size}, {shape[1]}]")
     if shared := sorted(set(features) & set(probe_features)):
       raise ValueError(
         f"the system's features and probe features must differ in name; both have {shared}."
       )
+  return results[-1][2]
 
 
 def _check_shape(name: str, received: tuple, expected: tuple, axes: str) -> None:

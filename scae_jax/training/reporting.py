@@ -5,14 +5,14 @@ import pathlib
 from scae_jax.config import Settings
 from scae_jax.data.constellations import Scenes
 from scae_jax.data.dataset import Dataset, EvalDataset, Preview
-from scae_jax.data.feed import evaluation_examples
+from scae_jax.data.feed import evaluation_examples, spec_of
 from scae_jax.data.options import DataOptions
 from scae_jax.data.transfer import load_scored, preview_scored
 from scae_jax.errors import RunError
+from scae_jax.evaluation.evaluators import evaluate_answers, evaluate_features, evaluate_scenes
 from scae_jax.evaluation.examples import check_split, check_transfer, choose, named_split
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.report import Evaluated, write_reports
-from scae_jax.evaluation.scorers import answer_scorer, feature_scorer, scene_scorer
 from scae_jax.files import file_name, read_json
 from scae_jax.interrupt import say
 from scae_jax.precision import single_precision
@@ -52,7 +52,7 @@ def report_run(
 
   Raises:
     RunError: another data set or split is given for a run on generated scenes; also what
-      `write_reports` and the scorers raise.
+      `write_reports` and the evaluators raise.
   """
   settings = run.settings
   config_max_examples = settings.evaluation.max_examples
@@ -71,26 +71,28 @@ def report_run(
   if isinstance(run.dataset, Scenes):
     if scored is not None or split is not None:
       raise RunError(_ONLY_OWN_SCENES)
-    scorer = scene_scorer(evaluated, run.dataset)
+    items = evaluate_scenes(evaluated, run.dataset)
     name = f"{run.dataset.name}-test"
   else:
     assert isinstance(settings.data, DataOptions)  # a data set of images
     scored = run.dataset if scored is None else scored
     split = split or scored.held_out
     name = _report_name(run.dataset, scored, split)
-    if run.system.classify is None:
-      scorer = feature_scorer(evaluated, run.dataset, scored, split, settings.data.canvas)
+    check_transfer(run.dataset, scored, settings.data.canvas)
+    spec = spec_of(settings.data, run.dataset.channels, run.dataset.num_classes)
+    variables = next(iter(run.variables.values()))
+    if run.system.encoding_shapes(variables, spec).scores is None:
+      items = evaluate_features(evaluated, run.dataset, scored, split, settings.data.canvas)
     else:
-      check_transfer(run.dataset, scored, settings.data.canvas)
       examples, make_batch = evaluation_examples(named_split(scored, split), settings.data)
-      scorer = answer_scorer(evaluated, scored, split, examples, make_batch)
+      items = evaluate_answers(evaluated, scored, split, examples, make_batch)
   name += "" if run.is_latest else f"-step{run.step}"
   if max_examples != config_max_examples:
     name += f"-max{max_examples}" if max_examples else "-all"
   directory = workdir / "evaluation"
   if not is_main_report:
     directory /= file_name(name)
-  write_reports(directory, evaluated, scorer)
+  write_reports(directory, evaluated, items)
   say(f"written to {directory}")
   return directory
 

@@ -7,7 +7,7 @@ joins them.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import jax
@@ -26,7 +26,6 @@ from scae_jax.models.probabilistic.generative_model import GenerativeCapsules
 from scae_jax.models.probabilistic.inference import (
   ObjectInference,
   PartInference,
-  Posterior,
   PosteriorScales,
   change_scales,
 )
@@ -118,32 +117,6 @@ def metrics(output: ProbabilisticOutput, batch: Batch) -> dict[str, Array]:
   }
 
 
-def features(output: ProbabilisticOutput) -> dict[str, Array]:
-  """What evaluation clusters, [b, k] each: `presences` of the top capsules and their `children`,
-  the expected numbers."""
-  presences = jax.nn.sigmoid(output.posteriors[-1].presence_logits)
-  return {"children": output.children, "presences": presences}
-
-
-def probe_features(posteriors: Sequence[Posterior]) -> dict[str, Array]:
-  """Inputs of linear probes: `presence_logits` [b, k] of the top capsules, and
-  `presences_and_poses` [b, 7 k], the logits and the six numbers of each pose."""
-  top = posteriors[-1]
-  poses = top.poses.reshape(len(top.poses), -1)
-  return {
-    "presence_logits": top.presence_logits,
-    "presences_and_poses": jnp.concatenate([top.presence_logits, poses], axis=1),
-  }
-
-
-def poses(output: ProbabilisticOutput) -> dict[str, tuple[Array, Array]]:
-  """Poses [b, n, 2, 3] and presences [b, n] of `parts` and of the top `objects`."""
-  return {
-    name: (posterior.poses, jax.nn.sigmoid(posterior.presence_logits))
-    for name, posterior in (("parts", output.posteriors[0]), ("objects", output.posteriors[-1]))
-  }
-
-
 def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
   """Free-form inference (section 2.4): posteriors of all layers, from the parts up.
 
@@ -162,7 +135,6 @@ def make_free_form(module: ProbabilisticCapsules) -> FreeForm:
     terms=lambda variables, posterior, batch, key: estimate(
       variables, batch["image"], key, posterior
     )[0],
-    probe_features=probe_features,
     encoding=nn.apply(ProbabilisticCapsules.encoding, module),
   )
 
@@ -205,7 +177,6 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
   module = build_module(ProbabilisticCapsules, "model", model, generative=generative, **networks)
   names = term_names(len(capsules), gaussian=part_inference.gaussian)
 
-  free_form = make_free_form(module)
   return System(
     module=module,
     loss_terms=functools.partial(
@@ -214,14 +185,9 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_weights=dict.fromkeys(names, 1.0),
     loss_schedule={name: options.schedule.latents for name in names if name != "pixels"},
     metrics=metrics,
-    features=features,
+    encoding=lambda output: output.encoding,
     pictures=figure_arrays.of_parts_and_objects(module),
-    poses=poses,
-    probe_features=lambda output: probe_features(output.posteriors),
-    free_form=free_form,
-    encode_with=lambda variables, batch: free_form.encoding(
-      variables, free_form.encode(variables, batch)
-    ),
+    free_form=make_free_form(module),
     draws={
       "objects": nn.apply(ProbabilisticCapsules.draw_from_objects, module),
       "parts": nn.apply(ProbabilisticCapsules.draw_from_parts, module),

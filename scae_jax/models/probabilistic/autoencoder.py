@@ -34,8 +34,7 @@ class ProbabilisticOutput:
   # centre of the posterior below.
   posteriors: list[Posterior]
   picture: Float[Array, "b h w c"]  # drawn from the centre of the parts' posterior
-  # Expected number of children of the top capsules that are on, appendix D.
-  children: Float[Array, "b k"]
+  encoding: Encoding  # of these posteriors, see `ProbabilisticCapsules.encoding`
   # `Selection.joint` [b, s, k+1, m] of all layers but the topmost, for each sample that `terms` are
   # estimated from.
   joints: list[Float[Array, "b s n m"]]
@@ -60,14 +59,12 @@ class ProbabilisticCapsules(nn.Module):
     image = batch["image"]
     key = self.make_rng("noise") if train else jax.random.key(0)
     posteriors, capsules = self.infer(image, None)
-    choices = self._select(posteriors, capsules)
-    expected = jax.vmap(selection.expected_children)
     terms, joints = self.estimate(image, key)
     return ProbabilisticOutput(
       terms=terms,
       posteriors=posteriors,
       picture=self.generative.draw(capsules[0], image.shape[1]),
-      children=expected(choices[-1], capsules[-2]),
+      encoding=self.encoding(posteriors),
       joints=joints,
     )
 
@@ -106,9 +103,9 @@ class ProbabilisticCapsules(nn.Module):
       posteriors = repeat(list(free_posteriors), self.num_samples)
       layers = [self._draw(posterior, key, i) for i, posterior in enumerate(posteriors)]
     choices = self._select(posteriors, layers)
-    joints = [choice.joint.reshape(len(image), -1, *choice.joint.shape[1:]) for choice in choices]
+    samples = (image.shape[0], self.num_samples)
+    joints = [choice.joint.reshape(*samples, *choice.joint.shape[1:]) for choice in choices]
     terms = self.negative_bound(repeat(image, self.num_samples), posteriors, layers, choices)
-    samples = (len(image), self.num_samples)
     return {name: jnp.mean(term.reshape(samples), axis=1) for name, term in terms.items()}, joints
 
   def prior(self, batch_size: int) -> list[Posterior]:
@@ -173,7 +170,7 @@ class ProbabilisticCapsules(nn.Module):
       "object_samples": drawn_images.object_samples(self.generative, canvas),
       **figure_arrays.reconstructions(
         image,
-        topmost_owner(encoding.details, self.generative.capsules),
+        jnp.asarray(encoding.part_winner),
         encoding.details["object_presence"],
         lambda number: self.draw_from_objects(encoding, number, canvas),
         bottom_up=self.generative.draw(capsules[0], canvas),
@@ -184,6 +181,9 @@ class ProbabilisticCapsules(nn.Module):
   def encoding(self, posteriors: Sequence[Posterior]) -> Encoding:
     """Encodes posteriors of all layers, from the parts up; objects are the topmost layer.
 
+    Features are `presences` of the objects and their `children`, the expected numbers (appendix D).
+    Probe features are `presence_logits` of the objects, and `presences_and_poses`, the logits and
+    the six numbers of each pose.
     In `details`, `owner_<i>` is the winning parent of each capsule of layer i (the parts are layer
     0); the dummy has the number of parents.
     """
@@ -193,7 +193,8 @@ class ProbabilisticCapsules(nn.Module):
     choices = self._select(posteriors, capsules)
     children = jax.vmap(selection.expected_children)(choices[-1], capsules[-2])
     first, last = posteriors[0], posteriors[-1]
-    presence = jax.nn.sigmoid(last.presence_logits)
+    logits = last.presence_logits
+    presence, poses = jax.nn.sigmoid(logits), last.poses.reshape(*logits.shape[:1], -1)
     owners = {
       f"owner_{i}": jnp.argmax(choice.posterior, axis=1) for i, choice in enumerate(choices)
     }
@@ -202,8 +203,13 @@ class ProbabilisticCapsules(nn.Module):
       object_poses=last.poses,
       part_presence=jax.nn.sigmoid(first.presence_logits),
       part_poses=first.poses,
+      part_winner=topmost_owner(owners, self.generative.capsules),
       posterior_mass=children / self.generative.capsules[-2],
       features={"children": children, "presences": presence},
+      probe_features={
+        "presence_logits": logits,
+        "presences_and_poses": jnp.concatenate([logits, poses], axis=1),
+      },
       details={**owners, "object_presence": presence},
     )
 

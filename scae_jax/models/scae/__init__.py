@@ -19,25 +19,10 @@ from scae_jax.layers.receptive_field import require_receptive_field
 from scae_jax.math.schedules import line_through
 from scae_jax.models import figure_arrays
 from scae_jax.models.scae.losses import loss_terms, metrics
-from scae_jax.models.scae.ocae import (
-  CapsuleLoss,
-  ObjectDecoder,
-  ObjectEncoder,
-  features,
-)
-from scae_jax.models.scae.pcae import (
-  PartDecoder,
-  PartEncoder,
-  require_room,
-)
-from scae_jax.models.scae.scae import SCAE, SCAEOutput
-from scae_jax.models.system import (
-  Spec,
-  System,
-  build_module,
-  build_stage,
-  require_images,
-)
+from scae_jax.models.scae.ocae import CapsuleLoss, ObjectDecoder, ObjectEncoder
+from scae_jax.models.scae.pcae import PartDecoder, PartEncoder, require_room
+from scae_jax.models.scae.scae import SCAE, encoding
+from scae_jax.models.system import Spec, System, build_module, build_stage, require_images
 from scae_jax.typing import Array
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
@@ -53,12 +38,6 @@ class StageOptions:
   # Points (step, factor) for the argument `feature_gradient` of `SCAE.__call__` in training, see
   # `schedules.line_through`; () is 1 at all steps.
   feature_gradient: Annotated[Points, line(0, MAX_WEIGHT)]
-
-
-def poses(output: SCAEOutput) -> dict[str, tuple[Array, Array]]:
-  """Poses [b, n, 2, 3] and presences [b, n] of `parts` (n = m) and `objects` (n = k)."""
-  parts, objects = output.parts, output.objects
-  return {"parts": (parts.poses, parts.presence), "objects": (objects.poses, objects.presence)}
 
 
 # The classes that sections of the config are read into.
@@ -108,10 +87,8 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
     loss_weights=weights,
     loss_schedule=schedule,
     metrics=metrics,
-    features=features,
+    encoding=encoding,
     pictures=figure_arrays.of_parts_and_objects(module),
-    poses=poses,
-    encode_with=nn.apply(SCAE.encoding, module),
     draws={
       "objects": nn.apply(SCAE.draw_from_objects, module),
       "parts": nn.apply(SCAE.draw_from_parts, module),

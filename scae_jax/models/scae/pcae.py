@@ -119,22 +119,25 @@ class PartEncoder(nn.Module):
   @typed
   def __call__(self, image: Float[Array, "b h w c"], *, train: bool) -> PartCapsules:
     side, has_cells = image.shape[1], self.places == "cells"
-    convnet = functools.partial(ConvNet, self.widths, self.strides, self.compute_dtype)
-    pooling = Pooling(
-      self.pooling, self.num_parts, POSE_SIZE + 1 + self.num_features, name="pooling"
+    convnet = ConvNet(
+      self.widths,
+      self.strides,
+      self.compute_dtype,
+      position_bias=not has_cells,
+      name="convnet",
     )
-    place: Any = None
+    size = POSE_SIZE + 1 + self.num_features
+    pooling = Pooling(self.pooling, self.num_parts, size, name="pooling")
     if has_cells:
       margins, cells = covering_cells(side, self.strides)
       image = jnp.pad(image, ((0, 0), margins, margins, (0, 0)))
       centres = 2 * cells / (side - 1) - 1  # in image coordinates
       y, x = np.meshgrid(centres, centres, indexing="ij")
       centres = jnp.asarray(np.stack([x.ravel(), y.ravel()], axis=1), jnp.float32)
-      feature_map = convnet(position_bias=False, name="convnet")(image)
-      pooled, place = pooling(feature_map, centres, sees_ink(image, self.strides))
+      pooled = pooling(convnet(image), centres, sees_ink(image, self.strides))
     else:
-      pooled = pooling(convnet(name="convnet")(image))
-    raw, logits, features = jnp.split(pooled, [POSE_SIZE, POSE_SIZE + 1], axis=-1)
+      pooled = pooling(convnet(image))
+    raw, logits, features, place = jnp.split(pooled, [POSE_SIZE, POSE_SIZE + 1, size], axis=-1)
     pose_matrix = functools.partial(geometry.pose_matrix, similarity=self.similarity)
     poses = jax.vmap(jax.vmap(pose_matrix))(raw)
     if has_cells:
@@ -266,7 +269,7 @@ class PartDecoder(nn.Module):
     else:
       mixture = self(poses, presence, colours, target.shape[1])
       total = jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target))
-    return stride**2 * total / len(target)
+    return stride**2 * total / target.shape[0]
 
   def _temperature(self) -> Array | None:
     """Temperature of `coupled` mixing, above 0; None for `alpha`."""

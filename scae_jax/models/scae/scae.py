@@ -204,25 +204,21 @@ class SCAE(nn.Module):
   def draw(self, batch: Batch) -> dict[str, dict[str, Array]]:
     """Arrays of the figures: reconstructions by parts, by objects and by each of them alone."""
     image, canvas = batch["image"], batch["image"].shape[1]
-    scae_encoding = self.encode(image, train=False)
-    encoding = _to_encoding(scae_encoding)
-    bottom_up, part_mixing = self._draw_parts(scae_encoding.parts, scae_encoding.colours, canvas)
+    capsules = self.encode(image, train=False)
+    encoded = encoding(capsules)
+    bottom_up, part_mixing = self._draw_parts(capsules.parts, capsules.colours, canvas)
     templates = {"templates": self.part_decoder.templates()}
     if self.part_decoder.mixing == "alpha":
       templates["alphas"] = jax.nn.sigmoid(self.part_decoder.alphas)
     reconstructions = figure_arrays.reconstructions(
       self._target(image),
-      jnp.argmax(scae_encoding.routing.posterior, axis=1),
-      scae_encoding.objects.presence,
-      lambda number: self.draw_from_objects(encoding, number, canvas),
+      jnp.asarray(encoded.part_winner),
+      capsules.objects.presence,
+      lambda number: self.draw_from_objects(encoded, number, canvas),
       bottom_up=bottom_up,
       part_mixing=part_mixing,
     )
     return {"templates": templates, **reconstructions}
-
-  def encoding(self, batch: Batch) -> Encoding:
-    """The `Encoding` of images, as the library and evaluation use it."""
-    return _to_encoding(self.encode(batch["image"], train=False))
 
   def draw_from_parts(self, encoding: Encoding, part: Array, canvas: int) -> Array:
     """Images [b, h, w, c] from poses and presences of parts; see `system.Draw`."""
@@ -283,21 +279,25 @@ def _compose_each(outer: Float[Array, "b 2 3"], inner: Float[Array, "b n 2 3"]) 
   return jax.vmap(jax.vmap(geometry.compose, in_axes=(None, 0)))(outer, inner)
 
 
-def _to_encoding(encoding: SCAEEncoding) -> Encoding:
-  """The public record of an encoding."""
-  parts, objects = encoding.parts, encoding.objects
+def encoding(output: SCAEEncoding) -> Encoding:
+  """The `Encoding` of images, as the library and evaluation use it.
+
+  In `details`, `winner` is the object with the largest vote for each part, never the dummy.
+  """
+  parts, objects = output.parts, output.objects
   return Encoding(
     object_presence=objects.presence,
     object_poses=objects.poses,
     part_presence=parts.presence,
     part_poses=parts.poses,
-    posterior_mass=encoding.mass,
-    features=features(encoding),
+    part_winner=jnp.argmax(output.routing.posterior, axis=1),
+    posterior_mass=output.mass,
+    features=features(output),
     details={
-      "winner": encoding.routing.winner,
+      "winner": output.routing.winner,
       "object_part": objects.object_part,
       "vote_presence": objects.vote_presence,
-      "colours": encoding.colours,
+      "colours": output.colours,
     },
   )
 

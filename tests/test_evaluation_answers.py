@@ -12,9 +12,10 @@ from flax import linen as nn
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import EvalDataset, Split
 from scae_jax.evaluation.classification import by_confidence, classify
+from scae_jax.evaluation.evaluators import evaluate_answers
 from scae_jax.evaluation.examples import choose, one_of_each_class
 from scae_jax.evaluation.report import Evaluated, write_reports
-from scae_jax.evaluation.scorers import answer_scorer
+from scae_jax.models.system import Encoding
 from tests.stand_ins import source_of, stub, texts
 
 COUNT, CLASSES = 11, 4
@@ -48,14 +49,14 @@ SYSTEM = stub(
   Columns(),
   metrics=lambda output, batch: {"label_squared": batch["label"] ** 2.0},
   pictures=pictures,
-  classify=lambda output: output,
+  encoding=lambda output: Encoding(scores=output),
 )
 
 
 def write(directory, *, system=SYSTEM, variables=VARIABLES, examples=EXAMPLES, batch=BATCH, **more):
   evaluated = Evaluated(system, variables, step=1200, batch_size=4, **more)
-  scorer = answer_scorer(evaluated, SCORED, "test", examples, batch)
-  return write_reports(directory, evaluated, scorer)
+  items = evaluate_answers(evaluated, SCORED, "test", examples, batch)
+  return write_reports(directory, evaluated, items)
 
 
 def assert_answers(report, expected):
@@ -71,9 +72,9 @@ def test_every_figure_of_every_seed(tmp_path, capsys):
 
   def counting(output):
     calls.append(output.shape)  # runs once a compilation
-    return output
+    return Encoding(scores=output)
 
-  system = dataclasses.replace(SYSTEM, classify=counting)
+  system = dataclasses.replace(SYSTEM, encoding=counting)
   reports = write(tmp_path, system=system)
   assert calls == [(4, CLASSES)]  # for all seeds and batches
   scores = np.float32(IMAGES[:, 0, :, 0]) / 255
@@ -180,7 +181,7 @@ def test_what_cannot_be_scored_or_written_is_found_before_the_work(tmp_path):
   # That of the second seed too.
   (tmp_path / "seed-4").write_text("")
   calls = []
-  system = dataclasses.replace(SYSTEM, classify=lambda output: calls.append(0))
+  system = dataclasses.replace(SYSTEM, encoding=lambda output: calls.append(0))
   with pytest.raises(OSError, match="seed-4"):
     write(tmp_path, system=system)
   assert not calls

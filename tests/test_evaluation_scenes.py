@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from scae_jax.evaluation import scorers
-from scae_jax.evaluation.collect import mean_metrics
+from scae_jax.evaluation import evaluators
+from scae_jax.evaluation.encode import mean_metrics
 from scae_jax.evaluation.ransac import ransac
 from scae_jax.evaluation.report import Evaluated, write_reports
 from scae_jax.evaluation.segmentation import segmentation
 from scae_jax.figures import FIGURES
+from scae_jax.models.system import Encoding
 from tests.stand_ins import stub
 from tests.toy_data import SCENES
 
@@ -29,15 +30,15 @@ class Told(nn.Module):
     return batch, self.param("shift", nn.initializers.zeros, ())
 
 
-def segment(output):
+def encoding(output):
   """The patterns themselves, where `shift` is 0; by predicted presence the third is missed."""
   batch, shift = output
   moved = jnp.where(batch["points"][..., 0] < shift, 0, batch["pattern"])
-  return {"true_presence": moved, "predicted_presence": jnp.where(moved == 2, -1, moved)}
+  return Encoding(point_winner=moved, groups=jnp.where(moved == 2, -1, moved))
 
 
 SYSTEM = stub(
-  Told(), pictures=lambda variables, batch: {"constellations": dict(batch)}, segment=segment
+  Told(), pictures=lambda variables, batch: {"constellations": dict(batch)}, encoding=encoding
 )
 VARIABLES = {3: {"params": {"shift": jnp.float32(-2)}}, 4: {"params": {"shift": jnp.float32(0)}}}
 
@@ -45,16 +46,17 @@ VARIABLES = {3: {"params": {"shift": jnp.float32(-2)}}, 4: {"params": {"shift": 
 @pytest.fixture(autouse=True)
 def few(monkeypatch, not_drawn):
   """Few test scenes, which are not drawn."""
-  monkeypatch.setattr(scorers, "NUM_TEST", COUNT)
+  monkeypatch.setattr(evaluators, "NUM_TEST", COUNT)
   monkeypatch.setattr(
-    "scae_jax.evaluation.report.model_figures",
-    lambda system, variables, batch, class_names: {"scenes": lambda: batch},
+    "scae_jax.evaluation.report.read_pictures",
+    lambda system, variables, batch: {"constellations": batch},
   )
+  monkeypatch.setitem(FIGURES, "constellations", lambda **batch: batch)
 
 
 def test_scenes_with_too_many_points_have_no_ransac(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(scorers, "MAX_POINTS", SCENES.slots - 1)
-  monkeypatch.setattr(scorers, "ransac", None)
+  monkeypatch.setattr(evaluators, "MAX_POINTS", SCENES.slots - 1)
+  monkeypatch.setattr(evaluators, "ransac", None)
   for report in write(tmp_path).values():
     assert "ransac" not in report["segmentation"]["0"]
   assert "ransac" in capsys.readouterr().out
@@ -62,7 +64,7 @@ def test_scenes_with_too_many_points_have_no_ransac(tmp_path, monkeypatch, capsy
 
 def write(directory, system=SYSTEM, variables=VARIABLES, **more):
   evaluated = Evaluated(system, variables, step=9, batch_size=5, **more)
-  return write_reports(directory, evaluated, scorers.scene_scorer(evaluated, SCENES))
+  return write_reports(directory, evaluated, evaluators.evaluate_scenes(evaluated, SCENES))
 
 
 def scores(scenes, capsule):
@@ -82,7 +84,8 @@ def test_every_figure_of_every_seed(tmp_path, capsys):
     assert list(report["segmentation"]) == ["0", "0.1", "0.25"]
     for jitter, kinds in report["segmentation"].items():
       scenes = SCENES.test_scenes(float(jitter), COUNT)
-      groups = segment((scenes, VARIABLES[seed]["params"]["shift"]))
+      found = encoding((scenes, VARIABLES[seed]["params"]["shift"]))
+      groups = {"true_presence": found.point_winner, "predicted_presence": found.groups}
       for name, capsule in groups.items():
         assert kinds[name] == scores(scenes, np.asarray(capsule)), (seed, jitter, name)
       options = dataclasses.replace(SCENES, jitter=float(jitter))  # which RANSAC knows
@@ -103,7 +106,7 @@ def test_first_scenes_without_jitter_are_drawn_and_each_seeds_own_curves(tmp_pat
     patch.setitem(FIGURES, "training_curves", lambda steps, values: seen.append((steps, values)))
     write(tmp_path / "evaluation", history=history)
     for drawers in not_drawn:
-      pictured = drawers["scenes"]()
+      pictured = drawers["constellations"]()
       expected = SCENES.test_scenes(0.0, 8)
       jax.tree.map(np.testing.assert_array_equal, dict(pictured), expected)
       drawers["training_curves"]()
@@ -114,7 +117,7 @@ def test_first_scenes_without_jitter_are_drawn_and_each_seeds_own_curves(tmp_pat
 
 
 def test_a_system_that_does_not_segment_is_refused(tmp_path):
-  system = dataclasses.replace(SYSTEM, segment=None)
-  with pytest.raises(ValueError, match="segment"):
-    write(tmp_path / "new", system)
-  assert not (tmp_path / "new").exists()
+  system = dataclasses.replace(SYSTEM, encoding=lambda output: Encoding())
+  with pytest.raises(ValueError, match="point_winner"):
+    write(tmp_path, system)
+  assert not list(tmp_path.rglob("*.json"))
