@@ -168,6 +168,16 @@ def read_some(
   return read(schema, section, known, **derived), rest
 
 
+def build_module(schema: type[Schema], section: str, values: Any, **derived: Any) -> Schema:
+  """`read` into a Flax module, whose fields are the keys."""
+  return read(schema, section, values, parent=None, name=None, **derived)
+
+
+def build_stage(model: dict[str, Any], name: str, schema: type[Schema], **derived: Any) -> Schema:
+  """Removes a section from `model` and builds its module; see `build_module`."""
+  return build_module(schema, f"model.{name}", model.pop(name, {}), **derived)
+
+
 def defaults(*schemas: type) -> dict[str, Any]:
   """The keys of these classes that have a default, with it."""
   values = {}

@@ -15,14 +15,22 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import bounds
-from scae_jax.bounds import MAX_ITERATIONS, MAX_KERNEL, MAX_WIDTH, between, each, one_of
+from scae_jax.bounds import (
+  MAX_ITERATIONS,
+  MAX_KERNEL,
+  MAX_WIDTH,
+  between,
+  build_module,
+  each,
+  one_of,
+)
 from scae_jax.layers.convnet import Convolution
 from scae_jax.layers.mlp import MLP
 from scae_jax.layers.receptive_field import Window, require_receptive_field
 from scae_jax.math.margins import margin_loss
 from scae_jax.math.routing import dynamic
 from scae_jax.models import supervised, system
-from scae_jax.models.system import Encoding, LossOptions, Spec, System, build_module, require_images
+from scae_jax.models.system import Encoding, LossOptions, Spec, System, require_images
 from scae_jax.typing import Array, Batch, Float, Int, typed
 
 GRADIENTS = ("all", "last")

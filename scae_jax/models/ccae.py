@@ -17,7 +17,7 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import bounds
-from scae_jax.bounds import MAX_WIDTH, Bound, between, each, one_of
+from scae_jax.bounds import MAX_WIDTH, Bound, between, build_module, build_stage, each, one_of
 from scae_jax.layers.mlp import MLP
 from scae_jax.math import geometry
 from scae_jax.math.routing import points as routing_points
@@ -31,7 +31,7 @@ from scae_jax.models.scae.ocae import (
   votes_from,
 )
 from scae_jax.models.scae.pcae import MAX_NOISE, POSE_SIZE, SCALES
-from scae_jax.models.system import Encoding, PointSpec, Spec, System, build_module, build_stage
+from scae_jax.models.system import Encoding, PointSpec, Spec, System
 from scae_jax.typing import Array, Batch, Float, typed
 
 DECODERS = ("capsules", "mlp")

@@ -14,11 +14,11 @@ from flax import linen as nn
 from flax import struct
 
 from scae_jax import bounds, shards
-from scae_jax.bounds import MAX_KERNEL, MAX_WIDTH, Bound, below, between, each, one_of
+from scae_jax.bounds import MAX_KERNEL, MAX_WIDTH, Bound, below, between, build_module, each, one_of
 from scae_jax.layers.convnet import PADDINGS, Convolution
 from scae_jax.layers.receptive_field import Window, require_receptive_field
 from scae_jax.models import supervised, system
-from scae_jax.models.system import Encoding, LossOptions, Spec, System, build_module, require_images
+from scae_jax.models.system import Encoding, LossOptions, Spec, System, require_images
 from scae_jax.typing import Array, Batch, Float
 
 ODD_IF_SAME = Bound(

@@ -5,7 +5,7 @@ A model is a `System`; what it finds in examples is an `Encoding`.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -235,21 +235,6 @@ class LossOptions:
   weights: bounds.Weights  # of each loss term
   # Points (step, factor) for terms whose weight changes during training.
   schedule: bounds.Schedules
-
-
-ModuleType = TypeVar("ModuleType", bound=nn.Module)
-
-
-def build_module(kind: type[ModuleType], section: str, values: Any, **derived: Any) -> ModuleType:
-  """Builds a Flax module from a config section, whose keys are its fields; see `bounds.read`."""
-  return bounds.read(kind, section, values, parent=None, name=None, **derived)
-
-
-def build_stage(
-  model: dict[str, Any], name: str, kind: type[ModuleType], **derived: Any
-) -> ModuleType:
-  """Removes a section from `model` and builds its module; see `build_module`."""
-  return build_module(kind, f"model.{name}", model.pop(name, {}), **derived)
 
 
 def require_images(system: str, data: Spec, *, in_unit_range: bool = False) -> ImageSpec:

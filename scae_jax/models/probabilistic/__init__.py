@@ -15,7 +15,18 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from scae_jax import bounds
-from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Bound, Points, between, each, line, one_of
+from scae_jax.bounds import (
+  MAX_WEIGHT,
+  MAX_WIDTH,
+  Bound,
+  Points,
+  between,
+  build_module,
+  build_stage,
+  each,
+  line,
+  one_of,
+)
 from scae_jax.layers.convnet import windows_of
 from scae_jax.layers.receptive_field import require_receptive_field
 from scae_jax.math.routing import selection
@@ -30,7 +41,7 @@ from scae_jax.models.probabilistic.inference import (
   change_scales,
 )
 from scae_jax.models.scae.pcae import require_room
-from scae_jax.models.system import FreeForm, Spec, System, build_module, build_stage, require_images
+from scae_jax.models.system import FreeForm, Spec, System, require_images
 from scae_jax.typing import Array, Batch
 
 POSES = ("delta", "gaussian")

@@ -13,7 +13,16 @@ from typing import Annotated, Any
 from flax import linen as nn
 
 from scae_jax import bounds
-from scae_jax.bounds import MAX_WEIGHT, MAX_WIDTH, Points, between, line, one_of
+from scae_jax.bounds import (
+  MAX_WEIGHT,
+  MAX_WIDTH,
+  Points,
+  between,
+  build_module,
+  build_stage,
+  line,
+  one_of,
+)
 from scae_jax.layers.convnet import windows_of
 from scae_jax.layers.receptive_field import require_receptive_field
 from scae_jax.math.schedules import line_through
@@ -22,7 +31,7 @@ from scae_jax.models.scae.losses import loss_terms, metrics
 from scae_jax.models.scae.ocae import CapsuleLoss, ObjectDecoder, ObjectEncoder
 from scae_jax.models.scae.pcae import PartDecoder, PartEncoder, require_room
 from scae_jax.models.scae.scae import SCAE, encoding
-from scae_jax.models.system import Spec, System, build_module, build_stage, require_images
+from scae_jax.models.system import Spec, System, require_images
 from scae_jax.typing import Array
 
 COMPUTE_DTYPES = ("float32", "bfloat16")
