@@ -10,13 +10,23 @@ import functools
 from typing import Any
 
 from experiments.findings import Findings, ImageRun, measure_images
-from scae_jax.evaluation.equivariance import SIZES, measure_equivariance
+from scae_jax.evaluation.equivariance import (
+  SIZES,
+  measure_displacements,
+  measure_equivariance,
+)
 from scae_jax.evaluation.tables import table
 from scae_jax.figures import FIGURES
 
 REMARK = (
   "Error: distance of the pose found from the ideal one, pixels. Unmoved: that of a pose that does"
   " not move. Their ratio is 0 where poses follow perfectly."
+)
+
+
+DISPLACED = (
+  "Digit: label of the winning object, named by the images that it wins where nothing moves. Parts"
+  " moved exactly: their poses alone are moved, as found in the image that is not moved."
 )
 
 
@@ -38,6 +48,23 @@ def table_of(results: dict[str, Any]) -> str:
   return table(columns, rows)
 
 
+def displacements_table(results: dict[str, Any]) -> str:
+  """Markdown: a row for each displacement: the winning object's digit, and the parts' places."""
+  columns = {"pixels": "", "image moved: digit, %": ".1f", "parts' places: error, pixels": ".1f"}
+  columns |= {"examples": "", "parts moved exactly: digit, %": ".1f"}
+  rows = [
+    [
+      image["size"],
+      100 * image["accuracy"],
+      image["place_error"],
+      image["examples"],
+      100 * parts["accuracy"],
+    ]
+    for image, parts in zip(results["images"], results["parts"], strict=True)
+  ]
+  return table(columns, rows)
+
+
 def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
   """Measures one seed."""
   run, scored_on = images.run, images.scored_on
@@ -46,7 +73,13 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
     f"Poses of moved images: {scored_on['dataset']} {scored_on['split']}, step {head['step']:,}"
   )
   draw = functools.partial(FIGURES["equivariance"], results, title)
-  return Findings({"scored_on": scored_on, **results}, [title, table_of(results), REMARK], draw)
+  paragraphs = [title, table_of(results), REMARK]
+  if run.system.encode_moved is not None:
+    results["displacements"] = measure_displacements(
+      run.system, variables, images.examples, **images.sizes
+    )
+    paragraphs += [displacements_table(results["displacements"]), DISPLACED]
+  return Findings({"scored_on": scored_on, **results}, paragraphs, draw)
 
 
 def main() -> None:

@@ -1,12 +1,17 @@
 """Equivariance of systems whose poses follow perfectly, not at all, or in part; its command."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from experiments import equivariance as command
 from scae_jax.evaluation import equivariance
-from scae_jax.evaluation.equivariance import measure_equivariance, motions
+from scae_jax.evaluation.equivariance import (
+  measure_displacements,
+  measure_equivariance,
+  motions,
+)
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import Encoding
 from tests.stand_ins import call, labelled, open_for_commands, source_of, stub, texts, written
@@ -204,6 +209,52 @@ def test_what_cannot_be_measured_is_refused_or_left_out(images, monkeypatch):
       measure_equivariance(system_without_poses, {}, images[:4], **sizes)
   with pytest.raises(ValueError, match=r"\b2 images.* 1\b"):
     measure_equivariance(system, {}, images[:1], **sizes)
+
+
+def test_objects_that_read_places_lose_their_digit_and_others_keep_it():
+  """The label is the side of a blob: the winner of one system, and the brightness of another."""
+  canvas, count = 32, 8
+  images, labels = np.zeros((count, 20, 20, 3), np.uint8), np.arange(count) % 2
+  for image, label in zip(images, labels, strict=True):
+    column = 12 if label else 4
+    image[8:12, column : column + 4] = 200 if label else 100
+  examples = {"image": images, "label": labels.astype(np.int32)}
+
+  def system_with_winner(reads_places):
+    def encoding_of(images, image_map=None):
+      line = jnp.linspace(-1, 1, canvas)
+      x = jnp.einsum("bhwc,w->b", images, line) / images.sum(axis=(1, 2, 3))
+      y = jnp.einsum("bhwc,h->b", images, line) / images.sum(axis=(1, 2, 3))
+      poses = jnp.zeros((len(images), 1, 2, 3)).at[:, 0, :, 2].set(jnp.stack([x, y], axis=1))
+      if image_map is not None:
+        poses = poses.at[..., 2].add(image_map[None, None, :, 2])
+      is_right = poses[:, 0, 0, 2] > 0 if reads_places else images.max(axis=(1, 2, 3)) > 0.5
+      # Three objects: the first never wins.
+      mass = jax.nn.one_hot(1 + is_right, 3)
+      presence = jnp.ones((len(images), 1))
+      return Encoding(part_poses=poses, part_presence=presence, posterior_mass=mass)
+
+    return stub(
+      encoding=encoding_of,
+      encode_moved=lambda variables, batch, image_map: encoding_of(batch["image"], image_map),
+    )
+
+  sizes = {"canvas": canvas, "batch_size": 3}
+  places, brightness = (
+    measure_displacements(system_with_winner(reads_places), {}, examples, **sizes)
+    for reads_places in (True, False)
+  )
+  # A blob lies 3.5 pixels from the middle: two of four directions keep it, one keeps half of them.
+  for entries in (places["parts"], places["images"][:3]):
+    for entry in entries:
+      assert entry["accuracy"] == (1.0 if entry["size"] < 4 else 0.75)
+  for entries in brightness.values():
+    assert {entry["accuracy"] for entry in entries} == {1.0}
+  for entry in brightness["images"]:
+    assert entry["place_error"] < 1e-3
+  assert places["images"][0]["examples"] == count
+  with pytest.raises(ValueError, match="parts"):
+    measure_displacements(stub(), {}, examples, **sizes)
 
 
 def test_sizes_of_a_family_go_all_ways():

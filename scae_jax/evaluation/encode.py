@@ -36,6 +36,7 @@ def encode_dataset(
   *,
   batch_size: int,
   rows: np.ndarray | None = None,
+  part_map: np.ndarray | None = None,
 ) -> Encoding:
   """Encodes a data set. The encoding lacks `details`, which would fill the memory.
 
@@ -47,13 +48,19 @@ def encode_dataset(
     batch_size: examples in a pass. The results of a model that keeps its noise on in evaluation
       depend on it.
     rows: indices of the examples, in any order; None for all.
+    part_map: a map [2, 3] of the image that moves the poses of all parts, see
+      `System.encode_moved`; None for none.
 
   Raises:
     ValueError: the batch size is below 1.
   """
 
   def run(batch: Batch) -> Encoding:
-    return dataclasses.replace(encode_batch(system, variables, batch), details={})
+    if part_map is None:
+      encoding = encode_batch(system, variables, batch)
+    else:
+      encoding = _encode_moved_batch(system, variables, batch, part_map)
+    return dataclasses.replace(encoding, details={})
 
   return _over_dataset(run, examples, make_batch, batch_size, rows)
 
@@ -76,6 +83,14 @@ def measure_dataset(
 def encode_batch(system: System, variables: Any, batch: Batch) -> Encoding:
   """`System.encode`, compiled, with float32 for lower precisions."""
   return _in_float32(system.encode(variables, batch))
+
+
+@functools.partial(jax.jit, static_argnames="system")
+def _encode_moved_batch(
+  system: System, variables: Any, batch: Batch, part_map: np.ndarray
+) -> Encoding:
+  assert system.encode_moved is not None
+  return _in_float32(system.encode_moved(variables, batch, jax.numpy.asarray(part_map, "float32")))
 
 
 @functools.partial(jax.jit, static_argnames="system")

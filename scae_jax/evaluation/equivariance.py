@@ -18,7 +18,7 @@ Means are over examples and capsules, weighted by the presence before times the 
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ SIZES: dict[str, tuple[float, ...]] = {
   "rotation": (0, 5, 10, 15, 20, 30, 45),
   "scaling": (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3),
 }
+# Pixels by which images, or the poses of their parts, are moved in `measure_displacements`.
+DISPLACEMENTS = (0, 3, 6, 8, 10, 12)
 MIN_SHARE = 0.5  # share of examples whose ink must stay on the canvas for a size to be measured
 
 
@@ -108,16 +110,100 @@ def measure_equivariance(
       totals: dict[str, dict[str, list[np.ndarray]]] = {kind: {} for kind in before}
       for motion, pictures, _ in moved:
         after = poses_in(pictures)
-        # In the coordinates of poses: the first pixel is at -1, the last at 1.
-        pose_motion = np.column_stack([motion[:, :2], motion[:, 2] * 2 / (canvas - 1)])
         for kind in before:
-          for name, values in _compare(before[kind], after[kind], pose_motion, canvas):
+          pose_map = pose_motion(motion, canvas)
+          for name, values in _compare(before[kind], after[kind], pose_map, canvas):
             totals[kind].setdefault(name, []).append(values[keeps_ink])
       entry = {"size": size, "examples": int(keeps_ink.sum())}
       results[family].append(
         entry | {kind: _means(values_by_name) for kind, values_by_name in totals.items()}
       )
   return results
+
+
+def measure_displacements(
+  system: System,
+  variables: Any,
+  examples: Mapping[str, np.ndarray],
+  *,
+  canvas: int,
+  batch_size: int,
+) -> dict[str, list[dict[str, Any]]]:
+  """How often the winning object still has the image's label when the image or its parts move.
+
+  The winning object has the largest posterior mass. It is named by the most frequent label of the
+  images, not moved, that it wins. Images move in four directions, resampled; those that lose ink
+  are left out. `parts`: the parts as they are found in the image that is not moved, all their poses
+  moved exactly, for the object half alone.
+
+  Args:
+    system: a system with `encode_moved`; ValueError for another.
+    variables: its parameters.
+    examples: `image` uint8 [n, h, w, c] and `label` int32 [n].
+    canvas: side of the canvas, pixels.
+    batch_size: examples in a pass.
+
+  Returns:
+    Entries for `images` by `DISPLACEMENTS`, with `size`, `examples`, `accuracy` and the mean
+    `place_error` of the parts, pixels; for `parts` by displacement, `parts_rotation` and
+    `parts_scaling` (about the middle of the image), with `size` and `accuracy`.
+  """
+  if system.encode_moved is None:
+    raise ValueError("Parts are moved in systems with parts and objects. Choose another run.")
+  make_batch = functools.partial(evaluation_batch, canvas=canvas)
+  encode = functools.partial(
+    encode_dataset, system, variables, make_batch=make_batch, batch_size=batch_size
+  )
+  images, labels = examples["image"], examples["label"]
+  before = encode({"image": images, "label": labels})
+  label_of_object = named_by_images(before, labels)
+
+  def is_right(encoding: Encoding) -> np.ndarray:
+    return label_of_object[np.argmax(np.asarray(encoding.posterior_mass), axis=1)] == labels
+
+  by_image, by_parts = [], {family: [] for family in SIZES}
+  for size in DISPLACEMENTS:
+    right, errors, kept = [], [], []
+    for motion in motions("translation", size):
+      moved, keeps_ink = _moved_images(images, motion, canvas)
+      after = encode({"image": moved, "label": labels})
+      values = dict(
+        _compare(
+          poses_of(before)["parts"], poses_of(after)["parts"], pose_motion(motion, canvas), canvas
+        )
+      )
+      weight = values["weight"][keeps_ink]
+      right.append(is_right(after)[keeps_ink])
+      errors.append(np.sum(weight * values["shift_error"][keeps_ink]) / np.sum(weight))
+      kept.append(keeps_ink)
+    entry = {"size": size, "examples": int(np.mean([keeps.sum() for keeps in kept]))}
+    accuracy = float(np.mean(np.concatenate(right)))
+    by_image.append(entry | {"accuracy": accuracy, "place_error": float(np.mean(errors))})
+  for family, sizes in (SIZES | {"translation": DISPLACEMENTS}).items():
+    for size in sizes:
+      accuracy = np.mean(
+        [
+          is_right(encode({"image": images, "label": labels}, part_map=pose_motion(motion, canvas)))
+          for motion in motions(family, size)
+        ]
+      )
+      by_parts[family].append({"size": size, "accuracy": float(accuracy)})
+  names = {"translation": "parts", "rotation": "parts_rotation", "scaling": "parts_scaling"}
+  return {"images": by_image} | {names[family]: by_parts[family] for family in by_parts}
+
+
+def named_by_images(encoding: Encoding, labels: np.ndarray) -> np.ndarray:
+  """The most frequent label of the images that each object wins, int [k]; -1 if it wins none."""
+  mass = np.asarray(encoding.posterior_mass)
+  winner = np.argmax(mass, axis=1)
+  counts = np.zeros((mass.shape[1], labels.max() + 1), int)
+  np.add.at(counts, (winner, labels), 1)
+  return np.where(counts.any(axis=1), counts.argmax(axis=1), -1)
+
+
+def pose_motion(motion: np.ndarray, canvas: int) -> np.ndarray:
+  """A motion in pixels in the coordinates of poses: the first pixel is at -1, the last at 1."""
+  return np.column_stack([motion[:, :2], motion[:, 2] * 2 / (canvas - 1)])
 
 
 def poses_of(encoding: Encoding) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -20,6 +20,7 @@ from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
 from scae_jax.evaluation.clusters import clusters_json
 from scae_jax.evaluation.encode import encode_dataset, mean_metrics, measure_dataset
+from scae_jax.evaluation.equivariance import motions, named_by_images, pose_motion
 from scae_jax.evaluation.examples import (
   NUM_PICTURED,
   choose,
@@ -42,12 +43,13 @@ from scae_jax.evaluation.scores import (
   use_entries,
 )
 from scae_jax.evaluation.segmentation import segmentation
-from scae_jax.models.system import Numbers
+from scae_jax.models.system import Encoding, Numbers
 from scae_jax.waiting import waiting
 
 # Standard deviations of the points, in units of the patterns, whose side is 2.
 JITTERS = (0.0, 0.1, 0.25)
 NUM_SCENES_PICTURED = 8
+MAX_MOVED = 1_000  # images whose parts are moved
 
 
 def evaluate_features(
@@ -96,6 +98,13 @@ def evaluate_features(
       pixel_clusters = fit_clusters(*train_pixels, num_classes=num_classes, seed=seed, **starts)
       pixel_probe = pixel_probe or fit_probe(*train_pixels, num_classes=num_classes, name=PIXELS)
       notes += notes_of(pixel_clusters, pixel_probe)
+    if evaluated.system.encode_moved is not None:
+      keeps = _keep_their_label(evaluated, variables, test, canvas)
+      notes.append(
+        f"Objects keep the label of {keeps['kept']:.1%} of images when their parts move by a quarter"
+        f" of the canvas, {keeps['pixels']:g} pixels; {keeps['unmoved']:.1%} have it unmoved."
+      )
+      yield Entry(seed, "moved_parts", keeps)
     if len(train_pixels[1]) < len(train_labels):
       notes.append(f"{PIXELS}: fitted on {len(train_pixels[1]):,} of the training images.")
     yield Entry(seed, "fitted_on", what_is_scored(dataset, "train", len(train_labels)))
@@ -114,6 +123,38 @@ def evaluate_features(
     for name, entries in features.items():
       activations = np.asarray(measured.encoding.features[name])
       yield from feature_figures(seed, name, activations, test_labels, entries, class_names)
+
+
+def _keep_their_label(
+  evaluated: Evaluated, variables: Any, test: Mapping[str, np.ndarray], canvas: int
+) -> dict[str, float]:
+  """How often the winning object has the image's label when the parts' poses alone are moved.
+
+  By a quarter of the canvas, in four directions; see `equivariance.measure_displacements`.
+  """
+  rows, pixels = choose(len(test["label"]), MAX_MOVED), canvas / 4
+  labels = np.asarray(test["label"])[rows]
+  encode = functools.partial(
+    encode_dataset,
+    evaluated.system,
+    variables,
+    test,
+    functools.partial(evaluation_batch, canvas=canvas),
+    batch_size=evaluated.batch_size,
+    rows=rows,
+  )
+  before = encode()
+  label_of_object = named_by_images(before, labels)
+
+  def accuracy(encoding: Encoding) -> float:
+    winner = np.argmax(np.asarray(encoding.posterior_mass), axis=1)
+    return float(np.mean(label_of_object[winner] == labels))
+
+  moved = [
+    accuracy(encode(part_map=pose_motion(motion, canvas)))
+    for motion in motions("translation", pixels)
+  ]
+  return {"pixels": pixels, "unmoved": accuracy(before), "kept": float(np.mean(moved))}
 
 
 def evaluate_answers(

@@ -211,6 +211,10 @@ class System:
   # How images are drawn from an encoding: by `objects` or by `parts`, the default first; {} if the
   # model draws none.
   draws: Mapping[str, Draw] = dataclasses.field(default_factory=dict)
+  # `(variables, batch, map) -> Encoding`: as `encode`, but a map [2, 3] of the image moves the
+  # poses of all parts before objects see them; presences and special features stay. Jittable. None
+  # for a model without parts and objects.
+  encode_moved: Callable[[Any, Batch, Array], Encoding] | None = None
   # `path -> bool`: whether the first axis of a parameter, such as "object_decoder/object_part", is
   # object capsules, so that an object can be copied onto another. None if objects cannot be copied;
   # otherwise encodings have `posterior_mass`.

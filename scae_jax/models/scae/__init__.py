@@ -102,6 +102,7 @@ def make_system(model: Mapping[str, Any], loss: Mapping[str, Any], data: Spec) -
       "objects": nn.apply(SCAE.draw_from_objects, module),
       "parts": nn.apply(SCAE.draw_from_parts, module),
     },
+    encode_moved=nn.apply(SCAE.encode_moved, module),
     # Objects of an MLP encoder share its hidden layers, so they cannot be copied.
     object_params=_is_of_object if module.object_encoder.kind == "set_transformer" else None,
     arguments=_feature_gradient(shared.feature_gradient, module.stop_gradients),

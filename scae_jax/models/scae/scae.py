@@ -220,6 +220,13 @@ class SCAE(nn.Module):
     )
     return {"templates": templates, **reconstructions}
 
+  def encode_moved(self, batch: Batch, image_map: Array) -> Encoding:
+    """The encoding of images [b, h, w, c] whose parts are moved by a map [2, 3] of the image."""
+    parts = self.part_encoder(batch["image"], train=False)
+    maps = jnp.broadcast_to(image_map[None], (len(parts.poses), 2, 3))
+    moved = parts.replace(poses=_compose_each(maps, parts.poses))
+    return encoding(self.encode_parts(moved, train=False))
+
   def draw_from_parts(self, encoding: Encoding, part: Array, canvas: int) -> Array:
     """Images [b, h, w, c] from poses and presences of parts; see `system.Draw`."""
     is_drawn = (part < 0) | (jnp.arange(self.part_decoder.num_parts) == part)
