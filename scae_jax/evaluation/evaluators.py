@@ -101,8 +101,9 @@ def evaluate_features(
     if evaluated.system.encode_moved is not None:
       keeps = _keep_their_label(evaluated, variables, test, canvas)
       notes.append(
-        f"Objects keep the label of {keeps['kept']:.1%} of images when their parts move by a"
-        f" quarter of the canvas, {keeps['pixels']:g} pixels; {keeps['unmoved']:.1%} have it unmoved."
+        f"Objects keep the label of {keeps['kept']:.1%} of images when their parts move by"
+        f" {keeps['pixels']:g} pixels, a quarter of the canvas; {keeps['unmoved']:.1%} have it"
+        " unmoved."
       )
       yield Entry(seed, "moved_parts", keeps)
     if len(train_pixels[1]) < len(train_labels):
