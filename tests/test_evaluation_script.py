@@ -18,7 +18,8 @@ from experiments.transfer import read_reports
 from scae_jax.data import affine
 from scae_jax.data.sources import load_dataset
 from scae_jax.evaluation import scores
-from scae_jax.training import hosts, loop, reporting, start
+from scae_jax.training import hosts, loop, reporting
+from scae_jax.training import run as run_module
 from scae_jax.training.run import open_run
 from scae_jax.training.workdir import load_settings
 from tests.runs import ROOT, save_images
@@ -321,8 +322,8 @@ def test_a_run_without_checkpoints_is_refused_after_the_cache_of_programs_is_one
   config["train"]["compilation_cache"] = saved
   (tmp_path / "config.json").write_text(json.dumps(config))
   calls = []
-  check_step = start.check_step
-  monkeypatch.setattr(start, "check_step", lambda *of: calls.append("open") or check_step(*of))
+  check_step = run_module.check_step
+  monkeypatch.setattr(run_module, "check_step", lambda *of: calls.append("open") or check_step(*of))
   monkeypatch.setattr(hosts, "keep_compiled", calls.append)
   assert str(tmp_path) in refused(capsys, run, tmp_path)
   assert calls == [used, "open"]
