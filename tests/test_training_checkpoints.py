@@ -107,6 +107,7 @@ DAMAGES = {
   "flipped bit": flip_a_bit,
   "empty progress": lambda folder: (folder / "progress" / "metadata").write_bytes(b""),
   "changed progress": change_the_progress,
+  "no types": lambda folder: shutil.rmtree(folder / "state" / "array_metadatas"),
 }
 
 

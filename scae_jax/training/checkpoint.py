@@ -202,6 +202,10 @@ class Checkpoints:
     expected = progress_checksum if state is None else full_checksum
     if expected != _checksum(state, progress) or progress.step != step:
       raise ValueError("its checksum does not match its contents")
+    # Without its metadata, Orbax returns a random key as plain numbers.
+    types = [[leaf.dtype for leaf in jax.tree.leaves(tree)] for tree in (state, template)]
+    if types[0] != types[1]:
+      raise ValueError("its arrays are of other types than those that were saved")
     return state, progress
 
 
