@@ -83,10 +83,10 @@ def checked_milliseconds(
   """
   rows: dict[str, Row] = {}
   functions = {}
-  for number, (what, tolerance) in enumerate((("forward", 1e-5), ("with gradient", 1e-4))):
+  for number, (direction, tolerance) in enumerate((("forward", 1e-5), ("with gradient", 1e-4))):
     expected = None
     for name, calls in variants.items():
-      row, call = f"{name}, {what}", calls[number]
+      row, call = f"{name}, {direction}", calls[number]
       rows[row] = []
       with failing_alone(rows, row):
         actual = [np.asarray(leaf) for leaf in jax.tree.leaves(call())]

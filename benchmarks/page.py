@@ -54,7 +54,7 @@ def measure(browser: Browser, path: pathlib.Path) -> str:
     loads.append(page.evaluate("performance.now()"))
   assert page is not None
   times = [loads, page.evaluate(NEW_IMAGES), page.evaluate(CHANGES)]
-  load, image, change = (statistics.median(each) for each in times)
+  load, image, change = (statistics.median(samples) for samples in times)
   size = path.stat().st_size / 1e6
   return f"| {page.title()} | {size:.2f} | {load:.0f} | {image:.0f} | {change:.1f} |"
 

@@ -203,8 +203,8 @@ def straightforward_step(settings: Settings, data: ImageSpec, start: Start) -> C
 def composed_likelihood() -> contextlib.AbstractContextManager[Any]:
   """While it lasts, models compute the likelihood as it is defined, on every backend."""
 
-  def log_prob(self: SCAE, found: SCAEEncoding, target: jax.Array, **_: Any) -> jax.Array:
-    mixture = self.decode(found, target.shape[1])
+  def log_prob(self: SCAE, encoding: SCAEEncoding, target: jax.Array, **_: Any) -> jax.Array:
+    mixture = self.decode(encoding, target.shape[1])
     return jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target)) / len(target)
 
   return mock.patch.object(SCAE, "log_prob", log_prob)
@@ -251,8 +251,8 @@ def measure(
     with failing_alone(rows, name):
       functions[name] = straightforward_step(*case[:3])
     with failing_alone(rows, f"parts of a step{end}"):
-      found = parts_of_a_step(*case[:3])
-      functions |= {f"{name}{end}": part for name, part in found.items()}
+      step_parts = parts_of_a_step(*case[:3])
+      functions |= {f"{name}{end}": part for name, part in step_parts.items()}
   rows |= milliseconds(functions, rounds)
   return counts, {name: each_step(row, lengths.get(name, 1)) for name, row in rows.items()}
 

@@ -209,9 +209,9 @@ def try_config(seed: int, number: int) -> dict[str, Any]:
     outcome = REFUSED if named and "\n" not in message else "refused without the key"
   except (Exception, SystemExit, runs.WithoutEndError) as error:
     outcome, message = type(error).__name__, traceback.format_exc()
-  found = {"seed": seed, "number": number, "system": system, "changes": repr(changes)}
+  description = {"seed": seed, "number": number, "system": system, "changes": repr(changes)}
   return {
-    **found,
+    **description,
     "outcome": outcome,
     "message": message,
     "seconds": round(time.perf_counter() - started, 2),
@@ -230,17 +230,17 @@ def try_all(
   """Results of all configs, in a process of their own for each chunk; kept in a file, if any, of
   which those of this seed and these numbers count."""
   kept = json.loads(keep.read_text()) if keep is not None and keep.exists() else []
-  results = [one for one in kept if one["seed"] == seed and one["number"] in numbers]
+  results = [result for result in kept if result["seed"] == seed and result["number"] in numbers]
   done = {result["number"] for result in results}
   left = [number for number in numbers if number not in done]
   for start in range(0, len(left), CHUNK):
     chunk = left[start : start + CHUNK]
     try:
-      found = _in_a_process(seed, chunk)
+      chunk_results = _in_a_process(seed, chunk)
     except BrokenProcessPool:
       # One of them ended the process, perhaps for want of memory: each by itself.
-      found = [_alone(seed, number) for number in chunk]
-    results += found
+      chunk_results = [_alone(seed, number) for number in chunk]
+    results += chunk_results
     if keep is not None:
       write_json(keep, results)
     print(f"{len(results)} of {len(numbers)}: {dict(_counts(results))}", flush=True)
@@ -273,7 +273,7 @@ def summary(seed: int, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     "seed": seed,
     "n": len(results),
     "counts": dict(_counts(results)),
-    "longest": [{k: v for k, v in one.items() if k != "message"} for one in by_time[:10]],
+    "longest": [{k: v for k, v in result.items() if k != "message"} for result in by_time[:10]],
     "failures": [dict(result) for result in results if result["outcome"] not in SOUND],
   }
 
@@ -285,9 +285,9 @@ def main(arguments: Sequence[str]) -> int:
   options = parser.parse_args(arguments)
   numbers = range(options.n) if options.only is None else [options.only]
   keep = options.keep if options.only is None else None
-  found = summary(options.seed, try_all(options.seed, numbers, keep))
-  print(json.dumps(found, indent=1))
-  return runs.finish(found, options.out)
+  counts = summary(options.seed, try_all(options.seed, numbers, keep))
+  print(json.dumps(counts, indent=1))
+  return runs.finish(counts, options.out)
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ def damage(folder: pathlib.Path, rng: np.random.Generator) -> list[str]:
   """Damages one to three things in the folder; returns what was done, a line each."""
   done = []
   for _ in range(rng.integers(1, 4)):
-    what = WAYS[rng.integers(len(WAYS))]
-    done.append(f"{what.__name__} {what(folder, rng)}")
+    way = WAYS[rng.integers(len(WAYS))]
+    done.append(f"{way.__name__} {way(folder, rng)}")
   return done
 
 
@@ -77,19 +77,19 @@ def delete(folder: pathlib.Path, rng: np.random.Generator) -> str:
 
 def swap(folder: pathlib.Path, rng: np.random.Generator) -> str:
   """Two files or folders of one name, such as those of two checkpoints, or any two files."""
-  one = _draw(_paths(folder), rng)
-  others = [path for path in _paths(folder) if path.name == one.name and path != one]
-  if one.name.isdecimal():
-    others = [path for path in one.parent.iterdir() if path != one]
+  first = _draw(_paths(folder), rng)
+  others = [path for path in _paths(folder) if path.name == first.name and path != first]
+  if first.name.isdecimal():
+    others = [path for path in first.parent.iterdir() if path != first]
   if not others:
-    one, others = _draw_file(folder, rng)[0], [_draw_file(folder, rng)[0]]
-  other = _draw(others, rng)
-  if one != other and one not in other.parents and other not in one.parents:
+    first, others = _draw_file(folder, rng)[0], [_draw_file(folder, rng)[0]]
+  second = _draw(others, rng)
+  if first != second and first not in second.parents and second not in first.parents:
     spare = folder / "spare"
-    one.rename(spare)
-    other.rename(one)
-    spare.rename(other)
-  return f"{_name(folder, one)} and {_name(folder, other)}"
+    first.rename(spare)
+    second.rename(first)
+    spare.rename(second)
+  return f"{_name(folder, first)} and {_name(folder, second)}"
 
 
 def make_folder(folder: pathlib.Path, rng: np.random.Generator) -> str:
@@ -173,8 +173,8 @@ def _draw_file(
 ) -> tuple[pathlib.Path, bytes]:
   """Of the folder itself every second time: checkpoints have many more files."""
   files = [path for path in _paths(folder) if path.is_file() and may_be(path)]
-  own = [path for path in files if path.parent == folder]
-  path = _draw(own if own and rng.integers(2) else files or [_new(folder)], rng)
+  top_level = [path for path in files if path.parent == folder]
+  path = _draw(top_level if top_level and rng.integers(2) else files or [_new(folder)], rng)
   return path, path.read_bytes()
 
 

@@ -87,8 +87,8 @@ class Processes:
 
 
 def _failed(code: int, workdir: pathlib.Path) -> str:
-  said = workdir.with_suffix(".log").read_text(errors="replace")
-  return f"exit code {code}: {said[-3000:]}"
+  log = workdir.with_suffix(".log").read_text(errors="replace")
+  return f"exit code {code}: {log[-3000:]}"
 
 
 def kill_once(process: subprocess.Popen, workdir: pathlib.Path, rng: np.random.Generator) -> str:
@@ -141,16 +141,18 @@ def _states_of(workdir: pathlib.Path, name: str) -> dict[int, list[np.ndarray]]:
 
 
 def difference(
-  own: pathlib.Path, other: pathlib.Path, states: Mapping[str, dict[int, list[np.ndarray]]]
+  workdir: pathlib.Path,
+  uninterrupted: pathlib.Path,
+  states: Mapping[str, dict[int, list[np.ndarray]]],
 ) -> str:
   """What differs between a run and the uninterrupted one; "" if nothing does."""
-  name = other.name
-  found = _states_of(own, name)
-  if found.keys() != states[name].keys():
-    return f"checkpoints {list(found)}, not {list(states[name])}"
-  if different := [step for step in found if not runs.are_equal(found[step], states[name][step])]:
+  name = uninterrupted.name
+  actual = _states_of(workdir, name)
+  if actual.keys() != states[name].keys():
+    return f"checkpoints {list(actual)}, not {list(states[name])}"
+  if different := [step for step in actual if not runs.are_equal(actual[step], states[name][step])]:
     return f"states of steps {different}"
-  return "" if runs.metrics_of(own) == runs.metrics_of(other) else "metrics"
+  return "" if runs.metrics_of(workdir) == runs.metrics_of(uninterrupted) else "metrics"
 
 
 def search(
@@ -241,10 +243,10 @@ def main(arguments: Sequence[str]) -> int:
   options = parser.parse_args(arguments)
   if options.signals:
     return runs.finish(send_signals(options.signals), options.out)
-  found = search(options.n, options.seed, only=options.only)
-  kills = ", ".join(f"{count} {moment}" for moment, count in found["kills"].items())
-  print(f"{found['runs']} runs in {found['seconds']} s, {found['equal']} equal; kills: {kills}")
-  return runs.finish(found, options.out)
+  result = search(options.n, options.seed, only=options.only)
+  kills = ", ".join(f"{count} {moment}" for moment, count in result["kills"].items())
+  print(f"{result['runs']} runs in {result['seconds']} s, {result['equal']} equal; kills: {kills}")
+  return runs.finish(result, options.out)
 
 
 if __name__ == "__main__":

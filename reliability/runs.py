@@ -53,11 +53,11 @@ def search_flags(description: str | None, default_n: int) -> argparse.ArgumentPa
   return parser
 
 
-def finish(found: dict[str, Any], out: pathlib.Path | None) -> int:
+def finish(result: dict[str, Any], out: pathlib.Path | None) -> int:
   """Writes what a search found, if asked for; returns the exit code."""
   if out:
-    write_json(out, found)
-  return 1 if found["failures"] else 0
+    write_json(out, result)
+  return 1 if result["failures"] else 0
 
 
 class WithoutEndError(BaseException):
@@ -88,14 +88,14 @@ def states_of(
   settings = read_settings(config)
   system, _, feed = build(settings)
   template = abstract_state(settings, system, feed.spec, make_mesh())
-  found = {}
+  states = {}
   with Checkpoints(
     checkpoint_directory(workdir), keep=1, writable=False, say=lambda _: None
   ) as checkpoints:
     for step in which or checkpoints.steps():
       with contextlib.suppress(RunError):
-        found[step] = numbers(checkpoints.restore(template, step)[0])
-  return found
+        states[step] = numbers(checkpoints.restore(template, step)[0])
+  return states
 
 
 def numbers(tree: TrainState | Any) -> list[np.ndarray]:
@@ -108,11 +108,11 @@ def numbers(tree: TrainState | Any) -> list[np.ndarray]:
   ]
 
 
-def are_equal(own: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+def are_equal(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
   """Whether all are, bit for bit."""
-  return len(own) == len(other) and all(
+  return len(actual) == len(expected) and all(
     a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-    for a, b in zip(own, other, strict=True)
+    for a, b in zip(actual, expected, strict=True)
   )
 
 

@@ -127,13 +127,13 @@ def check(original: Original, folder: pathlib.Path, i: int) -> dict[str, tuple[s
   """What becomes of the i-th damaged copy: by what is done with it, the outcome and why."""
   if not original.states:
     return {"open": _outcome(folder, lambda: _check_opened(original, open_run(folder)))}
-  found = {"open": _outcome(folder, lambda: _open(original, folder, ("latest", "best")[i % 2]))}
+  outcomes = {"open": _outcome(folder, lambda: _open(original, folder, ("latest", "best")[i % 2]))}
   if i % 3 == 0:  # takes longest
-    found["start"] = _outcome(folder, lambda: _start_from(original, folder))
-  found["curves"] = _outcome(folder, lambda: _read_curves(folder))
-  found["tables"] = _outcome(folder, lambda: _write_tables(original, folder))
-  found["resume"] = _outcome(folder, lambda: _resume(original, folder))
-  return found
+    outcomes["start"] = _outcome(folder, lambda: _start_from(original, folder))
+  outcomes["curves"] = _outcome(folder, lambda: _read_curves(folder))
+  outcomes["tables"] = _outcome(folder, lambda: _write_tables(original, folder))
+  outcomes["resume"] = _outcome(folder, lambda: _resume(original, folder))
+  return outcomes
 
 
 def _open(original: Original, folder: pathlib.Path, which: Which) -> str:
@@ -171,8 +171,8 @@ def _stacked(params: list[np.ndarray], seeds: int) -> list[np.ndarray]:
   """Leaves of seeds one after another as those of a state, which has them side by side."""
   if seeds == 1:
     return params
-  each = len(params) // seeds
-  return [np.stack(params[i::each]) for i in range(each)]
+  num_leaves = len(params) // seeds
+  return [np.stack(params[i::num_leaves]) for i in range(num_leaves)]
 
 
 def _read_curves(folder: pathlib.Path) -> str:
@@ -194,8 +194,8 @@ def _resume(original: Original, folder: pathlib.Path) -> str:
   last = max(original.states)
   if run.step != last or not runs.are_equal(runs.numbers(run.variables), original.params[last]):
     raise SilentError(f"other parameters at step {run.step}")
-  found = runs.states_of(folder, original.config, [last])
-  if not runs.are_equal(found.get(last, []), original.states[last]):
+  states = runs.states_of(folder, original.config, [last])
+  if not runs.are_equal(states.get(last, []), original.states[last]):
     raise SilentError(f"another state at step {last}")
   if load_settings(folder).config.to_dict() != original.config.to_dict():
     raise SilentError("another config is saved")
@@ -207,17 +207,17 @@ def _outcome(folder: pathlib.Path, do: Callable[[], str]) -> tuple[str, str]:
 
   A refusal must name the folder or something in it.
   """
-  with _listening() as said:
+  with _listening() as messages_so_far:
     try:
       with runs.ending(SECONDS):
         different = do()
     except RunError as error:
-      text = f"{said()}{error}"
+      text = f"{messages_so_far()}{error}"
       return ("refused", text) if str(folder) in text else ("failed", f"names no file: {text}")
     except (Exception, runs.WithoutEndError):
       return "failed", traceback.format_exc()
-  messages = said()
-  if "Traceback" in messages or (different and not any(word in messages for word in SAID)):
+  messages = messages_so_far()
+  if "Traceback" in messages or (different and not any(phrase in messages for phrase in SAID)):
     return "failed", f"{different}; said: {messages}"
   return ("stated" if different else "same"), f"{different}\n{messages}"
 
@@ -262,27 +262,27 @@ def search(
       folder = root / "copies" / str(i)
       shutil.copytree(original.folder, folder)
       done = damage(folder, rng)
-      found = check(original, folder, i)
+      outcomes = check(original, folder, i)
       shutil.rmtree(folder.parent)
-      worst = max((outcome for outcome, _ in found.values()), key=OUTCOMES.index)
+      worst = max((outcome for outcome, _ in outcomes.values()), key=OUTCOMES.index)
       counts[worst] += 1
-      for what, (outcome, _) in found.items():
-        ways.setdefault(what, collections.Counter())[outcome] += 1
+      for use, (outcome, _) in outcomes.items():
+        ways.setdefault(use, collections.Counter())[outcome] += 1
       if len(numbers_) == 1:
-        say(json.dumps({"damage": done, "found": found}, indent=2))
+        say(json.dumps({"damage": done, "found": outcomes}, indent=2))
       if worst == "failed":
-        why = {what: text for what, (outcome, text) in found.items() if outcome == "failed"}
+        why = {use: text for use, (outcome, text) in outcomes.items() if outcome == "failed"}
         failures.append({"i": i, "folder": original.folder.name, "damage": done, "why": why})
         say(f"FAILED --seed={seed} --only={i}: {original.folder.name}, {'; '.join(done)}")
-        for what, text in why.items():
-          say(f"  {what}: {text.strip().splitlines()[-1]}")
+        for use, text in why.items():
+          say(f"  {use}: {text.strip().splitlines()[-1]}")
       if (sum(counts.values()) % 100) == 0:
         say(f"{sum(counts.values())}: {dict(counts)}, {time.monotonic() - started:.0f} s")
   return {
     "seed": seed,
     "n": len(numbers_),
     "counts": {outcome: counts[outcome] for outcome in OUTCOMES},
-    "by_use": {what: dict(found) for what, found in ways.items()},
+    "by_use": {use: dict(outcomes) for use, outcomes in ways.items()},
     "seconds": round(time.monotonic() - started),
     "failures": failures,
   }
@@ -294,9 +294,9 @@ def main(arguments: Sequence[str]) -> int:
   absl_logging.set_verbosity(absl_logging.WARNING)
   keep_compiled("")
   chosen = range(options.n) if options.only is None else [options.only]
-  found = search(chosen, options.seed, ("cnn", "two-seeds", "ccae"))
-  print(f"{found['n']} damaged folders in {found['seconds']} s: {found['counts']}")
-  return runs.finish(found, options.out)
+  result = search(chosen, options.seed, ("cnn", "two-seeds", "ccae"))
+  print(f"{result['n']} damaged folders in {result['seconds']} s: {result['counts']}")
+  return runs.finish(result, options.out)
 
 
 if __name__ == "__main__":

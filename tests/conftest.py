@@ -108,7 +108,7 @@ def not_drawn(monkeypatch) -> list:
   """What would be drawn for each report, instead of pictures."""
   drawers = []
   monkeypatch.setattr(
-    "scae_jax.evaluation.report.draw_figures", lambda own: drawers.append(own) or {}
+    "scae_jax.evaluation.report.draw_figures", lambda figures: drawers.append(figures) or {}
   )
   return drawers
 

@@ -255,10 +255,12 @@ def correlate(maps, kernel, bias, stride=1, mode="valid"):
   kernel = np.asarray(kernel, np.float64)
   planes = [
     [
-      sum(signal.correlate2d(one[..., c], kernel[..., c, d], mode) for c in range(one.shape[-1]))
+      sum(
+        signal.correlate2d(image[..., c], kernel[..., c, d], mode) for c in range(image.shape[-1])
+      )
       for d in range(kernel.shape[-1])
     ]
-    for one in np.asarray(maps)
+    for image in np.asarray(maps)
   ]
   return np.moveaxis(planes, 1, -1)[:, ::stride, ::stride] + bias
 
@@ -290,5 +292,5 @@ def equations(jaxpr):
 
 def product_precisions(jaxpr):
   """The precision of every matrix product of a program."""
-  products = (each for each in equations(jaxpr) if each.primitive.name == "dot_general")
+  products = (equation for equation in equations(jaxpr) if equation.primitive.name == "dot_general")
   return [product.params["precision"] for product in products]

@@ -79,15 +79,15 @@ def test_every_key_refuses_nonsense_by_its_name(system):
   sections = {name: config[name] for name in SECTIONS[system]} | {"system": system}
   keys = flatten_dict(sections, sep=".")
   assert len(keys) > 8
-  taken = []
+  not_refused = []
   for key, value in keys.items():
     for wrong in nonsense(value):
       if (key in FREE and isinstance(wrong, str)) or (key, wrong) == NO_TEMPERATURE:
         continue
       message = refusal(changed(CONFIGS[system], key, wrong))
       if not message.startswith(f"config.{key} ") or "\n" in message:
-        taken.append((key, wrong, message))
-  assert taken == []
+        not_refused.append((key, wrong, message))
+  assert not_refused == []
 
 
 @pytest.mark.parametrize("system", CONFIGS)
@@ -131,12 +131,14 @@ GOOD = {
 
 def test_a_section_becomes_its_record():
   """Lists are tuples in it, whole numbers floats where the field is one."""
-  found = bounds.read(Options, "model", GOOD)
-  assert found == Options((2, 3), 3.0, "a", ((0.0, 1.0), (10.0, 5.0)), {"x": 1.0}, Inner(1.0), None)
-  assert type(found.least) is float
-  assert type(found.points[1][0]) is float
-  found, rest = bounds.read_some(Inner, "model", {"factor": 2, "other": 1})
-  assert found == Inner(2.0)
+  record = bounds.read(Options, "model", GOOD)
+  assert record == Options(
+    (2, 3), 3.0, "a", ((0.0, 1.0), (10.0, 5.0)), {"x": 1.0}, Inner(1.0), None
+  )
+  assert type(record.least) is float
+  assert type(record.points[1][0]) is float
+  record, rest = bounds.read_some(Inner, "model", {"factor": 2, "other": 1})
+  assert record == Inner(2.0)
   assert rest == {"other": 1}
 
 

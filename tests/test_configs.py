@@ -132,8 +132,8 @@ def test_full_posterior_has_the_parameters_of_the_likeliest_poses():
 )
 def test_runs_that_go_on_start_from_where_the_other_one_is(before, after, changed):
   configs = [probabilistic.get_config(preset) for preset in (before, after)]
-  found = [key for key in differences(*configs) if key.startswith("model.")]
-  assert found == [f"model.{changed}"]
+  different_keys = [key for key in differences(*configs) if key.startswith("model.")]
+  assert different_keys == [f"model.{changed}"]
   assert configs[1].train.start_from == f"runs/probabilistic-{before}"  # where train.py puts it
 
 

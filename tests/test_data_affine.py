@@ -39,12 +39,12 @@ def parameters(maps: np.ndarray) -> np.ndarray:
 
 
 def test_parameters_fill_their_ranges_evenly(drawn):
-  found = parameters(drawn[0])
+  columns = parameters(drawn[0])
   assert drawn[1] == 0
-  for values, (low, high) in zip(found.T, RANGES, strict=True):
+  for values, (low, high) in zip(columns.T, RANGES, strict=True):
     assert_uniform(values, low, high)
-  correlations = np.corrcoef(found.T) - np.eye(4)
-  assert np.abs(correlations).max() < 4 / np.sqrt(len(found))
+  correlations = np.corrcoef(columns.T) - np.eye(4)
+  assert np.abs(correlations).max() < 4 / np.sqrt(len(columns))
 
 
 def test_the_maps_that_figures_are_of():
@@ -76,9 +76,9 @@ def test_no_ink_is_cut_off(digits, canvas):
 def test_on_a_small_canvas_maps_are_drawn_again(digits, drawn):
   small, num_redrawn = affine.draw_affine(digits, 20, 0)
   assert 0 < num_redrawn < len(digits)
-  found = parameters(small)
-  assert np.abs(found[:, 2]).max() <= 20
-  assert found[:, :2].min() >= 0.8
+  columns = parameters(small)
+  assert np.abs(columns[:, 2]).max() <= 20
+  assert columns[:, :2].min() >= 0.8
   same = np.isclose(small[:, :, :2], drawn[0][:, :, :2]).all(axis=(1, 2))
   assert np.sum(~same) == num_redrawn  # the others have the map that they would have had
 
@@ -110,8 +110,8 @@ def test_resampling_is_bilinear():
   canvas = 15
   drawn = affine.resample(images, maps, canvas)
   assert drawn.dtype == np.uint8
-  for image, one, actual in zip(images, maps, drawn, strict=True):
-    inverse = np.linalg.inv(np.vstack([one, [0, 0, 1]]))
+  for image, affine_map, actual in zip(images, maps, drawn, strict=True):
+    inverse = np.linalg.inv(np.vstack([affine_map, [0, 0, 1]]))
     for row, column in np.ndindex(canvas, canvas):
       x, y, _ = inverse @ [column, row, 1]
       # Half of a whole number is what rounding takes.

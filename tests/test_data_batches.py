@@ -145,9 +145,9 @@ def test_a_feed_has_the_splits_and_what_a_model_is_built_from(held_out):
   expected = np.zeros((2, 8, 8, 3), np.float32)
   expected[:, 2:6, 2:5] = data.splits[held_out].images[[1, 0]] / np.float32(255)
   np.testing.assert_allclose(batch["image"], expected, rtol=1e-6)
-  for one in (batch, feed_batch(feed, [1, 0])):
-    assert set(one) == {"image", "label"}
-    np.testing.assert_array_equal(one["label"], [1, 0])
+  for made in (batch, feed_batch(feed, [1, 0])):
+    assert set(made) == {"image", "label"}
+    np.testing.assert_array_equal(made["label"], [1, 0])
 
 
 def test_a_feed_of_crops_cuts_at_random_in_training_and_the_middle_otherwise():
@@ -200,8 +200,8 @@ def closest(linear: np.ndarray, shifts: np.ndarray, room: float, **options) -> n
   return errors.argmin(axis=1)
 
 
-def assert_independent(one: np.ndarray, other: np.ndarray) -> None:
-  assert abs(np.corrcoef(one, other)[0, 1]) < 0.4  # three deviations of 60 pairs
+def assert_independent(first: np.ndarray, second: np.ndarray) -> None:
+  assert abs(np.corrcoef(first, second)[0, 1]) < 0.4  # three deviations of 60 pairs
 
 
 def test_every_image_turns_by_its_own_angle_and_then_shifts():
@@ -209,24 +209,24 @@ def test_every_image_turns_by_its_own_angle_and_then_shifts():
   angles, right, down = (axis.reshape(-1) for axis in grid)
   shifts = np.stack([right, down], axis=1)
   # 0.1 degrees, three pixels from the middle: 0.005 pixels along two axes.
-  found = closest(affine.rotation(angles), shifts, 0.011, max_shift=1, max_rotation=30.0)
-  assert_uniform(angles[found], -30, 30)
-  assert len(np.unique(shifts[found], axis=0)) == 9
-  assert_independent(angles[found], right[found])
+  nearest = closest(affine.rotation(angles), shifts, 0.011, max_shift=1, max_rotation=30.0)
+  assert_uniform(angles[nearest], -30, 30)
+  assert len(np.unique(shifts[nearest], axis=0)) == 9
+  assert_independent(angles[nearest], right[nearest])
 
 
 def test_every_image_is_stretched_and_sheared_by_its_own_numbers():
   steps = np.arange(-0.35, 0.3501, 0.01)  # half a step, 3 pixels away: 0.02 of a pixel
   wide, high = (axis.reshape(-1) for axis in np.meshgrid(steps, steps))
   stretched = np.eye(2) * np.stack([1 + wide, 1 + high], axis=-1)[:, None]
-  found = closest(stretched, np.zeros((len(wide), 2)), 0.02, max_stretch=0.3)
-  assert_uniform(wide[found], -0.3, 0.3)
-  assert_uniform(high[found], -0.3, 0.3)
-  assert_independent(wide[found], high[found])
+  nearest = closest(stretched, np.zeros((len(wide), 2)), 0.02, max_stretch=0.3)
+  assert_uniform(wide[nearest], -0.3, 0.3)
+  assert_uniform(high[nearest], -0.3, 0.3)
+  assert_independent(wide[nearest], high[nearest])
   sheared = np.tile(np.eye(2), (len(steps), 1, 1))
   sheared[:, 0, 1] = steps
-  found = closest(sheared, np.zeros((len(steps), 2)), 0.02, max_shear=0.3)
-  assert_uniform(steps[found], -0.3, 0.3)
+  nearest = closest(sheared, np.zeros((len(steps), 2)), 0.02, max_shear=0.3)
+  assert_uniform(steps[nearest], -0.3, 0.3)
 
 
 def test_two_views_are_of_one_image_and_changed_each_by_itself():
@@ -235,8 +235,8 @@ def test_two_views_are_of_one_image_and_changed_each_by_itself():
   assert feed.spec.two_views
   indices = np.tile([4, 0, 2, 5], 8)
   made, plain = (
-    feed_batch(one, indices)
-    for one in (feed, feed_of(dataset_of(images, images[:3]), 9, max_shift=0, two_views=True))
+    feed_batch(a_feed, indices)
+    for a_feed in (feed, feed_of(dataset_of(images, images[:3]), 9, max_shift=0, two_views=True))
   )
   assert made["image"].shape == (32, 9, 9, 1)
   expected = np.asarray(to_unit_range(centre_on_canvas(jnp.asarray(images), 9)))

@@ -83,11 +83,11 @@ def test_slots_shapes_and_types(basic, letters):
 
 def test_sides_and_middles_are_uniform(basic):
   for index, name in enumerate(SCENES.patterns):
-    found = distances(pattern_points(basic, index, EXTENT))
-    scale = found[:, 0] / 2
+    lengths = distances(pattern_points(basic, index, EXTENT))
+    scale = lengths[:, 0] / 2
     # Float32 of coordinates up to 18.
     template = distances(PATTERNS[name][None])
-    np.testing.assert_allclose(found, scale[:, None] * template, atol=2e-5)
+    np.testing.assert_allclose(lengths, scale[:, None] * template, atol=2e-5)
     assert_uniform(scale, 1, 4)
   for index in range(3):
     middle = pattern_points(basic, index, EXTENT).mean(axis=1)
@@ -138,11 +138,11 @@ def test_a_scene_depends_on_the_key_and_its_number_alone(basic):
 def test_the_test_scenes_are_those_that_figures_are_of():
   """All 10,000 begin with them: another seed or another order of draws would be another set."""
   assert NUM_TEST == 10_000
-  found = SCENES.test_scenes(0.25, 2)
-  np.testing.assert_array_equal(found["pattern"][0], [1, 2, 1, 0, 2, 1, 2, 0, 2, 0, 0])
-  np.testing.assert_array_equal(found["presence"][0], [1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0])
+  scenes = SCENES.test_scenes(0.25, 2)
+  np.testing.assert_array_equal(scenes["pattern"][0], [1, 2, 1, 0, 2, 1, 2, 0, 2, 0, 0])
+  np.testing.assert_array_equal(scenes["presence"][0], [1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0])
   expected = [[0.6091516, 0.2978781], [-0.0402638, 0.1883995], [0.7725561, 0.4632289]]
-  np.testing.assert_allclose(found["points"][0, :3], expected, atol=1e-5)
+  np.testing.assert_allclose(scenes["points"][0, :3], expected, atol=1e-5)
   still = SCENES.test_scenes(0.0, 2)["points"]
   np.testing.assert_allclose(still[0, 0], [0.6212326, 0.3085978], atol=1e-5)
 

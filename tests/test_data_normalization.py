@@ -127,7 +127,7 @@ def test_what_comes_in_when_images_shift_or_turn_is_as_black_as_they_are():
   for image, normal, outside in zip(made, by_numpy(images), black(images), strict=True):
     wide = np.pad(normal - outside, ((1, 2), (2, 2), (0, 0)))
     shifted = [np.roll(wide, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1)]
-    assert min(np.abs(one + outside - image).max() for one in shifted) < ROUNDING
+    assert min(np.abs(moved + outside - image).max() for moved in shifted) < ROUNDING
 
   # When they turn: by the same draws the same pictures, but for their scale.
   batch, pixels = (
@@ -163,17 +163,17 @@ def test_sets_to_score_on_are_normalised_by_images_that_nobody_cut_or_moved(name
   monkeypatch.setattr(transfer, "load_dataset", lambda *_: some_data())
   monkeypatch.setattr(transfer.affnist, "load_affnist", lambda folder: some_data())
   canvas = 40 if name == "affnist" else 7
-  found, plain = (
+  normalized, plain = (
     load_scored(
       name, data_options(canvas, affnist_dir="folder", crop=4, normalize=normalize)
     ).splits["test"]
     for normalize in (True, False)
   )
   mean, std = pixel_statistics(some_data().splits["test"].images)
-  np.testing.assert_array_equal(found.mean, mean)
-  np.testing.assert_array_equal(found.std, std)
+  np.testing.assert_array_equal(normalized.mean, mean)
+  np.testing.assert_array_equal(normalized.std, std)
   assert plain.mean is None
-  np.testing.assert_array_equal(found.images, plain.images)
+  np.testing.assert_array_equal(normalized.images, plain.images)
 
 
 def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
@@ -185,9 +185,9 @@ def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
   assert feed.held_out == "validation"
   examples, make_batch = evaluation_examples(dataset.splits["validation"], settings.data)
   rows = jnp.array([5, 0, 7])
-  found = jax.jit(make_batch)(on_device(examples), rows)
+  actual = jax.jit(make_batch)(on_device(examples), rows)
   expected = heldout_batch(feed, rows)
-  jax.tree.map(np.testing.assert_array_equal, jax.device_get(found), expected)
+  jax.tree.map(np.testing.assert_array_equal, jax.device_get(actual), expected)
   # Digits have a black margin, so the middle is lighter than the whole.
   assert (expected["image"][:, 3:15, 3:15].mean(axis=(1, 2, 3)) > 0.05).all()
   blank = feed.spec.blank_batch(3)

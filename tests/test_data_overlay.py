@@ -43,7 +43,7 @@ def drawn():
 
 
 @pytest.fixture(scope="module")
-def found(drawn):
+def places_of_sources(drawn):
   """Which image each source shows, and by how much it is shifted: two arrays [2,100, 2, ...]."""
   places = [(down, right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
   known = [[placed(image, *place) for place in places] for image in some_split().images]
@@ -55,13 +55,13 @@ def found(drawn):
   return image.reshape(-1, 2), np.array(places)[place].reshape(-1, 2, 2)
 
 
-def test_pairs_are_of_the_image_asked_for_and_any_of_another_class(drawn, found):
+def test_pairs_are_of_the_image_asked_for_and_any_of_another_class(drawn, places_of_sources):
   indices, batch = drawn
-  np.testing.assert_array_equal(found[0][:, 0], indices)
+  np.testing.assert_array_equal(places_of_sources[0][:, 0], indices)
   np.testing.assert_array_equal(batch["label"], LABELS[indices])
-  np.testing.assert_array_equal(batch["other_label"], LABELS[found[0][:, 1]])
+  np.testing.assert_array_equal(batch["other_label"], LABELS[places_of_sources[0][:, 1]])
   assert (batch["label"] != batch["other_label"]).all()
-  assert_uniform_over_other_classes(found[0][:, 1].reshape(300, 7))
+  assert_uniform_over_other_classes(places_of_sources[0][:, 1].reshape(300, 7))
 
 
 def assert_uniform_over_other_classes(partners):
@@ -74,8 +74,8 @@ def assert_uniform_over_other_classes(partners):
     assert np.abs(counts[others] - 300 / len(others)).max() < 30
 
 
-def test_the_two_shifts_are_uniform_and_independent(found):
-  shifts = found[1].reshape(-1, 4) + 1
+def test_the_two_shifts_are_uniform_and_independent(places_of_sources):
+  shifts = places_of_sources[1].reshape(-1, 4) + 1
   counts = np.bincount(shifts @ [27, 9, 3, 1], minlength=81)
   # 26 of 2,100 are expected of each of 81 pairs of shifts, with a deviation of 5.
   assert counts.min() > 5
@@ -98,9 +98,9 @@ def test_fixed_partners_are_uniform_and_always_the_same():
   assert np.abs(counts - 1680).max() < 150  # four deviations
   with pytest.raises(ValueError, match=r"\b3\b.* 1\b"):
     fixed_overlays(some_split([1, 1, 1]), 0)
-  few = fixed_overlays(some_split([0, 1, 1, 2]), 4)
-  assert few["partner"].tolist() == [1, 3, 3, 0]
-  assert few["shifts"][:2].tolist() == [[[-1, -1], [3, -1]], [[1, -2], [0, 3]]]
+  small = fixed_overlays(some_split([0, 1, 1, 2]), 4)
+  assert small["partner"].tolist() == [1, 3, 3, 0]
+  assert small["shifts"][:2].tolist() == [[[-1, -1], [3, -1]], [[1, -2], [0, 3]]]
 
 
 def test_an_evaluation_batch_is_composed_as_it_is_told():
@@ -142,5 +142,7 @@ def test_a_feed_has_the_held_out_split_and_batches_of_its_form(held_out):
     jax.eval_shape(feed.training_batch, key, on_device(feed.train), indices),
     jax.eval_shape(feed.evaluation_batch, on_device(feed.heldout), indices),
   ):
-    form, expected = (jax.tree.map(lambda x: (x.shape, x.dtype), one) for one in (made, blank))
+    form, expected = (
+      jax.tree.map(lambda x: (x.shape, x.dtype), examples) for examples in (made, blank)
+    )
     assert form == expected

@@ -108,8 +108,8 @@ def test_what_is_not_the_runs_own_data_is_refused(workdirs):
 
 def test_a_function_is_not_called_because_a_folder_says_so(workdirs, capsys):
   path = f"{__name__}.mine"
-  said = refused(capsys, run, workdirs / "path")
-  assert f"'{path}'" in said
+  message = refused(capsys, run, workdirs / "path")
+  assert f"'{path}'" in message
   for name in ("path", "memory"):
     run(workdirs / name, f"--source={path}")
     written = json.loads((workdirs / name / "evaluation" / "metrics.json").read_text())

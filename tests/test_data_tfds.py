@@ -53,11 +53,11 @@ def test_a_prepared_set_is_read_and_cached(tmp_path, root, load, monkeypatch):
   folder = str(tmp_path / "cache")
   dataset = load_dataset("svhn_cropped", cache_dir=folder)
   monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # Importing it fails now.
-  for one in (dataset, load()):
-    assert (one.name, one.class_names) == ("svhn_cropped", ("0", "1", "2"))
-    assert sorted(one.splits) == ["test", "train"]
-    assert_holds(one.splits["train"], TRAIN)
-    assert_holds(one.splits["test"], TEST)
+  for loaded in (dataset, load()):
+    assert (loaded.name, loaded.class_names) == ("svhn_cropped", ("0", "1", "2"))
+    assert sorted(loaded.splits) == ["test", "train"]
+    assert_holds(loaded.splits["train"], TRAIN)
+    assert_holds(loaded.splits["test"], TEST)
 
 
 def test_versions_prepared_and_cached(tmp_path, root, load, monkeypatch):
@@ -101,8 +101,8 @@ def needs_more(folder, more):
 def test_a_function_is_a_source_by_its_dotted_path():
   path = f"{__name__}.own_source"
   for given in ((), ("/data",)):
-    own = load_dataset(path, *given).splits["mine"]
-    assert len(own.labels) == len(*(given or ["none given"]))
+    split = load_dataset(path, *given).splits["mine"]
+    assert len(split.labels) == len(*(given or ["none given"]))
   for name, message in (
     ("no_package.shapes", "ModuleNotFoundError: No module named 'no_package'"),
     (f"{__name__}.absent", "AttributeError: .*'absent'"),

@@ -42,13 +42,13 @@ def images_of(name, canvas=8, **options):
 
 def shifts(name):
   """By how far each image went to the right and down, on a canvas of 8."""
-  found = []
+  corners = []
   for i, image in enumerate(images_of(name)):
     rows, columns = np.nonzero(image[..., 0])
     top, left = rows.min(), columns.min()
     np.testing.assert_array_equal(image[top : top + 2, left : left + 2], FOUR[i % 4, 1:3, 1:3])
-    found.append((left - 3, top - 3))
-  return np.array(found)
+    corners.append((left - 3, top - 3))
+  return np.array(corners)
 
 
 def test_shifts_are_of_all_images_or_drawn_once_for_all_runs(four):
@@ -59,11 +59,11 @@ def test_shifts_are_of_all_images_or_drawn_once_for_all_runs(four):
   assert (loaded.name, loaded.class_names) == ("translated_four:2,-3", ("a", "b"))
   assert (list(loaded.splits), loaded.held_out, loaded.notes) == (["test"], "test", ())
   assert not isinstance(loaded, Dataset)
-  found = shifts("translated_many:-3..2,0..1")
-  assert sorted(set(found[:, 0])) == [-3, -2, -1, 0, 1, 2]
-  assert sorted(set(found[:, 1])) == [0, 1]
-  assert np.bincount(found[:, 0] + 3).min() > 120  # of 167 each
-  np.testing.assert_array_equal(found, shifts("translated_many:-3..2,0..1"))
+  drawn = shifts("translated_many:-3..2,0..1")
+  assert sorted(set(drawn[:, 0])) == [-3, -2, -1, 0, 1, 2]
+  assert sorted(set(drawn[:, 1])) == [0, 1]
+  assert np.bincount(drawn[:, 0] + 3).min() > 120  # of 167 each
+  np.testing.assert_array_equal(drawn, shifts("translated_many:-3..2,0..1"))
   assert len(set(map(tuple, shifts("translated_many:-3..3")))) == 49
   for moves, furthest in (("8", 8), ("0,-8", 8), ("-9..0", 9), ("0,0..12", 12)):
     with pytest.raises(ValueError, match=rf"\b8\b.*\b{furthest}\b"):
@@ -124,20 +124,20 @@ def test_all_splits_are_turned_each_image_by_its_own_angle():
   images[:, 3:6, 7] = 255
   dataset = dataset_of(images, validation=images, labels=np.arange(200) % 2)
   dataset.splits["familiar"] = dataset.splits["test"]  # as of smallNORB
-  found, again = (rotated(dataset, 60, 12) for _ in range(2))
-  assert found.name == "rotated_toy:-60..60"
+  turned, again = (rotated(dataset, 60, 12) for _ in range(2))
+  assert turned.name == "rotated_toy:-60..60"
   y, x = np.meshgrid(*[np.arange(12) - 5.0] * 2, indexing="ij")  # 1 + the middle of 9 pixels
   angles = {}
-  for name, one in found.splits.items():
-    np.testing.assert_array_equal(one.labels, np.arange(200) % 2)
-    np.testing.assert_array_equal(one.images, again.splits[name].images)
-    ink = one.images[..., 0].astype(float)
+  for name, split in turned.splits.items():
+    np.testing.assert_array_equal(split.labels, np.arange(200) % 2)
+    np.testing.assert_array_equal(split.images, again.splits[name].images)
+    ink = split.images[..., 0].astype(float)
     right, down = ((ink * axis).sum((1, 2)) for axis in (x, y))
     angles[name] = np.degrees(np.arctan2(-down, right))
     # Bilinear resampling and rounding to bytes shift the centre of ink by a share of a pixel.
     assert np.abs(angles[name]).max() < 60 + 2
     assert np.histogram(angles[name], bins=6, range=(-60, 60))[0].min() > 15  # of 33 each
-    assert len(np.unique(one.images.reshape(200, -1), axis=0)) > 190
+    assert len(np.unique(split.images.reshape(200, -1), axis=0)) > 190
   # Independent: 200 pairs correlate by less than 4 / sqrt(200).
   assert np.abs(np.corrcoef(list(angles.values())) - np.eye(4)).max() < 0.28
 

@@ -114,9 +114,9 @@ def test_gradients_of_weights_are_sums_over_the_devices():
     image = jax.lax.with_sharding_constraint(image, NamedSharding(mesh, PartitionSpec("data")))
     return loss(patch_convolutions.convolve_patches, image, weights)
 
-  found = jax.jit(jax.grad(spread, argnums=(0, 1)))(image, weights)
+  gradients = jax.jit(jax.grad(spread, argnums=(0, 1)))(image, weights)
   expected = jax.grad(loss, argnums=(1, 2))(convolve_layers, image, weights)
-  chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)  # sums of 96 numbers
+  chex.assert_trees_all_close(gradients, expected, rtol=1e-4, atol=1e-4)  # sums of 96 numbers
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_convolution_against_scipy(kernel, stride, padding, bias):
   variables = random_variables(layer, image)
   params = variables["params"]
   assert ("bias" in params) == bias
-  found = jax.jit(layer.apply)(variables, image)
+  actual = jax.jit(layer.apply)(variables, image)
   expected = correlate(image, params["kernel"], params.get("bias", 0), stride, padding)
-  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_attention_pooling_is_a_softmax_over_positions():
@@ -166,8 +166,8 @@ def test_capsules_have_an_mlp_each():
   params = variables["params"]["capsules"]
   actual = capsules.apply(variables, x)
   for k in range(3):
-    own = {"params": jax.tree.map(lambda p, k=k: p[k], params)}
-    expected = MLP((4, 3), last_bias=False).apply(own, x[:, k])
+    capsule_params = {"params": jax.tree.map(lambda p, k=k: p[k], params)}
+    expected = MLP((4, 3), last_bias=False).apply(capsule_params, x[:, k])
     np.testing.assert_allclose(actual[:, k], expected, rtol=1e-5, atol=1e-6)  # batched products
 
 

@@ -21,12 +21,12 @@ def route(given, iterations=3, through_all=True):
 
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_against_a_loop(iterations):
-  found, expected = route(GIVEN, iterations), reference_agreement(GIVEN, iterations)
+  routing, expected = route(GIVEN, iterations), reference_agreement(GIVEN, iterations)
   # Sums of a few float32 products.
-  np.testing.assert_allclose(found.parents, expected[-1][0], rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(routing.parents, expected[-1][0], rtol=1e-5, atol=1e-6)
   for i, (_, coupling, agreement) in enumerate(expected):
-    np.testing.assert_allclose(found.coupling[i], coupling, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found.agreement[i], agreement, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(routing.coupling[i], coupling, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(routing.agreement[i], agreement, rtol=1e-5, atol=1e-6)
 
 
 squash_and_slope = jax.jit(lambda vector: (squash(vector), jax.jacobian(squash)(vector)))
@@ -35,8 +35,8 @@ squash_and_slope = jax.jit(lambda vector: (squash(vector), jax.jacobian(squash)(
 @pytest.mark.parametrize("length", [0.0, 1e-20, 1e18])
 def test_squash_of_extremes(length):
   """Its length is that of the formula, and its gradient finite: zero at zero."""
-  found, jacobian = squash_and_slope(jnp.array([0.0, length]))
-  assert found[1] == pytest.approx(length**2 / (1 + length**2), rel=1e-6, abs=1e-7)
+  squashed, jacobian = squash_and_slope(jnp.array([0.0, length]))
+  assert squashed[1] == pytest.approx(length**2 / (1 + length**2), rel=1e-6, abs=1e-7)
   assert np.isfinite(jacobian).all()
   if length == 0:
     np.testing.assert_array_equal(jacobian, 0)  # every product has a factor of 0

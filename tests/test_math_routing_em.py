@@ -70,22 +70,22 @@ def reference(given, child, iterations):
 @pytest.mark.parametrize("child", [FIELDS, EVERYTHING], ids=["fields", "everything"])
 def test_against_a_loop(child):
   given = inputs(child)
-  found = jax.jit(functools.partial(route, child=child))(given)
+  routing = jax.jit(functools.partial(route, child=child))(given)
   expected = reference(given, child, 3)
   close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
   # Of float32: a density of five votes around their own mean is up to e^10 times another's.
   for i, (_, _, _, coupling, agreement) in enumerate(expected):
-    close(found.coupling[i], coupling, err_msg=str(i))
-    close(found.agreement[i], agreement, rtol=1e-3, err_msg=str(i))
+    close(routing.coupling[i], coupling, err_msg=str(i))
+    close(routing.agreement[i], agreement, rtol=1e-3, err_msg=str(i))
   for name, array in zip(("poses", "variance", "activation"), expected[-1], strict=False):
-    close(getattr(found, name), array, err_msg=name)
+    close(getattr(routing, name), array, err_msg=name)
 
 
 @jax.jit
 def value_and_gradients(given):
   def total(given):
-    found = route(given)
-    return jnp.sum(found.poses) + jnp.sum(found.activation), found
+    routing = route(given)
+    return jnp.sum(routing.poses) + jnp.sum(routing.activation), routing
 
   return jax.value_and_grad(total, has_aux=True)(given)
 

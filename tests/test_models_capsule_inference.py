@@ -42,9 +42,9 @@ def posterior(*, gaussian=True):
 def test_density_of_a_pose_that_is_off():
   """Of a posterior in one point, a Gaussian's at its mean; others: test_models_probabilistic.py."""
   point = posterior(gaussian=False)
-  found = point.off_log_prob(point.centre(TEMPERATURE), 0.05)
+  log_density = point.off_log_prob(point.centre(TEMPERATURE), 0.05)
   peak = -6 * np.log(0.05 * np.sqrt(2 * np.pi))
-  np.testing.assert_allclose(found, np.full((BATCH, CAPSULES), peak), rtol=1e-6)
+  np.testing.assert_allclose(log_density, np.full((BATCH, CAPSULES), peak), rtol=1e-6)
 
 
 def test_samples_are_of_the_posterior():
@@ -109,13 +109,13 @@ def test_part_inference_by_its_bias():
     np.float64(variables["params"][name]["conv_1x1"]["bias"]).reshape(PARTS, -1)
     for name in ("pooling", "scales")
   )
-  found = compiled(module.apply)(variables, IMAGE)
+  parts = compiled(module.apply)(variables, IMAGE)
   # float32, with an angle of 2 pi x.
   close = functools.partial(np.testing.assert_allclose, atol=5e-6)
   for m in range(PARTS):
-    close(found.presence_logits[1, m], bias[m, 0])
-    close(found.poses[1, m], affine_reference(bias[m, 1:7]))
-    close(found.pose_scales[1, m], deviations(scales[m, :6]))
+    close(parts.presence_logits[1, m], bias[m, 0])
+    close(parts.poses[1, m], affine_reference(bias[m, 1:7]))
+    close(parts.pose_scales[1, m], deviations(scales[m, :6]))
 
 
 def test_parts_have_a_least_size():
@@ -123,10 +123,10 @@ def test_parts_have_a_least_size():
   module, variables = part_inference(gaussian=False, min_part_scale=0.2)
   layer = variables["params"]["pooling"]["conv_1x1"]
   layer["bias"] = layer["bias"].reshape(PARTS, -1).at[:, 1:3].set(-50.0).reshape(-1)
-  found = compiled(module.apply)(variables, IMAGE)
+  parts = compiled(module.apply)(variables, IMAGE)
   # The determinant is the product of the scales, whatever rotation and shear; float32.
-  np.testing.assert_allclose(np.linalg.det(found.poses[..., :2]), 0.2**2, rtol=1e-4)
-  assert found.pose_scales is None
+  np.testing.assert_allclose(np.linalg.det(parts.poses[..., :2]), 0.2**2, rtol=1e-4)
+  assert parts.pose_scales is None
 
 
 def object_inference(**changes):
@@ -158,14 +158,14 @@ def test_object_inference_by_its_last_bias(objects):
     last = layers["dense_1"] | {"kernel": jnp.zeros_like(layers["dense_1"]["kernel"])}
     params[head] = {"capsules": dict(layers, dense_1=last)}
     biases[head] = np.asarray(last["bias"], np.float64)
-  found = apply({"params": params}, children())
+  inferred = apply({"params": params}, children())
   bias = biases["heads"]
   assert bias.shape == (CAPSULES, 7)
   for b in range(BATCH):
-    np.testing.assert_allclose(found.presence_logits[b], bias[:, 0], atol=1e-6)
+    np.testing.assert_allclose(inferred.presence_logits[b], bias[:, 0], atol=1e-6)
     poses = IDENTITY + bias[:, 1:7].reshape(CAPSULES, 2, 3)
-    np.testing.assert_allclose(found.poses[b], poses, atol=1e-6)
-    np.testing.assert_allclose(found.pose_scales[b], deviations(biases["scales"]), rtol=1e-5)
+    np.testing.assert_allclose(inferred.poses[b], poses, atol=1e-6)
+    np.testing.assert_allclose(inferred.pose_scales[b], deviations(biases["scales"]), rtol=1e-5)
 
 
 def test_objects_read_who_is_where_and_how_surely(objects):

@@ -71,8 +71,8 @@ def test_a_vote_is_the_translation_of_a_pose():
   fields = dict.fromkeys(
     (field.name for field in dataclasses.fields(ObjectCapsules)), jnp.zeros(())
   )
-  found = point_votes(ObjectCapsules(**fields | {"votes": jnp.arange(6.0)}))
-  np.testing.assert_array_equal(found.votes, [2, 5])
+  points = point_votes(ObjectCapsules(**fields | {"votes": jnp.arange(6.0)}))
+  np.testing.assert_array_equal(points.votes, [2, 5])
 
 
 def test_loss_terms_against_numpy(both_decoders):
@@ -195,9 +195,9 @@ def test_metrics_against_brute_force(capsules):
   for name in ("true_presence", "predicted_presence"):
     for b in range(BATCH):
       there = batch["presence"][b] > 0
-      true, found = batch["pattern"][b][there], groups[name][b][there]
+      true, groups_of_points = batch["pattern"][b][there], groups[name][b][there]
       matchings = itertools.permutations(range(CAPSULES), PATTERNS)
-      best = max(np.mean(np.array(m)[true] == found) for m in matchings)
+      best = max(np.mean(np.array(m)[true] == groups_of_points) for m in matchings)
       np.testing.assert_allclose(metrics[f"accuracy_{name}"][b], best, rtol=1e-6)
   dummy = output.routing.posterior.argmax(axis=1) == CAPSULES
   share = (dummy * batch["presence"]).sum(axis=1) / batch["presence"].sum(axis=1)

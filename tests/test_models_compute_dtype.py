@@ -59,14 +59,14 @@ def low(equation) -> bool:
 def test_bfloat16_is_near_float32_and_all_that_leaves_is_float32(name):
   grads, output = encode(name, None)
   low_grads, low_output = encode(name, "bfloat16")
-  for own, exact in zip(
+  for approximate, exact in zip(
     jax.tree.leaves((low_output, low_grads)), jax.tree.leaves((output, grads)), strict=True
   ):
-    assert own.dtype == jnp.float32
+    assert approximate.dtype == jnp.float32
     scale = np.abs(exact).max()
-    assert np.abs(own - exact).mean() < PRECISION * scale + 1e-3
-  for own, exact in zip(jax.tree.leaves(low_output), jax.tree.leaves(output), strict=True):
-    assert np.any(own != exact)  # it is another computation
+    assert np.abs(approximate - exact).mean() < PRECISION * scale + 1e-3
+  for approximate, exact in zip(jax.tree.leaves(low_output), jax.tree.leaves(output), strict=True):
+    assert np.any(approximate != exact)  # it is another computation
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -78,6 +78,6 @@ def test_products_are_short_and_exponentials_are_not(name):
 
 
 def test_mlp_encoder_is_always_float32():
-  found = equations_of("object_encoder", "bfloat16", "mlp")
-  assert found
-  assert not [equation for equation in found if low(equation)]
+  all_equations = equations_of("object_encoder", "bfloat16", "mlp")
+  assert all_equations
+  assert not [equation for equation in all_equations if low(equation)]

@@ -34,8 +34,8 @@ def gaussian():
   def run(variables):
     output = system.module.apply(variables, BATCH, train=False)
     encoded = system.free_form.encode(variables, BATCH)
-    found, canvas = system.free_form.encoding(variables, encoded), BATCH["image"].shape[1]
-    drawn = system.draws["parts"](variables, found, jnp.int32(-1), canvas)
+    encoding, canvas = system.free_form.encoding(variables, encoded), BATCH["image"].shape[1]
+    drawn = system.draws["parts"](variables, encoding, jnp.int32(-1), canvas)
     return output, encoded, system.free_form.prior(variables, BATCH), drawn
 
   return system, variables, *run(variables)

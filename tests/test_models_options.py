@@ -157,38 +157,41 @@ def assert_shows(picture, decoder, poses, presence, features):
 
 def test_pictures_of_objects(hard, pictures):
   """What winning objects draw, and what every object draws of what it won."""
-  (shown, decoder), output = pictures, hard[2]
+  (drawn, decoder), output = pictures, hard[2]
   objects, winner = output.objects, output.routing.winner
-  alone = shown["object_reconstructions"]["object_reconstruction"]
+  alone = drawn["object_reconstructions"]["object_reconstruction"]
   assert alone.shape == (BATCH, OBJECTS, CANVAS, CANVAS, 1)
   for b in range(BATCH):
     parts = jax.tree.map(lambda array, b=b: array[b], output.parts)
-    features, bottom_up = parts.features, shown["reconstructions"]["bottom_up"][b]
+    features, bottom_up = parts.features, drawn["reconstructions"]["bottom_up"][b]
     assert_shows(bottom_up, decoder, parts.poses, parts.presence, features)
-    own = (winner[b], np.arange(PARTS))
-    poses, presence = objects.votes[b][own].reshape(PARTS, 2, 3), objects.vote_presence[b][own]
-    assert_shows(shown["reconstructions"]["top_down"][b], decoder, poses, presence, features)
+    winning_vote = (winner[b], np.arange(PARTS))
+    poses, presence = (
+      objects.votes[b][winning_vote].reshape(PARTS, 2, 3),
+      objects.vote_presence[b][winning_vote],
+    )
+    assert_shows(drawn["reconstructions"]["top_down"][b], decoder, poses, presence, features)
     for k in range(OBJECTS):
       poses, presence = objects.votes[b, k].reshape(PARTS, 2, 3), objects.vote_presence[b, k]
       assert_shows(alone[b, k], decoder, poses, presence * (winner[b] == k), features)
       # One that has won nothing draws the background; what is won may be outside the canvas.
       assert k in winner[b] or np.ptp(alone[b, k]) < 1e-6  # rounding of one grey
   for figure in ("reconstructions", "object_reconstructions"):
-    np.testing.assert_array_equal(shown[figure]["image"], tiny_batch()["image"])
+    np.testing.assert_array_equal(drawn[figure]["image"], tiny_batch()["image"])
     # Another compilation of the same numbers.
-    np.testing.assert_allclose(shown[figure]["object_presence"], objects.presence, atol=1e-5)
-  owner = shown["reconstructions"]["part_winner"]  # the dummy too may own a part
+    np.testing.assert_allclose(drawn[figure]["object_presence"], objects.presence, atol=1e-5)
+  owner = drawn["reconstructions"]["part_winner"]  # the dummy too may own a part
   np.testing.assert_array_equal(owner, np.argmax(output.routing.posterior, axis=1))
   assert set(np.unique(owner == winner)) == {False, True}
 
 
 def test_pictures_of_templates_and_mixing(pictures):
-  shown, decoder = pictures
+  drawn, decoder = pictures
   for name in ("templates", "alphas"):
-    np.testing.assert_allclose(shown["templates"][name], expit(decoder[name]), atol=1e-6)
+    np.testing.assert_allclose(drawn["templates"][name], expit(decoder[name]), atol=1e-6)
   # Probabilities of parts, dimmed where the picture is dark; the background has the rest.
-  mixing = shown["reconstructions"]["part_mixing"]
-  brightness = shown["reconstructions"]["bottom_up"].max(axis=-1)
+  mixing = drawn["reconstructions"]["part_mixing"]
+  brightness = drawn["reconstructions"]["bottom_up"].max(axis=-1)
   assert mixing.shape == (BATCH, PARTS, CANVAS, CANVAS)
   assert mixing.min() >= 0
   assert (mixing.sum(axis=1) <= brightness + 1e-6).all()
@@ -197,8 +200,8 @@ def test_pictures_of_templates_and_mixing(pictures):
 
 def test_pictures_of_turned_images(pictures):
   """Parts as the model sees them; how images are turned: test_models_generative_pictures.py."""
-  shown, _ = pictures
-  fed, expected = shown["part_identity"], shown["reconstructions"]["part_mixing"]
+  drawn, _ = pictures
+  fed, expected = drawn["part_identity"], drawn["reconstructions"]["part_mixing"]
   upright = np.flatnonzero(fed["degrees"] == 0)[0]
   # Another compilation of the same numbers: five layers and a warp, rounded in another order.
   np.testing.assert_allclose(fed["part_mixing"][:, upright], expected, atol=1e-4)

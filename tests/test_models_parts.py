@@ -165,7 +165,7 @@ def test_decoder_against_numpy(case):
   assert ("colour_mlp" in params) == options["colour"]
   mixture = jax.device_get(compiled(draw)(variables, poses, presence, features))
   np.testing.assert_array_equal(mixture.scale, [0.5, 0.5])
-  found = compiled(functools.partial(module.apply, method="colours"))(variables, features)
+  actual_colours = compiled(functools.partial(module.apply, method="colours"))(variables, features)
   for b in range(2):
     mean, log_mixing = reference_picture(
       params, np.asarray(poses[b]), np.asarray(presence[b]), features[b], options, CANVAS
@@ -174,7 +174,7 @@ def test_decoder_against_numpy(case):
     np.testing.assert_allclose(mixture.mean[b], mean, atol=2e-5)
     np.testing.assert_allclose(mixture.log_mixing[b], log_mixing, atol=5e-5)
     colours = reference_colours(params, np.asarray(features[b]), options, channels)
-    np.testing.assert_allclose(found[b], colours, atol=1e-6)
+    np.testing.assert_allclose(actual_colours[b], colours, atol=1e-6)
 
 
 def explain(decoder, poses, presence, features):

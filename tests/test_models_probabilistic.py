@@ -182,8 +182,8 @@ def assert_brute_force(tiny, output, key, *, summed_out=False, **changes):
     assert set(expected) == set(output.terms)
     for name, value in expected.items():
       # Values up to 100 in float32; pictures are known to 1e-6 at every one of 49 pixels.
-      found = output.terms[name][b]
-      np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-5, err_msg=name)
+      actual = output.terms[name][b]
+      np.testing.assert_allclose(actual, value, rtol=1e-5, atol=1e-5, err_msg=name)
     np.testing.assert_allclose(bound[b], -sum(expected.values()), rtol=1e-5)
 
 
@@ -274,21 +274,21 @@ def test_the_temperature_of_choices_falls_while_training():
   temperatures = {"loss.choice_temperature": ((10, 5.0), (20, 1.0))}
   system = tiny_system(capsules=(5, 2, 3), poses="delta", **temperatures)
   for step, temperature in ((0, 5.0), (15, 3.0), (25, 1.0), (None, 1.0)):
-    found = system.loss_terms(output, {}, step)
-    assert set(found) == set(terms)
+    terms_at_step = system.loss_terms(output, {}, step)
+    assert set(terms_at_step) == set(terms)
     for i, joint in enumerate(joints, start=1):
       tempered = temperature * np.logaddexp.reduce(joint / temperature, axis=2)
       expected = -tempered.sum(axis=-1).mean()
-      np.testing.assert_allclose(found[f"capsules_{i}"], expected, rtol=1e-5)
+      np.testing.assert_allclose(terms_at_step[f"capsules_{i}"], expected, rtol=1e-5)
     for name in ("pixels", "capsules_3"):
-      np.testing.assert_allclose(found[name], terms[name].mean(), rtol=1e-5)
+      np.testing.assert_allclose(terms_at_step[name], terms[name].mean(), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("case", "own"), [("trained", OWN), ("evaluated", {})])
-def test_picture_is_drawn_from_the_middle_of_belief(case, own, two, three, request):
+def test_picture_is_drawn_from_the_middle_of_belief(case, changes, two, three, request):
   """As are the expected children of the top capsules."""
-  output, options = request.getfixturevalue(case)[0], PROBABILISTIC["generative"] | own
-  params = in_float64((two if own else three).variables["params"]["generative"])
+  output, options = request.getfixturevalue(case)[0], PROBABILISTIC["generative"] | changes
+  params = in_float64((two if changes else three).variables["params"]["generative"])
   posteriors = in_float64(jax.device_get(output.posteriors))
   layers = [
     Capsules(posterior.presence_logits / temperature_of(i, options), posterior.poses)
@@ -302,7 +302,7 @@ def test_picture_is_drawn_from_the_middle_of_belief(case, own, two, three, reque
     np.testing.assert_allclose(output.picture[b], picture, atol=1e-4)
     scales = posteriors[-2].pose_scales[b]
     # Where poses of children that are off are summed out, each is at its mean.
-    off = [reference_normal(0, 0, scale) for scale in scales] if own else None
+    off = [reference_normal(0, 0, scale) for scale in scales] if changes else None
     posterior = reference_selection(layer[-2], layer[-1], relations, off)[1]
     expected = posterior[:-1] @ expit(layer[-2].presence_logits)
     np.testing.assert_allclose(output.children[b], expected, rtol=1e-4)
@@ -325,7 +325,7 @@ def test_samples_of_three_layers(three):
     return top, layers, choices
 
   draw = compiled(functools.partial(module.apply, {"params": params}, method=draw))
-  tops, found = [], set()
+  tops, chosen_parents = [], set()
   for seed in range(5):
     top, layers, choices = draw(jax.random.key(seed))
     jax.tree.map(np.testing.assert_array_equal, top, layers[-1])  # handed on as it is
@@ -339,7 +339,7 @@ def test_samples_of_three_layers(three):
         vote = reference_vote(parents.poses[parent], offset)
         # Five deviations of 1e-5, and float32.
         np.testing.assert_allclose(children.poses[child], vote, atol=1e-4)
-        found.add((i, child, int(parent)))
+        chosen_parents.add((i, child, int(parent)))
     tops.append(np.asarray(top.poses))
-  assert len(found) > 7  # of ten: keys of layers and children differ
+  assert len(chosen_parents) > 7  # of ten: keys of layers and children differ
   assert np.std(tops, axis=0).min() > 0.05

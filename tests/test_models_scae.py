@@ -119,12 +119,12 @@ def test_gradient_of_features_follows_its_schedule(tiny, result):
 def test_noise_of_training(tiny, result, run_open):
   first, again, other = (run_open(tiny[1], jax.random.key(i))[2] for i in (0, 0, 1))
   for stage, name in (("parts", "presence"), ("objects", "vote_presence")):
-    one, same, another, clean = (
+    drawn, same, another, clean = (
       getattr(getattr(output, stage), name) for output in (first, again, other, result[2])
     )
-    np.testing.assert_array_equal(one, same)  # one program, one key
+    np.testing.assert_array_equal(drawn, same)  # one program, one key
     for different in (another, clean):
-      assert np.abs(one - different).max() > 0.05
+      assert np.abs(drawn - different).max() > 0.05
   # Noise is on presences alone: what does not read them is untouched, up to another compilation.
   np.testing.assert_allclose(first.parts.poses, result[2].parts.poses, atol=1e-5)
   np.testing.assert_allclose(first.parts.features, result[2].parts.features, atol=1e-5)
@@ -192,8 +192,8 @@ def test_metrics_and_features(tiny, result):
   metrics = compiled(system.metrics)(output, batch)
   mixture = output.reconstruction.mixture
   winner = mixture.log_mixing.argmax(axis=1)
-  shown = np.take_along_axis(mixture.mean, winner[:, None, ..., None], axis=1)[:, 0]
-  error = ((shown - batch["image"]) ** 2).sum(axis=(1, 2, 3))
+  reconstruction = np.take_along_axis(mixture.mean, winner[:, None, ..., None], axis=1)[:, 0]
+  error = ((reconstruction - batch["image"]) ** 2).sum(axis=(1, 2, 3))
   np.testing.assert_allclose(metrics["squared_error"], error, rtol=1e-5)  # sums of 144
   for name in ("prior", "posterior"):
     right = getattr(output, f"{name}_logits").argmax(axis=1) == batch["label"]

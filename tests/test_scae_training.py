@@ -126,9 +126,11 @@ def test_seeds_decompose_one_matrix_at_a_time():
   settings, spec = read_settings(config), feed_of(load_digits(), 18, max_shift=1).spec
   system = make_system(settings, spec)
   program = jax.make_jaxpr(lambda: initial_states(settings, system, spec))()
-  found = [each for each in equations(program.jaxpr) if each.primitive.name == "qr"]
-  assert found, "without a decomposition this test sees nothing"
-  assert {each.invars[0].aval.ndim for each in found} == {2}
+  decompositions = [
+    equation for equation in equations(program.jaxpr) if equation.primitive.name == "qr"
+  ]
+  assert decompositions, "without a decomposition this test sees nothing"
+  assert {equation.invars[0].aval.ndim for equation in decompositions} == {2}
 
 
 @pytest.fixture
@@ -161,17 +163,18 @@ def test_one_device_and_four_agree(twenty_steps):
   """
   program, state = twenty_steps(1)
   start = jax.device_get(state.params)
-  end, one = run_steps(program, state, 20)
+  end, on_one = run_steps(program, state, 20)
   assert not unmoved(start, end.params)
   heldout = program.evaluate(end.params)
   of_training = {"terms/views", "total", "grad_norm"}
-  assert one.keys() - {f"terms/{name}" for name in heldout["terms"]} == of_training
+  assert on_one.keys() - {f"terms/{name}" for name in heldout["terms"]} == of_training
   assert np.isfinite(heldout["total"])
-  _, four = run_steps(*twenty_steps(4), 20)
-  assert {"terms/prior_between", "terms/posterior_between", "terms/views", "grad_norm"} <= set(four)
-  for name, values in one.items():
+  _, on_four = run_steps(*twenty_steps(4), 20)
+  shared = {"terms/prior_between", "terms/posterior_between", "terms/views", "grad_norm"}
+  assert shared <= set(on_four)
+  for name, values in on_one.items():
     assert len(np.unique(values)) == 20
-    np.testing.assert_allclose(four[name], values, rtol=1e-5, err_msg=name)
+    np.testing.assert_allclose(on_four[name], values, rtol=1e-5, err_msg=name)
 
 
 FIGURES = {
@@ -189,11 +192,12 @@ FIGURES = {
 
 
 def assert_reported(folder, split):
-  found = json.loads((folder / "metrics.json").read_text())
-  assert found["step"] == 6
-  assert source_of(found["scored_on"]) == {"dataset": "digits", "split": split, "examples": 60}
-  assert set(found["features"]) == {"prior", "posterior"}
-  for scores in (*found["features"].values(), found["pixels"]):
+  report = json.loads((folder / "metrics.json").read_text())
+  assert report["step"] == 6
+  expected = {"dataset": "digits", "split": split, "examples": 60}
+  assert source_of(report["scored_on"]) == expected
+  assert set(report["features"]) == {"prior", "posterior"}
+  for scores in (*report["features"].values(), report["pixels"]):
     assert 0 <= scores["lin_match"] <= 1
     assert 0 <= scores["lin_pred"] <= 1
 

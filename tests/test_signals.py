@@ -90,22 +90,22 @@ def test_a_signal_while_nothing_trains_is_one_line(home, number, moment, message
 @pytest.mark.usefixtures("as_users_have_it")
 def test_a_closed_terminal_saves_the_run(home):
   """Nobody reads what it says; the run must not fail at that."""
-  ours, theirs = os.openpty()
+  controller, terminal = os.openpty()
   workdir = home / "run"
   flags = ("--config=toy.py:long", f"--workdir={workdir}", "--config.train.num_steps=1000000")
   process = subprocess.Popen(
     [sys.executable, "-c", IN_A_TERMINAL, str(ROOT / "train.py"), *flags],
-    **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
+    **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
     start_new_session=True,
   )
-  os.close(theirs)
-  reader = threading.Thread(target=drain, args=(ours,), daemon=True)
+  os.close(terminal)
+  reader = threading.Thread(target=drain, args=(controller,), daemon=True)
   reader.start()
   try:
     wait_for_lines(process, workdir, 2)
     assert process.poll() is None
   finally:
-    os.close(ours)
+    os.close(controller)
   reader.join(10)
   assert process.wait(60) == 128 + signal.SIGHUP
   saved = max(int(path.name) for path in (workdir / "checkpoints").iterdir())
@@ -245,14 +245,14 @@ def test_a_run_ends_with_the_sweep_that_is_killed(monkeypatch, tmp_path):
     time.sleep(0.02)
   process.kill()
   process.communicate()
-  own = int(log.read_text())
+  run_pid = int(log.read_text())
   try:
     while "SIG" not in log.read_text():
       assert time.monotonic() < deadline, "it goes on alone"
       time.sleep(0.02)
   finally:
     with contextlib.suppress(ProcessLookupError):
-      os.kill(own, signal.SIGKILL)
+      os.kill(run_pid, signal.SIGKILL)
 
 
 def test_second_signal_ends_a_busy_process_at_once(monkeypatch):

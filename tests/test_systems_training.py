@@ -75,11 +75,11 @@ def test_it_learns_and_is_reported(name, tmp_path, monkeypatch):
   if name == "overlaid":
     assert set(written["mean"]) >= {"accuracy", "error", "both right"}
     return
-  found = written["classification"]
-  assert found["accuracy"] == pytest.approx(1 - found["error"])
+  scores = written["classification"]
+  assert scores["accuracy"] == pytest.approx(1 - scores["error"])
   # Of the report, on the same digits as the metric.
-  assert found["accuracy"] == pytest.approx(written["metrics"]["accuracy"], abs=1e-6)
-  assert np.sum(found["confusion"]) == 40
+  assert scores["accuracy"] == pytest.approx(written["metrics"]["accuracy"], abs=1e-6)
+  assert np.sum(scores["confusion"]) == 40
 
 
 GOLDEN = {

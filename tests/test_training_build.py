@@ -160,14 +160,14 @@ def test_what_a_system_reads_has_one_row_an_example_and_names_of_its_own(changes
 def test_cores_are_devices_as_far_as_the_batch_divides(
   monkeypatch, cores, batch_size, views, devices
 ):
-  said = {}
+  updates = {}
   monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda process: range(cores))
-  monkeypatch.setattr(hosts.jax.config, "update", said.__setitem__)
+  monkeypatch.setattr(hosts.jax.config, "update", updates.__setitem__)
   hosts.use_all_cores(batch_size, views)
-  assert said == {}  # XLA_FLAGS says how many
+  assert updates == {}  # XLA_FLAGS says how many
   monkeypatch.setenv("XLA_FLAGS", "")
   hosts.use_all_cores(batch_size, views)
-  assert said == {"jax_num_cpu_devices": devices}
+  assert updates == {"jax_num_cpu_devices": devices}
 
 
 def test_a_process_that_has_used_jax_keeps_its_devices(monkeypatch):

@@ -33,8 +33,8 @@ def test_file_preset_and_processes_are_named_on_the_command_line(home):
   assert "  --config.train.num_steps=480\n" in text
   assert "  --config.data.name='digits'\n" in text
   assert command.processes is None
-  found = parse("--coordinator=host:12", "--num_processes=3", "--process_id=2")
-  assert found.processes == Processes("host:12", 3, 2)
+  command = parse("--coordinator=host:12", "--num_processes=3", "--process_id=2")
+  assert command.processes == Processes("host:12", 3, 2)
   assert parse("--distributed").processes == Processes("", 0, 0)
   with pytest.raises(RunError, match=r"--process_id.*--coordinator=host:port"):
     parse("--process_id=1")

@@ -34,9 +34,9 @@ def test_scheduled_weight_is_a_line_between_points():
   schedule = {"image": ((10, 0.5), (20, 2.0), (40, 0.0)), "between": ()}
   system = toy_system(loss_schedule=schedule)
   weights = jax.jit(jax.vmap(functools.partial(scheduled_weights, system)))
-  found = weights(jnp.array([0, 10, 15, 20, 30, 99]))
-  np.testing.assert_allclose(found["image"], [0.5, 0.5, 1.25, 2.0, 1.0, 0.0], rtol=1e-6)
-  assert (found["between"] == 0.5).all()
+  values = weights(jnp.array([0, 10, 15, 20, 30, 99]))
+  np.testing.assert_allclose(values["image"], [0.5, 0.5, 1.25, 2.0, 1.0, 0.0], rtol=1e-6)
+  assert (values["between"] == 0.5).all()
 
 
 POINTS = r"config\.loss\.schedule\.image "

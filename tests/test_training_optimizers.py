@@ -64,11 +64,11 @@ def tensorflow_rmsprop(grads: list, learning_rates: list[float], options) -> lis
 
 
 def assert_same_history(actual: list, expected: list) -> None:
-  for step, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
-    for name in theirs:
+  for step, (values, reference) in enumerate(zip(actual, expected, strict=True)):
+    for name in reference:
       # float32 against float64 over 30 steps.
       np.testing.assert_allclose(
-        ours[name], theirs[name], rtol=2e-5, atol=1e-6, err_msg=f"step {step}, {name}"
+        values[name], reference[name], rtol=2e-5, atol=1e-6, err_msg=f"step {step}, {name}"
       )
 
 
@@ -88,10 +88,10 @@ def test_rmsprop_is_tensorflows_rule(clip_norm):
 
 
 def test_adam_has_the_numbers_of_the_options():
-  found = make_optimizer(dataclasses.replace(OPTIONS, name="adam"))
+  optimizer = make_optimizer(dataclasses.replace(OPTIONS, name="adam"))
   expected = optax.adam(0.01, b1=0.8, b2=0.95, eps=1e-3)
   grads = gradients(20)
-  assert_same_history(apply_optimizer(found, grads), apply_optimizer(expected, grads))
+  assert_same_history(apply_optimizer(optimizer, grads), apply_optimizer(expected, grads))
 
 
 @pytest.mark.parametrize(("name", "clip_norm"), [("adam", 0.0), ("rmsprop", 0.5)])
@@ -103,12 +103,12 @@ def test_weight_decay_is_a_term_of_the_loss(name, clip_norm):
   rng = np.random.RandomState(0)
   grads = [jax.tree.map(lambda leaf: rng.randn(*leaf.shape), params) for _ in range(5)]
   decaying = make_optimizer(dataclasses.replace(options, weight_decay=0.3))
-  found, expected, plain = (
+  decayed, expected, plain = (
     apply_optimizer(optimizer, grads, params, of_kernel)[-1]
     for optimizer, of_kernel in ((decaying, 0.0), (rule, 0.3), (rule, 0.0))
   )
-  chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
-  assert np.abs(found["kernel"] - plain["kernel"]).max() > 1e-3
+  chex.assert_trees_all_close(decayed, expected, rtol=1e-5, atol=1e-6)
+  assert np.abs(decayed["kernel"] - plain["kernel"]).max() > 1e-3
 
 
 def test_a_run_without_weight_decay_has_the_state_that_it_had_before_there_was_any():
@@ -116,8 +116,8 @@ def test_a_run_without_weight_decay_has_the_state_that_it_had_before_there_was_a
   rule = optax.adam(optax.constant_schedule(0.01))
   for clip_norm, expected in ((0.0, rule), (1.0, optax.chain(optax.identity(), rule))):
     options = dataclasses.replace(OPTIONS, name="adam", clip_norm=clip_norm)
-    found = make_optimizer(options).init(params)
-    assert jax.tree.structure(found) == jax.tree.structure(expected.init(params))
+    state = make_optimizer(options).init(params)
+    assert jax.tree.structure(state) == jax.tree.structure(expected.init(params))
 
 
 @pytest.mark.parametrize(

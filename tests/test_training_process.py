@@ -113,14 +113,14 @@ def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
   others = [line for line in lines if line and not re.match(OURS, line)]
   assert len(others) == 1, output
   assert "SIGTERM" in others[0]
-  found = re.search(rf"\b(\d+) of 480\b.*{workdir}", last)
-  assert found, output
-  assert max(line["step"] for line in metrics(workdir)) <= int(found[1])
+  saved = re.search(rf"\b(\d+) of 480\b.*{workdir}", last)
+  assert saved, output
+  assert max(line["step"] for line in metrics(workdir)) <= int(saved[1])
 
   sweep_script.main(["sweep.toml"])
   assert "2/2 late" in capsys.readouterr().out
   log = (workdir / "train.log").read_text()
-  assert re.search(rf"step {found[1]}\b(?!/)", log)
+  assert re.search(rf"step {saved[1]}\b(?!/)", log)
   training, _, report = log.partition("| | seed 1 |")  # stdout follows at the end
   assert all(re.match(OURS, line) for line in training.splitlines()[1:]), log
   assert "LIN-MATCH" in report

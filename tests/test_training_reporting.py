@@ -47,11 +47,15 @@ def run_on(dataset=PLAIN, **changes):
 @pytest.fixture
 def reports(monkeypatch):
   """What scorers are made of, by kind, and what `write_reports` would have been given."""
-  found = {"written": []}
+  calls = {"written": []}
   for kind in ("feature_scorer", "answer_scorer", "scene_scorer"):
-    monkeypatch.setattr(reporting, kind, lambda *given, kind=kind: found.setdefault(kind, given))
-  monkeypatch.setattr(reporting, "write_reports", lambda *given: found["written"].append(given))
-  return found
+    monkeypatch.setattr(
+      reporting, kind, lambda *arguments, kind=kind: calls.setdefault(kind, arguments)
+    )
+  monkeypatch.setattr(
+    reporting, "write_reports", lambda *arguments: calls["written"].append(arguments)
+  )
+  return calls
 
 
 @pytest.mark.parametrize(
@@ -107,11 +111,11 @@ def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
     history=workdir / "metrics.jsonl",
   )
   assert scorer is reports["feature_scorer"]
-  given, fitted, scored, found, canvas = scorer
-  assert given is evaluated
+  passed, fitted, scored, scored_split, canvas = scorer
+  assert passed is evaluated
   assert fitted is dataset
   assert scored is asked.get("scored", dataset)
-  assert (found, canvas) == (split, 20)
+  assert (scored_split, canvas) == (split, 20)
 
 
 def test_the_page_comes_before_the_report(home, monkeypatch):
@@ -164,12 +168,12 @@ def test_a_run_on_overlays_is_scored_on_the_pairs_that_it_was_held_out_on():
   assert system.classify is not None
   examples, make_batch = evaluation_examples(dataset.splits["test"], settings.data)
   rows = jnp.array([5, 0, 7])
-  found = make_batch(jax.tree.map(jnp.asarray, examples), rows)
+  made = make_batch(jax.tree.map(jnp.asarray, examples), rows)
   expected = feed.evaluation_batch(jax.tree.map(jnp.asarray, feed.heldout), rows)
-  assert set(found) == {"image", "label", "other_label", "sources"}
+  assert set(made) == {"image", "label", "other_label", "sources"}
   for name, array in expected.items():
-    np.testing.assert_array_equal(found[name], array)
-  assert not np.any(found["label"] == found["other_label"])
+    np.testing.assert_array_equal(made[name], array)
+  assert not np.any(made["label"] == made["other_label"])
 
 
 def test_only_clusters_need_examples_enough_for_them():

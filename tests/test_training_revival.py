@@ -132,7 +132,7 @@ def test_copies_of_an_scae_object_say_what_it_says(monkeypatch):
   for path, leaf in flat.items():
     if system.object_params(path):
       flat[path] = noisy_copies(leaf, source, source != jnp.arange(4), jax.random.key(0))
-  found = encode({"params": unflatten_dict(flat, sep="/")}, batch)
+  after = encode({"params": unflatten_dict(flat, sep="/")}, batch)
   for name in ("object_presence", "object_poses"):
-    new, old = getattr(found, name), getattr(before, name)
+    new, old = getattr(after, name), getattr(before, name)
     np.testing.assert_allclose(new, old[:, source], rtol=1e-5, atol=1e-6)

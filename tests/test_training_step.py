@@ -66,7 +66,7 @@ def by_hand(settings, system, state, num_steps: int):
   order_key = jax.random.fold_in(state.rng, ORDER_STREAM)
 
   @jax.jit
-  def one(state, indices):
+  def step_of(state, indices):
     step_key = jax.random.fold_in(jax.random.fold_in(state.rng, STEP_STREAM), state.step)
     shift_key, noise_key = jax.random.split(step_key)
     batch = training_batch(shift_key, split, indices, data_options(8, max_shift=1))
@@ -79,18 +79,18 @@ def by_hand(settings, system, state, num_steps: int):
       order_key, epoch, offset, num_steps=1, batch_size=8, num_examples=NUM_TRAIN
     )[0]
     seen.append(np.asarray(indices))
-    state, metrics = one(state, indices)
+    state, metrics = step_of(state, indices)
     totals.append(float(metrics["total"]))
   return state, np.array(totals), np.concatenate(seen)
 
 
 def test_update_is_one_step_of_the_rule_down_the_weighted_total():
   settings, system, _, state = make_program()
-  own = system.loss_terms
+  toy_terms = system.loss_terms
 
   def loss_terms(output, batch, step):
     """As a margin that grows needs it; the fragile term of the toy is put to that use."""
-    return own(output, batch, step) | {"fragile": jnp.float32(-1.0 if step is None else step)}
+    return toy_terms(output, batch, step) | {"fragile": jnp.float32(-1.0 if step is None else step)}
 
   # Half way between the points, so that the weight of 0.5 is doubled.
   schedule = {"between": ((0, 1.0), (8, 3.0))}

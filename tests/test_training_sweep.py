@@ -73,8 +73,8 @@ def test_a_mark_before_the_text_and_other_line_ends_are_read(home):
 @pytest.mark.parametrize("name", ["digits", "mnist"])
 def test_shipped_sweeps_have_the_whole_menu(name, monkeypatch):
   monkeypatch.chdir(ROOT)
-  found = read_sweep(pathlib.Path(f"sweeps/{name}-ablations.toml"), pathlib.Path("runs"))
-  base, *rows = [row for row in found if not row.start_from]
+  all_rows = read_sweep(pathlib.Path(f"sweeps/{name}-ablations.toml"), pathlib.Path("runs"))
+  base, *rows = [row for row in all_rows if not row.start_from]
   assert [base.name, *(row.name for row in rows)] == ["base", *MENU]
   for row in rows:
     assert row.arguments[1:] == base.arguments[1:]
@@ -83,7 +83,7 @@ def test_shipped_sweeps_have_the_whole_menu(name, monkeypatch):
   assert base.arguments[0].endswith(settings[0])
   assert (base.config.train.num_steps, base.config.train.seeds) == settings[1:]
   assert len(base.arguments) == 2  # the config and its seeds: nothing is shortened
-  second = [row.arguments[0].partition(":")[2] for row in found if row.start_from]
+  second = [row.arguments[0].partition(":")[2] for row in all_rows if row.start_from]
   assert second == ["views", *(f"views,ablation={row}" for row in MENU)] * (name == "digits")
 
 
@@ -99,7 +99,7 @@ def test_rows_of_the_shipped_table_are_in_the_results(monkeypatch):
   # What holds images out is scored on the test images by `make table`.
   scored = re.findall(r"([\w-]+)/evaluation/(\w+)", (ROOT / "Makefile").read_text())
   data = {name: row.config.data for name, row in rows.items() if configs[name] in named}
-  sets = {name: one.name for name, one in data.items() if one.get("num_validation", 0)}
+  sets = {name: section.name for name, section in data.items() if section.get("num_validation", 0)}
   assert dict(scored) == sets | {"mnist-40": "affine_mnist"}
 
 
@@ -121,11 +121,12 @@ def test_shipped_table_has_the_runs_of_a_record(record, names, monkeypatch):
   for workdir, name in names.items():
     lines = re.findall(r"python train\.py (.*)", commands)
     line = next(line for line in lines if f"--workdir=runs/{workdir} " in f"{line} ")
-    given = [word for word in shlex.split(line) if "workdir" not in word]
-    given = [
-      re.sub("=runs/(.*)", lambda start: f"=runs/table/{names[start[1]]}", word) for word in given
+    arguments = [argument for argument in shlex.split(line) if "workdir" not in argument]
+    arguments = [
+      re.sub("=runs/(.*)", lambda start: f"=runs/table/{names[start[1]]}", argument)
+      for argument in arguments
     ]
-    settings = parse_command_line(given, default_config="configs/digits.py").settings
+    settings = parse_command_line(arguments, default_config="configs/digits.py").settings
     assert settings.config.to_dict() == rows[name].config.to_dict()
 
 

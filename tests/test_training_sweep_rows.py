@@ -86,16 +86,16 @@ def test_tables_against_numpy(tmp_path):
   assert {line["step"] for line in lines} == {"24"}
   assert [line["squared error"] for line in lines] == [*5 * [""], "12.5", "12.5", ""]
 
-  header, _, three, one, *rest = markdown_table(reports, ["x", "y"]).splitlines()
+  header, _, row_of_three, row_of_one, *rest = markdown_table(reports, ["x", "y"]).splitlines()
   names = [cell.strip() for cell in header.split("|")[3:-1]]
   assert names[:2] == ["LIN-MATCH, code", "LIN-PRED, code"]
   assert names[-1] == "squared error"  # which the first row does not have
-  cells = dict(zip(names, (cell.strip() for cell in three.split("|")[3:-1]), strict=True))
+  cells = dict(zip(names, (cell.strip() for cell in row_of_three.split("|")[3:-1]), strict=True))
   mean, deviation = np.mean(values), np.std(values, ddof=1)
   assert cells.pop("LIN-MATCH, code") == f"{mean:.1f} ({deviation:.1f})"
   assert cells.pop("squared error") == ""
   assert cells["LIN-PRED, code"] == "75.0 (0.0)"
-  assert one.startswith("| one | 1 | 87.5 | 75.0 |")
+  assert row_of_one.startswith("| one | 1 | 87.5 | 75.0 |")
   assert [line for line in rest if "360 examples of digits test" in line] == [rest[2]]
   dates = "Measured 2026-11-20 to 2026-11-27."
   assert dates in rest

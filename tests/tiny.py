@@ -20,7 +20,7 @@ def changed(section, changes):
   section = copy.deepcopy(section)
   for path, value in changes.items():
     *outer, key = path.split(".")
-    inner = functools.reduce(lambda found, name: found[name], outer, section)
+    inner = functools.reduce(lambda subsection, name: subsection[name], outer, section)
     if value is ...:
       del inner[key]
     else:

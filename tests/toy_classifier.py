@@ -21,9 +21,9 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
     output = system.module.apply(variables, batch, train=False)
-    shown = {"image": batch["image"], "reconstruction": output.reconstruction}
-    shown |= {"label": batch["label"], "predicted": jnp.argmax(output.logits, axis=1)}
-    return {"class_reconstructions": shown}
+    reconstructions = {"image": batch["image"], "reconstruction": output.reconstruction}
+    reconstructions |= {"label": batch["label"], "predicted": jnp.argmax(output.logits, axis=1)}
+    return {"class_reconstructions": reconstructions}
 
   return dataclasses.replace(
     system,

@@ -23,8 +23,10 @@ def dataset_of(train: np.ndarray, test: np.ndarray | None = None, labels=None, *
   longest = max(map(len, splits.values()))
   labels = np.arange(longest) if labels is None else np.asarray(labels, int)
   names = tuple("abcdefghijklmnopqrstuvwxyz"[: labels.max() + 1])
-  own = {name: Split(one, labels[: len(one)].astype(np.int32)) for name, one in splits.items()}
-  return Dataset("toy", names, own)
+  made_splits = {
+    name: Split(images, labels[: len(images)].astype(np.int32)) for name, images in splits.items()
+  }
+  return Dataset("toy", names, made_splits)
 
 
 def assert_uniform(values, low, high):

@@ -56,8 +56,8 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     encoding=lambda variables, posterior: Encoding(object_presence=posterior["mean"]),
   )
 
-  def draw(variables, found, part, canvas):
-    return found.object_presence.reshape(-1, canvas, canvas, 1)
+  def draw(variables, encoding, part, canvas):
+    return encoding.object_presence.reshape(-1, canvas, canvas, 1)
 
   more = {"probe_features": probe_features, "free_form": free_form, "draws": {"parts": draw}}
   return dataclasses.replace(system, **more)
